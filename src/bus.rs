@@ -45,7 +45,7 @@ pub fn open_with_clock(settings: &ProgramSettings) -> anyhow::Result<(Arc<dyn Bu
     let simulated = crate::data_dir::is_simulated(dir)?;
     let log = open_embedded(settings, if simulated { StampSource::Held } else { StampSource::Wall })?;
     let of = log.clone();
-    let clock = if simulated { ServiceClock::new(move || of.time()) } else { ServiceClock::machine() };
+    let clock = if simulated { ServiceClock::new(move || of.log_time()) } else { ServiceClock::machine() };
     Ok((Arc::new(log), clock))
 }
 

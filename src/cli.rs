@@ -6,18 +6,18 @@ use std::time::Duration;
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use eadt_core::controller::ControllerName;
-use eadt_recordings::{AcceptedFinding, DecimalMark, FieldMap, NamedTimeZone, SameTime, TimeFormat, parse_interval};
+use eadt_recordings::{AcceptedFinding, DecimalMark, FieldMap, NamedTimeZone, SameTimeRule, TimeFormat, parse_interval};
 use eadt_report::{TimeZone, parse_baseline, parse_currency, time_zone};
 use eadt_schemas::v1::Meter;
 use eadt_schemas::{EventTime, Topic};
 use eadt_simulator_service::SimulationSpeed;
 use reqwest::Url;
 
-use crate::live::http_log::{DashboardClient, page_url};
+use crate::live::dashboard_log::{DashboardClient, page_url};
 use crate::live::keys::SortKey;
-use crate::rights::AclClient;
+use crate::output_table::OutputFormat;
+use crate::rights::AclRole;
 use crate::settings::{is_prefix, prefix_form};
-use crate::sheet::OutputFormat;
 use crate::{duration, number};
 
 fn controllers() -> PossibleValuesParser {
@@ -339,7 +339,7 @@ pub struct BacktestArgs {
     #[arg(long, value_name = "COUNT", value_parser = |text: &str| number::count(text, 100_000_u64))]
     pub seeds: Option<u64>,
     #[command(flatten)]
-    pub measured: crate::commands::backtest::measured::MeasuredPlant,
+    pub measured: crate::commands::backtest::measured::MeasuredTestbedArgs,
     /// Whether processes may hold more than 100 % of a GPU's threads: as the scenario allows, never, or a table of each.
     #[arg(long, value_enum, default_value_t = BacktestOversubscription::Both)]
     pub oversubscription: BacktestOversubscription,
@@ -421,7 +421,7 @@ pub enum TopicsCommand {
 pub struct AclsArgs {
     /// Only these parts [default: all].
     #[arg(value_enum)]
-    pub parts: Vec<AclClient>,
+    pub parts: Vec<AclRole>,
     /// Allow this principal (`User:NAME`) what the parts need; as a user who may alter the cluster.
     #[arg(long, value_name = "PRINCIPAL", conflicts_with_all = ["json", "strimzi"])]
     pub grant: Option<String>,
@@ -440,7 +440,7 @@ pub struct AclsArgs {
 pub struct DoctorArgs {
     /// On Kafka: the parts that this user runs, for their rights [default: collector, processor, actuator, archiver].
     #[arg(value_enum)]
-    pub parts: Vec<AclClient>,
+    pub parts: Vec<AclRole>,
     /// Print the findings as JSON.
     #[arg(long)]
     pub json: bool,
@@ -509,7 +509,7 @@ pub struct ReadingArgs {
     pub same_time: Option<ImportSameTime>,
     /// Findings that do not stop the reading of a file; may be repeated.
     #[arg(long, value_enum, value_delimiter = ',')]
-    pub accept: Vec<ImportAccept>,
+    pub accept: Vec<ImportTolerance>,
 }
 
 #[derive(Debug, Args)]
@@ -604,7 +604,7 @@ pub enum ImportSameTime {
     Boards,
 }
 
-impl From<ImportSameTime> for SameTime {
+impl From<ImportSameTime> for SameTimeRule {
     fn from(same_time: ImportSameTime) -> Self {
         match same_time {
             ImportSameTime::Mean => Self::Mean,
@@ -622,7 +622,7 @@ pub enum ImportFilesAre {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum ImportAccept {
+pub enum ImportTolerance {
     /// Rows in any order: they are sorted, whatever the clock did.
     Unordered,
     /// What rows add may grow as a running total does.
@@ -631,12 +631,12 @@ pub enum ImportAccept {
     FallingTotals,
 }
 
-impl From<ImportAccept> for AcceptedFinding {
-    fn from(accept: ImportAccept) -> Self {
+impl From<ImportTolerance> for AcceptedFinding {
+    fn from(accept: ImportTolerance) -> Self {
         match accept {
-            ImportAccept::Unordered => Self::Unordered,
-            ImportAccept::GrowingSteps => Self::GrowingSteps,
-            ImportAccept::FallingTotals => Self::FallingTotals,
+            ImportTolerance::Unordered => Self::Unordered,
+            ImportTolerance::GrowingSteps => Self::GrowingSteps,
+            ImportTolerance::FallingTotals => Self::FallingTotals,
         }
     }
 }

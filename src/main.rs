@@ -1,5 +1,6 @@
 //! The program: arguments, settings, and putting the services together. It decides nothing itself.
 
+mod atomic_file;
 mod bus;
 mod cli;
 mod commands;
@@ -9,13 +10,12 @@ mod help;
 mod live;
 mod number;
 mod output;
+mod output_table;
 mod progress;
 mod rights;
 mod services;
-mod sheet;
-mod target;
 mod up;
-mod usage;
+mod usage_error;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -24,7 +24,7 @@ use clap::FromArgMatches;
 use eadt::{scenario, settings};
 use eadt_service::Shutdown;
 use eadt_service::logs::{self, LogFormat};
-use eadt_service::shown::SecretRedactor;
+use eadt_service::redact::SecretRedactor;
 
 use cli::{Cli, CliCommand, ConfigCommand};
 use services::StandaloneService;
@@ -45,7 +45,7 @@ fn main() -> ExitCode {
             output::print_note(&secrets.redact(&format!("error: {error:#}")));
             match () {
                 () if left_events_out(&error) => ExitCode::from(LOST),
-                () if usage::is_usage(&error) => ExitCode::from(usage::STATUS),
+                () if usage_error::is_usage(&error) => ExitCode::from(usage_error::STATUS),
                 () => ExitCode::FAILURE,
             }
         }
@@ -187,7 +187,7 @@ fn dispatch(
         CliCommand::Exporter => on_runtime(Box::pin(services::run(StandaloneService::Exporter, settings, shutdown.clone()))),
         CliCommand::Optimizer(args) if args.once || args.dry_run => commands::optimizer::run(&args, &settings, &shutdown),
         CliCommand::Optimizer(args) if args.json => {
-            Err(usage::impossible("--json needs --once or --dry-run: a service prints no result"))
+            Err(usage_error::impossible("--json needs --once or --dry-run: a service prints no result"))
         }
         CliCommand::Optimizer(_) => on_runtime(Box::pin(services::run(StandaloneService::Optimizer, settings, shutdown.clone()))),
         CliCommand::Archive(command) => commands::archive::run(&command, &settings),

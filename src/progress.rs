@@ -4,7 +4,7 @@ use std::io::{IsTerminal, Read};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use eadt_lake::{Archive, LakeError, Listing};
+use eadt_lake::{Archive, ArchiveListing, LakeError};
 use eadt_report::units;
 use eadt_schemas::Topic;
 use indicatif::{HumanBytes, ProgressBar, ProgressDrawTarget, ProgressFinish, ProgressState, ProgressStyle};
@@ -88,7 +88,7 @@ fn bar_text(unit: WorkUnit, done: u64, total: u64, elapsed: Duration, left: Dura
         WorkUnit::Steps(name) => format!("{done} of {total} {name}"),
         WorkUnit::Bytes => format!("{} of {} read", HumanBytes(done), HumanBytes(total)),
     };
-    let left = if done == 0 { String::new() } else { format!(", {} left", units::duration(left.as_secs_f64())) };
+    let left = if done == 0 { String::new() } else { format!(", {} left", units::format_duration(left.as_secs_f64())) };
     format!("{}{}  {amounts}{left}", "█".repeat(full), "░".repeat(BAR_WIDTH - full))
 }
 
@@ -121,7 +121,7 @@ pub fn over_archive(archive: Archive, topics: &[Topic]) -> Result<(Archive, Prog
 }
 
 /// As [`over_archive`], of these files.
-pub fn over_files(archive: Archive, listing: &Listing, topics: &[Topic]) -> (Archive, ProgressMeter) {
+pub fn over_files(archive: Archive, listing: &ArchiveListing, topics: &[Topic]) -> (Archive, ProgressMeter) {
     let files = listing.files.iter().filter(|file| topics.contains(&file.name.topic));
     let meter = ProgressMeter::bytes(files.map(|file| file.bytes).sum());
     let counted = meter.clone();

@@ -8,7 +8,7 @@ use crate::settings::ProgramSettings;
 
 /// Who may be let in: the services, the node agent, people who look on, whoever makes the topics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
-pub enum AclClient {
+pub enum AclRole {
     Collector,
     Processor,
     Actuator,
@@ -24,7 +24,7 @@ pub enum AclClient {
     Topics,
 }
 
-impl AclClient {
+impl AclRole {
     pub const ALL: [Self; 9] = [
         Self::Collector,
         Self::Processor,
@@ -157,7 +157,7 @@ fn transactional_id(group: &str, instance: &str) -> AclEntry {
 }
 
 /// A user of Strimzi's, by certificate or password as the cluster has it, with these rights.
-pub fn strimzi_user(part: AclClient, cluster: &str, rights: &[AclEntry]) -> String {
+pub fn strimzi_user(part: AclRole, cluster: &str, rights: &[AclEntry]) -> String {
     use std::fmt::Write;
     let mut text = format!(
         "apiVersion: kafka.strimzi.io/v1\nkind: KafkaUser\nmetadata:\n  name: eadt-{}\n  labels: {{strimzi.io/cluster: {cluster}}}\n\
@@ -203,31 +203,31 @@ mod tests {
     #[test]
     fn nobody_writes_what_is_not_his() {
         let settings = ProgramSettings::default();
-        let writers = |topic: Topic| -> Vec<AclClient> {
+        let writers = |topic: Topic| -> Vec<AclRole> {
             let name = format!("eadt.{topic}");
-            let writes = |part: &AclClient| {
+            let writes = |part: &AclRole| {
                 part.rights(&settings).iter().any(|right| right.operation == AclOperation::Write && right.resource.name() == name)
             };
-            AclClient::ALL.into_iter().filter(writes).collect()
+            AclRole::ALL.into_iter().filter(writes).collect()
         };
-        assert_eq!(writers(Topic::Decisions), [AclClient::Processor]);
-        assert_eq!(writers(Topic::ProcessorState), [AclClient::Processor]);
-        assert_eq!(writers(Topic::Actuations), [AclClient::Actuator]);
-        assert_eq!(writers(Topic::DeviceIntents), [AclClient::Actuator]);
-        assert_eq!(writers(Topic::DeviceStates), [AclClient::Agent]);
-        assert_eq!(writers(Topic::DeviceHolders), [AclClient::Collector]);
-        assert_eq!(writers(Topic::Models), [AclClient::Optimizer]);
-        assert_eq!(writers(Topic::TrainingProgress), [AclClient::Collector, AclClient::Simulator]);
+        assert_eq!(writers(Topic::Decisions), [AclRole::Processor]);
+        assert_eq!(writers(Topic::ProcessorState), [AclRole::Processor]);
+        assert_eq!(writers(Topic::Actuations), [AclRole::Actuator]);
+        assert_eq!(writers(Topic::DeviceIntents), [AclRole::Actuator]);
+        assert_eq!(writers(Topic::DeviceStates), [AclRole::Agent]);
+        assert_eq!(writers(Topic::DeviceHolders), [AclRole::Collector]);
+        assert_eq!(writers(Topic::Models), [AclRole::Optimizer]);
+        assert_eq!(writers(Topic::TrainingProgress), [AclRole::Collector, AclRole::Simulator]);
     }
 
     #[test]
     fn only_whoever_makes_topics_may_change_them() {
-        for part in AclClient::ALL {
+        for part in AclRole::ALL {
             let rights = part.rights(&ProgramSettings::default());
             let changes = |right: &AclEntry| {
                 matches!(right.operation, AclOperation::Create | AclOperation::Alter | AclOperation::AlterConfigs)
             };
-            assert_eq!(rights.iter().any(changes), part == AclClient::Topics, "{part:?}");
+            assert_eq!(rights.iter().any(changes), part == AclRole::Topics, "{part:?}");
             let mut once = rights.clone();
             once.sort();
             once.dedup();
@@ -240,12 +240,12 @@ mod tests {
         let mut settings = ProgramSettings::default();
         settings.topics.prefix = "lab.".into();
         settings.processor.group = "lab-processor".into();
-        let rights = AclClient::Processor.rights(&settings);
+        let rights = AclRole::Processor.rights(&settings);
         let ids: Vec<_> = rights.iter().filter(|right| matches!(right.resource, AclResource::TransactionalId(_))).collect();
         assert_eq!((ids[0].resource.name(), ids[0].pattern), ("processor-0", PatternType::Literal), "not named after its group");
         assert!(rights.iter().all(|right| !right.resource.name().starts_with("eadt.")), "{rights:?}");
         settings.processor.instance = "lab-processor-7".into();
-        let rights = AclClient::Processor.rights(&settings);
+        let rights = AclRole::Processor.rights(&settings);
         let id = rights.iter().find(|right| matches!(right.resource, AclResource::TransactionalId(_))).unwrap();
         assert_eq!((id.resource.name(), id.pattern), ("lab-processor-", PatternType::Prefixed));
     }

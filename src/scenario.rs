@@ -29,7 +29,7 @@ pub fn read(path: &Path, text: &str) -> anyhow::Result<Scenario> {
             name.parse::<ControllerName>().with_context(of)?;
         }
         let declared = Workload { controller_settings: workload.controller_settings.clone(), ..Workload::default() };
-        ControllerSettings::declared(&declared).map_err(anyhow::Error::from).with_context(of)?;
+        ControllerSettings::from_workload(&declared).map_err(anyhow::Error::from).with_context(of)?;
     }
     Ok(scenario)
 }

@@ -7,16 +7,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::Context;
-use eadt_actuator::ActuatorService;
-use eadt_archiver::ArchiverService;
+use eadt_actuator::ActuatorDependencies;
+use eadt_archiver::ArchiverDependencies;
 use eadt_bus::{Bus, topics};
-use eadt_cluster::ChangeTerms;
-use eadt_collector::{CollectorEnvironment, RawSettings};
-use eadt_dashboard::{DashboardModel, DashboardServer, LogSource, RecordStore, SharedModel, SourceFacts, SourceKind, WhatIf};
+use eadt_cluster::PolicyWriter;
+use eadt_collector::{CollectorDependencies, RawSettings};
+use eadt_dashboard::{DashboardModel, DashboardServer, HistorySource, LogSource, SharedModel, SourceFacts, SourceKind, WhatIf};
 use eadt_kubernetes::KubernetesCluster;
 use eadt_kubernetes::policy::access::{PolicyAccess, PolicyEditor};
-use eadt_optimizer::OptimizerService;
-use eadt_processor::{HeartbeatClock, ProcessorService};
+use eadt_optimizer::OptimizerDependencies;
+use eadt_processor::{HeartbeatClock, ProcessorDependencies};
 use eadt_schemas::Topic;
 use eadt_schemas::v1::Origin;
 use eadt_service::supervise::{on_signals, spawn_detached};
@@ -26,7 +26,7 @@ use eadt_simulator_service::{SimClock, SimulatedCluster};
 use crate::cli;
 use crate::commands;
 use crate::live::exporter::Exporter;
-use crate::live::log_lines::ViewLog;
+use crate::live::log_lines::ViewTopicReader;
 #[cfg(feature = "otlp")]
 use crate::live::otlp::OtlpPush;
 use crate::settings::ProgramSettings;
@@ -128,7 +128,7 @@ pub async fn run(single: StandaloneService, mut settings: ProgramSettings, shutd
             if let Some(missing) = crate::commands::optimizer::missing(&settings.optimizer.location) {
                 tracing::warn!("{missing}; looked for again at every interval");
             }
-            let service = OptimizerService {
+            let deps = OptimizerDependencies {
                 settings: settings.optimizer.clone(),
                 prefix: settings.topics.prefix.clone(),
                 bus: bus.clone(),
@@ -138,7 +138,7 @@ pub async fn run(single: StandaloneService, mut settings: ProgramSettings, shutd
                 ready: health.part("optimizer"),
                 once: false,
             };
-            supervisor.spawn_thread(&tasks::OPTIMIZER, move || eadt_optimizer::run(&service).map(drop));
+            supervisor.spawn_thread(&tasks::OPTIMIZER, move || eadt_optimizer::run(&deps).map(drop));
         }
     }
     tracing::info!(address = %bound, "metrics and health");
@@ -178,9 +178,9 @@ pub fn spawn_collector(
 ) -> anyhow::Result<()> {
     let losses = losses.clone();
     let collector = raw.validate(&eadt_collector::host_name())?;
-    let mut environment =
-        CollectorEnvironment::new(bus.clone(), &settings.topics.prefix, metrics.clone(), health.clone(), shutdown.clone());
-    environment.progress_listener = progress_listener.map(Arc::new);
+    let mut deps =
+        CollectorDependencies::new(bus.clone(), &settings.topics.prefix, metrics.clone(), health.clone(), shutdown.clone());
+    deps.progress_listener = progress_listener.map(Arc::new);
     let context = settings.kubernetes.context.clone();
     supervisor.spawn(&tasks::COLLECTOR, async move {
         if collector.asks_api_server() || collector.asks_for_reviews() {
@@ -190,10 +190,10 @@ pub fn spawn_collector(
                 eadt_kubernetes::api::pods::PodFactsReader::new(client.clone()),
                 eadt_kubernetes::api::reviews::TokenReviews::new(client),
             );
-            environment.owners = collector.asks_api_server().then(|| Arc::new(pods::ByApiServer::new(pods)) as _);
-            environment.reviewer = collector.asks_for_reviews().then(|| Arc::new(tokens::ByTokenReview::new(reviews)) as _);
+            deps.owners = collector.asks_api_server().then(|| Arc::new(pods::OwnerByApiServer::new(pods)) as _);
+            deps.reviewer = collector.asks_for_reviews().then(|| Arc::new(tokens::ApiServerTokenReviewer::new(reviews)) as _);
         }
-        let summary = eadt_collector::run(collector, environment).await?;
+        let summary = eadt_collector::run(collector, deps).await?;
         losses.0.store(summary.dropped.total(), Ordering::SeqCst);
         anyhow::Ok(())
     });
@@ -218,7 +218,7 @@ pub async fn policy_editor(
     settings: &ProgramSettings,
     context: &str,
     clock: eadt_kubernetes::ClockFn,
-) -> anyhow::Result<Arc<dyn ChangeTerms>> {
+) -> anyhow::Result<Arc<dyn PolicyWriter>> {
     let context = Some(context).filter(|context| !context.is_empty()).or(settings.kubernetes.context.as_deref());
     let access = PolicyAccess::open(context).await?;
     Ok(Arc::new(PolicyEditor::new(access, clock, tokio::runtime::Handle::current())))
@@ -236,7 +236,7 @@ pub fn spawn_leading(
     health: &HealthRegistry,
 ) {
     let cluster = cluster.clone();
-    let service = ActuatorService {
+    let deps = ActuatorDependencies {
         settings: settings.actuator.clone(),
         bus: bus.clone(),
         cluster: Arc::new(cluster.clone()),
@@ -245,7 +245,7 @@ pub fn spawn_leading(
         ready: health.part("actuator"),
     };
     supervisor.spawn(&tasks::ACTUATOR, async move {
-        let acting = cluster.run_for(eadt_actuator::run_while_leading(service, cluster.subscribe_leadership())).await;
+        let acting = cluster.run_for(eadt_actuator::run_while_leading(deps, cluster.subscribe_leadership())).await;
         anyhow::Ok(acting.context("the connection to Kubernetes ended by itself")??)
     });
 }
@@ -259,7 +259,7 @@ pub fn spawn_actuator(
     metrics: &MetricsRegistry,
     health: &HealthRegistry,
 ) {
-    let service = ActuatorService {
+    let deps = ActuatorDependencies {
         settings: settings.actuator.clone(),
         bus: bus.clone(),
         cluster: Arc::new(cluster),
@@ -267,7 +267,7 @@ pub fn spawn_actuator(
         metrics: metrics.clone(),
         ready: health.part("actuator"),
     };
-    supervisor.spawn_thread(&tasks::ACTUATOR, move || eadt_actuator::run_actuator(&service));
+    supervisor.spawn_thread(&tasks::ACTUATOR, move || eadt_actuator::run_actuator(&deps));
 }
 
 pub fn spawn_processor(
@@ -279,7 +279,7 @@ pub fn spawn_processor(
     metrics: &MetricsRegistry,
     health: &HealthRegistry,
 ) {
-    let service = |part, clock| ProcessorService {
+    let deps = |part, clock| ProcessorDependencies {
         settings: settings.processor.clone(),
         bus: bus.clone(),
         clock,
@@ -288,15 +288,15 @@ pub fn spawn_processor(
         ready: health.part(part),
     };
     if settings.processor.shares_power() {
-        let cluster = service("cluster", clock.clone());
+        let cluster = deps("cluster", clock.clone());
         supervisor.spawn_thread(&tasks::CLUSTER, move || eadt_processor::run_power_budget(&cluster));
     }
     if settings.processor.gpu_sharing.enabled {
-        let gpu = service("gpu", clock.clone());
+        let gpu = deps("gpu", clock.clone());
         supervisor.spawn_thread(&tasks::GPU, move || eadt_processor::run_gpu_sharing(&gpu));
     }
-    let service = service("processor", clock);
-    supervisor.spawn_thread(&tasks::PROCESSOR, move || eadt_processor::run_processor(&service));
+    let deps = deps("processor", clock);
+    supervisor.spawn_thread(&tasks::PROCESSOR, move || eadt_processor::run_processor(&deps));
 }
 
 /// The web page on a log. Returns where it is; with `further` the next free one of so many ports is taken.
@@ -315,9 +315,9 @@ pub async fn spawn_dashboard(
     };
     let limits = eadt_dashboard::DashboardLimits { windows: settings.dashboard.windows, ..Default::default() };
     let model = SharedModel::new(DashboardModel::new(source, limits));
-    let records = RecordStore::Log { bus: bus.clone(), prefix: settings.topics.prefix.clone() };
+    let records = HistorySource::Log { bus: bus.clone(), prefix: settings.topics.prefix.clone() };
     let what_if = WhatIf::new(records, settings.processor.controller_settings.clone());
-    let lines = ViewLog { bus: bus.clone(), names: settings.topics.clone() };
+    let lines = ViewTopicReader { bus: bus.clone(), names: settings.topics.clone() };
     let log = LogSource::new(bus.clone(), settings.topics.prefix.clone(), Arc::new(lines));
     let server =
         DashboardServer::bind(&settings.dashboard, further, model.clone(), Some(what_if), shutdown.clone()).await?.with_log(log);
@@ -334,7 +334,7 @@ pub fn spawn_archiver(
     metrics: &MetricsRegistry,
     health: &HealthRegistry,
 ) {
-    let service = ArchiverService {
+    let deps = ArchiverDependencies {
         settings: settings.archiver.clone(),
         prefix: settings.topics.prefix.clone(),
         bus: bus.clone(),
@@ -343,7 +343,7 @@ pub fn spawn_archiver(
         metrics: metrics.clone(),
         ready: health.part("archiver"),
     };
-    supervisor.spawn_thread(&tasks::ARCHIVER, move || eadt_archiver::run(&service));
+    supervisor.spawn_thread(&tasks::ARCHIVER, move || eadt_archiver::run(&deps));
 }
 
 /// Drains at the first signal, ends at the second.

@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use eadt_archiver::{ArchiverError, ArchiverService, ArchiverSettings, ServiceClock, run};
+use eadt_archiver::{ArchiverDependencies, ArchiverError, ArchiverSettings, ServiceClock, run};
 use eadt_bus::kafka::{KafkaBus, KafkaOptions};
 use eadt_bus::{
     Bus, CommitStep, IsolationLevel, MemberOptions, Membership, PollEvent, ProducerRecord, Remedy, StartOffset, TopicPartition,
@@ -66,7 +66,7 @@ struct Running {
 
 fn start(bus: &KafkaBus, instance: &str, place: &Path) -> Running {
     let (shutdown, metrics, health) = (Shutdown::new(), MetricsRegistry::default(), HealthRegistry::default());
-    let service = ArchiverService {
+    let service = ArchiverDependencies {
         settings: ArchiverSettings {
             location: place.display().to_string(),
             roll_rows: 40,

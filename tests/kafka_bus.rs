@@ -9,7 +9,7 @@ use eadt_bus::conformance::{
     send_all,
 };
 use eadt_bus::kafka::{KafkaBus, KafkaOptions};
-use eadt_bus::topics::{RepartitionPolicy, apply, check_layout, desired, plan, survey};
+use eadt_bus::topics::{PartitionGrowthPolicy, apply, check_layout, desired, plan, read_topics};
 use eadt_bus::{
     Bus, CommitStep, GroupMember, IsolationLevel, MemberOptions, Membership, PollEvent, Remedy, StartOffset, TopicPartition,
 };
@@ -267,9 +267,9 @@ fn the_layout_is_applied_checked_and_corrected() {
     let layout = desired(&prefix, 3, 1);
     let missing = check_layout(&bus, &prefix).unwrap_err().to_string();
     assert!(missing.contains("gpu.telemetry.v1 is missing") && missing.contains("eadt topics apply"), "{missing}");
-    apply(&bus, &plan(&survey(&bus, &prefix).unwrap(), &layout, RepartitionPolicy::Refuse)).unwrap();
+    apply(&bus, &plan(&read_topics(&bus, &prefix).unwrap(), &layout, PartitionGrowthPolicy::Refuse)).unwrap();
     assert_eq!(check_layout(&bus, &prefix).unwrap(), 3);
-    assert!(plan(&survey(&bus, &prefix).unwrap(), &layout, RepartitionPolicy::Refuse).is_empty());
+    assert!(plan(&read_topics(&bus, &prefix).unwrap(), &layout, PartitionGrowthPolicy::Refuse).is_empty());
     let decisions = format!("{prefix}decisions.v1");
     bus.alter_topic(&decisions, &BTreeMap::from([("message.timestamp.type".into(), "CreateTime".into())])).unwrap();
     let begun = Instant::now();
@@ -278,13 +278,13 @@ fn the_layout_is_applied_checked_and_corrected() {
     }
     let wrong = check_layout(&bus, &prefix).unwrap_err().to_string();
     assert!(wrong.contains("decisions.v1 has message.timestamp.type=CreateTime instead of LogAppendTime"), "{wrong}");
-    apply(&bus, &plan(&survey(&bus, &prefix).unwrap(), &layout, RepartitionPolicy::Refuse)).unwrap();
+    apply(&bus, &plan(&read_topics(&bus, &prefix).unwrap(), &layout, PartitionGrowthPolicy::Refuse)).unwrap();
     while check_layout(&bus, &prefix).is_err() {
         assert!(begun.elapsed() < WAIT);
     }
     let telemetry: Arc<str> = format!("{prefix}gpu.telemetry.v1").into();
     send_all(&bus, &[outgoing(&telemetry, "k", "{}")]);
-    let larger = plan(&survey(&bus, &prefix).unwrap(), &desired(&prefix, 5, 1), RepartitionPolicy::Refuse);
+    let larger = plan(&read_topics(&bus, &prefix).unwrap(), &desired(&prefix, 5, 1), PartitionGrowthPolicy::Refuse);
     assert_eq!(larger.refusals.len(), 1, "{:?}", larger.refusals);
     assert!(larger.refusals[0].contains("holds data"));
 }

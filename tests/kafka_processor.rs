@@ -6,8 +6,8 @@ use bytes::Bytes;
 use eadt_bus::ProducerRecord;
 use eadt_bus::conformance::{outgoing, read_count, send_all};
 use eadt_bus::kafka::{KafkaBus, KafkaOptions};
-use eadt_bus::topics::{RepartitionPolicy, apply, desired, plan};
-use eadt_processor::{HeartbeatClock, ProcessorService, ProcessorSettings, run_processor};
+use eadt_bus::topics::{PartitionGrowthPolicy, apply, desired, plan};
+use eadt_processor::{HeartbeatClock, ProcessorDependencies, ProcessorSettings, run_processor};
 use eadt_schemas::v1::dead_letter_header as header;
 use eadt_schemas::{EventTime, Topic};
 use eadt_service::{HealthRegistry, MetricsRegistry, Shutdown};
@@ -28,7 +28,7 @@ fn connect(kafka: &Kafka, properties: &[(&str, &str)]) -> KafkaBus {
 fn records_that_are_small_only_while_they_are_compressed_hold_no_partition_up() {
     let kafka = Kafka::start().unwrap();
     let bus = connect(&kafka, &[]);
-    apply(&bus, &plan(&[], &desired(PREFIX, 1, 1), RepartitionPolicy::Refuse)).unwrap();
+    apply(&bus, &plan(&[], &desired(PREFIX, 1, 1), PartitionGrowthPolicy::Refuse)).unwrap();
     let name = |topic: Topic| -> Arc<str> { format!("{PREFIX}{topic}").into() };
     let telemetry = name(Topic::GpuTelemetry);
     let large = Bytes::from(vec![b'a'; LARGE]);
@@ -38,7 +38,7 @@ fn records_that_are_small_only_while_they_are_compressed_hold_no_partition_up() 
     send_all(&hostile, &[in_value, in_key, outgoing(&telemetry, "lab/a", "behind them")]);
 
     let (shutdown, metrics, health) = (Shutdown::new(), MetricsRegistry::default(), HealthRegistry::default());
-    let service = ProcessorService {
+    let service = ProcessorDependencies {
         settings: ProcessorSettings { prefix: PREFIX.to_owned(), dead_letter_seconds: 0.0, ..ProcessorSettings::default() },
         bus: Arc::new(bus.clone()),
         // It stands: nothing is quiet.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use eadt_bus::kafka::{FetchPath, KafkaBus, KafkaOptions, SaslMechanism, Secret, SecurityProtocol, SecuritySettings};
 use eadt_bus::rights::{AclEntry, AclOperation, AclResource};
-use eadt_bus::topics::{RepartitionPolicy, apply, check_layout, desired, plan};
+use eadt_bus::topics::{PartitionGrowthPolicy, apply, check_layout, desired, plan};
 use eadt_bus::{
     Bus, CommitStep, IsolationLevel, MemberOptions, Membership, PollEvent, ProducerRecord, Remedy, StartOffset, TopicPartition,
 };
@@ -22,7 +22,7 @@ fn topic_names() -> Vec<String> {
 }
 
 fn make_topics(admin: &KafkaBus) {
-    apply(admin, &plan(&[], &desired("eadt.", 2, 1), RepartitionPolicy::Refuse)).unwrap();
+    apply(admin, &plan(&[], &desired("eadt.", 2, 1), PartitionGrowthPolicy::Refuse)).unwrap();
 }
 
 #[test]
@@ -166,7 +166,7 @@ fn no_right_of_a_file_implies_another_one_and_lacking_any_is_noticed() {
         let begun = Instant::now();
         // The broker takes a moment to act on what it was told.
         loop {
-            let lacking = kafka.bus(part).unwrap().lacking(rights, &topics).unwrap();
+            let lacking = kafka.bus(part).unwrap().missing_rights(rights, &topics).unwrap();
             if lacking.is_empty() {
                 break;
             }
@@ -174,14 +174,14 @@ fn no_right_of_a_file_implies_another_one_and_lacking_any_is_noticed() {
         }
         for (index, right) in rights.iter().enumerate() {
             let user = lacking_one(part, index);
-            let lacking = kafka.bus(&user).unwrap().lacking(rights, &topics).unwrap();
+            let lacking = kafka.bus(&user).unwrap().missing_rights(rights, &topics).unwrap();
             assert!(!lacking.is_empty(), "{part} needs no {right}: another right implies it");
             for missing in lacking {
                 let same = missing.operation == right.operation && missing.resource.name().starts_with(right.resource.name());
                 assert!(same, "{user} was refused {right}, and is said to lack {missing}");
             }
         }
-        let nothing = kafka.bus("nobody").unwrap().lacking(rights, &topics).unwrap();
+        let nothing = kafka.bus("nobody").unwrap().missing_rights(rights, &topics).unwrap();
         // Of topics that may not be looked at, no more can be told than what would let one look.
         let certain = |right: &&AclEntry| {
             right.operation.implies(AclOperation::Describe) || !matches!(right.resource, AclResource::Topic(_))

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use actuator::{NODES, Rig, crashes, energy_policy, environment, layout, now, owners, training};
-use eadt_cluster::{ChangeTerms, Cluster, ClusterRemedy, TermsChange, WorkloadChange};
+use eadt_cluster::{Cluster, ClusterRemedy, PolicyEdit, PolicyWriter, WorkloadChange};
 use eadt_schemas::v1::{
     ActuationOutcome, ChangeValidation, ControllerAction, Decision, Directive, Layout, Origin, Precision, TrainingProgress,
     UpdateMode,
@@ -285,13 +285,13 @@ fn nothing_is_touched_in_mode_recommend_until_somebody_approves() {
     let set = rig.set("llm-training");
     assert_eq!((&set["metadata"]["annotations"], &set["spec"]), (&untouched["metadata"]["annotations"], &untouched["spec"]));
     let editor = rig.policy_editor();
-    let change = |change: TermsChange, by: &str| editor.change_terms(&rig.workload(), "StatefulSet", &change, by);
-    let refused = change(TermsChange::Approve("d-0".into()), "alice").unwrap_err();
+    let change = |change: PolicyEdit, by: &str| editor.edit_policy(&rig.workload(), "StatefulSet", &change, by);
+    let refused = change(PolicyEdit::Approve("d-0".into()), "alice").unwrap_err();
     assert!(
         refused.remedy == ClusterRemedy::Refused && refused.detail.contains("what is recommended by now is d-1"),
         "{refused}"
     );
-    assert_eq!(change(TermsChange::Approve("d-1".into()), "alice"), Ok(true));
+    assert_eq!(change(PolicyEdit::Approve("d-1".into()), "alice"), Ok(true));
     rig.outcome("d-1", ActuationOutcome::Ready);
     rig.ready_with(&layout(6, 40, 2));
     let applied = rig.outcome("d-1", ActuationOutcome::Applied);
@@ -302,8 +302,8 @@ fn nothing_is_touched_in_mode_recommend_until_somebody_approves() {
     rig.stop();
 }
 
-fn set_mode(shown: UpdateMode, mode: UpdateMode) -> TermsChange {
-    TermsChange::SetMode { mode, shown }
+fn set_mode(shown: UpdateMode, mode: UpdateMode) -> PolicyEdit {
+    PolicyEdit::SetMode { mode, shown }
 }
 
 #[test]
@@ -317,7 +317,7 @@ fn who_paused_and_who_set_the_mode_is_published() {
     assert_eq!((&published.mode_set_by, &published.pause_set_by), (&Some("kubectl-client-side-apply".to_owned()), &None));
     let editor = rig.policy_editor();
     let workload = rig.workload();
-    let change = |change: TermsChange, by: &str| editor.change_terms(&workload, "StatefulSet", &change, by);
+    let change = |change: PolicyEdit, by: &str| editor.edit_policy(&workload, "StatefulSet", &change, by);
     let terms = |rig: &Rig, mode: UpdateMode, paused: bool, by: (&str, &str)| {
         rig.eventually("the terms are published", || {
             let state = rig.published()?;
@@ -328,16 +328,16 @@ fn who_paused_and_who_set_the_mode_is_published() {
     let (alice, bob) = ("eadt-page:alice", "eadt-page:bob@example.org");
     assert_eq!(change(set_mode(UpdateMode::Enforce, UpdateMode::Recommend), "alice"), Ok(true));
     assert_eq!(change(set_mode(UpdateMode::Enforce, UpdateMode::Recommend), "bob@example.org"), Ok(false), "it was so already");
-    assert_eq!(change(TermsChange::Pause, "bob@example.org"), Ok(true));
+    assert_eq!(change(PolicyEdit::Pause, "bob@example.org"), Ok(true));
     terms(&rig, UpdateMode::Recommend, true, (alice, bob));
-    assert_eq!(change(TermsChange::Resume, "alice"), Ok(true));
+    assert_eq!(change(PolicyEdit::Resume, "alice"), Ok(true));
     terms(&rig, UpdateMode::Recommend, false, (alice, alice));
     // Whoever writes past the page is named by the manager they write as.
     rig.kubectl(&["annotate", "statefulset", "llm-training", "eadt.dev/paused=true", "--overwrite"]);
     terms(&rig, UpdateMode::Recommend, true, (alice, "kubectl-annotate"));
     let stale = change(set_mode(UpdateMode::Observe, UpdateMode::Enforce), "alice").unwrap_err();
     assert!(stale.detail.contains("changed just now"), "{stale}");
-    let unknown = editor.change_terms(&workload, "Job", &TermsChange::Pause, "alice").unwrap_err();
+    let unknown = editor.edit_policy(&workload, "Job", &PolicyEdit::Pause, "alice").unwrap_err();
     assert!(unknown.detail.contains("is for Job llm-training"), "{unknown}");
     rig.kubectl(&["patch", "energypolicy", "llm", "--type=merge", "-p", r#"{"spec":{"bounds":null}}"#]);
     let refused = change(set_mode(UpdateMode::Recommend, UpdateMode::Enforce), "alice").unwrap_err();

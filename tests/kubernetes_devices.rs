@@ -11,7 +11,7 @@ use std::time::Duration;
 use actuator::agents::{answer, cap, history, intents, nodes, outgoing, sees_all_pods};
 use actuator::kinds::{define, every_right_was_used, report};
 use actuator::{Rig, WITHIN, energy_policy, layout, now, training};
-use eadt_agent::{AgentEnvironment, AgentError, AgentSummary, LazyBus, RawSettings};
+use eadt_agent::{AgentDependencies, AgentError, AgentSummary, LazyBus, RawSettings};
 use eadt_bus::Bus;
 use eadt_nvml::fake::{FakeLibrary, FakeMps, FakeSettings};
 use eadt_schemas::Topic;
@@ -283,7 +283,7 @@ impl Agent {
         allow(&mut raw);
         let (bus, stop): (Arc<dyn Bus>, _) = (Arc::new(rig.log.clone()), Shutdown::new());
         let log = LazyBus::new(move || Ok(bus.clone()));
-        let environment = AgentEnvironment::new(Some(log), MetricsRegistry::default(), HealthRegistry::default(), stop.clone());
+        let environment = AgentDependencies::new(Some(log), MetricsRegistry::default(), HealthRegistry::default(), stop.clone());
         let settings = raw.validate("host").unwrap();
         Self { stop, task: rig.runtime.spawn(eadt_agent::run(settings, environment)) }
     }

@@ -22,7 +22,7 @@ use eadt_tests::kubernetes::rights::{Right, granted};
 use fake::FakeKubelet;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, ListParams};
-use pods::ByApiServer;
+use pods::OwnerByApiServer;
 use serde_json::{Value, json};
 use support::start_with;
 
@@ -202,7 +202,7 @@ async fn gpus_are_of_the_workloads_of_their_pods_owners() {
 
     let (library, folder) = (FakeLibrary::new(""), tempfile::tempdir().unwrap());
     let socket = kubelet.serve(folder.path());
-    let owners = ByApiServer::new(PodFactsReader::new(rig.account().await));
+    let owners = OwnerByApiServer::new(PodFactsReader::new(rig.account().await));
     let running = start_with(
         &format!(
             "[progress]\nenabled = false\n[nvml]\nenabled = true\nlibrary_path = \"{}\"\nrate_hertz = 10\ncounter_check_seconds = 0\n\

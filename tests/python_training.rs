@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 
 use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions};
-use eadt_bus::topics::{RepartitionPolicy, apply, desired, plan, survey};
+use eadt_bus::topics::{PartitionGrowthPolicy, apply, desired, plan, read_topics};
 use eadt_bus::{Bus, ProducerRecord};
 use eadt_schemas::v1::Directive;
 use eadt_schemas::{Envelope, EventTime, EventType, Topic};
@@ -48,7 +48,7 @@ fn types_and_style_are_clean() {
 fn ask(data: &Path, workloads: &[&str], frozen: u32) {
     std::fs::write(data.join("origin"), "measured\n").unwrap();
     let log = EmbeddedLog::open(&data.join("log"), EmbeddedOptions::default()).unwrap();
-    let topics = plan(&survey(&log, "eadt.").unwrap(), &desired("eadt.", 4, 1), RepartitionPolicy::Refuse);
+    let topics = plan(&read_topics(&log, "eadt.").unwrap(), &desired("eadt.", 4, 1), PartitionGrowthPolicy::Refuse);
     apply(&log, &topics).unwrap();
     let time: EventTime = "2026-01-02T03:04:05Z".parse().unwrap();
     let name = format!("eadt.{}", Topic::Directives).into();

@@ -236,7 +236,7 @@ fn replayed(dir: &Path) -> Value {
 fn publish(dir: &Path, model: Model) {
     let options = EmbeddedOptions { stamps: StampSource::Held, ..EmbeddedOptions::default() };
     let log = EmbeddedLog::open(&dir.join("log"), options).unwrap();
-    let model = Model { time: log.time(), ..model };
+    let model = Model { time: log.log_time(), ..model };
     let envelope = Envelope {
         id: format!("{}@{}", model.name, model.version),
         source: "/tests".to_owned(),

@@ -143,7 +143,7 @@ pub fn events_page() -> String {
     let mut page = String::from(HEAD);
     page.push_str("| topic | key | kept | largest record | from | events |\n|---|---|---|---|---|---|\n");
     for topic in Topic::ALL {
-        let kept = match topic.cleanup() {
+        let retention = match topic.cleanup() {
             CleanupPolicy::Delete { retention_days } => format!("{retention_days} days"),
             CleanupPolicy::Compact => "the last of every key".to_owned(),
         };
@@ -152,7 +152,7 @@ pub fn events_page() -> String {
             schema(kind).map_or_else(|| format!("`{}`", kind.name()), |_| format!("[`{0}`](#{1})", kind.name(), anchor(kind)));
         let largest = f64::from(topic.max_message_bytes()) / f64::from(1 << 20);
         let (key, from) = (topic.key(), topic.writers());
-        writeln!(page, "| `{topic}` | {key} | {kept} | {largest:.0} MiB | {from} | {event} |").expect("writing to a String");
+        writeln!(page, "| `{topic}` | {key} | {retention} | {largest:.0} MiB | {from} | {event} |").expect("writing to a String");
     }
     page.push_str(AFTER_TOPICS);
     for (name, meaning) in HEADERS {

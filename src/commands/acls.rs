@@ -1,24 +1,24 @@
 //! `eadt topics acls`: the rights that each part needs on Kafka, shown, written for Strimzi, or granted.
 
-use crate::usage;
+use crate::usage_error;
 use anyhow::bail;
 
 use crate::cli::AclsArgs;
 use crate::output::say;
-use crate::rights::{AclClient, strimzi_user};
+use crate::rights::{AclRole, strimzi_user};
 use crate::settings::ProgramSettings;
 
 pub fn run(args: &AclsArgs, settings: &ProgramSettings) -> anyhow::Result<()> {
-    let parts = if args.parts.is_empty() { AclClient::ALL.to_vec() } else { args.parts.clone() };
+    let parts = if args.parts.is_empty() { AclRole::ALL.to_vec() } else { args.parts.clone() };
     if let Some(principal) = &args.grant {
         if args.parts.is_empty() {
             let why = "needs the parts that it runs, for example";
-            return Err(usage::impossible(format_args!(
+            return Err(usage_error::impossible(format_args!(
                 "--grant {principal} {why} `eadt topics acls processor --grant {principal}`"
             )));
         }
         if !principal.split_once(':').is_some_and(|(kind, name)| !kind.is_empty() && !name.is_empty()) {
-            return Err(usage::invalid("--grant <PRINCIPAL>", principal, "Kafka's principals are written User:NAME"));
+            return Err(usage_error::invalid("--grant <PRINCIPAL>", principal, "Kafka's principals are written User:NAME"));
         }
         if settings.bus.brokers.is_empty() {
             bail!("rights are granted on a Kafka: give --kafka BROKERS or set KAFKA_BROKERS");

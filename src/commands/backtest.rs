@@ -8,7 +8,7 @@ use std::path::Path;
 use std::str::FromStr;
 
 use eadt_backtest::{
-    BacktestReport, Calibration, Contender, Contest, HindsightInput, Oversubscription, ScenarioSource, calibration_html,
+    BacktestPlan, BacktestReport, Calibration, Contender, HindsightInput, Oversubscription, ScenarioSource, calibration_html,
     calibration_text, hindsight_text, html, text,
 };
 use eadt_core::controller::ControllerName;
@@ -16,18 +16,18 @@ use eadt_lake::Archive;
 use eadt_schemas::Topic;
 use eadt_schemas::decode::DecodableEvent;
 
+use crate::atomic_file::AtomicFile;
 use crate::cli::{BacktestArgs, BacktestOversubscription};
 use crate::progress::{self, ProgressMeter};
 use crate::settings::ProgramSettings;
-use crate::target::AtomicFile;
-use crate::usage;
+use crate::usage_error;
 
 pub fn run(args: &BacktestArgs, settings: &ProgramSettings) -> anyhow::Result<()> {
     check_options(args)?;
     if let Some(path) = &args.archive {
         return look_back(args, path, settings);
     }
-    if args.measured.plant == measured::PlantName::Measured {
+    if args.measured.plant == measured::TestbedName::Measured {
         return measured::run(args, settings);
     }
     if args.calibrate {
@@ -38,7 +38,7 @@ pub fn run(args: &BacktestArgs, settings: &ProgramSettings) -> anyhow::Result<()
     if args.power_budget.is_some() {
         names.push(eadt_core::power_budget::allocation::CONTROLLER.to_owned());
     }
-    let contest = Contest {
+    let contest = BacktestPlan {
         subjects: subjects(&or_default(&args.scenario, &["random-days"]))?,
         contenders: contenders(&names)?,
         oversubscription: match args.oversubscription {
@@ -72,11 +72,13 @@ pub fn run(args: &BacktestArgs, settings: &ProgramSettings) -> anyhow::Result<()
 /// Returns an error if an option has no effect on the kind of backtest that is run.
 fn check_options(args: &BacktestArgs) -> anyhow::Result<()> {
     if args.archive.is_some() && args.power_budget.is_some() {
-        return Err(usage::impossible("--power-budget is of simulated jobs, --archive of a record: leave one of the two out"));
+        return Err(usage_error::impossible(
+            "--power-budget is of simulated jobs, --archive of a record: leave one of the two out",
+        ));
     }
-    if args.measured.plant == measured::PlantName::Simulated {
+    if args.measured.plant == measured::TestbedName::Simulated {
         return match args.measured.option_of_a_table() {
-            Some(option) => Err(usage::impossible(format!("{option} is for tables of boards: say --plant measured, too"))),
+            Some(option) => Err(usage_error::impossible(format!("{option} is for tables of boards: say --plant measured, too"))),
             None => Ok(()),
         };
     }
@@ -89,7 +91,7 @@ fn check_options(args: &BacktestArgs) -> anyhow::Result<()> {
     ];
     match of_others.iter().find(|(_, is_given)| *is_given) {
         Some((option, _)) => {
-            Err(usage::impossible(format!("{option} means nothing with --plant measured: leave one of the two out")))
+            Err(usage_error::impossible(format!("{option} means nothing with --plant measured: leave one of the two out")))
         }
         None => Ok(()),
     }
@@ -191,7 +193,7 @@ fn subject(name: &str) -> anyhow::Result<ScenarioSource> {
     if !path.exists() {
         let built_in =
             "there is no such file, and built in are random-days, default, come-and-go, hour-phases and five-minute-phases";
-        return Err(usage::invalid("--scenario <NAME|FILE>", name, built_in));
+        return Err(usage_error::invalid("--scenario <NAME|FILE>", name, built_in));
     }
     let scenario = crate::scenario::load(path)?;
     let name = path.file_stem().map_or_else(|| name.to_owned(), |stem| stem.to_string_lossy().into_owned());
@@ -208,7 +210,7 @@ fn controllers(names: &[String]) -> anyhow::Result<Vec<ControllerName>> {
 /// Adds each name of `--controller` that is not there yet.
 fn add_named<T: FromStr<Err: Display> + PartialEq>(all: &mut Vec<T>, names: &[String]) -> anyhow::Result<()> {
     for name in names {
-        let named: T = name.parse().map_err(|error| usage::invalid("--controller <NAME>", name, error))?;
+        let named: T = name.parse().map_err(|error| usage_error::invalid("--controller <NAME>", name, error))?;
         if !all.contains(&named) {
             all.push(named);
         }

@@ -11,8 +11,8 @@ use anyhow::{Context, bail};
 use eadt_bus::StartOffset;
 use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions};
 use eadt_dashboard::{
-    ArchivedIds, DashboardLimits, DashboardModel, DashboardServer, OtherRun, PastReader, RecordStore, ReplayCheck, ReplayVerdict,
-    SharedModel, SourceFacts, SourceKind, WhatIf, load_archive, load_log,
+    ArchivedIds, AsOfReader, DashboardLimits, DashboardModel, DashboardServer, HistorySource, OtherRun, ReplayCheck,
+    ReplayVerdict, SharedModel, SourceFacts, SourceKind, WhatIf, load_archive, load_log,
 };
 use eadt_lake::{Archive, LakeError};
 use eadt_report::ReportSettings;
@@ -102,14 +102,14 @@ async fn serve_folder(
 ) -> anyhow::Result<DashboardServer> {
     let limits = DashboardLimits { windows: settings.dashboard.windows, ..DashboardLimits::default() };
     let prefix = settings.topics.prefix.clone();
-    let records = RecordStore::Folder { path: path.clone(), prefix: prefix.clone() };
+    let records = HistorySource::Folder { path: path.clone(), prefix: prefix.clone() };
     let what_if = WhatIf::new(records, settings.processor.controller_settings.clone());
     let place = path.clone();
     let read = Arc::new(move |until: Option<EventTime>| load(&place, &prefix, limits, until));
     let newest = read.clone();
     let (model, not_archived) = tokio::task::spawn_blocking(move || newest(None)).await??;
     let model = SharedModel::new(model);
-    let past = PastReader::new(move |time| read(Some(time)).map(|(model, _)| model).map_err(|error| format!("{error:#}")));
+    let past = AsOfReader::new(move |time| read(Some(time)).map(|(model, _)| model).map_err(|error| format!("{error:#}")));
     let server = DashboardServer::bind(&settings.dashboard, 0, model.clone(), Some(what_if), shutdown.clone()).await?;
     let stop = shutdown.clone();
     supervisor.spawn_thread(&tasks::DASHBOARD_FEED, move || {
@@ -127,7 +127,12 @@ fn unknown(text: &str) -> ReplayCheck {
 }
 
 /// Replays the record in a process of its own, which leaves the page its memory and is ended at the shutdown.
-fn check_replay(path: &Path, config: Option<&Path>, not_archived: NotArchived, stop: &Shutdown) -> anyhow::Result<ReplayCheck> {
+fn check_replay(
+    path: &Path,
+    config: Option<&Path>,
+    not_archived: UnreplayableReason,
+    stop: &Shutdown,
+) -> anyhow::Result<ReplayCheck> {
     let with = config.map_or_else(String::new, |config| format!(" --config {}", config.display()));
     let command = format!("`eadt replay {} --check{with}`", path.display());
     let (mut answer, mut complaint) = (tempfile::tempfile()?, tempfile::tempfile()?);
@@ -185,7 +190,7 @@ struct ReplayComparison {
     not_compared: Option<String>,
 }
 
-fn verdict(replayed: &ReplayOutcome, not_archived: NotArchived, command: &str) -> ReplayCheck {
+fn verdict(replayed: &ReplayOutcome, not_archived: UnreplayableReason, command: &str) -> ReplayCheck {
     if replayed.events == 0 {
         return unknown("it has no events of collectors to replay, windows and decisions alone");
     }
@@ -199,9 +204,13 @@ fn verdict(replayed: &ReplayOutcome, not_archived: NotArchived, command: &str) -
         let places = check.differences.len();
         let text = format!("a replay differs from the record in {places} places: {command} names them");
         return match not_archived {
-            NotArchived::Events(0) => ReplayCheck { verdict: ReplayVerdict::Different, text },
-            NotArchived::Events(events) => unknown(&format!("{events} events are in the log and not in the archive yet; {text}")),
-            NotArchived::Unknown => unknown(&format!("the log beside the archive could not be opened and may hold more; {text}")),
+            UnreplayableReason::Events(0) => ReplayCheck { verdict: ReplayVerdict::Different, text },
+            UnreplayableReason::Events(events) => {
+                unknown(&format!("{events} events are in the log and not in the archive yet; {text}"))
+            }
+            UnreplayableReason::Unknown => {
+                unknown(&format!("the log beside the archive could not be opened and may hold more; {text}"))
+            }
         };
     }
     if windows + decisions == 0 {
@@ -213,7 +222,7 @@ fn verdict(replayed: &ReplayOutcome, not_archived: NotArchived, command: &str) -
 
 /// What of a folder a replay does not read, since no archive holds it.
 #[derive(Debug, Clone, Copy)]
-enum NotArchived {
+enum UnreplayableReason {
     Events(u64),
     Unknown,
 }
@@ -224,7 +233,7 @@ fn load(
     prefix: &str,
     limits: DashboardLimits,
     until: Option<EventTime>,
-) -> anyhow::Result<(DashboardModel, NotArchived)> {
+) -> anyhow::Result<(DashboardModel, UnreplayableReason)> {
     if !path.is_dir() {
         bail!("{} is no folder: name a data folder, an archive or the output of `eadt replay`", path.display());
     }
@@ -246,12 +255,12 @@ fn load(
         Err(error) => Err(error.into()),
     };
     let ids = archived.with_context(|| format!("the archive in {} cannot be read", path.display()))?;
-    let mut not_archived = NotArchived::Events(0);
+    let mut not_archived = UnreplayableReason::Events(0);
     if log.is_dir() {
         match EmbeddedLog::open(&log, EmbeddedOptions::default()) {
-            Ok(bus) => not_archived = NotArchived::Events(load_log(&bus, prefix, &ids, &mut model)?),
+            Ok(bus) => not_archived = UnreplayableReason::Events(load_log(&bus, prefix, &ids, &mut model)?),
             Err(error) if until.is_none() => {
-                not_archived = NotArchived::Unknown;
+                not_archived = UnreplayableReason::Unknown;
                 crate::output::note!("warning: only what is archived is shown: {error}");
             }
             // The page would go on showing it without the end of the record.
@@ -289,7 +298,7 @@ mod tests {
                 "windows_same": same, "decisions_same": same, "differences": differences, "not_compared": not_compared,
             });
             let replayed = serde_json::from_value(serde_json::json!({"events": events, "check": check, "seconds": 0.5})).unwrap();
-            verdict(&replayed, NotArchived::Events(0), "`eadt replay run --check`")
+            verdict(&replayed, UnreplayableReason::Events(0), "`eadt replay run --check`")
         };
         let of = |differences: &[&str], same, not_compared: Option<&str>| of_events(99, differences, same, not_compared);
         let identical = of(&[], 7, None);
@@ -338,7 +347,7 @@ mod tests {
         let options = EmbeddedOptions { reserve_bytes: 0, ..EmbeddedOptions::default() };
         let _held = EmbeddedLog::open(&folder.path().join("log"), options).unwrap();
         let read = |until| load(folder.path(), "", DashboardLimits::default(), until);
-        assert!(matches!(read(None), Ok((_, NotArchived::Unknown))));
+        assert!(matches!(read(None), Ok((_, UnreplayableReason::Unknown))));
         let refused = format!("{:#}", read(Some(EventTime::from_millis(0))).unwrap_err());
         assert!(refused.contains("cannot be read now"), "{refused}");
     }
@@ -346,10 +355,10 @@ mod tests {
     #[test]
     fn a_difference_says_nothing_while_the_archive_is_not_whole() {
         for (differences, not_archived, expected, words) in [
-            (r#"["one"]"#, NotArchived::Events(0), ReplayVerdict::Different, "differs from the record"),
-            (r#"["one"]"#, NotArchived::Events(7), ReplayVerdict::Unknown, "7 events are in the log"),
-            (r#"["one"]"#, NotArchived::Unknown, ReplayVerdict::Unknown, "could not be opened"),
-            ("[]", NotArchived::Events(7), ReplayVerdict::Identical, "of what is archived"),
+            (r#"["one"]"#, UnreplayableReason::Events(0), ReplayVerdict::Different, "differs from the record"),
+            (r#"["one"]"#, UnreplayableReason::Events(7), ReplayVerdict::Unknown, "7 events are in the log"),
+            (r#"["one"]"#, UnreplayableReason::Unknown, ReplayVerdict::Unknown, "could not be opened"),
+            ("[]", UnreplayableReason::Events(7), ReplayVerdict::Identical, "of what is archived"),
         ] {
             let text = format!(r#"{{"events": 9, "check": {{"windows_same": 7, "differences": {differences}}}}}"#);
             let check = verdict(&serde_json::from_str(&text).unwrap(), not_archived, "`eadt replay run --check`");

@@ -9,10 +9,10 @@ use eadt_schemas::Topic;
 use eadt_schemas::v1::{Actuation, Decision, EfficiencyWindow};
 use serde_json::json;
 
+use crate::atomic_file::create_folder;
 use crate::cli::DatasetCommand;
 use crate::output::say;
 use crate::progress;
-use crate::target::create_folder;
 
 /// The machine-readable datasheet.
 const MANIFEST: &str = "dataset.json";

@@ -12,8 +12,8 @@ use crate::settings::TopicSettings;
 
 /// Gives the exporter what the log holds and gets; of telemetry only what comes from now on.
 pub fn follow(bus: &dyn Bus, names: &TopicSettings, exporter: &Exporter, shutdown: &Shutdown) -> anyhow::Result<()> {
-    let kept: Vec<Topic> = TOPICS.into_iter().filter(|topic| *topic != Topic::GpuTelemetry).collect();
-    let mut from = partitions(bus, names, &kept, StartOffset::Earliest)?;
+    let state_topics: Vec<Topic> = TOPICS.into_iter().filter(|topic| *topic != Topic::GpuTelemetry).collect();
+    let mut from = partitions(bus, names, &state_topics, StartOffset::Earliest)?;
     from.extend(partitions(bus, names, &[Topic::GpuTelemetry], StartOffset::Latest)?);
     let mut reader = bus.reader(&from, IsolationLevel::ReadCommitted)?;
     let mut batch = Vec::new();

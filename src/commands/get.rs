@@ -9,17 +9,17 @@ use eadt_schemas::v1::{Actuation, Decision};
 use eadt_service::Shutdown;
 
 use crate::cli::{DescribeArgs, GetArgs, GetKind, GetSource};
+use crate::live::dashboard_log;
 use crate::live::event_line::is_change;
+use crate::live::frame::{self, WorkloadDetails, WorkloadRow};
 use crate::live::gpus::{GpuSamples, GpuSnapshot};
-use crate::live::http_log;
 use crate::live::keys::SortKey;
-use crate::live::picture::{self, WorkloadDetails, WorkloadRow};
 use crate::live::source::{self, ReadRange, SpanEnd, TOPICS};
 use crate::live::tally::{LiveTally, WorkloadTally};
 use crate::live::{action_word, layout_text, origin_word, saving_text, wire_name};
+use crate::output_table::{OutputCell, OutputColumn, OutputFormat, OutputTable};
 use crate::settings::ProgramSettings;
-use crate::sheet::{OutputCell, OutputColumn, OutputFormat, OutputTable};
-use crate::usage;
+use crate::usage_error;
 
 /// Reads a place, or the log behind a page, to its present end. Returns the end of the span of `--since`.
 fn read(
@@ -31,7 +31,7 @@ fn read(
 ) -> anyhow::Result<SpanEnd> {
     match source.page.page()? {
         Some(page) => {
-            http_log::read(&page, source.since, topics, shutdown, take)?;
+            dashboard_log::read(&page, source.since, topics, shutdown, take)?;
             Ok(SpanEnd::Newest(None))
         }
         None => source::read(source.from.as_deref(), settings, topics, ReadRange::last(source.since), shutdown, take),
@@ -139,7 +139,7 @@ fn wanted(args: &GetArgs, workload: &str) -> bool {
 fn workloads(args: &GetArgs, settings: &ProgramSettings, shutdown: &Shutdown) -> anyhow::Result<GetListing> {
     let (tally, span_end) = tally(&args.source, settings, shutdown)?;
     let known = tally.workloads.keys().cloned().collect();
-    let mut rows = picture::rows(&tally);
+    let mut rows = frame::rows(&tally);
     for row in &mut rows {
         // Beside the sums of the run is the figure of the run; that of the newest window has a column of its own.
         row.joules_per_sample = tally.run_joules_per_sample(&row.name);
@@ -172,7 +172,7 @@ fn workloads(args: &GetArgs, settings: &ProgramSettings, shutdown: &Shutdown) ->
         let saving = row.saving.filter(|_| !partial);
         vec![
             OutputCell::text(row.name.clone()),
-            OutputCell::figure(row.power_watts, units::watts),
+            OutputCell::figure(row.power_watts, units::format_watts),
             OutputCell::figure(row.joules_per_sample, units::joules_per_sample),
             OutputCell::figure(tally.newest_joules_per_sample(&row.name), units::joules_per_sample),
             OutputCell {
@@ -181,9 +181,9 @@ fn workloads(args: &GetArgs, settings: &ProgramSettings, shutdown: &Shutdown) ->
             },
             OutputCell::figure(saving.and_then(|saving| saving.ratio_error), percent),
             OutputCell::figure(saving.and_then(|saving| saving.compared_ratio), percent),
-            OutputCell::figure(saving.map(|saving| saving.joules), units::joules),
-            OutputCell::figure(row.energy_joules, units::joules),
-            OutputCell::figure(row.samples_per_second, units::count),
+            OutputCell::figure(saving.map(|saving| saving.joules), units::format_joules),
+            OutputCell::figure(row.energy_joules, units::format_joules),
+            OutputCell::figure(row.samples_per_second, units::format_count),
             OutputCell::count(row.gpus.map(u64::from)),
             OutputCell::optional_text(row.mode.clone()),
             OutputCell::text(row.state),
@@ -250,12 +250,12 @@ fn decisions(args: &GetArgs, settings: &ProgramSettings, shutdown: &Shutdown) ->
 
 fn gpus(args: &GetArgs, settings: &ProgramSettings, shutdown: &Shutdown) -> anyhow::Result<GetListing> {
     if args.source.page.url.is_some() {
-        return Err(usage::impossible(
+        return Err(usage_error::impossible(
             "--url does not go with gpus: a page passes on no samples of GPUs; its page GPUs shows them",
         ));
     }
     if args.source.since.is_some() {
-        return Err(usage::impossible(
+        return Err(usage_error::impossible(
             "--since does not go with gpus: the newest sample of each is shown, with its time in -o wide; leave --since out",
         ));
     }
@@ -280,7 +280,7 @@ fn gpus(args: &GetArgs, settings: &ProgramSettings, shutdown: &Shutdown) -> anyh
         OutputColumn::text("ORIGIN", "origin"),
         OutputColumn::text("WORKLOADS", "workloads"),
     ];
-    let asked = |gpu: &GpuSnapshot<'_>| {
+    let is_selected = |gpu: &GpuSnapshot<'_>| {
         let named = |name: &String| *name == gpu.newest.device || gpu.newest.node.as_ref() == Some(name);
         (args.names.is_empty() || args.names.iter().any(named))
             && args.namespace.as_deref().is_none_or(|namespace| {
@@ -301,8 +301,8 @@ fn gpus(args: &GetArgs, settings: &ProgramSettings, shutdown: &Shutdown) -> anyh
             OutputCell::text(sample.device.clone()),
             OutputCell::optional_text(sample.node.clone()),
             OutputCell::optional_text(sample.gpu_model.clone()),
-            OutputCell::figure(sample.power_watts.or(sample.power_average_watts), units::watts),
-            OutputCell::figure(sample.power_limit_watts, units::watts),
+            OutputCell::figure(sample.power_watts.or(sample.power_average_watts), units::format_watts),
+            OutputCell::figure(sample.power_limit_watts, units::format_watts),
             OutputCell::figure(sample.utilization_ratio, percent),
             OutputCell::figure(sample.sm_active_ratio, percent),
             OutputCell::figure(sample.sm_clock_mhz, |mhz| format!("{mhz:.0}")),
@@ -316,7 +316,7 @@ fn gpus(args: &GetArgs, settings: &ProgramSettings, shutdown: &Shutdown) -> anyh
             },
         ]
     };
-    Ok(GetListing { table: OutputTable { columns, rows: gpus.iter().filter(asked).map(row).collect() }, span_end, known })
+    Ok(GetListing { table: OutputTable { columns, rows: gpus.iter().filter(is_selected).map(row).collect() }, span_end, known })
 }
 
 /// Decisions that `describe` shows.
@@ -374,7 +374,7 @@ fn description(details: &WorkloadDetails, row: &WorkloadTally) -> String {
         add("GPUs", format!("{gpus} {}", declared.gpu_model.as_deref().unwrap_or_default()));
     }
     let figure = |value: Option<f64>, text: fn(f64) -> String| value.map_or_else(|| units::UNKNOWN.to_owned(), text);
-    add("Power", format!("{} in the newest window", figure(row.power_watts, units::watts)));
+    add("Power", format!("{} in the newest window", figure(row.power_watts, units::format_watts)));
     let now = figure(row.joules_per_sample, units::joules_per_sample);
     add(
         "J/sample",
@@ -382,9 +382,13 @@ fn description(details: &WorkloadDetails, row: &WorkloadTally) -> String {
     );
     add(
         "Samples",
-        format!("{} ({} a second)", figure(report.samples, units::count), figure(row.samples_per_second, units::count)),
+        format!(
+            "{} ({} a second)",
+            figure(report.samples, units::format_count),
+            figure(row.samples_per_second, units::format_count)
+        ),
     );
-    add("Duration", figure(report.duration_seconds, units::duration));
+    add("Duration", figure(report.duration_seconds, units::format_duration));
     add("Coverage", figure(report.coverage_ratio, |ratio| format!("{:.1} % of the time has known power", 100.0 * ratio)));
     add("Decisions", format!("{}, {} changes, {} reverts", report.decisions, report.changes, report.reverts));
     if report.decided_changes > report.changes {
@@ -412,7 +416,7 @@ fn description(details: &WorkloadDetails, row: &WorkloadTally) -> String {
             } else {
                 format!("{} → {}: ", layout_text(&decision.from), layout_text(&decision.to))
             },
-            eadt_service::shown::line(&decision.reason),
+            eadt_service::redact::line(&decision.reason),
         )
         .expect("writing to a String");
     }

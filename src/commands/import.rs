@@ -6,16 +6,16 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use eadt_recordings::{
-    AcceptedFinding, DecimalMark, DetectedFormat, ExplainedReport, FilesAre, ImportOptions, ImportedRecording, InvalidOption,
-    LogWriter, NamedTimeZone, RecordingFile, RecordingFormat, SameTime,
+    AcceptedFinding, DecimalMark, DetectedFormat, ExplainedReport, FileSetKind, ImportOptions, ImportedRecording, InvalidOption,
+    LogWriter, NamedTimeZone, RecordingFile, RecordingFormat, SameTimeRule,
 };
 use eadt_schemas::v1::Meter;
 
+use crate::atomic_file::AtomicFile;
 use crate::cli::{FormatOrFile, ImportArgs, ImportFilesAre, ImportFormat, ReadingArgs};
 use crate::output::say;
 use crate::progress::{MeteredReader, ProgressMeter};
-use crate::target::AtomicFile;
-use crate::usage;
+use crate::usage_error;
 
 pub fn run(args: &ImportArgs) -> anyhow::Result<()> {
     let (format, files) = format_and_files(args)?;
@@ -96,7 +96,7 @@ fn format_and_files(args: &ImportArgs) -> anyhow::Result<(RecordingFormat, Vec<P
         },
     };
     if args.files.is_empty() {
-        return Err(usage::impossible(format_args!("no file to import: name the files of one run after {format}")));
+        return Err(usage_error::impossible(format_args!("no file to import: name the files of one run after {format}")));
     }
     Ok((format, args.files.clone()))
 }
@@ -104,7 +104,7 @@ fn format_and_files(args: &ImportArgs) -> anyhow::Result<(RecordingFormat, Vec<P
 fn guess_format(args: &ImportArgs, first: &Path, files: &[PathBuf]) -> anyhow::Result<RecordingFormat> {
     let known = RecordingFormat::ALL.map(RecordingFormat::name).join(", ");
     if !args.explain && !first.exists() {
-        return Err(usage::impossible(format_args!("{} is neither a format ({known}) nor a file", first.display())));
+        return Err(usage_error::impossible(format_args!("{} is neither a format ({known}) nor a file", first.display())));
     }
     let first_guess = eadt_recordings::detect_format(input(first)?)?;
     let DetectedFormat::Recording(format) = first_guess else {
@@ -127,8 +127,8 @@ fn options(args: &ImportArgs, format: RecordingFormat) -> ImportOptions {
     ImportOptions {
         workload: args.workload.clone(),
         files_are: args.files_are.map(|files_are| match files_are {
-            ImportFilesAre::Nodes => FilesAre::Nodes,
-            ImportFilesAre::Parts => FilesAre::Parts,
+            ImportFilesAre::Nodes => FileSetKind::Nodes,
+            ImportFilesAre::Parts => FileSetKind::Parts,
         }),
         ..reading_options(&args.reading, format)
     }
@@ -143,16 +143,16 @@ pub fn reading_options(args: &ReadingArgs, format: RecordingFormat) -> ImportOpt
         interval: args.interval,
         meter: args.meter.map(Meter::from),
         decimal: args.decimal.map(DecimalMark::from),
-        same_time: args.same_time.map(SameTime::from),
+        same_time: args.same_time.map(SameTimeRule::from),
         accept: args.accept.iter().copied().map(AcceptedFinding::from).collect(),
         ..ImportOptions::default()
     }
 }
 
 /// The zone of local times: `--time-zone`, else the environment's `TZ` where the format has local times.
-fn time_zone(asked: Option<&NamedTimeZone>, format: RecordingFormat) -> Option<NamedTimeZone> {
-    if asked.is_some() || !matches!(format, RecordingFormat::Csv | RecordingFormat::NvidiaSmi) {
-        return asked.cloned();
+fn time_zone(requested: Option<&NamedTimeZone>, format: RecordingFormat) -> Option<NamedTimeZone> {
+    if requested.is_some() || !matches!(format, RecordingFormat::Csv | RecordingFormat::NvidiaSmi) {
+        return requested.cloned();
     }
     let text = std::env::var("TZ").ok().filter(|text| !text.trim().is_empty())?;
     let zone = NamedTimeZone::new(text.trim_start_matches(':'), zone_file);

@@ -13,10 +13,10 @@ pub fn reference() -> String {
     health.part("log");
     health.register(&metrics);
     eadt_collector::metrics::CollectorMetrics::new(&metrics).touch();
-    eadt_processor::metrics::ProcessorMetrics::new(&metrics).touch();
+    eadt_processor::metrics::ProcessorMetrics::new(&metrics).init_series();
     eadt_processor::metrics::PowerBudgetMetrics::new(&metrics);
-    eadt_processor::metrics::GpuSharingMetrics::new(&metrics).touch();
-    eadt_actuator::metrics::ActuatorMetrics::new(&metrics).touch();
+    eadt_processor::metrics::GpuSharingMetrics::new(&metrics).init_series();
+    eadt_actuator::metrics::ActuatorMetrics::new(&metrics).init_series();
     eadt_archiver::metrics::ArchiverMetrics::new(&metrics).touch();
     eadt_optimizer::metrics::OptimizerMetrics::new(&metrics).touch();
     eadt_simulator_service::metrics::SimulatorMetrics::new(&metrics);

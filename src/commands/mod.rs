@@ -160,7 +160,7 @@ pub fn nearest_names<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -
 
 /// A record as an event log has it; `None` where its value is not JSON (a dead letter of a malformed event, state).
 pub fn logged(record: &ConsumerRecord, topic: Topic) -> Option<LoggedEvent> {
-    let event = record.value.as_deref().filter(|_| record.header(header::TYPE).is_none()).and_then(StructuredEvent::of);
+    let event = record.value.as_deref().filter(|_| record.header(header::TYPE).is_none()).and_then(StructuredEvent::parse);
     let attribute = |name: &str, structured: fn(&StructuredEvent<'_>) -> String| {
         let own = event.as_ref().map(structured).filter(|text| !text.is_empty());
         record.header(name).map(str::to_owned).or(own)

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::bail;
 use eadt_lake::Archive;
-use eadt_optimizer::{ModelProposal, ModelVerdict, OptimizerService};
+use eadt_optimizer::{ModelProposal, ModelVerdict, OptimizerDependencies};
 use eadt_schemas::Topic;
 use eadt_service::{HealthRegistry, MetricsRegistry, ServiceClock, Shutdown};
 use serde_json::json;
@@ -43,7 +43,7 @@ pub fn run(args: &OptimizerArgs, settings: &ProgramSettings, shutdown: &Shutdown
         (eadt_optimizer::learn(&training, &BTreeMap::new(), &settings.optimizer, now), 0)
     } else {
         let (bus, clock) = crate::bus::open_with_clock(settings)?;
-        let round = eadt_optimizer::run(&OptimizerService {
+        let round = eadt_optimizer::run(&OptimizerDependencies {
             settings: settings.optimizer.clone(),
             prefix: settings.topics.prefix.clone(),
             bus,

@@ -15,10 +15,10 @@ use eadt_schemas::{EventTime, EventType, LoggedEvent, Topic};
 use eadt_service::Shutdown;
 
 use super::{logged, partitions, topic_of};
+use crate::atomic_file::AtomicFile;
 use crate::cli::RecordArgs;
 use crate::output::say;
 use crate::settings::ProgramSettings;
-use crate::target::AtomicFile;
 
 /// Summary of a recording.
 #[derive(Debug, Default, serde::Serialize)]
@@ -45,12 +45,13 @@ pub fn run(args: &RecordArgs, bus: &dyn Bus, settings: &ProgramSettings, shutdow
     let mut sink = EventLogSink::open(target, compression, args.follow)?;
     let mut recorded = RecordSummary::default();
     let max_future = match first_settings(bus, settings, shutdown)? {
-        Some(said) => {
-            settings.processor.as_recorded(&said).with_context(|| format!("the processor says {said} of its settings"))?
-        }
+        Some(recorded_settings) => settings
+            .processor
+            .as_recorded(&recorded_settings)
+            .with_context(|| format!("the processor says {recorded_settings} of its settings"))?,
         None => settings.processor.clone(),
     };
-    let max_future = max_future.fold().max_future;
+    let max_future = max_future.fold_settings().max_future;
     let inputs = topics.iter().take_while(|topic| Topic::PROCESSOR_INPUTS.contains(topic)).count();
     let mut lanes: BTreeMap<i32, PartitionMerge> = BTreeMap::new();
     // Topics that have no such partition are at their end there.
@@ -176,8 +177,8 @@ fn first_settings(bus: &dyn Bus, settings: &ProgramSettings, shutdown: &Shutdown
         for polled in batch.drain(..) {
             match polled {
                 PollEvent::Record(record) => {
-                    if let Some(said) = record.header(header::SETTINGS) {
-                        return Ok(Some(said.to_owned()));
+                    if let Some(header_text) = record.header(header::SETTINGS) {
+                        return Ok(Some(header_text.to_owned()));
                     }
                 }
                 PollEvent::End { at, .. } => drop(open.remove(&at)),

@@ -4,8 +4,8 @@ use std::path::Path;
 
 use anyhow::Context;
 use eadt_report::{
-    FigurePair, RenderFormat, ReportBreakdown, ReportComparison, ReportSettings, Reporter, SupplyError, read_carbon, read_prices,
-    units,
+    FigurePair, GridDataError, RenderFormat, ReportBreakdown, ReportComparison, ReportSettings, Reporter, read_carbon,
+    read_prices, units,
 };
 
 use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions};
@@ -17,9 +17,9 @@ use eadt_schemas::{Topic, decode};
 use super::{partitions, topic_of};
 use crate::cli::{Breakdown, ReportArgs, ReportFormat};
 use crate::live::origin_word;
+use crate::output_table::{OutputCell, OutputColumn, OutputFormat, OutputTable};
 use crate::settings::TopicSettings;
-use crate::sheet::{OutputCell, OutputColumn, OutputFormat, OutputTable};
-use crate::{progress, usage};
+use crate::{progress, usage_error};
 
 pub fn run(args: &ReportArgs, names: &TopicSettings) -> anyhow::Result<()> {
     if !args.path.exists() {
@@ -57,7 +57,7 @@ pub fn run(args: &ReportArgs, names: &TopicSettings) -> anyhow::Result<()> {
     if let Some(unknown) = settings.baselines.keys().find(|name| !report.workloads.iter().any(|w| w.workload == **name)) {
         let known: Vec<_> = report.workloads.iter().map(|w| w.workload.as_str()).collect();
         let why = format!("it has no windows here; there are: {}", known.join(", "));
-        return Err(usage::invalid("--baseline <NS/NAME=JOULES>", unknown, why));
+        return Err(usage_error::invalid("--baseline <NS/NAME=JOULES>", unknown, why));
     }
     if let Some(other) = &args.compare {
         let other = read(other, names, &settings).with_context(|| format!("--compare {}", other.display()))?;
@@ -72,7 +72,7 @@ pub fn run(args: &ReportArgs, names: &TopicSettings) -> anyhow::Result<()> {
     }
     let form = match args.format {
         _ if args.json => RenderFormat::Json,
-        ReportFormat::Text => return crate::output::print(&report.text(crate::output::width())),
+        ReportFormat::Text => return crate::output::print(&report.render_text(crate::output::width())),
         ReportFormat::Markdown => RenderFormat::Markdown,
         ReportFormat::Html => RenderFormat::Html,
     };
@@ -106,7 +106,7 @@ pub fn read(path: &Path, names: &TopicSettings, settings: &ReportSettings) -> an
     } else {
         archived?
     };
-    let mut report = reporter.report(settings);
+    let mut report = reporter.build_report(settings);
     for workload in &mut report.workloads {
         workload.notes.extend(missing.iter().cloned());
     }
@@ -197,11 +197,11 @@ fn comparison(report: &eadt_report::EnergyReport, other: &eadt_report::EnergyRep
             OutputCell::figure(joules_per_sample.other, units::joules_per_sample),
             OutputCell::figure(joules_per_sample.this, units::joules_per_sample),
             change(joules_per_sample),
-            OutputCell::figure(samples_per_second.other, units::count),
-            OutputCell::figure(samples_per_second.this, units::count),
+            OutputCell::figure(samples_per_second.other, units::format_count),
+            OutputCell::figure(samples_per_second.this, units::format_count),
             change(samples_per_second),
-            OutputCell::figure(energy_joules.other, units::joules),
-            OutputCell::figure(energy_joules.this, units::joules),
+            OutputCell::figure(energy_joules.other, units::format_joules),
+            OutputCell::figure(energy_joules.this, units::format_joules),
             OutputCell::text(format!("{} / {}", origin_word(that.origin), origin_word(this.origin))),
         ]);
     }
@@ -215,7 +215,7 @@ fn comparison(report: &eadt_report::EnergyReport, other: &eadt_report::EnergyRep
 }
 
 /// Reads a file of prices or carbon intensities; its name appears in the notes.
-fn read_supply_file<T>(path: &Path, read: impl FnOnce(&str, &str) -> Result<T, SupplyError>) -> anyhow::Result<T> {
+fn read_supply_file<T>(path: &Path, read: impl FnOnce(&str, &str) -> Result<T, GridDataError>) -> anyhow::Result<T> {
     let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
     let name = path.file_name().map_or_else(|| path.display().to_string(), |name| name.to_string_lossy().into_owned());
     read(&text, &name).with_context(|| path.display().to_string())
@@ -242,9 +242,9 @@ fn read_archive(archive: Archive, reporter: &mut Reporter) -> anyhow::Result<Vec
     for (partition, offset, refusal) in windows.refused.iter().chain(&decisions.refused).chain(&actuations.refused) {
         crate::output::note!("warning: an event was left out, partition {partition} offset {offset}: {refusal}");
     }
-    windows.events.iter().for_each(|event| reporter.window(event));
-    decisions.events.iter().for_each(|event| reporter.decision(event));
-    actuations.events.iter().for_each(|event| reporter.actuation(event));
+    windows.events.iter().for_each(|event| reporter.add_window(event));
+    decisions.events.iter().for_each(|event| reporter.add_decision(event));
+    actuations.events.iter().for_each(|event| reporter.add_actuation(event));
     Ok(notes)
 }
 
@@ -260,9 +260,9 @@ fn logged(bus: &EmbeddedLog, names: &TopicSettings, reporter: &mut Reporter) -> 
             meter.add(1);
             let Some(value) = &record.value else { return Ok(()) };
             match topic_of(&record, &names.prefix) {
-                Some(Topic::EfficiencyWindows) => reporter.window(&decode(value)?),
-                Some(Topic::Decisions) => reporter.decision(&decode(value)?),
-                Some(Topic::Actuations) => reporter.actuation(&decode(value)?),
+                Some(Topic::EfficiencyWindows) => reporter.add_window(&decode(value)?),
+                Some(Topic::Decisions) => reporter.add_decision(&decode(value)?),
+                Some(Topic::Actuations) => reporter.add_actuation(&decode(value)?),
                 _ => {}
             }
             anyhow::Ok(())

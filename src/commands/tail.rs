@@ -8,7 +8,7 @@ use anyhow::bail;
 use eadt_bus::{Bus, ConsumerRecord, IsolationLevel, PollEvent, StartOffset, read_to_end};
 use eadt_schemas::Topic;
 use eadt_schemas::v1::dead_letter_header as h;
-use eadt_service::{Shutdown, shown};
+use eadt_service::{Shutdown, redact};
 
 use super::{logged, nearest_names, partitions, topic_of};
 use crate::cli::{TailArgs, TailForm};
@@ -59,16 +59,16 @@ pub fn run(args: &TailArgs, bus: &dyn Bus, settings: &ProgramSettings, shutdown:
             let written = if args.json {
                 // A dead letter's value may be anything; its description is always JSON.
                 if topic == Topic::DeadLetters {
-                    writeln!(out, "{}", shown::line(&dead_letter(&record).to_string()))
+                    writeln!(out, "{}", redact::line(&dead_letter(&record).to_string()))
                 } else {
                     match logged(&record, topic) {
-                        Some(event) => writeln!(out, "{}", shown::line(&serde_json::to_string(&event)?)),
+                        Some(event) => writeln!(out, "{}", redact::line(&serde_json::to_string(&event)?)),
                         None => continue,
                     }
                 }
             } else {
                 let readable = (form == TailForm::Readable).then(|| event_line::readable(topic, &record)).flatten();
-                let readable = readable.map(|text| shown::line(&text).into_owned());
+                let readable = readable.map(|text| redact::line(&text).into_owned());
                 writeln!(out, "{}", readable.unwrap_or_else(|| line(topic, &key, &record)))
             };
             match written {
@@ -117,7 +117,7 @@ fn line(topic: Topic, key: &str, record: &ConsumerRecord) -> String {
     let value = record.value.as_deref().map_or("(deleted)".into(), String::from_utf8_lossy);
     let text =
         format!("{} {} {}@{} {key} {}{value}", record.stamp, topic, record.at.partition, record.offset, refusal_text(record));
-    shown::line(&text).into_owned()
+    redact::line(&text).into_owned()
 }
 
 /// Why a dead letter was refused, in the words of its headers.
@@ -170,7 +170,7 @@ mod tests {
             value: Some(bytes()),
             headers: headers.into(),
         };
-        for text in [line(Topic::DeadLetters, hostile, &record), shown::line(&dead_letter(&record).to_string()).into_owned()] {
+        for text in [line(Topic::DeadLetters, hostile, &record), redact::line(&dead_letter(&record).to_string()).into_owned()] {
             let steers = |c: char| c.is_control() || matches!(c, '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}');
             assert!(!text.chars().any(steers), "{text:?}");
             assert!(text.contains("\\u001b]0;title") && text.contains("\\u202egpj\\u200b"), "{text}");

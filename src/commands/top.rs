@@ -6,8 +6,8 @@ use eadt_bus::{IsolationLevel, PartitionReader};
 use eadt_service::Shutdown;
 
 use crate::cli::TopArgs;
+use crate::live::dashboard_log::{DashboardClient, DashboardLogReader};
 use crate::live::follow::{LiveViewOptions, RunLength};
-use crate::live::http_log::{DashboardClient, HttpLog};
 use crate::live::keys::ViewState;
 use crate::live::source::{self, ReadRange, TOPICS};
 use crate::settings::ProgramSettings;
@@ -32,7 +32,7 @@ impl LiveViewInput {
     /// The log behind a page.
     fn page(args: &TopArgs, page: DashboardClient) -> anyhow::Result<Self> {
         let headline = format!("the web page at {page}");
-        let log = HttpLog::open(page, args.since)?;
+        let log = DashboardLogReader::open(page, args.since)?;
         let partitions = log.partitions();
         Ok(Self { reader: Box::new(log), headline, prefix: String::new(), partitions, is_complete: false })
     }

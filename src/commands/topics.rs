@@ -1,6 +1,6 @@
 //! `eadt topics`: the topics as they should be and as they are.
 
-use eadt_bus::topics::RepartitionPolicy;
+use eadt_bus::topics::PartitionGrowthPolicy;
 use eadt_bus::{Bus, TopicSpec, topics};
 
 use crate::cli::TopicsCommand;
@@ -14,8 +14,8 @@ pub fn run(command: &TopicsCommand, bus: &dyn Bus, names: &TopicSettings) -> any
         TopicsCommand::Desired { .. } | TopicsCommand::Acls(_) => {}
         TopicsCommand::Apply { dry_run, repartition, json } => {
             let desired = topics::desired(&names.prefix, names.partitions, names.replication);
-            let force = if *repartition { RepartitionPolicy::Force } else { RepartitionPolicy::Refuse };
-            let plan = topics::plan(&topics::survey(bus, &names.prefix)?, &desired, force);
+            let force = if *repartition { PartitionGrowthPolicy::Force } else { PartitionGrowthPolicy::Refuse };
+            let plan = topics::plan(&topics::read_topics(bus, &names.prefix)?, &desired, force);
             if *json {
                 let changes: Vec<_> = plan.actions.iter().map(ToString::to_string).collect();
                 say!("{}", serde_json::json!({"dry_run": dry_run, "changes": changes, "refusals": plan.refusals}));
@@ -89,11 +89,11 @@ fn join_refusals(refusals: &[String]) -> String {
             None => reasons.push((reason, vec![name])),
         }
     }
-    let said = reasons.into_iter().map(|(reason, names)| match names[..] {
+    let sentences = reasons.into_iter().map(|(reason, names)| match names[..] {
         [name] => format!("{name} {reason}"),
         _ => format!("each of {} topics ({}) {reason}", names.len(), names.join(", ")),
     });
-    said.collect::<Vec<_>>().join("; ")
+    sentences.collect::<Vec<_>>().join("; ")
 }
 
 /// The topics as they should be: a line each, as JSON, or as `KafkaTopic` objects of a Kafka cluster that Strimzi runs.
@@ -160,7 +160,7 @@ mod tests {
     fn one_reason_is_said_once() {
         let (four, two) = (topics::desired("p.", 4, 1), topics::desired("p.", 2, 1));
         let existing: Vec<_> = four.iter().map(|spec| topics::ExistingTopic { spec: spec.clone(), holds_data: false }).collect();
-        let said = join_refusals(&topics::plan(&existing, &two, RepartitionPolicy::Refuse).refusals);
+        let said = join_refusals(&topics::plan(&existing, &two, PartitionGrowthPolicy::Refuse).refusals);
         assert_eq!(said.matches("cannot shrink").count(), 1, "{said}");
         for topic in &four {
             assert!(said.contains(&*topic.name), "{said}");

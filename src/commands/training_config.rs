@@ -139,7 +139,7 @@ pub fn run(args: &TrainingConfigArgs) -> anyhow::Result<()> {
     for effect in &found.keys {
         let mark = if effect.applies { "" } else { "no effect: " };
         // A comment ends with its line: what comes from the file stays in it.
-        writeln!(out, "# {}: {}  → {mark}{}", eadt_service::shown::line(&effect.key), effect.value, effect.meaning)?;
+        writeln!(out, "# {}: {}  → {mark}{}", eadt_service::redact::line(&effect.key), effect.value, effect.meaning)?;
     }
     out += &serde_saphyr::to_string(&found.policy).context("cannot write the policy")?;
     print(&out)

@@ -140,7 +140,7 @@ fn power_line(columns: &[ChartColumn]) -> Line<'static> {
     };
     let text: String = columns.iter().map(sign).collect();
     Line::from(vec![
-        Span::from(format!("{:>width$} ", units::watts(most), width = SCALE - 1)),
+        Span::from(format!("{:>width$} ", units::format_watts(most), width = SCALE - 1)),
         Span::styled(text, Style::new().fg(Color::Magenta)),
     ])
 }

@@ -55,9 +55,9 @@ pub fn readable(topic: Topic, record: &ConsumerRecord) -> Option<String> {
             let text = format!(
                 "{:9}  {}  {} J/sample  {} samples/s{}",
                 it.span.as_deref().unwrap_or("window"),
-                figure(it.mean_power_watts, units::watts),
+                figure(it.mean_power_watts, units::format_watts),
                 figure(it.energy_per_sample(), units::joules_per_sample),
-                figure(it.samples_per_second, units::count),
+                figure(it.samples_per_second, units::format_count),
                 match (it.has_restart(), it.restarted) {
                     (true, _) => "  restart",
                     (false, true) => "  settings changed",
@@ -76,13 +76,13 @@ pub fn readable(topic: Topic, record: &ConsumerRecord) -> Option<String> {
                 "{:9}  {}  {}  {} busy",
                 "sample",
                 it.device,
-                figure(it.power_watts.or(it.power_average_watts), units::watts),
+                figure(it.power_watts.or(it.power_average_watts), units::format_watts),
                 figure(it.utilization_ratio, |ratio| format!("{:.0} %", 100.0 * ratio)),
             );
             line(it.time, it.workload.as_deref().unwrap_or("no workload"), origin_word(it.origin), &text)
         }),
         Topic::TrainingProgress => decode::<TrainingProgress>(value).ok().map(|it| {
-            let text = format!("{:9}  {} samples", wire_name(&it.phase), figure(it.samples_total, units::count));
+            let text = format!("{:9}  {} samples", wire_name(&it.phase), figure(it.samples_total, units::format_count));
             line(it.time, &it.workload, origin_word(it.origin), &text)
         }),
         _ => None,

@@ -216,7 +216,7 @@ impl ExporterState {
             }
         }
         if let Some(reporter) = &mut self.reporter {
-            reporter.window(window);
+            reporter.add_window(window);
             self.stale.insert(window.workload.clone());
         }
     }
@@ -232,7 +232,7 @@ impl ExporterState {
     fn decision(&mut self, decision: &Decision) {
         self.count(&decision.workload, decision.origin, Some(outcome_of(decision)));
         if let Some(reporter) = self.reporter.as_mut().filter(|_| self.workloads.contains_key(&decision.workload)) {
-            reporter.decision(decision);
+            reporter.add_decision(decision);
         }
     }
 
@@ -248,7 +248,7 @@ impl ExporterState {
         };
         self.count(&actuation.workload, actuation.origin, outcome);
         if let Some(reporter) = self.reporter.as_mut().filter(|_| self.workloads.contains_key(&actuation.workload)) {
-            reporter.actuation(actuation);
+            reporter.add_actuation(actuation);
         }
     }
 

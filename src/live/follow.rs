@@ -9,9 +9,9 @@ use eadt_schemas::{EventTime, Topic, decode};
 use eadt_service::Shutdown;
 
 use super::exporter::Exporter;
+use super::frame::{RunProgress, ViewFrame};
 use super::keys::ViewState;
-use super::picture::{RunProgress, ViewFrame};
-use super::plain::{self, MinuteTimer};
+use super::line_view::{self, MinuteTimer};
 use super::screen::TerminalScreen;
 use super::tally::LiveTally;
 use super::{layout_text, wire_name};
@@ -129,7 +129,7 @@ impl LiveViewOptions {
             let Some(screen) = &mut screen else {
                 if minutes.is_over(Instant::now()) || first && self.run_offsets.is_none() {
                     tally.refresh_all();
-                    let line = plain::line(&self.picture(&tally, &clock));
+                    let line = line_view::line(&self.picture(&tally, &clock));
                     match &self.run_offsets {
                         Some(_) => tracing::info!("{line}"),
                         None => crate::output::print(&format!("{line}\n"))?,

@@ -2,7 +2,7 @@
 
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
-use super::picture::{ViewFrame, WorkloadRow};
+use super::frame::{ViewFrame, WorkloadRow};
 
 /// By what the workloads are sorted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]

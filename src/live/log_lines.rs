@@ -15,12 +15,12 @@ const IN_MEMORY: &str = "memory takes every line";
 
 /// Reads the topics of the views from a log.
 #[derive(Debug)]
-pub struct ViewLog {
+pub struct ViewTopicReader {
     pub bus: Arc<dyn Bus>,
     pub names: TopicSettings,
 }
 
-impl LogLines for ViewLog {
+impl LogLines for ViewTopicReader {
     fn starts(&self, since: Option<EventTime>) -> Result<Vec<(TopicPartition, StartOffset)>, String> {
         let span = since.map_or(ReadRange::Whole, ReadRange::Since);
         source::starts(&*self.bus, &self.names, &TOPICS, span).map_err(|error| format!("{error:#}"))
@@ -70,8 +70,8 @@ mod tests {
         }
     }
 
-    fn view_log(bus: EmbeddedLog) -> ViewLog {
-        ViewLog { bus: Arc::new(bus), names: TopicSettings { prefix: String::new(), ..TopicSettings::default() } }
+    fn view_log(bus: EmbeddedLog) -> ViewTopicReader {
+        ViewTopicReader { bus: Arc::new(bus), names: TopicSettings { prefix: String::new(), ..TopicSettings::default() } }
     }
 
     fn empty_log(folder: &tempfile::TempDir) -> EmbeddedLog {

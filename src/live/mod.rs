@@ -1,17 +1,17 @@
 //! Views of a running or recorded pipeline, for people at a terminal: gathered from events, drawn, and as plain lines.
 
 pub mod chart;
+pub mod dashboard_log;
 pub mod event_line;
 pub mod exporter;
 pub mod follow;
+pub mod frame;
 pub mod gpus;
-pub mod http_log;
 pub mod keys;
+pub mod line_view;
 pub mod log_lines;
 #[cfg(feature = "otlp")]
 pub mod otlp;
-pub mod picture;
-pub mod plain;
 pub mod screen;
 pub mod source;
 pub mod table;

@@ -17,7 +17,7 @@ use bytes::Bytes;
 use eadt_bus::RetryBackoff;
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::GpuTelemetry;
-use eadt_service::shown::hide_credentials;
+use eadt_service::redact::hide_credentials;
 use eadt_service::{ServiceClock, Shutdown};
 use http_body_util::{BodyExt as _, Full};
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue, USER_AGENT};
@@ -105,8 +105,8 @@ impl OtlpPush {
         let mut patience = RetryBackoff::new(self.interval, self.interval);
         while tokio::time::timeout(self.interval, shutdown.cancelled()).await.is_err() {
             match self.send().await {
-                Ok(()) => patience.worked(SENDING),
-                Err(error) => drop(patience.failed(SENDING, &error)),
+                Ok(()) => patience.on_success(SENDING),
+                Err(error) => drop(patience.on_failure(SENDING, &error)),
             }
         }
         Ok(())
@@ -127,8 +127,8 @@ impl OtlpPush {
         };
         let (status, body) = answered?;
         if !status.is_success() {
-            let said: String = String::from_utf8_lossy(&body).chars().filter(|c| !c.is_control()).take(200).collect();
-            return Err(PushError::Status(self.shown.clone(), status, said));
+            let message: String = String::from_utf8_lossy(&body).chars().filter(|c| !c.is_control()).take(200).collect();
+            return Err(PushError::Status(self.shown.clone(), status, message));
         }
         let partial = ExportMetricsServiceResponse::decode(&*body).ok().and_then(|answer| answer.partial_success);
         if let Some(partial) = partial.filter(|partial| partial.rejected_data_points > 0) {

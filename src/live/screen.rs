@@ -10,8 +10,8 @@ use crossterm::{cursor, execute};
 use ratatui::Terminal;
 use ratatui::backend::CrosstermBackend;
 
+use super::frame::ViewFrame;
 use super::keys::{ViewAction, ViewState};
-use super::picture::ViewFrame;
 use super::view;
 
 /// The terminal; dropping it gives it back.

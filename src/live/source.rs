@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions, IN_USE};
 use eadt_bus::{Bus, BusError, IsolationLevel, PollEvent, StartOffset, TopicPartition, read_to_end};
-use eadt_lake::{Archive, LakeError, Listing};
+use eadt_lake::{Archive, ArchiveListing, LakeError};
 use eadt_schemas::{EventTime, Topic};
 use eadt_service::{ServiceClock, Shutdown};
 
@@ -61,7 +61,7 @@ pub enum SpanEnd {
 impl SpanEnd {
     /// Names the span of `--since` in a sentence.
     pub fn describe(self, since: Duration) -> String {
-        let within = eadt_report::units::duration(since.as_secs_f64());
+        let within = eadt_report::units::format_duration(since.as_secs_f64());
         match self {
             Self::Now => format!("in the {within} before now"),
             Self::Newest(None) => format!("in the {within} before the newest event"),
@@ -239,12 +239,12 @@ fn read_archive(
 }
 
 /// The last file of each partition.
-fn newest_files(listing: Listing) -> Listing {
+fn newest_files(listing: ArchiveListing) -> ArchiveListing {
     let mut newest = BTreeMap::new();
     for file in listing.files {
         newest.insert((file.name.topic, file.name.partition), file);
     }
-    Listing { files: newest.into_values().collect(), ..Listing::default() }
+    ArchiveListing { files: newest.into_values().collect(), ..ArchiveListing::default() }
 }
 
 fn read_bus(
@@ -394,7 +394,7 @@ mod tests {
         let read = || {
             let mut events = 0;
             let mut count = |_: Topic, _: &[u8]| events += 1;
-            super::read(Some(folder.path()), &settings, &TOPICS, ReadRange::Whole, &Shutdown::new(), &mut count).map(|()| events)
+            super::read(Some(folder.path()), &settings, &TOPICS, ReadRange::Whole, &Shutdown::new(), &mut count).map(|_| events)
         };
         assert_eq!(read().unwrap(), 0, "nothing is archived yet");
         let foreign = folder.path().join("archive/topic=decisions.v1/date=2026-01-01");

@@ -1,11 +1,11 @@
 //! A table that fits: the most important columns first, no figure ever cut, names shortened in their middle.
 
 use eadt_report::units;
-use eadt_service::shown;
+use eadt_service::redact;
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 
-use super::picture::WorkloadRow;
+use super::frame::WorkloadRow;
 use super::{origin_word, saving_text};
 
 const GAP: usize = 2;
@@ -23,7 +23,7 @@ fn figure(value: Option<f64>, text: fn(f64) -> String) -> String {
     value.map_or_else(|| UNKNOWN.to_owned(), text)
 }
 
-const POWER: ViewColumn = ViewColumn { title: "power", left: false, text: |row| figure(row.power_watts, units::watts) };
+const POWER: ViewColumn = ViewColumn { title: "power", left: false, text: |row| figure(row.power_watts, units::format_watts) };
 const PER_SAMPLE: ViewColumn =
     ViewColumn { title: "J/sample", left: false, text: |row| figure(row.joules_per_sample, units::joules_per_sample) };
 const SAVED: ViewColumn =
@@ -35,9 +35,10 @@ fn known(text: Option<&str>) -> String {
 const STATE: ViewColumn = ViewColumn { title: "state", left: true, text: |row| row.state.to_owned() };
 const ORIGIN: ViewColumn =
     ViewColumn { title: "origin", left: true, text: |row| row.origin.map_or(UNKNOWN, origin_word).to_owned() };
-const ENERGY: ViewColumn = ViewColumn { title: "energy", left: false, text: |row| figure(row.energy_joules, units::joules) };
+const ENERGY: ViewColumn =
+    ViewColumn { title: "energy", left: false, text: |row| figure(row.energy_joules, units::format_joules) };
 const SAMPLES: ViewColumn =
-    ViewColumn { title: "samples/s", left: false, text: |row| figure(row.samples_per_second, units::count) };
+    ViewColumn { title: "samples/s", left: false, text: |row| figure(row.samples_per_second, units::format_count) };
 const LAYOUT: ViewColumn = ViewColumn { title: "layout", left: true, text: |row| known(row.layout.as_deref()) };
 const GPUS: ViewColumn =
     ViewColumn { title: "GPUs", left: false, text: |row| row.gpus.map_or_else(|| UNKNOWN.to_owned(), |gpus| gpus.to_string()) };
@@ -60,7 +61,7 @@ pub fn shortened(text: &str, width: usize) -> String {
 
 /// The heading and the rows in `width` columns.
 pub fn lines(rows: &[&WorkloadRow], mixed: bool, width: usize, selected: Option<&str>) -> Vec<Line<'static>> {
-    let names: Vec<String> = rows.iter().map(|row| shown::line(&row.name).into_owned()).collect();
+    let names: Vec<String> = rows.iter().map(|row| redact::line(&row.name).into_owned()).collect();
     let longest = names.iter().map(|name| name.chars().count()).max().unwrap_or(0).max("workload".len());
     // What belongs to each figure is not left out: where origins differ, the origin comes before everything else.
     let wanted: Vec<&ViewColumn> = mixed.then_some(&ORIGIN).into_iter().chain(WANTED.iter()).collect();

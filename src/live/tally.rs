@@ -92,7 +92,7 @@ impl LiveTally {
 
     /// The figures so far.
     pub fn report(&self) -> eadt_report::EnergyReport {
-        self.reporter.report(&ReportSettings::default())
+        self.reporter.build_report(&ReportSettings::default())
     }
 
     /// The report on one workload, window by window.
@@ -166,7 +166,7 @@ impl LiveTally {
     }
 
     pub fn window(&mut self, window: &EfficiencyWindow) {
-        self.reporter.window(window);
+        self.reporter.add_window(window);
         if window.kind != WindowKind::Tumbling {
             return;
         }
@@ -184,7 +184,7 @@ impl LiveTally {
 
     pub fn decision(&mut self, decision: &Decision) {
         self.decisions += 1;
-        self.reporter.decision(decision);
+        self.reporter.add_decision(decision);
         let row = self.row(&decision.workload);
         row.validating = decision.validation == ChangeValidation::Pending;
         // Of consecutive plain `maintain`s only the newest is kept.
@@ -197,7 +197,7 @@ impl LiveTally {
     }
 
     pub fn actuation(&mut self, actuation: &Actuation) {
-        self.reporter.actuation(actuation);
+        self.reporter.add_actuation(actuation);
         let row = self.row(&actuation.workload);
         row.rolling = actuation.outcome == ActuationOutcome::Applied;
         row.actuations.push_back(actuation.clone());
@@ -310,11 +310,11 @@ mod tests {
                 let row = &tally.workloads[NAME];
                 shown.push((row.joules_per_sample, row.restarted));
                 power.push(row.power_watts);
-                reporter.window(window);
+                reporter.add_window(window);
                 dataset.window(window.clone());
             }
             let by = Some(eadt_report::ReportBreakdown::Window);
-            let report = reporter.report(&eadt_report::ReportSettings { by, ..eadt_report::ReportSettings::default() });
+            let report = reporter.build_report(&eadt_report::ReportSettings { by, ..eadt_report::ReportSettings::default() });
             let rows = report.workloads[0].by_window.as_ref().unwrap();
             let reported: Vec<_> = rows.iter().map(|row| (row.joules_per_sample, row.restarted)).collect();
             let dataset = dataset.build();

@@ -2,7 +2,7 @@
 
 use eadt_report::{SavingVerdict, units};
 use eadt_schemas::v1::{ChangeValidation, ControllerAction, Decision, Origin};
-use eadt_service::shown;
+use eadt_service::redact;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout as Split, Rect};
 use ratatui::style::{Color, Modifier, Style, Stylize};
@@ -10,8 +10,8 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Clear, Paragraph};
 use std::fmt::Write as _;
 
+use super::frame::{ViewFrame, WorkloadDetails};
 use super::keys::{ViewPage, ViewState};
-use super::picture::{ViewFrame, WorkloadDetails};
 use super::{action_word, chart, layout_text, table};
 
 /// Lines of the details below the table; the table goes before.
@@ -92,13 +92,13 @@ fn head_line(picture: &ViewFrame, state: &ViewState, width: u16) -> Line<'static
     }
     if let Some(progress) = picture.progress {
         let done = (progress.part * 10.0).round().clamp(0.0, 10.0) as usize;
-        let left = progress.left_seconds.map_or_else(String::new, |left| format!(" {} left", units::duration(left)));
+        let left = progress.left_seconds.map_or_else(String::new, |left| format!(" {} left", units::format_duration(left)));
         spans.push(format!("  {}{} {:.0} %{left}", "█".repeat(done), "░".repeat(10 - done), 100.0 * progress.part).into());
     }
     let used: usize = spans.iter().map(Span::width).sum();
     let room = usize::from(width).saturating_sub(used + 2);
     if room >= 12 {
-        spans.push(format!("  {}", table::shortened(&shown::line(&picture.headline), room)).dark_gray());
+        spans.push(format!("  {}", table::shortened(&redact::line(&picture.headline), room)).dark_gray());
     }
     Line::from(spans)
 }
@@ -106,11 +106,11 @@ fn head_line(picture: &ViewFrame, state: &ViewState, width: u16) -> Line<'static
 /// As many of the sums as fit, the most important first.
 fn totals_line(picture: &ViewFrame, width: u16) -> Line<'static> {
     let (summary, counts) = (&picture.summary, picture.counts);
-    let mut parts = vec![format!("{} workloads", picture.rows.len()), units::watts(picture.power_watts)];
+    let mut parts = vec![format!("{} workloads", picture.rows.len()), units::format_watts(picture.power_watts)];
     parts.extend(saved_parts(picture));
     parts.push(format!("{} changes {} reverts", counts.changes, counts.reverts));
     if let Some(energy) = summary.energy_joules {
-        parts.push(format!("{} ({}) used", units::joules(energy), units::kilowatt_hours(energy)));
+        parts.push(format!("{} ({}) used", units::format_joules(energy), units::kilowatt_hours(energy)));
     }
     parts.push(format!("{} windows {} decisions", counts.windows, counts.decisions));
     // A dead letter is news wherever there is one.
@@ -161,7 +161,7 @@ fn draw_table(frame: &mut Frame<'_>, picture: &ViewFrame, state: &mut ViewState,
     }
     write!(note, " · by {}{order}", state.sort.title()).expect("writing to a String");
     if !state.search.is_empty() || state.searching {
-        write!(note, " · /{}{}", shown::line(&state.search), if state.searching { "▏" } else { "" })
+        write!(note, " · /{}{}", redact::line(&state.search), if state.searching { "▏" } else { "" })
             .expect("writing to a String");
         write!(note, " hides {}", picture.rows.len() - all).expect("writing to a String");
     }
@@ -171,7 +171,7 @@ fn draw_table(frame: &mut Frame<'_>, picture: &ViewFrame, state: &mut ViewState,
 
 fn draw_details(frame: &mut Frame<'_>, details: &WorkloadDetails, area: Rect, scroll: Option<&mut usize>, partial: bool) {
     let width = usize::from(area.width).saturating_sub(4);
-    let title = format!(" {} ", table::shortened(&shown::line(&details.name), width.saturating_sub(2)));
+    let title = format!(" {} ", table::shortened(&redact::line(&details.name), width.saturating_sub(2)));
     let block = Block::bordered().title(title);
     let inner = block.inner(area);
     frame.render_widget(block, area);
@@ -236,7 +236,7 @@ fn decision(decision: &Decision, width: usize, alone: bool) -> Vec<Line<'static>
     };
     let word = action_word(decision.action, decision.validation);
     let time = decision.time.to_string()[11..19].to_owned();
-    let mut reason = shown::line(&decision.reason).into_owned();
+    let mut reason = redact::line(&decision.reason).into_owned();
     if alone && decision.from != decision.to {
         reason = format!("{} → {}: {reason}", layout_text(&decision.from), layout_text(&decision.to));
     }

@@ -7,15 +7,15 @@ use eadt_kubernetes::api::pods::PodFactsReader;
 
 /// Finds the workloads of pods by their owners.
 #[derive(Debug)]
-pub struct ByApiServer(PodFactsReader);
+pub struct OwnerByApiServer(PodFactsReader);
 
-impl ByApiServer {
+impl OwnerByApiServer {
     pub fn new(pods: PodFactsReader) -> Self {
         Self(pods)
     }
 }
 
-impl PodFactsLookup for ByApiServer {
+impl PodFactsLookup for OwnerByApiServer {
     fn facts<'a>(&'a self, pod: &'a PodKey) -> BoxFuture<'a, Result<PodFacts, String>> {
         Box::pin(async move {
             let found = self.0.facts(&pod.namespace, &pod.name).await?;

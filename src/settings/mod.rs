@@ -14,7 +14,7 @@ use config::{Config, Environment, File, FileFormat};
 use eadt_bus::kafka::{FetchPath, Secret, SecuritySettings, hide, is_secret_variable, property_of_variable, secret_in_file};
 use eadt_service::address;
 use eadt_service::logs::LogFormat;
-use eadt_service::shown::SecretRedactor;
+use eadt_service::redact::SecretRedactor;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -257,7 +257,7 @@ pub fn read(
     }
     let path = file.map(|(path, _)| path);
     let origins = SettingSources { file: table.as_ref().zip(path), variables, overrides };
-    for (name, given, other) in [
+    for (name, option_value, other) in [
         (
             "--kafka",
             overrides.iter().find(|(key, _)| *key == "bus.brokers").and_then(|(_, value)| value.as_str()),
@@ -265,7 +265,7 @@ pub fn read(
         ),
         (BROKERS, variables.get(BROKERS).map(String::as_str), "unset it"),
     ] {
-        if given.is_some_and(|brokers| brokers.trim().is_empty()) {
+        if option_value.is_some_and(|brokers| brokers.trim().is_empty()) {
             let detail = format!("{name} is empty: give the brokers, or {other} for the embedded log");
             return Err(SettingsError::Refused(detail));
         }

@@ -102,8 +102,8 @@ fn url(endpoint: &str) -> Result<Url, String> {
 #[cfg(feature = "otlp")]
 fn authorities(file: &Path) -> Result<RootCertStore, String> {
     let refused = |why: &dyn Display| {
-        let asked = "name a PEM file with the certificate of the receiver's authority";
-        format!("{OTLP_CERTIFICATE}={} cannot be used: {why}: {asked}", file.display())
+        let advice = "name a PEM file with the certificate of the receiver's authority";
+        format!("{OTLP_CERTIFICATE}={} cannot be used: {why}: {advice}", file.display())
     };
     let text = std::fs::read(file).map_err(|error| refused(&error))?;
     let mut authorities = RootCertStore::empty();

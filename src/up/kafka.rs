@@ -4,7 +4,7 @@
 
 use crate::cli::UpArgs;
 use crate::settings::{EnvVariables, PREFIX_BYTES, ProgramSettings};
-use crate::usage;
+use crate::usage_error;
 
 /// Returns whether a variable names a Kafka.
 fn names_brokers(variable: &str) -> bool {
@@ -13,15 +13,15 @@ fn names_brokers(variable: &str) -> bool {
 
 /// Takes the variables that name a Kafka out, and returns the line that reports it, unless a flag names one.
 pub fn take_brokers(variables: &mut EnvVariables, flag: Option<&str>) -> Option<String> {
-    let mut taken: Vec<String> = variables.keys().filter(|name| names_brokers(name)).cloned().collect();
-    taken.sort_unstable();
-    for name in &taken {
+    let mut names: Vec<String> = variables.keys().filter(|name| names_brokers(name)).cloned().collect();
+    names.sort_unstable();
+    for name in &names {
         variables.remove(name);
     }
-    if taken.is_empty() || flag.is_some() {
+    if names.is_empty() || flag.is_some() {
         return None;
     }
-    Some(format!("{} is set, and up joins a Kafka only by --kafka: the embedded log is used", taken.join(" and ")))
+    Some(format!("{} is set, and up joins a Kafka only by --kafka: the embedded log is used", names.join(" and ")))
 }
 
 /// Returns the prefix of this host's own topics: `up.node-1.`.
@@ -40,9 +40,11 @@ pub fn topic_prefix(args: &UpArgs, flag: Option<&str>, host: &str) -> Option<Str
 /// Confines the settings to what the command line allows. Returns the line that names where `up` writes, or what it ignores.
 pub fn confine(settings: &mut ProgramSettings, args: &UpArgs, flag: Option<&str>) -> anyhow::Result<Option<String>> {
     if flag.is_none() {
-        let given = [("--topic-prefix", &args.topic_prefix), ("--group-prefix", &args.group_prefix)];
-        if let Some((name, _)) = given.iter().find(|(_, prefix)| prefix.is_some()) {
-            return Err(usage::impossible(format_args!("{name} is of a Kafka: give --kafka BROKERS, too, or leave it out")));
+        let options = [("--topic-prefix", &args.topic_prefix), ("--group-prefix", &args.group_prefix)];
+        if let Some((name, _)) = options.iter().find(|(_, prefix)| prefix.is_some()) {
+            return Err(usage_error::impossible(format_args!(
+                "{name} is of a Kafka: give --kafka BROKERS, too, or leave it out"
+            )));
         }
         let ignored = !settings.bus.brokers.is_empty();
         settings.bus.brokers.clear();

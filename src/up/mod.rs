@@ -14,7 +14,7 @@ use std::sync::Arc;
 use anyhow::{Context, bail};
 use eadt_bus::embedded::{EmbeddedLog, StampSource};
 use eadt_bus::{Bus, topics};
-use eadt_cluster::ChangeTerms;
+use eadt_cluster::PolicyWriter;
 use eadt_dashboard::DashboardServer;
 use eadt_processor::{HeartbeatClock, OptionalSeconds};
 use eadt_report::RenderFormat;
@@ -27,7 +27,7 @@ use crate::cli::{SimulationArgs, TelemetrySource, UpArgs};
 use crate::live::exporter::Exporter;
 use crate::live::follow::RunLength;
 use crate::settings::ProgramSettings;
-use crate::{services, usage};
+use crate::{services, usage_error};
 
 /// The number of ports after that of `http.address` that are tried if it is taken, by another `up` for example.
 const FURTHER_PORTS: u16 = 100;
@@ -66,7 +66,7 @@ pub async fn run(args: &UpArgs, mut settings: ProgramSettings, shutdown: Shutdow
     }
     if args.kubernetes.is_some() {
         if !simulated {
-            return Err(usage::impossible(
+            return Err(usage_error::impossible(
                 "--kubernetes runs simulated GPUs under the cluster's workloads; for real ones run eadt collector and eadt actuator --kubernetes",
             ));
         }
@@ -79,11 +79,11 @@ pub async fn run(args: &UpArgs, mut settings: ProgramSettings, shutdown: Shutdow
     let embedded = settings.bus.brokers.is_empty();
     if !simulated {
         let flags = &args.simulation;
-        let given =
+        let options =
             [("--speed", flags.speed.is_some()), ("--seed", flags.seed.is_some()), ("--scenario", flags.scenario.is_some())];
-        if let Some((flag, _)) = given.iter().find(|(_, given)| *given) {
+        if let Some((flag, _)) = options.iter().find(|(_, is_set)| *is_set) {
             let why = "is of the simulation, and with --gpus nvml or none nothing is simulated: leave it out";
-            return Err(usage::impossible(format_args!("{flag} {why}")));
+            return Err(usage_error::impossible(format_args!("{flag} {why}")));
         }
         // Before anything is opened or written.
         collector_settings(&settings, args.gpus).validate(&eadt_collector::host_name())?;
@@ -132,12 +132,12 @@ pub async fn run(args: &UpArgs, mut settings: ProgramSettings, shutdown: Shutdow
     let page = bind_page(&mut keepers, &settings, &bus, &keeping, args).await?;
     let page_url = page.url();
 
-    let editor: Option<Arc<dyn ChangeTerms>>;
+    let editor: Option<Arc<dyn PolicyWriter>>;
     if let Some(context) = &args.kubernetes {
         editor = Some(services::policy_editor(&settings, context, clock.source()).await?);
         let cluster = services::connect(&settings, context, Origin::Simulated, clock.source()).await?;
         services::spawn_leading(&mut deciders, &settings, &bus, &cluster, &deciding, &metrics, &health);
-        let follower = eadt_simulator_service::ClusterFollower::new(settings.simulator.clone(), clock, Arc::new(cluster))?;
+        let follower = eadt_simulator_service::ClusterMirror::new(settings.simulator.clone(), clock, Arc::new(cluster))?;
         let (bus, stop, metrics, ready) = (bus.clone(), shutdown.clone(), metrics.clone(), health.part("simulator"));
         sampling.spawn_thread(&tasks::SIMULATOR, move || {
             let ended = follower.run(&*bus, &stop, &metrics, &ready);
@@ -208,7 +208,11 @@ pub async fn run(args: &UpArgs, mut settings: ProgramSettings, shutdown: Shutdow
     ended?;
     let tally = tally?;
     let report = tally.report();
-    crate::output::print(&if args.json { report.render(RenderFormat::Json) } else { report.text(crate::output::width()) })?;
+    crate::output::print(&if args.json {
+        report.render(RenderFormat::Json)
+    } else {
+        report.render_text(crate::output::width())
+    })?;
     Ok(losses.check()?)
 }
 
@@ -316,9 +320,9 @@ pub fn spawn_simulator(
 /// Creates what is missing; of an existing layout only settings are mended.
 fn apply_topics(bus: &dyn Bus, settings: &ProgramSettings) -> anyhow::Result<()> {
     let names = &settings.topics;
-    let existing = topics::survey(bus, &names.prefix)?;
+    let existing = topics::read_topics(bus, &names.prefix)?;
     let desired = topics::desired(&names.prefix, names.partitions, names.replication);
-    let plan = topics::plan(&existing, &desired, topics::RepartitionPolicy::Refuse);
+    let plan = topics::plan(&existing, &desired, topics::PartitionGrowthPolicy::Refuse);
     topics::apply(bus, &plan)?;
     Ok(())
 }

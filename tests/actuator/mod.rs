@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use eadt_actuator::ActuatorService;
+use eadt_actuator::ActuatorDependencies;
 use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions};
 use eadt_bus::{Bus, ConsumerRecord, IsolationLevel, PollEvent, ProducerRecord, StartOffset, TopicPartition, topics};
 use eadt_cluster::Cluster;
@@ -108,7 +108,7 @@ impl Rig {
         let data = tempfile::tempdir().unwrap();
         let log = EmbeddedLog::open(data.path(), EmbeddedOptions::default()).unwrap();
         let desired = topics::desired(PREFIX, 2, 1);
-        let plan = topics::plan(&topics::survey(&log, PREFIX).unwrap(), &desired, topics::RepartitionPolicy::Refuse);
+        let plan = topics::plan(&topics::read_topics(&log, PREFIX).unwrap(), &desired, topics::PartitionGrowthPolicy::Refuse);
         topics::apply(&log, &plan).unwrap();
         let namespace = kubernetes.namespace(prefix).unwrap();
         let standing: Arc<Mutex<Option<EventTime>>> = Arc::default();
@@ -195,8 +195,8 @@ impl Rig {
         self.act(rollout_seconds);
     }
 
-    fn service(&self, cluster: Arc<dyn Cluster>, rollout_seconds: f64) -> ActuatorService {
-        ActuatorService {
+    fn service(&self, cluster: Arc<dyn Cluster>, rollout_seconds: f64) -> ActuatorDependencies {
+        ActuatorDependencies {
             settings: eadt_actuator::ActuatorSettings {
                 prefix: PREFIX.into(),
                 rollout_deadline_seconds: rollout_seconds,

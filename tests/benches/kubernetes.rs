@@ -11,11 +11,11 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use common::{cpu_seconds, peak_mib};
-use eadt_actuator::ActuatorService;
+use eadt_actuator::ActuatorDependencies;
 use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions};
 use eadt_bus::{Bus, ProducerRecord, topics};
 use eadt_cluster::{
-    ApprovedDecision, Cluster, ClusterChanges, ClusterError, DeviceAgents, ManagedWorkload, RollBack, WorkloadChange,
+    ApprovedDecision, Cluster, ClusterChanges, ClusterError, DeviceAgents, ManagedWorkload, RollbackRequest, WorkloadChange,
 };
 use eadt_kubernetes::policy::{self, EnergyPolicy};
 use eadt_kubernetes::{KubernetesCluster, KubernetesSettings};
@@ -150,7 +150,7 @@ impl Cluster for Timed {
         }
         result
     }
-    fn roll_back(&self, back: &RollBack) -> Result<ManagedWorkload, ClusterError> {
+    fn roll_back(&self, back: &RollbackRequest) -> Result<ManagedWorkload, ClusterError> {
         self.inner.roll_back(back)
     }
     fn recommend(&self, decision: &Decision) -> Result<(), ClusterError> {
@@ -184,7 +184,11 @@ fn until(what: &str, every: Duration, mut look: impl FnMut() -> bool) -> Result<
 fn child(kubeconfig: &Path, namespace: &str, count: usize, decisions: usize) -> Result<(), Error> {
     let data = tempfile::tempdir()?;
     let log = EmbeddedLog::open(data.path(), EmbeddedOptions::default())?;
-    let plan = topics::plan(&topics::survey(&log, "eadt.")?, &topics::desired("eadt.", 4, 1), topics::RepartitionPolicy::Refuse);
+    let plan = topics::plan(
+        &topics::read_topics(&log, "eadt.")?,
+        &topics::desired("eadt.", 4, 1),
+        topics::PartitionGrowthPolicy::Refuse,
+    );
     topics::apply(&log, &plan)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let client = runtime.block_on(client(kubeconfig))?;
@@ -200,7 +204,7 @@ fn child(kubeconfig: &Path, namespace: &str, count: usize, decisions: usize) -> 
     let mut leading = inner.subscribe_leadership();
     runtime.block_on(async { leading.wait_for(|leads| *leads).await.map(drop) })?;
     let cluster = Arc::new(Timed { inner: inner.clone(), accepted: Mutex::default() });
-    let service = ActuatorService {
+    let service = ActuatorDependencies {
         settings: eadt_actuator::ActuatorSettings::default(),
         bus: Arc::new(log.clone()),
         cluster: cluster.clone(),

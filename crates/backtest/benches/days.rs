@@ -4,7 +4,7 @@
 
 use std::time::Instant;
 
-use eadt_backtest::{Contender, Contest, Oversubscription, ScenarioSource};
+use eadt_backtest::{BacktestPlan, Contender, Oversubscription, ScenarioSource};
 use eadt_core::controller::{ControllerName, ControllerSettings};
 use eadt_schemas::EventTime;
 use eadt_simulator::{ClusterSimulation, FastForwardTotals, Scenario};
@@ -40,7 +40,7 @@ fn alone() -> f64 {
 }
 
 fn contest(threads: usize) -> f64 {
-    let contest = Contest {
+    let contest = BacktestPlan {
         subjects: vec![ScenarioSource::RandomDays],
         contenders: vec![Contender::Controller(ControllerName::Hybrid)],
         oversubscription: vec![Oversubscription::Allowed],

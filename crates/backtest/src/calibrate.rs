@@ -9,8 +9,8 @@ use eadt_report::{ReportBreakdown, ReportSettings, WorkloadReport};
 use rayon::prelude::*;
 use serde::Serialize;
 
-use crate::contest::{RunRecording, record};
-use crate::{Contender, Contest, ContestError, Oversubscription, ScenarioSource};
+use crate::simulated::{ReportedRun, record};
+use crate::{BacktestError, BacktestPlan, Contender, Oversubscription, ScenarioSource};
 
 /// Whose reports are checked, on what.
 #[derive(Debug, Clone, PartialEq)]
@@ -84,9 +84,11 @@ pub struct CalibrationTarget {
     pub what: &'static str,
     /// Absent if no run gives it.
     pub reached: Option<f64>,
-    pub asked: f64,
+    #[serde(rename = "asked")]
+    pub limit: f64,
     /// False also if no run was compared.
-    pub kept: bool,
+    #[serde(rename = "kept")]
+    pub is_met: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -95,7 +97,8 @@ pub struct CalibrationReport {
     pub origin: &'static str,
     pub days: f64,
     pub seeds: u64,
-    pub asked: Vec<CalibrationTarget>,
+    #[serde(rename = "asked")]
+    pub targets: Vec<CalibrationTarget>,
     /// Pairs of controllers with one seed whose true savings differ by 3 points or more.
     pub pairs: usize,
     /// Part of them that the reports rank as the truth does.
@@ -112,8 +115,8 @@ pub struct CalibrationReport {
 const APART: f64 = 0.03;
 
 impl Calibration {
-    fn contest(&self) -> Contest {
-        Contest {
+    fn contest(&self) -> BacktestPlan {
+        BacktestPlan {
             subjects: self.subjects.clone(),
             contenders: Vec::new(),
             oversubscription: vec![Oversubscription::Allowed],
@@ -126,7 +129,7 @@ impl Calibration {
     }
 
     /// Returns the first thing that is wrong with it.
-    pub fn check(&self) -> Result<(), ContestError> {
+    pub fn check(&self) -> Result<(), BacktestError> {
         self.contest().check()
     }
 
@@ -145,20 +148,20 @@ impl Calibration {
         subject: &ScenarioSource,
         controller: ControllerName,
         seed: u64,
-    ) -> Result<Vec<(String, WorkloadReport)>, ContestError> {
+    ) -> Result<Vec<(String, WorkloadReport)>, BacktestError> {
         let settings = ReportSettings { by: Some(ReportBreakdown::Window), ..ReportSettings::default() };
         let recordings = record(&self.contest(), subject, Contender::Controller(controller), seed)?;
-        let report = |run: &RunRecording| run.reporter.report(&settings).workloads.into_iter().next().unwrap_or_default();
+        let report = |run: &ReportedRun| run.reporter.build_report(&settings).workloads.into_iter().next().unwrap_or_default();
         Ok(recordings.iter().map(|run| (run.workload.clone(), report(run))).collect())
     }
 
     /// Simulates everything and compares; calls `done` after each group. The result does not depend on the number of cores.
-    pub fn run(&self, done: &(dyn Fn() + Sync)) -> Result<CalibrationReport, ContestError> {
+    pub fn run(&self, done: &(dyn Fn() + Sync)) -> Result<CalibrationReport, BacktestError> {
         self.check()?;
         let contest = self.contest();
         let tasks: Vec<(&ScenarioSource, u64)> =
             self.subjects.iter().flat_map(|subject| (0..self.seeds).map(move |seed| (subject, seed))).collect();
-        let runs: Result<Vec<Vec<CalibrationRun>>, ContestError> = tasks
+        let runs: Result<Vec<Vec<CalibrationRun>>, BacktestError> = tasks
             .par_iter()
             .map(|(subject, seed)| {
                 let fixed = record(&contest, subject, Contender::Fixed, *seed)?;
@@ -176,9 +179,9 @@ impl Calibration {
     }
 }
 
-fn estimated(scenario: &str, controller: ControllerName, seed: u64, run: &RunRecording, fixed: &RunRecording) -> CalibrationRun {
+fn estimated(scenario: &str, controller: ControllerName, seed: u64, run: &ReportedRun, fixed: &ReportedRun) -> CalibrationRun {
     let settings = ReportSettings { by: Some(ReportBreakdown::Window), ..ReportSettings::default() };
-    let report = run.reporter.report(&settings).workloads.into_iter().next().unwrap_or_default();
+    let report = run.reporter.build_report(&settings).workloads.into_iter().next().unwrap_or_default();
     let truth = |compared_only: bool| {
         let rows = report.by_window.as_deref().unwrap_or_default();
         let mut sums = [0.0; 4];
@@ -226,21 +229,21 @@ impl CalibrationReport {
         let (pairs, ranking_ratio) = ranking(&runs, |run| run.true_ratio);
         let (pairs_of_run, ranking_of_run_ratio) = ranking(&runs, |run| run.true_run_ratio);
         let all = &rows[0];
-        let at_least = |what, reached: Option<f64>, asked: f64| {
-            let kept = reached.is_some_and(|reached| reached >= asked);
-            CalibrationTarget { what, reached, asked, kept }
+        let at_least = |what, reached: Option<f64>, limit: f64| {
+            let met = reached.is_some_and(|reached| reached >= limit);
+            CalibrationTarget { what, reached, limit, is_met: met }
         };
-        let at_most = |what, reached: Option<f64>, asked: f64| {
-            let kept = reached.is_some_and(|reached| reached.abs() <= asked);
-            CalibrationTarget { what, reached, asked, kept }
+        let at_most = |what, reached: Option<f64>, limit: f64| {
+            let met = reached.is_some_and(|reached| reached.abs() <= limit);
+            CalibrationTarget { what, reached, limit, is_met: met }
         };
-        let asked = vec![
+        let targets = vec![
             at_least("part of the 90 % intervals that hold the truth, at least", all.coverage_ratio, 0.85),
             at_most("half width of the intervals, median, at most", all.half_width_median, 0.04),
             at_most("mean bias, at most", all.bias_mean, 0.01),
             at_least("pairs of controllers ranked as in truth, at least", ranking_ratio, 0.95),
         ];
-        Self { origin: "simulated", days, seeds, asked, pairs, ranking_ratio, pairs_of_run, ranking_of_run_ratio, rows, runs }
+        Self { origin: "simulated", days, seeds, targets, pairs, ranking_ratio, pairs_of_run, ranking_of_run_ratio, rows, runs }
     }
 }
 
@@ -337,14 +340,14 @@ fn cells(row: &CalibrationRow) -> [String; 10] {
     ]
 }
 
-fn asked_line(asked: &CalibrationTarget) -> String {
-    let reached = asked.reached.map_or_else(|| "-".to_owned(), |reached| format!("{:.2} %", 100.0 * reached));
-    let kept = match (asked.reached, asked.kept) {
+fn asked_line(target: &CalibrationTarget) -> String {
+    let reached = target.reached.map_or_else(|| "-".to_owned(), |reached| format!("{:.2} %", 100.0 * reached));
+    let verdict = match (target.reached, target.is_met) {
         (None, _) => "not known",
         (Some(_), true) => "kept",
         (Some(_), false) => "missed",
     };
-    format!("{} {:.0} %: {reached} ({kept})", asked.what, 100.0 * asked.asked)
+    format!("{} {:.0} %: {reached} ({verdict})", target.what, 100.0 * target.limit)
 }
 
 /// Returns the tables as Markdown, which a terminal shows as well.
@@ -353,8 +356,8 @@ pub fn calibration_text(report: &CalibrationReport) -> String {
         "simulated: {} day(s), {} seed(s); reported saving against the untouched run of the same seed\n\n",
         report.days, report.seeds
     );
-    for asked in &report.asked {
-        put!(out, "- {}\n", asked_line(asked));
+    for target in &report.targets {
+        put!(out, "- {}\n", asked_line(target));
     }
     put!(
         out,
@@ -378,8 +381,8 @@ pub fn calibration_html(report: &CalibrationReport) -> String {
     let title = "Calibration of savings (simulated)";
     let mut out = eadt_html::begin(title, "Reported against true savings (simulated)", "");
     out.push_str("<ul>");
-    for asked in &report.asked {
-        put!(out, "<li>{}</li>", asked_line(asked));
+    for target in &report.targets {
+        put!(out, "<li>{}</li>", asked_line(target));
     }
     out.push_str("</ul>\n");
     plot(&mut out, report);

@@ -4,16 +4,16 @@
 //! that nobody touches and against an oracle. Everything is a pure function of its arguments: the same seeds give the same
 //! bytes, however many cores work on it. Restarts cost what they cost in the simulated cluster: downtime, idle power, lost work.
 //!
-//! [`MeasuredContest`] lets the same controllers loose on boards that somebody measured.
+//! [`MeasuredBacktestPlan`] lets the same controllers loose on boards that somebody measured.
 //!
 //! Every figure of a contest is simulated and marked so. It never touches a bus, a clock or a file.
 
 mod calibrate;
-mod contest;
 mod days;
 mod hindsight;
 mod measured;
 mod oracle;
+mod simulated;
 
 mod render;
 mod summary;
@@ -21,16 +21,16 @@ mod summary;
 pub use calibrate::{
     Calibration, CalibrationReport, CalibrationRow, CalibrationRun, CalibrationTarget, calibration_html, calibration_text,
 };
-pub use contest::{BacktestRun, Contender, Contest, ContestError, Oversubscription, ScenarioSource, trace};
 pub use days::{come_and_go, even_phases, random_days};
 pub use hindsight::{
     CounterfactualChange, ENOUGH_WINDOWS, Estimate, HindsightInput, HindsightRow, InsufficientEvidence, RefusedChange,
     evaluate_record, evaluate_record_counted, hindsight_text,
 };
 pub use measured::{
-    MeasuredBoard, MeasuredContest, MeasuredError, MeasuredMean, MeasuredReport, MeasuredRow, SweepKnob, SweepPoint,
+    MeasuredBacktestPlan, MeasuredBoard, MeasuredMean, MeasuredReport, MeasuredRow, SweepKnob, SweepPoint, TestbedError,
     measured_text,
 };
+pub use simulated::{BacktestError, BacktestPlan, BacktestRun, Contender, Oversubscription, ScenarioSource, trace};
 
 pub use render::{html, text};
 pub use summary::{BacktestReport, BacktestRow, SeedSpread};

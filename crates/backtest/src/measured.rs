@@ -50,7 +50,7 @@ pub struct MeasuredBoard {
 
 /// A plant that cannot be made.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
-pub enum MeasuredError {
+pub enum TestbedError {
     #[error("{board}: {found} setting(s) only; a plant needs at least 2")]
     TooFew { board: String, found: usize },
     #[error("{board}: setting {setting} has a time or an energy that is not above 0")]
@@ -78,17 +78,17 @@ const START_SECONDS: f64 = 1_767_225_600.0;
 
 impl MeasuredBoard {
     /// Takes the settings in any order; each once.
-    pub fn new(name: impl Into<String>, knob: SweepKnob, mut points: Vec<SweepPoint>) -> Result<Self, MeasuredError> {
+    pub fn new(name: impl Into<String>, knob: SweepKnob, mut points: Vec<SweepPoint>) -> Result<Self, TestbedError> {
         let board = name.into();
         points.sort_by(|a, b| b.setting.total_cmp(&a.setting));
         points.dedup_by_key(|point| point.setting);
         if points.len() < 2 {
-            return Err(MeasuredError::TooFew { board, found: points.len() });
+            return Err(TestbedError::TooFew { board, found: points.len() });
         }
         let whole = |value: f64| value.is_finite() && value > 0.0;
         let wrong = |point: &&SweepPoint| ![point.setting, point.duration_seconds, point.energy_joules].into_iter().all(whole);
         if let Some(SweepPoint { setting, .. }) = points.iter().find(wrong) {
-            return Err(MeasuredError::Value { board, setting: *setting });
+            return Err(TestbedError::Value { board, setting: *setting });
         }
         Ok(Self { name: board, knob, points, simulated: false })
     }
@@ -179,7 +179,7 @@ impl MeasuredBoard {
 
 /// Controllers on measured boards.
 #[derive(Debug, Clone, PartialEq)]
-pub struct MeasuredContest {
+pub struct MeasuredBacktestPlan {
     pub boards: Vec<MeasuredBoard>,
     pub contenders: Vec<Contender>,
     pub days: f64,
@@ -246,23 +246,23 @@ pub struct MeasuredReport {
     pub rows: Vec<MeasuredRow>,
 }
 
-impl MeasuredContest {
+impl MeasuredBacktestPlan {
     /// The first thing that is wrong with it.
-    pub fn check(&self) -> Result<(), MeasuredError> {
+    pub fn check(&self) -> Result<(), TestbedError> {
         if !(self.days > 0.0 && self.days <= 3660.0) {
-            return Err(MeasuredError::Days(self.days));
+            return Err(TestbedError::Days(self.days));
         }
         if self.seeds == 0 || self.seeds > 100_000 {
-            return Err(MeasuredError::Seeds(self.seeds));
+            return Err(TestbedError::Seeds(self.seeds));
         }
         if self.contenders.contains(&Contender::Budget) {
-            return Err(MeasuredError::Budget);
+            return Err(TestbedError::Budget);
         }
-        self.settings.check().map_err(MeasuredError::Settings)
+        self.settings.check().map_err(TestbedError::Settings)
     }
 
     /// Runs everything, on as many cores as there are; calls `done` after each board. The result does not depend on the cores.
-    pub fn run(&self, done: &(dyn Fn() + Sync)) -> Result<MeasuredReport, MeasuredError> {
+    pub fn run(&self, done: &(dyn Fn() + Sync)) -> Result<MeasuredReport, TestbedError> {
         self.check()?;
         let rows: Vec<Vec<MeasuredRow>> = self
             .boards
@@ -321,7 +321,7 @@ impl MeasuredContest {
     }
 
     fn simulate(&self, board: &MeasuredBoard, contender: Contender, seed: u64) -> MeasuredRun {
-        let mut plant = SweepPlant::new(board, contender, self, seed);
+        let mut plant = MeasuredTestbed::new(board, contender, self, seed);
         for _ in 0..self.windows() {
             plant.window();
         }
@@ -336,7 +336,7 @@ impl MeasuredContest {
 }
 
 /// A measured board in the hands of one contender.
-struct SweepPlant<'a> {
+struct MeasuredTestbed<'a> {
     board: &'a MeasuredBoard,
     controller: Option<ControllerName>,
     settings: ControllerSettings,
@@ -358,8 +358,8 @@ struct SweepPlant<'a> {
     refused: u64,
 }
 
-impl<'a> SweepPlant<'a> {
-    fn new(board: &'a MeasuredBoard, contender: Contender, contest: &MeasuredContest, seed: u64) -> Self {
+impl<'a> MeasuredTestbed<'a> {
+    fn new(board: &'a MeasuredBoard, contender: Contender, contest: &MeasuredBacktestPlan, seed: u64) -> Self {
         let mut settings = contest.settings.clone();
         if board.knob == SweepKnob::SmClockMhz {
             let (least, top) = (board.least().setting, board.top().setting);
@@ -418,7 +418,7 @@ impl<'a> SweepPlant<'a> {
         self.energy_joules += joules;
         self.samples += samples;
         let Some(name) = self.controller else { return };
-        let seen = self.seen(start, end, (joules, samples, clock), changed);
+        let noisy = self.seen(start, end, (joules, samples, clock), changed);
         let workload = self.workload();
         let context = ControllerContext {
             workload: Some(&workload),
@@ -429,7 +429,7 @@ impl<'a> SweepPlant<'a> {
             settings: &self.settings,
             models: None,
         };
-        let decision = decide(name, &mut self.state, &seen, &context);
+        let decision = decide(name, &mut self.state, &noisy, &context);
         if decision.action != ControllerAction::Maintain {
             self.pending = Some(decision);
         }
@@ -474,18 +474,18 @@ impl<'a> SweepPlant<'a> {
     /// Puts a decision in force, if it is about the knob of the table alone. Returns whether the setting changed.
     fn apply(&mut self, decision: &Decision, now: EventTime) -> bool {
         let present = self.workload().layout;
-        let asked = match self.board.knob {
+        let requested = match self.board.knob {
             SweepKnob::PowerLimitWatts => decision.to.power_limit_watts,
             SweepKnob::SmClockMhz => decision.to.sm_clock_mhz,
         };
         let only = match self.board.knob {
-            SweepKnob::PowerLimitWatts => Layout { power_limit_watts: asked, ..present.clone() },
-            SweepKnob::SmClockMhz => Layout { sm_clock_mhz: asked, ..present.clone() },
+            SweepKnob::PowerLimitWatts => Layout { power_limit_watts: requested, ..present.clone() },
+            SweepKnob::SmClockMhz => Layout { sm_clock_mhz: requested, ..present.clone() },
         };
         let known = decision.to == only;
         let (outcome, reason) = if known {
             let (least, top) = (self.board.least().setting, self.board.top().setting);
-            self.setting = asked.map(|setting| setting.clamp(least, top));
+            self.setting = requested.map(|setting| setting.clamp(least, top));
             self.generation += 1;
             self.turns += 1;
             (self.decision_id, self.ready) = (Some(decision.id.clone()), now);
@@ -605,8 +605,8 @@ mod tests {
         MeasuredBoard::new("lab/clocks", SweepKnob::SmClockMhz, points.collect()).unwrap()
     }
 
-    fn contest(boards: Vec<MeasuredBoard>, names: &[&str]) -> MeasuredContest {
-        MeasuredContest {
+    fn contest(boards: Vec<MeasuredBoard>, names: &[&str]) -> MeasuredBacktestPlan {
+        MeasuredBacktestPlan {
             boards,
             contenders: names.iter().map(|name| name.parse().unwrap()).collect(),
             days: 0.5,
@@ -628,7 +628,7 @@ mod tests {
         assert_eq!((board.best(0.07), board.best(0.2), board.best(0.0)), (200.0, 150.0, 250.0));
         assert!(MeasuredBoard::new("x", SweepKnob::SmClockMhz, vec![point(1.0, 1.0, 1.0); 3]).is_err());
         let wrong = vec![point(2.0, 1.0, 1.0), point(1.0, f64::NAN, 1.0)];
-        assert!(matches!(MeasuredBoard::new("x", SweepKnob::SmClockMhz, wrong), Err(MeasuredError::Value { .. })));
+        assert!(matches!(MeasuredBoard::new("x", SweepKnob::SmClockMhz, wrong), Err(TestbedError::Value { .. })));
     }
 
     #[test]
@@ -670,7 +670,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_held_is_named() {
-        let with = |change: fn(&mut MeasuredContest)| {
+        let with = |change: fn(&mut MeasuredBacktestPlan)| {
             let mut contest = contest(vec![caps()], &["fixed", "oracle"]);
             change(&mut contest);
             contest.run(&|| ()).unwrap_err().to_string()

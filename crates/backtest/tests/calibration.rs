@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use eadt_backtest::{
-    Calibration, Contender, Contest, Oversubscription, ScenarioSource, calibration_html, calibration_text, trace,
+    BacktestPlan, Calibration, Contender, Oversubscription, ScenarioSource, calibration_html, calibration_text, trace,
 };
 use eadt_core::controller::{ControllerName, ControllerSettings};
 use eadt_simulator::Scenario;
@@ -34,7 +34,7 @@ fn reported_savings_hold_the_true_ones() {
     let report = calibration.run(&|| ()).unwrap();
     let text = calibration_text(&report);
     println!("{text}");
-    assert!(report.asked.iter().all(|asked| asked.kept), "{text}");
+    assert!(report.targets.iter().all(|asked| asked.is_met), "{text}");
     assert!(report.pairs > 20 && report.rows.len() == 16, "{text}");
     // Whoever turns only a knob goes back to the starting setting in every phase.
     for row in report.rows.iter().filter(|row| row.controller == Some(ControllerName::PowerCap)) {
@@ -73,7 +73,7 @@ fn the_same_calibration_gives_the_same_bytes() {
 }
 
 /// Energy and samples of every window, by workload.
-fn windows(contest: &Contest, seed: u64) -> BTreeMap<String, Vec<(f64, f64)>> {
+fn windows(contest: &BacktestPlan, seed: u64) -> BTreeMap<String, Vec<(f64, f64)>> {
     let mut all: BTreeMap<String, Vec<(f64, f64)>> = BTreeMap::new();
     let hybrid = Contender::Controller(ControllerName::Hybrid);
     trace(contest, &contest.subjects[0], hybrid, seed, &mut |_, window| {
@@ -92,7 +92,7 @@ fn the_throughput_floor_of_hybrid_is_a_floor() {
     for job in &mut scenario.workloads {
         job.bounds.oversubscription_percentage_max = Some(100);
     }
-    let hybrid = Contest {
+    let hybrid = BacktestPlan {
         subjects: vec![subject("clamped", scenario)],
         contenders: vec![],
         oversubscription: vec![Oversubscription::Allowed],
@@ -105,7 +105,7 @@ fn the_throughput_floor_of_hybrid_is_a_floor() {
     // Neither a cap nor a restart: the untouched run, window by window.
     let untouched =
         ControllerSettings { power_limit_min_ratio: 1.0, hybrid_restarts_per_day_max: 0, ..ControllerSettings::default() };
-    let fixed = Contest { settings: untouched, ..hybrid.clone() };
+    let fixed = BacktestPlan { settings: untouched, ..hybrid.clone() };
     let sum = |of: &[(f64, f64)]| of.iter().fold((0.0, 0.0), |sum, window| (sum.0 + window.0, sum.1 + window.1));
     for seed in 0..hybrid.seeds {
         let (run, fixed) = (windows(&hybrid, seed), windows(&fixed, seed));

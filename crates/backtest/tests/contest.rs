@@ -3,15 +3,15 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use eadt_backtest::{
-    BacktestReport, BacktestRow, BacktestRun, Contender, Contest, Oversubscription, ScenarioSource, html, text, trace,
+    BacktestPlan, BacktestReport, BacktestRow, BacktestRun, Contender, Oversubscription, ScenarioSource, html, text, trace,
 };
 use eadt_core::controller::{ControllerName, ControllerSettings};
 use eadt_schemas::v1::{ControllerAction, LayoutBounds};
 use eadt_simulator::gpu::WorkloadProfile;
 use eadt_simulator::{Fault, Scenario, WorkloadScenario};
 
-fn contest(subjects: Vec<ScenarioSource>, controllers: &[&str], days: f64, seeds: u64) -> Contest {
-    Contest {
+fn contest(subjects: Vec<ScenarioSource>, controllers: &[&str], days: f64, seeds: u64) -> BacktestPlan {
+    BacktestPlan {
         subjects,
         contenders: controllers.iter().map(|name| name.parse().unwrap()).collect(),
         oversubscription: vec![Oversubscription::Allowed],
@@ -28,7 +28,7 @@ fn constant(profile: WorkloadProfile) -> ScenarioSource {
     ScenarioSource::Scenario { name: "constant".into(), scenario: Box::new(scenario) }
 }
 
-fn report(contest: &Contest) -> BacktestReport {
+fn report(contest: &BacktestPlan) -> BacktestReport {
     BacktestReport::of(&contest.run(&|| ()).unwrap(), contest.days, contest.seeds)
 }
 
@@ -75,7 +75,7 @@ fn the_same_seeds_give_the_same_bytes_on_any_number_of_cores() {
     let one = on(1);
     assert_eq!(one, on(3));
     assert!(one.0.contains(r#""origin":"simulated""#) && one.1.contains("simulated") && one.2.contains("simulated"));
-    let other = Contest { seeds: 2, ..contest };
+    let other = BacktestPlan { seeds: 2, ..contest };
     assert_ne!(one.0, serde_json::to_string(&report(&other)).unwrap());
 }
 
@@ -135,7 +135,7 @@ fn a_rollout_that_never_gets_ready_is_rolled_back_and_not_tried_again_at_once() 
 
 #[test]
 fn what_cannot_be_held_is_refused_with_the_reason() {
-    let refused = |change: fn(&mut Contest)| {
+    let refused = |change: fn(&mut BacktestPlan)| {
         let mut contest = contest(vec![ScenarioSource::RandomDays], &["fixed"], 1.0, 1);
         change(&mut contest);
         contest.run(&|| ()).unwrap_err().to_string()

@@ -35,7 +35,7 @@ impl ByteRange {
 
 /// Where the parts of a record lie in the block of its batch. Whoever makes it has found all of them within the block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct RecordPlace {
+pub(crate) struct RecordRanges {
     pub key: ByteRange,
     pub value: ByteRange,
     /// The value of the last header `ce_type`.
@@ -50,7 +50,7 @@ pub(crate) struct RecordPlace {
 pub(crate) struct BatchRecord {
     pub offset: i64,
     pub stamp_millis: i64,
-    pub place: RecordPlace,
+    pub ranges: RecordRanges,
 }
 
 /// All or some records of a batch as the log has it, in offset order. They lie in one block, which lives as long as any view of it.
@@ -104,16 +104,16 @@ impl RecordBatch {
         Some(RecordView {
             partition: self.at.partition,
             offset: found.offset,
-            key: found.place.key.of(&self.block),
-            value: found.place.value.of(&self.block),
-            raw_event_type: found.place.event_type.of(&self.block),
+            key: found.ranges.key.of(&self.block),
+            value: found.ranges.value.of(&self.block),
+            raw_event_type: found.ranges.event_type.of(&self.block),
         })
     }
 
     /// Returns offset, stamp, and the number of bytes of key and value of each record.
     pub fn sizes(&self) -> impl Iterator<Item = (i64, EventTime, usize)> {
         self.records.iter().map(|found| {
-            (found.offset, EventTime::from_millis(found.stamp_millis), found.place.key.bytes() + found.place.value.bytes())
+            (found.offset, EventTime::from_millis(found.stamp_millis), found.ranges.key.bytes() + found.ranges.value.bytes())
         })
     }
 
@@ -124,9 +124,9 @@ impl RecordBatch {
             at: self.at.clone(),
             offset: found.offset,
             stamp: EventTime::from_millis(found.stamp_millis),
-            key: found.place.key.slice(&self.block),
-            value: found.place.value.slice(&self.block),
-            headers: RecordHeaders::in_batch(&self.block, found.place.headers as usize, found.place.header_count as usize),
+            key: found.ranges.key.slice(&self.block),
+            value: found.ranges.value.slice(&self.block),
+            headers: RecordHeaders::in_batch(&self.block, found.ranges.headers as usize, found.ranges.header_count as usize),
         })
     }
 }
@@ -155,8 +155,8 @@ impl RecordBatch {
                 }
             }
             assert_eq!(record.stamp.micros() % 1000, 0, "a stamp of a log");
-            let place = RecordPlace { key, value, event_type, headers, header_count: record.headers.len() as u32 };
-            packed.push(BatchRecord { offset: record.offset, stamp_millis: record.stamp.micros() / 1000, place });
+            let place = RecordRanges { key, value, event_type, headers, header_count: record.headers.len() as u32 };
+            packed.push(BatchRecord { offset: record.offset, stamp_millis: record.stamp.micros() / 1000, ranges: place });
         }
         Some(Self::new(at, block.into(), packed))
     }

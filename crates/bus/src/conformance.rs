@@ -95,7 +95,7 @@ pub fn send_all(bus: &dyn Bus, records: &[ProducerRecord]) {
     }
     assert!(producer.flush(WAIT).expect("records are written"));
     let counts = producer.counts();
-    assert_eq!((counts.taken, counts.acknowledged, counts.failed), (records.len() as u64, records.len() as u64, 0));
+    assert_eq!((counts.accepted, counts.acknowledged, counts.failed), (records.len() as u64, records.len() as u64, 0));
 }
 
 /// Polls until every partition has reported its end once. Returns the records and the end positions.
@@ -489,10 +489,10 @@ fn full_buffer(backend: &dyn BackendHarness) {
     let bus = backend.tight_bus();
     let topic = fresh_topic(&*bus, 1, &[]);
     let mut producer = bus.producer("tight").unwrap();
-    let (mut taken, mut refused) = (0_u64, 0_u64);
+    let (mut accepted, mut refused) = (0_u64, 0_u64);
     for n in 0..20_000 {
         match producer.send(outgoing(&topic, "k", &format!("{n:050}"))) {
-            Ok(()) => taken += 1,
+            Ok(()) => accepted += 1,
             Err(error) => {
                 assert_eq!(error.remedy, Remedy::Retry, "{error}");
                 refused += 1;
@@ -502,8 +502,8 @@ fn full_buffer(backend: &dyn BackendHarness) {
     assert!(refused > 0, "the buffer never filled");
     assert!(producer.flush(WAIT).unwrap());
     let counts = producer.counts();
-    assert_eq!((counts.taken, counts.acknowledged, counts.failed), (taken, taken, 0));
-    assert_eq!(read_all(&*bus, &topic, 1, IsolationLevel::ReadCommitted).len() as u64, taken);
+    assert_eq!((counts.accepted, counts.acknowledged, counts.failed), (accepted, accepted, 0));
+    assert_eq!(read_all(&*bus, &topic, 1, IsolationLevel::ReadCommitted).len() as u64, accepted);
 }
 
 fn oversized(backend: &dyn BackendHarness) {
@@ -512,11 +512,11 @@ fn oversized(backend: &dyn BackendHarness) {
     let mut producer = bus.producer("large").unwrap();
     let large: String = (0..9000_u32).map(|n| char::from(b'!' + (n.wrapping_mul(2_654_435_761) >> 24) as u8 % 90)).collect();
     let refused = producer.send(outgoing(&topic, "k", &large)).is_err();
-    let told = producer.flush(WAIT).is_err();
+    let flush_failed = producer.flush(WAIT).is_err();
     let counts = producer.counts();
     assert_eq!(counts.acknowledged, 0);
-    assert_eq!((counts.taken, counts.failed), if refused { (0, 0) } else { (1, 1) });
-    assert!(refused || told, "nobody was told");
+    assert_eq!((counts.accepted, counts.failed), if refused { (0, 0) } else { (1, 1) });
+    assert!(refused || flush_failed, "nobody was told");
     send(&mut *producer, &outgoing(&topic, "k", "small"));
     assert!(producer.flush(WAIT).unwrap());
     assert_eq!(values(&read_all(&*bus, &topic, 1, IsolationLevel::ReadCommitted)), ["small"]);
@@ -647,11 +647,11 @@ fn whole(backend: &dyn BackendHarness) {
     }
     // The reader goes on from there.
     assert!(more.flush(WAIT).expect("records are written"));
-    let given: usize = values.values().map(|of| of.iter().filter(|value| **value == 1000).count()).sum();
+    let polled_before: usize = values.values().map(|of| of.iter().filter(|value| **value == 1000).count()).sum();
     let begun = Instant::now();
     let (mut later, mut polled) = (0, Vec::new());
-    while given + later < 300 {
-        assert!(begun.elapsed() < WAIT, "{later} came after {given}");
+    while polled_before + later < 300 {
+        assert!(begun.elapsed() < WAIT, "{later} came after {polled_before}");
         reader.poll(100, Duration::from_millis(100), &mut polled).expect("records are read");
         later += polled.drain(..).filter(|item| matches!(item, PollEvent::Record(_))).count();
     }

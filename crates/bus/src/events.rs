@@ -63,8 +63,8 @@ impl ProducerRecord {
             subject: record.at.topic.to_string(),
         };
         // Copies: slices would hold the block that the record came in for as long as the letter waits.
-        let kept = |bytes: &[u8]| Bytes::copy_from_slice(&bytes[..bytes.len().min(limit)]);
-        let mut letter = Self::enveloped(topic, &record.at.topic, &envelope, record.value.as_deref().map(kept));
+        let truncated = |bytes: &[u8]| Bytes::copy_from_slice(&bytes[..bytes.len().min(limit)]);
+        let mut letter = Self::enveloped(topic, &record.at.topic, &envelope, record.value.as_deref().map(truncated));
         // The value is whatever the sender wrote.
         letter.headers.retain(|(name, _)| &**name != header::CONTENT_TYPE);
         let mut add = |name: &str, value: Bytes| letter.headers.push((Arc::from(name), value));
@@ -79,7 +79,7 @@ impl ProducerRecord {
         add(dead_letter_header::ORIGIN_OFFSET, record.offset.to_string().into());
         add(dead_letter_header::ORIGIN_TIMESTAMP, record.stamp.to_string().into());
         if let Some(key) = &record.key {
-            add(dead_letter_header::ORIGIN_KEY, kept(key));
+            add(dead_letter_header::ORIGIN_KEY, truncated(key));
         }
         for (part, bytes, sha256) in [
             (&record.key, dead_letter_header::ORIGIN_KEY_BYTES, dead_letter_header::ORIGIN_KEY_SHA256),

@@ -6,6 +6,7 @@
 
 mod batch;
 pub use eadt_faults as chaos;
+mod backoff;
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
 pub mod embedded;
@@ -13,13 +14,12 @@ mod events;
 mod headers;
 pub mod kafka;
 mod partitioner;
-mod patience;
+mod read_to_end;
 pub mod rights;
 #[cfg(feature = "simulation")]
 pub mod simulation;
 mod standby;
 pub mod topics;
-mod whole;
 
 use std::fmt;
 use std::sync::Arc;
@@ -29,13 +29,13 @@ use bytes::Bytes;
 use eadt_schemas::EventTime;
 use eadt_schemas::envelope::header;
 
+pub use backoff::RetryBackoff;
 pub use batch::{RecordBatch, RecordView};
 pub use events::headers;
 pub use headers::RecordHeaders;
 pub use partitioner::{murmur2, partition_for_key};
-pub use patience::RetryBackoff;
-pub use standby::StandbyCheck;
-pub use whole::read_to_end;
+pub use read_to_end::read_to_end;
+pub use standby::SpareMemberCheck;
 
 /// A partition of a topic. The topic is the full name, prefix included.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -243,7 +243,7 @@ pub trait Bus: Send + Sync + fmt::Debug {
     /// All topics whose names start with `prefix`.
     fn topics(&self, prefix: &str) -> Result<Vec<TopicSpec>>;
     /// Which right this client lacks on a topic that it cannot see, in words; `None` where the topic is not there.
-    fn denied(&self, _topic: &str) -> Option<String> {
+    fn missing_right(&self, _topic: &str) -> Option<String> {
         None
     }
     fn create_topic(&self, topic: &TopicSpec) -> Result<()>;
@@ -291,7 +291,7 @@ pub trait Producer: Send + fmt::Debug {
 /// Outcome counts of the records given to [`Producer::send`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ProducerCounts {
-    pub taken: u64,
+    pub accepted: u64,
     pub acknowledged: u64,
     pub failed: u64,
 }

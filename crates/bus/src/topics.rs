@@ -122,7 +122,7 @@ impl TopicPlan {
 
 /// Whether the partition count of topics that hold data may grow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum RepartitionPolicy {
+pub enum PartitionGrowthPolicy {
     #[default]
     Refuse,
     /// The user accepts that the history of a key stays behind in its former partition.
@@ -130,7 +130,7 @@ pub enum RepartitionPolicy {
 }
 
 /// What leads from the existing topics to the desired ones. Topics that are not desired are left alone.
-pub fn plan(existing: &[ExistingTopic], desired: &[TopicSpec], repartition: RepartitionPolicy) -> TopicPlan {
+pub fn plan(existing: &[ExistingTopic], desired: &[TopicSpec], repartition: PartitionGrowthPolicy) -> TopicPlan {
     let mut plan = TopicPlan::default();
     for topic in desired {
         let Some(present) = existing.iter().find(|present| present.spec.name == topic.name) else {
@@ -143,7 +143,7 @@ pub fn plan(existing: &[ExistingTopic], desired: &[TopicSpec], repartition: Repa
                 "{} has {from} partitions, and {to} were asked for: a topic cannot shrink; ask for {from}, or use another prefix",
                 topic.name
             ));
-        } else if to > from && present.holds_data && repartition == RepartitionPolicy::Refuse {
+        } else if to > from && present.holds_data && repartition == PartitionGrowthPolicy::Refuse {
             plan.refusals.push(format!(
                 "{} has {from} partitions and holds data, and {to} were asked for: keys would move to other partitions and leave their history behind; ask for {from}, use another prefix, or repartition with eadt topics apply --repartition",
                 topic.name
@@ -169,7 +169,7 @@ fn differing(present: &TopicSpec, topic: &TopicSpec) -> BTreeMap<String, (Option
 }
 
 /// The topics under a prefix as they are.
-pub fn survey(bus: &dyn Bus, prefix: &str) -> Result<Vec<ExistingTopic>> {
+pub fn read_topics(bus: &dyn Bus, prefix: &str) -> Result<Vec<ExistingTopic>> {
     bus.topics(prefix)?
         .into_iter()
         .map(|spec| {
@@ -239,7 +239,7 @@ pub fn check_layout(bus: &dyn Bus, prefix: &str) -> Result<i32> {
     }
     // Kafka shows nobody a topic that he may not see.
     let unseen = wanted.iter().filter(|topic| !existing.iter().any(|present| present.name == topic.name));
-    let denied: Vec<String> = unseen.filter_map(|topic| bus.denied(&topic.name)).collect();
+    let denied: Vec<String> = unseen.filter_map(|topic| bus.missing_right(&topic.name)).collect();
     if !denied.is_empty() {
         return Err(BusError::new(Remedy::Stop, format!("checking the topics with prefix {prefix}"), denied.join("; ")));
     }
@@ -282,7 +282,7 @@ mod tests {
     #[test]
     fn nothing_there_is_created_and_then_nothing_is_left_to_do() {
         let topics = desired("p.", 4, 1);
-        let created = plan(&[], &topics, RepartitionPolicy::Refuse);
+        let created = plan(&[], &topics, PartitionGrowthPolicy::Refuse);
         assert_eq!(created.actions.len(), topics.len());
         assert!(
             created.actions[0].to_string().starts_with("create p.gpu.telemetry.v1 with 4 partitions"),
@@ -291,20 +291,20 @@ mod tests {
         );
         let mut with_more = topics.clone();
         with_more[0].settings.insert("segment.ms".into(), "1".into());
-        assert!(plan(&existing(&with_more, true), &topics, RepartitionPolicy::Refuse).is_empty());
+        assert!(plan(&existing(&with_more, true), &topics, PartitionGrowthPolicy::Refuse).is_empty());
     }
 
     #[test]
     fn shrinking_is_refused_even_when_forced_and_growing_only_with_data() {
         let (four, six) = (desired("p.", 4, 1), desired("p.", 6, 1));
-        for repartition in [RepartitionPolicy::Refuse, RepartitionPolicy::Force] {
+        for repartition in [PartitionGrowthPolicy::Refuse, PartitionGrowthPolicy::Force] {
             let shrunk = plan(&existing(&six, false), &four, repartition);
             assert_eq!((shrunk.actions.len(), shrunk.refusals.len()), (0, six.len()));
             assert!(shrunk.refusals[0].contains("cannot shrink"), "{}", shrunk.refusals[0]);
         }
-        let grown = plan(&existing(&four, true), &six, RepartitionPolicy::Refuse);
+        let grown = plan(&existing(&four, true), &six, PartitionGrowthPolicy::Refuse);
         assert_eq!((grown.actions.len(), grown.refusals.len()), (0, six.len()));
-        for (holds_data, repartition) in [(false, RepartitionPolicy::Refuse), (true, RepartitionPolicy::Force)] {
+        for (holds_data, repartition) in [(false, PartitionGrowthPolicy::Refuse), (true, PartitionGrowthPolicy::Force)] {
             let grown = plan(&existing(&four, holds_data), &six, repartition);
             assert_eq!((grown.actions.len(), grown.refusals.len()), (six.len(), 0));
             assert_eq!(grown.actions[0].to_string(), "extend p.gpu.telemetry.v1 from 4 to 6 partitions");
@@ -327,7 +327,7 @@ mod tests {
                 "p.workloads.v1 is missing",
             ]
         );
-        let plan = plan(&existing(&present, false), &topics, RepartitionPolicy::Refuse);
+        let plan = plan(&existing(&present, false), &topics, PartitionGrowthPolicy::Refuse);
         let said: Vec<_> = plan.actions.iter().map(ToString::to_string).collect();
         assert_eq!(said[0], "change p.gpu.telemetry.v1: message.timestamp.type from CreateTime to LogAppendTime");
         assert_eq!(said.len(), 3);
@@ -340,10 +340,11 @@ mod tests {
         let missing = check_layout(&log, "eadt.").unwrap_err().to_string();
         assert!(missing.contains("eadt.gpu.telemetry.v1 is missing") && missing.contains("eadt topics apply"), "{missing}");
         for _ in 0..2 {
-            apply(&log, &plan(&survey(&log, "eadt.").unwrap(), &desired("eadt.", 3, 1), RepartitionPolicy::Refuse)).unwrap();
+            apply(&log, &plan(&read_topics(&log, "eadt.").unwrap(), &desired("eadt.", 3, 1), PartitionGrowthPolicy::Refuse))
+                .unwrap();
             assert_eq!(check_layout(&log, "eadt.").unwrap(), 3);
         }
-        assert!(plan(&survey(&log, "eadt.").unwrap(), &desired("eadt.", 3, 1), RepartitionPolicy::Refuse).is_empty());
+        assert!(plan(&read_topics(&log, "eadt.").unwrap(), &desired("eadt.", 3, 1), PartitionGrowthPolicy::Refuse).is_empty());
         log.alter_topic("eadt.decisions.v1", &BTreeMap::from([("retention.ms".into(), "1".into())])).unwrap();
         let wrong = check_layout(&log, "eadt.").unwrap_err().to_string();
         assert!(wrong.contains("eadt.decisions.v1 has retention.ms=1 instead of 7776000000"), "{wrong}");

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use eadt_bus::conformance::numbered::{self, AcknowledgedSteps, LoggedSteps, number};
 use eadt_bus::conformance::{outgoing, read_all};
-use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions, FreeSpace};
+use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions, FreeSpaceSource};
 use eadt_bus::{
     Bus, BusError, CommitStep, IsolationLevel, MemberOptions, Membership, PollEvent, ProducerRecord, Remedy, StartOffset,
     TopicPartition, TopicSpec,
@@ -83,7 +83,7 @@ fn commit_for_ever(dir: &Path, filler: usize) {
 /// Steps until writes fail, as they do on a full disk; with a limit because no file may grow further than that. What is free is
 /// not looked at, as when somebody else takes it between two looks.
 fn fill_the_disk(dir: &Path, file_limit: Option<u64>) {
-    let free_space = FreeSpace::Injected(Arc::new(|| u64::MAX));
+    let free_space = FreeSpaceSource::Injected(Arc::new(|| u64::MAX));
     let log = EmbeddedLog::open(dir, EmbeddedOptions { free_space, ..options() }).unwrap();
     let mut member = log
         .member(MemberOptions {
@@ -231,7 +231,7 @@ fn a_log_that_has_filled_its_file_system_lets_go_what_expired_and_goes_on() {
     // takes.
     disk.resize(disk.used_bytes().unwrap() + RESERVE - 4 * MIB).unwrap();
     assert_eq!(member(&log).commit(&step()).unwrap_err().remedy, Remedy::Retry);
-    let expired = log.time().plus_micros(3_600_000_000);
+    let expired = log.log_time().plus_micros(3_600_000_000);
     // The store writes in the background, too, and a write that finds the disk full there stops it until it is opened again, as
     // it says.
     let mut log = Some(log);
@@ -617,7 +617,7 @@ fn a_disk_below_its_reserve_refuses_and_goes_on_when_there_is_room() {
     let free = Arc::new(AtomicU64::new(0));
     let space = {
         let free = Arc::clone(&free);
-        FreeSpace::Injected(Arc::new(move || free.load(Ordering::Relaxed)))
+        FreeSpaceSource::Injected(Arc::new(move || free.load(Ordering::Relaxed)))
     };
     let log = EmbeddedLog::open(dir.path(), EmbeddedOptions { free_space: space, ..EmbeddedOptions::default() }).unwrap();
     let options =
@@ -635,7 +635,7 @@ fn a_disk_below_its_reserve_refuses_and_goes_on_when_there_is_room() {
         producer.send(record.clone()).unwrap();
     }
     assert!(!producer.flush(Duration::from_millis(300)).unwrap());
-    assert_eq!((producer.counts().taken, producer.counts().acknowledged, producer.counts().failed), (20, 0, 0));
+    assert_eq!((producer.counts().accepted, producer.counts().acknowledged, producer.counts().failed), (20, 0, 0));
     assert_eq!(read_all(&log, &"output".into(), 2, IsolationLevel::ReadCommitted).len(), 0);
     assert_eq!(log.committed("g", &[TopicPartition::new("input", 0)]).unwrap(), [None]);
     free.store(1 << 40, Ordering::Relaxed);
@@ -657,7 +657,7 @@ fn below_its_reserve_a_log_still_lets_go_what_it_need_not_keep() {
     let free = Arc::new(AtomicU64::new(1 << 40));
     let space = {
         let free = Arc::clone(&free);
-        FreeSpace::Injected(Arc::new(move || free.load(Ordering::Relaxed)))
+        FreeSpaceSource::Injected(Arc::new(move || free.load(Ordering::Relaxed)))
     };
     let options = EmbeddedOptions { free_space: space, ..EmbeddedOptions::default() };
     let log = EmbeddedLog::open(dir.path(), options.clone()).unwrap();
@@ -679,7 +679,7 @@ fn below_its_reserve_a_log_still_lets_go_what_it_need_not_keep() {
     let log = EmbeddedLog::open(dir.path(), options).unwrap();
     let aging = TopicPartition::new("aging", 0);
     let mut slow = log.reader(&[(aging.clone(), StartOffset::Earliest)], IsolationLevel::ReadCommitted).unwrap();
-    let later = log.time().plus_micros(3_600_000_000);
+    let later = log.log_time().plus_micros(3_600_000_000);
     for _ in 0..2 {
         let error = log.maintain(later).unwrap_err();
         assert_eq!(error.remedy, Remedy::Retry);

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use eadt_bus::conformance::read_all;
-use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions, FreeSpace, StampSource};
+use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions, FreeSpaceSource, StampSource};
 use eadt_bus::{
     Bus, BusError, CommitStep, ConsumerRecord, GroupMember, IsolationLevel, MemberOptions, Membership, PartitionReader,
     PollEvent, Producer, ProducerRecord, Remedy, StartOffset, TopicPartition, TopicSpec, WatermarkOffsets, partition_for_key,
@@ -246,7 +246,7 @@ impl History {
         let (clock, free) = (Arc::clone(&self.clock), Arc::clone(&self.free));
         let options = EmbeddedOptions {
             stamps: StampSource::Injected(Arc::new(move || seconds(clock.load(Ordering::Relaxed)))),
-            free_space: FreeSpace::Injected(Arc::new(move || free.load(Ordering::Relaxed))),
+            free_space: FreeSpaceSource::Injected(Arc::new(move || free.load(Ordering::Relaxed))),
             reserve_bytes: 1 << 20,
             linger: Duration::ZERO,
             ..EmbeddedOptions::default()
@@ -446,7 +446,7 @@ impl History {
         loop {
             let counts = self.open().producer.counts();
             assert_eq!(counts.failed, 0);
-            if counts.acknowledged == counts.taken {
+            if counts.acknowledged == counts.accepted {
                 return;
             }
             assert!(begun.elapsed() < WAIT, "{counts:?}");

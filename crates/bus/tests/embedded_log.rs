@@ -237,14 +237,14 @@ fn a_writer_that_panics_loses_nothing_uncounted_and_tells_every_producer() {
     assert_eq!(error.remedy, Remedy::Stop, "{error}");
     assert!(error.to_string().contains("the writer of the embedded log panicked"), "{error}");
     let counts = one.counts();
-    assert_eq!((counts.taken, counts.acknowledged, counts.failed), (2, 0, 2));
+    assert_eq!((counts.accepted, counts.acknowledged, counts.failed), (2, 0, 2));
     assert_eq!(eadt_tasks::LOG_WRITER.failures(), before + 1, "counted");
     // Whoever comes later, or again, is told, too, and nothing more is taken.
     for mut producer in [one, other, log.producer("new").unwrap()] {
-        let taken = producer.counts().taken;
+        let taken = producer.counts().accepted;
         assert_eq!(producer.send(outgoing(&topic, "k", "d")).unwrap_err().remedy, Remedy::Stop);
         assert_eq!(producer.flush(Duration::from_secs(1)).unwrap_err().remedy, Remedy::Stop);
-        assert_eq!(producer.counts().taken, taken);
+        assert_eq!(producer.counts().accepted, taken);
     }
     drop(log);
     // The next start has what was acknowledged, and works.

@@ -42,7 +42,7 @@ pub struct AppliedDecision {
     pub ready_by: EventTime,
     /// When every process of it was ready; `None`: not yet, or never.
     pub ready_time: Option<EventTime>,
-    pub rolled_back: Option<RolledBack>,
+    pub rolled_back: Option<RollbackRecord>,
     /// The user who approved it, if there is one and it is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approved_by: Option<String>,
@@ -58,11 +58,11 @@ pub struct JobRequest {
 impl JobRequest {
     /// `None`: nothing. To go back to what the job was started with is no question that it could answer.
     pub fn between(before: &Layout, to: &Layout) -> Option<Self> {
-        let asked = Self {
+        let request = Self {
             precision: to.precision.filter(|_| to.precision != before.precision),
             frozen_prefix_layers: to.frozen_prefix_layers.filter(|_| to.frozen_prefix_layers != before.frozen_prefix_layers),
         };
-        (asked.precision.is_some() || asked.frozen_prefix_layers.is_some()).then_some(asked)
+        (request.precision.is_some() || request.frozen_prefix_layers.is_some()).then_some(request)
     }
 }
 
@@ -84,7 +84,7 @@ impl AppliedDecision {
 
 /// The rollback of a change.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct RolledBack {
+pub struct RollbackRecord {
     /// The generation that restores the layout before.
     pub generation: u64,
     pub time: EventTime,
@@ -112,7 +112,7 @@ pub struct WorkloadChange {
     pub layout: Layout,
     /// Processes are replaced; `false`: the knobs turn while they run.
     pub restarts: bool,
-    /// It takes an earlier change back: how many pods may be away at once does not bar it, as it does not bar a [`RollBack`].
+    /// It takes an earlier change back: how many pods may be away at once does not bar it, as it does not bar a [`RollbackRequest`].
     pub reverts: bool,
     /// The rollout has this long; counted from the moment of effect.
     pub ready_within_seconds: f64,
@@ -122,7 +122,7 @@ pub struct WorkloadChange {
 
 /// A change of a workload's terms by a user.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum TermsChange {
+pub enum PolicyEdit {
     Pause,
     Resume,
     SetMode {
@@ -135,10 +135,10 @@ pub enum TermsChange {
 }
 
 /// Changes what may be done to workloads, for people. Calls block; what they return is durable.
-pub trait ChangeTerms: Send + Sync + fmt::Debug {
+pub trait PolicyWriter: Send + Sync + fmt::Debug {
     /// Changes the terms of a workload (`namespace/name`) of a Kubernetes kind in the name of somebody. `false`: they were so
     /// already.
-    fn change_terms(&self, workload: &str, kind: &str, change: &TermsChange, by: &str) -> Result<bool, ClusterError>;
+    fn edit_policy(&self, workload: &str, kind: &str, change: &PolicyEdit, by: &str) -> Result<bool, ClusterError>;
 }
 
 /// A recommendation that somebody approved.
@@ -151,7 +151,7 @@ pub struct ApprovedDecision {
 
 /// Takes a change back.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct RollBack {
+pub struct RollbackRequest {
     pub workload: String,
     /// The change to take back; when it is not the last one applied, nothing is written.
     pub decision_id: String,
@@ -171,7 +171,7 @@ pub struct ClusterChanges {
     /// Those that changed, in any order.
     pub workloads: Vec<ManagedWorkload>,
     /// Names of those that are gone, or did not opt in any more.
-    pub gone: Vec<String>,
+    pub removed: Vec<String>,
 }
 
 /// The caller's reaction to a failed call.
@@ -227,12 +227,12 @@ pub trait Cluster: Send + Sync + fmt::Debug {
         let _: Option<u64> = since;
         // Read first, so that what changes meanwhile is seen the next time.
         let revision = self.revision();
-        Ok(ClusterChanges { revision, all: true, workloads: self.workloads()?, gone: Vec::new() })
+        Ok(ClusterChanges { revision, all: true, workloads: self.workloads()?, removed: Vec::new() })
     }
     /// Writes a change. Asked again for the decision that is applied already, it changes nothing and returns the same.
     fn apply(&self, change: &WorkloadChange) -> Result<ManagedWorkload, ClusterError>;
     /// Restores the layout before a change. Asked again, it changes nothing and returns the same.
-    fn roll_back(&self, roll_back: &RollBack) -> Result<ManagedWorkload, ClusterError>;
+    fn roll_back(&self, roll_back: &RollbackRequest) -> Result<ManagedWorkload, ClusterError>;
     /// Writes a recommendation beside the workload; touches nothing that runs.
     fn recommend(&self, decision: &Decision) -> Result<(), ClusterError>;
     /// Returns why no process of a workload may be restarted now; a rollback is never barred.

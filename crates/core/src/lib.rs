@@ -7,15 +7,15 @@ pub mod clock;
 pub mod controller;
 pub mod gpu_sharing;
 pub mod joint;
-#[cfg(test)]
-mod kept;
 pub mod merge;
 pub mod models;
 pub mod partition;
 pub mod power_budget;
+mod quota;
 pub mod settings;
 pub mod state;
-mod tenants;
+#[cfg(test)]
+mod transcript;
 pub mod window;
 pub mod workload;
 

@@ -55,7 +55,7 @@ impl<T> Copy for ModelInForce<'_, T> {}
 /// The models in force, by name.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ModelRegistry {
-    kept: BTreeMap<String, StoredModel>,
+    models: BTreeMap<String, StoredModel>,
 }
 
 fn read(event: &Model) -> Option<Result<ModelDocument, UnusableModel>> {
@@ -79,21 +79,21 @@ impl ModelRegistry {
             Some(Err(why)) => return ModelOutcome::Unusable(why),
             Some(Ok(learned)) => learned,
         };
-        if self.kept.get(&event.name).is_some_and(|known| known.event.time > event.time) {
+        if self.models.get(&event.name).is_some_and(|known| known.event.time > event.time) {
             return ModelOutcome::Older;
         }
-        self.kept.insert(event.name.clone(), StoredModel { event: event.clone(), learned });
+        self.models.insert(event.name.clone(), StoredModel { event: event.clone(), learned });
         ModelOutcome::InForce
     }
 
     /// A model was withdrawn; false where none of this name was in force.
     pub fn withdraw(&mut self, name: &str) -> bool {
-        self.kept.remove(name).is_some()
+        self.models.remove(name).is_some()
     }
 
     /// The event that brought a model.
     pub fn event(&self, name: &str) -> Option<&Model> {
-        self.kept.get(name).map(|kept| &kept.event)
+        self.models.get(name).map(|model| &model.event)
     }
 
     /// Throughput of a workload against the power of its GPUs, on the board that it has.
@@ -102,19 +102,19 @@ impl ModelRegistry {
         workload: &str,
         gpu_model: Option<&str>,
     ) -> Option<Result<ModelInForce<'_, CapCurveDocument>, UnusableModel>> {
-        let kept = self.kept.get(&cap_curve_name(workload))?;
-        let ModelDocument::CapCurve(document) = &kept.learned else { return None };
+        let model = self.models.get(&cap_curve_name(workload))?;
+        let ModelDocument::CapCurve(document) = &model.learned else { return None };
         // If either board is not known, they may be different ones.
         let same = gpu_model.is_some() && document.gpu_model.as_deref() == gpu_model;
-        let (name, version) = (kept.event.name.as_str(), kept.event.version.as_str());
+        let (name, version) = (model.event.name.as_str(), model.event.version.as_str());
         Some(if same { Ok(ModelInForce { name, version, document }) } else { Err(UnusableModel::Gpu) })
     }
 
     /// Power of a board against what it does.
-    pub fn power(&self, gpu_model: Option<&str>) -> Option<ModelInForce<'_, PowerDocument>> {
-        let kept = self.kept.get(&power_name(gpu_model?))?;
-        let ModelDocument::Power(document) = &kept.learned else { return None };
-        Some(ModelInForce { name: &kept.event.name, version: &kept.event.version, document })
+    pub fn power_model(&self, gpu_model: Option<&str>) -> Option<ModelInForce<'_, PowerDocument>> {
+        let model = self.models.get(&power_name(gpu_model?))?;
+        let ModelDocument::Power(document) = &model.learned else { return None };
+        Some(ModelInForce { name: &model.event.name, version: &model.event.version, document })
     }
 }
 
@@ -147,7 +147,7 @@ mod tests {
             [(9, "0", ModelOutcome::Older, "1"), (10, "1b", ModelOutcome::InForce, "1b"), (11, "2", ModelOutcome::InForce, "2")]
         {
             assert_eq!(models.put(&model(second, version)), taken, "version {version}");
-            assert_eq!(models.power(Some("A100")).map(|model| model.version), Some(in_force));
+            assert_eq!(models.power_model(Some("A100")).map(|model| model.version), Some(in_force));
         }
         assert!(models.withdraw("power/A100") && !models.withdraw("power/A100"));
     }

@@ -14,8 +14,8 @@ use serde::{Deserialize, Serialize};
 use crate::clock::LogClock;
 use crate::controller::ControllerSettings;
 use crate::models::{self, ModelRegistry};
+use crate::quota::{QuotaOwner, UsageByOwner};
 use crate::settings::FoldSettings;
-use crate::tenants::{QuotaOwner, UsageByOwner};
 use crate::window::TumblingWindows;
 use crate::workload::source::NameIndex;
 use crate::workload::{FoldOutcome, LogPosition, OpenWindows, PartitionUsage, WorkloadState};
@@ -173,7 +173,7 @@ impl PartitionFold {
     }
 
     /// Number of workloads, devices without one included, and of sources.
-    pub fn size(&self) -> (usize, usize) {
+    pub fn workload_and_source_counts(&self) -> (usize, usize) {
         (self.workloads.len() - self.free.len(), self.sources)
     }
 
@@ -191,13 +191,13 @@ impl PartitionFold {
         merge_key(time, stamp, self.settings.max_future)
     }
 
-    pub(crate) fn adopt(&mut self, mut state: WorkloadState) {
-        state.rewindow(TumblingWindows { size: self.settings.window, ..state.head.windows });
+    pub(crate) fn insert_restored(&mut self, mut state: WorkloadState) {
+        state.set_windows(TumblingWindows { size: self.settings.window, ..state.head.windows });
         if device_of(&state.head.name).is_some() && state.head.found_by.is_none() {
             // Written by a release that did not note it.
             state.head.found_by = state.gpus.first().map(|gpu| gpu.collector.clone());
         }
-        self.sources += state.sources();
+        self.sources += state.source_count();
         self.due = self.due.min(state.due);
         self.insert(state);
     }
@@ -241,7 +241,7 @@ impl PartitionFold {
             return refused(&tenant, cap, "max_workloads_per_namespace");
         }
         let cap = self.settings.max_workloads;
-        if self.size().0 >= cap {
+        if self.workload_and_source_counts().0 >= cap {
             return refused(&"partition", cap, "max_workloads");
         }
         let windows = TumblingWindows { size: self.settings.window, origin: EventTime::from_micros(0) };
@@ -274,7 +274,7 @@ impl PartitionFold {
         self.head.clock.observe(input.stamp);
         let clock = self.head.clock.elapsed();
         if clock >= self.due {
-            self.age(clock, out);
+            self.advance_clock(clock, out);
         }
         let time = input.event.time();
         let capped = time.map(|time| self.merge_key(time, input.stamp));
@@ -287,7 +287,7 @@ impl PartitionFold {
                 return;
             }
             InputEvent::Refused(refusal) => Err(refusal.clone()),
-            event => accept(event, input.key, input.stamp, self.settings.max_future)
+            event => check_acceptable(event, input.key, input.stamp, self.settings.max_future)
                 .and_then(|()| self.apply(event, input.key, place, overtaken, out)),
         };
         if let Err(refusal) = refused {
@@ -309,7 +309,7 @@ impl PartitionFold {
         out: &mut Vec<FoldOutput>,
     ) -> Result<(), DecodeError> {
         let mut declared = match event {
-            InputEvent::Workload(event) => ControllerSettings::declared(event)?,
+            InputEvent::Workload(event) => ControllerSettings::from_workload(event)?,
             _ => None,
         };
         let i = match event {
@@ -338,11 +338,11 @@ impl PartitionFold {
             },
             InputEvent::Model(event) => {
                 self.tally.late_tables += u64::from(overtaken);
-                self.learn(event);
+                self.put_model(event);
                 return Ok(());
             }
             InputEvent::ModelGone => {
-                self.unlearn(key.unwrap_or_default());
+                self.withdraw_model(key.unwrap_or_default());
                 return Ok(());
             }
             InputEvent::Heartbeat | InputEvent::Refused(_) => return Ok(()),
@@ -352,9 +352,9 @@ impl PartitionFold {
         state.head.last_event_clock = place.clock;
         mark_changed(&mut self.changed, state, i);
         let before = state.owner_usage();
-        let taken = match event {
-            InputEvent::Telemetry(event) => state.telemetry(event, place, room, &self.settings),
-            InputEvent::Progress(event) => state.progress(event, place, room, &self.settings),
+        let fold_outcome = match event {
+            InputEvent::Telemetry(event) => state.fold_telemetry(event, place, room, &self.settings),
+            InputEvent::Progress(event) => state.fold_progress(event, place, room, &self.settings),
             InputEvent::Workload(event) => {
                 if state.head.tables.put(event, declared.take()) {
                     state.forget_missing(event.time);
@@ -363,7 +363,7 @@ impl PartitionFold {
                 FoldOutcome::Folded
             }
             InputEvent::Actuation(event) => {
-                state.head.tables.note(event);
+                state.head.tables.note_actuation(event);
                 FoldOutcome::Folded
             }
             InputEvent::WorkloadGone => {
@@ -376,15 +376,15 @@ impl PartitionFold {
             state.head.counts.late_tables += 1;
             self.tally.late_tables += 1;
         }
-        if state.sources() == 0 {
+        if state.source_count() == 0 {
             state.due = state.due.min(place.clock + self.settings.retention);
         }
         state.close(place.clock, &self.settings, out);
         self.tally.models_ignored.gpu += std::mem::take(&mut state.of_another_gpu);
-        self.sources += state.sources() - before.sources;
+        self.sources += state.source_count() - before.sources;
         self.usage_by_owner.update_workload(|| state.quota_owner(), before, state.owner_usage());
         self.due = self.due.min(state.due);
-        match taken {
+        match fold_outcome {
             FoldOutcome::Folded => Ok(()),
             FoldOutcome::Duplicate => {
                 self.tally.duplicates += 1;
@@ -394,7 +394,7 @@ impl PartitionFold {
         }
     }
 
-    fn learn(&mut self, event: &Model) {
+    fn put_model(&mut self, event: &Model) {
         let ignored = &mut self.tally.models_ignored;
         match Arc::make_mut(&mut self.models).put(event) {
             models::ModelOutcome::InForce => {
@@ -409,7 +409,7 @@ impl PartitionFold {
         self.hand_out_models();
     }
 
-    fn unlearn(&mut self, name: &str) {
+    fn withdraw_model(&mut self, name: &str) {
         if Arc::make_mut(&mut self.models).withdraw(name) {
             self.changed_models.insert(name.to_owned());
             self.hand_out_models();
@@ -423,18 +423,18 @@ impl PartitionFold {
     }
 
     /// The log clock passed a time at which workloads may change by themselves.
-    fn age(&mut self, clock: i64, out: &mut Vec<FoldOutput>) {
+    fn advance_clock(&mut self, clock: i64, out: &mut Vec<FoldOutput>) {
         let mut due: Vec<usize> =
             (0..self.workloads.len()).filter(|i| self.workloads[*i].as_ref().is_some_and(|state| clock >= state.due)).collect();
         due.sort_by(|a, b| name_at(&self.workloads, *a).cmp(name_at(&self.workloads, *b)));
         for i in due {
             let Some(state) = self.workloads[i].as_mut() else { continue };
             let before = state.owner_usage();
-            state.age(clock, &self.settings);
+            state.advance_clock(clock, &self.settings);
             mark_changed(&mut self.changed, state, i);
             state.close(clock, &self.settings, out);
             self.tally.models_ignored.gpu += std::mem::take(&mut state.of_another_gpu);
-            self.sources = self.sources + state.sources() - before.sources;
+            self.sources = self.sources + state.source_count() - before.sources;
             self.usage_by_owner.update_workload(|| state.quota_owner(), before, state.owner_usage());
             if state.is_forgettable(clock, &self.settings) {
                 let (name, blocks) = (state.head.name.clone(), state.blocks);
@@ -498,7 +498,12 @@ fn refuse_invalid(out: &mut Vec<FoldOutput>, from: usize) {
 }
 
 /// Refuses an event that may not be folded: one too far ahead of the log's stamp, or under another key than that of its subject.
-pub fn accept(event: InputEvent<'_>, key: Option<&str>, stamp: EventTime, max_future: Option<i64>) -> Result<(), DecodeError> {
+pub fn check_acceptable(
+    event: InputEvent<'_>,
+    key: Option<&str>,
+    stamp: EventTime,
+    max_future: Option<i64>,
+) -> Result<(), DecodeError> {
     if let (Some(time), Some(most)) = (event.time(), max_future)
         && time.micros() - stamp.micros() > most
     {
@@ -583,7 +588,7 @@ mod tests {
         let found_by = |name: &str, first: Option<&str>| {
             let settings = FoldSettings::default();
             let time = EventTime::from_micros(1);
-            let sample = EnergySample::of(&GpuTelemetry { time, ..GpuTelemetry::default() });
+            let sample = EnergySample::from_event(&GpuTelemetry { time, ..GpuTelemetry::default() });
             let gpu = GpuSource {
                 device: "GPU-1".into(),
                 collector: "nvml/second".into(),
@@ -600,8 +605,8 @@ mod tests {
             let mut head = WorkloadState::new(name, TumblingWindows { size: settings.window, origin: time }, 0).head;
             head.found_by = first.map(Into::into);
             let mut partition = PartitionFold::new(settings);
-            partition.adopt(WorkloadState::restored(head, vec![gpu], Vec::new()));
-            assert_eq!(partition.size(), (1, 1));
+            partition.insert_restored(WorkloadState::from_parts(head, vec![gpu], Vec::new()));
+            assert_eq!(partition.workload_and_source_counts(), (1, 1));
             partition.workloads[0].as_ref().and_then(|state| state.head.found_by.as_deref().map(str::to_owned))
         };
         assert_eq!(found_by(&device_name("GPU-1"), Some("nvml/first")).as_deref(), Some("nvml/first"));

@@ -91,7 +91,7 @@ fn a_commit_has_to_write_what_changed_what_was_learned_and_what_is_forgotten() {
     assert!(!bench.partition.has_changes());
     bench.heartbeat(1_060.0);
     assert_eq!(written(&mut bench), [(format!("{JOB}#0"), true)]);
-    assert_eq!(bench.partition.size(), (0, 0));
+    assert_eq!(bench.partition.workload_and_source_counts(), (0, 0));
 }
 
 #[test]
@@ -114,5 +114,5 @@ fn what_is_forgotten_takes_no_change_of_another_workload_with_it() {
     assert_eq!(records, [("#".to_owned(), true), ("team/old#0".to_owned(), false), (format!("{JOB}#0"), true)]);
     // Its place is free for another one.
     bench.put(of("team/new", gpu("c", 1_006.0, 0.0))).put(of("team/old", gpu("d", 1_006.0, 0.0)));
-    assert_eq!(bench.partition.size(), (3, 3));
+    assert_eq!(bench.partition.workload_and_source_counts(), (3, 3));
 }

@@ -941,11 +941,11 @@ fn a_workload_is_forgotten_only_after_the_inputs_retention() {
     for second in (70..1000).step_by(10) {
         bench.heartbeat(f64::from(second));
     }
-    assert_eq!(bench.partition.size(), (1, 1));
+    assert_eq!(bench.partition.workload_and_source_counts(), (1, 1));
     for second in (1000..2000).step_by(10) {
         bench.heartbeat(f64::from(second));
     }
-    assert_eq!(bench.partition.size(), (0, 0));
+    assert_eq!(bench.partition.workload_and_source_counts(), (0, 0));
     let deleted: Vec<_> = bench.partition.take_changes().into_iter().filter(|r| r.value.is_none()).map(|r| r.key).collect();
     assert_eq!(deleted, [format!("{JOB}#0")]);
 }
@@ -965,11 +965,11 @@ fn a_workload_that_is_managed_no_more_is_forgotten_only_after_the_inputs_retenti
     for second in (10..900).step_by(10) {
         bench.heartbeat(f64::from(second));
     }
-    assert_eq!(bench.partition.size(), (1, 0));
+    assert_eq!(bench.partition.workload_and_source_counts(), (1, 0));
     for second in (900..2000).step_by(10) {
         bench.heartbeat(f64::from(second));
     }
-    assert_eq!(bench.partition.size(), (0, 0));
+    assert_eq!(bench.partition.workload_and_source_counts(), (0, 0));
 }
 
 #[test]
@@ -1026,7 +1026,7 @@ fn state_of_many_sources_is_written_in_blocks_and_a_missing_one_is_said() {
     assert!(error.contains("2 of 3 records"), "{error}");
     let restored =
         eadt_core::PartitionFold::restore(FoldSettings::default(), records.into_iter().map(|r| (r.key, r.value))).unwrap();
-    assert_eq!(restored.size(), (1, 605));
+    assert_eq!(restored.workload_and_source_counts(), (1, 605));
 }
 
 #[test]
@@ -1197,9 +1197,9 @@ fn controller_settings_that_are_none_are_refused_with_the_event() {
     assert!(bench.refused.iter().all(|refusal| refusal.field == Some("controller_settings")));
     assert!(bench.refused[0].detail.contains("unknown field `median_window`"), "{:?}", bench.refused[0]);
     assert!(bench.refused[1].detail.contains("median_windows is 0, but must be within 1 and 60"), "{:?}", bench.refused[1]);
-    assert_eq!(bench.partition.size(), (0, 0));
+    assert_eq!(bench.partition.workload_and_source_counts(), (0, 0));
     bench.put(settings(serde_json::json!({})));
-    assert_eq!((bench.refused.len(), bench.partition.size()), (2, (1, 0)));
+    assert_eq!((bench.refused.len(), bench.partition.workload_and_source_counts()), (2, (1, 0)));
 }
 
 /// A GPU whose counter and power are these functions of the second, sampled from second 0 to 600.

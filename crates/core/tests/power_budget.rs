@@ -140,7 +140,7 @@ fn every_window_of_a_member_has_one_decision_and_others_have_none() {
             }
         }
     }
-    assert_eq!((site.cluster.tally().looks, site.cluster.tally().late, site.cluster.size()), (3, 0, 2));
+    assert_eq!((site.cluster.tally().looks, site.cluster.tally().late, site.cluster.member_count()), (3, 0, 2));
     let span = EfficiencyWindow { kind: WindowKind::Span, ..window(&a, 9, 0.5) };
     assert!(site.window(&span).is_empty());
 }
@@ -304,7 +304,7 @@ fn who_was_crowded_out_counts_until_it_has_a_place() {
     assert!(crowded(&mut site, 3), "there is a place, and it does not know");
     site.declare(&workload("c", 181, 1, 1, Some(150.0)));
     assert!(!crowded(&mut site, 4));
-    assert_eq!(site.cluster.size(), 2);
+    assert_eq!(site.cluster.member_count(), 2);
 }
 
 #[test]
@@ -401,7 +401,7 @@ fn a_workload_that_changes_its_controller_joins_and_leaves_at_the_time_at_which_
     assert!(site.window(&window(&b, 2, 0.5)).is_empty(), "the first stage decides about it again");
     let said = site.window(&window(&a, 3, 0.5));
     assert_eq!(said.last().unwrap().evidence["members"], 1.0);
-    assert_eq!(site.cluster.size(), 1, "nothing is kept of who left");
+    assert_eq!(site.cluster.member_count(), 1, "nothing is kept of who left");
 }
 
 /// What `tests/state/cluster.vN.jsonl` is of: members of which some have grants under way and one refused, and a model of one

@@ -122,8 +122,8 @@ pub fn reach(phase: &str) {
     while !go.exists() {
         std::thread::sleep(std::time::Duration::from_millis(2));
     }
-    for told in [std::path::Path::new(file), &go] {
-        if let Err(error) = std::fs::remove_file(told) {
+    for signal in [std::path::Path::new(file), &go] {
+        if let Err(error) = std::fs::remove_file(signal) {
             tracing::error!(%error, file, "the chaos harness cannot be told that a phase is left");
         }
     }

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{CandidatePredictions, ExpectedRates, GpuTenants, ShareCandidate};
+use crate::{CandidatePredictions, ExpectedFigures, GpuTenants, ShareCandidate};
 
 /// The objective: a sum of throughputs, which is divided by the GPU's power and maximised.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
@@ -95,9 +95,9 @@ pub struct ShareChoice {
     pub candidate: ShareCandidate,
     pub verdict: ChoiceVerdict,
     /// Mean expectation.
-    pub expected: ExpectedRates,
+    pub expected: ExpectedFigures,
     /// Mean expectation of the equal partition.
-    pub equal: ExpectedRates,
+    pub equal: ExpectedFigures,
     /// Gain of the objective over the equal partition, by the mean expectations.
     pub gain_ratio: f64,
     /// The same for what [`ChoiceSettings::risk_quantile`] counts.
@@ -125,7 +125,7 @@ impl ObjectiveScale {
         samples_per_second.iter().zip(&self.weights).map(|(rate, weight)| rate * weight).sum::<f64>() / power_watts
     }
 
-    fn of(&self, expected: &ExpectedRates) -> f64 {
+    fn of(&self, expected: &ExpectedFigures) -> f64 {
         self.worth(&expected.samples_per_second, expected.power_watts)
     }
 }
@@ -154,7 +154,7 @@ pub(crate) fn choose_among(
     let whole: Vec<f64> = together.tenants().iter().map(|tenant| tenant.whole().samples_per_second).collect();
     let mut spread = Vec::new();
     // A figure as it counts: that of the mean expectation, or a low quantile of the trees'.
-    let mut counted = |candidate: usize, figure: &dyn Fn(&ExpectedRates, &ExpectedRates) -> f64| {
+    let mut counted = |candidate: usize, figure: &dyn Fn(&ExpectedFigures, &ExpectedFigures) -> f64| {
         let prospect = &outlook.candidates[candidate];
         match settings.risk_quantile {
             Some(quantile) if !prospect.opinions.is_empty() => {

@@ -13,8 +13,8 @@ pub mod evaluate;
 pub mod fold;
 pub mod gather;
 mod measurements;
-mod outlook;
 mod paper;
+mod prediction;
 mod profile;
 pub mod published;
 pub mod rebalance;
@@ -24,9 +24,9 @@ pub mod tables;
 pub use choose::{ChoiceSettings, ChoiceVerdict, ShareChoice, ShareObjective, choose};
 pub use fold::GpuSharingFold;
 pub use measurements::{CoRun, CoRunTenant, GpuMeasurements, MeasurementsError};
-pub use outlook::{
-    AdditivePredictor, CandidatePredictions, ExpectedRates, GpuTenants, PredictionError, ShareCandidate, SharePredictor,
-};
 pub use paper::{PairSum, PaperModel};
+pub use prediction::{
+    AdditivePredictor, CandidatePredictions, ExpectedFigures, GpuTenants, PredictionError, ShareCandidate, SharePredictor,
+};
 pub use profile::{MetricValues, ProfileError, ProfileMetric, SoloPoint, SoloProfile};
 pub use slowdown::{ModelError, SlowdownModel, TrainError};

@@ -127,7 +127,7 @@ pub struct SoloProfile {
     gpu_model: String,
     /// Highest clock first.
     curves: Vec<ShareCurve>,
-    elasticity: f64,
+    share_sensitivity: f64,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -201,7 +201,7 @@ impl SoloProfile {
             curve.expected = curve.points.iter().zip(rates).zip(watts).map(of).collect();
         }
         let elasticity = slope(&curves[0].points) / whole(&curves[0]).samples_per_second;
-        Ok(Self { workload, gpu_model, curves, elasticity })
+        Ok(Self { workload, gpu_model, curves, share_sensitivity: elasticity })
     }
 
     pub fn workload(&self) -> &str {
@@ -231,7 +231,7 @@ impl SoloProfile {
     /// whole GPU: 1 where throughput grows with the share, near 0 where more SMs do not help. The paper's sensitivity is this
     /// times [`Self::whole`]'s throughput.
     pub fn elasticity(&self) -> f64 {
-        self.elasticity
+        self.share_sensitivity
     }
 
     /// Smallest share that was measured at a clock.

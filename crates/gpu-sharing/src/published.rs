@@ -18,12 +18,12 @@ const EVENT_BYTES_MAX: usize = 1_000_000;
 
 /// The parameters of such an event, beside the training range and the origin.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct PartitionDocument {
+pub struct SharingModelDocument {
     format: String,
     pub model: SlowdownModel,
 }
 
-impl PartitionDocument {
+impl SharingModelDocument {
     pub fn new(model: SlowdownModel) -> Self {
         Self { format: FORMAT.to_owned(), model }
     }
@@ -81,13 +81,13 @@ impl LearnedModel {
 /// The models in force, by name.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct LearnedModels {
-    kept: BTreeMap<String, LearnedModel>,
+    models: BTreeMap<String, LearnedModel>,
 }
 
 impl LearnedModels {
     /// Takes a model in. One that cannot be used leaves the one before it in force.
     pub fn put(&mut self, event: &Model) -> ModelOutcome {
-        let model = match PartitionDocument::of(event) {
+        let model = match SharingModelDocument::of(event) {
             None => return ModelOutcome::Foreign,
             Some(Err(why)) => return ModelOutcome::Unusable(why),
             Some(Ok(document)) => document.model,
@@ -96,26 +96,26 @@ impl LearnedModels {
         if serde_json::to_vec(event).map_or(usize::MAX, |bytes| bytes.len()) > EVENT_BYTES_MAX {
             return ModelOutcome::Unusable(UnusableModel::Damaged);
         }
-        if self.kept.get(&event.name).is_some_and(|known| known.event.time > event.time) {
+        if self.models.get(&event.name).is_some_and(|known| known.event.time > event.time) {
             return ModelOutcome::Older;
         }
         let version = format!("{}@{}", event.name, event.version);
-        self.kept.insert(event.name.clone(), LearnedModel { event: event.clone(), version, model });
+        self.models.insert(event.name.clone(), LearnedModel { event: event.clone(), version, model });
         ModelOutcome::InForce
     }
 
     /// A model was withdrawn; false where none of this name was in force.
     pub fn withdraw(&mut self, name: &str) -> bool {
-        self.kept.remove(name).is_some()
+        self.models.remove(name).is_some()
     }
 
     /// The event that brought a model.
     pub fn event(&self, name: &str) -> Option<&Model> {
-        self.kept.get(name).map(|kept| &kept.event)
+        self.models.get(name).map(|model| &model.event)
     }
 
     /// Returns the model of a board.
     pub fn of(&self, gpu_model: &str) -> Option<&LearnedModel> {
-        self.kept.get(&eadt_models::published::partition_name(gpu_model))
+        self.models.get(&eadt_models::published::partition_name(gpu_model))
     }
 }

@@ -103,7 +103,7 @@ type SampleRates = BTreeMap<String, f64>;
 
 /// A partition on its way.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-struct WantedShares {
+struct PendingShares {
     shares: SmShares,
     since: EventTime,
     gain_ratio: f64,
@@ -122,7 +122,7 @@ struct WantedShares {
     half_way: bool,
 }
 
-impl WantedShares {
+impl PendingShares {
     /// Returns the request that remains if it is given up: the former shares, if a part of it is in force.
     fn way_back(self) -> Self {
         if self.back {
@@ -168,7 +168,7 @@ struct SharesTrial {
 /// The rest of one set of workloads: another one on the same GPU has its own.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
-struct RestPeriod {
+struct Cooldown {
     workloads: BTreeSet<String>,
     until: Option<EventTime>,
     /// Partitions in a row that did not help.
@@ -178,18 +178,18 @@ struct RestPeriod {
 /// State of one GPU.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct GpuState {
-    wanted: Option<WantedShares>,
+pub struct RebalanceState {
+    wanted: Option<PendingShares>,
     trial: Option<SharesTrial>,
     /// A way back that has still to be taken after the rest.
-    retreat: Option<WantedShares>,
+    retreat: Option<PendingShares>,
     /// Partitions that did not help.
     failed: Vec<SmShares>,
     /// The newest last.
-    rests: Vec<RestPeriod>,
+    rests: Vec<Cooldown>,
 }
 
-impl GpuState {
+impl RebalanceState {
     /// Somebody refused the partition that is wanted, or took it back.
     pub fn give_up(&mut self, time: EventTime, settings: &RebalanceSettings) {
         if let Some(wanted) = self.wanted.take() {
@@ -210,10 +210,10 @@ impl GpuState {
         self.rests.iter().find(|rest| rest.workloads.iter().eq(of.keys()))?.until
     }
 
-    fn rest_of(&mut self, of: &SmShares) -> &mut RestPeriod {
+    fn rest_of(&mut self, of: &SmShares) -> &mut Cooldown {
         let rest = match self.rests.iter().position(|rest| rest.workloads.iter().eq(of.keys())) {
             Some(place) => self.rests.remove(place),
-            None => RestPeriod { workloads: of.keys().cloned().collect(), ..RestPeriod::default() },
+            None => Cooldown { workloads: of.keys().cloned().collect(), ..Cooldown::default() },
         };
         if self.rests.len() >= MAX_RESTS {
             self.rests.remove(0);
@@ -250,14 +250,14 @@ impl RebalanceOutcome {
 
 /// Looks at one GPU at the end of a window. `sharers` are all its workloads, in the order of their names.
 pub fn rebalance(
-    state: &mut GpuState,
+    state: &mut RebalanceState,
     time: EventTime,
     sharers: &[GpuSharer<'_>],
     brain: &ModelChoice<'_>,
     settings: &RebalanceSettings,
 ) -> RebalanceOutcome {
     if sharers.len() < 2 {
-        *state = GpuState::default();
+        *state = RebalanceState::default();
         return RebalanceOutcome::none("the GPU is not shared");
     }
     let present = match present_shares(sharers) {
@@ -294,13 +294,13 @@ pub fn rebalance(
         }
     }
     if state.wanted.is_none() {
-        let is_stale = |back: &mut WantedShares| !back.is_on_its_way(&in_force) || !inside_bounds(sharers, back.shares.values());
+        let is_stale = |back: &mut PendingShares| !back.is_on_its_way(&in_force) || !inside_bounds(sharers, back.shares.values());
         state.retreat.take_if(|back| !others(&back.shares) && is_stale(back));
         if let Some(until) = state.rests_until(&in_force).filter(|until| time < *until) {
             return RebalanceOutcome::none(format!("nothing is tried before {until}"));
         }
         state.wanted = Some(if let Some(back) = state.retreat.take_if(|back| !others(&back.shares)) {
-            WantedShares { since: time, ..back }
+            PendingShares { since: time, ..back }
         } else {
             // The result of any predictor is validated against this.
             let Some(medians) = together(sharers, None, settings) else {
@@ -309,12 +309,12 @@ pub fn rebalance(
             };
             let choice = match search_shares(sharers, &present, &medians, brain, settings, &state.failed) {
                 Ok(choice) => choice,
-                Err(NoChange { reason, asked }) => {
+                Err(NoChange { reason, used_predictor: asked }) => {
                     let model_version = brain.model_version.filter(|_| asked).map(str::to_owned);
                     return RebalanceOutcome { model_version, ..RebalanceOutcome::none(reason) };
                 }
             };
-            WantedShares {
+            PendingShares {
                 shares: named(&choice.candidate.mps_thread_percentages),
                 since: time,
                 gain_ratio: choice.gain_ratio,
@@ -335,8 +335,8 @@ pub fn rebalance(
 
 /// The partition that was wanted is in force.
 fn on_shares_in_force(
-    state: &mut GpuState,
-    wanted: WantedShares,
+    state: &mut RebalanceState,
+    wanted: PendingShares,
     time: EventTime,
     settings: &RebalanceSettings,
 ) -> RebalanceOutcome {
@@ -349,7 +349,7 @@ fn on_shares_in_force(
         });
     };
     let expected_gain_ratio = wanted.gain_ratio;
-    let WantedShares { shares, before, before_rates, .. } = wanted;
+    let PendingShares { shares, before, before_rates, .. } = wanted;
     state.trial = Some(SharesTrial { shares, since: time, before, before_worth, before_rates, expected_gain_ratio });
     RebalanceOutcome {
         validation: ChangeValidation::Pending,
@@ -359,7 +359,7 @@ fn on_shares_in_force(
 
 /// Returns the verdict on a partition; `None`: it is reverted.
 fn judge_trial(
-    state: &mut GpuState,
+    state: &mut RebalanceState,
     trial: SharesTrial,
     time: EventTime,
     sharers: &[GpuSharer<'_>],
@@ -400,7 +400,7 @@ fn judge_trial(
         state.failed.remove(0);
     }
     state.failed.push(trial.shares.clone());
-    state.wanted = Some(WantedShares {
+    state.wanted = Some(PendingShares {
         shares: trial.before,
         since: time,
         gain_ratio: gain,
@@ -477,12 +477,12 @@ fn inside_bounds<'a>(sharers: &[GpuSharer<'_>], shares: impl Iterator<Item = &'a
 /// Why the partition in force stays, and whether the predictor was asked.
 struct NoChange {
     reason: String,
-    asked: bool,
+    used_predictor: bool,
 }
 
 impl From<String> for NoChange {
     fn from(reason: String) -> Self {
-        Self { reason, asked: false }
+        Self { reason, used_predictor: false }
     }
 }
 
@@ -499,7 +499,7 @@ fn search_shares(
     for sharer in sharers {
         tenants.push(sharer.profile.ok_or_else(|| format!("{} was not measured alone yet", sharer.workload.workload))?);
     }
-    let told = |error: PredictionError| error.to_string();
+    let error_text = |error: PredictionError| error.to_string();
     // If the shares sum to more than the GPU, no workload gets its throughput alone.
     let fits = present.iter().sum::<u32>() <= 100;
     let idle_watts = match brain.idle_watts {
@@ -507,14 +507,14 @@ fn search_shares(
         None => idle_of(&tenants, present, medians.iter().map(|(_, watts)| watts).sum())
             .map_err(|place| format!("{} was not measured alone at {} % or less", tenants[place].workload(), present[place]))?,
     };
-    let together = GpuTenants::new(tenants, idle_watts).map_err(told)?;
+    let together = GpuTenants::new(tenants, idle_watts).map_err(error_text)?;
     let inside = |candidate: &ShareCandidate| inside_bounds(sharers, candidate.mps_thread_percentages.iter());
     // By name, since other workloads may have had the same shares.
     let has_failed = |candidate: &ShareCandidate| {
         let named = || sharers.iter().map(|sharer| &sharer.workload.workload).zip(&candidate.mps_thread_percentages);
         failed.iter().any(|shares| shares.iter().eq(named()))
     };
-    let mut candidates = together.candidates(settings.step_percentage, &[None]).map_err(told)?;
+    let mut candidates = together.candidates(settings.step_percentage, &[None]).map_err(error_text)?;
     // The equal partition is what the others are compared with, even where it must not be taken.
     let equal_is_allowed = inside(&candidates[0]) && !has_failed(&candidates[0]);
     let mut place = 0;
@@ -533,8 +533,8 @@ fn search_shares(
         Some(_) => predictor.predict(&together, &candidates),
         None => predictor.predict_means(&together, &candidates),
     };
-    let outlook = outlook.map_err(told)?;
-    let stay = |reason: String| Err(NoChange { reason, asked: true });
+    let outlook = outlook.map_err(error_text)?;
+    let stay = |reason: String| Err(NoChange { reason, used_predictor: true });
     let last = candidates.len() - 1;
     let compared = if fits { outlook.means().last() } else { outlook.means().next() };
     let now = compared.cloned().expect("the equal partition comes first");
@@ -551,7 +551,7 @@ fn search_shares(
         return stay("the partition in force is the best".to_owned());
     }
     let scale = ObjectiveScale::new(settings.choice.objective, &together);
-    let worth = |expected: &crate::ExpectedRates| scale.worth(&expected.samples_per_second, expected.power_watts);
+    let worth = |expected: &crate::ExpectedFigures| scale.worth(&expected.samples_per_second, expected.power_watts);
     let gain = worth(&choice.expected) / worth(&now) - 1.0;
     if may_stay && gain < settings.choice.gain_min_ratio {
         return stay(format!("another partition would gain {:.1} % only", gain * 100.0));
@@ -561,7 +561,7 @@ fn search_shares(
 
 /// The changes that may be made now.
 fn next_decisions(
-    wanted: &WantedShares,
+    wanted: &PendingShares,
     time: EventTime,
     sharers: &[GpuSharer<'_>],
     present: &[u32],
@@ -577,7 +577,7 @@ fn next_decisions(
     RebalanceOutcome { decisions, reason: reason.to_owned(), validation: wanted.validation(), model_version }
 }
 
-fn decision(wanted: &WantedShares, time: EventTime, workload: &Workload, share: u32, settings: &RebalanceSettings) -> Decision {
+fn decision(wanted: &PendingShares, time: EventTime, workload: &Workload, share: u32, settings: &RebalanceSettings) -> Decision {
     let to = wanted.shares[&workload.workload];
     let gain = wanted.gain_ratio * 100.0;
     let others = wanted.shares.iter().filter(|(name, _)| **name != workload.workload);

@@ -6,9 +6,9 @@ use eadt_schemas::v1::Origin;
 use serde::{Deserialize, Serialize};
 
 use crate::forest::{Forest, ForestSettings, SamplesError, SettingsError, TrainingSamples, TreePredictions};
-use crate::outlook::CandidatePrediction;
+use crate::prediction::CandidatePrediction;
 use crate::{
-    CandidatePredictions, ExpectedRates, GpuMeasurements, GpuTenants, PredictionError, ProfileMetric, ShareCandidate,
+    CandidatePredictions, ExpectedFigures, GpuMeasurements, GpuTenants, PredictionError, ProfileMetric, ShareCandidate,
     SharePredictor, SoloPoint, SoloProfile,
 };
 
@@ -298,7 +298,7 @@ impl SlowdownModel {
         let power = self.power.judge(&power_rows).expect(FINITE);
         let tenants = together.tenants().len();
         let prospects = alone.iter().enumerate().map(|(candidate, points)| {
-            let expected = |rate: &dyn Fn(usize) -> f64, power: f64| ExpectedRates {
+            let expected = |rate: &dyn Fn(usize) -> f64, power: f64| ExpectedFigures {
                 samples_per_second: points
                     .iter()
                     .enumerate()

@@ -4,7 +4,7 @@ use crate::support;
 
 use eadt_gpu_sharing::forest::ForestSettings;
 use eadt_gpu_sharing::{
-    AdditivePredictor, CandidatePredictions, ChoiceSettings, ChoiceVerdict, ExpectedRates, GpuTenants, MetricValues,
+    AdditivePredictor, CandidatePredictions, ChoiceSettings, ChoiceVerdict, ExpectedFigures, GpuTenants, MetricValues,
     PredictionError, ShareCandidate, ShareObjective, SharePredictor, SlowdownModel, SoloPoint, SoloProfile, choose,
 };
 use eadt_testing::cases;
@@ -137,7 +137,7 @@ fn a_careful_choice_counts_what_most_trees_expect() {
     let candidates: Vec<ShareCandidate> = [[50, 50], [20, 80], [40, 60]]
         .map(|s| ShareCandidate { mps_thread_percentages: s.to_vec(), sm_clock_mhz: None })
         .to_vec();
-    let expected = |rate: f64| ExpectedRates { samples_per_second: vec![rate, 1.0], power_watts: 100.0 };
+    let expected = |rate: f64| ExpectedFigures { samples_per_second: vec![rate, 1.0], power_watts: 100.0 };
     let trees = |rates: [f64; 4]| rates.map(expected).to_vec();
     let outlook = CandidatePredictions::of(vec![
         (expected(1.0), trees([1.0; 4])),
@@ -201,13 +201,13 @@ proptest! {
         let objective = if sum { ShareObjective::Sum } else { ShareObjective::Progress };
         let settings = ChoiceSettings { objective, floor_ratio: floor, slowdown_max_ratio: slowdown, gain_min_ratio: 0.0, ..ChoiceSettings::default() };
         let choice = choose(&together, &candidates, &outlook, &settings);
-        let means: Vec<&ExpectedRates> = outlook.means().collect();
-        let keeps = |expected: &ExpectedRates| (0..profiles.len()).all(|i| {
+        let means: Vec<&ExpectedFigures> = outlook.means().collect();
+        let keeps = |expected: &ExpectedFigures| (0..profiles.len()).all(|i| {
             let rate = expected.samples_per_second[i];
             floor.is_none_or(|floor| rate / means[0].samples_per_second[i] >= floor)
                 && slowdown.is_none_or(|limit| rate / profiles[i].whole().samples_per_second >= 1.0 - limit)
         });
-        let worth = |expected: &ExpectedRates| {
+        let worth = |expected: &ExpectedFigures| {
             let parts = expected.samples_per_second.iter().zip(&profiles);
             parts.map(|(rate, p)| if sum { *rate } else { rate / p.whole().samples_per_second }).sum::<f64>() / expected.power_watts
         };

@@ -2,7 +2,7 @@
 
 use eadt_gpu_sharing::gather::{GatherSettings, ProfileGatherer, SkippedWindow};
 use eadt_gpu_sharing::rebalance::{
-    GpuSharer, GpuState, ModelChoice, RebalanceOutcome, RebalanceSettings, WindowFigures, rebalance,
+    GpuSharer, ModelChoice, RebalanceOutcome, RebalanceSettings, RebalanceState, WindowFigures, rebalance,
 };
 use eadt_gpu_sharing::{AdditivePredictor, ChoiceSettings, MetricValues, ProfileMetric, SoloPoint, SoloProfile};
 use eadt_schemas::EventTime;
@@ -107,7 +107,7 @@ struct Gpu {
     workloads: Vec<Workload>,
     profiles: Vec<SoloProfile>,
     figures: Vec<Vec<WindowFigures>>,
-    state: GpuState,
+    state: RebalanceState,
     settings: RebalanceSettings,
 }
 
@@ -118,7 +118,7 @@ impl Gpu {
             workloads: shares.iter().enumerate().map(|(i, share)| workload(&name(i), *share)).collect(),
             profiles: exponents.iter().enumerate().map(|(i, exponent)| profile(&name(i), *exponent)).collect(),
             figures: vec![Vec::new(); shares.len()],
-            state: GpuState::default(),
+            state: RebalanceState::default(),
             settings: RebalanceSettings::default(),
         }
     }
@@ -307,7 +307,7 @@ fn idle_power_is_what_windows_together_imply() {
             .zip(gpu.profiles.iter().zip(&gpu.figures))
             .map(|(workload, (profile, figures))| GpuSharer { workload, profile: Some(profile), figures })
             .collect();
-        rebalance(&mut GpuState::default(), EventTime::from_seconds(600.0), &sharers, &brain, &RebalanceSettings::default())
+        rebalance(&mut RebalanceState::default(), EventTime::from_seconds(600.0), &sharers, &brain, &RebalanceSettings::default())
     };
     assert_eq!(look(&gpu).reason, "3 windows of each are needed at the shares in force");
     // 110 W each alone at 50 %: 190 W together are 30 W idle.

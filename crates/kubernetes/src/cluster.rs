@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use eadt_cluster::{
-    ApprovedDecision, Cluster, ClusterChanges, ClusterError, ClusterRemedy, DeviceAgents, ManagedWorkload, RollBack,
+    ApprovedDecision, Cluster, ClusterChanges, ClusterError, ClusterRemedy, DeviceAgents, ManagedWorkload, RollbackRequest,
     WorkloadChange,
 };
 use eadt_schemas::EventTime;
@@ -17,16 +17,16 @@ use tokio::runtime::Handle;
 use crate::api::client;
 use crate::api::lease::LeaseCandidate;
 use crate::context::{ClockFn, KubernetesContext};
-use crate::devices::target::{self, DeviceTarget, GpuPlacement, TargetStatus};
+use crate::devices::target::{self, DesiredGpuSettings, GpuPlacement, SettingsProgress};
 use crate::index::watch;
 use crate::index::workloads::WorkloadEntry;
 use crate::objects::change::{self, PlannedWrite, agent_settings};
+use crate::objects::effective_policy::EffectivePolicy;
 use crate::objects::key::ObjectKey;
 use crate::objects::kinds::{WORKLOAD_KINDS, values_at};
 use crate::objects::object::WorkloadObject;
 use crate::objects::preflight::RolloutDemand;
 use crate::objects::rollout::describe_obstacles;
-use crate::objects::terms::PolicyTerms;
 use crate::reconcile::{devices, workloads};
 use crate::settings::KubernetesSettings;
 use crate::status::{events, notify, write};
@@ -136,32 +136,34 @@ impl KubernetesCluster {
 
     /// Returns the agents that a change needs, and the GPUs; `None`: it changes no setting of agents, or was already made.
     async fn check_device_target(&self, key: &ObjectKey, change: &WorkloadChange) -> Result<Option<GpuPlacement>, ClusterError> {
-        let Some(seen) = self.watched_object(key) else { return Ok(None) };
-        let applied = seen.mark.as_ref().and_then(|mark| mark.applied.as_ref());
+        let Some(observed) = self.watched_object(key) else { return Ok(None) };
+        let applied = observed.change_annotation.as_ref().and_then(|mark| mark.applied.as_ref());
         if applied.is_some_and(|applied| applied.decision_id == change.decision_id)
-            || agent_settings(&seen.layout) == agent_settings(&change.layout)
+            || agent_settings(&observed.layout) == agent_settings(&change.layout)
         {
             return Ok(None);
         }
-        match DeviceTarget::new(&change.workload, &change.decision_id, &change.layout) {
-            Some(wish) => devices::check_target(&self.shared, &seen, &wish).await.map(Some),
+        match DesiredGpuSettings::new(&change.workload, &change.decision_id, &change.layout) {
+            Some(desired) => devices::check_target(&self.shared, &observed, &desired).await.map(Some),
             None => Ok(Some(GpuPlacement::new())),
         }
     }
 
     /// A process gets no more of a GPU's threads than its node's MPS default, whatever it asks for.
     async fn check_mps_defaults(&self, key: &ObjectKey, change: &WorkloadChange) -> Result<(), ClusterError> {
-        let Some(seen) = self.watched_object(key) else { return Ok(()) };
-        let raised =
-            change.layout.mps_thread_percentage.filter(|asked| seen.layout.mps_thread_percentage.is_none_or(|now| *asked > now));
-        let Some(asked) = raised else { return Ok(()) };
-        let nodes = target::nodes_of_pods(&self.shared.server.pods(&seen).await?);
+        let Some(observed) = self.watched_object(key) else { return Ok(()) };
+        let raised = change
+            .layout
+            .mps_thread_percentage
+            .filter(|requested| observed.layout.mps_thread_percentage.is_none_or(|now| *requested > now));
+        let Some(requested) = raised else { return Ok(()) };
+        let nodes = target::nodes_of_pods(&self.shared.server.pods(&observed).await?);
         let agents = self.shared.device_planner();
         let lower =
-            nodes.iter().find_map(|node| Some((node, agents.reported_mps_default(node).filter(|default| *default < asked)?)));
+            nodes.iter().find_map(|node| Some((node, agents.reported_mps_default(node).filter(|default| *default < requested)?)));
         match lower {
             Some((node, default)) => {
-                let reason = format!("the MPS default of node {node} is {default} %, lower than the requested {asked} %");
+                let reason = format!("the MPS default of node {node} is {default} %, lower than the requested {requested} %");
                 Err(ClusterError::new(ClusterRemedy::Refused, reason))
             }
             None => Ok(()),
@@ -170,13 +172,13 @@ impl KubernetesCluster {
 
     /// Checks quotas and disruption budgets for a change that replaces pods.
     async fn check_preflight(&self, key: &ObjectKey, change: &WorkloadChange) -> Result<(), ClusterError> {
-        let (Some(seen), Some(kind)) = (self.watched_object(key), key.kind()) else { return Ok(()) };
-        let applied = seen.mark.as_ref().and_then(|mark| mark.applied.as_ref());
+        let (Some(observed), Some(kind)) = (self.watched_object(key), key.kind()) else { return Ok(()) };
+        let applied = observed.change_annotation.as_ref().and_then(|mark| mark.applied.as_ref());
         let made = applied.is_some_and(|applied| applied.decision_id == change.decision_id);
         let pods_of = |layout: &eadt_schemas::v1::Layout| {
             (layout.mps_thread_percentage, layout.replicas, layout.world_size, layout.local_world_size)
         };
-        if made || pods_of(&change.layout) == pods_of(&seen.layout) {
+        if made || pods_of(&change.layout) == pods_of(&observed.layout) {
             return Ok(());
         }
         // The plan's own read reports that the object is gone, and the reason.
@@ -184,25 +186,28 @@ impl KubernetesCluster {
         let Some((_, template)) = kind.templates.last().and_then(|place| values_at(&object, place).into_iter().next()) else {
             return Ok(());
         };
-        let demand = if change.layout.replicas == seen.layout.replicas {
-            RolloutDemand::of_rollout(kind, &object, seen.pods)
+        let demand = if change.layout.replicas == observed.layout.replicas {
+            RolloutDemand::of_rollout(kind, &object, observed.pods)
         } else {
-            let ranks = change.layout.replicas.unwrap_or(0).saturating_sub(seen.layout.replicas.unwrap_or(0));
+            let ranks = change.layout.replicas.unwrap_or(0).saturating_sub(observed.layout.replicas.unwrap_or(0));
             // Processes of different worlds do not meet: all are replaced together.
-            RolloutDemand { pods_away: seen.pods, pods_added: ranks.div_ceil(seen.ranks_per_pod.max(1)) }
+            RolloutDemand { pods_away: observed.pods, pods_added: ranks.div_ceil(observed.ranks_per_pod.max(1)) }
         };
         let quotas = if demand.pods_added > 0 { self.shared.server.quotas(&key.namespace).await? } else { Vec::new() };
         let budgets = self.shared.server.budgets(&key.namespace).await?;
-        match demand.find_obstacle(&quotas, &budgets, template, seen.pods, change.reverts) {
+        match demand.find_obstacle(&quotas, &budgets, template, observed.pods, change.reverts) {
             Some(reason) => Err(ClusterError::new(ClusterRemedy::Refused, reason)),
             None => Ok(()),
         }
     }
 
-    async fn roll_back_now(&self, back: &RollBack) -> Result<(), ClusterError> {
+    async fn roll_back_now(&self, back: &RollbackRequest) -> Result<(), ClusterError> {
         let key = self.shared.workload_key(&back.workload)?;
         let entry: Option<WorkloadEntry> = self.shared.update_index(|state, _| state.entry(&key).cloned());
-        let changed = entry.as_ref().and_then(|entry| entry.object.mark.as_ref()?.applied.as_ref()).map(|applied| applied.time);
+        let changed = entry
+            .as_ref()
+            .and_then(|entry| entry.object.change_annotation.as_ref()?.applied.as_ref())
+            .map(|applied| applied.time);
         if let (Some(changed), Some(led)) = (changed, self.shared.leadership.led_for())
             && let Some(left) = remaining_grace(self.shared.now().seconds_since(changed), led)
         {
@@ -215,18 +220,18 @@ impl KubernetesCluster {
             // The reason is better with the present status; without it, the rollback must not wait.
             Some(entry) => {
                 let pods = self.shared.server.pods(&entry.object).await.unwrap_or_default();
-                let applied = entry.object.mark.as_ref().and_then(|mark| mark.applied.as_ref());
+                let applied = entry.object.change_annotation.as_ref().and_then(|mark| mark.applied.as_ref());
                 let standing = match applied {
                     Some(applied) => {
-                        devices::target_status(&self.shared, &key, &entry.object, applied).await.unwrap_or(TargetStatus::Held)
+                        devices::target_status(&self.shared, &key, &entry.object, applied).await.unwrap_or(SettingsProgress::Held)
                     }
-                    None => TargetStatus::Held,
+                    None => SettingsProgress::Held,
                 };
                 let followed = applied.is_none_or(|applied| self.shared.read_index(|s| s.job_follows(&key, applied)));
-                held = standing == TargetStatus::Held && followed;
+                held = standing == SettingsProgress::Held && followed;
                 match standing {
-                    TargetStatus::Pending(what) | TargetStatus::Refused(what) => what,
-                    TargetStatus::Held => describe_obstacles(&entry.object, &pods),
+                    SettingsProgress::Pending(what) | SettingsProgress::Refused(what) => what,
+                    SettingsProgress::Held => describe_obstacles(&entry.object, &pods),
                 }
             }
             None => String::new(),
@@ -234,11 +239,12 @@ impl KubernetesCluster {
         let reason = if what.is_empty() { back.reason.clone() } else { format!("{}: {what}", back.reason) };
         let tried = format!("rolling back {key}");
         let now = self.shared.now();
-        let plan = |seen: &WorkloadObject, _: &PolicyTerms, _: bool, term: u64| {
+        let plan = |observed: &WorkloadObject, _: &EffectivePolicy, _: bool, term: u64| {
             // It was only not noted yet.
-            let ready = held && seen.progress.complete() && seen.mark.as_ref().is_some_and(|mark| !mark.resume);
-            match if ready { change::plan_ready(seen, now, term)? } else { PlannedWrite::Nothing } {
-                PlannedWrite::Nothing => change::plan_roll_back(seen, back, &reason, now, term),
+            let ready =
+                held && observed.progress.complete() && observed.change_annotation.as_ref().is_some_and(|mark| !mark.resume);
+            match if ready { change::plan_ready(observed, now, term)? } else { PlannedWrite::Nothing } {
+                PlannedWrite::Nothing => change::plan_roll_back(observed, back, &reason, now, term),
                 noted @ PlannedWrite::Write(_) => Ok(noted),
             }
         };
@@ -279,15 +285,16 @@ impl Cluster for KubernetesCluster {
         self.runtime.block_on(self.check_preflight(&key, change))?;
         self.runtime.block_on(self.check_mps_defaults(&key, change))?;
         let place = self.runtime.block_on(self.check_device_target(&key, change))?;
-        let plan = |seen: &WorkloadObject, terms: &PolicyTerms, paused: bool, term: u64| {
-            change::plan_apply(seen, terms, paused, approved, change, shared.now(), term)
+        let plan = |observed: &WorkloadObject, terms: &EffectivePolicy, paused: bool, term: u64| {
+            change::plan_apply(observed, terms, paused, approved, change, shared.now(), term)
         };
         let written = self.runtime.block_on(shared.write(&key, &what, plan))?;
         if let Some(place) = place {
             devices::assign_target(shared, &key, place);
         }
         if let Some(after) = written {
-            let wanted = after.mark.as_ref().and_then(|mark| mark.applied.as_ref()).map(|applied| applied.generation);
+            let wanted =
+                after.change_annotation.as_ref().and_then(|mark| mark.applied.as_ref()).map(|applied| applied.generation);
             if wanted != Some(after.layout_generation()) {
                 return Err(ClusterError::new(
                     ClusterRemedy::Refused,
@@ -298,7 +305,7 @@ impl Cluster for KubernetesCluster {
         shared.managed_workload(&change.workload)
     }
 
-    fn roll_back(&self, back: &RollBack) -> Result<ManagedWorkload, ClusterError> {
+    fn roll_back(&self, back: &RollbackRequest) -> Result<ManagedWorkload, ClusterError> {
         self.runtime.block_on(self.roll_back_now(back))?;
         self.shared.managed_workload(&back.workload)
     }

@@ -22,13 +22,13 @@ use crate::api::lease::Leadership;
 use crate::devices::planner::DevicePlanner;
 use crate::index::workloads::WorkloadIndex;
 use crate::objects::change::PlannedWrite;
+use crate::objects::effective_policy::EffectivePolicy;
 use crate::objects::key::{ObjectKey, PolicyKey};
 use crate::objects::kinds::{WORKLOAD_KINDS, WorkloadKind, WriteMethod};
 use crate::objects::object::WorkloadObject;
-use crate::objects::terms::PolicyTerms;
 use crate::policy::resource;
 use crate::settings::KubernetesSettings;
-use crate::status::statuses::PolicyStatuses;
+use crate::status::outbox::StatusOutbox;
 
 /// Longest wait of a first read for the watches' first lists.
 const FIRST_LIST_WAIT: Duration = Duration::from_secs(2);
@@ -50,7 +50,7 @@ pub type ClockFn = Arc<dyn Fn() -> EventTime + Send + Sync>;
 pub struct KubernetesContext {
     pub server: ApiServer,
     pub leadership: Leadership,
-    pub statuses: Mutex<PolicyStatuses>,
+    pub status_outbox: Mutex<StatusOutbox>,
     pub settings: KubernetesSettings,
     /// Something may be due.
     pub reconcile_due: Notify,
@@ -81,7 +81,7 @@ impl KubernetesContext {
         Self {
             server: ApiServer { client },
             leadership: Leadership::default(),
-            statuses: Mutex::default(),
+            status_outbox: Mutex::default(),
             settings,
             reconcile_due: Notify::new(),
             device_targets_changed: Notify::new(),
@@ -142,8 +142,8 @@ impl KubernetesContext {
         }
     }
 
-    pub fn statuses(&self) -> MutexGuard<'_, PolicyStatuses> {
-        let mut statuses = lock(&self.statuses);
+    pub fn statuses(&self) -> MutexGuard<'_, StatusOutbox> {
+        let mut statuses = lock(&self.status_outbox);
         statuses.set_term(self.leadership.term());
         statuses
     }
@@ -188,11 +188,11 @@ impl KubernetesContext {
 
     pub async fn wait_synced(&self, source: WatchSource) {
         loop {
-            let told = self.sources_changed.notified();
+            let notified = self.sources_changed.notified();
             if lock(&self.sources).contains(&source) {
                 return;
             }
-            told.await;
+            notified.await;
         }
     }
 
@@ -207,22 +207,22 @@ impl KubernetesContext {
     /// between.
     pub async fn write<P>(&self, key: &ObjectKey, what: &str, plan: P) -> Result<Option<WorkloadObject>, ClusterError>
     where
-        P: Fn(&WorkloadObject, &PolicyTerms, bool, u64) -> Result<PlannedWrite, ClusterError>,
+        P: Fn(&WorkloadObject, &EffectivePolicy, bool, u64) -> Result<PlannedWrite, ClusterError>,
     {
         let Some(kind) = key.kind() else {
             return Err(ClusterError::new(ClusterRemedy::Refused, format!("{what}: the kind {} is not known", key.kind)));
         };
         // A write of versions needs all of the object, which is not kept.
         let watched = self.update_index(|state, now| {
-            let seen = state.entry(key).filter(|_| kind.write_method == WriteMethod::ServerSideApply)?.object.clone();
-            let (terms, paused, _) = state.terms(&seen, now).unwrap_or_default();
-            Some((seen, terms, paused))
+            let observed = state.entry(key).filter(|_| kind.write_method == WriteMethod::ServerSideApply)?.object.clone();
+            let (terms, paused, _) = state.terms(&observed, now).unwrap_or_default();
+            Some((observed, terms, paused))
         });
-        if let Some((seen, terms, paused)) = watched
-            && let Ok(PlannedWrite::Write(write)) = plan(&seen, &terms, paused, self.term()?)
+        if let Some((observed, terms, paused)) = watched
+            && let Ok(PlannedWrite::Write(write)) = plan(&observed, &terms, paused, self.term()?)
         {
             eadt_faults::reach("change.planned");
-            match self.server.apply(&seen, &write).await {
+            match self.server.apply(&observed, &write).await {
                 Ok(written) => return self.take_written(kind, &written).map(Some),
                 // A write that was refused as outdated or gone is planned again with a new read; any other refusal repeats there.
                 Err(kube::Error::Api(status)) if (400..500).contains(&status.code) && status.code != 429 => {}
@@ -234,19 +234,19 @@ impl KubernetesContext {
                 self.update_index(|state, _| state.remove(key));
                 return Err(ClusterError::new(ClusterRemedy::Conflict, format!("{what}: it is gone")));
             };
-            let seen = read_object(kind, &object)?;
-            let (seen, (terms, paused, _)) = self.update_index(|state, now| {
-                let seen = state.upsert_with_history(seen, now);
-                let terms = state.terms(&seen, now).unwrap_or_default();
-                (seen, terms)
+            let observed = read_object(kind, &object)?;
+            let (observed, (terms, paused, _)) = self.update_index(|state, now| {
+                let observed = state.upsert_with_history(observed, now);
+                let terms = state.terms(&observed, now).unwrap_or_default();
+                (observed, terms)
             });
             let term = self.term()?;
-            let write = match plan(&seen, &terms, paused, term)? {
+            let write = match plan(&observed, &terms, paused, term)? {
                 PlannedWrite::Nothing => return Ok(None),
                 PlannedWrite::Write(write) => write,
             };
             eadt_faults::reach("change.planned");
-            match self.server.write(&seen, &object, &write).await {
+            match self.server.write(&observed, &object, &write).await {
                 Ok(written) => return self.take_written(kind, &written).map(Some),
                 Err(kube::Error::Api(status)) if is_stale(&status) => {}
                 Err(error) => return Err(client::cluster_error(what, &error)),

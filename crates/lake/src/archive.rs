@@ -14,9 +14,9 @@ use crate::bounds;
 use crate::error::{LakeError, Result};
 use crate::extent::{PartitionExtent, PartitionExtents};
 use crate::file::{ArchiveFileReader, FileBatches, FileFooter, NewestRow, damaged, refused};
-use crate::layout::FileName;
+use crate::layout::ArchiveFileName;
 use crate::row::ArchiveRow;
-use crate::store::{ArchiveStore, BucketStore, FolderStore, RealDisk};
+use crate::store::{ArchiveStore, BucketStore, FolderStore, OsDisk};
 use crate::stored::{StoredBatch, StoredRow};
 
 /// A folder or object store with one Parquet file for each range of offsets.
@@ -43,13 +43,13 @@ impl fmt::Debug for ReadObserver {
 /// A visible file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ArchiveFile {
-    pub name: FileName,
+    pub name: ArchiveFileName,
     pub bytes: u64,
 }
 
 /// The files of an archive, checked against each other.
 #[derive(Debug, Clone, Default)]
-pub struct Listing {
+pub struct ArchiveListing {
     /// By topic, partition and first offset; ranges do not overlap.
     pub files: Vec<ArchiveFile>,
     /// Files whose whole range another file covers: what an interrupted compaction, or an archiver that lost its
@@ -61,7 +61,7 @@ pub struct Listing {
     pub lost: Vec<(Topic, i32, i64, i64)>,
 }
 
-impl Listing {
+impl ArchiveListing {
     /// Every range that was archived and is not there, of all or of one topic.
     pub fn missing(&self) -> impl Iterator<Item = &(Topic, i32, i64, i64)> {
         self.gaps.iter().chain(&self.lost)
@@ -78,7 +78,7 @@ impl Listing {
     }
 }
 
-impl Listing {
+impl ArchiveListing {
     /// The newest file of each partition.
     fn last(&self) -> BTreeMap<(Topic, i32), &ArchiveFile> {
         self.files.iter().map(|file| ((file.name.topic, file.name.partition), file)).collect()
@@ -130,7 +130,7 @@ impl Archive {
         if root.exists() && !root.is_dir() {
             return Err(LakeError::Location { location: place, detail: "it is a file, not a folder".to_owned() });
         }
-        let store = Arc::new(FolderStore::new(root.to_owned(), RealDisk));
+        let store = Arc::new(FolderStore::new(root.to_owned(), OsDisk));
         Ok(Self { store, place: place.into(), extents: PartitionExtents::default(), observer: None })
     }
 
@@ -182,7 +182,7 @@ impl Archive {
     }
 
     /// All files. Refuses Parquet of others, and files that share offsets without one covering the other.
-    pub fn files(&self) -> Result<Listing> {
+    pub fn files(&self) -> Result<ArchiveListing> {
         let found = self.store.list().map_err(|source| self.failed("list", "", source))?;
         let mut files = Vec::with_capacity(found.len());
         let mut records = Vec::new();
@@ -191,7 +191,7 @@ impl Archive {
                 records.push(extent);
                 continue;
             }
-            match FileName::parse(&file.path) {
+            match ArchiveFileName::parse(&file.path) {
                 Ok(name) => files.push(ArchiveFile { name, bytes: file.bytes }),
                 Err(detail) => return Err(LakeError::Foreign { path: self.full(&file.path), detail }),
             }
@@ -208,17 +208,17 @@ impl Archive {
 
     /// Returns the newest row of every partition that has files: offset and append time, if its file records it. Reads the newest
     /// file of each, which alone determines where a writer goes on, so that a misnamed one is an error and not a hole or a jump.
-    pub fn newest(&self, listing: &Listing) -> Result<BTreeMap<(Topic, i32), NewestRow>> {
+    pub fn newest(&self, listing: &ArchiveListing) -> Result<BTreeMap<(Topic, i32), NewestRow>> {
         listing.last().into_iter().map(|(at, file)| Ok((at, self.about(file)?.newest))).collect()
     }
 
     /// Makes the newest file of every partition durable: whoever made it may have been killed before, and what a writer adds
     /// behind it would outlive it in a power loss. For whoever goes on from there.
-    pub fn make_newest_durable(&self, listing: &Listing) -> Result<()> {
+    pub fn make_newest_durable(&self, listing: &ArchiveListing) -> Result<()> {
         listing.last().into_values().try_for_each(|file| self.make_durable(&file.name))
     }
 
-    fn make_durable(&self, name: &FileName) -> Result<()> {
+    fn make_durable(&self, name: &ArchiveFileName) -> Result<()> {
         self.store.make_durable(&name.path()).map_err(|source| self.failed("sync", &name.path(), source))
     }
 
@@ -241,7 +241,7 @@ impl Archive {
 
     pub(crate) fn drop_superseded(&self) -> Result<u64> {
         let listing = self.files()?;
-        let mut covering: Option<(&FileName, Vec<i64>)> = None;
+        let mut covering: Option<(&ArchiveFileName, Vec<i64>)> = None;
         for (old, new) in listing.covered() {
             let offsets = match &covering {
                 Some((name, offsets)) if **name == new.name => offsets,
@@ -263,7 +263,7 @@ impl Archive {
         Ok(listing.superseded.len() as u64)
     }
 
-    fn offsets(&self, name: &FileName) -> Result<Vec<i64>> {
+    fn offsets(&self, name: &ArchiveFileName) -> Result<Vec<i64>> {
         ArchiveFileReader::offsets(name, self.input(name)?).map_err(|error| self.located(error))
     }
 
@@ -291,13 +291,13 @@ impl Archive {
     }
 
     /// All rows of a partition in the order of their offsets. Memory: the batches that hold rows out of order within a file.
-    pub fn rows(&self, listing: &Listing, topic: Topic, partition: i32) -> PartitionRows {
+    pub fn rows(&self, listing: &ArchiveListing, topic: Topic, partition: i32) -> PartitionRows {
         PartitionRows(self.stored(listing, topic, partition))
     }
 
     /// As [`Archive::rows`], with the rows still in their columns.
-    pub fn stored(&self, listing: &Listing, topic: Topic, partition: i32) -> StoredRows {
-        let mine = |name: &FileName| name.topic == topic && name.partition == partition;
+    pub fn stored(&self, listing: &ArchiveListing, topic: Topic, partition: i32) -> StoredRows {
+        let mine = |name: &ArchiveFileName| name.topic == topic && name.partition == partition;
         let mut files: Vec<ArchiveFile> = listing.files.iter().filter(|file| mine(&file.name)).cloned().collect();
         files.reverse();
         StoredRows { archive: self.clone(), files, current: None }
@@ -305,7 +305,7 @@ impl Archive {
 
     /// The rows of several topics, merged by append time (ties: the order of `topics`, partition, offset); rows of one
     /// partition stay in the order of their offsets.
-    pub fn merged(&self, listing: &Listing, topics: &[Topic]) -> MergedRows {
+    pub fn merged(&self, listing: &ArchiveListing, topics: &[Topic]) -> MergedRows {
         let mut inputs = Vec::new();
         for topic in topics {
             for (topic, partition) in listing.partitions().into_keys().filter(|(t, _)| t == topic) {
@@ -315,19 +315,19 @@ impl Archive {
         MergedRows { heads: BinaryHeap::new(), waiting: (0..inputs.len()).collect(), inputs, rows: BTreeMap::new() }
     }
 
-    pub(crate) fn reader(&self, name: &FileName) -> Result<ArchiveFileReader> {
+    pub(crate) fn reader(&self, name: &ArchiveFileName) -> Result<ArchiveFileReader> {
         ArchiveFileReader::open(name, self.input(name)?).map_err(|error| self.located(error))
     }
 
-    fn input(&self, name: &FileName) -> Result<crate::store::ParquetInput> {
+    fn input(&self, name: &ArchiveFileName) -> Result<crate::store::ParquetInput> {
         self.store.read(&name.path()).map_err(|source| self.failed("read", &name.path(), source))
     }
 
-    pub(crate) fn delete(&self, name: &FileName) -> Result<()> {
+    pub(crate) fn delete(&self, name: &ArchiveFileName) -> Result<()> {
         self.store.delete(&name.path()).map_err(|source| self.failed("delete", &name.path(), source))
     }
 
-    pub(crate) fn create(&self, name: &FileName, bytes: bytes::Bytes) -> Result<()> {
+    pub(crate) fn create(&self, name: &ArchiveFileName, bytes: bytes::Bytes) -> Result<()> {
         let path = name.path();
         self.store.create(&path, bytes).map_err(|source| match source.kind() {
             std::io::ErrorKind::AlreadyExists => LakeError::Conflict { path: self.full(&path) },
@@ -359,13 +359,13 @@ impl Archive {
 }
 
 /// The rule for files that share offsets: one that covers another supersedes it; anything else is an error.
-fn resolve(mut files: Vec<ArchiveFile>, place: &str) -> Result<Listing> {
+fn resolve(mut files: Vec<ArchiveFile>, place: &str) -> Result<ArchiveListing> {
     // Of files that begin together the longest comes first.
     files.sort_by(|a, b| {
         let key = |file: &ArchiveFile| (file.name.topic, file.name.partition, file.name.first, Reverse(file.name.last));
         key(a).cmp(&key(b)).then_with(|| a.name.date.cmp(&b.name.date))
     });
-    let mut listing = Listing::default();
+    let mut listing = ArchiveListing::default();
     for file in files {
         let Some(last) = listing.files.last() else {
             listing.files.push(file);
@@ -378,7 +378,7 @@ fn resolve(mut files: Vec<ArchiveFile>, place: &str) -> Result<Listing> {
                 continue;
             }
             if b.first <= a.last {
-                let path = |name: &FileName| format!("{place}/{}", name.path());
+                let path = |name: &ArchiveFileName| format!("{place}/{}", name.path());
                 return Err(LakeError::Overlap { first: path(a), second: path(b) });
             }
             if b.first > a.last + 1 {
@@ -446,7 +446,7 @@ impl Iterator for StoredRows {
 /// The rows of a file, which are sorted by time, by offset.
 #[derive(Debug)]
 struct FileRows {
-    name: FileName,
+    name: ArchiveFileName,
     batches: FileBatches,
     batch: Option<(Arc<StoredBatch>, usize)>,
     /// Offsets still due; the next one last.

@@ -18,7 +18,7 @@ pub(crate) fn decode<'a>(
 ) -> Option<DecodedValue<'a>> {
     let mut cursor = JsonCursor::new(value);
     // Fields only come in order here, so none comes twice.
-    let mut seen = ColumnSet::default();
+    let mut columns_set = ColumnSet::default();
     let mut hint = 0;
     cells.clear();
     cursor.take(b"{").then_some(())?;
@@ -26,7 +26,7 @@ pub(crate) fn decode<'a>(
         let at = plan.members.take(&mut cursor, hint)?;
         hint = at + 1;
         let FieldNode::Column(index) = plan.members.list[at].node else { return None };
-        seen.insert(index);
+        columns_set.insert(index);
         let cell = match plan.columns[index].kind {
             ColumnType::Text => CellValue::Text(Cow::Borrowed(cursor.text()?)),
             ColumnType::Time => CellValue::Time(cursor.time()?.micros()),
@@ -37,7 +37,7 @@ pub(crate) fn decode<'a>(
         };
         cells.push((index, cell));
         if !cursor.take(b",") {
-            return (cursor.take(b"}") && cursor.is_at_end()).then_some(DecodedValue { cells, columns_set: seen, extra: None });
+            return (cursor.take(b"}") && cursor.is_at_end()).then_some(DecodedValue { cells, columns_set, extra: None });
         }
     }
 }

@@ -1,14 +1,14 @@
 //! Many small files of past days become few.
 //!
 //! The new file is written first and covers the ranges of the old ones exactly; then they are deleted. A reader that finds
-//! both takes the covering one ([`crate::Listing::superseded`]), and the next compaction or start of the archiver deletes
+//! both takes the covering one ([`crate::ArchiveListing::superseded`]), and the next compaction or start of the archiver deletes
 //! the rest. No offset is ever without a file. Readers that know only Parquet (a glob in `DuckDB`) should not run on a day
 //! while it is compacted: until the deletion they see its rows twice.
 
 use crate::archive::{Archive, ArchiveFile};
 use crate::error::{LakeError, Result};
 use crate::file;
-use crate::layout::FileName;
+use crate::layout::ArchiveFileName;
 
 /// What a compaction did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -65,7 +65,7 @@ fn groups<'a>(files: &'a [ArchiveFile], before: &str, target_bytes: u64) -> Vec<
 
 fn merge(archive: &Archive, group: &[ArchiveFile], done: &mut CompactionSummary) -> Result<()> {
     let (Some(first), Some(last)) = (group.first(), group.last()) else { return Ok(()) };
-    let name = FileName { last: last.name.last, ..first.name.clone() };
+    let name = ArchiveFileName { last: last.name.last, ..first.name.clone() };
     let (mut batches, mut deleted, mut rows) = (Vec::new(), Vec::new(), 0);
     for old in group {
         let reader = archive.reader(&old.name)?;

@@ -49,8 +49,8 @@ pub(crate) fn general<'a>(plan: &TopicColumns, value: &'a [u8]) -> Option<Decode
     let mut deserializer = serde_json::Deserializer::from_slice(value);
     let mut decoded = DecodedValue::default();
     let mut extra = String::new();
-    let DecodedValue { cells, columns_set: seen, .. } = &mut decoded;
-    let object = ObjectVisitor { plan, members: &plan.members, into: cells, extra: &mut extra, seen };
+    let DecodedValue { cells, columns_set, .. } = &mut decoded;
+    let object = ObjectVisitor { plan, members: &plan.members, into: cells, extra: &mut extra, columns_set };
     object.deserialize(&mut deserializer).ok()?;
     deserializer.end().ok()?;
     if !extra.is_empty() {
@@ -81,7 +81,7 @@ struct ObjectVisitor<'p, 's, 'a> {
     members: &'p EventFields,
     into: &'s mut Vec<(usize, CellValue<'a>)>,
     extra: &'s mut String,
-    seen: &'s mut ColumnSet,
+    columns_set: &'s mut ColumnSet,
 }
 
 impl<'a> DeserializeSeed<'a> for ObjectVisitor<'_, '_, 'a> {
@@ -113,7 +113,7 @@ impl<'a> Visitor<'a> for ObjectVisitor<'_, '_, 'a> {
             hint = at + 1;
             match &self.members.list[at].node {
                 FieldNode::Column(index) => {
-                    if !self.seen.insert(*index) {
+                    if !self.columns_set.insert(*index) {
                         return Err(A::Error::duplicate_field("a known field"));
                     }
                     let column = &self.plan.columns[*index];
@@ -127,7 +127,13 @@ impl<'a> Visitor<'a> for ObjectVisitor<'_, '_, 'a> {
                     }
                     groups |= 1 << at;
                     let mut inner = String::new();
-                    let object = ObjectVisitor { plan: self.plan, members, into: self.into, extra: &mut inner, seen: self.seen };
+                    let object = ObjectVisitor {
+                        plan: self.plan,
+                        members,
+                        into: self.into,
+                        extra: &mut inner,
+                        columns_set: self.columns_set,
+                    };
                     let set = map.next_value_seed(NullableVisitor { object, nullable: *optional })?;
                     // An object that is there but sets nothing differs from one that is not there.
                     if !inner.is_empty() || (set == Some(false) && *optional) {

@@ -11,9 +11,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use bytes::Bytes;
 use eadt_schemas::Topic;
 
-use crate::archive::{Archive, Listing};
+use crate::archive::{Archive, ArchiveListing};
 use crate::error::Result;
-use crate::layout::FileName;
+use crate::layout::ArchiveFileName;
 
 /// The offsets of a partition for which files were written, inclusive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,7 +56,7 @@ impl PartitionExtent {
         Some(Self { topic, partition: partition.parse().ok()?, first: first.parse().ok()?, last: last.parse().ok()? })
     }
 
-    fn of(name: &FileName) -> Self {
+    fn of(name: &ArchiveFileName) -> Self {
         Self { topic: name.topic, partition: name.partition, first: name.first, last: name.last }
     }
 
@@ -67,7 +67,7 @@ impl PartitionExtent {
 
 impl Archive {
     /// Records that a file of this name was written and is durable.
-    pub(crate) fn extend(&self, name: &FileName) -> Result<()> {
+    pub(crate) fn extend(&self, name: &ArchiveFileName) -> Result<()> {
         let at = (name.topic, name.partition);
         let mut known = self.extents.lock().unwrap_or_else(PoisonError::into_inner);
         // Whoever deletes old files on purpose deletes the record, too.
@@ -93,14 +93,15 @@ impl Archive {
         let mine = |extent: &PartitionExtent| (extent.topic, extent.partition) == (topic, partition);
         let records = found.iter().filter_map(|file| Some((&file.path, PartitionExtent::parse(&file.path).filter(mine)?)));
         let (paths, records): (Vec<String>, Vec<PartitionExtent>) = records.map(|(path, extent)| (path.clone(), extent)).unzip();
-        let files = found.iter().filter_map(|file| FileName::parse(&file.path).ok()).map(|name| PartitionExtent::of(&name));
+        let files =
+            found.iter().filter_map(|file| ArchiveFileName::parse(&file.path).ok()).map(|name| PartitionExtent::of(&name));
         let widest =
             records.into_iter().reduce(PartitionExtent::with).or_else(|| files.filter(mine).reduce(PartitionExtent::with));
         Ok((paths, widest))
     }
 }
 
-impl Listing {
+impl ArchiveListing {
     /// Adds what is missing at the ends of partitions, by the records.
     pub(crate) fn compare_with(&mut self, records: impl Iterator<Item = PartitionExtent>) {
         let mut extents: BTreeMap<(Topic, i32), PartitionExtent> = BTreeMap::new();

@@ -24,7 +24,7 @@ use parquet::schema::types::ColumnPath;
 use crate::bounds::{self, Refusal};
 use crate::checksum;
 use crate::error::{LakeError, Result};
-use crate::layout::FileName;
+use crate::layout::ArchiveFileName;
 use crate::plan::{ColumnType, CommonColumn, TopicColumns, plan};
 use crate::store::ParquetInput;
 
@@ -43,7 +43,7 @@ const DELETED: &str = "eadt.deleted";
 const NEWEST: &str = "eadt.newest";
 
 /// The file's bytes: rows sorted by event time, then offset. Equal rows give equal bytes.
-pub(crate) fn encode(name: &FileName, batches: &[RecordBatch], deleted: &[(i64, i64)]) -> Result<Bytes> {
+pub(crate) fn encode(name: &ArchiveFileName, batches: &[RecordBatch], deleted: &[(i64, i64)]) -> Result<Bytes> {
     let plan = plan(name.topic);
     let failed = |error: &dyn std::fmt::Display| LakeError::Encode { path: name.path(), detail: error.to_string() };
     let order = RowOrder::of(plan, batches);
@@ -125,7 +125,7 @@ impl RowOrder {
     }
 }
 
-fn properties(plan: &TopicColumns, name: &FileName, deleted: &[(i64, i64)], order: &RowOrder) -> WriterProperties {
+fn properties(plan: &TopicColumns, name: &ArchiveFileName, deleted: &[(i64, i64)], order: &RowOrder) -> WriterProperties {
     let mut metadata =
         vec![KeyValue::new(FORMAT.to_owned(), FORMAT_VERSION.to_owned()), KeyValue::new(PLACE.to_owned(), name.path())];
     metadata.push(KeyValue::new(checksum::KEY.to_owned(), checksum::UNKNOWN.to_owned()));
@@ -183,7 +183,7 @@ pub(crate) struct FileFooter {
 impl FileFooter {
     /// Checks that the file is ours, and the one that its name states: the name under which it was written, and the partition and
     /// offsets of its rows.
-    pub(crate) fn of(name: &FileName, metadata: &ParquetMetaData) -> Result<Self> {
+    pub(crate) fn of(name: &ArchiveFileName, metadata: &ParquetMetaData) -> Result<Self> {
         let path = name.path();
         let entries = metadata.file_metadata().key_value_metadata();
         let entry =
@@ -243,7 +243,7 @@ pub(crate) struct ArchiveFileReader {
 }
 
 impl ArchiveFileReader {
-    pub(crate) fn open(name: &FileName, input: ParquetInput) -> Result<Self> {
+    pub(crate) fn open(name: &ArchiveFileName, input: ParquetInput) -> Result<Self> {
         let path = name.path();
         checksum::verify(&input).map_err(|detail| damaged(&path, &detail))?;
         let footer = checksum::footer(&input).map_err(|detail| damaged(&path, &detail))?;
@@ -272,7 +272,7 @@ impl ArchiveFileReader {
     }
 
     /// Only the offsets, in the order of the file.
-    pub(crate) fn offsets(name: &FileName, input: ParquetInput) -> Result<Vec<i64>> {
+    pub(crate) fn offsets(name: &ArchiveFileName, input: ParquetInput) -> Result<Vec<i64>> {
         let reader = Self::open(name, input)?;
         let path = &reader.path;
         check_columns(reader.topic, path, reader.metadata.schema())?;

@@ -6,7 +6,7 @@ use eadt_schemas::Topic;
 ///
 /// Every part is checked when it is parsed, and topics are known ones, so no name leads out of the archive.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct FileName {
+pub struct ArchiveFileName {
     pub topic: Topic,
     pub partition: i32,
     /// First offset that the file covers. Offsets without a record (control records, compacted or burnt ones) count.
@@ -17,7 +17,7 @@ pub struct FileName {
     pub date: String,
 }
 
-impl FileName {
+impl ArchiveFileName {
     /// Relative to the archive, with `/`.
     pub fn path(&self) -> String {
         let Self { topic, partition, first, last, date } = self;
@@ -64,10 +64,11 @@ mod tests {
 
     #[test]
     fn names_round_trip() {
-        let name = FileName { topic: Topic::GpuTelemetry, partition: 3, first: 17, last: 122_880, date: "2026-01-02".to_owned() };
+        let name =
+            ArchiveFileName { topic: Topic::GpuTelemetry, partition: 3, first: 17, last: 122_880, date: "2026-01-02".to_owned() };
         let path = "topic=gpu.telemetry.v1/date=2026-01-02/gpu.telemetry.v1+3+00000000000000000017-00000000000000122880.parquet";
         assert_eq!(name.path(), path);
-        assert_eq!(FileName::parse(path), Ok(name));
+        assert_eq!(ArchiveFileName::parse(path), Ok(name));
     }
 
     #[test]
@@ -86,13 +87,14 @@ mod tests {
             "topic=decisions.v1/date=2026-01-02/decisions.v1+-1+00000000000000000000-00000000000000000001.parquet",
             "topic=decisions.v1/date=2026-01-02/part-0.parquet",
         ] {
-            assert!(FileName::parse(path).is_err(), "{path}");
+            assert!(ArchiveFileName::parse(path).is_err(), "{path}");
         }
     }
 
     #[test]
     fn a_file_covers_what_lies_in_its_range_of_its_partition_only() {
-        let name = |topic, partition, first, last| FileName { topic, partition, first, last, date: "2026-01-02".to_owned() };
+        let name =
+            |topic, partition, first, last| ArchiveFileName { topic, partition, first, last, date: "2026-01-02".to_owned() };
         let file = name(Topic::Decisions, 1, 10, 19);
         for (first, last, expected) in [
             (10, 19, true),
@@ -109,6 +111,6 @@ mod tests {
             assert!(!file.covers(&name(Topic::Actuations, 1, first, last)), "another topic");
         }
         // Whatever date each has: a compacted file may have another one.
-        assert!(file.covers(&FileName { date: "2026-01-01".to_owned(), ..name(Topic::Decisions, 1, 10, 11) }));
+        assert!(file.covers(&ArchiveFileName { date: "2026-01-01".to_owned(), ..name(Topic::Decisions, 1, 10, 11) }));
     }
 }

@@ -30,12 +30,12 @@ mod tests;
 mod thrift;
 mod writer;
 
-pub use archive::{Archive, ArchiveFile, Listing, MergedRows, PartitionRows, StoredRows};
+pub use archive::{Archive, ArchiveFile, ArchiveListing, MergedRows, PartitionRows, StoredRows};
 pub use compact::{CompactionSummary, compact, compactable_bytes};
 pub use error::{LakeError, Result};
 pub use events::{TopicEvents, read_events, read_windows};
 pub use extent::is_archive_folder;
-pub use layout::FileName;
+pub use layout::ArchiveFileName;
 pub use row::{ArchiveRow, RowHeader, RowView};
 pub use stored::StoredRow;
 pub use table::{TableCells, TableColumn, write_table};

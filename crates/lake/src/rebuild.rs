@@ -143,10 +143,10 @@ impl<'a> BatchRow<'a> {
             None => Vec::new(),
             Some(text) => serde_json::from_str(text).map_err(|error| wrong(error.to_string()))?,
         };
-        let said = |name: &str| others.iter().any(|(other, _)| other == name);
+        let has_header = |name: &str| others.iter().any(|(other, _)| other == name);
         let mut headers: Vec<RowHeader> = Vec::with_capacity(7 + others.len());
         let mut add = |name: &str, value: &[u8]| headers.push((Arc::from(name), Bytes::copy_from_slice(value)));
-        if !said(header::SPEC_VERSION) {
+        if !has_header(header::SPEC_VERSION) {
             add(header::SPEC_VERSION, b"1.0");
         }
         for (name, column) in
@@ -156,13 +156,13 @@ impl<'a> BatchRow<'a> {
                 add(name, text.as_bytes());
             }
         }
-        if let Some(time) = self.time(plan.common(CommonColumn::CeTime)).filter(|_| !said(header::TIME)) {
+        if let Some(time) = self.time(plan.common(CommonColumn::CeTime)).filter(|_| !has_header(header::TIME)) {
             add(header::TIME, time.to_string().as_bytes());
         }
         if let Some(text) = self.text(plan.common(CommonColumn::CeSubject)) {
             add(header::SUBJECT, text.as_bytes());
         }
-        if !said(header::CONTENT_TYPE) {
+        if !has_header(header::CONTENT_TYPE) {
             add(header::CONTENT_TYPE, b"application/json");
         }
         for &(name, index) in &plan.headers {

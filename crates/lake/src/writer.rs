@@ -10,7 +10,7 @@ use crate::archive::Archive;
 use crate::columns::RowBatchBuilder;
 use crate::error::{LakeError, Result};
 use crate::file;
-use crate::layout::FileName;
+use crate::layout::ArchiveFileName;
 use crate::row::{ArchiveRow, RowView};
 
 /// When a file is complete.
@@ -36,7 +36,7 @@ impl Default for RollLimits {
 /// A file that became visible.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WrittenFile {
-    pub name: FileName,
+    pub name: ArchiveFileName,
     pub rows: u64,
     /// Of the file.
     pub bytes: u64,
@@ -261,7 +261,7 @@ impl ArchiveWriter {
         }
         let Some(content) = at.complete.front() else { return Ok(None) };
         let date = EventTime::from_micros(content.day * DAY_MICROS).date();
-        let name = FileName { topic, partition, first: content.first, last: content.next - 1, date };
+        let name = ArchiveFileName { topic, partition, first: content.first, last: content.next - 1, date };
         let bytes = file::encode(&name, &content.batches, &content.deleted)?;
         let written = WrittenFile { name, rows: content.rows as u64, bytes: bytes.len() as u64 };
         allowed()?;

@@ -301,9 +301,9 @@ impl<'n> NvmlGpu<'n> {
         failed: &mut Vec<FailedReading>,
         read: impl FnOnce(&Device<'n>) -> Result<T, NvmlError>,
     ) -> Result<Option<T>, GpuLost> {
-        let asked = self.asks(call);
+        let was_supported = self.asks(call);
         let found = self.ask(call, failed, read)?;
-        if let Some(why) = self.unsupported.get(&call).filter(|_| asked) {
+        if let Some(why) = self.unsupported.get(&call).filter(|_| was_supported) {
             failed.push(FailedReading { call: call.name(), detail: format!("not supported, or not allowed here: {why}") });
         }
         Ok(found)
@@ -438,8 +438,8 @@ impl ReadableGpu for NvmlGpu<'_> {
     fn features(&self) -> (Vec<&'static str>, Vec<&'static str>) {
         // Average usage is not read if a field has it.
         let field = if self.usage_is_average { NvmlCall::PowerAverage } else { NvmlCall::PowerInstant };
-        let asked = NvmlCall::ALL.into_iter().filter(|call| *call != NvmlCall::PowerUsage || !self.asks(field));
-        let (yes, no): (Vec<_>, Vec<_>) = asked.partition(|call| self.asks(*call));
+        let calls_used = NvmlCall::ALL.into_iter().filter(|call| *call != NvmlCall::PowerUsage || !self.asks(field));
+        let (yes, no): (Vec<_>, Vec<_>) = calls_used.partition(|call| self.asks(*call));
         let names = |calls: Vec<NvmlCall>| calls.into_iter().map(NvmlCall::name).collect();
         (names(yes), names(no))
     }

@@ -63,7 +63,7 @@ pub enum ClockReading {
 
 /// A call that did not do what was asked.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum SetError {
+pub enum GpuSettingError {
     /// The GPU, or the library, is gone for now: open it again later.
     #[error(transparent)]
     Lost(#[from] GpuLost),
@@ -82,13 +82,13 @@ pub trait SettableGpu {
     /// Returns whether the driver keeps settings while no process uses the GPU; `None`: unknown.
     fn persistent(&self) -> Option<bool>;
     /// Returns the cap in force, whoever set it.
-    fn power_limit_milliwatts(&mut self) -> Result<u32, SetError>;
-    fn set_power_limit_milliwatts(&mut self, milliwatts: u32) -> Result<(), SetError>;
-    fn clock(&mut self) -> Result<ClockReading, SetError>;
+    fn power_limit_milliwatts(&mut self) -> Result<u32, GpuSettingError>;
+    fn set_power_limit_milliwatts(&mut self, milliwatts: u32) -> Result<(), GpuSettingError>;
+    fn clock(&mut self) -> Result<ClockReading, GpuSettingError>;
     /// Bounds the SM clock from above, at one of the supported values.
-    fn bound_clock(&mut self, mhz: u32) -> Result<(), SetError>;
+    fn bound_clock(&mut self, mhz: u32) -> Result<(), GpuSettingError>;
     /// `None`: takes a lock away.
-    fn restore_clock(&mut self, original: Option<ApplicationClocks>) -> Result<(), SetError>;
+    fn restore_clock(&mut self, original: Option<ApplicationClocks>) -> Result<(), GpuSettingError>;
 }
 
 /// Opens GPUs for changes.
@@ -108,7 +108,7 @@ impl SettableDriver for NvmlDriver {
         let (device, identity) = self.open(index)?;
         let limits = GpuSettingRanges { power: power_range(&device)?, clock: clock_range(&device)? };
         let persistent = optional(device.is_in_persistent_mode())?;
-        body(&mut NvmlSettable { device, identity, limits, persistent });
+        body(&mut NvmlSettableGpu { device, identity, limits, persistent });
         Ok(())
     }
 }
@@ -156,33 +156,33 @@ fn clock_range(device: &Device<'_>) -> Result<Option<ClockRange>, GpuLost> {
     Ok((!supported_mhz.is_empty()).then_some(ClockRange { mechanism, supported_mhz }))
 }
 
-struct NvmlSettable<'a> {
+struct NvmlSettableGpu<'a> {
     device: Device<'a>,
     identity: GpuIdentity,
     limits: GpuSettingRanges,
     persistent: Option<bool>,
 }
 
-fn failed(call: &'static str) -> impl Fn(NvmlError) -> SetError {
+fn failed(call: &'static str) -> impl Fn(NvmlError) -> GpuSettingError {
     move |error| match classify(&error) {
-        NvmlErrorClass::Lost => SetError::Lost(GpuLost(format!("{error}, call={call}"))),
+        NvmlErrorClass::Lost => GpuSettingError::Lost(GpuLost(format!("{error}, call={call}"))),
         NvmlErrorClass::Unsupported if matches!(error, NvmlError::NoPermission) => {
-            SetError::Failed { call, detail: "no permission; run the agent as root".to_owned() }
+            GpuSettingError::Failed { call, detail: "no permission; run the agent as root".to_owned() }
         }
         NvmlErrorClass::Unsupported if matches!(error, NvmlError::InvalidArg) => {
-            SetError::Failed { call, detail: "the GPU refuses this value".to_owned() }
+            GpuSettingError::Failed { call, detail: "the GPU refuses this value".to_owned() }
         }
-        NvmlErrorClass::Unsupported => SetError::Unsupported { call },
-        NvmlErrorClass::Transient => SetError::Failed { call, detail: error.to_string() },
+        NvmlErrorClass::Unsupported => GpuSettingError::Unsupported { call },
+        NvmlErrorClass::Transient => GpuSettingError::Failed { call, detail: error.to_string() },
     }
 }
 
-impl NvmlSettable<'_> {
-    fn mechanism(&self) -> Result<&ClockRange, SetError> {
-        self.limits.clock.as_ref().ok_or(SetError::Unsupported { call: "clocks" })
+impl NvmlSettableGpu<'_> {
+    fn mechanism(&self) -> Result<&ClockRange, GpuSettingError> {
+        self.limits.clock.as_ref().ok_or(GpuSettingError::Unsupported { call: "clocks" })
     }
 
-    fn application_clocks(&self) -> Result<ApplicationClocks, SetError> {
+    fn application_clocks(&self) -> Result<ApplicationClocks, GpuSettingError> {
         Ok(ApplicationClocks {
             memory_mhz: self.device.applications_clock(Clock::Memory).map_err(failed("memory application clock"))?,
             graphics_mhz: self.device.applications_clock(Clock::Graphics).map_err(failed("application clock"))?,
@@ -190,7 +190,7 @@ impl NvmlSettable<'_> {
     }
 }
 
-impl SettableGpu for NvmlSettable<'_> {
+impl SettableGpu for NvmlSettableGpu<'_> {
     fn identity(&self) -> &GpuIdentity {
         &self.identity
     }
@@ -203,31 +203,31 @@ impl SettableGpu for NvmlSettable<'_> {
         self.persistent
     }
 
-    fn power_limit_milliwatts(&mut self) -> Result<u32, SetError> {
+    fn power_limit_milliwatts(&mut self) -> Result<u32, GpuSettingError> {
         self.device.power_management_limit().map_err(failed("power limit"))
     }
 
-    fn set_power_limit_milliwatts(&mut self, milliwatts: u32) -> Result<(), SetError> {
+    fn set_power_limit_milliwatts(&mut self, milliwatts: u32) -> Result<(), GpuSettingError> {
         self.device.set_power_management_limit(milliwatts).map_err(failed("set power limit"))
     }
 
-    fn clock(&mut self) -> Result<ClockReading, SetError> {
+    fn clock(&mut self) -> Result<ClockReading, GpuSettingError> {
         Ok(match self.mechanism()?.mechanism {
             ClockMechanism::Application => ClockReading::Application(self.application_clocks()?),
             ClockMechanism::Locked => {
                 let sm_clock_mhz = self.device.clock_info(Clock::SM).map_err(failed("SM clock"));
                 match sm_clock_mhz {
                     Ok(mhz) => ClockReading::Locked { sm_clock_mhz: Some(mhz) },
-                    Err(lost @ SetError::Lost(_)) => return Err(lost),
+                    Err(lost @ GpuSettingError::Lost(_)) => return Err(lost),
                     Err(_) => ClockReading::Locked { sm_clock_mhz: None },
                 }
             }
         })
     }
 
-    fn bound_clock(&mut self, mhz: u32) -> Result<(), SetError> {
+    fn bound_clock(&mut self, mhz: u32) -> Result<(), GpuSettingError> {
         let range = self.mechanism()?;
-        let lowest = *range.supported_mhz.first().ok_or(SetError::Unsupported { call: "clocks" })?;
+        let lowest = *range.supported_mhz.first().ok_or(GpuSettingError::Unsupported { call: "clocks" })?;
         match range.mechanism {
             ClockMechanism::Locked => {
                 let lock = GpuLockedClocksSetting::Numeric { min_clock_mhz: lowest, max_clock_mhz: mhz };
@@ -240,7 +240,7 @@ impl SettableGpu for NvmlSettable<'_> {
         }
     }
 
-    fn restore_clock(&mut self, original: Option<ApplicationClocks>) -> Result<(), SetError> {
+    fn restore_clock(&mut self, original: Option<ApplicationClocks>) -> Result<(), GpuSettingError> {
         match original {
             None => self.device.reset_gpu_locked_clocks().map_err(failed("unlock clocks")),
             Some(clocks) => self

@@ -2,7 +2,7 @@
 
 use eadt_nvml::NvmlDriver;
 use eadt_nvml::fake::{FakeLibrary, FakeSettings};
-use eadt_nvml::set::{ApplicationClocks, ClockMechanism, ClockReading, SetError, SettableDriver, SettableGpu};
+use eadt_nvml::set::{ApplicationClocks, ClockMechanism, ClockReading, GpuSettingError, SettableDriver, SettableGpu};
 
 fn on<T>(fake: &FakeLibrary, gpu: u32, body: impl FnOnce(&mut dyn SettableGpu) -> T) -> T {
     let driver = NvmlDriver::load(Some(&fake.library()), "x").unwrap();
@@ -54,17 +54,17 @@ fn what_cannot_be_set_says_so() {
     let fake = FakeLibrary::new("0 unsupported 1\n1 forbidden 1\n2 set_fails 1\n");
     on(&fake, 0, |gpu| {
         assert_eq!((gpu.limits().power, gpu.limits().clock.is_some()), (None, false));
-        assert_eq!(gpu.bound_clock(1410), Err(SetError::Unsupported { call: "clocks" }));
-        assert!(matches!(gpu.set_power_limit_milliwatts(300_000), Err(SetError::Unsupported { .. })));
+        assert_eq!(gpu.bound_clock(1410), Err(GpuSettingError::Unsupported { call: "clocks" }));
+        assert!(matches!(gpu.set_power_limit_milliwatts(300_000), Err(GpuSettingError::Unsupported { .. })));
     });
     on(&fake, 1, |gpu| {
         let error = gpu.set_power_limit_milliwatts(300_000).unwrap_err();
         assert_eq!(error.to_string(), "set power limit failed: no permission; run the agent as root");
     });
     on(&fake, 2, |gpu| {
-        assert!(matches!(gpu.bound_clock(1410), Err(SetError::Failed { call: "lock clocks", .. })));
+        assert!(matches!(gpu.bound_clock(1410), Err(GpuSettingError::Failed { call: "lock clocks", .. })));
         fake.set("2 lost 1\n");
-        assert!(matches!(gpu.power_limit_milliwatts(), Err(SetError::Lost(_))));
+        assert!(matches!(gpu.power_limit_milliwatts(), Err(GpuSettingError::Lost(_))));
     });
     assert!((0..4).all(|gpu| fake.settings(gpu) == FakeSettings::default()));
 }

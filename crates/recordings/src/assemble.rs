@@ -94,7 +94,7 @@ pub(crate) fn assemble(mut recording: Recording, options: &ImportOptions) -> Res
             let check = check_counter(&mut recording, source, &device.name, options)?;
             // Those who share a device all have its whole counter.
             let shared = source.readings.iter().any(|reading| reading.portion.is_some());
-            match counters.iter_mut().find(|known: &&mut crate::CounterCheck| shared && known.device == device.name) {
+            match counters.iter_mut().find(|known: &&mut crate::CounterComparison| shared && known.device == device.name) {
                 Some(known) => {
                     if let Some(check) = check.filter(|check| check.counter_joules > known.counter_joules) {
                         *known = check;
@@ -113,7 +113,7 @@ pub(crate) fn assemble(mut recording: Recording, options: &ImportOptions) -> Res
     note_early_ends(&mut recording);
     note_no_energy(&mut recording);
 
-    let fallback = format!("imported/{}", recording.stem(0));
+    let fallback = format!("imported/{}", recording.clean_stem(0));
     let workload = |source: &RecordingSource| {
         let name = options.workload.clone().or_else(|| source.workload.clone());
         let name = name.or_else(|| (!source.is_nobodys).then(|| fallback.clone()));
@@ -125,7 +125,7 @@ pub(crate) fn assemble(mut recording: Recording, options: &ImportOptions) -> Res
         ce_source: format!("{IMPORTS}{}", recording.format),
     };
     refuse_invalid(&mut recording, &names)?;
-    let order = order(&recording)?;
+    let order = sort_readings(&recording)?;
     let (Some(first), Some(last)) = (order.first(), order.last()) else {
         let files = recording.files.join(", ");
         let problem = format!("no reading found in {} row(s)", recording.rows);
@@ -134,7 +134,7 @@ pub(crate) fn assemble(mut recording: Recording, options: &ImportOptions) -> Res
         } else {
             format!("check that this is a recording of the format {}", recording.format)
         };
-        return Err(ImportError::whole(files, problem, remedy));
+        return Err(ImportError::in_file(files, problem, remedy));
     };
     let time = |at: &(u32, u32)| recording.sources[at.0 as usize].readings[at.1 as usize].time;
     let progress = |source: &&RecordingSource| matches!(source.kind, SourceKind::Job { .. });
@@ -158,7 +158,7 @@ pub(crate) fn assemble(mut recording: Recording, options: &ImportOptions) -> Res
         skipped: std::mem::take(&mut recording.skipped),
         refused: std::mem::take(&mut recording.refusals.by_kind),
         tables: std::mem::take(&mut recording.tables),
-        boards: recording.sources.iter().filter_map(board).collect(),
+        boards: recording.sources.iter().filter_map(board_summary).collect(),
         counters,
         notes: std::mem::take(&mut recording.notes),
     };
@@ -166,7 +166,7 @@ pub(crate) fn assemble(mut recording: Recording, options: &ImportOptions) -> Res
 }
 
 /// Returns a report's summary of a device.
-fn board(source: &RecordingSource) -> Option<BoardSummary> {
+fn board_summary(source: &RecordingSource) -> Option<BoardSummary> {
     let SourceKind::Device(device) = &source.kind else { return None };
     let (first, last) = (source.readings.first()?, source.readings.last()?);
     let watts: Vec<f64> = source.readings.iter().filter_map(power).collect();
@@ -192,7 +192,7 @@ fn note_apart(recording: &mut Recording) {
         && matches!(recording.format, RecordingFormat::Csv | RecordingFormat::Prometheus)
         && overlap::are_apart(readings, run)
     {
-        recording.note(format!("power and progress have no time in common: {}", overlap::describe(readings, run)));
+        recording.add_note(format!("power and progress have no time in common: {}", overlap::describe(readings, run)));
     }
 }
 
@@ -245,7 +245,7 @@ fn note_no_energy(recording: &mut Recording) {
         }
         (None, ..) => "no power reading is in the files: give the power logs, too".to_owned(),
     };
-    recording.note(format!("{what}no energy is known: {why}"));
+    recording.add_note(format!("{what}no energy is known: {why}"));
 }
 
 /// A device whose energy readings end this much before those of another device is noted, in seconds.
@@ -272,7 +272,7 @@ fn note_early_ends(recording: &mut Recording) {
     ends.sort();
     let Some((name, time)) = ends.first() else { return };
     let others = if ends.len() > 1 { format!(" and {} other device(s)", ends.len() - 1) } else { String::new() };
-    recording.note(format!(
+    recording.add_note(format!(
         "{name}{others}: no energy is known after {time}, {:.0} s before the record ends. What is used after that is in no figure, and coverage does \
          not count it",
         latest.seconds_since(*time)
@@ -318,17 +318,17 @@ fn check_totals(recording: &mut Recording, source: &RecordingSource, options: &I
             let accept = AcceptedFinding::FallingTotals.name();
             let remedy = format!("if each row adds so much, say {each}; if it begins anew each time, --accept {accept}");
             let error = recording.error(falls[0].file as usize, u64::from(falls[0].line), problem, remedy);
-            return Err(error.column(column));
+            return Err(error.with_column(column));
         }
         let (_, first) = known[0];
         if field.is_progress() && first > 0.0 && known.iter().all(|(_, value)| *value == first) {
-            recording.note(format!(
+            recording.add_note(format!(
                 "{} is {first} in each of {} rows: nothing got done; if each row adds so much, say {each}",
                 field.name(),
                 known.len()
             ));
         } else if field.is_progress() && first > 0.0 && rises <= FEW_RISES && known.len() >= ROWS_OF_STEPS * (rises + 1) {
-            recording.note(format!(
+            recording.add_note(format!(
                 "{} grows {rises} time(s) only in {} rows, from {first} to {}: between them nothing got done; if each row adds so much, \
                  say {each}",
                 field.name(),
@@ -350,7 +350,7 @@ struct MergeCounts {
 
 impl MergeCounts {
     /// Counts a row that repeats another, or is put together with it.
-    fn merge(&mut self, recording: &Recording, reading: &RecordedReading, is_duplicate: bool) {
+    fn count_merge(&mut self, recording: &Recording, reading: &RecordedReading, is_duplicate: bool) {
         let merge = self.merges.entry(reading.file).or_insert_with(|| RowMerge {
             file: recording.files.get(reading.file as usize).cloned().unwrap_or_default(),
             first_line: u64::from(reading.line),
@@ -414,7 +414,7 @@ fn merge_readings(
                 }
                 // Readings of one line with different fields are the same row, in two parts.
                 if further.line != first.line || further.file != first.file || contradicts {
-                    counts.merge(recording, further, further.values == first.values);
+                    counts.count_merge(recording, further, further.values == first.values);
                 }
             }
         }
@@ -486,11 +486,11 @@ fn find_gaps(source: &RecordingSource, gaps: &mut Vec<SourceGap>) {
     gaps.extend(long.map(|(from, to)| SourceGap { source: name.clone(), from, to, seconds: to.seconds_since(from) }));
 }
 
-fn order(recording: &Recording) -> Result<Vec<(u32, u32)>, ImportError> {
+fn sort_readings(recording: &Recording) -> Result<Vec<(u32, u32)>, ImportError> {
     let total: usize = recording.sources.iter().map(|source| source.readings.len()).sum();
     if u32::try_from(total).is_err() {
         let problem = format!("{total} readings are more than one import can hold");
-        return Err(ImportError::whole(recording.files.join(", "), problem, "import the files in several calls"));
+        return Err(ImportError::in_file(recording.files.join(", "), problem, "import the files in several calls"));
     }
     let mut order = Vec::with_capacity(total);
     for (number, source) in recording.sources.iter().enumerate() {
@@ -509,8 +509,8 @@ fn refuse_invalid(recording: &mut Recording, names: &EventNames) -> Result<(), I
         let mut invalid = Vec::new();
         for index in 0..recording.sources[number].readings.len() {
             let refused = match &recording.sources[number].kind {
-                SourceKind::Device(_) => telemetry(recording, names, number, index).check(),
-                SourceKind::Job { .. } => progress(recording, names, number, index).check(),
+                SourceKind::Device(_) => telemetry_event(recording, names, number, index).check(),
+                SourceKind::Job { .. } => progress_event(recording, names, number, index).check(),
             };
             let Err(refusal) = refused else { continue };
             let field = refusal.field.unwrap_or("row");
@@ -518,7 +518,7 @@ fn refuse_invalid(recording: &mut Recording, names: &EventNames) -> Result<(), I
             let reading = &recording.sources[number].readings[index];
             let remedy = "correct the unit or take the row out";
             let error = recording.error(reading.file as usize, u64::from(reading.line), refusal.detail, remedy);
-            invalid.push((index, error.column(column.map_or(field, String::as_str))));
+            invalid.push((index, error.with_column(column.map_or(field, String::as_str))));
         }
         let readings = &mut recording.sources[number].readings;
         if invalid.len() * 2 > readings.len() {
@@ -528,13 +528,13 @@ fn refuse_invalid(recording: &mut Recording, names: &EventNames) -> Result<(), I
             readings.remove(*index);
         }
         for (_, error) in invalid {
-            recording.refuse("value", error);
+            recording.refuse_row("value", error);
         }
     }
     Ok(())
 }
 
-fn telemetry(recording: &Recording, names: &EventNames, number: usize, index: usize) -> GpuTelemetry {
+fn telemetry_event(recording: &Recording, names: &EventNames, number: usize, index: usize) -> GpuTelemetry {
     let source = &recording.sources[number];
     let SourceKind::Device(device) = &source.kind else { unreachable!("called for devices only") };
     let reading = &source.readings[index];
@@ -562,7 +562,7 @@ fn telemetry(recording: &Recording, names: &EventNames, number: usize, index: us
     event
 }
 
-fn progress(recording: &Recording, names: &EventNames, number: usize, index: usize) -> TrainingProgress {
+fn progress_event(recording: &Recording, names: &EventNames, number: usize, index: usize) -> TrainingProgress {
     let source = &recording.sources[number];
     let SourceKind::Job { rank, scope, .. } = source.kind else { unreachable!("called for jobs only") };
     let reading = &source.readings[index];
@@ -594,10 +594,10 @@ impl ImportedRecording {
         let source = &recording.sources[number];
         let (kind, name, data) = match &source.kind {
             SourceKind::Device(device) => {
-                (EventType::GpuTelemetry, device.name.clone(), to_json(&telemetry(recording, names, number, index)))
+                (EventType::GpuTelemetry, device.name.clone(), to_json(&telemetry_event(recording, names, number, index)))
             }
             SourceKind::Job { rank, .. } => {
-                (EventType::TrainingProgress, format!("rank-{rank}"), to_json(&progress(recording, names, number, index)))
+                (EventType::TrainingProgress, format!("rank-{rank}"), to_json(&progress_event(recording, names, number, index)))
             }
         };
         let time = source.readings[index].time;

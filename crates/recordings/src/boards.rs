@@ -7,7 +7,7 @@ use crate::checks::remove;
 use crate::identity::{IdScope, SeveralBoards};
 use crate::interpolate::LinePoint;
 use crate::names::event_name;
-use crate::options::{AcceptedFinding, FilesAre, SameTime};
+use crate::options::{AcceptedFinding, FileSetKind, SameTimeRule};
 use crate::recording::{FileId, RecordedDevice, RecordedReading, Recording, RecordingSource, SourceKind};
 use crate::{ImportError, ImportOptions, ReadingField, RecordingFormat};
 
@@ -41,9 +41,9 @@ pub(crate) fn several_boards_error(
     let SourceKind::Device(device) = &recording.sources[found.source].kind else { unreachable!("called for devices only") };
     let what = if found.scope == IdScope::Node { "nodes" } else { "boards" };
     let problem =
-        format!("rows {} take turns between {} {what} by this column, which is not mapped", whose(device), found.boards);
+        format!("rows {} take turns between {} {what} by this column, which is not mapped", describe_board(device), found.boards);
     let remedy = format!("{remedy}; if they are readings of one board, say --same-time mean");
-    recording.error(file, found.line, problem, remedy).column(column)
+    recording.error(file, found.line, problem, remedy).with_column(column)
 }
 
 /// Returns how to distinguish the rows of boards in a format, as text of a remedy.
@@ -54,7 +54,7 @@ fn way_to_tell_boards(format: RecordingFormat) -> &'static str {
     }
 }
 
-fn whose(device: &RecordedDevice) -> String {
+fn describe_board(device: &RecordedDevice) -> String {
     if device.is_anonymous { "without the id of a board".to_owned() } else { format!("of {}", device.name) }
 }
 
@@ -83,7 +83,7 @@ pub(crate) fn same_time_error(recording: &Recording, source: &RecordingSource, g
     } else {
         format!("{}:{}", recording.files[first.file as usize], first.line)
     };
-    let whose = whose(device);
+    let whose = describe_board(device);
     let problem = format!("{} rows {whose} have the time {} and differ, this and {other}", group.len(), first.time);
     let mut remedy = way_to_tell_apart(recording.format, device);
     if group.len() == 2 && recording.has_local_times {
@@ -101,7 +101,7 @@ struct TotalsRow {
 }
 
 /// Returns the running totals that a row contains itself, not those that are summed from what rows add.
-fn totals(recording: &Recording, reading: &RecordedReading) -> Vec<(ReadingField, f64)> {
+fn running_totals(recording: &Recording, reading: &RecordedReading) -> Vec<(ReadingField, f64)> {
     let is_total = |field: ReadingField| {
         matches!(field, ReadingField::SamplesTotal | ReadingField::TokensTotal | ReadingField::StepsTotal)
             && !recording.mapped_as.contains_key(&field)
@@ -113,7 +113,7 @@ fn totals(recording: &Recording, reading: &RecordedReading) -> Vec<(ReadingField
 fn totals_by_file(recording: &Recording, job: usize) -> Vec<Vec<TotalsRow>> {
     let mut files: Vec<Vec<TotalsRow>> = Vec::new();
     for reading in &recording.sources[job].readings {
-        let totals = totals(recording, reading);
+        let totals = running_totals(recording, reading);
         if totals.is_empty() {
             continue;
         }
@@ -173,7 +173,7 @@ fn drop_repeated_totals(recording: &mut Recording, job: usize, files: &[Vec<Tota
                 }
             }
             let names: Vec<&str> = group.iter().map(|rows| recording.files[rows[0].file as usize].as_str()).collect();
-            recording.note(format!(
+            recording.add_note(format!(
                 "{} is the same in {}: it is taken for that of the whole job, and read from {}",
                 field.name(),
                 names.join(", "),
@@ -187,14 +187,14 @@ fn drop_repeated_totals(recording: &mut Recording, job: usize, files: &[Vec<Tota
 /// Refuses running totals of several files over the same time, or makes a rank of each file if they are of several nodes and
 /// count on their own: put together they would be one counter that goes up and down.
 fn split_progress_by_file(recording: &mut Recording, options: &ImportOptions) -> Result<(), ImportError> {
-    if recording.format != RecordingFormat::Csv || options.files_are == Some(FilesAre::Parts) {
+    if recording.format != RecordingFormat::Csv || options.files_are == Some(FileSetKind::Parts) {
         return Ok(());
     }
     let is_job = |source: &RecordingSource| matches!(source.kind, SourceKind::Job { .. });
     let Some(job) = recording.sources.iter().position(is_job) else { return Ok(()) };
     let files = totals_by_file(recording, job);
     let Some((a, b)) = overlapping_totals(&files) else { return Ok(()) };
-    if options.files_are == Some(FilesAre::Nodes) {
+    if options.files_are == Some(FileSetKind::Nodes) {
         drop_repeated_totals(recording, job, &files);
         if totals_by_file(recording, job).len() < 2 {
             return Ok(());
@@ -206,7 +206,7 @@ fn split_progress_by_file(recording: &mut Recording, options: &ImportOptions) ->
             let own = recording.add_source(file, source.workload.clone(), kind);
             recording.sources[own].readings = readings.to_vec();
         }
-        recording.note("each file counts its own samples, tokens and steps: they are summed".to_owned());
+        recording.add_note("each file counts its own samples, tokens and steps: they are summed".to_owned());
         return Ok(());
     }
     let (first, second) = (&recording.files[files[a][0].file as usize], files[b][0].file as usize);
@@ -251,28 +251,28 @@ fn split_interleaved(recording: &mut Recording, options: &ImportOptions) -> Resu
         let times: Vec<EventTime> = source.readings.iter().map(|reading| reading.time).collect();
         let bursts = bursts(&times);
         match (options.same_time, bursts) {
-            (Some(SameTime::Mean), _) | (None, None) => {}
+            (Some(SameTimeRule::Mean), _) | (None, None) => {}
             (None, Some(bursts)) => {
                 let second = &source.readings[bursts.first + 1];
-                let whose = whose(device);
+                let whose = describe_board(device);
                 let problem = format!("{} rows {whose} come close together again and again", bursts.size);
                 let remedy = way_to_tell_apart(recording.format, device);
                 return Err(recording.error(second.file as usize, u64::from(second.line), problem, remedy));
             }
-            (Some(SameTime::Boards), _) if !device.is_anonymous => {}
-            (Some(SameTime::Boards), None) => {
+            (Some(SameTimeRule::Boards), _) if !device.is_anonymous => {}
+            (Some(SameTimeRule::Boards), None) => {
                 let first = &source.readings[0];
                 let problem = "--same-time boards: rows do not come in groups of one size";
                 let remedy = way_to_tell_boards(recording.format);
                 return Err(recording.error(first.file as usize, u64::from(first.line), problem, remedy));
             }
-            (Some(SameTime::Boards), Some(bursts)) => split(recording, number, &bursts),
+            (Some(SameTimeRule::Boards), Some(bursts)) => split_boards(recording, number, &bursts),
         }
     }
     Ok(())
 }
 
-fn split(recording: &mut Recording, number: usize, bursts: &RowBursts) {
+fn split_boards(recording: &mut Recording, number: usize, bursts: &RowBursts) {
     let source = &mut recording.sources[number];
     let SourceKind::Device(device) = source.kind.clone() else { return };
     let (file, readings) = (source.file, std::mem::take(&mut source.readings));
@@ -359,7 +359,7 @@ pub(crate) fn refuse_clock_back(
     readings: &[RecordedReading],
     options: &ImportOptions,
 ) -> Result<(), ImportError> {
-    let Some(ClockBack { index, seconds, meets_rows }) = clock_back(readings) else { return Ok(()) };
+    let Some(BackwardClockStep { index, seconds, meets_rows }) = clock_back(readings) else { return Ok(()) };
     // With a given zone, times of the hour that comes twice are known.
     let may_be_zone_change = options.time_zone.is_none() && recording.tables.iter().any(|table| table.time_zone.is_some());
     if !meets_rows && !may_be_zone_change {
@@ -379,7 +379,7 @@ pub(crate) fn refuse_clock_back(
 
 /// A row before which the clock goes back.
 #[derive(Debug, Clone, Copy, PartialEq)]
-struct ClockBack {
+struct BackwardClockStep {
     index: usize,
     seconds: f64,
     /// Rows above have the times that it goes back over. Else it goes back by an hour, to before the first row.
@@ -389,7 +389,7 @@ struct ClockBack {
 /// A clock that is set back an hour goes on so near to one hour before.
 const HOUR_BACK_TOLERANCE_SECONDS: f64 = 60.0;
 
-fn clock_back(readings: &[RecordedReading]) -> Option<ClockBack> {
+fn clock_back(readings: &[RecordedReading]) -> Option<BackwardClockStep> {
     let falls = readings.windows(2).filter(|pair| pair[1].time < pair[0].time).count();
     // More of them are rows in no order.
     if falls == 0 || falls > 2 + readings.len() / 100 {
@@ -411,7 +411,7 @@ fn clock_back(readings: &[RecordedReading]) -> Option<ClockBack> {
                 |later: &RecordedReading| above.iter().any(|above| above.time == later.time && above.values == later.values);
             let repeats = from == readings[0].time && !is_zone_change && again.iter().all(|later| same(later));
             if again.len() >= 2 && !above.is_empty() && !repeats {
-                return Some(ClockBack { index, seconds, meets_rows: true });
+                return Some(BackwardClockStep { index, seconds, meets_rows: true });
             }
             // A record that began within the hour that comes twice has no row of the first pass there. If the rows from here on
             // end where those above begin, they are a record in the wrong order.
@@ -419,7 +419,7 @@ fn clock_back(readings: &[RecordedReading]) -> Option<ClockBack> {
             let leads_to_first = readings[0].time.seconds_since(to) <= 2.0 * interval;
             let is_long_enough = index >= 2 && again.len() >= 2;
             if above.is_empty() && falls == 1 && is_long_enough && goes_on_an_hour_before && !leads_to_first {
-                return Some(ClockBack { index, seconds, meets_rows: false });
+                return Some(BackwardClockStep { index, seconds, meets_rows: false });
             }
         }
         newest = newest.max(reading.time);
@@ -432,7 +432,7 @@ fn join_parts(recording: &mut Recording, options: &ImportOptions) -> Result<(), 
     let mut files: Vec<FileId> = recording.sources.iter().filter(|source| local_id(source).is_some()).map(|s| s.file).collect();
     files.sort_unstable();
     files.dedup();
-    if files.len() < 2 || options.files_are == Some(FilesAre::Nodes) {
+    if files.len() < 2 || options.files_are == Some(FileSetKind::Nodes) {
         return Ok(());
     }
     files.sort_by_key(|file| (first_time(recording, *file), *file));
@@ -442,7 +442,7 @@ fn join_parts(recording: &mut Recording, options: &ImportOptions) -> Result<(), 
         let goes_on = |node: &Vec<FileId>| -> Result<bool, ImportError> {
             let mut shares_a_board = false;
             for before in node {
-                match relation(recording, *before, file) {
+                match compare_files(recording, *before, file) {
                     FileRelation::NoBoardInCommon => {}
                     FileRelation::Overlap if options.files_are.is_none() => return Ok(false),
                     FileRelation::Copy(board) if options.files_are.is_none() => {
@@ -450,7 +450,7 @@ fn join_parts(recording: &mut Recording, options: &ImportOptions) -> Result<(), 
                         let problem = format!("has the same rows of {board} as {a}");
                         let remedy = "if it is a copy, leave one of the two out, or say --files-are parts; if it is another node, say \
                                       --files-are nodes";
-                        return Err(ImportError::whole(b, problem, remedy));
+                        return Err(ImportError::in_file(b, problem, remedy));
                     }
                     FileRelation::Apart | FileRelation::Overlap | FileRelation::Copy(_) => shares_a_board = true,
                 }
@@ -472,15 +472,16 @@ fn join_parts(recording: &mut Recording, options: &ImportOptions) -> Result<(), 
     let several_nodes = nodes.len() > 1;
     for node in nodes {
         for later in &node[1..] {
-            join(recording, node[0], *later);
+            merge_boards(recording, node[0], *later);
         }
         if node.len() > 1 {
             let names: Vec<&str> = node.iter().map(|file| recording.files[*file].as_str()).collect();
-            recording.note(format!("files taken for parts of one record, as their times do not overlap: {}", names.join(", ")));
+            recording
+                .add_note(format!("files taken for parts of one record, as their times do not overlap: {}", names.join(", ")));
         }
     }
     if several_nodes {
-        recording.note("files whose times overlap are taken for nodes with boards of their own".to_owned());
+        recording.add_note("files whose times overlap are taken for nodes with boards of their own".to_owned());
     }
     Ok(())
 }
@@ -510,7 +511,7 @@ enum FileRelation {
     Copy(String),
 }
 
-fn relation(recording: &Recording, before: FileId, file: FileId) -> FileRelation {
+fn compare_files(recording: &Recording, before: FileId, file: FileId) -> FileRelation {
     let of_file =
         |wanted: FileId| recording.sources.iter().filter(move |source| source.file == wanted && local_id(source).is_some());
     let mut relation = FileRelation::NoBoardInCommon;
@@ -528,7 +529,7 @@ fn relation(recording: &Recording, before: FileId, file: FileId) -> FileRelation
             continue;
         }
         let (from, to) = (a_from.max(b_from), a_to.min(b_to));
-        if overlapping(a, from, to) != overlapping(b, from, to) {
+        if readings_between(a, from, to) != readings_between(b, from, to) {
             return FileRelation::Overlap;
         }
         if !matches!(relation, FileRelation::Copy(_)) {
@@ -540,7 +541,7 @@ fn relation(recording: &Recording, before: FileId, file: FileId) -> FileRelation
 
 type ReadingValues = Box<[(ReadingField, f64)]>;
 
-fn overlapping(source: &RecordingSource, from: EventTime, to: EventTime) -> Vec<(EventTime, &ReadingValues)> {
+fn readings_between(source: &RecordingSource, from: EventTime, to: EventTime) -> Vec<(EventTime, &ReadingValues)> {
     let inside = source.readings.iter().filter(|reading| (from..=to).contains(&reading.time));
     let mut inside: Vec<_> = inside.map(|reading| (reading.time, &reading.values)).collect();
     inside.sort_by_key(|(time, _)| *time);
@@ -548,7 +549,7 @@ fn overlapping(source: &RecordingSource, from: EventTime, to: EventTime) -> Vec<
 }
 
 /// Adds the readings of one file's boards to those of another.
-fn join(recording: &mut Recording, into: FileId, from: FileId) {
+fn merge_boards(recording: &mut Recording, into: FileId, from: FileId) {
     let numbers = |wanted: FileId| -> Vec<usize> {
         let of_file =
             |number: &usize| recording.sources[*number].file == wanted && local_id(&recording.sources[*number]).is_some();
@@ -618,7 +619,7 @@ mod tests {
     #[test]
     fn finds_a_clock_that_goes_back() {
         let found = |rows: &[(f64, f64)]| {
-            clock_back(&readings(rows)).map(|ClockBack { index, seconds, meets_rows }| (index, seconds, meets_rows))
+            clock_back(&readings(rows)).map(|BackwardClockStep { index, seconds, meets_rows }| (index, seconds, meets_rows))
         };
         let minutes = |minutes: &[i32]| -> Vec<(f64, f64)> {
             minutes.iter().enumerate().map(|(row, minute)| (60.0 * f64::from(*minute), 100.0 + row as f64)).collect()

@@ -8,7 +8,7 @@ use crate::names::shell_quote;
 use crate::recording::{RecordedReading, Recording, RecordingSource};
 use crate::report::{COUNTER_JUMPS, COUNTER_LEFT_OUT};
 use crate::units::Unit;
-use crate::{CounterCheck, ImportError, ImportOptions, ReadingField, RecordingFormat};
+use crate::{CounterComparison, ImportError, ImportOptions, ReadingField, RecordingFormat};
 
 /// More than this no such thing draws: a reading above it is in another unit, or damaged.
 fn most_watts(meter: Meter) -> (f64, &'static str) {
@@ -52,7 +52,7 @@ impl ImpossibleWatts {
             ReadingField::EnergyJoulesTotal => &["J", "mJ", "kWh", "Wh", "kJ", "MJ", "mWh", "uJ"],
             _ => &["W", "mW", "kW", "uW", "MW"],
         };
-        let units = units.iter().filter_map(|name| Unit::named(name));
+        let units = units.iter().filter_map(|name| Unit::by_name(name));
         let present = present_unit(recording, self.field).or_else(|| units.clone().next())?;
         let (most, _) = most_watts(recording.meter);
         let wanted = self.known_watts.filter(|watts| *watts > 0.0).unwrap_or(usual_watts(recording.meter));
@@ -70,7 +70,7 @@ impl ImpossibleWatts {
     fn may_be_in_another_unit(self, recording: &Recording) -> bool {
         let Some(known) = self.known_watts.filter(|watts| *watts > 0.0) else { return true };
         let present = present_unit(recording, self.field);
-        let unit = self.fitting_unit(recording).and_then(Unit::named);
+        let unit = self.fitting_unit(recording).and_then(Unit::by_name);
         unit.is_some_and(|unit| {
             let watts = self.watts * unit.to_base_unit(1.0) / present.map_or(1.0, |present| present.to_base_unit(1.0));
             RATIOS_OF_ONE_UNIT.contains(&(watts / known))
@@ -95,9 +95,9 @@ impl ImpossibleWatts {
         }
     }
 
-    fn blame(self, recording: &Recording, reading: &RecordedReading, problem: String) -> ImportError {
+    fn to_error(self, recording: &Recording, reading: &RecordedReading, problem: String) -> ImportError {
         let error = recording.error(reading.file as usize, u64::from(reading.line), problem, self.remedy(recording));
-        error.column(recording.columns.get(&self.field).map_or(self.field.name(), String::as_str))
+        error.with_column(recording.columns.get(&self.field).map_or(self.field.name(), String::as_str))
     }
 }
 
@@ -110,13 +110,13 @@ const UNIT_DISTANCE: f64 = 300.0;
 /// Returns the unit in which a column is read, if `--map` or the table gives one.
 fn present_unit(recording: &Recording, field: ReadingField) -> Option<Unit> {
     let name = recording.mapped_as.get(&field).copied().unwrap_or(field.name());
-    let asked = recording.asked_units.get(&field).copied();
+    let requested = recording.explicit_units.get(&field).copied();
     let of_column = || {
         let columns = recording.tables.iter().flat_map(|table| &table.columns);
         let mut of_field = columns.filter(|column| column.field.split('[').next() == Some(name));
         of_field.find_map(|column| column.unit.as_deref())
     };
-    Unit::named(asked.or_else(of_column)?)
+    Unit::by_name(requested.or_else(of_column)?)
 }
 
 pub(crate) fn value(reading: &RecordedReading, field: ReadingField) -> Option<f64> {
@@ -144,11 +144,11 @@ pub(crate) fn check_power(recording: &mut Recording, source: &mut RecordingSourc
         for reading in source.readings.iter_mut().filter(|reading| too_much(reading)) {
             let watts = value(reading, field).unwrap_or_default();
             let problem = format!("{watts} W is more than {what} can draw ({most} W)");
-            let error = ImpossibleWatts { field, watts, known_watts: None }.blame(recording, reading, problem);
+            let error = ImpossibleWatts { field, watts, known_watts: None }.to_error(recording, reading, problem);
             if wrong * 2 > all {
                 return Err(error);
             }
-            recording.refuse("power", error);
+            recording.refuse_row("power", error);
             remove(reading, field);
         }
     }
@@ -175,10 +175,10 @@ fn check_highest_power(recording: &mut Recording, source: &RecordingSource) -> R
     let (_, what) = most_watts(recording.meter);
     if highest < LEAST_WATTS {
         let problem = format!("no reading reaches {LEAST_WATTS} W (highest: {highest} W), as {what} does");
-        return refuse_or_note(recording, impossible.blame(recording, known[0], problem), impossible);
+        return refuse_or_note(recording, impossible.to_error(recording, known[0], problem), impossible);
     }
     if is_little_for_a_node(recording, impossible) {
-        recording.note(format!("no power reading is above {highest} W, little for {what}: {}", impossible.remedy(recording)));
+        recording.add_note(format!("no power reading is above {highest} W, little for {what}: {}", impossible.remedy(recording)));
     }
     Ok(())
 }
@@ -195,8 +195,8 @@ fn is_little_for_a_node(recording: &Recording, found: ImpossibleWatts) -> bool {
 fn refuse_or_note(recording: &mut Recording, error: ImportError, found: ImpossibleWatts) -> Result<(), ImportError> {
     let field = found.field;
     let unit = if field == ReadingField::EnergyJoulesTotal { "J" } else { "W" };
-    if recording.asked_units.get(&field) == Some(&unit) {
-        recording.note(format!("{}: it is in {unit}, as --map says", error.problem));
+    if recording.explicit_units.get(&field) == Some(&unit) {
+        recording.add_note(format!("{}: it is in {unit}, as --map says", error.problem));
         return Ok(());
     }
     let column = recording.columns.get(&field).map_or(field.name(), String::as_str);
@@ -239,8 +239,8 @@ fn refuse_power_glitches(recording: &mut Recording, source: &mut RecordingSource
             let problem = format!("{watts} W between {before} W and {after} W is a glitch of the meter");
             let error =
                 recording.error(reading.file as usize, u64::from(reading.line), problem, "correct the row or take it out");
-            let error = error.column(recording.columns.get(&field).map_or(field.name(), String::as_str));
-            recording.refuse("power glitch", error);
+            let error = error.with_column(recording.columns.get(&field).map_or(field.name(), String::as_str));
+            recording.refuse_row("power glitch", error);
             remove(&mut source.readings[at], field);
         }
     }
@@ -270,7 +270,7 @@ pub(crate) fn note_wide_power_gaps(recording: &mut Recording, source: &Recording
     } else {
         format!("{MOST_POWER_GAP_SECONDS} is the most that it can be set to: record more often, or an energy counter")
     };
-    recording.note(format!(
+    recording.add_note(format!(
         "{device}: power readings are {median} s apart, and no energy is known between readings that are further apart than \
          processor.power_gap_seconds, {DEFAULT_POWER_GAP_SECONDS} by default; {what_to_do}"
     ));
@@ -322,7 +322,7 @@ pub(crate) fn check_counter(
     source: &mut RecordingSource,
     device: &str,
     options: &ImportOptions,
-) -> Result<Option<CounterCheck>, ImportError> {
+) -> Result<Option<CounterComparison>, ImportError> {
     let field = ReadingField::EnergyJoulesTotal;
     let (most, what) = most_watts(recording.meter);
     refuse_glitches(recording, &mut source.readings, most, what);
@@ -343,7 +343,7 @@ pub(crate) fn check_counter(
         };
         if mean > most || integral_joules.is_none() {
             let watts = if mean > most { mean } else { watts };
-            return Err(ImpossibleWatts { field, watts, known_watts: None }.blame(recording, step.to, problem));
+            return Err(ImpossibleWatts { field, watts, known_watts: None }.to_error(recording, step.to, problem));
         }
         leave_counter_out(recording, source, &format!("{device}: {problem}, at line {}", step.to.line));
         return Ok(None);
@@ -358,7 +358,7 @@ pub(crate) fn check_counter(
         let impossible = ImpossibleWatts { field, watts, known_watts };
         // If no unit makes it agree with power, the counter is broken.
         if impossible.may_be_in_another_unit(recording) {
-            let error = impossible.blame(recording, step.to, problem);
+            let error = impossible.to_error(recording, step.to, problem);
             let error = match options.interval {
                 Some(interval) => ImportError { remedy: format!("{}, and check --interval {interval:?}", error.remedy), ..error },
                 None => error,
@@ -370,11 +370,11 @@ pub(crate) fn check_counter(
         let found = ImpossibleWatts { field, watts, known_watts: None };
         if integral_joules.is_none() && is_little_for_a_node(recording, found) {
             let remedy = found.remedy(recording);
-            recording.note(format!("the energy counter never grows by more than {watts:.3} W, little for {what}: {remedy}"));
+            recording.add_note(format!("the energy counter never grows by more than {watts:.3} W, little for {what}: {remedy}"));
         }
     }
     if joules == 0.0 && seconds >= MIN_STANDSTILL_SECONDS && integral_joules.is_none() {
-        recording.note(format!(
+        recording.add_note(format!(
             "{device}: the energy counter is constant over its {seconds:.0} s: 0 J. A board that is on draws power; if the counter is \
              stuck, do not map it"
         ));
@@ -382,7 +382,7 @@ pub(crate) fn check_counter(
     let coarse = describe_coarse_steps(&steps, joules);
     let Some(integral_joules) = integral_joules else {
         if let Some(note) = coarse {
-            recording.note(format!("{device}: {note}: energy is known to within one of them"));
+            recording.add_note(format!("{device}: {note}: energy is known to within one of them"));
         }
         return Ok(None);
     };
@@ -402,7 +402,7 @@ pub(crate) fn check_counter(
                 leave_counter_out(recording, source, &format!("{device}: {both}, and no unit would fit"));
                 return Ok(None);
             }
-            return Err(impossible.blame(recording, first, format!("{both}: one of the two is in another unit")));
+            return Err(impossible.to_error(recording, first, format!("{both}: one of the two is in another unit")));
         }
         let made_times = options.interval.filter(|_| !(1.0 / 1.5..=1.5).contains(&ratio));
         if let Some(interval) = made_times {
@@ -417,10 +417,10 @@ pub(crate) fn check_counter(
                  import without it",
                 describe_contradiction(&steps)
             );
-            recording.note(note);
+            recording.add_note(note);
         }
     }
-    Ok(Some(CounterCheck::new(device, joules, integral_joules)))
+    Ok(Some(CounterComparison::new(device, joules, integral_joules)))
 }
 
 /// A counter with larger steps, as shares of all that it counts, measures less well than power.
@@ -478,7 +478,7 @@ fn leave_counter_out(recording: &mut Recording, source: &mut RecordingSource, wh
         let error = recording.error(file, line, note.clone(), "import without it");
         recording.refuse_lines(COUNTER_LEFT_OUT, lines, error);
     }
-    recording.note(note);
+    recording.add_note(note);
 }
 
 /// Refuses readings of a counter that jump up, faster than a device can draw, and fall back to where it was.
@@ -492,8 +492,8 @@ fn refuse_glitches(recording: &mut Recording, readings: &mut [RecordedReading], 
         if (joules - before) / seconds > most && after >= before && after < joules {
             let problem = format!("the energy counter jumps to {joules} J and back, more than {what} can draw ({most} W)");
             let watts = (joules - before) / seconds;
-            let error = ImpossibleWatts { field, watts, known_watts: None }.blame(recording, &readings[at], problem);
-            recording.refuse(COUNTER_JUMPS, error);
+            let error = ImpossibleWatts { field, watts, known_watts: None }.to_error(recording, &readings[at], problem);
+            recording.refuse_row(COUNTER_JUMPS, error);
             remove(&mut readings[at], field);
         }
     }

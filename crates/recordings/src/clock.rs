@@ -119,7 +119,7 @@ impl NamedTimeZone {
         if matches!(text, "UTC" | "utc" | "GMT" | "Z" | "z") {
             return Ok(Self::utc());
         }
-        if let Some(offset) = offset(text) {
+        if let Some(offset) = parse_offset(text) {
             return Ok(named(TimeZone::fixed(offset)));
         }
         // Without rules, `UTC+2` would be west of Greenwich by POSIX, which nobody means.
@@ -139,7 +139,7 @@ impl fmt::Display for NamedTimeZone {
 }
 
 /// `+02:00`, `+0200`, `+02`, `+2`, `-07:30`.
-fn offset(text: &str) -> Option<Offset> {
+fn parse_offset(text: &str) -> Option<Offset> {
     let (sign, digits) = match text.split_at_checked(1)? {
         ("+", digits) => (1, digits),
         ("-" | "−", digits) => (-1, digits),
@@ -187,19 +187,19 @@ impl TimeParser {
         let text = text.trim();
         let at = |micros: Result<EventTime, String>| micros.map(ParsedTime::Absolute);
         match &self.format {
-            TimeFormat::Auto => self.auto(text),
+            TimeFormat::Auto => self.parse_auto(text),
             TimeFormat::Rfc3339 => at(text.parse().map_err(|_| {
                 "not an RFC 3339 time with an offset; leave --time-format out for local times without one".to_owned()
             })),
-            TimeFormat::Unix => at(number(text, 1_000_000)),
-            TimeFormat::UnixMs => at(number(text, 1_000)),
-            TimeFormat::UnixUs => at(number(text, 1)),
-            TimeFormat::UnixNs => at(nanoseconds(text)),
+            TimeFormat::Unix => at(parse_count(text, 1_000_000)),
+            TimeFormat::UnixMs => at(parse_count(text, 1_000)),
+            TimeFormat::UnixUs => at(parse_count(text, 1)),
+            TimeFormat::UnixNs => at(parse_nanoseconds(text)),
             TimeFormat::Pattern(pattern) => self.with_pattern(pattern, text),
         }
     }
 
-    fn auto(&self, text: &str) -> Result<ParsedTime, String> {
+    fn parse_auto(&self, text: &str) -> Result<ParsedTime, String> {
         if let Ok(time) = text.parse::<EventTime>() {
             return Ok(ParsedTime::Absolute(time));
         }
@@ -208,10 +208,10 @@ impl TimeParser {
             return match offset {
                 Some(offset) => {
                     let timestamp = offset.to_timestamp(time).map_err(|_| "outside the years 0 to 9999".to_owned())?;
-                    checked(timestamp.as_microsecond() as f64)?;
+                    checked_time(timestamp.as_microsecond() as f64)?;
                     Ok(ParsedTime::Absolute(EventTime::from_micros(timestamp.as_microsecond())))
                 }
-                None => self.local(time),
+                None => self.resolve_local(time),
             };
         }
         if let Ok(value) = text.replace(',', ".").parse::<f64>() {
@@ -267,12 +267,12 @@ impl TimeParser {
         (1..).zip(units).find_map(in_unit)
     }
 
-    fn local(&self, time: DateTime) -> Result<ParsedTime, String> {
+    fn resolve_local(&self, time: DateTime) -> Result<ParsedTime, String> {
         let zone = &self.zone;
         let outside = || "outside the years 0 to 9999; check --time-format".to_owned();
         let micros = |offset: Offset| -> Result<EventTime, String> {
             let micros = offset.to_timestamp(time).map_err(|_| outside())?.as_microsecond();
-            checked(micros as f64).map(|_| EventTime::from_micros(micros))
+            checked_time(micros as f64).map(|_| EventTime::from_micros(micros))
         };
         match zone.zone.to_ambiguous_timestamp(time).offset() {
             AmbiguousOffset::Unambiguous { offset } => Ok(ParsedTime::Local(micros(offset)?)),
@@ -290,12 +290,12 @@ impl TimeParser {
             strtime::parse(pattern, text).map_err(|error| format!("not of the form --time-format {pattern:?} ({error})"))?;
         if let Ok(timestamp) = parts.to_timestamp() {
             let micros = timestamp.as_microsecond();
-            return checked(micros as f64).map(|_| ParsedTime::Absolute(EventTime::from_micros(micros)));
+            return checked_time(micros as f64).map(|_| ParsedTime::Absolute(EventTime::from_micros(micros)));
         }
         let time = parts.to_datetime().map_err(|_| {
             format!("no full date and time in the form --time-format {pattern:?}; name year, month, day and hour")
         })?;
-        self.local(time)
+        self.resolve_local(time)
     }
 }
 
@@ -324,7 +324,7 @@ fn split_offset(text: &str) -> (&str, Option<Offset>) {
     }
     // The date's own hyphens come before.
     let sign = text.get(10..).and_then(|rest| rest.rfind(['+', '-'])).map(|at| at + 10);
-    match sign.and_then(|at| Some((text.get(..at)?.trim_end(), offset(text.get(at..)?)?))) {
+    match sign.and_then(|at| Some((text.get(..at)?.trim_end(), parse_offset(text.get(at..)?)?))) {
         Some((clock, offset)) => (clock, Some(offset)),
         None => (text, None),
     }
@@ -471,7 +471,7 @@ fn patterns_of(text: &str) -> Vec<String> {
     patterns.into_iter().filter(reads).collect()
 }
 
-fn checked(micros: f64) -> Result<EventTime, String> {
+fn checked_time(micros: f64) -> Result<EventTime, String> {
     let range = EventTime::MIN.micros() as f64..=EventTime::MAX.micros() as f64;
     if range.contains(&micros) {
         Ok(EventTime::from_micros(micros.round() as i64))
@@ -481,20 +481,20 @@ fn checked(micros: f64) -> Result<EventTime, String> {
 }
 
 /// A count of units of `micros` microseconds each.
-fn number(text: &str, micros: i64) -> Result<EventTime, String> {
+fn parse_count(text: &str, micros: i64) -> Result<EventTime, String> {
     if let Ok(whole) = text.parse::<i64>() {
-        return checked(whole as f64 * micros as f64).map(|_| EventTime::from_micros(whole.saturating_mul(micros)));
+        return checked_time(whole as f64 * micros as f64).map(|_| EventTime::from_micros(whole.saturating_mul(micros)));
     }
     let value: f64 = text.replace(',', ".").parse().map_err(|_| "not a number, as --time-format says".to_owned())?;
-    checked(value * micros as f64)
+    checked_time(value * micros as f64)
 }
 
-fn nanoseconds(text: &str) -> Result<EventTime, String> {
+fn parse_nanoseconds(text: &str) -> Result<EventTime, String> {
     if let Ok(whole) = text.parse::<i64>() {
         return Ok(EventTime::from_micros(whole.div_euclid(1000)));
     }
     let value: f64 = text.replace(',', ".").parse().map_err(|_| "not a number, as --time-format says".to_owned())?;
-    checked(value / 1000.0)
+    checked_time(value / 1000.0)
 }
 
 #[cfg(test)]

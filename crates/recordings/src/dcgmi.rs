@@ -7,7 +7,7 @@ use crate::absent::is_absent_number;
 use crate::error::quote;
 use crate::lines::LineReader;
 use crate::recording::{FileId, RecordedDevice, Recording, SourceId};
-use crate::units::{Dimension, NumberCell, Unit, cell};
+use crate::units::{Dimension, NumberCell, Unit, parse_cell};
 use crate::{ImportError, ImportOptions, ReadingField};
 
 /// The column's short name in dcgmi, our field, and dcgmi's unit where it is not ours.
@@ -55,7 +55,7 @@ pub(crate) fn read(
             let trimmed = text.trim();
             if let Some(head) = trimmed.strip_prefix('#') {
                 names = head.split_whitespace().skip(1).map(str::to_owned).collect();
-                header = names.iter().map(|name| column(name)).collect();
+                header = names.iter().map(|name| known_column(name)).collect();
                 continue;
             }
             let mut cells = trimmed.split_whitespace();
@@ -68,20 +68,20 @@ pub(crate) fn read(
                     // A GPU instance, or a compute instance of it.
                     Some("GPU-I" | "GPU-CI" | "GPU_I" | "GPU_CI") => {
                         first_instance.get_or_insert(line);
-                        recording.skip(file, line, "row of a MIG instance, not of its GPU");
+                        recording.skip_line(file, line, "row of a MIG instance, not of its GPU");
                     }
                     Some("GPU") => {
                         recording.rows += 1;
                         let error = recording.error(file, line, format!("{} names no GPU", quote(trimmed)), RESTORE);
-                        recording.refuse("id", error);
+                        recording.refuse_row("id", error);
                     }
-                    _ => recording.skip(file, line, "not a row of a GPU"),
+                    _ => recording.skip_line(file, line, "not a row of a GPU"),
                 }
                 continue;
             };
             recording.rows += 1;
             let (source, row) = devices.entry(id).or_insert_with(|| {
-                let name = format!("{}:gpu-{id}", recording.label(file));
+                let name = format!("{}:gpu-{id}", recording.board_file_name(file));
                 (recording.add_device(file, RecordedDevice { name, gpu_index: Some(id), ..RecordedDevice::default() }), 0)
             });
             let time = start.plus_micros(interval.saturating_mul(*row));
@@ -91,25 +91,25 @@ pub(crate) fn read(
                 let problem = format!("row has {} value(s), its header {} column(s)", cells.len(), header.len());
                 let remedy = "the file is truncated or damaged here: restore the row or take it out";
                 let error = recording.error(file, line, problem, remedy);
-                recording.refuse("cells", error);
+                recording.refuse_row("cells", error);
                 continue;
             }
             values.clear();
             let mut damaged = None;
             for ((text, column), name) in cells.iter().zip(&header).zip(&names) {
                 let Some((field, unit)) = column else { continue };
-                match cell(text) {
+                match parse_cell(text) {
                     NumberCell::Number(value) if is_absent_number(*field, value, recording.meter) => recording.absent += 1,
                     NumberCell::Number(value) => values.push((*field, unit.to_base_unit(value))),
                     NumberCell::Absent => recording.absent += 1,
                     NumberCell::Other => {
                         let problem = format!("{} is not a number", quote(text));
-                        damaged = Some(recording.error(file, line, problem, RESTORE).column(name));
+                        damaged = Some(recording.error(file, line, problem, RESTORE).with_column(name));
                     }
                 }
             }
             match damaged {
-                Some(error) => recording.refuse("number", error),
+                Some(error) => recording.refuse_row("number", error),
                 None => recording.push(*source, time, line, &values, None),
             }
         }
@@ -119,16 +119,16 @@ pub(crate) fn read(
             return Err(recording.error(file, line, problem, remedy));
         }
         recording.note_drift(file, devices.values().map(|(_, rows)| *rows));
-        for name in names.iter().filter(|name| column(name).is_none()) {
-            recording.note(format!("column {name} has no field in the events and is left out"));
+        for name in names.iter().filter(|name| known_column(name).is_none()) {
+            recording.add_note(format!("column {name} has no field in the events and is left out"));
         }
     }
     recording.check_refusals()
 }
 
-fn column(name: &str) -> Option<(ReadingField, Unit)> {
+fn known_column(name: &str) -> Option<(ReadingField, Unit)> {
     let (_, field, unit) = COLUMNS.iter().find(|(short, _, _)| *short == name)?;
-    let unit = Unit::named(unit)?;
+    let unit = Unit::by_name(unit)?;
     debug_assert!(unit.dimension == field.dimension() || field.dimension() == Dimension::Count);
     Some((*field, unit))
 }

@@ -7,7 +7,7 @@ use crate::options::InvalidOption;
 /// Reads a positive length of time: `250us`, `20ms`, `90s`, `1.5m`, `6h`, `2d`; a bare number is seconds.
 pub fn parse_duration(text: &str) -> Result<Duration, InvalidOption> {
     let invalid = || InvalidOption::new(format!("{text:?} is not a length of time such as 20ms, 90s, 15m, 6h or 2d"));
-    let (number, unit) = parts(text);
+    let (number, unit) = split_number_and_unit(text);
     let number: f64 = number.parse().map_err(|_| invalid())?;
     let seconds = match unit {
         "us" | "µs" => number / 1e6,
@@ -27,12 +27,12 @@ pub fn parse_interval(text: &str) -> Result<Duration, InvalidOption> {
     let invalid = || InvalidOption::new(format!("{text:?} is not an interval; say for example 20ms, 0.5s or 1m"));
     let length = parse_duration(text).map_err(|_| invalid())?;
     let micros = (length.as_secs_f64() * 1e6).round();
-    let good = !parts(text).1.is_empty() && (1.0..=86_400e6).contains(&micros);
+    let good = !split_number_and_unit(text).1.is_empty() && (1.0..=86_400e6).contains(&micros);
     if good { Ok(Duration::from_micros(micros as u64)) } else { Err(invalid()) }
 }
 
 /// The number and its unit.
-fn parts(text: &str) -> (&str, &str) {
+fn split_number_and_unit(text: &str) -> (&str, &str) {
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     (&text[..end], text[end..].trim())
 }

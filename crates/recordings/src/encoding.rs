@@ -103,7 +103,7 @@ const WIDTH_BYTES: usize = 4096;
 /// Returns the width of the line that `bytes` begin with; `None` if more bytes are needed to decide.
 ///
 /// A line of UTF-16 has a separator, a digit or its end, of which one byte is 0.
-fn width(bytes: &[u8], big_endian: bool, is_all: bool) -> Option<CodeUnitWidth> {
+fn line_width(bytes: &[u8], big_endian: bool, is_all: bool) -> Option<CodeUnitWidth> {
     let end = bytes.iter().position(|byte| *byte == b'\n');
     let line = &bytes[..end.unwrap_or(bytes.len())];
     if line.contains(&0) {
@@ -139,11 +139,11 @@ impl<R: Read> Utf16Reader<R> {
         let pending = std::mem::take(&mut self.pending);
         let mut rest = pending.as_slice();
         while !rest.is_empty() {
-            let Some(line) = self.line.or_else(|| width(rest, self.big_endian, self.ended)) else { break };
+            let Some(line) = self.line.or_else(|| line_width(rest, self.big_endian, self.ended)) else { break };
             self.line = Some(line);
-            let taken = if line == CodeUnitWidth::One { self.take_bytes(rest) } else { self.take_units(rest) };
-            rest = &rest[taken..];
-            if taken == 0 {
+            let consumed = if line == CodeUnitWidth::One { self.take_bytes(rest) } else { self.take_units(rest) };
+            rest = &rest[consumed..];
+            if consumed == 0 {
                 break;
             }
         }
@@ -167,9 +167,9 @@ impl<R: Read> Utf16Reader<R> {
 
     /// Takes units of two bytes to the end of the line.
     fn take_units(&mut self, bytes: &[u8]) -> usize {
-        let mut taken = 0;
+        let mut consumed = 0;
         for pair in bytes.chunks_exact(2) {
-            taken += 2;
+            consumed += 2;
             let pair = [pair[0], pair[1]];
             let unit = if self.big_endian { u16::from_be_bytes(pair) } else { u16::from_le_bytes(pair) };
             let before = self.high_surrogate.take();
@@ -188,7 +188,7 @@ impl<R: Read> Utf16Reader<R> {
                 break;
             }
         }
-        taken
+        consumed
     }
 
     fn push(&mut self, character: char) {

@@ -18,12 +18,12 @@ pub struct ImportError {
 }
 
 impl ImportError {
-    pub(crate) fn whole(file: impl Into<String>, problem: impl Into<String>, remedy: impl Into<String>) -> Self {
+    pub(crate) fn in_file(file: impl Into<String>, problem: impl Into<String>, remedy: impl Into<String>) -> Self {
         Self { file: file.into(), line: None, column: None, problem: problem.into(), remedy: remedy.into() }
     }
 
-    pub(crate) fn at(file: &str, line: u64, problem: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Self { line: Some(line), ..Self::whole(file, problem, remedy) }
+    pub(crate) fn in_line(file: &str, line: u64, problem: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self { line: Some(line), ..Self::in_file(file, problem, remedy) }
     }
 
     /// Whether options are to blame, and no file.
@@ -39,7 +39,7 @@ impl ImportError {
         }
     }
 
-    pub(crate) fn column(mut self, column: impl Into<String>) -> Self {
+    pub(crate) fn with_column(mut self, column: impl Into<String>) -> Self {
         self.column = Some(column.into());
         self
     }

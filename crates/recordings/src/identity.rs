@@ -139,7 +139,7 @@ impl IdColumns {
             let scope = candidate.scope.unwrap_or(IdScope::Board);
             let is_numbers = candidate.values.keys().all(|text| text.parse::<f64>().is_ok());
             let takes_turns = |(source, rows): (&SourceId, &Vec<(EventTime, u64, u16)>)| {
-                let (line, boards) = turns(rows, is_numbers)?;
+                let (line, boards) = find_alternation(rows, is_numbers)?;
                 Some(SeveralBoards { source: *source, column: candidate.column, scope, line, boards })
             };
             candidate.rows.iter().find_map(takes_turns).filter(|_| scopes.contains(&scope))
@@ -159,7 +159,7 @@ fn is_id(text: &str) -> bool {
 ///
 /// A source that moves from one value to the next has been moved: it is one board at a time. Numbers may be anything, such as
 /// a utilization: they must go round and round.
-fn turns(rows: &[(EventTime, u64, u16)], is_numbers: bool) -> Option<(u64, usize)> {
+fn find_alternation(rows: &[(EventTime, u64, u16)], is_numbers: bool) -> Option<(u64, usize)> {
     let mut rows = rows.to_vec();
     rows.sort_unstable();
     let mut counts: BTreeMap<u16, usize> = BTreeMap::new();
@@ -225,7 +225,7 @@ mod tests {
     fn boards_take_turns_and_what_was_moved_does_not() {
         let found = |value: fn(u32) -> u32, time: fn(u32) -> u32, rows: u32, is_numbers: bool| {
             let row = |row| (EventTime::from_seconds(f64::from(time(row))), u64::from(row) + 2, value(row) as u16);
-            turns(&(0..rows).map(row).collect::<Vec<_>>(), is_numbers)
+            find_alternation(&(0..rows).map(row).collect::<Vec<_>>(), is_numbers)
         };
         let own = |row| row;
         for (what, got, expected) in [

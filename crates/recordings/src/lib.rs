@@ -14,6 +14,8 @@ mod checks;
 mod clock;
 mod csv_table;
 mod dcgmi;
+mod decimal_mark;
+mod detect;
 mod duration;
 mod encoding;
 mod error;
@@ -24,7 +26,6 @@ mod identity;
 mod interpolate;
 mod lines;
 mod log;
-mod marks;
 mod mlperf;
 mod mlperf_inference;
 mod names;
@@ -40,9 +41,8 @@ mod report;
 mod row_times;
 mod rows;
 pub mod series;
-mod sketch;
-pub mod stays;
 mod table;
+pub mod tenancy;
 pub mod units;
 
 use std::fmt;
@@ -53,6 +53,7 @@ use eadt_schemas::EventTime;
 pub use assemble::{IMPORTS, ImportedEvents, ImportedRecording};
 pub use checks::DEFAULT_POWER_GAP_SECONDS;
 pub use clock::{NamedTimeZone, TimeFormat};
+pub use detect::{DetectedFormat, TablePreview, detect_format, sketch_table};
 pub use duration::{parse_duration, parse_interval};
 pub use encoding::Encoding;
 pub use error::ImportError;
@@ -60,15 +61,14 @@ pub use fields::ReadingField;
 pub use format::RecordingFormat;
 pub use log::{Compression, EventRef, LogChunk, LogChunks, LogError, LogReader, LogWriter, MAX_EVENT_BYTES};
 pub use names::shell_quote;
-pub use options::{AcceptedFinding, FieldMap, FilesAre, ImportOptions, InvalidOption, SameTime, check_workload};
+pub use options::{AcceptedFinding, FieldMap, FileSetKind, ImportOptions, InvalidOption, SameTimeRule, check_workload};
 pub use power_draw::power_draw_is_average;
 pub use quantity::{DecimalMark, QuantityCell};
 pub use report::{
-    BoardSummary, ColumnUse, CounterCheck, DroppedLines, ExplainedReport, ImportReport, RefusedLines, RowMerge, SourceGap,
+    BoardSummary, ColumnUse, CounterComparison, DroppedLines, ExplainedReport, ImportReport, RefusedLines, RowMerge, SourceGap,
     TableUse,
 };
 pub use rows::TableRows;
-pub use sketch::{DetectedFormat, TableSketch, detect_format, sketch_table};
 
 /// One file of a recording.
 pub struct RecordingFile<'a> {
@@ -107,7 +107,7 @@ pub fn import(
 ) -> Result<ImportedRecording, ImportError> {
     options.check(format)?;
     if inputs.is_empty() {
-        return Err(ImportError::whole("(no file)", "nothing to import", "name at least one file"));
+        return Err(ImportError::in_file("(no file)", "nothing to import", "name at least one file"));
     }
     let mut recording = recording::Recording::new(format, options);
     let mut files = Vec::with_capacity(inputs.len());

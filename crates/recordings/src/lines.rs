@@ -47,7 +47,7 @@ fn with_line_feeds<'a>(mut reader: Box<dyn BufRead + 'a>) -> io::Result<(Box<dyn
     let only_returns = head.contains(&b'\r') && !head.contains(&b'\n');
     let whole = io::Cursor::new(head).chain(reader);
     let reader: Box<dyn BufRead + 'a> =
-        if only_returns { Box::new(BufReader::new(ReturnsAsFeeds(whole))) } else { Box::new(whole) };
+        if only_returns { Box::new(BufReader::new(CarriageReturnReader(whole))) } else { Box::new(whole) };
     Ok((reader, fingerprint))
 }
 
@@ -58,9 +58,9 @@ fn naming_end(head: &[u8]) -> usize {
     ends.take(NAMING_LINES).last().unwrap_or_default().max(NAMING_BYTES).min(head.len())
 }
 
-struct ReturnsAsFeeds<R>(R);
+struct CarriageReturnReader<R>(R);
 
-impl<R: Read> Read for ReturnsAsFeeds<R> {
+impl<R: Read> Read for CarriageReturnReader<R> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let count = self.0.read(into)?;
         for byte in into[..count].iter_mut().filter(|byte| **byte == b'\r') {
@@ -134,7 +134,7 @@ impl<'a> LineReader<'a> {
         self.number += 1;
         if read as u64 == max_bytes && self.buffer.last() != Some(&b'\n') {
             let problem = format!("line is longer than {} MiB", max_bytes >> 20);
-            return Err(ImportError::at(&self.name, self.number, problem, "check that this is the right file"));
+            return Err(ImportError::in_line(&self.name, self.number, problem, "check that this is the right file"));
         }
         if self.buffer.last() != Some(&b'\n') {
             self.open_line = Some(self.number);
@@ -161,7 +161,7 @@ impl<'a> LineReader<'a> {
         } else {
             return Ok(());
         };
-        Err(ImportError::at(&self.name, self.number, problem, "check that this is the right file"))
+        Err(ImportError::in_line(&self.name, self.number, problem, "check that this is the right file"))
     }
 
     /// The rest of the input as one reader, for formats that are not made of lines.
@@ -183,5 +183,5 @@ fn unreadable(name: &str, line: Option<u64>, error: &io::Error) -> ImportError {
         io::ErrorKind::Unsupported => "unpack it, or save the sheet as CSV; plain text and zstd are read",
         _ => "the file may be truncated or damaged; copy it again",
     };
-    ImportError { line, ..ImportError::whole(name, problem, remedy) }
+    ImportError { line, ..ImportError::in_file(name, problem, remedy) }
 }

@@ -27,7 +27,7 @@ use serde_json::Value;
 use self::power::PowerLogs;
 use crate::error::quote;
 use crate::lines::LineReader;
-use crate::mlperf_inference::contradict;
+use crate::mlperf_inference::differ_too_much;
 use crate::recording::{FileId, ProgressMark, Recording, SourceKind};
 use crate::{ImportError, ReadingField};
 
@@ -150,7 +150,7 @@ pub(crate) fn read(files: Vec<(FileId, LineReader<'_>)>, recording: &mut Recordi
     if let [first, second, ..] = trainings.as_slice() {
         let problem = format!("is a second training log beside {}", recording.files[first.file]);
         let remedy = "one call imports one run: give one training log and the power logs of its nodes";
-        return Err(ImportError::whole(&recording.files[second.file], problem, remedy));
+        return Err(ImportError::in_file(&recording.files[second.file], problem, remedy));
     }
     if let Some(training) = trainings.pop() {
         let run = write_progress(training, recording)?;
@@ -171,7 +171,7 @@ fn read_file(
     while let Some((line, text)) = lines.next_line()? {
         let Some((prefix, parsed)) = parse_line(&text) else {
             if !text.trim().is_empty() {
-                recording.skip(file, line, "not an MLLOG entry");
+                recording.skip_line(file, line, "not an MLLOG entry");
             }
             continue;
         };
@@ -179,7 +179,7 @@ fn read_file(
         let time = parsed.as_ref().ok().and_then(|entry| time_of(entry.time_ms));
         let (Ok(entry), Some(time)) = (parsed, time) else {
             let error = damaged_entry(recording, file, line, &text);
-            recording.refuse(DAMAGED_ENTRY, error);
+            recording.refuse_row(DAMAGED_ENTRY, error);
             continue;
         };
         let key = match entry.key.as_str() {
@@ -222,7 +222,7 @@ fn read_file(
                         }
                         training.global_batch_size = batch;
                     }
-                    _ => recording.skip(file, line, "log entry about neither progress nor power"),
+                    _ => recording.skip_line(file, line, "log entry about neither progress nor power"),
                 }
                 continue;
             }
@@ -272,7 +272,7 @@ fn samples_by_steps(training: &TrainingLog) -> Option<f64> {
 }
 
 /// Returns how the log counts samples, with a note if `train_samples` turns out to count batches.
-fn counting(training: &TrainingLog, notes: &mut Vec<String>) -> SampleCounting {
+fn detect_counting(training: &TrainingLog, notes: &mut Vec<String>) -> SampleCounting {
     let entries = &training.entries;
     if entries.iter().any(|entry| entry.samples_count.is_some()) {
         return SampleCounting::SamplesCount;
@@ -287,7 +287,7 @@ fn counting(training: &TrainingLog, notes: &mut Vec<String>) -> SampleCounting {
     match (train_samples, training.global_batch_size) {
         (Some(samples), Some(batch)) if epochs > 0.0 => {
             let steps = samples_by_steps(training).map(|samples| samples / batch);
-            if batch > 1.0 && steps.is_some_and(|steps| steps > 0.0 && !contradict(steps, epochs * samples)) {
+            if batch > 1.0 && steps.is_some_and(|steps| steps > 0.0 && !differ_too_much(steps, epochs * samples)) {
                 notes.push(format!("train_samples {samples} counts batches, by the steps at run_stop: each is {batch} samples"));
                 return SampleCounting::Epochs(samples * batch);
             }
@@ -336,7 +336,7 @@ fn compare_rates(inside: &[&MllogEntry], samples: f64, run_seconds: f64, batch: 
     // Evaluations may count or not: the log's figure may lie anywhere between.
     let slowest = samples / run_seconds;
     let fastest = training.map(|seconds| samples / seconds).fold(slowest, f64::max);
-    let agrees = (slowest..=fastest).contains(&rate) || !contradict(rate, slowest) || !contradict(rate, fastest);
+    let agrees = (slowest..=fastest).contains(&rate) || !differ_too_much(rate, slowest) || !differ_too_much(rate, fastest);
     if agrees {
         return;
     }
@@ -364,12 +364,12 @@ fn write_progress(mut training: TrainingLog, recording: &mut Recording) -> Resul
             ),
             None => "the training log has no run_start".to_owned(),
         };
-        return Err(ImportError::whole(&recording.files[file], problem, "give the whole console log of the run"));
+        return Err(ImportError::in_file(&recording.files[file], problem, "give the whole console log of the run"));
     };
     training.entries.retain(|entry| {
         let ours = entry.rank == rank;
         if !ours {
-            recording.skip(file, entry.line, "written by another rank, too");
+            recording.skip_line(file, entry.line, "written by another rank, too");
         }
         ours
     });
@@ -392,7 +392,7 @@ fn write_progress(mut training: TrainingLog, recording: &mut Recording) -> Resul
             .push(format!("{} has no run_stop: the run did not finish, or the log is truncated", recording.files[file]));
     }
     let mut notes = Vec::new();
-    let counting = counting(&training, &mut notes);
+    let counting = detect_counting(&training, &mut notes);
     if counting == SampleCounting::Unknown {
         recording.notes.push("the training log does not say how many samples were processed".to_owned());
     }
@@ -436,7 +436,7 @@ fn write_progress(mut training: TrainingLog, recording: &mut Recording) -> Resul
         if entry.time < start || stop.is_some_and(|stop| entry.time > stop) {
             // The number of samples of an epoch may come before the run.
             if entry.key != MllogKey::TrainSamples {
-                recording.skip(file, entry.line, "outside the run");
+                recording.skip_line(file, entry.line, "outside the run");
             }
             continue;
         }
@@ -447,7 +447,7 @@ fn write_progress(mut training: TrainingLog, recording: &mut Recording) -> Resul
             values.push((ReadingField::GlobalBatchSize, batch));
         }
         if values.is_empty() && mark.is_none() {
-            recording.skip(file, entry.line, "log entry about neither progress nor power");
+            recording.skip_line(file, entry.line, "log entry about neither progress nor power");
         }
         written.extend(values.iter().map(|(field, _)| *field));
         recording.push(source, entry.time, entry.line, &values, mark);
@@ -458,7 +458,7 @@ fn write_progress(mut training: TrainingLog, recording: &mut Recording) -> Resul
     let inside: Vec<&MllogEntry> =
         training.entries.iter().filter(|entry| entry.time >= start && stop.is_none_or(|stop| entry.time <= stop)).collect();
     if let Some(samples) = walk.known {
-        if let Some(by_steps) = by_steps.filter(|by_steps| contradict(*by_steps, samples)) {
+        if let Some(by_steps) = by_steps.filter(|by_steps| differ_too_much(*by_steps, samples)) {
             notes.push(format!("run_stop counts steps that make {by_steps} samples, the log's other entries {samples}"));
         }
         let run_seconds = stop.unwrap_or(last).seconds_since(start);
@@ -512,7 +512,7 @@ impl RunWalk {
         if matches!(self.counting, SampleCounting::Epochs(_)) && entry.key == MllogKey::EpochStop {
             values.push((ReadingField::Epoch, self.epochs_done));
         }
-        let span = self.span(entry);
+        let span = self.span_name(entry);
         let phase = match entry.key {
             MllogKey::RunStart => JobLifecycle::Started,
             MllogKey::RunStop => JobLifecycle::Finished,
@@ -540,7 +540,7 @@ impl RunWalk {
         }
     }
 
-    fn span(&mut self, entry: &MllogEntry) -> Option<String> {
+    fn span_name(&mut self, entry: &MllogEntry) -> Option<String> {
         let none = || Some(String::new());
         let span_open = match self.level {
             SpanLevel::Epochs => self.epoch_open,

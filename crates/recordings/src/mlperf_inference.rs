@@ -19,7 +19,7 @@ use crate::mlperf::{DAMAGED_ENTRY, NO_READING_WATTS, damaged_entry, number, pars
 use crate::overlap::{self, TimeRange};
 use crate::recording::{FileId, ProgressMark, RecordedDevice, Recording, RecordingSource, SourceId, SourceKind};
 use crate::row_times::RowTimes;
-use crate::units::{NumberCell, cell};
+use crate::units::{NumberCell, parse_cell};
 use crate::{ImportError, ImportOptions, ReadingField, TimeFormat};
 
 /// Keys of samples per second, the best first: Offline's, then Server's.
@@ -58,7 +58,7 @@ const SUMMARY: [(&str, &str); 6] = [
 pub(crate) const CONTRADICTION_RATIO: f64 = 0.05;
 
 /// Returns whether two figures of one thing are too far apart to be the same.
-pub(crate) fn contradict(a: f64, b: f64) -> bool {
+pub(crate) fn differ_too_much(a: f64, b: f64) -> bool {
     (a - b).abs() > CONTRADICTION_RATIO * a.abs().max(b.abs())
 }
 
@@ -112,13 +112,13 @@ impl DetailLog {
         }
     }
 
-    fn first(&self, keys: &[&'static str]) -> Option<(&'static str, f64)> {
+    fn first_figure(&self, keys: &[&'static str]) -> Option<(&'static str, f64)> {
         let of = |figures: &BTreeMap<&'static str, f64>| keys.iter().find_map(|key| Some((*key, *figures.get(key)?)));
         of(&self.figures).or_else(|| of(&self.summary))
     }
 
     fn figure(&self, key: &'static str) -> Option<f64> {
-        self.first(&[key]).map(|(_, figure)| figure)
+        self.first_figure(&[key]).map(|(_, figure)| figure)
     }
 
     fn is_offline(&self) -> bool {
@@ -128,10 +128,10 @@ impl DetailLog {
     /// Samples per second by the log's own figure, and the key of it.
     fn samples_per_second(&self) -> Option<(&'static str, f64)> {
         let queries = || {
-            let (key, rate) = self.first(&QUERY_RATES)?;
+            let (key, rate) = self.first_figure(&QUERY_RATES)?;
             Some((key, rate * self.figure(SAMPLES_PER_QUERY).unwrap_or(1.0)))
         };
-        self.first(&SAMPLE_RATES).or_else(queries)
+        self.first_figure(&SAMPLE_RATES).or_else(queries)
     }
 
     /// Samples that were asked for.
@@ -183,7 +183,7 @@ fn refuse_copies(recording: &mut Recording) -> Result<(), ImportError> {
             let (copy, original) = (&recording.files[source.file], &recording.files[other.file]);
             if own.iter().any(|(_, values)| *values != own[0].1) {
                 let remedy = "leave one of the two out: a copy would count the energy twice";
-                return Err(ImportError::whole(copy, format!("has the same readings as {original}"), remedy));
+                return Err(ImportError::in_file(copy, format!("has the same readings as {original}"), remedy));
             }
             notes.push(format!(
                 "{original} and {copy} have the same {} readings: one may be a copy of the other; the energy counts both",
@@ -221,7 +221,7 @@ fn read_file(
                         continue;
                     };
                     let source = *power.get_or_insert_with(|| {
-                        let name = recording.label(file);
+                        let name = recording.board_file_name(file);
                         recording.add_device(file, RecordedDevice { name, ..RecordedDevice::default() })
                     });
                     range = Some(range.map_or((time, time), |(from, to)| (from.min(time), to.max(time))));
@@ -229,23 +229,25 @@ fn read_file(
                 }
                 Err((column, problem)) => {
                     let remedy = "give the power analyser's log as it was written";
-                    let error = recording.error(file, line, format!("{problem}: {}", quote(&text)), remedy).column(column);
+                    let error = recording.error(file, line, format!("{problem}: {}", quote(&text)), remedy).with_column(column);
                     first_damaged.get_or_insert_with(|| error.clone());
                     damaged += 1;
-                    recording.refuse("power reading", error);
+                    recording.refuse_row("power reading", error);
                 }
             }
         } else if let Some((_, parsed)) = parse_line(&text) {
             recording.rows += 1;
             let Ok(entry) = parsed else {
                 let error = damaged_entry(recording, file, line, &text);
-                recording.refuse(DAMAGED_ENTRY, error);
+                recording.refuse_row(DAMAGED_ENTRY, error);
                 continue;
             };
             let at = |recording: &Recording| {
                 let text = entry.value.as_str().unwrap_or_default();
                 let time = clocks.detail.parse(text).map_err(|problem| {
-                    recording.error(file, line, format!("{} is {problem}", quote(text)), "restore the line").column(&entry.key)
+                    recording
+                        .error(file, line, format!("{} is {problem}", quote(text)), "restore the line")
+                        .with_column(&entry.key)
                 });
                 time.map(|time| (file, line, time))
             };
@@ -261,11 +263,11 @@ fn read_file(
                         let value = quote(&entry.value.to_string());
                         recording.notes.push(format!("the detail log reports an error: {key} {value}"));
                     }
-                    recording.skip(file, line, "log entry about neither progress nor power");
+                    recording.skip_line(file, line, "log entry about neither progress nor power");
                 }
             }
         } else if !text.trim().is_empty() && !detail.put_summary(&text) {
-            recording.skip(file, line, "neither a power reading nor an MLLOG entry");
+            recording.skip_line(file, line, "neither a power reading nor an MLLOG entry");
         }
     }
     times.check().map_err(|unsettled| recording.error(file, unsettled.line, unsettled.problem, unsettled.remedy))?;
@@ -295,7 +297,7 @@ fn power_line(text: &str, clock: &TimeParser) -> Result<(ParsedTime, Option<f64>
     let time = after("Time").ok_or_else(|| ("Time", "no time in the power reading".to_owned()))?;
     let time = clock.read(time).map_err(|problem| ("Time", format!("{} is {problem}", quote(time))))?;
     let watts = after("Watts").ok_or_else(|| ("Watts", "no Watts in the power reading".to_owned()))?;
-    match cell(watts) {
+    match parse_cell(watts) {
         NumberCell::Number(watts) if watts == NO_READING_WATTS => Ok((time, None)),
         NumberCell::Number(watts) if watts >= 0.0 => Ok((time, Some(watts))),
         NumberCell::Absent => Ok((time, None)),
@@ -317,7 +319,7 @@ fn samples_done(detail: &DetailLog, seconds: f64, notes: &mut Vec<String>) -> Op
     };
     let mut done = rate * seconds;
     let latency = detail.figure(LATENCY).map(|nanoseconds| nanoseconds / 1e9).filter(|_| detail.is_offline());
-    if let Some(ran) = latency.filter(|ran| *ran > 0.0 && contradict(*ran, seconds)) {
+    if let Some(ran) = latency.filter(|ran| *ran > 0.0 && differ_too_much(*ran, seconds)) {
         // Outside the run nothing was done.
         done = rate * seconds.min(ran);
         notes.push(format!(
@@ -325,9 +327,9 @@ fn samples_done(detail: &DetailLog, seconds: f64, notes: &mut Vec<String>) -> Op
             seconds.min(ran)
         ));
     }
-    if let Some(queried) = queried.filter(|queried| contradict(*queried, done)) {
+    if let Some(queried) = queried.filter(|queried| differ_too_much(*queried, done)) {
         let set = PERFORMANCE_SET.iter().find_map(|key| detail.figure(key)).filter(|set| *set > 0.0);
-        let padded = set.map(|set| (set, (queried / set).ceil() * set)).filter(|(_, padded)| !contradict(*padded, done));
+        let padded = set.map(|set| (set, (queried / set).ceil() * set)).filter(|(_, padded)| !differ_too_much(*padded, done));
         let why = match padded {
             Some((set, padded)) => format!("LoadGen padded them to {padded}, a multiple of the performance set of {set}"),
             None => "which of the two is right the log does not say".to_owned(),
@@ -342,7 +344,7 @@ fn samples_done(detail: &DetailLog, seconds: f64, notes: &mut Vec<String>) -> Op
 /// Notes figures of the summary that contradict the detail log: the summary of another run, perhaps.
 fn compare_summary(detail: &DetailLog, notes: &mut Vec<String>) {
     for (key, figure) in &detail.summary {
-        if let Some(own) = detail.figures.get(key).filter(|own| contradict(**own, *figure)) {
+        if let Some(own) = detail.figures.get(key).filter(|own| differ_too_much(**own, *figure)) {
             notes
                 .push(format!("{key} is {own} in the detail log and {figure} in the summary: the summary may be of another run"));
         }
@@ -396,7 +398,7 @@ fn write_phases(detail: &DetailLog, readings: Option<TimeRange>, recording: &mut
     // Tokens come at the same pace as samples: for as long as there were some.
     let rate = detail.samples_per_second().map(|(_, rate)| rate).filter(|rate| *rate > 0.0);
     let active = samples.zip(rate).map_or(seconds, |(samples, rate)| samples / rate);
-    let tokens = detail.first(&TOKEN_RATES).map(|(_, rate)| rate * active);
+    let tokens = detail.first_figure(&TOKEN_RATES).map(|(_, rate)| rate * active);
     recording.notes.extend(notes);
     let source = recording.add_source(file, None, SourceKind::Job { rank: 0, irregular: true, scope: CounterScope::Global });
     let totals = [(ReadingField::SamplesTotal, samples), (ReadingField::TokensTotal, tokens)];

@@ -13,10 +13,10 @@ use eadt_schemas::EventTime;
 use crate::absent::{is_absent_number, is_absent_text};
 use crate::boards::several_boards_error;
 use crate::clock::{ParsedTime, TimeParser};
+use crate::decimal_mark::{DecimalMarkDetector, MARK_REMEDY};
 use crate::error::quote;
 use crate::identity::{IdColumns, IdScope};
 use crate::lines::LineReader;
-use crate::marks::{DecimalMarkDetector, MARK_REMEDY};
 use crate::names::event_name;
 use crate::power_draw::power_draw_is_average;
 use crate::quantity::QuantityCell;
@@ -26,7 +26,7 @@ use crate::row_times::RowTimes;
 use crate::rows::{CUT, CUT_REMEDY};
 use crate::table::{HeaderCriteria, RowCells, TableReader};
 use crate::units::Unit;
-use crate::{ImportError, ImportOptions, ReadingField, SameTime};
+use crate::{ImportError, ImportOptions, ReadingField, SameTimeRule};
 
 /// Meaning of a column of the query.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,7 +50,7 @@ impl QueryColumn {
     }
 }
 
-fn known(name: &str) -> Option<QueryColumn> {
+fn known_column(name: &str) -> Option<QueryColumn> {
     Some(match name {
         "timestamp" => QueryColumn::Time,
         "index" => QueryColumn::Index,
@@ -77,7 +77,7 @@ fn known(name: &str) -> Option<QueryColumn> {
 
 /// Returns the unit that nvidia-smi means if a table gives none.
 fn usual_unit(field: ReadingField) -> Option<Unit> {
-    Unit::named(match field {
+    Unit::by_name(match field {
         ReadingField::PowerWatts | ReadingField::PowerAverageWatts | ReadingField::PowerLimitWatts => "W",
         ReadingField::UtilizationRatio | ReadingField::MemoryUtilizationRatio => "%",
         ReadingField::MemoryUsedBytes | ReadingField::MemoryTotalBytes => "MiB",
@@ -107,7 +107,7 @@ impl QueryColumns {
         let mut columns = Vec::new();
         for text in names.iter() {
             let (name, unit) = name_and_unit(text);
-            let use_as = known(&name.to_ascii_lowercase());
+            let use_as = known_column(&name.to_ascii_lowercase());
             match use_as {
                 Some(QueryColumn::Value(field)) => drop(recording.columns.insert(field, text.to_owned())),
                 Some(QueryColumn::Fallback(field)) => drop(recording.columns.entry(field).or_insert_with(|| text.to_owned())),
@@ -118,7 +118,12 @@ impl QueryColumns {
                 }
                 _ => {}
             }
-            columns.push(NamedColumn { text: text.to_owned(), name: name.to_owned(), use_as, unit: unit.and_then(Unit::named) });
+            columns.push(NamedColumn {
+                text: text.to_owned(),
+                name: name.to_owned(),
+                use_as,
+                unit: unit.and_then(Unit::by_name),
+            });
         }
         let has_column = |wanted: QueryColumn| columns.iter().any(|column| column.use_as == Some(wanted));
         if !has_column(QueryColumn::Time) {
@@ -144,7 +149,7 @@ fn name_and_unit(text: &str) -> (&str, Option<&str>) {
 }
 
 fn known_names(cells: &RowCells) -> usize {
-    cells.iter().filter(|text| known(&name_and_unit(text).0.to_ascii_lowercase()).is_some()).count()
+    cells.iter().filter(|text| known_column(&name_and_unit(text).0.to_ascii_lowercase()).is_some()).count()
 }
 
 fn is_header(cells: &RowCells) -> bool {
@@ -172,8 +177,8 @@ pub(crate) fn read(
             file,
             columns,
             clock: &clock,
-            marks,
-            times: RowTimes::after(before.take(), options),
+            decimal_marks: marks,
+            times: RowTimes::following(before.take(), options),
             models: IdColumns::new(std::iter::once((0, "device name"))),
         };
         let mut cells = RowCells::default();
@@ -182,7 +187,7 @@ pub(crate) fn read(
                 if cells != reader.columns.names {
                     reader.columns = QueryColumns::new(recording, file, line, cells.clone())?;
                 }
-                recording.skip(file, line, "repeated header");
+                recording.skip_line(file, line, "repeated header");
                 continue;
             }
             recording.rows += 1;
@@ -193,7 +198,7 @@ pub(crate) fn read(
             let row = reader.read_row(recording, &mut boards, line, &cells);
             recording.count_if_damaged(row)?;
         }
-        before = reader.times.end(recording);
+        before = reader.times.file_end(recording);
         reader.finish(recording, &table, header.line, options)?;
     }
     recording.check_refusals()
@@ -203,7 +208,7 @@ struct FileReader<'c> {
     file: FileId,
     columns: QueryColumns,
     clock: &'c TimeParser,
-    marks: DecimalMarkDetector,
+    decimal_marks: DecimalMarkDetector,
     times: RowTimes,
     /// The models in rows without an id.
     models: IdColumns,
@@ -235,7 +240,7 @@ impl FileReader<'_> {
         let stamp = self.text(cells, QueryColumn::Time).unwrap_or_default();
         let stamp = self.clock.read(stamp).map_err(|problem| {
             let problem = format!("{} is {problem}", quote(stamp));
-            RowError::damaged("time", recording.error(file, line, problem, RESTORE).column("timestamp"))
+            RowError::damaged("time", recording.error(file, line, problem, RESTORE).with_column("timestamp"))
         })?;
         let model = self.text(cells, QueryColumn::Name);
         let mut values = Vec::with_capacity(width);
@@ -252,10 +257,10 @@ impl FileReader<'_> {
                 _ => continue,
             };
             let refused = |kind, problem: String| {
-                RowError::damaged(kind, recording.error(file, line, problem, RESTORE).column(column.name.as_str()))
+                RowError::damaged(kind, recording.error(file, line, problem, RESTORE).with_column(column.name.as_str()))
             };
-            let quantity = self.marks.read(line, text).map_err(|problem| {
-                RowError::stop(recording.error(file, line, problem, MARK_REMEDY).column(column.name.as_str()))
+            let quantity = self.decimal_marks.read(line, text).map_err(|problem| {
+                RowError::stop(recording.error(file, line, problem, MARK_REMEDY).with_column(column.name.as_str()))
             })?;
             let (value, unit) = match quantity {
                 QuantityCell::Absent => {
@@ -298,7 +303,7 @@ impl FileReader<'_> {
         let source = boards.source(recording, (file, latest), &id, model);
         self.times.begin_with(recording, source);
         let time = self.times.resolve_time(source, line, stamp).map_err(|unsettled| {
-            RowError::stop(recording.error(file, line, unsettled.problem, unsettled.remedy).column("timestamp"))
+            RowError::stop(recording.error(file, line, unsettled.problem, unsettled.remedy).with_column("timestamp"))
         })?;
         if id.is_empty() {
             self.models.observe(source, time, line, |_| model);
@@ -332,9 +337,10 @@ impl FileReader<'_> {
             QueryColumn::Fallback(field) => format!("{}, in rows in which no better column has it", field.name()),
         };
         let left_out = self.columns.left_out();
-        if !self.columns.has_id && options.same_time != Some(SameTime::Boards) {
-            recording
-                .note("neither uuid, serial, pci.bus_id nor index is recorded: all rows of a file count as one board".to_owned());
+        if !self.columns.has_id && options.same_time != Some(SameTimeRule::Boards) {
+            recording.add_note(
+                "neither uuid, serial, pci.bus_id nor index is recorded: all rows of a file count as one board".to_owned(),
+            );
         }
         recording.note_left_out(&left_out);
         let has_local_times = self.times.has_local_times();
@@ -344,7 +350,7 @@ impl FileReader<'_> {
         let uses = self.columns.all.iter().filter_map(|column| {
             let unit = match column.use_as? {
                 QueryColumn::Value(field) | QueryColumn::Fallback(field) => column.unit.or_else(|| usual_unit(field)),
-                QueryColumn::PowerDraw => column.unit.or_else(|| Unit::named("W")),
+                QueryColumn::PowerDraw => column.unit.or_else(|| Unit::by_name("W")),
                 _ => None,
             };
             let unit = unit.map(|unit| unit.name.to_owned());
@@ -355,7 +361,7 @@ impl FileReader<'_> {
             file: recording.files[self.file].clone(),
             encoding: table.encoding(),
             separator: table.separator(),
-            decimal: self.marks.mark(),
+            decimal: self.decimal_marks.mark(),
             header_line: Some(header_line),
             columns: uses.collect(),
             left_out,
@@ -491,8 +497,8 @@ fn device(
 ) -> RecordedDevice {
     let name = match (scope, own.as_str()) {
         (None, own) => own.to_owned(),
-        (Some(_), "") => recording.label(file),
-        (Some(_), own) => format!("{}:{own}", recording.label(file)),
+        (Some(_), "") => recording.board_file_name(file),
+        (Some(_), own) => format!("{}:{own}", recording.board_file_name(file)),
     };
     RecordedDevice {
         name: event_name(&name),

@@ -21,7 +21,7 @@ impl InvalidOption {
 
 /// Meaning of several rows of one board and moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SameTime {
+pub enum SameTimeRule {
     /// Readings of one board: gauges become their mean, counters the last one.
     Mean,
     /// Readings of several boards without an id, in the same order each time.
@@ -30,7 +30,7 @@ pub enum SameTime {
 
 /// Meaning of several files of a table, if boards have names that only their node knows, such as an index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum FilesAre {
+pub enum FileSetKind {
     /// Each file is a node with boards of its own.
     Nodes,
     /// Parts of one record, such as rotated logs.
@@ -73,9 +73,9 @@ pub struct ImportOptions {
     /// Separator of a number's whole part and its fraction; formats `csv` and `nvidia-smi`. Default: as the numbers show.
     pub decimal: Option<DecimalMark>,
     /// Meaning of several rows of one moment. Default: rows that differ are refused.
-    pub same_time: Option<SameTime>,
+    pub same_time: Option<SameTimeRule>,
     /// Meaning of several files. Default: nodes if their times overlap, else parts.
-    pub files_are: Option<FilesAre>,
+    pub files_are: Option<FileSetKind>,
     /// Findings that do not stop the import.
     pub accept: Vec<AcceptedFinding>,
     /// Time between two rows where rows have no time; formats `dcgmi` and `csv`.
@@ -93,7 +93,7 @@ impl ImportOptions {
     pub(crate) const DEFAULT_START: EventTime = EventTime::from_micros(946_684_800_000_000);
 
     pub(crate) fn check(&self, format: RecordingFormat) -> Result<(), ImportError> {
-        let wrong = |problem: String, remedy: &str| Err(ImportError::whole("", problem, remedy));
+        let wrong = |problem: String, remedy: &str| Err(ImportError::in_file("", problem, remedy));
         if let Some(workload) = &self.workload
             && let Err(invalid) = check_workload(workload)
         {

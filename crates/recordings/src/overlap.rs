@@ -10,13 +10,13 @@ const MINUTE: i64 = 60_000_000;
 const MOST_MINUTES: i64 = 26 * 60;
 
 /// Microseconds that two ranges have in common; negative if they are apart.
-fn overlap(a: TimeRange, b: TimeRange) -> i64 {
+fn overlap_micros(a: TimeRange, b: TimeRange) -> i64 {
     a.1.min(b.1).micros() - a.0.max(b.0).micros()
 }
 
 /// Returns whether two ranges have no moment in common.
 pub(crate) fn are_apart(a: TimeRange, b: TimeRange) -> bool {
-    overlap(a, b) < 0
+    overlap_micros(a, b) < 0
 }
 
 /// Returns the hours that `readings` must be shifted by to match `run`: the difference of two time zones, in whole hours if any
@@ -26,7 +26,7 @@ pub(crate) fn zone_shift_hours(readings: TimeRange, run: TimeRange) -> Option<f6
     for step in [60, 30, 15] {
         let shifted = |minutes: i64| (readings.0.plus_micros(minutes * MINUTE), readings.1.plus_micros(minutes * MINUTE));
         let candidates = (-MOST_MINUTES / step..=MOST_MINUTES / step).map(|n| n * step);
-        let best = candidates.map(|minutes| (overlap(shifted(minutes), run), -minutes.abs(), minutes)).max();
+        let best = candidates.map(|minutes| (overlap_micros(shifted(minutes), run), -minutes.abs(), minutes)).max();
         if let Some((_, _, minutes)) = best.filter(|(common, ..)| *common >= 0 && *common * 10 >= shortest * 9) {
             return Some(minutes as f64 / 60.0);
         }

@@ -20,13 +20,13 @@ use crate::fields::MetricType;
 use crate::interpolate::LinePoint;
 use crate::lines::LineReader;
 use crate::names::event_name;
-use crate::prometheus_text::{is_end, sample};
+use crate::prometheus_text::{is_end, parse_sample};
 use crate::recording::{FileId, RecordedDevice, Recording, SourceId, SourceKind, clean_name};
 use crate::series::{
     AttributionRules, BoardHolders, DeviceMetric, ExporterPods, KNOWN_DEVICE_SERIES, MigInstance, PodRule, SeriesAttribution,
-    SeriesLabels as _, attribute, board, device_metric, gpu, gpu_model, is_of_board, list_names, mig_instance,
+    SeriesLabels as _, attribute_series, board, device_metric, gpu, gpu_model, is_of_board, list_names, mig_instance,
 };
-use crate::stays::{BoardTenancies, BoardTenant};
+use crate::tenancy::{BoardTenancies, BoardTenant};
 use crate::{ImportError, ImportOptions, ReadingField};
 
 /// Series of jobs.
@@ -149,14 +149,16 @@ pub(crate) fn read(
     for (file, mut lines) in files {
         let first = loop {
             match lines.next_line()? {
-                Some((line, text)) if text.trim().is_empty() => recording.skip(file, line, "empty line"),
+                Some((line, text)) if text.trim().is_empty() => recording.skip_line(file, line, "empty line"),
                 Some((line, text)) => break Some((line, text.into_owned())),
                 None => break None,
             }
         };
         let Some((line, first)) = first else { continue };
         // `{__name__="…"}` is a sample of a dump, `{"name",…} 1` one of `OpenMetrics`; `{"status":` an answer.
-        if first.trim_start().starts_with('{') && !matches!(sample(&first), Ok(Some(_))) && !first.trim_start().starts_with("{__")
+        if first.trim_start().starts_with('{')
+            && !matches!(parse_sample(&first), Ok(Some(_)))
+            && !first.trim_start().starts_with("{__")
         {
             gathered.read_answers(file, &first, lines, recording)?;
         } else {
@@ -215,7 +217,7 @@ impl PrometheusImport {
 
     fn refuse(&mut self, recording: &mut Recording, kind: &'static str, line: u64, error: ImportError) {
         self.problem.get_or_insert_with(|| error.clone());
-        recording.refuse(kind, ImportError { line: Some(line), ..error });
+        recording.refuse_row(kind, ImportError { line: Some(line), ..error });
     }
 
     fn read_answers(
@@ -233,7 +235,7 @@ impl PrometheusImport {
         for answer in serde_json::Deserializer::from_reader(whole).into_iter::<QueryResponse>() {
             let answer = answer.map_err(|error| {
                 let problem = format!("is not the answer to a query, or truncated: {error}");
-                ImportError { line: Some(error.line() as u64), ..ImportError::whole(&name, problem, remedy) }
+                ImportError { line: Some(error.line() as u64), ..ImportError::in_file(&name, problem, remedy) }
             })?;
             self.read_answer(file, answer, recording)?;
         }
@@ -245,7 +247,7 @@ impl PrometheusImport {
         let remedy = "save the whole answer of /api/v1/query_range";
         if answer.status != "success" {
             let problem = format!("holds a failed query: {}", answer.error.as_deref().unwrap_or("no reason given"));
-            return Err(ImportError::whole(&name, problem, remedy));
+            return Err(ImportError::in_file(&name, problem, remedy));
         }
         for warning in &answer.warnings {
             recording.notes.push(format!("{name}: the server warned: {warning}"));
@@ -253,13 +255,13 @@ impl PrometheusImport {
         if answer.is_partial {
             recording.notes.push(format!("{name}: the server says that the answer is not complete"));
         }
-        let Some(data) = answer.data else { return Err(ImportError::whole(&name, "holds an answer without data", remedy)) };
+        let Some(data) = answer.data else { return Err(ImportError::in_file(&name, "holds an answer without data", remedy)) };
         match data.result_type.as_str() {
             "matrix" => {}
             "vector" => self.moment = Some(name.clone()),
             other => {
                 let problem = format!("holds a {other:?}, not a matrix");
-                return Err(ImportError::whole(&name, problem, "ask /api/v1/query_range, not /api/v1/query"));
+                return Err(ImportError::in_file(&name, problem, "ask /api/v1/query_range, not /api/v1/query"));
             }
         }
         for series in data.result {
@@ -267,24 +269,24 @@ impl PrometheusImport {
             let values = series.values.into_iter().chain(series.value);
             if series_name.is_empty() {
                 let problem = "a series has no name, as after a function such as rate()";
-                self.refuse(recording, "name", 1, ImportError::whole(&name, problem, "query the series themselves"));
+                self.refuse(recording, "name", 1, ImportError::in_file(&name, problem, "query the series themselves"));
                 continue;
             }
             let index = self.series_index(file, &series_name, || series.metric);
             for (seconds, SampleValue(value)) in values {
                 recording.rows += 1;
                 let Some(index) = index else {
-                    recording.skip(file, 1, &no_field(&series_name));
+                    recording.skip_line(file, 1, &no_field(&series_name));
                     continue;
                 };
                 let micros = seconds * 1e6;
                 if !(micros > 0.0 && micros < EventTime::MAX.micros() as f64) {
                     let problem = format!("time {seconds} is not in seconds since 1970");
-                    self.refuse(recording, "time", 1, ImportError::whole(&name, problem, remedy).column(&series_name));
+                    self.refuse(recording, "time", 1, ImportError::in_file(&name, problem, remedy).with_column(&series_name));
                 } else if let Some(value) = value {
                     self.add_sample(recording, index, (EventTime::from_seconds(seconds), 1), value);
                 } else {
-                    let error = ImportError::whole(&name, "a value is not a number", remedy).column(&series_name);
+                    let error = ImportError::in_file(&name, "a value is not a number", remedy).with_column(&series_name);
                     self.refuse(recording, "number", 1, error);
                 }
             }
@@ -316,7 +318,7 @@ impl PrometheusImport {
         let mut next = Some((first_line, first));
         while let Some((line, text)) = next {
             open_metrics |= is_end(&text);
-            match sample(&text) {
+            match parse_sample(&text) {
                 Ok(None) => {}
                 Err(reason) => {
                     let problem = format!("{} is not a sample: {reason}", quote(text.trim()));
@@ -334,19 +336,21 @@ impl PrometheusImport {
                     });
                     let (seconds, millis) = (sample.time(true), sample.time(false));
                     match (index, sample.stamp) {
-                        (Err(no_field), _) => recording.skip(file, line, &no_field),
+                        (Err(no_field), _) => recording.skip_line(file, line, &no_field),
                         (Ok(_), None) => {
                             let problem = "the sample has no time stamp: one scrape is no recording";
                             let remedy = "export with time stamps: promtool tsdb dump, or /api/v1/query_range";
-                            let error = recording.error(file, line, problem, remedy).column(&*sample.name);
+                            let error = recording.error(file, line, problem, remedy).with_column(&*sample.name);
                             self.refuse(recording, "no time", line, error);
                         }
                         (Ok(_), Some(stamp)) if seconds.or(millis).is_none() => {
                             let problem = format!("time stamp {} is not a time", quote(stamp));
-                            let error = recording.error(file, line, problem, repair).column(&*sample.name);
+                            let error = recording.error(file, line, problem, repair).with_column(&*sample.name);
                             self.refuse(recording, "time", line, error);
                         }
-                        (Ok(series), Some(_)) => read.push(UnscaledSample { series, seconds, millis, line, value: sample.value }),
+                        (Ok(series), Some(_)) => {
+                            read.push(UnscaledSample { series, seconds, millis, line, value: sample.value });
+                        }
                     }
                 }
             }
@@ -382,26 +386,26 @@ impl PrometheusImport {
             if !self.foreign.is_empty() && self.series.is_empty() {
                 let problem = format!("none of its series is known; found: {}", list_names(&self.foreign));
                 let remedy = format!("query {KNOWN_DEVICE_SERIES}, or training_… of jobs; import others as csv");
-                return Err(ImportError::whole(recording.files.join(", "), problem, remedy));
+                return Err(ImportError::in_file(recording.files.join(", "), problem, remedy));
             }
             return Ok(());
         }
-        let mut targets = self.attribute();
+        let mut targets = self.attribute_series();
         for series in &self.series {
             recording.columns.entry(series.field).or_insert_with(|| series.name.clone());
         }
         for note in self.split_boards_by_place(&mut targets) {
-            recording.note(note);
+            recording.add_note(note);
         }
         self.samples.sort_by_key(|sample| {
             let series = &self.series[sample.series];
             (series.target, sample.time, series.field, series.rank(), series.instance.is_some(), sample.series)
         });
         if let Some(file) = self.moment.take() {
-            let mut seen = BTreeSet::new();
-            if self.samples.iter().all(|sample| seen.insert(sample.series)) {
+            let mut seen_series = BTreeSet::new();
+            if self.samples.iter().all(|sample| seen_series.insert(sample.series)) {
                 let remedy = "ask /api/v1/query_range, not /api/v1/query, or give the answers of several moments";
-                return Err(ImportError::whole(file, "holds a \"vector\", not a matrix: one moment is no recording", remedy));
+                return Err(ImportError::in_file(file, "holds a \"vector\", not a matrix: one moment is no recording", remedy));
             }
         }
         let by_labels = options.workload.is_none();
@@ -429,14 +433,14 @@ impl PrometheusImport {
                         }
                     }
                     let source = recording.add_source(series.file, workload, kind);
-                    for moment in self.moments(samples, recording) {
+                    for moment in self.target_snapshots(samples, recording) {
                         recording.push_portion(source, (moment.time, moment.line), &moment.values, None);
                     }
                 }
                 ReadingTarget::Board(device) => {
                     let device = std::mem::take(device);
                     let name = device.name.clone();
-                    let moments = self.moments(samples, recording);
+                    let moments = self.target_snapshots(samples, recording);
                     let nobodys = moments.iter().all(|moment| moment.tenants.is_empty());
                     if by_labels && any_named {
                         if nobodys {
@@ -461,18 +465,18 @@ impl PrometheusImport {
     }
 
     /// Finds out of every series which board or job it is of, and whose.
-    fn attribute(&mut self) -> Vec<ReadingTarget> {
+    fn attribute_series(&mut self) -> Vec<ReadingTarget> {
         let rules = AttributionRules { workload_label: Some("hpc_job".to_owned()), workload_namespace: None, pods: PodRule::Pod };
         let mut exporters = ExporterPods::default();
         for series in self.series.iter().filter(|series| series.metric.is_some()) {
-            exporters.learn(&series.labels);
+            exporters.add_exporter(&series.labels);
         }
         let mut targets: Vec<ReadingTarget> = Vec::new();
         let mut by_key: HashMap<(Option<String>, String), usize> = HashMap::new();
         for series in &mut self.series {
             let labels = &series.labels;
             let (key, target) = if series.metric.is_some() {
-                series.attribution = sanitize_attribution(attribute(labels, &rules, &exporters));
+                series.attribution = sanitize_attribution(attribute_series(labels, &rules, &exporters));
                 let device = device(labels);
                 ((None, device.name.clone()), ReadingTarget::Board(device))
             } else {
@@ -508,7 +512,7 @@ impl PrometheusImport {
             .iter()
             .map(|series| {
                 let next = known.len();
-                *known.entry(place(&series.labels)).or_insert(next)
+                *known.entry(board_labels(&series.labels)).or_insert(next)
             })
             .collect();
         let mut of_target: HashMap<usize, BTreeSet<usize>> = HashMap::new();
@@ -528,7 +532,7 @@ impl PrometheusImport {
             let (_, by_place) = board.series.entry(&series.name).or_insert_with(|| (series.field, BTreeMap::new()));
             by_place.entry(places[sample.series]).or_default().push((sample.time, sample.value));
         }
-        let verdicts = boards.into_iter().map(|(target, board)| (target, board.verdict()));
+        let verdicts = boards.into_iter().map(|(target, board)| (target, board.board_count()));
         verdicts.filter(|(_, verdict)| *verdict != BoardCount::One).collect()
     }
 
@@ -540,7 +544,7 @@ impl PrometheusImport {
             let ReadingTarget::Board(device) = &targets[target] else { continue };
             let device = device.clone();
             let of_target = self.series.iter().filter(|series| series.target == target && series.metric.is_some());
-            let places: BTreeSet<_> = of_target.map(|series| place(&series.labels)).collect();
+            let places: BTreeSet<_> = of_target.map(|series| board_labels(&series.labels)).collect();
             let differs = |label: &&str| {
                 let values: BTreeSet<_> = places.iter().map(|place| place.get(label)).collect();
                 values.len() > 1
@@ -548,7 +552,7 @@ impl PrometheusImport {
             let labels: Vec<&str> = place_labels().filter(differs).collect();
             let mut by_place: HashMap<String, usize> = HashMap::new();
             for series in self.series.iter_mut().filter(|series| series.target == target && series.metric.is_some()) {
-                let place = place(&series.labels);
+                let place = board_labels(&series.labels);
                 let own: Vec<&str> = labels.iter().filter_map(|label| place.get(label).map(String::as_str)).collect();
                 let own = own.join("/");
                 if own.is_empty() {
@@ -588,7 +592,7 @@ impl PrometheusImport {
     }
 
     /// Puts the samples of one target together, those of each time into one moment.
-    fn moments(&self, samples: &[SeriesSample], recording: &mut Recording) -> Vec<TargetSnapshot> {
+    fn target_snapshots(&self, samples: &[SeriesSample], recording: &mut Recording) -> Vec<TargetSnapshot> {
         let mut moments = Vec::new();
         let mut differing: Option<(usize, usize)> = None;
         let mut guesses = 0;
@@ -598,7 +602,7 @@ impl PrometheusImport {
             let mut values = Vec::new();
             let (mut repeated, mut other) = (0, 0);
             for group in samples.chunk_by(|a, b| self.series[a.series].field == self.series[b.series].field) {
-                let (field, candidates) = self.candidates(group);
+                let (field, candidates) = self.best_series_samples(group);
                 let Some((first, further)) = candidates.split_first() else { continue };
                 let mut counts = (0, 0);
                 for (at, sample) in further.iter().enumerate() {
@@ -657,7 +661,7 @@ impl PrometheusImport {
 
     /// Returns those samples of one field and time that represent the whole target: those of its best series, and of the board
     /// before its MIG instances, of which only the first represents the board.
-    fn candidates<'a>(&self, group: &'a [SeriesSample]) -> (ReadingField, Vec<&'a SeriesSample>) {
+    fn best_series_samples<'a>(&self, group: &'a [SeriesSample]) -> (ReadingField, Vec<&'a SeriesSample>) {
         let field = self.series[group[0].series].field;
         let of_board = |sample: &&SeriesSample| is_of_board(field) || self.series[sample.series].instance.is_none();
         let all: Vec<&SeriesSample> = group.iter().filter(of_board).collect();
@@ -706,7 +710,7 @@ struct PlacedReadings<'a> {
 impl PlacedReadings<'_> {
     /// Power that differs is of several boards; else a figure that goes up and down alike is of one board that is scraped twice.
     /// A constant figure is no evidence.
-    fn verdict(mut self) -> BoardCount {
+    fn board_count(mut self) -> BoardCount {
         let (mut alike, mut power_differs, mut other_differs, mut exact, mut meet) = (false, false, false, false, false);
         for (field, places) in self.series.values_mut() {
             for readings in places.values_mut() {
@@ -837,7 +841,7 @@ fn place_labels() -> impl Iterator<Item = &'static str> {
 }
 
 /// Returns the place of the board that the labels of a series name.
-fn place(labels: &LabelMap) -> BTreeMap<&'static str, String> {
+fn board_labels(labels: &LabelMap) -> BTreeMap<&'static str, String> {
     place_labels().filter_map(|name| Some((name, labels.label(name)?.to_owned()))).collect()
 }
 

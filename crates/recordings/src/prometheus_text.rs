@@ -32,7 +32,7 @@ impl ExpositionSample<'_> {
     /// stamp with a fraction is in seconds in either.
     pub fn time(&self, open_metrics: bool) -> Option<EventTime> {
         let stamp = self.stamp?;
-        let value = number(stamp)?;
+        let value = parse_number(stamp)?;
         let millis = !open_metrics && stamp.bytes().all(|b| b.is_ascii_digit() || b"+-".contains(&b));
         let micros = value * if millis { 1e3 } else { 1e6 };
         (micros > 0.0 && micros < EventTime::MAX.micros() as f64).then(|| EventTime::from_micros(micros.round() as i64))
@@ -49,10 +49,10 @@ pub struct ExpositionError {
 }
 
 /// Returns the samples of a text in order, with an error for each line that is none.
-pub fn samples(text: &str) -> impl Iterator<Item = Result<ExpositionSample<'_>, ExpositionError>> {
-    text.split('\n')
-        .enumerate()
-        .filter_map(|(index, line)| Some(sample(line).transpose()?.map_err(|reason| ExpositionError { line: index + 1, reason })))
+pub fn parse_samples(text: &str) -> impl Iterator<Item = Result<ExpositionSample<'_>, ExpositionError>> {
+    text.split('\n').enumerate().filter_map(|(index, line)| {
+        Some(parse_sample(line).transpose()?.map_err(|reason| ExpositionError { line: index + 1, reason }))
+    })
 }
 
 /// Returns true if the text ends as `OpenMetrics` does, whose time stamps are in seconds.
@@ -66,7 +66,7 @@ pub fn is_end(line: &str) -> bool {
 }
 
 /// Reads one line. Returns `None` for an empty line or a comment, and why it is no sample otherwise.
-pub fn sample(line: &str) -> Result<Option<ExpositionSample<'_>>, &'static str> {
+pub fn parse_sample(line: &str) -> Result<Option<ExpositionSample<'_>>, &'static str> {
     let line = line.trim_matches(|c: char| c.is_ascii_whitespace());
     if line.is_empty() || line.starts_with('#') { Ok(None) } else { read(line).map(Some) }
 }
@@ -86,7 +86,7 @@ fn read(line: &str) -> Result<ExpositionSample<'_>, &'static str> {
     let mut name = (end > 0).then_some(Cow::Borrowed(bare));
     let mut labels = Vec::new();
     if let Some(inside) = rest.strip_prefix('{') {
-        rest = self::labels(inside, &mut name, &mut labels)?;
+        rest = self::parse_labels(inside, &mut name, &mut labels)?;
     } else if rest.len() + end == line.len() {
         return Err(if end == 0 { "no metric name" } else { "no value" });
     }
@@ -99,11 +99,11 @@ fn read(line: &str) -> Result<ExpositionSample<'_>, &'static str> {
     let name = name.filter(|name| !name.is_empty()).ok_or("no metric name")?;
     let mut parts = rest.split_ascii_whitespace();
     let written = parts.next().ok_or("no value")?;
-    let value = number(written).ok_or("the value is not a number")?;
+    let value = parse_number(written).ok_or("the value is not a number")?;
     let stamp = match parts.next() {
         None | Some("#") => None,
         Some(text) => {
-            number(text).filter(|stamp| stamp.is_finite()).ok_or("the time is not a number")?;
+            parse_number(text).filter(|stamp| stamp.is_finite()).ok_or("the time is not a number")?;
             match parts.next() {
                 None | Some("#") => Some(text),
                 Some(_) => return Err("something follows the time"),
@@ -114,7 +114,7 @@ fn read(line: &str) -> Result<ExpositionSample<'_>, &'static str> {
 }
 
 /// Reads labels up to the closing brace, and a quoted metric name among them; returns what follows.
-fn labels<'a>(
+fn parse_labels<'a>(
     mut rest: &'a str,
     metric: &mut Option<Cow<'a, str>>,
     labels: &mut Vec<(Cow<'a, str>, Cow<'a, str>)>,
@@ -125,7 +125,7 @@ fn labels<'a>(
             return Ok(after);
         }
         let (name, after, is_quoted) = if let Some(inside) = rest.strip_prefix('"') {
-            let (name, after) = quoted(inside)?;
+            let (name, after) = parse_quoted(inside)?;
             (name, after, true)
         } else {
             let (name, after) = rest.split_at(name_end(rest, false));
@@ -137,7 +137,7 @@ fn labels<'a>(
         rest = after.trim_start();
         if let Some(after) = rest.strip_prefix('=') {
             let after = after.trim_start().strip_prefix('"').ok_or("a label value is not quoted")?;
-            let (value, after) = quoted(after)?;
+            let (value, after) = parse_quoted(after)?;
             if labels.len() == MAX_LABELS {
                 return Err("too many labels");
             }
@@ -156,7 +156,7 @@ fn labels<'a>(
     }
 }
 
-fn quoted(text: &str) -> Result<(Cow<'_, str>, &str), &'static str> {
+fn parse_quoted(text: &str) -> Result<(Cow<'_, str>, &str), &'static str> {
     let mut owned: Option<String> = None;
     let mut from = 0;
     let mut chars = text.char_indices();
@@ -188,7 +188,7 @@ fn quoted(text: &str) -> Result<(Cow<'_, str>, &str), &'static str> {
     Err("a label value does not end")
 }
 
-fn number(text: &str) -> Option<f64> {
+fn parse_number(text: &str) -> Option<f64> {
     match text {
         "NaN" | "nan" | "+NaN" | "-NaN" => Some(f64::NAN),
         "+Inf" | "Inf" | "+inf" | "inf" => Some(f64::INFINITY),
@@ -207,7 +207,7 @@ mod tests {
     use super::*;
 
     fn one(line: &str) -> Result<ExpositionSample<'_>, ExpositionError> {
-        samples(line).next().expect("a line")
+        parse_samples(line).next().expect("a line")
     }
 
     #[test]
@@ -223,7 +223,7 @@ mod tests {
         assert_eq!(one("c_total 5 # {trace=\"x\"} 1 2").unwrap().value, 5.0);
         assert_eq!(millis(&one("c_total 5 1700000000.5 # {trace=\"x\"} 1").unwrap()), Some(1_700_000_000_500));
         assert_eq!(one("m{s=\"ä}, 1\"} 2").unwrap().label("s"), Some("ä}, 1"));
-        assert_eq!(samples("# HELP x y\n\n# TYPE x gauge\n   \n# EOF\n").count(), 0);
+        assert_eq!(parse_samples("# HELP x y\n\n# TYPE x gauge\n   \n# EOF\n").count(), 0);
     }
 
     #[test]
@@ -276,7 +276,7 @@ mod tests {
             "up 0x10",
         ];
         let text = format!("good 1\n{}\ngood 2", bad.join("\n"));
-        let (good, malformed): (Vec<_>, Vec<_>) = samples(&text).partition(Result::is_ok);
+        let (good, malformed): (Vec<_>, Vec<_>) = parse_samples(&text).partition(Result::is_ok);
         assert_eq!((good.len(), malformed.len()), (2, bad.len()), "{good:?}");
         assert_eq!(malformed[0].as_ref().unwrap_err().line, 2);
     }
@@ -286,7 +286,7 @@ mod tests {
         #[test]
         fn never_panics_and_never_merges_lines(text in "[ -~\\n\\t{}\"\\\\=,#é0-9]{0,200}") {
             let lines = text.split('\n').filter(|l| { let l = l.trim_matches(|c: char| c.is_ascii_whitespace()); !l.is_empty() && !l.starts_with('#') }).count();
-            prop_assert_eq!(samples(&text).count(), lines);
+            prop_assert_eq!(parse_samples(&text).count(), lines);
         }
 
         #[test]

@@ -35,20 +35,20 @@ pub enum QuantityCell {
 }
 
 /// Reads a cell. `mark` is the table's decimal mark, if that is known; a number that can be read in one way only needs none.
-pub(crate) fn quantity(text: &str, mark: Option<DecimalMark>) -> QuantityCell {
+pub(crate) fn parse_quantity(text: &str, mark: Option<DecimalMark>) -> QuantityCell {
     if is_absent_text(text) {
         return QuantityCell::Absent;
     }
     let (number, unit) = split_unit(text.trim());
     let unit = match unit {
         "" => None,
-        name => match Unit::named(name) {
+        name => match Unit::by_name(name) {
             Some(unit) => Some(unit),
             // `N/A W`.
             None if text
                 .trim()
                 .rsplit_once(' ')
-                .is_some_and(|(value, unit)| is_absent_text(value) && Unit::named(unit).is_some()) =>
+                .is_some_and(|(value, unit)| is_absent_text(value) && Unit::by_name(unit).is_some()) =>
             {
                 return QuantityCell::Absent;
             }
@@ -65,7 +65,7 @@ pub(crate) fn quantity(text: &str, mark: Option<DecimalMark>) -> QuantityCell {
 
 /// Returns whether a cell is a number in some notation, with a known unit or without.
 pub(crate) fn is_quantity(text: &str) -> bool {
-    matches!(quantity(text, None), QuantityCell::Number(..) | QuantityCell::Ambiguous)
+    matches!(parse_quantity(text, None), QuantityCell::Number(..) | QuantityCell::Ambiguous)
 }
 
 fn is_number(text: &str) -> bool {
@@ -235,8 +235,8 @@ mod tests {
             ("1,234", Some(Point), 1234.0, ""),
             ("200.5", Some(Comma), 200.5, ""),
         ] {
-            let unit = if unit.is_empty() { None } else { Some(Unit::named(unit).unwrap()) };
-            assert_eq!(quantity(text, mark), QuantityCell::Number(value, unit), "{text:?} {mark:?}");
+            let unit = if unit.is_empty() { None } else { Some(Unit::by_name(unit).unwrap()) };
+            assert_eq!(parse_quantity(text, mark), QuantityCell::Number(value, unit), "{text:?} {mark:?}");
         }
         for (text, expected) in [
             ("1,234", QuantityCell::Ambiguous),
@@ -259,7 +259,7 @@ mod tests {
             ("nan %", QuantityCell::Absent),
             ("[Not Supported] MHz", QuantityCell::Absent),
         ] {
-            assert_eq!(quantity(text, None), expected, "{text:?}");
+            assert_eq!(parse_quantity(text, None), expected, "{text:?}");
         }
     }
 

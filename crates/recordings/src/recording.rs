@@ -9,7 +9,7 @@ use eadt_schemas::v1::{CounterScope, JobLifecycle, Meter};
 use crate::fingerprint::Fingerprint;
 use crate::names::shell_quote;
 use crate::report::{DroppedLines, TableUse};
-use crate::stays::ReadingAttribution;
+use crate::tenancy::ReadingAttribution;
 use crate::{ImportError, ImportOptions, ReadingField, RecordingFormat};
 
 /// Index into [`Recording::files`].
@@ -31,7 +31,7 @@ pub(crate) struct Recording {
     /// What `--map` calls a field, where that is not its name: `energy_joules` for what rows add to `energy_joules_total`.
     pub(crate) mapped_as: BTreeMap<ReadingField, &'static str>,
     /// Units that `--map` gives.
-    pub(crate) asked_units: BTreeMap<ReadingField, &'static str>,
+    pub(crate) explicit_units: BTreeMap<ReadingField, &'static str>,
     /// Times without an offset are read as UTC, for want of a zone.
     pub(crate) has_local_times: bool,
     /// What device figures cover.
@@ -149,7 +149,7 @@ impl Recording {
             sources: Vec::new(),
             columns: BTreeMap::new(),
             mapped_as: BTreeMap::new(),
-            asked_units: BTreeMap::new(),
+            explicit_units: BTreeMap::new(),
             has_local_times: false,
             meter: options.meter.unwrap_or(meter),
             rows: 0,
@@ -235,7 +235,7 @@ impl Recording {
         match row {
             Ok(()) => Ok(()),
             Err(RowError::Damaged(kind, error)) => {
-                self.refuse(kind, *error);
+                self.refuse_row(kind, *error);
                 // A few kilobytes of zstd can be rows without end.
                 if self.refusals.rows >= MOST_REFUSED_ROWS { self.check_refusals() } else { Ok(()) }
             }
@@ -244,11 +244,11 @@ impl Recording {
     }
 
     /// Counts a row that is damaged; the rest goes on. The `error` of the first row of a `kind` is the one that is shown.
-    pub(crate) fn refuse(&mut self, kind: &'static str, error: ImportError) {
+    pub(crate) fn refuse_row(&mut self, kind: &'static str, error: ImportError) {
         self.refuse_lines(kind, 1, error);
     }
 
-    /// As [`Self::refuse`], of several lines; the `error` names the first.
+    /// As [`Self::refuse_row`], of several lines; the `error` names the first.
     pub(crate) fn refuse_lines(&mut self, kind: &'static str, lines: u64, error: ImportError) {
         self.refusals.rows += lines;
         let same = |skipped: &&mut DroppedLines| skipped.kind == kind && skipped.file == error.file;
@@ -269,7 +269,7 @@ impl Recording {
     /// A `--map` of the column of a field, with the unit that was asked for, under another name.
     pub(crate) fn map_again(&self, name: &str, field: ReadingField) -> String {
         let column = self.columns.get(&field).map_or(field.name(), String::as_str);
-        let unit = self.asked_units.get(&field).map_or(String::new(), |unit| format!(":{unit}"));
+        let unit = self.explicit_units.get(&field).map_or(String::new(), |unit| format!(":{unit}"));
         format!("--map {}", shell_quote(&format!("{name}={column}{unit}")))
     }
 
@@ -277,7 +277,7 @@ impl Recording {
     pub(crate) fn note_drift(&mut self, file: FileId, rows: impl Iterator<Item = i64> + Clone) {
         let (fewest, most) = (rows.clone().min().unwrap_or(0), rows.max().unwrap_or(0));
         if fewest < most {
-            self.note(format!(
+            self.add_note(format!(
                 "{}: boards have {fewest} to {most} rows: times made from their numbers drift apart",
                 self.files[file]
             ));
@@ -287,14 +287,14 @@ impl Recording {
     /// Notes the columns of a table that become nothing.
     pub(crate) fn note_left_out(&mut self, columns: &[String]) {
         if !columns.is_empty() {
-            self.note(format!("columns left out: {}", columns.join(", ")));
+            self.add_note(format!("columns left out: {}", columns.join(", ")));
         }
     }
 
     /// Notes in which zone times without an offset were read.
     pub(crate) fn note_local_times(&mut self, options: &ImportOptions) {
         self.has_local_times |= options.time_zone.is_none();
-        self.note(match &options.time_zone {
+        self.add_note(match &options.time_zone {
             Some(zone) => format!("times without an offset are read as {zone}"),
             None => {
                 "times without an offset are read as UTC; if they are local, say the zone, for example --time-zone Europe/Berlin"
@@ -304,14 +304,14 @@ impl Recording {
     }
 
     /// Adds a note that is not there yet.
-    pub(crate) fn note(&mut self, note: String) {
+    pub(crate) fn add_note(&mut self, note: String) {
         if !self.notes.contains(&note) {
             self.notes.push(note);
         }
     }
 
     /// Counts a line that becomes no event because it holds nothing that events are made of.
-    pub(crate) fn skip(&mut self, file: FileId, line: u64, reason: &str) {
+    pub(crate) fn skip_line(&mut self, file: FileId, line: u64, reason: &str) {
         let name = &self.files[file];
         match self.skipped.iter_mut().find(|skipped| skipped.reason == reason && skipped.file == *name) {
             Some(skipped) => skipped.lines += 1,
@@ -328,17 +328,17 @@ impl Recording {
     }
 
     pub(crate) fn error(&self, file: FileId, line: u64, problem: impl Into<String>, remedy: impl Into<String>) -> ImportError {
-        ImportError::at(&self.files[file], line, problem, remedy)
+        ImportError::in_line(&self.files[file], line, problem, remedy)
     }
 
     /// Returns a name of a file for its boards, `FOLDER-STEM-FINGERPRINT`, with a number behind it if several files would have
     /// it.
     ///
     /// The fingerprint distinguishes it from a file of the same name in another import, such as `power.csv` of another node.
-    pub(crate) fn label(&self, file: FileId) -> String {
+    pub(crate) fn board_file_name(&self, file: FileId) -> String {
         let plain = |file: FileId| {
             let folder = Path::new(&self.files[file]).parent().and_then(Path::file_name);
-            let stem = self.stem(file);
+            let stem = self.clean_stem(file);
             let name = folder.map_or(stem.clone(), |folder| format!("{}-{stem}", folder.to_string_lossy()));
             format!("{}-{}", clean_name(&name), self.fingerprints[file])
         };
@@ -348,7 +348,7 @@ impl Recording {
     }
 
     /// A name made from a file's: without folder and ending, with nothing but letters, digits, `.`, `_` and `-`.
-    pub(crate) fn stem(&self, file: FileId) -> String {
+    pub(crate) fn clean_stem(&self, file: FileId) -> String {
         let path = Path::new(&self.files[file]);
         let mut stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         for ending in [".jsonl", ".json", ".csv", ".txt", ".log", ".prom"] {

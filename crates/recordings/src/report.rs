@@ -50,7 +50,7 @@ pub struct ImportReport {
     /// Each device: GPU, node or meter.
     pub boards: Vec<BoardSummary>,
     /// For each device with an energy counter and power: the energy by each of the two.
-    pub counters: Vec<CounterCheck>,
+    pub counters: Vec<CounterComparison>,
     /// Anything else that a user should know.
     pub notes: Vec<String>,
 }
@@ -151,7 +151,7 @@ pub struct BoardSummary {
 
 /// A device's energy by its counter and by the trapezoidal integral of its power, over the same time.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct CounterCheck {
+pub struct CounterComparison {
     pub device: String,
     pub counter_joules: f64,
     pub integral_joules: f64,
@@ -159,7 +159,7 @@ pub struct CounterCheck {
     pub difference_ratio: Option<f64>,
 }
 
-impl CounterCheck {
+impl CounterComparison {
     pub(crate) fn new(device: &str, counter_joules: f64, integral_joules: f64) -> Self {
         let difference_ratio = (integral_joules != 0.0).then(|| (counter_joules - integral_joules) / integral_joules);
         Self { device: device.to_owned(), counter_joules, integral_joules, difference_ratio }

@@ -6,7 +6,7 @@ use eadt_schemas::EventTime;
 
 use crate::ImportOptions;
 use crate::clock::ParsedTime;
-use crate::options::FilesAre;
+use crate::options::FileSetKind;
 use crate::recording::{Recording, SourceId, SourceKind};
 
 /// A time that cannot be settled: what is wrong, and what to do.
@@ -70,8 +70,8 @@ impl RowTimes {
     }
 
     /// As [`Self::new`], for a file that may go on where another ended.
-    pub(crate) fn after(before: Option<FileEnd>, options: &ImportOptions) -> Self {
-        let before = before.filter(|_| options.files_are != Some(FilesAre::Nodes));
+    pub(crate) fn following(before: Option<FileEnd>, options: &ImportOptions) -> Self {
+        let before = before.filter(|_| options.files_are != Some(FileSetKind::Nodes));
         Self { before, ..Self::new(options.time_zone.is_some()) }
     }
 
@@ -84,7 +84,7 @@ impl RowTimes {
     }
 
     /// Returns the end of the file.
-    pub(crate) fn end(&self, recording: &Recording) -> Option<FileEnd> {
+    pub(crate) fn file_end(&self, recording: &Recording) -> Option<FileEnd> {
         let boards = self.sources.keys().map(|source| board(recording, *source)).collect();
         self.latest.map(|latest| FileEnd { latest, boards })
     }
@@ -100,7 +100,7 @@ impl RowTimes {
         let last = self.sources.get(&source).copied();
         let time = match stamp {
             ParsedTime::Absolute(time) | ParsedTime::Local(time) => time,
-            ParsedTime::Ambiguous { first, second } => self.choose(line, last, first, second),
+            ParsedTime::Ambiguous { first, second } => self.choose_time(line, last, first, second),
         };
         let step = last.map_or(0, |last| match time.micros() - last.time.micros() {
             step if step > 0 => step,
@@ -130,7 +130,7 @@ impl RowTimes {
     }
 
     /// Chooses between the two times that a local time may mean.
-    fn choose(&mut self, line: u64, last: Option<LastRow>, first: EventTime, second: EventTime) -> EventTime {
+    fn choose_time(&mut self, line: u64, last: Option<LastRow>, first: EventTime, second: EventTime) -> EventTime {
         let Some(last) = last else {
             // Another source of the file may decide.
             let near = |time: EventTime| self.latest.map(|latest| (latest.micros() - time.micros()).abs());

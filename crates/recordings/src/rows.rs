@@ -1,7 +1,7 @@
 //! Tables for other readers than the importer's: the same encodings, separators, headers, comments and numbers.
 
+use crate::decimal_mark::{DecimalMarkDetector, MARK_REMEDY};
 use crate::lines::LineReader;
-use crate::marks::{DecimalMarkDetector, MARK_REMEDY};
 use crate::quantity::{DecimalMark, QuantityCell};
 use crate::recording::{FileId, Recording};
 use crate::table::{HeaderCriteria, RowCells, TableReader};
@@ -17,7 +17,7 @@ pub struct TableRows<'a> {
     header_line: u64,
     cells: RowCells,
     line: u64,
-    marks: Option<DecimalMarkDetector>,
+    decimal_marks: Option<DecimalMarkDetector>,
 }
 
 impl<'a> TableRows<'a> {
@@ -38,7 +38,7 @@ impl<'a> TableRows<'a> {
             header_line: header.line,
             cells: RowCells::default(),
             line: header.line,
-            marks: None,
+            decimal_marks: None,
         }))
     }
 
@@ -51,8 +51,8 @@ impl<'a> TableRows<'a> {
     }
 
     /// Finds the decimal mark by the columns that hold numbers, or takes the one that is asked for.
-    pub fn set_numbers(&mut self, columns: &[usize], asked: Option<DecimalMark>) {
-        self.marks = Some(DecimalMarkDetector::new(&self.table, columns, asked));
+    pub fn set_numbers(&mut self, columns: &[usize], stated: Option<DecimalMark>) {
+        self.decimal_marks = Some(DecimalMarkDetector::new(&self.table, columns, stated));
     }
 
     /// Reads the next row and returns its line. Comments, blank lines and repeated headers are passed over.
@@ -63,7 +63,7 @@ impl<'a> TableRows<'a> {
             }
             self.line = line;
             if self.table.is_cut() {
-                return Err(ImportError::at(&self.recording.files[self.file], line, CUT, CUT_REMEDY));
+                return Err(ImportError::in_line(&self.recording.files[self.file], line, CUT, CUT_REMEDY));
             }
             return Ok(Some(line));
         }
@@ -71,7 +71,7 @@ impl<'a> TableRows<'a> {
     }
 
     /// Cells of the row. Blank ones beyond the header's are not counted.
-    pub fn width(&self) -> usize {
+    pub fn cell_count(&self) -> usize {
         let blank = |index: &usize| self.cells.get(*index).is_some_and(str::is_empty);
         let surplus = (self.names.len()..self.cells.len()).rev().take_while(blank).count();
         self.cells.len() - surplus
@@ -85,10 +85,10 @@ impl<'a> TableRows<'a> {
     /// The number in a cell of the row.
     pub fn number(&mut self, column: usize) -> Result<QuantityCell, ImportError> {
         let text = self.cells.get(column).unwrap_or_default();
-        let marks = self.marks.get_or_insert_with(|| DecimalMarkDetector::new(&self.table, &[], None));
+        let marks = self.decimal_marks.get_or_insert_with(|| DecimalMarkDetector::new(&self.table, &[], None));
         marks.read(self.line, text).map_err(|problem| {
             let name = self.names.get(column).map_or("", String::as_str);
-            ImportError::at(&self.recording.files[self.file], self.line, problem, MARK_REMEDY).column(name)
+            ImportError::in_line(&self.recording.files[self.file], self.line, problem, MARK_REMEDY).with_column(name)
         })
     }
 }

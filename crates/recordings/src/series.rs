@@ -12,7 +12,7 @@ use crate::ReadingField;
 use crate::absent::{is_absent_in_series, is_absent_text, is_blank_in_series};
 use crate::power_draw::power_draw_is_average;
 use crate::prometheus_text::ExpositionSample;
-use crate::stays::BoardTenant;
+use crate::tenancy::BoardTenant;
 use crate::units::Unit;
 
 /// The labels of a series.
@@ -146,7 +146,7 @@ const POWER_USAGE_SERIES: [&str; 5] = [
 pub fn device_metric(name: &str) -> Option<DeviceMetric> {
     let rank = DEVICE_SERIES.iter().position(|(known, _, _)| *known == name)?;
     let (_, field, unit) = DEVICE_SERIES[rank];
-    Some(DeviceMetric { field, rank, unit: Unit::named(unit), is_power_usage: POWER_USAGE_SERIES.contains(&name) })
+    Some(DeviceMetric { field, rank, unit: Unit::by_name(unit), is_power_usage: POWER_USAGE_SERIES.contains(&name) })
 }
 
 /// Returns the names in `found` as a sentence part: the first few, and how many more.
@@ -254,35 +254,35 @@ pub enum PodRule {
 }
 
 /// The alphabet of Kubernetes' generated suffixes: no vowels, nothing that looks alike.
-fn generated(part: &str, lengths: std::ops::RangeInclusive<usize>) -> bool {
+fn is_generated_suffix(part: &str, lengths: std::ops::RangeInclusive<usize>) -> bool {
     lengths.contains(&part.len()) && part.bytes().all(|b| b"bcdfghjklmnpqrstvwxz2456789".contains(&b))
 }
 
-fn ordinal(part: &str) -> bool {
+fn is_ordinal(part: &str) -> bool {
     !part.is_empty() && part.len() <= 6 && part.bytes().all(|b| b.is_ascii_digit())
 }
 
-fn split(name: &str) -> Option<(&str, &str)> {
+fn split_suffix(name: &str) -> Option<(&str, &str)> {
     name.rsplit_once('-').filter(|(head, _)| !head.is_empty())
 }
 
 /// Returns the owner's name, read off a pod's.
 pub fn owner(pod: &str) -> &str {
-    let Some((head, last)) = split(pod) else { return pod };
-    if ordinal(last) {
+    let Some((head, last)) = split_suffix(pod) else { return pod };
+    if is_ordinal(last) {
         return head;
     }
-    if !generated(last, 5..=5) {
+    if !is_generated_suffix(last, 5..=5) {
         return pod;
     }
-    let Some((before, middle)) = split(head) else { return head };
-    if ordinal(middle) {
-        return match split(before) {
-            Some((job_set, index)) if ordinal(index) => job_set,
+    let Some((before, middle)) = split_suffix(head) else { return head };
+    if is_ordinal(middle) {
+        return match split_suffix(before) {
+            Some((job_set, index)) if is_ordinal(index) => job_set,
             _ => before,
         };
     }
-    if generated(middle, 8..=10) { before } else { head }
+    if is_generated_suffix(middle, 8..=10) { before } else { head }
 }
 
 /// Returns true for `namespace/name`.
@@ -325,11 +325,11 @@ pub struct ExporterPods(BTreeSet<(String, String)>);
 
 impl ExporterPods {
     /// Learns from the labels of one series.
-    pub fn learn(&mut self, labels: &impl SeriesLabels) {
+    pub fn add_exporter(&mut self, labels: &impl SeriesLabels) {
         if labels.label("exported_pod").is_some()
             && let Some(pod) = labels.label("pod")
         {
-            self.0.insert((labels.label("namespace").unwrap_or_default().to_owned(), daemon(pod).to_owned()));
+            self.0.insert((labels.label("namespace").unwrap_or_default().to_owned(), daemon_set_name(pod).to_owned()));
         }
     }
 
@@ -337,11 +337,11 @@ impl ExporterPods {
     fn contains(&self, labels: &impl SeriesLabels, namespace: Option<&str>, pod: &str) -> bool {
         let target = |name: &str| {
             let value = labels.label(name).and_then(|value| value.rsplit('/').next());
-            value.is_some_and(|value| value == owner(pod) || value == daemon(pod))
+            value.is_some_and(|value| value == owner(pod) || value == daemon_set_name(pod))
         };
         // The exporter's host name is that of its pod, unless it has the node's network. `service` and `job` are of what is
         // scraped.
-        self.0.contains(&(namespace.unwrap_or_default().to_owned(), daemon(pod).to_owned()))
+        self.0.contains(&(namespace.unwrap_or_default().to_owned(), daemon_set_name(pod).to_owned()))
             || labels.label("Hostname") == Some(pod)
             || target("service")
             || target("job")
@@ -350,9 +350,9 @@ impl ExporterPods {
 }
 
 /// Returns the name of the `DaemonSet` that a pod would be of: without its five random characters, whatever they are.
-fn daemon(pod: &str) -> &str {
+fn daemon_set_name(pod: &str) -> &str {
     let random = |last: &str| last.len() == 5 && last.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
-    split(pod).filter(|(_, last)| random(last)).map_or(pod, |(head, _)| head)
+    split_suffix(pod).filter(|(_, last)| random(last)).map_or(pod, |(head, _)| head)
 }
 
 fn names_an_exporter(pod: &str) -> bool {
@@ -377,18 +377,18 @@ fn pod(labels: &impl SeriesLabels) -> Option<(&str, Option<&str>)> {
 }
 
 /// Returns whose board it is by the labels of one series.
-pub fn attribute(labels: &impl SeriesLabels, rules: &AttributionRules, exporters: &ExporterPods) -> SeriesAttribution {
+pub fn attribute_series(labels: &impl SeriesLabels, rules: &AttributionRules, exporters: &ExporterPods) -> SeriesAttribution {
     let pod = pod(labels);
     let is_exporters = pod.is_some_and(|(name, namespace)| exporters.contains(labels, namespace, name));
-    let given = rules.workload_label.as_deref().and_then(|name| labels.exporter_label(name));
-    let (name, namespace, pod) = if let Some(given) = given {
-        if given.contains('/') {
-            return named(given.to_owned(), "");
+    let label = rules.workload_label.as_deref().and_then(|name| labels.exporter_label(name));
+    let (name, namespace, pod) = if let Some(label) = label {
+        if label.contains('/') {
+            return named_workload(label.to_owned(), "");
         }
         // The exporter's own namespace is not that of the job.
         let of_pod = pod.map_or_else(|| labels.exporter_label("namespace"), |(_, namespace)| namespace).filter(|_| !is_exporters);
         let own = labels.label("exported_namespace").or_else(|| labels.label("pod_namespace"));
-        (given, rules.workload_namespace.as_deref().or(own).or(of_pod), "")
+        (label, rules.workload_namespace.as_deref().or(own).or(of_pod), "")
     } else {
         let Some((pod, namespace)) = pod.filter(|_| !is_exporters && rules.pods != PodRule::Ignore) else {
             return SeriesAttribution::Nobody;
@@ -396,12 +396,12 @@ pub fn attribute(labels: &impl SeriesLabels, rules: &AttributionRules, exporters
         (if rules.pods == PodRule::Owner { owner(pod) } else { pod }, namespace, pod)
     };
     match namespace {
-        Some(namespace) => named(format!("{namespace}/{name}"), pod),
+        Some(namespace) => named_workload(format!("{namespace}/{name}"), pod),
         None => SeriesAttribution::NoNamespace(name.to_owned()),
     }
 }
 
-fn named(workload: String, pod: &str) -> SeriesAttribution {
+fn named_workload(workload: String, pod: &str) -> SeriesAttribution {
     if is_workload(&workload) {
         SeriesAttribution::Workload { workload, pod: pod.to_owned() }
     } else {

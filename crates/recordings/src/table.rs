@@ -70,7 +70,7 @@ impl RowCells {
             for cell in row.split_whitespace() {
                 let cell = cell.trim_matches('"');
                 let follows_number = || self.len().checked_sub(1).and_then(|last| self.get(last)).is_some_and(is_plain_number);
-                if separator == BLANKS_BUT_UNITS && Unit::named(cell).is_some() && follows_number() {
+                if separator == BLANKS_BUT_UNITS && Unit::by_name(cell).is_some() && follows_number() {
                     self.ends.pop();
                     self.text.push(' ');
                 }
@@ -186,7 +186,7 @@ impl<'a> TableReader<'a> {
         };
         for (line, text) in ahead.drain(..found.index) {
             let reason = if is_comment(&text) { "comment line" } else { "line above the header" };
-            recording.skip(file, line, reason);
+            recording.skip_line(file, line, reason);
         }
         let line = ahead.front().map_or(1, |(line, _)| *line);
         let mut table = Self::new(lines, ahead, found.separator);
@@ -234,7 +234,7 @@ impl<'a> TableReader<'a> {
         loop {
             let Some(line) = self.next_cells(cells)? else { return Ok(None) };
             if is_comment(&self.row) {
-                recording.skip(file, line, "comment line");
+                recording.skip_line(file, line, "comment line");
             } else if !self.row.trim().is_empty() {
                 self.note_last_cell(line, cells);
                 return Ok(Some(line));
@@ -285,12 +285,12 @@ impl<'a> TableReader<'a> {
     /// its quote left out.
     fn join_lines(&mut self, line: u64, cells: &mut RowCells) -> Result<Option<u64>, ImportError> {
         let mut whole = self.row.clone();
-        let mut taken = Vec::new();
-        while taken.len() < MAX_ROW_LINES && (whole.len() as u64) < MAX_ROW_BYTES {
+        let mut joined = Vec::new();
+        while joined.len() < MAX_ROW_LINES && (whole.len() as u64) < MAX_ROW_BYTES {
             let Some((number, text)) = self.next_line()? else { break };
             whole.push('\n');
             whole.push_str(&text);
-            taken.push((number, text));
+            joined.push((number, text));
             if cells.split(&whole, self.separator) {
                 if self.width.is_some_and(|width| width != cells.len()) {
                     break;
@@ -299,7 +299,7 @@ impl<'a> TableReader<'a> {
                 return Ok(Some(line));
             }
         }
-        for back in taken.into_iter().rev() {
+        for back in joined.into_iter().rev() {
             self.ahead.push_front(back);
         }
         cells.split(&self.row.replace('"', ""), self.separator);
@@ -313,7 +313,7 @@ fn is_comment(text: &str) -> bool {
 }
 
 /// A comment without its sign: some programs write the header as one.
-fn uncommented(text: &str) -> &str {
+fn strip_comment(text: &str) -> &str {
     text.trim_start().trim_start_matches(['#', '/']).trim_start()
 }
 
@@ -336,7 +336,7 @@ fn find_header(lines: &[(u64, String)], declared: Option<char>, wanted: &HeaderC
     };
     for separator in candidates {
         let (names, index, cells) = line_with_names(lines, separator, wanted)?;
-        let (consistent, plain) = agreement(&lines[index + 1..], separator, cells.len());
+        let (consistent, plain) = count_matching(&lines[index + 1..], separator, cells.len());
         let score = (names, consistent, plain);
         let is_blank = matches!(separator, Some(BLANKS | BLANKS_BUT_UNITS));
         let is_better = |most: &SeparatorScore| if is_blank { names > most.0 && consistent > 0 } else { score > *most };
@@ -375,7 +375,7 @@ fn line_with_names(
         {
             break;
         }
-        for text in [Some(text.as_str()), comment.then(|| uncommented(text))].into_iter().flatten() {
+        for text in [Some(text.as_str()), comment.then(|| strip_comment(text))].into_iter().flatten() {
             cells.split(text, separator);
             let names = (wanted.names)(&cells);
             let better = match &best {
@@ -395,7 +395,7 @@ fn line_with_names(
 }
 
 /// Returns how many lines have as many cells as the header, and how many of their cells are numbers, times or plain words.
-fn agreement(lines: &[(u64, String)], separator: Option<char>, width: usize) -> (usize, usize) {
+fn count_matching(lines: &[(u64, String)], separator: Option<char>, width: usize) -> (usize, usize) {
     if width < 2 {
         return (0, 0);
     }

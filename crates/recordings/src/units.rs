@@ -139,7 +139,7 @@ const SPELLINGS: &[(&str, &str)] = &[
 
 impl Unit {
     /// Returns a unit by its name or another spelling of it.
-    pub fn named(name: &str) -> Option<Self> {
+    pub fn by_name(name: &str) -> Option<Self> {
         let name = SPELLINGS.iter().find(|(spelling, _)| *spelling == name).map_or(name, |(_, name)| *name);
         UNITS.iter().copied().find(|unit| unit.name == name)
     }
@@ -169,13 +169,13 @@ fn last_brackets(name: &str) -> Option<&str> {
 /// Returns the unit in the last brackets of a column's name: `Power [mW]`, `Temperature (edge) (C)`, `Power (in mW)`.
 pub fn bracketed_unit(name: &str) -> Option<Unit> {
     let inside = last_brackets(name)?;
-    Unit::named(inside.strip_prefix("in ").unwrap_or(inside).trim())
+    Unit::by_name(inside.strip_prefix("in ").unwrap_or(inside).trim())
 }
 
 /// Returns the unit after the last separator of a column's name: `power_mW`, `Power, W`, `power.draw/W`, `energy in kWh`.
 pub fn suffix_unit(name: &str) -> Option<Unit> {
     let (_, unit) = name.trim().rsplit_once(['_', ',', '/', '.', '-', ' '])?;
-    Unit::named(unit.trim())
+    Unit::by_name(unit.trim())
 }
 
 /// Units that are spelled out, the longest first.
@@ -202,14 +202,14 @@ pub fn worded_unit(name: &str, dimension: Dimension) -> Option<Unit> {
     let letters: String = name.chars().filter(char::is_ascii_alphabetic).collect::<String>().to_ascii_lowercase();
     let spelled = SPELLED_UNITS.iter().find(|(spelling, _)| is_electrical && letters.contains(spelling));
     if let Some((_, unit)) = spelled {
-        return Unit::named(unit).filter(fits);
+        return Unit::by_name(unit).filter(fits);
     }
-    if let Some(unit) = suffix_unit(name).or_else(|| Unit::named(name.trim()).filter(|_| is_electrical)).filter(fits) {
+    if let Some(unit) = suffix_unit(name).or_else(|| Unit::by_name(name.trim()).filter(|_| is_electrical)).filter(fits) {
         return Some(unit);
     }
     // `W` and `J` may be anything, and are the units that a column without one is in.
     let written = words(name).filter(|word| is_electrical && word.chars().count() >= 2);
-    let mut units = written.filter_map(Unit::named).filter(fits);
+    let mut units = written.filter_map(Unit::by_name).filter(fits);
     let first = units.next()?;
     units.all(|other| other == first).then_some(first)
 }
@@ -244,7 +244,7 @@ pub fn unreadable_unit(name: &str) -> Option<&str> {
 fn is_multiple(text: &str) -> bool {
     let mut parts = text.split([' ', 'x', '×', '*', '·']).filter(|part| !part.is_empty());
     let (Some(first), Some(second), None) = (parts.next(), parts.next(), parts.next()) else { return false };
-    let is_unit = |part| Unit::named(part).is_some_and(|unit| matches!(unit.dimension, Dimension::Power | Dimension::Energy));
+    let is_unit = |part| Unit::by_name(part).is_some_and(|unit| matches!(unit.dimension, Dimension::Power | Dimension::Energy));
     let is_factor = |part: &str| part.parse::<f64>().is_ok();
     is_unit(first) && is_factor(second) || is_factor(first) && is_unit(second)
 }
@@ -260,7 +260,7 @@ pub enum NumberCell {
 }
 
 /// Reads a cell without a unit. `NaN`, and text in brackets such as `[N/A]`, mean that there is no value.
-pub fn cell(text: &str) -> NumberCell {
+pub fn parse_cell(text: &str) -> NumberCell {
     let text = text.trim();
     if is_absent_text(text) {
         return NumberCell::Absent;
@@ -277,7 +277,7 @@ mod tests {
 
     #[test]
     fn converts_to_the_units_of_the_events() {
-        let ours = |value: f64, unit: &str| Unit::named(unit).unwrap().to_base_unit(value);
+        let ours = |value: f64, unit: &str| Unit::by_name(unit).unwrap().to_base_unit(value);
         assert_eq!(ours(32402.0, "mW"), 32.402);
         assert_eq!(ours(152_162_756.0, "mJ"), 152_162.756);
         assert_eq!(ours(1.5, "kW"), 1500.0);
@@ -287,7 +287,7 @@ mod tests {
         assert_eq!(ours(2.0, "MiB"), 2_097_152.0);
         assert!((ours(300.15, "K") - 27.0).abs() < 1e-9);
         assert!((ours(212.0, "F") - 100.0).abs() < 1e-9);
-        assert_eq!(Unit::named("mw"), None, "mW or MW: not to be guessed");
+        assert_eq!(Unit::by_name("mw"), None, "mW or MW: not to be guessed");
     }
 
     #[test]
@@ -361,12 +361,12 @@ mod tests {
     #[test]
     fn tells_absent_from_zero_and_from_nonsense() {
         for text in ["", " ", "[N/A]", "N/A", "[Not Supported]", "nan", "NaN", "-", "null", "[Unknown Error]"] {
-            assert_eq!(cell(text), NumberCell::Absent, "{text:?}");
+            assert_eq!(parse_cell(text), NumberCell::Absent, "{text:?}");
         }
-        assert_eq!(cell(" 0 "), NumberCell::Number(0.0));
-        assert_eq!(cell("-1.5e3"), NumberCell::Number(-1500.0));
+        assert_eq!(parse_cell(" 0 "), NumberCell::Number(0.0));
+        assert_eq!(parse_cell("-1.5e3"), NumberCell::Number(-1500.0));
         for text in ["1e999", "inf", "12 W", "1,5", "abc"] {
-            assert_eq!(cell(text), NumberCell::Other, "{text:?}");
+            assert_eq!(parse_cell(text), NumberCell::Other, "{text:?}");
         }
     }
 }

@@ -262,7 +262,7 @@ fn in_chunks(reader: impl std::io::Read) -> (Said, usize) {
             Ok(true) => count += 1,
             Ok(false) => return (said, count),
             Err(error) => {
-                said.push(Err(error.after(lines, good).to_string()));
+                said.push(Err(error.offset_by(lines, good).to_string()));
                 continue;
             }
         }
@@ -272,17 +272,17 @@ fn in_chunks(reader: impl std::io::Read) -> (Said, usize) {
                 .and_then(|event| event.to_logged().ok())
                 .filter(|event| event.data.as_ref().is_some_and(|data| data.get().starts_with('{')));
             if let Some(event) = likely {
-                chunk.accept();
+                chunk.count_good();
                 said.push(Ok(event));
                 continue;
             }
             match chunk.event() {
                 Ok(event) => said.push(Ok(event.to_logged().unwrap())),
-                Err(error) => said.push(Err(error.after(lines, good).to_string())),
+                Err(error) => said.push(Err(error.offset_by(lines, good).to_string())),
             }
         }
         lines += chunk.lines();
-        good += chunk.good();
+        good += chunk.good_count();
     }
 }
 

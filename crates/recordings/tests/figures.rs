@@ -1,7 +1,8 @@
 //! Figures that were wrong once: what an import makes of a file, against what is right.
 
 use eadt_recordings::{
-    AcceptedFinding, FilesAre, ImportOptions, ImportedRecording, NamedTimeZone, RecordingFile, RecordingFormat, SameTime, import,
+    AcceptedFinding, FileSetKind, ImportOptions, ImportedRecording, NamedTimeZone, RecordingFile, RecordingFormat, SameTimeRule,
+    import,
 };
 use eadt_schemas::v1::{CounterScope, GpuTelemetry, Meter};
 
@@ -311,9 +312,9 @@ fn rows_without_an_id_are_refused_if_they_come_in_bursts_or_a_column_tells_them_
             error.contains("8 rows without the id of a board come close together") && error.contains("--same-time boards"),
             "{what}: {error}"
         );
-        let imported = read(format, &[("a.csv", text)], &options(Some(SameTime::Boards))).unwrap();
+        let imported = read(format, &[("a.csv", text)], &options(Some(SameTimeRule::Boards))).unwrap();
         near(total(&imported), expected, what);
-        assert_eq!(joules(&read(format, &[("a.csv", text)], &options(Some(SameTime::Mean))).unwrap()).len(), 1);
+        assert_eq!(joules(&read(format, &[("a.csv", text)], &options(Some(SameTimeRule::Mean))).unwrap()).len(), 1);
     }
 
     // Tables of boards that are read in turn: the column that tells them apart is not mapped.
@@ -353,7 +354,10 @@ fn rows_without_an_id_are_refused_if_they_come_in_bursts_or_a_column_tells_them_
             expected,
             what,
         );
-        assert!(read(CSV, &[("a.csv", text)], &ImportOptions { same_time: Some(SameTime::Mean), ..maps(map) }).is_ok(), "{what}");
+        assert!(
+            read(CSV, &[("a.csv", text)], &ImportOptions { same_time: Some(SameTimeRule::Mean), ..maps(map) }).is_ok(),
+            "{what}"
+        );
     }
     let models = turns("timestamp, name, power.draw [W]", &["NVIDIA A100-PCIE-40GB, 100 W", "NVIDIA L4, 50 W"], 500, 42);
     let models = models.replace("2025-02-03T", "2025/02/03 ");
@@ -657,7 +661,7 @@ fn an_hour_that_comes_twice_is_not_told_by_the_file_of_another_board() {
     let second = |board: &str| log(board, 60);
     let read = |board: &str, files_are| read(CSV, &[("a.csv", &first), ("b.csv", &second(board))], &options(files_are));
     assert!(read("GPU-00000001", None).is_ok());
-    assert!(read("GPU-00000001", Some(FilesAre::Nodes)).unwrap_err().contains("comes twice"));
+    assert!(read("GPU-00000001", Some(FileSetKind::Nodes)).unwrap_err().contains("comes twice"));
     assert!(read("GPU-00000002", None).unwrap_err().contains("comes twice"));
 }
 
@@ -677,14 +681,14 @@ fn totals_of_several_files_over_one_time_are_not_one_counter() {
         let error = read_two(&a, &b, None).unwrap_err();
         assert!(error.starts_with("r1.csv:2: samples_total is counted over the same time in r0.csv"), "{what}: {error}");
         assert!(error.contains("--files-are nodes") && error.contains("--files-are parts"), "{what}: {error}");
-        let ranks = progress(&read_two(&a, &b, Some(FilesAre::Nodes)).unwrap());
+        let ranks = progress(&read_two(&a, &b, Some(FileSetKind::Nodes)).unwrap());
         let of = |rank: u32| -> f64 {
             let own: Vec<f64> = ranks.iter().filter(|row| row.rank == rank).filter_map(|row| row.samples_total).collect();
             own[own.len() - 1] - own[0]
         };
         assert!(ranks.iter().all(|row| row.scope == CounterScope::Rank), "{what}");
         near(of(0) + of(1), if what == "one begins later" { 160.0 } else { 220.0 }, what);
-        assert!(read_two(&a, &b, Some(FilesAre::Parts)).is_ok(), "{what}");
+        assert!(read_two(&a, &b, Some(FileSetKind::Parts)).is_ok(), "{what}");
     }
     for (what, a, b, expected) in [
         ("parts of one log", log(0, 0, 11, 10), log(0, 11, 10, 10), 200.0),
@@ -696,7 +700,7 @@ fn totals_of_several_files_over_one_time_are_not_one_counter() {
     }
     // A total that both say is the whole job's.
     let (a, b) = (log(0, 0, 11, 10), log(300, 0, 11, 10));
-    let imported = read_two(&a, &b, Some(FilesAre::Nodes)).unwrap();
+    let imported = read_two(&a, &b, Some(FileSetKind::Nodes)).unwrap();
     near(samples(&imported), 100.0, "one total, said by two");
     assert!(progress(&imported).iter().all(|row| row.scope == CounterScope::Global));
     assert!(imported.report.notes.iter().any(|note| note.contains("the same in r0.csv, r1.csv")), "{:?}", imported.report.notes);

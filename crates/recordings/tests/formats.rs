@@ -1,7 +1,8 @@
 //! Each format on small recordings made for the purpose.
 
 use eadt_recordings::{
-    DroppedLines, ImportOptions, ImportedRecording, NamedTimeZone, RecordingFile, RecordingFormat, SameTime, TimeFormat, import,
+    DroppedLines, ImportOptions, ImportedRecording, NamedTimeZone, RecordingFile, RecordingFormat, SameTimeRule, TimeFormat,
+    import,
 };
 use eadt_schemas::v1::{GpuTelemetry, JobLifecycle, Meter, Origin, TrainingProgress};
 use eadt_schemas::{EventTime, LoggedEvent, Topic, decode};
@@ -712,7 +713,7 @@ fn csv_sorts_and_reports_duplicates_equal_stamps_and_gaps() {
     let error = read(RecordingFormat::Csv, &[("a.csv", &text)], &options).unwrap_err();
     assert!(error.starts_with("a.csv:9: 2 rows without the id of a board have the time"), "{error}");
     assert!(error.contains("--map device=COLUMN") && error.contains("--same-time mean"), "{error}");
-    let options = ImportOptions { same_time: Some(SameTime::Mean), ..options };
+    let options = ImportOptions { same_time: Some(SameTimeRule::Mean), ..options };
     let imported = read(RecordingFormat::Csv, &[("a.csv", &text)], &options).unwrap();
     let report = &imported.report;
     let merges: Vec<_> = report.merges.iter().map(|merge| (merge.first_line, merge.duplicates, merge.same_stamp)).collect();

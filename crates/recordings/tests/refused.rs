@@ -173,7 +173,7 @@ fn the_first_of_a_few_kinds_are_named() {
         ],
     );
     let inputs = vec![RecordingFile::new("a.csv", text.as_bytes()), RecordingFile::new("b.csv", text.as_bytes())];
-    let options = ImportOptions { files_are: Some(eadt_recordings::FilesAre::Nodes), ..maps(&["power_watts=w"]) };
+    let options = ImportOptions { files_are: Some(eadt_recordings::FileSetKind::Nodes), ..maps(&["power_watts=w"]) };
     let report = import(CSV, inputs, &options).unwrap().report;
     let kinds: Vec<(&str, u64, u64)> =
         report.refused.iter().map(|refused| (refused.file.as_str(), refused.first_line, refused.lines)).collect();

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use eadt_recordings::{
-    AcceptedFinding, FilesAre, ImportOptions, ImportedRecording, NamedTimeZone, RecordingFile, RecordingFormat, SameTime,
+    AcceptedFinding, FileSetKind, ImportOptions, ImportedRecording, NamedTimeZone, RecordingFile, RecordingFormat, SameTimeRule,
     TimeFormat, import,
 };
 use eadt_schemas::v1::Meter;
@@ -83,7 +83,7 @@ fn one_board_has_one_identity() {
         copies.starts_with("n2.csv: has the same rows of gpu-0 as n1.csv") && copies.contains("--files-are nodes"),
         "{copies}"
     );
-    for (files_are, boards, expected) in [(FilesAre::Nodes, 4, 4200.0), (FilesAre::Parts, 2, 2100.0)] {
+    for (files_are, boards, expected) in [(FileSetKind::Nodes, 4, 4200.0), (FileSetKind::Parts, 2, 2100.0)] {
         let options = ImportOptions { files_are: Some(files_are), ..plain() };
         let imported = read(SMI, &[("n1.csv", &a), ("n2.csv", &a)], &options).unwrap();
         assert_eq!(joules(&imported).len(), boards);
@@ -108,10 +108,10 @@ fn rows_without_an_id_are_refused_or_told_apart_by_their_order() {
     ] {
         let error = read(format, &[("log.csv", text)], &options).unwrap_err();
         assert!(error.starts_with("log.csv:3: ") && error.contains("--same-time boards"), "{what}: {error}");
-        let options = ImportOptions { same_time: Some(SameTime::Boards), ..options };
+        let options = ImportOptions { same_time: Some(SameTimeRule::Boards), ..options };
         let imported = read(format, &[("log.csv", text)], &options).unwrap_or_else(|error| panic!("{what}: {error}"));
         near(total(&imported), expected, what);
-        let options = ImportOptions { same_time: Some(SameTime::Mean), ..options };
+        let options = ImportOptions { same_time: Some(SameTimeRule::Mean), ..options };
         assert_eq!(joules(&read(format, &[("log.csv", text)], &options).unwrap()).len(), 1, "{what}");
     }
     let nodes =
@@ -252,7 +252,7 @@ fn a_clock_that_goes_back_is_a_zone_or_stops() {
     assert!(imported.report.notes.iter().any(|note| note.contains(BERLIN)), "{:?}", imported.report.notes);
     let error = read(SMI, &[("smi.csv", &text)], &zone("+02:00")).unwrap_err();
     assert!(error.contains("in this zone no clock is set back here"), "{error}");
-    let sorted = ImportOptions { accept: vec![AcceptedFinding::Unordered], same_time: Some(SameTime::Mean), ..plain() };
+    let sorted = ImportOptions { accept: vec![AcceptedFinding::Unordered], same_time: Some(SameTimeRule::Mean), ..plain() };
     assert!(read(SMI, &[("smi.csv", &text)], &sorted).unwrap().report.out_of_order > 0);
     // The same in a table with several boards.
     let rows = text.lines().skip(1).map(|line| line.replace(" W", "").replace(", ", ","));
@@ -735,7 +735,7 @@ fn lines_that_never_hold_a_value_are_errors_soon() {
 
 #[test]
 fn comments_below_a_table_are_passed_over() {
-    let rows: String = (0..10).map(|second| format!("2025-02-03T10:00:{second:02}Z,100\n")).collect();
+    let rows = (0..10).fold(String::new(), |rows, second| rows + &format!("2025-02-03T10:00:{second:02}Z,100\n"));
     let text = format!("time,w\n{rows}{}", "# a note\n".repeat(10_000));
     let imported = read(CSV, &[("a.csv", &text)], &maps(&["power_watts=w"])).unwrap();
     near(total(&imported), 900.0, "comments");

@@ -40,10 +40,10 @@ fn fold(imported: &ImportedRecording, align_to_run: bool) -> Vec<EfficiencyWindo
 fn report(windows: &[EfficiencyWindow]) -> WorkloadReport {
     let mut reporter = Reporter::default();
     for window in windows {
-        reporter.window(window);
+        reporter.add_window(window);
     }
     let settings = ReportSettings { by: Some(ReportBreakdown::Span), ..ReportSettings::default() };
-    let mut workloads = reporter.report(&settings).workloads;
+    let mut workloads = reporter.build_report(&settings).workloads;
     assert_eq!(workloads.len(), 1);
     workloads.remove(0)
 }

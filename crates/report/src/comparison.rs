@@ -4,7 +4,7 @@ use eadt_schemas::v1::Origin;
 use serde::Serialize;
 
 use crate::WorkloadReport;
-use crate::figures::per;
+use crate::figures::divide_known;
 use crate::render::{meter_word, origin_word};
 
 /// A figure of this one and of the other.
@@ -18,7 +18,7 @@ pub struct FigurePair {
 
 impl FigurePair {
     fn of(this: Option<f64>, other: Option<f64>, refused: bool) -> Self {
-        let change_ratio = per(this, other).filter(|_| !refused).map(|ratio| ratio - 1.0);
+        let change_ratio = divide_known(this, other).filter(|_| !refused).map(|ratio| ratio - 1.0);
         Self { this, other, change_ratio }
     }
 }
@@ -51,7 +51,7 @@ impl ReportComparison {
         let is_energy_refused = is_any_refused || meter_refusal.is_some();
         Self {
             joules_per_sample: pair(|report| report.joules_per_sample, is_energy_refused),
-            samples_per_second: pair(|report| per(report.samples, report.duration_seconds), is_any_refused),
+            samples_per_second: pair(|report| divide_known(report.samples, report.duration_seconds), is_any_refused),
             mean_power_watts: pair(|report| report.mean_power_watts, is_energy_refused),
             energy_joules: pair(|report| report.energy_joules, is_energy_refused),
             samples: pair(|report| report.samples, is_any_refused),

@@ -208,7 +208,7 @@ pub struct SpanRow {
 pub(crate) const JOULES_PER_KWH: f64 = 3.6e6;
 
 /// `None` unless both are known and the divisor is positive.
-pub(crate) fn per(value: Option<f64>, divisor: Option<f64>) -> Option<f64> {
+pub(crate) fn divide_known(value: Option<f64>, divisor: Option<f64>) -> Option<f64> {
     let divisor = divisor.filter(|divisor| *divisor > 0.0)?;
     value.map(|value| value / divisor).filter(|ratio| ratio.is_finite())
 }

@@ -97,9 +97,9 @@ impl SavingSummary {
             None => self.lacks_interval = true,
         }
         match workload.throughput_kept_ratio {
-            Some(kept) => {
-                let (least, most) = self.throughput.unwrap_or((kept, kept));
-                self.throughput = Some((least.min(kept), most.max(kept)));
+            Some(throughput_ratio) => {
+                let (least, most) = self.throughput.unwrap_or((throughput_ratio, throughput_ratio));
+                self.throughput = Some((least.min(throughput_ratio), most.max(throughput_ratio)));
             }
             None => self.lacks_throughput = true,
         }
@@ -148,7 +148,7 @@ impl SavingSummary {
     /// The verdict as a sentence, without the name of what it is about.
     pub fn sentence(&self) -> String {
         let Some(energy) = self.energy_joules else { return "the energy is not known".to_owned() };
-        let used = format!("{} ({}) used", units::joules(energy), units::kilowatt_hours(energy));
+        let used = format!("{} ({}) used", units::format_joules(energy), units::kilowatt_hours(energy));
         let compared = match self.verdict() {
             SavingVerdict::Unchanged => {
                 return format!("nothing was changed, so nothing was saved{}; {used}", self.unapplied_changes());
@@ -169,7 +169,7 @@ impl SavingSummary {
             "what the whole run saved is not known: {:.0} % of its energy ({}) has nothing to be compared with. Only of the other {:.0} %: {compared}; \
              {used}",
             100.0 * (1.0 - part),
-            units::joules(rest),
+            units::format_joules(rest),
             100.0 * part,
         )
     }
@@ -193,7 +193,7 @@ impl SavingSummary {
         let (saving, ratio) = (self.saving_joules().unwrap_or(0.0), self.saving_ratio().unwrap_or(0.0));
         let error = self.ratio_error().map_or_else(String::new, |error| format!(" ± {:.1}", 100.0 * error));
         let percent = format!("{:.1} %{error}", 100.0 * ratio.abs());
-        let mut amounts = format!("{}, {}", units::joules(saving.abs()), units::kilowatt_hours(saving.abs()));
+        let mut amounts = format!("{}, {}", units::format_joules(saving.abs()), units::kilowatt_hours(saving.abs()));
         if let (Some(cost), Some(currency)) = (self.cost.filter(|_| energy > 0.0), &self.currency) {
             // At the mean price of the run.
             let share = cost * saving.abs() / energy;

@@ -7,12 +7,12 @@
 
 mod comparison;
 mod figures;
+mod grid_data;
 mod headline;
 mod render;
 mod reporter;
 mod saving;
 mod settings;
-mod supply;
 pub mod units;
 
 /// Of `--time-zone`.
@@ -20,13 +20,13 @@ pub use jiff::tz::TimeZone;
 
 pub use comparison::{FigurePair, ReportComparison};
 pub use figures::{EnergyReport, SpanRow, WindowRow, WorkloadReport};
+pub use grid_data::{GridCarbon, GridDataError, Prices, read_carbon, read_prices, time_zone};
 pub use headline::{SavingSummary, SavingVerdict};
 pub use render::{RenderFormat, meter_word};
 pub use reporter::Reporter;
 pub use settings::{
-    InvalidBaseline, InvalidBy, InvalidCurrency, ReportBreakdown, ReportSettings, parse_baseline, parse_currency,
+    InvalidBaseline, InvalidBreakdown, InvalidCurrency, ReportBreakdown, ReportSettings, parse_baseline, parse_currency,
 };
-pub use supply::{GridCarbon, Prices, SupplyError, read_carbon, read_prices, time_zone};
 
 use eadt_schemas::v1::{Actuation, Decision, EfficiencyWindow};
 
@@ -38,8 +38,8 @@ pub fn report<'a>(
     settings: &ReportSettings,
 ) -> EnergyReport {
     let mut reporter = Reporter::default();
-    windows.into_iter().for_each(|window| reporter.window(window));
-    decisions.into_iter().for_each(|decision| reporter.decision(decision));
-    actuations.into_iter().for_each(|actuation| reporter.actuation(actuation));
-    reporter.report(settings)
+    windows.into_iter().for_each(|window| reporter.add_window(window));
+    decisions.into_iter().for_each(|decision| reporter.add_decision(decision));
+    actuations.into_iter().for_each(|actuation| reporter.add_actuation(actuation));
+    reporter.build_report(settings)
 }

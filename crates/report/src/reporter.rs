@@ -8,10 +8,10 @@ use eadt_schemas::v1::{
     Origin, WindowKind,
 };
 
-use crate::figures::{DecidedChange, JOULES_PER_KWH, WindowPoint, per};
+use crate::figures::{DecidedChange, JOULES_PER_KWH, WindowPoint, divide_known};
+use crate::grid_data::GridTotal;
 use crate::render::{meter_word, origin_word};
-use crate::saving::{SavingEstimate, WindowBaseline, saving};
-use crate::supply::SupplyTotal;
+use crate::saving::{SavingEstimate, WindowBaseline, estimate_saving};
 use crate::units;
 use crate::{EnergyReport, ReportBreakdown, ReportSettings, SpanRow, WindowRow, WorkloadReport};
 
@@ -142,7 +142,7 @@ impl ReportWindow {
     }
 
     /// Returns the seconds of it inside the run; if the job has reported nothing about its run, inside the observed time.
-    fn seconds(&self, observed: EventTimeRange) -> f64 {
+    fn seconds_in_run(&self, observed: EventTimeRange) -> f64 {
         if self.declared || self.run_seconds == 0.0 {
             return self.run_seconds;
         }
@@ -153,8 +153,8 @@ impl ReportWindow {
     /// event here. The work of a job that reports nothing about its run is one run.
     fn runs_on(&self) -> bool {
         let whole = self.run_seconds + 1e-3 >= self.end.seconds_since(self.start);
-        let heard = self.observed.map_or(f64::INFINITY, |(from, to)| to.seconds_since(from));
-        !self.declared || whole || self.run_seconds > heard + 1.0
+        let observed_seconds = self.observed.map_or(f64::INFINITY, |(from, to)| to.seconds_since(from));
+        !self.declared || whole || self.run_seconds > observed_seconds + 1.0
     }
 
     /// Returns the energy of a span that holds all of its known progress, as in its own J/sample: that of the run, or more if
@@ -183,7 +183,7 @@ impl ReportWindow {
         {
             return self.mean_power;
         }
-        per(self.run_energy, Some(self.powered_seconds()))
+        divide_known(self.run_energy, Some(self.powered_seconds()))
     }
 
     /// Whether something is known of all of it, from its start to its end.
@@ -200,11 +200,11 @@ type EventTimeRange = (EventTime, EventTime);
 
 /// A part of some seconds; where the two come from different clocks of the same time, never more than all of it.
 fn part_of(part: f64, seconds: f64) -> f64 {
-    per(Some(part), Some(seconds)).map_or(0.0, |ratio| ratio.min(1.0))
+    divide_known(Some(part), Some(seconds)).map_or(0.0, |ratio| ratio.min(1.0))
 }
 
 impl Reporter {
-    pub fn window(&mut self, event: &EfficiencyWindow) {
+    pub fn add_window(&mut self, event: &EfficiencyWindow) {
         let collected = self.workloads.entry(event.workload.clone()).or_default();
         collected.origin = Some(collected.origin.map_or(event.origin, |origin| origin.max(event.origin)));
         if event.energy_joules.is_some() || event.unassigned_energy_joules != 0.0 {
@@ -217,7 +217,7 @@ impl Reporter {
             return;
         }
         // Price and carbon are known for the window as a whole.
-        let inside = per(event.run_energy_joules, event.energy_joules);
+        let inside = divide_known(event.run_energy_joules, event.energy_joules);
         let part = |whole: Option<f64>| whole.zip(inside).map(|(whole, part)| whole * part);
         let window = ReportWindow {
             start: event.window_start,
@@ -262,7 +262,7 @@ impl Reporter {
         collected.windows.insert(key, Box::new(window));
     }
 
-    pub fn decision(&mut self, event: &Decision) {
+    pub fn add_decision(&mut self, event: &Decision) {
         let collected = self.workloads.entry(event.workload.clone()).or_default();
         collected.origin = Some(collected.origin.map_or(event.origin, |origin| origin.max(event.origin)));
         // Without a limit in force the setting of a knob is its top.
@@ -283,7 +283,7 @@ impl Reporter {
         collected.decisions.insert(event.id.clone(), decided);
     }
 
-    pub fn actuation(&mut self, event: &Actuation) {
+    pub fn add_actuation(&mut self, event: &Actuation) {
         let collected = self.workloads.entry(event.workload.clone()).or_default();
         collected.actuated = true;
         let mut fate = collected.actuations.get(&event.decision_id).copied().unwrap_or_default();
@@ -305,18 +305,18 @@ impl Reporter {
 
     /// The report on one workload so far; `None` if nothing is known of it.
     pub fn report_of(&self, workload: &str, settings: &ReportSettings) -> Option<WorkloadReport> {
-        self.workloads.get(workload).map(|collected| collected.in_run().report(workload, settings))
+        self.workloads.get(workload).map(|collected| collected.in_run().workload_report(workload, settings))
     }
 
     /// The report on everything so far.
-    pub fn report(&self, settings: &ReportSettings) -> EnergyReport {
-        let of = |(name, collected): (&String, &WorkloadEvents)| collected.in_run().report(name, settings);
+    pub fn build_report(&self, settings: &ReportSettings) -> EnergyReport {
+        let of = |(name, collected): (&String, &WorkloadEvents)| collected.in_run().workload_report(name, settings);
         EnergyReport { workloads: self.workloads.iter().map(of).collect() }
     }
 
     /// The same on one workload, without the chart that HTML has; `None` if nothing is known of it.
-    pub fn workload(&self, name: &str, settings: &ReportSettings) -> Option<WorkloadReport> {
-        let report = self.workloads.get(name)?.in_run().report(name, settings);
+    pub fn workload_report(&self, name: &str, settings: &ReportSettings) -> Option<WorkloadReport> {
+        let report = self.workloads.get(name)?.in_run().workload_report(name, settings);
         Some(WorkloadReport { curve: Vec::new(), decided: Vec::new(), ..report })
     }
 
@@ -329,7 +329,7 @@ impl Reporter {
         to: EventTime,
         settings: &ReportSettings,
     ) -> Option<WorkloadReport> {
-        let part = self.workloads.get(name)?.in_run().between(from, to);
+        let part = self.workloads.get(name)?.in_run().events_between(from, to);
         let report = part.figures(name, settings, SavingEstimate::default(), Vec::new());
         Some(WorkloadReport { curve: Vec::new(), decided: Vec::new(), ..report })
     }
@@ -344,8 +344,8 @@ impl Reporter {
 /// event does not show it.
 fn devices_per_known(event: &EfficiencyWindow) -> f64 {
     let covered = event.window_end.seconds_since(event.window_start) * event.energy_coverage_ratio;
-    let known = per(event.energy_joules, event.mean_power_watts);
-    per(known, Some(covered)).filter(|ratio| *ratio > 0.0).unwrap_or(1.0)
+    let known = divide_known(event.energy_joules, event.mean_power_watts);
+    divide_known(known, Some(covered)).filter(|ratio| *ratio > 0.0).unwrap_or(1.0)
 }
 
 /// Returns whether energy is unknown in the time in which a counter is contradicted: nothing is known by power in the whole
@@ -360,7 +360,7 @@ fn contradicted_unknown(event: &EfficiencyWindow) -> Option<bool> {
 /// Notes the part of the totals that belongs to no window.
 fn note_unassigned(joules: Option<f64>, samples: Option<f64>, tokens: Option<f64>, notes: &mut Vec<String>) {
     let parts = [
-        joules.map(units::joules),
+        joules.map(units::format_joules),
         samples.map(|count| format!("{count:.0} samples")),
         tokens.map(|count| format!("{count:.0} tokens")),
     ];
@@ -392,26 +392,26 @@ fn span_row(event: &EfficiencyWindow) -> SpanRow {
 
 /// Energy, and the samples or tokens of the same span. Downtime is in it; windows without known energy, and amounts in no
 /// window, are not. If energy is known for a part of a window's progress, it is extrapolated as in the window's own figure.
-struct SameSpan {
+struct MatchedTotals {
     joules: Option<f64>,
     progress: Option<f64>,
 }
 
-impl SameSpan {
+impl MatchedTotals {
     fn of<'a>(windows: impl Iterator<Item = &'a ReportWindow>, progress: fn(&ReportWindow) -> Option<f64>) -> Self {
         let known: Vec<&ReportWindow> = windows.filter(|window| window.run_energy.is_some()).collect();
         Self {
-            joules: sum(known.iter().map(|window| window.energy_of_progress())),
-            progress: sum(known.iter().map(|window| progress(window))),
+            joules: sum_known(known.iter().map(|window| window.energy_of_progress())),
+            progress: sum_known(known.iter().map(|window| progress(window))),
         }
     }
 
     fn joules_per(&self) -> Option<f64> {
-        per(self.joules, self.progress)
+        divide_known(self.joules, self.progress)
     }
 
     fn per_joule(&self) -> Option<f64> {
-        per(self.progress, self.joules)
+        divide_known(self.progress, self.joules)
     }
 }
 
@@ -428,13 +428,13 @@ impl SharingComparison {
     /// Unknown of a workload that never shared.
     fn of(collected: &WorkloadEvents) -> Self {
         let windows = |shared: bool| collected.run().filter(move |window| window.shared == shared);
-        let energy = |shared: bool| sum(windows(shared).map(|window| window.run_energy));
-        let per_sample = |shared: bool| SameSpan::of(windows(shared), |window| window.samples).joules_per();
+        let energy = |shared: bool| sum_known(windows(shared).map(|window| window.run_energy));
+        let per_sample = |shared: bool| MatchedTotals::of(windows(shared), |window| window.samples).joules_per();
         if !collected.run().any(|window| window.shared) {
             return Self::default();
         }
-        let all = sum([energy(false), energy(true)].into_iter());
-        Self { alone: per_sample(false), shared: per_sample(true), part: per(energy(true), all) }
+        let all = sum_known([energy(false), energy(true)].into_iter());
+        Self { alone: per_sample(false), shared: per_sample(true), part: divide_known(energy(true), all) }
     }
 }
 
@@ -457,7 +457,7 @@ const MOST_POWER_GAP_SECONDS: f64 = 86_400.0;
 pub(crate) const NO_SPANS: &str = "the job named no spans (epochs, training blocks): there is nothing to break down by";
 
 /// The sum of what is known; `None` where nothing is.
-pub(crate) fn sum(values: impl Iterator<Item = Option<f64>>) -> Option<f64> {
+pub(crate) fn sum_known(values: impl Iterator<Item = Option<f64>>) -> Option<f64> {
     values.flatten().fold(None, |sum, value| Some(sum.unwrap_or(0.0) + value))
 }
 
@@ -479,7 +479,7 @@ impl WorkloadEvents {
     }
 
     /// Returns the first and the last moment at which a device or rank was observed; windows that do not report them count whole.
-    fn observed(&self) -> EventTimeRange {
+    fn observed_range(&self) -> EventTimeRange {
         let ends = self.windows.values().map(|window| window.observed.unwrap_or((window.start, window.end)));
         ends.reduce(|a, b| (a.0.min(b.0), a.1.max(b.1))).unwrap_or_default()
     }
@@ -509,7 +509,7 @@ impl WorkloadEvents {
     }
 
     /// Returns the events within an interval.
-    fn between(&self, from: EventTime, to: EventTime) -> Self {
+    fn events_between(&self, from: EventTime, to: EventTime) -> Self {
         let within = |start: EventTime, end: EventTime| start >= from && end <= to;
         let windows = self.windows.iter().filter(|(_, window)| within(window.start, window.end));
         let spans = self.spans.iter().filter(|(_, span)| within(span.start, span.end));
@@ -523,32 +523,32 @@ impl WorkloadEvents {
         }
     }
 
-    fn report(&self, name: &str, settings: &ReportSettings) -> WorkloadReport {
+    fn workload_report(&self, name: &str, settings: &ReportSettings) -> WorkloadReport {
         let mut notes = Vec::new();
-        let saving = saving(self, settings.baselines.get(name).copied(), &mut notes);
+        let saving = estimate_saving(self, settings.baselines.get(name).copied(), &mut notes);
         self.figures(name, settings, saving, notes)
     }
 
     /// Everything but the saving, which comes with its notes.
     fn figures(&self, name: &str, settings: &ReportSettings, saving: SavingEstimate, of_saving: Vec<String>) -> WorkloadReport {
         let mut notes = Vec::new();
-        let in_windows = sum(self.run().map(|window| window.run_energy));
+        let in_windows = sum_known(self.run().map(|window| window.run_energy));
         let unassigned = self.run().map(|window| window.unassigned).sum::<f64>();
         let unassigned = (unassigned > 0.0).then_some(unassigned);
-        let energy = sum([in_windows, unassigned].into_iter());
-        let observed = self.observed();
+        let energy = sum_known([in_windows, unassigned].into_iter());
+        let observed = self.observed_range();
         // Devices without a workload have a window each: the time of one interval counts once.
         let mut intervals = BTreeMap::<EventTime, f64>::new();
         for window in self.run() {
             let seconds = intervals.entry(window.start).or_default();
-            *seconds = seconds.max(window.seconds(observed));
+            *seconds = seconds.max(window.seconds_in_run(observed));
         }
-        let in_intervals = sum(intervals.into_values().map(Some));
-        let in_devices = self.run().map(|window| window.seconds(observed)).sum::<f64>();
+        let in_intervals = sum_known(intervals.into_values().map(Some));
+        let in_devices = self.run().map(|window| window.seconds_in_run(observed)).sum::<f64>();
         let silent = self.silent_seconds();
         let duration = in_intervals.map(|seconds| seconds + silent);
         // As many devices were silent as there are otherwise.
-        let device_seconds = in_devices + silent * per(Some(in_devices), in_intervals).unwrap_or(1.0);
+        let device_seconds = in_devices + silent * divide_known(Some(in_devices), in_intervals).unwrap_or(1.0);
         if silent > 0.0 {
             notes.push(format!(
                 "{silent:.0} s of the duration lie in silences for which no window was written: they count as not covered, and how power and \
@@ -556,31 +556,31 @@ impl WorkloadEvents {
             ));
         }
         let coverage = self.run().next().map(|_| part_of(self.run().map(ReportWindow::covered_seconds).sum(), device_seconds));
-        let [(samples, unassigned_samples), (tokens, unassigned_tokens)] = self.progress();
+        let [(samples, unassigned_samples), (tokens, unassigned_tokens)] = self.progress_totals();
         note_unassigned(unassigned, unassigned_samples, unassigned_tokens, &mut notes);
-        let of_samples = SameSpan::of(self.run(), |window| window.samples);
-        let of_tokens = SameSpan::of(self.run(), |window| window.tokens);
+        let of_samples = MatchedTotals::of(self.run(), |window| window.samples);
+        let of_tokens = MatchedTotals::of(self.run(), |window| window.tokens);
         let kwh = energy.map(|joules| joules / JOULES_PER_KWH);
 
         // Energy in no window has the mean price of that in windows.
-        let whole = per(energy, in_windows);
-        let priced = |given: Option<f64>, of: fn(&ReportWindow) -> Option<f64>| match given {
+        let whole = divide_known(energy, in_windows);
+        let priced = |rate_per_kwh: Option<f64>, of: fn(&ReportWindow) -> Option<f64>| match rate_per_kwh {
             Some(per_kwh) => kwh.map(|kwh| kwh * per_kwh),
-            None => self.complete(of).zip(whole).map(|(known, whole)| known * whole),
+            None => self.sum_if_complete(of).zip(whole).map(|(known, whole)| known * whole),
         };
-        let by_time = |priced: SupplyTotal, notes: &mut Vec<String>| {
+        let by_time = |priced: GridTotal, notes: &mut Vec<String>| {
             notes.push(priced.note);
             priced.sum.zip(whole).map(|(known, whole)| known * whole)
         };
         let cost = match &settings.prices {
             Some(prices) if settings.price_per_kwh.is_none() && whole.is_some() => {
-                by_time(prices.cost(&self.energy_by_time()), &mut notes)
+                by_time(prices.total_cost(&self.energy_by_time()), &mut notes)
             }
             _ => priced(settings.price_per_kwh, |window| window.cost),
         };
         let co2_grams = match &settings.carbon {
             Some(carbon) if settings.carbon_grams_per_kwh.is_none() && whole.is_some() => {
-                by_time(carbon.grams(&self.energy_by_time()), &mut notes)
+                by_time(carbon.total_grams(&self.energy_by_time()), &mut notes)
             }
             _ => priced(settings.carbon_grams_per_kwh, |window| window.co2),
         };
@@ -598,7 +598,7 @@ impl WorkloadEvents {
         } = saving;
         let sharing = SharingComparison::of(self);
         let why_no_energy = self.lacks_energy().then(|| self.why_no_energy());
-        self.note(why_no_energy.as_deref(), &mut notes);
+        self.add_notes(why_no_energy.as_deref(), &mut notes);
         if let (Some(alone), Some(shared)) = (sharing.alone, sharing.shared) {
             notes.push(format!(
                 "while it shared its GPUs with other workloads a sample took {shared:.4} J, while it had them alone {alone:.4} J: that is \
@@ -614,7 +614,7 @@ impl WorkloadEvents {
                 "the cost is in the currency of the prices, which nobody named: `eadt report --currency CODE` does".to_owned(),
             );
         }
-        let changes = self.changes();
+        let changes = self.applied_changes();
         let decided = self.by_time();
         let mut comparisons = comparisons.into_iter();
         let rows: Vec<WindowRow> = self
@@ -640,7 +640,7 @@ impl WorkloadEvents {
             windows: self.windows.len() as u64,
             decisions: self.decisions.len() as u64,
             decided_changes: self.decided_changes().len() as u64,
-            recommendations: self.recommendations(),
+            recommendations: self.recommendation_count(),
             changes: changes.len() as u64,
             reverts: changes.iter().filter(|change| change.action == ControllerAction::Revert).count() as u64,
             origin: self.origin.unwrap_or_default(),
@@ -664,7 +664,7 @@ impl WorkloadEvents {
             unassigned_tokens,
             why_no_energy,
             notes,
-            curve: rows.iter().map(point).collect(),
+            curve: rows.iter().map(window_point).collect(),
             decided: changes,
             by_window: (settings.by == Some(ReportBreakdown::Window)).then_some(rows),
             by_span: (settings.by == Some(ReportBreakdown::Span)).then(|| self.spans.values().cloned().collect()),
@@ -680,7 +680,7 @@ impl WorkloadEvents {
     }
 
     /// The number of changes that were written as recommendations and not made, neither then nor later.
-    fn recommendations(&self) -> u64 {
+    fn recommendation_count(&self) -> u64 {
         let recommended = |id: &str| self.actuations.get(id).is_some_and(|fate| fate.recommended && !fate.was_applied());
         self.decided_changes().iter().filter(|(id, _)| recommended(id)).count() as u64
     }
@@ -688,7 +688,7 @@ impl WorkloadEvents {
     /// Returns the changes that took effect, by time, with the verdict on them. An actuator reports what it applied. If the
     /// record has no actuator, a change took effect if a window up to the next one has the layout that it led to, or, without
     /// layouts, another generation.
-    fn changes(&self) -> Vec<DecidedChange> {
+    fn applied_changes(&self) -> Vec<DecidedChange> {
         let mut verdicts: BTreeMap<&str, &ReportDecision> = BTreeMap::new();
         for decided in self.decisions.values() {
             if let Some(concerned) = &decided.concerns
@@ -720,18 +720,18 @@ impl WorkloadEvents {
             .map(|place| {
                 let (id, decided) = all[place];
                 let verdict = verdicts.get(id).map(|it| (it.time, it.action != ControllerAction::Revert, it.reason.clone()));
-                let taken_back = verdict.as_ref().is_some_and(|(_, kept, _)| !kept);
+                let taken_back = verdict.as_ref().is_some_and(|(_, is_kept, _)| !is_kept);
                 DecidedChange { time: decided.time, action: decided.action, reason: decided.reason.clone(), taken_back, verdict }
             })
             .collect()
     }
 
     /// Samples and tokens, and of each the part that is of no window. As with energy, the total holds both.
-    fn progress(&self) -> [(Option<f64>, Option<f64>); 2] {
+    fn progress_totals(&self) -> [(Option<f64>, Option<f64>); 2] {
         let total = |of: fn(&ReportWindow) -> Option<f64>, unassigned: fn(&ReportWindow) -> f64| {
             let unassigned = self.windows.values().map(|window| unassigned(window)).sum::<f64>();
             let unassigned = (unassigned > 0.0).then_some(unassigned);
-            (sum(self.windows.values().map(|window| of(window)).chain([unassigned])), unassigned)
+            (sum_known(self.windows.values().map(|window| of(window)).chain([unassigned])), unassigned)
         };
         [
             total(|window| window.samples, |window| window.unassigned_progress.0),
@@ -744,14 +744,14 @@ impl WorkloadEvents {
     fn mean_power(&self) -> Option<f64> {
         let mut intervals = BTreeMap::<EventTime, (f64, f64)>::new();
         for window in self.run() {
-            if let Some(watts) = per(window.run_energy, Some(window.powered_seconds())) {
+            if let Some(watts) = divide_known(window.run_energy, Some(window.powered_seconds())) {
                 let (sum, seconds) = intervals.entry(window.start).or_default();
                 *sum += watts;
                 *seconds = seconds.max(window.powered_seconds());
             }
         }
-        let joules = sum(intervals.values().map(|(watts, seconds)| Some(watts * seconds)));
-        per(joules, sum(intervals.values().map(|(_, seconds)| Some(*seconds))))
+        let joules = sum_known(intervals.values().map(|(watts, seconds)| Some(watts * seconds)));
+        divide_known(joules, sum_known(intervals.values().map(|(_, seconds)| Some(*seconds))))
     }
 
     /// The energy of each window of the run, spread evenly over the window.
@@ -765,9 +765,9 @@ impl WorkloadEvents {
     }
 
     /// The sum, where every window with energy has the figure: a part of the cost is not the cost.
-    fn complete(&self, of: fn(&ReportWindow) -> Option<f64>) -> Option<f64> {
+    fn sum_if_complete(&self, of: fn(&ReportWindow) -> Option<f64>) -> Option<f64> {
         let with_energy = || self.run().filter(|window| window.run_energy.is_some_and(|joules| joules > 0.0));
-        with_energy().all(|window| of(window).is_some()).then(|| sum(with_energy().map(of))).flatten()
+        with_energy().all(|window| of(window).is_some()).then(|| sum_known(with_energy().map(of))).flatten()
     }
 
     /// Whether nothing is known of the run's energy.
@@ -775,7 +775,7 @@ impl WorkloadEvents {
         !self.windows.is_empty() && self.run().all(|window| window.run_energy.is_none() && window.unassigned <= 0.0)
     }
 
-    fn note(&self, why_no_energy: Option<&str>, notes: &mut Vec<String>) {
+    fn add_notes(&self, why_no_energy: Option<&str>, notes: &mut Vec<String>) {
         if let Some(origins) = describe_mix(self.windows.values().map(|window| window.origin), origin_word) {
             notes.push(format!("the totals mix windows of different origins: {origins}"));
         }
@@ -788,8 +788,8 @@ impl WorkloadEvents {
             notes.push(format!("{gaps} window(s) lack inputs that the log no longer has"));
         }
         // A window with events of its first moment only lacks nothing.
-        let observed = self.observed();
-        let unknown = self.run().filter(|window| window.run_energy.is_none() && window.seconds(observed) > 0.0).count();
+        let observed = self.observed_range();
+        let unknown = self.run().filter(|window| window.run_energy.is_none() && window.seconds_in_run(observed) > 0.0).count();
         if let Some(why) = why_no_energy {
             notes.push(format!("{NO_ENERGY}{why}"));
         } else if unknown > 0 {
@@ -834,7 +834,7 @@ impl WorkloadEvents {
                 "its energy counter cannot be believed, and no power is on record beside it. Map or collect power, too ({MAP})"
             );
         }
-        let (from, to) = self.observed();
+        let (from, to) = self.observed_range();
         let seconds = to.seconds_since(from);
         if seconds <= 0.0 {
             return "its devices were heard at one moment only, and energy is known from two readings on. Record for longer, and more often"
@@ -915,13 +915,13 @@ impl WorkloadEvents {
     }
 }
 
-fn point(row: &WindowRow) -> WindowPoint {
+fn window_point(row: &WindowRow) -> WindowPoint {
     WindowPoint {
         start: row.window_start,
         end: row.window_end,
         joules_per_sample: row.joules_per_sample,
         power_watts: row.mean_power_watts,
-        baseline: per(row.baseline_energy_joules, row.baseline_samples),
+        baseline: divide_known(row.baseline_energy_joules, row.baseline_samples),
         phase: row.phase,
         restarted: row.restarted,
         origin: row.origin,
@@ -935,7 +935,7 @@ fn window_row(
     compared: WindowBaseline,
 ) -> WindowRow {
     let decision = decided.get(&window.end);
-    let seconds = window.seconds(observed);
+    let seconds = window.seconds_in_run(observed);
     // Progress is known for the window as a whole.
     let progress_seconds = if window.declared { window.end.seconds_since(window.start) } else { seconds };
     WindowRow {

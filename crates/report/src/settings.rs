@@ -13,16 +13,16 @@ pub enum ReportBreakdown {
 /// A breakdown that does not exist.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("unknown breakdown {0:?}; known: window, span")]
-pub struct InvalidBy(String);
+pub struct InvalidBreakdown(String);
 
 impl FromStr for ReportBreakdown {
-    type Err = InvalidBy;
+    type Err = InvalidBreakdown;
 
-    fn from_str(text: &str) -> Result<Self, InvalidBy> {
+    fn from_str(text: &str) -> Result<Self, InvalidBreakdown> {
         match text {
             "window" => Ok(Self::Window),
             "span" => Ok(Self::Span),
-            other => Err(InvalidBy(other.to_owned())),
+            other => Err(InvalidBreakdown(other.to_owned())),
         }
     }
 }

@@ -18,7 +18,7 @@ fn digits(value: f64) -> String {
 }
 
 /// Returns a figure with a prefix of its unit: `795 kJ`.
-fn scaled(value: f64, unit: &str) -> String {
+fn format_scaled(value: f64, unit: &str) -> String {
     if !value.is_finite() {
         return UNKNOWN.to_owned();
     }
@@ -33,18 +33,18 @@ fn scaled(value: f64, unit: &str) -> String {
 }
 
 /// Energy: `795 kJ`.
-pub fn joules(value: f64) -> String {
-    scaled(value, "J")
+pub fn format_joules(value: f64) -> String {
+    format_scaled(value, "J")
 }
 
 /// Power: `31.2 kW`.
-pub fn watts(value: f64) -> String {
-    scaled(value, "W")
+pub fn format_watts(value: f64) -> String {
+    format_scaled(value, "W")
 }
 
 /// A number of samples or tokens: `1.24 M`.
-pub fn count(value: f64) -> String {
-    scaled(value, "")
+pub fn format_count(value: f64) -> String {
+    format_scaled(value, "")
 }
 
 /// Energy as it is bought: `0.221 kWh`.
@@ -56,7 +56,7 @@ pub fn kilowatt_hours(joules: f64) -> String {
 pub fn joules_per_sample(value: f64) -> String {
     match value.abs() {
         size if !size.is_finite() => UNKNOWN.to_owned(),
-        size if size >= 9999.5 => scaled(value, ""),
+        size if size >= 9999.5 => format_scaled(value, ""),
         size if size >= 999.5 => format!("{value:.0}"),
         size if size >= 99.95 => format!("{value:.1}"),
         size if size >= 9.995 => format!("{value:.2}"),
@@ -67,7 +67,7 @@ pub fn joules_per_sample(value: f64) -> String {
 }
 
 /// A length of time in its two largest units: `5 h 59 min`.
-pub fn duration(seconds: f64) -> String {
+pub fn format_duration(seconds: f64) -> String {
     if !seconds.is_finite() {
         return UNKNOWN.to_owned();
     }
@@ -101,9 +101,12 @@ mod tests {
             (1.2e13, "12.0 TJ"),
             (f64::NAN, UNKNOWN),
         ] {
-            assert_eq!(joules(value), text);
+            assert_eq!(format_joules(value), text);
         }
-        assert_eq!((watts(31_200.0), count(1_240_000.0), count(12.0)), ("31.2 kW".into(), "1.24 M".into(), "12.0".into()));
+        assert_eq!(
+            (format_watts(31_200.0), format_count(1_240_000.0), format_count(12.0)),
+            ("31.2 kW".into(), "1.24 M".into(), "12.0".into())
+        );
         assert_eq!(kilowatt_hours(795_000.0), "0.221 kWh");
     }
 
@@ -115,7 +118,7 @@ mod tests {
 
     #[test]
     fn times_have_two_units() {
-        let shown = [0.0, 12.14, 59.4, 60.0, 3599.0, 21_600.0, 90_061.0, 2_592_000.0].map(duration);
+        let shown = [0.0, 12.14, 59.4, 60.0, 3599.0, 21_600.0, 90_061.0, 2_592_000.0].map(format_duration);
         assert_eq!(shown, ["0 s", "12.1 s", "59.4 s", "1 min", "59 min 59 s", "6 h", "1 d 1 h", "30 d"]);
     }
 }

@@ -466,11 +466,11 @@ fn every_figure_fits_into_a_narrow_terminal_whole() {
     let (windows, decisions, actuations) = story();
     let settings = ReportSettings { by: Some(ReportBreakdown::Window), ..ReportSettings::default() };
     let report = report(&windows, &decisions, &actuations, &settings);
-    let wide = report.text(None);
+    let wide = report.render_text(None);
     assert_eq!(wide, report.render(RenderFormat::Text));
     let words = |text: &str| -> std::collections::BTreeSet<String> { text.split_whitespace().map(str::to_owned).collect() };
     for width in [40, 60, 80, 120] {
-        let narrow = report.text(Some(width));
+        let narrow = report.render_text(Some(width));
         let tables = narrow.lines().filter(|line| line.starts_with("  "));
         for line in tables {
             // The first column and one more always stand side by side.
@@ -478,7 +478,7 @@ fn every_figure_fits_into_a_narrow_terminal_whole() {
         }
         assert_eq!(words(&narrow), words(&wide), "{width}");
     }
-    assert!(report.text(Some(60)).lines().count() > wide.lines().count());
+    assert!(report.render_text(Some(60)).lines().count() > wide.lines().count());
 }
 
 #[test]
@@ -906,14 +906,14 @@ proptest! {
     fn nothing_in_a_name_becomes_markup(name in hostile(), reason in hostile(), span in hostile()) {
         let mut reporter = Reporter::default();
         for minute in 0..3 {
-            reporter.window(&EfficiencyWindow { workload: name.clone(), ..window(minute, 10.0, 5.0) });
+            reporter.add_window(&EfficiencyWindow { workload: name.clone(), ..window(minute, 10.0, 5.0) });
         }
         let spans = EfficiencyWindow { workload: name.clone(), kind: WindowKind::Span, span: Some(span), ..window(1, 10.0, 5.0) };
-        reporter.window(&spans);
-        reporter.decision(&Decision { workload: name.clone(), reason, ..decision(1, ControllerAction::Increase) });
-        reporter.actuation(&Actuation { workload: name, ..applied(1) });
+        reporter.add_window(&spans);
+        reporter.add_decision(&Decision { workload: name.clone(), reason, ..decision(1, ControllerAction::Increase) });
+        reporter.add_actuation(&Actuation { workload: name, ..applied(1) });
         for by in [ReportBreakdown::Window, ReportBreakdown::Span] {
-            let report = reporter.report(&ReportSettings { by: Some(by), ..ReportSettings::default() });
+            let report = reporter.build_report(&ReportSettings { by: Some(by), ..ReportSettings::default() });
             let html = report.render(RenderFormat::Html);
             let known = ["!DOCTYPE", "html", "head", "meta", "title", "style", "body", "h1", "h2", "div", "table", "thead", "tbody",
                 "tr", "th", "td", "ul", "li", "svg", "line", "text", "polyline", "circle", "main", "section", "p", "h3", "defs", "pattern",
@@ -957,9 +957,9 @@ fn progress_of_no_window_is_counted_and_said() {
     let windows = [window(0, 1000.0, 100.0), silent];
     let mut reporter = Reporter::default();
     for window in &windows {
-        reporter.window(window);
+        reporter.add_window(window);
     }
-    let report = reporter.report(&ReportSettings::default());
+    let report = reporter.build_report(&ReportSettings::default());
     let note = "500010 samples, 2048 tokens of the totals are of no window, so in no power, J/sample or saving";
     assert!(report.workloads[0].notes.iter().any(|said| said.starts_with(note)), "{:?}", report.workloads[0].notes);
     let it = &report.workloads[0];
@@ -979,6 +979,6 @@ fn progress_of_no_window_is_counted_and_said() {
     let said = |part: &str| it.notes.iter().any(|note| note.contains(part));
     assert!(said("9.33 MJ, 93300 samples of the totals are of no window") && !said("nothing is known"), "{:?}", it.notes);
     let mut quiet = Reporter::default();
-    quiet.window(&windows[0]);
-    assert!(!quiet.report(&ReportSettings::default()).render(RenderFormat::Text).contains("of no window"));
+    quiet.add_window(&windows[0]);
+    assert!(!quiet.build_report(&ReportSettings::default()).render(RenderFormat::Text).contains("of no window"));
 }

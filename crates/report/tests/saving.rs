@@ -440,14 +440,14 @@ proptest! {
             let decisions = run.windows.len();
             let actuations = decisions + run.decisions.len();
             if index >= actuations {
-                reporter.actuation(&run.actuations[index - actuations]);
+                reporter.add_actuation(&run.actuations[index - actuations]);
             } else if index >= decisions {
-                reporter.decision(&run.decisions[index - decisions]);
+                reporter.add_decision(&run.decisions[index - decisions]);
             } else {
-                reporter.window(&run.windows[index]);
+                reporter.add_window(&run.windows[index]);
             }
         }
-        prop_assert_eq!(reporter.report(&ReportSettings::default()).workloads.remove(0), run.report());
+        prop_assert_eq!(reporter.build_report(&ReportSettings::default()).workloads.remove(0), run.report());
     }
 
     /// Nothing that lies crosswise makes it panic or say a number that is none.

@@ -145,13 +145,13 @@ impl ClientIdentity {
 /// A connection, as those are remembered of whom one may have to give way.
 struct OpenConnection {
     task: AbortHandle,
-    standing: ClientIdentity,
+    client: ClientIdentity,
     since: Instant,
 }
 
 impl OpenConnection {
     fn is_replaceable(&self, when_full: OverflowPolicy) -> bool {
-        when_full == OverflowPolicy::EndOldest || !self.standing.is_known()
+        when_full == OverflowPolicy::EndOldest || !self.client.is_known()
     }
 }
 
@@ -167,7 +167,7 @@ impl ConnectionLimits {
             return false;
         }
         by_age.retain(|held| !held.task.is_finished());
-        let known = by_age.iter().filter(|held| held.standing.is_known()).count();
+        let known = by_age.iter().filter(|held| held.client.is_known()).count();
         by_age.len() >= self.connections.max(known.min(self.connections) + self.spare())
     }
 
@@ -178,7 +178,7 @@ impl ConnectionLimits {
         if self.when_full == OverflowPolicy::EndOldest {
             return Some(oldest.since);
         }
-        let strangers = by_age.iter().filter(|held| !held.standing.is_known()).count();
+        let strangers = by_age.iter().filter(|held| !held.client.is_known()).count();
         Some(oldest.since + (TO_SPEAK * strangers.min(MANY) as u32 / MANY as u32).max(LEAST_TO_SPEAK))
     }
 }
@@ -231,12 +231,12 @@ pub async fn serve<H, F, S>(
             by_age.remove(oldest).task.abort();
         }
         let (standing, refused, shutdown) = (ClientIdentity::new(&roll), refused.clone(), shutdown.clone());
-        let connection = HttpConnection { router: router.clone(), limits, standing: standing.clone(), refused, shutdown };
+        let connection = HttpConnection { router: router.clone(), limits, client: standing.clone(), refused, shutdown };
         CONNECTION.begin();
         let task = connections.spawn(connection.run(handshake(stream)));
         // Set once, here.
         drop(standing.0.task.set(task.clone()));
-        by_age.push(OpenConnection { task, standing, since: Instant::now() });
+        by_age.push(OpenConnection { task, client: standing, since: Instant::now() });
     }
     while let Some(ended) = connections.join_next().await {
         closed(&ended);
@@ -255,7 +255,7 @@ fn closed(ended: &Result<(), JoinError>) {
 struct HttpConnection<R> {
     router: Router,
     limits: ConnectionLimits,
-    standing: ClientIdentity,
+    client: ClientIdentity,
     refused: R,
     shutdown: Shutdown,
 }
@@ -274,7 +274,7 @@ impl<R: Fn(CloseReason)> HttpConnection<R> {
     }
 
     async fn serve_http(self, stream: impl AsyncRead + AsyncWrite + Unpin) {
-        let (router, standing) = (TowerToHyperService::new(self.router), self.standing);
+        let (router, standing) = (TowerToHyperService::new(self.router), self.client);
         let service = service_fn(move |mut request: Request<Incoming>| {
             request.extensions_mut().insert(standing.clone());
             router.call(request)
@@ -501,10 +501,10 @@ mod tests {
         let since = Instant::now();
         let held = || {
             let task = tokio::spawn(std::future::pending::<()>()).abort_handle();
-            OpenConnection { task, standing: ClientIdentity::default(), since }
+            OpenConnection { task, client: ClientIdentity::default(), since }
         };
         let mut by_age = vec![held()];
-        assert!(by_age[0].standing.identify("somebody"));
+        assert!(by_age[0].client.identify("somebody"));
         assert_eq!(limits.next_replacement(&by_age), None);
         for (strangers, micros) in [(1, 10_000), (3, 10_000), (4, 12_500), (16, 50_000), (32, 100_000), (500, 100_000)] {
             by_age.resize_with(strangers + 1, held);

@@ -8,7 +8,7 @@ pub mod connections;
 pub mod http;
 pub mod logs;
 pub mod readiness;
-pub mod shown;
+pub mod redact;
 pub mod supervise;
 
 pub use clock::{MonotonicClock, ServiceClock};

@@ -70,7 +70,7 @@ impl Supervisor {
         F: FnOnce() -> Result<(), E> + Send + 'static,
         E: Into<AnyError> + Send + 'static,
     {
-        let (tell, told) = tokio::sync::oneshot::channel();
+        let (sender, receiver) = tokio::sync::oneshot::channel();
         let spawned = task.thread(move || {
             // Caught here: it is logged once, with the errors, by whoever joins.
             let result = match catch_unwind(AssertUnwindSafe(body)) {
@@ -78,11 +78,11 @@ impl Supervisor {
                 Err(panic) => Err(panicked(&*panic)),
             };
             // The receiver lives in the join set; it is gone only when the process is aborted.
-            drop(tell.send(result));
+            drop(sender.send(result));
         });
         self.tasks.spawn(async move {
             let result = match spawned {
-                Ok(_) => told.await.unwrap_or_else(|_| Err("its thread vanished".to_owned())),
+                Ok(_) => receiver.await.unwrap_or_else(|_| Err("its thread vanished".to_owned())),
                 Err(error) => Err(format!("its thread did not start: {error}")),
             };
             TaskExit { task, result }

@@ -310,7 +310,7 @@ fn busy_span(boards: &[BoardReadings], active: &impl Fn(&ProfileReading) -> bool
 
 /// An operating point.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct OperatingPoint {
+pub struct MeasuredOperatingPoint {
     pub columns: GroupKey,
     pub duration_seconds: f64,
     pub energy_joules: f64,
@@ -333,7 +333,7 @@ pub struct ExcludedRun {
 /// Operating points, and which runs were left out of them.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
 pub struct OperatingPoints {
-    pub points: Vec<OperatingPoint>,
+    pub points: Vec<MeasuredOperatingPoint>,
     pub dropped: Vec<ExcludedRun>,
 }
 
@@ -367,13 +367,14 @@ pub fn points(mut profiles: Vec<RunProfile>, knob: &str) -> OperatingPoints {
         found
             .dropped
             .extend(combined.dropped.iter().map(|(index, why)| ExcludedRun { file: runs[*index].file.clone(), why: *why }));
-        let kept = combined.kept.len();
-        found.points.push(OperatingPoint {
+        let run_count = combined.accepted.len();
+        found.points.push(MeasuredOperatingPoint {
             columns,
             duration_seconds: combined.duration_seconds,
             energy_joules: combined.energy_joules,
-            active_power_watts: combined.kept.iter().map(|index| runs[*index].active_power_watts).sum::<f64>() / kept as f64,
-            runs: kept,
+            active_power_watts: combined.accepted.iter().map(|index| runs[*index].active_power_watts).sum::<f64>()
+                / run_count as f64,
+            runs: run_count,
             runs_dropped: combined.dropped.len(),
             duration_spread_ratio: combined.duration_spread_ratio,
             energy_spread_ratio: combined.energy_spread_ratio,
@@ -383,7 +384,7 @@ pub fn points(mut profiles: Vec<RunProfile>, knob: &str) -> OperatingPoints {
 }
 
 /// Operating points as a table that `eadt tune` reads.
-pub fn to_csv(points: &[OperatingPoint]) -> Result<String, csv::Error> {
+pub fn to_csv(points: &[MeasuredOperatingPoint]) -> Result<String, csv::Error> {
     let mut table = csv::Writer::from_writer(Vec::new());
     let Some(first) = points.first() else { return Ok(String::new()) };
     let columns: Vec<&String> = first.columns.keys().collect();

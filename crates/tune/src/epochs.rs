@@ -41,8 +41,8 @@ pub fn read(file: &str, reader: impl Read, request: &TuningRequest) -> Result<Tr
     }
     let mut runs = TrainingRuns { by: keys.iter().map(|(name, _)| name.clone()).collect(), rows: Vec::new() };
     while let Some(line) = table.next_row()? {
-        if table.width() != header.names.len() {
-            let problem = format!("the row has {} cell(s), its header {}", table.width(), header.names.len());
+        if table.cell_count() != header.names.len() {
+            let problem = format!("the row has {} cell(s), its header {}", table.cell_count(), header.names.len());
             return Err(TableError::new(file, problem, "restore the row or take it out").line(line));
         }
         let mut number = |column: &FieldColumn, expected: &str| {

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use eadt_models::choose::{ChoiceObjective, TuningKnob};
 use serde::Serialize;
 
-use crate::{Tuning, TuningGroup, points};
+use crate::{TuningGroup, TuningResult, points};
 
 /// Format of an exported result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,7 +73,7 @@ struct ExportedSetting<'a> {
 }
 
 /// Exports a result. Groups without a feasible setting are left out of policies and tables, with a comment that states it.
-pub fn export(tuning: &Tuning, form: ExportFormat, target: &PolicyTarget) -> Result<String, ExportError> {
+pub fn export(tuning: &TuningResult, form: ExportFormat, target: &PolicyTarget) -> Result<String, ExportError> {
     if form != ExportFormat::Json && !tuning.groups.iter().any(|group| group.choices.feasible) {
         return Err(ExportError::Nothing);
     }
@@ -87,7 +87,7 @@ pub fn export(tuning: &Tuning, form: ExportFormat, target: &PolicyTarget) -> Res
     }
 }
 
-fn setting<'a>(tuning: &'a Tuning, group: &'a TuningGroup) -> ExportedSetting<'a> {
+fn setting<'a>(tuning: &'a TuningResult, group: &'a TuningGroup) -> ExportedSetting<'a> {
     let chosen = &group.choices.constrained;
     ExportedSetting {
         by: &group.by,
@@ -121,9 +121,9 @@ fn one_line(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
-fn policies(tuning: &Tuning, target: &PolicyTarget) -> Result<String, ExportError> {
+fn policies(tuning: &TuningResult, target: &PolicyTarget) -> Result<String, ExportError> {
     let mut out = String::new();
-    let mut seen: Vec<(String, String)> = Vec::new();
+    let mut names: Vec<(String, String)> = Vec::new();
     for group in &tuning.groups {
         let name = points::name(&group.by);
         if !group.choices.feasible {
@@ -136,10 +136,10 @@ fn policies(tuning: &Tuning, target: &PolicyTarget) -> Result<String, ExportErro
         let (namespace, target_name) = target_name.split_once('/').unwrap_or((&target.namespace, target_name));
         let (namespace, object) = (dns_label(namespace), dns_label(target_name));
         let full = format!("{namespace}/{object}");
-        if let Some((_, first)) = seen.iter().find(|(other, _)| *other == full) {
+        if let Some((_, first)) = names.iter().find(|(other, _)| *other == full) {
             return Err(ExportError::SameTarget { first: first.clone(), second: name, name: full });
         }
-        seen.push((full, name.clone()));
+        names.push((full, name.clone()));
         let (controller, bound, knob) = match tuning.knob {
             TuningKnob::SmClockMhz | TuningKnob::MemoryClockMhz | TuningKnob::BatchSize => {
                 ("frequency", "smClockMegahertz", "Clocks")
@@ -193,7 +193,7 @@ fn dns_label(text: &str) -> String {
     label.trim_matches('-').chars().take(63).collect()
 }
 
-fn node_agent(tuning: &Tuning) -> String {
+fn node_agent(tuning: &TuningResult) -> String {
     let mut out = format!("# Settings by group, from {}, method {}.\n", one_line(&tuning.source.file), tuning.source.method);
     for group in &tuning.groups {
         if !group.choices.feasible {

@@ -1,6 +1,6 @@
 //! From tables of measurements to choices, reports and settings: all of `eadt tune` but its arguments and files.
 //!
-//! In: readers over tables ([`points`], [`epochs`]) and profiling series ([`aggregate`]). Out: a [`Tuning`] with every
+//! In: readers over tables ([`points`], [`epochs`]) and profiling series ([`aggregate`]). Out: a [`TuningResult`] with every
 //! choice and its source, as JSON, text or HTML, and settings made from it ([`export`]); or a [`TableError`] that names
 //! file, row, column and remedy. It decides nothing itself (`eadt-models` does), opens no file, reads no clock, and skips no
 //! row silently.
@@ -20,4 +20,4 @@ mod tuning;
 pub use error::TableError;
 pub use map::{FieldMap, InvalidMap};
 pub use notes::{NoteKind, TableNote};
-pub use tuning::{SkippedGroup, ToAccuracy, Tuning, TuningGroup, TuningRequest, TuningSource, tune, tune_counted};
+pub use tuning::{AccuracyGroup, SkippedGroup, TuningGroup, TuningRequest, TuningResult, TuningSource, tune, tune_counted};

@@ -97,7 +97,7 @@ pub(crate) struct FieldColumn {
     pub(crate) indices: Vec<usize>,
     pub(crate) unit: Option<Unit>,
     /// The unit is the user's.
-    pub(crate) is_unit_asked: bool,
+    pub(crate) is_unit_explicit: bool,
     /// For messages.
     pub(crate) name: String,
 }
@@ -106,7 +106,7 @@ impl FieldColumn {
     /// Of some units the one in which a figure of so many watts would be nearest to what a GPU draws when it works.
     pub(crate) fn likely_unit<'u>(&self, watts: f64, units: &[&'u str]) -> &'u str {
         let present = self.unit.map_or(1.0, |unit| unit.to_base_unit(1.0));
-        let in_unit = |name: &str| Unit::named(name).map_or(f64::NAN, |unit| watts * unit.to_base_unit(1.0) / present);
+        let in_unit = |name: &str| Unit::by_name(name).map_or(f64::NAN, |unit| watts * unit.to_base_unit(1.0) / present);
         let distance = |name: &str| (in_unit(name) / USUAL_WATTS).ln().abs();
         units.iter().copied().min_by(|a, b| distance(a).total_cmp(&distance(b))).unwrap_or_default()
     }
@@ -127,10 +127,10 @@ impl FieldColumn {
             QuantityCell::Number(_, Some(own)) if own.dimension != self.dimension => {
                 Err((format!("{text} is not in a unit of {}", self.field), correct()))
             }
-            QuantityCell::Number(_, Some(own)) if self.is_unit_asked && self.unit != Some(own) => {
-                let asked = self.unit.map_or("", |unit| unit.name);
+            QuantityCell::Number(_, Some(own)) if self.is_unit_explicit && self.unit != Some(own) => {
+                let mapped_unit = self.unit.map_or("", |unit| unit.name);
                 let remedy = format!("leave the unit out: --map {}", shell_quote(&format!("{}={}", self.field, self.name)));
-                Err((format!("--map says {asked}, the cell says {text}"), remedy))
+                Err((format!("--map says {mapped_unit}, the cell says {text}"), remedy))
             }
             QuantityCell::Number(value, Some(own)) => Ok(Some(own.to_base_unit(value))),
             QuantityCell::UnknownUnit => Err((format!("{text} has an unknown unit"), correct())),
@@ -141,7 +141,7 @@ impl FieldColumn {
 
 /// Takes a row below the header for one of units, if it has a unit in each column of numbers, or nothing, and no number.
 pub(crate) fn take_units(rows: &TableRows<'_>, columns: &mut [&mut FieldColumn]) -> bool {
-    let unit = |index: usize| Unit::named(rows.text(index).trim_matches(['[', ']', '(', ')']).trim());
+    let unit = |index: usize| Unit::by_name(rows.text(index).trim_matches(['[', ']', '(', ')']).trim());
     let mut found = false;
     for column in columns.iter() {
         for &index in &column.indices {
@@ -152,16 +152,16 @@ pub(crate) fn take_units(rows: &TableRows<'_>, columns: &mut [&mut FieldColumn])
             }
         }
     }
-    for column in columns.iter_mut().filter(|column| found && !column.is_unit_asked) {
+    for column in columns.iter_mut().filter(|column| found && !column.is_unit_explicit) {
         column.unit = unit(column.indices[0]).or(column.unit);
     }
     found
 }
 
 /// Finds the decimal mark by the columns of numbers.
-pub(crate) fn set_numbers(rows: &mut TableRows<'_>, columns: &[&FieldColumn], asked: Option<DecimalMark>) {
+pub(crate) fn set_numbers(rows: &mut TableRows<'_>, columns: &[&FieldColumn], stated: Option<DecimalMark>) {
     let indices: Vec<usize> = columns.iter().flat_map(|column| column.indices.iter().copied()).collect();
-    rows.set_numbers(&indices, asked);
+    rows.set_numbers(&indices, stated);
 }
 
 impl<'a> TableHeader<'a> {
@@ -231,7 +231,14 @@ impl<'a> TableHeader<'a> {
             }
             let own = || header_unit(head, dimension).map(|unit| unit.name);
             let unit = unit.or_else(own).map(|unit| self.unit(field, unit, dimension)).transpose()?;
-            Ok(FieldColumn { field: field.to_owned(), dimension, indices, unit, is_unit_asked, name: name.to_owned() })
+            Ok(FieldColumn {
+                field: field.to_owned(),
+                dimension,
+                indices,
+                unit,
+                is_unit_explicit: is_unit_asked,
+                name: name.to_owned(),
+            })
         };
         let Some(map) = maps.iter().rfind(|map| map.field == field) else {
             return self.find(field)?.map(|index| column(vec![index], None, &self.names[index])).transpose();
@@ -250,7 +257,7 @@ impl<'a> TableHeader<'a> {
     }
 
     fn unit(&self, field: &str, name: &str, dimension: Dimension) -> Result<Unit, TableError> {
-        Unit::named(name).filter(|unit| unit.dimension == dimension).ok_or_else(|| {
+        Unit::by_name(name).filter(|unit| unit.dimension == dimension).ok_or_else(|| {
             let problem = format!("{name:?} is no unit of {field}");
             TableError::new(self.file, problem, format!("use one of {}", dimension.units()))
         })

@@ -258,7 +258,7 @@ fn are_copies(a: &SettingDurations, b: &SettingDurations) -> bool {
 /// Groups whose times are those of another one: one measurement, copied.
 fn same_times(groups: &BTreeMap<GroupKey, PointGroup>) -> Vec<TableNote> {
     let all: Vec<(&GroupKey, SettingDurations)> = groups.iter().map(|(key, group)| (key, times(group))).collect();
-    let mut taken = vec![false; all.len()];
+    let mut is_reported = vec![false; all.len()];
     let mut notes = Vec::new();
     // Only groups with an equal longest time can be copies: no need to compare all pairs.
     let mut buckets: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
@@ -268,7 +268,7 @@ fn same_times(groups: &BTreeMap<GroupKey, PointGroup>) -> Vec<TableNote> {
         }
     }
     for first in 0..all.len() {
-        if taken[first] {
+        if is_reported[first] {
             continue;
         }
         let near: BTreeSet<usize> = all[first]
@@ -281,13 +281,13 @@ fn same_times(groups: &BTreeMap<GroupKey, PointGroup>) -> Vec<TableNote> {
             .filter(|other| *other > first)
             .collect();
         let copies: Vec<usize> =
-            near.into_iter().filter(|other| !taken[*other] && are_copies(&all[first].1, &all[*other].1)).collect();
+            near.into_iter().filter(|other| !is_reported[*other] && are_copies(&all[first].1, &all[*other].1)).collect();
         if copies.is_empty() {
             continue;
         }
         let members: Vec<usize> = std::iter::once(first).chain(copies).collect();
         for member in &members {
-            taken[*member] = true;
+            is_reported[*member] = true;
         }
         let names: Vec<String> = members.iter().map(|index| crate::points::name(all[*index].0)).collect();
         let shown = if names.len() > LINES {

@@ -80,14 +80,14 @@ pub fn read(file: &str, reader: impl Read, request: &TuningRequest) -> Result<BT
     let mut plan = plan(file, &header, request)?;
     set_numbers(&mut table, &plan.columns(), request.decimal);
     let mut groups: BTreeMap<GroupKey, PointGroup> = BTreeMap::new();
-    let mut seen: BTreeMap<PointKey, FirstRow> = BTreeMap::new();
+    let mut first_rows: BTreeMap<PointKey, FirstRow> = BTreeMap::new();
     let mut is_first = true;
     while let Some(line) = table.next_row()? {
         if std::mem::take(&mut is_first) && take_units(&table, &mut plan.columns_mut()) {
             continue;
         }
         let mut row = RowReader { file, line, table: &mut table, header: &header };
-        let width = row.table.width();
+        let width = row.table.cell_count();
         if width != header.names.len() {
             let problem = format!("the row has {width} cell(s), its header {}", header.names.len());
             return Err(row.wrong(None, problem, "restore the row or take it out"));
@@ -98,7 +98,7 @@ pub fn read(file: &str, reader: impl Read, request: &TuningRequest) -> Result<BT
         let place = [measurement.setting.to_bits(), measurement.second_setting.map_or(0, f64::to_bits)];
         let is_simulated = plan.origin.is_some_and(|index| row.table.text(index).eq_ignore_ascii_case("simulated"));
         let cells: Vec<String> = (0..width).map(|index| row.table.text(index).to_owned()).collect();
-        if let Some((first, other)) = seen.get(&(key.clone(), place, run.clone())) {
+        if let Some((first, other)) = first_rows.get(&(key.clone(), place, run.clone())) {
             let (knob, setting) = (request.knobs.first.name(), measurement.setting);
             let second = request.knobs.second.zip(measurement.second_setting);
             let second = second.map_or(String::new(), |(knob, value)| format!(" with {} {value}", knob.name()));
@@ -106,7 +106,7 @@ pub fn read(file: &str, reader: impl Read, request: &TuningRequest) -> Result<BT
             let problem = format!("{knob} {setting}{second} of {} stands there twice{twice} (first in line {first})", name(&key));
             return Err(row.wrong(Some(&plan.setting.name), problem, plan.tell_apart(&header, request, other, &cells)));
         }
-        seen.insert((key.clone(), place, run.clone()), (line, cells));
+        first_rows.insert((key.clone(), place, run.clone()), (line, cells));
         let group = groups.entry(key).or_default();
         group.power_ratios.extend(power_ratio.map(|ratio| (line, ratio)));
         group.measurements.push(measurement);
@@ -373,7 +373,7 @@ impl RowReader<'_, '_> {
         // In which unit the same figure would be possible.
         let figure = setting / column.unit.map_or(1.0, |unit| unit.to_base_unit(1.0));
         let candidates = if column.dimension == Dimension::Clock { ["GHz", "kHz", "Hz"] } else { ["mW", "kW", "W"] };
-        let fits = |unit: &&str| Unit::named(unit).is_some_and(|unit| (least..=most).contains(&unit.to_base_unit(figure)));
+        let fits = |unit: &&str| Unit::by_name(unit).is_some_and(|unit| (least..=most).contains(&unit.to_base_unit(figure)));
         let remedy = match candidates.iter().find(|unit| fits(unit)) {
             Some(unit) => format!("is it in {unit}? say so: {}", column.map_with_unit(unit)),
             None => {

@@ -92,7 +92,7 @@ pub struct SkippedGroup {
 
 /// Batch size and setting until a target is reached.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct ToAccuracy {
+pub struct AccuracyGroup {
     pub by: GroupKey,
     pub target: f64,
     #[serde(flatten)]
@@ -101,11 +101,11 @@ pub struct ToAccuracy {
 
 /// The results from a table.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Tuning {
+pub struct TuningResult {
     pub groups: Vec<TuningGroup>,
     pub skipped: Vec<SkippedGroup>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub energy_to_accuracy: Vec<ToAccuracy>,
+    pub energy_to_accuracy: Vec<AccuracyGroup>,
     pub knob: TuningKnob,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub second_knob: Option<TuningKnob>,
@@ -117,18 +117,23 @@ pub struct Tuning {
 }
 
 /// Chooses for every group; one that cannot be chosen for is listed with its reason.
-pub fn tune(file: &str, groups: &BTreeMap<GroupKey, PointGroup>, request: &TuningRequest) -> Tuning {
+pub fn tune(file: &str, groups: &BTreeMap<GroupKey, PointGroup>, request: &TuningRequest) -> TuningResult {
     tune_counted(file, groups, request, &|| ())
 }
 
 /// As [`tune`]; `on_group` is called after each group.
-pub fn tune_counted(file: &str, groups: &BTreeMap<GroupKey, PointGroup>, request: &TuningRequest, on_group: &dyn Fn()) -> Tuning {
+pub fn tune_counted(
+    file: &str,
+    groups: &BTreeMap<GroupKey, PointGroup>,
+    request: &TuningRequest,
+    on_group: &dyn Fn(),
+) -> TuningResult {
     let method = match request.method {
         ChoiceMethod::Measured => "measured",
         ChoiceMethod::Robust(_) => "robust",
     };
     let rows = groups.values().map(|group| group.measurements.len()).sum();
-    let mut tuning = Tuning {
+    let mut tuning = TuningResult {
         groups: Vec::new(),
         skipped: Vec::new(),
         energy_to_accuracy: Vec::new(),
@@ -152,11 +157,12 @@ fn tune_group(key: &GroupKey, group: &PointGroup, request: &TuningRequest) -> Re
     let limits = limits(key, request)?;
     let points = medians(group);
     if points.len() < request.min_settings {
-        let seen: Vec<String> = points.iter().map(|point| request.knobs.words(point.setting, point.second_setting)).collect();
+        let measured_settings: Vec<String> =
+            points.iter().map(|point| request.knobs.words(point.setting, point.second_setting)).collect();
         return Err(format!(
             "cannot tell: {} setting(s) only ({}), {} are needed; measure more of them",
             points.len(),
-            seen.join(", "),
+            measured_settings.join(", "),
             request.min_settings
         ));
     }
@@ -228,7 +234,7 @@ fn medians(group: &PointGroup) -> Vec<SettingMedian> {
         .collect()
 }
 
-impl Tuning {
+impl TuningResult {
     pub fn knobs(&self) -> TuningKnobs {
         TuningKnobs { first: self.knob, second: self.second_knob }
     }
@@ -271,7 +277,7 @@ impl Tuning {
                 continue;
             }
             let result = energy_to_accuracy(&points, &runs_to_target);
-            self.energy_to_accuracy.push(ToAccuracy { by, target, result });
+            self.energy_to_accuracy.push(AccuracyGroup { by, target, result });
         }
         untold
     }

@@ -2,7 +2,7 @@
 
 use eadt_models::choose::{ChoiceMethod, ChoiceObjective, TuningKnob};
 use eadt_tune::export::{ExportError, ExportFormat, PolicyTarget, export};
-use eadt_tune::{Tuning, TuningRequest, points, tune};
+use eadt_tune::{TuningRequest, TuningResult, points, tune};
 
 const TABLE: &str = "\
 workload,sm_clock_mhz,duration_seconds,energy_joules
@@ -14,7 +14,7 @@ vit,1200,56,12000
 vit,1000,60,11000
 ";
 
-fn tuning(max: f64) -> Tuning {
+fn tuning(max: f64) -> TuningResult {
     let request = TuningRequest {
         maps: Vec::new(),
         decimal: None,

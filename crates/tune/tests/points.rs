@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use eadt_models::choose::{ChoiceMethod, ChoiceObjective, RobustSettings, TuningKnob, TuningKnobs};
 use eadt_tune::points::{self, GroupKey};
-use eadt_tune::{NoteKind, Tuning, TuningRequest, tune};
+use eadt_tune::{NoteKind, TuningRequest, TuningResult, tune};
 
 fn request(knob: TuningKnob, by: &[&str], maps: &[&str]) -> TuningRequest {
     TuningRequest {
@@ -23,7 +23,7 @@ fn request(knob: TuningKnob, by: &[&str], maps: &[&str]) -> TuningRequest {
     }
 }
 
-fn tuned(text: &str, request: &TuningRequest) -> Tuning {
+fn tuned(text: &str, request: &TuningRequest) -> TuningResult {
     let groups = points::read("points.csv", text.as_bytes(), request).unwrap_or_else(|error| panic!("{error}"));
     tune("points.csv", &groups, request)
 }
@@ -66,7 +66,7 @@ fn every_group_gets_its_choices() {
     assert_eq!((vit["feasible"].as_bool(), &vit["constrained"]["setting"]), (Some(false), &serde_json::json!(1410.0)));
     assert!(vit["reason"].as_str().unwrap().contains("infeasible"), "{vit}");
     // A result can be read again.
-    assert_eq!(serde_json::from_value::<Tuning>(json).unwrap(), tuning);
+    assert_eq!(serde_json::from_value::<TuningResult>(json).unwrap(), tuning);
 }
 
 #[test]
@@ -252,7 +252,7 @@ fn robust(knob: TuningKnob, max: f64) -> TuningRequest {
     TuningRequest { method, max_slowdown_ratio: Some(max), ..request(knob, &["workload"], &[]) }
 }
 
-fn kinds(tuning: &Tuning) -> Vec<NoteKind> {
+fn kinds(tuning: &TuningResult) -> Vec<NoteKind> {
     tuning.notes.iter().map(|note| note.kind).collect()
 }
 
@@ -511,7 +511,7 @@ fn two_knobs_are_chosen_together() {
         let kept = &tuned(&grid(), &ratio).groups[0].choices.constrained;
         assert_eq!(kept.second_setting, Some(1215.0), "the memory clock has the limit, too");
         assert!(tuning.text().contains("1300 MHz, memory 810 MHz") && tuning.html().contains("memory 810 MHz"));
-        let again: Tuning = serde_json::from_str(&serde_json::to_string(&tuning).unwrap()).unwrap();
+        let again: TuningResult = serde_json::from_str(&serde_json::to_string(&tuning).unwrap()).unwrap();
         assert_eq!(again.knobs(), knobs);
     }
     // Clock × batch size, per sample; the reference is today's batch size.

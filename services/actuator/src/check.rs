@@ -152,7 +152,11 @@ fn check_base(decision: &Decision, managed: &ManagedWorkload) -> Result<(), Deci
     if decision.from != state.layout {
         return refuse(
             "layout",
-            format!("it was made for the layout {}, in force is {}", words(&decision.from), words(&state.layout)),
+            format!(
+                "it was made for the layout {}, in force is {}",
+                describe_layout(&decision.from),
+                describe_layout(&state.layout)
+            ),
         );
     }
     Ok(())
@@ -250,10 +254,10 @@ fn check_feasible(
     now: EventTime,
 ) -> Result<(), DecisionRefusal> {
     let (to, state) = (&planned.layout, &managed.state);
-    if let (Some(asked), Some(default)) = (to.mps_thread_percentage, managed.mps_default_thread_percentage)
-        && asked > default
+    if let (Some(requested), Some(default)) = (to.mps_thread_percentage, managed.mps_default_thread_percentage)
+        && requested > default
     {
-        return refuse("mps_default", format!("the node's MPS default of {default} % is lower than the requested {asked} %"));
+        return refuse("mps_default", format!("the node's MPS default of {default} % is lower than the requested {requested} %"));
     }
     if let (Some(replicas), Some(world)) = (to.replicas, to.world_size)
         && replicas != world
@@ -263,13 +267,14 @@ fn check_feasible(
     if let Some(replicas) = to.replicas.filter(|_| to.replicas != state.layout.replicas) {
         check_replicas(replicas, to, state)?;
     }
-    if let Some(asked) = JobRequest::between(&state.layout, to) {
+    if let Some(request) = JobRequest::between(&state.layout, to) {
         if planned.restarts {
-            let reason =
-                format!("it restarts the processes and requests {asked} from the job: their effects could not be distinguished");
+            let reason = format!(
+                "it restarts the processes and requests {request} from the job: their effects could not be distinguished"
+            );
             return refuse("two_at_once", reason);
         }
-        if let Some(precision @ (Precision::Bf16 | Precision::Tf32)) = asked.precision
+        if let Some(precision @ (Precision::Bf16 | Precision::Tf32)) = request.precision
             && let Some(model) = state.gpu_model.as_deref().filter(|model| is_older_than_ampere(model))
         {
             return refuse("precision", format!("{model} has no arithmetic for {precision}, which came with Ampere"));
@@ -336,7 +341,7 @@ fn check_replicas(replicas: u32, to: &Layout, state: &Workload) -> Result<(), De
 }
 
 /// A layout in words, for a reason.
-fn words(layout: &Layout) -> String {
+fn describe_layout(layout: &Layout) -> String {
     let mut parts = Vec::new();
     let mut add = |name: &str, value: Option<f64>, unit: &str| {
         if let Some(value) = value {
@@ -360,7 +365,7 @@ pub(crate) mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::plan::{DecisionPlan, plan};
+    use crate::plan::{DecisionPlan, plan_decision};
 
     pub fn at(seconds: f64) -> EventTime {
         EventTime::from_seconds(1_767_225_600.0 + seconds)
@@ -430,7 +435,7 @@ pub(crate) mod tests {
     }
 
     fn verdict(decision: &Decision, managed: &ManagedWorkload, now: EventTime) -> Result<CheckVerdict, DecisionRefusal> {
-        match plan(decision, managed) {
+        match plan_decision(decision, managed) {
             DecisionPlan::Change(planned) => check(&planned, decision, managed, now, &ActuatorSettings::default()),
             other => panic!("not a change: {other:?}"),
         }
@@ -598,7 +603,7 @@ pub(crate) mod tests {
                     expires: now.plus_seconds(300.0),
                     ..decision()
                 };
-                let DecisionPlan::Change(planned) = plan(&decision, &managed) else { continue };
+                let DecisionPlan::Change(planned) = plan_decision(&decision, &managed) else { continue };
                 let Ok(CheckVerdict::Apply(checked)) = check(&planned, &decision, &managed, now, &settings) else { continue };
                 changes += 1;
                 let (before, generation) = (managed.state.layout.clone(), managed.state.generation + 1);

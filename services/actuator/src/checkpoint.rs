@@ -33,7 +33,7 @@ pub struct CheckpointWait {
     reports: JobReports,
     began: EventTime,
     /// When somebody asked about it last.
-    asked: Instant,
+    last_query: Instant,
     /// The last checkpoint when the wait began, and now; `None`: the job reports none.
     first: Option<EventTime>,
     last: Option<EventTime>,
@@ -49,7 +49,7 @@ impl CheckpointWait {
     ) -> Result<Option<Self>, BusError> {
         let mut last = None;
         let reports = JobReports::after_latest(progress, workload, stopped, |report| last = checkpoint_time(&report).or(last))?;
-        Ok(reports.map(|reports| Self { reports, began: now, asked: Instant::now(), first: last, last }))
+        Ok(reports.map(|reports| Self { reports, began: now, last_query: Instant::now(), first: last, last }))
     }
 
     /// Reads the reports since the last call.
@@ -64,11 +64,11 @@ impl CheckpointWait {
 
     /// Returns whether no decision waits any more: it was answered, or its approval was withdrawn.
     pub fn is_abandoned(&self) -> bool {
-        self.asked.elapsed() > ABANDONED_AFTER
+        self.last_query.elapsed() > ABANDONED_AFTER
     }
 
-    pub fn gate(&mut self, now: EventTime, settings: &ActuatorSettings) -> CheckpointGate {
-        self.asked = Instant::now();
+    pub fn check_gate(&mut self, now: EventTime, settings: &ActuatorSettings) -> CheckpointGate {
+        self.last_query = Instant::now();
         checkpoint_gate(self.first, self.last, now.seconds_since(self.began), now, settings)
     }
 }

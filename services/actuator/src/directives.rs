@@ -79,28 +79,28 @@ impl PublishedDirectives {
         if standing.is_some_and(same) {
             return None;
         }
-        let said = Directive { time: now, ..wanted };
-        self.directives.insert(workload.to_owned(), said.clone());
-        Some(DirectiveUpdate::Publish(said))
+        let directive = Directive { time: now, ..wanted };
+        self.directives.insert(workload.to_owned(), directive.clone());
+        Some(DirectiveUpdate::Publish(directive))
     }
 }
 
 /// Returns whether a report shows that a request is followed; `None`: the report does not show it.
-fn follows_request(asked: JobRequest, report: &TrainingProgress) -> Option<bool> {
-    let precision = match (asked.precision, &report.precision) {
+fn follows_request(request: JobRequest, report: &TrainingProgress) -> Option<bool> {
+    let precision = match (request.precision, &report.precision) {
         (None, _) => Some(true),
-        (Some(asked), said) => said.as_ref().map(|said| said.eq_ignore_ascii_case(asked.as_str())),
+        (Some(requested), reported) => reported.as_ref().map(|reported| reported.eq_ignore_ascii_case(requested.as_str())),
     };
-    let layers = match (asked.frozen_prefix_layers, report.frozen_prefix_layers) {
+    let layers = match (request.frozen_prefix_layers, report.frozen_prefix_layers) {
         (None, _) => Some(true),
-        (Some(asked), said) => said.map(|said| said == asked),
+        (Some(requested), reported) => reported.map(|reported| reported == requested),
     };
     Some(precision? && layers?)
 }
 
 /// Reports of a job's ranks since it was asked.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct JobAnswers {
+struct JobRequestReports {
     workload: String,
     request: JobRequest,
     /// Ranks from here on are of processes that are no more.
@@ -114,12 +114,12 @@ struct JobAnswers {
     refusal: Option<String>,
 }
 
-impl JobAnswers {
+impl JobRequestReports {
     fn from_decision(workload: &str, applied: &AppliedDecision) -> Option<Self> {
-        let (asked, replicas) = (applied.job_request()?, applied.layout.replicas.unwrap_or(u32::MAX));
+        let (request, replicas) = (applied.job_request()?, applied.layout.replicas.unwrap_or(u32::MAX));
         Some(Self {
             workload: workload.to_owned(),
-            request: asked,
+            request,
             replicas,
             ranks: BTreeMap::new(),
             contradiction: None,
@@ -137,8 +137,8 @@ impl JobAnswers {
         *times = if done { times.saturating_add(1) } else { 0 };
         if !done {
             let layers = report.frozen_prefix_layers.map(|layers| format!("{layers} frozen layers"));
-            let said: Vec<_> = report.precision.iter().cloned().chain(layers).collect();
-            self.contradiction = Some(format!("rank {} reports {}", report.rank, said.join(" and ")));
+            let values: Vec<_> = report.precision.iter().cloned().chain(layers).collect();
+            self.contradiction = Some(format!("rank {} reports {}", report.rank, values.join(" and ")));
         }
     }
 
@@ -159,13 +159,13 @@ impl JobAnswers {
 
 /// Follows whether jobs do what changes ask of them. They share one reader, which lives as long as something is waited for.
 #[derive(Debug, Default)]
-pub struct JobFollower {
+pub struct JobRequestTracker {
     progress_tail: Option<ProgressTail>,
     /// Answers by decision.
-    jobs: BTreeMap<String, JobAnswers>,
+    jobs: BTreeMap<String, JobRequestReports>,
 }
 
-impl JobFollower {
+impl JobRequestTracker {
     pub fn is_idle(&self) -> bool {
         self.jobs.is_empty()
     }
@@ -179,8 +179,8 @@ impl JobFollower {
     pub fn set_waiting(&mut self, progress: ProgressTopic<'_>, waiting: &[(&String, &AppliedDecision)]) -> Result<(), BusError> {
         self.jobs.retain(|decision, _| waiting.iter().any(|(_, applied)| applied.decision_id == *decision));
         for (workload, applied) in waiting {
-            if let Some(heard) = JobAnswers::from_decision(workload, applied) {
-                self.jobs.entry(applied.decision_id.clone()).or_insert(heard);
+            if let Some(answers) = JobRequestReports::from_decision(workload, applied) {
+                self.jobs.entry(applied.decision_id.clone()).or_insert(answers);
             }
         }
         match &self.progress_tail {
@@ -194,19 +194,19 @@ impl JobFollower {
     /// Reads the reports since; returns workload and decision of every job that does what was asked.
     pub fn poll_followers(&mut self) -> Result<Vec<(String, String)>, BusError> {
         let Some(news) = &mut self.progress_tail else { return Ok(Vec::new()) };
-        let mut by_workload: BTreeMap<String, &mut JobAnswers> =
-            self.jobs.values_mut().map(|heard| (heard.workload.clone(), heard)).collect();
+        let mut by_workload: BTreeMap<String, &mut JobRequestReports> =
+            self.jobs.values_mut().map(|answers| (answers.workload.clone(), answers)).collect();
         let known: BTreeSet<String> = by_workload.keys().cloned().collect();
         news.poll(
             |workload| known.contains(workload),
             |report| {
-                if let Some(heard) = by_workload.get_mut(&report.workload) {
-                    heard.add_report(&report);
+                if let Some(answers) = by_workload.get_mut(&report.workload) {
+                    answers.add_report(&report);
                 }
             },
         )?;
-        let done = self.jobs.iter().filter(|(_, heard)| heard.is_done());
-        Ok(done.map(|(decision, heard)| (heard.workload.clone(), decision.clone())).collect())
+        let done = self.jobs.iter().filter(|(_, answers)| answers.is_done());
+        Ok(done.map(|(decision, answers)| (answers.workload.clone(), decision.clone())).collect())
     }
 
     /// Why a job refused what the change of a decision asks of it; `None`: it did not.
@@ -217,14 +217,14 @@ impl JobFollower {
     /// Returns the part of a decision's change that the job does not follow, as text; `None`: it follows all of it. `withdrawn`:
     /// the request no longer exists.
     pub fn describe_missing(&self, decision: &str, withdrawn: bool) -> Option<String> {
-        let heard = self.jobs.get(decision).filter(|heard| !heard.is_done())?;
+        let answers = self.jobs.get(decision).filter(|answers| !answers.is_done())?;
         if withdrawn {
             return Some(format!(
                 "{} is no longer requested from the job: it is paused, or the policy does not allow it now",
-                heard.request
+                answers.request
             ));
         }
-        Some(heard.describe_missing())
+        Some(answers.describe_missing())
     }
 }
 
@@ -325,7 +325,7 @@ mod tests {
         let before = Layout { precision: Some(Precision::Fp16), frozen_prefix_layers: Some(8), ..Layout::default() };
         let layout = Layout { precision: Some(Precision::Bf16), replicas: Some(2), ..before.clone() };
         let of = |before: &Layout, layout: &Layout| {
-            JobAnswers::from_decision(
+            JobRequestReports::from_decision(
                 "eadt/llm-training",
                 &AppliedDecision { layout: layout.clone(), before: before.clone(), ..applied() },
             )

@@ -105,8 +105,8 @@ impl ProgressTail {
                 let PollEvent::Record(record) = item else { continue };
                 // Most are of others, and not worth decoding.
                 let workload = record.key.as_deref().and_then(|key| std::str::from_utf8(key).ok());
-                let told = workload.filter(|workload| of(workload)).and_then(|workload| decode_report(workload, &record));
-                told.into_iter().for_each(&mut take);
+                let report = workload.filter(|workload| of(workload)).and_then(|workload| decode_report(workload, &record));
+                report.into_iter().for_each(&mut take);
             }
         }
         Ok(())

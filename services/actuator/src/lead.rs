@@ -6,7 +6,7 @@ use tokio::sync::watch;
 
 use crate::metrics::ActuatorMetrics;
 use crate::service::run_with;
-use crate::{ActuatorError, ActuatorService};
+use crate::{ActuatorDependencies, ActuatorError};
 
 /// A leader that was held up, and whose place was taken, knows that its term is over within this time.
 const TAKEN_OVER: Duration = Duration::from_secs(5);
@@ -17,22 +17,22 @@ const TAKEN_OVER: Duration = Duration::from_secs(5);
 /// # Errors
 ///
 /// As [`crate::run_actuator`], except if another process took the place.
-pub async fn run_while_leading(service: ActuatorService, mut leading: watch::Receiver<bool>) -> Result<(), ActuatorError> {
-    let metrics = ActuatorMetrics::new(&service.metrics);
+pub async fn run_while_leading(deps: ActuatorDependencies, mut leading: watch::Receiver<bool>) -> Result<(), ActuatorError> {
+    let metrics = ActuatorMetrics::new(&deps.metrics);
     // A standby is ready, although it does not lead.
-    service.ready.set(true);
+    deps.ready.set(true);
     loop {
         tokio::select! {
-            () = service.shutdown.cancelled() => return Ok(()),
+            () = deps.shutdown.cancelled() => return Ok(()),
             () = wait_for_leadership(&mut leading, true) => {}
         }
-        let stop = service.shutdown.child_token();
-        let (term, metrics) = (ActuatorService { shutdown: stop.clone(), ..service.clone() }, metrics.clone());
+        let stop = deps.shutdown.child_token();
+        let (term, metrics) = (ActuatorDependencies { shutdown: stop.clone(), ..deps.clone() }, metrics.clone());
         let mut run = tokio::task::spawn_blocking(move || run_with(&term, &metrics));
         tokio::select! {
             ended = &mut run => {
                 let ended = resume_panic(ended);
-                if ended.is_ok() && service.shutdown.is_cancelled() {
+                if ended.is_ok() && deps.shutdown.is_cancelled() {
                     return Ok(());
                 }
                 if let Err(error) = ended {

@@ -14,19 +14,19 @@
 pub mod apply;
 pub mod check;
 pub mod checkpoint;
-pub mod dereference;
-pub mod devices;
 pub mod directives;
+pub mod find_workload;
 pub mod job;
 mod lead;
 pub mod metrics;
+pub mod overdue_rollouts;
 pub mod plan;
+pub mod published_intents;
 pub mod report;
 mod service;
 mod settings;
-pub mod watch;
 
 pub use eadt_cluster::Cluster;
 pub use lead::run_while_leading;
-pub use service::{ActuatorError, ActuatorService, run_actuator};
+pub use service::{ActuatorDependencies, ActuatorError, run_actuator};
 pub use settings::ActuatorSettings;

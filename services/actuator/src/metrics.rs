@@ -54,7 +54,7 @@ impl ActuatorMetrics {
     }
 
     /// Gives every labelled metric one series: a family without series does not show in the registry's text.
-    pub fn touch(&self) {
+    pub fn init_series(&self) {
         let _series = self.outcomes.get_or_create(&OutcomeLabels { outcome: "" });
         let _series = self.refusals.get_or_create(&KindLabels { kind: "" });
     }

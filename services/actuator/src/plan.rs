@@ -24,7 +24,7 @@ pub struct PlannedChange {
 }
 
 /// Compares a decision with its object.
-pub fn plan(decision: &Decision, managed: &ManagedWorkload) -> DecisionPlan {
+pub fn plan_decision(decision: &Decision, managed: &ManagedWorkload) -> DecisionPlan {
     if decision.action == ControllerAction::Maintain {
         return DecisionPlan::Nothing;
     }
@@ -73,7 +73,7 @@ mod tests {
     fn a_knob_that_is_not_named_stays() {
         let mut managed = managed();
         managed.state.layout.power_limit_watts = Some(300.0);
-        let DecisionPlan::Change(planned) = plan(&decision(), &managed) else { panic!("a change was decided") };
+        let DecisionPlan::Change(planned) = plan_decision(&decision(), &managed) else { panic!("a change was decided") };
         assert_eq!((planned.layout.mps_thread_percentage, planned.layout.power_limit_watts), (Some(40), Some(300.0)));
         assert!(planned.restarts);
     }
@@ -82,7 +82,7 @@ mod tests {
     fn a_cap_alone_restarts_nothing() {
         let mut decision = decision();
         decision.to = Layout { power_limit_watts: Some(250.0), ..Layout::default() };
-        let DecisionPlan::Change(planned) = plan(&decision, &managed()) else { panic!("a change was decided") };
+        let DecisionPlan::Change(planned) = plan_decision(&decision, &managed()) else { panic!("a change was decided") };
         assert!(!planned.restarts);
     }
 
@@ -90,7 +90,7 @@ mod tests {
     fn only_a_revert_lets_a_job_go_back_to_what_it_was_started_with() {
         let mut managed = managed();
         managed.state.layout.precision = Some(Precision::Bf16);
-        let planned = |action| match plan(&Decision { action, ..decision() }, &managed) {
+        let planned = |action| match plan_decision(&Decision { action, ..decision() }, &managed) {
             DecisionPlan::Change(planned) => planned.layout.precision,
             other => panic!("not a change: {other:?}"),
         };
@@ -106,7 +106,7 @@ mod tests {
             to: Layout { mps_thread_percentage: Some(50), ..Layout::default() },
             ..decision()
         };
-        let DecisionPlan::Change(planned) = plan(&back, &managed) else { panic!("a change was decided") };
+        let DecisionPlan::Change(planned) = plan_decision(&back, &managed) else { panic!("a change was decided") };
         assert_eq!((planned.layout.power_limit_watts, planned.layout.sm_clock_mhz), (None, None));
         assert!(planned.layout.replicas.is_some(), "what processes are made of stays");
     }
@@ -114,6 +114,6 @@ mod tests {
     #[test]
     fn maintain_means_nothing() {
         let maintain = Decision { action: ControllerAction::Maintain, ..decision() };
-        assert_eq!(plan(&maintain, &managed()), DecisionPlan::Nothing);
+        assert_eq!(plan_decision(&maintain, &managed()), DecisionPlan::Nothing);
     }
 }

@@ -11,25 +11,25 @@ use crate::check::DecisionRefusal;
 
 /// Something to publish.
 #[derive(Debug, Clone, PartialEq)]
-pub enum ActuatorReport {
+pub enum ActuatorEvent {
     Actuation(Box<Actuation>),
     Workload(Box<Workload>),
 }
 
 /// Returns the changes since `published`, oldest first.
-pub fn unreported_changes(published: Option<&Workload>, present: &ManagedWorkload) -> Vec<ActuatorReport> {
+pub fn unreported_changes(published: Option<&Workload>, present: &ManagedWorkload) -> Vec<ActuatorEvent> {
     let state = &present.state;
     let mut reports = Vec::new();
     // Generations only grow, so this was another object of the same name.
     let published = published.filter(|published| published.generation <= state.generation);
     // An event of this generation or a later one was published.
-    let said = |generation: u64| published.is_some_and(|w| w.generation >= generation);
+    let is_published = |generation: u64| published.is_some_and(|w| w.generation >= generation);
     let said_ready = |generation: u64| {
         published.is_some_and(|w| w.generation > generation || w.generation == generation && w.ready_time.is_some())
     };
     if let Some(applied) = &present.applied {
         let actuation = |outcome, time, reason: &str, layout: &Layout, generation, downtime_seconds| {
-            ActuatorReport::Actuation(Box::new(Actuation {
+            ActuatorEvent::Actuation(Box::new(Actuation {
                 id: actuation_id(&applied.decision_id, outcome),
                 decision_id: applied.decision_id.clone(),
                 workload: state.workload.clone(),
@@ -42,7 +42,7 @@ pub fn unreported_changes(published: Option<&Workload>, present: &ManagedWorkloa
                 downtime_seconds,
             }))
         };
-        if !said(applied.generation) {
+        if !is_published(applied.generation) {
             let approved = applied.approved_by.as_ref().map_or_else(String::new, |by| format!("approved by {by}"));
             reports.push(actuation(
                 ActuationOutcome::Applied,
@@ -54,7 +54,7 @@ pub fn unreported_changes(published: Option<&Workload>, present: &ManagedWorkloa
             ));
             if state.time > applied.time {
                 // Seen late: the layout was in force before the present state of the object was.
-                reports.push(ActuatorReport::Workload(Box::new(Workload {
+                reports.push(ActuatorEvent::Workload(Box::new(Workload {
                     time: applied.time,
                     generation: applied.generation,
                     layout: applied.layout.clone(),
@@ -70,7 +70,7 @@ pub fn unreported_changes(published: Option<&Workload>, present: &ManagedWorkloa
                 reports.push(actuation(ActuationOutcome::Ready, ready, "", &applied.layout, applied.generation, downtime));
             }
         } else if let Some(back) = &applied.rolled_back {
-            if !said(back.generation) {
+            if !is_published(back.generation) {
                 reports.push(actuation(
                     ActuationOutcome::RolledBack,
                     back.time,
@@ -80,13 +80,13 @@ pub fn unreported_changes(published: Option<&Workload>, present: &ManagedWorkloa
                     None,
                 ));
             }
-        } else if state.generation > applied.generation && !said(applied.generation + 1) {
+        } else if state.generation > applied.generation && !is_published(applied.generation + 1) {
             let reason = format!("somebody else changed the workload to generation {} before it was ready", state.generation);
             reports.push(actuation(ActuationOutcome::Failed, state.time, &reason, &state.layout, state.generation, None));
         }
     }
     if !published.is_some_and(|published| equal_but_time(published, state)) {
-        reports.push(ActuatorReport::Workload(Box::new(state.clone())));
+        reports.push(ActuatorEvent::Workload(Box::new(state.clone())));
     }
     reports
 }
@@ -103,20 +103,20 @@ pub fn refused_report(
     refusal: &DecisionRefusal,
     managed: Option<&ManagedWorkload>,
     now: EventTime,
-) -> ActuatorReport {
+) -> ActuatorEvent {
     unchanged_report(decision, ActuationOutcome::Refused, refusal.reason.clone(), managed, now)
 }
 
 /// A decision that was written as a recommendation.
-pub fn recommended_report(decision: &Decision, managed: &ManagedWorkload, now: EventTime) -> ActuatorReport {
+pub fn recommended_report(decision: &Decision, managed: &ManagedWorkload, now: EventTime) -> ActuatorEvent {
     let reason = "the workload is in mode recommend: written as a recommendation, nothing was changed";
     unchanged_report(decision, ActuationOutcome::Recommended, reason.into(), Some(managed), now)
 }
 
 /// Returns the report of a rollout that could not be rolled back; the layout in force stays.
-pub fn failed_report(managed: &ManagedWorkload, reason: &str, now: EventTime) -> Option<ActuatorReport> {
+pub fn failed_report(managed: &ManagedWorkload, reason: &str, now: EventTime) -> Option<ActuatorEvent> {
     let applied = managed.applied.as_ref()?;
-    Some(ActuatorReport::Actuation(Box::new(Actuation {
+    Some(ActuatorEvent::Actuation(Box::new(Actuation {
         id: actuation_id(&applied.decision_id, ActuationOutcome::Failed),
         decision_id: applied.decision_id.clone(),
         workload: managed.state.workload.clone(),
@@ -136,8 +136,8 @@ fn unchanged_report(
     reason: String,
     managed: Option<&ManagedWorkload>,
     now: EventTime,
-) -> ActuatorReport {
-    ActuatorReport::Actuation(Box::new(Actuation {
+) -> ActuatorEvent {
+    ActuatorEvent::Actuation(Box::new(Actuation {
         id: actuation_id(&decision.id, outcome),
         decision_id: decision.id.clone(),
         workload: decision.workload.clone(),
@@ -170,19 +170,17 @@ pub const fn name(outcome: ActuationOutcome) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use eadt_cluster::{AppliedDecision, RolledBack};
+    use eadt_cluster::{AppliedDecision, RollbackRecord};
 
     use super::*;
     use crate::check::tests::{applied, at, layout, managed};
 
-    fn shape(reports: &[ActuatorReport]) -> Vec<(&'static str, EventTime, u64)> {
+    fn shape(reports: &[ActuatorEvent]) -> Vec<(&'static str, EventTime, u64)> {
         reports
             .iter()
             .map(|report| match report {
-                ActuatorReport::Actuation(a) => (name(a.outcome), a.time, a.generation),
-                ActuatorReport::Workload(w) => {
-                    (if w.ready_time.is_some() { "workload" } else { "rolling" }, w.time, w.generation)
-                }
+                ActuatorEvent::Actuation(a) => (name(a.outcome), a.time, a.generation),
+                ActuatorEvent::Workload(w) => (if w.ready_time.is_some() { "workload" } else { "rolling" }, w.time, w.generation),
             })
             .collect()
     }
@@ -236,7 +234,7 @@ mod tests {
             [("applied", at(70.0), 5), ("rolling", at(70.0), 5), ("ready", at(190.0), 5), ("workload", at(190.0), 5)]
         );
         assert_eq!(late[..2], step[..], "what is said late is what would have been said in time");
-        let ActuatorReport::Actuation(ready) = &late[2] else { panic!("ready was expected") };
+        let ActuatorEvent::Actuation(ready) = &late[2] else { panic!("ready was expected") };
         assert_eq!(ready.downtime_seconds, Some(120.0));
     }
 
@@ -245,11 +243,11 @@ mod tests {
         let [_, rolling, _] = history();
         let mut back = rolling.clone();
         let reason = "not ready 600 s after the change".to_owned();
-        back.applied.as_mut().unwrap().rolled_back = Some(RolledBack { generation: 6, time: at(670.0), reason });
+        back.applied.as_mut().unwrap().rolled_back = Some(RollbackRecord { generation: 6, time: at(670.0), reason });
         back.state = Workload { time: at(670.0), generation: 6, layout: layout(6, 50), decision_id: None, ..back.state };
         let reports = unreported_changes(Some(&rolling.state), &back);
         assert_eq!(shape(&reports), [("rolled_back", at(670.0), 6), ("rolling", at(670.0), 6)]);
-        let ActuatorReport::Actuation(actuation) = &reports[0] else { panic!("an actuation was expected") };
+        let ActuatorEvent::Actuation(actuation) = &reports[0] else { panic!("an actuation was expected") };
         assert_eq!(actuation.layout, layout(6, 50));
         let mut restored = back.clone();
         restored.state.time = at(790.0);

@@ -4,10 +4,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use eadt_actuator::{ActuatorService, ActuatorSettings};
+use eadt_actuator::{ActuatorDependencies, ActuatorSettings};
 use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions};
 use eadt_bus::{Bus, IsolationLevel, PollEvent, ProducerRecord, StartOffset, TopicPartition, topics};
-use eadt_cluster::{AppliedDecision, Cluster, ClusterError, ClusterRemedy, ManagedWorkload, RollBack, WorkloadChange};
+use eadt_cluster::{AppliedDecision, Cluster, ClusterError, ClusterRemedy, ManagedWorkload, RollbackRequest, WorkloadChange};
 use eadt_schemas::v1::{Actuation, ActuationOutcome, ChangeValidation, ControllerAction, Decision, Layout, UpdateMode, Workload};
 use eadt_schemas::{Envelope, EventTime, EventType, Topic, decode};
 use eadt_service::{HealthRegistry, MetricsRegistry, Shutdown};
@@ -83,7 +83,7 @@ impl Cluster for Object {
         }
         Ok(managed.clone())
     }
-    fn roll_back(&self, _: &RollBack) -> Result<ManagedWorkload, ClusterError> {
+    fn roll_back(&self, _: &RollbackRequest) -> Result<ManagedWorkload, ClusterError> {
         unreachable!("everything is ready at once")
     }
     fn recommend(&self, _: &Decision) -> Result<(), ClusterError> {
@@ -104,7 +104,7 @@ impl Rig {
     fn new() -> Self {
         let data = tempfile::tempdir().unwrap();
         let log = EmbeddedLog::open(data.path(), EmbeddedOptions::default()).unwrap();
-        let plan = topics::plan(&[], &topics::desired("t.", 1, 1), topics::RepartitionPolicy::Refuse);
+        let plan = topics::plan(&[], &topics::desired("t.", 1, 1), topics::PartitionGrowthPolicy::Refuse);
         topics::apply(&log, &plan).unwrap();
         Self { log, object: Arc::new(Object::new()), _data: data }
     }
@@ -140,7 +140,7 @@ impl Rig {
     fn live(&self, until: Option<&str>) {
         self.object.deadly.store(until.is_none(), Ordering::SeqCst);
         let shutdown = Shutdown::new();
-        let service = ActuatorService {
+        let service = ActuatorDependencies {
             settings: ActuatorSettings { prefix: "t.".into(), change_interval_seconds: 0.0, ..ActuatorSettings::default() },
             bus: Arc::new(self.log.clone()),
             cluster: self.object.clone(),

@@ -13,15 +13,15 @@ use eadt_schemas::{EventTime, Topic};
 use eadt_service::tasks::{self, TaskEntry};
 use eadt_service::{HealthRegistry, MetricsRegistry, ServiceClock, Shutdown, readiness};
 
-use crate::gpu::GpuHolder;
+use crate::gpu::GpuEnforcer;
 use crate::intents::{IntentInbox, IntentSource, follow_file, follow_log};
 use crate::ledger::{Ledger, LedgerError};
 use crate::log::LazyBus;
 use crate::metrics::{AgentMetrics, DeviceLabel};
-use crate::mps::{MpsDaemon, MpsHolder, MpsReport, together};
+use crate::mps::{MpsDaemon, MpsEnforcer, MpsReport, together};
 use crate::publish::ReportOutbox;
 use crate::settings::AgentSettings;
-use crate::unit::{UnitOrders, UnitSlot};
+use crate::worker::{SharedIntent, WorkerSlot};
 
 /// Time limit for loading the library and counting the GPUs.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(30);
@@ -37,7 +37,7 @@ static IN_TURN: Mutex<()> = Mutex::new(());
 
 /// The dependencies of the agent.
 #[derive(Debug, Clone)]
-pub struct AgentEnvironment {
+pub struct AgentDependencies {
     /// `None`: nothing is published, and intents come from a file.
     pub log: Option<LazyBus>,
     /// `None`: NVML of this machine.
@@ -49,7 +49,7 @@ pub struct AgentEnvironment {
     pub clock: ServiceClock,
 }
 
-impl AgentEnvironment {
+impl AgentDependencies {
     /// Creates the environment with this machine's clock and GPUs.
     pub fn new(log: Option<LazyBus>, metrics: MetricsRegistry, health: HealthRegistry, shutdown: Shutdown) -> Self {
         Self { log, driver: None, metrics, health, shutdown, clock: ServiceClock::machine() }
@@ -77,46 +77,46 @@ pub struct AgentSummary {
 }
 
 /// One of the threads that hold settings.
-struct AgentUnit<R> {
-    slot: Arc<UnitSlot<R>>,
+struct DeviceWorker<R> {
+    slot: Arc<WorkerSlot<R>>,
 }
 
 /// Runs until shutdown. Then everything is put back, or named in the summary.
-pub async fn run(settings: AgentSettings, environment: AgentEnvironment) -> Result<AgentSummary, AgentError> {
-    let ready = environment.health.part("agent");
-    let metrics = AgentMetrics::new(&environment.metrics);
+pub async fn run(settings: AgentSettings, deps: AgentDependencies) -> Result<AgentSummary, AgentError> {
+    let ready = deps.health.part("agent");
+    let metrics = AgentMetrics::new(&deps.metrics);
     let ledger = Ledger::open(&settings.state_dir)?;
-    let (driver, count) = open(&settings, environment.driver.clone()).await?;
+    let (driver, count) = open(&settings, deps.driver.clone()).await?;
     if let Some(missing) = settings.gpus.iter().flatten().find(|index| **index >= count) {
         return Err(AgentError::Gpus(format!("agent.gpus names GPU {missing}, but there are {count}: indices start at 0")));
     }
-    let orders = Arc::new(UnitOrders::new(environment.clock.clone()));
+    let orders = Arc::new(SharedIntent::new(deps.clock.clone()));
     let workers =
-        UnitSpawner { settings: settings.clone(), orders: orders.clone(), ledger: ledger.clone(), metrics: metrics.clone() };
+        WorkerSpawner { settings: settings.clone(), orders: orders.clone(), ledger: ledger.clone(), metrics: metrics.clone() };
     let indices = (0..count).filter(|index| settings.gpus.as_ref().is_none_or(|gpus| gpus.contains(index)));
     let gpus: Vec<_> = indices.map(|index| workers.gpu(index, driver.clone())).collect::<Result<_, _>>()?;
     let daemons: Vec<_> = settings.daemons.iter().map(|daemon| workers.mps(daemon)).collect::<Result<_, _>>()?;
 
     let outbox = Arc::new(ReportOutbox::new(&settings.prefix, metrics.clone()));
-    let said = Arc::new(AtomicBool::new(environment.log.is_none()));
-    if let Some(log) = environment.log.clone() {
-        let (outbox, said, client) = (outbox.clone(), said.clone(), format!("eadt-agent-{}", settings.node));
+    let outbox_done = Arc::new(AtomicBool::new(deps.log.is_none()));
+    if let Some(log) = deps.log.clone() {
+        let (outbox, outbox_done, client) = (outbox.clone(), outbox_done.clone(), format!("eadt-agent-{}", settings.node));
         tasks::OUTBOX.thread(move || {
             tasks::OUTBOX.until_it_returns(RESTART_DELAY, || outbox.run(&log, &client));
-            said.store(true, Ordering::Release);
+            outbox_done.store(true, Ordering::Release);
         })?;
     }
     let caught_up = Arc::new(AtomicBool::new(false));
-    let stop = environment.shutdown.clone();
-    if let Some(log) = environment.log.clone() {
+    let stop = deps.shutdown.clone();
+    if let Some(log) = deps.log.clone() {
         let intents = format!("{}{}", settings.prefix, Topic::DeviceIntents);
-        readiness::watch_log(&environment.health, stop.clone(), move |_| log.bus().and_then(|bus| bus.probe(&intents)))?;
+        readiness::watch_log(&deps.health, stop.clone(), move |_| log.bus().and_then(|bus| bus.probe(&intents)))?;
     }
-    let inbox = IntentInbox::new(settings.node.clone(), orders.clone(), environment.clock.clone(), metrics.clone());
-    follow(&settings, environment.log.clone(), inbox, &outbox, &stop, &caught_up)?;
+    let inbox = IntentInbox::new(settings.node.clone(), orders.clone(), deps.clock.clone(), metrics.clone());
+    follow(&settings, deps.log.clone(), inbox, &outbox, &stop, &caught_up)?;
     tracing::info!(node = settings.node, gpus = gpus.len(), mps_daemons = daemons.len(), "agent runs");
 
-    let mut watch = UnitWatch::new(&settings, &environment, &metrics, &orders, &ledger);
+    let mut watch = WorkerMonitor::new(&settings, &deps, &metrics, &orders, &ledger);
     while !stop.is_cancelled() {
         if let Some(state) = watch.state_to_publish(&gpus, &daemons) {
             outbox.state(state);
@@ -130,7 +130,7 @@ pub async fn run(settings: AgentSettings, environment: AgentEnvironment) -> Resu
     ready.set(false);
     orders.stop();
     let deadline = Instant::now() + settings.stop;
-    let ended = |gpus: &[AgentUnit<DeviceReport>], daemons: &[AgentUnit<MpsReport>]| {
+    let ended = |gpus: &[DeviceWorker<DeviceReport>], daemons: &[DeviceWorker<MpsReport>]| {
         gpus.iter().all(|unit| unit.slot.view().ended) && daemons.iter().all(|unit| unit.slot.view().ended)
     };
     while !ended(&gpus, &daemons) && Instant::now() < deadline {
@@ -140,7 +140,7 @@ pub async fn run(settings: AgentSettings, environment: AgentEnvironment) -> Resu
     outbox.state(DeviceState { stopped: true, live_until: None, ..watch.state(&gpus, &daemons) });
     outbox.close(REPORT_DRAIN_TIMEOUT);
     let deadline = Instant::now() + REPORT_DRAIN_TIMEOUT + Duration::from_secs(1);
-    while !said.load(Ordering::Acquire) && Instant::now() < deadline {
+    while !outbox_done.load(Ordering::Acquire) && Instant::now() < deadline {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     let left = unrestored_units(&ledger)?;
@@ -153,22 +153,22 @@ pub async fn run(settings: AgentSettings, environment: AgentEnvironment) -> Resu
 }
 
 /// Puts back the settings that a killed agent left behind, and ends. It reads no intents and publishes nothing.
-pub async fn restore(settings: AgentSettings, mut environment: AgentEnvironment) -> Result<AgentSummary, AgentError> {
-    environment.log = None;
-    let metrics = AgentMetrics::new(&environment.metrics);
+pub async fn restore(settings: AgentSettings, mut deps: AgentDependencies) -> Result<AgentSummary, AgentError> {
+    deps.log = None;
+    let metrics = AgentMetrics::new(&deps.metrics);
     let ledger = Ledger::open(&settings.state_dir)?;
     if unrestored_units(&ledger)?.is_empty() {
         return Ok(AgentSummary::default());
     }
-    let (driver, count) = open(&settings, environment.driver.clone()).await?;
-    let orders = Arc::new(UnitOrders::new(environment.clock.clone()));
+    let (driver, count) = open(&settings, deps.driver.clone()).await?;
+    let orders = Arc::new(SharedIntent::new(deps.clock.clone()));
     orders.stop();
-    let workers = UnitSpawner { settings: settings.clone(), orders, ledger: ledger.clone(), metrics };
+    let workers = WorkerSpawner { settings: settings.clone(), orders, ledger: ledger.clone(), metrics };
     let gpus: Vec<_> = (0..count).map(|index| workers.gpu(index, driver.clone())).collect::<Result<_, _>>()?;
     let daemons: Vec<_> = settings.daemons.iter().map(|daemon| workers.mps(daemon)).collect::<Result<_, _>>()?;
     let deadline = Instant::now() + settings.stop;
     let ended = || gpus.iter().all(|unit| unit.slot.view().ended) && daemons.iter().all(|unit| unit.slot.view().ended);
-    while !ended() && !environment.shutdown.is_cancelled() && Instant::now() < deadline {
+    while !ended() && !deps.shutdown.is_cancelled() && Instant::now() < deadline {
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
     Ok(AgentSummary { unrestored: unrestored_units(&ledger)? })
@@ -183,12 +183,12 @@ fn unrestored_units(ledger: &Ledger) -> Result<Vec<String>, LedgerError> {
 /// The driver and the number of its GPUs; bounded, because with a broken driver these calls may never return.
 async fn open(
     settings: &AgentSettings,
-    given: Option<Arc<dyn SettableDriver>>,
+    injected: Option<Arc<dyn SettableDriver>>,
 ) -> Result<(Arc<dyn SettableDriver>, u32), AgentError> {
-    let (tell, told) = tokio::sync::oneshot::channel();
+    let (sender, receiver) = tokio::sync::oneshot::channel();
     let path = settings.library_path.clone();
     tasks::NVML_OPEN.thread(move || {
-        let opened = match given {
+        let opened = match injected {
             Some(driver) => Ok(driver),
             None => NvmlDriver::load(path.as_deref(), "agent.library_path").map(|nvml| {
                 tracing::info!(version = nvml.version(), "NVML loaded");
@@ -197,9 +197,9 @@ async fn open(
         };
         let counted = opened.and_then(|driver| Ok((driver.count()?, driver)));
         // After a timeout, which was reported then, nobody receives it.
-        drop(tell.send(counted));
+        drop(sender.send(counted));
     })?;
-    let (count, driver) = match tokio::time::timeout(OPEN_TIMEOUT, told).await {
+    let (count, driver) = match tokio::time::timeout(OPEN_TIMEOUT, receiver).await {
         Ok(Ok(counted)) => counted.map_err(|lost| AgentError::Gpus(lost.to_string()))?,
         Ok(Err(_)) => {
             let detail = "loading NVML panicked; set agent.library_path to the driver's own library";
@@ -235,12 +235,12 @@ fn follow(
         (IntentSource::Log, None) => return Err(AgentError::NothingToFollow),
     };
     tasks::INTENTS.thread(move || {
-        let seen = || caught_up.store(true, Ordering::Release);
+        let on_caught_up = || caught_up.store(true, Ordering::Release);
         tasks::INTENTS.until_it_returns(RESTART_DELAY, || {
             while !stop.is_cancelled() {
                 match &source {
-                    IntentInput::File(path) => follow_file(path, every, &mut inbox, &stop, &seen),
-                    IntentInput::Log(log) => follow_log(log, &prefix, &mut inbox, &outbox, &stop, &seen),
+                    IntentInput::File(path) => follow_file(path, every, &mut inbox, &stop, &on_caught_up),
+                    IntentInput::Log(log) => follow_log(log, &prefix, &mut inbox, &outbox, &stop, &on_caught_up),
                 }
             }
         });
@@ -254,37 +254,37 @@ enum IntentInput {
 }
 
 /// The shared parts of the threads for devices.
-struct UnitSpawner {
+struct WorkerSpawner {
     settings: AgentSettings,
-    orders: Arc<UnitOrders>,
+    orders: Arc<SharedIntent>,
     ledger: Ledger,
     metrics: AgentMetrics,
 }
 
-impl UnitSpawner {
-    fn gpu(&self, index: u32, driver: Arc<dyn SettableDriver>) -> Result<AgentUnit<DeviceReport>, AgentError> {
-        let slot = Arc::new(UnitSlot::new(format!("index-{index}")));
+impl WorkerSpawner {
+    fn gpu(&self, index: u32, driver: Arc<dyn SettableDriver>) -> Result<DeviceWorker<DeviceReport>, AgentError> {
+        let slot = Arc::new(WorkerSlot::new(format!("index-{index}")));
         let (mine, orders, ledger, metrics, settings) =
             (slot.clone(), self.orders.clone(), self.ledger.clone(), self.metrics.clone(), self.settings.clone());
         tasks::GPU_HOLDER.thread_of(index, move || {
             let run = || hold_gpu(index, &*driver, &mine, &orders, &ledger, &metrics, &settings);
             supervised(&tasks::GPU_HOLDER, &mine, &orders, settings.retry, run);
         })?;
-        Ok(AgentUnit { slot })
+        Ok(DeviceWorker { slot })
     }
 
-    fn mps(&self, daemon: &MpsDaemon) -> Result<AgentUnit<MpsReport>, AgentError> {
-        let slot = Arc::new(UnitSlot::new(daemon.unit()));
+    fn mps(&self, daemon: &MpsDaemon) -> Result<DeviceWorker<MpsReport>, AgentError> {
+        let slot = Arc::new(WorkerSlot::new(daemon.unit()));
         let (mine, orders, ledger, metrics, daemon, check) =
             (slot.clone(), self.orders.clone(), self.ledger.clone(), self.metrics.clone(), daemon.clone(), self.settings.check);
         let retry = self.settings.retry;
         tasks::MPS_HOLDER.thread(move || {
             let run = || {
-                let mut holder = MpsHolder::new(&ledger, &metrics, &daemon);
+                let mut holder = MpsEnforcer::new(&ledger, &metrics, &daemon);
                 loop {
                     let now = orders.now();
                     mine.begin();
-                    let report = holder.step(now.wish.mps_default_thread_percentage.as_ref());
+                    let report = holder.step(now.desired.mps_default_thread_percentage.as_ref());
                     mine.end();
                     mine.report(report);
                     if now.stopping {
@@ -295,12 +295,12 @@ impl UnitSpawner {
             };
             supervised(&tasks::MPS_HOLDER, &mine, &orders, retry, run);
         })?;
-        Ok(AgentUnit { slot })
+        Ok(DeviceWorker { slot })
     }
 }
 
 /// Runs a thread's body; a panic costs the time until it is tried again, not the device.
-fn supervised<R: Clone>(task: &TaskEntry, slot: &UnitSlot<R>, orders: &UnitOrders, retry: Duration, run: impl Fn()) {
+fn supervised<R: Clone>(task: &TaskEntry, slot: &WorkerSlot<R>, orders: &SharedIntent, retry: Duration, run: impl Fn()) {
     while task.watch(&run).is_err() {
         slot.end();
         slot.lost("holding its settings panicked; this is a defect".to_owned());
@@ -317,8 +317,8 @@ fn supervised<R: Clone>(task: &TaskEntry, slot: &UnitSlot<R>, orders: &UnitOrder
 fn hold_gpu(
     index: u32,
     driver: &dyn SettableDriver,
-    slot: &UnitSlot<DeviceReport>,
-    orders: &UnitOrders,
+    slot: &WorkerSlot<DeviceReport>,
+    orders: &SharedIntent,
     ledger: &Ledger,
     metrics: &AgentMetrics,
     settings: &AgentSettings,
@@ -336,12 +336,12 @@ fn hold_gpu(
                 let persistent = gpu.persistent();
                 tracing::info!(gpu = index, device = identity.uuid, model = identity.model, persistent, "GPU opened");
             }
-            let mut holder = GpuHolder::new(ledger, metrics, settings.allowed, &identity);
+            let mut holder = GpuEnforcer::new(ledger, metrics, settings.allowed, &identity);
             loop {
                 let now = orders.now();
                 slot.begin();
                 let turn = chaos::is_off("device-threads").then(|| IN_TURN.lock().unwrap_or_else(PoisonError::into_inner));
-                let stepped = holder.step(gpu, now.wish.of_device(&identity.uuid));
+                let stepped = holder.step(gpu, now.desired.of_device(&identity.uuid));
                 drop(turn);
                 if slot.end() {
                     tracing::warn!(device = identity.uuid, "the GPU answers again");
@@ -375,11 +375,11 @@ fn hold_gpu(
 }
 
 /// Looks at the threads from outside.
-struct UnitWatch<'a> {
+struct WorkerMonitor<'a> {
     settings: &'a AgentSettings,
-    environment: &'a AgentEnvironment,
+    deps: &'a AgentDependencies,
     metrics: &'a AgentMetrics,
-    orders: &'a UnitOrders,
+    orders: &'a SharedIntent,
     ledger: &'a Ledger,
     last_published: Option<(DeviceState, Instant)>,
     was_live: bool,
@@ -388,30 +388,20 @@ struct UnitWatch<'a> {
     counted: Option<Instant>,
 }
 
-impl<'a> UnitWatch<'a> {
+impl<'a> WorkerMonitor<'a> {
     fn new(
         settings: &'a AgentSettings,
-        environment: &'a AgentEnvironment,
+        deps: &'a AgentDependencies,
         metrics: &'a AgentMetrics,
-        orders: &'a UnitOrders,
+        orders: &'a SharedIntent,
         ledger: &'a Ledger,
     ) -> Self {
-        Self {
-            settings,
-            environment,
-            metrics,
-            orders,
-            ledger,
-            last_published: None,
-            was_live: false,
-            all_seen: false,
-            counted: None,
-        }
+        Self { settings, deps, metrics, orders, ledger, last_published: None, was_live: false, all_seen: false, counted: None }
     }
 
-    fn watch<R: Clone>(&self, units: &[AgentUnit<R>], timeout: Duration) -> bool {
+    fn watch<R: Clone>(&self, units: &[DeviceWorker<R>], timeout: Duration) -> bool {
         let mut all = true;
-        for AgentUnit { slot } in units {
+        for DeviceWorker { slot } in units {
             let stuck_now = slot.watch(timeout);
             let look = slot.view();
             if stuck_now {
@@ -431,12 +421,16 @@ impl<'a> UnitWatch<'a> {
     }
 
     /// Collects the state of all devices; returns a state if it is to be published.
-    fn state_to_publish(&mut self, gpus: &[AgentUnit<DeviceReport>], daemons: &[AgentUnit<MpsReport>]) -> Option<DeviceState> {
+    fn state_to_publish(
+        &mut self,
+        gpus: &[DeviceWorker<DeviceReport>],
+        daemons: &[DeviceWorker<MpsReport>],
+    ) -> Option<DeviceState> {
         let timeout = self.settings.call_timeout;
         // A daemon's commands have their own bound; several make one step.
         let patient = self.settings.daemons.first().map_or(timeout, |daemon| daemon.timeout * 5);
-        let seen = [self.watch(gpus, timeout), self.watch(daemons, patient)];
-        self.all_seen = seen == [true; 2];
+        let all_reported = [self.watch(gpus, timeout), self.watch(daemons, patient)];
+        self.all_seen = all_reported == [true; 2];
         let live = self.orders.live().is_some();
         self.metrics.intent_live.set(i64::from(live));
         if self.was_live && !live {
@@ -452,8 +446,9 @@ impl<'a> UnitWatch<'a> {
         }
         let state = self.state(gpus, daemons);
         let timeless = |state: &DeviceState| DeviceState { time: EventTime::default(), ..state.clone() };
-        let again =
-            |(said, at): &(DeviceState, Instant)| at.elapsed() >= REPUBLISH_INTERVAL || timeless(said) != timeless(&state);
+        let again = |(published, at): &(DeviceState, Instant)| {
+            at.elapsed() >= REPUBLISH_INTERVAL || timeless(published) != timeless(&state)
+        };
         if self.last_published.as_ref().is_none_or(again) {
             self.last_published = Some((state.clone(), Instant::now()));
             return Some(state);
@@ -461,9 +456,9 @@ impl<'a> UnitWatch<'a> {
         None
     }
 
-    fn state(&self, gpus: &[AgentUnit<DeviceReport>], daemons: &[AgentUnit<MpsReport>]) -> DeviceState {
+    fn state(&self, gpus: &[DeviceWorker<DeviceReport>], daemons: &[DeviceWorker<MpsReport>]) -> DeviceState {
         let live = self.orders.live();
-        let devices = gpus.iter().filter_map(|AgentUnit { slot }| {
+        let devices = gpus.iter().filter_map(|DeviceWorker { slot }| {
             let look = slot.view();
             let mut report = look.report?;
             if let Some(trouble) = look.trouble {
@@ -474,7 +469,7 @@ impl<'a> UnitWatch<'a> {
         });
         let reports: Vec<MpsReport> = daemons
             .iter()
-            .filter_map(|AgentUnit { slot }| {
+            .filter_map(|DeviceWorker { slot }| {
                 let look = slot.view();
                 let mut report = look.report?;
                 if let Some(trouble) = look.trouble {
@@ -484,14 +479,14 @@ impl<'a> UnitWatch<'a> {
             })
             .collect();
         let mut mps = together(&reports);
-        let asked = live.as_ref().and_then(|live| live.wish.mps_default_thread_percentage.clone());
-        if self.settings.daemons.is_empty() && asked.is_some() {
+        let requested_default = live.as_ref().and_then(|live| live.desired.mps_default_thread_percentage.clone());
+        if self.settings.daemons.is_empty() && requested_default.is_some() {
             let reason = "the MPS default may not be changed on this node (agent.mps.enabled)".to_owned();
             mps = MpsReport::with_reason(SettingOutcome::Refused, reason);
         }
         let percent = |millipercent: u32| Some(millipercent.div_ceil(1000)).filter(|percent| (1..=100).contains(percent));
         DeviceState {
-            time: self.environment.clock.now(),
+            time: self.deps.clock.now(),
             node: self.settings.node.clone(),
             agent_version: env!("CARGO_PKG_VERSION").to_owned(),
             stopped: false,

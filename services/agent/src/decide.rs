@@ -10,7 +10,7 @@ use crate::ledger::LedgerEntry;
 
 /// The observed value of a setting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ReadSetting {
+pub enum SettingReading {
     /// The value in force.
     Value(u32),
     /// The device does not report the value. `escaped`: it behaves as if our value were no longer in force.
@@ -51,9 +51,9 @@ pub struct StepVerdict {
 
 /// Decides about a setting whose values count as equal within `tolerance`. `asked` is within the device's bounds.
 pub fn decide<O: OriginalValue>(
-    asked: Option<u32>,
+    requested: Option<u32>,
     entry: Option<&LedgerEntry<O>>,
-    seen: ReadSetting,
+    reading: SettingReading,
     memory: SettingMemory,
     tolerance: u32,
 ) -> StepVerdict {
@@ -61,44 +61,46 @@ pub fn decide<O: OriginalValue>(
     let same = |a: u32, b: u32| a.abs_diff(b) <= tolerance;
     let ours = |entry: &LedgerEntry<O>, value: u32| entry.ours.iter().any(|ours| same(*ours, value));
     let original = |entry: &LedgerEntry<O>, value: u32| entry.original.value().is_some_and(|original| same(original, value));
-    let Some(asked) = asked else {
-        return match (entry, seen) {
+    let Some(requested) = requested else {
+        return match (entry, reading) {
             (None, _) if memory.taken_away.is_some() => is(SettingStep::Nothing, SettingOutcome::ChangedByOthers),
             (None, _) if memory.restored => is(SettingStep::Nothing, SettingOutcome::Restored),
             (None, _) => is(SettingStep::Nothing, SettingOutcome::Untouched),
-            (Some(entry), ReadSetting::Value(value)) if original(entry, value) => {
+            (Some(entry), SettingReading::Value(value)) if original(entry, value) => {
                 is(SettingStep::Forget, SettingOutcome::Restored)
             }
-            (Some(entry), ReadSetting::Value(value)) if !ours(entry, value) => {
+            (Some(entry), SettingReading::Value(value)) if !ours(entry, value) => {
                 is(SettingStep::GiveUp, SettingOutcome::ChangedByOthers)
             }
-            (Some(_), ReadSetting::Hidden { escaped: true }) if memory.confirmed => {
+            (Some(_), SettingReading::Hidden { escaped: true }) if memory.confirmed => {
                 is(SettingStep::GiveUp, SettingOutcome::ChangedByOthers)
             }
             (Some(_), _) => is(SettingStep::PutBack, SettingOutcome::Restored),
         };
     };
     let Some(entry) = entry else {
-        let taken_away = memory.taken_away.is_some_and(|then| then == asked);
+        let taken_away = memory.taken_away.is_some_and(|then| then == requested);
         return if taken_away {
             is(SettingStep::Nothing, SettingOutcome::ChangedByOthers)
         } else {
-            is(SettingStep::Set(asked), SettingOutcome::Held)
+            is(SettingStep::Set(requested), SettingOutcome::Held)
         };
     };
-    match seen {
-        ReadSetting::Value(value) if same(value, asked) && ours(entry, value) => is(SettingStep::Nothing, SettingOutcome::Held),
-        ReadSetting::Value(value) if ours(entry, value) => is(SettingStep::Set(asked), SettingOutcome::Held),
-        // Recorded, and killed before it was set; or the device was reset.
-        ReadSetting::Value(value) if original(entry, value) && !memory.confirmed => {
-            is(SettingStep::Set(asked), SettingOutcome::Held)
-        }
-        ReadSetting::Value(_) => is(SettingStep::GiveUp, SettingOutcome::ChangedByOthers),
-        ReadSetting::Hidden { escaped: true } if memory.confirmed => is(SettingStep::GiveUp, SettingOutcome::ChangedByOthers),
-        ReadSetting::Hidden { .. } if memory.confirmed && entry.ours.as_slice() == [asked] => {
+    match reading {
+        SettingReading::Value(value) if same(value, requested) && ours(entry, value) => {
             is(SettingStep::Nothing, SettingOutcome::Held)
         }
-        ReadSetting::Hidden { .. } => is(SettingStep::Set(asked), SettingOutcome::Held),
+        SettingReading::Value(value) if ours(entry, value) => is(SettingStep::Set(requested), SettingOutcome::Held),
+        // Recorded, and killed before it was set; or the device was reset.
+        SettingReading::Value(value) if original(entry, value) && !memory.confirmed => {
+            is(SettingStep::Set(requested), SettingOutcome::Held)
+        }
+        SettingReading::Value(_) => is(SettingStep::GiveUp, SettingOutcome::ChangedByOthers),
+        SettingReading::Hidden { escaped: true } if memory.confirmed => is(SettingStep::GiveUp, SettingOutcome::ChangedByOthers),
+        SettingReading::Hidden { .. } if memory.confirmed && entry.ours.as_slice() == [requested] => {
+            is(SettingStep::Nothing, SettingOutcome::Held)
+        }
+        SettingReading::Hidden { .. } => is(SettingStep::Set(requested), SettingOutcome::Held),
     }
 }
 
@@ -166,7 +168,7 @@ mod tests {
         /// One step; `die`: before (false) or after (true) the device is touched.
         fn step(&mut self, die: Option<bool>, fails: bool) -> SettingOutcome {
             let StepVerdict { step, outcome } =
-                decide(self.asked, self.entry.as_ref(), ReadSetting::Value(self.value), self.memory, 0);
+                decide(self.asked, self.entry.as_ref(), SettingReading::Value(self.value), self.memory, 0);
             match step {
                 SettingStep::Nothing => {}
                 SettingStep::Forget => self.entry = None,
@@ -257,7 +259,7 @@ mod tests {
                 None
             }
         }
-        let hidden = |escaped| ReadSetting::Hidden { escaped };
+        let hidden = |escaped| SettingReading::Hidden { escaped };
         let entry = LedgerEntry { original: Unlocked, ours: vec![1410] };
         let confirmed = SettingMemory { confirmed: true, ..SettingMemory::default() };
         let step = |asked, entry: Option<&LedgerEntry<Unlocked>>, seen, memory| decide(asked, entry, seen, memory, 0).step;

@@ -1,14 +1,14 @@
 //! One open GPU: its power cap and the bound of its SM clock, held as wished.
 
-use eadt_nvml::set::{ApplicationClocks, ClockMechanism, ClockReading, SetError, SettableGpu};
+use eadt_nvml::set::{ApplicationClocks, ClockMechanism, ClockReading, GpuSettingError, SettableGpu};
 use eadt_nvml::{GpuIdentity, GpuLost};
 use eadt_schemas::v1::{DeviceReport, SettingOutcome};
 
-use crate::decide::ReadSetting;
+use crate::apply_setting::{KnobMemory, SettingKnob, SettingStatus, apply_setting};
+use crate::decide::SettingReading;
+use crate::desired::{DesiredDeviceSettings, RequestedValue};
 use crate::ledger::{ClockOriginal, Ledger, LedgerRecord, RecordedSetting};
 use crate::metrics::AgentMetrics;
-use crate::outcome::{KnobMemory, SettingKnob, SettingStatus, apply_setting};
-use crate::wish::{DeviceTarget, RequestedValue};
 
 /// Devices round power caps to whole watts.
 const POWER_TOLERANCE_MILLIWATTS: u32 = 999;
@@ -26,7 +26,7 @@ pub struct AllowedSettings {
 
 /// Holds the settings of one GPU.
 #[derive(Debug)]
-pub(crate) struct GpuHolder<'a> {
+pub(crate) struct GpuEnforcer<'a> {
     ledger: &'a Ledger,
     metrics: &'a AgentMetrics,
     allowed: AllowedSettings,
@@ -37,7 +37,7 @@ pub(crate) struct GpuHolder<'a> {
     escapes: u32,
 }
 
-impl<'a> GpuHolder<'a> {
+impl<'a> GpuEnforcer<'a> {
     pub fn new(ledger: &'a Ledger, metrics: &'a AgentMetrics, allowed: AllowedSettings, identity: &GpuIdentity) -> Self {
         let record = ledger.load(&identity.uuid).map_err(|error| error.to_string());
         let (power, clock) = (KnobMemory::default(), KnobMemory::default());
@@ -45,14 +45,14 @@ impl<'a> GpuHolder<'a> {
     }
 
     /// Looks, and does what is to be done.
-    pub fn step(&mut self, gpu: &mut dyn SettableGpu, wish: &DeviceTarget) -> Result<DeviceReport, GpuLost> {
+    pub fn step(&mut self, gpu: &mut dyn SettableGpu, desired: &DesiredDeviceSettings) -> Result<DeviceReport, GpuLost> {
         let limits = gpu.limits().clone();
         let identity = gpu.identity().clone();
         let mut report = DeviceReport {
             device: identity.uuid,
             gpu_index: Some(identity.index),
             gpu_model: identity.model,
-            decision_id: wish.decision_id.clone(),
+            decision_id: desired.decision_id.clone(),
             power_limit_watts_min: limits.power.map(|range| watts(range.min_milliwatts)),
             power_limit_watts_max: limits.power.map(|range| watts(range.max_milliwatts)),
             default_power_limit_watts: limits.power.and_then(|range| range.default_milliwatts).map(watts),
@@ -69,7 +69,7 @@ impl<'a> GpuHolder<'a> {
             }
         };
 
-        let (asked, refused) = split(self.power_milliwatts(&wish.power_limit_watts, gpu));
+        let (requested, refused) = split(self.power_milliwatts(&desired.power_limit_watts, gpu));
         let mut recorded =
             RecordedSetting { entry: record.power_limit_milliwatts.take(), left_alone: record.power_limit_left_alone.take() };
         let result = {
@@ -78,8 +78,8 @@ impl<'a> GpuHolder<'a> {
                 record.power_limit_left_alone = recorded.left_alone;
                 self.ledger.store(&record).map_err(|error| error.to_string())
             };
-            let knob = &mut PowerKnob { gpu: &mut *gpu, seen: 0 };
-            apply_setting(asked, &mut recorded, &mut self.power, POWER_TOLERANCE_MILLIWATTS, knob, &mut save)
+            let knob = &mut PowerKnob { gpu: &mut *gpu, last_reading: 0 };
+            apply_setting(requested, &mut recorded, &mut self.power, POWER_TOLERANCE_MILLIWATTS, knob, &mut save)
         };
         report.original_power_limit_watts = recorded.entry.as_ref().map(|entry| watts(entry.original));
         (record.power_limit_milliwatts, record.power_limit_left_alone) = (recorded.entry, recorded.left_alone);
@@ -90,7 +90,7 @@ impl<'a> GpuHolder<'a> {
         report.power_limit_watts = standing.value.map(watts);
         (report.power_limit_outcome, report.power_limit_reason) = report_outcome(standing, refused);
 
-        let (asked, refused) = split(self.clock_mhz(&wish.sm_clock_mhz, gpu));
+        let (requested, refused) = split(self.clock_mhz(&desired.sm_clock_mhz, gpu));
         let mut recorded = RecordedSetting { entry: record.sm_clock_mhz.take(), left_alone: record.sm_clock_left_alone.take() };
         let result = {
             let mut save = |recorded: &RecordedSetting<_>| {
@@ -99,8 +99,8 @@ impl<'a> GpuHolder<'a> {
                 self.ledger.store(&record).map_err(|error| error.to_string())
             };
             let bound = recorded.entry.as_ref().and_then(|entry| entry.ours.iter().copied().max());
-            let knob = &mut ClockKnob { gpu, bound, escapes: &mut self.escapes, seen: None };
-            apply_setting(asked, &mut recorded, &mut self.clock, 0, knob, &mut save)
+            let knob = &mut ClockKnob { gpu, bound, escapes: &mut self.escapes, last_reading: None };
+            apply_setting(requested, &mut recorded, &mut self.clock, 0, knob, &mut save)
         };
         report.sm_clock_mhz = recorded.entry.as_ref().and_then(|entry| entry.ours.last()).map(|mhz| f64::from(*mhz));
         (record.sm_clock_mhz, record.sm_clock_left_alone) = (recorded.entry, recorded.left_alone);
@@ -114,35 +114,35 @@ impl<'a> GpuHolder<'a> {
         Ok(report)
     }
 
-    fn power_milliwatts(&self, asked: &RequestedValue, gpu: &dyn SettableGpu) -> Option<Result<u32, String>> {
-        let asked = asked.as_ref()?;
-        Some(asked.clone().and_then(|asked| {
+    fn power_milliwatts(&self, requested: &RequestedValue, gpu: &dyn SettableGpu) -> Option<Result<u32, String>> {
+        let requested = requested.as_ref()?;
+        Some(requested.clone().and_then(|requested| {
             if !self.allowed.power {
                 return Err("power caps are switched off on this node (agent.power_limits)".to_owned());
             }
             let Some(range) = gpu.limits().power else { return Err("this GPU takes no power cap".to_owned()) };
-            let milliwatts = (asked * 1000.0).floor();
+            let milliwatts = (requested * 1000.0).floor();
             if !(f64::from(range.min_milliwatts)..=f64::from(range.max_milliwatts)).contains(&milliwatts) {
                 let (min, max) = (watts(range.min_milliwatts), watts(range.max_milliwatts));
-                return Err(format!("{asked} W is not between {min} and {max} W, which this GPU takes"));
+                return Err(format!("{requested} W is not between {min} and {max} W, which this GPU takes"));
             }
             Ok(milliwatts as u32)
         }))
     }
 
-    fn clock_mhz(&self, asked: &RequestedValue, gpu: &dyn SettableGpu) -> Option<Result<u32, String>> {
-        let asked = asked.as_ref()?;
-        Some(asked.clone().and_then(|asked| {
+    fn clock_mhz(&self, requested: &RequestedValue, gpu: &dyn SettableGpu) -> Option<Result<u32, String>> {
+        let requested = requested.as_ref()?;
+        Some(requested.clone().and_then(|requested| {
             if !self.allowed.clocks {
                 return Err("clocks are switched off on this node (agent.clocks)".to_owned());
             }
             let Some(range) = &gpu.limits().clock else { return Err("this GPU's clocks cannot be bounded".to_owned()) };
             let (min, max) = (range.supported_mhz[0], range.supported_mhz[range.supported_mhz.len() - 1]);
-            if !(f64::from(min)..=f64::from(max)).contains(&asked) {
-                return Err(format!("{asked} MHz is not between {min} and {max} MHz, which this GPU takes"));
+            if !(f64::from(min)..=f64::from(max)).contains(&requested) {
+                return Err(format!("{requested} MHz is not between {min} and {max} MHz, which this GPU takes"));
             }
             // The greatest that does not pass what was asked.
-            Ok(range.supported_mhz.iter().copied().filter(|mhz| f64::from(*mhz) <= asked).max().unwrap_or(min))
+            Ok(range.supported_mhz.iter().copied().filter(|mhz| f64::from(*mhz) <= requested).max().unwrap_or(min))
         }))
     }
 }
@@ -152,8 +152,8 @@ fn watts(milliwatts: u32) -> f64 {
 }
 
 /// The value to hold, and why another one is not.
-pub(crate) fn split(asked: Option<Result<u32, String>>) -> (Option<u32>, Option<String>) {
-    match asked {
+pub(crate) fn split(requested: Option<Result<u32, String>>) -> (Option<u32>, Option<String>) {
+    match requested {
         None => (None, None),
         Some(Ok(value)) => (Some(value), None),
         Some(Err(reason)) => (None, Some(reason)),
@@ -170,24 +170,24 @@ pub(crate) fn report_outcome(standing: SettingStatus, refused: Option<String>) -
 
 struct PowerKnob<'g> {
     gpu: &'g mut dyn SettableGpu,
-    seen: u32,
+    last_reading: u32,
 }
 
 impl SettingKnob<u32> for PowerKnob<'_> {
-    fn read(&mut self) -> Result<ReadSetting, SetError> {
-        self.seen = self.gpu.power_limit_milliwatts()?;
-        Ok(ReadSetting::Value(self.seen))
+    fn read(&mut self) -> Result<SettingReading, GpuSettingError> {
+        self.last_reading = self.gpu.power_limit_milliwatts()?;
+        Ok(SettingReading::Value(self.last_reading))
     }
 
     fn original(&self) -> u32 {
-        self.seen
+        self.last_reading
     }
 
-    fn set(&mut self, milliwatts: u32) -> Result<(), SetError> {
+    fn set(&mut self, milliwatts: u32) -> Result<(), GpuSettingError> {
         self.gpu.set_power_limit_milliwatts(milliwatts)
     }
 
-    fn put_back(&mut self, original: &u32) -> Result<(), SetError> {
+    fn put_back(&mut self, original: &u32) -> Result<(), GpuSettingError> {
         self.gpu.set_power_limit_milliwatts(*original)
     }
 
@@ -209,29 +209,29 @@ struct ClockKnob<'g> {
     /// The highest of our bounds.
     bound: Option<u32>,
     escapes: &'g mut u32,
-    seen: Option<ApplicationClocks>,
+    last_reading: Option<ApplicationClocks>,
 }
 
 impl SettingKnob<ClockOriginal> for ClockKnob<'_> {
-    fn read(&mut self) -> Result<ReadSetting, SetError> {
+    fn read(&mut self) -> Result<SettingReading, GpuSettingError> {
         if self.gpu.limits().clock.is_none() {
-            return Err(SetError::Unsupported { call: "bounding clocks" });
+            return Err(GpuSettingError::Unsupported { call: "bounding clocks" });
         }
         match self.gpu.clock()? {
             ClockReading::Application(clocks) => {
-                self.seen = Some(clocks);
-                Ok(ReadSetting::Value(clocks.graphics_mhz))
+                self.last_reading = Some(clocks);
+                Ok(SettingReading::Value(clocks.graphics_mhz))
             }
             ClockReading::Locked { sm_clock_mhz } => {
                 let above = self.bound.zip(sm_clock_mhz).is_some_and(|(bound, now)| now > bound + CLOCK_MARGIN_MHZ);
                 *self.escapes = if above { *self.escapes + 1 } else { 0 };
-                Ok(ReadSetting::Hidden { escaped: *self.escapes >= ESCAPES })
+                Ok(SettingReading::Hidden { escaped: *self.escapes >= ESCAPES })
             }
         }
     }
 
     fn original(&self) -> ClockOriginal {
-        match (self.gpu.limits().clock.as_ref().map(|range| range.mechanism), self.seen) {
+        match (self.gpu.limits().clock.as_ref().map(|range| range.mechanism), self.last_reading) {
             (Some(ClockMechanism::Application), Some(ApplicationClocks { memory_mhz, graphics_mhz })) => {
                 ClockOriginal::Application { memory_mhz, graphics_mhz }
             }
@@ -239,12 +239,12 @@ impl SettingKnob<ClockOriginal> for ClockKnob<'_> {
         }
     }
 
-    fn set(&mut self, mhz: u32) -> Result<(), SetError> {
+    fn set(&mut self, mhz: u32) -> Result<(), GpuSettingError> {
         *self.escapes = 0;
         self.gpu.bound_clock(mhz)
     }
 
-    fn put_back(&mut self, original: &ClockOriginal) -> Result<(), SetError> {
+    fn put_back(&mut self, original: &ClockOriginal) -> Result<(), GpuSettingError> {
         self.gpu.restore_clock(original.clocks())
     }
 

@@ -14,11 +14,11 @@ use eadt_schemas::v1::{DeadLetterReason, DeviceIntent};
 use eadt_schemas::{DecodeError, EventTime, EventType, Topic, decode, envelope};
 use eadt_service::{ServiceClock, Shutdown};
 
+use crate::desired::DesiredNodeSettings;
 use crate::log::LazyBus;
 use crate::metrics::AgentMetrics;
 use crate::publish::ReportOutbox;
-use crate::unit::{LiveIntent, UnitOrders};
-use crate::wish::NodeTarget;
+use crate::worker::{LiveIntent, SharedIntent};
 
 /// Further ahead of its stamp than this, an intent is not believed.
 const MAX_FUTURE_SECONDS: f64 = 60.0;
@@ -79,14 +79,14 @@ pub fn accept(
 #[derive(Debug)]
 pub(crate) struct IntentInbox {
     pub node: String,
-    pub orders: Arc<UnitOrders>,
+    pub orders: Arc<SharedIntent>,
     pub clock: ServiceClock,
     pub metrics: AgentMetrics,
     newest: Option<EventTime>,
 }
 
 impl IntentInbox {
-    pub fn new(node: String, orders: Arc<UnitOrders>, clock: ServiceClock, metrics: AgentMetrics) -> Self {
+    pub fn new(node: String, orders: Arc<SharedIntent>, clock: ServiceClock, metrics: AgentMetrics) -> Self {
         Self { node, orders, clock, metrics, newest: None }
     }
 
@@ -101,8 +101,8 @@ impl IntentInbox {
             self.orders.set(None);
         }
         let until = accepted?;
-        let wish = Arc::new(NodeTarget::of(intent));
-        let named: Vec<&str> = wish.named_devices().collect();
+        let desired = Arc::new(DesiredNodeSettings::of(intent));
+        let named: Vec<&str> = desired.named_devices().collect();
         tracing::info!(
             decision = intent.decision_id,
             devices = named.join(","),
@@ -111,7 +111,7 @@ impl IntentInbox {
         );
         self.metrics.intent("followed");
         self.orders.set(Some(LiveIntent {
-            wish,
+            desired,
             intent_time: intent.time,
             decision_id: intent.decision_id.clone(),
             until,
@@ -141,13 +141,13 @@ pub(crate) fn follow_log(
     inbox: &mut IntentInbox,
     outbox: &ReportOutbox,
     stop: &Shutdown,
-    seen: &dyn Fn(),
+    on_caught_up: &dyn Fn(),
 ) {
     let mut pause = RETRY_MIN;
     while !stop.is_cancelled() {
         let began = Instant::now();
         // Whatever happens to the log, the agent continues: without live intents it holds nothing, and it follows the next ones.
-        match log.bus().and_then(|bus| follow_session(&*bus, prefix, inbox, outbox, stop, seen)) {
+        match log.bus().and_then(|bus| follow_session(&*bus, prefix, inbox, outbox, stop, on_caught_up)) {
             Ok(()) => break,
             Err(error) => {
                 if began.elapsed() > RETRY_MAX {
@@ -171,7 +171,7 @@ fn follow_session(
     inbox: &mut IntentInbox,
     outbox: &ReportOutbox,
     stop: &Shutdown,
-    seen: &dyn Fn(),
+    on_caught_up: &dyn Fn(),
 ) -> Result<(), BusError> {
     let topic: Arc<str> = format!("{prefix}{}", Topic::DeviceIntents).into();
     let spec = bus.topics(prefix)?.into_iter().find(|spec| spec.name == topic).ok_or_else(|| {
@@ -197,7 +197,7 @@ fn follow_session(
             if let Some(record) = latest.take() {
                 take_record(&record, inbox, outbox);
             }
-            seen();
+            on_caught_up();
         }
     }
     Ok(())
@@ -214,8 +214,8 @@ fn take_record(record: &ConsumerRecord, inbox: &mut IntentInbox, outbox: &Report
         }),
         _ => decode::<DeviceIntent>(value),
     };
-    let taken = decoded.map_err(IntentRefusal::Invalid).and_then(|intent| inbox.take(&intent, record.stamp));
-    if let Err(why) = taken {
+    let result = decoded.map_err(IntentRefusal::Invalid).and_then(|intent| inbox.take(&intent, record.stamp));
+    if let Err(why) = result {
         inbox.refuse(&why);
         if let IntentRefusal::Invalid(refusal) = &why {
             // Its requests are unknown, and the former ones end.
@@ -227,7 +227,7 @@ fn take_record(record: &ConsumerRecord, inbox: &mut IntentInbox, outbox: &Report
 
 /// Follows a file: one `DeviceIntent`, in which `time` (the file's modification time), `node` and `decision_id` may be omitted.
 /// Without the file nothing is requested; touch it to extend an intent.
-pub(crate) fn follow_file(path: &Path, every: Duration, inbox: &mut IntentInbox, stop: &Shutdown, seen: &dyn Fn()) {
+pub(crate) fn follow_file(path: &Path, every: Duration, inbox: &mut IntentInbox, stop: &Shutdown, on_caught_up: &dyn Fn()) {
     let mut last: Option<(SystemTime, Vec<u8>)> = None;
     while !stop.is_cancelled() {
         match read_file(path) {
@@ -255,7 +255,7 @@ pub(crate) fn follow_file(path: &Path, every: Duration, inbox: &mut IntentInbox,
                 }
             }
         }
-        seen();
+        on_caught_up();
         let until = Instant::now() + every;
         while !stop.is_cancelled() && Instant::now() < until {
             std::thread::sleep(every.min(Duration::from_millis(20)));

@@ -28,8 +28,9 @@ pub struct LedgerEntry<O = u32> {
 
 /// A setting that somebody else changed after the agent had: what was asked for then is not set again, by a later process either.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ForeignSetting {
-    pub asked: u32,
+pub struct ExternalSetting {
+    #[serde(rename = "asked")]
+    pub requested: u32,
     /// The value that others set; `None`: it cannot be read.
     pub theirs: Option<u32>,
 }
@@ -38,7 +39,7 @@ pub struct ForeignSetting {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct RecordedSetting<O> {
     pub entry: Option<LedgerEntry<O>>,
-    pub left_alone: Option<ForeignSetting>,
+    pub left_alone: Option<ExternalSetting>,
 }
 
 /// The former bound of the SM clock.
@@ -85,11 +86,11 @@ pub struct LedgerRecord {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mps_default_millipercent: Option<LedgerEntry>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub power_limit_left_alone: Option<ForeignSetting>,
+    pub power_limit_left_alone: Option<ExternalSetting>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub sm_clock_left_alone: Option<ForeignSetting>,
+    pub sm_clock_left_alone: Option<ExternalSetting>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub mps_default_left_alone: Option<ForeignSetting>,
+    pub mps_default_left_alone: Option<ExternalSetting>,
 }
 
 impl LedgerRecord {
@@ -299,7 +300,8 @@ mod tests {
         assert_eq!((ledger.load("GPU-a").unwrap(), ledger.load("mps:/run/mps pipe").unwrap()), (gpu.clone(), mps));
         assert_eq!(Ledger::open_read_only(&folder.path().join("state")).changed().unwrap().len(), 2);
         let nothing = LedgerRecord { power_limit_milliwatts: None, sm_clock_mhz: None, ..gpu };
-        let left = LedgerRecord { sm_clock_left_alone: Some(ForeignSetting { asked: 1410, theirs: None }), ..nothing.clone() };
+        let left =
+            LedgerRecord { sm_clock_left_alone: Some(ExternalSetting { requested: 1410, theirs: None }), ..nothing.clone() };
         ledger.store(&left).unwrap();
         assert_eq!((ledger.load("GPU-a").unwrap(), ledger.changed().unwrap().len()), (left, 1), "kept, but nothing to put back");
         ledger.store(&nothing).unwrap();
@@ -363,9 +365,9 @@ mod tests {
         let more = LedgerRecord {
             sm_clock_mhz: Some(LedgerEntry { original: ClockOriginal::Unlocked, ours: vec![1410] }),
             mps_default_millipercent: Some(LedgerEntry { original: 100_000, ours: vec![40_000] }),
-            power_limit_left_alone: Some(ForeignSetting { asked: 300_000, theirs: Some(650_000) }),
-            sm_clock_left_alone: Some(ForeignSetting { asked: 1410, theirs: None }),
-            mps_default_left_alone: Some(ForeignSetting { asked: 40, theirs: Some(50) }),
+            power_limit_left_alone: Some(ExternalSetting { requested: 300_000, theirs: Some(650_000) }),
+            sm_clock_left_alone: Some(ExternalSetting { requested: 1410, theirs: None }),
+            mps_default_left_alone: Some(ExternalSetting { requested: 40, theirs: Some(50) }),
             ..first.clone()
         };
         for (text, record) in

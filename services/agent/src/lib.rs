@@ -13,19 +13,19 @@
 //! [`ledger`], act, report.
 
 pub mod agent;
+mod apply_setting;
 pub mod decide;
+pub mod desired;
 pub mod gpu;
 pub mod intents;
 pub mod ledger;
 mod log;
 pub mod metrics;
 pub mod mps;
-mod outcome;
 mod publish;
 pub mod settings;
-mod unit;
-pub mod wish;
+mod worker;
 
-pub use agent::{AgentEnvironment, AgentError, AgentSummary, restore, run};
+pub use agent::{AgentDependencies, AgentError, AgentSummary, restore, run};
 pub use log::LazyBus;
 pub use settings::{AgentSettings, RawSettings, SettingsError};

@@ -8,14 +8,14 @@ use std::sync::Arc;
 use anyhow::Context;
 use clap::{Parser, Subcommand};
 use eadt_agent::ledger::Ledger;
-use eadt_agent::{AgentEnvironment, AgentSummary, LazyBus, RawSettings, settings};
+use eadt_agent::{AgentDependencies, AgentSummary, LazyBus, RawSettings, settings};
 use eadt_bus::Bus;
 use eadt_bus::kafka::{KafkaBus, KafkaOptions};
 use eadt_nvml::NvmlDriver;
 use eadt_nvml::set::SettableDriver;
-use eadt_service::shown::SecretRedactor;
+use eadt_service::redact::SecretRedactor;
 use eadt_service::supervise::{on_signals, spawn_detached};
-use eadt_service::{HealthRegistry, MetricsRegistry, Shutdown, http, logs, shown, tasks};
+use eadt_service::{HealthRegistry, MetricsRegistry, Shutdown, http, logs, redact, tasks};
 use serde_json::json;
 
 /// Holds power caps, clocks and MPS defaults on this node as intents ask for, and always puts them back.
@@ -69,7 +69,7 @@ fn main() -> ExitCode {
 
 /// Prints a line on standard error. What cannot be written is dropped: there is nowhere left to report it.
 fn print_error(text: &str) {
-    drop(writeln!(std::io::stderr(), "error: {}", shown::lines(text)));
+    drop(writeln!(std::io::stderr(), "error: {}", redact::lines(text)));
 }
 
 fn start(cli: &Cli, variables: &settings::EnvVariables, secrets: &SecretRedactor) -> anyhow::Result<ExitCode> {
@@ -119,14 +119,14 @@ async fn run(raw: &RawSettings) -> anyhow::Result<ExitCode> {
     let (bound, server) = eadt_service::serve(raw.address()?, routes, Shutdown::new()).await?;
     tracing::info!(address = %bound, "metrics and health");
     spawn_detached(&tasks::HTTP, server);
-    let summary = eadt_agent::run(settings, AgentEnvironment::new(log, metrics, health, shutdown)).await?;
+    let summary = eadt_agent::run(settings, AgentDependencies::new(log, metrics, health, shutdown)).await?;
     Ok(print_unrestored(&summary))
 }
 
 async fn restore(raw: &RawSettings) -> anyhow::Result<ExitCode> {
     let settings = raw.validate(&settings::host_name())?;
-    let environment = AgentEnvironment::new(None, MetricsRegistry::default(), HealthRegistry::default(), Shutdown::new());
-    Ok(print_unrestored(&eadt_agent::restore(settings, environment).await?))
+    let deps = AgentDependencies::new(None, MetricsRegistry::default(), HealthRegistry::default(), Shutdown::new());
+    Ok(print_unrestored(&eadt_agent::restore(settings, deps).await?))
 }
 
 fn print_unrestored(summary: &AgentSummary) -> ExitCode {

@@ -8,7 +8,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
-use crate::outcome::{ChangeResult, SettingStatus};
+use crate::apply_setting::{ChangeResult, SettingStatus};
 
 /// UUID of a GPU, `index-N` while it could not be opened, or `mps:` and the pipe folder of an MPS daemon.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -56,7 +56,7 @@ pub struct AgentMetrics {
     pub intent_live: Gauge,
     pub log_reachable: Gauge,
     pub states_sent: Counter,
-    pub unsaid: Family<KindLabel, Counter>,
+    pub unpublished: Family<KindLabel, Counter>,
 }
 
 impl AgentMetrics {
@@ -81,7 +81,7 @@ impl AgentMetrics {
         registry.register("intent_live", "1 while an intent is live; at 0 everything is put back", all.intent_live.clone());
         registry.register("log_reachable", "1 while intents can be read from the log", all.log_reachable.clone());
         registry.register("states_sent", "States of this node that the log acknowledged", all.states_sent.clone());
-        registry.register("unsaid", "States and dead letters that did not reach the log", all.unsaid.clone());
+        registry.register("unsaid", "States and dead letters that did not reach the log", all.unpublished.clone());
         all
     }
 
@@ -106,7 +106,7 @@ impl AgentMetrics {
     }
 
     pub(crate) fn unsaid(&self, kind: &'static str) {
-        self.unsaid.get_or_create(&KindLabel { kind }).inc();
+        self.unpublished.get_or_create(&KindLabel { kind }).inc();
     }
 }
 

@@ -9,15 +9,15 @@ use std::process::{Command, Stdio};
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant};
 
-use eadt_nvml::set::SetError;
+use eadt_nvml::set::GpuSettingError;
 use eadt_schemas::v1::SettingOutcome;
 use eadt_service::tasks::MPS_CONTROL;
 
-use crate::decide::ReadSetting;
+use crate::apply_setting::{KnobMemory, SettingKnob, apply_setting};
+use crate::decide::SettingReading;
 use crate::gpu::{report_outcome, split};
 use crate::ledger::{Ledger, LedgerRecord, RecordedSetting};
 use crate::metrics::AgentMetrics;
-use crate::outcome::{KnobMemory, SettingKnob, apply_setting};
 
 /// The daemon reports 33.333… for a third.
 const TOLERANCE_MILLIPERCENT: u32 = 50;
@@ -57,7 +57,7 @@ impl MpsDaemon {
         let deadline = Instant::now() + self.timeout;
         let (mut input, output, complaint) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
         // One answer; the receiver is gone only when the time is over.
-        let (tell, told) = sync_channel(1);
+        let (sender, receiver) = sync_channel(1);
         let command_line = format!("{command}\n");
         let talk = move || {
             let mut text = [String::new(), String::new()];
@@ -69,11 +69,11 @@ impl MpsDaemon {
             let result = wrote
                 .and_then(|()| read(output.as_mut().map(|from| from as &mut dyn Read), &mut text[0]))
                 .and_then(|_| read(complaint.as_mut().map(|from| from as &mut dyn Read), &mut text[1]));
-            drop(tell.send(result.map(|_| text)));
+            drop(sender.send(result.map(|_| text)));
         };
         let spawned = MPS_CONTROL.thread(talk);
         let answer = match spawned {
-            Ok(_) => told.recv_timeout(self.timeout),
+            Ok(_) => receiver.recv_timeout(self.timeout),
             Err(error) => {
                 drop(child.kill());
                 drop(child.wait());
@@ -95,8 +95,8 @@ impl MpsDaemon {
         match answer {
             Ok(Ok([output, _])) if status.success() => Ok(output),
             Ok(Ok([output, complaint])) => {
-                let said = format!("{} {}", output.trim(), complaint.trim());
-                Err(format!("{program} failed: {}, command={command:?}", said.trim()))
+                let message = format!("{} {}", output.trim(), complaint.trim());
+                Err(format!("{program} failed: {}, command={command:?}", message.trim()))
             }
             Ok(Err(error)) => Err(format!("cannot talk to {program}: {error}")),
             Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
@@ -140,7 +140,7 @@ impl MpsReport {
 
 /// Holds the default of one daemon.
 #[derive(Debug)]
-pub(crate) struct MpsHolder<'a> {
+pub(crate) struct MpsEnforcer<'a> {
     ledger: &'a Ledger,
     metrics: &'a AgentMetrics,
     daemon: &'a MpsDaemon,
@@ -148,22 +148,22 @@ pub(crate) struct MpsHolder<'a> {
     remembered: KnobMemory,
 }
 
-impl<'a> MpsHolder<'a> {
+impl<'a> MpsEnforcer<'a> {
     pub fn new(ledger: &'a Ledger, metrics: &'a AgentMetrics, daemon: &'a MpsDaemon) -> Self {
         let record = ledger.load(&daemon.unit()).map_err(|error| error.to_string());
         Self { ledger, metrics, daemon, record, remembered: KnobMemory::default() }
     }
 
-    pub fn step(&mut self, asked: Option<&Result<u32, String>>) -> MpsReport {
+    pub fn step(&mut self, requested: Option<&Result<u32, String>>) -> MpsReport {
         let mut record = match &self.record {
             Ok(record) => record.clone(),
             Err(reason) => {
                 return MpsReport::with_reason(SettingOutcome::Failed, reason.clone());
             }
         };
-        let (asked, refused) = split(asked.map(|asked| asked.clone().map(|percent| percent * 1000)));
+        let (requested, refused) = split(requested.map(|requested| requested.clone().map(|percent| percent * 1000)));
         if !self.daemon.present() {
-            return self.absent(asked.is_some(), refused);
+            return self.absent(requested.is_some(), refused);
         }
         let mut recorded =
             RecordedSetting { entry: record.mps_default_millipercent.take(), left_alone: record.mps_default_left_alone.take() };
@@ -173,8 +173,8 @@ impl<'a> MpsHolder<'a> {
                 record.mps_default_left_alone = recorded.left_alone;
                 self.ledger.store(&record).map_err(|error| error.to_string())
             };
-            let knob = &mut MpsKnob { daemon: self.daemon, seen: 0 };
-            apply_setting(asked, &mut recorded, &mut self.remembered, TOLERANCE_MILLIPERCENT, knob, &mut save)
+            let knob = &mut MpsKnob { daemon: self.daemon, last_reading: 0 };
+            apply_setting(requested, &mut recorded, &mut self.remembered, TOLERANCE_MILLIPERCENT, knob, &mut save)
         };
         let original_millipercent = recorded.entry.as_ref().map(|entry| entry.original);
         (record.mps_default_millipercent, record.mps_default_left_alone) = (recorded.entry, recorded.left_alone);
@@ -192,14 +192,14 @@ impl<'a> MpsHolder<'a> {
     }
 
     /// A daemon that ended has forgotten its default, ours included.
-    fn absent(&mut self, asked: bool, refused: Option<String>) -> MpsReport {
-        let outcome = match (&refused, asked) {
+    fn absent(&mut self, is_requested: bool, refused: Option<String>) -> MpsReport {
+        let outcome = match (&refused, is_requested) {
             (Some(_), _) => SettingOutcome::Refused,
             (None, true) => SettingOutcome::Failed,
             (None, false) => SettingOutcome::Untouched,
         };
         let folder = self.daemon.pipe_directory.display();
-        let reason = refused.or_else(|| asked.then(|| format!("no MPS control daemon runs, pipe_directory={folder}")));
+        let reason = refused.or_else(|| is_requested.then(|| format!("no MPS control daemon runs, pipe_directory={folder}")));
         if let Ok(record) = &mut self.record
             && (record.mps_default_millipercent.take().is_some() | record.mps_default_left_alone.take().is_some())
             && let Err(error) = self.ledger.store(record)
@@ -213,28 +213,28 @@ impl<'a> MpsHolder<'a> {
 
 struct MpsKnob<'d> {
     daemon: &'d MpsDaemon,
-    seen: u32,
+    last_reading: u32,
 }
 
-fn failed(call: &'static str) -> impl Fn(String) -> SetError {
-    move |detail| SetError::Failed { call, detail }
+fn failed(call: &'static str) -> impl Fn(String) -> GpuSettingError {
+    move |detail| GpuSettingError::Failed { call, detail }
 }
 
 impl SettingKnob<u32> for MpsKnob<'_> {
-    fn read(&mut self) -> Result<ReadSetting, SetError> {
-        self.seen = self.daemon.default_millipercent().map_err(failed("reading the MPS default"))?;
-        Ok(ReadSetting::Value(self.seen))
+    fn read(&mut self) -> Result<SettingReading, GpuSettingError> {
+        self.last_reading = self.daemon.default_millipercent().map_err(failed("reading the MPS default"))?;
+        Ok(SettingReading::Value(self.last_reading))
     }
 
     fn original(&self) -> u32 {
-        self.seen
+        self.last_reading
     }
 
-    fn set(&mut self, millipercent: u32) -> Result<(), SetError> {
+    fn set(&mut self, millipercent: u32) -> Result<(), GpuSettingError> {
         self.daemon.set_default(millipercent).map_err(failed("setting the MPS default"))
     }
 
-    fn put_back(&mut self, original: &u32) -> Result<(), SetError> {
+    fn put_back(&mut self, original: &u32) -> Result<(), GpuSettingError> {
         self.set(*original)
     }
 

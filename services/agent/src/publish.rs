@@ -25,21 +25,21 @@ struct QueuedReports {
 }
 
 /// Reports that are being published. If they are dropped before the outcome is known, also by a panic, they are queued again.
-struct TakenReports<'a> {
+struct ReportsInFlight<'a> {
     outbox: &'a ReportOutbox,
     state: Option<DeviceState>,
     letters: VecDeque<ProducerRecord>,
     closed: Option<Instant>,
 }
 
-impl TakenReports<'_> {
+impl ReportsInFlight<'_> {
     fn settle(&mut self) {
         self.state = None;
         self.letters.clear();
     }
 }
 
-impl Drop for TakenReports<'_> {
+impl Drop for ReportsInFlight<'_> {
     fn drop(&mut self) {
         let mut waiting = self.outbox.lock();
         // A newer state has the older one's place.
@@ -96,36 +96,36 @@ impl ReportOutbox {
     }
 
     /// Waits for a report, or for the end.
-    fn take(&self) -> TakenReports<'_> {
+    fn take(&self) -> ReportsInFlight<'_> {
         let waiting = self.lock();
         let idle = |w: &mut QueuedReports| w.state.is_none() && w.letters.is_empty() && w.closed.is_none();
         let mut waiting = self.changed.wait_while(waiting, idle).unwrap_or_else(PoisonError::into_inner);
         let (state, letters) = (waiting.state.take(), std::mem::take(&mut waiting.letters));
-        TakenReports { outbox: self, state, letters, closed: waiting.closed }
+        ReportsInFlight { outbox: self, state, letters, closed: waiting.closed }
     }
 
     /// Publishes until closed and empty, or until the time to drain is over.
     pub fn run(&self, log: &LazyBus, client: &str) {
         let mut producer: Option<Box<dyn Producer>> = None;
         loop {
-            let mut taken = self.take();
-            if taken.state.is_none() && taken.letters.is_empty() {
+            let mut reports = self.take();
+            if reports.state.is_none() && reports.letters.is_empty() {
                 return;
             }
-            let mut unsent = taken.letters.clone();
-            unsent.extend(taken.state.as_ref().map(|state| self.event(state)));
+            let mut unsent = reports.letters.clone();
+            unsent.extend(reports.state.as_ref().map(|state| self.event(state)));
             if self.send(log, client, &mut producer, &mut unsent) {
-                taken.settle();
+                reports.settle();
                 continue;
             }
-            if taken.closed.is_some_and(|until| Instant::now() >= until) {
-                taken.settle();
+            if reports.closed.is_some_and(|until| Instant::now() >= until) {
+                reports.settle();
                 self.metrics.unsaid("state");
                 tracing::warn!("the log does not take the agent's last words");
                 return;
             }
             producer = None;
-            drop(taken);
+            drop(reports);
             drop(self.changed.wait_timeout(self.lock(), AWAY).unwrap_or_else(PoisonError::into_inner));
         }
     }

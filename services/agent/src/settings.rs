@@ -8,7 +8,7 @@ use std::time::Duration;
 use config::{Config, Environment, File, FileFormat};
 use eadt_bus::kafka::{FetchPath, Secret, SecuritySettings, hide, is_secret_variable, property_of_variable, secret_in_file};
 use eadt_service::logs::LogFormat;
-use eadt_service::shown::SecretRedactor;
+use eadt_service::redact::SecretRedactor;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 

@@ -12,5 +12,5 @@ mod settings;
 
 pub use check::check;
 pub use eadt_service::{MonotonicClock, ServiceClock};
-pub use service::{ArchiverError, ArchiverService, run, run_on};
+pub use service::{ArchiverDependencies, ArchiverError, run, run_on};
 pub use settings::ArchiverSettings;

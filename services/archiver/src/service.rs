@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use eadt_bus::{
     Bus, BusError, CommitStep, ConsumerRecord, GroupMember, MemberOptions, Membership, PollEvent, Remedy, RetryBackoff,
-    StandbyCheck, TopicPartition, chaos,
+    SpareMemberCheck, TopicPartition, chaos,
 };
 use eadt_lake::{Archive, ArchiveWriter, LakeError, RowView};
 use eadt_schemas::{EventTime, Topic};
@@ -19,7 +19,7 @@ use crate::settings::ArchiverSettings;
 
 /// Everything that the archiver needs.
 #[derive(Debug)]
-pub struct ArchiverService {
+pub struct ArchiverDependencies {
     pub settings: ArchiverSettings,
     /// Prefix of every topic.
     pub prefix: String,
@@ -96,16 +96,16 @@ const ARCHIVING: &str = "archiving waits, and nothing is skipped";
 
 /// Archives until `shutdown`; blocks, so give it a thread that runs no async tasks. Then reads what the log still has, for at
 /// most `drain_seconds`, and completes every file.
-pub fn run(service: &ArchiverService) -> Result<(), ArchiverError> {
-    service.settings.check().map_err(ArchiverError::Settings)?;
-    run_on(service, &Archive::open(&service.settings.location)?, &MonotonicClock::machine())
+pub fn run(deps: &ArchiverDependencies) -> Result<(), ArchiverError> {
+    deps.settings.check().map_err(ArchiverError::Settings)?;
+    run_on(deps, &Archive::open(&deps.settings.location)?, &MonotonicClock::machine())
 }
 
 /// As [`run`], into an archive that is open already, with somebody else's time: pauses and deadlines are the timer's.
-pub fn run_on(service: &ArchiverService, archive: &Archive, timer: &MonotonicClock) -> Result<(), ArchiverError> {
-    service.settings.check().map_err(ArchiverError::Settings)?;
-    let metrics = ArchiverMetrics::new(&service.metrics);
-    let most = Duration::from_secs_f64(service.settings.retry_max_seconds);
+pub fn run_on(deps: &ArchiverDependencies, archive: &Archive, timer: &MonotonicClock) -> Result<(), ArchiverError> {
+    deps.settings.check().map_err(ArchiverError::Settings)?;
+    let metrics = ArchiverMetrics::new(&deps.metrics);
+    let most = Duration::from_secs_f64(deps.settings.retry_max_seconds);
     let mut patience = RetryBackoff::new(RETRY_MIN, most);
     loop {
         let began = timer.now();
@@ -116,11 +116,11 @@ pub fn run_on(service: &ArchiverService, archive: &Archive, timer: &MonotonicClo
                 if swept > 0 {
                     tracing::info!(files = swept, "removed what an interrupted archiver left behind");
                 }
-                verify_same_log(archive, &service.prefix, &*service.bus, timer)?;
-                Archiver::join(service, &metrics, archive, timer, &mut patience)
+                verify_same_log(archive, &deps.prefix, &*deps.bus, timer)?;
+                ArchiverSession::join(deps, &metrics, archive, timer, &mut patience)
             })
             .and_then(|mut archiver| archiver.run());
-        service.ready.set(false);
+        deps.ready.set(false);
         metrics.partitions.set(0);
         let error = match ended {
             Err(ArchiverError::Bus(error)) if error.remedy != Remedy::Stop => ArchiverError::Bus(error),
@@ -128,15 +128,15 @@ pub fn run_on(service: &ArchiverService, archive: &Archive, timer: &MonotonicClo
             other => return other,
         };
         metrics.failures.get_or_create(&error.part()).inc();
-        if service.shutdown.is_cancelled() {
+        if deps.shutdown.is_cancelled() {
             let error = error.message_with_cause();
             tracing::warn!(error, "stopped before everything was in files; the rest is archived at the next start");
             return Ok(());
         }
         if timer.now() - began > most {
-            patience.worked(ARCHIVING);
+            patience.on_success(ARCHIVING);
         }
-        sleep(patience.failed(ARCHIVING, &error.message_with_cause()), timer, &service.shutdown);
+        sleep(patience.on_failure(ARCHIVING, &error.message_with_cause()), timer, &deps.shutdown);
     }
 }
 
@@ -147,15 +147,15 @@ fn sleep(wait: Duration, timer: &MonotonicClock, shutdown: &Shutdown) {
     }
 }
 
-struct Archiver<'a> {
-    service: &'a ArchiverService,
+struct ArchiverSession<'a> {
+    deps: &'a ArchiverDependencies,
     metrics: &'a ArchiverMetrics,
     archive: &'a Archive,
     timer: &'a MonotonicClock,
     writer: ArchiveWriter,
     member: Box<dyn GroupMember>,
     owned_partitions: BTreeSet<TopicPartition>,
-    standby: StandbyCheck,
+    standby: SpareMemberCheck,
     /// Partitions whose end was reached and not left since.
     ended: BTreeSet<TopicPartition>,
     /// Partition and topic of the last record, since most records come in runs. Cleared when a partition reaches its end.
@@ -170,31 +170,31 @@ struct Archiver<'a> {
     asking: RetryBackoff,
 }
 
-impl<'a> Archiver<'a> {
+impl<'a> ArchiverSession<'a> {
     fn join(
-        service: &'a ArchiverService,
+        deps: &'a ArchiverDependencies,
         metrics: &'a ArchiverMetrics,
         archive: &'a Archive,
         timer: &'a MonotonicClock,
         patience: &'a mut RetryBackoff,
     ) -> Result<Self, ArchiverError> {
-        let topics = Topic::ALL.map(|topic| Arc::from(format!("{}{topic}", service.prefix)));
+        let topics = Topic::ALL.map(|topic| Arc::from(format!("{}{topic}", deps.prefix)));
         let options = MemberOptions {
-            group: service.settings.group.clone(),
-            membership: Membership::Static(service.settings.instance.clone()),
+            group: deps.settings.group.clone(),
+            membership: Membership::Static(deps.settings.instance.clone()),
             topics: topics.to_vec(),
         };
-        let member = service.bus.member(options)?;
-        let writer = ArchiveWriter::new(archive.clone(), service.settings.limits());
+        let member = deps.bus.member(options)?;
+        let writer = ArchiveWriter::new(archive.clone(), deps.settings.limits());
         Ok(Self {
-            service,
+            deps,
             metrics,
             archive,
             timer,
             writer,
             member,
             owned_partitions: BTreeSet::new(),
-            standby: StandbyCheck::new(&*service.settings.group, format!("{}{}", service.prefix, Topic::GpuTelemetry)),
+            standby: SpareMemberCheck::new(&*deps.settings.group, format!("{}{}", deps.prefix, Topic::GpuTelemetry)),
             ended: BTreeSet::new(),
             current: None,
             waiting: VecDeque::new(),
@@ -208,8 +208,8 @@ impl<'a> Archiver<'a> {
         let mut drain: Option<Instant> = None;
         let mut polled = Vec::new();
         loop {
-            if self.service.shutdown.is_cancelled() && drain.is_none() {
-                drain = Some(self.timer.now() + Duration::from_secs_f64(self.service.settings.drain_seconds));
+            if self.deps.shutdown.is_cancelled() && drain.is_none() {
+                drain = Some(self.timer.now() + Duration::from_secs_f64(self.deps.settings.drain_seconds));
                 self.reopen_ends();
             }
             self.poll(&mut polled)?;
@@ -233,8 +233,8 @@ impl<'a> Archiver<'a> {
                 }
                 Err(error) => return Err(error),
             }
-            let in_place = self.standby.is_ready(self.owned_partitions.len(), &*self.service.bus);
-            self.service.ready.set(self.stalled.is_none() && in_place);
+            let in_place = self.standby.is_ready(self.owned_partitions.len(), &*self.deps.bus);
+            self.deps.ready.set(self.stalled.is_none() && in_place);
             self.metrics.waiting_rows.set(self.writer.rows() as i64);
             self.metrics.waiting_bytes.set(self.writer.bytes() as i64);
             if let Some(until) = drain {
@@ -254,7 +254,7 @@ impl<'a> Archiver<'a> {
     fn reopen_ends(&mut self) {
         for at in &self.owned_partitions {
             let position = self.topic(at).and_then(|topic| self.writer.position(topic, at.partition));
-            let high = self.service.bus.watermarks(at).map(|watermarks| watermarks.high);
+            let high = self.deps.bus.watermarks(at).map(|watermarks| watermarks.high);
             if !matches!((position, high), (Some(position), Ok(high)) if position >= high) {
                 self.ended.remove(at);
             }
@@ -263,15 +263,15 @@ impl<'a> Archiver<'a> {
 
     /// Polls; a call that did nothing is repeated by the caller's loop.
     fn poll(&mut self, polled: &mut Vec<PollEvent>) -> Result<(), ArchiverError> {
-        let wait = if self.service.shutdown.is_cancelled() { Duration::from_millis(5) } else { POLL_WAIT };
+        let wait = if self.deps.shutdown.is_cancelled() { Duration::from_millis(5) } else { POLL_WAIT };
         match self.member.poll(POLL_ITEMS, wait, polled) {
             Err(error) if error.remedy == Remedy::Retry => {
                 self.metrics.failures.get_or_create(&PartLabel { part: "log" }).inc();
-                sleep(self.asking.failed(ASKING, &error), self.timer, &self.service.shutdown);
+                sleep(self.asking.on_failure(ASKING, &error), self.timer, &self.deps.shutdown);
                 Ok(())
             }
             other => {
-                self.asking.worked(ASKING);
+                self.asking.on_success(ASKING);
                 other.map_err(ArchiverError::from)
             }
         }
@@ -313,7 +313,7 @@ impl<'a> Archiver<'a> {
             } else {
                 archived.get(&(topic, at.partition)).map(|(_, last)| *last)
             };
-            let watermarks = self.service.bus.watermarks(at)?;
+            let watermarks = self.deps.bus.watermarks(at)?;
             if let Some(last) = last {
                 check_not_ahead(self.archive, topic, at.partition, last, watermarks)?;
             }
@@ -369,8 +369,8 @@ impl<'a> Archiver<'a> {
     fn work(&mut self) -> Result<(), ArchiverError> {
         self.write_due()?;
         while let Some(item) = self.waiting.pop_front() {
-            let taken = self.take(&item);
-            if let Err(error) = taken {
+            let result = self.take(&item);
+            if let Err(error) = result {
                 self.waiting.push_front(item);
                 return Err(error);
             }
@@ -382,7 +382,7 @@ impl<'a> Archiver<'a> {
         match item {
             PollEvent::Record(record) => {
                 let Some(topic) = self.topic_of(&record.at) else { return Ok(()) };
-                self.writer.push_view(&view(topic, record), record.headers.iter(), || self.service.clock.now())?;
+                self.writer.push_view(&view(topic, record), record.headers.iter(), || self.deps.clock.now())?;
             }
             PollEvent::End { at, position } => {
                 self.current = None;
@@ -397,7 +397,7 @@ impl<'a> Archiver<'a> {
     }
 
     fn write_due(&mut self) -> Result<(), ArchiverError> {
-        while let Some((topic, partition)) = self.writer.due(self.service.clock.now()) {
+        while let Some((topic, partition)) = self.writer.due(self.deps.clock.now()) {
             self.publish(topic, partition)?;
         }
         Ok(())
@@ -430,7 +430,7 @@ impl<'a> Archiver<'a> {
             self.member.commit(&reached)?;
         }
         if written.is_some() && self.stalled.is_none() {
-            self.patience.worked(ARCHIVING);
+            self.patience.on_success(ARCHIVING);
         }
         Ok(())
     }
@@ -438,7 +438,7 @@ impl<'a> Archiver<'a> {
     /// Returns the step that commits to the group how far the files reach.
     fn reached(&self, topic: Topic, partition: i32) -> Option<CommitStep> {
         let position = self.writer.durable(topic, partition)?;
-        let at = TopicPartition::new(format!("{}{topic}", self.service.prefix), partition);
+        let at = TopicPartition::new(format!("{}{topic}", self.deps.prefix), partition);
         Some(CommitStep { outputs: Vec::new(), positions: vec![(at, position)] })
     }
 
@@ -447,8 +447,8 @@ impl<'a> Archiver<'a> {
             self.discard_open_files();
             return Ok(());
         }
-        let wait = self.patience.failed(ARCHIVING, &error.message_with_cause());
-        self.service.ready.set(false);
+        let wait = self.patience.on_failure(ARCHIVING, &error.message_with_cause());
+        self.deps.ready.set(false);
         self.metrics.failures.get_or_create(&error.part()).inc();
         self.metrics.stalled.set(1);
         if self.stalled.is_none() {
@@ -474,7 +474,7 @@ impl<'a> Archiver<'a> {
         let all: Vec<_> = self.owned_partitions.iter().cloned().collect();
         self.member.resume(&all)?;
         self.stalled = None;
-        self.patience.worked(ARCHIVING);
+        self.patience.on_success(ARCHIVING);
         self.metrics.stalled.set(0);
         Ok(())
     }
@@ -507,7 +507,7 @@ impl<'a> Archiver<'a> {
     }
 
     fn topic(&self, at: &TopicPartition) -> Option<Topic> {
-        Topic::from_name(&at.topic, &self.service.prefix)
+        Topic::from_name(&at.topic, &self.deps.prefix)
     }
 }
 
@@ -539,8 +539,8 @@ mod tests {
     const START: i64 = 1_767_312_000_000_000;
     const DAY: i64 = 86_400_000_000;
 
-    fn service(log: &EmbeddedLog, place: &Path, roll_rows: usize) -> ArchiverService {
-        ArchiverService {
+    fn service(log: &EmbeddedLog, place: &Path, roll_rows: usize) -> ArchiverDependencies {
+        ArchiverDependencies {
             settings: ArchiverSettings { location: place.to_str().unwrap().to_owned(), roll_rows, ..ArchiverSettings::default() },
             prefix: "eadt.".to_owned(),
             bus: Arc::new(log.clone()),
@@ -565,7 +565,7 @@ mod tests {
         member.commit(&CommitStep { outputs: vec![output; records], positions: Vec::new() }).unwrap();
     }
 
-    impl Archiver<'_> {
+    impl ArchiverSession<'_> {
         fn read(&mut self) {
             let mut polled = Vec::new();
             self.poll(&mut polled).unwrap();
@@ -594,7 +594,7 @@ mod tests {
         let frozen = service(&log, &place, 2 * rows);
         let (archive, metrics) = (Archive::open(&frozen.settings.location).unwrap(), ArchiverMetrics::new(&frozen.metrics));
         let (timer, mut patience) = (MonotonicClock::machine(), RetryBackoff::new(RETRY_MIN, RETRY_MIN));
-        let mut frozen = Archiver::join(&frozen, &metrics, &archive, &timer, &mut patience).unwrap();
+        let mut frozen = ArchiverSession::join(&frozen, &metrics, &archive, &timer, &mut patience).unwrap();
         while frozen.writer.position(TOPIC, 0) != Some(rows as i64 + 1) {
             frozen.read();
             frozen.work().unwrap();

@@ -10,13 +10,13 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use eadt_archiver::{ArchiverError, ArchiverService, ArchiverSettings, ServiceClock, run};
-use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions, FreeSpace, StampSource};
+use eadt_archiver::{ArchiverDependencies, ArchiverError, ArchiverSettings, ServiceClock, run};
+use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions, FreeSpaceSource, StampSource};
 use eadt_bus::{
     Bus, CommitStep, ConsumerRecord, IsolationLevel, MemberOptions, Membership, PollEvent, ProducerRecord, StartOffset,
     TopicPartition, topics,
 };
-use eadt_lake::{Archive, ArchiveRow, FileName};
+use eadt_lake::{Archive, ArchiveFileName, ArchiveRow};
 use eadt_schemas::v1::GpuTelemetry;
 use eadt_schemas::{EventTime, Topic};
 use eadt_service::{HealthRegistry, MetricsRegistry, Shutdown};
@@ -109,7 +109,7 @@ fn settings(place: &Path) -> ArchiverSettings {
 
 fn start(log: &EmbeddedLog, settings: ArchiverSettings, clock: ServiceClock) -> Running {
     let (shutdown, metrics, health) = (Shutdown::new(), MetricsRegistry::default(), HealthRegistry::default());
-    let service = ArchiverService {
+    let service = ArchiverDependencies {
         settings,
         prefix: "eadt.".to_owned(),
         bus: Arc::new(log.clone()),
@@ -274,7 +274,7 @@ fn a_log_on_a_full_disk_stalls_it_and_it_goes_on_when_there_is_room() {
     let free = Arc::new(AtomicU64::new(1 << 40));
     let space = {
         let free = free.clone();
-        FreeSpace::Injected(Arc::new(move || free.load(Ordering::Relaxed)))
+        FreeSpaceSource::Injected(Arc::new(move || free.load(Ordering::Relaxed)))
     };
     let log = log_with(&dir.path().join("log"), EmbeddedOptions { free_space: space, ..EmbeddedOptions::default() });
     for n in 0..40 {
@@ -350,7 +350,7 @@ fn a_renamed_file_stops_it_before_anything_is_skipped() {
     }
     // As if the file stood for what is not archived yet.
     let own = Archive::folder(&place).unwrap().files().unwrap().files.remove(0).name;
-    let wrong = FileName { last: own.last + 3, ..own.clone() };
+    let wrong = ArchiveFileName { last: own.last + 3, ..own.clone() };
     fs::rename(place.join(own.path()), place.join(wrong.path())).unwrap();
     let error = start(&log, settings(&place), ServiceClock::machine()).thread.join().unwrap().unwrap_err().to_string();
     assert!(error.contains(&wrong.path()) && error.contains(&own.path()) && error.contains("its own name back"), "{error}");

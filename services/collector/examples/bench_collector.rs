@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use eadt_bus::Bus;
 use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions};
 use eadt_collector::nvml::{FailedReading, GpuDriver, GpuIdentity, GpuLost, ReadableGpu};
-use eadt_collector::{CollectorEnvironment, RawSettings};
+use eadt_collector::{CollectorDependencies, RawSettings};
 use eadt_schemas::Topic;
 use eadt_schemas::latest::GpuTelemetry;
 use eadt_service::{HealthRegistry, MetricsRegistry, Shutdown};
@@ -102,7 +102,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     settings.progress.listen.set_port(0);
     let settings = settings.validate("host")?;
     let shutdown = Shutdown::new();
-    let mut environment = CollectorEnvironment::new(
+    let mut environment = CollectorDependencies::new(
         Arc::new(log),
         "eadt.",
         MetricsRegistry::default(),

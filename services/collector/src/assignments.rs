@@ -62,10 +62,10 @@ fn grouped(assignments: &[GpuAssignment]) -> HashMap<String, Arc<[BoardTenant]>>
     by_device
         .into_iter()
         .map(|(device, list)| {
-            let given: f64 = list.iter().filter_map(|a| a.share).sum();
+            let assigned: f64 = list.iter().filter_map(|a| a.share).sum();
             let open = list.iter().filter(|a| a.share.is_none()).count();
             let tenants = list.iter().map(|a| {
-                let equal = (list.len() > 1).then(|| (1.0 - given).max(0.0) / open as f64);
+                let equal = (list.len() > 1).then(|| (1.0 - assigned).max(0.0) / open as f64);
                 let method = if a.share.is_some() { Some(ShareMethod::Assigned) } else { equal.map(|_| ShareMethod::Equal) };
                 BoardTenant { workload: a.workload.clone(), share: a.share.or(equal), method }
             });

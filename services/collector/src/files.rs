@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 #[derive(Debug)]
 pub struct WatchedFiles<const N: usize> {
     paths: [PathBuf; N],
-    seen: [Option<FileStamp>; N],
+    stamps: [Option<FileStamp>; N],
     /// Error for which they could not be used when they were last looked at.
     failure: Option<String>,
 }
@@ -15,7 +15,7 @@ pub struct WatchedFiles<const N: usize> {
 impl<const N: usize> WatchedFiles<N> {
     /// Of which nothing was read yet.
     pub fn new(paths: [PathBuf; N]) -> Self {
-        Self { paths, seen: [None; N], failure: None }
+        Self { paths, stamps: [None; N], failure: None }
     }
 
     /// Reads them, changed or not.
@@ -23,7 +23,7 @@ impl<const N: usize> WatchedFiles<N> {
         // A change while they are read is still to be seen.
         let stamps = self.stamps();
         let content = read(&self.paths)?;
-        self.seen = stamps;
+        self.stamps = stamps;
         Ok(content)
     }
 
@@ -31,7 +31,7 @@ impl<const N: usize> WatchedFiles<N> {
     /// Returns false if they cannot be used, which is logged once.
     pub fn reload_if_changed(&mut self, read: impl FnOnce(&[PathBuf; N]) -> Result<(), String>) -> bool {
         let stamps = self.stamps();
-        if self.failure.is_none() && stamps == self.seen && !stamps.contains(&None) {
+        if self.failure.is_none() && stamps == self.stamps && !stamps.contains(&None) {
             return true;
         }
         let failure = self.read(read).err();

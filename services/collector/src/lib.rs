@@ -6,7 +6,7 @@
 //! setting of a GPU, never blocks a source while the log is away, and never loses an event uncounted: sampled =
 //! sent + dropped.
 //!
-//! Sources implement one trait ([`source::CollectorSource`]) and hand events to one [`outlet::EventOutlet`]; one thread
+//! Sources implement one trait ([`source::CollectorSource`]) and hand events to one [`outlet::EventSink`]; one thread
 //! publishes from a bounded [`buffer`]. Each source names itself in `collector`: `nvml/NAME`, `dcgm/NAME`, `progress/NAME`,
 //! `job/NAME`; the processor prefers `nvml` if several report one GPU. A graceful stop marks the last event of everything
 //! `last`; then the buffer is drained.
@@ -18,13 +18,13 @@ mod files;
 pub mod kubelet;
 pub mod metrics;
 pub mod nvml;
-pub mod outlet;
 pub mod plausible;
 pub mod progress;
 pub mod publish;
 mod scrape;
 pub mod settings;
 pub mod shares;
+pub mod sink;
 pub mod source;
 pub mod tenancy;
 
@@ -38,15 +38,15 @@ use eadt_service::{HealthRegistry, MetricsRegistry, ServiceClock, Shutdown, Supe
 use assignments::AssignmentTable;
 use buffer::{BufferLimits, EventBuffer};
 use kubelet::PodGpus;
-use kubelet::owners::{ByName, PodFactsLookup};
+use kubelet::owners::{OwnerByPodName, PodFactsLookup};
 use metrics::CollectorMetrics;
 use nvml::{GpuDriver, NvmlSource};
-use outlet::EventOutlet;
 use progress::directives::DirectiveStore;
 use progress::reviews::TokenReviewer;
 pub use publish::{CollectorSummary, DropCounts};
 use publish::{EventPublisher, PublishError};
 pub use settings::{CollectorSettings, RawSettings, SettingsError, host_name};
+use sink::EventSink;
 use source::{CollectorSource, SourceError};
 
 /// A log that acknowledges nothing for so long is away, as `log_reachable` reports.
@@ -54,7 +54,7 @@ const SILENCE: Duration = Duration::from_secs(5);
 
 /// Dependencies of the collector.
 #[derive(Debug, Clone)]
-pub struct CollectorEnvironment {
+pub struct CollectorDependencies {
     pub bus: Arc<dyn Bus>,
     /// Prefix of topic names, `eadt.` by default.
     pub topic_prefix: String,
@@ -73,7 +73,7 @@ pub struct CollectorEnvironment {
     pub progress_listener: Option<Arc<std::net::TcpListener>>,
 }
 
-impl CollectorEnvironment {
+impl CollectorDependencies {
     /// Returns an environment with the machine's clock and its own GPUs.
     pub fn new(
         bus: Arc<dyn Bus>,
@@ -102,20 +102,20 @@ pub enum CollectorError {
 
 /// Collects until shutdown, or until something fails that it cannot do without. Then everything sampled was sent, or
 /// is counted in the summary by the reason why not.
-pub async fn run(settings: CollectorSettings, environment: CollectorEnvironment) -> Result<CollectorSummary, CollectorError> {
-    let ready = environment.health.part("collector");
-    let metrics = CollectorMetrics::new(&environment.metrics);
+pub async fn run(settings: CollectorSettings, deps: CollectorDependencies) -> Result<CollectorSummary, CollectorError> {
+    let ready = deps.health.part("collector");
+    let metrics = CollectorMetrics::new(&deps.metrics);
     let limits = BufferLimits { events: settings.buffer.events, bytes: settings.buffer.bytes };
     let buffer = Arc::new(EventBuffer::new(limits));
-    let outlet = EventOutlet::new(buffer.clone(), metrics.clone(), &settings.name, &environment.topic_prefix);
+    let sink = EventSink::new(buffer.clone(), metrics.clone(), &settings.name, &deps.topic_prefix);
     let assignments = AssignmentTable::new(&settings.assignments);
     // The collector's own: a failure ends it and not the whole process, which hears of it from the result.
-    let shutdown = environment.shutdown.child_token();
+    let shutdown = deps.shutdown.child_token();
 
     let pods = PodGpus::new(settings.kubelet.as_ref());
     let directives = DirectiveStore::default();
     let mut sources =
-        sources(&settings, &environment, &outlet, &metrics, &assignments, &pods, &directives).map_err(CollectorError::Start)?;
+        sources(&settings, &deps, &sink, &metrics, &assignments, &pods, &directives).map_err(CollectorError::Start)?;
     for source in &mut sources {
         tokio::select! {
             opened = source.open() => opened.map_err(CollectorError::Start)?,
@@ -137,9 +137,9 @@ pub async fn run(settings: CollectorSettings, environment: CollectorEnvironment)
         });
     }
     if let Some(kubelet) = settings.kubelet.clone() {
-        let owners = environment.owners.clone().unwrap_or_else(|| Arc::new(ByName(settings.kubelet_pods)));
-        let said = kubelet::HoldersPublisher::new(outlet.clone(), settings.node.clone(), environment.clock.clone());
-        let follower = kubelet::KubeletPoller::new(kubelet, owners, pods.clone(), metrics.clone(), said);
+        let owners = deps.owners.clone().unwrap_or_else(|| Arc::new(OwnerByPodName(settings.kubelet_pods)));
+        let holders_publisher = kubelet::HoldersPublisher::new(sink.clone(), settings.node.clone(), deps.clock.clone());
+        let follower = kubelet::KubeletPoller::new(kubelet, owners, pods.clone(), metrics.clone(), holders_publisher);
         let stop = shutdown.clone();
         collecting.spawn(&tasks::KUBELET, async move {
             follower.run(stop).await;
@@ -147,7 +147,7 @@ pub async fn run(settings: CollectorSettings, environment: CollectorEnvironment)
         });
     }
     if settings.progress.is_some() {
-        let (bus, prefix) = (environment.bus.clone(), environment.topic_prefix.clone());
+        let (bus, prefix) = (deps.bus.clone(), deps.topic_prefix.clone());
         let (metrics, stop) = (metrics.clone(), shutdown.clone());
         collecting.spawn_thread(&tasks::DIRECTIVES, move || {
             directives.follow(&*bus, &prefix, &metrics, &stop);
@@ -157,7 +157,7 @@ pub async fn run(settings: CollectorSettings, environment: CollectorEnvironment)
     let result: Arc<Mutex<Option<Result<CollectorSummary, PublishError>>>> = Arc::default();
     let mut publishing = Supervisor::new(shutdown.clone());
     let publisher = EventPublisher {
-        bus: environment.bus.clone(),
+        bus: deps.bus.clone(),
         buffer: buffer.clone(),
         name: format!("eadt-collector-{}", settings.name),
         drain: settings.buffer.drain,
@@ -207,19 +207,19 @@ pub async fn run(settings: CollectorSettings, environment: CollectorEnvironment)
 
 fn sources(
     settings: &CollectorSettings,
-    environment: &CollectorEnvironment,
-    outlet: &EventOutlet,
+    deps: &CollectorDependencies,
+    sink: &EventSink,
     metrics: &CollectorMetrics,
     assignments: &AssignmentTable,
     pods: &PodGpus,
     directives: &DirectiveStore,
 ) -> Result<Vec<Box<dyn CollectorSource>>, SourceError> {
-    let clock = &environment.clock;
+    let clock = &deps.clock;
     let named = |kind: &str| format!("{kind}/{}", settings.name);
     let mut sources: Vec<Box<dyn CollectorSource>> = Vec::new();
     if let Some(nvml) = settings.nvml.clone() {
         let context = nvml::SamplerContext {
-            outlet: outlet.clone(),
+            sink: sink.clone(),
             metrics: metrics.clone(),
             clock: clock.clone(),
             assignments: assignments.clone(),
@@ -227,25 +227,25 @@ fn sources(
             collector: named("nvml"),
             node: settings.node.clone(),
         };
-        sources.push(Box::new(match &environment.driver {
+        sources.push(Box::new(match &deps.driver {
             Some(driver) => NvmlSource::with_driver(nvml, context, driver.clone()),
             None => NvmlSource::new(nvml, context),
         }));
     }
     for dcgm in settings.dcgm.clone() {
-        let (outlet, metrics, assignments) = (outlet.clone(), metrics.clone(), assignments.clone());
-        sources.push(Box::new(dcgm::DcgmSource::new(dcgm, outlet, metrics, assignments, clock.clone(), named("dcgm"))?));
+        let (sink, metrics, assignments) = (sink.clone(), metrics.clone(), assignments.clone());
+        sources.push(Box::new(dcgm::DcgmSource::new(dcgm, sink, metrics, assignments, clock.clone(), named("dcgm"))?));
     }
     if let Some(progress) = settings.progress.clone() {
-        let (outlet, metrics) = (outlet.clone(), metrics.clone());
-        let (clock, reviewer) = (clock.clone(), environment.reviewer.clone());
-        let source = progress::http::HttpSource::new(progress, outlet, metrics, clock, named("progress"), reviewer);
-        let source = source.with_directives(directives.clone()).with_listener(environment.progress_listener.clone());
+        let (sink, metrics) = (sink.clone(), metrics.clone());
+        let (clock, reviewer) = (clock.clone(), deps.reviewer.clone());
+        let source = progress::http::HttpSource::new(progress, sink, metrics, clock, named("progress"), reviewer);
+        let source = source.with_directives(directives.clone()).with_listener(deps.progress_listener.clone());
         sources.push(Box::new(source));
     }
     for job in settings.jobs.clone() {
-        let (outlet, metrics) = (outlet.clone(), metrics.clone());
-        sources.push(Box::new(progress::job::JobSource::new(job, outlet, metrics, clock.clone(), named("job"))?));
+        let (sink, metrics) = (sink.clone(), metrics.clone());
+        sources.push(Box::new(progress::job::JobMetricsSource::new(job, sink, metrics, clock.clone(), named("job"))?));
     }
     Ok(sources)
 }

@@ -94,7 +94,7 @@ impl PublisherState {
     fn counts(&self) -> ProducerCounts {
         let now = self.producer.as_ref().map(|p| p.counts()).unwrap_or_default();
         ProducerCounts {
-            taken: self.past.taken + now.taken,
+            accepted: self.past.accepted + now.accepted,
             acknowledged: self.past.acknowledged + now.acknowledged,
             failed: self.past.failed + now.failed,
         }
@@ -103,7 +103,7 @@ impl PublisherState {
     fn give_up_producer(&mut self) {
         self.past = self.counts();
         self.producer = None;
-        self.unconfirmed = self.past.taken - self.past.acknowledged - self.past.failed;
+        self.unconfirmed = self.past.accepted - self.past.acknowledged - self.past.failed;
     }
 }
 
@@ -221,7 +221,7 @@ impl EventPublisher {
     /// Returns the number of events on their way.
     fn report(&self, sending: &mut PublisherState) -> u64 {
         let counts = sending.counts();
-        let in_flight = counts.taken - counts.acknowledged - counts.failed - sending.unconfirmed;
+        let in_flight = counts.accepted - counts.acknowledged - counts.failed - sending.unconfirmed;
         let arrived = |counts: ProducerCounts| counts.acknowledged + counts.failed;
         if in_flight == 0 || arrived(counts) != arrived(sending.reported) {
             sending.moved = Instant::now();
@@ -291,7 +291,7 @@ mod tests {
     use super::*;
     use crate::buffer::BufferLimits;
     use crate::metrics::ReasonLabel;
-    use crate::outlet::EventOutlet;
+    use crate::sink::EventSink;
 
     /// What the log does with the next call.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -346,7 +346,7 @@ mod tests {
                 Fault::Late => self.late.push(record),
                 Fault::Silent => {}
             }
-            self.counts.taken += 1;
+            self.counts.accepted += 1;
             if fault == Fault::Take {
                 self.counts.acknowledged += self.late.len() as u64;
                 script.stored.append(&mut self.late);
@@ -359,7 +359,7 @@ mod tests {
         fn flush(&mut self, _: Duration) -> BusResult<bool> {
             self.counts.acknowledged += self.late.len() as u64;
             self.script.lock().unwrap().stored.append(&mut self.late);
-            Ok(self.counts.taken == self.counts.acknowledged + self.counts.failed)
+            Ok(self.counts.accepted == self.counts.acknowledged + self.counts.failed)
         }
     }
 
@@ -417,7 +417,7 @@ mod tests {
         bus.0.lock().unwrap().faults = faults;
         let buffer = Arc::new(EventBuffer::new(BufferLimits { events: room, bytes: 1 << 24 }));
         let metrics = CollectorMetrics::new(&eadt_service::MetricsRegistry::default());
-        let outlet = EventOutlet::new(buffer.clone(), metrics.clone(), "c", "eadt.");
+        let outlet = EventSink::new(buffer.clone(), metrics.clone(), "c", "eadt.");
         let offer = |from: u32, to: u32| {
             for number in from..to {
                 let event = GpuTelemetry {

@@ -501,13 +501,13 @@ impl RawSettings {
 }
 
 impl CollectorSettings {
-    /// Returns whether pods' owners are to be asked of the API server: then [`crate::CollectorEnvironment::owners`] must be
+    /// Returns whether pods' owners are to be asked of the API server: then [`crate::CollectorDependencies::owners`] must be
     /// given.
     pub fn asks_api_server(&self) -> bool {
         self.kubelet_api_server
     }
 
-    /// Returns whether tokens of service accounts are to be put to the API server: then [`crate::CollectorEnvironment::reviewer`]
+    /// Returns whether tokens of service accounts are to be put to the API server: then [`crate::CollectorDependencies::reviewer`]
     /// must be given.
     pub fn asks_for_reviews(&self) -> bool {
         self.progress.as_ref().is_some_and(|progress| progress.service_accounts.is_some())

@@ -107,7 +107,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::tenancy::unattributed;
+    use crate::tenancy::unattributed_share;
 
     fn claim(workload: &str, used: Option<f64>, mps: Option<f64>, slices: Option<f64>) -> ShareSignals {
         ShareSignals { workload: workload.into(), utilization_ratio: used, mps_thread_percentage: mps, mig_slices: slices }
@@ -145,9 +145,9 @@ mod tests {
     fn what_is_left_is_nobodys() {
         let tenants =
             attribute(&[claim("n/a", None, Some(30.0), None), claim("n/b", None, Some(30.0), None)], DeviceTotals::default());
-        assert!((unattributed(&tenants) - 0.4).abs() < 1e-9);
-        assert_eq!(unattributed(&attribute(&[claim("n/a", None, None, None)], DeviceTotals::default())), 0.0);
-        assert_eq!(unattributed(&[]), 0.0);
+        assert!((unattributed_share(&tenants) - 0.4).abs() < 1e-9);
+        assert_eq!(unattributed_share(&attribute(&[claim("n/a", None, None, None)], DeviceTotals::default())), 0.0);
+        assert_eq!(unattributed_share(&[]), 0.0);
     }
 
     fn anything() -> impl Strategy<Value = f64> {
@@ -179,7 +179,7 @@ mod tests {
             prop_assert!(shares.iter().all(|share| (0.0..=1.0).contains(share)), "{:?}", shares);
             prop_assert!(shares.iter().sum::<f64>() <= 1.0 + 1e-12, "{:?}", shares);
             prop_assert!(shares.len() == tenants.len() || tenants.len() == 1);
-            prop_assert!((0.0..=1.0).contains(&unattributed(&tenants)));
+            prop_assert!((0.0..=1.0).contains(&unattributed_share(&tenants)));
         }
     }
 }

@@ -1,14 +1,14 @@
 //! From one reading of a device to events for the workloads that it works for. Pure.
 
-use eadt_recordings::stays::{BoardTenancies, ReadingAttribution};
-pub use eadt_recordings::stays::{BoardTenant, unattributed};
+use eadt_recordings::tenancy::{BoardTenancies, ReadingAttribution};
+pub use eadt_recordings::tenancy::{BoardTenant, unattributed_share};
 use eadt_schemas::EventTime;
 use eadt_schemas::latest::GpuTelemetry;
 
 /// The stays on one device, with its last reading.
 #[derive(Debug, Clone, Default)]
 pub struct DeviceTenancy {
-    stays: BoardTenancies,
+    tenancies: BoardTenancies,
     last: Option<GpuTelemetry>,
 }
 
@@ -34,7 +34,7 @@ impl DeviceTenancy {
         if !self.accepts(reading.time) {
             return Vec::new();
         }
-        let portions = self.stays.observe(reading.time, tenants);
+        let portions = self.tenancies.observe(reading.time, tenants);
         self.last = Some(reading.clone());
         portions.iter().map(|portion| portion_of(reading, portion)).collect()
     }
@@ -42,7 +42,7 @@ impl DeviceTenancy {
     /// Ends every stay: its last event once more, marked `last`. A repeated event adds nothing, its mark counts.
     pub fn end(&mut self) -> Vec<GpuTelemetry> {
         let Some(last) = &self.last else { return Vec::new() };
-        self.stays.end().iter().map(|portion| portion_of(last, portion)).collect()
+        self.tenancies.end_all().iter().map(|portion| portion_of(last, portion)).collect()
     }
 }
 

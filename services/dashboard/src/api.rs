@@ -11,14 +11,14 @@ use axum::http::{HeaderValue, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use eadt_cluster::ChangeTerms;
+use eadt_cluster::PolicyWriter;
 use eadt_schemas::EventTime;
 use eadt_service::Shutdown;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Semaphore;
 
 use crate::access::{AccessRefusal, AccessRules, COOKIE};
-use crate::answers::ResponseCache;
+use crate::as_of::{AsOfError, AsOfModel, AsOfReader};
 use crate::export::{self, ExportQuery};
 use crate::log::{self, LogSource};
 use crate::model::compare::CompareQuery;
@@ -30,10 +30,10 @@ use crate::model::policies::PolicyQuery;
 use crate::model::runs::{OtherRun, RunList, RunQuery};
 use crate::model::sharing::SharingQuery;
 use crate::model::stages::StageProgress;
-use crate::past::{PastError, PastModel, PastReader};
+use crate::response_cache::ResponseCache;
 use crate::shared_model::SharedModel;
 use crate::whatif::{WhatIf, WhatIfError, WhatIfQuery};
-use crate::{stream, terms};
+use crate::{policy_edits, stream};
 
 /// What every handler may use.
 #[derive(Debug, Clone)]
@@ -42,13 +42,13 @@ pub struct ApiContext {
     pub access: Arc<AccessRules>,
     pub what_if: Option<WhatIf>,
     /// Earlier moments; `None`: the record still grows.
-    pub past: Option<PastReader>,
+    pub as_of_reader: Option<AsOfReader>,
     /// Other runs that the record can be compared with.
     pub runs: Arc<[OtherRun]>,
     /// The log behind the page; `None`: it shows an archive.
     pub log: Option<LogSource>,
     /// What changes the terms of workloads; `None`: nothing here can.
-    pub editor: Option<Arc<dyn ChangeTerms>>,
+    pub editor: Option<Arc<dyn PolicyWriter>>,
     pub answers: Arc<ResponseCache>,
     /// One file is made at a time.
     pub export_turn: Arc<Semaphore>,
@@ -59,7 +59,7 @@ impl ApiContext {
     pub fn new(model: SharedModel, access: Arc<AccessRules>, what_if: Option<WhatIf>, shutdown: Shutdown) -> Self {
         let export_turn = Arc::new(Semaphore::new(1));
         let (runs, answers) = (Arc::default(), Arc::default());
-        Self { model, access, what_if, past: None, runs, log: None, editor: None, answers, export_turn, shutdown }
+        Self { model, access, what_if, as_of_reader: None, runs, log: None, editor: None, answers, export_turn, shutdown }
     }
 }
 
@@ -71,7 +71,7 @@ pub fn routes(context: ApiContext) -> Router {
         .route("/api/v1/fleet", get(fleet))
         .route("/api/v1/workloads/{namespace}/{name}", get(workload))
         .route("/api/v1/workloads/{namespace}/{name}/series", get(series))
-        .route("/api/v1/workloads/{namespace}/{name}/terms", post(terms::change))
+        .route("/api/v1/workloads/{namespace}/{name}/terms", post(policy_edits::change))
         .route("/api/v1/decisions", get(decisions))
         .route("/api/v1/decision", get(decision))
         .route("/api/v1/sharing", get(sharing))
@@ -84,7 +84,7 @@ pub fn routes(context: ApiContext) -> Router {
         .route("/api/v1/pipeline", get(pipeline))
         .route("/api/v1/events", get(stream::events))
         .route("/api/v1/log", get(log::follow))
-        .route("/api/v1/session", get(terms::session).post(open_session).delete(close_session))
+        .route("/api/v1/session", get(policy_edits::session).post(open_session).delete(close_session))
         .route("/api/{*rest}", get(|| async { ApiError::not_found("there is no such address in /api/v1") }))
         .layer(DefaultBodyLimit::max(4096))
         .with_state(context)
@@ -121,17 +121,17 @@ impl FromRequestParts<ApiContext> for AsOfContext {
         let refused = |text: &str| ApiError(StatusCode::BAD_REQUEST, format!("{MOMENT}: {text}"));
         let millis = text.to_str().ok().and_then(|text| text.parse::<i64>().ok());
         let millis = millis.ok_or_else(|| refused("milliseconds since the Unix epoch"))?;
-        let past = context.past.as_ref().ok_or_else(|| refused("only the page of an archive shows earlier moments"))?;
-        let PastModel { model, answers } = past.at(EventTime::from_millis(millis)).await?;
+        let past = context.as_of_reader.as_ref().ok_or_else(|| refused("only the page of an archive shows earlier moments"))?;
+        let AsOfModel { model, answers } = past.at(EventTime::from_millis(millis)).await?;
         Ok(Self(ApiContext { model, answers, ..context.clone() }))
     }
 }
 
-impl From<PastError> for ApiError {
-    fn from(error: PastError) -> Self {
+impl From<AsOfError> for ApiError {
+    fn from(error: AsOfError) -> Self {
         let status = match &error {
-            PastError::Busy => StatusCode::SERVICE_UNAVAILABLE,
-            PastError::Unreadable(_) | PastError::Failed => StatusCode::INTERNAL_SERVER_ERROR,
+            AsOfError::Busy => StatusCode::SERVICE_UNAVAILABLE,
+            AsOfError::Unreadable(_) | AsOfError::Failed => StatusCode::INTERNAL_SERVER_ERROR,
         };
         Self(status, error.to_string())
     }
@@ -155,9 +155,9 @@ impl ApiContext {
         uri: &Uri,
         ask: impl FnOnce(&crate::DashboardModel) -> Result<T, E>,
     ) -> Result<Response, E> {
-        let asked = uri.path_and_query().map_or("", PathAndQuery::as_str);
+        let query = uri.path_and_query().map_or("", PathAndQuery::as_str);
         let version = self.model.read(crate::DashboardModel::version);
-        let body = self.answers.get(asked, version, || {
+        let body = self.answers.get(query, version, || {
             let value = self.model.read(ask)?;
             Ok(Bytes::from(serde_json::to_vec(&value).expect("every key is a string")))
         })?;
@@ -330,12 +330,12 @@ struct LoginRequest {
 }
 
 /// Keeps a token in a cookie that no script reads and no other site sends.
-async fn open_session(State(context): State<ApiContext>, Json(given): Json<LoginRequest>) -> Response {
-    if !context.access.accepts_token(&given.token) {
+async fn open_session(State(context): State<ApiContext>, Json(login): Json<LoginRequest>) -> Response {
+    if !context.access.accepts_token(&login.token) {
         return AccessRefusal::Token.into_response();
     }
-    let cookie = format!("{COOKIE}={}; HttpOnly; SameSite=Strict; Path=/api", given.token);
-    match HeaderValue::from_str(&cookie).ok().filter(|_| !given.token.contains([';', ','])) {
+    let cookie = format!("{COOKIE}={}; HttpOnly; SameSite=Strict; Path=/api", login.token);
+    match HeaderValue::from_str(&cookie).ok().filter(|_| !login.token.contains([';', ','])) {
         Some(cookie) => (StatusCode::NO_CONTENT, [(header::SET_COOKIE, cookie)]).into_response(),
         None => AccessRefusal::Token.into_response(),
     }

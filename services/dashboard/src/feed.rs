@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::time::{Duration, Instant};
 
 use eadt_bus::{Bus, BusError, ConsumerRecord, IsolationLevel, PollEvent, Remedy, StartOffset, TopicPartition, TopicSpec};
-use eadt_lake::{Archive, LakeError, Listing};
+use eadt_lake::{Archive, ArchiveListing, LakeError};
 use eadt_schemas::Topic;
 use eadt_schemas::envelope::header;
 use eadt_schemas::v1::{Actuation, Decision, EfficiencyWindow, GpuTelemetry, Workload, dead_letter_header};
@@ -201,7 +201,7 @@ impl ArchivedIds {
 /// Takes in everything that a log holds now, but what the archive beside it held already. Returns how many events that is,
 /// without those of GPUs.
 pub fn load_log(bus: &dyn Bus, prefix: &str, archived: &ArchivedIds, model: &mut DashboardModel) -> Result<u64, FeedError> {
-    let mut taken = 0;
+    let mut event_count = 0;
     let from: Vec<_> = positions(bus, prefix)?.into_iter().collect();
     let mut budget = SampleBudget { left: f64::INFINITY, refilled: Instant::now() };
     eadt_bus::read_to_end(
@@ -210,7 +210,7 @@ pub fn load_log(bus: &dyn Bus, prefix: &str, archived: &ArchivedIds, model: &mut
         || false,
         |record| {
             if let Some(topic) = Topic::from_name(&record.at.topic, prefix).filter(|topic| !archived.has(*topic, &record)) {
-                taken += u64::from(record.value.is_some() && TOPICS.contains(&topic));
+                event_count += u64::from(record.value.is_some() && TOPICS.contains(&topic));
                 take(model, topic, &record, &mut budget);
             }
             Ok::<_, BusError>(())
@@ -218,7 +218,7 @@ pub fn load_log(bus: &dyn Bus, prefix: &str, archived: &ArchivedIds, model: &mut
     )?;
     while model.refresh(usize::MAX) {}
     model.set_caught_up();
-    Ok(taken)
+    Ok(event_count)
 }
 
 /// Takes in everything that an archive, or the output of a replay, holds.
@@ -258,7 +258,7 @@ pub fn load_archive(archive: &Archive, model: &mut DashboardModel) -> Result<Arc
 }
 
 /// Counts the dead letters in these files of an archive by their reasons.
-fn load_dead_letters(archive: &Archive, listing: &Listing, model: &mut DashboardModel) -> Result<(), FeedError> {
+fn load_dead_letters(archive: &Archive, listing: &ArchiveListing, model: &mut DashboardModel) -> Result<(), FeedError> {
     for (topic, partition) in listing.partitions().into_keys().filter(|(topic, _)| *topic == Topic::DeadLetters) {
         for row in archive.rows(listing, topic, partition) {
             let row = row?;

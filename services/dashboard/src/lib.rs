@@ -4,29 +4,30 @@
 //! ([`load_archive`]), and samples and settings of GPUs. Out: an HTTP listener of its own ([`DashboardServer`]) with the page and
 //! `/api/v1`. Every figure is [`eadt_report`]'s or an event's own; the page computes none. It never writes to the log, never
 //! joins a group, and holds no more than [`DashboardLimits`] allow. With an editor ([`DashboardServer::with_editor`]) people
-//! pause, approve and set modes through it. Of an archive it also shows earlier moments ([`PastReader`]),
+//! pause, approve and set modes through it. Of an archive it also shows earlier moments ([`AsOfReader`]),
 //! and it compares the record with other runs ([`OtherRun`]). Terminals follow the
 //! log behind it over HTTP ([`DashboardServer::with_log`]).
 
 mod access;
-mod answers;
 mod api;
+mod as_of;
 mod assets;
 mod export;
 mod feed;
 mod log;
 mod model;
-mod past;
-mod records;
+mod policy_edits;
+mod response_cache;
 mod server;
 mod settings;
 mod shared_model;
 mod stream;
-mod terms;
 mod whatif;
+mod workload_history;
 
+pub use as_of::AsOfReader;
 pub use feed::{ArchivedIds, FeedError, follow, load_archive, load_log};
-pub use log::{LOG_MEDIA_TYPE, LogLines, LogMark, LogPositions, LogSource};
+pub use log::{LOG_MEDIA_TYPE, LogLines, LogPositions, LogSource, StreamMarker};
 pub use model::compare::{ComparePage, CompareQuery};
 pub use model::decisions::{DecisionPage, DecisionQuery};
 pub use model::fleet::{FleetPage, FleetQuery, SortKey};
@@ -34,9 +35,8 @@ pub use model::policies::{PolicyPage, PolicyQuery};
 pub use model::runs::{OtherRun, RunPage, RunQuery};
 pub use model::sharing::{AttributionBasis, SharingPage, SharingQuery};
 pub use model::{DashboardLimits, DashboardModel, ReplayCheck, ReplayVerdict, SourceFacts, SourceKind};
-pub use past::PastReader;
-pub use records::RecordStore;
 pub use server::{DashboardServer, ListenError};
 pub use settings::DashboardSettings;
 pub use shared_model::SharedModel;
 pub use whatif::WhatIf;
+pub use workload_history::HistorySource;

@@ -127,14 +127,14 @@ impl From<LogPositions> for String {
 /// A line of the stream that is no event.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum LogMark {
+pub enum StreamMarker {
     /// Reading begins here.
     From(LogPositions),
     /// Every partition is read to its end, or, of the first such line, to the end that it had when reading began.
     End(LogPositions),
 }
 
-impl LogMark {
+impl StreamMarker {
     /// Reads a line; `None` if it is none of these.
     pub fn parse(line: &[u8]) -> Option<Self> {
         let begins = [&b"{\"from\":"[..], b"{\"end\":"].iter().any(|start| line.starts_with(start));
@@ -174,8 +174,8 @@ enum OpenError {
     #[error("the log cannot be read: {0}")]
     Unreadable(String),
     /// The log was replaced since the client read it.
-    #[error("this log is another one: {topic} partition {partition} ends at offset {end}, and {asked} was asked for")]
-    OtherLog { topic: Topic, partition: i32, end: i64, asked: i64 },
+    #[error("this log is another one: {topic} partition {partition} ends at offset {end}, and {requested} was requested")]
+    OtherLog { topic: Topic, partition: i32, end: i64, requested: i64 },
 }
 
 impl From<BusError> for OpenError {
@@ -218,11 +218,11 @@ impl LogSource {
                 StartOffset::Latest => marks.high,
                 StartOffset::At(offset) => offset.max(marks.low),
             };
-            if let Some(asked) = at.and_then(|at| at.offset(topic, place.partition)) {
-                if asked > marks.high {
-                    return Err(OpenError::OtherLog { topic, partition: place.partition, end: marks.high, asked });
+            if let Some(requested) = at.and_then(|at| at.offset(topic, place.partition)) {
+                if requested > marks.high {
+                    return Err(OpenError::OtherLog { topic, partition: place.partition, end: marks.high, requested });
                 }
-                offset = asked.max(marks.low);
+                offset = requested.max(marks.low);
             }
             positions.advance(topic, place.partition, offset);
             ends.advance(topic, place.partition, marks.high);
@@ -255,7 +255,7 @@ impl LogStream {
     /// Sends lines until the client is gone or the service ends. Blocks.
     fn run(mut self, lines: &mpsc::Sender<Bytes>, shutdown: &Shutdown) -> Result<(), BusError> {
         let mut batch = Vec::new();
-        let mut is_there = self.send(lines, LogMark::From(self.positions.clone()).line());
+        let mut is_there = self.send(lines, StreamMarker::From(self.positions.clone()).line());
         while is_there && !shutdown.is_cancelled() && !lines.is_closed() {
             self.reader.poll(RECORDS, POLL, &mut batch)?;
             is_there = self.pass_on(&mut batch, lines);
@@ -315,7 +315,7 @@ impl LogStream {
         let mut text = self.source.lines.encode(&records);
         let is_at_ends = self.ended.len() == self.positions.partitions();
         if !self.is_end_sent && (is_at_ends || self.has_passed_ends()) {
-            text.extend(LogMark::End(self.positions.clone()).line());
+            text.extend(StreamMarker::End(self.positions.clone()).line());
             (self.is_end_sent, self.ends) = (is_at_ends, None);
         }
         self.send(lines, text)
@@ -484,13 +484,13 @@ mod tests {
     #[test]
     fn a_mark_is_told_from_an_event() {
         let positions: LogPositions = "decisions.v1:0,12".parse().unwrap();
-        for mark in [LogMark::From(positions.clone()), LogMark::End(positions)] {
+        for mark in [StreamMarker::From(positions.clone()), StreamMarker::End(positions)] {
             let line = mark.line();
             assert!(line.ends_with(b"\n"));
-            assert_eq!(LogMark::parse(line.trim_ascii_end()), Some(mark));
+            assert_eq!(StreamMarker::parse(line.trim_ascii_end()), Some(mark));
         }
         for other in [&br#"{"specversion":"1.0","type":"io.eadt.decision.v1"}"#[..], br#"{"end":"nothing"}"#, b"", b"<html>"] {
-            assert_eq!(LogMark::parse(other), None, "{}", String::from_utf8_lossy(other));
+            assert_eq!(StreamMarker::parse(other), None, "{}", String::from_utf8_lossy(other));
         }
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use axum::middleware;
 use axum::routing::get;
-use eadt_cluster::ChangeTerms;
+use eadt_cluster::PolicyWriter;
 use eadt_service::Shutdown;
 use eadt_service::connections::{self, ConnectionLimits, OverflowPolicy};
 use eadt_service::http::bind_near;
@@ -15,10 +15,10 @@ use tokio::net::TcpListener;
 
 use crate::access::{self, AccessRules, AccessTokens};
 use crate::api::{self, ApiContext};
+use crate::as_of::AsOfReader;
 use crate::assets;
 use crate::log::LogSource;
 use crate::model::runs::OtherRun;
-use crate::past::PastReader;
 use crate::settings::DashboardSettings;
 use crate::shared_model::SharedModel;
 use crate::whatif::WhatIf;
@@ -76,15 +76,15 @@ impl DashboardServer {
     /// Lets people pause, approve and set modes through the page: whoever reaches a loopback address without tokens, and those
     /// whose token has a name.
     #[must_use]
-    pub fn with_editor(mut self, editor: Arc<dyn ChangeTerms>) -> Self {
+    pub fn with_editor(mut self, editor: Arc<dyn PolicyWriter>) -> Self {
         self.context.editor = Some(editor);
         self
     }
 
     /// Lets people look at earlier moments of the record.
     #[must_use]
-    pub fn with_past(mut self, past: PastReader) -> Self {
-        self.context.past = Some(past);
+    pub fn with_past(mut self, past: AsOfReader) -> Self {
+        self.context.as_of_reader = Some(past);
         self
     }
 

@@ -61,16 +61,17 @@ impl SharedModel {
 
     /// The overview for all who follow: it is made at most once in [`UPDATE_PAUSE`], however many they are.
     pub(crate) fn snapshot(&self) -> OverviewSnapshot {
-        let mut kept = self.snapshot.lock().unwrap_or_else(PoisonError::into_inner);
-        let known =
-            kept.as_ref().filter(|kept| kept.made.elapsed() < UPDATE_PAUSE || kept.version == self.read(DashboardModel::version));
+        let mut cached = self.snapshot.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = cached
+            .as_ref()
+            .filter(|cached| cached.made.elapsed() < UPDATE_PAUSE || cached.version == self.read(DashboardModel::version));
         if let Some(known) = known {
             return known.clone();
         }
         let overview = self.read(DashboardModel::overview);
         let update = serde_json::to_string(&OverviewUpdate { overview: &overview }).expect("every key is a string");
         let snapshot = OverviewSnapshot { version: overview.version, update: update.into(), made: Instant::now() };
-        *kept = Some(snapshot.clone());
+        *cached = Some(snapshot.clone());
         snapshot
     }
 

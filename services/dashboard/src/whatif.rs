@@ -1,6 +1,6 @@
 //! What another controller would have decided on the record of a workload: `eadt backtest --archive`, beside what was recorded.
 //!
-//! One question at a time, on a thread of its own and within bounds ([`RecordStore`]): whoever looks at the page is answered
+//! One question at a time, on a thread of its own and within bounds ([`HistorySource`]): whoever looks at the page is answered
 //! meanwhile.
 
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use eadt_schemas::v1::{ControllerAction, Layout, Origin};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::records::{RecordError, RecordStore};
+use crate::workload_history::{HistoryError, HistorySource};
 
 /// Time for which a question waits for the one before it.
 const QUEUE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -36,7 +36,7 @@ pub enum WhatIfError {
     #[error("another question of this kind is being answered: ask again in a few seconds")]
     Busy,
     #[error(transparent)]
-    Record(#[from] RecordError),
+    Record(#[from] HistoryError),
     #[error("no window of {0:?} is on record")]
     NoWindows(String),
     #[error("the look back failed: the log of this process says why")]
@@ -98,14 +98,14 @@ pub struct WhatIfPage {
 /// Answers one question at a time.
 #[derive(Debug, Clone)]
 pub struct WhatIf {
-    records: RecordStore,
+    records: HistorySource,
     settings: Arc<ControllerSettings>,
     turn: Arc<Semaphore>,
 }
 
 impl WhatIf {
     /// `settings` are those of workloads that declare none.
-    pub fn new(records: RecordStore, settings: ControllerSettings) -> Self {
+    pub fn new(records: HistorySource, settings: ControllerSettings) -> Self {
         Self { records, settings: Arc::new(settings), turn: Arc::new(Semaphore::new(1)) }
     }
 
@@ -131,7 +131,7 @@ impl WhatIf {
 /// Answers a question. Its turn ends with it, even if whoever asked has gone away meanwhile.
 fn answer(
     turn: OwnedSemaphorePermit,
-    records: &RecordStore,
+    records: &HistorySource,
     workload: &str,
     controller: ControllerName,
     settings: &ControllerSettings,
@@ -142,7 +142,7 @@ fn answer(
     let found = evaluate_record(&record, &[controller], settings).into_iter().find(|found| found.workload == workload);
     let found = found.ok_or_else(|| WhatIfError::NoWindows(workload.to_owned()))?;
     let mut page = page(found, recorded_controller);
-    if matches!(records, RecordStore::Log { .. }) {
+    if matches!(records, HistorySource::Log { .. }) {
         page.notes.push(
             "a log keeps the newest declaration of a workload for sure: earlier modes and bounds may be missing".to_owned(),
         );

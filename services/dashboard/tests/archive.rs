@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use axum::body::Bytes;
 use eadt_dashboard::{
-    DashboardLimits, DashboardModel, PastReader, ReplayCheck, ReplayVerdict, SourceFacts, SourceKind, load_archive,
+    AsOfReader, DashboardLimits, DashboardModel, ReplayCheck, ReplayVerdict, SourceFacts, SourceKind, load_archive,
 };
 use eadt_lake::{Archive, ArchiveRow, ArchiveWriter};
 use eadt_schemas::v1::{Layout, dead_letter_header};
@@ -74,7 +74,7 @@ async fn a_question_about_an_earlier_moment_is_answered_as_of_then() {
     newest.set_replay(ReplayCheck { verdict: ReplayVerdict::Identical, text: "20 windows".to_owned() });
     let loads = Arc::new(AtomicUsize::new(0));
     let counted = loads.clone();
-    let past = PastReader::new(move |time| {
+    let past = AsOfReader::new(move |time| {
         counted.fetch_add(1, Ordering::SeqCst);
         Ok(load(&place, Some(time)))
     });

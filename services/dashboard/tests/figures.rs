@@ -16,15 +16,15 @@ fn both(names: &[&str]) -> (DashboardModel, eadt_report::EnergyReport) {
         story(name, &mut |event| {
             take(&mut model, &event);
             match &event {
-                Event::Window(event) => reporter.window(event),
-                Event::Decision(event) => reporter.decision(event),
-                Event::Actuation(event) => reporter.actuation(event),
+                Event::Window(event) => reporter.add_window(event),
+                Event::Decision(event) => reporter.add_decision(event),
+                Event::Actuation(event) => reporter.add_actuation(event),
                 Event::Workload(_) => {}
             }
         });
     }
     while model.refresh(8) {}
-    (model, reporter.report(&ReportSettings::default()))
+    (model, reporter.build_report(&ReportSettings::default()))
 }
 
 #[test]
@@ -377,14 +377,14 @@ fn other_run(names: &[&str], more_joules: f64, origin: Origin) -> eadt_report::E
                 (window.energy_joules, window.run_energy_joules) = (Some(joules), Some(joules));
                 (window.mean_power_watts, window.joules_per_sample) = (Some(joules / 60.0), Some(joules / 6000.0));
                 window.origin = origin;
-                reporter.window(&window);
+                reporter.add_window(&window);
             }
-            Event::Decision(event) => reporter.decision(&Decision { origin, ..event }),
-            Event::Actuation(event) => reporter.actuation(&Actuation { origin, ..event }),
+            Event::Decision(event) => reporter.add_decision(&Decision { origin, ..event }),
+            Event::Actuation(event) => reporter.add_actuation(&Actuation { origin, ..event }),
             Event::Workload(_) => {}
         });
     }
-    reporter.report(&ReportSettings::default())
+    reporter.build_report(&ReportSettings::default())
 }
 
 #[tokio::test]

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use eadt_cluster::{ChangeTerms, ClusterError, ClusterRemedy, TermsChange};
+use eadt_cluster::{ClusterError, ClusterRemedy, PolicyEdit, PolicyWriter};
 use eadt_dashboard::{DashboardModel, DashboardSettings, PolicyQuery};
 use eadt_schemas::v1::{ActuationOutcome, ChangeValidation, ControllerAction, LayoutBounds, UpdateMode, Workload};
 
@@ -74,8 +74,8 @@ async fn policies_come_in_pages_and_hostile_names_are_text() {
 #[derive(Debug, Default)]
 struct Notes(Mutex<Vec<String>>);
 
-impl ChangeTerms for Notes {
-    fn change_terms(&self, workload: &str, kind: &str, change: &TermsChange, by: &str) -> Result<bool, ClusterError> {
+impl PolicyWriter for Notes {
+    fn edit_policy(&self, workload: &str, kind: &str, change: &PolicyEdit, by: &str) -> Result<bool, ClusterError> {
         if workload == "team/refused" {
             return Err(ClusterError::new(ClusterRemedy::Refused, "no policy in namespace team is for Job refused"));
         }

@@ -164,7 +164,7 @@ fn what_is_not_known_is_said() {
     assert!(first.unknown.iter().any(|text| text.contains("counts 3")), "{first:?}");
     assert_eq!((first.tenants[0].power_watts, first.unassigned_power_watts), (None, None));
     assert_eq!(first.pods.len(), 1);
-    assert_eq!(first.asked.as_ref().unwrap().power_limit_outcome, None);
+    assert_eq!(first.requested.as_ref().unwrap().power_limit_outcome, None);
     let second = &page.devices[1];
     assert_eq!((second.unassigned_power_watts, page.totals.contradicted_power_watts), (None, 400.0));
     model.device_state(&DeviceState {
@@ -178,11 +178,11 @@ fn what_is_not_known_is_said() {
         }],
         ..DeviceState::default()
     });
-    let asked = model.sharing(&SharingQuery::default()).devices.remove(0).asked.unwrap();
+    let asked = model.sharing(&SharingQuery::default()).devices.remove(0).requested.unwrap();
     assert_eq!((asked.power_limit_outcome, asked.reason.as_str()), (Some(SettingOutcome::Refused), "below the board's least"));
     // What was asked runs out.
     model.telemetry(&sample("GPU-1", Some("team/a"), None, None, 11));
-    assert!(model.sharing(&SharingQuery::default()).devices.iter().all(|device| device.asked.is_none()));
+    assert!(model.sharing(&SharingQuery::default()).devices.iter().all(|device| device.requested.is_none()));
 }
 
 #[tokio::test]

@@ -3,9 +3,9 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use eadt_cluster::ChangeTerms;
+use eadt_cluster::PolicyWriter;
 use eadt_dashboard::{
-    DashboardLimits, DashboardModel, DashboardServer, DashboardSettings, LogSource, OtherRun, PastReader, SharedModel,
+    AsOfReader, DashboardLimits, DashboardModel, DashboardServer, DashboardSettings, LogSource, OtherRun, SharedModel,
     SourceFacts, SourceKind,
 };
 use eadt_schemas::EventTime;
@@ -153,7 +153,7 @@ pub async fn serve(model: DashboardModel, settings: DashboardSettings) -> Served
 }
 
 /// With what changes policies.
-pub async fn serve_with(model: DashboardModel, settings: DashboardSettings, editor: Option<Arc<dyn ChangeTerms>>) -> Served {
+pub async fn serve_with(model: DashboardModel, settings: DashboardSettings, editor: Option<Arc<dyn PolicyWriter>>) -> Served {
     serve_as(model, settings, |server| match editor {
         Some(editor) => server.with_editor(editor),
         None => server,
@@ -162,7 +162,7 @@ pub async fn serve_with(model: DashboardModel, settings: DashboardSettings, edit
 }
 
 /// With earlier moments.
-pub async fn serve_past(model: DashboardModel, past: PastReader) -> Served {
+pub async fn serve_past(model: DashboardModel, past: AsOfReader) -> Served {
     serve_as(model, DashboardSettings::default(), |server| server.with_past(past)).await
 }
 

@@ -12,5 +12,5 @@ mod service;
 mod settings;
 
 pub use learn::{ModelProposal, ModelVerdict, TrainingData, learn};
-pub use service::{OptimizerError, OptimizerRound, OptimizerService, read, run};
+pub use service::{OptimizerDependencies, OptimizerError, OptimizerRound, read, run};
 pub use settings::OptimizerSettings;

@@ -92,10 +92,10 @@ impl PublishedModels {
         }
         done &= producer.flush(TIMEOUT)?;
         let counts = producer.counts();
-        if !done || counts.acknowledged < counts.taken {
+        if !done || counts.acknowledged < counts.accepted {
             let detail = format!(
                 "{} of {} records were acknowledged; the rest is written at the next round",
-                counts.acknowledged, counts.taken
+                counts.acknowledged, counts.accepted
             );
             return Err(BusError::new(Remedy::Retry, format!("publishing to {}", self.topic), detail).into());
         }

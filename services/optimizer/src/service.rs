@@ -19,7 +19,7 @@ use crate::settings::OptimizerSettings;
 
 /// Everything that the optimizer needs.
 #[derive(Debug)]
-pub struct OptimizerService {
+pub struct OptimizerDependencies {
     pub settings: OptimizerSettings,
     /// Prefix of every topic.
     pub prefix: String,
@@ -103,29 +103,29 @@ pub fn read(archive: &Archive) -> Result<(TrainingData, usize), LakeError> {
 
 /// Learns until `shutdown`; blocks, so give it a thread that runs no async tasks. What fails for a while is tried again at the
 /// next interval.
-pub fn run(service: &OptimizerService) -> Result<OptimizerRound, OptimizerError> {
-    service.settings.check().map_err(OptimizerError::Settings)?;
-    let metrics = OptimizerMetrics::new(&service.metrics);
-    let archive = Archive::open(&service.settings.location)?;
-    let mut seen = None;
+pub fn run(deps: &OptimizerDependencies) -> Result<OptimizerRound, OptimizerError> {
+    deps.settings.check().map_err(OptimizerError::Settings)?;
+    let metrics = OptimizerMetrics::new(&deps.metrics);
+    let archive = Archive::open(&deps.settings.location)?;
+    let mut last_offsets = None;
     loop {
-        match round(service, &archive, &metrics, &mut seen) {
+        match round(deps, &archive, &metrics, &mut last_offsets) {
             Ok(round) => {
-                service.ready.set(true);
-                if service.once {
+                deps.ready.set(true);
+                if deps.once {
                     return Ok(round);
                 }
             }
-            Err(error) if error.passes() && !service.once => {
+            Err(error) if error.passes() && !deps.once => {
                 metrics.failures.inc();
-                service.ready.set(false);
+                deps.ready.set(false);
                 tracing::warn!(%error, "nothing was learned; the next interval tries again");
             }
             Err(error) => return Err(error),
         }
-        let until = Instant::now() + Duration::from_secs_f64(service.settings.interval_seconds);
+        let until = Instant::now() + Duration::from_secs_f64(deps.settings.interval_seconds);
         while Instant::now() < until {
-            if service.shutdown.is_cancelled() {
+            if deps.shutdown.is_cancelled() {
                 return Ok(OptimizerRound::default());
             }
             std::thread::sleep(until.saturating_duration_since(Instant::now()).min(Duration::from_millis(100)));
@@ -136,16 +136,16 @@ pub fn run(service: &OptimizerService) -> Result<OptimizerRound, OptimizerError>
 type ArchivedOffsets = BTreeMap<(Topic, i32), (i64, i64)>;
 
 fn round(
-    service: &OptimizerService,
+    deps: &OptimizerDependencies,
     archive: &Archive,
     metrics: &OptimizerMetrics,
-    seen: &mut Option<ArchivedOffsets>,
+    last_offsets: &mut Option<ArchivedOffsets>,
 ) -> Result<OptimizerRound, OptimizerError> {
-    let published = PublishedModels::read(&*service.bus, &service.prefix)?;
+    let published = PublishedModels::read(&*deps.bus, &deps.prefix)?;
     let there = archive.files()?.partitions();
-    if seen.as_ref() == Some(&there) {
+    if last_offsets.as_ref() == Some(&there) {
         // Models that an interrupted round did not publish are still due.
-        return Ok(OptimizerRound { proposals: Vec::new(), sent: published.write(&*service.bus, &[])? });
+        return Ok(OptimizerRound { proposals: Vec::new(), sent: published.write(&*deps.bus, &[])? });
     }
     let (training, refused) = read(archive)?;
     if refused > 0 {
@@ -153,7 +153,7 @@ fn round(
     }
     metrics.rounds.inc();
     metrics.windows.set(training.windows.len() as i64);
-    let proposals = learn(&training, &published.in_force(), &service.settings, service.clock.now());
+    let proposals = learn(&training, &published.in_force(), &deps.settings, deps.clock.now());
     for proposal in &proposals {
         metrics.count(proposal.verdict);
         let ModelProposal { name, verdict, reason, .. } = proposal;
@@ -164,8 +164,8 @@ fn round(
         }
     }
     let new: Vec<_> = proposals.iter().filter_map(|proposal| proposal.model.clone()).collect();
-    let sent = published.write(&*service.bus, &new)?;
-    *seen = Some(there);
+    let sent = published.write(&*deps.bus, &new)?;
+    *last_offsets = Some(there);
     Ok(OptimizerRound { proposals, sent })
 }
 

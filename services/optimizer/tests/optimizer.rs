@@ -9,7 +9,7 @@ use bytes::Bytes;
 use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions};
 use eadt_bus::{Bus, IsolationLevel, PollEvent, StartOffset, TopicPartition, topics};
 use eadt_lake::{Archive, ArchiveRow, ArchiveWriter, RollLimits};
-use eadt_optimizer::{ModelVerdict, OptimizerService, OptimizerSettings, TrainingData, learn};
+use eadt_optimizer::{ModelVerdict, OptimizerDependencies, OptimizerSettings, TrainingData, learn};
 use eadt_schemas::envelope::Envelope;
 use eadt_schemas::v1::{EfficiencyWindow, Layout, Model, Origin, Workload};
 use eadt_schemas::{EventTime, Topic};
@@ -213,7 +213,7 @@ fn every_partition_gets_each_version_once() {
     let once = || {
         let settings =
             OptimizerSettings { location: archive.display().to_string(), windows_max: 800, ..OptimizerSettings::default() };
-        eadt_optimizer::run(&OptimizerService {
+        eadt_optimizer::run(&OptimizerDependencies {
             settings,
             prefix: "eadt.".to_owned(),
             bus: bus.clone(),
@@ -257,7 +257,7 @@ fn settings_and_topics_that_cannot_be_are_named() {
     let dir = tempfile::tempdir().unwrap();
     let bus = Arc::new(EmbeddedLog::open(&dir.path().join("log"), EmbeddedOptions::default()).unwrap());
     let run = |settings: OptimizerSettings| {
-        let service = OptimizerService {
+        let service = OptimizerDependencies {
             settings,
             prefix: "eadt.".to_owned(),
             bus: bus.clone(),

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use eadt_gpu_sharing::published::PartitionDocument;
+use eadt_gpu_sharing::published::SharingModelDocument;
 use eadt_gpu_sharing::{
     AdditivePredictor, ChoiceSettings, CoRun, GpuMeasurements, GpuTenants, ProfileMetric, ShareCandidate, SharePredictor,
     SoloPoint, SoloProfile, choose,
@@ -139,7 +139,7 @@ fn what_jobs_do_to_each_other_is_learned_and_beats_adding_up() {
         let last = 1_000 + 25 * (pairs as i64 - (pairs as f64 / 4.0).round() as i64) - 5 + WINDOWS;
         assert_eq!(model.parameters["trained_to"], serde_json::to_value(minute(last)).unwrap(), "held back is not trained on");
         let read: Model = serde_json::from_slice(&serde_json::to_vec(model).unwrap()).unwrap();
-        let document = PartitionDocument::of(&read).unwrap().unwrap();
+        let document = SharingModelDocument::of(&read).unwrap().unwrap();
         assert_eq!(document.model.gpu_model(), measured.gpu_model());
         assert!(serde_json::to_vec(model).unwrap().len() < 1_000_000, "Kafka's default takes no more");
     }
@@ -161,7 +161,7 @@ fn few_pairs_are_enough_to_choose_better_for_others_than_adding_up() {
         let measured = seen.measure(&learned_from).unwrap();
         let Some(event) = first(&measured, windows_of(&measured, 40)).model else { continue };
         published += 1;
-        let model = PartitionDocument::of(&event).unwrap().unwrap().model;
+        let model = SharingModelDocument::of(&event).unwrap().unwrap().model;
         let truth = really.measure(&LabPlan { groups: others, partitions: tenths(), clocks: vec![None] }).unwrap();
         for group in truth.groups() {
             let runs: Vec<&CoRun> = truth.runs().iter().filter(|run| run.group() == group).collect();

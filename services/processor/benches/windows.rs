@@ -15,7 +15,7 @@ use common::{Maker, PARTITIONS, WORKLOADS, cpu_seconds, peak_mib, send};
 use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions, StampSource};
 use eadt_bus::{Bus, topics};
 use eadt_core::settings::SECOND;
-use eadt_processor::{HeartbeatClock, ProcessorService, ProcessorSettings, run_processor};
+use eadt_processor::{HeartbeatClock, ProcessorDependencies, ProcessorSettings, run_processor};
 use eadt_schemas::EventTime;
 use eadt_service::{HealthRegistry, MetricsRegistry, Shutdown};
 
@@ -145,7 +145,7 @@ fn fill(dir: &Path, load: Load) -> Result<(), Error> {
                 send(&mut *producer, &record);
             }
         }
-        while producer.counts().acknowledged < producer.counts().taken {
+        while producer.counts().acknowledged < producer.counts().accepted {
             std::thread::sleep(Duration::from_micros(100));
         }
     }
@@ -168,7 +168,7 @@ fn work(dir: &Path, load: Load) -> Result<(), Error> {
     let settings = ProcessorSettings { window_seconds: WINDOW as f64, ..ProcessorSettings::default() };
     // It stands: nothing is quiet.
     let clock = HeartbeatClock::new(|| EventTime::from_micros(BASE));
-    let service = ProcessorService {
+    let service = ProcessorDependencies {
         settings,
         bus: Arc::new(log),
         clock,

@@ -9,7 +9,7 @@ use eadt_bus::{ConsumerRecord, RecordBatch, RecordView};
 pub struct ArrivedRecords {
     waiting: VecDeque<InputChunk>,
     /// Of the first batch, how many records were taken.
-    taken: usize,
+    taken_count: usize,
 }
 
 const IN_STEP: &str = "the merge has an entry for each record";
@@ -48,7 +48,7 @@ impl ArrivedRecords {
     pub fn head(&self) -> RecordView<'_> {
         let view = match self.first() {
             InputChunk::Record(record) => Some(record.view()),
-            InputChunk::Batch(batch) => batch.view(self.taken),
+            InputChunk::Batch(batch) => batch.view(self.taken_count),
         };
         view.expect(IN_STEP)
     }
@@ -57,7 +57,7 @@ impl ArrivedRecords {
     pub fn head_record(&self) -> ConsumerRecord {
         let record = match self.first() {
             InputChunk::Record(record) => Some(record.clone()),
-            InputChunk::Batch(batch) => batch.record(self.taken),
+            InputChunk::Batch(batch) => batch.record(self.taken_count),
         };
         record.expect(IN_STEP)
     }
@@ -68,10 +68,10 @@ impl ArrivedRecords {
 
     /// Takes the head.
     pub fn advance(&mut self) {
-        self.taken += 1;
-        if self.waiting.front().is_some_and(|first| first.len() <= self.taken) {
+        self.taken_count += 1;
+        if self.waiting.front().is_some_and(|first| first.len() <= self.taken_count) {
             self.waiting.pop_front();
-            self.taken = 0;
+            self.taken_count = 0;
         }
     }
 }
@@ -96,6 +96,6 @@ mod tests {
             assert_eq!((arrived.head(), &arrived.head_record()), (record.view(), record));
             arrived.advance();
         }
-        assert!(arrived.waiting.is_empty() && arrived.taken == 0);
+        assert!(arrived.waiting.is_empty() && arrived.taken_count == 0);
     }
 }

@@ -31,7 +31,7 @@ pub struct StructuredEvent<'a> {
 
 impl<'a> StructuredEvent<'a> {
     /// Reads such an event (`application/cloudevents+json`); `None` for the values of binary mode, which have no `specversion`.
-    pub fn of(value: &'a [u8]) -> Option<Self> {
+    pub fn parse(value: &'a [u8]) -> Option<Self> {
         let is_likely = value.first().is_some_and(|byte| *byte == b'{' || byte.is_ascii_whitespace())
             && value.len() <= MAX_VALUE_BYTES
             && std::str::from_utf8(value).is_ok_and(|text| text.contains("\"specversion\""));
@@ -112,7 +112,7 @@ impl DecodedRecord {
     /// Decodes a record of an input topic. `kind` is its `ce_type`; without one it is that of an event in structured mode, else
     /// the topic's.
     pub fn decode(topic: Topic, kind: Option<&str>, value: Option<&[u8]>) -> Self {
-        if let Some(event) = value.filter(|_| kind.is_none()).and_then(StructuredEvent::of) {
+        if let Some(event) = value.filter(|_| kind.is_none()).and_then(StructuredEvent::parse) {
             return Self::decode(topic, Some(&event.kind), event.data().map(str::as_bytes));
         }
         let expected = topic.event_type();
@@ -134,16 +134,16 @@ impl DecodedRecord {
             };
         };
         match topic {
-            Topic::GpuTelemetry => Self::checked(value, Self::Telemetry),
-            Topic::TrainingProgress => Self::checked(value, Self::Progress),
-            Topic::Workloads => Self::checked(value, |event| Self::Workload(Box::new(event))),
-            Topic::Actuations => Self::checked(value, |event| Self::Actuation(Box::new(event))),
-            Topic::Models => Self::checked(value, |event| Self::Model(Box::new(event))),
+            Topic::GpuTelemetry => Self::decode_as(value, Self::Telemetry),
+            Topic::TrainingProgress => Self::decode_as(value, Self::Progress),
+            Topic::Workloads => Self::decode_as(value, |event| Self::Workload(Box::new(event))),
+            Topic::Actuations => Self::decode_as(value, |event| Self::Actuation(Box::new(event))),
+            Topic::Models => Self::decode_as(value, |event| Self::Model(Box::new(event))),
             _ => Self::refused(DeadLetterReason::UnexpectedType, format!("{topic} is no input of the processor")),
         }
     }
 
-    fn checked<T: DecodableEvent>(value: &[u8], wrap: impl FnOnce(T) -> Self) -> Self {
+    fn decode_as<T: DecodableEvent>(value: &[u8], wrap: impl FnOnce(T) -> Self) -> Self {
         decode(value).map_or_else(|refusal| Self::Refused(Box::new(refusal)), wrap)
     }
 

@@ -44,9 +44,11 @@ impl HeartbeatWriter {
     ///
     /// Ids are unique: this process gives none twice at one time, and another one after it begins only where it has read what
     /// the former appended. The position comes from the log, the time from the clock, so ids follow the host's scheduling.
-    pub fn beat(&mut self, partition: i32, heard: EventTime, end: Option<i64>) -> Result<(EventTime, bool)> {
+    pub fn write_if_quiet(&mut self, partition: i32, last_event_time: EventTime, end: Option<i64>) -> Result<(EventTime, bool)> {
         let now = self.now();
-        let Some(end) = end.filter(|_| now.micros() - heard.micros() >= self.interval) else { return Ok((heard, false)) };
+        let Some(end) = end.filter(|_| now.micros() - last_event_time.micros() >= self.interval) else {
+            return Ok((last_event_time, false));
+        };
         let envelope = Envelope {
             id: format!("heartbeat/{partition}/{end}/{now}"),
             source: self.source.clone(),
@@ -58,7 +60,7 @@ impl HeartbeatWriter {
         let record = ProducerRecord { partition: Some(partition), key: None, ..beat };
         match self.producer.send(record) {
             Ok(()) => Ok((now, true)),
-            Err(error) if error.remedy == Remedy::Retry => Ok((heard, false)),
+            Err(error) if error.remedy == Remedy::Retry => Ok((last_event_time, false)),
             Err(error) => Err(error),
         }
     }
@@ -90,7 +92,7 @@ mod tests {
             let bus = ScriptedBus::default();
             let mut heartbeats = heartbeats(&bus, micros_later);
             let heard = if beats { heartbeats.now() } else { HEARD };
-            assert_eq!(heartbeats.beat(3, HEARD, end).unwrap(), (heard, beats), "{micros_later} {end:?}");
+            assert_eq!(heartbeats.write_if_quiet(3, HEARD, end).unwrap(), (heard, beats), "{micros_later} {end:?}");
             assert_eq!(bus.script().sent.len(), usize::from(beats), "{micros_later} {end:?}");
         }
     }
@@ -98,7 +100,7 @@ mod tests {
     #[test]
     fn a_heartbeat_goes_to_the_partitions_telemetry_under_no_key_and_says_which_it_is() {
         let bus = ScriptedBus::default();
-        heartbeats(&bus, 2_500_000).beat(3, HEARD, Some(7)).unwrap();
+        heartbeats(&bus, 2_500_000).write_if_quiet(3, HEARD, Some(7)).unwrap();
         let script = bus.script();
         let sent = &script.sent[0];
         assert_eq!((&*sent.topic, sent.partition, &sent.key), ("eadt.gpu.telemetry.v1", Some(3), &None));
@@ -121,7 +123,7 @@ mod tests {
             let bus = ScriptedBus::default();
             bus.script().sends = [remedy].into();
             let mut heartbeats = heartbeats(&bus, 5_000_000);
-            let beat = heartbeats.beat(3, HEARD, Some(7));
+            let beat = heartbeats.write_if_quiet(3, HEARD, Some(7));
             assert_eq!(beat.as_ref().err().map(|error| error.remedy), error.then_some(remedy));
             assert!(error || beat.unwrap() == (HEARD, false), "{remedy:?}");
         }

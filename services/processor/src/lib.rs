@@ -10,10 +10,10 @@
 
 mod arrived;
 pub mod codec;
-pub mod foreign;
 mod heartbeat;
 mod joint;
 pub mod metrics;
+pub mod misplaced_records;
 pub mod offline;
 mod outputs;
 mod partition_task;
@@ -28,5 +28,5 @@ mod settings;
 pub use heartbeat::HeartbeatClock;
 pub use joint::{run_gpu_sharing, run_power_budget};
 pub use positions::{INPUTS, PartitionOffsets};
-pub use service::{ProcessorError, ProcessorService, run_processor};
+pub use service::{ProcessorDependencies, ProcessorError, run_processor};
 pub use settings::{OptionalSeconds, ProcessorSettings};

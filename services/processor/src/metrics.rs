@@ -87,7 +87,7 @@ impl JointMetrics {
         this
     }
 
-    fn runs(&self, here: bool) {
+    fn set_running(&self, here: bool) {
         self.runs_here.set(i64::from(here));
         if !here {
             self.members.set(0);
@@ -137,8 +137,8 @@ impl PowerBudgetMetrics {
     }
 
     /// Whether the stage runs here, and with which budget.
-    pub fn runs(&self, budget_watts: Option<f64>) {
-        self.joint.runs(budget_watts.is_some());
+    pub fn set_running(&self, budget_watts: Option<f64>) {
+        self.joint.set_running(budget_watts.is_some());
         self.budget_watts.set(budget_watts.unwrap_or(0.0));
         if budget_watts.is_none() {
             self.exposed_watts.set(0.0);
@@ -146,7 +146,7 @@ impl PowerBudgetMetrics {
     }
 
     /// Adds what was folded since `before`.
-    pub fn folded(&self, before: PowerBudgetTally, now: PowerBudgetTally) {
+    pub fn add_tally(&self, before: PowerBudgetTally, now: PowerBudgetTally) {
         self.joint.looks.inc_by(now.looks - before.looks);
         self.joint.late.inc_by(now.late - before.late);
         self.short.inc_by(now.short - before.short);
@@ -197,14 +197,14 @@ impl GpuSharingMetrics {
         })
     }
 
-    /// As [`ProcessorMetrics::touch`].
-    pub fn touch(&self) {
+    /// As [`ProcessorMetrics::init_series`].
+    pub fn init_series(&self) {
         let _series = self.models_ignored.get_or_create(&ReasonLabels { reason: "" });
     }
 
     /// Whether the stage runs here.
-    pub fn runs(&self, here: bool) {
-        self.joint.runs(here);
+    pub fn set_running(&self, here: bool) {
+        self.joint.set_running(here);
         if !here {
             self.shared_gpus.set(0);
             self.measured.set(0);
@@ -212,7 +212,7 @@ impl GpuSharingMetrics {
     }
 
     /// Adds what was folded since `before`.
-    pub fn folded(&self, before: GpuSharingTally, now: GpuSharingTally) {
+    pub fn add_tally(&self, before: GpuSharingTally, now: GpuSharingTally) {
         self.joint.looks.inc_by(now.looks - before.looks);
         self.joint.late.inc_by(now.late - before.late);
         if now.looks > before.looks {
@@ -288,7 +288,7 @@ impl ProcessorMetrics {
     }
 
     /// Gives every labelled metric one series: a family without series does not show in the registry's text.
-    pub fn touch(&self) {
+    pub fn init_series(&self) {
         let _series = self.dead_letters.get_or_create(&ReasonLabels { reason: "" });
         let _series = self.models_ignored.get_or_create(&ReasonLabels { reason: "" });
         let _series = self.foreign_partition_records.get_or_create(&TopicLabels { topic: "" });
@@ -303,7 +303,7 @@ impl ProcessorMetrics {
     }
 
     /// Adds what was folded since `before`.
-    pub fn folded(&self, before: PartitionTally, now: PartitionTally) {
+    pub fn add_tally(&self, before: PartitionTally, now: PartitionTally) {
         self.events.inc_by(now.events - before.events);
         self.duplicates.inc_by(now.duplicates - before.duplicates);
         self.late.inc_by(now.late - before.late);

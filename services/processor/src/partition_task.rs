@@ -16,8 +16,8 @@ use eadt_service::Shutdown;
 
 use crate::arrived::ArrivedRecords;
 use crate::codec::DecodedRecord;
-use crate::foreign::{ForeignCheck, ForeignPartitions, PartitionCounts, partition_counts};
 use crate::metrics::ProcessorMetrics;
+use crate::misplaced_records::{MisplacedRecordCheck, MisplacedRecordPolicy, PartitionCounts, partition_counts};
 use crate::outputs::OutputTopics;
 use crate::pending_commit::MAX_DEAD_LETTER_BYTES;
 use crate::positions::{INPUTS, PartitionOffsets};
@@ -42,7 +42,7 @@ pub struct PartitionContext<'a> {
     pub bus: &'a dyn Bus,
     pub names: &'a OutputTopics,
     pub settings: &'a FoldSettings,
-    pub foreign: ForeignPartitions,
+    pub misplaced_record_policy: MisplacedRecordPolicy,
     pub metrics: &'a ProcessorMetrics,
     pub shutdown: &'a Shutdown,
 }
@@ -64,7 +64,7 @@ pub struct PartitionTask {
     /// Where the input that heartbeats are appended to ends; `None` while there is more to read.
     telemetry_end: Option<i64>,
     tally_counted: PartitionTally,
-    foreign: ForeignCheck,
+    foreign: MisplacedRecordCheck,
     folded_since_commit: bool,
     /// State bytes of its last commit: an estimate for the next one.
     pub state_bytes: usize,
@@ -104,7 +104,7 @@ impl PartitionTask {
     pub fn restore_partitions(
         numbers: &[i32],
         member: &mut dyn GroupMember,
-        heard: EventTime,
+        last_record_time: EventTime,
         with: &PartitionContext<'_>,
     ) -> Result<BTreeMap<i32, Self>> {
         let inputs = |number: &i32| {
@@ -121,8 +121,8 @@ impl PartitionTask {
         for (number, committed) in numbers.iter().zip(committed.chunks(INPUTS.len())) {
             if let Some(state) = states.remove(number) {
                 let mut restored =
-                    Self::restore_partition(*number, inputs(number).collect(), committed, state, member, heard, with)?;
-                restored.foreign = ForeignCheck::new(with.foreign, counts);
+                    Self::restore_partition(*number, inputs(number).collect(), committed, state, member, last_record_time, with)?;
+                restored.foreign = MisplacedRecordCheck::new(with.misplaced_record_policy, counts);
                 owned.insert(*number, restored);
             }
         }
@@ -135,7 +135,7 @@ impl PartitionTask {
         committed: &[Option<i64>],
         mut state: RestoredState<PartitionOffsets>,
         member: &mut dyn GroupMember,
-        heard: EventTime,
+        last_record_time: EventTime,
         with: &PartitionContext<'_>,
     ) -> Result<Self> {
         let PartitionContext { bus, names, settings, metrics, .. } = *with;
@@ -172,7 +172,12 @@ impl PartitionTask {
         for (at, position) in inputs.iter().zip(&positions) {
             member.start(at, *position)?;
         }
-        tracing::info!(partition = number, ?positions, workloads = partition.size().0, "partition taken over");
+        tracing::info!(
+            partition = number,
+            ?positions,
+            workloads = partition.workload_and_source_counts().0,
+            "partition taken over"
+        );
         Ok(Self {
             number,
             merge: InputMerge::new(&positions, settings.max_future),
@@ -182,9 +187,9 @@ impl PartitionTask {
             tally_counted: partition.tally(),
             inputs,
             partition,
-            last_record_time: heard,
+            last_record_time,
             telemetry_end: None,
-            foreign: ForeignCheck::new(with.foreign, PartitionCounts::default()),
+            foreign: MisplacedRecordCheck::new(with.misplaced_record_policy, PartitionCounts::default()),
             folded_since_commit: false,
             state_bytes: 0,
             emitted_ids: state.emitted,
@@ -238,7 +243,7 @@ impl PartitionTask {
         }
     }
 
-    pub fn end(&mut self, at: &TopicPartition, position: i64) {
+    pub fn on_partition_end(&mut self, at: &TopicPartition, position: i64) {
         if let Some(input) = self.input_index(at) {
             self.merge.end(input, position);
             if INPUTS[input] == Topic::GpuTelemetry {
@@ -316,18 +321,18 @@ impl PartitionTask {
         if folded.records > 0 {
             self.folded_since_commit = true;
             let tally = self.partition.tally();
-            metrics.folded(self.tally_counted, tally);
+            metrics.add_tally(self.tally_counted, tally);
             self.tally_counted = tally;
         }
         folded
     }
 
     fn positions_json(&self) -> Bytes {
-        let mut stand = PartitionOffsets::start(self.number);
-        for (offset, position) in stand.offsets.iter_mut().zip(self.merge.positions()) {
+        let mut positions = PartitionOffsets::start(self.number);
+        for (offset, position) in positions.offsets.iter_mut().zip(self.merge.positions()) {
             *offset = position;
         }
-        stand.to_json().into()
+        positions.to_json().into()
     }
 
     /// Whether anything was folded since the last commit.
@@ -354,16 +359,16 @@ impl PartitionTask {
     }
 
     /// Pauses inputs that are far ahead of the merge and resumes those that no longer are.
-    pub fn balance(&mut self, member: &mut dyn GroupMember, budget: usize) -> Result<()> {
+    pub fn apply_backpressure(&mut self, member: &mut dyn GroupMember, budget: usize) -> Result<()> {
         balance_inputs(member, self.inputs.iter(), &self.merge, &mut self.paused, budget)
     }
 
-    pub fn buffered(&self) -> usize {
+    pub fn buffered_bytes(&self) -> usize {
         (0..self.inputs.len()).map(|i| self.merge.bytes(i)).sum()
     }
 
     pub fn state_size(&self) -> (usize, usize) {
-        self.partition.size()
+        self.partition.workload_and_source_counts()
     }
 }
 
@@ -493,23 +498,23 @@ mod tests {
         bus: ScriptedBus,
         names: OutputTopics,
         metrics: ProcessorMetrics,
-        foreign: ForeignPartitions,
+        foreign: MisplacedRecordPolicy,
     }
 
     impl Rig {
         fn new() -> Self {
             let bus = ScriptedBus::default();
             let metrics = ProcessorMetrics::new(&bus.metrics);
-            Self { bus, names: OutputTopics::new("eadt.", "{}".to_owned()), metrics, foreign: ForeignPartitions::Process }
+            Self { bus, names: OutputTopics::new("eadt.", "{}".to_owned()), metrics, foreign: MisplacedRecordPolicy::Process }
         }
 
         fn begin(&self, number: i32) -> PartitionTask {
-            let settings = ProcessorSettings::default().fold();
+            let settings = ProcessorSettings::default().fold_settings();
             let with = PartitionContext {
                 bus: &self.bus,
                 names: &self.names,
                 settings: &settings,
-                foreign: self.foreign,
+                misplaced_record_policy: self.foreign,
                 metrics: &self.metrics,
                 shutdown: &self.bus.shutdown,
             };
@@ -520,7 +525,7 @@ mod tests {
 
         /// State of a partition that has no workload; it says where it stands, or does not.
         fn state(&self, number: i32, stands: Option<PartitionOffsets>) {
-            for record in PartitionFold::new(ProcessorSettings::default().fold()).take_changes() {
+            for record in PartitionFold::new(ProcessorSettings::default().fold_settings()).take_changes() {
                 let stands = stands.map(|stands| stands.to_json());
                 let headers: Vec<_> = stands.iter().map(|stands| (header::INPUT_POSITIONS, &**stands)).collect();
                 self.bus.append(Topic::ProcessorState, number, 1, &record.key, record.value.as_deref(), &headers);
@@ -539,7 +544,7 @@ mod tests {
         fn end(&self, owned: &mut PartitionTask) {
             for end in self.bus.ends(&[owned.number]) {
                 let PollEvent::End { at, position } = end else { panic!("{end:?}") };
-                owned.end(&at, position);
+                owned.on_partition_end(&at, position);
             }
         }
 
@@ -650,7 +655,7 @@ mod tests {
 
     #[test]
     fn a_record_outside_its_keys_partition_is_counted_and_refused_if_the_settings_say_so() {
-        for (foreign, letters) in [(ForeignPartitions::Process, 0), (ForeignPartitions::DeadLetter, 26)] {
+        for (foreign, letters) in [(MisplacedRecordPolicy::Process, 0), (MisplacedRecordPolicy::DeadLetter, 26)] {
             let rig = Rig { foreign, ..Rig::new() };
             let home = eadt_bus::partition_for_key(b"team/one", crate::scripted::PARTITIONS);
             let mut owned = rig.begin(1 - home);
@@ -719,10 +724,10 @@ mod tests {
         assert_eq!(owned.push(rig.bus.put(Topic::TrainingProgress, 0, 5, "k", "v")), 2);
         assert_eq!(owned.push(rig.bus.put(Topic::GpuTelemetry, 1, 5, "other", "partition")), 0);
         assert_eq!(owned.push(rig.bus.put(Topic::Decisions, 0, 5, "no", "input")), 0);
-        assert_eq!(owned.buffered(), 8 + 256 + 2 + 256);
+        assert_eq!(owned.buffered_bytes(), 8 + 256 + 2 + 256);
         rig.end(&mut owned);
         assert_eq!(rig.fold(&mut owned, 9).0.records, 2);
-        assert_eq!(owned.buffered(), 0);
+        assert_eq!(owned.buffered_bytes(), 0);
     }
 
     #[test]
@@ -731,9 +736,9 @@ mod tests {
         let mut owned = rig.begin(0);
         let (telemetry, progress) = (place(Topic::GpuTelemetry, 0), place(Topic::TrainingProgress, 0));
         assert_eq!(owned.telemetry_end(), None);
-        owned.end(&progress, 9);
+        owned.on_partition_end(&progress, 9);
         assert_eq!(owned.telemetry_end(), None, "of another input");
-        owned.end(&telemetry, 4);
+        owned.on_partition_end(&telemetry, 4);
         assert_eq!(owned.telemetry_end(), Some(4));
         owned.push(rig.bus.put(Topic::TrainingProgress, 0, 5, "k", "v"));
         assert_eq!(owned.telemetry_end(), Some(4));
@@ -747,7 +752,7 @@ mod tests {
         let rig = Rig::new();
         let mut owned = rig.begin(0);
         owned.push(rig.bus.put(Topic::GpuTelemetry, 0, 5, "key", "value"));
-        owned.balance(&mut rig.bus.clone(), 263).unwrap();
+        owned.apply_backpressure(&mut rig.bus.clone(), 263).unwrap();
         assert_eq!(rig.bus.script().paused, [("pause", place(Topic::GpuTelemetry, 0))]);
     }
 

@@ -114,10 +114,10 @@ impl PendingCommit {
         if since(self.first_folded, Duration::from_secs_f64(settings.commit_seconds)) {
             return Some(CommitScope::Everything);
         }
-        let said = since(self.first_output, linger)
+        let is_output_due = since(self.first_output, linger)
             || self.has_many_letters()
             || since(self.first_dead_letter, Duration::from_secs_f64(settings.dead_letter_seconds));
-        said.then_some(CommitScope::WithOutput)
+        is_output_due.then_some(CommitScope::WithOutput)
     }
 }
 

@@ -41,10 +41,10 @@ impl PartitionOffsets {
 
     /// `None`: not such a header, or one of a version with other inputs.
     pub fn from_json(text: &str) -> Option<Self> {
-        let said: BTreeMap<&str, i64> = serde_json::from_str(text).ok()?;
-        let mut this = Self::start(i32::try_from(*said.get("partition")?).ok()?);
+        let offsets: BTreeMap<&str, i64> = serde_json::from_str(text).ok()?;
+        let mut this = Self::start(i32::try_from(*offsets.get("partition")?).ok()?);
         for (topic, offset) in INPUTS.iter().zip(&mut this.offsets) {
-            *offset = *said.get(topic.base_name())?;
+            *offset = *offsets.get(topic.base_name())?;
         }
         Some(this)
     }

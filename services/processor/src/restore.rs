@@ -375,8 +375,8 @@ fn classify_output<S: StageRecords>(
     record: &ConsumerRecord,
 ) -> Option<(i32, bool)> {
     if record.at.topic != names.dead_letters {
-        let (number, said) = S::emitted(record)?;
-        return Some((number, is_beyond(states.get(&number)?, |stood| said.is_beyond(stood))?));
+        let (number, emitted) = S::emitted(record)?;
+        return Some((number, is_beyond(states.get(&number)?, |stood| emitted.is_beyond(stood))?));
     }
     if record.header(dead_letter_header::REFUSED_BY) != Some(S::SERVICE) {
         return None;

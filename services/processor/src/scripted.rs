@@ -18,7 +18,7 @@ use eadt_schemas::v1::{GpuTelemetry, JobLifecycle, TrainingProgress};
 use eadt_schemas::{EventTime, EventType, Topic};
 use eadt_service::{HealthRegistry, MetricsRegistry, Shutdown};
 
-use crate::{HeartbeatClock, ProcessorService, ProcessorSettings};
+use crate::{HeartbeatClock, ProcessorDependencies, ProcessorSettings};
 
 /// Partitions of every topic, unless a test sets another number.
 pub const PARTITIONS: i32 = 2;
@@ -177,9 +177,9 @@ impl ScriptedBus {
         script.lows.get(at).copied().unwrap_or(0) + script.log.get(at).map_or(0, Vec::len) as i64
     }
 
-    pub fn service(&self, settings: &ProcessorSettings) -> ProcessorService {
+    pub fn service(&self, settings: &ProcessorSettings) -> ProcessorDependencies {
         let now = self.now.clone();
-        ProcessorService {
+        ProcessorDependencies {
             settings: settings.clone(),
             bus: Arc::new(self.clone()),
             clock: HeartbeatClock::new(move || EventTime::from_micros(now.load(Ordering::SeqCst))),
@@ -268,9 +268,9 @@ impl PartitionReader for ScriptedBus {
     fn poll(&mut self, _: usize, _: Duration, into: &mut Vec<PollEvent>) -> Result<()> {
         let turn = self.script().turns.pop_front();
         match turn {
-            Some(ScriptedPoll::Say(said)) => {
+            Some(ScriptedPoll::Say(events)) => {
                 let before = into.len();
-                into.extend(said);
+                into.extend(events);
                 let script = self.script();
                 if script.accepts_batches && !script.is_unbatched {
                     batch_runs(into, before);

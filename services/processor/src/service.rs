@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use eadt_bus::{
-    Bus, BusError, CommitStep, GroupMember, MemberOptions, Membership, PollEvent, Remedy, RetryBackoff, StandbyCheck,
+    Bus, BusError, CommitStep, GroupMember, MemberOptions, Membership, PollEvent, Remedy, RetryBackoff, SpareMemberCheck,
     TopicPartition, chaos,
 };
 use eadt_core::FoldSettings;
@@ -46,7 +46,7 @@ pub enum ProcessorError {
 
 /// Settings and dependencies of the processor.
 #[derive(Debug)]
-pub struct ProcessorService {
+pub struct ProcessorDependencies {
     pub settings: ProcessorSettings,
     pub bus: Arc<dyn Bus>,
     /// The clock that the log's stamps come from, for heartbeats only.
@@ -59,34 +59,34 @@ pub struct ProcessorService {
 
 /// Runs until `shutdown`; blocks, so give it a thread. Stopping folds what the inputs held when it was asked for, for at most ten
 /// seconds, commits, and closes no window early.
-pub fn run_processor(service: &ProcessorService) -> Result<(), ProcessorError> {
-    let metrics = ProcessorMetrics::new(&service.metrics);
-    run_with_restarts(service, &metrics.restarts, || {
-        ProcessorSession::open(service, &metrics, &Instant::now).and_then(ProcessorSession::run)
+pub fn run_processor(deps: &ProcessorDependencies) -> Result<(), ProcessorError> {
+    let metrics = ProcessorMetrics::new(&deps.metrics);
+    run_with_restarts(deps, &metrics.restarts, || {
+        ProcessorSession::open(deps, &metrics, &Instant::now).and_then(ProcessorSession::run)
     })
 }
 
 /// Runs one session after another until `shutdown`, or until one fails in a way that another one would, too.
 pub fn run_with_restarts(
-    service: &ProcessorService,
+    deps: &ProcessorDependencies,
     restarts: &Counter,
     mut session: impl FnMut() -> Result<(), BusError>,
 ) -> Result<(), ProcessorError> {
-    service.settings.check().map_err(ProcessorError::Settings)?;
-    let mut pauses = RestartBackoff::from(Duration::from_secs_f64(service.settings.retry_seconds));
-    while !service.shutdown.is_cancelled() {
+    deps.settings.check().map_err(ProcessorError::Settings)?;
+    let mut pauses = RestartBackoff::from(Duration::from_secs_f64(deps.settings.retry_seconds));
+    while !deps.shutdown.is_cancelled() {
         let began = Instant::now();
         let ended = session();
-        service.ready.set(false);
+        deps.ready.set(false);
         match ended {
             Ok(()) => break,
-            Err(_) if service.shutdown.is_cancelled() => break,
+            Err(_) if deps.shutdown.is_cancelled() => break,
             Err(error) if error.remedy == Remedy::Stop => return Err(error.into()),
             Err(error) => {
                 restarts.inc();
-                let pause = pauses.after(began.elapsed());
+                let pause = pauses.next_pause(began.elapsed());
                 tracing::warn!(%error, pause_seconds = pause.as_secs_f64(), "beginning anew from the committed positions");
-                wait(&service.shutdown, pause, std::thread::sleep);
+                wait(&deps.shutdown, pause, std::thread::sleep);
             }
         }
     }
@@ -106,7 +106,7 @@ impl RestartBackoff {
     }
 
     /// After a session that lasted so long.
-    fn after(&mut self, lasted: Duration) -> Duration {
+    fn next_pause(&mut self, lasted: Duration) -> Duration {
         let pause = if lasted > MAX_PAUSE { self.least } else { self.next };
         self.next = (pause * 2).min(MAX_PAUSE);
         pause
@@ -123,17 +123,17 @@ fn wait(shutdown: &Shutdown, time: Duration, mut sleep: impl FnMut(Duration)) {
 }
 
 /// Makes a step. Where nothing was done it is the same step again, until it succeeds or somebody stops the processor.
-pub fn commit(service: &ProcessorService, member: &mut dyn GroupMember, step: &CommitStep) -> Result<(), BusError> {
-    let least = Duration::from_secs_f64(service.settings.retry_seconds);
+pub fn commit(deps: &ProcessorDependencies, member: &mut dyn GroupMember, step: &CommitStep) -> Result<(), BusError> {
+    let least = Duration::from_secs_f64(deps.settings.retry_seconds);
     let mut patience = RetryBackoff::new(least, MAX_PAUSE);
     loop {
         match member.commit(step) {
             Ok(()) => {
-                patience.worked(COMMITTING);
+                patience.on_success(COMMITTING);
                 return Ok(());
             }
-            Err(error) if error.remedy == Remedy::Retry && !service.shutdown.is_cancelled() => {
-                wait(&service.shutdown, patience.failed(COMMITTING, &error), std::thread::sleep);
+            Err(error) if error.remedy == Remedy::Retry && !deps.shutdown.is_cancelled() => {
+                wait(&deps.shutdown, patience.on_failure(COMMITTING, &error), std::thread::sleep);
             }
             Err(error) => return Err(error),
         }
@@ -171,7 +171,7 @@ impl StopBacklog {
 
 /// From joining the group to the first error.
 struct ProcessorSession<'a> {
-    service: &'a ProcessorService,
+    deps: &'a ProcessorDependencies,
     metrics: &'a ProcessorMetrics,
     /// Clock for waiting times.
     now: &'a dyn Fn() -> Instant,
@@ -182,7 +182,7 @@ struct ProcessorSession<'a> {
     owned: BTreeMap<i32, PartitionTask>,
     /// Partitions of which not all inputs are assigned yet.
     arriving: BTreeMap<i32, BTreeSet<TopicPartition>>,
-    standby: StandbyCheck,
+    standby: SpareMemberCheck,
     waiting: PendingCommit,
     /// Bytes of state that input has paid for and no commit has spent.
     state_credit_bytes: usize,
@@ -192,28 +192,28 @@ struct ProcessorSession<'a> {
 
 impl<'a> ProcessorSession<'a> {
     fn open(
-        service: &'a ProcessorService,
+        deps: &'a ProcessorDependencies,
         metrics: &'a ProcessorMetrics,
         now: &'a dyn Fn() -> Instant,
     ) -> Result<Self, BusError> {
-        let settings = &service.settings;
-        let mut member = service.bus.member(MemberOptions {
+        let settings = &deps.settings;
+        let mut member = deps.bus.member(MemberOptions {
             group: settings.group.clone(),
             membership: Membership::Transactional(settings.instance.clone()),
             topics: INPUTS.iter().map(|topic| Arc::from(format!("{}{topic}", settings.prefix))).collect(),
         })?;
         member.accept_batches();
         Ok(Self {
-            service,
+            deps,
             metrics,
             now,
-            names: OutputTopics::new(&settings.prefix, settings.recorded()),
-            fold: settings.fold(),
+            names: OutputTopics::new(&settings.prefix, settings.recorded_json()),
+            fold: settings.fold_settings(),
             member,
-            heartbeats: HeartbeatWriter::new(&*service.bus, settings, service.clock.clone())?,
+            heartbeats: HeartbeatWriter::new(&*deps.bus, settings, deps.clock.clone())?,
             owned: BTreeMap::new(),
             arriving: BTreeMap::new(),
-            standby: StandbyCheck::new(&*settings.group, format!("{}{}", settings.prefix, INPUTS[0])),
+            standby: SpareMemberCheck::new(&*settings.group, format!("{}{}", settings.prefix, INPUTS[0])),
             waiting: PendingCommit::default(),
             state_credit_bytes: 0,
             late: Duration::ZERO,
@@ -247,10 +247,10 @@ impl<'a> ProcessorSession<'a> {
                     }
                     PollEvent::End { at, position } => {
                         if let Some(owned) = self.owned.get_mut(&at.partition) {
-                            owned.end(&at, position);
+                            owned.on_partition_end(&at, position);
                         }
                     }
-                    PollEvent::Assigned(partitions) => self.assigned(partitions)?,
+                    PollEvent::Assigned(partitions) => self.on_assigned(partitions)?,
                     PollEvent::Revoked(partitions) => {
                         chaos::reach("rebalance.revoked");
                         // Still ours: what is folded is committed before somebody else goes on.
@@ -271,12 +271,12 @@ impl<'a> ProcessorSession<'a> {
                 self.late = Duration::from_micros(now.micros().saturating_sub(newest.micros()).max(0) as u64);
             }
             self.fold()?;
-            self.beat()?;
-            if let Some(scope) = self.waiting.due_scope((self.now)(), self.linger(), &self.service.settings) {
+            self.write_heartbeats()?;
+            if let Some(scope) = self.waiting.due_scope((self.now)(), self.linger(), &self.deps.settings) {
                 self.commit(scope)?;
             }
             if self.arriving.is_empty() {
-                self.service.ready.set(self.standby.is_ready(self.owned.len(), &*self.service.bus));
+                self.deps.ready.set(self.standby.is_ready(self.owned.len(), &*self.deps.bus));
             }
         }
         self.commit(CommitScope::Everything)
@@ -293,13 +293,13 @@ impl<'a> ProcessorSession<'a> {
 
     /// Until the end is asked for, and then until what was there at that moment is folded.
     fn goes_on(&self, rest: &mut Option<StopBacklog>) -> Result<bool, BusError> {
-        if !self.service.shutdown.is_cancelled() {
+        if !self.deps.shutdown.is_cancelled() {
             return Ok(true);
         }
         if rest.is_none() {
             let mut ends = BTreeMap::new();
             for (number, owned) in &self.owned {
-                let highs = owned.inputs().iter().map(|at| Ok(self.service.bus.watermarks(at)?.high));
+                let highs = owned.inputs().iter().map(|at| Ok(self.deps.bus.watermarks(at)?.high));
                 ends.insert(*number, highs.collect::<Result<_, BusError>>()?);
             }
             *rest = Some(StopBacklog { ends, until: (self.now)() + DRAIN_TIMEOUT });
@@ -308,7 +308,7 @@ impl<'a> ProcessorSession<'a> {
         Ok(rest.goes_on(rest.unread(&self.owned), (self.now)()))
     }
 
-    fn assigned(&mut self, partitions: Vec<TopicPartition>) -> Result<(), BusError> {
+    fn on_assigned(&mut self, partitions: Vec<TopicPartition>) -> Result<(), BusError> {
         let mut numbers = BTreeSet::new();
         for at in partitions {
             numbers.insert(at.partition);
@@ -320,12 +320,12 @@ impl<'a> ProcessorSession<'a> {
         if !numbers.is_empty() {
             self.arriving.retain(|number, _| !numbers.contains(number));
             let with = PartitionContext {
-                bus: &*self.service.bus,
+                bus: &*self.deps.bus,
                 names: &self.names,
                 settings: &self.fold,
-                foreign: self.service.settings.foreign_partitions,
+                misplaced_record_policy: self.deps.settings.foreign_partitions,
                 metrics: self.metrics,
-                shutdown: &self.service.shutdown,
+                shutdown: &self.deps.shutdown,
             };
             self.owned.append(&mut PartitionTask::restore_partitions(&numbers, &mut *self.member, self.heartbeats.now(), &with)?);
         }
@@ -335,9 +335,9 @@ impl<'a> ProcessorSession<'a> {
                 inputs.len(),
                 INPUTS.len()
             );
-            return Err(BusError::new(Remedy::Stop, format!("joining group {}", self.service.settings.group), detail));
+            return Err(BusError::new(Remedy::Stop, format!("joining group {}", self.deps.settings.group), detail));
         }
-        self.gauges();
+        self.set_gauges();
         Ok(())
     }
 
@@ -346,21 +346,21 @@ impl<'a> ProcessorSession<'a> {
             self.owned.remove(&at.partition);
             self.arriving.remove(&at.partition);
         }
-        self.gauges();
+        self.set_gauges();
     }
 
-    fn gauges(&self) {
+    fn set_gauges(&self) {
         self.metrics.partitions.set(self.owned.len() as i64);
         let sizes = self.owned.values().map(PartitionTask::state_size);
         let (workloads, sources) = sizes.fold((0, 0), |(a, b), (c, d)| (a + c, b + d));
         self.metrics.workloads.set(workloads as i64);
         self.metrics.sources.set(sources as i64);
-        self.metrics.buffered_bytes.set(self.owned.values().map(PartitionTask::buffered).sum::<usize>() as i64);
+        self.metrics.buffered_bytes.set(self.owned.values().map(PartitionTask::buffered_bytes).sum::<usize>() as i64);
     }
 
     fn fold(&mut self) -> Result<(), BusError> {
         let inputs = self.owned.values().map(|owned| owned.inputs().len()).sum();
-        let budget = input_buffer_share(self.service.settings.buffer_bytes, inputs);
+        let budget = input_buffer_share(self.deps.settings.buffer_bytes, inputs);
         for number in self.owned.keys().copied().collect::<Vec<_>>() {
             while let Some(owned) = self.owned.get_mut(&number) {
                 let folded = owned.fold(FOLD_RECORDS, &self.names, &mut self.waiting.outputs, self.metrics);
@@ -375,19 +375,20 @@ impl<'a> ProcessorSession<'a> {
                 }
             }
             if let Some(owned) = self.owned.get_mut(&number) {
-                owned.balance(&mut *self.member, budget)?;
+                owned.apply_backpressure(&mut *self.member, budget)?;
             }
         }
         Ok(())
     }
 
-    fn beat(&mut self) -> Result<(), BusError> {
+    fn write_heartbeats(&mut self) -> Result<(), BusError> {
         if chaos::is_off("heartbeats") {
             return Ok(());
         }
         for owned in self.owned.values_mut() {
-            let (heard, sent) = self.heartbeats.beat(owned.number, owned.last_record_time, owned.telemetry_end())?;
-            owned.last_record_time = heard;
+            let (last_record_time, sent) =
+                self.heartbeats.write_if_quiet(owned.number, owned.last_record_time, owned.telemetry_end())?;
+            owned.last_record_time = last_record_time;
             self.metrics.heartbeats.inc_by(u64::from(sent));
         }
         Ok(())
@@ -398,7 +399,7 @@ impl<'a> ProcessorSession<'a> {
         let speakers = self.waiting.partitions_with_output.iter().filter_map(|number| self.owned.get(number));
         let state_bytes = speakers.map(|owned| owned.state_bytes).sum();
         let credit = state_write_credit(self.state_credit_bytes, self.waiting.input_bytes);
-        output_linger(state_bytes, credit, Duration::from_millis(self.service.settings.linger_milliseconds), self.late)
+        output_linger(state_bytes, credit, Duration::from_millis(self.deps.settings.linger_milliseconds), self.late)
     }
 
     /// Commits in one atomic step all outputs, and everything that was folded in the partitions concerned.
@@ -424,10 +425,10 @@ impl<'a> ProcessorSession<'a> {
         }
         self.state_credit_bytes = credit.saturating_sub(state_bytes);
         let began = Instant::now();
-        commit(self.service, &mut *self.member, &step)?;
+        commit(self.deps, &mut *self.member, &step)?;
         self.metrics.commit_seconds.observe(began.elapsed().as_secs_f64());
         self.metrics.state_bytes.inc_by(state_bytes as u64);
-        self.gauges();
+        self.set_gauges();
         Ok(())
     }
 }
@@ -476,7 +477,7 @@ mod tests {
     #[test]
     fn pauses_double_up_to_the_longest_and_begin_anew_after_a_session_that_lasted() {
         let mut pauses = RestartBackoff::from(Duration::from_secs(3));
-        let mut after = |lasted| pauses.after(Duration::from_millis(lasted)).as_secs();
+        let mut after = |lasted| pauses.next_pause(Duration::from_millis(lasted)).as_secs();
         assert_eq!([0, 0, 0, 10_000].map(&mut after), [3, 6, 10, 10]);
         assert_eq!(
             [10_001, 5, 10_000].map(&mut after),

@@ -6,7 +6,7 @@ use eadt_core::settings::{SECOND, WINDOW_RULES};
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::foreign::ForeignPartitions;
+use crate::misplaced_records::MisplacedRecordPolicy;
 
 /// A length of time in seconds, or `"off"`.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -123,7 +123,7 @@ pub struct ProcessorSettings {
     /// What becomes of records that lie in another partition than their key belongs to (murmur2, as the JVM clients do):
     /// `process`, folded where they lie, or `dead_letter`, refused. Counted in either case. A replay folds them. Default
     /// `process`.
-    pub foreign_partitions: ForeignPartitions,
+    pub foreign_partitions: MisplacedRecordPolicy,
     /// How long an output waits for company before the commit, in milliseconds of wall time; while a backlog is worked through up
     /// to two hundred times as long, but no longer than 5 s or a twentieth of how late it is anyway. 0 to 1,000. Default 1.
     pub linger_milliseconds: u64,
@@ -163,7 +163,7 @@ impl Default for ProcessorSettings {
             controller_settings: ControllerSettings::default(),
             power_budget: BudgetSettings::default(),
             gpu_sharing: GpuSharingSettings::default(),
-            foreign_partitions: ForeignPartitions::Process,
+            foreign_partitions: MisplacedRecordPolicy::Process,
             linger_milliseconds: 1,
             commit_seconds: 10.0,
             dead_letter_seconds: 1.0,
@@ -204,11 +204,11 @@ fn json(settings: &ProcessorSettings) -> JsonMap {
 }
 
 /// Takes out what is the same in `standard`.
-fn without(map: &mut JsonMap, standard: &JsonMap) {
+fn remove_defaults(map: &mut JsonMap, standard: &JsonMap) {
     use serde_json::Value::Object;
     map.retain(|name, value| match (value, standard.get(name)) {
         (Object(inner), Some(Object(standard))) => {
-            without(inner, standard);
+            remove_defaults(inner, standard);
             !inner.is_empty()
         }
         (value, standard) => Some(&*value) != standard,
@@ -301,17 +301,17 @@ impl ProcessorSettings {
 
     /// What windows and decisions depend on: a JSON object, for the outputs' headers. Of the controllers' settings only what is
     /// not the default: decisions name the version of their controller.
-    pub fn recorded(&self) -> String {
+    pub fn recorded_json(&self) -> String {
         let mut mine = json(self);
         mine.retain(|name, _| DECISIVE.contains(&name.as_str()));
         let mut others = json(&Self::default());
         others.retain(|_, value| value.is_object());
-        without(&mut mine, &others);
+        remove_defaults(&mut mine, &others);
         serde_json::Value::Object(mine).to_string()
     }
 
-    /// Returns the settings that a record's outputs were made with ([`Self::recorded`]); those that are not the default here
-    /// stay. `Err` if `recorded` is not such an object, or has a value that this version does not know; [`Self::check`] has the
+    /// Returns the settings that a record's outputs were made with ([`Self::recorded_json`]); those that are not the default here
+    /// stay. `Err` if `recorded_json` is not such an object, or has a value that this version does not know; [`Self::check`] has the
     /// ranges. Unknown names are ignored.
     pub fn as_recorded(&self, recorded: &str) -> Result<Self, serde_json::Error> {
         let mut recorded: JsonMap = serde_json::from_str(recorded)?;
@@ -329,14 +329,14 @@ impl ProcessorSettings {
         // Written by a release that knew only the first.
         recorded.entry("window_rules").or_insert(1.into());
         let mut mine = json(self);
-        without(&mut mine, &json(&Self::default()));
+        remove_defaults(&mut mine, &json(&Self::default()));
         overlay(&mut recorded, mine);
         let read: Self = serde_json::from_value(recorded.into())?;
         Ok(Self { prefix: self.prefix.clone(), ..read })
     }
 
     /// Returns the settings of the fold.
-    pub fn fold(&self) -> FoldSettings {
+    pub fn fold_settings(&self) -> FoldSettings {
         FoldSettings {
             window: micros(self.window_seconds),
             window_rules: self.window_rules,
@@ -365,7 +365,7 @@ mod tests {
 
     #[test]
     fn what_is_recorded_comes_back_and_what_is_set_goes_before() {
-        let standard = ProcessorSettings::default().recorded();
+        let standard = ProcessorSettings::default().recorded_json();
         assert!(
             standard.contains("\"window_seconds\":60.0")
                 && !standard.contains("controller_settings")
@@ -381,10 +381,10 @@ mod tests {
         (live.gpu_sharing.enabled, live.gpu_sharing.probe_percentages) = (true, vec![100, 40]);
         // Nothing in the outputs depends on these.
         (live.group, live.buffer_bytes) = ("other".into(), 1 << 20);
-        let recorded = live.recorded();
+        let recorded = live.recorded_json();
         let here = ProcessorSettings { prefix: "x.".into(), ..ProcessorSettings::default() };
         let replayed = here.as_recorded(&recorded).unwrap();
-        assert_eq!(replayed.fold(), live.fold(), "{recorded}");
+        assert_eq!(replayed.fold_settings(), live.fold_settings(), "{recorded}");
         assert_eq!((&*replayed.prefix, &*replayed.group), ("x.", "processor"));
 
         // A release before called a group of settings otherwise.
@@ -398,9 +398,9 @@ mod tests {
         assert_eq!((settings.power_low_watts, settings.power_high_watts), (1.0, 300.0));
 
         // A release without shares let one namespace take everything, and a replay of what it made does so, too.
-        let before = here.as_recorded(r#"{"max_workloads":700,"max_sources":900}"#).unwrap().fold();
+        let before = here.as_recorded(r#"{"max_workloads":700,"max_sources":900}"#).unwrap().fold_settings();
         assert_eq!((before.max_workloads_per_namespace, before.max_sources_per_namespace), (700, 900));
-        let fold = ProcessorSettings { max_workloads: 7, ..ProcessorSettings::default() }.fold();
+        let fold = ProcessorSettings { max_workloads: 7, ..ProcessorSettings::default() }.fold_settings();
         assert_eq!((fold.max_workloads_per_namespace, fold.max_sources_per_namespace), (4, 25_000));
 
         let long = ProcessorSettings { window_seconds: 600.0, ..live.clone() };
@@ -416,7 +416,7 @@ mod tests {
         assert!(here.check().unwrap_err().starts_with("processor.power_budget.budget_watts is 0,"));
 
         // A release that did not name its rules had the first.
-        let named = |recorded: &str| here.as_recorded(recorded).map(|settings| settings.fold().window_rules);
+        let named = |recorded: &str| here.as_recorded(recorded).map(|settings| settings.fold_settings().window_rules);
         assert_eq!((named("{}").unwrap(), named(r#"{"window_rules":2}"#).unwrap(), named(&recorded).unwrap()), (1, 2, 4));
         let later = here.as_recorded(r#"{"window_rules":5}"#).unwrap();
         assert_eq!(later.check().unwrap_err(), "processor.window_rules is 5, but must be within 1 and 4");

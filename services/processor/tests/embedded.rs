@@ -14,7 +14,7 @@ use eadt_bus::{
     PollEvent, Producer, ProducerRecord, Remedy, Result, StartOffset, TopicPartition, TopicSpec, WatermarkOffsets,
 };
 use eadt_core::settings::SECOND;
-use eadt_processor::{HeartbeatClock, ProcessorService, ProcessorSettings, run_processor};
+use eadt_processor::{HeartbeatClock, ProcessorDependencies, ProcessorSettings, run_processor};
 use eadt_schemas::envelope::header;
 use eadt_schemas::v1::{Decision, EfficiencyWindow, GpuTelemetry, JobLifecycle, TrainingProgress, dead_letter_header};
 use eadt_schemas::{EventTime, Topic};
@@ -84,7 +84,7 @@ impl Rig {
         let now = self.now.clone();
         let stands = self.clock_stands.then(|| now.load(Ordering::SeqCst));
         let clock = HeartbeatClock::new(move || EventTime::from_micros(stands.unwrap_or_else(|| now.load(Ordering::SeqCst))));
-        let service = ProcessorService {
+        let service = ProcessorDependencies {
             settings,
             bus,
             clock,
@@ -489,7 +489,7 @@ fn state_that_cannot_be_read_stops_with_words() {
         let dir = tempfile::tempdir().unwrap();
         let mut rig = Rig::open(dir.path());
         rig.send(0.0, Topic::ProcessorState, key, Bytes::from_static(value));
-        let service = ProcessorService {
+        let service = ProcessorDependencies {
             settings: settings(),
             bus: rig.bus(),
             clock: HeartbeatClock::default(),

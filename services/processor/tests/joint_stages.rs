@@ -9,7 +9,9 @@ use std::time::{Duration, Instant};
 use eadt_bus::{Bus as _, CommitStep, MemberOptions, Membership, TopicPartition};
 use eadt_core::gpu_sharing::GpuSharingSettings;
 use eadt_core::power_budget::allocation::BudgetSettings;
-use eadt_processor::{HeartbeatClock, ProcessorService, ProcessorSettings, run_gpu_sharing, run_power_budget, run_processor};
+use eadt_processor::{
+    HeartbeatClock, ProcessorDependencies, ProcessorSettings, run_gpu_sharing, run_power_budget, run_processor,
+};
 use eadt_schemas::envelope::header;
 use eadt_schemas::v1::{
     ControllerAction, Decision, EfficiencyWindow, GpuTelemetry, JobLifecycle, Layout, TrainingProgress, UpdateMode, Workload,
@@ -139,8 +141,8 @@ impl Site {
         metrics: &MetricsRegistry,
         health: &HealthRegistry,
         part: &'static str,
-    ) -> ProcessorService {
-        ProcessorService {
+    ) -> ProcessorDependencies {
+        ProcessorDependencies {
             settings: settings.clone(),
             bus: Arc::new(self.log.bus.clone()),
             clock: HeartbeatClock::new(|| EventTime::from_micros(0)),
@@ -198,7 +200,7 @@ fn a_budget_is_kept_over_restarts_and_a_replay_says_the_same_to_the_byte() {
         assert!(record.header(header::SETTINGS).unwrap().contains("\"budget_watts\":1000.0"));
     }
     let (replayed_windows, replayed, counts) = site.log.replayed(&settings);
-    assert_eq!((replayed_windows.len(), counts.late_for_cluster), (24, 0));
+    assert_eq!((replayed_windows.len(), counts.late_for_power_budget), (24, 0));
     assert_eq!(text(replayed), text(decisions));
 }
 
@@ -227,7 +229,7 @@ fn positions_that_fall_behind_the_stages_state_make_nothing_late() {
     site.feed(125, 185);
     site.process(&settings, 9);
     let (_, replayed, counts) = site.log.replayed(&settings);
-    assert_eq!(counts.late_for_cluster, 0, "no window is taken for a late one");
+    assert_eq!(counts.late_for_power_budget, 0, "no window is taken for a late one");
     assert_eq!(text(replayed), text(site.decisions()), "each is decided about once, and as if nothing had happened");
 }
 
@@ -266,7 +268,7 @@ fn state_of_a_newer_release_stops_the_stage_that_it_is_of_with_words() {
     let settings =
         ProcessorSettings { gpu_sharing: GpuSharingSettings { enabled: true, ..GpuSharingSettings::default() }, ..settings() };
     for (key, value, own) in [
-        ("#cluster//", &[9, 1][..], run_power_budget as fn(&ProcessorService) -> _),
+        ("#cluster//", &[9, 1][..], run_power_budget as fn(&ProcessorDependencies) -> _),
         ("#cluster//member//team/one", &[9, 1], run_power_budget),
         ("#cluster//later//x", b"{}", run_power_budget),
         ("#gpu//", &[9, 1], run_gpu_sharing),

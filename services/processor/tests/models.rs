@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use eadt_processor::{HeartbeatClock, ProcessorService, ProcessorSettings, run_processor};
+use eadt_processor::{HeartbeatClock, ProcessorDependencies, ProcessorSettings, run_processor};
 use eadt_schemas::v1::{Decision, GpuTelemetry, Model, TrainingProgress, Workload};
 use eadt_schemas::{EventTime, Topic};
 use eadt_service::{HealthRegistry, MetricsRegistry, Shutdown};
@@ -80,7 +80,7 @@ impl Rig {
     fn process(&self, decisions: usize) -> MetricsRegistry {
         let (shutdown, metrics, health) = (Shutdown::new(), MetricsRegistry::default(), HealthRegistry::default());
         let now = self.0.now.clone();
-        let service = ProcessorService {
+        let service = ProcessorDependencies {
             settings: settings(),
             bus: Arc::new(self.0.bus.clone()),
             clock: HeartbeatClock::new(move || EventTime::from_micros(now.load(Ordering::SeqCst))),

@@ -137,7 +137,7 @@ fn straight(coming: &[ScheduledRecord], settings: &ProcessorSettings) -> (Said, 
     let mut say = |topic, key: String, value| said.entry((topic, key)).or_default().push(value);
     let mut ends = Vec::new();
     for number in 0..PARTITIONS {
-        let mut partition = PartitionFold::new(settings.fold());
+        let mut partition = PartitionFold::new(settings.fold_settings());
         let mut offsets: BTreeMap<Topic, i64> = BTreeMap::new();
         let mut out = Vec::new();
         for ScheduledRecord { topic, stamp, record, .. } in coming.iter().filter(|coming| coming.partition == number) {
@@ -181,7 +181,7 @@ fn ends(bus: &SimBus, settings: &ProcessorSettings) -> Result<Vec<Vec<FoldOutput
         let newest = records.iter().filter(|record| record.at.partition == number).map(|record| {
             (String::from_utf8_lossy(record.key.as_deref().unwrap_or_default()).into_owned(), record.value.clone())
         });
-        let mut partition = PartitionFold::restore(settings.fold(), newest).map_err(|error| error.to_string())?;
+        let mut partition = PartitionFold::restore(settings.fold_settings(), newest).map_err(|error| error.to_string())?;
         let mut out = Vec::new();
         partition.finish(&mut out);
         Ok(out)

@@ -39,7 +39,7 @@ const GOING_ON: &str = "the simulation goes on from its last committed state";
 
 /// Why the simulation cannot go on.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum SimulatorError {
     #[error("cannot start: {0}")]
     Settings(String),
     #[error("the bus refuses the simulator")]
@@ -89,8 +89,8 @@ struct DriverState {
 
 impl SimulationDriver {
     /// A driver and the cluster that it drives. `clock` shows its time; give the embedded log the same one.
-    pub fn new(settings: SimulatorSettings, clock: SimClock) -> Result<(Self, SimulatedCluster), Error> {
-        settings.check().map_err(Error::Settings)?;
+    pub fn new(settings: SimulatorSettings, clock: SimClock) -> Result<(Self, SimulatedCluster), SimulatorError> {
+        settings.check().map_err(SimulatorError::Settings)?;
         let (cluster, commands, shared) = handle::connect(clock.clone());
         let rules = GateTiming::new(&settings);
         Ok((Self { settings, rules, clock, commands, shared }, cluster))
@@ -103,7 +103,7 @@ impl SimulationDriver {
         shutdown: &Shutdown,
         metrics: &MetricsRegistry,
         ready: &ReadinessFlag,
-    ) -> Result<SimulationEnd, Error> {
+    ) -> Result<SimulationEnd, SimulatorError> {
         let metrics = SimulatorMetrics::new(metrics);
         let mut end = None;
         let mut patience = RetryBackoff::new(RETRY.0, RETRY.1);
@@ -114,9 +114,9 @@ impl SimulationDriver {
             let session = DriverSession::open(&self, bus, shutdown, &metrics, &mut end, &mut patience);
             match session.and_then(|mut session| session.run(ready)) {
                 Ok(ended) => break Ok(ended),
-                Err(Error::Bus(error)) if error.remedy != Remedy::Stop => {
+                Err(SimulatorError::Bus(error)) if error.remedy != Remedy::Stop => {
                     metrics.restarts.inc();
-                    let until = Instant::now() + patience.failed(GOING_ON, &error);
+                    let until = Instant::now() + patience.on_failure(GOING_ON, &error);
                     while !shutdown.is_cancelled() && Instant::now() < until {
                         std::thread::sleep(Duration::from_millis(10));
                     }
@@ -181,7 +181,7 @@ impl<'a> DriverSession<'a> {
         metrics: &'a SimulatorMetrics,
         end: &mut Option<EventTime>,
         patience: &'a mut RetryBackoff,
-    ) -> Result<Self, Error> {
+    ) -> Result<Self, SimulatorError> {
         let settings = &driver.settings;
         let full = |topic: Topic| -> Arc<str> { format!("{}{topic}", settings.prefix).into() };
         let topics = SimulatorTopics {
@@ -234,7 +234,7 @@ impl<'a> DriverSession<'a> {
         let changed = stored.is_none();
         let state = match stored {
             Some(state) if !settings.adopt && *state.cluster.scenario() != settings.scenario => {
-                return Err(Error::OtherScenario { seed: state.cluster.scenario().noise.seed });
+                return Err(SimulatorError::OtherScenario { seed: state.cluster.scenario().noise.seed });
             }
             Some(state) => state,
             None => initial_state(&settings.scenario, settings.aligned_start())?,
@@ -263,7 +263,7 @@ impl<'a> DriverSession<'a> {
         })
     }
 
-    fn run(&mut self, ready: &ReadinessFlag) -> Result<SimulationEnd, Error> {
+    fn run(&mut self, ready: &ReadinessFlag) -> Result<SimulationEnd, SimulatorError> {
         self.driver.clock.set(self.state.cluster.now());
         self.commit()?;
         ready.set(true);
@@ -278,9 +278,9 @@ impl<'a> DriverSession<'a> {
             self.execute_calls();
             let now = self.state.cluster.now();
             if self.driver.settings.gate {
-                let owed = self.state.gate.pending_answers(&self.driver.rules, &self.state.cluster.managed(), now);
-                self.metrics.owed.set(owed.len() as i64);
-                if let Some(first) = owed.first() {
+                let pending = self.state.gate.pending_answers(&self.driver.rules, &self.state.cluster.managed(), now);
+                self.metrics.pending_answers.set(pending.len() as i64);
+                if let Some(first) = pending.first() {
                     // What waits for an answer must be seen by those who owe it.
                     if self.changed {
                         self.commit()?;
@@ -289,7 +289,7 @@ impl<'a> DriverSession<'a> {
                     if warned.elapsed() >= WARN {
                         *warned = Instant::now();
                         let seconds = since.elapsed().as_secs();
-                        tracing::warn!(%now, seconds, owed = owed.len(), "simulated time waits for {first}");
+                        tracing::warn!(%now, seconds, owed = pending.len(), "simulated time waits for {first}");
                     }
                     wait = HELD_POLL;
                     continue;
@@ -315,7 +315,7 @@ impl<'a> DriverSession<'a> {
     }
 
     /// Reads what was answered.
-    fn poll_answers(&mut self, wait: Duration) -> Result<(), Error> {
+    fn poll_answers(&mut self, wait: Duration) -> Result<(), SimulatorError> {
         let mut polled = Vec::new();
         self.member.poll(1000, wait, &mut polled)?;
         for item in polled {
@@ -364,8 +364,8 @@ impl<'a> DriverSession<'a> {
                     cluster.roll_back(&back).map(|managed| ClusterReply::Managed(Box::new(managed)))
                 }
                 ClusterRequest::Recommend(decision) => cluster.recommend(&decision).map(|()| ClusterReply::Recommended),
-                ClusterRequest::ChangeTerms { workload, change, by } => {
-                    cluster.change_terms(&workload, &change, &by).map(ClusterReply::TermsChanged)
+                ClusterRequest::EditPolicy { workload, change, by } => {
+                    cluster.change_terms(&workload, &change, &by).map(ClusterReply::PolicyEdited)
                 }
             };
             self.changed = true;
@@ -414,7 +414,7 @@ impl<'a> DriverSession<'a> {
     }
 
     /// Makes everything since the last commit durable, shows it, and answers the calls.
-    fn commit(&mut self) -> Result<(), Error> {
+    fn commit(&mut self) -> Result<(), SimulatorError> {
         if self.changed {
             let now = self.state.cluster.now();
             let mut outputs = std::mem::take(&mut self.outputs);
@@ -427,14 +427,19 @@ impl<'a> DriverSession<'a> {
                 return Err(error.into());
             }
             self.metrics.steps.inc();
-            self.patience.worked(GOING_ON);
+            self.patience.on_success(GOING_ON);
             self.changed = false;
         }
         let DriverState { cluster, gate } = &self.state;
         let now = cluster.now();
         self.metrics.simulated_seconds.set(now.seconds_since(cluster.start()));
         let turns = self.driver.settings.gate.then(|| gate.decision_horizons(&self.driver.rules, now));
-        self.driver.shared.publish(CommittedView { now, managed: cluster.managed(), approved: cluster.approved(), turns });
+        self.driver.shared.publish(CommittedView {
+            now,
+            managed: cluster.managed(),
+            approved: cluster.approved(),
+            decision_horizons: turns,
+        });
         self.unanswered.clear();
         Ok(())
     }
@@ -453,7 +458,7 @@ fn read<T: DecodableEvent>(value: &[u8]) -> Result<T, String> {
     decode(value).map_err(|refusal| refusal.detail)
 }
 
-fn initial_state(scenario: &Scenario, start: EventTime) -> Result<DriverState, Error> {
+fn initial_state(scenario: &Scenario, start: EventTime) -> Result<DriverState, SimulatorError> {
     let cluster = ClusterSimulation::new(scenario.clone(), start)?;
     let workloads = scenario.workloads.iter().map(|workload| (workload.name.clone(), workload.opted_in));
     let gate = TimeGate::new(workloads, start);
@@ -461,7 +466,7 @@ fn initial_state(scenario: &Scenario, start: EventTime) -> Result<DriverState, E
 }
 
 /// The newest state on the topic.
-fn read_state(bus: &dyn Bus, at: &TopicPartition, shutdown: &Shutdown) -> Result<Option<DriverState>, Error> {
+fn read_state(bus: &dyn Bus, at: &TopicPartition, shutdown: &Shutdown) -> Result<Option<DriverState>, SimulatorError> {
     let mut newest = BTreeMap::new();
     read_to_end(
         bus,
@@ -476,10 +481,10 @@ fn read_state(bus: &dyn Bus, at: &TopicPartition, shutdown: &Shutdown) -> Result
             Ok::<_, BusError>(())
         },
     )?;
-    let unreadable = |detail| Error::State { topic: at.topic.clone(), detail };
+    let unreadable = |detail| SimulatorError::State { topic: at.topic.clone(), detail };
     let value = records::whole_state(&newest).map_err(|why| match why {
         StateReadError::Damaged(detail) => unreadable(detail),
-        StateReadError::Newer(form) => Error::NewerState { topic: at.topic.clone(), form },
+        StateReadError::Newer(form) => SimulatorError::NewerState { topic: at.topic.clone(), form },
     })?;
     value.map(|value| serde_json::from_slice(&value).map_err(|error| unreadable(error.to_string()))).transpose()
 }

@@ -10,7 +10,7 @@ use eadt_service::http::ReadinessFlag;
 use eadt_service::{MetricsRegistry, Shutdown};
 use eadt_simulator::{ClusterSimulation, Scenario};
 
-use crate::driver::Error;
+use crate::driver::SimulatorError;
 use crate::metrics::SimulatorMetrics;
 use crate::{SimClock, SimulationSpeed, SimulatorSettings, records};
 
@@ -20,23 +20,29 @@ const FLUSH: Duration = Duration::from_secs(10);
 
 /// The part that runs. It keeps no state: started again, its jobs begin anew.
 #[derive(Debug)]
-pub struct ClusterFollower {
+pub struct ClusterMirror {
     settings: SimulatorSettings,
     clock: SimClock,
     cluster: Arc<dyn Cluster>,
 }
 
-impl ClusterFollower {
+impl ClusterMirror {
     /// `clock` shows its time; `cluster` reports which workloads run. The scenario's workloads are taken by their names for the
     /// known facts of jobs; only those run that the cluster has.
-    pub fn new(settings: SimulatorSettings, clock: SimClock, cluster: Arc<dyn Cluster>) -> Result<Self, Error> {
-        settings.check().map_err(Error::Settings)?;
+    pub fn new(settings: SimulatorSettings, clock: SimClock, cluster: Arc<dyn Cluster>) -> Result<Self, SimulatorError> {
+        settings.check().map_err(SimulatorError::Settings)?;
         Ok(Self { settings, clock, cluster })
     }
 
     /// Runs until `shutdown`, or until its duration is over; blocks, so give it a thread.
-    pub fn run(self, bus: &dyn Bus, shutdown: &Shutdown, metrics: &MetricsRegistry, ready: &ReadinessFlag) -> Result<(), Error> {
-        let SimulationSpeed::Times(speed) = self.settings.speed else { return Err(Error::NoSpeed) };
+    pub fn run(
+        self,
+        bus: &dyn Bus,
+        shutdown: &Shutdown,
+        metrics: &MetricsRegistry,
+        ready: &ReadinessFlag,
+    ) -> Result<(), SimulatorError> {
+        let SimulationSpeed::Times(speed) = self.settings.speed else { return Err(SimulatorError::NoSpeed) };
         let metrics = SimulatorMetrics::new(metrics);
         let [telemetry, progress] = [Topic::GpuTelemetry, Topic::TrainingProgress]
             .map(|topic| -> Arc<str> { format!("{}{topic}", self.settings.prefix).into() });
@@ -56,11 +62,11 @@ impl ClusterFollower {
             }
             let now = start.plus_seconds(elapsed);
             if revision != Some(self.cluster.revision()) {
-                let seen = self.cluster.revision();
+                let read_revision = self.cluster.revision();
                 match self.cluster.workloads() {
                     Ok(workloads) => {
                         plant.follow(&workloads, template);
-                        revision = Some(seen);
+                        revision = Some(read_revision);
                         ready.set(true);
                     }
                     Err(error) => tracing::debug!(%error, "the cluster cannot be looked at"),

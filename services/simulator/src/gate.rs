@@ -174,17 +174,17 @@ impl TimeGate {
 
     /// Returns what is owed at `now`; if nothing is, simulated time may go on after [`TimeGate::close_due_windows`].
     pub fn pending_answers(&self, rules: &GateTiming, managed: &[ManagedWorkload], now: EventTime) -> Vec<PendingAnswer> {
-        let mut owed = Vec::new();
+        let mut pending = Vec::new();
         for (name, watched) in &self.workloads {
             let workload = || name.clone();
             if !watched.announced {
-                owed.push(PendingAnswer::Layout { workload: workload() });
+                pending.push(PendingAnswer::Layout { workload: workload() });
             }
-            for window_end in watched.due(rules, now).owed {
+            for window_end in watched.due(rules, now).unanswered {
                 match watched.decisions.get(&window_end) {
-                    None => owed.push(PendingAnswer::Decision { workload: workload(), window_end }),
+                    None => pending.push(PendingAnswer::Decision { workload: workload(), window_end }),
                     Some((decision, true)) if !watched.outcomes.contains_key(decision) => {
-                        owed.push(PendingAnswer::Outcome { workload: workload(), window_end, decision: decision.clone() });
+                        pending.push(PendingAnswer::Outcome { workload: workload(), window_end, decision: decision.clone() });
                     }
                     Some(_) => {}
                 }
@@ -193,21 +193,24 @@ impl TimeGate {
         for managed in managed {
             let Some(applied) = &managed.applied else { continue };
             let (name, decision) = (&managed.state.workload, &applied.decision_id);
-            let said = |outcome| {
-                self.workloads.get(name).and_then(|w| w.outcomes.get(decision)).is_some_and(|said| said.contains(&outcome))
+            let is_answered = |outcome| {
+                self.workloads
+                    .get(name)
+                    .and_then(|w| w.outcomes.get(decision))
+                    .is_some_and(|outcomes| outcomes.contains(&outcome))
             };
             if applied.ready_time.is_some() {
-                if !said(ActuationOutcome::Ready) {
-                    owed.push(PendingAnswer::Ready { workload: name.clone(), decision: decision.clone() });
+                if !is_answered(ActuationOutcome::Ready) {
+                    pending.push(PendingAnswer::Ready { workload: name.clone(), decision: decision.clone() });
                 }
             } else if (applied.rolled_back.is_some() || now >= applied.ready_by)
-                && !said(ActuationOutcome::RolledBack)
-                && !said(ActuationOutcome::Failed)
+                && !is_answered(ActuationOutcome::RolledBack)
+                && !is_answered(ActuationOutcome::Failed)
             {
-                owed.push(PendingAnswer::RollBack { workload: name.clone(), decision: decision.clone() });
+                pending.push(PendingAnswer::RollBack { workload: name.clone(), decision: decision.clone() });
             }
         }
-        owed
+        pending
     }
 
     /// Time goes on from `now`: windows that were due are done with.
@@ -246,7 +249,7 @@ impl TimeGate {
 /// The windows of a workload whose moment of effect has come.
 struct DueWindows {
     /// Those whose decision is owed.
-    owed: Vec<EventTime>,
+    unanswered: Vec<EventTime>,
     /// All windows up to this end are due.
     through: EventTime,
     /// The next one is held open by a silent source.
@@ -255,7 +258,7 @@ struct DueWindows {
 
 impl WorkloadGate {
     fn due(&self, rules: &GateTiming, now: EventTime) -> DueWindows {
-        let mut due = DueWindows { owed: Vec::new(), through: self.settled, held: false };
+        let mut due = DueWindows { unanswered: Vec::new(), through: self.settled, held: false };
         loop {
             let edge = due.through.plus_micros(rules.window_micros);
             if edge.plus_micros(rules.delay_micros) > now {
@@ -270,7 +273,7 @@ impl WorkloadGate {
                     return due;
                 }
                 if count < self.sources.len() {
-                    due.owed.push(edge);
+                    due.unanswered.push(edge);
                 }
             }
             due.through = edge;

@@ -4,7 +4,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use eadt_cluster::{
-    ApprovedDecision, ChangeTerms, Cluster, ClusterError, ClusterRemedy, ManagedWorkload, RollBack, TermsChange, WorkloadChange,
+    ApprovedDecision, Cluster, ClusterError, ClusterRemedy, ManagedWorkload, PolicyEdit, PolicyWriter, RollbackRequest,
+    WorkloadChange,
 };
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::Decision;
@@ -34,9 +35,9 @@ pub(crate) struct ClusterCall {
 #[derive(Debug)]
 pub(crate) enum ClusterRequest {
     Apply(Box<WorkloadChange>),
-    RollBack(RollBack),
+    RollBack(RollbackRequest),
     Recommend(Box<Decision>),
-    ChangeTerms { workload: String, change: TermsChange, by: String },
+    EditPolicy { workload: String, change: PolicyEdit, by: String },
 }
 
 /// What a call gave.
@@ -45,7 +46,7 @@ pub(crate) enum ClusterReply {
     Managed(Box<ManagedWorkload>),
     Recommended,
     /// Whether the terms were others before.
-    TermsChanged(bool),
+    PolicyEdited(bool),
 }
 
 /// What the driver shows.
@@ -70,7 +71,7 @@ pub(crate) struct CommittedView {
     pub managed: Vec<ManagedWorkload>,
     pub approved: Vec<ApprovedDecision>,
     /// `None`: the gate is off.
-    pub turns: Option<BTreeMap<String, DecisionHorizon>>,
+    pub decision_horizons: Option<BTreeMap<String, DecisionHorizon>>,
 }
 
 impl SharedSnapshot {
@@ -115,15 +116,15 @@ impl SimulatedCluster {
     fn managed(&self, request: ClusterRequest) -> Result<ManagedWorkload, ClusterError> {
         match self.call(request)? {
             ClusterReply::Managed(managed) => Ok(*managed),
-            ClusterReply::Recommended | ClusterReply::TermsChanged(_) => Err(stopped()),
+            ClusterReply::Recommended | ClusterReply::PolicyEdited(_) => Err(stopped()),
         }
     }
 }
 
-impl ChangeTerms for SimulatedCluster {
-    fn change_terms(&self, workload: &str, _kind: &str, change: &TermsChange, by: &str) -> Result<bool, ClusterError> {
-        let request = ClusterRequest::ChangeTerms { workload: workload.to_owned(), change: change.clone(), by: by.to_owned() };
-        Ok(matches!(self.call(request)?, ClusterReply::TermsChanged(true)))
+impl PolicyWriter for SimulatedCluster {
+    fn edit_policy(&self, workload: &str, _kind: &str, change: &PolicyEdit, by: &str) -> Result<bool, ClusterError> {
+        let request = ClusterRequest::EditPolicy { workload: workload.to_owned(), change: change.clone(), by: by.to_owned() };
+        Ok(matches!(self.call(request)?, ClusterReply::PolicyEdited(true)))
     }
 }
 
@@ -135,7 +136,7 @@ impl Cluster for SimulatedCluster {
     fn effect_time(&self, decision: &Decision) -> Option<EventTime> {
         let snapshot = self.shared.lock();
         let present = snapshot.present.as_ref().filter(|_| !snapshot.ended)?;
-        match present.turns.as_ref().and_then(|turns| turns.get(&decision.workload)) {
+        match present.decision_horizons.as_ref().and_then(|turns| turns.get(&decision.workload)) {
             Some(turn) if decision.time > turn.through => None,
             _ => Some(present.now),
         }
@@ -160,7 +161,7 @@ impl Cluster for SimulatedCluster {
         self.managed(ClusterRequest::Apply(Box::new(change.clone())))
     }
 
-    fn roll_back(&self, roll_back: &RollBack) -> Result<ManagedWorkload, ClusterError> {
+    fn roll_back(&self, roll_back: &RollbackRequest) -> Result<ManagedWorkload, ClusterError> {
         self.managed(ClusterRequest::RollBack(roll_back.clone()))
     }
 

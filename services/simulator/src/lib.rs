@@ -18,8 +18,8 @@ mod records;
 mod settings;
 
 pub use clock::SimClock;
-pub use driver::{Error, SimulationDriver, SimulationEnd};
+pub use driver::{SimulationDriver, SimulationEnd, SimulatorError};
 pub use eadt_simulator::{Fault, JobSuspension, Scenario, ScenarioError, WorkloadScenario};
-pub use follow::ClusterFollower;
+pub use follow::ClusterMirror;
 pub use handle::SimulatedCluster;
 pub use settings::{SimulationSpeed, SimulatorSettings};

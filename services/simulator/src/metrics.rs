@@ -17,7 +17,7 @@ pub struct SimulatorMetrics {
     /// Wall time during which simulated time stood still for an answer.
     pub held_seconds: Counter<f64, AtomicU64>,
     /// Answers that are owed now.
-    pub owed: Gauge,
+    pub pending_answers: Gauge,
     /// Records of the answers' topics that could not be read.
     pub unreadable: Counter,
     /// Sessions on the bus that ended with an error and began anew.
@@ -32,7 +32,7 @@ impl SimulatorMetrics {
             registry.register("events", "Events reported", this.events.clone());
             registry.register("steps", "Atomic steps committed", this.steps.clone());
             registry.register("held_seconds", "Wall time spent waiting for answers", this.held_seconds.clone());
-            registry.register("owed", "Answers that simulated time waits for now", this.owed.clone());
+            registry.register("owed", "Answers that simulated time waits for now", this.pending_answers.clone());
             registry.register("unreadable", "Records that could not be read", this.unreadable.clone());
             registry.register("restarts", "Sessions on the bus that began anew after an error", this.restarts.clone());
             this

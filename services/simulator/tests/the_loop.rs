@@ -15,13 +15,13 @@ use eadt_bus::{
     Bus, BusError, CommitStep, GroupMember, IsolationLevel, MemberOptions, PartitionReader, PollEvent, Producer, ProducerRecord,
     Remedy, StartOffset, TopicPartition, TopicSpec, WatermarkOffsets,
 };
-use eadt_cluster::{Cluster, ClusterError, ClusterRemedy, ManagedWorkload, RollBack, WorkloadChange};
+use eadt_cluster::{Cluster, ClusterError, ClusterRemedy, ManagedWorkload, RollbackRequest, WorkloadChange};
 use eadt_schemas::v1::ActuationOutcome::{Applied, Ready, Refused};
 use eadt_schemas::v1::{
     Actuation, ActuationOutcome, ControllerAction, Decision, GpuTelemetry, TrainingProgress, UpdateMode, Workload,
 };
 use eadt_schemas::{EventTime, Topic};
-use eadt_simulator_service::{Error, Fault, JobSuspension, Scenario, SimClock, SimulationEnd, WorkloadScenario};
+use eadt_simulator_service::{Fault, JobSuspension, Scenario, SimClock, SimulationEnd, SimulatorError, WorkloadScenario};
 
 /// The topics that a history consists of.
 const HISTORY: [Topic; 5] = [Topic::GpuTelemetry, Topic::TrainingProgress, Topic::Workloads, Topic::Actuations, Topic::Decisions];
@@ -215,7 +215,7 @@ fn another_scenario_in_the_same_folder_is_refused() {
     let error = driver
         .run(&log, &eadt_service::Shutdown::new(), &eadt_service::MetricsRegistry::default(), &health.part("simulator"))
         .unwrap_err();
-    assert!(matches!(error, Error::OtherScenario { .. }), "{error}");
+    assert!(matches!(error, SimulatorError::OtherScenario { .. }), "{error}");
 }
 
 /// The sample of the state's first form; `EADT_WRITE_STATE_SAMPLE=1` writes it where it is missing, and never changes it.
@@ -250,7 +250,7 @@ fn eventful() -> Scenario {
 }
 
 /// Starts a driver over a log whose newest state is this value; nothing is decided.
-fn from_state(value: Vec<u8>, seconds: f64) -> (Result<SimulationEnd, Error>, EmbeddedLog, tempfile::TempDir) {
+fn from_state(value: Vec<u8>, seconds: f64) -> (Result<SimulationEnd, SimulatorError>, EmbeddedLog, tempfile::TempDir) {
     let (dir, clock) = (tempdir(), SimClock::new(at(0.0)));
     let log = common::open(dir.path(), &clock);
     let mut producer = log.producer("test").unwrap();
@@ -352,7 +352,7 @@ fn state_of_a_newer_release_is_refused_as_such_and_garbage_as_garbage() {
     };
     let sample = std::fs::read(STATE_SAMPLE).unwrap();
     let error = told(&[&[2], &sample[..]].concat());
-    assert!(matches!(error, Error::NewerState { form: 2, .. }), "{error}");
+    assert!(matches!(error, SimulatorError::NewerState { form: 2, .. }), "{error}");
     assert!(error.to_string().ends_with("was written by a newer release, start that one"), "{error}");
     for garbage in [&b""[..], b"{", b"{}"] {
         let error = told(garbage).to_string();
@@ -464,7 +464,7 @@ impl Cluster for Flaky {
     fn apply(&self, change: &WorkloadChange) -> Result<ManagedWorkload, ClusterError> {
         self.call(|| self.cluster.apply(change))
     }
-    fn roll_back(&self, roll_back: &RollBack) -> Result<ManagedWorkload, ClusterError> {
+    fn roll_back(&self, roll_back: &RollbackRequest) -> Result<ManagedWorkload, ClusterError> {
         self.call(|| self.cluster.roll_back(roll_back))
     }
     fn recommend(&self, decision: &Decision) -> Result<(), ClusterError> {

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
-use eadt_backtest::{MeasuredBoard, MeasuredContest, SweepKnob, SweepPoint, measured_text};
+use eadt_backtest::{MeasuredBacktestPlan, MeasuredBoard, SweepKnob, SweepPoint, measured_text};
 use eadt_models::choose::{ChoiceMethod, ChoiceObjective, TuningKnob};
 use eadt_tune::{TuningRequest, points, tune};
 
@@ -15,7 +15,7 @@ use crate::settings::ProgramSettings;
 
 /// What the controllers work on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum PlantName {
+pub enum TestbedName {
     /// The simulated cluster.
     Simulated,
     /// The tables of `--table`.
@@ -23,10 +23,10 @@ pub enum PlantName {
 }
 
 #[derive(Debug, Args)]
-pub struct MeasuredPlant {
+pub struct MeasuredTestbedArgs {
     /// What the controllers work on: the simulated cluster, or boards as a table has them.
-    #[arg(long, value_enum, default_value_t = PlantName::Simulated, requires_if("measured", "table"))]
-    pub plant: PlantName,
+    #[arg(long, value_enum, default_value_t = TestbedName::Simulated, requires_if("measured", "table"))]
+    pub plant: TestbedName,
     /// Table of operating points (CSV), as `eadt tune` reads it: a clock or a power cap, with time and energy of a fixed amount
     /// of work; may be repeated.
     #[arg(long, value_name = "POINTS.csv")]
@@ -38,24 +38,24 @@ pub struct MeasuredPlant {
     pub columns: PointTableArgs,
 }
 
-impl MeasuredPlant {
+impl MeasuredTestbedArgs {
     /// Returns the first given option about the reading of a table.
     pub fn option_of_a_table(&self) -> Option<&'static str> {
-        let given = [
+        let options = [
             ("--table", !self.table.is_empty()),
             ("--knob", self.knob.is_some()),
             ("--map", !self.columns.map.is_empty()),
             ("--decimal", self.columns.decimal.is_some()),
             ("--by", !self.columns.by.is_empty()),
         ];
-        given.into_iter().find(|(_, is_given)| *is_given).map(|(option, _)| option)
+        options.into_iter().find(|(_, is_given)| *is_given).map(|(option, _)| option)
     }
 }
 
 pub fn run(args: &BacktestArgs, settings: &ProgramSettings) -> anyhow::Result<()> {
     if args.power_budget.is_some() {
         let why = "--power-budget shares watts among the jobs of a cluster; a table has one job a board";
-        return Err(crate::usage::impossible(why));
+        return Err(crate::usage_error::impossible(why));
     }
     let mut boards = Vec::new();
     for path in &args.measured.table {
@@ -69,7 +69,7 @@ pub fn run(args: &BacktestArgs, settings: &ProgramSettings) -> anyhow::Result<()
     if boards.iter().any(MeasuredBoard::is_of_clocks) && !names.iter().any(|name| name == "frequency") {
         names.push("frequency".to_owned());
     }
-    let contest = MeasuredContest {
+    let contest = MeasuredBacktestPlan {
         boards,
         contenders: super::contenders(&names)?,
         days: args.days.unwrap_or(1.0),
@@ -90,9 +90,9 @@ pub fn run(args: &BacktestArgs, settings: &ProgramSettings) -> anyhow::Result<()
 }
 
 /// Reads one board for each group of a table; warns of what looks wrong in it.
-fn read(path: &std::path::Path, plant: &MeasuredPlant) -> anyhow::Result<Vec<MeasuredBoard>> {
-    let given: Vec<KnobName> = plant.knob.into_iter().collect();
-    let knobs = knobs_of(path, &plant.columns, &given)?;
+fn read(path: &std::path::Path, plant: &MeasuredTestbedArgs) -> anyhow::Result<Vec<MeasuredBoard>> {
+    let knob_names: Vec<KnobName> = plant.knob.into_iter().collect();
+    let knobs = knobs_of(path, &plant.columns, &knob_names)?;
     let knob = match knobs.first {
         TuningKnob::SmClockMhz => SweepKnob::SmClockMhz,
         TuningKnob::PowerLimitWatts => SweepKnob::PowerLimitWatts,
@@ -124,9 +124,9 @@ fn read(path: &std::path::Path, plant: &MeasuredPlant) -> anyhow::Result<Vec<Mea
     let stem = path.file_stem().map_or(name.clone(), |stem| stem.to_string_lossy().into_owned());
     let board = |group: &eadt_tune::TuningGroup| {
         let glitches: Vec<f64> = group.choices.glitches.iter().map(|glitch| glitch.setting).collect();
-        let kept = group.points.iter().filter(|[setting, ..]| !glitches.contains(setting));
+        let usable = group.points.iter().filter(|[setting, ..]| !glitches.contains(setting));
         let points =
-            kept.map(|&[setting, duration_seconds, energy_joules]| SweepPoint { setting, duration_seconds, energy_joules });
+            usable.map(|&[setting, duration_seconds, energy_joules]| SweepPoint { setting, duration_seconds, energy_joules });
         let name = if group.by.is_empty() { stem.clone() } else { format!("{stem} {}", points::name(&group.by)) };
         MeasuredBoard::new(name, knob, points.collect()).map(|board| board.simulated(group.is_simulated()))
     };

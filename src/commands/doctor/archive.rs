@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use eadt_bus::{Bus, TopicPartition};
-use eadt_lake::{Archive, Listing};
+use eadt_lake::{Archive, ArchiveListing};
 
 use super::Findings;
 use crate::progress::ProgressMeter;
@@ -59,7 +59,7 @@ pub fn check_archive(settings: &ProgramSettings, bus: Option<&dyn Bus>, findings
 }
 
 /// Reads the newest file of each partition to its end: what a crash would have spoilt.
-fn check_newest_files(archive: &Archive, listing: &Listing, findings: &mut Findings) {
+fn check_newest_files(archive: &Archive, listing: &ArchiveListing, findings: &mut Findings) {
     let mut last = BTreeMap::new();
     for file in &listing.files {
         last.insert((file.name.topic, file.name.partition), file.clone());
@@ -68,7 +68,7 @@ fn check_newest_files(archive: &Archive, listing: &Listing, findings: &mut Findi
     let counted = meter.clone();
     let archive = archive.clone().observed(move |bytes| counted.add(bytes));
     for ((topic, partition), file) in last {
-        let one = Listing { files: vec![file], ..Listing::default() };
+        let one = ArchiveListing { files: vec![file], ..ArchiveListing::default() };
         for row in archive.rows(&one, topic, partition) {
             if let Err(error) = row {
                 findings.wrong(
@@ -84,7 +84,7 @@ fn check_newest_files(archive: &Archive, listing: &Listing, findings: &mut Findi
 }
 
 /// What the archive has that the log has not, and the other way round.
-fn compare_with_log(bus: &dyn Bus, settings: &ProgramSettings, listing: &Listing, findings: &mut Findings) {
+fn compare_with_log(bus: &dyn Bus, settings: &ProgramSettings, listing: &ArchiveListing, findings: &mut Findings) {
     let mut waiting = 0;
     for ((topic, partition), (_, last)) in listing.partitions() {
         let at = TopicPartition::new(format!("{}{topic}", settings.topics.prefix), partition);

@@ -95,7 +95,7 @@ fn report_skew(before: EventTime, stamp: EventTime, after: EventTime, max_future
 #[cfg(test)]
 mod tests {
     use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions, StampSource};
-    use eadt_bus::topics::{RepartitionPolicy, apply, desired, plan};
+    use eadt_bus::topics::{PartitionGrowthPolicy, apply, desired, plan};
 
     use super::super::CheckStatus;
     use super::*;
@@ -107,7 +107,7 @@ mod tests {
         let stamp = EventTime::from_micros(now.micros() + ahead_seconds * 1_000_000);
         let options = EmbeddedOptions { stamps: StampSource::Injected(Arc::new(move || stamp)), ..EmbeddedOptions::default() };
         let log = EmbeddedLog::open(dir.path(), options).unwrap();
-        apply(&log, &plan(&[], &desired("eadt.", 1, 1), RepartitionPolicy::Refuse)).unwrap();
+        apply(&log, &plan(&[], &desired("eadt.", 1, 1), PartitionGrowthPolicy::Refuse)).unwrap();
         let mut findings = Findings::default();
         compare(&log, "eadt.", &ServiceClock::fixed(now), max_future, &mut findings);
         assert_eq!(findings.0.len(), 1);

@@ -10,13 +10,13 @@ use eadt_bus::{Bus, TopicPartition, TopicSpec, topics};
 use eadt_service::ServiceClock;
 
 use super::{Findings, clock, partitions};
-use crate::rights::AclClient;
+use crate::rights::AclRole;
 use crate::settings::ProgramSettings;
 
 /// Who is asked about where nobody is named.
-const USUAL: [AclClient; 4] = [AclClient::Collector, AclClient::Processor, AclClient::Actuator, AclClient::Archiver];
+const USUAL: [AclRole; 4] = [AclRole::Collector, AclRole::Processor, AclRole::Actuator, AclRole::Archiver];
 
-pub fn kafka(parts: &[AclClient], settings: &ProgramSettings, findings: &mut Findings) -> Option<Arc<dyn Bus>> {
+pub fn kafka(parts: &[AclRole], settings: &ProgramSettings, findings: &mut Findings) -> Option<Arc<dyn Bus>> {
     let bus = match crate::bus::kafka(settings) {
         Ok(bus) => bus,
         Err(error) => {
@@ -37,7 +37,7 @@ pub fn kafka(parts: &[AclClient], settings: &ProgramSettings, findings: &mut Fin
             return Some(Arc::new(bus));
         }
     };
-    let absent = AbsentTopics::among(&existing, settings, |topic| bus.denied(topic));
+    let absent = AbsentTopics::among(&existing, settings, |topic| bus.missing_right(topic));
     if absent.is_everything(settings) {
         // One thing is to be done. What else there may be is known once it is.
         findings.wrong("topics", absent.text(settings), "`eadt topics apply` makes them; then look again");
@@ -179,13 +179,13 @@ fn partition_counts(
 }
 
 /// What each part lacks. Of a topic that does not exist nobody has or lacks a right.
-fn rights(bus: &KafkaBus, parts: &[AclClient], settings: &ProgramSettings, absent: &AbsentTopics, findings: &mut Findings) {
+fn rights(bus: &KafkaBus, parts: &[AclRole], settings: &ProgramSettings, absent: &AbsentTopics, findings: &mut Findings) {
     let names = topics::desired(&settings.topics.prefix, 1, 1).into_iter().map(|topic| topic.name.to_string());
     let names: Vec<String> = names.filter(|name| !absent.missing.contains(name)).collect();
     for part in if parts.is_empty() { &USUAL } else { parts } {
         let mut wanted: Vec<AclEntry> = part.rights(settings);
         wanted.retain(|right| !matches!(&right.resource, AclResource::Topic(name) if absent.missing.contains(name)));
-        match bus.lacking(&wanted, &names) {
+        match bus.missing_rights(&wanted, &names) {
             Ok(lacking) if lacking.is_empty() => {
                 findings.ok("rights", format!("{} has all {} of the {}", bus.principal(), wanted.len(), part.name()));
             }
@@ -217,12 +217,12 @@ pub fn embedded(settings: &ProgramSettings, findings: &mut Findings) -> Option<A
     let log = match crate::bus::open_embedded(settings, StampSource::Wall) {
         Ok(log) => log,
         Err(error) => {
-            let said = format!("{error:#}");
-            if said.contains(IN_USE) {
+            let message = format!("{error:#}");
+            if message.contains(IN_USE) {
                 findings.unchecked("log", format!("{}: {IN_USE}; stop that one to look closer", dir.display()));
             } else {
                 let remedy = "docs/operate/operations.md says how a damaged or newer log is replaced by a copy";
-                findings.wrong("log", said, remedy);
+                findings.wrong("log", message, remedy);
             }
             return None;
         }

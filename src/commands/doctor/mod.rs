@@ -9,11 +9,11 @@ mod local;
 mod log;
 mod partitions;
 
-use eadt_service::shown::SecretRedactor;
+use eadt_service::redact::SecretRedactor;
 use serde::Serialize;
 
 use crate::cli::DoctorArgs;
-use crate::rights::AclClient;
+use crate::rights::AclRole;
 use crate::settings::{ProgramSettings, SettingsError};
 
 /// How a check ended.
@@ -102,7 +102,7 @@ pub fn run(args: &DoctorArgs, settings: Result<ProgramSettings, SettingsError>, 
     }
 }
 
-fn examine(parts: &[AclClient], settings: &ProgramSettings, findings: &mut Findings) {
+fn examine(parts: &[AclRole], settings: &ProgramSettings, findings: &mut Findings) {
     local::settings(settings, findings);
     local::secrets(settings, findings);
     local::folders(settings, findings);

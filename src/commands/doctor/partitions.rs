@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use eadt_bus::{Bus, BusError, StartOffset, TopicPartition, read_to_end};
-use eadt_processor::foreign::belongs_to;
+use eadt_processor::misplaced_records::belongs_to;
 use eadt_schemas::Topic;
 
 use super::Findings;

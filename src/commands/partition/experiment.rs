@@ -12,8 +12,8 @@ use eadt_simulator::sharing::{
 /// Measurements with noise, and the same without.
 fn trial(suite: &[SharedWorkload], seed: u64, plan: impl Fn(&SharingLab) -> LabPlan) -> anyhow::Result<EvaluationSet> {
     let lab = |noise| SharingLab::new(BoardModel::V100, suite.to_vec(), noise);
-    let (seen, really) = (lab(LabNoise::usual(seed)), lab(LabNoise::NONE));
-    Ok(EvaluationSet { measured: seen.measure(&plan(&seen))?, truth: really.measure(&plan(&really))? })
+    let (noisy, really) = (lab(LabNoise::usual(seed)), lab(LabNoise::NONE));
+    Ok(EvaluationSet { measured: noisy.measure(&plan(&noisy))?, truth: really.measure(&plan(&really))? })
 }
 
 fn pairs(suite: &[SharedWorkload], seed: u64, partitions: &[Vec<u32>], clocks: &[Option<f64>]) -> anyhow::Result<EvaluationSet> {

@@ -23,11 +23,11 @@ use serde_json::json;
 
 pub use args::PartitionCommand;
 
+use crate::atomic_file::{AtomicFile, create_folder};
 use crate::live::origin_word;
 use crate::output::{print, say};
 use crate::progress::ProgressMeter;
-use crate::target::{AtomicFile, create_folder};
-use crate::usage;
+use crate::usage_error;
 
 const SIMULATED: &str = "Simulated: the paper's 16 workloads in the GPU model of a V100, measured with noise, choices held against the \
                          model without noise.";
@@ -257,7 +257,7 @@ fn simulate(args: &args::PartitionSimulateArgs) -> anyhow::Result<()> {
     let board = BoardModel::V100.board();
     if let Some(clock) = args.clocks.iter().find(|clock| !(board.clock_min_mhz..=board.clock_max_mhz).contains(*clock)) {
         let why = format!("a {} runs from {} to {} MHz", board.name, board.clock_min_mhz, board.clock_max_mhz);
-        return Err(usage::invalid("--clocks <MHZ,…>", clock, why));
+        return Err(usage_error::invalid("--clocks <MHZ,…>", clock, why));
     }
     create_folder(&args.out, &[], args.force, |name| SIMULATED_TABLES.contains(&name))?;
     let lab = SharingLab::new(BoardModel::V100, paper_suite(), LabNoise::usual(args.seed));
@@ -291,8 +291,8 @@ fn text_of(path: &Path) -> anyhow::Result<String> {
     std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
 }
 
-fn idle(solo: &SoloTable, path: &Path, given: Option<f64>) -> anyhow::Result<f64> {
-    given.or(solo.idle_watts).with_context(|| {
+fn idle(solo: &SoloTable, path: &Path, option: Option<f64>) -> anyhow::Result<f64> {
+    option.or(solo.idle_watts).with_context(|| {
         format!("{} has no row with 0 % for the GPU's idle power: add one, or give --idle-watts", path.display())
     })
 }

@@ -56,16 +56,16 @@ impl AgentRunner {
     pub fn new(args: &ProfileArgs) -> anyhow::Result<Self> {
         if args.command.is_empty() {
             let why = "no command to run: put it after --, or try a simulated job with --simulate A100:compute";
-            return Err(crate::usage::impossible(why));
+            return Err(crate::usage_error::impossible(why));
         }
         let settle = args.settle;
         let driver =
             NvmlDriver::load(args.library.as_deref(), "--library").context("cannot read GPUs: is NVIDIA's driver there?")?;
-        let mut seen = None;
+        let mut identity_read = None;
         driver
-            .with_gpu(args.gpu, &mut |gpu| seen = Some(gpu.identity().clone()))
+            .with_gpu(args.gpu, &mut |gpu| identity_read = Some(gpu.identity().clone()))
             .with_context(|| format!("cannot open GPU {}", args.gpu))?;
-        let identity = seen.with_context(|| format!("GPU {} does not answer", args.gpu))?;
+        let identity = identity_read.with_context(|| format!("GPU {} does not answer", args.gpu))?;
         let order = match (&args.intents_file, args.knob) {
             (_, ProfileKnob::MpsThreadPercentage) => None,
             (None, knob) => bail!(

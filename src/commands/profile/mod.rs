@@ -10,10 +10,10 @@ use clap::{Args, ValueEnum};
 use eadt_service::Shutdown;
 use eadt_tune::plan::{SweepSettings, SweepStep, plan};
 
+use crate::atomic_file::AtomicFile;
 use crate::output::say;
 use crate::progress::ProgressMeter;
-use crate::target::AtomicFile;
-use crate::usage;
+use crate::usage_error;
 
 #[derive(Debug, Args)]
 pub struct ProfileArgs {
@@ -109,7 +109,7 @@ pub fn run(args: &ProfileArgs, stop: &Shutdown) -> anyhow::Result<()> {
         (args.settings.clone().unwrap_or_else(|| rig.settings()), Box::new(rig))
     } else {
         let needed = "--settings is needed: name the settings to measure, the highest among them";
-        let settings = args.settings.clone().ok_or_else(|| usage::impossible(needed))?;
+        let settings = args.settings.clone().ok_or_else(|| usage_error::impossible(needed))?;
         (settings, Box::new(agent::AgentRunner::new(args)?))
     };
     check(&settings, args.knob)?;
@@ -151,12 +151,12 @@ fn check(settings: &SweepSettings, knob: ProfileKnob) -> anyhow::Result<()> {
     if let Some(setting) = settings.0.iter().find(|setting| knob == ProfileKnob::MpsThreadPercentage && **setting > 100.0) {
         let why = format!("{setting} is no percentage; name values from 1 to 100");
         let all = settings.0.iter().map(f64::to_string).collect::<Vec<_>>().join(",");
-        return Err(usage::invalid("--settings <SETTINGS>", all, why));
+        return Err(usage_error::invalid("--settings <SETTINGS>", all, why));
     }
     if settings.0.len() < 2 {
         let why = "a choice needs several settings, at least five for the robust method";
         let only = settings.0.first().map_or(String::new(), f64::to_string);
-        return Err(usage::invalid("--settings <SETTINGS>", only, why));
+        return Err(usage_error::invalid("--settings <SETTINGS>", only, why));
     }
     Ok(())
 }

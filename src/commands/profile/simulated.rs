@@ -7,7 +7,7 @@ use eadt_simulator::gpu::{
 use eadt_tune::plan::{SweepSettings, SweepStep};
 
 use super::{ProfileKnob, ProfileRunner, RunMeasurement};
-use crate::usage;
+use crate::usage_error;
 
 /// Work of a run: so many seconds at the highest setting.
 const SECONDS: f64 = 600.0;
@@ -35,12 +35,12 @@ impl SimulatedRunner {
             "H200" => BoardModel::H200,
             _ => {
                 let why = format!("unknown board {board:?}; there are V100, A100, H100, H200");
-                return Err(usage::invalid("--simulate <BOARD:JOB>", text, why));
+                return Err(usage_error::invalid("--simulate <BOARD:JOB>", text, why));
             }
         };
         let profile = WorkloadProfile::named(job).ok_or_else(|| {
             let why = format!("unknown job {job:?}; there are compute, memory, host, mid");
-            usage::invalid("--simulate <BOARD:JOB>", text, why)
+            usage_error::invalid("--simulate <BOARD:JOB>", text, why)
         })?;
         let mut new = Self {
             board: model.board(),

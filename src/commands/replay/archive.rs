@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 
 use anyhow::Context;
-use eadt_lake::{Archive, Listing, StoredRow, StoredRows};
+use eadt_lake::{Archive, ArchiveListing, StoredRow, StoredRows};
 use eadt_processor::offline::{RawRecord, ReplayRecord};
 use eadt_schemas::Topic;
 use eadt_schemas::envelope::header;
@@ -20,7 +20,7 @@ const BATCH: usize = 256;
 /// The rows of one partition, in the order of their offsets.
 pub fn read<'a>(
     archive: &Archive,
-    listing: &Listing,
+    listing: &ArchiveListing,
     topic: Topic,
     partition: i32,
     check: bool,
@@ -36,7 +36,7 @@ pub fn read<'a>(
 
 /// Returns the settings that the record was made by, from the first of its windows that records them. A record whose windows do
 /// not was made by a release that did not write them.
-pub fn settings(archive: &Archive, listing: &Listing) -> anyhow::Result<Option<String>> {
+pub fn settings(archive: &Archive, listing: &ArchiveListing) -> anyhow::Result<Option<String>> {
     let mut any = false;
     for (topic, partition) in listing.partitions().into_keys().filter(|(topic, _)| *topic == Topic::EfficiencyWindows) {
         for row in archive.rows(listing, topic, partition) {
@@ -50,7 +50,7 @@ pub fn settings(archive: &Archive, listing: &Listing) -> anyhow::Result<Option<S
 }
 
 /// The record's own outputs, by partition and offset.
-pub fn read_own(archive: &Archive, listing: &Listing, own: &mut ProcessorOutputs) -> anyhow::Result<()> {
+pub fn read_own(archive: &Archive, listing: &ArchiveListing, own: &mut ProcessorOutputs) -> anyhow::Result<()> {
     for (topic, partition) in listing.partitions().into_keys().filter(|(topic, _)| ProcessorOutputs::TOPICS.contains(topic)) {
         for row in archive.rows(listing, topic, partition) {
             let row = row?;

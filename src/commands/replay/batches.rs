@@ -121,7 +121,7 @@ impl<'a> BatchReceiver<'a> {
         let mut own = self.own.borrow_mut();
         own.append(&mut self.batch.own);
         if let Some(first) = self.batch.first_damage.take() {
-            let first = first.after(self.lines, self.events);
+            let first = first.offset_by(self.lines, self.events);
             if self.events == 0 && self.batch.events == 0 {
                 // Nothing so far was an event: this is no event log.
                 return Err(first.into());
@@ -139,7 +139,7 @@ impl ReplaySource<anyhow::Error> for BatchReceiver<'_> {
             if let Some(error) = self.batch.error.take() {
                 self.batch.last = true;
                 let error = match error.downcast::<LogError>() {
-                    Ok(error) => error.after(self.lines, self.events),
+                    Ok(error) => error.offset_by(self.lines, self.events),
                     Err(error) => return Err(error),
                 };
                 if !error.cut {

@@ -128,7 +128,7 @@ fn decode_chunks(lane: &BatchSender, work: &Receiver<ChunkMessage>, give_back: &
                 if let Err(error) = decode(&mut chunk, &mut batch, wanted) {
                     batch.error = Some(error);
                 }
-                (batch.lines, batch.events) = (chunk.lines(), chunk.good());
+                (batch.lines, batch.events) = (chunk.lines(), chunk.good_count());
                 // Only memory: dropped if the cutting thread has ended.
                 give_back.try_send(chunk).ok();
             }
@@ -160,7 +160,7 @@ fn decode(chunk: &mut LogChunk, batch: &mut ReplayBatch, wanted: LogReadOptions)
             && batch.slot().refill_canonical(raw(topic, &event), event.partition, event.offset)
         {
             keep(batch, wanted, topic, &event);
-            chunk.accept();
+            chunk.count_good();
             continue;
         }
         let event = match chunk.event() {

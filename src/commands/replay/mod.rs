@@ -15,7 +15,7 @@ use std::path::PathBuf;
 use anyhow::{Context, anyhow, bail};
 use eadt_core::FoldSettings;
 use eadt_lake::Archive;
-use eadt_processor::offline::{AtTheEnd, HeldOpen, ReplayCounts, ReplayOutput, ReplaySource, replay};
+use eadt_processor::offline::{OpenAtEnd, OpenWindowPolicy, ReplayCounts, ReplayOutput, ReplaySource, replay};
 use eadt_schemas::Topic;
 
 use self::check::{ComparisonReport, LeftOut, ProcessorOutputs, WindowOutput, compare, settings_hash};
@@ -24,7 +24,7 @@ use crate::cli::{ReplayArgs, WindowAlignment};
 use crate::output::say;
 use crate::progress::ProgressMeter;
 use crate::settings::ProgramSettings;
-use crate::usage;
+use crate::usage_error;
 
 /// Refused events that are named, for each reason; the rest is counted.
 const REFUSALS_SHOWN: u64 = 10;
@@ -60,7 +60,7 @@ struct ReplaySummary {
     left_out: LeftOut,
     /// Windows that a live processor would still hold open where the record ends.
     open_windows: u64,
-    held_open: Vec<HeldOpen>,
+    held_open: Vec<OpenAtEnd>,
     seconds: f64,
     events_per_second: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -112,7 +112,7 @@ pub fn run(args: &ReplayArgs, settings: &ProgramSettings) -> anyhow::Result<()> 
     let mut ranges = apart::WorkloadTimeExtents::default();
     let mut out = args.out.as_deref().map(|out| ReplayWriter::create(out, &args.logs, args.force)).transpose()?;
     let (mut produced, mut refusals, mut held_open) = (ProcessorOutputs::default(), BTreeMap::new(), Vec::new());
-    let at_the_end = if args.close { AtTheEnd::Close } else { AtTheEnd::AsLive };
+    let at_the_end = if args.close { OpenWindowPolicy::Close } else { OpenWindowPolicy::AsLive };
     let counts: ReplayCounts = replay(&fold, sources, at_the_end, |positions, replayed| {
         match &replayed {
             ReplayOutput::Window(window) => {
@@ -125,7 +125,7 @@ pub fn run(args: &ReplayArgs, settings: &ProgramSettings) -> anyhow::Result<()> 
                     tracing::warn!(%topic, partition = positions.partition, offset, reason = refusal.reason.name(), "refused: {refusal}");
                 }
             }
-            ReplayOutput::HeldOpen(held) => held_open.push(held.clone()),
+            ReplayOutput::OpenAtEnd(held) => held_open.push(held.clone()),
             ReplayOutput::Decision(_) => {}
         }
         if let Some(out) = &mut out {
@@ -137,7 +137,7 @@ pub fn run(args: &ReplayArgs, settings: &ProgramSettings) -> anyhow::Result<()> 
                     produced.windows.push(WindowOutput { event: *window, positions: Some(*positions), settings: None });
                 }
                 ReplayOutput::Decision(decision) => produced.decisions.push(*decision),
-                ReplayOutput::Refused { .. } | ReplayOutput::HeldOpen(_) => {}
+                ReplayOutput::Refused { .. } | ReplayOutput::OpenAtEnd(_) => {}
             }
         }
         Ok(())
@@ -182,7 +182,7 @@ pub fn run(args: &ReplayArgs, settings: &ProgramSettings) -> anyhow::Result<()> 
         stale: counts.stale,
         duplicates: counts.duplicates,
         late_tables: counts.late_tables,
-        late_for_cluster: counts.late_for_cluster,
+        late_for_cluster: counts.late_for_power_budget,
         passed_over: std::mem::take(&mut recorded.passed_over),
         left_out: std::mem::take(&mut recorded.left_out),
         open_windows: held_open.iter().map(|held| held.windows).sum(),
@@ -273,9 +273,9 @@ fn fold(args: &ReplayArgs, settings: &eadt_processor::ProcessorSettings, recorde
     }
     if let Some(window) = args.window {
         processor.window_seconds = window;
-        processor.check().map_err(|refusal| usage::invalid("--window <SECONDS>", window, refusal))?;
+        processor.check().map_err(|refusal| usage_error::invalid("--window <SECONDS>", window, refusal))?;
     }
-    let mut fold = processor.fold();
+    let mut fold = processor.fold_settings();
     fold.align_to_run = args.align == WindowAlignment::Run;
     if let Some(name) = &args.controller {
         fold.controller_override = Some(name.parse()?);

@@ -10,7 +10,7 @@ use eadt_lake::{Archive, ArchiveRow, ArchiveWriter, RollLimits, is_archive_folde
 use eadt_processor::offline::ReplayOutput;
 use eadt_schemas::{Envelope, EventTime, EventType, Topic};
 
-use crate::target::{check_folder, create_folder};
+use crate::atomic_file::{check_folder, create_folder};
 
 /// Memory of a file before it is written. What one partition's file holds must not depend on how much the others' do.
 const FILE_BYTES: usize = 16 << 20;
@@ -59,7 +59,7 @@ impl ReplayWriter {
                 serde_json::to_vec(decision)?,
                 envelope(&decision.id, EventType::Decision, decision.time, &decision.workload),
             ),
-            ReplayOutput::Refused { .. } | ReplayOutput::HeldOpen(_) => return Ok(()),
+            ReplayOutput::Refused { .. } | ReplayOutput::OpenAtEnd(_) => return Ok(()),
         };
         let (offset, stamp) = self.next.entry((topic, partition)).or_insert((0, EventTime::MIN));
         *stamp = envelope.time.max(*stamp);

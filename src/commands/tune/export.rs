@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
-use eadt_tune::Tuning;
+use eadt_tune::TuningResult;
 use eadt_tune::export::{ExportFormat, PolicyTarget, export};
 
 use super::{open, write};
@@ -54,7 +54,7 @@ fn column_and_value(text: &str) -> Result<(String, String), String> {
 
 pub fn run(args: &TuneExportArgs) -> anyhow::Result<()> {
     let name = args.result.display();
-    let mut tuning: Tuning =
+    let mut tuning: TuningResult =
         serde_json::from_reader(open(&args.result)?).with_context(|| format!("{name} is no result of `eadt tune … --json`"))?;
     for only in &args.only {
         let (column, value) = only;

@@ -13,11 +13,11 @@ use clap::{Args, Subcommand, ValueEnum};
 use eadt_models::choose::{ChoiceMethod, ChoiceObjective, RobustSettings, TuningKnob, TuningKnobs};
 use eadt_tune::{FieldMap, TuningRequest, epochs, points, presets, tune_counted};
 
+use crate::atomic_file::AtomicFile;
 use crate::cli::ImportDecimal;
 use crate::output::{print, say};
 use crate::progress::{MeteredReader, ProgressMeter};
-use crate::target::AtomicFile;
-use crate::usage;
+use crate::usage_error;
 
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
@@ -193,12 +193,12 @@ fn write(path: &Path, inputs: &[PathBuf], text: &str, forced: bool) -> anyhow::R
 }
 
 /// The knobs that are named; where none is, the one that the table has.
-pub(crate) fn knobs_of(path: &Path, columns: &PointTableArgs, given: &[KnobName]) -> anyhow::Result<TuningKnobs> {
-    let named: Vec<TuningKnob> = given.iter().map(|name| (*name).into()).collect();
+pub(crate) fn knobs_of(path: &Path, columns: &PointTableArgs, names: &[KnobName]) -> anyhow::Result<TuningKnobs> {
+    let named: Vec<TuningKnob> = names.iter().map(|name| (*name).into()).collect();
     let alone = |knob: &TuningKnob| TuningKnob::ALONE.contains(knob);
     let refused = |why: String| {
         let value = named.iter().map(|knob| knob.name()).collect::<Vec<_>>().join(",");
-        Err(usage::invalid("--knob <KNOB[,KNOB]>", value, why))
+        Err(usage_error::invalid("--knob <KNOB[,KNOB]>", value, why))
     };
     match named.as_slice() {
         [] => {}
@@ -240,9 +240,9 @@ fn reference(text: &str) -> Result<(String, f64), String> {
 }
 
 /// The value of `--reference`, which is of the second knob.
-fn reference_of(knobs: TuningKnobs, given: Option<&(String, f64)>) -> anyhow::Result<Option<f64>> {
-    let Some((name, value)) = given else { return Ok(None) };
-    let refused = |why: String| Err(usage::invalid("--reference <KNOB=VALUE>", format_args!("{name}={value}"), why));
+fn reference_of(knobs: TuningKnobs, reference: Option<&(String, f64)>) -> anyhow::Result<Option<f64>> {
+    let Some((name, value)) = reference else { return Ok(None) };
+    let refused = |why: String| Err(usage_error::invalid("--reference <KNOB=VALUE>", format_args!("{name}={value}"), why));
     match knobs.second {
         Some(second) if second.name() == name => Ok(Some(*value)),
         Some(second) => refused(format!("it is of the second knob, {}", second.name())),
@@ -282,7 +282,9 @@ fn choose(args: &TuneChooseArgs) -> anyhow::Result<()> {
     };
     // Batch sizes are distinguished in the table, and put together again for the energy to accuracy.
     if args.epochs.is_some() && knobs.second == Some(TuningKnob::BatchSize) {
-        return Err(usage::impossible("with --epochs the batch size is chosen by energy to accuracy: take it out of --knob"));
+        return Err(usage_error::impossible(
+            "with --epochs the batch size is chosen by energy to accuracy: take it out of --knob",
+        ));
     }
     if args.epochs.is_some() && !request.by.iter().any(|by| by == "batch_size") {
         request.by.push("batch_size".to_owned());

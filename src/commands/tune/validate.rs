@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::{Context, bail};
 use clap::Args;
 use eadt_models::choose::{ChoiceMethod, ChoiceObjective, PromiseVerdict, PromisedChoice, ValidationTolerances, validate};
-use eadt_tune::{Tuning, TuningRequest, points};
+use eadt_tune::{TuningRequest, TuningResult, points};
 use serde::Serialize;
 
 use super::{PointTableArgs, open, ratio};
@@ -45,7 +45,7 @@ struct GroupValidation {
 
 pub fn run(args: &TuneValidateArgs) -> anyhow::Result<()> {
     let name = args.result.display();
-    let tuning: Tuning =
+    let tuning: TuningResult =
         serde_json::from_reader(open(&args.result)?).with_context(|| format!("{name} is no result of `eadt tune … --json`"))?;
     if tuning.groups.is_empty() {
         bail!("{name} has no group to validate");

@@ -5,8 +5,8 @@ use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 
 use super::*;
+use crate::live::frame::{RunProgress, WorkloadRow};
 use crate::live::keys::SortKey;
-use crate::live::picture::{RunProgress, WorkloadRow};
 use crate::live::tally::{LiveTally, WorkloadSaving};
 
 const NAME: &str = "eadt/llm-training";

@@ -34,7 +34,7 @@ pub fn processor(
     prefix: &str,
     name: &str,
     metrics: &MetricsRegistry,
-) -> (eadt_processor::ProcessorService, Shutdown) {
+) -> (eadt_processor::ProcessorDependencies, Shutdown) {
     let (shutdown, health) = (Shutdown::new(), HealthRegistry::default());
     let settings = eadt_processor::ProcessorSettings {
         prefix: prefix.to_owned(),
@@ -48,7 +48,7 @@ pub fn processor(
         max_future_seconds: OptionalSeconds(None),
         ..eadt_processor::ProcessorSettings::default()
     };
-    let service = eadt_processor::ProcessorService {
+    let service = eadt_processor::ProcessorDependencies {
         settings,
         bus,
         clock: HeartbeatClock::machine(),
@@ -89,7 +89,7 @@ pub fn archive(bus: Arc<dyn Bus>, prefix: &str, group: &str, events: u64, place:
         group: group.to_owned(),
         ..eadt_archiver::ArchiverSettings::default()
     };
-    let service = eadt_archiver::ArchiverService {
+    let service = eadt_archiver::ArchiverDependencies {
         settings,
         prefix: prefix.to_owned(),
         bus,

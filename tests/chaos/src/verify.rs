@@ -368,7 +368,7 @@ mod tests {
 
     /// What was written where nothing happened.
     fn written(story: &Story) -> Written {
-        let (windows, decisions) = straight(&story.told, &processor_settings("").fold(), 2);
+        let (windows, decisions) = straight(&story.told, &processor_settings("").fold_settings(), 2);
         let mut written = Written::default();
         for Said { text, .. } in windows {
             let window = serde_json::from_str(&text).unwrap();
@@ -435,7 +435,7 @@ mod tests {
     fn windows_that_are_judged_apart_are_left_out_and_no_others() {
         let story = story(1);
         let logged = Logged { told: story.told.clone(), repeated: BTreeSet::new() };
-        let wanted = Wanted::new(&story, &logged, &processor_settings("").fold(), 2);
+        let wanted = Wanted::new(&story, &logged, &processor_settings("").fold_settings(), 2);
         let (one, other) = (Story::name(0), Story::name(1));
         let apart = |workload: &str, begin| workload == one && (BASE_SECONDS + 10..=BASE_SECONDS + 19).contains(&begin);
         let without = |workload: &str, begin: i64| {

@@ -192,12 +192,12 @@ impl World {
 
     /// What the processor made of a story that has ended, once it has folded all of it.
     pub fn judge(&self, story: &Story) -> Result<Findings> {
-        verify::processor(&self.bus, &self.prefix, story, &self.settings().fold(), PARTITIONS)
+        verify::processor(&self.bus, &self.prefix, story, &self.settings().fold_settings(), PARTITIONS)
     }
 
     /// The same, some windows, by workload and begin in seconds, and their decisions apart: the others, and these.
     pub fn judge_apart(&self, story: &Story, apart: impl Fn(&str, i64) -> bool) -> Result<(Findings, Findings)> {
-        verify::processor_apart(&self.bus, &self.prefix, story, &self.settings().fold(), PARTITIONS, apart)
+        verify::processor_apart(&self.bus, &self.prefix, story, &self.settings().fold_settings(), PARTITIONS, apart)
     }
 
     /// Watches windows appear.

@@ -8,8 +8,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use eadt_collector::assignments::{self, AssignmentTable, GpuAssignment};
-use eadt_collector::progress::accounts::TokenClaims;
 use eadt_collector::progress::kubeflow::{self, StatusUpdate};
+use eadt_collector::progress::service_accounts::TokenClaims;
 use eadt_collector::progress::wire::ClockSkewLimits;
 use eadt_collector::progress::{job, tokens, wire};
 use eadt_collector::{dcgm, prometheus_text};
@@ -92,7 +92,7 @@ fn event<T: DecodableEvent + Serialize + PartialEq + Debug>(value: &[u8]) {
 /// Answers of exporters and of jobs' Prometheus endpoints.
 pub fn exporter_text(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
-    let lines = prometheus_text::samples(text).count();
+    let lines = prometheus_text::parse_samples(text).count();
     assert!(lines <= text.split('\n').count());
     let scraped = dcgm::reading::read(text, &dcgm::reading::AttributionRules::default());
     assert!(scraped.devices.len() <= lines);

@@ -75,7 +75,7 @@ fn downtime_seconds(job: &RecordedJob<'_>, settings: &ControllerSettings) -> f64
 
 /// Lets a controller loose on a job.
 pub fn walk(job: &RecordedJob<'_>, name: ControllerName, settings: &ControllerSettings) -> HindsightRow {
-    let declared = job.tables.last().and_then(|table| ControllerSettings::declared(table).ok().flatten());
+    let declared = job.tables.last().and_then(|table| ControllerSettings::from_workload(table).ok().flatten());
     let settings = declared.as_ref().unwrap_or(settings);
     let layouts: Vec<Option<Layout>> = job.windows.iter().map(|window| layout_of(job, window).cloned()).collect();
     let board_watts = job.tables.iter().rev().find_map(|table| table.gpu_power_limit_watts);

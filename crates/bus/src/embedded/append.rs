@@ -45,7 +45,7 @@ pub struct GroupPositions<'a> {
 }
 
 /// Returns the topic of a record, checked against its limits, and the partition if the record or its key determines it.
-pub fn admit(
+pub fn check_record(
     shared: &EmbeddedLogState,
     record: &ProducerRecord,
     last: &mut Option<Arc<EmbeddedTopic>>,
@@ -99,11 +99,11 @@ pub fn append(
     let mut ends = Vec::with_capacity(targets.len());
     for target in &targets {
         let partition = &target.partition;
-        let (begin, stamp) = (partition.high(), partition.stamp(now));
+        let (begin, stamp) = (partition.high(), partition.append_stamp(now));
         let before = changes.bytes();
         let mut builder = BlockBuilder::new(begin);
         for (offset, record) in (begin..).zip(&target.records) {
-            if !builder.takes(record.size()) {
+            if !builder.has_room_for(record.size()) {
                 let full = std::mem::replace(&mut builder, BlockBuilder::new(offset));
                 changes.put_block(block_key(partition.topic, partition.at.partition, full.base()), full.finish());
             }
@@ -134,13 +134,13 @@ pub fn append(
     }
     shared.store.commit(changes, survives)?;
     for (partition, high, stamp, bytes) in &ends {
-        partition.appended(*high, *stamp);
+        partition.on_append(*high, *stamp);
         let fresh = partition.fresh_bytes.load(Ordering::Relaxed);
         partition.fresh_bytes.store(fresh.saturating_add(*bytes), Ordering::Relaxed);
     }
     drop(appender);
     if !ends.is_empty() {
-        shared.news.notify();
+        shared.append_notifier.notify();
     }
     Ok(())
 }
@@ -157,7 +157,7 @@ fn targets<'a>(
     // As the sticky partitioner does: keyless records of one append stay together.
     appender.spread = appender.spread.wrapping_add(1);
     for record in records {
-        let (topic, partition) = admit(shared, record, &mut last)?;
+        let (topic, partition) = check_record(shared, record, &mut last)?;
         let partition = partition.unwrap_or_else(|| (appender.spread % topic.partition_count() as u32) as i32);
         let slot = *index.entry((topic.id, partition)).or_insert_with(|| {
             let partition = topic.partition(partition).expect("partitions are only ever added");
@@ -241,8 +241,8 @@ mod tests {
         // 70 bytes are added.
         for (key, value, name, header) in [(13, 900, 5, 12), (0, 913, 17, 0), (917, 0, 0, 13)] {
             assert_eq!(with(key, value, name, header).size(), 930);
-            assert!(admit(&log.shared, &with(key, value, name, header), &mut None).is_ok());
-            let error = admit(&log.shared, &with(key, value + 1, name, header), &mut None).unwrap_err();
+            assert!(check_record(&log.shared, &with(key, value, name, header), &mut None).is_ok());
+            let error = check_record(&log.shared, &with(key, value + 1, name, header), &mut None).unwrap_err();
             assert_eq!(error.remedy, Remedy::Stop);
             assert_eq!(error.detail, "a record is larger than the topic allows: bytes=1001 max.message.bytes=1000");
         }
@@ -253,9 +253,12 @@ mod tests {
         let (_dir, log) = log();
         topic(&log, "t", 1, &[]);
         let with = |count| ProducerRecord { headers: vec![RecordHeader::default(); count], ..record("t", "k", "v") };
-        assert!(admit(&log.shared, &with(1000), &mut None).is_ok());
-        assert_eq!(admit(&log.shared, &with(1001), &mut None).unwrap_err().detail, "a record has too many headers: headers=1001");
-        assert!(admit(&log.shared, &with(2000), &mut None).is_err());
+        assert!(check_record(&log.shared, &with(1000), &mut None).is_ok());
+        assert_eq!(
+            check_record(&log.shared, &with(1001), &mut None).unwrap_err().detail,
+            "a record has too many headers: headers=1001"
+        );
+        assert!(check_record(&log.shared, &with(2000), &mut None).is_err());
     }
 
     #[test]
@@ -267,7 +270,7 @@ mod tests {
             [("compacted", true, true), ("compacted", false, false), ("plain", true, true), ("plain", false, true)]
         {
             let record = ProducerRecord { key: keyed.then(|| "k".into()), ..record(topic, "", "v") };
-            assert_eq!(admit(&log.shared, &record, &mut None).is_ok(), taken, "{topic} {keyed}");
+            assert_eq!(check_record(&log.shared, &record, &mut None).is_ok(), taken, "{topic} {keyed}");
         }
     }
 
@@ -277,7 +280,7 @@ mod tests {
         topic(&log, "t", 3, &[]);
         let admitted = |partition, key: Option<&'static str>| {
             let record = ProducerRecord { partition, key: key.map(Into::into), ..record("t", "", "v") };
-            admit(&log.shared, &record, &mut None).map(|(_, partition)| partition).map_err(|error| error.detail)
+            check_record(&log.shared, &record, &mut None).map(|(_, partition)| partition).map_err(|error| error.detail)
         };
         for named in 0..3 {
             assert_eq!(admitted(Some(named), Some("k")), Ok(Some(named)));

@@ -82,7 +82,7 @@ impl BlockBuilder {
 
     /// Whether a record of so many bytes belongs into this block: any into an empty one, and else while there is room for it, in
     /// the table of names for as many as a record may have, too.
-    pub fn takes(&self, bytes: usize) -> bool {
+    pub fn has_room_for(&self, bytes: usize) -> bool {
         let room = self.names.len() <= usize::from(u16::MAX) / 2 && self.records.len() + bytes <= BLOCK_BYTES;
         self.is_empty() || room
     }
@@ -201,9 +201,9 @@ struct ByteCursor<'a> {
 impl<'a> ByteCursor<'a> {
     fn take(&mut self, length: usize) -> Result<&'a [u8], MalformedBlock> {
         let end = self.next.checked_add(length).ok_or(MalformedBlock)?;
-        let taken = self.block.get(self.next..end).ok_or(MalformedBlock)?;
+        let slice = self.block.get(self.next..end).ok_or(MalformedBlock)?;
         self.next = end;
-        Ok(taken)
+        Ok(slice)
     }
 
     fn array<const N: usize>(&mut self) -> Result<[u8; N], MalformedBlock> {
@@ -246,14 +246,14 @@ mod tests {
     #[test]
     fn a_block_takes_any_first_record_and_others_while_there_is_room_for_them() {
         let mut block = BlockBuilder::new(5);
-        assert!(block.takes(BLOCK_BYTES * 8), "a record larger than a block has one of its own");
+        assert!(block.has_room_for(BLOCK_BYTES * 8), "a record larger than a block has one of its own");
         assert!(block.push(&entry(5, &[0; 1000])));
         // Beside key, value and headers a record has its offset, stamp and lengths: 22 bytes.
         let room = BLOCK_BYTES - 1022;
-        assert!(block.takes(room));
-        assert!(!block.takes(room + 1));
+        assert!(block.has_room_for(room));
+        assert!(!block.has_room_for(room + 1));
         assert!(block.push(&entry(6, &[0; 2000])));
-        assert!(block.takes(room - 2022) && !block.takes(room - 2021));
+        assert!(block.has_room_for(room - 2022) && !block.has_room_for(room - 2021));
     }
 
     #[test]
@@ -261,9 +261,9 @@ mod tests {
         let mut block = BlockBuilder::new(0);
         for (names, takes) in [(32_767, true), (32_768, false), (65_535, false)] {
             block.names = vec!["a".into(); names];
-            assert!(block.takes(usize::MAX), "none was taken yet: {names}");
+            assert!(block.has_room_for(usize::MAX), "none was taken yet: {names}");
             block.count = 1;
-            assert_eq!(block.takes(0), takes, "{names}");
+            assert_eq!(block.has_room_for(0), takes, "{names}");
             block.count = 0;
         }
     }

@@ -98,11 +98,11 @@ fn sweep(shared: &EmbeddedLogState, now: EventTime, swept: &mut SweepProgress) -
 
 /// The offset below which a partition's blocks are more than the limit, of their bases and sizes, newest first.
 fn too_large_below(sizes: impl Iterator<Item = Result<(i64, u32)>>, limit: u64) -> Result<i64> {
-    let mut kept = 0;
+    let mut total = 0;
     for row in sizes {
         let (base, bytes) = row?;
-        kept += u64::from(bytes);
-        if kept > limit {
+        total += u64::from(bytes);
+        if total > limit {
             return Ok(base + 1);
         }
     }
@@ -121,12 +121,12 @@ fn delete(
     let high = partition.high();
     let too_large_below =
         settings.retention_bytes.map_or(Ok(0), |limit| too_large_below(shared.store.sizes(topic, number), limit))?;
-    let mut changes = WriteBatch::tidying();
+    let mut changes = WriteBatch::for_cleanup();
     let (mut low, mut removed) = (None, 0);
     for row in shared.store.blocks(topic, number, 0, high) {
         let (key, block) = row?;
         let base = base_of(&key);
-        let latest = walk(shared, partition, base, &block)?.latest();
+        let latest = open_block(shared, partition, base, &block)?.latest();
         let too_old = settings.retention_micros.is_some_and(|age| latest < now.plus_micros(-age));
         if !too_old && base >= too_large_below {
             low = Some(base);
@@ -166,13 +166,13 @@ fn compact(
     for row in shared.store.blocks(partition.topic, partition.at.partition, 0, high) {
         let (key, block) = row?;
         let base = base_of(&key);
-        let mut records = walk(shared, partition, base, &block)?;
+        let mut records = open_block(shared, partition, base, &block)?;
         if records.latest() > settled {
             break;
         }
         let mut builder = BlockBuilder::new(base);
         let mut removed = 0;
-        while let Some(record) = records.next_record().map_err(|_| shared.store.malformed(&partition.at))? {
+        while let Some(record) = records.next_record().map_err(|_| shared.store.malformed_block_error(&partition.at))? {
             let superseded = record.key.as_ref().is_none_or(|key| last.get(key).is_none_or(|last| record.offset < *last));
             let forgotten = record.value.is_none() && record.stamp < drop_tombstones_before;
             if superseded || forgotten {
@@ -208,7 +208,7 @@ struct CompactionBatch {
 
 impl Default for CompactionBatch {
     fn default() -> Self {
-        Self { changes: WriteBatch::tidying(), records: 0, bytes: 0 }
+        Self { changes: WriteBatch::for_cleanup(), records: 0, bytes: 0 }
     }
 }
 
@@ -230,11 +230,11 @@ fn last_of_each_key(
     let mut last = HashMap::new();
     for row in shared.store.blocks(partition.topic, partition.at.partition, 0, high) {
         let (key, block) = row?;
-        let mut records = walk(shared, partition, base_of(&key), &block)?;
+        let mut records = open_block(shared, partition, base_of(&key), &block)?;
         if records.latest() > settled {
             break;
         }
-        while let Some(record) = records.next_record().map_err(|_| shared.store.malformed(&partition.at))? {
+        while let Some(record) = records.next_record().map_err(|_| shared.store.malformed_block_error(&partition.at))? {
             if let Some(key) = record.key {
                 match last.get_mut(&key) {
                     Some(offset) => *offset = record.offset,
@@ -258,9 +258,9 @@ fn push(builder: &mut BlockBuilder, record: &ConsumerRecord) {
     assert!(builder.push(&entry), "a record taken from a block fits into it");
 }
 
-fn walk(shared: &EmbeddedLogState, partition: &EmbeddedPartition, base: i64, block: &Bytes) -> Result<BlockReader> {
+fn open_block(shared: &EmbeddedLogState, partition: &EmbeddedPartition, base: i64, block: &Bytes) -> Result<BlockReader> {
     BlockReader::new(partition.at.clone(), base, block.clone(), &mut HeaderNames::default())
-        .map_err(|_| shared.store.malformed(&partition.at))
+        .map_err(|_| shared.store.malformed_block_error(&partition.at))
 }
 
 #[cfg(test)]
@@ -329,7 +329,7 @@ mod tests {
             let (partition, mut kept) = (self.partition(partition), Vec::new());
             for row in self.log.shared.store.blocks(partition.topic, partition.at.partition, 0, i64::MAX) {
                 let (key, block) = row.unwrap();
-                let mut records = walk(&self.log.shared, &partition, base_of(&key), &block).unwrap();
+                let mut records = open_block(&self.log.shared, &partition, base_of(&key), &block).unwrap();
                 while let Some(record) = records.next_record().unwrap() {
                     kept.push((record.offset, String::from_utf8_lossy(&record.key.unwrap_or_default()).into_owned()));
                 }

@@ -83,7 +83,7 @@ impl EmbeddedMember {
     }
 
     /// Partitions that this member does not know yet.
-    fn unknown(&self) -> Result<Vec<Arc<EmbeddedPartition>>> {
+    fn new_partitions(&self) -> Result<Vec<Arc<EmbeddedPartition>>> {
         let mut unknown = Vec::new();
         for topic in &self.options.topics {
             let partitions = self.log.shared.topic(topic)?.partitions();
@@ -108,7 +108,7 @@ impl PartitionReader for EmbeddedMember {
         let generation = self.log.shared.topic_generation();
         if self.checked != Some(generation) {
             self.checked = Some(generation);
-            let unknown = self.unknown()?;
+            let unknown = self.new_partitions()?;
             if !unknown.is_empty() {
                 into.push(PollEvent::Assigned(unknown.iter().map(|partition| partition.at.clone()).collect()));
                 for partition in unknown {

@@ -12,6 +12,7 @@
 
 mod append;
 mod block;
+mod durable_commit;
 mod maintain;
 mod member;
 mod producer;
@@ -19,7 +20,6 @@ mod reader;
 mod stamps;
 mod store;
 mod topic;
-mod witness;
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -59,14 +59,14 @@ pub struct EmbeddedOptions {
     /// Default: 256 MiB.
     pub reserve_bytes: u64,
     /// Source of the free disk space. Default: the file system of the folder.
-    pub free_space: FreeSpace,
+    pub free_space: FreeSpaceSource,
     /// Bytes of read records that are kept in memory. Default: 16 MiB.
     pub cache_bytes: u64,
 }
 
 /// Source of the free disk space, in bytes.
 #[derive(Clone, Default)]
-pub enum FreeSpace {
+pub enum FreeSpaceSource {
     /// The file system of the log's folder.
     #[default]
     Disk,
@@ -74,7 +74,7 @@ pub enum FreeSpace {
     Injected(Arc<dyn Fn() -> u64 + Send + Sync>),
 }
 
-impl FreeSpace {
+impl FreeSpaceSource {
     /// Returns the free bytes, or `None` if the file system does not report them.
     fn bytes(&self, dir: &Path) -> Option<u64> {
         match self {
@@ -84,7 +84,7 @@ impl FreeSpace {
     }
 }
 
-impl std::fmt::Debug for FreeSpace {
+impl std::fmt::Debug for FreeSpaceSource {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::Disk => "Disk",
@@ -100,7 +100,7 @@ impl Default for EmbeddedOptions {
             linger: Duration::from_millis(2),
             producer_buffer_bytes: 32 << 20,
             reserve_bytes: 256 << 20,
-            free_space: FreeSpace::Disk,
+            free_space: FreeSpaceSource::Disk,
             cache_bytes: 16 << 20,
         }
     }
@@ -121,8 +121,8 @@ struct EmbeddedLogState {
     topics: RwLock<TopicRegistry>,
     appender: Mutex<AppendState>,
     groups: Mutex<GroupRegistry>,
-    lanes: ProducerQueues,
-    news: AppendNotifier,
+    producer_queues: ProducerQueues,
+    append_notifier: AppendNotifier,
     generation: AtomicU64,
     /// Held while it is tidied.
     pending: Mutex<PendingReclaims>,
@@ -146,8 +146,8 @@ impl AppendNotifier {
     }
 
     /// Waits until the count is past `seen`, at most so long; whether it is.
-    fn wait(&self, seen: u64, timeout: Duration) -> bool {
-        let waited = self.risen.wait_timeout_while(lock(&self.count), timeout, |count| *count == seen);
+    fn wait_past(&self, count_before: u64, timeout: Duration) -> bool {
+        let waited = self.risen.wait_timeout_while(lock(&self.count), timeout, |count| *count == count_before);
         !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
     }
 }
@@ -159,7 +159,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl EmbeddedLog {
     /// Returns the log's time: the stamp of a record that would be appended now.
-    pub fn time(&self) -> EventTime {
+    pub fn log_time(&self) -> EventTime {
         lock(&self.shared.appender).clock.stamp()
     }
 
@@ -173,8 +173,8 @@ impl EmbeddedLog {
             store,
             options,
             groups: Mutex::new(GroupRegistry::default()),
-            lanes: ProducerQueues::default(),
-            news: AppendNotifier::default(),
+            producer_queues: ProducerQueues::default(),
+            append_notifier: AppendNotifier::default(),
             generation: AtomicU64::new(0),
             pending: Mutex::default(),
         });
@@ -294,21 +294,21 @@ mod tests {
     fn who_waits_for_news_is_told_of_what_came_since_it_looked() {
         let news = AppendNotifier::default();
         let seen = news.now();
-        assert!(!news.wait(seen, Duration::ZERO), "nothing came");
+        assert!(!news.wait_past(seen, Duration::ZERO), "nothing came");
         for _ in 0..3 {
             news.notify();
-            assert!(news.wait(seen, Duration::from_secs(5)));
+            assert!(news.wait_past(seen, Duration::from_secs(5)));
         }
-        assert!(!news.wait(news.now(), Duration::ZERO), "that is known");
+        assert!(!news.wait_past(news.now(), Duration::ZERO), "that is known");
     }
 
     #[test]
     fn the_disk_says_how_much_is_free_and_a_folder_that_is_not_there_nothing() {
         let dir = tempfile::tempdir().unwrap();
-        let free = FreeSpace::Disk.bytes(dir.path()).unwrap();
+        let free = FreeSpaceSource::Disk.bytes(dir.path()).unwrap();
         assert!(free > 1 << 20, "{free}");
-        assert_eq!(FreeSpace::Disk.bytes(&dir.path().join("missing")), None);
-        assert_eq!(FreeSpace::Injected(Arc::new(|| 7)).bytes(dir.path()), Some(7));
+        assert_eq!(FreeSpaceSource::Disk.bytes(&dir.path().join("missing")), None);
+        assert_eq!(FreeSpaceSource::Injected(Arc::new(|| 7)).bytes(dir.path()), Some(7));
     }
 
     #[test]
@@ -319,15 +319,15 @@ mod tests {
         let (dir, log) = log();
         let text = format!("{log:?}");
         assert!(text.contains("stamps: Injected") && text.contains(&format!("LogStore {{ dir: {:?}", dir.path())), "{text}");
-        assert_eq!(format!("{:?} {:?}", FreeSpace::Injected(Arc::new(|| 7)), StampSource::Wall), "Injected Wall");
+        assert_eq!(format!("{:?} {:?}", FreeSpaceSource::Injected(Arc::new(|| 7)), StampSource::Wall), "Injected Wall");
     }
 
     #[test]
     fn the_time_of_a_log_is_the_stamp_of_what_would_be_appended_now() {
         let (_dir, log, millis) = clocked();
-        assert_eq!(log.time(), EventTime::from_millis(0));
+        assert_eq!(log.log_time(), EventTime::from_millis(0));
         millis.store(1234, Ordering::Relaxed);
-        assert_eq!(log.time(), EventTime::from_millis(1234));
+        assert_eq!(log.log_time(), EventTime::from_millis(1234));
     }
 
     #[test]
@@ -339,6 +339,6 @@ mod tests {
         let names = |prefix| log.topics(prefix).unwrap().iter().map(|topic| topic.name.to_string()).collect::<Vec<_>>();
         assert_eq!(names("b."), ["b.1", "b.2"]);
         assert_eq!(names(""), ["a.1", "b.1", "b.2"]);
-        assert_eq!(log.denied("a.1"), None, "nobody is refused by rights");
+        assert_eq!(log.missing_right("a.1"), None, "nobody is refused by rights");
     }
 }

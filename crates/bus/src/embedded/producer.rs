@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use eadt_tasks::LOG_WRITER;
 
-use super::append::{admit, append};
+use super::append::{append, check_record};
 use super::store::DurabilityLevel;
 use super::topic::EmbeddedTopic;
 use super::{EmbeddedLog, EmbeddedLogState, lock};
@@ -55,7 +55,7 @@ impl ProducerQueueState {
     fn give_up(&mut self) {
         self.waiting.clear();
         self.bytes = 0;
-        self.counts.failed = self.counts.taken - self.counts.acknowledged;
+        self.counts.failed = self.counts.accepted - self.counts.acknowledged;
         self.given_up = true;
     }
 }
@@ -69,7 +69,7 @@ pub struct ProducerQueues {
 
 #[derive(Debug, Default)]
 struct ProducerQueuesState {
-    lanes: Vec<Arc<ProducerQueue>>,
+    queues: Vec<Arc<ProducerQueue>>,
     /// Bytes waiting in all lanes.
     bytes: usize,
     /// Somebody flushes.
@@ -92,7 +92,7 @@ impl ProducerQueuesState {
 
     /// So much more waits, or somebody flushes; whether the writer is to be woken: only when something begins or is due, since
     /// each notice costs a system call.
-    fn add(&mut self, bytes: usize, urgent: bool) -> bool {
+    fn count_waiting(&mut self, bytes: usize, urgent: bool) -> bool {
         let before = self.bytes;
         self.bytes += bytes;
         self.urgent |= urgent;
@@ -104,8 +104,8 @@ impl ProducerQueuesState {
     fn take(&mut self) -> Vec<Arc<ProducerQueue>> {
         self.bytes = 0;
         self.urgent = false;
-        self.lanes.retain(|lane| Arc::strong_count(lane) > 1 || !lock(&lane.state).waiting.is_empty());
-        self.lanes.clone()
+        self.queues.retain(|lane| Arc::strong_count(lane) > 1 || !lock(&lane.state).waiting.is_empty());
+        self.queues.clone()
     }
 }
 
@@ -147,7 +147,7 @@ impl WriterThread {
             .thread(move || {
                 // Whatever it had not written is lost with it. It is not begun again: nobody knows what the store was left with.
                 if LOG_WRITER.watch(|| write(&of_thread)).is_err() {
-                    give_up(&of_thread.lanes);
+                    give_up(&of_thread.producer_queues);
                 }
             })
             .map_err(|error| BusError::new(Remedy::Stop, "starting the writer of the embedded log", error))?;
@@ -157,8 +157,8 @@ impl WriterThread {
 
 impl Drop for WriterThread {
     fn drop(&mut self) {
-        lock(&self.shared.lanes.state).closing = true;
-        self.shared.lanes.wake.notify_all();
+        lock(&self.shared.producer_queues.state).closing = true;
+        self.shared.producer_queues.wake.notify_all();
         if let Some(thread) = self.thread.take() {
             // Its panic was reported when it came.
             thread.join().ok();
@@ -170,14 +170,14 @@ impl Drop for WriterThread {
 fn give_up(lanes: &ProducerQueues) {
     let mut state = lock(&lanes.state);
     state.given_up = true;
-    for lane in &state.lanes {
+    for lane in &state.queues {
         lock(&lane.state).give_up();
         lane.settled.notify_all();
     }
 }
 
 fn write(shared: &EmbeddedLogState) {
-    let lanes = &shared.lanes;
+    let lanes = &shared.producer_queues;
     let mut syncs = SyncSchedule::new(Instant::now());
     loop {
         let mut state = lock(&lanes.state);
@@ -216,7 +216,7 @@ fn write_lane(shared: &EmbeddedLogState, lane: &ProducerQueue, closing: bool) ->
     let mut written = false;
     let mut rest = &records[..];
     while !rest.is_empty() {
-        let (portion, later) = rest.split_at(portion(rest));
+        let (portion, later) = rest.split_at(batch_len(rest));
         rest = later;
         if write_portion(shared, lane, portion, closing) {
             written = true;
@@ -226,7 +226,7 @@ fn write_lane(shared: &EmbeddedLogState, lane: &ProducerQueue, closing: bool) ->
 }
 
 /// How many of these records are written at once: each is in memory several times over meanwhile.
-fn portion(records: &[ProducerRecord]) -> usize {
+fn batch_len(records: &[ProducerRecord]) -> usize {
     let mut bytes = 0;
     let last = records.iter().position(|record| {
         bytes += record.size();
@@ -242,16 +242,17 @@ fn write_portion(shared: &EmbeddedLogState, lane: &ProducerQueue, records: &[Pro
         && error.remedy == Remedy::Retry
         && !closing
     {
-        let wait = patience.failed(&format!("records of {} wait", lane.name), error);
+        let wait = patience.on_failure(&format!("records of {} wait", lane.name), error);
         // Whoever closes the log does not wait for this.
-        let waited = shared.lanes.wake.wait_timeout_while(lock(&shared.lanes.state), wait, |state| !state.closing);
+        let waited =
+            shared.producer_queues.wake.wait_timeout_while(lock(&shared.producer_queues.state), wait, |state| !state.closing);
         if !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out() {
             break;
         }
         outcome = append(shared, records, None, DurabilityLevel::Process);
     }
     if outcome.is_ok() {
-        patience.worked(&format!("records of {} wait", lane.name));
+        patience.on_success(&format!("records of {} wait", lane.name));
     }
     let mut state = lock(&lane.state);
     state.bytes -= records.iter().map(ProducerRecord::size).sum::<usize>();
@@ -273,23 +274,23 @@ fn write_portion(shared: &EmbeddedLogState, lane: &ProducerQueue, records: &[Pro
 #[derive(Debug)]
 pub struct EmbeddedProducer {
     log: EmbeddedLog,
-    lane: Arc<ProducerQueue>,
+    queue: Arc<ProducerQueue>,
     last: Option<Arc<EmbeddedTopic>>,
 }
 
 impl EmbeddedProducer {
     pub fn new(log: EmbeddedLog, name: &str) -> Self {
         let lane = Arc::new(ProducerQueue { name: name.to_owned(), ..ProducerQueue::default() });
-        let mut lanes = lock(&log.shared.lanes.state);
+        let mut lanes = lock(&log.shared.producer_queues.state);
         lock(&lane.state).given_up = lanes.given_up;
-        lanes.lanes.push(Arc::clone(&lane));
+        lanes.queues.push(Arc::clone(&lane));
         drop(lanes);
-        Self { log, lane, last: None }
+        Self { log, queue: lane, last: None }
     }
 
     fn notify_writer(&self, bytes: usize, urgent: bool) {
-        let lanes = &self.log.shared.lanes;
-        let wake = lock(&lanes.state).add(bytes, urgent);
+        let lanes = &self.log.shared.producer_queues;
+        let wake = lock(&lanes.state).count_waiting(bytes, urgent);
         if wake {
             lanes.wake.notify_all();
         }
@@ -298,22 +299,22 @@ impl EmbeddedProducer {
 
 impl Producer for EmbeddedProducer {
     fn send(&mut self, record: ProducerRecord) -> Result<()> {
-        admit(&self.log.shared, &record, &mut self.last)?;
+        check_record(&self.log.shared, &record, &mut self.last)?;
         let bytes = record.size();
         {
-            let mut state = lock(&self.lane.state);
-            state.check(&self.lane.name)?;
+            let mut state = lock(&self.queue.state);
+            state.check(&self.queue.name)?;
             let limit = self.log.shared.options.producer_buffer_bytes;
             if state.bytes + bytes > limit && state.bytes > 0 {
                 return Err(BusError::new(
                     Remedy::Retry,
                     format!("appending to topic {}", record.topic),
-                    format!("the buffer of producer {} is full: bytes={limit}", self.lane.name),
+                    format!("the buffer of producer {} is full: bytes={limit}", self.queue.name),
                 ));
             }
             state.waiting.push(record);
             state.bytes += bytes;
-            state.counts.taken += 1;
+            state.counts.accepted += 1;
         }
         // At least one, so that the writer sees that something waits.
         self.notify_writer(bytes.max(1), false);
@@ -321,19 +322,19 @@ impl Producer for EmbeddedProducer {
     }
 
     fn counts(&self) -> ProducerCounts {
-        lock(&self.lane.state).counts
+        lock(&self.queue.state).counts
     }
 
     fn flush(&mut self, timeout: Duration) -> Result<bool> {
         self.notify_writer(0, true);
-        let unsettled = |state: &mut ProducerQueueState| state.counts.acknowledged + state.counts.failed < state.counts.taken;
+        let unsettled = |state: &mut ProducerQueueState| state.counts.acknowledged + state.counts.failed < state.counts.accepted;
         let waited = self
-            .lane
+            .queue
             .settled
-            .wait_timeout_while(lock(&self.lane.state), timeout, unsettled)
+            .wait_timeout_while(lock(&self.queue.state), timeout, unsettled)
             .unwrap_or_else(PoisonError::into_inner);
         let mut state = waited.0;
-        state.check(&self.lane.name)?;
+        state.check(&self.queue.name)?;
         if unsettled(&mut state) {
             return Ok(false);
         }
@@ -347,7 +348,7 @@ impl Producer for EmbeddedProducer {
 mod tests {
     use super::*;
     use crate::embedded::tests::{log, record, topic};
-    use crate::embedded::{EmbeddedOptions, FreeSpace};
+    use crate::embedded::{EmbeddedOptions, FreeSpaceSource};
     use crate::{Bus, TopicPartition};
 
     const WAIT: Duration = Duration::from_secs(10);
@@ -391,10 +392,10 @@ mod tests {
             (batch + 1, batch, false, false),
         ] {
             let mut state = waiting(before);
-            assert_eq!(state.add(bytes, urgent), woken, "{before} and {bytes}");
+            assert_eq!(state.count_waiting(bytes, urgent), woken, "{before} and {bytes}");
             assert_eq!((state.bytes, state.urgent), (before + bytes, urgent));
             // A flush is not forgotten when more comes.
-            state.add(1, false);
+            state.count_waiting(1, false);
             assert_eq!(state.urgent, urgent);
         }
     }
@@ -407,7 +408,7 @@ mod tests {
         };
         let (kept, full) = (lane(0), lane(1));
         let mut state = ProducerQueuesState { urgent: true, ..waiting(9) };
-        state.lanes = vec![Arc::clone(&kept), lane(0), Arc::clone(&full), lane(2)];
+        state.queues = vec![Arc::clone(&kept), lane(0), Arc::clone(&full), lane(2)];
         let present = state.take();
         assert_eq!((state.bytes, state.urgent), (0, false));
         let counts: Vec<_> = present.iter().map(|lane| lock(&lane.state).waiting.len()).collect();
@@ -447,14 +448,14 @@ mod tests {
             (&[mib - 1, mib, 1], 2),
             (&[mib / 2, mib / 4, mib / 4, 1], 3),
         ] {
-            assert_eq!(portion(&of(sizes)), count, "{sizes:?}");
+            assert_eq!(batch_len(&of(sizes)), count, "{sizes:?}");
         }
     }
 
     fn lane(log: &EmbeddedLog, records: Vec<ProducerRecord>) -> EmbeddedProducer {
         let producer = EmbeddedProducer::new(log.clone(), "p");
-        let mut state = lock(&producer.lane.state);
-        state.counts.taken = records.len() as u64;
+        let mut state = lock(&producer.queue.state);
+        state.counts.accepted = records.len() as u64;
         state.bytes = records.iter().map(ProducerRecord::size).sum();
         state.waiting = records;
         drop(state);
@@ -462,8 +463,8 @@ mod tests {
     }
 
     fn counts(producer: &EmbeddedProducer) -> (u64, u64, u64, usize) {
-        let ProducerCounts { taken, acknowledged, failed } = producer.counts();
-        (taken, acknowledged, failed, lock(&producer.lane.state).bytes)
+        let ProducerCounts { accepted: taken, acknowledged, failed } = producer.counts();
+        (taken, acknowledged, failed, lock(&producer.queue.state).bytes)
     }
 
     #[test]
@@ -472,7 +473,7 @@ mod tests {
         topic(&log, "t", 1, &[]);
         let large = "x".repeat(600 << 10);
         let (good, bad) = (record("t", "k", &large), record("missing", "k", &large));
-        let written = |producer: &EmbeddedProducer| write_lane(&log.shared, &producer.lane, false);
+        let written = |producer: &EmbeddedProducer| write_lane(&log.shared, &producer.queue, false);
         let none = lane(&log, vec![]);
         assert!(!written(&none));
         assert_eq!(counts(&none), (0, 0, 0, 0));
@@ -501,12 +502,12 @@ mod tests {
     #[test]
     fn who_closes_the_log_does_not_wait_for_a_full_disk() {
         let dir = tempfile::tempdir().unwrap();
-        let free_space = FreeSpace::Injected(Arc::new(|| 1000));
+        let free_space = FreeSpaceSource::Injected(Arc::new(|| 1000));
         let options = EmbeddedOptions { free_space, reserve_bytes: 1000, ..EmbeddedOptions::default() };
         let log = EmbeddedLog::open(dir.path(), options).unwrap();
         topic(&log, "t", 1, &[]);
         let producer = lane(&log, vec![record("t", "k", "v"); 2]);
-        assert!(!write_lane(&log.shared, &producer.lane, true));
+        assert!(!write_lane(&log.shared, &producer.queue, true));
         assert_eq!(counts(&producer), (2, 0, 2, 0));
     }
 
@@ -543,10 +544,10 @@ mod tests {
     #[test]
     fn what_is_not_written_when_the_writer_is_gone_has_failed() {
         let mut state = ProducerQueueState { waiting: vec![record("t", "k", "v")], bytes: 7, ..ProducerQueueState::default() };
-        state.counts = ProducerCounts { taken: 10, acknowledged: 6, failed: 1 };
+        state.counts = ProducerCounts { accepted: 10, acknowledged: 6, failed: 1 };
         assert!(state.check("p").is_ok());
         state.give_up();
-        assert_eq!(state.counts, ProducerCounts { taken: 10, acknowledged: 6, failed: 4 });
+        assert_eq!(state.counts, ProducerCounts { accepted: 10, acknowledged: 6, failed: 4 });
         assert!(state.waiting.is_empty() && state.bytes == 0);
         for _ in 0..2 {
             assert!(state.check("p").unwrap_err().detail.starts_with("the writer of the embedded log panicked"));
@@ -557,7 +558,7 @@ mod tests {
     fn what_is_acknowledged_by_a_flush_is_durable() {
         let (dir, log) = log();
         topic(&log, "t", 1, &[]);
-        let witnessed = || crate::embedded::witness::DurableCommitFile::read_durable_commit(dir.path());
+        let witnessed = || crate::embedded::durable_commit::DurableCommitFile::read_durable_commit(dir.path());
         let mut producer = EmbeddedProducer::new(log.clone(), "p");
         let before = witnessed();
         producer.send(record("t", "k", "v")).unwrap();

@@ -93,14 +93,14 @@ impl PartitionCursors {
     }
 
     /// Appends the available items, at most `max`.
-    pub fn take(&mut self, shared: &EmbeddedLogState, max: usize, into: &mut Vec<PollEvent>) -> Result<()> {
+    pub fn deliver(&mut self, shared: &EmbeddedLogState, max: usize, into: &mut Vec<PollEvent>) -> Result<()> {
         let (full, count) = (into.len().saturating_add(max), self.all.len());
         let mut idle = 0;
         while idle < count && into.len() < full {
             self.turn = (self.turn + 1) % count;
             let before = into.len();
             let room = (full - before).min(TURN);
-            self.all[self.turn].take(shared, &mut self.names, room, into)?;
+            self.all[self.turn].deliver(shared, &mut self.names, room, into)?;
             idle = if into.len() == before { idle + 1 } else { 0 };
         }
         Ok(())
@@ -119,7 +119,13 @@ fn check_kept(at: &TopicPartition, offset: i64, low: i64) -> Result<()> {
 }
 
 impl PartitionCursor {
-    fn take(&mut self, shared: &EmbeddedLogState, names: &mut HeaderNames, room: usize, into: &mut Vec<PollEvent>) -> Result<()> {
+    fn deliver(
+        &mut self,
+        shared: &EmbeddedLogState,
+        names: &mut HeaderNames,
+        room: usize,
+        into: &mut Vec<PollEvent>,
+    ) -> Result<()> {
         if self.paused {
             return Ok(());
         }
@@ -127,7 +133,7 @@ impl PartitionCursor {
         let mut left = room;
         while left > 0 {
             if let Some(walk) = &mut self.walk {
-                match walk.next_record().map_err(|_| shared.store.malformed(&self.partition.at))? {
+                match walk.next_record().map_err(|_| shared.store.malformed_block_error(&self.partition.at))? {
                     // The first block may begin before the position.
                     Some(record) if record.offset < next => {}
                     Some(record) => {
@@ -140,7 +146,7 @@ impl PartitionCursor {
                 }
             } else if let Some((base, block)) = self.fetched.pop_front() {
                 let walk = BlockReader::new(self.partition.at.clone(), base, block, names);
-                self.walk = Some(walk.map_err(|_| shared.store.malformed(&self.partition.at))?);
+                self.walk = Some(walk.map_err(|_| shared.store.malformed_block_error(&self.partition.at))?);
             } else {
                 // Read before the blocks: what lies below it is in the store by now.
                 let high = self.partition.high();
@@ -191,10 +197,10 @@ pub fn poll(
     let begun = Instant::now();
     let before = into.len();
     loop {
-        let seen = shared.news.now();
-        cursors.take(shared, max, into)?;
+        let append_count = shared.append_notifier.now();
+        cursors.deliver(shared, max, into)?;
         let left = timeout.saturating_sub(begun.elapsed());
-        if into.len() > before || max == 0 || left.is_zero() || !shared.news.wait(seen, left) {
+        if into.len() > before || max == 0 || left.is_zero() || !shared.append_notifier.wait_past(append_count, left) {
             return Ok(());
         }
     }
@@ -290,16 +296,16 @@ mod tests {
         add(&log, &(0..2000).map(|n| ProducerRecord { partition: Some(n % 2), ..record("t", "k", "v") }).collect::<Vec<_>>());
         let mut cursors = cursors(&log, "t");
         let mut items = Vec::new();
-        cursors.take(&log.shared, 1600, &mut items).unwrap();
+        cursors.deliver(&log.shared, 1600, &mut items).unwrap();
         assert_eq!(runs(&items), [(1, 512), (0, 512), (1, 488), (1, -1000), (0, 87)]);
         assert_eq!(items.len(), 1600);
         let before = items.len();
-        cursors.take(&log.shared, 0, &mut items).unwrap();
+        cursors.deliver(&log.shared, 0, &mut items).unwrap();
         assert_eq!(items.len(), before, "nothing was asked for");
-        cursors.take(&log.shared, usize::MAX, &mut items).unwrap();
+        cursors.deliver(&log.shared, usize::MAX, &mut items).unwrap();
         assert_eq!(runs(&items[before..]), [(0, 401), (0, -1000)]);
         let before = items.len();
-        cursors.take(&log.shared, usize::MAX, &mut items).unwrap();
+        cursors.deliver(&log.shared, usize::MAX, &mut items).unwrap();
         assert_eq!(items.len(), before, "the ends were told");
     }
 
@@ -307,7 +313,7 @@ mod tests {
     fn who_reads_no_partition_is_given_nothing() {
         let (_dir, log) = log();
         let mut items = Vec::new();
-        PartitionCursors::default().take(&log.shared, 10, &mut items).unwrap();
+        PartitionCursors::default().deliver(&log.shared, 10, &mut items).unwrap();
         assert_eq!(items, []);
     }
 
@@ -323,7 +329,7 @@ mod tests {
         let mut items = Vec::new();
         let mut held = Vec::new();
         for _ in 0..6 {
-            cursors.take(&log.shared, 1, &mut items).unwrap();
+            cursors.deliver(&log.shared, 1, &mut items).unwrap();
             held.push((cursors.all[0].fetched.len(), cursors.all[0].scan));
         }
         // Three blocks are the first that are 256 KiB, and of each fetch one is walked over at once.
@@ -349,7 +355,7 @@ mod tests {
             match (cursors.seek(&log.shared, &at, offset), refused) {
                 (Ok(()), None) => {
                     let mut items = Vec::new();
-                    cursors.take(&log.shared, 10, &mut items).unwrap();
+                    cursors.deliver(&log.shared, 10, &mut items).unwrap();
                     let read = items.len() as i64 - 1;
                     assert_eq!(read, 3 - offset, "from {offset}: {items:?}");
                 }
@@ -372,7 +378,7 @@ mod tests {
         for deleted in 0..3 {
             add(&log, &[record("t", "k", "v")]);
             log.shared.partition(&TopicPartition::new("t", 0)).unwrap().set_low(deleted);
-            cursors.take(&log.shared, 1, &mut items).unwrap();
+            cursors.deliver(&log.shared, 1, &mut items).unwrap();
         }
         assert_eq!(runs(&items), [(0, 3)]);
     }
@@ -398,13 +404,13 @@ mod tests {
         let (_dir, log) = log();
         topic(&log, "t", 1, &[]);
         let (mut cursors, mut items) = (cursors(&log, "t"), Vec::new());
-        cursors.take(&log.shared, 10, &mut items).unwrap();
+        cursors.deliver(&log.shared, 10, &mut items).unwrap();
         let (told, returned) = (AtomicBool::new(false), AtomicBool::new(false));
         std::thread::scope(|scope| {
             let news = scope.spawn(|| {
                 let begun = Instant::now();
                 while !returned.load(Ordering::SeqCst) && begun.elapsed() < Duration::from_mins(1) {
-                    log.shared.news.notify();
+                    log.shared.append_notifier.notify();
                     told.store(true, Ordering::SeqCst);
                 }
                 returned.load(Ordering::SeqCst)

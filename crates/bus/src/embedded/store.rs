@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, KvSeparationOptions, PersistMode};
 
-use super::witness::DurableCommitFile;
-use super::{EmbeddedOptions, FreeSpace, IN_USE, lock};
+use super::durable_commit::DurableCommitFile;
+use super::{EmbeddedOptions, FreeSpaceSource, IN_USE, lock};
 use crate::{BusError, Remedy, Result};
 
 /// How often the free space of the disk is looked at.
@@ -50,7 +50,7 @@ pub struct WriteBatch {
 impl WriteBatch {
     /// Those that leave less than there was. They may use half of the reserve: a log that has filled its disk could otherwise
     /// never let go what has expired.
-    pub fn tidying() -> Self {
+    pub fn for_cleanup() -> Self {
         Self { is_tidying: true, ..Self::default() }
     }
 
@@ -88,11 +88,11 @@ pub struct LogStore {
     blocks: Keyspace,
     meta: Keyspace,
     reserve: u64,
-    free: FreeSpace,
+    free: FreeSpaceSource,
     space: Mutex<CachedFreeSpace>,
     /// Held while a commit takes its number and is written, so that the store's number never falls.
     witness: Mutex<DurableCommitFile>,
-    /// What [`LogStore::damage`] found.
+    /// What [`LogStore::find_damage`] found.
     damage: OnceLock<Option<String>>,
 }
 
@@ -177,10 +177,10 @@ impl LogStore {
             && head == magic
             && *form > newest
         {
-            return Err(stop(newer(u32::from(*form), u32::from(newest))));
+            return Err(stop(newer_format_message(u32::from(*form), u32::from(newest))));
         }
-        if let Some(missing) = missing(dir) {
-            return Err(stop(damaged(dir, &format!("{} is missing", missing.display()))));
+        if let Some(missing) = find_missing_path(dir) {
+            return Err(stop(damaged_store_message(dir, &format!("{} is missing", missing.display()))));
         }
         // The store may panic on files that it did not write itself.
         let opened = std::panic::catch_unwind(AssertUnwindSafe(|| -> fjall::Result<_> {
@@ -213,22 +213,22 @@ impl LogStore {
             Ok(Err(error)) => {
                 return Err(stop(match of_files(&error).filter(|error| is_surroundings(error)) {
                     Some(error) => format!("{error}: check the folder's owner, permissions and free space"),
-                    None => damaged(dir, &error.to_string()),
+                    None => damaged_store_message(dir, &error.to_string()),
                 }));
             }
-            Err(_) => return Err(stop(damaged(dir, "its files do not belong together"))),
+            Err(_) => return Err(stop(damaged_store_message(dir, "its files do not belong together"))),
         };
         let commit_of =
             |bytes: Option<Bytes>| bytes.and_then(|bytes| <[u8; 8]>::try_from(&bytes[..]).ok()).map_or(0, u64::from_be_bytes);
         let (commit, committed_blocks) = (commit_of(commit), commit_of(committed_blocks));
         let format = format.and_then(|bytes| <[u8; 4]>::try_from(&bytes[..]).ok()).map_or(0, u32::from_be_bytes);
         if format > FORMAT {
-            return Err(stop(newer(format, FORMAT)));
+            return Err(stop(newer_format_message(format, FORMAT)));
         }
         let witness = DurableCommitFile::open(dir, commit)
             .map_err(|error| stop(format!("{error}: check the folder's owner, permissions and free space")))?;
         if let Some(why) = contradiction(format, commit, committed_blocks, witness.durable_commit()) {
-            return Err(stop(damaged(dir, &why)));
+            return Err(stop(damaged_store_message(dir, &why)));
         }
         let store = Self {
             dir: dir.to_path_buf(),
@@ -266,7 +266,7 @@ impl LogStore {
         let reserve = if changes.is_tidying { self.reserve / 2 } else { self.reserve };
         lock(&self.space)
             .claim(changes.bytes, reserve, Instant::now(), || self.free.bytes(&self.dir))
-            .map_err(|detail| BusError::new(Remedy::Retry, self.appending(), detail))
+            .map_err(|detail| BusError::new(Remedy::Retry, self.append_action(), detail))
     }
 
     /// Returns whether less than the reserve is free.
@@ -274,7 +274,7 @@ impl LogStore {
         self.free.bytes(&self.dir).is_some_and(|free| free < self.reserve)
     }
 
-    fn appending(&self) -> String {
+    fn append_action(&self) -> String {
         format!("appending to the embedded log in {}", self.dir.display())
     }
 
@@ -303,7 +303,7 @@ impl LogStore {
         if let Err(error) = batch.commit() {
             // An explanation may take seconds, and readers of the number need not wait for it.
             drop(witness);
-            return Err(BusError::new(Remedy::Stop, self.appending(), self.explain(&error)));
+            return Err(BusError::new(Remedy::Stop, self.append_action(), self.explain(&error)));
         }
         witness.mark_committed(number);
         if survives == DurabilityLevel::PowerCut {
@@ -326,7 +326,7 @@ impl LogStore {
     /// earlier commit removed go, then their files from its list, then the files; so a space is back after [`RECLAIMS`].
     pub fn reclaim(&self) -> Result<()> {
         // What nothing follows still counts as being read. And what is rewritten needs room as well.
-        self.commit(WriteBatch::tidying(), DurabilityLevel::Process)?;
+        self.commit(WriteBatch::for_cleanup(), DurabilityLevel::Process)?;
         let what = || format!("reclaiming space in {}", self.dir.display());
         self.blocks
             .rotate_memtable_and_wait()
@@ -335,13 +335,13 @@ impl LogStore {
     }
 
     pub fn meta(&self, key: &[u8]) -> Result<Option<Bytes>> {
-        self.meta.get(key).map(|value| value.map(Bytes::from)).map_err(|error| self.unreadable(&error))
+        self.meta.get(key).map(|value| value.map(Bytes::from)).map_err(|error| self.read_error(&error))
     }
 
     pub fn meta_with_prefix(&self, prefix: &[u8]) -> Result<Vec<(Bytes, Bytes)>> {
         self.meta
             .prefix(prefix)
-            .map(|row| row.into_inner().map(|(key, value)| (key.into(), value.into())).map_err(|error| self.unreadable(&error)))
+            .map(|row| row.into_inner().map(|(key, value)| (key.into(), value.into())).map_err(|error| self.read_error(&error)))
             .collect()
     }
 
@@ -349,7 +349,7 @@ impl LogStore {
     pub fn blocks(&self, topic: u32, partition: i32, from: i64, below: i64) -> impl Iterator<Item = Result<(Bytes, Bytes)>> {
         self.blocks
             .range(block_key(topic, partition, from)..block_key(topic, partition, below.max(from)))
-            .map(|row| row.into_inner().map(|(key, value)| (key.into(), value.into())).map_err(|error| self.unreadable(&error)))
+            .map(|row| row.into_inner().map(|(key, value)| (key.into(), value.into())).map_err(|error| self.read_error(&error)))
     }
 
     /// The base of the newest block that begins at or before `offset`.
@@ -357,25 +357,25 @@ impl LogStore {
         self.blocks
             .range(block_key(topic, partition, 0)..=block_key(topic, partition, offset))
             .next_back()
-            .map(|row| row.key().map(|key| base_of(&key)).map_err(|error| self.unreadable(&error)))
+            .map(|row| row.key().map(|key| base_of(&key)).map_err(|error| self.read_error(&error)))
             .transpose()
     }
 
     /// Sizes of a partition's blocks, newest first, without reading them.
     pub fn sizes(&self, topic: u32, partition: i32) -> impl Iterator<Item = Result<(i64, u32)>> {
         self.blocks.range(block_key(topic, partition, 0)..block_key(topic, partition, i64::MAX)).rev().map(|row| {
-            let key = row.key().map_err(|error| self.unreadable(&error))?;
-            let size = self.blocks.size_of(&key).map_err(|error| self.unreadable(&error))?;
+            let key = row.key().map_err(|error| self.read_error(&error))?;
+            let size = self.blocks.size_of(&key).map_err(|error| self.read_error(&error))?;
             Ok((base_of(&key), size.unwrap_or(0)))
         })
     }
 
-    pub fn malformed(&self, at: &crate::TopicPartition) -> BusError {
-        BusError::new(Remedy::Stop, format!("reading {at}"), damaged(&self.dir, "a stored block is malformed"))
+    pub fn malformed_block_error(&self, at: &crate::TopicPartition) -> BusError {
+        BusError::new(Remedy::Stop, format!("reading {at}"), damaged_store_message(&self.dir, "a stored block is malformed"))
     }
 
-    fn unreadable(&self, error: &fjall::Error) -> BusError {
-        BusError::new(Remedy::Stop, "reading the embedded log", damaged(&self.dir, &error.to_string()))
+    fn read_error(&self, error: &fjall::Error) -> BusError {
+        BusError::new(Remedy::Stop, "reading the embedded log", damaged_store_message(&self.dir, &error.to_string()))
     }
 
     /// Reads the store once, for at most [`LONGEST_LOOK`], and returns the first damage found; a large store may not be read to
@@ -398,10 +398,10 @@ impl LogStore {
         }
         match error {
             fjall::Error::Poisoned => match self.damage() {
-                Some(why) => damaged(&self.dir, why),
+                Some(why) => damaged_store_message(&self.dir, why),
                 None => "an earlier write failed, so nothing more is taken: check disk space and disk, then start again; everything acknowledged is kept".to_owned(),
             },
-            fjall::Error::Storage(_) if of_files(error).is_none() => damaged(&self.dir, &error.to_string()),
+            fjall::Error::Storage(_) if of_files(error).is_none() => damaged_store_message(&self.dir, &error.to_string()),
             error => format!("{error}: check the disk that holds {}, then start again; everything acknowledged is kept", self.dir.display()),
         }
     }
@@ -409,11 +409,11 @@ impl LogStore {
 
 /// Returns why the content of the store cannot be all that was written. It compares the format (0: none), the newest commit of
 /// its two keyspaces, and one that was known to be on the disk.
-fn contradiction(format: u32, commit: u64, committed_blocks: u64, seen: u64) -> Option<String> {
+fn contradiction(format: u32, commit: u64, committed_blocks: u64, durable_commit: u64) -> Option<String> {
     let newest = commit.max(committed_blocks);
     // The store itself takes what follows a damaged place in its journal for an interrupted write.
-    if seen > commit {
-        return Some(format!("it ends at commit {commit}, and commit {seen} was on the disk: files were cut off"));
+    if durable_commit > commit {
+        return Some(format!("it ends at commit {commit}, and commit {durable_commit} was on the disk: files were cut off"));
     }
     // The format is written before the first commit, and each commit to both keyspaces at once.
     let why = match format {
@@ -428,7 +428,7 @@ fn contradiction(format: u32, commit: u64, committed_blocks: u64, seen: u64) -> 
 
 /// Returns the first missing path among those that the store would make anew, empty; so this check comes before anything is
 /// opened.
-fn missing(dir: &Path) -> Option<PathBuf> {
+fn find_missing_path(dir: &Path) -> Option<PathBuf> {
     if DurableCommitFile::read_durable_commit(dir) == 0 {
         return None;
     }
@@ -472,7 +472,7 @@ fn is_surroundings(error: &std::io::Error) -> bool {
 
 /// What to do about a store that cannot be read. The archive beside it goes with it: a new log begins at offset 0 again, where an
 /// archive of another one would take its records for known.
-pub fn damaged(dir: &Path, why: &str) -> String {
+pub fn damaged_store_message(dir: &Path, why: &str) -> String {
     let whole = dir.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(dir).display();
     format!(
         "the store is damaged ({why}): put back a copy of {whole}, or move {whole} away and start again with a new one; \
@@ -480,7 +480,7 @@ pub fn damaged(dir: &Path, why: &str) -> String {
     )
 }
 
-fn newer(found: u32, known: u32) -> String {
+fn newer_format_message(found: u32, known: u32) -> String {
     format!(
         "a newer version of eadt wrote it (format {found}, this version reads up to {known}): use that version or a newer one"
     )
@@ -669,7 +669,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let free = std::sync::Arc::new(std::sync::atomic::AtomicU64::new(0));
         let shown = std::sync::Arc::clone(&free);
-        let free_space = FreeSpace::Injected(std::sync::Arc::new(move || shown.load(std::sync::atomic::Ordering::Relaxed)));
+        let free_space = FreeSpaceSource::Injected(std::sync::Arc::new(move || shown.load(std::sync::atomic::Ordering::Relaxed)));
         let options = EmbeddedOptions { reserve_bytes: 1000, free_space, ..EmbeddedOptions::default() };
         let store = LogStore::open(dir.path(), &options).unwrap();
         let of = |changes: WriteBatch, bytes| WriteBatch { bytes, ..changes };
@@ -683,7 +683,7 @@ mod tests {
                 store.claim(&of(changes, bytes)).map_err(|error| assert_eq!(error.remedy, Remedy::Retry)).is_ok()
             };
             assert_eq!(
-                (is_claimed(WriteBatch::default()), is_claimed(WriteBatch::tidying())),
+                (is_claimed(WriteBatch::default()), is_claimed(WriteBatch::for_cleanup())),
                 (appends, tidies),
                 "{bytes} of {left}"
             );
@@ -755,15 +755,15 @@ mod tests {
             std::fs::create_dir_all(keyspace(id)).unwrap();
             std::fs::write(keyspace(id).join("current"), "").unwrap();
         }
-        assert_eq!(missing(dir.path()), None, "nothing was committed yet");
+        assert_eq!(find_missing_path(dir.path()), None, "nothing was committed yet");
         DurableCommitFile::open(dir.path(), 0).unwrap().mark_durable(7);
-        assert_eq!(missing(dir.path()), None);
+        assert_eq!(find_missing_path(dir.path()), None);
         std::fs::remove_file(keyspace(3).join("current")).unwrap();
-        assert_eq!(missing(dir.path()), Some(keyspace(3).join("current")));
+        assert_eq!(find_missing_path(dir.path()), Some(keyspace(3).join("current")));
         std::fs::remove_dir_all(keyspace(3)).unwrap();
-        assert_eq!(missing(dir.path()), Some(keyspace(2).join("current")));
+        assert_eq!(find_missing_path(dir.path()), Some(keyspace(2).join("current")));
         std::fs::remove_dir_all(dir.path().join("keyspaces")).unwrap();
-        assert_eq!(missing(dir.path()), Some(keyspace(1).join("current")));
+        assert_eq!(find_missing_path(dir.path()), Some(keyspace(1).join("current")));
     }
 
     #[test]
@@ -801,7 +801,7 @@ mod tests {
     #[test]
     fn a_damaged_store_goes_with_the_archive_beside_it() {
         for (dir, whole) in [("/data/log", "/data"), ("data/log", "data"), ("log", "log"), ("/", "/")] {
-            let told = damaged(Path::new(dir), "why");
+            let told = damaged_store_message(Path::new(dir), "why");
             assert!(told.starts_with("the store is damaged (why): "), "{told}");
             assert!(told.contains(&format!("put back a copy of {whole}, or move {whole} away")), "{told}");
         }

@@ -7,7 +7,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use eadt_schemas::EventTime;
 use serde::{Deserialize, Serialize};
 
-use super::store::{DurabilityLevel, LogStore, WriteBatch, damaged, end_key, low_key, topic_key};
+use super::store::{DurabilityLevel, LogStore, WriteBatch, damaged_store_message, end_key, low_key, topic_key};
 use super::{ByName, EmbeddedLogState, lock};
 use crate::{BusError, Remedy, Result, TopicPartition, TopicSpec, WatermarkOffsets};
 
@@ -54,11 +54,11 @@ impl EmbeddedPartition {
     }
 
     /// The stamp for what is appended now: that of the newest record where the clock is behind it.
-    pub fn stamp(&self, now: EventTime) -> EventTime {
+    pub fn append_stamp(&self, now: EventTime) -> EventTime {
         now.max(EventTime::from_micros(self.stamp.load(Ordering::Acquire)))
     }
 
-    pub fn appended(&self, high: i64, stamp: EventTime) {
+    pub fn on_append(&self, high: i64, stamp: EventTime) {
         self.stamp.store(stamp.micros(), Ordering::Release);
         self.high.store(high, Ordering::Release);
     }
@@ -180,7 +180,7 @@ impl TopicRegistry {
         for (key, value) in store.meta_with_prefix(b"t")? {
             let damaged = |why: &str| {
                 let what = format!("opening the embedded log in {}", store.dir().display());
-                BusError::new(Remedy::Stop, what, damaged(store.dir(), why))
+                BusError::new(Remedy::Stop, what, damaged_store_message(store.dir(), why))
             };
             let name = std::str::from_utf8(&key[1..]).map_err(|_| damaged("a topic has no readable name"))?;
             let name: Arc<str> = name.into();
@@ -277,7 +277,7 @@ pub fn create(shared: &EmbeddedLogState, spec: &TopicSpec) -> Result<()> {
     topics.by_name.insert(Arc::clone(&spec.name), Arc::new(topic));
     drop((topics, appender));
     shared.generation.fetch_add(1, Ordering::Release);
-    shared.news.notify();
+    shared.append_notifier.notify();
     Ok(())
 }
 
@@ -316,7 +316,7 @@ pub fn add_partitions(shared: &EmbeddedLogState, name: &str, partitions: i32) ->
     *topic.partitions.write().unwrap_or_else(PoisonError::into_inner) = present;
     drop(appender);
     shared.generation.fetch_add(1, Ordering::Release);
-    shared.news.notify();
+    shared.append_notifier.notify();
     Ok(())
 }
 

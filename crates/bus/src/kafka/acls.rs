@@ -40,7 +40,7 @@ impl KafkaBus {
     }
 
     /// Returns those of these rights that this client lacks. A prefix means every one of `topics` that starts with it.
-    pub fn lacking(&self, rights: &[AclEntry], topics: &[String]) -> Result<Vec<AclEntry>> {
+    pub fn missing_rights(&self, rights: &[AclEntry], topics: &[String]) -> Result<Vec<AclEntry>> {
         let wanted: BTreeSet<AclEntry> = rights.iter().flat_map(|right| expand(right, topics)).collect();
         let names = |of: fn(&AclResource) -> Option<&String>| -> BTreeSet<String> {
             wanted.iter().filter_map(|right| of(&right.resource)).cloned().collect()
@@ -259,7 +259,7 @@ impl<'a> AdminRequest<'a> {
 
     /// The answer, once there is one.
     #[allow(unsafe_code)]
-    fn answer(&self, what: &str) -> Result<AdminResponse> {
+    fn wait_for_response(&self, what: &str) -> Result<AdminResponse> {
         let millis = c_int::try_from((ANSWER + Duration::from_secs(1)).as_millis()).unwrap_or(c_int::MAX);
         // SAFETY: the queue is valid until `drop`.
         let event = NonNull::new(unsafe { native::rd_kafka_queue_poll(self.queue.as_ptr(), millis) })
@@ -313,7 +313,7 @@ fn create(call: &AdminRequest<'_>, bindings: &[AclBinding], rights: &[AclEntry],
             call.queue.as_ptr(),
         );
     }
-    let answer = call.answer(what)?;
+    let answer = call.wait_for_response(what)?;
     // SAFETY: results and their errors belong to the answer, which lives to the end of this function.
     let refused = unsafe {
         let result = native::rd_kafka_event_CreateAcls_result(answer.0.as_ptr());
@@ -348,7 +348,7 @@ fn describe_topics(
         native::rd_kafka_DescribeTopics(call.client.native_ptr(), topics, call.options.as_ptr(), call.queue.as_ptr());
         native::rd_kafka_TopicCollection_destroy(topics);
     }
-    let answer = call.answer(what)?;
+    let answer = call.wait_for_response(what)?;
     let mut all = BTreeMap::new();
     // SAFETY: everything returned belongs to the answer, which lives to the end of this function.
     unsafe {
@@ -392,7 +392,7 @@ fn describe_group(call: &AdminRequest<'_>, name: &str, what: &str) -> Result<BTr
             call.queue.as_ptr(),
         );
     }
-    let answer = call.answer(what)?;
+    let answer = call.wait_for_response(what)?;
     // SAFETY: everything returned belongs to the answer, which lives to the end of this function.
     unsafe {
         let result = native::rd_kafka_event_DescribeConsumerGroups_result(answer.0.as_ptr());

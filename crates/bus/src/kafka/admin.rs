@@ -11,8 +11,8 @@ use rdkafka::admin::{
 use rdkafka::error::KafkaResult;
 use rdkafka::types::RDKafkaErrorCode as Code;
 
-use super::errors::{explain, from_error, lacks};
-use super::{ANSWER, ONE_BROKER, Shared, ask_another};
+use super::errors::{explain, from_error, missing_right_message};
+use super::{ANSWER, KafkaBusState, ONE_BROKER, ask_another};
 use crate::rights::{AclOperation, AclResource};
 use crate::{BusError, Remedy, Result, TopicSpec};
 
@@ -24,7 +24,7 @@ fn options() -> AdminOptions {
 }
 
 /// The settings of topics. Whoever is asked may be gone and not be known to be: others are asked soon, by a new client.
-fn describe(shared: &Shared, resources: &[ResourceSpecifier<'_>], what: &str) -> Result<Vec<ConfigResourceResult>> {
+fn describe(shared: &KafkaBusState, resources: &[ResourceSpecifier<'_>], what: &str) -> Result<Vec<ConfigResourceResult>> {
     let options = AdminOptions::new().request_timeout(Some(ONE_BROKER)).operation_timeout(Some(ONE_BROKER));
     let begun = Instant::now();
     loop {
@@ -36,7 +36,7 @@ fn describe(shared: &Shared, resources: &[ResourceSpecifier<'_>], what: &str) ->
 }
 
 /// Names, partition counts and replication.
-pub fn layout(shared: &Shared, prefix: &str) -> Result<Vec<(String, i32, i32)>> {
+pub fn layout(shared: &KafkaBusState, prefix: &str) -> Result<Vec<(String, i32, i32)>> {
     let metadata = shared
         .metadata(None)
         .map_err(|error| from_error(format!("listing topics at {}", shared.options.brokers), &error, Remedy::Retry))?;
@@ -53,7 +53,7 @@ pub fn layout(shared: &Shared, prefix: &str) -> Result<Vec<(String, i32, i32)>> 
     Ok(topics)
 }
 
-pub fn topics(shared: &Shared, prefix: &str) -> Result<Vec<TopicSpec>> {
+pub fn topics(shared: &KafkaBusState, prefix: &str) -> Result<Vec<TopicSpec>> {
     let layout = layout(shared, prefix)?;
     if layout.is_empty() {
         return Ok(Vec::new());
@@ -69,7 +69,7 @@ pub fn topics(shared: &Shared, prefix: &str) -> Result<Vec<TopicSpec>> {
             // The client library does not pass on that they may not be shown.
             if described.entries.is_empty() {
                 let topic = AclResource::Topic(name.clone());
-                let detail = lacks(&shared.options.principal(), AclOperation::DescribeConfigs, &topic);
+                let detail = missing_right_message(&shared.options.principal(), AclOperation::DescribeConfigs, &topic);
                 return Err(BusError::new(Remedy::Stop, what(), detail));
             }
             let settings = described.entries.into_iter().filter_map(|entry| Some((entry.name, entry.value?))).collect();
@@ -78,27 +78,27 @@ pub fn topics(shared: &Shared, prefix: &str) -> Result<Vec<TopicSpec>> {
         .collect()
 }
 
-pub fn create(shared: &Shared, topic: &TopicSpec) -> Result<()> {
+pub fn create(shared: &KafkaBusState, topic: &TopicSpec) -> Result<()> {
     let what = format!("creating topic {}", topic.name);
     let mut new = NewTopic::new(&topic.name, topic.partitions, TopicReplication::Fixed(topic.replication));
     for (name, value) in &topic.settings {
         new = new.set(name, value);
     }
     let outcome = block_on(shared.admin()?.create_topics([&new], &options()));
-    settle(&what, &shared.options.principal(), AclOperation::Create, outcome)?;
+    check_results(&what, &shared.options.principal(), AclOperation::Create, outcome)?;
     await_partitions(shared, &what, &topic.name, topic.partitions)
 }
 
-pub fn add_partitions(shared: &Shared, name: &str, partitions: i32) -> Result<()> {
+pub fn add_partitions(shared: &KafkaBusState, name: &str, partitions: i32) -> Result<()> {
     let what = format!("adding partitions to topic {name}");
     let count = usize::try_from(partitions)
         .map_err(|_| BusError::new(Remedy::Stop, &what, format!("a topic cannot have {partitions} partitions")))?;
     let outcome = block_on(shared.admin()?.create_partitions([&NewPartitions::new(name, count)], &options()));
-    settle(&what, &shared.options.principal(), AclOperation::Alter, outcome)?;
+    check_results(&what, &shared.options.principal(), AclOperation::Alter, outcome)?;
     await_partitions(shared, &what, name, partitions)
 }
 
-pub fn alter(shared: &Shared, name: &str, settings: &BTreeMap<String, String>) -> Result<()> {
+pub fn alter(shared: &KafkaBusState, name: &str, settings: &BTreeMap<String, String>) -> Result<()> {
     let what = format!("changing settings of topic {name}");
     // The request replaces everything that was set on the topic, so what is there is sent along.
     let mut all: BTreeMap<_, _> = entries(shared, &what, name)?
@@ -117,10 +117,10 @@ pub fn alter(shared: &Shared, name: &str, settings: &BTreeMap<String, String>) -
     let begun = Instant::now();
     loop {
         let present = entries(shared, &what, name)?;
-        let taken = |setting: &String, value: &String| {
+        let is_in_force = |setting: &String, value: &String| {
             present.iter().any(|entry| entry.name == *setting && entry.value.as_ref() == Some(value))
         };
-        let Some((setting, value)) = settings.iter().find(|(setting, value)| !taken(setting, value)) else {
+        let Some((setting, value)) = settings.iter().find(|(setting, value)| !is_in_force(setting, value)) else {
             return Ok(());
         };
         if begun.elapsed() > TAKEN {
@@ -134,7 +134,7 @@ pub fn alter(shared: &Shared, name: &str, settings: &BTreeMap<String, String>) -
     }
 }
 
-fn entries(shared: &Shared, what: &str, name: &str) -> Result<Vec<ConfigEntry>> {
+fn entries(shared: &KafkaBusState, what: &str, name: &str) -> Result<Vec<ConfigEntry>> {
     let described = describe(shared, &[ResourceSpecifier::Topic(name)], what)?;
     match described.into_iter().next() {
         Some(Ok(described)) if !described.entries.is_empty() => Ok(described.entries),
@@ -143,7 +143,7 @@ fn entries(shared: &Shared, what: &str, name: &str) -> Result<Vec<ConfigEntry>> 
     }
 }
 
-fn settle(what: &str, who: &str, operation: AclOperation, outcome: KafkaResult<Vec<TopicResult>>) -> Result<()> {
+fn check_results(what: &str, who: &str, operation: AclOperation, outcome: KafkaResult<Vec<TopicResult>>) -> Result<()> {
     let outcome = outcome.map_err(|error| from_error(what, &error, Remedy::Retry))?;
     outcome.into_iter().try_for_each(|outcome| match outcome {
         Ok(_) => Ok(()),
@@ -154,14 +154,14 @@ fn settle(what: &str, who: &str, operation: AclOperation, outcome: KafkaResult<V
         )),
         Err((_, Code::TopicAlreadyExists)) => Err(BusError::new(Remedy::Stop, what, "it exists already")),
         Err((name, Code::TopicAuthorizationFailed | Code::ClusterAuthorizationFailed)) => {
-            Err(BusError::new(Remedy::Stop, what, lacks(who, operation, &AclResource::Topic(name))))
+            Err(BusError::new(Remedy::Stop, what, missing_right_message(who, operation, &AclResource::Topic(name))))
         }
         Err((_, code)) => Err(BusError::new(Remedy::Stop, what, explain(code, &code.to_string()))),
     })
 }
 
 /// The controller answers before every broker knows; the next call of the caller should find the partitions.
-fn await_partitions(shared: &Shared, what: &str, name: &str, partitions: i32) -> Result<()> {
+fn await_partitions(shared: &KafkaBusState, what: &str, name: &str, partitions: i32) -> Result<()> {
     let begun = Instant::now();
     loop {
         if layout(shared, name)?.iter().any(|(found, count, _)| found == name && *count >= partitions) {

@@ -11,7 +11,7 @@ use rdkafka::message::{BorrowedMessage, DeliveryResult, Headers as _, Message as
 use rdkafka::producer::ProducerContext;
 use rdkafka::types::RDKafkaErrorCode as Code;
 
-use super::errors::{from_code, lacks};
+use super::errors::{from_code, missing_right_message};
 use crate::rights::{AclOperation, AclResource};
 use crate::{BusError, ProducerRecord, Remedy};
 
@@ -22,33 +22,33 @@ pub struct DeliveryTracker {
     pub failed: AtomicU64,
     first_failure: Mutex<Option<DeliveryFailure>>,
     /// Records that a producer gives back as it is made anew; `None` while none is.
-    given_back: Mutex<Option<PurgedRecords>>,
+    unconfirmed: Mutex<Option<UnconfirmedRecords>>,
 }
 
 /// Records that were taken and are not known to be in the log, in the order in which they were sent.
 #[derive(Debug, Default)]
-pub struct PurgedRecords {
+pub struct UnconfirmedRecords {
     /// They were on their way: the log may have them.
-    pub unanswered: Vec<ProducerRecord>,
+    pub in_flight: Vec<ProducerRecord>,
     pub unsent: Vec<ProducerRecord>,
 }
 
 impl DeliveryTracker {
     /// From now on, records that are purged are kept and not counted as failed.
     pub fn keep_purged(&self) {
-        *self.given_back.lock().unwrap_or_else(PoisonError::into_inner) = Some(PurgedRecords::default());
+        *self.unconfirmed.lock().unwrap_or_else(PoisonError::into_inner) = Some(UnconfirmedRecords::default());
     }
 
-    pub fn take_back(&self) -> PurgedRecords {
-        self.given_back.lock().unwrap_or_else(PoisonError::into_inner).take().unwrap_or_default()
+    pub fn take_back(&self) -> UnconfirmedRecords {
+        self.unconfirmed.lock().unwrap_or_else(PoisonError::into_inner).take().unwrap_or_default()
     }
 
     /// Returns whether this record was purged and is kept.
-    fn keep(&self, code: Code, message: &BorrowedMessage<'_>) -> bool {
-        let mut given_back = self.given_back.lock().unwrap_or_else(PoisonError::into_inner);
+    fn keep_if_purged(&self, code: Code, message: &BorrowedMessage<'_>) -> bool {
+        let mut given_back = self.unconfirmed.lock().unwrap_or_else(PoisonError::into_inner);
         match (given_back.as_mut(), code) {
-            (Some(kept), Code::PurgeInflight) => kept.unanswered.push(detached(message)),
-            (Some(kept), Code::PurgeQueue) => kept.unsent.push(detached(message)),
+            (Some(records), Code::PurgeInflight) => records.in_flight.push(detached(message)),
+            (Some(records), Code::PurgeQueue) => records.unsent.push(detached(message)),
             _ => return false,
         }
         true
@@ -82,7 +82,7 @@ struct DeliveryFailure {
 #[derive(Debug, Clone, Default)]
 pub struct KafkaContext {
     /// The name by which the brokers know the client.
-    who: Arc<str>,
+    client_name: Arc<str>,
     refused: Arc<Mutex<Option<String>>>,
     pub deliveries: Arc<DeliveryTracker>,
     last_error: Arc<Mutex<Option<String>>>,
@@ -93,15 +93,15 @@ pub struct KafkaContext {
 
 impl KafkaContext {
     pub fn new(who: Arc<str>) -> Self {
-        Self { who, ..Self::default() }
+        Self { client_name: who, ..Self::default() }
     }
 
-    pub fn who(&self) -> &str {
-        &self.who
+    pub fn client_name(&self) -> &str {
+        &self.client_name
     }
 
     /// Returns why the brokers, or we, refused the connection: it is tried again for ever, and cannot succeed.
-    pub fn refused(&self) -> Option<String> {
+    pub fn connection_refusal(&self) -> Option<String> {
         self.refused.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
@@ -132,7 +132,11 @@ impl KafkaContext {
         // A client that may write to no topic at all gets no producer id, and its error is about the cluster.
         let lacking = code == Code::TopicAuthorizationFailed || purged && code == Code::ClusterAuthorizationFailed;
         Some(match denied.or_else(|| lacking.then(|| topic.clone())) {
-            Some(topic) => BusError::new(Remedy::Stop, what, lacks(&self.who, AclOperation::Write, &AclResource::Topic(topic))),
+            Some(topic) => BusError::new(
+                Remedy::Stop,
+                what,
+                missing_right_message(&self.client_name, AclOperation::Write, &AclResource::Topic(topic)),
+            ),
             None => from_code(what, code, &format!("{detail}, topic {topic}"), otherwise),
         })
     }
@@ -191,7 +195,7 @@ impl ClientContext for KafkaContext {
         let code = error.rdkafka_error_code();
         let refused = match code {
             Some(Code::Authentication | Code::SaslAuthenticationFailed) => {
-                Some(format!("the broker refused {}: check user and password ({reason})", self.who))
+                Some(format!("the broker refused {}: check user and password ({reason})", self.client_name))
             }
             Some(Code::SSL) => Some(format!(
                 "the TLS connection was refused: check the authority's certificate, the broker's name in its certificate, and this client's certificate ({reason})"
@@ -222,7 +226,7 @@ impl ProducerContext for KafkaContext {
             }
             Err((error, message)) => {
                 let code = error.rdkafka_error_code().unwrap_or(Code::Fail);
-                if self.deliveries.keep(code, message) {
+                if self.deliveries.keep_if_purged(code, message) {
                     return;
                 }
                 self.deliveries.failed.fetch_add(1, Ordering::Relaxed);
@@ -351,7 +355,7 @@ mod tests {
             let context = context();
             context.error(KafkaError::Global(code), "reason");
             assert_eq!(context.last_error().as_deref(), Some("reason"));
-            context.refused()
+            context.connection_refusal()
         };
         for code in [Code::Authentication, Code::SaslAuthenticationFailed] {
             assert_eq!(refused(code).unwrap(), "the broker refused User:eadt: check user and password (reason)");

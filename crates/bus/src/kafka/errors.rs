@@ -43,11 +43,11 @@ pub fn is_denied(code: Code) -> bool {
     )
 }
 
-/// Prefix of the text that [`lacks`] returns.
+/// Prefix of the text that [`missing_right_message`] returns.
 const DENIED: &str = "denied: ";
 
 /// Returns a text that names who lacks which right, and how to grant it.
-pub fn lacks(who: &str, operation: AclOperation, resource: &AclResource) -> String {
+pub fn missing_right_message(who: &str, operation: AclOperation, resource: &AclResource) -> String {
     format!("{DENIED}{who} lacks the right {operation} on {resource}: grant it, see `eadt topics acls`")
 }
 
@@ -156,7 +156,7 @@ mod tests {
 
     #[test]
     fn a_right_that_is_known_to_be_lacking_is_said_as_it_is() {
-        let detail = lacks("User:eadt", AclOperation::Write, &AclResource::Topic("eadt.decisions.v1".into()));
+        let detail = missing_right_message("User:eadt", AclOperation::Write, &AclResource::Topic("eadt.decisions.v1".into()));
         assert_eq!(
             detail,
             "denied: User:eadt lacks the right Write on topic eadt.decisions.v1: grant it, see `eadt topics acls`"

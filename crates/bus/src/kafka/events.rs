@@ -198,12 +198,12 @@ impl Drop for ConsumerQueue {
         // this thread stays behind.
         drop(consumer.unassign());
         // Carries nothing: its end is the news.
-        let (tell, told) = std::sync::mpsc::sync_channel::<()>(0);
+        let (sender, receiver) = std::sync::mpsc::sync_channel::<()>(0);
         let closing = eadt_tasks::KAFKA_CLOSE.thread(move || {
             drop(consumer);
-            drop(tell);
+            drop(sender);
         });
-        if closing.is_ok() && told.recv_timeout(Duration::from_secs(10)) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
+        if closing.is_ok() && receiver.recv_timeout(Duration::from_secs(10)) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
             tracing::error!("a Kafka consumer does not close; its thread is left behind");
         }
     }

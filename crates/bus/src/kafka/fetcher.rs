@@ -9,7 +9,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::context::KafkaContext;
-use super::errors::{explain, from_error, is_denied, is_fenced, lacks};
+use super::errors::{explain, from_error, is_denied, is_fenced, missing_right_message};
 use super::fetch::NativeFetcher;
 use super::library_fetcher::LibraryFetcher;
 use crate::rights::{AclOperation, AclResource};
@@ -91,8 +91,8 @@ impl Fetcher {
             Self::Library(fetcher) => fetcher.clear(),
             Self::Native(fetcher) => {
                 fetcher.set_partitions(&[]);
-                let given = fetcher.events().consumer().unassign();
-                given.map_err(|error| from_error("giving partitions away", &error, Remedy::Restart))
+                let result = fetcher.events().consumer().unassign();
+                result.map_err(|error| from_error("giving partitions away", &error, Remedy::Restart))
             }
         }
     }
@@ -155,8 +155,8 @@ pub fn group_failure(
                 (Code::GroupAuthorizationFailed, _) => AclResource::Group(group.to_owned()),
                 _ => return Some(BusError::new(Remedy::Stop, of(), explain(code, detail))),
             };
-            let who = consumer.context().who();
-            Some(BusError::new(Remedy::Stop, of(), lacks(who, AclOperation::Read, &resource)))
+            let who = consumer.context().client_name();
+            Some(BusError::new(Remedy::Stop, of(), missing_right_message(who, AclOperation::Read, &resource)))
         }
         code if fatal || is_fenced(code) || is_denied(code) => Some(BusError::new(Remedy::Stop, of(), explain(code, detail))),
         Code::PollExceeded => Some(BusError::new(

@@ -34,7 +34,7 @@ struct LibraryPartition {
 pub struct LibraryFetcher {
     events: ConsumerQueue,
     group: String,
-    parts: Vec<LibraryPartition>,
+    partitions: Vec<LibraryPartition>,
     /// Where the last record belonged: records come in runs.
     last: usize,
     /// Starts not yet passed on.
@@ -45,11 +45,11 @@ pub struct LibraryFetcher {
 
 impl LibraryFetcher {
     pub fn new(events: ConsumerQueue, group: &str) -> Self {
-        Self { events, group: group.to_owned(), parts: Vec::new(), last: 0, dirty: false, released: false }
+        Self { events, group: group.to_owned(), partitions: Vec::new(), last: 0, dirty: false, released: false }
     }
 
     pub fn positions(&self) -> impl Iterator<Item = (&TopicPartition, Option<i64>)> {
-        self.parts.iter().map(|part| (&part.at, part.next))
+        self.partitions.iter().map(|part| (&part.at, part.next))
     }
 
     pub fn consumer(&self) -> &rdkafka::consumer::BaseConsumer<super::context::KafkaContext> {
@@ -67,20 +67,20 @@ impl LibraryFetcher {
             held: VecDeque::new(),
             held_bytes: 0,
         };
-        self.parts = partitions.iter().map(part).collect();
+        self.partitions = partitions.iter().map(part).collect();
         (self.last, self.dirty, self.released) = (0, false, false);
         self.assign_started()
     }
 
     /// Gives everything away.
     pub fn clear(&mut self) -> Result<()> {
-        self.parts.clear();
+        self.partitions.clear();
         (self.last, self.dirty, self.released) = (0, false, false);
         self.consumer().unassign().map_err(|error| from_error("giving partitions away", &error, Remedy::Restart))
     }
 
     pub fn start(&mut self, at: &TopicPartition, offset: i64) -> Result<()> {
-        let part = self.part(at, "starting")?;
+        let part = self.find_partition(at, "starting")?;
         part.next = Some(offset);
         part.reported_end = None;
         part.held.clear();
@@ -91,21 +91,21 @@ impl LibraryFetcher {
 
     pub fn pause(&mut self, at: &[TopicPartition]) -> Result<()> {
         for at in at {
-            self.part(at, "pausing")?.paused = true;
+            self.find_partition(at, "pausing")?.paused = true;
         }
         Ok(())
     }
 
     pub fn resume(&mut self, at: &[TopicPartition]) -> Result<()> {
         for at in at {
-            self.part(at, "resuming")?.paused = false;
+            self.find_partition(at, "resuming")?.paused = false;
         }
         self.released = true;
         Ok(())
     }
 
-    fn part(&mut self, at: &TopicPartition, what: &str) -> Result<&mut LibraryPartition> {
-        self.parts
+    fn find_partition(&mut self, at: &TopicPartition, what: &str) -> Result<&mut LibraryPartition> {
+        self.partitions
             .iter_mut()
             .find(|part| part.at == *at)
             .ok_or_else(|| BusError::new(Remedy::Stop, format!("{what} {at}"), "it is not assigned here"))
@@ -113,7 +113,7 @@ impl LibraryFetcher {
 
     fn assign_started(&mut self) -> Result<()> {
         let mut list = TopicPartitionList::new();
-        for part in &mut self.parts {
+        for part in &mut self.partitions {
             // The broker's pause ends with the assignment.
             part.stopped = false;
             if let Some(next) = part.next {
@@ -132,7 +132,7 @@ impl LibraryFetcher {
             self.assign_started()?;
         }
         if self.released {
-            self.release(max, into)?;
+            self.deliver_held(max, into)?;
         }
         while into.len() - before < max {
             let wait = if into.len() == before { timeout.saturating_sub(begun.elapsed()) } else { Duration::ZERO };
@@ -166,7 +166,7 @@ impl LibraryFetcher {
                 ConsumerEvent::Assign(partitions) => return Ok(Some(RebalanceEvent::Assign(partitions))),
                 ConsumerEvent::Revoke(partitions) => return Ok(Some(RebalanceEvent::Revoke(partitions))),
                 ConsumerEvent::Failed { code, detail, fatal, at } => {
-                    if let Some(error) = self.failure(code, &detail, fatal, at.as_ref()) {
+                    if let Some(error) = self.to_caller_error(code, &detail, fatal, at.as_ref()) {
                         return Err(error);
                     }
                 }
@@ -178,14 +178,14 @@ impl LibraryFetcher {
     /// Finds a started part and remembers it for [`Self::deliver`].
     fn find(&mut self, at: &TopicPartition) -> Option<&mut LibraryPartition> {
         let is = |part: &LibraryPartition| part.at.partition == at.partition && part.at.topic == at.topic;
-        if !self.parts.get(self.last).is_some_and(is) {
-            self.last = self.parts.iter().position(is)?;
+        if !self.partitions.get(self.last).is_some_and(is) {
+            self.last = self.partitions.iter().position(is)?;
         }
-        self.parts.get_mut(self.last)
+        self.partitions.get_mut(self.last)
     }
 
     fn deliver(&mut self, item: PollEvent, bytes: usize, into: &mut Vec<PollEvent>) -> Result<()> {
-        let part = &mut self.parts[self.last];
+        let part = &mut self.partitions[self.last];
         if !part.paused && part.held.is_empty() {
             into.push(item);
             return Ok(());
@@ -194,17 +194,17 @@ impl LibraryFetcher {
         part.held_bytes += bytes;
         if part.held_bytes > HOLD_BYTES && !part.stopped {
             part.stopped = true;
-            let list = one(&part.at);
+            let list = single_partition_list(&part.at);
             self.consumer().pause(&list).map_err(|error| from_error("pausing", &error, Remedy::Restart))?;
         }
         Ok(())
     }
 
     /// Hands out what was held while paused.
-    fn release(&mut self, max: usize, into: &mut Vec<PollEvent>) -> Result<()> {
+    fn deliver_held(&mut self, max: usize, into: &mut Vec<PollEvent>) -> Result<()> {
         let end = into.len() + max;
         let mut emptied = Vec::new();
-        for part in self.parts.iter_mut().filter(|part| !part.paused) {
+        for part in self.partitions.iter_mut().filter(|part| !part.paused) {
             while into.len() < end
                 && let Some(item) = part.held.pop_front()
             {
@@ -214,11 +214,11 @@ impl LibraryFetcher {
                 part.held_bytes = 0;
                 if part.stopped {
                     part.stopped = false;
-                    emptied.push(one(&part.at));
+                    emptied.push(single_partition_list(&part.at));
                 }
             }
         }
-        self.released = self.parts.iter().any(|part| !part.paused && !part.held.is_empty());
+        self.released = self.partitions.iter().any(|part| !part.paused && !part.held.is_empty());
         for list in emptied {
             self.consumer().resume(&list).map_err(|error| from_error("resuming", &error, Remedy::Restart))?;
         }
@@ -228,10 +228,10 @@ impl LibraryFetcher {
 
 impl LibraryFetcher {
     /// Returns an error if the caller must handle it; the client library tries again after all others.
-    fn failure(&self, code: Code, detail: &str, fatal: bool, at: Option<&TopicPartition>) -> Option<BusError> {
+    fn to_caller_error(&self, code: Code, detail: &str, fatal: bool, at: Option<&TopicPartition>) -> Option<BusError> {
         match (code, at) {
             (Code::AutoOffsetReset, Some(at)) => {
-                let position = self.parts.iter().find(|part| part.at == *at).and_then(|part| part.next).unwrap_or(-1);
+                let position = self.partitions.iter().find(|part| part.at == *at).and_then(|part| part.next).unwrap_or(-1);
                 Some(lost_position(self.consumer(), at, position, detail))
             }
             _ => group_failure(self.consumer(), &self.group, code, detail, fatal, at),
@@ -239,7 +239,7 @@ impl LibraryFetcher {
     }
 }
 
-fn one(at: &TopicPartition) -> TopicPartitionList {
+fn single_partition_list(at: &TopicPartition) -> TopicPartitionList {
     let mut list = TopicPartitionList::new();
     list.add_partition(&at.topic, at.partition);
     list
@@ -293,7 +293,7 @@ mod tests {
     fn of_what_goes_wrong_a_reader_hears_what_it_can_do_something_about() {
         let fetcher = fetcher(&[0]);
         let detail = |code, fatal, at: Option<&TopicPartition>| {
-            let error = fetcher.failure(code, "said", fatal, at)?;
+            let error = fetcher.to_caller_error(code, "said", fatal, at)?;
             Some((error.remedy, error.what, error.detail))
         };
         let one = at(0);
@@ -342,24 +342,24 @@ mod tests {
         }
         assert_eq!(describe_items(&into), ["in-1/0", "in-1/1", "in-1/2", "in-1/3", "in-1/4"]);
         into.clear();
-        fetcher.release(100, &mut into).unwrap();
+        fetcher.deliver_held(100, &mut into).unwrap();
         assert!(into.is_empty(), "it is paused");
         fetcher.resume(&[at(0)]).unwrap();
         into.push(record(1, 5, 1));
-        fetcher.release(2, &mut into).unwrap();
+        fetcher.deliver_held(2, &mut into).unwrap();
         assert_eq!(describe_items(&into), ["in-1/5", "in-0/0", "in-0/1"]);
         assert!(fetcher.released);
         // What comes meanwhile waits its turn.
         deliver(&mut fetcher, 0, 5, &mut into);
         into.clear();
-        fetcher.release(100, &mut into).unwrap();
+        fetcher.deliver_held(100, &mut into).unwrap();
         assert_eq!(describe_items(&into), ["in-0/2", "in-0/3", "in-0/4", "in-0/5"]);
         assert!(!fetcher.released);
         into.clear();
         deliver(&mut fetcher, 0, 6, &mut into);
         assert_eq!(describe_items(&into), ["in-0/6"]);
-        assert_eq!(fetcher.parts[0].held_bytes, 0);
-        assert_eq!(one(&at(0)).elements_for_topic("in").len(), 1);
+        assert_eq!(fetcher.partitions[0].held_bytes, 0);
+        assert_eq!(single_partition_list(&at(0)).elements_for_topic("in").len(), 1);
         assert_eq!(format!("{:?}", fetcher.events), "ConsumerQueue { topics: [], .. }");
     }
 
@@ -371,21 +371,21 @@ mod tests {
         fetcher.find(&at(0)).unwrap();
         fetcher.deliver(record(0, 0, 1), HOLD_BYTES - 1, &mut into).unwrap();
         fetcher.deliver(record(0, 1, 1), 1, &mut into).unwrap();
-        assert!(!fetcher.parts[0].stopped, "it is full, and no more");
+        assert!(!fetcher.partitions[0].stopped, "it is full, and no more");
         fetcher.deliver(record(0, 2, 1), 1, &mut into).unwrap();
-        assert!(fetcher.parts[0].stopped);
+        assert!(fetcher.partitions[0].stopped);
         fetcher.resume(&[at(0)]).unwrap();
-        fetcher.release(2, &mut into).unwrap();
-        assert!(fetcher.parts[0].stopped, "one is held still");
-        fetcher.release(2, &mut into).unwrap();
-        assert_eq!((into.len(), fetcher.parts[0].stopped, fetcher.parts[0].held_bytes), (3, false, 0));
+        fetcher.deliver_held(2, &mut into).unwrap();
+        assert!(fetcher.partitions[0].stopped, "one is held still");
+        fetcher.deliver_held(2, &mut into).unwrap();
+        assert_eq!((into.len(), fetcher.partitions[0].stopped, fetcher.partitions[0].held_bytes), (3, false, 0));
         // An assignment ends the broker's pause, and a start what was held.
         fetcher.pause(&[at(0)]).unwrap();
         fetcher.deliver(record(0, 3, 1), HOLD_BYTES + 1, &mut into).unwrap();
         fetcher.start(&at(0), 3).unwrap();
         fetcher.assign_started().unwrap();
-        let LibraryPartition { stopped, held_bytes, .. } = fetcher.parts[0];
-        assert_eq!((stopped, held_bytes, fetcher.parts[0].held.len()), (false, 0, 0));
+        let LibraryPartition { stopped, held_bytes, .. } = fetcher.partitions[0];
+        assert_eq!((stopped, held_bytes, fetcher.partitions[0].held.len()), (false, 0, 0));
     }
 
     #[test]
@@ -486,7 +486,7 @@ mod tests {
             if let Some(position) = position {
                 fetcher.start(&at(0), position).unwrap();
             }
-            let error = fetcher.failure(Code::AutoOffsetReset, "said", false, Some(&at(0))).unwrap();
+            let error = fetcher.to_caller_error(Code::AutoOffsetReset, "said", false, Some(&at(0))).unwrap();
             assert_eq!(error.remedy, Remedy::Stop);
             error.to_string()
         };

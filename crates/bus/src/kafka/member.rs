@@ -20,9 +20,9 @@ use rdkafka::{Offset, TopicPartitionList};
 
 use super::KafkaBus;
 use super::context::KafkaContext;
-use super::errors::{from_code, from_error, is_fenced, lacks};
+use super::errors::{from_code, from_error, is_fenced, missing_right_message};
 use super::fetcher::{Fetcher, RebalanceEvent};
-use super::producer::{LOOK_EVERY, attend, hand_over, settle};
+use super::producer::{LOOK_EVERY, hand_over, serve_deliveries, wait_until_delivered};
 use crate::rights::{AclOperation, AclResource};
 use crate::{
     BusError, CommitStep, GroupMember, IsolationLevel, MemberOptions, Membership, PartitionReader, PollEvent, Remedy, Result,
@@ -52,20 +52,20 @@ struct TransactionalProducer {
 
 impl TransactionalProducer {
     fn new(bus: &KafkaBus, instance: &str) -> Result<Self> {
-        let (producer, context) = Self::begin(bus, instance)?;
+        let (producer, context) = Self::create_producer(bus, instance)?;
         Ok(Self { bus: bus.clone(), instance: instance.to_owned(), producer, context, stray: false })
     }
 
-    fn begin(bus: &KafkaBus, instance: &str) -> Result<(Arc<BaseProducer<KafkaContext>>, KafkaContext)> {
+    fn create_producer(bus: &KafkaBus, instance: &str) -> Result<(Arc<BaseProducer<KafkaContext>>, KafkaContext)> {
         let (producer, context) = bus.transactional_producer(instance)?;
-        producer.init_transactions(ANSWER).map_err(|error| begin_error(instance, context.who(), &error))?;
+        producer.init_transactions(ANSWER).map_err(|error| begin_error(instance, context.client_name(), &error))?;
         Ok((Arc::new(producer), context))
     }
 
     /// Fences whatever of past transactions is still on its way.
     fn settle_past(&mut self) -> Result<()> {
         if self.stray && !crate::chaos::is_off("fresh-producer") {
-            (self.producer, self.context) = Self::begin(&self.bus, &self.instance)?;
+            (self.producer, self.context) = Self::create_producer(&self.bus, &self.instance)?;
             tracing::info!(instance = self.instance, "a connection was lost during a step: the next one has a fresh producer");
         }
         self.stray = false;
@@ -118,7 +118,7 @@ impl KafkaMember {
 
     fn check_alive(&self) -> Result<()> {
         self.dead.as_ref().map_or(Ok(()), |why| {
-            Err(BusError::new(Remedy::Restart, self.what(), format!("the outcome of an earlier step is open: {why}")))
+            Err(BusError::new(Remedy::Restart, self.description(), format!("the outcome of an earlier step is open: {why}")))
         })
     }
 
@@ -133,7 +133,7 @@ impl KafkaMember {
         }
     }
 
-    fn what(&self) -> String {
+    fn description(&self) -> String {
         format!("committing for group {}", self.group)
     }
 
@@ -145,8 +145,8 @@ impl KafkaMember {
         let consumer = self.fetcher.consumer();
         consumer.commit(positions, CommitMode::Sync).map_err(|error| match consumer.client().fatal_error() {
             // An error that a heartbeat received before is not repeated, such as that a newer member of the name has joined.
-            Some((code, detail)) => from_code(self.what(), code, &detail, Remedy::Restart),
-            None => from_error(self.what(), &error, Remedy::Restart),
+            Some((code, detail)) => from_code(self.description(), code, &detail, Remedy::Restart),
+            None => from_error(self.description(), &error, Remedy::Restart),
         })
     }
 
@@ -171,10 +171,10 @@ impl KafkaMember {
     fn is_replaced(&self) -> bool {
         let consumer = self.fetcher.consumer();
         // A heartbeat may have received that error already, and then nothing else is answered.
-        let told = || consumer.client().fatal_error().is_some_and(|(code, _)| is_fenced(code));
+        let is_fatal = || consumer.client().fatal_error().is_some_and(|(code, _)| is_fenced(code));
         // A member whose session ran out is unknown to the group, which answers as if a newer one had fenced it.
-        if told() || consumer.assignment_lost() {
-            return told();
+        if is_fatal() || consumer.assignment_lost() {
+            return is_fatal();
         }
         let mut positions = TopicPartitionList::new();
         let mut assigned = TopicPartitionList::new();
@@ -194,20 +194,20 @@ impl KafkaMember {
         if positions.count() > 0 {
             match consumer.commit(&positions, CommitMode::Sync).map_err(|error| error.rdkafka_error_code()) {
                 Ok(()) => return false,
-                Err(Some(code)) if is_fenced(code) => return !consumer.assignment_lost() || told(),
+                Err(Some(code)) if is_fenced(code) => return !consumer.assignment_lost() || is_fatal(),
                 Err(_) => {}
             }
         }
         // Nothing could be asked: the next heartbeat is.
         let begun = Instant::now();
-        while begun.elapsed() < HEARTBEAT && !told() {
+        while begun.elapsed() < HEARTBEAT && !is_fatal() {
             std::thread::sleep(Duration::from_millis(50));
         }
-        told()
+        is_fatal()
     }
 
     fn try_transaction(&mut self, step: &CommitStep, positions: &TopicPartitionList) -> Result<()> {
-        let what = self.what();
+        let what = self.description();
         let Some(transactional) = &mut self.transactional else { return Ok(()) };
         if let Err(error) = transactional.settle_past() {
             self.dead = Some(error.to_string());
@@ -291,7 +291,7 @@ fn begin_error(instance: &str, who: &str, error: &KafkaError) -> BusError {
     let what = format!("starting transactions of {instance}");
     if error.rdkafka_error_code() == Some(RDKafkaErrorCode::TransactionalIdAuthorizationFailed) {
         let id = AclResource::TransactionalId(instance.to_owned());
-        return BusError::new(Remedy::Stop, what, lacks(who, AclOperation::Write, &id));
+        return BusError::new(Remedy::Stop, what, missing_right_message(who, AclOperation::Write, &id));
     }
     from_error(what, error, Remedy::Restart)
 }
@@ -318,10 +318,10 @@ fn fill_transaction(
             if now >= deadline {
                 return Err(late());
             }
-            attend(producer, *begun.get_or_insert(now));
+            serve_deliveries(producer, *begun.get_or_insert(now));
         }
     }
-    if !settle(producer, deadline) {
+    if !wait_until_delivered(producer, deadline) {
         return Err(late());
     }
     if let Some(error) = context.take_failure(|| what.to_owned(), || None, Remedy::Restart) {
@@ -339,7 +339,7 @@ fn fill_transaction(
             return Err(BusError::new(Remedy::Restart, what, "the group gave the member up: its session ran out"));
         }
         send_positions(producer, positions, membership).ok_or_else(late)?.map_err(|error| match error {
-            KafkaError::Transaction(error) => positions_error(what, context.who(), positions, &error),
+            KafkaError::Transaction(error) => positions_error(what, context.client_name(), positions, &error),
             error => from_error(what, &error, Remedy::Restart),
         })?;
     }
@@ -396,9 +396,11 @@ fn positions_error(what: &str, who: &str, positions: &TopicPartitionList, error:
     let detail = error.to_string();
     let elements = positions.elements();
     match elements.iter().map(rdkafka::topic_partition_list::TopicPartitionListElem::topic).find(|topic| detail.contains(topic)) {
-        Some(topic) if error.code() == RDKafkaErrorCode::TopicAuthorizationFailed => {
-            BusError::new(Remedy::Stop, what, lacks(who, AclOperation::Read, &AclResource::Topic(topic.to_owned())))
-        }
+        Some(topic) if error.code() == RDKafkaErrorCode::TopicAuthorizationFailed => BusError::new(
+            Remedy::Stop,
+            what,
+            missing_right_message(who, AclOperation::Read, &AclResource::Topic(topic.to_owned())),
+        ),
         _ => transaction_error(what, error),
     }
 }
@@ -463,7 +465,7 @@ impl GroupMember for KafkaMember {
         for (at, offset) in &step.positions {
             positions
                 .add_partition_offset(&at.topic, at.partition, Offset::Offset(*offset))
-                .map_err(|error| from_error(format!("{}, {at}", self.what()), &error, Remedy::Stop))?;
+                .map_err(|error| from_error(format!("{}, {at}", self.description()), &error, Remedy::Stop))?;
         }
         if self.transactional.is_some() {
             return self.commit_transaction(step, &positions);
@@ -471,7 +473,7 @@ impl GroupMember for KafkaMember {
         if !step.outputs.is_empty() {
             return Err(BusError::new(
                 Remedy::Stop,
-                self.what(),
+                self.description(),
                 "a member that is not transactional commits positions only, never outputs",
             ));
         }

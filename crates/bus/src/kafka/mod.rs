@@ -17,10 +17,10 @@ mod member;
 mod mock;
 mod packing;
 mod producer;
+mod producer_watchdog;
 mod reader;
 mod secret;
 mod security;
-mod silence;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -42,7 +42,7 @@ use crate::{
     StartOffset, TopicPartition, TopicSpec, WatermarkOffsets,
 };
 use context::KafkaContext;
-use errors::{explain, from_error, lacks};
+use errors::{explain, from_error, missing_right_message};
 use events::ConsumerQueue;
 use fetch::{FetchOptions, NativeFetcher};
 use fetcher::Fetcher;
@@ -154,13 +154,13 @@ impl KafkaOptions {
 /// A Kafka cluster. Clones share its connection for questions about topics.
 #[derive(Clone)]
 pub struct KafkaBus {
-    shared: Arc<Shared>,
+    shared: Arc<KafkaBusState>,
 }
 
-struct Shared {
+struct KafkaBusState {
     options: KafkaOptions,
     /// For questions only.
-    asking: BaseConsumer<KafkaContext>,
+    metadata_client: BaseConsumer<KafkaContext>,
 }
 
 impl fmt::Debug for KafkaBus {
@@ -175,18 +175,18 @@ fn ask_another(error: &KafkaError, begun: Instant) -> bool {
     code == Some(RDKafkaErrorCode::OperationTimedOut) && begun.elapsed() < ANSWER
 }
 
-impl Shared {
+impl KafkaBusState {
     /// The client for questions. Nobody listens to its events, so they are let go here.
-    fn asking(&self) -> &BaseConsumer<KafkaContext> {
-        while self.asking.poll(Duration::ZERO).is_some() {}
-        &self.asking
+    fn metadata_client(&self) -> &BaseConsumer<KafkaContext> {
+        while self.metadata_client.poll(Duration::ZERO).is_some() {}
+        &self.metadata_client
     }
 
     /// What the cluster says of itself, or of a topic. The client asks one broker, also where that one has gone meanwhile.
     fn metadata(&self, topic: Option<&str>) -> KafkaResult<Metadata> {
         let begun = Instant::now();
         loop {
-            match self.asking().fetch_metadata(topic, ONE_BROKER) {
+            match self.metadata_client().fetch_metadata(topic, ONE_BROKER) {
                 Err(error) if ask_another(&error, begun) => {}
                 answer => return answer,
             }
@@ -196,7 +196,7 @@ impl Shared {
     /// A client for one administrative call. It sends the request to the broker that it first knew as the controller, and goes
     /// on waiting for that one after it has gone; it finds another one only at the next of its rare looks for changes.
     fn admin(&self) -> Result<AdminClient<KafkaContext>> {
-        AdminClient::from_config_and_context(&common(&self.options), KafkaContext::new(self.options.principal().into()))
+        AdminClient::from_config_and_context(&base_config(&self.options), KafkaContext::new(self.options.principal().into()))
             .map_err(|error| from_error(format!("connecting to Kafka at {}", self.options.brokers), &error, Remedy::Stop))
     }
 }
@@ -213,7 +213,7 @@ impl KafkaBus {
             ));
         }
         let context = KafkaContext::new(options.principal().into());
-        let mut asking = common(&options);
+        let mut asking = base_config(&options);
         // The end of a partition is where the next append goes, committed or not.
         asking.set("isolation.level", "read_uncommitted");
         let asking = BaseConsumer::from_config_and_context(&asking, context.clone())
@@ -228,7 +228,7 @@ impl KafkaBus {
                 }
             }
             // Once may be a broker that is just starting.
-            if let Some(refused) = context.refused().filter(|_| begun.elapsed() > ATTEMPT) {
+            if let Some(refused) = context.connection_refusal().filter(|_| begun.elapsed() > ATTEMPT) {
                 return Err(BusError::new(Remedy::Stop, what, refused));
             }
             if begun.elapsed() < CONNECT {
@@ -246,7 +246,7 @@ impl KafkaBus {
                 ),
             ));
         }
-        Ok(Self { shared: Arc::new(Shared { options, asking }) })
+        Ok(Self { shared: Arc::new(KafkaBusState { options, metadata_client: asking }) })
     }
 
     /// For a new client of this bus.
@@ -260,7 +260,7 @@ impl KafkaBus {
 
     /// The settings of a consumer.
     fn consumer_config(&self, group: &str, membership: &Membership, isolation: IsolationLevel) -> ClientConfig {
-        let mut config = common(&self.shared.options);
+        let mut config = base_config(&self.shared.options);
         config
             .set("group.id", group)
             .set("enable.auto.commit", "false")
@@ -326,7 +326,7 @@ impl KafkaBus {
     }
 
     fn producer_config(&self) -> ClientConfig {
-        let mut config = common(&self.shared.options);
+        let mut config = base_config(&self.shared.options);
         let is_idempotent = !crate::chaos::is_off("idempotence");
         config.set("enable.idempotence", is_idempotent.to_string()).set("partitioner", "murmur2_random");
         config
@@ -343,7 +343,7 @@ impl KafkaBus {
                 return Err(BusError::new(
                     Remedy::Stop,
                     format!("using topic {topic}"),
-                    self.denied(topic).unwrap_or_else(absent),
+                    self.missing_right(topic).unwrap_or_else(absent),
                 ));
             };
             found.push((Arc::clone(topic), *partitions));
@@ -363,7 +363,7 @@ fn make_producer(config: &ClientConfig, name: &str, context: KafkaContext) -> Re
 const QUEUE: &str = "queue.buffering.max.kbytes";
 
 /// Our defaults, then the user's properties, for every client.
-fn common(options: &KafkaOptions) -> ClientConfig {
+fn base_config(options: &KafkaOptions) -> ClientConfig {
     let mut config = ClientConfig::new();
     config.set_log_level(RDKafkaLogLevel::Info);
     let session = SESSION_TIMEOUT.as_millis().to_string();
@@ -439,11 +439,12 @@ impl Bus for KafkaBus {
         admin::create(&self.shared, topic)
     }
 
-    fn denied(&self, topic: &str) -> Option<String> {
+    fn missing_right(&self, topic: &str) -> Option<String> {
         let metadata = self.shared.metadata(Some(topic)).ok()?;
         let code = RDKafkaErrorCode::from(metadata.topics().first()?.error()?);
         let topic = AclResource::Topic(topic.to_owned());
-        (code == RDKafkaErrorCode::TopicAuthorizationFailed).then(|| lacks(&self.principal(), AclOperation::Describe, &topic))
+        (code == RDKafkaErrorCode::TopicAuthorizationFailed)
+            .then(|| missing_right_message(&self.principal(), AclOperation::Describe, &topic))
     }
 
     fn alter_topic(&self, name: &str, settings: &BTreeMap<String, String>) -> Result<()> {
@@ -456,7 +457,7 @@ impl Bus for KafkaBus {
 
     fn watermarks(&self, at: &TopicPartition) -> Result<WatermarkOffsets> {
         let begun = Instant::now();
-        let asking = self.shared.asking();
+        let asking = self.shared.metadata_client();
         loop {
             let error = match asking.fetch_watermarks(&at.topic, at.partition, ONE_BROKER) {
                 Ok((low, high)) => return Ok(WatermarkOffsets { low, high }),
@@ -501,7 +502,7 @@ impl Bus for KafkaBus {
                 let remedy = if missing { Remedy::Stop } else { Remedy::Retry };
                 if code == Some(RDKafkaErrorCode::TopicAuthorizationFailed) {
                     let topic = AclResource::Topic(at.topic.to_string());
-                    let detail = lacks(&self.principal(), AclOperation::Describe, &topic);
+                    let detail = missing_right_message(&self.principal(), AclOperation::Describe, &topic);
                     return Err(BusError::new(Remedy::Stop, format!("asking for the ends of {at}"), detail));
                 }
                 return Err(from_error(format!("asking for the ends of {at}"), &error, remedy));
@@ -538,7 +539,7 @@ impl Bus for KafkaBus {
     fn probe(&self, topic: &str) -> Result<()> {
         let what = || format!("asking Kafka at {} about topic {topic}", self.shared.options.brokers);
         let failed = |error: KafkaError| from_error(what(), &error, Remedy::Retry);
-        let metadata = self.shared.asking().fetch_metadata(Some(topic), PROBE).map_err(failed)?;
+        let metadata = self.shared.metadata_client().fetch_metadata(Some(topic), PROBE).map_err(failed)?;
         let Some(known) = metadata.topics().iter().find(|known| known.name() == topic) else {
             return Err(BusError::new(Remedy::Retry, what(), "the broker left it out"));
         };
@@ -558,7 +559,7 @@ impl Bus for KafkaBus {
     fn has_spare_members(&self, group: &str, topic: &str) -> Result<bool> {
         let what = || format!("asking Kafka at {} about group {group}", self.shared.options.brokers);
         let failed = |error: KafkaError| from_error(what(), &error, Remedy::Retry);
-        let asking = self.shared.asking();
+        let asking = self.shared.metadata_client();
         let metadata = asking.fetch_metadata(Some(topic), PROBE).map_err(failed)?;
         let partitions = metadata.topics().first().map_or(0, |topic| topic.partitions().len());
         let groups = asking.fetch_group_list(Some(group), PROBE).map_err(failed)?;

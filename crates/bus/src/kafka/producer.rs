@@ -16,7 +16,7 @@ use rdkafka::types::RDKafkaErrorCode as Code;
 
 use super::context::KafkaContext;
 use super::errors::from_error;
-use super::silence::ProducerWatchdog;
+use super::producer_watchdog::ProducerWatchdog;
 use super::{KafkaBus, make_producer};
 use crate::{Bus, BusError, Producer, ProducerCounts, ProducerRecord, Remedy, Result};
 
@@ -52,20 +52,20 @@ pub fn hand_over(producer: &BaseProducer<KafkaContext>, record: &ProducerRecord)
 
 /// Serves delivery reports until nothing is in flight, at most until then; true when nothing is. The library's own `flush` waits in
 /// steps of a hundred milliseconds.
-pub fn settle(producer: &BaseProducer<KafkaContext>, deadline: Instant) -> bool {
+pub fn wait_until_delivered(producer: &BaseProducer<KafkaContext>, deadline: Instant) -> bool {
     let begun = Instant::now();
     while producer.in_flight_count() > 0 {
         if Instant::now() >= deadline {
             return false;
         }
-        attend(producer, begun);
+        serve_deliveries(producer, begun);
     }
     true
 }
 
 /// Serves a delivery report. If there is none, waits: the longer, the longer it has waited already. Not by the library's
 /// `poll`: that rounds its remaining time down to milliseconds, and so asks without a pause all through the last one.
-pub fn attend(producer: &BaseProducer<KafkaContext>, begun: Instant) {
+pub fn serve_deliveries(producer: &BaseProducer<KafkaContext>, begun: Instant) {
     let before = producer.in_flight_count();
     producer.poll(Duration::ZERO);
     if producer.in_flight_count() >= before {
@@ -85,7 +85,7 @@ pub struct KafkaProducer {
     producer: Option<BaseProducer<KafkaContext>>,
     context: KafkaContext,
     name: String,
-    taken: u64,
+    accepted_count: u64,
     silence: ProducerWatchdog,
     /// Topic of the last record, which is what the cluster is asked about.
     topic: Box<str>,
@@ -108,7 +108,7 @@ impl KafkaProducer {
             producer: Some(producer),
             context,
             name: name.to_owned(),
-            taken: 0,
+            accepted_count: 0,
             silence: ProducerWatchdog::new(Instant::now()),
             topic: "".into(),
             again: VecDeque::new(),
@@ -132,7 +132,7 @@ impl KafkaProducer {
     /// Asks the cluster where nothing was acknowledged for long, and makes the producer anew where only that one is silent.
     fn watch_silence(&mut self) -> Result<()> {
         self.hand_over_again()?;
-        if !self.silence.is_probe_due(Instant::now(), self.completed(), self.taken) {
+        if !self.silence.is_probe_due(Instant::now(), self.completed(), self.accepted_count) {
             return Ok(());
         }
         let answered = self.bus.probe(&self.topic).is_ok();
@@ -148,15 +148,15 @@ impl KafkaProducer {
         deliveries.keep_purged();
         if let Some(old) = self.producer.replace(fresh) {
             old.purge(PurgeConfig::default().queue().inflight());
-            settle(&old, Instant::now() + GIVE_BACK);
+            wait_until_delivered(&old, Instant::now() + GIVE_BACK);
             drop(old);
         }
         let back = deliveries.take_back();
-        let (unanswered, unsent) = (back.unanswered.len(), back.unsent.len());
+        let (unanswered, unsent) = (back.in_flight.len(), back.unsent.len());
         // What it did not give back either is lost.
-        let lost = self.taken.saturating_sub(self.completed() + (unanswered + unsent + self.again.len()) as u64);
+        let lost = self.accepted_count.saturating_sub(self.completed() + (unanswered + unsent + self.again.len()) as u64);
         deliveries.failed.fetch_add(lost, Ordering::Relaxed);
-        for record in back.unsent.into_iter().rev().chain(back.unanswered.into_iter().rev()) {
+        for record in back.unsent.into_iter().rev().chain(back.in_flight.into_iter().rev()) {
             self.again.push_front(record);
         }
         self.silence.renew(Instant::now());
@@ -184,29 +184,29 @@ impl KafkaProducer {
 
 impl Producer for KafkaProducer {
     fn send(&mut self, record: ProducerRecord) -> Result<()> {
-        if self.taken.is_multiple_of(LOOK_EVERY as u64) {
+        if self.accepted_count.is_multiple_of(LOOK_EVERY as u64) {
             self.producer().poll(Duration::ZERO);
             self.watch_silence()?;
         }
         self.tell_failure()?;
         let what = || format!("appending to topic {}", record.topic);
-        let mut taken = self.again.is_empty()
+        let mut queued = self.again.is_empty()
             && hand_over(self.producer(), &record).map_err(|error| from_error(what(), &error, Remedy::Retry))?;
-        if !taken {
+        if !queued {
             // Reports that wait to be looked at count as in flight.
             self.producer().poll(Duration::ZERO);
             self.watch_silence()?;
-            taken = self.again.is_empty()
+            queued = self.again.is_empty()
                 && hand_over(self.producer(), &record).map_err(|error| from_error(what(), &error, Remedy::Retry))?;
         }
-        if !taken {
+        if !queued {
             let why = self.context.last_error().map_or_else(String::new, |error| format!(" ({error})"));
             return Err(BusError::new(Remedy::Retry, what(), format!("the buffer of producer {} is full{why}", self.name)));
         }
         if *self.topic != *record.topic {
             self.topic = (*record.topic).into();
         }
-        self.taken += 1;
+        self.accepted_count += 1;
         Ok(())
     }
 
@@ -214,7 +214,7 @@ impl Producer for KafkaProducer {
         self.producer().poll(Duration::ZERO);
         let deliveries = &self.context.deliveries;
         ProducerCounts {
-            taken: self.taken,
+            accepted: self.accepted_count,
             acknowledged: deliveries.acknowledged.load(Ordering::Relaxed),
             failed: deliveries.failed.load(Ordering::Relaxed),
         }
@@ -229,7 +229,7 @@ impl Producer for KafkaProducer {
         let deadline = Instant::now() + timeout;
         let mut settled = false;
         while !settled {
-            settled = settle(self.producer(), deadline.min(Instant::now() + WAIT_STEP)) && self.again.is_empty();
+            settled = wait_until_delivered(self.producer(), deadline.min(Instant::now() + WAIT_STEP)) && self.again.is_empty();
             self.tell_failure()?;
             if settled || Instant::now() >= deadline {
                 break;
@@ -243,7 +243,7 @@ impl Producer for KafkaProducer {
 impl Drop for KafkaProducer {
     fn drop(&mut self) {
         let Some(producer) = &self.producer else { return };
-        if !settle(producer, Instant::now() + LAST_FLUSH) || !self.again.is_empty() {
+        if !wait_until_delivered(producer, Instant::now() + LAST_FLUSH) || !self.again.is_empty() {
             let lost = usize::try_from(producer.in_flight_count()).unwrap_or(0) + self.again.len();
             tracing::error!(producer = self.name, records = lost, "records were not delivered before the end");
         }
@@ -280,7 +280,7 @@ mod tests {
         };
         assert!(hand_over(&producer, &record).unwrap());
         let (begun, before) = (Instant::now(), cpu());
-        assert!(!settle(&producer, begun + Duration::from_millis(500)), "it cannot be delivered");
+        assert!(!wait_until_delivered(&producer, begun + Duration::from_millis(500)), "it cannot be delivered");
         let (waited, used) = (begun.elapsed(), cpu().saturating_sub(before));
         assert!(waited >= Duration::from_millis(500), "{waited:?}");
         assert!(used < waited / 4, "{used:?} of {waited:?}");
@@ -306,7 +306,7 @@ mod tests {
         let mut producer =
             KafkaProducer::new(&brokers.bus, brokers.bus.producer_config().set("message.timeout.ms", "0").clone(), "silent")
                 .unwrap();
-        producer.silence = ProducerWatchdog::with(Instant::now(), Duration::from_millis(300));
+        producer.silence = ProducerWatchdog::with_limit(Instant::now(), Duration::from_millis(300));
         // To be tried again, for ever; the mock forgets what it was told to answer only as it is asked.
         let away = vec![RDKafkaRespErr::RD_KAFKA_RESP_ERR_NOT_ENOUGH_REPLICAS; 100_000];
         brokers.cluster.request_errors(RDKafkaApiKey::Produce, &away);
@@ -322,12 +322,12 @@ mod tests {
             }
         });
         assert!(lines.iter().any(|line| line.contains("it was made anew")), "{lines:?}");
-        assert_eq!(producer.counts(), ProducerCounts { taken: 100, acknowledged: 0, failed: 0 });
+        assert_eq!(producer.counts(), ProducerCounts { accepted: 100, acknowledged: 0, failed: 0 });
         // From here on a pause of a busy machine is no silence.
         producer.silence = ProducerWatchdog::new(Instant::now());
         brokers.cluster.clear_request_errors(RDKafkaApiKey::Produce);
         assert!(producer.flush(super::super::mock::WAIT).unwrap());
-        assert_eq!(producer.counts(), ProducerCounts { taken: 100, acknowledged: 100, failed: 0 });
+        assert_eq!(producer.counts(), ProducerCounts { accepted: 100, acknowledged: 100, failed: 0 });
         let at = TopicPartition { topic: "out".into(), partition: 0 };
         assert_eq!(brokers.bus.watermarks(&at).unwrap().high, 100);
     }

@@ -106,17 +106,17 @@ pub fn secret_in_file(settings: &Value) -> Option<String> {
         return Some(format!("bus.security.{name}"));
     }
     let mut names = Vec::new();
-    leaves(bus.get("properties")?, String::new(), &mut names);
+    dotted_names(bus.get("properties")?, String::new(), &mut names);
     names.into_iter().find(|name| is_secret(name)).map(|name| format!("bus.properties.{name}"))
 }
 
 /// Dotted names, however deep the file nests them.
-fn leaves(value: &Value, path: String, names: &mut Vec<String>) {
+fn dotted_names(value: &Value, path: String, names: &mut Vec<String>) {
     match value.as_object() {
         None => names.push(path),
         Some(map) => {
             for (name, child) in map {
-                leaves(child, if path.is_empty() { name.clone() } else { format!("{path}.{name}") }, names);
+                dotted_names(child, if path.is_empty() { name.clone() } else { format!("{path}.{name}") }, names);
             }
         }
     }

@@ -83,30 +83,34 @@ impl SecuritySettings {
         if self.protocol == SecurityProtocol::Plaintext {
             return match self.first_given() {
                 None => Ok(properties),
-                Some(key) => Err(refused(format!(
+                Some(key) => Err(security_error(format!(
                     "bus.security.{key} is set, but bus.security.protocol is plaintext, which would send everything in the clear: set it to sasl_ssl or ssl"
                 ))),
             };
         }
         if !TLS {
-            return Err(refused("this build knows no TLS: build with --features kafka-tls".to_owned()));
+            return Err(security_error("this build knows no TLS: build with --features kafka-tls".to_owned()));
         }
         if let Some(file) = &self.ca_file {
-            set("ssl.ca.location", readable("ca_file", file)?);
+            set("ssl.ca.location", check_readable("ca_file", file)?);
         }
         match (&self.certificate_file, &self.key_file) {
             (Some(certificate), Some(key)) => {
-                set("ssl.certificate.location", readable("certificate_file", certificate)?);
-                set("ssl.key.location", readable("key_file", key)?);
+                set("ssl.certificate.location", check_readable("certificate_file", certificate)?);
+                set("ssl.key.location", check_readable("key_file", key)?);
             }
             (None, None) => {}
-            (Some(_), None) => return Err(refused("bus.security.certificate_file needs bus.security.key_file".to_owned())),
-            (None, Some(_)) => return Err(refused("bus.security.key_file needs bus.security.certificate_file".to_owned())),
+            (Some(_), None) => {
+                return Err(security_error("bus.security.certificate_file needs bus.security.key_file".to_owned()));
+            }
+            (None, Some(_)) => {
+                return Err(security_error("bus.security.key_file needs bus.security.certificate_file".to_owned()));
+            }
         }
         let key_password = secret("key_password", self.key_password.as_ref(), self.key_password_file.as_deref())?;
         if let Some(password) = key_password {
             if self.key_file.is_none() {
-                return Err(refused("bus.security.key_password is set without bus.security.key_file".to_owned()));
+                return Err(security_error("bus.security.key_password is set without bus.security.key_file".to_owned()));
             }
             set("ssl.key.password", password.expose().to_owned());
         }
@@ -116,16 +120,18 @@ impl SecuritySettings {
             SecurityProtocol::Ssl => {
                 if password.is_some() || !self.username.is_empty() {
                     let detail = "bus.security has a user, but protocol ssl knows clients by certificate: set it to sasl_ssl";
-                    return Err(refused(detail.to_owned()));
+                    return Err(security_error(detail.to_owned()));
                 }
                 set("security.protocol", "ssl".to_owned());
             }
             SecurityProtocol::SaslSsl => {
                 if self.username.is_empty() {
-                    return Err(refused("bus.security.username is empty: sasl_ssl needs a user".to_owned()));
+                    return Err(security_error("bus.security.username is empty: sasl_ssl needs a user".to_owned()));
                 }
                 let password = password.ok_or_else(|| {
-                    refused("there is no password: set bus.security.password_file, or EADT_BUS__SECURITY__PASSWORD".to_owned())
+                    security_error(
+                        "there is no password: set bus.security.password_file, or EADT_BUS__SECURITY__PASSWORD".to_owned(),
+                    )
                 })?;
                 set("security.protocol", "sasl_ssl".to_owned());
                 set("sasl.mechanism", self.mechanism.name().to_owned());
@@ -154,34 +160,34 @@ impl SecuritySettings {
             ("key_password", self.key_password.is_some()),
         ]
         .into_iter()
-        .find_map(|(key, given)| given.then_some(key))
+        .find_map(|(key, is_set)| is_set.then_some(key))
     }
 }
 
-fn refused(detail: String) -> BusError {
+fn security_error(detail: String) -> BusError {
     BusError::new(Remedy::Stop, "securing the connection to Kafka", detail)
 }
 
 fn cannot_read(key: &str, file: &Path, error: &std::io::Error) -> BusError {
-    refused(format!("cannot read bus.security.{key}={}: {error}", file.display()))
+    security_error(format!("cannot read bus.security.{key}={}: {error}", file.display()))
 }
 
-fn readable(key: &str, file: &Path) -> Result<String> {
+fn check_readable(key: &str, file: &Path) -> Result<String> {
     // For a missing file the client library only reports that TLS could not be set up.
     let size = std::fs::File::open(file).and_then(|file| file.metadata()).map_err(|error| cannot_read(key, file, &error))?;
     if !size.is_file() {
-        return Err(refused(format!("bus.security.{key}={} is no file", file.display())));
+        return Err(security_error(format!("bus.security.{key}={} is no file", file.display())));
     }
     Ok(file.display().to_string())
 }
 
 /// A secret from its variable or its file.
-fn secret(key: &str, given: Option<&Secret>, file: Option<&Path>) -> Result<Option<Secret>> {
-    let found = match (given, file) {
+fn secret(key: &str, value: Option<&Secret>, file: Option<&Path>) -> Result<Option<Secret>> {
+    let found = match (value, file) {
         (Some(_), Some(_)) => {
-            return Err(refused(format!("bus.security.{key} and bus.security.{key}_file are both set: leave one out")));
+            return Err(security_error(format!("bus.security.{key} and bus.security.{key}_file are both set: leave one out")));
         }
-        (Some(given), None) => given.clone(),
+        (Some(value), None) => value.clone(),
         (None, Some(file)) => {
             let text = std::fs::read_to_string(file).map_err(|error| cannot_read(&format!("{key}_file"), file, &error))?;
             Secret::new(text.trim_end_matches(['\r', '\n']))
@@ -189,7 +195,7 @@ fn secret(key: &str, given: Option<&Secret>, file: Option<&Path>) -> Result<Opti
         (None, None) => return Ok(None),
     };
     if found.expose().is_empty() {
-        return Err(refused(format!("bus.security.{key} is empty")));
+        return Err(security_error(format!("bus.security.{key} is empty")));
     }
     Ok(Some(found))
 }

@@ -18,7 +18,7 @@ pub(crate) struct MeasuredWindow {
 
 impl MeasuredWindow {
     /// The window's figures, or why it decides nothing.
-    pub fn of(window: &EfficiencyWindow, coverage_min_ratio: f64) -> Result<Self, String> {
+    pub fn from_event(window: &EfficiencyWindow, coverage_min_ratio: f64) -> Result<Self, String> {
         if window.gap {
             return Err("events of this window were deleted from the log before they were read: it decides nothing".into());
         }
@@ -53,13 +53,13 @@ impl MeasuredWindow {
 
     /// The power to compare, and whose it is in words.
     pub fn power(&self, reading: PowerReading) -> (f64, &'static str) {
-        choose(reading, self.watts, self.watts_per_gpu)
+        select_power(reading, self.watts, self.watts_per_gpu)
     }
 
     /// Medians of each figure over windows.
     /// The same of a window in the workload's present layout; of any other one, why it cannot be compared.
     pub fn of_layout(window: &EfficiencyWindow, workload: &Workload, coverage_min_ratio: f64) -> Result<Self, String> {
-        let measured = Self::of(window, coverage_min_ratio)?;
+        let measured = Self::from_event(window, coverage_min_ratio)?;
         match window.generation {
             Some(generation) if generation == workload.generation => Ok(measured),
             Some(_) => Err("the layout was changed after this window: it decides nothing".into()),
@@ -96,7 +96,7 @@ pub(crate) struct Medians {
 impl Medians {
     /// The power to compare, and whose it is in words.
     pub fn power(&self, reading: PowerReading) -> (f64, &'static str) {
-        choose(reading, self.watts, self.watts_per_gpu)
+        select_power(reading, self.watts, self.watts_per_gpu)
     }
 
     /// `None` where nothing was processed.
@@ -105,7 +105,7 @@ impl Medians {
     }
 }
 
-fn choose(reading: PowerReading, total: f64, per_gpu: f64) -> (f64, &'static str) {
+fn select_power(reading: PowerReading, total: f64, per_gpu: f64) -> (f64, &'static str) {
     match reading {
         PowerReading::PerGpu => (per_gpu, "per GPU"),
         PowerReading::Total => (total, "in all"),
@@ -130,7 +130,7 @@ pub(super) struct RecentWindows {
 
 impl RecentWindows {
     /// Forgets all windows; the next ones warm up.
-    pub fn restart(&mut self, warm_up_windows: u32) {
+    pub fn reset(&mut self, warm_up_windows: u32) {
         self.windows.clear();
         self.warming_up = warm_up_windows;
     }
@@ -179,7 +179,7 @@ mod tests {
         assert_eq!(recent.windows.len(), 3);
         recent.add(at(720.0), 5, 60.0);
         assert_eq!(recent.windows.front().map(|oldest| oldest.end), Some(EventTime::from_seconds(180.0)));
-        recent.restart(1);
+        recent.reset(1);
         assert!(!recent.add(at(780.0), 5, 60.0));
         assert!(recent.add(at(840.0), 5, 60.0));
     }
@@ -198,7 +198,7 @@ mod tests {
 
     #[test]
     fn a_window_says_something_if_enough_of_it_is_known() {
-        let of = |ratio| MeasuredWindow::of(&EfficiencyWindow { progress_coverage_ratio: ratio, ..window() }, 0.9);
+        let of = |ratio| MeasuredWindow::from_event(&EfficiencyWindow { progress_coverage_ratio: ratio, ..window() }, 0.9);
         assert!(of(0.9).is_ok());
         assert_eq!(of(0.89).unwrap_err(), "progress is known for 89 % of this window, under 90 %: it decides nothing");
         assert_eq!(of(0.25).unwrap_err(), "progress is known for 25 % of this window, under 90 %: it decides nothing");
@@ -207,7 +207,7 @@ mod tests {
     #[test]
     fn power_of_a_gpu_is_the_windows_own_or_that_of_all_over_their_number() {
         let of = |mean_power_per_gpu_watts, gpus| {
-            MeasuredWindow::of(&EfficiencyWindow { mean_power_per_gpu_watts, gpus, ..window() }, 0.9)
+            MeasuredWindow::from_event(&EfficiencyWindow { mean_power_per_gpu_watts, gpus, ..window() }, 0.9)
                 .map(|measured| measured.watts_per_gpu)
         };
         assert_eq!(of(Some(250.0), 3), Ok(250.0));

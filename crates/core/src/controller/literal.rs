@@ -4,9 +4,9 @@ use eadt_schemas::v1::{ControllerAction, Decision, EfficiencyWindow};
 
 use super::draft::DecisionDraft;
 use super::history::MeasuredWindow;
+use super::knobs::{self, MatrixKnobs};
+use super::matrix::Thresholds;
 use super::state::ControllerState;
-use super::table::Thresholds;
-use super::target::{self, MatrixKnobs};
 use super::{ControllerContext, ControllerName, PowerReading};
 
 pub(super) fn decide(state: &mut ControllerState, window: &EfficiencyWindow, context: &ControllerContext<'_>) -> Decision {
@@ -19,7 +19,7 @@ pub(super) fn decide(state: &mut ControllerState, window: &EfficiencyWindow, con
     if workload.paused {
         return draft.maintain("the workload is paused");
     }
-    let measured = match MeasuredWindow::of(window, settings.coverage_min_ratio) {
+    let measured = match MeasuredWindow::from_event(window, settings.coverage_min_ratio) {
         Ok(measured) => measured,
         Err(reason) => return draft.maintain(reason),
     };
@@ -47,14 +47,14 @@ pub(super) fn decide(state: &mut ControllerState, window: &EfficiencyWindow, con
     if gpus == 0 {
         return draft.maintain(format!("{reason}, but the number of its GPUs is not known"));
     }
-    let from = match MatrixKnobs::of(&workload.layout) {
+    let from = match MatrixKnobs::from_layout(&workload.layout) {
         Ok(knobs) => knobs,
         Err(wrong) => return draft.maintain(format!("{reason}, but {wrong}")),
     };
-    let to = target::literal(action, from, gpus, &workload.bounds);
+    let to = knobs::literal_target(action, from, gpus, &workload.bounds);
     if to == from {
         return draft.maintain(format!("{reason}, but the layout is already at the end of its range"));
     }
     let reason = format!("{reason}: {}", from.change_to(to));
-    draft.change(action, to.in_layout(&workload.layout, gpus), reason)
+    draft.change_with_restart(action, to.in_layout(&workload.layout, gpus), reason)
 }

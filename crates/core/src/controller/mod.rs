@@ -16,13 +16,13 @@
 
 mod draft;
 mod history;
+mod knobs;
 mod literal;
+mod matrix;
 mod precise;
 mod seek;
 mod settings;
 mod state;
-mod table;
-mod target;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]
@@ -164,7 +164,7 @@ pub fn decide(
     match name {
         ControllerName::Matrix => precise::decide(state, window, context),
         ControllerName::MatrixLiteral => literal::decide(state, window, context),
-        ControllerName::Hybrid if context.workload.is_some_and(training::is_bounded) => hybrid(state, window, context),
+        ControllerName::Hybrid if context.workload.is_some_and(training::is_bounded) => decide_hybrid(state, window, context),
         ControllerName::PowerCap | ControllerName::Frequency | ControllerName::Hybrid => {
             seek::decide(name, state, window, context)
         }
@@ -184,15 +184,15 @@ pub fn decide(
 
 /// `hybrid` where a policy bounds what the job turns by itself: that waits for the cap and the layout, and these wait while it is
 /// judged.
-fn hybrid(state: &mut ControllerState, window: &EfficiencyWindow, context: &ControllerContext<'_>) -> Decision {
+fn decide_hybrid(state: &mut ControllerState, window: &EfficiencyWindow, context: &ControllerContext<'_>) -> Decision {
     let name = ControllerName::Hybrid;
     let Some(workload) = context.workload else { return seek::decide(name, state, window, context) };
     let mut training = state.training.take().unwrap_or_default();
-    let standing = training.follow(window, workload, DecisionDraft::new(name, window, context), context);
-    if training.made(workload.generation)
+    let standing = training.update_from_window(window, workload, DecisionDraft::new(name, window, context), context);
+    if training.is_own_generation(workload.generation)
         && let Some(seek) = &mut state.seek
     {
-        seek.expect(workload.generation);
+        seek.accept_generation(workload.generation);
     }
     let decision = match standing {
         JobKnobOutcome::Decided(decision) => *decision,
@@ -203,8 +203,8 @@ fn hybrid(state: &mut ControllerState, window: &EfficiencyWindow, context: &Cont
                 && decision.validation == ChangeValidation::None;
             let busy = !state.proposals.is_empty() || state.seek.as_ref().is_some_and(|seek| seek.is_trying());
             if idle && !busy {
-                let asked = training.propose(name, window, workload, *draft, context);
-                if asked.action == ControllerAction::Maintain { decision } else { asked }
+                let proposed = training.propose(name, window, workload, *draft, context);
+                if proposed.action == ControllerAction::Maintain { decision } else { proposed }
             } else {
                 decision
             }

@@ -4,9 +4,9 @@ use eadt_schemas::v1::{ChangeValidation, ControllerAction, Decision, EfficiencyW
 
 use super::draft::DecisionDraft;
 use super::history::{MeasuredWindow, Medians};
+use super::knobs::{self, MatrixKnobs};
+use super::matrix::Thresholds;
 use super::state::ControllerState;
-use super::table::Thresholds;
-use super::target::{self, MatrixKnobs};
 use super::trial::{self, FailedChange, ProposedChange};
 use super::{ControllerContext, ControllerName, ControllerSettings, PowerReading};
 
@@ -17,11 +17,11 @@ pub(super) fn decide(state: &mut ControllerState, window: &EfficiencyWindow, con
         return draft.maintain(super::UNMANAGED);
     };
     // What is known about the past first: a fate must not be missed because this window decides nothing.
-    let fate = context.last_actuation.and_then(|actuation| trial::settle(state, workload, actuation, now, settings));
-    let outside = trial::follow(state, workload, now, settings);
+    let fate = context.last_actuation.and_then(|actuation| trial::on_actuation(state, workload, actuation, now, settings));
+    let outside = trial::follow_layout(state, workload, now, settings);
     state.forget_before(now);
 
-    let measured = usable(state, window, workload, settings);
+    let measured = usable_window(state, window, workload, settings);
     if let Some(note) = fate.or(outside) {
         return draft.maintain_with_note(note);
     }
@@ -40,7 +40,7 @@ pub(super) fn decide(state: &mut ControllerState, window: &EfficiencyWindow, con
         return draft.maintain("the workload is paused");
     }
     if let Some(failure) = state.unreverted.clone() {
-        if awaits(state, workload) {
+        if awaits_rollout(state, workload) {
             return under_way(state, workload, draft).maintain("waits for the last change to be taken back");
         }
         if workload.mode == UpdateMode::Enforce {
@@ -48,25 +48,25 @@ pub(super) fn decide(state: &mut ControllerState, window: &EfficiencyWindow, con
         }
         state.unreverted = None;
     }
-    if awaits(state, workload) {
+    if awaits_rollout(state, workload) {
         return under_way(state, workload, draft).maintain("waits for the last decision to be applied");
     }
     if let Some(hold) = &state.hold {
         let reason = format!("nothing is tried before {}: {}", hold.until, hold.why);
-        return draft.holding(Some(hold.until)).maintain(reason);
+        return draft.with_hold_until(Some(hold.until)).maintain(reason);
     }
     propose(state, window, workload, draft, context)
 }
 
 /// The window's figures if it can be compared with others of this layout, or why not.
-fn usable(
+fn usable_window(
     state: &mut ControllerState,
     window: &EfficiencyWindow,
     workload: &Workload,
     settings: &ControllerSettings,
 ) -> Result<MeasuredWindow, String> {
     if window.restarted {
-        state.recent.restart(settings.warm_up_windows);
+        state.recent.reset(settings.warm_up_windows);
         if let Some(trial) = &mut state.trial {
             trial.warming_up = settings.warm_up_windows;
         }
@@ -75,16 +75,16 @@ fn usable(
 }
 
 /// A change is on its way to the cluster. Where nothing is applied without a person, nothing is waited for.
-fn awaits(state: &ControllerState, workload: &Workload) -> bool {
+fn awaits_rollout(state: &ControllerState, workload: &Workload) -> bool {
     workload.mode == UpdateMode::Enforce && !state.proposals.is_empty()
 }
 
 /// Marks a decision that only waits with what it waits for.
 fn under_way(state: &ControllerState, workload: &Workload, draft: DecisionDraft) -> DecisionDraft {
-    let waiting = state.proposals.last().filter(|_| awaits(state, workload)).map(|proposal| &proposal.id);
+    let waiting = state.proposals.last().filter(|_| awaits_rollout(state, workload)).map(|proposal| &proposal.id);
     match state.trial.as_ref().map(|trial| &trial.id).or(waiting) {
-        Some(id) => draft.validating(ChangeValidation::Pending, id),
-        None => draft.holding(state.hold.as_ref().map(|hold| hold.until)),
+        Some(id) => draft.with_validation(ChangeValidation::Pending, id),
+        None => draft.with_hold_until(state.hold.as_ref().map(|hold| hold.until)),
     }
 }
 
@@ -100,11 +100,11 @@ fn evaluate_trial(
     let Some(trial) = &mut state.trial else { unreachable!("judged without a trial") };
     let id = trial.id.clone();
     if workload.generation != trial.generation {
-        return draft.validating(ChangeValidation::Pending, &id).maintain("the last change is rolling out");
+        return draft.with_validation(ChangeValidation::Pending, &id).maintain("the last change is rolling out");
     }
     if trial.warming_up > 0 {
         trial.warming_up -= 1;
-        return draft.validating(ChangeValidation::Pending, &id).maintain("the job warms up after the last change");
+        return draft.with_validation(ChangeValidation::Pending, &id).maintain("the job warms up after the last change");
     }
     trial.windows.push(measured);
     let (have, need) = (trial.windows.len(), settings.validation_windows as usize);
@@ -113,11 +113,11 @@ fn evaluate_trial(
     }
     if have < need {
         let reason = format!("the last change is being checked: {have} of {need} windows");
-        return draft.validating(ChangeValidation::Pending, &id).maintain(reason);
+        return draft.with_validation(ChangeValidation::Pending, &id).maintain(reason);
     }
     if workload.paused {
         return draft
-            .validating(ChangeValidation::Pending, &id)
+            .with_validation(ChangeValidation::Pending, &id)
             .maintain("the workload is paused: the last change is judged after it");
     }
     let Some(verdict) = trial.verdict(settings) else { unreachable!("a verdict needs a window") };
@@ -126,25 +126,25 @@ fn evaluate_trial(
     draft.note_medians("before", &trial.baseline);
     draft.note_medians("after", &verdict.after);
     draft.note_gains(settings.objective, verdict.energy_gain_ratio, verdict.gain_ratio);
-    draft.note("throughput_ratio", Some(verdict.throughput_ratio));
-    if verdict.kept {
+    draft.add_evidence("throughput_ratio", Some(verdict.throughput_ratio));
+    if verdict.is_confirmed {
         state.learn_saving(trial.action, verdict.gain_ratio);
         state.next_hold_seconds = None;
-        state.recent.restart(0);
+        state.recent.reset(0);
         for window in trial.windows {
             state.recent.add(window, settings.median_windows, f64::INFINITY);
         }
-        return draft.validating(ChangeValidation::Kept, &id).maintain(format!("the last change is kept: {outcome}"));
+        return draft.with_validation(ChangeValidation::Kept, &id).maintain(format!("the last change is kept: {outcome}"));
     }
     let demanded = format!(
         "demanded are {:.1} % less {} and {:.0} % of the throughput",
         100.0 * settings.validation_gain_ratio,
-        settings.objective.words(),
+        settings.objective.display_name(),
         100.0 * settings.validation_throughput_ratio
     );
     let why = format!("the last change did not help: {outcome}; {demanded}");
     let now = measured.end;
-    trial::fail(state, &id, &trial.from, trial.action, &why, now, settings);
+    trial::record_failure(state, &id, &trial.from, trial.action, &why, now, settings);
     let failure = FailedChange { concerns: id, to: trial.from, generation: trial.generation, why };
     state.unreverted = Some(failure.clone());
     take_back(state, failure, draft)
@@ -152,9 +152,9 @@ fn evaluate_trial(
 
 fn take_back(state: &mut ControllerState, failure: FailedChange, draft: DecisionDraft) -> Decision {
     let hold_until = state.hold.as_ref().map(|hold| hold.until);
-    let draft = draft.validating(ChangeValidation::Failed, &failure.concerns).holding(hold_until);
-    let decision = draft.change(ControllerAction::Revert, failure.to, failure.why);
-    state.proposals = vec![ProposedChange::of(&decision, None)];
+    let draft = draft.with_validation(ChangeValidation::Failed, &failure.concerns).with_hold_until(hold_until);
+    let decision = draft.change_with_restart(ControllerAction::Revert, failure.to, failure.why);
+    state.proposals = vec![ProposedChange::from_decision(&decision, None)];
     decision
 }
 
@@ -193,14 +193,14 @@ fn propose(
     if action == ControllerAction::Maintain {
         return draft.maintain(reason);
     }
-    let wanted = MatrixKnobs::of(&workload.layout)
-        .and_then(|from| Ok((from, target::precise(action, from, gpus, workload, settings)?)))
-        .and_then(|change| allowed(state, action, &medians, workload, context, &mut draft).map(|()| change));
+    let wanted = MatrixKnobs::from_layout(&workload.layout)
+        .and_then(|from| Ok((from, knobs::precise_target(action, from, gpus, workload, settings)?)))
+        .and_then(|change| check_restart_allowed(state, action, &medians, workload, context, &mut draft).map(|()| change));
     match wanted {
         Ok((from, to)) => {
             reason = format!("{reason}: {}", from.change_to(to));
-            let decision = draft.change(action, to.in_layout(&workload.layout, gpus), reason);
-            state.proposals.push(ProposedChange::of(&decision, Some(medians)));
+            let decision = draft.change_with_restart(action, to.in_layout(&workload.layout, gpus), reason);
+            state.proposals.push(ProposedChange::from_decision(&decision, Some(medians)));
             decision
         }
         Err(hindrance) => draft.maintain(format!("{reason}, but {hindrance}")),
@@ -208,7 +208,7 @@ fn propose(
 }
 
 /// Whether a restart for this action is not tabu, affordable and worth its cost.
-fn allowed(
+fn check_restart_allowed(
     state: &ControllerState,
     action: ControllerAction,
     medians: &Medians,
@@ -217,25 +217,25 @@ fn allowed(
     draft: &mut DecisionDraft,
 ) -> Result<(), String> {
     let settings = context.settings;
-    if let Some(tabu) = state.forbidden(&workload.layout, action) {
+    if let Some(tabu) = state.find_tabu(&workload.layout, action) {
         return Err(format!("this was tried from this layout and is not tried again before {}: {}", tabu.until, tabu.why));
     }
     let most = workload.bounds.restarts_per_day_max.unwrap_or(settings.restarts_per_day_max);
     let used = state.restarts.len() as u32;
-    draft.note("restarts_last_day", Some(f64::from(used)));
+    draft.add_evidence("restarts_last_day", Some(f64::from(used)));
     if used + 2 > most {
         return Err(format!("{used} of {most} restarts a day are used, and one is kept for the way back"));
     }
-    let saving = state.saving(action).unwrap_or(settings.expected_saving_ratio);
+    let saving = state.mean_saving(action).unwrap_or(settings.expected_saving_ratio);
     let remaining = context.remaining_seconds.unwrap_or(settings.horizon_seconds);
     let downtime = state.rollout_seconds.unwrap_or(settings.restart_seconds);
     // Younger than the work that even a checkpoint on request loses, the last checkpoint loses less.
     let age = context.checkpoint_time.map(|time| medians.end.seconds_since(time).max(0.0));
     let redone = age.unwrap_or(f64::INFINITY).min(settings.redone_seconds);
-    draft.note("expected_saving_ratio", Some(saving));
-    draft.note("remaining_seconds", context.remaining_seconds);
-    draft.note("expected_downtime_seconds", Some(downtime));
-    draft.note("expected_redone_seconds", Some(redone));
+    draft.add_evidence("expected_saving_ratio", Some(saving));
+    draft.add_evidence("remaining_seconds", context.remaining_seconds);
+    draft.add_evidence("expected_downtime_seconds", Some(downtime));
+    draft.add_evidence("expected_redone_seconds", Some(redone));
     let gain = saving * remaining - (downtime + redone);
     // An estimate that is not a number is no reason to restart.
     if gain.is_nan() || gain <= 0.0 {

@@ -40,18 +40,18 @@ impl ControllerObjective {
     }
 
     /// As ` for the energy-delay product`, where it is another than energy.
-    pub(super) fn purpose(self) -> String {
-        if self.is_energy() { String::new() } else { format!(" for the {}", self.words()) }
+    pub(super) fn purpose_suffix(self) -> String {
+        if self.is_energy() { String::new() } else { format!(" for the {}", self.display_name()) }
     }
 
     /// Returns the change of the objective, as `, energy-delay product -3.1 %`; empty for energy, which is given in joules
     /// elsewhere.
     pub(super) fn change_in_words(self, gain_ratio: f64) -> String {
-        if self.is_energy() { String::new() } else { format!(", {} {:+.1} %", self.words(), -100.0 * gain_ratio) }
+        if self.is_energy() { String::new() } else { format!(", {} {:+.1} %", self.display_name(), -100.0 * gain_ratio) }
     }
 
     /// Its name in words.
-    pub const fn words(self) -> &'static str {
+    pub const fn display_name(self) -> &'static str {
         match self {
             Self::Energy => "energy",
             Self::Edp => "energy-delay product",
@@ -262,7 +262,7 @@ impl Default for ControllerSettings {
 
 impl ControllerSettings {
     /// The settings that a workload declares; what it does not name has its default.
-    pub fn declared(by: &Workload) -> Result<Option<Self>, DecodeError> {
+    pub fn from_workload(by: &Workload) -> Result<Option<Self>, DecodeError> {
         let Some(declared) = &by.controller_settings else { return Ok(None) };
         let refused = |detail: String| DecodeError::invalid("controller_settings", detail);
         let settings = Self::deserialize(Value::Object(declared.clone())).map_err(|error| refused(error.to_string()))?;

@@ -91,12 +91,12 @@ impl ControllerState {
         until
     }
 
-    pub(super) fn forbid(&mut self, from: &Layout, action: ControllerAction, until: EventTime, why: &str) {
+    pub(super) fn set_tabu(&mut self, from: &Layout, action: ControllerAction, until: EventTime, why: &str) {
         self.tabu.retain(|tabu| !(tabu.action == action && tabu.from == *from));
         self.tabu.push(TabuAction { from: from.clone(), action, until, why: why.into() });
     }
 
-    pub(super) fn forbidden(&self, from: &Layout, action: ControllerAction) -> Option<&TabuAction> {
+    pub(super) fn find_tabu(&self, from: &Layout, action: ControllerAction) -> Option<&TabuAction> {
         self.tabu.iter().find(|tabu| tabu.action == action && tabu.from == *from)
     }
 
@@ -107,7 +107,7 @@ impl ControllerState {
         }
     }
 
-    pub(super) fn saving(&self, action: ControllerAction) -> Option<f64> {
+    pub(super) fn mean_saving(&self, action: ControllerAction) -> Option<f64> {
         self.savings.iter().find(|saving| saving.action == action).map(|saving| saving.ratio)
     }
 
@@ -133,7 +133,7 @@ mod tests {
             state.learn_saving(ControllerAction::Decrease, ratio);
         }
         state.learn_saving(ControllerAction::Increase, 0.3);
-        let saved = |action| state.saving(action).map(|ratio| (ratio * 1e9).round() / 1e9);
+        let saved = |action| state.mean_saving(action).map(|ratio| (ratio * 1e9).round() / 1e9);
         assert_eq!(
             [ControllerAction::Decrease, ControllerAction::Increase, ControllerAction::ScaleReplicas].map(saved),
             [Some(0.1), Some(0.3), None]
@@ -164,9 +164,9 @@ mod tests {
             (&many, ControllerAction::Decrease, 3.0, "another layout"),
             (&few, ControllerAction::Decrease, 4.0, "last"),
         ] {
-            state.forbid(from, action, until(seconds), why);
+            state.set_tabu(from, action, until(seconds), why);
         }
-        let why = |from, action| state.forbidden(from, action).map(|tabu| (tabu.until, tabu.why.as_str()));
+        let why = |from, action| state.find_tabu(from, action).map(|tabu| (tabu.until, tabu.why.as_str()));
         assert_eq!(state.tabu.len(), 3);
         assert_eq!(why(&few, ControllerAction::Decrease), Some((until(4.0), "last")));
         assert_eq!(why(&few, ControllerAction::Increase), Some((until(2.0), "another action")));

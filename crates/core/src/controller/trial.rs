@@ -21,7 +21,7 @@ pub(super) struct ProposedChange {
 }
 
 impl ProposedChange {
-    pub fn of(decision: &Decision, baseline: Option<Medians>) -> Self {
+    pub fn from_decision(decision: &Decision, baseline: Option<Medians>) -> Self {
         Self {
             id: decision.id.clone(),
             action: decision.action,
@@ -78,7 +78,7 @@ pub(super) struct TrialVerdict {
     /// The same of the energy per sample.
     pub energy_gain_ratio: f64,
     pub throughput_ratio: f64,
-    pub kept: bool,
+    pub is_confirmed: bool,
 }
 
 impl ChangeTrial {
@@ -94,8 +94,8 @@ impl ChangeTrial {
         let objective = settings.objective;
         let (gain_ratio, energy_gain_ratio) = (gain(objective), gain(ControllerObjective::Energy));
         let throughput_ratio = after.samples_per_second / self.baseline.samples_per_second;
-        let kept = gain_ratio >= settings.validation_gain_ratio && throughput_ratio >= settings.validation_throughput_ratio;
-        Some(TrialVerdict { after, objective, gain_ratio, energy_gain_ratio, throughput_ratio, kept })
+        let confirmed = gain_ratio >= settings.validation_gain_ratio && throughput_ratio >= settings.validation_throughput_ratio;
+        Some(TrialVerdict { after, objective, gain_ratio, energy_gain_ratio, throughput_ratio, is_confirmed: confirmed })
     }
 }
 
@@ -117,7 +117,7 @@ impl TrialVerdict {
 }
 
 /// Takes in what the actuator reported about the last change.
-pub(super) fn settle(
+pub(super) fn on_actuation(
     state: &mut ControllerState,
     workload: &Workload,
     actuation: &Actuation,
@@ -136,7 +136,7 @@ pub(super) fn settle(
     let undone = matches!(actuation.outcome, ActuationOutcome::RolledBack | ActuationOutcome::Failed);
     if undone && state.trial.as_ref().is_some_and(|trial| trial.id == *id) {
         let trial = state.trial.take()?;
-        return Some(undo(state, id, &trial.from, trial.action, actuation, now, settings));
+        return Some(on_undone(state, id, &trial.from, trial.action, actuation, now, settings));
     }
     None
 }
@@ -182,7 +182,7 @@ fn settle_proposal(
         }
         ActuationOutcome::Refused => {
             let until = now.plus_seconds(settings.hold_seconds);
-            state.forbid(&from, action, until, &format!("it was refused: {reason}"));
+            state.set_tabu(&from, action, until, &format!("it was refused: {reason}"));
             Some(ChangeNote {
                 reason: format!("the last decision was refused: {reason}"),
                 concerns: id,
@@ -192,13 +192,13 @@ fn settle_proposal(
         }
         ActuationOutcome::RolledBack | ActuationOutcome::Failed => {
             state.count_restart(actuation.time, id.clone());
-            Some(undo(state, &id, &from, action, actuation, now, settings))
+            Some(on_undone(state, &id, &from, action, actuation, now, settings))
         }
     }
 }
 
 /// The actuator itself undid a change, or failed to.
-fn undo(
+fn on_undone(
     state: &mut ControllerState,
     id: &str,
     from: &Layout,
@@ -214,11 +214,11 @@ fn undo(
         format!("the last change failed: {}", actuation.reason)
     };
     state.unreverted = None;
-    fail(state, id, from, action, &why, now, settings)
+    record_failure(state, id, from, action, &why, now, settings)
 }
 
 /// Remembers that a change did not work.
-pub(super) fn fail(
+pub(super) fn record_failure(
     state: &mut ControllerState,
     id: &str,
     from: &Layout,
@@ -228,14 +228,14 @@ pub(super) fn fail(
     settings: &ControllerSettings,
 ) -> ChangeNote {
     if action != ControllerAction::Revert {
-        state.forbid(from, action, now.plus_seconds(settings.tabu_seconds), why);
+        state.set_tabu(from, action, now.plus_seconds(settings.tabu_seconds), why);
     }
     let until = state.hold_down(now, why, settings.hold_seconds, settings.hold_max_seconds);
     ChangeNote { reason: why.into(), concerns: id.into(), validation: ChangeValidation::Failed, hold_until: Some(until) }
 }
 
 /// Follows the layout: windows of different generations are never compared by accident.
-pub(super) fn follow(
+pub(super) fn follow_layout(
     state: &mut ControllerState,
     workload: &Workload,
     now: EventTime,
@@ -244,8 +244,8 @@ pub(super) fn follow(
     let generation = workload.generation;
     match state.recent.generation.replace(generation) {
         Some(known) if known == generation => {}
-        Some(_) => state.recent.restart(settings.warm_up_windows),
-        None => state.recent.restart(0),
+        Some(_) => state.recent.reset(settings.warm_up_windows),
+        None => state.recent.reset(0),
     }
     if state.unreverted.as_ref().is_some_and(|failure| failure.generation != generation) {
         state.unreverted = None;
@@ -257,7 +257,7 @@ pub(super) fn follow(
     let trial = state.trial.take()?;
     if workload.layout == trial.from {
         let why = "the last change was taken back from outside";
-        return Some(fail(state, &trial.id, &trial.from, trial.action, why, now, settings));
+        return Some(record_failure(state, &trial.id, &trial.from, trial.action, why, now, settings));
     }
     Some(ChangeNote {
         reason: "the layout was changed from outside before the last change was judged: it is not judged".into(),

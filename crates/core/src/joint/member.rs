@@ -58,7 +58,7 @@ pub struct PendingDecision {
 impl PendingDecision {
     /// Takes a look's decision. It is emitted with its window. If no window is to be expected, a change is emitted at once, and a
     /// decision that changes nothing is dropped.
-    pub fn decide(&mut self, decision: Decision, is_awaited: bool) -> Option<Decision> {
+    pub fn queue_decision(&mut self, decision: Decision, is_awaited: bool) -> Option<Decision> {
         if is_awaited {
             self.waiting = Some(decision);
             return None;
@@ -76,7 +76,7 @@ impl PendingDecision {
     }
 
     /// A change that still waits for its window at the next look.
-    pub fn overdue(&mut self) -> Option<Decision> {
+    pub fn take_overdue(&mut self) -> Option<Decision> {
         let decision = self.waiting.take()?;
         self.emit_change(decision)
     }
@@ -94,7 +94,7 @@ impl PendingDecision {
     }
 
     /// Returns the decision that a window completes; `missed` if it has none.
-    pub fn complete(&mut self, window: &EfficiencyWindow, missed: Option<Decision>) -> Option<Decision> {
+    pub fn take_for_window(&mut self, window: &EfficiencyWindow, missed: Option<Decision>) -> Option<Decision> {
         let mut decision = self.waiting.take_if(|waiting| waiting.time == window.window_end).or(missed)?;
         // The look knew the windows before this one; a first one may be the first that is simulated.
         decision.origin = decision.origin.max(window.origin);

@@ -10,7 +10,7 @@ use eadt_schemas::EventTime;
 use eadt_schemas::decode::DecodeError;
 use eadt_schemas::v1::{Actuation, Decision, EfficiencyWindow, Model, Workload};
 
-use crate::partition::{self, accept};
+use crate::partition::{self, check_acceptable};
 use crate::settings::FoldSettings;
 use crate::state::{StateError, StateRecord};
 
@@ -64,7 +64,7 @@ pub trait JointFold: Sized {
             }
             JointEvent::Input(event) => event,
         };
-        if accept(event, key, stamp, self.max_future()).is_err() {
+        if check_acceptable(event, key, stamp, self.max_future()).is_err() {
             return Ok(());
         }
         match event {
@@ -102,7 +102,7 @@ pub trait JointFold: Sized {
     fn take_changes(&mut self) -> Vec<StateRecord>;
 
     /// Number of members.
-    fn size(&self) -> usize;
+    fn member_count(&self) -> usize;
 
     fn tally(&self) -> Self::Tally;
 }

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::controller::MeasuredWindow;
 use crate::joint::{MAX_PENDING_LAYOUTS, PendingDecision, PendingLayouts};
 use crate::models::ModelRegistry;
-use crate::power_budget::allocation::{self, BudgetSettings, BudgetState, CapMeasurements, ConsumerState, PowerPoint};
+use crate::power_budget::allocation::{self, BudgetSettings, BudgetState, CapChangeState, CapMeasurements, PowerPoint};
 use crate::settings::FoldSettings;
 
 /// Caps that must have been measured before what was measured goes before a learned curve.
@@ -46,7 +46,7 @@ fn cap(workload: &Workload) -> Option<f64> {
 }
 
 /// Power of all GPUs of a workload.
-fn whole(watts: Option<f64>, workload: &Workload) -> Option<f64> {
+fn total_watts(watts: Option<f64>, workload: &Workload) -> Option<f64> {
     Some(watts? * f64::from(workload.gpus?))
 }
 
@@ -55,7 +55,7 @@ impl BudgetMember {
     pub fn set_layout(&mut self, layout: &Workload) {
         self.joined.get_or_insert(layout.time);
         if let Some(oldest) = self.coming.put(layout) {
-            self.adopt(oldest);
+            self.apply_layout(oldest);
         }
     }
 
@@ -79,38 +79,38 @@ impl BudgetMember {
     }
 
     /// The layout in force as of the last look, where it shares the budget.
-    pub fn present(&self, settings: &FoldSettings) -> Option<&Workload> {
+    pub fn present_layout(&self, settings: &FoldSettings) -> Option<&Workload> {
         self.now.as_ref().filter(|now| settings.shares_budget(now))
     }
 
     /// It has nothing to do with the budget any more.
     pub fn is_gone(&self, settings: &FoldSettings) -> bool {
-        self.coming.is_empty() && self.present(settings).is_none()
+        self.coming.is_empty() && self.present_layout(settings).is_none()
     }
 
     /// Time goes on to a look.
-    pub fn advance(&mut self, time: EventTime, name: &str, grants: &mut BudgetState) {
+    pub fn advance_to(&mut self, time: EventTime, name: &str, grants: &mut BudgetState) {
         for layout in self.coming.take_due(time) {
             if let Some(decided) = layout.decision_id.as_deref().and_then(|id| allocation::decided_at(name, id)) {
-                grants.overtaken(name, decided);
+                grants.on_applied(name, decided);
             }
-            self.adopt(layout);
+            self.apply_layout(layout);
         }
         let due = self.refused.partition_point(|(refused, _)| *refused <= time);
         for (_, decision) in self.refused.drain(..due) {
-            grants.refused(name, &decision);
+            grants.on_refused(name, &decision);
         }
     }
 
-    fn adopt(&mut self, layout: Workload) {
+    fn apply_layout(&mut self, layout: Workload) {
         if self.now.as_ref().is_some_and(|now| now.time > layout.time) {
             return;
         }
         // Until it is ready some GPUs may hold what was in force before.
         self.lingering_watts = match &self.now {
             _ if layout.ready_time.is_some() => Some(0.0),
-            Some(now) => whole(cap(now), now).zip(self.lingering_watts).map(|(before, longer)| before.max(longer)),
-            None => whole(layout.gpu_power_limit_watts, &layout),
+            Some(now) => total_watts(cap(now), now).zip(self.lingering_watts).map(|(before, longer)| before.max(longer)),
+            None => total_watts(layout.gpu_power_limit_watts, &layout),
         };
         self.now = Some(layout);
     }
@@ -124,13 +124,13 @@ impl BudgetMember {
     }
 
     /// What may be done about it at a look.
-    pub fn standing(&self, time: EventTime, settings: &BudgetSettings) -> ConsumerState {
+    pub fn cap_change_state(&self, time: EventTime, settings: &BudgetSettings) -> CapChangeState {
         if self.now.as_ref().is_some_and(|now| now.ready_time.is_none()) {
-            return ConsumerState::Rolling;
+            return CapChangeState::Rolling;
         }
         match self.last_usable_end {
-            Some(heard) if time.seconds_since(heard) <= settings.silence_seconds => ConsumerState::Open,
-            _ => ConsumerState::Silent,
+            Some(last_window_end) if time.seconds_since(last_window_end) <= settings.silence_seconds => CapChangeState::Open,
+            _ => CapChangeState::Silent,
         }
     }
 
@@ -165,13 +165,13 @@ impl BudgetMember {
             return;
         }
         (self.through, self.origin) = (Some(end), window.origin);
-        if MeasuredWindow::of(window, settings.coverage_min_ratio).is_err() {
+        if MeasuredWindow::from_event(window, settings.coverage_min_ratio).is_err() {
             return;
         }
         self.last_usable_end = Some(end);
         let board = self.newest_layout().and_then(|newest| newest.gpu_power_limit_watts);
         if let Some(layout) = &window.layout {
-            self.measured.note(window, layout, board);
+            self.measured.add_window(window, layout, board);
         }
     }
 
@@ -180,20 +180,20 @@ impl BudgetMember {
         let end = window.window_end;
         let workload = self.now.as_ref().or(self.newest_layout()).filter(|_| self.saying.has_no_decision_for(end));
         let missed = workload.map(|workload| self.maintain(workload, end, settings, reason));
-        self.saying.complete(window, missed)
+        self.saying.take_for_window(window, missed)
     }
 
     /// Returns a decision that leaves everything as it is, with the reason.
     pub fn maintain(&self, workload: &Workload, time: EventTime, settings: &BudgetSettings, look: &str) -> Decision {
-        let why = match self.standing(time, settings) {
+        let why = match self.cap_change_state(time, settings) {
             _ if workload.paused => "the workload is paused: nothing is asked of its GPUs, and their boards' limit counts; ",
             _ if workload.mode == UpdateMode::Observe => {
                 "in mode observe nothing is asked of its GPUs, and their boards' limit counts; "
             }
             _ if workload.mode != UpdateMode::Enforce => "only in mode enforce caps are turned: this one stays, and counts; ",
-            ConsumerState::Open => "",
-            ConsumerState::Silent => "no window said anything for a while: its cap stays, and counts in full; ",
-            ConsumerState::Rolling => "its last change is not ready yet: the higher cap counts; ",
+            CapChangeState::Open => "",
+            CapChangeState::Silent => "no window said anything for a while: its cap stays, and counts in full; ",
+            CapChangeState::Rolling => "its last change is not ready yet: the higher cap counts; ",
         };
         allocation::maintain(workload, time, settings, format!("{why}{look}"))
     }
@@ -249,7 +249,7 @@ mod tests {
         let mut member = BudgetMember::default();
         for layout in layouts {
             member.set_layout(layout);
-            member.advance(layout.time, "n/a", &mut BudgetState::default());
+            member.advance_to(layout.time, "n/a", &mut BudgetState::default());
         }
         member
     }
@@ -265,7 +265,7 @@ mod tests {
     #[test]
     fn layouts_come_into_force_in_the_order_of_their_times() {
         let mut member = BudgetMember::default();
-        let advance = |member: &mut BudgetMember, seconds| member.advance(at(seconds), "n/a", &mut BudgetState::default());
+        let advance = |member: &mut BudgetMember, seconds| member.advance_to(at(seconds), "n/a", &mut BudgetState::default());
         for (seconds, cap) in [(30, 130.0), (10, 110.0), (20, 120.0)] {
             member.set_layout(&layout(seconds, 1, Some(cap)));
             assert_eq!(member.newest_layout().map(|newest| newest.time), Some(at(30)));
@@ -309,15 +309,15 @@ mod tests {
             member.on_refused(at(seconds), decision);
         }
         let mut grants = granted(&[("early", 1), ("at the look", 2), ("late", 3), ("other", 4)]);
-        member.advance(at(20), "n/a", &mut grants);
+        member.advance_to(at(20), "n/a", &mut grants);
         assert_eq!(grants, granted(&[("late", 3), ("other", 4)]));
         // Once a decision is in force, no older one will be.
         let id = allocation::maintain(&layout(3, 1, None), at(3), &BudgetSettings::default(), String::new()).id;
         member.set_layout(&Workload { decision_id: Some(id), ..layout(40, 1, None) });
-        member.advance(at(39), "n/a", &mut grants);
+        member.advance_to(at(39), "n/a", &mut grants);
         assert_eq!(grants, granted(&[("other", 4)]), "late was refused, and nothing is overtaken yet");
         let mut grants = granted(&[("older", 2), ("itself", 3), ("other", 4)]);
-        member.advance(at(40), "n/a", &mut grants);
+        member.advance_to(at(40), "n/a", &mut grants);
         assert_eq!(grants, granted(&[("other", 4)]));
     }
 
@@ -349,16 +349,16 @@ mod tests {
     fn a_member_is_silent_five_minutes_after_its_last_window_that_says_something() {
         let settings = BudgetSettings::default();
         let mut member = member(&[layout(0, 1, None)]);
-        assert_eq!(member.standing(at(0), &settings), ConsumerState::Silent, "nothing was heard yet");
+        assert_eq!(member.cap_change_state(at(0), &settings), CapChangeState::Silent, "nothing was heard yet");
         member.add_window(&window(60, Origin::Measured), &settings);
         member.add_window(&EfficiencyWindow { gap: true, ..window(120, Origin::Measured) }, &settings);
-        assert_eq!(member.standing(at(360), &settings), ConsumerState::Open);
-        assert_eq!(member.standing(at(361), &settings), ConsumerState::Silent);
+        assert_eq!(member.cap_change_state(at(360), &settings), CapChangeState::Open);
+        assert_eq!(member.cap_change_state(at(361), &settings), CapChangeState::Silent);
         // Its windows are waited for by the last one that came, whether it is usable or not.
         assert!(member.is_awaited(at(420), &settings) && !member.is_awaited(at(421), &settings));
         member.set_layout(&rolling(350, 1, None));
-        member.advance(at(350), "n/a", &mut BudgetState::default());
-        assert_eq!(member.standing(at(360), &settings), ConsumerState::Rolling);
+        member.advance_to(at(350), "n/a", &mut BudgetState::default());
+        assert_eq!(member.cap_change_state(at(360), &settings), CapChangeState::Rolling);
     }
 
     #[test]
@@ -386,16 +386,19 @@ mod tests {
         let stays = member.maintain(&layout(0, 1, None), at(60), &settings, "");
         let mut change = stays.clone();
         change.to.power_limit_watts = Some(300.0);
-        assert_eq!((member.saying.decide(stays.clone(), true), member.saying.overdue()), (None, None));
+        assert_eq!((member.saying.queue_decision(stays.clone(), true), member.saying.take_overdue()), (None, None));
         assert_eq!(member.saying, PendingDecision::default(), "nothing was said of that time");
-        assert_eq!((member.saying.decide(change.clone(), true), member.saying.overdue()), (None, Some(change.clone())));
+        assert_eq!(
+            (member.saying.queue_decision(change.clone(), true), member.saying.take_overdue()),
+            (None, Some(change.clone()))
+        );
         assert_eq!(member.decision_for(&window(60, Origin::Measured), &settings, "late"), None, "it was said");
         // If no window is to be expected, it is returned at once.
         let change = Decision { time: at(120), ..change };
-        assert_eq!(member.saying.decide(Decision { time: at(120), ..stays }, false), None);
-        assert_eq!(member.saying.decide(change.clone(), false), Some(change.clone()));
+        assert_eq!(member.saying.queue_decision(Decision { time: at(120), ..stays }, false), None);
+        assert_eq!(member.saying.queue_decision(change.clone(), false), Some(change.clone()));
         assert_eq!(member.decision_for(&window(120, Origin::Measured), &settings, "late"), None, "it was said");
-        assert_eq!(member.saying.decide(Decision { time: at(180), ..change.clone() }, true), None);
+        assert_eq!(member.saying.queue_decision(Decision { time: at(180), ..change.clone() }, true), None);
         let said = member.decision_for(&window(180, Origin::Simulated), &settings, "").unwrap();
         assert_eq!((said.to, said.origin), (change.to, Origin::Simulated), "no more real than the window that it comes with");
     }

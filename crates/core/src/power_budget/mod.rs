@@ -14,7 +14,7 @@
 //! decision, as in the first stage. A change of a member whose window does not come is emitted at the next look, or at once if
 //! none was coming anyway.
 //!
-//! **The limit.** Watts are given out by [`allocation::share`], by caps, not by what was measured: what may come into force
+//! **The limit.** Watts are given out by [`allocation::allocate`], by caps, not by what was measured: what may come into force
 //! counts. A reduction counts once `workloads.v1` shows it ready; a raise from the moment it is decided until it is refused,
 //! overtaken or too old to be applied. A silent member is left as it is and counts in full.
 //!
@@ -37,7 +37,7 @@ use crate::joint::{JointFold, LATE_SECONDS};
 use crate::models::{ModelOutcome, ModelRegistry};
 use crate::settings::FoldSettings;
 use crate::state::{StateError, StateRecord};
-use allocation::{BudgetSettings, BudgetState, PowerConsumer, PowerPoint};
+use allocation::{BudgetSettings, BudgetState, BudgetedWorkload, PowerPoint};
 use member::BudgetMember;
 
 /// Counts over the life of this value, for metrics.
@@ -111,31 +111,34 @@ impl PowerBudgetFold {
             .members
             .iter_mut()
             .filter_map(|(name, member)| {
-                out.extend(member.saying.overdue());
-                member.advance(time, name, &mut self.grants);
-                (member.is_gone(&self.settings) && self.grants.of(name).is_none()).then(|| name.clone())
+                out.extend(member.saying.take_overdue());
+                member.advance_to(time, name, &mut self.grants);
+                (member.is_gone(&self.settings) && self.grants.grants_of(name).is_none()).then(|| name.clone())
             })
             .collect();
         for name in forgotten {
             self.members.remove(&name);
             self.changed.insert(name);
         }
-        let present: Vec<(&String, &BudgetMember, &Workload)> =
-            self.members.iter().filter_map(|(name, member)| Some((name, member, member.present(&self.settings)?))).collect();
+        let present: Vec<(&String, &BudgetMember, &Workload)> = self
+            .members
+            .iter()
+            .filter_map(|(name, member)| Some((name, member, member.present_layout(&self.settings)?)))
+            .collect();
         let points: Vec<(Vec<PowerPoint>, Option<String>)> =
             present.iter().map(|(_, member, workload)| member.points(workload, &self.models)).collect();
-        let consumers: Vec<PowerConsumer<'_>> = present
+        let consumers: Vec<BudgetedWorkload<'_>> = present
             .iter()
             .zip(&points)
-            .map(|((_, member, workload), (points, model))| PowerConsumer {
+            .map(|((_, member, workload), (points, model))| BudgetedWorkload {
                 model_version: model.as_deref(),
-                standing: member.standing(time, &self.budget),
+                cap_change: member.cap_change_state(time, &self.budget),
                 lingering_watts: member.lingering_watts(),
-                ..PowerConsumer::new(workload, points)
+                ..BudgetedWorkload::new(workload, points)
             })
             .collect();
         let crowded = self.head.crowded_by.as_ref().map(|name| format!("{name} shares the budget and has no place here"));
-        let outcome = allocation::share(&mut self.grants, time, &consumers, &self.budget, crowded);
+        let outcome = allocation::allocate(&mut self.grants, time, &consumers, &self.budget, crowded);
         let mut changes: BTreeMap<String, Decision> =
             outcome.decisions.into_iter().map(|decision| (decision.workload.clone(), decision)).collect();
         let decided: Vec<(String, Decision)> = present
@@ -155,7 +158,7 @@ impl PowerBudgetFold {
         for (name, decision) in decided {
             let Some(member) = self.members.get_mut(&name) else { continue };
             let is_awaited = member.is_awaited(time, &self.budget);
-            out.extend(member.saying.decide(decision, is_awaited));
+            out.extend(member.saying.queue_decision(decision, is_awaited));
         }
         self.head =
             PowerBudgetHead { looked: Some(time), reason: outcome.reason, late: None, crowded_by: self.head.crowded_by.take() };
@@ -197,7 +200,7 @@ impl JointFold for PowerBudgetFold {
 
     fn on_workload(&mut self, event: &Workload) -> Result<(), DecodeError> {
         // The first stage refuses it.
-        if crate::controller::ControllerSettings::declared(event).is_err() {
+        if crate::controller::ControllerSettings::from_workload(event).is_err() {
             return Ok(());
         }
         let name = &event.workload;
@@ -267,7 +270,7 @@ impl JointFold for PowerBudgetFold {
         state::take_changes(self)
     }
 
-    fn size(&self) -> usize {
+    fn member_count(&self) -> usize {
         self.members.len()
     }
 

@@ -14,14 +14,14 @@ const MODEL: &str = "#cluster//model//";
 
 /// A member and what was granted to it.
 #[derive(Serialize)]
-struct KeptMemberRef<'a> {
+struct StoredMemberRef<'a> {
     member: &'a BudgetMember,
     #[serde(skip_serializing_if = "Option::is_none")]
     grants: Option<&'a PowerGrants>,
 }
 
 #[derive(Deserialize)]
-struct KeptMember {
+struct StoredMember {
     member: BudgetMember,
     #[serde(default)]
     grants: PowerGrants,
@@ -35,8 +35,8 @@ pub fn take_changes(cluster: &mut PowerBudgetFold) -> Vec<StateRecord> {
         records.push(StateRecord { key: format!("{MODEL}{name}"), value });
     }
     for name in std::mem::take(&mut cluster.changed) {
-        let kept = cluster.members.get(&name).map(|member| KeptMemberRef { member, grants: cluster.grants.of(&name) });
-        records.push(StateRecord { key: format!("{MEMBER}{name}"), value: kept.as_ref().map(json) });
+        let record = cluster.members.get(&name).map(|member| StoredMemberRef { member, grants: cluster.grants.grants_of(&name) });
+        records.push(StateRecord { key: format!("{MEMBER}{name}"), value: record.as_ref().map(json) });
     }
     records
 }
@@ -51,7 +51,7 @@ pub fn restore<K: AsRef<str>, V: AsRef<[u8]>>(
         if key == POWER_BUDGET_PREFIX {
             cluster.head = from_json(key, value.as_ref())?;
         } else if let Some(name) = key.strip_prefix(MEMBER) {
-            let KeptMember { member, grants } = from_json(key, value.as_ref())?;
+            let StoredMember { member, grants } = from_json(key, value.as_ref())?;
             cluster.grants.put(name, grants);
             cluster.members.insert(name.to_owned(), member);
         } else if key.starts_with(MODEL) {

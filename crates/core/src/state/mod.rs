@@ -72,7 +72,7 @@ pub enum StateError {
 
 /// The first form, and what every form is read into.
 #[derive(Deserialize)]
-struct BlockIn {
+struct DecodedBlock {
     workload: String,
     block: u32,
     #[serde(default)]
@@ -108,7 +108,7 @@ fn decode<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, String> {
     }
 }
 
-/// Reads a record of which [`json`] is the only form so far.
+/// Reads a record of which [`encode_json`] is the only form so far.
 pub fn from_json<T: DeserializeOwned>(key: &str, value: &[u8]) -> Result<T, StateError> {
     match value.first() {
         Some(&JSON) => parse(key, value),
@@ -123,7 +123,7 @@ fn parse<T: DeserializeOwned>(key: &str, json: &[u8]) -> Result<T, StateError> {
 
 /// A record of a workload.
 enum StoredRecord {
-    Block(Box<BlockIn>),
+    Block(Box<DecodedBlock>),
     Piece { workload: String, number: u32, of: u32, last: bool, bytes: Vec<u8> },
 }
 
@@ -136,7 +136,7 @@ impl StoredRecord {
                 let pieces::BlockPiece { workload, number, of, last, bytes } = piece;
                 Ok(Self::Piece { workload: workload.to_owned(), number, of, last, bytes: bytes.to_vec() })
             }
-            _ => BlockIn::read(key, value).map(|block| Self::Block(Box::new(block))),
+            _ => DecodedBlock::read(key, value).map(|block| Self::Block(Box::new(block))),
         }
     }
 
@@ -148,7 +148,7 @@ impl StoredRecord {
     }
 
     /// Which of the workload's records it is, and how many there are.
-    fn place(&self) -> (u32, u32) {
+    fn number_and_total(&self) -> (u32, u32) {
         match self {
             Self::Block(block) => (block.block, block.blocks),
             Self::Piece { number, of, .. } => (*number, *of),
@@ -157,7 +157,7 @@ impl StoredRecord {
 }
 
 /// The blocks of a workload, of all its records in order.
-fn joined(workload: &str, records: Vec<StoredRecord>) -> Result<Vec<BlockIn>, StateError> {
+fn join_pieces(workload: &str, records: Vec<StoredRecord>) -> Result<Vec<DecodedBlock>, StateError> {
     let mut blocks = Vec::new();
     let mut whole = Vec::new();
     for record in records {
@@ -166,7 +166,7 @@ fn joined(workload: &str, records: Vec<StoredRecord>) -> Result<Vec<BlockIn>, St
             StoredRecord::Piece { number, last, bytes, .. } => {
                 whole.extend(bytes);
                 if last {
-                    blocks.push(BlockIn::read(&key(workload, number), &std::mem::take(&mut whole))?);
+                    blocks.push(DecodedBlock::read(&key(workload, number), &std::mem::take(&mut whole))?);
                 }
             }
         }
@@ -174,7 +174,7 @@ fn joined(workload: &str, records: Vec<StoredRecord>) -> Result<Vec<BlockIn>, St
     Ok(blocks)
 }
 
-impl BlockIn {
+impl DecodedBlock {
     fn read(key: &str, value: &[u8]) -> Result<Self, StateError> {
         let unreadable = |detail: String| StateError::Unreadable { key: key.to_owned(), detail };
         let (wire, checks) = match value.split_first() {
@@ -208,7 +208,7 @@ impl BlockIn {
 
 /// The blocks of a workload, encoded: [`BLOCK`] sources each, and its head with the first.
 fn blocks(state: &WorkloadState) -> Vec<Vec<u8>> {
-    let of = state.sources().div_ceil(BLOCK).max(1) as u32;
+    let of = state.source_count().div_ceil(BLOCK).max(1) as u32;
     let block = |number: u32| {
         let from = number as usize * BLOCK;
         let slice = |len: usize, skip: usize| from.saturating_sub(skip).min(len)..(from + BLOCK).saturating_sub(skip).min(len);
@@ -235,7 +235,7 @@ impl PartitionFold {
 
     /// The records of everything that changed since the last call.
     pub fn take_changes(&mut self) -> Vec<StateRecord> {
-        self.written_sources = self.size().1;
+        self.written_sources = self.workload_and_source_counts().1;
         let mut records = vec![StateRecord { key: PARTITION_KEY.to_owned(), value: Some(json(&self.head)) }];
         for name in std::mem::take(&mut self.changed_models) {
             let value = self.models.event(&name).map(json);
@@ -254,7 +254,7 @@ impl PartitionFold {
                 state.head.slice_edges
             );
             let before = state.blocks;
-            let values = pieces::of(&state.head.name, blocks(state));
+            let values = pieces::split_blocks(&state.head.name, blocks(state));
             state.blocks = values.len() as u32;
             let values = values.into_iter().map(Some).chain(std::iter::repeat(None));
             let numbers = 0..state.blocks.max(before);
@@ -296,12 +296,12 @@ impl PartitionFold {
             workloads.entry(stored.workload().to_owned()).or_default().push(stored);
         }
         for (workload, mut records) in workloads {
-            records.sort_by_key(StoredRecord::place);
-            let expected = records[0].place().1 as usize;
+            records.sort_by_key(StoredRecord::number_and_total);
+            let expected = records[0].number_and_total().1 as usize;
             let found = records.len();
             let head_key = key(&workload, 0);
-            let mut blocks = if found == expected { joined(&workload, records)? } else { Vec::new() };
-            let whole = |first: &mut BlockIn, blocks: usize| first.head.take().filter(|_| first.blocks as usize == blocks);
+            let mut blocks = if found == expected { join_pieces(&workload, records)? } else { Vec::new() };
+            let whole = |first: &mut DecodedBlock, blocks: usize| first.head.take().filter(|_| first.blocks as usize == blocks);
             let count = blocks.len();
             let Some(head) = blocks.first_mut().and_then(|first| whole(first, count)) else {
                 return Err(StateError::Incomplete { workload, found, expected });
@@ -321,11 +321,11 @@ impl PartitionFold {
                 gpus.extend(block.gpus);
                 ranks.extend(block.ranks);
             }
-            let mut state = WorkloadState::restored(head, gpus, ranks);
+            let mut state = WorkloadState::from_parts(head, gpus, ranks);
             state.blocks = expected as u32;
-            partition.adopt(state);
+            partition.insert_restored(state);
         }
-        partition.written_sources = partition.size().1;
+        partition.written_sources = partition.workload_and_source_counts().1;
         Ok(partition)
     }
 }

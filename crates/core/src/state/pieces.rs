@@ -38,7 +38,7 @@ impl<'a> BlockPiece<'a> {
 }
 
 /// The records of a workload with these blocks: the blocks themselves, nearly always.
-pub fn of(workload: &str, blocks: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
+pub fn split_blocks(workload: &str, blocks: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
     if blocks.iter().all(|block| block.len() <= MOST) {
         return blocks;
     }
@@ -57,8 +57,8 @@ mod tests {
     #[test]
     fn what_is_small_stays_as_it_is_and_what_is_not_is_in_pieces_that_a_record_can_hold() {
         let block = |length: usize, byte: u8| vec![byte; length];
-        assert_eq!(of("team/job", vec![block(MOST, 1), block(1, 2)]), [block(MOST, 1), block(1, 2)]);
-        let written = of("team/job", vec![block(1, 1), block(2 * MOST + 1, 2), block(2 * MOST, 3)]);
+        assert_eq!(split_blocks("team/job", vec![block(MOST, 1), block(1, 2)]), [block(MOST, 1), block(1, 2)]);
+        let written = split_blocks("team/job", vec![block(1, 1), block(2 * MOST + 1, 2), block(2 * MOST, 3)]);
         let read: Vec<BlockPiece<'_>> = written.iter().map(|record| BlockPiece::read(&record[1..]).unwrap()).collect();
         let shape: Vec<_> = read.iter().map(|piece| (piece.number, piece.of, piece.bytes.len(), piece.last)).collect();
         let rest = [(1, 6, MOST, false), (2, 6, MOST, false), (3, 6, 1, true), (4, 6, MOST, false), (5, 6, MOST, true)];

@@ -5,8 +5,8 @@ use eadt_schemas::v1::{CounterScope, Meter, Origin};
 
 use super::wire;
 use crate::window::counter::CounterCheck;
-use crate::window::energy::{EnergyBasis, EnergySample, GAUGES, GpuSums, LastCounterSample, PendingStep, PowerFlow};
-use crate::window::progress::{COUNTERS, CounterMemory, RankSums, TimedValue};
+use crate::window::energy::{EnergyBasis, EnergySample, GAUGES, GpuSums, LastCounterSample, PendingStep, PowerSegment};
+use crate::window::progress::{COUNTERS, CounterState, RankSums, TimedValue};
 use crate::workload::source::{GpuSource, Liveness, LivenessState, RankSource};
 
 fn at(seconds: i64) -> EventTime {
@@ -20,9 +20,9 @@ fn sample(seconds: i64) -> EnergySample {
 fn gpu() -> GpuSource {
     let step = |from, to, flow, gauges| {
         let contradicted = to == 20;
-        PendingStep { from: at(from), to: at(to), flow, origin: Origin::Imported, gauges, contradicted }
+        PendingStep { from: at(from), to: at(to), power: flow, origin: Origin::Imported, gauges, contradicted }
     };
-    let flow = PowerFlow { kind: EnergyBasis::Average, from: 1.0, to: 3.0, start: at(5), duration: 20_000_000 };
+    let flow = PowerSegment { kind: EnergyBasis::Average, from: 1.0, to: 3.0, start: at(5), duration: 20_000_000 };
     GpuSource {
         device: "GPU-1".into(),
         collector: "nvml/node-1".into(),
@@ -68,10 +68,10 @@ fn rank(unassigned: [f64; COUNTERS], redone: [f64; COUNTERS]) -> RankSource {
         collector: "http/node-1".into(),
         scope: CounterScope::Rank,
         liveness: Liveness { silence: Some((at(1), at(2))), ..Liveness::new(at(30), at(30), 5) },
-        counters: std::array::from_fn(|i| CounterMemory {
+        counters: std::array::from_fn(|i| CounterState {
             total: Some(TimedValue { time: at(i as i64), value: 1.0 }),
             idle: i == 1,
-            ..CounterMemory::default()
+            ..CounterState::default()
         }),
         stepped: at(20),
         done: [1.0, 2.0, 3.0],

@@ -12,8 +12,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{decode, encode};
 use crate::window::counter::CounterCheck;
-use crate::window::energy::{EnergyBasis, EnergySample, GAUGES, GpuSums, LastCounterSample, PendingStep, PowerFlow};
-use crate::window::progress::{COUNTERS, CounterMemory, RankSums, TimedValue};
+use crate::window::energy::{EnergyBasis, EnergySample, GAUGES, GpuSums, LastCounterSample, PendingStep, PowerSegment};
+use crate::window::progress::{COUNTERS, CounterState, RankSums, TimedValue};
 use crate::workload::source::{GpuSource, Liveness, LivenessState, RankSource};
 
 /// First byte of the form before the present one, a [`WireBlock`]; the first form is a JSON object.
@@ -55,7 +55,7 @@ pub struct WireCounterCheck {
     waiting_steps: u32,
     power_unknown: bool,
     /// Stretches with contradicted time, and how much.
-    stretches: Vec<(u32, i64)>,
+    contradicted_slices: Vec<(u32, i64)>,
     /// Steps not summed yet that are contradicted.
     pending: Vec<u32>,
 }
@@ -63,7 +63,7 @@ pub struct WireCounterCheck {
 impl WireCounterCheck {
     pub fn of(gpu: &GpuSource) -> Self {
         let CounterCheck { counted, integral, steps, waiting_steps, power_unknown } = gpu.check;
-        let stretches = gpu.slices.iter().map(|sums| sums.contradicted);
+        let contradicted = gpu.slices.iter().map(|sums| sums.contradicted);
         let pending = gpu.pending.iter().zip(0..).filter(|(step, _)| step.contradicted);
         Self {
             counted,
@@ -71,7 +71,7 @@ impl WireCounterCheck {
             steps,
             waiting_steps,
             power_unknown,
-            stretches: (0..).zip(stretches).filter(|(_, micros)| *micros != 0).collect(),
+            contradicted_slices: (0..).zip(contradicted).filter(|(_, micros)| *micros != 0).collect(),
             pending: pending.map(|(_, i)| i).collect(),
         }
     }
@@ -80,7 +80,7 @@ impl WireCounterCheck {
     pub fn restore(&self, gpu: &mut GpuSource) {
         let Self { counted, integral, steps, waiting_steps, power_unknown, .. } = *self;
         gpu.check = CounterCheck { counted, integral, steps, waiting_steps, power_unknown };
-        for (i, micros) in &self.stretches {
+        for (i, micros) in &self.contradicted_slices {
             if let Some(sums) = gpu.slices.get_mut(*i as usize) {
                 sums.contradicted = *micros;
             }
@@ -138,11 +138,11 @@ codes!(scope_code, scope_of, CounterScope { Global = 0, Rank = 1 });
 codes!(kind_code, kind_of, EnergyBasis { Counter = 0, Instant = 1, Average = 2 });
 codes!(life_code, life_of, LivenessState { Live = 0, Idle = 1, Lagging = 2, Ended = 3 });
 
-fn since(time: EventTime, base: EventTime) -> i64 {
+fn micros_since(time: EventTime, base: EventTime) -> i64 {
     time.micros() - base.micros()
 }
 
-fn unless(value: f64, usual: f64) -> Option<f64> {
+fn some_unless(value: f64, usual: f64) -> Option<f64> {
     (value.to_bits() != usual.to_bits()).then_some(value)
 }
 
@@ -153,23 +153,23 @@ struct WireLiveness {
     clock: i64,
     lagging_since: Option<i64>,
     life: u8,
-    gone: bool,
-    gone_at: Option<i64>,
+    is_retired: bool,
+    retired_at: Option<i64>,
     silence: Option<(i64, i64)>,
 }
 
 impl WireLiveness {
-    fn of(pulse: &Liveness) -> Self {
-        let base = pulse.last;
+    fn of(liveness: &Liveness) -> Self {
+        let base = liveness.last;
         Self {
             last: base.micros(),
-            capped: since(pulse.capped, base),
-            clock: pulse.clock,
-            lagging_since: pulse.lagging_since,
-            life: life_code(pulse.life),
-            gone: pulse.gone,
-            gone_at: pulse.gone_at.map(|time| since(time, base)),
-            silence: pulse.silence.map(|(from, to)| (since(from, base), since(to, base))),
+            capped: micros_since(liveness.capped, base),
+            clock: liveness.clock,
+            lagging_since: liveness.lagging_since,
+            life: life_code(liveness.life),
+            is_retired: liveness.is_retired,
+            retired_at: liveness.retired_at.map(|time| micros_since(time, base)),
+            silence: liveness.silence.map(|(from, to)| (micros_since(from, base), micros_since(to, base))),
         }
     }
 
@@ -182,8 +182,8 @@ impl WireLiveness {
             clock: self.clock,
             lagging_since: self.lagging_since,
             life: life_of(self.life)?,
-            gone: self.gone,
-            gone_at: self.gone_at.map(time),
+            is_retired: self.is_retired,
+            retired_at: self.retired_at.map(time),
             silence: self.silence.map(|(from, to)| (time(from), time(to))),
         })
     }
@@ -202,11 +202,11 @@ struct WireSample {
 impl WireSample {
     fn of(sample: &EnergySample, base: EventTime) -> Self {
         Self {
-            time: since(sample.time, base),
+            time: micros_since(sample.time, base),
             energy: sample.energy,
             power: sample.power,
             average: sample.average,
-            share: unless(sample.share, 1.0),
+            share: some_unless(sample.share, 1.0),
             tenure: sample.tenure,
         }
     }
@@ -228,7 +228,7 @@ type WireExtent = Option<(i64, i64)>;
 
 fn extent(from: EventTime, to: EventTime, base: EventTime) -> WireExtent {
     let zero = EventTime::default();
-    ((from, to) != (zero, zero)).then(|| (since(from, base), since(to, base)))
+    ((from, to) != (zero, zero)).then(|| (micros_since(from, base), micros_since(to, base)))
 }
 
 fn extent_of(extent: WireExtent, base: EventTime) -> (EventTime, EventTime) {
@@ -263,7 +263,7 @@ impl WireGpuSums {
             mask: (0..GAUGES).filter(used).fold(0, |mask, i| mask | 1 << i),
             gauges: (0..GAUGES).filter(used).map(|i| (sums.sums[i], sums.counts[i])).collect(),
             hottest: sums.hottest,
-            unassigned: unless(sums.unassigned, 0.0),
+            unassigned: some_unless(sums.unassigned, 0.0),
         }
     }
 
@@ -289,7 +289,7 @@ impl WireGpuSums {
 }
 
 #[derive(Serialize, Deserialize)]
-struct WireFlow {
+struct WirePowerSegment {
     kind: u8,
     from: f64,
     /// `None`: as `from`.
@@ -306,7 +306,7 @@ struct WirePending {
     from: i64,
     /// Against `from`.
     to: i64,
-    flow: Option<WireFlow>,
+    power: Option<WirePowerSegment>,
     origin: u8,
     /// Which gauges, and their values.
     gauges: Option<(u8, Vec<f64>)>,
@@ -314,16 +314,16 @@ struct WirePending {
 
 impl WirePending {
     fn of(step: &PendingStep, before: EventTime) -> Self {
-        let length = since(step.to, step.from);
+        let length = micros_since(step.to, step.from);
         Self {
-            from: since(step.from, before),
+            from: micros_since(step.from, before),
             to: length,
-            flow: step.flow.map(|flow| WireFlow {
-                kind: kind_code(flow.kind),
-                from: flow.from,
-                to: unless(flow.to, flow.from),
-                start: since(flow.start, step.from),
-                duration: flow.duration.saturating_sub(length),
+            power: step.power.map(|segment| WirePowerSegment {
+                kind: kind_code(segment.kind),
+                from: segment.from,
+                to: some_unless(segment.to, segment.from),
+                start: micros_since(segment.start, step.from),
+                duration: segment.duration.saturating_sub(length),
             }),
             origin: origin_code(step.origin),
             gauges: step.gauges.map(|gauges| {
@@ -335,13 +335,13 @@ impl WirePending {
 
     fn read(&self, before: EventTime) -> Result<PendingStep, UnknownCode> {
         let from = before.plus_micros(self.from);
-        let flow = |flow: &WireFlow| {
-            Ok(PowerFlow {
-                kind: kind_of(flow.kind)?,
-                from: flow.from,
-                to: flow.to.unwrap_or(flow.from),
-                start: from.plus_micros(flow.start),
-                duration: flow.duration.saturating_add(self.to),
+        let segment = |segment: &WirePowerSegment| {
+            Ok(PowerSegment {
+                kind: kind_of(segment.kind)?,
+                from: segment.from,
+                to: segment.to.unwrap_or(segment.from),
+                start: from.plus_micros(segment.start),
+                duration: segment.duration.saturating_add(self.to),
             })
         };
         let gauges = self.gauges.as_ref().map(|(mask, values)| {
@@ -352,7 +352,7 @@ impl WirePending {
         Ok(PendingStep {
             from,
             to: from.plus_micros(self.to),
-            flow: self.flow.as_ref().map(flow).transpose()?,
+            power: self.power.as_ref().map(segment).transpose()?,
             origin: origin_of(self.origin)?,
             gauges,
             contradicted: false,
@@ -372,9 +372,9 @@ pub struct WireGpu<'a> {
     device: &'a str,
     collector: &'a str,
     meter: u8,
-    pulse: WireLiveness,
+    liveness: WireLiveness,
     sample: WireSample,
-    stretches: Vec<WireGpuSums>,
+    slices: Vec<WireGpuSums>,
     pending: Vec<WirePending>,
     lost: Option<WireLost>,
     unassigned: Option<f64>,
@@ -389,23 +389,23 @@ impl<'a> WireGpu<'a> {
             device: &gpu.device,
             collector: &gpu.collector,
             meter: meter_code(gpu.meter),
-            pulse: WireLiveness::of(&gpu.liveness),
+            liveness: WireLiveness::of(&gpu.liveness),
             sample: WireSample::of(&gpu.sample, base),
-            stretches: gpu.slices.iter().map(|sums| WireGpuSums::of(sums, base)).collect(),
+            slices: gpu.slices.iter().map(|sums| WireGpuSums::of(sums, base)).collect(),
             pending: gpu.pending.iter().zip(ends).map(|(step, before)| WirePending::of(step, before)).collect(),
             lost: gpu.lost.map(|lost| WireLost {
                 sample: WireSample::of(&lost.sample, base),
                 summed: lost.summed,
                 idle: lost.idle,
             }),
-            unassigned: unless(gpu.unassigned, 0.0),
+            unassigned: some_unless(gpu.unassigned, 0.0),
             primary: gpu.primary,
         }
     }
 
     pub fn read(&self) -> Result<GpuSource, UnknownCode> {
-        let pulse = self.pulse.read()?;
-        let base = pulse.last;
+        let liveness = self.liveness.read()?;
+        let base = liveness.last;
         let mut pending: VecDeque<PendingStep> = VecDeque::with_capacity(self.pending.len());
         for step in &self.pending {
             let before = pending.back().map_or(base, |step| step.to);
@@ -415,9 +415,9 @@ impl<'a> WireGpu<'a> {
             device: self.device.into(),
             collector: self.collector.into(),
             meter: meter_of(self.meter)?,
-            liveness: pulse,
+            liveness,
             sample: self.sample.read(base),
-            slices: self.stretches.iter().map(|sums| sums.read(base)).collect::<Result<_, _>>()?,
+            slices: self.slices.iter().map(|sums| sums.read(base)).collect::<Result<_, _>>()?,
             pending,
             lost: self.lost.as_ref().map(|lost| LastCounterSample {
                 sample: lost.sample.read(base),
@@ -435,22 +435,22 @@ impl<'a> WireGpu<'a> {
 type WireKnown = Option<(i64, f64)>;
 
 #[derive(Serialize, Deserialize)]
-struct WireMemory {
+struct WireCounterState {
     total: WireKnown,
     rate: WireKnown,
     added: WireKnown,
     idle: bool,
 }
 
-impl WireMemory {
-    fn of(memory: &CounterMemory, base: EventTime) -> Self {
-        let known = |known: Option<TimedValue>| known.map(|known| (since(known.time, base), known.value));
+impl WireCounterState {
+    fn of(memory: &CounterState, base: EventTime) -> Self {
+        let known = |known: Option<TimedValue>| known.map(|known| (micros_since(known.time, base), known.value));
         Self { total: known(memory.total), rate: known(memory.rate), added: known(memory.added), idle: memory.idle }
     }
 
-    fn read(&self, base: EventTime) -> CounterMemory {
+    fn read(&self, base: EventTime) -> CounterState {
         let known = |known: WireKnown| known.map(|(time, value)| TimedValue { time: base.plus_micros(time), value });
-        CounterMemory { total: known(self.total), rate: known(self.rate), added: known(self.added), idle: self.idle }
+        CounterState { total: known(self.total), rate: known(self.rate), added: known(self.added), idle: self.idle }
     }
 }
 
@@ -514,11 +514,11 @@ pub struct WireRank<'a> {
     number: u32,
     collector: &'a str,
     scope: u8,
-    pulse: WireLiveness,
-    counters: [WireMemory; COUNTERS],
+    liveness: WireLiveness,
+    counters: [WireCounterState; COUNTERS],
     stepped: i64,
     done: [f64; COUNTERS],
-    stretches: Vec<WireRankSums>,
+    slices: Vec<WireRankSums>,
     unassigned: Option<[f64; COUNTERS]>,
     #[serde(borrow)]
     span: Option<&'a str>,
@@ -534,31 +534,31 @@ impl<'a> WireRank<'a> {
             number: rank.rank,
             collector: &rank.collector,
             scope: scope_code(rank.scope),
-            pulse: WireLiveness::of(&rank.liveness),
-            counters: std::array::from_fn(|i| WireMemory::of(&rank.counters[i], base)),
-            stepped: since(rank.stepped, base),
+            liveness: WireLiveness::of(&rank.liveness),
+            counters: std::array::from_fn(|i| WireCounterState::of(&rank.counters[i], base)),
+            stepped: micros_since(rank.stepped, base),
             done: rank.done,
-            stretches: rank.slices.iter().map(|sums| WireRankSums::of(sums, base)).collect(),
+            slices: rank.slices.iter().map(|sums| WireRankSums::of(sums, base)).collect(),
             unassigned: unless_nothing(rank.unassigned),
             span: rank.span.as_deref(),
             names_spans: rank.names_spans,
             remaining_seconds: rank.remaining_seconds,
-            checkpoint: rank.checkpoint.map(|time| since(time, base)),
+            checkpoint: rank.checkpoint.map(|time| micros_since(time, base)),
         }
     }
 
     pub fn read(&self) -> Result<RankSource, UnknownCode> {
-        let pulse = self.pulse.read()?;
-        let base = pulse.last;
+        let liveness = self.liveness.read()?;
+        let base = liveness.last;
         Ok(RankSource {
             rank: self.number,
             collector: self.collector.into(),
             scope: scope_of(self.scope)?,
-            liveness: pulse,
+            liveness,
             counters: std::array::from_fn(|i| self.counters[i].read(base)),
             stepped: base.plus_micros(self.stepped),
             done: self.done,
-            slices: self.stretches.iter().map(|sums| sums.read(base)).collect::<Result<_, _>>()?,
+            slices: self.slices.iter().map(|sums| sums.read(base)).collect::<Result<_, _>>()?,
             unassigned: self.unassigned.unwrap_or_default(),
             span: self.span.map(Into::into),
             names_spans: self.names_spans,

@@ -106,7 +106,7 @@ pub struct CounterCheck {
 
 impl CounterCheck {
     /// Compares one change of the counter with power and the board, then all of the recent ones together.
-    pub fn judge(&mut self, step: &CounterStep, board: &MeteredBoard) -> EnergyCounterVerdict {
+    pub fn check_step(&mut self, step: &CounterStep, board: &MeteredBoard) -> EnergyCounterVerdict {
         let evidence = step.integral.filter(|joules| *joules >= MIN_EVIDENCE_WATTS * step.seconds);
         if step.joules < 0.0 {
             if step.starts_at_a_rise {
@@ -169,13 +169,13 @@ impl CounterCheck {
     }
 
     /// Counts a step at whose end the counter is still not believed.
-    pub fn wait(&mut self, power_known: bool) {
+    pub fn count_waiting_step(&mut self, power_known: bool) {
         self.waiting_steps = self.waiting_steps.saturating_add(1);
         self.power_unknown |= !power_known;
     }
 
     /// The counter was believed, or goes on from here.
-    pub fn settle(&mut self) {
+    pub fn reset(&mut self) {
         (self.waiting_steps, self.power_unknown) = (0, false);
     }
 }
@@ -198,6 +198,7 @@ mod tests {
     /// A counter in steps of 36 kJ that stands still for 40 s at 300 W, rises, and rises again 120 s later.
     #[test]
     fn the_first_rise_after_a_standstill_counts_by_power_and_the_next_by_the_counter() {
+        use EnergyCounterVerdict::{Believed, FirstRise, StandsStill};
         let verdicts = |starts_at_a_rise, falls| {
             let mut check = CounterCheck::default();
             let mut judge = |joules, seconds, waiting| {
@@ -210,7 +211,7 @@ mod tests {
                     starts_at_a_rise,
                     ..STEP
                 };
-                check.judge(&step, &GPU)
+                check.check_step(&step, &GPU)
             };
             if falls {
                 judge(36_000.0, 120.0, true);
@@ -220,7 +221,6 @@ mod tests {
                 [(0.0, 10.0, false), (0.0, 30.0, true), (36_000.0, 40.0, true), (0.0, 10.0, false), (36_000.0, 120.0, true)];
             steps.map(|(joules, seconds, waiting)| judge(joules, seconds, waiting))
         };
-        use EnergyCounterVerdict::{Believed, FirstRise, StandsStill};
         let anew = [StandsStill, StandsStill, FirstRise, StandsStill, Believed];
         assert_eq!(verdicts(true, false), anew);
         assert_eq!(verdicts(true, true), anew, "a counter that fell begins anew");
@@ -238,18 +238,18 @@ mod tests {
         ];
         for (rise, verdict) in cases {
             let mut check = CounterCheck::default();
-            assert_eq!(check.judge(&still, &GPU), EnergyCounterVerdict::StandsStill);
-            assert_eq!(check.judge(&rise, &GPU), verdict, "{rise:?}");
+            assert_eq!(check.check_step(&still, &GPU), EnergyCounterVerdict::StandsStill);
+            assert_eq!(check.check_step(&rise, &GPU), verdict, "{rise:?}");
         }
         // Samples without the counter are no standstill.
-        assert_eq!(CounterCheck::default().judge(&rise, &GPU), EnergyCounterVerdict::Believed);
+        assert_eq!(CounterCheck::default().check_step(&rise, &GPU), EnergyCounterVerdict::Believed);
     }
 
     /// The verdict on one step of so many joules in so many seconds, at so many watts of power.
     fn verdict(board: MeteredBoard, joules: f64, seconds: f64, watts: Option<f64>) -> EnergyCounterVerdict {
         let integral = watts.map(|watts| watts * seconds);
         let step = CounterStep { joules, seconds, integral, ..STEP };
-        CounterCheck::default().judge(&step, &board)
+        CounterCheck::default().check_step(&step, &board)
     }
 
     #[test]
@@ -286,7 +286,7 @@ mod tests {
         let mut check = CounterCheck::default();
         let mut run = |count: u32, ratio: f64| {
             let step = CounterStep { joules: 300.0 * ratio, seconds: 1.0, integral: Some(300.0), ..STEP };
-            (0..count).filter(|_| check.judge(&step, &GPU) == EnergyCounterVerdict::Believed).count() as u32
+            (0..count).filter(|_| check.check_step(&step, &GPU) == EnergyCounterVerdict::Believed).count() as u32
         };
         (run(n, ratio), run(m, then))
     }

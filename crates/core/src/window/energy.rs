@@ -6,7 +6,7 @@ use eadt_schemas::EventTime;
 use eadt_schemas::v1::{GpuTelemetry, Meter, Origin};
 use serde::Deserialize;
 
-use super::{SliceEdges, slice_at, slice_mut, spread};
+use super::{SliceEdges, slice_at, slice_mut, spread_over_slices};
 
 /// The part of a sample that the next step needs.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
@@ -20,7 +20,7 @@ pub struct EnergySample {
 }
 
 impl EnergySample {
-    pub fn of(event: &GpuTelemetry) -> Self {
+    pub fn from_event(event: &GpuTelemetry) -> Self {
         Self {
             time: event.time,
             energy: event.energy_joules_total,
@@ -54,7 +54,7 @@ pub enum EnergyBasis {
 
 /// Attributed power between two samples, straight from `from` to `to` watts.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
-pub struct PowerFlow {
+pub struct PowerSegment {
     pub kind: EnergyBasis,
     pub from: f64,
     pub to: f64,
@@ -63,37 +63,37 @@ pub struct PowerFlow {
     pub duration: i64,
 }
 
-impl PowerFlow {
+impl PowerSegment {
     /// The flow between two samples of one source; `None` where nothing is known about it.
     pub fn between(a: &EnergySample, b: &EnergySample, power_gap: i64) -> Option<Self> {
         let duration = b.time.micros() - a.time.micros();
         if a.tenure != b.tenure || duration <= 0 {
             return None;
         }
-        let flow = |kind, from, to| Some(Self { kind, from, to, start: a.time, duration });
+        let segment = |kind, from, to| Some(Self { kind, from, to, start: a.time, duration });
         if let (Some(before), Some(after)) = (a.energy, b.energy)
             && after >= before
         {
             let watts = (after - before) / (duration as f64 / 1e6) * (a.share + b.share) * 0.5;
-            return flow(EnergyBasis::Counter, watts, watts);
+            return segment(EnergyBasis::Counter, watts, watts);
         }
         if duration > power_gap {
             return None;
         }
         if let (Some(before), Some(after)) = (a.power, b.power) {
-            return flow(EnergyBasis::Instant, before * a.share, after * b.share);
+            return segment(EnergyBasis::Instant, before * a.share, after * b.share);
         }
         let (before, after) = (a.average?, b.average?);
-        flow(EnergyBasis::Average, before * a.share, after * b.share)
+        segment(EnergyBasis::Average, before * a.share, after * b.share)
     }
 
     /// The same counted power all the time.
-    pub fn steady(watts: f64, start: EventTime, end: EventTime) -> Self {
+    pub fn constant(watts: f64, start: EventTime, end: EventTime) -> Self {
         Self { kind: EnergyBasis::Counter, from: watts, to: watts, start, duration: end.micros() - start.micros() }
     }
 
     /// Joules from `from` to `to`, both within the step.
-    pub fn joules(&self, from: EventTime, to: EventTime) -> f64 {
+    pub fn joules_between(&self, from: EventTime, to: EventTime) -> f64 {
         let seconds = (to.micros() - from.micros()) as f64 / 1e6;
         if self.kind == EnergyBasis::Counter {
             return self.from * seconds;
@@ -109,8 +109,8 @@ impl PowerFlow {
     }
 
     /// Joules of the whole step.
-    pub fn total(&self) -> f64 {
-        self.joules(self.start, self.start.plus_micros(self.duration))
+    pub fn total_joules(&self) -> f64 {
+        self.joules_between(self.start, self.start.plus_micros(self.duration))
     }
 }
 
@@ -122,7 +122,7 @@ pub struct PendingStep {
     #[serde(rename = "t")]
     pub to: EventTime,
     #[serde(rename = "p")]
-    pub flow: Option<PowerFlow>,
+    pub power: Option<PowerSegment>,
     #[serde(rename = "o")]
     pub origin: Origin,
     /// Gauges of the sample at `to`; `None`: it counts nowhere.
@@ -135,8 +135,8 @@ pub struct PendingStep {
 
 impl PendingStep {
     /// A sample that no step leads to.
-    pub fn at(time: EventTime, origin: Origin, gauges: Option<Gauges>) -> Self {
-        Self { from: time, to: time, flow: None, origin, gauges, contradicted: false }
+    pub fn without_step(time: EventTime, origin: Origin, gauges: Option<Gauges>) -> Self {
+        Self { from: time, to: time, power: None, origin, gauges, contradicted: false }
     }
 
     /// Returns its duration in microseconds.
@@ -146,7 +146,7 @@ impl PendingStep {
 
     /// Joules of the step.
     pub fn joules(&self) -> f64 {
-        self.flow.map_or(0.0, |flow| flow.joules(self.from, self.to))
+        self.power.map_or(0.0, |segment| segment.joules_between(self.from, self.to))
     }
 }
 
@@ -230,16 +230,16 @@ pub struct GpuSums {
 
 impl GpuSums {
     /// Microseconds with known energy.
-    pub fn known(&self) -> i64 {
+    pub fn known_micros(&self) -> i64 {
         self.covered.iter().sum()
     }
 
     /// Whether anything of the source touches the stretch.
-    pub fn touched(&self) -> bool {
+    pub fn has_data(&self) -> bool {
         self.events > 0 || self.from < self.to
     }
 
-    fn stretch(&mut self, from: EventTime, to: EventTime) {
+    fn extend_to(&mut self, from: EventTime, to: EventTime) {
         if self.from >= self.to {
             (self.from, self.to) = (from, to);
         } else {
@@ -250,7 +250,7 @@ impl GpuSums {
     }
 
     /// Counts a sample taken in this stretch.
-    fn sample(&mut self, gauges: &Gauges, origin: Origin, time: EventTime) {
+    fn add_sample(&mut self, gauges: &Gauges, origin: Origin, time: EventTime) {
         if self.events == 0 && self.from >= self.to {
             (self.from, self.to) = (time, time);
         }
@@ -292,21 +292,21 @@ impl GpuSums {
 }
 
 /// Spreads one step over the stretches and counts its sample; what lies before the first of them is not summed.
-pub fn add_step(stretches: &mut VecDeque<GpuSums>, cuts: &SliceEdges, step: &PendingStep) {
-    spread(cuts, step.from, step.to, |i, a, b| {
-        let sums = slice_mut(stretches, i);
-        sums.stretch(a, b);
+pub fn add_step(slices: &mut VecDeque<GpuSums>, slice_edges: &SliceEdges, step: &PendingStep) {
+    spread_over_slices(slice_edges, step.from, step.to, |i, a, b| {
+        let sums = slice_mut(slices, i);
+        sums.extend_to(a, b);
         sums.origin = sums.origin.max(step.origin);
         if step.contradicted {
             sums.contradicted = sums.contradicted.saturating_add(b.micros() - a.micros());
         }
-        if let Some(flow) = &step.flow {
-            sums.joules += flow.joules(a, b);
-            sums.covered[flow.kind as usize] += b.micros() - a.micros();
+        if let Some(segment) = &step.power {
+            sums.joules += segment.joules_between(a, b);
+            sums.covered[segment.kind as usize] += b.micros() - a.micros();
         }
     });
-    if let (Some(gauges), Some(i)) = (&step.gauges, slice_at(cuts, step.to)) {
-        slice_mut(stretches, i).sample(gauges, step.origin, step.to);
+    if let (Some(gauges), Some(i)) = (&step.gauges, slice_at(slice_edges, step.to)) {
+        slice_mut(slices, i).add_sample(gauges, step.origin, step.to);
     }
 }
 
@@ -321,7 +321,8 @@ mod tests {
 
     #[test]
     fn the_counter_wins_a_fall_falls_back_to_power_and_a_change_of_tenure_knows_nothing() {
-        let flow = |a: &EnergySample, b: &EnergySample| PowerFlow::between(a, b, 120_000_000).map(|f| (f.kind, f.total()));
+        let flow =
+            |a: &EnergySample, b: &EnergySample| PowerSegment::between(a, b, 120_000_000).map(|f| (f.kind, f.total_joules()));
         let a = sample(0, Some(100.0), Some(10.0));
         assert_eq!(flow(&a, &sample(10, Some(400.0), Some(20.0))), Some((EnergyBasis::Counter, 300.0)));
         assert_eq!(flow(&a, &sample(10, Some(4.0), Some(20.0))), Some((EnergyBasis::Instant, 150.0)));
@@ -333,11 +334,13 @@ mod tests {
 
     #[test]
     fn shares_of_all_tenants_add_up_to_the_device() {
-        let whole = PowerFlow::between(&sample(0, Some(0.0), None), &sample(10, Some(50.0), None), 1).unwrap().total();
+        let whole = PowerSegment::between(&sample(0, Some(0.0), None), &sample(10, Some(50.0), None), 1).unwrap().total_joules();
         let parts: f64 = [0.25, 0.75]
             .map(|share| {
                 let of = |s: EnergySample| EnergySample { share, ..s };
-                PowerFlow::between(&of(sample(0, Some(0.0), None)), &of(sample(10, Some(50.0), None)), 1).unwrap().total()
+                PowerSegment::between(&of(sample(0, Some(0.0), None)), &of(sample(10, Some(50.0), None)), 1)
+                    .unwrap()
+                    .total_joules()
             })
             .iter()
             .sum();
@@ -352,7 +355,7 @@ mod tests {
     fn of_a_share_of_a_device_so_much_of_its_power_counts_at_each_end() {
         let shared = |seconds, power, average, share| EnergySample { average, share, ..sample(seconds, None, power) };
         let flow = |a: &EnergySample, b: &EnergySample| {
-            PowerFlow::between(a, b, 120_000_000).map(|flow| (flow.kind, flow.from, flow.to))
+            PowerSegment::between(a, b, 120_000_000).map(|flow| (flow.kind, flow.from, flow.to))
         };
         let (a, b) = (shared(0, Some(100.0), None, 0.25), shared(10, Some(200.0), None, 0.5));
         assert_eq!(flow(&a, &b), Some((EnergyBasis::Instant, 25.0, 100.0)));
@@ -367,7 +370,7 @@ mod tests {
     fn power_is_known_over_a_gap_of_exactly_the_longest() {
         let flow = |micros| {
             let b = EnergySample { time: EventTime::from_micros(micros), ..sample(0, None, Some(20.0)) };
-            PowerFlow::between(&sample(0, None, Some(10.0)), &b, 120_000_000).map(|flow| flow.total())
+            PowerSegment::between(&sample(0, None, Some(10.0)), &b, 120_000_000).map(|flow| flow.total_joules())
         };
         assert_eq!(flow(120_000_000), Some(1_800.0));
         assert_eq!(flow(120_000_001), None);
@@ -376,21 +379,21 @@ mod tests {
 
     #[test]
     fn steady_power_is_that_of_its_whole_time() {
-        assert_eq!(PowerFlow::steady(100.0, at(10), at(30)).total(), 2_000.0);
+        assert_eq!(PowerSegment::constant(100.0, at(10), at(30)).total_joules(), 2_000.0);
     }
 
     #[test]
     fn a_sample_or_time_touches_a_stretch() {
-        assert!(!GpuSums::default().touched());
-        assert!(!GpuSums { unassigned: 5.0, from: at(3), to: at(3), ..GpuSums::default() }.touched());
-        assert!(GpuSums { events: 1, ..GpuSums::default() }.touched());
-        assert!(GpuSums { from: at(3), to: at(4), ..GpuSums::default() }.touched());
+        assert!(!GpuSums::default().has_data());
+        assert!(!GpuSums { unassigned: 5.0, from: at(3), to: at(3), ..GpuSums::default() }.has_data());
+        assert!(GpuSums { events: 1, ..GpuSums::default() }.has_data());
+        assert!(GpuSums { from: at(3), to: at(4), ..GpuSums::default() }.has_data());
     }
 
     #[test]
     fn known_is_the_time_of_every_kind_together() {
-        assert_eq!(GpuSums { covered: [1, 20, 300], ..GpuSums::default() }.known(), 321);
-        assert_eq!(GpuSums::default().known(), 0);
+        assert_eq!(GpuSums { covered: [1, 20, 300], ..GpuSums::default() }.known_micros(), 321);
+        assert_eq!(GpuSums::default().known_micros(), 0);
     }
 
     #[test]

@@ -31,7 +31,7 @@ impl TumblingWindows {
     }
 
     /// Whether both ends of the window of `time` are times that can be written; where one is not, it would be another window.
-    pub fn has(self, time: EventTime) -> bool {
+    pub fn is_representable(self, time: EventTime) -> bool {
         let start = time.micros() - (time.micros() - self.origin.micros()).rem_euclid(self.size);
         start >= EventTime::MIN.micros() && start.saturating_add(self.size) <= EventTime::MAX.micros()
     }
@@ -47,28 +47,33 @@ pub fn is_gap(windows: TumblingWindows, from: EventTime, to: EventTime) -> bool 
 }
 
 /// Returns whether the windows of these edges can be closed one after the other, which ends at the last edge.
-pub fn are_whole(cuts: &SliceEdges, windows: TumblingWindows) -> bool {
-    if windows.size <= 0 || cuts.len() == 1 || !cuts.iter().is_sorted_by(|a, b| a < b) {
+pub fn are_whole(slice_edges: &SliceEdges, windows: TumblingWindows) -> bool {
+    if windows.size <= 0 || slice_edges.len() == 1 || !slice_edges.iter().is_sorted_by(|a, b| a < b) {
         return false;
     }
     let mut i = 0;
-    while let (Some(&from), Some(&to)) = (cuts.get(i), cuts.get(i + 1)) {
+    while let (Some(&from), Some(&to)) = (slice_edges.get(i), slice_edges.get(i + 1)) {
         let end = if is_gap(windows, from, to) { to } else { windows.end(from) };
-        let Ok(next) = cuts.binary_search(&end) else { return false };
+        let Ok(next) = slice_edges.binary_search(&end) else { return false };
         i = next;
     }
     true
 }
 
 /// Calls `put(i, from, to)` for each slice that `[from, to]` crosses and returns the microseconds before the first edge.
-pub fn spread(cuts: &SliceEdges, from: EventTime, to: EventTime, mut put: impl FnMut(usize, EventTime, EventTime)) -> i64 {
-    let Some(&first) = cuts.front() else { return to.micros() - from.micros() };
+pub fn spread_over_slices(
+    slice_edges: &SliceEdges,
+    from: EventTime,
+    to: EventTime,
+    mut put: impl FnMut(usize, EventTime, EventTime),
+) -> i64 {
+    let Some(&first) = slice_edges.front() else { return to.micros() - from.micros() };
     let before = (first.min(to).micros() - from.micros()).max(0);
     // Nearly always the step lies in the newest slice.
-    let mut i = cuts.partition_point(|cut| *cut <= from).saturating_sub(1);
+    let mut i = slice_edges.partition_point(|edge| *edge <= from).saturating_sub(1);
     let mut at = from.max(first);
-    while at < to && i + 1 < cuts.len() {
-        let until = cuts[i + 1].min(to);
+    while at < to && i + 1 < slice_edges.len() {
+        let until = slice_edges[i + 1].min(to);
         put(i, at, until);
         at = until;
         i += 1;
@@ -77,21 +82,21 @@ pub fn spread(cuts: &SliceEdges, from: EventTime, to: EventTime, mut put: impl F
 }
 
 /// Returns the sums of slice `i` of a source.
-pub fn slice_mut<T: Default>(stretches: &mut VecDeque<T>, i: usize) -> &mut T {
-    if stretches.len() <= i {
+pub fn slice_mut<T: Default>(slices: &mut VecDeque<T>, i: usize) -> &mut T {
+    if slices.len() <= i {
         // Most invented sources send one event, and the first allocation of the library has room for four.
-        if stretches.is_empty() {
-            stretches.reserve_exact(i + 1);
+        if slices.is_empty() {
+            slices.reserve_exact(i + 1);
         }
-        stretches.resize_with(i + 1, T::default);
+        slices.resize_with(i + 1, T::default);
     }
-    &mut stretches[i]
+    &mut slices[i]
 }
 
 /// Returns the slice that holds `time`, if one does.
-pub fn slice_at(cuts: &SliceEdges, time: EventTime) -> Option<usize> {
-    let i = cuts.partition_point(|cut| *cut <= time);
-    (i > 0 && i < cuts.len()).then(|| i - 1)
+pub fn slice_at(slice_edges: &SliceEdges, time: EventTime) -> Option<usize> {
+    let i = slice_edges.partition_point(|edge| *edge <= time);
+    (i > 0 && i < slice_edges.len()).then(|| i - 1)
 }
 
 #[cfg(test)]
@@ -106,10 +111,14 @@ mod tests {
     fn a_window_that_reaches_beyond_the_times_that_can_be_written_is_none() {
         let windows = TumblingWindows { size: 60_000_000, origin: at(0) };
         let (first, last) = (EventTime::MIN, EventTime::MAX);
-        assert!(windows.has(first) && windows.has(last.plus_micros(-60_000_000)) && !windows.has(last));
+        assert!(
+            windows.is_representable(first)
+                && windows.is_representable(last.plus_micros(-60_000_000))
+                && !windows.is_representable(last)
+        );
         let shifted = TumblingWindows { origin: at(1), ..windows };
-        assert!(!shifted.has(first) && shifted.has(first.plus_micros(1_000_000)));
-        assert!(!TumblingWindows { size: i64::MAX, origin: at(0) }.has(at(1)));
+        assert!(!shifted.is_representable(first) && shifted.is_representable(first.plus_micros(1_000_000)));
+        assert!(!TumblingWindows { size: i64::MAX, origin: at(0) }.is_representable(at(1)));
     }
 
     #[test]
@@ -152,9 +161,9 @@ mod tests {
     fn a_step_is_spread_over_every_stretch_it_crosses() {
         let cuts: SliceEdges = [10, 20, 25, 40].map(at).into();
         let mut seen = Vec::new();
-        assert_eq!(spread(&cuts, at(5), at(30), |i, a, b| seen.push((i, a, b))), 5_000_000);
+        assert_eq!(spread_over_slices(&cuts, at(5), at(30), |i, a, b| seen.push((i, a, b))), 5_000_000);
         assert_eq!(seen, [(0, at(10), at(20)), (1, at(20), at(25)), (2, at(25), at(30))]);
-        assert_eq!(spread(&cuts, at(1), at(4), |_, _, _| panic!("before the first cut")), 3_000_000);
+        assert_eq!(spread_over_slices(&cuts, at(1), at(4), |_, _, _| panic!("before the first cut")), 3_000_000);
         assert_eq!((slice_at(&cuts, at(10)), slice_at(&cuts, at(39)), slice_at(&cuts, at(40))), (Some(0), Some(2), None));
     }
 
@@ -163,7 +172,7 @@ mod tests {
         let cuts: SliceEdges = [10, 20, 40].map(at).into();
         let parts = |from, to| {
             let mut seen = Vec::new();
-            let before = spread(&cuts, at(from), at(to), |i, a, b| seen.push((i, a, b)));
+            let before = spread_over_slices(&cuts, at(from), at(to), |i, a, b| seen.push((i, a, b)));
             (before, seen)
         };
         assert_eq!(parts(12, 20), (0, vec![(0, at(12), at(20))]), "up to a cut");
@@ -171,6 +180,6 @@ mod tests {
         assert_eq!(parts(15, 15), (0, vec![]));
         assert_eq!(parts(30, 50), (0, vec![(1, at(30), at(40))]));
         assert_eq!(parts(40, 50), (0, vec![]));
-        assert_eq!(spread(&SliceEdges::new(), at(5), at(30), |_, _, _| panic!("nothing is open")), 25_000_000);
+        assert_eq!(spread_over_slices(&SliceEdges::new(), at(5), at(30), |_, _, _| panic!("nothing is open")), 25_000_000);
     }
 }

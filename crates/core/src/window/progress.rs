@@ -6,7 +6,7 @@ use eadt_schemas::EventTime;
 use eadt_schemas::v1::{Origin, TrainingProgress};
 use serde::Deserialize;
 
-use super::{SliceEdges, slice_mut, spread};
+use super::{SliceEdges, slice_mut, spread_over_slices};
 
 /// Samples, tokens, steps.
 pub const COUNTERS: usize = 3;
@@ -21,7 +21,7 @@ pub struct ProgressCounters {
 }
 
 impl ProgressCounters {
-    pub fn of(event: &TrainingProgress) -> Self {
+    pub fn from_event(event: &TrainingProgress) -> Self {
         Self {
             time: event.time,
             totals: [event.samples_total, event.tokens_total, event.steps_total],
@@ -51,7 +51,7 @@ pub struct TimedValue {
 /// The last values of one counter of a source. Events that do not name the counter leave it alone.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Deserialize)]
 #[serde(default)]
-pub struct CounterMemory {
+pub struct CounterState {
     #[serde(rename = "c")]
     pub total: Option<TimedValue>,
     #[serde(rename = "r")]
@@ -65,9 +65,9 @@ pub struct CounterMemory {
     pub idle: bool,
 }
 
-impl CounterMemory {
+impl CounterState {
     /// Takes a total and a rate of one time; the gain since the former ones and since when.
-    fn gain(
+    fn take_values(
         &mut self,
         time: EventTime,
         total: Option<f64>,
@@ -90,7 +90,7 @@ impl CounterMemory {
             (Some(before), None) if near(&before) && !self.idle => (CounterGain::Unknown, time),
             (Some(_), None) => {
                 if let (CounterGain::Rate(..), from) = by_rate {
-                    let amount = by_rate.0.part(0.0, 1.0, time.seconds_since(from)).0;
+                    let amount = by_rate.0.amounts_between(0.0, 1.0, time.seconds_since(from)).0;
                     let before = self.added.map_or(0.0, |added| added.value);
                     self.added = Some(TimedValue { time, value: before + amount });
                 }
@@ -129,7 +129,7 @@ impl CounterMemory {
 
 /// Returns up to when every counter that a source gives is known, if an event at `time` left one out. An event without a
 /// counter leaves it unknown, so a source that goes on with such events alone is waited for as if it were silent.
-pub fn awaited_from(counters: &[CounterMemory; COUNTERS], time: EventTime, gaps: ProgressGaps) -> Option<EventTime> {
+pub fn awaited_from(counters: &[CounterState; COUNTERS], time: EventTime, gaps: ProgressGaps) -> Option<EventTime> {
     counters.iter().filter_map(|memory| memory.awaited_from(time, gaps)).min()
 }
 
@@ -147,7 +147,7 @@ enum CounterGain {
 
 impl CounterGain {
     /// New and redone amount between two fractions of the step of `seconds`.
-    fn part(self, from: f64, to: f64, seconds: f64) -> (f64, f64) {
+    fn amounts_between(self, from: f64, to: f64, seconds: f64) -> (f64, f64) {
         match self {
             Self::Unknown | Self::Fall => (0.0, 0.0),
             Self::Counter(a, b, done) => {
@@ -199,15 +199,15 @@ pub struct RankSums {
 
 impl RankSums {
     /// Microseconds with any known progress.
-    pub fn known(&self) -> i64 {
+    pub fn known_micros(&self) -> i64 {
         self.covered.iter().copied().max().unwrap_or(0)
     }
 
-    pub fn touched(&self) -> bool {
+    pub fn has_data(&self) -> bool {
         self.events > 0 || self.from < self.to
     }
 
-    fn stretch(&mut self, from: EventTime, to: EventTime) {
+    fn extend_to(&mut self, from: EventTime, to: EventTime) {
         if self.from >= self.to {
             (self.from, self.to) = (from, to);
         } else {
@@ -216,7 +216,7 @@ impl RankSums {
     }
 
     /// Counts an event of this slice.
-    pub fn event(&mut self, event: &TrainingProgress, fell: bool) {
+    pub fn count_event(&mut self, event: &TrainingProgress, fell: bool) {
         if self.events == 0 && self.from >= self.to {
             (self.from, self.to) = (event.time, event.time);
         }
@@ -229,7 +229,7 @@ impl RankSums {
         }
     }
 
-    /// As [`super::energy::GpuSums::split`].
+    /// As [`super::energy::GpuSums::split_at`].
     pub fn split(&mut self, at: EventTime) -> (Self, bool) {
         if self.from >= self.to || self.to <= at {
             return (Self::default(), false);
@@ -266,8 +266,8 @@ pub struct ProgressStep {
 impl ProgressStep {
     /// From what was known to an event; `done` holds the largest totals before the event. Both take it in. `idle`: the source
     /// was silent for too long before it.
-    pub fn to(
-        counters: &mut [CounterMemory; COUNTERS],
+    pub fn advance_to(
+        counters: &mut [CounterState; COUNTERS],
         count: &ProgressCounters,
         done: &mut [f64; COUNTERS],
         idle: bool,
@@ -278,7 +278,7 @@ impl ProgressStep {
             let memory = &mut counters[i];
             let unnamed = memory.total.is_some() && count.totals[i].is_none();
             memory.idle |= memory.total.is_some() && idle;
-            let gain = memory.gain(count.time, count.totals[i], count.rates[i], done[i], gaps);
+            let gain = memory.take_values(count.time, count.totals[i], count.rates[i], done[i], gaps);
             // Rates between two received events give the time of the gain.
             idles[i] |= memory.idle && matches!(gain.0, CounterGain::Counter(..));
             memory.idle = unnamed && (memory.idle || memory.is_given_up(count.time, gaps));
@@ -290,41 +290,41 @@ impl ProgressStep {
     }
 
     /// New and redone amount of counter `i` over the whole step.
-    pub fn total(&self, i: usize) -> (f64, f64) {
+    pub fn total_amounts(&self, i: usize) -> (f64, f64) {
         let (gain, from) = self.gains[i];
-        gain.part(0.0, 1.0, self.to.seconds_since(from))
+        gain.amounts_between(0.0, 1.0, self.to.seconds_since(from))
     }
 
     /// Spreads the step over the slices; returns the new amounts that lie before the first of them or at no known time.
-    pub fn add(&self, stretches: &mut VecDeque<RankSums>, cuts: &SliceEdges) -> [f64; COUNTERS] {
+    pub fn add_to_slices(&self, slices: &mut VecDeque<RankSums>, slice_edges: &SliceEdges) -> [f64; COUNTERS] {
         std::array::from_fn(|i| {
             let (gain, from) = self.gains[i];
             if matches!(gain, CounterGain::Unknown | CounterGain::Fall) {
                 return 0.0;
             }
             if self.idle[i] || from == self.to {
-                return self.total(i).0;
+                return self.total_amounts(i).0;
             }
             let duration = (self.to.micros() - from.micros()) as f64;
             let fraction = |time: EventTime| (time.micros() - from.micros()) as f64 / duration;
-            let before = spread(cuts, from, self.to, |s, a, b| {
-                let (new, redone) = gain.part(fraction(a), fraction(b), duration / 1e6);
-                let sums = slice_mut(stretches, s);
-                sums.stretch(a, b);
+            let before = spread_over_slices(slice_edges, from, self.to, |s, a, b| {
+                let (new, redone) = gain.amounts_between(fraction(a), fraction(b), duration / 1e6);
+                let sums = slice_mut(slices, s);
+                sums.extend_to(a, b);
                 sums.amounts[i] += new;
                 sums.redone[i] += redone;
                 sums.covered[i] += b.micros() - a.micros();
             });
-            gain.part(0.0, before as f64 / duration, duration / 1e6).0
+            gain.amounts_between(0.0, before as f64 / duration, duration / 1e6).0
         })
     }
 }
 
 /// Notes the time between two events of a source.
-pub fn add_time(stretches: &mut VecDeque<RankSums>, cuts: &SliceEdges, from: EventTime, to: EventTime, origin: Origin) {
-    spread(cuts, from, to, |i, a, b| {
-        let sums = slice_mut(stretches, i);
-        sums.stretch(a, b);
+pub fn add_time(slices: &mut VecDeque<RankSums>, slice_edges: &SliceEdges, from: EventTime, to: EventTime, origin: Origin) {
+    spread_over_slices(slice_edges, from, to, |i, a, b| {
+        let sums = slice_mut(slices, i);
+        sums.extend_to(a, b);
         sums.largest = sums.largest.max(b.micros() - a.micros());
         sums.origin = sums.origin.max(origin);
     });
@@ -358,8 +358,8 @@ mod tests {
     /// Fell, new and redone samples of each event.
     fn steps(counts: &[ProgressCounters]) -> Vec<(bool, f64, f64)> {
         let (mut memory, mut done) = (Default::default(), [0.0; COUNTERS]);
-        let steps = counts.iter().map(|count| ProgressStep::to(&mut memory, count, &mut done, false, GAPS));
-        steps.map(|step| (step.fell, step.total(SAMPLES).0, step.total(SAMPLES).1)).collect()
+        let steps = counts.iter().map(|count| ProgressStep::advance_to(&mut memory, count, &mut done, false, GAPS));
+        steps.map(|step| (step.fell, step.total_amounts(SAMPLES).0, step.total_amounts(SAMPLES).1)).collect()
     }
 
     #[test]
@@ -435,7 +435,7 @@ mod tests {
         let cuts: SliceEdges = [0, 60, 120].map(at).into();
         let mut stretches = VecDeque::new();
         let mut add = |count: &ProgressCounters| {
-            ProgressStep::to(&mut memory, count, &mut done, false, GAPS).add(&mut stretches, &cuts)[SAMPLES]
+            ProgressStep::advance_to(&mut memory, count, &mut done, false, GAPS).add_to_slices(&mut stretches, &cuts)[SAMPLES]
         };
         // By rate 450, as the total is long in coming.
         assert_eq!([total(0, 0.0), rate(50, 9.0), rate(100, 9.0)].map(|count| add(&count)), [0.0; 3]);
@@ -446,47 +446,47 @@ mod tests {
     #[test]
     fn a_counter_is_awaited_after_it_was_named_and_before_the_gap_is_over() {
         let awaited =
-            |memory: CounterMemory, seconds| memory.awaited_from(at(seconds), GAPS).map(|from| from.micros() / 1_000_000);
+            |memory: CounterState, seconds| memory.awaited_from(at(seconds), GAPS).map(|from| from.micros() / 1_000_000);
         let known = |seconds| Some(TimedValue { time: at(seconds), value: 1.0 });
-        let counted = CounterMemory { total: known(100), ..CounterMemory::default() };
+        let counted = CounterState { total: known(100), ..CounterState::default() };
         let seen = [100, 101, 219, 220, 300].map(|seconds| awaited(counted, seconds));
         assert_eq!(seen, [None, Some(100), Some(100), None, None]);
         // Rates have told more since; a total that is given up is not awaited, rates are for their own gap.
-        assert_eq!(awaited(CounterMemory { added: known(150), ..counted }, 200), Some(150));
-        let given_up = CounterMemory { idle: true, rate: known(150), ..counted };
+        assert_eq!(awaited(CounterState { added: known(150), ..counted }, 200), Some(150));
+        let given_up = CounterState { idle: true, rate: known(150), ..counted };
         assert_eq!([150, 151, 209, 210].map(|seconds| awaited(given_up, seconds)), [None, Some(150), Some(150), None]);
     }
 
     #[test]
     fn what_was_said_at_a_time_is_said_of_total_and_rate_apart() {
-        let mut memory = CounterMemory::default();
+        let mut memory = CounterState::default();
         assert_eq!(memory.said_at(at(0)), (false, false));
-        memory.gain(at(10), Some(1.0), None, 0.0, GAPS);
+        memory.take_values(at(10), Some(1.0), None, 0.0, GAPS);
         assert_eq!((memory.said_at(at(10)), memory.said_at(at(9))), ((true, false), (false, false)));
-        memory.gain(at(20), None, Some(1.0), 0.0, GAPS);
+        memory.take_values(at(20), None, Some(1.0), 0.0, GAPS);
         assert_eq!((memory.said_at(at(20)), memory.said_at(at(10))), ((false, true), (true, false)));
     }
 
     #[test]
     fn a_part_of_a_rate_is_that_of_its_own_time() {
         // From 10 to 20 a second in 10 s: the second half has 17.5 a second.
-        assert_eq!(CounterGain::Rate(10.0, 20.0).part(0.5, 1.0, 10.0), (87.5, 0.0));
+        assert_eq!(CounterGain::Rate(10.0, 20.0).amounts_between(0.5, 1.0, 10.0), (87.5, 0.0));
     }
 
     #[test]
     fn what_was_done_before_the_first_cut_is_handed_back() {
         let (mut memory, mut done) = (Default::default(), [0.0; COUNTERS]);
         let cuts: SliceEdges = [40, 60, 140].map(at).into();
-        ProgressStep::to(&mut memory, &total(0, 0.0), &mut done, false, GAPS);
-        let step = ProgressStep::to(&mut memory, &total(100, 500.0), &mut done, false, GAPS);
+        ProgressStep::advance_to(&mut memory, &total(0, 0.0), &mut done, false, GAPS);
+        let step = ProgressStep::advance_to(&mut memory, &total(100, 500.0), &mut done, false, GAPS);
         let mut stretches = VecDeque::new();
-        assert_eq!(step.add(&mut stretches, &cuts), [200.0, 0.0, 0.0]);
+        assert_eq!(step.add_to_slices(&mut stretches, &cuts), [200.0, 0.0, 0.0]);
         assert_eq!(stretches.iter().map(|sums| sums.amounts[SAMPLES]).collect::<Vec<_>>(), [100.0, 200.0]);
         // The same of a rate, from 10 to 20 a second in 32 s: 12.5 a second in the first half, 17.5 in the second.
         let (mut memory, mut stretches) = (Default::default(), VecDeque::new());
-        ProgressStep::to(&mut memory, &rate(24, 10.0), &mut done, false, GAPS);
-        let step = ProgressStep::to(&mut memory, &rate(56, 20.0), &mut done, false, GAPS);
-        assert_eq!(step.add(&mut stretches, &cuts), [200.0, 0.0, 0.0]);
+        ProgressStep::advance_to(&mut memory, &rate(24, 10.0), &mut done, false, GAPS);
+        let step = ProgressStep::advance_to(&mut memory, &rate(56, 20.0), &mut done, false, GAPS);
+        assert_eq!(step.add_to_slices(&mut stretches, &cuts), [200.0, 0.0, 0.0]);
         assert_eq!(stretches[0].amounts[SAMPLES], 280.0);
     }
 
@@ -494,16 +494,16 @@ mod tests {
     fn an_event_or_time_touches_a_stretch_and_an_event_alone_is_a_moment() {
         let event = |seconds| TrainingProgress { time: at(seconds), ..TrainingProgress::default() };
         let mut sums = RankSums::default();
-        assert!(!sums.touched());
-        sums.event(&event(10), false);
-        sums.event(&event(10), false);
-        assert_eq!((sums.touched(), sums.from, sums.to, sums.events), (true, at(10), at(10), 2));
+        assert!(!sums.has_data());
+        sums.count_event(&event(10), false);
+        sums.count_event(&event(10), false);
+        assert_eq!((sums.has_data(), sums.from, sums.to, sums.events), (true, at(10), at(10), 2));
         let mut sums = RankSums { from: at(5), to: at(30), ..RankSums::default() };
-        assert!(sums.touched());
-        sums.event(&event(30), false);
+        assert!(sums.has_data());
+        sums.count_event(&event(30), false);
         assert_eq!((sums.from, sums.to), (at(5), at(30)), "the time is not forgotten");
         let mut sums = RankSums { events: 1, from: at(10), to: at(10), ..RankSums::default() };
-        sums.event(&event(20), true);
+        sums.count_event(&event(20), true);
         assert_eq!((sums.from, sums.fell), (at(10), true));
     }
 }

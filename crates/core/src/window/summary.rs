@@ -27,29 +27,29 @@ pub struct EnergySums {
 }
 
 impl EnergySums {
-    fn known(&self) -> i64 {
+    fn known_micros(&self) -> i64 {
         self.known.iter().sum()
     }
 
     fn coverage(&self) -> f64 {
-        ratio(self.known(), self.expected)
+        ratio(self.known_micros(), self.expected)
     }
 
     fn joules(&self) -> Option<f64> {
-        (self.known() > 0).then_some(self.joules)
+        (self.known_micros() > 0).then_some(self.joules)
     }
 
     /// Extrapolates each device's energy over its time, never from one device to another.
-    fn fill<'a>(&mut self, devices: impl Iterator<Item = &'a Self>) {
-        for device in devices.filter(|device| device.known() > 0) {
-            self.filled += device.joules * (device.expected as f64 / device.known() as f64);
+    fn extrapolate<'a>(&mut self, devices: impl Iterator<Item = &'a Self>) {
+        for device in devices.filter(|device| device.known_micros() > 0) {
+            self.filled += device.joules * (device.expected as f64 / device.known_micros() as f64);
             self.filled_device_time += device.expected;
             self.filled_time = self.time;
         }
     }
 
     /// Mean watts of all devices with known energy together.
-    fn watts(&self) -> Option<f64> {
+    fn mean_watts(&self) -> Option<f64> {
         (self.filled_time > 0).then(|| self.filled / (self.filled_time as f64 / 1e6))
     }
 
@@ -127,16 +127,16 @@ impl WindowSlice {
 
 impl IntervalTotals {
     /// Counts the time of a stretch, once.
-    pub fn add_slice(&mut self, stretch: WindowSlice) {
-        self.energy.time += stretch.micros();
-        if stretch.in_run {
-            self.run.time += stretch.micros();
+    pub fn add_slice(&mut self, slice: WindowSlice) {
+        self.energy.time += slice.micros();
+        if slice.in_run {
+            self.run.time += slice.micros();
         }
     }
 
     /// A device's part of a stretch, expected up to `until`; also to the device's own, of the interval and of its run.
-    pub fn add_device(&mut self, stretch: WindowSlice, sums: Option<&GpuSums>, until: EventTime, own: &mut [EnergySums; 2]) {
-        let expected = (until.min(stretch.to).micros() - stretch.from.micros()).max(0);
+    pub fn add_device(&mut self, slice: WindowSlice, sums: Option<&GpuSums>, until: EventTime, own: &mut [EnergySums; 2]) {
+        let expected = (until.min(slice.to).micros() - slice.from.micros()).max(0);
         let mut part = EnergySums { expected, ..EnergySums::default() };
         let mut gap = expected;
         if let Some(sums) = sums {
@@ -144,8 +144,8 @@ impl IntervalTotals {
             part.known = sums.covered;
             self.contradicted = self.contradicted.saturating_add(sums.contradicted);
             if sums.from < sums.to {
-                let ahead = sums.from.micros() - stretch.from.micros();
-                let behind = (until.min(stretch.to).micros() - sums.to.micros()).max(0);
+                let ahead = sums.from.micros() - slice.from.micros();
+                let behind = (until.min(slice.to).micros() - sums.to.micros()).max(0);
                 gap = sums.largest.max(ahead).max(behind);
             }
             for i in 0..GAUGES {
@@ -158,7 +158,7 @@ impl IntervalTotals {
             };
         }
         self.energy_gap = self.energy_gap.max(gap);
-        if stretch.in_run {
+        if slice.in_run {
             self.run.add(&part);
             own[1].add(&part);
         }
@@ -167,36 +167,36 @@ impl IntervalTotals {
     }
 
     /// Takes in what every device of the interval, and of its run, has.
-    pub fn fill(&mut self, devices: &[[EnergySums; 2]]) {
-        self.energy.fill(devices.iter().map(|device| &device[0]));
-        self.run.fill(devices.iter().map(|device| &device[1]));
+    pub fn add_devices(&mut self, devices: &[[EnergySums; 2]]) {
+        self.energy.extrapolate(devices.iter().map(|device| &device[0]));
+        self.run.extrapolate(devices.iter().map(|device| &device[1]));
     }
 
     /// A rank's part of a stretch.
-    pub fn add_rank(&mut self, stretch: WindowSlice, sums: Option<&RankSums>) {
-        let mut gap = stretch.micros();
+    pub fn add_rank(&mut self, slice: WindowSlice, sums: Option<&RankSums>) {
+        let mut gap = slice.micros();
         if let Some(sums) = sums {
             for i in 0..COUNTERS {
                 self.amounts[i] += sums.amounts[i];
                 self.redone[i] += sums.redone[i];
                 self.covered[i] += sums.covered[i];
             }
-            self.progress_known += sums.known();
+            self.progress_known += sums.known_micros();
             if sums.from < sums.to {
-                let ahead = sums.from.micros() - stretch.from.micros();
-                let behind = stretch.to.micros() - sums.to.micros();
+                let ahead = sums.from.micros() - slice.from.micros();
+                let behind = slice.to.micros() - sums.to.micros();
                 gap = sums.largest.max(ahead).max(behind);
             }
             self.loss += sums.loss;
             self.losses += u64::from(sums.losses);
             self.fell |= sums.fell;
         }
-        self.progress_expected += stretch.micros();
+        self.progress_expected += slice.micros();
         self.progress_gap = self.progress_gap.max(gap);
     }
 
     /// Somebody knows something about this time.
-    pub fn observe(&mut self, from: EventTime, to: EventTime) {
+    pub fn mark_observed(&mut self, from: EventTime, to: EventTime) {
         self.observed = Some(self.observed.map_or((from, to), |(first, last)| (first.min(from), last.max(to))));
     }
 
@@ -231,7 +231,7 @@ impl IntervalTotals {
         self.fell |= other.fell;
         self.contradicted = self.contradicted.saturating_add(other.contradicted);
         if let Some((from, to)) = other.observed {
-            self.observe(from, to);
+            self.mark_observed(from, to);
         }
     }
 
@@ -277,11 +277,11 @@ pub struct IntervalContext<'a> {
 }
 
 /// The event of a closed interval; refusal counts and unassigned energy are the caller's to add.
-pub fn event(interval: &IntervalContext<'_>, totals: &IntervalTotals) -> EfficiencyWindow {
+pub fn build_window_event(interval: &IntervalContext<'_>, totals: &IntervalTotals) -> EfficiencyWindow {
     let energy = totals.energy.joules();
     let run = if interval.run_declared { &totals.run } else { &totals.energy };
     // Idle time around a run gives no information on the run's efficiency.
-    let watts = if run.known() > 0 { run.watts() } else { totals.energy.watts() };
+    let watts = if run.known_micros() > 0 { run.mean_watts() } else { totals.energy.mean_watts() };
     let per_second = totals.rate(SAMPLES);
     let kwh = energy.map(|joules| joules / 3.6e6);
     let over = |a: Option<f64>, b: Option<f64>| Some(a? / b.filter(|b| *b > 0.0)?);
@@ -315,7 +315,7 @@ pub fn event(interval: &IntervalContext<'_>, totals: &IntervalTotals) -> Efficie
         progress_coverage_ratio: ratio(totals.progress_known, totals.progress_expected),
         progress_largest_gap_seconds: totals.progress_gap as f64 / 1e6,
         samples_per_second: per_second,
-        mean_power_watts: totals.energy.watts(),
+        mean_power_watts: totals.energy.mean_watts(),
         mean_power_per_gpu_watts: totals.energy.watts_per_device(),
         cost: interval.table.and_then(|table| Some(table.price_per_kwh? * kwh?)),
         co2_grams: interval.table.and_then(|table| Some(table.carbon_grams_per_kwh? * kwh?)),
@@ -498,7 +498,7 @@ mod tests {
             totals.add_slice(stretch);
             totals.add_device(stretch, Some(&gpu), at(60), &mut device);
         }
-        totals.fill(&[device]);
+        totals.add_devices(&[device]);
         let rank = RankSums {
             amounts: [samples, 40.0 * samples, 7.0],
             covered: [50 * SECOND; COUNTERS],
@@ -519,7 +519,7 @@ mod tests {
             run_declared: declared,
             rules,
         };
-        event(&interval, &totals)
+        build_window_event(&interval, &totals)
     }
 
     #[test]
@@ -564,7 +564,7 @@ mod tests {
             run_declared: true,
             rules: crate::settings::WINDOW_RULES,
         };
-        let seen = event(&interval, &IntervalTotals::default());
+        let seen = build_window_event(&interval, &IntervalTotals::default());
         assert_eq!((seen.energy_method, seen.energy_joules, seen.run_energy_joules), (EnergyMethod::None, None, None));
         let ratios = [seen.energy_coverage_ratio, seen.run_coverage_ratio, seen.progress_coverage_ratio];
         assert_eq!((ratios, seen.run_seconds), ([0.0; 3], 0.0));
@@ -589,7 +589,7 @@ mod tests {
             totals.add_slice(stretch);
             totals.add_device(stretch, Some(&gpu), at(60), &mut device);
         }
-        totals.fill(&[device]);
+        totals.add_devices(&[device]);
         let rank = RankSums { amounts: [600.0, 0.0, 0.0], covered: [60 * SECOND, 0, 0], ..RankSums::default() };
         totals.add_rank(stretch(0, 60, false), Some(&rank));
         let interval = IntervalContext {
@@ -603,7 +603,7 @@ mod tests {
             run_declared: true,
             rules: crate::settings::WINDOW_RULES,
         };
-        let seen = event(&interval, &totals);
+        let seen = build_window_event(&interval, &totals);
         assert_eq!((seen.run_energy_joules, seen.run_coverage_ratio), (None, 0.0));
         // 100 W as long as anything is known, 10 samples/s.
         assert_eq!(seen.joules_per_sample, Some(10.0));

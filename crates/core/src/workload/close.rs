@@ -10,7 +10,7 @@ use crate::partition::{FoldOutput, device_of};
 use crate::settings::FoldSettings;
 use crate::window::energy::GpuSums;
 use crate::window::progress::{COUNTERS, RankSums};
-use crate::window::summary::{EnergySums, IntervalContext, IntervalTotals, WindowSlice, event};
+use crate::window::summary::{EnergySums, IntervalContext, IntervalTotals, WindowSlice, build_window_event};
 
 /// The key and workload under which devices without a workload are reported.
 pub const UNASSIGNED: &str = "gpus";
@@ -36,7 +36,7 @@ fn pick<K: Ord>(sources: &[usize], known: impl Fn(usize) -> i64, rank: impl Fn(u
     *sources.iter().filter(enough).min_by_key(|i| rank(**i)).unwrap_or(&sources[0])
 }
 
-fn kind(known: [i64; 3]) -> usize {
+fn best_known_basis(known: [i64; 3]) -> usize {
     (0..known.len()).max_by_key(|i| (known[*i], usize::MAX - i)).unwrap_or(0)
 }
 
@@ -61,8 +61,8 @@ impl WorkloadState {
             }
             return;
         }
-        let time = self.source_liveness().filter(|pulse| pulse.is_live()).map(|pulse| pulse.capped).min();
-        while let (Some(edge), Some(time)) = (self.edge(), time)
+        let time = self.source_liveness().filter(|liveness| liveness.is_live()).map(|liveness| liveness.capped).min();
+        while let (Some(edge), Some(time)) = (self.oldest_edge(), time)
             && time >= edge
         {
             // The window that holds the newest events stays open, or a gap in them would open it anew.
@@ -79,18 +79,18 @@ impl WorkloadState {
         self.recount();
     }
 
-    fn slice(&self, i: usize) -> WindowSlice {
+    fn slice_span(&self, i: usize) -> WindowSlice {
         let (from, to) = (self.head.slice_edges[i], self.head.slice_edges[i + 1]);
-        WindowSlice { from, to, in_run: self.head.runs.hold(from, to) }
+        WindowSlice { from, to, in_run: self.head.runs.contains_slice(from, to) }
     }
 
     fn close_oldest(&mut self, settings: &FoldSettings, out: &mut Vec<FoldOutput>) {
         let start = self.head.slice_edges[0];
-        let Some(end) = self.edge() else { return };
+        let Some(end) = self.oldest_edge() else { return };
         let gap = self.is_gap(start, end);
-        let n = self.head.slice_edges.iter().position(|cut| *cut == end).expect("window edges are cuts");
+        let n = self.head.slice_edges.iter().position(|edge| *edge == end).expect("window edges are cuts");
         for gpu in &mut self.gpus {
-            gpu.settle(&self.head.slice_edges, end);
+            gpu.sum_through(&self.head.slice_edges, end);
         }
         let choice = self.choose(n, end);
         if let Some(training) = &mut self.head.training {
@@ -98,8 +98,8 @@ impl WorkloadState {
         }
         self.head.closed_through = Some(end);
         let window = (!gap).then(|| {
-            let totals = self.collect(&choice, 0..n);
-            self.window(start, end, &totals, &choice, settings.window_rules)
+            let totals = self.sum_slices(&choice, 0..n);
+            self.build_window(start, end, &totals, &choice, settings.window_rules)
         });
         self.feed_spans(&choice, n);
         if gap {
@@ -146,7 +146,7 @@ impl WorkloadState {
             let mut touched = false;
             for sums in gpu.slices.iter().take(n) {
                 (0..3).for_each(|k| covered[k] += sums.covered[k]);
-                touched |= sums.touched();
+                touched |= sums.has_data();
             }
             (covered.iter().sum(), covered, touched)
         };
@@ -160,7 +160,7 @@ impl WorkloadState {
             }
             let rank = |i: usize| {
                 let gpu = &self.gpus[i];
-                (kind(parts[i].1), source_rank(&gpu.collector), &gpu.collector)
+                (best_known_basis(parts[i].1), source_rank(&gpu.collector), &gpu.collector)
             };
             let chosen = pick(group, |i| parts[i].0, rank);
             devices.push((chosen, parts[chosen].0));
@@ -170,7 +170,7 @@ impl WorkloadState {
             if group.first().is_some_and(|first| self.gpus[*first].device != self.gpus[i].device) {
                 choose(&mut group, &mut devices);
             }
-            if parts[i].2 || self.gpus[i].liveness.misses(end) {
+            if parts[i].2 || self.gpus[i].liveness.is_missing_at(end) {
                 group.push(i);
             }
         }
@@ -196,13 +196,13 @@ impl WorkloadState {
     }
 
     fn choose_ranks(&self, n: usize, end: EventTime) -> Vec<usize> {
-        let known = |i: usize| self.ranks[i].slices.iter().take(n).map(RankSums::known).sum::<i64>();
-        let touched = |rank: &RankSource| rank.slices.iter().take(n).any(RankSums::touched);
+        let known = |i: usize| self.ranks[i].slices.iter().take(n).map(RankSums::known_micros).sum::<i64>();
+        let touched = |rank: &RankSource| rank.slices.iter().take(n).any(RankSums::has_data);
         let here: Vec<usize> = self
             .rank_order
             .iter()
             .map(|i| *i as usize)
-            .filter(|i| touched(&self.ranks[*i]) || self.ranks[*i].liveness.misses(end))
+            .filter(|i| touched(&self.ranks[*i]) || self.ranks[*i].liveness.is_missing_at(end))
             .collect();
         let name = |i: usize| (self.ranks[i].rank, &self.ranks[i].collector);
         let global: Vec<usize> = here.iter().copied().filter(|i| self.ranks[*i].scope == CounterScope::Global).collect();
@@ -218,7 +218,7 @@ impl WorkloadState {
     }
 
     /// Totals of some stretches, sources in the order of their names.
-    fn collect(&self, choice: &SourceChoice, stretches: impl IntoIterator<Item = usize>) -> IntervalTotals {
+    fn sum_slices(&self, choice: &SourceChoice, slices: impl IntoIterator<Item = usize>) -> IntervalTotals {
         let mut totals = IntervalTotals {
             meter: choice.meter,
             devices: choice.gpus.len() as u32,
@@ -227,37 +227,37 @@ impl WorkloadState {
         };
         let mut any = false;
         let mut devices = vec![<[EnergySums; 2]>::default(); choice.gpus.len()];
-        for s in stretches {
-            let stretch = self.slice(s);
-            totals.add_slice(stretch);
+        for s in slices {
+            let slice = self.slice_span(s);
+            totals.add_slice(slice);
             for ((i, until), device) in choice.gpus.iter().zip(&mut devices) {
-                totals.add_device(stretch, self.gpus[*i].slices.get(s), *until, device);
+                totals.add_device(slice, self.gpus[*i].slices.get(s), *until, device);
             }
             for i in &choice.ranks {
-                totals.add_rank(stretch, self.ranks[*i].slices.get(s));
+                totals.add_rank(slice, self.ranks[*i].slices.get(s));
             }
-            let gpus = self.gpus.iter().filter_map(|gpu| gpu.slices.get(s)).filter(|sums| sums.touched());
-            let ranks = self.ranks.iter().filter_map(|rank| rank.slices.get(s)).filter(|sums| sums.touched());
+            let gpus = self.gpus.iter().filter_map(|gpu| gpu.slices.get(s)).filter(|sums| sums.has_data());
+            let ranks = self.ranks.iter().filter_map(|rank| rank.slices.get(s)).filter(|sums| sums.has_data());
             let gpus = gpus.map(|sums| (sums.events, sums.origin, sums.from, sums.to));
             let ranks = ranks.map(|sums| (sums.events, sums.origin, sums.from, sums.to));
             for (events, origin, from, to) in gpus.chain(ranks) {
                 any = true;
                 totals.events += events;
                 totals.origin = totals.origin.max(origin);
-                let (from, to) = (from.max(stretch.from), to.min(stretch.to));
+                let (from, to) = (from.max(slice.from), to.min(slice.to));
                 if from <= to {
-                    totals.observe(from, to);
+                    totals.mark_observed(from, to);
                 }
             }
         }
-        totals.fill(&devices);
+        totals.add_devices(&devices);
         if !any {
             totals.origin = self.head.origin;
         }
         totals
     }
 
-    fn window(
+    fn build_window(
         &mut self,
         start: EventTime,
         end: EventTime,
@@ -274,11 +274,11 @@ impl WorkloadState {
             start,
             end,
             table: head.tables.at(end),
-            run_declared: head.runs.declared(),
+            run_declared: head.runs.is_declared(),
             rules,
         };
-        let mut window = event(&interval, totals);
-        window.restarted = totals.fell || head.tables.restarted(start, end);
+        let mut window = build_window_event(&interval, totals);
+        window.restarted = totals.fell || head.tables.was_restarted_between(start, end);
         window.only_settings_changed =
             rules >= 3 && window.restarted && !totals.fell && head.tables.only_settings_changed(start, end);
         window.gap = head.gap_next || head.gap_until.is_some_and(|until| end <= until);
@@ -320,7 +320,8 @@ impl WorkloadState {
             let aside = |i: usize| self.gpus[i].set_aside_in(choice.slices);
             let counted = primary.or(chosen).or_else(|| group().find(|i| aside(*i) != 0.0));
             sum += counted.map_or(0.0, aside);
-            let covers = |i: &usize| self.gpus[*i].slices.iter().take(choice.slices).any(|sums: &GpuSums| sums.known() > 0);
+            let covers =
+                |i: &usize| self.gpus[*i].slices.iter().take(choice.slices).any(|sums: &GpuSums| sums.known_micros() > 0);
             let covering = chosen.filter(covers);
             for i in group() {
                 self.gpus[i].unassigned = 0.0;
@@ -360,10 +361,10 @@ impl WorkloadState {
     }
 
     /// Returns the value of the rank with the newest last event, among those that have one; of several the first.
-    fn newest<T>(&self, said: impl Fn(&RankSource) -> Option<T>) -> Option<T> {
+    fn newest<T>(&self, value_of: impl Fn(&RankSource) -> Option<T>) -> Option<T> {
         let order = self.rank_order.iter().map(|i| &self.ranks[*i as usize]);
-        let said = order.filter_map(|rank| Some((rank.liveness.last, said(rank)?)));
-        said.reduce(|best, rank| if rank.0 > best.0 { rank } else { best }).map(|(_, said)| said)
+        let values = order.filter_map(|rank| Some((rank.liveness.last, value_of(rank)?)));
+        values.reduce(|best, rank| if rank.0 > best.0 { rank } else { best }).map(|(_, value)| value)
     }
 
     /// `None`: the second stage decides.
@@ -401,9 +402,9 @@ impl WorkloadState {
                 let (from, to) = (self.head.slice_edges[*i], self.head.slice_edges[*i + 1]);
                 span.start <= from && span.end.is_none_or(|end| to <= end)
             };
-            let stretches: Vec<usize> = (0..n).filter(inside).collect();
-            if !stretches.is_empty() {
-                span.totals.merge(&self.collect(choice, stretches));
+            let slices: Vec<usize> = (0..n).filter(inside).collect();
+            if !slices.is_empty() {
+                span.totals.merge(&self.sum_slices(choice, slices));
                 span.gap |= gap;
             }
         }
@@ -435,12 +436,12 @@ impl WorkloadState {
                 start: span.start,
                 end: until,
                 table: self.head.tables.at(until),
-                run_declared: self.head.runs.declared(),
+                run_declared: self.head.runs.is_declared(),
                 rules,
             };
-            let mut window = event(&interval, &span.totals);
+            let mut window = build_window_event(&interval, &span.totals);
             window.gap = span.gap;
-            window.restarted = span.totals.fell || self.head.tables.restarted(span.start, until);
+            window.restarted = span.totals.fell || self.head.tables.was_restarted_between(span.start, until);
             window.only_settings_changed =
                 rules >= 3 && window.restarted && !span.totals.fell && self.head.tables.only_settings_changed(span.start, until);
             out.push(FoldOutput::Window(Box::new(window)));

@@ -18,8 +18,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use crate::controller::ControllerState;
 use crate::models::ModelRegistry;
 use crate::partition::device_of;
+use crate::quota::{OwnerUsage, QuotaOwner, UsageByOwner};
 use crate::settings::FoldSettings;
-use crate::tenants::{OwnerUsage, QuotaOwner, UsageByOwner};
 use crate::window::counter::{CounterCheck, MeteredBoard};
 use crate::window::energy::{EnergySample, GpuSums, PendingStep, gauges};
 use crate::window::progress::{COUNTERS, ProgressCounters, RankSums};
@@ -27,12 +27,12 @@ use crate::window::{SliceEdges, TumblingWindows, is_gap, slice_at, slice_mut};
 pub use close::UNASSIGNED;
 use report::TrainingReports;
 use source::{GpuSource, Liveness, LivenessState, NameIndex, RankSource};
-use table::{JobRuns, LayoutHistory, OpenSpan};
+use table::{JobRuns, OpenSpan, WorkloadTables};
 
 /// Spans that one workload may have open, and cuts that one may have beside its window edges: a job that names a new span
 /// with every event must not grow the state without bound.
 const MAX_SPANS: usize = 256;
-const MAX_CUTS: usize = 4_096;
+const MAX_SLICE_EDGES: usize = 4_096;
 /// How long, in log time, telemetry waits for a job that has not said anything yet.
 const START_GRACE: i64 = 60 * crate::settings::SECOND;
 
@@ -101,7 +101,7 @@ pub struct WorkloadHead {
     pub joined: i64,
     pub runs: JobRuns,
     pub spans: Vec<OpenSpan>,
-    pub tables: LayoutHistory,
+    pub tables: WorkloadTables,
     /// `None`: as at first, which is written as such.
     #[serde(serialize_with = "write_controller", deserialize_with = "read_controller")]
     pub controller: Option<Box<ControllerState>>,
@@ -168,7 +168,7 @@ pub struct WorkloadState {
 
 /// The span that an event turns to from the one that its source is in, `""` for none; `None`: it stays in that. The source's end,
 /// or its job's, is in none.
-fn turn<'a>(event: &'a TrainingProgress, span: Option<&str>) -> Option<&'a str> {
+fn next_span<'a>(event: &'a TrainingProgress, span: Option<&str>) -> Option<&'a str> {
     let ends = event.last || event.phase == JobLifecycle::Finished;
     let next = if ends { Some("") } else { event.span.as_deref() };
     next.filter(|next| *next != span.unwrap_or_default())
@@ -176,7 +176,7 @@ fn turn<'a>(event: &'a TrainingProgress, span: Option<&str>) -> Option<&'a str> 
 
 impl WorkloadState {
     pub fn new(name: &str, windows: TumblingWindows, clock: i64) -> Self {
-        Self::restored(
+        Self::from_parts(
             WorkloadHead {
                 name: name.into(),
                 windows,
@@ -186,7 +186,7 @@ impl WorkloadState {
                 joined: clock,
                 runs: JobRuns::default(),
                 spans: Vec::new(),
-                tables: LayoutHistory::default(),
+                tables: WorkloadTables::default(),
                 controller: None,
                 counts: WindowCounts::default(),
                 gap_until: None,
@@ -210,8 +210,8 @@ impl WorkloadState {
     }
 
     /// From what a commit wrote.
-    pub fn restored(mut head: WorkloadHead, gpus: Vec<GpuSource>, ranks: Vec<RankSource>) -> Self {
-        head.tables = head.tables.restored();
+    pub fn from_parts(mut head: WorkloadHead, gpus: Vec<GpuSource>, ranks: Vec<RankSource>) -> Self {
+        head.tables = head.tables.with_settings_read_again();
         let mut state = Self {
             head,
             gpus,
@@ -261,13 +261,13 @@ impl WorkloadState {
         Some(OpenWindows { workload: &self.head.name, windows: edges.len() as u64, from, to, sources_behind: self.behind })
     }
 
-    pub fn sources(&self) -> usize {
+    pub fn source_count(&self) -> usize {
         self.gpus.len() + self.ranks.len()
     }
 
     /// What this takes of its tenant's room.
     pub fn owner_usage(&self) -> OwnerUsage {
-        OwnerUsage::of(self.sources(), self.sources() * self.head.slice_edges.len())
+        OwnerUsage::of(self.source_count(), self.source_count() * self.head.slice_edges.len())
     }
 
     fn source_liveness(&self) -> impl Iterator<Item = &Liveness> {
@@ -279,7 +279,7 @@ impl WorkloadState {
     }
 
     /// End of the oldest open window.
-    fn edge(&self) -> Option<EventTime> {
+    fn oldest_edge(&self) -> Option<EventTime> {
         let (first, second) = (*self.head.slice_edges.front()?, *self.head.slice_edges.get(1)?);
         Some(if self.is_gap(first, second) { second } else { self.head.windows.end(first) })
     }
@@ -293,9 +293,11 @@ impl WorkloadState {
         if self.live > 0 || !settings.holds_windows_of_ended() {
             return joined;
         }
-        let last_event_clock = self.source_liveness().map(|pulse| pulse.clock).max();
-        let last_event_time = self.source_liveness().map(|pulse| pulse.last).max();
-        let (Some(edge), Some(clock), Some(last)) = (self.edge(), last_event_clock, last_event_time) else { return joined };
+        let last_event_clock = self.source_liveness().map(|liveness| liveness.clock).max();
+        let last_event_time = self.source_liveness().map(|liveness| liveness.last).max();
+        let (Some(edge), Some(clock), Some(last)) = (self.oldest_edge(), last_event_clock, last_event_time) else {
+            return joined;
+        };
         let left = (edge.micros() - last.micros()).max(0);
         joined.max(clock.saturating_add(left).saturating_add(settings.join_grace))
     }
@@ -305,19 +307,19 @@ impl WorkloadState {
     }
 
     /// The edges of windows between two times.
-    fn edges(&self, from: EventTime, to: EventTime) -> impl Iterator<Item = EventTime> + use<> {
+    fn window_edges(&self, from: EventTime, to: EventTime) -> impl Iterator<Item = EventTime> + use<> {
         let (size, first) = (self.head.windows.size, self.head.windows.end(from));
         (0..).map(move |n| first.plus_micros(n * size)).take_while(move |edge| *edge < to)
     }
 
     /// Counts live sources and those behind the edge anew.
     fn recount(&mut self) {
-        let edge = self.edge();
+        let edge = self.oldest_edge();
         let (mut live, mut behind, mut missing) = (0, 0, 0);
-        for pulse in self.source_liveness() {
-            missing += usize::from(pulse.is_missing());
-            live += usize::from(pulse.is_live());
-            behind += usize::from(pulse.is_live() && edge.is_some_and(|edge| pulse.capped < edge));
+        for liveness in self.source_liveness() {
+            missing += usize::from(liveness.is_missing());
+            live += usize::from(liveness.is_live());
+            behind += usize::from(liveness.is_live() && edge.is_some_and(|edge| liveness.capped < edge));
         }
         (self.live, self.behind, self.missing) = (live, behind, missing);
         self.note_reached();
@@ -328,7 +330,7 @@ impl WorkloadState {
     /// that leaps ahead costs no more than its own window, and closes nobody else's while they are live.
     fn open(&mut self, time: EventTime, room: PartitionUsage<'_>, settings: &FoldSettings) -> Result<(), DecodeError> {
         let windows = self.head.windows;
-        let place = self.head.slice_edges.partition_point(|cut| *cut <= time);
+        let place = self.head.slice_edges.partition_point(|edge| *edge <= time);
         // Nearly always it is open.
         if 0 < place
             && place < self.head.slice_edges.len()
@@ -336,7 +338,7 @@ impl WorkloadState {
         {
             return Ok(());
         }
-        if !windows.has(time) {
+        if !windows.is_representable(time) {
             let detail = format!("the window of {time} begins or ends at a time that cannot be written");
             return Err(DecodeError { reason: DeadLetterReason::InvalidValue, field: Some("time"), detail });
         }
@@ -354,20 +356,20 @@ impl WorkloadState {
         start = before.map_or(start, |before| start.max(before));
         end = after.map_or(end, |after| end.min(after));
         let near = |from: EventTime, to: EventTime| to.micros() - from.micros() <= settings.longest_silence();
-        let mut cuts: Vec<EventTime> = Vec::new();
+        let mut new_edges: Vec<EventTime> = Vec::new();
         if let Some(before) = before.filter(|before| near(*before, start)) {
-            cuts.extend(self.edges(before, start));
+            new_edges.extend(self.window_edges(before, start));
         }
-        cuts.extend((before != Some(start)).then_some(start));
-        cuts.extend((after != Some(end)).then_some(end));
+        new_edges.extend((before != Some(start)).then_some(start));
+        new_edges.extend((after != Some(end)).then_some(end));
         if let Some(after) = after.filter(|after| near(end, *after)) {
-            cuts.extend(self.edges(end, after));
+            new_edges.extend(self.window_edges(end, after));
         }
-        self.check_sum_quota(self.sources() * cuts.len(), settings.max_sums_per_namespace(), room)?;
+        self.check_sum_quota(self.source_count() * new_edges.len(), settings.max_sums_per_namespace(), room)?;
         let most = settings.max_open_windows as usize;
-        if self.head.slice_edges.len() + cuts.len() > most {
-            let edge = |cut: &&EventTime| windows.start(**cut) == **cut;
-            let open = self.head.slice_edges.iter().skip(1).filter(edge).count() + cuts.len();
+        if self.head.slice_edges.len() + new_edges.len() > most {
+            let edge = |candidate: &&EventTime| windows.start(**candidate) == **candidate;
+            let open = self.head.slice_edges.iter().skip(1).filter(edge).count() + new_edges.len();
             if open > most {
                 let detail = format!(
                     "{time} opens the {open}th window of the workload, at most {most} may be open: its other live sources have not \
@@ -377,18 +379,18 @@ impl WorkloadState {
             }
         }
         if place == self.head.slice_edges.len() {
-            self.head.slice_edges.extend(cuts);
+            self.head.slice_edges.extend(new_edges);
             return Ok(());
         }
-        for cut in cuts.into_iter().rev() {
-            self.divide(place, cut);
+        for new_edge in new_edges.into_iter().rev() {
+            self.split_slice(place, new_edge);
         }
         self.recount();
         Ok(())
     }
 
     /// Goes on with other windows: open time is cut anew, closed time stays as it is.
-    pub fn rewindow(&mut self, windows: TumblingWindows) {
+    pub fn set_windows(&mut self, windows: TumblingWindows) {
         if self.head.windows == windows {
             return;
         }
@@ -418,12 +420,13 @@ impl WorkloadState {
     /// Forgets the open time before a run of which nothing is known and nothing is to come: from the edge to the start of a job
     /// that nobody watched there is no window.
     fn skip_to(&mut self, start: EventTime) {
-        let Some(n) = self.head.slice_edges.iter().position(|cut| *cut == start) else { return };
+        let Some(n) = self.head.slice_edges.iter().position(|edge| *edge == start) else { return };
         let gpus = self.gpus.iter().any(|gpu| gpu.pending.iter().any(|step| step.from < start))
-            || self.gpus.iter().any(|gpu| gpu.slices.iter().take(n).any(GpuSums::touched));
-        let ranks = self.ranks.iter().any(|rank| rank.slices.iter().take(n).any(RankSums::touched));
-        let heard = |pulse: &Liveness| matches!(pulse.life, LivenessState::Live | LivenessState::Lagging) && pulse.last < start;
-        if gpus || ranks || self.source_liveness().any(heard) {
+            || self.gpus.iter().any(|gpu| gpu.slices.iter().take(n).any(GpuSums::has_data));
+        let ranks = self.ranks.iter().any(|rank| rank.slices.iter().take(n).any(RankSums::has_data));
+        let was_live_before =
+            |liveness: &Liveness| matches!(liveness.life, LivenessState::Live | LivenessState::Lagging) && liveness.last < start;
+        if gpus || ranks || self.source_liveness().any(was_live_before) {
             return;
         }
         self.head.slice_edges.drain(..n);
@@ -435,17 +438,17 @@ impl WorkloadState {
     /// Cuts the open time at `at`. What was summed across it already is divided by time, and counted, because a replay that
     /// merges in another order would divide it exactly.
     fn insert_edge(&mut self, at: EventTime) {
-        let cuts = &self.head.slice_edges;
-        let i = cuts.partition_point(|cut| *cut <= at);
-        if i == 0 || i == cuts.len() || cuts[i - 1] == at {
+        let slice_edges = &self.head.slice_edges;
+        let i = slice_edges.partition_point(|edge| *edge <= at);
+        if i == 0 || i == slice_edges.len() || slice_edges[i - 1] == at {
             return;
         }
-        let divided = self.divide(i, at);
+        let divided = self.split_slice(i, at);
         self.head.counts.late_tables += u64::from(divided);
     }
 
     /// Inserts a cut; true where it went through what was summed already.
-    fn divide(&mut self, i: usize, at: EventTime) -> bool {
+    fn split_slice(&mut self, i: usize, at: EventTime) -> bool {
         self.head.slice_edges.insert(i, at);
         let mut divided = false;
         for gpu in &mut self.gpus {
@@ -471,7 +474,7 @@ impl WorkloadState {
 
     /// No run or span begins or ends before this any more: every live rank has passed it. While a job may still be about to
     /// say that it started, nothing is settled.
-    fn settled(&self, clock: i64) -> EventTime {
+    fn settled_through(&self, clock: i64) -> EventTime {
         match self.reached {
             Some(reached) => reached,
             None if clock - self.head.joined < START_GRACE => EventTime::MIN,
@@ -484,7 +487,7 @@ impl WorkloadState {
     }
 
     /// A source begins, wakes or goes on: where none was live, the workload has something to wait for again.
-    fn revive(&mut self, clock: i64) {
+    fn on_source_live(&mut self, clock: i64) {
         if self.live == 0 {
             self.head.joined = clock;
         }
@@ -510,11 +513,11 @@ impl WorkloadState {
     }
 
     /// Keeps `live`, `behind` and `missing` right after one source's pulse changed from `before` to `after`.
-    fn moved(&mut self, before: Option<Liveness>, after: Liveness, settings: &FoldSettings) {
-        let edge = self.edge();
-        let weigh = |pulse: &Liveness| {
-            let live = pulse.is_live();
-            (usize::from(live), usize::from(live && edge.is_some_and(|edge| pulse.capped < edge)))
+    fn on_liveness_change(&mut self, before: Option<Liveness>, after: Liveness, settings: &FoldSettings) {
+        let edge = self.oldest_edge();
+        let weigh = |liveness: &Liveness| {
+            let live = liveness.is_live();
+            (usize::from(live), usize::from(live && edge.is_some_and(|edge| liveness.capped < edge)))
         };
         if let Some(before) = before {
             let (live, behind) = weigh(&before);
@@ -526,7 +529,7 @@ impl WorkloadState {
         self.live += live;
         self.behind += behind;
         self.missing += usize::from(after.is_missing());
-        if let Some(due) = after.due(settings) {
+        if let Some(due) = after.next_change_clock(settings) {
             self.due = self.due.min(due);
         }
     }
@@ -535,14 +538,14 @@ impl WorkloadState {
         self.head.closed_through.is_some_and(|closed| time < closed)
     }
 
-    fn late(&mut self, time: EventTime) -> FoldOutcome {
+    fn count_late(&mut self, time: EventTime) -> FoldOutcome {
         self.head.counts.late += 1;
         let closed = self.head.closed_through.unwrap_or_default();
         let detail = format!("time={time} lies in a window that is closed; windows up to {closed} are");
         FoldOutcome::Refused(DecodeError { reason: DeadLetterReason::Late, field: Some("time"), detail })
     }
 
-    fn stale(&mut self, time: EventTime, last: EventTime) -> FoldOutcome {
+    fn count_stale(&mut self, time: EventTime, last: EventTime) -> FoldOutcome {
         self.head.counts.stale += 1;
         let detail = format!("time={time} is not newer than the source's last event at {last}");
         FoldOutcome::Refused(DecodeError { reason: DeadLetterReason::Stale, field: Some("time"), detail })
@@ -555,7 +558,7 @@ impl WorkloadState {
                 format!("a new source is refused: the cap of {cap} sources of the {whose} is reached (processor.{setting})");
             Err(DecodeError { reason: DeadLetterReason::StateLimit, field: None, detail })
         };
-        if self.sources() >= settings.max_sources_per_workload {
+        if self.source_count() >= settings.max_sources_per_workload {
             return refused(&"workload", settings.max_sources_per_workload, "max_sources_per_workload");
         }
         if room.by_owner.usage_of(tenant).sources >= settings.max_sources_per_namespace {
@@ -591,7 +594,7 @@ impl WorkloadState {
         settings: &FoldSettings,
     ) -> Result<(), DecodeError> {
         let refused = |field, detail| Err(DecodeError { reason: DeadLetterReason::StateLimit, field: Some(field), detail });
-        let turn = turn(event, source.and_then(|i| self.ranks[i].span.as_deref()));
+        let turn = next_span(event, source.and_then(|i| self.ranks[i].span.as_deref()));
         if turn.is_none() && event.phase == JobLifecycle::Progress {
             return Ok(());
         }
@@ -601,7 +604,7 @@ impl WorkloadState {
                 format!("the workload has {MAX_SPANS} spans in its open windows, more are not kept: name fewer, or longer ones"),
             );
         }
-        let most = MAX_CUTS + settings.max_open_windows as usize;
+        let most = MAX_SLICE_EDGES + settings.max_open_windows as usize;
         if self.head.slice_edges.len() >= most {
             return refused(
                 "time",
@@ -609,14 +612,17 @@ impl WorkloadState {
             );
         }
         // Of one instant, or of closed time, they make no cut each.
-        if event.phase == JobLifecycle::Started && self.head.runs.count() >= MAX_CUTS {
-            return refused("phase", format!("{MAX_CUTS} runs end in the workload's open windows or after, more are not kept"));
+        if event.phase == JobLifecycle::Started && self.head.runs.count() >= MAX_SLICE_EDGES {
+            return refused(
+                "phase",
+                format!("{MAX_SLICE_EDGES} runs end in the workload's open windows or after, more are not kept"),
+            );
         }
-        self.check_sum_quota(self.sources() + 1, settings.max_sums_per_namespace() / 2, room)
+        self.check_sum_quota(self.source_count() + 1, settings.max_sums_per_namespace() / 2, room)
     }
 
     /// Folds one sample.
-    pub fn telemetry(
+    pub fn fold_telemetry(
         &mut self,
         event: &GpuTelemetry,
         place: LogPosition,
@@ -628,15 +634,15 @@ impl WorkloadState {
             *gpus[i].device == *event.device && *gpus[i].collector == *event.collector
         });
         if let Some(i) = found {
-            let pulse = self.gpus[i].liveness;
-            if event.time <= pulse.last {
-                if event.time < pulse.last {
-                    return self.stale(event.time, pulse.last);
+            let liveness = self.gpus[i].liveness;
+            if event.time <= liveness.last {
+                if event.time < liveness.last {
+                    return self.count_stale(event.time, liveness.last);
                 }
                 self.head.counts.duplicates += 1;
-                if event.last && pulse.life != LivenessState::Ended {
-                    self.gpus[i].liveness.end();
-                    self.moved(Some(pulse), self.gpus[i].liveness, settings);
+                if event.last && liveness.life != LivenessState::Ended {
+                    self.gpus[i].liveness.mark_ended();
+                    self.on_liveness_change(Some(liveness), self.gpus[i].liveness, settings);
                 }
                 return FoldOutcome::Duplicate;
             }
@@ -652,60 +658,60 @@ impl WorkloadState {
             self.note_tenants(event);
         }
         self.head.origin = self.head.origin.max(event.origin);
-        let mut sample = EnergySample::of(event);
+        let mut sample = EnergySample::from_event(event);
         if settings.checks_power() {
             sample.leave_out_impossible_power(event.meter);
         }
-        let settled = self.settled(place.clock);
-        self.revive(place.clock);
+        let settled = self.settled_through(place.clock);
+        self.on_source_live(place.clock);
         let noted = (!late).then(|| gauges(event));
         if let Some(i) = found {
             let before = self.gpus[i].liveness;
             let gpu = &mut self.gpus[i];
             gpu.meter = event.meter;
-            let mut step = PendingStep::at(sample.time, event.origin, noted);
+            let mut step = PendingStep::without_step(sample.time, event.origin, noted);
             let life = before.life_at(event.time, settings);
             if settings.checks_counters() {
                 let board = MeteredBoard { meter: event.meter, limit_watts: event.power_limit_watts };
                 step.contradicted = gpu.check_counter(&mut sample, life, &board, settings);
             }
-            step.flow = gpu.flow(&sample, life, &self.head.slice_edges, settings.power_gap);
+            step.power = gpu.segment_since_last(&sample, life, &self.head.slice_edges, settings.power_gap);
             if matches!(life, LivenessState::Live | LivenessState::Lagging) {
                 step.from = gpu.sample.time;
             }
             gpu.sample = sample;
-            gpu.step(step, &self.head.slice_edges, settled, settings.power_gap);
+            gpu.add_step(step, &self.head.slice_edges, settled, settings.power_gap);
             let known = gpu.awaited_from(settings.power_gap).filter(|_| !event.last);
             let capped = known.map_or(place.capped, |known| known.min(place.capped));
             gpu.liveness.record_event(event.time, capped, place.stamp, place.clock, settings);
             if event.last {
-                gpu.liveness.end();
+                gpu.liveness.mark_ended();
             }
             let after = gpu.liveness;
-            self.moved(Some(before), after, settings);
+            self.on_liveness_change(Some(before), after, settings);
         } else {
             self.add_gpu(event, sample, place, settings);
-            let step = PendingStep::at(sample.time, event.origin, noted);
+            let step = PendingStep::without_step(sample.time, event.origin, noted);
             if let Some(gpu) = self.gpus.last_mut() {
-                gpu.step(step, &self.head.slice_edges, settled, settings.power_gap);
+                gpu.add_step(step, &self.head.slice_edges, settled, settings.power_gap);
             }
         }
-        if late { self.late(event.time) } else { FoldOutcome::Folded }
+        if late { self.count_late(event.time) } else { FoldOutcome::Folded }
     }
 
-    fn knows(&self, device: &str) -> bool {
+    fn has_device(&self, device: &str) -> bool {
         self.gpu_order.binary_search_by(|i| (*self.gpus[*i as usize].device).cmp(device)).is_ok()
     }
 
     fn add_gpu(&mut self, event: &GpuTelemetry, sample: EnergySample, place: LogPosition, settings: &FoldSettings) {
-        if !self.knows(&event.device) {
+        if !self.has_device(&event.device) {
             // It replaces a device that fell silent.
             self.forget_missing(event.time);
         }
-        let mut pulse = Liveness::new(event.time, place.capped, place.clock);
-        pulse.record_event(event.time, place.capped, place.stamp, place.clock, settings);
+        let mut liveness = Liveness::new(event.time, place.capped, place.clock);
+        liveness.record_event(event.time, place.capped, place.stamp, place.clock, settings);
         if event.last {
-            pulse.end();
+            liveness.mark_ended();
         }
         let i = self.gpus.len();
         if i == 0 {
@@ -715,7 +721,7 @@ impl WorkloadState {
             device: event.device.as_str().into(),
             collector: event.collector.as_str().into(),
             meter: event.meter,
-            liveness: pulse,
+            liveness,
             sample,
             slices: VecDeque::new(),
             pending: VecDeque::new(),
@@ -729,11 +735,11 @@ impl WorkloadState {
         let key = |i: u32| (&gpus[i as usize].device, &gpus[i as usize].collector);
         let (Ok(at) | Err(at)) = self.gpu_order.binary_search_by(|other| key(*other).cmp(&key(i as u32)));
         self.gpu_order.insert(at, i as u32);
-        self.moved(None, pulse, settings);
+        self.on_liveness_change(None, liveness, settings);
     }
 
     /// Folds one progress event.
-    pub fn progress(
+    pub fn fold_progress(
         &mut self,
         event: &TrainingProgress,
         place: LogPosition,
@@ -747,7 +753,7 @@ impl WorkloadState {
         if let Some(i) = found {
             let last = self.ranks[i].liveness.last;
             if event.time < last {
-                return self.stale(event.time, last);
+                return self.count_stale(event.time, last);
             }
         } else if let Err(refusal) = self.check_source_quota(room, settings) {
             return FoldOutcome::Refused(refusal);
@@ -764,12 +770,12 @@ impl WorkloadState {
         }
         self.note_gap(event.time);
         self.head.origin = self.head.origin.max(event.origin);
-        self.revive(place.clock);
+        self.on_source_live(place.clock);
         let again = self.mark_phase(event, settings);
         if again {
             self.head.training = None;
         }
-        let count = ProgressCounters::of(event);
+        let count = ProgressCounters::from_event(event);
         let mut fell = false;
         let i = if let Some(i) = found {
             let before = self.ranks[i].liveness;
@@ -779,11 +785,12 @@ impl WorkloadState {
                 (rank.done, rank.counters) = ([0.0; COUNTERS], Default::default());
                 rank.stepped = event.time;
             }
-            fell = rank.count(&count, before.life_at(event.time, settings), &self.head.slice_edges, event.origin, settings);
+            fell =
+                rank.count_progress(&count, before.life_at(event.time, settings), &self.head.slice_edges, event.origin, settings);
             let capped = rank.known_until(event, place, settings);
             rank.liveness.record_event(event.time, capped, place.stamp, place.clock, settings);
             let after = rank.liveness;
-            self.moved(Some(before), after, settings);
+            self.on_liveness_change(Some(before), after, settings);
             i
         } else {
             self.add_rank(event, &count, place, settings)
@@ -795,10 +802,10 @@ impl WorkloadState {
         self.mark_span(i, event, settings);
         self.note_reached();
         if late {
-            return self.late(event.time);
+            return self.count_late(event.time);
         }
-        if let Some(stretch) = slice_at(&self.head.slice_edges, event.time) {
-            slice_mut(&mut self.ranks[i].slices, stretch).event(event, fell);
+        if let Some(slice_index) = slice_at(&self.head.slice_edges, event.time) {
+            slice_mut(&mut self.ranks[i].slices, slice_index).count_event(event, fell);
         }
         self.note_report(event);
         FoldOutcome::Folded
@@ -817,8 +824,8 @@ impl WorkloadState {
         let before = self.ranks[i].clone();
         let runs = self.head.runs.clone();
         self.mark_phase(event, settings);
-        let pulse = self.ranks[i].liveness;
-        let mut count = ProgressCounters::of(event);
+        let liveness = self.ranks[i].liveness;
+        let mut count = ProgressCounters::from_event(event);
         let rank = &mut self.ranks[i];
         for (c, memory) in rank.counters.iter().enumerate() {
             let (total, rate) = memory.said_at(event.time);
@@ -826,13 +833,13 @@ impl WorkloadState {
             count.rates[c] = count.rates[c].filter(|_| !rate);
         }
         // Whatever became of the source after this instant, up to it there was no other silence than the first event told of.
-        let fell = rank.count(&count, LivenessState::Live, &self.head.slice_edges, event.origin, settings);
-        if fell && let Some(stretch) = slice_at(&self.head.slice_edges, event.time) {
-            slice_mut(&mut rank.slices, stretch).fell = true;
+        let fell = rank.count_progress(&count, LivenessState::Live, &self.head.slice_edges, event.origin, settings);
+        if fell && let Some(slice_index) = slice_at(&self.head.slice_edges, event.time) {
+            slice_mut(&mut rank.slices, slice_index).fell = true;
         }
         rank.liveness.capped = rank.liveness.capped.max(rank.known_until(event, place, settings));
         let after = rank.liveness;
-        self.moved(Some(pulse), after, settings);
+        self.on_liveness_change(Some(liveness), after, settings);
         self.mark_span(i, event, settings);
         self.note_reached();
         let rank = &self.ranks[i];
@@ -854,14 +861,14 @@ impl WorkloadState {
         place: LogPosition,
         settings: &FoldSettings,
     ) -> usize {
-        let mut pulse = Liveness::new(event.time, place.capped, place.clock);
-        pulse.record_event(event.time, place.capped, place.stamp, place.clock, settings);
+        let mut liveness = Liveness::new(event.time, place.capped, place.clock);
+        liveness.record_event(event.time, place.capped, place.stamp, place.clock, settings);
         let i = self.ranks.len();
         let mut rank = RankSource {
             rank: event.rank,
             collector: event.collector.as_str().into(),
             scope: event.scope,
-            liveness: pulse,
+            liveness,
             counters: Default::default(),
             stepped: event.time,
             done: [0.0; COUNTERS],
@@ -872,14 +879,14 @@ impl WorkloadState {
             remaining_seconds: None,
             checkpoint: None,
         };
-        rank.count(count, LivenessState::Live, &self.head.slice_edges, event.origin, settings);
+        rank.count_progress(count, LivenessState::Live, &self.head.slice_edges, event.origin, settings);
         self.ranks.push(rank);
         let ranks = &self.ranks;
         self.rank_index.insert(i, |i| (ranks[i].rank, &*ranks[i].collector));
         let key = |i: u32| (ranks[i as usize].rank, &ranks[i as usize].collector);
         let (Ok(at) | Err(at)) = self.rank_order.binary_search_by(|other| key(*other).cmp(&key(i as u32)));
         self.rank_order.insert(at, i as u32);
-        self.moved(None, pulse, settings);
+        self.on_liveness_change(None, liveness, settings);
         i
     }
 
@@ -890,10 +897,10 @@ impl WorkloadState {
             JobLifecycle::Started => {
                 self.insert_edge(event.time);
                 self.forget_missing(event.time);
-                let first = !self.head.runs.declared();
+                let first = !self.head.runs.is_declared();
                 let again = self.head.runs.start(event.time);
                 if settings.align_to_run && (first || again) {
-                    self.rewindow(TumblingWindows { origin: event.time, ..self.head.windows });
+                    self.set_windows(TumblingWindows { origin: event.time, ..self.head.windows });
                     self.skip_to(event.time);
                 }
                 again
@@ -908,7 +915,7 @@ impl WorkloadState {
 
     /// Spans begin and end at cuts, too. A source's end or its job's ends its span.
     fn mark_span(&mut self, i: usize, event: &TrainingProgress, settings: &FoldSettings) {
-        if let Some(next) = turn(event, self.ranks[i].span.as_deref()) {
+        if let Some(next) = next_span(event, self.ranks[i].span.as_deref()) {
             self.insert_edge(event.time);
             let rank = &mut self.ranks[i];
             if rank.span.is_some() {
@@ -933,28 +940,28 @@ impl WorkloadState {
         }
         if event.last && self.ranks[i].liveness.life != LivenessState::Ended {
             let before = self.ranks[i].liveness;
-            self.ranks[i].liveness.end();
-            self.moved(Some(before), self.ranks[i].liveness, settings);
+            self.ranks[i].liveness.mark_ended();
+            self.on_liveness_change(Some(before), self.ranks[i].liveness, settings);
         }
     }
 
     /// Silent devices and ranks are not expected back after the job was laid out anew.
     pub fn forget_missing(&mut self, time: EventTime) {
         if self.missing > 0 {
-            self.source_liveness_mut().for_each(|pulse| pulse.give_up(time));
+            self.source_liveness_mut().for_each(|liveness| liveness.give_up(time));
             self.missing = 0;
         }
     }
 
     /// The log clock moved to `due` or past it: sources fall silent, dead ones are forgotten.
-    pub fn age(&mut self, clock: i64, settings: &FoldSettings) {
-        for pulse in self.source_liveness_mut() {
-            pulse.age(clock, settings);
+    pub fn advance_clock(&mut self, clock: i64, settings: &FoldSettings) {
+        for liveness in self.source_liveness_mut() {
+            liveness.advance_clock(clock, settings);
         }
-        let dead = |pulse: &Liveness| !pulse.is_live() && clock - pulse.clock >= settings.retention;
+        let dead = |liveness: &Liveness| !liveness.is_live() && clock - liveness.clock >= settings.retention;
         if self.source_liveness().any(dead) {
-            self.gpus.retain(|gpu| !dead(&gpu.liveness) || !gpu.pending.is_empty() || gpu.slices.iter().any(GpuSums::touched));
-            self.ranks.retain(|rank| !dead(&rank.liveness) || rank.slices.iter().any(RankSums::touched));
+            self.gpus.retain(|gpu| !dead(&gpu.liveness) || !gpu.pending.is_empty() || gpu.slices.iter().any(GpuSums::has_data));
+            self.ranks.retain(|rank| !dead(&rank.liveness) || rank.slices.iter().any(RankSums::has_data));
             self.reindex();
         } else {
             self.recount();
@@ -964,9 +971,9 @@ impl WorkloadState {
 
     fn set_due(&mut self, clock: i64, settings: &FoldSettings) {
         let mut due = i64::MAX;
-        for pulse in self.source_liveness() {
+        for liveness in self.source_liveness() {
             // After the grace only forgetting is left.
-            due = due.min(pulse.due(settings).unwrap_or(pulse.clock + settings.retention));
+            due = due.min(liveness.next_change_clock(settings).unwrap_or(liveness.clock + settings.retention));
         }
         if !self.head.slice_edges.is_empty() {
             let held = self.held_until(settings);
@@ -974,7 +981,7 @@ impl WorkloadState {
                 due = due.min(held);
             }
         }
-        if self.sources() == 0 && self.head.tables.is_empty() {
+        if self.source_count() == 0 && self.head.tables.is_empty() {
             due = due.min(self.head.last_event_clock + settings.retention);
         }
         self.due = due.max(clock + 1);
@@ -982,7 +989,7 @@ impl WorkloadState {
 
     /// Whether nothing is left that a later event could need.
     pub fn is_forgettable(&self, clock: i64, settings: &FoldSettings) -> bool {
-        self.sources() == 0
+        self.source_count() == 0
             && self.head.slice_edges.is_empty()
             && self.head.tables.is_empty()
             && clock - self.head.last_event_clock >= settings.retention

@@ -83,7 +83,7 @@ pub fn reports_training(event: &TrainingProgress) -> bool {
 }
 
 impl TrainingReport {
-    fn of(event: &TrainingProgress) -> Self {
+    fn from_event(event: &TrainingProgress) -> Self {
         let loss = event.validation_loss.filter(|loss| loss.is_finite());
         let blocks = event.plasticity.as_ref().filter(|blocks| blocks.len() <= MAX_BLOCKS);
         Self {
@@ -130,7 +130,7 @@ impl TrainingReport {
 impl TrainingReports {
     /// Takes in an event of the open window that ends at `end`.
     pub fn add(&mut self, end: EventTime, event: &TrainingProgress) {
-        self.open.entry(end).or_default().merge(TrainingReport::of(event));
+        self.open.entry(end).or_default().merge(TrainingReport::from_event(event));
     }
 
     /// Closes the windows that end by `end`.
@@ -183,6 +183,6 @@ mod tests {
         assert!(!reports_training(&ranked) && reports_training(&TrainingProgress { rank: 0, ..ranked }));
         assert!(!reports_training(&TrainingProgress { steps_total: Some(1.0), loss: Some(2.0), ..TrainingProgress::default() }));
         let long = TrainingProgress { plasticity: Some(vec![Some(0.5); MAX_BLOCKS + 1]), ..event(1.0, 1.0) };
-        assert_eq!(TrainingReport::of(&long).plasticity, None);
+        assert_eq!(TrainingReport::from_event(&long).plasticity, None);
     }
 }

@@ -9,8 +9,8 @@ use serde::Deserialize;
 use super::LogPosition;
 use crate::settings::FoldSettings;
 use crate::window::counter::{CounterCheck, CounterStep, EnergyCounterVerdict, MeteredBoard};
-use crate::window::energy::{EnergySample, GpuSums, LastCounterSample, PendingStep, PowerFlow, add_step};
-use crate::window::progress::{COUNTERS, CounterMemory, ProgressCounters, ProgressStep, RankSums, add_time, awaited_from};
+use crate::window::energy::{EnergySample, GpuSums, LastCounterSample, PendingStep, PowerSegment, add_step};
+use crate::window::progress::{COUNTERS, CounterState, ProgressCounters, ProgressStep, RankSums, add_time, awaited_from};
 use crate::window::{SliceEdges, slice_at, slice_mut};
 
 /// Whether a workload waits for a source.
@@ -38,10 +38,12 @@ pub struct Liveness {
     pub lagging_since: Option<i64>,
     pub life: LivenessState,
     /// Nobody expects it back: it ended, or the job was laid out anew while it was silent.
-    pub gone: bool,
+    #[serde(rename = "gone")]
+    pub is_retired: bool,
     /// Since when nobody expects it back, where it did not end.
     #[serde(default)]
-    pub gone_at: Option<EventTime>,
+    #[serde(rename = "gone_at")]
+    pub retired_at: Option<EventTime>,
     /// Its newest silence that was one, from its last event to the first one after it or to when nobody expected it any more.
     #[serde(default)]
     pub silence: Option<(EventTime, EventTime)>,
@@ -49,18 +51,27 @@ pub struct Liveness {
 
 impl Liveness {
     pub fn new(last: EventTime, capped: EventTime, clock: i64) -> Self {
-        Self { last, capped, clock, lagging_since: None, life: LivenessState::Live, gone: false, gone_at: None, silence: None }
+        Self {
+            last,
+            capped,
+            clock,
+            lagging_since: None,
+            life: LivenessState::Live,
+            is_retired: false,
+            retired_at: None,
+            silence: None,
+        }
     }
 
     /// Takes a new event.
     pub fn record_event(&mut self, time: EventTime, capped: EventTime, stamp: EventTime, clock: i64, settings: &FoldSettings) {
         if self.life == LivenessState::Idle {
-            self.silence = Some((self.last, self.gone_at.unwrap_or(time)));
+            self.silence = Some((self.last, self.retired_at.unwrap_or(time)));
         }
         self.last = time;
         self.capped = self.capped.max(capped);
         self.clock = clock;
-        (self.gone, self.gone_at) = (false, None);
+        (self.is_retired, self.retired_at) = (false, None);
         let lags =
             settings.max_future.is_some() && settings.idle_grace.is_some_and(|grace| stamp.micros() - time.micros() > grace);
         self.lagging_since = lags.then(|| self.lagging_since.unwrap_or(clock));
@@ -72,7 +83,7 @@ impl Liveness {
     }
 
     /// Brings `life` up to the log clock.
-    pub fn age(&mut self, clock: i64, settings: &FoldSettings) {
+    pub fn advance_clock(&mut self, clock: i64, settings: &FoldSettings) {
         if self.life == LivenessState::Ended || self.life == LivenessState::Idle {
             return;
         }
@@ -84,7 +95,7 @@ impl Liveness {
     }
 
     /// Returns the log clock at which `life` changes if no event is received.
-    pub fn due(&self, settings: &FoldSettings) -> Option<i64> {
+    pub fn next_change_clock(&self, settings: &FoldSettings) -> Option<i64> {
         let grace = settings.idle_grace?;
         match self.life {
             LivenessState::Live => Some(self.lagging_since.unwrap_or(self.clock).min(self.clock) + grace),
@@ -106,13 +117,13 @@ impl Liveness {
 
     /// Silent, and expected to report.
     pub fn is_missing(&self) -> bool {
-        self.life == LivenessState::Idle && !self.gone
+        self.life == LivenessState::Idle && !self.is_retired
     }
 
     /// Whether it was silent, and expected to report, at the end of a window in which it sent no event. Whether it has
     /// come back since makes no difference, or the figures would depend on whose event of one instant comes first.
-    pub fn misses(&self, end: EventTime) -> bool {
-        let expected = self.gone_at.map_or(!self.gone, |gone| end <= gone);
+    pub fn is_missing_at(&self, end: EventTime) -> bool {
+        let expected = self.retired_at.map_or(!self.is_retired, |since| end <= since);
         let now = self.life == LivenessState::Idle && self.last < end && expected;
         now || self.silence.is_some_and(|(from, to)| from < end && end <= to)
     }
@@ -120,13 +131,13 @@ impl Liveness {
     /// Nobody expects it back from this time on, where it is silent.
     pub fn give_up(&mut self, time: EventTime) {
         if self.is_missing() {
-            (self.gone, self.gone_at) = (true, Some(time));
+            (self.is_retired, self.retired_at) = (true, Some(time));
         }
     }
 
-    pub fn end(&mut self) {
+    pub fn mark_ended(&mut self) {
         self.life = LivenessState::Ended;
-        self.gone = true;
+        self.is_retired = true;
     }
 }
 
@@ -166,8 +177,8 @@ const COUNTER_PAUSE: i64 = crate::settings::SECOND;
 impl GpuSource {
     /// Adds joules of no known or of closed time, reported by a sample at `time`: they belong to its window, whichever
     /// others are open, or they would depend on whose event of one instant comes first.
-    fn set_aside(&mut self, joules: f64, time: EventTime, cuts: &SliceEdges) {
-        match slice_at(cuts, time).filter(|_| joules != 0.0) {
+    fn set_aside(&mut self, joules: f64, time: EventTime, slice_edges: &SliceEdges) {
+        match slice_at(slice_edges, time).filter(|_| joules != 0.0) {
             Some(i) => slice_mut(&mut self.slices, i).unassigned += joules,
             None => self.unassigned += joules,
         }
@@ -189,16 +200,16 @@ impl GpuSource {
     ) -> bool {
         let starts_at_a_rise = settings.starts_coarse_counters_at_a_rise();
         if life == LivenessState::Ended || self.sample.tenure != sample.tenure {
-            self.check.settle();
+            self.check.reset();
             if starts_at_a_rise {
                 self.check.forget_evidence();
             }
             return false;
         }
         let is_live = life != LivenessState::Idle;
-        let by_power = PowerFlow::of_power(&self.sample, sample, if is_live { settings.power_gap } else { 0 });
+        let by_power = PowerSegment::of_power(&self.sample, sample, if is_live { settings.power_gap } else { 0 });
         let step = self.counter_step(sample, by_power.as_ref(), is_live, starts_at_a_rise);
-        let verdict = step.map(|step| self.check.judge(&step, board));
+        let verdict = step.map(|step| self.check.check_step(&step, board));
         match verdict {
             Some(EnergyCounterVerdict::StandsStill) => sample.energy = None,
             Some(EnergyCounterVerdict::FirstRise | EnergyCounterVerdict::Contradicted) => {
@@ -209,9 +220,9 @@ impl GpuSource {
         // As `flow` will: a sample without a counter after one that had it.
         let waits = sample.energy.is_none() && (self.lost.is_some() || self.sample.energy.is_some());
         if waits {
-            self.check.wait(by_power.is_some());
+            self.check.count_waiting_step(by_power.is_some());
         } else {
-            self.check.settle();
+            self.check.reset();
         }
         !matches!(verdict, Some(EnergyCounterVerdict::Believed) | None)
     }
@@ -220,7 +231,7 @@ impl GpuSource {
     fn counter_step(
         &self,
         sample: &EnergySample,
-        by_power: Option<&PowerFlow>,
+        by_power: Option<&PowerSegment>,
         is_live: bool,
         starts_at_a_rise: bool,
     ) -> Option<CounterStep> {
@@ -234,7 +245,7 @@ impl GpuSource {
             // A fall is one, also of what nobody has a share in.
             joules: if sample.energy < base.energy { -1.0 } else { joules },
             seconds: sample.time.seconds_since(base.time),
-            integral: by_power.filter(|_| !self.check.power_unknown).map(|flow| before + flow.total()),
+            integral: by_power.filter(|_| !self.check.power_unknown).map(|segment| before + segment.total_joules()),
             steps: self.check.waiting_steps + 1,
             waiting: self.lost.is_some(),
             is_live: is_live && !self.lost.is_some_and(|lost| lost.idle),
@@ -243,23 +254,29 @@ impl GpuSource {
     }
 
     /// The energy between the newest sample and this one, which came while the source was so alive.
-    pub fn flow(&mut self, sample: &EnergySample, life: LivenessState, cuts: &SliceEdges, power_gap: i64) -> Option<PowerFlow> {
+    pub fn segment_since_last(
+        &mut self,
+        sample: &EnergySample,
+        life: LivenessState,
+        slice_edges: &SliceEdges,
+        power_gap: i64,
+    ) -> Option<PowerSegment> {
         let idle = life == LivenessState::Idle;
         if life == LivenessState::Ended || self.sample.tenure != sample.tenure {
             self.lost = None;
             return None;
         }
-        let between = PowerFlow::between(&self.sample, sample, if idle { 0 } else { power_gap });
+        let between = PowerSegment::between(&self.sample, sample, if idle { 0 } else { power_gap });
         if self.lost.is_none() && self.sample.energy.is_some() && sample.energy.is_none() {
             self.lost = Some(LastCounterSample { sample: self.sample, summed: 0.0, idle });
         } else if let Some(lost) = &mut self.lost {
             lost.idle |= idle;
             if sample.energy.is_some() {
-                return self.found(sample, between, cuts, power_gap);
+                return self.on_counter_back(sample, between, slice_edges, power_gap);
             }
         } else if idle {
             // Nobody knows when in the gap it was used; the counter knows how much.
-            self.set_aside(between.map_or(0.0, |flow| flow.total()), sample.time, cuts);
+            self.set_aside(between.map_or(0.0, |segment| segment.total_joules()), sample.time, slice_edges);
         }
         between.filter(|_| !idle)
     }
@@ -267,35 +284,35 @@ impl GpuSource {
     /// Applies a counter that is back: its energy replaces that of power in open time, and its excess over that in
     /// closed time is unassigned. Across a silence, or after more than the gap, the energy of power is kept, and the
     /// excess is unassigned.
-    fn found(
+    fn on_counter_back(
         &mut self,
         sample: &EnergySample,
-        between: Option<PowerFlow>,
-        cuts: &SliceEdges,
+        between: Option<PowerSegment>,
+        slice_edges: &SliceEdges,
         power_gap: i64,
-    ) -> Option<PowerFlow> {
+    ) -> Option<PowerSegment> {
         let lost = self.lost.take()?;
-        let Some(whole) = PowerFlow::between(&lost.sample, sample, 0) else { return between };
+        let Some(whole) = PowerSegment::between(&lost.sample, sample, 0) else { return between };
         let since = lost.sample.time;
         let open = self.pending.iter().position(|step| step.to > since).unwrap_or(self.pending.len());
         if lost.idle || sample.time.micros() - since.micros() > power_gap {
             let waiting: f64 = self.pending.range(open..).map(PendingStep::joules).sum();
-            let known = lost.summed + waiting + between.map_or(0.0, |flow| flow.total());
-            self.set_aside((whole.total() - known).max(0.0), sample.time, cuts);
+            let known = lost.summed + waiting + between.map_or(0.0, |segment| segment.total_joules());
+            self.set_aside((whole.total_joules() - known).max(0.0), sample.time, slice_edges);
             return between;
         }
         // Steps in closed time are cut to nothing, wherever between the others they lie: of a steady flow only their
         // length matters.
         let waiting: i64 = self.pending.range(open..).map(PendingStep::micros).sum();
         let from = self.sample.time.plus_micros(-waiting);
-        let closed = whole.joules(since, from).max(lost.summed);
-        self.set_aside(closed - lost.summed, sample.time, cuts);
-        let watts = (whole.total() - closed).max(0.0) / sample.time.seconds_since(from);
+        let closed = whole.joules_between(since, from).max(lost.summed);
+        self.set_aside(closed - lost.summed, sample.time, slice_edges);
+        let watts = (whole.total_joules() - closed).max(0.0) / sample.time.seconds_since(from);
         for step in self.pending.range_mut(open..) {
-            step.flow = Some(PowerFlow::steady(watts, step.from, step.to));
+            step.power = Some(PowerSegment::constant(watts, step.from, step.to));
             step.contradicted = false;
         }
-        Some(PowerFlow::steady(watts, self.sample.time, sample.time))
+        Some(PowerSegment::constant(watts, self.sample.time, sample.time))
     }
 
     /// Returns the time up to which the counter is known, if the next sample may extend it.
@@ -305,11 +322,11 @@ impl GpuSource {
     }
 
     /// Takes a step; what lies in closed time is unassigned.
-    pub fn step(&mut self, mut step: PendingStep, cuts: &SliceEdges, settled: EventTime, power_gap: i64) {
-        let open = cuts.front().map_or(step.to, |first| (*first).clamp(step.from, step.to));
+    pub fn add_step(&mut self, mut step: PendingStep, slice_edges: &SliceEdges, settled: EventTime, power_gap: i64) {
+        let open = slice_edges.front().map_or(step.to, |first| (*first).clamp(step.from, step.to));
         if open > step.from {
-            let joules = step.flow.map_or(0.0, |flow| flow.joules(step.from, open));
-            self.set_aside(joules, step.to, cuts);
+            let joules = step.power.map_or(0.0, |segment| segment.joules_between(step.from, open));
+            self.set_aside(joules, step.to, slice_edges);
             self.note_summed(step.to, joules);
             step.from = open;
         }
@@ -321,13 +338,13 @@ impl GpuSource {
         let settled = self.awaited_from(power_gap).map_or(settled, |known| settled.min(known.plus_micros(1)));
         while self.pending.front().is_some_and(|step| step.to < settled) || self.pending.len() > MAX_PENDING {
             if let Some(step) = self.pending.pop_front() {
-                self.sum(cuts, &step);
+                self.add_to_slices(slice_edges, &step);
             }
         }
     }
 
-    fn sum(&mut self, cuts: &SliceEdges, step: &PendingStep) {
-        add_step(&mut self.slices, cuts, step);
+    fn add_to_slices(&mut self, slice_edges: &SliceEdges, step: &PendingStep) {
+        add_step(&mut self.slices, slice_edges, step);
         self.note_summed(step.to, step.joules());
     }
 
@@ -344,22 +361,22 @@ impl GpuSource {
             return;
         }
         for step in self.pending.iter_mut().filter(|step| step.contradicted && step.to > since && step.from < end) {
-            step.flow = Some(PowerFlow::steady(0.0, step.from, step.to));
+            step.power = Some(PowerSegment::constant(0.0, step.from, step.to));
             step.contradicted = false;
         }
     }
 
     /// Sums every step up to `end`; one that goes on beyond it is divided there.
-    pub fn settle(&mut self, cuts: &SliceEdges, end: EventTime) {
+    pub fn sum_through(&mut self, slice_edges: &SliceEdges, end: EventTime) {
         self.believe_pause(end);
         while let Some(step) = self.pending.front().filter(|step| step.from < end).copied() {
             if step.to <= end {
                 self.pending.pop_front();
-                self.sum(cuts, &step);
+                self.add_to_slices(slice_edges, &step);
             } else {
                 // What is summed of it ends after the counter was lost, where the whole step does.
                 let part = PendingStep { to: end, gauges: None, ..step };
-                add_step(&mut self.slices, cuts, &part);
+                add_step(&mut self.slices, slice_edges, &part);
                 self.note_summed(step.to, part.joules());
                 self.pending[0].from = end;
                 break;
@@ -377,7 +394,7 @@ pub struct RankSource {
     #[serde(rename = "pulse")]
     pub liveness: Liveness,
     #[serde(default)]
-    pub counters: [CounterMemory; COUNTERS],
+    pub counters: [CounterState; COUNTERS],
     /// Newest event that was not between two that report more.
     #[serde(default)]
     pub stepped: EventTime,
@@ -397,34 +414,34 @@ pub struct RankSource {
 
 impl RankSource {
     /// Takes the counters of an event that came while the source was so alive; true where one fell.
-    pub fn count(
+    pub fn count_progress(
         &mut self,
         count: &ProgressCounters,
         life: LivenessState,
-        cuts: &SliceEdges,
+        slice_edges: &SliceEdges,
         origin: Origin,
         settings: &FoldSettings,
     ) -> bool {
         if life == LivenessState::Ended {
-            let step = ProgressStep::to(&mut self.counters, count, &mut self.done, false, settings.gaps());
+            let step = ProgressStep::advance_to(&mut self.counters, count, &mut self.done, false, settings.gaps());
             // Its reports from before it ended lead to nothing any more.
             self.counters = Default::default();
-            ProgressStep::to(&mut self.counters, count, &mut self.done, false, settings.gaps());
+            ProgressStep::advance_to(&mut self.counters, count, &mut self.done, false, settings.gaps());
             self.stepped = count.time;
             return step.fell;
         }
         let idle = life == LivenessState::Idle;
-        let step = ProgressStep::to(&mut self.counters, count, &mut self.done, idle, settings.gaps());
+        let step = ProgressStep::advance_to(&mut self.counters, count, &mut self.done, idle, settings.gaps());
         let says = count.totals.iter().chain(&count.rates).any(Option::is_some);
         if idle {
             self.stepped = count.time;
         } else if says || self.awaited_from(count.time, settings).is_none() {
-            add_time(&mut self.slices, cuts, self.stepped, count.time, origin);
+            add_time(&mut self.slices, slice_edges, self.stepped, count.time, origin);
             self.stepped = count.time;
         }
-        let elsewhere = step.add(&mut self.slices, cuts);
+        let elsewhere = step.add_to_slices(&mut self.slices, slice_edges);
         // As energy: it belongs to the window of the event that reported it.
-        let aside = match slice_at(cuts, count.time).filter(|_| elsewhere != [0.0; COUNTERS]) {
+        let aside = match slice_at(slice_edges, count.time).filter(|_| elsewhere != [0.0; COUNTERS]) {
             Some(i) => &mut slice_mut(&mut self.slices, i).unassigned,
             None => &mut self.unassigned,
         };
@@ -514,10 +531,10 @@ mod tests {
     fn idle_once_the_log_is_the_grace_past_its_last_event() {
         let settings = FoldSettings::default();
         let mut pulse = Liveness::new(at(0), at(0), 0);
-        pulse.age(119 * SECOND, &settings);
-        assert_eq!((pulse.life, pulse.due(&settings)), (LivenessState::Live, Some(120 * SECOND)));
-        pulse.age(120 * SECOND, &settings);
-        assert_eq!((pulse.life, pulse.due(&settings)), (LivenessState::Idle, None));
+        pulse.advance_clock(119 * SECOND, &settings);
+        assert_eq!((pulse.life, pulse.next_change_clock(&settings)), (LivenessState::Live, Some(120 * SECOND)));
+        pulse.advance_clock(120 * SECOND, &settings);
+        assert_eq!((pulse.life, pulse.next_change_clock(&settings)), (LivenessState::Idle, None));
     }
 
     #[test]
@@ -553,10 +570,10 @@ mod tests {
     fn one_that_lags_is_due_to_be_idle_and_one_that_ended_is_due_to_nothing() {
         let settings = FoldSettings::default();
         let mut pulse = Liveness { life: LivenessState::Lagging, ..Liveness::new(at(0), at(0), 7 * SECOND) };
-        assert_eq!(pulse.due(&settings), Some(127 * SECOND));
-        pulse.end();
-        pulse.age(1_000 * SECOND, &settings);
-        assert_eq!((pulse.life, pulse.due(&settings), pulse.is_missing()), (LivenessState::Ended, None, false));
+        assert_eq!(pulse.next_change_clock(&settings), Some(127 * SECOND));
+        pulse.mark_ended();
+        pulse.advance_clock(1_000 * SECOND, &settings);
+        assert_eq!((pulse.life, pulse.next_change_clock(&settings), pulse.is_missing()), (LivenessState::Ended, None, false));
     }
 
     #[test]
@@ -570,7 +587,7 @@ mod tests {
 
     #[test]
     fn a_source_is_missed_from_its_last_event_until_it_comes_back_or_nobody_expects_it() {
-        let misses = |pulse: Liveness| [50, 51, 100, 101, 200, 201].map(|end| pulse.misses(at(end)));
+        let misses = |pulse: Liveness| [50, 51, 100, 101, 200, 201].map(|end| pulse.is_missing_at(at(end)));
         let live = Liveness::new(at(50), at(50), 0);
         assert_eq!(misses(live), [false; 6]);
         let mut idle = Liveness { life: LivenessState::Idle, ..live };
@@ -614,18 +631,24 @@ mod tests {
     const GAP: i64 = 60 * SECOND;
 
     /// Takes a sample as a workload does.
-    fn take(gpu: &mut GpuSource, sample: EnergySample, life: LivenessState, settled: EventTime, gap: i64) -> Option<PowerFlow> {
-        let flow = gpu.flow(&sample, life, &window(), gap);
+    fn take(
+        gpu: &mut GpuSource,
+        sample: EnergySample,
+        life: LivenessState,
+        settled: EventTime,
+        gap: i64,
+    ) -> Option<PowerSegment> {
+        let flow = gpu.segment_since_last(&sample, life, &window(), gap);
         let step = PendingStep {
             from: gpu.sample.time,
             to: sample.time,
-            flow,
+            power: flow,
             origin: Origin::Measured,
             gauges: None,
             contradicted: false,
         };
         gpu.sample = sample;
-        gpu.step(step, &window(), settled, gap);
+        gpu.add_step(step, &window(), settled, gap);
         flow
     }
 
@@ -657,7 +680,7 @@ mod tests {
             assert_eq!(take(&mut gpu, read(200, None, 80.0), LivenessState::Idle, settled, 1_000 * SECOND), None);
             let flow = take(&mut gpu, read(210, Some(21_000.0), 80.0), LivenessState::Live, settled, 1_000 * SECOND);
             // 800 J before the silence and after it; the counter rose by 21 kJ.
-            assert_eq!((flow.map(|flow| flow.total()), gpu.set_aside_in(1)), (Some(800.0), 19_400.0), "{settled}");
+            assert_eq!((flow.map(|flow| flow.total_joules()), gpu.set_aside_in(1)), (Some(800.0), 19_400.0), "{settled}");
         }
     }
 
@@ -687,7 +710,7 @@ mod tests {
         let back = |watts: f64| {
             let mut gpu = device(read(0, Some(0.0), watts));
             take(&mut gpu, read(30, None, watts), LivenessState::Live, EventTime::MIN, GAP);
-            gpu.settle(&window(), at(20));
+            gpu.sum_through(&window(), at(20));
             take(&mut gpu, read(50, Some(5_000.0), watts), LivenessState::Live, EventTime::MIN, GAP);
             let steps: Vec<f64> = gpu.pending.iter().map(PendingStep::joules).collect();
             (gpu.slices[0].joules, gpu.slices[0].unassigned, steps)
@@ -712,17 +735,17 @@ mod tests {
                 // By rules 4 its first second would be power's.
                 let settings = FoldSettings { power_gap: GAP, window_rules: 3, ..FoldSettings::default() };
                 let contradicted = gpu.check_counter(&mut sample, LivenessState::Live, &board, &settings);
-                let flow = gpu.flow(&sample, LivenessState::Live, &window(), GAP);
+                let flow = gpu.segment_since_last(&sample, LivenessState::Live, &window(), GAP);
                 let step = PendingStep {
-                    flow,
+                    power: flow,
                     contradicted,
                     from: gpu.sample.time,
-                    ..PendingStep::at(sample.time, Origin::Measured, None)
+                    ..PendingStep::without_step(sample.time, Origin::Measured, None)
                 };
                 gpu.sample = sample;
-                gpu.step(step, &window(), EventTime::MIN, GAP);
+                gpu.add_step(step, &window(), EventTime::MIN, GAP);
             }
-            gpu.settle(&window(), at(600));
+            gpu.sum_through(&window(), at(600));
             assert!((gpu.slices[0].joules - joules).abs() < 1e-9, "{ends}: {}", gpu.slices[0].joules);
             assert_eq!(gpu.slices[0].contradicted > 0, joules > 100.0, "{ends}");
         }
@@ -754,14 +777,14 @@ mod tests {
         let cuts: SliceEdges = [0, 20, 40].map(at).into();
         let mut gpu = device(read(0, None, 80.0));
         let sample = read(30, None, 80.0);
-        let flow = gpu.flow(&sample, LivenessState::Live, &cuts, GAP);
+        let flow = gpu.segment_since_last(&sample, LivenessState::Live, &cuts, GAP);
         let gauges = Some([Some(0.5); energy::GAUGES]);
-        let step = PendingStep { from: at(0), to: at(30), flow, origin: Origin::Measured, gauges, contradicted: false };
-        gpu.step(step, &cuts, EventTime::MIN, GAP);
+        let step = PendingStep { from: at(0), to: at(30), power: flow, origin: Origin::Measured, gauges, contradicted: false };
+        gpu.add_step(step, &cuts, EventTime::MIN, GAP);
         let sums = |gpu: &GpuSource| gpu.slices.iter().map(|sums| (sums.joules, sums.events)).collect::<Vec<_>>();
-        gpu.settle(&cuts, at(20));
+        gpu.sum_through(&cuts, at(20));
         assert_eq!(sums(&gpu), [(1_600.0, 0)]);
-        gpu.settle(&cuts, at(40));
+        gpu.sum_through(&cuts, at(40));
         assert_eq!((sums(&gpu), gpu.pending.len()), (vec![(1_600.0, 0), (800.0, 1)], 0));
     }
 
@@ -784,7 +807,13 @@ mod tests {
             remaining_seconds: None,
             checkpoint: None,
         };
-        rank.count(&ProgressCounters::of(&event(10, Some(1.0))), LivenessState::Live, &window(), Origin::Measured, &settings);
+        rank.count_progress(
+            &ProgressCounters::from_event(&event(10, Some(1.0))),
+            LivenessState::Live,
+            &window(),
+            Origin::Measured,
+            &settings,
+        );
         let place = LogPosition { stamp: at(30), capped: at(30), clock: 0 };
         let until = |event: &TrainingProgress| rank.known_until(event, place, &settings);
         assert_eq!(until(&event(30, None)), at(10), "its counter is to come");

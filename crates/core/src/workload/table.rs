@@ -15,7 +15,7 @@ const MAX_LAYOUTS: usize = 64;
 /// The layouts of a workload in the order of their times, and what was done about its decisions.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct LayoutHistory {
+pub struct WorkloadTables {
     layouts: VecDeque<Workload>,
     /// Controller settings that the newest layout declares.
     #[serde(skip)]
@@ -25,7 +25,7 @@ pub struct LayoutHistory {
     changes: VecDeque<EventTime>,
 }
 
-impl LayoutHistory {
+impl WorkloadTables {
     /// The newest layout.
     pub fn newest(&self) -> Option<&Workload> {
         self.layouts.back()
@@ -38,8 +38,8 @@ impl LayoutHistory {
 
     /// Reads what is kept in the layouts only.
     #[must_use]
-    pub fn restored(mut self) -> Self {
-        self.settings = self.newest().and_then(|newest| ControllerSettings::declared(newest).ok()?).map(Box::new);
+    pub fn with_settings_read_again(mut self) -> Self {
+        self.settings = self.newest().and_then(|newest| ControllerSettings::from_workload(newest).ok()?).map(Box::new);
         self
     }
 
@@ -79,7 +79,7 @@ impl LayoutHistory {
         self.settings = None;
     }
 
-    pub fn note(&mut self, actuation: &Actuation) {
+    pub fn note_actuation(&mut self, actuation: &Actuation) {
         if matches!(
             actuation.outcome,
             ActuationOutcome::Applied | ActuationOutcome::Ready | ActuationOutcome::RolledBack | ActuationOutcome::Failed
@@ -96,7 +96,7 @@ impl LayoutHistory {
     }
 
     /// Whether the layout changed, rolled out or restarted in `(start, end]`.
-    pub fn restarted(&self, start: EventTime, end: EventTime) -> bool {
+    pub fn was_restarted_between(&self, start: EventTime, end: EventTime) -> bool {
         let within = |time: EventTime| start < time && time <= end;
         let mut generation = None;
         for layout in self.layouts.iter().filter(|layout| layout.time <= end) {
@@ -169,7 +169,7 @@ pub struct JobRun {
 pub struct JobRuns(Vec<JobRun>);
 
 impl JobRuns {
-    pub fn declared(&self) -> bool {
+    pub fn is_declared(&self) -> bool {
         !self.0.is_empty()
     }
 
@@ -202,7 +202,7 @@ impl JobRuns {
     }
 
     /// Whether a slice lies in a run; runs begin and end at slice edges.
-    pub fn hold(&self, from: EventTime, to: EventTime) -> bool {
+    pub fn contains_slice(&self, from: EventTime, to: EventTime) -> bool {
         self.0.iter().any(|run| run.start.is_none_or(|start| start <= from) && run.end.is_none_or(|end| to <= end))
     }
 
@@ -243,23 +243,23 @@ mod tests {
         assert!(!runs.start(at(50)), "a restart within the run");
         runs.finish(at(100));
         runs.finish(at(101));
-        assert!(runs.hold(at(9), at(101)));
-        assert!(!runs.hold(at(8), at(20)) && !runs.hold(at(101), at(102)));
+        assert!(runs.contains_slice(at(9), at(101)));
+        assert!(!runs.contains_slice(at(8), at(20)) && !runs.contains_slice(at(101), at(102)));
         assert!(runs.start(at(200)), "a new job");
-        assert!(runs.hold(at(300), at(400)));
+        assert!(runs.contains_slice(at(300), at(400)));
     }
 
     #[test]
     fn a_change_of_the_layout_marks_exactly_its_windows() {
-        let mut tables = LayoutHistory::default();
+        let mut tables = WorkloadTables::default();
         let layout = |seconds, generation| Workload { time: at(seconds), generation, ..Workload::default() };
         tables.put(&layout(5, 1), None);
-        assert!(!tables.restarted(at(0), at(60)), "the first known layout is no change");
+        assert!(!tables.was_restarted_between(at(0), at(60)), "the first known layout is no change");
         assert!(tables.put(&layout(70, 2), None));
-        assert!(tables.restarted(at(60), at(120)) && !tables.restarted(at(120), at(180)));
+        assert!(tables.was_restarted_between(at(60), at(120)) && !tables.was_restarted_between(at(120), at(180)));
         tables.put(&Workload { ready_time: Some(at(130)), ..layout(131, 2) }, None);
-        assert!(tables.restarted(at(120), at(180)), "it became ready in this window");
-        assert!(!tables.restarted(at(180), at(240)));
+        assert!(tables.was_restarted_between(at(120), at(180)), "it became ready in this window");
+        assert!(!tables.was_restarted_between(at(180), at(240)));
         assert_eq!(tables.at(at(69)).map(|l| l.generation), Some(1));
     }
 
@@ -272,21 +272,21 @@ mod tests {
     }
 
     /// Times of the layouts that are kept, with their generations.
-    fn kept(tables: &LayoutHistory) -> Vec<(i64, u64)> {
+    fn kept(tables: &WorkloadTables) -> Vec<(i64, u64)> {
         tables.layouts.iter().map(|layout| (layout.time.micros() / 1_000_000, layout.generation)).collect()
     }
 
     #[test]
     fn what_happens_at_an_edge_belongs_to_the_window_that_ends_there() {
-        let mut tables = LayoutHistory::default();
+        let mut tables = WorkloadTables::default();
         tables.put(&layout(5, 1), None);
         tables.put(&layout(60, 2), None);
-        assert!(tables.restarted(at(0), at(60)) && !tables.restarted(at(60), at(120)));
-        tables.note(&actuation(240, ActuationOutcome::Ready, "d"));
-        assert!(tables.restarted(at(180), at(240)) && !tables.restarted(at(240), at(300)));
-        let mut tables = LayoutHistory::default();
+        assert!(tables.was_restarted_between(at(0), at(60)) && !tables.was_restarted_between(at(60), at(120)));
+        tables.note_actuation(&actuation(240, ActuationOutcome::Ready, "d"));
+        assert!(tables.was_restarted_between(at(180), at(240)) && !tables.was_restarted_between(at(240), at(300)));
+        let mut tables = WorkloadTables::default();
         tables.put(&Workload { ready_time: Some(at(120)), ..layout(100, 1) }, None);
-        assert!(tables.restarted(at(60), at(120)) && !tables.restarted(at(120), at(180)));
+        assert!(tables.was_restarted_between(at(60), at(120)) && !tables.was_restarted_between(at(120), at(180)));
     }
 
     #[test]
@@ -297,10 +297,10 @@ mod tests {
         let clocked = Layout { sm_clock_mhz: Some(1200.0), ..capped.clone() };
         let fewer = Layout { replicas: Some(2), ..capped.clone() };
         let tables = |layouts: &[Workload]| {
-            let mut tables = LayoutHistory::default();
+            let mut tables = WorkloadTables::default();
             for layout in layouts {
                 tables.put(layout, None);
-                tables.note(&Actuation { time: layout.time, ..actuation(0, ActuationOutcome::Applied, "d") });
+                tables.note_actuation(&Actuation { time: layout.time, ..actuation(0, ActuationOutcome::Applied, "d") });
             }
             tables
         };
@@ -316,14 +316,14 @@ mod tests {
             ("in the window before", vec![of(5, 1, &running), of(50, 2, &capped)], false, false),
         ] {
             let tables = tables(&layouts);
-            assert_eq!(tables.restarted(at(60), at(120)), restarted, "{what}");
+            assert_eq!(tables.was_restarted_between(at(60), at(120)), restarted, "{what}");
             assert_eq!(tables.only_settings_changed(at(60), at(120)), settings, "{what}");
         }
     }
 
     #[test]
     fn layouts_are_kept_in_the_order_of_their_times_and_one_of_the_same_time_replaces_the_other() {
-        let mut tables = LayoutHistory::default();
+        let mut tables = WorkloadTables::default();
         assert!(tables.is_empty());
         assert!(!tables.put(&layout(20, 2), None));
         assert!(!tables.is_empty());
@@ -336,38 +336,38 @@ mod tests {
 
     #[test]
     fn so_many_layouts_and_changes_are_kept_and_of_more_the_oldest_go() {
-        let mut tables = LayoutHistory::default();
+        let mut tables = WorkloadTables::default();
         for n in 0..MAX_LAYOUTS as i64 {
             tables.put(&layout(n, 1), None);
-            tables.note(&actuation(n, ActuationOutcome::Applied, "d"));
+            tables.note_actuation(&actuation(n, ActuationOutcome::Applied, "d"));
         }
         assert_eq!((tables.layouts.len(), tables.layouts[0].time), (64, at(0)));
         assert_eq!((tables.changes.len(), tables.changes[0]), (64, at(0)));
         tables.put(&layout(64, 1), None);
-        tables.note(&actuation(64, ActuationOutcome::Applied, "d"));
+        tables.note_actuation(&actuation(64, ActuationOutcome::Applied, "d"));
         assert_eq!((tables.layouts.len(), tables.layouts[0].time), (64, at(1)));
         assert_eq!((tables.changes.len(), tables.changes[0]), (64, at(1)));
     }
 
     #[test]
     fn the_newest_actuation_is_remembered_and_what_changed_nothing_marks_no_window() {
-        let mut tables = LayoutHistory::default();
-        let last = |tables: &LayoutHistory| tables.last_actuation().map(|last| last.decision_id.clone());
+        let mut tables = WorkloadTables::default();
+        let last = |tables: &WorkloadTables| tables.last_actuation().map(|last| last.decision_id.clone());
         assert_eq!(last(&tables), None);
-        tables.note(&actuation(20, ActuationOutcome::Ready, "one"));
-        tables.note(&actuation(10, ActuationOutcome::Applied, "older"));
+        tables.note_actuation(&actuation(20, ActuationOutcome::Ready, "one"));
+        tables.note_actuation(&actuation(10, ActuationOutcome::Applied, "older"));
         assert_eq!(last(&tables).as_deref(), Some("one"));
-        tables.note(&actuation(20, ActuationOutcome::Refused, "same time, said later"));
+        tables.note_actuation(&actuation(20, ActuationOutcome::Refused, "same time, said later"));
         assert_eq!(last(&tables).as_deref(), Some("same time, said later"));
         assert_eq!(tables.changes, [at(10), at(20)], "in order, and nothing was changed by what was refused");
     }
 
     #[test]
     fn what_is_in_force_at_the_oldest_open_window_stays() {
-        let mut tables = LayoutHistory::default();
+        let mut tables = WorkloadTables::default();
         for second in [10, 20, 30] {
             tables.put(&layout(second, 1), None);
-            tables.note(&actuation(second, ActuationOutcome::Applied, "d"));
+            tables.note_actuation(&actuation(second, ActuationOutcome::Applied, "d"));
         }
         tables.prune(at(19));
         assert_eq!((kept(&tables).len(), tables.changes.len()), (3, 2));

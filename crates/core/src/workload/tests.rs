@@ -70,19 +70,19 @@ impl Fold {
     /// Folds a sample at this second of the log clock.
     pub fn gpu(&mut self, clock: i64, event: &GpuTelemetry) -> &mut Self {
         let room = PartitionUsage { sources: 0, by_owner: &self.tenants };
-        self.taken = self.state.telemetry(event, Self::place(event.time, clock), room, &self.settings);
+        self.taken = self.state.fold_telemetry(event, Self::place(event.time, clock), room, &self.settings);
         self
     }
 
     /// Folds a progress event at this second of the log clock.
     pub fn rank(&mut self, clock: i64, event: &TrainingProgress) -> &mut Self {
         let room = PartitionUsage { sources: 0, by_owner: &self.tenants };
-        self.taken = self.state.progress(event, Self::place(event.time, clock), room, &self.settings);
+        self.taken = self.state.fold_progress(event, Self::place(event.time, clock), room, &self.settings);
         self
     }
 
     fn age(&mut self, clock: i64) -> &mut Self {
-        self.state.age(clock * SECOND, &self.settings);
+        self.state.advance_clock(clock * SECOND, &self.settings);
         self
     }
 
@@ -176,7 +176,7 @@ fn windows_of_another_length_cut_open_time_anew_and_of_a_silence_only_the_ends()
     let windows = |cuts: &[i64], size: i64| {
         let mut fold = Fold::default();
         fold.state.head.slice_edges = cuts.iter().map(|cut| at(*cut)).collect();
-        fold.state.rewindow(TumblingWindows { size: size * SECOND, origin: at(0) });
+        fold.state.set_windows(TumblingWindows { size: size * SECOND, origin: at(0) });
         fold.cuts()
     };
     assert_eq!(windows(&[0, 60, 120], 20), [0, 20, 40, 60, 80, 100, 120]);
@@ -194,7 +194,7 @@ fn other_windows_divide_what_is_summed_and_count_no_late_table() {
     // Nobody tells of a job, so after a minute of it steps are summed as they come.
     fold.gpu(0, &gpu("a", 0)).gpu(61, &gpu("a", 30));
     assert_eq!(fold.state.gpus[0].slices.iter().map(|sums| sums.joules).collect::<Vec<_>>(), [3_000.0]);
-    fold.state.rewindow(TumblingWindows { size: 20 * SECOND, origin: at(0) });
+    fold.state.set_windows(TumblingWindows { size: 20 * SECOND, origin: at(0) });
     let joules: Vec<f64> = fold.state.gpus[0].slices.iter().map(|sums| sums.joules.round()).collect();
     assert_eq!((joules, fold.state.head.counts.late_tables), (vec![2_000.0, 1_000.0, 0.0], 0));
 }
@@ -203,7 +203,7 @@ fn other_windows_divide_what_is_summed_and_count_no_late_table() {
 fn while_a_job_may_be_about_to_start_nothing_is_settled_and_then_what_its_slowest_rank_passed() {
     let mut fold = Fold::default();
     fold.gpu(100, &gpu("a", 0));
-    let settled = |fold: &Fold, clock: i64| fold.state.settled(clock * SECOND);
+    let settled = |fold: &Fold, clock: i64| fold.state.settled_through(clock * SECOND);
     assert_eq!([100, 159].map(|clock| settled(&fold, clock)), [EventTime::MIN; 2]);
     assert_eq!(settled(&fold, 160), EventTime::MAX, "a minute after its first event");
     fold.rank(170, &rank(0, 30)).rank(170, &rank(1, 20)).rank(170, &rank(0, 50));
@@ -257,7 +257,7 @@ fn a_device_that_is_new_replaces_those_that_are_silent_and_another_collector_of_
         fold.gpu(100, &gpu("b", 100)).gpu(100, &gpu("c", 100)).age(150);
         assert_eq!(fold.state.missing, 1);
         fold.gpu(200, &event);
-        let missed = fold.state.gpus[0].liveness.misses(at(240));
+        let missed = fold.state.gpus[0].liveness.is_missing_at(at(240));
         assert_eq!((fold.state.missing, missed), (missing, missing > 0), "{} of {}", event.device, event.collector);
     }
 }
@@ -319,7 +319,7 @@ fn runs_that_begin_again_and_again_cut_open_time_only_so_often() {
         phase: JobLifecycle::Started,
         ..rank(0, 0)
     };
-    let most = MAX_CUTS + 10;
+    let most = MAX_SLICE_EDGES + 10;
     // The window's edges are two of them, and the first start is one.
     for n in 0..=most as i64 {
         fold.rank(0, &start(n));
@@ -347,7 +347,7 @@ fn runs_that_begin_and_end_in_one_instant_or_in_closed_time_are_kept_only_so_oft
         for n in 0..5_000 {
             fold.rank(0, &told(2 * n * step, JobLifecycle::Started)).rank(0, &told((2 * n + 1) * step, JobLifecycle::Finished));
         }
-        assert_eq!(fold.state.head.runs.count(), MAX_CUTS, "closed: {closed}");
+        assert_eq!(fold.state.head.runs.count(), MAX_SLICE_EDGES, "closed: {closed}");
         let FoldOutcome::Refused(refusal) = fold.rank(0, &told(10_000 * step, JobLifecycle::Started)).taken.clone() else {
             panic!()
         };
@@ -446,7 +446,7 @@ fn a_source_that_is_dead_for_the_retention_is_forgotten_unless_an_open_window_ha
     assert_eq!(fold.due(), Some(9_000), "it is looked at again at once");
     assert_eq!(fold.state.due, 9_000 * SECOND + 1);
     fold.close(9_000).age(9_001);
-    assert_eq!((fold.state.sources(), fold.cuts()), (0, vec![]));
+    assert_eq!((fold.state.source_count(), fold.cuts()), (0, vec![]));
 }
 
 #[test]
@@ -581,9 +581,9 @@ proptest! {
             anew.recount();
             let counts = |state: &WorkloadState| (state.live, state.behind, state.missing, state.reached);
             prop_assert_eq!(counts(state), counts(&anew));
-            let anew = WorkloadState::restored(state.head.clone(), state.gpus.clone(), state.ranks.clone());
+            let anew = WorkloadState::from_parts(state.head.clone(), state.gpus.clone(), state.ranks.clone());
             prop_assert_eq!((&state.gpu_order, &state.rank_order), (&anew.gpu_order, &anew.rank_order));
-            let first = anew.source_liveness().filter_map(|pulse| pulse.due(&fold.settings)).min();
+            let first = anew.source_liveness().filter_map(|pulse| pulse.next_change_clock(&fold.settings)).min();
             prop_assert!(first.is_none_or(|first| state.due <= first), "{} {:?}", state.due, first);
         }
     }

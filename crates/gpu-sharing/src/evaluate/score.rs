@@ -88,9 +88,9 @@ pub(super) fn groups(trial: &EvaluationSet) -> Result<Vec<CoRunGroup<'_>>, Evalu
         };
         runs.swap(0, equal);
         let candidates = runs.iter().map(candidate).collect();
-        let seen = names.iter().map(|name| &measured.profiles()[*name]).collect();
+        let measured_profiles = names.iter().map(|name| &measured.profiles()[*name]).collect();
         let really = names.iter().map(|name| &truth.profiles()[*name]).collect();
-        let together = GpuTenants::new(seen, measured.idle_watts()).map_err(TrainError::from)?;
+        let together = GpuTenants::new(measured_profiles, measured.idle_watts()).map_err(TrainError::from)?;
         let truth = GpuTenants::new(really, truth.idle_watts()).map_err(TrainError::from)?;
         groups.push(CoRunGroup { together, truth, candidates, runs });
     }

@@ -24,7 +24,7 @@ const DAY_SECONDS: f64 = 86_400.0;
 
 /// The GPUs of the workload in its newest window.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct GpuSeat {
+pub struct WorkloadGpus {
     pub end: EventTime,
     /// Workloads on its GPU, at most.
     pub tenants: u32,
@@ -34,20 +34,21 @@ pub struct GpuSeat {
 
 /// Its shares are being changed to measure it alone.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-struct ShareProbe {
+struct ShareMeasurement {
     /// The share before that, to which it returns.
     before: u32,
-    asked: u32,
+    #[serde(rename = "asked")]
+    requested: u32,
     since: EventTime,
     /// All shares that were asked for.
     #[serde(default)]
     tried: BTreeSet<u32>,
 }
 
-impl ShareProbe {
+impl ShareMeasurement {
     /// Whether it is because of this that the workload has a share.
     fn explains(&self, share: Option<u32>) -> bool {
-        share.is_some_and(|share| share == self.before || share == self.asked || self.tried.contains(&share))
+        share.is_some_and(|share| share == self.before || share == self.requested || self.tried.contains(&share))
     }
 }
 
@@ -82,7 +83,8 @@ pub struct SharingMemberState {
     coming: PendingLayouts,
     /// Outcomes of decisions after the last evaluation, in the order of their times.
     answers: VecDeque<ActuationAnswer>,
-    asked: Option<RequestedShare>,
+    #[serde(rename = "asked")]
+    requested_share: Option<RequestedShare>,
     /// Time of the first layout.
     joined: Option<EventTime>,
     /// Ends of the newest window, and of the newest usable one.
@@ -93,7 +95,7 @@ pub struct SharingMemberState {
     gathered_through: Option<EventTime>,
     /// The newest window's.
     origin: Origin,
-    seat: Option<GpuSeat>,
+    seat: Option<WorkloadGpus>,
     gathered: ProfileGatherer,
     /// Why the newest window does not count for the profile.
     passed: Option<SkippedWindow>,
@@ -102,7 +104,7 @@ pub struct SharingMemberState {
     figures: Vec<WindowFigures>,
     /// When changes of this controller came into force, within a day.
     restarts: VecDeque<EventTime>,
-    probe: Option<ShareProbe>,
+    probe: Option<ShareMeasurement>,
     no_probe_before: Option<EventTime>,
     #[serde(flatten)]
     pub saying: PendingDecision,
@@ -185,8 +187,8 @@ impl SharingMemberState {
         let due = self.answers.partition_point(|answer| answer.time <= time);
         let refused =
             self.answers.drain(..due).collect::<Vec<_>>().into_iter().filter(|answer| self.ends_change(answer)).count() > 0;
-        if self.asked.as_ref().is_some_and(|asked| self.is_open(asked) && time >= request_expiry(asked, own)) {
-            self.asked = None;
+        if self.requested_share.as_ref().is_some_and(|request| self.is_open(request) && time >= request_expiry(request, own)) {
+            self.requested_share = None;
         }
         if refused && self.probe.is_some() {
             self.rest(time, own);
@@ -196,34 +198,36 @@ impl SharingMemberState {
     }
 
     /// Whether nothing was applied of a change so far.
-    fn is_open(&self, asked: &RequestedShare) -> bool {
-        !asked.applied && self.now.as_ref().is_some_and(|now| now.generation == asked.generation)
+    fn is_open(&self, request: &RequestedShare) -> bool {
+        !request.applied && self.now.as_ref().is_some_and(|now| now.generation == request.generation)
     }
 
     /// Whether an answer is the end of the change that was decided last. Only the newest of its decisions is in flight: an older
     /// one may be refused for having been overtaken.
     fn ends_change(&mut self, answer: &ActuationAnswer) -> bool {
-        let Some(mut asked) = self.asked.take_if(|asked| (asked.first..=asked.newest).contains(&answer.decided)) else {
+        let Some(mut request) =
+            self.requested_share.take_if(|request| (request.first..=request.newest).contains(&answer.decided))
+        else {
             return false;
         };
         let ends = match answer.outcome {
-            ActuationOutcome::Refused => answer.decided == asked.newest && self.is_open(&asked),
+            ActuationOutcome::Refused => answer.decided == request.newest && self.is_open(&request),
             ActuationOutcome::RolledBack | ActuationOutcome::Failed => true,
             ActuationOutcome::Applied | ActuationOutcome::Ready | ActuationOutcome::Recommended => false,
         };
-        asked.applied |= answer.outcome == ActuationOutcome::Applied;
-        self.asked = Some(asked).filter(|_| !ends);
+        request.applied |= answer.outcome == ActuationOutcome::Applied;
+        self.requested_share = Some(request).filter(|_| !ends);
         ends
     }
 
     /// A change of its share was decided.
     pub fn on_decision(&mut self, decision: &Decision) {
         let (Some(to), Some(generation)) = (decision.to.mps_thread_percentage, decision.generation) else { return };
-        match &mut self.asked {
-            Some(asked) if (asked.to, asked.generation) == (to, generation) => asked.newest = decision.time,
+        match &mut self.requested_share {
+            Some(request) if (request.to, request.generation) == (to, generation) => request.newest = decision.time,
             _ => {
                 let (first, newest) = (decision.time, decision.time);
-                self.asked = Some(RequestedShare { to, generation, first, newest, applied: false });
+                self.requested_share = Some(RequestedShare { to, generation, first, newest, applied: false });
             }
         }
     }
@@ -247,7 +251,7 @@ impl SharingMemberState {
     fn rest(&mut self, time: EventTime, own: &GpuSharingSettings) {
         self.no_probe_before = Some(time.plus_seconds(own.hold_seconds));
         if let Some(probe) = &mut self.probe {
-            probe.asked = probe.before;
+            probe.requested = probe.before;
         }
     }
 
@@ -256,7 +260,7 @@ impl SharingMemberState {
     }
 
     /// Returns its GPUs in the window that ended right before an evaluation.
-    pub fn seat(&self, time: EventTime, settings: &FoldSettings) -> Option<&GpuSeat> {
+    pub fn seat(&self, time: EventTime, settings: &FoldSettings) -> Option<&WorkloadGpus> {
         let longest = 1.5 * settings.window as f64 / 1e6;
         self.seat.as_ref().filter(|seat| time.seconds_since(seat.end) <= longest)
     }
@@ -276,7 +280,7 @@ impl SharingMemberState {
     }
 
     pub fn is_silent(&self, time: EventTime, own: &GpuSharingSettings) -> bool {
-        self.last_usable_end.is_none_or(|heard| time.seconds_since(heard) > own.silence_seconds)
+        self.last_usable_end.is_none_or(|last| time.seconds_since(last) > own.silence_seconds)
     }
 
     /// Whether its window that ends with a look is to be expected.
@@ -293,7 +297,7 @@ impl SharingMemberState {
         (self.through, self.origin) = (Some(end), window.origin);
         let tenants = window.tenants.unwrap_or(1);
         if window.gpus > 0 {
-            self.seat = Some(GpuSeat { end, tenants, devices: window.shared_devices.clone() });
+            self.seat = Some(WorkloadGpus { end, tenants, devices: window.shared_devices.clone() });
         }
         self.mute = gather::check_usable(window, own.coverage_min_ratio).err();
         if self.mute.is_some() {
@@ -313,7 +317,7 @@ impl SharingMemberState {
         if tenants == 1 {
             // Speed and power under a clock limit are the limit's.
             let limited = window.layout.as_ref().is_some_and(|layout| layout.sm_clock_mhz.is_some());
-            let taken = match self.newest_layout() {
+            let observed = match self.newest_layout() {
                 _ if limited => Err(SkippedWindow::Capped),
                 Some(workload) => {
                     let workload = workload.clone();
@@ -323,7 +327,7 @@ impl SharingMemberState {
                 }
                 None => Err(SkippedWindow::Incomplete),
             };
-            self.passed = taken.err();
+            self.passed = observed.err();
         }
     }
 
@@ -332,7 +336,7 @@ impl SharingMemberState {
         let end = window.window_end;
         let workload = self.now.as_ref().or(self.newest_layout()).filter(|_| self.saying.has_no_decision_for(end));
         let missed = workload.map(|workload| draft(workload, end, own, reason.to_owned()));
-        self.saying.complete(window, missed)
+        self.saying.take_for_window(window, missed)
     }
 
     /// The change that gives it back the share that it had before it was measured. `Ok(None)`: it has its own share; `Err`: why
@@ -348,8 +352,9 @@ impl SharingMemberState {
         let share = workload.layout.mps_thread_percentage;
         let home = inside_bounds(probe.before, workload);
         if share == Some(home) {
-            let coming = self.asked.as_ref().filter(|asked| asked.to != home && asked.generation == workload.generation);
-            return match coming.map(|asked| (asked.to, request_expiry(asked, own))) {
+            let coming =
+                self.requested_share.as_ref().filter(|request| request.to != home && request.generation == workload.generation);
+            return match coming.map(|request| (request.to, request_expiry(request, own))) {
                 Some((to, until)) if time < until => {
                     Err(format!("{to} %, at which it was to be measured, may still come into force until {until}"))
                 }
@@ -365,7 +370,7 @@ impl SharingMemberState {
         if workload.mode == UpdateMode::Observe || workload.paused {
             return Err(format!("it was being measured, and gets its {home} % back once it may be changed"));
         }
-        (probe.asked, probe.since) = (probe.before, time);
+        (probe.requested, probe.since) = (probe.before, time);
         let to = Layout { mps_thread_percentage: Some(home), ..workload.layout.clone() };
         let reason = format!("{why}: back to {home} %, where it was before it was measured");
         let action = ControllerAction::Revert;
@@ -419,12 +424,12 @@ impl SharingMemberState {
 
     /// Returns whether the share for its measurement does not come into force, or is in force without usable windows.
     fn is_measured_in_vain(&self, time: EventTime, name: &str, workload: &Workload, own: &GpuSharingSettings) -> bool {
-        let Some(probe) = self.probe.as_ref().filter(|probe| probe.asked != probe.before) else { return false };
-        if workload.layout.mps_thread_percentage != Some(probe.asked) {
+        let Some(probe) = self.probe.as_ref().filter(|probe| probe.requested != probe.before) else { return false };
+        if workload.layout.mps_thread_percentage != Some(probe.requested) {
             return time.seconds_since(probe.since) > own.give_up_seconds;
         }
         let last = Some(probe.since).max(workload.ready_time).max(self.gathered_through);
-        !self.knows(name, probe.asked, own) && last.is_some_and(|last| time.seconds_since(last) > own.silence_seconds)
+        !self.knows(name, probe.requested, own) && last.is_some_and(|last| time.seconds_since(last) > own.silence_seconds)
     }
 
     /// Why the newest window does not count, where it does not.
@@ -495,10 +500,14 @@ impl SharingMemberState {
     /// Asks for a share to measure it at.
     fn ask(&mut self, time: EventTime, workload: &Workload, own: &GpuSharingSettings, to: u32) -> Decision {
         let share = workload.layout.mps_thread_percentage.unwrap_or(100);
-        let mut probe =
-            self.probe.take().unwrap_or(ShareProbe { before: share, asked: share, since: time, tried: BTreeSet::new() });
-        if probe.asked != to {
-            (probe.asked, probe.since) = (to, time);
+        let mut probe = self.probe.take().unwrap_or(ShareMeasurement {
+            before: share,
+            requested: share,
+            since: time,
+            tried: BTreeSet::new(),
+        });
+        if probe.requested != to {
+            (probe.requested, probe.since) = (to, time);
             probe.tried.insert(to);
         }
         self.probe = Some(probe);
@@ -533,8 +542,8 @@ fn inside_bounds(share: u32, workload: &Workload) -> u32 {
 }
 
 /// Returns the time after which decisions that were not applied never will be.
-fn request_expiry(asked: &RequestedShare, own: &GpuSharingSettings) -> EventTime {
-    asked.newest.plus_seconds(own.expiry_seconds + SETTLE_SECONDS)
+fn request_expiry(request: &RequestedShare, own: &GpuSharingSettings) -> EventTime {
+    request.newest.plus_seconds(own.expiry_seconds + SETTLE_SECONDS)
 }
 
 /// The time of a workload's decision of this id, where it is of this controller.

@@ -39,7 +39,7 @@ use eadt_schemas::v1::{
 use serde::{Deserialize, Serialize};
 
 use crate::published::LearnedModels;
-use crate::rebalance::{GpuSharer, GpuState, ModelChoice, RebalanceSettings, rebalance};
+use crate::rebalance::{GpuSharer, ModelChoice, RebalanceSettings, RebalanceState, rebalance};
 use crate::{AdditivePredictor, ChoiceSettings, ProfileError, SoloProfile};
 use member::{SharingMemberState, draft};
 
@@ -82,7 +82,7 @@ struct GpuSharingHead {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 struct SharedGpu {
-    state: GpuState,
+    state: RebalanceState,
     /// The last look at which members shared it.
     shared: Option<EventTime>,
     /// Workloads of other controllers on it.
@@ -222,8 +222,8 @@ impl GpuSharingFold {
 
     /// Makes room: of the workloads that are gone, what was measured longest ago.
     fn forget_oldest(&mut self) -> bool {
-        let gone = self.members.iter().filter(|(_, member)| member.is_idle(&self.settings));
-        let Some(name) = gone.min_by_key(|(_, member)| member.through()).map(|(name, _)| name.clone()) else { return false };
+        let idle = self.members.iter().filter(|(_, member)| member.is_idle(&self.settings));
+        let Some(name) = idle.min_by_key(|(_, member)| member.through()).map(|(name, _)| name.clone()) else { return false };
         self.members.remove(&name);
         self.changed.insert(name);
         true
@@ -254,7 +254,7 @@ impl GpuSharingFold {
             .members
             .iter_mut()
             .filter_map(|(name, member)| {
-                out.extend(member.saying.overdue());
+                out.extend(member.saying.take_overdue());
                 if member.advance(time, &self.own) {
                     refused.insert(name.clone());
                 }
@@ -321,7 +321,7 @@ impl GpuSharingFold {
             }
             // Windows of who has another controller by now are not this stage's.
             let is_awaited = member.present(&self.settings).is_some() && member.is_awaited(time, &self.own);
-            out.extend(member.saying.decide(decision, is_awaited));
+            out.extend(member.saying.queue_decision(decision, is_awaited));
         }
         self.head = GpuSharingHead { looked: Some(time), late: None, swept: self.head.swept };
         self.changed.extend(self.members.keys().cloned());
@@ -409,11 +409,11 @@ impl GpuSharingFold {
         let changed = &mut self.changed_shared;
         self.shared.retain(|device, gpu| {
             gpu.strangers.retain(|_, stranger| !stranger.is_forgotten(time, silence));
-            let kept = !gpu.strangers.is_empty() || gpu.shared.is_some_and(|shared| time.seconds_since(shared) <= DAY_SECONDS);
-            if !kept {
+            let keeps = !gpu.strangers.is_empty() || gpu.shared.is_some_and(|shared| time.seconds_since(shared) <= DAY_SECONDS);
+            if !keeps {
                 changed.insert(device.clone());
             }
-            kept
+            keeps
         });
     }
 }
@@ -523,7 +523,7 @@ impl JointFold for GpuSharingFold {
         state::take_changes(self)
     }
 
-    fn size(&self) -> usize {
+    fn member_count(&self) -> usize {
         self.members.len()
     }
 

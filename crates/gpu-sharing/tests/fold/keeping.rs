@@ -87,10 +87,10 @@ fn who_is_gone_is_remembered_for_as_long_as_inputs_are_kept() {
     let mut site = Site::with(settings, vec![job("a/steep", 0.95, &[0..3]), looking]);
     site.run(3).gone("a/steep");
     site.run(10);
-    assert_eq!(site.stage.size(), 2, "its newest window ended 600 s ago");
+    assert_eq!(site.stage.member_count(), 2, "its newest window ended 600 s ago");
     drop(site.stage.take_changes());
     site.run(1);
-    assert_eq!(site.stage.size(), 1);
+    assert_eq!(site.stage.member_count(), 1);
     let deleted: Vec<_> = site.stage.take_changes().into_iter().filter(|record| record.value.is_none()).collect();
     assert!(deleted.len() == 1 && deleted[0].key == "#gpu//member//a/steep", "{deleted:?}");
 }
@@ -108,7 +108,7 @@ fn there_is_room_for_so_many_and_who_is_gone_makes_room() {
     assert!(refusal.detail.contains("processor.max_workloads"), "{}", refusal.detail);
     site.gone("a/steep");
     told(&mut site, &mut out).unwrap();
-    assert_eq!(site.stage.size(), 1);
+    assert_eq!(site.stage.member_count(), 1);
 }
 
 #[test]
@@ -123,7 +123,7 @@ fn of_those_who_are_gone_what_was_measured_longest_ago_makes_room() {
         site.stage.take_changes().into_iter().map(|record| (record.key, record.value.is_some())).collect();
     let is_known = |name: &str| known[&format!("#gpu//member//{name}")];
     assert_eq!((is_known("a/steep"), is_known("b/flat"), is_known("c/other")), (true, false, true));
-    assert_eq!(site.stage.size(), 2);
+    assert_eq!(site.stage.member_count(), 2);
 }
 
 proptest! {

@@ -3,7 +3,7 @@
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use eadt_core::joint::JointFold;
-use eadt_gpu_sharing::published::PartitionDocument;
+use eadt_gpu_sharing::published::SharingModelDocument;
 use eadt_gpu_sharing::{CoRun, CoRunTenant, GpuMeasurements, MetricValues, ProfileMetric, SlowdownModel, SoloPoint, SoloProfile};
 use eadt_schemas::v1::{ChangeValidation, ControllerAction, Decision, Model};
 
@@ -43,7 +43,7 @@ pub fn learned() -> Model {
     let runs = pairs.flat_map(|(a, b)| [20, 30, 40, 50, 60, 70, 80].map(|share| run(a, b, share))).collect();
     let measured = GpuMeasurements::new(IDLE_WATTS, (0..6).map(profile).collect(), runs).unwrap();
     let model = SlowdownModel::train(&measured, &SlowdownModel::FOREST).unwrap();
-    let mut parameters = serde_json::to_value(PartitionDocument::new(model)).unwrap();
+    let mut parameters = serde_json::to_value(SharingModelDocument::new(model)).unwrap();
     parameters["origin"] = "simulated".into();
     Model { time: at(0), name: "partition/board".into(), version: "7".into(), parameters, ..Model::default() }
 }

@@ -87,8 +87,8 @@ pub fn is_permission_missing(status: &kube::core::Status) -> bool {
 pub fn field_conflict(error: &Error) -> Option<String> {
     let Error::Api(status) = error else { return None };
     let causes = status.details.as_ref()?.causes.iter().filter(|cause| cause.reason == "FieldManagerConflict");
-    let said: Vec<_> = causes.map(|cause| format!("{} ({})", cause.field, cause.message)).collect();
-    (status.code == 409 && !said.is_empty()).then(|| said.join(", "))
+    let conflicts: Vec<_> = causes.map(|cause| format!("{} ({})", cause.field, cause.message)).collect();
+    (status.code == 409 && !conflicts.is_empty()).then(|| conflicts.join(", "))
 }
 
 /// The fields that others own, as the API server names them.
@@ -125,77 +125,79 @@ impl ApiServer {
     }
 
     /// Writes exactly the fields that EADT owns, never by force.
-    pub async fn write(&self, seen: &WorkloadObject, object: &Value, write: &ObjectWrite) -> Result<Value, Error> {
-        match seen.kind.write_method {
-            WriteMethod::ServerSideApply => self.apply(seen, write).await,
-            WriteMethod::ReplaceList => self.patch(seen, MANAGER, &Patch::Merge(change::merge_write(seen, object, write))).await,
+    pub async fn write(&self, observed: &WorkloadObject, object: &Value, write: &ObjectWrite) -> Result<Value, Error> {
+        match observed.kind.write_method {
+            WriteMethod::ServerSideApply => self.apply(observed, write).await,
+            WriteMethod::ReplaceList => {
+                self.patch(observed, MANAGER, &Patch::Merge(change::merge_write(observed, object, write))).await
+            }
         }
     }
 
     /// The same for a kind whose fields have owners, which needs no more of the object than what is kept of it.
-    pub async fn apply(&self, seen: &WorkloadObject, write: &ObjectWrite) -> Result<Value, Error> {
-        let mut configuration = change::apply_configuration(seen, write);
+    pub async fn apply(&self, observed: &WorkloadObject, write: &ObjectWrite) -> Result<Value, Error> {
+        let mut configuration = change::apply_configuration(observed, write);
         if eadt_faults::is_off("fence") {
             configuration["metadata"]["resourceVersion"].take();
         }
-        self.patch(seen, MANAGER, &Patch::Apply(configuration)).await
+        self.patch(observed, MANAGER, &Patch::Apply(configuration)).await
     }
 
     /// Records a take-over and makes EADT the owner of the fields; no value changes.
     pub async fn take_over(
         &self,
-        seen: &WorkloadObject,
+        observed: &WorkloadObject,
         object: &Value,
-        taken: &TakeOverRecord,
+        record: &TakeOverRecord,
         time: &str,
     ) -> Result<Value, Error> {
         let mut metadata = json!({
-            "uid": seen.uid, "resourceVersion": seen.resource_version,
-            "annotations": {TAKEN_OVER: json_text(taken)?},
+            "uid": observed.uid, "resourceVersion": observed.resource_version,
+            "annotations": {TAKEN_OVER: json_text(record)?},
         });
-        if seen.kind.write_method == WriteMethod::ServerSideApply {
-            let fields = owners::fields_to_take(seen.take_over.as_ref(), taken);
+        if observed.kind.write_method == WriteMethod::ServerSideApply {
+            let fields = owners::fields_to_take(observed.take_over.as_ref(), record);
             metadata["managedFields"] =
-                owners::entries_after_take_over(&object["metadata"]["managedFields"], seen.kind, &fields, time);
+                owners::entries_after_take_over(&object["metadata"]["managedFields"], observed.kind, &fields, time);
         }
-        self.patch_metadata(seen, metadata).await
+        self.patch_metadata(observed, metadata).await
     }
 
     /// Removes EADT's marks and gives the fields back to their former owners; no value changes.
     pub async fn release_fields(
         &self,
-        seen: &WorkloadObject,
+        observed: &WorkloadObject,
         object: &Value,
         former: &[FormerField],
         time: &str,
     ) -> Result<Value, Error> {
         let mut metadata = json!({
-            "uid": seen.uid, "resourceVersion": seen.resource_version,
+            "uid": observed.uid, "resourceVersion": observed.resource_version,
             "annotations": {TAKEN_OVER: null, APPLIED: null},
         });
-        if seen.kind.write_method == WriteMethod::ServerSideApply {
+        if observed.kind.write_method == WriteMethod::ServerSideApply {
             metadata["managedFields"] =
-                owners::entries_after_return(&object["metadata"]["managedFields"], seen.kind, former, time);
+                owners::entries_after_return(&object["metadata"]["managedFields"], observed.kind, former, time);
         }
-        self.patch_metadata(seen, metadata).await
+        self.patch_metadata(observed, metadata).await
     }
 
-    async fn patch_metadata(&self, seen: &WorkloadObject, metadata: Value) -> Result<Value, Error> {
-        self.patch(seen, RECORDER, &Patch::Merge(json!({"metadata": metadata}))).await
+    async fn patch_metadata(&self, observed: &WorkloadObject, metadata: Value) -> Result<Value, Error> {
+        self.patch(observed, RECORDER, &Patch::Merge(json!({"metadata": metadata}))).await
     }
 
-    async fn patch(&self, seen: &WorkloadObject, manager: &str, patch: &Patch<Value>) -> Result<Value, Error> {
+    async fn patch(&self, observed: &WorkloadObject, manager: &str, patch: &Patch<Value>) -> Result<Value, Error> {
         let params = PatchParams {
             field_manager: Some(manager.into()),
             field_validation: Some(ValidationDirective::Strict),
             ..PatchParams::default()
         };
-        let written = with_timeout(self.api(seen.kind, &seen.namespace).patch(&seen.name, &params, patch)).await?;
+        let written = with_timeout(self.api(observed.kind, &observed.namespace).patch(&observed.name, &params, patch)).await?;
         serde_json::to_value(&written).map_err(Error::SerdeError)
     }
 
-    fn pods_of(&self, seen: &WorkloadObject) -> Api<DynamicObject> {
-        Api::namespaced_with(self.client.clone(), &seen.namespace, &pod_resource())
+    fn pods_of(&self, observed: &WorkloadObject) -> Api<DynamicObject> {
+        Api::namespaced_with(self.client.clone(), &observed.namespace, &pod_resource())
     }
 
     /// The pods that hold GPUs of a node, of all namespaces.
@@ -230,25 +232,25 @@ impl ApiServer {
     }
 
     /// The pods of a workload, those that are ending included.
-    pub async fn pods(&self, seen: &WorkloadObject) -> Result<Vec<WorkloadPod>, ClusterError> {
-        let Some(selector) = pod_selector(seen) else { return Ok(vec![]) };
-        let what = format!("listing the pods of {}", seen.workload());
+    pub async fn pods(&self, observed: &WorkloadObject) -> Result<Vec<WorkloadPod>, ClusterError> {
+        let Some(selector) = pod_selector(observed) else { return Ok(vec![]) };
+        let what = format!("listing the pods of {}", observed.workload());
         let list = ListParams::default().labels(&selector).limit(MAX_PODS);
-        let list = call_with_timeout(&what, self.pods_of(seen).list(&list)).await?;
+        let list = call_with_timeout(&what, self.pods_of(observed).list(&list)).await?;
         let pods = list.items.iter().filter_map(|pod| serde_json::to_value(pod).ok());
         // The selector may match pods of others.
-        let own = pods.filter(|pod| is_owned_by(pod, seen));
+        let own = pods.filter(|pod| is_owned_by(pod, observed));
         Ok(own.filter_map(|pod| WorkloadPod::read(&pod)).collect())
     }
 
     /// Deletes one pod as it was seen. Gone already is as good; one that changed meanwhile is looked at again, so that a leader
     /// that was paused deletes none that became ready since.
-    pub async fn delete_pod(&self, seen: &WorkloadObject, pod: &str, uid: &str, version: &str) -> Result<(), ClusterError> {
-        let what = format!("deleting pod {}/{pod}", seen.namespace);
+    pub async fn delete_pod(&self, observed: &WorkloadObject, pod: &str, uid: &str, version: &str) -> Result<(), ClusterError> {
+        let what = format!("deleting pod {}/{pod}", observed.namespace);
         let only = Preconditions { uid: Some(uid.to_owned()), resource_version: Some(version.to_owned()) };
         let only = (!eadt_faults::is_off("pod-fence")).then_some(only);
         let params = DeleteParams { preconditions: only, ..DeleteParams::default() };
-        match call_with_timeout(&what, self.pods_of(seen).delete(pod, &params)).await {
+        match call_with_timeout(&what, self.pods_of(observed).delete(pod, &params)).await {
             Err(error) if error.remedy == ClusterRemedy::Conflict => Ok(()),
             result => result.map(drop),
         }
@@ -264,34 +266,34 @@ fn core_resource(kind: &str, plural: &str) -> ApiResource {
 }
 
 /// Returns the label selector for the pods of a workload.
-pub fn pod_selector(seen: &WorkloadObject) -> Option<String> {
-    let name = &seen.name;
-    match seen.kind.kind {
+pub fn pod_selector(observed: &WorkloadObject) -> Option<String> {
+    let name = &observed.name;
+    match observed.kind.kind {
         "PyTorchJob" => Some(format!("training.kubeflow.org/job-name={name}")),
         "MPIJob" => Some(format!("training.kubeflow.org/job-name={name},training.kubeflow.org/job-role=worker")),
         "LeaderWorkerSet" => Some(format!("leaderworkerset.sigs.k8s.io/name={name}")),
         // A TrainJob is run as a JobSet of its name.
         "JobSet" | "TrainJob" => Some(format!("jobset.sigs.k8s.io/jobset-name={name}")),
-        _ => seen.selector.clone(),
+        _ => observed.selector.clone(),
     }
 }
 
 /// Returns whether a pod belongs to this workload: directly, or through an owner in between, as far as the pod names it. A
 /// selector alone is not enough, since pods of another workload may have the same labels.
-fn is_owned_by(pod: &Value, seen: &WorkloadObject) -> bool {
+fn is_owned_by(pod: &Value, observed: &WorkloadObject) -> bool {
     let meta = &pod["metadata"];
-    let between = |owner: &Value| match seen.kind.kind {
+    let between = |owner: &Value| match observed.kind.kind {
         // A ReplicaSet of a Deployment is named after both, and only one Deployment has the name.
         "Deployment" => meta["labels"]["pod-template-hash"]
             .as_str()
-            .is_some_and(|hash| owner["kind"] == "ReplicaSet" && owner["name"] == format!("{}-{hash}", seen.name)),
+            .is_some_and(|hash| owner["kind"] == "ReplicaSet" && owner["name"] == format!("{}-{hash}", observed.name)),
         // Their pods were found by a label that their controllers set to the workload's name.
         "LeaderWorkerSet" => owner["kind"] == "StatefulSet",
         "JobSet" | "TrainJob" => owner["kind"] == "Job",
         _ => false,
     };
     let mut owners = meta["ownerReferences"].as_array().into_iter().flatten();
-    owners.any(|owner| owner["controller"] == true && (owner["uid"] == seen.uid.as_str() || between(owner)))
+    owners.any(|owner| owner["controller"] == true && (owner["uid"] == observed.uid.as_str() || between(owner)))
 }
 
 /// An object as JSON.

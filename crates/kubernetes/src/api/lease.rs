@@ -93,7 +93,7 @@ pub struct LeaseCandidate {
 
 /// The next action on the Lease. Pure.
 #[derive(Debug, Clone, PartialEq)]
-enum LeaseMove {
+enum LeaseAction {
     /// Write this.
     Take(LeaseSpec),
     /// Somebody else leads.
@@ -109,7 +109,7 @@ impl LeaseCandidate {
     /// Runs the leader election until `stop`; then releases the Lease, so that the next leader need not wait.
     pub async fn run(mut self, leadership: &Leadership, stop: impl Future<Output = ()>) {
         tokio::pin!(stop);
-        let mut said = String::new();
+        let mut logged_holder = String::new();
         loop {
             let began = Instant::now();
             let outcome = tokio::time::timeout(CALL_TIMEOUT, self.renew_or_acquire()).await;
@@ -119,13 +119,13 @@ impl LeaseCandidate {
                         tracing::info!(lease = self.name, identity = self.identity, term, "leading");
                     }
                     leadership.set(Some(began + LEADER_TRUST), term);
-                    said.clear();
+                    logged_holder.clear();
                 }
                 Ok(Ok(Err(holder))) => {
                     leadership.set(None, 0);
-                    if said != holder {
+                    if logged_holder != holder {
                         tracing::info!(lease = self.name, %holder, "standing by");
-                        said = holder;
+                        logged_holder = holder;
                     }
                 }
                 Ok(Err(error)) => self.on_renewal_failed(leadership, &crate::api::client::error_text(&error)),
@@ -164,8 +164,8 @@ impl LeaseCandidate {
         }
         let unchanged = self.observed.as_ref().map_or(Duration::ZERO, |(_, since)| since.elapsed());
         let new = match next_move(&self.identity, present.is_some().then_some(&spec), unchanged, now()) {
-            LeaseMove::Wait { holder } => return Ok(Err(holder)),
-            LeaseMove::Take(new) => new,
+            LeaseAction::Wait { holder } => return Ok(Err(holder)),
+            LeaseAction::Take(new) => new,
         };
         let written = if let Some(mut lease) = present {
             lease.spec = Some(new);
@@ -203,18 +203,18 @@ fn now() -> MicroTime {
 }
 
 /// `present`: the Lease, where there is one; `unchanged`: for how long it has been like this.
-fn next_move(identity: &str, present: Option<&LeaseSpec>, unchanged: Duration, now: MicroTime) -> LeaseMove {
+fn next_move(identity: &str, present: Option<&LeaseSpec>, unchanged: Duration, now: MicroTime) -> LeaseAction {
     let holder = present.and_then(|spec| spec.holder_identity.as_deref()).unwrap_or_default();
     let mine = holder == identity;
     let patience = present
         .and_then(|spec| spec.lease_duration_seconds)
         .map_or(LEASE_DURATION, |seconds| Duration::from_secs(seconds.max(1).unsigned_abs().into()).min(LEASE_DURATION));
     if !mine && !holder.is_empty() && unchanged < patience {
-        return LeaseMove::Wait { holder: holder.to_owned() };
+        return LeaseAction::Wait { holder: holder.to_owned() };
     }
     let transitions = present.and_then(|spec| spec.lease_transitions).unwrap_or(0);
     let acquired = present.filter(|_| mine).and_then(|spec| spec.acquire_time.clone());
-    LeaseMove::Take(LeaseSpec {
+    LeaseAction::Take(LeaseSpec {
         holder_identity: Some(identity.to_owned()),
         lease_duration_seconds: Some(LEASE_DURATION.as_secs() as i32),
         // Every taking is another term, also by the same identity after it gave the Lease back or was replaced.
@@ -229,10 +229,10 @@ fn next_move(identity: &str, present: Option<&LeaseSpec>, unchanged: Duration, n
 mod tests {
     use super::*;
 
-    fn taken(step: LeaseMove) -> LeaseSpec {
+    fn taken(step: LeaseAction) -> LeaseSpec {
         match step {
-            LeaseMove::Take(spec) => spec,
-            LeaseMove::Wait { holder } => panic!("waits for {holder}"),
+            LeaseAction::Take(spec) => spec,
+            LeaseAction::Wait { holder } => panic!("waits for {holder}"),
         }
     }
 
@@ -255,7 +255,7 @@ mod tests {
         let first = taken(next_move("a", None, Duration::ZERO, now()));
         assert_eq!((first.holder_identity.as_deref(), first.lease_transitions), (Some("a"), Some(1)));
         let wait = next_move("b", Some(&first), Duration::from_secs(14), now());
-        assert_eq!(wait, LeaseMove::Wait { holder: "a".into() });
+        assert_eq!(wait, LeaseAction::Wait { holder: "a".into() });
         let second = taken(next_move("b", Some(&first), Duration::from_secs(15), now()));
         assert_eq!((second.holder_identity.as_deref(), second.lease_transitions), (Some("b"), Some(2)));
         let renewed = taken(next_move("b", Some(&second), Duration::ZERO, now()));

@@ -20,7 +20,7 @@ const ANSWER: Duration = Duration::from_secs(5);
 
 /// Whom the API server takes the bearer of a token for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TokenBearer {
+pub struct ReviewedUser {
     /// The name of the user; of a service account `system:serviceaccount:NAMESPACE:NAME`.
     pub user: String,
     /// Those of the audiences asked for that the token is good for; none where the API server does not know of audiences.
@@ -52,7 +52,7 @@ impl TokenReviews {
 
     /// Returns the user of a token; `None`: it is invalid, or not for this audience. The error has the reason why there is no
     /// answer, as text.
-    pub async fn review(&self, token: &str, audience: &str) -> Result<Option<TokenBearer>, String> {
+    pub async fn review(&self, token: &str, audience: &str) -> Result<Option<ReviewedUser>, String> {
         let answer = tokio::time::timeout(ANSWER, self.ask(token, audience)).await;
         let answer = answer.unwrap_or_else(|_| Err(format!("no answer from the API server within {} s", ANSWER.as_secs())));
         let status = answer.map_err(|detail| format!("reviewing a token: {}", redact_token(token, &detail)))?;
@@ -76,9 +76,9 @@ impl TokenReviews {
     }
 }
 
-fn read_bearer(status: TokenReviewStatus) -> Option<TokenBearer> {
+fn read_bearer(status: TokenReviewStatus) -> Option<ReviewedUser> {
     let user = status.user.and_then(|user| user.username).filter(|_| status.authenticated == Some(true))?;
-    Some(TokenBearer { user, audiences: status.audiences.unwrap_or_default() })
+    Some(ReviewedUser { user, audiences: status.audiences.unwrap_or_default() })
 }
 
 fn review_error(error: &Error) -> String {
@@ -101,7 +101,7 @@ mod tests {
 
     use super::*;
 
-    fn read(answer: &Value) -> Option<TokenBearer> {
+    fn read(answer: &Value) -> Option<ReviewedUser> {
         read_bearer(serde_json::from_value::<CachedReview>(answer.clone()).unwrap().status)
     }
 

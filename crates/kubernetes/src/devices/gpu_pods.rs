@@ -40,8 +40,8 @@ pub struct WorkloadPods {
 
 impl WorkloadPods {
     /// Nothing is known yet of a workload's pods but how they are found.
-    pub fn unresolved(seen: &WorkloadObject) -> Self {
-        Self { uid: seen.uid.clone(), selector: pod_selector(seen), pods: BTreeSet::new(), unresolved: true }
+    pub fn unresolved(observed: &WorkloadObject) -> Self {
+        Self { uid: observed.uid.clone(), selector: pod_selector(observed), pods: BTreeSet::new(), unresolved: true }
     }
 }
 
@@ -69,8 +69,8 @@ impl GpuPodIndex {
     /// All pods were listed: what was not among them is gone.
     pub fn end_list(&mut self) {
         let listed = self.listing.take().unwrap_or_default();
-        let gone: Vec<_> = self.node_by_uid.keys().filter(|uid| !listed.contains(*uid)).cloned().collect();
-        for uid in gone {
+        let unlisted: Vec<_> = self.node_by_uid.keys().filter(|uid| !listed.contains(*uid)).cloned().collect();
+        for uid in unlisted {
             self.remove(&uid);
         }
         self.complete = true;
@@ -98,20 +98,21 @@ impl GpuPodIndex {
         }
         let mut hasher = DefaultHasher::new();
         (&meta["labels"], &meta["ownerReferences"]).hash(&mut hasher);
-        let kept = WatchedPod { terminating: !meta["deletionTimestamp"].is_null(), ownership_hash: hasher.finish(), pod: tenant };
+        let watched =
+            WatchedPod { terminating: !meta["deletionTimestamp"].is_null(), ownership_hash: hasher.finish(), pod: tenant };
         let before = self.pods_by_node.get(node).and_then(|pods| pods.get(uid));
-        let same = before.is_some_and(|before| before.ownership_hash == kept.ownership_hash);
-        if same && before.is_some_and(|before| before.terminating == kept.terminating) {
+        let same = before.is_some_and(|before| before.ownership_hash == watched.ownership_hash);
+        if same && before.is_some_and(|before| before.terminating == watched.terminating) {
             return false;
         }
         // Before the first complete list, no pods are known.
         if !same && self.complete {
-            for (_, own) in self.workloads.iter_mut().filter(|(key, _)| key.namespace == kept.pod.namespace) {
+            for (_, own) in self.workloads.iter_mut().filter(|(key, _)| key.namespace == watched.pod.namespace) {
                 let may = own.selector.as_ref().is_some_and(|selector| selector_matches(selector, &meta["labels"]));
                 own.unresolved |= own.pods.remove(uid) || may;
             }
         }
-        self.pods_by_node.entry(node.to_owned()).or_default().insert(uid.to_owned(), kept);
+        self.pods_by_node.entry(node.to_owned()).or_default().insert(uid.to_owned(), watched);
         self.node_by_uid.insert(uid.to_owned(), node.to_owned());
         self.changed_nodes.insert(node.to_owned());
         true
@@ -180,7 +181,7 @@ impl GpuPodIndex {
             (!pods.get(uid)?.terminating).then_some((node, pods))
         };
         let nodes: BTreeMap<_, _> = own.pods.iter().filter_map(on).collect();
-        let tenants = |pods: &BTreeMap<String, WatchedPod>| pods.values().map(|kept| kept.pod.clone()).collect();
+        let tenants = |pods: &BTreeMap<String, WatchedPod>| pods.values().map(|watched| watched.pod.clone()).collect();
         let tenants = nodes.into_iter().map(|(node, pods)| (node.clone(), tenants(pods))).collect();
         Some(target::find_placement(&own.pods, &tenants, holders, now))
     }
@@ -196,13 +197,13 @@ impl GpuPodIndex {
         let owners: BTreeMap<&String, &ObjectKey> =
             self.workloads.iter().flat_map(|(key, own)| own.pods.iter().map(move |uid| (uid, key))).collect();
         let mut parties = NodeGpuPods::new();
-        for (node, kept) in &self.pods_by_node {
+        for (node, pods) in &self.pods_by_node {
             let whose = |uid, tenant: &GpuPod| match owners.get(uid) {
                 Some(key) => PodOwnership::Workload(key),
                 None if unknown.contains(&tenant.namespace) => PodOwnership::Unknown,
                 None => PodOwnership::Foreign,
             };
-            parties.insert(node, kept.iter().map(|(uid, kept)| (&kept.pod, whose(uid, &kept.pod))).collect());
+            parties.insert(node, pods.iter().map(|(uid, watched)| (&watched.pod, whose(uid, &watched.pod))).collect());
         }
         Some(parties)
     }
@@ -244,7 +245,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::devices::target::OwnGpus;
+    use crate::devices::target::ExclusiveGpus;
 
     const NOW: f64 = 1_767_225_600.0;
 
@@ -292,7 +293,7 @@ mod tests {
     }
 
     fn whole(nodes: &[&str]) -> GpuPlacement {
-        nodes.iter().map(|node| ((*node).to_owned(), OwnGpus::All)).collect()
+        nodes.iter().map(|node| ((*node).to_owned(), ExclusiveGpus::All)).collect()
     }
 
     #[test]

@@ -29,17 +29,17 @@ pub struct MpsDefaultRequest {
 impl MpsDefaultRequest {
     /// Returns the request of a workload; `None`: it has none, or none now.
     pub fn from_entry(entry: &WorkloadEntry) -> Option<Self> {
-        let (terms, seen) = (&entry.terms, &entry.object);
+        let (terms, observed) = (&entry.terms, &entry.object);
         let thread_percentage = terms.mps_default_thread_percentage?;
-        if entry.orphaned || entry.paused || seen.deleting || terms.mode != UpdateMode::Enforce {
+        if entry.orphaned || entry.paused || observed.deleting || terms.mode != UpdateMode::Enforce {
             return None;
         }
         Some(Self {
-            workload: seen.workload(),
-            policy: (seen.namespace.clone(), terms.policy.clone()?),
+            workload: observed.workload(),
+            policy: (observed.namespace.clone(), terms.policy.clone()?),
             thread_percentage,
-            own_thread_percentage: seen.layout.mps_thread_percentage,
-            is_rolling_out: !seen.progress.complete(),
+            own_thread_percentage: observed.layout.mps_thread_percentage,
+            is_rolling_out: !observed.progress.complete(),
         })
     }
 }
@@ -63,8 +63,8 @@ impl MpsDefaultAgreement {
     }
 
     /// The same, by the word of those who ask for it now; `None`: none of `asked` does.
-    fn renewed<'a>(&self, asked: impl Iterator<Item = &'a MpsDefaultRequest>) -> Option<Self> {
-        let policy = asked.filter(|asked| self.covers(asked)).map(|asked| asked.policy.clone()).min()?;
+    fn renewed<'a>(&self, requests: impl Iterator<Item = &'a MpsDefaultRequest>) -> Option<Self> {
+        let policy = requests.filter(|request| self.covers(request)).map(|request| request.policy.clone()).min()?;
         Some(Self { policy, ..self.clone() })
     }
 
@@ -74,13 +74,13 @@ impl MpsDefaultAgreement {
     }
 
     /// This workload is one of those that ask for it.
-    pub fn covers(&self, asked: &MpsDefaultRequest) -> bool {
-        self.workloads.contains(&asked.workload) && asked.thread_percentage == self.thread_percentage
+    pub fn covers(&self, request: &MpsDefaultRequest) -> bool {
+        self.workloads.contains(&request.workload) && request.thread_percentage == self.thread_percentage
     }
 
     /// All whose word it was still ask for it.
-    pub fn is_still_requested(&self, asked: &BTreeMap<ObjectKey, MpsDefaultRequest>) -> bool {
-        asked.values().filter(|asked| self.covers(asked)).count() == self.workloads.len()
+    pub fn is_still_requested(&self, requests: &BTreeMap<ObjectKey, MpsDefaultRequest>) -> bool {
+        requests.values().filter(|request| self.covers(request)).count() == self.workloads.len()
     }
 
     pub fn tenants(&self) -> Vec<MpsTenant> {
@@ -116,28 +116,30 @@ pub struct AgreementOutcome {
 
 /// Returns the requested default of each node, or why there is none. `before`: the requests so far.
 pub fn agree_defaults(
-    asked: &BTreeMap<ObjectKey, MpsDefaultRequest>,
+    requests: &BTreeMap<ObjectKey, MpsDefaultRequest>,
     parties: &NodeGpuPods<'_>,
     before: &BTreeMap<String, MpsDefaultAgreement>,
 ) -> AgreementOutcome {
     let mut outcome = AgreementOutcome::default();
     for (node, pods) in parties {
         let asks =
-            |whose: &PodOwnership<'_>| if let PodOwnership::Workload(key) = *whose { asked.get_key_value(key) } else { None };
+            |whose: &PodOwnership<'_>| if let PodOwnership::Workload(key) = *whose { requests.get_key_value(key) } else { None };
         let here: BTreeMap<&ObjectKey, &MpsDefaultRequest> = pods.iter().filter_map(|(_, whose)| asks(whose)).collect();
-        let Some(first) = here.values().min_by_key(|asked| &asked.workload) else { continue };
+        let Some(first) = here.values().min_by_key(|request| &request.workload) else { continue };
         if pods.iter().any(|(_, whose)| *whose == PodOwnership::Unknown) {
             // A request is kept until more is known, while all policies behind it still have it.
-            let stands = before.get(*node).filter(|stands| stands.is_still_requested(asked));
-            outcome
-                .agreed
-                .extend(stands.and_then(|stands| stands.renewed(asked.values())).map(|stands| ((*node).to_owned(), stands)));
+            let agreement = before.get(*node).filter(|agreement| agreement.is_still_requested(requests));
+            outcome.agreed.extend(
+                agreement
+                    .and_then(|agreement| agreement.renewed(requests.values()))
+                    .map(|agreement| ((*node).to_owned(), agreement)),
+            );
             outcome.undetermined.extend(here.into_keys().cloned());
             continue;
         }
         match find_disagreement(first, &here, pods) {
             None => {
-                let workloads = here.values().map(|asked| asked.workload.clone()).collect();
+                let workloads = here.values().map(|request| request.workload.clone()).collect();
                 let MpsDefaultRequest { thread_percentage, policy, .. } = (*first).clone();
                 outcome.agreed.insert((*node).to_owned(), MpsDefaultAgreement { thread_percentage, workloads, policy });
             }
@@ -150,8 +152,8 @@ pub fn agree_defaults(
         }
     }
     // All pods of a node may be gone for a moment while they are replaced, and the next ones are to find it.
-    for (node, stands) in before.iter().filter(|(node, _)| !parties.contains_key(node.as_str())) {
-        let again = stands.renewed(asked.values().filter(|asked| asked.is_rolling_out));
+    for (node, agreement) in before.iter().filter(|(node, _)| !parties.contains_key(node.as_str())) {
+        let again = agreement.renewed(requests.values().filter(|request| request.is_rolling_out));
         outcome.agreed.extend(again.map(|again| (node.clone(), again)));
     }
     outcome
@@ -178,13 +180,13 @@ fn find_disagreement(
     });
     let stranger = others.min_by_key(|(pod, _)| (&pod.namespace, &pod.name)).map(|(pod, who)| silent(pod, who));
     stranger.or_else(|| {
-        here.values().find_map(|asked| {
-            if asked.thread_percentage != wanted {
-                let other = asked.thread_percentage;
-                return Some(format!("the policy of {} names {other} %, not {wanted} %", asked.workload));
+        here.values().find_map(|request| {
+            if request.thread_percentage != wanted {
+                let other = request.thread_percentage;
+                return Some(format!("the policy of {} names {other} %, not {wanted} %", request.workload));
             }
-            let own = asked.own_thread_percentage.filter(|own| *own > wanted)?;
-            Some(format!("{} asks for {own} % itself and would get {wanted} % only", asked.workload))
+            let own = request.own_thread_percentage.filter(|own| *own > wanted)?;
+            Some(format!("{} asks for {own} % itself and would get {wanted} % only", request.workload))
         })
     })
 }
@@ -199,10 +201,10 @@ pub fn agreement_problem(
     let Some(state) = state.filter(|state| !state.stopped && now.seconds_since(state.time) <= REPORT_STALE_SECONDS) else {
         return Some(format!("the agent of node {node} does not answer, which would set its MPS default (agent.enabled)"));
     };
-    let asked = agreed.thread_percentage;
+    let requested = agreed.thread_percentage;
     match state.mps_default_outcome {
         SettingOutcome::Refused | SettingOutcome::ChangedByOthers | SettingOutcome::Failed => {
-            Some(format!("the MPS default of node {node} is not {asked} %: {}", state.mps_default_reason))
+            Some(format!("the MPS default of node {node} is not {requested} %: {}", state.mps_default_reason))
         }
         SettingOutcome::Held | SettingOutcome::Untouched | SettingOutcome::Restored => None,
     }

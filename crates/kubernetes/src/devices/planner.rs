@@ -11,7 +11,7 @@ use tokio::sync::watch;
 
 use crate::devices::gpu_pods::GpuPodIndex;
 use crate::devices::mps_default::{self, AgreementOutcome, MpsDefaultAgreement, MpsDefaultRequest};
-use crate::devices::target::{self, DeviceTarget, GpuPlacement};
+use crate::devices::target::{self, DesiredGpuSettings, GpuPlacement};
 use crate::objects::key::{ObjectKey, PolicyKey};
 
 /// A watch that does not work fails again within this time.
@@ -22,7 +22,7 @@ pub const FIRST_PLACEMENT_WAIT: Duration = Duration::from_mins(1);
 /// A target, and the GPUs that it is assigned to.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TargetAssignment {
-    pub target: DeviceTarget,
+    pub target: DesiredGpuSettings,
     pub placement: GpuPlacement,
 }
 
@@ -126,21 +126,21 @@ impl DevicePlanner {
     /// lack their default.
     pub fn mps_default_messages(
         &mut self,
-        asked: &BTreeMap<ObjectKey, MpsDefaultRequest>,
+        requests: &BTreeMap<ObjectKey, MpsDefaultRequest>,
         why: BTreeMap<PolicyKey, String>,
     ) -> BTreeMap<PolicyKey, Option<String>> {
-        let mut said: BTreeMap<PolicyKey, Option<String>> =
+        let mut messages: BTreeMap<PolicyKey, Option<String>> =
             std::mem::take(&mut self.mps_default_messages).into_keys().map(|name| (name, None)).collect();
-        said.extend(asked.values().map(|asked| (asked.policy.clone(), None)));
-        said.extend(why.iter().map(|(name, why)| (name.clone(), Some(why.clone()))));
+        messages.extend(requests.values().map(|request| (request.policy.clone(), None)));
+        messages.extend(why.iter().map(|(name, why)| (name.clone(), Some(why.clone()))));
         self.mps_default_messages = why;
-        said
+        messages
     }
 
     /// Returns the messages if the nodes of pods are unknown for so long that nothing is requested.
     pub fn placement_unknown_messages(
         &mut self,
-        asked: &BTreeMap<ObjectKey, MpsDefaultRequest>,
+        requests: &BTreeMap<ObjectKey, MpsDefaultRequest>,
     ) -> BTreeMap<PolicyKey, Option<String>> {
         let reason = if self.pod_watch_failed.is_some_and(|failed| failed.elapsed() < POD_WATCH_FAILURE_REPEATS) {
             "the pods of all namespaces cannot be watched (see the actuator's log and its rights; actuator.onlyNamespace leaves them out)"
@@ -148,34 +148,34 @@ impl DevicePlanner {
             "the nodes of pods are not known"
         };
         let why = format!("the MPS default is not asked for: {reason}");
-        self.mps_default_messages(asked, asked.values().map(|asked| (asked.policy.clone(), why.clone())).collect())
+        self.mps_default_messages(requests, requests.values().map(|request| (request.policy.clone(), why.clone())).collect())
     }
 
     /// Requests the agreed defaults from nodes, and returns the messages for policies; `None`: no request remains.
     pub fn agree_mps_defaults(
         &mut self,
-        asked: &BTreeMap<ObjectKey, MpsDefaultRequest>,
+        requests: &BTreeMap<ObjectKey, MpsDefaultRequest>,
         now: EventTime,
     ) -> BTreeMap<PolicyKey, Option<String>> {
         let Some(parties) = self.gpu_pods.node_gpu_pods() else {
             // Requests are kept until more is known.
-            self.mps_defaults.retain(|_, agreed| agreed.is_still_requested(asked));
+            self.mps_defaults.retain(|_, agreed| agreed.is_still_requested(requests));
             return BTreeMap::new();
         };
         let AgreementOutcome { agreed, mut disputes, undetermined: open } =
-            mps_default::agree_defaults(asked, &parties, &self.mps_defaults);
+            mps_default::agree_defaults(requests, &parties, &self.mps_defaults);
         for (node, agreed) in &agreed {
             let Some(trouble) = mps_default::agreement_problem(node, agreed, self.device_states.get(node), now) else { continue };
-            for (key, _) in asked.iter().filter(|(_, asked)| agreed.covers(asked)) {
+            for (key, _) in requests.iter().filter(|(_, request)| agreed.covers(request)) {
                 disputes.entry(key.clone()).or_insert_with(|| trouble.clone());
             }
         }
         self.mps_defaults = agreed;
-        let open = open.into_iter().map(|key| &asked[&key].policy);
+        let open = open.into_iter().map(|key| &requests[&key].policy);
         let mut why: BTreeMap<PolicyKey, String> =
             open.filter_map(|policy| Some((policy.clone(), self.mps_default_messages.get(policy)?.clone()))).collect();
-        why.extend(disputes.into_iter().map(|(key, why)| (asked[&key].policy.clone(), why)));
-        self.mps_default_messages(asked, why)
+        why.extend(disputes.into_iter().map(|(key, why)| (requests[&key].policy.clone(), why)));
+        self.mps_default_messages(requests, why)
     }
 
     pub fn plan_intents(&mut self) {

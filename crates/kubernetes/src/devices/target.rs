@@ -26,7 +26,7 @@ const RESOLUTION_WATTS: f64 = 1.0;
 
 /// Power cap and clock that the GPUs of a workload are to hold.
 #[derive(Debug, Clone, PartialEq)]
-pub struct DeviceTarget {
+pub struct DesiredGpuSettings {
     pub workload: String,
     pub decision_id: String,
     pub power_limit_watts: Option<f64>,
@@ -35,7 +35,7 @@ pub struct DeviceTarget {
 
 /// The GPUs of a node that one workload has for itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum OwnGpus {
+pub enum ExclusiveGpus {
     All,
     /// These devices, by UUID.
     Listed(BTreeSet<String>),
@@ -44,11 +44,11 @@ pub enum OwnGpus {
 }
 
 /// The nodes where a workload runs, with its GPUs on each.
-pub type GpuPlacement = BTreeMap<String, OwnGpus>;
+pub type GpuPlacement = BTreeMap<String, ExclusiveGpus>;
 
 /// How far the agents have carried out a target.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum TargetStatus {
+pub enum SettingsProgress {
     /// Every device of every node holds it.
     Held,
     /// Not yet; what is waited for.
@@ -57,7 +57,7 @@ pub enum TargetStatus {
     Refused(String),
 }
 
-impl DeviceTarget {
+impl DesiredGpuSettings {
     /// Returns the target of a decision; `None` if it sets no cap or clock.
     pub fn new(workload: &str, decision_id: &str, layout: &Layout) -> Option<Self> {
         let (power_limit_watts, sm_clock_mhz) = agent_settings(layout);
@@ -72,17 +72,17 @@ impl DeviceTarget {
     /// Returns the settings that a workload's nodes are to hold now; none without a policy that still allows them, or while it is
     /// paused.
     pub fn from_entry(entry: &WorkloadEntry) -> Option<Self> {
-        let (terms, seen) = (&entry.terms, &entry.object);
-        if entry.orphaned || entry.paused || seen.deleting || terms.mode == UpdateMode::Observe {
+        let (terms, observed) = (&entry.terms, &entry.object);
+        if entry.orphaned || entry.paused || observed.deleting || terms.mode == UpdateMode::Observe {
             return None;
         }
         let layout = Layout {
-            power_limit_watts: seen.layout.power_limit_watts.filter(|_| terms.knobs.power_limit),
-            sm_clock_mhz: seen.layout.sm_clock_mhz.filter(|_| terms.knobs.clocks),
+            power_limit_watts: observed.layout.power_limit_watts.filter(|_| terms.knobs.power_limit),
+            sm_clock_mhz: observed.layout.sm_clock_mhz.filter(|_| terms.knobs.clocks),
             ..Layout::default()
         };
-        let applied = seen.mark.as_ref()?.applied.as_ref()?;
-        Self::new(&seen.workload(), &applied.decision_id, &layout)
+        let applied = observed.change_annotation.as_ref()?.applied.as_ref()?;
+        Self::new(&observed.workload(), &applied.decision_id, &layout)
     }
 
     fn device_setting(&self, device: Option<&str>) -> DeviceSetting {
@@ -112,7 +112,7 @@ pub fn find_placement(
     let is_own = |tenant: &GpuPod| own.contains(&tenant.uid);
     let gpus = |(node, tenants): (&String, &Vec<GpuPod>)| {
         let gpus = match tenants.iter().find(|tenant| !is_own(tenant)) {
-            None => OwnGpus::All,
+            None => ExclusiveGpus::All,
             Some(other) => exclusive_gpus(tenants, is_own, holders.get(node), now)
                 .map_err(|why| format!("pod {}/{} holds GPUs of node {node}, too, and {why}", other.namespace, other.name))?,
         };
@@ -130,7 +130,7 @@ fn exclusive_gpus(
     is_own: impl Fn(&GpuPod) -> bool,
     holders: Option<&DeviceHolders>,
     now: EventTime,
-) -> Result<OwnGpus, String> {
+) -> Result<ExclusiveGpus, String> {
     let Some(holders) = holders else {
         let why =
             "no collector reports which workload has which GPU: run one there that asks the kubelet (collector.kubelet.enabled)";
@@ -144,11 +144,11 @@ fn exclusive_gpus(
     }
     let is = |tenant: &GpuPod, pod: &PodName| tenant.namespace == pod.namespace && tenant.name == pod.name;
     for tenant in tenants {
-        let told = holders.devices.iter().flat_map(|device| &device.pods).any(|pod| is(tenant, pod));
+        let is_reported = holders.devices.iter().flat_map(|device| &device.pods).any(|pod| is(tenant, pod));
         let since = tenant.created.is_none_or(|created| holders.time.seconds_since(created) >= CLOCK_SKEW_SECONDS);
-        if !told || !since {
+        if !is_reported || !since {
             let why = format!("its collector has not reported yet which GPU pod {}/{} holds", tenant.namespace, tenant.name);
-            return Ok(OwnGpus::NotYet(why));
+            return Ok(ExclusiveGpus::NotYet(why));
         }
     }
     let owns = |pod: &PodName| tenants.iter().any(|tenant| is(tenant, pod) && is_own(tenant));
@@ -160,18 +160,18 @@ fn exclusive_gpus(
         }
         gpus.insert(device.device.clone());
     }
-    Ok(OwnGpus::Listed(gpus))
+    Ok(ExclusiveGpus::Listed(gpus))
 }
 
 /// Returns the reports of these GPUs. The error names a GPU that the agent does not know, or states that it knows none.
-fn device_reports<'a>(whose: &OwnGpus, node: &str, state: &'a DeviceState) -> Result<Vec<&'a DeviceReport>, String> {
+fn device_reports<'a>(whose: &ExclusiveGpus, node: &str, state: &'a DeviceState) -> Result<Vec<&'a DeviceReport>, String> {
     if state.devices.is_empty() {
         return Err(format!("the agent of node {node} knows no GPU"));
     }
     match whose {
-        OwnGpus::All => Ok(state.devices.iter().collect()),
-        OwnGpus::NotYet(why) => Err(why.clone()),
-        OwnGpus::Listed(gpus) => gpus
+        ExclusiveGpus::All => Ok(state.devices.iter().collect()),
+        ExclusiveGpus::NotYet(why) => Err(why.clone()),
+        ExclusiveGpus::Listed(gpus) => gpus
             .iter()
             .map(|gpu| {
                 let report = state.devices.iter().find(|report| report.device == *gpu);
@@ -183,9 +183,9 @@ fn device_reports<'a>(whose: &OwnGpus, node: &str, state: &'a DeviceState) -> Re
 
 /// Checks that the agent of a node reports and that its devices support the target.
 pub fn check_supported(
-    wish: &DeviceTarget,
+    desired: &DesiredGpuSettings,
     node: &str,
-    whose: &OwnGpus,
+    whose: &ExclusiveGpus,
     state: Option<&DeviceState>,
     now: EventTime,
 ) -> Result<(), String> {
@@ -199,15 +199,17 @@ pub fn check_supported(
         return Err(format!("the agent of node {node} has said nothing since {}", state.time));
     }
     for device in device_reports(whose, node, state)? {
-        for (what, unit, asked, low, high) in [
-            ("power cap", "W", wish.power_limit_watts, device.power_limit_watts_min, device.power_limit_watts_max),
-            ("bound of the SM clock", "MHz", wish.sm_clock_mhz, device.sm_clock_mhz_min, device.sm_clock_mhz_max),
+        for (what, unit, requested, low, high) in [
+            ("power cap", "W", desired.power_limit_watts, device.power_limit_watts_min, device.power_limit_watts_max),
+            ("bound of the SM clock", "MHz", desired.sm_clock_mhz, device.sm_clock_mhz_min, device.sm_clock_mhz_max),
         ] {
-            let Some(asked) = asked else { continue };
+            let Some(requested) = requested else { continue };
             let at = format!("GPU {} of node {node}", device.device);
             match (low, high) {
-                (Some(low), Some(high)) if (low..=high).contains(&asked) => {}
-                (Some(low), Some(high)) => return Err(format!("{at} takes a {what} from {low} to {high} {unit}, not {asked}")),
+                (Some(low), Some(high)) if (low..=high).contains(&requested) => {}
+                (Some(low), Some(high)) => {
+                    return Err(format!("{at} takes a {what} from {low} to {high} {unit}, not {requested}"));
+                }
                 _ => return Err(format!("{at} does not say which {what} it takes")),
             }
         }
@@ -216,9 +218,13 @@ pub fn check_supported(
 }
 
 /// Returns how far the agents of these nodes have carried out a target.
-pub fn target_status(wish: &DeviceTarget, place: &GpuPlacement, board: &BTreeMap<String, DeviceState>) -> TargetStatus {
+pub fn target_status(
+    desired: &DesiredGpuSettings,
+    place: &GpuPlacement,
+    board: &BTreeMap<String, DeviceState>,
+) -> SettingsProgress {
     if place.is_empty() {
-        return TargetStatus::Pending("none of its pods runs on a node".into());
+        return SettingsProgress::Pending("none of its pods runs on a node".into());
     }
     let mut waiting = None;
     for (node, whose) in place {
@@ -234,61 +240,61 @@ pub fn target_status(wish: &DeviceTarget, place: &GpuPlacement, board: &BTreeMap
             }
         };
         for device in reports {
-            match device_status(wish, node, device) {
-                TargetStatus::Held => {}
-                TargetStatus::Pending(what) => drop(waiting.get_or_insert(what)),
-                refused @ TargetStatus::Refused(_) => return refused,
+            match device_status(desired, node, device) {
+                SettingsProgress::Held => {}
+                SettingsProgress::Pending(what) => drop(waiting.get_or_insert(what)),
+                refused @ SettingsProgress::Refused(_) => return refused,
             }
         }
     }
-    waiting.map_or(TargetStatus::Held, TargetStatus::Pending)
+    waiting.map_or(SettingsProgress::Held, SettingsProgress::Pending)
 }
 
-fn device_status(wish: &DeviceTarget, node: &str, device: &DeviceReport) -> TargetStatus {
+fn device_status(desired: &DesiredGpuSettings, node: &str, device: &DeviceReport) -> SettingsProgress {
     let at = format!("GPU {} of node {node}", device.device);
-    if device.decision_id.as_ref() != Some(&wish.decision_id) {
-        return TargetStatus::Pending(format!("{at} has not been asked for it yet"));
+    if device.decision_id.as_ref() != Some(&desired.decision_id) {
+        return SettingsProgress::Pending(format!("{at} has not been asked for it yet"));
     }
-    let capped = |asked: f64| device.power_limit_watts.is_some_and(|watts| (watts - asked).abs() <= RESOLUTION_WATTS);
+    let capped = |max_watts: f64| device.power_limit_watts.is_some_and(|watts| (watts - max_watts).abs() <= RESOLUTION_WATTS);
     // An agent rounds a clock down to one that the device knows.
-    let bounded = |asked: f64| device.sm_clock_mhz.is_some_and(|mhz| mhz <= asked);
+    let bounded = |max_mhz: f64| device.sm_clock_mhz.is_some_and(|mhz| mhz <= max_mhz);
     let mut waiting = None;
     for (what, in_force, outcome, reason) in [
-        ("power cap", wish.power_limit_watts.map(capped), device.power_limit_outcome, &device.power_limit_reason),
-        ("bound of the SM clock", wish.sm_clock_mhz.map(bounded), device.sm_clock_outcome, &device.sm_clock_reason),
+        ("power cap", desired.power_limit_watts.map(capped), device.power_limit_outcome, &device.power_limit_reason),
+        ("bound of the SM clock", desired.sm_clock_mhz.map(bounded), device.sm_clock_outcome, &device.sm_clock_reason),
     ] {
         let Some(in_force) = in_force else { continue };
         match outcome {
             SettingOutcome::Held if in_force => {}
             SettingOutcome::Refused | SettingOutcome::ChangedByOthers => {
-                return TargetStatus::Refused(format!("the agent does not hold the {what} of {at}: {reason}"));
+                return SettingsProgress::Refused(format!("the agent does not hold the {what} of {at}: {reason}"));
             }
             SettingOutcome::Failed => waiting = Some(format!("the agent cannot set the {what} of {at} so far: {reason}")),
             _ => drop(waiting.get_or_insert(format!("{at} does not hold the {what} yet"))),
         }
     }
-    waiting.map_or(TargetStatus::Held, TargetStatus::Pending)
+    waiting.map_or(SettingsProgress::Held, SettingsProgress::Pending)
 }
 
 /// Returns one intent per node. If two targets conflict on a GPU, neither of them is requested on that node.
 pub fn build_intents<'a>(
-    wishes: impl IntoIterator<Item = (&'a DeviceTarget, &'a GpuPlacement)>,
+    desired_settings: impl IntoIterator<Item = (&'a DesiredGpuSettings, &'a GpuPlacement)>,
     mps_defaults: &'a BTreeMap<String, MpsDefaultAgreement>,
 ) -> Vec<DeviceIntent> {
-    let mut by_node: BTreeMap<&str, Vec<(&DeviceTarget, &OwnGpus)>> =
+    let mut by_node: BTreeMap<&str, Vec<(&DesiredGpuSettings, &ExclusiveGpus)>> =
         mps_defaults.keys().map(|node| (node.as_str(), vec![])).collect();
-    for (wish, place) in wishes {
+    for (desired, place) in desired_settings {
         for (node, whose) in place {
-            by_node.entry(node).or_default().push((wish, whose));
+            by_node.entry(node).or_default().push((desired, whose));
         }
     }
-    let intent = |(node, wishes): (&str, Vec<(&DeviceTarget, &OwnGpus)>)| {
+    let intent = |(node, desired_settings): (&str, Vec<(&DesiredGpuSettings, &ExclusiveGpus)>)| {
         let mut settings = Vec::new();
-        for (wish, whose) in &wishes {
+        for (desired, whose) in &desired_settings {
             match whose {
-                OwnGpus::All => settings.push(wish.device_setting(None)),
-                OwnGpus::Listed(gpus) => settings.extend(gpus.iter().map(|gpu| wish.device_setting(Some(gpu)))),
-                OwnGpus::NotYet(_) => {}
+                ExclusiveGpus::All => settings.push(desired.device_setting(None)),
+                ExclusiveGpus::Listed(gpus) => settings.extend(gpus.iter().map(|gpu| desired.device_setting(Some(gpu)))),
+                ExclusiveGpus::NotYet(_) => {}
             }
         }
         let devices: BTreeSet<_> = settings.iter().map(|setting| &setting.device).collect();
@@ -324,9 +330,9 @@ mod tests {
         EventTime::from_seconds(1_767_225_600.0 + seconds)
     }
 
-    fn wish() -> DeviceTarget {
+    fn wish() -> DesiredGpuSettings {
         let layout = Layout { power_limit_watts: Some(300.0), sm_clock_mhz: Some(1417.0), ..Layout::default() };
-        DeviceTarget::new("eadt/llm", "d-1", &layout).unwrap()
+        DesiredGpuSettings::new("eadt/llm", "d-1", &layout).unwrap()
     }
 
     fn state() -> DeviceState {
@@ -393,7 +399,7 @@ mod tests {
             let holders = holders.map(|holders| ("m".to_owned(), holders)).into_iter().collect();
             find_placement(&uids, tenants, &holders, at(seconds))
         };
-        let whole = |node: &str| (node.to_owned(), OwnGpus::All);
+        let whole = |node: &str| (node.to_owned(), ExclusiveGpus::All);
         assert_eq!(placed(&tenants, None, 0.0), Ok(GpuPlacement::from([whole("m"), whole("n")])));
         tenants.insert("o".into(), vec![]);
         tenants.insert("p".into(), vec![holder("other")]);
@@ -406,7 +412,7 @@ mod tests {
             refused
         };
         let good = holders(&[("GPU-1", &["c"]), ("GPU-2", &["other"]), ("GPU-3", &["c"])], &[]);
-        let gpus = OwnGpus::Listed(["GPU-1", "GPU-3"].map(str::to_owned).into());
+        let gpus = ExclusiveGpus::Listed(["GPU-1", "GPU-3"].map(str::to_owned).into());
         let shared = GpuPlacement::from([("m".to_owned(), gpus), whole("n")]);
         assert_eq!(placed(&tenants, Some(good.clone()), 60.0), Ok(shared));
         assert!(refused(None, 0.0).contains("collector.kubelet.enabled"));
@@ -429,14 +435,14 @@ mod tests {
             (&again, good.clone()),
         ] {
             let said = placed(tenants, Some(holders), 0.0).unwrap();
-            assert!(matches!(&said["m"], OwnGpus::NotYet(why) if why.contains("has not reported yet")), "{said:?}");
+            assert!(matches!(&said["m"], ExclusiveGpus::NotYet(why) if why.contains("has not reported yet")), "{said:?}");
             // Nothing is requested there meanwhile; other nodes keep their requests.
-            assert_eq!(said["n"], OwnGpus::All);
+            assert_eq!(said["n"], ExclusiveGpus::All);
             let asked = build_intents([(&wish(), &said)], &BTreeMap::new());
             assert_eq!(asked.iter().map(|intent| intent.node.as_str()).collect::<Vec<_>>(), ["n"]);
             assert!(matches!(
                 target_status(&wish(), &said, &BTreeMap::from([("n".into(), state()), ("m".into(), state())])),
-                TargetStatus::Pending(_)
+                SettingsProgress::Pending(_)
             ));
         }
     }
@@ -453,15 +459,16 @@ mod tests {
     #[test]
     fn what_the_devices_do_not_take_is_refused_before_anything_is_asked() {
         let (wish, good) = (wish(), state());
-        assert_eq!(check_supported(&wish, "n", &OwnGpus::All, Some(&good), at(60.0)), Ok(()));
+        assert_eq!(check_supported(&wish, "n", &ExclusiveGpus::All, Some(&good), at(60.0)), Ok(()));
         let refused = |state: Option<&DeviceState>, seconds: f64| {
-            check_supported(&wish, "n", &OwnGpus::All, state, at(seconds)).unwrap_err()
+            check_supported(&wish, "n", &ExclusiveGpus::All, state, at(seconds)).unwrap_err()
         };
         assert!(refused(None, 0.0).contains("no agent"));
         assert!(refused(Some(&DeviceState { stopped: true, ..good.clone() }), 0.0).contains("stopped"));
         assert!(refused(Some(&good), 181.0).contains("said nothing"));
         assert!(refused(Some(&DeviceState { devices: vec![], ..good.clone() }), 0.0).contains("no GPU"));
-        let these = |gpu: &str| check_supported(&wish, "n", &OwnGpus::Listed([gpu.to_owned()].into()), Some(&good), at(0.0));
+        let these =
+            |gpu: &str| check_supported(&wish, "n", &ExclusiveGpus::Listed([gpu.to_owned()].into()), Some(&good), at(0.0));
         assert_eq!(these("GPU-1"), Ok(()));
         assert!(these("GPU-2").unwrap_err().contains("knows no GPU GPU-2"));
         let with = |change: fn(&mut DeviceReport)| {
@@ -481,42 +488,43 @@ mod tests {
             let mut other = state();
             change(&mut other);
             let board = BTreeMap::from([("n".to_owned(), state()), ("m".to_owned(), other)]);
-            target_status(&wish, &GpuPlacement::from(["n", "m"].map(|node| (node.to_owned(), OwnGpus::All))), &board)
+            target_status(&wish, &GpuPlacement::from(["n", "m"].map(|node| (node.to_owned(), ExclusiveGpus::All))), &board)
         };
-        assert_eq!(stands(|_| {}), TargetStatus::Held);
-        assert!(matches!(stands(|s| s.devices[0].decision_id = Some("d-0".into())), TargetStatus::Pending(_)));
-        assert!(matches!(stands(|s| s.devices[0].power_limit_watts = Some(700.0)), TargetStatus::Pending(_)));
-        assert!(matches!(stands(|s| s.devices[0].sm_clock_mhz = None), TargetStatus::Pending(_)));
-        assert!(matches!(stands(|s| s.devices.clear()), TargetStatus::Pending(_)));
-        assert!(matches!(stands(|s| s.stopped = true), TargetStatus::Pending(_)));
-        assert!(matches!(stands(|s| s.devices[0].power_limit_outcome = SettingOutcome::Failed), TargetStatus::Pending(_)));
+        assert_eq!(stands(|_| {}), SettingsProgress::Held);
+        assert!(matches!(stands(|s| s.devices[0].decision_id = Some("d-0".into())), SettingsProgress::Pending(_)));
+        assert!(matches!(stands(|s| s.devices[0].power_limit_watts = Some(700.0)), SettingsProgress::Pending(_)));
+        assert!(matches!(stands(|s| s.devices[0].sm_clock_mhz = None), SettingsProgress::Pending(_)));
+        assert!(matches!(stands(|s| s.devices.clear()), SettingsProgress::Pending(_)));
+        assert!(matches!(stands(|s| s.stopped = true), SettingsProgress::Pending(_)));
+        assert!(matches!(stands(|s| s.devices[0].power_limit_outcome = SettingOutcome::Failed), SettingsProgress::Pending(_)));
         let refused = stands(|s| {
             s.devices[0].sm_clock_outcome = SettingOutcome::Refused;
             s.devices[0].sm_clock_reason = "agent.clocks is off".into();
         });
-        assert!(matches!(&refused, TargetStatus::Refused(why) if why.contains("agent.clocks is off")), "{refused:?}");
+        assert!(matches!(&refused, SettingsProgress::Refused(why) if why.contains("agent.clocks is off")), "{refused:?}");
         // The GPU of another workload does not count for this one.
         let mut shared = state();
         shared.devices.push(DeviceReport { device: "GPU-2".into(), ..DeviceReport::default() });
         let board = BTreeMap::from([("n".to_owned(), shared)]);
         let of = |gpu: &str| {
-            target_status(&wish, &GpuPlacement::from([("n".to_owned(), OwnGpus::Listed([gpu.to_owned()].into()))]), &board)
+            target_status(&wish, &GpuPlacement::from([("n".to_owned(), ExclusiveGpus::Listed([gpu.to_owned()].into()))]), &board)
         };
-        assert_eq!(of("GPU-1"), TargetStatus::Held);
-        assert!(matches!((of("GPU-2"), of("GPU-3")), (TargetStatus::Pending(_), TargetStatus::Pending(_))));
+        assert_eq!(of("GPU-1"), SettingsProgress::Held);
+        assert!(matches!((of("GPU-2"), of("GPU-3")), (SettingsProgress::Pending(_), SettingsProgress::Pending(_))));
         // A refusal of an older decision does not count for this one.
         let old = stands(|s| {
             s.devices[0].decision_id = Some("d-0".into());
             s.devices[0].sm_clock_outcome = SettingOutcome::Refused;
         });
-        assert!(matches!(old, TargetStatus::Pending(_)), "{old:?}");
-        assert!(matches!(target_status(&wish, &GpuPlacement::new(), &BTreeMap::new()), TargetStatus::Pending(_)));
+        assert!(matches!(old, SettingsProgress::Pending(_)), "{old:?}");
+        assert!(matches!(target_status(&wish, &GpuPlacement::new(), &BTreeMap::new()), SettingsProgress::Pending(_)));
     }
 
     #[test]
     fn one_intent_a_node_carries_the_whole_wish() {
-        let (one, two) = (wish(), DeviceTarget { workload: "eadt/two".into(), decision_id: "d-2".into(), ..wish() });
-        let all = |nodes: &[&str]| -> GpuPlacement { nodes.iter().map(|node| ((*node).to_owned(), OwnGpus::All)).collect() };
+        let (one, two) = (wish(), DesiredGpuSettings { workload: "eadt/two".into(), decision_id: "d-2".into(), ..wish() });
+        let all =
+            |nodes: &[&str]| -> GpuPlacement { nodes.iter().map(|node| ((*node).to_owned(), ExclusiveGpus::All)).collect() };
         let intents = build_intents([(&one, &all(&["a", "b"])), (&two, &all(&["b", "c"]))], &BTreeMap::new());
         let shape: Vec<_> = intents.iter().map(|i| (i.node.as_str(), i.decision_id.as_str())).collect();
         assert_eq!(shape, [("a", "d-1"), ("c", "d-2")], "nobody is asked for two wishes");
@@ -527,9 +535,9 @@ mod tests {
 
     #[test]
     fn workloads_that_share_a_node_are_asked_for_by_their_gpus() {
-        let (one, two) = (wish(), DeviceTarget { workload: "eadt/two".into(), decision_id: "d-2".into(), ..wish() });
+        let (one, two) = (wish(), DesiredGpuSettings { workload: "eadt/two".into(), decision_id: "d-2".into(), ..wish() });
         let these = |gpus: &[&str]| {
-            GpuPlacement::from([("n".to_owned(), OwnGpus::Listed(gpus.iter().map(|g| (*g).to_owned()).collect()))])
+            GpuPlacement::from([("n".to_owned(), ExclusiveGpus::Listed(gpus.iter().map(|g| (*g).to_owned()).collect()))])
         };
         let both = build_intents([(&one, &these(&["GPU-1", "GPU-3"])), (&two, &these(&["GPU-2"]))], &BTreeMap::new());
         let asked: Vec<_> = both[0].devices.iter().flatten().map(|s| (s.device.as_deref(), s.decision_id.as_deref())).collect();
@@ -540,7 +548,7 @@ mod tests {
             [],
             "a GPU has one wish"
         );
-        let whole = GpuPlacement::from([("n".to_owned(), OwnGpus::All)]);
+        let whole = GpuPlacement::from([("n".to_owned(), ExclusiveGpus::All)]);
         assert_eq!(
             build_intents([(&one, &whole), (&two, &these(&["GPU-1"]))], &BTreeMap::new()),
             [],
@@ -552,7 +560,7 @@ mod tests {
     fn an_mps_default_is_asked_for_beside_caps_and_alone() {
         let agreed = MpsDefaultAgreement::by("eadt/llm", 40);
         let defaults = BTreeMap::from(["a", "b"].map(|node| (node.to_owned(), agreed.clone())));
-        let all = GpuPlacement::from(["b", "c"].map(|node| (node.to_owned(), OwnGpus::All)));
+        let all = GpuPlacement::from(["b", "c"].map(|node| (node.to_owned(), ExclusiveGpus::All)));
         let said = build_intents([(&wish(), &all)], &defaults);
         let shape: Vec<_> = said
             .iter()
@@ -562,7 +570,7 @@ mod tests {
         assert_eq!(shape, [alone, ("b", "d-1", Some(1), Some(40)), ("c", "d-1", Some(1), None)]);
         assert_eq!((&said[0].mps_tenants, &said[2].mps_tenants), (&Some(agreed.tenants()), &None));
         // A node that follows no cap still follows the default.
-        let two = DeviceTarget { decision_id: "d-2".into(), ..wish() };
+        let two = DesiredGpuSettings { decision_id: "d-2".into(), ..wish() };
         let said = build_intents([(&wish(), &all), (&two, &all)], &defaults);
         let caps: Vec<_> = said.iter().map(|i| (i.node.as_str(), i.devices.as_ref().map(Vec::len))).collect();
         assert_eq!(caps, [("a", Some(0)), ("b", Some(0))]);

@@ -47,11 +47,11 @@ struct NodeGpus {
 
 impl GpuModelIndex {
     /// Takes a collector's report; returns the workloads whose GPUs changed.
-    pub fn on_device_holders(&mut self, said: &DeviceHolders) -> BTreeSet<String> {
-        let node = self.nodes.entry(said.node.clone()).or_default();
+    pub fn on_device_holders(&mut self, holders: &DeviceHolders) -> BTreeSet<String> {
+        let node = self.nodes.entry(holders.node.clone()).or_default();
         let mut held: BTreeMap<String, Vec<(String, GpuModel)>> = BTreeMap::new();
         let mut boards = BTreeMap::new();
-        for device in &said.devices {
+        for device in &holders.devices {
             // A UUID is one board for ever; a collector that has just started may not have opened it yet.
             let known = node.models.remove(&device.device).unwrap_or_default();
             let board = GpuModel {
@@ -66,8 +66,8 @@ impl GpuModelIndex {
         }
         node.models = boards;
         // A node that was gone was left out meanwhile.
-        let back = said.time.seconds_since(node.time) > NODE_GONE_SECONDS;
-        node.time = said.time;
+        let back = holders.time.seconds_since(node.time) > NODE_GONE_SECONDS;
+        node.time = holders.time;
         let before = std::mem::replace(&mut node.gpus_by_workload, held);
         let names = before.keys().chain(node.gpus_by_workload.keys()).collect::<BTreeSet<_>>();
         let changed: BTreeSet<String> =
@@ -75,9 +75,9 @@ impl GpuModelIndex {
         for workload in &changed {
             let nodes = self.nodes_by_workload.entry(workload.clone()).or_default();
             if node.gpus_by_workload.contains_key(workload) {
-                nodes.insert(said.node.clone());
+                nodes.insert(holders.node.clone());
             } else {
-                nodes.remove(&said.node);
+                nodes.remove(&holders.node);
             }
             if nodes.is_empty() {
                 self.nodes_by_workload.remove(workload);

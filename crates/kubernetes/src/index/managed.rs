@@ -7,8 +7,8 @@ use eadt_schemas::EventTime;
 use eadt_schemas::v1::{Origin, UpdateMode, Workload};
 
 use crate::index::gpu_models::GpuModel;
+use crate::objects::effective_policy::EffectivePolicy;
 use crate::objects::object::WorkloadObject;
-use crate::objects::terms::PolicyTerms;
 use crate::policy::read_pause;
 
 /// The last published state of a workload, which gives the times since which its values hold.
@@ -21,41 +21,41 @@ pub struct StateHistory {
 /// Returns the state of a workload at `now`. The object counts as ready from the moment at which it was first seen ready, unless
 /// its mark has the time.
 pub fn build_managed(
-    seen: &WorkloadObject,
-    terms: &PolicyTerms,
+    observed: &WorkloadObject,
+    terms: &EffectivePolicy,
     board: &GpuModel,
     paused: bool,
     origin: Origin,
     since: &mut StateHistory,
     now: EventTime,
 ) -> ManagedWorkload {
-    let mark = seen.mark.clone().unwrap_or_default();
-    let generation = seen.layout_generation();
+    let mark = observed.change_annotation.clone().unwrap_or_default();
+    let generation = observed.layout_generation();
     let current = mark.applied.as_ref().filter(|applied| applied.generation == generation);
-    let complete = seen.progress.complete() && !seen.suspended && !mark.resume;
+    let complete = observed.progress.complete() && !observed.suspended && !mark.resume;
     let before = since.state.as_ref().filter(|state| state.generation == generation);
     let ready_time = match current {
         Some(applied) => applied.ready_time,
         None if complete => Some(before.and_then(|state| state.ready_time).unwrap_or(now)),
         None => None,
     };
-    let readable = seen.problems.is_empty();
+    let readable = observed.problems.is_empty();
     let mut state = Workload {
         time: now,
-        workload: seen.workload(),
+        workload: observed.workload(),
         origin,
-        kind: seen.kind.kind.into(),
+        kind: observed.kind.kind.into(),
         generation,
-        layout: seen.layout.clone(),
+        layout: observed.layout.clone(),
         // An object that cannot be read is only observed.
         mode: if readable { terms.mode } else { UpdateMode::Observe },
         paused,
         mode_set_by: terms.mode_set_by.clone().filter(|_| readable),
-        pause_set_by: pause_set_by(seen, paused, since),
+        pause_set_by: pause_set_by(observed, paused, since),
         controller: terms.controller.clone(),
         controller_settings: terms.controller_settings.clone(),
-        bounds: terms.bounds_for(&seen.layout),
-        gpus: seen.gpus,
+        bounds: terms.bounds_for(&observed.layout),
+        gpus: observed.gpus,
         gpu_model: board.model.clone(),
         gpu_power_limit_watts: board.power_limit_watts,
         backend: terms.backend.clone(),
@@ -86,8 +86,8 @@ pub fn build_managed(
 }
 
 /// Returns who paused or resumed the workload. For a pause of the namespace, or its end, nobody is recorded.
-fn pause_set_by(seen: &WorkloadObject, paused: bool, since: &StateHistory) -> Option<String> {
-    let own = seen.pause_set_by.clone().filter(|_| read_pause(&seen.annotations, &BTreeMap::new()).0 == paused)?;
+fn pause_set_by(observed: &WorkloadObject, paused: bool, since: &StateHistory) -> Option<String> {
+    let own = observed.pause_set_by.clone().filter(|_| read_pause(&observed.annotations, &BTreeMap::new()).0 == paused)?;
     let resumed_by_namespace = |last: &Workload| !paused && last.pause_set_by.is_none();
     if since.state.as_ref().is_some_and(resumed_by_namespace) { None } else { Some(own) }
 }
@@ -104,17 +104,17 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::objects::effective_policy::AllowedKnobs;
     use crate::objects::object::tests::{seen, training};
-    use crate::objects::record::{APPLIED, ChangeMark};
-    use crate::objects::terms::AllowedKnobs;
+    use crate::objects::record::{APPLIED, ChangeAnnotation};
 
     fn at(seconds: f64) -> EventTime {
         EventTime::from_seconds(1_767_225_600.0 + seconds)
     }
 
-    fn terms() -> PolicyTerms {
+    fn terms() -> EffectivePolicy {
         let knobs = AllowedKnobs { mps_thread_percentage: true, replicas: true, ..AllowedKnobs::default() };
-        PolicyTerms { mode: UpdateMode::Enforce, policy: Some("p".into()), knobs, ..PolicyTerms::default() }
+        EffectivePolicy { mode: UpdateMode::Enforce, policy: Some("p".into()), knobs, ..EffectivePolicy::default() }
     }
 
     fn look(object: &Value, since: &mut StateHistory, seconds: f64) -> ManagedWorkload {
@@ -151,7 +151,7 @@ mod tests {
             approved_by: None,
         };
         let mut written = |applied: &AppliedDecision| {
-            let mark = ChangeMark { applied: Some(applied.clone()), ..ChangeMark::default() };
+            let mark = ChangeAnnotation { applied: Some(applied.clone()), ..ChangeAnnotation::default() };
             object["metadata"]["annotations"][APPLIED] = json!(serde_json::to_string(&mark).unwrap());
             object["metadata"]["generation"] = json!(5);
             object["status"]["observedGeneration"] = json!(5);

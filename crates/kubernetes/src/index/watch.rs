@@ -190,10 +190,10 @@ where
 /// Watches policies for ever.
 pub async fn watch_policies(shared: Arc<KubernetesContext>) {
     let resource = resource::policy_resource();
-    let (mut attempts, mut said) = (WatchBackoff::new(&resource.kind), false);
+    let (mut attempts, mut warned) = (WatchBackoff::new(&resource.kind), false);
     loop {
         let absent = || {
-            if !std::mem::replace(&mut said, true) {
+            if !std::mem::replace(&mut warned, true) {
                 tracing::warn!(
                     "there is no EnergyPolicy resource: install deploy/crds/energypolicies.yaml; until then workloads are only observed, by their label"
                 );
@@ -216,7 +216,7 @@ pub async fn watch_policies(shared: Arc<KubernetesContext>) {
             retain: |listed: &BTreeSet<PolicyKey>| shared.update_index(|index, now| index.retain_policies(listed, now)),
         };
         watch.run(&shared, &resource, &mut attempts).await;
-        said = false;
+        warned = false;
     }
 }
 
@@ -228,7 +228,7 @@ pub async fn watch_namespaces(shared: Arc<KubernetesContext>) {
     let mut events = watcher(api, config).boxed();
     let mut attempts = WatchBackoff::new("Namespace");
     while let Some(event) = events.next().await {
-        let (namespace, gone) = match event {
+        let (namespace, is_deleted) = match event {
             Err(error) => {
                 attempts.failed(&error).await;
                 continue;
@@ -243,7 +243,7 @@ pub async fn watch_namespaces(shared: Arc<KubernetesContext>) {
             Ok(Event::Delete(namespace)) => (namespace, true),
         };
         attempts.succeeded();
-        let value = namespace.annotations().get(PAUSED).filter(|_| !gone);
+        let value = namespace.annotations().get(PAUSED).filter(|_| !is_deleted);
         shared.update_index(|state, now| state.set_namespace_pause(&namespace.name_any(), value.map(String::as_str), now));
     }
 }
@@ -341,7 +341,7 @@ async fn watch_placed_pods(shared: &KubernetesContext) {
 /// Takes an object into the state.
 pub fn index_object(shared: &KubernetesContext, kind: &'static WorkloadKind, object: &Value) {
     match WorkloadObject::read(kind, object) {
-        Ok(seen) => shared.update_index(|state, now| state.upsert(seen, now)),
+        Ok(observed) => shared.update_index(|state, now| state.upsert(observed, now)),
         Err(error) => tracing::warn!(kind = kind.kind, error, "an object cannot be read"),
     }
 }

@@ -10,6 +10,7 @@ use eadt_schemas::v1::{DeviceHolders, DeviceState, Layout, Origin, UpdateMode};
 
 use crate::index::gpu_models::{GpuModel, GpuModelIndex};
 use crate::index::managed::{StateHistory, build_managed};
+use crate::objects::effective_policy::EffectivePolicy;
 use crate::objects::key::ObjectKey;
 use crate::objects::key::PolicyKey;
 use crate::objects::key::is_older_version;
@@ -17,7 +18,6 @@ use crate::objects::kinds::WorkloadKind;
 use crate::objects::object::WorkloadObject;
 use crate::objects::owners::TakenBackField;
 use crate::objects::record::ManagedField;
-use crate::objects::terms::PolicyTerms;
 use crate::policy::names::{OBSERVE, PAUSED};
 use crate::policy::resource::WorkloadPolicy;
 use crate::policy::{PolicyProblem, ProblemReason, TargetLookup, find_target_problems, observe_label_terms, read_pause};
@@ -30,7 +30,7 @@ const MAX_GONE: usize = 1000;
 #[derive(Debug, Clone)]
 pub struct WorkloadEntry {
     pub object: WorkloadObject,
-    pub terms: PolicyTerms,
+    pub terms: EffectivePolicy,
     pub paused: bool,
     /// Its policy or label is gone, or the policy was created again, and EADT still owns fields of it.
     pub orphaned: bool,
@@ -63,7 +63,7 @@ pub struct WorkloadIndex {
     /// Objects that must be looked at: something may be due.
     dirty: BTreeSet<ObjectKey>,
     /// Policies whose status may have changed.
-    touched: BTreeSet<PolicyKey>,
+    changed_policies: BTreeSet<PolicyKey>,
     /// Targets of policies that have not been read yet.
     unread: BTreeSet<ObjectKey>,
     /// Targets that are not there.
@@ -113,38 +113,38 @@ impl WorkloadIndex {
     }
 
     /// Returns the object with the history of its stored version.
-    pub fn with_history(&self, seen: WorkloadObject) -> WorkloadObject {
-        match self.entries.get(&ObjectKey::of(&seen)) {
-            Some(entry) => seen.with_history_of(&entry.object),
-            None => seen,
+    pub fn with_history(&self, observed: WorkloadObject) -> WorkloadObject {
+        match self.entries.get(&ObjectKey::of(&observed)) {
+            Some(entry) => observed.with_history_of(&entry.object),
+            None => observed,
         }
     }
 
     /// Stores an object; returns it with its history.
-    pub fn upsert_with_history(&mut self, seen: WorkloadObject, now: EventTime) -> WorkloadObject {
-        let seen = self.with_history(seen);
-        self.upsert(seen.clone(), now);
-        seen
+    pub fn upsert_with_history(&mut self, observed: WorkloadObject, now: EventTime) -> WorkloadObject {
+        let observed = self.with_history(observed);
+        self.upsert(observed.clone(), now);
+        observed
     }
 
     /// Stores an object, unless a newer version is known.
-    pub fn upsert(&mut self, seen: WorkloadObject, now: EventTime) {
-        let key = ObjectKey::of(&seen);
-        let seen = self.with_history(seen);
+    pub fn upsert(&mut self, observed: WorkloadObject, now: EventTime) {
+        let key = ObjectKey::of(&observed);
+        let observed = self.with_history(observed);
         self.missing.remove(&key);
         self.unread.remove(&key);
         if let Some(entry) = self.entries.get(&key)
-            && entry.object.uid == seen.uid
-            && is_older_version(&seen.resource_version, &entry.object.resource_version)
+            && entry.object.uid == observed.uid
+            && is_older_version(&observed.resource_version, &entry.object.resource_version)
         {
             return;
         }
-        self.reevaluate(&key, Some(seen), now);
+        self.reevaluate(&key, Some(observed), now);
     }
 
     /// Takes a collector's report on which pods hold its node's GPUs; returns the workloads that it concerns.
-    pub fn on_device_holders(&mut self, said: &DeviceHolders) -> BTreeSet<String> {
-        self.gpu_models.on_device_holders(said)
+    pub fn on_device_holders(&mut self, holders: &DeviceHolders) -> BTreeSet<String> {
+        self.gpu_models.on_device_holders(holders)
     }
 
     /// Takes an agent's report on its node's GPUs; returns the workloads that it concerns.
@@ -178,8 +178,8 @@ impl WorkloadIndex {
 
     /// Everything of a kind was listed: what was not among it is gone.
     pub fn retain_listed(&mut self, kind: &'static str, there: &BTreeSet<ObjectKey>) {
-        let gone: Vec<_> = self.entries.keys().filter(|key| key.kind == kind && !there.contains(key)).cloned().collect();
-        for key in gone {
+        let unlisted: Vec<_> = self.entries.keys().filter(|key| key.kind == kind && !there.contains(key)).cloned().collect();
+        for key in unlisted {
             self.remove(&key);
         }
     }
@@ -222,8 +222,8 @@ impl WorkloadIndex {
 
     /// All policies were listed.
     pub fn retain_policies(&mut self, there: &BTreeSet<PolicyKey>, now: EventTime) {
-        let gone: Vec<_> = self.policies.keys().filter(|name| !there.contains(name)).cloned().collect();
-        for name in gone {
+        let unlisted: Vec<_> = self.policies.keys().filter(|name| !there.contains(name)).cloned().collect();
+        for name in unlisted {
             self.remove_policy(&name, now);
         }
         self.policies_listed = true;
@@ -319,50 +319,50 @@ impl WorkloadIndex {
     }
 
     /// Returns the terms of an object, whether it is paused, and whether it is an orphan; `None`: it did not opt in.
-    pub fn terms(&self, seen: &WorkloadObject, now: EventTime) -> Option<(PolicyTerms, bool, bool)> {
-        let key = ObjectKey::of(seen);
-        let around = self.namespace_pauses.get(&seen.namespace).map(|value| (PAUSED.to_owned(), value.clone()));
-        let (paused, _) = read_pause(&seen.annotations, &around.into_iter().collect());
+    pub fn terms(&self, observed: &WorkloadObject, now: EventTime) -> Option<(EffectivePolicy, bool, bool)> {
+        let key = ObjectKey::of(observed);
+        let around = self.namespace_pauses.get(&observed.namespace).map(|value| (PAUSED.to_owned(), value.clone()));
+        let (paused, _) = read_pause(&observed.annotations, &around.into_iter().collect());
         match self.policies_for(&key).as_slice() {
             [rule] => {
                 let namesake = same_name_keys(&key).iter().any(|other| *other != key && self.targets.contains_key(other));
-                let related = namesake || !seen.controlled_by.is_empty() || self.children.contains_key(&child_key(&key));
+                let related = namesake || !observed.controlled_by.is_empty() || self.children.contains_key(&child_key(&key));
                 let conflict = |problem: &PolicyProblem| {
                     matches!(problem.reason, ProblemReason::OwnerConflict | ProblemReason::TargetConflict)
                 };
-                let mut terms = rule.terms(seen, now);
-                if related && self.problems_below(rule, &seen.controlled_by).iter().any(conflict) {
+                let mut terms = rule.terms(observed, now);
+                if related && self.problems_below(rule, &observed.controlled_by).iter().any(conflict) {
                     terms = terms.only_observed();
                 }
                 // A policy that was created again takes effect later: fields and requests of the former one are restored first.
-                let taken = seen.take_over.iter().map(|taken| &taken.policy_uid);
-                let mut uids = taken.chain(seen.mark.iter().map(|mark| &mark.policy_uid));
+                let policy_uids = observed.take_over.iter().map(|record| &record.policy_uid);
+                let mut uids = policy_uids.chain(observed.change_annotation.iter().map(|mark| &mark.policy_uid));
                 let of_former = uids.any(|uid| !uid.is_empty() && *uid != rule.uid);
                 Some((terms, paused, self.policies_listed && of_former))
             }
             // Two that contradict each other: nothing is done.
-            [first, ..] => Some((first.terms(seen, now).only_observed(), paused, false)),
+            [first, ..] => Some((first.terms(observed, now).only_observed(), paused, false)),
             [] => {
-                let labelled = observe_label_terms(&seen.labels).ok().flatten();
-                let orphaned = (seen.take_over.is_some() || seen.mark.is_some()) && self.policies_listed;
-                let observe = PolicyTerms { mode: UpdateMode::Observe, ..PolicyTerms::default() };
+                let labelled = observe_label_terms(&observed.labels).ok().flatten();
+                let orphaned = (observed.take_over.is_some() || observed.change_annotation.is_some()) && self.policies_listed;
+                let observe = EffectivePolicy { mode: UpdateMode::Observe, ..EffectivePolicy::default() };
                 (labelled.is_some() || orphaned).then(|| (labelled.unwrap_or(observe), paused, orphaned))
             }
         }
     }
 
-    fn reevaluate(&mut self, key: &ObjectKey, seen: Option<WorkloadObject>, now: EventTime) {
+    fn reevaluate(&mut self, key: &ObjectKey, observed: Option<WorkloadObject>, now: EventTime) {
         let before = self.entries.remove(key);
-        let Some(seen) = seen.or_else(|| before.as_ref().map(|entry| entry.object.clone())) else { return };
-        for parent in &seen.controlled_by {
-            self.children.entry(format!("{}/{parent}", seen.namespace)).or_default().insert(key.clone());
+        let Some(observed) = observed.or_else(|| before.as_ref().map(|entry| entry.object.clone())) else { return };
+        for parent in &observed.controlled_by {
+            self.children.entry(format!("{}/{parent}", observed.namespace)).or_default().insert(key.clone());
         }
-        let Some((terms, paused, orphaned)) = self.terms(&seen, now) else {
+        let Some((terms, paused, orphaned)) = self.terms(&observed, now) else {
             if let Some(before) = before {
                 self.remove_name(&before.managed.state.workload, key);
                 self.log_change(&before.managed.state.workload);
             }
-            self.forget_child(&seen, key);
+            self.forget_child(&observed, key);
             self.followed_decisions.remove(key);
             return;
         };
@@ -370,14 +370,14 @@ impl WorkloadIndex {
         // While its pods are replaced it holds none, and their collectors need a moment: what it has is known from before.
         let recent = |entry: &&WorkloadEntry| {
             let ready = entry.managed.state.ready_time;
-            !seen.progress.complete() || ready.is_none_or(|ready| now.seconds_since(ready) <= REPORT_STALE_SECONDS)
+            !observed.progress.complete() || ready.is_none_or(|ready| now.seconds_since(ready) <= REPORT_STALE_SECONDS)
         };
         let before_board = before.as_ref().filter(recent).map(|entry| entry.gpu_model.clone());
-        let board = self.gpu_models.common_model(&seen.workload(), now).or(before_board).unwrap_or_default();
-        let managed = build_managed(&seen, &terms, &board, paused, self.origin, &mut since, now);
+        let board = self.gpu_models.common_model(&observed.workload(), now).or(before_board).unwrap_or_default();
+        let managed = build_managed(&observed, &terms, &board, paused, self.origin, &mut since, now);
         let workload = managed.state.workload.clone();
         self.keys_by_workload.entry(workload.clone()).or_default().insert(key.clone());
-        let entry = WorkloadEntry { object: seen, terms, paused, orphaned, managed, gpu_model: board, history: since };
+        let entry = WorkloadEntry { object: observed, terms, paused, orphaned, managed, gpu_model: board, history: since };
         if before.as_ref().map(WorkloadEntry::status_facts) != Some(entry.status_facts()) {
             self.touch(key);
         }
@@ -392,17 +392,17 @@ impl WorkloadIndex {
 
     fn touch(&mut self, key: &ObjectKey) {
         let names = self.targets.get(key).cloned().unwrap_or_default();
-        self.touched.extend(names);
+        self.changed_policies.extend(names);
     }
 
     /// Takes the policies whose status may have changed.
     pub fn take_touched(&mut self) -> BTreeSet<PolicyKey> {
-        std::mem::take(&mut self.touched)
+        std::mem::take(&mut self.changed_policies)
     }
 
-    fn forget_child(&mut self, seen: &WorkloadObject, key: &ObjectKey) {
-        for parent in &seen.controlled_by {
-            let parent = format!("{}/{parent}", seen.namespace);
+    fn forget_child(&mut self, observed: &WorkloadObject, key: &ObjectKey) {
+        for parent in &observed.controlled_by {
+            let parent = format!("{}/{parent}", observed.namespace);
             if let Some(children) = self.children.get_mut(&parent) {
                 children.remove(key);
                 if children.is_empty() {
@@ -447,13 +447,13 @@ impl WorkloadIndex {
     pub fn changes(&self, since: Option<u64>) -> ClusterChanges {
         let revision = self.revision;
         let Some(changed) = since.and_then(|since| self.log.changed_since(since)) else {
-            return ClusterChanges { revision, all: true, workloads: self.workloads(), gone: Vec::new() };
+            return ClusterChanges { revision, all: true, workloads: self.workloads(), removed: Vec::new() };
         };
         let mut changes = ClusterChanges { revision, ..ClusterChanges::default() };
         for workload in changed {
             match self.find_managed(workload) {
                 Some(managed) => changes.workloads.push(managed.clone()),
-                None => changes.gone.push(workload.clone()),
+                None => changes.removed.push(workload.clone()),
             }
         }
         changes
@@ -542,19 +542,20 @@ impl WorkloadEntry {
 
     /// Some of the enabled knobs' fields are not EADT's, and nothing speaks against taking them over.
     pub fn may_take_over(&self) -> bool {
-        let seen = &self.object;
-        let is_taken =
-            |field: &ManagedField| seen.take_over.iter().flat_map(|taken| &taken.fields).any(|former| former.field == *field);
+        let observed = &self.object;
+        let is_taken = |field: &ManagedField| {
+            observed.take_over.iter().flat_map(|record| &record.fields).any(|former| former.field == *field)
+        };
         !self.paused
             && !self.orphaned
-            && !seen.deleting
-            && seen.problems.is_empty()
-            && crate::objects::change::knob_fields(seen, self.terms.knobs).iter().any(|field| !is_taken(field))
+            && !observed.deleting
+            && observed.problems.is_empty()
+            && crate::objects::change::knob_fields(observed, self.terms.knobs).iter().any(|field| !is_taken(field))
     }
 
     /// Returns whether a change or a rollback is in progress.
     pub fn is_rolling(&self) -> bool {
-        let Some(mark) = &self.object.mark else { return false };
+        let Some(mark) = &self.object.change_annotation else { return false };
         let generation = self.object.layout_generation();
         mark.resume
             || mark.applied.as_ref().is_some_and(|applied| {
@@ -567,16 +568,16 @@ impl WorkloadEntry {
     /// Only its job has not followed yet: pods and devices have nothing to do with the change that is on its way.
     pub fn waits_for_job(&self) -> bool {
         let of_others = |layout: &Layout| Layout { precision: None, frozen_prefix_layers: None, ..layout.clone() };
-        let whole = self.object.progress.complete() && self.object.mark.as_ref().is_some_and(|mark| !mark.resume);
+        let whole = self.object.progress.complete() && self.object.change_annotation.as_ref().is_some_and(|mark| !mark.resume);
         let applied = self.managed.rolling_out().filter(|_| whole);
         applied.is_some_and(|a| a.job_request().is_some() && of_others(&a.before) == of_others(&a.layout))
     }
 
     /// Returns the facts that a policy's status shows, without figures.
     fn status_facts(&self) -> (Layout, UpdateMode, bool, bool, Option<&String>, u32, &[TakenBackField]) {
-        let seen = &self.object;
-        let (problem, ready) = (seen.problems.first(), seen.progress.ready);
-        (seen.layout.clone(), self.terms.mode, self.paused, self.is_rolling(), problem, ready, &seen.taken_back)
+        let observed = &self.object;
+        let (problem, ready) = (observed.problems.first(), observed.progress.ready);
+        (observed.layout.clone(), self.terms.mode, self.paused, self.is_rolling(), problem, ready, &observed.taken_back)
     }
 
     fn needs_reconcile(&self) -> bool {
@@ -606,7 +607,7 @@ mod tests {
 
     use super::*;
     use crate::objects::object::tests::{seen, training};
-    use crate::objects::record::{APPLIED, ChangeMark, FormerField, TAKEN_OVER, TakeOverRecord};
+    use crate::objects::record::{APPLIED, ChangeAnnotation, FormerField, TAKEN_OVER, TakeOverRecord};
 
     fn at(seconds: f64) -> EventTime {
         EventTime::from_seconds(1_767_225_600.0 + seconds)
@@ -792,7 +793,7 @@ mod tests {
         state.retain_policies(&BTreeSet::new(), at(0.0));
         state.upsert_policy(rule("p", "Recommend"), at(0.0));
         let mut capped = object(1);
-        let mark = ChangeMark { policy_uid: "p".into(), power_limit_watts: Some(300.0), ..ChangeMark::default() };
+        let mark = ChangeAnnotation { policy_uid: "p".into(), power_limit_watts: Some(300.0), ..ChangeAnnotation::default() };
         capped["metadata"]["annotations"][APPLIED] = json!(serde_json::to_string(&mark).unwrap());
         state.upsert(seen(&capped), at(0.0));
         assert!(!state.entry(&key()).unwrap().must_restore());
@@ -854,7 +855,8 @@ mod tests {
         assert_eq!(after(&|object| object["metadata"]["annotations"]["a"] = json!("1")), 5);
         assert_eq!(after(&|object| object["spec"]["replicas"] = json!(9)), 6);
         assert_eq!(after(&|object| object["metadata"]["annotations"]["a"] = json!("2")), 6);
-        let mark = json!(serde_json::to_string(&ChangeMark { generation_offset: -2, ..ChangeMark::default() }).unwrap());
+        let mark =
+            json!(serde_json::to_string(&ChangeAnnotation { generation_offset: -2, ..ChangeAnnotation::default() }).unwrap());
         assert_eq!(after(&|object| object["metadata"]["annotations"][APPLIED] = mark.clone()), 7, "a mark counts for itself");
         assert_eq!(after(&|object| object["metadata"]["annotations"]["a"] = json!("3")), 7);
     }
@@ -902,7 +904,7 @@ mod tests {
         state.upsert(changed, at(1.0));
         state.remove(&ObjectKey { name: "c".into(), ..key() });
         let some = state.changes(since);
-        assert!(!some.all && names(&some) == ["eadt/b"] && some.gone == ["eadt/c"], "{some:?}");
+        assert!(!some.all && names(&some) == ["eadt/b"] && some.removed == ["eadt/c"], "{some:?}");
         assert_eq!(names(&state.changes(Some(some.revision))), Vec::<&str>::new());
         // It comes and goes more often than is remembered.
         for round in 0..MAX_GONE as u64 + 10 {

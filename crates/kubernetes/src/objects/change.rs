@@ -6,18 +6,18 @@
 
 use std::collections::BTreeMap;
 
-use eadt_cluster::{AppliedDecision, ClusterError, ClusterRemedy, JobRequest, RollBack, RolledBack, WorkloadChange};
+use eadt_cluster::{AppliedDecision, ClusterError, ClusterRemedy, JobRequest, RollbackRecord, RollbackRequest, WorkloadChange};
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::{Layout, UpdateMode};
 use serde_json::{Value, json};
 
-use crate::objects::kinds::{ChangeMethod, WorldSource, WriteMethod, place_steps, value_at_mut};
+use crate::objects::effective_policy::{AllowedKnobs, EffectivePolicy};
+use crate::objects::kinds::{TemplateUpdate, WorldSizeSource, WriteMethod, place_steps, value_at_mut};
 use crate::objects::object::{
     GpuContainer, LOCAL_WORLD_SIZE, MPS_PERCENTAGE, VARIABLES, VariableValue, WORLD_SIZE, WorkloadObject,
 };
 use crate::objects::owners;
-use crate::objects::record::{APPLIED, ChangeMark, FormerField, ManagedField, TakeOverRecord};
-use crate::objects::terms::{AllowedKnobs, PolicyTerms};
+use crate::objects::record::{APPLIED, ChangeAnnotation, FormerField, ManagedField, TakeOverRecord};
 
 /// Values of the fields that EADT owns; `None`: the field is not there.
 pub type FieldValues = BTreeMap<ManagedField, Option<String>>;
@@ -26,7 +26,7 @@ pub type FieldValues = BTreeMap<ManagedField, Option<String>>;
 #[derive(Debug, Clone, PartialEq)]
 pub struct ObjectWrite {
     pub values: FieldValues,
-    pub mark: ChangeMark,
+    pub change_annotation: ChangeAnnotation,
     /// New value of its suspend flag; `None`: the flag is not written.
     pub suspend: Option<bool>,
 }
@@ -48,7 +48,7 @@ fn conflict<T>(detail: impl Into<String>) -> Result<T, ClusterError> {
 }
 
 /// The leadership under which this process writes must not be older than the object's last one.
-fn check_term(mark: &ChangeMark, term: u64) -> Result<(), ClusterError> {
+fn check_term(mark: &ChangeAnnotation, term: u64) -> Result<(), ClusterError> {
     if mark.term > term && !eadt_faults::is_off("fence") {
         return conflict(format!("another actuator leads: its term is {}, this one's {term}", mark.term));
     }
@@ -57,49 +57,49 @@ fn check_term(mark: &ChangeMark, term: u64) -> Result<(), ClusterError> {
 
 /// Plans a change. `approved`: it may be made although the mode is `Recommend`.
 pub fn plan_apply(
-    seen: &WorkloadObject,
-    terms: &PolicyTerms,
+    observed: &WorkloadObject,
+    terms: &EffectivePolicy,
     paused: bool,
     approved: bool,
     change: &WorkloadChange,
     now: EventTime,
     term: u64,
 ) -> Result<PlannedWrite, ClusterError> {
-    let mut mark = seen.mark.clone().unwrap_or_default();
+    let mut mark = observed.change_annotation.clone().unwrap_or_default();
     if mark.applied.as_ref().is_some_and(|applied| applied.decision_id == change.decision_id) {
         return Ok(PlannedWrite::Nothing);
     }
     check_term(&mark, term)?;
-    let generation = seen.layout_generation();
+    let generation = observed.layout_generation();
     if generation != change.generation && !eadt_faults::is_off("fence") {
         return conflict(format!("generation {generation} is in force, the change is for {}", change.generation));
     }
-    if let Some(problem) = seen.problems.first() {
+    if let Some(problem) = observed.problems.first() {
         return refuse(problem.clone());
     }
-    if seen.deleting {
+    if observed.deleting {
         return refuse("the object is being deleted");
     }
     let may = terms.mode == UpdateMode::Enforce || terms.mode == UpdateMode::Recommend && approved;
     if !may || paused {
         return conflict("the workload may not be changed any more");
     }
-    if let Some(fields) = owners::describe_taken_back(&seen.taken_back) {
+    if let Some(fields) = owners::describe_taken_back(&observed.taken_back) {
         return refuse(format!("somebody took fields back, so nothing is changed any more: {fields}"));
     }
-    if !seen.progress.complete() || seen.suspended {
+    if !observed.progress.complete() || observed.suspended {
         return conflict(format!("generation {generation} is still rolling out"));
     }
-    if let Some(knob) = terms.knobs.first_forbidden(&seen.layout, &change.layout) {
+    if let Some(knob) = terms.knobs.first_forbidden(&observed.layout, &change.layout) {
         return refuse(format!("the policy does not allow its knob {knob} to be turned"));
     }
-    check_layout_possible(seen, &change.layout)?;
-    let values = layout_values(seen, &taken_over_fields(seen), &change.layout)?;
-    let turned = changed_knobs(seen, &values);
+    check_layout_possible(observed, &change.layout)?;
+    let values = layout_values(observed, &taken_over_fields(observed), &change.layout)?;
+    let turned = changed_knobs(observed, &values);
     if turned.any() {
-        check_knobs_allowed(seen, turned)?;
+        check_knobs_allowed(observed, turned)?;
     }
-    seen.number_mark(&mut mark, generation + 1, turned.any());
+    observed.number_mark(&mut mark, generation + 1, turned.any());
     mark.policy_uid.clone_from(&terms.policy_uid);
     mark.applied = Some(AppliedDecision {
         decision_id: change.decision_id.clone(),
@@ -107,30 +107,30 @@ pub fn plan_apply(
         generation: generation + 1,
         time: now,
         layout: change.layout.clone(),
-        before: seen.layout.clone(),
+        before: observed.layout.clone(),
         ready_by: now.plus_seconds(change.ready_within_seconds),
         // The pods, the agents of their nodes or the job must follow; if none of them is involved, the change is in force at
         // once.
         ready_time: (!turned.any()
-            && agent_settings(&seen.layout) == agent_settings(&change.layout)
-            && JobRequest::between(&seen.layout, &change.layout).is_none())
+            && agent_settings(&observed.layout) == agent_settings(&change.layout)
+            && JobRequest::between(&observed.layout, &change.layout).is_none())
         .then_some(now),
         rolled_back: None,
         approved_by: change.approved_by.clone(),
     });
-    Ok(PlannedWrite::Write(Box::new(complete_write(seen, values, turned, mark, &change.layout, now, term))))
+    Ok(PlannedWrite::Write(Box::new(complete_write(observed, values, turned, mark, &change.layout, now, term))))
 }
 
 /// Plans the rollback of a change that did not become ready.
 pub fn plan_roll_back(
-    seen: &WorkloadObject,
-    back: &RollBack,
+    observed: &WorkloadObject,
+    back: &RollbackRequest,
     reason: &str,
     now: EventTime,
     term: u64,
 ) -> Result<PlannedWrite, ClusterError> {
-    let mut mark = seen.mark.clone().unwrap_or_default();
-    let generation = seen.layout_generation();
+    let mut mark = observed.change_annotation.clone().unwrap_or_default();
+    let generation = observed.layout_generation();
     let Some(applied) = mark.applied.as_ref().filter(|applied| applied.decision_id == back.decision_id) else {
         return conflict(format!("decision {} is not the last one applied", back.decision_id));
     };
@@ -145,104 +145,106 @@ pub fn plan_roll_back(
         return conflict(format!("decision {} became ready meanwhile", back.decision_id));
     }
     let before = applied.before.clone();
-    let values = match (&seen.take_over, layout_values(seen, &taken_over_fields(seen), &before)) {
+    let values = match (&observed.take_over, layout_values(observed, &taken_over_fields(observed), &before)) {
         (None, Err(_)) => return refuse("the record of taken-over fields is gone, so the former values are not known"),
         (_, values) => values?,
     };
-    let turned = changed_knobs(seen, &values);
-    seen.number_mark(&mut mark, generation + 1, turned.any());
+    let turned = changed_knobs(observed, &values);
+    observed.number_mark(&mut mark, generation + 1, turned.any());
     if let Some(applied) = &mut mark.applied {
-        applied.rolled_back = Some(RolledBack { generation: generation + 1, time: now, reason: reason.to_owned() });
+        applied.rolled_back = Some(RollbackRecord { generation: generation + 1, time: now, reason: reason.to_owned() });
     }
     let together = mark.together;
-    let mut write = complete_write(seen, values, turned, mark, &before, now, term);
-    write.mark.together |= together;
+    let mut write = complete_write(observed, values, turned, mark, &before, now, term);
+    write.change_annotation.together |= together;
     Ok(PlannedWrite::Write(Box::new(write)))
 }
 
 /// Notes that every process of the last change is ready.
-pub fn plan_ready(seen: &WorkloadObject, now: EventTime, term: u64) -> Result<PlannedWrite, ClusterError> {
-    let Some(mut mark) = seen.mark.clone() else { return Ok(PlannedWrite::Nothing) };
+pub fn plan_ready(observed: &WorkloadObject, now: EventTime, term: u64) -> Result<PlannedWrite, ClusterError> {
+    let Some(mut mark) = observed.change_annotation.clone() else { return Ok(PlannedWrite::Nothing) };
     check_term(&mark, term)?;
-    let generation = seen.layout_generation();
+    let generation = observed.layout_generation();
     match &mut mark.applied {
         Some(applied) if applied.generation == generation && applied.ready_time.is_none() && applied.rolled_back.is_none() => {
             applied.ready_time = Some(now);
         }
         _ => return Ok(PlannedWrite::Nothing),
     }
-    seen.number_mark(&mut mark, generation, false);
-    Ok(PlannedWrite::Write(Box::new(rewrite_mark(seen, mark, None))))
+    observed.number_mark(&mut mark, generation, false);
+    Ok(PlannedWrite::Write(Box::new(rewrite_mark(observed, mark, None))))
 }
 
 /// Resumes a workload that was suspended for a change.
-pub fn plan_resume(seen: &WorkloadObject, term: u64) -> Result<PlannedWrite, ClusterError> {
-    let Some(mut mark) = seen.mark.clone().filter(|mark| mark.resume && seen.suspended) else { return Ok(PlannedWrite::Nothing) };
+pub fn plan_resume(observed: &WorkloadObject, term: u64) -> Result<PlannedWrite, ClusterError> {
+    let Some(mut mark) = observed.change_annotation.clone().filter(|mark| mark.resume && observed.suspended) else {
+        return Ok(PlannedWrite::Nothing);
+    };
     check_term(&mark, term)?;
     mark.resume = false;
     // It belongs to the change before: one change, one generation.
-    seen.number_mark(&mut mark, seen.layout_generation(), true);
-    Ok(PlannedWrite::Write(Box::new(rewrite_mark(seen, mark, Some(false)))))
+    observed.number_mark(&mut mark, observed.layout_generation(), true);
+    Ok(PlannedWrite::Write(Box::new(rewrite_mark(observed, mark, Some(false)))))
 }
 
 /// A write that leaves the values as they are.
-fn rewrite_mark(seen: &WorkloadObject, mark: ChangeMark, suspend: Option<bool>) -> ObjectWrite {
-    let fields = seen.take_over.iter().flat_map(|taken| taken.fields.iter().map(|former| &former.field));
-    let values = fields.map(|field| (field.clone(), current_value(seen, field))).collect();
-    ObjectWrite { values, mark, suspend }
+fn rewrite_mark(observed: &WorkloadObject, mark: ChangeAnnotation, suspend: Option<bool>) -> ObjectWrite {
+    let fields = observed.take_over.iter().flat_map(|take_over| take_over.fields.iter().map(|former| &former.field));
+    let values = fields.map(|field| (field.clone(), current_value(observed, field))).collect();
+    ObjectWrite { values, change_annotation: mark, suspend }
 }
 
 fn complete_write(
-    seen: &WorkloadObject,
+    observed: &WorkloadObject,
     values: FieldValues,
     turned: ChangedKnobs,
-    mut mark: ChangeMark,
+    mut mark: ChangeAnnotation,
     layout: &Layout,
     now: EventTime,
     term: u64,
 ) -> ObjectWrite {
     mark.term = term;
-    mark.together = turned.world && seen.kind.world == WorldSource::Variables;
+    mark.together = turned.world_size && observed.kind.world_size_source == WorldSizeSource::Variables;
     mark.power_limit_watts = layout.power_limit_watts;
     mark.sm_clock_mhz = layout.sm_clock_mhz;
     (mark.precision, mark.frozen_prefix_layers) = layout.asked_of_job();
-    let suspends = turned.any() && seen.kind.environment == ChangeMethod::Suspended;
+    let suspends = turned.any() && observed.kind.environment == TemplateUpdate::Suspended;
     mark.resume = suspends;
     if turned.any() {
         mark.note_restart(now);
     }
-    ObjectWrite { values, mark, suspend: suspends.then_some(true) }
+    ObjectWrite { values, change_annotation: mark, suspend: suspends.then_some(true) }
 }
 
 /// The difference between an object and the values to write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct ChangedKnobs {
-    environment: bool,
+    variables: bool,
     /// Number of processes.
-    world: bool,
+    world_size: bool,
 }
 
 impl ChangedKnobs {
     const fn any(self) -> bool {
-        self.environment || self.world
+        self.variables || self.world_size
     }
 }
 
-fn changed_knobs(seen: &WorkloadObject, values: &FieldValues) -> ChangedKnobs {
+fn changed_knobs(observed: &WorkloadObject, values: &FieldValues) -> ChangedKnobs {
     let differs = |of_world: bool| {
         let is_of_world = |field: &ManagedField| !matches!(field, ManagedField::Variable { name, .. } if name == MPS_PERCENTAGE);
-        values.iter().any(|(field, value)| is_of_world(field) == of_world && current_value(seen, field) != *value)
+        values.iter().any(|(field, value)| is_of_world(field) == of_world && current_value(observed, field) != *value)
     };
-    ChangedKnobs { environment: differs(false), world: differs(true) }
+    ChangedKnobs { variables: differs(false), world_size: differs(true) }
 }
 
 /// Refuses changes that the kind never allows. Its fields cannot be taken over, so a write would wait for them in vain.
-fn check_layout_possible(seen: &WorkloadObject, to: &Layout) -> Result<(), ClusterError> {
+fn check_layout_possible(observed: &WorkloadObject, to: &Layout) -> Result<(), ClusterError> {
     let world = |layout: &Layout| (layout.replicas, layout.world_size, layout.local_world_size);
-    let (from, kind) = (&seen.layout, seen.kind);
+    let (from, kind) = (&observed.layout, observed.kind);
     let environment = from.mps_thread_percentage != to.mps_thread_percentage;
     for (turns, how) in [(environment, kind.environment), (world(from) != world(to), kind.scale)] {
-        if let (true, ChangeMethod::Immutable(why)) = (turns, how) {
+        if let (true, TemplateUpdate::Immutable(why)) = (turns, how) {
             return refuse(format!("{why}: it can only be recommended"));
         }
     }
@@ -250,23 +252,26 @@ fn check_layout_possible(seen: &WorkloadObject, to: &Layout) -> Result<(), Clust
 }
 
 /// Returns the record of taken-over fields; empty if the object has none.
-fn taken_over_fields(seen: &WorkloadObject) -> TakeOverRecord {
-    seen.take_over.clone().unwrap_or_default()
+fn taken_over_fields(observed: &WorkloadObject) -> TakeOverRecord {
+    observed.take_over.clone().unwrap_or_default()
 }
 
-fn check_knobs_allowed(seen: &WorkloadObject, turned: ChangedKnobs) -> Result<(), ClusterError> {
-    match seen.strategy.forbids(seen.kind, turned.world && seen.kind.world == WorldSource::Variables) {
+fn check_knobs_allowed(observed: &WorkloadObject, turned: ChangedKnobs) -> Result<(), ClusterError> {
+    match observed
+        .strategy
+        .forbids(observed.kind, turned.world_size && observed.kind.world_size_source == WorldSizeSource::Variables)
+    {
         Some(why) => refuse(why),
         None => Ok(()),
     }
 }
 
 /// The fields of the knobs that may be turned, with their present values.
-pub fn knob_fields(seen: &WorkloadObject, knobs: AllowedKnobs) -> Vec<ManagedField> {
+pub fn knob_fields(observed: &WorkloadObject, knobs: AllowedKnobs) -> Vec<ManagedField> {
     let mut fields = Vec::new();
-    let can = |turn: ChangeMethod| !matches!(turn, ChangeMethod::Immutable(_));
+    let can = |turn: TemplateUpdate| !matches!(turn, TemplateUpdate::Immutable(_));
     let mut variables = |names: &[&str]| {
-        for (container, name) in seen.containers.iter().flat_map(|c| names.iter().map(move |name| (c, *name))) {
+        for (container, name) in observed.containers.iter().flat_map(|c| names.iter().map(move |name| (c, *name))) {
             fields.push(ManagedField::Variable {
                 template: container.place.clone(),
                 container: container.name.clone(),
@@ -274,11 +279,11 @@ pub fn knob_fields(seen: &WorkloadObject, knobs: AllowedKnobs) -> Vec<ManagedFie
             });
         }
     };
-    if knobs.mps_thread_percentage && can(seen.kind.environment) {
+    if knobs.mps_thread_percentage && can(observed.kind.environment) {
         variables(&[MPS_PERCENTAGE]);
     }
-    if knobs.replicas && can(seen.kind.scale) {
-        if seen.kind.world == WorldSource::Variables {
+    if knobs.replicas && can(observed.kind.scale) {
+        if observed.kind.world_size_source == WorldSizeSource::Variables {
             variables(&[WORLD_SIZE, LOCAL_WORLD_SIZE]);
         }
         fields.push(ManagedField::Replicas);
@@ -287,11 +292,17 @@ pub fn knob_fields(seen: &WorkloadObject, knobs: AllowedKnobs) -> Vec<ManagedFie
 }
 
 /// Returns the present value of a field of the object.
-pub fn current_value(seen: &WorkloadObject, field: &ManagedField) -> Option<String> {
+pub fn current_value(observed: &WorkloadObject, field: &ManagedField) -> Option<String> {
     match field {
-        ManagedField::Replicas => seen.scaled_pods.map(|count| count.to_string()),
+        ManagedField::Replicas => observed.scaled_pods.map(|count| count.to_string()),
         ManagedField::Variable { template, container, name } => {
-            match seen.containers.iter().find(|c| c.place == *template && c.name == *container)?.variables.get(name.as_str())? {
+            match observed
+                .containers
+                .iter()
+                .find(|c| c.place == *template && c.name == *container)?
+                .variables
+                .get(name.as_str())?
+            {
                 VariableValue::Number(number) => Some(number.to_string()),
                 VariableValue::Foreign(_) => None,
             }
@@ -300,16 +311,26 @@ pub fn current_value(seen: &WorkloadObject, field: &ManagedField) -> Option<Stri
 }
 
 /// Values of the taken fields for a layout.
-fn layout_values(seen: &WorkloadObject, taken: &TakeOverRecord, layout: &Layout) -> Result<FieldValues, ClusterError> {
-    let has = |field: &ManagedField| taken.fields.iter().any(|former| former.field == *field);
+fn layout_values(observed: &WorkloadObject, take_over: &TakeOverRecord, layout: &Layout) -> Result<FieldValues, ClusterError> {
+    let has = |field: &ManagedField| take_over.fields.iter().any(|former| former.field == *field);
     let text = |number: Option<u32>| number.map(|number| number.to_string());
     let mut values = FieldValues::new();
     let mut missing = None;
-    for container in &seen.containers {
+    for container in &observed.containers {
         let wanted = [
-            (MPS_PERCENTAGE, layout.mps_thread_percentage, seen.layout.mps_thread_percentage, true),
-            (WORLD_SIZE, layout.world_size, seen.layout.world_size, seen.kind.world == WorldSource::Variables),
-            (LOCAL_WORLD_SIZE, layout.local_world_size, seen.layout.local_world_size, seen.kind.world == WorldSource::Variables),
+            (MPS_PERCENTAGE, layout.mps_thread_percentage, observed.layout.mps_thread_percentage, true),
+            (
+                WORLD_SIZE,
+                layout.world_size,
+                observed.layout.world_size,
+                observed.kind.world_size_source == WorldSizeSource::Variables,
+            ),
+            (
+                LOCAL_WORLD_SIZE,
+                layout.local_world_size,
+                observed.layout.local_world_size,
+                observed.kind.world_size_source == WorldSizeSource::Variables,
+            ),
         ];
         for (name, wanted, now, written) in wanted {
             let field = ManagedField::Variable {
@@ -325,13 +346,13 @@ fn layout_values(seen: &WorkloadObject, taken: &TakeOverRecord, layout: &Layout)
                 continue;
             }
             // Variables that the layout does not cover stay: LOCAL_WORLD_SIZE without MPS has another meaning.
-            let value = if wanted == now { current_value(seen, &field) } else { text(wanted) };
+            let value = if wanted == now { current_value(observed, &field) } else { text(wanted) };
             values.insert(field, value);
         }
     }
     if has(&ManagedField::Replicas) {
-        values.insert(ManagedField::Replicas, Some(scaled_replicas(seen, layout)?.to_string()));
-    } else if layout.replicas != seen.layout.replicas {
+        values.insert(ManagedField::Replicas, Some(scaled_replicas(observed, layout)?.to_string()));
+    } else if layout.replicas != observed.layout.replicas {
         missing.get_or_insert(ManagedField::Replicas);
     }
     match missing {
@@ -341,17 +362,17 @@ fn layout_values(seen: &WorkloadObject, taken: &TakeOverRecord, layout: &Layout)
 }
 
 /// The number to write for the part that is scaled.
-fn scaled_replicas(seen: &WorkloadObject, layout: &Layout) -> Result<u32, ClusterError> {
-    let Some(now) = seen.scaled_pods else { return refuse("its number of processes cannot be changed") };
-    let processes = layout.replicas.or(seen.layout.replicas).unwrap_or(seen.pods);
-    if Some(processes) == seen.layout.replicas {
+fn scaled_replicas(observed: &WorkloadObject, layout: &Layout) -> Result<u32, ClusterError> {
+    let Some(now) = observed.scaled_pods else { return refuse("its number of processes cannot be changed") };
+    let processes = layout.replicas.or(observed.layout.replicas).unwrap_or(observed.pods);
+    if Some(processes) == observed.layout.replicas {
         return Ok(now);
     }
-    let ranks = seen.ranks_per_pod.max(1);
+    let ranks = observed.ranks_per_pod.max(1);
     if !processes.is_multiple_of(ranks) {
         return refuse(format!("{processes} processes do not make whole pods of {ranks} processes each"));
     }
-    let fixed = seen.pods - now.min(seen.pods);
+    let fixed = observed.pods - now.min(observed.pods);
     match (processes / ranks).checked_sub(fixed).filter(|count| *count > 0) {
         Some(count) => Ok(count),
         None => refuse(format!("{processes} processes are fewer than the part that cannot be scaled and one more")),
@@ -360,75 +381,75 @@ fn scaled_replicas(seen: &WorkloadObject, layout: &Layout) -> Result<u32, Cluste
 
 /// Plans the take-over of these fields, with a record of their former values and owners; `None`: there is nothing to take over.
 pub fn plan_take_over(
-    seen: &WorkloadObject,
-    terms: &PolicyTerms,
+    observed: &WorkloadObject,
+    terms: &EffectivePolicy,
     managed_fields: &Value,
     now: EventTime,
 ) -> Option<TakeOverRecord> {
-    let wanted = knob_fields(seen, terms.knobs);
-    let known = taken_over_fields(seen);
+    let wanted = knob_fields(observed, terms.knobs);
+    let known = taken_over_fields(observed);
     if wanted.iter().all(|field| known.fields.iter().any(|former| former.field == *field)) {
         return None;
     }
     let (policy, policy_uid) = (terms.policy.clone().unwrap_or_default(), terms.policy_uid.clone());
-    let mut taken = TakeOverRecord { time: now, policy, policy_uid, fields: known.fields };
+    let mut take_over = TakeOverRecord { time: now, policy, policy_uid, fields: known.fields };
     for field in wanted {
-        if !taken.fields.iter().any(|former| former.field == field) {
-            let owners = match seen.kind.write_method {
-                WriteMethod::ServerSideApply => crate::objects::owners::field_owners(managed_fields, seen.kind, &field),
+        if !take_over.fields.iter().any(|former| former.field == field) {
+            let owners = match observed.kind.write_method {
+                WriteMethod::ServerSideApply => crate::objects::owners::field_owners(managed_fields, observed.kind, &field),
                 WriteMethod::ReplaceList => vec![],
             };
-            taken.fields.push(FormerField { value: current_value(seen, &field), owners, field });
+            take_over.fields.push(FormerField { value: current_value(observed, &field), owners, field });
         }
     }
-    Some(taken)
+    Some(take_over)
 }
 
 /// Plans the restoration of the values before the take-over; `lost`: fields that somebody else took back. Fields that define the
 /// number of processes are restored together or not at all: if somebody else owns the number of pods by now, the former world
 /// would not match theirs. `None`: everything is as it was.
 pub fn plan_restore(
-    seen: &WorkloadObject,
+    observed: &WorkloadObject,
     lost: &[ManagedField],
     now: EventTime,
     term: u64,
 ) -> Result<Option<ObjectWrite>, ClusterError> {
-    let Some(taken) = &seen.take_over else { return Ok(None) };
+    let Some(take_over) = &observed.take_over else { return Ok(None) };
     let of_world = |field: &ManagedField| !matches!(field, ManagedField::Variable { name, .. } if name == MPS_PERCENTAGE);
-    let world_is_lost = seen.kind.world == WorldSource::Variables && lost.iter().any(of_world);
+    let world_is_lost = observed.kind.world_size_source == WorldSizeSource::Variables && lost.iter().any(of_world);
     let stays = |field: &ManagedField| world_is_lost && of_world(field);
     // Unchanged values are written, too: an apply deletes fields that it leaves out, if nobody else owns them.
     let value =
-        |former: &FormerField| if stays(&former.field) { current_value(seen, &former.field) } else { former.value.clone() };
-    let own = taken.fields.iter().filter(|former| !lost.contains(&former.field));
+        |former: &FormerField| if stays(&former.field) { current_value(observed, &former.field) } else { former.value.clone() };
+    let own = take_over.fields.iter().filter(|former| !lost.contains(&former.field));
     let values: FieldValues = own.map(|former| (former.field.clone(), value(former))).collect();
-    let turned = changed_knobs(seen, &values);
-    let mut mark = seen.mark.clone().unwrap_or_default();
+    let turned = changed_knobs(observed, &values);
+    let mut mark = observed.change_annotation.clone().unwrap_or_default();
     check_term(&mark, term)?;
     if !turned.any() {
         return Ok(None);
     }
     mark.applied = None;
-    seen.number_mark(&mut mark, seen.layout_generation() + 1, true);
+    observed.number_mark(&mut mark, observed.layout_generation() + 1, true);
     let layout = Layout::default();
-    Ok(Some(complete_write(seen, values, turned, mark, &layout, now, term)))
+    Ok(Some(complete_write(observed, values, turned, mark, &layout, now, term)))
 }
 
 /// A write as a server-side apply: exactly the fields that EADT owns.
-pub fn apply_configuration(seen: &WorkloadObject, write: &ObjectWrite) -> Value {
+pub fn apply_configuration(observed: &WorkloadObject, write: &ObjectWrite) -> Value {
     let mut templates: BTreeMap<&str, BTreeMap<&str, Vec<Value>>> = BTreeMap::new();
     let mut object = json!({
-        "apiVersion": seen.kind.api_version(),
-        "kind": seen.kind.kind,
+        "apiVersion": observed.kind.api_version(),
+        "kind": observed.kind.kind,
         "metadata": {
-            "name": seen.name, "namespace": seen.namespace, "uid": seen.uid, "resourceVersion": seen.resource_version,
-            "annotations": {APPLIED: json_text(&write.mark)},
+            "name": observed.name, "namespace": observed.namespace, "uid": observed.uid, "resourceVersion": observed.resource_version,
+            "annotations": {APPLIED: json_text(&write.change_annotation)},
         },
     });
     for (field, value) in &write.values {
         let Some(value) = value else { continue };
         match field {
-            ManagedField::Replicas => set_replicas(seen, &mut object, value),
+            ManagedField::Replicas => set_replicas(observed, &mut object, value),
             ManagedField::Variable { template, container, name } => {
                 let variables = templates.entry(template).or_default().entry(container).or_default();
                 variables.push(json!({"name": name, "value": value}));
@@ -437,11 +458,12 @@ pub fn apply_configuration(seen: &WorkloadObject, write: &ObjectWrite) -> Value 
     }
     for (template, mut containers) in templates {
         for (name, variables) in &mut containers {
-            let container = seen.containers.iter().find(|c| c.place == template && c.name == *name);
+            let container = observed.containers.iter().find(|c| c.place == template && c.name == *name);
             let place = |variable: &Value| container.and_then(|c| c.order.iter().position(|known| variable["name"] == **known));
             variables.sort_by_key(|variable| place(variable).unwrap_or(usize::MAX));
         }
-        let path: Vec<_> = seen.containers.iter().find(|c| c.place == template).map(|c| c.template.clone()).unwrap_or_default();
+        let path: Vec<_> =
+            observed.containers.iter().find(|c| c.place == template).map(|c| c.template.clone()).unwrap_or_default();
         let list: Vec<_> = containers.into_iter().map(|(name, env)| json!({"name": name, "env": env})).collect();
         if let Some(place) = value_at_mut(&mut object, &path) {
             *place = json!({"spec": {"containers": list}});
@@ -451,29 +473,29 @@ pub fn apply_configuration(seen: &WorkloadObject, write: &ObjectWrite) -> Value 
 }
 
 /// A write as a merge patch of a custom resource: whole lists, read from `object` at the same resource version.
-pub fn merge_write(seen: &WorkloadObject, object: &Value, write: &ObjectWrite) -> Value {
+pub fn merge_write(observed: &WorkloadObject, object: &Value, write: &ObjectWrite) -> Value {
     let mut whole = object.clone();
-    for container in &seen.containers {
+    for container in &observed.containers {
         set_variables(&mut whole, container, &write.values);
     }
     if let Some(Some(value)) = write.values.get(&ManagedField::Replicas) {
-        set_replicas(seen, &mut whole, value);
+        set_replicas(observed, &mut whole, value);
     }
-    if let (Some(suspend), Some(place)) = (write.suspend, seen.kind.suspend)
+    if let (Some(suspend), Some(place)) = (write.suspend, observed.kind.suspend)
         && let Some(flag) = value_at_mut(&mut whole, &place_steps(place))
     {
         *flag = suspend.into();
     }
     json!({
         "metadata": {
-            "uid": seen.uid, "resourceVersion": seen.resource_version, "annotations": {APPLIED: json_text(&write.mark)},
+            "uid": observed.uid, "resourceVersion": observed.resource_version, "annotations": {APPLIED: json_text(&write.change_annotation)},
         },
         "spec": whole["spec"],
     })
 }
 
-fn set_replicas(seen: &WorkloadObject, object: &mut Value, value: &str) {
-    if let (Some(place), Ok(count)) = (seen.kind.scaled, value.parse::<u32>())
+fn set_replicas(observed: &WorkloadObject, object: &mut Value, value: &str) {
+    if let (Some(place), Ok(count)) = (observed.kind.scaled, value.parse::<u32>())
         && let Some(replicas) = value_at_mut(object, &place_steps(place))
     {
         *replicas = count.into();
@@ -527,9 +549,9 @@ mod tests {
         EventTime::from_seconds(1_767_225_600.0 + seconds)
     }
 
-    fn terms() -> PolicyTerms {
+    fn terms() -> EffectivePolicy {
         let knobs = AllowedKnobs { mps_thread_percentage: true, replicas: true, ..AllowedKnobs::default() };
-        PolicyTerms { policy: Some("p".into()), mode: UpdateMode::Enforce, knobs, ..PolicyTerms::default() }
+        EffectivePolicy { policy: Some("p".into()), mode: UpdateMode::Enforce, knobs, ..EffectivePolicy::default() }
     }
 
     /// An object whose fields were taken over.
@@ -579,7 +601,7 @@ mod tests {
         if let Some(Some(replicas)) = write.values.get(&ManagedField::Replicas) {
             set_replicas(before, &mut after, replicas);
         }
-        after["metadata"]["annotations"][APPLIED] = json!(json_text(&write.mark));
+        after["metadata"]["annotations"][APPLIED] = json!(json_text(&write.change_annotation));
         let annotated = before.kind.annotations_count && after["metadata"] != object["metadata"];
         if after["spec"] != object["spec"] || annotated {
             let generation = before.generation + 1;
@@ -596,8 +618,8 @@ mod tests {
     fn a_change_writes_exactly_what_was_taken_over_in_one_fenced_piece() {
         let object = taken(training(6, "50", "6", "2"));
         let write = planned(&object, &change("d-1", 4, layout(9, 35, 3))).unwrap();
-        assert!(write.mark.together && write.suspend.is_none());
-        let applied = write.mark.applied.clone().unwrap();
+        assert!(write.change_annotation.together && write.suspend.is_none());
+        let applied = write.change_annotation.applied.clone().unwrap();
         assert_eq!((applied.generation, applied.before, applied.ready_time), (5, layout(6, 50, 2), None));
         let configuration = apply_configuration(&seen(&object), &write);
         assert_eq!(configuration["metadata"]["resourceVersion"], "100");
@@ -608,7 +630,7 @@ mod tests {
             ]}]}}})
         );
         let rolled = planned(&object, &change("d-1", 4, layout(6, 40, 2))).unwrap();
-        assert!(!rolled.mark.together, "the same world may roll");
+        assert!(!rolled.change_annotation.together, "the same world may roll");
     }
 
     #[test]
@@ -617,14 +639,14 @@ mod tests {
         let first = change("d-1", 4, layout(6, 40, 2));
         let after = written(&object, &seen(&object), &planned(&object, &first).unwrap());
         assert_eq!(plan_apply(&seen(&after), &terms(), false, false, &first, at(80.0), 1), Ok(PlannedWrite::Nothing));
-        let remedy = |object: &Value, change: &WorkloadChange, terms: &PolicyTerms, paused, term| {
+        let remedy = |object: &Value, change: &WorkloadChange, terms: &EffectivePolicy, paused, term| {
             plan_apply(&seen(object), terms, paused, false, change, at(70.0), term).unwrap_err().remedy
         };
         let next = change("d-2", 5, layout(6, 30, 2));
         assert_eq!(remedy(&after, &change("d-2", 4, layout(6, 30, 2)), &terms(), false, 1), ClusterRemedy::Conflict);
         assert_eq!(remedy(&after, &next, &terms(), false, 0), ClusterRemedy::Conflict, "a leader of an earlier term");
         assert_eq!(remedy(&after, &next, &terms(), true, 1), ClusterRemedy::Conflict, "paused meanwhile");
-        let recommend = PolicyTerms { mode: UpdateMode::Recommend, ..terms() };
+        let recommend = EffectivePolicy { mode: UpdateMode::Recommend, ..terms() };
         assert_eq!(remedy(&after, &next, &recommend, false, 1), ClusterRemedy::Conflict);
         assert!(plan_apply(&seen(&after), &recommend, false, true, &next, at(70.0), 1).is_ok(), "approved");
         let mut narrow = terms();
@@ -640,8 +662,11 @@ mod tests {
         else {
             panic!("a cap can be asked for")
         };
-        assert_eq!((write.mark.power_limit_watts, write.suspend, &write.mark.restarts[..]), (Some(300.0), None, &[][..]));
-        let applied = write.mark.applied.clone().unwrap();
+        assert_eq!(
+            (write.change_annotation.power_limit_watts, write.suspend, &write.change_annotation.restarts[..]),
+            (Some(300.0), None, &[][..])
+        );
+        let applied = write.change_annotation.applied.clone().unwrap();
         assert_eq!((applied.generation, applied.ready_time), (5, None), "agents have to hold it first");
         let after = written(&object, &seen(&object), &write);
         assert_eq!((after["spec"].clone(), seen(&after).layout_generation()), (object["spec"].clone(), 5));
@@ -695,17 +720,21 @@ mod tests {
         let mut job = training(6, "50", "6", "2");
         (job["apiVersion"], job["kind"], job["spec"]["parallelism"]) = (json!("batch/v1"), json!("Job"), json!(6));
         job["status"] = json!({"ready": 6});
-        let caps = PolicyTerms { knobs: AllowedKnobs { power_limit: true, ..AllowedKnobs::default() }, ..terms() };
+        let caps = EffectivePolicy { knobs: AllowedKnobs { power_limit: true, ..AllowedKnobs::default() }, ..terms() };
         let capped = Layout { power_limit_watts: Some(300.0), ..layout(6, 50, 2) };
         let asked = plan_apply(&seen(&job), &caps, false, false, &change("d", 4, capped), at(70.0), 1);
         let Ok(PlannedWrite::Write(write)) = asked else { panic!("a cap can be asked for: {asked:?}") };
         let mut after = job.clone();
-        after["metadata"]["annotations"][APPLIED] = json!(json_text(&write.mark));
-        let back =
-            RollBack { workload: "eadt/llm-training".into(), decision_id: "d".into(), generation: 5, reason: "not held".into() };
+        after["metadata"]["annotations"][APPLIED] = json!(json_text(&write.change_annotation));
+        let back = RollbackRequest {
+            workload: "eadt/llm-training".into(),
+            decision_id: "d".into(),
+            generation: 5,
+            reason: "not held".into(),
+        };
         let undone = plan_roll_back(&seen(&after), &back, "not held", at(80.0), 1);
         let Ok(PlannedWrite::Write(write)) = undone else { panic!("it can be taken back: {undone:?}") };
-        assert_eq!((write.mark.power_limit_watts, write.values), (None, FieldValues::new()));
+        assert_eq!((write.change_annotation.power_limit_watts, write.values), (None, FieldValues::new()));
         // Restored fields must be known.
         let set = taken(training(6, "50", "6", "2"));
         let threads = planned(&set, &change("d", 4, layout(6, 40, 2))).unwrap();
@@ -724,7 +753,7 @@ mod tests {
                 "numNodes": 3, "env": [{"name": MPS_PERCENTAGE, "value": "50"}], "resourcesPerNode": {"limits": {"nvidia.com/gpu": 1}},
             }},
         });
-        let caps = PolicyTerms {
+        let caps = EffectivePolicy {
             knobs: AllowedKnobs { power_limit: true, ..AllowedKnobs::default() },
             policy_uid: "p-1".into(),
             ..terms()
@@ -734,7 +763,7 @@ mod tests {
         let asked = plan_apply(&before, &caps, false, false, &change("d", 1, capped), at(70.0), 1);
         let Ok(PlannedWrite::Write(write)) = asked else { panic!("a cap can be asked for: {asked:?}") };
         assert_eq!(merge_write(&before, &job, &write)["spec"], job["spec"]);
-        assert_eq!((write.mark.power_limit_watts, &*write.mark.policy_uid), (Some(300.0), "p-1"));
+        assert_eq!((write.change_annotation.power_limit_watts, &*write.change_annotation.policy_uid), (Some(300.0), "p-1"));
     }
 
     #[test]
@@ -767,7 +796,7 @@ mod tests {
         assert_eq!(seen(&suspended).layout_generation(), 2);
         let PlannedWrite::Write(resumed) = plan_resume(&seen(&suspended), 1).unwrap() else { panic!("it is suspended") };
         assert_eq!(resumed.suspend, Some(false));
-        suspended["metadata"]["annotations"][APPLIED] = json!(json_text(&resumed.mark));
+        suspended["metadata"]["annotations"][APPLIED] = json!(json_text(&resumed.change_annotation));
         suspended["metadata"]["generation"] = json!(3);
         assert_eq!(seen(&suspended).layout_generation(), 2, "resuming is no change of its own");
     }
@@ -799,7 +828,7 @@ mod tests {
                     // Its controller has not looked yet.
                     object["metadata"]["generation"] = json!(before.generation + i64::from(recreate));
                     let generation = before.layout_generation();
-                    let noted = before.mark.as_ref().is_some_and(|mark| mark.spec.is_some());
+                    let noted = before.change_annotation.as_ref().is_some_and(|mark| mark.spec.is_some());
                     before = seen(&object).with_history_of(&before);
                     prop_assert_eq!(before.layout_generation(), generation);
                     if noted {
@@ -813,9 +842,9 @@ mod tests {
                 prop_assert_eq!(&known.layout, &to);
                 prop_assert_eq!(known.layout_generation(), before.layout_generation() + 1);
                 prop_assert_eq!(seen(&object).layout_generation(), known.layout_generation(), "a new mark counts for itself");
-                prop_assert_eq!(known.mark.clone().unwrap().applied.unwrap().generation, before.layout_generation() + 1);
+                prop_assert_eq!(known.change_annotation.clone().unwrap().applied.unwrap().generation, before.layout_generation() + 1);
                 let expected = if fails && to != before.layout {
-                    let back = RollBack {
+                    let back = RollbackRequest {
                         workload: change.workload,
                         decision_id: change.decision_id,
                         generation: before.layout_generation() + 1,

@@ -12,8 +12,8 @@ pub struct ObjectKey {
 }
 
 impl ObjectKey {
-    pub fn of(seen: &WorkloadObject) -> Self {
-        Self { kind: seen.kind.kind, namespace: seen.namespace.clone(), name: seen.name.clone() }
+    pub fn of(observed: &WorkloadObject) -> Self {
+        Self { kind: observed.kind.kind, namespace: observed.namespace.clone(), name: observed.name.clone() }
     }
 
     pub fn kind(&self) -> Option<&'static WorkloadKind> {

@@ -7,7 +7,7 @@ pub type FieldPath = &'static [&'static str];
 
 /// How a field of the pod template is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ChangeMethod {
+pub enum TemplateUpdate {
     /// It is written; the kind's own controller replaces the pods.
     Rolling,
     /// Only while the workload is suspended: suspend, wait for the pods to end, write, resume.
@@ -18,7 +18,7 @@ pub enum ChangeMethod {
 
 /// Where processes get the world size from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum WorldSource {
+pub enum WorldSizeSource {
     /// `WORLD_SIZE` and `LOCAL_WORLD_SIZE` in the pod template.
     Variables,
     /// The kind's operator: the variables are not written.
@@ -56,9 +56,9 @@ pub struct WorkloadKind {
     pub scaled: Option<FieldPath>,
     /// The flag that suspends it.
     pub suspend: Option<FieldPath>,
-    pub environment: ChangeMethod,
-    pub scale: ChangeMethod,
-    pub world: WorldSource,
+    pub environment: TemplateUpdate,
+    pub scale: TemplateUpdate,
+    pub world_size_source: WorldSizeSource,
     pub write_method: WriteMethod,
     /// Whether a change of annotations alone raises the object's generation, as the API server does for a `Deployment`.
     pub annotations_count: bool,
@@ -81,9 +81,9 @@ pub static WORKLOAD_KINDS: [WorkloadKind; 8] = [
         group_size: None,
         scaled: Some(REPLICAS),
         suspend: None,
-        environment: ChangeMethod::Rolling,
-        scale: ChangeMethod::Rolling,
-        world: WorldSource::Variables,
+        environment: TemplateUpdate::Rolling,
+        scale: TemplateUpdate::Rolling,
+        world_size_source: WorldSizeSource::Variables,
         write_method: WriteMethod::ServerSideApply,
         annotations_count: false,
     },
@@ -99,9 +99,9 @@ pub static WORKLOAD_KINDS: [WorkloadKind; 8] = [
         group_size: None,
         scaled: Some(REPLICAS),
         suspend: None,
-        environment: ChangeMethod::Rolling,
-        scale: ChangeMethod::Rolling,
-        world: WorldSource::Variables,
+        environment: TemplateUpdate::Rolling,
+        scale: TemplateUpdate::Rolling,
+        world_size_source: WorldSizeSource::Variables,
         write_method: WriteMethod::ServerSideApply,
         annotations_count: true,
     },
@@ -117,11 +117,11 @@ pub static WORKLOAD_KINDS: [WorkloadKind; 8] = [
         group_size: Some(&["spec", "leaderWorkerTemplate", "size"]),
         scaled: None,
         suspend: None,
-        environment: ChangeMethod::Rolling,
-        scale: ChangeMethod::Immutable(
+        environment: TemplateUpdate::Rolling,
+        scale: TemplateUpdate::Immutable(
             "a LeaderWorkerSet is scaled by whole groups, each a world of its own, and the size of a group is fixed",
         ),
-        world: WorldSource::Operator,
+        world_size_source: WorldSizeSource::Operator,
         write_method: WriteMethod::ReplaceList,
         annotations_count: false,
     },
@@ -143,9 +143,9 @@ pub static WORKLOAD_KINDS: [WorkloadKind; 8] = [
         group_size: None,
         scaled: Some(&["spec", "pytorchReplicaSpecs", "Worker", "replicas"]),
         suspend: Some(&["spec", "runPolicy", "suspend"]),
-        environment: ChangeMethod::Suspended,
-        scale: ChangeMethod::Suspended,
-        world: WorldSource::Operator,
+        environment: TemplateUpdate::Suspended,
+        scale: TemplateUpdate::Suspended,
+        world_size_source: WorldSizeSource::Operator,
         write_method: WriteMethod::ReplaceList,
         annotations_count: false,
     },
@@ -161,9 +161,11 @@ pub static WORKLOAD_KINDS: [WorkloadKind; 8] = [
         group_size: None,
         scaled: None,
         suspend: Some(&["spec", "runPolicy", "suspend"]),
-        environment: ChangeMethod::Suspended,
-        scale: ChangeMethod::Immutable("the number of ranks of an MPIJob stands in its launcher's command, which is not changed"),
-        world: WorldSource::Operator,
+        environment: TemplateUpdate::Suspended,
+        scale: TemplateUpdate::Immutable(
+            "the number of ranks of an MPIJob stands in its launcher's command, which is not changed",
+        ),
+        world_size_source: WorldSizeSource::Operator,
         write_method: WriteMethod::ReplaceList,
         annotations_count: false,
     },
@@ -179,9 +181,9 @@ pub static WORKLOAD_KINDS: [WorkloadKind; 8] = [
         group_size: None,
         scaled: None,
         suspend: Some(&["spec", "suspend"]),
-        environment: ChangeMethod::Immutable("the environment of a JobSet's jobs is immutable, even while it is suspended"),
-        scale: ChangeMethod::Immutable("the replicas of a JobSet's jobs are immutable"),
-        world: WorldSource::Operator,
+        environment: TemplateUpdate::Immutable("the environment of a JobSet's jobs is immutable, even while it is suspended"),
+        scale: TemplateUpdate::Immutable("the replicas of a JobSet's jobs are immutable"),
+        world_size_source: WorldSizeSource::Operator,
         write_method: WriteMethod::ReplaceList,
         annotations_count: false,
     },
@@ -197,9 +199,9 @@ pub static WORKLOAD_KINDS: [WorkloadKind; 8] = [
         group_size: None,
         scaled: None,
         suspend: Some(&["spec", "suspend"]),
-        environment: ChangeMethod::Immutable("the environment of a Job's pods is immutable, even while it is suspended"),
-        scale: ChangeMethod::Immutable("the world of a Job's processes is in their environment, which is immutable"),
-        world: WorldSource::Variables,
+        environment: TemplateUpdate::Immutable("the environment of a Job's pods is immutable, even while it is suspended"),
+        scale: TemplateUpdate::Immutable("the world of a Job's processes is in their environment, which is immutable"),
+        world_size_source: WorldSizeSource::Variables,
         write_method: WriteMethod::ReplaceList,
         annotations_count: false,
     },
@@ -215,9 +217,9 @@ pub static WORKLOAD_KINDS: [WorkloadKind; 8] = [
         group_size: None,
         scaled: None,
         suspend: Some(&["spec", "suspend"]),
-        environment: ChangeMethod::Immutable("the trainer of a TrainJob is immutable"),
-        scale: ChangeMethod::Immutable("the trainer of a TrainJob is immutable"),
-        world: WorldSource::Operator,
+        environment: TemplateUpdate::Immutable("the trainer of a TrainJob is immutable"),
+        scale: TemplateUpdate::Immutable("the trainer of a TrainJob is immutable"),
+        world_size_source: WorldSizeSource::Operator,
         write_method: WriteMethod::ReplaceList,
         annotations_count: false,
     },
@@ -300,9 +302,9 @@ mod tests {
     fn what_is_scaled_is_among_what_is_counted() {
         for kind in &WORKLOAD_KINDS {
             assert!(kind.scaled.is_none_or(|scaled| kind.replicas.contains(&scaled)), "{}", kind.kind);
-            let suspends = kind.environment == ChangeMethod::Suspended || kind.scale == ChangeMethod::Suspended;
+            let suspends = kind.environment == TemplateUpdate::Suspended || kind.scale == TemplateUpdate::Suspended;
             assert!(!suspends || kind.suspend.is_some(), "{} has no flag to suspend it by", kind.kind);
-            assert_eq!(kind.scaled.is_none(), matches!(kind.scale, ChangeMethod::Immutable(_)), "{}", kind.kind);
+            assert_eq!(kind.scaled.is_none(), matches!(kind.scale, TemplateUpdate::Immutable(_)), "{}", kind.kind);
             let (_, whole) = kind.copies.unwrap_or(&[""]).split_last().unwrap();
             assert!(kind.replicas.iter().all(|place| place.starts_with(whole)), "{}: copies of something else", kind.kind);
         }

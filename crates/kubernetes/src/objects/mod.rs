@@ -1,6 +1,7 @@
 //! Workload objects: how each kind is read, what a change writes, how far a rollout is. Pure.
 
 pub mod change;
+pub mod effective_policy;
 pub mod key;
 pub mod kinds;
 #[allow(clippy::module_inception, reason = "the object itself is the room's main file")]
@@ -9,4 +10,3 @@ pub mod owners;
 pub mod preflight;
 pub mod record;
 pub mod rollout;
-pub mod terms;

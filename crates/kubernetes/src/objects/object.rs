@@ -8,9 +8,9 @@ use eadt_schemas::v1::Layout;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use crate::objects::kinds::{FieldPath, PathStep, WorkloadKind, WorldSource, values_at};
+use crate::objects::kinds::{FieldPath, PathStep, WorkloadKind, WorldSizeSource, values_at};
 use crate::objects::owners::{TakenBackField, last_manager, taken_back};
-use crate::objects::record::{self, APPLIED, ChangeMark, SpecVersion, TAKEN_OVER, TakeOverRecord};
+use crate::objects::record::{self, APPLIED, ChangeAnnotation, SpecVersion, TAKEN_OVER, TakeOverRecord};
 use crate::objects::rollout::{RolloutProgress, RolloutStrategy};
 use crate::policy::names::PAUSED;
 
@@ -64,7 +64,7 @@ pub struct WorkloadObject {
     pub suspended: bool,
     pub strategy: RolloutStrategy,
     pub progress: RolloutProgress,
-    pub mark: Option<ChangeMark>,
+    pub change_annotation: Option<ChangeAnnotation>,
     pub take_over: Option<TakeOverRecord>,
     /// Taken-over fields that others own by now.
     pub taken_back: Vec<TakenBackField>,
@@ -121,11 +121,11 @@ impl WorkloadObject {
             problems.push(format!("namespace and name together are longer than {MAX_NAME} characters"));
         }
         let note = |name: &str| annotations.get(name).map(String::as_str);
-        let mark = record::read_annotation::<ChangeMark>(APPLIED, note(APPLIED)).unwrap_or_else(|problem| {
+        let mark = record::read_annotation::<ChangeAnnotation>(APPLIED, note(APPLIED)).unwrap_or_else(|problem| {
             problems.push(problem);
             None
         });
-        let taken = record::read_annotation::<TakeOverRecord>(TAKEN_OVER, note(TAKEN_OVER)).unwrap_or_else(|problem| {
+        let take_over = record::read_annotation::<TakeOverRecord>(TAKEN_OVER, note(TAKEN_OVER)).unwrap_or_else(|problem| {
             problems.push(problem);
             None
         });
@@ -163,14 +163,14 @@ impl WorkloadObject {
             suspended: kind.suspend.is_some_and(|place| values_at(object, place).iter().any(|(_, flag)| **flag == true)),
             strategy: RolloutStrategy::read(kind, object),
             progress: RolloutProgress::read(kind, object, pods),
-            mark,
+            change_annotation: mark,
             pause_set_by: last_manager(&meta["managedFields"], &["metadata", "annotations", PAUSED]),
-            taken_back: taken.as_ref().map_or_else(Vec::new, |taken| taken_back(&meta["managedFields"], kind, taken)),
-            take_over: taken,
+            taken_back: take_over.as_ref().map_or_else(Vec::new, |take_over| taken_back(&meta["managedFields"], kind, take_over)),
+            take_over,
             problems,
         };
         let marked = this
-            .mark
+            .change_annotation
             .as_ref()
             .and_then(|mark| mark.spec)
             .filter(|spec| Some(spec.hash) == this.spec_hash && spec.generation <= this.generation);
@@ -190,14 +190,14 @@ impl WorkloadObject {
             }
             possible
         });
-        let (mut world, mut local) = match self.kind.world {
-            WorldSource::Variables => (self.agreed_variable(WORLD_SIZE), self.agreed_variable(LOCAL_WORLD_SIZE)),
-            WorldSource::Operator => (None, None),
+        let (mut world, mut local) = match self.kind.world_size_source {
+            WorldSizeSource::Variables => (self.agreed_variable(WORLD_SIZE), self.agreed_variable(LOCAL_WORLD_SIZE)),
+            WorldSizeSource::Operator => (None, None),
         };
         if let Some(size) = world.filter(|_| self.pods > 0) {
             if size >= self.pods && size % self.pods == 0 {
                 self.ranks_per_pod = size / self.pods;
-            } else if self.mark.as_ref().is_none_or(|mark| !mark.resume) {
+            } else if self.change_annotation.as_ref().is_none_or(|mark| !mark.resume) {
                 self.problems.push(format!("{WORLD_SIZE} is {size}, which is no multiple of the {} replicas", self.pods));
                 world = None;
             }
@@ -214,10 +214,10 @@ impl WorkloadObject {
             mps_thread_percentage: mps,
             world_size: world,
             local_world_size: local,
-            power_limit_watts: self.mark.as_ref().and_then(|mark| mark.power_limit_watts),
-            sm_clock_mhz: self.mark.as_ref().and_then(|mark| mark.sm_clock_mhz),
-            precision: self.mark.as_ref().and_then(|mark| mark.precision),
-            frozen_prefix_layers: self.mark.as_ref().and_then(|mark| mark.frozen_prefix_layers),
+            power_limit_watts: self.change_annotation.as_ref().and_then(|mark| mark.power_limit_watts),
+            sm_clock_mhz: self.change_annotation.as_ref().and_then(|mark| mark.sm_clock_mhz),
+            precision: self.change_annotation.as_ref().and_then(|mark| mark.precision),
+            frozen_prefix_layers: self.change_annotation.as_ref().and_then(|mark| mark.frozen_prefix_layers),
         };
     }
 
@@ -244,12 +244,12 @@ impl WorkloadObject {
     /// The generation of the layout: the object's own and the changes that it does not show, without those that only annotations
     /// made.
     pub fn layout_generation(&self) -> u64 {
-        let offset = self.mark.as_ref().map_or(0, |mark| mark.generation_offset);
+        let offset = self.change_annotation.as_ref().map_or(0, |mark| mark.generation_offset);
         self.generation.saturating_add(offset).saturating_sub(self.quiet_generations).max(0).unsigned_abs()
     }
 
     /// Numbers a mark so that the layout has this generation when it is written. `shows`: the write changes the object's spec.
-    pub fn number_mark(&self, mark: &mut ChangeMark, layout_generation: u64, shows: bool) {
+    pub fn number_mark(&self, mark: &mut ChangeAnnotation, layout_generation: u64, shows: bool) {
         let raised = i64::from(shows || self.kind.annotations_count);
         let generation = self.generation.saturating_add(raised);
         mark.generation_offset = i64::try_from(layout_generation).unwrap_or(i64::MAX).saturating_sub(generation);
@@ -265,7 +265,7 @@ impl WorkloadObject {
         }
         let alone = self.spec_hash.is_some() && self.spec_hash == known.spec_hash;
         self.progress.observed |= alone && known.progress.observed;
-        if self.mark == known.mark {
+        if self.change_annotation == known.change_annotation {
             let raised = if alone { self.generation.saturating_sub(known.generation) } else { 0 };
             self.quiet_generations = known.quiet_generations.saturating_add(raised);
         }
@@ -321,11 +321,11 @@ fn spec_hash(value: &Value) -> u64 {
 
 /// GPUs and parts of GPUs that a container asks for: `nvidia.com/gpu`, `nvidia.com/gpu.shared`, `nvidia.com/mig-…`.
 pub fn requested_gpus(resources: &Value) -> u32 {
-    let asked = resources["limits"].as_object().into_iter().flatten();
-    let asked = asked.filter(
+    let limits = resources["limits"].as_object().into_iter().flatten();
+    let limits = limits.filter(
         |(name, _)| matches!(name.strip_prefix("nvidia.com/"), Some(rest) if rest.starts_with("gpu") || rest.starts_with("mig-")),
     );
-    asked.map(|(_, count)| read_number(count).unwrap_or(0)).fold(0, u32::saturating_add)
+    limits.map(|(_, count)| read_number(count).unwrap_or(0)).fold(0, u32::saturating_add)
 }
 
 fn read_number(value: &Value) -> Option<u32> {

@@ -49,9 +49,9 @@ pub fn last_manager(managed_fields: &Value, path: &[&str]) -> Option<String> {
 }
 
 /// Returns the taken-over fields that others own by now.
-pub fn taken_back(managed_fields: &Value, kind: &WorkloadKind, taken: &TakeOverRecord) -> Vec<TakenBackField> {
+pub fn taken_back(managed_fields: &Value, kind: &WorkloadKind, take_over: &TakeOverRecord) -> Vec<TakenBackField> {
     // For other kinds no write is fenced by owners.
-    let fields = taken.fields.iter().filter(|_| kind.write_method == WriteMethod::ServerSideApply);
+    let fields = take_over.fields.iter().filter(|_| kind.write_method == WriteMethod::ServerSideApply);
     let owned = fields
         .map(|former| TakenBackField { field: former.field.clone(), owners: field_owners(managed_fields, kind, &former.field) });
     owned.filter(|back| !back.owners.is_empty()).collect()

@@ -27,15 +27,15 @@ fn quantity(value: &Value) -> Option<f64> {
 
 /// Returns these resources by the names that quotas use. A resource without a request counts with its limit.
 fn flatten_resources(resources: &Value) -> BTreeMap<String, f64> {
-    let mut asked = BTreeMap::new();
+    let mut requests = BTreeMap::new();
     for (group, name) in [("limits", "requests"), ("limits", "limits"), ("requests", "requests")] {
         for (resource, value) in resources[group].as_object().into_iter().flatten() {
             if let Some(value) = quantity(value) {
-                asked.insert(format!("{name}.{resource}"), value);
+                requests.insert(format!("{name}.{resource}"), value);
             }
         }
     }
-    asked
+    requests
 }
 
 /// Returns the resources that a pod of this template requests, by the names that quotas use, as Kubernetes adds them up: with
@@ -43,8 +43,8 @@ fn flatten_resources(resources: &Value) -> BTreeMap<String, f64> {
 fn pod_demand(template: &Value) -> BTreeMap<String, f64> {
     let spec = &template["spec"];
     let list = |name: &str| spec[name].as_array().into_iter().flatten();
-    let add = |sum: &mut BTreeMap<String, f64>, asked: BTreeMap<String, f64>| {
-        for (name, value) in asked {
+    let add = |sum: &mut BTreeMap<String, f64>, requests: BTreeMap<String, f64>| {
+        for (name, value) in requests {
             *sum.entry(name).or_default() += value;
         }
     };
@@ -91,15 +91,15 @@ fn pod_demand(template: &Value) -> BTreeMap<String, f64> {
 }
 
 /// Whether a quota counts pods of this template: all its scopes hold for them. A scope that is not known counts none.
-fn quota_counts_pod(quota: &Value, template: &Value, asked: &BTreeMap<String, f64>) -> bool {
+fn quota_counts_pod(quota: &Value, template: &Value, requests: &BTreeMap<String, f64>) -> bool {
     let spec = &template["spec"];
     let holds = |scope: &Value, operator: &str, values: &Value| {
         let among = |value: &Value| values.as_array().is_some_and(|values| values.contains(value));
         match scope.as_str()? {
             "Terminating" => Some(!spec["activeDeadlineSeconds"].is_null()),
             "NotTerminating" => Some(spec["activeDeadlineSeconds"].is_null()),
-            "BestEffort" => Some(is_best_effort(asked)),
-            "NotBestEffort" => Some(!is_best_effort(asked)),
+            "BestEffort" => Some(is_best_effort(requests)),
+            "NotBestEffort" => Some(!is_best_effort(requests)),
             "PriorityClass" => {
                 let class = &spec["priorityClassName"];
                 let named = class.as_str().is_some_and(|name| !name.is_empty());
@@ -121,8 +121,8 @@ fn quota_counts_pod(quota: &Value, template: &Value, asked: &BTreeMap<String, f6
 }
 
 /// Quality of service: pods that ask for no CPU and no memory. Other resources do not count.
-fn is_best_effort(asked: &BTreeMap<String, f64>) -> bool {
-    let asks = |name: &&str| asked.get(*name).is_some_and(|value| *value > 0.0);
+fn is_best_effort(requests: &BTreeMap<String, f64>) -> bool {
+    let asks = |name: &&str| requests.get(*name).is_some_and(|value| *value > 0.0);
     !["requests.cpu", "requests.memory", "limits.cpu", "limits.memory"].iter().any(asks)
 }
 
@@ -144,11 +144,11 @@ fn exceeded_quota(quotas: &[Value], template: &Value, more: u32) -> Option<Strin
     if more == 0 {
         return None;
     }
-    let asked = pod_demand(template);
-    quotas.iter().filter(|quota| quota_counts_pod(quota, template, &asked)).find_map(|quota| {
+    let requests = pod_demand(template);
+    quotas.iter().filter(|quota| quota_counts_pod(quota, template, &requests)).find_map(|quota| {
         let (hard, used) = (quota["status"]["hard"].as_object()?, &quota["status"]["used"]);
         hard.iter().find_map(|(resource, hard)| {
-            let needed = asked.get(resource)? * f64::from(more);
+            let needed = requests.get(resource)? * f64::from(more);
             let (allowed, in_use) = (quantity(hard)?, quantity(&used[resource])?);
             // Sums of decimal fractions are not exact.
             (in_use + needed > allowed * (1.0 + 1e-9)).then(|| {

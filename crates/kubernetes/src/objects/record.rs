@@ -17,7 +17,7 @@ const DAY_SECONDS: f64 = 86_400.0;
 /// The mark that changes leave on the object.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct ChangeMark {
+pub struct ChangeAnnotation {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub applied: Option<AppliedDecision>,
     /// The id of the policy that allowed it, as in [`TakeOverRecord`].
@@ -59,7 +59,7 @@ pub struct SpecVersion {
     pub generation: i64,
 }
 
-impl ChangeMark {
+impl ChangeAnnotation {
     /// Notes a restart and forgets those that are too old to matter.
     pub fn note_restart(&mut self, at: EventTime) {
         self.restarts.push(at);
@@ -139,18 +139,18 @@ mod tests {
 
     #[test]
     fn marks_survive_and_malformed_ones_are_named() {
-        let mut mark = ChangeMark { term: 3, generation_offset: -1, together: true, ..ChangeMark::default() };
+        let mut mark = ChangeAnnotation { term: 3, generation_offset: -1, together: true, ..ChangeAnnotation::default() };
         mark.note_restart(EventTime::from_seconds(1e9));
         let text = serde_json::to_string(&mark).unwrap();
-        assert_eq!(read_annotation::<ChangeMark>(APPLIED, Some(&text)), Ok(Some(mark)));
-        assert_eq!(read_annotation::<ChangeMark>(APPLIED, None), Ok(None));
-        let error = read_annotation::<ChangeMark>(APPLIED, Some("{\"term\": -1}")).unwrap_err();
+        assert_eq!(read_annotation::<ChangeAnnotation>(APPLIED, Some(&text)), Ok(Some(mark)));
+        assert_eq!(read_annotation::<ChangeAnnotation>(APPLIED, None), Ok(None));
+        let error = read_annotation::<ChangeAnnotation>(APPLIED, Some("{\"term\": -1}")).unwrap_err();
         assert!(error.contains(APPLIED) && error.contains("delete it"), "{error}");
     }
 
     #[test]
     fn restarts_are_remembered_for_a_day_and_bounded() {
-        let mut mark = ChangeMark::default();
+        let mut mark = ChangeAnnotation::default();
         for minute in 0..1400 {
             mark.note_restart(EventTime::from_seconds(f64::from(minute) * 60.0));
         }

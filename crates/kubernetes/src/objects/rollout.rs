@@ -205,28 +205,28 @@ fn pod_trouble(status: &Value, scheduled: Option<&Value>, ready: Option<&Value>)
 }
 
 /// Returns the obstacles of a rollout as text; empty if none is known.
-pub fn describe_obstacles(seen: &WorkloadObject, pods: &[WorkloadPod]) -> String {
-    let mut said = Vec::new();
-    let progress = &seen.progress;
+pub fn describe_obstacles(observed: &WorkloadObject, pods: &[WorkloadPod]) -> String {
+    let mut obstacles = Vec::new();
+    let progress = &observed.progress;
     let here = pods.iter().filter(|pod| !pod.terminating).count();
-    if (here as u64) < u64::from(progress.wanted) && !seen.suspended {
-        said.push(format!("{here} of {} pods exist", progress.wanted));
+    if (here as u64) < u64::from(progress.wanted) && !observed.suspended {
+        obstacles.push(format!("{here} of {} pods exist", progress.wanted));
     }
     let troubled: Vec<_> =
         pods.iter().filter(|pod| !pod.terminating).filter_map(|pod| Some((pod, pod.trouble.as_ref()?))).collect();
     if let Some((pod, trouble)) = troubled.first() {
         let others = if troubled.len() > 1 { format!(" (and {} other pods)", troubled.len() - 1) } else { String::new() };
-        said.push(format!("pod {} {trouble}{others}", pod.name));
+        obstacles.push(format!("pod {} {trouble}{others}", pod.name));
     }
     let leaving = pods.iter().filter(|pod| pod.terminating).count();
     if leaving > 0 {
-        said.push(format!("{leaving} pods are still ending"));
+        obstacles.push(format!("{leaving} pods are still ending"));
     }
-    said.extend(progress.complaints.iter().cloned());
-    if said.is_empty() && progress.ready < progress.wanted {
-        said.push(format!("{} of {} pods are ready", progress.ready, progress.wanted));
+    obstacles.extend(progress.complaints.iter().cloned());
+    if obstacles.is_empty() && progress.ready < progress.wanted {
+        obstacles.push(format!("{} of {} pods are ready", progress.ready, progress.wanted));
     }
-    said.join("; ")
+    obstacles.join("; ")
 }
 
 /// A step that the actuator itself must do so that a rollout continues.
@@ -239,22 +239,22 @@ pub enum RolloutStep {
     /// Every process is ready: write that down.
     Ready,
     /// All taken-over fields have their former values: release them.
-    LetGo,
+    Release,
 }
 
 /// Returns the steps that are due for an object during its rollout. `pods`: those of the workload.
-pub fn due_steps(seen: &WorkloadObject, pods: &[WorkloadPod], restoring: bool) -> Vec<RolloutStep> {
-    let Some(mark) = &seen.mark else { return vec![] };
-    if mark.resume && seen.suspended {
+pub fn due_steps(observed: &WorkloadObject, pods: &[WorkloadPod], restoring: bool) -> Vec<RolloutStep> {
+    let Some(mark) = &observed.change_annotation else { return vec![] };
+    if mark.resume && observed.suspended {
         return if pods.is_empty() { vec![RolloutStep::Resume] } else { vec![] };
     }
-    let generation = seen.layout_generation();
+    let generation = observed.layout_generation();
     let applied = mark.applied.as_ref().filter(|applied| applied.ready_time.is_none());
     let rolling = applied.is_some_and(|a| a.rolled_back.is_none() && a.generation == generation);
     let back = applied.and_then(|a| a.rolled_back.as_ref()).is_some_and(|back| back.generation == generation);
     let mut steps = Vec::new();
     // Before the controller has seen the change, its newest revision is still the old one.
-    if let (true, Some(revision)) = (seen.progress.observed, &seen.progress.revision) {
+    if let (true, Some(revision)) = (observed.progress.observed, &observed.progress.revision) {
         let old = pods.iter().filter(|pod| !pod.terminating && pod.revision.as_ref() != Some(revision));
         for pod in old {
             let why = if mark.together && (rolling || back || restoring) {
@@ -267,9 +267,9 @@ pub fn due_steps(seen: &WorkloadObject, pods: &[WorkloadPod], restoring: bool) -
             steps.push(RolloutStep::Delete { pod: pod.name.clone(), uid: pod.uid.clone(), version: pod.version.clone(), why });
         }
     }
-    if restoring && steps.is_empty() && seen.progress.observed {
-        steps.push(RolloutStep::LetGo);
-    } else if rolling && seen.progress.complete() && !mark.resume {
+    if restoring && steps.is_empty() && observed.progress.observed {
+        steps.push(RolloutStep::Release);
+    } else if rolling && observed.progress.complete() && !mark.resume {
         steps.push(RolloutStep::Ready);
     }
     steps
@@ -277,13 +277,13 @@ pub fn due_steps(seen: &WorkloadObject, pods: &[WorkloadPod], restoring: bool) -
 
 #[cfg(test)]
 mod tests {
-    use eadt_cluster::{AppliedDecision, RolledBack};
+    use eadt_cluster::{AppliedDecision, RollbackRecord};
     use eadt_schemas::EventTime;
     use serde_json::json;
 
     use super::*;
     use crate::objects::object::tests::{seen, training};
-    use crate::objects::record::{APPLIED, ChangeMark};
+    use crate::objects::record::{APPLIED, ChangeAnnotation};
 
     fn applied(generation: u64) -> AppliedDecision {
         AppliedDecision {
@@ -321,7 +321,7 @@ mod tests {
     }
 
     /// The training job in the middle of a rollout from revision `llm-1` to `llm-2`.
-    fn rolling(mark: &ChangeMark) -> Value {
+    fn rolling(mark: &ChangeAnnotation) -> Value {
         let mut object = training(6, "40", "6", "2");
         object["status"] = json!({
             "observedGeneration": 4, "replicas": 6, "readyReplicas": 5, "updatedReplicas": 1,
@@ -348,7 +348,7 @@ mod tests {
     #[test]
     fn a_new_world_replaces_all_pods_and_other_changes_roll() {
         let pods = [pod("a", "llm-1", true), pod("b", "llm-2", false), pod("c", "llm-1", false)];
-        let mut mark = ChangeMark { applied: Some(applied(4)), ..ChangeMark::default() };
+        let mut mark = ChangeAnnotation { applied: Some(applied(4)), ..ChangeAnnotation::default() };
         assert_eq!(due_steps(&seen(&rolling(&mark)), &pods, false), vec![], "the controller rolls them itself");
         mark.together = true;
         assert_eq!(deleted(&due_steps(&seen(&rolling(&mark)), &pods, false)), ["a", "c"]);
@@ -361,16 +361,16 @@ mod tests {
 
     #[test]
     fn the_broken_pod_of_a_rollback_is_deleted_and_no_other() {
-        let mut mark = ChangeMark { applied: Some(applied(3)), ..ChangeMark::default() };
+        let mut mark = ChangeAnnotation { applied: Some(applied(3)), ..ChangeAnnotation::default() };
         mark.applied.as_mut().unwrap().rolled_back =
-            Some(RolledBack { generation: 4, time: EventTime::from_seconds(1e9), reason: "not ready".into() });
+            Some(RollbackRecord { generation: 4, time: EventTime::from_seconds(1e9), reason: "not ready".into() });
         let pods = [pod("a", "llm-2", true), pod("b", "llm-x", false), pod("c", "llm-x", true)];
         assert_eq!(deleted(&due_steps(&seen(&rolling(&mark)), &pods, false)), ["b"]);
     }
 
     #[test]
     fn readiness_is_noted_once() {
-        let mut mark = ChangeMark { applied: Some(applied(4)), ..ChangeMark::default() };
+        let mut mark = ChangeAnnotation { applied: Some(applied(4)), ..ChangeAnnotation::default() };
         let mut object = training(6, "40", "6", "2");
         object["metadata"]["annotations"][APPLIED] = json!(serde_json::to_string(&mark).unwrap());
         assert_eq!(due_steps(&seen(&object), &[], false), [RolloutStep::Ready]);
@@ -381,7 +381,7 @@ mod tests {
 
     #[test]
     fn obstacles_are_said_in_words() {
-        let mut object = rolling(&ChangeMark::default());
+        let mut object = rolling(&ChangeAnnotation::default());
         object["status"]["conditions"] = json!([{"type": "ReplicaFailure", "status": "True", "message": "exceeded quota: gpus"}]);
         let pods: Vec<_> = [
             json!({"metadata": {"name": "llm-0", "uid": "1"}, "status": {"conditions": [

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
-use eadt_cluster::{ChangeTerms, ClusterError, ClusterRemedy, TermsChange};
+use eadt_cluster::{ClusterError, ClusterRemedy, PolicyEdit, PolicyWriter};
 use eadt_schemas::EventTime;
 use futures::{StreamExt, TryStreamExt, stream};
 use k8s_openapi::api::core::v1::Namespace;
@@ -164,7 +164,7 @@ impl PolicyAccess {
                 let what = format!("reading {} {namespace}/{}", target.kind, target.name);
                 with_timeout(&what, read_pause_target(api.get_metadata_opt(&target.name))).await?
             }
-            None => PauseTarget::Missing,
+            None => PauseLookup::Missing,
         };
         let namespaces: Api<Namespace> = Api::all(self.client.clone());
         let what = format!("reading namespace {namespace}");
@@ -173,9 +173,9 @@ impl PolicyAccess {
         let known = own.is_some() && around.is_some();
         let (is_paused, _) = read_pause(&own.unwrap_or_default(), &around.unwrap_or_default());
         let target_found = match object {
-            PauseTarget::Found(_) => Some(true),
-            PauseTarget::Missing => Some(false),
-            PauseTarget::Hidden => None,
+            PauseLookup::Found(_) => Some(true),
+            PauseLookup::Missing => Some(false),
+            PauseLookup::Hidden => None,
         };
         Ok(PolicyView { policy, paused: (known || is_paused).then_some(is_paused), target_found })
     }
@@ -385,16 +385,16 @@ impl PolicyEditor {
     }
 }
 
-impl ChangeTerms for PolicyEditor {
-    fn change_terms(&self, workload: &str, kind: &str, change: &TermsChange, by: &str) -> Result<bool, ClusterError> {
+impl PolicyWriter for PolicyEditor {
+    fn edit_policy(&self, workload: &str, kind: &str, change: &PolicyEdit, by: &str) -> Result<bool, ClusterError> {
         let Some((namespace, name)) = workload.split_once('/') else { return Err(ClusterError::not_managed(workload)) };
         let access = self.access.on_behalf_of(by);
-        let asked = async {
+        let change_policy = async {
             let policy = access.find(namespace, name, kind).await?;
             let policy_name = policy.name_any();
             Ok(match change {
-                TermsChange::Pause | TermsChange::Resume => {
-                    let pause = *change == TermsChange::Pause;
+                PolicyEdit::Pause | PolicyEdit::Resume => {
+                    let pause = *change == PolicyEdit::Pause;
                     if !pause && access.is_namespace_paused(namespace).await? {
                         return Err(AccessError::Refused(format!(
                             "namespace {namespace} is paused, and {workload} with it: eadt policy resume --all -n {namespace}"
@@ -403,21 +403,21 @@ impl ChangeTerms for PolicyEditor {
                     }
                     Box::pin(access.pause(namespace, &policy_name, pause)).await?.changed
                 }
-                TermsChange::SetMode { mode, shown } => {
+                PolicyEdit::SetMode { mode, shown } => {
                     let (mode, shown) = (PolicyMode::from(*mode), PolicyMode::from(*shown));
                     if policy.spec.update_mode != mode && policy.spec.update_mode != shown {
                         return Err(changed_meanwhile(namespace, &policy_name).into());
                     }
                     access.set_mode(&policy, mode).await?
                 }
-                TermsChange::Approve(id) => {
+                PolicyEdit::Approve(id) => {
                     Box::pin(access.approve(namespace, &policy_name, Some(id), (self.clock)())).await?;
                     true
                 }
             })
         };
         let limited = async {
-            Box::pin(tokio::time::timeout(CHANGE_WITHIN, asked)).await.unwrap_or_else(|_| {
+            Box::pin(tokio::time::timeout(CHANGE_WITHIN, change_policy)).await.unwrap_or_else(|_| {
                 let seconds = CHANGE_WITHIN.as_secs();
                 Err(ClusterError::new(
                     ClusterRemedy::Retry,
@@ -450,13 +450,13 @@ fn is_paused_as(annotations: &BTreeMap<String, String>, pause: bool) -> bool {
 }
 
 /// An object that somebody may or may not be allowed to see.
-enum PauseTarget {
+enum PauseLookup {
     Found(BTreeMap<String, String>),
     Missing,
     Hidden,
 }
 
-impl PauseTarget {
+impl PauseLookup {
     fn annotations(&self) -> Option<BTreeMap<String, String>> {
         match self {
             Self::Found(annotations) => Some(annotations.clone()),
@@ -469,12 +469,12 @@ impl PauseTarget {
 /// Reads the objects of a kind; a kind that the cluster does not have has no objects.
 async fn read_pause_target<T: ResourceExt>(
     request: impl Future<Output = Result<Option<T>, kube::Error>>,
-) -> Result<PauseTarget, kube::Error> {
+) -> Result<PauseLookup, kube::Error> {
     match request.await {
-        Ok(Some(object)) => Ok(PauseTarget::Found(object.annotations().clone())),
-        Ok(None) => Ok(PauseTarget::Missing),
-        Err(kube::Error::Api(status)) if status.code == 403 => Ok(PauseTarget::Hidden),
-        Err(kube::Error::Api(status)) if status.code == 404 => Ok(PauseTarget::Missing),
+        Ok(Some(object)) => Ok(PauseLookup::Found(object.annotations().clone())),
+        Ok(None) => Ok(PauseLookup::Missing),
+        Err(kube::Error::Api(status)) if status.code == 403 => Ok(PauseLookup::Hidden),
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(PauseLookup::Missing),
         Err(error) => Err(error),
     }
 }

@@ -1,14 +1,14 @@
 //! `EnergyPolicy`: one object defines what may be changed on one workload. Its definition, its checks, and its terms for the
 //! actuator.
 //!
-//! In: policies from the API server, and the labels and annotations of workloads and namespaces. Out: [`PolicyTerms`] in force,
+//! In: policies from the API server, and the labels and annotations of workloads and namespaces. Out: [`EffectivePolicy`] in force,
 //! or [`PolicyProblem`]s as text. The definition ([`crd_definition`]) is generated from these types. Everything here except
 //! [`access`] is pure.
 //!
 //! It never decides on a workload's settings, and never guesses the intention of a policy: a contradictory policy permits
 //! nothing.
 //!
-//! [`PolicyTerms`]: crate::objects::terms::PolicyTerms
+//! [`EffectivePolicy`]: crate::objects::terms::EffectivePolicy
 
 pub mod access;
 mod check;

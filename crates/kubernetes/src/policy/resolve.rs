@@ -13,13 +13,13 @@ use super::names::{APPROVED, OBSERVE, PAUSED};
 use super::problem::{PolicyProblem, ProblemReason};
 use super::schedule::RestartSchedule;
 use super::spec::{EnergyPolicy, EnergyPolicySpec, PolicyKnob};
+use crate::objects::effective_policy::{AllowedKnobs, EffectivePolicy};
 use crate::objects::owners::last_manager;
-use crate::objects::terms::{AllowedKnobs, PolicyTerms};
 
 /// The meaning of a policy.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ResolvedPolicy {
-    terms: PolicyTerms,
+    terms: EffectivePolicy,
     /// When processes may be restarted; `None`: at any time.
     pub schedule: Option<RestartSchedule>,
     /// Least time between two restarts.
@@ -32,13 +32,13 @@ pub struct ResolvedPolicy {
 
 impl ResolvedPolicy {
     /// The terms in force at `now`; `last_restart` is when a change restarted the workload's processes last.
-    pub fn terms(&self, now: EventTime, last_restart: Option<EventTime>) -> PolicyTerms {
+    pub fn terms(&self, now: EventTime, last_restart: Option<EventTime>) -> EffectivePolicy {
         let cooling = last_restart.and_then(|last| {
             let (cooldown, since) = (self.cooldown.as_secs_f64(), now.seconds_since(last));
             (since < cooldown).then(|| format!("the last restart was {since:.0} s ago, the cooldown is {cooldown:.0} s"))
         });
         let closed = || self.schedule.as_ref().and_then(|schedule| schedule.closed(now));
-        PolicyTerms { no_restarts_now: cooling.or_else(closed), ..self.terms.clone() }
+        EffectivePolicy { no_restarts_now: cooling.or_else(closed), ..self.terms.clone() }
     }
 }
 
@@ -70,7 +70,7 @@ pub fn resolve_policy(policy: &EnergyPolicy) -> Result<ResolvedPolicy, Vec<Polic
     let training = spec.training.clone().unwrap_or_default();
     let price = spec.price_and_carbon.clone().unwrap_or_default();
     let managed_fields = serde_json::to_value(policy.managed_fields()).unwrap_or_default();
-    let terms = PolicyTerms {
+    let terms = EffectivePolicy {
         policy: Some(policy.name_any()),
         policy_uid: policy.uid().unwrap_or_default(),
         mode: spec.update_mode.into(),
@@ -178,16 +178,16 @@ fn controller_settings(spec: &EnergyPolicySpec) -> Result<Option<Map<String, Val
         return Ok(None);
     }
     let workload = Workload { controller_settings: Some(settings.clone()), ..Workload::default() };
-    ControllerSettings::declared(&workload).map_err(|refusal| {
+    ControllerSettings::from_workload(&workload).map_err(|refusal| {
         PolicyProblem::new(ProblemReason::InvalidSettings, format!("spec.controller.settings: {}", refusal.detail))
     })?;
     Ok(Some(settings))
 }
 
 /// Returns the terms of a workload's labels alone: with the short form it is observed; without it, it does not opt in.
-pub fn observe_label_terms(labels: &BTreeMap<String, String>) -> Result<Option<PolicyTerms>, PolicyProblem> {
+pub fn observe_label_terms(labels: &BTreeMap<String, String>) -> Result<Option<EffectivePolicy>, PolicyProblem> {
     let observed = read_flag(OBSERVE, "label", labels.get(OBSERVE))?;
-    Ok(observed.then(|| PolicyTerms { mode: UpdateMode::Observe, ..PolicyTerms::default() }))
+    Ok(observed.then(|| EffectivePolicy { mode: UpdateMode::Observe, ..EffectivePolicy::default() }))
 }
 
 /// Returns whether the annotations of the workload or of its namespace request a pause. An unreadable value pauses, and is
@@ -249,7 +249,7 @@ mod tests {
         EventTime::from_seconds(1_767_225_600.0 + seconds)
     }
 
-    fn terms(spec: Value) -> PolicyTerms {
+    fn terms(spec: Value) -> EffectivePolicy {
         resolve_policy(&policy(spec)).unwrap().terms(at(0.0), None)
     }
 

@@ -6,10 +6,10 @@ use kube::core::ApiResource;
 use kube::{Resource, ResourceExt};
 use serde_json::Value;
 
+use crate::objects::effective_policy::EffectivePolicy;
 use crate::objects::key::ObjectKey;
 use crate::objects::kinds::WorkloadKind;
 use crate::objects::object::WorkloadObject;
-use crate::objects::terms::PolicyTerms;
 use crate::policy::{EnergyPolicy, EnergyPolicyStatus, PolicyProblem, ProblemReason, ResolvedPolicy, TargetRef, resolve_policy};
 
 /// A policy, as far as workloads are concerned.
@@ -77,13 +77,15 @@ impl WorkloadPolicy {
     }
 
     /// The terms for its workload at `now`.
-    pub fn terms(&self, seen: &WorkloadObject, now: EventTime) -> PolicyTerms {
+    pub fn terms(&self, observed: &WorkloadObject, now: EventTime) -> EffectivePolicy {
         match &self.resolved {
             Ok(resolved) => {
-                let last = seen.mark.as_ref().and_then(|mark| mark.restarts.last().copied());
+                let last = observed.change_annotation.as_ref().and_then(|mark| mark.restarts.last().copied());
                 resolved.terms(now, last)
             }
-            Err(_) => PolicyTerms { policy: Some(self.name.clone()), mode: UpdateMode::Observe, ..PolicyTerms::default() },
+            Err(_) => {
+                EffectivePolicy { policy: Some(self.name.clone()), mode: UpdateMode::Observe, ..EffectivePolicy::default() }
+            }
         }
     }
 

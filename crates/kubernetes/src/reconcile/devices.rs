@@ -13,7 +13,7 @@ use crate::context::KubernetesContext;
 use crate::devices::gpu_pods::WorkloadPods;
 use crate::devices::mps_default::MpsDefaultRequest;
 use crate::devices::planner::{FIRST_PLACEMENT_WAIT, TargetAssignment};
-use crate::devices::target::{self, DeviceTarget, GpuPlacement, OwnGpus, TargetStatus};
+use crate::devices::target::{self, DesiredGpuSettings, ExclusiveGpus, GpuPlacement, SettingsProgress};
 use crate::index::workloads::WorkloadIndex;
 use crate::objects::change::agent_settings;
 use crate::objects::key::{ObjectKey, PolicyKey};
@@ -62,17 +62,23 @@ pub async fn run(shared: Arc<KubernetesContext>) {
 }
 
 /// Collects the present targets of workloads, and the MPS defaults that they request for their nodes.
-fn collect_targets(state: &mut WorkloadIndex) -> (BTreeMap<ObjectKey, DeviceTarget>, BTreeMap<ObjectKey, MpsDefaultRequest>) {
-    let wishes = state.entries().filter_map(|(key, entry)| Some((key.clone(), DeviceTarget::from_entry(entry)?))).collect();
-    (wishes, state.entries().filter_map(|(key, entry)| Some((key.clone(), MpsDefaultRequest::from_entry(entry)?))).collect())
+fn collect_targets(
+    state: &mut WorkloadIndex,
+) -> (BTreeMap<ObjectKey, DesiredGpuSettings>, BTreeMap<ObjectKey, MpsDefaultRequest>) {
+    let desired_settings =
+        state.entries().filter_map(|(key, entry)| Some((key.clone(), DesiredGpuSettings::from_entry(entry)?))).collect();
+    (
+        desired_settings,
+        state.entries().filter_map(|(key, entry)| Some((key.clone(), MpsDefaultRequest::from_entry(entry)?))).collect(),
+    )
 }
 
 /// Requests the present targets and withdraws the rest. `all`: also checks targets without news.
 async fn reconcile_devices(shared: &KubernetesContext, all: bool) {
     let followed: BTreeMap<ObjectKey, WorkloadPods> = shared.read_index(|state| {
-        let wished = state
-            .entries()
-            .filter(|(_, entry)| DeviceTarget::from_entry(entry).is_some() || MpsDefaultRequest::from_entry(entry).is_some());
+        let wished = state.entries().filter(|(_, entry)| {
+            DesiredGpuSettings::from_entry(entry).is_some() || MpsDefaultRequest::from_entry(entry).is_some()
+        });
         wished.map(|(key, entry)| (key.clone(), WorkloadPods::unresolved(&entry.object))).collect()
     });
     let complete = {
@@ -91,8 +97,8 @@ async fn reconcile_devices(shared: &KubernetesContext, all: bool) {
     let now = shared.now();
     let mut agents = shared.device_planner();
     // Read while no other task can change the targets: a withdrawn target must not return, and a new one must not be lost.
-    let (wishes, asked) = shared.read_index(collect_targets);
-    if let Some(lasts) = agents.placement_unknown_for(&wishes.keys().chain(asked.keys()).collect(), now) {
+    let (desired_settings, requests) = shared.read_index(collect_targets);
+    if let Some(lasts) = agents.placement_unknown_for(&desired_settings.keys().chain(requests.keys()).collect(), now) {
         if lasts >= MAX_PLACEMENT_UNKNOWN && agents.wanted_intents.take().is_some() {
             agents.withdraw_all();
             tracing::warn!(
@@ -102,46 +108,46 @@ async fn reconcile_devices(shared: &KubernetesContext, all: bool) {
         }
         if agents.wanted_intents.is_none() {
             if lasts >= FIRST_PLACEMENT_WAIT {
-                let said = agents.placement_unknown_messages(&asked);
+                let messages = agents.placement_unknown_messages(&requests);
                 drop(agents);
-                publish_mps_default_messages(shared, said);
+                publish_mps_default_messages(shared, messages);
             }
             return;
         }
     }
     let changed = agents.gpu_pods.take_changed_nodes();
     let mut before = std::mem::take(&mut agents.assignments);
-    let judge = |(key, wish): (ObjectKey, DeviceTarget)| {
+    let judge = |(key, desired): (ObjectKey, DesiredGpuSettings)| {
         let known = before.remove(&key);
         let undisturbed = |place: &GpuPlacement| !place.is_empty() && place.keys().all(|node| !changed.contains(node));
         let known = match known {
-            Some(known) if !all && known.target == wish && undisturbed(&known.placement) => return Some((key, known)),
+            Some(known) if !all && known.target == desired && undisturbed(&known.placement) => return Some((key, known)),
             known => known.map(|known| known.placement),
         };
         let place = match agents.gpu_pods.placement(&key, &agents.holders, now) {
             Some(Ok(place)) => place,
             Some(Err(reason)) => {
                 if all || known.is_some() {
-                    tracing::warn!(%key, decision = wish.decision_id, reason, "power caps and clocks are withdrawn");
+                    tracing::warn!(%key, decision = desired.decision_id, reason, "power caps and clocks are withdrawn");
                 }
                 return None;
             }
             // A target is kept until more is known.
             None => known?,
         };
-        Some((key, TargetAssignment { target: wish, placement: place }))
+        Some((key, TargetAssignment { target: desired, placement: place }))
     };
-    let addressed = wishes.into_iter().filter_map(judge).collect();
+    let addressed = desired_settings.into_iter().filter_map(judge).collect();
     agents.assignments = addressed;
-    let said = agents.agree_mps_defaults(&asked, now);
+    let messages = agents.agree_mps_defaults(&requests, now);
     agents.plan_intents();
     drop(agents);
-    publish_mps_default_messages(shared, said);
+    publish_mps_default_messages(shared, messages);
 }
 
-fn publish_mps_default_messages(shared: &KubernetesContext, said: BTreeMap<PolicyKey, Option<String>>) {
+fn publish_mps_default_messages(shared: &KubernetesContext, messages: BTreeMap<PolicyKey, Option<String>>) {
     let mut statuses = shared.statuses();
-    for (policy, why) in said {
+    for (policy, why) in messages {
         statuses.set_mps_default(policy, why);
     }
 }
@@ -150,10 +156,10 @@ fn publish_mps_default_messages(shared: &KubernetesContext, said: BTreeMap<Polic
 async fn resolve_unknown_pods(shared: &KubernetesContext) -> bool {
     let unknown = shared.device_planner().gpu_pods.take_unresolved();
     let any = !unknown.is_empty();
-    let asked = stream::iter(unknown).map(|key| async move {
-        let seen = shared.read_index(|state| state.entry(&key).map(|entry| entry.object.clone()));
-        let pods = match seen {
-            Some(seen) => match shared.server.pods(&seen).await {
+    let queries = stream::iter(unknown).map(|key| async move {
+        let observed = shared.read_index(|state| state.entry(&key).map(|entry| entry.object.clone()));
+        let pods = match observed {
+            Some(observed) => match shared.server.pods(&observed).await {
                 Ok(pods) => Some(pods.into_iter().map(|pod| pod.uid).collect()),
                 Err(error) => {
                     tracing::warn!(%key, %error, "it is not known where its pods run");
@@ -164,16 +170,16 @@ async fn resolve_unknown_pods(shared: &KubernetesContext) -> bool {
         };
         shared.device_planner().gpu_pods.resolve(&key, pods);
     });
-    asked.buffer_unordered(CONCURRENT_QUERIES).collect::<()>().await;
+    queries.buffer_unordered(CONCURRENT_QUERIES).collect::<()>().await;
     any
 }
 
 /// Returns the GPUs that a workload has for itself, or the others on its nodes, by the API server's present answer.
 async fn query_placement(
     shared: &KubernetesContext,
-    seen: &WorkloadObject,
+    observed: &WorkloadObject,
 ) -> Result<Result<GpuPlacement, String>, ClusterError> {
-    let own = shared.server.pods(seen).await?;
+    let own = shared.server.pods(observed).await?;
     let nodes = target::nodes_of_pods(&own);
     let tenants: BTreeMap<_, _> = stream::iter(nodes)
         .map(|node| async move { Ok::<_, ClusterError>((node.clone(), shared.server.gpu_pods(&node).await?)) })
@@ -187,13 +193,13 @@ async fn query_placement(
 /// Checks that a target can be held, before anything of it is written; returns its GPUs.
 pub async fn check_target(
     shared: &KubernetesContext,
-    seen: &WorkloadObject,
-    wish: &DeviceTarget,
+    observed: &WorkloadObject,
+    desired: &DesiredGpuSettings,
 ) -> Result<GpuPlacement, ClusterError> {
     let refuse = |reason: String| ClusterError::new(ClusterRemedy::Refused, reason);
-    let place = query_placement(shared, seen).await?.map_err(refuse)?;
+    let place = query_placement(shared, observed).await?.map_err(refuse)?;
     // Waiting would hold up the decisions for other workloads.
-    if let Some(why) = place.values().find_map(|gpus| if let OwnGpus::NotYet(why) = gpus { Some(why) } else { None }) {
+    if let Some(why) = place.values().find_map(|gpus| if let ExclusiveGpus::NotYet(why) = gpus { Some(why) } else { None }) {
         return Err(refuse(why.clone()));
     }
     if place.is_empty() {
@@ -202,7 +208,7 @@ pub async fn check_target(
     let now = shared.now();
     let agents = shared.device_planner();
     for (node, whose) in &place {
-        target::check_supported(wish, node, whose, agents.device_states.get(node), now).map_err(refuse)?;
+        target::check_supported(desired, node, whose, agents.device_states.get(node), now).map_err(refuse)?;
     }
     Ok(place)
 }
@@ -210,8 +216,8 @@ pub async fn check_target(
 /// Has agents hold what was written for a workload just now.
 pub fn assign_target(shared: &KubernetesContext, key: &ObjectKey, place: GpuPlacement) {
     let mut agents = shared.device_planner();
-    match shared.read_index(|state| state.entry(key).and_then(DeviceTarget::from_entry)) {
-        Some(wish) => drop(agents.assignments.insert(key.clone(), TargetAssignment { target: wish, placement: place })),
+    match shared.read_index(|state| state.entry(key).and_then(DesiredGpuSettings::from_entry)) {
+        Some(desired) => drop(agents.assignments.insert(key.clone(), TargetAssignment { target: desired, placement: place })),
         None => drop(agents.assignments.remove(key)),
     }
     // Before the first look others are not known, and would be withdrawn.
@@ -224,24 +230,24 @@ pub fn assign_target(shared: &KubernetesContext, key: &ObjectKey, place: GpuPlac
 pub async fn target_status(
     shared: &KubernetesContext,
     key: &ObjectKey,
-    seen: &WorkloadObject,
+    observed: &WorkloadObject,
     applied: &AppliedDecision,
-) -> Result<TargetStatus, ClusterError> {
+) -> Result<SettingsProgress, ClusterError> {
     if agent_settings(&applied.layout) == agent_settings(&applied.before) {
-        return Ok(TargetStatus::Held);
+        return Ok(SettingsProgress::Held);
     }
-    let Some(wish) = shared.read_index(|state| state.entry(key).and_then(DeviceTarget::from_entry)) else {
-        let asked = DeviceTarget::new("", "", &applied.layout).is_some();
+    let Some(desired) = shared.read_index(|state| state.entry(key).and_then(DesiredGpuSettings::from_entry)) else {
+        let has_target = DesiredGpuSettings::new("", "", &applied.layout).is_some();
         let paused = "power caps and clocks are withdrawn: the policy does not allow them now";
-        return Ok(if asked { TargetStatus::Pending(paused.into()) } else { TargetStatus::Held });
+        return Ok(if has_target { SettingsProgress::Pending(paused.into()) } else { SettingsProgress::Held });
     };
-    let place = match query_placement(shared, seen).await? {
+    let place = match query_placement(shared, observed).await? {
         Ok(place) => place,
-        Err(reason) => return Ok(TargetStatus::Refused(reason)),
+        Err(reason) => return Ok(SettingsProgress::Refused(reason)),
     };
     let moved = shared.device_planner().assignments.get(key).is_none_or(|addressed| addressed.placement != place);
     if moved {
         assign_target(shared, key, place.clone());
     }
-    Ok(target::target_status(&wish, &place, &shared.device_planner().device_states))
+    Ok(target::target_status(&desired, &place, &shared.device_planner().device_states))
 }

@@ -5,23 +5,23 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use eadt_cluster::{ClusterError, ClusterRemedy, RollBack};
+use eadt_cluster::{ClusterError, ClusterRemedy, RollbackRequest};
 use futures::stream::{self, StreamExt};
 
 use crate::api::client;
 use crate::api::lease;
 use crate::context::WatchSource;
 use crate::context::{KubernetesContext, is_stale, read_object};
-use crate::devices::target::TargetStatus;
+use crate::devices::target::SettingsProgress;
 use crate::index::watch::index_object;
 use crate::index::workloads::{WorkloadEntry, WorkloadIndex};
 use crate::objects::change::{self, PlannedWrite};
+use crate::objects::effective_policy::EffectivePolicy;
 use crate::objects::key::ObjectKey;
 use crate::objects::kinds::WorkloadKind;
 use crate::objects::object::WorkloadObject;
 use crate::objects::record::ManagedField;
 use crate::objects::rollout::{RolloutStep, due_steps};
-use crate::objects::terms::PolicyTerms;
 use crate::reconcile::devices;
 
 /// Workloads that are reconciled concurrently.
@@ -39,7 +39,7 @@ const ROLLOUT_POLL: Duration = Duration::from_secs(1);
 enum ReconcileResult {
     Done,
     /// Something is on its way: it is looked at again.
-    Moving,
+    InProgress,
     Failed,
 }
 
@@ -102,10 +102,10 @@ pub async fn run(shared: Arc<KubernetesContext>) {
         for (key, round) in rounds {
             match round {
                 ReconcileResult::Failed => failing.failed(key.clone(), now),
-                ReconcileResult::Done | ReconcileResult::Moving => drop(failing.0.remove(&key)),
+                ReconcileResult::Done | ReconcileResult::InProgress => drop(failing.0.remove(&key)),
             }
             if round != ReconcileResult::Done {
-                moving |= round == ReconcileResult::Moving;
+                moving |= round == ReconcileResult::InProgress;
                 later.insert(key);
             }
         }
@@ -168,7 +168,7 @@ async fn reconcile_workload(shared: &KubernetesContext, key: ObjectKey) -> (Obje
     let round = match reconcile_step(shared, &key, &entry).await {
         Ok(again) => {
             tell(None);
-            if again { ReconcileResult::Moving } else { ReconcileResult::Done }
+            if again { ReconcileResult::InProgress } else { ReconcileResult::Done }
         }
         // It is no trouble of the workload's, which is looked at again if this process leads again.
         Err(error) if error.remedy == ClusterRemedy::Stopped => ReconcileResult::Failed,
@@ -200,18 +200,18 @@ async fn reconcile_step(shared: &KubernetesContext, key: &ObjectKey, entry: &Wor
     let pods = shared.server.pods(&entry.object).await?;
     let standing = match entry.managed.rolling_out() {
         Some(applied) => devices::target_status(shared, key, &entry.object, applied).await?,
-        None => TargetStatus::Held,
+        None => SettingsProgress::Held,
     };
-    if let (TargetStatus::Refused(reason), Some(applied)) = (&standing, entry.managed.rolling_out()) {
-        let back = RollBack {
+    if let (SettingsProgress::Refused(reason), Some(applied)) = (&standing, entry.managed.rolling_out()) {
+        let back = RollbackRequest {
             workload: entry.managed.state.workload.clone(),
             decision_id: applied.decision_id.clone(),
             generation: applied.generation,
             reason: reason.clone(),
         };
         tracing::warn!(%key, decision = back.decision_id, reason, "an agent does not hold it: rolling back");
-        let plan = |seen: &WorkloadObject, _: &PolicyTerms, _: bool, term: u64| {
-            change::plan_roll_back(seen, &back, reason, shared.now(), term)
+        let plan = |observed: &WorkloadObject, _: &EffectivePolicy, _: bool, term: u64| {
+            change::plan_roll_back(observed, &back, reason, shared.now(), term)
         };
         shared.write(key, &format!("rolling back {key}"), plan).await?;
         return Ok(true);
@@ -219,7 +219,7 @@ async fn reconcile_step(shared: &KubernetesContext, key: &ObjectKey, entry: &Wor
     for step in due_steps(&entry.object, &pods, false) {
         // It is ready when the agents hold it and the job does it, too.
         let followed = || shared.read_index(|state| state.job_follows_last(key));
-        if step == RolloutStep::Ready && !(standing == TargetStatus::Held && followed()) {
+        if step == RolloutStep::Ready && !(standing == SettingsProgress::Held && followed()) {
             continue;
         }
         perform_step(shared, key, &entry.object, step).await?;
@@ -230,7 +230,7 @@ async fn reconcile_step(shared: &KubernetesContext, key: &ObjectKey, entry: &Wor
 async fn perform_step(
     shared: &KubernetesContext,
     key: &ObjectKey,
-    seen: &WorkloadObject,
+    observed: &WorkloadObject,
     step: RolloutStep,
 ) -> Result<(), ClusterError> {
     match step {
@@ -238,20 +238,24 @@ async fn perform_step(
             shared.term()?;
             tracing::info!(%key, pod, why, "deleting a pod");
             eadt_faults::reach("pod.delete");
-            shared.server.delete_pod(seen, &pod, &uid, &version).await
+            shared.server.delete_pod(observed, &pod, &uid, &version).await
         }
         RolloutStep::Resume => {
             tracing::info!(%key, "resuming");
-            let plan = |seen: &WorkloadObject, _: &PolicyTerms, _: bool, term: u64| change::plan_resume(seen, term);
+            let plan = |observed: &WorkloadObject, _: &EffectivePolicy, _: bool, term: u64| change::plan_resume(observed, term);
             shared.write(key, &format!("resuming {key}"), plan).await.map(drop)
         }
         RolloutStep::Ready => {
-            let plan = |seen: &WorkloadObject, _: &PolicyTerms, _: bool, term: u64| {
-                if seen.progress.complete() { change::plan_ready(seen, shared.now(), term) } else { Ok(PlannedWrite::Nothing) }
+            let plan = |observed: &WorkloadObject, _: &EffectivePolicy, _: bool, term: u64| {
+                if observed.progress.complete() {
+                    change::plan_ready(observed, shared.now(), term)
+                } else {
+                    Ok(PlannedWrite::Nothing)
+                }
             };
             shared.write(key, &format!("noting that {key} is ready"), plan).await.map(drop)
         }
-        RolloutStep::LetGo => Ok(()),
+        RolloutStep::Release => Ok(()),
     }
 }
 
@@ -260,17 +264,17 @@ pub async fn take_over_fields(shared: &KubernetesContext, key: &ObjectKey, appro
     let Some(kind) = key.kind() else { return Ok(()) };
     let what = format!("taking over the fields of {key}");
     let Some(object) = shared.server.get(kind, &key.namespace, &key.name).await? else { return Ok(()) };
-    let seen = read_object(kind, &object)?;
-    let taken = shared.update_index(|state, now| {
-        state.upsert(seen.clone(), now);
+    let observed = read_object(kind, &object)?;
+    let take_over = shared.update_index(|state, now| {
+        state.upsert(observed.clone(), now);
         let entry = state.entry(key).filter(|entry| entry.wants_take_over() || approved && entry.may_take_over())?;
-        change::plan_take_over(&seen, &entry.terms, &object["metadata"]["managedFields"], now)
+        change::plan_take_over(&observed, &entry.terms, &object["metadata"]["managedFields"], now)
     });
-    let Some(taken) = taken else { return Ok(()) };
+    let Some(take_over) = take_over else { return Ok(()) };
     shared.term()?;
-    let written = shared.server.take_over(&seen, &object, &taken, &wall_time()).await;
+    let written = shared.server.take_over(&observed, &object, &take_over, &wall_time()).await;
     take_written(shared, &what, kind, written)?;
-    let fields: Vec<_> = taken.fields.iter().map(|former| former.field.to_string()).collect();
+    let fields: Vec<_> = take_over.fields.iter().map(|former| former.field.to_string()).collect();
     tracing::info!(%key, fields = fields.join(", "), "fields are taken over");
     Ok(())
 }
@@ -279,37 +283,37 @@ pub async fn take_over_fields(shared: &KubernetesContext, key: &ObjectKey, appro
 async fn restore_fields(shared: &KubernetesContext, key: &ObjectKey, entry: &WorkloadEntry) -> Result<bool, ClusterError> {
     let Some(kind) = key.kind() else { return Ok(false) };
     let Some(object) = shared.server.get(kind, &key.namespace, &key.name).await? else { return Ok(false) };
-    let seen = read_object(kind, &object)?;
-    let seen = shared.read_index(|state| state.with_history(seen));
+    let observed = read_object(kind, &object)?;
+    let observed = shared.read_index(|state| state.with_history(observed));
     // The index gets only new versions, since its updates wake this task.
-    if seen.resource_version != entry.object.resource_version {
-        shared.update_index(|state, now| state.upsert(seen.clone(), now));
+    if observed.resource_version != entry.object.resource_version {
+        shared.update_index(|state, now| state.upsert(observed.clone(), now));
     }
     if !shared.read_index(|state| state.entry(key).is_some_and(WorkloadEntry::must_restore)) {
         return Ok(false);
     }
-    if seen.mark.as_ref().is_some_and(|mark| mark.resume) {
-        let pods = shared.server.pods(&seen).await?;
-        for step in due_steps(&seen, &pods, true) {
-            perform_step(shared, key, &seen, step).await?;
+    if observed.change_annotation.as_ref().is_some_and(|mark| mark.resume) {
+        let pods = shared.server.pods(&observed).await?;
+        for step in due_steps(&observed, &pods, true) {
+            perform_step(shared, key, &observed, step).await?;
         }
         return Ok(true);
     }
     let what = format!("giving back the fields of {key}");
     let mut lost: Vec<ManagedField> = Vec::new();
-    if let Some(write) = change::plan_restore(&seen, &lost, shared.now(), shared.term()?)? {
+    if let Some(write) = change::plan_restore(&observed, &lost, shared.now(), shared.term()?)? {
         tracing::info!(%key, "its policy is gone: writing back what was there before");
-        match shared.server.write(&seen, &object, &write).await {
+        match shared.server.write(&observed, &object, &write).await {
             Ok(written) => {
                 take_written(shared, &what, kind, Ok(written))?;
                 return Ok(true);
             }
             Err(error) if client::field_conflict(&error).is_some() => {
                 // Somebody took fields back; their present values belong to the new owner.
-                lost = lost_fields(&seen, &client::conflicting_fields(&error));
+                lost = lost_fields(&observed, &client::conflicting_fields(&error));
                 tracing::info!(%key, fields = ?lost, "fields that others own by now stay as they are");
-                if let Some(write) = change::plan_restore(&seen, &lost, shared.now(), shared.term()?)? {
-                    let written = shared.server.write(&seen, &object, &write).await;
+                if let Some(write) = change::plan_restore(&observed, &lost, shared.now(), shared.term()?)? {
+                    let written = shared.server.write(&observed, &object, &write).await;
                     take_written(shared, &what, kind, written)?;
                     return Ok(true);
                 }
@@ -319,23 +323,29 @@ async fn restore_fields(shared: &KubernetesContext, key: &ObjectKey, entry: &Wor
         }
     }
     let pods = shared.server.pods(&entry.object).await?;
-    let steps = due_steps(&seen, &pods, true);
-    if steps.iter().all(|step| *step == RolloutStep::LetGo) && (seen.progress.observed || seen.mark.is_none()) {
+    let steps = due_steps(&observed, &pods, true);
+    if steps.iter().all(|step| *step == RolloutStep::Release)
+        && (observed.progress.observed || observed.change_annotation.is_none())
+    {
         shared.term()?;
-        let former: Vec<_> =
-            seen.take_over.iter().flat_map(|taken| taken.fields.clone()).filter(|f| !lost.contains(&f.field)).collect();
-        let written = shared.server.release_fields(&seen, &object, &former, &wall_time()).await;
+        let former: Vec<_> = observed
+            .take_over
+            .iter()
+            .flat_map(|take_over| take_over.fields.clone())
+            .filter(|f| !lost.contains(&f.field))
+            .collect();
+        let written = shared.server.release_fields(&observed, &object, &former, &wall_time()).await;
         take_written(shared, &what, kind, written)?;
         tracing::info!(%key, "all its fields are given back");
         return Ok(false);
     }
     for step in steps {
-        perform_step(shared, key, &seen, step).await?;
+        perform_step(shared, key, &observed, step).await?;
     }
     Ok(true)
 }
 
-fn lost_fields(seen: &WorkloadObject, named: &[String]) -> Vec<ManagedField> {
+fn lost_fields(observed: &WorkloadObject, named: &[String]) -> Vec<ManagedField> {
     let is_named = |field: &ManagedField| match field {
         ManagedField::Replicas => named.iter().any(|name| name.ends_with(".replicas")),
         ManagedField::Variable { container, name, .. } => {
@@ -343,7 +353,7 @@ fn lost_fields(seen: &WorkloadObject, named: &[String]) -> Vec<ManagedField> {
             named.iter().any(|named| named.contains(&container) && named.contains(&variable))
         }
     };
-    let fields = seen.take_over.iter().flat_map(|taken| taken.fields.iter().map(|former| former.field.clone()));
+    let fields = observed.take_over.iter().flat_map(|take_over| take_over.fields.iter().map(|former| former.field.clone()));
     fields.filter(is_named).collect()
 }
 
@@ -354,8 +364,8 @@ fn take_written(
     written: Result<serde_json::Value, kube::Error>,
 ) -> Result<(), ClusterError> {
     let written = written.map_err(|error| client::cluster_error(what, &error))?;
-    let seen = read_object(kind, &written)?;
-    shared.update_index(|state, now| state.upsert(seen, now));
+    let observed = read_object(kind, &written)?;
+    shared.update_index(|state, now| state.upsert(observed, now));
     Ok(())
 }
 

@@ -40,7 +40,7 @@ pub enum MpsDefaultState {
 
 /// The previous status of a policy, which may be stale, and the updates that it lacks.
 #[derive(Debug, Clone, Default)]
-pub struct PolicyHistory {
+pub struct PolicyStatusCache {
     /// Uid of the object: a policy that is created again starts without a status.
     uid: String,
     /// Resource version of the object that had this status.
@@ -66,8 +66,8 @@ pub struct PolicyHistory {
 #[derive(Debug, Clone)]
 enum StatusUpdate {
     /// This became of a change.
-    Became(PastChange),
-    Kept(VerifiedChange),
+    OutcomeRecorded(PastChange),
+    Confirmed(VerifiedChange),
     /// The same of before: it may be of an earlier policy, or known.
     Verified(VerifiedChange),
 }
@@ -84,7 +84,7 @@ struct VerifiedChange {
     before_joules_per_sample: Option<f64>,
 }
 
-impl PolicyHistory {
+impl PolicyStatusCache {
     /// The policy's object was seen with this status.
     pub fn on_policy_object(&mut self, uid: &str, version: &str, status: EnergyPolicyStatus) {
         if self.uid != uid {
@@ -114,8 +114,8 @@ impl PolicyHistory {
     }
 
     /// Records that a status was written with so many of the first pending updates, and that the object got this version.
-    pub fn on_status_written(&mut self, version: &str, status: EnergyPolicyStatus, told: usize) {
-        self.pending_updates.drain(..told.min(self.pending_updates.len()));
+    pub fn on_status_written(&mut self, version: &str, status: EnergyPolicyStatus, update_count: usize) {
+        self.pending_updates.drain(..update_count.min(self.pending_updates.len()));
         self.written = Some(Instant::now());
         // Under this version the watch may have brought it already.
         if version == self.version {
@@ -157,7 +157,7 @@ impl PolicyHistory {
             self.ids.clear();
         }
         if decision.validation == ChangeValidation::Kept {
-            self.push_update(StatusUpdate::Kept(VerifiedChange::from_decision(decision)));
+            self.push_update(StatusUpdate::Confirmed(VerifiedChange::from_decision(decision)));
         }
         self.last = Some(decision.clone());
         self.last_outcome = None;
@@ -182,7 +182,7 @@ impl PolicyHistory {
             let message = Some(actuation.reason.clone()).filter(|reason| !reason.is_empty());
             let summary = layout_text(&actuation.layout);
             let past = PastChange { decision_id: actuation.decision_id.clone(), time: actuation.time, summary, outcome, message };
-            self.push_update(StatusUpdate::Became(past));
+            self.push_update(StatusUpdate::OutcomeRecorded(past));
         }
         self.last_outcome = Some(actuation.clone());
     }
@@ -191,26 +191,26 @@ impl PolicyHistory {
 impl StatusUpdate {
     fn apply_to(&self, status: &mut EnergyPolicyStatus) {
         match self {
-            Self::Became(past) => {
+            Self::OutcomeRecorded(past) => {
                 let known = status.history.iter().find(|known| known.decision_id == past.decision_id);
                 let summary = known.map_or_else(|| past.summary.clone(), |known| known.summary.clone());
                 status.remember(PastChange { summary, ..past.clone() });
             }
-            Self::Verified(kept) => {
-                let stands = |past: &PastChange| {
-                    Some(&past.decision_id) == kept.concerns.as_ref() && past.outcome == ChangeOutcome::Applied
+            Self::Verified(change) => {
+                let is_applied = |past: &PastChange| {
+                    Some(&past.decision_id) == change.concerns.as_ref() && past.outcome == ChangeOutcome::Applied
                 };
-                if status.history.iter().any(stands) {
-                    Self::Kept(kept.clone()).apply_to(status);
+                if status.history.iter().any(is_applied) {
+                    Self::Confirmed(change.clone()).apply_to(status);
                 }
             }
-            Self::Kept(kept) => {
-                if let Some(gain) = kept.gain_ratio {
-                    status.effect = Some(kept.add_effect(gain, status.effect.take().unwrap_or_default()));
+            Self::Confirmed(change) => {
+                if let Some(gain) = change.gain_ratio {
+                    status.effect = Some(change.add_effect(gain, status.effect.take().unwrap_or_default()));
                 }
-                if let Some(past) = status.history.iter_mut().find(|past| Some(&past.decision_id) == kept.concerns.as_ref()) {
+                if let Some(past) = status.history.iter_mut().find(|past| Some(&past.decision_id) == change.concerns.as_ref()) {
                     past.outcome = ChangeOutcome::Kept;
-                    past.message = Some(kept.reason.clone());
+                    past.message = Some(change.reason.clone());
                 }
             }
         }
@@ -317,7 +317,7 @@ fn action_text(action: ControllerAction) -> String {
 pub fn build_status(
     rule: &WorkloadPolicy,
     entry: Option<&WorkloadEntry>,
-    known: &PolicyHistory,
+    known: &PolicyStatusCache,
     problems: &[PolicyProblem],
     settings: &KubernetesSettings,
     now: EventTime,
@@ -327,14 +327,14 @@ pub fn build_status(
     set_conditions(&mut status, rule, entry, known, problems, settings, now);
     status.recommendation = known.recommendation.as_ref().map(build_recommendation);
     if let Some(decision) = &known.last {
-        let told = known.last_outcome.as_ref().filter(|told| told.decision_id == decision.id);
+        let actuation = known.last_outcome.as_ref().filter(|actuation| actuation.decision_id == decision.id);
         status.last_decision = Some(LastDecision {
             decision_id: decision.id.clone(),
             time: decision.time,
             action: action_text(decision.action),
             reason: decision.reason.clone(),
-            outcome: told.map(|told| policy_outcome(told.outcome)),
-            message: told.map(|told| told.reason.clone()).filter(|reason| !reason.is_empty()),
+            outcome: actuation.map(|actuation| policy_outcome(actuation.outcome)),
+            message: actuation.map(|actuation| actuation.reason.clone()).filter(|reason| !reason.is_empty()),
         });
     }
     status.current = entry.map(|entry| {
@@ -366,7 +366,7 @@ pub fn build_status(
 
 /// Returns the last change of a workload that this policy allowed, and its outcome, from the mark on the object.
 fn last_change(rule: &WorkloadPolicy, entry: &WorkloadEntry) -> Option<PastChange> {
-    let mark = entry.object.mark.as_ref().filter(|mark| mark.policy_uid == rule.uid)?;
+    let mark = entry.object.change_annotation.as_ref().filter(|mark| mark.policy_uid == rule.uid)?;
     let applied = mark.applied.as_ref()?;
     let (time, outcome, message) = match (&applied.rolled_back, applied.ready_time) {
         (Some(back), _) => (back.time, ChangeOutcome::RolledBack, Some(back.reason.clone())),
@@ -416,7 +416,7 @@ fn set_conditions(
     status: &mut EnergyPolicyStatus,
     rule: &WorkloadPolicy,
     entry: Option<&WorkloadEntry>,
-    known: &PolicyHistory,
+    known: &PolicyStatusCache,
     problems: &[PolicyProblem],
     settings: &KubernetesSettings,
     now: EventTime,
@@ -468,28 +468,30 @@ fn set_conditions(
         }
         None => set(ConditionType::RecommendationAvailable, False, "Nothing", "nothing is recommended"),
     }
-    let told = known.last_outcome.as_ref();
+    let actuation = known.last_outcome.as_ref();
     if let Some(entry) = entry.filter(|entry| entry.is_rolling() || entry.must_restore()) {
         let progress = &entry.object.progress;
-        let asked =
+        let request =
             entry.managed.rolling_out().filter(|_| entry.waits_for_job()).and_then(eadt_cluster::AppliedDecision::job_request);
-        let message = match asked {
-            Some(asked) => format!("the job is asked for {asked}, and has not reported it yet"),
+        let message = match request {
+            Some(request) => format!("the job is asked for {request}, and has not reported it yet"),
             None => format!("{} of {} pods are ready", progress.ready, progress.wanted),
         };
         set(ConditionType::Progressing, True, "RollingOut", &message);
     } else {
         set(ConditionType::Progressing, False, "Idle", "nothing is being rolled out");
     }
-    let bad = told.filter(|told| {
-        matches!(told.outcome, eadt_schemas::v1::ActuationOutcome::RolledBack | eadt_schemas::v1::ActuationOutcome::Failed)
+    let bad = actuation.filter(|actuation| {
+        matches!(actuation.outcome, eadt_schemas::v1::ActuationOutcome::RolledBack | eadt_schemas::v1::ActuationOutcome::Failed)
     });
     // An object that is gone has no trouble.
     let trouble = known.trouble.as_ref().filter(|_| entry.is_some() || target.is_none());
     let passing = match (trouble, bad) {
         (Some(trouble), _) => Some(("CannotChange", trouble)),
-        (None, Some(told)) if told.outcome == eadt_schemas::v1::ActuationOutcome::Failed => Some(("Failed", &told.reason)),
-        (None, Some(told)) => Some(("RolledBack", &told.reason)),
+        (None, Some(actuation)) if actuation.outcome == eadt_schemas::v1::ActuationOutcome::Failed => {
+            Some(("Failed", &actuation.reason))
+        }
+        (None, Some(actuation)) => Some(("RolledBack", &actuation.reason)),
         (None, None) => match &known.mps_default {
             MpsDefaultState::NotSet(why) if entry.is_some() => Some((MPS_DEFAULT, why)),
             _ => None,
@@ -537,8 +539,8 @@ pub fn must_write_status(
 
 /// Returns the status without figures and times.
 fn without_figures(status: &EnergyPolicyStatus) -> EnergyPolicyStatus {
-    let mut said = status.clone();
-    for condition in &mut said.conditions {
+    let mut stripped = status.clone();
+    for condition in &mut stripped.conditions {
         // Messages contain times and counts, so only the reason is compared, except for messages that name owners or workloads.
         if condition.kind != ConditionType::Progressing.as_str()
             && ![TAKEN_BACK, MPS_DEFAULT].contains(&condition.reason.as_str())
@@ -547,23 +549,23 @@ fn without_figures(status: &EnergyPolicyStatus) -> EnergyPolicyStatus {
         }
         condition.last_transition_time = EventTime::default();
     }
-    if let Some(current) = &mut said.current {
+    if let Some(current) = &mut stripped.current {
         *current = CurrentState { settings: current.settings.clone(), origin: current.origin.clone(), ..CurrentState::default() };
     }
-    if let Some(recommendation) = &mut said.recommendation {
+    if let Some(recommendation) = &mut stripped.recommendation {
         // Its id is what people approve: a new one is news.
         recommendation.reason.clear();
         (recommendation.time, recommendation.expires) = (EventTime::default(), EventTime::default());
     }
     // A decision to leave everything as it is is no news.
-    said.last_decision = said.last_decision.filter(|last| last.action != "maintain" && last.outcome.is_some());
-    if let Some(last) = said.last_decision.as_mut().filter(|last| last.outcome != Some(ChangeOutcome::Progressing)) {
+    stripped.last_decision = stripped.last_decision.filter(|last| last.action != "maintain" && last.outcome.is_some());
+    if let Some(last) = stripped.last_decision.as_mut().filter(|last| last.outcome != Some(ChangeOutcome::Progressing)) {
         last.decision_id.clear();
         last.reason.clear();
         last.message = None;
         last.time = EventTime::default();
     }
-    said
+    stripped
 }
 
 /// Returns whether a figure changed by more than this ratio.
@@ -580,14 +582,14 @@ fn figures_moved(before: &EnergyPolicyStatus, after: &EnergyPolicyStatus, ratio:
 
 #[cfg(test)]
 mod tests {
-    use eadt_cluster::{AppliedDecision, RolledBack};
+    use eadt_cluster::{AppliedDecision, RollbackRecord};
     use serde_json::json;
 
     use super::*;
     use crate::index::workloads::WorkloadIndex;
     use crate::objects::object::MPS_PERCENTAGE;
     use crate::objects::object::tests::{seen, training};
-    use crate::objects::record::{APPLIED, ChangeMark, FormerField, ManagedField, TAKEN_OVER, TakeOverRecord};
+    use crate::objects::record::{APPLIED, ChangeAnnotation, FormerField, ManagedField, TAKEN_OVER, TakeOverRecord};
 
     fn at(seconds: f64) -> EventTime {
         EventTime::from_seconds(1_767_225_600.0 + seconds)
@@ -609,7 +611,7 @@ mod tests {
 
     #[test]
     fn an_approval_holds_for_what_was_looked_at_under_whatever_id_it_is_decided_now() {
-        let mut known = PolicyHistory::default();
+        let mut known = PolicyStatusCache::default();
         known.on_recommendation(&decision("d-1", 40));
         known.on_decision(&decision("d-2", 40));
         known.on_recommendation(&decision("d-2", 40));
@@ -632,7 +634,7 @@ mod tests {
         crate::policy::resource::read_policy(&policy).unwrap().0
     }
 
-    fn said_of(known: &PolicyHistory) -> EnergyPolicyStatus {
+    fn said_of(known: &PolicyStatusCache) -> EnergyPolicyStatus {
         build_status(&rule(), None, known, &[], &KubernetesSettings::default(), at(600.0))
     }
 
@@ -651,7 +653,7 @@ mod tests {
 
     #[test]
     fn kept_changes_add_up() {
-        let mut known = PolicyHistory::default();
+        let mut known = PolicyStatusCache::default();
         known.on_decision(&kept("d-1", 60.0, 0.10, 4.0));
         known.on_decision(&kept("d-2", 120.0, 0.20, 3.6));
         let effect = said_of(&known).effect.unwrap();
@@ -668,14 +670,14 @@ mod tests {
             layout: decision("d-3", 40).to,
             ..Actuation::default()
         };
-        let mut before = PolicyHistory::default();
+        let mut before = PolicyStatusCache::default();
         before.on_decision(&kept("d-1", 60.0, 0.10, 4.0));
         before.on_decision(&kept("d-2", 120.0, 0.20, 3.6));
         before.on_actuation(&applied);
         let persisted = said_of(&before);
         assert_eq!(persisted.history[0].outcome, ChangeOutcome::Applied);
         // Another process.
-        let mut known = PolicyHistory { status: persisted, ..PolicyHistory::default() };
+        let mut known = PolicyStatusCache { status: persisted, ..PolicyStatusCache::default() };
         for _ in 0..2 {
             known.on_decision(&kept("d-3", 180.0, 0.05, 2.88));
             let status = said_of(&known);
@@ -687,13 +689,13 @@ mod tests {
             );
             assert_eq!((status.history.len(), status.history[0].outcome), (1, ChangeOutcome::Kept));
             assert_eq!(status.history[0].message.as_deref(), Some("it helped"));
-            known = PolicyHistory { status, ..PolicyHistory::default() };
+            known = PolicyStatusCache { status, ..PolicyStatusCache::default() };
         }
     }
 
     #[test]
     fn what_was_written_is_no_news_any_more() {
-        let mut known = PolicyHistory::default();
+        let mut known = PolicyStatusCache::default();
         known.on_decision(&kept("d-1", 60.0, 0.10, 4.0));
         let (status, told) = (said_of(&known), known.pending_count());
         known.on_decision(&kept("d-2", 120.0, 0.20, 3.6));
@@ -735,24 +737,24 @@ mod tests {
             "k:{\"name\":\"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE\"}": {"f:value": {}},
         }}}}}}});
         let replicas = json!({"f:spec": {"f:replicas": {}}});
-        let say = |known: &PolicyHistory, entry: &WorkloadEntry| {
+        let say = |known: &PolicyStatusCache, entry: &WorkloadEntry| {
             build_status(&rule(), Some(entry), known, &[], &KubernetesSettings::default(), at(600.0))
         };
         let degraded = |status: &EnergyPolicyStatus| {
             let condition = status.condition(ConditionType::Degraded).unwrap();
             (condition.status, condition.reason.clone(), condition.message.clone())
         };
-        let mut known = PolicyHistory::default();
+        let mut known = PolicyStatusCache::default();
         let ours = say(&known, &entry(&json!([owned("eadt-actuator", &threads), owned("eadt-actuator", &replicas)])));
         assert_eq!(degraded(&ours).0, ConditionStatus::False);
         let one = entry(&json!([owned("flux", &threads)]));
         known.on_decision(&Decision { action: ControllerAction::Maintain, ..decision("d-1", 50) });
-        for known in [&known, &PolicyHistory::default()] {
+        for known in [&known, &PolicyStatusCache::default()] {
             let (holds, reason, message) = degraded(&say(known, &one));
             assert_eq!((holds, reason.as_str()), (ConditionStatus::True, "FieldTakenBack"));
             assert!(message.contains("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE of container train (by flux)"), "{message}");
         }
-        let restarted = PolicyHistory { status: say(&known, &one), ..PolicyHistory::default() };
+        let restarted = PolicyStatusCache { status: say(&known, &one), ..PolicyStatusCache::default() };
         assert_eq!(degraded(&said_of(&restarted)).1, "FieldTakenBack", "also before its object is read again");
         known.trouble = Some("the API server is away".into());
         let two = say(&known, &entry(&json!([owned("flux", &threads), owned("autoscaler", &replicas)])));
@@ -769,14 +771,15 @@ mod tests {
         let (mut rule, mut entry) = (rule(), entry_of(&training(6, "60", "6", "2")));
         entry.terms.mps_default_thread_percentage = Some(40);
         rule.generation = 1;
-        let say = |known: &PolicyHistory| build_status(&rule, Some(&entry), known, &[], &KubernetesSettings::default(), at(60.0));
+        let say =
+            |known: &PolicyStatusCache| build_status(&rule, Some(&entry), known, &[], &KubernetesSettings::default(), at(60.0));
         let why = "somebody else is there".to_owned();
-        let ours = PolicyHistory { mps_default: MpsDefaultState::NotSet(why), ..PolicyHistory::default() };
+        let ours = PolicyStatusCache { mps_default: MpsDefaultState::NotSet(why), ..PolicyStatusCache::default() };
         let reason = |status: &EnergyPolicyStatus| status.condition(ConditionType::Degraded).unwrap().reason.clone();
-        let next = PolicyHistory { status: say(&ours), ..PolicyHistory::default() };
+        let next = PolicyStatusCache { status: say(&ours), ..PolicyStatusCache::default() };
         assert_eq!(say(&next).condition(ConditionType::Degraded), say(&ours).condition(ConditionType::Degraded));
         assert_eq!(reason(&say(&next)), "MpsDefaultNotSet");
-        assert_eq!(reason(&say(&PolicyHistory { mps_default: MpsDefaultState::AsNamed, ..next.clone() })), "AsExpected");
+        assert_eq!(reason(&say(&PolicyStatusCache { mps_default: MpsDefaultState::AsNamed, ..next.clone() })), "AsExpected");
         entry.terms.mps_default_thread_percentage = None;
         let status = build_status(&rule, Some(&entry), &next, &[], &KubernetesSettings::default(), at(60.0));
         assert_eq!(reason(&status), "AsExpected", "it names none any more");
@@ -791,11 +794,11 @@ mod tests {
             layout: decision(id, 40).to,
             ..Actuation::default()
         };
-        let mut before = PolicyHistory::default();
+        let mut before = PolicyStatusCache::default();
         before.on_actuation(&applied("d-1", 50.0));
         before.on_decision(&kept("d-1", 60.0, 0.10, 4.0));
         before.on_actuation(&applied("d-2", 110.0));
-        let mut known = PolicyHistory { status: said_of(&before), ..PolicyHistory::default() };
+        let mut known = PolicyStatusCache { status: said_of(&before), ..PolicyStatusCache::default() };
         // Verdicts on a change of an earlier policy, a known one, and an unknown one.
         for verdict in [kept("d-0", 30.0, 0.5, 8.0), kept("d-1", 60.0, 0.10, 4.0), kept("d-2", 120.0, 0.20, 3.6)] {
             known.on_verified_decision(&verdict);
@@ -821,12 +824,13 @@ mod tests {
             approved_by: None,
         };
         let of_policy = |applied: &AppliedDecision, policy_uid: &str| {
-            let mark = ChangeMark { applied: Some(applied.clone()), policy_uid: policy_uid.into(), ..ChangeMark::default() };
+            let mark =
+                ChangeAnnotation { applied: Some(applied.clone()), policy_uid: policy_uid.into(), ..ChangeAnnotation::default() };
             let mut object = training(6, "40", "6", "2");
             object["metadata"]["annotations"][APPLIED] = json!(serde_json::to_string(&mark).unwrap());
             entry_of(&object)
         };
-        let say = |known: &PolicyHistory, entry: &WorkloadEntry| {
+        let say = |known: &PolicyStatusCache, entry: &WorkloadEntry| {
             build_status(&rule(), Some(entry), known, &[], &KubernetesSettings::default(), at(600.0))
         };
         let history = |status: &EnergyPolicyStatus| {
@@ -850,16 +854,16 @@ mod tests {
             outcome: None,
             message: None,
         });
-        let known = PolicyHistory { status: written, ..PolicyHistory::default() };
+        let known = PolicyStatusCache { status: written, ..PolicyStatusCache::default() };
         let begun = say(&known, &of_policy(&applied, "p"));
         assert_eq!(begun.history.len(), 2, "what was there stays");
         assert_eq!(history(&begun)[0], ("d-3".to_owned(), ChangeOutcome::Progressing, at(120.0), None));
         assert_eq!(begun.last_decision.as_ref().unwrap().outcome, Some(ChangeOutcome::Progressing));
         assert_eq!(begun.history[0].summary, "40 % of the threads");
         assert!(must_write_status(&known.status, &begun, 3.0, &KubernetesSettings::default()));
-        let known = PolicyHistory { status: begun, ..PolicyHistory::default() };
+        let known = PolicyStatusCache { status: begun, ..PolicyStatusCache::default() };
         let mut back = applied.clone();
-        back.rolled_back = Some(RolledBack { generation: 4, time: at(300.0), reason: "no pod was ready".into() });
+        back.rolled_back = Some(RollbackRecord { generation: 4, time: at(300.0), reason: "no pod was ready".into() });
         let undone = ("d-3".to_owned(), ChangeOutcome::RolledBack, at(300.0), Some("no pod was ready".to_owned()));
         assert_eq!(history(&say(&known, &of_policy(&back, "p")))[0], undone);
         applied.ready_time = Some(at(200.0));
@@ -869,9 +873,9 @@ mod tests {
         // A verdict stays, and a policy that is created again starts without one.
         let mut kept = ready;
         kept.history[0].outcome = ChangeOutcome::Kept;
-        let known = PolicyHistory { status: kept, ..PolicyHistory::default() };
+        let known = PolicyStatusCache { status: kept, ..PolicyStatusCache::default() };
         assert_eq!(say(&known, &of_policy(&applied, "p")).history[0].outcome, ChangeOutcome::Kept);
-        assert_eq!(history(&say(&PolicyHistory::default(), &of_policy(&applied, "another"))), []);
+        assert_eq!(history(&say(&PolicyStatusCache::default(), &of_policy(&applied, "another"))), []);
     }
 
     #[test]

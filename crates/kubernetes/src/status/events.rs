@@ -14,7 +14,7 @@ use crate::api::client::error_text;
 use crate::context::KubernetesContext;
 use crate::objects::key::ObjectKey;
 use crate::policy::resource;
-use crate::status::statuses::WorkloadEvent;
+use crate::status::outbox::WorkloadEvent;
 
 const CONTROLLER: &str = "eadt.dev/actuator";
 /// Pause after a failed write.
@@ -40,17 +40,17 @@ pub async fn write_events(shared: Arc<KubernetesContext>) {
     every.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         every.tick().await;
-        let (said, dropped) = {
+        let (workload_event, dropped) = {
             let mut statuses = shared.statuses();
             (statuses.queued_events.pop_front(), std::mem::take(&mut statuses.dropped))
         };
         if dropped > 0 {
             tracing::warn!(dropped, "Events were not written: the API server is too slow");
         }
-        let Some(said) = said else { continue };
+        let Some(workload_event) = workload_event else { continue };
         every.reset_immediately();
-        for reference in event_references(&shared, &said.workload) {
-            publish_event(&shared, &said, reference).await;
+        for reference in event_references(&shared, &workload_event.workload) {
+            publish_event(&shared, &workload_event, reference).await;
         }
     }
 }
@@ -59,17 +59,17 @@ pub async fn write_events(shared: Arc<KubernetesContext>) {
 fn event_references(shared: &KubernetesContext, workload: &str) -> Vec<ObjectReference> {
     shared.read_index(|state| {
         let Some(entry) = state.find(workload) else { return vec![] };
-        let seen = &entry.object;
+        let observed = &entry.object;
         let mut references = vec![ObjectReference {
-            api_version: Some(seen.kind.api_version()),
-            kind: Some(seen.kind.kind.into()),
-            namespace: Some(seen.namespace.clone()),
-            name: Some(seen.name.clone()),
-            uid: Some(seen.uid.clone()),
+            api_version: Some(observed.kind.api_version()),
+            kind: Some(observed.kind.kind.into()),
+            namespace: Some(observed.namespace.clone()),
+            name: Some(observed.name.clone()),
+            uid: Some(observed.uid.clone()),
             ..ObjectReference::default()
         }];
         let policy = resource::policy_resource();
-        references.extend(state.policies_for(&ObjectKey::of(seen)).into_iter().map(|rule| ObjectReference {
+        references.extend(state.policies_for(&ObjectKey::of(observed)).into_iter().map(|rule| ObjectReference {
             api_version: Some(policy.api_version.clone()),
             kind: Some(policy.kind.clone()),
             namespace: Some(rule.namespace.clone()),
@@ -81,9 +81,9 @@ fn event_references(shared: &KubernetesContext, workload: &str) -> Vec<ObjectRef
     })
 }
 
-async fn publish_event(shared: &KubernetesContext, said: &WorkloadEvent, regarding: ObjectReference) {
+async fn publish_event(shared: &KubernetesContext, workload_event: &WorkloadEvent, regarding: ObjectReference) {
     let namespace = regarding.namespace.clone().unwrap_or_default();
-    let event = build_event(said, regarding, &shared.settings.identity());
+    let event = build_event(workload_event, regarding, &shared.settings.identity());
     let api: Api<Event> = Api::namespaced(shared.server.client.clone(), &namespace);
     for attempt in 1..=ATTEMPTS {
         let error = match tokio::time::timeout(CALL_TIMEOUT, api.create(&PostParams::default(), &event)).await {
@@ -94,20 +94,20 @@ async fn publish_event(shared: &KubernetesContext, said: &WorkloadEvent, regardi
             Err(_) => format!("no answer within {} s", CALL_TIMEOUT.as_secs()),
         };
         if attempt == ATTEMPTS {
-            tracing::warn!(workload = said.workload, error, "an Event could not be written");
+            tracing::warn!(workload = workload_event.workload, error, "an Event could not be written");
         } else {
             tokio::time::sleep(RETRY).await;
         }
     }
 }
 
-fn build_event(said: &WorkloadEvent, regarding: ObjectReference, identity: &str) -> Event {
+fn build_event(workload_event: &WorkloadEvent, regarding: ObjectReference, identity: &str) -> Event {
     // The same fact has the same name, so that it is written once, also across restarts.
     let kind = regarding.kind.as_deref().unwrap_or_default();
-    let id = Fnv1a::of(format!("{}/{}/{kind}", said.decision, event_reason(said.outcome)).as_bytes());
+    let id = Fnv1a::of(format!("{}/{}/{kind}", workload_event.decision, event_reason(workload_event.outcome)).as_bytes());
     let name = regarding.name.clone().unwrap_or_default();
     let now = k8s_openapi::jiff::Timestamp::now();
-    let bad = matches!(said.outcome, ActuationOutcome::RolledBack | ActuationOutcome::Failed);
+    let bad = matches!(workload_event.outcome, ActuationOutcome::RolledBack | ActuationOutcome::Failed);
     Event {
         metadata: ObjectMeta {
             name: Some(format!("{}.{id:016x}", &name[..name.len().min(200)])),
@@ -116,9 +116,9 @@ fn build_event(said: &WorkloadEvent, regarding: ObjectReference, identity: &str)
         },
         event_time: Some(MicroTime(now)),
         type_: Some(if bad { "Warning" } else { "Normal" }.into()),
-        action: Some(if said.outcome == ActuationOutcome::RolledBack { "RollBack" } else { "Change" }.into()),
-        reason: Some(event_reason(said.outcome).into()),
-        note: Some(said.note.clone()),
+        action: Some(if workload_event.outcome == ActuationOutcome::RolledBack { "RollBack" } else { "Change" }.into()),
+        reason: Some(event_reason(workload_event.outcome).into()),
+        note: Some(workload_event.note.clone()),
         reporting_controller: Some(CONTROLLER.into()),
         reporting_instance: Some(identity.chars().take(128).collect()),
         regarding: Some(regarding),

@@ -3,5 +3,5 @@
 pub mod content;
 pub mod events;
 pub mod notify;
-pub mod statuses;
+pub mod outbox;
 pub mod write;

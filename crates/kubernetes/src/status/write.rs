@@ -88,13 +88,13 @@ async fn write_status(shared: &KubernetesContext, name: &PolicyKey) -> Result<()
         Ok(Ok(written)) => {
             let mut statuses = shared.statuses();
             // Another term has other updates.
-            let told = if statuses.term == term { known.pending_count() } else { 0 };
+            let update_count = if statuses.term == term { known.pending_count() } else { 0 };
             if let Some(known) = statuses.policies.get_mut(name) {
-                known.on_status_written(&written.resource_version().unwrap_or_default(), status, told);
+                known.on_status_written(&written.resource_version().unwrap_or_default(), status, update_count);
             }
             Ok(())
         }
-        Ok(Err(kube::Error::Api(gone))) if gone.code == 404 => Ok(()),
+        Ok(Err(kube::Error::Api(not_found))) if not_found.code == 404 => Ok(()),
         // The watch is about to bring what is newer.
         Ok(Err(kube::Error::Api(stale))) if stale.code == 409 => {
             shared.statuses().changed.insert(name.clone());

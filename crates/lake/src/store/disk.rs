@@ -37,7 +37,7 @@ pub trait Disk: Send + Sync + fmt::Debug {
 
 /// The operating system's.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct RealDisk;
+pub(crate) struct OsDisk;
 
 /// How long a folder is read again that changes each time.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -97,7 +97,7 @@ fn read_folder(path: &Path) -> io::Result<Option<Vec<FolderEntry>>> {
     Ok(Some(entries))
 }
 
-impl Disk for RealDisk {
+impl Disk for OsDisk {
     fn make_folder(&self, path: &Path) -> io::Result<bool> {
         match fs::create_dir(path) {
             Ok(()) => Ok(true),
@@ -151,7 +151,7 @@ mod tests {
     use super::*;
 
     fn names(folder: &Path) -> io::Result<Vec<String>> {
-        Ok(RealDisk.entries(folder)?.into_iter().map(|entry| entry.name).collect())
+        Ok(OsDisk.entries(folder)?.into_iter().map(|entry| entry.name).collect())
     }
 
     /// Reads a folder while somebody replaces a file in it, as who records what it archived: the new file is there before the old

@@ -16,7 +16,7 @@ use parquet::file::reader::{ChunkReader, Length};
 pub use disk::Disk;
 #[cfg(any(test, feature = "simulation"))]
 pub use disk::FolderEntry;
-pub(crate) use disk::RealDisk;
+pub(crate) use disk::OsDisk;
 pub(crate) use local::FolderStore;
 pub(crate) use object::BucketStore;
 

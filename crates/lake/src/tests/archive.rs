@@ -9,8 +9,8 @@ use serde_json::json;
 
 use super::{all, row, telemetry, time};
 use crate::{
-    Archive, ArchiveRow, ArchiveWriter, FileName, LakeError, RollLimits, WrittenFile, compact, compactable_bytes, read_events,
-    read_windows,
+    Archive, ArchiveFileName, ArchiveRow, ArchiveWriter, LakeError, RollLimits, WrittenFile, compact, compactable_bytes,
+    read_events, read_windows,
 };
 
 const TOPIC: Topic = Topic::GpuTelemetry;
@@ -269,7 +269,7 @@ fn gaps_and_overlaps_are_named_and_covered_files_are_ignored() {
 }
 
 /// Renames a file of the archive to another range, partition or topic.
-fn rename(root: &Path, from: &FileName, to: &FileName) {
+fn rename(root: &Path, from: &ArchiveFileName, to: &ArchiveFileName) {
     let to = root.join(to.path());
     fs::create_dir_all(to.parent().unwrap()).unwrap();
     fs::rename(root.join(from.path()), to).unwrap();
@@ -280,15 +280,15 @@ fn a_renamed_file_is_never_ignored_swept_or_gone_on_from() {
     let folder = tempfile::tempdir().unwrap();
     let archive = Archive::folder(folder.path()).unwrap();
     let rows: Vec<ArchiveRow> = (0..12).map(|offset| telemetry(0, offset, 0)).collect();
-    let names: Vec<FileName> = write(&archive, small(3), &rows).into_iter().map(|file| file.name).collect();
+    let names: Vec<ArchiveFileName> = write(&archive, small(3), &rows).into_iter().map(|file| file.name).collect();
     let last = names[3].clone();
     let misnamed = [
-        ("into a range that another file covers", FileName { first: 3, last: 4, ..last.clone() }),
-        ("over the range of others", FileName { first: 0, last: 11, ..last.clone() }),
-        ("further on", FileName { first: 9, last: 300, ..last.clone() }),
-        ("back", FileName { first: 9, last: 10, ..last.clone() }),
-        ("to another partition", FileName { partition: 1, ..last.clone() }),
-        ("to another day", FileName { date: "2026-01-03".to_owned(), ..last.clone() }),
+        ("into a range that another file covers", ArchiveFileName { first: 3, last: 4, ..last.clone() }),
+        ("over the range of others", ArchiveFileName { first: 0, last: 11, ..last.clone() }),
+        ("further on", ArchiveFileName { first: 9, last: 300, ..last.clone() }),
+        ("back", ArchiveFileName { first: 9, last: 10, ..last.clone() }),
+        ("to another partition", ArchiveFileName { partition: 1, ..last.clone() }),
+        ("to another day", ArchiveFileName { date: "2026-01-03".to_owned(), ..last.clone() }),
     ];
     for (what, wrong) in misnamed {
         rename(folder.path(), &last, &wrong);
@@ -320,9 +320,9 @@ fn a_file_whose_rows_contradict_its_name_is_named() {
     let batches: Vec<_> = archive.reader(&name).unwrap().batches().unwrap().map(Result::unwrap).collect();
     // Its metadata says what its name says; its rows do not.
     for (wrong, what) in [
-        (FileName { first: 1, ..name.clone() }, "it has offsets 0 to 5"),
-        (FileName { last: 4, ..name.clone() }, "it has offsets 0 to 5"),
-        (FileName { partition: 3, ..name.clone() }, "it has partitions 0 to 0"),
+        (ArchiveFileName { first: 1, ..name.clone() }, "it has offsets 0 to 5"),
+        (ArchiveFileName { last: 4, ..name.clone() }, "it has offsets 0 to 5"),
+        (ArchiveFileName { partition: 3, ..name.clone() }, "it has partitions 0 to 0"),
     ] {
         fs::remove_file(folder.path().join(name.path())).ok();
         archive.create(&wrong, crate::file::encode(&wrong, &batches, &[]).unwrap()).unwrap();

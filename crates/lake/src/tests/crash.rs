@@ -109,7 +109,7 @@ fn a_disk_that_never_syncs_loses_what_it_had() {
     disk.reboot(true);
     check(&on(&disk), &log(), "everything was synced");
     // A file under its final name, without the syncs that `create` makes.
-    let name = crate::FileName { topic: TOPIC, partition: 5, first: 0, last: 0, date: "2026-01-02".to_owned() };
+    let name = crate::ArchiveFileName { topic: TOPIC, partition: 5, first: 0, last: 0, date: "2026-01-02".to_owned() };
     let path = PathBuf::from("/data/archive").join(name.path());
     disk.write(&path, &bytes::Bytes::from_static(b"PAR1....PAR1")).unwrap();
     assert!(on(&disk).files().unwrap().files.iter().any(|file| file.name == name));

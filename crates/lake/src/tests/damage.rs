@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 use eadt_schemas::Topic;
 
 use super::{all, telemetry};
-use crate::{Archive, ArchiveWriter, FileName, RollLimits, compact};
+use crate::{Archive, ArchiveFileName, ArchiveWriter, RollLimits, compact};
 
 const TOPIC: Topic = Topic::GpuTelemetry;
 
 /// An archive of one topic with two partitions, of three files each.
-fn archive() -> (tempfile::TempDir, Archive, Vec<(FileName, PathBuf)>) {
+fn archive() -> (tempfile::TempDir, Archive, Vec<(ArchiveFileName, PathBuf)>) {
     let folder = tempfile::tempdir().unwrap();
     let archive = Archive::folder(folder.path()).unwrap();
     let mut writer = ArchiveWriter::new(archive.clone(), RollLimits { rows: 10, ..RollLimits::default() });
@@ -127,7 +127,7 @@ fn there_is_one_record_a_partition_and_one_that_was_deleted_begins_anew() {
     let (folder, archive, files) = archive();
     assert_eq!(records(folder.path()).len(), 2);
     // Old files are deleted on purpose, with the record, while an archiver runs.
-    let of_first = |(name, _): &&(FileName, PathBuf)| name.partition == 0;
+    let of_first = |(name, _): &&(ArchiveFileName, PathBuf)| name.partition == 0;
     fs::remove_file(&files.iter().find(of_first).unwrap().1).unwrap();
     fs::remove_file(&records(folder.path())[0]).unwrap();
     assert_eq!(lost(&archive), []);

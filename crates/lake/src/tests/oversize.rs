@@ -18,12 +18,12 @@ use super::{START, all, row};
 use crate::bounds::BATCH_BYTES;
 use crate::columns::RowBatchBuilder;
 use crate::plan::{CommonColumn, plan};
-use crate::{Archive, ArchiveRow, FileName, file};
+use crate::{Archive, ArchiveFileName, ArchiveRow, file};
 
 const TOPIC: Topic = Topic::Decisions;
 
-fn name(rows: i64) -> FileName {
-    FileName { topic: TOPIC, partition: 0, first: 0, last: rows - 1, date: "2026-01-02".to_owned() }
+fn name(rows: i64) -> ArchiveFileName {
+    ArchiveFileName { topic: TOPIC, partition: 0, first: 0, last: rows - 1, date: "2026-01-02".to_owned() }
 }
 
 fn decision(change: impl FnOnce(&mut ArchiveRow)) -> ArchiveRow {
@@ -37,7 +37,7 @@ fn with_reason(bytes: usize) -> ArchiveRow {
 }
 
 /// The row at each of these offsets in this order of time, written as the archiver writes; it is in memory once.
-fn archive(row: &ArchiveRow, offsets: impl Iterator<Item = i64>) -> (tempfile::TempDir, Archive, FileName) {
+fn archive(row: &ArchiveRow, offsets: impl Iterator<Item = i64>) -> (tempfile::TempDir, Archive, ArchiveFileName) {
     let plan = plan(TOPIC);
     let mut builder = RowBatchBuilder::new(TOPIC);
     builder.push(&row.view(), row.header_views());
@@ -58,7 +58,7 @@ fn archive(row: &ArchiveRow, offsets: impl Iterator<Item = i64>) -> (tempfile::T
     (folder, archive, name)
 }
 
-fn stored(name: &FileName, bytes: &[u8]) -> (tempfile::TempDir, Archive) {
+fn stored(name: &ArchiveFileName, bytes: &[u8]) -> (tempfile::TempDir, Archive) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join(name.path());
     fs::create_dir_all(path.parent().unwrap()).unwrap();

@@ -67,7 +67,7 @@ impl Glitch {
 /// Rows that agree with their neighbours, and those that do not.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CheckedMeasurements {
-    pub kept: Vec<SettingMeasurement>,
+    pub accepted: Vec<SettingMeasurement>,
     pub glitches: Vec<Glitch>,
     /// So many settings are outside that none was left out.
     pub irregular: bool,
@@ -118,22 +118,22 @@ impl NeighbourRange {
 /// Takes out the setting without which the others agree best, or its runs outside of the range, until all agree; keeps
 /// every row if more than a quarter of the settings, and more than one, would go.
 pub fn find_glitches(knob: TuningKnob, measurements: &[SettingMeasurement]) -> CheckedMeasurements {
-    let mut kept = measurements.to_vec();
+    let mut accepted = measurements.to_vec();
     let mut glitches: Vec<Glitch> = Vec::new();
     let most = ((levels(measurements).len() as f64 * SETTINGS_RATIO) as usize).max(1);
     let mut blamed = 0;
-    while let Some(found) = blame(knob, &kept) {
+    while let Some(found) = blame(knob, &accepted) {
         blamed += 1;
         if blamed > most {
-            return CheckedMeasurements { kept: measurements.to_vec(), glitches: Vec::new(), irregular: true };
+            return CheckedMeasurements { accepted: measurements.to_vec(), glitches: Vec::new(), irregular: true };
         }
         let rows: Vec<u64> = found.iter().map(|glitch| glitch.row).collect();
         let (setting, second) = (found[0].setting, found[0].second_setting);
-        kept.retain(|m| m.setting != setting || m.second_setting != second || !rows.contains(&m.row));
+        accepted.retain(|m| m.setting != setting || m.second_setting != second || !rows.contains(&m.row));
         glitches.extend(found);
     }
     glitches.sort_by_key(|glitch| glitch.row);
-    CheckedMeasurements { kept, glitches, irregular: false }
+    CheckedMeasurements { accepted, glitches, irregular: false }
 }
 
 /// The runs to take out next; `None` if all settings agree.
@@ -293,7 +293,7 @@ mod tests {
     fn a_smooth_sweep_has_no_glitch() {
         for (knob, rows) in [(TuningKnob::SmClockMhz, clocks()), (TuningKnob::PowerLimitWatts, caps())] {
             let checked = find_glitches(knob, &rows);
-            assert!(checked.glitches.is_empty() && !checked.irregular && checked.kept == rows, "{checked:?}");
+            assert!(checked.glitches.is_empty() && !checked.irregular && checked.accepted == rows, "{checked:?}");
         }
     }
 
@@ -341,7 +341,7 @@ mod tests {
             rows[index].energy_joules *= 5.0;
         }
         let checked = find_glitches(TuningKnob::SmClockMhz, &rows);
-        assert!(checked.irregular && checked.glitches.is_empty() && checked.kept.len() == 5, "{checked:?}");
+        assert!(checked.irregular && checked.glitches.is_empty() && checked.accepted.len() == 5, "{checked:?}");
     }
 
     #[test]

@@ -14,12 +14,12 @@ pub(super) fn choose(points: &[SettingPoint], limits: &ChoiceLimits, knobs: Tuni
         let slowdown = points[index].seconds / points[0].seconds - 1.0;
         allowed(limits, knobs, &points[index], &points[0]) && slowdown <= limits.max_slowdown_ratio + EPSILON
     };
-    let kept: Vec<usize> = all.into_iter().filter(|&index| index == 0 || keeps(index)).collect();
-    let constrained = best(&kept, 0.0, |index| score(points, limits.objective, index));
+    let within_limits: Vec<usize> = all.into_iter().filter(|&index| index == 0 || keeps(index)).collect();
+    let constrained = best(&within_limits, 0.0, |index| score(points, limits.objective, index));
     let choice = |index: usize| choice(points, index);
     SettingChoices {
-        reason: reason(&choice(constrained), None, kept.len() > 1, limits, knobs),
-        ..choices(points, constrained, kept.len() > 1, choice)
+        reason: reason(&choice(constrained), None, within_limits.len() > 1, limits, knobs),
+        ..choices(points, constrained, within_limits.len() > 1, choice)
     }
 }
 

@@ -288,7 +288,7 @@ pub fn choose(
     let points = points(knobs, measurements, &checked, limits)?;
     let mut choices = match method {
         ChoiceMethod::Measured => measured::choose(&points, limits, knobs),
-        ChoiceMethod::Robust(options) => robust::choose(knobs, &points, &checked.kept, limits, options)?,
+        ChoiceMethod::Robust(options) => robust::choose(knobs, &points, &checked.accepted, limits, options)?,
     };
     if let Some(fits) = &mut choices.fits {
         fits.dropped_rows.extend(checked.glitches.iter().map(|glitch| glitch.row));
@@ -343,7 +343,7 @@ fn points(
     let highest = |values: &mut dyn Iterator<Item = f64>| values.reduce(f64::max);
     let first = highest(&mut all.iter().map(|m| m.setting)).ok_or(ChoiceRefusal::Empty)?;
     let second = limits.reference_second_setting.or(highest(&mut all.iter().filter_map(|m| m.second_setting)));
-    let mut points = medians(&checked.kept);
+    let mut points = medians(&checked.accepted);
     let reference = points.iter().position(|point| point.setting == first && point.second == second);
     let Some(reference) = reference else {
         let words = knobs.words(first, second);

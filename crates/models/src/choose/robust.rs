@@ -266,7 +266,7 @@ struct CurveSlice {
     second: Option<f64>,
     time: FittedCurve,
     power: FittedCurve,
-    kept: Vec<SettingMeasurement>,
+    measurements: Vec<SettingMeasurement>,
     dropped_rows: Vec<u64>,
 }
 
@@ -316,8 +316,8 @@ pub(super) fn choose(
     let points = if dropped_rows.is_empty() {
         measured.to_vec()
     } else {
-        let kept: Vec<SettingMeasurement> = measurements.iter().filter(|m| !dropped_rows.contains(&m.row)).copied().collect();
-        let mut points = medians(&kept);
+        let accepted: Vec<SettingMeasurement> = measurements.iter().filter(|m| !dropped_rows.contains(&m.row)).copied().collect();
+        let mut points = medians(&accepted);
         let place = points.iter().position(|point| (point.setting, point.second) == (reference.setting, reference.second));
         points[..=place.ok_or(ChoiceRefusal::Empty)?].rotate_right(1);
         points
@@ -329,8 +329,13 @@ pub(super) fn choose(
 }
 
 impl CurveSlice {
-    fn fit(knob: TuningKnob, second: Option<f64>, mut kept: Vec<SettingMeasurement>, top: f64) -> Result<Self, ChoiceRefusal> {
-        let found = medians(&kept).len();
+    fn fit(
+        knob: TuningKnob,
+        second: Option<f64>,
+        mut measurements: Vec<SettingMeasurement>,
+        top: f64,
+    ) -> Result<Self, ChoiceRefusal> {
+        let found = medians(&measurements).len();
         if found < SETTINGS_MIN {
             return Err(ChoiceRefusal::TooFew { found, needed: SETTINGS_MIN });
         }
@@ -340,27 +345,27 @@ impl CurveSlice {
                 (CurveShape::ClockTime, CurveShape::ClockPower)
             }
         };
-        let fit = |kept: &[SettingMeasurement]| {
-            let phis: Vec<f64> = kept.iter().map(|m| m.setting / top).collect();
-            let times: Vec<f64> = kept.iter().map(|m| m.duration_seconds).collect();
-            let powers: Vec<f64> = kept.iter().map(|m| m.energy_joules / m.duration_seconds).collect();
+        let fit = |measurements: &[SettingMeasurement]| {
+            let phis: Vec<f64> = measurements.iter().map(|m| m.setting / top).collect();
+            let times: Vec<f64> = measurements.iter().map(|m| m.duration_seconds).collect();
+            let powers: Vec<f64> = measurements.iter().map(|m| m.energy_joules / m.duration_seconds).collect();
             let time = FittedCurve::fit(time_shape, 1.0, &phis, &times);
             let ceiling = if time_shape == CurveShape::ClockTime { time.knee } else { 1.0 };
             let power = FittedCurve::fit(power_shape, ceiling, &phis, &powers);
             let quality = (time.quality(&phis, &times), power.quality(&phis, &powers));
             (time, power, quality)
         };
-        let (mut time, mut power, mut quality) = fit(&kept);
-        let dropped_rows = drop_outliers(&mut kept, &time, &power, top);
+        let (mut time, mut power, mut quality) = fit(&measurements);
+        let dropped_rows = drop_outliers(&mut measurements, &time, &power, top);
         if !dropped_rows.is_empty() {
-            (time, power, quality) = fit(&kept);
+            (time, power, quality) = fit(&measurements);
         }
         match quality {
             (Some(duration), _) if duration.mape_ratio > MAPE_MAX => {
                 Err(ChoiceRefusal::NoCurve { mape_ratio: duration.mape_ratio })
             }
             (_, Some(watts)) if watts.mape_ratio > MAPE_MAX => Err(ChoiceRefusal::NoPowerCurve { mape_ratio: watts.mape_ratio }),
-            (Some(_), Some(_)) => Ok(Self { second, time, power, kept, dropped_rows }),
+            (Some(_), Some(_)) => Ok(Self { second, time, power, measurements, dropped_rows }),
             _ => Err(ChoiceRefusal::Empty),
         }
     }
@@ -373,14 +378,19 @@ fn quality(
     curve: fn(&CurveSlice) -> &FittedCurve,
     value: fn(&SettingMeasurement) -> f64,
 ) -> Option<FitQuality> {
-    let all = || slices.iter().flat_map(|slice| slice.kept.iter().map(move |m| (slice, m)));
+    let all = || slices.iter().flat_map(|slice| slice.measurements.iter().map(move |m| (slice, m)));
     let observed: Vec<f64> = all().map(|(_, m)| value(m)).collect();
     let fitted: Vec<f64> = all().map(|(slice, m)| curve(slice).at(m.setting / top)).collect();
     FitQuality::of(&observed, &fitted)
 }
 
 /// Takes out runs that are far off either curve, where enough other runs of their setting are left; returns their rows.
-fn drop_outliers(kept: &mut Vec<SettingMeasurement>, time: &FittedCurve, power: &FittedCurve, reference: f64) -> Vec<u64> {
+fn drop_outliers(
+    measurements: &mut Vec<SettingMeasurement>,
+    time: &FittedCurve,
+    power: &FittedCurve,
+    reference: f64,
+) -> Vec<u64> {
     let off = |curve: &FittedCurve, phi: f64, value: f64| {
         let residual = (value / curve.at(phi) - 1.0).abs();
         residual > OUTLIER_RATIO.max(OUTLIER_DEVIATIONS * curve.deviation)
@@ -389,9 +399,9 @@ fn drop_outliers(kept: &mut Vec<SettingMeasurement>, time: &FittedCurve, power: 
         let phi = m.setting / reference;
         off(time, phi, m.duration_seconds) || off(power, phi, m.energy_joules / m.duration_seconds)
     };
-    let good: Vec<f64> = kept.iter().filter(|m| !is_off(m)).map(|m| m.setting).collect();
+    let good: Vec<f64> = measurements.iter().filter(|m| !is_off(m)).map(|m| m.setting).collect();
     let mut dropped = Vec::new();
-    kept.retain(|m| {
+    measurements.retain(|m| {
         let drop = is_off(m) && good.iter().filter(|setting| **setting == m.setting).count() >= RUNS_LEFT;
         if drop {
             dropped.push(m.row);
@@ -465,12 +475,12 @@ fn choices(
         // NaN keeps nothing.
         allowed(limits, knobs, &points[index], &points[0]) && fitted[index].is_some_and(|fitted| fitted.slowdown_upper <= limit)
     };
-    let kept: Vec<usize> = (0..points.len()).filter(|&index| index == 0 || keeps(index)).collect();
+    let feasible_points: Vec<usize> = (0..points.len()).filter(|&index| index == 0 || keeps(index)).collect();
     // A setting that may cost energy is no choice, however likely the curves find it.
     let saves = |index: usize| fitted[index].is_some_and(|fitted| fitted.saving_lower > 0.0);
-    let saving: Vec<usize> = kept.iter().copied().filter(|&index| index == 0 || saves(index)).collect();
+    let saving: Vec<usize> = feasible_points.iter().copied().filter(|&index| index == 0 || saves(index)).collect();
     let constrained = best(&saving, TIE_RATIO, score);
-    let feasible = kept.len() > 1;
+    let feasible = feasible_points.len() > 1;
     let reason = reason(&choice(constrained), Some(&fits), feasible, limits, knobs);
     SettingChoices { reason, fits: Some(fits), ..measured::choices(points, constrained, feasible, choice) }
 }

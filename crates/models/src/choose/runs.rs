@@ -33,7 +33,7 @@ pub struct CombinedRuns {
     pub duration_spread_ratio: Option<f64>,
     pub energy_spread_ratio: Option<f64>,
     /// Indices of the kept runs.
-    pub kept: Vec<usize>,
+    pub accepted: Vec<usize>,
     pub dropped: Vec<(usize, DroppedRun)>,
 }
 
@@ -48,28 +48,28 @@ const RUNS_MIN: usize = 3;
 /// median. `None` of no runs.
 pub fn combine(runs: &[FixedWorkRun]) -> Option<CombinedRuns> {
     let mut dropped = Vec::new();
-    let mut kept: Vec<usize> = (0..runs.len()).collect();
+    let mut accepted: Vec<usize> = (0..runs.len()).collect();
     if runs.len() > 1 {
-        kept.retain(|&index| {
+        accepted.retain(|&index| {
             if runs[index].cold {
                 dropped.push((index, DroppedRun::Cold));
             }
             !runs[index].cold
         });
         // Somebody called all of them cold.
-        if kept.is_empty() {
+        if accepted.is_empty() {
             return None;
         }
     }
-    let seconds: Vec<f64> = kept.iter().map(|&index| runs[index].duration_seconds).collect();
-    let joules: Vec<f64> = kept.iter().map(|&index| runs[index].energy_joules).collect();
-    if kept.len() >= RUNS_MIN {
+    let seconds: Vec<f64> = accepted.iter().map(|&index| runs[index].duration_seconds).collect();
+    let joules: Vec<f64> = accepted.iter().map(|&index| runs[index].energy_joules).collect();
+    if accepted.len() >= RUNS_MIN {
         let distance = |values: &[f64], value: f64| {
             let (middle, deviation) = (median(&mut values.to_vec())?, spread(values)?);
             let distance = (value - middle).abs();
             (distance > (DEVIATIONS * deviation).max(DISTANCE_MIN * middle)).then(|| distance / middle)
         };
-        kept.retain(|&index| {
+        accepted.retain(|&index| {
             let off = distance(&seconds, runs[index].duration_seconds).or_else(|| distance(&joules, runs[index].energy_joules));
             if let Some(distance_ratio) = off {
                 dropped.push((index, DroppedRun::Outlier { distance_ratio }));
@@ -78,14 +78,14 @@ pub fn combine(runs: &[FixedWorkRun]) -> Option<CombinedRuns> {
         });
     }
     let of = |value: fn(&FixedWorkRun) -> f64| {
-        let mut values: Vec<f64> = kept.iter().map(|&index| value(&runs[index])).collect();
+        let mut values: Vec<f64> = accepted.iter().map(|&index| value(&runs[index])).collect();
         let middle = median(&mut values)?;
         let wide = (values.len() > 1).then(|| (values[values.len() - 1] - values[0]) / middle);
         Some((middle, wide))
     };
     let (duration_seconds, duration_spread_ratio) = of(|run| run.duration_seconds)?;
     let (energy_joules, energy_spread_ratio) = of(|run| run.energy_joules)?;
-    Some(CombinedRuns { duration_seconds, energy_joules, duration_spread_ratio, energy_spread_ratio, kept, dropped })
+    Some(CombinedRuns { duration_seconds, energy_joules, duration_spread_ratio, energy_spread_ratio, accepted, dropped })
 }
 
 #[cfg(test)]
@@ -100,7 +100,7 @@ mod tests {
     fn the_cold_run_goes_and_so_does_one_that_is_far_off() {
         let combined =
             combine(&[run(18.0, true), run(10.0, false), run(10.2, false), run(10.1, false), run(14.0, false)]).unwrap();
-        assert_eq!(combined.kept, [1, 2, 3]);
+        assert_eq!(combined.accepted, [1, 2, 3]);
         assert_eq!(combined.dropped[0], (0, DroppedRun::Cold));
         assert!(matches!(combined.dropped[1], (4, DroppedRun::Outlier { distance_ratio }) if distance_ratio > 0.3));
         assert_eq!(combined.duration_seconds, 10.1);
@@ -110,9 +110,9 @@ mod tests {
     #[test]
     fn what_cannot_be_told_is_kept() {
         let only = combine(&[run(18.0, true)]).unwrap();
-        assert_eq!((only.kept.len(), only.duration_spread_ratio), (1, None), "the only run is better than none");
+        assert_eq!((only.accepted.len(), only.duration_spread_ratio), (1, None), "the only run is better than none");
         let two = combine(&[run(10.0, false), run(20.0, false)]).unwrap();
-        assert_eq!(two.kept.len(), 2, "which of two is off?");
+        assert_eq!(two.accepted.len(), 2, "which of two is off?");
         assert_eq!(combine(&[]), None);
     }
 }

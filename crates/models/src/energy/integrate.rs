@@ -56,7 +56,7 @@ impl IntegratedEnergy {
 impl PowerSeries {
     /// Takes readings in order of time; those of equal times are averaged.
     pub fn new(samples: impl IntoIterator<Item = PowerSample>) -> Result<Self, InvalidSeries> {
-        let mut kept: Vec<PowerSample> = Vec::new();
+        let mut merged: Vec<PowerSample> = Vec::new();
         let mut same = 1.0;
         for (index, sample) in samples.into_iter().enumerate() {
             if !sample.seconds.is_finite() {
@@ -65,7 +65,7 @@ impl PowerSeries {
             if !sample.watts.is_finite() || sample.watts < 0.0 {
                 return Err(InvalidSeries::Power { index, watts: sample.watts });
             }
-            match kept.last_mut() {
+            match merged.last_mut() {
                 Some(last) if sample.seconds < last.seconds => return Err(InvalidSeries::Order { index }),
                 Some(last) if sample.seconds == last.seconds => {
                     same += 1.0;
@@ -73,11 +73,11 @@ impl PowerSeries {
                 }
                 _ => {
                     same = 1.0;
-                    kept.push(sample);
+                    merged.push(sample);
                 }
             }
         }
-        Ok(Self { samples: kept })
+        Ok(Self { samples: merged })
     }
 
     pub fn samples(&self) -> &[PowerSample] {

@@ -18,10 +18,10 @@ use self::steps::CounterIncrements;
 use crate::absent::{is_absent_name, is_absent_number, is_absent_text};
 use crate::boards::several_boards_error;
 use crate::clock::TimeParser;
+use crate::decimal_mark::{DecimalMarkDetector, MARK_REMEDY};
 use crate::error::quote;
 use crate::identity::{IdColumns, IdScope};
 use crate::lines::LineReader;
-use crate::marks::{DecimalMarkDetector, MARK_REMEDY};
 use crate::names::{event_name, shell_quote};
 use crate::quantity::{QuantityCell, is_quantity};
 use crate::recording::{FileId, RecordedDevice, RecordedReading, Recording, RowError, SourceId, SourceKind};
@@ -73,10 +73,10 @@ pub(crate) fn read(
             TableReader::open(lines, recording, file, &HeaderCriteria { names: &names, is_data: &is_data })?;
         let Some(header) = header else {
             let file = &recording.files[file];
-            return Err(ImportError::whole(file, "is empty: it has no header", "check that this is the right file"));
+            return Err(ImportError::in_file(file, "is empty: it has no header", "check that this is the right file"));
         };
         let mut reader = FileReader::new(recording, file, &table, header, &clock, options)?;
-        reader.times = RowTimes::after(before.take(), options);
+        reader.times = RowTimes::following(before.take(), options);
         let mut cells = RowCells::default();
         let mut below_header = true;
         while let Some(line) = table.next_row(recording, file, &mut cells)? {
@@ -84,7 +84,7 @@ pub(crate) fn read(
                 continue;
             }
             if std::mem::take(&mut below_header) && reader.plan.take_units(&cells) {
-                recording.skip(file, line, "units below the header");
+                recording.skip_line(file, line, "units below the header");
                 continue;
             }
             recording.rows += 1;
@@ -95,7 +95,7 @@ pub(crate) fn read(
             let row = reader.read_row(recording, &mut sources, line, &cells);
             recording.count_if_damaged(row)?;
         }
-        before = reader.times.end(recording);
+        before = reader.times.file_end(recording);
         reader.finish(recording, table.encoding())?;
     }
     sources.refuse_rows_without_id(recording);
@@ -249,7 +249,7 @@ impl<'o> FileReader<'o> {
             self.ids = self.plan.id_columns(recording);
             self.header = header;
         }
-        recording.skip(self.file, line, "repeated header");
+        recording.skip_line(self.file, line, "repeated header");
         Ok(true)
     }
 
@@ -286,8 +286,8 @@ impl<'o> FileReader<'o> {
             }
             return Err(RowError::damaged("cells", recording.error(self.file, line, problem, remedy)));
         }
-        let devices = sources.devices(recording, self, cells);
-        let job = self.plan.has_progress().then(|| sources.job(recording, self.file));
+        let devices = sources.row_sources(recording, self, cells);
+        let job = self.plan.has_progress().then(|| sources.job_source(recording, self.file));
         let Some(first) = devices.first().copied().or(job) else { return Ok(()) };
         let time = self.time(recording, line, cells, first)?;
         for source in devices.iter().copied().chain(job) {
@@ -348,12 +348,12 @@ impl<'o> FileReader<'o> {
         }
         let stamp = self.clock.read(&text).map_err(|problem| {
             let problem = format!("{} is {problem}", quote(&text));
-            RowError::damaged("time", recording.error(self.file, line, problem, "").column(self.plan.column_name(column)))
+            RowError::damaged("time", recording.error(self.file, line, problem, "").with_column(self.plan.column_name(column)))
         })?;
         self.times.begin_with(recording, source);
         let time = self.times.resolve_time(source, line, stamp).map_err(|unsettled| {
             let error = recording.error(self.file, line, unsettled.problem, unsettled.remedy);
-            RowError::stop(error.column(self.plan.column_name(column)))
+            RowError::stop(error.with_column(self.plan.column_name(column)))
         })?;
         let (first_line, first, _) = self.span.unwrap_or((line, time, time));
         self.span = Some((first_line, first, time));
@@ -374,9 +374,9 @@ impl<'o> FileReader<'o> {
         let problem = format!("by --time-format the first row is of {}; as {unit} it would be of {}", first.date(), then.date());
         let remedy = format!("if so, say --time-format {unit}");
         if last.seconds_since(first).abs() < SHORTEST_INTERVAL_SECONDS * rows as f64 {
-            return Err(recording.error(self.file, line, problem, remedy).column(self.plan.column_name(column)));
+            return Err(recording.error(self.file, line, problem, remedy).with_column(self.plan.column_name(column)));
         }
-        recording.note(format!("{}: {problem}; {remedy}", recording.files[self.file]));
+        recording.add_note(format!("{}: {problem}; {remedy}", recording.files[self.file]));
         Ok(())
     }
 
@@ -418,7 +418,7 @@ impl<'o> FileReader<'o> {
         let text = cells.get(column.index).unwrap_or_default();
         let file = self.file;
         let name = || self.plan.column_name(column.index);
-        let error = |problem: String, remedy: &str| recording.error(file, line, problem, remedy).column(name());
+        let error = |problem: String, remedy: &str| recording.error(file, line, problem, remedy).with_column(name());
         let take_out = "correct the row, take it out, or leave the cell empty";
         let damaged = |kind, problem: String| RowError::damaged(kind, error(problem, take_out));
         let field = figure.field;
@@ -443,8 +443,8 @@ impl<'o> FileReader<'o> {
                 let problem = format!("{} is not in a unit of {}{why}", quote(text), field.name());
                 return Err(damaged("unit", problem));
             }
-            (Some(own), Some(asked)) if column.asked && own != asked => {
-                let problem = format!("--map says {}, the cell says {}", asked.name, quote(text));
+            (Some(own), Some(mapped_unit)) if column.is_unit_explicit && own != mapped_unit => {
+                let problem = format!("--map says {}, the cell says {}", mapped_unit.name, quote(text));
                 return Err(RowError::stop(error(problem, "leave the unit out of --map: the cells have their own")));
             }
             (own, of_column) => own.or(of_column),
@@ -481,7 +481,7 @@ impl<'o> FileReader<'o> {
         self.times
             .check()
             .map_err(|unsettled| recording.error(self.file, unsettled.line, unsettled.problem, unsettled.remedy))?;
-        let (columns, left_out) = self.plan.uses();
+        let (columns, left_out) = self.plan.column_uses();
         let zone = self.options.time_zone.as_ref().map_or("UTC".to_owned(), ToString::to_string);
         recording.note_left_out(&left_out);
         let has_local_times = self.times.has_local_times();
@@ -520,7 +520,7 @@ struct TableSources {
 
 impl TableSources {
     /// The sources of a row: one, or one for each board that has columns of its own.
-    fn devices(&mut self, recording: &mut Recording, reader: &FileReader<'_>, cells: &RowCells) -> Vec<SourceId> {
+    fn row_sources(&mut self, recording: &mut Recording, reader: &FileReader<'_>, cells: &RowCells) -> Vec<SourceId> {
         let plan = &reader.plan;
         if !plan.has_telemetry() {
             return Vec::new();
@@ -545,7 +545,7 @@ impl TableSources {
             let place = match (node, is_global) {
                 (Some(node), _) => Some(node.to_owned()),
                 (None, true) => None,
-                (None, false) => Some(recording.label(file)),
+                (None, false) => Some(recording.board_file_name(file)),
             };
             let name = [place, own].into_iter().flatten().collect::<Vec<_>>().join(":");
             let gpu_index = board.or(device).and_then(|text| text.trim_start_matches(|c: char| !c.is_ascii_digit()).parse().ok());
@@ -599,9 +599,9 @@ impl TableSources {
             let mut lines = BTreeSet::new();
             for source in sources {
                 let readings = std::mem::take(&mut recording.sources[source].readings);
-                let (removed, kept): (Vec<RecordedReading>, Vec<RecordedReading>) =
+                let (removed, remaining): (Vec<RecordedReading>, Vec<RecordedReading>) =
                     readings.into_iter().partition(|reading| reading.file as usize == file);
-                recording.sources[source].readings = kept;
+                recording.sources[source].readings = remaining;
                 lines.extend(removed.iter().map(|reading| u64::from(reading.line)));
                 lines.extend(self.steps.remove(source, file));
             }
@@ -617,7 +617,7 @@ impl TableSources {
         // A unit in the map states that every row of the column is power.
         let is_power_mapped = [ReadingField::PowerWatts, ReadingField::PowerAverageWatts]
             .iter()
-            .any(|field| recording.columns.contains_key(field) && !recording.asked_units.contains_key(field));
+            .any(|field| recording.columns.contains_key(field) && !recording.explicit_units.contains_key(field));
         let named = self.devices.iter().filter_map(|((_, name, _), source)| {
             let (_, device) = name.split_once('\u{0}')?;
             Some((*source, device, names_power(device)?))
@@ -637,7 +637,7 @@ impl TableSources {
         Err(recording.error(reading.file as usize, u64::from(reading.line), problem, remedy))
     }
 
-    fn job(&mut self, recording: &mut Recording, file: FileId) -> SourceId {
+    fn job_source(&mut self, recording: &mut Recording, file: FileId) -> SourceId {
         let job = SourceKind::Job { rank: 0, irregular: false, scope: CounterScope::Global };
         *self.job.get_or_insert_with(|| recording.add_source(file, None, job))
     }

@@ -20,7 +20,7 @@ pub(super) struct NumberColumn {
     pub(super) index: usize,
     pub(super) unit: Option<Unit>,
     /// The unit is the user's.
-    pub(super) asked: bool,
+    pub(super) is_unit_explicit: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -134,7 +134,7 @@ impl TableMapping {
     }
 
     /// Returns the use of each column that is read, and the names of those that are left out.
-    pub(super) fn uses(&self) -> (Vec<ColumnUse>, Vec<String>) {
+    pub(super) fn column_uses(&self) -> (Vec<ColumnUse>, Vec<String>) {
         let mut uses = Vec::new();
         let texts = [
             (self.time, "time"),
@@ -210,12 +210,12 @@ impl TableMapping {
         let have = if dates[time] { "dates without a time of day" } else { "times of day without a date" };
         let problem = format!("{} has {have}, {} has the rest", self.column_name(time), quote(&self.column_name(*other)));
         let error = recording.error(place.0, place.1, problem, format!("say both: --map {}{form}", shell_quote(&both)));
-        Err(error.column(self.column_name(time)))
+        Err(error.with_column(self.column_name(time)))
     }
 
     /// Takes a row below the header for one of units, if it has a unit in each column of numbers and no number.
     pub(super) fn take_units(&mut self, cells: &RowCells) -> bool {
-        let unit = |index: usize| Unit::named(cells.get(index)?.trim_matches(['[', ']', '(', ')']).trim());
+        let unit = |index: usize| Unit::by_name(cells.get(index)?.trim_matches(['[', ']', '(', ')']).trim());
         let mut found = false;
         for figure in &self.figures {
             let ValueExpression::Columns(columns) = &figure.take else { continue };
@@ -229,7 +229,7 @@ impl TableMapping {
         }
         for figure in &mut self.figures {
             let ValueExpression::Columns(columns) = &mut figure.take else { continue };
-            for column in columns.iter_mut().filter(|column| !column.asked) {
+            for column in columns.iter_mut().filter(|column| !column.is_unit_explicit) {
                 column.unit = unit(column.index).or(column.unit);
             }
         }
@@ -298,13 +298,13 @@ impl MappingBuilder<'_> {
             for column in resolved.columns {
                 columns.push(NumberColumn { unit: self.unit(field, column)?, ..column });
             }
-            let board = resolved.board.map(|board| self.board(board));
+            let board = resolved.board.map(|board| self.board_index(board));
             self.add_figure(map, FieldSource { field, adds: step.is_some(), board, take: ValueExpression::Columns(columns) })?;
         }
         Ok(())
     }
 
-    fn board(&mut self, name: String) -> usize {
+    fn board_index(&mut self, name: String) -> usize {
         let known = self.plan.boards.iter().position(|other| *other == name);
         known.unwrap_or_else(|| {
             self.plan.boards.push(name);
@@ -347,9 +347,9 @@ impl MappingBuilder<'_> {
             self.recording.columns.insert(figure.field, column);
         }
         if let ValueExpression::Columns(columns) = &figure.take
-            && let Some(unit) = columns[0].unit.filter(|_| columns[0].asked)
+            && let Some(unit) = columns[0].unit.filter(|_| columns[0].is_unit_explicit)
         {
-            self.recording.asked_units.insert(figure.field, unit.name);
+            self.recording.explicit_units.insert(figure.field, unit.name);
         }
         if let Some(step) = step_name(&figure) {
             self.recording.mapped_as.insert(figure.field, step);
@@ -364,14 +364,14 @@ impl MappingBuilder<'_> {
         if let Some(time) = self.plan.time {
             if self.options.interval.is_some() {
                 let note = format!("--interval is not used: time is mapped to {}", self.plan.column_name(time));
-                self.recording.note(note);
+                self.recording.add_note(note);
             }
             return Ok(());
         }
         if self.options.interval.is_some() {
             if let Some(column) = found.map(|index| self.plan.column_name(index)) {
                 let note = format!("times are made by --interval; leave it out, or map time={column}, if {column} has them");
-                self.recording.note(note);
+                self.recording.add_note(note);
             }
             return Ok(());
         }
@@ -460,17 +460,17 @@ impl MappingBuilder<'_> {
     /// A column with the unit at its end, if it has one.
     fn find_with_unit(&self, map: &FieldMap, text: &str) -> Result<Option<NumberColumn>, ImportError> {
         if let Some(index) = self.find(text)? {
-            return Ok(Some(NumberColumn { index, unit: None, asked: false }));
+            return Ok(Some(NumberColumn { index, unit: None, is_unit_explicit: false }));
         }
         let Some((name, unit)) = text.rsplit_once(':') else { return Ok(None) };
         let Some(index) = self.find(name.trim())? else { return Ok(None) };
-        Ok(Some(NumberColumn { index, unit: Some(self.named_unit(map, name, unit)?), asked: true }))
+        Ok(Some(NumberColumn { index, unit: Some(self.named_unit(map, name, unit)?), is_unit_explicit: true }))
     }
 
     fn named_unit(&self, map: &FieldMap, column: &str, unit: &str) -> Result<Unit, ImportError> {
-        Unit::named(unit.trim()).ok_or_else(|| {
+        Unit::by_name(unit.trim()).ok_or_else(|| {
             let remedy = format!("correct --map {}", shell_quote(&map_text(map)));
-            self.error(format!("unknown unit {}", quote(unit.trim())), remedy).column(column.trim())
+            self.error(format!("unknown unit {}", quote(unit.trim())), remedy).with_column(column.trim())
         })
     }
 
@@ -486,7 +486,7 @@ impl MappingBuilder<'_> {
             return Ok(vec![ResolvedColumns { board: map.board.clone(), columns: self.resolve_sum(map)? }]);
         }
         let name =
-            text.rsplit_once(':').map_or(text, |(name, unit)| if Unit::named(unit.trim()).is_some() { name } else { text });
+            text.rsplit_once(':').map_or(text, |(name, unit)| if Unit::by_name(unit.trim()).is_some() { name } else { text });
         Err(self.no_column(map, name))
     }
 
@@ -497,8 +497,8 @@ impl MappingBuilder<'_> {
             columns.push(self.find_with_unit(map, part.trim())?.ok_or_else(|| self.no_column(map, part.trim()))?);
         }
         let last = columns[columns.len() - 1];
-        for column in columns.iter_mut().filter(|column| !column.asked && last.asked) {
-            (column.unit, column.asked) = (last.unit, true);
+        for column in columns.iter_mut().filter(|column| !column.is_unit_explicit && last.is_unit_explicit) {
+            (column.unit, column.is_unit_explicit) = (last.unit, true);
         }
         Ok(columns)
     }
@@ -515,7 +515,7 @@ impl MappingBuilder<'_> {
             [(pattern.suffix, None), with_unit.map_or((pattern.suffix, None), |(suffix, unit)| (suffix, Some(unit)))]
         {
             let pattern = ColumnPattern { suffix, ..*pattern };
-            let matching = |(index, name): (usize, &String)| pattern.board(name).map(|board| (index, board));
+            let matching = |(index, name): (usize, &String)| pattern.match_board(name).map(|board| (index, board));
             let matching: Vec<(usize, String)> = self.plan.names.iter().enumerate().filter_map(matching).collect();
             if matching.is_empty() {
                 continue;
@@ -530,7 +530,7 @@ impl MappingBuilder<'_> {
             }
             let resolved = |(index, board): (usize, String)| ResolvedColumns {
                 board: Some(board),
-                columns: vec![NumberColumn { index, unit, asked: unit.is_some() }],
+                columns: vec![NumberColumn { index, unit, is_unit_explicit: unit.is_some() }],
             };
             return Ok(matching.into_iter().map(resolved).collect());
         }
@@ -546,22 +546,25 @@ impl MappingBuilder<'_> {
         let is_electrical = matches!(field.dimension(), Dimension::Power | Dimension::Energy) && column.unit.is_none();
         if let Some(other) = unreadable_unit(&name).filter(|_| is_electrical) {
             let problem = format!("the header says {other}, which is not a unit of {}", field.name());
-            return Err(self.error(problem, format!("map another column, or say the unit after a colon; {remedy}")).column(name));
+            return Err(self
+                .error(problem, format!("map another column, or say the unit after a colon; {remedy}"))
+                .with_column(name));
         }
         match (column.unit, bracketed) {
-            (Some(asked), _) if !fits(&asked) => {
-                Err(self.error(format!("{} is not a unit of {}", asked.name, field.name()), remedy).column(name))
+            (Some(mapped_unit), _) if !fits(&mapped_unit) => {
+                Err(self.error(format!("{} is not a unit of {}", mapped_unit.name, field.name()), remedy).with_column(name))
             }
             (None, Some(own)) if !fits(&own) => {
                 let problem = format!("the header says {}, which is not a unit of {}", own.name, field.name());
-                Err(self.error(problem, format!("map another column, or say the unit after a colon; {remedy}")).column(name))
+                Err(self.error(problem, format!("map another column, or say the unit after a colon; {remedy}")).with_column(name))
             }
-            (Some(asked), Some(own)) if asked != own => {
-                let note = format!("column {name:?}: the header says {}, --map says {}, which is taken", own.name, asked.name);
-                self.recording.note(note);
-                Ok(Some(asked))
+            (Some(mapped_unit), Some(own)) if mapped_unit != own => {
+                let note =
+                    format!("column {name:?}: the header says {}, --map says {}, which is taken", own.name, mapped_unit.name);
+                self.recording.add_note(note);
+                Ok(Some(mapped_unit))
             }
-            (asked, own) => Ok(asked.or(own).or_else(|| worded_unit(&name, field.dimension()))),
+            (mapped_unit, own) => Ok(mapped_unit.or(own).or_else(|| worded_unit(&name, field.dimension()))),
         }
     }
 }
@@ -583,7 +586,7 @@ impl<'t> ColumnPattern<'t> {
 
     /// Returns the board in a column's name, with its unit in brackets or without: `gpu0` for digits, else the text in place of
     /// the braces.
-    fn board(&self, name: &str) -> Option<String> {
+    fn match_board(&self, name: &str) -> Option<String> {
         let plain = name.split(['[', '(']).next().unwrap_or(name).trim();
         [name, plain].into_iter().find_map(|name| {
             let middle = name.strip_prefix(self.prefix)?.strip_suffix(self.suffix)?;

@@ -38,10 +38,10 @@ impl CounterIncrements {
     /// Takes out what rows of a file add to a source; returns their lines.
     pub(super) fn remove(&mut self, source: SourceId, file: FileId) -> Vec<u64> {
         let Some(steps) = self.by_source.remove(&source) else { return Vec::new() };
-        let (removed, kept): (Vec<CounterIncrement>, Vec<CounterIncrement>) =
+        let (removed, remaining): (Vec<CounterIncrement>, Vec<CounterIncrement>) =
             steps.into_iter().partition(|step| step.file == file);
-        if !kept.is_empty() {
-            self.by_source.insert(source, kept);
+        if !remaining.is_empty() {
+            self.by_source.insert(source, remaining);
         }
         removed.into_iter().map(|step| step.line).collect()
     }
@@ -108,7 +108,7 @@ fn spread_energy(recording: &mut Recording, source: SourceId, steps: &[CounterIn
         "{}: energy of a row is taken to be used since the row before it, that of the first row in {span} s",
         recording.columns.get(&field).map_or(field.name(), String::as_str)
     );
-    recording.note(note);
+    recording.add_note(note);
     // The reading of a row that has other figures, such as power, gets the counter, too.
     let readings = &recording.sources[source].readings;
     let mut places: BTreeMap<(u32, u32), usize> =
@@ -181,7 +181,7 @@ fn refuse_running_totals(recording: &mut Recording, steps: &[CounterIncrement]) 
         let grows = format!("grows from {first} to {last} over {} rows, {} times, and {falls}", growth.rows, growth.rises);
         let total = recording.map_again(field.name(), field);
         if kind == ColumnKind::Either {
-            recording.note(format!(
+            recording.add_note(format!(
                 "{name}: {column} {grows}; each row adds so much to {}; if it is a running total, say {total}",
                 field.name()
             ));
@@ -190,7 +190,7 @@ fn refuse_running_totals(recording: &mut Recording, steps: &[CounterIncrement]) 
         let problem = format!("{grows}, as a running total does, not what a row adds");
         let accept = AcceptedFinding::GrowingSteps.name();
         let remedy = format!("say {total}; or, if each row adds so much to {name}, --accept {accept}");
-        return Err(recording.error(first_step.file, first_step.line, problem, remedy).column(column));
+        return Err(recording.error(first_step.file, first_step.line, problem, remedy).with_column(column));
     }
     Ok(())
 }

@@ -9,20 +9,20 @@ use super::EventRef;
 
 /// `None`: not in that form, which does not show whether it is an event.
 pub(super) fn parse(line: &[u8]) -> Option<EventRef<'_>> {
-    let (event, rest) = envelope(line)?;
+    let (event, rest) = parse_envelope(line)?;
     let (data, rest) = optional(rest, ",\"data\":", object)?;
     (rest == "}").then_some(EventRef { data, ..event })
 }
 
 /// As [`parse`], but with everything up to the line's last brace as the value: an event only if that is one JSON object.
-pub(super) fn likely(line: &[u8]) -> Option<EventRef<'_>> {
-    let (event, rest) = envelope(line)?;
+pub(super) fn parse_unchecked_value(line: &[u8]) -> Option<EventRef<'_>> {
+    let (event, rest) = parse_envelope(line)?;
     let data = rest.strip_prefix(",\"data\":")?.strip_suffix('}')?;
     Some(EventRef { data: Some(data), ..event })
 }
 
 /// Everything before the value, and what is left.
-fn envelope(line: &[u8]) -> Option<(EventRef<'_>, &str)> {
+fn parse_envelope(line: &[u8]) -> Option<(EventRef<'_>, &str)> {
     let line = std::str::from_utf8(line).ok()?.trim_ascii_end();
     let (kind, rest) = text(line.strip_prefix("{\"specversion\":\"1.0\",\"type\":\"")?)?;
     let (source, rest) = text(rest.strip_prefix(",\"source\":\"")?)?;
@@ -197,7 +197,7 @@ mod tests {
             let end = (at + cut).min(LINE.len());
             let line = [&LINE[..at], &put, &LINE[end..]].concat();
             // What is likely is certain once its value is one object.
-            if let Some(likely) = likely(line.as_bytes()) {
+            if let Some(likely) = parse_unchecked_value(line.as_bytes()) {
                 let whole = likely.data.filter(|data| data.starts_with('{') && serde_json::from_str::<serde_json::Value>(data).is_ok());
                 if whole.is_some() {
                     prop_assert_eq!(Some(likely), slow(line.as_bytes()), "{}", line);

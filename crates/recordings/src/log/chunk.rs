@@ -33,7 +33,7 @@ struct ValueSpan {
 #[derive(Debug, Default)]
 pub struct LogChunk {
     name: String,
-    shape: LogFraming,
+    framing: LogFraming,
     bytes: Vec<u8>,
     /// How many of the bytes belong to it; the rest is kept for the next use.
     filled: usize,
@@ -56,7 +56,7 @@ impl LogChunk {
                 return false;
             }
             self.start = self.end;
-            self.end = match self.shape {
+            self.end = match self.framing {
                 LogFraming::Lines => {
                     let rest = &self.bytes[self.start..self.filled];
                     memchr::memchr(b'\n', rest).map_or(self.filled, |at| self.start + at + 1)
@@ -64,13 +64,13 @@ impl LogChunk {
                 LogFraming::Values => self.values.get(self.lines as usize).map_or(self.filled, |value| value.end),
             };
             self.lines += 1;
-            if self.present().iter().any(|byte| !byte.is_ascii_whitespace()) {
+            if self.current_event().iter().any(|byte| !byte.is_ascii_whitespace()) {
                 return true;
             }
         }
     }
 
-    fn present(&self) -> &[u8] {
+    fn current_event(&self) -> &[u8] {
         &self.bytes[self.start..self.end]
     }
 
@@ -80,12 +80,12 @@ impl LogChunk {
     }
 
     /// Counts the present event as good, as [`Self::event`] does: for those who did without it.
-    pub fn accept(&mut self) {
+    pub fn count_good(&mut self) {
         self.good += 1;
     }
 
     /// Events that were good so far.
-    pub fn good(&self) -> u64 {
+    pub fn good_count(&self) -> u64 {
         self.good
     }
 
@@ -93,8 +93,8 @@ impl LogChunk {
     /// to go on to the end of the line: whoever finds there a whole JSON object and nothing else has the event for certain,
     /// everybody else asks [`Self::event`].
     pub fn likely_event(&self) -> Option<EventRef<'_>> {
-        let line = self.present();
-        if line.len() > MAX_EVENT_BYTES { None } else { canonical::likely(line) }
+        let line = self.current_event();
+        if line.len() > MAX_EVENT_BYTES { None } else { canonical::parse_unchecked_value(line) }
     }
 
     /// The present event.
@@ -114,8 +114,8 @@ impl LogChunk {
                 Ok(event)
             }
             Err(error) => {
-                let complete = self.shape == LogFraming::Values || line.last() == Some(&b'\n');
-                let text = shown(line);
+                let complete = self.framing == LogFraming::Values || line.last() == Some(&b'\n');
+                let text = excerpt(line);
                 let cut = !complete && error.is_eof();
                 let problem = if cut {
                     format!("the log ends in the middle of an event: {text}")
@@ -132,7 +132,7 @@ impl LogChunk {
     }
 
     fn error(&self, problem: String) -> LogError {
-        let offset = match self.shape {
+        let offset = match self.framing {
             LogFraming::Lines => self.offset + self.start as u64,
             LogFraming::Values => {
                 self.values.get(self.lines.saturating_sub(1) as usize).map_or(self.offset, |value| value.offset)
@@ -142,19 +142,19 @@ impl LogChunk {
     }
 }
 
-fn shown(text: &[u8]) -> String {
+fn excerpt(text: &[u8]) -> String {
     quote(String::from_utf8_lossy(&text[..text.len().min(200)]).trim())
 }
 
 /// Cuts an event log into [`LogChunk`]s: one event a line, a JSON array of events (`CloudEvents`' batch form), or events one after
 /// the other, plain or zstd.
 ///
-/// Lines and good events in the errors of chunks, and in its own, count from the chunk's beginning: [`LogError::after`] adds
+/// Lines and good events in the errors of chunks, and in its own, count from the chunk's beginning: [`LogError::offset_by`] adds
 /// what came before, which only those know who took the chunks in order.
 pub struct LogChunks<'a> {
     name: String,
     reader: Box<dyn BufRead + 'a>,
-    shape: LogFraming,
+    framing: LogFraming,
     /// A line's beginning that is left from the last chunk.
     carry: Vec<u8>,
     /// Of the next chunk.
@@ -187,8 +187,8 @@ impl<'a> LogChunks<'a> {
         };
         let reader = decompressed(reader).map_err(|error| failed(&name, &error))?;
         let (mut reader, mark_bytes) = skip_byte_order_mark(reader).map_err(|error| failed(&name, &error))?;
-        let shape = shape(&mut reader).map_err(|error| failed(&name, &error))?;
-        Ok(Self { name, reader, shape, carry: Vec::new(), offset: mark_bytes, ended: false, blank: 0, failed: None })
+        let shape = detect_framing(&mut reader).map_err(|error| failed(&name, &error))?;
+        Ok(Self { name, reader, framing: shape, carry: Vec::new(), offset: mark_bytes, ended: false, blank: 0, failed: None })
     }
 
     /// Bytes of the uncompressed log that are in chunks.
@@ -208,15 +208,15 @@ impl<'a> LogChunks<'a> {
 
     fn fill(&mut self, chunk: &mut LogChunk, target: usize) -> Result<bool, LogError> {
         chunk.name.clone_from(&self.name);
-        (chunk.shape, chunk.offset) = (self.shape, self.offset);
+        (chunk.framing, chunk.offset) = (self.framing, self.offset);
         (chunk.filled, chunk.start, chunk.end, chunk.lines, chunk.good) = (0, 0, 0, 0, 0);
         chunk.values.clear();
         if let Some(error) = self.failed.take() {
             return Err(error);
         }
         if !self.ended {
-            match self.shape {
-                LogFraming::Lines => self.lines(chunk, target),
+            match self.framing {
+                LogFraming::Lines => self.fill_with_lines(chunk, target),
                 LogFraming::Values => self.values(chunk, target),
             }
         }
@@ -232,7 +232,7 @@ impl<'a> LogChunks<'a> {
         self.failed = Some(LogError { name: self.name.clone(), line: 1, offset, good: 0, problem, can_go_on: false, cut: false });
     }
 
-    /// As [`Self::fail`], where the log was cut if the source ended too early.
+    /// As [`Self::set_failed`], where the log was cut if the source ended too early.
     fn fail_to_read(&mut self, offset: u64, error: &io::Error) {
         let cut = error.kind() == io::ErrorKind::UnexpectedEof;
         self.fail(offset, format!("is truncated or damaged: {error}"));
@@ -247,7 +247,7 @@ impl<'a> LogChunks<'a> {
         self.fail(self.offset, problem);
     }
 
-    fn lines(&mut self, chunk: &mut LogChunk, target: usize) {
+    fn fill_with_lines(&mut self, chunk: &mut LogChunk, target: usize) {
         let LogChunk { bytes, filled, .. } = chunk;
         let room = self.carry.len() + target.max(READ_BYTES);
         if bytes.len() < room {
@@ -300,12 +300,12 @@ impl<'a> LogChunks<'a> {
 
     fn values(&mut self, chunk: &mut LogChunk, target: usize) {
         while chunk.filled < target && !self.ended {
-            self.value(chunk);
+            self.fill_with_value(chunk);
         }
     }
 
     /// Cuts the next top-level object out of an array or a sequence.
-    fn value(&mut self, chunk: &mut LogChunk) {
+    fn fill_with_value(&mut self, chunk: &mut LogChunk) {
         let (mut depth, mut in_text, mut escaped) = (0_u32, false, false);
         let mut start = self.offset;
         chunk.bytes.truncate(chunk.filled);
@@ -317,7 +317,7 @@ impl<'a> LogChunks<'a> {
             if available.is_empty() {
                 self.ended = true;
                 if depth > 0 {
-                    let text = shown(&chunk.bytes[chunk.filled..]);
+                    let text = excerpt(&chunk.bytes[chunk.filled..]);
                     self.fail(start, format!("the log ends in the middle of an event: {text}"));
                     if let Some(failed) = &mut self.failed {
                         failed.cut = true;
@@ -392,7 +392,7 @@ fn skip_byte_order_mark<'a>(mut reader: Box<dyn BufRead + 'a>) -> io::Result<(Bo
 }
 
 /// An array begins with a bracket; an event that is spread over lines has no closing brace on its first.
-fn shape(reader: &mut impl BufRead) -> io::Result<LogFraming> {
+fn detect_framing(reader: &mut impl BufRead) -> io::Result<LogFraming> {
     let available = reader.fill_buf()?;
     let text = available.trim_ascii_start();
     let first = text.split(|byte| *byte == b'\n').next().unwrap_or_default().trim_ascii_end();

@@ -31,7 +31,7 @@ pub struct LogError {
 impl LogError {
     /// The same, counted from further back: behind so many lines and good events.
     #[must_use]
-    pub fn after(self, lines: u64, good: u64) -> Self {
+    pub fn offset_by(self, lines: u64, good: u64) -> Self {
         Self { line: self.line + lines, good: self.good + good, ..self }
     }
 }
@@ -154,7 +154,7 @@ impl<'a> LogReader<'a> {
 
     /// Events read so far.
     pub fn events(&self) -> u64 {
-        self.good + self.chunk.good()
+        self.good + self.chunk.good_count()
     }
 
     /// Returns the next event; `None` at the end. After an error with [`LogError::can_go_on`] the next call goes on
@@ -162,9 +162,9 @@ impl<'a> LogReader<'a> {
     pub fn next_event(&mut self) -> Result<Option<EventRef<'_>>, LogError> {
         while !self.chunk.advance() {
             self.lines += self.chunk.lines();
-            self.good += self.chunk.good();
+            self.good += self.chunk.good_count();
             let (lines, good) = (self.lines, self.good);
-            if self.ended || !self.chunks.next_soon(&mut self.chunk).map_err(|error| error.after(lines, good))? {
+            if self.ended || !self.chunks.next_soon(&mut self.chunk).map_err(|error| error.offset_by(lines, good))? {
                 self.ended = true;
                 return Ok(None);
             }
@@ -174,7 +174,7 @@ impl<'a> LogReader<'a> {
             Ok(event) => Ok(Some(event)),
             Err(error) => {
                 self.ended |= !error.can_go_on;
-                Err(error.after(lines, good))
+                Err(error.offset_by(lines, good))
             }
         }
     }

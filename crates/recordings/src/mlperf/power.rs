@@ -46,13 +46,13 @@ impl PowerLogs {
             Some(watts) if watts == NO_READING_WATTS => None,
             Some(watts) if watts >= 0.0 => Some(watts),
             None if entry.value.is_null()
-                || matches!(crate::units::cell(entry.value.as_str().unwrap_or("?")), crate::units::NumberCell::Absent) =>
+                || matches!(crate::units::parse_cell(entry.value.as_str().unwrap_or("?")), crate::units::NumberCell::Absent) =>
             {
                 None
             }
             _ => {
                 let error = damaged_entry(recording, file, line, &format!("power_reading {}", entry.value));
-                return recording.refuse(DAMAGED_ENTRY, error);
+                return recording.refuse_row(DAMAGED_ENTRY, error);
             }
         };
         let Some(watts) = watts else {
@@ -68,13 +68,13 @@ impl PowerLogs {
         if let Some(log) = self.0.iter().rev().find(|log| log.file == file && log.host.as_deref() == host) {
             return log.source;
         }
-        let stem = recording.stem(file);
+        let stem = recording.clean_stem(file);
         let another_host = self.0.iter().any(|log| log.file == file);
         let name = match host {
             Some(host) if another_host => format!("{stem}-{}", clean_name(host)),
             _ => stem.clone(),
         };
-        let name = self.unique(name, file, recording);
+        let name = self.unique_name(name, file, recording);
         let interconnect = names_switch(&stem) || host.is_some_and(names_switch);
         let node = (!interconnect).then(|| name.clone());
         let source = recording.add_device(file, RecordedDevice { name, node, ..RecordedDevice::default() });
@@ -86,17 +86,17 @@ impl PowerLogs {
     }
 
     /// A name that no other device has: nodes' files of several folders are often named alike.
-    fn unique(&self, name: String, file: FileId, recording: &Recording) -> String {
-        let taken = |name: &str| self.0.iter().any(|log| device(recording, log).name == name);
-        if !taken(&name) {
+    fn unique_name(&self, name: String, file: FileId, recording: &Recording) -> String {
+        let is_taken = |name: &str| self.0.iter().any(|log| device(recording, log).name == name);
+        if !is_taken(&name) {
             return name;
         }
         let folder = Path::new(&recording.files[file]).parent().and_then(Path::file_name).unwrap_or_default().to_string_lossy();
         let in_folder = clean_name(&format!("{folder}-{name}"));
-        if !folder.is_empty() && !taken(&in_folder) {
+        if !folder.is_empty() && !is_taken(&in_folder) {
             return in_folder;
         }
-        (2..=self.0.len() + 2).map(|n| format!("{name}-{n}")).find(|name| !taken(name)).unwrap_or(name)
+        (2..=self.0.len() + 2).map(|n| format!("{name}-{n}")).find(|name| !is_taken(name)).unwrap_or(name)
     }
 
     /// Notes logs whose readings are another one's: a copy counts energy twice.

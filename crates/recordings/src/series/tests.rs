@@ -1,11 +1,11 @@
 //! Labels as exporters and Prometheus servers write them, and whose board it is: one table for the import and the collector.
 
 use super::*;
-use crate::prometheus_text::sample;
+use crate::prometheus_text::parse_sample;
 
 fn labels(text: &str) -> HashMap<String, String> {
     let line = format!("m{{{text}}} 1");
-    let sample = sample(&line).unwrap().unwrap();
+    let sample = parse_sample(&line).unwrap().unwrap();
     sample.labels.into_iter().map(|(name, value)| (name.into_owned(), value.into_owned())).collect()
 }
 
@@ -13,9 +13,9 @@ fn labels(text: &str) -> HashMap<String, String> {
 fn whose(rules: &AttributionRules, all: &[&str], index: usize) -> String {
     let mut exporters = ExporterPods::default();
     for text in all {
-        exporters.learn(&labels(text));
+        exporters.add_exporter(&labels(text));
     }
-    match attribute(&labels(all[index]), rules, &exporters) {
+    match attribute_series(&labels(all[index]), rules, &exporters) {
         SeriesAttribution::Workload { workload, .. } => workload,
         SeriesAttribution::Nobody => "<nobody>".to_owned(),
         SeriesAttribution::NoNamespace(name) => format!("<no namespace: {name}>"),

@@ -69,7 +69,7 @@ impl Axes {
     }
 }
 
-fn second(time: EventTime) -> String {
+fn format_time(time: EventTime) -> String {
     format!("{}Z", &time.to_string()[..19])
 }
 
@@ -101,7 +101,7 @@ fn description(workload: &WorkloadReport) -> String {
 }
 
 /// A run of points that have something in common, from its start to its end.
-fn runs<T: PartialEq>(points: &[WindowPoint], of: impl Fn(&WindowPoint) -> T) -> impl Iterator<Item = (T, &[WindowPoint])> {
+fn runs_by<T: PartialEq>(points: &[WindowPoint], of: impl Fn(&WindowPoint) -> T) -> impl Iterator<Item = (T, &[WindowPoint])> {
     let mut rest = points;
     std::iter::from_fn(move || {
         let first = of(rest.first()?);
@@ -113,7 +113,7 @@ fn runs<T: PartialEq>(points: &[WindowPoint], of: impl Fn(&WindowPoint) -> T) ->
 }
 
 fn write_phases(out: &mut String, points: &[WindowPoint], axes: &Axes) -> fmt::Result {
-    for (phase, run) in runs(points, |point| point.phase) {
+    for (phase, run) in runs_by(points, |point| point.phase) {
         let (Some(phase), Some(last)) = (phase, run.last()) else { continue };
         let (from, to) = (axes.x(run[0].start), axes.x(last.end));
         let shade = phase % 2;
@@ -132,7 +132,7 @@ fn write_phases(out: &mut String, points: &[WindowPoint], axes: &Axes) -> fmt::R
 }
 
 fn write_restarts(out: &mut String, points: &[WindowPoint], axes: &Axes) -> fmt::Result {
-    for (restarted, run) in runs(points, |point| point.restarted) {
+    for (restarted, run) in runs_by(points, |point| point.restarted) {
         let Some(last) = run.last().filter(|_| restarted) else { continue };
         let (from, to) = (axes.x(run[0].start), axes.x(last.end));
         let high = ENERGY.1 - ENERGY.0;
@@ -160,7 +160,7 @@ fn write_axes(out: &mut String, points: &[WindowPoint], axes: &Axes) -> fmt::Res
         (ENERGY.0 + 10.0, most),
         (ENERGY.0 + 24.0, "J/sample".to_owned()),
         (ENERGY.1 + 4.0, "0".to_owned()),
-        (POWER.0 + 10.0, units::watts(axes.most_power)),
+        (POWER.0 + 10.0, units::format_watts(axes.most_power)),
         (POWER.1 + 4.0, "0".to_owned()),
     ] {
         writeln!(out, "<text x=\"{at}\" y=\"{y:.1}\" text-anchor=\"end\">{label}</text>")?;
@@ -169,13 +169,13 @@ fn write_axes(out: &mut String, points: &[WindowPoint], axes: &Axes) -> fmt::Res
     let last = points.last().map_or(axes.from, |point| point.end);
     let middle = axes.from.plus_seconds(axes.seconds / 2.0);
     for (x, anchor, time) in [(LEFT, "start", axes.from), (f64::midpoint(LEFT, RIGHT), "middle", middle), (RIGHT, "end", last)] {
-        writeln!(out, "<text x=\"{x}\" y=\"{below}\" text-anchor=\"{anchor}\">{}</text>", second(time))?;
+        writeln!(out, "<text x=\"{x}\" y=\"{below}\" text-anchor=\"{anchor}\">{}</text>", format_time(time))?;
     }
     Ok(())
 }
 
 /// Line of an origin: solid where it is measured, broken elsewhere, if origins differ.
-fn class(origin: Origin, origins: &BTreeSet<Origin>) -> &'static str {
+fn line_class(origin: Origin, origins: &BTreeSet<Origin>) -> &'static str {
     match origin {
         _ if origins.len() < 2 => "",
         Origin::Measured => " class=\"measured\"",
@@ -184,7 +184,7 @@ fn class(origin: Origin, origins: &BTreeSet<Origin>) -> &'static str {
     }
 }
 
-fn middle(point: &WindowPoint) -> EventTime {
+fn midpoint(point: &WindowPoint) -> EventTime {
     point.start.plus_micros((point.end.micros() - point.start.micros()) / 2)
 }
 
@@ -192,13 +192,13 @@ fn write_lines(out: &mut String, points: &[WindowPoint], axes: &Axes, origins: &
     for run in points.split(|point| point.power_watts.is_none()) {
         let line: Vec<String> = run
             .iter()
-            .filter_map(|point| Some(format!("{:.1},{:.1}", axes.x(middle(point)), axes.y_power(point.power_watts?))))
+            .filter_map(|point| Some(format!("{:.1},{:.1}", axes.x(midpoint(point)), axes.y_power(point.power_watts?))))
             .collect();
         if axes.most_power > 0.0 && line.len() > 1 {
             writeln!(out, "<polyline class=\"power\" points=\"{}\"/>", line.join(" "))?;
         }
     }
-    for (baseline, run) in runs(points, |point| point.baseline.map(f64::to_bits)) {
+    for (baseline, run) in runs_by(points, |point| point.baseline.map(f64::to_bits)) {
         let (Some(baseline), Some(last)) = (baseline.map(f64::from_bits), run.last()) else { continue };
         let (from, to, y) = (axes.x(run[0].start), axes.x(last.end), axes.y(baseline));
         writeln!(out, "<line class=\"baseline\" x1=\"{from:.1}\" y1=\"{y:.1}\" x2=\"{to:.1}\" y2=\"{y:.1}\"/>")?;
@@ -206,9 +206,9 @@ fn write_lines(out: &mut String, points: &[WindowPoint], axes: &Axes, origins: &
     // The line is broken where nothing is known, and at restarts, which are hatched.
     for stretch in points.split(|point| point.joules_per_sample.is_none() || point.restarted) {
         for part in stretch.chunk_by(|a, b| a.origin == b.origin) {
-            let class = class(part[0].origin, origins);
+            let class = line_class(part[0].origin, origins);
             let places: Vec<(f64, f64)> =
-                part.iter().filter_map(|point| Some((axes.x(middle(point)), axes.y(point.joules_per_sample?)))).collect();
+                part.iter().filter_map(|point| Some((axes.x(midpoint(point)), axes.y(point.joules_per_sample?)))).collect();
             match places.as_slice() {
                 [(x, y)] => writeln!(out, "<circle{class} cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"2\"/>")?,
                 places => {
@@ -250,7 +250,7 @@ fn write_legend(out: &mut String, origins: &BTreeSet<Origin>) -> fmt::Result {
             write!(
                 out,
                 " <svg class=\"key\" viewBox=\"0 0 36 8\" aria-hidden=\"true\"><polyline{} points=\"0,4 36,4\"/></svg> <span>{}</span>",
-                class(*origin, origins),
+                line_class(*origin, origins),
                 origin_word(*origin)
             )?;
         }
@@ -268,14 +268,14 @@ fn write_decisions(out: &mut String, workload: &WorkloadReport) -> fmt::Result {
     }
     out.push_str("<details open><summary>Decisions, with reason and verdict</summary>\n<ol>\n");
     for decided in workload.decided.iter().take(LISTED) {
-        let verdict = decided.verdict.as_ref().map_or_else(String::new, |(time, kept, reason)| {
-            let word = if *kept { "Kept" } else { "Taken back" };
-            format!(" <strong>{word}</strong> at {}: {}", second(*time), escape(reason))
+        let verdict = decided.verdict.as_ref().map_or_else(String::new, |(time, is_kept, reason)| {
+            let word = if *is_kept { "Kept" } else { "Taken back" };
+            format!(" <strong>{word}</strong> at {}: {}", format_time(*time), escape(reason))
         });
         writeln!(
             out,
             "<li>{} <strong>{}</strong>: {}.{verdict}</li>",
-            second(decided.time),
+            format_time(decided.time),
             action_word(decided.action),
             escape(&decided.reason)
         )?;

@@ -53,7 +53,7 @@ fn write_contents(out: &mut String, report: &EnergyReport) -> fmt::Result {
     }
     out.push_str("<nav aria-label=\"Workloads\"><h2>Workloads, those that used most energy first</h2>\n<ul>\n");
     for (index, workload) in report.by_energy().into_iter().enumerate() {
-        let energy = workload.energy_joules.map_or_else(|| units::UNKNOWN.to_owned(), units::joules);
+        let energy = workload.energy_joules.map_or_else(|| units::UNKNOWN.to_owned(), units::format_joules);
         writeln!(out, "<li><a href=\"#w{index}\">{}</a> {energy}</li>", escape(&workload.workload))?;
     }
     out.push_str("</ul></nav>\n");

@@ -44,7 +44,7 @@ impl EnergyReport {
 
     /// As [`RenderFormat::Text`], for a terminal of so many columns: a table that is wider is broken between its columns, its
     /// first one repeated, so that no figure is cut or broken.
-    pub fn text(&self, width: Option<usize>) -> String {
+    pub fn render_text(&self, width: Option<usize>) -> String {
         let mut out = String::new();
         text::render(self, width, &mut out).expect("a String takes every write");
         out
@@ -101,7 +101,7 @@ fn origin_mark(origins: impl Iterator<Item = Origin>) -> String {
     }
 }
 
-fn heads(names: &[&'static str]) -> Vec<Cow<'static, str>> {
+fn header_cells(names: &[&'static str]) -> Vec<Cow<'static, str>> {
     names.iter().map(|name| Cow::Borrowed(*name)).collect()
 }
 
@@ -110,7 +110,7 @@ const UNKNOWN: &str = "-";
 const RESTARTED: &str = "restart";
 
 /// About six significant digits, never an exponent below 10¹⁵.
-fn figure(value: Option<f64>) -> String {
+fn format_figure(value: Option<f64>) -> String {
     let Some(value) = value else { return UNKNOWN.to_owned() };
     let size = value.abs();
     if size >= 1e15 || size > 0.0 && size < 1e-6 {
@@ -137,12 +137,12 @@ fn signed_percent(ratio: Option<f64>) -> String {
     ratio.map_or_else(|| UNKNOWN.to_owned(), |ratio| format!("{:+.2} %", ratio * 100.0))
 }
 
-fn interval(low: Option<f64>, high: Option<f64>) -> String {
+fn format_interval(low: Option<f64>, high: Option<f64>) -> String {
     let ends = low.zip(high).map(|(low, high)| format!("{:+.1} to {:+.1} %", low * 100.0, high * 100.0));
     ends.unwrap_or_else(|| UNKNOWN.to_owned())
 }
 
-fn second(time: EventTime) -> String {
+fn format_time(time: EventTime) -> String {
     time.to_string()
 }
 
@@ -151,46 +151,57 @@ fn one_line(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
 
-fn totals(report: &EnergyReport) -> ReportTable {
+fn totals_table(report: &EnergyReport) -> ReportTable {
     let tokens = report.workloads.iter().any(|w| w.tokens.is_some());
-    let mut head =
-        heads(&["workload", "origin", "meter", "s", "energy J", "kWh", "samples", "J/sample", "samples/J", "mean W", "coverage"]);
+    let mut head = header_cells(&[
+        "workload",
+        "origin",
+        "meter",
+        "s",
+        "energy J",
+        "kWh",
+        "samples",
+        "J/sample",
+        "samples/J",
+        "mean W",
+        "coverage",
+    ]);
     if tokens {
-        head.extend(heads(&["tokens", "tokens/J"]));
+        head.extend(header_cells(&["tokens", "tokens/J"]));
     }
     let row = |w: &WorkloadReport| {
         let mut row = vec![
             w.workload.clone(),
             origin_word(w.origin).to_owned(),
             w.meter.map_or(UNKNOWN, meter_word).to_owned(),
-            figure(w.duration_seconds),
-            figure(w.energy_joules),
-            figure(w.energy_kwh),
-            figure(w.samples),
-            figure(w.joules_per_sample),
-            figure(w.samples_per_joule),
-            figure(w.mean_power_watts),
+            format_figure(w.duration_seconds),
+            format_figure(w.energy_joules),
+            format_figure(w.energy_kwh),
+            format_figure(w.samples),
+            format_figure(w.joules_per_sample),
+            format_figure(w.samples_per_joule),
+            format_figure(w.mean_power_watts),
             percent(w.coverage_ratio),
         ];
         if tokens {
-            row.extend([figure(w.tokens), figure(w.tokens_per_joule)]);
+            row.extend([format_figure(w.tokens), format_figure(w.tokens_per_joule)]);
         }
         row
     };
     ReportTable { head, texts: 3, rows: report.by_energy().into_iter().map(row).collect() }
 }
 
-fn counts(report: &EnergyReport) -> ReportTable {
+fn counts_table(report: &EnergyReport) -> ReportTable {
     let unapplied = report.workloads.iter().any(|w| w.decided_changes > w.changes);
     let recommended = report.workloads.iter().any(|w| w.recommendations > 0);
-    let mut head = heads(&["workload", "origin", "windows", "decisions"]);
+    let mut head = header_cells(&["workload", "origin", "windows", "decisions"]);
     if unapplied {
-        head.extend(heads(&["changes decided"]));
+        head.extend(header_cells(&["changes decided"]));
     }
     if recommended {
-        head.extend(heads(&["recommended"]));
+        head.extend(header_cells(&["recommended"]));
     }
-    head.extend(heads(&["changes", "reverts"]));
+    head.extend(header_cells(&["changes", "reverts"]));
     let row = |w: &WorkloadReport| {
         let unapplied = unapplied.then_some(w.decided_changes);
         let recommended = recommended.then_some(w.recommendations);
@@ -201,8 +212,8 @@ fn counts(report: &EnergyReport) -> ReportTable {
     ReportTable { head, texts: 2, rows: report.by_energy().into_iter().map(row).collect() }
 }
 
-fn savings(report: &EnergyReport) -> ReportTable {
-    let mut head = heads(&[
+fn savings_table(report: &EnergyReport) -> ReportTable {
+    let mut head = header_cells(&[
         "workload",
         "origin",
         "compared",
@@ -224,47 +235,47 @@ fn savings(report: &EnergyReport) -> ReportTable {
             w.workload.clone(),
             origin_word(w.origin).to_owned(),
             percent(w.compared_energy_ratio),
-            figure(w.baseline_joules_per_sample),
-            figure(w.compared_joules_per_sample),
-            figure(w.saving_joules),
+            format_figure(w.baseline_joules_per_sample),
+            format_figure(w.compared_joules_per_sample),
+            format_figure(w.saving_joules),
             signed_percent(w.saving_ratio),
-            interval(w.saving_ratio_low, w.saving_ratio_high),
+            format_interval(w.saving_ratio_low, w.saving_ratio_high),
             percent(w.throughput_kept_ratio),
-            figure(w.cost),
-            figure(w.co2_grams),
-            figure(w.unassigned_energy_joules),
+            format_figure(w.cost),
+            format_figure(w.co2_grams),
+            format_figure(w.unassigned_energy_joules),
         ]
     };
     ReportTable { head, texts: 2, rows: report.by_energy().into_iter().map(row).collect() }
 }
 
-fn windows(rows: &[WindowRow]) -> ReportTable {
+fn windows_table(rows: &[WindowRow]) -> ReportTable {
     let tokens = rows.iter().any(|row| row.tokens.is_some());
-    let mut head = heads(&["window", "origin", "decision", "s", "energy J", "samples"]);
+    let mut head = header_cells(&["window", "origin", "decision", "s", "energy J", "samples"]);
     if tokens {
-        head.extend(heads(&["tokens"]));
+        head.extend(header_cells(&["tokens"]));
     }
     // Mean power of the whole window; the energy beside it is of the run.
     let parts = rows.iter().any(|row| {
         let both = row.mean_power_watts.zip(row.run_mean_power_watts);
         both.is_some_and(|(whole, run)| (whole - run).abs() > 1e-6 * whole.abs())
     });
-    head.extend(heads(&["J/sample", "mean W"]));
+    head.extend(header_cells(&["J/sample", "mean W"]));
     if parts {
-        head.extend(heads(&["mean W in run"]));
+        head.extend(header_cells(&["mean W in run"]));
     }
-    head.extend(heads(&["coverage", "progress coverage"]));
+    head.extend(header_cells(&["coverage", "progress coverage"]));
     let row = |row: &WindowRow| {
         let action = row.action.map_or(UNKNOWN, action_word);
         let action = if row.restarted { format!("{action}, {RESTARTED}") } else { action.to_owned() };
-        let mut cells = vec![second(row.window_start), origin_word(row.origin).to_owned(), action];
-        cells.extend([figure(Some(row.duration_seconds)), figure(row.energy_joules), figure(row.samples)]);
+        let mut cells = vec![format_time(row.window_start), origin_word(row.origin).to_owned(), action];
+        cells.extend([format_figure(Some(row.duration_seconds)), format_figure(row.energy_joules), format_figure(row.samples)]);
         if tokens {
-            cells.push(figure(row.tokens));
+            cells.push(format_figure(row.tokens));
         }
-        cells.extend([figure(row.joules_per_sample), figure(row.mean_power_watts)]);
+        cells.extend([format_figure(row.joules_per_sample), format_figure(row.mean_power_watts)]);
         if parts {
-            cells.push(figure(row.run_mean_power_watts));
+            cells.push(format_figure(row.run_mean_power_watts));
         }
         cells.extend([percent(Some(row.coverage_ratio)), percent(Some(row.progress_coverage_ratio))]);
         cells
@@ -272,20 +283,24 @@ fn windows(rows: &[WindowRow]) -> ReportTable {
     ReportTable { head, texts: 3, rows: rows.iter().map(row).collect() }
 }
 
-fn spans(rows: &[SpanRow]) -> ReportTable {
+fn spans_table(rows: &[SpanRow]) -> ReportTable {
     let tokens = rows.iter().any(|row| row.tokens.is_some());
-    let mut head = heads(&["span", "origin", "start", "s", "energy J", "samples"]);
+    let mut head = header_cells(&["span", "origin", "start", "s", "energy J", "samples"]);
     if tokens {
-        head.extend(heads(&["tokens"]));
+        head.extend(header_cells(&["tokens"]));
     }
-    head.extend(heads(&["J/sample", "mean W", "coverage"]));
+    head.extend(header_cells(&["J/sample", "mean W", "coverage"]));
     let row = |row: &SpanRow| {
-        let mut cells = vec![row.span.clone(), origin_word(row.origin).to_owned(), second(row.start)];
-        cells.extend([figure(Some(row.duration_seconds)), figure(row.energy_joules), figure(row.samples)]);
+        let mut cells = vec![row.span.clone(), origin_word(row.origin).to_owned(), format_time(row.start)];
+        cells.extend([format_figure(Some(row.duration_seconds)), format_figure(row.energy_joules), format_figure(row.samples)]);
         if tokens {
-            cells.push(figure(row.tokens));
+            cells.push(format_figure(row.tokens));
         }
-        cells.extend([figure(row.joules_per_sample), figure(row.mean_power_watts), percent(Some(row.coverage_ratio))]);
+        cells.extend([
+            format_figure(row.joules_per_sample),
+            format_figure(row.mean_power_watts),
+            percent(Some(row.coverage_ratio)),
+        ]);
         cells
     };
     ReportTable { head, texts: 3, rows: rows.iter().map(row).collect() }
@@ -331,9 +346,9 @@ fn sections(report: &EnergyReport) -> Vec<ReportSection> {
         figures.iter().any(Option::is_some)
     };
     let mut sections = vec![
-        ReportSection { heading: format!("Energy by workload{mark}"), table: totals(report), notes: Vec::new() },
-        ReportSection { heading: format!("Saving, cost and carbon{mark}"), table: savings(report), notes: Vec::new() },
-        ReportSection { heading: format!("Windows and decisions{mark}"), table: counts(report), notes: notes(report) },
+        ReportSection { heading: format!("Energy by workload{mark}"), table: totals_table(report), notes: Vec::new() },
+        ReportSection { heading: format!("Saving, cost and carbon{mark}"), table: savings_table(report), notes: Vec::new() },
+        ReportSection { heading: format!("Windows and decisions{mark}"), table: counts_table(report), notes: notes(report) },
     ];
     if !report.workloads.iter().any(priced) {
         sections.remove(1);
@@ -342,12 +357,20 @@ fn sections(report: &EnergyReport) -> Vec<ReportSection> {
         let name = &workload.workload;
         if let Some(rows) = workload.by_window.as_deref() {
             let mark = origin_mark(rows.iter().map(|row| row.origin));
-            sections.push(ReportSection { heading: format!("Windows of {name}{mark}"), table: windows(rows), notes: Vec::new() });
+            sections.push(ReportSection {
+                heading: format!("Windows of {name}{mark}"),
+                table: windows_table(rows),
+                notes: Vec::new(),
+            });
         }
         // If there are none, a note states it.
         if let Some(rows) = workload.by_span.as_deref().filter(|rows| !rows.is_empty()) {
             let mark = origin_mark(rows.iter().map(|row| row.origin));
-            sections.push(ReportSection { heading: format!("Spans of {name}{mark}"), table: spans(rows), notes: Vec::new() });
+            sections.push(ReportSection {
+                heading: format!("Spans of {name}{mark}"),
+                table: spans_table(rows),
+                notes: Vec::new(),
+            });
         }
     }
     sections
@@ -374,7 +397,7 @@ mod tests {
             (Some(1e-9), "1.00000e-9"),
             (Some(100.0), "100"),
         ] {
-            assert_eq!(figure(value), text);
+            assert_eq!(format_figure(value), text);
         }
         assert_eq!(signed_percent(Some(-0.0731)), "-7.31 %");
         assert_eq!(one_line("a\u{1b}[2J\nb"), "a\u{fffd}[2J\u{fffd}b");

@@ -9,7 +9,7 @@ pub(super) fn render(report: &EnergyReport, width: Option<usize>, out: &mut Stri
         return writeln!(out, "{NOTHING}");
     }
     for line in report.headline() {
-        for part in wrapped(&one_line(&line), width) {
+        for part in wrap_line(&one_line(&line), width) {
             writeln!(out, "{part}")?;
         }
     }
@@ -28,7 +28,7 @@ pub(super) fn render(report: &EnergyReport, width: Option<usize>, out: &mut Stri
 }
 
 /// Breaks a line between its words, with later parts indented.
-fn wrapped(line: &str, width: Option<usize>) -> Vec<String> {
+fn wrap_line(line: &str, width: Option<usize>) -> Vec<String> {
     let width = width.unwrap_or(usize::MAX);
     let mut parts = vec![String::new()];
     for word in line.split(' ') {
@@ -54,7 +54,7 @@ fn write_table(out: &mut String, table: &ReportTable, width: Option<usize>) {
         cells.chain([table.head[column].chars().count()]).max().unwrap_or(0)
     };
     let widths: Vec<usize> = (0..table.head.len()).map(wide).collect();
-    for (part, columns) in parts(&widths, width).into_iter().enumerate() {
+    for (part, columns) in split_columns(&widths, width).into_iter().enumerate() {
         // The first column identifies the row.
         let columns: Vec<usize> = (part > 0).then_some(0).into_iter().chain(columns).collect();
         if part > 0 {
@@ -86,7 +86,7 @@ fn write_table(out: &mut String, table: &ReportTable, width: Option<usize>) {
 
 /// The columns of the parts that a table is broken into, those after the first part without the first column. Each has at
 /// least one: what is wider than the terminal alone is left to it.
-fn parts(widths: &[usize], width: Option<usize>) -> Vec<Range<usize>> {
+fn split_columns(widths: &[usize], width: Option<usize>) -> Vec<Range<usize>> {
     let width = width.unwrap_or(usize::MAX);
     let (mut parts, mut start, mut used) = (Vec::new(), 0, 0);
     for (column, wide) in widths.iter().enumerate() {
@@ -106,12 +106,12 @@ mod tests {
 
     #[test]
     fn a_wide_table_is_broken_between_columns() {
-        assert_eq!(parts(&[10, 5, 5], None), std::slice::from_ref(&(0..3)));
-        assert_eq!(parts(&[10, 5, 5], Some(26)), std::slice::from_ref(&(0..3)));
-        assert_eq!(parts(&[10, 5, 5], Some(25)), [0..2, 2..3]);
-        assert_eq!(parts(&[10, 5, 5, 5, 5], Some(26)), [0..3, 3..5]);
+        assert_eq!(split_columns(&[10, 5, 5], None), std::slice::from_ref(&(0..3)));
+        assert_eq!(split_columns(&[10, 5, 5], Some(26)), std::slice::from_ref(&(0..3)));
+        assert_eq!(split_columns(&[10, 5, 5], Some(25)), [0..2, 2..3]);
+        assert_eq!(split_columns(&[10, 5, 5, 5, 5], Some(26)), [0..3, 3..5]);
         // Narrower than any two columns: one beside the first, all the same.
-        assert_eq!(parts(&[10, 5, 5], Some(4)), [0..2, 2..3]);
-        assert_eq!(parts(&[10], Some(4)), std::slice::from_ref(&(0..1)));
+        assert_eq!(split_columns(&[10, 5, 5], Some(4)), [0..2, 2..3]);
+        assert_eq!(split_columns(&[10], Some(4)), std::slice::from_ref(&(0..1)));
     }
 }

@@ -19,9 +19,9 @@
 mod phases;
 mod timeline;
 
-use crate::figures::per;
-use crate::reporter::{ReportWindow, WorkloadEvents, sum};
-use phases::{WindowObservation, phases};
+use crate::figures::divide_known;
+use crate::reporter::{ReportWindow, WorkloadEvents, sum_known};
+use phases::{WindowObservation, assign_phases};
 use timeline::{SettingTimeline, WindowSetting};
 
 /// What a window is compared with.
@@ -72,10 +72,14 @@ const ESTIMATE: &str = "the saving is an estimate, with a 90 % interval: each wi
 const NO_BASELINE: &str =
     "the saving is not known: in no phase of the job in which the layout was another one was the starting layout measured";
 
-pub(crate) fn saving(collected: &WorkloadEvents, given: Option<f64>, notes: &mut Vec<String>) -> SavingEstimate {
+pub(crate) fn estimate_saving(
+    collected: &WorkloadEvents,
+    stated_baseline: Option<f64>,
+    notes: &mut Vec<String>,
+) -> SavingEstimate {
     let windows: Vec<&ReportWindow> = collected.run().collect();
-    if let Some(baseline) = given {
-        return against(&windows, baseline, notes);
+    if let Some(baseline) = stated_baseline {
+        return saving_against(&windows, baseline, notes);
     }
     let timeline = SettingTimeline::of(collected, &windows);
     let shared = windows.iter().any(|window| window.shared);
@@ -84,7 +88,7 @@ pub(crate) fn saving(collected: &WorkloadEvents, given: Option<f64>, notes: &mut
         let windows = compared.windows.iter().map(|it| WindowBaseline { phase: it.phase, ..WindowBaseline::default() }).collect();
         return SavingEstimate { windows, ..SavingEstimate::default() };
     }
-    let result = compared.saving(&windows);
+    let result = compared.estimate_saving(&windows);
     if compared.others == 0 {
         notes.push(NO_BASELINE.to_owned());
         return SavingEstimate { windows: result.windows, ..SavingEstimate::default() };
@@ -106,11 +110,11 @@ pub(crate) fn saving(collected: &WorkloadEvents, given: Option<f64>, notes: &mut
 }
 
 /// The whole run against a fixed figure.
-fn against(windows: &[&ReportWindow], baseline: f64, notes: &mut Vec<String>) -> SavingEstimate {
+fn saving_against(windows: &[&ReportWindow], baseline: f64, notes: &mut Vec<String>) -> SavingEstimate {
     let mut compared = BaselineComparison::default();
     for window in windows {
         let expected = window.samples.unwrap_or(0.0) * baseline;
-        let known = counts(window);
+        let known = counts_for_saving(window);
         compared.unknown += u64::from(!known);
         compared.windows.push(WindowBaseline {
             phase: None,
@@ -121,7 +125,7 @@ fn against(windows: &[&ReportWindow], baseline: f64, notes: &mut Vec<String>) ->
     if compared.unknown > 0 {
         notes.push(format!("the saving leaves out {} window(s) without enough known energy or progress", compared.unknown));
     }
-    SavingEstimate { baseline: Some(baseline), throughput_ratio: None, interval: None, ..compared.saving(windows) }
+    SavingEstimate { baseline: Some(baseline), throughput_ratio: None, interval: None, ..compared.estimate_saving(windows) }
 }
 
 #[derive(Debug, Default)]
@@ -136,21 +140,21 @@ struct BaselineComparison {
 }
 
 impl BaselineComparison {
-    fn saving(&self, windows: &[&ReportWindow]) -> SavingEstimate {
+    fn estimate_saving(&self, windows: &[&ReportWindow]) -> SavingEstimate {
         let mut sums = SavingSums::default();
         for (window, compared) in windows.iter().zip(&self.windows) {
             if let (Some(joules), Some(samples)) = (compared.baseline_joules, compared.baseline_samples) {
-                sums.baseline_joules = sum([sums.baseline_joules, Some(joules)].into_iter());
-                sums.baseline_samples = sum([sums.baseline_samples, Some(samples)].into_iter());
-                sums.joules = sum([sums.joules, energy(window)].into_iter());
-                sums.samples = sum([sums.samples, window.samples].into_iter());
+                sums.baseline_joules = sum_known([sums.baseline_joules, Some(joules)].into_iter());
+                sums.baseline_samples = sum_known([sums.baseline_samples, Some(samples)].into_iter());
+                sums.joules = sum_known([sums.joules, energy_with_unassigned(window)].into_iter());
+                sums.samples = sum_known([sums.samples, window.samples].into_iter());
             }
         }
-        let baseline = per(sums.baseline_joules, sums.baseline_samples);
-        let compared = per(sums.joules, sums.samples);
+        let baseline = divide_known(sums.baseline_joules, sums.baseline_samples);
+        let compared = divide_known(sums.joules, sums.samples);
         let expected = baseline.zip(sums.samples).map(|(baseline, samples)| baseline * samples);
         let joules = expected.zip(sums.joules).map(|(expected, joules)| expected - joules).filter(|joules| joules.is_finite());
-        let ratio = per(joules, expected);
+        let ratio = divide_known(joules, expected);
         let interval = ratio.map(|ratio| {
             let half = Z_90 * self.variance.max(0.0).sqrt() * (1.0 - ratio).abs();
             (ratio - half, ratio + half)
@@ -160,9 +164,10 @@ impl BaselineComparison {
             joules,
             ratio,
             interval,
-            throughput_ratio: per(sums.samples, sums.baseline_samples).filter(|_| joules.is_some()),
+            throughput_ratio: divide_known(sums.samples, sums.baseline_samples).filter(|_| joules.is_some()),
             compared: compared.filter(|_| joules.is_some()),
-            compared_ratio: per(sums.joules, sum(windows.iter().map(|window| energy(window)))).filter(|_| joules.is_some()),
+            compared_ratio: divide_known(sums.joules, sum_known(windows.iter().map(|window| energy_with_unassigned(window))))
+                .filter(|_| joules.is_some()),
             windows: self.windows.clone(),
         }
     }
@@ -195,13 +200,13 @@ impl PhaseBaseline {
 
 fn compare(windows: &[&ReportWindow], timeline: &SettingTimeline) -> BaselineComparison {
     let settings = &timeline.settings;
-    let clean = |index: usize| good(windows[index]) && !settings[index].disturbed;
+    let clean = |index: usize| is_comparable(windows[index]) && !settings[index].disturbed;
     let observed: Vec<usize> = (0..windows.len()).filter(|index| clean(*index)).collect();
     let observations: Vec<WindowObservation> =
-        observed.iter().filter_map(|index| observation(windows[*index], &settings[*index])).collect();
+        observed.iter().filter_map(|index| window_observation(windows[*index], &settings[*index])).collect();
     let mut found: Vec<Option<usize>> = vec![None; windows.len()];
     if observations.len() == observed.len() {
-        for (index, phase) in observed.iter().zip(phases(&observations)) {
+        for (index, phase) in observed.iter().zip(assign_phases(&observations)) {
             found[*index] = phase;
         }
     }
@@ -212,8 +217,8 @@ fn compare(windows: &[&ReportWindow], timeline: &SettingTimeline) -> BaselineCom
         let setting = &settings[*index];
         if setting.is_start {
             let of = (setting.start, phase);
-            let place = place(&mut baselines, of);
-            let (watts, rate) = figures(windows[*index]);
+            let place = baseline_index(&mut baselines, of);
+            let (watts, rate) = power_and_rate(windows[*index]);
             baselines[place].1.windows.push((*index, watts, rate));
         }
     }
@@ -224,13 +229,14 @@ fn compare(windows: &[&ReportWindow], timeline: &SettingTimeline) -> BaselineCom
         let setting = &settings[index];
         let near = around.phases(index);
         comparison.windows[index].phase = found[index].or(near.filter(|(a, b)| a == b).map(|(a, _)| a));
-        if !counts(window) || window.shared {
+        if !counts_for_saving(window) || window.shared {
             comparison.unknown += u64::from(!window.shared);
             continue;
         }
         let compared = &mut comparison.windows[index];
         if setting.is_start && !setting.disturbed {
-            (compared.baseline_joules, compared.baseline_samples) = (energy(window), Some(window.samples.unwrap_or(0.0)));
+            (compared.baseline_joules, compared.baseline_samples) =
+                (energy_with_unassigned(window), Some(window.samples.unwrap_or(0.0)));
             continue;
         }
         let of_phase = |phase: usize| {
@@ -242,7 +248,7 @@ fn compare(windows: &[&ReportWindow], timeline: &SettingTimeline) -> BaselineCom
             comparison.without_baseline += 1;
             continue;
         };
-        let seconds = seconds(window);
+        let seconds = known_seconds(window);
         let mean = |of: fn((f64, f64)) -> f64| f64::midpoint(of(first.1), of(second.1));
         compared.baseline_joules = Some(seconds.0 * mean(|it| it.0));
         compared.baseline_samples = Some(seconds.1 * mean(|it| it.1));
@@ -255,7 +261,7 @@ fn compare(windows: &[&ReportWindow], timeline: &SettingTimeline) -> BaselineCom
     comparison
 }
 
-fn place(baselines: &mut Vec<((usize, usize), PhaseBaseline)>, of: (usize, usize)) -> usize {
+fn baseline_index(baselines: &mut Vec<((usize, usize), PhaseBaseline)>, of: (usize, usize)) -> usize {
     baselines.iter().position(|(known, _)| *known == of).unwrap_or_else(|| {
         baselines.push((of, PhaseBaseline::default()));
         baselines.len() - 1
@@ -331,20 +337,20 @@ impl NeighbourPhases {
 }
 
 /// Watts and samples per second of a good window.
-fn figures(window: &ReportWindow) -> (f64, f64) {
-    let seconds = seconds(window);
-    let over = |value: Option<f64>, seconds: f64| per(value, Some(seconds)).unwrap_or(0.0);
+fn power_and_rate(window: &ReportWindow) -> (f64, f64) {
+    let seconds = known_seconds(window);
+    let over = |value: Option<f64>, seconds: f64| divide_known(value, Some(seconds)).unwrap_or(0.0);
     (over(window.run_energy, seconds.0), over(window.samples, seconds.1))
 }
 
 /// Seconds in which the energy of a window is known, and in which its progress is. A restart makes none, and is known to.
-fn seconds(window: &ReportWindow) -> (f64, f64) {
+fn known_seconds(window: &ReportWindow) -> (f64, f64) {
     let progress = if window.restarted { window.run_seconds } else { window.progress_seconds() };
     (window.covered_seconds(), progress)
 }
 
-fn observation(window: &ReportWindow, setting: &WindowSetting) -> Option<WindowObservation> {
-    let (watts, rate) = figures(window);
+fn window_observation(window: &ReportWindow, setting: &WindowSetting) -> Option<WindowObservation> {
+    let (watts, rate) = power_and_rate(window);
     let gpus = f64::from(window.gpus.max(1));
     let of_sample = |ratio: Option<f64>| ratio.filter(|ratio| *ratio > 0.0).map(|ratio| (ratio * gpus / rate).ln());
     let cycles = window.sm_active.zip(window.sm_clock_mhz).map(|(active, clock)| active * clock);
@@ -363,17 +369,17 @@ fn observation(window: &ReportWindow, setting: &WindowSetting) -> Option<WindowO
 }
 
 /// A window that can be compared with others of its setting.
-fn good(window: &ReportWindow) -> bool {
-    let known = counts(window) && !window.restarted && !window.redone && window.progress_coverage >= GOOD_COVERAGE;
-    let (watts, rate) = figures(window);
+fn is_comparable(window: &ReportWindow) -> bool {
+    let known = counts_for_saving(window) && !window.restarted && !window.redone && window.progress_coverage >= GOOD_COVERAGE;
+    let (watts, rate) = power_and_rate(window);
     known && !window.shared && watts > 0.0 && rate > 0.0
 }
 
-fn energy(window: &ReportWindow) -> Option<f64> {
+fn energy_with_unassigned(window: &ReportWindow) -> Option<f64> {
     window.run_energy.map(|energy| energy + window.unassigned)
 }
 
-fn counts(window: &ReportWindow) -> bool {
+fn counts_for_saving(window: &ReportWindow) -> bool {
     let known = window.run_energy.is_some() && window.run_coverage >= GOOD_COVERAGE && !window.gap;
     known && (window.restarted || (window.samples.is_some() && window.progress_coverage >= GOOD_COVERAGE))
 }

@@ -66,12 +66,12 @@ impl WindowObservation {
 }
 
 /// Returns the phase of each observation, numbered from 0 in order of appearance; `None` if the work changes or no phase fits.
-pub(super) fn phases(all: &[WindowObservation]) -> Vec<Option<usize>> {
-    let noise = noise(all);
+pub(super) fn assign_phases(all: &[WindowObservation]) -> Vec<Option<usize>> {
+    let noise = estimate_noise(all);
     let mut found = vec![None; all.len()];
     let mut phases: Vec<PhaseProfile> = Vec::new();
     let mut last: Option<(usize, EventTime, usize)> = None;
-    for segment in segments(all, &noise) {
+    for segment in find_segments(all, &noise) {
         let summary = SegmentSummary::of(&segment, all);
         let before = last
             .filter(|(setting, end, _)| *setting != summary.setting && summary.start.seconds_since(*end) <= CONTINUITY_SECONDS);
@@ -104,7 +104,7 @@ pub(super) fn phases(all: &[WindowObservation]) -> Vec<Option<usize>> {
         let summary = SegmentSummary::of(&[index], all);
         let candidates = near(&found, index);
         let apart = |phase: &PhaseProfile| match phase.settings.iter().find(|known| known.setting == summary.setting) {
-            Some(known) => Some(summary.apart(known, &noise)),
+            Some(known) => Some(summary.distance_to(known, &noise)),
             None => phase.settings.iter().filter_map(|known| summary.needs_apart(known, &noise)).reduce(f64::min),
         };
         let fitting = candidates.into_iter().flatten().filter_map(|phase| Some((apart(&phases[phase])?, phase)));
@@ -114,8 +114,8 @@ pub(super) fn phases(all: &[WindowObservation]) -> Vec<Option<usize>> {
 }
 
 /// Standard deviation of one window's figures, from the differences of neighbours with the same setting.
-fn noise(all: &[WindowObservation]) -> [f64; FIGURES] {
-    let neighbours = || all.windows(2).filter(|pair| pair[0].setting == pair[1].setting && adjoin(&pair[0], &pair[1]));
+fn estimate_noise(all: &[WindowObservation]) -> [f64; FIGURES] {
+    let neighbours = || all.windows(2).filter(|pair| pair[0].setting == pair[1].setting && are_adjacent(&pair[0], &pair[1]));
     let of = |figure: usize| {
         let apart = |pair: &[WindowObservation]| Some((pair[1].figures()[figure]? - pair[0].figures()[figure]?).abs());
         let mut differences: Vec<f64> = neighbours().filter_map(apart).filter(|value| value.is_finite()).collect();
@@ -130,15 +130,15 @@ fn noise(all: &[WindowObservation]) -> [f64; FIGURES] {
     std::array::from_fn(of)
 }
 
-fn adjoin(before: &WindowObservation, after: &WindowObservation) -> bool {
+fn are_adjacent(before: &WindowObservation, after: &WindowObservation) -> bool {
     after.start.seconds_since(before.end) <= SEGMENT_GAP_SECONDS
 }
 
 /// Indices of the windows of each segment, in order of time.
-fn segments(all: &[WindowObservation], noise: &[f64; FIGURES]) -> Vec<Vec<usize>> {
+fn find_segments(all: &[WindowObservation], noise: &[f64; FIGURES]) -> Vec<Vec<usize>> {
     let mut segments: Vec<Vec<usize>> = Vec::new();
     let mut present: Vec<usize> = Vec::new();
-    let together = |a: usize, b: usize| all[a].setting == all[b].setting && adjoin(&all[a], &all[b]);
+    let together = |a: usize, b: usize| all[a].setting == all[b].setting && are_adjacent(&all[a], &all[b]);
     let fits = |index: usize, others: &[usize]| {
         let recent = &others[others.len().saturating_sub(RECENT)..];
         let mean = |figure: usize| {
@@ -239,7 +239,7 @@ impl SegmentSummary {
     }
 
     /// Distance from the same setting of a phase; above 1 it is not the same work.
-    fn apart(&self, known: &Self, noise: &[f64; FIGURES]) -> f64 {
+    fn distance_to(&self, known: &Self, noise: &[f64; FIGURES]) -> f64 {
         let part = (1.0 / self.count + 1.0 / known.count).sqrt();
         let apart = |figure: usize| {
             let (Some(here), Some(there)) = (self.figures()[figure], known.figures()[figure]) else { return 0.0 };
@@ -260,7 +260,7 @@ impl SegmentSummary {
     }
 
     /// With lower limits throughput and power are not higher.
-    fn possible(&self, known: &Self, noise: &[f64; FIGURES]) -> bool {
+    fn is_possible(&self, known: &Self, noise: &[f64; FIGURES]) -> bool {
         if self.processes != known.processes {
             return true;
         }
@@ -294,13 +294,13 @@ fn recognise(phases: &[PhaseProfile], summary: &SegmentSummary, before: Option<u
     let mut goes_on = None;
     for (index, phase) in phases.iter().enumerate() {
         if let Some(known) = phase.settings.iter().find(|known| known.setting == summary.setting) {
-            let apart = summary.apart(known, noise);
+            let apart = summary.distance_to(known, noise);
             if apart <= 1.0 && measured.is_none_or(|(least, _)| apart < least) {
                 measured = Some((apart, index));
             }
             continue;
         }
-        if !phase.settings.iter().all(|known| summary.possible(known, noise)) {
+        if !phase.settings.iter().all(|known| summary.is_possible(known, noise)) {
             continue;
         }
         // Settings with the same processes are the best evidence.

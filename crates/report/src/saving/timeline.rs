@@ -3,7 +3,7 @@
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::{ControllerAction, Layout};
 
-use super::figures;
+use super::power_and_rate;
 use crate::reporter::{ReportDecision, ReportWindow, WorkloadEvents};
 
 /// The setting of one window.
@@ -38,10 +38,10 @@ const AWAY: f64 = 0.7;
 
 impl SettingTimeline {
     pub fn of(collected: &WorkloadEvents, windows: &[&ReportWindow]) -> Self {
-        let changes = changes(collected);
+        let changes = applied_changes(collected);
         let mut known = DistinctSettings { unlimited: collected.unlimited, ..DistinctSettings::default() };
         let mut settings = Vec::with_capacity(windows.len());
-        let mut in_force = InForce::default();
+        let mut in_force = SettingTracker::default();
         let mut changes = changes.into_iter().peekable();
         let decided = decided_layouts(collected);
         let mut start = None;
@@ -55,19 +55,19 @@ impl SettingTimeline {
                 // What was there before a change right at the start was not measured.
                 if settings.is_empty() && start.is_none() && !change.undoes {
                     let before = match change.from {
-                        Some(layout) => known.of(layout),
+                        Some(layout) => known.index_of(layout),
                         None => known.of_name("start"),
                     };
                     start = Some(before.0);
                 }
                 acted = true;
-                in_force.take(&change, &mut known);
+                in_force.apply_change(&change, &mut known);
             }
             // The first layout that is on record was there before, too, unless something was changed.
             let appears = layout.is_none() && window.layout.is_some() && in_force.stack.is_empty();
             layout = window.layout.as_deref().or(layout.filter(|_| !acted));
             let (index, processes, limits) = match (layout, collected.actuated, window.generation) {
-                (Some(layout), ..) => known.of(layout),
+                (Some(layout), ..) => known.index_of(layout),
                 (None, false, Some(generation)) => known.of_name(&format!("generation {generation}")),
                 (None, ..) => in_force.setting.unwrap_or_else(|| known.of_name("start")),
             };
@@ -84,7 +84,7 @@ impl SettingTimeline {
             let start = start.unwrap_or(index);
             let turned = last.is_some_and(|(_, generation)| generation.is_some() && generation != window.generation);
             let caused = acted || other || (window.restarted && (turned || rolling));
-            let rate = figures(window).1;
+            let rate = power_and_rate(window).1;
             let mut disturbed = caused;
             if caused {
                 let away = window.progress_coverage < super::GOOD_COVERAGE || window.samples.is_none() || window.redone;
@@ -120,7 +120,7 @@ struct DistinctSettings {
 }
 
 impl DistinctSettings {
-    fn of(&mut self, layout: &Layout) -> SettingIndex {
+    fn index_of(&mut self, layout: &Layout) -> SettingIndex {
         let limits = [(layout.power_limit_watts, self.unlimited[0]), (layout.sm_clock_mhz, self.unlimited[1])];
         let limits = limits.map(|(limit, top)| limit.filter(|limit| top.is_none_or(|top| *limit < NO_LIMIT * top)));
         let layout = &Layout { power_limit_watts: limits[0], sm_clock_mhz: limits[1], ..layout.clone() };
@@ -151,14 +151,14 @@ impl DistinctSettings {
 
 /// The setting in force according to the applied changes, if windows do not record it.
 #[derive(Debug, Default)]
-struct InForce {
+struct SettingTracker {
     setting: Option<SettingIndex>,
     /// Changes in force, each with what was before it.
     stack: Vec<(String, Option<SettingIndex>)>,
 }
 
-impl InForce {
-    fn take(&mut self, change: &AppliedChange<'_>, known: &mut DistinctSettings) {
+impl SettingTracker {
+    fn apply_change(&mut self, change: &AppliedChange<'_>, known: &mut DistinctSettings) {
         if change.undoes {
             let last = self.stack.len().checked_sub(1);
             let place = change.concerns.map_or(last, |id| self.stack.iter().rposition(|(known, _)| known == id));
@@ -186,7 +186,7 @@ struct AppliedChange<'a> {
 }
 
 /// Everything that an actuator did, in order of time.
-fn changes(collected: &WorkloadEvents) -> Vec<AppliedChange<'_>> {
+fn applied_changes(collected: &WorkloadEvents) -> Vec<AppliedChange<'_>> {
     let mut changes = Vec::new();
     for (id, fate) in &collected.actuations {
         let decided = collected.decisions.get(id);

@@ -5,10 +5,10 @@ use super::{ModelParameter, parameters};
 pub struct CalibrationCheck {
     /// The compared figure, and the source of its measurements.
     pub what: String,
-    pub asked: String,
+    pub target: String,
     pub reached: String,
     /// `None`: there is no target, or no data to check it.
-    pub kept: Option<bool>,
+    pub is_met: Option<bool>,
 }
 
 /// Begins the part of the page that needs no measurements by others.
@@ -31,7 +31,7 @@ pub fn page(checks: &[CalibrationCheck]) -> String {
          the sweep's highest power: there its own limit held the clock.\n\n\
          ## Figures\n\n| what | asked | reached (simulated) | |\n| --- | --- | --- | --- |\n",
     );
-    for CalibrationCheck { what, asked, reached, kept } in checks {
+    for CalibrationCheck { what, target: asked, reached, is_met: kept } in checks {
         let verdict = match kept {
             Some(true) => "kept",
             Some(false) => "**missed**",

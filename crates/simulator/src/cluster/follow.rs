@@ -10,10 +10,10 @@ use super::{ClusterSimulation, WorkloadScenario};
 impl ClusterSimulation {
     /// Takes the layouts of `seen` from now on: processes run while their workload is ready, and none do otherwise. A workload
     /// that is new gets GPUs; `template` returns the known part of its job. One that is gone leaves its GPUs idle.
-    pub fn follow(&mut self, seen: &[ManagedWorkload], template: impl Fn(&str) -> WorkloadScenario) {
+    pub fn follow(&mut self, workloads: &[ManagedWorkload], template: impl Fn(&str) -> WorkloadScenario) {
         let now = self.now();
         let mut there = BTreeSet::new();
-        for managed in seen {
+        for managed in workloads {
             let state = &managed.state;
             there.insert(state.workload.as_str());
             let place = self.workloads.iter().position(|w| w.managed.state.workload == state.workload);
@@ -45,8 +45,8 @@ impl ClusterSimulation {
             job.managed = managed.clone();
         }
         for job in &mut self.workloads {
-            let gone = !there.contains(job.managed.state.workload.as_str());
-            if gone && job.runs.last().is_none_or(|(_, known)| known.is_some()) {
+            let is_gone = !there.contains(job.managed.state.workload.as_str());
+            if is_gone && job.runs.last().is_none_or(|(_, known)| known.is_some()) {
                 job.runs = vec![(now, None)];
             }
         }

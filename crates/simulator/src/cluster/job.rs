@@ -4,7 +4,7 @@ use eadt_schemas::v1::{CounterScope, Decision, JobLifecycle, Layout, Origin, Sha
 use serde::{Deserialize, Serialize};
 
 use super::device::{COLLECTOR, GpuLoad, SimulatedGpu};
-use super::scene::{GpuProcesses, JobPlacement, JobPlacements};
+use super::placement::{GpuProcesses, JobPlacement, JobPlacements};
 use super::training::{TrainingAdvance, TrainingState};
 use super::{FastForwardTotals, Scenario, SimulatedEvent, WorkloadScenario};
 use crate::gpu::{GpuProcess, OperatingLimits, SteadyStateCache, synchronised_rate};
@@ -29,7 +29,8 @@ pub(super) struct SimulatedJob {
     job: JobProgress,
     /// It held its GPUs when it was last reported.
     #[serde(default)]
-    seen: bool,
+    #[serde(rename = "seen")]
+    held_gpus: bool,
     /// How often it came to them.
     #[serde(default)]
     stays: u64,
@@ -120,7 +121,7 @@ impl SimulatedJob {
                 checkpoint_time: start,
                 training: workload.training.as_ref().map(|_| TrainingState::default()),
             },
-            seen: false,
+            held_gpus: false,
             stays: 0,
         }
     }
@@ -227,8 +228,8 @@ impl SimulatedJob {
         let begin = instant.plus_seconds(-seconds);
         let layout = self.in_force(start, begin, config);
         let here = scene.is_none_or(|scene| scene.holds_gpus(self.index));
-        let (arrives, leaves) = (here && !self.seen, self.seen && !here);
-        self.seen = here;
+        let (arrives, leaves) = (here && !self.held_gpus, self.held_gpus && !here);
+        self.held_gpus = here;
         self.stays += u64::from(arrives);
 
         let elapsed = instant.seconds_since(start);
@@ -316,9 +317,9 @@ impl JobProgress {
     fn start_or_stop(&mut self, up: bool, at: EventTime, config: &WorkloadScenario) {
         if self.up && !up && !self.finished {
             // A checkpoint is asked for before the restart; what was done while it was being written is lost.
-            let kept = self.samples - self.rate * config.lost_work_seconds;
-            if kept > self.checkpoint_samples {
-                self.checkpoint_samples = kept;
+            let saved_samples = self.samples - self.rate * config.lost_work_seconds;
+            if saved_samples > self.checkpoint_samples {
+                self.checkpoint_samples = saved_samples;
                 self.checkpoint_time = at.plus_seconds(-config.lost_work_seconds);
             }
         } else if !self.up && up {

@@ -4,19 +4,19 @@ mod device;
 mod follow;
 mod job;
 mod object;
+mod placement;
 mod scenario;
-mod scene;
 mod training;
 
-use eadt_cluster::{ApprovedDecision, ClusterError, ManagedWorkload, RollBack, TermsChange, WorkloadChange};
+use eadt_cluster::{ApprovedDecision, ClusterError, ManagedWorkload, PolicyEdit, RollbackRequest, WorkloadChange};
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::{Decision, GpuTelemetry, TrainingProgress};
 use serde::{Deserialize, Serialize};
 
 use crate::gpu::SteadyStateCache;
 use job::SimulatedJob;
+use placement::JobPlacements;
 pub use scenario::{Fault, JobSuspension, Scenario, ScenarioError, WorkloadScenario};
-use scene::JobPlacements;
 pub use training::TrainingScenario;
 
 /// An event that the cluster reports.
@@ -219,7 +219,7 @@ impl ClusterSimulation {
     }
 
     /// Restores the layout before a change; takes effect now.
-    pub fn roll_back(&mut self, roll_back: &RollBack) -> Result<ManagedWorkload, ClusterError> {
+    pub fn roll_back(&mut self, roll_back: &RollbackRequest) -> Result<ManagedWorkload, ClusterError> {
         let now = self.now();
         self.find(&roll_back.workload)?.roll_back(roll_back, now)
     }
@@ -231,7 +231,7 @@ impl ClusterSimulation {
     }
 
     /// Changes what may be done to a workload from now on, in the name of somebody. `false`: it was so already.
-    pub fn change_terms(&mut self, workload: &str, change: &TermsChange, by: &str) -> Result<bool, ClusterError> {
+    pub fn change_terms(&mut self, workload: &str, change: &PolicyEdit, by: &str) -> Result<bool, ClusterError> {
         let now = self.now();
         self.find(workload)?.change_terms(change, by, now)
     }

@@ -1,7 +1,7 @@
 //! The API server's side: generations, marks, rollouts.
 
 use eadt_cluster::{
-    AppliedDecision, ApprovedDecision, ClusterError, ClusterRemedy, ManagedWorkload, RollBack, RolledBack, TermsChange,
+    AppliedDecision, ApprovedDecision, ClusterError, ClusterRemedy, ManagedWorkload, PolicyEdit, RollbackRecord, RollbackRequest,
     WorkloadChange,
 };
 use eadt_schemas::EventTime;
@@ -77,7 +77,7 @@ impl SimulatedJob {
         Ok(self.managed.clone())
     }
 
-    pub fn roll_back(&mut self, back: &RollBack, now: EventTime) -> Result<ManagedWorkload, ClusterError> {
+    pub fn roll_back(&mut self, back: &RollbackRequest, now: EventTime) -> Result<ManagedWorkload, ClusterError> {
         let conflict = |detail: String| Err(ClusterError::new(ClusterRemedy::Conflict, detail));
         let Some(applied) = self.managed.applied.as_ref().filter(|applied| applied.decision_id == back.decision_id) else {
             return conflict(format!("decision {} is not the last one applied", back.decision_id));
@@ -91,29 +91,34 @@ impl SimulatedJob {
         }
         let before = applied.before.clone();
         // Only what a job was asked for is taken back without a restart.
-        let asked = applied.job_request().is_some();
-        let generation =
-            self.replace(&before, None, if asked { ProcessDisruption::None } else { ProcessDisruption::Restart }, now, true);
+        let is_job_request = applied.job_request().is_some();
+        let generation = self.replace(
+            &before,
+            None,
+            if is_job_request { ProcessDisruption::None } else { ProcessDisruption::Restart },
+            now,
+            true,
+        );
         if let Some(applied) = &mut self.managed.applied {
-            applied.rolled_back = Some(RolledBack { generation, time: now, reason: back.reason.clone() });
+            applied.rolled_back = Some(RollbackRecord { generation, time: now, reason: back.reason.clone() });
         }
         self.update_readiness(now);
         Ok(self.managed.clone())
     }
 
     /// Changes what may be done to it, in the name of somebody. `false`: it was so already.
-    pub fn change_terms(&mut self, change: &TermsChange, by: &str, now: EventTime) -> Result<bool, ClusterError> {
+    pub fn change_terms(&mut self, change: &PolicyEdit, by: &str, now: EventTime) -> Result<bool, ClusterError> {
         let refused = |detail: String| Err(ClusterError::new(ClusterRemedy::Refused, detail));
         let state = &mut self.managed.state;
         match change {
-            TermsChange::Pause | TermsChange::Resume => {
-                let pause = *change == TermsChange::Pause;
+            PolicyEdit::Pause | PolicyEdit::Resume => {
+                let pause = *change == PolicyEdit::Pause;
                 if state.paused == pause {
                     return Ok(false);
                 }
                 (state.paused, state.pause_set_by) = (pause, Some(by.to_owned()));
             }
-            TermsChange::SetMode { mode, shown } => {
+            PolicyEdit::SetMode { mode, shown } => {
                 if state.mode == *mode {
                     return Ok(false);
                 }
@@ -122,7 +127,7 @@ impl SimulatedJob {
                 }
                 (state.mode, state.mode_set_by) = (*mode, Some(by.to_owned()));
             }
-            TermsChange::Approve(id) => {
+            PolicyEdit::Approve(id) => {
                 let workload = &state.workload;
                 let Some(recommended) = self.recommendation.as_ref() else {
                     return refused(format!("nothing is recommended for {workload} at present, so there is nothing to approve"));
@@ -219,9 +224,9 @@ impl SimulatedJob {
     }
 }
 
-fn fence(asked: u64, present: u64) -> Result<(), ClusterError> {
-    if asked == present {
+fn fence(expected: u64, present: u64) -> Result<(), ClusterError> {
+    if expected == present {
         return Ok(());
     }
-    Err(ClusterError::new(ClusterRemedy::Conflict, format!("generation {present} is in force, the change is for {asked}")))
+    Err(ClusterError::new(ClusterRemedy::Conflict, format!("generation {present} is in force, the change is for {expected}")))
 }

@@ -1,4 +1,4 @@
-use eadt_cluster::{ClusterRemedy, RollBack, TermsChange, WorkloadChange};
+use eadt_cluster::{ClusterRemedy, PolicyEdit, RollbackRequest, WorkloadChange};
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::{Decision, GpuTelemetry, JobLifecycle, Layout, TrainingProgress, UpdateMode};
 use eadt_testing::cases;
@@ -205,7 +205,7 @@ fn what_never_becomes_ready_can_be_taken_back() {
     assert_eq!(cluster.next_transition(), Some(at(670.0)), "its deadline");
     run(&mut cluster, 670.0);
     assert_eq!(cluster.managed()[0].state.ready_time, None);
-    let back = RollBack { workload: LLM.into(), decision_id: "d1".into(), generation: 2, reason: "late".into() };
+    let back = RollbackRequest { workload: LLM.into(), decision_id: "d1".into(), generation: 2, reason: "late".into() };
     let restored = cluster.roll_back(&back).unwrap();
     assert_eq!((restored.state.generation, restored.state.layout.replicas), (3, Some(6)));
     assert_eq!(cluster.roll_back(&back), Ok(restored), "asked again, it is the same");
@@ -426,16 +426,16 @@ fn how_a_glide_is_cut_changes_nothing_but_the_temperature() {
     }
 }
 
-fn set_mode(shown: UpdateMode, mode: UpdateMode) -> TermsChange {
-    TermsChange::SetMode { mode, shown }
+fn set_mode(shown: UpdateMode, mode: UpdateMode) -> PolicyEdit {
+    PolicyEdit::SetMode { mode, shown }
 }
 
 #[test]
 fn people_change_the_terms_and_their_name_stays() {
     let mut cluster = ClusterSimulation::new(Scenario::default(), at(0.0)).unwrap();
-    let by_alice = |cluster: &mut ClusterSimulation, change: TermsChange| cluster.change_terms(LLM, &change, "alice");
-    assert_eq!(by_alice(&mut cluster, TermsChange::Pause), Ok(true));
-    assert_eq!(cluster.change_terms(LLM, &TermsChange::Pause, "bob"), Ok(false), "it was so already");
+    let by_alice = |cluster: &mut ClusterSimulation, change: PolicyEdit| cluster.change_terms(LLM, &change, "alice");
+    assert_eq!(by_alice(&mut cluster, PolicyEdit::Pause), Ok(true));
+    assert_eq!(cluster.change_terms(LLM, &PolicyEdit::Pause, "bob"), Ok(false), "it was so already");
     let state = |cluster: &ClusterSimulation| cluster.managed()[0].state.clone();
     let paused = state(&cluster);
     assert_eq!((paused.paused, paused.pause_set_by.as_deref(), paused.mode_set_by.as_deref()), (true, Some("alice"), None));
@@ -446,15 +446,14 @@ fn people_change_the_terms_and_their_name_stays() {
     let stale = set_mode(UpdateMode::Enforce, UpdateMode::Observe);
     let refused = cluster.change_terms(LLM, &stale, "alice").unwrap_err();
     assert!(refused.remedy == ClusterRemedy::Refused && refused.detail.contains("changed meanwhile"), "{refused}");
-    let refused = cluster.change_terms("a/b", &TermsChange::Pause, "alice").unwrap_err();
+    let refused = cluster.change_terms("a/b", &PolicyEdit::Pause, "alice").unwrap_err();
     assert_eq!(refused.remedy, ClusterRemedy::Refused);
 }
 
 #[test]
 fn an_approval_is_of_the_present_recommendation_and_for_once() {
     let mut cluster = ClusterSimulation::new(Scenario::default(), at(0.0)).unwrap();
-    let approve =
-        |cluster: &mut ClusterSimulation, id: &str| cluster.change_terms(LLM, &TermsChange::Approve(id.into()), "alice");
+    let approve = |cluster: &mut ClusterSimulation, id: &str| cluster.change_terms(LLM, &PolicyEdit::Approve(id.into()), "alice");
     let refused = |cluster: &mut ClusterSimulation, id: &str, words: &str| {
         let error = approve(cluster, id).unwrap_err();
         assert!(error.remedy == ClusterRemedy::Refused && error.detail.contains(words), "{error}");
@@ -465,9 +464,9 @@ fn an_approval_is_of_the_present_recommendation_and_for_once() {
     cluster.recommend(&decision("d1", 300.0)).unwrap();
     refused(&mut cluster, "d1", "not in mode recommend");
     cluster.change_terms(LLM, &set_mode(UpdateMode::Enforce, UpdateMode::Recommend), "bob").unwrap();
-    cluster.change_terms(LLM, &TermsChange::Pause, "bob").unwrap();
+    cluster.change_terms(LLM, &PolicyEdit::Pause, "bob").unwrap();
     refused(&mut cluster, "d1", "paused");
-    cluster.change_terms(LLM, &TermsChange::Resume, "bob").unwrap();
+    cluster.change_terms(LLM, &PolicyEdit::Resume, "bob").unwrap();
     refused(&mut cluster, "d0", "what is recommended by now is d1");
     assert_eq!(approve(&mut cluster, "d1"), Ok(true));
     assert_eq!(approve(&mut cluster, "d1"), Ok(false), "it was so already");

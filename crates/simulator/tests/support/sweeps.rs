@@ -102,16 +102,16 @@ fn swept(what: &str, model: BoardModel, sweeps: &[Sweep], most: SweepDeviation, 
     let asked = format!("throughput ≤ {} %, power ≤ {} %", 100.0 * most.rate_ratio, 100.0 * most.power_ratio);
     checks.push(CalibrationCheck {
         what: format!("{what}: mean of {}", fits.len()),
-        asked,
+        target: asked,
         reached: deviation(mean),
-        kept: Some(kept),
+        is_met: Some(kept),
     });
     for (name, fitted) in fits.into_iter().filter(|_| each) {
         checks.push(CalibrationCheck {
             what: format!("— {name}"),
-            asked: String::new(),
+            target: String::new(),
             reached: deviation(fitted.deviation),
-            kept: None,
+            is_met: None,
         });
     }
 }
@@ -128,9 +128,9 @@ pub fn checks(data: &Path) -> Vec<CalibrationCheck> {
     let noise = |sweeps: &[Sweep]| sweeps.iter().map(Sweep::rate_noise_ratio).sum::<f64>() / sweeps.len() as f64;
     checks.push(CalibrationCheck {
         what: "— noise: no rate that never falls with the cap comes nearer".into(),
-        asked: String::new(),
+        target: String::new(),
         reached: format!("throughput {:.1} %", 100.0 * noise(&all)),
-        kept: None,
+        is_met: None,
     });
     let datasets: BTreeSet<&str> = all.iter().filter_map(|sweep| sweep.name.split(',').next()).collect();
     for dataset in datasets {
@@ -138,33 +138,33 @@ pub fn checks(data: &Path) -> Vec<CalibrationCheck> {
         let (fits, mean) = fits(BoardModel::V100, &ours);
         let what = format!("— {dataset}: mean of {}", fits.len());
         let reached = format!("{}; noise {:.1} %", deviation(mean), 100.0 * noise(&ours));
-        checks.push(CalibrationCheck { what, asked: String::new(), reached, kept: None });
+        checks.push(CalibrationCheck { what, target: String::new(), reached, is_met: None });
     }
     swept("A100 over SM clocks (Perseus, SOSP 24)", BoardModel::A100, &a100_clocks(data), CLOCKS_ASKED, true, &mut checks);
     let (mean, largest) = pair_gains();
     checks.push(CalibrationCheck {
         what: "121 pairs at their best of nine partitions over equal shares, mean over 16 workloads".into(),
-        asked: "35 to 38 % (the paper measured 35 %)".into(),
+        target: "35 to 38 % (the paper measured 35 %)".into(),
         reached: format!("{:.1} %", 100.0 * mean),
-        kept: Some((0.35..=0.38).contains(&mean)),
+        is_met: Some((0.35..=0.38).contains(&mean)),
     });
     checks.push(CalibrationCheck {
         what: "— the workload that gains most".into(),
-        asked: "the paper measured 60.6 %".into(),
+        target: "the paper measured 60.6 %".into(),
         reached: format!("{:.1} %", 100.0 * largest),
-        kept: None,
+        is_met: None,
     });
     checks.push(CalibrationCheck {
         what: "two jobs side by side without shares: summed speed over speed alone, mean over pairs of the paper's suite".into(),
-        asked: "Gavel measured 1.31 on a V100, but for other jobs".into(),
+        target: "Gavel measured 1.31 on a V100, but for other jobs".into(),
         reached: format!("{:.2}", mean_sharing_gain(BoardModel::V100.board(), &paper_suite())),
-        kept: None,
+        is_met: None,
     });
     checks.push(CalibrationCheck {
         what: "slowdown under MPS with shares".into(),
-        asked: "as measured".into(),
+        target: "as measured".into(),
         reached: "not checked: no measurement with counters and shares is at hand".into(),
-        kept: None,
+        is_met: None,
     });
     checks
 }

@@ -4,7 +4,7 @@ use eadt_html::{END, escape};
 use eadt_models::choose::TuningKnobs;
 
 use super::{CLAIMS, cap_curve, limits, note_line, origin, percent, rows, source};
-use crate::{Tuning, TuningGroup, points};
+use crate::{TuningGroup, TuningResult, points};
 
 /// Rules of the plots.
 const RULES: &str = ".source { opacity: .85; font-size: 13px; }
@@ -14,7 +14,7 @@ const RULES: &str = ".source { opacity: .85; font-size: 13px; }
 .least { fill: none; stroke: var(--mark); stroke-width: 2; }
 ";
 
-pub(super) fn render(tuning: &Tuning) -> String {
+pub(super) fn render(tuning: &TuningResult) -> String {
     let mut out = eadt_html::begin("Tuning report", "Tuning report", RULES);
     // Writing into a string cannot fail.
     let written = write(tuning, &mut out);
@@ -22,7 +22,7 @@ pub(super) fn render(tuning: &Tuning) -> String {
     out
 }
 
-fn write(tuning: &Tuning, out: &mut String) -> fmt::Result {
+fn write(tuning: &TuningResult, out: &mut String) -> fmt::Result {
     let unit = tuning.knob.unit();
     let knobs = tuning.knobs();
     let knob = knobs.all().map(eadt_models::choose::TuningKnob::name).collect::<Vec<_>>().join(" × ");
@@ -91,7 +91,7 @@ fn write(tuning: &Tuning, out: &mut String) -> fmt::Result {
     Ok(())
 }
 
-fn write_group(tuning: &Tuning, group: &TuningGroup, out: &mut String) -> fmt::Result {
+fn write_group(tuning: &TuningResult, group: &TuningGroup, out: &mut String) -> fmt::Result {
     let name = escape(&points::name(&group.by));
     let mark = group.mark();
     writeln!(out, "<h2>{name}{mark}</h2>\n<p>{}. Limits: {}.</p>", escape(&group.choices.reason), escape(&limits(group)))?;

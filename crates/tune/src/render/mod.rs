@@ -1,15 +1,15 @@
-//! A [`Tuning`] for people.
+//! A [`TuningResult`] for people.
 
 mod html;
 mod text;
 
-use crate::{TableNote, Tuning, TuningGroup, points};
+use crate::{TableNote, TuningGroup, TuningResult, points};
 
 /// Shown wherever a saving could be compared with the documents that this program comes from.
 const CLAIMS: &str = "The EADT and frequency-plan documents claim savings of 33–37 % and 20–40 %; these are their authors' claims, \
                       unverified. The figures above come from your table alone.";
 
-impl Tuning {
+impl TuningResult {
     /// Tables in plain text.
     pub fn text(&self) -> String {
         text::render(self)
@@ -74,7 +74,7 @@ fn origin(group: &TuningGroup) -> &'static str {
 }
 
 /// Returns the source of the group's figures.
-fn source(tuning: &Tuning, group: &TuningGroup) -> String {
+fn source(tuning: &TuningResult, group: &TuningGroup) -> String {
     let rows = match (group.rows.iter().min(), group.rows.iter().max()) {
         (Some(first), Some(last)) => format!("{} row(s) in lines {first} to {last}", group.rows.len()),
         _ => "no rows".to_owned(),

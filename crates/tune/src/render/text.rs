@@ -1,9 +1,9 @@
 use std::fmt::Write;
 
 use super::{CLAIMS, cap_curve, fitted, limits, note_line, percent, rows, source};
-use crate::{Tuning, points};
+use crate::{TuningResult, points};
 
-pub(super) fn render(tuning: &Tuning) -> String {
+pub(super) fn render(tuning: &TuningResult) -> String {
     let mut out = String::new();
     // Writing into a string cannot fail.
     let written = write(tuning, &mut out);
@@ -11,7 +11,7 @@ pub(super) fn render(tuning: &Tuning) -> String {
     out
 }
 
-fn write(tuning: &Tuning, out: &mut String) -> std::fmt::Result {
+fn write(tuning: &TuningResult, out: &mut String) -> std::fmt::Result {
     let (unit, knobs) = (tuning.knob.unit(), tuning.knobs());
     for group in &tuning.groups {
         let mark = if group.is_simulated() { "simulated; " } else { "" };
@@ -78,10 +78,10 @@ fn write(tuning: &Tuning, out: &mut String) -> std::fmt::Result {
         writeln!(out, "skipped: {}: {}", points::name(&skipped.by), skipped.reason)?;
     }
     if let Some([least, within]) = tuning.mean_savings() {
-        let kept = tuning.groups.iter().filter(|group| !group.choices.feasible).count();
+        let infeasible = tuning.groups.iter().filter(|group| !group.choices.feasible).count();
         writeln!(
             out,
-            "{} group(s): mean saving {} unconstrained, {} within the limits; {kept} infeasible, {} skipped",
+            "{} group(s): mean saving {} unconstrained, {} within the limits; {infeasible} infeasible, {} skipped",
             tuning.groups.len(),
             percent(least),
             percent(within),

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use eadt_cluster::{Cluster, ClusterChanges, ClusterError, ManagedWorkload};
 
-use crate::dereference::WorkloadView;
+use crate::find_workload::WorkloadView;
 
 pub struct ClusterView {
     workloads: WorkloadView,
@@ -113,13 +113,13 @@ impl ClusterView {
     }
 
     /// Drops workloads that a read reports as gone, before its workloads are [put](Self::put).
-    pub fn begin_changes(&mut self, all: bool, gone: &[String]) {
+    pub fn begin_changes(&mut self, all: bool, removed: &[String]) {
         if all {
             self.workloads.clear();
             self.rolling.clear();
             self.last_full_read = Instant::now();
         }
-        for name in gone {
+        for name in removed {
             self.remove(name);
         }
     }

@@ -13,13 +13,13 @@ use super::job_directives::JOB_POLL;
 use crate::apply;
 use crate::check::{CheckVerdict, DecisionRefusal, check};
 use crate::checkpoint::CheckpointGate;
-use crate::dereference::dereference;
-use crate::plan::{DecisionPlan, plan};
-use crate::report::{self, ActuatorReport};
+use crate::find_workload::find_workload;
+use crate::plan::{DecisionPlan, plan_decision};
+use crate::report::{self, ActuatorEvent};
 
 /// The result of a decision's steps.
 enum DecisionOutcome {
-    Done(Option<ActuatorReport>),
+    Done(Option<ActuatorEvent>),
     /// The job's checkpoint is waited for.
     WaitsForCheckpoint,
     /// The published events of the workload must be committed first.
@@ -65,16 +65,16 @@ impl ActuatorSession<'_> {
                 return AttemptResult::Done;
             }
         };
-        let Some(now) = self.service.cluster.effect_time(decision) else { return AttemptResult::Later };
+        let Some(now) = self.deps.cluster.effect_time(decision) else { return AttemptResult::Later };
         // The object may have changed while the decision waited for its turn.
-        if self.view.is_behind(&*self.service.cluster) && !self.reconcile() {
+        if self.view.is_behind(&*self.deps.cluster) && !self.reconcile() {
             return AttemptResult::Later;
         }
         if queued.attempts == 0 {
             self.metrics.decisions.inc();
-            self.service.cluster.on_decision(decision);
+            self.deps.cluster.on_decision(decision);
         }
-        match self.decide(decision, queued.trouble.as_deref(), now) {
+        match self.advance_decision(decision, queued.trouble.as_deref(), now) {
             Ok(DecisionOutcome::Done(report)) => {
                 self.stop_waiting(decision);
                 if let Some(report) = report {
@@ -120,9 +120,14 @@ impl ActuatorSession<'_> {
     }
 
     /// Takes a decision through its steps. `trouble`: why it could not be written until now.
-    fn decide(&mut self, decision: &Decision, trouble: Option<&str>, now: EventTime) -> Result<DecisionOutcome, ClusterError> {
-        let cluster = &self.service.cluster;
-        let managed = match dereference(decision, self.view.workloads()) {
+    fn advance_decision(
+        &mut self,
+        decision: &Decision,
+        trouble: Option<&str>,
+        now: EventTime,
+    ) -> Result<DecisionOutcome, ClusterError> {
+        let cluster = &self.deps.cluster;
+        let managed = match find_workload(decision, self.view.workloads()) {
             Ok(managed) => managed,
             Err(_) if decision.action == ControllerAction::Maintain => return Ok(DecisionOutcome::Done(None)),
             Err(refusal) => {
@@ -130,7 +135,7 @@ impl ActuatorSession<'_> {
                 return Ok(DecisionOutcome::Done(None));
             }
         };
-        let planned = match plan(decision, managed) {
+        let planned = match plan_decision(decision, managed) {
             DecisionPlan::Nothing => return Ok(DecisionOutcome::Done(None)),
             // Its effect is published as the difference between the published and the present state.
             DecisionPlan::AppliedAlready => {
@@ -147,7 +152,7 @@ impl ActuatorSession<'_> {
             self.refuse(decision, &DecisionRefusal::new("schedule", barred), now);
             return Ok(DecisionOutcome::Done(None));
         }
-        match check(&planned, decision, managed, now, &self.service.settings) {
+        match check(&planned, decision, managed, now, &self.deps.settings) {
             Ok(CheckVerdict::Recommend) => {
                 cluster.recommend(decision)?;
                 Ok(DecisionOutcome::Done(Some(report::recommended_report(decision, managed, now))))
@@ -165,7 +170,7 @@ impl ActuatorSession<'_> {
                         }
                     }
                 }
-                let written = apply::apply(&*self.service.cluster, &checked)?;
+                let written = apply::write_change(&*self.deps.cluster, &checked)?;
                 tracing::info!(workload = decision.workload, decision = decision.id, reason = decision.reason, "applied");
                 self.on_written(written);
                 Ok(DecisionOutcome::Done(None))
@@ -182,7 +187,7 @@ impl ActuatorSession<'_> {
 
     /// Applies recommendations that people approved; one that cannot be applied now is approved until it is no longer recommended.
     pub(super) fn apply_approved(&mut self) {
-        for ApprovedDecision { decision, by } in self.service.cluster.approved_decisions() {
+        for ApprovedDecision { decision, by } in self.deps.cluster.approved_decisions() {
             let Some(managed) = self.view.get(&decision.workload) else { continue };
             let state = &managed.state;
             // Applied once, and only while it is but recommended.
@@ -191,9 +196,9 @@ impl ActuatorSession<'_> {
             }
             let mut allowed = managed.clone();
             allowed.state.mode = UpdateMode::Enforce;
-            let now = self.service.cluster.now();
-            let DecisionPlan::Change(planned) = plan(&decision, &allowed) else { continue };
-            let checked = match check(&planned, &decision, &allowed, now, &self.service.settings) {
+            let now = self.deps.cluster.now();
+            let DecisionPlan::Change(planned) = plan_decision(&decision, &allowed) else { continue };
+            let checked = match check(&planned, &decision, &allowed, now, &self.deps.settings) {
                 Ok(CheckVerdict::Apply(checked)) => checked.approved_by(by),
                 Ok(CheckVerdict::Recommend) => continue,
                 Err(refusal) => {
@@ -212,7 +217,7 @@ impl ActuatorSession<'_> {
                 Ok(CheckpointGate::Open)
             };
             let written = match gate {
-                Ok(CheckpointGate::Open) => apply::apply(&*self.service.cluster, &checked),
+                Ok(CheckpointGate::Open) => apply::write_change(&*self.deps.cluster, &checked),
                 Ok(CheckpointGate::Wait) => {
                     self.approvals_not_before = Some(Instant::now() + JOB_POLL);
                     continue;

@@ -9,22 +9,22 @@ use eadt_schemas::EventTime;
 use eadt_schemas::decode;
 use eadt_schemas::v1::{Decision, Origin};
 
-use super::ActuatorService;
+use super::ActuatorDependencies;
 use super::cluster_view::ClusterView;
 use super::topics::{ActuatorTopics, partition_count, read_keys};
 use crate::checkpoint::{CheckpointGate, CheckpointWait};
-use crate::directives::{self, DirectiveUpdate, JobFollower, PublishedDirectives};
+use crate::directives::{self, DirectiveUpdate, JobRequestTracker, PublishedDirectives};
 use crate::job::ProgressTopic;
 
 /// Interval between checks whether jobs follow their directives.
 pub const JOB_POLL: Duration = Duration::from_millis(200);
 
 pub struct JobDirectives<'a> {
-    service: &'a ActuatorService,
+    deps: &'a ActuatorDependencies,
     topics: ActuatorTopics,
     published: PublishedDirectives,
     /// Jobs whose changes wait for them.
-    follower: JobFollower,
+    request_tracker: JobRequestTracker,
     poll_not_before: Option<Instant>,
     /// When reading is tried again after an error.
     retry_not_before: Option<Instant>,
@@ -33,12 +33,12 @@ pub struct JobDirectives<'a> {
 }
 
 impl<'a> JobDirectives<'a> {
-    pub fn new(service: &'a ActuatorService, topics: ActuatorTopics) -> Self {
+    pub fn new(deps: &'a ActuatorDependencies, topics: ActuatorTopics) -> Self {
         Self {
-            service,
+            deps,
             topics,
             published: PublishedDirectives::default(),
-            follower: JobFollower::default(),
+            request_tracker: JobRequestTracker::default(),
             poll_not_before: None,
             retry_not_before: None,
             checkpoints: BTreeMap::new(),
@@ -48,7 +48,7 @@ impl<'a> JobDirectives<'a> {
     /// Reads the published directives of a partition.
     pub fn read_published(&mut self, partition: i32) -> Result<(), BusError> {
         let published = &mut self.published;
-        read_keys(self.service, &self.topics.directives, partition, |workload, value| {
+        read_keys(self.deps, &self.topics.directives, partition, |workload, value| {
             // An unreadable one asks for nothing; what is wanted is published over it.
             published.set_from_log(workload, value.and_then(|value| decode(value).ok()));
         })
@@ -57,7 +57,7 @@ impl<'a> JobDirectives<'a> {
     /// Forgets what is waited for, and the workloads that are another actuator's.
     pub fn on_revoked(&mut self, is_own: impl Fn(&str) -> bool) {
         self.checkpoints.clear();
-        self.follower = JobFollower::default();
+        self.request_tracker = JobRequestTracker::default();
         self.published.retain_workloads(is_own);
     }
 
@@ -71,36 +71,36 @@ impl<'a> JobDirectives<'a> {
         let waiting =
             self.checkpoints.iter().find(|(_, wait)| wait.workload() == workload).map(|(decision, _)| decision.as_str());
         let wanted = managed.and_then(|managed| directives::build_directive(managed, waiting));
-        self.published.take_update(workload, wanted, self.service.cluster.now())
+        self.published.take_update(workload, wanted, self.deps.cluster.now())
     }
 
     /// Returns whether a job is restarted without a checkpoint: a simulated one keeps what it did by itself.
     pub fn is_checkpoint_waived(&self, origin: Origin) -> bool {
-        self.service.settings.checkpoint_wait_seconds == 0.0 || origin == Origin::Simulated
+        self.deps.settings.checkpoint_wait_seconds == 0.0 || origin == Origin::Simulated
     }
 
     /// Returns whether the job of a change that restarts it has a recent checkpoint. A job that reports checkpoints gets a
     /// request for one: its directive may change by this.
     pub fn checkpoint_gate(&mut self, decision: &Decision, now: EventTime) -> Result<CheckpointGate, ClusterError> {
-        let settings = &self.service.settings;
+        let settings = &self.deps.settings;
         let unread = |error: BusError| {
             ClusterError::new(ClusterRemedy::Retry, format!("reading the progress of {}: {error}", decision.workload))
         };
-        let (mut wait, asked) = if let Some(mut wait) = self.checkpoints.remove(&decision.id) {
+        let (mut wait, is_waiting) = if let Some(mut wait) = self.checkpoints.remove(&decision.id) {
             wait.poll_reports().map_err(unread)?;
             (wait, true)
         } else {
-            let stopped = || self.service.shutdown.is_cancelled();
+            let stopped = || self.deps.shutdown.is_cancelled();
             let topic = &self.topics.progress;
-            let partitions = partition_count(self.service, topic).map_err(unread)?;
-            let progress = ProgressTopic { bus: &*self.service.bus, topic, partitions };
+            let partitions = partition_count(self.deps, topic).map_err(unread)?;
+            let progress = ProgressTopic { bus: &*self.deps.bus, topic, partitions };
             let begun = CheckpointWait::begin(progress, &decision.workload, now, stopped).map_err(unread)?;
             (begun.ok_or_else(|| ClusterError::new(ClusterRemedy::Stopped, "stopping"))?, false)
         };
-        let gate = wait.gate(now, settings);
+        let gate = wait.check_gate(now, settings);
         if gate == CheckpointGate::Wait {
             self.checkpoints.insert(decision.id.clone(), wait);
-            if !asked {
+            if !is_waiting {
                 tracing::info!(workload = decision.workload, decision = decision.id, "waiting for a checkpoint");
             }
         }
@@ -121,13 +121,13 @@ impl<'a> JobDirectives<'a> {
     /// Reports to the cluster which jobs follow their change now. `pause`: until an error is retried.
     pub fn poll_jobs(&mut self, view: &ClusterView, pause: Duration) {
         let paused = self.retry_not_before.is_some_and(|not_before| Instant::now() < not_before);
-        if paused || !view.has_rollouts() && self.follower.is_idle() {
+        if paused || !view.has_rollouts() && self.request_tracker.is_idle() {
             return;
         }
         if let Err(error) = self.follow_jobs(view) {
             // The jobs report it again later.
             tracing::warn!(%error, "what jobs report cannot be read; it is tried again");
-            self.follower = JobFollower::default();
+            self.request_tracker = JobRequestTracker::default();
             self.retry_not_before = Some(Instant::now() + pause);
         }
     }
@@ -137,29 +137,29 @@ impl<'a> JobDirectives<'a> {
         let rolling = view.rolling().filter_map(|(name, managed)| Some((name, managed.rolling_out()?)));
         let waiting: Vec<_> = rolling.filter(|(_, applied)| applied.job_request().is_some()).collect();
         // Starts before the request is published, so that no answer is missed.
-        if early && self.follower.follows_exactly(&waiting) {
+        if early && self.request_tracker.follows_exactly(&waiting) {
             return Ok(());
         }
         let topic = &self.topics.progress;
-        let partitions = if waiting.is_empty() { 0 } else { partition_count(self.service, topic)? };
-        self.follower.set_waiting(ProgressTopic { bus: &*self.service.bus, topic, partitions }, &waiting)?;
+        let partitions = if waiting.is_empty() { 0 } else { partition_count(self.deps, topic)? };
+        self.request_tracker.set_waiting(ProgressTopic { bus: &*self.deps.bus, topic, partitions }, &waiting)?;
         if early {
             return Ok(());
         }
         self.poll_not_before = Some(Instant::now() + JOB_POLL);
-        for (workload, decision) in self.follower.poll_followers()? {
-            self.service.cluster.on_job_follows(&workload, &decision);
+        for (workload, decision) in self.request_tracker.poll_followers()? {
+            self.deps.cluster.on_job_follows(&workload, &decision);
         }
         Ok(())
     }
 
     /// Returns why a job refused what a decision's change asks of it.
     pub fn refusal(&self, decision: &str) -> Option<&str> {
-        self.follower.refusal(decision)
+        self.request_tracker.refusal(decision)
     }
 
     /// Returns what of a decision's change the job does not do; `withdrawn`: it is not asked any more.
     pub fn describe_missing(&self, decision: &str, withdrawn: bool) -> Option<String> {
-        self.follower.describe_missing(decision, withdrawn)
+        self.request_tracker.describe_missing(decision, withdrawn)
     }
 }

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use eadt_bus::{
-    Bus, BusError, CommitStep, GroupMember, MemberOptions, Membership, PollEvent, Remedy, RetryBackoff, StandbyCheck,
+    Bus, BusError, CommitStep, GroupMember, MemberOptions, Membership, PollEvent, Remedy, RetryBackoff, SpareMemberCheck,
     StartOffset, TopicPartition, partition_for_key, read_to_end,
 };
 use eadt_cluster::{Cluster, ClusterChanges, ClusterError, ManagedWorkload};
@@ -54,7 +54,7 @@ pub enum ActuatorError {
 
 /// The dependencies of the actuator.
 #[derive(Debug, Clone)]
-pub struct ActuatorService {
+pub struct ActuatorDependencies {
     pub settings: ActuatorSettings,
     pub bus: Arc<dyn Bus>,
     pub cluster: Arc<dyn Cluster>,
@@ -65,30 +65,30 @@ pub struct ActuatorService {
 }
 
 /// Runs until `shutdown`; blocks, so give it a thread.
-pub fn run_actuator(service: &ActuatorService) -> Result<(), ActuatorError> {
-    run_with(service, &ActuatorMetrics::new(&service.metrics))
+pub fn run_actuator(deps: &ActuatorDependencies) -> Result<(), ActuatorError> {
+    run_with(deps, &ActuatorMetrics::new(&deps.metrics))
 }
 
 /// Runs with metrics that are registered already: for one that runs whenever it leads.
-pub(crate) fn run_with(service: &ActuatorService, metrics: &ActuatorMetrics) -> Result<(), ActuatorError> {
-    service.settings.check().map_err(ActuatorError::Settings)?;
-    let [least, most] = [service.settings.retry_min_seconds, service.settings.retry_max_seconds].map(Duration::from_secs_f64);
+pub(crate) fn run_with(deps: &ActuatorDependencies, metrics: &ActuatorMetrics) -> Result<(), ActuatorError> {
+    deps.settings.check().map_err(ActuatorError::Settings)?;
+    let [least, most] = [deps.settings.retry_min_seconds, deps.settings.retry_max_seconds].map(Duration::from_secs_f64);
     let mut patience = RetryBackoff::new(least, most);
-    while !service.shutdown.is_cancelled() {
+    while !deps.shutdown.is_cancelled() {
         let began = Instant::now();
-        match ActuatorSession::open(service, metrics).and_then(|mut session| session.run()) {
+        match ActuatorSession::open(deps, metrics).and_then(|mut session| session.run()) {
             Ok(()) => break,
             Err(error) if error.remedy == Remedy::Stop => return Err(error.into()),
             Err(error) => {
                 metrics.restarts.inc();
                 let what = "restarting from the committed positions";
                 if began.elapsed() > most {
-                    patience.worked(what);
+                    patience.on_success(what);
                 }
-                sleep(&service.shutdown, patience.failed(what, &error));
+                sleep(&deps.shutdown, patience.on_failure(what, &error));
             }
         }
-        service.ready.set(false);
+        deps.ready.set(false);
     }
     Ok(())
 }
@@ -102,14 +102,14 @@ fn sleep(shutdown: &Shutdown, time: Duration) {
 
 /// One session on the bus, from joining the group to the first error.
 struct ActuatorSession<'a> {
-    service: &'a ActuatorService,
+    deps: &'a ActuatorDependencies,
     metrics: &'a ActuatorMetrics,
     topics: ActuatorTopics,
     /// Number of partitions of the decisions.
     partitions: i32,
     member: Box<dyn GroupMember>,
     queue: DecisionQueue,
-    standby: StandbyCheck,
+    standby: SpareMemberCheck,
     view: ClusterView,
     /// `None`: the cluster has no node agents.
     intents: Option<DeviceIntents<'a>>,
@@ -123,26 +123,26 @@ struct ActuatorSession<'a> {
 }
 
 impl<'a> ActuatorSession<'a> {
-    fn open(service: &'a ActuatorService, metrics: &'a ActuatorMetrics) -> Result<Self, BusError> {
-        let ActuatorSettings { prefix, group, instance, .. } = &service.settings;
+    fn open(deps: &'a ActuatorDependencies, metrics: &'a ActuatorMetrics) -> Result<Self, BusError> {
+        let ActuatorSettings { prefix, group, instance, .. } = &deps.settings;
         let topics = ActuatorTopics::new(prefix);
-        let partitions = partition_count(service, &topics.decisions)?;
-        let member = service.bus.member(MemberOptions {
+        let partitions = partition_count(deps, &topics.decisions)?;
+        let member = deps.bus.member(MemberOptions {
             group: group.clone(),
             membership: Membership::Transactional(instance.clone()),
             topics: vec![topics.decisions.clone()],
         })?;
         Ok(Self {
-            service,
+            deps,
             metrics,
             partitions,
             member,
             queue: DecisionQueue::new(topics.decisions.clone()),
-            standby: StandbyCheck::new(group.clone(), topics.decisions.clone()),
+            standby: SpareMemberCheck::new(group.clone(), topics.decisions.clone()),
             view: ClusterView::new(),
             intents: None,
-            directives: JobDirectives::new(service, topics.clone()),
-            publisher: ActuatorPublisher::new(service, metrics, topics.clone()),
+            directives: JobDirectives::new(deps, topics.clone()),
+            publisher: ActuatorPublisher::new(deps, metrics, topics.clone()),
             rollbacks: RollbackRetries::default(),
             approvals_not_before: None,
             verdicts: Vec::new(),
@@ -152,8 +152,8 @@ impl<'a> ActuatorSession<'a> {
 
     fn run(&mut self) -> Result<(), BusError> {
         let mut polled = Vec::new();
-        self.intents = DeviceIntents::open(self.service, &self.topics)?;
-        while !self.service.shutdown.is_cancelled() {
+        self.intents = DeviceIntents::open(self.deps, &self.topics)?;
+        while !self.deps.shutdown.is_cancelled() {
             self.member.poll(256, POLL, &mut polled)?;
             for item in polled.drain(..) {
                 self.take(item)?;
@@ -161,12 +161,12 @@ impl<'a> ActuatorSession<'a> {
             if let Some(intents) = &mut self.intents {
                 intents.poll_device_reports()?;
             }
-            let in_place = self.standby.is_ready(self.queue.len(), &*self.service.bus);
+            let in_place = self.standby.is_ready(self.queue.len(), &*self.deps.bus);
             if self.queue.is_empty() {
-                self.service.ready.set(in_place);
+                self.deps.ready.set(in_place);
                 continue;
             }
-            let seen = self.reconcile();
+            let revision_before = self.reconcile();
             if !self.finish_decisions() {
                 break;
             }
@@ -176,8 +176,8 @@ impl<'a> ActuatorSession<'a> {
                 self.publish_directive(&workload);
             }
             self.commit()?;
-            if seen {
-                self.service.ready.set(true);
+            if revision_before {
+                self.deps.ready.set(true);
             }
             self.queue.apply_backpressure(&mut *self.member)?;
         }
@@ -188,7 +188,7 @@ impl<'a> ActuatorSession<'a> {
         match item {
             PollEvent::Record(record) => self.queue.push(record),
             PollEvent::Batch(_) | PollEvent::End { .. } => {}
-            PollEvent::Assigned(parts) => self.assign(&parts)?,
+            PollEvent::Assigned(parts) => self.on_assigned(&parts)?,
             PollEvent::Revoked(parts) | PollEvent::Lost(parts) => {
                 // Every loop ends with a commit, so nothing is held here that is worth committing now.
                 for at in parts {
@@ -203,14 +203,14 @@ impl<'a> ActuatorSession<'a> {
         Ok(())
     }
 
-    fn assign(&mut self, parts: &[TopicPartition]) -> Result<(), BusError> {
+    fn on_assigned(&mut self, parts: &[TopicPartition]) -> Result<(), BusError> {
         let committed = self.member.committed(parts)?;
         for (at, committed) in parts.iter().zip(committed) {
             self.publisher.read_published(at.partition)?;
             self.directives.read_published(at.partition)?;
             let start = match committed {
                 Some(position) => position,
-                None => self.service.bus.watermarks(at)?.low,
+                None => self.deps.bus.watermarks(at)?.low,
             };
             self.member.start(at, start)?;
             self.read_verdicts(at, start)?;
@@ -225,15 +225,15 @@ impl<'a> ActuatorSession<'a> {
 
     /// Reads what was found of changes shortly before `start`.
     fn read_verdicts(&mut self, at: &TopicPartition, start: i64) -> Result<(), BusError> {
-        let from = self.service.bus.watermarks(at)?.low.max(start - VERDICTS);
+        let from = self.deps.bus.watermarks(at)?.low.max(start - VERDICTS);
         if from >= start {
             return Ok(());
         }
         let (verdicts, passed) = (&mut self.verdicts, Cell::new(false));
         read_to_end(
-            &*self.service.bus,
+            &*self.deps.bus,
             &[(at.clone(), StartOffset::At(from))],
-            || passed.get() || self.service.shutdown.is_cancelled(),
+            || passed.get() || self.deps.shutdown.is_cancelled(),
             |record| {
                 passed.set(record.offset >= start - 1);
                 let decision = record.value.as_deref().filter(|_| record.offset < start).map(decode::<Decision>);
@@ -246,7 +246,7 @@ impl<'a> ActuatorSession<'a> {
 
     /// Takes in what changed in the cluster, and takes back what is overdue; true once the cluster was read.
     fn reconcile(&mut self) -> bool {
-        let ActuatorService { cluster, settings, .. } = self.service;
+        let ActuatorDependencies { cluster, settings, .. } = self.deps;
         if self.view.is_paused() {
             return self.view.is_current();
         }
@@ -270,16 +270,16 @@ impl<'a> ActuatorSession<'a> {
     }
 
     fn on_changes(&mut self, changes: ClusterChanges) {
-        let ClusterChanges { revision, all, workloads, gone } = changes;
-        self.view.begin_changes(all, &gone);
+        let ClusterChanges { revision, all, workloads, removed } = changes;
+        self.view.begin_changes(all, &removed);
         // Workloads that are gone get no directives any more.
-        let asked: Vec<_> = if all { self.directives.workloads().cloned().collect() } else { gone };
+        let withdrawn: Vec<_> = if all { self.directives.workloads().cloned().collect() } else { removed };
         for managed in workloads {
             if self.queue.has_partition(partition_for_key(managed.state.workload.as_bytes(), self.partitions)) {
                 self.put_workload(managed);
             }
         }
-        for name in asked {
+        for name in withdrawn {
             self.publish_directive(&name);
         }
         self.view.end_changes(revision);
@@ -314,20 +314,20 @@ impl<'a> ActuatorSession<'a> {
             return;
         }
         let Some(intents) = &mut self.intents else { return };
-        for update in intents.take_updates(self.service.cluster.now()) {
+        for update in intents.take_updates(self.deps.cluster.now()) {
             self.publisher.publish_intent(update);
         }
     }
 
     fn on_cluster_failure(&mut self, error: &ClusterError, what: &'static str) {
         self.metrics.retries.inc();
-        let settings = &self.service.settings;
+        let settings = &self.deps.settings;
         let pause = self.view.on_failure(|failures| retry_pause(settings, failures));
         tracing::warn!(%error, pause_seconds = pause.as_secs_f64(), "{what}; it is tried again");
     }
 
     fn retry_pause(&self, attempts: u32) -> Duration {
-        retry_pause(&self.service.settings, attempts)
+        retry_pause(&self.deps.settings, attempts)
     }
 
     fn commit(&mut self) -> Result<(), BusError> {

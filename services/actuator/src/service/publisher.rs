@@ -8,18 +8,18 @@ use eadt_cluster::ManagedWorkload;
 use eadt_schemas::v1::{ActuationOutcome, Decision, Workload};
 use eadt_schemas::{DecodeError, Envelope, EventTime, EventType, decode};
 
-use super::ActuatorService;
+use super::ActuatorDependencies;
 use super::topics::{ActuatorTopics, read_keys};
 use crate::check::DecisionRefusal;
-use crate::devices::IntentUpdate;
 use crate::directives::DirectiveUpdate;
 use crate::metrics::ActuatorMetrics;
-use crate::report::{self, ActuatorReport};
+use crate::published_intents::IntentUpdate;
+use crate::report::{self, ActuatorEvent};
 
 const SOURCE: &str = "/actuator";
 
 pub struct ActuatorPublisher<'a> {
-    service: &'a ActuatorService,
+    deps: &'a ActuatorDependencies,
     metrics: &'a ActuatorMetrics,
     topics: ActuatorTopics,
     outputs: Vec<ProducerRecord>,
@@ -31,15 +31,15 @@ pub struct ActuatorPublisher<'a> {
 }
 
 impl<'a> ActuatorPublisher<'a> {
-    pub fn new(service: &'a ActuatorService, metrics: &'a ActuatorMetrics, topics: ActuatorTopics) -> Self {
-        Self { service, metrics, topics, outputs: Vec::new(), published: BTreeMap::new(), unsettled: BTreeSet::new() }
+    pub fn new(deps: &'a ActuatorDependencies, metrics: &'a ActuatorMetrics, topics: ActuatorTopics) -> Self {
+        Self { deps, metrics, topics, outputs: Vec::new(), published: BTreeMap::new(), unsettled: BTreeSet::new() }
     }
 
     /// Reads what was published about the workloads of a partition. Joining the group has fenced older writers, so the end that is
     /// noted now is the end.
     pub fn read_published(&mut self, partition: i32) -> Result<(), BusError> {
         let published = &mut self.published;
-        read_keys(self.service, &self.topics.workloads, partition, |workload, value| {
+        read_keys(self.deps, &self.topics.workloads, partition, |workload, value| {
             match value.map(decode::<Workload>) {
                 Some(Ok(event)) => {
                     published.insert(event.workload.clone(), event);
@@ -60,9 +60,9 @@ impl<'a> ActuatorPublisher<'a> {
         }
     }
 
-    pub fn publish(&mut self, report: ActuatorReport) {
+    pub fn publish(&mut self, report: ActuatorEvent) {
         match report {
-            ActuatorReport::Actuation(actuation) => {
+            ActuatorEvent::Actuation(actuation) => {
                 if actuation.outcome == ActuationOutcome::RolledBack || actuation.outcome == ActuationOutcome::Failed {
                     tracing::warn!(
                         workload = actuation.workload,
@@ -73,11 +73,11 @@ impl<'a> ActuatorPublisher<'a> {
                 }
                 self.metrics.count_outcome(actuation.outcome);
                 self.unsettled.insert(actuation.workload.clone());
-                self.service.cluster.on_actuation(&actuation);
+                self.deps.cluster.on_actuation(&actuation);
                 let envelope = envelope(actuation.id.clone(), EventType::Actuation, actuation.time, actuation.workload.clone());
                 self.outputs.push(ProducerRecord::event(&self.topics.actuations, &actuation.workload, &envelope, &*actuation));
             }
-            ActuatorReport::Workload(workload) => {
+            ActuatorEvent::Workload(workload) => {
                 let id = format!("{}/{}/{}", workload.workload, workload.generation, workload.time.micros());
                 let envelope = envelope(id, EventType::Workload, workload.time, workload.workload.clone());
                 self.outputs.push(ProducerRecord::event(&self.topics.workloads, &workload.workload, &envelope, &*workload));

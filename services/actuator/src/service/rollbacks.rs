@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use eadt_cluster::{ClusterError, ClusterRemedy, ManagedWorkload, RollBack};
+use eadt_cluster::{ClusterError, ClusterRemedy, ManagedWorkload, RollbackRequest};
 use eadt_schemas::EventTime;
 
 use super::ActuatorSession;
-use crate::{apply, directives, report, watch};
+use crate::{apply, directives, overdue_rollouts, report};
 
 /// Rollbacks that failed, by the decision whose change they take back.
 #[derive(Debug, Default)]
@@ -39,14 +39,15 @@ impl ActuatorSession<'_> {
             self.rollbacks.retries.clear();
             return;
         }
-        let now = self.service.cluster.now();
+        let now = self.deps.cluster.now();
         let refused = |managed: &ManagedWorkload| {
             self.directives.refusal(&managed.rolling_out()?.decision_id)?;
-            watch::refused_rollout(managed)
+            overdue_rollouts::refused_rollout(managed)
         };
         let rolling = self.view.rolling();
-        let overdue: Vec<_> =
-            rolling.filter_map(|(_, managed)| refused(managed).or_else(|| watch::overdue_rollout(managed, now))).collect();
+        let overdue: Vec<_> = rolling
+            .filter_map(|(_, managed)| refused(managed).or_else(|| overdue_rollouts::overdue_rollout(managed, now)))
+            .collect();
         for mut back in overdue {
             let managed = self.view.get(&back.workload);
             let withdrawn = managed.is_some_and(|managed| directives::build_directive(managed, None).is_none());
@@ -57,7 +58,7 @@ impl ActuatorSession<'_> {
                 continue;
             }
             tracing::warn!(workload = back.workload, decision = back.decision_id, reason = back.reason, "rolling back");
-            match apply::roll_back(&*self.service.cluster, &back) {
+            match apply::roll_back(&*self.deps.cluster, &back) {
                 Ok(written) => {
                     self.rollbacks.retries.remove(&back.decision_id);
                     self.on_written(written);
@@ -67,7 +68,7 @@ impl ActuatorSession<'_> {
         }
     }
 
-    fn on_rollback_failure(&mut self, back: RollBack, error: &ClusterError, now: EventTime) {
+    fn on_rollback_failure(&mut self, back: RollbackRequest, error: &ClusterError, now: EventTime) {
         match error.remedy {
             ClusterRemedy::Refused => {
                 let report = self.view.get(&back.workload).and_then(|m| report::failed_report(m, &error.detail, now));

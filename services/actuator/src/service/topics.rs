@@ -5,7 +5,7 @@ use std::sync::Arc;
 use eadt_bus::{BusError, Remedy, StartOffset, TopicPartition, read_to_end};
 use eadt_schemas::Topic;
 
-use super::ActuatorService;
+use super::ActuatorDependencies;
 
 #[derive(Debug, Clone)]
 pub struct ActuatorTopics {
@@ -38,8 +38,8 @@ impl ActuatorTopics {
 }
 
 /// Returns the number of partitions of a topic; without the topic the actuator stops.
-pub fn partition_count(service: &ActuatorService, topic: &Arc<str>) -> Result<i32, BusError> {
-    let specs = service.bus.topics(&service.settings.prefix)?;
+pub fn partition_count(deps: &ActuatorDependencies, topic: &Arc<str>) -> Result<i32, BusError> {
+    let specs = deps.bus.topics(&deps.settings.prefix)?;
     specs.into_iter().find(|spec| spec.name == *topic).map(|spec| spec.partitions).ok_or_else(|| {
         let detail = "there is no such topic; create the topics with eadt topics apply";
         BusError::new(Remedy::Stop, format!("reading topic {topic}"), detail)
@@ -48,16 +48,16 @@ pub fn partition_count(service: &ActuatorService, topic: &Arc<str>) -> Result<i3
 
 /// Reads a partition to its present end: keys and values, `None` for a tombstone.
 pub fn read_keys(
-    service: &ActuatorService,
+    deps: &ActuatorDependencies,
     topic: &Arc<str>,
     partition: i32,
     mut each: impl FnMut(&str, Option<&[u8]>),
 ) -> Result<(), BusError> {
     let at = TopicPartition::new(topic.clone(), partition);
     read_to_end(
-        &*service.bus,
+        &*deps.bus,
         &[(at, StartOffset::Earliest)],
-        || service.shutdown.is_cancelled(),
+        || deps.shutdown.is_cancelled(),
         |record| {
             let key = String::from_utf8_lossy(record.key.as_deref().unwrap_or_default());
             each(&key, record.value.as_deref());

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use eadt_agent::{AgentEnvironment, AgentError, AgentSummary, LazyBus, RawSettings, run};
+use eadt_agent::{AgentDependencies, AgentError, AgentSummary, LazyBus, RawSettings, run};
 use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions};
 use eadt_bus::{Bus, IsolationLevel, PollEvent, ProducerRecord, StartOffset, TopicPartition, partition_for_key, topics};
 use eadt_nvml::fake::{FakeLibrary, FakeMps};
@@ -114,7 +114,7 @@ pub fn start_with(raw: &RawSettings, bus: &Arc<dyn Bus>, driver: Arc<dyn Settabl
 
 fn launch(raw: &RawSettings, log: Option<LazyBus>, driver: Option<Arc<dyn SettableDriver>>) -> Running {
     let (metrics, health, shutdown) = (MetricsRegistry::default(), HealthRegistry::default(), Shutdown::new());
-    let mut environment = AgentEnvironment::new(log, metrics.clone(), health.clone(), shutdown.clone());
+    let mut environment = AgentDependencies::new(log, metrics.clone(), health.clone(), shutdown.clone());
     environment.driver = driver;
     let settings = raw.validate("host").unwrap();
     Running { metrics, health, shutdown, task: tokio::spawn(run(settings, environment)) }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use eadt_bus::TopicPartition;
 use eadt_bus::simulation::{PARTITIONS, SimLog, place};
-use eadt_lake::{Archive, ArchiveFile, ArchiveRow, Listing};
+use eadt_lake::{Archive, ArchiveFile, ArchiveListing, ArchiveRow};
 
 use super::TOPICS;
 
@@ -53,7 +53,7 @@ impl Seen {
 /// A file's rows are the log's records at its offsets, all of its date.
 fn compare(archive: &Archive, log: &SimLog, file: &ArchiveFile) -> Result<(), String> {
     let name = &file.name;
-    let only = Listing { files: vec![file.clone()], ..Listing::default() };
+    let only = ArchiveListing { files: vec![file.clone()], ..ArchiveListing::default() };
     let rows: Vec<ArchiveRow> =
         archive.rows(&only, name.topic, name.partition).collect::<Result<_, _>>().map_err(|error| error.to_string())?;
     let at = place(name.topic, name.partition);

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use eadt_archiver::{ArchiverError, ArchiverService, ArchiverSettings, MonotonicClock, ServiceClock, run_on};
+use eadt_archiver::{ArchiverDependencies, ArchiverError, ArchiverSettings, MonotonicClock, ServiceClock, run_on};
 use eadt_bus::TopicPartition;
 use eadt_bus::simulation::{PREFIX, ScheduledRecord, SimLog};
 use eadt_lake::Archive;
@@ -217,7 +217,7 @@ impl Story {
                 allowed: AtomicBool::new(false),
             })
         };
-        let service = ArchiverService {
+        let service = ArchiverDependencies {
             settings: ArchiverSettings { instance: process.name.to_owned(), ..self.settings.clone() },
             prefix: PREFIX.to_owned(),
             bus: Arc::new(SimBus(Arc::clone(&process))),

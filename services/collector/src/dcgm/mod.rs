@@ -18,10 +18,10 @@ pub use reading::{AttributionRules, DcgmScrape, DeviceReading, SkipCounts, read}
 
 use crate::assignments::AssignmentTable;
 use crate::metrics::CollectorMetrics;
-use crate::outlet::EventOutlet;
 use crate::plausible;
 use crate::scrape::{Scraper, ticks};
 use crate::settings::DcgmSettings;
+use crate::sink::EventSink;
 use crate::source::{BoxFuture, CollectorSource, SourceError};
 use crate::tenancy::DeviceTenancy;
 
@@ -49,7 +49,7 @@ pub(crate) struct DcgmSource {
 #[derive(Debug)]
 struct DcgmDevices {
     known: HashMap<String, DcgmDevice>,
-    outlet: EventOutlet,
+    sink: EventSink,
     metrics: CollectorMetrics,
     assignments: AssignmentTable,
     collector: String,
@@ -64,7 +64,7 @@ struct DcgmDevices {
 impl DcgmSource {
     pub fn new(
         settings: DcgmSettings,
-        outlet: EventOutlet,
+        sink: EventSink,
         metrics: CollectorMetrics,
         assignments: AssignmentTable,
         clock: ServiceClock,
@@ -75,7 +75,7 @@ impl DcgmSource {
         let target = scraper.shown().to_owned();
         let known = HashMap::new();
         let (complained, unnamed, useless) = (false, false, false);
-        let devices = DcgmDevices { known, outlet, metrics, assignments, collector, target, complained, unnamed, useless };
+        let devices = DcgmDevices { known, sink, metrics, assignments, collector, target, complained, unnamed, useless };
         Ok(Self { scraper, rules: settings.rules, devices, clock })
     }
 }
@@ -126,7 +126,7 @@ impl DcgmDevices {
             let assigned = self.assignments.of(&event.device, event.gpu_index);
             let events = device.tenancy.observe(&event, assigned.as_deref().unwrap_or(&tenants));
             device.last = Some(event);
-            publish(&self.outlet, &events);
+            publish(&self.sink, &events);
         }
     }
 
@@ -155,14 +155,14 @@ impl DcgmDevices {
 
     fn end(&mut self) {
         for device in self.known.values_mut() {
-            publish(&self.outlet, &device.tenancy.end());
+            publish(&self.sink, &device.tenancy.end());
         }
     }
 }
 
-fn publish(outlet: &EventOutlet, events: &[GpuTelemetry]) {
+fn publish(sink: &EventSink, events: &[GpuTelemetry]) {
     for event in events {
-        if let Err(refusal) = outlet.telemetry(KIND, event) {
+        if let Err(refusal) = sink.telemetry(KIND, event) {
             tracing::warn!(device = event.device, %refusal, "a sample was refused");
         }
     }
@@ -204,7 +204,7 @@ impl CollectorSource for DcgmSource {
 mod tests {
     use super::*;
     use crate::metrics::SkippedLabel;
-    use crate::outlet::tests::{outlet, telemetry};
+    use crate::sink::tests::{outlet, telemetry};
 
     fn text(power: f64, energy: u64, pod: &str) -> String {
         let labels = format!("gpu=\"0\",UUID=\"GPU-a\",modelName=\"Tesla T4\",Hostname=\"n1\",namespace=\"n\",pod=\"{pod}\"");
@@ -215,10 +215,10 @@ mod tests {
         EventTime::from_micros(seconds * 1_000_000)
     }
 
-    fn devices(outlet: EventOutlet, metrics: &CollectorMetrics) -> DcgmDevices {
+    fn devices(outlet: EventSink, metrics: &CollectorMetrics) -> DcgmDevices {
         DcgmDevices {
             known: HashMap::new(),
-            outlet,
+            sink: outlet,
             metrics: metrics.clone(),
             assignments: AssignmentTable::new(&[]),
             collector: "dcgm/h".into(),

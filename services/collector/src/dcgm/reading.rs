@@ -8,11 +8,11 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use eadt_recordings::ReadingField;
 use eadt_recordings::absent::is_dcgm_blank;
-use eadt_recordings::prometheus_text::{ExpositionSample, is_open_metrics, samples};
+use eadt_recordings::prometheus_text::{ExpositionSample, is_open_metrics, parse_samples};
 pub use eadt_recordings::series::AttributionRules;
 use eadt_recordings::series::{
-    BoardHolders, DeviceMetric, ExporterPods, SeriesAttribution, SeriesBoard, attribute, board, device_metric, is_of_board,
-    mig_instance,
+    BoardHolders, DeviceMetric, ExporterPods, SeriesAttribution, SeriesBoard, attribute_series, board, device_metric,
+    is_of_board, mig_instance,
 };
 use eadt_schemas::EventTime;
 use eadt_schemas::latest::{GpuTelemetry, Origin};
@@ -94,10 +94,10 @@ struct DeviceReadingBuilder {
 pub fn read(text: &str, rules: &AttributionRules) -> DcgmScrape {
     let mut scraped = DcgmScrape::default();
     let mut devices: BTreeMap<String, DeviceReadingBuilder> = BTreeMap::new();
-    let mut seen = HashSet::new();
+    let mut seen_series = HashSet::new();
     let mut read = Vec::new();
     let mut exporters = ExporterPods::default();
-    for line in samples(text) {
+    for line in parse_samples(text) {
         match line {
             Ok(sample) => {
                 let metric = device_metric(&sample.name);
@@ -109,8 +109,8 @@ pub fn read(text: &str, rules: &AttributionRules) -> DcgmScrape {
                     continue;
                 }
                 scraped.samples += 1;
-                if seen.insert(sample.series) {
-                    exporters.learn(&sample);
+                if seen_series.insert(sample.series) {
+                    exporters.add_exporter(&sample);
                     read.push((metric, sample));
                 } else {
                     scraped.skipped.duplicate += 1;
@@ -132,7 +132,7 @@ pub fn read(text: &str, rules: &AttributionRules) -> DcgmScrape {
         if let Some(time) = sample.time(open_metrics) {
             device.event.time = device.event.time.max(time);
         }
-        let attribution = attribute(&sample, rules, &exporters);
+        let attribution = attribute_series(&sample, rules, &exporters);
         device.place(&sample, &attribution);
         if let SeriesAttribution::NoNamespace(_) | SeriesAttribution::NotAWorkload(_) = &attribution {
             scraped.skipped.no_workload += 1;

@@ -21,8 +21,8 @@ use tokio::task::JoinSet;
 
 use crate::metrics::CollectorMetrics;
 use crate::nvml::{GpuIdentity, MigInstances};
-use crate::outlet::EventOutlet;
 use crate::shares::{DeviceTotals, ShareSignals, attribute};
+use crate::sink::EventSink;
 use crate::tenancy::BoardTenant;
 use api::KubeletClient;
 use holders::{DeviceAllocations, PodAllocation, PodKey, holders};
@@ -123,10 +123,10 @@ impl PodGpus {
             return;
         }
         drop(known);
-        let mut cuts = self.0.instances.write().unwrap_or_else(PoisonError::into_inner);
+        let mut mig_instances = self.0.instances.write().unwrap_or_else(PoisonError::into_inner);
         match instances {
-            Some(instances) => drop(cuts.insert(uuid.to_owned(), instances)),
-            None => drop(cuts.remove(uuid)),
+            Some(instances) => drop(mig_instances.insert(uuid.to_owned(), instances)),
+            None => drop(mig_instances.remove(uuid)),
         }
     }
 
@@ -162,27 +162,27 @@ type PodFactsResult = (PodKey, Result<PodFacts, String>);
 /// Publishes who holds the node's GPUs, where it changes and once a minute.
 #[derive(Debug)]
 pub(crate) struct HoldersPublisher {
-    outlet: EventOutlet,
+    sink: EventSink,
     node: String,
     clock: ServiceClock,
     last: Option<(Instant, DeviceHolders)>,
 }
 
 impl HoldersPublisher {
-    pub fn new(outlet: EventOutlet, node: String, clock: ServiceClock) -> Self {
-        Self { outlet, node, clock, last: None }
+    pub fn new(sink: EventSink, node: String, clock: ServiceClock) -> Self {
+        Self { sink, node, clock, last: None }
     }
 
     fn publish_if_changed(&mut self, holders: &DeviceAllocations, known: &HashMap<PodKey, CachedPodFacts>, gpus: &PodGpus) {
         let (devices, unplaced) = held_devices(holders, known, &gpus.instances(), &gpus.boards());
-        let same = |(at, said): &(Instant, DeviceHolders)| {
-            at.elapsed() < REPUBLISH_INTERVAL && said.devices == devices && said.unplaced == unplaced
+        let same = |(at, published): &(Instant, DeviceHolders)| {
+            at.elapsed() < REPUBLISH_INTERVAL && published.devices == devices && published.unplaced == unplaced
         };
         if self.last.as_ref().is_some_and(same) {
             return;
         }
         let event = DeviceHolders { time: self.clock.now(), node: self.node.clone(), devices, unplaced };
-        if let Err(refusal) = self.outlet.holders("kubelet", &event) {
+        if let Err(refusal) = self.sink.holders("kubelet", &event) {
             tracing::warn!(detail = refusal.detail, "who holds the GPUs of this node cannot be published");
         }
         self.last = Some((Instant::now(), event));
@@ -193,7 +193,7 @@ impl HoldersPublisher {
 fn held_devices(
     holders: &DeviceAllocations,
     known: &HashMap<PodKey, CachedPodFacts>,
-    cuts: &InstancesByGpu,
+    mig_instances: &InstancesByGpu,
     boards: &IdentityByGpu,
 ) -> (Vec<HeldDevice>, Vec<PodName>) {
     let name = |pod: &PodKey| PodName {
@@ -205,7 +205,7 @@ fn held_devices(
     let mut unplaced: BTreeSet<PodName> = holders.nameless.iter().map(|(pod, _)| name(pod)).collect();
     for (device, held) in &holders.by_device {
         let pods = held.iter().map(|held| name(&held.pod));
-        match gpu_of(device, cuts) {
+        match gpu_of(device, mig_instances) {
             Some((gpu, _)) => devices.entry(gpu).or_default().extend(pods),
             None => unplaced.extend(pods),
         }
@@ -224,11 +224,11 @@ fn held_devices(
 }
 
 /// The GPU that a device is, or is an instance of, and then the instance's slices.
-fn gpu_of<'a>(device: &'a str, cuts: &'a InstancesByGpu) -> Option<(&'a str, Option<u32>)> {
+fn gpu_of<'a>(device: &'a str, mig_instances: &'a InstancesByGpu) -> Option<(&'a str, Option<u32>)> {
     if device.starts_with("GPU-") {
         return Some((device, None));
     }
-    cuts.iter().find_map(|(gpu, instances)| Some((gpu.as_str(), Some(*instances.by_uuid.get(device)?))))
+    mig_instances.iter().find_map(|(gpu, instances)| Some((gpu.as_str(), Some(*instances.by_uuid.get(device)?))))
 }
 
 /// Asks the kubelet until shutdown.
@@ -252,7 +252,7 @@ impl KubeletPoller {
         owners: Arc<dyn PodFactsLookup>,
         gpus: PodGpus,
         metrics: CollectorMetrics,
-        said: HoldersPublisher,
+        holders_publisher: HoldersPublisher,
     ) -> Self {
         Self {
             settings,
@@ -263,7 +263,7 @@ impl KubeletPoller {
             used: HashMap::new(),
             asking: JoinSet::new(),
             complained: HashSet::new(),
-            publisher: said,
+            publisher: holders_publisher,
         }
     }
 
@@ -271,11 +271,11 @@ impl KubeletPoller {
         let mut kubelet: Option<KubeletClient> = None;
         let mut answered: Option<Instant> = None;
         while !shutdown.is_cancelled() {
-            let asked = tokio::select! {
+            let answer = tokio::select! {
                 asked = self.ask(&mut kubelet) => asked,
                 () = shutdown.cancelled() => return,
             };
-            match asked {
+            match answer {
                 Ok(holders) => {
                     if answered.is_none_or(|at| at.elapsed() > STALE) {
                         tracing::info!(devices = holders.by_device.len(), "the kubelet says which pods hold GPUs");
@@ -398,13 +398,13 @@ fn record_facts(known: &mut HashMap<PodKey, CachedPodFacts>, complained: &mut Ha
 fn tenants<'a>(
     holders: &DeviceAllocations,
     known: &HashMap<PodKey, CachedPodFacts>,
-    cuts: &InstancesByGpu,
+    mig_instances: &InstancesByGpu,
     used: impl Fn(&str) -> Option<&'a UsageByPod>,
 ) -> (TenantsByGpu, usize) {
     let mut by_gpu: BTreeMap<&str, Vec<(&PodAllocation, Option<f64>)>> = BTreeMap::new();
     let mut unmatched = 0;
     for (device, held) in &holders.by_device {
-        match gpu_of(device, cuts) {
+        match gpu_of(device, mig_instances) {
             Some((gpu, slices)) => {
                 let part = slices.map(|slices| f64::from(slices) / held.len() as f64);
                 by_gpu.entry(gpu).or_default().extend(held.iter().map(|held| (held, part)));
@@ -433,7 +433,7 @@ fn tenants<'a>(
         let all: f64 = used.into_iter().flat_map(BTreeMap::values).sum();
         let whole = DeviceTotals {
             others_utilization_ratio: (all - claims.iter().filter_map(|claim| claim.utilization_ratio).sum::<f64>()).max(0.0),
-            mig_slices: cuts.get(device).map(|instances| instances.slices),
+            mig_slices: mig_instances.get(device).map(|instances| instances.slices),
         };
         let mut tenants = attribute(&claims, whole);
         // What a stranger has of these is out of the sum already.

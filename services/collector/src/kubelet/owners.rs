@@ -28,9 +28,9 @@ pub trait PodFactsLookup: Send + Sync + fmt::Debug {
 
 /// Reads the owner off the pod's name, as Kubernetes forms it; needs no API server and no rights.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct ByName(pub PodRule);
+pub struct OwnerByPodName(pub PodRule);
 
-impl PodFactsLookup for ByName {
+impl PodFactsLookup for OwnerByPodName {
     fn facts<'a>(&'a self, pod: &'a PodKey) -> BoxFuture<'a, Result<PodFacts, String>> {
         let name = match self.0 {
             PodRule::Owner => owner(&pod.name),

@@ -20,8 +20,8 @@ use eadt_schemas::v1::SOURCE_KINDS_BY_PREFERENCE;
 use crate::assignments::AssignmentTable;
 use crate::kubelet::PodGpus;
 use crate::metrics::{CollectorMetrics, DeviceLabel};
-use crate::outlet::EventOutlet;
 use crate::settings::NvmlSettings;
+use crate::sink::EventSink;
 use crate::source::{BoxFuture, CollectorSource, SourceError};
 use sampler::GpuSampler;
 
@@ -33,7 +33,7 @@ const OPEN_TIMEOUT: Duration = Duration::from_secs(30);
 /// Context that the samplers share.
 #[derive(Debug, Clone)]
 pub struct SamplerContext {
-    pub outlet: EventOutlet,
+    pub sink: EventSink,
     pub metrics: CollectorMetrics,
     pub clock: ServiceClock,
     pub assignments: AssignmentTable,
@@ -65,12 +65,12 @@ impl NvmlSource {
     }
 
     async fn open_bounded(&mut self) -> Result<(), SourceError> {
-        let (tell, told) = tokio::sync::oneshot::channel();
-        let (given, path) = (self.driver.clone(), self.settings.library_path.clone());
+        let (sender, receiver) = tokio::sync::oneshot::channel();
+        let (injected, path) = (self.driver.clone(), self.settings.library_path.clone());
         // A thread of its own: with a broken driver these calls may never return.
         tasks::NVML_OPEN
             .thread(move || {
-                let opened = match given {
+                let opened = match injected {
                     Some(driver) => Ok(driver),
                     None => NvmlDriver::load(path.as_deref(), "collector.nvml.library_path").map(|nvml| {
                         tracing::info!(version = nvml.version(), "NVML loaded");
@@ -79,10 +79,10 @@ impl NvmlSource {
                 };
                 let counted = opened.and_then(|driver| Ok((driver.count()?, driver)));
                 // Nobody receives it any more if it took too long, which was reported then.
-                drop(tell.send(counted));
+                drop(sender.send(counted));
             })
             .map_err(|error| SourceError::new(KIND, format!("cannot start a thread: {error}")))?;
-        let (count, driver) = match tokio::time::timeout(OPEN_TIMEOUT, told).await {
+        let (count, driver) = match tokio::time::timeout(OPEN_TIMEOUT, receiver).await {
             Ok(Ok(counted)) => counted.map_err(|lost| SourceError::new(KIND, lost))?,
             Ok(Err(_)) => {
                 return Err(SourceError::new(

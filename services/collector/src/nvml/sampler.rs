@@ -355,7 +355,7 @@ impl GpuSampler {
 
     fn publish(&self, events: &[GpuTelemetry]) {
         for event in events {
-            if let Err(refusal) = self.context.outlet.telemetry(KIND, event) {
+            if let Err(refusal) = self.context.sink.telemetry(KIND, event) {
                 tracing::warn!(device = event.device, %refusal, "a sample was refused");
             }
         }

@@ -30,15 +30,15 @@ use serde::Serialize;
 use super::directives::{DirectiveAnswer, DirectiveStore};
 use super::kubeflow::{self, StatusUpdate};
 use super::rate::RateLimiter;
-use super::reviews::{AccountVerifier, TokenRefusal, TokenReviewer};
+use super::reviews::{ServiceAccountVerifier, TokenRefusal, TokenReviewer};
 use super::secrets::{EndpointSecrets, SecretsReloader};
 use super::serve;
 use super::sources::ProgressSources;
 use super::tokens::{self, TokenGrant};
 use super::wire::{self, RejectedEvent, Rejection, ReportedEvent};
 use crate::metrics::{CodeLabel, CollectorMetrics, ReasonLabel, RequestLabel};
-use crate::outlet::EventOutlet;
 use crate::settings::ProgressSettings;
+use crate::sink::EventSink;
 use crate::source::{BoxFuture, CollectorSource, SourceError};
 
 const KIND: &str = "progress";
@@ -86,7 +86,7 @@ fn is_zero(count: &usize) -> bool {
 #[derive(Debug)]
 struct ProgressEndpoint {
     settings: ProgressSettings,
-    outlet: EventOutlet,
+    sink: EventSink,
     metrics: CollectorMetrics,
     clock: ServiceClock,
     collector: String,
@@ -97,7 +97,7 @@ struct ProgressEndpoint {
     strangers: Mutex<RateLimiter>,
     secrets: OnceLock<EndpointSecrets>,
     /// Where tokens of service accounts are accepted.
-    accounts: Option<AccountVerifier>,
+    accounts: Option<ServiceAccountVerifier>,
     directives: DirectiveStore,
     /// Cancelled when the endpoint stops: nobody waits any longer.
     stopping: Shutdown,
@@ -119,7 +119,7 @@ impl HttpSource {
     /// `reviewer`: needed where the settings accept tokens of service accounts.
     pub fn new(
         settings: ProgressSettings,
-        outlet: EventOutlet,
+        sink: EventSink,
         metrics: CollectorMetrics,
         clock: ServiceClock,
         collector: String,
@@ -129,12 +129,12 @@ impl HttpSource {
         let rate = || Mutex::new(RateLimiter::new(settings.requests_per_second));
         let (rate, strangers) = (rate(), rate());
         let accounts = settings.service_accounts.as_ref().zip(reviewer);
-        let accounts = accounts.map(|(own, reviewer)| AccountVerifier::new(own, reviewer, clock.clone(), metrics.clone()));
+        let accounts = accounts.map(|(own, reviewer)| ServiceAccountVerifier::new(own, reviewer, clock.clone(), metrics.clone()));
         let secrets = OnceLock::new();
         let (directives, stopping) = (DirectiveStore::default(), Shutdown::new());
         let endpoint = ProgressEndpoint {
             settings,
-            outlet,
+            sink,
             metrics,
             clock,
             collector,
@@ -444,8 +444,8 @@ impl ProgressEndpoint {
 
     /// What the bearer of a token may do.
     async fn grant(&self, headers: &HeaderMap) -> Result<TokenGrant, Rejection> {
-        let given = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
-        let token = given.and_then(|text| text.split_once(' ')).filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
+        let header_text = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+        let token = header_text.and_then(|text| text.split_once(' ')).filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
         let Some((_, token)) = token else {
             let mut error = "no token: send `authorization: Bearer TOKEN`; eadt token create makes one".to_owned();
             if let Some(accounts) = &self.accounts {
@@ -571,8 +571,8 @@ impl ProgressEndpoint {
             let all = if refused.len() > 1 { list(&refused) } else { Vec::new() };
             return Err(Rejection { index: is_batch.then_some(*index), refused: all, ..first.clone() });
         }
-        let asked = leaders.iter().filter_map(|workload| self.directives.current(workload));
-        let directives = asked.filter(|answer| answer.revision > 0).collect();
+        let answers = leaders.iter().filter_map(|workload| self.directives.current(workload));
+        let directives = answers.filter(|answer| answer.revision > 0).collect();
         Ok(ProgressReceipt { accepted, refused: list(&refused), absent_values: absent, directives })
     }
 
@@ -627,7 +627,7 @@ impl ProgressEndpoint {
         }
         sources.note(&event);
         // Checked before, so nothing is refused here.
-        if let Err(refusal) = self.outlet.progress(KIND, &event) {
+        if let Err(refusal) = self.sink.progress(KIND, &event) {
             tracing::warn!(workload = event.workload, %refusal, "progress was refused");
         }
         self.metrics.progress_sources.set(sources.len() as i64);
@@ -636,7 +636,7 @@ impl ProgressEndpoint {
 
     fn end(&self) {
         for event in self.sources().take().iter_mut().flat_map(ProgressSources::end) {
-            if let Err(refusal) = self.outlet.progress(KIND, &event) {
+            if let Err(refusal) = self.sink.progress(KIND, &event) {
                 tracing::warn!(workload = event.workload, %refusal, "progress was refused");
             }
         }
@@ -650,9 +650,9 @@ mod tests {
 
     use super::*;
     use crate::buffer::EventBuffer;
-    use crate::outlet::tests::{outlet, progress};
     use crate::progress::reviews::tests::{TrustingReviewer, of_account};
     use crate::settings::ServiceAccounts;
+    use crate::sink::tests::{outlet, progress};
 
     /// The defaults, on a free port.
     fn settings() -> ProgressSettings {

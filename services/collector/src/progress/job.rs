@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use eadt_recordings::prometheus_text::{is_open_metrics, samples};
+use eadt_recordings::prometheus_text::{is_open_metrics, parse_samples};
 use eadt_recordings::series::list_names;
 use eadt_schemas::EventTime;
 use eadt_schemas::latest::{CounterScope, TrainingProgress};
@@ -13,9 +13,9 @@ use serde::{Deserialize, Serialize};
 
 use super::sources::ProgressSources;
 use crate::metrics::CollectorMetrics;
-use crate::outlet::EventOutlet;
 use crate::scrape::{Scraper, ticks};
 use crate::settings::JobSettings;
+use crate::sink::EventSink;
 use crate::source::{BoxFuture, CollectorSource, SourceError};
 
 const KIND: &str = "job";
@@ -142,7 +142,7 @@ pub fn read(
     let mut scraped = JobScrape::default();
     let mut ranks: BTreeMap<u32, TrainingProgress> = BTreeMap::new();
     let open_metrics = is_open_metrics(text);
-    for line in samples(text) {
+    for line in parse_samples(text) {
         let sample = match line {
             Ok(sample) => sample,
             Err(malformed) => {
@@ -184,10 +184,10 @@ pub fn read(
 
 /// The source.
 #[derive(Debug)]
-pub(crate) struct JobSource {
+pub(crate) struct JobMetricsSource {
     settings: JobSettings,
     scraper: Scraper,
-    outlet: EventOutlet,
+    sink: EventSink,
     metrics: CollectorMetrics,
     clock: ServiceClock,
     collector: String,
@@ -197,10 +197,10 @@ pub(crate) struct JobSource {
     useless: bool,
 }
 
-impl JobSource {
+impl JobMetricsSource {
     pub fn new(
         settings: JobSettings,
-        outlet: EventOutlet,
+        sink: EventSink,
         metrics: CollectorMetrics,
         clock: ServiceClock,
         collector: String,
@@ -210,7 +210,7 @@ impl JobSource {
         Ok(Self {
             settings,
             scraper,
-            outlet,
+            sink,
             metrics,
             clock,
             collector,
@@ -268,13 +268,13 @@ impl JobSource {
     }
 
     fn send(&self, event: &TrainingProgress) {
-        if let Err(refusal) = self.outlet.progress(KIND, event) {
+        if let Err(refusal) = self.sink.progress(KIND, event) {
             tracing::warn!(workload = event.workload, rank = event.rank, %refusal, "progress was refused");
         }
     }
 }
 
-impl CollectorSource for JobSource {
+impl CollectorSource for JobMetricsSource {
     fn task(&self) -> &'static TaskEntry {
         &tasks::JOB
     }

@@ -1,6 +1,5 @@
 //! Training progress: reported by jobs over HTTP, or scraped from them.
 
-pub mod accounts;
 pub mod directives;
 pub mod http;
 pub mod job;
@@ -10,6 +9,7 @@ mod rate;
 pub mod reviews;
 mod secrets;
 pub mod serve;
+pub mod service_accounts;
 pub mod sources;
 pub mod tokens;
 pub mod wire;

@@ -10,8 +10,8 @@ const NAMES: [(&str, &[&str]); 5] = [
 ];
 
 /// Returns the name of a precision in events; one that is not known stays as it is, in lower case.
-pub fn event_name(given: &str) -> String {
-    let lower = given.trim().to_ascii_lowercase();
+pub fn event_name(reported: &str) -> String {
+    let lower = reported.trim().to_ascii_lowercase();
     let plain = lower.strip_prefix("torch.").unwrap_or(&lower);
     let known = NAMES.iter().find(|(name, others)| *name == plain || others.contains(&plain));
     known.map_or_else(|| plain.to_owned(), |(name, _)| (*name).to_owned())

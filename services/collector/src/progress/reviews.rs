@@ -11,9 +11,9 @@ use eadt_schemas::EventTime;
 use eadt_service::ServiceClock;
 use tokio::sync::watch;
 
-pub use super::accounts::AuthenticatedUser;
-use super::accounts::{ReviewCache, ReviewCacheLookup, TokenClaims};
 use super::rate::RateLimiter;
+pub use super::service_accounts::ReviewedUser;
+use super::service_accounts::{ReviewCache, ReviewCacheLookup, TokenClaims};
 use super::tokens::{TokenGrant, TokenHash};
 use crate::metrics::{CollectorMetrics, OutcomeLabel};
 use crate::settings::ServiceAccounts;
@@ -28,7 +28,7 @@ const PUT_OFF: Duration = Duration::from_secs(1);
 pub trait TokenReviewer: Send + Sync + fmt::Debug {
     /// Returns the user of a token, if it is anybody's; bounded in time by the implementation. The error states why there is no
     /// answer, in words that contain nothing of the token.
-    fn review<'a>(&'a self, token: &'a str, audience: &'a str) -> BoxFuture<'a, Result<Option<AuthenticatedUser>, String>>;
+    fn review<'a>(&'a self, token: &'a str, audience: &'a str) -> BoxFuture<'a, Result<Option<ReviewedUser>, String>>;
 }
 
 /// Reason that a report is refused, or not accepted now.
@@ -48,7 +48,7 @@ type GrantReceiver = watch::Receiver<Option<GrantResult>>;
 
 /// Knows service accounts by their tokens.
 #[derive(Debug)]
-pub(crate) struct AccountVerifier {
+pub(crate) struct ServiceAccountVerifier {
     audience: String,
     reviewer: Arc<dyn TokenReviewer>,
     clock: ServiceClock,
@@ -71,13 +71,13 @@ struct VerifierState {
 /// Next step for a token.
 enum ReviewStep<'a> {
     Done(GrantResult),
-    Hear(GrantReceiver),
+    AwaitAnswer(GrantReceiver),
     Ask(PendingReview<'a>),
 }
 
 /// A question under way; dropped without an answer, the next one asks.
 struct PendingReview<'a> {
-    accounts: &'a AccountVerifier,
+    accounts: &'a ServiceAccountVerifier,
     token: TokenHash,
     stranger: bool,
     sender: watch::Sender<Option<GrantResult>>,
@@ -91,7 +91,7 @@ impl Drop for PendingReview<'_> {
     }
 }
 
-impl AccountVerifier {
+impl ServiceAccountVerifier {
     pub fn new(
         settings: &ServiceAccounts,
         reviewer: Arc<dyn TokenReviewer>,
@@ -125,10 +125,10 @@ impl AccountVerifier {
             match self.next(hash, now, Instant::now()) {
                 ReviewStep::Done(verdict) => return verdict,
                 ReviewStep::Ask(question) => return self.ask(question, token, claims.expires).await,
-                ReviewStep::Hear(mut hearing) => {
+                ReviewStep::AwaitAnswer(mut hearing) => {
                     // Whoever asked may have hung up before the answer.
-                    let heard = hearing.wait_for(Option::is_some).await.ok().and_then(|verdict| verdict.clone());
-                    if let Some(verdict) = heard {
+                    let answer = hearing.wait_for(Option::is_some).await.ok().and_then(|verdict| verdict.clone());
+                    if let Some(verdict) = answer {
                         return verdict;
                     }
                 }
@@ -146,7 +146,7 @@ impl AccountVerifier {
             ReviewCacheLookup::Nothing => true,
         };
         if let Some(hearing) = state.asking.get(&token) {
-            return ReviewStep::Hear(hearing.clone());
+            return ReviewStep::AwaitAnswer(hearing.clone());
         }
         if stranger {
             let admitted = if state.strangers < STRANGERS { state.rate.admit("", at) } else { Err(PUT_OFF) };
@@ -162,7 +162,7 @@ impl AccountVerifier {
     }
 
     async fn ask(&self, question: PendingReview<'_>, token: &str, expires: Option<EventTime>) -> GrantResult {
-        let asked = self.clock.now();
+        let asked_at = self.clock.now();
         let answer = self.reviewer.review(token, &self.audience).await;
         let (outcome, verdict) = match answer {
             Err(detail) => {
@@ -177,10 +177,10 @@ impl AccountVerifier {
                     tracing::info!("tokens of service accounts are checked again");
                 }
                 if let Some(grant) = bearer.and_then(|bearer| bearer.grant(&self.audience)) {
-                    self.state().memory.accept(question.token, grant.clone(), asked, expires);
+                    self.state().memory.accept(question.token, grant.clone(), asked_at, expires);
                     ("accepted", Ok(grant))
                 } else {
-                    self.state().memory.refuse(question.token, asked);
+                    self.state().memory.refuse(question.token, asked_at);
                     ("refused", Err(TokenRefusal::Worthless))
                 }
             }
@@ -207,9 +207,9 @@ pub(super) mod tests {
     use serde_json::json;
     use tokio::sync::Semaphore;
 
-    use super::super::accounts::tests::token;
+    use super::super::service_accounts::tests::token;
     use super::*;
-    use crate::outlet::tests::outlet;
+    use crate::sink::tests::outlet;
 
     /// 2026-01-02T03:04:05Z.
     const NOW_SECONDS: i64 = 1_767_323_045;
@@ -237,7 +237,7 @@ pub(super) mod tests {
     }
 
     impl TokenReviewer for TrustingReviewer {
-        fn review<'a>(&'a self, token: &'a str, audience: &'a str) -> BoxFuture<'a, Result<Option<AuthenticatedUser>, String>> {
+        fn review<'a>(&'a self, token: &'a str, audience: &'a str) -> BoxFuture<'a, Result<Option<ReviewedUser>, String>> {
             Box::pin(async move {
                 self.asked.fetch_add(1, Ordering::SeqCst);
                 self.answers.acquire().await.unwrap().forget();
@@ -248,7 +248,7 @@ pub(super) mod tests {
                 let payload = base64::Engine::decode(&base64::engine::general_purpose::URL_SAFE_NO_PAD, payload).unwrap();
                 let payload: serde_json::Value = serde_json::from_slice(&payload).unwrap();
                 let bearer =
-                    AuthenticatedUser { user: payload["sub"].as_str().unwrap().to_owned(), audiences: vec![audience.to_owned()] };
+                    ReviewedUser { user: payload["sub"].as_str().unwrap().to_owned(), audiences: vec![audience.to_owned()] };
                 Ok((payload["known"] != false).then_some(bearer))
             })
         }
@@ -263,7 +263,7 @@ pub(super) mod tests {
     }
 
     struct VerifierFixture {
-        accounts: Arc<AccountVerifier>,
+        accounts: Arc<ServiceAccountVerifier>,
         reviewer: Arc<TrustingReviewer>,
         seconds: Arc<AtomicI64>,
         metrics: CollectorMetrics,
@@ -276,7 +276,7 @@ pub(super) mod tests {
             let settings = ServiceAccounts { audience: "eadt".to_owned(), remember_seconds: 60.0, reviews_per_second };
             let time = seconds.clone();
             let clock = ServiceClock::new(move || NOW.plus_seconds(time.load(Ordering::SeqCst) as f64));
-            let accounts = Arc::new(AccountVerifier::new(&settings, reviewer.clone(), clock, metrics.clone()));
+            let accounts = Arc::new(ServiceAccountVerifier::new(&settings, reviewer.clone(), clock, metrics.clone()));
             Self { accounts, reviewer, seconds, metrics }
         }
 

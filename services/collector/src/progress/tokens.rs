@@ -170,9 +170,9 @@ impl TokenStore {
     /// Returns the rights of the bearer of this token; `None` if it is not valid. The time that this takes reveals no secret.
     pub fn verify(&self, token: &str, now: EventTime) -> Option<TokenGrant> {
         let (id, secret) = token.strip_prefix(PREFIX)?.split_once('_')?;
-        let given = TokenHash::of(secret);
+        let hash = TokenHash::of(secret);
         let entry = self.tokens.iter().find(|entry| entry.id == id)?;
-        let right: bool = given.0.ct_eq(&entry.sha256.0).into();
+        let right: bool = hash.0.ct_eq(&entry.sha256.0).into();
         let valid = right && entry.expires.is_none_or(|expires| now < expires);
         valid.then(|| TokenGrant { id: entry.id.clone(), namespaces: entry.namespaces.clone() })
     }

@@ -223,7 +223,7 @@ fn event(text: &[u8], index: Option<usize>) -> Result<ReportedEvent, Rejection> 
         return Err(Rejection { index, ..Rejection::of_field(&shown, error) });
     }
     let mut event: TrainingProgress = parse(text, index)?;
-    event.precision = event.precision.map(|given| precision::event_name(&given));
+    event.precision = event.precision.map(|name| precision::event_name(&name));
     Ok(ReportedEvent { event, timed: keys.iter().any(|key| key == "time") })
 }
 

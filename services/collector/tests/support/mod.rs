@@ -10,7 +10,7 @@ use eadt_bus::{
     Result, StartOffset, TopicPartition, TopicSpec, WatermarkOffsets,
 };
 use eadt_collector::kubelet::owners::PodFactsLookup;
-use eadt_collector::{CollectorEnvironment, CollectorError, CollectorSummary, RawSettings, run};
+use eadt_collector::{CollectorDependencies, CollectorError, CollectorSummary, RawSettings, run};
 use eadt_schemas::latest::GpuTelemetry;
 use eadt_service::{HealthRegistry, MetricsRegistry, Shutdown};
 
@@ -42,7 +42,7 @@ impl Producer for MemoryProducer {
         Ok(())
     }
     fn counts(&self) -> ProducerCounts {
-        ProducerCounts { taken: self.1, acknowledged: self.1, failed: 0 }
+        ProducerCounts { accepted: self.1, acknowledged: self.1, failed: 0 }
     }
     fn flush(&mut self, _: Duration) -> Result<bool> {
         Ok(true)
@@ -102,7 +102,7 @@ pub fn start_with(settings: &str, owners: Option<Arc<dyn PodFactsLookup>>) -> Ru
     let settings = raw.validate("host").expect("settings are valid");
     let (bus, metrics, shutdown) = (MemoryBus::default(), MetricsRegistry::default(), Shutdown::new());
     let mut environment =
-        CollectorEnvironment::new(Arc::new(bus.clone()), "eadt.", metrics.clone(), HealthRegistry::default(), shutdown.clone());
+        CollectorDependencies::new(Arc::new(bus.clone()), "eadt.", metrics.clone(), HealthRegistry::default(), shutdown.clone());
     environment.owners = owners;
     let task = tokio::spawn(run(settings, environment));
     Running { bus, metrics, shutdown, task }

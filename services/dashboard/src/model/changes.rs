@@ -93,11 +93,11 @@ mod tests {
                 };
                 let actuations: Vec<Actuation> = outcomes.iter().enumerate().map(actuation).collect();
                 let mut reporter = Reporter::default();
-                reporter.decision(&decision);
+                reporter.add_decision(&decision);
                 for actuation in &actuations {
-                    reporter.actuation(actuation);
+                    reporter.add_actuation(actuation);
                 }
-                let report = reporter.workload("a/b", &ReportSettings::default()).unwrap();
+                let report = reporter.workload_report("a/b", &ReportSettings::default()).unwrap();
                 let counted = ChangeCounts::from(&DecisionRecord { decision, actuations });
                 assert_eq!(counted, ChangeCounts::from(&report), "{action:?} {outcomes:?}");
             }

@@ -81,7 +81,7 @@ impl DashboardModel {
         let report = if part {
             self.reporter.workload_between(name, from, to, &settings)
         } else {
-            self.reporter.workload(name, &settings)
+            self.reporter.workload_report(name, &settings)
         };
         let report = report.filter(|report| report.windows > 0);
         let report = report.ok_or_else(|| InvalidQuery(format!("no window of {name:?} lies in that time")))?;

@@ -101,7 +101,7 @@ impl DashboardModel {
             carbon_grams_per_kwh: declared.carbon_grams_per_kwh,
         });
         // Of this moment, so that the figures at the top are of the same windows as the chart.
-        let report = if state.is_exact() { self.reporter.workload(name, &ReportSettings::default()) } else { None };
+        let report = if state.is_exact() { self.reporter.workload_report(name, &ReportSettings::default()) } else { None };
         let mut row = self.row(key, state);
         if let Some(report) = &report {
             (row.saving_joules, row.saving_ratio, row.energy_joules) =
@@ -126,8 +126,11 @@ impl DashboardModel {
     pub fn series(&self, name: &str, query: &SeriesQuery) -> Option<WindowSeries> {
         let state = self.workloads.get(name)?;
         let settings = ReportSettings { by: Some(ReportBreakdown::Window), ..ReportSettings::default() };
-        let rows =
-            if state.is_exact() { self.reporter.workload(name, &settings).and_then(|report| report.by_window) } else { None };
+        let rows = if state.is_exact() {
+            self.reporter.workload_report(name, &settings).and_then(|report| report.by_window)
+        } else {
+            None
+        };
         let coarse = rows.is_none();
         let rows = rows.unwrap_or_else(|| trace_rows(state));
         let (first, last) = (rows.first().map(|row| row.window_start), rows.iter().map(|row| row.window_end).max());

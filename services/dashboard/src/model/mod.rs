@@ -29,7 +29,7 @@ use serde::Serialize;
 use changes::ChangeCounts;
 use devices::DeviceInventory;
 use stages::StageTimes;
-use workload::{DecisionRecord, TakenDecision, WorkloadState};
+use workload::{DecisionIntake, DecisionRecord, WorkloadState};
 
 /// What the model may keep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -371,7 +371,7 @@ impl DashboardModel {
         let Some(name) = self.admit(&event.workload) else { return };
         let state = self.workloads.get_mut(&name).expect("admitted");
         if state.is_exact() {
-            self.reporter.window(event);
+            self.reporter.add_window(event);
         }
         if event.kind == WindowKind::Tumbling {
             if self.now.is_none_or(|now| event.window_end >= now) {
@@ -395,13 +395,13 @@ impl DashboardModel {
         let Some(name) = self.admit(&event.workload) else { return };
         let state = self.workloads.get_mut(&name).expect("admitted");
         if state.is_exact() {
-            self.reporter.decision(event);
+            self.reporter.add_decision(event);
         }
-        let taken = state.count_early(&mut self.held_early, |state| state.decision(event));
-        match taken {
-            TakenDecision::Repeated => return,
-            TakenDecision::Kept => self.held_decisions += 1,
-            TakenDecision::Counted => {}
+        let outcome = state.count_early(&mut self.held_early, |state| state.decision(event));
+        match outcome {
+            DecisionIntake::Repeated => return,
+            DecisionIntake::Kept => self.held_decisions += 1,
+            DecisionIntake::Counted => {}
         }
         self.counts.decisions += 1;
         self.times.decision = self.times.decision.max(Some(event.time));
@@ -419,7 +419,7 @@ impl DashboardModel {
         let Some(name) = self.admit(&event.workload) else { return };
         let state = self.workloads.get_mut(&name).expect("admitted");
         if state.is_exact() {
-            self.reporter.actuation(event);
+            self.reporter.add_actuation(event);
         }
         self.times.actuation = self.times.actuation.max(Some(event.time));
         state.count_early(&mut self.held_early, |state| state.actuation(event));
@@ -449,7 +449,7 @@ impl DashboardModel {
             self.devices_beyond_limit += 1;
         }
         let newest = self.devices.newest();
-        let due = |(newest, told): (EventTime, EventTime)| newest.seconds_since(told) >= SAMPLES_UPDATE_SECONDS;
+        let due = |(newest, last_update): (EventTime, EventTime)| newest.seconds_since(last_update) >= SAMPLES_UPDATE_SECONDS;
         if newest.zip(self.last_samples_update).is_none_or(due) {
             self.last_samples_update = newest;
             self.version += 1;
@@ -555,7 +555,7 @@ impl DashboardModel {
             let Some(name) = self.stale.pop_front() else { return false };
             let Some(state) = self.workloads.get_mut(&name) else { continue };
             if std::mem::take(&mut state.stale) && state.is_exact() {
-                state.figures = self.reporter.workload(&name, &eadt_report::ReportSettings::default()).map(Box::new);
+                state.figures = self.reporter.workload_report(&name, &eadt_report::ReportSettings::default()).map(Box::new);
             }
         }
         !self.stale.is_empty()

@@ -27,7 +27,7 @@ pub struct PolicyQuery {
 
 /// What is in force for a workload.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct PolicyTerms {
+pub struct EffectivePolicy {
     pub mode: UpdateMode,
     pub paused: bool,
     /// Who set the mode, and who paused or resumed it, where that is known.
@@ -40,7 +40,7 @@ pub struct PolicyTerms {
     pub bounds: LayoutBounds,
 }
 
-impl From<&Workload> for PolicyTerms {
+impl From<&Workload> for EffectivePolicy {
     fn from(declared: &Workload) -> Self {
         Self {
             mode: declared.mode,
@@ -59,16 +59,16 @@ impl From<&Workload> for PolicyTerms {
 pub struct PolicyChange {
     pub time_ms: i64,
     /// The terms before it.
-    pub before: PolicyTerms,
+    pub before: EffectivePolicy,
 }
 
 impl PolicyChange {
     /// What changed between two declarations; `None` if nothing of the terms did.
     pub fn between(before: &Workload, after: &Workload) -> Option<Self> {
-        let terms = PolicyTerms::from(before);
+        let terms = EffectivePolicy::from(before);
         // The same terms in another's name are no change.
-        let nameless = |terms: PolicyTerms| PolicyTerms { mode_set_by: None, pause_set_by: None, ..terms };
-        let same = nameless(terms.clone()) == nameless(PolicyTerms::from(after));
+        let nameless = |terms: EffectivePolicy| EffectivePolicy { mode_set_by: None, pause_set_by: None, ..terms };
+        let same = nameless(terms.clone()) == nameless(EffectivePolicy::from(after));
         (!same).then(|| Self { time_ms: after.time.millis(), before: terms })
     }
 }
@@ -78,7 +78,7 @@ impl PolicyChange {
 pub struct PolicyRow {
     pub workload: String,
     /// Absent: nobody has declared it, so nothing of it is ever changed.
-    pub terms: Option<PolicyTerms>,
+    pub terms: Option<EffectivePolicy>,
     pub kind: Option<String>,
     /// Of the newest declaration.
     pub declared_ms: Option<i64>,
@@ -123,9 +123,9 @@ fn filter(mode: &str) -> Result<fn(&WorkloadState) -> bool, InvalidQuery> {
 
 impl DashboardModel {
     /// The kind of a workload and what may be done to it; `None`: nobody has declared it.
-    pub(crate) fn declared_terms(&self, workload: &str) -> Option<(String, PolicyTerms)> {
+    pub(crate) fn declared_terms(&self, workload: &str) -> Option<(String, EffectivePolicy)> {
         let declared = self.workloads.get(workload)?.declaration.as_deref()?;
-        Some((declared.kind.clone(), PolicyTerms::from(declared)))
+        Some((declared.kind.clone(), EffectivePolicy::from(declared)))
     }
 
     /// Policies by the names of their workloads.
@@ -159,7 +159,7 @@ fn policy_row(name: &str, state: &WorkloadState, now: Option<EventTime>) -> Poli
     };
     PolicyRow {
         workload: name.to_owned(),
-        terms: declaration.map(PolicyTerms::from),
+        terms: declaration.map(EffectivePolicy::from),
         kind: declaration.map(|declared| declared.kind.clone()),
         declared_ms: declaration.map(|declared| declared.time.millis()),
         changed: state.policy_change.as_deref().cloned(),

@@ -165,7 +165,7 @@ impl DashboardModel {
     }
 
     fn run_row(&self, name: &str, state: &WorkloadState, other: &WorkloadReport) -> RunRow {
-        let report = if state.is_exact() { self.reporter.workload(name, &ReportSettings::default()) } else { None };
+        let report = if state.is_exact() { self.reporter.workload_report(name, &ReportSettings::default()) } else { None };
         let figures = report.filter(|report| report.windows > 0).map(|this| ReportComparison::of(&this, other));
         let refusal = match (&figures, state.is_exact()) {
             (Some(_), _) => None,

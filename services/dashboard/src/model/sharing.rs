@@ -85,7 +85,7 @@ pub struct TenantRow {
 
 /// What was asked of a GPU, and what became of it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct DeviceAsk {
+pub struct RequestedDeviceSettings {
     pub power_limit_watts: Option<f64>,
     pub sm_clock_mhz: Option<f64>,
     pub workload: Option<String>,
@@ -120,7 +120,8 @@ pub struct DeviceRow {
     /// Part of its power that is no workload's; absent if the shares contradict each other, or if no sample of it has come.
     pub unassigned_ratio: Option<f64>,
     pub unassigned_power_watts: Option<f64>,
-    pub asked: Option<DeviceAsk>,
+    #[serde(rename = "asked")]
+    pub requested: Option<RequestedDeviceSettings>,
     /// Pods that hold it, by the word of the kubelet.
     pub pods: Vec<PodName>,
     /// The newest decision of the stage of shared GPUs on a workload that is on it.
@@ -264,7 +265,7 @@ impl DashboardModel {
             power_limit_watts: device.power_limit_watts,
             unassigned_power_watts: device.power_watts.zip(unassigned_ratio).map(|(watts, ratio)| watts * ratio),
             unassigned_ratio,
-            asked: node.and_then(|node| device_ask(name, node, self.devices.newest())),
+            requested: node.and_then(|node| requested_device_settings(name, node, self.devices.newest())),
             pods: node.map_or(&[][..], |node| node.pods(name)).to_vec(),
             decision: changes.max_by_key(|row| row.time_ms),
             unknown: describe_unknown(device, &tenants, silent),
@@ -329,35 +330,35 @@ impl DashboardModel {
 
     fn sharing_unknown(&self, all: &[DeviceEntry<'_>]) -> Vec<String> {
         let mut unknown = Vec::new();
-        let heard = || all.iter().map(|(_, device)| *device).filter(|device| !self.is_silent(device));
+        let reporting = || all.iter().map(|(_, device)| *device).filter(|device| !self.is_silent(device));
         let mut say = |count: usize, one: &str, many: &str| {
             if count > 0 {
                 unknown.push(if count == 1 { format!("1 {one}") } else { format!("{count} {many}") });
             }
         };
         let without_samples = all.iter().filter(|(_, device)| !device.has_sample).count();
-        say(all.len() - without_samples - heard().count(), "GPU was not heard of lately", "GPUs were not heard of lately");
+        say(all.len() - without_samples - reporting().count(), "GPU was not heard of lately", "GPUs were not heard of lately");
         say(
             without_samples,
             "GPU is named by its node, and this page has read no sample of it",
             "GPUs are named by their nodes, and this page has read no sample of them",
         );
-        let no_power = heard().filter(|device| device.power_watts.is_none()).count();
+        let no_power = reporting().filter(|device| device.power_watts.is_none()).count();
         say(no_power, "GPU reports no power: its watts are in no total", "GPUs report no power: their watts are in no total");
         let equal =
             |device: &&DeviceSnapshot| device.attributions().any(|known| AttributionBasis::of(known) == AttributionBasis::Equal);
         say(
-            heard().filter(equal).count(),
+            reporting().filter(equal).count(),
             "GPU has workloads that nothing tells apart: its power is divided equally",
             "GPUs have workloads that nothing tells apart: their power is divided equally",
         );
-        let contradicted = heard().filter(|device| device.attributed_ratio().is_none()).count();
+        let contradicted = reporting().filter(|device| device.attributed_ratio().is_none()).count();
         say(
             contradicted,
             "GPU has shares that sum to more than all of it: its power is in no part of the total",
             "GPUs have shares that sum to more than all of them: their power is in no part of the total",
         );
-        let wide = heard().filter(|device| device.meter != Meter::Gpu).count();
+        let wide = reporting().filter(|device| device.meter != Meter::Gpu).count();
         say(wide, "meter covers more than one GPU board", "meters cover more than one GPU board");
         let unplaced: usize =
             self.devices.nodes().filter_map(|(_, node)| node.holders.as_ref()).map(|holders| holders.unplaced.len()).sum();
@@ -382,19 +383,19 @@ impl DashboardModel {
             nodes.entry(device.node.as_deref()).or_default().push(device);
         }
         let row = |(node, all): (Option<&str>, Vec<&DeviceSnapshot>)| {
-            let heard: Vec<&DeviceSnapshot> = all.iter().copied().filter(|device| !self.is_silent(device)).collect();
-            let mut workloads: Vec<&str> = heard.iter().flat_map(|device| device.workloads()).collect();
+            let reporting: Vec<&DeviceSnapshot> = all.iter().copied().filter(|device| !self.is_silent(device)).collect();
+            let mut workloads: Vec<&str> = reporting.iter().flat_map(|device| device.workloads()).collect();
             workloads.sort_unstable();
             workloads.dedup();
-            let power = || heard.iter().filter_map(|device| device.power_watts);
+            let power = || reporting.iter().filter_map(|device| device.power_watts);
             let unassigned: Vec<f64> =
-                heard.iter().filter_map(|device| Some(device.power_watts? * (1.0 - device.attributed_ratio()?))).collect();
+                reporting.iter().filter_map(|device| Some(device.power_watts? * (1.0 - device.attributed_ratio()?))).collect();
             NodeRow {
                 node: node.map(str::to_owned),
                 gpus: all.len(),
-                shared: heard.iter().filter(|device| device.is_shared()).count(),
-                idle: heard.iter().filter(|device| device.workloads().next().is_none()).count(),
-                silent: all.len() - heard.len(),
+                shared: reporting.iter().filter(|device| device.is_shared()).count(),
+                idle: reporting.iter().filter(|device| device.workloads().next().is_none()).count(),
+                silent: all.len() - reporting.len(),
                 workloads: workloads.len(),
                 power_watts: power().next().map(|_| power().sum()),
                 power_known: power().count(),
@@ -408,17 +409,17 @@ impl DashboardModel {
     }
 }
 
-fn device_ask(device: &str, node: &NodeSnapshot, now: Option<EventTime>) -> Option<DeviceAsk> {
-    let asked = node.requested_setting(device, now)?;
+fn requested_device_settings(device: &str, node: &NodeSnapshot, now: Option<EventTime>) -> Option<RequestedDeviceSettings> {
+    let setting = node.requested_setting(device, now)?;
     let reported = node.device_report(device);
     let words = reported.map(|report| [report.power_limit_reason.as_str(), report.sm_clock_reason.as_str()]);
     let words: Vec<&str> = words.into_iter().flatten().filter(|words| !words.is_empty()).collect();
-    Some(DeviceAsk {
-        power_limit_watts: asked.power_limit_watts,
-        sm_clock_mhz: asked.sm_clock_mhz,
-        workload: asked.workload,
-        power_limit_outcome: reported.filter(|_| asked.power_limit_watts.is_some()).map(|report| report.power_limit_outcome),
-        sm_clock_outcome: reported.filter(|_| asked.sm_clock_mhz.is_some()).map(|report| report.sm_clock_outcome),
+    Some(RequestedDeviceSettings {
+        power_limit_watts: setting.power_limit_watts,
+        sm_clock_mhz: setting.sm_clock_mhz,
+        workload: setting.workload,
+        power_limit_outcome: reported.filter(|_| setting.power_limit_watts.is_some()).map(|report| report.power_limit_outcome),
+        sm_clock_outcome: reported.filter(|_| setting.sm_clock_mhz.is_some()).map(|report| report.sm_clock_outcome),
         reason: words.join("; "),
     })
 }

@@ -34,7 +34,7 @@ impl TraceInterval {
 
 /// Intervals of equal length; twice as long each time that there are too many.
 #[derive(Debug, Clone, Default)]
-pub struct WorkloadTrace {
+pub struct WorkloadTimeline {
     /// Microseconds of an interval; 0 before the first window.
     width: i64,
     /// Number of the first interval since the epoch.
@@ -54,7 +54,7 @@ pub struct TracePoint {
     pub restarted: bool,
 }
 
-impl WorkloadTrace {
+impl WorkloadTimeline {
     /// Adds a window; one that begins before the trace is left out.
     pub fn add(&mut self, window: &EfficiencyWindow) {
         let seconds = window.window_end.seconds_since(window.window_start);
@@ -139,7 +139,7 @@ mod tests {
 
     #[test]
     fn a_long_record_keeps_its_means_in_few_points() {
-        let mut trace = WorkloadTrace::default();
+        let mut trace = WorkloadTimeline::default();
         for minute in 0..10_000 {
             trace.add(&window(minute, if minute % 2 == 0 { 100.0 } else { 300.0 }, false));
         }
@@ -153,7 +153,7 @@ mod tests {
 
     #[test]
     fn a_gap_is_no_zero_and_a_restart_no_energy_per_sample() {
-        let mut trace = WorkloadTrace::default();
+        let mut trace = WorkloadTimeline::default();
         for (minute, restarted) in [(0, false), (1, true), (5, false)] {
             trace.add(&window(minute, 100.0, restarted));
         }

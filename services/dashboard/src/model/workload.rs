@@ -13,7 +13,7 @@ use serde::Serialize;
 use super::SILENT_SECONDS;
 use super::changes::ChangeCounts;
 use super::policies::PolicyChange;
-use super::trace::WorkloadTrace;
+use super::trace::WorkloadTimeline;
 
 /// Actuations that are kept of one decision.
 const ACTUATIONS: usize = 16;
@@ -77,7 +77,7 @@ impl WorkloadStatus {
 
 /// The result of taking in a decision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TakenDecision {
+pub enum DecisionIntake {
     Kept,
     /// It only maintains, and replaces the one before.
     Counted,
@@ -91,7 +91,7 @@ pub struct WorkloadState {
     /// The last change by a declaration of the actions that are allowed on it.
     pub policy_change: Option<Box<PolicyChange>>,
     pub latest: Option<LatestWindow>,
-    pub trace: WorkloadTrace,
+    pub trace: WorkloadTimeline,
     /// The report's, without its rows; `None` before the first refresh, or if too many windows are kept.
     pub figures: Option<Box<WorkloadReport>>,
     /// Its figures are older than its windows.
@@ -137,20 +137,20 @@ impl WorkloadState {
         true
     }
 
-    pub fn decision(&mut self, decision: &Decision) -> TakenDecision {
+    pub fn decision(&mut self, decision: &Decision) -> DecisionIntake {
         let is_known = |known: &DecisionRecord| known.decision.id == decision.id;
         if self.maintain.as_deref().is_some_and(is_known) || self.changes.iter().rev().any(is_known) {
-            return TakenDecision::Repeated;
+            return DecisionIntake::Repeated;
         }
         self.pending_validation = decision.validation == ChangeValidation::Pending;
         let actuations = self.early_actuations.remove(&decision.id).unwrap_or_default();
         let record = DecisionRecord { decision: decision.clone(), actuations };
         if decision.action == ControllerAction::Maintain && decision.validation != ChangeValidation::Kept {
             self.maintain = Some(Box::new(record));
-            return TakenDecision::Counted;
+            return DecisionIntake::Counted;
         }
         self.changes.push_back(record);
-        TakenDecision::Kept
+        DecisionIntake::Kept
     }
 
     pub fn actuation(&mut self, actuation: &Actuation) {

@@ -1,7 +1,7 @@
 //! Fits models to windows, and evaluates them on held-back windows. Pure.
 
 mod cap_curve;
-mod partition;
+mod gpu_sharing;
 mod power;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -77,7 +77,7 @@ pub fn learn(
             training.workloads.get(&window.workload).and_then(|w| w.gpu_model.as_deref()) == Some(board)
         };
         let windows: Vec<_> = training.windows.iter().filter(of_board).collect();
-        let shared = partition::propose(&scope, board, &windows);
+        let shared = gpu_sharing::propose(&scope, board, &windows);
         let windows = windows.into_iter().filter(|window| is_alone(window)).collect();
         let subject = FitSubject { name: power_name(board), gpu_model: Some(board), windows, scope };
         proposals.push(subject.judge(power::fit, power::predict));
@@ -164,7 +164,7 @@ fn error_of(parameters: &Value, predict: PredictFn, windows: &[&EfficiencyWindow
     let errors: Vec<f64> = windows
         .iter()
         .filter_map(|window| predict(parameters, window))
-        .map(|(truth, told)| ((told - truth) / truth).abs())
+        .map(|(truth, predicted)| ((predicted - truth) / truth).abs())
         .filter(|error| error.is_finite())
         .collect();
     (!errors.is_empty()).then(|| (errors.iter().sum::<f64>() / errors.len() as f64, errors.len()))
@@ -174,15 +174,15 @@ fn error_of(parameters: &Value, predict: PredictFn, windows: &[&EfficiencyWindow
 fn error_of_constant(
     parameters: &Value,
     predict: PredictFn,
-    seen: &[&EfficiencyWindow],
-    unseen: &[&EfficiencyWindow],
+    training: &[&EfficiencyWindow],
+    held_back: &[&EfficiencyWindow],
 ) -> Option<f64> {
     let truths = |windows: &[&EfficiencyWindow]| -> Vec<f64> {
         windows.iter().filter_map(|window| predict(parameters, window)).map(|(truth, _)| truth).collect()
     };
-    let (seen, unseen) = (truths(seen), truths(unseen));
-    let mean = seen.iter().sum::<f64>() / seen.len() as f64;
-    let error = unseen.iter().map(|truth| ((mean - truth) / truth).abs()).sum::<f64>() / unseen.len() as f64;
+    let (training, held_back) = (truths(training), truths(held_back));
+    let mean = training.iter().sum::<f64>() / training.len() as f64;
+    let error = held_back.iter().map(|truth| ((mean - truth) / truth).abs()).sum::<f64>() / held_back.len() as f64;
     error.is_finite().then_some(error)
 }
 
@@ -196,20 +196,20 @@ impl FitSubject<'_> {
             return self.proposal(ModelVerdict::CannotTell, reason, BTreeMap::new());
         }
         let held_back = ((count as f64 * self.scope.settings.held_back_ratio).round() as usize).clamp(1, count - 1);
-        let (seen, unseen) = self.windows.split_at(count - held_back);
-        let fitted = match fit(seen, self.gpu_model) {
+        let (training, held_back_windows) = self.windows.split_at(count - held_back);
+        let fitted = match fit(training, self.gpu_model) {
             Ok(fitted) => fitted,
             Err(reason) => return self.proposal(ModelVerdict::CannotTell, reason, BTreeMap::new()),
         };
-        let Some((error, judged)) = error_of(&fitted.parameters, predict, unseen) else {
+        let Some((error, judged)) = error_of(&fitted.parameters, predict, held_back_windows) else {
             let reason = "no held-back window lies where the model was fitted".to_owned();
             return self.proposal(ModelVerdict::CannotTell, reason, BTreeMap::new());
         };
-        let constant = error_of_constant(&fitted.parameters, predict, seen, unseen);
+        let constant = error_of_constant(&fitted.parameters, predict, training, held_back_windows);
         let present = self.scope.present.get(&self.name);
-        let in_force = present.and_then(|model| error_of(&model.parameters, predict, unseen)).map(|(error, _)| error);
+        let in_force = present.and_then(|model| error_of(&model.parameters, predict, held_back_windows)).map(|(error, _)| error);
         let mut metrics = BTreeMap::from([
-            ("training_windows".to_owned(), seen.len() as f64),
+            ("training_windows".to_owned(), training.len() as f64),
             ("training_mape_ratio".to_owned(), fitted.mape_ratio),
             ("held_back_windows".to_owned(), judged as f64),
             ("held_back_mape_ratio".to_owned(), error),
@@ -234,13 +234,13 @@ impl FitSubject<'_> {
             }
             None => format!("misses held-back windows by {}; there is none in force for them", percent(error)),
         };
-        let model = self.event(seen, fitted.parameters, &metrics);
+        let model = self.event(training, fitted.parameters, &metrics);
         ModelProposal { model: Some(model), ..self.proposal(ModelVerdict::Publish, reason, metrics) }
     }
 
-    fn event(&self, seen: &[&EfficiencyWindow], parameters: Value, metrics: &BTreeMap<String, f64>) -> Model {
-        let origin = seen.iter().map(|window| window.origin).max().unwrap_or(Origin::Measured);
-        let range = match seen {
+    fn event(&self, training: &[&EfficiencyWindow], parameters: Value, metrics: &BTreeMap<String, f64>) -> Model {
+        let origin = training.iter().map(|window| window.origin).max().unwrap_or(Origin::Measured);
+        let range = match training {
             [first, .., last] => (first.window_start, last.window_end),
             [only] => (only.window_start, only.window_end),
             [] => Default::default(),

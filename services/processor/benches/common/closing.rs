@@ -9,7 +9,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use eadt_bus::{Bus, IsolationLevel, PollEvent, StartOffset, TopicPartition};
 use eadt_core::settings::SECOND;
-use eadt_processor::{HeartbeatClock, ProcessorService, ProcessorSettings, run_processor};
+use eadt_processor::{HeartbeatClock, ProcessorDependencies, ProcessorSettings, run_processor};
 use eadt_schemas::v1::{Decision, TrainingProgress};
 use eadt_schemas::{EventTime, Topic};
 use eadt_service::{HealthRegistry, MetricsRegistry, Shutdown};
@@ -73,7 +73,7 @@ pub fn now() -> EventTime {
 /// Runs a processor on the log, whose topics are there, and feeds it for so long.
 pub fn measure(bus: &Arc<dyn Bus>, seconds: i64, window_seconds: f64) -> Result<Measured, Error> {
     let (shutdown, metrics, health) = (Shutdown::new(), MetricsRegistry::default(), HealthRegistry::default());
-    let service = ProcessorService {
+    let service = ProcessorDependencies {
         settings: ProcessorSettings { window_seconds, join_grace_seconds: 0.0, ..ProcessorSettings::default() },
         bus: bus.clone(),
         clock: HeartbeatClock::default(),

@@ -68,11 +68,11 @@ impl JointStageKind for PowerBudgetMetrics {
     }
 
     fn set_running(&self, settings: Option<&ProcessorSettings>) {
-        self.runs(settings.and_then(|settings| settings.power_budget.budget_watts));
+        self.set_running(settings.and_then(|settings| settings.power_budget.budget_watts));
     }
 
     fn add_tally(&self, before: eadt_core::power_budget::PowerBudgetTally, now: eadt_core::power_budget::PowerBudgetTally) {
-        self.folded(before, now);
+        self.add_tally(before, now);
     }
 }
 
@@ -102,11 +102,11 @@ impl JointStageKind for GpuSharingMetrics {
     }
 
     fn set_running(&self, settings: Option<&ProcessorSettings>) {
-        self.runs(settings.is_some());
+        self.set_running(settings.is_some());
     }
 
     fn add_tally(&self, before: eadt_gpu_sharing::fold::GpuSharingTally, now: eadt_gpu_sharing::fold::GpuSharingTally) {
-        self.folded(before, now);
+        self.add_tally(before, now);
     }
 }
 

@@ -14,14 +14,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use eadt_bus::{
-    BusError, CommitStep, GroupMember, MemberOptions, Membership, PollEvent, Remedy, StandbyCheck, TopicPartition, chaos,
+    BusError, CommitStep, GroupMember, MemberOptions, Membership, PollEvent, Remedy, SpareMemberCheck, TopicPartition, chaos,
 };
 use eadt_schemas::Topic;
 
 use crate::metrics::{GpuSharingMetrics, PowerBudgetMetrics};
 use crate::outputs::OutputTopics;
 use crate::pending_commit::MAX_OUTPUTS;
-use crate::service::{ProcessorError, ProcessorService, commit, run_with_restarts};
+use crate::service::{ProcessorDependencies, ProcessorError, commit, run_with_restarts};
 use kind::JointStageKind;
 use stage::JointStage;
 
@@ -33,23 +33,23 @@ const POLL_ITEMS: usize = 64;
 
 /// Runs the cluster's stage until `shutdown`; blocks, so give it a thread. Without a budget it ends at once. Stopping commits
 /// what was folded; what is left is for the next start, here or elsewhere.
-pub fn run_power_budget(service: &ProcessorService) -> Result<(), ProcessorError> {
-    run_joint_stage::<PowerBudgetMetrics>(service)
+pub fn run_power_budget(deps: &ProcessorDependencies) -> Result<(), ProcessorError> {
+    run_joint_stage::<PowerBudgetMetrics>(deps)
 }
 
 /// Runs the stage of shared GPUs, as [`run_power_budget`]; it ends at once where it is not enabled.
-pub fn run_gpu_sharing(service: &ProcessorService) -> Result<(), ProcessorError> {
-    run_joint_stage::<GpuSharingMetrics>(service)
+pub fn run_gpu_sharing(deps: &ProcessorDependencies) -> Result<(), ProcessorError> {
+    run_joint_stage::<GpuSharingMetrics>(deps)
 }
 
-fn run_joint_stage<K: JointStageKind>(service: &ProcessorService) -> Result<(), ProcessorError> {
-    if !K::is_on(&service.settings) {
-        service.ready.set(true);
+fn run_joint_stage<K: JointStageKind>(deps: &ProcessorDependencies) -> Result<(), ProcessorError> {
+    if !K::is_on(&deps.settings) {
+        deps.ready.set(true);
         return Ok(());
     }
-    let kind = K::new(&service.metrics);
-    run_with_restarts(service, &kind.metrics().restarts, || {
-        let ended = JointSession::open(service, &kind).and_then(JointSession::run);
+    let kind = K::new(&deps.metrics);
+    run_with_restarts(deps, &kind.metrics().restarts, || {
+        let ended = JointSession::open(deps, &kind).and_then(JointSession::run);
         kind.set_running(None);
         ended
     })
@@ -57,43 +57,43 @@ fn run_joint_stage<K: JointStageKind>(service: &ProcessorService) -> Result<(), 
 
 /// From joining the group to the first error.
 struct JointSession<'a, K: JointStageKind> {
-    service: &'a ProcessorService,
+    deps: &'a ProcessorDependencies,
     kind: &'a K,
     names: OutputTopics,
     member: Box<dyn GroupMember>,
     /// Partitions of the windows that this member has.
     assigned: BTreeSet<i32>,
     stage: Option<JointStage<K>>,
-    standby: StandbyCheck,
+    standby: SpareMemberCheck,
     /// Time at which the first record was folded that is not committed yet.
     folded: Option<Instant>,
 }
 
 impl<'a, K: JointStageKind> JointSession<'a, K> {
-    fn open(service: &'a ProcessorService, kind: &'a K) -> Result<Self, BusError> {
-        let settings = &service.settings;
+    fn open(deps: &'a ProcessorDependencies, kind: &'a K) -> Result<Self, BusError> {
+        let settings = &deps.settings;
         let group = format!("{}-{}", settings.group, K::NAME);
         let windows: Arc<str> = format!("{}{}", settings.prefix, Topic::EfficiencyWindows).into();
-        let member = service.bus.member(MemberOptions {
+        let member = deps.bus.member(MemberOptions {
             group: group.clone(),
             membership: Membership::Transactional(format!("{}-{}", settings.instance, K::NAME)),
             topics: vec![windows.clone()],
         })?;
         Ok(Self {
-            service,
+            deps,
             kind,
-            names: OutputTopics::new(&settings.prefix, settings.recorded()),
+            names: OutputTopics::new(&settings.prefix, settings.recorded_json()),
             member,
             assigned: BTreeSet::new(),
             stage: None,
-            standby: StandbyCheck::new(group, windows),
+            standby: SpareMemberCheck::new(group, windows),
             folded: None,
         })
     }
 
     fn run(mut self) -> Result<(), BusError> {
         let mut polled = Vec::new();
-        while !self.service.shutdown.is_cancelled() {
+        while !self.deps.shutdown.is_cancelled() {
             let patience = if self.stage.is_some() { Duration::ZERO } else { IDLE_POLL };
             match self.member.poll(POLL_ITEMS, patience, &mut polled) {
                 Ok(()) => {}
@@ -105,7 +105,7 @@ impl<'a, K: JointStageKind> JointSession<'a, K> {
             }
             for item in polled.drain(..) {
                 match item {
-                    PollEvent::Assigned(partitions) => self.assigned(&partitions)?,
+                    PollEvent::Assigned(partitions) => self.on_assigned(&partitions)?,
                     PollEvent::Revoked(partitions) => {
                         chaos::reach("rebalance.revoked");
                         // Still ours: what is folded is committed before somebody else goes on.
@@ -123,23 +123,23 @@ impl<'a, K: JointStageKind> JointSession<'a, K> {
                     PollEvent::Record(_) | PollEvent::Batch(_) | PollEvent::End { .. } => {}
                 }
             }
-            self.advance()?;
-            self.service.ready.set(self.standby.is_ready(self.assigned.len(), &*self.service.bus));
+            self.run_once()?;
+            self.deps.ready.set(self.standby.is_ready(self.assigned.len(), &*self.deps.bus));
         }
         self.commit()
     }
 
-    fn assigned(&mut self, partitions: &[TopicPartition]) -> Result<(), BusError> {
+    fn on_assigned(&mut self, partitions: &[TopicPartition]) -> Result<(), BusError> {
         self.assigned.extend(partitions.iter().map(|at| at.partition));
         if let Some(stage) = &self.stage {
-            let added = partitions.iter().find(|at| !stage.reads(at));
+            let added = partitions.iter().find(|at| !stage.is_input(at));
             return added.map_or(Ok(()), |at| {
                 Err(BusError::new(Remedy::Restart, format!("reading for {}", K::DESCRIPTION), format!("{at} was added")))
             });
         }
         if self.assigned.contains(&STAGE_PARTITION) {
-            let stage = JointStage::begin(self.service, &mut *self.member, &self.names, self.kind)?;
-            self.kind.set_running(Some(&self.service.settings));
+            let stage = JointStage::restore(self.deps, &mut *self.member, &self.names, self.kind)?;
+            self.kind.set_running(Some(&self.deps.settings));
             self.stage = Some(stage);
         }
         Ok(())
@@ -157,15 +157,15 @@ impl<'a, K: JointStageKind> JointSession<'a, K> {
     }
 
     /// Reads, folds, and commits what is due.
-    fn advance(&mut self) -> Result<(), BusError> {
+    fn run_once(&mut self) -> Result<(), BusError> {
         let Some(stage) = &mut self.stage else { return Ok(()) };
         stage.read()?;
         let folded = stage.fold(MAX_OUTPUTS, &self.names, self.kind);
-        stage.balance(self.service.settings.buffer_bytes)?;
+        stage.apply_backpressure(self.deps.settings.buffer_bytes)?;
         if folded {
             self.folded.get_or_insert_with(Instant::now);
         }
-        let limit = Duration::from_secs_f64(self.service.settings.commit_seconds);
+        let limit = Duration::from_secs_f64(self.deps.settings.commit_seconds);
         if stage.has_outputs() || self.folded.is_some_and(|since| since.elapsed() >= limit) {
             self.commit()?;
         }
@@ -177,7 +177,7 @@ impl<'a, K: JointStageKind> JointSession<'a, K> {
         let mut step = CommitStep::default();
         stage.commit(&self.names, STAGE_PARTITION, &mut step);
         let began = Instant::now();
-        commit(self.service, &mut *self.member, &step)?;
+        commit(self.deps, &mut *self.member, &step)?;
         self.kind.metrics().commit_seconds.observe(began.elapsed().as_secs_f64());
         Ok(())
     }
@@ -247,7 +247,7 @@ mod tests {
     #[test]
     fn a_stage_that_is_off_is_ready_and_asks_nothing_of_the_bus() {
         for (run, on) in
-            [(run_power_budget as fn(&ProcessorService) -> _, true), (run_power_budget, false), (run_gpu_sharing, false)]
+            [(run_power_budget as fn(&ProcessorDependencies) -> _, true), (run_power_budget, false), (run_gpu_sharing, false)]
         {
             let bus = ScriptedBus::default();
             bus.turns([assigned(0)]);

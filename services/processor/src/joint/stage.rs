@@ -22,7 +22,7 @@ use crate::codec::DecodedRecord;
 use crate::outputs::OutputTopics;
 use crate::partition_task::{RECORD_OVERHEAD_BYTES, balance_inputs, input_buffer_share, record_size};
 use crate::restore::{self, EmittedIds, InputOffsets, StageRecords};
-use crate::service::ProcessorService;
+use crate::service::ProcessorDependencies;
 
 /// The inputs, in the order of ties: what is in force at a time is known before the windows that end with it.
 const INPUTS: [Topic; 4] = [Topic::Workloads, Topic::Actuations, Topic::Models, Topic::EfficiencyWindows];
@@ -42,7 +42,7 @@ enum DecodedInput {
 }
 
 impl DecodedInput {
-    fn of(topic: Topic, kind: Option<&str>, value: Option<&[u8]>) -> Self {
+    fn decode(topic: Topic, kind: Option<&str>, value: Option<&[u8]>) -> Self {
         if topic != Topic::EfficiencyWindows {
             return Self::Input(Box::new(DecodedRecord::decode(topic, kind, value)));
         }
@@ -89,15 +89,15 @@ pub struct JointStage<K: JointStageKind> {
 
 impl<K: JointStageKind> JointStage<K> {
     /// Restores the stage from what was committed, and begins to read there.
-    pub fn begin(service: &ProcessorService, member: &mut dyn GroupMember, names: &OutputTopics, kind: &K) -> Result<Self> {
-        let (bus, settings) = (&*service.bus, service.settings.fold());
-        let inputs = input_partitions(bus, &service.settings.prefix)?;
+    pub fn restore(deps: &ProcessorDependencies, member: &mut dyn GroupMember, names: &OutputTopics, kind: &K) -> Result<Self> {
+        let (bus, settings) = (&*deps.bus, deps.settings.fold_settings());
+        let inputs = input_partitions(bus, &deps.settings.prefix)?;
         let places: Vec<TopicPartition> = inputs.iter().map(|(_, at)| at.clone()).collect();
         chaos::reach("restore.begun");
         // Positions first: state is written with them or after them, never before.
         let committed = member.committed(&places)?;
         chaos::reach("restore.positions");
-        let mut there = restore::read_states_and_outputs::<Self>(bus, names, &[STAGE_PARTITION], &service.shutdown)?
+        let mut there = restore::read_states_and_outputs::<Self>(bus, names, &[STAGE_PARTITION], &deps.shutdown)?
             .remove(&STAGE_PARTITION)
             .unwrap_or_default();
         let state = K::Fold::restore(settings.clone(), std::mem::take(&mut there.records)).map_err(|error| {
@@ -107,7 +107,7 @@ impl<K: JointStageKind> JointStage<K> {
         // Positions without state are of no use: the tables are gone.
         let first = there.is_new() || committed.iter().all(Option::is_none);
         let recent =
-            if first { read_recent_decisions::<K>(bus, &inputs, &service.settings, &service.shutdown)? } else { BTreeMap::new() };
+            if first { read_recent_decisions::<K>(bus, &inputs, &deps.settings, &deps.shutdown)? } else { BTreeMap::new() };
         let mut positions = Vec::with_capacity(inputs.len());
         for ((topic, at), committed) in inputs.iter().zip(committed) {
             let WatermarkOffsets { low, high } = bus.watermarks(at)?;
@@ -120,8 +120,8 @@ impl<K: JointStageKind> JointStage<K> {
         }
         let from: Vec<_> = places.iter().zip(&positions).map(|(at, position)| (at.clone(), StartOffset::At(*position))).collect();
         let reader = bus.reader(&from, IsolationLevel::ReadCommitted)?;
-        tracing::info!(members = state.size(), "{} runs here", K::DESCRIPTION);
-        kind.metrics().members.set(state.size() as i64);
+        tracing::info!(members = state.member_count(), "{} runs here", K::DESCRIPTION);
+        kind.metrics().members.set(state.member_count() as i64);
         Ok(Self {
             merge: InputMerge::new(&positions, settings.max_future),
             heads: inputs.iter().map(|_| DecodedInput::Input(Box::new(DecodedRecord::Heartbeat))).collect(),
@@ -137,7 +137,7 @@ impl<K: JointStageKind> JointStage<K> {
         })
     }
 
-    pub fn reads(&self, at: &TopicPartition) -> bool {
+    pub fn is_input(&self, at: &TopicPartition) -> bool {
         self.inputs.iter().any(|(_, input)| input == at)
     }
 
@@ -174,7 +174,7 @@ impl<K: JointStageKind> JointStage<K> {
         while self.outputs.len() < outputs {
             let (heads, inputs) = (&mut self.heads, &self.inputs);
             let next = self.merge.next(|input, record: &ConsumerRecord| {
-                heads[input] = DecodedInput::of(inputs[input].0, record.header(header::TYPE), record.value.as_deref());
+                heads[input] = DecodedInput::decode(inputs[input].0, record.header(header::TYPE), record.value.as_deref());
                 heads[input].time()
             });
             let Some(next) = next else { break };
@@ -218,7 +218,7 @@ impl<K: JointStageKind> JointStage<K> {
             let tally = self.state.tally();
             kind.add_tally(self.counted, tally);
             self.counted = tally;
-            kind.metrics().members.set(self.state.size() as i64);
+            kind.metrics().members.set(self.state.member_count() as i64);
         }
         folded
     }
@@ -251,7 +251,7 @@ impl<K: JointStageKind> JointStage<K> {
     }
 
     /// Pauses inputs that are far ahead of the merge and resumes those that no longer are.
-    pub fn balance(&mut self, buffer_bytes: usize) -> Result<()> {
+    pub fn apply_backpressure(&mut self, buffer_bytes: usize) -> Result<()> {
         let budget = input_buffer_share(buffer_bytes, self.inputs.len());
         balance_inputs(&mut *self.reader, self.inputs.iter().map(|(_, at)| at), &self.merge, &mut self.paused, budget)
     }
@@ -388,7 +388,7 @@ mod tests {
 
     fn begin(bus: &ScriptedBus, kind: &PowerBudgetMetrics) -> JointStage<PowerBudgetMetrics> {
         let names = OutputTopics::new("eadt.", "{}".to_owned());
-        JointStage::begin(&bus.service(&settings()), &mut bus.clone(), &names, kind).unwrap()
+        JointStage::restore(&bus.service(&settings()), &mut bus.clone(), &names, kind).unwrap()
     }
 
     fn window(workload: &str, at: i64) -> Vec<u8> {
@@ -417,21 +417,21 @@ mod tests {
             _ => None,
         };
         for kind in [None, Some(own)] {
-            let head = DecodedInput::of(Topic::EfficiencyWindows, kind, Some(&window));
+            let head = DecodedInput::decode(Topic::EfficiencyWindows, kind, Some(&window));
             assert!(matches!(&head, DecodedInput::Window(window) if window.id == "team/one/120"), "{head:?}");
             assert_eq!(head.time(), Some(seconds(120)));
-            let head = DecodedInput::of(Topic::EfficiencyWindows, kind, None);
+            let head = DecodedInput::decode(Topic::EfficiencyWindows, kind, None);
             assert_eq!(refused(&head), Some((DeadLetterReason::Malformed, "the record has no value".to_owned())));
             assert_eq!(head.time(), None);
-            let head = DecodedInput::of(Topic::EfficiencyWindows, kind, Some(b"{"));
+            let head = DecodedInput::decode(Topic::EfficiencyWindows, kind, Some(b"{"));
             assert_eq!(refused(&head).unwrap().0, DeadLetterReason::Malformed);
         }
         let other = Topic::Workloads.event_type().name();
-        let head = DecodedInput::of(Topic::EfficiencyWindows, Some(other), Some(&window));
+        let head = DecodedInput::decode(Topic::EfficiencyWindows, Some(other), Some(&window));
         let (reason, detail) = refused(&head).unwrap();
         assert_eq!(reason, DeadLetterReason::UnexpectedType);
         assert!(detail.contains(other) && detail.contains(own), "{detail}");
-        let head = DecodedInput::of(Topic::Workloads, Some(other), Some(&workload));
+        let head = DecodedInput::decode(Topic::Workloads, Some(other), Some(&workload));
         assert!(matches!(&head, DecodedInput::Input(decoded) if matches!(**decoded, DecodedRecord::Workload(_))), "{head:?}");
         assert_eq!(head.time(), Some(seconds(7)));
     }
@@ -520,7 +520,7 @@ mod tests {
                 bus.script().committed.extend([(workloads.clone(), 2), (windows.clone(), 3)]);
             }
             if let Some(stands) = state {
-                for record in PowerBudgetFold::new(settings().fold()).take_changes() {
+                for record in PowerBudgetFold::new(settings().fold_settings()).take_changes() {
                     let headers = [(header::INPUT_POSITIONS, stands)];
                     bus.append(
                         Topic::ProcessorState,
@@ -546,7 +546,7 @@ mod tests {
             bus.script().lows.insert(actuations.clone(), 5);
             bus.put(Topic::Actuations, 1, 1, "", "{}");
             bus.script().committed.insert(actuations.clone(), committed);
-            for record in PowerBudgetFold::new(settings().fold()).take_changes() {
+            for record in PowerBudgetFold::new(settings().fold_settings()).take_changes() {
                 bus.append(Topic::ProcessorState, 0, 1, &record.key, record.value.as_deref(), &[]);
             }
             let stage = begin(&bus, &PowerBudgetMetrics::new(&bus.metrics));
@@ -660,13 +660,13 @@ mod tests {
         bus.put(Topic::Workloads, 1, 5, "key", vec![b'x'; 65_536 - 3 - 256]);
         stage.read().unwrap();
         // Of seven inputs each may hold the least share.
-        stage.balance(7 * 65_536).unwrap();
+        stage.apply_backpressure(7 * 65_536).unwrap();
         assert!(bus.script().paused.is_empty(), "exactly its share");
         bus.put(Topic::Workloads, 1, 5, "", "");
         stage.read().unwrap();
-        stage.balance(7 * 65_536 + 7 * 256).unwrap();
+        stage.apply_backpressure(7 * 65_536 + 7 * 256).unwrap();
         assert!(bus.script().paused.is_empty(), "a larger budget");
-        stage.balance(7 * 65_536).unwrap();
+        stage.apply_backpressure(7 * 65_536).unwrap();
         assert_eq!(bus.script().paused, [("pause", place(Topic::Workloads, 1))]);
     }
 

@@ -8,7 +8,7 @@
 //! log may have one after the other. So what concerns them, the windows and tables of their members, is kept until everything is
 //! read.
 
-mod second;
+mod joint_stages;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -20,7 +20,7 @@ use eadt_schemas::decode::DecodeError;
 use eadt_schemas::v1::{Decision, EfficiencyWindow, GpuTelemetry, TrainingProgress, WindowKind};
 use eadt_schemas::{EventTime, Topic};
 
-use self::second::OfflineJointStage;
+use self::joint_stages::OfflineJointStage;
 use crate::codec::DecodedRecord;
 use crate::positions::{INPUTS, PartitionOffsets};
 
@@ -74,7 +74,7 @@ impl ReplayRecord {
     /// As [`Self::new`], in place of a record that is folded: its memory is used again.
     pub fn refill(&mut self, raw: RawRecord<'_>, partition: Option<i32>, offset: Option<i64>) {
         self.event.decode_into(raw.topic, raw.kind, raw.value);
-        self.place(raw, partition, offset);
+        self.set_position(raw, partition, offset);
     }
 
     /// As [`Self::refill`] where the value is an object in the form that EADT itself writes, and nothing else. False: it is not,
@@ -82,7 +82,7 @@ impl ReplayRecord {
     pub fn refill_canonical(&mut self, raw: RawRecord<'_>, partition: Option<i32>, offset: Option<i64>) -> bool {
         let canonical = raw.value.is_some_and(|value| self.event.decode_canonical_into(raw.topic, raw.kind, value));
         if canonical {
-            self.place(raw, partition, offset);
+            self.set_position(raw, partition, offset);
         }
         canonical
     }
@@ -101,7 +101,7 @@ impl ReplayRecord {
         }
         let DecodedRecord::Telemetry(event) = &mut self.event else { return false };
         let good = read(event);
-        self.place(raw, Some(partition), Some(offset));
+        self.set_position(raw, Some(partition), Some(offset));
         good
     }
 
@@ -118,11 +118,11 @@ impl ReplayRecord {
         }
         let DecodedRecord::Progress(event) = &mut self.event else { return false };
         let good = read(event);
-        self.place(raw, Some(partition), Some(offset));
+        self.set_position(raw, Some(partition), Some(offset));
         good
     }
 
-    fn place(&mut self, raw: RawRecord<'_>, partition: Option<i32>, offset: Option<i64>) {
+    fn set_position(&mut self, raw: RawRecord<'_>, partition: Option<i32>, offset: Option<i64>) {
         (self.topic, self.partition, self.offset, self.stamp) = (raw.topic, partition.unwrap_or(0), offset, raw.stamp);
         self.key.clear();
         self.key.push_str(std::str::from_utf8(raw.key).unwrap_or_default());
@@ -182,12 +182,12 @@ pub enum ReplayOutput {
         refusal: DecodeError,
     },
     /// At the end of the record.
-    HeldOpen(HeldOpen),
+    OpenAtEnd(OpenAtEnd),
 }
 
 /// A workload of which a live processor would still hold windows open where the record ends.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
-pub struct HeldOpen {
+pub struct OpenAtEnd {
     pub workload: String,
     /// Number of windows.
     pub windows: u64,
@@ -200,7 +200,7 @@ pub struct HeldOpen {
     pub log_clock: Option<EventTime>,
 }
 
-impl fmt::Display for HeldOpen {
+impl fmt::Display for OpenAtEnd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { workload, windows, from, to, sources_behind, log_clock } = self;
         write!(f, "{windows} window(s) of {workload}, {from} to {to}: ")?;
@@ -216,7 +216,7 @@ impl fmt::Display for HeldOpen {
 
 /// The treatment of windows that are open where the record ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AtTheEnd {
+pub enum OpenWindowPolicy {
     /// They stay open, as in the live run, unless sources end with their file.
     AsLive,
     /// They are closed, as if every source had ended.
@@ -243,7 +243,7 @@ pub struct ReplayCounts {
     /// Table events merged after a larger key.
     pub late_tables: u64,
     /// Events that came after a look at several workloads that they belonged to.
-    pub late_for_cluster: u64,
+    pub late_for_power_budget: u64,
 }
 
 /// Replays the sources to their ends and passes every output, with the positions of the inputs of its partition, to the callback.
@@ -253,14 +253,14 @@ pub struct ReplayCounts {
 pub fn replay<E>(
     settings: &FoldSettings,
     sources: Vec<Box<dyn ReplaySource<E> + '_>>,
-    at_the_end: AtTheEnd,
+    at_the_end: OpenWindowPolicy,
     mut say: impl FnMut(&PartitionOffsets, ReplayOutput) -> Result<(), E>,
 ) -> Result<ReplayCounts, E> {
     let mut counts = ReplayCounts::default();
     let mut partitions: BTreeMap<i32, (PartitionFold, PartitionOffsets)> = BTreeMap::new();
     let mut fronts = SourceHeads::new(sources, settings)?;
     let mut out = Vec::new();
-    let mut seconds = OfflineJointStage::all(settings);
+    let mut seconds = OfflineJointStage::enabled_stages(settings);
     while let Some(i) = fronts.next() {
         // A source that is next has a head.
         let Some(fed) = fronts.sources[i].head()? else { break };
@@ -274,14 +274,14 @@ pub fn replay<E>(
             positions.advance(fed.topic, offset);
         }
         for second in &mut seconds {
-            second.take(fed);
+            second.add_record(fed);
         }
         if !out.is_empty() {
             emit_outputs(&mut out, &mut counts, Some(fed), positions, &mut seconds, &mut say)?;
         }
         fronts.advance(i, settings)?;
     }
-    if settings.idle_grace.is_none() || at_the_end == AtTheEnd::Close {
+    if settings.idle_grace.is_none() || at_the_end == OpenWindowPolicy::Close {
         for (partition, positions) in partitions.values_mut() {
             partition.finish(&mut out);
             emit_outputs(&mut out, &mut counts, None, positions, &mut seconds, &mut say)?;
@@ -289,7 +289,7 @@ pub fn replay<E>(
     }
     for (partition, positions) in partitions.values() {
         for open in partition.open_windows() {
-            let held = HeldOpen {
+            let held = OpenAtEnd {
                 workload: device_of(open.workload).unwrap_or(open.workload).to_owned(),
                 windows: open.windows,
                 from: open.from,
@@ -297,11 +297,11 @@ pub fn replay<E>(
                 sources_behind: open.sources_behind as u64,
                 log_clock: partition.clock().stamp(),
             };
-            say(positions, ReplayOutput::HeldOpen(held))?;
+            say(positions, ReplayOutput::OpenAtEnd(held))?;
         }
     }
     for second in seconds {
-        counts.late_for_cluster += second.fold(|partition, decision| {
+        counts.late_for_power_budget += second.fold(|partition, decision| {
             counts.decisions += 1;
             say(&PartitionOffsets::start(partition), ReplayOutput::Decision(Box::new(decision)))
         })?;

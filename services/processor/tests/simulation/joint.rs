@@ -9,7 +9,7 @@ use eadt_core::FoldSettings;
 use eadt_core::joint::{JointEvent, JointFold};
 use eadt_core::settings::SECOND;
 use eadt_processor::codec::DecodedRecord;
-use eadt_processor::{ProcessorError, ProcessorService, ProcessorSettings};
+use eadt_processor::{ProcessorDependencies, ProcessorError, ProcessorSettings};
 use eadt_schemas::envelope::header;
 use eadt_schemas::v1::{Decision, EfficiencyWindow};
 use eadt_schemas::{EventTime, Topic};
@@ -25,7 +25,7 @@ pub struct Story<F> {
     pub part: &'static str,
     pub settings: ProcessorSettings,
     pub new: fn(FoldSettings) -> F,
-    pub run: fn(&ProcessorService) -> Result<(), ProcessorError>,
+    pub run: fn(&ProcessorDependencies) -> Result<(), ProcessorError>,
     /// Events in the order of their times, which are the stamps, too.
     pub history: fn(&mut Chance) -> Vec<ScheduledRecord>,
     /// Windows after it.
@@ -106,7 +106,7 @@ pub fn one<F: JointFold>(story: &Story<F>, seed: u64, flaw: Option<Flaw>) -> Res
     let mut chance = Chance::new(seed);
     let settings = &story.settings;
     let all = (story.history)(&mut chance);
-    let (said, mut at_end) = straight(&all, (story.new)(settings.fold()));
+    let (said, mut at_end) = straight(&all, (story.new)(settings.fold_settings()));
     let faults = chance.below(12);
     let bus = SimBus::new(chance, all, faults, flaw);
     play(&bus, &INPUTS, settings, story.part, story.run)?;
@@ -117,7 +117,7 @@ pub fn one<F: JointFold>(story: &Story<F>, seed: u64, flaw: Option<Flaw>) -> Res
     for record in bus.records(Topic::ProcessorState) {
         newest.insert(String::from_utf8_lossy(record.key.as_deref().unwrap_or_default()).into_owned(), record.value);
     }
-    let mut restored = F::restore(settings.fold(), newest).map_err(|error| error.to_string())?;
+    let mut restored = F::restore(settings.fold_settings(), newest).map_err(|error| error.to_string())?;
     let next = (story.next)();
     if goes_on(&mut restored, &next) != goes_on(&mut at_end, &next) {
         return Err("the state that was committed does not go on as the straight fold does".to_owned());

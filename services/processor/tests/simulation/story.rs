@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use eadt_bus::TopicPartition;
 use eadt_core::settings::SECOND;
-use eadt_processor::{HeartbeatClock, ProcessorError, ProcessorService, ProcessorSettings};
+use eadt_processor::{HeartbeatClock, ProcessorDependencies, ProcessorError, ProcessorSettings};
 use eadt_schemas::v1::dead_letter_header;
 use eadt_schemas::{EventTime, Topic};
 use eadt_service::{HealthRegistry, MetricsRegistry};
@@ -25,7 +25,7 @@ pub fn play(
     topics: &[Topic],
     settings: &ProcessorSettings,
     part: &'static str,
-    run: impl Fn(&ProcessorService) -> Result<(), ProcessorError>,
+    run: impl Fn(&ProcessorDependencies) -> Result<(), ProcessorError>,
 ) -> Result<(), String> {
     let inputs: Vec<TopicPartition> = topics
         .iter()
@@ -37,7 +37,7 @@ pub fn play(
         if processes > 50 {
             return Err("it never ends".to_owned());
         }
-        let service = ProcessorService {
+        let service = ProcessorDependencies {
             settings: settings.clone(),
             bus: Arc::new(bus.clone()),
             clock: HeartbeatClock::new(|| EventTime::from_micros(BASE * SECOND)),

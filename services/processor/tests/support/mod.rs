@@ -11,7 +11,7 @@ use eadt_bus::{Bus as _, BusError, ConsumerRecord, Producer, ProducerRecord, Sta
 use eadt_core::settings::SECOND;
 use eadt_processor::ProcessorSettings;
 use eadt_processor::offline::{
-    AtTheEnd, RawRecord, RecordSource, ReplayCounts, ReplayOutput, ReplayRecord, ReplaySource, replay,
+    OpenWindowPolicy, RawRecord, RecordSource, ReplayCounts, ReplayOutput, ReplayRecord, ReplaySource, replay,
 };
 use eadt_schemas::envelope::header;
 use eadt_schemas::v1::{Decision, EfficiencyWindow};
@@ -91,12 +91,12 @@ impl Log {
             }
         }
         let (mut windows, mut decisions) = (Vec::new(), Vec::new());
-        let counts = replay(&settings.fold(), sources, AtTheEnd::AsLive, |_, replayed| {
+        let counts = replay(&settings.fold_settings(), sources, OpenWindowPolicy::AsLive, |_, replayed| {
             match replayed {
                 ReplayOutput::Window(window) => windows.push(*window),
                 ReplayOutput::Decision(decision) => decisions.push(*decision),
                 ReplayOutput::Refused { refusal, .. } => return Err(refusal.to_string()),
-                ReplayOutput::HeldOpen(_) => {}
+                ReplayOutput::OpenAtEnd(_) => {}
             }
             Ok(())
         })

@@ -210,7 +210,7 @@ impl<'a> Run<'a> {
         let log = open(self.dir, &clock);
         let (shutdown, metrics, health) = (Shutdown::new(), MetricsRegistry::default(), HealthRegistry::default());
         let (driver, cluster) = SimulationDriver::new(self.settings, clock.clone()).unwrap();
-        let actuator = eadt_actuator::ActuatorService {
+        let actuator = eadt_actuator::ActuatorDependencies {
             settings: eadt_actuator::ActuatorSettings {
                 retry_min_seconds: 0.01,
                 retry_max_seconds: 0.05,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
-use eadt_agent::{AgentEnvironment, LazyBus};
+use eadt_agent::{AgentDependencies, LazyBus};
 use eadt_bus::Bus;
 use eadt_bus::conformance::numbered;
 use eadt_bus::kafka::{KafkaBus, KafkaOptions};
@@ -13,7 +13,7 @@ use eadt_chaos::part::{Agent, Server, Service, Task};
 use eadt_kubernetes::KubernetesCluster;
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::Origin;
-use eadt_service::shown::SecretRedactor;
+use eadt_service::redact::SecretRedactor;
 use eadt_service::supervise::on_signals;
 use eadt_service::{HealthRegistry, MetricsRegistry, Shutdown, logs};
 
@@ -69,7 +69,7 @@ fn run() -> Result<bool> {
         EventTime::from_micros(since.as_micros() as i64 + ahead)
     };
     match task.service {
-        Service::Processor(settings) => eadt_processor::run_processor(&eadt_processor::ProcessorService {
+        Service::Processor(settings) => eadt_processor::run_processor(&eadt_processor::ProcessorDependencies {
             settings: eadt_processor::ProcessorSettings { prefix: task.prefix, ..*settings },
             bus,
             clock: eadt_processor::HeartbeatClock::new(now),
@@ -77,7 +77,7 @@ fn run() -> Result<bool> {
             metrics,
             ready: health.part("processor"),
         })?,
-        Service::Archiver(settings) => eadt_archiver::run(&eadt_archiver::ArchiverService {
+        Service::Archiver(settings) => eadt_archiver::run(&eadt_archiver::ArchiverDependencies {
             settings: *settings,
             prefix: task.prefix,
             bus,
@@ -98,7 +98,7 @@ fn run() -> Result<bool> {
                 ..eadt_kubernetes::KubernetesSettings::default()
             };
             let cluster = KubernetesCluster::new(client, kubernetes, Origin::Simulated, Arc::new(now));
-            let service = eadt_actuator::ActuatorService {
+            let service = eadt_actuator::ActuatorDependencies {
                 settings: eadt_actuator::ActuatorSettings { prefix: task.prefix, ..own.settings },
                 bus,
                 cluster: Arc::new(cluster.clone()),
@@ -111,7 +111,7 @@ fn run() -> Result<bool> {
         })?,
         Service::Collector(raw) => {
             let settings = raw.validate("chaos")?;
-            let environment = eadt_collector::CollectorEnvironment::new(bus, &task.prefix, metrics, health, shutdown);
+            let environment = eadt_collector::CollectorDependencies::new(bus, &task.prefix, metrics, health, shutdown);
             let summary = runtime.block_on(eadt_collector::run(settings, environment))?;
             println!(
                 "{}",
@@ -119,7 +119,7 @@ fn run() -> Result<bool> {
             );
         }
         Service::Optimizer(settings) => {
-            eadt_optimizer::run(&eadt_optimizer::OptimizerService {
+            eadt_optimizer::run(&eadt_optimizer::OptimizerDependencies {
                 settings: *settings,
                 prefix: task.prefix,
                 bus,
@@ -141,7 +141,7 @@ fn hold(own: &Agent, log: Option<KafkaOptions>) -> Result<bool> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let log = log.map(|options| LazyBus::new(move || Ok(Arc::new(KafkaBus::connect(options.clone())?) as Arc<dyn Bus>)));
     let shutdown = Shutdown::new();
-    let environment = AgentEnvironment::new(log, MetricsRegistry::default(), HealthRegistry::default(), shutdown.clone());
+    let environment = AgentDependencies::new(log, MetricsRegistry::default(), HealthRegistry::default(), shutdown.clone());
     let summary = runtime.block_on(async {
         tokio::spawn(on_signals(shutdown, || ()));
         if own.restores { eadt_agent::restore(settings, environment).await } else { eadt_agent::run(settings, environment).await }

@@ -239,7 +239,7 @@ mod tests {
 
     /// Windows, the numbers of events in them that came again, which are left out of them, and decisions.
     fn fold(told: &[Told]) -> (Vec<EfficiencyWindow>, Vec<u64>, Vec<String>) {
-        let (windows, decisions) = straight(told, &processor_settings("").fold(), 2);
+        let (windows, decisions) = straight(told, &processor_settings("").fold_settings(), 2);
         let mut windows: Vec<EfficiencyWindow> = windows.iter().map(|said| serde_json::from_str(&said.text).unwrap()).collect();
         let duplicates = windows.iter_mut().map(|window| std::mem::take(&mut window.duplicates)).collect();
         (windows, duplicates, decisions.into_iter().map(|said| said.text).collect())

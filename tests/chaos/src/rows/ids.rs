@@ -121,7 +121,7 @@ fn run(run: Run) -> Result<Outcome> {
     outcome.check(refused + most >= sent && refused < sent, || format!("{refused} of {sent} were refused; {most} have room"));
     // Honest workloads alone are the story's; windows of `gpus` are the inventor's.
     let (mut findings, honest) = (crate::verify::Findings::default(), "chaos/");
-    let (windows, _) = crate::verify::straight(&story.told, &world.settings().fold(), PARTITIONS);
+    let (windows, _) = crate::verify::straight(&story.told, &world.settings().fold_settings(), PARTITIONS);
     let found = read_committed(&world.bus, &world.topic(Topic::EfficiencyWindows), PARTITIONS)?;
     let found: Vec<_> = found
         .iter()

@@ -37,7 +37,7 @@ pub enum BatchError {
 
 /// The header of a record batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct BatchHead {
+pub struct BatchHeader {
     pub base_offset: i64,
     /// With the head.
     pub bytes: usize,
@@ -52,7 +52,7 @@ pub struct BatchHead {
     records: i32,
 }
 
-impl BatchHead {
+impl BatchHeader {
     /// Returns the head of the batch that begins here; `None` if the batch is cut off, as the last one of an answer may be.
     pub fn read(bytes: &[u8]) -> Result<Option<Self>, BatchError> {
         let Some((head, _)) = bytes.split_first_chunk::<HEAD_BYTES>() else { return Ok(None) };
@@ -107,7 +107,7 @@ impl BatchHead {
 /// Returns the offset after the last whole batch, and the epoch of that batch's leader; `None` if there is no whole one.
 pub fn end_of_batches(mut bytes: &[u8]) -> Option<(i64, i32)> {
     let mut end = None;
-    while let Ok(Some(head)) = BatchHead::read(bytes) {
+    while let Ok(Some(head)) = BatchHeader::read(bytes) {
         end = Some((head.next_offset(), head.leader_epoch));
         bytes = &bytes[head.bytes..];
     }
@@ -142,7 +142,7 @@ impl BatchStream {
     pub fn next_batch(&mut self, unpacker: &mut Unpacker, next: &mut i64) -> Result<Option<OpenBatch>, (i64, BatchError)> {
         loop {
             let at = *next;
-            let Some(head) = BatchHead::read(&self.bytes).map_err(|error| (at, error))? else {
+            let Some(head) = BatchHeader::read(&self.bytes).map_err(|error| (at, error))? else {
                 self.bytes.clear();
                 return Ok(None);
             };
@@ -160,12 +160,12 @@ impl BatchStream {
             let codec = Codec::of_attributes(head.attributes).ok_or(failed(BatchError::Codec(head.attributes & 7)))?;
             let unpacked = unpacker.unpack(codec, &records).map_err(|error| failed(error.into()))?;
             let append_stamp = head.is_stamped_by_log().then_some(head.max_timestamp);
-            return Ok(Some(OpenBatch { unpacked, at: 0, left: head.records, head, append_stamp }));
+            return Ok(Some(OpenBatch { unpacked, at: 0, left: head.records, header: head, append_stamp }));
         }
     }
 
     /// Returns whether no record of the batch is for the reader, and follows the ends of transactions.
-    fn is_left_out(&mut self, head: &BatchHead, records: &[u8]) -> Result<bool, BatchError> {
+    fn is_left_out(&mut self, head: &BatchHeader, records: &[u8]) -> Result<bool, BatchError> {
         if self.is_committed_only {
             while let Some(begun) = self.aborted.front().filter(|aborted| aborted.first_offset < head.next_offset()) {
                 self.aborting.push(begun.producer);
@@ -185,7 +185,7 @@ impl BatchStream {
 /// Returns whether a control record ends a transaction by taking it back: its key is a version and a type, 0 of an abort.
 fn is_abort(records: &[u8]) -> Result<bool, RecordError> {
     let found = next_record(records, &mut 0)?;
-    let key = found.place.key.of(records).unwrap_or_default();
+    let key = found.ranges.key.of(records).unwrap_or_default();
     Ok(key.get(2..4) == Some(&[0, 0]))
 }
 
@@ -195,7 +195,7 @@ pub struct OpenBatch {
     pub unpacked: Bytes,
     at: usize,
     left: i32,
-    head: BatchHead,
+    header: BatchHeader,
     /// The stamp of all records if it is the log's.
     append_stamp: Option<i64>,
 }
@@ -207,24 +207,24 @@ impl OpenBatch {
             return Ok(None);
         }
         let before = self.at;
-        let found = next_record(&self.unpacked, &mut self.at).map_err(|error| (self.head.base_offset, error.into()))?;
-        if !(0..=i64::from(self.head.last_offset_delta)).contains(&found.offset_delta) {
+        let found = next_record(&self.unpacked, &mut self.at).map_err(|error| (self.header.base_offset, error.into()))?;
+        if !(0..=i64::from(self.header.last_offset_delta)).contains(&found.offset_delta) {
             self.at = before;
-            return Err((self.head.base_offset, BatchError::Record(RecordError("a record lies outside its batch"))));
+            return Err((self.header.base_offset, BatchError::Record(RecordError("a record lies outside its batch"))));
         }
         self.left -= 1;
-        let offset = self.head.base_offset + found.offset_delta;
-        let stamp_millis = self.append_stamp.unwrap_or_else(|| self.head.base_timestamp.saturating_add(found.timestamp_delta));
-        Ok(Some(BatchRecord { offset, stamp_millis, place: found.place }))
+        let offset = self.header.base_offset + found.offset_delta;
+        let stamp_millis = self.append_stamp.unwrap_or_else(|| self.header.base_timestamp.saturating_add(found.timestamp_delta));
+        Ok(Some(BatchRecord { offset, stamp_millis, ranges: found.ranges }))
     }
 
     /// Returns the offset after the batch.
     pub fn next_offset(&self) -> i64 {
-        self.head.next_offset()
+        self.header.next_offset()
     }
 
     /// Returns how many records were not read, by the count in the batch's header, which may be wrong.
-    pub fn left(&self) -> usize {
+    pub fn unread_count(&self) -> usize {
         usize::try_from(self.left).unwrap_or(0)
     }
 }

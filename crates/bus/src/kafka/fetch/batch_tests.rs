@@ -172,7 +172,7 @@ fn records_before_one_that_is_damaged_are_there_and_the_damage_is_found_again() 
     assert_eq!(batch.next_record().map(|record| record.map(|record| record.offset)), Ok(Some(4)));
     for _ in 0..2 {
         assert!(matches!(batch.next_record(), Err((4, BatchError::Record(_)))));
-        assert_eq!(batch.left(), 2);
+        assert_eq!(batch.unread_count(), 2);
     }
 }
 

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::connection::{BrokerConnection, ConnectionError, Result};
-use super::messages::{ApiKey, ClusterLayout, read_fetch, read_metadata, write_fetch, write_metadata};
+use super::messages::{ApiKey, ClusterMetadata, read_fetch, read_metadata, write_fetch, write_metadata};
 use super::session::FetchSession;
-use super::shared::FetchShared;
+use super::shared::SharedFetchState;
 use super::state::{FetchFailure, FetchPlan, code};
 use crate::RetryBackoff;
 
@@ -22,37 +22,37 @@ const MOST_THROTTLE: Duration = Duration::from_mins(1);
 const NO_NODE: i32 = -1;
 
 /// Reports a failure to the reader if its thread ends by a panic.
-struct ThreadGuard(Arc<FetchShared>);
+struct ThreadGuard(Arc<SharedFetchState>);
 
 impl Drop for ThreadGuard {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.0.fail(FetchFailure::Thread);
+            self.0.report_failure(FetchFailure::Thread);
         }
     }
 }
 
 /// Starts the thread that finds the leaders, and with it, as they are needed, those of the brokers.
-pub fn start_threads(shared: &Arc<FetchShared>) {
+pub fn start_threads(shared: &Arc<SharedFetchState>) {
     start_thread(shared, NO_NODE);
 }
 
-fn start_thread(shared: &Arc<FetchShared>, node: i32) {
+fn start_thread(shared: &Arc<SharedFetchState>, node: i32) {
     let guard = ThreadGuard(Arc::clone(shared));
     let started = eadt_tasks::KAFKA_FETCH
         .thread_of(node, move || if node == NO_NODE { follow_layout(&guard.0) } else { fetch_from_broker(&guard.0, node) });
     if started.is_err() {
-        shared.fail(FetchFailure::Thread);
+        shared.report_failure(FetchFailure::Thread);
     }
 }
 
-fn follow_layout(shared: &Arc<FetchShared>) {
+fn follow_layout(shared: &Arc<SharedFetchState>) {
     const WHAT: &str = "asking who leads the partitions that are read";
     let mut patience = RetryBackoff::new(LAYOUT_PAUSE, MOST_PAUSE);
     while let Some(topics) = shared.wait_for_layout_need() {
         let pause = match ask_for_layout(shared, &topics) {
             Ok(layout) => {
-                patience.worked(WHAT);
+                patience.on_success(WHAT);
                 for node in shared.take_layout(&layout, Instant::now()) {
                     start_thread(shared, node);
                 }
@@ -61,7 +61,7 @@ fn follow_layout(shared: &Arc<FetchShared>) {
             Err(_) if shared.is_stopped() => return,
             Err(error) => {
                 shared.need_layout();
-                patience.failed(WHAT, &error)
+                patience.on_failure(WHAT, &error)
             }
         };
         if !shared.pause_thread(pause) {
@@ -71,7 +71,7 @@ fn follow_layout(shared: &Arc<FetchShared>) {
 }
 
 /// Asks one broker after the other, those that are known first.
-fn ask_for_layout(shared: &FetchShared, topics: &[String]) -> Result<ClusterLayout> {
+fn ask_for_layout(shared: &SharedFetchState, topics: &[String]) -> Result<ClusterMetadata> {
     let known = shared.addresses().into_iter().map(|broker| (broker.host, broker.port));
     let configured = shared.options.bootstrap.iter().filter_map(|address| parse_address(address));
     let mut last = ConnectionError::Refused("no broker is configured".to_owned());
@@ -108,14 +108,14 @@ struct BrokerSession {
     session: FetchSession,
 }
 
-fn fetch_from_broker(shared: &Arc<FetchShared>, node: i32) {
+fn fetch_from_broker(shared: &Arc<SharedFetchState>, node: i32) {
     let mut patience = RetryBackoff::new(LEAST_PAUSE, MOST_PAUSE);
     let what = format!("reading from broker {node}");
     let mut link = None;
     while let Some(plan) = shared.wait_for_plan(node) {
         match fetch_once(shared, node, &mut link, &plan) {
             Ok(pause) => {
-                patience.worked(&what);
+                patience.on_success(&what);
                 if !pause.is_zero() && !shared.pause_thread(pause) {
                     return;
                 }
@@ -124,7 +124,7 @@ fn fetch_from_broker(shared: &Arc<FetchShared>, node: i32) {
             Err(error) => {
                 link = None;
                 shared.forget_socket(node);
-                let pause = patience.failed(&what, &error);
+                let pause = patience.on_failure(&what, &error);
                 shared.lose_broker(node);
                 if !shared.pause_thread(pause) {
                     return;
@@ -135,7 +135,7 @@ fn fetch_from_broker(shared: &Arc<FetchShared>, node: i32) {
 }
 
 /// Makes one request and takes its answer in; returns for how long the broker wants to be left alone.
-fn fetch_once(shared: &Arc<FetchShared>, node: i32, link: &mut Option<BrokerSession>, plan: &FetchPlan) -> Result<Duration> {
+fn fetch_once(shared: &Arc<SharedFetchState>, node: i32, link: &mut Option<BrokerSession>, plan: &FetchPlan) -> Result<Duration> {
     let now = Instant::now();
     let BrokerSession { connection, session } = match link.take().filter(|link| !link.connection.is_expired(now)) {
         Some(open) => link.insert(open),
@@ -160,13 +160,13 @@ fn fetch_once(shared: &Arc<FetchShared>, node: i32, link: &mut Option<BrokerSess
         return Err(ConnectionError::Refused(format!("the broker answers with error {}", answer.error)));
     }
     session.take_answer(answer.session_id);
-    for node in shared.take_answer(node, plan, &answer, Instant::now()) {
+    for node in shared.take_response(node, plan, &answer, Instant::now()) {
         start_thread(shared, node);
     }
     Ok(throttle)
 }
 
-fn open_connection(shared: &FetchShared, node: i32) -> Result<BrokerConnection> {
+fn open_connection(shared: &SharedFetchState, node: i32) -> Result<BrokerConnection> {
     let Some(broker) = shared.address(node) else {
         return Err(ConnectionError::Refused(format!("nobody says where broker {node} is")));
     };

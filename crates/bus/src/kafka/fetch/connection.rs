@@ -98,7 +98,7 @@ impl BrokerConnection {
         opened(&socket);
         // A broker holds a request back for so long by itself.
         socket.set_read_timeout(Some(options.timeout + options.max_wait))?;
-        let stream = security::protect(socket, host, &options.security)?;
+        let stream = security::wrap_in_tls(socket, host, &options.security)?;
         let mut connection = Self {
             stream,
             client_id: options.client_id.clone(),

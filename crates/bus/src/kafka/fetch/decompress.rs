@@ -120,7 +120,7 @@ impl Unpacker {
         };
         let mut input = InBuffer::around(packed);
         loop {
-            let mut room = OutBuffer::around(output.room(1)?);
+            let mut room = OutBuffer::around(output.spare_capacity(1)?);
             let hint = decoder.run(&mut input, &mut room).map_err(failed)?;
             let (written, is_full) = (room.pos(), room.pos() == room.capacity());
             output.filled += written;
@@ -176,7 +176,7 @@ struct UnpackedBytes {
 
 impl UnpackedBytes {
     /// Returns all that is free, `least` bytes or more.
-    fn room(&mut self, least: usize) -> Result<&mut [u8], UnpackError> {
+    fn spare_capacity(&mut self, least: usize) -> Result<&mut [u8], UnpackError> {
         self.reserve(least)?;
         Ok(&mut self.buffer[self.filled..])
     }
@@ -196,7 +196,7 @@ fn unpack_gzip(packed: &[u8], output: &mut UnpackedBytes) -> Result<(), UnpackEr
     let mut decoder = flate2::read::MultiGzDecoder::new(packed);
     loop {
         // The end is found by a read of nothing, for which there must be room.
-        match decoder.read(output.room(1)?) {
+        match decoder.read(output.spare_capacity(1)?) {
             Ok(0) => return Ok(()),
             Ok(read) => output.filled += read,
             Err(error) => return Err(damaged(Codec::Gzip, error)),
@@ -216,7 +216,7 @@ fn unpack_snappy(packed: &[u8], output: &mut UnpackedBytes) -> Result<(), Unpack
         if length / 64 > block.len() {
             return Err(damaged(Codec::Snappy, "its length is impossible"));
         }
-        let room = &mut output.room(length)?[..length];
+        let room = &mut output.spare_capacity(length)?[..length];
         let written = decoder.decompress(block, room).map_err(|error| damaged(Codec::Snappy, error))?;
         output.filled += written;
         Ok(())
@@ -248,9 +248,9 @@ struct Lz4Frame {
 /// Reads the head of a frame; its checksum is left to that of the batch.
 fn read_lz4_head<'a>(rest: &mut &'a [u8]) -> Option<Lz4Frame> {
     let mut take = |count: usize| -> Option<&'a [u8]> {
-        let (taken, behind) = rest.split_at_checked(count)?;
+        let (head, behind) = rest.split_at_checked(count)?;
         *rest = behind;
-        Some(taken)
+        Some(head)
     };
     if take(4)? != LZ4_MAGIC {
         return None;
@@ -292,7 +292,7 @@ fn unpack_lz4(packed: &[u8], output: &mut UnpackedBytes) -> Result<(), UnpackErr
 
 fn unpack_lz4_block(block: &[u8], is_stored: bool, frame: &Lz4Frame, output: &mut UnpackedBytes) -> Result<(), UnpackError> {
     if is_stored {
-        output.room(block.len())?[..block.len()].copy_from_slice(block);
+        output.spare_capacity(block.len())?[..block.len()].copy_from_slice(block);
         output.filled += block.len();
         return Ok(());
     }

@@ -60,7 +60,7 @@ fn count_records(unpacker: &mut Unpacker, batches: Vec<u8>, stream: BatchStream)
     let (mut stream, mut next, mut count) = (stream.with_bytes(batches.into()), 0, 0);
     while let Ok(Some(mut batch)) = stream.next_batch(unpacker, &mut next) {
         while let Ok(Some(record)) = batch.next_record() {
-            let place = record.place;
+            let place = record.ranges;
             let headers = header_ranges(&batch.unpacked, place.headers as usize, place.header_count as usize);
             assert_eq!(headers.count(), place.header_count as usize);
             let headers = RecordHeaders::in_batch(&batch.unpacked, place.headers as usize, place.header_count as usize);

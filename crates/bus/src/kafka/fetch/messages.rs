@@ -93,7 +93,7 @@ pub struct BrokerAddress {
 
 /// Leader of a partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PartitionLeader {
+pub struct PartitionMetadata {
     pub partition: i32,
     pub error: i16,
     /// −1 if nobody does.
@@ -102,17 +102,17 @@ pub struct PartitionLeader {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TopicLeaders {
+pub struct TopicMetadata {
     pub error: i16,
     pub name: String,
     pub id: [u8; 16],
-    pub partitions: Vec<PartitionLeader>,
+    pub partitions: Vec<PartitionMetadata>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ClusterLayout {
+pub struct ClusterMetadata {
     pub brokers: Vec<BrokerAddress>,
-    pub topics: Vec<TopicLeaders>,
+    pub topics: Vec<TopicMetadata>,
 }
 
 /// Appends the body of a `Metadata` request for these topics.
@@ -134,7 +134,7 @@ pub fn write_metadata<'a>(body: &mut Vec<u8>, version: i16, topics: impl ExactSi
     body.put_no_tags();
 }
 
-pub fn read_metadata(body: &[u8], version: i16) -> Result<ClusterLayout> {
+pub fn read_metadata(body: &[u8], version: i16) -> Result<ClusterMetadata> {
     let mut reader = WireReader::new(body);
     reader.i32()?;
     let mut brokers = Vec::new();
@@ -152,10 +152,10 @@ pub fn read_metadata(body: &[u8], version: i16) -> Result<ClusterLayout> {
     for _ in 0..reader.compact_count()? {
         topics.push(read_topic_leaders(&mut reader, version)?);
     }
-    Ok(ClusterLayout { brokers, topics })
+    Ok(ClusterMetadata { brokers, topics })
 }
 
-fn read_topic_leaders(reader: &mut WireReader<'_>, version: i16) -> Result<TopicLeaders> {
+fn read_topic_leaders(reader: &mut WireReader<'_>, version: i16) -> Result<TopicMetadata> {
     let error = reader.i16()?;
     let name = reader.compact_text()?.unwrap_or_default().to_owned();
     let id = if version >= 10 { reader.uuid()? } else { NO_TOPIC_ID };
@@ -168,11 +168,11 @@ fn read_topic_leaders(reader: &mut WireReader<'_>, version: i16) -> Result<Topic
             reader.take(replicas * 4)?;
         }
         reader.skip_tags()?;
-        partitions.push(PartitionLeader { partition, error, node, epoch });
+        partitions.push(PartitionMetadata { partition, error, node, epoch });
     }
     reader.i32()?;
     reader.skip_tags()?;
-    Ok(TopicLeaders { error, name, id, partitions })
+    Ok(TopicMetadata { error, name, id, partitions })
 }
 
 /// A partition in a `Fetch` request.
@@ -258,7 +258,7 @@ pub struct AbortedTransaction {
 
 /// The answer for one partition.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PartitionAnswer<'a> {
+pub struct PartitionResponse<'a> {
     /// Empty if the version in use names topics by their ids.
     pub topic: &'a str,
     pub topic_id: [u8; 16],
@@ -275,14 +275,14 @@ pub struct PartitionAnswer<'a> {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FetchAnswer<'a> {
+pub struct FetchResponse<'a> {
     pub throttle_ms: i32,
     pub error: i16,
     pub session_id: i32,
-    pub partitions: Vec<PartitionAnswer<'a>>,
+    pub partitions: Vec<PartitionResponse<'a>>,
 }
 
-pub fn read_fetch(body: &[u8], version: i16) -> Result<FetchAnswer<'_>> {
+pub fn read_fetch(body: &[u8], version: i16) -> Result<FetchResponse<'_>> {
     let mut reader = WireReader::new(body);
     let (throttle_ms, error, session_id) = (reader.i32()?, reader.i16()?, reader.i32()?);
     let mut partitions = Vec::new();
@@ -294,10 +294,10 @@ pub fn read_fetch(body: &[u8], version: i16) -> Result<FetchAnswer<'_>> {
         }
         reader.skip_tags()?;
     }
-    Ok(FetchAnswer { throttle_ms, error, session_id, partitions })
+    Ok(FetchResponse { throttle_ms, error, session_id, partitions })
 }
 
-fn read_partition<'a>(reader: &mut WireReader<'a>, topic: &'a str, topic_id: [u8; 16]) -> Result<PartitionAnswer<'a>> {
+fn read_partition<'a>(reader: &mut WireReader<'a>, topic: &'a str, topic_id: [u8; 16]) -> Result<PartitionResponse<'a>> {
     let (partition, error) = (reader.i32()?, reader.i16()?);
     let (high_watermark, last_stable) = (reader.i64()?, reader.i64()?);
     reader.i64()?;
@@ -316,7 +316,7 @@ fn read_partition<'a>(reader: &mut WireReader<'a>, topic: &'a str, topic_id: [u8
         }
         Ok(())
     })?;
-    Ok(PartitionAnswer {
+    Ok(PartitionResponse {
         topic,
         topic_id,
         partition,

@@ -36,7 +36,7 @@ use std::time::{Duration, Instant};
 
 use rdkafka::consumer::Consumer;
 
-use super::errors::lacks;
+use super::errors::missing_right_message;
 use super::events::{ConsumerEvent, ConsumerQueue, REFUSED};
 use super::fetcher::{RebalanceEvent, group_failure, lost_position};
 use crate::rights::{AclOperation, AclResource};
@@ -49,7 +49,7 @@ pub use options::FetchOptions;
 pub use records::header_ranges;
 #[cfg(any(test, feature = "simulation"))]
 pub use records::put_varint;
-use shared::FetchShared;
+use shared::SharedFetchState;
 use state::{FetchFailure, FetchedChunk};
 
 /// The group's events are looked at so often while nothing comes.
@@ -57,7 +57,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// A partition as the reader has it.
 #[derive(Debug)]
-struct ReadPartition {
+struct PartitionReadState {
     at: TopicPartition,
     /// The next offset to be delivered; `None`: not started.
     next: Option<i64>,
@@ -70,7 +70,7 @@ struct ReadPartition {
     damage: Option<String>,
 }
 
-impl ReadPartition {
+impl PartitionReadState {
     /// Delivers some of what is there; true once that is all. An end is reported unless `has_more`: what came since
     /// lies behind it.
     fn deliver(
@@ -82,7 +82,7 @@ impl ReadPartition {
         if let Some(damage) = &self.damage {
             return Err(BusError::new(Remedy::Stop, format!("reading {}", self.at), damage));
         }
-        self.advance(unpacker, delivery, has_more).map_err(|(offset, error)| {
+        self.deliver_open_batch(unpacker, delivery, has_more).map_err(|(offset, error)| {
             let damage = format!("the batch at offset {offset} cannot be read: {error}");
             let error = BusError::new(Remedy::Stop, format!("reading {}", self.at), &damage);
             // What is behind it must not be taken for what comes next.
@@ -91,7 +91,7 @@ impl ReadPartition {
         })
     }
 
-    fn advance(
+    fn deliver_open_batch(
         &mut self,
         unpacker: &mut Unpacker,
         delivery: &mut PollBuffer<'_>,
@@ -127,8 +127,8 @@ impl ReadPartition {
 pub struct NativeFetcher {
     events: ConsumerQueue,
     group: String,
-    shared: Arc<FetchShared>,
-    partitions: Vec<ReadPartition>,
+    shared: Arc<SharedFetchState>,
+    partitions: Vec<PartitionReadState>,
     unpacker: Unpacker,
     /// The partition that is looked at first.
     turn: usize,
@@ -137,7 +137,7 @@ pub struct NativeFetcher {
 
 impl NativeFetcher {
     pub fn new(events: ConsumerQueue, group: &str, options: FetchOptions) -> Self {
-        let shared = Arc::new(FetchShared::new(options));
+        let shared = Arc::new(SharedFetchState::new(options));
         broker::start_threads(&shared);
         let (partitions, unpacker) = (Vec::new(), Unpacker::default());
         Self { events, group: group.to_owned(), shared, partitions, unpacker, turn: 0, accepts_batches: false }
@@ -157,7 +157,7 @@ impl NativeFetcher {
 
     /// Replaces the partitions; nothing of them is delivered before [`Self::start`].
     pub fn set_partitions(&mut self, partitions: &[TopicPartition]) {
-        let read = |at: &TopicPartition| ReadPartition {
+        let read = |at: &TopicPartition| PartitionReadState {
             at: at.clone(),
             next: None,
             is_paused: false,
@@ -172,7 +172,7 @@ impl NativeFetcher {
     }
 
     pub fn start(&mut self, at: &TopicPartition, offset: i64) -> Result<()> {
-        let slot = self.slot(at, "starting")?;
+        let slot = self.find_partition(at, "starting")?;
         let partition = &mut self.partitions[slot];
         (partition.next, partition.reported_end) = (Some(offset), None);
         (partition.chunk, partition.open, partition.damage) = (None, None, None);
@@ -182,7 +182,7 @@ impl NativeFetcher {
 
     pub fn set_paused(&mut self, at: &[TopicPartition], is_paused: bool) -> Result<()> {
         for at in at {
-            let slot = self.slot(at, if is_paused { "pausing" } else { "resuming" })?;
+            let slot = self.find_partition(at, if is_paused { "pausing" } else { "resuming" })?;
             if self.partitions[slot].is_paused != is_paused {
                 self.partitions[slot].is_paused = is_paused;
                 self.shared.set_paused(slot, is_paused);
@@ -191,7 +191,7 @@ impl NativeFetcher {
         Ok(())
     }
 
-    fn slot(&self, at: &TopicPartition, what: &str) -> Result<usize> {
+    fn find_partition(&self, at: &TopicPartition, what: &str) -> Result<usize> {
         self.partitions
             .iter()
             .position(|partition| partition.at == *at)
@@ -204,7 +204,7 @@ impl NativeFetcher {
         let mut delivery = PollBuffer { into, room: max, accepts_batches: self.accepts_batches };
         loop {
             if let Some(failure) = self.shared.take_failure() {
-                return Err(self.failure(failure));
+                return Err(self.to_bus_error(failure));
             }
             if let Some(rebalance) = self.look_at_group()? {
                 return Ok(Some(rebalance));
@@ -240,7 +240,7 @@ impl NativeFetcher {
     fn deliver(&mut self, delivery: &mut PollBuffer<'_>) -> Result<bool> {
         let count = self.partitions.len();
         let has_part =
-            |partition: &ReadPartition| !partition.is_paused && (partition.open.is_some() || partition.chunk.is_some());
+            |partition: &PartitionReadState| !partition.is_paused && (partition.open.is_some() || partition.chunk.is_some());
         let slot = (0..count).map(|n| (self.turn + n) % count).find(|slot| has_part(&self.partitions[*slot]));
         let slot = if let Some(slot) = slot {
             slot
@@ -259,7 +259,7 @@ impl NativeFetcher {
         Ok(true)
     }
 
-    fn failure(&self, failure: FetchFailure) -> BusError {
+    fn to_bus_error(&self, failure: FetchFailure) -> BusError {
         let consumer = self.events.consumer();
         match failure {
             FetchFailure::OutOfRange { at, position } => lost_position(consumer, &at, position, "the position is out of range"),
@@ -277,7 +277,11 @@ impl NativeFetcher {
             ),
             FetchFailure::Denied { topic } => {
                 let what = format!("reading topic {topic}");
-                BusError::new(Remedy::Stop, what, lacks(consumer.context().who(), AclOperation::Read, &AclResource::Topic(topic)))
+                BusError::new(
+                    Remedy::Stop,
+                    what,
+                    missing_right_message(consumer.context().client_name(), AclOperation::Read, &AclResource::Topic(topic)),
+                )
             }
             FetchFailure::UnknownTopic { at } => {
                 let detail = "there is no such topic or partition: run `eadt topics apply`";
@@ -331,7 +335,7 @@ fn deliver_batch(
     delivery: &mut PollBuffer<'_>,
     reported_end: &mut Option<i64>,
 ) -> Result<bool, (i64, BatchError)> {
-    let (mut records, mut is_done) = (Vec::with_capacity(batch.left().min(delivery.room)), false);
+    let (mut records, mut is_done) = (Vec::with_capacity(batch.unread_count().min(delivery.room)), false);
     while records.len() < delivery.room && !is_done {
         match batch.next_record() {
             // A start within a batch.

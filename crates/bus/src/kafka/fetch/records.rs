@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use eadt_schemas::envelope::header;
 
-use crate::batch::{ByteRange, RecordPlace};
+use crate::batch::{ByteRange, RecordRanges};
 
 /// The bytes of a batch that are not records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -15,10 +15,10 @@ type Result<T> = std::result::Result<T, RecordError>;
 
 /// A record in the unpacked bytes of its batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct FoundRecord {
+pub struct ParsedRecord {
     pub offset_delta: i64,
     pub timestamp_delta: i64,
-    pub place: RecordPlace,
+    pub ranges: RecordRanges,
 }
 
 /// Walks over bytes by their varints.
@@ -110,7 +110,7 @@ fn byte_range(range: Range<usize>) -> ByteRange {
 }
 
 /// Returns the record that begins at `at`, and moves behind it.
-pub fn next_record(unpacked: &[u8], at: &mut usize) -> Result<FoundRecord> {
+pub fn next_record(unpacked: &[u8], at: &mut usize) -> Result<ParsedRecord> {
     let mut cursor = VarintReader { bytes: unpacked, at: *at };
     let Some(body) = cursor.bytes()? else { return Err(RecordError("the length of a record is negative")) };
     // Nothing of it may lie beyond its own end.
@@ -131,8 +131,8 @@ pub fn next_record(unpacked: &[u8], at: &mut usize) -> Result<FoundRecord> {
         return Err(RecordError("a record is longer than its parts"));
     }
     *at = body.end;
-    let place = RecordPlace { key, value, event_type, headers, header_count: count };
-    Ok(FoundRecord { offset_delta, timestamp_delta, place })
+    let place = RecordRanges { key, value, event_type, headers, header_count: count };
+    Ok(ParsedRecord { offset_delta, timestamp_delta, ranges: place })
 }
 
 /// Returns the names and values in the headers of a record, which [`next_record`] has found whole.
@@ -217,7 +217,7 @@ pub mod tests {
         let part = |byte_range: ByteRange| byte_range.of(bytes).map(<[u8]>::to_vec);
         (0..count)
             .map(|_| {
-                let FoundRecord { offset_delta, timestamp_delta, place } = next_record(bytes, &mut at)?;
+                let ParsedRecord { offset_delta, timestamp_delta, ranges: place } = next_record(bytes, &mut at)?;
                 let headers = || header_ranges(bytes, place.headers as usize, place.header_count as usize);
                 let types = headers().filter(|(name, _)| bytes[name.clone()] == *header::TYPE.as_bytes());
                 assert_eq!(place.event_type.of(bytes), types.last().map(|(_, value)| &bytes[value]), "the last one");

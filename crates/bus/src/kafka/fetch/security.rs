@@ -45,10 +45,10 @@ pub fn read_security(config: &ClientConfig) -> std::result::Result<ConnectionSec
     not(feature = "kafka-tls"),
     expect(unused_variables, clippy::unnecessary_wraps, reason = "a build without TLS has nothing to do")
 )]
-pub fn protect(socket: TcpStream, host: &str, security: &ConnectionSecurity) -> Result<BrokerStream> {
+pub fn wrap_in_tls(socket: TcpStream, host: &str, security: &ConnectionSecurity) -> Result<BrokerStream> {
     #[cfg(feature = "kafka-tls")]
     if let Some(files) = &security.tls {
-        return files.protect(socket, host);
+        return files.wrap_in_tls(socket, host);
     }
     Ok(BrokerStream::Plain(socket))
 }

@@ -45,8 +45,8 @@ impl FetchSession {
             })
         };
         let forgotten: Vec<_> = self.known.values().filter(|known| !is_wanted(known)).map(name).collect();
-        for gone in &forgotten {
-            self.known.remove(gone);
+        for partition in &forgotten {
+            self.known.remove(partition);
         }
         for position in &positions {
             self.known.insert(name(position), position.clone());

@@ -4,7 +4,7 @@ use std::net::{Shutdown, TcpStream};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::messages::{BrokerAddress, ClusterLayout, FetchAnswer, NO_TOPIC_ID};
+use super::messages::{BrokerAddress, ClusterMetadata, FetchResponse, NO_TOPIC_ID};
 use super::options::FetchOptions;
 use super::state::{FetchFailure, FetchPlan, FetchState, FetchedChunk, PartitionFetch, code};
 use crate::TopicPartition;
@@ -15,7 +15,7 @@ const UNKNOWN: Duration = Duration::from_secs(5);
 const IDLE: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
-pub struct FetchShared {
+pub struct SharedFetchState {
     pub options: FetchOptions,
     state: Mutex<FetchState>,
     /// Something is there for the reader.
@@ -24,7 +24,7 @@ pub struct FetchShared {
     work: Condvar,
 }
 
-impl FetchShared {
+impl SharedFetchState {
     pub fn new(options: FetchOptions) -> Self {
         Self { options, state: Mutex::default(), arrival: Condvar::new(), work: Condvar::new() }
     }
@@ -40,7 +40,7 @@ impl FetchShared {
         state.partitions = partitions.iter().map(PartitionFetch::new).collect();
         state.buffered_bytes = 0;
         state.failures.clear();
-        state.needs_layout |= !partitions.is_empty();
+        state.needs_metadata |= !partitions.is_empty();
         self.work.notify_all();
     }
 
@@ -116,7 +116,7 @@ impl FetchShared {
 
     // The threads' side.
 
-    pub fn fail(&self, failure: FetchFailure) {
+    pub fn report_failure(&self, failure: FetchFailure) {
         let mut state = self.lock();
         if !state.failures.contains(&failure) {
             state.failures.push_back(failure);
@@ -163,13 +163,13 @@ impl FetchShared {
         for partition in &mut state.partitions {
             partition.preferred = partition.preferred.filter(|(preferred, _)| *preferred != node);
         }
-        state.needs_layout = true;
+        state.needs_metadata = true;
         self.work.notify_all();
     }
 
     /// Asks again who leads, after no broker could answer.
     pub fn need_layout(&self) {
-        self.lock().needs_layout = true;
+        self.lock().needs_metadata = true;
     }
 
     /// Waits until somebody needs to know who leads, and returns the topics to ask about; `None` once everything ends.
@@ -179,8 +179,8 @@ impl FetchShared {
             if state.is_stopped {
                 return None;
             }
-            if state.needs_layout && !state.partitions.is_empty() {
-                state.needs_layout = false;
+            if state.needs_metadata && !state.partitions.is_empty() {
+                state.needs_metadata = false;
                 let mut topics: Vec<_> = state.partitions.iter().map(|partition| partition.at.topic.to_string()).collect();
                 topics.sort();
                 topics.dedup();
@@ -192,7 +192,7 @@ impl FetchShared {
     }
 
     /// Takes in who leads; returns the brokers that need a thread.
-    pub fn take_layout(&self, layout: &ClusterLayout, now: Instant) -> Vec<i32> {
+    pub fn take_layout(&self, layout: &ClusterMetadata, now: Instant) -> Vec<i32> {
         let mut state = self.lock();
         let state = &mut *state;
         state.brokers = layout.brokers.iter().map(|broker| (broker.node, broker.clone())).collect();
@@ -219,13 +219,13 @@ impl FetchShared {
                 }
                 (Some(topic), _) if topic.error == code::UNKNOWN_TOPIC || topic.error == 0 => {
                     let since = *partition.unknown_since.get_or_insert(now);
-                    state.needs_layout = true;
+                    state.needs_metadata = true;
                     if found.is_none() && now.duration_since(since) > UNKNOWN {
                         partition.unknown_since = Some(now);
                         failures.push(FetchFailure::UnknownTopic { at: partition.at.clone() });
                     }
                 }
-                _ => state.needs_layout = true,
+                _ => state.needs_metadata = true,
             }
         }
         for failure in failures {
@@ -271,16 +271,16 @@ impl FetchShared {
     }
 
     /// Takes in an answer; returns brokers that need a thread of their own now.
-    pub fn take_answer(&self, node: i32, plan: &FetchPlan, answer: &FetchAnswer<'_>, now: Instant) -> Vec<i32> {
+    pub fn take_response(&self, node: i32, plan: &FetchPlan, answer: &FetchResponse<'_>, now: Instant) -> Vec<i32> {
         let mut state = self.lock();
         let mut needed = Vec::new();
         for part in &answer.partitions {
-            let asked = plan.positions.iter().position(|position| {
+            let index = plan.positions.iter().position(|position| {
                 position.partition == part.partition
                     && if part.topic.is_empty() { position.topic_id == part.topic_id } else { *position.topic == *part.topic }
             });
-            let Some(asked) = asked else { continue };
-            let (start, offset) = (plan.starts[asked], plan.positions[asked].offset);
+            let Some(index) = index else { continue };
+            let (start, offset) = (plan.starts[index], plan.positions[index].offset);
             let is_asked = |partition: &PartitionFetch| partition.start == start && partition.next == Some(offset);
             let Some(slot) = state.partitions.iter().position(is_asked) else { continue };
             if let Some(replica) = state.take_part(slot, node, part, self.options.is_committed_only, now)
@@ -289,7 +289,7 @@ impl FetchShared {
                 needed.push(replica);
             }
         }
-        if state.needs_layout {
+        if state.needs_metadata {
             self.work.notify_all();
         }
         self.arrival.notify_all();

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
-use super::batch::{BatchHead, BatchStream, end_of_batches};
-use super::messages::{BrokerAddress, FetchLimits, FetchPosition, NO_TOPIC_ID, PartitionAnswer};
+use super::batch::{BatchHeader, BatchStream, end_of_batches};
+use super::messages::{BrokerAddress, FetchLimits, FetchPosition, NO_TOPIC_ID, PartitionResponse};
 use super::options::FetchOptions;
 use crate::TopicPartition;
 
@@ -113,7 +113,7 @@ impl PartitionFetch {
     }
 
     /// The broker to ask.
-    fn node(&self, now: Instant) -> Option<i32> {
+    fn broker_to_fetch_from(&self, now: Instant) -> Option<i32> {
         match self.preferred {
             Some((node, until)) if until > now => Some(node),
             _ => self.leader.map(|(node, _)| node),
@@ -128,11 +128,11 @@ pub struct FetchState {
     pub starts: u64,
     pub buffered_bytes: usize,
     pub brokers: HashMap<i32, BrokerAddress>,
-    pub needs_layout: bool,
+    pub needs_metadata: bool,
     /// Brokers with a thread.
     pub threads: Vec<i32>,
     /// When each broker was last asked.
-    pub asked: HashMap<i32, Instant>,
+    pub last_requests: HashMap<i32, Instant>,
     pub sockets: HashMap<i32, TcpStream>,
     pub failures: VecDeque<FetchFailure>,
 }
@@ -155,7 +155,9 @@ impl FetchState {
         let (mut is_fresh, mut is_full, mut is_at_end) = (false, false, true);
         let is_over_budget = self.buffered_bytes >= options.budget_bytes;
         for partition in &self.partitions {
-            let Some(offset) = partition.next.filter(|_| !partition.is_paused && partition.node(now) == Some(node)) else {
+            let Some(offset) =
+                partition.next.filter(|_| !partition.is_paused && partition.broker_to_fetch_from(now) == Some(node))
+            else {
                 continue;
             };
             if let Some(until) = partition.wait_until.filter(|until| *until > now) {
@@ -184,12 +186,12 @@ impl FetchState {
         }
         let is_only_news = is_full && is_at_end && !is_fresh;
         if is_only_news {
-            let next = self.asked.get(&node).map_or(now, |asked| *asked + FULL_PAUSE);
+            let next = self.last_requests.get(&node).map_or(now, |last_request| *last_request + FULL_PAUSE);
             if next > now {
                 return (None, Some(wake.map_or(next, |wake| wake.min(next))));
             }
         }
-        self.asked.insert(node, now);
+        self.last_requests.insert(node, now);
         // If the end is not known, the broker must not hold back its answer.
         let max_wait = match (is_fresh || is_only_news, is_full) {
             (true, _) => Duration::ZERO,
@@ -211,7 +213,7 @@ impl FetchState {
         &mut self,
         slot: usize,
         node: i32,
-        part: &PartitionAnswer<'_>,
+        part: &PartitionResponse<'_>,
         is_committed_only: bool,
         now: Instant,
     ) -> Option<i32> {
@@ -234,7 +236,7 @@ impl FetchState {
             return Some(part.preferred_replica);
         }
         let end = if is_committed_only && part.last_stable >= 0 { part.last_stable } else { part.high_watermark };
-        match (end_of_batches(part.records), BatchHead::read(part.records)) {
+        match (end_of_batches(part.records), BatchHeader::read(part.records)) {
             (Some((next, epoch)), _) => (partition.next, partition.last_epoch) = (Some(next.max(position)), epoch),
             // The reader finds and reports what is wrong with it.
             (None, Err(_)) => partition.next = None,
@@ -271,12 +273,12 @@ impl FetchState {
             code::UNKNOWN_TOPIC | code::UNKNOWN_TOPIC_ID | code::INCONSISTENT_TOPIC_ID => {
                 // It may be one that was made anew under this name.
                 (partition.leader, partition.wait_until) = (None, Some(now + BACKOFF));
-                self.needs_layout = true;
+                self.needs_metadata = true;
             }
             _ => {
                 tracing::debug!(at = %partition.at, node, error, "a partition cannot be read now");
                 partition.wait_until = Some(now + BACKOFF);
-                self.needs_layout = true;
+                self.needs_metadata = true;
             }
         }
     }

@@ -53,7 +53,7 @@ impl TlsFiles {
     }
 
     /// Puts TLS around a socket; its handshake is done with the first bytes.
-    pub fn protect(&self, mut socket: TcpStream, host: &str) -> Result<BrokerStream> {
+    pub fn wrap_in_tls(&self, mut socket: TcpStream, host: &str) -> Result<BrokerStream> {
         let config = self.config().map_err(ConnectionError::Refused)?;
         let refused =
             |error: &dyn std::fmt::Display| ConnectionError::Refused(format!("the TLS connection was refused: {error}"));
@@ -91,7 +91,7 @@ impl TlsFiles {
                 WebPkiServerVerifier::builder_with_provider(roots, provider).build().map_err(|error| error.to_string())?;
             builder.with_webpki_verifier(verifier)
         } else {
-            builder.dangerous().with_custom_certificate_verifier(Arc::new(AnyName { roots, provider }))
+            builder.dangerous().with_custom_certificate_verifier(Arc::new(NoHostnameVerifier { roots, provider }))
         };
         let Some((certificate, key)) = &self.certificate else { return Ok(builder.with_no_client_auth()) };
         let failed = |file: &PathBuf, error: &dyn std::fmt::Display| format!("reading {}: {error}", file.display());
@@ -106,12 +106,12 @@ impl TlsFiles {
 
 /// Believes every name of a certificate that an authority has signed, where that is asked for.
 #[derive(Debug)]
-struct AnyName {
+struct NoHostnameVerifier {
     roots: Arc<RootCertStore>,
     provider: Arc<CryptoProvider>,
 }
 
-impl ServerCertVerifier for AnyName {
+impl ServerCertVerifier for NoHostnameVerifier {
     fn verify_server_cert(
         &self,
         end_entity: &CertificateDer<'_>,

@@ -25,15 +25,15 @@ impl<'a> WireReader<'a> {
     }
 
     pub fn take(&mut self, count: usize) -> Result<&'a [u8]> {
-        let (taken, rest) = self.rest.split_at_checked(count).ok_or(WireError("it is cut off"))?;
+        let (slice, rest) = self.rest.split_at_checked(count).ok_or(WireError("it is cut off"))?;
         self.rest = rest;
-        Ok(taken)
+        Ok(slice)
     }
 
     fn array<const N: usize>(&mut self) -> Result<[u8; N]> {
-        let (taken, rest) = self.rest.split_first_chunk().ok_or(WireError("it is cut off"))?;
+        let (bytes, rest) = self.rest.split_first_chunk().ok_or(WireError("it is cut off"))?;
         self.rest = rest;
-        Ok(*taken)
+        Ok(*bytes)
     }
 
     pub fn i16(&mut self) -> Result<i16> {

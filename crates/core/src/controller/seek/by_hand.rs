@@ -28,8 +28,8 @@ pub(super) const FREE: f64 = 400.0;
 pub(super) type SettingFigures = (LayoutKey, f64, f64, f64, u32);
 
 pub(super) fn phases(present: usize, all: &[&[SettingFigures]]) -> JobPhases {
-    let point = |(spot, setting, watts, rate, windows): &SettingFigures| {
-        json!([spot.replicas, spot.threads, setting, watts / 3.0, watts, rate, windows])
+    let point = |(layout_key, setting, watts, rate, windows): &SettingFigures| {
+        json!([layout_key.replicas, layout_key.threads, setting, watts / 3.0, watts, rate, windows])
     };
     let all: Vec<_> = all.iter().map(|points| json!({"points": points.iter().map(point).collect::<Vec<_>>()})).collect();
     serde_json::from_value(json!({"all": all, "present": present})).unwrap()
@@ -48,9 +48,9 @@ impl SeekFixture {
     }
 
     /// In this layout instead.
-    pub fn at(mut self, spot: LayoutKey) -> Self {
-        self.operating_point.layout_key = spot;
-        let set = layout(spot.replicas, spot.threads, 3);
+    pub fn at(mut self, layout_key: LayoutKey) -> Self {
+        self.operating_point.layout_key = layout_key;
+        let set = layout(layout_key.replicas, layout_key.threads, 3);
         self.bench.workload.layout =
             Layout { power_limit_watts: Some(self.operating_point.setting).filter(|watts| *watts < FREE), ..set };
         self
@@ -72,11 +72,11 @@ impl SeekFixture {
             models: models.as_ref(),
         };
         let (knob, learned) = (self.knob(), cap_curve(ControllerName::PowerCap, workload, &context));
-        let (seek, stand) = (&self.seek, self.operating_point);
+        let (seek, operating_point) = (&self.seek, self.operating_point);
         of(&mut SeekPlanner {
             seek,
             state,
-            operating_point: stand,
+            operating_point,
             knob: &knob,
             workload,
             context: &context,
@@ -91,7 +91,7 @@ impl SeekFixture {
     }
 
     fn reference(&self) -> Option<f64> {
-        self.seek.reference(self.seek.phases.present().unwrap(), HERE, &self.knob(), &self.bench.settings)
+        self.seek.reference_throughput(self.seek.phases.present().unwrap(), HERE, &self.knob(), &self.bench.settings)
     }
 
     fn reference_energy(&self) -> Option<f64> {
@@ -154,7 +154,7 @@ fn what_the_actuator_undid_is_not_tried_again_for_a_day() {
         let barred = |spot| TabuLayout { layout_key: spot, until: now, why: "before".into() };
         seek.barred = vec![barred(OTHER), barred(THIRD)];
         let actuation = Actuation { decision_id: id.into(), time: now, outcome, reason: "why".into(), ..Actuation::default() };
-        let note = seek.settle(&mut state, &bench.workload, &actuation, now, &bench.settings);
+        let note = seek.on_actuation(&mut state, &bench.workload, &actuation, now, &bench.settings);
         (note, seek, state)
     };
     let (note, seek, _) = told("older", ActuationOutcome::RolledBack);
@@ -191,7 +191,7 @@ fn a_layout_that_no_decision_made_is_from_outside_unless_it_is_what_was_before()
     let bench = ControllerBench::new(ControllerName::Hybrid);
     let follow = |seek: &mut SeekState, layout: Layout| {
         let workload = Workload { layout, generation: 3, ..bench.workload.clone() };
-        seek.follow(ControllerName::Hybrid, &mut ControllerState::default(), &workload, bench.now)
+        seek.follow_layout(ControllerName::Hybrid, &mut ControllerState::default(), &workload, bench.now)
     };
     let known = || SeekState {
         base: Some(StartingLayout { layout_key: HERE, own: None }),
@@ -220,7 +220,7 @@ fn what_the_user_had_set_is_the_setting_of_the_knob_that_is_turned() {
         bench.workload.layout = set;
         bench.workload.decision_id = decision_id.map(str::to_owned);
         let mut seek = SeekState::default();
-        assert_eq!(seek.follow(name, &mut ControllerState::default(), &bench.workload, bench.now), None);
+        assert_eq!(seek.follow_layout(name, &mut ControllerState::default(), &bench.workload, bench.now), None);
         seek.base.and_then(|base| base.own)
     };
     assert_eq!(own(ControllerName::Frequency, None), Some(1_200.0));

@@ -154,7 +154,7 @@ pub(super) struct BestSetting {
 
 impl<'a> SettingCurve<'a> {
     /// `None` without any point that can be used.
-    pub fn of<'p>(points: impl IntoIterator<Item = &'p MeasuredSetting>, knob: &'a SeekKnob) -> Option<Self> {
+    pub fn fit<'p>(points: impl IntoIterator<Item = &'p MeasuredSetting>, knob: &'a SeekKnob) -> Option<Self> {
         let usable = |p: &&MeasuredSetting| p.samples_per_second > 0.0 && p.watts > 0.0 && p.windows > 0;
         let points: Vec<&MeasuredSetting> = points.into_iter().filter(usable).collect();
         let free = points.iter().find(|p| p.setting >= knob.top).map(|p| p.reading.min(knob.top).max(knob.least).ln());
@@ -175,25 +175,25 @@ impl<'a> SettingCurve<'a> {
                 _ => merged.push(node),
             }
         }
-        pool(&mut merged);
+        make_monotonic(&mut merged);
         (!merged.is_empty()).then_some(Self { knob, nodes: merged, free })
     }
 
     /// Logarithm of a setting; nothing is held back above the free one.
-    fn place(&self, setting: f64) -> f64 {
+    fn log_setting(&self, setting: f64) -> f64 {
         let at = setting.ln();
         self.free.map_or(at, |free| at.min(free))
     }
 
     /// What is expected at a setting.
-    pub fn at(&self, setting: f64) -> SettingEstimate {
-        self.expected(self.place(setting))
+    pub fn estimate_at(&self, setting: f64) -> SettingEstimate {
+        self.interpolate(self.log_setting(setting))
     }
 
     /// What is possible at a setting: one value between measured points, and beyond them whatever physics allows.
-    pub fn range(&self, setting: f64) -> PossibleRange {
-        let at = self.place(setting);
-        let expected = self.expected(at);
+    pub fn possible_range(&self, setting: f64) -> PossibleRange {
+        let at = self.log_setting(setting);
+        let expected = self.interpolate(at);
         let (first, last) = (self.nodes[0], self.nodes[self.nodes.len() - 1]);
         let span = |from: &CurveNode| {
             let far = (STEEPEST * (at - from.at)).exp();
@@ -211,12 +211,12 @@ impl<'a> SettingCurve<'a> {
         }
     }
 
-    fn expected(&self, at: f64) -> SettingEstimate {
-        self.beyond(at, self.slopes(STEEPER))
+    fn interpolate(&self, at: f64) -> SettingEstimate {
+        self.extrapolate(at, self.extrapolation_slopes(STEEPER))
     }
 
     /// What is expected, with these slopes below the lowest point.
-    fn beyond(&self, at: f64, (rate_slope, watts_slope): (f64, f64)) -> SettingEstimate {
+    fn extrapolate(&self, at: f64, (rate_slope, watts_slope): (f64, f64)) -> SettingEstimate {
         let (first, last) = (self.nodes[0], self.nodes[self.nodes.len() - 1]);
         let (ln_rate, ln_watts) = if at < first.at {
             (first.ln_rate + rate_slope * (at - first.at), first.ln_watts + watts_slope * (at - first.at))
@@ -234,8 +234,8 @@ impl<'a> SettingCurve<'a> {
 
     /// How throughput and power fall below the lowest point, as exponents; throughput by so much more than between the lowest
     /// two.
-    fn slopes(&self, (factor, more): (f64, f64)) -> (f64, f64) {
-        let prior = self.knob.prior();
+    fn extrapolation_slopes(&self, (factor, more): (f64, f64)) -> (f64, f64) {
+        let prior = self.knob.prior_exponents();
         match self.nodes.as_slice() {
             [a, b, ..] => {
                 let run = b.at - a.at;
@@ -249,55 +249,60 @@ impl<'a> SettingCurve<'a> {
     /// The setting of the least score among those with at least this throughput; also one that is a stride beyond what was
     /// measured.
     pub fn best(&self, samples_per_second_min: f64, objective: ControllerObjective) -> BestSetting {
-        self.least(samples_per_second_min, objective, true)
+        self.minimize_score(samples_per_second_min, objective, true)
     }
 
     /// The same among what was measured.
     pub fn best_measured(&self, samples_per_second_min: f64, objective: ControllerObjective) -> BestSetting {
-        self.least(samples_per_second_min, objective, false)
+        self.minimize_score(samples_per_second_min, objective, false)
     }
 
     /// The highest measured throughput, and the energy per sample there.
     pub fn fastest(&self) -> SettingEstimate {
-        self.expected(self.nodes[self.nodes.len() - 1].at)
+        self.interpolate(self.nodes[self.nodes.len() - 1].at)
     }
 
-    fn least(&self, samples_per_second_min: f64, objective: ControllerObjective, beyond: bool) -> BestSetting {
+    fn minimize_score(&self, samples_per_second_min: f64, objective: ControllerObjective, beyond: bool) -> BestSetting {
         let (first, last) = (self.nodes[0], self.nodes[self.nodes.len() - 1]);
         let least = self.knob.least.ln();
         // A single point gives no information on the way down, if there is any. For the products it is no reason not to look.
         let explored = self.nodes.len() > 1 || first.at <= least + SAME;
         let objective = if explored { objective } else { ControllerObjective::Energy };
-        let stride = if self.slopes(STEEPER).0 < HARDLY { LONG_STRIDE } else { STRIDE };
+        let stride = if self.extrapolation_slopes(STEEPER).0 < HARDLY { LONG_STRIDE } else { STRIDE };
         let low = if beyond { least.max(first.at + stride.ln()).min(first.at) } else { first.at };
         let high = self.free.unwrap_or(last.at);
         let steps = ((high - low) / GRID).ceil().max(1.0);
         let candidates = (0..=steps as u32).map(|step| low + (high - low) * f64::from(step) / steps);
         let enough = |expected: &SettingEstimate| expected.samples_per_second >= samples_per_second_min * (1.0 - 1e-9);
-        let mut candidates = candidates.map(|at| (at, self.expected(at))).filter(|(_, expected)| enough(expected));
+        let mut candidates = candidates.map(|at| (at, self.interpolate(at))).filter(|(_, expected)| enough(expected));
         // The products are soon worse where throughput falls more steeply than it did, so they would never find out whether it
         // does: whether throughput is enough is a question for the steeper slope, whether it is worth a look one for what was
         // seen.
-        let hoped = self.slopes(if objective.is_energy() { STEEPER } else { (1.0, 0.0) });
-        let score = |at: f64| self.beyond(at, hoped).score(objective);
+        let hoped = self.extrapolation_slopes(if objective.is_energy() { STEEPER } else { (1.0, 0.0) });
+        let score = |at: f64| self.extrapolate(at, hoped).score(objective);
         let least_score = candidates.clone().map(|(at, _)| score(at)).reduce(f64::min);
         // Ties and what differs by less than a hair go to the higher setting.
         let best = least_score.and_then(|least| candidates.rfind(|(at, _)| score(*at) <= least * HAIR));
         let feasible = best.is_some();
-        let (at, expected) = best.unwrap_or((high, self.expected(high)));
+        let (at, expected) = best.unwrap_or((high, self.interpolate(high)));
         let near = self.nodes.iter().any(|node| (node.at - at).abs() <= VOUCHES);
         let free = self.free.is_some_and(|free| at >= free - SAME);
-        let setting = if free || !feasible { self.knob.top } else { self.knob.settable(at.exp()) };
+        let setting = if free || !feasible { self.knob.top } else { self.knob.round_to_step(at.exp()) };
         if self.free.is_none() && self.knob.top.ln() > last.at + SAME {
             // What lies above was never measured: where it may be needed, or better, it comes next.
             if !feasible {
                 let short = samples_per_second_min / last.ln_rate.exp();
-                let setting = self.knob.settable(1.02 * last.at.exp() * short.powi(2).max(1.05));
+                let setting = self.knob.round_to_step(1.02 * last.at.exp() * short.powi(2).max(1.05));
                 return BestSetting { setting, expected, feasible, settled: false };
             }
             let below = self.nodes.iter().rev().nth(1).map(|node| (node.score(objective) / last.score(objective)).ln());
             if at >= last.at - SAME && below.is_some_and(|rises| rises > WORTH_RISING) {
-                return BestSetting { setting: self.knob.settable((at - STRIDE.ln()).exp()), expected, feasible, settled: false };
+                return BestSetting {
+                    setting: self.knob.round_to_step((at - STRIDE.ln()).exp()),
+                    expected,
+                    feasible,
+                    settled: false,
+                };
             }
         }
         BestSetting { setting, expected, feasible, settled: near && (explored || !feasible) }
@@ -320,7 +325,7 @@ impl CurveNode {
 }
 
 /// Makes throughput rise with the setting.
-fn pool(nodes: &mut [CurveNode]) {
+fn make_monotonic(nodes: &mut [CurveNode]) {
     let mut blocks: Vec<(f64, f64, usize)> = Vec::with_capacity(nodes.len());
     for node in nodes.iter() {
         blocks.push((node.ln_rate, node.weight, 1));
@@ -379,9 +384,9 @@ mod tests {
             MeasuredSetting { watts: 0.0, ..good },
             MeasuredSetting { windows: 0, ..good },
         ] {
-            assert!(SettingCurve::of([&bad], &knob).is_none(), "{bad:?}");
-            let curve = SettingCurve::of([&bad, &good], &knob).unwrap();
-            assert!(near(curve.at(200.0).samples_per_second, 80.0), "{bad:?}");
+            assert!(SettingCurve::fit([&bad], &knob).is_none(), "{bad:?}");
+            let curve = SettingCurve::fit([&bad, &good], &knob).unwrap();
+            assert!(near(curve.estimate_at(200.0).samples_per_second, 80.0), "{bad:?}");
         }
     }
 
@@ -403,8 +408,8 @@ mod tests {
     #[test]
     fn between_points_it_goes_on_straight_lines_in_logarithms_and_below_them_more_steeply() {
         let knob = knob();
-        let curve = SettingCurve::of([&point(200.0, 200.0, 80.0), &point(320.0, 320.0, 100.0)], &knob).unwrap();
-        let middle = curve.at((200.0_f64 * 320.0).sqrt());
+        let curve = SettingCurve::fit([&point(200.0, 200.0, 80.0), &point(320.0, 320.0, 100.0)], &knob).unwrap();
+        let middle = curve.estimate_at((200.0_f64 * 320.0).sqrt());
         assert!(
             near(middle.samples_per_second, 8000.0_f64.sqrt()) && near(middle.watts, 3.0 * 64_000.0_f64.sqrt()),
             "{middle:?}"
@@ -412,29 +417,29 @@ mod tests {
         assert!(near(middle.joules_per_sample(), middle.watts / middle.samples_per_second) && middle.inside);
         // 80 to 100 over 200 to 320 is an exponent of 0.4748; further down 1.3 times that and 0.02.
         let exponent = 1.3 * (100.0_f64 / 80.0).ln() / (320.0_f64 / 200.0).ln() + 0.02;
-        let below = curve.at(150.0);
+        let below = curve.estimate_at(150.0);
         assert!(near(below.samples_per_second, 80.0 * 0.75_f64.powf(exponent)) && near(below.watts, 450.0), "{below:?}");
-        assert!(!below.inside && !curve.at(400.0).inside);
-        assert!(near(curve.at(400.0).samples_per_second, 100.0), "above the highest nothing is promised");
+        assert!(!below.inside && !curve.estimate_at(400.0).inside);
+        assert!(near(curve.estimate_at(400.0).samples_per_second, 100.0), "above the highest nothing is promised");
         assert!(near(curve.fastest().samples_per_second, 100.0));
         // What is possible there: no more than the setting to the power of 1.6, and no less than it was.
-        let range = curve.range(400.0);
+        let range = curve.possible_range(400.0);
         let far = (400.0_f64 / 320.0).powf(1.6);
         assert!(near(range.samples_per_second.0, 100.0) && near(range.samples_per_second.1, 100.0 * far), "{range:?}");
         assert!(near(range.watts.0, 960.0) && near(range.watts.1, 960.0 * far), "{range:?}");
-        let low = curve.range(150.0);
+        let low = curve.possible_range(150.0);
         assert!(near(low.samples_per_second.0, 80.0 * 0.75_f64.powf(1.6)) && near(low.samples_per_second.1, 80.0), "{low:?}");
-        let exact = curve.range(320.0);
+        let exact = curve.possible_range(320.0);
         assert_eq!(exact.watts.0.to_bits(), exact.watts.1.to_bits());
     }
 
     #[test]
     fn a_cap_that_holds_nothing_back_is_no_other_setting() {
         let knob = knob();
-        let curve = SettingCurve::of([&point(400.0, 330.0, 100.0), &point(250.0, 250.0, 90.0)], &knob).unwrap();
+        let curve = SettingCurve::fit([&point(400.0, 330.0, 100.0), &point(250.0, 250.0, 90.0)], &knob).unwrap();
         // It draws 330 W by itself, so that 350 W do nothing.
         for setting in [330.0, 350.0, 400.0] {
-            let at = curve.at(setting);
+            let at = curve.estimate_at(setting);
             assert!(near(at.samples_per_second, 100.0) && near(at.watts, 990.0) && at.inside, "{setting}: {at:?}");
         }
         assert_eq!(curve.best(99.0, ControllerObjective::Energy).setting.to_bits(), 400.0_f64.to_bits());
@@ -444,21 +449,25 @@ mod tests {
     fn a_lower_setting_that_seems_faster_is_averaged_out() {
         let knob = knob();
         let heavy = MeasuredSetting { windows: 30, ..point(250.0, 250.0, 96.0) };
-        let curve = SettingCurve::of([&heavy, &point(300.0, 300.0, 92.0)], &knob).unwrap();
+        let curve = SettingCurve::fit([&heavy, &point(300.0, 300.0, 92.0)], &knob).unwrap();
         let pooled = ((30.0 * 96.0_f64.ln() + 10.0 * 92.0_f64.ln()) / 40.0).exp();
         for setting in [250.0, 300.0] {
-            assert!(near(curve.at(setting).samples_per_second, pooled), "{}", curve.at(setting).samples_per_second);
+            assert!(
+                near(curve.estimate_at(setting).samples_per_second, pooled),
+                "{}",
+                curve.estimate_at(setting).samples_per_second
+            );
         }
         // Two that are one: by their windows.
-        let one = SettingCurve::of([&heavy, &point(253.0, 253.0, 100.0)], &knob).unwrap();
-        assert!(near(one.at(260.0).samples_per_second, (0.75 * 96.0_f64.ln() + 0.25 * 100.0_f64.ln()).exp()));
+        let one = SettingCurve::fit([&heavy, &point(253.0, 253.0, 100.0)], &knob).unwrap();
+        assert!(near(one.estimate_at(260.0).samples_per_second, (0.75 * 96.0_f64.ln() + 0.25 * 100.0_f64.ln()).exp()));
     }
 
     #[test]
     fn one_point_says_to_look_further_down_and_two_may_say_enough() {
         let knob = knob();
         let free = point(400.0, 380.0, 100.0);
-        let first = SettingCurve::of([&free], &knob).unwrap();
+        let first = SettingCurve::fit([&free], &knob).unwrap();
         for objective in [ControllerObjective::Energy, ControllerObjective::Edp, ControllerObjective::Ed2p] {
             let next = first.best(90.0, objective);
             // A stride of 15 %, as far as the prior lets throughput be enough: 0.9 is 0.81 of the watts.
@@ -468,17 +477,17 @@ mod tests {
         assert!(first.best_measured(90.0, ControllerObjective::Energy).setting >= 400.0, "what was not measured is out of reach");
         // Throughput hardly noticed: it goes on by a longer stride.
         let flat = point(328.0, 328.0, 99.5);
-        assert_eq!(SettingCurve::of([&free, &flat], &knob).unwrap().best(90.0, ControllerObjective::Energy).setting, 246.0);
+        assert_eq!(SettingCurve::fit([&free, &flat], &knob).unwrap().best(90.0, ControllerObjective::Energy).setting, 246.0);
         // It did notice, and more would be too slow: what was measured is best.
         let slow = point(330.0, 330.0, 91.0);
-        let best = SettingCurve::of([&free, &slow], &knob).unwrap().best(90.5, ControllerObjective::Energy);
+        let best = SettingCurve::fit([&free, &slow], &knob).unwrap().best(90.5, ControllerObjective::Energy);
         assert!(best.settled && best.feasible && (best.setting - 330.0).abs() < 4.0, "{best:?}");
     }
 
     #[test]
     fn where_nothing_higher_was_measured_and_it_is_needed_it_comes_next() {
         let knob = knob();
-        let curve = SettingCurve::of([&point(200.0, 200.0, 80.0)], &knob).unwrap();
+        let curve = SettingCurve::fit([&point(200.0, 200.0, 80.0)], &knob).unwrap();
         let next = curve.best(88.0, ControllerObjective::Energy);
         // A tenth too slow: 1.02 times 1.1² of the watts.
         assert_eq!((next.setting, next.feasible, next.settled), ((200.0 * 1.02 * 1.21_f64).round(), false, false));
@@ -489,11 +498,11 @@ mod tests {
         );
         assert_eq!(curve.best(800.0, ControllerObjective::Energy).setting.to_bits(), 400.0_f64.to_bits(), "never above the top");
         // 200 to 260 W take 1.3 times the power for 1.4 times the throughput: higher may be better still.
-        let rising = SettingCurve::of([&point(200.0, 200.0, 80.0), &point(260.0, 260.0, 112.0)], &knob).unwrap();
+        let rising = SettingCurve::fit([&point(200.0, 200.0, 80.0), &point(260.0, 260.0, 112.0)], &knob).unwrap();
         let next = rising.best(50.0, ControllerObjective::Energy);
         assert_eq!((next.setting, next.feasible, next.settled), ((260.0 / 0.85_f64).round(), true, false));
         // Energy rises with the cap here, and its product with time falls.
-        let curve = SettingCurve::of([&point(200.0, 200.0, 80.0), &point(260.0, 260.0, 96.0)], &knob).unwrap();
+        let curve = SettingCurve::fit([&point(200.0, 200.0, 80.0), &point(260.0, 260.0, 96.0)], &knob).unwrap();
         assert!(curve.best(50.0, ControllerObjective::Energy).setting < 200.0);
         assert_eq!(curve.best(50.0, ControllerObjective::Edp).setting, (260.0 / 0.85_f64).round());
     }
@@ -501,7 +510,7 @@ mod tests {
     #[test]
     fn where_nothing_is_fast_enough_nothing_is_held_back() {
         let knob = knob();
-        let curve = SettingCurve::of([&point(400.0, 390.0, 100.0), &point(300.0, 300.0, 90.0)], &knob).unwrap();
+        let curve = SettingCurve::fit([&point(400.0, 390.0, 100.0), &point(300.0, 300.0, 90.0)], &knob).unwrap();
         let best = curve.best(120.0, ControllerObjective::Energy);
         assert_eq!((best.setting, best.feasible, best.settled), (400.0, false, true));
     }
@@ -525,16 +534,16 @@ mod tests {
     #[test]
     fn a_setting_as_good_as_measured_has_one_value_and_is_inside() {
         let knob = knob();
-        let curve = SettingCurve::of([&point(200.0, 200.0, 80.0), &point(320.0, 320.0, 100.0)], &knob).unwrap();
+        let curve = SettingCurve::fit([&point(200.0, 200.0, 80.0), &point(320.0, 320.0, 100.0)], &knob).unwrap();
         // 2.5 % beyond the lowest and the highest are the same setting.
         for setting in [196.0, 200.0, 203.0, 250.0, 316.0, 320.0, 326.0] {
-            let range = curve.range(setting);
+            let range = curve.possible_range(setting);
             assert_eq!(range.watts.0.to_bits(), range.watts.1.to_bits(), "{setting} W");
-            assert!(near(range.watts.0, curve.at(setting).watts) && curve.at(setting).inside, "{setting} W");
+            assert!(near(range.watts.0, curve.estimate_at(setting).watts) && curve.estimate_at(setting).inside, "{setting} W");
         }
         for setting in [194.0, 329.0] {
-            let range = curve.range(setting);
-            assert!(range.watts.1 > range.watts.0 * 1.01 && !curve.at(setting).inside, "{setting} W");
+            let range = curve.possible_range(setting);
+            assert!(range.watts.1 > range.watts.0 * 1.01 && !curve.estimate_at(setting).inside, "{setting} W");
         }
     }
 
@@ -544,8 +553,12 @@ mod tests {
         // Half as fast as the setting, in logarithms; less than a fifth, and more than it.
         for (exponent, taken) in [(0.5_f64, 0.5), (0.1, 0.2), (1.5, 1.0)] {
             let higher = MeasuredSetting { watts: 600.0 * 1.5_f64.powf(exponent), ..point(300.0, 300.0, 95.0) };
-            let curve = SettingCurve::of([&point(200.0, 200.0, 80.0), &higher], &knob).unwrap();
-            assert!(near(curve.at(150.0).watts, 600.0 * 0.75_f64.powf(taken)), "{exponent}: {:?}", curve.at(150.0));
+            let curve = SettingCurve::fit([&point(200.0, 200.0, 80.0), &higher], &knob).unwrap();
+            assert!(
+                near(curve.estimate_at(150.0).watts, 600.0 * 0.75_f64.powf(taken)),
+                "{exponent}: {:?}",
+                curve.estimate_at(150.0)
+            );
         }
     }
 
@@ -553,7 +566,7 @@ mod tests {
     fn a_single_point_at_the_lowest_setting_says_enough() {
         let knob = knob();
         let best =
-            |setting: f64, objective| SettingCurve::of([&point(setting, setting, 80.0)], &knob).unwrap().best(70.0, objective);
+            |setting: f64, objective| SettingCurve::fit([&point(setting, setting, 80.0)], &knob).unwrap().best(70.0, objective);
         for objective in [ControllerObjective::Energy, ControllerObjective::Edp] {
             // 121 W are as good as the 120 W below which no cap is.
             assert!(best(120.0, objective).settled && best(121.0, objective).settled, "{objective:?}");
@@ -567,7 +580,7 @@ mod tests {
         let knob = knob();
         for rate in 50..150 {
             let rate = f64::from(rate);
-            let curve = SettingCurve::of([&point(200.0, 200.0, rate)], &knob).unwrap();
+            let curve = SettingCurve::fit([&point(200.0, 200.0, rate)], &knob).unwrap();
             assert!(curve.best_measured(rate, ControllerObjective::Energy).feasible, "{rate}");
             assert!(!curve.best_measured(rate * (1.0 + 1e-7), ControllerObjective::Energy).feasible, "{rate}");
         }
@@ -577,7 +590,7 @@ mod tests {
     fn above_the_highest_it_looks_only_where_that_may_help() {
         let knob = knob();
         let of = |points: &[MeasuredSetting], floor: f64| {
-            let best = SettingCurve::of(points, &knob).unwrap().best(floor, ControllerObjective::Energy);
+            let best = SettingCurve::fit(points, &knob).unwrap().best(floor, ControllerObjective::Energy);
             (best.setting, best.feasible, best.settled)
         };
         // 395 W are as good as the 400 W of the board: no more is to be had.
@@ -598,10 +611,14 @@ mod tests {
     fn three_that_fall_are_averaged_by_all_their_windows() {
         let knob = knob();
         let with = |setting: f64, rate: f64, windows| MeasuredSetting { windows, ..point(setting, setting, rate) };
-        let curve = SettingCurve::of([&with(200.0, 96.0, 10), &with(250.0, 94.0, 10), &with(300.0, 90.0, 30)], &knob).unwrap();
+        let curve = SettingCurve::fit([&with(200.0, 96.0, 10), &with(250.0, 94.0, 10), &with(300.0, 90.0, 30)], &knob).unwrap();
         let pooled = ((10.0 * 96.0_f64.ln() + 10.0 * 94.0_f64.ln() + 30.0 * 90.0_f64.ln()) / 50.0).exp();
         for setting in [200.0, 250.0, 300.0] {
-            assert!(near(curve.at(setting).samples_per_second, pooled), "{setting} W: {}", curve.at(setting).samples_per_second);
+            assert!(
+                near(curve.estimate_at(setting).samples_per_second, pooled),
+                "{setting} W: {}",
+                curve.estimate_at(setting).samples_per_second
+            );
         }
     }
 
@@ -616,8 +633,8 @@ mod tests {
         ) {
             let knob = knob();
             let points: Vec<MeasuredSetting> = measured.iter().map(|(watts, rate)| point(f64::from(*watts), f64::from(*watts), *rate)).collect();
-            let curve = SettingCurve::of(&points, &knob).unwrap();
-            let rates: Vec<f64> = (120..=400).map(|watts| curve.at(f64::from(watts)).samples_per_second).collect();
+            let curve = SettingCurve::fit(&points, &knob).unwrap();
+            let rates: Vec<f64> = (120..=400).map(|watts| curve.estimate_at(f64::from(watts)).samples_per_second).collect();
             prop_assert!(rates.windows(2).all(|pair| pair[1] >= pair[0] * (1.0 - 1e-12)), "{rates:?}");
             let least = part * curve.fastest().samples_per_second;
             let best = curve.best_measured(least, objective);
@@ -625,7 +642,7 @@ mod tests {
             prop_assert_eq!(best.feasible, part <= 1.0);
             if best.feasible {
                 let [lowest, highest] = [0, curve.nodes.len() - 1].map(|n| curve.nodes[n].at.exp());
-                let better = (0..=200).map(|n| curve.at(lowest + (highest - lowest) * f64::from(n) / 200.0)).find(|other| {
+                let better = (0..=200).map(|n| curve.estimate_at(lowest + (highest - lowest) * f64::from(n) / 200.0)).find(|other| {
                     other.samples_per_second >= least && other.score(objective) < best.expected.score(objective) * 0.99
                 });
                 prop_assert!(better.is_none(), "{better:?} is better than {best:?}");

@@ -65,7 +65,7 @@ impl HoldOuts {
     }
 
     /// Returns why nothing is decided while one goes on.
-    pub fn measuring(&self) -> Option<String> {
+    pub fn status_message(&self) -> Option<String> {
         let left = self.windows_left;
         (left > 0)
             .then(|| format!("hold-out: sees again what the job does at the starting setting, {left} of {WINDOWS} windows to go"))
@@ -73,22 +73,23 @@ impl HoldOuts {
 
     /// Returns what a hold-out takes beyond the held setting, in watts, and why it is due: the baseline of this phase is old, and
     /// the bound on energy allows it.
-    pub fn due(
+    pub fn due_hold_out(
         &self,
         phase: &JobPhase,
-        stand: OperatingPoint,
+        operating_point: OperatingPoint,
         knob: &SeekKnob,
         energy_ratio: f64,
         now: EventTime,
     ) -> Option<(f64, String)> {
-        let here = phase.point(stand)?;
-        let free = phase.points.iter().find(|point| point.layout_key == stand.layout_key && point.setting >= knob.top)?;
+        let here = phase.measured_setting(operating_point)?;
+        let free =
+            phase.points.iter().find(|point| point.layout_key == operating_point.layout_key && point.setting >= knob.top)?;
         let age = now.seconds_since(phase.start_measured_at?);
         let extra = (free.watts - here.watts).max(0.0);
         // A minute a window, and one until the knob is back.
         let cost = extra * 60.0 * f64::from(WINDOWS + 1);
         let allowed = energy_ratio * self.joules - self.extra_joules;
-        let due = stand.setting < knob.top && age >= AGE_SECONDS && cost <= allowed;
+        let due = operating_point.setting < knob.top && age >= AGE_SECONDS && cost <= allowed;
         due.then(|| {
             let (top, unit, minutes) = (knob.top, knob.unit(), age / 60.0);
             let why = format!(

@@ -32,7 +32,7 @@ impl SeekKnob {
             return Err("neither the board's power limit nor a bound of the workload is known: no cap can be sought".into());
         };
         let least = bounds.power_limit_watts_min.unwrap_or(settings.power_limit_min_ratio * board.unwrap_or(top));
-        Self { turned: SeekKnobKind::PowerLimit, top, least, step: 1.0, unlimited: false }.checked()
+        Self { turned: SeekKnobKind::PowerLimit, top, least, step: 1.0, unlimited: false }.validate_range()
     }
 
     /// The SM clock of the GPUs, or why none can be sought. `highest` is the highest that was seen without a limit.
@@ -42,10 +42,11 @@ impl SeekKnob {
             return Err("the SM clock of its GPUs is not known: no clock can be sought".into());
         };
         let unlimited = own.is_none() && settings.sm_clock_mhz_max.is_none();
-        Self { turned: SeekKnobKind::Clock, top, least: settings.sm_clock_min_ratio * top, step: 15.0, unlimited }.checked()
+        Self { turned: SeekKnobKind::Clock, top, least: settings.sm_clock_min_ratio * top, step: 15.0, unlimited }
+            .validate_range()
     }
 
-    fn checked(self) -> Result<Self, String> {
+    fn validate_range(self) -> Result<Self, String> {
         let Self { top, least, .. } = self;
         if least > top || least.is_nan() {
             return Err(format!("the bounds exclude every setting: at least {least} {}, at most {top}", self.unit()));
@@ -70,14 +71,14 @@ impl SeekKnob {
     /// The action that turns it to a setting. Only a revert takes a limit away.
     pub fn action(&self, to: f64) -> ControllerAction {
         match self.turned {
-            _ if self.lifts(to) => ControllerAction::Revert,
+            _ if self.removes_limit(to) => ControllerAction::Revert,
             SeekKnobKind::PowerLimit => ControllerAction::SetPowerLimit,
             SeekKnobKind::Clock => ControllerAction::SetClocks,
         }
     }
 
     /// The setting of a layout; the top where it has none.
-    pub fn of(&self, layout: &Layout) -> f64 {
+    pub fn setting_of(&self, layout: &Layout) -> f64 {
         let set = match self.turned {
             SeekKnobKind::PowerLimit => layout.power_limit_watts,
             SeekKnobKind::Clock => layout.sm_clock_mhz,
@@ -85,20 +86,20 @@ impl SeekKnob {
         set.unwrap_or(self.top)
     }
 
-    fn lifts(&self, to: f64) -> bool {
+    fn removes_limit(&self, to: f64) -> bool {
         self.unlimited && to >= self.top
     }
 
     /// A layout with this setting.
-    pub fn set(&self, layout: &Layout, to: f64) -> Layout {
+    pub fn with_setting(&self, layout: &Layout, to: f64) -> Layout {
         match self.turned {
             SeekKnobKind::PowerLimit => Layout { power_limit_watts: Some(to), ..layout.clone() },
-            SeekKnobKind::Clock => Layout { sm_clock_mhz: Some(to).filter(|to| !self.lifts(*to)), ..layout.clone() },
+            SeekKnobKind::Clock => Layout { sm_clock_mhz: Some(to).filter(|to| !self.removes_limit(*to)), ..layout.clone() },
         }
     }
 
     /// What the setting limits, as the window has it.
-    pub fn reading(&self, window: &EfficiencyWindow, watts_per_gpu: f64) -> f64 {
+    pub fn limited_quantity(&self, window: &EfficiencyWindow, watts_per_gpu: f64) -> f64 {
         match self.turned {
             SeekKnobKind::PowerLimit => watts_per_gpu,
             SeekKnobKind::Clock => window.mean_sm_clock_mhz.unwrap_or(self.top),
@@ -106,7 +107,7 @@ impl SeekKnob {
     }
 
     /// A setting that can be set: on a step, inside the range.
-    pub fn settable(&self, wanted: f64) -> f64 {
+    pub fn round_to_step(&self, wanted: f64) -> f64 {
         if wanted >= self.top {
             return self.top;
         }
@@ -114,7 +115,7 @@ impl SeekKnob {
     }
 
     /// How throughput and power fall with a setting before anything is measured: exponents. Only the first step rests on them.
-    pub fn prior(&self) -> (f64, f64) {
+    pub fn prior_exponents(&self) -> (f64, f64) {
         match self.turned {
             SeekKnobKind::PowerLimit => (0.5, 1.0),
             SeekKnobKind::Clock => (0.9, 1.5),
@@ -159,7 +160,7 @@ mod tests {
         let knob = clock(None, Some(1_410.0)).unwrap();
         assert_eq!((knob.least, knob.top, knob.name(), knob.unit()), (705.0, 1_410.0, "clock", "MHz"));
         for (wanted, settable) in [(100.0, 705.0), (1_000.0, 1_005.0), (997.0, 990.0), (1_409.0, 1_410.0), (2_000.0, 1_410.0)] {
-            assert_eq!(knob.settable(wanted), settable, "{wanted} MHz");
+            assert_eq!(knob.round_to_step(wanted), settable, "{wanted} MHz");
         }
         assert_eq!(clock(Some(1_200.0), Some(1_410.0)).map(|knob| knob.top), Ok(1_200.0));
         for unknown in [None, Some(0.0)] {

@@ -7,10 +7,10 @@
 //! with every other layout that was tried.
 
 use super::curve::{BestSetting, LayoutKey};
-use super::hour::HOUR_SECONDS;
+use super::hourly_throughput::HOUR_SECONDS;
 use super::phase::JobPhase;
 use super::{SeekPlanner, SeekStep};
-use crate::controller::target::{self, MatrixKnobs};
+use crate::controller::knobs::{self, MatrixKnobs};
 
 /// Longest remaining time that is assumed for a job that does not report it, in seconds.
 const FUTURE_SECONDS_MAX: f64 = 7.0 * 86_400.0;
@@ -61,9 +61,9 @@ impl SeekPlanner<'_> {
     /// The layout to go to, where one is worth it. `settled`: the present one is at its best.
     pub(super) fn other_layout(&self, phase: &JobPhase, floor: f64, here: &BestSetting, settled: bool) -> Option<SeekStep> {
         let gpus = self.workload.gpus.unwrap_or(self.gpus);
-        let from = MatrixKnobs::of(&self.workload.layout).ok().filter(|_| gpus > 0)?;
+        let from = MatrixKnobs::from_layout(&self.workload.layout).ok().filter(|_| gpus > 0)?;
         let settings = self.context.settings;
-        let spot = self.operating_point.layout_key;
+        let layout_key = self.operating_point.layout_key;
         let hope = if settled { 1.0 } else { 1.0 - EXPLORATION_BONUS };
         // What is a little too slow at a setting that was not meant for it may be fast enough at a higher one, at the price of
         // energy; what stays too slow is no choice, so anything that is fast enough is better.
@@ -80,7 +80,7 @@ impl SeekPlanner<'_> {
         let most = self.restarts_allowed();
         let came_from = self.seek.trial.as_ref().map(|trial| super::layout_key(&trial.from));
 
-        let mut spots: Vec<LayoutKey> = target::alternatives(from, gpus, self.workload, settings)
+        let mut spots: Vec<LayoutKey> = knobs::alternative_knobs(from, gpus, self.workload, settings)
             .into_iter()
             .map(|knobs| LayoutKey { replicas: knobs.replicas, threads: knobs.threads })
             .collect();
@@ -93,7 +93,7 @@ impl SeekPlanner<'_> {
         let mut best: Option<LayoutCandidate> = None;
         for to in spots {
             let affordable = used + if came_from == Some(to) { 1 } else { 2 } <= most;
-            if to == spot
+            if to == layout_key
                 || !affordable
                 || !self.fast_enough_elsewhere(to)
                 || self.seek.barred.iter().any(|barred| barred.layout_key == to)
@@ -113,17 +113,25 @@ impl SeekPlanner<'_> {
         let why = if best.compares {
             format!(
                 "what {} would do in this phase was never measured: knowing it may save {:.1} %",
-                words(best.to),
+                describe_layout(best.to),
                 100.0 * best.gain
             )
         } else if score.is_infinite() {
-            format!("this layout is too slow here, {} {}", words(best.to), if best.measured { "is not" } else { "may not be" })
+            format!(
+                "this layout is too slow here, {} {}",
+                describe_layout(best.to),
+                if best.measured { "is not" } else { "may not be" }
+            )
         } else if best.measured && best.gain > 0.0 {
-            format!("{} is better by {:.1} %", words(best.to), 100.0 * best.gain.min(1.0))
+            format!("{} is better by {:.1} %", describe_layout(best.to), 100.0 * best.gain.min(1.0))
         } else if best.measured || best.gain <= 0.0 {
-            format!("{} is better over all phases, though not in this one", words(best.to))
+            format!("{} is better over all phases, though not in this one", describe_layout(best.to))
         } else {
-            format!("{} is expected to save {:.1} %, which is worth a restart", words(best.to), 100.0 * best.gain.min(1.0))
+            format!(
+                "{} is expected to save {:.1} %, which is worth a restart",
+                describe_layout(best.to),
+                100.0 * best.gain.min(1.0)
+            )
         };
         Some(SeekStep::Move { to: best.to, setting: best.setting, why })
     }
@@ -141,16 +149,18 @@ impl SeekPlanner<'_> {
     fn fast_enough_elsewhere(&self, to: LayoutKey) -> bool {
         let (settings, phases) = (self.context.settings, &self.seek.phases);
         let Some(base) = self.seek.base.map(|base| base.layout_key).filter(|base| *base != to) else { return true };
-        let free = |phase: &JobPhase, spot: LayoutKey| phase.free_rate(spot, self.knob, settings.seek_windows);
+        let free = |phase: &JobPhase, layout_key: LayoutKey| phase.free_rate(layout_key, self.knob, settings.seek_windows);
         let mut measured_everywhere = true;
         for other in phases.others() {
             match (free(other, to), free(other, base)) {
-                (Some(there), Some(reference)) if there < FAST_ENOUGH * self.seek.floor(reference, settings) => return false,
+                (Some(there), Some(reference)) if there < FAST_ENOUGH * self.seek.throughput_floor(reference, settings) => {
+                    return false;
+                }
                 (Some(_), Some(_)) => {}
                 _ => measured_everywhere = false,
             }
         }
-        let threads = |spot: LayoutKey| f64::from(spot.replicas) * f64::from(spot.threads);
+        let threads = |layout_key: LayoutKey| f64::from(layout_key.replicas) * f64::from(layout_key.threads);
         let fewer = to.replicas < base.replicas || threads(to) < FEWER_THREADS * threads(base);
         let long = self.now.seconds_since(self.seek.began) >= settings.horizon_seconds;
         !fewer || (measured_everywhere && long)
@@ -158,7 +168,7 @@ impl SeekPlanner<'_> {
 
     /// Goes to the starting layout where it was never measured in this phase: without it nobody knows how slow is too slow.
     pub(super) fn see_starting_layout(&self, base: super::StartingLayout) -> Option<SeekStep> {
-        let spot = self.operating_point.layout_key;
+        let layout_key = self.operating_point.layout_key;
         let short = |seconds: Option<f64>| seconds.is_some_and(|seconds| seconds < SEE_SECONDS_MIN);
         let used = self.state.restarts.len() as u32;
         let most = self.restarts_allowed();
@@ -168,11 +178,11 @@ impl SeekPlanner<'_> {
         }
         let why = format!(
             "what {} does in this phase was never measured: without it nobody knows how slow is too slow",
-            words(base.layout_key)
+            describe_layout(base.layout_key)
         );
         let step = SeekStep::Move { to: base.layout_key, setting: self.knob.top, why };
-        let fewer = spot.replicas < base.layout_key.replicas
-            || spot.replicas * spot.threads < base.layout_key.replicas * base.layout_key.threads;
+        let fewer = layout_key.replicas < base.layout_key.replicas
+            || layout_key.replicas * layout_key.threads < base.layout_key.replicas * base.layout_key.threads;
         Some(self.when_affordable(step, !fewer))
     }
 
@@ -190,8 +200,8 @@ impl SeekPlanner<'_> {
             return None;
         }
         let reference = phase.free_rate(base.layout_key, self.knob, settings.seek_windows)?;
-        let floor = self.seek.floor(reference, settings);
-        let rate = phase.point(self.operating_point)?.samples_per_second;
+        let floor = self.seek.throughput_floor(reference, settings);
+        let rate = phase.measured_setting(self.operating_point)?.samples_per_second;
         if rate >= FAST_ENOUGH * floor {
             return None;
         }
@@ -199,9 +209,11 @@ impl SeekPlanner<'_> {
         if self.operating_point.setting < self.knob.top && rate * NEAR_FLOOR >= floor {
             return Some(self.turn(self.knob.top, format!("{part:.0} % of the throughput is too slow: nothing is held back")));
         }
-        let (to, setting) = (from, self.knob.of(&trial.from));
-        let why =
-            format!("{} has only {part:.0} % of the throughput: it is left at once", words(self.operating_point.layout_key));
+        let (to, setting) = (from, self.knob.setting_of(&trial.from));
+        let why = format!(
+            "{} has only {part:.0} % of the throughput: it is left at once",
+            describe_layout(self.operating_point.layout_key)
+        );
         Some(SeekStep::Move { to, setting, why })
     }
 
@@ -220,7 +232,7 @@ impl SeekPlanner<'_> {
         let settings = self.context.settings;
         let Some(due_rate) = self.seek.hour.due_rate.filter(|_| feasible && !self.in_first_hour()) else { return step };
         let seconds = self.state.rollout_seconds.unwrap_or(settings.restart_seconds) + settings.redone_seconds;
-        if self.seek.hour.spare(self.hour_part()) >= due_rate * seconds {
+        if self.seek.hour.spare_samples(self.hour_part()) >= due_rate * seconds {
             return step;
         }
         let SeekStep::Move { to, why, .. } = step else { return step };
@@ -247,14 +259,14 @@ impl SeekPlanner<'_> {
     fn candidate(&self, to: LayoutKey, phase: &JobPhase, floor: f64, score: f64, settled: bool) -> Option<LayoutCandidate> {
         let settings = self.context.settings;
         let phases = &self.seek.phases;
-        let known = self.known(phase, to, Some(floor)).filter(|known| known.feasible);
+        let known = self.measured_score(phase, to, Some(floor)).filter(|known| known.feasible);
         // A layout that is still being explored is only left for one that is known to be better.
-        if known.is_none() && (!settled || self.tried(phase, to)) {
+        if known.is_none() && (!settled || self.was_tried(phase, to)) {
             return None;
         }
         let (estimate, setting) = match known {
             Some(known) => (known.score, known.setting),
-            None => self.estimate(phase, to, floor)?,
+            None => self.estimated_score(phase, to, floor)?,
         };
         let gain_in = |there: f64, here: f64| if here.is_finite() { 1.0 - there / here } else { 1.0 };
         let gain = gain_in(estimate, score);
@@ -264,11 +276,12 @@ impl SeekPlanner<'_> {
         let elsewhere: f64 = phases
             .others()
             .filter_map(|other| {
-                let (there, here) = (self.known(other, to, None)?, self.known(other, self.operating_point.layout_key, None)?);
-                Some(phases.share(other, self.now) * gain_in(there.score, here.score))
+                let (there, here) =
+                    (self.measured_score(other, to, None)?, self.measured_score(other, self.operating_point.layout_key, None)?);
+                Some(phases.time_share(other, self.now) * gain_in(there.score, here.score))
             })
             .sum();
-        let mean = phases.share(phase, self.now) * gain.min(1.0) + elsewhere;
+        let mean = phases.time_share(phase, self.now) * gain.min(1.0) + elsewhere;
         let saved = gain.min(1.0) * dwell + mean * (total - dwell);
         let restart = self.state.rollout_seconds.unwrap_or(settings.restart_seconds) + settings.redone_seconds;
         let cost = if known.is_some() { restart } else { 2.0 * restart };
@@ -291,11 +304,11 @@ impl SeekPlanner<'_> {
         if phase.free_rate(base, self.knob, settings.reference_windows).is_some() {
             return None;
         }
-        let free = |phase: &JobPhase, spot: LayoutKey| phase.free_rate(spot, self.knob, settings.seek_windows);
+        let free = |phase: &JobPhase, layout_key: LayoutKey| phase.free_rate(layout_key, self.knob, settings.seek_windows);
         let (mut sum, mut weights) = (AHEAD.ln(), 1.0);
         for other in phases.others() {
             let (Some(there), Some(here)) = (free(other, self.operating_point.layout_key), free(other, base)) else { continue };
-            let weight = alike(phase, other, self.knob.top);
+            let weight = phase_similarity(phase, other, self.knob.top);
             sum += weight * (there / here).ln();
             weights += weight;
         }
@@ -308,7 +321,7 @@ impl SeekPlanner<'_> {
         // While it is compared, energy is spent as without any controller.
         let window = 60.0 * f64::from(settings.reference_windows + settings.warm_up_windows);
         let cost = 2.0 * restart + 0.3 * window;
-        let saved = gain * dwell + gain * phases.share(phase, self.now) * (total - dwell);
+        let saved = gain * dwell + gain * phases.time_share(phase, self.now) * (total - dwell);
         let enough = gain >= settings.layout_gain_ratio;
         let compares =
             LayoutCandidate { to: base, setting: self.knob.top, measured: false, compares: true, gain, worth: saved - cost };
@@ -322,22 +335,24 @@ impl SeekPlanner<'_> {
         self.context.remaining_seconds.filter(|seconds| seconds.is_finite()).unwrap_or(lasted).max(0.0)
     }
 
-    fn tried(&self, phase: &JobPhase, spot: LayoutKey) -> bool {
-        phase.points.iter().any(|p| p.layout_key == spot && p.windows >= self.context.settings.seek_windows)
+    fn was_tried(&self, phase: &JobPhase, layout_key: LayoutKey) -> bool {
+        phase.points.iter().any(|p| p.layout_key == layout_key && p.windows >= self.context.settings.seek_windows)
     }
 
     /// Returns the measured score of a layout in a phase; `None` if it was not measured there.
-    fn known(&self, phase: &JobPhase, spot: LayoutKey, floor: Option<f64>) -> Option<MeasuredLayout> {
-        if !self.tried(phase, spot) {
+    fn measured_score(&self, phase: &JobPhase, layout_key: LayoutKey, floor: Option<f64>) -> Option<MeasuredLayout> {
+        if !self.was_tried(phase, layout_key) {
             return None;
         }
         let base = self.seek.base?;
         let settings = self.context.settings;
         let floor = match floor {
             Some(floor) => floor,
-            None => self.seek.floor(self.seek.reference(phase, base.layout_key, self.knob, settings)?, settings),
+            None => {
+                self.seek.throughput_floor(self.seek.reference_throughput(phase, base.layout_key, self.knob, settings)?, settings)
+            }
         };
-        let curve = phase.curve(spot, self.knob)?;
+        let curve = phase.curve(layout_key, self.knob)?;
         let best = curve.best_measured(floor, settings.objective);
         if best.feasible {
             return Some(MeasuredLayout {
@@ -354,18 +369,22 @@ impl SeekPlanner<'_> {
     /// Returns the estimated score of a layout that was never tried in this phase, and the setting to begin with. The estimate
     /// is from other phases, those that draw alike before the others, and a chance that shrinks with every other layout that
     /// was tried.
-    fn estimate(&self, phase: &JobPhase, to: LayoutKey, floor: f64) -> Option<(f64, f64)> {
+    fn estimated_score(&self, phase: &JobPhase, to: LayoutKey, floor: f64) -> Option<(f64, f64)> {
         let mut spots: Vec<LayoutKey> = phase.points.iter().map(|point| point.layout_key).collect();
-        spots.sort_by_key(|spot| (spot.replicas, spot.threads));
+        spots.sort_by_key(|layout_key| (layout_key.replicas, layout_key.threads));
         spots.dedup();
-        let measured = spots.iter().filter_map(|spot| Some((*spot, self.known(phase, *spot, Some(floor))?)));
+        let measured =
+            spots.iter().filter_map(|layout_key| Some((*layout_key, self.measured_score(phase, *layout_key, Some(floor))?)));
         let (anchor, known) = measured.min_by(|(_, a), (_, b)| a.score.total_cmp(&b.score))?;
         let tried = spots.len().saturating_sub(1) as i32;
         let chance = (1.0 - self.context.settings.expected_saving_ratio * 0.5_f64.powi(tried)).ln();
         let (mut sum, mut weights) = (CHANCE * chance, CHANCE);
         for other in self.seek.phases.others() {
-            let (Some(there), Some(here)) = (self.known(other, to, None), self.known(other, anchor, None)) else { continue };
-            let weight = alike(phase, other, self.knob.top);
+            let (Some(there), Some(here)) = (self.measured_score(other, to, None), self.measured_score(other, anchor, None))
+            else {
+                continue;
+            };
+            let weight = phase_similarity(phase, other, self.knob.top);
             sum += weight * (there.score / here.score).ln();
             weights += weight;
         }
@@ -374,13 +393,13 @@ impl SeekPlanner<'_> {
 }
 
 /// Returns the weight of one phase for another: 1 if both draw the same power with nothing held back, as far as is known.
-fn alike(a: &JobPhase, b: &JobPhase, top: f64) -> f64 {
+fn phase_similarity(a: &JobPhase, b: &JobPhase, top: f64) -> f64 {
     let watts = |phase: &JobPhase| phase.points.iter().filter(|p| p.setting >= top).map(|p| p.watts).reduce(f64::max);
     watts(a).zip(watts(b)).map_or(1.0, |(a, b)| (-(a / b).ln().abs() / ALIKE).exp())
 }
 
-fn words(spot: LayoutKey) -> String {
-    format!("{} replicas at {} %", spot.replicas, spot.threads)
+fn describe_layout(layout_key: LayoutKey) -> String {
+    format!("{} replicas at {} %", layout_key.replicas, layout_key.threads)
 }
 
 #[cfg(test)]
@@ -447,7 +466,9 @@ mod tests {
     fn phases_are_alike_by_their_power_with_nothing_held_back() {
         let alike = |other: &[SettingFigures]| {
             let desk = desk(0.0, &[BOTH, other]);
-            desk.view(|view| alike(view.seek.phases.present().unwrap(), view.seek.phases.others().next().unwrap(), FREE))
+            desk.view(|view| {
+                phase_similarity(view.seek.phases.present().unwrap(), view.seek.phases.others().next().unwrap(), FREE)
+            })
         };
         let drawing = |watts| (HERE, FREE, watts, 50.0, 3);
         assert!(near(alike(&[drawing(1_200.0)]), 1.0));
@@ -464,7 +485,7 @@ mod tests {
         let measured: &[SettingFigures] =
             &[(HERE, FREE, 1_200.0, 100.0, 8), (HERE, 330.0, 990.0, 95.0, 3), (OTHER, FREE, 1_200.0, 120.0, 2)];
         let known = |spot, floor| {
-            let found = desk(0.0, &[measured]).view(|view| view.known(view.seek.phases.present().unwrap(), spot, floor));
+            let found = desk(0.0, &[measured]).view(|view| view.measured_score(view.seek.phases.present().unwrap(), spot, floor));
             found.map(|known| (known.score, known.setting, known.feasible))
         };
         let (score, setting, feasible) = known(HERE, Some(95.0)).unwrap();
@@ -480,7 +501,7 @@ mod tests {
     #[test]
     fn a_layout_that_was_never_tried_has_a_chance_that_shrinks_and_does_what_it_did_elsewhere() {
         let estimate = |all: &[&[SettingFigures]]| {
-            desk(0.0, all).view(|view| view.estimate(view.seek.phases.present().unwrap(), THIRD, 93.0))
+            desk(0.0, all).view(|view| view.estimated_score(view.seek.phases.present().unwrap(), THIRD, 93.0))
         };
         // 5 % less than the best one, half as much once another one was tried.
         let (score, setting) = estimate(&[FREE_HERE]).unwrap();
@@ -596,7 +617,7 @@ mod tests {
     fn other_layout(desk: &SeekFixture, feasible: bool, settled: bool) -> Option<(LayoutKey, f64, String)> {
         let knob = desk.knob();
         let phase = desk.seek.phases.present().unwrap();
-        let expected = phase.curve(desk.operating_point.layout_key, &knob).unwrap().at(desk.operating_point.setting);
+        let expected = phase.curve(desk.operating_point.layout_key, &knob).unwrap().estimate_at(desk.operating_point.setting);
         let here = BestSetting { setting: desk.operating_point.setting, expected, feasible, settled };
         match desk.view(|view| view.other_layout(view.seek.phases.present().unwrap(), 93.0, &here, settled)) {
             Some(SeekStep::Move { to, setting, why }) => Some((to, setting, why)),
@@ -668,7 +689,7 @@ mod tests {
         let goes = |barred: &[LayoutKey]| {
             let desk = desk(barred);
             let knob = desk.knob();
-            let expected = desk.seek.phases.present().unwrap().curve(OTHER, &knob).unwrap().at(FREE);
+            let expected = desk.seek.phases.present().unwrap().curve(OTHER, &knob).unwrap().estimate_at(FREE);
             let here = BestSetting { setting: FREE, expected, feasible: true, settled: true };
             match desk.view(|view| view.other_layout(view.seek.phases.present().unwrap(), 112.0, &here, true)) {
                 Some(SeekStep::Move { to, why, .. }) => Some((to, why)),
@@ -724,7 +745,7 @@ mod tests {
             let desk = desk(1e6, &[&[(HERE, 350.0, 1_200.0, 100.0, 8), (OTHER, FREE, 1_300.0, 130.0, 8)]]);
             let phase = desk.seek.phases.present().unwrap();
             let knob = desk.knob();
-            let expected = phase.curve(HERE, &knob).unwrap().at(350.0);
+            let expected = phase.curve(HERE, &knob).unwrap().estimate_at(350.0);
             let here = BestSetting { setting, expected, feasible: false, settled };
             let mut desk = desk;
             desk.operating_point.setting = 350.0;

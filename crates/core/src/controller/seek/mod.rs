@@ -19,7 +19,7 @@
 mod by_hand;
 mod curve;
 mod hold_out;
-mod hour;
+mod hourly_throughput;
 mod knob;
 mod layouts;
 mod phase;
@@ -35,14 +35,14 @@ use serde::{Deserialize, Serialize};
 
 use super::draft::DecisionDraft;
 use super::history::MeasuredWindow;
+use super::knobs::MatrixKnobs;
 use super::state::ControllerState;
-use super::target::MatrixKnobs;
 use super::trial::{ChangeNote, ProposedChange};
 use super::{ControllerContext, ControllerName, ControllerSettings};
 use crate::models::ModelInForce;
 use curve::{LayoutKey, MeasuredSetting};
 use hold_out::HoldOuts;
-use hour::HourlyThroughput;
+use hourly_throughput::HourlyThroughput;
 use knob::SeekKnob;
 use phase::{JobPhase, JobPhases, OperatingPoint, PhaseMatch, SeekObservation};
 
@@ -170,17 +170,17 @@ impl SeekState {
     ) -> Decision {
         let (settings, now) = (context.settings, window.window_end);
         // What is known about the past first: a fate must not be missed because this window decides nothing.
-        let fate = context.last_actuation.and_then(|actuation| self.settle(state, workload, actuation, now, settings));
-        let outside = self.follow(name, state, workload, now);
+        let fate = context.last_actuation.and_then(|actuation| self.on_actuation(state, workload, actuation, now, settings));
+        let outside = self.follow_layout(name, state, workload, now);
         state.forget_before(now);
         self.barred.retain(|barred| barred.until > now);
         self.knob_barred.take_if(|barred| barred.until <= now);
         if let Some(note) = fate.or(outside) {
             return draft.maintain_with_note(note);
         }
-        let usable = self.usable(window, workload, settings);
+        let usable = self.usable_window(window, workload, settings);
         if name == ControllerName::Hybrid && usable.is_err() {
-            self.account(window, self.hour.due_rate);
+            self.add_to_hour(window, self.hour.due_rate);
         }
         let measured = match usable {
             Ok(measured) => measured,
@@ -189,7 +189,7 @@ impl SeekState {
         if self.warming_up > 0 {
             self.warming_up -= 1;
             if name == ControllerName::Hybrid {
-                self.account(window, self.hour.due_rate);
+                self.add_to_hour(window, self.hour.due_rate);
             }
             return self.under_way(state, draft).maintain("the job warms up after a restart");
         }
@@ -213,17 +213,19 @@ impl SeekState {
         if measured.samples_per_second <= 0.0 {
             return self.under_way(state, draft).maintain("the job makes no progress: no setting can be compared");
         }
-        let stand = OperatingPoint { layout_key: layout_key(&workload.layout), setting: knob.of(&workload.layout) };
-        let seen = SeekObservation {
+        let operating_point =
+            OperatingPoint { layout_key: layout_key(&workload.layout), setting: knob.setting_of(&workload.layout) };
+        let observation = SeekObservation {
             samples_per_second: measured.samples_per_second,
             watts: measured.watts,
-            reading: knob.reading(window, measured.watts_per_gpu),
+            reading: knob.limited_quantity(window, measured.watts_per_gpu),
             dram_seconds_per_sample: window
                 .mean_dram_active_ratio
                 .filter(|ratio| *ratio > 0.0)
                 .map(|ratio| ratio / measured.samples_per_second),
         };
-        let matched = self.phases.observe_window(stand, seen, &knob, (1.0 + settings.phase_change_ratio).ln(), now);
+        let matched =
+            self.phases.observe_window(operating_point, observation, &knob, (1.0 + settings.phase_change_ratio).ln(), now);
         if matches!(matched, PhaseMatch::Known | PhaseMatch::New) {
             // What was being tried was tried on other work.
             (self.turn, self.trial) = (None, None);
@@ -232,14 +234,17 @@ impl SeekState {
         let seconds = now.seconds_since(window.window_start);
         self.hold_outs.count(measured.watts * seconds, seconds);
         if let Some(base) = self.base {
-            if stand.layout_key == base.layout_key && stand.setting >= knob.top && matched != PhaseMatch::Doubtful {
+            if operating_point.layout_key == base.layout_key
+                && operating_point.setting >= knob.top
+                && matched != PhaseMatch::Doubtful
+            {
                 self.phases.see_start(now);
             }
             let of_start = |phase: &JobPhase| phase.free_rate(base.layout_key, &knob, settings.seek_windows);
             if name == ControllerName::Hybrid {
                 self.hour.due_rate = self.phases.present().and_then(of_start);
                 // What the starting layout would do of work that nobody knows yet is not known either.
-                self.account(window, self.hour.due_rate.filter(|_| matched != PhaseMatch::Doubtful));
+                self.add_to_hour(window, self.hour.due_rate.filter(|_| matched != PhaseMatch::Doubtful));
             }
         }
         if workload.paused {
@@ -255,7 +260,8 @@ impl SeekState {
         }
         let hot = window.max_temperature_celsius.is_some_and(|celsius| celsius >= settings.temperature_celsius_max);
         let patience = if name == ControllerName::Hybrid { 1 } else { 2 };
-        let may_turn = workload.mode == UpdateMode::Enforce && self.knob_barred.is_none() && !hot && stand.setting < knob.top;
+        let may_turn =
+            workload.mode == UpdateMode::Enforce && self.knob_barred.is_none() && !hot && operating_point.setting < knob.top;
         if matched == PhaseMatch::Doubtful && self.phases.doubts() >= patience && may_turn && !self.phases.are_brief() {
             // What was best for the old work may be far too slow for the new one.
             let (top, unit) = (knob.top, knob.unit());
@@ -267,7 +273,7 @@ impl SeekState {
                 state,
                 workload,
                 &knob,
-                stand,
+                operating_point,
                 draft,
                 settings,
             );
@@ -276,27 +282,18 @@ impl SeekState {
             return self.under_way(state, draft).maintain("the job does something else than before: the next windows will tell");
         }
         let learned = cap_curve(name, workload, context);
-        let mut view = SeekPlanner {
-            seek: self,
-            state,
-            operating_point: stand,
-            knob: &knob,
-            workload,
-            context,
-            now,
-            gpus: window.gpus,
-            learned,
-        };
+        let mut view =
+            SeekPlanner { seek: self, state, operating_point, knob: &knob, workload, context, now, gpus: window.gpus, learned };
         let step = view.plan(name == ControllerName::Hybrid);
         let celsius = window.max_temperature_celsius.filter(|celsius| *celsius >= settings.temperature_celsius_max);
         let step = match (step, celsius) {
-            (SeekStep::Turn { to, .. }, Some(celsius)) if to > stand.setting => {
+            (SeekStep::Turn { to, .. }, Some(celsius)) if to > operating_point.setting => {
                 SeekStep::Stay(format!("a GPU has {celsius:.0} °C: the {} is not raised to {to:.0} {}", knob.name(), knob.unit()))
             }
             (SeekStep::HoldOut { .. }, Some(celsius)) => SeekStep::Stay(format!("a GPU has {celsius:.0} °C: no hold-out now")),
             (step, _) => step,
         };
-        self.build_decision(step, &matched, state, workload, &knob, stand, draft, settings)
+        self.build_decision(step, &matched, state, workload, &knob, operating_point, draft, settings)
     }
 
     /// Makes a decision of a step, with the verdict over the last change.
@@ -308,32 +305,35 @@ impl SeekState {
         state: &mut ControllerState,
         workload: &Workload,
         knob: &SeekKnob,
-        stand: OperatingPoint,
+        operating_point: OperatingPoint,
         mut draft: DecisionDraft,
         settings: &ControllerSettings,
     ) -> Decision {
-        let phase_number = self.phases.number();
-        draft.note("phase", Some(phase_number as f64));
-        draft.note("restarts_last_day", Some(state.restarts.len() as f64));
-        draft.note(if knob.unit() == "W" { "power_limit_watts" } else { "sm_clock_limit_mhz" }, Some(stand.setting));
+        let phase_number = self.phases.present_index();
+        draft.add_evidence("phase", Some(phase_number as f64));
+        draft.add_evidence("restarts_last_day", Some(state.restarts.len() as f64));
+        draft.add_evidence(
+            if knob.unit() == "W" { "power_limit_watts" } else { "sm_clock_limit_mhz" },
+            Some(operating_point.setting),
+        );
         let base = self.base;
         let Some(phase) = self.phases.present() else { return draft.maintain("nothing was measured yet") };
-        let here = phase.point(stand).copied();
-        let reference = base.and_then(|base| self.reference(phase, base.layout_key, knob, settings));
-        draft.note("reference_samples_per_second", reference);
+        let here = phase.measured_setting(operating_point).copied();
+        let reference = base.and_then(|base| self.reference_throughput(phase, base.layout_key, knob, settings));
+        draft.add_evidence("reference_samples_per_second", reference);
         let reference_energy = base.and_then(|base| self.reference_energy(phase, base.layout_key, knob, settings));
-        draft.note("reference_joules_per_sample", reference_energy);
-        draft.note("reference_samples_per_second_min", reference.map(|rate| self.floor(rate, settings)));
+        draft.add_evidence("reference_joules_per_sample", reference_energy);
+        draft.add_evidence("reference_samples_per_second_min", reference.map(|rate| self.throughput_floor(rate, settings)));
         if let Some(here) = &here {
-            draft.note("measured_windows", Some(f64::from(here.windows)));
-            draft.note("measured_joules_per_sample", Some(here.joules_per_sample()));
+            draft.add_evidence("measured_windows", Some(f64::from(here.windows)));
+            draft.add_evidence("measured_joules_per_sample", Some(here.joules_per_sample()));
         }
         // A trial that is too slow is left before it is measured.
         let leaves = |trial: &SeekChange| matches!(&step, SeekStep::Move { to, .. } if *to == layout_key(&trial.from));
         let early = self.trial.as_ref().is_some_and(leaves);
         let ready = here.filter(|here| here.windows >= if early { 1 } else { settings.seek_windows });
         if early && here.is_some_and(|here| here.windows < settings.seek_windows) {
-            self.bar(&workload.layout, true, draft.time().plus_seconds(settings.tabu_seconds), "it was too slow");
+            self.set_tabu(&workload.layout, true, draft.time().plus_seconds(settings.tabu_seconds), "it was too slow");
         }
         let mut verdict = String::new();
         let goes_on = matches!(step, SeekStep::Stay(_) | SeekStep::Move { .. });
@@ -350,25 +350,25 @@ impl SeekState {
         let pending =
             self.trial.as_ref().or(self.turn.as_ref()).filter(|change| !change.hold_out).map(|change| change.id.clone());
         if let (Some(change), Some(here)) = (judged.filter(|change| !change.hold_out), ready) {
-            let phase = self
-                .phases
-                .present()
-                .and_then(|phase| phase.curve(layout_key(&change.from), knob).map(|curve| curve.at(knob.of(&change.from))));
+            let phase = self.phases.present().and_then(|phase| {
+                phase.curve(layout_key(&change.from), knob).map(|curve| curve.estimate_at(knob.setting_of(&change.from)))
+            });
             if let Some(before) = phase {
                 let objective = settings.objective;
                 let energy_gain = 1.0 - here.joules_per_sample() / before.joules_per_sample();
                 let gain = 1.0 - here.score(objective) / before.score(objective);
                 let throughput = here.samples_per_second / before.samples_per_second;
                 way_back = matches!(&step, SeekStep::Move { to, .. } if *to == layout_key(&change.from));
-                let enough = reference.is_none_or(|rate| here.samples_per_second >= self.floor(rate, settings) * 0.98);
-                let kept = gain > 0.0 && enough && !way_back;
-                draft.note("before_joules_per_sample", Some(before.joules_per_sample()));
-                draft.note("before_samples_per_second", Some(before.samples_per_second));
-                draft.note("after_joules_per_sample", Some(here.joules_per_sample()));
-                draft.note("after_samples_per_second", Some(here.samples_per_second));
+                let enough = reference.is_none_or(|rate| here.samples_per_second >= self.throughput_floor(rate, settings) * 0.98);
+                let confirmed = gain > 0.0 && enough && !way_back;
+                draft.add_evidence("before_joules_per_sample", Some(before.joules_per_sample()));
+                draft.add_evidence("before_samples_per_second", Some(before.samples_per_second));
+                draft.add_evidence("after_joules_per_sample", Some(here.joules_per_sample()));
+                draft.add_evidence("after_samples_per_second", Some(here.samples_per_second));
                 draft.note_gains(objective, energy_gain, gain);
-                draft.note("throughput_ratio", Some(throughput));
-                draft = draft.validating(if kept { ChangeValidation::Kept } else { ChangeValidation::Failed }, &change.id);
+                draft.add_evidence("throughput_ratio", Some(throughput));
+                draft =
+                    draft.with_validation(if confirmed { ChangeValidation::Kept } else { ChangeValidation::Failed }, &change.id);
                 verdict = format!(
                     "the last change took {:.3} J/sample instead of {:.3} ({:+.1} %) at {:.1} % of the throughput{}; ",
                     here.joules_per_sample(),
@@ -379,7 +379,7 @@ impl SeekState {
                 );
             }
         } else if let Some(id) = pending {
-            draft = draft.validating(ChangeValidation::Pending, &id);
+            draft = draft.with_validation(ChangeValidation::Pending, &id);
         }
         let news = match matched {
             PhaseMatch::New if phase_number > 1 => "the job does something new; ",
@@ -390,15 +390,16 @@ impl SeekState {
         let mut hold_out = None;
         let (action, to, why) = match step {
             SeekStep::Stay(why) | SeekStep::Measure(why) => return draft.maintain(words(&why)),
-            SeekStep::Turn { to, why } => (knob.action(to), knob.set(&workload.layout, to), why),
+            SeekStep::Turn { to, why } => (knob.action(to), knob.with_setting(&workload.layout, to), why),
             SeekStep::HoldOut { extra_watts, why } => {
                 hold_out = Some(extra_watts);
-                draft.note("hold_out", Some(1.0));
-                draft.note("hold_out_extra_watts", Some(extra_watts));
-                (knob.action(knob.top), knob.set(&workload.layout, knob.top), why)
+                draft.add_evidence("hold_out", Some(1.0));
+                draft.add_evidence("hold_out_extra_watts", Some(extra_watts));
+                (knob.action(knob.top), knob.with_setting(&workload.layout, knob.top), why)
             }
             SeekStep::Move { to, setting, why } => {
-                let from = MatrixKnobs { replicas: stand.layout_key.replicas, threads: stand.layout_key.threads };
+                let from =
+                    MatrixKnobs { replicas: operating_point.layout_key.replicas, threads: operating_point.layout_key.threads };
                 let into = MatrixKnobs { replicas: to.replicas, threads: to.threads };
                 let action =
                     match (way_back, to.replicas > from.replicas, to.threads > from.threads || to.replicas < from.replicas) {
@@ -408,21 +409,25 @@ impl SeekState {
                         _ => ControllerAction::Decrease,
                     };
                 let gpus = workload.gpus.unwrap_or(1);
-                let layout = knob.set(&into.in_layout(&workload.layout, gpus), setting);
+                let layout = knob.with_setting(&into.in_layout(&workload.layout, gpus), setting);
                 (action, layout, format!("{why}: {}", from.change_to(into)))
             }
         };
-        let moves = layout_key(&to) != stand.layout_key;
-        let decision = if moves { draft.change(action, to, words(&why)) } else { draft.turn(action, to, words(&why)) };
+        let moves = layout_key(&to) != operating_point.layout_key;
+        let decision = if moves {
+            draft.change_with_restart(action, to, words(&why))
+        } else {
+            draft.change_without_restart(action, to, words(&why))
+        };
         if let Some(extra_watts) = hold_out {
             self.hold_outs.propose(&decision.id, extra_watts);
         }
-        state.proposals = vec![ProposedChange::of(&decision, None)];
+        state.proposals = vec![ProposedChange::from_decision(&decision, None)];
         decision
     }
 
     /// Takes in what the actuator reported.
-    fn settle(
+    fn on_actuation(
         &mut self,
         state: &mut ControllerState,
         workload: &Workload,
@@ -461,7 +466,7 @@ impl SeekState {
                     state.proposals.clear();
                     let until = now.plus_seconds(settings.hold_seconds);
                     let why = format!("the last decision was refused: {reason}");
-                    self.bar(&proposal.to, moves, until, &why);
+                    self.set_tabu(&proposal.to, moves, until, &why);
                     return note(why, ChangeValidation::None, Some(until));
                 }
                 ActuationOutcome::RolledBack | ActuationOutcome::Failed => {
@@ -470,7 +475,7 @@ impl SeekState {
                         state.count_restart(actuation.time, id.clone());
                     }
                     self.restoring = Some(proposal.from);
-                    let (why, until) = self.undone(state, &proposal.to, moves, actuation, now, settings);
+                    let (why, until) = self.on_undone(state, &proposal.to, moves, actuation, now, settings);
                     return note(why, ChangeValidation::Failed, Some(until));
                 }
             }
@@ -481,14 +486,14 @@ impl SeekState {
             let to = change.to;
             (self.trial, self.turn) = (None, None);
             self.restoring = Some(change.from);
-            let (why, until) = self.undone(state, &to, moves, actuation, now, settings);
+            let (why, until) = self.on_undone(state, &to, moves, actuation, now, settings);
             return note(why, ChangeValidation::Failed, Some(until));
         }
         None
     }
 
     /// The actuator undid a change, or failed to: it is not tried again for some time.
-    fn undone(
+    fn on_undone(
         &mut self,
         state: &mut ControllerState,
         to: &Layout,
@@ -504,11 +509,11 @@ impl SeekState {
         let what = if back { "was rolled back" } else { "failed" };
         let why = format!("the last change {what}: {}", actuation.reason);
         let until = now.plus_seconds(settings.tabu_seconds);
-        self.bar(to, moves, until, &why);
+        self.set_tabu(to, moves, until, &why);
         (why, until)
     }
 
-    fn bar(&mut self, to: &Layout, moves: bool, until: EventTime, why: &str) {
+    fn set_tabu(&mut self, to: &Layout, moves: bool, until: EventTime, why: &str) {
         let barred = TabuLayout { layout_key: layout_key(to), until, why: why.to_owned() };
         if moves {
             self.barred.retain(|known| known.layout_key != barred.layout_key);
@@ -524,14 +529,14 @@ impl SeekState {
     }
 
     /// The job's own knobs made this generation: the layout is the one that was measured, and only the work is another.
-    pub fn expect(&mut self, generation: u64) {
+    pub fn accept_generation(&mut self, generation: u64) {
         if self.base.is_some() && self.generation.replace(generation) != Some(generation) {
-            self.phases.turned();
+            self.phases.clear_doubts();
         }
     }
 
     /// Follows the layout: what somebody else sets is what everything is compared with from then on.
-    fn follow(
+    fn follow_layout(
         &mut self,
         name: ControllerName,
         state: &mut ControllerState,
@@ -543,7 +548,7 @@ impl SeekState {
         if known == Some(generation) {
             return None;
         }
-        self.phases.turned();
+        self.phases.clear_doubts();
         let ours = |id: &String| {
             let decided = [&self.trial, &self.turn].into_iter().flatten().map(|change| (&change.id, &change.from));
             let proposed = state.proposals.iter().map(|proposal| (&proposal.id, &proposal.from));
@@ -593,7 +598,7 @@ impl SeekState {
 
     /// Adds a window to the account of the last hour. Where it is not known what the starting layout would have done, nothing is
     /// owed.
-    fn account(&mut self, window: &EfficiencyWindow, due_rate: Option<f64>) {
+    fn add_to_hour(&mut self, window: &EfficiencyWindow, due_rate: Option<f64>) {
         let (start, end) = (window.window_start, window.window_end);
         let by_rate = window.samples_per_second.map(|rate| rate * end.seconds_since(start));
         let done = match window.samples.or(by_rate) {
@@ -606,7 +611,7 @@ impl SeekState {
     }
 
     /// The window's figures if it can be compared with others of this layout, or why not.
-    fn usable(
+    fn usable_window(
         &mut self,
         window: &EfficiencyWindow,
         workload: &Workload,
@@ -617,7 +622,7 @@ impl SeekState {
             let turned = self.turn.as_ref().is_some_and(|turn| turn.generation == workload.generation);
             if !turned {
                 self.warming_up = settings.warm_up_windows;
-                return MeasuredWindow::of(window, settings.coverage_min_ratio);
+                return MeasuredWindow::from_event(window, settings.coverage_min_ratio);
             }
             return Err("the limit was changed in this window: it decides nothing".into());
         }
@@ -628,14 +633,14 @@ impl SeekState {
     fn under_way(&self, state: &ControllerState, draft: DecisionDraft) -> DecisionDraft {
         let change = self.trial.as_ref().or(self.turn.as_ref()).map(|change| &change.id);
         match change.or(state.proposals.last().map(|proposal| &proposal.id)) {
-            Some(id) => draft.validating(ChangeValidation::Pending, id),
+            Some(id) => draft.with_validation(ChangeValidation::Pending, id),
             None => draft,
         }
     }
 
     /// Least throughput that is allowed where the starting layout has this much.
     #[allow(clippy::unused_self, reason = "reads as what it belongs to")]
-    fn floor(&self, reference: f64, settings: &ControllerSettings) -> f64 {
+    fn throughput_floor(&self, reference: f64, settings: &ControllerSettings) -> f64 {
         let relative = reference * (1.0 - settings.max_slowdown_ratio);
         settings.samples_per_second_min.map_or(relative, |least| relative.max(least))
     }
@@ -643,36 +648,45 @@ impl SeekState {
     /// Throughput of the starting layout with nothing held back, in a phase. Where only other layouts were measured so, the
     /// best of them stands in for it: what one is ahead by in one phase says nothing about another, and rather too much
     /// throughput is demanded than too little. One that was behind in another phase is taken to be so here, too.
-    fn reference(&self, phase: &JobPhase, base: LayoutKey, knob: &SeekKnob, settings: &ControllerSettings) -> Option<f64> {
-        let free = |phase: &JobPhase, spot: LayoutKey, need: u32| phase.free_rate(spot, knob, need);
+    fn reference_throughput(
+        &self,
+        phase: &JobPhase,
+        base: LayoutKey,
+        knob: &SeekKnob,
+        settings: &ControllerSettings,
+    ) -> Option<f64> {
+        let free = |phase: &JobPhase, layout_key: LayoutKey, need: u32| phase.free_rate(layout_key, knob, need);
         let well = settings.reference_windows;
         if let Some(rate) = free(phase, base, well) {
             return Some(rate);
         }
-        let behind = |spot: LayoutKey| {
+        let behind = |layout_key: LayoutKey| {
             let ratios = self
                 .phases
                 .others()
-                .filter_map(|other| Some(free(other, spot, settings.seek_windows)? / free(other, base, well)?));
+                .filter_map(|other| Some(free(other, layout_key, settings.seek_windows)? / free(other, base, well)?));
             ratios.fold(1.0, f64::min)
         };
         let spots = || phase.points.iter().filter(|p| p.layout_key != base && p.setting >= knob.top).map(|p| p.layout_key);
-        spots().find(|spot| free(phase, *spot, well).is_some())?;
-        spots().filter_map(|spot| Some(free(phase, spot, settings.seek_windows)? / behind(spot))).reduce(f64::max)
+        spots().find(|layout_key| free(phase, *layout_key, well).is_some())?;
+        spots()
+            .filter_map(|layout_key| Some(free(phase, layout_key, settings.seek_windows)? / behind(layout_key)))
+            .reduce(f64::max)
     }
 
     /// J/sample of the starting layout with nothing held back, in a phase: what savings are reckoned against. Where it was not
     /// measured in this phase, that of other layouts here, over what these took of it in phases where both were measured.
     fn reference_energy(&self, phase: &JobPhase, base: LayoutKey, knob: &SeekKnob, settings: &ControllerSettings) -> Option<f64> {
-        let free = |phase: &JobPhase, spot: LayoutKey| {
-            let free = |p: &&MeasuredSetting| p.layout_key == spot && p.setting >= knob.top && p.windows >= settings.seek_windows;
+        let free = |phase: &JobPhase, layout_key: LayoutKey| {
+            let free =
+                |p: &&MeasuredSetting| p.layout_key == layout_key && p.setting >= knob.top && p.windows >= settings.seek_windows;
             phase.points.iter().find(free).map(MeasuredSetting::joules_per_sample)
         };
         let mean = |values: &[f64]| (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64);
         free(phase, base).or_else(|| {
-            let of_spot = |spot: LayoutKey| {
-                let ratios: Vec<f64> = self.phases.others().filter_map(|o| Some(free(o, base)? / free(o, spot)?)).collect();
-                Some(free(phase, spot)? * mean(&ratios)?)
+            let of_spot = |layout_key: LayoutKey| {
+                let ratios: Vec<f64> = self.phases.others().filter_map(|o| Some(free(o, base)? / free(o, layout_key)?)).collect();
+                Some(free(phase, layout_key)? * mean(&ratios)?)
             };
             let inferred: Vec<f64> =
                 phase.points.iter().filter(|p| p.setting >= knob.top).filter_map(|p| of_spot(p.layout_key)).collect();
@@ -707,16 +721,17 @@ const NOTCH: f64 = 0.012;
 
 impl SeekPlanner<'_> {
     fn plan(&mut self, layouts: bool) -> SeekStep {
-        let (seek, knob, settings, stand) = (self.seek, self.knob, self.context.settings, self.operating_point);
+        let (seek, knob, settings, operating_point) = (self.seek, self.knob, self.context.settings, self.operating_point);
         let (need, objective) = (settings.seek_windows, settings.objective);
         let (Some(phase), Some(base)) = (seek.phases.present(), seek.base) else {
             return SeekStep::Measure("nothing was measured yet".into());
         };
-        let here = phase.point(stand).map_or(0, |point| point.windows);
-        let measures =
-            |need: u32| SeekStep::Measure(format!("measures: {here} of {need} windows at {:.0} {}", stand.setting, knob.unit()));
+        let here = phase.measured_setting(operating_point).map_or(0, |point| point.windows);
+        let measures = |need: u32| {
+            SeekStep::Measure(format!("measures: {here} of {need} windows at {:.0} {}", operating_point.setting, knob.unit()))
+        };
         let measuring = measures(need);
-        if let Some(why) = seek.hold_outs.measuring() {
+        if let Some(why) = seek.hold_outs.status_message() {
             return SeekStep::Measure(why);
         }
         if layouts && let Some(step) = self.leave_slow_trial(phase, base) {
@@ -728,39 +743,40 @@ impl SeekPlanner<'_> {
         let measured = phase.free_rate(base.layout_key, knob, settings.reference_windows).is_some();
         if layouts
             && !measured
-            && stand.layout_key != base.layout_key
+            && operating_point.layout_key != base.layout_key
             && let Some(step) = self.see_starting_layout(base)
         {
             return step;
         }
-        let known =
-            seek.reference(phase, base.layout_key, knob, settings).filter(|_| measured || stand.layout_key != base.layout_key);
+        let known = seek
+            .reference_throughput(phase, base.layout_key, knob, settings)
+            .filter(|_| measured || operating_point.layout_key != base.layout_key);
         let Some(reference) = known else {
-            if stand.setting < knob.top {
+            if operating_point.setting < knob.top {
                 let why = format!("sees what the job does at {:.0} {}, where nothing holds it back", knob.top, knob.unit());
                 return self.turn(knob.top, why);
             }
             return measures(settings.reference_windows);
         };
         // Where nobody knows what the starting layout would do, this one is at least not slowed down by more than it may be.
-        let own = phase.free_rate(stand.layout_key, knob, need).filter(|_| !measured);
+        let own = phase.free_rate(operating_point.layout_key, knob, need).filter(|_| !measured);
         let reference_here = own.map_or(reference, |own| own.min(reference));
         // Restarts and changes of the work cost throughput, too, which only `hybrid` reckons with.
         let margin = if layouts { FLOOR_MARGIN.min(settings.max_slowdown_ratio) } else { 0.0 };
-        let common_floor = seek.floor(reference, settings) + margin * reference;
-        let floor = seek.floor(reference_here, settings) + margin * reference_here;
-        let Some(curve) = phase.curve(stand.layout_key, knob) else { return measuring };
+        let common_floor = seek.throughput_floor(reference, settings) + margin * reference;
+        let floor = seek.throughput_floor(reference_here, settings) + margin * reference_here;
+        let Some(curve) = phase.curve(operating_point.layout_key, knob) else { return measuring };
         // Where the knob cannot be turned, what was not measured is out of reach.
         let stuck = seek.knob_barred.is_some();
         let best = if stuck { curve.best_measured(floor, objective) } else { curve.best(floor, objective) };
-        let points = phase.points.iter().filter(|p| p.layout_key == stand.layout_key).count();
+        let points = phase.points.iter().filter(|p| p.layout_key == operating_point.layout_key).count();
         if layouts
             && !stuck
             && let Some(step) = self.make_up()
         {
             return step;
         }
-        let settled = best.settled || stuck || points >= POINTS_ENOUGH || (best.setting - stand.setting).abs() < 0.5;
+        let settled = best.settled || stuck || points >= POINTS_ENOUGH || (best.setting - operating_point.setting).abs() < 0.5;
         if !settled {
             if here < need {
                 return measuring;
@@ -768,15 +784,15 @@ impl SeekPlanner<'_> {
             if layouts && let Some(step) = self.other_layout(phase, common_floor, &best, false) {
                 return self.when_affordable(step, best.feasible);
             }
-            if let Some(step) = self.advised(phase, floor) {
+            if let Some(step) = self.learned_cap_step(phase, floor) {
                 return step;
             }
             let why = format!(
                 "{:.3} J/sample at {:.0} {}, {:.0} % of the throughput without a limit; tries {:.0} {}",
-                curve.at(stand.setting).joules_per_sample(),
-                stand.setting,
+                curve.estimate_at(operating_point.setting).joules_per_sample(),
+                operating_point.setting,
                 knob.unit(),
-                100.0 * curve.at(stand.setting).samples_per_second / reference_here,
+                100.0 * curve.estimate_at(operating_point.setting).samples_per_second / reference_here,
                 best.setting,
                 knob.unit()
             );
@@ -789,33 +805,34 @@ impl SeekPlanner<'_> {
             return self.when_affordable(step, best.feasible);
         }
 
-        let at = curve.at(stand.setting);
+        let at = curve.estimate_at(operating_point.setting);
         let gain = 1.0 - best.expected.score(objective) / at.score(objective);
         let slow = at.samples_per_second < floor * (1.0 - FLOOR_SLACK);
-        let apart = (best.setting / stand.setting).ln().abs() > NOTCH;
+        let apart = (best.setting / operating_point.setting).ln().abs() > NOTCH;
         if apart && (slow || (best.feasible && gain >= settings.seek_gain_ratio)) {
             let why = format!(
                 "{:.0} {} is best here{}: about {:.3} J/sample at {:.0} % of the throughput without a limit",
                 best.setting,
                 knob.unit(),
-                objective.purpose(),
+                objective.purpose_suffix(),
                 best.expected.joules_per_sample(),
                 100.0 * best.expected.samples_per_second / reference_here
             );
             return self.turn(best.setting, why);
         }
-        if stand.layout_key == base.layout_key
+        if operating_point.layout_key == base.layout_key
             && self.workload.mode == UpdateMode::Enforce
             && !stuck
-            && let Some((extra_watts, why)) = seek.hold_outs.due(phase, stand, knob, settings.hold_out_energy_ratio, self.now)
+            && let Some((extra_watts, why)) =
+                seek.hold_outs.due_hold_out(phase, operating_point, knob, settings.hold_out_energy_ratio, self.now)
         {
             return SeekStep::HoldOut { extra_watts, why };
         }
         let held = format!(
             "holds {:.0} {}{}: {:.3} J/sample at {:.0} % of the throughput without a limit",
-            stand.setting,
+            operating_point.setting,
             knob.unit(),
-            objective.purpose(),
+            objective.purpose_suffix(),
             at.joules_per_sample(),
             100.0 * at.samples_per_second / reference_here
         );
@@ -824,14 +841,14 @@ impl SeekPlanner<'_> {
 
     /// Where nothing was measured in this layout but what it does without a limit: the cap that a learned curve finds best.
     /// The curve must be of this layout, and say of what was measured what was measured; it only says what to try first.
-    fn advised(&self, phase: &JobPhase, floor: f64) -> Option<SeekStep> {
-        let (knob, stand) = (self.knob, self.operating_point);
+    fn learned_cap_step(&self, phase: &JobPhase, floor: f64) -> Option<SeekStep> {
+        let (knob, operating_point) = (self.knob, self.operating_point);
         let model = self.learned?;
         let layout = &self.workload.layout;
         let shape = [layout.replicas, layout.mps_thread_percentage, layout.world_size, layout.local_world_size];
-        let here = phase.point(stand)?;
-        let alone = phase.points.iter().filter(|p| p.layout_key == stand.layout_key).count() == 1;
-        if model.document.layout != Some(shape) || !alone || stand.setting < knob.top {
+        let here = phase.measured_setting(operating_point)?;
+        let alone = phase.points.iter().filter(|p| p.layout_key == operating_point.layout_key).count() == 1;
+        if model.document.layout != Some(shape) || !alone || operating_point.setting < knob.top {
             return None;
         }
         let curve = &model.document.curve;
@@ -852,7 +869,7 @@ impl SeekPlanner<'_> {
             .filter(|(watts, joules)| watts / joules >= floor)
             // Of equals the higher one.
             .reduce(|best, next| if score(next) <= score(best) { next } else { best })?;
-        let setting = knob.settable(best.0);
+        let setting = knob.round_to_step(best.0);
         if (here.reading / setting).ln() < 2.0 * NOTCH {
             return None;
         }
@@ -860,7 +877,7 @@ impl SeekPlanner<'_> {
         let why = format!(
             "{:.3} J/sample at {:.0} W, where nothing holds it back; tries {setting:.0} W, where {} version {} expects {:.1} % less",
             here.joules_per_sample(),
-            stand.setting,
+            operating_point.setting,
             model.name,
             model.version,
             100.0 * saving

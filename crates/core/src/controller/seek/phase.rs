@@ -56,37 +56,40 @@ pub(super) struct JobPhase {
 }
 
 impl JobPhase {
-    pub fn point(&self, stand: OperatingPoint) -> Option<&MeasuredSetting> {
-        self.points.iter().find(|p| p.layout_key == stand.layout_key && (p.setting - stand.setting).abs() < 0.5)
+    pub fn measured_setting(&self, operating_point: OperatingPoint) -> Option<&MeasuredSetting> {
+        self.points
+            .iter()
+            .find(|p| p.layout_key == operating_point.layout_key && (p.setting - operating_point.setting).abs() < 0.5)
     }
 
-    pub fn curve<'a>(&self, spot: LayoutKey, knob: &'a SeekKnob) -> Option<SettingCurve<'a>> {
-        SettingCurve::of(self.points.iter().filter(|p| p.layout_key == spot), knob)
+    pub fn curve<'a>(&self, layout_key: LayoutKey, knob: &'a SeekKnob) -> Option<SettingCurve<'a>> {
+        SettingCurve::fit(self.points.iter().filter(|p| p.layout_key == layout_key), knob)
     }
 
     /// Throughput of a layout with nothing held back, where it was measured over so many windows.
-    pub fn free_rate(&self, spot: LayoutKey, knob: &SeekKnob, windows: u32) -> Option<f64> {
-        let free = self.points.iter().find(|p| p.layout_key == spot && p.setting >= knob.top && p.windows >= windows);
+    pub fn free_rate(&self, layout_key: LayoutKey, knob: &SeekKnob, windows: u32) -> Option<f64> {
+        let free = self.points.iter().find(|p| p.layout_key == layout_key && p.setting >= knob.top && p.windows >= windows);
         free.map(|p| p.samples_per_second)
     }
 
-    fn add(&mut self, stand: OperatingPoint, seen: &SeekObservation) {
-        if let Some(intensity) = seen.dram_seconds_per_sample {
+    fn add(&mut self, operating_point: OperatingPoint, observation: &SeekObservation) {
+        if let Some(intensity) = observation.dram_seconds_per_sample {
             let windows: u32 = self.points.iter().map(|p| p.windows).sum();
             let weight = 1.0 / f64::from(windows.min(59) + 1);
             let mean = self.dram_seconds_per_sample.map_or(intensity, |old| old + weight * (intensity - old));
             self.dram_seconds_per_sample = Some(six_digits(mean));
         }
-        let same = |p: &MeasuredSetting| p.layout_key == stand.layout_key && (p.setting - stand.setting).abs() < 0.5;
+        let same =
+            |p: &MeasuredSetting| p.layout_key == operating_point.layout_key && (p.setting - operating_point.setting).abs() < 0.5;
         let index = self.points.iter().position(same).unwrap_or_else(|| {
             if self.points.len() >= POINTS_MAX {
-                let foreign = |p: &MeasuredSetting| (p.layout_key == stand.layout_key, p.windows);
+                let foreign = |p: &MeasuredSetting| (p.layout_key == operating_point.layout_key, p.windows);
                 let least = (0..self.points.len()).min_by_key(|i| foreign(&self.points[*i]));
                 self.points.remove(least.unwrap_or(0));
             }
             let zero = MeasuredSetting {
-                layout_key: stand.layout_key,
-                setting: stand.setting,
+                layout_key: operating_point.layout_key,
+                setting: operating_point.setting,
                 reading: 0.0,
                 watts: 0.0,
                 samples_per_second: 0.0,
@@ -95,35 +98,41 @@ impl JobPhase {
             self.points.push(zero);
             self.points.len() - 1
         });
-        self.points[index].add(seen.reading, seen.watts, seen.samples_per_second);
+        self.points[index].add(observation.reading, observation.watts, observation.samples_per_second);
     }
 
     /// Returns the distance of a window from this phase at an operating point: the largest logarithm of a ratio over
     /// the tolerance of each figure. Above 1 it does not fit. `None`: nothing is known about this operating point.
-    fn misfit(&self, stand: OperatingPoint, seen: &SeekObservation, knob: &SeekKnob, tolerance: f64) -> Option<f64> {
-        let (rates, watts, slack) = if let Some(p) = self.point(stand) {
+    fn distance_to(
+        &self,
+        operating_point: OperatingPoint,
+        observation: &SeekObservation,
+        knob: &SeekKnob,
+        tolerance: f64,
+    ) -> Option<f64> {
+        let (rates, watts, slack) = if let Some(p) = self.measured_setting(operating_point) {
             let slack = if p.windows > 1 { 1.0 } else { 1.4 };
             ((p.samples_per_second, p.samples_per_second), (p.watts, p.watts), slack)
         } else {
-            let range = self.curve(stand.layout_key, knob)?.range(stand.setting);
+            let range = self.curve(operating_point.layout_key, knob)?.possible_range(operating_point.setting);
             (range.samples_per_second, range.watts, 1.5)
         };
         // Within a range no figure is apart; outside, by its distance from the nearer end.
-        let outside = |value: f64, (low, high): (f64, f64)| apart(value, value.max(low).min(high));
-        let worst = outside(seen.samples_per_second, rates).max(outside(seen.watts, watts)) / (slack * tolerance);
-        Some(self.misfit_of_intensity(seen, tolerance).map_or(worst, |intensity| intensity.max(worst)))
+        let outside = |value: f64, (low, high): (f64, f64)| log_distance(value, value.max(low).min(high));
+        let worst = outside(observation.samples_per_second, rates).max(outside(observation.watts, watts)) / (slack * tolerance);
+        Some(self.misfit_of_intensity(observation, tolerance).map_or(worst, |intensity| intensity.max(worst)))
     }
 
     /// The same of memory activity alone, which does not depend on the layout. `None`: it is not known.
-    fn misfit_of_intensity(&self, seen: &SeekObservation, tolerance: f64) -> Option<f64> {
-        let (now, then) = seen.dram_seconds_per_sample.zip(self.dram_seconds_per_sample)?;
+    fn misfit_of_intensity(&self, observation: &SeekObservation, tolerance: f64) -> Option<f64> {
+        let (now, then) = observation.dram_seconds_per_sample.zip(self.dram_seconds_per_sample)?;
         // Activity and throughput are uneven both, and each in its own way.
-        Some(apart(now, then) / (1.25 * tolerance))
+        Some(log_distance(now, then) / (1.25 * tolerance))
     }
 }
 
 /// Distance of two figures above 0, as a logarithm.
-fn apart(a: f64, b: f64) -> f64 {
+fn log_distance(a: f64, b: f64) -> f64 {
     (a / b).ln().abs()
 }
 
@@ -162,7 +171,7 @@ impl JobPhases {
         }
     }
 
-    pub fn number(&self) -> usize {
+    pub fn present_index(&self) -> usize {
         self.present + 1
     }
 
@@ -171,38 +180,40 @@ impl JobPhases {
     }
 
     /// Clears the doubts when the setting changes: those about the last setting do not apply to the new one.
-    pub fn turned(&mut self) {
+    pub fn clear_doubts(&mut self) {
         self.doubts.clear();
     }
 
     /// Takes in a window. `tolerance` is a logarithm.
     pub fn observe_window(
         &mut self,
-        stand: OperatingPoint,
-        seen: SeekObservation,
+        operating_point: OperatingPoint,
+        observation: SeekObservation,
         knob: &SeekKnob,
         tolerance: f64,
         now: EventTime,
     ) -> PhaseMatch {
         let Some(phase) = self.all.get_mut(self.present) else {
-            self.begin(stand, &[seen], now);
+            self.begin(operating_point, &[observation], now);
             return PhaseMatch::New;
         };
         // Of a layout that was not measured yet, all that is known is what does not depend on it.
-        let misfit = phase.misfit(stand, &seen, knob, tolerance).or_else(|| phase.misfit_of_intensity(&seen, tolerance));
+        let misfit = phase
+            .distance_to(operating_point, &observation, knob, tolerance)
+            .or_else(|| phase.misfit_of_intensity(&observation, tolerance));
         if misfit.is_none_or(|misfit| misfit <= 1.0) {
             self.doubts.clear();
-            phase.add(stand, &seen);
+            phase.add(operating_point, &observation);
             return PhaseMatch::Same;
         }
-        self.doubts.push(seen);
+        self.doubts.push(observation);
         if self.doubts.len() < DOUBTS {
             return PhaseMatch::Doubtful;
         }
         let doubts = std::mem::take(&mut self.doubts);
         let clean = &doubts[1..];
         let mean = |of: fn(&SeekObservation) -> f64| clean.iter().map(of).sum::<f64>() / clean.len() as f64;
-        let intensities: Vec<f64> = clean.iter().filter_map(|seen| seen.dram_seconds_per_sample).collect();
+        let intensities: Vec<f64> = clean.iter().filter_map(|observation| observation.dram_seconds_per_sample).collect();
         let typical = SeekObservation {
             samples_per_second: mean(|s| s.samples_per_second),
             watts: mean(|s| s.watts),
@@ -211,11 +222,14 @@ impl JobPhases {
                 .then(|| intensities.iter().sum::<f64>() / intensities.len() as f64),
         };
         let misfits = self.all.iter().enumerate().filter_map(|(i, phase)| {
-            phase.misfit(stand, &typical, knob, tolerance).filter(|misfit| *misfit <= 1.0).map(|misfit| (i, misfit))
+            phase
+                .distance_to(operating_point, &typical, knob, tolerance)
+                .filter(|misfit| *misfit <= 1.0)
+                .map(|misfit| (i, misfit))
         });
         let Some((known, _)) = misfits.min_by(|(_, a), (_, b)| a.total_cmp(b)) else {
             self.leave(now);
-            self.begin(stand, clean, now);
+            self.begin(operating_point, clean, now);
             return PhaseMatch::New;
         };
         let same = known == self.present;
@@ -225,8 +239,8 @@ impl JobPhases {
             self.all[known].entered = now;
         }
         let phase = &mut self.all[known];
-        for seen in clean {
-            phase.add(stand, seen);
+        for observation in clean {
+            phase.add(operating_point, observation);
         }
         if same { PhaseMatch::Same } else { PhaseMatch::Known }
     }
@@ -238,15 +252,15 @@ impl JobPhases {
         }
     }
 
-    fn begin(&mut self, stand: OperatingPoint, seen: &[SeekObservation], now: EventTime) {
+    fn begin(&mut self, operating_point: OperatingPoint, observations: &[SeekObservation], now: EventTime) {
         if self.all.len() >= PHASES_MAX
             && let Some(least) = (0..self.all.len()).min_by(|a, b| self.all[*a].seconds.total_cmp(&self.all[*b].seconds))
         {
             self.all.remove(least);
         }
         let mut phase = JobPhase { entered: now, ..JobPhase::default() };
-        for seen in seen {
-            phase.add(stand, seen);
+        for observation in observations {
+            phase.add(operating_point, observation);
         }
         self.all.push(phase);
         self.present = self.all.len() - 1;
@@ -280,7 +294,7 @@ impl JobPhases {
     }
 
     /// Part of the time so far that a phase made up.
-    pub fn share(&self, phase: &JobPhase, now: EventTime) -> f64 {
+    pub fn time_share(&self, phase: &JobPhase, now: EventTime) -> f64 {
         let lasted = |p: &JobPhase| {
             let visit =
                 if self.present().is_some_and(|present| std::ptr::eq(present, p)) { now.seconds_since(p.entered) } else { 0.0 };
@@ -337,9 +351,9 @@ mod tests {
         assert_eq!(job.hear_times(2, 130.0), [PhaseMatch::Doubtful, PhaseMatch::Doubtful]);
         assert_eq!(job.hear_times(1, 100.0), [PhaseMatch::Same]);
         assert_eq!(job.hear_times(4, 130.0), [PhaseMatch::Doubtful, PhaseMatch::Doubtful, PhaseMatch::New, PhaseMatch::Same]);
-        assert_eq!((job.phases.number(), job.phases.others().count()), (2, 1));
+        assert_eq!((job.phases.present_index(), job.phases.others().count()), (2, 1));
         assert_eq!(job.hear_times(3, 100.0), [PhaseMatch::Doubtful, PhaseMatch::Doubtful, PhaseMatch::Known]);
-        assert_eq!(job.phases.number(), 1);
+        assert_eq!(job.phases.present_index(), 1);
     }
 
     #[test]
@@ -347,7 +361,7 @@ mod tests {
         let mut job = Job::new();
         job.hear_times(3, 100.0);
         job.hear_times(2, 130.0);
-        job.phases.turned();
+        job.phases.clear_doubts();
         assert_eq!(job.hear_times(3, 130.0), [PhaseMatch::Doubtful, PhaseMatch::Doubtful, PhaseMatch::New]);
     }
 
@@ -392,8 +406,8 @@ mod tests {
     #[test]
     fn settings_less_than_half_apart_in_one_layout_are_one_point() {
         let mut phase = phase(1);
-        assert_eq!(phase.point(at(HERE, 240.4)).map(|point| point.setting), Some(240.0));
-        assert!(phase.point(at(HERE, 240.5)).is_none() && phase.point(at(OTHER, 240.0)).is_none());
+        assert_eq!(phase.measured_setting(at(HERE, 240.4)).map(|point| point.setting), Some(240.0));
+        assert!(phase.measured_setting(at(HERE, 240.5)).is_none() && phase.measured_setting(at(OTHER, 240.0)).is_none());
         phase.add(at(HERE, 240.4), &seen(90.0, 720.0, None));
         phase.add(at(HERE, 240.5), &seen(90.0, 720.0, None));
         phase.add(at(OTHER, 240.0), &seen(90.0, 720.0, None));
@@ -452,8 +466,9 @@ mod tests {
     #[test]
     fn a_window_fits_a_point_within_the_tolerance_of_each_figure() {
         let knob = knob();
-        let misfit =
-            |phase: &JobPhase, setting, seen: SeekObservation| phase.misfit(at(HERE, setting), &seen, &knob, TOLERANCE).unwrap();
+        let misfit = |phase: &JobPhase, setting, seen: SeekObservation| {
+            phase.distance_to(at(HERE, setting), &seen, &knob, TOLERANCE).unwrap()
+        };
         let known = phase(2);
         for (rate, watts, apart) in [
             (100.0, 900.0, 0.0),
@@ -474,13 +489,14 @@ mod tests {
         assert!(near(found, 1.1_f64.ln() / (1.25 * TOLERANCE)), "{found}");
         let found = misfit(&known, 400.0, seen(110.0, 900.0, Some(0.003 / 1.05)));
         assert!(near(found, 1.1_f64.ln() / TOLERANCE), "{found}");
-        assert!(known.misfit(at(OTHER, 400.0), &seen(100.0, 900.0, None), &knob, TOLERANCE).is_none());
+        assert!(known.distance_to(at(OTHER, 400.0), &seen(100.0, 900.0, None), &knob, TOLERANCE).is_none());
     }
 
     #[test]
     fn at_a_setting_that_was_not_measured_a_window_may_be_anything_that_is_possible() {
         let (known, knob) = (phase(2), knob());
-        let misfit = |setting, rate, watts| known.misfit(at(HERE, setting), &seen(rate, watts, None), &knob, TOLERANCE).unwrap();
+        let misfit =
+            |setting, rate, watts| known.distance_to(at(HERE, setting), &seen(rate, watts, None), &knob, TOLERANCE).unwrap();
         // It draws 300 W a GPU by itself. Halfway down to 240 W, in logarithms, it has the means of both.
         let halfway = (300.0_f64 * 240.0).sqrt();
         let (rate, watts) = (9_000.0_f64.sqrt(), (900.0_f64 * 720.0).sqrt());
@@ -549,7 +565,7 @@ mod tests {
         job.hear_times(3, 100.0);
         // 146/s are 4 % from 140/s and 6 % from 155/s.
         assert_eq!(job.hear_times(3, 146.0)[2], PhaseMatch::Known);
-        assert_eq!(job.phases.number(), 2);
+        assert_eq!(job.phases.present_index(), 2);
         let phase = job.phases.present().unwrap();
         assert_eq!((phase.points[0].windows, phase.entered, phase.visits), (4, job.now, 1));
     }
@@ -583,7 +599,7 @@ mod tests {
         let rates: Vec<_> =
             job.phases.all.iter().map(|phase| (phase.points[0].samples_per_second / 100.0).log(1.3).round()).collect();
         assert_eq!(rates, [0.0, 1.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]);
-        assert_eq!(job.phases.number(), 8);
+        assert_eq!(job.phases.present_index(), 8);
     }
 
     #[test]
@@ -604,12 +620,12 @@ mod tests {
     #[test]
     fn shares_of_phases_are_those_of_the_time_so_far() {
         let mut job = Job::new();
-        assert_eq!(job.phases.share(&JobPhase::default(), job.now), 0.0, "no time has passed");
+        assert_eq!(job.phases.time_share(&JobPhase::default(), job.now), 0.0, "no time has passed");
         job.hear_times(10, 100.0);
         job.hear_times(3, 130.0);
         // 12 minutes of the first one, and then 4 of the second.
         let now = job.now.plus_seconds(240.0);
         let [first, second] = [&job.phases.all[0], &job.phases.all[1]];
-        assert_eq!((job.phases.share(first, now), job.phases.share(second, now)), (0.75, 0.25));
+        assert_eq!((job.phases.time_share(first, now), job.phases.time_share(second, now)), (0.75, 0.25));
     }
 }

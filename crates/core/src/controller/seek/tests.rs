@@ -10,8 +10,8 @@ use proptest::prelude::*;
 
 use crate::controller::testing::ControllerBench;
 use crate::controller::{ControllerName, ControllerObjective, ControllerState};
-use crate::kept::{DecisionTranscript, assert_kept};
 use crate::models::ModelRegistry;
+use crate::transcript::{DecisionTranscript, assert_kept};
 
 /// How the job takes power and layouts.
 #[derive(Debug, Clone, Copy)]

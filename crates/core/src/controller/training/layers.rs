@@ -96,12 +96,12 @@ pub(super) struct LayerUnfreeze {
 
 impl LayerFreezing {
     /// A layout without any of the standing freezes; `None`: nothing is frozen by us.
-    pub fn unfrozen(&self, layout: &Layout) -> Option<Layout> {
+    pub fn without_freezes(&self, layout: &Layout) -> Option<Layout> {
         let first = self.freezes.first()?;
         Some(Layout { frozen_prefix_layers: first.from, ..layout.clone() })
     }
 
-    pub fn count(&self) -> usize {
+    pub fn freeze_count(&self) -> usize {
         self.freezes.len()
     }
 
@@ -150,7 +150,7 @@ impl LayerFreezing {
     }
 
     /// A freeze is on its way to the job.
-    pub fn froze(&mut self, from: &Layout, to: &Layout) {
+    pub fn on_freeze_requested(&mut self, from: &Layout, to: &Layout) {
         let (from, to) = (from.frozen_prefix_layers, to.frozen_prefix_layers);
         self.freezes.push(LayerFreeze { from, to, learning_rate: self.learning_rate, after_steps: Some(self.evaluated_steps) });
         self.frozen_at_steps = self.evaluated_steps;
@@ -172,14 +172,14 @@ impl LayerFreezing {
     }
 
     /// Somebody else set the number of frozen layers: nothing of it is ours.
-    pub fn follow(&mut self, asked: Option<u32>) {
-        if self.freezes.last().is_some_and(|last| last.to != asked) {
+    pub fn on_external_change(&mut self, frozen_layers: Option<u32>) {
+        if self.freezes.last().is_some_and(|last| last.to != frozen_layers) {
             self.keep_first(0);
         }
     }
 
     /// What to go back to: quality or the learning rate left the range that freezing was decided for.
-    pub fn guard(
+    pub fn check_quality(
         &mut self,
         report: &TrainingReport,
         workload: &Workload,
@@ -219,7 +219,7 @@ impl LayerFreezing {
         // A trend does not hold that far ahead: it is fitted anew, and the rise so far is carried over.
         if !is_recovering
             && steps >= TRUSTED * self.anchor_steps
-            && let Some(trend) = LossTrend::fit(&self.settled())
+            && let Some(trend) = LossTrend::fit(&self.settled_evaluations())
         {
             (self.trend, self.anchor_steps, self.carried_ratio) = (Some(trend), steps, over.max(0.0));
         }
@@ -227,7 +227,7 @@ impl LayerFreezing {
     }
 
     /// Evaluations that may follow a curve: where loss falls fast it follows none yet.
-    fn settled(&self) -> Vec<(f64, f64)> {
+    fn settled_evaluations(&self) -> Vec<(f64, f64)> {
         let last = self.evaluations.back().map_or(0.0, |(steps, _)| *steps);
         self.evaluations.iter().copied().filter(|(steps, _)| *steps >= last / 10.0).collect()
     }
@@ -282,9 +282,9 @@ impl LayerFreezing {
             return Err("the job does not report its steps and how many are left".into());
         };
         let part = done / (done + left).max(1.0);
-        draft.note("layers", Some(f64::from(layers)));
-        draft.note("frozen_prefix_layers", Some(f64::from(frozen)));
-        draft.note("steps_done_ratio", Some(part));
+        draft.add_evidence("layers", Some(f64::from(layers)));
+        draft.add_evidence("frozen_prefix_layers", Some(f64::from(frozen)));
+        draft.add_evidence("steps_done_ratio", Some(part));
         if part < settings.freeze_start_ratio {
             let start = 100.0 * settings.freeze_start_ratio;
             return Err(format!("{:.0} % of the steps are done: nothing is frozen before {start:.0} %", 100.0 * part));
@@ -296,7 +296,7 @@ impl LayerFreezing {
         let next = self.blocks.iter().skip(frozen as usize).take(most.saturating_sub(frozen) as usize);
         let low = next.take_while(|block| block.low >= REPORTS).count() as u32;
         if let Some(block) = self.blocks.get(frozen as usize).filter(|block| block.peak > 0.0) {
-            draft.note("next_block_plasticity_ratio", Some(block.newest / block.peak));
+            draft.add_evidence("next_block_plasticity_ratio", Some(block.newest / block.peak));
         }
         if frozen >= most {
             return Err(format!("{frozen} of {layers} layers are frozen, and at most {most} may be"));
@@ -317,14 +317,14 @@ impl LayerFreezing {
         if !self.freezes.is_empty() && self.evaluated_steps <= self.frozen_at_steps {
             return Err("the job has not evaluated its validation loss since the last blocks were frozen".into());
         }
-        let saved = Self::worth(low, frozen, layers, left, window, draft, context)?;
+        let saved = Self::expected_saving(low, frozen, layers, left, window, draft, context)?;
         let trend = self.trend_to_guard(settings)?;
         let to = frozen + low;
         let fewer = saved * left;
         let total = done + left;
         let control = trend.at((total - fewer).max(1.0)) / trend.at(total) - 1.0;
-        draft.note("control_fewer_steps", Some(fewer));
-        draft.note("control_validation_loss_ratio", Some(control));
+        draft.add_evidence("control_fewer_steps", Some(fewer));
+        draft.add_evidence("control_validation_loss_ratio", Some(control));
         let why = format!(
             "{} at the input side hardly {} any more: freezes {to} of {layers}, which is expected to save {:.1} % of what is left; training {fewer:.0} \
              steps fewer saves as much and costs about {:.2} % of validation loss by its trend",
@@ -342,7 +342,7 @@ impl LayerFreezing {
 
     /// The part of the remaining energy that freezing `more` blocks is expected to save, or why it is too little.
     #[allow(clippy::too_many_arguments, reason = "all of it is weighed")]
-    fn worth(
+    fn expected_saving(
         more: u32,
         frozen: u32,
         layers: u32,
@@ -360,10 +360,10 @@ impl LayerFreezing {
             return Err("it is not known how long the job still takes".into());
         };
         let watts = window.mean_power_watts.unwrap_or(0.0);
-        draft.note("expected_saving_ratio", Some(saved));
-        draft.note("remaining_seconds", Some(remaining));
-        draft.note("expected_saving_joules", Some(saved * remaining * watts));
-        draft.note("checkpoint_joules", Some(settings.checkpoint_seconds * watts));
+        draft.add_evidence("expected_saving_ratio", Some(saved));
+        draft.add_evidence("remaining_seconds", Some(remaining));
+        draft.add_evidence("expected_saving_joules", Some(saved * remaining * watts));
+        draft.add_evidence("checkpoint_joules", Some(settings.checkpoint_seconds * watts));
         if saved < settings.freeze_gain_ratio {
             let least = 100.0 * settings.freeze_gain_ratio;
             return Err(format!(
@@ -388,7 +388,7 @@ impl LayerFreezing {
         if let Some(trend) = self.trend.filter(|_| !self.freezes.is_empty()) {
             return Ok(trend);
         }
-        let settled = self.settled();
+        let settled = self.settled_evaluations();
         let Some(trend) = LossTrend::fit(&settled) else {
             let have = settled.len();
             if have >= EVALUATIONS {
@@ -416,9 +416,9 @@ impl LayerFreezing {
         context: &ControllerContext<'_>,
         draft: &mut DecisionDraft,
     ) -> Result<String, String> {
-        draft.note("expected_saving_ratio", Some(expected));
+        draft.add_evidence("expected_saving_ratio", Some(expected));
         let over = context.training.and_then(|report| self.over_trend(report)).filter(|(steps, _)| *steps > self.frozen_at_steps);
-        draft.note("validation_loss_over_trend_ratio", over.map(|(_, over)| over));
+        draft.add_evidence("validation_loss_over_trend_ratio", over.map(|(_, over)| over));
         if gain_ratio.is_nan() || gain_ratio < ARRIVES * expected {
             return Err(format!("expected were {:.1} %, and less than half of it arrived", 100.0 * expected));
         }
@@ -427,8 +427,8 @@ impl LayerFreezing {
             let (fewer, total) = (gain_ratio * left, done + left);
             (fewer, trend.at((total - fewer).max(1.0)) / trend.at(total) - 1.0)
         });
-        draft.note("control_fewer_steps", control.map(|(fewer, _)| fewer));
-        draft.note("control_validation_loss_ratio", control.map(|(_, ratio)| ratio));
+        draft.add_evidence("control_fewer_steps", control.map(|(fewer, _)| fewer));
+        draft.add_evidence("control_validation_loss_ratio", control.map(|(_, ratio)| ratio));
         let cost = match over {
             Some((_, over)) => format!("validation loss is {:+.2} % from its trend", 100.0 * over),
             None => "validation loss was not evaluated since".into(),

@@ -100,7 +100,8 @@ struct PendingRevert {
     why: String,
     /// It is on its way to the job: the change, and the generation that it made.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    asked: Option<(JobChange, u64)>,
+    #[serde(rename = "asked")]
+    requested: Option<(JobChange, u64)>,
     /// The job refused it: asked for again then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     not_before: Option<EventTime>,
@@ -121,7 +122,7 @@ impl PendingRevert {
         self.knob == JobKnob::Precision || freezes < self.freezes
     }
 
-    fn waiting(&self) -> String {
+    fn waiting_message(&self) -> String {
         match self.not_before {
             Some(time) => format!("what was to be taken back is still in force, and is asked for again after {time}"),
             None => "something is to be taken back first".to_owned(),
@@ -178,7 +179,7 @@ pub(super) fn decide(
         return draft.maintain(super::UNMANAGED);
     };
     let mut training = state.training.take().unwrap_or_default();
-    let decision = match training.follow(window, workload, draft, context) {
+    let decision = match training.update_from_window(window, workload, draft, context) {
         JobKnobOutcome::Decided(decision) => *decision,
         JobKnobOutcome::Idle { draft, hindrance: Some(reason) } => draft.maintain(reason),
         JobKnobOutcome::Idle { draft, hindrance: None } => training.propose(name, window, workload, *draft, context),
@@ -189,12 +190,12 @@ pub(super) fn decide(
 
 impl JobKnobState {
     /// Whether one of its own changes made the layout in force.
-    pub fn made(&self, generation: u64) -> bool {
+    pub fn is_own_generation(&self, generation: u64) -> bool {
         self.own_generation == Some(generation)
     }
 
     /// Takes in what is known about the past, guards and judges.
-    pub fn follow(
+    pub fn update_from_window(
         &mut self,
         window: &EfficiencyWindow,
         workload: &Workload,
@@ -202,7 +203,7 @@ impl JobKnobState {
         context: &ControllerContext<'_>,
     ) -> JobKnobOutcome {
         let (settings, now) = (context.settings, window.window_end);
-        let fate = context.last_actuation.and_then(|actuation| self.settle(workload, actuation, now, settings));
+        let fate = context.last_actuation.and_then(|actuation| self.on_actuation(workload, actuation, now, settings));
         let outside = self.follow_layout(workload, settings);
         self.finish_revert(workload, now, settings);
         self.barred.retain(|barred| barred.until > now);
@@ -214,13 +215,13 @@ impl JobKnobState {
         if workload.mode == UpdateMode::Enforce
             && !workload.paused
             && self.proposal.is_none()
-            && self.pending_revert.as_ref().is_none_or(|pending| pending.asked.is_none())
-            && let Some(back) = context.training.and_then(|report| self.layers.guard(report, workload, settings))
+            && self.pending_revert.as_ref().is_none_or(|pending| pending.requested.is_none())
+            && let Some(back) = context.training.and_then(|report| self.layers.check_quality(report, workload, settings))
             && self.pending_revert.as_ref().is_none_or(|pending| pending.is_weaker_than(back.freezes))
         {
             let reason = format!("frozen blocks train again: {}", back.why);
             if back.bars {
-                self.bar(JobKnob::Layers, now.plus_seconds(settings.tabu_seconds), &back.why);
+                self.set_tabu(JobKnob::Layers, now.plus_seconds(settings.tabu_seconds), &back.why);
             }
             let trial = self.trial.take();
             let (mut to, mut reason) = (back.to, reason);
@@ -232,12 +233,12 @@ impl JobKnobState {
                 reason.push_str("; the precision that was to be taken back goes with them");
             }
             let concerns = trial.map(|trial| trial.change.id).or_else(|| self.last_id.clone());
-            let draft = draft.validating(ChangeValidation::Failed, &concerns.unwrap_or_default());
+            let draft = draft.with_validation(ChangeValidation::Failed, &concerns.unwrap_or_default());
             return JobKnobOutcome::Decided(Box::new(self.revert(JobKnob::Layers, &to, back.freezes, reason, workload, draft)));
         }
-        let measured = self.usable(window, workload, settings);
-        if self.pending_revert.as_ref().is_some_and(|pending| pending.asked.is_some()) {
-            let draft = draft.validating(ChangeValidation::Failed, self.last_id.as_deref().unwrap_or_default());
+        let measured = self.usable_window(window, workload, settings);
+        if self.pending_revert.as_ref().is_some_and(|pending| pending.requested.is_some()) {
+            let draft = draft.with_validation(ChangeValidation::Failed, self.last_id.as_deref().unwrap_or_default());
             return JobKnobOutcome::Decided(Box::new(draft.maintain("the job was asked to take it back, and has not yet")));
         }
         if workload.mode == UpdateMode::Enforce
@@ -247,7 +248,7 @@ impl JobKnobState {
             && not_before.is_none_or(|time| time <= now)
             && self.trial.is_none()
         {
-            let draft = draft.validating(ChangeValidation::Failed, self.last_id.as_deref().unwrap_or_default());
+            let draft = draft.with_validation(ChangeValidation::Failed, self.last_id.as_deref().unwrap_or_default());
             return JobKnobOutcome::Decided(Box::new(self.revert(knob, &to, freezes, why, workload, draft)));
         }
         if self.trial.is_some() {
@@ -260,7 +261,7 @@ impl JobKnobState {
                 UpdateMode::Observe => "the workload is only observed",
             };
             let id = self.proposal.as_ref().map(|proposal| proposal.id.clone()).unwrap_or_default();
-            return JobKnobOutcome::Decided(Box::new(draft.validating(ChangeValidation::Pending, &id).maintain(reason)));
+            return JobKnobOutcome::Decided(Box::new(draft.with_validation(ChangeValidation::Pending, &id).maintain(reason)));
         }
         let keep = settings.validation_windows.max(settings.precision_trial_windows);
         let hindrance = match measured {
@@ -274,7 +275,7 @@ impl JobKnobState {
             _ if workload.paused => Some("the workload is paused".into()),
             UpdateMode::Observe => Some("the workload is only observed".into()),
             _ => match &self.pending_revert {
-                Some(pending) => Some(pending.waiting()),
+                Some(pending) => Some(pending.waiting_message()),
                 None => hindrance,
             },
         };
@@ -313,12 +314,12 @@ impl JobKnobState {
             let need = windows_needed(*knob, &to, settings);
             if self.recent.windows.len() < need {
                 let have = self.recent.windows.len();
-                reasons.push(format!("has {have} of the {need} windows that {} is compared with", knob.words()));
+                reasons.push(format!("has {have} of the {need} windows that {} is compared with", knob.display_name()));
                 continue;
             }
             let windows = self.recent.windows.iter().skip(self.recent.windows.len() - need).copied().collect();
-            let freezes = self.layers.count() + usize::from(*knob == JobKnob::Layers);
-            let decision = draft.turn(action, to, why);
+            let freezes = self.layers.freeze_count() + usize::from(*knob == JobKnob::Layers);
+            let decision = draft.change_without_restart(action, to, why);
             self.proposal = Some(JobChange {
                 id: decision.id.clone(),
                 knob: *knob,
@@ -333,7 +334,7 @@ impl JobKnobState {
         draft.maintain(reasons.join("; "))
     }
 
-    fn bar(&mut self, knob: JobKnob, until: EventTime, why: &str) {
+    fn set_tabu(&mut self, knob: JobKnob, until: EventTime, why: &str) {
         self.barred.retain(|barred| barred.knob != knob);
         self.barred.push(TabuKnob { knob, until, why: why.into() });
     }
@@ -344,13 +345,13 @@ impl JobKnobState {
         if self.since != report.since {
             // Another job: what was learned was about the former one, and it begins with nothing frozen.
             self.since = report.since;
-            let unfrozen = context.workload.and_then(|workload| self.layers.unfrozen(&workload.layout));
+            let unfrozen = context.workload.and_then(|workload| self.layers.without_freezes(&workload.layout));
             self.pending_revert = unfrozen.map(|to| PendingRevert {
                 knob: JobKnob::Layers,
                 to,
                 freezes: 0,
                 why: "another job began: its blocks are measured anew".into(),
-                asked: None,
+                requested: None,
                 not_before: None,
             });
             (self.proposal, self.trial) = (None, None);
@@ -362,7 +363,7 @@ impl JobKnobState {
     }
 
     /// Takes in what the actuator reported.
-    fn settle(
+    fn on_actuation(
         &mut self,
         workload: &Workload,
         actuation: &Actuation,
@@ -376,7 +377,7 @@ impl JobKnobState {
             match actuation.outcome {
                 ActuationOutcome::Applied | ActuationOutcome::Ready => {
                     let change = self.proposal.take()?;
-                    self.begin(change, actuation, settings);
+                    self.begin_trial(change, actuation, settings);
                     return None;
                 }
                 ActuationOutcome::Recommended => return None,
@@ -387,7 +388,7 @@ impl JobKnobState {
                     // What is to be taken back stays pending, and is asked for again.
                     let until = change.baseline.is_some().then(|| now.plus_seconds(settings.hold_seconds));
                     if let Some(until) = until {
-                        self.bar(change.knob, until, &why);
+                        self.set_tabu(change.knob, until, &why);
                     }
                     return note(why, ChangeValidation::None, until);
                 }
@@ -396,7 +397,7 @@ impl JobKnobState {
                     if change.baseline.is_none() {
                         return Some(self.refused_revert(&change, actuation, now, settings));
                     }
-                    let (why, until) = self.undone(&change, actuation, now, settings);
+                    let (why, until) = self.on_undone(&change, actuation, now, settings);
                     return note(why, ChangeValidation::Failed, Some(until));
                 }
             }
@@ -404,33 +405,33 @@ impl JobKnobState {
         let undone = matches!(actuation.outcome, ActuationOutcome::RolledBack | ActuationOutcome::Failed);
         if undone
             && let Some(pending) = &mut self.pending_revert
-            && let Some((change, _)) = pending.asked.take_if(|(change, _)| change.id == *id)
+            && let Some((change, _)) = pending.requested.take_if(|(change, _)| change.id == *id)
         {
             return Some(self.refused_revert(&change, actuation, now, settings));
         }
         if undone && self.trial.as_ref().is_some_and(|trial| trial.change.id == *id) {
             let change = self.trial.take()?.change;
             self.layers.keep_first(change.freezes.saturating_sub(usize::from(change.knob == JobKnob::Layers)));
-            let (why, until) = self.undone(&change, actuation, now, settings);
+            let (why, until) = self.on_undone(&change, actuation, now, settings);
             return note(why, ChangeValidation::Failed, Some(until));
         }
         None
     }
 
     /// A change is on its way to the job.
-    fn begin(&mut self, change: JobChange, actuation: &Actuation, settings: &ControllerSettings) {
+    fn begin_trial(&mut self, change: JobChange, actuation: &Actuation, settings: &ControllerSettings) {
         self.last_id = Some(change.id.clone());
         self.own_generation = Some(actuation.generation);
         let generation = actuation.generation;
         if change.baseline.is_none() {
             // Taken back is what the job has taken up.
             if let Some(pending) = &mut self.pending_revert {
-                pending.asked = Some((change, generation));
+                pending.requested = Some((change, generation));
             }
             return;
         }
         if change.knob == JobKnob::Layers {
-            self.layers.froze(&change.from, &change.to);
+            self.layers.on_freeze_requested(&change.from, &change.to);
         }
         self.trial = Some(JobTrial { change, generation, windows: Vec::new(), warming_up: settings.warm_up_windows });
     }
@@ -443,10 +444,10 @@ impl JobKnobState {
         now: EventTime,
         settings: &ControllerSettings,
     ) -> ChangeNote {
-        let (why, _) = self.undone(change, actuation, now, settings);
+        let (why, _) = self.on_undone(change, actuation, now, settings);
         let until = now.plus_seconds(settings.hold_seconds);
         if let Some(pending) = &mut self.pending_revert {
-            (pending.asked, pending.not_before) = (None, Some(until));
+            (pending.requested, pending.not_before) = (None, Some(until));
         }
         let reason = format!("{why}; what was to be taken back is still in force, and is asked for again after {until}");
         ChangeNote { reason, concerns: change.id.clone(), validation: ChangeValidation::Failed, hold_until: Some(until) }
@@ -461,7 +462,7 @@ impl JobKnobState {
             }
             self.pending_revert = None;
         } else if pending
-            .asked
+            .requested
             .take_if(|(change, generation)| workload.generation > *generation && workload.layout == change.from)
             .is_some()
         {
@@ -470,7 +471,7 @@ impl JobKnobState {
     }
 
     /// The actuator took a change back, because the job refused it or did not take it up, or failed to.
-    fn undone(
+    fn on_undone(
         &mut self,
         change: &JobChange,
         actuation: &Actuation,
@@ -481,7 +482,7 @@ impl JobKnobState {
         let why = format!("the last change {what}: {}", actuation.reason);
         let until = now.plus_seconds(settings.tabu_seconds);
         self.restoring = Some(change.from.clone());
-        self.bar(change.knob, until, &why);
+        self.set_tabu(change.knob, until, &why);
         (why, until)
     }
 
@@ -499,18 +500,18 @@ impl JobKnobState {
             ids.into_iter().flatten().any(|known| known == id)
         } else {
             // A roll-back carries no decision, and restores what was before.
-            let asked = self.pending_revert.as_ref().and_then(|pending| pending.asked.as_ref()).map(|(change, _)| change);
-            let before = [proposed, tried, asked].map(|change| change.map(|change| &change.from));
+            let reverted = self.pending_revert.as_ref().and_then(|pending| pending.requested.as_ref()).map(|(change, _)| change);
+            let before = [proposed, tried, reverted].map(|change| change.map(|change| &change.from));
             let before = before.into_iter().chain([self.restoring.as_ref()]);
             known.is_some() && before.flatten().any(|from| *from == workload.layout)
         };
-        self.recent.restart(if known.is_none() { 0 } else { settings.warm_up_windows });
+        self.recent.reset(if known.is_none() { 0 } else { settings.warm_up_windows });
         if own {
             self.own_generation = Some(generation);
             return None;
         }
         self.pending_revert = None;
-        self.layers.follow(workload.layout.frozen_prefix_layers);
+        self.layers.on_external_change(workload.layout.frozen_prefix_layers);
         let trial = self.trial.take_if(|trial| generation > trial.generation)?;
         Some(ChangeNote {
             reason: "the layout was changed from outside before the last change was judged: it is not judged".into(),
@@ -521,14 +522,14 @@ impl JobKnobState {
     }
 
     /// The window's figures if it can be compared with others of this layout, or why not.
-    fn usable(
+    fn usable_window(
         &mut self,
         window: &EfficiencyWindow,
         workload: &Workload,
         settings: &ControllerSettings,
     ) -> Result<MeasuredWindow, String> {
         if window.restarted {
-            self.recent.restart(settings.warm_up_windows);
+            self.recent.reset(settings.warm_up_windows);
             if let Some(trial) = &mut self.trial {
                 trial.warming_up = settings.warm_up_windows;
             }
@@ -548,7 +549,8 @@ impl JobKnobState {
         let need = self.trial.as_ref().map_or(0, |trial| windows_needed(trial.change.knob, &trial.change.to, settings));
         let Some(trial) = &mut self.trial else { return draft.maintain("nothing is judged") };
         let id = trial.change.id.clone();
-        let pending = |draft: DecisionDraft, reason: String| draft.validating(ChangeValidation::Pending, &id).maintain(reason);
+        let pending =
+            |draft: DecisionDraft, reason: String| draft.with_validation(ChangeValidation::Pending, &id).maintain(reason);
         let measured = match measured {
             Ok(measured) if workload.generation == trial.generation => measured,
             Ok(_) => return pending(draft, "the last change is on its way to the job".into()),
@@ -583,8 +585,8 @@ impl JobKnobState {
         let throughput = after.samples_per_second / before.samples_per_second;
         draft.note_medians("before", &before);
         draft.note_medians("after", &after);
-        draft.note("gain_ratio", Some(energy_gain));
-        draft.note("throughput_ratio", Some(throughput));
+        draft.add_evidence("gain_ratio", Some(energy_gain));
+        draft.add_evidence("throughput_ratio", Some(throughput));
         let outcome = explain(&before, &after, energy_gain, throughput);
         let verdict = match change.knob {
             JobKnob::Layers => self.layers.verdict(energy_gain, base.expected_gain_ratio, context, &mut draft),
@@ -596,13 +598,13 @@ impl JobKnobState {
             Ok(why) => {
                 // These were measured after the change had warmed up.
                 (self.recent.windows, self.recent.warming_up) = (windows.into(), 0);
-                draft.validating(ChangeValidation::Kept, &id).maintain(format!("the last change is kept: {outcome}; {why}"))
+                draft.with_validation(ChangeValidation::Kept, &id).maintain(format!("the last change is kept: {outcome}; {why}"))
             }
             Err(why) => {
                 let why = format!("{outcome}; {why}");
                 let until = after.end.plus_seconds(settings.tabu_seconds);
-                self.bar(change.knob, until, &format!("the last change did not help: {why}"));
-                let draft = draft.validating(ChangeValidation::Failed, &id).holding(Some(until));
+                self.set_tabu(change.knob, until, &format!("the last change did not help: {why}"));
+                let draft = draft.with_validation(ChangeValidation::Failed, &id).with_hold_until(Some(until));
                 let freezes = change.freezes.saturating_sub(usize::from(change.knob == JobKnob::Layers));
                 let reason = format!("the last change is taken back: {why}");
                 self.revert(change.knob, &change.from, freezes, reason, workload, draft)
@@ -622,12 +624,12 @@ impl JobKnobState {
     ) -> Decision {
         let present = workload.layout.clone();
         self.pending_revert =
-            Some(PendingRevert { knob, to: to.clone(), freezes, why: why.clone(), asked: None, not_before: None });
+            Some(PendingRevert { knob, to: to.clone(), freezes, why: why.clone(), requested: None, not_before: None });
         let to = match knob {
             JobKnob::Layers => Layout { frozen_prefix_layers: to.frozen_prefix_layers, precision: to.precision, ..present },
             JobKnob::Precision => Layout { precision: to.precision, ..present },
         };
-        let decision = draft.turn(ControllerAction::Revert, to, why);
+        let decision = draft.change_without_restart(ControllerAction::Revert, to, why);
         self.proposal = Some(JobChange {
             id: decision.id.clone(),
             knob,
@@ -642,7 +644,7 @@ impl JobKnobState {
 }
 
 impl JobKnob {
-    const fn words(self) -> &'static str {
+    const fn display_name(self) -> &'static str {
         match self {
             Self::Layers => "freezing",
             Self::Precision => "another precision",

@@ -77,7 +77,7 @@ impl PrecisionChoice {
             return JobKnobPlan::None("no other precision may be asked for: the policy sets no bounds.precisions".into());
         };
         let skips = self.skip_ratio();
-        draft.note("overflow_skip_ratio", skips);
+        draft.add_evidence("overflow_skip_ratio", skips);
         let model = workload.gpu_model.as_deref();
         let older = model.is_some_and(is_older_than_ampere);
         let fp8 = match model {
@@ -190,10 +190,10 @@ impl PrecisionChoice {
         settings: &ControllerSettings,
         draft: &mut DecisionDraft,
     ) -> Result<String, String> {
-        draft.note("overflow_skip_ratio", self.skip_ratio());
+        draft.add_evidence("overflow_skip_ratio", self.skip_ratio());
         if to.precision == Some(Precision::Fp16) {
             let error = standard_error_ratio(before, after);
-            draft.note("gain_standard_error_ratio", error);
+            draft.add_evidence("gain_standard_error_ratio", error);
             let noise = error.map_or(f64::INFINITY, |error| TEST_ERRORS * error);
             let comparison =
                 format!("{:.1} % outside noise are demanded, and noise is {:.2} %", 100.0 * TEST_GAIN, 100.0 * noise);

@@ -332,10 +332,10 @@ fn another_job_under_the_same_name_is_learned_anew() {
     let mut report = job.bench.training.clone().unwrap();
     report.since = Some(job.bench.now);
     let training = job.bench.state.training.as_mut().unwrap();
-    assert_eq!(training.layers.count(), 1);
+    assert_eq!(training.layers.freeze_count(), 1);
     training.since = report.since;
     job.step();
-    assert_eq!(job.bench.state.training.as_ref().unwrap().layers.count(), 0);
+    assert_eq!(job.bench.state.training.as_ref().unwrap().layers.freeze_count(), 0);
 }
 
 fn precision() -> Job {

@@ -15,7 +15,7 @@ const PRIOR_PIECES: u32 = 16;
 impl ConcavePowerCurve {
     /// From `least` to `most` watts. Below what was measured throughput falls as the power does, which is the most that it can;
     /// above it rises as it did last.
-    pub fn of(points: &[PowerPoint], least: f64, most: f64) -> Self {
+    pub fn from_points(points: &[PowerPoint], least: f64, most: f64) -> Self {
         let usable = |p: &&PowerPoint| {
             p.watts > 0.0 && p.samples_per_second > 0.0 && p.watts.is_finite() && p.samples_per_second.is_finite()
         };
@@ -53,7 +53,7 @@ impl ConcavePowerCurve {
     }
 
     /// The power from which on another watt only costs: where energy per sample is least with enough throughput.
-    pub fn wanted(&self, progress_min: f64) -> f64 {
+    pub fn most_efficient_watts(&self, progress_min: f64) -> f64 {
         let energy = |(watts, progress): (f64, f64)| watts / progress;
         let mut best: Option<(f64, f64)> = None;
         for pair in self.knots.windows(2) {
@@ -105,7 +105,7 @@ mod tests {
     /// That the curve has these knots, in samples/s.
     fn assert_knots(measured: &[(f64, f64)], least: f64, most: f64, expected: &[(f64, f64)]) {
         let top = expected[expected.len() - 1].1;
-        let knots: Vec<(f64, f64)> = ConcavePowerCurve::of(&points(measured), least, most)
+        let knots: Vec<(f64, f64)> = ConcavePowerCurve::from_points(&points(measured), least, most)
             .knots
             .into_iter()
             .map(|(watts, progress)| (watts, progress * top))
@@ -160,7 +160,7 @@ mod tests {
             (f64::NAN, 30.0),
             (150.0, f64::NAN),
         ] {
-            let curve = |measured: &[(f64, f64)]| ConcavePowerCurve::of(&points(measured), 80.0, 400.0);
+            let curve = |measured: &[(f64, f64)]| ConcavePowerCurve::from_points(&points(measured), 80.0, 400.0);
             assert_eq!(curve(&[bad]), curve(&[]), "{bad:?} alone");
             assert_eq!(curve(&[good[0], bad, good[1]]), curve(&good), "{bad:?} among others");
         }

@@ -92,7 +92,7 @@ impl BudgetSettings {
     }
 
     /// Without a budget nothing is too much.
-    fn watts(&self) -> f64 {
+    fn watts_or_unlimited(&self) -> f64 {
         self.budget_watts.unwrap_or(f64::INFINITY)
     }
 }
@@ -106,7 +106,7 @@ pub struct PowerPoint {
 
 /// What may be done about a workload at a look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum ConsumerState {
+pub enum CapChangeState {
     /// Its cap may be turned.
     #[default]
     Open,
@@ -119,23 +119,23 @@ pub enum ConsumerState {
 
 /// One workload of the cluster.
 #[derive(Debug, Clone, Copy)]
-pub struct PowerConsumer<'a> {
+pub struct BudgetedWorkload<'a> {
     /// Layout, bounds and board in force.
     pub workload: &'a Workload,
     /// What was measured, or what a learned curve says; without any, throughput is taken to rise with the root of the power.
     pub points: &'a [PowerPoint],
     /// Name and version of the learned model that the points are from.
     pub model_version: Option<&'a str>,
-    pub standing: ConsumerState,
+    pub cap_change: CapChangeState,
     /// Power of all its GPUs together under what was in force before and may still be, in watts; 0: nothing is; `None`: it is not
     /// known.
     pub lingering_watts: Option<f64>,
 }
 
-impl<'a> PowerConsumer<'a> {
+impl<'a> BudgetedWorkload<'a> {
     /// One whose cap may be turned and is in force as its layout says.
     pub fn new(workload: &'a Workload, points: &'a [PowerPoint]) -> Self {
-        Self { workload, points, model_version: None, standing: ConsumerState::Open, lingering_watts: Some(0.0) }
+        Self { workload, points, model_version: None, cap_change: CapChangeState::Open, lingering_watts: Some(0.0) }
     }
 }
 
@@ -168,7 +168,7 @@ impl PowerGrants {
 
 impl BudgetState {
     /// Those of a workload, where there are any.
-    pub fn of(&self, workload: &str) -> Option<&PowerGrants> {
+    pub fn grants_of(&self, workload: &str) -> Option<&PowerGrants> {
         self.grants.get(workload)
     }
 
@@ -181,12 +181,12 @@ impl BudgetState {
     }
 
     /// The decision was refused: it will not come into force.
-    pub fn refused(&mut self, workload: &str, decision: &str) {
+    pub fn on_refused(&mut self, workload: &str, decision: &str) {
         self.retain(workload, |grant| grant.decision != decision);
     }
 
     /// A decision of this time is in force: no older one will be accepted.
-    pub fn overtaken(&mut self, workload: &str, time: EventTime) {
+    pub fn on_applied(&mut self, workload: &str, time: EventTime) {
         self.retain(workload, |grant| grant.time > time);
     }
 
@@ -242,7 +242,7 @@ const EPSILON: f64 = 1e-6;
 
 /// Caps of one GPU of each workload, in whole watts.
 #[derive(Debug, Clone, PartialEq)]
-struct SharedCaps {
+struct AllocatedCaps {
     caps: Vec<f64>,
     /// What the workloads need at least, where that is above the budget.
     short: Option<f64>,
@@ -250,41 +250,46 @@ struct SharedCaps {
 
 /// A straight piece of a workload's curve.
 struct CurveSegment {
-    room: usize,
+    range_index: usize,
     watts: f64,
     slope: f64,
 }
 
-fn fill(rooms: &[CapRange], settings: &BudgetSettings) -> SharedCaps {
-    let mut caps: Vec<f64> = rooms.iter().map(|room| room.least).collect();
-    let need: f64 = rooms.iter().map(|room| room.gpus * room.least).sum();
-    let mut left = settings.watts() - need;
+fn distribute_watts(ranges: &[CapRange], settings: &BudgetSettings) -> AllocatedCaps {
+    let mut caps: Vec<f64> = ranges.iter().map(|range| range.least).collect();
+    let need: f64 = ranges.iter().map(|range| range.gpus * range.least).sum();
+    let mut left = settings.watts_or_unlimited() - need;
     if left < 0.0 {
-        return SharedCaps { caps, short: Some(need) };
+        return AllocatedCaps { caps, short: Some(need) };
     }
     let mut pieces: Vec<CurveSegment> = Vec::new();
-    for (index, room) in rooms.iter().enumerate() {
-        let wanted = room.curve.wanted(1.0 - settings.max_slowdown_ratio);
-        for pair in room.curve.knots.windows(2) {
+    for (index, range) in ranges.iter().enumerate() {
+        let wanted = range.curve.most_efficient_watts(1.0 - settings.max_slowdown_ratio);
+        for pair in range.curve.knots.windows(2) {
             let ((w0, p0), (w1, p1)) = (pair[0], pair[1]);
             let watts = (w1.min(wanted) - w0).max(0.0);
-            pieces.push(CurveSegment { room: index, watts, slope: (p1 - p0) / (w1 - w0) });
+            pieces.push(CurveSegment { range_index: index, watts, slope: (p1 - p0) / (w1 - w0) });
         }
     }
     // Stable: pieces of one workload stay in the order of the power, those of equal slope in the order of the workloads.
     pieces.sort_by(|a, b| b.slope.total_cmp(&a.slope));
     for piece in pieces {
-        let room = &rooms[piece.room];
-        let watts = piece.watts.min(left / room.gpus);
-        caps[piece.room] += watts;
-        left -= watts * room.gpus;
+        let range = &ranges[piece.range_index];
+        let watts = piece.watts.min(left / range.gpus);
+        caps[piece.range_index] += watts;
+        left -= watts * range.gpus;
     }
-    let whole = |(cap, room): (f64, &CapRange)| (cap + EPSILON).floor().clamp(room.least, room.most);
-    SharedCaps { caps: caps.into_iter().zip(rooms).map(whole).collect(), short: None }
+    let whole = |(cap, range): (f64, &CapRange)| (cap + EPSILON).floor().clamp(range.least, range.most);
+    AllocatedCaps { caps: caps.into_iter().zip(ranges).map(whole).collect(), short: None }
 }
 
 /// `pressed`: the caps in force exceed the budget, so that everybody has to give.
-fn room(consumer: &PowerConsumer<'_>, state: &BudgetState, settings: &BudgetSettings, pressed: bool) -> Result<CapRange, String> {
+fn cap_range(
+    consumer: &BudgetedWorkload<'_>,
+    state: &BudgetState,
+    settings: &BudgetSettings,
+    pressed: bool,
+) -> Result<CapRange, String> {
     let Workload { workload, layout, bounds, gpus, gpu_power_limit_watts, .. } = consumer.workload;
     let gpus = gpus.filter(|gpus| *gpus > 0).ok_or_else(|| format!("{workload} does not say how many GPUs it has"))?;
     let board = gpu_power_limit_watts.filter(|watts| *watts > 0.0);
@@ -306,74 +311,74 @@ fn room(consumer: &PowerConsumer<'_>, state: &BudgetState, settings: &BudgetSett
     // What must not be turned stays as it is, and counts; and so does what nobody knows the top of: measured against itself it
     // would only ever fall.
     let turns = consumer.workload.mode == UpdateMode::Enforce && !consumer.workload.paused && known_top;
-    let (least, most) = match consumer.standing {
-        ConsumerState::Open if turns => (least, top),
-        ConsumerState::Silent if turns && pressed => (least.min(in_force), in_force),
-        ConsumerState::Open | ConsumerState::Silent | ConsumerState::Rolling => (in_force, in_force),
+    let (least, most) = match consumer.cap_change {
+        CapChangeState::Open if turns => (least, top),
+        CapChangeState::Silent if turns && pressed => (least.min(in_force), in_force),
+        CapChangeState::Open | CapChangeState::Silent | CapChangeState::Rolling => (in_force, in_force),
     };
     let gpus = f64::from(gpus);
     // Of fewer GPUs than before the others may still run.
     let exposed = in_force.max(lingering / gpus).max(state.highest_watts(workload));
-    Ok(CapRange { gpus, least, most, in_force, exposed, curve: ConcavePowerCurve::of(consumer.points, least, most) })
+    Ok(CapRange { gpus, least, most, in_force, exposed, curve: ConcavePowerCurve::from_points(consumer.points, least, most) })
 }
 
-fn total(rooms: &[CapRange]) -> f64 {
-    rooms.iter().map(|room| room.exposed * room.gpus).sum()
+fn total_exposed_watts(ranges: &[CapRange]) -> f64 {
+    ranges.iter().map(|range| range.exposed * range.gpus).sum()
 }
 
 /// Looks at a cluster at the end of a window. `consumers` are all workloads whose power counts, in the order of their names.
 ///
 /// Where a cap is not known nobody gets more, because nobody can say what is left; those whose caps are known still give up what
 /// is too much already. `unknown`: why somebody's cap is not known who is not among them.
-pub fn share(
+pub fn allocate(
     state: &mut BudgetState,
     time: EventTime,
-    consumers: &[PowerConsumer<'_>],
+    consumers: &[BudgetedWorkload<'_>],
     settings: &BudgetSettings,
     mut unknown: Option<String>,
 ) -> BudgetOutcome {
     state.expire(time, settings.settle_seconds);
-    let mut known: Vec<&PowerConsumer<'_>> = Vec::with_capacity(consumers.len());
-    let mut rooms: Vec<CapRange> = Vec::with_capacity(consumers.len());
+    let mut known: Vec<&BudgetedWorkload<'_>> = Vec::with_capacity(consumers.len());
+    let mut ranges: Vec<CapRange> = Vec::with_capacity(consumers.len());
     for consumer in consumers {
-        match room(consumer, state, settings, false) {
-            Ok(room) => {
+        match cap_range(consumer, state, settings, false) {
+            Ok(range) => {
                 known.push(consumer);
-                rooms.push(room);
+                ranges.push(range);
             }
             Err(reason) => unknown = unknown.or(Some(reason)),
         }
     }
-    let over = total(&rooms) > settings.watts() + EPSILON;
-    if rooms.iter().map(|room| room.in_force * room.gpus).sum::<f64>() > settings.watts() + EPSILON {
-        rooms = known.iter().filter_map(|consumer| room(consumer, state, settings, true).ok()).collect();
+    let over = total_exposed_watts(&ranges) > settings.watts_or_unlimited() + EPSILON;
+    if ranges.iter().map(|range| range.in_force * range.gpus).sum::<f64>() > settings.watts_or_unlimited() + EPSILON {
+        ranges = known.iter().filter_map(|consumer| cap_range(consumer, state, settings, true).ok()).collect();
     }
-    let shared = fill(&rooms, settings);
+    let shared = distribute_watts(&ranges, settings);
     let expires = time.plus_seconds(settings.expiry_seconds);
     let apart = |a: f64, b: f64| (a - b).abs() >= (settings.turn_min_ratio * b).max(1.0) || (over && (a - b).abs() >= 1.0);
     let mut decisions = Vec::new();
     // Reductions first; what they free counts once it is in force. With an unknown cap nobody would get it.
     if unknown.is_none() || over {
-        for (i, room) in rooms.iter().enumerate() {
-            if shared.caps[i] < room.in_force && apart(shared.caps[i], room.in_force) {
-                decisions.push(decision(known[i], room, shared.caps[i], time, expires, settings));
+        for (i, range) in ranges.iter().enumerate() {
+            if shared.caps[i] < range.in_force && apart(shared.caps[i], range.in_force) {
+                decisions.push(decision(known[i], range, shared.caps[i], time, expires, settings));
             }
         }
     }
-    for i in (0..rooms.len()).filter(|_| unknown.is_none()) {
-        let CapRange { in_force, exposed, gpus, .. } = rooms[i];
-        let others = total(&rooms) - exposed * gpus;
-        let fits = ((settings.watts() - others) / gpus + EPSILON).floor();
+    for i in (0..ranges.len()).filter(|_| unknown.is_none()) {
+        let CapRange { in_force, exposed, gpus, .. } = ranges[i];
+        let others = total_exposed_watts(&ranges) - exposed * gpus;
+        let fits = ((settings.watts_or_unlimited() - others) / gpus + EPSILON).floor();
         let watts = shared.caps[i].min(fits);
         if watts >= exposed.max(in_force) && apart(watts, in_force) {
-            rooms[i].exposed = watts;
-            let decision = decision(known[i], &rooms[i], watts, time, expires, settings);
+            ranges[i].exposed = watts;
+            let decision = decision(known[i], &ranges[i], watts, time, expires, settings);
             let grants = state.grants.entry(decision.workload.clone()).or_default();
             grants.0.push(PowerGrant { decision: decision.id.clone(), time, watts, expires });
             decisions.push(decision);
         }
     }
-    let (exposed_watts, budget_watts) = (total(&rooms), settings.watts());
+    let (exposed_watts, budget_watts) = (total_exposed_watts(&ranges), settings.watts_or_unlimited());
     let reason = match (&unknown, shared.short) {
         (Some(unknown), _) => unknown.clone(),
         (None, Some(need)) => format!(
@@ -386,27 +391,27 @@ pub fn share(
 }
 
 fn decision(
-    consumer: &PowerConsumer<'_>,
-    room: &CapRange,
+    consumer: &BudgetedWorkload<'_>,
+    range: &CapRange,
     watts: f64,
     time: EventTime,
     expires: EventTime,
     settings: &BudgetSettings,
 ) -> Decision {
-    let what = if watts < room.in_force { "gives up" } else { "gets" };
+    let what = if watts < range.in_force { "gives up" } else { "gets" };
     let reason = format!(
         "{what} {:.0} W of each of its {:.0} GPU(s), {:.0} → {watts:.0} W: the budget of {:.0} W goes where a joule does most work",
-        (watts - room.in_force).abs(),
-        room.gpus,
-        room.in_force,
-        settings.watts()
+        (watts - range.in_force).abs(),
+        range.gpus,
+        range.in_force,
+        settings.watts_or_unlimited()
     );
     let mut decision = draft(consumer.workload, time, settings, reason);
     decision.action = ControllerAction::SetPowerLimit;
     decision.to.power_limit_watts = Some(watts);
     decision.expires = expires;
     decision.model_version = consumer.model_version.map(str::to_owned);
-    decision.evidence.insert("power_limit_min_watts".into(), room.least);
+    decision.evidence.insert("power_limit_min_watts".into(), range.least);
     decision.evidence.insert("measured_points".into(), consumer.points.len() as f64);
     decision
 }

@@ -35,7 +35,7 @@ pub struct CapMeasurements {
 impl CapMeasurements {
     /// Takes in a window in which nothing changed. `layout` and `board_watts` are those in force; windows without power
     /// or progress are ignored.
-    pub fn note(&mut self, window: &EfficiencyWindow, layout: &Layout, board_watts: Option<f64>) {
+    pub fn add_window(&mut self, window: &EfficiencyWindow, layout: &Layout, board_watts: Option<f64>) {
         let cap = layout.power_limit_watts.or(board_watts);
         let (Some(cap_watts), Some(watts), Some(rate)) = (cap, window.mean_power_per_gpu_watts, window.samples_per_second) else {
             return;
@@ -44,14 +44,14 @@ impl CapMeasurements {
         if self.layout.as_ref() != Some(&shape) {
             *self = Self { layout: Some(shape), caps: Vec::new() };
         }
-        self.caps.retain(|seen| window.window_end.seconds_since(seen.last) < SEEN_SECONDS);
+        self.caps.retain(|measured| window.window_end.seconds_since(measured.last) < SEEN_SECONDS);
         let now = PowerPoint { watts, samples_per_second: rate };
-        if let Some(seen) = self.caps.iter_mut().find(|seen| (seen.cap_watts - cap_watts).abs() < 0.5) {
-            seen.windows = (seen.windows + 1).min(SEEN_WINDOWS);
-            let part = 1.0 / f64::from(seen.windows);
-            seen.point.watts += part * (now.watts - seen.point.watts);
-            seen.point.samples_per_second += part * (now.samples_per_second - seen.point.samples_per_second);
-            seen.last = window.window_end;
+        if let Some(measured) = self.caps.iter_mut().find(|measured| (measured.cap_watts - cap_watts).abs() < 0.5) {
+            measured.windows = (measured.windows + 1).min(SEEN_WINDOWS);
+            let part = 1.0 / f64::from(measured.windows);
+            measured.point.watts += part * (now.watts - measured.point.watts);
+            measured.point.samples_per_second += part * (now.samples_per_second - measured.point.samples_per_second);
+            measured.last = window.window_end;
             return;
         }
         if self.caps.len() >= MAX_CAPS
@@ -63,6 +63,6 @@ impl CapMeasurements {
     }
 
     pub fn points(&self) -> Vec<PowerPoint> {
-        self.caps.iter().map(|seen| seen.point).collect()
+        self.caps.iter().map(|measured| measured.point).collect()
     }
 }

@@ -3,7 +3,7 @@ use eadt_testing::cases;
 use proptest::prelude::*;
 
 use super::*;
-use crate::kept::{DecisionTranscript, assert_kept};
+use crate::transcript::{DecisionTranscript, assert_kept};
 
 fn workload(name: &str, gpus: u32, cap: Option<f64>) -> Workload {
     Workload {
@@ -39,9 +39,9 @@ impl Site {
     }
 
     fn look(&mut self, minute: u32) -> BudgetOutcome {
-        let consumers: Vec<PowerConsumer<'_>> =
-            self.workloads.iter().zip(&self.points).map(|(workload, points)| PowerConsumer::new(workload, points)).collect();
-        share(&mut self.state, EventTime::from_seconds(f64::from(minute) * 60.0), &consumers, &self.settings, None)
+        let consumers: Vec<BudgetedWorkload<'_>> =
+            self.workloads.iter().zip(&self.points).map(|(workload, points)| BudgetedWorkload::new(workload, points)).collect();
+        allocate(&mut self.state, EventTime::from_seconds(f64::from(minute) * 60.0), &consumers, &self.settings, None)
     }
 
     fn apply(&mut self, decision: &Decision, minute: u32) -> bool {
@@ -102,7 +102,7 @@ fn the_filling_is_as_good_as_any_other() {
         most: 400.0,
         in_force: 400.0,
         exposed: 400.0,
-        curve: ConcavePowerCurve::of(points, 120.0, 400.0),
+        curve: ConcavePowerCurve::from_points(points, 120.0, 400.0),
     };
     let rooms = [room(&a), room(&b)];
     let work = |room: &CapRange, cap: f64| {
@@ -110,7 +110,7 @@ fn the_filling_is_as_good_as_any_other() {
         let (x, y) = (room.curve.knots[above - 1], room.curve.knots[above]);
         x.1 + (y.1 - x.1) * (cap - x.0) / (y.0 - x.0)
     };
-    let ours = fill(&rooms, &settings).caps;
+    let ours = distribute_watts(&rooms, &settings).caps;
     let done = work(&rooms[0], ours[0]) + work(&rooms[1], ours[1]);
     for tenth in 0..=2_800 {
         let first = 120.0 + f64::from(tenth) / 10.0;
@@ -166,11 +166,11 @@ fn what_may_still_be_in_force_counts_whole() {
         let (fewer, other) = (workload("a", 4, Some(200.0)), workload("b", 1, Some(200.0)));
         let (none, curve) = (vec![], law(0.9));
         let consumers = [
-            PowerConsumer { standing: ConsumerState::Rolling, lingering_watts, ..PowerConsumer::new(&fewer, &none) },
-            PowerConsumer::new(&other, &curve),
+            BudgetedWorkload { cap_change: CapChangeState::Rolling, lingering_watts, ..BudgetedWorkload::new(&fewer, &none) },
+            BudgetedWorkload::new(&other, &curve),
         ];
         let settings = BudgetSettings { budget_watts: Some(1800.0), ..BudgetSettings::default() };
-        share(&mut BudgetState::default(), EventTime::from_seconds(1e9), &consumers, &settings, None)
+        allocate(&mut BudgetState::default(), EventTime::from_seconds(1e9), &consumers, &settings, None)
     };
     assert!(!look(Some(0.0)).decisions.is_empty(), "there is room");
     let eight = look(Some(1600.0));
@@ -260,9 +260,9 @@ fn what_is_measured_at_a_cap_is_the_mean_of_its_windows() {
     };
     let layout = |cap: f64| Layout { power_limit_watts: Some(cap), ..Layout::default() };
     for (minute, watts) in [(1, 280.0), (2, 300.0), (3, 260.0)] {
-        measurements.note(&window(minute, watts), &layout(300.0), Some(400.0));
+        measurements.add_window(&window(minute, watts), &layout(300.0), Some(400.0));
     }
-    measurements.note(&window(4, 200.0), &layout(250.0), Some(400.0));
+    measurements.add_window(&window(4, 200.0), &layout(250.0), Some(400.0));
     let near = |a: f64, b: f64| (a - b).abs() < 1e-9;
     let [capped, lower] = measurements.points()[..] else { panic!("two caps") };
     assert!(near(capped.watts, 280.0) && near(capped.samples_per_second, 28.0), "{capped:?}");
@@ -301,16 +301,17 @@ fn a_grant_counts_until_it_is_refused_overtaken_or_expired() {
         state.put("n/a", PowerGrants([1.0, 2.0, 3.0].map(grant).to_vec()));
         state
     };
-    let watts = |state: &BudgetState| state.of("n/a").map(|grants| grants.0.iter().map(|grant| grant.watts).collect::<Vec<_>>());
+    let watts =
+        |state: &BudgetState| state.grants_of("n/a").map(|grants| grants.0.iter().map(|grant| grant.watts).collect::<Vec<_>>());
     let mut state = granted();
-    state.refused("n/a", "d3");
-    state.refused("n/b", "d1");
+    state.on_refused("n/a", "d3");
+    state.on_refused("n/b", "d1");
     assert_eq!((watts(&state), state.highest_watts("n/a")), (Some(vec![100.0, 200.0]), 200.0));
     // The actuator accepts no decision that is as old as the one in force, or older.
     let mut state = granted();
-    state.overtaken("n/a", at(2.0));
+    state.on_applied("n/a", at(2.0));
     assert_eq!(watts(&state), Some(vec![300.0]));
-    state.overtaken("n/a", at(3.0));
+    state.on_applied("n/a", at(3.0));
     assert_eq!((watts(&state), state.highest_watts("n/a")), (None, 0.0));
     // Whoever applied it at the last moment has shown so after another minute.
     let mut state = granted();
@@ -403,7 +404,7 @@ fn measurements_are_those_of_one_layout_and_of_the_last_three_hours() {
     let layout = |replicas, cap| Layout { replicas: Some(replicas), power_limit_watts: Some(cap), ..Layout::default() };
     let mut measurements = CapMeasurements::default();
     let mut note = |seconds: f64, watts: f64, layout: &Layout| {
-        measurements.note(&window(seconds, watts), layout, None);
+        measurements.add_window(&window(seconds, watts), layout, None);
         measurements.points().iter().map(|point| point.watts).collect::<Vec<_>>()
     };
     assert_eq!(note(0.0, 280.0, &layout(1, 300.0)), [280.0]);

@@ -1,0 +1,95 @@
+//! Retries of one operation until it works: growing pauses, and one line for a trouble instead of one for each attempt.
+
+use std::fmt::Display;
+use std::time::Duration;
+
+/// Pauses between attempts. They double from the least to the most, and begin anew once something worked.
+#[derive(Debug, Clone)]
+pub struct RetryBackoff {
+    least: Duration,
+    most: Duration,
+    failures: u32,
+    /// The error of the last warning, without its figures.
+    warned: String,
+}
+
+impl RetryBackoff {
+    pub fn new(least: Duration, most: Duration) -> Self {
+        Self { least, most: most.max(least), failures: 0, warned: String::new() }
+    }
+
+    /// Returns the pause before the next attempt, after one failed. A failure is a warning unless the last warning was the same
+    /// but for its figures: repetitions are logged for debugging.
+    pub fn on_failure(&mut self, what: &str, error: &dyn Display) -> Duration {
+        let doubled = self.least.saturating_mul(1 << self.failures.min(20));
+        let wait = doubled.min(self.most);
+        self.failures = self.failures.saturating_add(1);
+        let text: String = error.to_string().chars().filter(|c| !c.is_ascii_digit()).collect();
+        if self.failures == 1 || text != self.warned {
+            self.warned = text;
+            tracing::warn!(%error, "{what}: tried again until it works, at least every {} s", self.most.as_secs_f64());
+        } else {
+            tracing::debug!(%error, attempts = self.failures, "{what}");
+        }
+        wait
+    }
+
+    /// Resets the pauses after an attempt that succeeded; logs it if one had failed before.
+    pub fn on_success(&mut self, what: &str) {
+        if self.failures > 0 {
+            tracing::info!(attempts = self.failures, "{what}: it works again");
+        }
+        self.failures = 0;
+    }
+
+    /// Returns whether the last attempt failed.
+    pub fn is_tried(&self) -> bool {
+        self.failures > 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use eadt_testing::lines;
+
+    use super::*;
+
+    #[test]
+    fn pauses_grow_and_one_line_tells_of_many_attempts() {
+        let (said, ()) = lines(|| {
+            let mut patience = RetryBackoff::new(Duration::from_millis(100), Duration::from_secs(2));
+            for _ in 0..2 {
+                let full = |n| format!("the disk is full: {n} MiB are free");
+                let pauses: Vec<u128> = (0..7).map(|n| patience.on_failure("writing", &full(n)).as_millis()).collect();
+                assert_eq!(pauses, [100, 200, 400, 800, 1600, 2000, 2000]);
+                assert!(patience.is_tried());
+                patience.on_success("writing");
+                patience.on_success("writing");
+            }
+        });
+        let told: Vec<_> = said.iter().filter(|line| !line.starts_with("DEBUG")).collect();
+        assert_eq!(told.len(), 4, "{told:?}");
+        assert!(told[0].starts_with("WARN") && told[0].contains("the disk is full") && told[0].contains("every 2 s"), "{told:?}");
+        assert!(told[1].starts_with("INFO") && told[1].contains("attempts=7"), "{told:?}");
+    }
+
+    #[test]
+    fn another_trouble_is_told_too() {
+        let (said, ()) = lines(|| {
+            let mut patience = RetryBackoff::new(Duration::ZERO, Duration::ZERO);
+            for error in ["no route 1", "no route 2", "no leader", "no leader"] {
+                assert_eq!(patience.on_failure("asking", &error), Duration::ZERO);
+            }
+        });
+        let told: Vec<_> = said.iter().filter(|line| line.starts_with("WARN")).collect();
+        assert_eq!(told.len(), 2, "{told:?}");
+    }
+
+    #[test]
+    fn many_failures_do_not_overflow() {
+        let mut patience = RetryBackoff::new(Duration::from_hours(24 * 365 * 1000), Duration::MAX);
+        for _ in 0..100 {
+            assert!(patience.on_failure("x", &"y") > Duration::ZERO);
+        }
+    }
+}

@@ -1,0 +1,297 @@
+//! Guesses about a file before any import option is given: its format, and the columns of a table with suggested maps.
+
+use std::fmt;
+
+use crate::clock::TimeParser;
+use crate::csv_table::{SUM_WORDS, TIME_NAMES};
+use crate::error::quote;
+use crate::lines::LineReader;
+use crate::names::shell_quote;
+use crate::quantity::{QuantityCell, is_quantity, parse_quantity};
+use crate::recording::Recording;
+use crate::table::{HeaderCriteria, RowCells, TableReader};
+use crate::{ImportError, ImportOptions, RecordingFile, RecordingFormat};
+
+/// The format that a file seems to have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DetectedFormat {
+    Recording(RecordingFormat),
+    /// One of our own, which needs no import.
+    EventLog,
+}
+
+/// Lines by which a format is known.
+const HEAD_LINES: usize = 200;
+
+/// Guesses the format of a file by its first lines; a file of no other format is taken for a table.
+pub fn detect_format(input: RecordingFile<'_>) -> Result<DetectedFormat, ImportError> {
+    let mut lines = LineReader::new(&input.name, input.reader)?;
+    for _ in 0..HEAD_LINES {
+        let Some((_, line)) = lines.next_line()? else { break };
+        let line = line.trim();
+        let format = match () {
+            () if line.contains("\"specversion\"") => DetectedFormat::EventLog,
+            () if line.contains("\"power_begin\"") || line.contains("loadgen") => {
+                DetectedFormat::Recording(RecordingFormat::MlperfInference)
+            }
+            () if line.starts_with("Time,") && line.contains(",Watts,") => {
+                DetectedFormat::Recording(RecordingFormat::MlperfInference)
+            }
+            () if line.contains(":::MLLOG") => DetectedFormat::Recording(RecordingFormat::Mlperf),
+            () if line.starts_with("#Entity") || line.starts_with("# Entity") => {
+                DetectedFormat::Recording(RecordingFormat::Dcgmi)
+            }
+            () if line.starts_with("# HELP") || line.starts_with("# TYPE") || line.starts_with("DCGM_FI_") => {
+                DetectedFormat::Recording(RecordingFormat::Prometheus)
+            }
+            () if line.starts_with("{\"status\"") || line.starts_with("{__name__") => {
+                DetectedFormat::Recording(RecordingFormat::Prometheus)
+            }
+            () if line.contains("timestamp")
+                && ["power.draw", "utilization.gpu", "memory.used"].iter().any(|n| line.contains(n)) =>
+            {
+                DetectedFormat::Recording(RecordingFormat::NvidiaSmi)
+            }
+            () => continue,
+        };
+        return Ok(format);
+    }
+    Ok(DetectedFormat::Recording(RecordingFormat::Csv))
+}
+
+/// The columns of a table, and the maps that their names and values suggest.
+#[derive(Debug)]
+pub struct TablePreview {
+    file: String,
+    encoding: &'static str,
+    separator: Option<char>,
+    header_line: Option<u64>,
+    columns: Vec<ColumnPreview>,
+}
+
+#[derive(Debug)]
+struct ColumnPreview {
+    name: String,
+    values: String,
+    /// A `--map`, or another option, that fits.
+    suggestion: Option<String>,
+}
+
+/// Reads the first rows of a table of which no option names the columns.
+pub fn sketch_table(input: RecordingFile<'_>) -> Result<TablePreview, ImportError> {
+    let mut recording = Recording::new(RecordingFormat::Csv, &ImportOptions::default());
+    let lines = LineReader::new(&input.name, input.reader)?;
+    let file = recording.add_file(&input.name, lines.fingerprint);
+    let clock = TimeParser::new(None, None);
+    let plain = |cells: &RowCells| cells.len() > 0 && cells.iter().all(|cell| is_quantity(cell) || clock.read(cell).is_ok());
+    let names =
+        |cells: &RowCells| cells.iter().filter(|cell| TIME_NAMES.iter().any(|name| cell.eq_ignore_ascii_case(name))).count();
+    let (table, header) = TableReader::open(lines, &mut recording, file, &HeaderCriteria { names: &names, is_data: &plain })?;
+    let Some(header) = header else {
+        return Err(ImportError::in_file(&input.name, "is empty: it has no header", "check that this is the right file"));
+    };
+    let mut rows: Vec<Vec<String>> = Vec::new();
+    table.peek(|cells| rows.push(cells.iter().map(str::to_owned).collect()));
+    let width = header.names.len();
+    let names = header.names.iter().enumerate();
+    let names: Vec<String> =
+        names.map(|(index, name)| if name.is_empty() { format!("#{}", index + 1) } else { name.to_owned() }).collect();
+    let mut columns: Vec<ColumnPreview> = (0..width)
+        .map(|index| {
+            let cells: Vec<&str> = rows.iter().filter_map(|row| row.get(index).map(String::as_str)).collect();
+            let (values, suggestion) = sketch_column(&names[index], &cells, &clock);
+            ColumnPreview { name: names[index].clone(), values, suggestion }
+        })
+        .collect();
+    number_boards(&mut columns);
+    Ok(TablePreview {
+        file: input.name,
+        encoding: table.encoding().name(),
+        separator: table.separator(),
+        header_line: (!header.is_data).then_some(header.line),
+        columns,
+    })
+}
+
+fn sketch_column(name: &str, cells: &[&str], clock: &TimeParser) -> (String, Option<String>) {
+    let known: Vec<&str> = cells.iter().copied().filter(|cell| !crate::absent::is_absent_text(cell)).collect();
+    let Some(first) = known.first() else { return ("no values".to_owned(), None) };
+    let lower = name.to_ascii_lowercase();
+    let has = |words: &[&str]| words.iter().any(|word| lower.contains(word));
+    let map = |field: &str| Some(format!("--map {}", shell_quote(&format!("{field}={name}"))));
+    if known.iter().all(|cell| clock.read(cell).is_ok()) {
+        let usual = TIME_NAMES.iter().any(|time| lower == *time);
+        return (format!("times from {first}"), if usual { None } else { map("time") });
+    }
+    let numbers: Vec<f64> = known
+        .iter()
+        .filter_map(|cell| match parse_quantity(cell, None) {
+            QuantityCell::Number(value, unit) => Some(unit.map_or(value, |unit| unit.to_base_unit(value))),
+            _ => None,
+        })
+        .collect();
+    if numbers.len() < known.len() {
+        let suggestion = match () {
+            () if has(&["uuid", "device", "gpu", "card", "serial", "bus_id"]) && !has(&["name", "model"]) => map("device"),
+            () if has(&["host", "node"]) => map("node"),
+            () if has(&["model"]) || lower == "name" || has(&["name"]) && has(&["gpu", "device", "card"]) => map("gpu_model"),
+            () => None,
+        };
+        return (format!("texts such as {}", quote(first)), suggestion);
+    }
+    let low = numbers.iter().copied().fold(f64::INFINITY, f64::min);
+    let high = numbers.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let values = format!("numbers from {low} to {high}");
+    // A total grows; what each row adds need not.
+    let grows = numbers.len() < 3 || low < high && numbers.is_sorted();
+    let total = |total: &str, added: &str| map(if grows { total } else { added });
+    let suggestion = match () {
+        () if has(&["limit", "cap"]) && has(&["power"]) => map("power_limit_watts"),
+        () if has(&["power", "watt"]) => map("power_watts"),
+        () if has(&["energy", "joule"]) => total("energy_joules_total", "energy_joules"),
+        () if has(&["util"]) && high > 1.05 => Some(format!("--map {}", shell_quote(&format!("utilization_ratio={name}:%")))),
+        () if has(&["util"]) => map("utilization_ratio"),
+        () if has(&["temp"]) => map("temperature_celsius"),
+        () if has(&["samples_per", "throughput"]) => map("samples_per_second"),
+        () if has(&["sample", "image"]) => total("samples_total", "samples"),
+        () if has(&["token"]) => total("tokens_total", "tokens"),
+        () if lower == "step" || has(&["steps", "iteration"]) => map("steps_total"),
+        () if lower == "loss" => map("loss"),
+        () if (has(&["time"]) || lower == "ts") && low >= 1e8 => {
+            let format = match high {
+                x if x < 1e11 => "unix",
+                x if x < 1e14 => "unix_ms",
+                x if x < 1e17 => "unix_us",
+                _ => "unix_ns",
+            };
+            Some(format!("--map {} --time-format {format}", shell_quote(&format!("time={name}"))))
+        }
+        () if has(&["gpu", "device", "index", "card"]) => map("device"),
+        () => None,
+    };
+    (values, suggestion)
+}
+
+/// Names boards where several columns suggest the same figure of a device. A column that is by its name the sum or mean of others
+/// has no map then: mapped beside them it would count twice.
+fn number_boards(columns: &mut [ColumnPreview]) {
+    for field in ["power_watts", "energy_joules_total", "energy_joules", "utilization_ratio", "temperature_celsius"] {
+        for quote in ["", "'"] {
+            let start = format!("--map {quote}{field}=");
+            let fits = |column: &&mut ColumnPreview| column.suggestion.as_ref().is_some_and(|text| text.starts_with(&start));
+            let mut same: Vec<&mut ColumnPreview> = columns.iter_mut().filter(fits).collect();
+            if same.len() < 2 {
+                continue;
+            }
+            if same.iter().any(|column| !names_a_sum_column(&column.name)) {
+                for column in same.iter_mut().filter(|column| names_a_sum_column(&column.name)) {
+                    column.suggestion = None;
+                    column.values += ", of several boards together by its name";
+                }
+                same.retain(|column| column.suggestion.is_some());
+            }
+            if same.len() < 2 {
+                continue;
+            }
+            for (number, column) in same.into_iter().enumerate() {
+                let name = &column.name;
+                let unit = if column.suggestion.as_ref().is_some_and(|text| text.ends_with(":%")) { ":%" } else { "" };
+                column.suggestion = Some(format!("--map {}", shell_quote(&format!("{field}[gpu{number}]={name}{unit}"))));
+            }
+        }
+    }
+}
+
+/// Returns whether a column's name says that it is of all boards together, such as `total_power_W`.
+fn names_a_sum_column(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    name.split(|c: char| !c.is_ascii_alphanumeric()).any(|word| SUM_WORDS.contains(&word))
+}
+
+impl fmt::Display for TablePreview {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}: a table in {} text", self.file, self.encoding)?;
+        match self.separator {
+            Some('\t') => writeln!(f, "  separator: tab")?,
+            Some(separator) => writeln!(f, "  separator: {separator:?}")?,
+            None => writeln!(f, "  separator: none, one cell a row")?,
+        }
+        match self.header_line {
+            Some(line) => writeln!(f, "  header: line {line}")?,
+            None => writeln!(f, "  header: none, the first line has readings")?,
+        }
+        for ColumnPreview { name, values, suggestion } in &self.columns {
+            let suggestion = suggestion.as_ref().map_or(String::new(), |suggestion| format!("; if so: {suggestion}"));
+            writeln!(f, "  column {name:?}: {values}{suggestion}")?;
+        }
+        writeln!(f, "say what its columns are with --map FIELD=COLUMN, and explain again")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn guesses_formats() {
+        for (text, format) in [
+            ("timestamp, index, power.draw [W]\n", RecordingFormat::NvidiaSmi),
+            ("# Entity  POWER\n", RecordingFormat::Dcgmi),
+            ("noise\n:::MLLOG {\"key\": \"run_start\"}\n", RecordingFormat::Mlperf),
+            ("Time,07-12-2024 23:12:57.304,Watts,100\n", RecordingFormat::MlperfInference),
+            ("# HELP DCGM_FI_DEV_POWER_USAGE x\n", RecordingFormat::Prometheus),
+            ("{\"status\":\"success\"}", RecordingFormat::Prometheus),
+            ("time;w\n1;2\n", RecordingFormat::Csv),
+            ("", RecordingFormat::Csv),
+        ] {
+            assert_eq!(
+                detect_format(RecordingFile::new("f", text.as_bytes())).unwrap(),
+                DetectedFormat::Recording(format),
+                "{text:?}"
+            );
+        }
+        assert_eq!(
+            detect_format(RecordingFile::new("f", &b"{\"specversion\":\"1.0\"}\n"[..])).unwrap(),
+            DetectedFormat::EventLog
+        );
+    }
+
+    /// Maps that are suggested are not ones by which energy counts twice, or not at all.
+    #[test]
+    fn suggests_no_map_that_would_miscount() {
+        let sketch = |text: &str| sketch_table(RecordingFile::new("w.csv", text.as_bytes())).unwrap().to_string();
+        let wide = sketch("time,gpu0_W_power,gpu1_W_power,total_power\n2025-02-03T10:00:00Z,300,200,500\n");
+        assert!(wide.contains("power_watts[gpu1]=gpu1_W_power") && !wide.contains("=total_power"), "{wide}");
+        assert!(wide.contains("\"total_power\": numbers from 500 to 500, of several boards together"), "{wide}");
+        let alone = sketch("time,total_power\n2025-02-03T10:00:00Z,500\n");
+        assert!(alone.contains("--map power_watts=total_power"), "{alone}");
+        // Zeus writes the energy of each window, which is no counter.
+        let zeus = sketch(
+            "start_time,window_name,gpu0_energy,gpu1_energy\n1738576800.0,step,3000.0,2000.0\n1738576810.0,step,3010.0,2000.0\n\
+             1738576820.0,step,3005.0,2000.0\n",
+        );
+        assert!(zeus.contains("energy_joules[gpu0]=gpu0_energy") && zeus.contains("energy_joules[gpu1]=gpu1_energy"), "{zeus}");
+        assert!(!zeus.contains("gpu_model"), "{zeus}");
+        let counter = sketch("time,energy\n2025-02-03T10:00:00Z,1\n2025-02-03T10:00:01Z,1\n2025-02-03T10:00:02Z,301\n");
+        assert!(counter.contains("--map energy_joules_total=energy"), "{counter}");
+    }
+
+    #[test]
+    fn suggests_maps() {
+        let text =
+            "_timestamp,host,gpu.0.powerWatts,gpu.1.powerWatts,util %\n1738576800,c1,100,300,50\n1738576815,c1,100,300,60\n";
+        let shown = sketch_table(RecordingFile::new("w.csv", text.as_bytes())).unwrap().to_string();
+        for part in [
+            "w.csv: a table in UTF-8 text",
+            "separator: ','",
+            "header: line 1",
+            "--map time=_timestamp --time-format unix",
+            "texts such as \"c1\"; if so: --map node=host",
+            "--map 'power_watts[gpu0]=gpu.0.powerWatts'",
+            "--map 'power_watts[gpu1]=gpu.1.powerWatts'",
+            "--map 'utilization_ratio=util %:%'",
+        ] {
+            assert!(shown.contains(part), "{part}: {shown}");
+        }
+    }
+}

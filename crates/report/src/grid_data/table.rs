@@ -1,0 +1,449 @@
+//! Time series in CSV: a column of times and a column of values, as providers of grid data publish them.
+
+use std::collections::BTreeSet;
+
+use eadt_models::energy::{CarbonIntensity, KwhRateSteps};
+use jiff::Timestamp;
+use jiff::civil::DateTime;
+use jiff::tz::TimeZone;
+
+use super::{GridCarbon, GridDataError};
+
+/// More than any grid emits, in g/kWh.
+const GRAMS_MAX: f64 = 3000.0;
+/// A value holds until the next; if one is missing, no longer than this many usual steps.
+const STEPS_HELD: f64 = 1.5;
+
+/// The rows below the header, cells without spaces around them.
+pub(super) struct GridDataTable {
+    pub(super) header: Vec<String>,
+    /// Line, and a cell for each column.
+    pub(super) rows: Vec<(u64, Vec<String>)>,
+    /// Cells are separated by `;`, so that a comma may be a decimal one.
+    semicolons: bool,
+}
+
+impl GridDataTable {
+    pub(super) fn read(text: &str) -> Result<Self, GridDataError> {
+        let text = text.trim_start_matches('\u{feff}');
+        let first = text.lines().find(|line| !line.trim().is_empty());
+        let first = first.ok_or_else(|| GridDataError::new("the file is empty", "name another file"))?;
+        let count = |separator: char| first.matches(separator).count();
+        let separator =
+            [',', ';', '\t'].into_iter().max_by_key(|separator| (count(*separator), *separator == ',')).unwrap_or(',');
+        let mut reader = csv::ReaderBuilder::new()
+            .delimiter(separator as u8)
+            .has_headers(false)
+            .flexible(true)
+            .comment(Some(b'#'))
+            .trim(csv::Trim::All)
+            .from_reader(text.as_bytes());
+        let mut header = Vec::new();
+        let mut rows = Vec::new();
+        for record in reader.records() {
+            let record =
+                record.map_err(|error| GridDataError::new(format!("cannot be read: {error}"), "give a CSV file in UTF-8"))?;
+            let line = record.position().map_or(0, csv::Position::line);
+            let cells: Vec<String> = record.iter().map(str::to_owned).collect();
+            if header.is_empty() {
+                header = cells;
+            } else if cells.len() == header.len() {
+                rows.push((line, cells));
+            } else {
+                let problem = format!("the row has {} cell(s), its header {}", cells.len(), header.len());
+                return Err(GridDataError::new(problem, "restore the row or take it out").at_line(line));
+            }
+        }
+        if rows.is_empty() {
+            return Err(GridDataError::new("there is no row below the header", "name another file"));
+        }
+        Ok(Self { header, rows, semicolons: separator == ';' })
+    }
+
+    /// The first column whose name, in lower case, is like this.
+    pub(super) fn column(&self, is: impl Fn(&str) -> bool) -> Option<usize> {
+        self.header.iter().position(|name| is(&name.to_lowercase()))
+    }
+
+    /// A number; `None` if there is no value.
+    pub(super) fn parse_number(&self, line: u64, cell: &str) -> Result<Option<f64>, GridDataError> {
+        if ["", "-", "n/e", "n/a", "na", "nan", "null", "none"].iter().any(|absent| cell.eq_ignore_ascii_case(absent)) {
+            return Ok(None);
+        }
+        let text = if self.semicolons { cell.replace(',', ".") } else { cell.to_owned() };
+        let number = text.parse::<f64>().ok().filter(|value| value.is_finite());
+        number.map(Some).ok_or_else(|| GridDataError::new(format!("{cell:?} is not a number"), "correct the cell").at_line(line))
+    }
+
+    /// Returns the name of a column of values, in lower case; if it names no unit, with the unit that a column `unit` gives. Such
+    /// a column may hold anything: it counts if a cell names a unit per kWh or `MWh`.
+    pub(super) fn name_with_unit(&self, value: usize) -> Result<String, GridDataError> {
+        let name = self.header[value].to_lowercase();
+        let units = self.column(|name| ["unit", "units"].contains(&name)).filter(|_| !has_energy_unit(&name));
+        let says_unit = |units: &usize| self.rows.iter().any(|(_, cells)| has_energy_unit(&cells[*units].to_lowercase()));
+        let Some(units) = units.filter(says_unit) else { return Ok(name) };
+        let mut row_units =
+            self.rows.iter().map(|(line, cells)| (*line, cells[units].to_lowercase())).filter(|(_, unit)| !unit.is_empty());
+        let Some((_, unit)) = row_units.next() else { return Ok(name) };
+        if let Some((line, other)) = row_units.find(|(_, other)| *other != unit) {
+            let problem = format!("column {:?}: {other:?} after {unit:?}", self.header[units]);
+            return Err(GridDataError::new(problem, "give the rows of one unit").at_line(line));
+        }
+        Ok(format!("{name} {unit}"))
+    }
+
+    /// The column of the times: by its name, else the first that holds nothing but times.
+    fn time_column(&self, zone: &TimeZone) -> Option<usize> {
+        let holds_times = |index: &usize| {
+            let is_time = |cell: &str| cell.parse::<f64>().is_err() && parse_time(cell, zone, None).is_some();
+            self.rows.iter().all(|(_, cells)| is_time(&cells[*index]))
+        };
+        let counts = |name: &str| ["unix", "epoch"].iter().any(|word| name.contains(word));
+        self.column(is_time).or_else(|| (0..self.header.len()).find(holds_times)).or_else(|| self.column(counts))
+    }
+
+    fn names(&self) -> String {
+        self.header.join(", ")
+    }
+}
+
+/// Returns whether a name contains the unit of energy that its values are per.
+pub(super) fn has_energy_unit(name: &str) -> bool {
+    name.contains("kwh") || name.contains("mwh")
+}
+
+/// Returns whether a column holds times.
+fn is_time(name: &str) -> bool {
+    ["datetime", "timestamp", "point_time", "date_time", "start", "mtu", "utc"].iter().any(|part| name.contains(part))
+        || ["time", "date", "from", "hour_utc"].contains(&name)
+}
+
+/// Returns the zone that a column's name has, as `Datetime (UTC)` and `MTU (CET/CEST)` do; else the given one.
+fn zone_of(name: &str, default: &TimeZone) -> TimeZone {
+    let name = name.to_lowercase();
+    if name.contains("utc") || name.contains("gmt") {
+        return TimeZone::UTC;
+    }
+    if name.contains("(cet") {
+        return TimeZone::posix("CET-1CEST,M3.5.0,M10.5.0/3").unwrap_or_else(|_| default.clone());
+    }
+    default.clone()
+}
+
+/// Times without a zone are of `zone`.
+fn parse_time(text: &str, zone: &TimeZone, after: Option<Timestamp>) -> Option<Timestamp> {
+    // ENTSO-E: `01.01.2024 00:00 - 01.01.2024 01:00`.
+    let text = text.split_once(" - ").map_or(text, |(from, _)| from).trim();
+    let text = text.trim_end_matches(" UTC");
+    if let Ok(number) = text.parse::<i64>() {
+        let seconds = if number.abs() > 100_000_000_000 { number / 1000 } else { number };
+        return Timestamp::from_second(seconds).ok();
+    }
+    let with_t = text.replacen(' ', "T", 1);
+    if let Ok(time) = with_t.parse::<Timestamp>() {
+        return Some(time);
+    }
+    let local = with_t.parse::<DateTime>().ok();
+    let local = local.or_else(|| {
+        let forms = ["%d.%m.%Y %H:%M", "%d.%m.%Y %H:%M:%S", "%d/%m/%Y %H:%M", "%d/%m/%Y %H:%M:%S", "%Y%m%d %H:%M"];
+        forms.iter().find_map(|form| DateTime::strptime(form, text).ok())
+    })?;
+    let ambiguous = zone.to_ambiguous_zoned(local);
+    let first = ambiguous.clone().compatible().ok()?.timestamp();
+    // An hour that comes twice: the second time it is the later one.
+    if after.is_some_and(|after| first <= after) {
+        return Some(ambiguous.later().ok()?.timestamp());
+    }
+    Some(first)
+}
+
+/// Returns steps from a column of times and one of values × `scale`. A value holds until the next one; if rows are missing, or
+/// have no value, nothing is known.
+pub(super) fn read_steps(
+    table: &GridDataTable,
+    value: usize,
+    scale: f64,
+    zone: &TimeZone,
+) -> Result<KwhRateSteps, GridDataError> {
+    let time = table.time_column(zone).ok_or_else(|| {
+        GridDataError::new(
+            format!("no column holds times (there are: {})", table.names()),
+            "name one datetime, with times such as 2026-01-31T23:00:00Z",
+        )
+    })?;
+    let zone = zone_of(&table.header[time], zone);
+    let mut points: Vec<(u64, Timestamp, Option<f64>)> = Vec::new();
+    for (line, cells) in &table.rows {
+        let after = points.last().map(|point| point.1);
+        let at = parse_time(&cells[time], &zone, after).ok_or_else(|| {
+            let problem = format!("column {:?}: {:?} is no time", table.header[time], cells[time]);
+            GridDataError::new(problem, "write times such as 2026-01-31T23:00:00Z").at_line(*line)
+        })?;
+        let value = table.parse_number(*line, &cells[value])?.map(|value| value * scale);
+        points.push((*line, at, value));
+    }
+    points.sort_by_key(|point| point.1);
+    if let Some(pair) = points.windows(2).find(|pair| pair[0].1 == pair[1].1) {
+        let problem = format!("{} is there twice (first in line {})", pair[1].1, pair[0].0);
+        return Err(GridDataError::new(problem, "give one row a time, of one zone").at_line(pair[1].0));
+    }
+    let mut gaps: Vec<f64> = points.windows(2).map(|pair| pair[1].1.duration_since(pair[0].1).as_secs_f64()).collect();
+    gaps.sort_by(f64::total_cmp);
+    // Nobody knows how long a single row holds: an hour, as is usual.
+    let usual = gaps.get(gaps.len() / 2).copied().unwrap_or(3600.0);
+    let mut steps = Vec::new();
+    for (index, (_, from, value)) in points.iter().enumerate() {
+        let Some(value) = value else { continue };
+        let gap = points.get(index + 1).map_or(usual, |next| next.1.duration_since(*from).as_secs_f64());
+        let held = if gap <= STEPS_HELD * usual { gap } else { usual };
+        let to = from.checked_add(jiff::SignedDuration::from_secs_f64(held)).unwrap_or(Timestamp::MAX);
+        steps.push((*from, to, *value));
+    }
+    if steps.is_empty() {
+        let problem = format!("column {:?} has no value", table.header[value]);
+        return Err(GridDataError::new(problem, "name another column, or another file"));
+    }
+    KwhRateSteps::new(steps)
+        .map_err(|index| GridDataError::new(format!("row {index} is not newer than the one before it"), "sort the rows by time"))
+}
+
+/// Grams per kWh of a value in the unit that the column's name has.
+fn carbon_scale(name: &str) -> f64 {
+    let name = name.to_lowercase();
+    let megawatt_hours = name.contains("mwh");
+    let grams = if name.contains("lb") {
+        453.592_37
+    } else if name.contains("kg") {
+        1000.0
+    } else if ["tco2", "t/mwh", "t co2", "tonne", "ton/"].iter().any(|unit| name.contains(unit)) {
+        1e6
+    } else {
+        1.0
+    };
+    if megawatt_hours { grams / 1000.0 } else { grams }
+}
+
+/// Less than this no grid emits at its highest, in g/kWh.
+const GRAMS_LEAST: f64 = 1.0;
+
+/// Returns an error if no value of a column without a unit is as high as a grid's in g/kWh.
+fn check_unit(name: &str, unit: &str, highest: f64) -> Result<(), GridDataError> {
+    if has_energy_unit(unit) || unit.contains("gco") || !(f64::MIN_POSITIVE..GRAMS_LEAST).contains(&highest) {
+        return Ok(());
+    }
+    let problem = format!("column {name:?}: no value reaches {GRAMS_LEAST} g/kWh (highest: {highest})");
+    Err(GridDataError::new(problem, "name the unit in the header, such as kgCO2/kWh or gCO2/kWh"))
+}
+
+/// How well a column's name fits carbon intensities; 0: not at all.
+fn carbon_rank(name: &str) -> u32 {
+    let name = name.to_lowercase();
+    let other = ["%", "percent", "source", "index", "estimat", "forecast_", "quality", "name", "zone"];
+    if other.iter().any(|word| name.contains(word)) {
+        return 0;
+    }
+    let carbon = ["carbon", "co2", "co₂", "moer", "emission", "ghg"].iter().any(|word| name.contains(word));
+    if !carbon && !["intensity", "actual", "forecast", "g/kwh"].iter().any(|word| name.contains(word)) {
+        return 0;
+    }
+    match &name {
+        name if name.contains("life") || name.contains("lca") => 5,
+        name if name.contains("actual") => 4,
+        name if name.contains("forecast") => 2,
+        _ if carbon => 3,
+        _ => 1,
+    }
+}
+
+/// The column of the carbon intensities.
+fn carbon_column(table: &GridDataTable, named: Option<&str>) -> Result<usize, GridDataError> {
+    let names = table.names();
+    if let Some(name) = named {
+        let found = table.header.iter().position(|head| head == name);
+        let problem = format!("there is no column {name:?} (there are: {names})");
+        return found.ok_or_else(|| GridDataError::new(problem, "name one of them with --carbon-column"));
+    }
+    let rank = |name: &str| if is_time(&name.to_lowercase()) { 0 } else { carbon_rank(name) };
+    let ranks = table.header.iter().enumerate().map(|(index, name)| (index, rank(name)));
+    let best = ranks.filter(|(_, rank)| *rank > 0).max_by_key(|(index, rank)| (*rank, std::cmp::Reverse(*index)));
+    // `WattTime` has the values in `value`, and what they are in `units`.
+    let plain = table.column(|name| name == "value");
+    match (best, plain) {
+        (Some((index, _)), _) => Ok(index),
+        (None, Some(index)) if carbon_rank(&table.name_with_unit(index)?) > 0 => Ok(index),
+        _ => {
+            let problem = format!("no column looks like a carbon intensity (there are: {names})");
+            Err(GridDataError::new(problem, "name it with --carbon-column"))
+        }
+    }
+}
+
+/// Reads carbon intensities as providers publish them (Electricity Maps, `WattTime`, National Grid and alike): CSV with a column
+/// of times and one of g/kWh, or in the unit that its name has (`lbs/MWh`, `kg/MWh`). Of several columns, life-cycle figures go
+/// before direct ones and actual figures before forecasts; `column` names another one. Times without a zone are of `zone`.
+pub fn read_carbon(text: &str, column: Option<&str>, zone: &TimeZone, source: &str) -> Result<GridCarbon, GridDataError> {
+    let table = GridDataTable::read(text)?;
+    let value = carbon_column(&table, column)?;
+    let of_zones = table.column(|name| ["zone id", "zone_id", "zone", "region", "ba", "country"].contains(&name));
+    if let Some(zones) = of_zones {
+        let zones: BTreeSet<&str> = table.rows.iter().map(|(_, cells)| cells[zones].as_str()).collect();
+        if zones.len() > 1 {
+            let some: Vec<&str> = zones.iter().take(3).copied().collect();
+            let problem = format!("it holds {} zones ({} …)", zones.len(), some.join(", "));
+            return Err(GridDataError::new(problem, "give the rows of one zone"));
+        }
+    }
+    let name = table.header[value].clone();
+    let unit = table.name_with_unit(value)?;
+    let scale = carbon_scale(&unit);
+    let mut highest = 0.0_f64;
+    for (line, cells) in &table.rows {
+        let grams = table.parse_number(*line, &cells[value])?.map(|value| value * scale);
+        highest = highest.max(grams.unwrap_or(0.0));
+        if let Some(grams) = grams.filter(|grams| !(0.0..=GRAMS_MAX).contains(grams)) {
+            let problem = format!("column {name:?}: {grams} g/kWh is no carbon intensity");
+            return Err(GridDataError::new(
+                problem,
+                "name the unit in the header, such as lbs/MWh, or another column with --carbon-column",
+            )
+            .at_line(*line));
+        }
+    }
+    check_unit(&name, &unit, highest)?;
+    let steps = read_steps(&table, value, scale, zone)?;
+    Ok(GridCarbon { intensity: CarbonIntensity::Series(steps), source: format!("{source}, column {name:?}") })
+}
+
+#[cfg(test)]
+mod tests {
+    use eadt_models::energy::{EnergyInterval, JOULES_PER_KWH};
+
+    use super::*;
+
+    fn grams(text: &str, column: Option<&str>, from: &str, to: &str) -> Option<f64> {
+        let carbon = read_carbon(text, column, &TimeZone::UTC, "x.csv").unwrap_or_else(|error| panic!("{error}: {text}"));
+        let interval = EnergyInterval { from: from.parse().unwrap(), to: to.parse().unwrap(), joules: JOULES_PER_KWH };
+        carbon.total_grams(&[interval]).sum.map(|grams| (grams * 1e6).round() / 1e6)
+    }
+
+    #[test]
+    fn tables_of_public_providers_are_read() {
+        let (from, to) = ("2024-01-01T00:30:00Z", "2024-01-01T01:30:00Z");
+        for (what, text) in [
+            (
+                "Electricity Maps",
+                "Datetime (UTC),Country,Zone name,Zone id,Carbon intensity gCO₂eq/kWh (direct),Carbon intensity gCO₂eq/kWh (Life cycle),Carbon-free energy percentage (CFE%),Data source\n\
+                 2024-01-01 00:00:00,Germany,Germany,DE,150.1,200,60,x\n2024-01-01 01:00:00,Germany,Germany,DE,250.2,300,50,x\n",
+            ),
+            ("its API", "datetime,zone,carbonIntensity\n2024-01-01T00:00:00.000Z,DE,200\n2024-01-01T01:00:00.000Z,DE,300\n"),
+            ("plain", "datetime,gCO2/kWh\n2024-01-01T00:00:00+00:00,200\n2024-01-01T01:00:00+00:00,300\n"),
+            (
+                "WattTime",
+                "point_time,MOER (lbs/MWh)\n2024-01-01T00:00:00+00:00,440.924524\n2024-01-01T01:00:00+00:00,661.386787\n",
+            ),
+            (
+                "National Grid",
+                "DATETIME,FORECAST,ACTUAL,INDEX\n2024-01-01T00:00Z,1,200,low\n2024-01-01T00:30Z,1,200,low\n2024-01-01T01:00Z,1,300,high\n",
+            ),
+            ("semicolons", "Datum;datetime;CO2 kg/MWh\na;01.01.2024 00:00;200,0\nb;01.01.2024 01:00;300,0\n"),
+            (
+                "WattTime, the unit in a column",
+                "point_time,value,units\n2024-01-01T00:00:00Z,440.924524,lbs_co2_per_mwh\n2024-01-01T01:00:00Z,661.386787,lbs_co2_per_mwh\n",
+            ),
+            (
+                "times by what they are",
+                "Datum von;Datum bis;gCO2/kWh\n01.01.2024 00:00;01.01.2024 01:00;200\n01.01.2024 01:00;01.01.2024 02:00;300\n",
+            ),
+            ("seconds, newest first", "timestamp,carbon_intensity\n1704070800,300\n1704067200,200\n"),
+            ("with a zone of its own", "datetime,gCO2/kWh\n2024-01-01 01:00:00+01:00,200\n2024-01-01 02:00:00+01:00,300\n"),
+        ] {
+            assert_eq!(grams(text, None, from, to), Some(250.0), "{what}");
+        }
+        let columns = "datetime,direct gCO2/kWh,lifecycle gCO2/kWh\n2024-01-01T00:00:00Z,100,200\n2024-01-01T01:00:00Z,100,200\n";
+        assert_eq!(grams(columns, Some("direct gCO2/kWh"), from, to), Some(100.0));
+        assert_eq!(grams(columns, None, from, to), Some(200.0));
+    }
+
+    #[test]
+    fn a_zone_in_the_header_goes_before_the_given_one() {
+        let berlin = TimeZone::posix("CET-1CEST,M3.5.0,M10.5.0/3").unwrap();
+        let interval = EnergyInterval {
+            from: "2024-01-01T00:00:00Z".parse().unwrap(),
+            to: "2024-01-01T01:00:00Z".parse().unwrap(),
+            joules: JOULES_PER_KWH,
+        };
+        for (header, zone, expected) in [
+            ("Datetime (UTC)", &berlin, 2.0),
+            ("datetime", &berlin, 3.0),
+            ("datetime", &TimeZone::UTC, 2.0),
+            ("MTU (CET/CEST)", &TimeZone::UTC, 3.0),
+        ] {
+            let text = format!("{header},gCO2/kWh\n2024-01-01 00:00,2\n2024-01-01 01:00,3\n2024-01-01 02:00,4\n");
+            let carbon = read_carbon(&text, None, zone, "x").unwrap();
+            assert_eq!(carbon.total_grams(&[interval]).sum, Some(expected), "{header}");
+        }
+    }
+
+    #[test]
+    fn what_a_table_does_not_cover_is_not_invented() {
+        let text = "datetime,gCO2/kWh\n2024-01-01T00:00:00Z,100\n2024-01-01T01:00:00Z,\n2024-01-01T02:00:00Z,100\n\
+                    2024-01-01T03:00:00Z,100\n2024-01-01T06:00:00Z,100\n";
+        let at = |from, to| grams(text, None, from, to);
+        assert_eq!(at("2024-01-01T00:00:00Z", "2024-01-01T01:00:00Z"), Some(100.0));
+        assert_eq!(at("2024-01-01T00:30:00Z", "2024-01-01T01:30:00Z"), None, "an empty cell");
+        assert_eq!(at("2024-01-01T03:00:00Z", "2024-01-01T05:00:00Z"), None, "missing rows");
+        assert_eq!(at("2024-01-01T06:00:00Z", "2024-01-01T07:00:00Z"), Some(100.0), "the last one stands for its hour");
+        assert_eq!(at("2024-01-01T07:00:00Z", "2024-01-01T08:00:00Z"), None);
+        let carbon = read_carbon(text, None, &TimeZone::UTC, "x.csv").unwrap();
+        let interval = EnergyInterval {
+            from: "2024-01-02T00:00:00Z".parse().unwrap(),
+            to: "2024-01-02T01:00:00Z".parse().unwrap(),
+            joules: 1.0,
+        };
+        assert!(carbon.total_grams(&[interval]).note.contains("100.0 % of the energy lies at times that x.csv"));
+    }
+
+    #[test]
+    fn the_hour_that_comes_twice_is_two_hours() {
+        let zone = TimeZone::posix("CET-1CEST,M3.5.0,M10.5.0/3").unwrap();
+        let text = "datetime,gCO2/kWh\n2024-10-27 01:00,1\n2024-10-27 02:00,2\n2024-10-27 02:00,3\n2024-10-27 03:00,4\n";
+        let carbon = read_carbon(text, None, &zone, "x").unwrap();
+        let interval = EnergyInterval {
+            from: "2024-10-27T01:00:00Z".parse().unwrap(),
+            to: "2024-10-27T02:00:00Z".parse().unwrap(),
+            joules: JOULES_PER_KWH,
+        };
+        assert_eq!(carbon.total_grams(&[interval]).sum, Some(3.0));
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_named() {
+        let refused = |text: &str| read_carbon(text, None, &TimeZone::UTC, "x").unwrap_err().to_string();
+        for (text, part) in [
+            ("", "the file is empty"),
+            ("datetime,gCO2/kWh\n", "no row below the header"),
+            ("datetime,value\n2024-01-01T00:00:00Z,1\n", "no column looks like a carbon intensity"),
+            ("a,gCO2/kWh\n1,2\n", "no column holds times"),
+            ("datetime,gCO2/kWh\nyesterday,2\n", "line 2: column \"datetime\": \"yesterday\" is no time"),
+            ("datetime,gCO2/kWh\n2024-01-01T00:00:00Z,much\n", "line 2: \"much\" is not a number"),
+            ("datetime,gCO2/kWh\n2024-01-01T00:00:00Z,250000\n", "is no carbon intensity"),
+            ("datetime,gCO2/kWh\n2024-01-01T00:00:00Z,-1\n", "is no carbon intensity"),
+            ("datetime,zone,gCO2/kWh\n2024-01-01T00:00:00Z,DE,1\n2024-01-01T01:00:00Z,FR,1\n", "it holds 2 zones (DE, FR"),
+            ("datetime,gCO2/kWh\n2024-01-01T00:00:00Z,1\n2024-01-01T00:00:00Z,2\n", "is there twice"),
+            ("datetime,gCO2/kWh\n2024-01-01T00:00:00Z\n", "the row has 1 cell(s), its header 2"),
+            (
+                "datetime,carbon_intensity\n2024-01-01T00:00:00Z,0.2\n2024-01-01T01:00:00Z,0.3\n",
+                "no value reaches 1 g/kWh (highest: 0.3)",
+            ),
+            (
+                "point_time,value,units\n2024-01-01T00:00:00Z,900,lbs_co2_per_mwh\n2024-01-01T01:00:00Z,400,g_co2_per_kwh\n",
+                "line 3: column \"units\": \"g_co2_per_kwh\" after \"lbs_co2_per_mwh\"",
+            ),
+        ] {
+            let message = refused(text);
+            assert!(message.contains(part) && message.contains("; "), "{text:?}: {message}");
+        }
+        let other = read_carbon("datetime,gCO2/kWh\n2024-01-01T00:00:00Z,1\n", Some("x"), &TimeZone::UTC, "x").unwrap_err();
+        assert!(other.to_string().contains("--carbon-column"), "{other}");
+    }
+}

@@ -1,0 +1,224 @@
+//! Prices of electricity: rates of `OpenEI` (JSON), a table by hour, or a time series (CSV).
+
+use eadt_models::energy::{OpenEi, Price, Tariff};
+use jiff::tz::TimeZone;
+
+use super::table::{GridDataTable, has_energy_unit, read_steps};
+use super::{GridDataError, PriceKind, Prices};
+
+/// Prices without a unit above this many are more often of a `MWh`: in currencies of the worth of a euro, and in lesser ones.
+const MANY_PER_KWH: f64 = 2.0;
+const MANY_CROWNS_PER_KWH: f64 = 20.0;
+const MANY_YEN_PER_KWH: f64 = 200.0;
+
+/// Prices without a unit above this many are more often of a `MWh`.
+fn many_per_kwh(currency: Option<&str>) -> f64 {
+    match currency {
+        Some("JPY" | "INR") => MANY_YEN_PER_KWH,
+        Some("SEK" | "NOK" | "DKK" | "PLN" | "CNY") => MANY_CROWNS_PER_KWH,
+        _ => MANY_PER_KWH,
+    }
+}
+
+/// Reads prices. JSON is a rate document of `OpenEI`. CSV with a column `hour` (0 to 23) is a tariff by hour, with `days`
+/// (`weekday`, `weekend` or `all`) and `month` (1 to 12) where it has them; any other CSV is a time series with a column of
+/// times. A price is per kWh, or in the unit that its column's name has (`EUR/MWh`, `ct/kWh`). Hours, and times without a zone,
+/// are of `zone`.
+pub fn read_prices(text: &str, zone: &TimeZone, source: &str) -> Result<Prices, GridDataError> {
+    if text.trim_start_matches('\u{feff}').trim_start().starts_with('{') {
+        let document: OpenEi = serde_json::from_str(text).map_err(|error| {
+            GridDataError::new(format!("it is no OpenEI rate document: {error}"), "give the answer of OpenEI's utility_rates")
+        })?;
+        let tariff = Tariff::from_open_ei(&document)
+            .map_err(|error| GridDataError::new(error.to_string(), "give another rate, or its prices as CSV by hour"))?;
+        return Ok(prices(PriceKind::Tariff(tariff, zone.clone()), Some("USD".to_owned()), source));
+    }
+    let table = GridDataTable::read(text)?;
+    let value = table.column(is_price).ok_or_else(|| {
+        let problem = format!("no column looks like a price (there are: {})", table.header.join(", "));
+        GridDataError::new(problem, "name it price_per_kwh, or with its unit, such as EUR/MWh")
+    })?;
+    let name = table.name_with_unit(value)?;
+    let scale = per_kwh_scale(&name);
+    let numbers = table.rows.iter().filter_map(|(line, cells)| table.parse_number(*line, &cells[value]).ok().flatten());
+    let highest = numbers.fold(0.0, f64::max);
+    let description = format!(
+        "{source}, taken per kWh, up to {highest}: the column has no unit, name it such as EUR/MWh if that is what it is"
+    );
+    let currency = ["eur", "usd", "gbp", "chf", "sek", "nok", "dkk", "pln", "jpy", "inr", "cny", "aud", "cad"]
+        .into_iter()
+        .find(|code| name.split(|c: char| !c.is_ascii_alphabetic()).any(|word| word == *code))
+        .or(name.contains('€').then_some("eur"))
+        .map(str::to_uppercase);
+    let is_usual = has_energy_unit(&name) || highest <= many_per_kwh(currency.as_deref());
+    let source = if is_usual { source } else { description.as_str() };
+    let kind = match table.column(|name| name == "hour") {
+        Some(hour) => PriceKind::Tariff(by_hour(&table, hour, value, scale)?, zone.clone()),
+        None => PriceKind::Series(read_steps(&table, value, scale, zone)?),
+    };
+    Ok(prices(kind, currency, source))
+}
+
+fn prices(kind: PriceKind, currency: Option<String>, source: &str) -> Prices {
+    Prices { kind, currency, source: source.to_owned() }
+}
+
+fn is_price(name: &str) -> bool {
+    let worded = ["price", "tariff", "/mwh", "/kwh", "cost"].iter().any(|word| name.contains(word));
+    (worded || name.starts_with("rate")) && !name.contains("currency") && !name.contains("co2")
+}
+
+/// Currency units per kWh of a value in the unit that the column's name has.
+fn per_kwh_scale(name: &str) -> f64 {
+    let whole = if ["ct/", "cent", "ct_", "p/kwh", "pence"].iter().any(|unit| name.contains(unit)) { 0.01 } else { 1.0 };
+    if name.contains("mwh") { whole / 1000.0 } else { whole }
+}
+
+fn by_hour(table: &GridDataTable, hour: usize, value: usize, scale: f64) -> Result<Tariff, GridDataError> {
+    let days = table.column(|name| ["days", "day", "day_type"].contains(&name));
+    let month = table.column(|name| name == "month");
+    let mut prices: Vec<Price> = Vec::new();
+    let mut schedule = [vec![vec![None; 24]; 12], vec![vec![None; 24]; 12]];
+    for (line, cells) in &table.rows {
+        let whole = |index: usize, low: usize, high: usize| {
+            let number = cells[index].parse::<usize>().ok().filter(|number| (low..=high).contains(number));
+            let problem = format!("column {:?}: {:?} is not {low} to {high}", table.header[index], cells[index]);
+            number.ok_or_else(|| GridDataError::new(problem, "correct the cell").at_line(*line))
+        };
+        let hour = whole(hour, 0, 23)?;
+        let months = match month {
+            Some(index) => {
+                let month = whole(index, 1, 12)? - 1;
+                month..month + 1
+            }
+            None => 0..12,
+        };
+        let kinds: &[usize] = match days.map(|index| cells[index].to_lowercase()).as_deref() {
+            None | Some("all" | "") => &[0, 1],
+            Some("weekday" | "weekdays") => &[0],
+            Some("weekend" | "weekends") => &[1],
+            Some(other) => {
+                let problem = format!("{other:?} is no kind of days");
+                return Err(GridDataError::new(problem, "say weekday, weekend or all").at_line(*line));
+            }
+        };
+        let Some(price) = table.parse_number(*line, &cells[value])? else {
+            return Err(GridDataError::new("there is no price", "fill it in").at_line(*line));
+        };
+        prices.push(Price { per_kwh: price * scale });
+        for kind in kinds {
+            for month in months.clone() {
+                if schedule[*kind][month][hour].replace(prices.len() - 1).is_some() {
+                    let problem = format!("hour {hour} of month {} has a price already", month + 1);
+                    return Err(GridDataError::new(problem, "give one price an hour, kind of days and month").at_line(*line));
+                }
+            }
+        }
+    }
+    let mut whole: Vec<Vec<Vec<usize>>> = Vec::new();
+    for (kind, months) in ["weekdays", "weekends"].into_iter().zip(schedule) {
+        let mut known = Vec::new();
+        for (month, hours) in months.into_iter().enumerate() {
+            let missing = hours.iter().position(Option::is_none);
+            if let Some(hour) = missing {
+                let problem = format!("hour {hour} of {kind} in month {} has no price", month + 1);
+                return Err(GridDataError::new(problem, "give a row for every hour from 0 to 23"));
+            }
+            known.push(hours.into_iter().flatten().collect());
+        }
+        whole.push(known);
+    }
+    Tariff::new(prices, &whole[0], &whole[1]).map_err(|error| GridDataError::new(error.to_string(), "correct the table"))
+}
+
+#[cfg(test)]
+mod tests {
+    use eadt_models::energy::{EnergyInterval, JOULES_PER_KWH};
+
+    use super::*;
+
+    fn interval(from: &str, to: &str) -> EnergyInterval {
+        EnergyInterval { from: from.parse().unwrap(), to: to.parse().unwrap(), joules: JOULES_PER_KWH }
+    }
+
+    fn cost(text: &str, zone: &TimeZone, from: &str, to: &str) -> Option<f64> {
+        let prices = read_prices(text, zone, "x").unwrap_or_else(|error| panic!("{error}"));
+        prices.total_cost(&[interval(from, to)]).sum.map(|cost| (cost * 1e9).round() / 1e9)
+    }
+
+    fn hours(header: &str, row: impl Fn(u32) -> String) -> String {
+        format!("{header}\n{}", (0..24).map(|hour| row(hour) + "\n").collect::<String>())
+    }
+
+    #[test]
+    fn tariffs_by_hour_are_of_the_zone() {
+        let peak = |hour: u32| if (17..21).contains(&hour) { 0.5 } else { 0.1 };
+        let plain = hours("hour,price_per_kwh", |hour| format!("{hour},{}", peak(hour)));
+        let (wednesday, to) = ("2026-06-10T16:00:00Z", "2026-06-10T17:00:00Z");
+        assert_eq!(cost(&plain, &TimeZone::UTC, wednesday, to), Some(0.1));
+        let berlin = TimeZone::posix("CET-1CEST,M3.5.0,M10.5.0/3").unwrap();
+        assert_eq!(cost(&plain, &berlin, wednesday, to), Some(0.5), "18 to 19 o'clock in summer");
+        assert_eq!(cost(&plain, &TimeZone::UTC, "2026-06-10T16:30:00Z", "2026-06-10T17:30:00Z"), Some(0.3), "half and half");
+        let cents = hours("hour;days;ct/kWh", |hour| format!("{hour};weekday;{}\n{hour};weekend;5,0", 100.0 * peak(hour)));
+        assert_eq!(cost(&cents, &berlin, wednesday, to), Some(0.5));
+        assert_eq!(cost(&cents, &berlin, "2026-06-13T16:00:00Z", "2026-06-13T17:00:00Z"), Some(0.05), "Saturday");
+        assert!(read_prices(&plain, &TimeZone::UTC, "x").unwrap().currency.is_none());
+    }
+
+    #[test]
+    fn series_of_prices_have_their_unit_and_currency() {
+        let (from, to) = ("2026-01-01T00:30:00Z", "2026-01-01T01:30:00Z");
+        for (text, expected, currency) in [
+            ("datetime,price_per_kwh\n2026-01-01T00:00:00Z,0.2\n2026-01-01T01:00:00Z,0.4\n", 0.3, None),
+            (
+                "MTU (UTC),Day-ahead Price [EUR/MWh]\n01.01.2026 00:00 - 01.01.2026 01:00,200\n01.01.2026 01:00 - 01.01.2026 02:00,400\n",
+                0.3,
+                Some("EUR"),
+            ),
+            (
+                "Datetime (UTC),Country,Price (EUR/MWhe)\n2026-01-01 00:00:00,Germany,-50\n2026-01-01 01:00:00,Germany,50\n",
+                0.0,
+                Some("EUR"),
+            ),
+            ("timestamp;Price USD/MWh\n2026-01-01T00:00:00Z;30,5\n2026-01-01T01:00:00Z;29,5\n", 0.03, Some("USD")),
+            (
+                "start_timestamp,end_timestamp,marketprice,unit\n1767225600000,1767229200000,200,Eur/MWh\n1767229200000,1767232800000,400,Eur/MWh\n",
+                0.3,
+                Some("EUR"),
+            ),
+            ("start,GBP p/kWh\n2026-01-01T00:00:00Z,20\n2026-01-01T01:00:00Z,40\n", 0.3, Some("GBP")),
+        ] {
+            assert_eq!(cost(text, &TimeZone::UTC, from, to), Some(expected), "{text}");
+            assert_eq!(read_prices(text, &TimeZone::UTC, "x").unwrap().currency.as_deref(), currency, "{text}");
+        }
+        let unnamed = "datetime,price\n2026-01-01T00:00:00Z,200\n2026-01-01T01:00:00Z,400\n";
+        let note = read_prices(unnamed, &TimeZone::UTC, "x").unwrap().total_cost(&[interval(from, to)]).note;
+        assert!(note.contains("taken per kWh, up to 400: the column has no unit"), "{note}");
+        let yen = "datetime,price JPY\n2026-01-01T00:00:00Z,30\n2026-01-01T01:00:00Z,40\n";
+        let note = read_prices(yen, &TimeZone::UTC, "x").unwrap().total_cost(&[interval(from, to)]).note;
+        assert!(!note.contains("taken per kWh"), "{note}");
+        let grade = "datetime,price,unit\n2026-01-01T00:00:00Z,0.2,A\n2026-01-01T01:00:00Z,0.4,B\n";
+        assert_eq!(cost(grade, &TimeZone::UTC, from, to), Some(0.3), "a column named unit that holds none");
+        let short = "datetime,EUR/MWh\n2026-01-01T00:00:00Z,200\n";
+        assert_eq!(cost(short, &TimeZone::UTC, from, to), None, "half of it has no price");
+    }
+
+    #[test]
+    fn what_is_no_tariff_is_named() {
+        let refused = |text: &str| read_prices(text, &TimeZone::UTC, "x").unwrap_err().to_string();
+        for (text, part) in [
+            (String::new(), "the file is empty"),
+            ("{}".to_owned(), "no OpenEI rate document"),
+            ("{\"items\": []}".to_owned(), "has no tariff"),
+            ("datetime,x\n2026-01-01T00:00:00Z,1\n".to_owned(), "no column looks like a price"),
+            ("hour,price\n0,1\n".to_owned(), "hour 1 of weekdays in month 1 has no price"),
+            ("hour,price\n24,1\n".to_owned(), "line 2: column \"hour\": \"24\" is not 0 to 23"),
+            ("hour,price\n1,1\n1,2\n".to_owned(), "line 3: hour 1 of month 1 has a price already"),
+            ("hour,days,price\n1,sunday,1\n".to_owned(), "\"sunday\" is no kind of days"),
+            (hours("hour,days,price", |hour| format!("{hour},weekday,1")), "hour 0 of weekends in month 1 has no price"),
+        ] {
+            let message = refused(&text);
+            assert!(message.contains(part), "{text:?}: {message}");
+        }
+    }
+}

@@ -1,0 +1,322 @@
+//! Text that may be shown: no character that steers a terminal or reorders text, and no secret.
+//!
+//! In: any text, such as a name or key that another program wrote. Out: the same text, with such characters as JSON escapes
+//! (`\u001b`) and with secrets as `…`. A JSON document keeps its meaning.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::io::{self, Write};
+use std::sync::Arc;
+
+/// Text in place of a secret.
+pub const HIDDEN: &str = "…";
+/// A secret shorter than this is not searched for in texts: it would hide parts of ordinary words.
+const SHORTEST: usize = 4;
+
+/// Returns whether a character moves the cursor, changes the order of text, or is not visible at all.
+fn steers(character: char) -> bool {
+    character.is_control()
+        || matches!(character,
+            '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}' | '\u{180b}'..='\u{180f}'
+            | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{3164}' | '\u{feff}' | '\u{ffa0}'
+            | '\u{fff0}'..='\u{fffb}' | '\u{1d173}'..='\u{1d17a}' | '\u{e0000}'..='\u{e0fff}')
+}
+
+fn escape(text: &str, keep: impl Fn(char) -> bool) -> Cow<'_, str> {
+    if !text.chars().any(|character| steers(character) && !keep(character)) {
+        return Cow::Borrowed(text);
+    }
+    let mut shown = String::with_capacity(text.len() + 16);
+    for character in text.chars() {
+        if steers(character) && !keep(character) {
+            for unit in character.encode_utf16(&mut [0; 2]) {
+                fmt::Write::write_fmt(&mut shown, format_args!("\\u{unit:04x}")).expect("String");
+            }
+        } else {
+            shown.push(character);
+        }
+    }
+    Cow::Owned(shown)
+}
+
+/// Escapes a text of several lines: line breaks and tabs stay.
+pub fn lines(text: &str) -> Cow<'_, str> {
+    escape(text, |character| matches!(character, '\n' | '\t'))
+}
+
+/// Escapes a text that must stay within its line, such as a key or a name.
+pub fn line(text: &str) -> Cow<'_, str> {
+    escape(text, |_| false)
+}
+
+/// The secrets of a process, hidden wherever a text leaves it. Clones share them.
+#[derive(Clone, Default)]
+pub struct SecretRedactor(Arc<[String]>);
+
+impl fmt::Debug for SecretRedactor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SecretRedactor({})", self.0.len())
+    }
+}
+
+impl SecretRedactor {
+    /// Secrets with these texts; those of less than four bytes are left out.
+    pub fn new(secrets: impl IntoIterator<Item = String>) -> Self {
+        let mut secrets: Vec<String> = secrets.into_iter().filter(|text| text.len() >= SHORTEST).collect();
+        // As errors quote them.
+        let quoted: Vec<String> = secrets.iter().map(|text| text.escape_debug().to_string()).collect();
+        secrets.extend(quoted);
+        // The longest first: one may contain another.
+        secrets.sort_by_key(|text| std::cmp::Reverse(text.len()));
+        secrets.dedup();
+        Self(secrets.into())
+    }
+
+    /// Replaces every secret, and what [`hide_credentials`] finds.
+    pub fn redact<'a>(&self, text: &'a str) -> Cow<'a, str> {
+        let mut shown = hide_credentials(text);
+        for secret in self.0.iter().filter(|secret| text.contains(secret.as_str())) {
+            shown = Cow::Owned(shown.replace(secret.as_str(), HIDDEN));
+        }
+        shown
+    }
+}
+
+/// Returns whether a parameter of a URL holds a secret, such as a signature of a shared link.
+fn is_secret_parameter(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    matches!(name.as_str(), "sig" | "key" | "auth" | "pwd" | "pass")
+        || [
+            "password",
+            "passwd",
+            "secret",
+            "token",
+            "signature",
+            "credential",
+            "api_key",
+            "api-key",
+            "apikey",
+            "access_key",
+            "access-key",
+        ]
+        .iter()
+        .any(|part| name.contains(part))
+}
+
+/// Ends of the names that hold a secret wherever `NAME=VALUE` stands. `tokens=` and `password_file=` are none of them.
+const SECRET_NAME_ENDS: [&str; 8] =
+    ["password", "passwd", "secret", "token", "access_key", "secret_key", "api_key", "access-key"];
+/// Where a value, or a URL, ends.
+const END: &[char] = &[' ', '\t', '\n', '\r', '"', '\'', '<', '>', '`', '|', '\\'];
+
+/// Replaces what is secret by its form in a text: user and password of every URL, the values of its secret parameters, and every
+/// value behind the name of a secret, as in `host:9092?password=VALUE`.
+pub fn hide_credentials(text: &str) -> Cow<'_, str> {
+    match hide_url_secrets(text) {
+        Cow::Borrowed(text) => hide_named_values(text),
+        Cow::Owned(text) => Cow::Owned(hide_named_values(&text).into_owned()),
+    }
+}
+
+/// Replaces the values of `NAME=VALUE` and `NAME="VALUE"` if the name is one of a secret.
+fn hide_named_values(text: &str) -> Cow<'_, str> {
+    let (mut shown, mut rest) = (String::new(), text);
+    while let Some(at) = rest.find('=') {
+        let (before, after) = (&rest[..at], &rest[at + 1..]);
+        let is_of_name = |character: char| character.is_alphanumeric() || "_-.".contains(character);
+        let start = before.trim_end_matches(is_of_name).len();
+        let is_parameter = before[..start].ends_with(['?', '&', ';']);
+        let name = before[start..].to_ascii_lowercase();
+        let is_secret = SECRET_NAME_ENDS.iter().any(|end| name.ends_with(end))
+            || is_parameter && is_secret_parameter(&name) && !name.ends_with("_file");
+        let quote = after.chars().next().filter(|first| matches!(first, '"' | '\''));
+        let opening = quote.map_or(0, char::len_utf8);
+        let value = &after[opening..];
+        let length = match quote {
+            Some(quote) => value.find(quote),
+            None => value.find(|character| END.contains(&character) || character == '&'),
+        };
+        let length = length.unwrap_or(value.len());
+        shown.push_str(&rest[..=at]);
+        rest = after;
+        if is_secret && length > 0 {
+            shown.push_str(&after[..opening]);
+            shown.push_str(HIDDEN);
+            rest = &value[length..];
+        }
+    }
+    if shown.is_empty() {
+        return Cow::Borrowed(text);
+    }
+    shown.push_str(rest);
+    Cow::Owned(shown)
+}
+
+/// Returns where the authority of a URL ends, `://` left out. A password with a `/` in it, as keys of object stores have, is
+/// part of it: what follows a colon there is no port.
+fn authority_end(url: &str) -> usize {
+    let end = url.find(['/', '?', '#']).unwrap_or(url.len());
+    let is_port = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+    let has_password = url[..end].rsplit_once(':').is_some_and(|(_, port)| !is_port(port)) && !url[..end].contains(['@', '[']);
+    match url.rfind('@').filter(|at| has_password && *at > end) {
+        Some(at) => url[at..].find(['/', '?', '#']).map_or(url.len(), |length| at + length),
+        None => end,
+    }
+}
+
+/// Replaces user and password of every URL in a text, and the values of its secret parameters.
+fn hide_url_secrets(text: &str) -> Cow<'_, str> {
+    if !text.contains("://") {
+        return Cow::Borrowed(text);
+    }
+    let (mut shown, mut rest) = (String::with_capacity(text.len()), text);
+    while let Some(at) = rest.find("://") {
+        let (before, after) = rest.split_at(at + 3);
+        shown.push_str(before);
+        let (url, next) = after.split_at(after.find(END).unwrap_or(after.len()));
+        let (authority, path) = url.split_at(authority_end(url));
+        // Of several URLs in a list each has its own credentials.
+        for (number, part) in authority.split(',').enumerate() {
+            if number > 0 {
+                shown.push(',');
+            }
+            match part.rsplit_once('@') {
+                Some((_, host)) => {
+                    shown.push_str(HIDDEN);
+                    shown.push('@');
+                    shown.push_str(host);
+                }
+                None => shown.push_str(part),
+            }
+        }
+        match path.split_once('?') {
+            Some((path, query)) => {
+                shown.push_str(path);
+                let (query, fragment) = query.split_at(query.find('#').unwrap_or(query.len()));
+                for (number, pair) in query.split('&').enumerate() {
+                    shown.push(if number == 0 { '?' } else { '&' });
+                    match pair.split_once('=') {
+                        Some((name, _)) if is_secret_parameter(name) => {
+                            shown.push_str(name);
+                            shown.push('=');
+                            shown.push_str(HIDDEN);
+                        }
+                        _ => shown.push_str(pair),
+                    }
+                }
+                shown.push_str(fragment);
+            }
+            None => shown.push_str(path),
+        }
+        rest = next;
+    }
+    shown.push_str(rest);
+    Cow::Owned(shown)
+}
+
+/// Writes log lines as they may be shown. Each call holds whole lines.
+#[derive(Debug)]
+pub(crate) struct RedactingWriter<W> {
+    pub inner: W,
+    pub secrets: SecretRedactor,
+    /// The lines are coloured by escape sequences of their own; `tracing` has escaped those of their texts.
+    pub coloured: bool,
+}
+
+impl<W: Write> Write for RedactingWriter<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let text = String::from_utf8_lossy(bytes);
+        let hidden = self.secrets.redact(&text);
+        let shown = escape(&hidden, |character| matches!(character, '\n' | '\t') || self.coloured && character == '\u{1b}');
+        self.inner.write_all(shown.as_bytes())?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.inner.flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_steers_a_terminal_is_escaped_and_everything_else_stays() {
+        for (text, shown) in [
+            ("team/llm-7b", "team/llm-7b"),
+            ("Größe 東京 🚀 µs — “x”", "Größe 東京 🚀 µs — “x”"),
+            ("\u{1b}[31mred\u{1b}[0m", "\\u001b[31mred\\u001b[0m"),
+            ("\u{1b}]0;title\u{7}", "\\u001b]0;title\\u0007"),
+            ("\u{9b}31m", "\\u009b31m"),
+            ("a\rb\u{8}c\u{7f}", "a\\u000db\\u0008c\\u007f"),
+            ("user\u{202e}gpj.exe\u{2066}x\u{2069}", "user\\u202egpj.exe\\u2066x\\u2069"),
+            ("a\u{200b}b\u{200d}c\u{feff}d\u{2060}e\u{ad}f", "a\\u200bb\\u200dc\\ufeffd\\u2060e\\u00adf"),
+            ("tag\u{e0041}", "tag\\udb40\\udc41"),
+            ("a\u{2028}b\u{85}c", "a\\u2028b\\u0085c"),
+        ] {
+            assert_eq!(line(text), shown);
+            assert_eq!(lines(text), shown);
+        }
+        assert_eq!(lines("a\tb\nc"), "a\tb\nc");
+        assert_eq!(line("a\tb\nc"), "a\\u0009b\\u000ac");
+    }
+
+    #[test]
+    fn an_escaped_json_document_means_the_same() {
+        let document = serde_json::json!({"name": "a\u{202e}\u{1b}[0m\u{e0041}\u{200b}\n"});
+        let text = document.to_string();
+        assert!(text.contains('\u{202e}'));
+        let shown = lines(&text);
+        assert!(!shown.chars().any(steers), "{shown}");
+        assert_eq!(serde_json::from_str::<serde_json::Value>(&shown).unwrap(), document);
+    }
+
+    #[test]
+    fn credentials_of_urls_are_hidden_wherever_they_stand() {
+        for (text, shown) in [
+            ("no URL here, a@b.c", "no URL here, a@b.c"),
+            ("http://host:9400/metrics", "http://host:9400/metrics"),
+            ("GET https://user:hunter2@host/x?y=1: refused", "GET https://…@host/x?y=1: refused"),
+            ("https://user@host and http://u:p@ss@h:80/@x", "https://…@host and http://…@h:80/@x"),
+            ("\"s3://key:secret@bucket/p\"", "\"s3://…@bucket/p\""),
+            ("az://c/p?sv=1&sig=hunter2&x=3#t", "az://c/p?sv=1&sig=…&x=3#t"),
+            ("https://h/?access_token=hunter2", "https://h/?access_token=…"),
+            ("kafka://u:p@a:1,u:q@b:2", "kafka://…@a:1,…@b:2"),
+            ("s3://key:hunt/er2@bucket/p?x=1", "s3://…@bucket/p?x=1"),
+            ("http://h:80/a@b", "http://h:80/a@b"),
+            ("SASL://u:hunter2@h:9092", "SASL://…@h:9092"),
+            ("s3://bucket/p;password=hunter2", "s3://bucket/p;password=…"),
+            ("brokers=\"h:9092?password=hunter2,i:1\"", "brokers=\"h:9092?password=…\""),
+            ("h?sig=hunter2&x=1", "h?sig=…&x=1"),
+            ("a password=hunter2 b", "a password=… b"),
+            ("setting x.password=\"hunter 2\" from y", "setting x.password=\"…\" from y"),
+            ("sasl.password=hunter2", "sasl.password=…"),
+            ("key=ns/job tokens=3 password_file=/run/x password=", "key=ns/job tokens=3 password_file=/run/x password="),
+        ] {
+            assert_eq!(hide_credentials(text), shown);
+        }
+    }
+
+    #[test]
+    fn known_secrets_are_hidden_also_where_an_error_quotes_them() {
+        let secrets =
+            SecretRedactor::new(["hunter2".to_owned(), "hunter2-long".to_owned(), "a\"b\\c".to_owned(), "abc".to_owned()]);
+        assert_eq!(secrets.redact("value hunter2-long and hunter2"), "value … and …");
+        assert_eq!(secrets.redact(&format!("string {:?}", "a\"b\\c")), "string \"…\"");
+        assert_eq!(secrets.redact("abc is too short to hide"), "abc is too short to hide");
+        assert!(!format!("{secrets:?}").contains("hunter2"));
+    }
+
+    #[test]
+    fn log_lines_are_written_as_they_may_be_shown() {
+        let written = |coloured| {
+            let secrets = SecretRedactor::new(["hunter2".to_owned()]);
+            let mut log = RedactingWriter { inner: Vec::new(), secrets, coloured };
+            log.write_all("\u{1b}[32mINFO\u{1b}[0m password hunter2 at http://u:p@h \u{202e}x\n".as_bytes()).unwrap();
+            String::from_utf8(log.inner).unwrap()
+        };
+        assert_eq!(written(true), "\u{1b}[32mINFO\u{1b}[0m password … at http://…@h \\u202ex\n");
+        assert_eq!(written(false), "\\u001b[32mINFO\\u001b[0m password … at http://…@h \\u202ex\n");
+    }
+}

@@ -1,0 +1,136 @@
+//! A stage of a replay that decides about several workloads together: what concerns it, in the order in which the log had it.
+
+use std::collections::{BTreeMap, HashMap};
+
+use eadt_core::joint::JointEvent;
+use eadt_core::{FoldSettings, JointFold, PowerBudgetFold};
+use eadt_gpu_sharing::GpuSharingFold;
+use eadt_schemas::v1::{Decision, EfficiencyWindow, Workload};
+use eadt_schemas::{EventTime, Topic};
+
+use super::ReplayRecord;
+use crate::codec::DecodedRecord;
+
+/// Order of arrival: stamp, tables before windows, partition, and a number.
+type ArrivalOrder = (EventTime, bool, i32, u64);
+
+enum OfflineInput {
+    Table(Box<ReplayRecord>),
+    Window(Box<EfficiencyWindow>),
+}
+
+/// The stage that folds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum JointStageChoice {
+    PowerBudget,
+    GpuSharing,
+}
+
+pub struct OfflineJointStage {
+    which: JointStageChoice,
+    settings: FoldSettings,
+    inputs: BTreeMap<ArrivalOrder, OfflineInput>,
+    count: u64,
+    /// Of each partition the newest stamp of what the first stage folded: a window came when it was closed.
+    stamps: HashMap<i32, EventTime>,
+    /// Partitions of the workloads that were ever members: where their windows and decisions belong.
+    members: HashMap<String, i32>,
+}
+
+impl OfflineJointStage {
+    /// The stages that these settings ask for.
+    pub fn enabled_stages(settings: &FoldSettings) -> Vec<Self> {
+        let of = |which| Self {
+            which,
+            settings: settings.clone(),
+            inputs: BTreeMap::new(),
+            count: 0,
+            stamps: HashMap::new(),
+            members: HashMap::new(),
+        };
+        let cluster = settings.power_budget.is_some().then(|| of(JointStageChoice::PowerBudget));
+        cluster.into_iter().chain(settings.gpu_sharing.is_some().then(|| of(JointStageChoice::GpuSharing))).collect()
+    }
+
+    fn is_member(&self, workload: &Workload) -> bool {
+        match self.which {
+            JointStageChoice::PowerBudget => self.settings.shares_budget(workload),
+            JointStageChoice::GpuSharing => self.settings.shares_gpus(workload),
+        }
+    }
+
+    fn keep(&mut self, stamp: EventTime, partition: i32, input: OfflineInput) {
+        let window = matches!(input, OfflineInput::Window(_));
+        self.inputs.insert((stamp, window, partition, self.count), input);
+        self.count += 1;
+    }
+
+    /// Takes a record that the first stage folds.
+    pub fn add_record(&mut self, fed: &ReplayRecord) {
+        let newest = self.stamps.entry(fed.partition).or_insert(fed.stamp);
+        *newest = fed.stamp.max(*newest);
+        let concerns = match (&fed.event, fed.topic) {
+            (DecodedRecord::Workload(workload), _) => {
+                if self.is_member(workload) {
+                    self.members.insert(workload.workload.clone(), fed.partition);
+                }
+                self.members.contains_key(&workload.workload)
+            }
+            (DecodedRecord::Actuation(actuation), _) => self.members.contains_key(&actuation.workload),
+            (DecodedRecord::WorkloadGone, _) => self.members.contains_key(&fed.key),
+            // Every partition has all models, and one is enough.
+            (_, Topic::Models) => fed.partition == 0,
+            _ => false,
+        };
+        if concerns {
+            self.keep(fed.stamp, fed.partition, OfflineInput::Table(Box::new(fed.clone())));
+        }
+    }
+
+    /// Takes a window that the first stage emitted.
+    pub fn take_window(&mut self, window: &EfficiencyWindow, partition: i32) {
+        // On a shared GPU those of others count, too.
+        if self.members.contains_key(&window.workload)
+            || (self.which == JointStageChoice::GpuSharing && !window.shared_devices.is_empty())
+        {
+            let stamp = self.stamps.get(&partition).copied().unwrap_or(window.window_end);
+            self.keep(stamp, partition, OfflineInput::Window(Box::new(window.clone())));
+        }
+    }
+
+    /// Folds everything; the callback gets each decision with its partition. Returns how many events came after their look.
+    pub fn fold<E>(self, say: impl FnMut(i32, Decision) -> Result<(), E>) -> Result<u64, E> {
+        match self.which {
+            JointStageChoice::PowerBudget => {
+                let mut cluster = PowerBudgetFold::new(self.settings.clone());
+                self.fold_in(&mut cluster, say)?;
+                Ok(cluster.tally().late)
+            }
+            JointStageChoice::GpuSharing => {
+                let mut gpus = GpuSharingFold::new(self.settings.clone());
+                self.fold_in(&mut gpus, say)?;
+                Ok(gpus.tally().late)
+            }
+        }
+    }
+
+    fn fold_in<E>(self, stage: &mut impl JointFold, mut say: impl FnMut(i32, Decision) -> Result<(), E>) -> Result<(), E> {
+        let mut decisions = Vec::new();
+        for ((stamp, ..), input) in self.inputs {
+            let folded = match &input {
+                OfflineInput::Table(fed) => stage.fold(JointEvent::Input(fed.event.event()), fed.key(), stamp, &mut decisions),
+                OfflineInput::Window(window) => {
+                    stage.fold(JointEvent::Window(window), Some(&window.workload), stamp, &mut decisions)
+                }
+            };
+            if let Err(refusal) = folded {
+                tracing::warn!("refused by a stage of several workloads: {refusal}");
+            }
+            for decision in decisions.drain(..) {
+                let partition = self.members.get(&decision.workload).copied().unwrap_or_default();
+                say(partition, decision)?;
+            }
+        }
+        Ok(())
+    }
+}

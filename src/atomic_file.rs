@@ -1,0 +1,270 @@
+//! Files and folders that commands write. One habit for all of them: what exists is refused, `--force` replaces it, a folder that
+//! is not there is not made on the way, and a file is complete or not there.
+
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, anyhow, bail};
+use eadt_recordings::Compression;
+use tempfile::NamedTempFile;
+
+/// A file on its way to its name.
+pub struct AtomicFile {
+    path: PathBuf,
+    file: NamedTempFile,
+    /// A file that has appeared under the name meanwhile stays.
+    keep: bool,
+}
+
+/// Endings of event logs, and what they mean.
+const LOG_ENDINGS: [(&str, Compression); 2] = [(".jsonl", Compression::None), (".jsonl.zst", Compression::Zstd)];
+
+/// How a log of this name is written.
+pub fn log_compression(path: &Path) -> anyhow::Result<Compression> {
+    let name = path.file_name().unwrap_or_default().to_string_lossy().to_ascii_lowercase();
+    let known = LOG_ENDINGS.iter().find(|(ending, _)| name.len() > ending.len() && name.ends_with(ending));
+    let Some((_, compression)) = known else {
+        bail!("{} is no name of an event log: end it in .jsonl, or in .jsonl.zst to have it compressed", path.display())
+    };
+    Ok(*compression)
+}
+
+impl AtomicFile {
+    /// Creates an event log: its ending gives the compression; one that exists is replaced only if `forced`.
+    pub fn event_log(path: &Path, inputs: &[PathBuf], forced: bool) -> anyhow::Result<(Self, Compression)> {
+        let compression = log_compression(path)?;
+        Ok((Self::create(path, inputs, forced)?, compression))
+    }
+
+    /// Refuses a path that is one of `inputs` or something else than a plain file; one that exists, too, unless `forced`.
+    pub fn create(path: &Path, inputs: &[PathBuf], forced: bool) -> anyhow::Result<Self> {
+        if let Ok(metadata) = std::fs::metadata(path) {
+            if !metadata.is_file() {
+                bail!("{} is no plain file: name another output", path.display());
+            }
+            let real = path.canonicalize()?;
+            if inputs.iter().any(|input| input.canonicalize().is_ok_and(|input| input == real)) {
+                bail!("{} is read and would be overwritten: name another output", path.display());
+            }
+            if !forced {
+                bail!("{}", exists(path));
+            }
+        }
+        let file = NamedTempFile::new_in(parent(path)?).with_context(|| format!("cannot write {}", path.display()))?;
+        Ok(Self { path: path.to_owned(), file, keep: !forced })
+    }
+
+    /// Makes the file visible under its name while it is written, for those who look on.
+    pub fn show(self) -> anyhow::Result<File> {
+        let path = self.path;
+        readable_by_all(self.file.path()).with_context(|| format!("cannot write {}", path.display()))?;
+        let named = if self.keep { self.file.persist_noclobber(&path) } else { self.file.persist(&path) };
+        named.map_err(|error| match error.error.kind() {
+            std::io::ErrorKind::AlreadyExists => anyhow!("{}", exists(&path)),
+            _ => anyhow::Error::from(error.error).context(format!("cannot write {}", path.display())),
+        })
+    }
+
+    /// Writes a whole text.
+    pub fn write(self, text: &str) -> anyhow::Result<()> {
+        let mut writer = self.writer()?;
+        writer.write_all(text.as_bytes()).with_context(|| format!("cannot write {}", self.path.display()))?;
+        self.finish(writer)
+    }
+
+    pub fn writer(&self) -> anyhow::Result<BufWriter<File>> {
+        Ok(BufWriter::new(self.file.reopen().with_context(|| format!("cannot write {}", self.path.display()))?))
+    }
+
+    /// Makes what was written durable and visible under its name.
+    pub fn finish(self, mut writer: BufWriter<File>) -> anyhow::Result<()> {
+        let cannot = || format!("cannot write {}", self.path.display());
+        writer.flush().with_context(cannot)?;
+        writer.get_ref().sync_all().with_context(cannot)?;
+        readable_by_all(self.file.path()).with_context(cannot)?;
+        let no_clobber = self.keep;
+        let named = if no_clobber { self.file.persist_noclobber(&self.path) } else { self.file.persist(&self.path) };
+        match named {
+            Err(error) if no_clobber && error.error.kind() == std::io::ErrorKind::AlreadyExists => {
+                bail!("{}", exists(&self.path))
+            }
+            other => other.map(drop).with_context(cannot),
+        }
+    }
+}
+
+/// Temporary files are private; a result is as readable as any other file.
+fn readable_by_all(path: &Path) -> std::io::Result<()> {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt;
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o644))?;
+    }
+    Ok(())
+}
+
+/// The folder that an output lies in, which must be there: a slip in a path would leave folders behind.
+fn parent(path: &Path) -> anyhow::Result<&Path> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or_else(|| Path::new("."));
+    if !folder.is_dir() {
+        bail!("cannot write {}: there is no folder {}; make it, or name another output", path.display(), folder.display());
+    }
+    Ok(folder)
+}
+
+/// Makes a folder for an output, or takes an empty one. One that holds something is refused unless `forced`; then what is in it
+/// is deleted, if it is nothing but what `is_own` knows as entries that the command writes.
+pub fn create_folder(path: &Path, inputs: &[PathBuf], forced: bool, is_own: impl Fn(&str) -> bool) -> anyhow::Result<()> {
+    let cannot = || format!("cannot write {}", path.display());
+    let entries = check_folder(path, inputs, forced, is_own)?;
+    if !path.exists() {
+        return std::fs::create_dir(path).with_context(cannot);
+    }
+    for place in entries {
+        if place.is_dir() { std::fs::remove_dir_all(&place) } else { std::fs::remove_file(&place) }.with_context(cannot)?;
+    }
+    Ok(())
+}
+
+/// Returns what [`create_folder`] would delete, or its refusal, and changes nothing.
+pub fn check_folder(
+    path: &Path,
+    inputs: &[PathBuf],
+    forced: bool,
+    is_own: impl Fn(&str) -> bool,
+) -> anyhow::Result<Vec<PathBuf>> {
+    let cannot = || format!("cannot write {}", path.display());
+    if !path.exists() {
+        return parent(path).map(|_| Vec::new());
+    }
+    if !path.is_dir() {
+        bail!("{} is no folder: name another output", path.display());
+    }
+    let entries: Vec<std::fs::DirEntry> = std::fs::read_dir(path).and_then(Iterator::collect).with_context(cannot)?;
+    let Some(first) = entries.first() else { return Ok(Vec::new()) };
+    let real = path.canonicalize()?;
+    let overlaps = |input: &PathBuf| input.canonicalize().is_ok_and(|input| input.starts_with(&real) || real.starts_with(&input));
+    if inputs.iter().any(overlaps) {
+        bail!("{} is read and would be overwritten: name another output", path.display());
+    }
+    if !forced {
+        bail!(
+            "{} exists and is not empty ({}, …): name another output, or say --force to replace it",
+            path.display(),
+            first.file_name().display()
+        );
+    }
+    if let Some(foreign) = entries.iter().find(|entry| !entry.file_name().to_str().is_some_and(&is_own)) {
+        bail!("{} holds {}, which is no such output: name another folder", path.display(), foreign.file_name().display());
+    }
+    Ok(entries.iter().map(std::fs::DirEntry::path).collect())
+}
+
+fn exists(path: &Path) -> String {
+    format!("{} exists: name another output, or say --force to replace it", path.display())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_input_and_a_device_are_never_overwritten() {
+        let dir = tempfile::tempdir().unwrap();
+        let input = dir.path().join("a.csv");
+        std::fs::write(&input, "time,w").unwrap();
+        let same = dir.path().join(".").join("a.csv");
+        let message = |path: &Path| {
+            AtomicFile::create(path, std::slice::from_ref(&input), true).err().map(|e| e.to_string()).unwrap_or_default()
+        };
+        assert!(message(&same).contains("would be overwritten"), "{}", message(&same));
+        assert!(message(Path::new("/dev/null")).contains("no plain file"));
+        assert_eq!(std::fs::read_to_string(&input).unwrap(), "time,w");
+    }
+
+    #[test]
+    fn a_log_has_a_known_ending_and_is_not_replaced_unasked() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        let message =
+            |name: &str, forced| AtomicFile::event_log(&at(name), &[], forced).err().map(|e| e.to_string()).unwrap_or_default();
+        for name in ["run.json", "run.zst", "run", "run.csv", ".jsonl", "run.jsonl.gz"] {
+            assert!(message(name, true).contains("end it in .jsonl"), "{name}: {}", message(name, true));
+        }
+        for (name, compression) in
+            [("a.jsonl", Compression::None), ("a.jsonl.zst", Compression::Zstd), ("A.JSONL.ZST", Compression::Zstd)]
+        {
+            assert_eq!(AtomicFile::event_log(&at(name), &[], false).unwrap().1, compression, "{name}");
+        }
+        std::fs::write(at("old.jsonl"), "mine").unwrap();
+        assert!(
+            message("old.jsonl", false).contains("exists: name another output, or say --force"),
+            "{}",
+            message("old.jsonl", false)
+        );
+        assert_eq!(std::fs::read_to_string(at("old.jsonl")).unwrap(), "mine");
+        let (target, _) = AtomicFile::event_log(&at("old.jsonl"), &[], true).unwrap();
+        let mut writer = target.writer().unwrap();
+        writer.write_all(b"new").unwrap();
+        target.finish(writer).unwrap();
+        assert_eq!(std::fs::read_to_string(at("old.jsonl")).unwrap(), "new");
+        // One that appears while the log is written stays, too.
+        let (target, _) = AtomicFile::event_log(&at("race.jsonl"), &[], false).unwrap();
+        let writer = target.writer().unwrap();
+        std::fs::write(at("race.jsonl"), "theirs").unwrap();
+        assert!(target.finish(writer).unwrap_err().to_string().contains("exists"));
+        assert_eq!(std::fs::read_to_string(at("race.jsonl")).unwrap(), "theirs");
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 2, "no temporary file is left");
+    }
+
+    #[test]
+    fn no_folder_is_made_on_the_way_and_none_is_emptied_unasked() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        let error = AtomicFile::create(&at("no/such/out.csv"), &[], false).err().unwrap().to_string();
+        assert!(error.contains("there is no folder") && error.contains("make it, or name another output"), "{error}");
+        let own = |name: &str| name.starts_with("topic=");
+        let folder = |name: &str, forced| create_folder(&at(name), &[], forced, own).err().map(|error| error.to_string());
+        assert!(folder("no/such", false).unwrap().contains("there is no folder"));
+        assert!(!at("no").exists());
+        assert_eq!((folder("out", false), folder("out", false)), (None, None), "new, then empty");
+        std::fs::create_dir(at("out/topic=a")).unwrap();
+        std::fs::write(at("out/topic=a/1.parquet"), "rows").unwrap();
+        let refused = folder("out", false).unwrap();
+        assert!(refused.contains("exists and is not empty (topic=a, …)") && refused.contains("say --force"), "{refused}");
+        let input = create_folder(&at("out"), &[at("out/topic=a")], true, own).unwrap_err().to_string();
+        assert!(input.contains("is read and would be overwritten"), "{input}");
+        std::fs::write(at("out/thesis.tex"), "mine").unwrap();
+        let refused = folder("out", true).unwrap();
+        assert!(refused.contains("holds thesis.tex, which is no such output"), "{refused}");
+        std::fs::remove_file(at("out/thesis.tex")).unwrap();
+        assert_eq!(folder("out", true), None);
+        assert_eq!(std::fs::read_dir(at("out")).unwrap().count(), 0);
+        std::fs::write(at("file"), "").unwrap();
+        assert!(folder("file", true).unwrap().contains("is no folder"));
+    }
+
+    #[test]
+    fn a_file_that_is_shown_while_it_is_written_has_its_name_at_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("live.jsonl");
+        let mut file = AtomicFile::create(&path, &[], false).unwrap().show().unwrap();
+        assert!(path.exists());
+        file.write_all(b"line\n").unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "line\n");
+        assert!(AtomicFile::create(&path, &[], false).err().unwrap().to_string().contains("exists"));
+        let target = AtomicFile::create(&dir.path().join("race.jsonl"), &[], false).unwrap();
+        std::fs::write(dir.path().join("race.jsonl"), "theirs").unwrap();
+        assert!(target.show().unwrap_err().to_string().contains("exists: name another output"));
+    }
+
+    #[test]
+    fn an_unfinished_file_leaves_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let target = AtomicFile::create(&dir.path().join("out.jsonl"), &[], false).unwrap();
+        target.writer().unwrap().write_all(b"half").unwrap();
+        drop(target);
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+}

@@ -1,0 +1,103 @@
+//! The view where there is no terminal: one line a minute, however many workloads there are.
+
+use std::time::{Duration, Instant};
+
+use eadt_report::{SavingSummary, units};
+
+use super::frame::{ViewCounts, ViewFrame};
+use super::origin_word;
+
+const EVERY: Duration = Duration::from_mins(1);
+
+/// Tracks when the next line is due.
+#[derive(Debug)]
+pub struct MinuteTimer {
+    last: Instant,
+}
+
+impl MinuteTimer {
+    pub fn new(now: Instant) -> Self {
+        Self { last: now }
+    }
+
+    /// Returns whether a minute is over; then the next one begins.
+    pub fn is_over(&mut self, now: Instant) -> bool {
+        let over = now.duration_since(self.last) >= EVERY;
+        if over {
+            self.last = now;
+        }
+        over
+    }
+}
+
+/// Everything in one line; the origin first.
+pub fn line(picture: &ViewFrame) -> String {
+    let ViewCounts { windows, changes, reverts, dead_letters, .. } = picture.counts;
+    let origin = match picture.origin {
+        Some(origin) => origin_word(origin),
+        None if picture.mixed => "origins differ",
+        None if picture.simulated => "simulated",
+        None => "no figures yet",
+    };
+    let time = picture.now.map_or_else(|| "–".to_owned(), |now| format!("{}Z", &now.to_string()[..19]));
+    let mut parts = vec![
+        format!("[{origin}] {time}"),
+        format!("{} workloads", picture.rows.len()),
+        units::format_watts(picture.power_watts),
+        saved(&picture.summary, picture.partial),
+        format!("{changes} changes, {reverts} reverts"),
+        format!("{windows} windows"),
+        format!("{dead_letters} dead letters"),
+    ];
+    if let Some(progress) = picture.progress {
+        let left = progress.left_seconds.map_or_else(String::new, |left| format!(", {} left", units::format_duration(left)));
+        parts.push(format!("{:.0} % of the duration{left}", 100.0 * progress.part));
+    }
+    parts.join(" · ")
+}
+
+fn saved(summary: &SavingSummary, partial: bool) -> String {
+    if partial {
+        return "savings not told: only the end of the record was read".to_owned();
+    }
+    let (Some(ratio), Some(part)) = (summary.saving_ratio(), summary.compared_ratio()) else {
+        return "no saving known".to_owned();
+    };
+    let error = summary.ratio_error().map_or_else(String::new, |error| format!(" ± {:.1}", 100.0 * error));
+    let rest = if summary.is_whole() { "" } else { ", the rest not known" };
+    format!("saved {:+.1} %{error} of {:.0} % of the energy{rest}", 100.0 * ratio, 100.0 * part)
+}
+
+#[cfg(test)]
+mod tests {
+    use eadt_report::WorkloadReport;
+    use eadt_schemas::v1::Origin;
+
+    use super::*;
+    use crate::live::frame::WorkloadRow;
+
+    #[test]
+    fn a_thousand_workloads_are_one_line_with_the_origin_and_what_is_not_known() {
+        let report = serde_json::json!({"energy_joules": 1e6, "compared_energy_ratio": 0.59, "saving_joules": -22700.0, "saving_ratio": -0.04});
+        let report: WorkloadReport = serde_json::from_value(report).unwrap();
+        let mut picture = ViewFrame {
+            rows: vec![WorkloadRow { power_watts: Some(400.0), ..WorkloadRow::default() }; 1000],
+            power_watts: 400_000.0,
+            summary: SavingSummary::of([&report]),
+            origin: Some(Origin::Simulated),
+            ..ViewFrame::default()
+        };
+        let text = line(&picture);
+        assert!(
+            text.starts_with("[simulated] – · 1000 workloads · 400 kW · saved -4.0 % of 59 % of the energy, the rest not known"),
+            "{text}"
+        );
+        assert!(text.ends_with("0 changes, 0 reverts · 0 windows · 0 dead letters"), "{text}");
+        picture.partial = true;
+        assert!(!line(&picture).contains("-4.0"), "{}", line(&picture));
+        let start = Instant::now();
+        let mut minutes = MinuteTimer::new(start);
+        let over: Vec<bool> = (0..180).map(|second| minutes.is_over(start + Duration::from_secs(second))).collect();
+        assert_eq!(over.iter().filter(|over| **over).count(), 2);
+    }
+}

@@ -1,0 +1,186 @@
+//! Rows for people and for programs: a table, a wide table, JSON or CSV. A table has figures with units; the others raw ones.
+
+use clap::ValueEnum;
+use eadt_report::units;
+use serde_json::{Map, Value};
+
+/// In which form rows are printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub enum OutputFormat {
+    #[default]
+    Table,
+    /// A table with all columns.
+    Wide,
+    Json,
+    Csv,
+}
+
+/// A column: its heading for people, its name for programs.
+#[derive(Debug, Clone, Copy)]
+pub struct OutputColumn {
+    pub heading: &'static str,
+    pub name: &'static str,
+    /// Only where there is room: in `wide`, JSON and CSV.
+    pub wide: bool,
+    pub right: bool,
+}
+
+impl OutputColumn {
+    pub const fn text(heading: &'static str, name: &'static str) -> Self {
+        Self { heading, name, wide: false, right: false }
+    }
+
+    pub const fn figure(heading: &'static str, name: &'static str) -> Self {
+        Self { heading, name, wide: false, right: true }
+    }
+
+    pub const fn wide(self) -> Self {
+        Self { wide: true, ..self }
+    }
+}
+
+/// A cell as people read it, and as it is.
+#[derive(Debug, Clone, PartialEq)]
+pub struct OutputCell {
+    pub shown: String,
+    pub value: Value,
+}
+
+impl OutputCell {
+    pub fn text(text: impl Into<String>) -> Self {
+        let text = text.into();
+        Self { shown: text.clone(), value: text.into() }
+    }
+
+    /// A text that may be unknown: a dash for people, nothing in JSON and CSV.
+    pub fn optional_text(text: Option<String>) -> Self {
+        text.map_or_else(|| Self { shown: units::UNKNOWN.to_owned(), value: Value::Null }, Self::text)
+    }
+
+    pub fn figure(value: Option<f64>, shown: impl Fn(f64) -> String) -> Self {
+        Self { shown: value.map_or_else(|| units::UNKNOWN.to_owned(), shown), value: value.into() }
+    }
+
+    pub fn count(value: Option<u64>) -> Self {
+        Self { shown: value.map_or_else(|| units::UNKNOWN.to_owned(), |value| value.to_string()), value: value.into() }
+    }
+}
+
+/// Rows below a heading.
+#[derive(Debug)]
+pub struct OutputTable {
+    pub columns: Vec<OutputColumn>,
+    pub rows: Vec<Vec<OutputCell>>,
+}
+
+impl OutputTable {
+    /// Returns the sheet in this form, for a terminal of so many columns; [`OutputFormat::Table`] leaves the wide columns out.
+    pub fn render(&self, form: OutputFormat, width: Option<usize>) -> anyhow::Result<String> {
+        match form {
+            OutputFormat::Table => Ok(self.table(false, width)),
+            OutputFormat::Wide => Ok(self.table(true, None)),
+            OutputFormat::Json => Ok(format!("{}\n", serde_json::to_string_pretty(&self.objects())?)),
+            OutputFormat::Csv => self.csv(),
+        }
+    }
+
+    fn objects(&self) -> Vec<Map<String, Value>> {
+        let object = |row: &Vec<OutputCell>| {
+            let fields = self.columns.iter().zip(row).map(|(column, cell)| (column.name.to_owned(), cell.value.clone()));
+            fields.collect()
+        };
+        self.rows.iter().map(object).collect()
+    }
+
+    fn csv(&self) -> anyhow::Result<String> {
+        let mut writer = csv::Writer::from_writer(Vec::new());
+        writer.write_record(self.columns.iter().map(|column| column.name))?;
+        for row in &self.rows {
+            writer.write_record(row.iter().map(|cell| match &cell.value {
+                Value::Null => String::new(),
+                Value::String(text) => text.clone(),
+                value => value.to_string(),
+            }))?;
+        }
+        Ok(String::from_utf8(writer.into_inner()?)?)
+    }
+
+    /// The last column is a text that may be long: it is shortened at the terminal's edge.
+    fn table(&self, wide: bool, width: Option<usize>) -> String {
+        let columns: Vec<usize> = (0..self.columns.len()).filter(|index| wide || !self.columns[*index].wide).collect();
+        // As it is printed, so that what would steer the terminal does not shift the columns either.
+        let shown = |row: &[OutputCell], index: usize| eadt_service::redact::line(&row[index].shown).into_owned();
+        let widest = |index: &usize| {
+            let cells = self.rows.iter().map(|row| shown(row, *index).chars().count());
+            cells.chain([self.columns[*index].heading.chars().count()]).max().unwrap_or(0)
+        };
+        let widths: Vec<usize> = columns.iter().map(widest).collect();
+        let mut text = String::new();
+        let mut line = |cell: &dyn Fn(usize) -> String| {
+            let mut line = String::new();
+            for (position, (index, wide)) in columns.iter().zip(&widths).enumerate() {
+                let last = position + 1 == columns.len();
+                let mut cell = cell(*index);
+                if last
+                    && !self.columns[*index].right
+                    && let Some(width) = width
+                {
+                    let room = width.saturating_sub(line.chars().count()).max(20);
+                    if cell.chars().count() > room {
+                        cell = format!("{}…", cell.chars().take(room - 1).collect::<String>());
+                    }
+                }
+                let pad = " ".repeat(wide.saturating_sub(cell.chars().count()));
+                let parts = if self.columns[*index].right { [&*pad, &*cell] } else { [&*cell, &*pad] };
+                line.extend(parts);
+                line += "   ";
+            }
+            text.push_str(line.trim_end());
+            text.push('\n');
+        };
+        line(&|index| self.columns[index].heading.to_owned());
+        for row in &self.rows {
+            line(&|index| shown(row, index));
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_sheet_has_four_forms() {
+        let columns = vec![
+            OutputColumn::text("WORKLOAD", "workload"),
+            OutputColumn::figure("POWER", "power_watts"),
+            OutputColumn::figure("GPUS", "gpus").wide(),
+            OutputColumn::text("REASON", "reason"),
+        ];
+        let row = |name: &str, power: Option<f64>, reason: &str| {
+            vec![
+                OutputCell::text(name),
+                OutputCell::figure(power, eadt_report::units::format_watts),
+                OutputCell::count(Some(4)),
+                OutputCell::text(reason),
+            ]
+        };
+        let sheet =
+            OutputTable { columns, rows: vec![row("a/b", Some(31_200.5), "slow, so back"), row("a/\u{1b}long-name", None, "")] };
+        let render = |form, width| sheet.render(form, width).unwrap();
+        assert_eq!(
+            render(OutputFormat::Table, None),
+            "WORKLOAD              POWER   REASON\na/b                 31.2 kW   slow, so back\na/\\u001blong-name         –\n"
+        );
+        assert!(render(OutputFormat::Wide, None).contains("GPUS"));
+        assert_eq!(
+            render(OutputFormat::Csv, None),
+            "workload,power_watts,gpus,reason\na/b,31200.5,4,\"slow, so back\"\na/\u{1b}long-name,,4,\n"
+        );
+        let json: Value = serde_json::from_str(&render(OutputFormat::Json, None)).unwrap();
+        assert_eq!((&json[0]["power_watts"], &json[1]["power_watts"]), (&31_200.5.into(), &Value::Null));
+        let narrow = render(OutputFormat::Table, Some(40));
+        assert!(narrow.lines().all(|line| line.chars().count() <= 60), "{narrow}");
+    }
+}
