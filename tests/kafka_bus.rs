@@ -8,7 +8,7 @@ use eadt_bus::conformance::{
     BackendHarness, CHECKS, await_assignment, fresh_name, fresh_topic, join, outgoing, read_all, read_count, read_to_end, send,
     send_all,
 };
-use eadt_bus::kafka::{KafkaBus, KafkaOptions};
+use eadt_bus::kafka::{FetchPath, KafkaBus, KafkaOptions};
 use eadt_bus::topics::{PartitionGrowthPolicy, apply, check_layout, desired, plan, read_topics};
 use eadt_bus::{
     Bus, CommitStep, GroupMember, IsolationLevel, MemberOptions, Membership, PollEvent, Remedy, StartOffset, TopicPartition,
@@ -56,8 +56,11 @@ impl BackendHarness for Cluster {
 
 #[test]
 fn kafka_keeps_every_promise() {
-    let tight = Arc::new(bus(&[("queue.buffering.max.messages", "100")]));
-    let cluster = Cluster { bus: Arc::new(bus(&[LONG_SESSION])), tight };
+    // The fetch path of our own has this test in `kafka_fetch.rs`.
+    let by_library =
+        |properties: &_| Arc::new(KafkaBus::connect(options(brokers(), properties).with_fetch(FetchPath::Librdkafka)).unwrap());
+    let tight = by_library(&[("queue.buffering.max.messages", "100")]);
+    let cluster = Cluster { bus: by_library(&[LONG_SESSION]), tight };
     for (name, check) in CHECKS {
         let begun = Instant::now();
         check(&cluster);

@@ -1,5 +1,6 @@
 //! `eadt dashboard`: the web page of an archive, or of a pipeline that runs on Kafka.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::io::{BufReader, Read, Seek};
 use std::path::{Path, PathBuf};
@@ -79,6 +80,10 @@ pub async fn run(
 
 /// Reads the runs of `--compare` as `eadt report` does.
 fn read_others(paths: &[PathBuf], names: &TopicSettings) -> anyhow::Result<Vec<OtherRun>> {
+    let mut named = BTreeSet::new();
+    if let Some(name) = paths.iter().map(|path| path.display().to_string()).find(|name| !named.insert(name.clone())) {
+        bail!("--compare {name}: it is named twice; name each run once");
+    }
     let mut others: Vec<OtherRun> = Vec::new();
     for path in paths {
         let name = path.display().to_string();
@@ -325,6 +330,13 @@ mod tests {
             assert_eq!(cli.config.as_deref(), config.map(Path::new));
             assert!(matches!(cli.command, CliCommand::Replay(args) if args.check && args.logs == [PathBuf::from("run")]));
         }
+    }
+
+    #[test]
+    fn a_run_that_is_to_be_compared_twice_is_refused() {
+        let paths = ["a", "b", "a"].map(PathBuf::from);
+        let refused = read_others(&paths, &TopicSettings::default()).unwrap_err().to_string();
+        assert_eq!(refused, "--compare a: it is named twice; name each run once");
     }
 
     #[test]

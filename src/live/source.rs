@@ -180,14 +180,24 @@ fn newest_in_archive(archive: &Archive, topics: &[Topic]) -> anyhow::Result<Opti
 /// Returns the append time of the newest record in a log.
 fn newest_in_log(bus: &dyn Bus, names: &TopicSettings, topics: &[Topic]) -> anyhow::Result<Option<EventTime>> {
     let topics: Vec<Topic> = dated(topics).collect();
-    let mut last = Vec::new();
+    let mut open = Vec::new();
     for (at, _) in partitions(bus, names, &topics, StartOffset::Earliest)? {
         let marks = bus.watermarks(&at)?;
         if marks.high > marks.low {
-            last.push((at, StartOffset::At(marks.high - 1)));
+            open.push((at, marks));
         }
     }
-    Ok(first_stamps(bus, &last)?.into_values().max())
+    // The last offsets may have no record: marks of transactions take one each, and compaction removes records.
+    let (mut newest, mut step) = (None, 1);
+    while !open.is_empty() {
+        let from: Vec<_> =
+            open.iter().map(|(at, marks)| (at.clone(), StartOffset::At((marks.high - step).max(marks.low)))).collect();
+        let stamps = last_stamps(bus, &from)?;
+        open.retain(|(at, marks)| marks.high - step > marks.low && !stamps.contains_key(&(at.topic.clone(), at.partition)));
+        newest = stamps.into_values().max().max(newest);
+        step = step.saturating_mul(4);
+    }
+    Ok(newest)
 }
 
 /// Adds to the error of a log that a running `eadt up` has open how its figures are read.
@@ -346,11 +356,27 @@ fn starts_since(
 /// Longest search for the first records of a span.
 const SPAN_SEARCH: Duration = Duration::from_secs(30);
 
+/// Stamps of records by topic and partition; none where there is no record.
+type StampByPartition = BTreeMap<(std::sync::Arc<str>, i32), EventTime>;
+
+/// Returns the newest stamp of the records from each position to the end.
+fn last_stamps(bus: &dyn Bus, from: &[(TopicPartition, StartOffset)]) -> anyhow::Result<StampByPartition> {
+    let mut stamps = StampByPartition::new();
+    read_to_end(
+        bus,
+        from,
+        || false,
+        |record| {
+            let stamp = stamps.entry((record.at.topic.clone(), record.at.partition)).or_insert(record.stamp);
+            *stamp = (*stamp).max(record.stamp);
+            anyhow::Ok(())
+        },
+    )?;
+    Ok(stamps)
+}
+
 /// The stamp of the first record at or after each position; none where there is no record.
-fn first_stamps(
-    bus: &dyn Bus,
-    from: &[(TopicPartition, StartOffset)],
-) -> anyhow::Result<BTreeMap<(std::sync::Arc<str>, i32), EventTime>> {
+fn first_stamps(bus: &dyn Bus, from: &[(TopicPartition, StartOffset)]) -> anyhow::Result<StampByPartition> {
     let mut reader = bus.reader(from, IsolationLevel::ReadCommitted)?;
     let (mut stamps, mut ended, mut batch) = (BTreeMap::new(), std::collections::BTreeSet::new(), Vec::new());
     let begun = Instant::now();
@@ -379,7 +405,30 @@ fn first_stamps(
 
 #[cfg(test)]
 mod tests {
+    use eadt_bus::CommitStep;
+    use eadt_bus::conformance::{join, outgoing};
+
     use super::*;
+
+    #[test]
+    fn the_newest_event_is_found_before_the_mark_of_a_transaction() {
+        let folder = tempfile::tempdir().unwrap();
+        let options = EmbeddedOptions { reserve_bytes: 0, ..EmbeddedOptions::default() };
+        let bus = EmbeddedLog::open(&folder.path().join("log"), options).unwrap();
+        for spec in eadt_bus::topics::desired("eadt.", 1, 1) {
+            bus.create_topic(&spec).unwrap();
+        }
+        let settings = crate::settings::load(None, &crate::settings::EnvVariables::default(), &[]).unwrap();
+        let newest = || newest_in_log(&bus, &settings.topics, &TOPICS).unwrap();
+        assert_eq!(newest(), None);
+        let (mut member, _) = join(&bus, "tests", Some("one"), &["eadt.gpu.telemetry.v1".into()]);
+        let decision = outgoing(&"eadt.decisions.v1".into(), "lab/job", "{}");
+        member.commit(&CommitStep { outputs: vec![decision], positions: Vec::new() }).unwrap();
+        drop(member);
+        let marks = bus.watermarks(&TopicPartition::new("eadt.decisions.v1", 0)).unwrap();
+        assert!(marks.high > 1, "the mark takes an offset: {marks:?}");
+        assert!(newest().is_some());
+    }
 
     #[test]
     fn an_archive_that_cannot_be_read_is_an_error_and_one_that_is_not_there_is_none() {

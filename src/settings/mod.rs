@@ -98,8 +98,8 @@ pub struct BusSettings {
     pub brokers: String,
     /// Folder of the embedded log, and of the archive under `archive`. Default: `eadt-data`.
     pub data_dir: PathBuf,
-    /// By what records are read from Kafka: `librdkafka`, or `native`, a fetch path of our own. Groups,
-    /// transactions and what is written are librdkafka's with both. Default: `librdkafka`.
+    /// By what records are read from Kafka: `native`, a fetch path of our own, or `librdkafka`, which also reads from Kafka older
+    /// than 3.0 and knows Kerberos. Groups, transactions and what is written are librdkafka's with both. Default: `native`.
     pub fetch: FetchPath,
     /// How Kafka's brokers know this process, and it them.
     pub security: SecuritySettings,

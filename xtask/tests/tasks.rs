@@ -55,7 +55,7 @@ const SETS: [(&str, &str); 5] = [
     ("services/collector/src/kubelet/mod.rs", "POD_FACTS.failed("),
     ("crates/service/src/connections.rs", "CONNECTION.failed("),
     ("services/dashboard/src/log.rs", "CONNECTION.watch("),
-    ("src/live/http_log.rs", "answer.unwrap_or_else("),
+    ("src/live/dashboard_log.rs", "answer.unwrap_or_else("),
 ];
 
 #[test]

@@ -81,7 +81,7 @@ impl FoldSettings {
         self.window_rules >= 3
     }
 
-    /// Whether a counter that stands still from its first sample on counts from its first rise on: where between two steps of
+    /// Returns whether a counter that stands still for long from its first sample on counts from its first rise on: where between two steps of
     /// a coarse counter the first sample lies is not known.
     pub fn starts_coarse_counters_at_a_rise(&self) -> bool {
         self.window_rules >= 4

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use eadt_schemas::Topic;
 use parquet::errors::ParquetError;
@@ -14,6 +14,7 @@ use crate::bounds;
 use crate::error::{LakeError, Result};
 use crate::extent::{PartitionExtent, PartitionExtents};
 use crate::file::{ArchiveFileReader, FileBatches, FileFooter, NewestRow, damaged, refused};
+use crate::held::HeldBatches;
 use crate::layout::ArchiveFileName;
 use crate::row::ArchiveRow;
 use crate::store::{ArchiveStore, BucketStore, FolderStore, OsDisk};
@@ -454,7 +455,7 @@ struct FileRows {
     /// Rows that came before their turn.
     early: BTreeMap<i64, StoredRow>,
     /// The batches of which rows may be `early`.
-    held: Vec<Weak<StoredBatch>>,
+    held: HeldBatches<StoredBatch>,
     progress: ReadProgress,
 }
 
@@ -493,7 +494,7 @@ impl FileRows {
         let batches = archive.reader(&name)?.batches().map_err(|error| archive.located(error))?;
         let (observer, rows) = (archive.observer.clone(), due.len() as u64);
         let progress = ReadProgress { observer, bytes, rows, read_rows: 0, reported_bytes: 0 };
-        Ok(Self { name, batches, batch: None, due, early: BTreeMap::new(), held: Vec::new(), progress })
+        Ok(Self { name, batches, batch: None, due, early: BTreeMap::new(), held: HeldBatches::new(), progress })
     }
 
     fn read(&mut self) -> Option<Result<StoredRow>> {
@@ -523,11 +524,9 @@ impl FileRows {
 
     /// Returns an error if the batches whose rows wait for others take too much memory.
     fn hold(&mut self) -> Result<()> {
-        self.held.retain(|batch| batch.strong_count() > 0);
-        self.held.extend(self.batch.iter().map(|(batch, _)| Arc::downgrade(batch)));
-        let bytes: u64 = self.held.iter().filter_map(Weak::upgrade).map(|batch| batch.bytes() as u64).sum();
         let limit = bounds::max_waiting_bytes(self.batches.file_bytes());
-        if bytes <= limit {
+        let Some((batch, _)) = &self.batch else { return Ok(()) };
+        if !self.held.exceed(limit, batch, batch.bytes() as u64) {
             return Ok(());
         }
         let detail = format!("its rows are so far out of order that more than {limit} bytes of them wait for others");

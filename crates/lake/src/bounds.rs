@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use parquet::basic::Type as PhysicalType;
+use parquet::basic::{Encoding, Type as PhysicalType};
 use parquet::column::page::{Page, PageReader};
 use parquet::column::reader::{get_column_reader, get_typed_column_reader};
 use parquet::data_type::{ByteArray, ByteArrayType};
@@ -29,6 +29,9 @@ const WAITING_BYTES: u64 = 256 << 20;
 const WAITING_PER_FILE_BYTE: u64 = 256;
 /// Columns that a footer may have, ours and those of later versions.
 const MAX_COLUMNS: u64 = 4_096;
+/// Numbers in a block of delta-packed ones, and the parts of such a block, at most. Writers have 128 or 256 in four parts.
+const MAX_BLOCK: u64 = 1 << 20;
+const MAX_BLOCK_PARTS: u64 = 4_096;
 
 /// Rows that a file may have, by its length in bytes.
 pub(crate) fn max_rows(file_bytes: u64) -> u64 {
@@ -94,6 +97,17 @@ fn read_schema(reader: &mut ThriftReader<'_>, problem: &mut Option<String>) -> O
     Some(())
 }
 
+/// Refuses a file whose columns have more bytes than the file: some lie over others, and are unpacked again and again.
+pub(crate) fn check_chunks(metadata: &ParquetMetaData, file_bytes: u64) -> Result<(), Refusal> {
+    let chunks = metadata.row_groups().iter().flat_map(RowGroupMetaData::columns);
+    // A negative size is too large for any file.
+    let sizes = chunks.map(|chunk| u64::try_from(chunk.compressed_size()).unwrap_or(u64::MAX));
+    if sizes.fold(0, u64::saturating_add) <= file_bytes {
+        return Ok(());
+    }
+    Err(Refusal::TooLarge(format!("the pages of its columns have more than its {file_bytes} bytes")))
+}
+
 /// The page of a column, by its header.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct PageSize {
@@ -107,13 +121,15 @@ struct PageSize {
 const DATA_PAGE: u64 = 0;
 const DICTIONARY_PAGE: u64 = 2;
 const DATA_PAGE_V2: u64 = 3;
+const DELTA_LENGTH_BYTE_ARRAY: u64 = 6;
 const DELTA_BYTE_ARRAY: u64 = 7;
 /// The encodings by a dictionary, old and new.
 const DICTIONARY_ENCODINGS: [u64; 2] = [2, 8];
 
-/// Reads the header of a page.
+/// Reads the header of a page. Returns `None` as well if it lacks its kind, a size or the header of its kind, or if a page of
+/// values has none.
 fn page_size(reader: &mut ThriftReader<'_>) -> Option<PageSize> {
-    let mut page = PageSize::default();
+    let (mut page, mut found) = (PageSize::default(), 0);
     reader.each_field(|reader, field| {
         match (field.id, field.kind) {
             (1, I32) => page.kind = reader.size()?,
@@ -142,9 +158,11 @@ fn page_size(reader: &mut ThriftReader<'_>) -> Option<PageSize> {
             }
             _ => return Some(false),
         }
+        found += 1;
         Some(true)
     })?;
-    Some(page)
+    // No field comes twice, and of the headers of kinds only its own.
+    (found == 4 && (page.values > 0 || page.kind == DICTIONARY_PAGE)).then_some(page)
 }
 
 /// Returns the pages of a column in their order.
@@ -257,11 +275,20 @@ fn column_size(input: &ParquetInput, group: &RowGroupMetaData, column: usize) ->
     if pages.iter().skip(1).any(|page| page.kind == DICTIONARY_PAGE) {
         return Err(wrong(&"a dictionary comes after a page"));
     }
+    let reader = || SerializedPageReader::new(Arc::new(input.clone()), chunk, group.num_rows() as usize, None);
+    let has_lengths =
+        |page: &&PageSize| page.kind != DICTIONARY_PAGE && [DELTA_LENGTH_BYTE_ARRAY, DELTA_BYTE_ARRAY].contains(&page.encoding);
+    if let Some(most) = pages.iter().filter(has_lengths).map(|page| page.values).max() {
+        if most > u64::try_from(group.num_rows()).unwrap_or(0) {
+            return Err(wrong(&"a page has more values than there are rows"));
+        }
+        let mut reader = reader().map_err(|error| wrong(&error))?;
+        check_lengths(&mut reader, chunk).map_err(|error| wrong(&error))?;
+    }
     let shares_prefixes = |page: &&PageSize| page.kind != DICTIONARY_PAGE && page.encoding == DELTA_BYTE_ARRAY;
     let prefixed = pages.iter().filter(shares_prefixes).map(|page| page.unpacked_bytes).max().unwrap_or(0);
     // What would be little in every row is not measured.
     let in_every_row = |bytes: u64| bytes * BATCH_ROWS as u64 > BATCH_BYTES / 64;
-    let reader = || SerializedPageReader::new(Arc::new(input.clone()), chunk, group.num_rows() as usize, None);
     size.repeated_bytes = if in_every_row(prefixed) {
         let reader = reader().map_err(|error| wrong(&error))?;
         longest_value(chunk, Box::new(reader), prefixed).map_err(|error| wrong(&error))?
@@ -290,6 +317,74 @@ fn chunk_bytes(input: &ParquetInput, chunk: &ColumnChunkMetaData) -> Result<byte
     }
     let length = usize::try_from(length).map_err(|_| outside())?;
     input.get_bytes(start, length).map_err(|error| error.to_string())
+}
+
+/// Refuses lengths of texts that are more than their page has values: the Parquet reader makes room for as many as they say.
+fn check_lengths(pages: &mut impl PageReader, chunk: &ColumnChunkMetaData) -> Result<(), String> {
+    while let Some(page) = pages.get_next_page().map_err(|error| error.to_string())? {
+        // Lengths of texts, or of prefixes and then of what follows them.
+        let sequences = match (page.is_dictionary_page(), page.encoding()) {
+            (false, Encoding::DELTA_LENGTH_BYTE_ARRAY) => 1,
+            (false, Encoding::DELTA_BYTE_ARRAY) => 2,
+            _ => continue,
+        };
+        let mut rest = values_of(&page, chunk).ok_or("the levels of a page cannot be read")?;
+        for _ in 0..sequences {
+            rest = pass_deltas(rest, page.num_values().into())
+                .ok_or("the lengths of a page cannot be read, or are more than its values")?;
+        }
+    }
+    Ok(())
+}
+
+/// Returns what stands behind the levels of a page of values.
+fn values_of<'a>(page: &'a Page, chunk: &ColumnChunkMetaData) -> Option<&'a [u8]> {
+    let column = chunk.column_descr();
+    match page {
+        Page::DataPage { .. } if column.max_rep_level() > 0 => None,
+        Page::DataPage { buf, .. } if column.max_def_level() == 0 => Some(&buf[..]),
+        Page::DataPage { buf, def_level_encoding: Encoding::RLE, .. } => {
+            let (length, rest) = buf.split_first_chunk::<4>()?;
+            rest.get(u32::from_le_bytes(*length) as usize..)
+        }
+        Page::DataPageV2 { buf, def_levels_byte_len, rep_levels_byte_len, .. } => {
+            buf.get(def_levels_byte_len.checked_add(*rep_levels_byte_len)? as usize..)
+        }
+        Page::DataPage { .. } | Page::DictionaryPage { .. } => None,
+    }
+}
+
+/// Passes over delta-packed numbers, as the Parquet reader takes them; returns the bytes behind. `None` if there are more than
+/// `most`, or if they cannot be read.
+fn pass_deltas(bytes: &[u8], most: u64) -> Option<&[u8]> {
+    let mut reader = ThriftReader::new(bytes);
+    let (block, parts, numbers) = (reader.unsigned()?, reader.unsigned()?, reader.unsigned()?);
+    // The first number, which no block holds.
+    reader.unsigned()?;
+    if numbers > most || !(1..=MAX_BLOCK).contains(&block) || !(1..=MAX_BLOCK_PARTS).contains(&parts) {
+        return None;
+    }
+    let in_part = block / parts;
+    if in_part * parts != block || !in_part.is_multiple_of(32) {
+        return None;
+    }
+    let mut left = numbers.saturating_sub(1);
+    while left > 0 {
+        // The least difference.
+        reader.unsigned()?;
+        for bits in reader.take(parts)? {
+            // Parts behind the last number take no bytes, whatever is said of them.
+            if left == 0 {
+                break;
+            }
+            if *bits > 32 {
+                return None;
+            }
+            reader.pass(in_part / 8 * u64::from(*bits))?;
+            left = left.saturating_sub(in_part);
+        }
+    }
+    reader.take(reader.remaining() as u64)
 }
 
 /// Returns the length of the longest text of a dictionary, which is the first page.
@@ -324,6 +419,10 @@ fn longest_value(chunk: &ColumnChunkMetaData, pages: Box<dyn PageReader>, page_b
 
 #[cfg(test)]
 mod tests {
+    use arrow::array::{ArrayRef, Int64Array, RecordBatch};
+    use parquet::arrow::ArrowWriter;
+    use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions};
+
     use super::*;
 
     #[test]
@@ -368,5 +467,55 @@ mod tests {
         assert_eq!(page_sizes(&both), None);
         // A negative size.
         assert_eq!(page_sizes(&[0x15, 4, 0x15, 3, 0x15, 6, 0]), None);
+    }
+
+    #[test]
+    fn a_header_without_what_its_page_needs_is_refused() {
+        let whole = [0x15, 0, 0x15, 8, 0x15, 2, 0x2c, 0x15, 20, 0x15, 14, 0, 0, 9];
+        assert!(page_sizes(&whole).is_some());
+        let headers: [(&str, &[u8]); 6] = [
+            ("kind", &[0x25, 8, 0x15, 2, 0x2c, 0x15, 20, 0x15, 14, 0, 0, 9]),
+            ("unpacked size", &[0x15, 0, 0x25, 2, 0x2c, 0x15, 20, 0x15, 14, 0, 0, 9]),
+            ("packed size", &[0x15, 0, 0x15, 8, 0x3c, 0x15, 20, 0x15, 14, 0, 0]),
+            ("own header", &[0x15, 0, 0x15, 8, 0x15, 2, 0, 9]),
+            ("count", &[0x15, 0, 0x15, 8, 0x15, 2, 0x2c, 0x25, 14, 0, 0, 9]),
+            ("values", &[0x15, 0, 0x15, 8, 0x15, 2, 0x2c, 0x15, 0, 0x15, 14, 0, 0, 9]),
+        ];
+        for (lacking, header) in headers {
+            assert_eq!(page_sizes(header), None, "{lacking}");
+        }
+    }
+
+    #[test]
+    fn delta_packed_numbers_are_passed_over_if_they_are_no_more_than_the_values() {
+        // Three numbers in a block of 128: one part of four bytes, and widths of parts that hold nothing.
+        let three = [0x80, 1, 4, 3, 10, 0, 1, 99, 0, 0, 0, 0, 0, 0, 9];
+        assert_eq!(pass_deltas(&three, 3), Some(&[9][..]));
+        assert_eq!(pass_deltas(&three, 2), None);
+        assert_eq!(pass_deltas(&three[..12], 3), None);
+        assert_eq!(pass_deltas(&[0x80, 1, 4, 0, 0, 9], 0), Some(&[9][..]));
+        let headers: [(&str, &[u8]); 5] = [
+            ("a block of 0", &[0, 4, 1, 0]),
+            ("a block of 2^21", &[0x80, 0x80, 0x80, 1, 4, 1, 0]),
+            ("no parts", &[0x80, 1, 0, 1, 0]),
+            ("parts of 16", &[0x80, 1, 8, 1, 0]),
+            ("33 bits", &[0x80, 1, 4, 3, 10, 0, 33, 0, 0, 0]),
+        ];
+        for (wrong, bytes) in headers {
+            let bytes = [bytes, &[0; 256]].concat();
+            assert_eq!(pass_deltas(&bytes, 1024), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn columns_that_lie_over_each_other_are_refused() {
+        let numbers: ArrayRef = Arc::new(Int64Array::from(vec![1, 2, 3]));
+        let batch = RecordBatch::try_from_iter([("a", numbers)]).unwrap();
+        let mut writer = ArrowWriter::try_new(Vec::new(), batch.schema(), None).unwrap();
+        writer.write(&batch).unwrap();
+        let file = bytes::Bytes::from(writer.into_inner().unwrap());
+        let metadata = ArrowReaderMetadata::load(&file, ArrowReaderOptions::new()).unwrap();
+        assert_eq!(check_chunks(metadata.metadata(), file.len() as u64), Ok(()));
+        assert!(matches!(check_chunks(metadata.metadata(), 10), Err(Refusal::TooLarge(_))));
     }
 }

@@ -251,7 +251,11 @@ impl ArchiveFileReader {
         let metadata = ArrowReaderMetadata::load(&input, ArrowReaderOptions::new()).map_err(|error| damaged(&path, &error))?;
         let FileFooter { deleted, .. } = FileFooter::of(name, metadata.metadata())?;
         let reader = Self { topic: name.topic, path, input, metadata, deleted };
-        reader.check_rows(reader.rows())?;
+        let groups = reader.metadata.metadata().row_groups();
+        let in_groups = groups.iter().map(|group| u64::try_from(group.num_rows()).unwrap_or(0)).fold(0, u64::saturating_add);
+        reader.check_rows(reader.rows().max(in_groups))?;
+        let chunks = bounds::check_chunks(reader.metadata.metadata(), reader.file_bytes());
+        chunks.map_err(|refusal| refused(&reader.path, refusal))?;
         Ok(reader)
     }
 
@@ -277,13 +281,16 @@ impl ArchiveFileReader {
         let path = &reader.path;
         check_columns(reader.topic, path, reader.metadata.schema())?;
         let mask = ProjectionMask::columns(reader.metadata.parquet_schema(), [OFFSET]);
-        for group in 0..reader.metadata.metadata().num_row_groups() {
+        // A group without rows need not have pages.
+        let groups = reader.metadata.metadata().row_groups().iter().enumerate();
+        let groups: Vec<usize> = groups.filter(|(_, group)| group.num_rows() != 0).map(|(group, _)| group).collect();
+        for &group in &groups {
             let rows = bounds::batch_rows(&reader.input, reader.metadata.metadata(), group, |name| name == OFFSET);
             rows.map_err(|refusal| refused(path, refusal))?;
         }
         let builder = ParquetRecordBatchReaderBuilder::new_with_metadata(reader.input.clone(), reader.metadata.clone());
         let mut offsets = Vec::new();
-        let batches = builder.with_projection(mask).build().map_err(|error| damaged(path, &error))?;
+        let batches = builder.with_row_groups(groups).with_projection(mask).build().map_err(|error| damaged(path, &error))?;
         for batch in batches {
             let batch = batch.map_err(|error| damaged(path, &error))?;
             let column = batch.columns().first().and_then(|column| column.as_primitive_opt::<Int64Type>());

@@ -16,6 +16,7 @@ mod error;
 mod events;
 mod extent;
 mod file;
+mod held;
 mod layout;
 mod plan;
 mod rebuild;

@@ -45,7 +45,8 @@ impl<'a> ThriftReader<'a> {
         Some(*first)
     }
 
-    fn unsigned(&mut self) -> Option<u64> {
+    /// Returns a number without a sign, seven bits in each byte.
+    pub(crate) fn unsigned(&mut self) -> Option<u64> {
         let mut value = 0;
         for shift in (0..64).step_by(7) {
             let byte = self.byte()?;
@@ -124,8 +125,15 @@ impl<'a> ThriftReader<'a> {
         Some(())
     }
 
-    fn pass(&mut self, bytes: u64) -> Option<()> {
-        self.rest = self.rest.get(usize::try_from(bytes).ok()?..)?;
+    /// Returns the next bytes.
+    pub(crate) fn take(&mut self, bytes: u64) -> Option<&'a [u8]> {
+        let (taken, rest) = self.rest.split_at_checked(usize::try_from(bytes).ok()?)?;
+        self.rest = rest;
+        Some(taken)
+    }
+
+    pub(crate) fn pass(&mut self, bytes: u64) -> Option<()> {
+        self.take(bytes)?;
         Some(())
     }
 }

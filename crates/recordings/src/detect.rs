@@ -10,6 +10,7 @@ use crate::names::shell_quote;
 use crate::quantity::{QuantityCell, is_quantity, parse_quantity};
 use crate::recording::Recording;
 use crate::table::{HeaderCriteria, RowCells, TableReader};
+use crate::units::word_places;
 use crate::{ImportError, ImportOptions, RecordingFile, RecordingFormat};
 
 /// The format that a file seems to have.
@@ -103,6 +104,7 @@ pub fn sketch_table(input: RecordingFile<'_>) -> Result<TablePreview, ImportErro
             ColumnPreview { name: names[index].clone(), values, suggestion }
         })
         .collect();
+    drop_sums(&mut columns);
     number_boards(&mut columns);
     Ok(TablePreview {
         file: input.name,
@@ -142,9 +144,8 @@ fn sketch_column(name: &str, cells: &[&str], clock: &TimeParser) -> (String, Opt
     let low = numbers.iter().copied().fold(f64::INFINITY, f64::min);
     let high = numbers.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let values = format!("numbers from {low} to {high}");
-    // A total grows; what each row adds need not.
-    let grows = numbers.len() < 3 || low < high && numbers.is_sorted();
-    let total = |total: &str, added: &str| map(if grows { total } else { added });
+    let is_total = names_a_total(name) || may_be_total(&numbers);
+    let total = |total: &str, added: &str| map(if is_total { total } else { added });
     let suggestion = match () {
         () if has(&["limit", "cap"]) && has(&["power"]) => map("power_limit_watts"),
         () if has(&["power", "watt"]) => map("power_watts"),
@@ -172,24 +173,47 @@ fn sketch_column(name: &str, cells: &[&str], clock: &TimeParser) -> (String, Opt
     (values, suggestion)
 }
 
-/// Names boards where several columns suggest the same figure of a device. A column that is by its name the sum or mean of others
-/// has no map then: mapped beside them it would count twice.
+/// Returns whether a column's name says that it counts up, such as `energyTotal`.
+fn names_a_total(name: &str) -> bool {
+    let is_total = |word: &str| ["total", "counter", "cumulative"].iter().any(|total| word.eq_ignore_ascii_case(total));
+    word_places(name).into_iter().any(|place| is_total(&name[place]))
+}
+
+/// Returns whether figures may be a total: it grows, which what each row adds need not.
+fn may_be_total(numbers: &[f64]) -> bool {
+    let grows = numbers.first().zip(numbers.last()).is_some_and(|(first, last)| first < last);
+    numbers.len() < 3 || grows && numbers.is_sorted()
+}
+
+/// Takes the maps of columns away that are by their names the sum or mean of others: mapped beside them they would count twice.
+fn drop_sums(columns: &mut [ColumnPreview]) {
+    const QUANTITIES: [&[&str]; 4] =
+        [&["power_watts"], &["energy_joules_total", "energy_joules"], &["utilization_ratio"], &["temperature_celsius"]];
+    for fields in QUANTITIES {
+        let is_of = |column: &ColumnPreview| suggested_field(column).is_some_and(|field| fields.contains(&field));
+        if !columns.iter().any(|column| is_of(column) && !names_a_sum_column(&column.name)) {
+            continue;
+        }
+        for column in columns.iter_mut().filter(|column| is_of(column) && names_a_sum_column(&column.name)) {
+            column.suggestion = None;
+            column.values += ", of several boards together by its name";
+        }
+    }
+}
+
+/// Returns the field that the map of a column names.
+fn suggested_field(column: &ColumnPreview) -> Option<&str> {
+    let map = column.suggestion.as_ref()?.strip_prefix("--map ")?;
+    Some(map.trim_start_matches('\'').split_once('=')?.0)
+}
+
+/// Names boards where several columns suggest the same figure of a device.
 fn number_boards(columns: &mut [ColumnPreview]) {
     for field in ["power_watts", "energy_joules_total", "energy_joules", "utilization_ratio", "temperature_celsius"] {
         for quote in ["", "'"] {
             let start = format!("--map {quote}{field}=");
             let fits = |column: &&mut ColumnPreview| column.suggestion.as_ref().is_some_and(|text| text.starts_with(&start));
-            let mut same: Vec<&mut ColumnPreview> = columns.iter_mut().filter(fits).collect();
-            if same.len() < 2 {
-                continue;
-            }
-            if same.iter().any(|column| !names_a_sum_column(&column.name)) {
-                for column in same.iter_mut().filter(|column| names_a_sum_column(&column.name)) {
-                    column.suggestion = None;
-                    column.values += ", of several boards together by its name";
-                }
-                same.retain(|column| column.suggestion.is_some());
-            }
+            let same: Vec<&mut ColumnPreview> = columns.iter_mut().filter(fits).collect();
             if same.len() < 2 {
                 continue;
             }
@@ -272,8 +296,23 @@ mod tests {
         );
         assert!(zeus.contains("energy_joules[gpu0]=gpu0_energy") && zeus.contains("energy_joules[gpu1]=gpu1_energy"), "{zeus}");
         assert!(!zeus.contains("gpu_model"), "{zeus}");
-        let counter = sketch("time,energy\n2025-02-03T10:00:00Z,1\n2025-02-03T10:00:01Z,1\n2025-02-03T10:00:02Z,301\n");
-        assert!(counter.contains("--map energy_joules_total=energy"), "{counter}");
+        for (column, values, map) in [
+            ("energy", ["1", "1", "301"], "energy_joules_total=energy"),
+            ("energy", ["1", "1", "1"], "energy_joules=energy"),
+            ("energy_total", ["1", "1", "1"], "energy_joules_total=energy_total"),
+            ("tokenCounter", ["9", "0", "4"], "tokens_total=tokenCounter"),
+            ("cumulative_samples", ["9", "9", "9"], "samples_total=cumulative_samples"),
+            ("subtotal_samples", ["9", "9", "9"], "samples=subtotal_samples"),
+        ] {
+            let rows = values.iter().enumerate().map(|(row, value)| format!("2025-02-03T10:00:0{row}Z,{value}\n"));
+            let text = format!("time,{column}\n{}", rows.collect::<String>());
+            assert!(sketch(&text).contains(&format!("--map {map}\n")), "{column}: {}", sketch(&text));
+        }
+        let zeus_sum = sketch(
+            "time,gpu0_energy,gpu1_energy,total_energy\n2025-02-03T10:00:00Z,30,20,50\n2025-02-03T10:00:01Z,31,21,52\n\
+             2025-02-03T10:00:02Z,30,20,50\n",
+        );
+        assert!(zeus_sum.contains("energy_joules[gpu1]=gpu1_energy") && !zeus_sum.contains("=total_energy"), "{zeus_sum}");
     }
 
     #[test]

@@ -86,6 +86,9 @@ pub struct ImportOptions {
     pub collector: Option<String>,
     /// Scope of the power and energy figures. Default: node for `mlperf`, wall for `mlperf-inference`, else gpu.
     pub meter: Option<Meter>,
+    /// Refused rows after which an import may end before its files do; for tests, which have not the time for as many.
+    #[doc(hidden)]
+    pub most_refused_rows: Option<u64>,
 }
 
 impl ImportOptions {

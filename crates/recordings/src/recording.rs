@@ -17,8 +17,9 @@ pub(crate) type FileId = usize;
 /// Index into [`Recording::sources`].
 pub(crate) type SourceId = usize;
 
-/// Refused rows after which an import ends at once if they are more than half of its rows so far.
-const MOST_REFUSED_ROWS: u64 = 250_000;
+/// Refused rows after which an import ends at once if they are more than half of its rows so far. Tables of a board that gives no
+/// figures at first begin with hours of such rows.
+const MOST_REFUSED_ROWS: u64 = 5_000_000;
 
 #[derive(Debug)]
 pub(crate) struct Recording {
@@ -57,6 +58,8 @@ pub(crate) struct RowRefusals {
     first: Option<ImportError>,
     pub(crate) by_kind: Vec<DroppedLines>,
     rows: u64,
+    /// As many are looked at before the table ends.
+    most: u64,
 }
 
 #[derive(Debug)]
@@ -158,7 +161,7 @@ impl Recording {
             duplicates: 0,
             same_stamp: 0,
             skipped: Vec::new(),
-            refusals: RowRefusals::default(),
+            refusals: RowRefusals { most: options.most_refused_rows.unwrap_or(MOST_REFUSED_ROWS), ..RowRefusals::default() },
             tables: Vec::new(),
             notes: Vec::new(),
         }
@@ -237,7 +240,7 @@ impl Recording {
             Err(RowError::Damaged(kind, error)) => {
                 self.refuse_row(kind, *error);
                 // A few kilobytes of zstd can be rows without end.
-                if self.refusals.rows >= MOST_REFUSED_ROWS { self.check_refusals() } else { Ok(()) }
+                if self.refusals.rows >= self.refusals.most { self.check_refusals() } else { Ok(()) }
             }
             Err(RowError::Stop(error)) => Err(*error),
         }

@@ -1,5 +1,7 @@
 //! Units of measurement as people write them, and numbers that may be absent.
 
+use std::ops::Range;
+
 use crate::absent::is_absent_text;
 
 /// The measured quantity.
@@ -160,16 +162,29 @@ impl Dimension {
     }
 }
 
-/// Returns what is in the last brackets at the end of a column's name.
+/// Returns what is in the last brackets at the end of a column's name, without `in `.
 fn last_brackets(name: &str) -> Option<&str> {
     let inside = name.trim_end().strip_suffix([']', ')'])?;
-    Some(inside.rsplit_once(['[', '('])?.1.trim())
+    let inside = inside.rsplit_once(['[', '('])?.1.trim();
+    Some(inside.strip_prefix("in ").unwrap_or(inside).trim())
 }
 
-/// Returns the unit in the last brackets of a column's name: `Power [mW]`, `Temperature (edge) (C)`, `Power (in mW)`.
+/// Returns the unit in the last brackets of a column's name: `Power [mW]`, `Temperature (edge) (C)`, `Power (in mW)`,
+/// `Energy (kW·h)`.
 pub fn bracketed_unit(name: &str) -> Option<Unit> {
     let inside = last_brackets(name)?;
-    Unit::by_name(inside.strip_prefix("in ").unwrap_or(inside).trim())
+    Unit::by_name(inside).or_else(|| power_hours(inside)?.1)
+}
+
+/// Returns the end of a text that is a unit of power and `h` apart from it, such as `kW·h`, and the unit of energy that they are,
+/// if it is one of those known here.
+fn power_hours(text: &str) -> Option<(&str, Option<Unit>)> {
+    let text = text.trim();
+    let apart = text.strip_suffix('h')?;
+    let before = apart.trim_end_matches([' ', '·', '⋅', '*', '.', '-', '_']);
+    let power = before.rsplit(|c: char| !c.is_alphanumeric()).next().filter(|_| before.len() < apart.len())?;
+    let unit = Unit::by_name(power).filter(|unit| unit.dimension == Power)?;
+    Some((&text[before.len() - power.len()..], Unit::by_name(&format!("{}h", unit.name))))
 }
 
 /// Returns the unit after the last separator of a column's name: `power_mW`, `Power, W`, `power.draw/W`, `energy in kWh`.
@@ -178,33 +193,100 @@ pub fn suffix_unit(name: &str) -> Option<Unit> {
     Unit::by_name(unit.trim())
 }
 
-/// Units that are spelled out, the longest first.
-const SPELLED_UNITS: [(&str, &str); 12] = [
-    ("milliwatthour", "mWh"),
-    ("kilowatthour", "kWh"),
-    ("watthour", "Wh"),
-    ("milliwatt", "mW"),
-    ("microwatt", "uW"),
-    ("kilowatt", "kW"),
-    ("megawatt", "MW"),
-    ("millijoule", "mJ"),
-    ("microjoule", "uJ"),
-    ("kilojoule", "kJ"),
-    ("megajoule", "MJ"),
-    ("wattsecond", "J"),
+/// Prefixes of units that are spelled out.
+const SPELLED_PREFIXES: [(&str, &str); 12] = [
+    ("pico", "p"),
+    ("nano", "n"),
+    ("micro", "u"),
+    ("milli", "m"),
+    ("centi", "c"),
+    ("deci", "d"),
+    ("deca", "da"),
+    ("hecto", "h"),
+    ("kilo", "k"),
+    ("mega", "M"),
+    ("giga", "G"),
+    ("tera", "T"),
 ];
+
+/// The longest unit that is spelled out, in words: `kilo watt hours`.
+const LONGEST_SPELLING: usize = 3;
+
+/// Returns the symbol of a unit that is spelled out in small letters: `kWh` of `kilowatthours`, `nJ` of `nanojoule`. A plain `watt`
+/// or `joule` says no more than the field does, and is none.
+fn spelled_symbol(text: &str) -> Option<String> {
+    let prefixed = SPELLED_PREFIXES.iter().find_map(|(prefix, letter)| Some((*letter, text.strip_prefix(*prefix)?)));
+    let (letter, base) = prefixed.unwrap_or(("", text));
+    let symbol = match base {
+        "watt" | "watts" if !letter.is_empty() => "W",
+        "joule" | "joules" if !letter.is_empty() => "J",
+        "watthour" | "watthours" | "wattshour" | "wattshours" | "watthr" | "watthrs" | "watth" => "Wh",
+        "wattsecond" | "wattseconds" | "wattssecond" | "wattsseconds" | "wattsec" | "wattsecs" => "Ws",
+        _ => return None,
+    };
+    Some(format!("{letter}{symbol}"))
+}
+
+/// Returns the units of power and energy that a name spells out in one or several words (`powerMilliwatts`, `kilowatt-hours`): the
+/// words, and the unit, if it is one of those known here.
+fn spelled_units(name: &str) -> Vec<(&str, Option<Unit>)> {
+    let places = word_places(name);
+    let mut found = Vec::new();
+    let mut first = 0;
+    while first < places.len() {
+        let symbol_to = |last: usize| {
+            let text: String = places[first..=last].iter().map(|place| &name[place.clone()]).collect();
+            spelled_symbol(&text.to_ascii_lowercase())
+        };
+        let end = places.len().min(first + LONGEST_SPELLING);
+        let longest = (first..end).rev().find_map(|last| Some((last, symbol_to(last)?)));
+        let Some((last, symbol)) = longest else {
+            first += 1;
+            continue;
+        };
+        found.push((&name[places[first].start..places[last].end], Unit::by_name(&symbol)));
+        first = last + 1;
+    }
+    found
+}
+
+/// Returns where the words of a name are, of letters or of digits: `gpu`, `0`, `Power` and `Watts` of `gpu0PowerWatts`.
+pub(crate) fn word_places(name: &str) -> Vec<Range<usize>> {
+    let mut places: Vec<Range<usize>> = Vec::new();
+    let mut letters = name.char_indices().peekable();
+    let mut before: Option<char> = None;
+    while let Some((place, letter)) = letters.next() {
+        if letter.is_alphanumeric() {
+            let next = letters.peek().map(|(_, next)| *next);
+            let begins = before.is_none_or(|before| begins_word(before, letter, next));
+            let end = place + letter.len_utf8();
+            match places.last_mut() {
+                Some(word) if !begins => word.end = end,
+                _ => places.push(place..end),
+            }
+        }
+        before = letter.is_alphanumeric().then_some(letter);
+    }
+    places
+}
+
+/// Returns whether a letter or digit begins another word than the one before it: `Power` in `gpuPower` and in `GPUPower`.
+fn begins_word(before: char, letter: char, next: Option<char>) -> bool {
+    let ends_capitals = before.is_uppercase() && next.is_some_and(char::is_lowercase);
+    before.is_numeric() != letter.is_numeric() || letter.is_uppercase() && (before.is_lowercase() || ends_capitals)
+}
 
 /// Returns the unit of a dimension that a column's name has outside of its last brackets: after the last separator or, of
 /// power and energy, as the whole name or a word that cannot mean anything else (`power_mW_avg`, `powerMilliwatts`).
 pub fn worded_unit(name: &str, dimension: Dimension) -> Option<Unit> {
     let fits = |unit: &Unit| unit.dimension == dimension;
     let is_electrical = matches!(dimension, Dimension::Power | Dimension::Energy);
-    let letters: String = name.chars().filter(char::is_ascii_alphabetic).collect::<String>().to_ascii_lowercase();
-    let spelled = SPELLED_UNITS.iter().find(|(spelling, _)| is_electrical && letters.contains(spelling));
-    if let Some((_, unit)) = spelled {
-        return Unit::by_name(unit).filter(fits);
+    let mut spelled = spelled_units(name).into_iter().filter_map(|(_, unit)| unit).filter(|unit| is_electrical && fits(unit));
+    if let Some(first) = spelled.next() {
+        return spelled.all(|other| other == first).then_some(first);
     }
-    if let Some(unit) = suffix_unit(name).or_else(|| Unit::by_name(name.trim()).filter(|_| is_electrical)).filter(fits) {
+    let whole = || Unit::by_name(name.trim()).filter(|_| is_electrical);
+    if let Some(unit) = suffix_unit(name).filter(fits).or_else(whole).or_else(|| power_hours(name)?.1).filter(fits) {
         return Some(unit);
     }
     // `W` and `J` may be anything, and are the units that a column without one is in.
@@ -228,16 +310,18 @@ const FOREIGN_UNITS: [&str; 32] = [
 const AMBIGUOUS_UNITS: [&str; 6] = ["mw", "Mw", "mj", "Mj", "mwh", "Mwh"];
 
 /// Returns what a column's name says of the unit that rules out to read it as power or energy in any unit known here: another
-/// unit in the last brackets or after the last separator (`Apparent power (VA)`, `power_dW`), a multiple (`power (W x10)`), or
-/// letters that may be milli or mega (`power_mw_avg`).
+/// unit in the last brackets or after the last separator (`Apparent power (VA)`, `power_dW`), a multiple (`power (W x10)`),
+/// letters that may be milli or mega (`power_mw_avg`), or another unit that is spelled out (`kilowatt_seconds`).
 pub fn unreadable_unit(name: &str) -> Option<&str> {
     let name = name.trim();
-    let last = match last_brackets(name) {
-        Some(inside) => Some(inside.strip_prefix("in ").unwrap_or(inside).trim()),
-        None => name.rsplit_once(['_', ',', '/', '.', '-', ' ']).map(|(_, unit)| unit.trim()),
-    };
-    let is_foreign = |unit: &&str| FOREIGN_UNITS.contains(unit) || last_brackets(name).is_some() && is_multiple(unit);
-    last.filter(is_foreign).or_else(|| words(name).find(|word| AMBIGUOUS_UNITS.contains(word)))
+    let brackets = last_brackets(name);
+    let last = brackets.or_else(|| name.rsplit_once(['_', ',', '/', '.', '-', ' ']).map(|(_, unit)| unit.trim()));
+    let is_foreign = |unit: &&str| FOREIGN_UNITS.contains(unit) || brackets.is_some() && is_multiple(unit);
+    let ambiguous = || words(name).find(|word| AMBIGUOUS_UNITS.contains(word));
+    let hours = || power_hours(brackets.unwrap_or(name)).filter(|(_, unit)| unit.is_none()).map(|(text, _)| text);
+    let spelled = || spelled_units(name).into_iter().find(|(_, unit)| unit.is_none()).map(|(text, _)| text);
+    let is_readable = bracketed_unit(name).is_some();
+    last.filter(is_foreign).or_else(ambiguous).or_else(hours).or_else(|| spelled().filter(|_| !is_readable))
 }
 
 /// Whether a text is a unit and a factor: `W x10`, `0.1 W`.
@@ -322,6 +406,16 @@ mod tests {
             ("gpuPowerMilliWattsAvg", "mW"),
             ("Milliwatt (mean)", "mW"),
             ("energy_kilowatt_hours", ""),
+            ("omega_watts", "W"),
+            ("omegaWatts", ""),
+            ("OMEGAWatts", ""),
+            ("GPUMilliwatts", "mW"),
+            ("gpu0milliwatts", "mW"),
+            ("MILLIWATTS_avg", "mW"),
+            ("power_milliwatt_hourly_mean", "mW"),
+            ("power_milliwatt_1hour_mean", "mW"),
+            ("milliwatts_of_kilojoules", "mW"),
+            ("kilowatts or milliwatts", ""),
             ("power_kW_rack_7", "kW"),
             ("kW_or_mW_power", ""),
             ("power_avg", ""),
@@ -331,8 +425,26 @@ mod tests {
             let unit_of = bracketed_unit(text).or_else(|| worded_unit(text, Power));
             assert_eq!(name(unit_of), unit, "{text}");
         }
-        assert_eq!(name(worded_unit("energy_kWh_total", Energy)), "kWh");
-        assert_eq!(name(worded_unit("energy in kilowatt-hours", Energy)), "kWh");
+        for (text, unit) in [
+            ("energy_kWh_total", "kWh"),
+            ("energy in kilowatt-hours", "kWh"),
+            ("energyKiloWattHours", "kWh"),
+            ("Energy (kilowatt hours)", "kWh"),
+            ("milliwatthours_total", "mWh"),
+            ("watt_seconds_total", "J"),
+            ("energy_megajoule", "MJ"),
+            ("Energy (kW·h)", "kWh"),
+            ("Energy [kW h]", "kWh"),
+            ("Energy (in kW · h)", "kWh"),
+            ("kW-h", "kWh"),
+            ("energy_kW_h", "kWh"),
+            ("energy_h", ""),
+            ("omega_joules", "J"),
+            ("energy_milliwatts", ""),
+        ] {
+            let unit_of = bracketed_unit(text).or_else(|| worded_unit(text, Energy));
+            assert_eq!(name(unit_of), unit, "{text}");
+        }
         assert_eq!(name(worded_unit("time_ms_max", Duration)), "", "of time only at the end");
     }
 
@@ -353,6 +465,20 @@ mod tests {
             ("power (GPU 0)", None),
             ("power_mW", None),
             ("gpu_var_watts", None),
+            ("energy_megawatt_hours", Some("megawatt_hours")),
+            ("gigawatthours", Some("gigawatthours")),
+            ("Energy (microwatthour)", Some("microwatthour")),
+            ("kilowatt_seconds", Some("kilowatt_seconds")),
+            ("energyMilliwattSeconds", Some("MilliwattSeconds")),
+            ("energy_nanojoules", Some("nanojoules")),
+            ("deciwatts_avg", Some("deciwatts")),
+            ("Energy (giga joules)", Some("giga joules")),
+            ("Energy (MW·h)", Some("MW·h")),
+            ("energy_MW_h", Some("MW_h")),
+            ("energy_gigajoules [J]", None),
+            ("energy_kW_h", None),
+            ("omega_watts", None),
+            ("energy_kilowatt_hours", None),
         ] {
             assert_eq!(unreadable_unit(text), unit, "{text}");
         }

@@ -496,11 +496,15 @@ fn a_unit_of_the_header_counts_wherever_it_stands_and_one_that_cannot_be_read_is
         |power: &str| (0..6).map(|row| format!("2025-02-03T10:00:{:02}Z,{power}\n", row * 10)).collect::<Vec<_>>().concat();
     let options = |column: &str| maps(&[&format!("power_watts={column}")]);
     // 3 W of a small board: no figure is impossible, so that only the header tells.
+    let omega = format!("time,omega_watts\n{}", rows("3"));
+    assert_eq!(total(&read(CSV, &[("t.csv", &omega)], &options("omega_watts")).unwrap()), 150.0, "a node called omega");
     for column in ["milliwatts", "power (in mW)", "power mW avg", "mW_total", "powerMilliwatts", "power (mW) [GPU]"] {
         let imported = read(CSV, &[("t.csv", &format!("time,{column}\n{}", rows("3000")))], &options(column)).unwrap();
         assert_eq!(total(&imported), 150.0, "{column}");
     }
-    for (column, unit) in [("power_in_mw", "mw"), ("Power(mw)", "mw"), ("power_dW", "dW"), ("power (W x10)", "W x10")] {
+    for (column, unit) in
+        [("power_in_mw", "mw"), ("Power(mw)", "mw"), ("power_dW", "dW"), ("power (W x10)", "W x10"), ("deciwatts", "deciwatts")]
+    {
         let text = format!("time,{column}\n{}", rows("3000"));
         let error = read(CSV, &[("t.csv", &text)], &options(column)).unwrap_err();
         assert!(error.contains(&format!("the header says {unit}, which is not a unit of power_watts")), "{column}: {error}");
@@ -530,6 +534,26 @@ fn rows_and_columns_of_all_boards_together_do_not_count_beside_those_of_each() {
     let sum = table("total");
     let only = sum.lines().filter(|line| line.contains("time") || line.contains("total")).collect::<Vec<_>>().join("\n");
     assert_eq!(total(&read(CSV, &[("t.csv", &only)], &options).unwrap()), 25_000.0);
+    let options = maps(&["power_watts=power_W", "device=device", "node=node"]);
+    for (what, cells, joules, lines) in [
+        ("one node's, beside boards of another", &["n1,all,500", "n2,0,300", "n2,1,200"][..], 50_000.0, 0),
+        ("its own node's", &["n1,all,500", "n1,0,500", "n2,0,200"], 35_000.0, 6),
+        ("of all nodes", &["all,total,500", "n1,0,300", "n2,0,200"], 25_000.0, 6),
+        ("of no node", &[",total,500", "n1,0,300", "n2,0,200"], 25_000.0, 6),
+        ("beside blank cells", &["n1,total,500", "n1,,500", "n2,total,200"], 35_000.0, 6),
+        ("a blank cell on another node than its sum", &["n1,total,500", "n2,,200"], 35_000.0, 0),
+        ("blank cells beside boards of another node", &["n1,0,300", "n1,1,200", "n2,,500"], 25_000.0, 6),
+    ] {
+        let mut text = "time,node,device,power_W\n".to_owned();
+        for second in 0..6 {
+            for cells in cells {
+                text.extend(["2025-02-03T10:00:", &second.to_string(), "0Z,", cells, "\n"]);
+            }
+        }
+        let imported = read(CSV, &[("t.csv", &text)], &options).unwrap();
+        let refused: u64 = imported.report.refused.iter().map(|refused| refused.lines).sum();
+        assert_eq!((total(&imported), refused), (joules, lines), "{what}");
+    }
 
     let wide = "time,gpu0_power,gpu1_power,total_power\n2025-02-03T10:00:00Z,300,200,500\n2025-02-03T10:00:10Z,300,200,500\n";
     let map = |pattern: &str| maps(&[&format!("power_watts={pattern}")]);
@@ -713,6 +737,7 @@ impl std::io::Read for Repeated {
 fn lines_that_never_hold_a_value_are_errors_soon() {
     const EMPTY: &str = "no value in 16 MiB of comments and empty rows";
 
+    let most_refused_rows = Some(10_000);
     let header = "time,w\n2025-02-03T10:00:00Z,100\n";
     for (line, expected) in [
         ("# a comment of some length, so that there are not so many of them in as many bytes\n", EMPTY),
@@ -723,13 +748,26 @@ fn lines_that_never_hold_a_value_are_errors_soon() {
         ("N/A,N/A\n", "endless:3: "),
     ] {
         let files = vec![RecordingFile::new("endless", endless(header, line))];
-        let error = import(CSV, files, &maps(&["power_watts=w"])).unwrap_err().to_string();
+        // Empty rows are refused ones, too.
+        let most_refused_rows = most_refused_rows.filter(|_| expected != EMPTY);
+        let error = import(CSV, files, &ImportOptions { most_refused_rows, ..maps(&["power_watts=w"]) }).unwrap_err().to_string();
         assert!(error.contains(expected), "{line:?}: {error}");
     }
     for format in [SMI, RecordingFormat::Mlperf] {
         let files = vec![RecordingFile::new("endless", endless("x\n", "-,-;-\n"))];
-        let error = import(format, files, &plain()).unwrap_err().to_string();
+        let error = import(format, files, &ImportOptions { most_refused_rows, ..plain() }).unwrap_err().to_string();
         assert!(error.contains("endless:"), "{format}: {error}");
+    }
+}
+
+#[test]
+fn a_table_may_begin_with_rows_without_figures() {
+    let good = |second: u32| format!("2025-02-03T10:{:02}:{:02}Z,100\n", second / 60, second % 60);
+    let rows = (1..150).fold(String::new(), |rows, second| rows + &good(second));
+    let text = format!("time,w\n{}{}{rows}", good(0), "N/A,N/A\n".repeat(90));
+    for (most_refused_rows, is_read) in [(None, true), (Some(100), true), (Some(50), false)] {
+        let read = read(CSV, &[("a.csv", &text)], &ImportOptions { most_refused_rows, ..maps(&["power_watts=w"]) });
+        assert_eq!(read.is_ok(), is_read, "{most_refused_rows:?}");
     }
 }
 

@@ -118,6 +118,18 @@ pub fn hide_credentials(text: &str) -> Cow<'_, str> {
     }
 }
 
+/// Returns where a value begins in the text behind its `=`, and its length. It is quoted as a log or JSON quotes it, `"VALUE"` or
+/// `\"VALUE\"`; a quote that its line does not close ends nothing.
+fn value_place(after: &str) -> (usize, usize) {
+    let escapes = after.len() - after.trim_start_matches('\\').len();
+    let quote = if after[escapes..].starts_with(['"', '\'']) { &after[..=escapes] } else { "" };
+    let value = &after[quote.len()..];
+    let line = value.split('\n').next().unwrap_or_default();
+    let closing = if quote.is_empty() { None } else { line.find(quote) };
+    let end = || value.find(|character| END.contains(&character) || character == '&');
+    (quote.len(), closing.or_else(end).unwrap_or(value.len()))
+}
+
 /// Replaces the values of `NAME=VALUE` and `NAME="VALUE"` if the name is one of a secret.
 fn hide_named_values(text: &str) -> Cow<'_, str> {
     let (mut shown, mut rest) = (String::new(), text);
@@ -129,20 +141,15 @@ fn hide_named_values(text: &str) -> Cow<'_, str> {
         let name = before[start..].to_ascii_lowercase();
         let is_secret = SECRET_NAME_ENDS.iter().any(|end| name.ends_with(end))
             || is_parameter && is_secret_parameter(&name) && !name.ends_with("_file");
-        let quote = after.chars().next().filter(|first| matches!(first, '"' | '\''));
-        let opening = quote.map_or(0, char::len_utf8);
-        let value = &after[opening..];
-        let length = match quote {
-            Some(quote) => value.find(quote),
-            None => value.find(|character| END.contains(&character) || character == '&'),
-        };
-        let length = length.unwrap_or(value.len());
         shown.push_str(&rest[..=at]);
         rest = after;
-        if is_secret && length > 0 {
-            shown.push_str(&after[..opening]);
-            shown.push_str(HIDDEN);
-            rest = &value[length..];
+        if is_secret {
+            let (opening, length) = value_place(after);
+            if length > 0 {
+                shown.push_str(&after[..opening]);
+                shown.push_str(HIDDEN);
+                rest = &after[opening + length..];
+            }
         }
     }
     if shown.is_empty() {
@@ -293,6 +300,23 @@ mod tests {
             ("setting x.password=\"hunter 2\" from y", "setting x.password=\"…\" from y"),
             ("sasl.password=hunter2", "sasl.password=…"),
             ("key=ns/job tokens=3 password_file=/run/x password=", "key=ns/job tokens=3 password_file=/run/x password="),
+        ] {
+            assert_eq!(hide_credentials(text), shown);
+        }
+    }
+
+    #[test]
+    fn quoted_values_are_hidden_up_to_the_quote_that_closes_them() {
+        for (text, shown) in [
+            (r#"x.password='hunter "2' y"#, "x.password='…' y"),
+            (r#"{"message":"password=\"hunter 2\" refused"}"#, r#"{"message":"password=\"…\" refused"}"#),
+            (r#"{"message":"secret=\'hunter 2\' refused"}"#, r#"{"message":"secret=\'…\' refused"}"#),
+            (r#"{"text":"token=\\\"hunter 2\\\" x"}"#, r#"{"text":"token=\\\"…\\\" x"}"#),
+            // Quotes that nothing closes.
+            (r#"{"message":"password='hunter2","level":"INFO"}"#, r#"{"message":"password='…","level":"INFO"}"#),
+            (r#"{"message":"password=\"hunter2","level":"INFO"}"#, r#"{"message":"password=\"…","level":"INFO"}"#),
+            ("password=\"hunter2 is\nanother \"line\"", "password=\"… is\nanother \"line\""),
+            ("password=\"", "password=\""),
         ] {
             assert_eq!(hide_credentials(text), shown);
         }

@@ -144,9 +144,11 @@ pub(crate) fn take_units(rows: &TableRows<'_>, columns: &mut [&mut FieldColumn])
     let unit = |index: usize| Unit::by_name(rows.text(index).trim_matches(['[', ']', '(', ')']).trim());
     let mut found = false;
     for column in columns.iter() {
+        let first = unit(column.indices[0]);
         for &index in &column.indices {
             match unit(index) {
-                Some(unit) if unit.dimension == column.dimension => found = true,
+                // The first is taken for all that are added up.
+                Some(unit) if unit.dimension == column.dimension && first.is_none_or(|first| first == unit) => found = true,
                 None if rows.text(index).is_empty() => {}
                 _ => return false,
             }
@@ -221,16 +223,10 @@ impl<'a> TableHeader<'a> {
     pub(crate) fn field(&self, maps: &[FieldMap], field: &str, dimension: Dimension) -> Result<Option<FieldColumn>, TableError> {
         let column = |indices: Vec<usize>, unit: Option<&str>, name: &str| {
             let is_unit_asked = unit.is_some();
-            let head = &self.names[indices[0]];
-            let is_electrical = matches!(dimension, Dimension::Power | Dimension::Energy);
-            if let Some(other) = unreadable_unit(head).filter(|_| is_electrical && !is_unit_asked) {
-                let problem = format!("the header {} says {other}, which is not a unit of {field}", quote(head));
-                let remedy =
-                    format!("say the unit, --map {}; units: {}", shell_quote(&format!("{field}={head}:UNIT")), dimension.units());
-                return Err(TableError::new(self.file, problem, remedy));
-            }
-            let own = || header_unit(head, dimension).map(|unit| unit.name);
-            let unit = unit.or_else(own).map(|unit| self.unit(field, unit, dimension)).transpose()?;
+            let unit = match unit {
+                Some(unit) => Some(self.unit(field, unit, dimension)?),
+                None => self.unit_of_headers(field, &indices, name, dimension)?,
+            };
             Ok(FieldColumn {
                 field: field.to_owned(),
                 dimension,
@@ -254,6 +250,39 @@ impl<'a> TableHeader<'a> {
             None => columns.split('+').map(|name| self.named(name.trim(), &remedy)).collect::<Result<_, _>>()?,
         };
         column(indices, unit, columns).map(Some)
+    }
+
+    /// The unit that the headers of the columns of a field say; an error if one says a unit that cannot be read, or they differ.
+    fn unit_of_headers(
+        &self,
+        field: &str,
+        indices: &[usize],
+        columns: &str,
+        dimension: Dimension,
+    ) -> Result<Option<Unit>, TableError> {
+        let is_electrical = matches!(dimension, Dimension::Power | Dimension::Energy);
+        let map = || shell_quote(&format!("{field}={columns}:UNIT"));
+        let mut units: Vec<(&str, Option<Unit>)> = Vec::new();
+        for head in indices.iter().map(|index| self.names[*index].as_str()) {
+            if let Some(other) = unreadable_unit(head).filter(|_| is_electrical) {
+                let problem = format!("the header {} says {other}, which is not a unit of {field}", quote(head));
+                let remedy = format!("say the unit, --map {}; units: {}", map(), dimension.units());
+                return Err(TableError::new(self.file, problem, remedy));
+            }
+            let unit = header_unit(head, dimension).map(|unit| self.unit(field, unit.name, dimension)).transpose()?;
+            units.push((head, unit));
+        }
+        let Some((first_head, first)) = units.first().copied() else { return Ok(None) };
+        // A column that says none is in the field's own.
+        let scale = |unit: Option<Unit>| unit.map_or((0.0, 1.0), |unit| (unit.to_base_unit(0.0), unit.to_base_unit(1.0)));
+        if let Some((head, unit)) = units.into_iter().find(|(_, unit)| scale(*unit) != scale(first)) {
+            let said = |unit: Option<Unit>| unit.map_or("none", |unit| unit.name);
+            let (first_head, head, first, unit) = (quote(first_head), quote(head), said(first), said(unit));
+            let problem = format!("the columns of {field} differ in their units: {first_head} says {first}, {head} says {unit}");
+            let remedy = format!("write them in one unit, or say the unit if it is the same: --map {}", map());
+            return Err(TableError::new(self.file, problem, remedy));
+        }
+        Ok(first)
     }
 
     fn unit(&self, field: &str, name: &str, dimension: Dimension) -> Result<Unit, TableError> {

@@ -445,6 +445,19 @@ fn a_unit_in_the_name_of_a_column_holds() {
     let groups =
         points::read("points.csv", least.as_bytes(), &request(&["duration_seconds=time_min", "mean_power_watts=power"])).unwrap();
     assert_eq!(groups.values().next().unwrap().measurements[0].duration_seconds, 10.0, "the least time, or minutes");
+    for (heads, map, said) in [
+        ("energy_mJ,idle_nJ", "energy_mJ+idle_nJ", "the header \"idle_nJ\" says nJ, which is not a unit of energy_joules"),
+        ("gpu0_kilojoules,gpu1_gigajoules", "gpu0_kilojoules+gpu1_gigajoules", "says gigajoules"),
+        ("gpu0 [J],gpu1 [kJ]", "gpu0+gpu1", "\"gpu0 [J]\" says J, \"gpu1 [kJ]\" says kJ"),
+        ("gpu0_kJ,gpu1", "gpu0_kJ+gpu1", "\"gpu0_kJ\" says kJ, \"gpu1\" says none"),
+    ] {
+        let sum = format!("workload,sm_clock_mhz,duration_seconds,{heads}\na,1400,10,2,1\n");
+        let error = refused(&sum, &request(&[&format!("energy_joules={map}")]));
+        assert!(error.contains(said) && error.contains(&format!("energy_joules={map}:UNIT")), "{heads}: {error}");
+    }
+    let same = "workload,sm_clock_mhz,duration_seconds,gpu0_kJ,gpu1_kilojoules\na,1400,10,2,1\n";
+    let groups = points::read("points.csv", same.as_bytes(), &request(&["energy_joules=gpu0_kJ+gpu1_kilojoules"])).unwrap();
+    assert_eq!(groups.values().next().unwrap().measurements[0].energy_joules, 3000.0);
     // The unit that is offered is the one that fits best.
     let watt_hours = "workload,sm_clock_mhz,duration_seconds,e\na,1400,100,8.3333\n";
     let error = refused(watt_hours, &request(&["energy_joules=e"]));

@@ -105,6 +105,8 @@ pub struct Faults {
     pub wait: Option<(&'static str, u64)>,
     /// It plays the next minor version of itself.
     pub next: bool,
+    /// Large pieces of memory go back to the system when they are freed, so that what it holds is what it uses.
+    pub returns_memory: bool,
 }
 
 /// How every processor of these runs is set: windows depend on event time alone, and commits do not wait.
@@ -164,6 +166,10 @@ impl Part {
         }
         if faults.next {
             command.env(NEXT, "1");
+        }
+        if faults.returns_memory {
+            // Else the C library raises this to the size of what was freed, and keeps as much for each thread that allocates.
+            command.env("MALLOC_MMAP_THRESHOLD_", "131072");
         }
         if let Some((phase, number)) = faults.wait {
             command.env(WAIT, format!("{phase}:{number}:{}", mark.display()));

@@ -130,15 +130,29 @@ impl World {
         processor_settings(&self.prefix)
     }
 
+    /// A processor of which all that it holds is in use ([`Faults::returns_memory`]).
+    pub fn measured_processor(&self, settings: ProcessorSettings) -> Result<Part> {
+        let faults = Faults { returns_memory: true, ..self.faults(None) };
+        self.start_part(Service::Processor(Box::new(settings)), &faults)
+    }
+
     /// A processor with these settings; names of files never repeat.
     pub fn processor(&self, settings: ProcessorSettings, wait: Option<(&'static str, u64)>) -> Result<Part> {
         self.part(Service::Processor(Box::new(settings)), wait)
     }
 
     pub fn part(&self, service: Service, wait: Option<(&'static str, u64)>) -> Result<Part> {
+        self.start_part(service, &self.faults(wait))
+    }
+
+    fn faults(&self, wait: Option<(&'static str, u64)>) -> Faults {
+        Faults { off: self.off, wait, next: self.next.get(), returns_memory: false }
+    }
+
+    fn start_part(&self, service: Service, faults: &Faults) -> Result<Part> {
         self.started.set(self.started.get() + 1);
         let name = format!("part-{}", self.started.get());
-        Part::start(self.dir(), &name, &self.task(service), &Faults { off: self.off, wait, next: self.next.get() })
+        Part::start(self.dir(), &name, &self.task(service), faults)
     }
 
     pub fn inputs(&self) -> Vec<TopicPartition> {

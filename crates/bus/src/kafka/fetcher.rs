@@ -23,9 +23,9 @@ const ASK: Duration = Duration::from_secs(5);
 #[serde(rename_all = "snake_case")]
 pub enum FetchPath {
     /// The client library.
-    #[default]
     Librdkafka,
     /// The fetch path of our own.
+    #[default]
     Native,
 }
 

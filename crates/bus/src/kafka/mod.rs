@@ -300,7 +300,11 @@ impl KafkaBus {
             FetchPath::Librdkafka => Fetcher::Library(Box::new(LibraryFetcher::new(events, group))),
             FetchPath::Native => {
                 let options = FetchOptions::read(&config).map_err(|detail| {
-                    BusError::new(Remedy::Stop, what(), format!("bus.fetch=native cannot follow the settings: {detail}"))
+                    BusError::new(
+                        Remedy::Stop,
+                        what(),
+                        format!("bus.fetch = \"native\" cannot follow the settings: {detail}; set bus.fetch = \"librdkafka\""),
+                    )
                 })?;
                 Fetcher::Native(Box::new(NativeFetcher::new(events, group, options)))
             }

@@ -198,17 +198,13 @@ impl GpuSource {
         board: &MeteredBoard,
         settings: &FoldSettings,
     ) -> bool {
-        let starts_at_a_rise = settings.starts_coarse_counters_at_a_rise();
         if life == LivenessState::Ended || self.sample.tenure != sample.tenure {
             self.check.reset();
-            if starts_at_a_rise {
-                self.check.forget_evidence();
-            }
             return false;
         }
         let is_live = life != LivenessState::Idle;
         let by_power = PowerSegment::of_power(&self.sample, sample, if is_live { settings.power_gap } else { 0 });
-        let step = self.counter_step(sample, by_power.as_ref(), is_live, starts_at_a_rise);
+        let step = self.counter_step(sample, by_power.as_ref(), is_live, settings.starts_coarse_counters_at_a_rise());
         let verdict = step.map(|step| self.check.check_step(&step, board));
         match verdict {
             Some(EnergyCounterVerdict::StandsStill) => sample.energy = None,

@@ -3,7 +3,7 @@
 use std::fs;
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, Int64Array, RecordBatch, TimestampMicrosecondArray};
+use arrow::array::{ArrayRef, Int64Array, RecordBatch, StringArray, TimestampMicrosecondArray};
 use arrow::datatypes::Schema;
 use bytes::Bytes;
 use eadt_schemas::Topic;
@@ -12,6 +12,7 @@ use parquet::arrow::ArrowWriter;
 use parquet::basic::{Compression, Encoding, ZstdLevel};
 use parquet::file::metadata::KeyValue;
 use parquet::file::properties::WriterProperties;
+use parquet::schema::types::ColumnPath;
 use serde_json::json;
 
 use super::{START, all, row};
@@ -141,6 +142,31 @@ fn more_rows_than_a_file_has_bytes_for_are_refused() {
     let (_folder, archive) = stored(&name, &bytes);
     let refused = refusal(&archive);
     assert!(refused.contains("rows in") && refused.contains(&name.path()), "{refused}");
+}
+
+#[test]
+fn more_lengths_of_texts_than_values_are_refused() {
+    let plan = plan(TOPIC);
+    let offset = plan.schema.field(plan.common(CommonColumn::Offset)).clone();
+    let reason = plan.schema.field_with_name("reason").unwrap().clone();
+    let (name, schema) = (name(3), Arc::new(Schema::new(vec![offset, reason])));
+    let entries = [("eadt.format", "1".to_owned()), ("eadt.place", name.path())];
+    let properties = WriterProperties::builder()
+        .set_dictionary_enabled(false)
+        .set_column_encoding(ColumnPath::from("reason"), Encoding::DELTA_LENGTH_BYTE_ARRAY)
+        .set_key_value_metadata(Some(entries.map(|(key, value)| KeyValue::new(key.to_owned(), value)).to_vec()))
+        .build();
+    let mut writer = ArrowWriter::try_new(Vec::new(), schema.clone(), Some(properties)).unwrap();
+    let offsets: ArrayRef = Arc::new(Int64Array::from_iter_values(0..3));
+    let reasons: ArrayRef = Arc::new(StringArray::from(vec!["short"; 3]));
+    writer.write(&RecordBatch::try_new(schema, vec![offsets, reasons]).unwrap()).unwrap();
+    let mut bytes = writer.into_inner().unwrap();
+    // Blocks of 128 in four parts, three lengths, the first of them five.
+    let header = bytes.windows(5).position(|bytes| bytes == [0x80, 1, 4, 3, 10]).unwrap();
+    bytes[header + 3] = 100;
+    let (_folder, archive) = stored(&name, &bytes);
+    let refused = refusal(&archive);
+    assert!(refused.contains("column \"reason\": the lengths of a page"), "{refused}");
 }
 
 #[test]

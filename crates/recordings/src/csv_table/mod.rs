@@ -505,15 +505,26 @@ impl<'o> FileReader<'o> {
     }
 }
 
+/// A file, and the node that a row of it names; empty if it names none or all of them.
+type FileNode = (FileId, String);
+
+/// Returns whether one of some nodes is, or may be, the node of a file.
+fn has_node(nodes: &BTreeSet<FileNode>, node: &FileNode) -> bool {
+    let (file, name) = node;
+    // An empty name comes first.
+    let first = nodes.range((*file, String::new())..).next().filter(|(of_file, _)| of_file == file);
+    first.is_some_and(|(_, first)| name.is_empty() || first.is_empty()) || nodes.contains(node)
+}
+
 #[derive(Default)]
 struct TableSources {
     devices: HashMap<(Option<FileId>, String, usize), SourceId>,
-    /// Files in which a row names its board in the column that is mapped.
-    with_id: BTreeSet<FileId>,
+    /// Nodes of which a row names its board in the column that is mapped.
+    with_id: BTreeSet<FileNode>,
     /// The sources of rows that do not, though that column is mapped.
-    without_id: BTreeMap<FileId, BTreeSet<SourceId>>,
+    without_id: BTreeMap<FileNode, BTreeSet<SourceId>>,
     /// The sources of rows that name all boards together in that column.
-    sums: BTreeMap<FileId, BTreeSet<SourceId>>,
+    sums: BTreeMap<FileNode, BTreeSet<SourceId>>,
     job: Option<SourceId>,
     steps: CounterIncrements,
 }
@@ -562,40 +573,49 @@ impl TableSources {
             self.devices.insert(key, source);
             sources.push(source);
         }
-        if device.is_some_and(names_a_sum) {
-            self.sums.entry(file).or_default().extend(&sources);
-        } else if device.is_some() {
-            self.with_id.insert(file);
-        } else if plan.device.is_some() {
-            self.without_id.entry(file).or_default().extend(&sources);
+        if plan.device.is_some() {
+            let file_node = (file, node.filter(|node| !names_a_sum(node)).unwrap_or_default().to_owned());
+            match device {
+                Some(device) if names_a_sum(device) => self.sums.entry(file_node).or_default().extend(&sources),
+                Some(_) => {
+                    self.with_id.insert(file_node);
+                }
+                None => self.without_id.entry(file_node).or_default().extend(&sources),
+            }
         }
         sources
     }
 
-    /// Refuses the rows of a file that name no board, or all of them together, if others name one: they are of one of those
-    /// boards, or a sum or mean of them, which would count twice.
+    /// Refuses the rows of a file that name no board if others name one, or all boards of their node together, and the rows that
+    /// name all together if others of their node name one: they are of one of those boards, or a sum or mean of them, which would
+    /// count twice.
     fn refuse_rows_without_id(&mut self, recording: &mut Recording) {
-        let without_id = std::mem::take(&mut self.without_id);
+        let mut without_id = std::mem::take(&mut self.without_id);
+        let mut sums = std::mem::take(&mut self.sums);
+        let nodes_of_sums: BTreeSet<FileNode> = sums.keys().cloned().collect();
+        let with_id = &self.with_id;
+        without_id.retain(|node, _| has_node(with_id, &(node.0, String::new())) || has_node(&nodes_of_sums, node));
+        sums.retain(|node, _| has_node(with_id, node));
         let problem = "row has no id of a board, unlike others of its file: its readings of a board are left out";
         self.refuse_rows(recording, without_id, problem, "fill the cell in, or take the row out");
-        let sums = std::mem::take(&mut self.sums);
         let problem = "row is of all boards together by the name in its column of boards, and others are of one each: it is left \
                        out, or these would count twice";
         self.refuse_rows(recording, sums, problem, "take the row out, or name the board otherwise if it is one");
     }
 
-    /// Refuses the rows of these sources in files in which other rows name their board.
+    /// Refuses the rows of these sources.
     fn refuse_rows(
         &mut self,
         recording: &mut Recording,
-        of_files: BTreeMap<FileId, BTreeSet<SourceId>>,
+        of_nodes: BTreeMap<FileNode, BTreeSet<SourceId>>,
         problem: &str,
         remedy: &str,
     ) {
+        let mut of_files: BTreeMap<FileId, BTreeSet<SourceId>> = BTreeMap::new();
+        for ((file, _), sources) in of_nodes {
+            of_files.entry(file).or_default().extend(sources);
+        }
         for (file, sources) in of_files {
-            if !self.with_id.contains(&file) {
-                continue;
-            }
             let mut lines = BTreeSet::new();
             for source in sources {
                 let readings = std::mem::take(&mut recording.sources[source].readings);

@@ -123,7 +123,7 @@ fn run(run: Run) -> Result<Outcome> {
     let mut chance = Chance::new(run.seed);
     let world = World::start(Cluster::One, run.bites.then_some("dead-letters"))?;
     let mut outcome = Outcome::default();
-    let mut part = world.processor(world.settings(), None)?;
+    let mut part = world.measured_processor(world.settings())?;
     let feeder = Feeder::start(&world.bus, &world.prefix, Story::new(run.seed, 3), Duration::from_millis(5))?;
     let is_telling = run.rounds >= TELLING_ROUNDS;
     let mut reasons = std::collections::BTreeMap::new();

@@ -133,7 +133,7 @@ impl Node {
             clock_ahead_seconds: 0,
         };
         let name = format!("agent-{}", self.started.get());
-        Part::start(self.dir.path(), &name, &task, &Faults { off: self.off, wait, next: false })
+        Part::start(self.dir.path(), &name, &task, &Faults { off: self.off, wait, ..Faults::default() })
     }
 
     /// An agent that follows the file.
