@@ -31,7 +31,7 @@ pub struct ProgressMeter(ProgressBar);
 
 impl ProgressMeter {
     fn new(total: u64, unit: WorkUnit) -> Self {
-        if !std::io::stderr().is_terminal() {
+        if !is_shown() {
             return Self(ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::hidden()));
         }
         let write = move |state: &ProgressState, out: &mut dyn std::fmt::Write| {
@@ -77,6 +77,10 @@ impl ProgressMeter {
     }
 }
 
+fn is_shown() -> bool {
+    std::io::stderr().is_terminal()
+}
+
 /// Returns the line of a bar; it is empty while the command has not run for long.
 fn bar_text(unit: WorkUnit, done: u64, total: u64, elapsed: Duration, left: Duration) -> String {
     if elapsed < DELAY {
@@ -116,7 +120,8 @@ impl<R: Read> Read for MeteredReader<R> {
 
 /// Shows how far the reading of these topics is, of whoever reads from the returned archive.
 pub fn over_archive(archive: Archive, topics: &[Topic]) -> Result<(Archive, ProgressMeter), LakeError> {
-    let listing = archive.files()?;
+    // Whoever reads lists the files, too: a bar that nobody sees is not worth it.
+    let listing = if is_shown() { archive.files()? } else { ArchiveListing::default() };
     Ok(over_files(archive, &listing, topics))
 }
 

@@ -8,6 +8,7 @@
 //!
 //! Every figure of a contest is simulated and marked so. It never touches a bus, a clock or a file.
 
+mod answer;
 mod calibrate;
 mod days;
 mod hindsight;

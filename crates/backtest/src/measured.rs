@@ -18,6 +18,7 @@ use rayon::prelude::*;
 use serde::Serialize;
 
 use crate::Contender;
+use crate::answer::answer;
 use crate::summary::SeedSpread;
 
 /// The knob that the settings of a table are of.
@@ -496,16 +497,10 @@ impl<'a> MeasuredTestbed<'a> {
             (ActuationOutcome::Refused, "the table has no other layouts".to_owned())
         };
         self.actuation = Some(Actuation {
-            id: format!("{}/{outcome:?}", decision.id),
-            decision_id: decision.id.clone(),
-            workload: decision.workload.clone(),
             time: now,
             origin: Origin::Simulated,
-            outcome,
-            reason,
-            layout: self.workload().layout,
-            generation: self.generation,
             downtime_seconds: known.then_some(0.0),
+            ..answer(decision, outcome, reason, self.workload().layout, self.generation)
         });
         known
     }

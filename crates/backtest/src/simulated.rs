@@ -15,6 +15,7 @@ use eadt_simulator::{ClusterSimulation, FastForwardTotals, Scenario, ScenarioErr
 use rayon::prelude::*;
 use serde::Serialize;
 
+use crate::answer::answer;
 use crate::{come_and_go, even_phases, oracle, random_days};
 
 /// A participant of a contest.
@@ -525,16 +526,9 @@ impl SimulatedTestbed {
                 (decision.to.replicas, decision.to.mps_thread_percentage) != (layout.replicas, layout.mps_thread_percentage);
             let mps = before.mps_default_thread_percentage.unwrap_or(100);
             let report = |outcome, reason: String, after: &Workload| Actuation {
-                id: format!("{}/{outcome:?}", decision.id),
-                decision_id: decision.id.clone(),
-                workload: decision.workload.clone(),
                 time: now,
                 origin: Origin::Simulated,
-                outcome,
-                reason,
-                layout: after.layout.clone(),
-                generation: after.generation,
-                downtime_seconds: None,
+                ..answer(&decision, outcome, reason, after.layout.clone(), after.generation)
             };
             if decision.to.mps_thread_percentage.is_some_and(|percentage| percentage > mps) {
                 let reason = format!("the node's MPS default of {mps} % is lower than what is asked for");

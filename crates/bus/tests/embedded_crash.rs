@@ -287,13 +287,13 @@ fn kill_9_loses_nothing_acknowledged_and_leaves_nothing_half() {
             process.kill().unwrap();
             process.wait().unwrap();
         });
-        let said = lines.filter_map(|line| AcknowledgedSteps::of(&line)).last().unwrap_or(first);
+        let acknowledged = lines.filter_map(|line| AcknowledgedSteps::of(&line)).last().unwrap_or(first);
         killer.join().unwrap();
         let begun = Instant::now();
         let log = open(dir.path());
         slowest = slowest.max(begun.elapsed());
         // The step that was under way may be there: whole, or not at all.
-        steps = whole(&log, round, said).step;
+        steps = check_whole(&log, round, acknowledged).step;
     }
     assert!(steps > u64::from(KILLS), "too few steps for a test: {steps}");
     eprintln!("{KILLS} kills, {steps} steps, slowest open {slowest:?}");
@@ -317,15 +317,15 @@ fn rebuild(shadow: &Path, id: &str, into: &Path) {
     }
 }
 
-/// Checks that the log has at least what was said, each step and record whole and in its place; what it has.
-fn whole(log: &EmbeddedLog, round: u32, said: AcknowledgedSteps) -> AcknowledgedSteps {
+/// Checks that the log has at least what was acknowledged, each step and record whole and in its place; what it has.
+fn check_whole(log: &EmbeddedLog, round: u32, acknowledged: AcknowledgedSteps) -> AcknowledgedSteps {
     let LoggedSteps { step, written, plain } = LoggedSteps::read(log).unwrap();
-    assert!(step >= said.step, "round {round}: acknowledged step {}, found {step}", said.step);
+    assert!(step >= acknowledged.step, "round {round}: acknowledged step {}, found {step}", acknowledged.step);
     for found in written {
         assert_eq!(found, (1..=step).collect::<Vec<_>>(), "round {round}");
     }
     let count = plain.len() as u64;
-    assert!(count >= said.plain, "round {round}: {} acknowledged, {count} found", said.plain);
+    assert!(count >= acknowledged.plain, "round {round}: {} acknowledged, {count} found", acknowledged.plain);
     assert_eq!(plain, (0..count).collect::<Vec<_>>(), "round {round}");
     AcknowledgedSteps { step, plain: count }
 }
@@ -371,13 +371,13 @@ fn power_cut(what: &str, dir: &Path, shadow: &Path, left: &Path, library: &Path,
         process.kill().unwrap();
         process.wait().unwrap();
     });
-    let (mut said, mut plain) = (AcknowledgedSteps { plain: 0, ..first }, first.plain);
+    let (mut acknowledged, mut plain) = (AcknowledgedSteps { plain: 0, ..first }, first.plain);
     for now in lines.filter_map(|line| AcknowledgedSteps::of(&line)) {
-        said = AcknowledgedSteps { step: now.step, plain: std::mem::replace(&mut plain, now.plain) };
+        acknowledged = AcknowledgedSteps { step: now.step, plain: std::mem::replace(&mut plain, now.plain) };
     }
     killer.join().unwrap();
     rebuild(shadow, &root, left);
-    said
+    acknowledged
 }
 
 /// Syncs every file and folder below, as if they had been there for long, and names the folder as the library does.
@@ -404,12 +404,16 @@ fn a_power_cut_loses_nothing_that_was_committed_and_leaves_nothing_half() {
         let (shadow, left) = (data.path().join(format!("shadow-{round}")), data.path().join(format!("log-{}", round + 1)));
         let much = round % 4 == 3;
         let (what, run) = if much { ("commit-much", 700) } else { ("commit", 20 + u64::from(round) * 37 % 200) };
-        let said = power_cut(what, &dir, &shadow, &left, &library, Duration::from_millis(run), false);
+        let acknowledged = power_cut(what, &dir, &shadow, &left, &library, Duration::from_millis(run), false);
         std::fs::remove_dir_all(&shadow).unwrap();
         std::fs::remove_dir_all(&dir).unwrap();
         dir = left;
         let log = open(&dir);
-        before = whole(&log, round, AcknowledgedSteps { step: said.step.max(before.step), plain: said.plain.max(before.plain) });
+        before = check_whole(
+            &log,
+            round,
+            AcknowledgedSteps { step: acknowledged.step.max(before.step), plain: acknowledged.plain.max(before.plain) },
+        );
     }
     let steps = before.step;
     assert!(steps > u64::from(rounds), "too few steps for a test: {steps}");
@@ -423,11 +427,11 @@ fn a_disk_that_says_it_synced_and_did_not_loses_steps() {
     let library = synced_library(data.path());
     let [dir, shadow, left] = ["log", "shadow", "left"].map(|name| data.path().join(name));
     drop(open(&dir));
-    let said = power_cut("commit", &dir, &shadow, &left, &library, Duration::from_millis(300), true);
-    assert!(said.step > 0, "{said:?}");
+    let acknowledged = power_cut("commit", &dir, &shadow, &left, &library, Duration::from_millis(300), true);
+    assert!(acknowledged.step > 0, "{acknowledged:?}");
     let found = EmbeddedLog::open(&left, options())
         .map(|log| log.committed("g", &[TopicPartition::new("input", 0)]).unwrap()[0].unwrap_or(0) as u64);
-    assert!(found.as_ref().is_ok_and(|found| *found < said.step) || found.is_err(), "{said:?}, found {found:?}");
+    assert!(found.as_ref().is_ok_and(|found| *found < acknowledged.step) || found.is_err(), "{acknowledged:?}, found {found:?}");
 }
 
 #[test]

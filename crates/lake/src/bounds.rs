@@ -1,15 +1,13 @@
 //! What a file may take in memory while it is read: a few kilobytes of Parquet can stand for gigabytes.
 //!
 //! Sizes are taken from the headers of the pages, which the Parquet reader keeps to, before a page is unpacked; from dictionaries,
-//! of which one long text may stand in every row; and, where values share prefixes, from a first pass over them. No footer says
+//! of which one long text may stand in every row; and, where values share prefixes, from the lengths of these and of the rest. No footer says
 //! how long texts are, and one that did could lie.
 
 use std::sync::Arc;
 
 use parquet::basic::{Encoding, Type as PhysicalType};
 use parquet::column::page::{Page, PageReader};
-use parquet::column::reader::{get_column_reader, get_typed_column_reader};
-use parquet::data_type::{ByteArray, ByteArrayType};
 use parquet::file::metadata::{ColumnChunkMetaData, ParquetMetaData, RowGroupMetaData};
 use parquet::file::reader::{ChunkReader, Length, SerializedPageReader};
 
@@ -283,22 +281,17 @@ fn column_size(input: &ParquetInput, group: &RowGroupMetaData, column: usize) ->
             return Err(wrong(&"a page has more values than there are rows"));
         }
         let mut reader = reader().map_err(|error| wrong(&error))?;
-        check_lengths(&mut reader, chunk).map_err(|error| wrong(&error))?;
+        size.repeated_bytes = longest_with_prefix(&mut reader, chunk).map_err(|error| wrong(&error))?;
     }
-    let shares_prefixes = |page: &&PageSize| page.kind != DICTIONARY_PAGE && page.encoding == DELTA_BYTE_ARRAY;
-    let prefixed = pages.iter().filter(shares_prefixes).map(|page| page.unpacked_bytes).max().unwrap_or(0);
     // What would be little in every row is not measured.
-    let in_every_row = |bytes: u64| bytes * BATCH_ROWS as u64 > BATCH_BYTES / 64;
-    size.repeated_bytes = if in_every_row(prefixed) {
-        let reader = reader().map_err(|error| wrong(&error))?;
-        longest_value(chunk, Box::new(reader), prefixed).map_err(|error| wrong(&error))?
-    } else if in_every_row(greatest(true)) {
+    let dictionary = greatest(true);
+    let longest = if dictionary * BATCH_ROWS as u64 > BATCH_BYTES / 64 {
         let mut reader = reader().map_err(|error| wrong(&error))?;
-        let longest = longest_in_dictionary(&mut reader).map_err(|error| wrong(&error))?;
-        longest.max(prefixed)
+        longest_in_dictionary(&mut reader).map_err(|error| wrong(&error))?
     } else {
-        greatest(true).max(prefixed)
+        dictionary
     };
+    size.repeated_bytes = size.repeated_bytes.max(longest);
     let stands_once = |page: &&PageSize| {
         page.kind != DICTIONARY_PAGE && page.encoding != DELTA_BYTE_ARRAY && !DICTIONARY_ENCODINGS.contains(&page.encoding)
     };
@@ -319,22 +312,29 @@ fn chunk_bytes(input: &ParquetInput, chunk: &ColumnChunkMetaData) -> Result<byte
     input.get_bytes(start, length).map_err(|error| error.to_string())
 }
 
-/// Refuses lengths of texts that are more than their page has values: the Parquet reader makes room for as many as they say.
-fn check_lengths(pages: &mut impl PageReader, chunk: &ColumnChunkMetaData) -> Result<(), String> {
+/// Returns the length of the longest text that shares a prefix with the one before. Refuses lengths that are more than their page has
+/// values: the Parquet reader makes room for as many as they say.
+fn longest_with_prefix(pages: &mut impl PageReader, chunk: &ColumnChunkMetaData) -> Result<u64, String> {
+    let mut longest = 0;
     while let Some(page) = pages.get_next_page().map_err(|error| error.to_string())? {
-        // Lengths of texts, or of prefixes and then of what follows them.
-        let sequences = match (page.is_dictionary_page(), page.encoding()) {
-            (false, Encoding::DELTA_LENGTH_BYTE_ARRAY) => 1,
-            (false, Encoding::DELTA_BYTE_ARRAY) => 2,
+        let has_prefixes = match (page.is_dictionary_page(), page.encoding()) {
+            (false, Encoding::DELTA_LENGTH_BYTE_ARRAY) => false,
+            (false, Encoding::DELTA_BYTE_ARRAY) => true,
             _ => continue,
         };
-        let mut rest = values_of(&page, chunk).ok_or("the levels of a page cannot be read")?;
-        for _ in 0..sequences {
-            rest = pass_deltas(rest, page.num_values().into())
-                .ok_or("the lengths of a page cannot be read, or are more than its values")?;
+        let values = values_of(&page, chunk).ok_or("the levels of a page cannot be read")?;
+        let read = |bytes| {
+            read_lengths(bytes, page.num_values().into())
+                .ok_or("the lengths of a page cannot be read, or are more than its values")
+        };
+        let (lengths, rest) = read(values)?;
+        if has_prefixes {
+            let (suffixes, _) = read(rest)?;
+            let sums = lengths.into_iter().zip(suffixes).map(|(prefix, suffix)| u64::from(prefix) + u64::from(suffix));
+            longest = sums.max().unwrap_or(0).max(longest);
         }
     }
-    Ok(())
+    Ok(longest)
 }
 
 /// Returns what stands behind the levels of a page of values.
@@ -354,13 +354,12 @@ fn values_of<'a>(page: &'a Page, chunk: &ColumnChunkMetaData) -> Option<&'a [u8]
     }
 }
 
-/// Passes over delta-packed numbers, as the Parquet reader takes them; returns the bytes behind. `None` if there are more than
-/// `most`, or if they cannot be read.
-fn pass_deltas(bytes: &[u8], most: u64) -> Option<&[u8]> {
+/// Reads delta-packed lengths; returns them and the bytes behind. `None` if there are more than `most`, or if they cannot be read.
+fn read_lengths(bytes: &[u8], most: u64) -> Option<(Vec<u32>, &[u8])> {
     let mut reader = ThriftReader::new(bytes);
     let (block, parts, numbers) = (reader.unsigned()?, reader.unsigned()?, reader.unsigned()?);
     // The first number, which no block holds.
-    reader.unsigned()?;
+    let mut number = reader.signed()?;
     if numbers > most || !(1..=MAX_BLOCK).contains(&block) || !(1..=MAX_BLOCK_PARTS).contains(&parts) {
         return None;
     }
@@ -368,23 +367,37 @@ fn pass_deltas(bytes: &[u8], most: u64) -> Option<&[u8]> {
     if in_part * parts != block || !in_part.is_multiple_of(32) {
         return None;
     }
-    let mut left = numbers.saturating_sub(1);
-    while left > 0 {
-        // The least difference.
-        reader.unsigned()?;
+    let (numbers, mut lengths) = (usize::try_from(numbers).ok()?, Vec::new());
+    if numbers > 0 {
+        lengths.push(u32::try_from(number).ok()?);
+    }
+    while lengths.len() < numbers {
+        let least = reader.signed()?;
         for bits in reader.take(parts)? {
             // Parts behind the last number take no bytes, whatever is said of them.
-            if left == 0 {
+            if lengths.len() == numbers {
                 break;
             }
             if *bits > 32 {
                 return None;
             }
-            reader.pass(in_part / 8 * u64::from(*bits))?;
-            left = left.saturating_sub(in_part);
+            let packed = reader.take(in_part / 8 * u64::from(*bits))?;
+            let count = (numbers - lengths.len()).min(usize::try_from(in_part).ok()?);
+            for index in 0..count {
+                let difference = least.checked_add(unpack(packed, index, usize::from(*bits)))?;
+                number = number.checked_add(difference)?;
+                lengths.push(u32::try_from(number).ok()?);
+            }
         }
     }
-    reader.take(reader.remaining() as u64)
+    Some((lengths, reader.take(reader.remaining() as u64)?))
+}
+
+/// Returns a number of up to 32 bits out of packed ones; the first bits are the lowest.
+fn unpack(packed: &[u8], index: usize, bits: usize) -> i64 {
+    let first = index * bits;
+    let bytes = packed[first / 8..].iter().take(5).rev().fold(0_u64, |bytes, byte| bytes << 8 | u64::from(*byte));
+    (bytes >> (first % 8) & ((1 << bits) - 1)).cast_signed()
 }
 
 /// Returns the length of the longest text of a dictionary, which is the first page.
@@ -399,22 +412,6 @@ fn longest_in_dictionary(reader: &mut impl PageReader) -> Result<u64, String> {
         longest = longest.max(u64::from(length));
     }
     Ok(longest)
-}
-
-/// Reads all values once, some at a time, and returns the length of the longest one.
-fn longest_value(chunk: &ColumnChunkMetaData, pages: Box<dyn PageReader>, page_bytes: u64) -> Result<u64, String> {
-    let mut reader = get_typed_column_reader::<ByteArrayType>(get_column_reader(chunk.column_descr_ptr(), pages));
-    let at_a_time = usize::try_from(BATCH_BYTES / page_bytes.max(1)).unwrap_or(BATCH_ROWS).clamp(1, BATCH_ROWS);
-    let (mut levels, mut values, mut longest) = (Vec::new(), Vec::<ByteArray>::new(), 0);
-    loop {
-        levels.clear();
-        values.clear();
-        let read = reader.read_records(at_a_time, Some(&mut levels), None, &mut values).map_err(|error| error.to_string())?;
-        if read.0 == 0 {
-            return Ok(longest);
-        }
-        longest = longest.max(values.iter().map(ByteArray::len).max().unwrap_or(0) as u64);
-    }
 }
 
 #[cfg(test)]
@@ -487,13 +484,16 @@ mod tests {
     }
 
     #[test]
-    fn delta_packed_numbers_are_passed_over_if_they_are_no_more_than_the_values() {
+    fn delta_packed_lengths_are_read_if_they_are_no_more_than_the_values() {
         // Three numbers in a block of 128: one part of four bytes, and widths of parts that hold nothing.
         let three = [0x80, 1, 4, 3, 10, 0, 1, 99, 0, 0, 0, 0, 0, 0, 9];
-        assert_eq!(pass_deltas(&three, 3), Some(&[9][..]));
-        assert_eq!(pass_deltas(&three, 2), None);
-        assert_eq!(pass_deltas(&three[..12], 3), None);
-        assert_eq!(pass_deltas(&[0x80, 1, 4, 0, 0, 9], 0), Some(&[9][..]));
+        assert_eq!(read_lengths(&three, 3), Some((vec![5; 3], &[9][..])));
+        assert_eq!(read_lengths(&three, 2), None);
+        assert_eq!(read_lengths(&three[..12], 3), None);
+        assert_eq!(read_lengths(&[0x80, 1, 4, 0, 0, 9], 0), Some((vec![], &[9][..])));
+        // 5, 6, 4, 11: differences of 3, 0 and 9 above the least one, -2, in four bits each.
+        let packed = [0x80, 1, 4, 4, 10, 3, 4, 0, 0, 0, 0x03, 0x09, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9];
+        assert_eq!(read_lengths(&packed, 4), Some((vec![5, 6, 4, 11], &[9][..])));
         let headers: [(&str, &[u8]); 5] = [
             ("a block of 0", &[0, 4, 1, 0]),
             ("a block of 2^21", &[0x80, 0x80, 0x80, 1, 4, 1, 0]),
@@ -503,7 +503,7 @@ mod tests {
         ];
         for (wrong, bytes) in headers {
             let bytes = [bytes, &[0; 256]].concat();
-            assert_eq!(pass_deltas(&bytes, 1024), None, "{wrong}");
+            assert_eq!(read_lengths(&bytes, 1024), None, "{wrong}");
         }
     }
 

@@ -58,7 +58,7 @@ impl<'a> ThriftReader<'a> {
         None
     }
 
-    fn signed(&mut self) -> Option<i64> {
+    pub(crate) fn signed(&mut self) -> Option<i64> {
         self.unsigned().map(|value| (value >> 1).cast_signed() ^ -(value & 1).cast_signed())
     }
 
@@ -132,7 +132,7 @@ impl<'a> ThriftReader<'a> {
         Some(taken)
     }
 
-    pub(crate) fn pass(&mut self, bytes: u64) -> Option<()> {
+    fn pass(&mut self, bytes: u64) -> Option<()> {
         self.take(bytes)?;
         Some(())
     }

@@ -10,6 +10,7 @@ use eadt_schemas::v1::{
 
 use super::evidence::{InsufficientEvidence, RecordEvidence, WindowMeasurement, same_layout};
 use super::{CounterfactualChange, HindsightInput, HindsightRow, RefusedChange};
+use crate::answer::answer;
 
 /// One workload of the record, its events in order of time, each once.
 #[derive(Debug)]
@@ -253,18 +254,6 @@ impl HindsightWalk<'_> {
     /// What becomes of a decision to change something.
     fn evaluate_change(&mut self, index: usize, decision: &Decision, downtime: f64) {
         let phase = self.evidence.phase(index).or_else(|| (0..index).rev().find_map(|before| self.evidence.phase(before)));
-        let report = |outcome, reason: String, generation| Actuation {
-            id: format!("{}/{outcome:?}", decision.id),
-            decision_id: decision.id.clone(),
-            workload: decision.workload.clone(),
-            time: decision.time,
-            origin: decision.origin,
-            outcome,
-            reason,
-            layout: if outcome == ActuationOutcome::Applied { decision.to.clone() } else { decision.from.clone() },
-            generation,
-            downtime_seconds: None,
-        };
         match self.evidence.find_group(&decision.to, phase) {
             Ok(to) => {
                 let from = self.evidence.find_group(&decision.from, phase).ok();
@@ -285,13 +274,15 @@ impl HindsightWalk<'_> {
                 let downtime = if decision.restarts { downtime } else { 0.0 };
                 // The window in which the change comes into force holds some of either.
                 let ready_from = index + 2 + rolling;
-                self.actuation = Some(report(ActuationOutcome::Applied, String::new(), self.generation + 1));
+                self.actuation =
+                    Some(answer(decision, ActuationOutcome::Applied, String::new(), decision.to.clone(), self.generation + 1));
                 self.imagined =
                     Some(CounterfactualLayout { layout: decision.to.clone(), ready_from, unreported_downtime: Some(downtime) });
             }
             Err(unknown) => {
+                let reason = format!("the record cannot tell: {unknown}");
                 self.actuation =
-                    Some(report(ActuationOutcome::Refused, format!("the record cannot tell: {unknown}"), self.generation));
+                    Some(answer(decision, ActuationOutcome::Refused, reason, decision.from.clone(), self.generation));
                 self.refuse(decision.action, decision.from.clone(), decision.to.clone(), decision.time, unknown);
             }
         }

@@ -5,12 +5,9 @@ use std::collections::BTreeMap;
 use eadt_schemas::v1::{Actuation, ActuationOutcome, ChangeValidation, ControllerAction, Layout, Origin};
 use serde::{Deserialize, Serialize};
 
-use super::DashboardModel;
 use super::fleet::InvalidQuery;
 use super::workload::DecisionRecord;
-
-const DEFAULT_ROWS: usize = 50;
-const MOST_ROWS: usize = 200;
+use super::{DEFAULT_ROWS, DashboardModel, rows_of_page};
 
 /// Which decisions.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
@@ -146,7 +143,7 @@ impl DashboardModel {
             None => self.workloads.values().flat_map(super::WorkloadState::decisions).collect(),
         };
         records.sort_by(|a, b| b.decision.time.cmp(&a.decision.time).then_with(|| a.decision.id.cmp(&b.decision.id)));
-        let limit = query.limit.unwrap_or(DEFAULT_ROWS).clamp(1, MOST_ROWS);
+        let limit = rows_of_page(query.limit, DEFAULT_ROWS);
         let rows = records.iter().skip(query.skip).take(limit).map(|record| decision_row(record)).collect();
         Ok(DecisionPage { rows, matching: records.len(), dropped: self.counts.decisions_dropped })
     }

@@ -6,12 +6,10 @@ use std::sync::Arc;
 use eadt_schemas::v1::{Layout, Origin, UpdateMode};
 use serde::{Deserialize, Serialize};
 
-use super::DashboardModel;
 use super::workload::{WorkloadState, WorkloadStatus};
+use super::{DEFAULT_ROWS, DashboardModel, rows_of_page};
 
 /// Most rows of one page.
-const MOST_ROWS: usize = 200;
-const DEFAULT_ROWS: usize = 50;
 /// Points of the line in a row.
 const SPARKLINE: usize = 40;
 
@@ -178,7 +176,7 @@ impl DashboardModel {
         let descending_names = by_name && turned;
         places.sort_unstable_by(|a, b| a.compare(b, descending_names));
         let before = cursor.map_or(0, |cursor| places.partition_point(|place| place.compare(&cursor, descending_names).is_le()));
-        let limit = query.limit.unwrap_or(DEFAULT_ROWS).clamp(1, MOST_ROWS);
+        let limit = rows_of_page(query.limit, DEFAULT_ROWS);
         let page = &places[before..places.len().min(before + limit)];
         let next = page.last().filter(|_| before + page.len() < places.len()).map(FleetCursor::text);
         Ok(FleetPage {

@@ -31,6 +31,16 @@ use devices::DeviceInventory;
 use stages::StageTimes;
 use workload::{DecisionIntake, DecisionRecord, WorkloadState};
 
+/// Rows of a page of a list, if no other number is asked for.
+const DEFAULT_ROWS: usize = 50;
+/// Rows of a page of a list, at most.
+const MOST_ROWS: usize = 200;
+
+/// Returns the rows of a page: as many as are asked for, else `default`, and at most [`MOST_ROWS`].
+fn rows_of_page(limit: Option<usize>, default: usize) -> usize {
+    limit.unwrap_or(default).clamp(1, MOST_ROWS)
+}
+
 /// What the model may keep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DashboardLimits {

@@ -4,13 +4,10 @@ use eadt_schemas::EventTime;
 use eadt_schemas::v1::{ActuationOutcome, ControllerAction, LayoutBounds, UpdateMode, Workload};
 use serde::{Deserialize, Serialize};
 
-use super::DashboardModel;
 use super::decisions::{DecisionRow, decision_row};
 use super::fleet::InvalidQuery;
 use super::workload::WorkloadState;
-
-const DEFAULT_ROWS: usize = 50;
-const MOST_ROWS: usize = 200;
+use super::{DEFAULT_ROWS, DashboardModel, rows_of_page};
 
 /// Which workloads.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
@@ -143,7 +140,7 @@ impl DashboardModel {
             } += 1;
         }
         let found = || self.workloads.iter().filter(|(name, state)| fits(state) && name.to_lowercase().contains(&wanted));
-        let limit = query.limit.unwrap_or(DEFAULT_ROWS).clamp(1, MOST_ROWS);
+        let limit = rows_of_page(query.limit, DEFAULT_ROWS);
         let rows = found().skip(query.skip).take(limit).map(|(name, state)| policy_row(name, state, self.now)).collect();
         Ok(PolicyPage { rows, counts, matching: found().count() })
     }

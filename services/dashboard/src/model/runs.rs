@@ -8,10 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use super::fleet::InvalidQuery;
 use super::workload::WorkloadState;
-use super::{DashboardModel, UNASSIGNED};
+use super::{DEFAULT_ROWS, DashboardModel, UNASSIGNED, rows_of_page};
 
-const DEFAULT_ROWS: usize = 50;
-const MOST_ROWS: usize = 200;
 /// Names of workloads that only one of two runs has: the first ones are shown, all are counted.
 const MOST_NAMES: usize = 50;
 
@@ -135,7 +133,7 @@ impl DashboardModel {
             .collect();
         let energy = |state: &WorkloadState| state.figures.as_ref().and_then(|figures| figures.energy_joules).unwrap_or(-1.0);
         both.sort_by(|a, b| energy(b.1).total_cmp(&energy(a.1)).then_with(|| a.0.cmp(b.0)));
-        let limit = query.limit.unwrap_or(DEFAULT_ROWS).clamp(1, MOST_ROWS);
+        let limit = rows_of_page(query.limit, DEFAULT_ROWS);
         let rows = both.iter().skip(query.skip).take(limit).map(|(name, state, other)| self.run_row(name, state, other));
         Ok(RunPage {
             this: self.facts_of_this_run(),

@@ -12,10 +12,9 @@ use serde::{Deserialize, Serialize};
 
 use super::decisions::{DecisionRow, decision_row};
 use super::devices::{DeviceSnapshot, NodeSnapshot, PowerAttribution};
-use super::{DashboardModel, SILENT_SECONDS};
+use super::{DashboardModel, SILENT_SECONDS, rows_of_page};
 
 const DEFAULT_ROWS: usize = 60;
-const MOST_ROWS: usize = 200;
 /// With more GPUs they are grouped by node, unless a node or a workload is asked for.
 const GROUPED: usize = 100;
 /// The controller of the stage that divides shared GPUs.
@@ -215,7 +214,7 @@ impl DashboardModel {
             self.devices.iter().chain(without_samples.iter().map(|(name, device)| (*name, device))).collect();
         let mut found: Vec<DeviceEntry<'_>> = all.iter().copied().filter(fits).collect();
         let grouped = found.len() > GROUPED && query.node.is_none() && wanted.is_empty();
-        let limit = query.limit.unwrap_or(DEFAULT_ROWS).clamp(1, MOST_ROWS);
+        let limit = rows_of_page(query.limit, DEFAULT_ROWS);
         let mut page = SharingPage {
             now_ms: self.devices.newest().map(EventTime::millis),
             totals: self.sharing_totals(&all),
