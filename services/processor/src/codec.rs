@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use eadt_bus::RecordView;
 use eadt_core::InputEvent;
 use eadt_schemas::decode::{DecodableEvent, DecodeError, MAX_VALUE_BYTES, decode, decode_into};
 use eadt_schemas::v1::{Actuation, DeadLetterReason, GpuTelemetry, Model, TrainingProgress, Workload};
@@ -62,18 +63,33 @@ pub enum DecodedRecord {
 }
 
 impl DecodedRecord {
-    /// As [`Self::decode`], in place of a record that is folded: the events that there are many of use its memory again.
+    /// As [`Self::decode`], for a record where it lies and in place of one that is folded: the events that there are many of use
+    /// its memory again.
+    pub fn decode_view_into(&mut self, topic: Topic, record: &RecordView<'_>) {
+        // Compared as bytes first: all but a few are of the topic's type, and need no check for UTF-8.
+        if record.raw_event_type == Some(topic.event_type().name().as_bytes()) {
+            self.decode_expected_into(topic, record.value);
+        } else {
+            *self = Self::decode(topic, record.event_type(), record.value);
+        }
+    }
+
+    /// As [`Self::decode_view_into`], for the parts of a record.
     pub fn decode_into(&mut self, topic: Topic, kind: Option<&str>, value: Option<&[u8]>) {
-        let expected = topic.event_type();
-        let refused = match (&mut *self, value) {
-            (Self::Telemetry(event), Some(value)) if expected == EventType::GpuTelemetry && kind == Some(expected.name()) => {
-                decode_into(event, value).err()
-            }
-            (Self::Progress(event), Some(value)) if expected == EventType::TrainingProgress && kind == Some(expected.name()) => {
-                decode_into(event, value).err()
-            }
+        if kind == Some(topic.event_type().name()) {
+            self.decode_expected_into(topic, value);
+        } else {
+            *self = Self::decode(topic, kind, value);
+        }
+    }
+
+    /// Decodes a value that is said to be of the topic's type.
+    fn decode_expected_into(&mut self, topic: Topic, value: Option<&[u8]>) {
+        let refused = match (&mut *self, topic, value) {
+            (Self::Telemetry(event), Topic::GpuTelemetry, Some(value)) => decode_into(event, value).err(),
+            (Self::Progress(event), Topic::TrainingProgress, Some(value)) => decode_into(event, value).err(),
             _ => {
-                *self = Self::decode(topic, kind, value);
+                *self = Self::decode(topic, Some(topic.event_type().name()), value);
                 None
             }
         };

@@ -35,11 +35,14 @@ pub fn partition_counts(bus: &dyn Bus, prefix: &str) -> Result<PartitionCounts> 
 /// Returns the partition that a key belongs to, if the record lies in another one. Heartbeats, records without a key and
 /// models, which every partition has, lie where they should.
 pub fn belongs_to(topic: Topic, record: &RecordView<'_>, partitions: i32) -> Option<i32> {
+    home_partition(topic, record, partitions).filter(|partition| *partition != record.partition)
+}
+
+/// Returns the partition that a key belongs to; `None` where any will do.
+fn home_partition(topic: Topic, record: &RecordView<'_>, partitions: i32) -> Option<i32> {
     let key = record.key.filter(|key| !key.is_empty())?;
-    if partitions < 1 || topic == Topic::Models || record.raw_event_type == Some(EventType::Heartbeat.name().as_bytes()) {
-        return None;
-    }
-    Some(partition_for_key(key, partitions)).filter(|partition| *partition != record.partition)
+    let anywhere = topic == Topic::Models || record.raw_event_type == Some(EventType::Heartbeat.name().as_bytes());
+    (partitions > 0 && !anywhere).then(|| partition_for_key(key, partitions))
 }
 
 /// The check of one partition's records.
@@ -48,11 +51,13 @@ pub struct MisplacedRecordCheck {
     policy: MisplacedRecordPolicy,
     counts: PartitionCounts,
     warned: [bool; INPUTS.len()],
+    /// Of each input the last key that lay where it belongs, with its partition: the next record often has the same.
+    checked: [(Vec<u8>, i32); INPUTS.len()],
 }
 
 impl MisplacedRecordCheck {
     pub fn new(setting: MisplacedRecordPolicy, counts: PartitionCounts) -> Self {
-        Self { policy: setting, counts, warned: [false; INPUTS.len()] }
+        Self { policy: setting, counts, warned: [false; INPUTS.len()], checked: Default::default() }
     }
 
     /// Counts a record that lies in a partition that its key does not belong to, with one warning a topic. Returns why it is
@@ -65,7 +70,17 @@ impl MisplacedRecordCheck {
         metrics: &ProcessorMetrics,
     ) -> Option<DecodeError> {
         let topic = INPUTS[input];
-        let partition = belongs_to(topic, record, self.counts[input])?;
+        let (checked, checked_partition) = &mut self.checked[input];
+        if record.key == Some(checked.as_slice()) && record.partition == *checked_partition {
+            return None;
+        }
+        let partition = home_partition(topic, record, self.counts[input])?;
+        if partition == record.partition {
+            checked.clear();
+            checked.extend_from_slice(record.key.unwrap_or_default());
+            *checked_partition = partition;
+            return None;
+        }
         metrics.foreign_partition(topic);
         let key = String::from_utf8_lossy(record.key.unwrap_or_default());
         if !std::mem::replace(&mut self.warned[input], true) {
@@ -130,5 +145,27 @@ mod tests {
                 "{topic} {key:?} {partitions}"
             );
         }
+    }
+    #[test]
+    fn a_key_that_lay_right_once_is_found_elsewhere_all_the_same() {
+        let home = partition_for_key(b"lab/bert", 6);
+        let away = (home + 1) % 6;
+        let metrics = ProcessorMetrics::new(&eadt_service::MetricsRegistry::default());
+        let mut check = MisplacedRecordCheck::new(MisplacedRecordPolicy::DeadLetter, [6; INPUTS.len()]);
+        let telemetry = INPUTS.iter().position(|topic| *topic == Topic::GpuTelemetry).unwrap();
+        let mut refused = |partition: i32, key: &str, kind: Option<&str>| {
+            let record = record(Topic::GpuTelemetry, partition, Some(key), kind);
+            check.check(telemetry, &record.at, &record.view(), &metrics).is_some()
+        };
+        // A heartbeat lies anywhere, and proves nothing of its key.
+        assert!(!refused(away, "lab/bert", Some(EventType::Heartbeat.name())));
+        assert!(refused(away, "lab/bert", None));
+        assert!(!refused(home, "lab/bert", None));
+        assert!(!refused(home, "lab/bert", None));
+        assert!(refused(away, "lab/bert", None));
+        let other =
+            (0..100).map(|number| format!("lab/{number}")).find(|key| partition_for_key(key.as_bytes(), 6) != home).unwrap();
+        assert!(refused(home, &other, None));
+        assert!(!refused(home, "lab/bert", None));
     }
 }

@@ -272,7 +272,7 @@ impl PartitionTask {
             let (heads, arrived) = (&mut self.heads, &self.arrived);
             let next = self.merge.next(|input, ()| {
                 let record = arrived[input].head();
-                heads[input].decode_into(INPUTS[input], record.event_type(), record.value);
+                heads[input].decode_view_into(INPUTS[input], &record);
                 heads[input].event().time()
             });
             let Some(next) = next else { break };

@@ -5,7 +5,7 @@ use eadt_schemas::v1::{CounterScope, Meter, Origin};
 
 use super::wire;
 use crate::window::counter::CounterCheck;
-use crate::window::energy::{EnergyBasis, EnergySample, GAUGES, GpuSums, LastCounterSample, PendingStep, PowerSegment};
+use crate::window::energy::{EnergyBasis, EnergySample, GAUGES, Gauges, GpuSums, LastCounterSample, PendingStep, PowerSegment};
 use crate::window::progress::{COUNTERS, CounterState, RankSums, TimedValue};
 use crate::workload::source::{GpuSource, Liveness, LivenessState, RankSource};
 
@@ -18,7 +18,8 @@ fn sample(seconds: i64) -> EnergySample {
 }
 
 fn gpu() -> GpuSource {
-    let step = |from, to, flow, gauges| {
+    let step = |from, to, flow, gauges: Option<[Option<f64>; GAUGES]>| {
+        let gauges = gauges.map(Gauges::from);
         let contradicted = to == 20;
         PendingStep { from: at(from), to: at(to), power: flow, origin: Origin::Imported, gauges, contradicted }
     };

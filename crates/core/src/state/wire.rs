@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{decode, encode};
 use crate::window::counter::CounterCheck;
-use crate::window::energy::{EnergyBasis, EnergySample, GAUGES, GpuSums, LastCounterSample, PendingStep, PowerSegment};
+use crate::window::energy::{EnergyBasis, EnergySample, GAUGES, Gauges, GpuSums, LastCounterSample, PendingStep, PowerSegment};
 use crate::window::progress::{COUNTERS, CounterState, RankSums, TimedValue};
 use crate::workload::source::{GpuSource, Liveness, LivenessState, RankSource};
 
@@ -326,10 +326,7 @@ impl WirePending {
                 duration: segment.duration.saturating_sub(length),
             }),
             origin: origin_code(step.origin),
-            gauges: step.gauges.map(|gauges| {
-                let mask = (0..GAUGES).filter(|i| gauges[*i].is_some()).fold(0, |mask, i| mask | 1 << i);
-                (mask, gauges.into_iter().flatten().collect())
-            }),
+            gauges: step.gauges.map(|gauges| (gauges.present(), gauges.iter().map(|(_, value)| value).collect())),
         }
     }
 
@@ -347,7 +344,7 @@ impl WirePending {
         let gauges = self.gauges.as_ref().map(|(mask, values)| {
             let mut gauges = [None; GAUGES];
             (0..GAUGES).filter(|i| mask & 1 << i != 0).zip(values).for_each(|(i, value)| gauges[i] = Some(*value));
-            gauges
+            Gauges::from(gauges)
         });
         Ok(PendingStep {
             from,

@@ -164,8 +164,35 @@ pub struct LastCounterSample {
     pub idle: bool,
 }
 
-/// The gauges of one sample.
-pub type Gauges = [Option<f64>; GAUGES];
+/// The gauges of one sample, each in its place; a sample has some of them. Of each source a second of these waits: they take little
+/// more than their numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Deserialize)]
+#[serde(from = "[Option<f64>; GAUGES]")]
+pub struct Gauges {
+    /// A bit for each that is there.
+    present: u8,
+    /// 0 where there is none.
+    values: [f64; GAUGES],
+}
+
+impl Gauges {
+    /// Returns those that are there, with their places.
+    pub fn iter(&self) -> impl Iterator<Item = (usize, f64)> {
+        self.values.into_iter().enumerate().filter(|(i, _)| self.present & (1 << i) != 0)
+    }
+
+    /// Returns a bit for each that is there.
+    pub const fn present(&self) -> u8 {
+        self.present
+    }
+}
+
+impl From<[Option<f64>; GAUGES]> for Gauges {
+    fn from(gauges: [Option<f64>; GAUGES]) -> Self {
+        let present = (0..GAUGES).filter(|i| gauges[*i].is_some()).fold(0, |present, i| present | 1 << i);
+        Self { present, values: gauges.map(Option::unwrap_or_default) }
+    }
+}
 
 /// Number of gauges whose mean a window has, and the place of each.
 pub const GAUGES: usize = 8;
@@ -180,7 +207,7 @@ pub const TEMPERATURE: usize = 7;
 
 /// The gauges of a sample, each in its place.
 pub fn gauges(event: &GpuTelemetry) -> Gauges {
-    [
+    Gauges::from([
         event.utilization_ratio,
         event.memory_utilization_ratio,
         event.sm_active_ratio,
@@ -189,7 +216,7 @@ pub fn gauges(event: &GpuTelemetry) -> Gauges {
         event.dram_active_ratio,
         event.sm_clock_mhz,
         event.temperature_celsius,
-    ]
+    ])
 }
 
 /// One source's part of one stretch.
@@ -256,14 +283,12 @@ impl GpuSums {
         }
         self.events += 1;
         self.origin = self.origin.max(origin);
-        for (i, value) in gauges.iter().enumerate() {
-            if let Some(value) = value {
-                self.sums[i] += value;
-                self.counts[i] += 1;
+        for (i, value) in gauges.iter() {
+            self.sums[i] += value;
+            self.counts[i] += 1;
+            if i == TEMPERATURE {
+                self.hottest = Some(self.hottest.map_or(value, |hottest| hottest.max(value)));
             }
-        }
-        if let Some(value) = gauges[TEMPERATURE] {
-            self.hottest = Some(self.hottest.map_or(value, |hottest| hottest.max(value)));
         }
     }
 

@@ -26,7 +26,7 @@ use crate::window::progress::{COUNTERS, ProgressCounters, RankSums};
 use crate::window::{SliceEdges, TumblingWindows, is_gap, slice_at, slice_mut};
 pub use close::UNASSIGNED;
 use report::TrainingReports;
-use source::{GpuSource, Liveness, LivenessState, NameIndex, RankSource};
+use source::{GpuSource, Liveness, LivenessState, LivenessSummary, NameIndex, RankSource};
 use table::{JobRuns, OpenSpan, WorkloadTables};
 
 /// Spans that one workload may have open, and cuts that one may have beside its window edges: a job that names a new span
@@ -512,24 +512,19 @@ impl WorkloadState {
         }
     }
 
-    /// Keeps `live`, `behind` and `missing` right after one source's pulse changed from `before` to `after`.
-    fn on_liveness_change(&mut self, before: Option<Liveness>, after: Liveness, settings: &FoldSettings) {
+    /// Keeps `live`, `behind` and `missing` right after one source's liveness changed.
+    fn on_liveness_change(&mut self, before: Option<LivenessSummary>, after: LivenessSummary) {
         let edge = self.oldest_edge();
-        let weigh = |liveness: &Liveness| {
-            let live = liveness.is_live();
-            (usize::from(live), usize::from(live && edge.is_some_and(|edge| liveness.capped < edge)))
-        };
+        let is_behind = |summary: LivenessSummary| summary.is_live && edge.is_some_and(|edge| summary.capped < edge);
         if let Some(before) = before {
-            let (live, behind) = weigh(&before);
-            self.live -= live;
-            self.behind -= behind;
-            self.missing -= usize::from(before.is_missing());
+            self.live -= usize::from(before.is_live);
+            self.behind -= usize::from(is_behind(before));
+            self.missing -= usize::from(before.is_missing);
         }
-        let (live, behind) = weigh(&after);
-        self.live += live;
-        self.behind += behind;
-        self.missing += usize::from(after.is_missing());
-        if let Some(due) = after.next_change_clock(settings) {
+        self.live += usize::from(after.is_live);
+        self.behind += usize::from(is_behind(after));
+        self.missing += usize::from(after.is_missing);
+        if let Some(due) = after.next_change_clock {
             self.due = self.due.min(due);
         }
     }
@@ -634,15 +629,18 @@ impl WorkloadState {
             *gpus[i].device == *event.device && *gpus[i].collector == *event.collector
         });
         if let Some(i) = found {
-            let liveness = self.gpus[i].liveness;
+            let liveness = &mut self.gpus[i].liveness;
             if event.time <= liveness.last {
                 if event.time < liveness.last {
-                    return self.count_stale(event.time, liveness.last);
+                    let last = liveness.last;
+                    return self.count_stale(event.time, last);
                 }
                 self.head.counts.duplicates += 1;
                 if event.last && liveness.life != LivenessState::Ended {
-                    self.gpus[i].liveness.mark_ended();
-                    self.on_liveness_change(Some(liveness), self.gpus[i].liveness, settings);
+                    let before = liveness.summary(settings);
+                    liveness.mark_ended();
+                    let after = liveness.summary(settings);
+                    self.on_liveness_change(Some(before), after);
                 }
                 return FoldOutcome::Duplicate;
             }
@@ -666,11 +664,11 @@ impl WorkloadState {
         self.on_source_live(place.clock);
         let noted = (!late).then(|| gauges(event));
         if let Some(i) = found {
-            let before = self.gpus[i].liveness;
             let gpu = &mut self.gpus[i];
+            let before = gpu.liveness.summary(settings);
             gpu.meter = event.meter;
             let mut step = PendingStep::without_step(sample.time, event.origin, noted);
-            let life = before.life_at(event.time, settings);
+            let life = gpu.liveness.life_at(event.time, settings);
             if settings.checks_counters() {
                 let board = MeteredBoard { meter: event.meter, limit_watts: event.power_limit_watts };
                 step.contradicted = gpu.check_counter(&mut sample, life, &board, settings);
@@ -680,20 +678,20 @@ impl WorkloadState {
                 step.from = gpu.sample.time;
             }
             gpu.sample = sample;
-            gpu.add_step(step, &self.head.slice_edges, settled, settings.power_gap);
+            gpu.add_step(&mut step, &self.head.slice_edges, settled, settings.power_gap);
             let known = gpu.awaited_from(settings.power_gap).filter(|_| !event.last);
             let capped = known.map_or(place.capped, |known| known.min(place.capped));
             gpu.liveness.record_event(event.time, capped, place.stamp, place.clock, settings);
             if event.last {
                 gpu.liveness.mark_ended();
             }
-            let after = gpu.liveness;
-            self.on_liveness_change(Some(before), after, settings);
+            let after = gpu.liveness.summary(settings);
+            self.on_liveness_change(Some(before), after);
         } else {
             self.add_gpu(event, sample, place, settings);
-            let step = PendingStep::without_step(sample.time, event.origin, noted);
+            let mut step = PendingStep::without_step(sample.time, event.origin, noted);
             if let Some(gpu) = self.gpus.last_mut() {
-                gpu.add_step(step, &self.head.slice_edges, settled, settings.power_gap);
+                gpu.add_step(&mut step, &self.head.slice_edges, settled, settings.power_gap);
             }
         }
         if late { self.count_late(event.time) } else { FoldOutcome::Folded }
@@ -735,7 +733,7 @@ impl WorkloadState {
         let key = |i: u32| (&gpus[i as usize].device, &gpus[i as usize].collector);
         let (Ok(at) | Err(at)) = self.gpu_order.binary_search_by(|other| key(*other).cmp(&key(i as u32)));
         self.gpu_order.insert(at, i as u32);
-        self.on_liveness_change(None, liveness, settings);
+        self.on_liveness_change(None, liveness.summary(settings));
     }
 
     /// Folds one progress event.
@@ -778,19 +776,18 @@ impl WorkloadState {
         let count = ProgressCounters::from_event(event);
         let mut fell = false;
         let i = if let Some(i) = found {
-            let before = self.ranks[i].liveness;
             let rank = &mut self.ranks[i];
+            let (before, life) = (rank.liveness.summary(settings), rank.liveness.life_at(event.time, settings));
             if again {
                 // A new job's counters begin anew; nothing of it was done before.
                 (rank.done, rank.counters) = ([0.0; COUNTERS], Default::default());
                 rank.stepped = event.time;
             }
-            fell =
-                rank.count_progress(&count, before.life_at(event.time, settings), &self.head.slice_edges, event.origin, settings);
+            fell = rank.count_progress(&count, life, &self.head.slice_edges, event.origin, settings);
             let capped = rank.known_until(event, place, settings);
             rank.liveness.record_event(event.time, capped, place.stamp, place.clock, settings);
-            let after = rank.liveness;
-            self.on_liveness_change(Some(before), after, settings);
+            let after = rank.liveness.summary(settings);
+            self.on_liveness_change(Some(before), after);
             i
         } else {
             self.add_rank(event, &count, place, settings)
@@ -824,9 +821,9 @@ impl WorkloadState {
         let before = self.ranks[i].clone();
         let runs = self.head.runs.clone();
         self.mark_phase(event, settings);
-        let liveness = self.ranks[i].liveness;
         let mut count = ProgressCounters::from_event(event);
         let rank = &mut self.ranks[i];
+        let liveness = rank.liveness.summary(settings);
         for (c, memory) in rank.counters.iter().enumerate() {
             let (total, rate) = memory.said_at(event.time);
             count.totals[c] = count.totals[c].filter(|_| !total);
@@ -838,8 +835,8 @@ impl WorkloadState {
             slice_mut(&mut rank.slices, slice_index).fell = true;
         }
         rank.liveness.capped = rank.liveness.capped.max(rank.known_until(event, place, settings));
-        let after = rank.liveness;
-        self.on_liveness_change(Some(liveness), after, settings);
+        let after = rank.liveness.summary(settings);
+        self.on_liveness_change(Some(liveness), after);
         self.mark_span(i, event, settings);
         self.note_reached();
         let rank = &self.ranks[i];
@@ -886,7 +883,7 @@ impl WorkloadState {
         let key = |i: u32| (ranks[i as usize].rank, &ranks[i as usize].collector);
         let (Ok(at) | Err(at)) = self.rank_order.binary_search_by(|other| key(*other).cmp(&key(i as u32)));
         self.rank_order.insert(at, i as u32);
-        self.on_liveness_change(None, liveness, settings);
+        self.on_liveness_change(None, liveness.summary(settings));
         i
     }
 
@@ -938,10 +935,12 @@ impl WorkloadState {
             }
             rank.span = (!next.is_empty()).then(|| next.into());
         }
-        if event.last && self.ranks[i].liveness.life != LivenessState::Ended {
-            let before = self.ranks[i].liveness;
-            self.ranks[i].liveness.mark_ended();
-            self.on_liveness_change(Some(before), self.ranks[i].liveness, settings);
+        let liveness = &mut self.ranks[i].liveness;
+        if event.last && liveness.life != LivenessState::Ended {
+            let before = liveness.summary(settings);
+            liveness.mark_ended();
+            let after = liveness.summary(settings);
+            self.on_liveness_change(Some(before), after);
         }
     }
 

@@ -49,7 +49,27 @@ pub struct Liveness {
     pub silence: Option<(EventTime, EventTime)>,
 }
 
+/// What a workload counts of a source's liveness. A copy of the whole, taken of fields that were just written one by one, would
+/// wait for them: each sample takes two.
+#[derive(Debug, Clone, Copy)]
+pub struct LivenessSummary {
+    pub capped: EventTime,
+    pub is_live: bool,
+    pub is_missing: bool,
+    /// As of [`Liveness::next_change_clock`].
+    pub next_change_clock: Option<i64>,
+}
+
 impl Liveness {
+    pub fn summary(&self, settings: &FoldSettings) -> LivenessSummary {
+        LivenessSummary {
+            capped: self.capped,
+            is_live: self.is_live(),
+            is_missing: self.is_missing(),
+            next_change_clock: self.next_change_clock(settings),
+        }
+    }
+
     pub fn new(last: EventTime, capped: EventTime, clock: i64) -> Self {
         Self {
             last,
@@ -318,35 +338,27 @@ impl GpuSource {
     }
 
     /// Takes a step; what lies in closed time is unassigned.
-    pub fn add_step(&mut self, mut step: PendingStep, slice_edges: &SliceEdges, settled: EventTime, power_gap: i64) {
+    pub fn add_step(&mut self, step: &mut PendingStep, slice_edges: &SliceEdges, settled: EventTime, power_gap: i64) {
         let open = slice_edges.front().map_or(step.to, |first| (*first).clamp(step.from, step.to));
         if open > step.from {
             let joules = step.power.map_or(0.0, |segment| segment.joules_between(step.from, open));
             self.set_aside(joules, step.to, slice_edges);
-            self.note_summed(step.to, joules);
+            note_summed(&mut self.lost, step.to, joules);
             step.from = open;
         }
         if self.pending.is_empty() {
             // As in `slice_mut`.
             self.pending.reserve_exact(1);
         }
-        self.pending.push_back(step);
+        self.pending.push_back(*step);
         let settled = self.awaited_from(power_gap).map_or(settled, |known| settled.min(known.plus_micros(1)));
-        while self.pending.front().is_some_and(|step| step.to < settled) || self.pending.len() > MAX_PENDING {
-            if let Some(step) = self.pending.pop_front() {
-                self.add_to_slices(slice_edges, &step);
-            }
-        }
-    }
-
-    fn add_to_slices(&mut self, slice_edges: &SliceEdges, step: &PendingStep) {
-        add_step(&mut self.slices, slice_edges, step);
-        self.note_summed(step.to, step.joules());
-    }
-
-    fn note_summed(&mut self, to: EventTime, joules: f64) {
-        if let Some(lost) = self.lost.as_mut().filter(|lost| to > lost.sample.time) {
-            lost.summed += joules;
+        let Self { slices, pending, lost, .. } = self;
+        let mut waiting = pending.len();
+        // Summed where it lies: a step is large, and each passes here.
+        while let Some(step) = pending.front().filter(|step| step.to < settled || waiting > MAX_PENDING) {
+            add_to_slices(slices, lost, slice_edges, step);
+            pending.pop_front();
+            waiting -= 1;
         }
     }
 
@@ -368,16 +380,35 @@ impl GpuSource {
         while let Some(step) = self.pending.front().filter(|step| step.from < end).copied() {
             if step.to <= end {
                 self.pending.pop_front();
-                self.add_to_slices(slice_edges, &step);
+                add_to_slices(&mut self.slices, &mut self.lost, slice_edges, &step);
             } else {
                 // What is summed of it ends after the counter was lost, where the whole step does.
                 let part = PendingStep { to: end, gauges: None, ..step };
                 add_step(&mut self.slices, slice_edges, &part);
-                self.note_summed(step.to, part.joules());
+                note_summed(&mut self.lost, step.to, part.joules());
                 self.pending[0].from = end;
                 break;
             }
         }
+    }
+}
+
+/// Sums a step, also for a counter that was lost before it.
+fn add_to_slices(
+    slices: &mut VecDeque<GpuSums>,
+    lost: &mut Option<LastCounterSample>,
+    slice_edges: &SliceEdges,
+    step: &PendingStep,
+) {
+    add_step(slices, slice_edges, step);
+    if lost.is_some() {
+        note_summed(lost, step.to, step.joules());
+    }
+}
+
+fn note_summed(lost: &mut Option<LastCounterSample>, to: EventTime, joules: f64) {
+    if let Some(lost) = lost.as_mut().filter(|lost| to > lost.sample.time) {
+        lost.summed += joules;
     }
 }
 
@@ -635,7 +666,7 @@ mod tests {
         gap: i64,
     ) -> Option<PowerSegment> {
         let flow = gpu.segment_since_last(&sample, life, &window(), gap);
-        let step = PendingStep {
+        let mut step = PendingStep {
             from: gpu.sample.time,
             to: sample.time,
             power: flow,
@@ -644,7 +675,7 @@ mod tests {
             contradicted: false,
         };
         gpu.sample = sample;
-        gpu.add_step(step, &window(), settled, gap);
+        gpu.add_step(&mut step, &window(), settled, gap);
         flow
     }
 
@@ -732,14 +763,14 @@ mod tests {
                 let settings = FoldSettings { power_gap: GAP, window_rules: 3, ..FoldSettings::default() };
                 let contradicted = gpu.check_counter(&mut sample, LivenessState::Live, &board, &settings);
                 let flow = gpu.segment_since_last(&sample, LivenessState::Live, &window(), GAP);
-                let step = PendingStep {
+                let mut step = PendingStep {
                     power: flow,
                     contradicted,
                     from: gpu.sample.time,
                     ..PendingStep::without_step(sample.time, Origin::Measured, None)
                 };
                 gpu.sample = sample;
-                gpu.add_step(step, &window(), EventTime::MIN, GAP);
+                gpu.add_step(&mut step, &window(), EventTime::MIN, GAP);
             }
             gpu.sum_through(&window(), at(600));
             assert!((gpu.slices[0].joules - joules).abs() < 1e-9, "{ends}: {}", gpu.slices[0].joules);
@@ -774,9 +805,10 @@ mod tests {
         let mut gpu = device(read(0, None, 80.0));
         let sample = read(30, None, 80.0);
         let flow = gpu.segment_since_last(&sample, LivenessState::Live, &cuts, GAP);
-        let gauges = Some([Some(0.5); energy::GAUGES]);
-        let step = PendingStep { from: at(0), to: at(30), power: flow, origin: Origin::Measured, gauges, contradicted: false };
-        gpu.add_step(step, &cuts, EventTime::MIN, GAP);
+        let gauges = Some(energy::Gauges::from([Some(0.5); energy::GAUGES]));
+        let mut step =
+            PendingStep { from: at(0), to: at(30), power: flow, origin: Origin::Measured, gauges, contradicted: false };
+        gpu.add_step(&mut step, &cuts, EventTime::MIN, GAP);
         let sums = |gpu: &GpuSource| gpu.slices.iter().map(|sums| (sums.joules, sums.events)).collect::<Vec<_>>();
         gpu.sum_through(&cuts, at(20));
         assert_eq!(sums(&gpu), [(1_600.0, 0)]);

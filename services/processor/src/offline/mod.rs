@@ -363,6 +363,8 @@ struct SourceHead {
 struct SourceHeads<'a, E> {
     sources: Vec<Box<dyn ReplaySource<E> + 'a>>,
     heads: Vec<Option<SourceHead>>,
+    /// Of each partition the sources whose heads are of it, in their order.
+    members: BTreeMap<i32, Vec<usize>>,
     /// Of each partition the source that is next, and its rank among the partitions.
     next: BTreeMap<i32, (EventTime, usize)>,
 }
@@ -373,8 +375,14 @@ impl<'a, E> SourceHeads<'a, E> {
         for source in &mut sources {
             heads.push(source.head()?.map(|fed| head(fed, settings)));
         }
-        let mut this = Self { sources, heads, next: BTreeMap::new() };
-        let partitions: Vec<i32> = this.heads.iter().flatten().map(|head| head.partition).collect();
+        let mut members: BTreeMap<i32, Vec<usize>> = BTreeMap::new();
+        for (i, head) in heads.iter().enumerate() {
+            if let Some(head) = head {
+                members.entry(head.partition).or_default().push(i);
+            }
+        }
+        let partitions: Vec<i32> = members.keys().copied().collect();
+        let mut this = Self { sources, heads, members, next: BTreeMap::new() };
         for partition in partitions {
             this.choose(partition);
         }
@@ -397,6 +405,15 @@ impl<'a, E> SourceHeads<'a, E> {
         self.heads[i] = self.sources[i].head()?.map(|fed| head(fed, settings));
         if self.sources.len() > 1 {
             let after = self.heads[i].map(|head| head.partition);
+            if after != before {
+                if let Some(of_partition) = before.and_then(|partition| self.members.get_mut(&partition)) {
+                    of_partition.retain(|member| *member != i);
+                }
+                if let Some(partition) = after {
+                    let of_partition = self.members.entry(partition).or_default();
+                    of_partition.insert(of_partition.partition_point(|member| *member < i), i);
+                }
+            }
             for partition in before.into_iter().chain(after.filter(|_| after != before)) {
                 self.choose(partition);
             }
@@ -407,9 +424,9 @@ impl<'a, E> SourceHeads<'a, E> {
     /// Finds what the live merge would take next in a partition.
     fn choose(&mut self, partition: i32) {
         let mut turn = HeadSelector::default();
-        for (i, head) in self.heads.iter().enumerate() {
-            if let Some(head) = head.filter(|head| head.partition == partition) {
-                turn.offer(head.key, head.stamp, (head.order, i));
+        for i in self.members.get(&partition).into_iter().flatten() {
+            if let Some(head) = self.heads[*i] {
+                turn.offer(head.key, head.stamp, (head.order, *i));
             }
         }
         match turn.next() {
