@@ -6,7 +6,9 @@ use std::time::Duration;
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use eadt_core::controller::ControllerName;
-use eadt_recordings::{AcceptedFinding, DecimalMark, FieldMap, NamedTimeZone, SameTimeRule, TimeFormat, parse_interval};
+use eadt_recordings::{
+    AcceptedFinding, DecimalMark, FieldMap, NamedTimeZone, RecordingFormat, SameTimeRule, TimeFormat, parse_interval,
+};
 use eadt_report::{TimeZone, parse_baseline, parse_currency, time_zone};
 use eadt_schemas::v1::Meter;
 use eadt_schemas::{EventTime, Topic};
@@ -514,9 +516,7 @@ pub struct ReadingArgs {
 
 #[derive(Debug, Args)]
 pub struct ImportArgs {
-    /// Format of the recording: mlperf, mlperf-inference, dcgmi, nvidia-smi, prometheus or csv; with --explain it may
-    /// be left out.
-    #[arg(value_name = "FORMAT")]
+    #[arg(value_name = "FORMAT", help = format!("Format of the recording, one of {}; with --explain it may be left out", RecordingFormat::names()))]
     pub format: FormatOrFile,
     /// Files of one run.
     pub files: Vec<PathBuf>,
@@ -546,7 +546,7 @@ pub struct ImportArgs {
 /// The first argument of an import: a format, or a file whose format is guessed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FormatOrFile {
-    Format(ImportFormat),
+    Format(RecordingFormat),
     File(PathBuf),
 }
 
@@ -554,7 +554,7 @@ impl std::str::FromStr for FormatOrFile {
     type Err = std::convert::Infallible;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        Ok(ImportFormat::from_str(text, false).map_or_else(|_| Self::File(PathBuf::from(text)), Self::Format))
+        Ok(text.parse().map_or_else(|_| Self::File(PathBuf::from(text)), Self::Format))
     }
 }
 
@@ -639,22 +639,6 @@ impl From<ImportTolerance> for AcceptedFinding {
             ImportTolerance::FallingTotals => Self::FallingTotals,
         }
     }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum ImportFormat {
-    /// `MLPerf` Training: console logs with `:::MLLOG` lines, the nodes' power logs.
-    Mlperf,
-    /// `MLPerf` Inference: `mlperf_log_detail.txt`, the power analyser's `spl.txt`.
-    MlperfInference,
-    /// `dcgmi dmon`; it has no times: give --interval.
-    Dcgmi,
-    /// `nvidia-smi --query-gpu=… --format=csv`.
-    NvidiaSmi,
-    /// Prometheus: answers of `query_range` (JSON), or text with a time stamp on every sample.
-    Prometheus,
-    /// Any table; name its columns with --map.
-    Csv,
 }
 
 #[derive(Debug, Args)]

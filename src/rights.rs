@@ -132,7 +132,7 @@ impl AclRole {
             if self == Self::Processor {
                 // Of the stages that decide about several workloads, whose names end in these.
                 let instance = instance.filter(|instance| !instance.starts_with(&format!("{name}-")));
-                for stage in ["cluster", "gpu"] {
+                for stage in eadt_processor::JOINT_STAGES.map(|stage| stage.name) {
                     rights.push(AclEntry::on(group(&format!("{name}-{stage}")), AclOperation::Read));
                     rights.extend(instance.map(|instance| transactional_id(name, &format!("{instance}-{stage}"))));
                 }

@@ -10,18 +10,18 @@ use anyhow::Context;
 use eadt_actuator::ActuatorDependencies;
 use eadt_archiver::ArchiverDependencies;
 use eadt_bus::{Bus, topics};
-use eadt_cluster::PolicyWriter;
+use eadt_cluster::{Cluster, PolicyWriter};
 use eadt_collector::{CollectorDependencies, RawSettings};
 use eadt_dashboard::{DashboardModel, DashboardServer, HistorySource, LogSource, SharedModel, SourceFacts, SourceKind, WhatIf};
 use eadt_kubernetes::KubernetesCluster;
 use eadt_kubernetes::policy::access::{PolicyAccess, PolicyEditor};
 use eadt_optimizer::OptimizerDependencies;
-use eadt_processor::{HeartbeatClock, ProcessorDependencies};
+use eadt_processor::{HeartbeatClock, JOINT_STAGES, ProcessorDependencies};
 use eadt_schemas::Topic;
 use eadt_schemas::v1::Origin;
 use eadt_service::supervise::{on_signals, spawn_detached};
 use eadt_service::{HealthRegistry, MetricsRegistry, ServiceClock, Shutdown, Supervisor, address, http, readiness, tasks};
-use eadt_simulator_service::{SimClock, SimulatedCluster};
+use eadt_simulator_service::SimClock;
 
 use crate::cli;
 use crate::commands;
@@ -254,7 +254,7 @@ pub fn spawn_actuator(
     supervisor: &mut Supervisor,
     settings: &ProgramSettings,
     bus: &Arc<dyn Bus>,
-    cluster: SimulatedCluster,
+    cluster: impl Cluster + 'static,
     shutdown: &Shutdown,
     metrics: &MetricsRegistry,
     health: &HealthRegistry,
@@ -287,13 +287,9 @@ pub fn spawn_processor(
         metrics: metrics.clone(),
         ready: health.part(part),
     };
-    if settings.processor.shares_power() {
-        let cluster = deps("cluster", clock.clone());
-        supervisor.spawn_thread(&tasks::CLUSTER, move || eadt_processor::run_power_budget(&cluster));
-    }
-    if settings.processor.gpu_sharing.enabled {
-        let gpu = deps("gpu", clock.clone());
-        supervisor.spawn_thread(&tasks::GPU, move || eadt_processor::run_gpu_sharing(&gpu));
+    for stage in JOINT_STAGES.into_iter().filter(|stage| (stage.is_on)(&settings.processor)) {
+        let deps = deps(stage.name, clock.clone());
+        supervisor.spawn_thread((stage.task)(), move || (stage.run)(&deps));
     }
     let deps = deps("processor", clock);
     supervisor.spawn_thread(&tasks::PROCESSOR, move || eadt_processor::run_processor(&deps));

@@ -12,22 +12,6 @@ use crate::topics::CleanupPolicy;
 use crate::v1::{self, DeadLetterReason, dead_letter_header};
 use crate::{EventType, Topic};
 
-/// The event types whose values have a schema. The others are opaque (state), empty (heartbeats) or somebody
-/// else's bytes (dead letters).
-pub const WITH_SCHEMA: [EventType; 11] = [
-    EventType::GpuTelemetry,
-    EventType::TrainingProgress,
-    EventType::Workload,
-    EventType::EfficiencyWindow,
-    EventType::Decision,
-    EventType::Actuation,
-    EventType::Directive,
-    EventType::DeviceIntent,
-    EventType::DeviceState,
-    EventType::DeviceHolders,
-    EventType::Model,
-];
-
 /// Short name and version of an event type: `io.eadt.gpu.telemetry.v1` is (`gpu.telemetry`, `v1`).
 ///
 /// File names of schemas and samples are made of them.
@@ -36,24 +20,19 @@ pub fn name_and_version(kind: EventType) -> (&'static str, &'static str) {
     name.strip_prefix("io.eadt.").unwrap_or(name).rsplit_once('.').unwrap_or((name, "v1"))
 }
 
-/// The JSON Schema (draft 2020-12) of an event's value; `None` where there is none, see [`WITH_SCHEMA`].
+/// The JSON Schema (draft 2020-12) of an event's value; `None` if it has none, see [`EventType::TYPED`].
 ///
 /// Beside the standard keywords each field whose name carries a unit has `x-unit`.
 pub fn schema(kind: EventType) -> Option<Value> {
-    let schema = match kind {
-        EventType::GpuTelemetry => schemars::schema_for!(v1::GpuTelemetry),
-        EventType::TrainingProgress => schemars::schema_for!(v1::TrainingProgress),
-        EventType::Workload => schemars::schema_for!(v1::Workload),
-        EventType::EfficiencyWindow => schemars::schema_for!(v1::EfficiencyWindow),
-        EventType::Decision => schemars::schema_for!(v1::Decision),
-        EventType::Actuation => schemars::schema_for!(v1::Actuation),
-        EventType::Directive => schemars::schema_for!(v1::Directive),
-        EventType::DeviceIntent => schemars::schema_for!(v1::DeviceIntent),
-        EventType::DeviceState => schemars::schema_for!(v1::DeviceState),
-        EventType::DeviceHolders => schemars::schema_for!(v1::DeviceHolders),
-        EventType::Model => schemars::schema_for!(v1::Model),
-        EventType::DeadLetter | EventType::ProcessorState | EventType::SimulatorState | EventType::Heartbeat => return None,
-    };
+    macro_rules! schema_of {
+        ($($event:ident)*) => {
+            match kind {
+                $(EventType::$event => schemars::schema_for!(v1::$event),)*
+                EventType::DeadLetter | EventType::ProcessorState | EventType::SimulatorState | EventType::Heartbeat => return None,
+            }
+        };
+    }
+    let schema = for_typed_events!(schema_of);
     let mut schema = schema.to_value();
     let (name, version) = name_and_version(kind);
     schema["$id"] = json!(format!("urn:eadt:{name}:{version}"));
@@ -128,7 +107,7 @@ pub fn unit(field: &str) -> Option<&'static str> {
 
 /// The schema files: path below the schemas folder (`json/v1/gpu.telemetry.schema.json`) and content.
 pub fn schema_files() -> Vec<(String, String)> {
-    WITH_SCHEMA
+    EventType::TYPED
         .into_iter()
         .filter_map(|kind| {
             let (name, version) = name_and_version(kind);
@@ -164,7 +143,7 @@ pub fn events_page() -> String {
         writeln!(page, "| {value} | {} |", cell(&meaning)).expect("writing to a String");
     }
     let mut shared = Map::new();
-    for kind in WITH_SCHEMA {
+    for kind in EventType::TYPED {
         let schema = schema(kind).expect("listed as having one");
         write!(page, "\n## {}\n\n", kind.name()).expect("writing to a String");
         let (name, version) = name_and_version(kind);

@@ -2,67 +2,67 @@
 
 use crate::{EventTime, Topic};
 
-/// The event types, in reverse-DNS form with a version.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum EventType {
-    GpuTelemetry,
-    TrainingProgress,
-    Workload,
-    EfficiencyWindow,
-    Decision,
-    Actuation,
-    Directive,
-    DeviceIntent,
-    DeviceState,
-    DeviceHolders,
-    Model,
-    DeadLetter,
-    ProcessorState,
-    SimulatorState,
-    /// Appended to a quiet input partition by its owner so that log time goes on; value `{}`.
-    Heartbeat,
+/// Defines [`EventType`] from one row for each event type, its name in reverse-DNS form with a version; and
+/// [`for_typed_events`](crate::for_typed_events). `typed`: those whose value is the type of the same name in [`v1`](crate::v1).
+macro_rules! event_types {
+    ($dollar:tt typed { $($typed:ident = $typed_name:literal,)* } other { $($(#[$documentation:meta])* $other:ident = $other_name:literal,)* }) => {
+        /// The event types.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        pub enum EventType {
+            $($typed,)*
+            $($(#[$documentation])* $other,)*
+        }
+
+        impl EventType {
+            pub const ALL: [Self; [$($typed_name,)* $($other_name,)*].len()] = [$(Self::$typed,)* $(Self::$other,)*];
+
+            /// The event types whose values have a type, and so a schema.
+            pub const TYPED: [Self; [$($typed_name,)*].len()] = [$(Self::$typed,)*];
+
+            /// The value of `ce_type`.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$typed => $typed_name,)*
+                    $(Self::$other => $other_name,)*
+                }
+            }
+        }
+
+        /// Calls a macro with the names of all event types whose values have a type. In `v1` it has the same name.
+        #[macro_export]
+        macro_rules! for_typed_events {
+            ($dollar callback:ident) => { $dollar callback! { $($typed)* } };
+        }
+    };
+}
+
+event_types! { $
+    typed {
+        GpuTelemetry = "io.eadt.gpu.telemetry.v1",
+        TrainingProgress = "io.eadt.training.progress.v1",
+        Workload = "io.eadt.workload.v1",
+        EfficiencyWindow = "io.eadt.efficiency.window.v1",
+        Decision = "io.eadt.decision.v1",
+        Actuation = "io.eadt.actuation.v1",
+        Directive = "io.eadt.directive.v1",
+        DeviceIntent = "io.eadt.device-intent.v1",
+        DeviceState = "io.eadt.device-state.v1",
+        DeviceHolders = "io.eadt.device-holders.v1",
+        Model = "io.eadt.model.v1",
+    }
+    other {
+        /// Somebody else's bytes.
+        DeadLetter = "io.eadt.dead-letter.v1",
+        /// Opaque.
+        ProcessorState = "io.eadt.processor-state.v1",
+        /// Opaque.
+        SimulatorState = "io.eadt.simulator-state.v1",
+        /// Appended to a quiet input partition by its owner so that log time goes on; value `{}`.
+        Heartbeat = "io.eadt.heartbeat.v1",
+    }
 }
 
 impl EventType {
-    pub const ALL: [Self; 15] = [
-        Self::GpuTelemetry,
-        Self::TrainingProgress,
-        Self::Workload,
-        Self::EfficiencyWindow,
-        Self::Decision,
-        Self::Actuation,
-        Self::Directive,
-        Self::DeviceIntent,
-        Self::DeviceState,
-        Self::DeviceHolders,
-        Self::Model,
-        Self::DeadLetter,
-        Self::ProcessorState,
-        Self::SimulatorState,
-        Self::Heartbeat,
-    ];
-
-    /// The value of `ce_type`.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::GpuTelemetry => "io.eadt.gpu.telemetry.v1",
-            Self::TrainingProgress => "io.eadt.training.progress.v1",
-            Self::Workload => "io.eadt.workload.v1",
-            Self::EfficiencyWindow => "io.eadt.efficiency.window.v1",
-            Self::Decision => "io.eadt.decision.v1",
-            Self::Actuation => "io.eadt.actuation.v1",
-            Self::Directive => "io.eadt.directive.v1",
-            Self::DeviceIntent => "io.eadt.device-intent.v1",
-            Self::DeviceState => "io.eadt.device-state.v1",
-            Self::DeviceHolders => "io.eadt.device-holders.v1",
-            Self::Model => "io.eadt.model.v1",
-            Self::DeadLetter => "io.eadt.dead-letter.v1",
-            Self::ProcessorState => "io.eadt.processor-state.v1",
-            Self::SimulatorState => "io.eadt.simulator-state.v1",
-            Self::Heartbeat => "io.eadt.heartbeat.v1",
-        }
-    }
-
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.name() == name)
     }

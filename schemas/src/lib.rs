@@ -4,10 +4,13 @@
 //! One sample is one event; values are flat JSON; units are part of field names; times are RFC 3339 UTC.
 //! This crate never reads a clock, never does I/O and never invents a value: what is unknown is `None`.
 
+// First: its macro has the list of the event types.
+#[macro_use]
+pub mod envelope;
+
 pub mod compat;
 pub mod decode;
 pub mod documents;
-pub mod envelope;
 pub mod event_log;
 #[doc(hidden)]
 pub mod fast;

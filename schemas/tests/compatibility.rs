@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use eadt_schemas::compat::{BreakingChange, SchemaChange, compatible};
-use eadt_schemas::documents::{WITH_SCHEMA, name_and_version, schema};
+use eadt_schemas::documents::{name_and_version, schema};
 use eadt_schemas::{EventType, documents};
 use serde_json::{Value, json};
 
@@ -17,7 +17,7 @@ fn current_schemas_may_follow_the_released_ones() {
             let path = file.unwrap().path();
             let released: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
             let id = released["$id"].as_str().unwrap();
-            let kind = WITH_SCHEMA.into_iter().find(|kind| {
+            let kind = EventType::TYPED.into_iter().find(|kind| {
                 let (name, version) = name_and_version(*kind);
                 format!("urn:eadt:{name}:{version}") == id
             });

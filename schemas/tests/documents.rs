@@ -3,7 +3,8 @@
 use std::fs;
 use std::path::Path;
 
-use eadt_schemas::documents::{WITH_SCHEMA, events_page, schema, schema_files};
+use eadt_schemas::EventType;
+use eadt_schemas::documents::{events_page, schema, schema_files};
 use serde_json::Value;
 
 fn compare(path: &Path, wanted: &str) {
@@ -36,7 +37,7 @@ fn checked_in_documents_are_up_to_date() {
 
 #[test]
 fn schemas_are_valid_and_every_field_says_what_it_means() {
-    for kind in WITH_SCHEMA {
+    for kind in EventType::TYPED {
         let schema = schema(kind).unwrap();
         assert_eq!(schema["$schema"], "https://json-schema.org/draft/2020-12/schema");
         jsonschema::draft202012::meta::validate(&schema).unwrap_or_else(|error| panic!("{}: {error}", kind.name()));
@@ -103,7 +104,7 @@ fn a_number_has_a_unit_or_is_a_known_count() {
         "unassigned_tokens",
         "unassigned_steps",
     ];
-    for kind in WITH_SCHEMA {
+    for kind in EventType::TYPED {
         let schema = schema(kind).unwrap();
         let mut objects = vec![&schema];
         objects.extend(schema["$defs"].as_object().into_iter().flat_map(|defs| defs.values()));

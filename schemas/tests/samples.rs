@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use eadt_schemas::decode::{DecodableEvent, DecodeError};
-use eadt_schemas::documents::{WITH_SCHEMA, name_and_version, schema};
+use eadt_schemas::documents::{name_and_version, schema};
 use eadt_schemas::{EventType, decode, v1};
 use serde_json::Value;
 
@@ -13,20 +13,15 @@ fn decode_as(kind: EventType, value: &[u8]) -> Result<Value, DecodeError> {
     fn through<T: DecodableEvent + serde::Serialize>(value: &[u8]) -> Result<Value, DecodeError> {
         decode::<T>(value).map(|event| serde_json::to_value(event).expect("events are plain JSON"))
     }
-    match kind {
-        EventType::GpuTelemetry => through::<v1::GpuTelemetry>(value),
-        EventType::TrainingProgress => through::<v1::TrainingProgress>(value),
-        EventType::Workload => through::<v1::Workload>(value),
-        EventType::EfficiencyWindow => through::<v1::EfficiencyWindow>(value),
-        EventType::Decision => through::<v1::Decision>(value),
-        EventType::Actuation => through::<v1::Actuation>(value),
-        EventType::Directive => through::<v1::Directive>(value),
-        EventType::DeviceIntent => through::<v1::DeviceIntent>(value),
-        EventType::DeviceState => through::<v1::DeviceState>(value),
-        EventType::DeviceHolders => through::<v1::DeviceHolders>(value),
-        EventType::Model => through::<v1::Model>(value),
-        other => panic!("{} has no schema", other.name()),
+    macro_rules! decode_one {
+        ($($event:ident)*) => {
+            match kind {
+                $(EventType::$event => through::<v1::$event>(value),)*
+                other => panic!("{} has no schema", other.name()),
+            }
+        };
     }
+    eadt_schemas::for_typed_events!(decode_one)
 }
 
 fn sample(kind: EventType, form: &str) -> Value {
@@ -42,7 +37,7 @@ fn validator(kind: EventType) -> jsonschema::Validator {
 
 #[test]
 fn every_sample_file_is_of_a_known_event() {
-    let known: Vec<String> = WITH_SCHEMA.iter().map(|kind| name_and_version(*kind).0.to_owned()).collect();
+    let known: Vec<String> = EventType::TYPED.iter().map(|kind| name_and_version(*kind).0.to_owned()).collect();
     for entry in fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("samples/v1")).unwrap() {
         let name = entry.unwrap().file_name().into_string().unwrap();
         let event = name.strip_suffix(".json").unwrap().trim_end_matches(".minimal");
@@ -52,7 +47,7 @@ fn every_sample_file_is_of_a_known_event() {
 
 #[test]
 fn full_samples_come_out_as_they_went_in() {
-    for kind in WITH_SCHEMA {
+    for kind in EventType::TYPED {
         let sample = sample(kind, "");
         let decoded = decode_as(kind, sample.to_string().as_bytes()).unwrap_or_else(|e| panic!("{}: {e}", kind.name()));
         assert_eq!(decoded, sample, "{}", kind.name());
@@ -65,7 +60,7 @@ fn full_samples_come_out_as_they_went_in() {
 
 #[test]
 fn schema_and_decoder_require_the_same_fields() {
-    for kind in WITH_SCHEMA {
+    for kind in EventType::TYPED {
         let (validator, full, minimal) = (validator(kind), sample(kind, ""), sample(kind, ".minimal"));
         decode_as(kind, minimal.to_string().as_bytes()).unwrap_or_else(|e| panic!("{}: {e}", kind.name()));
         assert!(validator.is_valid(&minimal), "{}", kind.name());
@@ -147,7 +142,7 @@ fn schema_and_decoder_refuse_the_same_values() {
     .chain([Value::from(long), Value::from(slashed)])
     .collect();
     let mut refused = 0;
-    for kind in WITH_SCHEMA {
+    for kind in EventType::TYPED {
         let sample = sample(kind, "");
         let validator = jsonschema::draft202012::options().should_validate_formats(true).build(&schema(kind).unwrap()).unwrap();
         let mut all = Vec::new();

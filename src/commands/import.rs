@@ -12,7 +12,7 @@ use eadt_recordings::{
 use eadt_schemas::v1::Meter;
 
 use crate::atomic_file::AtomicFile;
-use crate::cli::{FormatOrFile, ImportArgs, ImportFilesAre, ImportFormat, ReadingArgs};
+use crate::cli::{FormatOrFile, ImportArgs, ImportFilesAre, ReadingArgs};
 use crate::output::say;
 use crate::progress::{MeteredReader, ProgressMeter};
 use crate::usage_error;
@@ -86,14 +86,7 @@ fn format_and_files(args: &ImportArgs) -> anyhow::Result<(RecordingFormat, Vec<P
             let files: Vec<PathBuf> = std::iter::once(first).chain(&args.files).cloned().collect();
             return Ok((guess_format(args, first, &files)?, files));
         }
-        FormatOrFile::Format(format) => match format {
-            ImportFormat::Mlperf => RecordingFormat::Mlperf,
-            ImportFormat::MlperfInference => RecordingFormat::MlperfInference,
-            ImportFormat::Dcgmi => RecordingFormat::Dcgmi,
-            ImportFormat::NvidiaSmi => RecordingFormat::NvidiaSmi,
-            ImportFormat::Prometheus => RecordingFormat::Prometheus,
-            ImportFormat::Csv => RecordingFormat::Csv,
-        },
+        FormatOrFile::Format(format) => *format,
     };
     if args.files.is_empty() {
         return Err(usage_error::impossible(format_args!("no file to import: name the files of one run after {format}")));
@@ -102,7 +95,7 @@ fn format_and_files(args: &ImportArgs) -> anyhow::Result<(RecordingFormat, Vec<P
 }
 
 fn guess_format(args: &ImportArgs, first: &Path, files: &[PathBuf]) -> anyhow::Result<RecordingFormat> {
-    let known = RecordingFormat::ALL.map(RecordingFormat::name).join(", ");
+    let known = RecordingFormat::names();
     if !args.explain && !first.exists() {
         return Err(usage_error::impossible(format_args!("{} is neither a format ({known}) nor a file", first.display())));
     }

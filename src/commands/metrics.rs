@@ -14,8 +14,9 @@ pub fn reference() -> String {
     health.register(&metrics);
     eadt_collector::metrics::CollectorMetrics::new(&metrics).touch();
     eadt_processor::metrics::ProcessorMetrics::new(&metrics).init_series();
-    eadt_processor::metrics::PowerBudgetMetrics::new(&metrics);
-    eadt_processor::metrics::GpuSharingMetrics::new(&metrics).init_series();
+    for stage in eadt_processor::JOINT_STAGES {
+        (stage.register_metrics)(&metrics);
+    }
     eadt_actuator::metrics::ActuatorMetrics::new(&metrics).init_series();
     eadt_archiver::metrics::ArchiverMetrics::new(&metrics).touch();
     eadt_optimizer::metrics::OptimizerMetrics::new(&metrics).touch();

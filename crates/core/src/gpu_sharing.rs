@@ -4,8 +4,10 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::controller::ControllerName;
+
 /// The controller's name in decisions.
-pub const CONTROLLER: &str = "sm-partition";
+pub const CONTROLLER: &str = ControllerName::SmPartition.as_str();
 
 /// How workloads that share a GPU under MPS get their parts of the SMs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]

@@ -6,11 +6,7 @@ use std::sync::LazyLock;
 
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit};
 use eadt_schemas::fast::JsonCursor;
-use eadt_schemas::v1::{
-    Actuation, Decision, DeviceHolders, DeviceIntent, DeviceState, Directive, EfficiencyWindow, GpuTelemetry, Model,
-    TrainingProgress, Workload,
-};
-use eadt_schemas::{EventType, Topic};
+use eadt_schemas::{EventType, Topic, v1};
 use schemars::JsonSchema;
 use serde::de::{self, DeserializeOwned, Deserializer, Visitor, value::StrDeserializer};
 use serde::{Serialize, forward_to_deserialize_any};
@@ -190,27 +186,22 @@ pub(crate) fn plan(topic: Topic) -> &'static TopicColumns {
 fn build(topic: Topic) -> TopicColumns {
     let mut columns = Vec::new();
     let mut headers = Vec::new();
-    let members = match topic.event_type() {
-        EventType::GpuTelemetry => fields_of::<GpuTelemetry>(&mut columns),
-        EventType::TrainingProgress => fields_of::<TrainingProgress>(&mut columns),
-        EventType::Workload => fields_of::<Workload>(&mut columns),
-        EventType::EfficiencyWindow => fields_of::<EfficiencyWindow>(&mut columns),
-        EventType::Decision => fields_of::<Decision>(&mut columns),
-        EventType::Actuation => fields_of::<Actuation>(&mut columns),
-        EventType::Directive => fields_of::<Directive>(&mut columns),
-        EventType::DeviceIntent => fields_of::<DeviceIntent>(&mut columns),
-        EventType::DeviceState => fields_of::<DeviceState>(&mut columns),
-        EventType::DeviceHolders => fields_of::<DeviceHolders>(&mut columns),
-        EventType::Model => fields_of::<Model>(&mut columns),
-        EventType::DeadLetter => {
-            for (header, name, kind, description) in DEAD_LETTER {
-                headers.push((header, columns.len()));
-                columns.push(plain(name, kind, description));
+    macro_rules! fields_of_event {
+        ($($event:ident)*) => {
+            match topic.event_type() {
+                $(EventType::$event => fields_of::<v1::$event>(&mut columns),)*
+                EventType::DeadLetter => {
+                    for (header, name, kind, description) in DEAD_LETTER {
+                        headers.push((header, columns.len()));
+                        columns.push(plain(name, kind, description));
+                    }
+                    EventFields::default()
+                }
+                EventType::ProcessorState | EventType::SimulatorState | EventType::Heartbeat => EventFields::default(),
             }
-            EventFields::default()
-        }
-        EventType::ProcessorState | EventType::SimulatorState | EventType::Heartbeat => EventFields::default(),
-    };
+        };
+    }
+    let members = eadt_schemas::for_typed_events!(fields_of_event);
     let event_columns = columns.len();
     columns.extend(COMMON.map(|(name, kind, description)| plain(name, kind, description)));
     let fields: Vec<Field> = columns

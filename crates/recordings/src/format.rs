@@ -37,6 +37,11 @@ impl RecordingFormat {
             Self::Csv => "csv",
         }
     }
+
+    /// Returns all names, as `mlperf, dcgmi`.
+    pub fn names() -> String {
+        Self::ALL.map(Self::name).join(", ")
+    }
 }
 
 impl fmt::Display for RecordingFormat {
@@ -49,8 +54,9 @@ impl FromStr for RecordingFormat {
     type Err = InvalidOption;
 
     fn from_str(text: &str) -> Result<Self, InvalidOption> {
-        Self::ALL.into_iter().find(|format| format.name() == text).ok_or_else(|| {
-            InvalidOption::new(format!("unknown recording format {text:?}; known: {}", Self::ALL.map(Self::name).join(", ")))
-        })
+        Self::ALL
+            .into_iter()
+            .find(|format| format.name() == text)
+            .ok_or_else(|| InvalidOption::new(format!("unknown recording format {text:?}; known: {}", Self::names())))
     }
 }

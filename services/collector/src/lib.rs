@@ -6,7 +6,7 @@
 //! setting of a GPU, never blocks a source while the log is away, and never loses an event uncounted: sampled =
 //! sent + dropped.
 //!
-//! Sources implement one trait ([`source::CollectorSource`]) and hand events to one [`outlet::EventSink`]; one thread
+//! Sources implement one trait ([`source::CollectorSource`]) and hand events to one [`sink::EventSink`]; one thread
 //! publishes from a bounded [`buffer`]. Each source names itself in `collector`: `nvml/NAME`, `dcgm/NAME`, `progress/NAME`,
 //! `job/NAME`; the processor prefers `nvml` if several report one GPU. A graceful stop marks the last event of everything
 //! `last`; then the buffer is drained.

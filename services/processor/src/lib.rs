@@ -5,7 +5,7 @@
 //! is decided by `eadt-core`; this crate only reads, merges, commits and counts. It never reads a clock to determine the time in
 //! the data, and nothing of a step is visible before all of it is.
 //!
-//! What concerns several workloads is decided by second stages ([`run_power_budget`], [`run_gpu_sharing`]), which read windows
+//! What concerns several workloads is decided by second stages ([`JOINT_STAGES`]), which read windows
 //! and write decisions by the same rules; of all processors of a group one runs each.
 
 mod arrived;
@@ -26,7 +26,7 @@ mod service;
 mod settings;
 
 pub use heartbeat::HeartbeatClock;
-pub use joint::{run_gpu_sharing, run_power_budget};
+pub use joint::{GPU_SHARING_STAGE, JOINT_STAGES, JointStageEntry, POWER_BUDGET_STAGE};
 pub use positions::{INPUTS, PartitionOffsets};
 pub use service::{ProcessorDependencies, ProcessorError, run_processor};
 pub use settings::{OptionalSeconds, ProcessorSettings};

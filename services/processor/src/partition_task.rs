@@ -7,7 +7,7 @@ use eadt_bus::{
     Bus, BusError, CommitStep, ConsumerRecord, GroupMember, PartitionReader, ProducerRecord, RecordBatch, Remedy, Result,
     TopicPartition, WatermarkOffsets, chaos,
 };
-use eadt_core::state::{GPU_SHARING_PREFIX, PARTITION_KEY, POWER_BUDGET_PREFIX};
+use eadt_core::state::{PARTITION_KEY, is_of_joint_stage};
 use eadt_core::workload::UNASSIGNED;
 use eadt_core::{FoldOutput, FoldSettings, InputEvent, InputMerge, InputRecord, PartitionFold, PartitionTally};
 use eadt_schemas::envelope::header;
@@ -82,7 +82,7 @@ impl StageRecords for PartitionTask {
     const HEAD_KEY: &'static str = PARTITION_KEY;
 
     fn is_state_key(key: &str) -> bool {
-        !key.starts_with(POWER_BUDGET_PREFIX) && !key.starts_with(GPU_SHARING_PREFIX)
+        !is_of_joint_stage(key)
     }
 
     fn parse_state_offsets(number: i32, text: &str) -> Option<PartitionOffsets> {

@@ -5,7 +5,7 @@ use crate::simulation::{bus, joint, story};
 use bus::{Chance, ScheduledRecord};
 use eadt_core::gpu_sharing::GpuSharingSettings;
 use eadt_gpu_sharing::GpuSharingFold;
-use eadt_processor::{ProcessorSettings, run_gpu_sharing};
+use eadt_processor::{GPU_SHARING_STAGE, ProcessorSettings};
 use eadt_schemas::Topic;
 use eadt_schemas::v1::{Actuation, ActuationOutcome, EfficiencyWindow, Layout, UpdateMode, Workload};
 use joint::{Story, at, coming, json, one};
@@ -127,7 +127,7 @@ fn next() -> Vec<EfficiencyWindow> {
 }
 
 fn stage() -> Story<GpuSharingFold> {
-    Story { part: "gpu", settings: settings(), new: GpuSharingFold::new, run: run_gpu_sharing, history, next }
+    Story { part: "gpu", settings: settings(), new: GpuSharingFold::new, run: GPU_SHARING_STAGE.run, history, next }
 }
 
 #[test]

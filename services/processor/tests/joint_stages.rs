@@ -10,7 +10,7 @@ use eadt_bus::{Bus as _, CommitStep, MemberOptions, Membership, TopicPartition};
 use eadt_core::gpu_sharing::GpuSharingSettings;
 use eadt_core::power_budget::allocation::BudgetSettings;
 use eadt_processor::{
-    HeartbeatClock, ProcessorDependencies, ProcessorSettings, run_gpu_sharing, run_power_budget, run_processor,
+    GPU_SHARING_STAGE, HeartbeatClock, POWER_BUDGET_STAGE, ProcessorDependencies, ProcessorSettings, run_processor,
 };
 use eadt_schemas::envelope::header;
 use eadt_schemas::v1::{
@@ -157,7 +157,8 @@ impl Site {
         let (shutdown, metrics, health) = (Shutdown::new(), MetricsRegistry::default(), HealthRegistry::default());
         let first = self.service(settings, &shutdown, &metrics, &health, "processor");
         let second = self.service(settings, &shutdown, &metrics, &health, "cluster");
-        let threads = [std::thread::spawn(move || run_processor(&first)), std::thread::spawn(move || run_power_budget(&second))];
+        let threads =
+            [std::thread::spawn(move || run_processor(&first)), std::thread::spawn(move || (POWER_BUDGET_STAGE.run)(&second))];
         let until = Instant::now() + Duration::from_mins(3);
         while self.decisions().len() < decisions {
             assert!(Instant::now() < until, "{} of {decisions} decisions; {}", self.decisions().len(), metrics.text());
@@ -268,18 +269,18 @@ fn state_of_a_newer_release_stops_the_stage_that_it_is_of_with_words() {
     let settings =
         ProcessorSettings { gpu_sharing: GpuSharingSettings { enabled: true, ..GpuSharingSettings::default() }, ..settings() };
     for (key, value, own) in [
-        ("#cluster//", &[9, 1][..], run_power_budget as fn(&ProcessorDependencies) -> _),
-        ("#cluster//member//team/one", &[9, 1], run_power_budget),
-        ("#cluster//later//x", b"{}", run_power_budget),
-        ("#gpu//", &[9, 1], run_gpu_sharing),
-        ("#gpu//device//GPU-1", &[9, 1], run_gpu_sharing),
-        ("#gpu//later//x", b"{}", run_gpu_sharing),
+        ("#cluster//", &[9, 1][..], POWER_BUDGET_STAGE),
+        ("#cluster//member//team/one", &[9, 1], POWER_BUDGET_STAGE),
+        ("#cluster//later//x", b"{}", POWER_BUDGET_STAGE),
+        ("#gpu//", &[9, 1], GPU_SHARING_STAGE),
+        ("#gpu//device//GPU-1", &[9, 1], GPU_SHARING_STAGE),
+        ("#gpu//later//x", b"{}", GPU_SHARING_STAGE),
     ] {
         let dir = tempfile::tempdir().unwrap();
         let mut site = Site::open(Log::open(dir.path()));
         site.log.send(0.0, Topic::ProcessorState, key, Some(0), value);
         let (shutdown, metrics, health) = (Shutdown::new(), MetricsRegistry::default(), HealthRegistry::default());
-        let error = own(&site.service(&settings, &shutdown, &metrics, &health, "stage")).unwrap_err();
+        let error = (own.run)(&site.service(&settings, &shutdown, &metrics, &health, "stage")).unwrap_err();
         let text = std::error::Error::source(&error).unwrap().to_string();
         assert!(text.contains(&format!("{key:?}")) && text.contains("a newer release, start that one"), "{text}");
         assert!(text.contains("to give it up") && site.decisions().is_empty(), "{text}");

@@ -8,7 +8,7 @@ use crate::simulation::{bus, joint, story};
 use bus::{Chance, ScheduledRecord};
 use eadt_core::PowerBudgetFold;
 use eadt_core::power_budget::allocation::BudgetSettings;
-use eadt_processor::{ProcessorSettings, run_power_budget};
+use eadt_processor::{POWER_BUDGET_STAGE, ProcessorSettings};
 use eadt_schemas::Topic;
 use eadt_schemas::v1::{Actuation, ActuationOutcome, EfficiencyWindow, Layout, UpdateMode, Workload};
 use joint::{Story, at, coming, json, one};
@@ -99,7 +99,7 @@ fn next() -> Vec<EfficiencyWindow> {
 }
 
 fn stage() -> Story<PowerBudgetFold> {
-    Story { part: "cluster", settings: settings(), new: PowerBudgetFold::new, run: run_power_budget, history, next }
+    Story { part: "cluster", settings: settings(), new: PowerBudgetFold::new, run: POWER_BUDGET_STAGE.run, history, next }
 }
 
 #[test]

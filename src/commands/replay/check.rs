@@ -2,11 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use eadt_core::gpu_sharing;
 use eadt_core::joint::LATE_SECONDS;
 use eadt_core::partition::device_name;
-use eadt_core::power_budget::allocation;
-use eadt_processor::{INPUTS, PartitionOffsets};
+use eadt_processor::{INPUTS, JOINT_STAGES, PartitionOffsets};
 use eadt_schemas::decode::DecodeError;
 use eadt_schemas::v1::{DeadLetterReason, Decision, EfficiencyWindow};
 use eadt_schemas::{EventTime, Topic};
@@ -262,8 +260,7 @@ pub fn compare(own: &mut ProcessorOutputs, produced: &ProcessorOutputs) -> Compa
             Some((*key, first?))
         })
         .collect();
-    let stages = [allocation::CONTROLLER, gpu_sharing::CONTROLLER]
-        .map(|controller| RecordedStage::of(controller, &decisions.0, &disturbed));
+    let stages = JOINT_STAGES.map(|stage| RecordedStage::of(stage.controller, &decisions.0, &disturbed));
     let together = |decision: &Decision| stages.iter().any(|stage| stage.controller == decision.controller);
     let mut together_same = 0;
     for (key, mine) in &windows.1 {
@@ -441,6 +438,8 @@ fn compare_events<T>(
 
 #[cfg(test)]
 mod tests {
+    use eadt_core::power_budget::allocation;
+
     use super::*;
 
     fn window(minute: i64, late: u64) -> WindowOutput {

@@ -24,12 +24,9 @@ use eadt_kubernetes::objects::{change, owners};
 use eadt_kubernetes::policy::{self, EnergyPolicy};
 use eadt_models::choose::{ChoiceMethod, ChoiceObjective, RobustSettings, TuningKnob};
 use eadt_recordings::{ImportOptions, LogReader, RecordingFile, RecordingFormat, TimeFormat, import};
-use eadt_schemas::EventTime;
 use eadt_schemas::decode::{DecodableEvent, decode};
-use eadt_schemas::v1::{
-    Actuation, CounterScope, Decision, DeviceHolders, DeviceIntent, DeviceState, Directive, EfficiencyWindow, GpuTelemetry,
-    Model, TrainingProgress, UpdateMode, Workload,
-};
+use eadt_schemas::v1::{self, CounterScope, EfficiencyWindow, GpuTelemetry, TrainingProgress, UpdateMode, Workload};
+use eadt_schemas::{EventTime, EventType};
 use eadt_tune::{TuningRequest, points};
 use serde::Serialize;
 use serde_json::Value;
@@ -55,28 +52,20 @@ pub fn fetch(data: &[u8]) {
     eadt_bus::kafka::read_foreign_bytes(data);
 }
 
-/// Values of events. The first byte says of which.
+/// Values of events. The first byte is the place of their type in the list of those that have one; with another one both ways of
+/// reading telemetry are compared.
 pub fn events(data: &[u8]) {
+    macro_rules! readers {
+        ($($event:ident)*) => { [$(event::<v1::$event>),*] };
+    }
+    let readers: [fn(&[u8]); EventType::TYPED.len()] = eadt_schemas::for_typed_events!(readers);
     let Some((kind, value)) = data.split_first() else { return };
-    match kind % 12 {
-        0 => event::<GpuTelemetry>(value),
-        1 => event::<TrainingProgress>(value),
-        2 => event::<Workload>(value),
-        3 => event::<EfficiencyWindow>(value),
-        4 => event::<Decision>(value),
-        5 => event::<Actuation>(value),
-        6 => event::<Directive>(value),
-        7 => event::<DeviceIntent>(value),
-        8 => event::<DeviceState>(value),
-        9 => event::<DeviceHolders>(value),
-        10 => event::<Model>(value),
-        _ => {
-            // Both ways of reading one are one.
-            let plain = serde_json::from_slice::<GpuTelemetry>(value).ok().filter(|event| event.check().is_ok());
-            if let (Some(plain), Ok(read)) = (plain, decode::<GpuTelemetry>(value)) {
-                assert_eq!(plain, read);
-            }
-        }
+    if let Some(read) = readers.get(usize::from(*kind)) {
+        return read(value);
+    }
+    let plain = serde_json::from_slice::<GpuTelemetry>(value).ok().filter(|event| event.check().is_ok());
+    if let (Some(plain), Ok(read)) = (plain, decode::<GpuTelemetry>(value)) {
+        assert_eq!(plain, read);
     }
 }
 
@@ -99,10 +88,10 @@ pub fn exporter_text(data: &[u8]) {
     drop(job::read(text, "n/w", 0, CounterScope::Global, &BTreeMap::new(), EventTime::from_seconds(1e9)));
 }
 
-/// Recordings of others, and event logs. The first byte says of which format.
+/// Recordings of others: the first byte is the place of the format in `ALL`. With another one, event logs.
 pub fn imports(data: &[u8]) {
     let Some((format, bytes)) = data.split_first() else { return };
-    let Some(format) = RecordingFormat::ALL.get(usize::from(*format) % (RecordingFormat::ALL.len() + 1)).copied() else {
+    let Some(format) = RecordingFormat::ALL.get(usize::from(*format)).copied() else {
         let Ok(mut reader) = LogReader::new("l", bytes) else { return };
         // Each call takes something off.
         for _ in 0..=bytes.len() {

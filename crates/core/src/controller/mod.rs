@@ -37,9 +37,7 @@ use eadt_schemas::EventTime;
 use eadt_schemas::v1::{Actuation, ChangeValidation, ControllerAction, Decision, EfficiencyWindow, Workload};
 use serde::{Deserialize, Serialize};
 
-use crate::gpu_sharing;
 use crate::models::ModelRegistry;
-use crate::power_budget::allocation;
 use crate::workload::report::TrainingReport;
 
 use draft::DecisionDraft;
@@ -48,62 +46,62 @@ pub use settings::{ControllerObjective, ControllerSettings, PowerReading};
 pub use state::ControllerState;
 use training::JobKnobOutcome;
 
-/// A controller by name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize, schemars::JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum ControllerName {
-    /// The EADT matrix made precise.
-    Matrix,
-    /// The EADT matrix as the seed has it.
-    MatrixLiteral,
-    /// Looks for the power cap of least energy per sample; restarts nothing.
-    PowerCap,
-    /// Looks for the SM clock of least energy per sample; restarts nothing.
-    Frequency,
-    /// `power-cap`, and other layouts where they are worth a restart.
-    #[default]
-    Hybrid,
-    /// Shares the cluster's power budget (`processor.power_budget`) among all workloads that name it; decided by the processor's
-    /// second stage, not workload by workload.
-    PowerBudget,
-    /// Gives workloads that share a GPU their parts of the SMs (`processor.gpu_sharing`); decided by a second stage for all of a
-    /// GPU together.
-    SmPartition,
-    /// Asks the job to freeze blocks that hardly change any more, if a policy bounds them; restarts nothing.
-    Layers,
-    /// Recommends a precision, and asks for another one if steps overflow, if a policy bounds it; restarts nothing.
-    Precision,
+/// Defines [`ControllerName`] from one row for each controller, its name as in settings, workloads and decisions. `alone`: it
+/// decides about each workload by its power and throughput alone.
+macro_rules! controllers {
+    (
+        alone { $($(#[$alone_attribute:meta])* $alone:ident = $alone_name:literal,)* }
+        others { $($(#[$other_attribute:meta])* $other:ident = $other_name:literal,)* }
+    ) => {
+        /// A controller by name.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize, schemars::JsonSchema)]
+        pub enum ControllerName {
+            $($(#[$alone_attribute])* #[serde(rename = $alone_name)] $alone,)*
+            $($(#[$other_attribute])* #[serde(rename = $other_name)] $other,)*
+        }
+
+        impl ControllerName {
+            /// Those that decide about each workload by its power and throughput alone.
+            pub const ALL: [Self; [$($alone_name,)*].len()] = [$(Self::$alone,)*];
+            /// Whatever a workload may name.
+            pub const NAMED: [Self; [$($alone_name,)* $($other_name,)*].len()] = [$(Self::$alone,)* $(Self::$other,)*];
+
+            /// As in settings, workloads and decisions.
+            pub const fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$alone => $alone_name,)*
+                    $(Self::$other => $other_name,)*
+                }
+            }
+        }
+    };
 }
 
-impl ControllerName {
-    /// Those that decide about each workload by its power and throughput alone.
-    pub const ALL: [Self; 5] = [Self::Hybrid, Self::PowerCap, Self::Frequency, Self::Matrix, Self::MatrixLiteral];
-    /// Whatever a workload may name.
-    pub const NAMED: [Self; 9] = [
-        Self::Hybrid,
-        Self::PowerCap,
-        Self::Frequency,
-        Self::Matrix,
-        Self::MatrixLiteral,
-        Self::PowerBudget,
-        Self::SmPartition,
-        Self::Layers,
-        Self::Precision,
-    ];
-
-    /// As in settings, workloads and decisions.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Matrix => "matrix",
-            Self::MatrixLiteral => "matrix-literal",
-            Self::PowerCap => "power-cap",
-            Self::Frequency => "frequency",
-            Self::Hybrid => "hybrid",
-            Self::PowerBudget => allocation::CONTROLLER,
-            Self::SmPartition => gpu_sharing::CONTROLLER,
-            Self::Layers => "layers",
-            Self::Precision => "precision",
-        }
+controllers! {
+    alone {
+        /// `power-cap`, and other layouts where they are worth a restart.
+        #[default]
+        Hybrid = "hybrid",
+        /// Looks for the power cap of least energy per sample; restarts nothing.
+        PowerCap = "power-cap",
+        /// Looks for the SM clock of least energy per sample; restarts nothing.
+        Frequency = "frequency",
+        /// The EADT matrix made precise.
+        Matrix = "matrix",
+        /// The EADT matrix as the seed has it.
+        MatrixLiteral = "matrix-literal",
+    }
+    others {
+        /// Shares the cluster's power budget (`processor.power_budget`) among all workloads that name it; decided by the
+        /// processor's second stage, not workload by workload.
+        PowerBudget = "power-budget",
+        /// Gives workloads that share a GPU their parts of the SMs (`processor.gpu_sharing`); decided by a second stage for all
+        /// of a GPU together.
+        SmPartition = "sm-partition",
+        /// Asks the job to freeze blocks that hardly change any more, if a policy bounds them; restarts nothing.
+        Layers = "layers",
+        /// Recommends a precision, and asks for another one if steps overflow, if a policy bounds it; restarts nothing.
+        Precision = "precision",
     }
 }
 
@@ -115,11 +113,18 @@ impl fmt::Display for ControllerName {
 
 /// A name that no controller has.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "no controller is named {name:?}; there are hybrid, power-cap, frequency, matrix, matrix-literal, power-budget, sm-partition, layers and precision"
-)]
+#[error("no controller is named {name:?}; there are {}", names(&ControllerName::NAMED))]
 pub struct UnknownController {
     name: String,
+}
+
+/// As `hybrid, power-cap and frequency`.
+fn names(controllers: &[ControllerName]) -> String {
+    let names: Vec<_> = controllers.iter().map(|name| name.as_str()).collect();
+    match names.split_last() {
+        Some((last, others)) if !others.is_empty() => format!("{} and {last}", others.join(", ")),
+        _ => names.concat(),
+    }
 }
 
 impl FromStr for ControllerName {

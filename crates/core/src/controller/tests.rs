@@ -1,4 +1,5 @@
 use std::collections::BTreeSet;
+use std::path::Path;
 
 use eadt_schemas::v1::{ActuationOutcome, ChangeValidation, ControllerAction, EfficiencyWindow, LayoutBounds, Meter, UpdateMode};
 use eadt_testing::cases;
@@ -6,6 +7,20 @@ use proptest::prelude::*;
 
 use super::testing::{ControllerBench, knobs, layout};
 use super::{ControllerContext, ControllerName, ControllerObjective, ControllerSettings, ControllerState, PowerReading, decide};
+
+/// Lists that no compiler sees: of the web page, and of the chart.
+#[test]
+fn pages_and_charts_offer_every_controller() {
+    let text = |path: &str| {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path);
+        std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+    };
+    let names = ControllerName::ALL.map(|name| format!("{:?}", name.as_str())).join(", ");
+    assert!(text("services/dashboard/web/src/whatif.tsx").contains(&format!("const CONTROLLERS = [{names}];")), "{names}");
+    let schema: serde_json::Value = serde_json::from_str(&text("deploy/helm/eadt/values.schema.json")).unwrap();
+    let offered = &schema["properties"]["processor"]["properties"]["controller"]["enum"];
+    assert_eq!(*offered, serde_json::json!(ControllerName::ALL));
+}
 
 mod literal {
     use super::*;

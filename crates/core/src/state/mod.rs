@@ -45,6 +45,11 @@ pub const POWER_BUDGET_PREFIX: &str = "#cluster//";
 /// Before every key of the stage of shared GPUs, likewise.
 pub const GPU_SHARING_PREFIX: &str = "#gpu//";
 
+/// Returns whether a key is of a joint stage's state, which the first stage passes over.
+pub fn is_of_joint_stage(key: &str) -> bool {
+    [POWER_BUDGET_PREFIX, GPU_SHARING_PREFIX].iter().any(|prefix| key.starts_with(prefix))
+}
+
 /// One record of the state topic, to be written to the partition that it is the state of.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StateRecord {
@@ -275,11 +280,7 @@ impl PartitionFold {
         }
         let mut workloads: BTreeMap<String, Vec<StoredRecord>> = BTreeMap::new();
         for (key, value) in newest {
-            let Some(value) =
-                value.filter(|_| ![POWER_BUDGET_PREFIX, GPU_SHARING_PREFIX].iter().any(|other| key.starts_with(other)))
-            else {
-                continue;
-            };
+            let Some(value) = value.filter(|_| !is_of_joint_stage(&key)) else { continue };
             if key == PARTITION_KEY {
                 partition.head = from_json(&key, value.as_ref())?;
                 continue;

@@ -2,11 +2,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use eadt_schemas::decode::DecodableEvent;
-use eadt_schemas::v1::{
-    Actuation, Decision, DeviceHolders, DeviceIntent, DeviceState, Directive, EfficiencyWindow, GpuTelemetry, Model,
-    TrainingProgress, Workload,
-};
-use eadt_schemas::{EventTime, Topic};
+use eadt_schemas::v1::{self, EfficiencyWindow, GpuTelemetry};
+use eadt_schemas::{EventTime, EventType, Topic};
 use eadt_testing::cases;
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -33,23 +30,19 @@ fn back(rows: &[ArchiveRow]) -> Vec<ArchiveRow> {
 }
 
 trait Event: DecodableEvent + Serialize + Default + PartialEq + std::fmt::Debug + JsonSchema + DeserializeOwned {
-    const TOPIC: Topic;
+    const TYPE: EventType;
 }
 
 macro_rules! events {
-    ($($event:ty => $topic:ident),*) => {
-        $(impl Event for $event { const TOPIC: Topic = Topic::$topic; })*
+    ($($event:ident)*) => {
+        $(impl Event for v1::$event { const TYPE: EventType = EventType::$event; })*
         fn for_each_event(visit: &mut dyn FnMut(&dyn Case)) {
-            $(visit(&Of::<$event>(std::marker::PhantomData));)*
+            $(visit(&Of::<v1::$event>(std::marker::PhantomData));)*
         }
     };
 }
 
-events! {
-    GpuTelemetry => GpuTelemetry, TrainingProgress => TrainingProgress, Workload => Workloads,
-    EfficiencyWindow => EfficiencyWindows, Decision => Decisions, Actuation => Actuations, Directive => Directives,
-    DeviceIntent => DeviceIntents, DeviceState => DeviceStates, DeviceHolders => DeviceHolders, Model => Models
-}
+eadt_schemas::for_typed_events!(events);
 
 struct Of<T>(std::marker::PhantomData<T>);
 
@@ -64,7 +57,7 @@ trait Case {
 
 impl<T: Event> Case for Of<T> {
     fn topic(&self) -> Topic {
-        T::TOPIC
+        T::TYPE.topic().expect("an event with a type has a topic")
     }
 
     fn schema(&self) -> Value {

@@ -7,6 +7,7 @@ use eadt_core::state::{GPU_SHARING_PREFIX, POWER_BUDGET_PREFIX};
 use eadt_core::{JointFold, PowerBudgetFold, gpu_sharing};
 use eadt_gpu_sharing::GpuSharingFold;
 use eadt_service::MetricsRegistry;
+use eadt_service::tasks::{self, TaskEntry};
 
 use crate::ProcessorSettings;
 use crate::metrics::{GpuSharingMetrics, JointMetrics, PowerBudgetMetrics};
@@ -26,6 +27,12 @@ pub trait JointStageKind: Debug {
     const STATE_PREFIX: &'static str;
 
     fn new(metrics: &MetricsRegistry) -> Self;
+
+    /// Makes every series, so that the reference shows its labels.
+    fn init_series(&self) {}
+
+    /// Returns what it runs as.
+    fn task() -> &'static TaskEntry;
 
     /// Whether it has anything to do.
     fn is_on(settings: &ProcessorSettings) -> bool;
@@ -53,6 +60,10 @@ impl JointStageKind for PowerBudgetMetrics {
 
     fn new(metrics: &MetricsRegistry) -> Self {
         Self::new(metrics)
+    }
+
+    fn task() -> &'static TaskEntry {
+        &tasks::CLUSTER
     }
 
     fn is_on(settings: &ProcessorSettings) -> bool {
@@ -87,6 +98,14 @@ impl JointStageKind for GpuSharingMetrics {
 
     fn new(metrics: &MetricsRegistry) -> Self {
         Self::new(metrics)
+    }
+
+    fn init_series(&self) {
+        self.init_series();
+    }
+
+    fn task() -> &'static TaskEntry {
+        &tasks::GPU
     }
 
     fn is_on(settings: &ProcessorSettings) -> bool {

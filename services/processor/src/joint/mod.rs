@@ -17,7 +17,10 @@ use eadt_bus::{
     BusError, CommitStep, GroupMember, MemberOptions, Membership, PollEvent, Remedy, SpareMemberCheck, TopicPartition, chaos,
 };
 use eadt_schemas::Topic;
+use eadt_service::MetricsRegistry;
+use eadt_service::tasks::TaskEntry;
 
+use crate::ProcessorSettings;
 use crate::metrics::{GpuSharingMetrics, PowerBudgetMetrics};
 use crate::outputs::OutputTopics;
 use crate::pending_commit::MAX_OUTPUTS;
@@ -31,15 +34,46 @@ const STAGE_PARTITION: i32 = 0;
 const IDLE_POLL: Duration = Duration::from_millis(100);
 const POLL_ITEMS: usize = 64;
 
-/// Runs the cluster's stage until `shutdown`; blocks, so give it a thread. Without a budget it ends at once. Stopping commits
-/// what was folded; what is left is for the next start, here or elsewhere.
-pub fn run_power_budget(deps: &ProcessorDependencies) -> Result<(), ProcessorError> {
-    run_joint_stage::<PowerBudgetMetrics>(deps)
+/// A joint stage for whoever starts it, lets it into Kafka, or compares its decisions.
+#[derive(Debug, Clone, Copy)]
+pub struct JointStageEntry {
+    /// At the end of its group's name and of its member's.
+    pub name: &'static str,
+    /// Controller of its decisions.
+    pub controller: &'static str,
+    /// Returns what it runs as.
+    pub task: fn() -> &'static TaskEntry,
+    /// Returns whether it has anything to do.
+    pub is_on: fn(&ProcessorSettings) -> bool,
+    /// Runs it until `shutdown`; blocks, so give it a thread. It ends at once if it is not on. Stopping commits what was folded; what
+    /// is left is for the next start, here or elsewhere.
+    pub run: fn(&ProcessorDependencies) -> Result<(), ProcessorError>,
+    /// Registers its metrics with every series, for the reference.
+    pub register_metrics: fn(&MetricsRegistry),
 }
 
-/// Runs the stage of shared GPUs, as [`run_power_budget`]; it ends at once where it is not enabled.
-pub fn run_gpu_sharing(deps: &ProcessorDependencies) -> Result<(), ProcessorError> {
-    run_joint_stage::<GpuSharingMetrics>(deps)
+/// The cluster's: a power budget.
+pub const POWER_BUDGET_STAGE: JointStageEntry = JointStageEntry::of::<PowerBudgetMetrics>();
+/// The one of shared GPUs.
+pub const GPU_SHARING_STAGE: JointStageEntry = JointStageEntry::of::<GpuSharingMetrics>();
+/// All joint stages.
+pub const JOINT_STAGES: [JointStageEntry; 2] = [POWER_BUDGET_STAGE, GPU_SHARING_STAGE];
+
+impl JointStageEntry {
+    const fn of<K: JointStageKind>() -> Self {
+        Self {
+            name: K::NAME,
+            controller: K::CONTROLLER,
+            task: K::task,
+            is_on: K::is_on,
+            run: run_joint_stage::<K>,
+            register_metrics: register_metrics::<K>,
+        }
+    }
+}
+
+fn register_metrics<K: JointStageKind>(metrics: &MetricsRegistry) {
+    K::new(metrics).init_series();
 }
 
 fn run_joint_stage<K: JointStageKind>(deps: &ProcessorDependencies) -> Result<(), ProcessorError> {
@@ -224,7 +258,7 @@ mod tests {
 
     /// Plays a script to its end.
     fn play(bus: &ScriptedBus) -> Result<(), ProcessorError> {
-        let ended = run_power_budget(&bus.service(&settings()));
+        let ended = (POWER_BUDGET_STAGE.run)(&bus.service(&settings()));
         assert_eq!(bus.script().turns.len(), 0, "turns that were not played: {ended:?}");
         ended
     }
@@ -246,14 +280,12 @@ mod tests {
 
     #[test]
     fn a_stage_that_is_off_is_ready_and_asks_nothing_of_the_bus() {
-        for (run, on) in
-            [(run_power_budget as fn(&ProcessorDependencies) -> _, true), (run_power_budget, false), (run_gpu_sharing, false)]
-        {
+        for (stage, on) in [(POWER_BUDGET_STAGE, true), (POWER_BUDGET_STAGE, false), (GPU_SHARING_STAGE, false)] {
             let bus = ScriptedBus::default();
             bus.turns([assigned(0)]);
             let budget_watts = on.then_some(1_500.0);
             let power_budget = BudgetSettings { budget_watts, ..BudgetSettings::default() };
-            run(&bus.service(&ProcessorSettings { power_budget, ..settings() })).unwrap();
+            (stage.run)(&bus.service(&ProcessorSettings { power_budget, ..settings() })).unwrap();
             assert_eq!(bus.script().turns.is_empty(), on);
             assert_eq!(bus.health.waiting().is_empty(), !on, "where it ran it has ended");
         }
@@ -266,7 +298,7 @@ mod tests {
         bus.turns([assigned(0), ScriptedPoll::look(move || assert_eq!(then.metric("eadt_sm_partition_runs_here"), Some(1.0)))]);
         let mut settings = settings();
         settings.gpu_sharing.enabled = true;
-        run_gpu_sharing(&bus.service(&settings)).unwrap();
+        (GPU_SHARING_STAGE.run)(&bus.service(&settings)).unwrap();
         assert_eq!(bus.metric("eadt_sm_partition_runs_here"), Some(0.0));
     }
 

@@ -22,11 +22,12 @@ use eadt_schemas::v1::{ControllerAction, Decision, UpdateMode, Workload};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::controller::ControllerName;
 use curve::ConcavePowerCurve;
 pub use points::CapMeasurements;
 
 /// The controller's name in decisions.
-pub const CONTROLLER: &str = "power-budget";
+pub const CONTROLLER: &str = ControllerName::PowerBudget.as_str();
 /// Grows with every change of what it decides.
 pub(crate) const VERSION: &str = "2";
 
