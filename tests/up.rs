@@ -421,6 +421,30 @@ fn a_look_at_the_program_joins_no_kafka_and_takes_a_free_port() {
 }
 
 #[test]
+fn a_declared_job_is_in_the_log_under_its_terms_until_it_is_no_longer_declared() {
+    let dir = tempfile::tempdir().unwrap();
+    let settings = dir.path().join("eadt.toml");
+    let newest = |jobs: &str| {
+        let ports = "[http]\naddress = \"127.0.0.1:0\"\n[collector.progress]\nlisten = \"127.0.0.1:0\"\n";
+        std::fs::write(&settings, format!("{ports}{jobs}")).unwrap();
+        let up = ["--config", settings.to_str().unwrap(), "up", "--gpus", "none", "--duration", "2s", "--no-view"];
+        let (_, err, good) = text(eadt(dir.path(), &up));
+        assert!(good, "{err}");
+        let (out, err, good) = text(eadt(dir.path(), &["tail", "workloads.v1", "--until-end", "--json"]));
+        assert!(good, "{err}");
+        serde_json::from_str::<Value>(out.lines().last().unwrap()).unwrap()
+    };
+    let declared = newest("[[actuator.jobs]]\nworkload = \"lab/gpt\"\nmode = \"enforce\"\nfrozen_prefix_layers_max = 3\n");
+    let workload = &declared["data"];
+    assert_eq!((&workload["workload"], &workload["controller"]), (&"lab/gpt".into(), &"layers".into()), "{declared}");
+    assert_eq!((&workload["mode"], &workload["origin"]), (&"enforce".into(), &"measured".into()), "{declared}");
+    assert_eq!(workload["bounds"]["frozen_prefix_layers_max"], 3, "{declared}");
+    assert!(dir.path().join("jobs.json").exists());
+    let gone = newest("");
+    assert!(gone["data"].is_null() && gone["partitionkey"] == "lab/gpt", "{gone}");
+}
+
+#[test]
 fn the_optimizer_says_where_it_looked_for_an_archive() {
     let dir = tempfile::tempdir().unwrap();
     for flag in ["--dry-run", "--once"] {

@@ -7,7 +7,15 @@ use serde_json::Value;
 use super::{ENV_PREFIX, ProgramSettings, unknown};
 
 /// An example for each list of tables among the settings. A test loads them.
-const EXAMPLES: [(&str, &str); 3] = [
+const EXAMPLES: [(&str, &str); 4] = [
+    (
+        "actuator.jobs",
+        r#"[[actuator.jobs]]
+workload = "local/train"
+mode = "enforce"
+frozen_prefix_layers_max = 6
+"#,
+    ),
     (
         "collector.assignments",
         r#"# Two workloads share one GPU. All other GPUs of the node work for a third workload.

@@ -12,6 +12,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
+use eadt_actuator::declared_jobs::DeclaredJobs;
 use eadt_bus::embedded::{EmbeddedLog, StampSource};
 use eadt_bus::{Bus, topics};
 use eadt_cluster::PolicyWriter;
@@ -58,8 +59,8 @@ pub fn simulate(settings: &mut ProgramSettings, flags: &SimulationArgs) -> anyho
     simulator.check().map_err(anyhow::Error::msg)
 }
 
-/// Runs until interrupted, until the duration is over, or until something fails.
-pub async fn run(args: &UpArgs, mut settings: ProgramSettings, shutdown: Shutdown) -> anyhow::Result<()> {
+/// Takes the arguments into the settings; refuses what does not go together, before anything is opened or written.
+fn prepare_settings(args: &UpArgs, settings: &mut ProgramSettings) -> anyhow::Result<()> {
     let simulated = args.gpus == TelemetrySource::Simulated;
     if let Some(name) = &args.controller {
         settings.processor.controller = name.parse()?;
@@ -74,9 +75,6 @@ pub async fn run(args: &UpArgs, mut settings: ProgramSettings, shutdown: Shutdow
         settings.simulator.start = ServiceClock::machine().now();
         settings.simulator.speed = SimulationSpeed::Times(1.0);
     }
-    let clock = SimClock::new(settings.simulator.start);
-    let (source, maintenance_clock) = (clock.source(), clock.source());
-    let embedded = settings.bus.brokers.is_empty();
     if !simulated {
         let flags = &args.simulation;
         let options =
@@ -85,25 +83,42 @@ pub async fn run(args: &UpArgs, mut settings: ProgramSettings, shutdown: Shutdow
             let why = "is of the simulation, and with --gpus nvml or none nothing is simulated: leave it out";
             return Err(usage_error::impossible(format_args!("{flag} {why}")));
         }
-        // Before anything is opened or written.
-        collector_settings(&settings, args.gpus).validate(&eadt_collector::host_name())?;
+        collector_settings(settings, args.gpus).validate(&eadt_collector::host_name())?;
     }
-    let real_duration = args.simulation.duration.filter(|_| !simulated);
     if simulated {
-        simulate(&mut settings, &args.simulation)?;
-        if !embedded {
+        simulate(settings, &args.simulation)?;
+        if !settings.bus.brokers.is_empty() {
             // Kafka stamps with the real time, which has nothing to do with simulated time.
             settings.processor.max_future_seconds = OptionalSeconds(None);
         }
     }
-    let (bus, log): (Arc<dyn Bus>, Option<EmbeddedLog>) = if embedded {
-        crate::data_dir::claim(&settings.bus.data_dir, simulated)?;
-        let stamps = if simulated { StampSource::Injected(clock.source()) } else { StampSource::Wall };
-        let log = crate::bus::open_embedded(&settings, stamps)?;
-        (Arc::new(log.clone()), Some(log))
-    } else {
-        (crate::bus::connect(&settings)?, None)
-    };
+    Ok(())
+}
+
+/// Opens the log of this process, or connects to Kafka. The clock stamps what is simulated.
+fn open_bus(
+    settings: &ProgramSettings,
+    simulated: bool,
+    clock: &SimClock,
+) -> anyhow::Result<(Arc<dyn Bus>, Option<EmbeddedLog>)> {
+    if !settings.bus.brokers.is_empty() {
+        return Ok((crate::bus::connect(settings)?, None));
+    }
+    crate::data_dir::claim(&settings.bus.data_dir, simulated)?;
+    let stamps = if simulated { StampSource::Injected(clock.source()) } else { StampSource::Wall };
+    let log = crate::bus::open_embedded(settings, stamps)?;
+    Ok((Arc::new(log.clone()), Some(log)))
+}
+
+/// Runs until interrupted, until the duration is over, or until something fails.
+pub async fn run(args: &UpArgs, mut settings: ProgramSettings, shutdown: Shutdown) -> anyhow::Result<()> {
+    let simulated = args.gpus == TelemetrySource::Simulated;
+    prepare_settings(args, &mut settings)?;
+    let clock = SimClock::new(settings.simulator.start);
+    let (source, maintenance_clock) = (clock.source(), clock.source());
+    let embedded = settings.bus.brokers.is_empty();
+    let real_duration = args.simulation.duration.filter(|_| !simulated);
+    let (bus, log) = open_bus(&settings, simulated, &clock)?;
     apply_topics(&*bus, &settings)?;
     // An archive that this log cannot go on with is reported once, before anything runs on it.
     let (archiver, prefix, log_of) = (settings.archiver.clone(), settings.topics.prefix.clone(), bus.clone());
@@ -150,6 +165,7 @@ pub async fn run(args: &UpArgs, mut settings: ProgramSettings, shutdown: Shutdow
         services::spawn_actuator(&mut deciders, &settings, &bus, cluster, &deciding, &metrics, &health);
     } else {
         editor = None;
+        spawn_declared_jobs(&mut deciders, &settings, &bus, &deciding, &metrics, &health)?;
         let raw = collector_settings(&settings, args.gpus);
         let listener = progress_listener(args, &raw).await?;
         services::spawn_collector(&mut sampling, raw, &settings, &bus, (&shutdown, &metrics, &health), &losses, listener)?;
@@ -160,17 +176,7 @@ pub async fn run(args: &UpArgs, mut settings: ProgramSettings, shutdown: Shutdow
     };
     keepers.spawn(&tasks::DASHBOARD, page.run());
     if let Some(duration) = real_duration {
-        let stop = shutdown.clone();
-        sampling.spawn(&tasks::DURATION, async move {
-            tokio::select! {
-                () = stop.cancelled() => {}
-                () = tokio::time::sleep(duration) => {
-                    tracing::info!(seconds = duration.as_secs_f64(), "the duration is over");
-                    stop.cancel();
-                }
-            }
-            anyhow::Ok(())
-        });
+        spawn_end(&mut sampling, duration, &shutdown);
     }
     services::spawn_processor(&mut deciders, &settings, &bus, heartbeat, &deciding, &metrics, &health);
     services::spawn_archiver(&mut keepers, &settings, &bus, &keeping, &metrics, &health);
@@ -180,11 +186,6 @@ pub async fn run(args: &UpArgs, mut settings: ProgramSettings, shutdown: Shutdow
         spawn_maintenance(&mut keepers, log, now, keeping.clone());
     }
 
-    let length = match (settings.simulator.duration_seconds, real_duration) {
-        (_, Some(real)) => RunLength::Real(real.as_secs_f64()),
-        (Some(seconds), None) if simulated => RunLength::Simulated(seconds),
-        _ => RunLength::Endless,
-    };
     let has_metrics = settings.metrics.by_workload || !settings.metrics.otlp.endpoint.is_empty();
     let exporter = has_metrics.then(|| Exporter::new(&metrics, settings.metrics.clone()));
     #[cfg(feature = "otlp")]
@@ -195,8 +196,16 @@ pub async fn run(args: &UpArgs, mut settings: ProgramSettings, shutdown: Shutdow
     if wants_view(args) {
         crate::live::screen::watch_continues();
     }
-    let follower =
-        follow::LiveViewThread::start(args, &settings, &bus, simulated, &page_url, length, exporter, shutdown.clone())?;
+    let follower = follow::LiveViewThread::start(
+        args,
+        &settings,
+        &bus,
+        simulated,
+        &page_url,
+        run_length(&settings, real_duration, simulated),
+        exporter,
+        shutdown.clone(),
+    )?;
     let ended = drain(sampling, deciders, keepers, [shutdown, deciding, keeping]).await;
     let tally = follower.finish();
     #[cfg(feature = "otlp")]
@@ -216,6 +225,29 @@ pub async fn run(args: &UpArgs, mut settings: ProgramSettings, shutdown: Shutdow
     Ok(losses.check()?)
 }
 
+fn run_length(settings: &ProgramSettings, real: Option<std::time::Duration>, simulated: bool) -> RunLength {
+    match (settings.simulator.duration_seconds, real) {
+        (_, Some(real)) => RunLength::Real(real.as_secs_f64()),
+        (Some(seconds), None) if simulated => RunLength::Simulated(seconds),
+        _ => RunLength::Endless,
+    }
+}
+
+/// Spawns what ends a run on real GPUs after its duration.
+fn spawn_end(sampling: &mut Supervisor, duration: std::time::Duration, shutdown: &Shutdown) {
+    let stop = shutdown.clone();
+    sampling.spawn(&tasks::DURATION, async move {
+        tokio::select! {
+            () = stop.cancelled() => {}
+            () = tokio::time::sleep(duration) => {
+                tracing::info!(seconds = duration.as_secs_f64(), "the duration is over");
+                stop.cancel();
+            }
+        }
+        anyhow::Ok(())
+    });
+}
+
 /// Warns that a port is taken and which one is used in its place.
 fn say_moved(args: &UpArgs, setting: &str, wanted: SocketAddr, bound: SocketAddr, what: &str) {
     if wanted.port() == 0 || bound.port() == wanted.port() {
@@ -226,6 +258,25 @@ fn say_moved(args: &UpArgs, setting: &str, wanted: SocketAddr, bound: SocketAddr
     if wants_view(args) {
         crate::output::print_note(&format!("warning: {line}"));
     }
+}
+
+/// Spawns the actuator of the jobs that `actuator.jobs` declares, and of those that were declared before: nothing is asked of
+/// them any more.
+fn spawn_declared_jobs(
+    deciders: &mut Supervisor,
+    settings: &ProgramSettings,
+    bus: &Arc<dyn Bus>,
+    shutdown: &Shutdown,
+    metrics: &MetricsRegistry,
+    health: &HealthRegistry,
+) -> anyhow::Result<()> {
+    let (declared, file) = (&settings.actuator.jobs, settings.bus.data_dir.join("jobs.json"));
+    if declared.is_empty() && !file.exists() {
+        return Ok(());
+    }
+    let jobs = DeclaredJobs::open(&file, declared, ServiceClock::machine()).context("actuator.jobs")?;
+    services::spawn_actuator(deciders, settings, bus, jobs, shutdown, metrics, health);
+    Ok(())
 }
 
 /// Opens the port at which jobs report, or one near it; `None` if nothing is to be opened.

@@ -14,6 +14,7 @@
 pub mod apply;
 pub mod check;
 pub mod checkpoint;
+pub mod declared_jobs;
 pub mod directives;
 pub mod find_workload;
 pub mod job;
@@ -29,4 +30,4 @@ mod settings;
 pub use eadt_cluster::Cluster;
 pub use lead::run_while_leading;
 pub use service::{ActuatorDependencies, ActuatorError, run_actuator};
-pub use settings::ActuatorSettings;
+pub use settings::{ActuatorSettings, DeclaredJob, JobController};

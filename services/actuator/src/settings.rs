@@ -1,3 +1,7 @@
+use std::collections::BTreeSet;
+
+use eadt_schemas::decode;
+use eadt_schemas::v1::{Precision, UpdateMode};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -38,6 +42,45 @@ pub struct ActuatorSettings {
     pub retry_min_seconds: f64,
     /// Longest pause before a failed call is tried again, in seconds of wall time. Default 10.
     pub retry_max_seconds: f64,
+    /// Jobs of `eadt up --gpus nvml` and `none` that may be asked to freeze blocks or to compute in another precision: outside of
+    /// Kubernetes no policy says so.
+    pub jobs: Vec<DeclaredJob>,
+}
+
+/// What a job outside of Kubernetes may be asked.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct DeclaredJob {
+    /// `namespace/name`, as the job reports it (`EADT_WORKLOAD`). Required.
+    pub workload: String,
+    /// `enforce` asks the job, `recommend` and `observe` only decide. Default `recommend`.
+    pub mode: UpdateMode,
+    /// Who decides. Default `layers`.
+    pub controller: JobController,
+    /// Most blocks that the job may be asked to freeze. Default 0.
+    pub frozen_prefix_layers_max: u32,
+    /// Precisions that the job may be asked to compute in. Default: none.
+    pub precisions: Vec<Precision>,
+}
+
+/// A controller of what a job changes by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum JobController {
+    /// Freezes blocks that hardly change any more.
+    #[default]
+    Layers,
+    /// Another precision, for stability.
+    Precision,
+}
+
+impl JobController {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Layers => "layers",
+            Self::Precision => "precision",
+        }
+    }
 }
 
 impl Default for ActuatorSettings {
@@ -54,6 +97,7 @@ impl Default for ActuatorSettings {
             reconcile_seconds: 30.0,
             retry_min_seconds: 0.2,
             retry_max_seconds: 10.0,
+            jobs: Vec::new(),
         }
     }
 }
@@ -77,6 +121,13 @@ impl ActuatorSettings {
         }
         if self.group.is_empty() || self.instance.is_empty() {
             return Err("actuator.group and actuator.instance must not be empty".into());
+        }
+        let mut names = BTreeSet::new();
+        for (i, job) in self.jobs.iter().enumerate() {
+            decode::workload(&job.workload).map_err(|why| format!("actuator.jobs[{i}].workload: {why}"))?;
+            if !names.insert(&job.workload) {
+                return Err(format!("actuator.jobs[{i}].workload: {} is declared twice", job.workload));
+            }
         }
         Ok(())
     }
