@@ -82,6 +82,12 @@ fn two_ranks_take_up_a_directive_of_the_real_program() {
 }
 
 #[test]
+fn the_guard_takes_back_what_a_real_training_was_asked() {
+    let variables = [("EADT_TEST_PROGRAM", eadt_tests::program())];
+    package_tests(&training_interpreter().unwrap(), &["tests.torch.test_guard"], &variables).unwrap();
+}
+
+#[test]
 fn each_example_takes_up_a_directive_of_the_real_program() {
     let data = tempfile::tempdir().unwrap();
     let workloads = ["team/plain", "team/hugging-face", "team/lightning-gpt", "team/accelerate-gpt", "team/deepspeed-zero3"];

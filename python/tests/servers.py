@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 
@@ -108,10 +109,44 @@ def wait_for(condition: Callable[[], Any], seconds: float = 180.0) -> Any:
     raise AssertionError(f"not within {seconds} s")
 
 
+class Exporter:
+    """A dcgm-exporter whose GPUs work for one job of a batch system, at a constant power."""
+
+    def __init__(self, watts: float, gpus: int, job: str) -> None:
+        lines = [f'DCGM_FI_DEV_POWER_USAGE{{gpu="{gpu}",UUID="GPU-{gpu}",hpc_job="{job}"}} {watts}' for gpu in range(gpus)]
+        body = ("\n".join(lines) + "\n").encode()
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                self.send_response(200)
+                self.send_header("content-length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}/metrics"
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+def events_of(program: str, data: str, topic: str) -> list[dict[str, Any]]:
+    """Returns the events of a topic in a data folder that nobody writes, without tombstones."""
+    command = [program, "tail", topic, "--from-start", "--until-end", "--json", "--data-dir", data]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("EADT_")}
+    lines = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.splitlines()
+    return [event["data"] for event in map(json.loads, lines) if "data" in event]
+
+
 class RealCollector:
     """``eadt up --gpus none`` of the program that is tested, with windows of one second."""
 
-    def __init__(self, program: str, data: str | None = None) -> None:
+    def __init__(self, program: str, data: str | None = None, config: Path | None = None) -> None:
         self._own = tempfile.TemporaryDirectory() if data is None else None
         folder = data or self._own.name  # type: ignore[union-attr]
         clean = {name: value for name, value in os.environ.items() if not name.startswith("EADT_") and name != "KAFKA_BROKERS"}
@@ -124,7 +159,7 @@ class RealCollector:
             "EADT_LOG__FILTER": "info,eadt::live=debug,fjall=warn,lsm_tree=warn",
         }
         self.process = subprocess.Popen(
-            [program, "up", "--gpus", "none", "--data-dir", folder, "--json", "--no-view"],
+            [program, "up", "--gpus", "none", "--data-dir", folder, "--json", "--no-view", *(["--config", str(config)] if config else [])],
             env={**clean, **settings},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
