@@ -1,4 +1,7 @@
-use eadt_schemas::EventTime;
+use std::collections::BTreeMap;
+use std::sync::LazyLock;
+
+use eadt_schemas::{EventTime, EventType, documents};
 use serde::Serialize;
 
 /// The use that a column may be put to.
@@ -124,11 +127,32 @@ pub(crate) enum DescriptionSource {
     Text(&'static str),
 }
 
+impl DescriptionSource {
+    /// Returns the description of the column of this name.
+    fn describe(self, name: &str) -> String {
+        static WINDOW: LazyLock<BTreeMap<String, String>> = LazyLock::new(|| field_descriptions(EventType::EfficiencyWindow));
+        static DECISION: LazyLock<BTreeMap<String, String>> = LazyLock::new(|| field_descriptions(EventType::Decision));
+        let found = match self {
+            Self::Window => &WINDOW,
+            Self::Decision => &DECISION,
+            Self::Text(text) => return text.to_owned(),
+        };
+        found.get(name).cloned().unwrap_or_else(|| panic!("{name} is described in its event's schema"))
+    }
+}
+
+/// The descriptions of an event's own fields, by name.
+fn field_descriptions(kind: EventType) -> BTreeMap<String, String> {
+    let schema = documents::schema(kind).expect("this event has a schema");
+    let fields = schema["properties"].as_object().into_iter().flatten();
+    fields.filter_map(|(name, field)| Some((name.clone(), field["description"].as_str()?.to_owned()))).collect()
+}
+
 pub(crate) fn table<R>(name: &'static str, row: &'static str, specs: &[ColumnSpec<R>], rows: &[R]) -> DatasetTable {
     let column = |spec: &ColumnSpec<R>| DatasetColumn {
         name: spec.name,
         role: spec.role,
-        description: crate::datasheet::describe(spec.about, spec.name),
+        description: spec.about.describe(spec.name),
         cells: match spec.get {
             CellGetter::Text(get) => ColumnCells::Text(rows.iter().map(get).collect()),
             CellGetter::Time(get) => ColumnCells::Time(rows.iter().map(get).collect()),

@@ -2,16 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
-use std::sync::LazyLock;
 
 use eadt_schemas::v1::EfficiencyWindow;
-use eadt_schemas::{EventTime, EventType, documents};
+use eadt_schemas::{EventTime, documents};
 use serde::Serialize;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use crate::builder::Dataset;
-use crate::column::{ColumnCells, ColumnRole, DatasetTable, DescriptionSource};
+use crate::column::{ColumnCells, ColumnRole, DatasetTable};
 use crate::words::word;
 
 /// What went in, and what is known to be missing.
@@ -65,24 +64,6 @@ impl DatasetCounts {
         }
         self.workloads.insert(name.to_owned(), counts);
     }
-}
-
-/// The descriptions of the events' own fields, by name.
-fn descriptions(kind: EventType) -> BTreeMap<String, String> {
-    let schema = documents::schema(kind).expect("this event has a schema");
-    let fields = schema["properties"].as_object().into_iter().flatten();
-    fields.filter_map(|(name, field)| Some((name.clone(), field["description"].as_str()?.to_owned()))).collect()
-}
-
-pub(crate) fn describe(about: DescriptionSource, name: &str) -> String {
-    static WINDOW: LazyLock<BTreeMap<String, String>> = LazyLock::new(|| descriptions(EventType::EfficiencyWindow));
-    static DECISION: LazyLock<BTreeMap<String, String>> = LazyLock::new(|| descriptions(EventType::Decision));
-    let found = match about {
-        DescriptionSource::Window => &WINDOW,
-        DescriptionSource::Decision => &DECISION,
-        DescriptionSource::Text(text) => return text.to_owned(),
-    };
-    found.get(name).cloned().unwrap_or_else(|| panic!("{name} is described in its event's schema"))
 }
 
 /// Equal cells under equal names give equal fingerprints.

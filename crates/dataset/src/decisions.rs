@@ -60,102 +60,63 @@ fn evidence(decision: &Decision) -> String {
     serde_json::to_string(&decision.evidence).expect("a map of numbers is JSON")
 }
 
-fn specs<'a>() -> Vec<ColumnSpec<DatasetDecisionRow<'a>>> {
-    let mut specs: Vec<ColumnSpec<DatasetDecisionRow<'a>>> = vec![
+/// A column of this table before it has rows.
+type DecisionColumn<'a> = ColumnSpec<DatasetDecisionRow<'a>>;
+
+/// A column that the decision's event has under the same name.
+fn of_event<'a>(role: ColumnRole, name: &'static str, get: CellGetter<DatasetDecisionRow<'a>>) -> DecisionColumn<'a> {
+    ColumnSpec { name, role, about: DescriptionSource::Decision, get }
+}
+
+fn specs<'a>() -> Vec<DecisionColumn<'a>> {
+    let mut specs = key_columns();
+    specs.extend(layout_columns!("from", "Layout that the decision starts from", ColumnRole::Decision, from));
+    specs.extend(layout_columns!("to", "Layout that is wanted", ColumnRole::Decision, to));
+    specs.extend(request_columns());
+    specs.extend(before_columns());
+    specs.extend(outcome_columns());
+    specs.extend(label_columns());
+    specs
+}
+
+/// Whose decision it is, and what was decided.
+fn key_columns<'a>() -> Vec<DecisionColumn<'a>> {
+    vec![
         ColumnSpec {
             name: "decision_id",
             role: ColumnRole::Key,
             about: DescriptionSource::Text("The decision's deterministic id."),
             get: CellGetter::Text(|row| Some(row.decision.id.clone())),
         },
-        ColumnSpec {
-            name: "workload",
-            role: ColumnRole::Key,
-            about: DescriptionSource::Decision,
-            get: CellGetter::Text(|row| Some(row.decision.workload.clone())),
-        },
+        of_event(ColumnRole::Key, "workload", CellGetter::Text(|row| Some(row.decision.workload.clone()))),
         ColumnSpec {
             name: "decision_time",
             role: ColumnRole::Key,
             about: DescriptionSource::Text("End of the window that led to it: nothing later is among the features."),
             get: CellGetter::Time(|row| Some(row.decision.time)),
         },
-        ColumnSpec {
-            name: "origin",
-            role: ColumnRole::Key,
-            about: DescriptionSource::Decision,
-            get: CellGetter::Text(|row| Some(word(row.decision.origin))),
-        },
-        ColumnSpec {
-            name: "controller",
-            role: ColumnRole::Decision,
-            about: DescriptionSource::Decision,
-            get: CellGetter::Text(|row| Some(row.decision.controller.clone())),
-        },
-        ColumnSpec {
-            name: "controller_version",
-            role: ColumnRole::Decision,
-            about: DescriptionSource::Decision,
-            get: CellGetter::Text(|row| Some(row.decision.controller_version.clone())),
-        },
-        ColumnSpec {
-            name: "action",
-            role: ColumnRole::Decision,
-            about: DescriptionSource::Decision,
-            get: CellGetter::Text(|row| Some(word(row.decision.action))),
-        },
-        ColumnSpec {
-            name: "reason",
-            role: ColumnRole::Decision,
-            about: DescriptionSource::Decision,
-            get: CellGetter::Text(|row| Some(row.decision.reason.clone())),
-        },
-    ];
-    specs.extend(layout_columns!("from", "Layout that the decision starts from", ColumnRole::Decision, from));
-    specs.extend(layout_columns!("to", "Layout that is wanted", ColumnRole::Decision, to));
-    let more: Vec<ColumnSpec<DatasetDecisionRow<'a>>> = vec![
-        ColumnSpec {
-            name: "generation",
-            role: ColumnRole::Decision,
-            about: DescriptionSource::Decision,
-            get: CellGetter::Int(|row| row.decision.generation.map(|g| g as i64)),
-        },
-        ColumnSpec {
-            name: "restarts",
-            role: ColumnRole::Decision,
-            about: DescriptionSource::Decision,
-            get: CellGetter::Bool(|row| Some(row.decision.restarts)),
-        },
-        ColumnSpec {
-            name: "concerns",
-            role: ColumnRole::Decision,
-            about: DescriptionSource::Decision,
-            get: CellGetter::Text(|row| row.decision.concerns.clone()),
-        },
-        ColumnSpec {
-            name: "validation",
-            role: ColumnRole::Decision,
-            about: DescriptionSource::Decision,
-            get: CellGetter::Text(|row| Some(word(row.decision.validation))),
-        },
-        ColumnSpec {
-            name: "expires",
-            role: ColumnRole::Decision,
-            about: DescriptionSource::Decision,
-            get: CellGetter::Time(|row| Some(row.decision.expires)),
-        },
-        ColumnSpec {
-            name: "hold_until",
-            role: ColumnRole::Decision,
-            about: DescriptionSource::Decision,
-            get: CellGetter::Time(|row| row.decision.hold_until),
-        },
-        ColumnSpec {
-            name: "model_version",
-            role: ColumnRole::Decision,
-            about: DescriptionSource::Decision,
-            get: CellGetter::Text(|row| row.decision.model_version.clone()),
-        },
+        of_event(ColumnRole::Key, "origin", CellGetter::Text(|row| Some(word(row.decision.origin)))),
+        of_event(ColumnRole::Decision, "controller", CellGetter::Text(|row| Some(row.decision.controller.clone()))),
+        of_event(
+            ColumnRole::Decision,
+            "controller_version",
+            CellGetter::Text(|row| Some(row.decision.controller_version.clone())),
+        ),
+        of_event(ColumnRole::Decision, "action", CellGetter::Text(|row| Some(word(row.decision.action)))),
+        of_event(ColumnRole::Decision, "reason", CellGetter::Text(|row| Some(row.decision.reason.clone()))),
+    ]
+}
+
+/// What goes with the wanted layout.
+fn request_columns<'a>() -> Vec<DecisionColumn<'a>> {
+    vec![
+        of_event(ColumnRole::Decision, "generation", CellGetter::Int(|row| row.decision.generation.map(|g| g as i64))),
+        of_event(ColumnRole::Decision, "restarts", CellGetter::Bool(|row| Some(row.decision.restarts))),
+        of_event(ColumnRole::Decision, "concerns", CellGetter::Text(|row| row.decision.concerns.clone())),
+        of_event(ColumnRole::Decision, "validation", CellGetter::Text(|row| Some(word(row.decision.validation)))),
+        of_event(ColumnRole::Decision, "expires", CellGetter::Time(|row| Some(row.decision.expires))),
+        of_event(ColumnRole::Decision, "hold_until", CellGetter::Time(|row| row.decision.hold_until)),
+        of_event(ColumnRole::Decision, "model_version", CellGetter::Text(|row| row.decision.model_version.clone())),
         ColumnSpec {
             name: "evidence",
             role: ColumnRole::Decision,
@@ -164,6 +125,12 @@ fn specs<'a>() -> Vec<ColumnSpec<DatasetDecisionRow<'a>>> {
             ),
             get: CellGetter::Text(|row| Some(evidence(row.decision))),
         },
+    ]
+}
+
+/// What was known of the workload just before.
+fn before_columns<'a>() -> Vec<DecisionColumn<'a>> {
+    vec![
         ColumnSpec {
             name: "before_windows",
             role: ColumnRole::Feature,
@@ -202,10 +169,12 @@ fn specs<'a>() -> Vec<ColumnSpec<DatasetDecisionRow<'a>>> {
             about: DescriptionSource::Text("Changes written to the workload in the 24 h before the decision."),
             get: CellGetter::Int(|row| Some(row.changes_in_24h as i64)),
         },
-    ];
-    specs.extend(more);
-    specs.extend(outcome_columns());
-    let more: Vec<ColumnSpec<DatasetDecisionRow<'a>>> = vec![
+    ]
+}
+
+/// What to predict: the windows after the change, and the verdict.
+fn label_columns<'a>() -> Vec<DecisionColumn<'a>> {
+    vec![
         ColumnSpec {
             name: "label_after_windows",
             role: ColumnRole::Label,
@@ -254,7 +223,5 @@ fn specs<'a>() -> Vec<ColumnSpec<DatasetDecisionRow<'a>>> {
             ),
             get: CellGetter::Bool(|row| row.judged),
         },
-    ];
-    specs.extend(more);
-    specs
+    ]
 }

@@ -61,305 +61,144 @@ fn median(row: &DatasetWindowRow<'_>, value: fn(&EfficiencyWindow) -> Option<f64
     }
 }
 
-fn specs<'a>() -> Vec<ColumnSpec<DatasetWindowRow<'a>>> {
-    let mut specs: Vec<ColumnSpec<DatasetWindowRow<'a>>> = vec![
-        ColumnSpec {
-            name: "workload",
-            role: ColumnRole::Key,
-            about: DescriptionSource::Window,
-            get: CellGetter::Text(|row| Some(row.window.workload.clone())),
-        },
-        ColumnSpec {
-            name: "window_start",
-            role: ColumnRole::Key,
-            about: DescriptionSource::Window,
-            get: CellGetter::Time(|row| Some(row.window.window_start)),
-        },
-        ColumnSpec {
-            name: "window_end",
-            role: ColumnRole::Key,
-            about: DescriptionSource::Window,
-            get: CellGetter::Time(|row| Some(row.window.window_end)),
-        },
-        ColumnSpec {
-            name: "origin",
-            role: ColumnRole::Key,
-            about: DescriptionSource::Window,
-            get: CellGetter::Text(|row| Some(word(row.window.origin))),
-        },
-        ColumnSpec {
-            name: "meter",
-            role: ColumnRole::Key,
-            about: DescriptionSource::Window,
-            get: CellGetter::Text(|row| Some(word(row.window.meter))),
-        },
-        ColumnSpec {
-            name: "energy_method",
-            role: ColumnRole::Feature,
-            about: DescriptionSource::Window,
-            get: CellGetter::Text(|row| Some(word(row.window.energy_method))),
-        },
-        ColumnSpec {
-            name: "energy_joules",
-            role: ColumnRole::Feature,
-            about: DescriptionSource::Window,
-            get: CellGetter::Float(|row| row.window.energy_joules),
-        },
-        ColumnSpec {
-            name: "energy_coverage_ratio",
-            role: ColumnRole::Feature,
-            about: DescriptionSource::Window,
-            get: CellGetter::Float(|row| Some(row.window.energy_coverage_ratio)),
-        },
-        ColumnSpec {
-            name: "energy_largest_gap_seconds",
-            role: ColumnRole::Feature,
-            about: DescriptionSource::Window,
-            get: CellGetter::Float(|row| Some(row.window.energy_largest_gap_seconds)),
-        },
-        ColumnSpec {
-            name: "counter_contradicted_seconds",
-            role: ColumnRole::Feature,
-            about: DescriptionSource::Window,
-            get: CellGetter::Float(|row| Some(row.window.counter_contradicted_seconds)),
-        },
-        ColumnSpec {
-            name: "unassigned_energy_joules",
-            role: ColumnRole::Feature,
-            about: DescriptionSource::Window,
-            get: CellGetter::Float(|row| Some(row.window.unassigned_energy_joules)),
-        },
-        ColumnSpec {
-            name: "run_seconds",
-            role: ColumnRole::Feature,
-            about: DescriptionSource::Window,
-            get: CellGetter::Float(|row| Some(row.window.run_seconds)),
-        },
-        ColumnSpec {
-            name: "run_energy_joules",
-            role: ColumnRole::Feature,
-            about: DescriptionSource::Window,
-            get: CellGetter::Float(|row| row.window.run_energy_joules),
-        },
-        ColumnSpec {
-            name: "run_coverage_ratio",
-            role: ColumnRole::Feature,
-            about: DescriptionSource::Window,
-            get: CellGetter::Float(|row| Some(row.window.run_coverage_ratio)),
-        },
-        ColumnSpec {
-            name: "samples",
-            role: ColumnRole::Feature,
-            about: DescriptionSource::Window,
-            get: CellGetter::Float(|row| row.window.samples),
-        },
-        ColumnSpec {
-            name: "samples_redone",
-            role: ColumnRole::Feature,
-            about: DescriptionSource::Window,
-            get: CellGetter::Float(|row| Some(row.window.samples_redone)),
-        },
-        ColumnSpec {
-            name: "tokens",
-            role: ColumnRole::Feature,
-            about: DescriptionSource::Window,
-            get: CellGetter::Float(|row| row.window.tokens),
-        },
-        ColumnSpec {
-            name: "steps",
-            role: ColumnRole::Feature,
-            about: DescriptionSource::Window,
-            get: CellGetter::Float(|row| row.window.steps),
-        },
-        ColumnSpec {
-            name: "progress_coverage_ratio",
-            role: ColumnRole::Feature,
-            about: DescriptionSource::Window,
-            get: CellGetter::Float(|row| Some(row.window.progress_coverage_ratio)),
-        },
-        ColumnSpec {
-            name: "progress_largest_gap_seconds",
-            role: ColumnRole::Feature,
-            about: DescriptionSource::Window,
-            get: CellGetter::Float(|row| Some(row.window.progress_largest_gap_seconds)),
-        },
-        ColumnSpec {
-            name: "samples_per_second",
-            role: ColumnRole::Feature,
-            about: DescriptionSource::Window,
-            get: CellGetter::Float(|row| row.window.samples_per_second),
-        },
-        ColumnSpec {
-            name: "joules_per_sample",
-            role: ColumnRole::Feature,
-            about: DescriptionSource::Window,
-            get: CellGetter::Float(|row| row.window.energy_per_sample()),
-        },
-        ColumnSpec {
-            name: "joules_per_sample_running",
-            role: ColumnRole::Feature,
-            about: DescriptionSource::Window,
-            get: CellGetter::Float(|row| row.window.joules_per_sample_running),
-        },
-        ColumnSpec {
-            name: "samples_per_joule",
-            role: ColumnRole::Feature,
-            about: DescriptionSource::Window,
-            get: CellGetter::Float(|row| row.window.samples_per_joule),
-        },
-        ColumnSpec {
-            name: "tokens_per_joule",
-            role: ColumnRole::Feature,
-            about: DescriptionSource::Window,
-            get: CellGetter::Float(|row| row.window.tokens_per_joule),
-        },
-        ColumnSpec {
-            name: "mean_power_watts",
-            role: ColumnRole::Feature,
-            about: DescriptionSource::Window,
-            get: CellGetter::Float(|row| row.window.mean_power_watts),
-        },
-        ColumnSpec {
-            name: "mean_power_per_gpu_watts",
-            role: ColumnRole::Feature,
-            about: DescriptionSource::Window,
-            get: CellGetter::Float(|row| row.window.mean_power_per_gpu_watts),
-        },
-        ColumnSpec {
-            name: "cost",
-            role: ColumnRole::Feature,
-            about: DescriptionSource::Window,
-            get: CellGetter::Float(|row| row.window.cost),
-        },
-        ColumnSpec {
-            name: "co2_grams",
-            role: ColumnRole::Feature,
-            about: DescriptionSource::Window,
-            get: CellGetter::Float(|row| row.window.co2_grams),
-        },
-        ColumnSpec {
-            name: "mean_utilization_ratio",
-            role: ColumnRole::Feature,
-            about: DescriptionSource::Window,
-            get: CellGetter::Float(|row| row.window.mean_utilization_ratio),
-        },
-        ColumnSpec {
-            name: "mean_memory_utilization_ratio",
-            role: ColumnRole::Feature,
-            about: DescriptionSource::Window,
-            get: CellGetter::Float(|row| row.window.mean_memory_utilization_ratio),
-        },
-        ColumnSpec {
-            name: "mean_sm_active_ratio",
-            role: ColumnRole::Feature,
-            about: DescriptionSource::Window,
-            get: CellGetter::Float(|row| row.window.mean_sm_active_ratio),
-        },
-        ColumnSpec {
-            name: "mean_sm_occupancy_ratio",
-            role: ColumnRole::Feature,
-            about: DescriptionSource::Window,
-            get: CellGetter::Float(|row| row.window.mean_sm_occupancy_ratio),
-        },
-        ColumnSpec {
-            name: "mean_tensor_active_ratio",
-            role: ColumnRole::Feature,
-            about: DescriptionSource::Window,
-            get: CellGetter::Float(|row| row.window.mean_tensor_active_ratio),
-        },
-        ColumnSpec {
-            name: "mean_dram_active_ratio",
-            role: ColumnRole::Feature,
-            about: DescriptionSource::Window,
-            get: CellGetter::Float(|row| row.window.mean_dram_active_ratio),
-        },
-        ColumnSpec {
-            name: "mean_sm_clock_mhz",
-            role: ColumnRole::Feature,
-            about: DescriptionSource::Window,
-            get: CellGetter::Float(|row| row.window.mean_sm_clock_mhz),
-        },
-        ColumnSpec {
-            name: "mean_temperature_celsius",
-            role: ColumnRole::Feature,
-            about: DescriptionSource::Window,
-            get: CellGetter::Float(|row| row.window.mean_temperature_celsius),
-        },
-        ColumnSpec {
-            name: "max_temperature_celsius",
-            role: ColumnRole::Feature,
-            about: DescriptionSource::Window,
-            get: CellGetter::Float(|row| row.window.max_temperature_celsius),
-        },
-        ColumnSpec {
-            name: "mean_loss",
-            role: ColumnRole::Feature,
-            about: DescriptionSource::Window,
-            get: CellGetter::Float(|row| row.window.mean_loss),
-        },
-        ColumnSpec {
-            name: "restarted",
-            role: ColumnRole::Feature,
-            about: DescriptionSource::Window,
-            get: CellGetter::Bool(|row| Some(row.window.restarted)),
-        },
-        ColumnSpec {
-            name: "gap",
-            role: ColumnRole::Feature,
-            about: DescriptionSource::Window,
-            get: CellGetter::Bool(|row| Some(row.window.gap)),
-        },
-        ColumnSpec {
-            name: "gpus",
-            role: ColumnRole::Feature,
-            about: DescriptionSource::Window,
-            get: CellGetter::Int(|row| Some(i64::from(row.window.gpus))),
-        },
-        ColumnSpec {
-            name: "ranks",
-            role: ColumnRole::Feature,
-            about: DescriptionSource::Window,
-            get: CellGetter::Int(|row| Some(i64::from(row.window.ranks))),
-        },
-        ColumnSpec {
-            name: "events",
-            role: ColumnRole::Feature,
-            about: DescriptionSource::Window,
-            get: CellGetter::Int(|row| Some(row.window.events as i64)),
-        },
-        ColumnSpec {
-            name: "late",
-            role: ColumnRole::Feature,
-            about: DescriptionSource::Window,
-            get: CellGetter::Int(|row| Some(row.window.late as i64)),
-        },
-        ColumnSpec {
-            name: "stale",
-            role: ColumnRole::Feature,
-            about: DescriptionSource::Window,
-            get: CellGetter::Int(|row| Some(row.window.stale as i64)),
-        },
-        ColumnSpec {
-            name: "duplicates",
-            role: ColumnRole::Feature,
-            about: DescriptionSource::Window,
-            get: CellGetter::Int(|row| Some(row.window.duplicates as i64)),
-        },
-        ColumnSpec {
-            name: "late_tables",
-            role: ColumnRole::Feature,
-            about: DescriptionSource::Window,
-            get: CellGetter::Int(|row| Some(row.window.late_tables as i64)),
-        },
-        ColumnSpec {
-            name: "generation",
-            role: ColumnRole::Feature,
-            about: DescriptionSource::Window,
-            get: CellGetter::Int(|row| row.window.generation.map(|g| g as i64)),
-        },
-    ];
+/// A column of this table before it has rows.
+type WindowColumn<'a> = ColumnSpec<DatasetWindowRow<'a>>;
+
+/// A column that the window's event has under the same name.
+fn of_window<'a>(role: ColumnRole, name: &'static str, get: CellGetter<DatasetWindowRow<'a>>) -> WindowColumn<'a> {
+    ColumnSpec { name, role, about: DescriptionSource::Window, get }
+}
+
+/// A column that the decision's event has under the same name.
+fn of_decision<'a>(name: &'static str, get: CellGetter<DatasetWindowRow<'a>>) -> WindowColumn<'a> {
+    ColumnSpec { name, role: ColumnRole::Decision, about: DescriptionSource::Decision, get }
+}
+
+fn specs<'a>() -> Vec<WindowColumn<'a>> {
+    let mut specs = [key_columns(), energy_columns(), progress_columns(), mean_columns(), record_columns()]
+        .into_iter()
+        .flatten()
+        .collect::<Vec<_>>();
     specs.extend(layout_columns!("layout", "Layout in force at the window's end", ColumnRole::Feature, layout));
-    let more: Vec<ColumnSpec<DatasetWindowRow<'a>>> = vec![
+    specs.extend(trailing_columns());
+    specs.extend(decision_columns());
+    specs.extend(layout_columns!("to", "Layout wanted by the decision", ColumnRole::Decision, to));
+    specs.extend(verdict_columns());
+    specs.extend(outcome_columns());
+    specs.extend(label_columns());
+    specs
+}
+
+/// Whose window it is, when, and where its figures come from.
+fn key_columns<'a>() -> Vec<WindowColumn<'a>> {
+    vec![
+        of_window(ColumnRole::Key, "workload", CellGetter::Text(|row| Some(row.window.workload.clone()))),
+        of_window(ColumnRole::Key, "window_start", CellGetter::Time(|row| Some(row.window.window_start))),
+        of_window(ColumnRole::Key, "window_end", CellGetter::Time(|row| Some(row.window.window_end))),
+        of_window(ColumnRole::Key, "origin", CellGetter::Text(|row| Some(word(row.window.origin)))),
+        of_window(ColumnRole::Key, "meter", CellGetter::Text(|row| Some(word(row.window.meter)))),
+    ]
+}
+
+/// Energy, and how much of it is known.
+fn energy_columns<'a>() -> Vec<WindowColumn<'a>> {
+    vec![
+        of_window(ColumnRole::Feature, "energy_method", CellGetter::Text(|row| Some(word(row.window.energy_method)))),
+        of_window(ColumnRole::Feature, "energy_joules", CellGetter::Float(|row| row.window.energy_joules)),
+        of_window(ColumnRole::Feature, "energy_coverage_ratio", CellGetter::Float(|row| Some(row.window.energy_coverage_ratio))),
+        of_window(
+            ColumnRole::Feature,
+            "energy_largest_gap_seconds",
+            CellGetter::Float(|row| Some(row.window.energy_largest_gap_seconds)),
+        ),
+        of_window(
+            ColumnRole::Feature,
+            "counter_contradicted_seconds",
+            CellGetter::Float(|row| Some(row.window.counter_contradicted_seconds)),
+        ),
+        of_window(
+            ColumnRole::Feature,
+            "unassigned_energy_joules",
+            CellGetter::Float(|row| Some(row.window.unassigned_energy_joules)),
+        ),
+        of_window(ColumnRole::Feature, "run_seconds", CellGetter::Float(|row| Some(row.window.run_seconds))),
+        of_window(ColumnRole::Feature, "run_energy_joules", CellGetter::Float(|row| row.window.run_energy_joules)),
+        of_window(ColumnRole::Feature, "run_coverage_ratio", CellGetter::Float(|row| Some(row.window.run_coverage_ratio))),
+    ]
+}
+
+/// Work done, and how efficiently.
+fn progress_columns<'a>() -> Vec<WindowColumn<'a>> {
+    vec![
+        of_window(ColumnRole::Feature, "samples", CellGetter::Float(|row| row.window.samples)),
+        of_window(ColumnRole::Feature, "samples_redone", CellGetter::Float(|row| Some(row.window.samples_redone))),
+        of_window(ColumnRole::Feature, "tokens", CellGetter::Float(|row| row.window.tokens)),
+        of_window(ColumnRole::Feature, "steps", CellGetter::Float(|row| row.window.steps)),
+        of_window(
+            ColumnRole::Feature,
+            "progress_coverage_ratio",
+            CellGetter::Float(|row| Some(row.window.progress_coverage_ratio)),
+        ),
+        of_window(
+            ColumnRole::Feature,
+            "progress_largest_gap_seconds",
+            CellGetter::Float(|row| Some(row.window.progress_largest_gap_seconds)),
+        ),
+        of_window(ColumnRole::Feature, "samples_per_second", CellGetter::Float(|row| row.window.samples_per_second)),
+        of_window(ColumnRole::Feature, "joules_per_sample", CellGetter::Float(|row| row.window.energy_per_sample())),
+        of_window(
+            ColumnRole::Feature,
+            "joules_per_sample_running",
+            CellGetter::Float(|row| row.window.joules_per_sample_running),
+        ),
+        of_window(ColumnRole::Feature, "samples_per_joule", CellGetter::Float(|row| row.window.samples_per_joule)),
+        of_window(ColumnRole::Feature, "tokens_per_joule", CellGetter::Float(|row| row.window.tokens_per_joule)),
+    ]
+}
+
+/// Power, its cost, and means of the GPUs and the job.
+fn mean_columns<'a>() -> Vec<WindowColumn<'a>> {
+    vec![
+        of_window(ColumnRole::Feature, "mean_power_watts", CellGetter::Float(|row| row.window.mean_power_watts)),
+        of_window(ColumnRole::Feature, "mean_power_per_gpu_watts", CellGetter::Float(|row| row.window.mean_power_per_gpu_watts)),
+        of_window(ColumnRole::Feature, "cost", CellGetter::Float(|row| row.window.cost)),
+        of_window(ColumnRole::Feature, "co2_grams", CellGetter::Float(|row| row.window.co2_grams)),
+        of_window(ColumnRole::Feature, "mean_utilization_ratio", CellGetter::Float(|row| row.window.mean_utilization_ratio)),
+        of_window(
+            ColumnRole::Feature,
+            "mean_memory_utilization_ratio",
+            CellGetter::Float(|row| row.window.mean_memory_utilization_ratio),
+        ),
+        of_window(ColumnRole::Feature, "mean_sm_active_ratio", CellGetter::Float(|row| row.window.mean_sm_active_ratio)),
+        of_window(ColumnRole::Feature, "mean_sm_occupancy_ratio", CellGetter::Float(|row| row.window.mean_sm_occupancy_ratio)),
+        of_window(ColumnRole::Feature, "mean_tensor_active_ratio", CellGetter::Float(|row| row.window.mean_tensor_active_ratio)),
+        of_window(ColumnRole::Feature, "mean_dram_active_ratio", CellGetter::Float(|row| row.window.mean_dram_active_ratio)),
+        of_window(ColumnRole::Feature, "mean_sm_clock_mhz", CellGetter::Float(|row| row.window.mean_sm_clock_mhz)),
+        of_window(ColumnRole::Feature, "mean_temperature_celsius", CellGetter::Float(|row| row.window.mean_temperature_celsius)),
+        of_window(ColumnRole::Feature, "max_temperature_celsius", CellGetter::Float(|row| row.window.max_temperature_celsius)),
+        of_window(ColumnRole::Feature, "mean_loss", CellGetter::Float(|row| row.window.mean_loss)),
+    ]
+}
+
+/// What happened to the job and to the record of it.
+fn record_columns<'a>() -> Vec<WindowColumn<'a>> {
+    vec![
+        of_window(ColumnRole::Feature, "restarted", CellGetter::Bool(|row| Some(row.window.restarted))),
+        of_window(ColumnRole::Feature, "gap", CellGetter::Bool(|row| Some(row.window.gap))),
+        of_window(ColumnRole::Feature, "gpus", CellGetter::Int(|row| Some(i64::from(row.window.gpus)))),
+        of_window(ColumnRole::Feature, "ranks", CellGetter::Int(|row| Some(i64::from(row.window.ranks)))),
+        of_window(ColumnRole::Feature, "events", CellGetter::Int(|row| Some(row.window.events as i64))),
+        of_window(ColumnRole::Feature, "late", CellGetter::Int(|row| Some(row.window.late as i64))),
+        of_window(ColumnRole::Feature, "stale", CellGetter::Int(|row| Some(row.window.stale as i64))),
+        of_window(ColumnRole::Feature, "duplicates", CellGetter::Int(|row| Some(row.window.duplicates as i64))),
+        of_window(ColumnRole::Feature, "late_tables", CellGetter::Int(|row| Some(row.window.late_tables as i64))),
+        of_window(ColumnRole::Feature, "generation", CellGetter::Int(|row| row.window.generation.map(|g| g as i64))),
+    ]
+}
+
+/// The windows before, as a controller looks at them.
+fn trailing_columns<'a>() -> Vec<WindowColumn<'a>> {
+    vec![
         ColumnSpec {
             name: "usable",
             role: ColumnRole::Feature,
@@ -392,56 +231,36 @@ fn specs<'a>() -> Vec<ColumnSpec<DatasetWindowRow<'a>>> {
             about: DescriptionSource::Text("Median of mean_power_watts over those windows, in W."),
             get: CellGetter::Float(|row| median(row, |window| window.mean_power_watts)),
         },
+    ]
+}
+
+/// The decision made at the end of the window.
+fn decision_columns<'a>() -> Vec<WindowColumn<'a>> {
+    vec![
         ColumnSpec {
             name: "decision_id",
             role: ColumnRole::Decision,
             about: DescriptionSource::Text("The decision made at the end of this window."),
             get: CellGetter::Text(|row| Some(row.decision?.id.clone())),
         },
-        ColumnSpec {
-            name: "controller",
-            role: ColumnRole::Decision,
-            about: DescriptionSource::Decision,
-            get: CellGetter::Text(|row| Some(row.decision?.controller.clone())),
-        },
-        ColumnSpec {
-            name: "controller_version",
-            role: ColumnRole::Decision,
-            about: DescriptionSource::Decision,
-            get: CellGetter::Text(|row| Some(row.decision?.controller_version.clone())),
-        },
-        ColumnSpec {
-            name: "action",
-            role: ColumnRole::Decision,
-            about: DescriptionSource::Decision,
-            get: CellGetter::Text(|row| Some(word(row.decision?.action))),
-        },
-        ColumnSpec {
-            name: "reason",
-            role: ColumnRole::Decision,
-            about: DescriptionSource::Decision,
-            get: CellGetter::Text(|row| Some(row.decision?.reason.clone())),
-        },
-    ];
-    specs.extend(more);
-    specs.extend(layout_columns!("to", "Layout wanted by the decision", ColumnRole::Decision, to));
-    let more: Vec<ColumnSpec<DatasetWindowRow<'a>>> = vec![
-        ColumnSpec {
-            name: "validation",
-            role: ColumnRole::Decision,
-            about: DescriptionSource::Decision,
-            get: CellGetter::Text(|row| Some(word(row.decision?.validation))),
-        },
-        ColumnSpec {
-            name: "model_version",
-            role: ColumnRole::Decision,
-            about: DescriptionSource::Decision,
-            get: CellGetter::Text(|row| row.decision?.model_version.clone()),
-        },
-    ];
-    specs.extend(more);
-    specs.extend(outcome_columns());
-    let more: Vec<ColumnSpec<DatasetWindowRow<'a>>> = vec![
+        of_decision("controller", CellGetter::Text(|row| Some(row.decision?.controller.clone()))),
+        of_decision("controller_version", CellGetter::Text(|row| Some(row.decision?.controller_version.clone()))),
+        of_decision("action", CellGetter::Text(|row| Some(word(row.decision?.action)))),
+        of_decision("reason", CellGetter::Text(|row| Some(row.decision?.reason.clone()))),
+    ]
+}
+
+/// What the decision says of the change before it, and by which models.
+fn verdict_columns<'a>() -> Vec<WindowColumn<'a>> {
+    vec![
+        of_decision("validation", CellGetter::Text(|row| Some(word(row.decision?.validation)))),
+        of_decision("model_version", CellGetter::Text(|row| row.decision?.model_version.clone())),
+    ]
+}
+
+/// What to predict: the next window.
+fn label_columns<'a>() -> Vec<WindowColumn<'a>> {
+    vec![
         ColumnSpec {
             name: "label_next_joules_per_sample",
             role: ColumnRole::Label,
@@ -466,7 +285,5 @@ fn specs<'a>() -> Vec<ColumnSpec<DatasetWindowRow<'a>>> {
             ),
             get: CellGetter::Float(|row| row.next?.mean_power_watts),
         },
-    ];
-    specs.extend(more);
-    specs
+    ]
 }
