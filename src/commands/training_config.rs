@@ -188,7 +188,6 @@ fn check_range(file: &Path, key: &str, value: Option<f64>, range: RangeInclusive
 /// Returns the translation of each key, and the policy of all of them.
 fn translate(file: &Path, text: &str, args: &TrainingConfigArgs) -> anyhow::Result<ConfigTranslation> {
     let (TrainingConfigFile { training, deepspeed, mps }, foreign) = read(file, text)?;
-    let on_deepspeed = deepspeed.zero_optimization.is_some() || foreign.values().any(|value| !value.is_null());
     let count = |value: Option<u32>| value.map(f64::from);
     for (key, value, range) in [
         ("training.per_device_train_batch_size", count(training.per_device_train_batch_size), 1.0..=1e9),
@@ -199,161 +198,222 @@ fn translate(file: &Path, text: &str, args: &TrainingConfigArgs) -> anyhow::Resu
     ] {
         check_range(file, key, value, range)?;
     }
-    let mut effects = Vec::new();
-    let mut bounds = Map::new();
-    let mut about = Map::new();
-    let (mut settings, mut package, mut workload) = (Map::new(), Map::new(), Map::new());
-    package.insert("workload".into(), json!(format!("{}/{}", args.namespace, args.name)));
-    let mut say = |key: &str, value: Value, applies: bool, meaning: String| {
-        effects.push(KeyTranslation { key: key.to_owned(), value, applies, meaning });
-    };
-    for (key, value) in
-        [("training.model_name_or_path", &training.model_name_or_path), ("training.dataset_name", &training.dataset_name)]
-    {
-        if let Some(value) = value {
-            say(key, json!(value), false, "the training script reads it".into());
-        }
-    }
+    let on_deepspeed = deepspeed.zero_optimization.is_some() || foreign.values().any(|value| !value.is_null());
+    let mut translator = ConfigTranslator::new(args, on_deepspeed);
     let processes =
         args.gpus.map(|gpus| gpus.saturating_mul(mps.shared_resources.filter(|_| mps.enabled != Some(false)).unwrap_or(1)));
-    let batch =
-        training.per_device_train_batch_size.map(|batch| batch.saturating_mul(training.gradient_accumulation_steps.unwrap_or(1)));
-    let global = batch.zip(processes).map(|(batch, processes)| batch.saturating_mul(processes));
-    let batch_meaning = match global {
-        Some(global) => format!("training.globalBatchSize: {global}, with the other of the two and the number of processes"),
-        None => "the training script reads it; with --gpus it gives training.globalBatchSize".into(),
-    };
-    for (key, value) in [
-        ("training.per_device_train_batch_size", training.per_device_train_batch_size),
-        ("training.gradient_accumulation_steps", training.gradient_accumulation_steps),
-    ] {
-        if let Some(value) = value {
-            say(key, json!(value), global.is_some(), batch_meaning.clone());
+    translator.translate_batch(file, &training, processes)?;
+    translator.translate_training(&training);
+    translator.translate_deepspeed(deepspeed, foreign, &mps);
+    translator.translate_mps(&mps, processes);
+    Ok(translator.finish())
+}
+
+/// What a file comes to, section by section.
+struct ConfigTranslator<'a> {
+    args: &'a TrainingConfigArgs,
+    /// The file has settings of `DeepSpeed`'s own.
+    on_deepspeed: bool,
+    effects: Vec<KeyTranslation>,
+    mode: &'static str,
+    bounds: Map<String, Value>,
+    /// The policy's `training`.
+    about: Map<String, Value>,
+    settings: Map<String, Value>,
+    package: Map<String, Value>,
+    workload: Map<String, Value>,
+}
+
+impl<'a> ConfigTranslator<'a> {
+    fn new(args: &'a TrainingConfigArgs, on_deepspeed: bool) -> Self {
+        let mut package = Map::new();
+        package.insert("workload".into(), json!(format!("{}/{}", args.namespace, args.name)));
+        Self {
+            args,
+            on_deepspeed,
+            effects: Vec::new(),
+            mode: "Recommend",
+            bounds: Map::new(),
+            about: Map::new(),
+            settings: Map::new(),
+            package,
+            workload: Map::new(),
         }
     }
-    if let Some(global) = global {
-        check_range(file, "the global batch size", Some(f64::from(global)), 1.0..=1e9)?;
-        about.insert("globalBatchSize".into(), json!(global));
+
+    fn say(&mut self, key: &str, value: Value, applies: bool, meaning: String) {
+        self.effects.push(KeyTranslation { key: key.to_owned(), value, applies, meaning });
     }
-    if let Some(seconds) = training.energy_monitoring_interval {
-        let meaning = format!("processor.window_seconds = {seconds} in the settings file: one length for all workloads");
-        settings.insert("processor.window_seconds".into(), json!(seconds));
-        say("training.energy_monitoring_interval", json!(seconds), true, meaning);
-    }
-    if let Some(threshold) = training.energy_efficiency_threshold {
-        let meaning = "it has no unit, and J/sample is compared with the job's own, not with a constant".into();
-        say("training.energy_efficiency_threshold", json!(threshold), false, meaning);
-    }
-    if let Some(adapts) = training.adaptive_precision {
-        let (effect, meaning) = match (adapts, on_deepspeed) {
-            (false, _) => (false, "nothing is asked for without bounds.precisions".to_owned()),
-            (true, true) => (false, "DeepSpeed fixes the precision at its start: choose bf16 there".into()),
-            (true, false) => {
-                bounds.insert("precisions".into(), json!(["fp16", "bf16"]));
-                let why = "bounds.precisions: bf16 if fp16 overflows. It is for stability: no measurement shows that one of the two saves energy";
-                (true, why.into())
+
+    /// What the script trains, and the global batch size. `processes`: all of the job, if known.
+    fn translate_batch(&mut self, file: &Path, training: &TrainingSection, processes: Option<u32>) -> anyhow::Result<()> {
+        for (key, value) in
+            [("training.model_name_or_path", &training.model_name_or_path), ("training.dataset_name", &training.dataset_name)]
+        {
+            if let Some(value) = value {
+                self.say(key, json!(value), false, "the training script reads it".into());
             }
+        }
+        let batch = training
+            .per_device_train_batch_size
+            .map(|batch| batch.saturating_mul(training.gradient_accumulation_steps.unwrap_or(1)));
+        let global = batch.zip(processes).map(|(batch, processes)| batch.saturating_mul(processes));
+        let batch_meaning = match global {
+            Some(global) => format!("training.globalBatchSize: {global}, with the other of the two and the number of processes"),
+            None => "the training script reads it; with --gpus it gives training.globalBatchSize".into(),
         };
-        say("training.adaptive_precision", json!(adapts), effect, meaning);
+        for (key, value) in [
+            ("training.per_device_train_batch_size", training.per_device_train_batch_size),
+            ("training.gradient_accumulation_steps", training.gradient_accumulation_steps),
+        ] {
+            if let Some(value) = value {
+                self.say(key, json!(value), global.is_some(), batch_meaning.clone());
+            }
+        }
+        if let Some(global) = global {
+            check_range(file, "the global batch size", Some(f64::from(global)), 1.0..=1e9)?;
+            self.about.insert("globalBatchSize".into(), json!(global));
+        }
+        Ok(())
     }
-    if let Some(freezes) = training.dynamic_layer_freezing {
-        let (effect, meaning) = match (freezes, args.layers) {
-            (false, _) => (false, "nothing is frozen without bounds.maxFrozenPrefixLayers".to_owned()),
-            (true, None) => (false, "how many blocks the model has is not in the file: name them with --layers".into()),
-            (true, Some(layers)) => {
-                bounds.insert("maxFrozenPrefixLayers".into(), json!(layers / 2));
-                package.insert("layers".into(), json!("auto"));
-                package.insert("plasticity_every".into(), json!(500));
-                let mut why = format!(
-                    "bounds.maxFrozenPrefixLayers: {}; package: layers=\"auto\", plasticity_every=500. Compare the loss with a run of fewer steps: J/sample always falls",
-                    layers / 2
-                );
-                if on_deepspeed {
-                    why +=
-                        ". With DeepSpeed frozen weights stand still and no computation is saved, so that a freeze is taken back";
+
+    fn translate_training(&mut self, training: &TrainingSection) {
+        if let Some(seconds) = training.energy_monitoring_interval {
+            let meaning = format!("processor.window_seconds = {seconds} in the settings file: one length for all workloads");
+            self.settings.insert("processor.window_seconds".into(), json!(seconds));
+            self.say("training.energy_monitoring_interval", json!(seconds), true, meaning);
+        }
+        if let Some(threshold) = training.energy_efficiency_threshold {
+            let meaning = "it has no unit, and J/sample is compared with the job's own, not with a constant".into();
+            self.say("training.energy_efficiency_threshold", json!(threshold), false, meaning);
+        }
+        if let Some(adapts) = training.adaptive_precision {
+            let (effect, meaning) = match (adapts, self.on_deepspeed) {
+                (false, _) => (false, "nothing is asked for without bounds.precisions".to_owned()),
+                (true, true) => (false, "DeepSpeed fixes the precision at its start: choose bf16 there".into()),
+                (true, false) => {
+                    self.bounds.insert("precisions".into(), json!(["fp16", "bf16"]));
+                    let why = "bounds.precisions: bf16 if fp16 overflows. It is for stability: no measurement shows that one of the two saves energy";
+                    (true, why.into())
                 }
-                (true, why)
-            }
-        };
-        say("training.dynamic_layer_freezing", json!(freezes), effect, meaning);
+            };
+            self.say("training.adaptive_precision", json!(adapts), effect, meaning);
+        }
+        if let Some(freezes) = training.dynamic_layer_freezing {
+            let (effect, meaning) = match (freezes, self.args.layers) {
+                (false, _) => (false, "nothing is frozen without bounds.maxFrozenPrefixLayers".to_owned()),
+                (true, None) => (false, "how many blocks the model has is not in the file: name them with --layers".into()),
+                (true, Some(layers)) => {
+                    self.bounds.insert("maxFrozenPrefixLayers".into(), json!(layers / 2));
+                    self.package.insert("layers".into(), json!("auto"));
+                    self.package.insert("plasticity_every".into(), json!(500));
+                    let mut why = format!(
+                        "bounds.maxFrozenPrefixLayers: {}; package: layers=\"auto\", plasticity_every=500. Compare the loss with a run of fewer steps: J/sample always falls",
+                        layers / 2
+                    );
+                    if self.on_deepspeed {
+                        why += ". With DeepSpeed frozen weights stand still and no computation is saved, so that a freeze is taken back";
+                    }
+                    (true, why)
+                }
+            };
+            self.say("training.dynamic_layer_freezing", json!(freezes), effect, meaning);
+        }
     }
-    if let Some(zero) = deepspeed.zero_optimization {
-        let meaning = "DeepSpeed reads it; package: model_parameters=eadt.deepspeed.parameter_groups(model)".into();
-        say("deepspeed.zero_optimization", Value::Object(zero), false, meaning);
-    }
-    for (key, value) in foreign {
-        say(&format!("deepspeed.{key}"), value, false, "DeepSpeed reads it".into());
-    }
-    let adaptive = deepspeed.adaptive_training.unwrap_or_default();
-    let shares_gpus = mps.enabled != Some(false) && mps.shared_resources.is_some_and(|processes| processes > 1);
-    // An enforced policy needs bounds, and this file may come to none.
-    let has_bounds = !bounds.is_empty() || mps.enabled != Some(false) && mps.initial_thread_percentage.is_some();
-    let mode = if adaptive.enabled == Some(true) && has_bounds { "Enforce" } else { "Recommend" };
-    if let Some(enabled) = adaptive.enabled {
-        let why = if enabled && !has_bounds { ", since nothing in the file bounds what may be changed" } else { "" };
-        say("deepspeed.adaptive_training.enabled", json!(enabled), !enabled || has_bounds, format!("updateMode: {mode}{why}"));
-    }
-    for (key, setting, watts) in [
-        ("deepspeed.adaptive_training.energy_threshold_high", "power_high_watts", adaptive.energy_threshold_high),
-        ("deepspeed.adaptive_training.energy_threshold_low", "power_low_watts", adaptive.energy_threshold_low),
-    ] {
-        if let Some(watts) = watts {
-            let meaning = format!(
-                "hybrid compares what was measured, not watts with a threshold; the controller matrix takes it as {setting}"
+
+    fn translate_deepspeed(&mut self, deepspeed: DeepSpeedSection, foreign: Map<String, Value>, mps: &MpsSection) {
+        if let Some(zero) = deepspeed.zero_optimization {
+            let meaning = "DeepSpeed reads it; package: model_parameters=eadt.deepspeed.parameter_groups(model)".into();
+            self.say("deepspeed.zero_optimization", Value::Object(zero), false, meaning);
+        }
+        for (key, value) in foreign {
+            self.say(&format!("deepspeed.{key}"), value, false, "DeepSpeed reads it".into());
+        }
+        let adaptive = deepspeed.adaptive_training.unwrap_or_default();
+        // An enforced policy needs bounds, and this file may come to none.
+        let has_bounds = !self.bounds.is_empty() || mps.enabled != Some(false) && mps.initial_thread_percentage.is_some();
+        self.mode = if adaptive.enabled == Some(true) && has_bounds { "Enforce" } else { "Recommend" };
+        if let Some(enabled) = adaptive.enabled {
+            let why = if enabled && !has_bounds { ", since nothing in the file bounds what may be changed" } else { "" };
+            self.say(
+                "deepspeed.adaptive_training.enabled",
+                json!(enabled),
+                !enabled || has_bounds,
+                format!("updateMode: {}{why}", self.mode),
             );
-            say(key, json!(watts), false, meaning);
+        }
+        for (key, setting, watts) in [
+            ("deepspeed.adaptive_training.energy_threshold_high", "power_high_watts", adaptive.energy_threshold_high),
+            ("deepspeed.adaptive_training.energy_threshold_low", "power_low_watts", adaptive.energy_threshold_low),
+        ] {
+            if let Some(watts) = watts {
+                let meaning = format!(
+                    "hybrid compares what was measured, not watts with a threshold; the controller matrix takes it as {setting}"
+                );
+                self.say(key, json!(watts), false, meaning);
+            }
         }
     }
-    let off = mps.enabled == Some(false);
-    if let Some(enabled) = mps.enabled {
-        let meaning = match (off, shares_gpus) {
-            (true, _) => "one process a GPU",
-            (false, true) => "training.backend: gloo, since NCCL refuses two processes on a GPU",
-            (false, false) => "one process a GPU without mps.shared_resources above 1, for which any backend does",
-        };
-        say("mps.enabled", json!(enabled), !off, meaning.into());
-    }
-    if shares_gpus {
-        about.insert("backend".into(), json!("gloo"));
-    }
-    if let Some(percentage) = mps.initial_thread_percentage {
-        let meaning = if off {
-            "MPS is not enabled".into()
-        } else {
-            bounds.insert("mpsThreadPercentage".into(), json!({ "min": percentage.min(25), "max": 100 }));
-            workload.insert("environment".into(), json!({ "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": percentage.to_string() }));
-            format!("bounds.mpsThreadPercentage, and CUDA_MPS_ACTIVE_THREAD_PERCENTAGE={percentage} in the workload's pods")
-        };
-        say("mps.initial_thread_percentage", json!(percentage), !off, meaning);
-    }
-    if let Some(shared) = mps.shared_resources {
-        if let Some(processes) = processes.filter(|_| !off) {
-            workload.insert("replicas".into(), json!(processes));
+
+    fn translate_mps(&mut self, mps: &MpsSection, processes: Option<u32>) {
+        let shares_gpus = mps.enabled != Some(false) && mps.shared_resources.is_some_and(|processes| processes > 1);
+        let off = mps.enabled == Some(false);
+        if let Some(enabled) = mps.enabled {
+            let meaning = match (off, shares_gpus) {
+                (true, _) => "one process a GPU",
+                (false, true) => "training.backend: gloo, since NCCL refuses two processes on a GPU",
+                (false, false) => "one process a GPU without mps.shared_resources above 1, for which any backend does",
+            };
+            self.say("mps.enabled", json!(enabled), !off, meaning.into());
         }
-        let meaning = match processes.filter(|_| !off) {
-            _ if off => "MPS is not enabled".to_owned(),
-            Some(processes) => format!("spec.replicas: {processes} in the workload"),
-            None => format!("{shared} processes a GPU are spec.replicas of the workload; with --gpus their number is told"),
-        };
-        say("mps.shared_resources", json!(shared), !off, meaning);
-    }
-    let mut spec = Map::from_iter([
-        ("targetRef".to_owned(), json!({ "apiVersion": "apps/v1", "kind": args.kind, "name": args.name })),
-        ("updateMode".to_owned(), json!(mode)),
-        ("controller".to_owned(), json!({ "name": "hybrid" })),
-    ]);
-    for (name, part) in [("bounds", bounds), ("training", about)] {
-        if !part.is_empty() {
-            spec.insert(name.to_owned(), Value::Object(part));
+        if shares_gpus {
+            self.about.insert("backend".into(), json!("gloo"));
+        }
+        if let Some(percentage) = mps.initial_thread_percentage {
+            let meaning = if off {
+                "MPS is not enabled".into()
+            } else {
+                self.bounds.insert("mpsThreadPercentage".into(), json!({ "min": percentage.min(25), "max": 100 }));
+                self.workload
+                    .insert("environment".into(), json!({ "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": percentage.to_string() }));
+                format!("bounds.mpsThreadPercentage, and CUDA_MPS_ACTIVE_THREAD_PERCENTAGE={percentage} in the workload's pods")
+            };
+            self.say("mps.initial_thread_percentage", json!(percentage), !off, meaning);
+        }
+        if let Some(shared) = mps.shared_resources {
+            if let Some(processes) = processes.filter(|_| !off) {
+                self.workload.insert("replicas".into(), json!(processes));
+            }
+            let meaning = match processes.filter(|_| !off) {
+                _ if off => "MPS is not enabled".to_owned(),
+                Some(processes) => format!("spec.replicas: {processes} in the workload"),
+                None => format!("{shared} processes a GPU are spec.replicas of the workload; with --gpus their number is told"),
+            };
+            self.say("mps.shared_resources", json!(shared), !off, meaning);
         }
     }
-    let policy = json!({
-        "apiVersion": "eadt.dev/v1alpha1",
-        "kind": "EnergyPolicy",
-        "metadata": { "name": args.name, "namespace": args.namespace },
-        "spec": spec,
-    });
-    Ok(ConfigTranslation { keys: effects, policy, settings, package, workload })
+
+    fn finish(self) -> ConfigTranslation {
+        let args = self.args;
+        let mut spec = Map::from_iter([
+            ("targetRef".to_owned(), json!({ "apiVersion": "apps/v1", "kind": args.kind, "name": args.name })),
+            ("updateMode".to_owned(), json!(self.mode)),
+            ("controller".to_owned(), json!({ "name": "hybrid" })),
+        ]);
+        for (name, part) in [("bounds", self.bounds), ("training", self.about)] {
+            if !part.is_empty() {
+                spec.insert(name.to_owned(), Value::Object(part));
+            }
+        }
+        let policy = json!({
+            "apiVersion": "eadt.dev/v1alpha1",
+            "kind": "EnergyPolicy",
+            "metadata": { "name": args.name, "namespace": args.namespace },
+            "spec": spec,
+        });
+        let (settings, package, workload) = (self.settings, self.package, self.workload);
+        ConfigTranslation { keys: self.effects, policy, settings, package, workload }
+    }
 }
 
 #[cfg(test)]
