@@ -5,6 +5,8 @@ use crate::support;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use eadt_schemas::Topic;
+use eadt_schemas::v1::EfficiencyWindow;
 use serde_json::Value;
 use support::{eadt, json, near, shared_data, status, text};
 
@@ -36,7 +38,8 @@ fn through(dir: &Path, import: &[&str], files: &[PathBuf], replay: &[&str], by: 
     for nothing in ["refused_by_reason", "passed_over"] {
         assert_eq!(replayed[nothing].as_object().map(serde_json::Map::len), Some(0), "{replayed}");
     }
-    let events = eadt_lake::read_windows(&out).unwrap().events;
+    let archive = eadt_lake::Archive::find(&out).unwrap();
+    let events = eadt_lake::read_events::<EfficiencyWindow>(&archive, Topic::EfficiencyWindows).unwrap().events;
     let (spans, tumbling): (Vec<_>, Vec<_>) = events.iter().partition(|window| window.span.is_some());
     assert_eq!(replayed["windows"].as_u64(), Some(tumbling.len() as u64), "{replayed}");
     assert_eq!(replayed["spans"].as_u64(), Some(spans.len() as u64), "{replayed}");

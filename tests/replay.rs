@@ -4,6 +4,8 @@ use crate::support;
 
 use std::path::{Path, PathBuf};
 
+use eadt_schemas::Topic;
+use eadt_schemas::v1::EfficiencyWindow;
 use serde_json::{Value, json as object};
 use support::{eadt, json, status, text};
 
@@ -94,7 +96,9 @@ fn an_event_after_the_last_closed_window_counts_as_late_and_spans_are_no_windows
         good && printed.contains("1 late\nlate events are of windows that were closed") && printed.contains("`eadt replay A B`"),
         "{printed}{err}"
     );
-    let in_windows: u64 = eadt_lake::read_windows(&out).unwrap().events.iter().map(|window| window.late).sum();
+    let archive = eadt_lake::Archive::find(&out).unwrap();
+    let windows = eadt_lake::read_events::<EfficiencyWindow>(&archive, Topic::EfficiencyWindows).unwrap();
+    let in_windows: u64 = windows.events.iter().map(|window| window.late).sum();
     assert_eq!(in_windows, 0, "no window could say so");
 
     let report =

@@ -41,11 +41,6 @@ impl RetryBackoff {
         }
         self.failures = 0;
     }
-
-    /// Returns whether the last attempt failed.
-    pub fn is_tried(&self) -> bool {
-        self.failures > 0
-    }
 }
 
 #[cfg(test)]
@@ -62,7 +57,6 @@ mod tests {
                 let full = |n| format!("the disk is full: {n} MiB are free");
                 let pauses: Vec<u128> = (0..7).map(|n| patience.on_failure("writing", &full(n)).as_millis()).collect();
                 assert_eq!(pauses, [100, 200, 400, 800, 1600, 2000, 2000]);
-                assert!(patience.is_tried());
                 patience.on_success("writing");
                 patience.on_success("writing");
             }

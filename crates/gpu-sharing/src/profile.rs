@@ -234,11 +234,6 @@ impl SoloProfile {
         self.share_sensitivity
     }
 
-    /// Smallest share that was measured at a clock.
-    pub fn share_min(&self, sm_clock_mhz: Option<f64>) -> Option<u32> {
-        Some(self.curve(sm_clock_mhz)?.points[0].mps_thread_percentage)
-    }
-
     /// Returns the figures alone at a share: measured, or interpolated between the two neighbours. `None` below the smallest
     /// measured share, and at clocks that were not measured. `None` as clock is the highest measured.
     pub fn at(&self, mps_thread_percentage: u32, sm_clock_mhz: Option<f64>) -> Option<SoloPoint> {

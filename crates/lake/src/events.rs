@@ -1,9 +1,6 @@
 //! Typed events of an archive, for reports.
 
-use std::path::Path;
-
 use eadt_schemas::decode::DecodableEvent;
-use eadt_schemas::v1::EfficiencyWindow;
 use eadt_schemas::{DecodeError, Topic};
 
 use crate::archive::Archive;
@@ -37,9 +34,4 @@ pub fn read_events<T: DecodableEvent>(archive: &Archive, topic: Topic) -> Result
         }
     }
     Ok(read)
-}
-
-/// The windows under `path`: a data folder, an archive or a replay's output.
-pub fn read_windows(path: &Path) -> Result<TopicEvents<EfficiencyWindow>> {
-    read_events(&Archive::find(path)?, Topic::EfficiencyWindows)
 }

@@ -466,11 +466,6 @@ impl BoardHolders {
         }
     }
 
-    /// Returns true if the board is cut into MIG instances.
-    pub fn has_instances(&self) -> bool {
-        !self.instances.is_empty()
-    }
-
     /// Returns one tenant for each workload. Their shares never sum above 1, so that the board's energy is shared out and never
     /// multiplied.
     ///

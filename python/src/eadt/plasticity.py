@@ -17,11 +17,6 @@ from torch import nn
 MAX_ROWS = 512
 
 
-def linear_cka(first: torch.Tensor, second: torch.Tensor) -> float:
-    """Returns the linear centred kernel alignment of two matrices of as many rows, 0 to 1; not a number if one has values that are none."""
-    return _alignment(_products(first), _products(second))
-
-
 def _products(rows: torch.Tensor) -> torch.Tensor:
     """Returns the products of all pairs of centred rows: with few rows far less to keep and to compute with than pairs of columns."""
     centred = rows.double() - rows.double().mean(0)
@@ -29,6 +24,7 @@ def _products(rows: torch.Tensor) -> torch.Tensor:
 
 
 def _alignment(first: torch.Tensor, second: torch.Tensor) -> float:
+    """Returns the linear CKA of two matrices by their products, 0 to 1; not a number if one has values that are none."""
     own = float(first.pow(2).sum() * second.pow(2).sum()) ** 0.5
     return float((first * second).sum()) / own if own != 0 else 1.0
 

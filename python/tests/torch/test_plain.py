@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 import eadt
 from eadt.directives import Directive
 from eadt.freeze import BlockFreezer, FreezeRefused, find_blocks
-from eadt.plasticity import PlasticityMeter, linear_cka
+from eadt.plasticity import PlasticityMeter
 from tests.models import Block, SmallGpt, batches, loss_of, moved, weights
 from tests.servers import Recorder, wait_for
 
@@ -445,11 +445,22 @@ class TestPlasticity(unittest.TestCase):
         batch.zero_()
         self.assertTrue(all(value is not None and value < 1e-9 for value in meter.measure() or [None]))
 
-    def test_cka_is_1_of_itself_rotated_and_scaled(self) -> None:
-        first = torch.randn(64, 8)
+    def test_outputs_that_are_only_rotated_and_scaled_have_no_plasticity(self) -> None:
+        block = nn.Linear(8, 8, bias=False)
+        meter = PlasticityMeter(block, [block])
+        meter.keep_batch(torch.randn(64, 8))
+        meter.measure()
         rotation, _ = torch.linalg.qr(torch.randn(8, 8))
-        self.assertAlmostEqual(linear_cka(first, 3 * first @ rotation), 1.0, places=5)
-        self.assertLess(linear_cka(first, torch.randn(64, 8)), 0.6)
+        with torch.no_grad():
+            block.weight.copy_(3 * rotation @ block.weight)
+        [rotated] = meter.measure() or [None]
+        assert rotated is not None
+        self.assertAlmostEqual(rotated, 0.0, places=5)
+        with torch.no_grad():
+            block.weight.copy_(torch.cat([torch.randn(1, 8), torch.zeros(7, 8)]))
+        [other] = meter.measure() or [None]
+        assert other is not None
+        self.assertGreater(other, 0.2)
 
 
 if __name__ == "__main__":

@@ -112,11 +112,6 @@ impl DashboardServer {
         format!("http://{}/", self.address)
     }
 
-    /// Whether data are shown only to those who have a token.
-    pub fn needs_token(&self) -> bool {
-        self.context.access.tokens.is_some()
-    }
-
     /// Serves until the shutdown.
     pub async fn run(self) -> Result<(), std::io::Error> {
         let (access, shutdown) = (self.context.access.clone(), self.context.shutdown.clone());

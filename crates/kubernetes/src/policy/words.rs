@@ -2,7 +2,6 @@
 
 use std::fmt::Write;
 
-use eadt_schemas::v1::Precision;
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
@@ -224,28 +223,6 @@ pub fn settings_text(settings: &LayoutSettings) -> String {
     if parts.is_empty() { "unknown".to_owned() } else { parts.join(", ") }
 }
 
-/// A change in a few words, `threads 50 % → 40 %`: what differs, with what was not set before named once.
-pub fn change_text(from: &LayoutSettings, to: &LayoutSettings) -> String {
-    let mut parts = Vec::new();
-    let mut add = |what: &str, from: Option<String>, to: Option<String>, unit: &str| {
-        if from == to {
-            return;
-        }
-        let end = |value: Option<String>| value.map_or_else(|| "none".to_owned(), |value| format!("{value}{unit}"));
-        parts.push(format!("{what} {} → {}", end(from), end(to)));
-    };
-    let words = |value: Option<u32>| value.map(|value| value.to_string());
-    let number = |value: Option<f64>| value.map(|value| value.to_string());
-    add("threads", words(from.mps_thread_percentage), words(to.mps_thread_percentage), " %");
-    add("replicas", words(from.replicas), words(to.replicas), "");
-    add("cap", number(from.power_limit_watts), number(to.power_limit_watts), " W");
-    add("clock", number(from.sm_clock_megahertz), number(to.sm_clock_megahertz), " MHz");
-    let name = |value: Option<Precision>| value.map(|value| value.to_string());
-    add("precision", name(from.precision), name(to.precision), "");
-    add("frozen layers", words(from.frozen_prefix_layers), words(to.frozen_prefix_layers), "");
-    if parts.is_empty() { "no change".to_owned() } else { parts.join(", ") }
-}
-
 /// A policy with what is known beside it, for programs.
 pub fn policy_json(view: &PolicyView) -> Value {
     let (state, why) = policy_state(view);
@@ -361,11 +338,7 @@ training   llm   StatefulSet llm-training  Observe    waiting   -         -     
     }
 
     #[test]
-    fn a_change_names_only_what_differs() {
-        let from = LayoutSettings { mps_thread_percentage: Some(50), replicas: Some(6), ..LayoutSettings::default() };
-        let to = LayoutSettings { replicas: Some(9), power_limit_watts: Some(250.0), ..from.clone() };
-        assert_eq!(change_text(&from, &to), "replicas 6 → 9, cap none → 250 W");
-        assert_eq!(change_text(&from, &from), "no change");
+    fn settings_that_are_absent_are_unknown() {
         assert_eq!(settings_text(&LayoutSettings::default()), "unknown");
     }
 }

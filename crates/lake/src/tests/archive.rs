@@ -10,7 +10,7 @@ use serde_json::json;
 use super::{all, row, telemetry, time};
 use crate::{
     Archive, ArchiveFileName, ArchiveRow, ArchiveWriter, LakeError, RollLimits, WrittenFile, compact, compactable_bytes,
-    read_events, read_windows,
+    read_events,
 };
 
 const TOPIC: Topic = Topic::GpuTelemetry;
@@ -486,7 +486,7 @@ fn windows_come_back_typed() {
     tombstone.value = None;
     rows.push(tombstone);
     write(&archive, RollLimits::default(), &rows);
-    let read = read_windows(folder.path()).unwrap();
+    let read = read_events::<EfficiencyWindow>(&Archive::find(folder.path()).unwrap(), Topic::EfficiencyWindows).unwrap();
     assert_eq!(read.events, (0..5).map(window).collect::<Vec<_>>());
     assert_eq!(read.refused.iter().map(|(partition, offset, _)| (*partition, *offset)).collect::<Vec<_>>(), [(0, 5)]);
     let read = read_events::<EfficiencyWindow>(&Archive::find(&root).unwrap(), Topic::Decisions).unwrap();

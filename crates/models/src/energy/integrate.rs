@@ -84,14 +84,6 @@ impl PowerSeries {
         &self.samples
     }
 
-    /// Time between first and last reading.
-    pub fn span_seconds(&self) -> f64 {
-        match (self.samples.first(), self.samples.last()) {
-            (Some(first), Some(last)) => last.seconds - first.seconds,
-            _ => 0.0,
-        }
-    }
-
     /// E = ∫P dt over the whole series; `None` of fewer than two readings.
     pub fn energy(&self, rule: IntegrationRule) -> Option<IntegratedEnergy> {
         let (first, last) = (self.samples.first()?, self.samples.last()?);

@@ -57,11 +57,6 @@ struct OpenEiTier {
 }
 
 impl Tariff {
-    /// The same price at every hour.
-    pub fn flat(per_kwh: f64) -> Result<Self, InvalidTariff> {
-        Self::new(vec![Price { per_kwh }], &vec![vec![0; 24]; 12], &vec![vec![0; 24]; 12])
-    }
-
     /// Schedules give, for each of 12 months and 24 hours, the index of the price that applies.
     pub fn new(prices: Vec<Price>, weekday: &[Vec<usize>], weekend: &[Vec<usize>]) -> Result<Self, InvalidTariff> {
         if let Some(price) = prices.iter().map(|price| price.per_kwh).find(|price| !price.is_finite()) {
@@ -178,8 +173,9 @@ mod tests {
 
     #[test]
     fn what_is_no_tariff_is_named() {
-        assert!(Tariff::flat(f64::NAN).unwrap_err().to_string().contains("not finite"));
         let flat = vec![vec![0; 24]; 12];
+        let unknown = Tariff::new(vec![Price { per_kwh: f64::NAN }], &flat, &flat).unwrap_err().to_string();
+        assert!(unknown.contains("not finite"), "{unknown}");
         let price = || vec![Price { per_kwh: 0.1 }];
         let short = Tariff::new(price(), &vec![vec![0; 23]; 12], &flat).unwrap_err().to_string();
         assert!(short.contains("weekdays"), "{short}");
