@@ -421,7 +421,7 @@ fn a_look_at_the_program_joins_no_kafka_and_takes_a_free_port() {
 }
 
 #[test]
-fn a_declared_job_is_in_the_log_under_its_terms_until_it_is_no_longer_declared() {
+fn a_declared_job_is_in_the_log_under_its_present_terms() {
     let dir = tempfile::tempdir().unwrap();
     let settings = dir.path().join("eadt.toml");
     let newest = |jobs: &str| {
@@ -434,14 +434,16 @@ fn a_declared_job_is_in_the_log_under_its_terms_until_it_is_no_longer_declared()
         assert!(good, "{err}");
         serde_json::from_str::<Value>(out.lines().last().unwrap()).unwrap()
     };
-    let declared = newest("[[actuator.jobs]]\nworkload = \"lab/gpt\"\nmode = \"enforce\"\nfrozen_prefix_layers_max = 3\n");
-    let workload = &declared["data"];
-    assert_eq!((&workload["workload"], &workload["controller"]), (&"lab/gpt".into(), &"layers".into()), "{declared}");
-    assert_eq!((&workload["mode"], &workload["origin"]), (&"enforce".into(), &"measured".into()), "{declared}");
-    assert_eq!(workload["bounds"]["frozen_prefix_layers_max"], 3, "{declared}");
-    assert!(dir.path().join("jobs.json").exists());
-    let gone = newest("");
-    assert!(gone["data"].is_null() && gone["partitionkey"] == "lab/gpt", "{gone}");
+    let job = "[[actuator.jobs]]\nworkload = \"lab/gpt\"\nmode = \"enforce\"\nfrozen_prefix_layers_max = ";
+    for layers in [3, 4] {
+        let declared = newest(&format!("{job}{layers}\n"));
+        let workload = &declared["data"];
+        assert_eq!((&workload["workload"], &workload["controller"]), (&"lab/gpt".into(), &"layers".into()), "{declared}");
+        assert_eq!((&workload["mode"], &workload["origin"]), (&"enforce".into(), &"measured".into()), "{declared}");
+        assert_eq!((&workload["bounds"]["frozen_prefix_layers_max"], &workload["generation"]), (&layers.into(), &1.into()));
+    }
+    newest("");
+    assert_eq!(std::fs::read_to_string(dir.path().join("jobs.json")).unwrap(), "{}", "nothing is asked any more");
 }
 
 #[test]
