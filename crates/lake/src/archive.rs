@@ -269,7 +269,7 @@ impl Archive {
     }
 
     /// Returns the content of a file's footer, if the file is found to be the one that its name states.
-    fn about(&self, file: &ArchiveFile) -> Result<FileFooter> {
+    pub(crate) fn about(&self, file: &ArchiveFile) -> Result<FileFooter> {
         let path = file.name.path();
         let wrong = |error: &dyn std::fmt::Display| self.located(damaged(&path, error));
         let mut length = FOOTER_BYTES.min(file.bytes);

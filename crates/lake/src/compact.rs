@@ -5,10 +5,16 @@
 //! the rest. No offset is ever without a file. Readers that know only Parquet (a glob in `DuckDB`) should not run on a day
 //! while it is compacted: until the deletion they see its rows twice.
 
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use arrow::array::RecordBatch;
+
 use crate::archive::{Archive, ArchiveFile};
 use crate::error::{LakeError, Result};
-use crate::file;
+use crate::file::{self, FileBatches, FileFooter, FileWriter, RowFacts, RowKey};
 use crate::layout::ArchiveFileName;
+use crate::plan::{TopicColumns, plan};
 
 /// What a compaction did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -21,7 +27,8 @@ pub struct CompactionSummary {
 }
 
 /// Merges files of dates before `before` (`YYYY-MM-DD`) while their sizes sum to at most `target_bytes`.
-/// Adjoining ranges of one topic, partition and date only. Memory: the rows of one merged file, about ten times its bytes.
+/// Adjoining ranges of one topic, partition and date only. Memory: the bytes of one merged file, a row group, and of each file that
+/// has rows of one time the batch that is read.
 pub fn compact(archive: &Archive, before: &str, target_bytes: u64) -> Result<CompactionSummary> {
     archive.drop_superseded()?;
     let listing = archive.files()?;
@@ -66,17 +73,16 @@ fn groups<'a>(files: &'a [ArchiveFile], before: &str, target_bytes: u64) -> Vec<
 fn merge(archive: &Archive, group: &[ArchiveFile], done: &mut CompactionSummary) -> Result<()> {
     let (Some(first), Some(last)) = (group.first(), group.last()) else { return Ok(()) };
     let name = ArchiveFileName { last: last.name.last, ..first.name.clone() };
-    let (mut batches, mut deleted, mut rows) = (Vec::new(), Vec::new(), 0);
-    for old in group {
-        let reader = archive.reader(&old.name)?;
-        rows += reader.rows();
-        deleted.extend_from_slice(&reader.deleted);
-        for batch in reader.batches().map_err(|error| archive.located(error))? {
-            batches.push(batch.map_err(|error| archive.located(error))?);
-        }
-        archive.observe(old.bytes);
-    }
-    let bytes = file::encode(&name, &batches, &deleted)?;
+    let footers: Vec<FileFooter> = group.iter().map(|old| archive.about(old)).collect::<Result<_>>()?;
+    let rows: u64 = footers.iter().map(|footer| footer.rows).sum();
+    let deleted: Vec<(i64, i64)> = footers.iter().flat_map(|footer| footer.deleted.iter().copied()).collect();
+    let facts = facts(archive, group, &footers)?;
+    let writer = FileWriter::new(&name, &deleted, facts, usize::try_from(rows).unwrap_or(usize::MAX))?;
+    let files = group.iter().zip(&footers).map(|(old, footer)| (footer.least_time, old.name.clone())).collect();
+    let bytes = match FileMerge::new(archive, &name, files, writer).run()? {
+        Some(bytes) => bytes,
+        None => encode_unsorted(archive, &name, group, &deleted)?,
+    };
     let size = bytes.len() as u64;
     archive.create(&name, bytes)?;
     // What is deleted next must be there, whole.
@@ -86,6 +92,7 @@ fn merge(archive: &Archive, group: &[ArchiveFile], done: &mut CompactionSummary)
         return Err(LakeError::Damaged { path: name.path(), detail });
     }
     for old in group {
+        archive.observe(old.bytes);
         archive.delete(&old.name)?;
     }
     done.files_before += group.len() as u64;
@@ -94,4 +101,157 @@ fn merge(archive: &Archive, group: &[ArchiveFile], done: &mut CompactionSummary)
     done.bytes_before += group.iter().map(|file| file.bytes).sum::<u64>();
     done.bytes_after += size;
     Ok(())
+}
+
+/// Returns what the footer of a merged file states. Files of older versions do not record their newest row: then it is read.
+fn facts(archive: &Archive, group: &[ArchiveFile], footers: &[FileFooter]) -> Result<RowFacts> {
+    let timed = footers.iter().all(|footer| footer.timed);
+    let Some((newest, footer)) = group.iter().zip(footers).rfind(|(_, footer)| footer.rows > 0) else {
+        return Ok(RowFacts { timed, newest: None });
+    };
+    let mut facts = RowFacts { timed, newest: footer.newest.map(|(offset, stamp)| (offset, stamp.micros())) };
+    if facts.newest.is_none() {
+        for batch in archive.reader(&newest.name)?.batches().map_err(|error| archive.located(error))? {
+            let batch = batch.map_err(|error| archive.located(error))?;
+            facts.newest = facts.newest.max(file::row_facts(plan(newest.name.topic), &batch).newest);
+        }
+    }
+    Ok(facts)
+}
+
+/// Sorts the rows of files whose rows are not sorted, as another version may have left them. Memory: all of their rows.
+pub(crate) fn encode_unsorted(
+    archive: &Archive,
+    name: &ArchiveFileName,
+    group: &[ArchiveFile],
+    deleted: &[(i64, i64)],
+) -> Result<bytes::Bytes> {
+    let mut batches = Vec::new();
+    for old in group {
+        for batch in archive.reader(&old.name)?.batches().map_err(|error| archive.located(error))? {
+            batches.push(batch.map_err(|error| archive.located(error))?);
+        }
+    }
+    file::encode(name, &batches, deleted)
+}
+
+/// Bytes of batches of which rows wait to be written together.
+const WAITING_BYTES: usize = 32 << 20;
+
+/// A file whose rows are being merged.
+struct OpenFile {
+    batches: FileBatches,
+    batch: RecordBatch,
+    keys: Vec<RowKey>,
+    row: usize,
+    /// Where the batch is among those of the rows that wait.
+    place: Option<usize>,
+}
+
+impl OpenFile {
+    /// Reads the next batch with rows. Returns whether there was one.
+    fn next_batch(&mut self, archive: &Archive, plan: &TopicColumns) -> Result<bool> {
+        for batch in self.batches.by_ref() {
+            let batch = batch.map_err(|error| archive.located(error))?;
+            if batch.num_rows() > 0 {
+                self.keys = file::row_keys(plan, &batch);
+                (self.batch, self.row, self.place) = (batch, 0, None);
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+}
+
+/// Merges files, each sorted by time and offset, into one.
+struct FileMerge<'a> {
+    archive: &'a Archive,
+    plan: &'static TopicColumns,
+    writer: FileWriter,
+    /// Not open yet, with a time before which they have no row; the earliest last.
+    files: Vec<(i64, ArchiveFileName)>,
+    open: Vec<Option<OpenFile>>,
+    /// The next row of each open file.
+    heads: BinaryHeap<Reverse<(RowKey, usize)>>,
+    /// Rows that wait to be written, and their batches.
+    rows: Vec<(usize, usize)>,
+    batches: Vec<RecordBatch>,
+    waiting_bytes: usize,
+}
+
+impl<'a> FileMerge<'a> {
+    fn new(archive: &'a Archive, name: &ArchiveFileName, mut files: Vec<(i64, ArchiveFileName)>, writer: FileWriter) -> Self {
+        files.sort_by_key(|(least, name)| Reverse((*least, name.first)));
+        Self {
+            archive,
+            plan: plan(name.topic),
+            writer,
+            files,
+            open: Vec::new(),
+            heads: BinaryHeap::new(),
+            rows: Vec::new(),
+            batches: Vec::new(),
+            waiting_bytes: 0,
+        }
+    }
+
+    /// Returns the bytes of the merged file; `None` if a file is not sorted.
+    fn run(mut self) -> Result<Option<bytes::Bytes>> {
+        self.open_due()?;
+        while let Some(Reverse((key, at))) = self.heads.pop() {
+            let Some(file) = &mut self.open[at] else { continue };
+            let place = *file.place.get_or_insert_with(|| {
+                self.batches.push(file.batch.clone());
+                self.waiting_bytes += file.batch.get_array_memory_size();
+                self.batches.len() - 1
+            });
+            self.rows.push((place, file.row));
+            file.row += 1;
+            if file.row == file.keys.len() && !file.next_batch(self.archive, self.plan)? {
+                self.open[at] = None;
+            }
+            if let Some(file) = &self.open[at] {
+                let next = file.keys[file.row];
+                if next < key {
+                    return Ok(None);
+                }
+                self.heads.push(Reverse((next, at)));
+            }
+            self.open_due()?;
+            if self.rows.len() >= file::WRITE_ROWS || self.waiting_bytes >= WAITING_BYTES {
+                self.write_waiting()?;
+            }
+        }
+        self.write_waiting()?;
+        self.writer.finish().map(Some)
+    }
+
+    /// Opens the files that may have the next row.
+    fn open_due(&mut self) -> Result<()> {
+        while let Some((_, name)) =
+            self.files.pop_if(|(least, _)| self.heads.peek().is_none_or(|Reverse(((time, _), _))| *least <= *time))
+        {
+            let batches = self.archive.reader(&name)?.batches().map_err(|error| self.archive.located(error))?;
+            let batch = RecordBatch::new_empty(self.plan.schema.clone());
+            let mut file = OpenFile { batches, batch, keys: Vec::new(), row: 0, place: None };
+            if file.next_batch(self.archive, self.plan)? {
+                self.heads.push(Reverse((file.keys[0], self.open.len())));
+                self.open.push(Some(file));
+            }
+        }
+        Ok(())
+    }
+
+    fn write_waiting(&mut self) -> Result<()> {
+        if !self.rows.is_empty() {
+            self.writer.write_rows(&self.batches, &self.rows)?;
+        }
+        self.rows.clear();
+        self.batches.clear();
+        self.waiting_bytes = 0;
+        for file in self.open.iter_mut().flatten() {
+            file.place = None;
+        }
+        Ok(())
+    }
 }

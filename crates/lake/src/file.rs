@@ -42,31 +42,84 @@ const DELETED: &str = "eadt.deleted";
 /// another one.
 const NEWEST: &str = "eadt.newest";
 
+/// Rows that are written at a time.
+pub(crate) const WRITE_ROWS: usize = ROW_GROUP_ROWS / 4;
+
 /// The file's bytes: rows sorted by event time, then offset. Equal rows give equal bytes.
 pub(crate) fn encode(name: &ArchiveFileName, batches: &[RecordBatch], deleted: &[(i64, i64)]) -> Result<Bytes> {
     let plan = plan(name.topic);
-    let failed = |error: &dyn std::fmt::Display| LakeError::Encode { path: name.path(), detail: error.to_string() };
     let order = RowOrder::of(plan, batches);
-    let properties = properties(plan, name, deleted, &order);
     let rows: usize = batches.iter().map(RecordBatch::num_rows).sum();
-    let sink = Vec::with_capacity(64 * rows.min(1 << 20));
-    let mut writer = ArrowWriter::try_new(sink, plan.schema.clone(), Some(properties)).map_err(|e| failed(&e))?;
+    let mut writer = FileWriter::new(name, deleted, order.facts, rows)?;
     if order.sorted {
         for batch in batches {
-            writer.write(batch).map_err(|e| failed(&e))?;
+            writer.write(batch)?;
         }
     } else {
-        for part in order.rows.chunks(ROW_GROUP_ROWS / 4) {
+        for part in order.rows.chunks(WRITE_ROWS) {
             let places: Vec<(usize, usize)> = part.iter().map(|key| (key.batch as usize, key.row as usize)).collect();
-            let batch = pick(plan, batches, &places).map_err(|e| failed(&e))?;
-            writer.write(&batch).map_err(|e| failed(&e))?;
+            writer.write_rows(batches, &places)?;
         }
     }
-    let mut bytes = writer.into_inner().map_err(|e| failed(&e))?;
-    if !checksum::seal(&mut bytes) {
-        return Err(failed(&"its footer has no place for the checksum"));
+    writer.finish()
+}
+
+/// What a footer states of rows before they are written.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct RowFacts {
+    /// Every row has an event time.
+    pub timed: bool,
+    /// Offset and append time, in microseconds, of the row with the greatest offset.
+    pub newest: Option<(i64, i64)>,
+}
+
+/// Writes rows, which come sorted by event time, then offset.
+pub(crate) struct FileWriter {
+    path: String,
+    plan: &'static TopicColumns,
+    writer: ArrowWriter<Vec<u8>>,
+}
+
+impl FileWriter {
+    /// `rows` is how many may come.
+    pub(crate) fn new(name: &ArchiveFileName, deleted: &[(i64, i64)], facts: RowFacts, rows: usize) -> Result<Self> {
+        let (path, plan) = (name.path(), plan(name.topic));
+        let sink = Vec::with_capacity(64 * rows.min(1 << 20));
+        let properties = properties(plan, name, deleted, facts);
+        match ArrowWriter::try_new(sink, plan.schema.clone(), Some(properties)) {
+            Ok(writer) => Ok(Self { path, plan, writer }),
+            Err(error) => Err(LakeError::Encode { path, detail: error.to_string() }),
+        }
     }
-    Ok(bytes.into())
+
+    fn failed(&self, error: &dyn std::fmt::Display) -> LakeError {
+        LakeError::Encode { path: self.path.clone(), detail: error.to_string() }
+    }
+
+    pub(crate) fn write(&mut self, batch: &RecordBatch) -> Result<()> {
+        self.writer.write(batch).map_err(|error| LakeError::Encode { path: self.path.clone(), detail: error.to_string() })
+    }
+
+    /// Writes the rows at these places: of a batch and in it.
+    pub(crate) fn write_rows(&mut self, batches: &[RecordBatch], places: &[(usize, usize)]) -> Result<()> {
+        let batch = pick(self.plan, batches, places).map_err(|error| self.failed(&error))?;
+        self.write(&batch)
+    }
+
+    /// Returns the bytes of the file.
+    pub(crate) fn finish(self) -> Result<Bytes> {
+        let Self { path, writer, .. } = self;
+        let failed = |detail: String| LakeError::Encode { path, detail };
+        let mut bytes = match writer.into_inner() {
+            Ok(bytes) => bytes,
+            Err(error) => return Err(failed(error.to_string())),
+        };
+        if checksum::seal(&mut bytes) {
+            Ok(bytes.into())
+        } else {
+            Err(failed("its footer has no place for the checksum".to_owned()))
+        }
+    }
 }
 
 /// The rows at these places; columns without any value, of which there are many, cost nothing.
@@ -82,10 +135,30 @@ fn pick(plan: &TopicColumns, batches: &[RecordBatch], places: &[(usize, usize)])
     RecordBatch::try_new(plan.schema.clone(), arrays)
 }
 
+/// Event time, or append time where there is none, and offset: what rows are sorted by.
+pub(crate) type RowKey = (i64, i64);
+
+/// Returns the keys of a batch's rows.
+pub(crate) fn row_keys(plan: &TopicColumns, batch: &RecordBatch) -> Vec<RowKey> {
+    let time = batch.column(plan.common(CommonColumn::CeTime)).as_primitive::<TimestampMicrosecondType>();
+    let stamp = batch.column(plan.common(CommonColumn::Stamp)).as_primitive::<TimestampMicrosecondType>();
+    let offset = batch.column(plan.common(CommonColumn::Offset)).as_primitive::<Int64Type>();
+    let time_of = |row| if time.is_null(row) { stamp.value(row) } else { time.value(row) };
+    (0..batch.num_rows()).map(|row| (time_of(row), offset.value(row))).collect()
+}
+
+/// Returns what a footer states of these rows.
+pub(crate) fn row_facts(plan: &TopicColumns, batch: &RecordBatch) -> RowFacts {
+    let time = batch.column(plan.common(CommonColumn::CeTime));
+    let stamp = batch.column(plan.common(CommonColumn::Stamp)).as_primitive::<TimestampMicrosecondType>();
+    let offset = batch.column(plan.common(CommonColumn::Offset)).as_primitive::<Int64Type>();
+    let newest = (0..batch.num_rows()).map(|row| (offset.value(row), stamp.value(row))).max();
+    RowFacts { timed: time.null_count() == 0, newest }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct RowSortKey {
-    time: i64,
-    offset: i64,
+    key: RowKey,
     batch: u32,
     row: u32,
 }
@@ -93,46 +166,42 @@ struct RowSortKey {
 struct RowOrder {
     rows: Vec<RowSortKey>,
     sorted: bool,
-    /// Every row has an event time.
-    timed: bool,
-    /// Offset and append time of the row with the greatest offset.
-    newest: Option<(i64, i64)>,
+    facts: RowFacts,
 }
 
 impl RowOrder {
     fn of(plan: &TopicColumns, batches: &[RecordBatch]) -> Self {
         let mut rows = Vec::with_capacity(batches.iter().map(RecordBatch::num_rows).sum());
-        let (mut timed, mut newest) = (true, None::<(i64, i64)>);
+        let mut facts = RowFacts { timed: true, newest: None };
         for (index, batch) in batches.iter().enumerate() {
-            let time = batch.column(plan.common(CommonColumn::CeTime)).as_primitive::<TimestampMicrosecondType>();
-            let stamp = batch.column(plan.common(CommonColumn::Stamp)).as_primitive::<TimestampMicrosecondType>();
-            let offset = batch.column(plan.common(CommonColumn::Offset)).as_primitive::<Int64Type>();
-            timed &= time.null_count() == 0;
-            let places = (0..batch.num_rows()).map(|row| (offset.value(row), stamp.value(row)));
-            newest = newest.max(places.max());
-            rows.extend((0..batch.num_rows()).map(|row| RowSortKey {
-                time: if time.is_null(row) { stamp.value(row) } else { time.value(row) },
-                offset: offset.value(row),
-                batch: index as u32,
-                row: row as u32,
-            }));
+            facts.extend(row_facts(plan, batch));
+            let keys = row_keys(plan, batch).into_iter().enumerate();
+            rows.extend(keys.map(|(row, key)| RowSortKey { key, batch: index as u32, row: row as u32 }));
         }
         let sorted = rows.is_sorted();
         if !sorted {
             rows.sort_unstable();
         }
-        Self { rows, sorted, timed, newest }
+        Self { rows, sorted, facts }
     }
 }
 
-fn properties(plan: &TopicColumns, name: &ArchiveFileName, deleted: &[(i64, i64)], order: &RowOrder) -> WriterProperties {
+impl RowFacts {
+    /// Adds those of other rows.
+    pub(crate) fn extend(&mut self, other: Self) {
+        self.timed &= other.timed;
+        self.newest = self.newest.max(other.newest);
+    }
+}
+
+fn properties(plan: &TopicColumns, name: &ArchiveFileName, deleted: &[(i64, i64)], facts: RowFacts) -> WriterProperties {
     let mut metadata =
         vec![KeyValue::new(FORMAT.to_owned(), FORMAT_VERSION.to_owned()), KeyValue::new(PLACE.to_owned(), name.path())];
     metadata.push(KeyValue::new(checksum::KEY.to_owned(), checksum::UNKNOWN.to_owned()));
     if !deleted.is_empty() {
         metadata.push(KeyValue::new(DELETED.to_owned(), serde_json::json!(deleted).to_string()));
     }
-    if let Some(newest) = order.newest {
+    if let Some(newest) = facts.newest {
         metadata.push(KeyValue::new(NEWEST.to_owned(), serde_json::json!(newest).to_string()));
     }
     let by_time = SortingColumn { column_idx: plan.common(CommonColumn::CeTime) as i32, descending: false, nulls_first: false };
@@ -142,7 +211,7 @@ fn properties(plan: &TopicColumns, name: &ArchiveFileName, deleted: &[(i64, i64)
         .set_max_row_group_row_count(Some(ROW_GROUP_ROWS))
         .set_statistics_enabled(EnabledStatistics::Chunk)
         .set_key_value_metadata(Some(metadata))
-        .set_sorting_columns(order.timed.then(|| vec![by_time]));
+        .set_sorting_columns(facts.timed.then(|| vec![by_time]));
     for (index, column) in plan.columns.iter().enumerate() {
         let path = ColumnPath::from(column.name.as_str());
         let unique = index == plan.common(CommonColumn::CeId);
@@ -178,6 +247,11 @@ pub(crate) struct FileFooter {
     pub deleted: Vec<(i64, i64)>,
     /// Offset and append time of the row with the greatest offset; files of older versions do not record it.
     pub newest: NewestRow,
+    pub rows: u64,
+    /// Every row has an event time, as far as is recorded.
+    pub timed: bool,
+    /// No row is of an earlier time; the least number if that is not recorded.
+    pub least_time: i64,
 }
 
 impl FileFooter {
@@ -211,7 +285,11 @@ impl FileFooter {
         let deleted = entry(DELETED).map(serde_json::from_str).transpose();
         let newest = entry(NEWEST).map(serde_json::from_str).transpose();
         let newest = newest.map_err(|error| damaged(&path, &error))?;
+        let (least_time, timed) = times(name.topic, metadata);
         Ok(Self {
+            rows: metadata.file_metadata().num_rows().try_into().unwrap_or(0),
+            timed,
+            least_time,
             deleted: deleted.map_err(|error| damaged(&path, &error))?.unwrap_or_default(),
             newest: newest.map(|(offset, stamp)| (offset, EventTime::from_micros(stamp))),
         })
@@ -232,6 +310,29 @@ fn ranges(topic: Topic, metadata: &ParquetMetaData, column: CommonColumn) -> imp
     })
 }
 
+/// Returns a time before which no row is, in microseconds, and whether every row has an event time, as far as that is recorded.
+fn times(topic: Topic, metadata: &ParquetMetaData) -> (i64, bool) {
+    let plan = plan(topic);
+    let (mut least, mut timed) = (i64::MAX, true);
+    for group in metadata.row_groups() {
+        let statistics = |column: CommonColumn| {
+            let name = &plan.columns[plan.common(column)].name;
+            let chunk = group.columns().iter().find(|chunk| chunk.column_path().string() == *name)?;
+            if let Some(Statistics::Int64(values)) = chunk.statistics() { Some(values) } else { None }
+        };
+        let time = statistics(CommonColumn::CeTime);
+        let has_all = time.is_some_and(|values| values.null_count_opt() == Some(0));
+        let of_event = time.and_then(|values| values.min_opt().copied());
+        let of_append = || statistics(CommonColumn::Stamp).and_then(|values| values.min_opt().copied());
+        // A group without any event time has no least one.
+        let least_of_group = if has_all { of_event } else { of_append().map(|stamp| stamp.min(of_event.unwrap_or(stamp))) };
+        let is_known = has_all || time.is_some();
+        least = least.min(least_of_group.filter(|_| is_known).unwrap_or(i64::MIN));
+        timed &= has_all;
+    }
+    (least, timed)
+}
+
 /// A file of the archive, opened and recognised.
 #[derive(Debug)]
 pub(crate) struct ArchiveFileReader {
@@ -239,7 +340,6 @@ pub(crate) struct ArchiveFileReader {
     path: String,
     input: ParquetInput,
     metadata: ArrowReaderMetadata,
-    pub deleted: Vec<(i64, i64)>,
 }
 
 impl ArchiveFileReader {
@@ -249,8 +349,8 @@ impl ArchiveFileReader {
         let footer = checksum::footer(&input).map_err(|detail| damaged(&path, &detail))?;
         bounds::check_schema(&footer).map_err(|refusal| refused(&path, refusal))?;
         let metadata = ArrowReaderMetadata::load(&input, ArrowReaderOptions::new()).map_err(|error| damaged(&path, &error))?;
-        let FileFooter { deleted, .. } = FileFooter::of(name, metadata.metadata())?;
-        let reader = Self { topic: name.topic, path, input, metadata, deleted };
+        FileFooter::of(name, metadata.metadata())?;
+        let reader = Self { topic: name.topic, path, input, metadata };
         let groups = reader.metadata.metadata().row_groups();
         let in_groups = groups.iter().map(|group| u64::try_from(group.num_rows()).unwrap_or(0)).fold(0, u64::saturating_add);
         reader.check_rows(reader.rows().max(in_groups))?;

@@ -8,6 +8,9 @@ use eadt_schemas::v1::EfficiencyWindow;
 use serde_json::json;
 
 use super::{all, row, telemetry, time};
+use crate::compact::encode_unsorted;
+use crate::file::ArchiveFileReader;
+use crate::store::ParquetInput;
 use crate::{
     Archive, ArchiveFileName, ArchiveRow, ArchiveWriter, LakeError, RollLimits, WrittenFile, compact, compactable_bytes,
     read_events,
@@ -31,6 +34,12 @@ fn write(archive: &Archive, limits: RollLimits, rows: &[ArchiveRow]) -> Vec<Writ
     }
     written.extend(writer.roll_all().unwrap());
     written
+}
+
+/// The offsets that the log had deleted before this file was written.
+fn deleted(archive: &Archive, name: &ArchiveFileName) -> Vec<(i64, i64)> {
+    let listing = archive.files().unwrap();
+    archive.about(listing.files.iter().find(|file| file.name == *name).unwrap()).unwrap().deleted
 }
 
 fn files(root: &Path) -> Vec<(String, Vec<u8>)> {
@@ -71,7 +80,7 @@ fn ranges_adjoin_over_burnt_offsets_dates_and_deleted_ones() {
     let listing = archive.files().unwrap();
     assert_eq!((listing.files.len(), listing.gaps.len(), listing.superseded.len()), (4, 0, 0));
     assert_eq!(archive.next_offsets().unwrap(), [((TOPIC, 1), 23)].into());
-    assert_eq!(archive.reader(&second.name).unwrap().deleted, [(12, 19)]);
+    assert_eq!(deleted(&archive, &second.name), [(12, 19)]);
     let expected = [(7, 1), (8, 2), (20, 3), (21, 86_400), (22, 2 * 86_400)].map(|(offset, at)| telemetry(1, offset, at));
     assert_eq!(all(&archive, TOPIC, 1).unwrap(), expected);
 }
@@ -93,7 +102,7 @@ fn offsets_that_the_log_deleted_belong_to_the_file_before_which_they_are_told() 
     assert_eq!((writer.durable(TOPIC, 1), writer.position(TOPIC, 1)), (Some(10), Some(10)));
     writer.push(&telemetry(1, 20, 1), time(1)).unwrap();
     assert_eq!((writer.durable(TOPIC, 1), writer.position(TOPIC, 1)), (Some(10), Some(21)));
-    assert_eq!(archive.reader(&file.name).unwrap().deleted, [(1, 1), (2, 9)]);
+    assert_eq!(deleted(&archive, &file.name), [(1, 1), (2, 9)]);
     assert!(matches!(writer.push(&telemetry(1, 20, 1), time(1)), Err(LakeError::Order { expected: 21, .. })));
     assert_eq!((writer.durable(TOPIC, 2), writer.position(TOPIC, 2)), (None, None), "it was not started");
 }
@@ -377,6 +386,55 @@ fn compaction_makes_one_file_of_many_and_leaves_today_alone() {
     // A small target leaves files that would grow past it.
     let done = compact(&archive, "2027-01-01", 1).unwrap();
     assert_eq!(done, crate::CompactionSummary::default());
+}
+
+/// Files whose times overlap, are apart and are partly absent, of several batches each: merged row by row, a file has the same rows in
+/// the same order as one that is sorted in memory.
+#[test]
+fn a_merge_row_by_row_has_the_rows_of_one_in_memory() {
+    let rows = |at: fn(i64) -> i64| {
+        let row = move |offset: i64| {
+            let row = telemetry(0, offset, at(offset));
+            // Records of others have no event time, and count with the time of their appending.
+            if offset % 97 == 5 { ArchiveRow { headers: Vec::new(), ..row } } else { row }
+        };
+        (0..9_000).map(row).collect::<Vec<ArchiveRow>>()
+    };
+    for (what, rows) in [
+        ("in order", rows(|offset| offset)),
+        ("overlapping", rows(|offset| offset + offset * 7919 % 3_500)),
+        ("backwards", rows(|offset| 20_000 - offset)),
+        ("one time", rows(|_| 5)),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let archive = Archive::folder(folder.path()).unwrap();
+        let written = write(&archive, RollLimits { age_micros: 1 << 50, ..small(2_100) }, &rows);
+        let group = archive.files().unwrap().files;
+        assert_eq!((written.len(), group.len()), (5, 5), "{what}");
+        for file in &group {
+            let least =
+                rows[file.name.first as usize..=file.name.last as usize].iter().map(|row| row.stamp.micros()).min().unwrap();
+            let about = archive.about(file).unwrap();
+            assert!(
+                (least - 3_000..=least).contains(&about.least_time) && !about.timed,
+                "{what}: {} of {least}",
+                about.least_time
+            );
+        }
+        let name = ArchiveFileName { last: 8_999, ..group[0].name.clone() };
+        let expected = encode_unsorted(&archive, &name, &group, &[]).unwrap();
+        let done = compact(&archive, "2027-01-01", 128 << 20).unwrap();
+        assert_eq!((done.files_before, done.files_after, done.rows), (5, 1, 9_000), "{what}");
+        let batches = |reader: ArchiveFileReader| {
+            let batches: Vec<_> = reader.batches().unwrap().map(Result::unwrap).collect();
+            arrow::compute::concat_batches(&batches[0].schema(), &batches).unwrap()
+        };
+        let expected = batches(ArchiveFileReader::open(&name, ParquetInput::Bytes(expected)).unwrap());
+        assert_eq!(batches(archive.reader(&name).unwrap()), expected, "{what}");
+        assert_eq!(all(&archive, TOPIC, 0).unwrap(), rows, "{what}");
+        let newest = archive.newest(&archive.files().unwrap()).unwrap()[&(TOPIC, 0)];
+        assert_eq!(newest, Some((8_999, rows[8_999].stamp)), "{what}");
+    }
 }
 
 #[test]
