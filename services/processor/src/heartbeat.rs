@@ -38,6 +38,15 @@ impl HeartbeatWriter {
         self.clock.now()
     }
 
+    /// Looks after heartbeats on their way, in every turn: a client library that delivers nothing any more is noticed and made anew
+    /// though nothing else is sent meanwhile.
+    pub fn look_after(&mut self) -> Result<()> {
+        match self.producer.poll_deliveries() {
+            Err(error) if error.remedy == Remedy::Retry => Ok(()),
+            looked => looked,
+        }
+    }
+
     /// Appends a heartbeat if the partition's last event is at least the interval ago. Returns the time of its last event, the
     /// heartbeat included, and whether one was appended. A full buffer is no error: there is another turn. `end` is where the
     /// partition ends as far as it was read; `None`: there is more, so it is not quiet.
@@ -115,6 +124,17 @@ mod tests {
         ] {
             assert_eq!(named(name), Some(Bytes::from(value)), "{name}");
         }
+    }
+
+    #[test]
+    fn what_is_on_its_way_is_looked_after_and_only_what_another_turn_does_not_mend_is_an_error() {
+        let bus = ScriptedBus::default();
+        let mut heartbeats = heartbeats(&bus, 2_500_000);
+        for (fault, error) in [(None, false), (Some(Remedy::Retry), false), (Some(Remedy::Stop), true)] {
+            bus.script().delivery_faults = fault.into_iter().collect();
+            assert_eq!(heartbeats.look_after().is_err(), error, "{fault:?}");
+        }
+        assert_eq!(bus.script().delivery_polls, 3);
     }
 
     #[test]

@@ -53,6 +53,10 @@ pub struct Script {
     pub commits: VecDeque<Remedy>,
     /// How the next records of a producer fail.
     pub sends: VecDeque<Remedy>,
+    /// How often somebody looked after what is on its way.
+    pub delivery_polls: usize,
+    /// Faults of the next looks.
+    pub delivery_faults: VecDeque<Remedy>,
     pub steps: Vec<CommitStep>,
     pub sent: Vec<ProducerRecord>,
     pub started: Vec<(TopicPartition, i64)>,
@@ -254,6 +258,11 @@ impl Producer for ScriptedBus {
         }
         script.sent.push(record);
         Ok(())
+    }
+    fn poll_deliveries(&mut self) -> Result<()> {
+        let mut script = self.script();
+        script.delivery_polls += 1;
+        script.delivery_faults.pop_front().map_or(Ok(()), |remedy| Err(on_purpose(remedy)))
     }
     fn counts(&self) -> ProducerCounts {
         ProducerCounts::default()

@@ -385,6 +385,7 @@ impl<'a> ProcessorSession<'a> {
         if chaos::is_off("heartbeats") {
             return Ok(());
         }
+        self.heartbeats.look_after()?;
         for owned in self.owned.values_mut() {
             let (last_record_time, sent) =
                 self.heartbeats.write_if_quiet(owned.number, owned.last_record_time, owned.telemetry_end())?;
@@ -882,6 +883,7 @@ mod tests {
         let (a, b) = (bus.clone(), bus.clone());
         bus.turns([ScriptedPoll::look(move || assert_eq!(end(&a), 2)), ScriptedPoll::look(move || assert_eq!(end(&b), 2))]);
         play(&bus, &settings()).unwrap();
+        assert!(bus.script().delivery_polls >= 7, "they are looked after in turns that send none, too");
         assert_eq!(bus.metric("eadt_processor_heartbeats_total"), Some(2.0));
     }
 }
