@@ -121,7 +121,12 @@ struct MllogEntry {
     step_num: Option<f64>,
     /// Samples per second, of `tracked_stats`.
     throughput: Option<f64>,
+    /// How the run ended, of `run_stop`.
+    status: Option<String>,
 }
+
+/// The status of a run that reached its target.
+const SUCCESS: &str = "success";
 
 #[derive(Default)]
 struct TrainingLog {
@@ -238,6 +243,7 @@ fn read_file(
             samples_count: field("samples_count"),
             step_num: field("step_num"),
             throughput: field("throughput").filter(|_| key == MllogKey::Other),
+            status: entry.metadata.get("status").and_then(Value::as_str).map(str::to_owned),
         });
     }
     if power_log_open {
@@ -385,13 +391,18 @@ fn write_progress(mut training: TrainingLog, recording: &mut Recording) -> Resul
         }
     };
     let (start, start_line) = only(MllogKey::RunStart)?.map(|(_, entry)| (entry.time, entry.line)).unwrap_or_default();
-    let stop = only(MllogKey::RunStop)?.map(|(_, entry)| entry.time);
+    let stopped = only(MllogKey::RunStop)?;
+    let status = stopped.and_then(|(_, entry)| entry.status.clone()).filter(|status| !status.eq_ignore_ascii_case(SUCCESS));
+    let stop = stopped.map(|(_, entry)| entry.time);
     if stop.is_none() {
         recording
             .notes
             .push(format!("{} has no run_stop: the run did not finish, or the log is truncated", recording.files[file]));
     }
     let mut notes = Vec::new();
+    notes.extend(status.map(|status| {
+        format!("run_stop says {}: the run did not reach its target, and its energy is not that of a training", quote(&status))
+    }));
     let counting = detect_counting(&training, &mut notes);
     if counting == SampleCounting::Unknown {
         recording.notes.push("the training log does not say how many samples were processed".to_owned());
@@ -425,6 +436,7 @@ fn write_progress(mut training: TrainingLog, recording: &mut Recording) -> Resul
         level,
         trains_in_blocks: blocks,
         known: None,
+        counted: None,
         epochs_done: 0.0,
         epoch_open: false,
         block_open: false,
@@ -457,10 +469,21 @@ fn write_progress(mut training: TrainingLog, recording: &mut Recording) -> Resul
     }
     let inside: Vec<&MllogEntry> =
         training.entries.iter().filter(|entry| entry.time >= start && stop.is_none_or(|stop| entry.time <= stop)).collect();
-    if let Some(samples) = walk.known {
-        if let Some(by_steps) = by_steps.filter(|by_steps| differ_too_much(*by_steps, samples)) {
-            notes.push(format!("run_stop counts steps that make {by_steps} samples, the log's other entries {samples}"));
+    if let Some(((samples, counted_at), by_steps)) =
+        walk.counted.zip(by_steps).filter(|((samples, _), by_steps)| differ_too_much(*samples, *by_steps))
+    {
+        // What was trained after the last count is in the steps only: as much as the time allows.
+        let counted_seconds = counted_at.seconds_since(start);
+        let run_seconds = stop.unwrap_or(last).seconds_since(start);
+        let explained = if counted_seconds > 0.0 { samples * run_seconds / counted_seconds } else { f64::INFINITY };
+        if by_steps < samples || by_steps > explained && differ_too_much(by_steps, explained) {
+            let counted = samples.max(by_steps);
+            notes.push(format!(
+                "run_stop counts steps that make {by_steps} samples, the log's other entries {samples}; counted are {counted}"
+            ));
         }
+    }
+    if let Some(samples) = walk.known {
         let run_seconds = stop.unwrap_or(last).seconds_since(start);
         compare_rates(&inside, samples, run_seconds, training.global_batch_size, &mut notes);
     }
@@ -478,6 +501,8 @@ struct RunWalk {
     trains_in_blocks: bool,
     /// The last count that an entry gave.
     known: Option<f64>,
+    /// The same without the steps that `run_stop` counts, and when the count rose to it.
+    counted: Option<(f64, EventTime)>,
     epochs_done: f64,
     epoch_open: bool,
     block_open: bool,
@@ -502,6 +527,9 @@ impl RunWalk {
         let mut values = Vec::new();
         // While nothing is trained the count stays what it was.
         let samples = self.samples(entry).or(self.known.filter(|_| !training));
+        if let Some(samples) = samples.filter(|samples| self.counted.is_none_or(|(known, _)| *samples > known)) {
+            self.counted = Some((samples, entry.time));
+        }
         // The samples since the last count are known by the steps at the end.
         let at_stop = self.by_steps.filter(|_| entry.key == MllogKey::RunStop);
         let samples = at_stop.filter(|by_steps| samples.or(self.known).is_none_or(|known| *by_steps > known)).or(samples);

@@ -158,20 +158,20 @@ pub(crate) fn read(
     let power = TimeParser::new(Some(detail_format.clone()), options.time_zone.clone());
     let clocks = RunClocks { detail: detail_format, power };
     let mut detail = DetailLog::default();
-    let mut readings: Option<TimeRange> = None;
+    let mut readings: Vec<(FileId, TimeRange)> = Vec::new();
     for (file, mut lines) in files {
         let range = read_file(file, &mut lines, &clocks, &mut detail, recording)?;
-        readings = match (readings, range) {
-            (Some(all), Some(range)) => Some((all.0.min(range.0), all.1.max(range.1))),
-            (all, range) => all.or(range),
-        };
+        readings.extend(range.map(|range| (file, range)));
     }
     refuse_copies(recording)?;
-    write_phases(&detail, readings, recording)
+    write_phases(&detail, &readings, recording)
 }
 
+/// Fewer readings than this may be equal by chance.
+const LEAST_EQUAL: usize = 10;
+
 /// Returns an error if two files have the same readings at the same times: a copy would count the energy twice. Readings that never
-/// change are no evidence, and are noted.
+/// change are no evidence, and are noted, as are the same readings at other times.
 fn refuse_copies(recording: &mut Recording) -> Result<(), ImportError> {
     let mut notes = Vec::new();
     for (at, source) in recording.sources.iter().enumerate() {
@@ -179,9 +179,23 @@ fn refuse_copies(recording: &mut Recording) -> Result<(), ImportError> {
             source.readings.iter().map(|reading| (reading.time, reading.values.clone())).collect::<Vec<_>>()
         };
         let own = of(source);
+        let is_constant = own.iter().all(|(_, values)| *values == own[0].1);
+        let have_same_watts = |other: &[(EventTime, _)]| {
+            own.len() == other.len() && own.iter().zip(other).all(|(own, other)| own.1 == other.1) && *own != *other
+        };
+        for other in
+            recording.sources[..at].iter().filter(|other| !is_constant && own.len() >= LEAST_EQUAL && have_same_watts(&of(other)))
+        {
+            notes.push(format!(
+                "{} and {} have the same {} readings at other times: one may be a copy of the other; the energy counts both",
+                recording.files[other.file],
+                recording.files[source.file],
+                own.len()
+            ));
+        }
         for other in recording.sources[..at].iter().filter(|other| own.len() > 1 && of(other) == own) {
             let (copy, original) = (&recording.files[source.file], &recording.files[other.file]);
-            if own.iter().any(|(_, values)| *values != own[0].1) {
+            if !is_constant {
                 let remedy = "leave one of the two out: a copy would count the energy twice";
                 return Err(ImportError::in_file(copy, format!("has the same readings as {original}"), remedy));
             }
@@ -351,7 +365,7 @@ fn compare_summary(detail: &DetailLog, notes: &mut Vec<String>) {
     }
 }
 
-fn write_phases(detail: &DetailLog, readings: Option<TimeRange>, recording: &mut Recording) -> Result<(), ImportError> {
+fn write_phases(detail: &DetailLog, readings: &[(FileId, TimeRange)], recording: &mut Recording) -> Result<(), ImportError> {
     let (Some((file, begin_line, begin)), Some((_, end_line, end))) = (detail.begin, detail.end) else {
         recording.notes.push(
             "no power_begin and power_end among the files (mlperf_log_detail.txt): power without phases and samples".to_owned(),
@@ -366,21 +380,30 @@ fn write_phases(detail: &DetailLog, readings: Option<TimeRange>, recording: &mut
             "check the log",
         ));
     }
-    match readings {
-        Some(readings) if overlap::are_apart(readings, (begin, end)) => {
+    let is_apart = |range: TimeRange| overlap::are_apart(range, (begin, end));
+    let mut notes = Vec::new();
+    match readings.first() {
+        Some((_, first)) if readings.iter().all(|(_, range)| is_apart(*range)) => {
             let problem =
-                format!("no power reading lies between power_begin and power_end: {}", overlap::describe(readings, (begin, end)));
-            let remedy = overlap::zone_of_readings(readings, (begin, end)).map_or_else(
+                format!("no power reading lies between power_begin and power_end: {}", overlap::describe(*first, (begin, end)));
+            let remedy = overlap::zone_of_readings(*first, (begin, end)).map_or_else(
                 || "give the spl.txt of this run, or import the power log alone".to_owned(),
                 |zone| format!("if the power analyser's times are local, say its zone: --time-zone {zone}"),
             );
             return Err(recording.error(file, begin_line, problem, remedy));
         }
-        Some(_) => {}
-        None => recording.notes.push("no power reading among the files (spl.txt): samples without energy".to_owned()),
+        Some(_) => {
+            for (of, range) in readings.iter().filter(|(_, range)| is_apart(*range)) {
+                notes.push(format!(
+                    "no reading of {} lies between power_begin and power_end: none of its energy is in the run; {}",
+                    recording.files[*of],
+                    overlap::describe(*range, (begin, end))
+                ));
+            }
+        }
+        None => notes.push("no power reading among the files (spl.txt): samples without energy".to_owned()),
     }
     let seconds = end.seconds_since(begin);
-    let mut notes = Vec::new();
     compare_summary(detail, &mut notes);
     if let Some(validity) = &detail.validity {
         notes.push(format!(

@@ -361,6 +361,32 @@ fn mlperf_inference_without_power_between_begin_and_end_is_refused_with_the_shif
     }
 }
 
+#[test]
+fn mlperf_inference_says_which_analysers_readings_lie_outside_the_run_or_are_another_ones() {
+    let spl = |hour: u32, milliseconds: u32, watts: fn(u32) -> u32| {
+        let line = |i: u32| format!("Time,01-10-2025 {hour:02}:00:{i:02}.{milliseconds:03},Watts,{},Volts,230\n", watts(i));
+        (0..15).map(line).collect::<String>()
+    };
+    let detail = mllog("", 1, "power_begin", "\"01-10-2025 13:00:02.000\"", "{}")
+        + &mllog("", 1, "power_end", "\"01-10-2025 13:00:12.000\"", "{}")
+        + &mllog("", 1, "result_samples_per_second", "1", "{}");
+    let first = spl(13, 0, |i| 500 + i % 3);
+    for (second, note) in [
+        (
+            spl(6, 0, |i| 700 + i),
+            "no reading of b/spl.txt lies between power_begin and power_end: none of its energy is in the run",
+        ),
+        (spl(13, 250, |i| 500 + i % 3), "a/spl.txt and b/spl.txt have the same 15 readings at other times"),
+        (spl(13, 250, |i| 500 + i % 5), ""),
+    ] {
+        let files = [("a/spl.txt", &*first), ("b/spl.txt", &*second), ("d.txt", &*detail)];
+        let imported = read(RecordingFormat::MlperfInference, &files, &ImportOptions::default()).unwrap();
+        let notes: Vec<&String> = imported.report.notes.iter().collect();
+        let is_noted = if note.is_empty() { notes.is_empty() } else { notes.iter().any(|text| text.contains(note)) };
+        assert!(is_noted, "{note}: {notes:?}");
+    }
+}
+
 /// A training log: `run_start` at 0 s, these entries, `run_stop` with this metadata.
 fn training(batch: Option<f64>, entries: &[(u64, &str, &str, &str)], stop: (u64, &str)) -> String {
     let mut log = batch.map(|batch| mllog("", T0 - 1, "global_batch_size", &batch.to_string(), "{}")).unwrap_or_default();
@@ -404,6 +430,18 @@ fn mlperf_counts_the_steps_at_the_stop_and_says_which_rate_contradicts() {
             "run_stop counts steps that make 76800 samples",
         ),
         (training(Some(4.0), epochs, (120, "{\"step_num\": 530}")), Some(2120.0), ""),
+        // Nothing was trained after the last count.
+        (
+            training(Some(10.0), epochs, (101, "{\"step_num\": 250}")),
+            Some(2500.0),
+            "run_stop counts steps that make 2500 samples, the log's other entries 2000; counted are 2500",
+        ),
+        (training(Some(10.0), epochs, (101, "{\"status\": \"success\"}")), Some(2000.0), ""),
+        (
+            training(Some(10.0), epochs, (101, "{\"status\": \"aborted\"}")),
+            Some(2000.0),
+            "run_stop says \"aborted\": the run did not reach its target",
+        ),
         (training(Some(256.0), epochs, (102, "{\"step_num\": 2000}")), Some(512_000.0), "train_samples 1000 counts batches"),
         (training(Some(256.0), &[], (100, "{\"step_num\": 50}")), Some(12_800.0), ""),
         (
