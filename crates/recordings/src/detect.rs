@@ -76,6 +76,8 @@ struct ColumnPreview {
     values: String,
     /// A `--map`, or another option, that fits.
     suggestion: Option<String>,
+    /// Its numbers; none if it has other texts.
+    numbers: Vec<f64>,
 }
 
 /// Reads the first rows of a table of which no option names the columns.
@@ -101,9 +103,15 @@ pub fn sketch_table(input: RecordingFile<'_>) -> Result<TablePreview, ImportErro
         .map(|index| {
             let cells: Vec<&str> = rows.iter().filter_map(|row| row.get(index).map(String::as_str)).collect();
             let (values, suggestion) = sketch_column(&names[index], &cells, &clock);
-            ColumnPreview { name: names[index].clone(), values, suggestion }
+            let number = |cell: &&str| match parse_quantity(cell, None) {
+                QuantityCell::Number(value, _) => Some(value),
+                _ => None,
+            };
+            let numbers = cells.iter().filter_map(number).collect();
+            ColumnPreview { name: names[index].clone(), values, suggestion, numbers }
         })
         .collect();
+    choose_of_totals(&mut columns);
     drop_sums(&mut columns);
     number_boards(&mut columns);
     Ok(TablePreview {
@@ -175,7 +183,7 @@ fn sketch_column(name: &str, cells: &[&str], clock: &TimeParser) -> (String, Opt
 
 /// Returns whether a column's name says that it counts up, such as `energyTotal`.
 fn names_a_total(name: &str) -> bool {
-    let is_total = |word: &str| ["total", "counter", "cumulative"].iter().any(|total| word.eq_ignore_ascii_case(total));
+    let is_total = |word: &str| TOTAL_WORDS.iter().any(|total| word.eq_ignore_ascii_case(total));
     word_places(name).into_iter().any(|place| is_total(&name[place]))
 }
 
@@ -183,6 +191,43 @@ fn names_a_total(name: &str) -> bool {
 fn may_be_total(numbers: &[f64]) -> bool {
     let grows = numbers.first().zip(numbers.last()).is_some_and(|(first, last)| first < last);
     numbers.len() < 3 || grows && numbers.is_sorted()
+}
+
+/// Words of a column that counts up.
+const TOTAL_WORDS: [&str; 3] = ["total", "counter", "cumulative"];
+
+/// Chooses between a column and its running total, such as `energy` and `energy_total`: mapped both, they would fill one figure.
+fn choose_of_totals(columns: &mut [ColumnPreview]) {
+    let stem = |name: &str| {
+        let is_total = |word: &String| TOTAL_WORDS.contains(&word.as_str());
+        let words: Vec<String> = word_places(name).into_iter().map(|place| name[place].to_ascii_lowercase()).collect();
+        let plain: Vec<&String> = words.iter().filter(|word| !is_total(word)).collect();
+        (plain.len() < words.len(), plain.into_iter().cloned().collect::<Vec<String>>())
+    };
+    for total in 0..columns.len() {
+        let (is_total, stem_of_total) = stem(&columns[total].name);
+        let Some(field) = suggested_field(&columns[total]).filter(|_| is_total) else { continue };
+        let Some(added) = field.strip_suffix("_total").map(str::to_owned) else { continue };
+        let is_other = |column: &ColumnPreview| {
+            stem(&column.name) == (false, stem_of_total.clone())
+                && suggested_field(column).is_some_and(|field| field.trim_end_matches("_total") == added)
+        };
+        let Some(other) = columns.iter().position(is_other) else { continue };
+        let numbers = &columns[total].numbers;
+        let counts = numbers.is_sorted() && (numbers.len() < 3 || numbers.first() < numbers.last());
+        let (kept, left, why) = if counts {
+            (total, other, "a running total has what lies between its rows, too")
+        } else {
+            (other, total, "which does not rise as a running total does")
+        };
+        columns[left].suggestion = None;
+        let name = quote(&columns[kept].name);
+        columns[left].values += &if counts {
+            format!(", of the same quantity as {name}, which is proposed: {why}")
+        } else {
+            format!(", {why}; {name} is proposed")
+        };
+    }
 }
 
 /// Takes the maps of columns away that are by their names the sum or mean of others: mapped beside them they would count twice.
@@ -244,7 +289,7 @@ impl fmt::Display for TablePreview {
             Some(line) => writeln!(f, "  header: line {line}")?,
             None => writeln!(f, "  header: none, the first line has readings")?,
         }
-        for ColumnPreview { name, values, suggestion } in &self.columns {
+        for ColumnPreview { name, values, suggestion, .. } in &self.columns {
             let suggestion = suggestion.as_ref().map_or(String::new(), |suggestion| format!("; if so: {suggestion}"));
             writeln!(f, "  column {name:?}: {values}{suggestion}")?;
         }
@@ -307,6 +352,37 @@ mod tests {
             let rows = values.iter().enumerate().map(|(row, value)| format!("2025-02-03T10:00:0{row}Z,{value}\n"));
             let text = format!("time,{column}\n{}", rows.collect::<String>());
             assert!(sketch(&text).contains(&format!("--map {map}\n")), "{column}: {}", sketch(&text));
+        }
+        for (columns, rows, kept, left) in [
+            (
+                "energy,energy_total",
+                ["3,3", "4,7", "2,9"],
+                "energy_joules_total=energy_total",
+                "\"energy\": numbers from 2 to 4, of the same quantity as \"energy_total\", which is proposed",
+            ),
+            (
+                "energyTotal,energy",
+                ["3,3", "9,4", "9,2"],
+                "energy_joules_total=energyTotal",
+                "\"energy\": numbers from 2 to 4, of the same quantity as \"energyTotal\", which is proposed",
+            ),
+            (
+                "energy,energy_total",
+                ["3,3", "4,4", "2,2"],
+                "energy_joules=energy",
+                "\"energy_total\": numbers from 2 to 4, which does not rise as a running total does; \"energy\" is proposed",
+            ),
+            (
+                "samples,samples_total",
+                ["32,32", "16,48", "32,80"],
+                "samples_total=samples_total",
+                "\"samples\": numbers from 16 to 32, of the same quantity as \"samples_total\", which is proposed",
+            ),
+        ] {
+            let rows = rows.iter().enumerate().map(|(row, cells)| format!("2025-02-03T10:00:0{row}Z,{cells}\n"));
+            let shown = sketch(&format!("time,{columns}\n{}", rows.collect::<String>()));
+            assert!(shown.contains(&format!("--map {kept}\n")) && shown.matches("--map ").count() == 2, "{shown}");
+            assert!(shown.contains(left), "{shown}");
         }
         let zeus_sum = sketch(
             "time,gpu0_energy,gpu1_energy,total_energy\n2025-02-03T10:00:00Z,30,20,50\n2025-02-03T10:00:01Z,31,21,52\n\

@@ -22,6 +22,7 @@ mod error;
 mod fields;
 mod fingerprint;
 mod format;
+mod humped_units;
 mod identity;
 mod interpolate;
 mod lines;

@@ -3,6 +3,8 @@
 use std::ops::Range;
 
 use crate::absent::is_absent_text;
+use crate::humped_units::{HumpedUnit, humped_units, without_quantity};
+use crate::quantity::split_unit;
 
 /// The measured quantity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -93,6 +95,7 @@ const SPELLINGS: &[(&str, &str)] = &[
     ("Watts", "W"),
     ("kw", "kW"),
     ("KW", "kW"),
+    ("Kw", "kW"),
     ("μW", "µW"),
     ("milliwatts", "mW"),
     ("kilowatts", "kW"),
@@ -109,6 +112,7 @@ const SPELLINGS: &[(&str, &str)] = &[
     ("kwh", "kWh"),
     ("KWH", "kWh"),
     ("KWh", "kWh"),
+    ("Kwh", "kWh"),
     ("mhz", "MHz"),
     ("Mhz", "MHz"),
     ("MHZ", "MHz"),
@@ -144,6 +148,16 @@ impl Unit {
     pub fn by_name(name: &str) -> Option<Self> {
         let name = SPELLINGS.iter().find(|(spelling, _)| *spelling == name).map_or(name, |(_, name)| *name);
         UNITS.iter().copied().find(|unit| unit.name == name)
+    }
+
+    /// Returns whether values in both units are the same numbers: `Ws` and `J`.
+    pub fn is_same(self, other: Self) -> bool {
+        (self.dimension, self.scale, self.offset) == (other.dimension, other.scale, other.offset)
+    }
+
+    /// Returns whether it is the unit of the events.
+    pub fn is_base(self) -> bool {
+        (self.scale, self.offset) == (1.0, 0.0)
     }
 
     /// A value of this unit in the unit of the events.
@@ -193,6 +207,24 @@ pub fn suffix_unit(name: &str) -> Option<Unit> {
     Unit::by_name(unit.trim())
 }
 
+/// Returns the unit that the last word of a name is, without a separator before it: `durationMs`, `smClockMHz`, `utilPct`. `elapsedMin`
+/// may be the least one.
+fn joined_suffix_unit(name: &str) -> Option<Unit> {
+    let name = name.trim_end();
+    let places = word_places(name);
+    let joins = |at: usize| at > 0 && places[at - 1].end == places[at].start;
+    let last = places.len().checked_sub(1).filter(|last| joins(*last) && places[*last].end == name.len())?;
+    // `MHz` is `M` and `Hz`, `MiB` is `Mi` and `B`.
+    let before = &name[places[last - 1].clone()];
+    let is_prefix = before.len() == 1 && before.starts_with(char::is_alphabetic) || matches!(before, "Ki" | "Mi" | "Gi");
+    let first = if is_prefix { last - 1 } else { last };
+    let text = &name[places[first].start..];
+    if !joins(first) || text.len() < 2 || text.eq_ignore_ascii_case("min") {
+        return None;
+    }
+    Unit::by_name(text).or_else(|| Unit::by_name(&text.to_ascii_lowercase()))
+}
+
 /// Prefixes of units that are spelled out.
 const SPELLED_PREFIXES: [(&str, &str); 12] = [
     ("pico", "p"),
@@ -236,7 +268,8 @@ fn spelled_units(name: &str) -> Vec<(&str, Option<Unit>)> {
     while first < places.len() {
         let symbol_to = |last: usize| {
             let text: String = places[first..=last].iter().map(|place| &name[place.clone()]).collect();
-            spelled_symbol(&text.to_ascii_lowercase())
+            let text = text.to_ascii_lowercase();
+            spelled_symbol(if last == first { without_quantity(&text) } else { &text })
         };
         let end = places.len().min(first + LONGEST_SPELLING);
         let longest = (first..end).rev().find_map(|last| Some((last, symbol_to(last)?)));
@@ -244,7 +277,8 @@ fn spelled_units(name: &str) -> Vec<(&str, Option<Unit>)> {
             first += 1;
             continue;
         };
-        found.push((&name[places[first].start..places[last].end], Unit::by_name(&symbol)));
+        let words = &name[places[first].start..places[last].end];
+        found.push((if last == first { without_quantity(words) } else { words }, Unit::by_name(&symbol)));
         first = last + 1;
     }
     found
@@ -286,12 +320,19 @@ pub fn worded_unit(name: &str, dimension: Dimension) -> Option<Unit> {
         return spelled.all(|other| other == first).then_some(first);
     }
     let whole = || Unit::by_name(name.trim()).filter(|_| is_electrical);
-    if let Some(unit) = suffix_unit(name).filter(fits).or_else(whole).or_else(|| power_hours(name)?.1).filter(fits) {
+    let humped = || joined_suffix_unit(name).filter(|_| !is_electrical);
+    if let Some(unit) =
+        suffix_unit(name).filter(fits).or_else(humped).filter(fits).or_else(whole).or_else(|| power_hours(name)?.1).filter(fits)
+    {
         return Some(unit);
     }
     // `W` and `J` may be anything, and are the units that a column without one is in.
-    let written = words(name).filter(|word| is_electrical && word.chars().count() >= 2);
-    let mut units = written.filter_map(Unit::by_name).filter(fits);
+    let written = words(name).filter(|word| word.chars().count() >= 2).filter_map(Unit::by_name);
+    let humped = humped_units(name).into_iter().filter_map(|found| match found {
+        HumpedUnit::Known(_, unit) => Some(unit),
+        HumpedUnit::Foreign(_) | HumpedUnit::Ambiguous(_) => None,
+    });
+    let mut units = written.chain(humped).filter(|unit| is_electrical && fits(unit));
     let first = units.next()?;
     units.all(|other| other == first).then_some(first)
 }
@@ -301,36 +342,80 @@ fn words(name: &str) -> impl Iterator<Item = &str> {
 }
 
 /// Units that are none of power or energy that is read here. `V` and `A` may name a feed or a phase as well.
-const FOREIGN_UNITS: [&str; 32] = [
+pub(crate) const FOREIGN_UNITS: [&str; 32] = [
     "VA", "kVA", "var", "VAR", "kvar", "kVAR", "mV", "kV", "mA", "Ah", "dW", "cW", "hW", "nW", "GW", "dBm", "nJ", "cJ", "GJ",
     "mWs", "kWs", "uWh", "µWh", "MWh", "GWh", "BTU", "Btu", "kcal", "eV", "erg", "VAh", "kVAh",
 ];
 
 /// Milli or mega: letter case has to tell, and does not.
-const AMBIGUOUS_UNITS: [&str; 6] = ["mw", "Mw", "mj", "Mj", "mwh", "Mwh"];
+pub(crate) const AMBIGUOUS_UNITS: [&str; 6] = ["mw", "Mw", "mj", "Mj", "mwh", "Mwh"];
 
 /// Returns what a column's name says of the unit that rules out to read it as power or energy in any unit known here: another
-/// unit in the last brackets or after the last separator (`Apparent power (VA)`, `power_dW`), a multiple (`power (W x10)`),
-/// letters that may be milli or mega (`power_mw_avg`), or another unit that is spelled out (`kilowatt_seconds`).
+/// unit in the last brackets, after the last separator or after a word (`Apparent power (VA)`, `power_dW`, `powerGW`), a multiple
+/// (`power (W x10)`, `power [0.1W]`), another unit that is spelled out (`kilowatt_seconds`), or an [`ambiguous_unit`].
 pub fn unreadable_unit(name: &str) -> Option<&str> {
     let name = name.trim();
     let brackets = last_brackets(name);
     let last = brackets.or_else(|| name.rsplit_once(['_', ',', '/', '.', '-', ' ']).map(|(_, unit)| unit.trim()));
     let is_foreign = |unit: &&str| FOREIGN_UNITS.contains(unit) || brackets.is_some() && is_multiple(unit);
-    let ambiguous = || words(name).find(|word| AMBIGUOUS_UNITS.contains(word));
+    let is_readable = bracketed_unit(name).is_some();
     let hours = || power_hours(brackets.unwrap_or(name)).filter(|(_, unit)| unit.is_none()).map(|(text, _)| text);
     let spelled = || spelled_units(name).into_iter().find(|(_, unit)| unit.is_none()).map(|(text, _)| text);
-    let is_readable = bracketed_unit(name).is_some();
-    last.filter(is_foreign).or_else(ambiguous).or_else(hours).or_else(|| spelled().filter(|_| !is_readable))
+    let humped =
+        || humped_units(name).into_iter().find_map(|found| if let HumpedUnit::Foreign(text) = found { Some(text) } else { None });
+    last.filter(is_foreign)
+        .or_else(|| ambiguous_unit(name))
+        .or_else(hours)
+        .or_else(|| spelled().or_else(humped).or_else(|| factor(name)).filter(|_| !is_readable))
 }
 
-/// Whether a text is a unit and a factor: `W x10`, `0.1 W`.
+/// Returns what a column's name says of a unit of power or energy that may be read in two ways: letters that may be milli or mega
+/// (`power_mw_avg`, `powerMw`), or the end of a word that may be a unit (`chipkW`).
+pub fn ambiguous_unit(name: &str) -> Option<&str> {
+    let humped = || {
+        humped_units(name).into_iter().find_map(|found| if let HumpedUnit::Ambiguous(text) = found { Some(text) } else { None })
+    };
+    words(name).find(|word| AMBIGUOUS_UNITS.contains(word)).or_else(|| humped().filter(|_| bracketed_unit(name).is_none()))
+}
+
+/// Returns whether a cell's unit is one that the [`ambiguous_unit`] of its header may be: `mW` or `MW` of `mw`; `kW` or `W` of the
+/// `kW` in `chipkW`.
+pub fn may_be_unit(ambiguous: &str, cell: Unit) -> bool {
+    let base = Unit::by_name(ambiguous).map(|unit| if unit.dimension == Power { "W" } else { "J" });
+    cell.name.eq_ignore_ascii_case(ambiguous) || base == Some(cell.name) && !AMBIGUOUS_UNITS.contains(&ambiguous)
+}
+
+/// Returns a factor that a name has outside of brackets: `x10` of `power_x10`, `0.1W` of `power 0.1W`. `gpu_10W` may be of board 10.
+fn factor(name: &str) -> Option<&str> {
+    let is_power_of_ten =
+        |digits: &str| digits.len() > 1 && digits.strip_prefix('1').is_some_and(|zeros| zeros.bytes().all(|digit| digit == b'0'));
+    let times_ten = || words(name).find(|word| word.strip_prefix('x').is_some_and(is_power_of_ten));
+    let last = name.rsplit([' ', '_']).next().filter(|last| last.contains(['.', ',', 'x', '×', '*', '/']) && is_multiple(last));
+    last.or_else(times_ten)
+}
+
+/// Whether a text is a unit of power or energy and a factor: `W x10`, `0.1 W`, `0.1W`, `W/10`, `10^-1 W`.
 fn is_multiple(text: &str) -> bool {
-    let mut parts = text.split([' ', 'x', '×', '*', '·']).filter(|part| !part.is_empty());
-    let (Some(first), Some(second), None) = (parts.next(), parts.next(), parts.next()) else { return false };
-    let is_unit = |part| Unit::by_name(part).is_some_and(|unit| matches!(unit.dimension, Dimension::Power | Dimension::Energy));
-    let is_factor = |part: &str| part.parse::<f64>().is_ok();
-    is_unit(first) && is_factor(second) || is_factor(first) && is_unit(second)
+    let is_factor = |part: &str| {
+        part.contains(|c: char| c.is_numeric())
+            && part.chars().all(|c| c.is_numeric() || matches!(c, '.' | ',' | '+' | '-' | '−' | '⁻' | 'e' | 'E'))
+    };
+    let (mut units, mut factors) = (0, 0);
+    for part in text.split([' ', 'x', '×', '*', '·', '⋅', '/', '^']).filter(|part| !part.is_empty()) {
+        let (number, unit) = if is_factor(part) { (part, "") } else { split_unit(part) };
+        if !number.is_empty() && !is_factor(number) {
+            return false;
+        }
+        factors += usize::from(!number.is_empty());
+        if !unit.is_empty() {
+            let is_electrical = |unit: &Unit| matches!(unit.dimension, Dimension::Power | Dimension::Energy);
+            if Unit::by_name(unit).filter(is_electrical).is_none() {
+                return false;
+            }
+            units += 1;
+        }
+    }
+    units == 1 && factors > 0
 }
 
 /// The content of a cell.
@@ -421,6 +506,30 @@ mod tests {
             ("power_avg", ""),
             ("W", "W"),
             ("kWh", ""),
+            ("powerKW", "kW"),
+            ("powerKw", "kW"),
+            ("gpuPowerKWAvg", "kW"),
+            ("powermW", "mW"),
+            ("powermWAvg", "mW"),
+            ("GPUmW", "mW"),
+            ("gpu0mW", "mW"),
+            ("gpu0PowerkW", "kW"),
+            ("powerkw", "kW"),
+            ("BOARDPOWERKW", "kW"),
+            ("powermilliwatts", "mW"),
+            ("POWERMILLIWATTS", "mW"),
+            ("avgpowerkilowatts", "kW"),
+            ("powerW", ""),
+            ("systemW", ""),
+            ("hbmW", ""),
+            ("gpuW", ""),
+            ("GPUW", ""),
+            ("rackW", ""),
+            ("powerWAvg", ""),
+            ("omegawatts", ""),
+            ("chipmW", ""),
+            ("powerMHz", ""),
+            ("powerMax", ""),
         ] {
             let unit_of = bracketed_unit(text).or_else(|| worded_unit(text, Power));
             assert_eq!(name(unit_of), unit, "{text}");
@@ -439,6 +548,17 @@ mod tests {
             ("kW-h", "kWh"),
             ("energy_kW_h", "kWh"),
             ("energy_h", ""),
+            ("energyKWh", "kWh"),
+            ("energyKwh", "kWh"),
+            ("energyWh", "Wh"),
+            ("energyWhTotal", "Wh"),
+            ("energykWhTotal", "kWh"),
+            ("energykwh", "kWh"),
+            ("energywh", "Wh"),
+            ("energyKJ", "kJ"),
+            ("energymJ", "mJ"),
+            ("energyJ", ""),
+            ("energymillijoules", "mJ"),
             ("omega_joules", "J"),
             ("energy_milliwatts", ""),
         ] {
@@ -446,6 +566,25 @@ mod tests {
             assert_eq!(name(unit_of), unit, "{text}");
         }
         assert_eq!(name(worded_unit("time_ms_max", Duration)), "", "of time only at the end");
+        for (text, dimension, unit) in [
+            ("elapsedMs", Duration, "ms"),
+            ("durationMS", Duration, "ms"),
+            ("elapsedSec", Duration, "s"),
+            ("elapsedSeconds", Duration, "s"),
+            ("elapsedMin", Duration, ""),
+            ("elapsed", Duration, ""),
+            ("Items", Duration, ""),
+            ("smClockMHz", Clock, "MHz"),
+            ("smClockGhz", Clock, "GHz"),
+            ("gpu0Mhz", Clock, "MHz"),
+            ("utilPct", Ratio, "%"),
+            ("gpuUtilPercent", Ratio, "%"),
+            ("memUsedMiB", Bytes, "MiB"),
+            ("memUsedMB", Bytes, "MB"),
+            ("tempC", Temperature, ""),
+        ] {
+            assert_eq!(name(worded_unit(text, dimension)), unit, "{text}");
+        }
     }
 
     #[test]
@@ -459,6 +598,41 @@ mod tests {
             ("power_in_mw", Some("mw")),
             ("Power(mw)", Some("mw")),
             ("mw_total", Some("mw")),
+            ("powerMw", Some("Mw")),
+            ("gpuPowerMwAvg", Some("Mw")),
+            ("powermw", Some("mw")),
+            ("POWERMW", Some("MW")),
+            ("energymj", Some("mj")),
+            ("energyMwh", Some("Mwh")),
+            ("chipmW", Some("mW")),
+            ("chipkW", Some("kW")),
+            ("chipkW [W]", None),
+            ("powerGW", Some("GW")),
+            ("apparentPowerVA", Some("VA")),
+            ("energyMWh", Some("MWh")),
+            ("power [0.1W]", Some("0.1W")),
+            ("power (W/10)", Some("W/10")),
+            ("power (1/10 W)", Some("1/10 W")),
+            ("power (10^-1 W)", Some("10^-1 W")),
+            ("power [W·10⁻¹]", Some("W·10⁻¹")),
+            ("power [Wx10]", Some("Wx10")),
+            ("power [0,1 W]", Some("0,1 W")),
+            ("power_0.1W", Some("0.1W")),
+            ("power_x10", Some("x10")),
+            ("power_W_x100", Some("x100")),
+            ("power W/10", Some("W/10")),
+            ("gpu_10W", None),
+            ("gpu 10 W", None),
+            ("gpu_x1_power", None),
+            ("systemW", None),
+            ("hbmW", None),
+            ("gpuW", None),
+            ("GPUW", None),
+            ("rackW", None),
+            ("powermW", None),
+            ("powerKW", None),
+            ("powerMW", None),
+            ("powerVar", None),
             ("power (W)", None),
             ("power (max W)", None),
             ("power [W, 1s avg]", None),

@@ -498,19 +498,77 @@ fn a_unit_of_the_header_counts_wherever_it_stands_and_one_that_cannot_be_read_is
     // 3 W of a small board: no figure is impossible, so that only the header tells.
     let omega = format!("time,omega_watts\n{}", rows("3"));
     assert_eq!(total(&read(CSV, &[("t.csv", &omega)], &options("omega_watts")).unwrap()), 150.0, "a node called omega");
-    for column in ["milliwatts", "power (in mW)", "power mW avg", "mW_total", "powerMilliwatts", "power (mW) [GPU]"] {
+    for column in [
+        "milliwatts",
+        "power (in mW)",
+        "power mW avg",
+        "mW_total",
+        "powerMilliwatts",
+        "power (mW) [GPU]",
+        "powermW",
+        "powermilliwatts",
+    ] {
         let imported = read(CSV, &[("t.csv", &format!("time,{column}\n{}", rows("3000")))], &options(column)).unwrap();
         assert_eq!(total(&imported), 150.0, "{column}");
     }
-    for (column, unit) in
-        [("power_in_mw", "mw"), ("Power(mw)", "mw"), ("power_dW", "dW"), ("power (W x10)", "W x10"), ("deciwatts", "deciwatts")]
-    {
+    for (column, unit) in [
+        ("power_in_mw", "mw"),
+        ("Power(mw)", "mw"),
+        ("powerMw", "Mw"),
+        ("power_dW", "dW"),
+        ("power (W x10)", "W x10"),
+        ("power [0.1W]", "0.1W"),
+        ("power (W/10)", "W/10"),
+        ("deciwatts", "deciwatts"),
+    ] {
         let text = format!("time,{column}\n{}", rows("3000"));
         let error = read(CSV, &[("t.csv", &text)], &options(column)).unwrap_err();
         assert!(error.contains(&format!("the header says {unit}, which is not a unit of power_watts")), "{column}: {error}");
         let said = read(CSV, &[("t.csv", &text)], &options(&format!("{column}:mW"))).unwrap();
         assert!((total(&said) - 150.0).abs() < 1e-9, "{column}");
     }
+}
+
+#[test]
+fn a_cells_unit_counts_where_the_header_leaves_it_open_and_one_that_contradicts_the_header_is_refused() {
+    let import = |column: &str, cell: &str| {
+        let rows = (0..6).map(|row| format!("2025-02-03T10:00:{:02}Z,{cell}\n", row * 10)).collect::<String>();
+        read(CSV, &[("t.csv", &format!("time,{column}\n{rows}"))], &maps(&[&format!("power_watts={column}")]))
+            .map(|imported| total(&imported))
+    };
+    for (column, cell, joules) in [
+        ("power_mw", "250000 mW", 12_500.0),
+        ("powerMw", "250000 mW", 12_500.0),
+        ("power_mw", "0.00025 MW", 12_500.0),
+        ("chipkW", "250 W", 12_500.0),
+        ("chipkW", "0.25 kW", 12_500.0),
+        ("power [W]", "250 Watts", 12_500.0),
+        ("power", "0.25 kW", 12_500.0),
+        ("power_kW", "0.25 kW", 12_500.0),
+        ("power (W)", "0.25 kW", 12_500.0),
+        ("powerKW", "0.25", 12_500.0),
+    ] {
+        let found = import(column, cell).unwrap_or_else(|error| panic!("{column} {cell}: {error}"));
+        assert!((found - joules).abs() < 1e-6, "{column} {cell}: {found}");
+    }
+    for (column, cell, said) in [
+        ("power_mw", "250 W", "mw"),
+        ("power [mW]", "250 W", "mW"),
+        ("power_kW", "250 W", "kW"),
+        ("powerKW", "250 W", "kW"),
+        ("energy_free_power_mW", "250 W", "mW"),
+        ("chipkW", "250000 mW", "kW"),
+    ] {
+        let error = import(column, cell).unwrap_err();
+        assert!(error.contains(&format!("the header says {said}, the cell says \"{cell}\"")), "{column}: {error}");
+    }
+    let units = |header: &str, unit: &str| {
+        let text = format!("time,{header}\n,{unit}\n2025-02-03T10:00:00Z,250000\n2025-02-03T10:00:10Z,250000\n");
+        read(CSV, &[("t.csv", &text)], &maps(&[&format!("power_watts={header}")])).map(|imported| total(&imported))
+    };
+    assert_eq!(units("power_mw", "mW"), Ok(2500.0));
+    let error = units("power_mW", "W").unwrap_err();
+    assert!(error.contains("the header says mW, the row of units below it W"), "{error}");
 }
 
 #[test]
@@ -523,7 +581,7 @@ fn rows_and_columns_of_all_boards_together_do_not_count_beside_those_of_each() {
         format!("time,device,power_W\n{}", (0..=60).step_by(10).filter(|second| *second < 60).map(row).collect::<String>())
     };
     let options = maps(&["power_watts=power_W", "device=device"]);
-    for sum in ["total", "All GPUs", "gpu_sum", "Average"] {
+    for sum in ["total", "All GPUs", "gpu_sum", "Average", "AllGPUs", "GPUTotal", "gpusum", "MeanOfGPUs"] {
         let imported = read(CSV, &[("t.csv", &table(sum))], &options).unwrap();
         let refused = &imported.report.refused[0];
         assert_eq!((total(&imported), refused.lines), (25_000.0, 6), "{sum}");

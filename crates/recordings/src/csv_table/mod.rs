@@ -29,7 +29,7 @@ use crate::report::TableUse;
 use crate::row_times::RowTimes;
 use crate::rows::{CUT, CUT_REMEDY};
 use crate::table::{HeaderCriteria, HeaderRow, RowCells, TableReader};
-use crate::units::Dimension;
+use crate::units::{Dimension, ambiguous_unit};
 use crate::{ImportError, ImportOptions, ReadingField};
 
 /// What one row adds to a counter.
@@ -83,9 +83,12 @@ pub(crate) fn read(
             if reader.is_repeated_header(recording, line, &cells)? {
                 continue;
             }
-            if std::mem::take(&mut below_header) && reader.plan.take_units(&cells) {
-                recording.skip_line(file, line, "units below the header");
-                continue;
+            if std::mem::take(&mut below_header) {
+                let taken = reader.plan.take_units(&cells);
+                if taken.map_err(|(column, problem)| recording.error(file, line, problem, ONE_UNIT).with_column(column))? {
+                    recording.skip_line(file, line, "units below the header");
+                    continue;
+                }
             }
             recording.rows += 1;
             if table.is_cut() {
@@ -103,6 +106,9 @@ pub(crate) fn read(
     sources.refuse_mixed_readings(recording)?;
     sources.steps.finish(recording, options)
 }
+
+/// What to do if a header contradicts what is below it.
+const ONE_UNIT: &str = "correct the one that is wrong: nothing shows which";
 
 /// Words of readings of power, of shares, which are none also of power, and of other readings, in a column that names what each
 /// row holds.
@@ -447,7 +453,25 @@ impl<'o> FileReader<'o> {
                 let problem = format!("--map says {}, the cell says {}", mapped_unit.name, quote(text));
                 return Err(RowError::stop(error(problem, "leave the unit out of --map: the cells have their own")));
             }
-            (own, of_column) => own.or(of_column),
+            (Some(own), _) => {
+                if let Some(said) = self.plan.contradicted_unit(column, own) {
+                    let problem = format!("the header says {said}, the cell says {}", quote(text));
+                    return Err(RowError::stop(error(problem, ONE_UNIT)));
+                }
+                Some(own)
+            }
+            (None, _) if column.is_unit_ambiguous && value != 0.0 => {
+                let name = name();
+                let ambiguous = ambiguous_unit(&name).unwrap_or_default();
+                let problem = format!(
+                    "the header says {ambiguous}, which is not a unit of {}, and the cell {} has none",
+                    field.name(),
+                    quote(text)
+                );
+                let remedy = format!("say the unit after a colon; units of {}: {}", field.name(), field.dimension().units());
+                return Err(RowError::stop(error(problem, &remedy)));
+            }
+            (None, of_column) => of_column,
         };
         Ok(Some(unit.map_or(value, |unit| unit.to_base_unit(value))))
     }
@@ -690,14 +714,30 @@ fn shortened_by_slurm(field: ReadingField, text: &str) -> Option<&'static str> {
 
 /// Words of what is of several boards, and words beside them that add nothing.
 pub(crate) const SUM_WORDS: [&str; 9] = ["all", "total", "totals", "sum", "overall", "aggregate", "average", "avg", "mean"];
-const WORDS_BESIDE_SUMS: [&str; 8] = ["gpu", "gpus", "device", "devices", "board", "boards", "node", "system"];
+const WORDS_BESIDE_SUMS: [&str; 11] =
+    ["gpu", "gpus", "device", "devices", "board", "boards", "card", "cards", "node", "system", "of"];
 
-/// Returns whether the name of a board says that it is all boards together: `total`, `All GPUs`, `gpu_sum`.
+/// Returns whether the name of a board says that it is all boards together: `total`, `All GPUs`, `gpu_sum`, `AllGPUs`.
 fn names_a_sum(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
     let words: Vec<&str> = name.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !word.is_empty()).collect();
-    words.iter().any(|word| SUM_WORDS.contains(word))
-        && words.iter().all(|word| SUM_WORDS.contains(word) || WORDS_BESIDE_SUMS.contains(word))
+    let sums: Option<Vec<bool>> = words.iter().map(|word| is_of_sum_words(word)).collect();
+    sums.is_some_and(|sums| sums.contains(&true))
+}
+
+/// Returns whether a text, which consists of words of sums and of those beside them, has one of sums; `None` if it has others.
+fn is_of_sum_words(text: &str) -> Option<bool> {
+    if text.is_empty() {
+        return Some(false);
+    }
+    let mut found = None;
+    for (words, is_sum) in [(&SUM_WORDS[..], true), (&WORDS_BESIDE_SUMS[..], false)] {
+        for word in words {
+            let rest = text.strip_prefix(word).and_then(is_of_sum_words);
+            found = found.max(rest.map(|rest| is_sum || rest));
+        }
+    }
+    found
 }
 
 /// Returns whether a row names its board by an id that no other board has.

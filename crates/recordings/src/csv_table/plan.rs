@@ -8,7 +8,7 @@ use crate::names::shell_quote;
 use crate::recording::{FileId, Recording};
 use crate::report::ColumnUse;
 use crate::table::{HeaderRow, RowCells, TableReader};
-use crate::units::{Dimension, Unit, bracketed_unit, unreadable_unit, worded_unit};
+use crate::units::{Dimension, Unit, ambiguous_unit, bracketed_unit, may_be_unit, unreadable_unit, worded_unit};
 use crate::{FieldMap, ImportError, ImportOptions, ReadingField};
 
 /// Rows by which a column of dates, or of times of day, is known.
@@ -21,6 +21,14 @@ pub(super) struct NumberColumn {
     pub(super) unit: Option<Unit>,
     /// The unit is the user's.
     pub(super) is_unit_explicit: bool,
+    /// The header may be read as two units, so that cells have to say theirs.
+    pub(super) is_unit_ambiguous: bool,
+}
+
+impl NumberColumn {
+    const fn new(index: usize, unit: Option<Unit>) -> Self {
+        Self { index, unit, is_unit_explicit: unit.is_some(), is_unit_ambiguous: false }
+    }
 }
 
 #[derive(Debug, Clone)]
@@ -213,8 +221,9 @@ impl TableMapping {
         Err(error.with_column(self.column_name(time)))
     }
 
-    /// Takes a row below the header for one of units, if it has a unit in each column of numbers and no number.
-    pub(super) fn take_units(&mut self, cells: &RowCells) -> bool {
+    /// Takes a row below the header for one of units, if it has a unit in each column of numbers and no number. Returns an error
+    /// with the column if the header says another unit.
+    pub(super) fn take_units(&mut self, cells: &RowCells) -> Result<bool, (String, String)> {
         let unit = |index: usize| Unit::by_name(cells.get(index)?.trim_matches(['[', ']', '(', ')']).trim());
         let mut found = false;
         for figure in &self.figures {
@@ -223,17 +232,36 @@ impl TableMapping {
                 match unit(column.index) {
                     Some(unit) if unit.dimension == figure.field.dimension() => found = true,
                     _ if cells.get(column.index).is_some_and(str::is_empty) => {}
-                    _ => return false,
+                    _ => return Ok(false),
                 }
+            }
+        }
+        for column in self.number_columns().filter(|column| !column.is_unit_explicit) {
+            let Some(below) = unit(column.index) else { continue };
+            if let Some(said) = self.contradicted_unit(*column, below) {
+                let problem = format!("the header says {said}, the row of units below it {}", below.name);
+                return Err((self.column_name(column.index), problem));
             }
         }
         for figure in &mut self.figures {
             let ValueExpression::Columns(columns) = &mut figure.take else { continue };
             for column in columns.iter_mut().filter(|column| !column.is_unit_explicit) {
-                column.unit = unit(column.index).or(column.unit);
+                if let Some(below) = unit(column.index) {
+                    (column.unit, column.is_unit_ambiguous) = (Some(below), false);
+                }
             }
         }
-        found
+        Ok(found)
+    }
+
+    /// Returns what the header of a column says of its unit if that cannot be this one. A header that says the plain unit, as `W`,
+    /// leaves it to cells to say `0.2 kW`.
+    pub(super) fn contradicted_unit(&self, column: NumberColumn, unit: Unit) -> Option<String> {
+        if column.is_unit_ambiguous {
+            let name = self.column_name(column.index);
+            return ambiguous_unit(&name).filter(|ambiguous| !may_be_unit(ambiguous, unit)).map(str::to_owned);
+        }
+        column.unit.filter(|said| !said.is_base() && !said.is_same(unit)).map(|said| said.name.to_owned())
     }
 }
 
@@ -296,7 +324,11 @@ impl MappingBuilder<'_> {
         for resolved in self.resolve(map)? {
             let mut columns = Vec::with_capacity(resolved.columns.len());
             for column in resolved.columns {
-                columns.push(NumberColumn { unit: self.unit(field, column)?, ..column });
+                let unit = self.unit(field, column)?;
+                let is_electrical = matches!(field.dimension(), Dimension::Power | Dimension::Energy);
+                let is_unit_ambiguous =
+                    unit.is_none() && is_electrical && ambiguous_unit(&self.plan.column_name(column.index)).is_some();
+                columns.push(NumberColumn { unit, is_unit_ambiguous, ..column });
             }
             let board = resolved.board.map(|board| self.board_index(board));
             self.add_figure(map, FieldSource { field, adds: step.is_some(), board, take: ValueExpression::Columns(columns) })?;
@@ -460,11 +492,11 @@ impl MappingBuilder<'_> {
     /// A column with the unit at its end, if it has one.
     fn find_with_unit(&self, map: &FieldMap, text: &str) -> Result<Option<NumberColumn>, ImportError> {
         if let Some(index) = self.find(text)? {
-            return Ok(Some(NumberColumn { index, unit: None, is_unit_explicit: false }));
+            return Ok(Some(NumberColumn::new(index, None)));
         }
         let Some((name, unit)) = text.rsplit_once(':') else { return Ok(None) };
         let Some(index) = self.find(name.trim())? else { return Ok(None) };
-        Ok(Some(NumberColumn { index, unit: Some(self.named_unit(map, name, unit)?), is_unit_explicit: true }))
+        Ok(Some(NumberColumn::new(index, Some(self.named_unit(map, name, unit)?))))
     }
 
     fn named_unit(&self, map: &FieldMap, column: &str, unit: &str) -> Result<Unit, ImportError> {
@@ -530,7 +562,7 @@ impl MappingBuilder<'_> {
             }
             let resolved = |(index, board): (usize, String)| ResolvedColumns {
                 board: Some(board),
-                columns: vec![NumberColumn { index, unit, is_unit_explicit: unit.is_some() }],
+                columns: vec![NumberColumn::new(index, unit)],
             };
             return Ok(matching.into_iter().map(resolved).collect());
         }
@@ -544,7 +576,10 @@ impl MappingBuilder<'_> {
         let fits = |unit: &Unit| unit.dimension == field.dimension();
         let remedy = format!("units of {}: {}", field.name(), field.dimension().units());
         let is_electrical = matches!(field.dimension(), Dimension::Power | Dimension::Energy) && column.unit.is_none();
-        if let Some(other) = unreadable_unit(&name).filter(|_| is_electrical) {
+        // Cells may say what letters of the header leave open.
+        let is_open =
+            |unit: &&str| ambiguous_unit(&name) == Some(*unit) && bracketed.is_none_or(|bracketed| may_be_unit(unit, bracketed));
+        if let Some(other) = unreadable_unit(&name).filter(|unit| is_electrical && !is_open(unit)) {
             let problem = format!("the header says {other}, which is not a unit of {}", field.name());
             return Err(self
                 .error(problem, format!("map another column, or say the unit after a colon; {remedy}"))
