@@ -27,17 +27,22 @@ fn lists_count_back_from_the_newest_event_and_refuse_names_that_do_not_exist() {
     for kind in ["workloads", "decisions"] {
         let (out, err, good) = text(eadt(dir.path(), &["get", kind, "nix", "--all"]));
         assert!(
-            !good && out.is_empty() && err.contains("no workload is named \"nix\"; there are eadt/llm-training, "),
+            !good
+                && out.is_empty()
+                && err.contains("no workload is named \"nix\" in the whole record; there are eadt/llm-training, "),
             "{out}{err}"
         );
         let (out, err, good) = text(eadt(dir.path(), &["get", kind, "llm-training", "llm-trainig", "--all"]));
         assert!(!good && out.contains("eadt/llm-training"), "what is there is listed: {out}");
-        assert!(err.contains("no workload is named \"llm-trainig\"; did you mean eadt/llm-training?"), "{err}");
+        assert!(
+            err.contains("no workload is named \"llm-trainig\" in the whole record; did you mean eadt/llm-training?"),
+            "{err}"
+        );
         let (out, err, good) = text(eadt(dir.path(), &["get", kind, "llm-training", "-n", "lab"]));
-        assert!(!good && err.contains("\"llm-training\" in namespace lab; there is none"), "{out}{err}");
+        assert!(!good && err.contains("\"llm-training\" in namespace lab in the whole record; there is none"), "{out}{err}");
     }
     let (_, err, good) = text(eadt(dir.path(), &["get", "gpus", "GPU-nix"]));
-    assert!(!good && err.contains("no GPU or node is named \"GPU-nix\""), "{err}");
+    assert!(!good && err.contains("no GPU or node is named \"GPU-nix\" in the whole record"), "{err}");
     let (err, code) = status(eadt(dir.path(), &["get", "gpus", "--since", "10m"]));
     assert!(code == Some(2) && err.contains("--since does not go with gpus"), "{err}");
     let (err, code) = status(eadt(dir.path(), &["describe", "workload", "vision"]));

@@ -94,10 +94,11 @@ pub fn run(args: &GetArgs, settings: &ProgramSettings, shutdown: &Shutdown) -> a
 fn refuse_missing(args: &GetArgs, missing: &[&String], known: &BTreeSet<String>) -> anyhow::Result<()> {
     let Some(first) = missing.first() else { return Ok(()) };
     let kind = if args.kind == GetKind::Gpus { "GPU or node" } else { "workload" };
+    let whole = "in the whole record";
     let within = args.namespace.as_ref().map_or_else(String::new, |namespace| format!(" in namespace {namespace}"));
     let names: Vec<String> = missing.iter().map(|name| format!("{name:?}")).collect();
     anyhow::bail!(
-        "no {kind} is named {}{within}; {}",
+        "no {kind} is named {}{within} {whole}; {}",
         names.join(" or "),
         super::nearest_names(first, known.iter().map(String::as_str))
     )
@@ -122,7 +123,7 @@ fn add_names_of_record(
     known: &mut BTreeSet<String>,
 ) -> anyhow::Result<()> {
     let whole = GetSource { since: None, from: source.from.clone(), page: source.page.clone() };
-    let topics = [Topic::Workloads, Topic::EfficiencyWindows, Topic::Decisions];
+    let topics = [Topic::Workloads, Topic::EfficiencyWindows, Topic::Decisions, Topic::Actuations];
     read(&whole, settings, &topics, shutdown, &mut |_, value| {
         known.extend(serde_json::from_slice::<EventOfWorkload>(value).map(|event| event.workload));
     })?;
@@ -261,10 +262,15 @@ fn gpus(args: &GetArgs, settings: &ProgramSettings, shutdown: &Shutdown) -> anyh
     }
     let mut gpus = GpuSamples::default();
     let path = args.source.from.as_deref();
-    let span_end = source::read(path, settings, &[Topic::GpuTelemetry], ReadRange::Newest, shutdown, &mut |topic, value| {
-        gpus.take(topic, value);
-    })?;
-    let known = gpus.iter().flat_map(|gpu| gpu.newest.node.clone().into_iter().chain([gpu.newest.device.clone()])).collect();
+    let mut read = |range| {
+        source::read(path, settings, &[Topic::GpuTelemetry], range, shutdown, &mut |topic, value| gpus.take(topic, value))
+            .map(|span_end| (span_end, gpus.names()))
+    };
+    let (mut span_end, mut known) = read(ReadRange::Newest)?;
+    if args.names.iter().any(|name| !has_name(&known, name)) {
+        // One that went long ago has no sample among the newest.
+        (span_end, known) = read(ReadRange::Whole)?;
+    }
     let columns = vec![
         OutputColumn::text("GPU", "device"),
         OutputColumn::text("NODE", "node"),

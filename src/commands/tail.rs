@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeSet, HashSet};
 use std::io::{IsTerminal, Write};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::bail;
@@ -84,7 +85,10 @@ pub fn run(args: &TailArgs, bus: &dyn Bus, settings: &ProgramSettings, shutdown:
     }
 }
 
-/// Returns an error if no record of the log has the key; one of other topics is a note.
+/// Topics whose keys are proposed for one that no record has: workloads and GPUs.
+const NAMING_TOPICS: [Topic; 4] = [Topic::Workloads, Topic::EfficiencyWindows, Topic::Decisions, Topic::GpuTelemetry];
+
+/// Returns an error if no record of the log has the key, in whatever topic; those of other topics are named in a note.
 fn explain_absent_key(
     key: &str,
     topics: &[Topic],
@@ -92,23 +96,34 @@ fn explain_absent_key(
     names: &TopicSettings,
     shutdown: &Shutdown,
 ) -> anyhow::Result<()> {
-    let mut known = BTreeSet::new();
-    let keyed = [Topic::Workloads, Topic::EfficiencyWindows, Topic::Decisions, Topic::GpuTelemetry];
-    let from = partitions(bus, names, &keyed, StartOffset::Earliest)?;
+    let (mut known, mut holders) = (BTreeSet::new(), BTreeSet::new());
+    let there: BTreeSet<Arc<str>> = bus.topics(&names.prefix)?.into_iter().map(|spec| spec.name).collect();
+    let there: Vec<Topic> = Topic::ALL.into_iter().filter(|topic| there.contains(&*format!("{}{topic}", names.prefix))).collect();
+    let from = partitions(bus, names, &there, StartOffset::Earliest)?;
     read_to_end(
         bus,
         &from,
         || shutdown.is_cancelled(),
         |record: ConsumerRecord| {
-            known.extend(record.key.as_deref().map(|key| String::from_utf8_lossy(key).into_owned()));
+            let (Some(topic), Some(of_record)) = (topic_of(&record, &names.prefix), record.key.as_deref()) else {
+                return anyhow::Ok(());
+            };
+            let of_record = String::from_utf8_lossy(of_record);
+            if of_record == key {
+                holders.insert(topic.to_string());
+            }
+            if NAMING_TOPICS.contains(&topic) && !known.contains(&*of_record) {
+                known.insert(of_record.into_owned());
+            }
             anyhow::Ok(())
         },
     )?;
-    if !known.contains(key) {
+    if holders.is_empty() {
         bail!("no record has the key {key:?}; {}", nearest_names(key, known.iter().map(String::as_str)));
     }
     let topics: Vec<String> = topics.iter().map(Topic::to_string).collect();
-    crate::output::note!("no record of {} has the key {key}", topics.join(", "));
+    let holders: Vec<String> = holders.into_iter().collect();
+    crate::output::note!("no record of {} has the key {key}; {} have it", topics.join(", "), holders.join(", "));
     Ok(())
 }
 

@@ -1,6 +1,6 @@
 //! GPUs, as their newest samples have them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use eadt_schemas::v1::GpuTelemetry;
 use eadt_schemas::{EventTime, Topic, decode};
@@ -37,6 +37,11 @@ impl GpuSamples {
         if known.device.is_empty() || sample.time >= known.time {
             *known = sample;
         }
+    }
+
+    /// Returns the names of the GPUs and their nodes.
+    pub fn names(&self) -> BTreeSet<String> {
+        self.iter().flat_map(|gpu| gpu.newest.node.clone().into_iter().chain([gpu.newest.device.clone()])).collect()
     }
 
     pub fn iter(&self) -> impl Iterator<Item = GpuSnapshot<'_>> {

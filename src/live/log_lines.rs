@@ -51,8 +51,9 @@ fn event_of(record: &ConsumerRecord, topic: Topic) -> Option<LoggedEvent> {
 
 #[cfg(test)]
 mod tests {
+    use eadt_bus::conformance::read_all;
     use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions};
-    use eadt_bus::{ProducerRecord, RecordHeaders, topics};
+    use eadt_bus::{IsolationLevel, ProducerRecord, RecordHeaders, topics};
     use eadt_recordings::LogReader;
     use eadt_schemas::envelope::header;
 
@@ -122,9 +123,14 @@ mod tests {
                 headers: Vec::new(),
             };
             // More than the first step back from the end.
-            (0..1500).for_each(|_| producer.send(record.clone()).unwrap());
+            for part in 0..15 {
+                (0..100).for_each(|_| producer.send(record.clone()).unwrap());
+                assert!(producer.flush(std::time::Duration::from_secs(30)).unwrap());
+                if part % 4 == 3 {
+                    std::thread::sleep(std::time::Duration::from_millis(3));
+                }
+            }
         }
-        assert!(producer.flush(std::time::Duration::from_secs(30)).unwrap());
         let log = view_log(bus);
         let offset = |since, topic: Topic| {
             let starts = log.starts(since).unwrap();
@@ -133,9 +139,17 @@ mod tests {
         assert_eq!(offset(None, Topic::Decisions), StartOffset::Earliest);
         // Every record is older than that.
         let future = Some(EventTime::from_millis(i64::from(i32::MAX) * 1000));
-        assert_eq!(offset(future, Topic::Decisions), StartOffset::At(500));
+        assert_eq!(offset(future, Topic::Decisions), StartOffset::At(1500));
         assert_eq!(offset(future, Topic::Workloads), StartOffset::Earliest);
         let past = Some(EventTime::from_millis(0));
         assert_eq!(offset(past, Topic::Decisions), StartOffset::At(0));
+        // A span begins at its first record, wherever that is.
+        let records = read_all(&*log.bus, &Arc::from(Topic::Decisions.base_name()), 1, IsolationLevel::ReadCommitted);
+        let stamps: std::collections::BTreeSet<EventTime> = records.iter().map(|record| record.stamp).collect();
+        assert!(stamps.len() > 1, "the records have one stamp");
+        for cut in stamps {
+            let first = records.iter().find(|record| record.stamp >= cut).unwrap();
+            assert_eq!(offset(Some(cut), Topic::Decisions), StartOffset::At(first.offset), "{cut}");
+        }
     }
 }

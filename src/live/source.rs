@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions, IN_USE};
-use eadt_bus::{Bus, BusError, IsolationLevel, PollEvent, StartOffset, TopicPartition, read_to_end};
+use eadt_bus::{Bus, BusError, ConsumerRecord, IsolationLevel, PollEvent, StartOffset, TopicPartition, read_to_end};
 use eadt_lake::{Archive, ArchiveListing, LakeError};
 use eadt_schemas::{EventTime, Topic};
 use eadt_service::{ServiceClock, Shutdown};
@@ -19,6 +19,8 @@ pub const TOPICS: [Topic; 5] =
     [Topic::Workloads, Topic::EfficiencyWindows, Topic::Decisions, Topic::Actuations, Topic::DeadLetters];
 /// Records at the end of a partition that hold the newest sample of every device, unless there are very many.
 const NEWEST: i64 = 20_000;
+/// Distance below which the beginning of a span is found by reading, in records.
+const RECORDS_TO_SCAN: i64 = 64;
 /// Where the first guess of a position is before the end, in records; each further one is four times as far.
 const FIRST_STEP: i64 = 1000;
 
@@ -26,7 +28,7 @@ const FIRST_STEP: i64 = 1000;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReadRange {
     Whole,
-    /// What was appended after this time, and perhaps some before.
+    /// What was appended at this time or after it. Workloads are whole.
     Since(EventTime),
     /// What was appended in so much time before the end of the span.
     Last(Duration),
@@ -323,34 +325,94 @@ pub fn starts(
     Ok(from)
 }
 
-/// Steps back from the end of each partition until a record is as old as `since`.
+/// A partition in which the first record of a span is looked for.
+struct SpanSearch {
+    at: TopicPartition,
+    /// Records before this offset are older than the span.
+    older: i64,
+    /// Records from this offset on are of the span.
+    newer: i64,
+    /// Nothing is before it.
+    low: i64,
+}
+
+impl SpanSearch {
+    /// Takes the stamp of the first record at or after an offset.
+    fn observe(&mut self, offset: i64, stamp: Option<EventTime>, since: EventTime) {
+        if stamp.is_some_and(|stamp| stamp < since) {
+            self.older = self.older.max(offset);
+        } else {
+            self.newer = self.newer.min(offset);
+        }
+    }
+}
+
+/// Returns the first record of each partition that is not older than `since`: stamps are those of the appending, which rise. Steps
+/// back from the end until a record is older, halves the distance, and reads what is left.
 fn starts_since(
     bus: &dyn Bus,
     partitions: &[(TopicPartition, StartOffset)],
     since: EventTime,
 ) -> anyhow::Result<Vec<(TopicPartition, StartOffset)>> {
-    let mut found = Vec::new();
-    let mut open = BTreeMap::new();
+    let mut searches = Vec::new();
     for (at, _) in partitions {
-        open.insert((at.topic.clone(), at.partition), (at.clone(), bus.watermarks(at)?));
+        let marks = bus.watermarks(at)?;
+        searches.push(SpanSearch { at: at.clone(), older: marks.low - 1, newer: marks.high, low: marks.low });
     }
     let mut step = FIRST_STEP;
-    while !open.is_empty() {
-        let tried: Vec<(TopicPartition, StartOffset)> =
-            open.values().map(|(at, marks)| (at.clone(), StartOffset::At((marks.high - step).max(marks.low)))).collect();
-        let stamps = first_stamps(bus, &tried)?;
-        for (at, start) in tried {
-            let StartOffset::At(offset) = start else { continue };
-            let key = (at.topic.clone(), at.partition);
-            let low = open[&key].1.low;
-            if offset <= low || stamps.get(&key).is_some_and(|stamp| *stamp <= since) {
-                open.remove(&key);
-                found.push((at, start));
-            }
+    loop {
+        let is_open = |search: &&mut SpanSearch| search.older < search.low && search.newer > search.low;
+        let tried: Vec<(&mut SpanSearch, i64)> = searches
+            .iter_mut()
+            .filter(is_open)
+            .map(|search| {
+                let offset = (search.newer - step).max(search.low);
+                (search, offset)
+            })
+            .collect();
+        if tried.is_empty() {
+            break;
         }
+        observe_all(bus, tried, since)?;
         step = step.saturating_mul(4);
     }
-    Ok(found)
+    loop {
+        let tried: Vec<(&mut SpanSearch, i64)> = searches
+            .iter_mut()
+            .filter(|search| search.newer - search.older > RECORDS_TO_SCAN)
+            .map(|search| {
+                let middle = i64::midpoint(search.older, search.newer);
+                (search, middle)
+            })
+            .collect();
+        if tried.is_empty() {
+            break;
+        }
+        observe_all(bus, tried, since)?;
+    }
+    let rest: Vec<(TopicPartition, StartOffset)> = searches
+        .iter()
+        .filter(|search| search.newer - search.older > 1)
+        .map(|search| (search.at.clone(), StartOffset::At(search.older.max(search.low))))
+        .collect();
+    let first = first_records(bus, &rest, |record| record.stamp >= since)?;
+    let start = |search: SpanSearch| {
+        let found = first.get(&(search.at.topic.clone(), search.at.partition)).map(|(offset, _)| *offset);
+        let offset = found.unwrap_or(search.newer).min(search.newer);
+        (search.at, StartOffset::At(offset))
+    };
+    Ok(searches.into_iter().map(start).collect())
+}
+
+/// Looks at the first record at or after an offset of each partition.
+fn observe_all(bus: &dyn Bus, tried: Vec<(&mut SpanSearch, i64)>, since: EventTime) -> anyhow::Result<()> {
+    let from: Vec<_> = tried.iter().map(|(search, offset)| (search.at.clone(), StartOffset::At(*offset))).collect();
+    let first = first_records(bus, &from, |_| true)?;
+    for (search, offset) in tried {
+        let stamp = first.get(&(search.at.topic.clone(), search.at.partition)).map(|(_, stamp)| *stamp);
+        search.observe(offset, stamp, since);
+    }
+    Ok(())
 }
 
 /// Longest search for the first records of a span.
@@ -375,10 +437,20 @@ fn last_stamps(bus: &dyn Bus, from: &[(TopicPartition, StartOffset)]) -> anyhow:
     Ok(stamps)
 }
 
-/// The stamp of the first record at or after each position; none where there is no record.
-fn first_stamps(bus: &dyn Bus, from: &[(TopicPartition, StartOffset)]) -> anyhow::Result<StampByPartition> {
+/// Offset and stamp of a record, by topic and partition; none where there is no such record.
+type FoundRecords = BTreeMap<(std::sync::Arc<str>, i32), (i64, EventTime)>;
+
+/// Returns the first record at or after each position that fits.
+fn first_records(
+    bus: &dyn Bus,
+    from: &[(TopicPartition, StartOffset)],
+    fits: impl Fn(&ConsumerRecord) -> bool,
+) -> anyhow::Result<FoundRecords> {
+    let (mut found, mut ended, mut batch) = (FoundRecords::new(), std::collections::BTreeSet::new(), Vec::new());
+    if from.is_empty() {
+        return Ok(found);
+    }
     let mut reader = bus.reader(from, IsolationLevel::ReadCommitted)?;
-    let (mut stamps, mut ended, mut batch) = (BTreeMap::new(), std::collections::BTreeSet::new(), Vec::new());
     let begun = Instant::now();
     while ended.len() < from.len() {
         anyhow::ensure!(
@@ -388,8 +460,9 @@ fn first_stamps(bus: &dyn Bus, from: &[(TopicPartition, StartOffset)]) -> anyhow
         reader.poll(from.len(), Duration::from_millis(200), &mut batch)?;
         for polled in batch.drain(..) {
             let at = match polled {
-                PollEvent::Record(record) => {
-                    stamps.entry((record.at.topic.clone(), record.at.partition)).or_insert(record.stamp);
+                PollEvent::Record(record) if fits(&record) => {
+                    let found = found.entry((record.at.topic.clone(), record.at.partition));
+                    found.or_insert((record.offset, record.stamp));
                     record.at
                 }
                 PollEvent::End { at, .. } => at,
@@ -400,7 +473,7 @@ fn first_stamps(bus: &dyn Bus, from: &[(TopicPartition, StartOffset)]) -> anyhow
             }
         }
     }
-    Ok(stamps)
+    Ok(found)
 }
 
 #[cfg(test)]

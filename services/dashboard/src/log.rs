@@ -151,8 +151,8 @@ impl StreamMarker {
 
 /// Chooses what is read of the log and writes it as text; the program passes it in.
 pub trait LogLines: fmt::Debug + Send + Sync {
-    /// Returns every partition of the topics that terminal views read, and where reading begins: with `since` at the records that
-    /// are as new, and perhaps some before. Blocks. An error is in words for the client.
+    /// Returns every partition of the topics that terminal views read, and where reading begins: with `since` at the first
+    /// records that are as new. Blocks. An error is in words for the client.
     fn starts(&self, since: Option<EventTime>) -> Result<Vec<(TopicPartition, StartOffset)>, String>;
 
     /// Returns the records as lines of an event log.
