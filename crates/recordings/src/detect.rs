@@ -222,11 +222,12 @@ fn choose_of_totals(columns: &mut [ColumnPreview]) {
         };
         columns[left].suggestion = None;
         let name = quote(&columns[kept].name);
-        columns[left].values += &if counts {
+        let told = if counts {
             format!(", of the same quantity as {name}, which is proposed: {why}")
         } else {
             format!(", {why}; {name} is proposed")
         };
+        columns[left].values.push_str(&told);
     }
 }
 

@@ -409,7 +409,7 @@ fn is_multiple(text: &str) -> bool {
         factors += usize::from(!number.is_empty());
         if !unit.is_empty() {
             let is_electrical = |unit: &Unit| matches!(unit.dimension, Dimension::Power | Dimension::Energy);
-            if Unit::by_name(unit).filter(is_electrical).is_none() {
+            if Unit::by_name(unit).is_none_or(|unit| !is_electrical(&unit)) {
                 return false;
             }
             units += 1;
