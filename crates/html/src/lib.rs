@@ -91,9 +91,34 @@ pub fn escape(text: &str) -> String {
     out
 }
 
+/// The same of a sentence, in which what stands between backticks is code.
+pub fn prose(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((before, (code, after))) =
+        rest.split_once('`').and_then(|(before, after)| Some((before, after.split_once('`')?)))
+    {
+        out.extend([&escape(before), "<code>", &escape(code), "</code>"]);
+        rest = after;
+    }
+    out + &escape(rest)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_stands_between_backticks_is_code() {
+        for (text, html) in [
+            ("`eadt <x>` does", "<code>eadt &lt;x&gt;</code> does"),
+            ("a `b` & `c`", "a <code>b</code> &amp; <code>c</code>"),
+            ("one ` alone <b>", "one ` alone &lt;b&gt;"),
+            ("", ""),
+        ] {
+            assert_eq!(prose(text), html);
+        }
+    }
 
     #[test]
     fn what_is_foreign_is_text_everywhere() {

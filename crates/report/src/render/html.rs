@@ -1,6 +1,6 @@
 use std::fmt::{self, Write};
 
-use eadt_html::{END, escape};
+use eadt_html::{END, escape, prose};
 
 use super::{NOTHING, ReportTable, chart, origin_mark, sections};
 use crate::{EnergyReport, SavingSummary, WorkloadReport, units};
@@ -30,7 +30,7 @@ pub(super) fn render(report: &EnergyReport, out: &mut String) -> fmt::Result {
             if !section.notes.is_empty() {
                 out.push_str("<ul>\n");
                 for note in section.notes {
-                    writeln!(out, "<li>{}</li>", escape(&note))?;
+                    writeln!(out, "<li>{}: {}</li>", escape(&note.about), prose(&note.text))?;
                 }
                 out.push_str("</ul>\n");
             }

@@ -22,7 +22,7 @@ pub(super) fn render(report: &EnergyReport, out: &mut String) -> fmt::Result {
             out.push('\n');
         }
         for note in section.notes {
-            writeln!(out, "- {}", escape(&note))?;
+            writeln!(out, "- {}", escape(&note.to_string()))?;
         }
     }
     Ok(())

@@ -7,6 +7,7 @@ mod text;
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
+use std::fmt;
 
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::{ControllerAction, Meter, Origin};
@@ -310,14 +311,26 @@ fn spans_table(rows: &[SpanRow]) -> ReportTable {
 struct ReportSection {
     heading: String,
     table: ReportTable,
-    notes: Vec<String>,
+    notes: Vec<SharedNote>,
+}
+
+/// A note, and the workloads that it is about.
+struct SharedNote {
+    about: String,
+    text: String,
+}
+
+impl fmt::Display for SharedNote {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.about, self.text)
+    }
 }
 
 /// Names listed before the rest is counted.
 const NAMES_SHOWN: usize = 3;
 
 /// Each note once, with the workloads that it is about.
-fn notes(report: &EnergyReport) -> Vec<String> {
+fn notes(report: &EnergyReport) -> Vec<SharedNote> {
     let mut notes: Vec<(&str, Vec<&str>)> = Vec::new();
     for workload in &report.workloads {
         for note in &workload.notes {
@@ -330,11 +343,12 @@ fn notes(report: &EnergyReport) -> Vec<String> {
     let line = |(note, workloads): (&str, Vec<&str>)| {
         let more = workloads.len().saturating_sub(NAMES_SHOWN);
         let names = workloads[..workloads.len() - more].join(", ");
-        match (workloads.len(), more) {
-            (1, _) => format!("{names}: {note}"),
-            (all, 0) => format!("{all} workloads ({names}): {note}"),
-            (all, more) => format!("{all} workloads ({names} and {more} more): {note}"),
-        }
+        let about = match (workloads.len(), more) {
+            (1, _) => names,
+            (all, 0) => format!("{all} workloads ({names})"),
+            (all, more) => format!("{all} workloads ({names} and {more} more)"),
+        };
+        SharedNote { about, text: note.to_owned() }
     };
     notes.into_iter().map(line).collect()
 }

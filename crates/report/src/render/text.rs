@@ -21,7 +21,7 @@ pub(super) fn render(report: &EnergyReport, width: Option<usize>, out: &mut Stri
         out.push('\n');
         write_table(out, &section.table, width);
         for note in section.notes {
-            writeln!(out, "note: {}", one_line(&note))?;
+            writeln!(out, "note: {}", one_line(&note.to_string()))?;
         }
     }
     Ok(())
