@@ -13,6 +13,7 @@ mod render;
 mod reporter;
 mod saving;
 mod settings;
+mod stored;
 pub mod units;
 
 /// Of `--time-zone`.

@@ -12,27 +12,48 @@ use crate::figures::{DecidedChange, JOULES_PER_KWH, WindowPoint, divide_known};
 use crate::grid_data::GridTotal;
 use crate::render::{meter_word, origin_word};
 use crate::saving::{SavingEstimate, WindowBaseline, estimate_saving};
+use crate::stored::StoredWindows;
 use crate::units;
 use crate::{EnergyReport, ReportBreakdown, ReportSettings, SpanRow, WindowRow, WorkloadReport};
 
 /// Collects events and reports on what it has at any time.
 ///
-/// Events may come in any order; a repeated one (same id) replaces the one before. Keeps a few hundred bytes for a window and its
-/// decision.
+/// Events may come in any order; a repeated one (same id) replaces the one before. Keeps about 50 bytes for a window, and a few
+/// hundred for its decision.
 #[derive(Debug, Default, Clone)]
 pub struct Reporter {
-    workloads: BTreeMap<String, WorkloadEvents>,
+    workloads: BTreeMap<String, StoredEvents>,
 }
 
+/// The events of a workload as they are kept.
 #[derive(Debug, Default, Clone)]
-pub(crate) struct WorkloadEvents {
-    /// By start and id. Boxed, for a tree that grows at its end keeps half of its places empty.
-    pub(crate) windows: BTreeMap<(EventTime, String), Box<ReportWindow>>,
+struct StoredEvents {
+    windows: StoredWindows,
     spans: BTreeMap<(EventTime, String), SpanRow>,
-    /// By id.
-    pub(crate) decisions: BTreeMap<String, ReportDecision>,
+    /// By id, without those in `maintained`.
+    decisions: BTreeMap<Box<str>, ReportDecision>,
+    /// Reasons of decisions that only maintain, by time and the end of their id: a controller makes one for each window.
+    maintained: BTreeMap<(EventTime, Arc<str>), Arc<str>>,
     /// By id of the decision.
-    pub(crate) actuations: BTreeMap<String, ActuationSummary>,
+    actuations: BTreeMap<Box<str>, ActuationSummary>,
+    unlimited: [Option<f64>; 2],
+    actuated: bool,
+    origin: Option<Origin>,
+    meter: Option<Meter>,
+}
+
+/// The events of a workload as a report is made of them.
+#[derive(Debug, Default)]
+pub(crate) struct WorkloadEvents<'a> {
+    /// By start and id.
+    windows: Vec<ReportWindow>,
+    spans: Vec<&'a SpanRow>,
+    /// By time.
+    maintained: Vec<(EventTime, &'a str)>,
+    /// By id, without those in `maintained`.
+    pub(crate) decisions: Cow<'a, BTreeMap<Box<str>, ReportDecision>>,
+    /// By id of the decision.
+    pub(crate) actuations: Cow<'a, BTreeMap<Box<str>, ActuationSummary>>,
     /// Power cap and SM clock at which nothing is held back, if a controller reported them: a limit this high is none.
     pub(crate) unlimited: [Option<f64>; 2],
     /// An actuator has reported, so `actuations` is complete.
@@ -46,8 +67,9 @@ pub(crate) struct WorkloadEvents {
 pub(crate) struct ReportDecision {
     pub(crate) time: EventTime,
     pub(crate) action: ControllerAction,
-    reason: String,
-    pub(crate) concerns: Option<String>,
+    reason: Box<str>,
+    /// The decision that this one is about, of changes and verdicts.
+    pub(crate) concerns: Option<Box<str>>,
     /// From and to, of changes and verdicts.
     pub(crate) layouts: Option<Box<(Layout, Layout)>>,
 }
@@ -68,42 +90,42 @@ pub(crate) struct ActuationSummary {
 pub(crate) struct ReportWindow {
     pub(crate) start: EventTime,
     pub(crate) end: EventTime,
-    origin: Origin,
-    meter: Meter,
+    pub(crate) origin: Origin,
+    pub(crate) meter: Meter,
     /// The job has reported when its run began or ended.
-    declared: bool,
+    pub(crate) declared: bool,
     /// First and last moment at which a device or rank was observed.
-    observed: Option<(EventTime, EventTime)>,
+    pub(crate) observed: Option<(EventTime, EventTime)>,
     pub(crate) run_seconds: f64,
     pub(crate) run_energy: Option<f64>,
     /// J/sample, downtime included.
-    energy_per_sample: Option<f64>,
+    pub(crate) energy_per_sample: Option<f64>,
     /// Device time in which a counter contradicts power or the board.
-    contradicted_seconds: f64,
+    pub(crate) contradicted_seconds: f64,
     /// Energy is unknown in that time, as power is, too; `None`: in a part of it, which is not known.
-    contradicted_unknown: Option<bool>,
+    pub(crate) contradicted_unknown: Option<bool>,
     pub(crate) run_coverage: f64,
     /// Mean power of the whole window, as the event has it.
-    mean_power: Option<f64>,
+    pub(crate) mean_power: Option<f64>,
     /// All devices over those with known energy; 1 if all have.
-    devices_per_known: f64,
+    pub(crate) devices_per_known: f64,
     /// Energy is known in the window, be it outside of the run.
-    has_energy: bool,
+    pub(crate) has_energy: bool,
     /// The longest stretch without known energy, in s.
-    largest_gap: f64,
+    pub(crate) largest_gap: f64,
     /// Telemetry and progress events.
-    events: u64,
+    pub(crate) events: u64,
     /// Sources of progress.
-    ranks: u32,
+    pub(crate) ranks: u32,
     pub(crate) unassigned: f64,
     /// Samples and tokens of which no window is.
     pub(crate) unassigned_progress: (f64, f64),
     pub(crate) samples: Option<f64>,
-    tokens: Option<f64>,
+    pub(crate) tokens: Option<f64>,
     pub(crate) progress_coverage: f64,
     /// Cost of the part inside the run.
-    cost: Option<f64>,
-    co2: Option<f64>,
+    pub(crate) cost: Option<f64>,
+    pub(crate) co2: Option<f64>,
     /// The layout changed, rolled out or restarted in it.
     pub(crate) restarted: bool,
     /// Processes restarted, not only settings changed.
@@ -112,7 +134,6 @@ pub(crate) struct ReportWindow {
     pub(crate) redone: bool,
     pub(crate) gap: bool,
     pub(crate) generation: Option<u64>,
-    /// The same one as that of the window before, if they are equal.
     pub(crate) layout: Option<Arc<Layout>>,
     pub(crate) gpus: u32,
     pub(crate) sm_active: Option<f64>,
@@ -120,8 +141,8 @@ pub(crate) struct ReportWindow {
     pub(crate) sm_clock_mhz: Option<f64>,
     /// Other workloads were on its GPUs, too.
     pub(crate) shared: bool,
-    late: u64,
-    stale: u64,
+    pub(crate) late: u64,
+    pub(crate) stale: u64,
 }
 
 impl ActuationSummary {
@@ -211,9 +232,8 @@ impl Reporter {
             // A figure for the wall covers the node, a node's its GPUs: the widest is what the energy means.
             collected.meter = Some(collected.meter.map_or(event.meter, |meter| meter.max(event.meter)));
         }
-        let key = (event.window_start, event.id.clone());
         if event.kind == WindowKind::Span {
-            collected.spans.insert(key, span_row(event));
+            collected.spans.insert((event.window_start, event.id.clone()), span_row(event));
             return;
         }
         // Price and carbon are known for the window as a whole.
@@ -250,7 +270,7 @@ impl Reporter {
             redone: event.samples_redone > 0.0,
             gap: event.gap,
             generation: event.generation,
-            layout: event.layout.as_ref().map(|layout| collected.shared_layout(layout)),
+            layout: event.layout.clone().map(Arc::new),
             gpus: event.gpus,
             sm_active: event.mean_sm_active_ratio,
             dram_active: event.mean_dram_active_ratio,
@@ -259,7 +279,7 @@ impl Reporter {
             late: event.late,
             stale: event.stale,
         };
-        collected.windows.insert(key, Box::new(window));
+        collected.windows.insert(&event.workload, &event.id, &window);
     }
 
     pub fn add_decision(&mut self, event: &Decision) {
@@ -272,21 +292,30 @@ impl Reporter {
             *known = known.map_or(top, |known| Some(top.map_or(known, |top| known.max(top))));
         }
         let verdict = event.concerns.is_some() && event.validation != ChangeValidation::Pending;
-        let layouts = event.action != ControllerAction::Maintain || verdict;
+        let is_change_or_verdict = event.action != ControllerAction::Maintain || verdict;
+        let usual = usual_end(event);
+        if let Some(end) = usual.filter(|_| !is_change_or_verdict) {
+            collected.decisions.remove(event.id.as_str());
+            collected.maintain(event.time, end, &event.reason);
+            return;
+        }
+        if let Some(end) = usual {
+            collected.maintained.remove(&(event.time, end.into()));
+        }
         let decided = ReportDecision {
             time: event.time,
             action: event.action,
-            reason: event.reason.clone(),
-            concerns: event.concerns.clone(),
-            layouts: layouts.then(|| Box::new((event.from.clone(), event.to.clone()))),
+            reason: event.reason.as_str().into(),
+            concerns: event.concerns.as_deref().filter(|_| is_change_or_verdict).map(Box::from),
+            layouts: is_change_or_verdict.then(|| Box::new((event.from.clone(), event.to.clone()))),
         };
-        collected.decisions.insert(event.id.clone(), decided);
+        collected.decisions.insert(event.id.as_str().into(), decided);
     }
 
     pub fn add_actuation(&mut self, event: &Actuation) {
         let collected = self.workloads.entry(event.workload.clone()).or_default();
         collected.actuated = true;
-        let mut fate = collected.actuations.get(&event.decision_id).copied().unwrap_or_default();
+        let mut fate = collected.actuations.get(event.decision_id.as_str()).copied().unwrap_or_default();
         let time = match event.outcome {
             ActuationOutcome::Applied => Some(&mut fate.applied),
             ActuationOutcome::Ready => Some(&mut fate.ready),
@@ -300,23 +329,23 @@ impl Reporter {
         if let Some(time) = time {
             *time = Some(time.map_or(event.time, |known| known.min(event.time)));
         }
-        collected.actuations.insert(event.decision_id.clone(), fate);
+        collected.actuations.insert(event.decision_id.as_str().into(), fate);
     }
 
     /// The report on one workload so far; `None` if nothing is known of it.
     pub fn report_of(&self, workload: &str, settings: &ReportSettings) -> Option<WorkloadReport> {
-        self.workloads.get(workload).map(|collected| collected.in_run().workload_report(workload, settings))
+        self.workloads.get(workload).map(|collected| collected.events().workload_report(workload, settings))
     }
 
     /// The report on everything so far.
     pub fn build_report(&self, settings: &ReportSettings) -> EnergyReport {
-        let of = |(name, collected): (&String, &WorkloadEvents)| collected.in_run().workload_report(name, settings);
+        let of = |(name, collected): (&String, &StoredEvents)| collected.events().workload_report(name, settings);
         EnergyReport { workloads: self.workloads.iter().map(of).collect() }
     }
 
     /// The same on one workload, without the chart that HTML has; `None` if nothing is known of it.
     pub fn workload_report(&self, name: &str, settings: &ReportSettings) -> Option<WorkloadReport> {
-        let report = self.workloads.get(name)?.in_run().workload_report(name, settings);
+        let report = self.workloads.get(name)?.events().workload_report(name, settings);
         Some(WorkloadReport { curve: Vec::new(), decided: Vec::new(), ..report })
     }
 
@@ -329,7 +358,7 @@ impl Reporter {
         to: EventTime,
         settings: &ReportSettings,
     ) -> Option<WorkloadReport> {
-        let part = self.workloads.get(name)?.in_run().events_between(from, to);
+        let part = self.workloads.get(name)?.events().between(from, to);
         let report = part.figures(name, settings, SavingEstimate::default(), Vec::new());
         Some(WorkloadReport { curve: Vec::new(), decided: Vec::new(), ..report })
     }
@@ -338,6 +367,13 @@ impl Reporter {
     pub fn forget(&mut self, name: &str) {
         self.workloads.remove(name);
     }
+}
+
+/// Returns the end of a decision's id if its begin is the one that the processor gives, which is not kept then.
+fn usual_end(event: &Decision) -> Option<&str> {
+    let rest = event.id.strip_prefix(&event.workload)?.strip_prefix('@')?;
+    let (time, _) = rest.split_once('/')?;
+    (time == event.time.to_string()).then(|| &rest[time.len()..])
 }
 
 /// Returns the devices of a window over those with known energy, by its mean power, which is of the latter alone; 1 if the
@@ -426,7 +462,7 @@ struct SharingComparison {
 
 impl SharingComparison {
     /// Unknown of a workload that never shared.
-    fn of(collected: &WorkloadEvents) -> Self {
+    fn of(collected: &WorkloadEvents<'_>) -> Self {
         let windows = |shared: bool| collected.run().filter(move |window| window.shared == shared);
         let energy = |shared: bool| sum_known(windows(shared).map(|window| window.run_energy));
         let per_sample = |shared: bool| MatchedTotals::of(windows(shared), |window| window.samples).joules_per();
@@ -461,32 +497,51 @@ pub(crate) fn sum_known(values: impl Iterator<Item = Option<f64>>) -> Option<f64
     values.flatten().fold(None, |sum, value| Some(sum.unwrap_or(0.0) + value))
 }
 
-impl WorkloadEvents {
+impl StoredEvents {
+    /// Keeps the reason of a decision that only maintains. Most have the end of the id of the one before, and often its reason.
+    fn maintain(&mut self, time: EventTime, end: &str, reason: &str) {
+        let last = self.maintained.last_key_value();
+        let same = |known: &Arc<str>, text: &str| (**known == *text).then(|| known.clone());
+        let end = last.and_then(|((_, known), _)| same(known, end)).unwrap_or_else(|| end.into());
+        let reason = last.and_then(|(_, known)| same(known, reason)).unwrap_or_else(|| reason.into());
+        self.maintained.insert((time, end), reason);
+    }
+
     /// Returns the events with the windows before the job's start taken out of the run.
     ///
     /// A window that closes before a job reports its start cannot know that it lies before the run; those after it do.
-    fn in_run(&self) -> Cow<'_, Self> {
-        let declared = self.windows.values().any(|window| window.declared);
-        if !declared || self.windows.values().all(|window| window.declared) {
-            return Cow::Borrowed(self);
+    fn events(&self) -> WorkloadEvents<'_> {
+        let mut windows = self.windows.to_vec();
+        if windows.iter().any(|window| window.declared) {
+            for window in windows.iter_mut().filter(|window| !window.declared) {
+                (window.run_seconds, window.run_coverage, window.run_energy) = (0.0, 0.0, None);
+                window.energy_per_sample = None;
+            }
         }
-        let mut corrected = self.clone();
-        for window in corrected.windows.values_mut().filter(|window| !window.declared) {
-            (window.run_seconds, window.run_coverage, window.run_energy) = (0.0, 0.0, None);
-            window.energy_per_sample = None;
+        WorkloadEvents {
+            windows,
+            spans: self.spans.values().collect(),
+            maintained: self.maintained.iter().map(|((time, _), reason)| (*time, &**reason)).collect(),
+            decisions: Cow::Borrowed(&self.decisions),
+            actuations: Cow::Borrowed(&self.actuations),
+            unlimited: self.unlimited,
+            actuated: self.actuated,
+            origin: self.origin,
+            meter: self.meter,
         }
-        Cow::Owned(corrected)
     }
+}
 
+impl WorkloadEvents<'_> {
     /// Returns the first and the last moment at which a device or rank was observed; windows that do not report them count whole.
     fn observed_range(&self) -> EventTimeRange {
-        let ends = self.windows.values().map(|window| window.observed.unwrap_or((window.start, window.end)));
+        let ends = self.windows.iter().map(|window| window.observed.unwrap_or((window.start, window.end)));
         ends.reduce(|a, b| (a.0.min(b.0), a.1.max(b.1))).unwrap_or_default()
     }
 
     /// Windows that overlap the run.
     pub(crate) fn run(&self) -> impl Iterator<Item = &ReportWindow> {
-        self.windows.values().map(Box::as_ref).filter(|window| window.run_seconds > 0.0)
+        self.windows.iter().filter(|window| window.run_seconds > 0.0)
     }
 
     /// Seconds of the run that lie between two windows: of a long silence no window is written.
@@ -502,25 +557,15 @@ impl WorkloadEvents {
         silent
     }
 
-    /// A layout as it is kept: most windows have that of the newest one.
-    fn shared_layout(&self, layout: &Layout) -> Arc<Layout> {
-        let newest = self.windows.values().next_back().and_then(|window| window.layout.as_ref());
-        newest.filter(|newest| ***newest == *layout).cloned().unwrap_or_else(|| Arc::new(layout.clone()))
-    }
-
-    /// Returns the events within an interval.
-    fn events_between(&self, from: EventTime, to: EventTime) -> Self {
+    /// Leaves only the events within an interval.
+    fn between(mut self, from: EventTime, to: EventTime) -> Self {
         let within = |start: EventTime, end: EventTime| start >= from && end <= to;
-        let windows = self.windows.iter().filter(|(_, window)| within(window.start, window.end));
-        let spans = self.spans.iter().filter(|(_, span)| within(span.start, span.end));
+        self.windows.retain(|window| within(window.start, window.end));
+        self.spans.retain(|span| within(span.start, span.end));
+        self.maintained.retain(|(time, _)| (from..to).contains(time));
         let decisions = self.decisions.iter().filter(|(_, decided)| (from..to).contains(&decided.time));
-        Self {
-            windows: windows.map(|(key, window)| (key.clone(), window.clone())).collect(),
-            spans: spans.map(|(key, span)| (key.clone(), span.clone())).collect(),
-            decisions: decisions.map(|(id, decided)| (id.clone(), decided.clone())).collect(),
-            actuations: self.actuations.clone(),
-            ..*self
-        }
+        self.decisions = Cow::Owned(decisions.map(|(id, decided)| (id.clone(), decided.clone())).collect());
+        self
     }
 
     fn workload_report(&self, name: &str, settings: &ReportSettings) -> WorkloadReport {
@@ -619,7 +664,7 @@ impl WorkloadEvents {
         let mut comparisons = comparisons.into_iter();
         let rows: Vec<WindowRow> = self
             .windows
-            .values()
+            .iter()
             .map(|window| {
                 let compared = (window.run_seconds > 0.0).then(|| comparisons.next()).flatten().unwrap_or_default();
                 window_row(window, observed, &decided, compared)
@@ -638,7 +683,7 @@ impl WorkloadEvents {
             mean_power_watts: self.mean_power(),
             coverage_ratio: coverage,
             windows: self.windows.len() as u64,
-            decisions: self.decisions.len() as u64,
+            decisions: (self.decisions.len() + self.maintained.len()) as u64,
             decided_changes: self.decided_changes().len() as u64,
             recommendations: self.recommendation_count(),
             changes: changes.len() as u64,
@@ -667,14 +712,14 @@ impl WorkloadEvents {
             curve: rows.iter().map(window_point).collect(),
             decided: changes,
             by_window: (settings.by == Some(ReportBreakdown::Window)).then_some(rows),
-            by_span: (settings.by == Some(ReportBreakdown::Span)).then(|| self.spans.values().cloned().collect()),
+            by_span: (settings.by == Some(ReportBreakdown::Span)).then(|| self.spans.iter().copied().cloned().collect()),
         }
     }
 
     /// Decisions to change something with their ids, by time, whether or not they were applied.
     fn decided_changes(&self) -> Vec<(&str, &ReportDecision)> {
         let all = self.decisions.iter().filter(|(_, decided)| decided.action != ControllerAction::Maintain);
-        let mut all: Vec<(&str, &ReportDecision)> = all.map(|(id, decided)| (id.as_str(), decided)).collect();
+        let mut all: Vec<(&str, &ReportDecision)> = all.map(|(id, decided)| (&**id, decided)).collect();
         all.sort_by_key(|(_, decided)| decided.time);
         all
     }
@@ -699,7 +744,7 @@ impl WorkloadEvents {
         }
         let all = self.decided_changes();
         let windows: Vec<&ReportWindow> =
-            if self.actuated { Vec::new() } else { self.windows.values().map(Box::as_ref).collect() };
+            if self.actuated { Vec::new() } else { self.windows.iter().collect() };
         let shown = |decided: &ReportDecision, until: EventTime| {
             let Some((_, to)) = decided.layouts.as_deref() else { return false };
             let first = windows.partition_point(|window| window.end <= decided.time);
@@ -719,9 +764,9 @@ impl WorkloadEvents {
             .filter(|place| applied(*place))
             .map(|place| {
                 let (id, decided) = all[place];
-                let verdict = verdicts.get(id).map(|it| (it.time, it.action != ControllerAction::Revert, it.reason.clone()));
+                let verdict = verdicts.get(id).map(|it| (it.time, it.action != ControllerAction::Revert, it.reason.to_string()));
                 let taken_back = verdict.as_ref().is_some_and(|(_, is_kept, _)| !is_kept);
-                DecidedChange { time: decided.time, action: decided.action, reason: decided.reason.clone(), taken_back, verdict }
+                DecidedChange { time: decided.time, action: decided.action, reason: decided.reason.to_string(), taken_back, verdict }
             })
             .collect()
     }
@@ -729,9 +774,9 @@ impl WorkloadEvents {
     /// Samples and tokens, and of each the part that is of no window. As with energy, the total holds both.
     fn progress_totals(&self) -> [(Option<f64>, Option<f64>); 2] {
         let total = |of: fn(&ReportWindow) -> Option<f64>, unassigned: fn(&ReportWindow) -> f64| {
-            let unassigned = self.windows.values().map(|window| unassigned(window)).sum::<f64>();
+            let unassigned = self.windows.iter().map(|window| unassigned(window)).sum::<f64>();
             let unassigned = (unassigned > 0.0).then_some(unassigned);
-            (sum_known(self.windows.values().map(|window| of(window)).chain([unassigned])), unassigned)
+            (sum_known(self.windows.iter().map(|window| of(window)).chain([unassigned])), unassigned)
         };
         [
             total(|window| window.samples, |window| window.unassigned_progress.0),
@@ -776,14 +821,14 @@ impl WorkloadEvents {
     }
 
     fn add_notes(&self, why_no_energy: Option<&str>, notes: &mut Vec<String>) {
-        if let Some(origins) = describe_mix(self.windows.values().map(|window| window.origin), origin_word) {
+        if let Some(origins) = describe_mix(self.windows.iter().map(|window| window.origin), origin_word) {
             notes.push(format!("the totals mix windows of different origins: {origins}"));
         }
         let with_energy = self.run().filter(|window| window.run_energy.is_some());
         if let Some(meters) = describe_mix(with_energy.map(|window| window.meter), meter_word) {
             notes.push(format!("the totals mix windows whose energy is of different meters: {meters}"));
         }
-        let gaps = self.windows.values().filter(|window| window.gap).count();
+        let gaps = self.windows.iter().filter(|window| window.gap).count();
         if gaps > 0 {
             notes.push(format!("{gaps} window(s) lack inputs that the log no longer has"));
         }
@@ -804,11 +849,11 @@ impl WorkloadEvents {
             ));
         }
         self.note_contradicted(notes);
-        let late: u64 = self.windows.values().map(|window| window.late).sum();
+        let late: u64 = self.windows.iter().map(|window| window.late).sum();
         if late > 0 {
             notes.push(format!("{late} event(s) came after their window was closed and are in no window"));
         }
-        let stale: u64 = self.windows.values().map(|window| window.stale).sum();
+        let stale: u64 = self.windows.iter().map(|window| window.stale).sum();
         if stale > 0 {
             notes.push(format!("{stale} event(s) were not newer than the last one of their source and are in no window"));
         }
@@ -818,12 +863,12 @@ impl WorkloadEvents {
     fn why_no_energy(&self) -> String {
         const MAP: &str = "`--map power_watts=COLUMN:W` or `--map energy_joules_total=COLUMN:J`";
         let total = |of: fn(&ReportWindow) -> u64| self.run().map(of).sum::<u64>();
-        if self.windows.values().any(|window| window.has_energy) {
+        if self.windows.iter().any(|window| window.has_energy) {
             return "what is known lies outside of the run, which the job's `started` and `finished` bound. Compare the clocks and time zones \
                     (`--time-zone` of `eadt import`) of power and progress"
                 .to_owned();
         }
-        if self.windows.values().all(|window| window.gpus == 0) {
+        if self.windows.iter().all(|window| window.gpus == 0) {
             return format!(
                 "no device was heard that is assigned to it. Import its power log, too ({MAP}, and the same `--workload`), or let a collector \
                  read its GPUs"
@@ -904,7 +949,8 @@ impl WorkloadEvents {
 
     /// The decision at each time; where there are several, the one that changes something.
     fn by_time(&self) -> BTreeMap<EventTime, (ControllerAction, &str)> {
-        let mut decided: BTreeMap<EventTime, (ControllerAction, &str)> = BTreeMap::new();
+        let mut decided: BTreeMap<EventTime, (ControllerAction, &str)> =
+            self.maintained.iter().map(|(time, reason)| (*time, (ControllerAction::Maintain, *reason))).collect();
         for ReportDecision { time, action, reason, .. } in self.decisions.values() {
             let entry = decided.entry(*time).or_insert((*action, reason));
             if entry.0 == ControllerAction::Maintain {

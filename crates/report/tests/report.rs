@@ -45,6 +45,36 @@ fn decision(minute: i64, action: ControllerAction) -> Decision {
     }
 }
 
+#[test]
+fn a_decision_counts_once_whatever_it_becomes_and_its_reason_is_beside_its_window() {
+    let mut reporter = Reporter::default();
+    (0..3).for_each(|minute| reporter.add_window(&window(minute, 600.0, 100.0)));
+    let named = |minute: i64, action, reason: &str| Decision {
+        id: format!("{NAME}@{}/hybrid", at(minute)),
+        reason: reason.to_owned(),
+        ..decision(minute, action)
+    };
+    for minute in 1..=3 {
+        reporter.add_decision(&named(minute, ControllerAction::Maintain, "holds 200 W"));
+    }
+    let settings = ReportSettings { by: Some(ReportBreakdown::Window), ..ReportSettings::default() };
+    let counts = |reporter: &Reporter| {
+        let report = reporter.report_of(NAME, &settings).unwrap();
+        let rows = report.by_window.unwrap();
+        let reasons: Vec<String> = rows.into_iter().filter_map(|row| row.reason).collect();
+        (report.decisions, report.decided_changes, reasons.join("; "))
+    };
+    assert_eq!(counts(&reporter), (3, 0, "holds 200 W; holds 200 W; holds 200 W".to_owned()));
+    reporter.add_decision(&named(2, ControllerAction::SetPowerLimit, "tries 150 W"));
+    assert_eq!(counts(&reporter), (3, 1, "holds 200 W; tries 150 W; holds 200 W".to_owned()));
+    reporter.add_decision(&named(2, ControllerAction::Maintain, "holds 150 W"));
+    assert_eq!(counts(&reporter), (3, 0, "holds 200 W; holds 150 W; holds 200 W".to_owned()));
+    // Another controller's of the same time is another one.
+    reporter.add_decision(&Decision { id: format!("{NAME}@{}/layers", at(2)), ..named(2, ControllerAction::Maintain, "waits") });
+    let between = reporter.workload_between(NAME, at(0), at(3), &settings).unwrap();
+    assert_eq!((counts(&reporter).0, between.decisions), (4, 3), "the last one is later");
+}
+
 fn applied(minute: i64) -> Actuation {
     Actuation {
         id: format!("a{minute}"),

@@ -1,7 +1,7 @@
 //! A day of 10,000 workloads at the server: the first page, memory, and CPU with ten viewers while windows go on closing.
 //!
-//! `cargo bench -p eadt-dashboard --bench fleet [-- WORKLOADS [HOURS [SECONDS]]]`. Windows of a minute; each workload has a
-//! change an hour. The day is handed to the model as events, so that what is measured is the service and not the log; then
+//! `cargo bench -p eadt-dashboard --bench fleet [-- WORKLOADS [HOURS [SECONDS]]]`. Windows of a minute, each with its decision; each workload
+//! has a change an hour. The day is handed to the model as events, so that what is measured is the service and not the log; then
 //! windows close as fast as they do in a fleet of that size, as JSON, while ten viewers do what the page does: a stream each, and
 //! the table, the chart and the GPUs again at most once a second. CPU is of the process, viewers included.
 
@@ -12,7 +12,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use eadt_dashboard::{DashboardLimits, DashboardModel, DashboardServer, DashboardSettings, SharedModel, SourceFacts, SourceKind};
-use eadt_schemas::v1::{ChangeValidation, ControllerAction, Decision, EfficiencyWindow, GpuTelemetry, Layout, Origin, Workload};
+use eadt_schemas::v1::{
+    Actuation, ActuationOutcome, ChangeValidation, ControllerAction, Decision, EfficiencyWindow, GpuTelemetry, Layout, Origin, Workload,
+};
 use eadt_schemas::{EventTime, Topic};
 use eadt_service::Shutdown;
 
@@ -31,7 +33,7 @@ fn window(workload: &str, number: usize, minute: i64) -> EfficiencyWindow {
     let watts = 500.0 + (number % 97) as f64 + (minute % 7) as f64;
     let layout = Layout { power_limit_watts: Some(300.0 - (minute / 60 % 3) as f64 * 10.0), ..Layout::default() };
     EfficiencyWindow {
-        id: format!("{workload}/tumbling/{minute}"),
+        id: format!("{workload}/tumbling/{}", at(minute)),
         workload: workload.to_owned(),
         window_start: at(minute),
         window_end: at(minute + 1),
@@ -54,7 +56,7 @@ fn window(workload: &str, number: usize, minute: i64) -> EfficiencyWindow {
 
 fn decision(workload: &str, minute: i64, action: ControllerAction) -> Decision {
     Decision {
-        id: format!("{workload}/d{minute}"),
+        id: format!("{workload}@{}/power-cap", at(minute)),
         workload: workload.to_owned(),
         time: at(minute),
         origin: Origin::Simulated,
@@ -62,13 +64,43 @@ fn decision(workload: &str, minute: i64, action: ControllerAction) -> Decision {
         controller_version: "1".to_owned(),
         action,
         validation: ChangeValidation::None,
-        reason: "the cap that saves most of those that keep the throughput within its limit, by the windows of this phase"
-            .to_owned(),
+        reason: format!("phase 2: holds {} W: 9.937 J/sample at 96 % of the throughput without a limit", 200 + minute / 10),
         expires: at(minute + 10),
-        evidence: [("joules_per_sample".to_owned(), 5.0), ("power_limit_watts".to_owned(), 300.0)].into(),
+        evidence: EVIDENCE.iter().map(|name| ((*name).to_owned(), 5.0 + minute as f64 / 7.0)).collect(),
         ..Decision::default()
     }
 }
+
+fn actuation(decision: &Decision, outcome: ActuationOutcome) -> Actuation {
+    Actuation {
+        id: format!("{}/{outcome:?}", decision.id),
+        decision_id: decision.id.clone(),
+        workload: decision.workload.clone(),
+        time: decision.time,
+        origin: decision.origin,
+        outcome,
+        layout: decision.to.clone(),
+        ..Actuation::default()
+    }
+}
+
+/// What a controller reports of each decision.
+const EVIDENCE: [&str; 14] = [
+    "energy_coverage_ratio",
+    "gpus",
+    "joules_per_sample",
+    "joules_per_sample_running",
+    "measured_joules_per_sample",
+    "measured_windows",
+    "phase",
+    "power_limit_watts",
+    "power_per_gpu_watts",
+    "power_watts",
+    "progress_coverage_ratio",
+    "reference_joules_per_sample",
+    "restarts_last_day",
+    "samples_per_second",
+];
 
 fn sample(number: usize, gpu: u32, minute: i64) -> GpuTelemetry {
     GpuTelemetry {
@@ -160,8 +192,14 @@ fn fill(model: &mut DashboardModel, workloads: usize, minutes: i64) {
         for number in 0..workloads {
             let workload = name(number);
             model.window(&window(&workload, number, minute));
-            if minute % 60 == 59 {
-                model.decision(&decision(&workload, minute, ControllerAction::SetPowerLimit));
+            // As a controller does: one for each window, and a change an hour, which an actuator applies.
+            let action = if minute % 60 == 59 { ControllerAction::SetPowerLimit } else { ControllerAction::Maintain };
+            let decision = decision(&workload, minute, action);
+            model.decision(&decision);
+            if action != ControllerAction::Maintain {
+                for outcome in [ActuationOutcome::Applied, ActuationOutcome::Ready] {
+                    model.actuation(&actuation(&decision, outcome));
+                }
             }
         }
     }

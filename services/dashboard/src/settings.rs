@@ -20,8 +20,9 @@ pub struct DashboardSettings {
     /// Names under which the page may be asked for beside its address, without port: `eadt.example.org`. Requests with another
     /// `Host` are refused, so that no foreign page reads this one by a name of its own. Default: none.
     pub hosts: Vec<String>,
-    /// Windows of all workloads together of which savings are computed, 1,000 to 100,000,000; each takes about 0.5 KiB of memory.
-    /// Beyond it the longest records are shown without a saving, and `eadt report` computes it. Default: 300,000.
+    /// Windows of all workloads together of which savings are computed, 1,000 to 100,000,000; each takes about 0.2 KiB of memory,
+    /// its decision included. Beyond it the longest records are shown without a saving, and `eadt report` computes it. Default:
+    /// 300,000.
     pub windows: usize,
 }
 

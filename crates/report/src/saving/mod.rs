@@ -73,7 +73,7 @@ const NO_BASELINE: &str =
     "the saving is not known: in no phase of the job in which the layout was another one was the starting layout measured";
 
 pub(crate) fn estimate_saving(
-    collected: &WorkloadEvents,
+    collected: &WorkloadEvents<'_>,
     stated_baseline: Option<f64>,
     notes: &mut Vec<String>,
 ) -> SavingEstimate {

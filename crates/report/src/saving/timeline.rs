@@ -37,7 +37,7 @@ const NO_LIMIT: f64 = 0.995;
 const AWAY: f64 = 0.7;
 
 impl SettingTimeline {
-    pub fn of(collected: &WorkloadEvents, windows: &[&ReportWindow]) -> Self {
+    pub fn of(collected: &WorkloadEvents<'_>, windows: &[&ReportWindow]) -> Self {
         let changes = applied_changes(collected);
         let mut known = DistinctSettings { unlimited: collected.unlimited, ..DistinctSettings::default() };
         let mut settings = Vec::with_capacity(windows.len());
@@ -186,9 +186,9 @@ struct AppliedChange<'a> {
 }
 
 /// Everything that an actuator did, in order of time.
-fn applied_changes(collected: &WorkloadEvents) -> Vec<AppliedChange<'_>> {
+fn applied_changes<'a>(collected: &'a WorkloadEvents<'_>) -> Vec<AppliedChange<'a>> {
     let mut changes = Vec::new();
-    for (id, fate) in &collected.actuations {
+    for (id, fate) in &*collected.actuations {
         let decided = collected.decisions.get(id);
         let reverts = decided.is_some_and(|decided| decided.action == ControllerAction::Revert);
         // A revert that was itself rolled back changes nothing.
@@ -208,7 +208,7 @@ fn applied_changes(collected: &WorkloadEvents) -> Vec<AppliedChange<'_>> {
 }
 
 /// Layouts that a decision went from or to, and when that was decided first.
-fn decided_layouts(collected: &WorkloadEvents) -> Vec<(&Layout, EventTime)> {
+fn decided_layouts<'a>(collected: &'a WorkloadEvents<'_>) -> Vec<(&'a Layout, EventTime)> {
     let mut all: Vec<(&Layout, EventTime)> = Vec::new();
     for ReportDecision { time, layouts, .. } in collected.decisions.values() {
         for layout in layouts.iter().flat_map(|pair| [&pair.0, &pair.1]) {

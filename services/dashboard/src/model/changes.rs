@@ -30,6 +30,19 @@ impl AddAssign for ChangeCounts {
     }
 }
 
+impl ChangeCounts {
+    /// Returns these counts after a part of them has changed.
+    #[must_use]
+    pub fn replaced(self, before: Self, after: Self) -> Self {
+        Self {
+            decided_changes: self.decided_changes - before.decided_changes + after.decided_changes,
+            recommendations: self.recommendations - before.recommendations + after.recommendations,
+            changes: self.changes - before.changes + after.changes,
+            reverts: self.reverts - before.reverts + after.reverts,
+        }
+    }
+}
+
 impl From<&WorkloadReport> for ChangeCounts {
     fn from(report: &WorkloadReport) -> Self {
         Self {
@@ -64,6 +77,8 @@ mod tests {
     use eadt_schemas::v1::{Actuation, Decision};
 
     use super::*;
+    use crate::model::WorkloadState;
+    use crate::model::records::SharedTexts;
 
     /// Every sequence of outcomes up to three, for a change, a revert and a decision to maintain.
     #[test]
@@ -98,8 +113,13 @@ mod tests {
                     reporter.add_actuation(actuation);
                 }
                 let report = reporter.workload_report("a/b", &ReportSettings::default()).unwrap();
-                let counted = ChangeCounts::from(&DecisionRecord { decision, actuations });
-                assert_eq!(counted, ChangeCounts::from(&report), "{action:?} {outcomes:?}");
+                let mut state = WorkloadState::default();
+                let mut texts = SharedTexts::default();
+                state.decision(&decision, &"a/b".into(), &mut texts);
+                actuations.iter().for_each(|actuation| state.actuation(actuation, &mut texts));
+                assert_eq!(state.change_counts(), ChangeCounts::from(&report), "{action:?} {outcomes:?}");
+                state.keep_decisions(0);
+                assert_eq!(state.change_counts(), ChangeCounts::from(&report), "{action:?} {outcomes:?}");
             }
         }
     }

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use eadt_schemas::v1::{Actuation, ActuationOutcome, ChangeValidation, ControllerAction, Layout, Origin};
+use eadt_schemas::v1::{ActuationOutcome, ChangeValidation, ControllerAction, Layout, Origin};
 use serde::{Deserialize, Serialize};
 
 use super::fleet::InvalidQuery;
+use super::records::StoredActuation;
 use super::workload::DecisionRecord;
 use super::{DEFAULT_ROWS, DashboardModel, rows_of_page};
 
@@ -81,13 +82,13 @@ pub struct ActuationRow {
     pub origin: Origin,
 }
 
-impl From<&Actuation> for ActuationRow {
-    fn from(event: &Actuation) -> Self {
+impl From<&StoredActuation> for ActuationRow {
+    fn from(event: &StoredActuation) -> Self {
         Self {
             time_ms: event.time.millis(),
             outcome: event.outcome,
-            reason: event.reason.clone(),
-            layout: event.layout.clone(),
+            reason: event.reason.to_string(),
+            layout: (*event.layout).clone(),
             generation: event.generation,
             downtime_seconds: event.downtime_seconds,
             origin: event.origin,
@@ -98,18 +99,18 @@ impl From<&Actuation> for ActuationRow {
 pub(super) fn decision_row(record: &DecisionRecord) -> DecisionRow {
     let decision = &record.decision;
     DecisionRow {
-        id: decision.id.clone(),
-        workload: decision.workload.clone(),
+        id: decision.id.to_string(),
+        workload: decision.workload.to_string(),
         time_ms: decision.time.millis(),
         action: decision.action,
         validation: decision.validation,
-        reason: decision.reason.clone(),
-        controller: decision.controller.clone(),
+        reason: decision.reason.to_string(),
+        controller: decision.controller.to_string(),
         origin: decision.origin,
-        from: decision.from.clone(),
-        to: decision.to.clone(),
+        from: (*decision.from).clone(),
+        to: (*decision.to).clone(),
         outcome: record.actuations.last().map(|actuation| actuation.outcome),
-        concerns: decision.concerns.clone(),
+        concerns: decision.concerns.as_deref().map(str::to_owned),
     }
 }
 
@@ -117,13 +118,13 @@ fn detail_row(record: &DecisionRecord) -> DecisionDetail {
     let decision = &record.decision;
     DecisionDetail {
         row: decision_row(record),
-        controller_version: decision.controller_version.clone(),
-        model_version: decision.model_version.clone(),
+        controller_version: decision.controller_version.to_string(),
+        model_version: decision.model_version.as_deref().map(str::to_owned),
         restarts: decision.restarts,
         generation: decision.generation,
         expires_ms: decision.expires.millis(),
         hold_until_ms: decision.hold_until.map(eadt_schemas::EventTime::millis),
-        evidence: decision.evidence.clone(),
+        evidence: decision.evidence(),
         actuations: record.actuations.iter().map(ActuationRow::from).collect(),
         verdict: None,
         judged: None,
@@ -151,12 +152,12 @@ impl DashboardModel {
     /// One decision; `None` if it is not kept.
     pub fn decision_detail(&self, workload: &str, id: &str) -> Option<DecisionDetail> {
         let all: Vec<&DecisionRecord> = self.decisions_of(workload).collect();
-        let at = all.iter().position(|record| record.decision.id == id)?;
+        let at = all.iter().position(|record| *record.decision.id == *id)?;
         let record = all[at];
         let verdict = all.iter().find(|other| other.decision.concerns.as_deref() == Some(id));
         let judged = record.decision.concerns.as_deref();
-        let judged = judged.and_then(|judged| all.iter().find(|other| other.decision.id == judged));
-        let id_of = |record: &&DecisionRecord| record.decision.id.clone();
+        let judged = judged.and_then(|judged| all.iter().find(|other| *other.decision.id == *judged));
+        let id_of = |record: &&DecisionRecord| record.decision.id.to_string();
         Some(DecisionDetail {
             verdict: verdict.map(|verdict| Box::new(detail_row(verdict))),
             judged: judged.map(|judged| Box::new(decision_row(judged))),

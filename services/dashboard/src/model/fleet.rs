@@ -1,7 +1,6 @@
 //! The fleet as pages of rows, sorted and filtered here: a browser never has to hold all of it.
 
 use std::cmp::Ordering;
-use std::sync::Arc;
 
 use eadt_schemas::v1::{Layout, Origin, UpdateMode};
 use serde::{Deserialize, Serialize};
@@ -9,7 +8,6 @@ use serde::{Deserialize, Serialize};
 use super::workload::{WorkloadState, WorkloadStatus};
 use super::{DEFAULT_ROWS, DashboardModel, rows_of_page};
 
-/// Most rows of one page.
 /// Points of the line in a row.
 const SPARKLINE: usize = 40;
 
@@ -111,38 +109,38 @@ impl InvalidQuery {
 }
 
 /// What a row is placed by: its figure, then its name.
-#[derive(Debug, Clone, PartialEq)]
-struct FleetCursor {
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct FleetCursor<'a> {
     /// Already turned, so that less comes first.
     value: Option<f64>,
-    name: Arc<str>,
+    name: &'a str,
 }
 
-impl FleetCursor {
-    fn compare(&self, other: &Self, descending_names: bool) -> Ordering {
+impl<'a> FleetCursor<'a> {
+    fn compare(&self, other: &FleetCursor<'_>, descending_names: bool) -> Ordering {
         let by_value = match (self.value, other.value) {
             (Some(a), Some(b)) => a.total_cmp(&b),
             (Some(_), None) => Ordering::Less,
             (None, Some(_)) => Ordering::Greater,
             (None, None) => Ordering::Equal,
         };
-        let by_name = self.name.cmp(&other.name);
+        let by_name = self.name.cmp(other.name);
         by_value.then(if descending_names { by_name.reverse() } else { by_name })
     }
 
     /// As a cursor has it: the bits of the figure, then the name.
-    fn text(&self) -> String {
+    fn text(self) -> String {
         let value = self.value.map_or_else(|| "-".to_owned(), |value| format!("{:016x}", value.to_bits()));
         format!("{value}:{}", self.name)
     }
 
-    fn parse(text: &str) -> Option<Self> {
+    fn parse(text: &'a str) -> Option<Self> {
         let (value, name) = text.split_once(':')?;
         let value = match value {
             "-" => None,
             bits => Some(f64::from_bits(u64::from_str_radix(bits, 16).ok().filter(|_| bits.len() == 16)?)),
         };
-        Some(Self { value, name: name.into() })
+        Some(Self { value, name })
     }
 }
 
@@ -161,7 +159,7 @@ impl DashboardModel {
             (None, _) => true,
         };
         let by_name = query.sort == SortKey::Name;
-        let mut places: Vec<FleetCursor> = self
+        let mut places: Vec<(FleetCursor<'_>, &WorkloadState)> = self
             .workloads
             .iter()
             .filter(|(name, state)| {
@@ -170,19 +168,28 @@ impl DashboardModel {
             })
             .map(|(name, state)| {
                 let value = self.sort_value(query.sort, state);
-                FleetCursor { value: value.map(|value| if turned { -value } else { value }), name: name.clone() }
+                (FleetCursor { value: value.map(|value| if turned { -value } else { value }), name }, state)
             })
             .collect();
         let descending_names = by_name && turned;
-        places.sort_unstable_by(|a, b| a.compare(b, descending_names));
-        let before = cursor.map_or(0, |cursor| places.partition_point(|place| place.compare(&cursor, descending_names).is_le()));
-        let limit = rows_of_page(query.limit, DEFAULT_ROWS);
-        let page = &places[before..places.len().min(before + limit)];
-        let next = page.last().filter(|_| before + page.len() < places.len()).map(FleetCursor::text);
+        let matching = places.len();
+        if let Some(cursor) = cursor {
+            places.retain(|(place, _)| place.compare(&cursor, descending_names).is_gt());
+        }
+        let before = matching - places.len();
+        // Only the page is sorted.
+        let limit = rows_of_page(query.limit, DEFAULT_ROWS).min(places.len());
+        let is_last = limit == places.len();
+        if !is_last {
+            places.select_nth_unstable_by(limit, |(a, _), (b, _)| a.compare(b, descending_names));
+        }
+        let page = &mut places[..limit];
+        page.sort_unstable_by(|(a, _), (b, _)| a.compare(b, descending_names));
+        let next = page.last().filter(|_| !is_last).map(|(place, _)| place.text());
         Ok(FleetPage {
-            rows: page.iter().map(|place| self.row(&place.name, &self.workloads[&place.name])).collect(),
+            rows: page.iter().map(|(place, state)| self.row(place.name, state)).collect(),
             total: self.workloads.len(),
-            matching: places.len(),
+            matching,
             before,
             next,
         })

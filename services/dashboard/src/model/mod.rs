@@ -8,6 +8,7 @@ mod devices;
 pub mod fleet;
 pub mod overview;
 pub mod policies;
+mod records;
 pub mod runs;
 pub mod sharing;
 pub mod stages;
@@ -28,6 +29,7 @@ use serde::Serialize;
 
 use changes::ChangeCounts;
 use devices::DeviceInventory;
+use records::SharedTexts;
 use stages::StageTimes;
 use workload::{DecisionIntake, DecisionRecord, WorkloadState};
 
@@ -144,8 +146,8 @@ pub enum NoticeKind {
 
 impl NoticeKind {
     /// Returns the notice of a decision to viewers; `None` if it leaves everything as it is.
-    fn of_decision(decision: &Decision) -> Option<Self> {
-        match (decision.action, decision.validation) {
+    fn of_decision(action: ControllerAction, validation: ChangeValidation) -> Option<Self> {
+        match (action, validation) {
             (ControllerAction::Revert, _) => Some(Self::Revert),
             (ControllerAction::Maintain, ChangeValidation::Kept) => Some(Self::Kept),
             (ControllerAction::Maintain, _) => None,
@@ -183,6 +185,7 @@ pub struct DashboardModel {
     /// Time of the newest sample at the last update of the viewers about samples.
     last_samples_update: Option<EventTime>,
     reporter: Reporter,
+    texts: SharedTexts,
     /// Without changes, which each workload counts.
     counts: DashboardCounts,
     now: Option<EventTime>,
@@ -236,6 +239,7 @@ impl DashboardModel {
             devices_beyond_limit: 0,
             last_samples_update: None,
             reporter: Reporter::default(),
+            texts: SharedTexts::default(),
             counts: DashboardCounts::default(),
             now: None,
             version: 0,
@@ -407,7 +411,8 @@ impl DashboardModel {
         if state.is_exact() {
             self.reporter.add_decision(event);
         }
-        let outcome = state.count_early(&mut self.held_early, |state| state.decision(event));
+        let texts = &mut self.texts;
+        let outcome = state.count_early(&mut self.held_early, |state| state.decision(event, &name, texts));
         match outcome {
             DecisionIntake::Repeated => return,
             DecisionIntake::Kept => self.held_decisions += 1,
@@ -415,7 +420,7 @@ impl DashboardModel {
         }
         self.counts.decisions += 1;
         self.times.decision = self.times.decision.max(Some(event.time));
-        if let Some(kind) = NoticeKind::of_decision(event) {
+        if let Some(kind) = NoticeKind::of_decision(event.action, event.validation) {
             self.notice(event.time, &event.workload, &event.id, kind, &event.reason);
         }
         self.mark_stale(&name);
@@ -432,7 +437,8 @@ impl DashboardModel {
             self.reporter.add_actuation(event);
         }
         self.times.actuation = self.times.actuation.max(Some(event.time));
-        state.count_early(&mut self.held_early, |state| state.actuation(event));
+        let texts = &mut self.texts;
+        state.count_early(&mut self.held_early, |state| state.actuation(event, texts));
         if let Some(kind) = NoticeKind::of_outcome(event.outcome) {
             self.notice(event.time, &event.workload, &event.decision_id, kind, &event.reason);
         }

@@ -116,12 +116,32 @@ pub struct DecisionMark {
     pub kind: NoticeKind,
 }
 
+/// Workloads by how they are.
+#[derive(Debug, Default)]
+struct StatusCounts([usize; WorkloadStatus::ALL.len()]);
+
+impl StatusCounts {
+    fn of(&self, status: WorkloadStatus) -> usize {
+        self.0[status as usize]
+    }
+
+    fn needing_attention(&self) -> usize {
+        WorkloadStatus::ALL.into_iter().filter(|status| status.needs_attention()).map(|status| self.of(status)).sum()
+    }
+
+    /// Those whose last window is of the present.
+    fn running(&self) -> usize {
+        self.0.iter().sum::<usize>() - self.of(WorkloadStatus::Waiting) - self.of(WorkloadStatus::Silent)
+    }
+}
+
 impl DashboardModel {
     /// The fleet in a few figures.
     pub fn overview(&self) -> FleetOverview {
         let states = || self.workloads.values();
-        let running = states().filter(|state| state.is_live(self.now)).count();
-        let needing_attention = states().filter(|state| state.state(self.now).needs_attention()).count();
+        let statuses = self.status_counts();
+        let running = statuses.running();
+        let needing_attention = statuses.needing_attention();
         let mut origins = states().filter_map(super::WorkloadState::origin);
         let origin = origins.next();
         let mixed_origins = origins.any(|other| Some(other) != origin);
@@ -134,7 +154,7 @@ impl DashboardModel {
             now_ms: self.now.map(EventTime::millis),
             first_ms: self.first.map(EventTime::millis),
             replay: self.replay.clone(),
-            status: self.status(needing_attention),
+            status: self.status(&statuses),
             waiting_for: self.waiting_for(),
             caught_up: self.caught_up,
             origin: origin.filter(|_| !mixed_origins),
@@ -169,8 +189,14 @@ impl DashboardModel {
         (now.seconds_since(start) <= super::SILENT_SECONDS).then_some(self.idle.power_watts)
     }
 
-    fn status(&self, needing_attention: usize) -> String {
-        let of = |state: WorkloadStatus| self.workloads.values().filter(|workload| workload.state(self.now) == state).count();
+    fn status_counts(&self) -> StatusCounts {
+        let mut counts = StatusCounts::default();
+        self.workloads.values().for_each(|workload| counts.0[workload.state(self.now) as usize] += 1);
+        counts
+    }
+
+    fn status(&self, statuses: &StatusCounts) -> String {
+        let of = |status| statuses.of(status);
         let count = self.workloads.len();
         if count == 0 {
             return "No workload is known yet".to_owned();
@@ -192,7 +218,7 @@ impl DashboardModel {
                 parts.push(format!("{number} {words}"));
             }
         }
-        let well = count - needing_attention - of(WorkloadStatus::Silent) - of(WorkloadStatus::Waiting);
+        let well = count - statuses.needing_attention() - of(WorkloadStatus::Silent) - of(WorkloadStatus::Waiting);
         let begin =
             if well == count { format!("All {count} {noun} are well") } else { format!("{well} of {count} {noun} are well") };
         let begin = match (well, count) {
@@ -233,15 +259,16 @@ impl DashboardModel {
         let mut others = RemainderLayer::new(grid.count as usize);
         // The largest so far, the largest first; whoever falls behind is added to the others.
         let mut largest: Vec<(f64, PowerLayer)> = Vec::with_capacity(LAYERS + 1);
+        let (mut sums, mut power_watts) = (Vec::new(), Vec::new());
         for (name, state) in &self.workloads {
-            let power_watts = grid.mean(state);
+            grid.mean(state, &mut sums, &mut power_watts);
             let sum: f64 = power_watts.iter().flatten().map(|watts| f64::from(*watts)).sum();
             if largest.len() == LAYERS && largest.last().is_some_and(|(least, _)| sum <= *least) {
                 others.add(&power_watts);
                 continue;
             }
             let place = largest.partition_point(|(other, _)| *other >= sum);
-            largest.insert(place, (sum, PowerLayer { workload: Some(name.to_string()), power_watts }));
+            largest.insert(place, (sum, PowerLayer { workload: Some(name.to_string()), power_watts: power_watts.clone() }));
             if largest.len() > LAYERS {
                 others.add(&largest.pop().expect("there are more than enough").1.power_watts);
             }
@@ -250,28 +277,36 @@ impl DashboardModel {
         if others.count > 0 {
             layers.push(PowerLayer { workload: None, power_watts: others.power_watts });
         }
-        let mut marks = self.marks(from, to);
-        let marks_left_out = marks.len().saturating_sub(MOST_MARKS);
-        marks.drain(..marks_left_out);
+        let (marks, marks_left_out) = self.marks(from, to);
         Some(PowerHistory { edges_ms: grid.edges_ms(), layers, marks, marks_left_out, others: others.count })
     }
 
-    /// Every mark in a range, oldest first.
-    fn marks(&self, from: EventTime, to: EventTime) -> Vec<DecisionMark> {
+    /// The newest marks in a range, oldest first, and how many are left out.
+    fn marks(&self, from: EventTime, to: EventTime) -> (Vec<DecisionMark>, usize) {
         let mut marks = Vec::new();
         for (workload, state) in &self.workloads {
             for DecisionRecord { decision, actuations } in state.decisions() {
                 let outcomes = actuations.iter().map(|actuation| (actuation.time, NoticeKind::of_outcome(actuation.outcome)));
-                for (time, kind) in std::iter::once((decision.time, NoticeKind::of_decision(decision))).chain(outcomes) {
+                for (time, kind) in std::iter::once((decision.time, NoticeKind::of_decision(decision.action, decision.validation))).chain(outcomes) {
                     if let Some(kind) = kind.filter(|_| (from..=to).contains(&time)) {
-                        let (workload, decision_id) = (workload.to_string(), decision.id.clone());
-                        marks.push(DecisionMark { time_ms: time.millis(), workload, decision_id, kind });
+                        marks.push((time.millis(), marks.len(), &**workload, &*decision.id, kind));
                     }
                 }
             }
         }
-        marks.sort_by_key(|mark| mark.time_ms);
-        marks
+        let left_out = marks.len().saturating_sub(MOST_MARKS);
+        if left_out > 0 {
+            marks.select_nth_unstable_by_key(left_out, |(time, place, ..)| (*time, *place));
+            marks.drain(..left_out);
+        }
+        marks.sort_unstable_by_key(|(time, place, ..)| (*time, *place));
+        let mark = |(time_ms, _, workload, id, kind): (i64, usize, &str, &str, NoticeKind)| DecisionMark {
+            time_ms,
+            workload: workload.to_owned(),
+            decision_id: id.to_owned(),
+            kind,
+        };
+        (marks.into_iter().map(mark).collect(), left_out)
     }
 }
 
@@ -297,9 +332,10 @@ impl TimeGrid {
         (0..=self.count).map(|index| (self.from + index * self.width).div_euclid(1000)).collect()
     }
 
-    /// Mean power over each interval's known part.
-    fn mean(&self, state: &super::WorkloadState) -> Vec<Option<f32>> {
-        let mut sums = vec![(0.0_f64, 0_i64); self.count as usize];
+    /// Mean power over each interval's known part, into `mean`; `sums` is room to count in.
+    fn mean(&self, state: &super::WorkloadState, sums: &mut Vec<(f64, i64)>, mean: &mut Vec<Option<f32>>) {
+        sums.clear();
+        sums.resize(self.count as usize, (0.0, 0));
         // Points come in order, so that the interval of one is not far from that of the one before it.
         let mut first = 0;
         for point in state.trace.points() {
@@ -317,7 +353,8 @@ impl TimeGrid {
                 index += 1;
             }
         }
-        sums.into_iter().map(|(sum, known)| (known > 0).then(|| (sum / known as f64) as f32)).collect()
+        mean.clear();
+        mean.extend(sums.iter().map(|(sum, known)| (*known > 0).then(|| (sum / *known as f64) as f32)));
     }
 }
 

@@ -292,7 +292,7 @@ impl DashboardModel {
 
     /// The newest decision of the stage of shared GPUs on a workload.
     fn newest_division(&self, workload: &str) -> Option<DecisionRow> {
-        self.decisions_of(workload).find(|record| record.decision.controller == STAGE).map(decision_row)
+        self.decisions_of(workload).find(|record| *record.decision.controller == *STAGE).map(decision_row)
     }
 
     fn sharing_totals(&self, all: &[DeviceEntry<'_>]) -> SharingTotals {

@@ -1,6 +1,7 @@
 //! What is known of one workload.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 
 use eadt_report::WorkloadReport;
 use eadt_schemas::EventTime;
@@ -13,6 +14,7 @@ use serde::Serialize;
 use super::SILENT_SECONDS;
 use super::changes::ChangeCounts;
 use super::policies::PolicyChange;
+use super::records::{SharedTexts, StoredActuation, StoredDecision};
 use super::trace::WorkloadTimeline;
 
 /// Actuations that are kept of one decision.
@@ -23,14 +25,31 @@ const EARLY_ACTUATIONS: usize = 4;
 /// A decision with its actuations.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DecisionRecord {
-    pub decision: Decision,
-    pub actuations: Vec<Actuation>,
+    pub decision: StoredDecision,
+    pub actuations: Vec<StoredActuation>,
 }
 
-/// Adds an actuation to those of a decision if they lack it and are fewer than `most`.
-fn add_actuation(actuations: &mut Vec<Actuation>, actuation: &Actuation, most: usize) {
-    if actuations.len() < most && actuations.iter().all(|known| known.id != actuation.id) {
-        actuations.push(actuation.clone());
+/// Adds an actuation to those of a decision if they lack it and are fewer than `most`. `known` are the decision's layouts.
+fn add_actuation(
+    actuations: &mut Vec<StoredActuation>,
+    actuation: &Actuation,
+    most: usize,
+    known: &[Arc<Layout>],
+    texts: &mut SharedTexts,
+) {
+    if actuations.len() < most && actuations.iter().all(|known| !known.is(actuation)) {
+        let layouts = known.iter().chain(actuations.iter().map(|known| &known.layout));
+        let added = StoredActuation::new(actuation, layouts, texts);
+        // Most decisions have two.
+        actuations.reserve_exact(1);
+        actuations.push(added);
+    }
+}
+
+impl DecisionRecord {
+    fn add(&mut self, actuation: &Actuation, texts: &mut SharedTexts) {
+        let known = [self.decision.to.clone(), self.decision.from.clone()];
+        add_actuation(&mut self.actuations, actuation, ACTUATIONS, &known, texts);
     }
 }
 
@@ -69,6 +88,19 @@ pub enum WorkloadStatus {
 }
 
 impl WorkloadStatus {
+    /// Each, by its number.
+    pub const ALL: [Self; 9] = [
+        Self::Reverted,
+        Self::Refused,
+        Self::RollingOut,
+        Self::Restarted,
+        Self::Validating,
+        Self::Paused,
+        Self::Steady,
+        Self::Waiting,
+        Self::Silent,
+    ];
+
     /// Whether somebody should look.
     pub fn needs_attention(self) -> bool {
         matches!(self, Self::Reverted | Self::Refused)
@@ -102,14 +134,14 @@ pub struct WorkloadState {
     window_origin: Option<Origin>,
     /// Changes and verdicts, oldest first.
     changes: VecDeque<DecisionRecord>,
-    /// Those that are no longer kept.
-    dropped_changes: ChangeCounts,
+    /// Counts of the changes that were taken in, of those that are no longer kept, too.
+    counted_changes: ChangeCounts,
     /// The greatest id among them. Ids of one workload's decisions sort by their times.
-    dropped_until: Option<String>,
+    dropped_until: Option<Box<str>>,
     /// The newest decision that only maintains.
     maintain: Option<Box<DecisionRecord>>,
     /// Actuations by the decision that they answer, if it was not read yet: nothing orders the reading of two topics.
-    early_actuations: BTreeMap<String, Vec<Actuation>>,
+    early_actuations: BTreeMap<Box<str>, Vec<StoredActuation>>,
     last_outcome: Option<ActuationOutcome>,
     pending_validation: bool,
 }
@@ -137,33 +169,42 @@ impl WorkloadState {
         true
     }
 
-    pub fn decision(&mut self, decision: &Decision) -> DecisionIntake {
-        let is_known = |known: &DecisionRecord| known.decision.id == decision.id;
+    /// `name` is the workload's own.
+    pub fn decision(&mut self, decision: &Decision, name: &Arc<str>, texts: &mut SharedTexts) -> DecisionIntake {
+        let is_known = |known: &DecisionRecord| *known.decision.id == *decision.id;
         if self.maintain.as_deref().is_some_and(is_known) || self.changes.iter().rev().any(is_known) {
             return DecisionIntake::Repeated;
         }
         self.pending_validation = decision.validation == ChangeValidation::Pending;
-        let actuations = self.early_actuations.remove(&decision.id).unwrap_or_default();
-        let record = DecisionRecord { decision: decision.clone(), actuations };
+        let actuations = self.early_actuations.remove(decision.id.as_str()).unwrap_or_default();
+        let before = self.changes.back().map(|record| &record.decision);
+        let record = DecisionRecord { decision: StoredDecision::new(decision, name, before, texts), actuations };
         if decision.action == ControllerAction::Maintain && decision.validation != ChangeValidation::Kept {
             self.maintain = Some(Box::new(record));
             return DecisionIntake::Counted;
+        }
+        self.counted_changes += ChangeCounts::from(&record);
+        if self.changes.len() == self.changes.capacity() {
+            self.changes.reserve_exact(2.max(self.changes.len() / 4));
         }
         self.changes.push_back(record);
         DecisionIntake::Kept
     }
 
-    pub fn actuation(&mut self, actuation: &Actuation) {
+    pub fn actuation(&mut self, actuation: &Actuation, texts: &mut SharedTexts) {
         self.last_outcome = Some(actuation.outcome);
-        let mut known = self.changes.iter_mut().rev().chain(self.maintain.as_deref_mut());
-        let answered = known.find(|record| record.decision.id == actuation.decision_id);
-        let (actuations, most) = match answered {
-            Some(record) => (&mut record.actuations, ACTUATIONS),
-            // Its decision was dropped, and does not come any more.
-            None if self.dropped_until.as_deref().is_some_and(|last| actuation.decision_id.as_str() <= last) => return,
-            None => (self.early_actuations.entry(actuation.decision_id.clone()).or_default(), EARLY_ACTUATIONS),
-        };
-        add_actuation(actuations, actuation, most);
+        let is_answered = |record: &DecisionRecord| *record.decision.id == *actuation.decision_id;
+        if let Some(record) = self.changes.iter_mut().rev().find(|record| is_answered(record)) {
+            let before = ChangeCounts::from(&*record);
+            record.add(actuation, texts);
+            self.counted_changes = self.counted_changes.replaced(before, ChangeCounts::from(&*record));
+        } else if let Some(record) = self.maintain.as_deref_mut().filter(|record| is_answered(record)) {
+            record.add(actuation, texts);
+        } else if self.dropped_until.as_deref().is_none_or(|last| actuation.decision_id.as_str() > last) {
+            // Else its decision was dropped, and does not come any more.
+            let early = self.early_actuations.entry(actuation.decision_id.as_str().into()).or_default();
+            add_actuation(early, actuation, EARLY_ACTUATIONS, &[], texts);
+        }
     }
 
     /// Makes a change, and keeps `held`, a sum over workloads, right: how many decisions are answered by actuations and not read
@@ -202,7 +243,6 @@ impl WorkloadState {
     pub fn keep_decisions(&mut self, count: usize) -> usize {
         let dropped = self.changes.len().saturating_sub(count);
         for record in self.changes.drain(..dropped) {
-            self.dropped_changes += ChangeCounts::from(&record);
             self.dropped_until = self.dropped_until.take().max(Some(record.decision.id));
         }
         dropped
@@ -211,12 +251,7 @@ impl WorkloadState {
     /// Returns the counts of its changes: the report's, or those of the decisions taken in if no report is computed here. Only
     /// the report knows changes that no actuator reported, by the layouts of windows.
     pub fn change_counts(&self) -> ChangeCounts {
-        if let Some(figures) = &self.figures {
-            return ChangeCounts::from(&**figures);
-        }
-        let mut counts = self.dropped_changes;
-        self.changes.iter().for_each(|record| counts += ChangeCounts::from(record));
-        counts
+        self.figures.as_deref().map_or(self.counted_changes, ChangeCounts::from)
     }
 
     /// Returns the decisions, newest first. The newest that only maintains comes first if it is later than the last change, else
