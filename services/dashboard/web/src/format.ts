@@ -6,20 +6,23 @@ type Figure = number | null | undefined;
 
 const known = (value: Figure): value is number => value !== null && value !== undefined && Number.isFinite(value);
 
+/** With separators, and a minus sign that is as wide as a plus. */
+const separated = (value: number, options?: Intl.NumberFormatOptions): string => value.toLocaleString("en", options).replace("-", "−");
+
 /** At most this many significant digits, with separators: 1,234 · 5.90 · 0.0123. */
 export function digits(value: Figure, significant = 3): string {
   if (!known(value)) return UNKNOWN;
   const size = Math.abs(value);
-  if (size >= 10 ** significant) return Math.round(value).toLocaleString("en");
+  if (size >= 10 ** significant) return separated(Math.round(value));
   if (size === 0) return "0";
   const before = size >= 1 ? Math.floor(Math.log10(size)) + 1 : 0;
-  return value.toLocaleString("en", size >= 1
+  return separated(value, size >= 1
     ? { minimumFractionDigits: significant - before, maximumFractionDigits: significant - before }
     : { maximumSignificantDigits: significant });
 }
 
 /** A number of things: no digit is left out. */
-export const count = (value: Figure): string => (known(value) ? value.toLocaleString("en", { maximumFractionDigits: 2 }) : UNKNOWN);
+export const count = (value: Figure): string => (known(value) ? separated(value, { maximumFractionDigits: 2 }) : UNKNOWN);
 
 const STEPS: [number, string][] = [
   [1e12, "T"],
@@ -107,7 +110,7 @@ export function day(ms: Figure): string {
 
 export const moment = (ms: Figure): string => (known(ms) ? `${day(ms)} ${clock(ms)} UTC` : UNKNOWN);
 
-const bare = (value: number): string => value.toLocaleString("en", { maximumFractionDigits: 1 });
+const bare = (value: number): string => separated(value, { maximumFractionDigits: 1 });
 
 /** A layout in one line: `6×50 % ≤300 W`. */
 export function layoutText(layout: Layout | null | undefined): string {

@@ -34,7 +34,7 @@ function Stages({ stages }: { stages: Stage[] }) {
   return (
     <section class="panel" aria-labelledby="stages-heading">
       <h2 id="stages-heading">How far each stage is</h2>
-      <table class="plain">
+      <table class="fleet">
         <thead>
           <tr>
             <th scope="col">Stage</th>
@@ -48,10 +48,10 @@ function Stages({ stages }: { stages: Stage[] }) {
           {stages.map((row) => (
             <tr key={row.stage}>
               <th scope="row">{STAGES[row.stage][0]}</th>
-              <td>{STAGES[row.stage][1]}</td>
-              <td>{moment(row.newest_ms)}</td>
-              <td>{behind(row)}</td>
-              <td>{row.stalled !== null ? <span class="tone-bad">✗ stalled</span> : row.newest_ms === null ? <span class="tone-calm">○ none yet</span> : <span class="tone-good">✓</span>}</td>
+              <td data-label="By">{STAGES[row.stage][1]}</td>
+              <td data-label="Newest">{moment(row.newest_ms)}</td>
+              <td data-label="Behind">{behind(row)}</td>
+              <td data-label="State">{row.stalled !== null ? <span class="tone-bad">✗ stalled</span> : row.newest_ms === null ? <span class="tone-calm">○ none yet</span> : <span class="tone-good">✓</span>}</td>
             </tr>
           ))}
         </tbody>

@@ -55,6 +55,7 @@ const tenantRow = (workload, share_ratio = 0.3) => ({ workload, share_ratio, met
 /** A GPU with these workloads, as the server has it. */
 const gpuRow = (device, tenants, more = {}) => ({ device, node: "node", gpu_index: 0, gpu_model: "board", origin: "measured", meter: "gpu", mig_enabled: null, mps_enabled: true, shared: tenants.length > 1, silent: false, time_ms: 0, power_watts: 250, power_limit_watts: 300, tenants, unassigned_ratio: 0.1, unassigned_power_watts: 25, asked: null, pods: [], decision: null, unknown: [], ...more });
 
+/** The figure in a text; its minus sign is as wide as a plus. */
 const number = (text) => Number(text.replace("−", "-").replaceAll(",", ""));
 const PREFIXES = { "": 1, k: 1e3, M: 1e6, G: 1e9 };
 
@@ -609,6 +610,14 @@ const tests = {
     const page = await open(server.url);
     const badge = page.locator(".bar .right");
     await badge.getByText(/live \d\d:\d\d/).waitFor();
+    for (const width of [400, 1280]) {
+      const pipeline = await open(`${server.url}#/pipeline`, { width });
+      await pipeline.locator("#stages-heading").waitFor();
+      await pipeline.locator("td", { hasText: "behind the samples" }).waitFor();
+      assert.ok(await pipeline.evaluate(() => document.documentElement.scrollWidth <= innerWidth), `the stages fit into ${width} px`);
+      await isAccessible(pipeline, `pipeline, ${width} px`);
+      await close(pipeline);
+    }
     const before = await badge.innerText();
     const { rows } = await (await fetch(`${server.url}api/v1/fleet`)).json();
     const { workload } = rows.find((row) => row.window_end_ms !== null);
