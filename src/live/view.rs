@@ -98,9 +98,22 @@ fn head_line(picture: &ViewFrame, state: &ViewState, width: u16) -> Line<'static
     let used: usize = spans.iter().map(Span::width).sum();
     let room = usize::from(width).saturating_sub(used + 2);
     if room >= 12 {
-        spans.push(format!("  {}", table::shortened(&redact::line(&picture.headline), room)).dark_gray());
+        spans.push(format!("  {}", headline_within(&redact::line(&picture.headline), room)).dark_gray());
     }
     Line::from(spans)
+}
+
+/// Returns as many parts of the headline as fit: an address that is cut opens nothing.
+fn headline_within(headline: &str, room: usize) -> String {
+    let mut shown = String::new();
+    for part in headline.split(" · ") {
+        let separator = if shown.is_empty() { "" } else { " · " };
+        if shown.chars().count() + separator.chars().count() + part.chars().count() <= room {
+            shown.push_str(separator);
+            shown.push_str(part);
+        }
+    }
+    if shown.is_empty() { table::shortened(headline, room) } else { shown }
 }
 
 /// As many of the sums as fit, the most important first.

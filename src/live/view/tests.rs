@@ -55,6 +55,23 @@ fn shown(tally: &LiveTally) -> Vec<String> {
 }
 
 #[test]
+fn an_address_is_whole_or_not_there() {
+    let mut picture = ViewFrame::of(&LiveTally::default(), None);
+    picture.headline = "http://127.0.0.1:9580/ · simulated cluster · speed 120 · embedded log in eadt-data".to_owned();
+    for (width, shown) in [
+        (45, "http://127.0.0.1:9580/ · speed 120"),
+        (80, "http://127.0.0.1:9580/ · simulated cluster · speed 120"),
+        (100, "http://127.0.0.1:9580/ · simulated cluster · speed 120 · embedded log in eadt-data"),
+    ] {
+        let head = &screen(&picture, &mut ViewState::default(), width, 24)[0];
+        assert!(head.trim_end().ends_with(shown), "{width}: {head}");
+    }
+    picture.headline = "k".repeat(90);
+    let head = &screen(&picture, &mut ViewState::default(), 80, 24)[0];
+    assert!(head.contains("kkk…kkk"), "{head}");
+}
+
+#[test]
 fn it_shows_power_samples_energy_a_sample_layout_savings_and_the_reasons_of_decisions() {
     let mut tally = LiveTally::default();
     let layout = Layout { replicas: Some(6), mps_thread_percentage: Some(50), ..Layout::default() };
