@@ -733,7 +733,7 @@ pub struct ReportArgs {
     #[arg(long, value_name = "COLUMN", requires = "carbon")]
     pub carbon_column: Option<String>,
     /// Another run to hold this one against: data folder, archive or output of `replay`.
-    #[arg(long, value_name = "OTHER", conflicts_with_all = ["json", "format", "by"])]
+    #[arg(long, value_name = "OTHER", conflicts_with_all = ["format", "by"])]
     pub compare: Option<PathBuf>,
     /// Form of the report.
     #[arg(long, value_enum, default_value_t = ReportFormat::Text, conflicts_with = "json")]

@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::Context;
 use eadt_report::{
     FigurePair, GridDataError, RenderFormat, ReportBreakdown, ReportComparison, ReportSettings, Reporter, read_carbon,
-    read_prices, units,
+    read_prices, units, WorkloadReport,
 };
 
 use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions};
@@ -13,6 +13,7 @@ use eadt_bus::{StartOffset, read_to_end};
 use eadt_lake::{Archive, read_events};
 use eadt_schemas::v1::{Actuation, Decision, EfficiencyWindow};
 use eadt_schemas::{Topic, decode};
+use serde_json::json;
 
 use super::{partitions, topic_of};
 use crate::cli::{Breakdown, ReportArgs, ReportFormat};
@@ -61,6 +62,9 @@ pub fn run(args: &ReportArgs, names: &TopicSettings) -> anyhow::Result<()> {
     }
     if let Some(other) = &args.compare {
         let other = read(other, names, &settings).with_context(|| format!("--compare {}", other.display()))?;
+        if args.json {
+            return crate::output::print(&format!("{}\n", comparison_json(&report, &other)));
+        }
         let (text, notes) = comparison_text(&report, &other, args.csv)?;
         for note in &notes {
             crate::output::note!("{note}");
@@ -165,6 +169,25 @@ fn comparison_text(
         return Ok((sheet.render(OutputFormat::Csv, None)?, notes));
     }
     Ok((format!("{}{}\n", sheet.render(OutputFormat::Wide, None)?, notes.join("\n")), Vec::new()))
+}
+
+/// Returns two runs side by side in the form of the page's `compare-run`: every workload that both have, and the names of the others.
+fn comparison_json(report: &eadt_report::EnergyReport, other: &eadt_report::EnergyReport) -> serde_json::Value {
+    let of = |report: &eadt_report::EnergyReport, name: &str| report.workloads.iter().position(|it| it.workload == name);
+    let only = |a: &eadt_report::EnergyReport, b: &eadt_report::EnergyReport| -> Vec<String> {
+        a.workloads.iter().map(|it| it.workload.clone()).filter(|name| of(b, name).is_none()).collect()
+    };
+    let row = |this: &WorkloadReport| {
+        let that = &other.workloads[of(other, &this.workload)?];
+        Some(json!({
+            "workload": this.workload,
+            "this_origin": this.origin,
+            "other_origin": that.origin,
+            "figures": ReportComparison::of(this, that),
+        }))
+    };
+    let rows: Vec<serde_json::Value> = report.by_energy().into_iter().filter_map(row).collect();
+    json!({"rows": rows, "only_this": only(report, other), "only_other": only(other, report)})
 }
 
 /// Two runs side by side, by workload, and the notes on them: one on each workload that only one of them has.
@@ -302,6 +325,10 @@ mod tests {
         assert_eq!((&row[0], &row[1], &row[2], &row[3]), ("a/both", "4.0", "3.0", "-0.25"));
         assert_eq!(rows.records().count(), 0, "{csv}");
         assert!(notes.iter().any(|note| note.contains("a/old is only in the other run")), "{notes:?}");
+        let document = comparison_json(&this, &other);
+        assert_eq!(document["rows"][0]["figures"]["joules_per_sample"], json!({"this": 3.0, "other": 4.0, "change_ratio": -0.25}));
+        assert_eq!(document["rows"].as_array().map(Vec::len), Some(1), "{document}");
+        assert_eq!((&document["only_this"], &document["only_other"]), (&json!(["a/new"]), &json!(["a/old"])));
     }
 
     #[test]
