@@ -81,9 +81,9 @@ fn is_shown() -> bool {
     std::io::stderr().is_terminal()
 }
 
-/// Returns the line of a bar; it is empty while the command has not run for long.
+/// Returns the line of a bar; it is empty while the command has not run for long, and if the size of its work is not known.
 fn bar_text(unit: WorkUnit, done: u64, total: u64, elapsed: Duration, left: Duration) -> String {
-    if elapsed < DELAY {
+    if elapsed < DELAY || total == 0 {
         return String::new();
     }
     let part = (done as f64 / total.max(1) as f64).min(1.0);
@@ -141,6 +141,7 @@ mod tests {
     fn a_bar_says_how_much_is_done_and_how_long_the_rest_takes() {
         let text = |unit, done, elapsed| bar_text(unit, done, 8, elapsed, Duration::from_secs(90));
         assert_eq!(text(WorkUnit::Bytes, 2, Duration::ZERO), "", "most commands end sooner");
+        assert_eq!(bar_text(WorkUnit::Steps("records"), 0, 0, DELAY, DELAY), "", "nobody knows how many");
         let shown = text(WorkUnit::Steps("runs"), 2, DELAY);
         assert!(shown.starts_with("██████░") && shown.contains("2 of 8 runs, ") && shown.ends_with(" left"), "{shown}");
         assert!(text(WorkUnit::Bytes, 8, DELAY).contains("8 B of 8 B read"));

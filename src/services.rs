@@ -130,6 +130,7 @@ pub async fn run(single: StandaloneService, mut settings: ProgramSettings, shutd
             }
             let deps = OptimizerDependencies {
                 settings: settings.optimizer.clone(),
+                archive: None,
                 prefix: settings.topics.prefix.clone(),
                 bus: bus.clone(),
                 clock: ServiceClock::machine(),

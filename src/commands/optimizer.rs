@@ -31,9 +31,9 @@ pub fn run(args: &OptimizerArgs, settings: &ProgramSettings, shutdown: &Shutdown
     if let Some(missing) = missing(&settings.optimizer.location) {
         bail!("{missing}");
     }
+    let topics = [Topic::EfficiencyWindows, Topic::Decisions, Topic::Actuations, Topic::Workloads];
+    let (archive, meter) = progress::over_archive(Archive::open(&settings.optimizer.location)?, &topics)?;
     let (proposals, sent) = if args.dry_run {
-        let topics = [Topic::EfficiencyWindows, Topic::Decisions, Topic::Actuations, Topic::Workloads];
-        let (archive, meter) = progress::over_archive(Archive::open(&settings.optimizer.location)?, &topics)?;
         let (training, refused) = eadt_optimizer::read(&archive)?;
         meter.finish();
         if refused > 0 {
@@ -45,6 +45,7 @@ pub fn run(args: &OptimizerArgs, settings: &ProgramSettings, shutdown: &Shutdown
         let (bus, clock) = crate::bus::open_with_clock(settings)?;
         let round = eadt_optimizer::run(&OptimizerDependencies {
             settings: settings.optimizer.clone(),
+            archive: Some(archive),
             prefix: settings.topics.prefix.clone(),
             bus,
             clock,
@@ -53,6 +54,7 @@ pub fn run(args: &OptimizerArgs, settings: &ProgramSettings, shutdown: &Shutdown
             ready: HealthRegistry::default().part("optimizer"),
             once: true,
         })?;
+        meter.finish();
         (round.proposals, round.sent)
     };
     if args.json {

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, anyhow, bail};
 use bytes::Bytes;
 use eadt_bus::{BusError, ConsumerRecord, PartitionReader, PollEvent, RecordHeaders, Remedy, TopicPartition};
-use eadt_dashboard::{LOG_MEDIA_TYPE, LogPositions, StreamMarker};
+use eadt_dashboard::{LOG_END_HEADER, LOG_MEDIA_TYPE, LogPositions, StreamMarker};
 use eadt_schemas::{LoggedEvent, Topic};
 use eadt_service::Shutdown;
 use reqwest::header::CONTENT_TYPE;
@@ -19,6 +19,8 @@ use reqwest::{Client, Response, Url};
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
+
+use crate::progress::ProgressMeter;
 
 /// Where the log is below the page's address.
 const PATH: &str = "/api/v1/log";
@@ -207,6 +209,8 @@ pub struct DashboardLogReader {
     runtime: Handle,
     /// The next offset of each partition.
     positions: LogPositions,
+    /// Where each partition ended at the begin, if the page shows it.
+    ends: LogPositions,
     /// `None`: the connection is lost.
     response: Option<Response>,
     /// The question for a lost stream while it has no answer.
@@ -231,10 +235,13 @@ impl DashboardLogReader {
     pub fn open(page: DashboardClient, since: Option<Duration>) -> anyhow::Result<Self> {
         let (runtime, now) = (Handle::current(), Instant::now());
         let response = runtime.block_on(page.request_stream(since, None, FIRST_ANSWER)).map_err(StreamUnavailable::into_error)?;
+        let end = response.headers().get(LOG_END_HEADER).and_then(|end| end.to_str().ok());
+        let ends = end.and_then(|end| end.parse().ok()).unwrap_or_default();
         let mut log = Self {
             page,
             runtime,
             positions: LogPositions::default(),
+            ends,
             response: Some(response),
             asking: None,
             is_first: true,
@@ -259,6 +266,12 @@ impl DashboardLogReader {
     /// Returns how many partitions are read.
     pub fn partitions(&self) -> usize {
         self.positions.partitions()
+    }
+
+    /// Returns how many offsets there are up to where the log ended at the begin; 0 if the page does not show it.
+    pub fn left(&self) -> u64 {
+        let left = |(topic, partition, end): (Topic, i32, i64)| end - self.positions.offset(topic, partition).unwrap_or(end);
+        self.ends.iter().map(|end| u64::try_from(left(end)).unwrap_or(0)).sum()
     }
 
     /// Returns an error that ends the reading.
@@ -450,8 +463,12 @@ pub fn read(
 ) -> anyhow::Result<()> {
     let mut log = DashboardLogReader::open(page.clone(), since)?;
     let (mut batch, mut is_over) = (Vec::new(), false);
+    let mut left = log.left();
+    let meter = ProgressMeter::steps(left, "records");
     while !is_over && !shutdown.is_cancelled() {
         log.poll(4096, POLL, &mut batch)?;
+        meter.add(left.saturating_sub(log.left()));
+        left = log.left();
         for polled in batch.drain(..) {
             match polled {
                 PollEvent::Record(record) => {
@@ -555,6 +572,22 @@ mod tests {
         std::fs::write(&file, "# none\n").unwrap();
         assert!(DashboardClient::new(&url, Some(&file)).unwrap_err().to_string().contains("holds no token"));
         assert!(DashboardClient::new(&url, Some(&folder.path().join("none"))).unwrap_err().to_string().contains("cannot read"));
+    }
+
+    #[test]
+    fn how_much_is_left_is_known_if_the_page_shows_it() {
+        let lines = format!("{}{}{}", "{\"from\":\"decisions.v1:3,0\"}\n", event(3), event(4));
+        let shown = OK.replacen("\r\n\r\n", "\r\neadt-log-end: decisions.v1:8,0\r\n\r\n", 1);
+        let (address, _) = serve(vec![format!("{shown}{lines}"), format!("{OK}{lines}")]);
+        let runtime = runtime();
+        let _guard = runtime.enter();
+        let mut log = DashboardLogReader::open(page(address), None).unwrap();
+        assert_eq!(log.ends.offset(Topic::Decisions, 0), Some(8));
+        while log.positions.offset(Topic::Decisions, 0) < Some(5) {
+            poll(&mut log).unwrap();
+        }
+        assert_eq!(log.left(), 3);
+        assert_eq!(DashboardLogReader::open(page(address), None).unwrap().left(), 0);
     }
 
     #[test]

@@ -27,6 +27,10 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 use crate::api::{ApiContext, ApiError};
 
+/// Header with the positions at which the log ended when the stream was opened: to show how far a client is.
+pub const LOG_END_HEADER: &str = "eadt-log-end";
+/// Longest text of it. A log with more partitions has no such header.
+const LONGEST_END: usize = 8 << 10;
 /// Media type of the stream.
 pub const LOG_MEDIA_TYPE: &str = "application/x-ndjson";
 /// Streams at once: ten people at terminals, and some to spare. Each has a thread, and on Kafka a consumer of its own with up to
@@ -372,6 +376,8 @@ pub(crate) async fn follow(State(context): State<ApiContext>, Query(query): Quer
 
 /// Answers with the lines of a stream, which are read on a thread of their own until the client or the service ends.
 fn respond(opened: LogStream, turn: OwnedSemaphorePermit, shutdown: Shutdown) -> Response {
+    let end = opened.ends.as_ref().map(LogPositions::to_string).filter(|text| text.len() <= LONGEST_END);
+    let end = end.and_then(|text| HeaderValue::from_str(&text).ok());
     let (sender, receiver) = mpsc::channel::<Bytes>(CHUNKS);
     let stop = shutdown.clone();
     tokio::task::spawn_blocking(move || {
@@ -392,7 +398,11 @@ fn respond(opened: LogStream, turn: OwnedSemaphorePermit, shutdown: Shutdown) ->
         (header::CONTENT_TYPE, HeaderValue::from_static(LOG_MEDIA_TYPE)),
         (header::CACHE_CONTROL, HeaderValue::from_static("no-store")),
     ];
-    (headers, Body::from_stream(lines)).into_response()
+    let mut response = (headers, Body::from_stream(lines)).into_response();
+    if let Some(end) = end {
+        response.headers_mut().insert(LOG_END_HEADER, end);
+    }
+    response
 }
 
 #[cfg(test)]

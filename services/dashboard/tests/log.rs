@@ -73,6 +73,7 @@ async fn a_stream_has_what_is_there_then_what_comes_and_goes_on_where_it_broke()
     let mut stream = follow(&served, "").await;
     let text = stream.until("{\"end\":\"decisions.v1:3,0\"}\n").await.to_owned();
     assert!(text.contains("content-type: application/x-ndjson\r\n"), "{text}");
+    assert!(text.contains("eadt-log-end: decisions.v1:3,0\r\n"), "{text}");
     let parts =
         ["{\"from\":\"decisions.v1:0,0\"}\n", "decisions.v1 0 0\n", "decisions.v1 0 1\n", "decisions.v1 0 2\n", "{\"end\""];
     let places: Vec<_> = parts.iter().map(|part| text.find(part).unwrap_or_else(|| panic!("{part:?}: {text}"))).collect();

@@ -21,6 +21,8 @@ use crate::settings::OptimizerSettings;
 #[derive(Debug)]
 pub struct OptimizerDependencies {
     pub settings: OptimizerSettings,
+    /// The archive at `settings.location` if it is open already.
+    pub archive: Option<Archive>,
     /// Prefix of every topic.
     pub prefix: String,
     pub bus: Arc<dyn Bus>,
@@ -106,7 +108,10 @@ pub fn read(archive: &Archive) -> Result<(TrainingData, usize), LakeError> {
 pub fn run(deps: &OptimizerDependencies) -> Result<OptimizerRound, OptimizerError> {
     deps.settings.check().map_err(OptimizerError::Settings)?;
     let metrics = OptimizerMetrics::new(&deps.metrics);
-    let archive = Archive::open(&deps.settings.location)?;
+    let archive = match &deps.archive {
+        Some(archive) => archive.clone(),
+        None => Archive::open(&deps.settings.location)?,
+    };
     let mut last_offsets = None;
     loop {
         match round(deps, &archive, &metrics, &mut last_offsets) {

@@ -215,6 +215,7 @@ fn every_partition_gets_each_version_once() {
             OptimizerSettings { location: archive.display().to_string(), windows_max: 800, ..OptimizerSettings::default() };
         eadt_optimizer::run(&OptimizerDependencies {
             settings,
+            archive: None,
             prefix: "eadt.".to_owned(),
             bus: bus.clone(),
             clock: ServiceClock::new(|| minute(600)),
@@ -259,6 +260,7 @@ fn settings_and_topics_that_cannot_be_are_named() {
     let run = |settings: OptimizerSettings| {
         let service = OptimizerDependencies {
             settings,
+            archive: None,
             prefix: "eadt.".to_owned(),
             bus: bus.clone(),
             clock: ServiceClock::new(|| minute(0)),

@@ -10,13 +10,18 @@ use eadt_bus::{Bus, TopicPartition, TopicSpec, topics};
 use eadt_service::ServiceClock;
 
 use super::{Findings, clock, partitions};
+use crate::progress::ProgressMeter;
 use crate::rights::AclRole;
 use crate::settings::ProgramSettings;
 
 /// Who is asked about where nobody is named.
 const USUAL: [AclRole; 4] = [AclRole::Collector, AclRole::Processor, AclRole::Actuator, AclRole::Archiver];
 
+/// Checks of a Kafka, of which the first waits for a broker: connection, topics, rights, their layout, clocks, keys.
+const KAFKA_CHECKS: u64 = 6;
+
 pub fn kafka(parts: &[AclRole], settings: &ProgramSettings, findings: &mut Findings) -> Option<Arc<dyn Bus>> {
+    let meter = ProgressMeter::steps(KAFKA_CHECKS, "checks of Kafka");
     let bus = match crate::bus::kafka(settings) {
         Ok(bus) => bus,
         Err(error) => {
@@ -27,6 +32,7 @@ pub fn kafka(parts: &[AclRole], settings: &ProgramSettings, findings: &mut Findi
         }
     };
     findings.ok("broker", format!("{} answers; this is {}", settings.bus.brokers, bus.principal()));
+    meter.add(1);
     let existing = match bus.topics(&settings.topics.prefix) {
         Ok(existing) => existing,
         Err(error) => {
@@ -43,14 +49,18 @@ pub fn kafka(parts: &[AclRole], settings: &ProgramSettings, findings: &mut Findi
         findings.wrong("topics", absent.text(settings), "`eadt topics apply` makes them; then look again");
         return None;
     }
+    meter.add(1);
     rights(&bus, parts, settings, &absent, findings);
+    meter.add(1);
     if !existing.is_empty() {
         check_replication(&existing, findings);
     }
     check_layout(&bus, &existing, &absent, settings, findings);
+    meter.add(1);
     if absent.missing.is_empty() && absent.hidden.is_empty() {
         let limit = settings.processor.max_future_seconds.0;
         clock::compare(&bus, &settings.topics.prefix, &ServiceClock::machine(), limit, findings);
+        meter.add(1);
         partitions::keys(&bus, settings, findings);
     } else {
         findings.unchecked("clock", "needs the topics");

@@ -121,6 +121,7 @@ fn run() -> Result<bool> {
         Service::Optimizer(settings) => {
             eadt_optimizer::run(&eadt_optimizer::OptimizerDependencies {
                 settings: *settings,
+                archive: None,
                 prefix: task.prefix,
                 bus,
                 clock: eadt_service::ServiceClock::new(now),
