@@ -774,9 +774,9 @@ impl WorkloadEvents<'_> {
     /// Samples and tokens, and of each the part that is of no window. As with energy, the total holds both.
     fn progress_totals(&self) -> [(Option<f64>, Option<f64>); 2] {
         let total = |of: fn(&ReportWindow) -> Option<f64>, unassigned: fn(&ReportWindow) -> f64| {
-            let unassigned = self.windows.iter().map(|window| unassigned(window)).sum::<f64>();
+            let unassigned = self.windows.iter().map(unassigned).sum::<f64>();
             let unassigned = (unassigned > 0.0).then_some(unassigned);
-            (sum_known(self.windows.iter().map(|window| of(window)).chain([unassigned])), unassigned)
+            (sum_known(self.windows.iter().map(of).chain([unassigned])), unassigned)
         };
         [
             total(|window| window.samples, |window| window.unassigned_progress.0),

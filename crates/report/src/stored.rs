@@ -335,7 +335,7 @@ mod tests {
         }
         words[START] = (minute * 60_000_000) as u64;
         [words[1], words[2], words[3]] = [60_000_000, state >> 40, 60_000_000];
-        words[30] = words[30] & 0x7_ff00 | (state % 3) << 4 | state % 4;
+        words[30] = (words[30] & 0x7_ff00) | ((state % 3) << 4) | (state % 4);
         let layout = (!seed.is_multiple_of(3)).then(|| {
             let power_limit_watts = Some(200.0 + (seed % 40) as f64);
             Arc::new(Layout { power_limit_watts, ..Layout::default() })
