@@ -83,6 +83,9 @@ pub fn spawn_otlp(
 
 /// Runs one service against Kafka until interrupted.
 pub async fn run(single: StandaloneService, mut settings: ProgramSettings, shutdown: Shutdown) -> anyhow::Result<()> {
+    if matches!(single, StandaloneService::Actuator(_)) && !settings.actuator.jobs.is_empty() {
+        return Err(up::refuse_declared_jobs());
+    }
     let (metrics, health) = (MetricsRegistry::default(), HealthRegistry::default());
     let address = address::parse(&settings.http.address).context("http.address")?;
     // Before anybody waits for a broker.

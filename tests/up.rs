@@ -442,8 +442,18 @@ fn a_declared_job_is_in_the_log_under_its_present_terms() {
         assert_eq!((&workload["mode"], &workload["origin"]), (&"enforce".into(), &"measured".into()), "{declared}");
         assert_eq!((&workload["bounds"]["frozen_prefix_layers_max"], &workload["generation"]), (&layers.into(), &1.into()));
     }
-    newest("");
-    assert_eq!(std::fs::read_to_string(dir.path().join("jobs.json")).unwrap(), "{}", "nothing is asked any more");
+    let undeclared = &newest("")["data"];
+    assert_eq!(
+        (&undeclared["workload"], &undeclared["mode"]),
+        (&"lab/gpt".into(), &"observe".into()),
+        "nothing is asked any more"
+    );
+    // Where nothing comes of it, it is refused.
+    std::fs::write(&settings, format!("{job}3\n")).unwrap();
+    for up in [&["up", "--no-view"][..], &["up", "--gpus", "none", "--kafka", "127.0.0.1:1", "--no-view"]] {
+        let (err, code) = status(eadt(dir.path(), &[&["--config", settings.to_str().unwrap()], up].concat()));
+        assert!(code == Some(2) && err.contains("actuator.jobs is for"), "{code:?}: {err}");
+    }
 }
 
 #[test]

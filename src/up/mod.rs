@@ -85,6 +85,9 @@ fn prepare_settings(args: &UpArgs, settings: &mut ProgramSettings) -> anyhow::Re
         }
         collector_settings(settings, args.gpus).validate(&eadt_collector::host_name())?;
     }
+    if !settings.actuator.jobs.is_empty() && (simulated || !settings.bus.brokers.is_empty()) {
+        return Err(refuse_declared_jobs());
+    }
     if simulated {
         simulate(settings, &args.simulation)?;
         if !settings.bus.brokers.is_empty() {
@@ -271,12 +274,20 @@ fn spawn_declared_jobs(
     health: &HealthRegistry,
 ) -> anyhow::Result<()> {
     let (declared, file) = (&settings.actuator.jobs, settings.bus.data_dir.join("jobs.json"));
-    if declared.is_empty() && !file.exists() {
+    // On Kafka the jobs are those of another actuator, whose directives this one would withdraw.
+    if !settings.bus.brokers.is_empty() || declared.is_empty() && !file.exists() {
         return Ok(());
     }
     let jobs = DeclaredJobs::open(&file, declared, ServiceClock::machine()).context("actuator.jobs")?;
     services::spawn_actuator(deciders, settings, bus, jobs, shutdown, metrics, health);
     Ok(())
+}
+
+/// Returns the error of settings that declare jobs where nothing comes of it.
+pub fn refuse_declared_jobs() -> anyhow::Error {
+    usage_error::impossible(
+        "actuator.jobs is for `eadt up --gpus nvml` or `--gpus none` without Kafka: elsewhere policies of Kubernetes say what jobs may be asked",
+    )
 }
 
 /// Opens the port at which jobs report, or one near it; `None` if nothing is to be opened.

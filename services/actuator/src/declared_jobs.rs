@@ -12,7 +12,7 @@ use eadt_cluster::{
     AppliedDecision, Cluster, ClusterError, ClusterRemedy, ManagedWorkload, RollbackRecord, RollbackRequest, WorkloadChange,
 };
 use eadt_schemas::EventTime;
-use eadt_schemas::v1::{Decision, Layout, LayoutBounds, Origin, Workload};
+use eadt_schemas::v1::{Decision, Layout, LayoutBounds, Origin, UpdateMode, Workload};
 use eadt_service::ServiceClock;
 
 use crate::settings::DeclaredJob;
@@ -35,18 +35,27 @@ struct JobTable {
 }
 
 impl DeclaredJobs {
-    /// Reads what was asked of these jobs before, if the file exists. A job that is no longer declared is forgotten.
+    /// Reads what was asked of these jobs before, if the file exists. A job that is no longer declared is only observed.
     pub fn open(file: &Path, declared: &[DeclaredJob], clock: ServiceClock) -> io::Result<Self> {
         let mut stored: BTreeMap<String, ManagedWorkload> = match fs::read(file) {
             Ok(bytes) => serde_json::from_slice(&bytes).map_err(|error| {
-                let detail = format!("{} is damaged: {error}; remove it, and jobs are asked anew", file.display());
+                let path = file.display();
+                let detail = format!(
+                    "{path} is damaged: {error}; put it back from a copy, or remove it: jobs then go back to the settings that they were started with"
+                );
                 io::Error::new(io::ErrorKind::InvalidData, detail)
             })?,
             Err(error) if error.kind() == io::ErrorKind::NotFound => BTreeMap::new(),
             Err(error) => return Err(io::Error::new(error.kind(), format!("cannot read {}: {error}", file.display()))),
         };
         let now = clock.now();
-        let jobs = declared.iter().map(|job| (job.workload.clone(), managed(job, stored.remove(&job.workload), now))).collect();
+        let mut jobs: BTreeMap<String, ManagedWorkload> =
+            declared.iter().map(|job| (job.workload.clone(), managed(job, stored.remove(&job.workload), now))).collect();
+        jobs.extend(stored.into_iter().map(|(workload, before)| {
+            let undeclared = DeclaredJob { mode: UpdateMode::Observe, ..DeclaredJob::default() };
+            let observed = managed(&DeclaredJob { workload: workload.clone(), ..undeclared }, Some(before), now);
+            (workload, observed)
+        }));
         let this = Self { file: file.to_owned(), clock, table: Mutex::new(JobTable { revision: 1, jobs }) };
         this.write(&this.lock().jobs)?;
         Ok(this)
@@ -65,7 +74,12 @@ impl DeclaredJobs {
         let mut file = File::create(&next)?;
         file.write_all(&serde_json::to_vec(jobs)?)?;
         file.sync_all()?;
-        fs::rename(&next, &self.file)
+        fs::rename(&next, &self.file)?;
+        // Else a power failure may bring the file before it back.
+        match self.file.parent() {
+            Some(folder) => File::open(folder)?.sync_all(),
+            None => Ok(()),
+        }
     }
 
     /// Changes a job; what is returned is durable. `Ok(false)` of `change`: it is so already.
@@ -105,7 +119,8 @@ fn managed(job: &DeclaredJob, before: Option<ManagedWorkload>, now: EventTime) -
         mode: job.mode,
         controller: Some(job.controller.as_str().to_owned()),
         bounds: LayoutBounds {
-            frozen_prefix_layers_max: (job.frozen_prefix_layers_max > 0).then_some(job.frozen_prefix_layers_max),
+            // None would be no bound.
+            frozen_prefix_layers_max: Some(job.frozen_prefix_layers_max),
             precisions: Some(job.precisions.clone()),
             ..LayoutBounds::default()
         },
@@ -229,7 +244,7 @@ impl Cluster for DeclaredJobs {
 
 #[cfg(test)]
 mod tests {
-    use eadt_schemas::v1::{Precision, UpdateMode};
+    use eadt_schemas::v1::Precision;
 
     use super::*;
     use crate::settings::JobController;
@@ -295,10 +310,31 @@ mod tests {
         assert_eq!((after.state.generation, after.state.time), (2, EventTime::from_seconds(30.0)));
         let rolled_back = open(folder.path(), &[declared()], 40.0).roll_back(&back("d-1", 2)).unwrap();
         assert_eq!((&rolled_back.state.layout, rolled_back.state.generation), (&Layout::default(), 3));
-        assert!(open(folder.path(), &[], 50.0).workloads().unwrap().is_empty());
+        let undeclared = &open(folder.path(), &[], 50.0).workloads().unwrap()[0];
+        assert_eq!((undeclared.state.mode, undeclared.state.bounds.frozen_prefix_layers_max), (UpdateMode::Observe, Some(0)));
+        assert_eq!(undeclared.state.bounds.precisions, Some(Vec::new()));
         fs::write(folder.path().join("jobs.json"), "{").unwrap();
         let error = DeclaredJobs::open(&folder.path().join("jobs.json"), &[], ServiceClock::machine()).unwrap_err();
         assert!(error.to_string().contains("jobs.json is damaged"), "{error}");
+    }
+
+    #[test]
+    fn a_job_is_asked_for_nothing_beyond_its_present_terms() {
+        let folder = tempfile::tempdir().unwrap();
+        open(folder.path(), &[declared()], 10.0).apply(&freeze("d-1", 1, Some(3))).unwrap();
+        let with = |frozen_prefix_layers_max, mode| DeclaredJob { mode, frozen_prefix_layers_max, ..declared() };
+        for (terms, layers) in [
+            (vec![declared()], Some(3)),
+            (vec![with(2, UpdateMode::Enforce)], None),
+            (vec![with(0, UpdateMode::Enforce)], None),
+            (vec![with(3, UpdateMode::Recommend)], Some(3)),
+            (vec![with(3, UpdateMode::Observe)], None),
+            (vec![], None),
+        ] {
+            let jobs = open(folder.path(), &terms, 20.0).workloads().unwrap();
+            let asked = crate::directives::build_directive(&jobs[0], None).and_then(|directive| directive.frozen_prefix_layers);
+            assert_eq!(asked, layers, "{terms:?}");
+        }
     }
 
     #[test]

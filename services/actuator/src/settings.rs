@@ -42,8 +42,8 @@ pub struct ActuatorSettings {
     pub retry_min_seconds: f64,
     /// Longest pause before a failed call is tried again, in seconds of wall time. Default 10.
     pub retry_max_seconds: f64,
-    /// Jobs of `eadt up --gpus nvml` and `none` that may be asked to freeze blocks or to compute in another precision: outside of
-    /// Kubernetes no policy says so.
+    /// Jobs of `eadt up --gpus nvml` and `none`, without Kafka, that may be asked to freeze blocks or to compute in another precision:
+    /// outside of Kubernetes no policy says so. Anywhere else they are refused.
     pub jobs: Vec<DeclaredJob>,
 }
 
@@ -53,7 +53,8 @@ pub struct ActuatorSettings {
 pub struct DeclaredJob {
     /// `namespace/name`, as the job reports it (`EADT_WORKLOAD`). Required.
     pub workload: String,
-    /// `enforce` asks the job, `recommend` and `observe` only decide. Default `recommend`.
+    /// `enforce` asks the job. `recommend` only decides, and goes on asking for what was applied before. `observe` begins nothing, and
+    /// what was asked is withdrawn. Default `recommend`.
     pub mode: UpdateMode,
     /// Who decides. Default `layers`.
     pub controller: JobController,
@@ -125,6 +126,12 @@ impl ActuatorSettings {
         let mut names = BTreeSet::new();
         for (i, job) in self.jobs.iter().enumerate() {
             decode::workload(&job.workload).map_err(|why| format!("actuator.jobs[{i}].workload: {why}"))?;
+            if job.mode == UpdateMode::Enforce && job.frozen_prefix_layers_max == 0 && job.precisions.is_empty() {
+                return Err(format!(
+                    "actuator.jobs[{i}]: {} is to be asked (enforce), and nothing is allowed: set frozen_prefix_layers_max or precisions",
+                    job.workload
+                ));
+            }
             if !names.insert(&job.workload) {
                 return Err(format!("actuator.jobs[{i}].workload: {} is declared twice", job.workload));
             }
