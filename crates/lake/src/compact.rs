@@ -16,6 +16,9 @@ use crate::file::{self, FileBatches, FileFooter, FileWriter, RowFacts, RowKey};
 use crate::layout::ArchiveFileName;
 use crate::plan::{TopicColumns, plan};
 
+/// Files that are merged into one: all of them may be open at once, if their times overlap. More become one the next time.
+const MAX_MERGED_FILES: usize = 256;
+
 /// What a compaction did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CompactionSummary {
@@ -27,8 +30,8 @@ pub struct CompactionSummary {
 }
 
 /// Merges files of dates before `before` (`YYYY-MM-DD`) while their sizes sum to at most `target_bytes`.
-/// Adjoining ranges of one topic, partition and date only. Memory: the bytes of one merged file, a row group, and of each file that
-/// has rows of one time the batch that is read.
+/// Adjoining ranges of one topic, partition and date only, at most 256 files at a time. Memory: the bytes of one merged file, a row
+/// group, and of each file that has rows of one time the batch that is read with its decoded pages (in an object store all its bytes).
 pub fn compact(archive: &Archive, before: &str, target_bytes: u64) -> Result<CompactionSummary> {
     archive.drop_superseded()?;
     let listing = archive.files()?;
@@ -57,7 +60,7 @@ fn groups<'a>(files: &'a [ArchiveFile], before: &str, target_bytes: u64) -> Vec<
             bytes += files[end].bytes;
             let adjoin = (last.topic, last.partition, &last.date) == (next.topic, next.partition, &next.date)
                 && next.first == last.last + 1;
-            if !adjoin || bytes > target_bytes {
+            if !adjoin || bytes > target_bytes || end - start == MAX_MERGED_FILES {
                 break;
             }
             end += 1;
@@ -79,7 +82,7 @@ fn merge(archive: &Archive, group: &[ArchiveFile], done: &mut CompactionSummary)
     let facts = facts(archive, group, &footers)?;
     let writer = FileWriter::new(&name, &deleted, facts, usize::try_from(rows).unwrap_or(usize::MAX))?;
     let files = group.iter().zip(&footers).map(|(old, footer)| (footer.least_time, old.name.clone())).collect();
-    let bytes = match FileMerge::new(archive, &name, files, writer).run()? {
+    let bytes = match FileMerge::new(archive, &name, files, writer).run(rows)? {
         Some(bytes) => bytes,
         None => encode_unsorted(archive, &name, group, &deleted)?,
     };
@@ -195,8 +198,9 @@ impl<'a> FileMerge<'a> {
         }
     }
 
-    /// Returns the bytes of the merged file; `None` if a file is not sorted.
-    fn run(mut self) -> Result<Option<bytes::Bytes>> {
+    /// Returns the bytes of the merged file, which has so many rows; `None` if a file is not sorted.
+    fn run(mut self, expected: u64) -> Result<Option<bytes::Bytes>> {
+        let mut merged = 0;
         self.open_due()?;
         while let Some(Reverse((key, at))) = self.heads.pop() {
             let Some(file) = &mut self.open[at] else { continue };
@@ -206,6 +210,7 @@ impl<'a> FileMerge<'a> {
                 self.batches.len() - 1
             });
             self.rows.push((place, file.row));
+            merged += 1;
             file.row += 1;
             if file.row == file.keys.len() && !file.next_batch(self.archive, self.plan)? {
                 self.open[at] = None;
@@ -223,6 +228,10 @@ impl<'a> FileMerge<'a> {
             }
         }
         self.write_waiting()?;
+        if merged != expected {
+            let detail = format!("{merged} rows would be in it, and {expected} are in the files that it replaces");
+            return Err(LakeError::Damaged { path: self.archive.place().to_owned(), detail });
+        }
         self.writer.finish().map(Some)
     }
 

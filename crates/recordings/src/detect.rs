@@ -111,7 +111,7 @@ pub fn sketch_table(input: RecordingFile<'_>) -> Result<TablePreview, ImportErro
             ColumnPreview { name: names[index].clone(), values, suggestion, numbers }
         })
         .collect();
-    choose_of_totals(&mut columns);
+    drop_duplicate_total(&mut columns);
     drop_sums(&mut columns);
     number_boards(&mut columns);
     Ok(TablePreview {
@@ -197,7 +197,7 @@ fn may_be_total(numbers: &[f64]) -> bool {
 const TOTAL_WORDS: [&str; 3] = ["total", "counter", "cumulative"];
 
 /// Chooses between a column and its running total, such as `energy` and `energy_total`: mapped both, they would fill one figure.
-fn choose_of_totals(columns: &mut [ColumnPreview]) {
+fn drop_duplicate_total(columns: &mut [ColumnPreview]) {
     let stem = |name: &str| {
         let is_total = |word: &String| TOTAL_WORDS.contains(&word.as_str());
         let words: Vec<String> = word_places(name).into_iter().map(|place| name[place].to_ascii_lowercase()).collect();

@@ -50,14 +50,14 @@ const QUANTITY_WORDS: [&str; 33] = [
 ];
 
 /// Words that end with a letter that may be the prefix of a unit.
-const WORDS_IN_PREFIXES: [&str; 32] = [
+pub(crate) const WORDS_IN_PREFIXES: [&str; 33] = [
     "system", "maximum", "minimum", "sum", "ram", "vram", "dram", "hbm", "sm", "mem", "platform", "rack", "peak", "bank", "link",
     "nvlink", "network", "disk", "task", "clock", "block", "chunk", "gpu", "cpu", "npu", "tpu", "dpu", "ipu", "psu", "pdu",
-    "soc", "from",
+    "soc", "from", "clk",
 ];
 
 /// Units as names in small or in capital letters only have them, the longest first.
-const LETTERS_OF_UNITS: [&str; 9] = ["kwh", "mwh", "gwh", "kw", "mw", "gw", "kj", "mj", "wh"];
+const LETTERS_OF_UNITS: [&str; 11] = ["kwh", "mwh", "gwh", "kw", "mw", "gw", "kj", "mj", "wh", "uw", "uj"];
 
 fn is_electrical(unit: &Unit) -> bool {
     matches!(unit.dimension, Dimension::Power | Dimension::Energy)
@@ -79,6 +79,8 @@ pub(crate) fn humped_units(name: &str) -> Vec<HumpedUnit<'_>> {
     let places = word_places(name);
     let word = |at: usize| &name[places[at].clone()];
     let joins = |at: usize| at > 0 && at < places.len() && places[at - 1].end == places[at].start;
+    // `kw01` is a node.
+    let goes_on = |at: usize| joins(at + 1) && word(at + 1).starts_with(char::is_alphabetic);
     let mut found = Vec::new();
     for at in 0..places.len() {
         let text = word(at);
@@ -93,13 +95,17 @@ pub(crate) fn humped_units(name: &str) -> Vec<HumpedUnit<'_>> {
             let is_end_of_capitals = stem.chars().count() == 1 && at > 1 && joins(at - 1) && word(at - 2).len() > 1;
             let stem = if is_end_of_capitals { &name[places[at - 2].start..start] } else { stem };
             match () {
+                () if matches!(prefix, 'd' | 'c' | 'n' | 'h') && is_quantity(stem) && !is_quantity(before) => read(whole),
                 () if !matches!(prefix, 'k' | 'K' | 'm' | 'M' | 'u' | 'µ' | 'μ' | 'G') => read(text),
                 () if stem.is_empty() || is_quantity(stem) => read(whole),
                 () if WORDS_IN_PREFIXES.contains(&before.to_ascii_lowercase().as_str()) || is_quantity(before) => read(text),
-                () if prefix.is_uppercase() => read(text),
+                // `PDUKWh`: of what is not known, the letter may be of either.
                 () => Some(HumpedUnit::Ambiguous(whole)),
             }
-        } else if joins(at) || joins(at + 1) {
+        } else if joins(at) && matches!(text, "MW" | "MJ") {
+            // Capitals of the hump, or of the unit.
+            Some(HumpedUnit::Ambiguous(text))
+        } else if joins(at) || goes_on(at) {
             // One of no meaning here may be a part of any word, unless it is the last.
             read(text).filter(|unit| !matches!(unit, HumpedUnit::Foreign(_)) || at + 1 == places.len())
         } else {

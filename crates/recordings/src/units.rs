@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use crate::absent::is_absent_text;
-use crate::humped_units::{HumpedUnit, humped_units, without_quantity};
+use crate::humped_units::{HumpedUnit, WORDS_IN_PREFIXES, humped_units, without_quantity};
 use crate::quantity::split_unit;
 
 /// The measured quantity.
@@ -97,6 +97,8 @@ const SPELLINGS: &[(&str, &str)] = &[
     ("KW", "kW"),
     ("Kw", "kW"),
     ("μW", "µW"),
+    ("uw", "µW"),
+    ("UW", "µW"),
     ("milliwatts", "mW"),
     ("kilowatts", "kW"),
     ("joule", "J"),
@@ -107,12 +109,19 @@ const SPELLINGS: &[(&str, &str)] = &[
     ("kj", "kJ"),
     ("KJ", "kJ"),
     ("μJ", "µJ"),
+    ("uj", "µJ"),
+    ("UJ", "µJ"),
     ("wh", "Wh"),
     ("WH", "Wh"),
     ("kwh", "kWh"),
     ("KWH", "kWh"),
     ("KWh", "kWh"),
     ("Kwh", "kWh"),
+    ("hz", "Hz"),
+    ("HZ", "Hz"),
+    ("khz", "kHz"),
+    ("KHz", "kHz"),
+    ("KHZ", "kHz"),
     ("mhz", "MHz"),
     ("Mhz", "MHz"),
     ("MHZ", "MHz"),
@@ -204,7 +213,12 @@ fn power_hours(text: &str) -> Option<(&str, Option<Unit>)> {
 /// Returns the unit after the last separator of a column's name: `power_mW`, `Power, W`, `power.draw/W`, `energy in kWh`.
 pub fn suffix_unit(name: &str) -> Option<Unit> {
     let (_, unit) = name.trim().rsplit_once(['_', ',', '/', '.', '-', ' '])?;
-    Unit::by_name(unit.trim())
+    Unit::by_name(unit.trim()).filter(|_| !is_mega_by_capitals(name, unit.trim()))
+}
+
+/// Whether a word may be milli as well as mega, since the name has capitals only: `POWER_MW`.
+fn is_mega_by_capitals(name: &str, word: &str) -> bool {
+    matches!(word, "MW" | "MJ") && name.trim() != word && !name.contains(char::is_lowercase)
 }
 
 /// Returns the unit that the last word of a name is, without a separator before it: `durationMs`, `smClockMHz`, `utilPct`. `elapsedMin`
@@ -218,7 +232,13 @@ fn joined_suffix_unit(name: &str) -> Option<Unit> {
     let before = &name[places[last - 1].clone()];
     let is_prefix = before.len() == 1 && before.starts_with(char::is_alphabetic) || matches!(before, "Ki" | "Mi" | "Gi");
     let first = if is_prefix { last - 1 } else { last };
-    let text = &name[places[first].start..];
+    let mut start = places[first].start;
+    // `GPUMHz` is `GPUM` and `Hz`; the `k` of `clockHz` is the clock's.
+    let is_word = WORDS_IN_PREFIXES.contains(&before.to_ascii_lowercase().as_str());
+    if !is_prefix && !is_word && matches!(&name[start..], "Hz" | "B") && before.ends_with(['k', 'K', 'M', 'G']) {
+        start -= 1;
+    }
+    let text = &name[start..];
     if !joins(first) || text.len() < 2 || text.eq_ignore_ascii_case("min") {
         return None;
     }
@@ -375,7 +395,9 @@ pub fn ambiguous_unit(name: &str) -> Option<&str> {
     let humped = || {
         humped_units(name).into_iter().find_map(|found| if let HumpedUnit::Ambiguous(text) = found { Some(text) } else { None })
     };
-    words(name).find(|word| AMBIGUOUS_UNITS.contains(word)).or_else(|| humped().filter(|_| bracketed_unit(name).is_none()))
+    let capitals = || words(name).find(|word| is_mega_by_capitals(name, word));
+    let unbracketed = || capitals().or_else(humped).filter(|_| bracketed_unit(name).is_none());
+    words(name).find(|word| AMBIGUOUS_UNITS.contains(word)).or_else(unbracketed)
 }
 
 /// Returns whether a cell's unit is one that the [`ambiguous_unit`] of its header may be: `mW` or `MW` of `mw`; `kW` or `W` of the
@@ -530,6 +552,11 @@ mod tests {
             ("chipmW", ""),
             ("powerMHz", ""),
             ("powerMax", ""),
+            ("powerMW", ""),
+            ("kw01_power", ""),
+            ("kw3.power", ""),
+            ("power_uw", "µW"),
+            ("poweruw", "µW"),
         ] {
             let unit_of = bracketed_unit(text).or_else(|| worded_unit(text, Power));
             assert_eq!(name(unit_of), unit, "{text}");
@@ -561,6 +588,14 @@ mod tests {
             ("energymillijoules", "mJ"),
             ("omega_joules", "J"),
             ("energy_milliwatts", ""),
+            ("energy_uj", "µJ"),
+            ("max_energy_range_uj", "µJ"),
+            ("ENERGY_UJ", "µJ"),
+            ("energyUJ", "µJ"),
+            ("SYSTEMWh", "Wh"),
+            ("GPUKWh", "kWh"),
+            ("PDUKWh", ""),
+            ("wh01_energy", ""),
         ] {
             let unit_of = bracketed_unit(text).or_else(|| worded_unit(text, Energy));
             assert_eq!(name(unit_of), unit, "{text}");
@@ -576,6 +611,16 @@ mod tests {
             ("Items", Duration, ""),
             ("smClockMHz", Clock, "MHz"),
             ("smClockGhz", Clock, "GHz"),
+            ("GPUMHz", Clock, "MHz"),
+            ("SMMHz", Clock, "MHz"),
+            ("GFXMHz", Clock, "MHz"),
+            ("GPUGHz", Clock, "GHz"),
+            ("gpukHz", Clock, "kHz"),
+            ("GPUHz", Clock, "Hz"),
+            ("smClockHz", Clock, "Hz"),
+            ("sm_clock_khz", Clock, "kHz"),
+            ("sm_clock_hz", Clock, "Hz"),
+            ("memUsedkB", Bytes, "kB"),
             ("gpu0Mhz", Clock, "MHz"),
             ("utilPct", Ratio, "%"),
             ("gpuUtilPercent", Ratio, "%"),
@@ -631,7 +676,25 @@ mod tests {
             ("rackW", None),
             ("powermW", None),
             ("powerKW", None),
-            ("powerMW", None),
+            ("powerMW", Some("MW")),
+            ("gpuPowerMW", Some("MW")),
+            ("POWER_MW", Some("MW")),
+            ("POWER [MW]", None),
+            ("power_MW", None),
+            ("MW", None),
+            ("energyMJ", Some("MJ")),
+            ("TOTAL_ENERGY_MJ", Some("MJ")),
+            ("PDUKWh", Some("KWh")),
+            ("UPSKWh", Some("KWh")),
+            ("DCMWh", Some("MWh")),
+            ("SYSTEMWh", None),
+            ("AVGWh", None),
+            ("GPUKWh", None),
+            ("powerdW", Some("dW")),
+            ("energynJ", Some("nJ")),
+            ("loadW", None),
+            ("drawnW", None),
+            ("kw01_power", None),
             ("powerVar", None),
             ("power (W)", None),
             ("power (max W)", None),

@@ -532,8 +532,8 @@ fn a_unit_of_the_header_counts_wherever_it_stands_and_one_that_cannot_be_read_is
 #[test]
 fn a_cells_unit_counts_where_the_header_leaves_it_open_and_one_that_contradicts_the_header_is_refused() {
     let import = |column: &str, cell: &str| {
-        let rows = (0..6).map(|row| format!("2025-02-03T10:00:{:02}Z,{cell}\n", row * 10)).collect::<String>();
-        read(CSV, &[("t.csv", &format!("time,{column}\n{rows}"))], &maps(&[&format!("power_watts={column}")]))
+        let rows: Vec<String> = (0..6).map(|row| format!("2025-02-03T10:00:{:02}Z,{cell}\n", row * 10)).collect();
+        read(CSV, &[("t.csv", &format!("time,{column}\n{}", rows.concat()))], &maps(&[&format!("power_watts={column}")]))
             .map(|imported| total(&imported))
     };
     for (column, cell, joules) in [
