@@ -56,4 +56,10 @@ fn lists_count_back_from_the_newest_event_and_refuse_names_that_do_not_exist() {
     );
     let (out, err, good) = tail("eadt/llm-training");
     assert!(good && (!out.is_empty() || err.contains("no record of actuations.v1 has the key")), "{out}{err}");
+    // The states of the processor have keys that no list of names knows.
+    let (states, err, good) = text(eadt(dir.path(), &["tail", "processor-state", "--until-end", "-o", "raw"]));
+    let key = states.lines().next().and_then(|line| line.split(' ').nth(3)).unwrap_or_default();
+    assert!(good && key.contains('#'), "{states}{err}");
+    let (out, err, good) = tail(key);
+    assert!(good && out.is_empty() && err.contains("processor-state.v1 have it"), "{out}{err}");
 }

@@ -61,11 +61,15 @@ pub fn run(args: &GetArgs, settings: &ProgramSettings, shutdown: &Shutdown) -> a
         GetKind::Gpus => (gpus(args, settings, shutdown)?, "GPUs"),
     };
     let GetListing { table: mut sheet, span_end, mut known } = listing;
+    let of_namespace = args.namespace.as_deref().filter(|_| args.kind != GetKind::Gpus);
+    let is_listed = |name: &String| of_namespace.is_none_or(|wanted| name.split_once('/').is_some_and(|(of, _)| of == wanted));
+    known.retain(is_listed);
     if args.kind != GetKind::Gpus && args.names.iter().any(|name| !has_name(&known, name)) {
         add_names_of_record(&args.source, settings, shutdown, &mut known)?;
+        known.retain(is_listed);
     }
-    if let Some(namespace) = args.namespace.as_deref().filter(|_| args.kind != GetKind::Gpus) {
-        known.retain(|name| name.split_once('/').is_some_and(|(of, _)| of == namespace));
+    if shutdown.is_cancelled() {
+        anyhow::bail!("interrupted before the record was read to its end: nothing is listed");
     }
     let missing: Vec<&String> = args.names.iter().filter(|name| !has_name(&known, name)).collect();
     let found = sheet.rows.len();

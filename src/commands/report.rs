@@ -4,8 +4,8 @@ use std::path::Path;
 
 use anyhow::Context;
 use eadt_report::{
-    FigurePair, GridDataError, RenderFormat, ReportBreakdown, ReportComparison, ReportSettings, Reporter, read_carbon,
-    read_prices, units, WorkloadReport,
+    FigurePair, GridDataError, RenderFormat, ReportBreakdown, ReportComparison, ReportSettings, Reporter, WorkloadReport,
+    read_carbon, read_prices, units,
 };
 
 use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions};
@@ -171,11 +171,15 @@ fn comparison_text(
     Ok((format!("{}{}\n", sheet.render(OutputFormat::Wide, None)?, notes.join("\n")), Vec::new()))
 }
 
-/// Returns two runs side by side in the form of the page's `compare-run`: every workload that both have, and the names of the others.
+/// What a careful reader of a comparison should know.
+const COMPARISON_NOTE: &str = "whole runs are compared, restarts and trials included; that they did the same work is not checked";
+
+/// Returns two runs side by side with the keys of the page's `compare-run`: every workload that both have, and the names of all others.
 fn comparison_json(report: &eadt_report::EnergyReport, other: &eadt_report::EnergyReport) -> serde_json::Value {
     let of = |report: &eadt_report::EnergyReport, name: &str| report.workloads.iter().position(|it| it.workload == name);
-    let only = |a: &eadt_report::EnergyReport, b: &eadt_report::EnergyReport| -> Vec<String> {
-        a.workloads.iter().map(|it| it.workload.clone()).filter(|name| of(b, name).is_none()).collect()
+    let only = |a: &eadt_report::EnergyReport, b: &eadt_report::EnergyReport| {
+        let names: Vec<&str> = a.workloads.iter().map(|it| &*it.workload).filter(|name| of(b, name).is_none()).collect();
+        json!({"count": names.len(), "names": names})
     };
     let row = |this: &WorkloadReport| {
         let that = &other.workloads[of(other, &this.workload)?];
@@ -184,10 +188,17 @@ fn comparison_json(report: &eadt_report::EnergyReport, other: &eadt_report::Ener
             "this_origin": this.origin,
             "other_origin": that.origin,
             "figures": ReportComparison::of(this, that),
+            "refusal": null,
         }))
     };
     let rows: Vec<serde_json::Value> = report.by_energy().into_iter().filter_map(row).collect();
-    json!({"rows": rows, "only_this": only(report, other), "only_other": only(other, report)})
+    json!({
+        "matching": rows.len(),
+        "rows": rows,
+        "only_this": only(report, other),
+        "only_other": only(other, report),
+        "notes": [COMPARISON_NOTE],
+    })
 }
 
 /// Two runs side by side, by workload, and the notes on them: one on each workload that only one of them has.
@@ -231,9 +242,7 @@ fn comparison(report: &eadt_report::EnergyReport, other: &eadt_report::EnergyRep
     let here = |name: &String| report.workloads.iter().any(|this| this.workload == *name);
     let there = other.workloads.iter().map(|that| &that.workload).filter(|name| !here(name));
     notes.extend(there.map(|name| format!("note: {name} is only in the other run")));
-    notes.push(
-        "note: whole runs are compared, restarts and trials included; that they did the same work is not checked".to_owned(),
-    );
+    notes.push(format!("note: {COMPARISON_NOTE}"));
     (OutputTable { columns, rows }, notes)
 }
 
@@ -326,9 +335,14 @@ mod tests {
         assert_eq!(rows.records().count(), 0, "{csv}");
         assert!(notes.iter().any(|note| note.contains("a/old is only in the other run")), "{notes:?}");
         let document = comparison_json(&this, &other);
-        assert_eq!(document["rows"][0]["figures"]["joules_per_sample"], json!({"this": 3.0, "other": 4.0, "change_ratio": -0.25}));
+        assert_eq!(
+            document["rows"][0]["figures"]["joules_per_sample"],
+            json!({"this": 3.0, "other": 4.0, "change_ratio": -0.25})
+        );
         assert_eq!(document["rows"].as_array().map(Vec::len), Some(1), "{document}");
-        assert_eq!((&document["only_this"], &document["only_other"]), (&json!(["a/new"]), &json!(["a/old"])));
+        let unmatched = |name: &str| json!({"count": 1, "names": [name]});
+        assert_eq!((&document["only_this"], &document["only_other"]), (&unmatched("a/new"), &unmatched("a/old")));
+        assert_eq!((&document["matching"], &document["notes"][0]), (&json!(1), &json!(COMPARISON_NOTE)));
     }
 
     #[test]

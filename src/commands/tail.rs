@@ -11,7 +11,7 @@ use eadt_schemas::Topic;
 use eadt_schemas::v1::dead_letter_header as h;
 use eadt_service::{Shutdown, redact};
 
-use super::{logged, nearest_names, partitions, topic_of};
+use super::{logged, meter_of_log, nearest_names, partitions, topic_of};
 use crate::cli::{TailArgs, TailForm};
 use crate::live::event_line;
 use crate::settings::{ProgramSettings, TopicSettings};
@@ -100,11 +100,13 @@ fn explain_absent_key(
     let there: BTreeSet<Arc<str>> = bus.topics(&names.prefix)?.into_iter().map(|spec| spec.name).collect();
     let there: Vec<Topic> = Topic::ALL.into_iter().filter(|topic| there.contains(&*format!("{}{topic}", names.prefix))).collect();
     let from = partitions(bus, names, &there, StartOffset::Earliest)?;
+    let meter = meter_of_log(bus, &from)?;
     read_to_end(
         bus,
         &from,
         || shutdown.is_cancelled(),
         |record: ConsumerRecord| {
+            meter.add(1);
             let (Some(topic), Some(of_record)) = (topic_of(&record, &names.prefix), record.key.as_deref()) else {
                 return anyhow::Ok(());
             };
@@ -118,6 +120,10 @@ fn explain_absent_key(
             anyhow::Ok(())
         },
     )?;
+    meter.finish();
+    if shutdown.is_cancelled() {
+        bail!("interrupted while other topics were searched for the key {key:?}");
+    }
     if holders.is_empty() {
         bail!("no record has the key {key:?}; {}", nearest_names(key, known.iter().map(String::as_str)));
     }

@@ -102,11 +102,11 @@ impl OtlpPush {
 
     /// Sends a report at every interval; the last figures are [`Self::send_last`]'s. A receiver that is away is no failure.
     pub async fn run(self, shutdown: Shutdown) -> Result<(), std::convert::Infallible> {
-        let mut patience = RetryBackoff::new(self.interval, self.interval);
+        let mut backoff = RetryBackoff::new(self.interval, self.interval);
         while tokio::time::timeout(self.interval, shutdown.cancelled()).await.is_err() {
             match self.send().await {
-                Ok(()) => patience.on_success(SENDING),
-                Err(error) => drop(patience.on_failure(SENDING, &error)),
+                Ok(()) => backoff.on_success(SENDING),
+                Err(error) => drop(backoff.on_failure(SENDING, &error)),
             }
         }
         Ok(())

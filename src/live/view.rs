@@ -90,15 +90,23 @@ fn head_line(picture: &ViewFrame, state: &ViewState, width: u16) -> Line<'static
     if let Some(now) = picture.now {
         spans.push(format!(" {}Z", &now.to_string()[..19]).into());
     }
+    let used = |spans: &[Span<'_>]| spans.iter().map(Span::width).sum::<usize>();
+    let headline = redact::line(&picture.headline);
     if let Some(progress) = picture.progress {
         let done = (progress.part * 10.0).round().clamp(0.0, 10.0) as usize;
         let left = progress.left_seconds.map_or_else(String::new, |left| format!(" {} left", units::format_duration(left)));
-        spans.push(format!("  {}{} {:.0} %{left}", "█".repeat(done), "░".repeat(10 - done), 100.0 * progress.part).into());
+        let percent = format!("  {:.0} %", 100.0 * progress.part);
+        let bar = format!("  {}{}", "█".repeat(done), "░".repeat(10 - done));
+        // It makes way for the first part of the headline, an address that is of use only if it is whole.
+        let first = headline.split(" · ").next().unwrap_or_default().chars().count();
+        let room = usize::from(width).saturating_sub(used(&spans) + 2 + first);
+        let forms = [format!("{bar}{}{left}", &percent[1..]), format!("{percent}{left}"), percent];
+        let fits = forms.iter().position(|form| form.chars().count() <= room).unwrap_or(forms.len() - 1);
+        spans.push(forms[fits].clone().into());
     }
-    let used: usize = spans.iter().map(Span::width).sum();
-    let room = usize::from(width).saturating_sub(used + 2);
+    let room = usize::from(width).saturating_sub(used(&spans) + 2);
     if room >= 12 {
-        spans.push(format!("  {}", headline_within(&redact::line(&picture.headline), room)).dark_gray());
+        spans.push(format!("  {}", headline_within(&headline, room)).dark_gray());
     }
     Line::from(spans)
 }

@@ -18,8 +18,9 @@ use crate::{EnergyReport, ReportBreakdown, ReportSettings, SpanRow, WindowRow, W
 
 /// Collects events and reports on what it has at any time.
 ///
-/// Events may come in any order; a repeated one (same id) replaces the one before. Keeps about 50 bytes for a window, and a few
-/// hundred for its decision.
+/// Events may come in any order; a repeated one (same id) replaces the one before. Keeps about 50 bytes for a window
+/// and as many for a decision that changes nothing, and a few hundred for any other; a report takes some 300 bytes a window of its
+/// workload while it is made.
 #[derive(Debug, Default, Clone)]
 pub struct Reporter {
     workloads: BTreeMap<String, StoredEvents>,
@@ -743,8 +744,7 @@ impl WorkloadEvents<'_> {
             }
         }
         let all = self.decided_changes();
-        let windows: Vec<&ReportWindow> =
-            if self.actuated { Vec::new() } else { self.windows.iter().collect() };
+        let windows: Vec<&ReportWindow> = if self.actuated { Vec::new() } else { self.windows.iter().collect() };
         let shown = |decided: &ReportDecision, until: EventTime| {
             let Some((_, to)) = decided.layouts.as_deref() else { return false };
             let first = windows.partition_point(|window| window.end <= decided.time);
@@ -766,7 +766,13 @@ impl WorkloadEvents<'_> {
                 let (id, decided) = all[place];
                 let verdict = verdicts.get(id).map(|it| (it.time, it.action != ControllerAction::Revert, it.reason.to_string()));
                 let taken_back = verdict.as_ref().is_some_and(|(_, is_kept, _)| !is_kept);
-                DecidedChange { time: decided.time, action: decided.action, reason: decided.reason.to_string(), taken_back, verdict }
+                DecidedChange {
+                    time: decided.time,
+                    action: decided.action,
+                    reason: decided.reason.to_string(),
+                    taken_back,
+                    verdict,
+                }
             })
             .collect()
     }

@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 
 use eadt_dashboard::{DashboardLimits, DashboardModel, DashboardServer, DashboardSettings, SharedModel, SourceFacts, SourceKind};
 use eadt_schemas::v1::{
-    Actuation, ActuationOutcome, ChangeValidation, ControllerAction, Decision, EfficiencyWindow, GpuTelemetry, Layout, Origin, Workload,
+    Actuation, ActuationOutcome, ChangeValidation, ControllerAction, Decision, EfficiencyWindow, GpuTelemetry, Layout, Origin,
+    Workload,
 };
 use eadt_schemas::{EventTime, Topic};
 use eadt_service::Shutdown;

@@ -66,7 +66,15 @@ fn an_address_is_whole_or_not_there() {
         let head = &screen(&picture, &mut ViewState::default(), width, 24)[0];
         assert!(head.trim_end().ends_with(shown), "{width}: {head}");
     }
-    picture.headline = "k".repeat(90);
+    // A run of a given length: its progress makes way.
+    picture.now = Some(at(0));
+    picture.progress = Some(RunProgress { part: 0.41, left_seconds: Some(192.0) });
+    for (width, shown) in [(60, "  41 %  http://127.0.0.1:9580/"), (80, "left  http://127.0.0.1:9580/"), (100, "█░░░░░░ 41 % ")]
+    {
+        let head = &screen(&picture, &mut ViewState::default(), width, 24)[0];
+        assert!(head.contains(shown) && head.contains("http://127.0.0.1:9580/"), "{width}: {head}");
+    }
+    (picture.headline, picture.now, picture.progress) = ("k".repeat(90), None, None);
     let head = &screen(&picture, &mut ViewState::default(), 80, 24)[0];
     assert!(head.contains("kkk…kkk"), "{head}");
 }

@@ -116,7 +116,9 @@ mod tests {
                 let mut state = WorkloadState::default();
                 let mut texts = SharedTexts::default();
                 state.decision(&decision, &"a/b".into(), &mut texts);
-                actuations.iter().for_each(|actuation| state.actuation(actuation, &mut texts));
+                for actuation in &actuations {
+                    state.actuation(actuation, &mut texts);
+                }
                 assert_eq!(state.change_counts(), ChangeCounts::from(&report), "{action:?} {outcomes:?}");
                 state.keep_decisions(0);
                 assert_eq!(state.change_counts(), ChangeCounts::from(&report), "{action:?} {outcomes:?}");

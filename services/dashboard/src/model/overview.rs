@@ -287,7 +287,10 @@ impl DashboardModel {
         for (workload, state) in &self.workloads {
             for DecisionRecord { decision, actuations } in state.decisions() {
                 let outcomes = actuations.iter().map(|actuation| (actuation.time, NoticeKind::of_outcome(actuation.outcome)));
-                for (time, kind) in std::iter::once((decision.time, NoticeKind::of_decision(decision.action, decision.validation))).chain(outcomes) {
+                for (time, kind) in
+                    std::iter::once((decision.time, NoticeKind::of_decision(decision.action, decision.validation)))
+                        .chain(outcomes)
+                {
                     if let Some(kind) = kind.filter(|_| (from..=to).contains(&time)) {
                         marks.push((time.millis(), marks.len(), &**workload, &*decision.id, kind));
                     }

@@ -126,11 +126,7 @@ pub struct StoredActuation {
 
 impl StoredActuation {
     /// `known` are layouts of which its own may be one.
-    pub fn new<'a>(
-        actuation: &Actuation,
-        known: impl IntoIterator<Item = &'a Arc<Layout>>,
-        texts: &mut SharedTexts,
-    ) -> Self {
+    pub fn new<'a>(actuation: &Actuation, known: impl IntoIterator<Item = &'a Arc<Layout>>, texts: &mut SharedTexts) -> Self {
         Self {
             id: texts.get(Self::own_part(actuation)),
             time: actuation.time,
@@ -190,7 +186,8 @@ mod tests {
         assert_eq!(*first.from, layout(300.0));
         assert_eq!(second.evidence(), decision(250.0, 250.0).evidence);
         assert!(Arc::ptr_eq(&first.evidence_names, &second.evidence_names));
-        let actuation = Actuation { id: "d/ready".into(), decision_id: "d".into(), layout: layout(250.0), ..Actuation::default() };
+        let actuation =
+            Actuation { id: "d/ready".into(), decision_id: "d".into(), layout: layout(250.0), ..Actuation::default() };
         let stored = StoredActuation::new(&actuation, [&second.to], &mut texts);
         assert!(Arc::ptr_eq(&stored.layout, &second.to) && stored.is(&actuation));
         assert!(!stored.is(&Actuation { id: "d/applied".into(), ..actuation }));
