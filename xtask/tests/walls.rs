@@ -369,3 +369,26 @@ fn the_architecture_names_every_crate_and_draws_dependencies_downwards() {
         }
     }
 }
+
+/// The page of the architecture names functions with their files: each is there.
+#[test]
+fn functions_that_the_architecture_names_are_in_their_files() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let page = std::fs::read_to_string(root.join("docs/architecture.md")).expect("docs/architecture.md");
+    let mut named = 0;
+    for line in page.lines() {
+        let parts: Vec<&str> = line.split('`').collect();
+        // Code is between every other pair: a file, a colon, and a function.
+        for at in (1..parts.len().saturating_sub(2)).step_by(2) {
+            let (file, between, function) = (parts[at], parts[at + 1], parts[at + 2]);
+            if between != ": " || Path::new(file).extension().is_none_or(|extension| extension != "rs") {
+                continue;
+            }
+            let code = std::fs::read_to_string(root.join(file)).unwrap_or_else(|error| panic!("{file}: {error}"));
+            let is_there = [format!("fn {function}("), format!("fn {function}<")].iter().any(|text| code.contains(text.as_str()));
+            assert!(is_there, "docs/architecture.md names `{function}` of {file}, which has no such function");
+            named += 1;
+        }
+    }
+    assert!(named >= 6, "only {named} functions are named");
+}

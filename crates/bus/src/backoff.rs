@@ -52,13 +52,13 @@ mod tests {
     #[test]
     fn pauses_grow_and_one_line_tells_of_many_attempts() {
         let (said, ()) = lines(|| {
-            let mut patience = RetryBackoff::new(Duration::from_millis(100), Duration::from_secs(2));
+            let mut backoff = RetryBackoff::new(Duration::from_millis(100), Duration::from_secs(2));
             for _ in 0..2 {
                 let full = |n| format!("the disk is full: {n} MiB are free");
-                let pauses: Vec<u128> = (0..7).map(|n| patience.on_failure("writing", &full(n)).as_millis()).collect();
+                let pauses: Vec<u128> = (0..7).map(|n| backoff.on_failure("writing", &full(n)).as_millis()).collect();
                 assert_eq!(pauses, [100, 200, 400, 800, 1600, 2000, 2000]);
-                patience.on_success("writing");
-                patience.on_success("writing");
+                backoff.on_success("writing");
+                backoff.on_success("writing");
             }
         });
         let told: Vec<_> = said.iter().filter(|line| !line.starts_with("DEBUG")).collect();
@@ -70,9 +70,9 @@ mod tests {
     #[test]
     fn another_trouble_is_told_too() {
         let (said, ()) = lines(|| {
-            let mut patience = RetryBackoff::new(Duration::ZERO, Duration::ZERO);
+            let mut backoff = RetryBackoff::new(Duration::ZERO, Duration::ZERO);
             for error in ["no route 1", "no route 2", "no leader", "no leader"] {
-                assert_eq!(patience.on_failure("asking", &error), Duration::ZERO);
+                assert_eq!(backoff.on_failure("asking", &error), Duration::ZERO);
             }
         });
         let told: Vec<_> = said.iter().filter(|line| line.starts_with("WARN")).collect();
@@ -81,9 +81,9 @@ mod tests {
 
     #[test]
     fn many_failures_do_not_overflow() {
-        let mut patience = RetryBackoff::new(Duration::from_hours(24 * 365 * 1000), Duration::MAX);
+        let mut backoff = RetryBackoff::new(Duration::from_hours(24 * 365 * 1000), Duration::MAX);
         for _ in 0..100 {
-            assert!(patience.on_failure("x", &"y") > Duration::ZERO);
+            assert!(backoff.on_failure("x", &"y") > Duration::ZERO);
         }
     }
 }

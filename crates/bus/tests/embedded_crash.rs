@@ -35,7 +35,7 @@ fn options() -> EmbeddedOptions {
 
 fn open(dir: &Path) -> EmbeddedLog {
     let log = EmbeddedLog::open(dir, options()).unwrap();
-    numbered::topics(&log).unwrap();
+    numbered::create_missing_topics(&log).unwrap();
     log
 }
 

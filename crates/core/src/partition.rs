@@ -277,10 +277,10 @@ impl PartitionFold {
             self.advance_clock(clock, out);
         }
         let time = input.event.time();
-        let capped = time.map(|time| self.merge_key(time, input.stamp));
-        let overtaken = capped.is_some() && capped < self.head.merged;
-        self.head.merged = self.head.merged.max(capped);
-        let place = LogPosition { stamp: input.stamp, capped: capped.unwrap_or(input.stamp), clock };
+        let merge_time = time.map(|time| self.merge_key(time, input.stamp));
+        let overtaken = merge_time.is_some() && merge_time < self.head.merged;
+        self.head.merged = self.head.merged.max(merge_time);
+        let place = LogPosition { stamp: input.stamp, merge_time: merge_time.unwrap_or(input.stamp), clock };
         let refused = match input.event {
             InputEvent::Heartbeat => {
                 self.tally.heartbeats += 1;
@@ -347,14 +347,14 @@ impl PartitionFold {
             }
             InputEvent::Heartbeat | InputEvent::Refused(_) => return Ok(()),
         };
-        let room = PartitionUsage { sources: self.sources, by_owner: &self.usage_by_owner };
+        let usage = PartitionUsage { sources: self.sources, by_owner: &self.usage_by_owner };
         let state = self.workloads[i].as_mut().expect("the index holds live places");
         state.head.last_event_clock = place.clock;
         mark_changed(&mut self.changed, state, i);
         let before = state.owner_usage();
         let fold_outcome = match event {
-            InputEvent::Telemetry(event) => state.fold_telemetry(event, place, room, &self.settings),
-            InputEvent::Progress(event) => state.fold_progress(event, place, room, &self.settings),
+            InputEvent::Telemetry(event) => state.fold_telemetry(event, place, usage, &self.settings),
+            InputEvent::Progress(event) => state.fold_progress(event, place, usage, &self.settings),
             InputEvent::Workload(event) => {
                 if state.head.tables.put(event, declared.take()) {
                     state.forget_missing(event.time);
@@ -597,7 +597,7 @@ mod tests {
                 sample,
                 slices: VecDeque::new(),
                 pending: VecDeque::new(),
-                lost: None,
+                last_counter_sample: None,
                 check: crate::window::counter::CounterCheck::default(),
                 unassigned: 0.0,
                 primary: false,

@@ -32,7 +32,7 @@ impl fmt::Display for QuotaOwner<'_> {
 pub struct OwnerUsage {
     pub workloads: usize,
     pub sources: usize,
-    /// Of each workload its sources, times the stretches of its open windows: what they may come to hold sums of.
+    /// Of each workload its sources, times the slices of its open windows: what they may come to hold sums of.
     pub sums: usize,
 }
 

@@ -90,7 +90,7 @@ struct ClientRegistry {
 impl ClientRegistry {
     fn lock(&self) -> MutexGuard<'_, Vec<Weak<ClientEntry>>> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        known.retain(|speaker| speaker.upgrade().is_some_and(|speaker| !speaker.has_ended()));
+        known.retain(|client| client.upgrade().is_some_and(|client| !client.has_ended()));
         known
     }
 }
@@ -114,18 +114,18 @@ impl ClientIdentity {
             return true;
         }
         if self.0.roll.places > 0 && known.len() >= self.0.roll.places {
-            let speakers: Vec<Arc<ClientEntry>> = known.iter().filter_map(Weak::upgrade).collect();
+            let clients: Vec<Arc<ClientEntry>> = known.iter().filter_map(Weak::upgrade).collect();
             let mut held: BTreeMap<&str, usize> = BTreeMap::new();
-            for name in speakers.iter().filter_map(|speaker| speaker.name.get()) {
+            for name in clients.iter().filter_map(|client| client.name.get()) {
                 *held.entry(name).or_default() += 1;
             }
             let own = held.get(name).copied().unwrap_or(0) + 1;
             let Some((most, _)) = held.iter().filter(|(_, count)| **count > own).max_by_key(|(_, count)| **count) else {
                 return false;
             };
-            let oldest = speakers.iter().position(|speaker| speaker.name.get().is_some_and(|name| **name == **most));
+            let oldest = clients.iter().position(|client| client.name.get().is_some_and(|name| **name == **most));
             if let Some(place) = oldest {
-                if let Some(task) = speakers[place].task.get() {
+                if let Some(task) = clients[place].task.get() {
                     task.abort();
                 }
                 known.remove(place);

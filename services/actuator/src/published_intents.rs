@@ -53,9 +53,9 @@ impl PublishedIntents {
             due.push(IntentUpdate::Withdraw(node));
         }
         for desired in wanted {
-            let standing = self.intents.get(&desired.node);
-            if standing
-                .is_some_and(|standing| equal_but_time(standing, desired) && now.seconds_since(standing.time) < RENEW_SECONDS)
+            let published = self.intents.get(&desired.node);
+            if published
+                .is_some_and(|published| equal_but_time(published, desired) && now.seconds_since(published.time) < RENEW_SECONDS)
             {
                 continue;
             }
@@ -70,9 +70,9 @@ impl PublishedIntents {
 }
 
 /// Returns whether two intents are equal in everything but their time.
-fn equal_but_time(standing: &DeviceIntent, desired: &DeviceIntent) -> bool {
+fn equal_but_time(published: &DeviceIntent, desired: &DeviceIntent) -> bool {
     let timeless = |i: &DeviceIntent| DeviceIntent { time: EventTime::default(), time_to_live_seconds: 0.0, ..i.clone() };
-    timeless(standing) == timeless(desired)
+    timeless(published) == timeless(desired)
 }
 
 #[cfg(test)]

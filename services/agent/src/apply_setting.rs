@@ -94,14 +94,14 @@ pub(crate) fn apply_setting<O: OriginalValue + Clone>(
     if step == SettingStep::GiveUp && chaos::is_off("own-values") {
         step = requested.map_or(SettingStep::PutBack, SettingStep::Set);
     }
-    let mut standing = SettingStatus { outcome, reason: String::new(), done: None, value: value(reading) };
+    let mut status = SettingStatus { outcome, reason: String::new(), done: None, value: value(reading) };
     match step {
         SettingStep::Nothing => {
             if outcome == SettingOutcome::Held {
                 remembered.memory.confirmed = true;
             }
             if outcome == SettingOutcome::ChangedByOthers {
-                standing.reason.clone_from(&remembered.reason);
+                status.reason.clone_from(&remembered.reason);
             }
         }
         SettingStep::Forget => {
@@ -127,8 +127,8 @@ pub(crate) fn apply_setting<O: OriginalValue + Clone>(
                 }
                 None => format!("somebody else removed the bound of {ours}; left as it is until another value is requested"),
             };
-            standing.reason.clone_from(&remembered.reason);
-            standing.done = Some(ChangeResult::GaveUp);
+            status.reason.clone_from(&remembered.reason);
+            status.done = Some(ChangeResult::GaveUp);
         }
         SettingStep::PutBack => {
             let original = recorded.entry.as_ref().expect("there is something to put back").original.clone();
@@ -138,7 +138,7 @@ pub(crate) fn apply_setting<O: OriginalValue + Clone>(
                 Err(error) => return failed(format!("the original cannot be put back: {error}; it is tried again")),
             }
             chaos::reach("setting.put_back");
-            standing.value = match read_again(knob)? {
+            status.value = match read_again(knob)? {
                 Some(now) if original.value().is_some_and(|original| now.abs_diff(original) > tolerance) => {
                     let (now, original) = (knob.describe(now), knob.describe(original.value().unwrap_or_default()));
                     return failed(format!(
@@ -151,7 +151,7 @@ pub(crate) fn apply_setting<O: OriginalValue + Clone>(
                 return failed(reason);
             }
             remembered.memory = SettingMemory { restored: true, ..SettingMemory::default() };
-            standing.done = Some(ChangeResult::PutBack);
+            status.done = Some(ChangeResult::PutBack);
         }
         SettingStep::Set(wanted) => {
             let before = recorded.clone();
@@ -207,11 +207,11 @@ pub(crate) fn apply_setting<O: OriginalValue + Clone>(
                 }
             }
             remembered.memory = SettingMemory { confirmed: true, ..SettingMemory::default() };
-            standing.done = Some(ChangeResult::Set);
-            standing.value = now;
+            status.done = Some(ChangeResult::Set);
+            status.value = now;
         }
     }
-    Ok(standing)
+    Ok(status)
 }
 
 /// Records what is to be known from now on.

@@ -15,7 +15,7 @@ const POWER_TOLERANCE_MILLIWATTS: u32 = 999;
 /// Clocks step by 15 MHz or less, and a clock may pass its bound by a step for a moment.
 const CLOCK_MARGIN_MHZ: u32 = 30;
 /// Looks in a row that must find the clock above its bound.
-const ESCAPES: u32 = 3;
+const MAX_CLOCK_OVERSHOOTS: u32 = 3;
 
 /// Which of a node's settings its operator lets change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,14 +34,14 @@ pub(crate) struct GpuEnforcer<'a> {
     record: Result<LedgerRecord, String>,
     power: KnobMemory,
     clock: KnobMemory,
-    escapes: u32,
+    overshoots_in_a_row: u32,
 }
 
 impl<'a> GpuEnforcer<'a> {
     pub fn new(ledger: &'a Ledger, metrics: &'a AgentMetrics, allowed: AllowedSettings, identity: &GpuIdentity) -> Self {
         let record = ledger.load(&identity.uuid).map_err(|error| error.to_string());
         let (power, clock) = (KnobMemory::default(), KnobMemory::default());
-        Self { ledger, metrics, allowed, record, power, clock, escapes: 0 }
+        Self { ledger, metrics, allowed, record, power, clock, overshoots_in_a_row: 0 }
     }
 
     /// Looks, and does what is to be done.
@@ -85,10 +85,10 @@ impl<'a> GpuEnforcer<'a> {
         (record.power_limit_milliwatts, record.power_limit_left_alone) = (recorded.entry, recorded.left_alone);
         // The record on disk is known even if the GPU was lost meanwhile.
         self.record = Ok(record.clone());
-        let standing = result?;
-        self.metrics.count(&report.device, "power_limit", &standing);
-        report.power_limit_watts = standing.value.map(watts);
-        (report.power_limit_outcome, report.power_limit_reason) = report_outcome(standing, refused);
+        let status = result?;
+        self.metrics.count(&report.device, "power_limit", &status);
+        report.power_limit_watts = status.value.map(watts);
+        (report.power_limit_outcome, report.power_limit_reason) = report_outcome(status, refused);
 
         let (requested, refused) = split(self.clock_mhz(&desired.sm_clock_mhz, gpu));
         let mut recorded = RecordedSetting { entry: record.sm_clock_mhz.take(), left_alone: record.sm_clock_left_alone.take() };
@@ -99,18 +99,18 @@ impl<'a> GpuEnforcer<'a> {
                 self.ledger.store(&record).map_err(|error| error.to_string())
             };
             let bound = recorded.entry.as_ref().and_then(|entry| entry.ours.iter().copied().max());
-            let knob = &mut ClockKnob { gpu, bound, escapes: &mut self.escapes, last_reading: None };
+            let knob = &mut ClockKnob { gpu, bound, overshoots_in_a_row: &mut self.overshoots_in_a_row, last_reading: None };
             apply_setting(requested, &mut recorded, &mut self.clock, 0, knob, &mut save)
         };
         report.sm_clock_mhz = recorded.entry.as_ref().and_then(|entry| entry.ours.last()).map(|mhz| f64::from(*mhz));
         (record.sm_clock_mhz, record.sm_clock_left_alone) = (recorded.entry, recorded.left_alone);
         self.record = Ok(record);
-        let standing = result?;
-        self.metrics.count(&report.device, "sm_clock", &standing);
-        if standing.outcome != SettingOutcome::Held {
+        let status = result?;
+        self.metrics.count(&report.device, "sm_clock", &status);
+        if status.outcome != SettingOutcome::Held {
             report.sm_clock_mhz = None;
         }
-        (report.sm_clock_outcome, report.sm_clock_reason) = report_outcome(standing, refused);
+        (report.sm_clock_outcome, report.sm_clock_reason) = report_outcome(status, refused);
         Ok(report)
     }
 
@@ -161,10 +161,10 @@ pub(crate) fn split(requested: Option<Result<u32, String>>) -> (Option<u32>, Opt
 }
 
 /// A refusal goes before what became of the value before it, a failure before both.
-pub(crate) fn report_outcome(standing: SettingStatus, refused: Option<String>) -> (SettingOutcome, String) {
+pub(crate) fn report_outcome(status: SettingStatus, refused: Option<String>) -> (SettingOutcome, String) {
     match refused {
-        Some(reason) if standing.outcome != SettingOutcome::Failed => (SettingOutcome::Refused, reason),
-        _ => (standing.outcome, standing.reason),
+        Some(reason) if status.outcome != SettingOutcome::Failed => (SettingOutcome::Refused, reason),
+        _ => (status.outcome, status.reason),
     }
 }
 
@@ -208,7 +208,7 @@ struct ClockKnob<'g> {
     gpu: &'g mut dyn SettableGpu,
     /// The highest of our bounds.
     bound: Option<u32>,
-    escapes: &'g mut u32,
+    overshoots_in_a_row: &'g mut u32,
     last_reading: Option<ApplicationClocks>,
 }
 
@@ -224,8 +224,8 @@ impl SettingKnob<ClockOriginal> for ClockKnob<'_> {
             }
             ClockReading::Locked { sm_clock_mhz } => {
                 let above = self.bound.zip(sm_clock_mhz).is_some_and(|(bound, now)| now > bound + CLOCK_MARGIN_MHZ);
-                *self.escapes = if above { *self.escapes + 1 } else { 0 };
-                Ok(SettingReading::Hidden { escaped: *self.escapes >= ESCAPES })
+                *self.overshoots_in_a_row = if above { *self.overshoots_in_a_row + 1 } else { 0 };
+                Ok(SettingReading::Hidden { escaped: *self.overshoots_in_a_row >= MAX_CLOCK_OVERSHOOTS })
             }
         }
     }
@@ -240,7 +240,7 @@ impl SettingKnob<ClockOriginal> for ClockKnob<'_> {
     }
 
     fn set(&mut self, mhz: u32) -> Result<(), GpuSettingError> {
-        *self.escapes = 0;
+        *self.overshoots_in_a_row = 0;
         self.gpu.bound_clock(mhz)
     }
 

@@ -85,17 +85,17 @@ impl AgentMetrics {
         all
     }
 
-    pub(crate) fn count(&self, device: &str, setting: &'static str, standing: &SettingStatus) {
+    pub(crate) fn count(&self, device: &str, setting: &'static str, status: &SettingStatus) {
         let label = SettingLabel { device: device.to_owned(), setting };
-        self.held.get_or_create(&label).set(i64::from(standing.outcome == SettingOutcome::Held));
-        self.failing.get_or_create(&label).set(i64::from(standing.outcome == SettingOutcome::Failed));
-        if let Some(done) = standing.done {
+        self.held.get_or_create(&label).set(i64::from(status.outcome == SettingOutcome::Held));
+        self.failing.get_or_create(&label).set(i64::from(status.outcome == SettingOutcome::Failed));
+        if let Some(done) = status.done {
             let action = match done {
                 ChangeResult::Set => "set",
                 ChangeResult::PutBack => "put_back",
                 ChangeResult::GaveUp => "given_up",
             };
-            let (value, reason) = (standing.value, &standing.reason);
+            let (value, reason) = (status.value, &status.reason);
             tracing::info!(device, setting, action, value, reason, "a setting was changed");
             self.changes.get_or_create(&ChangeLabel { device: device.to_owned(), setting, action }).inc();
         }
@@ -105,7 +105,7 @@ impl AgentMetrics {
         self.intents.get_or_create(&ResultLabel { result }).inc();
     }
 
-    pub(crate) fn unsaid(&self, kind: &'static str) {
+    pub(crate) fn count_unpublished(&self, kind: &'static str) {
         self.unpublished.get_or_create(&KindLabel { kind }).inc();
     }
 }

@@ -179,15 +179,15 @@ impl<'a> MpsEnforcer<'a> {
         let original_millipercent = recorded.entry.as_ref().map(|entry| entry.original);
         (record.mps_default_millipercent, record.mps_default_left_alone) = (recorded.entry, recorded.left_alone);
         self.record = Ok(record);
-        let standing = match result {
-            Ok(standing) => standing,
+        let status = match result {
+            Ok(status) => status,
             Err(lost) => {
                 return MpsReport::with_reason(SettingOutcome::Failed, lost.to_string());
             }
         };
-        self.metrics.count(&self.daemon.unit(), "mps_default", &standing);
-        let millipercent = standing.value;
-        let (outcome, reason) = report_outcome(standing, refused);
+        self.metrics.count(&self.daemon.unit(), "mps_default", &status);
+        let millipercent = status.value;
+        let (outcome, reason) = report_outcome(status, refused);
         MpsReport { outcome, reason, millipercent, original_millipercent }
     }
 

@@ -88,7 +88,7 @@ impl ReportOutbox {
         let mut waiting = self.lock();
         if waiting.letters.len() >= MAX_LETTERS {
             waiting.letters.pop_front();
-            self.metrics.unsaid("dead_letter");
+            self.metrics.count_unpublished("dead_letter");
         }
         waiting.letters.push_back(outgoing);
         drop(waiting);
@@ -120,7 +120,7 @@ impl ReportOutbox {
             }
             if reports.closed.is_some_and(|until| Instant::now() >= until) {
                 reports.settle();
-                self.metrics.unsaid("state");
+                self.metrics.count_unpublished("state");
                 tracing::warn!("the log does not take the agent's last words");
                 return;
             }

@@ -106,7 +106,7 @@ pub fn run_on(deps: &ArchiverDependencies, archive: &Archive, timer: &MonotonicC
     deps.settings.check().map_err(ArchiverError::Settings)?;
     let metrics = ArchiverMetrics::new(&deps.metrics);
     let most = Duration::from_secs_f64(deps.settings.retry_max_seconds);
-    let mut patience = RetryBackoff::new(RETRY_MIN, most);
+    let mut backoff = RetryBackoff::new(RETRY_MIN, most);
     loop {
         let began = timer.now();
         let ended = archive
@@ -117,7 +117,7 @@ pub fn run_on(deps: &ArchiverDependencies, archive: &Archive, timer: &MonotonicC
                     tracing::info!(files = swept, "removed what an interrupted archiver left behind");
                 }
                 verify_same_log(archive, &deps.prefix, &*deps.bus, timer)?;
-                ArchiverSession::join(deps, &metrics, archive, timer, &mut patience)
+                ArchiverSession::join(deps, &metrics, archive, timer, &mut backoff)
             })
             .and_then(|mut archiver| archiver.run());
         deps.ready.set(false);
@@ -134,9 +134,9 @@ pub fn run_on(deps: &ArchiverDependencies, archive: &Archive, timer: &MonotonicC
             return Ok(());
         }
         if timer.now() - began > most {
-            patience.on_success(ARCHIVING);
+            backoff.on_success(ARCHIVING);
         }
-        sleep(patience.on_failure(ARCHIVING, &error.message_with_cause()), timer, &deps.shutdown);
+        sleep(backoff.on_failure(ARCHIVING, &error.message_with_cause()), timer, &deps.shutdown);
     }
 }
 
@@ -165,7 +165,7 @@ struct ArchiverSession<'a> {
     /// Time to try again after a file could not be written; reading is paused until then.
     stalled: Option<Instant>,
     /// Backoff for what is written.
-    patience: &'a mut RetryBackoff,
+    backoff: &'a mut RetryBackoff,
     /// Backoff for requests to the log.
     asking: RetryBackoff,
 }
@@ -176,7 +176,7 @@ impl<'a> ArchiverSession<'a> {
         metrics: &'a ArchiverMetrics,
         archive: &'a Archive,
         timer: &'a MonotonicClock,
-        patience: &'a mut RetryBackoff,
+        backoff: &'a mut RetryBackoff,
     ) -> Result<Self, ArchiverError> {
         let topics = Topic::ALL.map(|topic| Arc::from(format!("{}{topic}", deps.prefix)));
         let options = MemberOptions {
@@ -199,7 +199,7 @@ impl<'a> ArchiverSession<'a> {
             current: None,
             waiting: VecDeque::new(),
             stalled: None,
-            patience,
+            backoff,
             asking: RetryBackoff::new(POLL_WAIT, ASK_MAX),
         })
     }
@@ -430,7 +430,7 @@ impl<'a> ArchiverSession<'a> {
             self.member.commit(&reached)?;
         }
         if written.is_some() && self.stalled.is_none() {
-            self.patience.on_success(ARCHIVING);
+            self.backoff.on_success(ARCHIVING);
         }
         Ok(())
     }
@@ -447,7 +447,7 @@ impl<'a> ArchiverSession<'a> {
             self.discard_open_files();
             return Ok(());
         }
-        let wait = self.patience.on_failure(ARCHIVING, &error.message_with_cause());
+        let wait = self.backoff.on_failure(ARCHIVING, &error.message_with_cause());
         self.deps.ready.set(false);
         self.metrics.failures.get_or_create(&error.part()).inc();
         self.metrics.stalled.set(1);
@@ -474,7 +474,7 @@ impl<'a> ArchiverSession<'a> {
         let all: Vec<_> = self.owned_partitions.iter().cloned().collect();
         self.member.resume(&all)?;
         self.stalled = None;
-        self.patience.on_success(ARCHIVING);
+        self.backoff.on_success(ARCHIVING);
         self.metrics.stalled.set(0);
         Ok(())
     }
@@ -593,8 +593,8 @@ mod tests {
         step(&log, rows);
         let frozen = service(&log, &place, 2 * rows);
         let (archive, metrics) = (Archive::open(&frozen.settings.location).unwrap(), ArchiverMetrics::new(&frozen.metrics));
-        let (timer, mut patience) = (MonotonicClock::machine(), RetryBackoff::new(RETRY_MIN, RETRY_MIN));
-        let mut frozen = ArchiverSession::join(&frozen, &metrics, &archive, &timer, &mut patience).unwrap();
+        let (timer, mut backoff) = (MonotonicClock::machine(), RetryBackoff::new(RETRY_MIN, RETRY_MIN));
+        let mut frozen = ArchiverSession::join(&frozen, &metrics, &archive, &timer, &mut backoff).unwrap();
         while frozen.writer.position(TOPIC, 0) != Some(rows as i64 + 1) {
             frozen.read();
             frozen.work().unwrap();

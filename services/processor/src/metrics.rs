@@ -95,7 +95,7 @@ impl JointMetrics {
     }
 }
 
-/// Metrics of the cluster's stage; names are prefixed with `eadt_power_budget_`.
+/// Metrics of the power budget's stage; names are prefixed with `eadt_power_budget_`.
 #[derive(Debug)]
 pub struct PowerBudgetMetrics {
     pub joint: JointMetrics,
@@ -110,7 +110,7 @@ impl PowerBudgetMetrics {
             let this = Self {
                 joint: JointMetrics::new(
                     registry,
-                    "the cluster's stage",
+                    "the power budget's stage",
                     "Workloads that share the power budget",
                     "Ends of windows at which the budget was shared anew",
                 ),

@@ -510,7 +510,7 @@ mod tests {
         telemetry.map(|n| (format!("w/{n}"), first(n)))
     }
 
-    /// What the cluster's stage says.
+    /// What the power budget's stage says.
     fn of_others(count: i64) -> impl Iterator<Item = (String, String)> {
         (0..count).map(|n| (format!("d@{n}/power-budget"), format!("{{\"efficiency.windows.v1\":[{n}]}}")))
     }

@@ -125,15 +125,15 @@ fn wait(shutdown: &Shutdown, time: Duration, mut sleep: impl FnMut(Duration)) {
 /// Makes a step. Where nothing was done it is the same step again, until it succeeds or somebody stops the processor.
 pub fn commit(deps: &ProcessorDependencies, member: &mut dyn GroupMember, step: &CommitStep) -> Result<(), BusError> {
     let least = Duration::from_secs_f64(deps.settings.retry_seconds);
-    let mut patience = RetryBackoff::new(least, MAX_PAUSE);
+    let mut backoff = RetryBackoff::new(least, MAX_PAUSE);
     loop {
         match member.commit(step) {
             Ok(()) => {
-                patience.on_success(COMMITTING);
+                backoff.on_success(COMMITTING);
                 return Ok(());
             }
             Err(error) if error.remedy == Remedy::Retry && !deps.shutdown.is_cancelled() => {
-                wait(&deps.shutdown, patience.on_failure(COMMITTING, &error), std::thread::sleep);
+                wait(&deps.shutdown, backoff.on_failure(COMMITTING, &error), std::thread::sleep);
             }
             Err(error) => return Err(error),
         }
@@ -187,7 +187,7 @@ struct ProcessorSession<'a> {
     /// Bytes of state that input has paid for and no commit has spent.
     state_credit_bytes: usize,
     /// Age of the newest record of the last ones that were read, since it came into the log.
-    late: Duration,
+    input_lag: Duration,
 }
 
 impl<'a> ProcessorSession<'a> {
@@ -216,7 +216,7 @@ impl<'a> ProcessorSession<'a> {
             standby: SpareMemberCheck::new(&*settings.group, format!("{}{}", settings.prefix, INPUTS[0])),
             waiting: PendingCommit::default(),
             state_credit_bytes: 0,
-            late: Duration::ZERO,
+            input_lag: Duration::ZERO,
         })
     }
 
@@ -224,8 +224,8 @@ impl<'a> ProcessorSession<'a> {
         let mut polled = Vec::new();
         let mut rest = None;
         while self.goes_on(&mut rest)? {
-            let patience = self.waiting.poll_timeout((self.now)(), self.linger());
-            match self.member.poll(POLL_RECORDS, patience, &mut polled) {
+            let poll_timeout = self.waiting.poll_timeout((self.now)(), self.linger());
+            match self.member.poll(POLL_RECORDS, poll_timeout, &mut polled) {
                 Ok(()) => {}
                 Err(error) if error.remedy == Remedy::Retry => {
                     tracing::debug!(%error, "polling again");
@@ -268,7 +268,7 @@ impl<'a> ProcessorSession<'a> {
                 }
             }
             if let Some(newest) = newest {
-                self.late = Duration::from_micros(now.micros().saturating_sub(newest.micros()).max(0) as u64);
+                self.input_lag = Duration::from_micros(now.micros().saturating_sub(newest.micros()).max(0) as u64);
             }
             self.fold()?;
             self.write_heartbeats()?;
@@ -397,16 +397,16 @@ impl<'a> ProcessorSession<'a> {
 
     /// Returns the time that an output waits for others.
     fn linger(&self) -> Duration {
-        let speakers = self.waiting.partitions_with_output.iter().filter_map(|number| self.owned.get(number));
-        let state_bytes = speakers.map(|owned| owned.state_bytes).sum();
+        let partitions = self.waiting.partitions_with_output.iter().filter_map(|number| self.owned.get(number));
+        let state_bytes = partitions.map(|owned| owned.state_bytes).sum();
         let credit = state_write_credit(self.state_credit_bytes, self.waiting.input_bytes);
-        output_linger(state_bytes, credit, Duration::from_millis(self.deps.settings.linger_milliseconds), self.late)
+        output_linger(state_bytes, credit, Duration::from_millis(self.deps.settings.linger_milliseconds), self.input_lag)
     }
 
     /// Commits in one atomic step all outputs, and everything that was folded in the partitions concerned.
     fn commit(&mut self, scope: CommitScope) -> Result<(), BusError> {
-        let speakers = std::mem::take(&mut self.waiting.partitions_with_output);
-        let concerned = |owned: &PartitionTask| scope == CommitScope::Everything || speakers.contains(&owned.number);
+        let partitions = std::mem::take(&mut self.waiting.partitions_with_output);
+        let concerned = |owned: &PartitionTask| scope == CommitScope::Everything || partitions.contains(&owned.number);
         if !self.owned.values().any(|owned| owned.is_dirty() && concerned(owned)) {
             return Ok(());
         }

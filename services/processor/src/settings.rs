@@ -294,7 +294,7 @@ impl ProcessorSettings {
         Ok(())
     }
 
-    /// Whether there is a power budget to share, so that the cluster's stage has something to do.
+    /// Whether there is a power budget to share, so that the power budget's stage has something to do.
     pub fn shares_power(&self) -> bool {
         self.power_budget.budget_watts.is_some()
     }

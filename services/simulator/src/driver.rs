@@ -106,17 +106,17 @@ impl SimulationDriver {
     ) -> Result<SimulationEnd, SimulatorError> {
         let metrics = SimulatorMetrics::new(metrics);
         let mut end = None;
-        let mut patience = RetryBackoff::new(RETRY.0, RETRY.1);
+        let mut backoff = RetryBackoff::new(RETRY.0, RETRY.1);
         let ended = loop {
             if shutdown.is_cancelled() {
                 break Ok(SimulationEnd::Shutdown);
             }
-            let session = DriverSession::open(&self, bus, shutdown, &metrics, &mut end, &mut patience);
+            let session = DriverSession::open(&self, bus, shutdown, &metrics, &mut end, &mut backoff);
             match session.and_then(|mut session| session.run(ready)) {
                 Ok(ended) => break Ok(ended),
                 Err(SimulatorError::Bus(error)) if error.remedy != Remedy::Stop => {
                     metrics.restarts.inc();
-                    let until = Instant::now() + patience.on_failure(GOING_ON, &error);
+                    let until = Instant::now() + backoff.on_failure(GOING_ON, &error);
                     while !shutdown.is_cancelled() && Instant::now() < until {
                         std::thread::sleep(Duration::from_millis(10));
                     }
@@ -146,7 +146,7 @@ struct DriverSession<'a> {
     unanswered: Vec<PendingReply>,
     end: Option<EventTime>,
     pace: Option<SimulationPace>,
-    patience: &'a mut RetryBackoff,
+    backoff: &'a mut RetryBackoff,
 }
 
 /// A call that was carried out; it is answered when that is durable.
@@ -180,7 +180,7 @@ impl<'a> DriverSession<'a> {
         shutdown: &'a Shutdown,
         metrics: &'a SimulatorMetrics,
         end: &mut Option<EventTime>,
-        patience: &'a mut RetryBackoff,
+        backoff: &'a mut RetryBackoff,
     ) -> Result<Self, SimulatorError> {
         let settings = &driver.settings;
         let full = |topic: Topic| -> Arc<str> { format!("{}{topic}", settings.prefix).into() };
@@ -259,7 +259,7 @@ impl<'a> DriverSession<'a> {
             unanswered: Vec::new(),
             end: *end,
             pace: None,
-            patience,
+            backoff,
         })
     }
 
@@ -427,7 +427,7 @@ impl<'a> DriverSession<'a> {
                 return Err(error.into());
             }
             self.metrics.steps.inc();
-            self.patience.on_success(GOING_ON);
+            self.backoff.on_success(GOING_ON);
             self.changed = false;
         }
         let DriverState { cluster, gate } = &self.state;

@@ -47,7 +47,7 @@ pub struct Embedded {
 impl Embedded {
     pub fn open(&self) -> Result<EmbeddedLog> {
         let log = EmbeddedLog::open(&self.dir, EmbeddedOptions { reserve_bytes: 0, ..EmbeddedOptions::default() })?;
-        numbered::topics(&log)?;
+        numbered::create_missing_topics(&log)?;
         Ok(log)
     }
 }

@@ -16,7 +16,7 @@ const GROUP: &str = "g";
 pub const READY: &str = "ready";
 
 /// Creates the topics of the steps if they are missing.
-pub fn topics(bus: &dyn Bus) -> Result<()> {
+pub fn create_missing_topics(bus: &dyn Bus) -> Result<()> {
     for name in [INPUT, OUTPUT, STATE] {
         if bus.topics(name)?.is_empty() {
             let settings = std::collections::BTreeMap::default();

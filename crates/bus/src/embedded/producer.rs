@@ -237,12 +237,12 @@ fn batch_len(records: &[ProducerRecord]) -> usize {
 
 fn write_portion(shared: &EmbeddedLogState, lane: &ProducerQueue, records: &[ProducerRecord], closing: bool) -> bool {
     let mut outcome = append(shared, records, None, DurabilityLevel::Process);
-    let mut patience = RetryBackoff::new(RETRY.0, RETRY.1);
+    let mut backoff = RetryBackoff::new(RETRY.0, RETRY.1);
     while let Err(error) = &outcome
         && error.remedy == Remedy::Retry
         && !closing
     {
-        let wait = patience.on_failure(&format!("records of {} wait", lane.name), error);
+        let wait = backoff.on_failure(&format!("records of {} wait", lane.name), error);
         // Whoever closes the log does not wait for this.
         let waited =
             shared.producer_queues.wake.wait_timeout_while(lock(&shared.producer_queues.state), wait, |state| !state.closing);
@@ -252,7 +252,7 @@ fn write_portion(shared: &EmbeddedLogState, lane: &ProducerQueue, records: &[Pro
         outcome = append(shared, records, None, DurabilityLevel::Process);
     }
     if outcome.is_ok() {
-        patience.on_success(&format!("records of {} wait", lane.name));
+        backoff.on_success(&format!("records of {} wait", lane.name));
     }
     let mut state = lock(&lane.state);
     state.bytes -= records.iter().map(ProducerRecord::size).sum::<usize>();

@@ -37,14 +37,14 @@ fn gpu() -> GpuSource {
             step(30, 30, None, None),
         ]
         .into(),
-        lost: Some(LastCounterSample { sample: sample(10), summed: 4.5, idle: true }),
+        last_counter_sample: Some(LastCounterSample { sample: sample(10), summed: 4.5, idle: true }),
         check: CounterCheck { counted: 5.5, integral: 6.25, steps: 7, waiting_steps: 2, power_unknown: true },
         unassigned: 6.5,
         primary: true,
     }
 }
 
-/// A source with these gauges in one stretch.
+/// A source with these gauges in one slice.
 fn gauged(sums: [f64; GAUGES], counts: [u32; GAUGES]) -> GpuSource {
     let stretch = GpuSums {
         joules: 1.5,

@@ -163,7 +163,7 @@ impl WireLiveness {
         let base = liveness.last;
         Self {
             last: base.micros(),
-            capped: micros_since(liveness.capped, base),
+            capped: micros_since(liveness.merge_time, base),
             clock: liveness.clock,
             lagging_since: liveness.lagging_since,
             life: life_code(liveness.life),
@@ -178,7 +178,7 @@ impl WireLiveness {
         let time = |micros: i64| last.plus_micros(micros);
         Ok(Liveness {
             last,
-            capped: time(self.capped),
+            merge_time: time(self.capped),
             clock: self.clock,
             lagging_since: self.lagging_since,
             life: life_of(self.life)?,
@@ -223,7 +223,7 @@ impl WireSample {
     }
 }
 
-/// The part of a stretch between a source's first and last event, against a time nearby; `None`: both times are 0.
+/// The part of a slice between a source's first and last event, against a time nearby; `None`: both times are 0.
 type WireExtent = Option<(i64, i64)>;
 
 fn extent(from: EventTime, to: EventTime, base: EventTime) -> WireExtent {
@@ -390,7 +390,7 @@ impl<'a> WireGpu<'a> {
             sample: WireSample::of(&gpu.sample, base),
             slices: gpu.slices.iter().map(|sums| WireGpuSums::of(sums, base)).collect(),
             pending: gpu.pending.iter().zip(ends).map(|(step, before)| WirePending::of(step, before)).collect(),
-            lost: gpu.lost.map(|lost| WireLost {
+            lost: gpu.last_counter_sample.map(|lost| WireLost {
                 sample: WireSample::of(&lost.sample, base),
                 summed: lost.summed,
                 idle: lost.idle,
@@ -416,7 +416,7 @@ impl<'a> WireGpu<'a> {
             sample: self.sample.read(base),
             slices: self.slices.iter().map(|sums| sums.read(base)).collect::<Result<_, _>>()?,
             pending,
-            lost: self.lost.as_ref().map(|lost| LastCounterSample {
+            last_counter_sample: self.lost.as_ref().map(|lost| LastCounterSample {
                 sample: lost.sample.read(base),
                 summed: lost.summed,
                 idle: lost.idle,

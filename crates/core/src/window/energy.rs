@@ -64,7 +64,7 @@ pub struct PowerSegment {
 }
 
 impl PowerSegment {
-    /// The flow between two samples of one source; `None` where nothing is known about it.
+    /// The power between two samples of one source; `None` where nothing is known about it.
     pub fn between(a: &EnergySample, b: &EnergySample, power_gap: i64) -> Option<Self> {
         let duration = b.time.micros() - a.time.micros();
         if a.tenure != b.tenure || duration <= 0 {
@@ -103,7 +103,7 @@ impl PowerSegment {
         (at(from) + at(to)) * 0.5 * seconds
     }
 
-    /// Returns the flow by power alone, whatever the counters show.
+    /// Returns the segment by power readings alone, whatever the counters show.
     pub fn of_power(a: &EnergySample, b: &EnergySample, power_gap: i64) -> Option<Self> {
         Self::between(&EnergySample { energy: None, ..*a }, &EnergySample { energy: None, ..*b }, power_gap)
     }
@@ -219,7 +219,7 @@ pub fn gauges(event: &GpuTelemetry) -> Gauges {
     ])
 }
 
-/// One source's part of one stretch.
+/// One source's part of one slice.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct GpuSums {
@@ -229,12 +229,12 @@ pub struct GpuSums {
     /// Microseconds of known energy by [`EnergyBasis`].
     #[serde(rename = "c")]
     pub covered: [i64; 3],
-    /// The part of the stretch between this source's first and last sample; equal where there is none, or only one: its time.
+    /// The part of the slice between this source's first and last sample; equal where there is none, or only one: its time.
     #[serde(rename = "f")]
     pub from: EventTime,
     #[serde(rename = "t")]
     pub to: EventTime,
-    /// The longest step, clipped to the stretch, in microseconds.
+    /// The longest step, clipped to the slice, in microseconds.
     #[serde(rename = "g")]
     pub largest: i64,
     #[serde(rename = "e")]
@@ -261,7 +261,7 @@ impl GpuSums {
         self.covered.iter().sum()
     }
 
-    /// Whether anything of the source touches the stretch.
+    /// Whether anything of the source touches the slice.
     pub fn has_data(&self) -> bool {
         self.events > 0 || self.from < self.to
     }
@@ -276,7 +276,7 @@ impl GpuSums {
         self.largest = self.largest.max(to.micros() - from.micros());
     }
 
-    /// Counts a sample taken in this stretch.
+    /// Counts a sample taken in this slice.
     fn add_sample(&mut self, gauges: &Gauges, origin: Origin, time: EventTime) {
         if self.events == 0 && self.from >= self.to {
             (self.from, self.to) = (time, time);
@@ -292,7 +292,7 @@ impl GpuSums {
         }
     }
 
-    /// Cuts a stretch `[start, end]` at `at` and returns the part after it, and whether the cut went through what was summed
+    /// Cuts a slice `[start, end]` at `at` and returns the part after it, and whether the cut went through what was summed
     /// already (its energy is then divided by time).
     pub fn split(&mut self, at: EventTime) -> (Self, bool) {
         if self.from >= self.to || self.to <= at {
@@ -316,7 +316,7 @@ impl GpuSums {
     }
 }
 
-/// Spreads one step over the stretches and counts its sample; what lies before the first of them is not summed.
+/// Spreads one step over the slices and counts its sample; what lies before the first of them is not summed.
 pub fn add_step(slices: &mut VecDeque<GpuSums>, slice_edges: &SliceEdges, step: &PendingStep) {
     spread_over_slices(slice_edges, step.from, step.to, |i, a, b| {
         let sums = slice_mut(slices, i);

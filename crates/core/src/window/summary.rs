@@ -1,4 +1,4 @@
-//! What comes out when an interval closes: totals over stretches and sources, then the window event.
+//! What comes out when an interval closes: totals over slices and sources, then the window event.
 
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::{EfficiencyWindow, EnergyMethod, Meter, Origin, WindowKind, Workload};
@@ -111,7 +111,7 @@ pub struct IntervalTotals {
     pub observed: Option<(EventTime, EventTime)>,
 }
 
-/// A stretch of time.
+/// A slice of time.
 #[derive(Debug, Clone, Copy)]
 pub struct WindowSlice {
     pub from: EventTime,
@@ -126,7 +126,7 @@ impl WindowSlice {
 }
 
 impl IntervalTotals {
-    /// Counts the time of a stretch, once.
+    /// Counts the time of a slice, once.
     pub fn add_slice(&mut self, slice: WindowSlice) {
         self.energy.time += slice.micros();
         if slice.in_run {
@@ -134,7 +134,7 @@ impl IntervalTotals {
         }
     }
 
-    /// A device's part of a stretch, expected up to `until`; also to the device's own, of the interval and of its run.
+    /// A device's part of a slice, expected up to `until`; also to the device's own, of the interval and of its run.
     pub fn add_device(&mut self, slice: WindowSlice, sums: Option<&GpuSums>, until: EventTime, own: &mut [EnergySums; 2]) {
         let expected = (until.min(slice.to).micros() - slice.from.micros()).max(0);
         let mut part = EnergySums { expected, ..EnergySums::default() };
@@ -172,7 +172,7 @@ impl IntervalTotals {
         self.run.extrapolate(devices.iter().map(|device| &device[1]));
     }
 
-    /// A rank's part of a stretch.
+    /// A rank's part of a slice.
     pub fn add_rank(&mut self, slice: WindowSlice, sums: Option<&RankSums>) {
         let mut gap = slice.micros();
         if let Some(sums) = sums {

@@ -61,7 +61,7 @@ impl WorkloadState {
             }
             return;
         }
-        let time = self.source_liveness().filter(|liveness| liveness.is_live()).map(|liveness| liveness.capped).min();
+        let time = self.source_liveness().filter(|liveness| liveness.is_live()).map(|liveness| liveness.merge_time).min();
         while let (Some(edge), Some(time)) = (self.oldest_edge(), time)
             && time >= edge
         {
@@ -139,7 +139,7 @@ impl WorkloadState {
         }
     }
 
-    /// Chooses the sources for the first `n` stretches.
+    /// Chooses the sources for the first `n` slices.
     fn choose(&self, n: usize, end: EventTime) -> SourceChoice {
         let part = |gpu: &GpuSource| -> (i64, [i64; 3], bool) {
             let mut covered = [0; 3];
@@ -217,7 +217,7 @@ impl WorkloadState {
         chosen
     }
 
-    /// Totals of some stretches, sources in the order of their names.
+    /// Totals of some slices, sources in the order of their names.
     fn sum_slices(&self, choice: &SourceChoice, slices: impl IntoIterator<Item = usize>) -> IntervalTotals {
         let mut totals = IntervalTotals {
             meter: choice.meter,
@@ -317,7 +317,7 @@ impl WorkloadState {
             let group = || group.iter().map(|i| *i as usize);
             let chosen = choices.next_if(|chosen| self.gpus[*chosen].device == *device);
             let primary = group().find(|i| self.gpus[*i].primary);
-            let aside = |i: usize| self.gpus[i].set_aside_in(choice.slices);
+            let aside = |i: usize| self.gpus[i].unassigned_in(choice.slices);
             let counted = primary.or(chosen).or_else(|| group().find(|i| aside(*i) != 0.0));
             sum += counted.map_or(0.0, aside);
             let covers =
@@ -337,7 +337,7 @@ impl WorkloadState {
     fn take_unassigned_progress(&mut self, choice: &SourceChoice) -> [f64; COUNTERS] {
         let mut sum = [0.0; COUNTERS];
         let ranks = &self.ranks;
-        let aside = |i: usize| ranks[i].set_aside_in(choice.slices);
+        let aside = |i: usize| ranks[i].unassigned_in(choice.slices);
         let global = ranks.iter().any(|rank| rank.scope == CounterScope::Global);
         // If a source reports for the whole job, single ranks report the same again.
         let same = |a: usize, b: usize| if global { ranks[a].scope == ranks[b].scope } else { ranks[a].rank == ranks[b].rank };
@@ -390,7 +390,7 @@ impl WorkloadState {
         Some(controller::decide(name, self.head.controller.get_or_insert_default(), window, &context))
     }
 
-    /// Adds the first `n` stretches to the spans that they lie in.
+    /// Adds the first `n` slices to the spans that they lie in.
     fn feed_spans(&mut self, choice: &SourceChoice, n: usize) {
         if self.head.spans.is_empty() {
             return;

@@ -41,7 +41,7 @@ const START_GRACE: i64 = 60 * crate::settings::SECOND;
 pub struct LogPosition {
     pub stamp: EventTime,
     /// Event time, not ahead of the stamp where that counts.
-    pub capped: EventTime,
+    pub merge_time: EventTime,
     /// Log clock, microseconds.
     pub clock: i64,
 }
@@ -319,16 +319,16 @@ impl WorkloadState {
         for liveness in self.source_liveness() {
             missing += usize::from(liveness.is_missing());
             live += usize::from(liveness.is_live());
-            behind += usize::from(liveness.is_live() && edge.is_some_and(|edge| liveness.capped < edge));
+            behind += usize::from(liveness.is_live() && edge.is_some_and(|edge| liveness.merge_time < edge));
         }
         (self.live, self.behind, self.missing) = (live, behind, missing);
         self.note_reached();
     }
 
     /// Opens the window of `time`, and those between it and its open neighbours; where these are further away than
-    /// [`FoldSettings::longest_silence`], one stretch stands for all between: a time
+    /// [`FoldSettings::longest_silence`], one slice stands for all between: a time
     /// that leaps ahead costs no more than its own window, and closes nobody else's while they are live.
-    fn open(&mut self, time: EventTime, room: PartitionUsage<'_>, settings: &FoldSettings) -> Result<(), DecodeError> {
+    fn open(&mut self, time: EventTime, usage: PartitionUsage<'_>, settings: &FoldSettings) -> Result<(), DecodeError> {
         let windows = self.head.windows;
         let place = self.head.slice_edges.partition_point(|edge| *edge <= time);
         // Nearly always it is open.
@@ -365,7 +365,7 @@ impl WorkloadState {
         if let Some(after) = after.filter(|after| near(end, *after)) {
             new_edges.extend(self.window_edges(end, after));
         }
-        self.check_sum_quota(self.source_count() * new_edges.len(), settings.max_sums_per_namespace(), room)?;
+        self.check_sum_quota(self.source_count() * new_edges.len(), settings.max_sums_per_namespace(), usage)?;
         let most = settings.max_open_windows as usize;
         if self.head.slice_edges.len() + new_edges.len() > most {
             let edge = |candidate: &&EventTime| windows.start(**candidate) == **candidate;
@@ -515,7 +515,7 @@ impl WorkloadState {
     /// Keeps `live`, `behind` and `missing` right after one source's liveness changed.
     fn on_liveness_change(&mut self, before: Option<LivenessSummary>, after: LivenessSummary) {
         let edge = self.oldest_edge();
-        let is_behind = |summary: LivenessSummary| summary.is_live && edge.is_some_and(|edge| summary.capped < edge);
+        let is_behind = |summary: LivenessSummary| summary.is_live && edge.is_some_and(|edge| summary.merge_time < edge);
         if let Some(before) = before {
             self.live -= usize::from(before.is_live);
             self.behind -= usize::from(is_behind(before));
@@ -546,7 +546,7 @@ impl WorkloadState {
         FoldOutcome::Refused(DecodeError { reason: DeadLetterReason::Stale, field: Some("time"), detail })
     }
 
-    fn check_source_quota(&self, room: PartitionUsage<'_>, settings: &FoldSettings) -> Result<(), DecodeError> {
+    fn check_source_quota(&self, usage: PartitionUsage<'_>, settings: &FoldSettings) -> Result<(), DecodeError> {
         let tenant = self.quota_owner();
         let refused = |whose: &dyn std::fmt::Display, cap: usize, setting: &str| {
             let detail =
@@ -556,21 +556,21 @@ impl WorkloadState {
         if self.source_count() >= settings.max_sources_per_workload {
             return refused(&"workload", settings.max_sources_per_workload, "max_sources_per_workload");
         }
-        if room.by_owner.usage_of(tenant).sources >= settings.max_sources_per_namespace {
+        if usage.by_owner.usage_of(tenant).sources >= settings.max_sources_per_namespace {
             return refused(&tenant, settings.max_sources_per_namespace, "max_sources_per_namespace");
         }
-        if room.sources >= settings.max_sources {
+        if usage.sources >= settings.max_sources {
             return refused(&"partition", settings.max_sources, "max_sources");
         }
-        self.check_sum_quota(self.head.slice_edges.len(), settings.max_sums_per_namespace() / 2, room)
+        self.check_sum_quota(self.head.slice_edges.len(), settings.max_sums_per_namespace() / 2, usage)
     }
 
-    /// Whether the tenant may come to hold so many sums more: a source has some for each stretch that it speaks of both ends of,
-    /// so few events of many sources would else take memory for all stretches that one of them has made. New sources, and cuts
+    /// Whether the tenant may come to hold so many sums more: a source has some for each slice that it speaks of both ends of,
+    /// so few events of many sources would else take memory for all slices that one of them has made. New sources, and cuts
     /// within windows, get half of the room: windows go on to open, and with that to close.
-    fn check_sum_quota(&self, more: usize, most: usize, room: PartitionUsage<'_>) -> Result<(), DecodeError> {
+    fn check_sum_quota(&self, more: usize, most: usize, usage: PartitionUsage<'_>) -> Result<(), DecodeError> {
         let tenant = self.quota_owner();
-        if more == 0 || room.by_owner.usage_of(tenant).sums.saturating_add(more) <= most {
+        if more == 0 || usage.by_owner.usage_of(tenant).sums.saturating_add(more) <= most {
             return Ok(());
         }
         let detail = format!(
@@ -585,7 +585,7 @@ impl WorkloadState {
         &self,
         source: Option<usize>,
         event: &TrainingProgress,
-        room: PartitionUsage<'_>,
+        usage: PartitionUsage<'_>,
         settings: &FoldSettings,
     ) -> Result<(), DecodeError> {
         let refused = |field, detail| Err(DecodeError { reason: DeadLetterReason::StateLimit, field: Some(field), detail });
@@ -613,7 +613,7 @@ impl WorkloadState {
                 format!("{MAX_SLICE_EDGES} runs end in the workload's open windows or after, more are not kept"),
             );
         }
-        self.check_sum_quota(self.source_count() + 1, settings.max_sums_per_namespace() / 2, room)
+        self.check_sum_quota(self.source_count() + 1, settings.max_sums_per_namespace() / 2, usage)
     }
 
     /// Folds one sample.
@@ -621,7 +621,7 @@ impl WorkloadState {
         &mut self,
         event: &GpuTelemetry,
         place: LogPosition,
-        room: PartitionUsage<'_>,
+        usage: PartitionUsage<'_>,
         settings: &FoldSettings,
     ) -> FoldOutcome {
         let gpus = &self.gpus;
@@ -644,11 +644,11 @@ impl WorkloadState {
                 }
                 return FoldOutcome::Duplicate;
             }
-        } else if let Err(refusal) = self.check_source_quota(room, settings) {
+        } else if let Err(refusal) = self.check_source_quota(usage, settings) {
             return FoldOutcome::Refused(refusal);
         }
         let late = self.is_late(event.time);
-        if !late && let Err(refusal) = self.open(event.time, room, settings) {
+        if !late && let Err(refusal) = self.open(event.time, usage, settings) {
             return FoldOutcome::Refused(refusal);
         }
         self.note_gap(event.time);
@@ -680,8 +680,8 @@ impl WorkloadState {
             gpu.sample = sample;
             gpu.add_step(&mut step, &self.head.slice_edges, settled, settings.power_gap);
             let known = gpu.awaited_from(settings.power_gap).filter(|_| !event.last);
-            let capped = known.map_or(place.capped, |known| known.min(place.capped));
-            gpu.liveness.record_event(event.time, capped, place.stamp, place.clock, settings);
+            let merge_time = known.map_or(place.merge_time, |known| known.min(place.merge_time));
+            gpu.liveness.record_event(event.time, merge_time, place.stamp, place.clock, settings);
             if event.last {
                 gpu.liveness.mark_ended();
             }
@@ -706,8 +706,8 @@ impl WorkloadState {
             // It replaces a device that fell silent.
             self.forget_missing(event.time);
         }
-        let mut liveness = Liveness::new(event.time, place.capped, place.clock);
-        liveness.record_event(event.time, place.capped, place.stamp, place.clock, settings);
+        let mut liveness = Liveness::new(event.time, place.merge_time, place.clock);
+        liveness.record_event(event.time, place.merge_time, place.stamp, place.clock, settings);
         if event.last {
             liveness.mark_ended();
         }
@@ -723,7 +723,7 @@ impl WorkloadState {
             sample,
             slices: VecDeque::new(),
             pending: VecDeque::new(),
-            lost: None,
+            last_counter_sample: None,
             check: CounterCheck::default(),
             unassigned: 0.0,
             primary: false,
@@ -741,7 +741,7 @@ impl WorkloadState {
         &mut self,
         event: &TrainingProgress,
         place: LogPosition,
-        room: PartitionUsage<'_>,
+        usage: PartitionUsage<'_>,
         settings: &FoldSettings,
     ) -> FoldOutcome {
         let ranks = &self.ranks;
@@ -753,17 +753,17 @@ impl WorkloadState {
             if event.time < last {
                 return self.count_stale(event.time, last);
             }
-        } else if let Err(refusal) = self.check_source_quota(room, settings) {
+        } else if let Err(refusal) = self.check_source_quota(usage, settings) {
             return FoldOutcome::Refused(refusal);
         }
-        if let Err(refusal) = self.check_edge_quota(found, event, room, settings) {
+        if let Err(refusal) = self.check_edge_quota(found, event, usage, settings) {
             return FoldOutcome::Refused(refusal);
         }
         if let Some(i) = found.filter(|i| self.ranks[*i].liveness.last == event.time) {
             return self.same_instant(i, event, place, settings);
         }
         let late = self.is_late(event.time);
-        if !late && let Err(refusal) = self.open(event.time, room, settings) {
+        if !late && let Err(refusal) = self.open(event.time, usage, settings) {
             return FoldOutcome::Refused(refusal);
         }
         self.note_gap(event.time);
@@ -784,8 +784,8 @@ impl WorkloadState {
                 rank.stepped = event.time;
             }
             fell = rank.count_progress(&count, life, &self.head.slice_edges, event.origin, settings);
-            let capped = rank.known_until(event, place, settings);
-            rank.liveness.record_event(event.time, capped, place.stamp, place.clock, settings);
+            let merge_time = rank.known_until(event, place, settings);
+            rank.liveness.record_event(event.time, merge_time, place.stamp, place.clock, settings);
             let after = rank.liveness.summary(settings);
             self.on_liveness_change(Some(before), after);
             i
@@ -834,7 +834,7 @@ impl WorkloadState {
         if fell && let Some(slice_index) = slice_at(&self.head.slice_edges, event.time) {
             slice_mut(&mut rank.slices, slice_index).fell = true;
         }
-        rank.liveness.capped = rank.liveness.capped.max(rank.known_until(event, place, settings));
+        rank.liveness.merge_time = rank.liveness.merge_time.max(rank.known_until(event, place, settings));
         let after = rank.liveness.summary(settings);
         self.on_liveness_change(Some(liveness), after);
         self.mark_span(i, event, settings);
@@ -858,8 +858,8 @@ impl WorkloadState {
         place: LogPosition,
         settings: &FoldSettings,
     ) -> usize {
-        let mut liveness = Liveness::new(event.time, place.capped, place.clock);
-        liveness.record_event(event.time, place.capped, place.stamp, place.clock, settings);
+        let mut liveness = Liveness::new(event.time, place.merge_time, place.clock);
+        liveness.record_event(event.time, place.merge_time, place.stamp, place.clock, settings);
         let i = self.ranks.len();
         let mut rank = RankSource {
             rank: event.rank,

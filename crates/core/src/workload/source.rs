@@ -31,7 +31,8 @@ pub struct Liveness {
     /// Time of its newest event.
     pub last: EventTime,
     /// The same, not ahead of the log.
-    pub capped: EventTime,
+    #[serde(rename = "capped")]
+    pub merge_time: EventTime,
     /// Log clock at its newest event.
     pub clock: i64,
     /// Log clock since which each event lagged its stamp by more than the grace.
@@ -53,7 +54,7 @@ pub struct Liveness {
 /// wait for them: each sample takes two.
 #[derive(Debug, Clone, Copy)]
 pub struct LivenessSummary {
-    pub capped: EventTime,
+    pub merge_time: EventTime,
     pub is_live: bool,
     pub is_missing: bool,
     /// As of [`Liveness::next_change_clock`].
@@ -63,17 +64,17 @@ pub struct LivenessSummary {
 impl Liveness {
     pub fn summary(&self, settings: &FoldSettings) -> LivenessSummary {
         LivenessSummary {
-            capped: self.capped,
+            merge_time: self.merge_time,
             is_live: self.is_live(),
             is_missing: self.is_missing(),
             next_change_clock: self.next_change_clock(settings),
         }
     }
 
-    pub fn new(last: EventTime, capped: EventTime, clock: i64) -> Self {
+    pub fn new(last: EventTime, merge_time: EventTime, clock: i64) -> Self {
         Self {
             last,
-            capped,
+            merge_time,
             clock,
             lagging_since: None,
             life: LivenessState::Live,
@@ -84,12 +85,19 @@ impl Liveness {
     }
 
     /// Takes a new event.
-    pub fn record_event(&mut self, time: EventTime, capped: EventTime, stamp: EventTime, clock: i64, settings: &FoldSettings) {
+    pub fn record_event(
+        &mut self,
+        time: EventTime,
+        merge_time: EventTime,
+        stamp: EventTime,
+        clock: i64,
+        settings: &FoldSettings,
+    ) {
         if self.life == LivenessState::Idle {
             self.silence = Some((self.last, self.retired_at.unwrap_or(time)));
         }
         self.last = time;
-        self.capped = self.capped.max(capped);
+        self.merge_time = self.merge_time.max(merge_time);
         self.clock = clock;
         (self.is_retired, self.retired_at) = (false, None);
         let lags =
@@ -176,8 +184,9 @@ pub struct GpuSource {
     /// Steps that are not in `slices` yet, in order.
     #[serde(default)]
     pub pending: VecDeque<PendingStep>,
-    #[serde(default)]
-    pub lost: Option<LastCounterSample>,
+    /// The last sample with the energy counter, while those after it have none.
+    #[serde(default, rename = "lost")]
+    pub last_counter_sample: Option<LastCounterSample>,
     /// Evidence for or against its counter.
     #[serde(default)]
     pub check: CounterCheck,
@@ -197,7 +206,7 @@ const COUNTER_PAUSE: i64 = crate::settings::SECOND;
 impl GpuSource {
     /// Adds joules of no known or of closed time, reported by a sample at `time`: they belong to its window, whichever
     /// others are open, or they would depend on whose event of one instant comes first.
-    fn set_aside(&mut self, joules: f64, time: EventTime, slice_edges: &SliceEdges) {
+    fn add_unassigned(&mut self, joules: f64, time: EventTime, slice_edges: &SliceEdges) {
         match slice_at(slice_edges, time).filter(|_| joules != 0.0) {
             Some(i) => slice_mut(&mut self.slices, i).unassigned += joules,
             None => self.unassigned += joules,
@@ -205,7 +214,7 @@ impl GpuSource {
     }
 
     /// Returns the unassigned amount for the window of the first `n` slices.
-    pub fn set_aside_in(&self, n: usize) -> f64 {
+    pub fn unassigned_in(&self, n: usize) -> f64 {
         self.unassigned + self.slices.iter().take(n).map(|sums| sums.unassigned).sum::<f64>()
     }
 
@@ -229,12 +238,12 @@ impl GpuSource {
         match verdict {
             Some(EnergyCounterVerdict::StandsStill) => sample.energy = None,
             Some(EnergyCounterVerdict::FirstRise | EnergyCounterVerdict::Contradicted) => {
-                (self.sample.energy, self.lost) = (None, None);
+                (self.sample.energy, self.last_counter_sample) = (None, None);
             }
             Some(EnergyCounterVerdict::Believed) | None => {}
         }
-        // As `flow` will: a sample without a counter after one that had it.
-        let waits = sample.energy.is_none() && (self.lost.is_some() || self.sample.energy.is_some());
+        // As `segment_since_last` will: a sample without a counter after one that had it.
+        let waits = sample.energy.is_none() && (self.last_counter_sample.is_some() || self.sample.energy.is_some());
         if waits {
             self.check.count_waiting_step(by_power.is_some());
         } else {
@@ -251,9 +260,9 @@ impl GpuSource {
         is_live: bool,
         starts_at_a_rise: bool,
     ) -> Option<CounterStep> {
-        let base = self.lost.map_or(self.sample, |lost| lost.sample);
+        let base = self.last_counter_sample.map_or(self.sample, |lost| lost.sample);
         let joules = (sample.energy? - base.energy?) * (base.share + sample.share) * 0.5;
-        let before = self.lost.map_or(0.0, |lost| {
+        let before = self.last_counter_sample.map_or(0.0, |lost| {
             let waiting = self.pending.iter().filter(|step| step.to > base.time);
             lost.summed + waiting.map(PendingStep::joules).sum::<f64>()
         });
@@ -263,8 +272,8 @@ impl GpuSource {
             seconds: sample.time.seconds_since(base.time),
             integral: by_power.filter(|_| !self.check.power_unknown).map(|segment| before + segment.total_joules()),
             steps: self.check.waiting_steps + 1,
-            waiting: self.lost.is_some(),
-            is_live: is_live && !self.lost.is_some_and(|lost| lost.idle),
+            waiting: self.last_counter_sample.is_some(),
+            is_live: is_live && !self.last_counter_sample.is_some_and(|lost| lost.idle),
             starts_at_a_rise,
         })
     }
@@ -279,20 +288,20 @@ impl GpuSource {
     ) -> Option<PowerSegment> {
         let idle = life == LivenessState::Idle;
         if life == LivenessState::Ended || self.sample.tenure != sample.tenure {
-            self.lost = None;
+            self.last_counter_sample = None;
             return None;
         }
         let between = PowerSegment::between(&self.sample, sample, if idle { 0 } else { power_gap });
-        if self.lost.is_none() && self.sample.energy.is_some() && sample.energy.is_none() {
-            self.lost = Some(LastCounterSample { sample: self.sample, summed: 0.0, idle });
-        } else if let Some(lost) = &mut self.lost {
+        if self.last_counter_sample.is_none() && self.sample.energy.is_some() && sample.energy.is_none() {
+            self.last_counter_sample = Some(LastCounterSample { sample: self.sample, summed: 0.0, idle });
+        } else if let Some(lost) = &mut self.last_counter_sample {
             lost.idle |= idle;
             if sample.energy.is_some() {
                 return self.on_counter_back(sample, between, slice_edges, power_gap);
             }
         } else if idle {
             // Nobody knows when in the gap it was used; the counter knows how much.
-            self.set_aside(between.map_or(0.0, |segment| segment.total_joules()), sample.time, slice_edges);
+            self.add_unassigned(between.map_or(0.0, |segment| segment.total_joules()), sample.time, slice_edges);
         }
         between.filter(|_| !idle)
     }
@@ -307,14 +316,14 @@ impl GpuSource {
         slice_edges: &SliceEdges,
         power_gap: i64,
     ) -> Option<PowerSegment> {
-        let lost = self.lost.take()?;
+        let lost = self.last_counter_sample.take()?;
         let Some(whole) = PowerSegment::between(&lost.sample, sample, 0) else { return between };
         let since = lost.sample.time;
         let open = self.pending.iter().position(|step| step.to > since).unwrap_or(self.pending.len());
         if lost.idle || sample.time.micros() - since.micros() > power_gap {
             let waiting: f64 = self.pending.range(open..).map(PendingStep::joules).sum();
             let known = lost.summed + waiting + between.map_or(0.0, |segment| segment.total_joules());
-            self.set_aside((whole.total_joules() - known).max(0.0), sample.time, slice_edges);
+            self.add_unassigned((whole.total_joules() - known).max(0.0), sample.time, slice_edges);
             return between;
         }
         // Steps in closed time are cut to nothing, wherever between the others they lie: of a steady flow only their
@@ -322,7 +331,7 @@ impl GpuSource {
         let waiting: i64 = self.pending.range(open..).map(PendingStep::micros).sum();
         let from = self.sample.time.plus_micros(-waiting);
         let closed = whole.joules_between(since, from).max(lost.summed);
-        self.set_aside(closed - lost.summed, sample.time, slice_edges);
+        self.add_unassigned(closed - lost.summed, sample.time, slice_edges);
         let watts = (whole.total_joules() - closed).max(0.0) / sample.time.seconds_since(from);
         for step in self.pending.range_mut(open..) {
             step.power = Some(PowerSegment::constant(watts, step.from, step.to));
@@ -333,7 +342,7 @@ impl GpuSource {
 
     /// Returns the time up to which the counter is known, if the next sample may extend it.
     pub fn awaited_from(&self, power_gap: i64) -> Option<EventTime> {
-        let since = self.lost.filter(|lost| !lost.idle)?.sample.time;
+        let since = self.last_counter_sample.filter(|lost| !lost.idle)?.sample.time;
         (self.sample.time.micros() - since.micros() < power_gap).then_some(since)
     }
 
@@ -342,8 +351,8 @@ impl GpuSource {
         let open = slice_edges.front().map_or(step.to, |first| (*first).clamp(step.from, step.to));
         if open > step.from {
             let joules = step.power.map_or(0.0, |segment| segment.joules_between(step.from, open));
-            self.set_aside(joules, step.to, slice_edges);
-            note_summed(&mut self.lost, step.to, joules);
+            self.add_unassigned(joules, step.to, slice_edges);
+            note_summed(&mut self.last_counter_sample, step.to, joules);
             step.from = open;
         }
         if self.pending.is_empty() {
@@ -352,7 +361,7 @@ impl GpuSource {
         }
         self.pending.push_back(*step);
         let settled = self.awaited_from(power_gap).map_or(settled, |known| settled.min(known.plus_micros(1)));
-        let Self { slices, pending, lost, .. } = self;
+        let Self { slices, pending, last_counter_sample: lost, .. } = self;
         let mut waiting = pending.len();
         // Summed where it lies: a step is large, and each passes here.
         while let Some(step) = pending.front().filter(|step| step.to < settled || waiting > MAX_PENDING) {
@@ -364,7 +373,7 @@ impl GpuSource {
 
     /// Believes a counter that has not moved for a moment when its window closes: its final value is exact.
     fn believe_pause(&mut self, end: EventTime) {
-        let Some(since) = self.lost.map(|lost| lost.sample.time) else { return };
+        let Some(since) = self.last_counter_sample.map(|lost| lost.sample.time) else { return };
         if self.sample.time.micros() - since.micros() > COUNTER_PAUSE {
             return;
         }
@@ -380,12 +389,12 @@ impl GpuSource {
         while let Some(step) = self.pending.front().filter(|step| step.from < end).copied() {
             if step.to <= end {
                 self.pending.pop_front();
-                add_to_slices(&mut self.slices, &mut self.lost, slice_edges, &step);
+                add_to_slices(&mut self.slices, &mut self.last_counter_sample, slice_edges, &step);
             } else {
                 // What is summed of it ends after the counter was lost, where the whole step does.
                 let part = PendingStep { to: end, gauges: None, ..step };
                 add_step(&mut self.slices, slice_edges, &part);
-                note_summed(&mut self.lost, step.to, part.joules());
+                note_summed(&mut self.last_counter_sample, step.to, part.joules());
                 self.pending[0].from = end;
                 break;
             }
@@ -477,7 +486,7 @@ impl RankSource {
     }
 
     /// Returns the unassigned amount for the window of the first `n` slices.
-    pub fn set_aside_in(&self, n: usize) -> [f64; COUNTERS] {
+    pub fn unassigned_in(&self, n: usize) -> [f64; COUNTERS] {
         let mut sum = self.unassigned;
         for sums in self.slices.iter().take(n) {
             (0..COUNTERS).for_each(|c| sum[c] += sums.unassigned[c]);
@@ -489,7 +498,7 @@ impl RankSource {
     /// while more may come.
     pub fn known_until(&self, event: &TrainingProgress, place: LogPosition, settings: &FoldSettings) -> EventTime {
         let known = self.awaited_from(event.time, settings).filter(|_| event.phase != JobLifecycle::Finished && !event.last);
-        known.map_or(place.capped, |known| known.min(place.capped))
+        known.map_or(place.merge_time, |known| known.min(place.merge_time))
     }
 
     /// Returns the time up to which its counters are known, if an event at `time` left out what the next one may bring.
@@ -643,7 +652,7 @@ mod tests {
             sample,
             slices: VecDeque::new(),
             pending: VecDeque::new(),
-            lost: None,
+            last_counter_sample: None,
             check: CounterCheck::default(),
             unassigned: 0.0,
             primary: false,
@@ -684,19 +693,19 @@ mod tests {
         let cuts: SliceEdges = [0, 60, 120].map(at).into();
         let mut gpu = device(read(0, None, 0.0));
         for (joules, seconds) in [(5.0, 70), (2.0, 119), (1.0, 10), (40.0, 120)] {
-            gpu.set_aside(joules, at(seconds), &cuts);
+            gpu.add_unassigned(joules, at(seconds), &cuts);
         }
         assert_eq!(gpu.slices.iter().map(|sums| sums.unassigned).collect::<Vec<_>>(), [1.0, 7.0]);
-        assert_eq!((gpu.unassigned, gpu.set_aside_in(1), gpu.set_aside_in(2)), (40.0, 41.0, 48.0));
+        assert_eq!((gpu.unassigned, gpu.unassigned_in(1), gpu.unassigned_in(2)), (40.0, 41.0, 48.0));
     }
 
     #[test]
     fn what_a_device_used_after_its_end_belongs_to_nobody() {
         let mut gpu = device(read(0, Some(0.0), 80.0));
         take(&mut gpu, read(10, None, 80.0), LivenessState::Live, EventTime::MIN, GAP);
-        assert!(gpu.lost.is_some());
+        assert!(gpu.last_counter_sample.is_some());
         assert_eq!(take(&mut gpu, read(20, Some(2_000.0), 80.0), LivenessState::Ended, EventTime::MIN, GAP), None);
-        assert_eq!((gpu.lost, gpu.unassigned, gpu.set_aside_in(1)), (None, 0.0, 0.0));
+        assert_eq!((gpu.last_counter_sample, gpu.unassigned, gpu.unassigned_in(1)), (None, 0.0, 0.0));
     }
 
     #[test]
@@ -707,7 +716,7 @@ mod tests {
             assert_eq!(take(&mut gpu, read(200, None, 80.0), LivenessState::Idle, settled, 1_000 * SECOND), None);
             let flow = take(&mut gpu, read(210, Some(21_000.0), 80.0), LivenessState::Live, settled, 1_000 * SECOND);
             // 800 J before the silence and after it; the counter rose by 21 kJ.
-            assert_eq!((flow.map(|flow| flow.total_joules()), gpu.set_aside_in(1)), (Some(800.0), 19_400.0), "{settled}");
+            assert_eq!((flow.map(|flow| flow.total_joules()), gpu.unassigned_in(1)), (Some(800.0), 19_400.0), "{settled}");
         }
     }
 
@@ -718,7 +727,7 @@ mod tests {
             take(&mut gpu, read(30, None, 80.0), LivenessState::Live, EventTime::MIN, GAP);
             let flow = take(&mut gpu, read(until, Some(100.0 * until as f64), 80.0), LivenessState::Live, EventTime::MIN, GAP);
             let steps: Vec<f64> = gpu.pending.iter().map(PendingStep::joules).collect();
-            (flow.map(|flow| flow.kind), steps, gpu.set_aside_in(1))
+            (flow.map(|flow| flow.kind), steps, gpu.unassigned_in(1))
         };
         assert_eq!(away(60), (Some(energy::EnergyBasis::Counter), vec![3_000.0, 3_000.0], 0.0));
         assert_eq!(away(61), (Some(energy::EnergyBasis::Instant), vec![2_400.0, 2_480.0], 6_100.0 - 4_880.0));
@@ -842,7 +851,7 @@ mod tests {
             Origin::Measured,
             &settings,
         );
-        let place = LogPosition { stamp: at(30), capped: at(30), clock: 0 };
+        let place = LogPosition { stamp: at(30), merge_time: at(30), clock: 0 };
         let until = |event: &TrainingProgress| rank.known_until(event, place, &settings);
         assert_eq!(until(&event(30, None)), at(10), "its counter is to come");
         assert_eq!(until(&TrainingProgress { phase: JobLifecycle::Finished, ..event(30, None) }), at(30));

@@ -122,7 +122,7 @@ pub fn find_glitches(knob: TuningKnob, measurements: &[SettingMeasurement]) -> C
     let mut glitches: Vec<Glitch> = Vec::new();
     let most = ((levels(measurements).len() as f64 * SETTINGS_RATIO) as usize).max(1);
     let mut blamed = 0;
-    while let Some(found) = blame(knob, &accepted) {
+    while let Some(found) = next_glitches(knob, &accepted) {
         blamed += 1;
         if blamed > most {
             return CheckedMeasurements { accepted: measurements.to_vec(), glitches: Vec::new(), irregular: true };
@@ -137,7 +137,7 @@ pub fn find_glitches(knob: TuningKnob, measurements: &[SettingMeasurement]) -> C
 }
 
 /// The runs to take out next; `None` if all settings agree.
-fn blame(knob: TuningKnob, measurements: &[SettingMeasurement]) -> Option<Vec<Glitch>> {
+fn next_glitches(knob: TuningKnob, measurements: &[SettingMeasurement]) -> Option<Vec<Glitch>> {
     let levels = levels(measurements);
     let found = outside(knob, &levels);
     let without = |index: usize| -> Vec<SettingRuns> {

@@ -73,7 +73,7 @@ pub fn run_actuator(deps: &ActuatorDependencies) -> Result<(), ActuatorError> {
 pub(crate) fn run_with(deps: &ActuatorDependencies, metrics: &ActuatorMetrics) -> Result<(), ActuatorError> {
     deps.settings.check().map_err(ActuatorError::Settings)?;
     let [least, most] = [deps.settings.retry_min_seconds, deps.settings.retry_max_seconds].map(Duration::from_secs_f64);
-    let mut patience = RetryBackoff::new(least, most);
+    let mut backoff = RetryBackoff::new(least, most);
     while !deps.shutdown.is_cancelled() {
         let began = Instant::now();
         match ActuatorSession::open(deps, metrics).and_then(|mut session| session.run()) {
@@ -83,9 +83,9 @@ pub(crate) fn run_with(deps: &ActuatorDependencies, metrics: &ActuatorMetrics) -
                 metrics.restarts.inc();
                 let what = "restarting from the committed positions";
                 if began.elapsed() > most {
-                    patience.on_success(what);
+                    backoff.on_success(what);
                 }
-                sleep(&deps.shutdown, patience.on_failure(what, &error));
+                sleep(&deps.shutdown, backoff.on_failure(what, &error));
             }
         }
         deps.ready.set(false);

@@ -53,7 +53,7 @@ pub trait JointStageKind: Debug {
 impl JointStageKind for PowerBudgetMetrics {
     type Fold = PowerBudgetFold;
     const NAME: &'static str = "cluster";
-    const DESCRIPTION: &'static str = "the cluster's stage";
+    const DESCRIPTION: &'static str = "the power budget's stage";
     const SERVICE: &'static str = "processor/cluster";
     const CONTROLLER: &'static str = allocation::CONTROLLER;
     const STATE_PREFIX: &'static str = POWER_BUDGET_PREFIX;

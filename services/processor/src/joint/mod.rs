@@ -128,8 +128,8 @@ impl<'a, K: JointStageKind> JointSession<'a, K> {
     fn run(mut self) -> Result<(), BusError> {
         let mut polled = Vec::new();
         while !self.deps.shutdown.is_cancelled() {
-            let patience = if self.stage.is_some() { Duration::ZERO } else { IDLE_POLL };
-            match self.member.poll(POLL_ITEMS, patience, &mut polled) {
+            let poll_timeout = if self.stage.is_some() { Duration::ZERO } else { IDLE_POLL };
+            match self.member.poll(POLL_ITEMS, poll_timeout, &mut polled) {
                 Ok(()) => {}
                 Err(error) if error.remedy == Remedy::Retry => {
                     tracing::debug!(%error, "polling again");

@@ -260,7 +260,7 @@ pub fn replay<E>(
     let mut partitions: BTreeMap<i32, (PartitionFold, PartitionOffsets)> = BTreeMap::new();
     let mut fronts = SourceHeads::new(sources, settings)?;
     let mut out = Vec::new();
-    let mut seconds = OfflineJointStage::enabled_stages(settings);
+    let mut joint_stages = OfflineJointStage::enabled_stages(settings);
     while let Some(i) = fronts.next() {
         // A source that is next has a head.
         let Some(fed) = fronts.sources[i].head()? else { break };
@@ -273,18 +273,18 @@ pub fn replay<E>(
         if let Some(offset) = fed.offset {
             positions.advance(fed.topic, offset);
         }
-        for second in &mut seconds {
-            second.add_record(fed);
+        for stage in &mut joint_stages {
+            stage.add_record(fed);
         }
         if !out.is_empty() {
-            emit_outputs(&mut out, &mut counts, Some(fed), positions, &mut seconds, &mut say)?;
+            emit_outputs(&mut out, &mut counts, Some(fed), positions, &mut joint_stages, &mut say)?;
         }
         fronts.advance(i, settings)?;
     }
     if settings.idle_grace.is_none() || at_the_end == OpenWindowPolicy::Close {
         for (partition, positions) in partitions.values_mut() {
             partition.finish(&mut out);
-            emit_outputs(&mut out, &mut counts, None, positions, &mut seconds, &mut say)?;
+            emit_outputs(&mut out, &mut counts, None, positions, &mut joint_stages, &mut say)?;
         }
     }
     for (partition, positions) in partitions.values() {
@@ -300,8 +300,8 @@ pub fn replay<E>(
             say(positions, ReplayOutput::OpenAtEnd(held))?;
         }
     }
-    for second in seconds {
-        counts.late_for_power_budget += second.fold(|partition, decision| {
+    for stage in joint_stages {
+        counts.late_for_power_budget += stage.fold(|partition, decision| {
             counts.decisions += 1;
             say(&PartitionOffsets::start(partition), ReplayOutput::Decision(Box::new(decision)))
         })?;
@@ -320,14 +320,14 @@ fn emit_outputs<E>(
     counts: &mut ReplayCounts,
     fed: Option<&ReplayRecord>,
     positions: &PartitionOffsets,
-    seconds: &mut [OfflineJointStage],
+    joint_stages: &mut [OfflineJointStage],
     say: &mut impl FnMut(&PartitionOffsets, ReplayOutput) -> Result<(), E>,
 ) -> Result<(), E> {
     for output in out.drain(..) {
         let replayed = match output {
             FoldOutput::Window(window) => {
-                for second in &mut *seconds {
-                    second.take_window(&window, positions.partition);
+                for stage in &mut *joint_stages {
+                    stage.take_window(&window, positions.partition);
                 }
                 match window.kind {
                     WindowKind::Tumbling => counts.windows += 1,

@@ -48,11 +48,11 @@ fn start_thread(shared: &Arc<SharedFetchState>, node: i32) {
 
 fn follow_layout(shared: &Arc<SharedFetchState>) {
     const WHAT: &str = "asking who leads the partitions that are read";
-    let mut patience = RetryBackoff::new(LAYOUT_PAUSE, MOST_PAUSE);
+    let mut backoff = RetryBackoff::new(LAYOUT_PAUSE, MOST_PAUSE);
     while let Some(topics) = shared.wait_for_layout_need() {
         let pause = match ask_for_layout(shared, &topics) {
             Ok(layout) => {
-                patience.on_success(WHAT);
+                backoff.on_success(WHAT);
                 for node in shared.take_layout(&layout, Instant::now()) {
                     start_thread(shared, node);
                 }
@@ -61,7 +61,7 @@ fn follow_layout(shared: &Arc<SharedFetchState>) {
             Err(_) if shared.is_stopped() => return,
             Err(error) => {
                 shared.need_layout();
-                patience.on_failure(WHAT, &error)
+                backoff.on_failure(WHAT, &error)
             }
         };
         if !shared.pause_thread(pause) {
@@ -109,13 +109,13 @@ struct BrokerSession {
 }
 
 fn fetch_from_broker(shared: &Arc<SharedFetchState>, node: i32) {
-    let mut patience = RetryBackoff::new(LEAST_PAUSE, MOST_PAUSE);
+    let mut backoff = RetryBackoff::new(LEAST_PAUSE, MOST_PAUSE);
     let what = format!("reading from broker {node}");
     let mut link = None;
     while let Some(plan) = shared.wait_for_plan(node) {
         match fetch_once(shared, node, &mut link, &plan) {
             Ok(pause) => {
-                patience.on_success(&what);
+                backoff.on_success(&what);
                 if !pause.is_zero() && !shared.pause_thread(pause) {
                     return;
                 }
@@ -124,7 +124,7 @@ fn fetch_from_broker(shared: &Arc<SharedFetchState>, node: i32) {
             Err(error) => {
                 link = None;
                 shared.forget_socket(node);
-                let pause = patience.on_failure(&what, &error);
+                let pause = backoff.on_failure(&what, &error);
                 shared.lose_broker(node);
                 if !shared.pause_thread(pause) {
                     return;
