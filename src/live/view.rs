@@ -97,11 +97,12 @@ fn head_line(picture: &ViewFrame, state: &ViewState, width: u16) -> Line<'static
         let left = progress.left_seconds.map_or_else(String::new, |left| format!(" {} left", units::format_duration(left)));
         let percent = format!("  {:.0} %", 100.0 * progress.part);
         let bar = format!("  {}{}", "█".repeat(done), "░".repeat(10 - done));
-        // It makes way for the first part of the headline, an address that is of use only if it is whole.
-        let first = headline.split(" · ").next().unwrap_or_default().chars().count();
-        let room = usize::from(width).saturating_sub(used(&spans) + 2 + first);
+        // It makes way for an address at the begin of the headline, which is of use only if it is whole.
+        let address =
+            headline.split(" · ").next().filter(|first| first.starts_with("http")).map_or(0, |first| first.chars().count());
+        let room = usize::from(width).saturating_sub(used(&spans) + 2 + address);
         let forms = [format!("{bar}{}{left}", &percent[1..]), format!("{percent}{left}"), percent];
-        let fits = forms.iter().position(|form| form.chars().count() <= room).unwrap_or(forms.len() - 1);
+        let fits = forms.iter().position(|form| address == 0 || form.chars().count() <= room).unwrap_or(0);
         spans.push(forms[fits].clone().into());
     }
     let room = usize::from(width).saturating_sub(used(&spans) + 2);

@@ -71,7 +71,8 @@ fn nothing_is_started_without_its_entry() {
         for (file, line, before, after) in starts(file, code) {
             seen += 1;
             let with_entry = after.starts_with("spawn(&tasks::") || after.starts_with("spawn_thread(&tasks::");
-            let source = after.starts_with("spawn(source.task(),");
+            // Tables of what is started name the entry of each.
+            let source = after.starts_with("spawn(source.task(),") || after.starts_with("spawn_thread((stage.task)(),");
             // Another process, which its starter waits for; a scope ends when its threads have, and panics with them.
             let other = after.starts_with("spawn()") || before.trim_end().ends_with("scope.");
             // Waited for at once: its panic is the caller's.
