@@ -337,6 +337,15 @@ struct SpanSearch {
 }
 
 impl SpanSearch {
+    /// Returns the offset to look at next: so many records back while none is older, then halfway; `None` if so few are left that they
+    /// are read.
+    fn next_offset(&self, step: i64) -> Option<i64> {
+        if self.older < self.low && self.newer > self.low {
+            return Some((self.newer - step).max(self.low));
+        }
+        (self.newer - self.older > RECORDS_TO_SCAN).then(|| i64::midpoint(self.older, self.newer))
+    }
+
     /// Takes the stamp of the first record at or after an offset.
     fn observe(&mut self, offset: i64, stamp: Option<EventTime>, since: EventTime) {
         if stamp.is_some_and(|stamp| stamp < since) {
@@ -361,13 +370,11 @@ fn starts_since(
     }
     let mut step = FIRST_STEP;
     loop {
-        let is_open = |search: &&mut SpanSearch| search.older < search.low && search.newer > search.low;
         let tried: Vec<(&mut SpanSearch, i64)> = searches
             .iter_mut()
-            .filter(is_open)
-            .map(|search| {
-                let offset = (search.newer - step).max(search.low);
-                (search, offset)
+            .filter_map(|search| {
+                let offset = search.next_offset(step)?;
+                Some((search, offset))
             })
             .collect();
         if tried.is_empty() {
@@ -375,20 +382,6 @@ fn starts_since(
         }
         observe_all(bus, tried, since)?;
         step = step.saturating_mul(4);
-    }
-    loop {
-        let tried: Vec<(&mut SpanSearch, i64)> = searches
-            .iter_mut()
-            .filter(|search| search.newer - search.older > RECORDS_TO_SCAN)
-            .map(|search| {
-                let middle = i64::midpoint(search.older, search.newer);
-                (search, middle)
-            })
-            .collect();
-        if tried.is_empty() {
-            break;
-        }
-        observe_all(bus, tried, since)?;
     }
     let rest: Vec<(TopicPartition, StartOffset)> = searches
         .iter()

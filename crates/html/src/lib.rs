@@ -91,7 +91,7 @@ pub fn escape(text: &str) -> String {
     out
 }
 
-/// The same of a sentence, in which what stands between backticks is code.
+/// The same of a sentence, in which text between backticks is code.
 pub fn prose(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_stands_between_backticks_is_code() {
+    fn text_between_backticks_is_code() {
         for (text, html) in [
             ("`eadt <x>` does", "<code>eadt &lt;x&gt;</code> does"),
             ("a `b` & `c`", "a <code>b</code> &amp; <code>c</code>"),

@@ -337,7 +337,7 @@ fn longest_with_prefix(pages: &mut impl PageReader, chunk: &ColumnChunkMetaData)
     Ok(longest)
 }
 
-/// Returns what stands behind the levels of a page of values.
+/// Returns the part of a page of values after its levels.
 fn values_of<'a>(page: &'a Page, chunk: &ColumnChunkMetaData) -> Option<&'a [u8]> {
     let column = chunk.column_descr();
     match page {
@@ -374,7 +374,7 @@ fn read_lengths(bytes: &[u8], most: u64) -> Option<(Vec<u32>, &[u8])> {
     while lengths.len() < numbers {
         let least = reader.signed()?;
         for bits in reader.take(parts)? {
-            // Parts behind the last number take no bytes, whatever is said of them.
+            // Parts behind the last number take no bytes, whatever their widths are.
             if lengths.len() == numbers {
                 break;
             }

@@ -86,40 +86,32 @@ impl FileWriter {
         let (path, plan) = (name.path(), plan(name.topic));
         let sink = Vec::with_capacity(64 * rows.min(1 << 20));
         let properties = properties(plan, name, deleted, facts);
-        match ArrowWriter::try_new(sink, plan.schema.clone(), Some(properties)) {
-            Ok(writer) => Ok(Self { path, plan, writer }),
-            Err(error) => Err(LakeError::Encode { path, detail: error.to_string() }),
-        }
-    }
-
-    fn failed(&self, error: &dyn std::fmt::Display) -> LakeError {
-        LakeError::Encode { path: self.path.clone(), detail: error.to_string() }
+        let writer = ArrowWriter::try_new(sink, plan.schema.clone(), Some(properties)).map_err(|e| not_encoded(&path, &e))?;
+        Ok(Self { path, plan, writer })
     }
 
     pub(crate) fn write(&mut self, batch: &RecordBatch) -> Result<()> {
-        self.writer.write(batch).map_err(|error| LakeError::Encode { path: self.path.clone(), detail: error.to_string() })
+        self.writer.write(batch).map_err(|error| not_encoded(&self.path, &error))
     }
 
     /// Writes the rows at these places: of a batch and in it.
     pub(crate) fn write_rows(&mut self, batches: &[RecordBatch], places: &[(usize, usize)]) -> Result<()> {
-        let batch = pick(self.plan, batches, places).map_err(|error| self.failed(&error))?;
+        let batch = pick(self.plan, batches, places).map_err(|error| not_encoded(&self.path, &error))?;
         self.write(&batch)
     }
 
     /// Returns the bytes of the file.
     pub(crate) fn finish(self) -> Result<Bytes> {
-        let Self { path, writer, .. } = self;
-        let failed = |detail: String| LakeError::Encode { path, detail };
-        let mut bytes = match writer.into_inner() {
-            Ok(bytes) => bytes,
-            Err(error) => return Err(failed(error.to_string())),
-        };
-        if checksum::seal(&mut bytes) {
-            Ok(bytes.into())
-        } else {
-            Err(failed("its footer has no place for the checksum".to_owned()))
+        let mut bytes = self.writer.into_inner().map_err(|error| not_encoded(&self.path, &error))?;
+        if !checksum::seal(&mut bytes) {
+            return Err(not_encoded(&self.path, &"its footer has no place for the checksum"));
         }
+        Ok(bytes.into())
     }
+}
+
+fn not_encoded(path: &str, error: &dyn std::fmt::Display) -> LakeError {
+    LakeError::Encode { path: path.to_owned(), detail: error.to_string() }
 }
 
 /// The rows at these places; columns without any value, of which there are many, cost nothing.

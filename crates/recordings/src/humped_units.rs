@@ -1,6 +1,6 @@
 //! Units of power and energy that follow a word without a separator: `powerKW`, `gpuPowerMwAvg`, `powermW`, `powerkw`.
 
-use crate::units::{AMBIGUOUS_UNITS, Dimension, FOREIGN_UNITS, Unit, word_places};
+use crate::units::{AMBIGUOUS_UNITS, FOREIGN_UNITS, Unit, word_places};
 
 /// A unit that follows a word, as it is written.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -58,10 +58,6 @@ pub(crate) const WORDS_IN_PREFIXES: [&str; 33] = [
 
 /// Units as names in small or in capital letters only have them, the longest first.
 const LETTERS_OF_UNITS: [&str; 11] = ["kwh", "mwh", "gwh", "kw", "mw", "gw", "kj", "mj", "wh", "uw", "uj"];
-
-fn is_electrical(unit: &Unit) -> bool {
-    matches!(unit.dimension, Dimension::Power | Dimension::Energy)
-}
 
 /// Returns a word without the words of quantities that it begins with, if there is more in it: `milliwatts` of `powermilliwatts`.
 pub(crate) fn without_quantity(word: &str) -> &str {
@@ -124,7 +120,9 @@ fn read(symbol: &str) -> Option<HumpedUnit<'_>> {
     if AMBIGUOUS_UNITS.contains(&symbol) {
         return Some(HumpedUnit::Ambiguous(symbol));
     }
-    if let Some(unit) = Unit::by_name(symbol).filter(is_electrical).filter(|_| is_spelled_by_symbol(symbol)) {
+    if let Some(unit) =
+        Unit::by_name(symbol).filter(|unit| unit.dimension.is_electrical()).filter(|_| is_spelled_by_symbol(symbol))
+    {
         return Some(HumpedUnit::Known(symbol, unit));
     }
     FOREIGN_UNITS.contains(&symbol).then_some(HumpedUnit::Foreign(symbol))

@@ -178,6 +178,11 @@ impl Unit {
 }
 
 impl Dimension {
+    /// Whether it is power or energy, in whose units a false reading looks like a true one.
+    pub const fn is_electrical(self) -> bool {
+        matches!(self, Self::Power | Self::Energy)
+    }
+
     /// The units of this dimension, for error messages.
     pub fn units(self) -> String {
         let names: Vec<&str> = UNITS.iter().filter(|unit| unit.dimension == self).map(|unit| unit.name).collect();
@@ -334,7 +339,7 @@ fn begins_word(before: char, letter: char, next: Option<char>) -> bool {
 /// power and energy, as the whole name or a word that cannot mean anything else (`power_mW_avg`, `powerMilliwatts`).
 pub fn worded_unit(name: &str, dimension: Dimension) -> Option<Unit> {
     let fits = |unit: &Unit| unit.dimension == dimension;
-    let is_electrical = matches!(dimension, Dimension::Power | Dimension::Energy);
+    let is_electrical = dimension.is_electrical();
     let mut spelled = spelled_units(name).into_iter().filter_map(|(_, unit)| unit).filter(|unit| is_electrical && fits(unit));
     if let Some(first) = spelled.next() {
         return spelled.all(|other| other == first).then_some(first);
@@ -430,8 +435,7 @@ fn is_multiple(text: &str) -> bool {
         }
         factors += usize::from(!number.is_empty());
         if !unit.is_empty() {
-            let is_electrical = |unit: &Unit| matches!(unit.dimension, Dimension::Power | Dimension::Energy);
-            if Unit::by_name(unit).is_none_or(|unit| !is_electrical(&unit)) {
+            if Unit::by_name(unit).is_none_or(|unit| !unit.dimension.is_electrical()) {
                 return false;
             }
             units += 1;

@@ -260,7 +260,7 @@ impl<'a> TableHeader<'a> {
         columns: &str,
         dimension: Dimension,
     ) -> Result<Option<Unit>, TableError> {
-        let is_electrical = matches!(dimension, Dimension::Power | Dimension::Energy);
+        let is_electrical = dimension.is_electrical();
         let map = || shell_quote(&format!("{field}={columns}:UNIT"));
         let mut units: Vec<(&str, Option<Unit>)> = Vec::new();
         for head in indices.iter().map(|index| self.names[*index].as_str()) {
@@ -276,8 +276,8 @@ impl<'a> TableHeader<'a> {
         // A column that says none is in the field's own.
         let scale = |unit: Option<Unit>| unit.map_or((0.0, 1.0), |unit| (unit.to_base_unit(0.0), unit.to_base_unit(1.0)));
         if let Some((head, unit)) = units.into_iter().find(|(_, unit)| scale(*unit) != scale(first)) {
-            let said = |unit: Option<Unit>| unit.map_or("none", |unit| unit.name);
-            let (first_head, head, first, unit) = (quote(first_head), quote(head), said(first), said(unit));
+            let name = |unit: Option<Unit>| unit.map_or("none", |unit| unit.name);
+            let (first_head, head, first, unit) = (quote(first_head), quote(head), name(first), name(unit));
             let problem = format!("the columns of {field} differ in their units: {first_head} says {first}, {head} says {unit}");
             let remedy = format!("write them in one unit, or say the unit if it is the same: --map {}", map());
             return Err(TableError::new(self.file, problem, remedy));

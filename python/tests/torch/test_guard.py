@@ -15,10 +15,9 @@ from unittest import mock
 import torch
 import torch.distributed as distributed
 import torch.multiprocessing as multiprocessing
-from torch.nn.parallel import DistributedDataParallel
 
 import eadt
-from tests.models import VOCABULARY, SmallGpt, batches, loss_of, moved, weights
+from tests.models import VOCABULARY, batches, join_ranks, loss_of, moved, weights
 from tests.servers import Exporter, RealCollector, events_of
 
 PROGRAM = os.environ.get("EADT_TEST_PROGRAM", "")
@@ -62,13 +61,7 @@ def other_text(text: torch.Tensor) -> torch.Tensor:
 # A busy machine answers late.
 @mock.patch.multiple("eadt.client", REQUEST_SECONDS=120.0, CLOSE_SECONDS=120.0)
 def rank_main(rank: int, folder: str, url: str) -> None:
-    torch.set_num_threads(1)
-    os.environ.update(RANK=str(rank), EADT_WORKLOAD="team/gpt")
-    distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
-    torch.manual_seed(0)
-    plain = SmallGpt()
-    model = DistributedDataParallel(plain, find_unused_parameters=True)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    plain, model, optimizer = join_ranks(rank, folder)
     [held_out] = batches(1, size=32, seed=1)
     evaluations: list[tuple[int, float]] = []
     frozen_at, frozen, unfrozen_at, before = None, 0, None, None

@@ -13,10 +13,9 @@ from unittest import mock
 import torch
 import torch.distributed as distributed
 import torch.multiprocessing as multiprocessing
-from torch.nn.parallel import DistributedDataParallel
 
 import eadt
-from tests.models import SmallGpt, batches, loss_of, moved, weights
+from tests.models import batches, join_ranks, loss_of, moved, weights
 from tests.servers import RealCollector, wait_for
 
 PROGRAM, DATA = os.environ.get("EADT_TEST_PROGRAM", ""), os.environ.get("EADT_TEST_DATA", "")
@@ -26,13 +25,7 @@ STEPS = 60
 # A busy machine answers late.
 @mock.patch.multiple("eadt.client", REQUEST_SECONDS=120.0, CLOSE_SECONDS=120.0)
 def rank_main(rank: int, folder: str, url: str) -> None:
-    torch.set_num_threads(1)
-    os.environ.update(RANK=str(rank), EADT_WORKLOAD="team/gpt")
-    distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
-    torch.manual_seed(0)
-    plain = SmallGpt()
-    model = DistributedDataParallel(plain, find_unused_parameters=True)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    plain, model, optimizer = join_ranks(rank, folder)
     before, frozen_at, losses = None, None, []
     with eadt.job(model, optimizer, layers="auto", url=url, interval_seconds=0.1, agree_every=5) as job:
         if rank == 0:

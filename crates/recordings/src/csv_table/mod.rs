@@ -454,8 +454,8 @@ impl<'o> FileReader<'o> {
                 return Err(RowError::stop(error(problem, "leave the unit out of --map: the cells have their own")));
             }
             (Some(own), _) => {
-                if let Some(said) = self.plan.contradicted_unit(column, own) {
-                    let problem = format!("the header says {said}, the cell says {}", quote(text));
+                if let Some(in_header) = self.plan.contradicted_unit(column, own) {
+                    let problem = format!("the header says {in_header}, the cell says {}", quote(text));
                     return Err(RowError::stop(error(problem, ONE_UNIT)));
                 }
                 Some(own)

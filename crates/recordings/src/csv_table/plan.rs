@@ -8,7 +8,7 @@ use crate::names::shell_quote;
 use crate::recording::{FileId, Recording};
 use crate::report::ColumnUse;
 use crate::table::{HeaderRow, RowCells, TableReader};
-use crate::units::{Dimension, Unit, ambiguous_unit, bracketed_unit, may_be_unit, unreadable_unit, worded_unit};
+use crate::units::{Unit, ambiguous_unit, bracketed_unit, may_be_unit, unreadable_unit, worded_unit};
 use crate::{FieldMap, ImportError, ImportOptions, ReadingField};
 
 /// Rows by which a column of dates, or of times of day, is known.
@@ -238,8 +238,8 @@ impl TableMapping {
         }
         for column in self.number_columns().filter(|column| !column.is_unit_explicit) {
             let Some(below) = unit(column.index) else { continue };
-            if let Some(said) = self.contradicted_unit(*column, below) {
-                let problem = format!("the header says {said}, the row of units below it {}", below.name);
+            if let Some(in_header) = self.contradicted_unit(*column, below) {
+                let problem = format!("the header says {in_header}, the row of units below it {}", below.name);
                 return Err((self.column_name(column.index), problem));
             }
         }
@@ -254,14 +254,14 @@ impl TableMapping {
         Ok(found)
     }
 
-    /// Returns what the header of a column says of its unit if that cannot be this one. A header that says the plain unit, as `W`,
+    /// Returns the unit in the header of a column if it cannot be this one. A header that says the plain unit, as `W`,
     /// leaves it to cells to say `0.2 kW`.
     pub(super) fn contradicted_unit(&self, column: NumberColumn, unit: Unit) -> Option<String> {
         if column.is_unit_ambiguous {
             let name = self.column_name(column.index);
             return ambiguous_unit(&name).filter(|ambiguous| !may_be_unit(ambiguous, unit)).map(str::to_owned);
         }
-        column.unit.filter(|said| !said.is_base() && !said.is_same(unit)).map(|said| said.name.to_owned())
+        column.unit.filter(|own| !own.is_base() && !own.is_same(unit)).map(|own| own.name.to_owned())
     }
 }
 
@@ -325,7 +325,7 @@ impl MappingBuilder<'_> {
             let mut columns = Vec::with_capacity(resolved.columns.len());
             for column in resolved.columns {
                 let unit = self.unit(field, column)?;
-                let is_electrical = matches!(field.dimension(), Dimension::Power | Dimension::Energy);
+                let is_electrical = field.dimension().is_electrical();
                 let is_unit_ambiguous =
                     unit.is_none() && is_electrical && ambiguous_unit(&self.plan.column_name(column.index)).is_some();
                 columns.push(NumberColumn { unit, is_unit_ambiguous, ..column });
@@ -575,7 +575,7 @@ impl MappingBuilder<'_> {
         let bracketed = bracketed_unit(&name);
         let fits = |unit: &Unit| unit.dimension == field.dimension();
         let remedy = format!("units of {}: {}", field.name(), field.dimension().units());
-        let is_electrical = matches!(field.dimension(), Dimension::Power | Dimension::Energy) && column.unit.is_none();
+        let is_electrical = field.dimension().is_electrical() && column.unit.is_none();
         // Cells may say what letters of the header leave open.
         let is_open =
             |unit: &&str| ambiguous_unit(&name) == Some(*unit) && bracketed.is_none_or(|bracketed| may_be_unit(unit, bracketed));

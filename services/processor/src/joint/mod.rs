@@ -52,9 +52,9 @@ pub struct JointStageEntry {
     pub register_metrics: fn(&MetricsRegistry),
 }
 
-/// The cluster's: a power budget.
+/// The power budget's stage.
 pub const POWER_BUDGET_STAGE: JointStageEntry = JointStageEntry::of::<PowerBudgetMetrics>();
-/// The one of shared GPUs.
+/// The stage of shared GPUs.
 pub const GPU_SHARING_STAGE: JointStageEntry = JointStageEntry::of::<GpuSharingMetrics>();
 /// All joint stages.
 pub const JOINT_STAGES: [JointStageEntry; 2] = [POWER_BUDGET_STAGE, GPU_SHARING_STAGE];
