@@ -13,12 +13,12 @@ use parquet::file::metadata::ParquetMetaDataReader;
 use crate::bounds;
 use crate::error::{LakeError, Result};
 use crate::extent::{PartitionExtent, PartitionExtents};
-use crate::file::{ArchiveFileReader, FileBatches, FileFooter, NewestRow, damaged, refused};
+use crate::file::{ArchiveFileReader, FileBatches, FileFooter, NewestRow, ReadColumns, damaged, refused};
 use crate::held::HeldBatches;
 use crate::layout::ArchiveFileName;
 use crate::row::ArchiveRow;
 use crate::store::{ArchiveStore, BucketStore, FolderStore, OsDisk};
-use crate::stored::{StoredBatch, StoredRow};
+use crate::stored::{StoredBatch, StoredRow, StoredRun};
 
 /// A folder or object store with one Parquet file for each range of offsets.
 ///
@@ -265,7 +265,7 @@ impl Archive {
     }
 
     fn offsets(&self, name: &ArchiveFileName) -> Result<Vec<i64>> {
-        ArchiveFileReader::offsets(name, self.input(name)?).map_err(|error| self.located(error))
+        self.reader(name)?.offsets().map_err(|error| self.located(error))
     }
 
     /// Returns the content of a file's footer, if the file is found to be the one that its name states.
@@ -293,15 +293,19 @@ impl Archive {
 
     /// All rows of a partition in the order of their offsets. Memory: the batches that hold rows out of order within a file.
     pub fn rows(&self, listing: &ArchiveListing, topic: Topic, partition: i32) -> PartitionRows {
-        PartitionRows(self.stored(listing, topic, partition))
+        PartitionRows(self.stored_with(listing, topic, partition, ReadColumns::All))
     }
 
-    /// As [`Archive::rows`], with the rows still in their columns.
+    /// As [`Archive::rows`], with the rows still in their columns; of the headers that every event has, only the type is read.
     pub fn stored(&self, listing: &ArchiveListing, topic: Topic, partition: i32) -> StoredRows {
+        self.stored_with(listing, topic, partition, ReadColumns::Event)
+    }
+
+    fn stored_with(&self, listing: &ArchiveListing, topic: Topic, partition: i32, columns: ReadColumns) -> StoredRows {
         let mine = |name: &ArchiveFileName| name.topic == topic && name.partition == partition;
         let mut files: Vec<ArchiveFile> = listing.files.iter().filter(|file| mine(&file.name)).cloned().collect();
         files.reverse();
-        StoredRows { archive: self.clone(), files, current: None }
+        StoredRows { archive: self.clone(), columns, files, current: None }
     }
 
     /// The rows of several topics, merged by append time (ties: the order of `topics`, partition, offset); rows of one
@@ -407,12 +411,34 @@ impl Iterator for PartitionRows {
 #[derive(Debug)]
 pub struct StoredRows {
     archive: Archive,
+    columns: ReadColumns,
     /// Still to be read; the next one last.
     files: Vec<ArchiveFile>,
     current: Option<FileRows>,
 }
 
 impl StoredRows {
+    /// Returns the next rows, at most so many, that stand one after another in their columns.
+    pub fn next_run(&mut self, most: usize) -> Option<Result<StoredRun>> {
+        loop {
+            if let Some(current) = &mut self.current {
+                match current.next_run(most) {
+                    Some(run) => return Some(run.map_err(|error| self.archive.located(error))),
+                    None => self.current = None,
+                }
+            }
+            let file = self.files.pop()?;
+            match FileRows::open(&self.archive, file, self.columns) {
+                Ok(sorted) => self.current = Some(sorted),
+                Err(error) => {
+                    // Nothing after a file that cannot be read is in order.
+                    self.files.clear();
+                    return Some(Err(error));
+                }
+            }
+        }
+    }
+
     /// The record of the row that came last.
     pub fn row(&self, stored: &StoredRow) -> Result<ArchiveRow> {
         let path = || self.current.as_ref().map_or_else(String::new, |sorted| sorted.name.path());
@@ -424,23 +450,8 @@ impl Iterator for StoredRows {
     type Item = Result<StoredRow>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        loop {
-            if let Some(current) = &mut self.current {
-                match current.next() {
-                    Some(row) => return Some(row.map_err(|error| self.archive.located(error))),
-                    None => self.current = None,
-                }
-            }
-            let file = self.files.pop()?;
-            match FileRows::open(&self.archive, file) {
-                Ok(sorted) => self.current = Some(sorted),
-                Err(error) => {
-                    // Nothing after a file that cannot be read is in order.
-                    self.files.clear();
-                    return Some(Err(error));
-                }
-            }
-        }
+        let run = self.next_run(1)?;
+        run.map(|run| run.rows().next()).transpose()
     }
 }
 
@@ -452,8 +463,8 @@ struct FileRows {
     batch: Option<(Arc<StoredBatch>, usize)>,
     /// Offsets still due; the next one last.
     due: Vec<i64>,
-    /// Rows that came before their turn.
-    early: BTreeMap<i64, StoredRow>,
+    /// Rows that came before their turn: each alone.
+    early: BTreeMap<i64, StoredRun>,
     /// The batches of which rows may be `early`.
     held: HeldBatches<StoredBatch>,
     progress: ReadProgress,
@@ -481,45 +492,92 @@ impl ReadProgress {
 }
 
 impl FileRows {
-    fn open(archive: &Archive, file: ArchiveFile) -> Result<Self> {
+    fn open(archive: &Archive, file: ArchiveFile, columns: ReadColumns) -> Result<Self> {
         let ArchiveFile { name, bytes } = file;
-        let mut due = archive.offsets(&name)?;
+        let located = |error| archive.located(error);
+        let reader = archive.reader(&name)?;
+        let mut due = reader.offsets().map_err(located)?;
         due.sort_unstable_by_key(|offset| Reverse(*offset));
         let twice = due.windows(2).any(|pair| pair[0] == pair[1]);
         let outside = due.iter().any(|offset| !(name.first..=name.last).contains(offset));
         if twice || outside {
             let detail = if twice { "an offset stands in it twice" } else { "an offset lies outside the range of its name" };
-            return Err(archive.located(damaged(&name.path(), &detail)));
+            return Err(located(damaged(&name.path(), &detail)));
         }
-        let batches = archive.reader(&name)?.batches().map_err(|error| archive.located(error))?;
+        let batches = reader.batches_of(columns).map_err(located)?;
         let (observer, rows) = (archive.observer.clone(), due.len() as u64);
         let progress = ReadProgress { observer, bytes, rows, read_rows: 0, reported_bytes: 0 };
         Ok(Self { name, batches, batch: None, due, early: BTreeMap::new(), held: HeldBatches::new(), progress })
     }
 
-    fn read(&mut self) -> Option<Result<StoredRow>> {
+    /// Returns the next rows in the order of their offsets, at most so many, that stand one after another.
+    fn next_run(&mut self, most: usize) -> Option<Result<StoredRun>> {
+        let due = *self.due.last()?;
+        if let Some(run) = self.early.remove(&due) {
+            self.due.pop();
+            return Some(Ok(run));
+        }
         loop {
-            if let Some((batch, at)) = &mut self.batch
-                && *at < batch.rows()
-            {
-                *at += 1;
-                let wrong = |row: &StoredRow| format!("offset {} is of partition {}", row.offset(), row.partition());
-                let row = StoredRow::new(batch, *at - 1);
-                let row = row.and_then(|row| if row.partition() == self.name.partition { Ok(row) } else { Err(wrong(&row)) });
-                return Some(row.map_err(|detail| damaged(&self.name.path(), &detail)));
-            }
-            match self.batches.next()? {
-                Ok(batch) => {
-                    let batch = Arc::new(StoredBatch::new(self.name.topic, batch));
-                    self.progress.add(batch.rows());
-                    self.batch = Some((batch, 0));
+            match self.read_due(most) {
+                Some(Ok(Some(run))) => return Some(Ok(run)),
+                Some(Ok(None)) => {}
+                Some(Err(error)) => {
+                    self.due.clear();
+                    return Some(Err(error));
                 }
-                Err(error) => return Some(Err(error)),
-            }
-            if let Err(error) = self.hold() {
-                return Some(Err(error));
+                None => {
+                    self.due.clear();
+                    return Some(Err(damaged(&self.name.path(), &format_args!("offset {due} is missing"))));
+                }
             }
         }
+    }
+
+    /// Reads on up to the rows that are due and returns them, or reads one that is not yet due.
+    fn read_due(&mut self, most: usize) -> Option<Result<Option<StoredRun>>> {
+        if self.batch.as_ref().is_none_or(|(batch, at)| *at >= batch.rows())
+            && let Err(error) = self.next_batch()?
+        {
+            return Some(Err(error));
+        }
+        let (batch, at) = self.batch.as_mut()?;
+        let (start, partition) = (*at, self.name.partition);
+        let place = |at| {
+            let place = batch.place(at)?;
+            if place.partition == partition {
+                Ok(place)
+            } else {
+                Err(format!("offset {} is of partition {}", place.offset, place.partition))
+            }
+        };
+        let first = match place(start) {
+            Ok(first) => first,
+            Err(detail) => return Some(Err(damaged(&self.name.path(), &detail))),
+        };
+        let due = self.due.iter().rev();
+        // What is wrong with a later row is found when it is the first.
+        let offsets = (start..batch.rows()).take(most.max(1)).map_while(|at| place(at).ok()).map(|place| place.offset);
+        let count = offsets.zip(due).take_while(|(offset, due)| offset == *due).count();
+        let rows = start..start + count.max(1);
+        *at = rows.end;
+        let run = StoredRun::new(batch, rows);
+        if count > 0 {
+            self.due.truncate(self.due.len() - count);
+            return Some(Ok(Some(run)));
+        }
+        self.early.insert(first.offset, run);
+        Some(Ok(None))
+    }
+
+    /// Goes on to the next batch.
+    fn next_batch(&mut self) -> Option<Result<()>> {
+        let batch = match self.batches.next()? {
+            Ok(batch) => Arc::new(StoredBatch::new(self.name.topic, batch)),
+            Err(error) => return Some(Err(error)),
+        };
+        self.progress.add(batch.rows());
+        self.batch = Some((batch, 0));
+        Some(self.hold())
     }
 
     /// Returns an error if the batches whose rows wait for others take too much memory.
@@ -531,37 +589,6 @@ impl FileRows {
         }
         let detail = format!("its rows are so far out of order that more than {limit} bytes of them wait for others");
         Err(LakeError::TooLarge { path: self.name.path(), detail })
-    }
-}
-
-impl Iterator for FileRows {
-    type Item = Result<StoredRow>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        let due = *self.due.last()?;
-        if let Some(row) = self.early.remove(&due) {
-            self.due.pop();
-            return Some(Ok(row));
-        }
-        loop {
-            match self.read() {
-                Some(Ok(row)) if row.offset() == due => {
-                    self.due.pop();
-                    return Some(Ok(row));
-                }
-                Some(Ok(row)) => {
-                    self.early.insert(row.offset(), row);
-                }
-                Some(Err(error)) => {
-                    self.due.clear();
-                    return Some(Err(error));
-                }
-                None => {
-                    self.due.clear();
-                    return Some(Err(damaged(&self.name.path(), &format_args!("offset {due} is missing"))));
-                }
-            }
-        }
     }
 }
 

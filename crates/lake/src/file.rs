@@ -368,9 +368,8 @@ impl ArchiveFileReader {
     }
 
     /// Only the offsets, in the order of the file.
-    pub(crate) fn offsets(name: &ArchiveFileName, input: ParquetInput) -> Result<Vec<i64>> {
-        let reader = Self::open(name, input)?;
-        let path = &reader.path;
+    pub(crate) fn offsets(&self) -> Result<Vec<i64>> {
+        let (reader, path) = (self, &self.path);
         check_columns(reader.topic, path, reader.metadata.schema())?;
         let mask = ProjectionMask::columns(reader.metadata.parquet_schema(), [OFFSET]);
         // A group without rows need not have pages.
@@ -399,9 +398,30 @@ impl ArchiveFileReader {
 
     /// The batches, with exactly the columns of this version. None has more than [`bounds::BATCH_BYTES`] of texts.
     pub(crate) fn batches(self) -> Result<FileBatches> {
+        self.batches_of(ReadColumns::All)
+    }
+
+    /// As [`Self::batches`]; columns that are not read are null.
+    pub(crate) fn batches_of(self, columns: ReadColumns) -> Result<FileBatches> {
         check_columns(self.topic, &self.path, self.metadata.schema())?;
         let Self { topic, path, input, metadata, .. } = self;
-        Ok(FileBatches { topic, path, input, metadata, next_group: 0, reader: None })
+        Ok(FileBatches { topic, path, input, metadata, columns, next_group: 0, reader: None })
+    }
+}
+
+/// The columns that are read of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ReadColumns {
+    All,
+    /// All but what an event's envelope has beside its type.
+    Event,
+}
+
+impl ReadColumns {
+    fn contains(self, plan: &TopicColumns, name: &str) -> bool {
+        let envelope =
+            [CommonColumn::CeSource, CommonColumn::CeId, CommonColumn::CeTime, CommonColumn::CeSubject, CommonColumn::Topic];
+        self == Self::All || !envelope.iter().any(|column| plan.columns[plan.common(*column)].name == name)
     }
 }
 
@@ -411,6 +431,7 @@ pub(crate) struct FileBatches {
     path: String,
     input: ParquetInput,
     metadata: ArrowReaderMetadata,
+    columns: ReadColumns,
     next_group: usize,
     /// Of the row group before the next one.
     reader: Option<ParquetRecordBatchReader>,
@@ -423,10 +444,14 @@ impl FileBatches {
     }
 
     fn open_group(&self, group: usize) -> Result<ParquetRecordBatchReader> {
-        let rows = bounds::batch_rows(&self.input, self.metadata.metadata(), group, |_| true);
+        let plan = plan(self.topic);
+        let is_read = |name: &str| self.columns.contains(plan, name);
+        let rows = bounds::batch_rows(&self.input, self.metadata.metadata(), group, is_read);
         let rows = rows.map_err(|refusal| refused(&self.path, refusal))?;
         let builder = ParquetRecordBatchReaderBuilder::new_with_metadata(self.input.clone(), self.metadata.clone());
-        let reader = builder.with_row_groups(vec![group]).with_batch_size(rows).build();
+        let names = self.metadata.schema().fields().iter().map(|field| field.name().as_str()).filter(|name| is_read(name));
+        let mask = ProjectionMask::columns(self.metadata.parquet_schema(), names);
+        let reader = builder.with_row_groups(vec![group]).with_projection(mask).with_batch_size(rows).build();
         reader.map_err(|error| damaged(&self.path, &error))
     }
 }

@@ -38,6 +38,6 @@ pub use events::{TopicEvents, read_events};
 pub use extent::is_archive_folder;
 pub use layout::ArchiveFileName;
 pub use row::{ArchiveRow, RowHeader, RowView};
-pub use stored::StoredRow;
+pub use stored::{StoredRow, StoredRun};
 pub use table::{TableCells, TableColumn, write_table};
 pub use writer::{ArchiveWriter, RollLimits, WrittenFile};

@@ -3,6 +3,7 @@
 //! What the columns do not hold exactly is not read here: such a row is built first ([`StoredRow::row`]) and decoded like any
 //! other. Where this answers it answers what decoding the built row would.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use arrow::array::{
@@ -106,74 +107,164 @@ impl StoredBatch {
     }
 }
 
-/// A row of the archive, not taken out of its columns yet.
-#[derive(Debug, Clone)]
-pub struct StoredRow {
-    opened: Arc<StoredBatch>,
-    at: usize,
-    partition: i32,
-    offset: i64,
-    stamp: EventTime,
+/// The place of a row in the log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct RowPlace {
+    pub partition: i32,
+    pub offset: i64,
+    pub stamp: EventTime,
 }
 
-impl StoredRow {
+impl StoredBatch {
     /// Returns `Err` with the problem if a column of the row is missing or wrong.
-    pub(crate) fn new(opened: &Arc<StoredBatch>, at: usize) -> Result<Self, String> {
-        let need = |column: CommonColumn| opened.common(column).int(at).ok_or_else(|| format!("row {at} has no {column:?}"));
+    pub(crate) fn place(&self, at: usize) -> Result<RowPlace, String> {
+        let need = |column: CommonColumn| self.common(column).int(at).ok_or_else(|| format!("row {at} has no {column:?}"));
         let offset = need(CommonColumn::Offset)?;
         let partition = i32::try_from(need(CommonColumn::Partition)?).map_err(|error| format!("row {at}: partition: {error}"))?;
-        let stamp = opened.common(CommonColumn::Stamp).time(at).ok_or_else(|| format!("row {at} has no kafka_timestamp"))?;
-        Ok(Self { opened: Arc::clone(opened), at, partition, offset, stamp })
+        let stamp = self.common(CommonColumn::Stamp).time(at).ok_or_else(|| format!("row {at} has no kafka_timestamp"))?;
+        Ok(RowPlace { partition, offset, stamp })
+    }
+
+    fn key(&self, at: usize) -> Option<&[u8]> {
+        let text = self.common(CommonColumn::Key).text(at).map(str::as_bytes);
+        text.or_else(|| self.common(CommonColumn::KeyBytes).bytes(at))
+    }
+
+    /// Finds the rows whose whole record is in the columns of this type's event, and nothing beside them: those of `plain` that
+    /// stay true, of which the first is row `from`.
+    fn keep_plain(&self, kind: EventType, from: usize, plain: &mut [bool]) {
+        if self.topic.event_type() != kind {
+            return plain.fill(false);
+        }
+        let mut keep = |column: CommonColumn, is_plain: fn(&StoredColumn, usize) -> bool| {
+            let column = self.common(column);
+            if !matches!(column, StoredColumn::Absent) {
+                plain.iter_mut().enumerate().for_each(|(i, plain)| *plain &= is_plain(column, from + i));
+            }
+        };
+        keep(CommonColumn::Tombstone, |column, at| column.bool(at) != Some(true));
+        keep(CommonColumn::Value, |column, at| column.bytes(at).is_none());
+        keep(CommonColumn::ExtraJson, |column, at| column.text(at).is_none());
+        keep(CommonColumn::HeadersJson, |column, at| column.text(at).is_none());
+        let types = self.common(CommonColumn::CeType);
+        plain.iter_mut().enumerate().for_each(|(i, plain)| *plain &= types.text(from + i) == Some(kind.name()));
+    }
+}
+
+/// Reads the events of the rows from `from` on into the events given. Returns which rows hold a good event in the plain form.
+fn read_events<E: DecodableEvent>(
+    batch: &StoredBatch,
+    kind: EventType,
+    from: usize,
+    events: &mut [&mut E],
+    read: fn(&mut [&mut E], &StoredBatch, usize, &mut [bool]),
+) -> Vec<bool> {
+    let mut plain = vec![true; events.len()];
+    batch.keep_plain(kind, from, &mut plain);
+    if plain.contains(&true) {
+        read(events, batch, from, &mut plain);
+    }
+    for (event, plain) in events.iter().zip(&mut plain) {
+        *plain = *plain && event.check().is_ok();
+    }
+    plain
+}
+
+/// Rows one after another, not taken out of their columns yet.
+#[derive(Debug, Clone)]
+pub struct StoredRun {
+    batch: Arc<StoredBatch>,
+    rows: Range<usize>,
+}
+
+impl StoredRun {
+    /// Every row has its place.
+    pub(crate) fn new(batch: &Arc<StoredBatch>, rows: Range<usize>) -> Self {
+        Self { batch: Arc::clone(batch), rows }
     }
 
     pub fn topic(&self) -> Topic {
-        self.opened.topic
+        self.batch.topic
+    }
+
+    pub fn len(&self) -> usize {
+        self.rows.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    /// The rows one by one.
+    pub fn rows(&self) -> impl Iterator<Item = StoredRow> {
+        let place = |at| Some((at, self.batch.place(at).ok()?));
+        self.rows.clone().filter_map(place).map(|(at, place)| StoredRow { batch: Arc::clone(&self.batch), at, place })
+    }
+
+    /// Reads as many samples as there are events, column by column, into these events, whose memory is used again. False where a
+    /// row holds no good event of this type in the plain form: the content of its event is of no use, and only
+    /// [`crate::StoredRows::row`] gives more.
+    pub fn telemetry(&self, events: &mut [&mut GpuTelemetry]) -> Vec<bool> {
+        let count = events.len().min(self.len());
+        read_events(&self.batch, EventType::GpuTelemetry, self.rows.start, &mut events[..count], gpu_telemetry)
+    }
+
+    /// As [`Self::telemetry`].
+    pub fn progress(&self, events: &mut [&mut TrainingProgress]) -> Vec<bool> {
+        let count = events.len().min(self.len());
+        read_events(&self.batch, EventType::TrainingProgress, self.rows.start, &mut events[..count], training_progress)
+    }
+}
+
+/// A row of the archive, not taken out of its columns yet.
+#[derive(Debug, Clone)]
+pub struct StoredRow {
+    batch: Arc<StoredBatch>,
+    at: usize,
+    place: RowPlace,
+}
+
+impl StoredRow {
+    pub fn topic(&self) -> Topic {
+        self.batch.topic
     }
 
     pub fn partition(&self) -> i32 {
-        self.partition
+        self.place.partition
     }
 
     pub fn offset(&self) -> i64 {
-        self.offset
+        self.place.offset
     }
 
     /// The log's append time.
     pub fn stamp(&self) -> EventTime {
-        self.stamp
+        self.place.stamp
     }
 
     pub fn key(&self) -> Option<&[u8]> {
-        let text = self.opened.common(CommonColumn::Key).text(self.at).map(str::as_bytes);
-        text.or_else(|| self.opened.common(CommonColumn::KeyBytes).bytes(self.at))
+        self.batch.key(self.at)
     }
 
-    /// The record as it was.
+    /// The row and those after it in its batch.
+    pub(crate) fn run_of(&self, rows: usize) -> StoredRun {
+        StoredRun::new(&self.batch, self.at..self.at + rows)
+    }
+
+    /// The record as it was, with those headers that were read.
     pub(crate) fn row(&self) -> Result<ArchiveRow, String> {
-        crate::rebuild::row(self.opened.topic, &self.opened.batch, self.at)
+        crate::rebuild::row(self.batch.topic, &self.batch.batch, self.at)
     }
 
     /// Reads a sample into an event, whose memory is used again. False: the row holds no good event of this type in the
     /// plain form, and the content of the event is of no use; only [`crate::StoredRows::row`] gives more.
     pub fn telemetry(&self, event: &mut GpuTelemetry) -> bool {
-        self.is_plain(EventType::GpuTelemetry) && gpu_telemetry(event, &self.opened, self.at).is_some() && event.check().is_ok()
+        self.run_of(1).telemetry(&mut [event]) == [true]
     }
 
     /// As [`Self::telemetry`].
     pub fn progress(&self, event: &mut TrainingProgress) -> bool {
-        self.is_plain(EventType::TrainingProgress)
-            && training_progress(event, &self.opened, self.at).is_some()
-            && event.check().is_ok()
-    }
-
-    /// Whether the whole record is in the columns of this type's event, and nothing beside them.
-    fn is_plain(&self, kind: EventType) -> bool {
-        let (opened, at) = (&*self.opened, self.at);
-        opened.topic.event_type() == kind
-            && opened.common(CommonColumn::CeType).text(at) == Some(kind.name())
-            && opened.common(CommonColumn::Tombstone).bool(at) != Some(true)
-            && opened.common(CommonColumn::Value).bytes(at).is_none()
-            && [CommonColumn::ExtraJson, CommonColumn::HeadersJson].iter().all(|column| opened.common(*column).text(at).is_none())
+        self.run_of(1).progress(&mut [event]) == [true]
     }
 }
 
@@ -302,13 +393,32 @@ impl ReadColumn for Option<ShareMethod> {
     }
 }
 
+/// Reads a column into a field of each event; false from then on where a row holds what the field cannot.
+fn read_column<E, F: ReadColumn>(
+    column: &StoredColumn,
+    from: usize,
+    events: &mut [&mut E],
+    good: &mut [bool],
+    field: impl Fn(&mut E) -> &mut F,
+) {
+    let mut read_all = |column: &StoredColumn| {
+        for (i, (event, good)) in events.iter_mut().zip(&mut *good).enumerate() {
+            *good &= field(event).read(column, from + i).is_some();
+        }
+    };
+    // Most columns of an event are absent in all rows: the compiler sees that there is nothing to look up.
+    if matches!(column, StoredColumn::Absent) { read_all(&StoredColumn::Absent) } else { read_all(column) }
+}
+
 /// All fields, in the order of the columns.
 macro_rules! fields {
     ($function:ident, $event:ident, $($field:ident),+ $(,)?) => {
-        fn $function(event: &mut $event, opened: &StoredBatch, at: usize) -> Option<()> {
-            let mut columns = opened.columns.iter();
-            $(event.$field.read(columns.next()?, at)?;)+
-            Some(())
+        fn $function(events: &mut [&mut $event], batch: &StoredBatch, from: usize, good: &mut [bool]) {
+            let mut columns = batch.columns.iter();
+            $(match columns.next() {
+                Some(column) => read_column(column, from, events, good, |event| &mut event.$field),
+                None => good.fill(false),
+            })+
         }
     };
 }

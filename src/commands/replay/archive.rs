@@ -1,37 +1,73 @@
-//! An archive: each partition of a topic is read by a thread of its own.
-
-use std::cell::RefCell;
+//! An archive: the events of each partition of a topic, from their columns.
 
 use anyhow::Context;
-use eadt_lake::{Archive, ArchiveListing, StoredRow, StoredRows};
-use eadt_processor::offline::{RawRecord, ReplayRecord};
+use eadt_lake::{Archive, ArchiveListing, StoredRow, StoredRows, StoredRun};
+use eadt_processor::offline::{RawRecord, RecordBatch, ReplayError, ReplayRecord, ReplaySource};
 use eadt_schemas::Topic;
 use eadt_schemas::envelope::header;
 use eadt_schemas::v1::dead_letter_header;
-use eadt_service::tasks::REPLAY_READER;
 
-use super::batches::{BatchReceiver, BatchSender};
+use super::batches::SharedOutputs;
 use super::check::{OutputHeaders, ProcessorOutputs};
 use super::log;
 
-/// Records handed over at once.
+/// Records that are read at once: few enough to be in the cache still when they are folded.
 const BATCH: usize = 256;
 
 /// The rows of one partition, in the order of their offsets.
-pub fn read<'a>(
-    archive: &Archive,
-    listing: &ArchiveListing,
+pub struct ArchiveSource {
+    rows: StoredRows,
     topic: Topic,
     partition: i32,
-    check: bool,
-    own: &'a RefCell<ProcessorOutputs>,
-) -> anyhow::Result<BatchReceiver<'a>> {
-    let (lanes, batches) = BatchReceiver::new(format!("{topic}-{partition} of {}", archive.place()), 1, own);
-    for lane in lanes {
-        let rows = archive.stored(listing, topic, partition);
-        REPLAY_READER.thread(move || decode(rows, &lane, check))?;
+    /// Where the positions of inputs are noted, if the outputs are compared.
+    own: Option<SharedOutputs>,
+}
+
+impl ArchiveSource {
+    pub fn new(archive: &Archive, listing: &ArchiveListing, topic: Topic, partition: i32, own: Option<SharedOutputs>) -> Self {
+        Self { rows: archive.stored(listing, topic, partition), topic, partition, own }
     }
-    Ok(batches)
+
+    /// Reads the rows of a run: the events that there are many of straight from their columns, all others built first.
+    fn read_run(&self, run: &StoredRun, batch: &mut RecordBatch) -> eadt_lake::Result<()> {
+        let is_read = match self.topic {
+            Topic::GpuTelemetry => run.telemetry(&mut batch.telemetry(run.len())),
+            Topic::TrainingProgress => run.progress(&mut batch.progress(run.len())),
+            _ => vec![false; run.len()],
+        };
+        for (stored, is_read) in run.rows().zip(is_read) {
+            if is_read {
+                let (topic, key, stamp) = (self.topic, stored.key().unwrap_or_default(), stored.stamp());
+                let raw = RawRecord { topic, kind: None, key, value: None, stamp };
+                batch.slot().set_position(raw, Some(self.partition), Some(stored.offset()));
+            } else {
+                build(batch.slot(), &self.rows, &stored)?;
+            }
+            batch.keep();
+        }
+        if let Some(own) = &self.own {
+            let mut own = own.lock();
+            for stored in run.rows() {
+                own.pass(self.topic, stored.key().unwrap_or_default(), Some(self.partition), Some(stored.offset()));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl ReplaySource for ArchiveSource {
+    fn partition(&self) -> Option<i32> {
+        Some(self.partition)
+    }
+
+    fn read(&mut self, batch: &mut RecordBatch) -> Result<bool, ReplayError> {
+        batch.clear();
+        while batch.len() < BATCH {
+            let Some(run) = self.rows.next_run(BATCH - batch.len()) else { break };
+            self.read_run(&run?, batch)?;
+        }
+        Ok(!batch.is_empty())
+    }
 }
 
 /// Returns the settings that the record was made by, from the first of its windows that records them. A record whose windows do
@@ -66,49 +102,6 @@ pub fn read_own(archive: &Archive, listing: &ArchiveListing, own: &mut Processor
         }
     }
     Ok(())
-}
-
-fn decode(mut rows: StoredRows, lane: &BatchSender, check: bool) {
-    let mut batch = lane.batch();
-    while let Some(stored) = rows.next() {
-        let good = stored.and_then(|stored| {
-            if check {
-                let key = stored.key().unwrap_or_default();
-                batch.own.pass(stored.topic(), key, Some(stored.partition()), Some(stored.offset()));
-            }
-            if read_columns(batch.slot(), &stored) { Ok(()) } else { build(batch.slot(), &rows, &stored) }
-        });
-        match good {
-            Ok(()) => batch.keep(),
-            Err(error) => {
-                batch.error = Some(error.into());
-                break;
-            }
-        }
-        if batch.len() == BATCH && !lane.send(std::mem::replace(&mut batch, lane.batch())) {
-            return;
-        }
-    }
-    batch.last = true;
-    // Nobody waits for it where the replay has failed.
-    lane.send(batch);
-}
-
-/// The events that there are many of, straight from their columns. False: the row has to be built.
-fn read_columns(fed: &mut ReplayRecord, stored: &StoredRow) -> bool {
-    let raw = RawRecord {
-        topic: stored.topic(),
-        kind: None,
-        key: stored.key().unwrap_or_default(),
-        value: None,
-        stamp: stored.stamp(),
-    };
-    let (partition, offset) = (stored.partition(), stored.offset());
-    match raw.topic {
-        Topic::GpuTelemetry => fed.refill_telemetry(raw, partition, offset, |event| stored.telemetry(event)),
-        Topic::TrainingProgress => fed.refill_progress(raw, partition, offset, |event| stored.progress(event)),
-        _ => false,
-    }
 }
 
 fn build(fed: &mut ReplayRecord, rows: &StoredRows, stored: &StoredRow) -> eadt_lake::Result<()> {

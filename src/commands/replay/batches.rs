@@ -3,24 +3,34 @@
 //! Lanes work side by side and are asked in turn, so that the order is that of the file whatever their speed. Batches go back
 //! to the lane they came from: their memory is used again.
 
-use std::cell::RefCell;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anyhow::bail;
-use eadt_processor::offline::{ReplayRecord, ReplaySource};
+use eadt_processor::offline::{RecordBatch, ReplayError, ReplayRecord, ReplaySource};
 use eadt_recordings::LogError;
+use eadt_service::tasks::REPLAY_READER;
 
 use super::check::ProcessorOutputs;
 
 /// Batches that one lane is ahead of the fold: enough that neither waits for the other's pauses.
 const AHEAD: usize = 2;
 
+/// The record's own outputs, and what it lacks, which whoever reads it adds to.
+#[derive(Debug, Clone, Default)]
+pub struct SharedOutputs(Arc<Mutex<ProcessorOutputs>>);
+
+impl SharedOutputs {
+    pub fn lock(&self) -> MutexGuard<'_, ProcessorOutputs> {
+        // A reader that panicked has ended the replay.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 /// Some hundred records.
 #[derive(Debug, Default)]
 pub struct ReplayBatch {
-    /// Records; those from `filled` on are kept for their memory.
-    records: Vec<ReplayRecord>,
-    filled: usize,
+    records: RecordBatch,
     /// The record's own outputs, where somebody compares.
     pub own: ProcessorOutputs,
     /// Lines gone through, and events among them.
@@ -38,23 +48,17 @@ pub struct ReplayBatch {
 impl ReplayBatch {
     /// Returns the place of the next record, which holds an old one. It belongs to the batch once [`Self::keep`] is called.
     pub fn slot(&mut self) -> &mut ReplayRecord {
-        if self.filled == self.records.len() {
-            self.records.push(ReplayRecord::default());
-        }
-        &mut self.records[self.filled]
+        self.records.slot()
     }
 
     pub fn keep(&mut self) {
-        self.filled += 1;
-    }
-
-    pub fn len(&self) -> usize {
-        self.filled
+        self.records.keep();
     }
 
     fn clear(&mut self) {
-        let feds = std::mem::take(&mut self.records);
-        *self = Self { records: feds, ..Self::default() };
+        let mut records = std::mem::take(&mut self.records);
+        records.clear();
+        *self = Self { records, ..Self::default() };
     }
 }
 
@@ -79,46 +83,75 @@ impl BatchSender {
     }
 }
 
+/// Where the batches of a lane come from, and where they go back to.
+type ReceivingLane = (Receiver<ReplayBatch>, SyncSender<ReplayBatch>);
+
+fn lane() -> (BatchSender, ReceivingLane) {
+    let (send, receive) = sync_channel(AHEAD);
+    // No more are under way than wait, are filled and are folded.
+    let (give_back, back) = sync_channel(AHEAD + 2);
+    (BatchSender { send, back }, (receive, give_back))
+}
+
 /// The folding thread's end.
-pub struct BatchReceiver<'a> {
+pub struct BatchReceiver {
     name: String,
-    lanes: Vec<(Receiver<ReplayBatch>, SyncSender<ReplayBatch>)>,
+    partition: Option<i32>,
+    lanes: Vec<ReceivingLane>,
     turn: usize,
+    /// The batch that was received last, without its records.
     batch: ReplayBatch,
-    at: usize,
-    own: &'a RefCell<ProcessorOutputs>,
+    own: SharedOutputs,
     /// Before the present batch.
     lines: u64,
     events: u64,
 }
 
-impl<'a> BatchReceiver<'a> {
+impl BatchReceiver {
     /// Makes as many lanes as asked for. The record's own outputs, and what it lacks, go to `own`.
-    pub fn new(name: String, lanes: usize, own: &'a RefCell<ProcessorOutputs>) -> (Vec<BatchSender>, Self) {
-        let (mut ours, mut theirs) = (Vec::new(), Vec::new());
-        for _ in 0..lanes {
-            let (send, receive) = sync_channel(AHEAD);
-            // No more are under way than wait, are filled and are folded.
-            let (give_back, back) = sync_channel(AHEAD + 2);
-            theirs.push(BatchSender { send, back });
-            ours.push((receive, give_back));
-        }
-        (theirs, Self { name, lanes: ours, turn: 0, batch: ReplayBatch::default(), at: 0, own, lines: 0, events: 0 })
+    pub fn new(name: String, lanes: usize, own: SharedOutputs) -> (Vec<BatchSender>, Self) {
+        let (theirs, ours) = (0..lanes).map(|_| lane()).unzip();
+        (theirs, Self::of(name, ours, own))
     }
 
-    /// Goes on to the next batch; the present one is used up.
-    fn receive(&mut self) -> anyhow::Result<()> {
+    fn of(name: String, lanes: Vec<ReceivingLane>, own: SharedOutputs) -> Self {
+        Self { name, partition: None, lanes, turn: 0, batch: ReplayBatch::default(), own, lines: 0, events: 0 }
+    }
+
+    /// Reads a source on a thread of its own.
+    pub fn read_ahead(name: String, mut source: impl ReplaySource + 'static, own: SharedOutputs) -> anyhow::Result<Self> {
+        let (sender, lane) = lane();
+        let receiver = Self { partition: source.partition(), ..Self::of(name, vec![lane], own) };
+        REPLAY_READER.thread(move || {
+            let mut goes_on = true;
+            while goes_on {
+                let mut batch = sender.batch();
+                match source.read(&mut batch.records) {
+                    Ok(more) => batch.last = !more,
+                    Err(error) => batch.error = Some(anyhow::Error::from_boxed(error)),
+                }
+                goes_on = !batch.last && batch.error.is_none();
+                // Nobody waits for it where the replay has failed.
+                goes_on &= sender.send(batch);
+            }
+        })?;
+        Ok(receiver)
+    }
+
+    /// Goes on to the next batch and puts its records in place of those given, which are used up.
+    fn receive(&mut self, records: &mut RecordBatch) -> anyhow::Result<()> {
         self.lines += self.batch.lines;
         self.events += self.batch.events;
         let (receive, _) = &self.lanes[self.turn];
         let Ok(next) = receive.recv() else { bail!("reading {} ended before its end: a thread failed", self.name) };
-        let used = std::mem::replace(&mut self.batch, next);
+        let mut used = std::mem::replace(&mut self.batch, next);
+        std::mem::swap(&mut self.batch.records, records);
+        std::mem::swap(&mut self.batch.records, &mut used.records);
         let from = if self.turn == 0 { self.lanes.len() - 1 } else { self.turn - 1 };
         // Only memory: dropped where the lane has ended.
         self.lanes[from].1.try_send(used).ok();
         self.turn = (self.turn + 1) % self.lanes.len();
-        self.at = 0;
-        let mut own = self.own.borrow_mut();
+        let mut own = self.own.lock();
         own.append(&mut self.batch.own);
         if let Some(first) = self.batch.first_damage.take() {
             let first = first.offset_by(self.lines, self.events);
@@ -131,11 +164,11 @@ impl<'a> BatchReceiver<'a> {
         }
         Ok(())
     }
-}
 
-impl ReplaySource<anyhow::Error> for BatchReceiver<'_> {
-    fn head(&mut self) -> anyhow::Result<Option<&ReplayRecord>> {
-        while self.at >= self.batch.filled {
+    /// Reads on until there are records, or the end.
+    fn next_records(&mut self, records: &mut RecordBatch) -> anyhow::Result<bool> {
+        records.clear();
+        while records.is_empty() {
             if let Some(error) = self.batch.error.take() {
                 self.batch.last = true;
                 let error = match error.downcast::<LogError>() {
@@ -146,18 +179,24 @@ impl ReplaySource<anyhow::Error> for BatchReceiver<'_> {
                     return Err(error.into());
                 }
                 // Everything before the cut is whole.
-                self.own.borrow_mut().left_out.cut.push(format!("{}:{} (byte {})", error.name, error.line, error.offset));
-                return Ok(None);
+                self.own.lock().left_out.cut.push(format!("{}:{} (byte {})", error.name, error.line, error.offset));
+                return Ok(false);
             }
             if self.batch.last {
-                return Ok(None);
+                return Ok(false);
             }
-            self.receive()?;
+            self.receive(records)?;
         }
-        Ok(self.batch.records.get(self.at))
+        Ok(true)
+    }
+}
+
+impl ReplaySource for BatchReceiver {
+    fn partition(&self) -> Option<i32> {
+        self.partition
     }
 
-    fn advance(&mut self) {
-        self.at += 1;
+    fn read(&mut self, records: &mut RecordBatch) -> Result<bool, ReplayError> {
+        Ok(self.next_records(records)?)
     }
 }

@@ -1,7 +1,6 @@
 //! An event log: one thread cuts it into chunks, others take these apart.
 
 use std::borrow::Cow;
-use std::cell::RefCell;
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
@@ -13,8 +12,8 @@ use eadt_recordings::{EventRef, LogChunk, LogChunks, LogError, LogReader};
 use eadt_schemas::{EventType, Topic};
 use eadt_service::tasks::REPLAY_READER;
 
-use super::batches::{BatchReceiver, BatchSender, ReplayBatch};
-use super::check::{OutputHeaders, ProcessorOutputs};
+use super::batches::{BatchReceiver, BatchSender, ReplayBatch, SharedOutputs};
+use super::check::OutputHeaders;
 use crate::progress::{MeteredReader, ProgressMeter};
 
 /// More threads than this would only wait for the one that decompresses.
@@ -73,12 +72,7 @@ pub struct LogReadOptions {
 }
 
 /// The log's events, and what else is wanted of it.
-pub fn read<'a>(
-    path: &Path,
-    wanted: LogReadOptions,
-    own: &'a RefCell<ProcessorOutputs>,
-    meter: &ProgressMeter,
-) -> anyhow::Result<BatchReceiver<'a>> {
+pub fn read(path: &Path, wanted: LogReadOptions, own: SharedOutputs, meter: &ProgressMeter) -> anyhow::Result<BatchReceiver> {
     let (name, file) = (path.display().to_string(), MeteredReader::new(open(path)?, meter));
     let lanes = std::thread::available_parallelism().map_or(1, usize::from).min(MOST_LANES);
     let (lanes, batches) = BatchReceiver::new(name.clone(), lanes, own);

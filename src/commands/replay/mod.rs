@@ -8,16 +8,17 @@ mod log;
 mod output;
 mod ranks;
 
-use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use anyhow::{Context, anyhow, bail};
 use eadt_core::FoldSettings;
-use eadt_lake::Archive;
+use eadt_lake::{Archive, ArchiveListing};
 use eadt_processor::offline::{OpenAtEnd, OpenWindowPolicy, ReplayCounts, ReplayOutput, ReplaySource, replay};
 use eadt_schemas::Topic;
 
+use self::archive::ArchiveSource;
+use self::batches::{BatchReceiver, SharedOutputs};
 use self::check::{ComparisonReport, LeftOut, ProcessorOutputs, WindowOutput, compare, settings_hash};
 use self::output::ReplayWriter;
 use crate::cli::{ReplayArgs, WindowAlignment};
@@ -70,37 +71,10 @@ struct ReplaySummary {
 pub fn run(args: &ReplayArgs, settings: &ProgramSettings) -> anyhow::Result<()> {
     let began = std::time::Instant::now();
     // Of each log or archive, because those are compared one after the other.
-    let own: Vec<RefCell<ProcessorOutputs>> = args.logs.iter().map(|_| RefCell::default()).collect();
-    let mut sources: Vec<Box<dyn ReplaySource<anyhow::Error> + '_>> = Vec::new();
-    let (mut imported, mut recorded) = (true, Vec::new());
+    let own: Vec<SharedOutputs> = args.logs.iter().map(|_| SharedOutputs::default()).collect();
     let meter = ProgressMeter::bytes(input_bytes(args)?);
-    for (path, own) in args.logs.iter().zip(&own) {
-        if path.is_dir() {
-            let archive = Archive::find(path)?;
-            let listing = archive.files()?;
-            super::say_missing(listing.missing());
-            let inputs = listing.missing().filter(|(topic, ..)| Topic::PROCESSOR_INPUTS.contains(topic));
-            own.borrow_mut().left_out.removed_offsets = super::missing_offsets(inputs);
-            imported = false;
-            recorded.extend(archive::settings(&archive, &listing)?);
-            let counted = meter.clone();
-            let archive = archive.observed(move |bytes| counted.add(bytes));
-            for (topic, partition) in listing.partitions().into_keys() {
-                if Topic::PROCESSOR_INPUTS.contains(&topic) {
-                    sources.push(Box::new(archive::read(&archive, &listing, topic, partition, args.check, own)?));
-                }
-            }
-            if args.check {
-                archive::read_own(&archive, &listing, &mut own.borrow_mut())?;
-            }
-        } else {
-            let head = log::head(path)?;
-            imported &= !head.stamped;
-            recorded.extend(head.settings);
-            let wanted = log::LogReadOptions { check: args.check, totals: args.logs.len() > 1 };
-            sources.push(Box::new(log::read(path, wanted, own, &meter)?));
-        }
-    }
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let ReplayInputs { sources, imported, recorded } = open(args, &own, &meter, threads)?;
     let recorded_by = recorded.first().map(|first| settings_hash(first));
     let mut fold = fold(args, &settings.processor, &recorded)?;
     if imported {
@@ -113,7 +87,7 @@ pub fn run(args: &ReplayArgs, settings: &ProgramSettings) -> anyhow::Result<()> 
     let mut out = args.out.as_deref().map(|out| ReplayWriter::create(out, &args.logs, args.force)).transpose()?;
     let (mut produced, mut refusals, mut held_open) = (ProcessorOutputs::default(), BTreeMap::new(), Vec::new());
     let at_the_end = if args.close { OpenWindowPolicy::Close } else { OpenWindowPolicy::AsLive };
-    let counts: ReplayCounts = replay(&fold, sources, at_the_end, |positions, replayed| {
+    let counts: ReplayCounts = replay(&fold, sources, at_the_end, threads, |positions, replayed| {
         match &replayed {
             ReplayOutput::Window(window) => {
                 ranges.add(window);
@@ -141,7 +115,8 @@ pub fn run(args: &ReplayArgs, settings: &ProgramSettings) -> anyhow::Result<()> 
             }
         }
         Ok(())
-    })?;
+    })
+    .map_err(anyhow::Error::from_boxed)?;
     if let Some(out) = out {
         out.finish()?;
     }
@@ -150,14 +125,13 @@ pub fn run(args: &ReplayArgs, settings: &ProgramSettings) -> anyhow::Result<()> 
         tracing::warn!("{line}");
     }
     let seconds = began.elapsed().as_secs_f64();
-    let totals = |(path, own): (&PathBuf, &RefCell<ProcessorOutputs>)| {
-        (path.display().to_string(), std::mem::take(&mut own.borrow_mut().imported_totals))
-    };
+    let totals =
+        |(path, own): (&PathBuf, &SharedOutputs)| (path.display().to_string(), std::mem::take(&mut own.lock().imported_totals));
     let contradictions = ranks::describe_contradictions(&args.logs.iter().zip(&own).map(totals).collect::<Vec<_>>());
     let mut recorded = ProcessorOutputs::default();
     recorded.settings = recorded_by;
     for own in &own {
-        recorded.append(&mut own.borrow_mut());
+        recorded.append(&mut own.lock());
     }
     if args.logs.len() > 1 {
         // Offsets of one log mean nothing in another.
@@ -214,6 +188,67 @@ pub fn run(args: &ReplayArgs, settings: &ProgramSettings) -> anyhow::Result<()> 
     }
     // What a check compares with was made without them, too.
     if args.check { Ok(()) } else { summary.check_missing() }
+}
+
+/// What a replay reads.
+struct ReplayInputs {
+    sources: Vec<Box<dyn ReplaySource>>,
+    /// None of it has the stamps of a log.
+    imported: bool,
+    /// The settings of the processors that recorded.
+    recorded: Vec<String>,
+}
+
+/// Opens the logs and archives. A partition of an archive is read by the thread that folds it; where there are fewer partitions than
+/// `threads`, or a log mixes them, each topic is read ahead by a thread of its own.
+fn open(args: &ReplayArgs, own: &[SharedOutputs], meter: &ProgressMeter, threads: usize) -> anyhow::Result<ReplayInputs> {
+    let archives: Vec<Option<(Archive, ArchiveListing)>> = args
+        .logs
+        .iter()
+        .map(|path| {
+            let archive = path.is_dir().then(|| Archive::find(path)).transpose()?;
+            archive.map(|archive| archive.files().map(|listing| (archive, listing))).transpose()
+        })
+        .collect::<Result<_, _>>()?;
+    let inputs = |listing: &ArchiveListing| {
+        let partitions = listing.partitions().into_keys();
+        partitions.filter(|(topic, _)| Topic::PROCESSOR_INPUTS.contains(topic)).collect::<Vec<_>>()
+    };
+    let partitions: BTreeSet<i32> =
+        archives.iter().flatten().flat_map(|(_, listing)| inputs(listing)).map(|(_, partition)| partition).collect();
+    let read_ahead = partitions.len() < threads || archives.iter().any(Option::is_none);
+
+    let mut opened = ReplayInputs { sources: Vec::new(), imported: true, recorded: Vec::new() };
+    for ((path, own), archive) in args.logs.iter().zip(own).zip(archives) {
+        let Some((archive, listing)) = archive else {
+            let head = log::head(path)?;
+            opened.imported &= !head.stamped;
+            opened.recorded.extend(head.settings);
+            let wanted = log::LogReadOptions { check: args.check, totals: args.logs.len() > 1 };
+            opened.sources.push(Box::new(log::read(path, wanted, own.clone(), meter)?));
+            continue;
+        };
+        super::say_missing(listing.missing());
+        let missing = listing.missing().filter(|(topic, ..)| Topic::PROCESSOR_INPUTS.contains(topic));
+        own.lock().left_out.removed_offsets = super::missing_offsets(missing);
+        opened.imported = false;
+        opened.recorded.extend(archive::settings(&archive, &listing)?);
+        let counted = meter.clone();
+        let archive = archive.observed(move |bytes| counted.add(bytes));
+        for (topic, partition) in inputs(&listing) {
+            let source = ArchiveSource::new(&archive, &listing, topic, partition, args.check.then(|| own.clone()));
+            opened.sources.push(if read_ahead {
+                let name = format!("{topic}-{partition} of {}", archive.place());
+                Box::new(BatchReceiver::read_ahead(name, source, own.clone())?)
+            } else {
+                Box::new(source)
+            });
+        }
+        if args.check {
+            archive::read_own(&archive, &listing, &mut own.lock())?;
+        }
+    }
+    Ok(opened)
 }
 
 /// Returns the bytes that are read: of event logs, and of the files of archives.

@@ -432,6 +432,19 @@ fn a_merge_row_by_row_has_the_rows_of_one_in_memory() {
         let expected = batches(ArchiveFileReader::open(&name, ParquetInput::Bytes(expected)).unwrap());
         assert_eq!(batches(archive.reader(&name).unwrap()), expected, "{what}");
         assert_eq!(all(&archive, TOPIC, 0).unwrap(), rows, "{what}");
+        for most in [1, 7, 1_000] {
+            let (mut stored, mut read) = (archive.stored(&archive.files().unwrap(), TOPIC, 0), Vec::new());
+            while let Some(run) = stored.next_run(most) {
+                let run = run.unwrap();
+                assert!((1..=most).contains(&run.len()), "{what}");
+                read.extend(run.rows().map(|row| stored.row(&row).unwrap()));
+            }
+            let event = |row: &ArchiveRow| (row.offset, row.stamp, row.key.clone(), row.value.clone(), row.kind());
+            assert_eq!(read.len(), rows.len(), "{what}, {most} at a time");
+            for (read, row) in read.iter().zip(&rows) {
+                assert_eq!(event(read), event(row), "{what}, {most} at a time");
+            }
+        }
         let newest = archive.newest(&archive.files().unwrap()).unwrap()[&(TOPIC, 0)];
         assert_eq!(newest, Some((8_999, rows[8_999].stamp)), "{what}");
     }

@@ -14,7 +14,7 @@ use serde_json::{Map, Value, json};
 use super::row;
 use crate::ArchiveRow;
 use crate::columns::RowBatchBuilder;
-use crate::stored::{StoredBatch, StoredRow};
+use crate::stored::{StoredBatch, StoredRow, StoredRun};
 
 fn stored(rows: &[ArchiveRow]) -> Vec<StoredRow> {
     let mut columns = RowBatchBuilder::new(rows[0].topic);
@@ -22,7 +22,7 @@ fn stored(rows: &[ArchiveRow]) -> Vec<StoredRow> {
         columns.push(&row.view(), row.header_views());
     }
     let opened = Arc::new(StoredBatch::new(rows[0].topic, columns.take()));
-    (0..rows.len()).map(|at| StoredRow::new(&opened, at).unwrap()).collect()
+    StoredRun::new(&opened, 0..rows.len()).rows().collect()
 }
 
 /// Whether the row was read from its columns; if so, as its bytes are.
@@ -135,6 +135,24 @@ fn odd() -> impl Strategy<Value = Value> {
     ]
 }
 
+/// Reads all rows as one run, into events that hold old values, beside what each row alone gives.
+fn as_one_run<E: Clone + PartialEq + std::fmt::Debug>(
+    stored: &[StoredRow],
+    full: &E,
+    alone: impl Fn(&StoredRow, &mut E) -> bool,
+    together: impl Fn(&StoredRun, &mut [&mut E]) -> Vec<bool>,
+) {
+    let run = stored[0].run_of(stored.len());
+    let mut events = vec![full.clone(); stored.len()];
+    let good = together(&run, &mut events.iter_mut().collect::<Vec<_>>());
+    assert_eq!(run.rows().map(|row| row.offset()).collect::<Vec<_>>(), stored.iter().map(StoredRow::offset).collect::<Vec<_>>());
+    for ((stored, event), good) in stored.iter().zip(&events).zip(good) {
+        let mut expected = full.clone();
+        assert_eq!(good, alone(stored, &mut expected));
+        assert!(!good || *event == expected, "{event:?} and {expected:?}");
+    }
+}
+
 proptest! {
     /// One event's memory is used for the next, whatever that one lacks.
     #[test]
@@ -161,10 +179,14 @@ proptest! {
         for (stored, row) in stored(&sampled).iter().zip(&sampled) {
             agrees(stored, row, &mut event, StoredRow::telemetry);
         }
+        let full: GpuTelemetry = serde_json::from_value(telemetry()).unwrap();
+        as_one_run(&stored(&sampled), &full, StoredRow::telemetry, StoredRun::telemetry);
         let told = rows(&progress(), Topic::TrainingProgress, &changes);
         let mut event = TrainingProgress::default();
         for (stored, row) in stored(&told).iter().zip(&told) {
             agrees(stored, row, &mut event, StoredRow::progress);
         }
+        let full: TrainingProgress = serde_json::from_value(progress()).unwrap();
+        as_one_run(&stored(&told), &full, StoredRow::progress, StoredRun::progress);
     }
 }

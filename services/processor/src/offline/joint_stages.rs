@@ -8,7 +8,7 @@ use eadt_gpu_sharing::GpuSharingFold;
 use eadt_schemas::v1::{Decision, EfficiencyWindow, Workload};
 use eadt_schemas::{EventTime, Topic};
 
-use super::ReplayRecord;
+use super::record::{ReplayError, ReplayRecord};
 use crate::codec::DecodedRecord;
 
 /// Order of arrival: stamp, tables before windows, partition, and a number.
@@ -98,23 +98,33 @@ impl OfflineJointStage {
         }
     }
 
+    /// Takes what the same stage of other partitions has.
+    pub fn append(&mut self, other: Self) {
+        self.inputs.extend(other.inputs);
+        self.members.extend(other.members);
+    }
+
     /// Folds everything; the callback gets each decision with its partition. Returns how many events came after their look.
-    pub fn fold<E>(self, say: impl FnMut(i32, Decision) -> Result<(), E>) -> Result<u64, E> {
+    pub fn fold(self, emit: impl FnMut(i32, Decision) -> Result<(), ReplayError>) -> Result<u64, ReplayError> {
         match self.which {
             JointStageChoice::PowerBudget => {
                 let mut cluster = PowerBudgetFold::new(self.settings.clone());
-                self.fold_in(&mut cluster, say)?;
+                self.fold_in(&mut cluster, emit)?;
                 Ok(cluster.tally().late)
             }
             JointStageChoice::GpuSharing => {
                 let mut gpus = GpuSharingFold::new(self.settings.clone());
-                self.fold_in(&mut gpus, say)?;
+                self.fold_in(&mut gpus, emit)?;
                 Ok(gpus.tally().late)
             }
         }
     }
 
-    fn fold_in<E>(self, stage: &mut impl JointFold, mut say: impl FnMut(i32, Decision) -> Result<(), E>) -> Result<(), E> {
+    fn fold_in(
+        self,
+        stage: &mut impl JointFold,
+        mut emit: impl FnMut(i32, Decision) -> Result<(), ReplayError>,
+    ) -> Result<(), ReplayError> {
         let mut decisions = Vec::new();
         for ((stamp, ..), input) in self.inputs {
             let folded = match &input {
@@ -128,7 +138,7 @@ impl OfflineJointStage {
             }
             for decision in decisions.drain(..) {
                 let partition = self.members.get(&decision.workload).copied().unwrap_or_default();
-                say(partition, decision)?;
+                emit(partition, decision)?;
             }
         }
         Ok(())

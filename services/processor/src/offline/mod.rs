@@ -1,175 +1,32 @@
 //! The same fold without a bus, for replays: events from files in, windows and decisions out, in the same order every time.
 //!
 //! Sources are merged as the live inputs are: partition by partition, the least event time first. A source that mixes topics or
-//! partitions (an event log) is taken in its own order. Events are decoded by whoever makes them ([`ReplayRecord::new`]), so that
-//! reading and decoding can run on other threads than the fold.
+//! partitions (an event log) is taken in its own order. Where every source is of one partition (an archive), partitions are read
+//! and folded on threads of their own: none depends on another. Events are decoded by whoever makes them
+//! ([`ReplayRecord::new`]), so that reading can run on other threads than the fold.
 //!
 //! The stages that decide about several workloads together need all partitions in the order in which a log had them, and an event
 //! log may have one after the other. So what concerns them, the windows and tables of their members, is kept until everything is
 //! read.
 
 mod joint_stages;
+mod record;
+mod source_heads;
+mod threads;
 
 use std::collections::BTreeMap;
 use std::fmt;
 
-use eadt_core::merge::HeadSelector;
-use eadt_core::partition::{device_of, merge_key};
+use eadt_core::partition::device_of;
 use eadt_core::{FoldOutput, FoldSettings, InputRecord, PartitionFold};
 use eadt_schemas::decode::DecodeError;
-use eadt_schemas::v1::{Decision, EfficiencyWindow, GpuTelemetry, TrainingProgress, WindowKind};
+use eadt_schemas::v1::{Decision, EfficiencyWindow, WindowKind};
 use eadt_schemas::{EventTime, Topic};
 
 use self::joint_stages::OfflineJointStage;
-use crate::codec::DecodedRecord;
-use crate::positions::{INPUTS, PartitionOffsets};
-
-/// A record of an input topic as a file has it.
-#[derive(Debug, Clone, Copy)]
-pub struct RawRecord<'a> {
-    pub topic: Topic,
-    /// `ce_type`, where the file has it.
-    pub kind: Option<&'a str>,
-    pub key: &'a [u8],
-    /// `None`: a tombstone.
-    pub value: Option<&'a [u8]>,
-    /// The log's stamp; the event's own time where there is none.
-    pub stamp: EventTime,
-}
-
-/// A decoded record.
-#[derive(Debug, Clone)]
-pub struct ReplayRecord {
-    topic: Topic,
-    partition: i32,
-    offset: Option<i64>,
-    stamp: EventTime,
-    /// Empty: none. A log written by hand may leave keys out; heartbeats have none.
-    key: String,
-    event: DecodedRecord,
-}
-
-impl Default for ReplayRecord {
-    /// A heartbeat of no time, to be renewed.
-    fn default() -> Self {
-        Self {
-            topic: Topic::GpuTelemetry,
-            partition: 0,
-            offset: None,
-            stamp: EventTime::default(),
-            key: String::new(),
-            event: DecodedRecord::Heartbeat,
-        }
-    }
-}
-
-impl ReplayRecord {
-    /// Decodes a record; without a partition it belongs to partition 0.
-    pub fn new(raw: RawRecord<'_>, partition: Option<i32>, offset: Option<i64>) -> Self {
-        let mut fed = Self::default();
-        fed.refill(raw, partition, offset);
-        fed
-    }
-
-    /// As [`Self::new`], in place of a record that is folded: its memory is used again.
-    pub fn refill(&mut self, raw: RawRecord<'_>, partition: Option<i32>, offset: Option<i64>) {
-        self.event.decode_into(raw.topic, raw.kind, raw.value);
-        self.set_position(raw, partition, offset);
-    }
-
-    /// As [`Self::refill`] where the value is an object in the form that EADT itself writes, and nothing else. False: it is not,
-    /// and what this holds is of no use.
-    pub fn refill_canonical(&mut self, raw: RawRecord<'_>, partition: Option<i32>, offset: Option<i64>) -> bool {
-        let canonical = raw.value.is_some_and(|value| self.event.decode_canonical_into(raw.topic, raw.kind, value));
-        if canonical {
-            self.set_position(raw, partition, offset);
-        }
-        canonical
-    }
-
-    /// As [`Self::refill`], for a sample that somebody reads into the event given, whose fields hold old values; `raw` is without
-    /// its value. Only a checked event may be answered with true; after false this is of no use.
-    pub fn refill_telemetry(
-        &mut self,
-        raw: RawRecord<'_>,
-        partition: i32,
-        offset: i64,
-        read: impl FnOnce(&mut GpuTelemetry) -> bool,
-    ) -> bool {
-        if !matches!(self.event, DecodedRecord::Telemetry(_)) {
-            self.event = DecodedRecord::Telemetry(GpuTelemetry::default());
-        }
-        let DecodedRecord::Telemetry(event) = &mut self.event else { return false };
-        let good = read(event);
-        self.set_position(raw, Some(partition), Some(offset));
-        good
-    }
-
-    /// As [`Self::refill_telemetry`].
-    pub fn refill_progress(
-        &mut self,
-        raw: RawRecord<'_>,
-        partition: i32,
-        offset: i64,
-        read: impl FnOnce(&mut TrainingProgress) -> bool,
-    ) -> bool {
-        if !matches!(self.event, DecodedRecord::Progress(_)) {
-            self.event = DecodedRecord::Progress(TrainingProgress::default());
-        }
-        let DecodedRecord::Progress(event) = &mut self.event else { return false };
-        let good = read(event);
-        self.set_position(raw, Some(partition), Some(offset));
-        good
-    }
-
-    fn set_position(&mut self, raw: RawRecord<'_>, partition: Option<i32>, offset: Option<i64>) {
-        (self.topic, self.partition, self.offset, self.stamp) = (raw.topic, partition.unwrap_or(0), offset, raw.stamp);
-        self.key.clear();
-        self.key.push_str(std::str::from_utf8(raw.key).unwrap_or_default());
-    }
-
-    fn key(&self) -> Option<&str> {
-        Some(self.key.as_str()).filter(|key| !key.is_empty())
-    }
-
-    pub fn is_heartbeat(&self) -> bool {
-        matches!(self.event, DecodedRecord::Heartbeat)
-    }
-}
-
-/// Records in order, lent one at a time.
-pub trait ReplaySource<E> {
-    /// The record whose turn it is, the same until [`Self::advance`]; `None` at the end.
-    fn head(&mut self) -> Result<Option<&ReplayRecord>, E>;
-    /// Done with the head.
-    fn advance(&mut self);
-}
-
-/// Records that somebody has decoded already.
-#[derive(Debug)]
-pub struct RecordSource<I> {
-    records: I,
-    head: Option<ReplayRecord>,
-}
-
-impl<I> RecordSource<I> {
-    pub fn new(records: I) -> Self {
-        Self { records, head: None }
-    }
-}
-
-impl<E, I: Iterator<Item = Result<ReplayRecord, E>>> ReplaySource<E> for RecordSource<I> {
-    fn head(&mut self) -> Result<Option<&ReplayRecord>, E> {
-        if self.head.is_none() {
-            self.head = self.records.next().transpose()?;
-        }
-        Ok(self.head.as_ref())
-    }
-
-    fn advance(&mut self) {
-        self.head = None;
-    }
-}
+pub use self::record::{RawRecord, RecordBatch, RecordSource, ReplayError, ReplayRecord, ReplaySource};
+use self::source_heads::SourceHeads;
+use crate::positions::PartitionOffsets;
 
 /// An output of a replay.
 #[derive(Debug, Clone, PartialEq)]
@@ -246,198 +103,186 @@ pub struct ReplayCounts {
     pub late_for_power_budget: u64,
 }
 
+/// Takes the outputs of a replay.
+type Emit<'a> = dyn FnMut(&PartitionOffsets, ReplayOutput) -> Result<(), ReplayError> + 'a;
+
 /// Replays the sources to their ends and passes every output, with the positions of the inputs of its partition, to the callback.
+/// Outputs of one partition come in the same order every time; partitions take turns as their threads come along, at most
+/// `threads` of them.
 ///
 /// With `idle_grace` off nothing falls idle, so every source ends with its file, and all windows close; otherwise the record of a
 /// log ends where it ends, and what was open there stays open, as in the live run, and is named, or is closed by `at_the_end`.
-pub fn replay<E>(
+pub fn replay(
     settings: &FoldSettings,
-    sources: Vec<Box<dyn ReplaySource<E> + '_>>,
+    sources: Vec<Box<dyn ReplaySource>>,
     at_the_end: OpenWindowPolicy,
-    mut say: impl FnMut(&PartitionOffsets, ReplayOutput) -> Result<(), E>,
-) -> Result<ReplayCounts, E> {
-    let mut counts = ReplayCounts::default();
-    let mut partitions: BTreeMap<i32, (PartitionFold, PartitionOffsets)> = BTreeMap::new();
-    let mut fronts = SourceHeads::new(sources, settings)?;
-    let mut out = Vec::new();
-    let mut joint_stages = OfflineJointStage::enabled_stages(settings);
-    while let Some(i) = fronts.next() {
-        // A source that is next has a head.
-        let Some(fed) = fronts.sources[i].head()? else { break };
-        counts.events += u64::from(!fed.is_heartbeat());
-        let (partition, positions) = partitions
-            .entry(fed.partition)
-            .or_insert_with(|| (PartitionFold::new(settings.clone()), PartitionOffsets::start(fed.partition)));
-        let input = InputRecord { topic: fed.topic, stamp: fed.stamp, key: fed.key(), event: fed.event.event() };
-        partition.fold(&input, &mut out);
-        if let Some(offset) = fed.offset {
-            positions.advance(fed.topic, offset);
-        }
-        for stage in &mut joint_stages {
-            stage.add_record(fed);
-        }
-        if !out.is_empty() {
-            emit_outputs(&mut out, &mut counts, Some(fed), positions, &mut joint_stages, &mut say)?;
-        }
-        fronts.advance(i, settings)?;
+    threads: usize,
+    mut emit: impl FnMut(&PartitionOffsets, ReplayOutput) -> Result<(), ReplayError>,
+) -> Result<ReplayCounts, ReplayError> {
+    let emit: &mut Emit<'_> = &mut emit;
+    let groups = groups(sources).into_iter().map(|sources| ReplayGroup { settings: settings.clone(), sources, at_the_end });
+    let mut all = GroupResult::default();
+    for folded in threads::fold_groups(groups.collect(), threads, emit)? {
+        all.append(folded);
     }
-    if settings.idle_grace.is_none() || at_the_end == OpenWindowPolicy::Close {
-        for (partition, positions) in partitions.values_mut() {
-            partition.finish(&mut out);
-            emit_outputs(&mut out, &mut counts, None, positions, &mut joint_stages, &mut say)?;
-        }
+    all.open.sort_by(|(a, one), (b, other)| (a.partition, &one.workload).cmp(&(b.partition, &other.workload)));
+    for (positions, open) in all.open {
+        emit(&positions, ReplayOutput::OpenAtEnd(open))?;
     }
-    for (partition, positions) in partitions.values() {
-        for open in partition.open_windows() {
-            let held = OpenAtEnd {
-                workload: device_of(open.workload).unwrap_or(open.workload).to_owned(),
-                windows: open.windows,
-                from: open.from,
-                to: open.to,
-                sources_behind: open.sources_behind as u64,
-                log_clock: partition.clock().stamp(),
-            };
-            say(positions, ReplayOutput::OpenAtEnd(held))?;
-        }
-    }
-    for stage in joint_stages {
-        counts.late_for_power_budget += stage.fold(|partition, decision| {
-            counts.decisions += 1;
-            say(&PartitionOffsets::start(partition), ReplayOutput::Decision(Box::new(decision)))
+    for stage in all.joint_stages {
+        all.counts.late_for_power_budget += stage.fold(|partition, decision| {
+            all.counts.decisions += 1;
+            emit(&PartitionOffsets::start(partition), ReplayOutput::Decision(Box::new(decision)))
         })?;
     }
-    for tally in partitions.values().map(|(partition, _)| partition.tally()) {
-        counts.late += tally.late;
-        counts.stale += tally.stale;
-        counts.duplicates += tally.duplicates;
-        counts.late_tables += tally.late_tables;
-    }
-    Ok(counts)
+    Ok(all.counts)
 }
 
-fn emit_outputs<E>(
-    out: &mut Vec<FoldOutput>,
-    counts: &mut ReplayCounts,
-    fed: Option<&ReplayRecord>,
-    positions: &PartitionOffsets,
-    joint_stages: &mut [OfflineJointStage],
-    say: &mut impl FnMut(&PartitionOffsets, ReplayOutput) -> Result<(), E>,
-) -> Result<(), E> {
-    for output in out.drain(..) {
-        let replayed = match output {
-            FoldOutput::Window(window) => {
-                for stage in &mut *joint_stages {
-                    stage.take_window(&window, positions.partition);
-                }
-                match window.kind {
-                    WindowKind::Tumbling => counts.windows += 1,
-                    WindowKind::Span => counts.spans += 1,
-                }
-                ReplayOutput::Window(window)
-            }
-            FoldOutput::Decision(decision) => {
-                counts.decisions += 1;
-                ReplayOutput::Decision(decision)
-            }
-            FoldOutput::Refused(refusal) => {
-                counts.refused += 1;
-                let topic = fed.map_or(Topic::GpuTelemetry, |fed| fed.topic);
-                ReplayOutput::Refused { topic, offset: fed.and_then(|fed| fed.offset), refusal }
-            }
-        };
-        say(positions, replayed)?;
+/// Returns the sources of each partition, or all sources together if one of them mixes partitions.
+fn groups(sources: Vec<Box<dyn ReplaySource>>) -> Vec<Vec<Box<dyn ReplaySource>>> {
+    if sources.iter().any(|source| source.partition().is_none()) {
+        return vec![sources];
     }
-    Ok(())
+    let mut groups: BTreeMap<Option<i32>, Vec<Box<dyn ReplaySource>>> = BTreeMap::new();
+    for source in sources {
+        groups.entry(source.partition()).or_default().push(source);
+    }
+    groups.into_values().collect()
 }
 
-/// The position of a head: timed ones by merge key, others by stamp (see [`eadt_core::merge`]).
-#[derive(Debug, Clone, Copy)]
-struct SourceHead {
-    partition: i32,
-    order: usize,
-    key: Option<EventTime>,
-    stamp: EventTime,
+/// Sources that are folded together, by one thread.
+struct ReplayGroup {
+    settings: FoldSettings,
+    sources: Vec<Box<dyn ReplaySource>>,
+    at_the_end: OpenWindowPolicy,
 }
 
-/// The sources, and the positions of their heads.
-struct SourceHeads<'a, E> {
-    sources: Vec<Box<dyn ReplaySource<E> + 'a>>,
-    heads: Vec<Option<SourceHead>>,
-    /// Of each partition the sources whose heads are of it, in their order.
-    members: BTreeMap<i32, Vec<usize>>,
-    /// Of each partition the source that is next, and its rank among the partitions.
-    next: BTreeMap<i32, (EventTime, usize)>,
+/// What is left of a group once it is folded.
+#[derive(Default)]
+struct GroupResult {
+    counts: ReplayCounts,
+    open: Vec<(PartitionOffsets, OpenAtEnd)>,
+    /// They fold when all groups have ended.
+    joint_stages: Vec<OfflineJointStage>,
 }
 
-impl<'a, E> SourceHeads<'a, E> {
-    fn new(mut sources: Vec<Box<dyn ReplaySource<E> + 'a>>, settings: &FoldSettings) -> Result<Self, E> {
-        let mut heads = Vec::with_capacity(sources.len());
-        for source in &mut sources {
-            heads.push(source.head()?.map(|fed| head(fed, settings)));
+impl GroupResult {
+    fn append(&mut self, other: Self) {
+        let Self { counts, open, joint_stages } = other;
+        self.counts.add(&counts);
+        self.open.extend(open);
+        if self.joint_stages.is_empty() {
+            self.joint_stages = joint_stages;
+        } else {
+            self.joint_stages.iter_mut().zip(joint_stages).for_each(|(own, stage)| own.append(stage));
         }
-        let mut members: BTreeMap<i32, Vec<usize>> = BTreeMap::new();
-        for (i, head) in heads.iter().enumerate() {
-            if let Some(head) = head {
-                members.entry(head.partition).or_default().push(i);
-            }
-        }
-        let partitions: Vec<i32> = members.keys().copied().collect();
-        let mut this = Self { sources, heads, members, next: BTreeMap::new() };
-        for partition in partitions {
-            this.choose(partition);
-        }
-        Ok(this)
     }
+}
 
-    /// The source whose head is next.
-    fn next(&self) -> Option<usize> {
-        // One file needs no merge: its own order counts.
-        if let [head] = self.heads[..] {
-            return head.map(|_| 0);
-        }
-        let least = self.next.iter().min_by_key(|(partition, (rank, _))| (*rank, **partition));
-        least.map(|(_, (_, i))| *i)
+impl ReplayCounts {
+    fn add(&mut self, other: &Self) {
+        let Self { events, windows, spans, decisions, refused, late, stale, duplicates, late_tables, late_for_power_budget } =
+            other;
+        self.events += events;
+        self.windows += windows;
+        self.spans += spans;
+        self.decisions += decisions;
+        self.refused += refused;
+        self.late += late;
+        self.stale += stale;
+        self.duplicates += duplicates;
+        self.late_tables += late_tables;
+        self.late_for_power_budget += late_for_power_budget;
     }
+}
 
-    fn advance(&mut self, i: usize, settings: &FoldSettings) -> Result<(), E> {
-        let before = self.heads[i].map(|head| head.partition);
-        self.sources[i].advance();
-        self.heads[i] = self.sources[i].head()?.map(|fed| head(fed, settings));
-        if self.sources.len() > 1 {
-            let after = self.heads[i].map(|head| head.partition);
-            if after != before {
-                if let Some(of_partition) = before.and_then(|partition| self.members.get_mut(&partition)) {
-                    of_partition.retain(|member| *member != i);
-                }
-                if let Some(partition) = after {
-                    let of_partition = self.members.entry(partition).or_default();
-                    of_partition.insert(of_partition.partition_point(|member| *member < i), i);
-                }
+impl ReplayGroup {
+    fn fold(self, emit: &mut Emit<'_>) -> Result<GroupResult, ReplayError> {
+        let Self { settings, sources, at_the_end } = self;
+        let mut folded = GroupResult { joint_stages: OfflineJointStage::enabled_stages(&settings), ..GroupResult::default() };
+        let mut partitions: BTreeMap<i32, (PartitionFold, PartitionOffsets)> = BTreeMap::new();
+        let mut heads = SourceHeads::open(sources, &settings)?;
+        let mut out = Vec::new();
+        while let Some(i) = heads.next() {
+            // A source that is next has a head.
+            let Some(record) = heads.head(i) else { break };
+            folded.counts.events += u64::from(!record.is_heartbeat());
+            let (partition, positions) = partitions
+                .entry(record.partition)
+                .or_insert_with(|| (PartitionFold::new(settings.clone()), PartitionOffsets::start(record.partition)));
+            let input = InputRecord { topic: record.topic, stamp: record.stamp, key: record.key(), event: record.event.event() };
+            partition.fold(&input, &mut out);
+            if let Some(offset) = record.offset {
+                positions.advance(record.topic, offset);
             }
-            for partition in before.into_iter().chain(after.filter(|_| after != before)) {
-                self.choose(partition);
+            for stage in &mut folded.joint_stages {
+                stage.add_record(record);
             }
+            if !out.is_empty() {
+                folded.emit(&mut out, Some(record), positions, emit)?;
+            }
+            heads.advance(i, &settings)?;
+        }
+        if settings.idle_grace.is_none() || at_the_end == OpenWindowPolicy::Close {
+            for (partition, positions) in partitions.values_mut() {
+                partition.finish(&mut out);
+                folded.emit(&mut out, None, positions, emit)?;
+            }
+        }
+        for (partition, positions) in partitions.values() {
+            folded.open.extend(partition.open_windows().into_iter().map(|open| {
+                let held = OpenAtEnd {
+                    workload: device_of(open.workload).unwrap_or(open.workload).to_owned(),
+                    windows: open.windows,
+                    from: open.from,
+                    to: open.to,
+                    sources_behind: open.sources_behind as u64,
+                    log_clock: partition.clock().stamp(),
+                };
+                (*positions, held)
+            }));
+            let tally = partition.tally();
+            folded.counts.late += tally.late;
+            folded.counts.stale += tally.stale;
+            folded.counts.duplicates += tally.duplicates;
+            folded.counts.late_tables += tally.late_tables;
+        }
+        Ok(folded)
+    }
+}
+
+impl GroupResult {
+    fn emit(
+        &mut self,
+        out: &mut Vec<FoldOutput>,
+        record: Option<&ReplayRecord>,
+        positions: &PartitionOffsets,
+        emit: &mut Emit<'_>,
+    ) -> Result<(), ReplayError> {
+        for output in out.drain(..) {
+            let replayed = match output {
+                FoldOutput::Window(window) => {
+                    for stage in &mut self.joint_stages {
+                        stage.take_window(&window, positions.partition);
+                    }
+                    match window.kind {
+                        WindowKind::Tumbling => self.counts.windows += 1,
+                        WindowKind::Span => self.counts.spans += 1,
+                    }
+                    ReplayOutput::Window(window)
+                }
+                FoldOutput::Decision(decision) => {
+                    self.counts.decisions += 1;
+                    ReplayOutput::Decision(decision)
+                }
+                FoldOutput::Refused(refusal) => {
+                    self.counts.refused += 1;
+                    let topic = record.map_or(Topic::GpuTelemetry, |record| record.topic);
+                    ReplayOutput::Refused { topic, offset: record.and_then(|record| record.offset), refusal }
+                }
+            };
+            emit(positions, replayed)?;
         }
         Ok(())
     }
-
-    /// Finds what the live merge would take next in a partition.
-    fn choose(&mut self, partition: i32) {
-        let mut turn = HeadSelector::default();
-        for i in self.members.get(&partition).into_iter().flatten() {
-            if let Some(head) = self.heads[*i] {
-                turn.offer(head.key, head.stamp, (head.order, *i));
-            }
-        }
-        match turn.next() {
-            Some((rank, (_, i))) => self.next.insert(partition, (rank, i)),
-            None => self.next.remove(&partition),
-        };
-    }
-}
-
-fn head(fed: &ReplayRecord, settings: &FoldSettings) -> SourceHead {
-    let order = INPUTS.iter().position(|topic| *topic == fed.topic).unwrap_or(usize::MAX);
-    let key = fed.event.event().time().map(|time| merge_key(time, fed.stamp, settings.max_future));
-    SourceHead { partition: fed.partition, order, key, stamp: fed.stamp }
 }

@@ -72,37 +72,53 @@ impl Log {
         self.read(topic).iter().map(|r| serde_json::from_slice(r.value.as_ref().unwrap()).unwrap()).collect()
     }
 
-    /// The windows and decisions of a replay of the processor's inputs.
+    /// The windows and decisions of a replay of the processor's inputs, the same however many threads it has.
     pub fn replayed(&self, settings: &ProcessorSettings) -> (Vec<EfficiencyWindow>, Vec<Decision>, ReplayCounts) {
-        let mut sources: Vec<Box<dyn ReplaySource<String>>> = Vec::new();
-        for topic in Topic::PROCESSOR_INPUTS {
-            let records = self.read(topic);
-            for partition in 0..PARTITIONS {
-                let own: Vec<_> = records
-                    .iter()
-                    .filter(|record| record.at.partition == partition)
-                    .map(|r| {
-                        let (key, value) = (r.key.as_deref().unwrap_or_default(), r.value.as_deref());
-                        let raw = RawRecord { topic, kind: r.header(header::TYPE), key, value, stamp: r.stamp };
-                        Ok(ReplayRecord::new(raw, Some(partition), Some(r.offset)))
-                    })
-                    .collect();
-                sources.push(Box::new(RecordSource::new(own.into_iter())));
-            }
+        let inputs: Vec<(Topic, Vec<ConsumerRecord>)> = Topic::PROCESSOR_INPUTS.map(|topic| (topic, self.read(topic))).into();
+        let replayed = replay_with(settings, &inputs, 1);
+        for threads in [2, 8] {
+            let again = replay_with(settings, &inputs, threads);
+            assert_eq!(again, replayed, "with {threads} threads");
         }
-        let (mut windows, mut decisions) = (Vec::new(), Vec::new());
-        let counts = replay(&settings.fold_settings(), sources, OpenWindowPolicy::AsLive, |_, replayed| {
-            match replayed {
-                ReplayOutput::Window(window) => windows.push(*window),
-                ReplayOutput::Decision(decision) => decisions.push(*decision),
-                ReplayOutput::Refused { refusal, .. } => return Err(refusal.to_string()),
-                ReplayOutput::OpenAtEnd(_) => {}
-            }
-            Ok(())
-        })
-        .unwrap();
-        (windows, decisions, counts)
+        replayed
     }
+}
+
+fn replay_with(
+    settings: &ProcessorSettings,
+    inputs: &[(Topic, Vec<ConsumerRecord>)],
+    threads: usize,
+) -> (Vec<EfficiencyWindow>, Vec<Decision>, ReplayCounts) {
+    let mut sources: Vec<Box<dyn ReplaySource>> = Vec::new();
+    for (topic, records) in inputs {
+        for partition in 0..PARTITIONS {
+            let own: Vec<_> = records
+                .iter()
+                .filter(|record| record.at.partition == partition)
+                .map(|r| {
+                    let (key, value) = (r.key.as_deref().unwrap_or_default(), r.value.as_deref());
+                    let raw = RawRecord { topic: *topic, kind: r.header(header::TYPE), key, value, stamp: r.stamp };
+                    ReplayRecord::new(raw, Some(partition), Some(r.offset))
+                })
+                .collect();
+            sources.push(Box::new(RecordSource::new(own.into_iter(), Some(partition))));
+        }
+    }
+    let (mut windows, mut decisions) = (Vec::new(), Vec::new());
+    let counts = replay(&settings.fold_settings(), sources, OpenWindowPolicy::AsLive, threads, |_, replayed| {
+        match replayed {
+            ReplayOutput::Window(window) => windows.push(*window),
+            ReplayOutput::Decision(decision) => decisions.push(*decision),
+            ReplayOutput::Refused { refusal, .. } => return Err(refusal.into()),
+            ReplayOutput::OpenAtEnd(_) => {}
+        }
+        Ok(())
+    })
+    .unwrap();
+    // Those of one workload stay in their order.
+    windows.sort_by(|a, b| a.workload.cmp(&b.workload));
+    decisions.sort_by(|a, b| a.workload.cmp(&b.workload));
+    (windows, decisions, counts)
 }
 
 /// In an order of their own, so that they compare byte for byte.
