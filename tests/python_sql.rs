@@ -31,7 +31,7 @@ fn documented_queries_and_the_notebook_say_of_an_archive_what_the_report_says() 
         assert!(!rows.is_empty(), "{}: no rows", query.display());
         asked += 1;
     }
-    assert!(asked >= 4, "only {asked} queries");
+    assert!(asked >= 5, "only {asked} queries");
 
     // What the query says of each workload is what the report says.
     let archive = place.path().join("eadt-data").display().to_string();
@@ -41,6 +41,28 @@ fn documented_queries_and_the_notebook_say_of_an_archive_what_the_report_says() 
         let Some(reported) = workloads.iter().find(|workload| workload["workload"] == row["workload"]) else { continue };
         let (ours, theirs) = (reported["energy_joules"].as_f64().unwrap(), row["energy_joules"].as_f64().unwrap());
         assert!((ours - theirs).abs() <= 1e-6 * ours, "{}: {ours} J and {theirs} J", row["workload"]);
+    }
+
+    // The last sliding window of a workload is the sum of its last ten tumbling ones.
+    let tumbling = place.path().join("tumbling.sql");
+    std::fs::write(
+        &tumbling,
+        "SELECT workload, run_energy_joules, samples FROM efficiency_windows_v1 WHERE kind = 'tumbling' ORDER BY window_end DESC",
+    )
+    .unwrap();
+    let (windows, sliding) = (ask(&tumbling), ask(&folder.join("sliding_windows.sql")));
+    assert_eq!(sliding.len(), windows.len());
+    for workload in workloads.iter().map(|workload| &workload["workload"]) {
+        let last = sliding.iter().rfind(|row| row["workload"] == *workload).unwrap();
+        for (sum, of) in [("energy_joules", "run_energy_joules"), ("samples", "samples")] {
+            let of_workload = windows.iter().filter(|row| row["workload"] == *workload);
+            let expected: f64 = of_workload.take(10).filter_map(|row| row[of].as_f64()).sum();
+            let found = last[sum].as_f64().unwrap();
+            assert!(
+                expected > 0.0 && (found - expected).abs() <= 1e-6 * expected,
+                "{sum} of {workload}: {found}, not {expected}"
+            );
+        }
     }
 
     // The notebook: the same figures, and a picture of each workload, of its layouts, and of what was saved.

@@ -15,7 +15,7 @@ use parquet::arrow::arrow_reader::{
     ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder,
 };
 use parquet::basic::{Compression, Encoding, ZstdLevel};
-use parquet::file::metadata::{KeyValue, ParquetMetaData, SortingColumn};
+use parquet::file::metadata::{ColumnChunkMetaData, KeyValue, ParquetMetaData, SortingColumn};
 use parquet::file::properties::{EnabledStatistics, WriterProperties};
 use parquet::file::reader::Length;
 use parquet::file::statistics::Statistics;
@@ -445,7 +445,14 @@ impl FileBatches {
 
     fn open_group(&self, group: usize) -> Result<ParquetRecordBatchReader> {
         let plan = plan(self.topic);
-        let is_read = |name: &str| self.columns.contains(plan, name);
+        let chunks = self.metadata.metadata().row_group(group);
+        let is_empty = |chunk: &ColumnChunkMetaData| {
+            let nulls = chunk.statistics().and_then(Statistics::null_count_opt);
+            nulls.is_some_and(|nulls| u64::try_from(chunks.num_rows()) == Ok(nulls))
+        };
+        let with_values: BTreeSet<String> =
+            chunks.columns().iter().filter(|chunk| !is_empty(chunk)).map(|chunk| chunk.column_path().string()).collect();
+        let is_read = |name: &str| self.columns.contains(plan, name) && with_values.contains(name);
         let rows = bounds::batch_rows(&self.input, self.metadata.metadata(), group, is_read);
         let rows = rows.map_err(|refusal| refused(&self.path, refusal))?;
         let builder = ParquetRecordBatchReaderBuilder::new_with_metadata(self.input.clone(), self.metadata.clone());

@@ -1,9 +1,10 @@
 //! The window path on the embedded log: read, decode, merge, fold, decide, commit; windows of 10 s.
 //!
-//! `cargo bench -p eadt-processor --bench windows [-- SECONDS [RUNS [GPUS [WORKLOADS]]]]`. A process fills a log with SECONDS of
+//! `cargo bench -p eadt-processor --bench windows [-- SECONDS [RUNS [GPUS [WORKLOADS [WINDOW]]]]]`. A process fills a log with SECONDS of
 //! 512 GPUs at 10 Hz and their eight jobs; then for each run a fresh process works through a copy of it, so that CPU and memory
 //! are the processor's and the log's alone. `-- sizes [RUNS]` does that for fleets of several sizes, each with about as many
-//! events, and prints the cost of an event beside that of the first.
+//! events, and prints the cost of an event beside that of the first. `-- panes [RUNS]` does that for windows of 60 s and of 5 s,
+//! whose sums are sliding windows of 60 s, every 5 s.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -34,7 +35,12 @@ struct Load {
     seconds: u64,
     gpus: usize,
     workloads: usize,
+    /// Length of the windows, in seconds.
+    window: u64,
 }
+
+/// Lengths of windows whose cost is compared, in seconds.
+const PANES: [u64; 2] = [60, 5];
 
 /// GPUs and workloads of the fleets whose cost is compared: what most have, then fewer and more of one of them.
 const SIZES: [[usize; 2]; 6] = [[512, 8], [8, 1], [512, 1], [512, 100], [1500, 1500], [10_000, 100]];
@@ -42,34 +48,44 @@ const SIZES: [[usize; 2]; 6] = [[512, 8], [8, 1], [512, 1], [512, 100], [1500, 1
 const EVENTS: u64 = 2_000_000;
 
 impl Load {
-    /// Reads seconds, GPUs and workloads; what is missing has its default.
-    fn read([seconds, gpus, workloads]: [Option<&String>; 3]) -> Result<Self, Error> {
+    /// Reads seconds, GPUs, workloads and the length of windows; what is missing has its default.
+    fn read([seconds, gpus, workloads, window]: [Option<&String>; 4]) -> Result<Self, Error> {
         let number = |text: Option<&String>, default: u64| text.map_or(Ok(default), |text| text.parse());
         let (gpus, workloads) = (number(gpus, 512)?, number(workloads, WORKLOADS as u64)?);
-        Ok(Self { seconds: number(seconds, 500)?, gpus: gpus as usize, workloads: workloads as usize })
+        let (seconds, window) = (number(seconds, 500)?, number(window, WINDOW)?);
+        Ok(Self { seconds, gpus: gpus as usize, workloads: workloads as usize, window })
     }
 
     fn with_size([gpus, workloads]: [usize; 2]) -> Self {
         let a_second = gpus as u64 * HERTZ + workloads as u64;
-        Self { seconds: (EVENTS / a_second / WINDOW * WINDOW).max(3 * WINDOW), gpus, workloads }
+        Self { seconds: (EVENTS / a_second / WINDOW * WINDOW).max(3 * WINDOW), gpus, workloads, window: WINDOW }
     }
 
     const fn events(self) -> u64 {
         self.workloads as u64 + self.seconds * (self.gpus as u64 * HERTZ + self.workloads as u64)
     }
 
-    fn arguments(self) -> [String; 3] {
-        [self.seconds.to_string(), self.gpus.to_string(), self.workloads.to_string()]
+    fn arguments(self) -> [String; 4] {
+        [self.seconds.to_string(), self.gpus.to_string(), self.workloads.to_string(), self.window.to_string()]
     }
 }
 
 fn main() -> Result<(), Error> {
     let arguments: Vec<String> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
     let runs = |i: usize| arguments.get(i).map_or(Ok(3), |text| text.parse::<usize>());
-    let load = |places: [usize; 3]| Load::read(places.map(|i| arguments.get(i)));
+    let load = |places: [usize; 4]| Load::read(places.map(|i| arguments.get(i)));
     match arguments.first().map(String::as_str) {
-        Some("fill") => fill(Path::new(&arguments[1]), load([2, 3, 4])?),
-        Some("run") => work(Path::new(&arguments[1]), load([2, 3, 4])?),
+        Some("fill") => fill(Path::new(&arguments[1]), load([2, 3, 4, 5])?),
+        Some("run") => work(Path::new(&arguments[1]), load([2, 3, 4, 5])?),
+        Some("panes") => {
+            let mut first = None;
+            for window in PANES {
+                let cost = compare(Load { seconds: 480, gpus: 512, workloads: WORKLOADS, window }, runs(1)?)?;
+                let beside = cost / *first.get_or_insert(cost);
+                println!("windows of {window} s: {cost:.0} ns CPU/event, {beside:.2} × that of the first\n");
+            }
+            Ok(())
+        }
         Some("sizes") => {
             let mut first = None;
             for load in SIZES.map(Load::with_size) {
@@ -82,7 +98,7 @@ fn main() -> Result<(), Error> {
             }
             Ok(())
         }
-        _ => compare(load([0, 2, 3])?, runs(1)?).map(drop),
+        _ => compare(load([0, 2, 3, 4])?, runs(1)?).map(drop),
     }
 }
 
@@ -165,7 +181,7 @@ fn metric(text: &str, name: &str) -> f64 {
 fn work(dir: &Path, load: Load) -> Result<(), Error> {
     let log = EmbeddedLog::open(dir, EmbeddedOptions::default())?;
     let (shutdown, metrics, health) = (Shutdown::new(), MetricsRegistry::default(), HealthRegistry::default());
-    let settings = ProcessorSettings { window_seconds: WINDOW as f64, ..ProcessorSettings::default() };
+    let settings = ProcessorSettings { window_seconds: load.window as f64, ..ProcessorSettings::default() };
     // It stands: nothing is quiet.
     let clock = HeartbeatClock::new(|| EventTime::from_micros(BASE));
     let service = ProcessorDependencies {
@@ -189,7 +205,7 @@ fn work(dir: &Path, load: Load) -> Result<(), Error> {
     let text = metrics.text();
     let count = |name: &str| metric(&text, &format!("eadt_processor_{name}"));
     // The last window stays open.
-    assert_eq!(count("windows_total"), ((load.seconds - 1) / WINDOW * load.workloads as u64) as f64, "{text}");
+    assert_eq!(count("windows_total"), ((load.seconds - 1) / load.window * load.workloads as u64) as f64, "{text}");
     assert_eq!((count("late_total"), count("stale_total"), count("duplicates_total")), (0.0, 0.0, 0.0));
     println!(
         "window path: {expected} events, {:.3} M events/CPU-s, {:.0} ns CPU/event, {:.3} M events/s, {} windows, {} decisions, {} commits, {:.1} MB of state written, peak {:.1} MiB",
