@@ -298,7 +298,7 @@ impl Archive {
 
     /// As [`Archive::rows`], with the rows still in their columns; of the headers that every event has, only the type is read.
     pub fn stored(&self, listing: &ArchiveListing, topic: Topic, partition: i32) -> StoredRows {
-        self.stored_with(listing, topic, partition, ReadColumns::Event)
+        self.stored_with(listing, topic, partition, ReadColumns::WithoutEnvelope)
     }
 
     fn stored_with(&self, listing: &ArchiveListing, topic: Topic, partition: i32, columns: ReadColumns) -> StoredRows {
@@ -439,7 +439,7 @@ impl StoredRows {
         }
     }
 
-    /// The record of the row that came last.
+    /// The record of a row of the run that came last, with its type and without the other headers that every event has.
     pub fn row(&self, stored: &StoredRow) -> Result<ArchiveRow> {
         let path = || self.current.as_ref().map_or_else(String::new, |sorted| sorted.name.path());
         stored.row().map_err(|detail| self.archive.located(damaged(&path(), &detail)))
@@ -554,14 +554,17 @@ impl FileRows {
             Ok(first) => first,
             Err(detail) => return Some(Err(damaged(&self.name.path(), &detail))),
         };
-        let due = self.due.iter().rev();
-        // What is wrong with a later row is found when it is the first.
-        let offsets = (start..batch.rows()).take(most.max(1)).map_while(|at| place(at).ok()).map(|place| place.offset);
-        let count = offsets.zip(due).take_while(|(offset, due)| offset == *due).count();
-        let rows = start..start + count.max(1);
-        *at = rows.end;
-        let run = StoredRun::new(batch, rows);
-        if count > 0 {
+        let (mut places, mut due) = (vec![first], self.due.iter().rev());
+        let is_due = due.next() == Some(&first.offset);
+        if is_due {
+            // What is wrong with a later row is found when it is the first.
+            let later = (start + 1..batch.rows()).take(most.max(1) - 1).map_while(|at| place(at).ok());
+            places.extend(later.zip(due).take_while(|(place, due)| place.offset == **due).map(|(place, _)| place));
+        }
+        let count = places.len();
+        *at = start + count;
+        let run = StoredRun::new(batch, start, places);
+        if is_due {
             self.due.truncate(self.due.len() - count);
             return Some(Ok(Some(run)));
         }

@@ -28,13 +28,13 @@ pub(crate) fn seal(file: &mut [u8]) -> bool {
     true
 }
 
-/// Compares a file with its checksum, if it has one. Returns what is wrong with it.
-pub(crate) fn verify(input: &ParquetInput) -> Result<(), String> {
+/// Compares a file with its checksum. Returns whether it has one; `Err` with what is wrong with it.
+pub(crate) fn verify(input: &ParquetInput) -> Result<bool, String> {
     let unreadable = |error: parquet::errors::ParquetError| error.to_string();
     // What is no Parquet at all is found by who reads it.
     let footer = footer(input)?;
     let start = Length::len(input) - footer.len() as u64;
-    let Some(place) = find(&footer) else { return Ok(()) };
+    let Some(place) = find(&footer) else { return Ok(false) };
     let (digits_at, digits) = (start + place as u64, &footer[place..][..UNKNOWN.len()]);
     let mut sum = 0;
     let mut at = 0;
@@ -46,7 +46,7 @@ pub(crate) fn verify(input: &ParquetInput) -> Result<(), String> {
     sum = crc32c::crc32c_append(sum, UNKNOWN.as_bytes());
     sum = crc32c::crc32c_append(sum, &footer[place + UNKNOWN.len()..]);
     if format!("{sum:08x}").as_bytes() == digits {
-        return Ok(());
+        return Ok(true);
     }
     Err(format!("its bytes are not the ones that were written: CRC-32C {sum:08x}, and its footer says {}", digits.escape_ascii()))
 }

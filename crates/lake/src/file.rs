@@ -332,17 +332,19 @@ pub(crate) struct ArchiveFileReader {
     path: String,
     input: ParquetInput,
     metadata: ArrowReaderMetadata,
+    /// It has a checksum, and its bytes are those that were written.
+    is_verified: bool,
 }
 
 impl ArchiveFileReader {
     pub(crate) fn open(name: &ArchiveFileName, input: ParquetInput) -> Result<Self> {
         let path = name.path();
-        checksum::verify(&input).map_err(|detail| damaged(&path, &detail))?;
+        let is_verified = checksum::verify(&input).map_err(|detail| damaged(&path, &detail))?;
         let footer = checksum::footer(&input).map_err(|detail| damaged(&path, &detail))?;
         bounds::check_schema(&footer).map_err(|refusal| refused(&path, refusal))?;
         let metadata = ArrowReaderMetadata::load(&input, ArrowReaderOptions::new()).map_err(|error| damaged(&path, &error))?;
         FileFooter::of(name, metadata.metadata())?;
-        let reader = Self { topic: name.topic, path, input, metadata };
+        let reader = Self { topic: name.topic, path, input, metadata, is_verified };
         let groups = reader.metadata.metadata().row_groups();
         let in_groups = groups.iter().map(|group| u64::try_from(group.num_rows()).unwrap_or(0)).fold(0, u64::saturating_add);
         reader.check_rows(reader.rows().max(in_groups))?;
@@ -404,8 +406,10 @@ impl ArchiveFileReader {
     /// As [`Self::batches`]; columns that are not read are null.
     pub(crate) fn batches_of(self, columns: ReadColumns) -> Result<FileBatches> {
         check_columns(self.topic, &self.path, self.metadata.schema())?;
-        let Self { topic, path, input, metadata, .. } = self;
-        Ok(FileBatches { topic, path, input, metadata, columns, next_group: 0, reader: None })
+        let Self { topic, path, input, metadata, is_verified } = self;
+        let skipped = columns.skipped(plan(topic));
+        let trusts_counts = is_verified && columns != ReadColumns::All;
+        Ok(FileBatches { topic, path, input, metadata, skipped, trusts_counts, next_group: 0, reader: None })
     }
 }
 
@@ -413,15 +417,19 @@ impl ArchiveFileReader {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ReadColumns {
     All,
-    /// All but what an event's envelope has beside its type.
-    Event,
+    /// All but those of the envelope, of which the type is read.
+    WithoutEnvelope,
 }
 
 impl ReadColumns {
-    fn contains(self, plan: &TopicColumns, name: &str) -> bool {
+    /// Returns the names of the columns that are not read.
+    fn skipped(self, plan: &TopicColumns) -> Vec<&str> {
         let envelope =
             [CommonColumn::CeSource, CommonColumn::CeId, CommonColumn::CeTime, CommonColumn::CeSubject, CommonColumn::Topic];
-        self == Self::All || !envelope.iter().any(|column| plan.columns[plan.common(*column)].name == name)
+        match self {
+            Self::All => Vec::new(),
+            Self::WithoutEnvelope => envelope.iter().map(|column| plan.columns[plan.common(*column)].name.as_str()).collect(),
+        }
     }
 }
 
@@ -431,7 +439,9 @@ pub(crate) struct FileBatches {
     path: String,
     input: ParquetInput,
     metadata: ArrowReaderMetadata,
-    columns: ReadColumns,
+    skipped: Vec<&'static str>,
+    /// A column of which the footer counts nulls only is not read. Without a checksum the footer may be wrong.
+    trusts_counts: bool,
     next_group: usize,
     /// Of the row group before the next one.
     reader: Option<ParquetRecordBatchReader>,
@@ -444,20 +454,22 @@ impl FileBatches {
     }
 
     fn open_group(&self, group: usize) -> Result<ParquetRecordBatchReader> {
-        let plan = plan(self.topic);
         let chunks = self.metadata.metadata().row_group(group);
-        let is_empty = |chunk: &ColumnChunkMetaData| {
+        let is_null = |chunk: &ColumnChunkMetaData| {
             let nulls = chunk.statistics().and_then(Statistics::null_count_opt);
-            nulls.is_some_and(|nulls| u64::try_from(chunks.num_rows()) == Ok(nulls))
+            self.trusts_counts && nulls.is_some_and(|nulls| u64::try_from(chunks.num_rows()) == Ok(nulls))
         };
-        let with_values: BTreeSet<String> =
-            chunks.columns().iter().filter(|chunk| !is_empty(chunk)).map(|chunk| chunk.column_path().string()).collect();
-        let is_read = |name: &str| self.columns.contains(plan, name) && with_values.contains(name);
-        let rows = bounds::batch_rows(&self.input, self.metadata.metadata(), group, is_read);
+        let read: BTreeSet<String> = chunks
+            .columns()
+            .iter()
+            .filter(|chunk| !is_null(chunk))
+            .map(|chunk| chunk.column_path().string())
+            .filter(|name| !self.skipped.contains(&name.as_str()))
+            .collect();
+        let rows = bounds::batch_rows(&self.input, self.metadata.metadata(), group, |name| read.contains(name));
         let rows = rows.map_err(|refusal| refused(&self.path, refusal))?;
         let builder = ParquetRecordBatchReaderBuilder::new_with_metadata(self.input.clone(), self.metadata.clone());
-        let names = self.metadata.schema().fields().iter().map(|field| field.name().as_str()).filter(|name| is_read(name));
-        let mask = ProjectionMask::columns(self.metadata.parquet_schema(), names);
+        let mask = ProjectionMask::columns(self.metadata.parquet_schema(), read.iter().map(String::as_str));
         let reader = builder.with_row_groups(vec![group]).with_projection(mask).with_batch_size(rows).build();
         reader.map_err(|error| damaged(&self.path, &error))
     }

@@ -3,7 +3,6 @@
 //! What the columns do not hold exactly is not read here: such a row is built first ([`StoredRow::row`]) and decoded like any
 //! other. Where this answers it answers what decoding the built row would.
 
-use std::ops::Range;
 use std::sync::Arc;
 
 use arrow::array::{
@@ -174,13 +173,14 @@ fn read_events<E: DecodableEvent>(
 #[derive(Debug, Clone)]
 pub struct StoredRun {
     batch: Arc<StoredBatch>,
-    rows: Range<usize>,
+    /// The first row in the batch.
+    from: usize,
+    places: Vec<RowPlace>,
 }
 
 impl StoredRun {
-    /// Every row has its place.
-    pub(crate) fn new(batch: &Arc<StoredBatch>, rows: Range<usize>) -> Self {
-        Self { batch: Arc::clone(batch), rows }
+    pub(crate) fn new(batch: &Arc<StoredBatch>, from: usize, places: Vec<RowPlace>) -> Self {
+        Self { batch: Arc::clone(batch), from, places }
     }
 
     pub fn topic(&self) -> Topic {
@@ -188,17 +188,18 @@ impl StoredRun {
     }
 
     pub fn len(&self) -> usize {
-        self.rows.len()
+        self.places.len()
     }
 
     pub fn is_empty(&self) -> bool {
-        self.rows.is_empty()
+        self.places.is_empty()
     }
 
     /// The rows one by one.
     pub fn rows(&self) -> impl Iterator<Item = StoredRow> {
-        let place = |at| Some((at, self.batch.place(at).ok()?));
-        self.rows.clone().filter_map(place).map(|(at, place)| StoredRow { batch: Arc::clone(&self.batch), at, place })
+        let row =
+            |(at, place): (usize, &RowPlace)| StoredRow { batch: Arc::clone(&self.batch), at: self.from + at, place: *place };
+        self.places.iter().enumerate().map(row)
     }
 
     /// Reads as many samples as there are events, column by column, into these events, whose memory is used again. False where a
@@ -206,13 +207,13 @@ impl StoredRun {
     /// [`crate::StoredRows::row`] gives more.
     pub fn telemetry(&self, events: &mut [&mut GpuTelemetry]) -> Vec<bool> {
         let count = events.len().min(self.len());
-        read_events(&self.batch, EventType::GpuTelemetry, self.rows.start, &mut events[..count], gpu_telemetry)
+        read_events(&self.batch, EventType::GpuTelemetry, self.from, &mut events[..count], gpu_telemetry)
     }
 
     /// As [`Self::telemetry`].
     pub fn progress(&self, events: &mut [&mut TrainingProgress]) -> Vec<bool> {
         let count = events.len().min(self.len());
-        read_events(&self.batch, EventType::TrainingProgress, self.rows.start, &mut events[..count], training_progress)
+        read_events(&self.batch, EventType::TrainingProgress, self.from, &mut events[..count], training_progress)
     }
 }
 
@@ -246,9 +247,8 @@ impl StoredRow {
         self.batch.key(self.at)
     }
 
-    /// The row and those after it in its batch.
-    pub(crate) fn run_of(&self, rows: usize) -> StoredRun {
-        StoredRun::new(&self.batch, self.at..self.at + rows)
+    fn run(&self) -> StoredRun {
+        StoredRun::new(&self.batch, self.at, vec![self.place])
     }
 
     /// The record as it was, with those headers that were read.
@@ -259,12 +259,12 @@ impl StoredRow {
     /// Reads a sample into an event, whose memory is used again. False: the row holds no good event of this type in the
     /// plain form, and the content of the event is of no use; only [`crate::StoredRows::row`] gives more.
     pub fn telemetry(&self, event: &mut GpuTelemetry) -> bool {
-        self.run_of(1).telemetry(&mut [event]) == [true]
+        self.run().telemetry(&mut [event]) == [true]
     }
 
     /// As [`Self::telemetry`].
     pub fn progress(&self, event: &mut TrainingProgress) -> bool {
-        self.run_of(1).progress(&mut [event]) == [true]
+        self.run().progress(&mut [event]) == [true]
     }
 }
 

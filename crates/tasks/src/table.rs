@@ -55,7 +55,7 @@ tasks! {
     MPS_HOLDER "mps-holder" in "node agent, one thread per MPS daemon": Restart, "it is tried again after `agent.retry_seconds`, and reported as failed";
     MPS_CONTROL "mps-control" in "node agent, one command to an MPS daemon": Starter, "the command fails, and is repeated";
     REPLAY_READER "replay-reader" in "`eadt replay`": Starter, "the replay ends with an error";
-    REPLAY_FOLD "replay-fold" in "`eadt replay` of an archive, one thread per partition": Starter, "the replay ends with an error";
+    REPLAY_FOLD "replay-fold" in "`eadt replay` of archives, a thread for each core, partition after partition": Starter, "the replay ends with an error";
     GPU_READER "gpu-reader" in "`eadt profile`": Starter, "the profile ends with an error";
     ORDER "order" in "`eadt profile`, renewing the node agent's intent": Restart, "the intent is renewed again after a second";
 }

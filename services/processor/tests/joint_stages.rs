@@ -40,6 +40,8 @@ struct Site {
     energy_joules: BTreeMap<&'static str, f64>,
     samples: BTreeMap<&'static str, f64>,
     applied: usize,
+    /// Where telemetry and progress are sent; `None`: where their keys belong.
+    events_partition: Option<i32>,
 }
 
 impl Site {
@@ -57,7 +59,8 @@ impl Site {
             ..Workload::default()
         };
         let workloads: BTreeMap<_, _> = JOBS.iter().map(|name| (*name, workload(name))).collect();
-        let mut site = Self { log, workloads, energy_joules: BTreeMap::new(), samples: BTreeMap::new(), applied: 0 };
+        let mut site =
+            Self { log, workloads, energy_joules: BTreeMap::new(), samples: BTreeMap::new(), applied: 0, events_partition: None };
         for name in JOBS {
             site.declare(0.0, name);
         }
@@ -86,7 +89,13 @@ impl Site {
                     phase: if second == 0 { JobLifecycle::Started } else { JobLifecycle::Progress },
                     ..TrainingProgress::default()
                 };
-                self.log.send(seconds, Topic::TrainingProgress, name, None, serde_json::to_vec(&progress).unwrap());
+                self.log.send(
+                    seconds,
+                    Topic::TrainingProgress,
+                    name,
+                    self.events_partition,
+                    serde_json::to_vec(&progress).unwrap(),
+                );
                 let energy = self.energy_joules.entry(name).or_default();
                 *energy += 5.0 * cap;
                 for gpu in ["GPU-1", "GPU-2"] {
@@ -98,7 +107,13 @@ impl Site {
                         energy_joules_total: Some(*energy),
                         ..GpuTelemetry::default()
                     };
-                    self.log.send(seconds, Topic::GpuTelemetry, name, None, serde_json::to_vec(&sample).unwrap());
+                    self.log.send(
+                        seconds,
+                        Topic::GpuTelemetry,
+                        name,
+                        self.events_partition,
+                        serde_json::to_vec(&sample).unwrap(),
+                    );
                 }
             }
         }
@@ -203,6 +218,23 @@ fn a_budget_is_kept_over_restarts_and_a_replay_says_the_same_to_the_byte() {
     let (replayed_windows, replayed, counts) = site.log.replayed(&settings);
     assert_eq!((replayed_windows.len(), counts.late_for_power_budget), (24, 0));
     assert_eq!(text(replayed), text(decisions));
+}
+
+/// As where producers have another partitioner than who declares the workloads.
+#[test]
+fn a_replay_shares_the_budget_among_members_whose_events_lie_in_another_partition_than_their_tables() {
+    for partition in 0..PARTITIONS {
+        let dir = tempfile::tempdir().unwrap();
+        let mut site = Site::open(Log::open(dir.path()));
+        site.events_partition = Some(partition);
+        site.feed(0, 185);
+        let (windows, decisions, _) = site.log.replayed(&settings());
+        assert_eq!(windows.len(), 9);
+        for name in JOBS {
+            let shared = |decision: &&Decision| decision.workload == name && decision.evidence.contains_key("budget_watts");
+            assert_eq!(decisions.iter().filter(shared).count(), 3, "{name}, events in partition {partition}");
+        }
+    }
 }
 
 /// As where a broker forgot the positions of a step, and has its outputs and its state.

@@ -7,7 +7,7 @@ use eadt_schemas::Topic;
 use eadt_schemas::envelope::header;
 use eadt_schemas::v1::dead_letter_header;
 
-use super::batches::SharedOutputs;
+use super::batches::{SharedOutputs, carry};
 use super::check::{OutputHeaders, ProcessorOutputs};
 use super::log;
 
@@ -45,7 +45,7 @@ impl ArchiveSource {
             }
             batch.keep();
         }
-        if let Some(own) = &self.own {
+        if let Some(own) = self.own.as_ref().filter(|_| ProcessorOutputs::is_table(self.topic)) {
             let mut own = own.lock();
             for stored in run.rows() {
                 own.pass(self.topic, stored.key().unwrap_or_default(), Some(self.partition), Some(stored.offset()));
@@ -64,7 +64,7 @@ impl ReplaySource for ArchiveSource {
         batch.clear();
         while batch.len() < BATCH {
             let Some(run) = self.rows.next_run(BATCH - batch.len()) else { break };
-            self.read_run(&run?, batch)?;
+            run.and_then(|run| self.read_run(&run, batch)).map_err(|error| carry(error.into()))?;
         }
         Ok(!batch.is_empty())
     }

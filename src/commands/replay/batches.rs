@@ -3,6 +3,8 @@
 //! Lanes work side by side and are asked in turn, so that the order is that of the file whatever their speed. Batches go back
 //! to the lane they came from: their memory is used again.
 
+use std::error::Error;
+use std::fmt;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -13,8 +15,33 @@ use eadt_service::tasks::REPLAY_READER;
 
 use super::check::ProcessorOutputs;
 
-/// Batches that one lane is ahead of the fold: enough that neither waits for the other's pauses.
-const AHEAD: usize = 2;
+/// Batches of each lane that wait for the fold: enough that neither waits for the other's pauses.
+const BATCHES_WAITING: usize = 2;
+
+/// An error on its way through the replay, with its type and its context.
+#[derive(Debug)]
+struct CarriedError(anyhow::Error);
+
+impl fmt::Display for CarriedError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl Error for CarriedError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        self.0.source()
+    }
+}
+
+pub fn carry(error: anyhow::Error) -> ReplayError {
+    Box::new(CarriedError(error))
+}
+
+/// Returns what [`carry`] got, or an error of the replay itself.
+pub fn carried(error: ReplayError) -> anyhow::Error {
+    error.downcast::<CarriedError>().map_or_else(anyhow::Error::from_boxed, |carried| carried.0)
+}
 
 /// The record's own outputs, and what it lacks, which whoever reads it adds to.
 #[derive(Debug, Clone, Default)]
@@ -87,9 +114,9 @@ impl BatchSender {
 type ReceivingLane = (Receiver<ReplayBatch>, SyncSender<ReplayBatch>);
 
 fn lane() -> (BatchSender, ReceivingLane) {
-    let (send, receive) = sync_channel(AHEAD);
+    let (send, receive) = sync_channel(BATCHES_WAITING);
     // No more are under way than wait, are filled and are folded.
-    let (give_back, back) = sync_channel(AHEAD + 2);
+    let (give_back, back) = sync_channel(BATCHES_WAITING + 2);
     (BatchSender { send, back }, (receive, give_back))
 }
 
@@ -128,7 +155,7 @@ impl BatchReceiver {
                 let mut batch = sender.batch();
                 match source.read(&mut batch.records) {
                     Ok(more) => batch.last = !more,
-                    Err(error) => batch.error = Some(anyhow::Error::from_boxed(error)),
+                    Err(error) => batch.error = Some(carried(error)),
                 }
                 goes_on = !batch.last && batch.error.is_none();
                 // Nobody waits for it where the replay has failed.
@@ -197,6 +224,25 @@ impl ReplaySource for BatchReceiver {
     }
 
     fn read(&mut self, records: &mut RecordBatch) -> Result<bool, ReplayError> {
-        Ok(self.next_records(records)?)
+        self.next_records(records).map_err(carry)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::Context;
+
+    use super::*;
+    use crate::usage_error;
+
+    #[test]
+    fn an_error_keeps_its_type_and_context_on_its_way() {
+        let error = carried(carry(usage_error::invalid("--x", 1, "too small")));
+        assert!(usage_error::is_usage(&error), "{error:?}");
+        let lost = std::io::Error::other("the disk is gone");
+        let error = carried(carry(Err::<(), _>(lost).context("cannot write a file").unwrap_err()));
+        assert_eq!(format!("{error:#}"), "cannot write a file: the disk is gone");
+        assert!(error.downcast_ref::<std::io::Error>().is_some());
+        assert_eq!(carried("of the replay".into()).to_string(), "of the replay");
     }
 }

@@ -184,6 +184,11 @@ impl ProcessorOutputs {
         Ok(())
     }
 
+    /// Whether [`Self::pass`] notes events of this topic.
+    pub fn is_table(topic: Topic) -> bool {
+        TableOffsets::TOPICS.contains(&topic)
+    }
+
     /// Takes note of an input.
     pub fn pass(&mut self, topic: Topic, key: &[u8], partition: Option<i32>, offset: Option<i64>) {
         if let Some(offset) = offset {

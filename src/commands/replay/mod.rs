@@ -9,13 +9,16 @@ mod output;
 mod ranks;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow, bail};
 use eadt_core::FoldSettings;
 use eadt_lake::{Archive, ArchiveListing};
-use eadt_processor::offline::{OpenAtEnd, OpenWindowPolicy, ReplayCounts, ReplayOutput, ReplaySource, replay};
+use eadt_processor::offline::{
+    OpenAtEnd, OpenWindowPolicy, ReplayCounts, ReplayOutput, ReplaySource, folds_side_by_side, replay,
+};
 use eadt_schemas::Topic;
+use eadt_schemas::decode::DecodeError;
 
 use self::archive::ArchiveSource;
 use self::batches::{BatchReceiver, SharedOutputs};
@@ -28,7 +31,7 @@ use crate::settings::ProgramSettings;
 use crate::usage_error;
 
 /// Refused events that are named, for each reason; the rest is counted.
-const REFUSALS_SHOWN: u64 = 10;
+const REFUSALS_SHOWN: usize = 10;
 /// What stale events are, and how a log comes to have them.
 const STALE_EVENTS: &str = "stale event(s) refused, which are older than the last one of their source: sort the log by time, and see that no two \
      recordings name one source alike";
@@ -72,38 +75,37 @@ pub fn run(args: &ReplayArgs, settings: &ProgramSettings) -> anyhow::Result<()> 
     let began = std::time::Instant::now();
     // Of each log or archive, because those are compared one after the other.
     let own: Vec<SharedOutputs> = args.logs.iter().map(|_| SharedOutputs::default()).collect();
-    let meter = ProgressMeter::bytes(input_bytes(args)?);
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let ReplayInputs { sources, imported, recorded } = open(args, &own, &meter, threads)?;
+    let inputs = args.logs.iter().map(|path| ReplayInput::open(path)).collect::<anyhow::Result<Vec<_>>>()?;
+    let meter = ProgressMeter::bytes(input_bytes(args, &inputs));
+    let mut recorded = Vec::new();
+    for input in &inputs {
+        recorded.extend(input.settings()?);
+    }
     let recorded_by = recorded.first().map(|first| settings_hash(first));
     let mut fold = fold(args, &settings.processor, &recorded)?;
-    if imported {
+    if inputs.iter().all(ReplayInput::is_imported) {
         // A recording of other people's events has no stamps of a log: its event times are all the time there is.
         fold.max_future = None;
         fold.idle_grace = None;
     }
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let sources = sources(args, inputs, &own, &meter, folds_side_by_side(&fold).then_some(threads))?;
 
     let mut ranges = apart::WorkloadTimeExtents::default();
     let mut out = args.out.as_deref().map(|out| ReplayWriter::create(out, &args.logs, args.force)).transpose()?;
-    let (mut produced, mut refusals, mut held_open) = (ProcessorOutputs::default(), BTreeMap::new(), Vec::new());
+    let (mut produced, mut refusals, mut held_open) = (ProcessorOutputs::default(), Refusals::default(), Vec::new());
     let at_the_end = if args.close { OpenWindowPolicy::Close } else { OpenWindowPolicy::AsLive };
     let counts: ReplayCounts = replay(&fold, sources, at_the_end, threads, |positions, replayed| {
         match &replayed {
             ReplayOutput::Window(window) => {
                 ranges.add(window);
             }
-            ReplayOutput::Refused { topic, offset, refusal } => {
-                let count = refusals.entry(refusal.reason.name()).or_insert(0_u64);
-                *count += 1;
-                if *count <= REFUSALS_SHOWN {
-                    tracing::warn!(%topic, partition = positions.partition, offset, reason = refusal.reason.name(), "refused: {refusal}");
-                }
-            }
+            ReplayOutput::Refused { topic, offset, refusal } => refusals.add(positions.partition, *topic, *offset, refusal),
             ReplayOutput::OpenAtEnd(held) => held_open.push(held.clone()),
             ReplayOutput::Decision(_) => {}
         }
         if let Some(out) = &mut out {
-            out.write(positions.partition, &replayed)?;
+            out.write(positions.partition, &replayed).map_err(batches::carry)?;
         }
         if args.check {
             match replayed {
@@ -116,7 +118,7 @@ pub fn run(args: &ReplayArgs, settings: &ProgramSettings) -> anyhow::Result<()> 
         }
         Ok(())
     })
-    .map_err(anyhow::Error::from_boxed)?;
+    .map_err(batches::carried)?;
     if let Some(out) = out {
         out.finish()?;
     }
@@ -137,11 +139,7 @@ pub fn run(args: &ReplayArgs, settings: &ProgramSettings) -> anyhow::Result<()> 
         // Offsets of one log mean nothing in another.
         recorded.forget_positions();
     }
-    for (reason, count) in &refusals {
-        if *count > REFUSALS_SHOWN {
-            tracing::warn!(reason, count, "refused; only the first {REFUSALS_SHOWN} were named");
-        }
-    }
+    refusals.warn();
     for (kind, count) in &recorded.passed_over {
         tracing::warn!(%kind, count, "passed over: an unknown type of event, which no input takes");
     }
@@ -151,7 +149,7 @@ pub fn run(args: &ReplayArgs, settings: &ProgramSettings) -> anyhow::Result<()> 
         spans: counts.spans,
         decisions: counts.decisions,
         refused: counts.refused,
-        refused_by_reason: refusals,
+        refused_by_reason: refusals.by_reason(),
         late: counts.late,
         stale: counts.stale,
         duplicates: counts.duplicates,
@@ -191,80 +189,138 @@ pub fn run(args: &ReplayArgs, settings: &ProgramSettings) -> anyhow::Result<()> 
 }
 
 /// What a replay reads.
-struct ReplayInputs {
-    sources: Vec<Box<dyn ReplaySource>>,
-    /// None of it has the stamps of a log.
-    imported: bool,
-    /// The settings of the processors that recorded.
-    recorded: Vec<String>,
+enum ReplayInput {
+    Log(log::LogHead),
+    Archive(Archive, ArchiveListing),
 }
 
-/// Opens the logs and archives. A partition of an archive is read by the thread that folds it; where there are fewer partitions than
-/// `threads`, or a log mixes them, each topic is read ahead by a thread of its own.
-fn open(args: &ReplayArgs, own: &[SharedOutputs], meter: &ProgressMeter, threads: usize) -> anyhow::Result<ReplayInputs> {
-    let archives: Vec<Option<(Archive, ArchiveListing)>> = args
-        .logs
-        .iter()
-        .map(|path| {
-            let archive = path.is_dir().then(|| Archive::find(path)).transpose()?;
-            archive.map(|archive| archive.files().map(|listing| (archive, listing))).transpose()
-        })
-        .collect::<Result<_, _>>()?;
-    let inputs = |listing: &ArchiveListing| {
-        let partitions = listing.partitions().into_keys();
-        partitions.filter(|(topic, _)| Topic::PROCESSOR_INPUTS.contains(topic)).collect::<Vec<_>>()
-    };
-    let partitions: BTreeSet<i32> =
-        archives.iter().flatten().flat_map(|(_, listing)| inputs(listing)).map(|(_, partition)| partition).collect();
-    let read_ahead = partitions.len() < threads || archives.iter().any(Option::is_none);
+impl ReplayInput {
+    fn open(path: &Path) -> anyhow::Result<Self> {
+        if !path.is_dir() {
+            return log::head(path).map(Self::Log);
+        }
+        let archive = Archive::find(path)?;
+        let listing = archive.files()?;
+        super::say_missing(listing.missing());
+        Ok(Self::Archive(archive, listing))
+    }
 
-    let mut opened = ReplayInputs { sources: Vec::new(), imported: true, recorded: Vec::new() };
-    for ((path, own), archive) in args.logs.iter().zip(own).zip(archives) {
-        let Some((archive, listing)) = archive else {
-            let head = log::head(path)?;
-            opened.imported &= !head.stamped;
-            opened.recorded.extend(head.settings);
+    /// It has no stamps of a log.
+    fn is_imported(&self) -> bool {
+        matches!(self, Self::Log(head) if !head.stamped)
+    }
+
+    /// Returns the settings of the processor that recorded it.
+    fn settings(&self) -> anyhow::Result<Option<String>> {
+        match self {
+            Self::Log(head) => Ok(head.settings.clone()),
+            Self::Archive(archive, listing) => archive::settings(archive, listing),
+        }
+    }
+
+    /// Returns the partitions of an archive's inputs.
+    fn partitions(&self) -> Vec<(Topic, i32)> {
+        let Self::Archive(_, listing) = self else { return Vec::new() };
+        listing.partitions().into_keys().filter(|(topic, _)| Topic::PROCESSOR_INPUTS.contains(topic)).collect()
+    }
+}
+
+/// Returns the sources of logs and archives. `threads` fold partitions side by side, and read those that they fold; with fewer
+/// partitions, or one thread for all, each topic is read ahead by a thread of its own.
+fn sources(
+    args: &ReplayArgs,
+    inputs: Vec<ReplayInput>,
+    own: &[SharedOutputs],
+    meter: &ProgressMeter,
+    threads: Option<usize>,
+) -> anyhow::Result<Vec<Box<dyn ReplaySource>>> {
+    let partitions: BTreeSet<i32> = inputs.iter().flat_map(ReplayInput::partitions).map(|(_, partition)| partition).collect();
+    let mixes = inputs.iter().any(|input| matches!(input, ReplayInput::Log(_)));
+    let reads_ahead = mixes || threads.is_none_or(|threads| partitions.len() < threads);
+    let mut sources: Vec<Box<dyn ReplaySource>> = Vec::new();
+    for ((path, own), input) in args.logs.iter().zip(own).zip(inputs) {
+        let partitions = input.partitions();
+        let ReplayInput::Archive(archive, listing) = input else {
             let wanted = log::LogReadOptions { check: args.check, totals: args.logs.len() > 1 };
-            opened.sources.push(Box::new(log::read(path, wanted, own.clone(), meter)?));
+            sources.push(Box::new(log::read(path, wanted, own.clone(), meter)?));
             continue;
         };
-        super::say_missing(listing.missing());
-        let missing = listing.missing().filter(|(topic, ..)| Topic::PROCESSOR_INPUTS.contains(topic));
-        own.lock().left_out.removed_offsets = super::missing_offsets(missing);
-        opened.imported = false;
-        opened.recorded.extend(archive::settings(&archive, &listing)?);
         let counted = meter.clone();
         let archive = archive.observed(move |bytes| counted.add(bytes));
-        for (topic, partition) in inputs(&listing) {
+        let mut outputs = ProcessorOutputs::default();
+        let missing = listing.missing().filter(|(topic, ..)| Topic::PROCESSOR_INPUTS.contains(topic));
+        outputs.left_out.removed_offsets = super::missing_offsets(missing);
+        if args.check {
+            archive::read_own(&archive, &listing, &mut outputs)?;
+        }
+        own.lock().append(&mut outputs);
+        for (topic, partition) in partitions {
             let source = ArchiveSource::new(&archive, &listing, topic, partition, args.check.then(|| own.clone()));
-            opened.sources.push(if read_ahead {
+            sources.push(if reads_ahead {
                 let name = format!("{topic}-{partition} of {}", archive.place());
                 Box::new(BatchReceiver::read_ahead(name, source, own.clone())?)
             } else {
                 Box::new(source)
             });
         }
-        if args.check {
-            archive::read_own(&archive, &listing, &mut own.lock())?;
-        }
     }
-    Ok(opened)
+    Ok(sources)
 }
 
 /// Returns the bytes that are read: of event logs, and of the files of archives.
-fn input_bytes(args: &ReplayArgs) -> anyhow::Result<u64> {
+fn input_bytes(args: &ReplayArgs, inputs: &[ReplayInput]) -> u64 {
     let is_read =
         |topic: &Topic| Topic::PROCESSOR_INPUTS.contains(topic) || args.check && ProcessorOutputs::TOPICS.contains(topic);
-    let mut bytes = 0;
-    for path in &args.logs {
-        bytes += if path.is_dir() {
-            let files = Archive::find(path)?.files()?.files;
-            files.iter().filter(|file| is_read(&file.name.topic)).map(|file| file.bytes).sum()
-        } else {
-            std::fs::metadata(path).map_or(0, |found| found.len())
-        };
+    let bytes = |(path, input): (&PathBuf, &ReplayInput)| match input {
+        ReplayInput::Log(_) => std::fs::metadata(path).map_or(0, |found| found.len()),
+        ReplayInput::Archive(_, listing) => {
+            listing.files.iter().filter(|file| is_read(&file.name.topic)).map(|file| file.bytes).sum()
+        }
+    };
+    args.logs.iter().zip(inputs).map(bytes).sum()
+}
+
+/// Events that were refused, by reason and partition.
+#[derive(Debug, Default)]
+struct Refusals(BTreeMap<(&'static str, i32), RefusedEvents>);
+
+/// The count of them, and the first.
+#[derive(Debug, Default)]
+struct RefusedEvents {
+    count: u64,
+    first: Vec<(Topic, Option<i64>, DecodeError)>,
+}
+
+impl Refusals {
+    fn add(&mut self, partition: i32, topic: Topic, offset: Option<i64>, refusal: &DecodeError) {
+        let events = self.0.entry((refusal.reason.name(), partition)).or_default();
+        events.count += 1;
+        if events.first.len() < REFUSALS_SHOWN {
+            events.first.push((topic, offset, refusal.clone()));
+        }
     }
-    Ok(bytes)
+
+    fn by_reason(&self) -> BTreeMap<&'static str, u64> {
+        let mut counts = BTreeMap::new();
+        for ((reason, _), events) in &self.0 {
+            *counts.entry(*reason).or_default() += events.count;
+        }
+        counts
+    }
+
+    /// Names the first of each reason, partition by partition: whatever the order in which partitions were folded.
+    fn warn(&self) {
+        for (reason, count) in self.by_reason() {
+            let of_reason = self.0.iter().filter(|((other, _), _)| *other == reason);
+            let first = of_reason.flat_map(|((_, partition), events)| events.first.iter().map(move |event| (*partition, event)));
+            for (partition, (topic, offset, refusal)) in first.take(REFUSALS_SHOWN) {
+                tracing::warn!(%topic, partition, offset, reason, "refused: {refusal}");
+            }
+            if count > REFUSALS_SHOWN as u64 {
+                tracing::warn!(reason, count, "refused; only the first {REFUSALS_SHOWN} were named");
+            }
+        }
+    }
 }
 
 /// Events that a replay left out: it ended in good order, and its windows and decisions are not of all that the record holds.

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use eadt_schemas::Topic;
-use eadt_schemas::v1::EfficiencyWindow;
+use eadt_schemas::decode::decode;
+use eadt_schemas::v1::{EfficiencyWindow, GpuTelemetry};
 use serde_json::json;
 
 use super::{all, row, telemetry, time};
@@ -448,6 +449,35 @@ fn a_merge_row_by_row_has_the_rows_of_one_in_memory() {
         let newest = archive.newest(&archive.files().unwrap()).unwrap()[&(TOPIC, 0)];
         assert_eq!(newest, Some((8_999, rows[8_999].stamp)), "{what}");
     }
+}
+
+/// Columns that a verified file has no values in are not read.
+#[test]
+fn columns_without_values_in_one_file_are_read_in_the_next() {
+    let folder = tempfile::tempdir().unwrap();
+    let archive = Archive::folder(folder.path()).unwrap();
+    let rows: Vec<ArchiveRow> = (0..12)
+        .map(|offset| {
+            let mut event = json!({"time": format!("2026-01-02T00:00:{offset:02}Z"), "device": "GPU-1", "collector": "c"});
+            // Each file of four rows has other columns, of each type.
+            let (name, value) =
+                [("power_watts", json!(300.5)), ("node", json!("n")), ("gpu_index", json!(offset))][offset as usize / 4].clone();
+            event[name] = value;
+            row(TOPIC, 0, offset, offset, &event)
+        })
+        .collect();
+    write(&archive, small(4), &rows);
+    let listing = archive.files().unwrap();
+    assert_eq!(listing.files.len(), 3);
+    let (mut stored, mut read) = (archive.stored(&listing, TOPIC, 0), Vec::new());
+    while let Some(run) = stored.next_run(100) {
+        let run = run.unwrap();
+        let mut events = vec![GpuTelemetry::default(); run.len()];
+        assert_eq!(run.telemetry(&mut events.iter_mut().collect::<Vec<_>>()), vec![true; run.len()]);
+        read.extend(events);
+    }
+    let expected: Vec<GpuTelemetry> = rows.iter().map(|row| decode(row.value.as_deref().unwrap()).unwrap()).collect();
+    assert_eq!(read, expected);
 }
 
 #[test]

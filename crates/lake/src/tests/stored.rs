@@ -16,13 +16,18 @@ use crate::ArchiveRow;
 use crate::columns::RowBatchBuilder;
 use crate::stored::{StoredBatch, StoredRow, StoredRun};
 
-fn stored(rows: &[ArchiveRow]) -> Vec<StoredRow> {
+fn run(rows: &[ArchiveRow]) -> StoredRun {
     let mut columns = RowBatchBuilder::new(rows[0].topic);
     for row in rows {
         columns.push(&row.view(), row.header_views());
     }
     let opened = Arc::new(StoredBatch::new(rows[0].topic, columns.take()));
-    StoredRun::new(&opened, 0..rows.len()).rows().collect()
+    let places = (0..rows.len()).map(|at| opened.place(at).unwrap()).collect();
+    StoredRun::new(&opened, 0, places)
+}
+
+fn stored(rows: &[ArchiveRow]) -> Vec<StoredRow> {
+    run(rows).rows().collect()
 }
 
 /// Whether the row was read from its columns; if so, as its bytes are.
@@ -135,21 +140,21 @@ fn odd() -> impl Strategy<Value = Value> {
     ]
 }
 
-/// Reads all rows as one run, into events that hold old values, beside what each row alone gives.
-fn as_one_run<E: Clone + PartialEq + std::fmt::Debug>(
-    stored: &[StoredRow],
+/// Reads all rows as one run, into events that hold old values, beside what decoding each gives.
+fn as_one_run<E: DecodableEvent + Clone + PartialEq + std::fmt::Debug>(
+    rows: &[ArchiveRow],
     full: &E,
     alone: impl Fn(&StoredRow, &mut E) -> bool,
     together: impl Fn(&StoredRun, &mut [&mut E]) -> Vec<bool>,
 ) {
-    let run = stored[0].run_of(stored.len());
-    let mut events = vec![full.clone(); stored.len()];
+    let run = run(rows);
+    let mut events = vec![full.clone(); rows.len()];
     let good = together(&run, &mut events.iter_mut().collect::<Vec<_>>());
-    assert_eq!(run.rows().map(|row| row.offset()).collect::<Vec<_>>(), stored.iter().map(StoredRow::offset).collect::<Vec<_>>());
-    for ((stored, event), good) in stored.iter().zip(&events).zip(good) {
-        let mut expected = full.clone();
-        assert_eq!(good, alone(stored, &mut expected));
-        assert!(!good || *event == expected, "{event:?} and {expected:?}");
+    assert_eq!((run.len(), good.len()), (rows.len(), rows.len()));
+    for (((stored, row), event), good) in run.rows().zip(rows).zip(&events).zip(good) {
+        assert_eq!(stored.offset(), row.offset);
+        assert_eq!(good, alone(&stored, &mut full.clone()));
+        assert!(!good || decode::<E>(row.value.as_deref().unwrap()).as_ref() == Ok(event), "{event:?}");
     }
 }
 
@@ -180,13 +185,13 @@ proptest! {
             agrees(stored, row, &mut event, StoredRow::telemetry);
         }
         let full: GpuTelemetry = serde_json::from_value(telemetry()).unwrap();
-        as_one_run(&stored(&sampled), &full, StoredRow::telemetry, StoredRun::telemetry);
+        as_one_run(&sampled, &full, StoredRow::telemetry, StoredRun::telemetry);
         let told = rows(&progress(), Topic::TrainingProgress, &changes);
         let mut event = TrainingProgress::default();
         for (stored, row) in stored(&told).iter().zip(&told) {
             agrees(stored, row, &mut event, StoredRow::progress);
         }
         let full: TrainingProgress = serde_json::from_value(progress()).unwrap();
-        as_one_run(&stored(&told), &full, StoredRow::progress, StoredRun::progress);
+        as_one_run(&told, &full, StoredRow::progress, StoredRun::progress);
     }
 }

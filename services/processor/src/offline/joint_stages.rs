@@ -98,12 +98,6 @@ impl OfflineJointStage {
         }
     }
 
-    /// Takes what the same stage of other partitions has.
-    pub fn append(&mut self, other: Self) {
-        self.inputs.extend(other.inputs);
-        self.members.extend(other.members);
-    }
-
     /// Folds everything; the callback gets each decision with its partition. Returns how many events came after their look.
     pub fn fold(self, emit: impl FnMut(i32, Decision) -> Result<(), ReplayError>) -> Result<u64, ReplayError> {
         match self.which {

@@ -1,4 +1,5 @@
-//! The same fold without a bus, for replays: events from files in, windows and decisions out, in the same order every time.
+//! The same fold without a bus, for replays: events from files in, windows and decisions out, in the same order every time for each
+//! partition.
 //!
 //! Sources are merged as the live inputs are: partition by partition, the least event time first. A source that mixes topics or
 //! partitions (an event log) is taken in its own order. Where every source is of one partition (an archive), partitions are read
@@ -7,7 +8,7 @@
 //!
 //! The stages that decide about several workloads together need all partitions in the order in which a log had them, and an event
 //! log may have one after the other. So what concerns them, the windows and tables of their members, is kept until everything is
-//! read.
+//! read; and with such a stage one thread folds all partitions, since a member's table may lie in another partition than its windows.
 
 mod joint_stages;
 mod record;
@@ -16,6 +17,7 @@ mod threads;
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use eadt_core::partition::device_of;
 use eadt_core::{FoldOutput, FoldSettings, InputRecord, PartitionFold};
@@ -26,6 +28,7 @@ use eadt_schemas::{EventTime, Topic};
 use self::joint_stages::OfflineJointStage;
 pub use self::record::{RawRecord, RecordBatch, RecordSource, ReplayError, ReplayRecord, ReplaySource};
 use self::source_heads::SourceHeads;
+use self::threads::ReplayStopped;
 use crate::positions::PartitionOffsets;
 
 /// An output of a replay.
@@ -120,7 +123,8 @@ pub fn replay(
     mut emit: impl FnMut(&PartitionOffsets, ReplayOutput) -> Result<(), ReplayError>,
 ) -> Result<ReplayCounts, ReplayError> {
     let emit: &mut Emit<'_> = &mut emit;
-    let groups = groups(sources).into_iter().map(|sources| ReplayGroup { settings: settings.clone(), sources, at_the_end });
+    let groups =
+        groups(sources, settings).into_iter().map(|sources| ReplayGroup { settings: settings.clone(), sources, at_the_end });
     let mut all = GroupResult::default();
     for folded in threads::fold_groups(groups.collect(), threads, emit)? {
         all.append(folded);
@@ -138,9 +142,14 @@ pub fn replay(
     Ok(all.counts)
 }
 
-/// Returns the sources of each partition, or all sources together if one of them mixes partitions.
-fn groups(sources: Vec<Box<dyn ReplaySource>>) -> Vec<Vec<Box<dyn ReplaySource>>> {
-    if sources.iter().any(|source| source.partition().is_none()) {
+/// Whether [`replay`] folds these partitions side by side, if none of their sources mixes them.
+pub fn folds_side_by_side(settings: &FoldSettings) -> bool {
+    OfflineJointStage::enabled_stages(settings).is_empty()
+}
+
+/// Returns the sources of each partition, or all of them together if partitions cannot be folded side by side.
+fn groups(sources: Vec<Box<dyn ReplaySource>>, settings: &FoldSettings) -> Vec<Vec<Box<dyn ReplaySource>>> {
+    if !folds_side_by_side(settings) || sources.iter().any(|source| source.partition().is_none()) {
         return vec![sources];
     }
     let mut groups: BTreeMap<Option<i32>, Vec<Box<dyn ReplaySource>>> = BTreeMap::new();
@@ -162,7 +171,7 @@ struct ReplayGroup {
 struct GroupResult {
     counts: ReplayCounts,
     open: Vec<(PartitionOffsets, OpenAtEnd)>,
-    /// They fold when all groups have ended.
+    /// Of the one group that there is then; they fold when everything is read.
     joint_stages: Vec<OfflineJointStage>,
 }
 
@@ -171,11 +180,7 @@ impl GroupResult {
         let Self { counts, open, joint_stages } = other;
         self.counts.add(&counts);
         self.open.extend(open);
-        if self.joint_stages.is_empty() {
-            self.joint_stages = joint_stages;
-        } else {
-            self.joint_stages.iter_mut().zip(joint_stages).for_each(|(own, stage)| own.append(stage));
-        }
+        self.joint_stages.extend(joint_stages);
     }
 }
 
@@ -197,7 +202,8 @@ impl ReplayCounts {
 }
 
 impl ReplayGroup {
-    fn fold(self, emit: &mut Emit<'_>) -> Result<GroupResult, ReplayError> {
+    /// Stops with an error once `stopped` is set.
+    fn fold(self, stopped: &AtomicBool, emit: &mut Emit<'_>) -> Result<GroupResult, ReplayError> {
         let Self { settings, sources, at_the_end } = self;
         let mut folded = GroupResult { joint_stages: OfflineJointStage::enabled_stages(&settings), ..GroupResult::default() };
         let mut partitions: BTreeMap<i32, (PartitionFold, PartitionOffsets)> = BTreeMap::new();
@@ -206,6 +212,9 @@ impl ReplayGroup {
         while let Some(i) = heads.next() {
             // A source that is next has a head.
             let Some(record) = heads.head(i) else { break };
+            if stopped.load(Ordering::Relaxed) {
+                return Err(ReplayStopped.into());
+            }
             folded.counts.events += u64::from(!record.is_heartbeat());
             let (partition, positions) = partitions
                 .entry(record.partition)

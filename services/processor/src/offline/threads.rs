@@ -11,10 +11,10 @@ use super::record::ReplayError;
 use super::{Emit, GroupResult, ReplayGroup, ReplayOutput};
 use crate::positions::PartitionOffsets;
 
-/// Outputs handed over at once.
-const HANDOVER: usize = 64;
-/// Handovers that a thread is ahead of who takes its outputs.
-const AHEAD: usize = 4;
+/// Outputs of a message.
+const OUTPUTS_AT_ONCE: usize = 64;
+/// Messages of each thread that wait for who takes their outputs.
+const MESSAGES_WAITING: usize = 4;
 
 enum GroupMessage {
     Outputs(Vec<(PartitionOffsets, ReplayOutput)>),
@@ -23,8 +23,19 @@ enum GroupMessage {
 
 /// The outputs are not wanted any more: the replay has failed elsewhere.
 #[derive(Debug, thiserror::Error)]
-#[error("the replay was ended")]
-struct Ended;
+#[error("the replay was stopped")]
+pub(super) struct ReplayStopped;
+
+/// Sets the flag if its thread panics, so that the others stop.
+struct StopOnPanic(Arc<AtomicBool>);
+
+impl Drop for StopOnPanic {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+}
 
 /// Folds each group, in as many threads at most. The results come in any order.
 pub(super) fn fold_groups(
@@ -32,28 +43,29 @@ pub(super) fn fold_groups(
     threads: usize,
     emit: &mut Emit<'_>,
 ) -> Result<Vec<GroupResult>, ReplayError> {
+    let stopped = Arc::new(AtomicBool::new(false));
     let threads = threads.min(groups.len());
     if threads <= 1 {
-        return groups.into_iter().map(|group| group.fold(emit)).collect();
+        return groups.into_iter().map(|group| group.fold(&stopped, emit)).collect();
     }
-    let (queue, ended) = (Arc::new(Mutex::new(groups)), Arc::new(AtomicBool::new(false)));
-    let (send, receive) = sync_channel(AHEAD * threads);
+    let queue = Arc::new(Mutex::new(groups));
+    let (send, receive) = sync_channel(MESSAGES_WAITING * threads);
     let mut workers = Vec::new();
     for which in 0..threads {
-        let (queue, ended, send) = (Arc::clone(&queue), Arc::clone(&ended), send.clone());
-        workers.push(REPLAY_FOLD.thread_of(which, move || fold_queued(&queue, &ended, &send))?);
+        let (queue, stopped, send) = (Arc::clone(&queue), StopOnPanic(Arc::clone(&stopped)), send.clone());
+        workers.push(REPLAY_FOLD.thread_of(which, move || fold_queued(&queue, &stopped.0, &send))?);
     }
     drop(send);
     let results = collect(&receive, emit);
-    // Whoever still works notices at its next handover, and takes no further group.
-    ended.store(true, Ordering::Relaxed);
+    stopped.store(true, Ordering::Relaxed);
     drop(receive);
     let joined = workers.into_iter().map(|worker| worker.join().map_err(|panic| eadt_service::tasks::panicked(&*panic).into()));
+    // What a thread panicked of is the reason for which others stopped.
     joined.collect::<Result<(), ReplayError>>()?;
     results
 }
 
-/// Passes the outputs on until every group is folded.
+/// Passes the outputs on until every group is folded, or one has failed.
 fn collect(receive: &Receiver<GroupMessage>, emit: &mut Emit<'_>) -> Result<Vec<GroupResult>, ReplayError> {
     let mut results = Vec::new();
     for message in receive {
@@ -70,23 +82,20 @@ fn collect(receive: &Receiver<GroupMessage>, emit: &mut Emit<'_>) -> Result<Vec<
 }
 
 /// Folds one group after another until none is left.
-fn fold_queued(queue: &Mutex<VecDeque<ReplayGroup>>, ended: &AtomicBool, send: &SyncSender<GroupMessage>) {
+fn fold_queued(queue: &Mutex<VecDeque<ReplayGroup>>, stopped: &AtomicBool, send: &SyncSender<GroupMessage>) {
     // No group is folded while the queue is locked, so that no panic can leave it half changed.
     let next = || queue.lock().unwrap_or_else(std::sync::PoisonError::into_inner).pop_front();
     while let Some(group) = next() {
-        if ended.load(Ordering::Relaxed) {
-            return;
-        }
         let mut outputs = Vec::new();
-        let hand_over = |outputs: &mut Vec<_>| {
+        let send_outputs = |outputs: &mut Vec<_>| {
             let outputs = std::mem::take(outputs);
-            send.send(GroupMessage::Outputs(outputs)).map_err(|_| ReplayError::from(Ended))
+            send.send(GroupMessage::Outputs(outputs)).map_err(|_| ReplayError::from(ReplayStopped))
         };
-        let folded = group.fold(&mut |positions, output| {
+        let folded = group.fold(stopped, &mut |positions, output| {
             outputs.push((*positions, output));
-            if outputs.len() >= HANDOVER { hand_over(&mut outputs) } else { Ok(()) }
+            if outputs.len() >= OUTPUTS_AT_ONCE { send_outputs(&mut outputs) } else { Ok(()) }
         });
-        let folded = folded.and_then(|folded| hand_over(&mut outputs).map(|()| Box::new(folded)));
+        let folded = folded.and_then(|folded| send_outputs(&mut outputs).map(|()| Box::new(folded)));
         if send.send(GroupMessage::Folded(folded)).is_err() {
             return;
         }

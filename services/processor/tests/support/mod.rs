@@ -1,5 +1,6 @@
 //! An embedded log whose stamps the test sets, and a replay of what a processor reads there.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -80,15 +81,21 @@ impl Log {
             let again = replay_with(settings, &inputs, threads);
             assert_eq!(again, replayed, "with {threads} threads");
         }
-        replayed
+        let ReplayedLog { windows, decisions, counts, .. } = replayed;
+        (windows, decisions, counts)
     }
 }
 
-fn replay_with(
-    settings: &ProcessorSettings,
-    inputs: &[(Topic, Vec<ConsumerRecord>)],
-    threads: usize,
-) -> (Vec<EfficiencyWindow>, Vec<Decision>, ReplayCounts) {
+#[derive(Debug, PartialEq)]
+struct ReplayedLog {
+    windows: Vec<EfficiencyWindow>,
+    decisions: Vec<Decision>,
+    /// The partitions to which these outputs belong.
+    partitions: BTreeSet<(String, i32)>,
+    counts: ReplayCounts,
+}
+
+fn replay_with(settings: &ProcessorSettings, inputs: &[(Topic, Vec<ConsumerRecord>)], threads: usize) -> ReplayedLog {
     let mut sources: Vec<Box<dyn ReplaySource>> = Vec::new();
     for (topic, records) in inputs {
         for partition in 0..PARTITIONS {
@@ -104,11 +111,17 @@ fn replay_with(
             sources.push(Box::new(RecordSource::new(own.into_iter(), Some(partition))));
         }
     }
-    let (mut windows, mut decisions) = (Vec::new(), Vec::new());
-    let counts = replay(&settings.fold_settings(), sources, OpenWindowPolicy::AsLive, threads, |_, replayed| {
+    let (mut windows, mut decisions, mut partitions) = (Vec::new(), Vec::new(), BTreeSet::new());
+    let counts = replay(&settings.fold_settings(), sources, OpenWindowPolicy::AsLive, threads, |positions, replayed| {
         match replayed {
-            ReplayOutput::Window(window) => windows.push(*window),
-            ReplayOutput::Decision(decision) => decisions.push(*decision),
+            ReplayOutput::Window(window) => {
+                partitions.insert((window.id.clone(), positions.partition));
+                windows.push(*window);
+            }
+            ReplayOutput::Decision(decision) => {
+                partitions.insert((decision.id.clone(), positions.partition));
+                decisions.push(*decision);
+            }
             ReplayOutput::Refused { refusal, .. } => return Err(refusal.into()),
             ReplayOutput::OpenAtEnd(_) => {}
         }
@@ -118,7 +131,7 @@ fn replay_with(
     // Those of one workload stay in their order.
     windows.sort_by(|a, b| a.workload.cmp(&b.workload));
     decisions.sort_by(|a, b| a.workload.cmp(&b.workload));
-    (windows, decisions, counts)
+    ReplayedLog { windows, decisions, partitions, counts }
 }
 
 /// In an order of their own, so that they compare byte for byte.
