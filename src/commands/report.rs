@@ -10,7 +10,7 @@ use eadt_report::{
 
 use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions};
 use eadt_bus::{StartOffset, read_to_end};
-use eadt_lake::{Archive, read_events};
+use eadt_lake::{Archive, visit_events};
 use eadt_schemas::v1::{Actuation, Decision, EfficiencyWindow};
 use eadt_schemas::{Topic, decode};
 use serde_json::json;
@@ -90,6 +90,10 @@ pub fn read(path: &Path, names: &TopicSettings, settings: &ReportSettings) -> an
     let mut reporter = Reporter::default();
     let log = path.join("log");
     let archived = Archive::find(path).map_err(anyhow::Error::from).and_then(|archive| read_archive(archive, &mut reporter));
+    if archived.is_err() {
+        // Of an archive that cannot be read to its end nothing is reported.
+        reporter = Reporter::default();
+    }
     let missing: Vec<String> = if log.is_dir() {
         // What the archive does not hold yet is in the log; what both hold counts once.
         match EmbeddedLog::open(&log, EmbeddedOptions::default()) {
@@ -259,9 +263,9 @@ const TOPICS: [Topic; 3] = [Topic::EfficiencyWindows, Topic::Decisions, Topic::A
 /// Reads everything in an archive, and returns notes on what it lacks.
 fn read_archive(archive: Archive, reporter: &mut Reporter) -> anyhow::Result<Vec<String>> {
     let (archive, meter) = progress::over_archive(archive, &TOPICS)?;
-    let windows = read_events::<EfficiencyWindow>(&archive, Topic::EfficiencyWindows)?;
-    let decisions = read_events::<Decision>(&archive, Topic::Decisions)?;
-    let actuations = read_events::<Actuation>(&archive, Topic::Actuations)?;
+    let windows = visit_events::<EfficiencyWindow>(&archive, Topic::EfficiencyWindows, |event| reporter.add_window(&event))?;
+    let decisions = visit_events::<Decision>(&archive, Topic::Decisions, |event| reporter.add_decision(&event))?;
+    let actuations = visit_events::<Actuation>(&archive, Topic::Actuations, |event| reporter.add_actuation(&event))?;
     meter.finish();
     let missing: Vec<_> = windows.missing.iter().chain(&decisions.missing).chain(&actuations.missing).collect();
     super::say_missing(missing.iter().copied());
@@ -274,9 +278,6 @@ fn read_archive(archive: Archive, reporter: &mut Reporter) -> anyhow::Result<Vec
     for (partition, offset, refusal) in windows.refused.iter().chain(&decisions.refused).chain(&actuations.refused) {
         crate::output::note!("warning: an event was left out, partition {partition} offset {offset}: {refusal}");
     }
-    windows.events.iter().for_each(|event| reporter.add_window(event));
-    decisions.events.iter().for_each(|event| reporter.add_decision(event));
-    actuations.events.iter().for_each(|event| reporter.add_actuation(event));
     Ok(notes)
 }
 

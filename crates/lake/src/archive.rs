@@ -341,7 +341,7 @@ impl Archive {
         self.extend(name)
     }
 
-    fn full(&self, path: &str) -> String {
+    pub(crate) fn full(&self, path: &str) -> String {
         if path.is_empty() { self.place.to_string() } else { format!("{}/{path}", self.place) }
     }
 

@@ -25,6 +25,10 @@ const ROWS_PER_FILE_BYTE: u64 = 64;
 /// Batches that wait for rows before them, in bytes: so many, or this multiple of their file.
 const WAITING_BYTES: u64 = 256 << 20;
 const WAITING_PER_FILE_BYTE: u64 = 256;
+/// Bytes of the texts of all rows of a file: so many, or this multiple of the file. A text of a dictionary may stand in every row, and
+/// readers keep some of them. Rows of ours have some hundred bytes of texts, and take a byte of the file at least.
+const TEXT_BYTES: u64 = 512 << 20;
+const TEXT_PER_FILE_BYTE: u64 = 1_024;
 /// Columns that a footer may have, ours and those of later versions.
 const MAX_COLUMNS: u64 = 4_096;
 /// Numbers in a block of delta-packed ones, and the parts of such a block, at most. Writers have 128 or 256 in four parts.
@@ -39,6 +43,11 @@ pub(crate) fn max_rows(file_bytes: u64) -> u64 {
 /// Bytes of batches that may wait for rows before them, by the length of their file.
 pub(crate) fn max_waiting_bytes(file_bytes: u64) -> u64 {
     file_bytes.saturating_mul(WAITING_PER_FILE_BYTE).max(WAITING_BYTES)
+}
+
+/// Bytes that the texts of all rows of a file may have, by the length of the file.
+pub(crate) fn max_text_bytes(file_bytes: u64) -> u64 {
+    file_bytes.saturating_mul(TEXT_PER_FILE_BYTE).max(TEXT_BYTES)
 }
 
 /// Why a file is not read.

@@ -88,12 +88,7 @@ fn merge(archive: &Archive, group: &[ArchiveFile], done: &mut CompactionSummary)
     };
     let size = bytes.len() as u64;
     archive.create(&name, bytes)?;
-    // What is deleted next must be there, whole.
-    let there = archive.reader(&name)?.rows();
-    if there != rows {
-        let detail = format!("{there} rows were written, {rows} were read");
-        return Err(LakeError::Damaged { path: name.path(), detail });
-    }
+    verify_stored(archive, &name, rows)?;
     for old in group {
         archive.observe(old.bytes);
         archive.delete(&old.name)?;
@@ -104,6 +99,22 @@ fn merge(archive: &Archive, group: &[ArchiveFile], done: &mut CompactionSummary)
     done.bytes_before += group.iter().map(|file| file.bytes).sum::<u64>();
     done.bytes_after += size;
     Ok(())
+}
+
+/// Checks that a merged file is in the archive, whole, before the files that it replaces are deleted. One that is not is deleted:
+/// readers would take it instead of them.
+fn verify_stored(archive: &Archive, name: &ArchiveFileName, rows: u64) -> Result<()> {
+    let stored = archive.reader(name).and_then(|file| {
+        let detail = || format!("{} rows were stored, and {rows} were written", file.rows());
+        if file.rows() == rows { Ok(()) } else { Err(LakeError::Damaged { path: name.path(), detail: detail() }) }
+    });
+    match stored {
+        Err(error) if !error.is_transient() => {
+            archive.delete(name)?;
+            Err(LakeError::NotStored { path: archive.full(&name.path()), source: Box::new(error) })
+        }
+        stored => stored,
+    }
 }
 
 /// Returns what the footer of a merged file states. Files of older versions do not record their newest row: then it is read.
@@ -230,7 +241,7 @@ impl<'a> FileMerge<'a> {
         self.write_waiting()?;
         if merged != expected {
             let detail = format!("{merged} rows would be in it, and {expected} are in the files that it replaces");
-            return Err(LakeError::Damaged { path: self.archive.place().to_owned(), detail });
+            return Err(LakeError::Encode { path: self.writer.path().to_owned(), detail });
         }
         self.writer.finish().map(Some)
     }

@@ -36,6 +36,16 @@ pub enum LakeError {
     /// A file of ours that cannot be read.
     #[error("{path} is damaged: {detail}; restore it from a copy, or delete it while the log still has its offsets")]
     Damaged { path: String, detail: String },
+    /// A merged file that did not come back as it was written; it was deleted again.
+    #[error(
+        "{path} was not stored as it was written; it was deleted, and the files that it should replace are unchanged; check the \
+         disk or the object store, and compact again"
+    )]
+    NotStored {
+        path: String,
+        #[source]
+        source: Box<Self>,
+    },
     /// A file that would take more memory than a file of ours can.
     #[error(
         "{path} stands for more data than a file of an archive may: {detail}; restore it from a copy, or move it out of the \

@@ -18,6 +18,14 @@ pub struct TopicEvents<T> {
 
 /// All events of a topic, decoded and checked. Tombstones, heartbeats and other types are passed over.
 pub fn read_events<T: DecodableEvent>(archive: &Archive, topic: Topic) -> Result<TopicEvents<T>> {
+    let mut events = Vec::new();
+    let TopicEvents { refused, missing, .. } = visit_events(archive, topic, |event| events.push(event))?;
+    Ok(TopicEvents { events, refused, missing })
+}
+
+/// As [`read_events`], for events of which no more than a part is kept: each is handed over when it is read, and none is in the
+/// result.
+pub fn visit_events<T: DecodableEvent>(archive: &Archive, topic: Topic, mut visit: impl FnMut(T)) -> Result<TopicEvents<T>> {
     let listing = archive.files()?;
     let missing = listing.missing().filter(|(t, ..)| *t == topic).copied().collect();
     let mut read = TopicEvents { events: Vec::new(), refused: Vec::new(), missing };
@@ -28,7 +36,7 @@ pub fn read_events<T: DecodableEvent>(archive: &Archive, topic: Topic) -> Result
                 continue;
             };
             match eadt_schemas::decode::<T>(value) {
-                Ok(event) => read.events.push(event),
+                Ok(event) => visit(event),
                 Err(refusal) => read.refused.push((partition, row.offset, refusal)),
             }
         }

@@ -90,6 +90,10 @@ impl FileWriter {
         Ok(Self { path, plan, writer })
     }
 
+    pub(crate) fn path(&self) -> &str {
+        &self.path
+    }
+
     pub(crate) fn write(&mut self, batch: &RecordBatch) -> Result<()> {
         self.writer.write(batch).map_err(|error| not_encoded(&self.path, &error))
     }
@@ -395,6 +399,7 @@ impl ArchiveFileReader {
             // The footer may say less than there is.
             reader.check_rows(offsets.len() as u64)?;
         }
+        check_row_count(path, offsets.len() as u64, reader.rows())?;
         Ok(offsets)
     }
 
@@ -406,10 +411,23 @@ impl ArchiveFileReader {
     /// As [`Self::batches`]; columns that are not read are null.
     pub(crate) fn batches_of(self, columns: ReadColumns) -> Result<FileBatches> {
         check_columns(self.topic, &self.path, self.metadata.schema())?;
+        let stated_rows = self.rows();
         let Self { topic, path, input, metadata, is_verified } = self;
         let skipped = columns.skipped(plan(topic));
         let trusts_counts = is_verified && columns != ReadColumns::All;
-        Ok(FileBatches { topic, path, input, metadata, skipped, trusts_counts, next_group: 0, reader: None })
+        Ok(FileBatches {
+            topic,
+            path,
+            input,
+            metadata,
+            skipped,
+            trusts_counts,
+            next_group: 0,
+            reader: None,
+            rows: 0,
+            stated_rows,
+            text_bytes: 0,
+        })
     }
 }
 
@@ -445,12 +463,30 @@ pub(crate) struct FileBatches {
     next_group: usize,
     /// Of the row group before the next one.
     reader: Option<ParquetRecordBatchReader>,
+    /// Rows so far.
+    rows: u64,
+    /// Rows that the footer states.
+    stated_rows: u64,
+    /// Bytes of the texts so far.
+    text_bytes: u64,
 }
 
 impl FileBatches {
     /// Bytes of the file.
     pub(crate) fn file_bytes(&self) -> u64 {
         Length::len(&self.input)
+    }
+
+    /// Counts a batch. Returns an error if the texts of the file so far are more than a file of its length may have.
+    fn count(&mut self, batch: &RecordBatch) -> Result<()> {
+        self.rows += batch.num_rows() as u64;
+        self.text_bytes += batch.columns().iter().map(text_bytes).sum::<u64>();
+        let limit = bounds::max_text_bytes(self.file_bytes());
+        if self.text_bytes <= limit {
+            return Ok(());
+        }
+        let detail = format!("its rows have more than {limit} bytes of texts, and it has {} bytes", self.file_bytes());
+        Err(LakeError::TooLarge { path: self.path.clone(), detail })
     }
 
     fn open_group(&self, group: usize) -> Result<ParquetRecordBatchReader> {
@@ -482,10 +518,16 @@ impl Iterator for FileBatches {
         loop {
             if let Some(batch) = self.reader.as_mut().and_then(Iterator::next) {
                 let batch = batch.map_err(|error| damaged(&self.path, &error));
-                return Some(batch.and_then(|batch| conform(self.topic, &self.path, &batch)));
+                return Some(batch.and_then(|batch| {
+                    self.count(&batch)?;
+                    conform(self.topic, &self.path, &batch)
+                }));
             }
             if self.next_group >= self.metadata.metadata().num_row_groups() {
-                return None;
+                let is_end = self.next_group < usize::MAX;
+                self.next_group = usize::MAX;
+                self.reader = None;
+                return if is_end { check_row_count(&self.path, self.rows, self.stated_rows).err().map(Err) } else { None };
             }
             self.next_group += 1;
             match self.open_group(self.next_group - 1) {
@@ -500,6 +542,18 @@ impl Iterator for FileBatches {
     }
 }
 
+/// Returns the bytes of the values of a column of texts or bytes; 0 for other columns.
+fn text_bytes(column: &ArrayRef) -> u64 {
+    let of = |offsets: &[i32]| match offsets {
+        [first, .., last] => u64::try_from(last - first).unwrap_or(0),
+        _ => 0,
+    };
+    if let Some(texts) = column.as_string_opt::<i32>() {
+        return of(texts.value_offsets());
+    }
+    column.as_binary_opt::<i32>().map_or(0, |bytes| of(bytes.value_offsets()))
+}
+
 pub(crate) fn refused(path: &str, refusal: Refusal) -> LakeError {
     let path = path.to_owned();
     match refusal {
@@ -507,6 +561,11 @@ pub(crate) fn refused(path: &str, refusal: Refusal) -> LakeError {
         Refusal::Foreign(detail) => LakeError::Foreign { path, detail },
         Refusal::TooLarge(detail) => LakeError::TooLarge { path, detail },
     }
+}
+
+/// Refuses a file that has another number of rows than its footer states: some were lost, or are of another file.
+fn check_row_count(path: &str, rows: u64, stated: u64) -> Result<()> {
+    if rows == stated { Ok(()) } else { Err(damaged(path, &format!("it has {rows} rows, and its footer states {stated}"))) }
 }
 
 /// Refuses columns that this version does not know, or knows as others.

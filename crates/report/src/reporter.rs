@@ -1,5 +1,5 @@
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use eadt_schemas::EventTime;
@@ -26,6 +26,9 @@ pub struct Reporter {
     workloads: BTreeMap<String, StoredEvents>,
 }
 
+/// Controllers' reasons have less.
+const LONG_REASON_BYTES: usize = 1_024;
+
 /// The events of a workload as they are kept.
 #[derive(Debug, Default, Clone)]
 struct StoredEvents {
@@ -35,6 +38,8 @@ struct StoredEvents {
     decisions: BTreeMap<Box<str>, ReportDecision>,
     /// Reasons of decisions that only maintain, by time and the end of their id: a controller makes one for each window.
     maintained: BTreeMap<(EventTime, Arc<str>), Arc<str>>,
+    /// Reasons of [`LONG_REASON_BYTES`] and more, each once: a file of some kilobytes can have one of a megabyte in every row.
+    long_reasons: BTreeSet<Arc<str>>,
     /// By id of the decision.
     actuations: BTreeMap<Box<str>, ActuationSummary>,
     unlimited: [Option<f64>; 2],
@@ -68,7 +73,7 @@ pub(crate) struct WorkloadEvents<'a> {
 pub(crate) struct ReportDecision {
     pub(crate) time: EventTime,
     pub(crate) action: ControllerAction,
-    reason: Box<str>,
+    reason: Arc<str>,
     /// The decision that this one is about, of changes and verdicts.
     pub(crate) concerns: Option<Box<str>>,
     /// From and to, of changes and verdicts.
@@ -306,7 +311,7 @@ impl Reporter {
         let decided = ReportDecision {
             time: event.time,
             action: event.action,
-            reason: event.reason.as_str().into(),
+            reason: collected.shared_reason(&event.reason),
             concerns: event.concerns.as_deref().filter(|_| is_change_or_verdict).map(Box::from),
             layouts: is_change_or_verdict.then(|| Box::new((event.from.clone(), event.to.clone()))),
         };
@@ -504,8 +509,21 @@ impl StoredEvents {
         let last = self.maintained.last_key_value();
         let same = |known: &Arc<str>, text: &str| (**known == *text).then(|| known.clone());
         let end = last.and_then(|((_, known), _)| same(known, end)).unwrap_or_else(|| end.into());
-        let reason = last.and_then(|(_, known)| same(known, reason)).unwrap_or_else(|| reason.into());
+        let reason = last.and_then(|(_, known)| same(known, reason)).unwrap_or_else(|| self.shared_reason(reason));
         self.maintained.insert((time, end), reason);
+    }
+
+    /// Returns a reason to keep: a long one that is kept already is shared.
+    fn shared_reason(&mut self, reason: &str) -> Arc<str> {
+        if reason.len() < LONG_REASON_BYTES {
+            return reason.into();
+        }
+        if let Some(known) = self.long_reasons.get(reason) {
+            return known.clone();
+        }
+        let kept: Arc<str> = reason.into();
+        self.long_reasons.insert(kept.clone());
+        kept
     }
 
     /// Returns the events with the windows before the job's start taken out of the run.
@@ -1009,5 +1027,27 @@ fn window_row(
         baseline_samples: compared.baseline_samples,
         action: decision.map(|(action, _)| *action),
         reason: decision.map(|(_, reason)| (*reason).to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_reason_is_kept_once_however_many_decisions_have_it() {
+        let mut reporter = Reporter::default();
+        let reasons = ["a", "b", "short"].map(|text| text.repeat(if text.len() == 1 { 1 << 20 } else { 1 }));
+        for (number, reason) in reasons.iter().cycle().take(300).enumerate() {
+            let time = EventTime::from_seconds(number as f64);
+            let id = if number % 2 == 0 { format!("lab/a@{time}/matrix") } else { format!("d-{number}") };
+            let decision = Decision { id, workload: "lab/a".into(), time, reason: reason.clone(), ..Decision::default() };
+            reporter.add_decision(&decision);
+        }
+        let kept = &reporter.workloads["lab/a"];
+        assert_eq!((kept.maintained.len(), kept.decisions.len(), kept.long_reasons.len()), (150, 150, 2));
+        let texts = kept.maintained.values().chain(kept.decisions.values().map(|decided| &decided.reason));
+        let places: BTreeSet<*const u8> = texts.filter(|text| text.len() > 5).map(|text| text.as_ptr()).collect();
+        assert_eq!(places.len(), 2);
     }
 }

@@ -1,6 +1,7 @@
 //! Tests of the parts together, on disks that die and on rows of every shape.
 
 mod archive;
+mod compaction;
 mod crash;
 mod damage;
 mod oversize;

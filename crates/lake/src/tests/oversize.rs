@@ -121,6 +121,24 @@ fn rows_that_wait_for_others_are_bounded() {
 }
 
 #[test]
+fn texts_that_a_dictionary_repeats_are_bounded_by_the_length_of_the_file() {
+    let (folder, archive, name) = archive(&with_reason(1 << 20), 0..600);
+    let file_bytes = fs::metadata(folder.path().join(name.path())).unwrap().len();
+    assert!(file_bytes < 100_000, "{file_bytes}");
+    let rows = archive.rows(&archive.files().unwrap(), TOPIC, 0);
+    let (mut read, mut refused) = (0, None);
+    for row in rows {
+        match row {
+            Ok(_) => read += 1,
+            Err(error) => refused = Some(error.to_string()),
+        }
+    }
+    let refused = refused.unwrap();
+    assert!(refused.contains("its rows have more than 536870912 bytes of texts") && refused.contains(&name.path()), "{refused}");
+    assert!((480..512).contains(&read), "{read}");
+}
+
+#[test]
 fn more_rows_than_a_file_has_bytes_for_are_refused() {
     const ROWS: i64 = 300_000;
     let plan = plan(TOPIC);
