@@ -14,7 +14,7 @@ use config::{Config, Environment, File, FileFormat};
 use eadt_bus::kafka::{FetchPath, Secret, SecuritySettings, hide, is_secret_variable, property_of_variable, secret_in_file};
 use eadt_service::address;
 use eadt_service::logs::LogFormat;
-use eadt_service::redact::SecretRedactor;
+use eadt_service::redact::{SecretRedactor, secrets_within};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -213,7 +213,9 @@ pub type EnvVariables = std::collections::HashMap<String, String>;
 pub fn secrets(variables: &EnvVariables) -> SecretRedactor {
     let own = variables.iter().filter(|(name, _)| is_secret_variable(name)).map(|(_, value)| value.clone());
     let headers = variables.get(OTLP_HEADERS).into_iter().flat_map(|text| text.split(','));
-    SecretRedactor::new(own.chain(headers.filter_map(|pair| Some(pair.split_once('=')?.1.trim().to_owned()))))
+    let headers = headers.filter_map(|pair| Some(pair.split_once('=')?.1.trim().to_owned()));
+    let within = variables.iter().filter(|(name, _)| name.starts_with(ENV_PREFIX) || *name == BROKERS);
+    SecretRedactor::new(own.chain(headers).chain(within.flat_map(|(_, value)| secrets_within(value))))
 }
 
 /// Reads settings: defaults, `file`, `variables`, then `overrides` (key path, TOML value) from flags.
@@ -548,6 +550,16 @@ mod tests {
             for value in [
                 format!("https://user:{MARK}@host:1/x?token={MARK}"),
                 format!("s3://{MARK}@bucket/a"),
+                format!("https://us%40er:%7B{MARK}%2F@host:1/x"),
+                format!("https://user:it's|{MARK}@host:1/x"),
+                format!("https://user:a\"b<{MARK}>@host:1/x"),
+                format!("https://user:a,{MARK}@host:1/x"),
+                format!("https://user:a b{MARK}@host:1/x"),
+                format!("az://container/p?sv=1&sig=a'b{MARK}%3D"),
+                format!("https://host/x?password={MARK}&AWS_SECRET_ACCESS_KEY={MARK}#access_token={MARK}"),
+                format!("AccountName=a;AccountKey={MARK}=="),
+                format!("user:{MARK}@host:9092"),
+                format!("key:a/{MARK}@bucket/p"),
                 format!("s3://key:a/{MARK}@bucket/a"),
                 format!("s3://bucket/a?access_key_id=x&secret_access_key={MARK}"),
                 format!("SASL://user:{MARK}@host:9092"),

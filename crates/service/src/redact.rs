@@ -74,21 +74,64 @@ impl SecretRedactor {
 
     /// Replaces every secret, and what [`hide_credentials`] finds.
     pub fn redact<'a>(&self, text: &'a str) -> Cow<'a, str> {
-        let mut shown = hide_credentials(text);
+        // Whole secrets first: of one with a quote in it, its form shows a part only.
+        let mut shown = Cow::Borrowed(text);
         for secret in self.0.iter().filter(|secret| text.contains(secret.as_str())) {
             shown = Cow::Owned(shown.replace(secret.as_str(), HIDDEN));
         }
-        shown
+        match shown {
+            Cow::Borrowed(text) => hide_credentials(text),
+            Cow::Owned(text) => Cow::Owned(hide_credentials(&text).into_owned()),
+        }
     }
 }
 
-/// Returns whether a parameter of a URL holds a secret, such as a signature of a shared link.
+/// Returns the secrets within the value of a setting, each as it stands and as its percent encoding reads: passwords of URLs and
+/// hosts, and values behind names of secrets. Other programs quote and decode them as they like.
+pub fn secrets_within(value: &str) -> Vec<String> {
+    let mut secrets = Vec::new();
+    for word in std::iter::once(value).chain(value.split(',')) {
+        let authority = word.split_once("://").map_or(word, |(_, rest)| rest);
+        if let Some((user, _)) = authority.rsplit_once('@')
+            && let Some((_, password)) = user.split_once(':')
+        {
+            secrets.push(password.to_owned());
+        }
+        for pair in word.split(['?', '&', ';', '#', ',']) {
+            if let Some((name, value)) = pair.trim().split_once('=')
+                && is_secret_parameter(name)
+                && !name.to_ascii_lowercase().ends_with("_file")
+            {
+                secrets.push(value.trim_matches(['"', '\'', ' ']).to_owned());
+            }
+        }
+    }
+    let decoded: Vec<String> = secrets.iter().filter_map(|text| percent_decoded(text)).collect();
+    secrets.extend(decoded);
+    secrets
+}
+
+/// Returns the text that a percent encoding stands for; `None` if it stands for itself, or for no text.
+fn percent_decoded(text: &str) -> Option<String> {
+    let (mut decoded, mut rest) = (Vec::with_capacity(text.len()), text);
+    while let Some((before, after)) = rest.split_once('%') {
+        decoded.extend_from_slice(before.as_bytes());
+        let byte = after.get(..2).and_then(|digits| u8::from_str_radix(digits, 16).ok());
+        decoded.push(byte.unwrap_or(b'%'));
+        rest = if byte.is_some() { &after[2..] } else { after };
+    }
+    decoded.extend_from_slice(rest.as_bytes());
+    String::from_utf8(decoded).ok().filter(|decoded| decoded != text)
+}
+
+/// Returns whether a parameter of a URL or of a connection string holds a secret, such as a signature of a shared link.
 fn is_secret_parameter(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
-    matches!(name.as_str(), "sig" | "key" | "auth" | "pwd" | "pass")
+    matches!(name.as_str(), "sig" | "key" | "auth" | "pwd" | "pass" | "jwt" | "bearer")
         || [
             "password",
             "passwd",
+            "passphrase",
             "secret",
             "token",
             "signature",
@@ -98,24 +141,76 @@ fn is_secret_parameter(name: &str) -> bool {
             "apikey",
             "access_key",
             "access-key",
+            "accesskey",
+            "account_key",
+            "account-key",
+            "accountkey",
+            "private_key",
+            "private-key",
+            "privatekey",
         ]
         .iter()
         .any(|part| name.contains(part))
 }
 
 /// Ends of the names that hold a secret wherever `NAME=VALUE` stands. `tokens=` and `password_file=` are none of them.
-const SECRET_NAME_ENDS: [&str; 8] =
-    ["password", "passwd", "secret", "token", "access_key", "secret_key", "api_key", "access-key"];
+const SECRET_NAME_ENDS: [&str; 17] = [
+    "password",
+    "passwd",
+    "passphrase",
+    "secret",
+    "token",
+    "signature",
+    "access_key",
+    "secret_key",
+    "api_key",
+    "account_key",
+    "private_key",
+    "access-key",
+    "account-key",
+    "private-key",
+    "accesskey",
+    "accountkey",
+    "privatekey",
+];
 /// Where a value, or a URL, ends.
 const END: &[char] = &[' ', '\t', '\n', '\r', '"', '\'', '<', '>', '`', '|', '\\'];
 
-/// Replaces what is secret by its form in a text: user and password of every URL, the values of its secret parameters, and every
-/// value behind the name of a secret, as in `host:9092?password=VALUE`.
+/// Replaces what is secret by its form in a text: user and password of every URL, also of one without its scheme, the values of
+/// its secret parameters, and every value behind the name of a secret, as in `host:9092?password=VALUE`.
 pub fn hide_credentials(text: &str) -> Cow<'_, str> {
-    match hide_url_secrets(text) {
-        Cow::Borrowed(text) => hide_named_values(text),
-        Cow::Owned(text) => Cow::Owned(hide_named_values(&text).into_owned()),
+    let steps: [fn(&str) -> Option<String>; 3] = [hide_url_secrets, hide_users_of_hosts, hide_named_values];
+    steps.iter().fold(Cow::Borrowed(text), |shown, hide| match hide(&shown) {
+        Some(hidden) => Cow::Owned(hidden),
+        None => shown,
+    })
+}
+
+/// Returns whether a text between `:` and `@` may be a password, and no port and path: an image's `host:5000/name@sha256` has none.
+fn is_password(text: &str) -> bool {
+    let end = text.find('/').unwrap_or(text.len());
+    let is_number = text[..end].bytes().all(|byte| byte.is_ascii_digit());
+    !is_number || end == text.len() && end >= SHORTEST
+}
+
+/// Replaces `USER:PASSWORD` before `@HOST`, as in a URL whose scheme was forgotten. A user has no `/`, as names of workloads have.
+fn hide_users_of_hosts(text: &str) -> Option<String> {
+    let (mut shown, mut rest, mut found) = (String::new(), text, false);
+    let is_user = |user: &str| {
+        user.starts_with(|first: char| first.is_ascii_alphabetic())
+            && user.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_.+%-".contains(&byte))
+    };
+    while let Some((before, after)) = rest.split_once('@') {
+        let start = before.trim_end_matches(|character| !"=,".contains(character) && !END.contains(&character)).len();
+        let is_of_host = before[start..].split_once(':').is_some_and(|(user, password)| is_user(user) && is_password(password))
+            && after.starts_with(|first: char| first.is_ascii_alphanumeric() || first == '[');
+        shown.push_str(if is_of_host { &before[..start] } else { before });
+        shown.push_str(if is_of_host { HIDDEN } else { "" });
+        shown.push('@');
+        (rest, found) = (after, found || is_of_host);
     }
+    shown.push_str(rest);
+    found.then_some(shown)
 }
 
 /// Returns where a value begins in the text behind its `=`, and its length. It is quoted as a log or JSON quotes it, `"VALUE"` or
@@ -131,7 +226,7 @@ fn value_place(after: &str) -> (usize, usize) {
 }
 
 /// Replaces the values of `NAME=VALUE` and `NAME="VALUE"` if the name is one of a secret.
-fn hide_named_values(text: &str) -> Cow<'_, str> {
+fn hide_named_values(text: &str) -> Option<String> {
     let (mut shown, mut rest) = (String::new(), text);
     while let Some(at) = rest.find('=') {
         let (before, after) = (&rest[..at], &rest[at + 1..]);
@@ -153,10 +248,44 @@ fn hide_named_values(text: &str) -> Cow<'_, str> {
         }
     }
     if shown.is_empty() {
-        return Cow::Borrowed(text);
+        return None;
     }
     shown.push_str(rest);
-    Cow::Owned(shown)
+    Some(shown)
+}
+
+/// Characters of a URL in which credentials are looked for behind a quote.
+const LONGEST_URL: usize = 4_096;
+
+/// Returns the length of the URL at the start of `after`; `before` ends with its `://`. It goes on behind a quote and the like if
+/// these are in its password: up to the quote that closes it, or else to a space or a double quote.
+fn url_length(before: &str, after: &str) -> usize {
+    let plain = after.find(END).unwrap_or(after.len());
+    let end = after[..plain].find(['/', '?', '#']).unwrap_or(plain);
+    let port = after[..end].rsplit_once(':').map(|(_, port)| port);
+    let is_open = !after[..plain].contains('@') && port.is_some_and(|port| !port.bytes().all(|byte| byte.is_ascii_digit()));
+    if end < plain && !is_open {
+        return plain;
+    }
+    let scheme = before
+        .trim_end_matches("://")
+        .trim_end_matches(|character: char| character.is_ascii_alphanumeric() || "+-.".contains(character));
+    let opening = scheme.trim_end_matches(['"', '\'', '`']);
+    let opening = opening.trim_end_matches('\\').len();
+    let quote = &scheme[opening..];
+    let reach = after.char_indices().nth(LONGEST_URL).map_or(after.len(), |(at, _)| at);
+    let line = after[..reach].split('\n').next().unwrap_or_default();
+    // One behind a backslash is within the text.
+    let is_closing = |at: &usize| !line[..*at].ends_with('\\');
+    let closing = if quote.is_empty() { None } else { line.match_indices(quote).map(|(at, _)| at).find(is_closing) };
+    let limit = closing.or_else(|| line.find([' ', '\t', '"'])).unwrap_or(line.len());
+    if limit <= plain || !is_open && after[plain..].starts_with([' ', '\t']) {
+        return plain;
+    }
+    match after[plain..limit].rfind('@') {
+        Some(at) => after[plain + at..limit].find(END).map_or(limit, |length| plain + at + length),
+        None => plain,
+    }
 }
 
 /// Returns where the authority of a URL ends, `://` left out. A password with a `/` in it, as keys of object stores have, is
@@ -172,17 +301,19 @@ fn authority_end(url: &str) -> usize {
 }
 
 /// Replaces user and password of every URL in a text, and the values of its secret parameters.
-fn hide_url_secrets(text: &str) -> Cow<'_, str> {
+fn hide_url_secrets(text: &str) -> Option<String> {
     if !text.contains("://") {
-        return Cow::Borrowed(text);
+        return None;
     }
     let (mut shown, mut rest) = (String::with_capacity(text.len()), text);
     while let Some(at) = rest.find("://") {
         let (before, after) = rest.split_at(at + 3);
         shown.push_str(before);
-        let (url, next) = after.split_at(after.find(END).unwrap_or(after.len()));
+        let (url, next) = after.split_at(url_length(before, after));
         let (authority, path) = url.split_at(authority_end(url));
-        // Of several URLs in a list each has its own credentials.
+        let is_port = |port: &str| port.bytes().all(|byte| byte.is_ascii_digit());
+        let has_user = authority.contains('@');
+        // Of several URLs in a list each has its own credentials; a part that has neither host nor user is of a password.
         for (number, part) in authority.split(',').enumerate() {
             if number > 0 {
                 shown.push(',');
@@ -193,6 +324,7 @@ fn hide_url_secrets(text: &str) -> Cow<'_, str> {
                     shown.push('@');
                     shown.push_str(host);
                 }
+                None if has_user && part.rsplit_once(':').is_some_and(|(_, port)| !is_port(port)) => shown.push_str(HIDDEN),
                 None => shown.push_str(part),
             }
         }
@@ -218,7 +350,7 @@ fn hide_url_secrets(text: &str) -> Cow<'_, str> {
         rest = next;
     }
     shown.push_str(rest);
-    Cow::Owned(shown)
+    Some(shown)
 }
 
 /// Writes log lines as they may be shown. Each call holds whole lines.
@@ -297,6 +429,27 @@ mod tests {
             ("brokers=\"h:9092?password=hunter2,i:1\"", "brokers=\"h:9092?password=…\""),
             ("h?sig=hunter2&x=1", "h?sig=…&x=1"),
             ("a password=hunter2 b", "a password=… b"),
+            ("https://us%40er:p%40ss%2F@host/x", "https://…@host/x"),
+            ("https://h/?X-Amz-Signature=hunter2&X-Amz-Date=1", "https://h/?X-Amz-Signature=…&X-Amz-Date=1"),
+            ("AccountName=a;AccountKey=hunter2==;EndpointSuffix=x", "AccountName=a;AccountKey=…"),
+            ("Endpoint=sb://h/;SharedAccessKey=hunter2=", "Endpoint=sb://h/;SharedAccessKey=…"),
+            ("az://c/p#access_token=hunter3", "az://c/p#access_token=…"),
+            ("https://user:hun,ter2@host/x", "https://…,…@host/x"),
+            // A URL whose scheme was forgotten, and what is none.
+            ("user:hunter2@host:9092,user:hunt/er2@[::1]:9092", "…@host:9092,…@[::1]:9092"),
+            ("location = \"key:hunter2@bucket/p\"", "location = \"…@bucket/p\""),
+            (
+                "registry:5000/eadt@sha256:ab, rank:0@node, lab/a:b@2026",
+                "registry:5000/eadt@sha256:ab, rank:0@node, lab/a:b@2026",
+            ),
+            // Characters in a password that end other texts.
+            ("https://user:hun'ter|2@host/x y", "https://…@host/x y"),
+            ("'https://user:hun\"ter<2@host/x'", "'https://…@host/x'"),
+            (r#"{"url":"https://user:hun\"ter2@host/x","a":"b@c"}"#, r#"{"url":"https://…@host/x","a":"b@c"}"#),
+            (r#"\"s3://key:a/b|c@bucket/p\" and 'x@y'"#, r#"\"s3://…@bucket/p\" and 'x@y'"#),
+            ("\"https://user:hunter 2@host\"", "\"https://…@host\""),
+            ("'http://h:80','u@x'", "'http://h:80','u@x'"),
+            ("<https://host> and <a@b>, http://h:80 is away, ask a@b", "<https://host> and <a@b>, http://h:80 is away, ask a@b"),
             ("setting x.password=\"hunter 2\" from y", "setting x.password=\"…\" from y"),
             ("sasl.password=hunter2", "sasl.password=…"),
             ("key=ns/job tokens=3 password_file=/run/x password=", "key=ns/job tokens=3 password_file=/run/x password="),
@@ -328,8 +481,29 @@ mod tests {
             SecretRedactor::new(["hunter2".to_owned(), "hunter2-long".to_owned(), "a\"b\\c".to_owned(), "abc".to_owned()]);
         assert_eq!(secrets.redact("value hunter2-long and hunter2"), "value … and …");
         assert_eq!(secrets.redact(&format!("string {:?}", "a\"b\\c")), "string \"…\"");
+        let quoted = SecretRedactor::new(secrets_within("az://c/p?sig=hun'ter2%3D"));
+        assert_eq!(quoted.redact("\"az://c/p?sig=hun'ter2%3D\" and hun'ter2="), "\"az://c/p?sig=…\" and …");
         assert_eq!(secrets.redact("abc is too short to hide"), "abc is too short to hide");
         assert!(!format!("{secrets:?}").contains("hunter2"));
+    }
+
+    #[test]
+    fn the_secrets_within_a_value_are_found_as_written_and_decoded() {
+        for (value, secrets) in [
+            ("host:9092", &[][..]),
+            ("https://host/x?y=1&password_file=/run/x", &[]),
+            ("https://user:p%40ss%2fw@host/x", &["p%40ss%2fw", "p@ss/w"]),
+            ("user:hun\"ter2@host:9092", &["hun\"ter2"]),
+            ("kafka://u:hunter2@a:1,u:hunter3@b:2", &["hunter2@a:1,u:hunter3", "hunter2", "hunter3"]),
+            ("az://c/p?sv=1&sig=a%2Bb'c", &["a%2Bb'c", "a+b'c"]),
+            ("h:1;sasl.password=\"hunter 2\"", &["hunter 2"]),
+            ("AccountKey=abcd==;x=1", &["abcd=="]),
+        ] {
+            let mut found = secrets_within(value);
+            found.dedup();
+            let missing: Vec<_> = secrets.iter().filter(|secret| !found.iter().any(|found| found == *secret)).collect();
+            assert!(missing.is_empty() && (secrets.is_empty() == found.is_empty()), "{value}: {found:?}");
+        }
     }
 
     #[test]

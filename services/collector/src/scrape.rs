@@ -50,6 +50,7 @@ fn shown(url: &Url) -> String {
     // Neither can fail for an http URL; were it otherwise, they stay, which hides nothing less.
     let cleared = url.set_username("").and(url.set_password(None));
     url.set_query(None);
+    url.set_fragment(None);
     if cleared.is_ok() { url.to_string() } else { "target".to_owned() }
 }
 

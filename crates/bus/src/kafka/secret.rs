@@ -88,7 +88,9 @@ pub fn is_secret_variable(name: &str) -> bool {
     }
     // As a whole it is never right: it is a table, and may hold anything.
     let properties = name == "eadt_bus.properties";
-    properties || (cloud && name.contains("key")) || ((cloud || name.starts_with("eadt_")) && is_secret(&name))
+    properties
+        || (cloud && ["key", "connection_string"].iter().any(|part| name.contains(part)))
+        || ((cloud || name.starts_with("eadt_")) && is_secret(&name))
 }
 
 /// Serialises properties with their secrets hidden, for settings that are shown.
@@ -147,6 +149,9 @@ mod tests {
             ("EADT_COLLECTOR__PROGRESS__TOKENS_FILE", None, false),
             ("AWS_SECRET_ACCESS_KEY", None, true),
             ("AZURE_STORAGE_ACCOUNT_KEY", None, true),
+            ("AZURE_STORAGE_CONNECTION_STRING", None, true),
+            ("AZURE_STORAGE_SAS_TOKEN", None, true),
+            ("AWS_SESSION_TOKEN", None, true),
             ("AWS_REGION", None, false),
             ("HOME", None, false),
         ] {
