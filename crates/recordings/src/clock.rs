@@ -177,6 +177,15 @@ pub(crate) struct TimeParser {
     zone: NamedTimeZone,
 }
 
+/// Returns the time that a number is if it counts days as spreadsheets do, with a time of day in it; `None` if it is of no record.
+fn spreadsheet_time(days: f64) -> Option<EventTime> {
+    /// 1970-01-01, 2000-01-01 and 2100-01-01.
+    const EPOCH: f64 = 25_569.0;
+    const RECORDS: std::ops::Range<f64> = 36_526.0..73_051.0;
+    let seconds = ((days - EPOCH) * 86_400.0).round();
+    (RECORDS.contains(&days) && days.fract() != 0.0).then(|| EventTime::from_seconds(seconds))
+}
+
 impl TimeParser {
     pub(crate) fn new(format: Option<TimeFormat>, zone: Option<NamedTimeZone>) -> Self {
         Self { format: format.unwrap_or_default(), zone: zone.unwrap_or_else(NamedTimeZone::utc) }
@@ -215,6 +224,12 @@ impl TimeParser {
             };
         }
         if let Ok(value) = text.replace(',', ".").parse::<f64>() {
+            if let Some(time) = spreadsheet_time(value) {
+                return Err(format!(
+                    "a number, and its unit is not known; as a day of a spreadsheet it is {time}: save the column as text, as in \
+                     2025-02-03 10:00:00, or say --time-format unix if it is seconds"
+                ));
+            }
             let guess = match value.abs() {
                 x if x < 1e11 => "unix",
                 x if x < 1e14 => "unix_ms",

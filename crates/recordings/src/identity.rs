@@ -1,5 +1,6 @@
 //! Columns that are not mapped, but distinguish the boards of a table: rows of several boards would be averaged into one.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 
 use eadt_schemas::EventTime;
@@ -146,6 +147,18 @@ impl IdColumns {
         });
         found.min_by_key(|found| (found.scope == IdScope::Board, found.column))
     }
+}
+
+/// Returns a UUID as the driver writes it, with small letters, and any other text as it is: some tools print capitals.
+pub(crate) fn driver_uuid(text: &str) -> Cow<'_, str> {
+    const PREFIX: &str = "GPU-";
+    const DIGITS: usize = 32;
+    let is_uuid = text.split_at_checked(PREFIX.len()).filter(|(prefix, rest)| {
+        prefix.eq_ignore_ascii_case(PREFIX)
+            && rest.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-')
+            && rest.bytes().filter(u8::is_ascii_hexdigit).count() == DIGITS
+    });
+    is_uuid.map_or(Cow::Borrowed(text), |(_, rest)| Cow::Owned(format!("{PREFIX}{}", rest.to_ascii_lowercase())))
 }
 
 /// Returns whether a text identifies a board in whatever column it is: a UUID, or the name of a model.

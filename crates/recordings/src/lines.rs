@@ -78,6 +78,56 @@ const FOREIGN_FORMS: [(&[u8], &str); 4] = [
     (b"PK\x03\x04", "it is a zip archive, as workbooks of spreadsheets are"),
 ];
 
+/// Bytes that a compressed file may unpack to whatever its length is, and the multiple of its length beyond. A few kilobytes of zstd
+/// can hold gigabytes of one line; a recording in which nothing but the time changes is a thousandth of its size.
+const UNPACKED_BYTES: u64 = 256 << 20;
+const UNPACKED_PER_BYTE: u64 = 4_000;
+
+/// Counts the bytes that are read through it.
+struct CountingReader<R> {
+    inner: R,
+    bytes: u64,
+}
+
+impl<R: Read> Read for CountingReader<R> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let count = self.inner.read(into)?;
+        self.bytes += count as u64;
+        Ok(count)
+    }
+}
+
+impl<R: BufRead> BufRead for CountingReader<R> {
+    fn fill_buf(&mut self) -> io::Result<&[u8]> {
+        self.inner.fill_buf()
+    }
+
+    fn consume(&mut self, count: usize) {
+        self.bytes += count as u64;
+        self.inner.consume(count);
+    }
+}
+
+/// Decompresses zstd, no more than a file of its length may hold.
+struct BoundedDecoder<R: BufRead> {
+    decoder: zstd::stream::read::Decoder<'static, CountingReader<R>>,
+    unpacked: u64,
+}
+
+impl<R: BufRead> Read for BoundedDecoder<R> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let count = self.decoder.read(into)?;
+        self.unpacked += count as u64;
+        let packed = self.decoder.get_ref().bytes;
+        if self.unpacked <= packed.saturating_mul(UNPACKED_PER_BYTE).max(UNPACKED_BYTES) {
+            return Ok(count);
+        }
+        let problem =
+            format!("it holds more than {} MiB in {packed} compressed bytes, as no recording does", UNPACKED_BYTES >> 20);
+        Err(io::Error::new(io::ErrorKind::FileTooLarge, problem))
+    }
+}
+
 /// Decompresses if the first bytes are those of zstd. Returns an error if they are those of another form.
 pub(crate) fn decompressed<'a>(reader: impl Read + 'a) -> io::Result<Box<dyn BufRead + 'a>> {
     let mut reader = BufReader::with_capacity(1 << 17, reader);
@@ -90,8 +140,8 @@ pub(crate) fn decompressed<'a>(reader: impl Read + 'a) -> io::Result<Box<dyn Buf
     }
     let whole = io::Cursor::new(magic).chain(reader);
     if is_zstd {
-        let decoder = zstd::stream::read::Decoder::with_buffer(whole)?;
-        Ok(Box::new(BufReader::with_capacity(1 << 17, decoder)))
+        let decoder = zstd::stream::read::Decoder::with_buffer(CountingReader { inner: whole, bytes: 0 })?;
+        Ok(Box::new(BufReader::with_capacity(1 << 17, BoundedDecoder { decoder, unpacked: 0 })))
     } else {
         Ok(Box::new(whole))
     }
@@ -181,7 +231,44 @@ fn unreadable(name: &str, line: Option<u64>, error: &io::Error) -> ImportError {
     let remedy = match error.kind() {
         io::ErrorKind::IsADirectory => "name the files in it",
         io::ErrorKind::Unsupported => "unpack it, or save the sheet as CSV; plain text and zstd are read",
+        io::ErrorKind::FileTooLarge => "check that this is the right file; unpacked by `zstd -d` it is read however long it is",
         _ => "the file may be truncated or damaged; copy it again",
     };
     ImportError { line, ..ImportError::in_file(name, problem, remedy) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn packed(rows: impl Iterator<Item = Vec<u8>>) -> Vec<u8> {
+        let mut encoder = zstd::stream::write::Encoder::new(Vec::new(), 3).unwrap();
+        rows.for_each(|row| io::Write::write_all(&mut encoder, &row).unwrap());
+        encoder.finish().unwrap()
+    }
+
+    #[test]
+    fn rows_without_end_in_a_few_kilobytes_are_an_error() {
+        let rows = b"2025-02-03T10:00:00Z,100\n".repeat(1 << 16);
+        let bytes = rows.len();
+        let packed = packed(std::iter::repeat_n(rows, 300));
+        assert!(packed.len() < 100_000, "{}", packed.len());
+        let mut read = decompressed(&packed[..]).unwrap();
+        let error = io::copy(&mut read, &mut io::sink()).unwrap_err();
+        assert!(error.to_string().starts_with("it holds more than 256 MiB in "), "{error}");
+        // The same rows in a plain file, of any length.
+        let plain = b"2025-02-03T10:00:00Z,100\n".repeat(1 << 16);
+        assert_eq!(io::copy(&mut decompressed(&plain[..]).unwrap(), &mut io::sink()).unwrap(), bytes as u64);
+    }
+
+    #[test]
+    fn a_long_recording_in_which_only_the_time_changes_is_read() {
+        let row =
+            |second: u64| format!("2025-02-03 {:02}:{:02}:{:02},GPU-a,60.00 W\n", second / 3600, second / 60 % 60, second % 60);
+        let day: Vec<u8> = (0..86_400).flat_map(|second| row(second).into_bytes()).collect();
+        let bytes = day.len() as u64 * 100;
+        let packed = packed(std::iter::repeat_n(day, 100));
+        assert!(bytes > UNPACKED_BYTES);
+        assert_eq!(io::copy(&mut decompressed(&packed[..]).unwrap(), &mut io::sink()).unwrap(), bytes);
+    }
 }

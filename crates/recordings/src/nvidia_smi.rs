@@ -15,7 +15,7 @@ use crate::boards::several_boards_error;
 use crate::clock::{ParsedTime, TimeParser};
 use crate::decimal_mark::{DecimalMarkDetector, MARK_REMEDY};
 use crate::error::quote;
-use crate::identity::{IdColumns, IdScope};
+use crate::identity::{IdColumns, IdScope, driver_uuid};
 use crate::lines::LineReader;
 use crate::names::event_name;
 use crate::power_draw::power_draw_is_average;
@@ -419,7 +419,7 @@ impl BoardSources {
             return *source;
         }
         let key = match id {
-            BoardId { unique: Some(unique), .. } => (None, (*unique).to_owned()),
+            BoardId { unique: Some(unique), .. } => (None, driver_uuid(unique).into_owned()),
             BoardId { bus_id: Some(bus_id), .. } => (Some(file), plain_bus_id(bus_id)),
             BoardId { index: Some(index), .. } => (Some(file), format!("gpu-{index}")),
             _ => (Some(file), String::new()),

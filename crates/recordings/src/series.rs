@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::ReadingField;
 use crate::absent::{is_absent_in_series, is_absent_text, is_blank_in_series};
+use crate::identity::driver_uuid;
 use crate::power_draw::power_draw_is_average;
 use crate::prometheus_text::ExpositionSample;
 use crate::tenancy::BoardTenant;
@@ -182,8 +183,8 @@ pub fn board(labels: &impl SeriesLabels) -> Option<SeriesBoard> {
     let node = label(&["Hostname", "hostname", "exported_hostname"]);
     let gpu = gpu(labels);
     let device = match label(&["UUID", "uuid", "gpu_uuid"]).filter(|uuid| !is_absent_text(uuid)) {
-        Some(uuid) if is_bare_uuid(&uuid) => format!("GPU-{uuid}"),
-        Some(uuid) => uuid,
+        Some(uuid) if is_bare_uuid(&uuid) => driver_uuid(&format!("GPU-{uuid}")).into_owned(),
+        Some(uuid) => driver_uuid(&uuid).into_owned(),
         None => {
             let host = node.clone().or_else(|| label(&["exported_instance", "instance", "node"]))?;
             format!("{host}/gpu{}", gpu?)

@@ -120,6 +120,12 @@ impl RowCells {
     }
 }
 
+/// Returns whether a line rules off others, as in `|---|---|` and `+=====+`: two hyphens may stand for no value.
+fn is_rule(row: &str) -> bool {
+    let is_of_rule = |character: char| matches!(character, '-' | '=' | '+' | '|' | ':' | ' ' | '─' | '━' | '┼' | '│');
+    row.chars().all(is_of_rule) && ["---", "===", "───", "━━━"].iter().any(|rule| row.contains(rule))
+}
+
 /// What a reader looks for.
 pub(crate) struct HeaderCriteria<'f> {
     /// Returns how many of the wanted columns a row names.
@@ -235,6 +241,8 @@ impl<'a> TableReader<'a> {
             let Some(line) = self.next_cells(cells)? else { return Ok(None) };
             if is_comment(&self.row) {
                 recording.skip_line(file, line, "comment line");
+            } else if is_rule(&self.row) {
+                recording.skip_line(file, line, "rule between rows");
             } else if !self.row.trim().is_empty() {
                 self.note_last_cell(line, cells);
                 return Ok(Some(line));

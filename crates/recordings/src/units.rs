@@ -106,6 +106,11 @@ const SPELLINGS: &[(&str, &str)] = &[
     ("joules", "J"),
     ("Joules", "J"),
     ("Ws", "J"),
+    ("J/s", "W"),
+    ("mJ/s", "mW"),
+    ("kJ/s", "kW"),
+    ("Wh/h", "W"),
+    ("kWh/h", "kW"),
     ("kj", "kJ"),
     ("KJ", "kJ"),
     ("μJ", "µJ"),
@@ -204,15 +209,19 @@ pub fn bracketed_unit(name: &str) -> Option<Unit> {
     Unit::by_name(inside).or_else(|| power_hours(inside)?.1)
 }
 
-/// Returns the end of a text that is a unit of power and `h` apart from it, such as `kW·h`, and the unit of energy that they are,
-/// if it is one of those known here.
+/// Returns the end of a text that is a unit of power and one of time apart from it, such as `kW·h`, and the unit of energy that they
+/// are, if it is one of those known here. Seconds and minutes need a sign of a product, since `power_W_s` may say how often.
 fn power_hours(text: &str) -> Option<(&str, Option<Unit>)> {
     let text = text.trim();
-    let apart = text.strip_suffix('h')?;
-    let before = apart.trim_end_matches([' ', '·', '⋅', '*', '.', '-', '_']);
-    let power = before.rsplit(|c: char| !c.is_alphanumeric()).next().filter(|_| before.len() < apart.len())?;
-    let unit = Unit::by_name(power).filter(|unit| unit.dimension == Power)?;
-    Some((&text[before.len() - power.len()..], Unit::by_name(&format!("{}h", unit.name))))
+    ["h", "hr", "hrs", "min", "s"].into_iter().find_map(|time| {
+        let apart = text.strip_suffix(time)?;
+        let before = apart.trim_end_matches([' ', '·', '⋅', '*', '.', '-', '_']);
+        let is_product = time.starts_with('h') || apart[before.len()..].contains(['·', '⋅', '*']);
+        let power = before.rsplit(|c: char| !c.is_alphanumeric()).next().filter(|_| before.len() < apart.len() && is_product)?;
+        let unit = Unit::by_name(power).filter(|unit| unit.dimension == Power)?;
+        let time = if time.starts_with('h') { "h" } else { time };
+        Some((&text[before.len() - power.len()..], Unit::by_name(&format!("{}{time}", unit.name))))
+    })
 }
 
 /// Returns the unit after the last separator of a column's name: `power_mW`, `Power, W`, `power.draw/W`, `energy in kWh`.
@@ -277,11 +286,46 @@ fn spelled_symbol(text: &str) -> Option<String> {
     let symbol = match base {
         "watt" | "watts" if !letter.is_empty() => "W",
         "joule" | "joules" if !letter.is_empty() => "J",
-        "watthour" | "watthours" | "wattshour" | "wattshours" | "watthr" | "watthrs" | "watth" => "Wh",
+        "watthour" | "watthours" | "wattshour" | "wattshours" | "watthr" | "watthrs" | "watth" | "wattstunde" | "wattstunden" => {
+            "Wh"
+        }
+        "wattminute" | "wattminutes" | "wattmin" | "wattmins" => "Wmin",
         "wattsecond" | "wattseconds" | "wattssecond" | "wattsseconds" | "wattsec" | "wattsecs" => "Ws",
         _ => return None,
     };
     Some(format!("{letter}{symbol}"))
+}
+
+/// Endings of units whose prefix is a letter, and their symbols.
+const SPELLED_BASES: [(&str, &str); 8] = [
+    ("watts", "W"),
+    ("watt", "W"),
+    ("joules", "J"),
+    ("joule", "J"),
+    ("whrs", "Wh"),
+    ("whr", "Wh"),
+    ("wmins", "Wmin"),
+    ("wmin", "Wmin"),
+];
+
+/// Returns the symbol of a unit that is a letter before a word: `kW` of `kWatts`, `MWh` of `MWhr`; `mw`, which is none, of `mwatts`.
+/// `is_joined`: a word is before it, so that a capital may be the hump's.
+fn lettered_symbol(text: &str, is_joined: bool) -> Option<String> {
+    let lower = text.to_ascii_lowercase();
+    let (base, symbol) = SPELLED_BASES.iter().find(|(base, _)| lower.ends_with(base))?;
+    let (letter, rest) = text.split_at_checked(text.len() - base.len())?;
+    let has_case = rest.starts_with(char::is_uppercase) && rest.contains(char::is_lowercase);
+    match letter {
+        "" => base.starts_with("wh").then(|| (*symbol).to_owned()).or_else(|| base.starts_with("wm").then(|| "Wmin".to_owned())),
+        "k" | "K" => Some(format!("k{symbol}")),
+        "u" | "µ" | "μ" => Some(format!("u{symbol}")),
+        "m" if has_case => Some(format!("m{symbol}")),
+        "M" if has_case && !is_joined => Some(format!("M{symbol}")),
+        "m" | "M" => Some(format!("m{symbol}").to_ascii_lowercase()),
+        "d" => Some(format!("d{symbol}")),
+        "c" | "h" | "n" | "da" | "G" if has_case => Some(format!("{letter}{symbol}")),
+        _ => None,
+    }
 }
 
 /// Returns the units of power and energy that a name spells out in one or several words (`powerMilliwatts`, `kilowatt-hours`): the
@@ -291,10 +335,18 @@ fn spelled_units(name: &str) -> Vec<(&str, Option<Unit>)> {
     let mut found = Vec::new();
     let mut first = 0;
     while first < places.len() {
+        let joins = |at: usize| at > 0 && places[at - 1].end == places[at].start;
         let symbol_to = |last: usize| {
             let text: String = places[first..=last].iter().map(|place| &name[place.clone()]).collect();
-            let text = text.to_ascii_lowercase();
-            spelled_symbol(if last == first { without_quantity(&text) } else { &text })
+            let lower = text.to_ascii_lowercase();
+            let lettered = || {
+                let is_one = (first + 1..=last).all(joins);
+                let letter = without_quantity(&name[places[first].clone()]);
+                let rest = &name[places[first].end..places[last].end];
+                let is_joined = joins(first) || letter.len() < places[first].len();
+                is_one.then(|| lettered_symbol(&format!("{letter}{rest}"), is_joined))?
+            };
+            spelled_symbol(if last == first { without_quantity(&lower) } else { &lower }).or_else(lettered)
         };
         let end = places.len().min(first + LONGEST_SPELLING);
         let longest = (first..end).rev().find_map(|last| Some((last, symbol_to(last)?)));
@@ -302,8 +354,8 @@ fn spelled_units(name: &str) -> Vec<(&str, Option<Unit>)> {
             first += 1;
             continue;
         };
-        let words = &name[places[first].start..places[last].end];
-        found.push((if last == first { without_quantity(words) } else { words }, Unit::by_name(&symbol)));
+        let start = places[first].end - without_quantity(&name[places[first].clone()]).len();
+        found.push((&name[start..places[last].end], Unit::by_name(&symbol)));
         first = last + 1;
     }
     found
@@ -367,9 +419,55 @@ fn words(name: &str) -> impl Iterator<Item = &str> {
 }
 
 /// Units that are none of power or energy that is read here. `V` and `A` may name a feed or a phase as well.
-pub(crate) const FOREIGN_UNITS: [&str; 32] = [
-    "VA", "kVA", "var", "VAR", "kvar", "kVAR", "mV", "kV", "mA", "Ah", "dW", "cW", "hW", "nW", "GW", "dBm", "nJ", "cJ", "GJ",
-    "mWs", "kWs", "uWh", "µWh", "MWh", "GWh", "BTU", "Btu", "kcal", "eV", "erg", "VAh", "kVAh",
+pub(crate) const FOREIGN_UNITS: [&str; 48] = [
+    "hp",
+    "HP",
+    "PS",
+    "dBW",
+    "horsepower",
+    "dJ",
+    "hJ",
+    "dWh",
+    "daWh",
+    "daW",
+    "Wmin",
+    "kWmin",
+    "cal",
+    "calories",
+    "therms",
+    "BTU/h",
+    "VA",
+    "kVA",
+    "var",
+    "VAR",
+    "kvar",
+    "kVAR",
+    "mV",
+    "kV",
+    "mA",
+    "Ah",
+    "dW",
+    "cW",
+    "hW",
+    "nW",
+    "GW",
+    "dBm",
+    "nJ",
+    "cJ",
+    "GJ",
+    "mWs",
+    "kWs",
+    "uWh",
+    "µWh",
+    "MWh",
+    "GWh",
+    "BTU",
+    "Btu",
+    "kcal",
+    "eV",
+    "erg",
+    "VAh",
+    "kVAh",
 ];
 
 /// Milli or mega: letter case has to tell, and does not.
@@ -377,7 +475,8 @@ pub(crate) const AMBIGUOUS_UNITS: [&str; 6] = ["mw", "Mw", "mj", "Mj", "mwh", "M
 
 /// Returns what a column's name says of the unit that rules out to read it as power or energy in any unit known here: another
 /// unit in the last brackets, after the last separator or after a word (`Apparent power (VA)`, `power_dW`, `powerGW`), a multiple
-/// (`power (W x10)`, `power [0.1W]`), another unit that is spelled out (`kilowatt_seconds`), or an [`ambiguous_unit`].
+/// (`power (W x10)`, `power [0.1W]`, `tenths of a watt`), another unit that is spelled out (`kilowatt_seconds`, `dWatts`), or an
+/// [`ambiguous_unit`].
 pub fn unreadable_unit(name: &str) -> Option<&str> {
     let name = name.trim();
     let brackets = last_brackets(name);
@@ -391,7 +490,7 @@ pub fn unreadable_unit(name: &str) -> Option<&str> {
     last.filter(is_foreign)
         .or_else(|| ambiguous_unit(name))
         .or_else(hours)
-        .or_else(|| spelled().or_else(humped).or_else(|| factor(name)).filter(|_| !is_readable))
+        .or_else(|| spelled().or_else(humped).or_else(|| factor(name)).or_else(|| worded_factor(name)).filter(|_| !is_readable))
 }
 
 /// Returns what a column's name says of a unit of power or energy that may be read in two ways: letters that may be milli or mega
@@ -410,6 +509,34 @@ pub fn ambiguous_unit(name: &str) -> Option<&str> {
 pub fn may_be_unit(ambiguous: &str, cell: Unit) -> bool {
     let base = Unit::by_name(ambiguous).map(|unit| if unit.dimension == Power { "W" } else { "J" });
     cell.name.eq_ignore_ascii_case(ambiguous) || base == Some(cell.name) && !AMBIGUOUS_UNITS.contains(&ambiguous)
+}
+
+/// Fractions that a name has in words.
+const FRACTIONS: [&str; 8] =
+    ["tenth", "tenths", "hundredth", "hundredths", "thousandth", "thousandths", "millionth", "millionths"];
+/// Numbers that are factors beside a unit, and words before a number that is one.
+const NUMBER_WORDS: [&str; 7] = ["ten", "tens", "hundred", "hundreds", "thousand", "thousands", "million"];
+const FACTOR_WORDS: [&str; 6] = ["x", "times", "by", "per", "over", "factor"];
+
+/// Returns a factor that a name has in words: `tenths` of `power in tenths of a watt`, `hundred` of `hundred watts`, `10` of
+/// `power_watts_times_10`.
+fn worded_factor(name: &str) -> Option<&str> {
+    let all: Vec<&str> = words(name).collect();
+    let is_unit =
+        |word: Option<&&str>| word.and_then(|word| Unit::by_name(word)).is_some_and(|unit| unit.dimension.is_electrical());
+    let is_power_of_ten =
+        |digits: &str| digits.len() > 1 && digits.strip_prefix('1').is_some_and(|zeros| zeros.bytes().all(|digit| digit == b'0'));
+    all.iter().enumerate().find_map(|(at, word)| {
+        let lower = word.to_ascii_lowercase();
+        let after = all.get(at + 1);
+        let is_of_unit = is_unit(after) || at > 0 && is_unit(all.get(at - 1)) && after.is_none();
+        let is_number = is_power_of_ten(word)
+            && at > 0
+            && FACTOR_WORDS.contains(&all[at - 1].to_ascii_lowercase().as_str())
+            && (after.is_none() || is_unit(after));
+        let is_factor = FRACTIONS.contains(&lower.as_str()) || NUMBER_WORDS.contains(&lower.as_str()) && is_of_unit || is_number;
+        is_factor.then_some(*word)
+    })
 }
 
 /// Returns a factor that a name has outside of brackets: `x10` of `power_x10`, `0.1W` of `power 0.1W`. `gpu_10W` may be of board 10.
@@ -553,6 +680,22 @@ mod tests {
             ("rackW", ""),
             ("powerWAvg", ""),
             ("omegawatts", ""),
+            ("power mWatts", "mW"),
+            ("power_mWatts", "mW"),
+            ("mWatts", "mW"),
+            ("powermWatts", "mW"),
+            ("kWatts", "kW"),
+            ("power_kWatt", "kW"),
+            ("powerKWatts", "kW"),
+            ("power_kwatts", "kW"),
+            ("Power (kWatt)", "kW"),
+            ("power_MWatts", "MW"),
+            ("power uWatts", "uW"),
+            ("systemWatts", ""),
+            ("roomWatts", ""),
+            ("gpuWatts", ""),
+            ("GPUWatts", ""),
+            ("pwatts", ""),
             ("chipmW", ""),
             ("powerMHz", ""),
             ("powerMax", ""),
@@ -714,6 +857,43 @@ mod tests {
             ("energy_nanojoules", Some("nanojoules")),
             ("deciwatts_avg", Some("deciwatts")),
             ("Energy (giga joules)", Some("giga joules")),
+            ("dWatts", Some("dWatts")),
+            ("power_dWatts", Some("dWatts")),
+            ("power (dWatts)", Some("dWatts")),
+            ("powerdWatts", Some("dWatts")),
+            ("power_cWatts", Some("cWatts")),
+            ("power_mwatts", Some("mwatts")),
+            ("powerMWatts", Some("MWatts")),
+            ("MWATTS", Some("MWATTS")),
+            ("energy_MWhr", Some("MWhr")),
+            ("energy Wmin", Some("Wmin")),
+            ("energy_watt_minutes", Some("watt_minutes")),
+            ("energy (W·min)", Some("W·min")),
+            ("energy (kW·s)", Some("kW·s")),
+            ("energy dJ", Some("dJ")),
+            ("energy (cal)", Some("cal")),
+            ("power_hp", Some("hp")),
+            ("power (dBW)", Some("dBW")),
+            ("power in tenths of a watt", Some("tenths")),
+            ("power_tenth_watts", Some("tenth")),
+            ("power (hundredths of W)", Some("hundredths")),
+            ("hundred watts", Some("hundred")),
+            ("power ten watts", Some("ten")),
+            ("power_watts_times_10", Some("10")),
+            ("power_watts_per_10", Some("10")),
+            ("power x 10 watts", Some("10")),
+            ("power (W, scaled by 10)", Some("10")),
+            ("power_mWatts", None),
+            ("power_kWatt", None),
+            ("power_W_s", None),
+            ("power (J/s)", None),
+            ("power_by_10s", None),
+            ("power_mean_by_10_s", None),
+            ("gpu_ten_power", None),
+            ("ten", None),
+            ("samples_per_10", Some("10")),
+            ("energy kWhr", None),
+            ("energy_watts_seconds", None),
             ("Energy (MW·h)", Some("MW·h")),
             ("energy_MW_h", Some("MW_h")),
             ("energy_gigajoules [J]", None),

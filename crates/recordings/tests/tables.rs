@@ -1141,3 +1141,44 @@ fn what_would_be_misread_stops_with_the_way_out() {
         assert!(error.contains(what) && error.contains("unpack it"), "{error}");
     }
 }
+
+#[test]
+fn a_uuid_in_capitals_is_the_board_of_the_one_in_small_letters() {
+    let row = |uuid: &str, second: u32| format!("2025/02/03 10:00:{second:02}.000, {uuid}, 300.00 W\n");
+    let header = "timestamp, uuid, power.draw [W]\n";
+    let uuid = "6d5c0ac5-74d7-3130-46f1-e93ed57f469a";
+    let file = |uuid: String, seconds: std::ops::Range<u32>| {
+        let rows: Vec<String> = seconds.map(|second| row(&uuid, second)).collect();
+        format!("{header}{}", rows.concat())
+    };
+    for capitals in [format!("GPU-{}", uuid.to_uppercase()), format!("gpu-{uuid}")] {
+        let files = [("a.csv", file(capitals, 0..30)), ("b.csv", file(format!("GPU-{uuid}"), 30..60))];
+        let files = files.each_ref().map(|(name, text)| (*name, text.as_str()));
+        let imported = read(SMI, &files, &plain()).unwrap();
+        let devices: std::collections::BTreeSet<String> = telemetry(&imported).into_iter().map(|event| event.device).collect();
+        assert_eq!(devices.into_iter().collect::<Vec<_>>(), [format!("GPU-{uuid}")]);
+    }
+}
+
+#[test]
+fn a_number_that_may_be_a_day_of_a_spreadsheet_is_told_as_that() {
+    let text = "time,w\n45691.4166666667,300\n45691.4167824074,300\n";
+    let error = read(CSV, &[("a.csv", text)], &maps(&["power_watts=w:W"])).unwrap_err();
+    assert!(error.contains("as a day of a spreadsheet it is 2025-02-03T10:00:00"), "{error}");
+    for seconds in ["0.5", "1738576800.5", "45691"] {
+        let text = format!("time,w\n{seconds},300\n");
+        let error = read(CSV, &[("a.csv", &text)], &maps(&["power_watts=w:W"])).unwrap_err();
+        assert!(error.contains("say --time-format unix if") && !error.contains("spreadsheet"), "{seconds}: {error}");
+    }
+}
+
+#[test]
+fn rules_between_rows_cost_nothing() {
+    let rows: Vec<String> = (0..10).map(|second| format!("| 2025-02-03T10:00:{second:02}Z | 300 |\n")).collect();
+    let rows = rows.concat();
+    for rule in ["|---|---|", "|:---|---:|", "+------+-----+", "|======|=====|"] {
+        let text = format!("| time | w |\n{rule}\n{rows}{rule}\n");
+        let imported = read(CSV, &[("a.md", &text)], &maps(&["power_watts=w:W"])).unwrap();
+        assert_eq!((telemetry(&imported).len(), imported.report.refused.len()), (10, 0), "{rule}");
+    }
+}

@@ -20,7 +20,7 @@ use crate::boards::several_boards_error;
 use crate::clock::TimeParser;
 use crate::decimal_mark::{DecimalMarkDetector, MARK_REMEDY};
 use crate::error::quote;
-use crate::identity::{IdColumns, IdScope};
+use crate::identity::{IdColumns, IdScope, driver_uuid};
 use crate::lines::LineReader;
 use crate::names::{event_name, shell_quote};
 use crate::quantity::{QuantityCell, is_quantity};
@@ -561,7 +561,8 @@ impl TableSources {
             return Vec::new();
         }
         let text = |column: Option<usize>| column.and_then(|column| cells.get(column)).filter(|text| !is_absent_name(text));
-        let (device, node, model) = (text(plan.device), text(plan.node), text(plan.model));
+        let (device, node, model) = (text(plan.device).map(driver_uuid), text(plan.node), text(plan.model));
+        let device = device.as_deref();
         let is_global = node.is_some() || device.is_some_and(is_unique_id);
         let file = reader.file;
         let count = plan.boards.len().max(1);
