@@ -8,7 +8,12 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
+use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions};
+use eadt_bus::{Bus, ProducerRecord};
 use eadt_nvml::fake::FakeLibrary;
+use eadt_schemas::envelope::Envelope;
+use eadt_schemas::v1::{ControllerAction, Decision, Layout, Workload};
+use eadt_schemas::{EventTime, EventType};
 use serde_json::Value;
 use support::{Running, SAYS_WINDOWS, Told, eadt, files, json, signal, status, text};
 
@@ -454,6 +459,74 @@ fn a_declared_job_is_in_the_log_under_its_present_terms() {
         let (err, code) = status(eadt(dir.path(), &[&["--config", settings.to_str().unwrap()], up].concat()));
         assert!(code == Some(2) && err.contains("actuator.jobs is for"), "{code:?}: {err}");
     }
+}
+
+/// Appends a decision to freeze as many blocks of a declared job to the log of a folder, as a controller makes it.
+fn decide_to_freeze(dir: &Path, workload: &Workload, layers: u32) -> String {
+    let time = EventTime::from_seconds(std::time::UNIX_EPOCH.elapsed().unwrap().as_secs_f64());
+    let decision = Decision {
+        id: format!("{}@{time}/layers", workload.workload),
+        workload: workload.workload.clone(),
+        time,
+        action: ControllerAction::FreezeLayers,
+        reason: "the first blocks do not learn any more".into(),
+        from: workload.layout.clone(),
+        to: Layout { frozen_prefix_layers: Some(layers), ..workload.layout.clone() },
+        generation: Some(workload.generation),
+        expires: time.plus_seconds(300.0),
+        ..Decision::default()
+    };
+    let bus = EmbeddedLog::open(&dir.join("log"), EmbeddedOptions::default()).unwrap();
+    let topic = bus.topics("").unwrap().into_iter().find(|topic| topic.name.ends_with("decisions.v1")).unwrap().name;
+    let (id, kind, subject) = (decision.id.clone(), EventType::Decision, workload.workload.clone());
+    let envelope = Envelope { id, source: "/test".into(), kind, time, subject };
+    let mut producer = bus.producer("test").unwrap();
+    let record = ProducerRecord {
+        topic,
+        partition: None,
+        key: Some(workload.workload.clone().into_bytes().into()),
+        value: Some(serde_json::to_vec(&decision).unwrap().into()),
+        headers: envelope.headers().map(|(name, value)| (name.into(), value.into())).to_vec(),
+    };
+    producer.send(record).unwrap();
+    assert!(producer.flush(Duration::from_secs(10)).unwrap());
+    decision.id
+}
+
+#[test]
+fn what_a_declared_job_was_asked_for_is_withdrawn_once_it_is_declared_no_more() {
+    let dir = tempfile::tempdir().unwrap();
+    let settings = dir.path().join("eadt.toml");
+    let run = |jobs: &str, duration: &str| {
+        let ports = "[http]\naddress = \"127.0.0.1:0\"\n[collector.progress]\nlisten = \"127.0.0.1:0\"\n";
+        std::fs::write(&settings, format!("{ports}{jobs}")).unwrap();
+        let up = ["--config", settings.to_str().unwrap(), "up", "--gpus", "none", "--duration", duration, "--no-view"];
+        let (_, err, good) = text(eadt(dir.path(), &up));
+        assert!(good, "{err}");
+    };
+    let newest = |topic: &str| {
+        let (out, err, good) = text(eadt(dir.path(), &["tail", topic, "--until-end", "--json"]));
+        assert!(good, "{err}");
+        out.lines().last().map(|line| serde_json::from_str::<Value>(line).unwrap())
+    };
+    let job = "[[actuator.jobs]]\nworkload = \"lab/gpt\"\nmode = \"enforce\"\nfrozen_prefix_layers_max = 8\n";
+    run(job, "2s");
+    let declared: Workload = serde_json::from_value(newest("workloads.v1").unwrap()["data"].clone()).unwrap();
+    let decision = decide_to_freeze(dir.path(), &declared, 4);
+    run(job, "6s");
+    let asked = newest("directives.v1").expect("the job is asked");
+    assert_eq!((&asked["partitionkey"], &asked["data"]["decision_id"]), (&"lab/gpt".into(), &decision.into()), "{asked}");
+    assert_eq!(asked["data"]["frozen_prefix_layers"], 4, "{asked}");
+    // It is asked for what stands, also after another start.
+    run(job, "2s");
+    assert_eq!(newest("directives.v1").unwrap(), asked);
+    run("", "4s");
+    let withdrawn = newest("directives.v1").unwrap();
+    assert!(withdrawn["data"].is_null() && withdrawn["partitionkey"] == "lab/gpt", "{withdrawn}");
+    assert!(withdrawn["eadtoffset"].as_i64() > asked["eadtoffset"].as_i64(), "{withdrawn}");
+    // Once.
+    run("", "3s");
+    assert_eq!(newest("directives.v1").unwrap(), withdrawn);
 }
 
 #[test]
