@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import pydoc_data.topics
 from collections.abc import Iterator
 
@@ -61,8 +62,9 @@ def loss_of(model: nn.Module, text: torch.Tensor) -> torch.Tensor:
     return nn.functional.cross_entropy(logits.reshape(-1, VOCABULARY), text[:, 1:].reshape(-1))
 
 
+@functools.cache
 def corpus() -> torch.Tensor:
-    """The documentation of Python's own topics, as characters."""
+    """The documentation of Python's own topics, as characters; made once a process."""
     text = "\n".join(pydoc_data.topics.topics[name] for name in sorted(pydoc_data.topics.topics))
     return torch.tensor([min(ord(character), VOCABULARY - 1) for character in text])
 

@@ -20,7 +20,10 @@ __version__ = "0.1.0"
 
 
 def job(model: Any = None, optimizer: Any = None, **options: Any) -> Job:
-    """Returns a job of a plain training loop; see :class:`eadt.training.Job` for the options."""
+    """Returns a job of a plain training loop: ``with eadt.job(model, optimizer, layers="auto") as job: ...``.
+
+    The options, with their units, are those of :class:`eadt.training.Job`.
+    """
     from .training import Job
 
     return Job(model, optimizer, **options)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import difflib
 import http.client
 import json
 import logging
@@ -28,7 +29,8 @@ from typing import Any, Final
 from urllib.parse import quote, urlsplit
 
 from .directives import Directive, parse_answer, read_file
-from .events import event_time, plain_event
+from .events import PROGRESS_FIELDS, event_time, plain_event
+from .failures import ELSEWHERE, explain, explain_answer
 
 logger = logging.getLogger("eadt")
 
@@ -80,8 +82,19 @@ def default_rank() -> int:
     return 0
 
 
+def plain_url(given: str) -> str:
+    """Returns the address of a collector: ``host:port`` is without TLS, and the path of its reports is left out."""
+    scheme, _, rest = given.strip().rpartition("://")
+    return (scheme or "http") + "://" + rest.rstrip("/").removesuffix("/v1/progress").rstrip("/")
+
+
 class Client:
-    """Reports of one rank of one workload. Safe to use from any thread, and after a fork."""
+    """Reports of one rank of one workload. Safe to use from any thread, and after a fork.
+
+    What is not given comes from ``EADT_URL``, ``EADT_WORKLOAD``, ``EADT_TOKEN_FILE``, ``EADT_CA_FILE`` and ``EADT_DIRECTIVES_FILE``.
+    ``interval_seconds``: seconds between two requests, at least. ``on_directive``: called by the client's thread with each new directive
+    (``None``: nothing is asked any more) and its revision.
+    """
 
     def __init__(
         self,
@@ -96,7 +109,7 @@ class Client:
         on_directive: Callable[[Directive | None, int], None] | None = None,
     ) -> None:
         environment = os.environ
-        self.url = (url or environment.get("EADT_URL") or DEFAULT_URL).rstrip("/")
+        self.url = plain_url(url or environment.get("EADT_URL") or DEFAULT_URL)
         self.workload = workload or default_workload()
         self.rank = default_rank() if rank is None else rank
         self.interval_seconds = interval_seconds
@@ -116,6 +129,8 @@ class Client:
         self.demand: Callable[[], None] | None = None
         #: Called at the end of the interpreter if nobody closed the client: the fields of its last event.
         self.ending: Callable[[], dict[str, Any]] | None = None
+        #: Fields that no event has, and that were logged.
+        self._unknown_fields: set[str] = set()
         #: Why the newest directive cannot be read; the one before stays.
         self.directives_error: str | None = None
         self._answer: tuple[int, Directive | None] = (0, None)
@@ -277,11 +292,11 @@ class Client:
         self.most_queued = QUEUED_REPORTS if is_running else -1
 
     def note_failure(self, error: BaseException | str) -> None:
-        """Logs why progress is not reported, once for each reason."""
-        text = str(error) or type(error).__name__
+        """Logs what keeps progress, or a field of it, from being reported, once for each reason."""
+        text = error if isinstance(error, str) else explain(error)
         if text != self.last_error:
             self.last_error = text
-            logger.warning("EADT: progress of %s is not reported to %s: %s", self.workload, self.url, text)
+            logger.warning("EADT: reports of %s to %s: %s", self.workload, self.url, text)
 
     def _run(self) -> None:
         try:
@@ -325,35 +340,46 @@ class Client:
         raw = [*events, newest] if newest else events
         if not newest and self.demand is not None:
             self.demand()
-        # After the acknowledgement, so that it is never told before what it acknowledges.
-        state = self.state() if newest and self.state is not None else {}
+        # After the acknowledgement, so that it is never told before what it acknowledges. In each request, marks alone included: a job that
+        # evaluates more often than it sends has nothing else.
+        state = self.state() if raw and self.state is not None else {}
         batch = []
         for fields in raw:
-            now = state if fields is newest else {}
+            now = state if fields is raw[-1] else {}
+            self._note_unknown(fields)
             event = plain_event({**sticky, **now, **fields, "time": _text_of(fields["time"])})
             batch.append({"workload": self.workload, "rank": self.rank, **event})
         self._taken = raw
         return batch
 
-    def _delivered(self, again: frozenset[int] = frozenset()) -> None:
-        """Forgets what was sent, but marks of these places in the batch, which are sent again."""
+    def _note_unknown(self, fields: dict[str, Any]) -> None:
+        """Logs each field that no event has, once: it is not sent."""
+        for name in fields.keys() - PROGRESS_FIELDS - self._unknown_fields:
+            self._unknown_fields.add(name)
+            near = difflib.get_close_matches(name, PROGRESS_FIELDS, 1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            logger.warning("EADT: reports of %s: there is no field %s, which is not sent%s", self.workload, name, hint)
+
+    def _delivered(self, again: frozenset[int] = frozenset(), *, is_taken: bool = True) -> None:
+        """Forgets what was sent, but marks of these places in the batch, which are sent again. Counts what the collector took."""
         with self._lock:
             taken = {id(fields) for place, fields in enumerate(self._taken) if place not in again}
             self._events = deque(fields for fields in self._events if id(fields) not in taken)
             # Newer figures may have been stored meanwhile.
             if self._taken and self._newest.get("time") == self._taken[-1]["time"]:
                 self._newest = {}
-        self.sent += len(self._taken) - len(again)
+        if is_taken:
+            self.sent += len(self._taken) - len(again)
 
     def _post(self, batch: list[dict[str, Any]]) -> None:
         body = json.dumps(batch, allow_nan=False).encode()
         status, answer = self._request("POST", "/v1/progress", body)
         if status in SENT_AGAIN or 300 <= status < 400 or status >= 500:
-            raise ConnectionError(f"the collector answers {status}: {answer.get('error', '')}")
+            raise ConnectionError(f"the collector answers {explain_answer(status, _reason(answer))}")
         refused = _objects(answer.get("refused"))
-        self._delivered(frozenset(entry["index"] for entry in refused if _is_sent_again(entry)))
+        self._delivered(frozenset(entry["index"] for entry in refused if _is_sent_again(entry)), is_taken=status == 202)
         if status != 202:
-            raise _Refused(f"the collector refuses the report with {status}: {answer.get('error', '')}")
+            raise _Refused(f"the collector refuses the report with {explain_answer(status, _reason(answer))}")
         for entry in refused:
             self.note_failure(f"the collector refuses {entry.get('field')}: {entry.get('error')}")
         # A file is the only source where one is named: two would take turns.
@@ -374,7 +400,7 @@ class Client:
         finally:
             connection.close()
         if status != 200:
-            raise ConnectionError(f"the collector answers {status}: {answer.get('error', '')}")
+            raise ConnectionError(f"the collector answers {explain_answer(status, _reason(answer))}")
         self._take_answer(answer)
         return self._answer
 
@@ -426,19 +452,40 @@ class Client:
             return self._exchange(self._connection, method, path, body)
 
     def _connect(self, timeout: float) -> http.client.HTTPConnection:
-        parts = urlsplit(self.url)
-        host = parts.hostname or "127.0.0.1"
+        try:
+            parts = urlsplit(self.url)
+            host, port = parts.hostname, parts.port
+        except ValueError as error:
+            raise ValueError(f"that is no address ({error}): {ELSEWHERE}") from None
+        if not host or parts.scheme not in ("http", "https"):
+            raise ValueError(f"that is no address of http:// or https://: {ELSEWHERE}")
         if parts.scheme == "https":
             if self._context is None:
-                self._context = ssl.create_default_context(cafile=self._ca_file)
-            return http.client.HTTPSConnection(host, parts.port or 443, timeout=timeout, context=self._context)
-        return http.client.HTTPConnection(host, parts.port or 80, timeout=timeout)
+                self._context = self._trusted()
+            return http.client.HTTPSConnection(host, port or 443, timeout=timeout, context=self._context)
+        return http.client.HTTPConnection(host, port or 80, timeout=timeout)
+
+    def _trusted(self) -> ssl.SSLContext:
+        try:
+            return ssl.create_default_context(cafile=self._ca_file)
+        except OSError as error:
+            raise ValueError(f"the CA certificates of EADT_CA_FILE, {self._ca_file}, cannot be read: {error}") from None
+
+    def _token(self, path: str | os.PathLike[str]) -> str:
+        """Returns the token; read each time, since a projected one changes."""
+        try:
+            words = Path(path).read_text().split()
+        except (OSError, ValueError) as error:
+            raise ValueError(f"the token file of EADT_TOKEN_FILE, {path}, cannot be read: {error}") from None
+        # Checked here: the error of a header that cannot be sent would have the token in it.
+        if len(words) != 1 or not words[0].isascii() or not words[0].isprintable():
+            raise ValueError(f"the token file of EADT_TOKEN_FILE, {path}, must hold one token and nothing else")
+        return words[0]
 
     def _exchange(self, connection: http.client.HTTPConnection, method: str, path: str, body: bytes | None) -> tuple[int, dict[str, Any]]:
         headers = {"content-type": "application/json"}
         if self._token_file is not None:
-            # Read each time: a projected token changes.
-            headers["authorization"] = "Bearer " + Path(self._token_file).read_text().strip()
+            headers["authorization"] = "Bearer " + self._token(self._token_file)
         connection.request(method, urlsplit(self.url).path + path, body=body, headers=headers)
         response = connection.getresponse()
         text = response.read(ANSWER_BYTES)
@@ -457,6 +504,12 @@ class Client:
         if connection is not None:
             with contextlib.suppress(Exception):
                 connection.close()
+
+
+def _reason(answer: dict[str, Any]) -> str:
+    """Returns the reason in an answer; empty if it gives none."""
+    reason = answer.get("error")
+    return reason if isinstance(reason, str) else ""
 
 
 class _Refused(Exception):

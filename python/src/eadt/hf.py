@@ -8,13 +8,14 @@ from typing import Any
 from transformers import TrainerCallback
 
 from .freeze import BlockFreezer
-from .training import Job, quiet
+from .training import Job, check_layers, quiet
 
 
 class EadtCallback(TrainerCallback):  # type: ignore[misc]
     """Reports steps, samples, loss and learning rate; freezes blocks when asked, at a checkpoint that it has written."""
 
     def __init__(self, layers: Any = "auto", **options: Any) -> None:
+        check_layers(layers)
         self._layers, self._options = layers, options
         self.job: Job | None = None
         #: Steps that the gradient scaler skipped; ``None``: there is no scaler.

@@ -8,13 +8,14 @@ from typing import Any
 from lightning.pytorch.callbacks import Callback
 
 from .freeze import BlockFreezer, owner_of
-from .training import Job, quiet
+from .training import Job, check_layers, quiet
 
 
 class EadtCallback(Callback):  # type: ignore[misc]
     """Reports steps, samples and loss; takes directives up between steps, after a checkpoint if ``checkpoint_folder`` is given."""
 
     def __init__(self, layers: Any = "auto", checkpoint_folder: str | None = None, **options: Any) -> None:
+        check_layers(layers)
         self._layers, self._options, self._folder = layers, options, checkpoint_folder
         self.job: Job | None = None
         #: Optimiser steps as the trainer counts them, those that it expects, and samples of the checkpoint that it goes on from.

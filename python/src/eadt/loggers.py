@@ -1,4 +1,7 @@
-"""Known figures of a job for W&B, MLflow and TensorBoard. What is unknown is not logged."""
+"""Known figures of a job for W&B, MLflow and TensorBoard: samples, steps, frozen blocks, joules, J/sample. What is unknown is not logged.
+
+The step of each point is the job's count of optimiser steps.
+"""
 
 from __future__ import annotations
 

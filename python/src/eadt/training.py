@@ -15,7 +15,7 @@ from typing import Any
 
 from .client import Client, default_rank
 from .directives import Directive, agree, first_refusal, is_distributed, local_world, rank_and_world
-from .events import clip_text, event_time
+from .events import clip_text, event_precision, event_time
 from .measure import Measurement
 
 logger = logging.getLogger("eadt")
@@ -36,7 +36,15 @@ Counted = list[tuple[Any, dict[str, Any] | None]]
 
 
 class Job:
-    """Reports of a plain loop, and its directives. Frameworks use it through their callbacks."""
+    """Reports of a plain loop, and its directives. Frameworks use it through their callbacks.
+
+    ``layers``: the blocks that may be frozen: ``"auto"``, a list of them from the input side, or ``None``.
+    ``scaler``: the ``GradScaler`` of the loop. ``precision``: with which ``autocast()`` starts: ``fp32``, ``bf16`` or ``fp16``.
+    ``agree_every``: steps after which rank 0 tells the others of a directive.
+    ``plasticity_every``: steps between two measurements of the blocks' plasticity; 0: none.
+    ``client``: one of your own; else its options: ``url``, ``workload``, ``token_file``, ``ca_file``, ``directives_file``,
+    ``interval_seconds`` (seconds between two requests, at least).
+    """
 
     def __init__(
         self,
@@ -52,6 +60,8 @@ class Job:
         freezer: Any = None,
         **client_options: Any,
     ) -> None:
+        check_layers(layers)
+        precision = autocast_precision(precision)
         self.model = model
         self.rank = default_rank()
         self.client = client or Client(rank=self.rank, **client_options)
@@ -101,7 +111,12 @@ class Job:
         #: Why precision is not changed, where a framework owns it.
         self.precision_refusal: str | None = None
         if model is not None:
-            self._attach(model, optimizer, layers, precision)
+            try:
+                self._attach(model, optimizer, layers, precision)
+            except Exception as error:
+                # A model of a kind that nobody thought of is trained all the same.
+                self._freezer = self._probe = self._meter = self._autocast = None
+                logger.warning("EADT: %s: no blocks are frozen and no precision is changed or reported: %s", self.client.workload, error)
 
     def _attach(self, model: Any, optimizer: Any, layers: str | Sequence[Any] | None, precision: str | None) -> None:
         from .freeze import BlockFreezer, find_blocks
@@ -174,7 +189,7 @@ class Job:
         self.close()
 
     def start(self, **fields: Any) -> None:
-        """Reports that the job starts."""
+        """Reports that the job starts, with further fields of the event."""
         with contextlib.suppress(Exception):
             self.energy.__enter__()
         self._look_up_rank()
@@ -191,6 +206,8 @@ class Job:
     def step(self, samples: float = 0.0, *, loss: Any = None, **fields: Any) -> None:
         """Counts one optimiser step of this rank's ``samples``; figures are read later, by another thread.
 
+        Fields: ``learning_rate``, ``steps_remaining``, ``tokens_total``, ``epoch``, ``gradient_norm``, ``overflow_skips_total`` (steps),
+        ``plasticity`` (0 to 1 for each block), and the others of ``eadt.events.PROGRESS_FIELDS``; counters are of all ranks.
         Steps shorter than 0.2 s are counted, and one in 0.2 s is reported: with its time and loss, and all fields given since the last one.
         """
         # Each line runs in every step: what can be done by the client's thread, or once in a while, is not done here.
@@ -299,7 +316,7 @@ class Job:
             logger.warning("EADT: the plasticity of the blocks of %s cannot be measured: %s", self.client.workload, error)
 
     def evaluated(self, validation_loss: Any, **fields: Any) -> None:
-        """Reports the loss on data that the job does not train on."""
+        """Reports the loss on data that the job does not train on, in the unit of the training loss."""
         self._report_counted()
         if self._leads():
             self.client.mark(validation_loss=validation_loss, steps_total=self.steps_total, **fields)
@@ -365,7 +382,7 @@ class Job:
         return None
 
     def figures(self) -> dict[str, float]:
-        """Returns what is known, for loggers: an unknown figure is absent, never 0."""
+        """Returns what is known, for loggers: samples, steps, blocks, joules, J/sample. An unknown figure is absent, never 0."""
         known: dict[str, float | None] = {
             "eadt/samples_total": self.samples_total or None,
             "eadt/steps_total": float(self.steps_total),
@@ -528,6 +545,21 @@ def quiet(method: Callable[..., Any]) -> Callable[..., Any]:
             return None
 
     return call
+
+
+def check_layers(layers: Any) -> None:
+    """Refuses ``layers`` that name no blocks: raises ``TypeError``, where the job or the callback is made."""
+    is_auto = isinstance(layers, str) and layers == "auto"
+    if layers is not None and not is_auto and (isinstance(layers, str) or not hasattr(layers, "__iter__")):
+        raise TypeError(f"layers is {layers!r}: give 'auto', a list of the model's blocks from the input side, or None")
+
+
+def autocast_precision(precision: str | None) -> str | None:
+    """Returns the name in events of a precision that ``job.autocast()`` starts with; raises ``ValueError`` if it has no such one."""
+    name = None if precision is None else event_precision(precision)
+    if name not in (None, "fp32", "tf32", "bf16", "fp16"):
+        raise ValueError(f"precision is {precision!r}: job.autocast() computes in fp32, bf16 or fp16")
+    return name
 
 
 def _samples_of(counted: Counted) -> float:

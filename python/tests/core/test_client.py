@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
+import socket
 import statistics
 import subprocess
 import sys
@@ -439,6 +441,16 @@ class TestReports(unittest.TestCase):
                 self.assertNotIn("eadt/joules_per_sample", job.figures())
                 self.assertIn("J/sample unknown (1 of 2 ranks are on other machines)", job.summary())
 
+    def test_a_job_that_evaluates_all_the_time_says_in_each_request_what_it_does(self) -> None:
+        with eadt.job(client=self.client(interval_seconds=0.02)) as job:
+            for _ in range(30):
+                job.step(samples=8)
+                job.evaluated(0.5)
+                time.sleep(0.02)
+        told = [event for event in self.server.events if "live_knobs" in event]
+        self.assertGreater(len(self.server.requests), 5)
+        self.assertGreaterEqual(len(told), len(self.server.requests))
+
     def test_a_second_end_is_reported_if_there_were_steps_in_between(self) -> None:
         job = eadt.job(client=self.client())
         with job:
@@ -534,6 +546,149 @@ class TestHarm(unittest.TestCase):
                 client.report(steps_total=1)
                 client.close()
                 self.assertEqual(client.sent, 0)
+
+
+class TestFailures(unittest.TestCase):
+    """What is wrong is said with what to do about it."""
+
+    def setUp(self) -> None:
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = Path(folder.name)
+        clean = mock.patch.dict(os.environ, {"EADT_URL": "", "EADT_TOKEN_FILE": "", "EADT_CA_FILE": ""})
+        clean.start()
+        self.addCleanup(clean.stop)
+
+    def failures(self, *clients: tuple[str, dict[str, Any]]) -> list[str]:
+        """Returns what is logged of one report of each client, and checks that it was not counted as sent."""
+        made = [Client(url, "n/a", interval_seconds=0.02, **options) for url, options in clients]
+        for client in made:
+            client.report(steps_total=1)
+        told = [str(wait_for(lambda client=client: client.last_error)) for client in made]
+        # Together: each waits a second before it tries again.
+        for client in made:
+            client._begin_close({})
+        for client in made:
+            client.close()
+        self.assertEqual([client.sent for client in made], [0] * len(made))
+        return told
+
+    def file(self, name: str, content: str) -> str:
+        path = self.folder / name
+        path.write_text(content)
+        return str(path)
+
+    def test_an_address_that_is_none_is_said_with_the_variable(self) -> None:
+        cases = [
+            (absent_url(), "nothing listens there: start `eadt up`; EADT_URL is the collector's address"),
+            ("http://no.such.host.invalid:1", "the host is not known"),
+            ("http://127.0.0.1:abc", "that is no address (Port could not be cast"),
+            ("ftp://127.0.0.1", "that is no address of http:// or https://: EADT_URL is"),
+            ("http://", "that is no address of http:// or https://: EADT_URL is"),
+        ]
+        for (_, part), told in zip(cases, self.failures(*[(url, {}) for url, _ in cases])):
+            self.assertIn(part, told)
+
+    def test_an_address_without_a_scheme_and_one_of_the_reports_themselves_are_understood(self) -> None:
+        server = Recorder()
+        self.addCleanup(server.close)
+        host = server.url.removeprefix("http://")
+        for url in (host, f" {host}/", f"{server.url}/v1/progress", f"{server.url}/v1/progress/"):
+            with self.subTest(url):
+                client = Client(url, "n/a")
+                self.assertEqual(client.url, server.url)
+                client.close(phase="finished")
+        wait_for(lambda: len(server.events) == 4)
+        self.assertEqual(Client("https://collector.example:9477/eadt/", "n/a").url, "https://collector.example:9477/eadt")
+
+    def test_http_and_https_that_are_mistaken_for_each_other_are_said(self) -> None:
+        server = Recorder()
+        self.addCleanup(server.close)
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+
+            def alert() -> None:
+                with contextlib.suppress(OSError):
+                    while True:
+                        connection, _ = listener.accept()
+                        connection.recv(10)
+                        # What a TLS server answers.
+                        connection.sendall(b"\x15\x03\x01\x00\x02\x02\x16\r\n\r\n")
+                        connection.close()
+
+            threading.Thread(target=alert, daemon=True).start()
+            secure, told = self.failures((server.url.replace("http:", "https:"), {}), (f"http://127.0.0.1:{listener.getsockname()[1]}", {}))
+        self.assertIn("without TLS, EADT_URL begins with http://", secure)
+        self.assertIn("where it speaks TLS, EADT_URL begins with https://", told)
+        self.assertTrue(told.isprintable(), told)
+
+    def test_a_file_that_cannot_be_used_is_named_and_its_token_is_not(self) -> None:
+        server = Recorder()
+        self.addCleanup(server.close)
+        secure, certificate = server.url.replace("http:", "https:"), self.file("ca.crt", "no certificate")
+        contents = ["", "first-secret\nsecond-secret\n", "secret\x07"]
+        tokens = [(server.url, {"token_file": self.file(f"token-{number}", content)}) for number, content in enumerate(contents)]
+        absent, no_ca, bad_ca, *unusable = self.failures(
+            (server.url, {"token_file": "/nowhere/token"}),
+            (secure, {"ca_file": "/nowhere/ca.crt"}),
+            (secure, {"ca_file": certificate}),
+            *tokens,
+        )
+        self.assertIn("EADT_TOKEN_FILE, /nowhere/token, cannot be read", absent)
+        self.assertIn("EADT_CA_FILE, /nowhere/ca.crt, cannot be read", no_ca)
+        self.assertIn("cannot be read: [X509", bad_ca)
+        for told in unusable:
+            self.assertIn("must hold one token and nothing else", told)
+            self.assertNotIn("secret", told)
+
+    def test_answers_have_their_remedy(self) -> None:
+        cases = [
+            (401, b'{"error": "no token"}', "401: no token; EADT_TOKEN_FILE names a file with the token"),
+            (403, b'{"error": "another namespace"}', "403: another namespace; EADT_WORKLOAD is NAMESPACE/NAME"),
+            (404, b"", "404, which is no collector's answer: EADT_URL is the collector's address"),
+            (405, b"", "405, which is no collector's answer: EADT_URL is the collector's address"),
+            (422, b'{"error": "\\"train\\" is not namespace/name"}', "is not namespace/name; set EADT_WORKLOAD"),
+            (422, b'{"error": "no JSON"}', "refuses the report with 422: no JSON"),
+            (500, b"", "the collector answers 500"),
+        ]
+        servers = []
+        for status, body, _ in cases:
+            server = Recorder(status)
+            self.addCleanup(server.close)
+            server.body = body
+            servers.append(server)
+        for (_, _, part), told in zip(cases, self.failures(*[(server.url, {}) for server in servers])):
+            self.assertIn(part, told)
+
+    def test_a_field_that_does_not_exist_is_said_once_with_the_nearest(self) -> None:
+        server = Recorder()
+        self.addCleanup(server.close)
+        logger = logging.getLogger("eadt")
+        self.addCleanup(logger.setLevel, logger.level)
+        logger.setLevel(logging.WARNING)
+        with self.assertLogs("eadt", logging.WARNING) as logs, eadt.job(client=Client(server.url, "n/a", interval_seconds=0.02)) as job:
+            for _ in range(3):
+                job.step(samples=1, validationloss=0.5, xyzzy=1)
+                job._demand()
+                time.sleep(0.05)
+        told = [line for line in logs.output if "there is no field" in line]
+        self.assertEqual(len(told), 2, logs.output)
+        self.assertTrue(any("no field validationloss, which is not sent; did you mean validation_loss?" in line for line in told), told)
+        self.assertTrue(any(line.endswith("no field xyzzy, which is not sent") for line in told), told)
+
+    def test_options_that_mean_nothing_are_refused_where_the_job_is_made(self) -> None:
+        for layers in ("all", 17, 0):
+            with self.assertRaisesRegex(TypeError, "give 'auto', a list of the model's blocks from the input side, or None"):
+                eadt.job(layers=layers)
+        with self.assertRaisesRegex(ValueError, r"precision is 'int8': job.autocast\(\) computes in fp32, bf16 or fp16"):
+            eadt.job(precision="int8")
+
+    def test_a_model_of_an_unknown_kind_is_trained_and_reported_all_the_same(self) -> None:
+        server = Recorder()
+        self.addCleanup(server.close)
+        with eadt.job("no model", layers="auto", client=Client(server.url, "n/a")) as job, job.autocast():
+            job.step(samples=8)
+        wait_for(lambda: any(event.get("phase") == "finished" for event in server.events))
+        self.assertEqual((server.events[-1]["samples_total"], server.events[-1]["live_knobs"]), (8.0, ["checkpoint_now"]))
 
 
 JOB = """

@@ -269,6 +269,15 @@ class TestJob(unittest.TestCase):
             wait_for(lambda: job.client.report(steps_total=1) or any("directive_refused" in event for event in self.server.events))
         self.assertTrue(any(event.get("precision") == "bf16" for event in self.server.events))
 
+    def test_a_precision_of_another_name_is_computed_in(self) -> None:
+        for name in ("bfloat16", "bf16-mixed", "torch.bfloat16"):
+            with self.subTest(name):
+                model = small()
+                optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+                with self.job(model, optimizer, precision=name) as job:
+                    self.run_job(job, model, optimizer, lambda: True)
+                self.assertEqual(job.effective_precision, "bf16")
+
     def test_a_job_without_layers_refuses_to_freeze(self) -> None:
         model = small()
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)

@@ -1,0 +1,44 @@
+"""Why a report did not arrive, and what to do about it: the texts of the client's log lines."""
+
+from __future__ import annotations
+
+import http.client
+import socket
+import ssl
+
+#: Remedies for answers of a collector, by status.
+_REMEDIES = {
+    401: "EADT_TOKEN_FILE names a file with the token",
+    403: "EADT_WORKLOAD is NAMESPACE/NAME, in a namespace of the token",
+}
+#: Remedy where something else than a collector answers, or nothing.
+ELSEWHERE = "EADT_URL is the collector's address, as `eadt up` prints it (port 9477 unless set otherwise)"
+
+
+def explain(error: BaseException) -> str:
+    """Returns what an error of a connection means for who set it up; an error of another kind is returned as it reads."""
+    text = "".join(character if character.isprintable() else " " for character in str(error)).strip() or type(error).__name__
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"the collector's certificate is not trusted ({error.verify_message}): EADT_CA_FILE names the authority's certificate"
+    if isinstance(error, ssl.SSLError):
+        return f"the server does not speak TLS as expected ({text}): without TLS, EADT_URL begins with http://"
+    if isinstance(error, socket.gaierror):
+        return f"the host is not known ({text}): {ELSEWHERE}"
+    if isinstance(error, ConnectionRefusedError):
+        return f"nothing listens there: start `eadt up`; {ELSEWHERE}"
+    if isinstance(error, TimeoutError):
+        return "the collector does not answer in time"
+    if isinstance(error, http.client.BadStatusLine) and not isinstance(error, http.client.RemoteDisconnected):
+        return "the server does not answer in HTTP: where it speaks TLS, EADT_URL begins with https://"
+    return text
+
+
+def explain_answer(status: int, text: str) -> str:
+    """Returns an answer of a server with its remedy; ``text`` is empty if it gave no reason."""
+    if not text and status in (404, 405):
+        return f"{status}, which is no collector's answer: {ELSEWHERE}"
+    remedy = _REMEDIES.get(status)
+    if status == 422 and "namespace/name" in text:
+        remedy = "set EADT_WORKLOAD"
+    reason = f"{status}: {text}" if text else str(status)
+    return reason + (f"; {remedy}" if remedy else "")
