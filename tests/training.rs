@@ -4,7 +4,7 @@ use std::path::Path;
 
 use eadt_tests::python::package_tests;
 
-/// Some 17 s, most of which is waiting.
+/// Some 25 s, most of which is waiting.
 #[test]
 fn the_package_reports_to_the_program_and_survives_harmful_servers() {
     let program = [("EADT_TEST_PROGRAM", eadt_tests::program())];

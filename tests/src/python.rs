@@ -27,12 +27,23 @@ pub fn interpreter() -> Result<PathBuf> {
 const FRAMEWORKS_SIZE: &str = "5.3 GB";
 
 /// The interpreter with the training frameworks that the Python package is tested on; made once, in the user's cache folder.
-pub fn training_interpreter() -> Result<PathBuf> {
+/// `None`, after a printed line, if this machine cannot have them: the lane without a framework tests the package there. In a CI that is an error.
+pub fn training_interpreter() -> Result<Option<PathBuf>> {
     let requirements = root().join("python/tests/requirements.txt");
     let wanted = std::fs::read_to_string(&requirements).with_context(|| format!("reading {}", requirements.display()))?;
     let mut hasher = DefaultHasher::new();
     wanted.hash(&mut hasher);
-    let environment = cache::once(&format!("python-training-{:016x}", hasher.finish()), |place| {
+    let name = format!("python-training-{:016x}", hasher.finish());
+    if !cache::folder()?.join(&name).exists()
+        && let Some(why) = why_no_frameworks(&wanted)
+    {
+        if std::env::var_os("CI").is_some() {
+            bail!("the training frameworks cannot be fetched: {why}");
+        }
+        println!("skipped: the tests of the Python package on training frameworks, which cannot be fetched here: {why}");
+        return Ok(None);
+    }
+    let environment = cache::once(&name, |place| {
         println!("fetching PyTorch and the training frameworks from PyPI: {FRAMEWORKS_SIZE}, once");
         run(Command::new("python3").args(["-m", "venv"]).arg(place))?;
         let python = place.join("bin/python");
@@ -50,7 +61,22 @@ pub fn training_interpreter() -> Result<PathBuf> {
         install(&[], &before)?;
         install(&["--no-build-isolation"], &requirements)
     })?;
-    Ok(environment.join("bin/python"))
+    Ok(Some(environment.join("bin/python")))
+}
+
+/// Returns why `PyPI` gives this machine no `PyTorch` of the locked version: it is not reached, or has none for this platform. Nothing large is fetched.
+fn why_no_frameworks(wanted: &str) -> Option<String> {
+    let torch = wanted.lines().find_map(|line| line.split_whitespace().next().filter(|word| word.starts_with("torch==")))?;
+    let options = ["-m", "pip", "install", "--dry-run", "--no-deps", "--ignore-installed", "--quiet", "--retries", "1"];
+    let output = Command::new("python3").args(options).arg(torch).output().ok()?;
+    if output.status.success() { None } else { no_distribution(&String::from_utf8_lossy(&output.stderr)) }
+}
+
+/// Returns pip's line that there is no such package for this machine, whether or not the index was reached; other errors are no reason to test less.
+fn no_distribution(told: &str) -> Option<String> {
+    told.lines()
+        .find_map(|line| line.strip_prefix("ERROR: ").filter(|line| line.starts_with("No matching distribution")))
+        .map(str::to_owned)
 }
 
 /// Runs test modules of the Python package in one process; what they said.
@@ -86,4 +112,23 @@ fn run(command: &mut Command) -> Result<String> {
         );
     }
     Ok(text(&output.stdout))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_package_that_cannot_be_had_is_a_reason_to_test_less() {
+        let absent = "WARNING: Retrying (Retry(total=0)) after connection broken\nERROR: Could not find a version that satisfies the \
+                      requirement torch==2 (from versions: none)\nERROR: No matching distribution found for torch==2\n";
+        assert_eq!(no_distribution(absent).as_deref(), Some("No matching distribution found for torch==2"));
+        for other in [
+            "",
+            "/usr/bin/python3: No module named pip\n",
+            "ERROR: Could not install packages due to an OSError: No space left\n",
+        ] {
+            assert_eq!(no_distribution(other), None, "{other}");
+        }
+    }
 }
