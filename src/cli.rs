@@ -235,6 +235,10 @@ pub struct UpArgs {
     /// Where GPU telemetry comes from.
     #[arg(long, value_enum, default_value_t = TelemetrySource::Simulated)]
     pub gpus: TelemetrySource,
+    /// With `--gpus nvml`: the job that all GPUs of this machine work for, `namespace/name` as it reports itself (`EADT_WORKLOAD`, or
+    /// `local/` and the script's name). For several jobs, `collector.assignments` names each one's GPUs.
+    #[arg(long, value_name = "WORKLOAD", value_parser = workload)]
+    pub workload: Option<String>,
     /// Change the workloads of this context's cluster (without a name: of the current context), with simulated GPUs under them
     /// whose power follows what really runs there; `--speed` is 1 then.
     #[arg(long, value_name = "CONTEXT", num_args = 0..=1, default_missing_value = "")]

@@ -1,6 +1,6 @@
 //! The content of one frame: taken from the tally, and kept while the view is paused.
 
-use eadt_report::{SavingSummary, WorkloadReport};
+use eadt_report::{SavingSummary, WorkloadReport, units};
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::{ChangeValidation, ControllerAction, Decision, Origin};
 
@@ -58,7 +58,8 @@ pub struct ViewFrame {
     pub origin: Option<Origin>,
     pub mixed: bool,
     pub rows: Vec<WorkloadRow>,
-    pub power_watts: f64,
+    /// The power of all workloads together; `None`: of none it is known.
+    pub power_watts: Option<f64>,
     pub summary: SavingSummary,
     pub counts: ViewCounts,
     pub details: Option<WorkloadDetails>,
@@ -86,7 +87,7 @@ impl ViewFrame {
             since: tally.since,
             origin: tally.origin(),
             mixed: tally.is_mixed(),
-            power_watts: rows.iter().filter_map(|row| row.power_watts).sum(),
+            power_watts: rows.iter().filter_map(|row| row.power_watts).reduce(|sum, watts| sum + watts),
             rows,
             counts: ViewCounts {
                 windows: tally.windows,
@@ -99,6 +100,13 @@ impl ViewFrame {
             details: selected.and_then(|name| WorkloadDetails::of(tally, name)),
             ..Self::default()
         }
+    }
+
+    /// Returns how many workloads there are, and their power; an unknown one is called unknown, never 0.
+    pub fn load(&self) -> [String; 2] {
+        let workloads = self.rows.len();
+        let power = self.power_watts.map_or_else(|| "power unknown".to_owned(), units::format_watts);
+        [format!("{workloads} workload{}", if workloads == 1 { "" } else { "s" }), power]
     }
 
     /// Takes out the figures that need the whole record.

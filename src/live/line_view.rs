@@ -40,10 +40,11 @@ pub fn line(picture: &ViewFrame) -> String {
         None => "no figures yet",
     };
     let time = picture.now.map_or_else(|| "–".to_owned(), |now| format!("{}Z", &now.to_string()[..19]));
+    let [workloads, power] = picture.load();
     let mut parts = vec![
         format!("[{origin}] {time}"),
-        format!("{} workloads", picture.rows.len()),
-        units::format_watts(picture.power_watts),
+        workloads,
+        power,
         saved(&picture.summary, picture.partial),
         format!("{changes} changes, {reverts} reverts"),
         format!("{windows} windows"),
@@ -82,7 +83,7 @@ mod tests {
         let report: WorkloadReport = serde_json::from_value(report).unwrap();
         let mut picture = ViewFrame {
             rows: vec![WorkloadRow { power_watts: Some(400.0), ..WorkloadRow::default() }; 1000],
-            power_watts: 400_000.0,
+            power_watts: Some(400_000.0),
             summary: SavingSummary::of([&report]),
             origin: Some(Origin::Simulated),
             ..ViewFrame::default()
@@ -95,6 +96,9 @@ mod tests {
         assert!(text.ends_with("0 changes, 0 reverts · 0 windows · 0 dead letters"), "{text}");
         picture.partial = true;
         assert!(!line(&picture).contains("-4.0"), "{}", line(&picture));
+        picture.rows.truncate(1);
+        picture.power_watts = None;
+        assert!(line(&picture).contains(" · 1 workload · power unknown · "), "{}", line(&picture));
         let start = Instant::now();
         let mut minutes = MinuteTimer::new(start);
         let over: Vec<bool> = (0..180).map(|second| minutes.is_over(start + Duration::from_secs(second))).collect();

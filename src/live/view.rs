@@ -128,7 +128,7 @@ fn headline_within(headline: &str, room: usize) -> String {
 /// As many of the sums as fit, the most important first.
 fn totals_line(picture: &ViewFrame, width: u16) -> Line<'static> {
     let (summary, counts) = (&picture.summary, picture.counts);
-    let mut parts = vec![format!("{} workloads", picture.rows.len()), units::format_watts(picture.power_watts)];
+    let mut parts = picture.load().to_vec();
     parts.extend(saved_parts(picture));
     parts.push(format!("{} changes {} reverts", counts.changes, counts.reverts));
     if let Some(energy) = summary.energy_joules {

@@ -16,6 +16,7 @@ use eadt_actuator::declared_jobs::DeclaredJobs;
 use eadt_bus::embedded::{EmbeddedLog, StampSource};
 use eadt_bus::{Bus, topics};
 use eadt_cluster::PolicyWriter;
+use eadt_collector::assignments::GpuAssignment;
 use eadt_dashboard::DashboardServer;
 use eadt_processor::{HeartbeatClock, OptionalSeconds};
 use eadt_report::RenderFormat;
@@ -74,6 +75,9 @@ fn prepare_settings(args: &UpArgs, settings: &mut ProgramSettings) -> anyhow::Re
         // The cluster is real, and so is its time.
         settings.simulator.start = ServiceClock::machine().now();
         settings.simulator.speed = SimulationSpeed::Times(1.0);
+    }
+    if let Some(workload) = &args.workload {
+        assign_all_gpus(args.gpus, workload, &mut settings.collector)?;
     }
     if !simulated {
         let flags = &args.simulation;
@@ -170,6 +174,7 @@ pub async fn run(args: &UpArgs, mut settings: ProgramSettings, shutdown: Shutdow
         editor = None;
         spawn_declared_jobs(&mut deciders, &settings, &bus, &deciding, &metrics, &health)?;
         let raw = collector_settings(&settings, args.gpus);
+        warn_of_unassigned_gpus(args, &raw);
         let listener = progress_listener(args, &raw).await?;
         services::spawn_collector(&mut sampling, raw, &settings, &bus, (&shutdown, &metrics, &health), &losses, listener)?;
     }
@@ -322,6 +327,35 @@ async fn bind_page(
         crate::output::print_note(&format!("the web page is at {url}"));
     }
     Ok(server)
+}
+
+/// Assigns every GPU of this machine to a workload; refuses if no GPU is read, or if settings assign them.
+fn assign_all_gpus(gpus: TelemetrySource, workload: &str, raw: &mut eadt_collector::RawSettings) -> anyhow::Result<()> {
+    if gpus != TelemetrySource::Nvml {
+        return Err(usage_error::impossible("--workload names the job that this machine's GPUs work for: it needs --gpus nvml"));
+    }
+    if !raw.assignments.is_empty() || raw.assignments_file.is_some() {
+        return Err(usage_error::impossible(
+            "--workload assigns all GPUs, and the settings assign them too (collector.assignments, collector.assignments_file): leave one out",
+        ));
+    }
+    raw.assignments.push(GpuAssignment { device: "*".to_owned(), workload: workload.to_owned(), share: None });
+    Ok(())
+}
+
+const NO_GPU_ASSIGNED: &str = "no GPU is assigned to a job, so J/sample will be unknown: name the job with --workload NAMESPACE/NAME, or each \
+job's GPUs in collector.assignments";
+
+/// Says at the start that J/sample will be unknown, if GPUs are read and no workload is named for any of them.
+fn warn_of_unassigned_gpus(args: &UpArgs, raw: &eadt_collector::RawSettings) {
+    let is_assigned = !raw.assignments.is_empty() || raw.assignments_file.is_some() || raw.kubelet.enabled;
+    if !raw.nvml.enabled || is_assigned {
+        return;
+    }
+    tracing::warn!("{NO_GPU_ASSIGNED}");
+    if wants_view(args) {
+        crate::output::print_note(NO_GPU_ASSIGNED);
+    }
 }
 
 /// The collector of `--gpus nvml` and `--gpus none`.

@@ -1,7 +1,8 @@
 //! `cargo xtask wheel`: the wheel of the Python package.
 //!
 //! In: `python/` and, unless `--pure`, the program's sources. Out: one `.whl`, which pip installs. `python/backend` builds it, as it does
-//! for `pip install ./python`: with the program through maturin, without it through setuptools, both fetched from `PyPI`.
+//! for `pip install ./python`: with the program through maturin, without it, or with one that was built before, through setuptools.
+//! Both are fetched from `PyPI`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -16,6 +17,9 @@ pub struct Options {
     /// Without the program: of Python alone, for every platform.
     #[arg(long)]
     pure: bool,
+    /// With this program, which was built before, instead of building it: of this version, and for machines like this one.
+    #[arg(long, value_name = "FILE", conflicts_with = "pure")]
+    program: Option<PathBuf>,
     /// Folder to write to [default: wheels, in cargo's target folder].
     #[arg(long, value_name = "FOLDER")]
     out: Option<PathBuf>,
@@ -29,6 +33,9 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     pip.args(["-m", "pip", "wheel", "--no-deps", "--disable-pip-version-check", "--wheel-dir"]);
     pip.arg(&folder).arg(process::root().join("python"));
     pip.env("EADT_WHEEL", if options.pure { "pure" } else { "program" }).env("CARGO_TARGET_DIR", &target);
+    if let Some(program) = &options.program {
+        pip.env("EADT_WHEEL_PROGRAM", program.canonicalize().with_context(|| format!("no program {}", program.display()))?);
+    }
     process::run(&mut pip).context("python3 with pip makes the wheel (on Debian: apt-get install python3-pip)")?;
     let wheel = newest_wheel(&folder).with_context(|| format!("pip made no wheel in {}", folder.display()))?;
     let bytes = wheel.metadata().with_context(|| format!("cannot read {}", wheel.display()))?.len();

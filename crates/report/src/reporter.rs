@@ -895,7 +895,7 @@ impl WorkloadEvents<'_> {
         if self.windows.iter().all(|window| window.gpus == 0) {
             return format!(
                 "no device was heard that is assigned to it. Import its power log, too ({MAP}, and the same `--workload`), or let a collector \
-                 read its GPUs"
+                 read its GPUs and name it for them (`eadt up --gpus nvml --workload`, or `collector.assignments`)"
             );
         }
         if self.run().any(|window| window.contradicted_seconds > 0.0) {

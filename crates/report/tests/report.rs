@@ -771,7 +771,10 @@ fn every_rendering_says_simulated_beside_every_heading() {
     assert!(text.contains("\nEnergy by workload (simulated)\n"), "{text}");
     assert_eq!(text.matches("(simulated)").count(), 4);
     let empty = EnergyReport::default();
-    assert_eq!(empty.render(RenderFormat::Text), "No workload has a window yet.\n");
+    assert_eq!(
+        empty.render(RenderFormat::Text),
+        "No workload has a window yet. A window is there once its time is over (processor.window_seconds, 60 s unless set).\n"
+    );
     assert_eq!(empty.render(RenderFormat::Json), "{\n  \"workloads\": []\n}\n");
 }
 

@@ -55,6 +55,19 @@ fn shown(tally: &LiveTally) -> Vec<String> {
 }
 
 #[test]
+fn power_that_no_workload_knows_is_called_unknown() {
+    let mut tally = LiveTally::default();
+    take(
+        &mut tally,
+        Topic::EfficiencyWindows,
+        &EfficiencyWindow { mean_power_watts: None, energy_joules: None, ..window(0, 6000.0) },
+    );
+    assert!(shown(&tally).join("\n").contains(" 1 workload · power unknown · "), "{:?}", shown(&tally));
+    take(&mut tally, Topic::EfficiencyWindows, &window(1, 6000.0));
+    assert!(shown(&tally).join("\n").contains(" 1 workload · 100 W · "), "{:?}", shown(&tally));
+}
+
+#[test]
 fn an_address_is_whole_or_not_there() {
     let mut picture = ViewFrame::of(&LiveTally::default(), None);
     picture.headline = "http://127.0.0.1:9580/ · simulated cluster · speed 120 · embedded log in eadt-data".to_owned();
@@ -126,7 +139,7 @@ fn it_shows_power_samples_energy_a_sample_layout_savings_and_the_reasons_of_deci
     let lines = shown(&tally);
     let all = lines.join("\n");
     assert!(lines[0].starts_with(" EADT  simulated  2023-11-14T22:20:00Z"), "{all}");
-    assert!(lines[1].contains("1 workloads · 480 W · saved +8.0 %") && lines[1].contains("1 changes 0 reverts"), "{all}");
+    assert!(lines[1].contains("1 workload · 480 W · saved +8.0 %") && lines[1].contains("1 changes 0 reverts"), "{all}");
     let row = lines.iter().find(|line| line.contains(NAME)).unwrap_or_else(|| panic!("{all}"));
     let figures: Vec<&str> = row.split_whitespace().collect();
     // 14.4 kJ of the 180 that as many samples would have taken, with an error.
@@ -158,7 +171,7 @@ fn many(count: usize) -> ViewFrame {
     let report: WorkloadReport = serde_json::from_value(report).unwrap();
     ViewFrame {
         rows: (0..count).map(row).collect(),
-        power_watts: 1e6,
+        power_watts: Some(1e6),
         summary: eadt_report::SavingSummary::of([&report]),
         origin: Some(Origin::Simulated),
         now: Some(at(0)),

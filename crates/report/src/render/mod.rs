@@ -390,7 +390,8 @@ fn sections(report: &EnergyReport) -> Vec<ReportSection> {
     sections
 }
 
-const NOTHING: &str = "No workload has a window yet.";
+const NOTHING: &str =
+    "No workload has a window yet. A window is there once its time is over (processor.window_seconds, 60 s unless set).";
 
 #[cfg(test)]
 mod tests {
