@@ -139,6 +139,14 @@ pub fn ensure(install: bool) -> anyhow::Result<()> {
 /// Programs of Chromium, by distribution.
 const BROWSERS: [&str; 2] = ["chromium", "chromium-browser"];
 
+/// The packages of the browser's tests that this machine lacks. Node of another source than the distribution brings its own npm,
+/// and the distribution's npm cannot be installed beside it.
+fn browser_packages(machine: &dyn Machine) -> Vec<&'static str> {
+    let has = |program: &str| machine.output(program, &["--version"]).is_some();
+    let lacking = [("chromium", BROWSERS.iter().any(|name| has(name))), ("nodejs", has("node")), ("npm", has("npm"))];
+    lacking.into_iter().filter(|(_, is_there)| !is_there).map(|(package, _)| package).collect()
+}
+
 /// Returns the browser for the tests of the web page; `None`, after a printed line, if it or Node is missing and may not be
 /// installed.
 pub fn browser(install: bool) -> anyhow::Result<Option<String>> {
@@ -146,8 +154,7 @@ pub fn browser(install: bool) -> anyhow::Result<Option<String>> {
     if let Some(browser) = found().filter(|_| crate::web::has_node()) {
         return Ok(Some(browser));
     }
-    let lacking =
-        [Missing { what: "Node and Chromium (for the web page)".to_owned(), packages: vec!["chromium", "nodejs", "npm"] }];
+    let lacking = [Missing { what: "Node and Chromium (for the web page)".to_owned(), packages: browser_packages(&Here) }];
     let root = process::output("id", &["-u"]).is_some_and(|id| id.trim() == "0");
     let commands = install_commands(&lacking, root);
     if !install || process::output("apt-get", &["--version"]).is_none() {
@@ -222,6 +229,16 @@ mod tests {
             assert_eq!(lacking.len(), 1, "{program}");
             assert!(lacking[0].packages.contains(&package), "{program}: {lacking:?}");
         }
+    }
+
+    #[test]
+    fn only_what_the_browser_lacks_is_installed() {
+        let packages = |programs: &[&'static str]| {
+            browser_packages(&Fake(programs.iter().map(|program| (*program, "")).collect(), BOOKWORM))
+        };
+        assert_eq!(packages(&[]), ["chromium", "nodejs", "npm"]);
+        assert_eq!(packages(&["node", "npm"]), ["chromium"], "npm would conflict with a Node that brings its own");
+        assert_eq!(packages(&["chromium-browser", "node"]), ["npm"]);
     }
 
     #[test]
