@@ -135,7 +135,7 @@ fn start_logs(command: &CliCommand, settings: &ProgramSettings, secrets: &Secret
         _ => None,
     };
     let format = if settings.log.format == LogFormat::Json { LogFormat::Json } else { LogFormat::Text };
-    logs::start(format, &settings.log.filter, file, secrets.clone())?;
+    logs::start_on(|| Box::new(progress::StderrBesideBar), format, &settings.log.filter, file, secrets.clone())?;
     Ok(())
 }
 

@@ -5,10 +5,15 @@ use std::io::{ErrorKind, IsTerminal, Write};
 
 use eadt_service::redact;
 
+use crate::progress::beside_bar;
+
 /// Prints a text; what nobody reads any more is dropped.
 pub fn print(text: &str) -> anyhow::Result<()> {
-    let mut out = std::io::stdout().lock();
-    match out.write_all(redact::lines(text).as_bytes()).and_then(|()| out.flush()) {
+    let written = beside_bar(|| {
+        let mut out = std::io::stdout().lock();
+        out.write_all(redact::lines(text).as_bytes()).and_then(|()| out.flush())
+    });
+    match written {
         Ok(()) => Ok(()),
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
         Err(error) => Err(anyhow::Error::from(error).context("cannot write to standard output")),
@@ -18,7 +23,7 @@ pub fn print(text: &str) -> anyhow::Result<()> {
 /// Prints a line on standard error. What cannot be written is dropped: there is nowhere left to report it.
 pub fn print_note(text: &str) {
     let line = format!("{}\n", redact::lines(&redact::hide_credentials(text)));
-    if let Err(error) = std::io::stderr().lock().write_all(line.as_bytes()) {
+    if let Err(error) = beside_bar(|| std::io::stderr().lock().write_all(line.as_bytes())) {
         tracing::trace!(%error, "standard error is closed");
     }
 }

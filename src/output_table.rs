@@ -114,7 +114,10 @@ impl OutputTable {
             let cells = self.rows.iter().map(|row| shown(row, *index).chars().count());
             cells.chain([self.columns[*index].heading.chars().count()]).max().unwrap_or(0)
         };
-        let widths: Vec<usize> = columns.iter().map(widest).collect();
+        let mut widths: Vec<usize> = columns.iter().map(widest).collect();
+        if let Some(width) = width {
+            fit_names(&mut widths, width, |position| self.columns[columns[position]].right);
+        }
         let mut text = String::new();
         let mut line = |cell: &dyn Fn(usize) -> String| {
             let mut line = String::new();
@@ -140,9 +143,25 @@ impl OutputTable {
         };
         line(&|index| self.columns[index].heading.to_owned());
         for row in &self.rows {
-            line(&|index| shown(row, index));
+            line(&|index| {
+                let position = columns.iter().position(|column| *column == index).unwrap_or(0);
+                // The last column is cut where the terminal ends.
+                let room = if position + 1 == columns.len() { usize::MAX } else { widths[position] };
+                units::shortened(&shown(row, index), room)
+            });
         }
         text
+    }
+}
+
+/// Narrows the columns of names, which lose their middle, if the others would not fit beside them. No figure is narrowed, nor
+/// is the last column.
+fn fit_names(widths: &mut [usize], width: usize, is_figure: impl Fn(usize) -> bool) {
+    let most = (width / 3).max(20);
+    let names = 0..widths.len().saturating_sub(1);
+    for position in names.filter(|position| !is_figure(*position)) {
+        let over = widths.iter().map(|wide| wide + 3).sum::<usize>().saturating_sub(width);
+        widths[position] = widths[position].min(most.max(widths[position].saturating_sub(over)));
     }
 }
 
@@ -180,6 +199,13 @@ mod tests {
         );
         let json: Value = serde_json::from_str(&render(OutputFormat::Json, None)).unwrap();
         assert_eq!((&json[0]["power_watts"], &json[1]["power_watts"]), (&31_200.5.into(), &Value::Null));
+        let long = format!("lab/{}", "a".repeat(249));
+        let with_long = OutputTable { columns: sheet.columns.clone(), rows: vec![row(&long, Some(31_200.5), "slow, so back")] };
+        let on_terminal = with_long.render(OutputFormat::Table, Some(80)).unwrap();
+        assert!(on_terminal.contains("lab/aaa") && on_terminal.contains("a…a"), "{on_terminal}");
+        assert!(on_terminal.contains("31.2 kW   slow, so back\n"), "{on_terminal}");
+        assert!(on_terminal.lines().all(|line| line.chars().count() <= 80), "{on_terminal}");
+        assert!(with_long.render(OutputFormat::Table, None).unwrap().contains(&long), "a pipe has the whole name");
         let narrow = render(OutputFormat::Table, Some(40));
         assert!(narrow.lines().all(|line| line.chars().count() <= 60), "{narrow}");
     }

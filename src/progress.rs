@@ -1,13 +1,14 @@
 //! How far a command is, with the time left: one bar on standard error, only if that is a terminal.
 
-use std::io::{IsTerminal, Read};
+use std::io::{IsTerminal, Read, Write};
 use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use eadt_lake::{Archive, ArchiveListing, LakeError};
 use eadt_report::units;
 use eadt_schemas::Topic;
-use indicatif::{HumanBytes, ProgressBar, ProgressDrawTarget, ProgressFinish, ProgressState, ProgressStyle};
+use indicatif::{HumanBytes, ProgressBar, ProgressDrawTarget, ProgressFinish, ProgressState, ProgressStyle, WeakProgressBar};
 
 /// A command that ends sooner shows no bar.
 const DELAY: Duration = Duration::from_secs(1);
@@ -43,6 +44,7 @@ impl ProgressMeter {
         let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr());
         let bar = bar.with_style(style.with_key("line", write)).with_finish(ProgressFinish::AndClear);
         bar.enable_steady_tick(REDRAW);
+        *lock_shown() = Some(bar.downgrade());
         Self(bar)
     }
 
@@ -66,14 +68,43 @@ impl ProgressMeter {
         self.0.inc(done);
     }
 
-    /// Takes the bar away while something is printed.
-    pub fn suspend<T>(&self, print: impl FnOnce() -> T) -> T {
-        self.0.suspend(print)
-    }
-
     /// Removes the bar, before the result is printed.
     pub fn finish(&self) {
         self.0.finish_and_clear();
+    }
+}
+
+/// The bar that was shown last.
+static SHOWN: Mutex<Option<WeakProgressBar>> = Mutex::new(None);
+
+fn lock_shown() -> MutexGuard<'static, Option<WeakProgressBar>> {
+    SHOWN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Prints something while no bar stands on the terminal: the bar goes before, and comes back below.
+pub fn beside_bar<T>(print: impl FnOnce() -> T) -> T {
+    let shown = lock_shown().as_ref().and_then(WeakProgressBar::upgrade);
+    print_beside(shown.as_ref(), print)
+}
+
+fn print_beside<T>(bar: Option<&ProgressBar>, print: impl FnOnce() -> T) -> T {
+    match bar {
+        Some(bar) => bar.suspend(print),
+        None => print(),
+    }
+}
+
+/// Standard error for log lines, which a bar would run into.
+#[derive(Debug)]
+pub struct StderrBesideBar;
+
+impl Write for StderrBesideBar {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        beside_bar(|| std::io::stderr().write(bytes))
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        std::io::stderr().flush()
     }
 }
 
@@ -147,6 +178,65 @@ mod tests {
         assert!(text(WorkUnit::Bytes, 8, DELAY).contains("8 B of 8 B read"));
         assert!(!text(WorkUnit::Steps("runs"), 0, DELAY).contains("left"), "nothing is known of the pace");
         assert!(text(WorkUnit::Steps("runs"), 9, DELAY).contains("9 of 8"), "more than was expected");
+    }
+
+    /// A terminal that keeps what is written to it.
+    #[derive(Debug, Clone, Default)]
+    struct WrittenTerm(std::sync::Arc<Mutex<Vec<String>>>);
+
+    impl WrittenTerm {
+        fn push(&self, what: &str) {
+            self.0.lock().unwrap().push(what.to_owned());
+        }
+    }
+
+    impl indicatif::TermLike for WrittenTerm {
+        fn width(&self) -> u16 {
+            80
+        }
+        fn move_cursor_up(&self, _: usize) -> std::io::Result<()> {
+            Ok(())
+        }
+        fn move_cursor_down(&self, _: usize) -> std::io::Result<()> {
+            Ok(())
+        }
+        fn move_cursor_right(&self, _: usize) -> std::io::Result<()> {
+            Ok(())
+        }
+        fn move_cursor_left(&self, _: usize) -> std::io::Result<()> {
+            Ok(())
+        }
+        fn write_line(&self, line: &str) -> std::io::Result<()> {
+            self.push(line);
+            Ok(())
+        }
+        fn write_str(&self, text: &str) -> std::io::Result<()> {
+            self.push(text);
+            Ok(())
+        }
+        fn clear_line(&self) -> std::io::Result<()> {
+            self.push("<cleared>");
+            Ok(())
+        }
+        fn flush(&self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_line_is_printed_where_no_bar_stands() {
+        let term = WrittenTerm::default();
+        let target = ProgressDrawTarget::term_like_with_hz(Box::new(term.clone()), 200);
+        let bar = ProgressBar::with_draw_target(Some(8), target).with_style(ProgressStyle::with_template("BAR").unwrap());
+        bar.tick();
+        let drawn = term.0.lock().unwrap().len();
+        assert!(term.0.lock().unwrap().iter().any(|text| text.contains("BAR")), "{term:?}");
+        print_beside(Some(&bar), || term.push("a log line"));
+        let written = term.0.lock().unwrap().split_off(drawn);
+        let line = written.iter().position(|text| text == "a log line").unwrap();
+        assert!(written[..line].iter().any(|text| text == "<cleared>"), "{written:?}");
+        assert!(!written[..line].iter().any(|text| text.contains("BAR")), "{written:?}");
+        assert_eq!(print_beside(None, || 7), 7);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use crate::support;
 
+use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions};
 use support::{eadt, json, status, text};
 
 /// An hour of the default scenario. Its time is simulated and has nothing to do with the clock's.
@@ -62,4 +63,12 @@ fn lists_count_back_from_the_newest_event_and_refuse_names_that_do_not_exist() {
     assert!(good && key.contains('#'), "{states}{err}");
     let (out, err, good) = tail(key);
     assert!(good && out.is_empty() && err.contains("processor-state.v1 have it"), "{out}{err}");
+
+    // The log of a running `up` cannot be opened, so that only the archive is searched.
+    let _log = EmbeddedLog::open(&dir.path().join("log"), EmbeddedOptions::default()).unwrap();
+    for (kind, what) in [("workloads", "workload"), ("decisions", "workload"), ("gpus", "GPU or node")] {
+        let (_, err, good) = text(eadt(dir.path(), &["get", kind, "nix"]));
+        assert!(!good && err.contains("warning: only what is archived is shown"), "{err}");
+        assert!(err.contains(&format!("no {what} is named \"nix\" in what is archived; ")), "{err}");
+    }
 }

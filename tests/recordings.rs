@@ -387,7 +387,7 @@ fn an_import_is_explained_before_anything_is_written() {
         "left out: pstate",
         "read as CET-1CEST",
         "boards: 1",
-        "5 reading(s), 2025-07-03T10:00:00",
+        "5 readings, 2025-07-03T10:00:00",
         "nothing is written",
     ] {
         assert!(out.contains(part), "{part}: {out}");
@@ -420,7 +420,7 @@ fn an_import_that_refused_rows_ends_with_a_status_of_its_own_and_its_log_is_writ
         ("whole", "", Some(0), ""),
         ("absent", "2025/07/03 12:00:41.000, GPU-1, [N/A]\n", Some(0), ""),
         ("header", "# noise\ntimestamp, uuid, power.draw [W]\n", Some(0), ""),
-        ("torn", torn, Some(3), "the events lack what was refused, 1 line(s): "),
+        ("torn", torn, Some(3), "the events lack what was refused, 1 line: "),
         ("most", rows.as_str(), Some(1), "\"many W\" is not a number"),
     ] {
         let (csv, log) = (dir.path().join(format!("{what}.csv")), dir.path().join(format!("{what}.jsonl")));

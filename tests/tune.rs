@@ -66,7 +66,7 @@ fn the_example_is_tuned_exported_and_validated() {
         .collect();
     std::fs::write(path("slow.csv"), slow.join("\n") + "\n").unwrap();
     let (told, error, good) = validate(&path("slow.csv"));
-    assert!(!good && told.contains("BROKEN") && told.contains("slower by") && error.contains("1 of 2 group(s)"), "{told}{error}");
+    assert!(!good && told.contains("BROKEN") && told.contains("slower by") && error.contains("1 of 2 groups"), "{told}{error}");
 }
 
 #[test]
@@ -128,7 +128,7 @@ fn wrong_input_is_named_and_nothing_is_chosen() {
     let milliwatts = refused("sm_clock_mhz,duration_seconds,mean_power_watts\n1410,10,350000\n", &[]);
     assert!(milliwatts.contains("points.csv:2") && milliwatts.contains("350000 W") && milliwatts.contains("mW"), "{milliwatts}");
     let one = refused("sm_clock_mhz,duration_seconds,mean_power_watts\n1410,10,350\n", &[]);
-    assert!(one.contains("cannot tell: 1 setting(s) only"), "{one}");
+    assert!(one.contains("cannot tell: 1 setting only"), "{one}");
     assert!(refused("a,b\n1,2\n", &[]).contains("neither sm_clock_mhz nor power_limit_watts"));
     for empty in ["", "\n\n", "\u{feff}"] {
         assert!(refused(empty, &[]).contains("the file is empty; give a table"), "{empty:?}");

@@ -9,6 +9,7 @@
 pub mod envelope;
 
 pub mod compat;
+pub mod counts;
 pub mod decode;
 pub mod documents;
 pub mod event_log;

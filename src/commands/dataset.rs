@@ -6,6 +6,7 @@ use anyhow::Context;
 use eadt_dataset::{ColumnCells, DatasetBuilder, DatasetColumn, DatasetTable};
 use eadt_lake::{Archive, TableCells, TableColumn, read_events, write_table};
 use eadt_schemas::Topic;
+use eadt_schemas::counts::counted;
 use eadt_schemas::v1::{Actuation, Decision, EfficiencyWindow};
 use serde_json::json;
 
@@ -59,7 +60,7 @@ pub fn run(command: &DatasetCommand) -> anyhow::Result<()> {
         );
     } else {
         let origins: Vec<_> = dataset.counts.windows_by_origin.iter().map(|(origin, n)| format!("{n} {origin}")).collect();
-        say!("{}: {windows} windows ({}), {decisions} decisions", out.display(), origins.join(", "));
+        say!("{}: {} ({}), {}", out.display(), counted(windows, "window"), origins.join(", "), counted(decisions, "decision"));
         say!("what is in it: {}", out.join("README.md").display());
     }
     Ok(())

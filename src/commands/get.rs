@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 
 use eadt_report::units;
 use eadt_schemas::Topic;
+use eadt_schemas::counts::counted;
 use eadt_schemas::v1::{Actuation, Decision};
 use eadt_service::Shutdown;
 
@@ -14,42 +15,42 @@ use crate::live::event_line::is_change;
 use crate::live::frame::{self, WorkloadDetails, WorkloadRow};
 use crate::live::gpus::{GpuSamples, GpuSnapshot};
 use crate::live::keys::SortKey;
-use crate::live::source::{self, ReadRange, SpanEnd, TOPICS};
+use crate::live::source::{self, ReadExtent, ReadRange, SpanEnd, TOPICS};
 use crate::live::tally::{LiveTally, WorkloadTally};
 use crate::live::{action_word, layout_text, origin_word, saving_text, wire_name};
 use crate::output_table::{OutputCell, OutputColumn, OutputFormat, OutputTable};
 use crate::settings::ProgramSettings;
 use crate::usage_error;
 
-/// Reads a place, or the log behind a page, to its present end. Returns the end of the span of `--since`.
+/// Reads a place, or the log behind a page, to its present end.
 fn read(
     source: &GetSource,
     settings: &ProgramSettings,
     topics: &[Topic],
     shutdown: &Shutdown,
     take: &mut dyn FnMut(Topic, &[u8]),
-) -> anyhow::Result<SpanEnd> {
+) -> anyhow::Result<ReadExtent> {
     match source.page.page()? {
         Some(page) => {
             dashboard_log::read(&page, source.since, topics, shutdown, take)?;
-            Ok(SpanEnd::Newest(None))
+            Ok(ReadExtent::full(SpanEnd::Newest(None)))
         }
         None => source::read(source.from.as_deref(), settings, topics, ReadRange::last(source.since), shutdown, take),
     }
 }
 
 /// Returns everything that the views show.
-fn tally(source: &GetSource, settings: &ProgramSettings, shutdown: &Shutdown) -> anyhow::Result<(LiveTally, SpanEnd)> {
+fn tally(source: &GetSource, settings: &ProgramSettings, shutdown: &Shutdown) -> anyhow::Result<(LiveTally, ReadExtent)> {
     let mut tally = LiveTally::default();
-    let end = read(source, settings, &TOPICS, shutdown, &mut |topic, value| tally.take(topic, value))?;
+    let extent = read(source, settings, &TOPICS, shutdown, &mut |topic, value| tally.take(topic, value))?;
     tally.refresh_all();
-    Ok((tally, end))
+    Ok((tally, extent))
 }
 
 /// A list, and what its emptiness is told with.
 struct GetListing {
     table: OutputTable,
-    span_end: SpanEnd,
+    extent: ReadExtent,
     /// Names of the record from which the asked ones are chosen.
     known: BTreeSet<String>,
 }
@@ -60,7 +61,7 @@ pub fn run(args: &GetArgs, settings: &ProgramSettings, shutdown: &Shutdown) -> a
         GetKind::Decisions => (decisions(args, settings, shutdown)?, "decisions"),
         GetKind::Gpus => (gpus(args, settings, shutdown)?, "GPUs"),
     };
-    let GetListing { table: mut sheet, span_end, mut known } = listing;
+    let GetListing { table: mut sheet, extent, mut known } = listing;
     let of_namespace = args.namespace.as_deref().filter(|_| args.kind != GetKind::Gpus);
     let is_listed = |name: &String| of_namespace.is_none_or(|wanted| name.split_once('/').is_some_and(|(of, _)| of == wanted));
     known.retain(is_listed);
@@ -82,7 +83,7 @@ pub fn run(args: &GetArgs, settings: &ProgramSettings, shutdown: &Shutdown) -> a
     }
     if found == 0 && matches!(args.output, OutputFormat::Table | OutputFormat::Wide) {
         if missing.is_empty() {
-            let within = args.source.since.map_or_else(String::new, |since| format!(" {}", span_end.describe(since)));
+            let within = args.source.since.map_or_else(String::new, |since| format!(" {}", extent.end.describe(since)));
             crate::output::note!("no {what} found{within}");
         }
     } else {
@@ -91,18 +92,18 @@ pub fn run(args: &GetArgs, settings: &ProgramSettings, shutdown: &Shutdown) -> a
     if found > sheet.rows.len() {
         crate::output::note!("{} of {found} {what} shown: --limit", sheet.rows.len());
     }
-    refuse_missing(args, &missing, &known)
+    refuse_missing(args, &missing, &known, extent)
 }
 
 /// Returns an error if names were asked for that the record does not have.
-fn refuse_missing(args: &GetArgs, missing: &[&String], known: &BTreeSet<String>) -> anyhow::Result<()> {
+fn refuse_missing(args: &GetArgs, missing: &[&String], known: &BTreeSet<String>, extent: ReadExtent) -> anyhow::Result<()> {
     let Some(first) = missing.first() else { return Ok(()) };
     let kind = if args.kind == GetKind::Gpus { "GPU or node" } else { "workload" };
-    let whole = "in the whole record";
+    let searched = if extent.is_archive_only { "in what is archived" } else { "in the whole record" };
     let within = args.namespace.as_ref().map_or_else(String::new, |namespace| format!(" in namespace {namespace}"));
     let names: Vec<String> = missing.iter().map(|name| format!("{name:?}")).collect();
     anyhow::bail!(
-        "no {kind} is named {}{within} {whole}; {}",
+        "no {kind} is named {}{within} {searched}; {}",
         names.join(" or "),
         super::nearest_names(first, known.iter().map(String::as_str))
     )
@@ -142,7 +143,7 @@ fn wanted(args: &GetArgs, workload: &str) -> bool {
 }
 
 fn workloads(args: &GetArgs, settings: &ProgramSettings, shutdown: &Shutdown) -> anyhow::Result<GetListing> {
-    let (tally, span_end) = tally(&args.source, settings, shutdown)?;
+    let (tally, extent) = tally(&args.source, settings, shutdown)?;
     let known = tally.workloads.keys().cloned().collect();
     let mut rows = frame::rows(&tally);
     for row in &mut rows {
@@ -198,13 +199,13 @@ fn workloads(args: &GetArgs, settings: &ProgramSettings, shutdown: &Shutdown) ->
             OutputCell::optional_text(row.layout.clone()),
         ]
     };
-    Ok(GetListing { table: OutputTable { columns, rows: rows.iter().map(row).collect() }, span_end, known })
+    Ok(GetListing { table: OutputTable { columns, rows: rows.iter().map(row).collect() }, extent, known })
 }
 
 fn decisions(args: &GetArgs, settings: &ProgramSettings, shutdown: &Shutdown) -> anyhow::Result<GetListing> {
     let (mut decisions, mut outcomes): (Vec<Decision>, BTreeMap<String, Actuation>) = (Vec::new(), BTreeMap::new());
     let topics = [Topic::Decisions, Topic::Actuations];
-    let span_end = read(&args.source, settings, &topics, shutdown, &mut |topic, value| {
+    let extent = read(&args.source, settings, &topics, shutdown, &mut |topic, value| {
         if topic == Topic::Decisions {
             decisions.extend(eadt_schemas::decode::<Decision>(value));
         } else if let Ok(actuation) = eadt_schemas::decode::<Actuation>(value) {
@@ -250,7 +251,7 @@ fn decisions(args: &GetArgs, settings: &ProgramSettings, shutdown: &Shutdown) ->
             OutputCell::text(decision.reason.clone()),
         ]
     };
-    Ok(GetListing { table: OutputTable { columns, rows: decisions.iter().map(row).collect() }, span_end, known })
+    Ok(GetListing { table: OutputTable { columns, rows: decisions.iter().map(row).collect() }, extent, known })
 }
 
 fn gpus(args: &GetArgs, settings: &ProgramSettings, shutdown: &Shutdown) -> anyhow::Result<GetListing> {
@@ -268,12 +269,12 @@ fn gpus(args: &GetArgs, settings: &ProgramSettings, shutdown: &Shutdown) -> anyh
     let path = args.source.from.as_deref();
     let mut read = |range| {
         source::read(path, settings, &[Topic::GpuTelemetry], range, shutdown, &mut |topic, value| gpus.take(topic, value))
-            .map(|span_end| (span_end, gpus.names()))
+            .map(|extent| (extent, gpus.names()))
     };
-    let (mut span_end, mut known) = read(ReadRange::Newest)?;
+    let (mut extent, mut known) = read(ReadRange::Newest)?;
     if args.names.iter().any(|name| !has_name(&known, name)) {
         // One that went long ago has no sample among the newest.
-        (span_end, known) = read(ReadRange::Whole)?;
+        (extent, known) = read(ReadRange::Whole)?;
     }
     let columns = vec![
         OutputColumn::text("GPU", "device"),
@@ -326,7 +327,7 @@ fn gpus(args: &GetArgs, settings: &ProgramSettings, shutdown: &Shutdown) -> anyh
             },
         ]
     };
-    Ok(GetListing { table: OutputTable { columns, rows: gpus.iter().filter(is_selected).map(row).collect() }, span_end, known })
+    Ok(GetListing { table: OutputTable { columns, rows: gpus.iter().filter(is_selected).map(row).collect() }, extent, known })
 }
 
 /// Decisions that `describe` shows.
@@ -400,7 +401,10 @@ fn description(details: &WorkloadDetails, row: &WorkloadTally) -> String {
     );
     add("Duration", figure(report.duration_seconds, units::format_duration));
     add("Coverage", figure(report.coverage_ratio, |ratio| format!("{:.1} % of the time has known power", 100.0 * ratio)));
-    add("Decisions", format!("{}, {} changes, {} reverts", report.decisions, report.changes, report.reverts));
+    add(
+        "Decisions",
+        format!("{}, {}, {}", report.decisions, counted(report.changes, "change"), counted(report.reverts, "revert")),
+    );
     if report.decided_changes > report.changes {
         let (decided, recommended) = (report.decided_changes, report.recommendations);
         add(

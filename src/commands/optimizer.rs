@@ -7,6 +7,7 @@ use anyhow::bail;
 use eadt_lake::Archive;
 use eadt_optimizer::{ModelProposal, ModelVerdict, OptimizerDependencies};
 use eadt_schemas::Topic;
+use eadt_schemas::counts::{counted, counted_as};
 use eadt_service::{HealthRegistry, MetricsRegistry, ServiceClock, Shutdown};
 use serde_json::json;
 
@@ -37,7 +38,10 @@ pub fn run(args: &OptimizerArgs, settings: &ProgramSettings, shutdown: &Shutdown
         let (training, refused) = eadt_optimizer::read(&archive)?;
         meter.finish();
         if refused > 0 {
-            crate::output::note!("warning: {refused} record(s) of the archive are no valid events; nothing is learned from them");
+            crate::output::note!(
+                "warning: {}; nothing is learned from them",
+                counted_as(refused, "record of the archive is no valid event", "records of the archive are no valid events")
+            );
         }
         let now = ServiceClock::machine().now();
         (eadt_optimizer::learn(&training, &BTreeMap::new(), &settings.optimizer, now), 0)
@@ -75,7 +79,7 @@ pub fn run(args: &OptimizerArgs, settings: &ProgramSettings, shutdown: &Shutdown
         say!("{name}: {what}{origin}: {reason}");
     }
     if !args.dry_run {
-        say!("{sent} record(s) written to {}models.v1", settings.topics.prefix);
+        say!("{} written to {}models.v1", counted(sent, "record"), settings.topics.prefix);
     }
     Ok(())
 }

@@ -8,6 +8,7 @@ use anyhow::{Context, bail};
 use bytes::Bytes;
 use eadt_bus::{Bus, Producer, ProducerRecord, Remedy};
 use eadt_recordings::LogReader;
+use eadt_schemas::counts::counted;
 use eadt_schemas::{Envelope, Topic};
 use eadt_service::Shutdown;
 
@@ -35,7 +36,7 @@ pub fn run(logs: &[PathBuf], bus: &dyn Bus, names: &TopicSettings, shutdown: &Sh
                 Ok(Some(event)) => event,
                 Ok(None) => break,
                 Err(error) if error.cut => {
-                    meter.suspend(|| eprintln!("warning: {error}; published up to there"));
+                    crate::output::note!("warning: {error}; published up to there");
                     break;
                 }
                 Err(error) if error.can_go_on && error.good > 0 => {
@@ -67,7 +68,7 @@ pub fn run(logs: &[PathBuf], bus: &dyn Bus, names: &TopicSettings, shutdown: &Sh
             let record = ProducerRecord::enveloped(&name, key, &envelope, event.value().map(Bytes::copy_from_slice));
             send(&mut *producer, &record, shutdown)?;
             if shutdown.is_cancelled() {
-                bail!("interrupted after {} events of {}", log.events(), path.display());
+                bail!("interrupted after {} of {}", counted(log.events(), "event"), path.display());
             }
         }
     }

@@ -10,6 +10,7 @@ use eadt_bus::{Bus, IsolationLevel, PollEvent, StartOffset, TopicPartition};
 use eadt_core::InputMerge;
 use eadt_core::merge::MergedRecord;
 use eadt_recordings::{Compression, LogWriter};
+use eadt_schemas::counts::counted;
 use eadt_schemas::envelope::header;
 use eadt_schemas::{EventTime, EventType, LoggedEvent, Topic};
 use eadt_service::Shutdown;
@@ -122,9 +123,9 @@ pub fn run(args: &RecordArgs, bus: &dyn Bus, settings: &ProgramSettings, shutdow
     if args.json {
         say!("{}", serde_json::to_string(&recorded)?);
     } else {
-        say!("{} events in {}", recorded.events, args.out.display());
+        say!("{} in {}", counted(recorded.events, "event"), args.out.display());
         if recorded.not_json > 0 {
-            say!("{} records left out: their values are not JSON (dead letters of malformed events)", recorded.not_json);
+            say!("{} left out: no JSON value (dead letters of malformed events)", counted(recorded.not_json, "record"));
         }
     }
     Ok(())

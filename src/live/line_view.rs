@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use eadt_report::{SavingSummary, units};
+use eadt_schemas::counts::counted;
 
 use super::frame::{ViewCounts, ViewFrame};
 use super::origin_word;
@@ -46,9 +47,9 @@ pub fn line(picture: &ViewFrame) -> String {
         workloads,
         power,
         saved(&picture.summary, picture.partial),
-        format!("{changes} changes, {reverts} reverts"),
-        format!("{windows} windows"),
-        format!("{dead_letters} dead letters"),
+        format!("{}, {}", counted(changes, "change"), counted(reverts, "revert")),
+        counted(windows, "window"),
+        counted(dead_letters, "dead letter"),
     ];
     if let Some(progress) = picture.progress {
         let left = progress.left_seconds.map_or_else(String::new, |left| format!(", {} left", units::format_duration(left)));

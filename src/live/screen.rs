@@ -9,6 +9,8 @@ use crossterm::terminal::{self, EnterAlternateScreen, LeaveAlternateScreen};
 use crossterm::{cursor, execute};
 use ratatui::Terminal;
 use ratatui::backend::CrosstermBackend;
+use ratatui::buffer::Buffer;
+use ratatui::style::{Color, Modifier};
 
 use super::frame::ViewFrame;
 use super::keys::{ViewAction, ViewState};
@@ -40,7 +42,13 @@ impl TerminalScreen {
             leave();
             self.begin_anew()?;
         }
-        self.terminal.draw(|frame| view::draw(frame, picture, state)).context("cannot draw the view")?;
+        let draw = |frame: &mut ratatui::Frame| {
+            view::draw(frame, picture, state);
+            if is_colourless() {
+                remove_colours(frame.buffer_mut());
+            }
+        };
+        self.terminal.draw(draw).context("cannot draw the view")?;
         Ok(())
     }
 
@@ -69,6 +77,21 @@ impl TerminalScreen {
             }
         }
         Ok((happened, false))
+    }
+}
+
+/// Whether the user wants no colours (<https://no-color.org>).
+fn is_colourless() -> bool {
+    std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty())
+}
+
+/// Takes the colours off; what only a background sets apart is reversed.
+fn remove_colours(buffer: &mut Buffer) {
+    for cell in &mut buffer.content {
+        if cell.bg != Color::Reset {
+            cell.modifier.insert(Modifier::REVERSED);
+        }
+        (cell.fg, cell.bg) = (Color::Reset, Color::Reset);
     }
 }
 
@@ -129,5 +152,25 @@ pub fn watch_continues() {
             anyhow::Ok(())
         })),
         Err(error) => tracing::debug!(%error, "a stop of the process will not be noticed"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ratatui::layout::Rect;
+    use ratatui::style::Style;
+
+    use super::*;
+
+    #[test]
+    fn without_colours_a_badge_is_reversed_and_marks_stay() {
+        let mut buffer = Buffer::empty(Rect::new(0, 0, 3, 1));
+        buffer.set_string(0, 0, "a", Style::new().fg(Color::Black).bg(Color::Yellow));
+        buffer.set_string(1, 0, "b", Style::new().fg(Color::Red).add_modifier(Modifier::BOLD));
+        remove_colours(&mut buffer);
+        let mut expected = Buffer::empty(Rect::new(0, 0, 3, 1));
+        expected.set_string(0, 0, "a", Style::new().add_modifier(Modifier::REVERSED));
+        expected.set_string(1, 0, "b", Style::new().add_modifier(Modifier::BOLD));
+        assert_eq!(buffer, expected);
     }
 }

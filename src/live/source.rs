@@ -74,6 +74,21 @@ impl SpanEnd {
     }
 }
 
+/// What was read of a place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReadExtent {
+    pub end: SpanEnd,
+    /// Whether the log beside the archive was left out, since another process has it.
+    pub is_archive_only: bool,
+}
+
+impl ReadExtent {
+    /// Everything up to the end of the span was read.
+    pub const fn full(end: SpanEnd) -> Self {
+        Self { end, is_archive_only: false }
+    }
+}
+
 /// Returns the range of a log as one with a beginning, and the end of the span. An embedded log that this process holds gets no
 /// more, so its newest record counts; Kafka goes on.
 pub fn resolve_log_range(
@@ -92,8 +107,10 @@ pub fn resolve_log_range(
     Ok((span.before(newest), SpanEnd::Newest(newest)))
 }
 
-/// Reads a place to its present end. `path` is a data folder or an archive; without it the log of the settings. Returns the end
-/// of the span.
+/// A command may read twice, and warns once that the log was left out.
+static WARNED: std::sync::Once = std::sync::Once::new();
+
+/// Reads a place to its present end. `path` is a data folder or an archive; without it the log of the settings.
 pub fn read(
     path: Option<&Path>,
     settings: &ProgramSettings,
@@ -101,13 +118,13 @@ pub fn read(
     span: ReadRange,
     shutdown: &Shutdown,
     take: &mut dyn FnMut(Topic, &[u8]),
-) -> anyhow::Result<SpanEnd> {
+) -> anyhow::Result<ReadExtent> {
     let path = match path {
         None if !settings.bus.brokers.is_empty() => {
             let bus = crate::bus::connect(settings)?;
             let (span, end) = resolve_log_range(&*bus, settings, topics, span)?;
             read_bus(&*bus, &settings.topics, topics, span, &BTreeMap::new(), shutdown, take)?;
-            return Ok(end);
+            return Ok(ReadExtent::full(end));
         }
         None => settings.bus.data_dir.as_path(),
         Some(path) => path,
@@ -136,7 +153,8 @@ pub fn read(
     };
     let (span, end) = (span.before(newest), SpanEnd::Newest(newest));
     let archived = archive.map(|archive| read_archive(archive, topics, span, take)).transpose()?;
-    let Some(log) = log else { return Ok(end) };
+    let Some(log) = log else { return Ok(ReadExtent::full(end)) };
+    let is_archive_only = log.is_err();
     match log {
         Ok(bus) => {
             read_bus(&bus, &settings.topics, topics, span, &archived.unwrap_or_default(), shutdown, take)?;
@@ -146,10 +164,10 @@ pub fn read(
             if archived.is_none() {
                 return Err(error.context("nothing is archived yet"));
             }
-            crate::output::note!("warning: only what is archived is shown: {error:#}");
+            WARNED.call_once(|| crate::output::note!("warning: only what is archived is shown: {error:#}"));
         }
     }
-    Ok(end)
+    Ok(ReadExtent { end, is_archive_only })
 }
 
 /// Topics whose newest record is the end of a span. Workloads are always read whole, and may be declared at any time.
@@ -356,15 +374,29 @@ impl SpanSearch {
     }
 }
 
-/// Returns the first record of each partition that is not older than `since`: stamps are those of the appending, which rise. Steps
-/// back from the end until a record is older, halves the distance, and reads what is left.
+/// Returns the first record of each partition that is not older than `since`: stamps are those of the appending, which rise.
 fn starts_since(
     bus: &dyn Bus,
     partitions: &[(TopicPartition, StartOffset)],
     since: EventTime,
 ) -> anyhow::Result<Vec<(TopicPartition, StartOffset)>> {
+    let of: Vec<TopicPartition> = partitions.iter().map(|(at, _)| at.clone()).collect();
+    // Before the search: what is appended meanwhile is of the span.
+    let ends = of.iter().map(|at| Ok(bus.watermarks(at)?.high)).collect::<anyhow::Result<Vec<i64>>>()?;
+    let Some(found) = bus.offsets_since(&of, since)? else { return search_since(bus, &of, since) };
+    let starts = of.into_iter().zip(found).zip(ends);
+    Ok(starts.map(|((at, found), end)| (at, StartOffset::At(found.unwrap_or(end)))).collect())
+}
+
+/// As [`starts_since`], of a log that cannot be searched by time. Steps back from the end until a record is older, halves the
+/// distance, and reads what is left.
+fn search_since(
+    bus: &dyn Bus,
+    partitions: &[TopicPartition],
+    since: EventTime,
+) -> anyhow::Result<Vec<(TopicPartition, StartOffset)>> {
     let mut searches = Vec::new();
-    for (at, _) in partitions {
+    for at in partitions {
         let marks = bus.watermarks(at)?;
         searches.push(SpanSearch { at: at.clone(), older: marks.low - 1, newer: marks.high, low: marks.low });
     }
@@ -494,6 +526,68 @@ mod tests {
         let marks = bus.watermarks(&TopicPartition::new("eadt.decisions.v1", 0)).unwrap();
         assert!(marks.high > 1, "the mark takes an offset: {marks:?}");
         assert!(newest().is_some());
+    }
+
+    /// A log that is searched by time, and lets nobody read.
+    #[derive(Debug)]
+    struct TimeIndexedLog(EmbeddedLog);
+
+    impl Bus for TimeIndexedLog {
+        fn topics(&self, prefix: &str) -> eadt_bus::Result<Vec<eadt_bus::TopicSpec>> {
+            self.0.topics(prefix)
+        }
+        fn create_topic(&self, topic: &eadt_bus::TopicSpec) -> eadt_bus::Result<()> {
+            self.0.create_topic(topic)
+        }
+        fn alter_topic(&self, name: &str, settings: &BTreeMap<String, String>) -> eadt_bus::Result<()> {
+            self.0.alter_topic(name, settings)
+        }
+        fn add_partitions(&self, name: &str, partitions: i32) -> eadt_bus::Result<()> {
+            self.0.add_partitions(name, partitions)
+        }
+        fn watermarks(&self, at: &TopicPartition) -> eadt_bus::Result<eadt_bus::WatermarkOffsets> {
+            self.0.watermarks(at)
+        }
+        fn offsets_since(&self, of: &[TopicPartition], _: EventTime) -> eadt_bus::Result<Option<Vec<Option<i64>>>> {
+            Ok(Some(of.iter().map(|at| (at.partition == 0).then_some(7)).collect()))
+        }
+        fn producer(&self, name: &str) -> eadt_bus::Result<Box<dyn eadt_bus::Producer>> {
+            self.0.producer(name)
+        }
+        fn reader(
+            &self,
+            from: &[(TopicPartition, StartOffset)],
+            _: eadt_bus::IsolationLevel,
+        ) -> eadt_bus::Result<Box<dyn eadt_bus::PartitionReader>> {
+            panic!("{from:?} is read")
+        }
+        fn member(&self, options: eadt_bus::MemberOptions) -> eadt_bus::Result<Box<dyn eadt_bus::GroupMember>> {
+            self.0.member(options)
+        }
+        fn committed(&self, group: &str, of: &[TopicPartition]) -> eadt_bus::Result<Vec<Option<i64>>> {
+            self.0.committed(group, of)
+        }
+    }
+
+    #[test]
+    fn a_log_that_is_searched_by_time_is_asked_and_not_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let options = EmbeddedOptions { reserve_bytes: 0, ..EmbeddedOptions::default() };
+        let bus = EmbeddedLog::open(&folder.path().join("log"), options).unwrap();
+        for spec in eadt_bus::topics::desired("eadt.", 2, 1) {
+            bus.create_topic(&spec).unwrap();
+        }
+        let settings = crate::settings::load(None, &crate::settings::EnvVariables::default(), &[]).unwrap();
+        let bus = TimeIndexedLog(bus);
+        let span = ReadRange::Since(EventTime::from_millis(5));
+        let starts = starts(&bus, &settings.topics, &[Topic::Workloads, Topic::Decisions], span).unwrap();
+        let found: Vec<_> = starts.into_iter().map(|(at, start)| (at.to_string(), start)).collect();
+        let of = |topic: &str, partition, start| (TopicPartition::new(topic, partition).to_string(), start);
+        let (workloads, decisions) = ("eadt.workloads.v1", "eadt.decisions.v1");
+        let whole = [0, 1].map(|partition| of(workloads, partition, StartOffset::Earliest));
+        // A partition without such a record begins at its end.
+        let ends = [of(decisions, 0, StartOffset::At(7)), of(decisions, 1, StartOffset::At(0))];
+        assert_eq!(found, [whole, ends].concat());
     }
 
     #[test]

@@ -46,19 +46,6 @@ const CHANGES: ViewColumn =
     ViewColumn { title: "changed/back", left: false, text: |row| format!("{}/{}", row.changes, row.reverts) };
 const MODE: ViewColumn = ViewColumn { title: "mode", left: true, text: |row| known(row.mode.as_deref()) };
 
-/// A text of at most `width` columns: what is too long loses its middle.
-pub fn shortened(text: &str, width: usize) -> String {
-    let length = text.chars().count();
-    if length <= width {
-        return text.to_owned();
-    }
-    let keep = width.saturating_sub(1);
-    let (head, tail) = (keep / 2, keep - keep / 2);
-    let head: String = text.chars().take(head).collect();
-    let tail: String = text.chars().skip(length - tail).collect();
-    format!("{head}…{tail}")
-}
-
 /// The heading and the rows in `width` columns.
 pub fn lines(rows: &[&WorkloadRow], mixed: bool, width: usize, selected: Option<&str>) -> Vec<Line<'static>> {
     let names: Vec<String> = rows.iter().map(|row| redact::line(&row.name).into_owned()).collect();
@@ -84,7 +71,7 @@ pub fn lines(rows: &[&WorkloadRow], mixed: bool, width: usize, selected: Option<
     }
     let mut lines = vec![Line::styled(heading, Style::new().add_modifier(Modifier::BOLD | Modifier::UNDERLINED))];
     for (index, row) in rows.iter().enumerate() {
-        let mut spans = vec![Span::from(format!(" {:name$}", shortened(&names[index], name)))];
+        let mut spans = vec![Span::from(format!(" {:name$}", units::shortened(&names[index], name)))];
         for (column, wide, cells) in &columns {
             let mut text = String::new();
             push(&mut text, &cells[index], *wide, column.left);

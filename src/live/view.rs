@@ -1,6 +1,7 @@
 //! The view: a pure function from figures, and from where somebody is in it, to a frame.
 
 use eadt_report::{SavingVerdict, units};
+use eadt_schemas::counts::counted;
 use eadt_schemas::v1::{ChangeValidation, ControllerAction, Decision, Origin};
 use eadt_service::redact;
 use ratatui::Frame;
@@ -21,7 +22,7 @@ const HELP: [&str; 12] = [
     "↑ ↓  j k       move the cursor",
     "PgUp PgDn      a page; Home End  g G  first and last",
     "Enter          the selected workload alone; Enter, Esc or q back",
-    "s              sort by the next of: energy, power, J/sample, saved, state, name",
+    "s              sort by the next: energy, power, J/sample, saved, state, name",
     "r              reverse the order",
     "/              search in names; Enter keeps it, Esc ends it",
     "p  space       hold the picture, and go on; events are counted meanwhile",
@@ -122,7 +123,7 @@ fn headline_within(headline: &str, room: usize) -> String {
             shown.push_str(part);
         }
     }
-    if shown.is_empty() { table::shortened(headline, room) } else { shown }
+    if shown.is_empty() { units::shortened(headline, room) } else { shown }
 }
 
 /// As many of the sums as fit, the most important first.
@@ -130,13 +131,13 @@ fn totals_line(picture: &ViewFrame, width: u16) -> Line<'static> {
     let (summary, counts) = (&picture.summary, picture.counts);
     let mut parts = picture.load().to_vec();
     parts.extend(saved_parts(picture));
-    parts.push(format!("{} changes {} reverts", counts.changes, counts.reverts));
+    parts.push(format!("{} {}", counted(counts.changes, "change"), counted(counts.reverts, "revert")));
     if let Some(energy) = summary.energy_joules {
         parts.push(format!("{} ({}) used", units::format_joules(energy), units::kilowatt_hours(energy)));
     }
-    parts.push(format!("{} windows {} decisions", counts.windows, counts.decisions));
+    parts.push(format!("{} {}", counted(counts.windows, "window"), counted(counts.decisions, "decision")));
     // A dead letter is news wherever there is one.
-    parts.insert(if counts.dead_letters > 0 { 2 } else { parts.len() }, format!("{} dead letters", counts.dead_letters));
+    parts.insert(if counts.dead_letters > 0 { 2 } else { parts.len() }, counted(counts.dead_letters, "dead letter"));
     let mut text = String::new();
     for part in parts {
         if text.chars().count() + 3 + part.chars().count() > usize::from(width) {
@@ -193,7 +194,7 @@ fn draw_table(frame: &mut Frame<'_>, picture: &ViewFrame, state: &mut ViewState,
 
 fn draw_details(frame: &mut Frame<'_>, details: &WorkloadDetails, area: Rect, scroll: Option<&mut usize>, partial: bool) {
     let width = usize::from(area.width).saturating_sub(4);
-    let title = format!(" {} ", table::shortened(&redact::line(&details.name), width.saturating_sub(2)));
+    let title = format!(" {} ", units::shortened(&redact::line(&details.name), width.saturating_sub(2)));
     let block = Block::bordered().title(title);
     let inner = block.inner(area);
     frame.render_widget(block, area);

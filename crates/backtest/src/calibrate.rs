@@ -6,6 +6,7 @@
 use eadt_core::controller::{ControllerName, ControllerSettings};
 use eadt_html::END;
 use eadt_report::{ReportBreakdown, ReportSettings, WorkloadReport};
+use eadt_schemas::counts::counted;
 use rayon::prelude::*;
 use serde::Serialize;
 
@@ -353,8 +354,9 @@ fn asked_line(target: &CalibrationTarget) -> String {
 /// Returns the tables as Markdown, which a terminal shows as well.
 pub fn calibration_text(report: &CalibrationReport) -> String {
     let mut out = format!(
-        "simulated: {} day(s), {} seed(s); reported saving against the untouched run of the same seed\n\n",
-        report.days, report.seeds
+        "simulated: {}, {}; reported saving against the untouched run of the same seed\n\n",
+        counted(report.days, "day"),
+        counted(report.seeds, "seed")
     );
     for target in &report.targets {
         put!(out, "- {}\n", asked_line(target));

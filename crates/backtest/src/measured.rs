@@ -9,6 +9,7 @@
 
 use eadt_core::controller::{ControllerContext, ControllerName, ControllerSettings, ControllerState, decide};
 use eadt_schemas::EventTime;
+use eadt_schemas::counts::counted;
 use eadt_schemas::v1::{
     Actuation, ActuationOutcome, ControllerAction, Decision, EfficiencyWindow, Layout, LayoutBounds, Origin, Workload,
 };
@@ -52,7 +53,7 @@ pub struct MeasuredBoard {
 /// A plant that cannot be made.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum TestbedError {
-    #[error("{board}: {found} setting(s) only; a plant needs at least 2")]
+    #[error("{board}: {} only; a plant needs at least 2", counted(*found, "setting"))]
     TooFew { board: String, found: usize },
     #[error("{board}: setting {setting} has a time or an energy that is not above 0")]
     Value { board: String, setting: f64 },
@@ -524,11 +525,11 @@ pub fn measured_text(report: &MeasuredReport) -> String {
     // No "-0.0 %".
     let percent = |ratio: f64| format!("{:+.1} %", (1000.0 * ratio).round() / 10.0 + 0.0);
     let mut out = format!(
-        "{} boards, simulated course of events: {} day(s), {} seed(s); against the highest setting of each table, floor {:.1} % less \
+        "{} boards, simulated course of events: {}, {}; against the highest setting of each table, floor {:.1} % less \
          throughput\n\n",
         if report.origin == SIMULATED_TABLE { "simulated" } else { "measured" },
-        report.days,
-        report.seeds,
+        counted(report.days, "day"),
+        counted(report.seeds, "seed"),
         100.0 * report.max_slowdown_ratio
     );
     let mut line = |text: std::fmt::Arguments<'_>| {

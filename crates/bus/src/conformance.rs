@@ -34,6 +34,7 @@ pub const CHECKS: &[ConformanceCheck] = &[
     ("the end of a partition is told once, and again after more records", ends),
     ("a paused partition delivers nothing and loses nothing", pauses),
     ("readers start where they are told", starts),
+    ("a log that can be searched by time finds the first record since", searches_by_time),
     ("a member delivers only what it started", member_starts),
     ("a step makes outputs and positions visible together", atomic_step),
     ("a step that cannot be taken leaves nothing behind", refused_step),
@@ -312,6 +313,23 @@ fn starts(backend: &dyn BackendHarness) {
         let (records, ends) = read_to_end(&mut *reader, 1);
         assert_eq!(values(&records), (first..10).map(|n| n.to_string()).collect::<Vec<_>>(), "{start:?}");
         assert_eq!(ends[&at], 10);
+    }
+}
+
+fn searches_by_time(backend: &dyn BackendHarness) {
+    let bus = backend.bus();
+    let topic = fresh_topic(&*bus, 2, &[]);
+    for number in 0..6 {
+        send_all(&*bus, &[ProducerRecord { partition: Some(0), ..outgoing(&topic, "key", &number.to_string()) }]);
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let at = [0, 1].map(|partition| TopicPartition::new(Arc::clone(&topic), partition));
+    let records = read_all(&*bus, &topic, 2, IsolationLevel::ReadCommitted);
+    let newest = records.last().unwrap().stamp;
+    for since in records.iter().map(|record| record.stamp).chain([newest.plus_seconds(1.0)]) {
+        let first = records.iter().find(|record| record.stamp >= since).map(|record| record.offset);
+        let found = bus.offsets_since(&at, since).unwrap();
+        assert!(found.as_ref().is_none_or(|found| *found == [first, None]), "{since}: {found:?}, not {first:?}");
     }
 }
 

@@ -251,6 +251,11 @@ pub trait Bus: Send + Sync + fmt::Debug {
     fn alter_topic(&self, name: &str, settings: &std::collections::BTreeMap<String, String>) -> Result<()>;
     fn add_partitions(&self, name: &str, partitions: i32) -> Result<()>;
     fn watermarks(&self, at: &TopicPartition) -> Result<WatermarkOffsets>;
+    /// Returns the offset of the first record of each partition whose stamp is not before `since`; `None` for a partition
+    /// without one. Returns `None` for all if the log cannot be searched by time.
+    fn offsets_since(&self, _of: &[TopicPartition], _since: EventTime) -> Result<Option<Vec<Option<i64>>>> {
+        Ok(None)
+    }
     /// A plain idempotent producer; `name` appears in logs and as the client's id.
     fn producer(&self, name: &str) -> Result<Box<dyn Producer>>;
     /// Reads given partitions outside any group.

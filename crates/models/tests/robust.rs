@@ -214,8 +214,8 @@ fn what_cannot_be_told_is_refused() {
     };
     let robust = ChoiceMethod::Robust(RobustSettings::default());
     assert_eq!(refused(&[], ChoiceMethod::Measured), "no measurement");
-    assert!(refused(&[at(1410.0, 1.0); 3], ChoiceMethod::Measured).starts_with("1 setting(s) only; 2 are needed"));
-    assert!(refused(&[at(1410.0, 1.0), at(1200.0, 1.1)], robust).starts_with("2 setting(s) only; 5 are needed"));
+    assert!(refused(&[at(1410.0, 1.0); 3], ChoiceMethod::Measured).starts_with("too few settings: 1, and 2 are needed"));
+    assert!(refused(&[at(1410.0, 1.0), at(1200.0, 1.1)], robust).starts_with("too few settings: 2, and 5 are needed"));
     for wrong in [0.0, -1.0, f64::NAN, f64::INFINITY] {
         let message = refused(&[at(1410.0, 1.0), at(1200.0, wrong)], ChoiceMethod::Measured);
         assert!(message.starts_with("row 7: duration_seconds is"), "{message}");

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use eadt_schemas::counts::counted;
 use eadt_schemas::decode::DecodableEvent;
 use eadt_schemas::v1::{GpuTelemetry, JobLifecycle, Origin, TrainingProgress};
 use eadt_schemas::{EventTime, EventType, LoggedEvent};
@@ -128,7 +129,7 @@ pub(crate) fn assemble(mut recording: Recording, options: &ImportOptions) -> Res
     let order = sort_readings(&recording)?;
     let (Some(first), Some(last)) = (order.first(), order.last()) else {
         let files = recording.files.join(", ");
-        let problem = format!("no reading found in {} row(s)", recording.rows);
+        let problem = format!("no reading found in {}", counted(recording.rows, "row"));
         let remedy = if recording.absent > 0 {
             format!("every value is absent ({} in all): record what the tool can read, or name other columns", recording.absent)
         } else {
@@ -220,7 +221,9 @@ fn note_no_energy(recording: &mut Recording) {
         ([], 0) if recording.format == RecordingFormat::Csv && column.is_none() && !left_out.is_empty() => String::new(),
         ([], _) => return,
         ([name], count) if count > 1 => format!("{name}: "),
-        ([name, others @ ..], count) if others.len() + 1 < count => format!("{name} and {} other device(s): ", others.len()),
+        ([name, others @ ..], count) if others.len() + 1 < count => {
+            format!("{name} and {}: ", counted(others.len(), "other device"))
+        }
         _ => String::new(),
     };
     let one = unknown.iter().any(|name| readings[name] == 1);
@@ -271,7 +274,7 @@ fn note_early_ends(recording: &mut Recording) {
     ends.retain(|(_, time)| early(time));
     ends.sort();
     let Some((name, time)) = ends.first() else { return };
-    let others = if ends.len() > 1 { format!(" and {} other device(s)", ends.len() - 1) } else { String::new() };
+    let others = if ends.len() > 1 { format!(" and {}", counted(ends.len() - 1, "other device")) } else { String::new() };
     recording.add_note(format!(
         "{name}{others}: no energy is known after {time}, {:.0} s before the record ends. What is used after that is in no figure, and coverage does \
          not count it",
@@ -312,7 +315,7 @@ fn check_totals(recording: &mut Recording, source: &RecordingSource, options: &I
         let comes_back = to_some && rises <= falls.len() + 1;
         if (is_often || comes_back) && !options.accept.contains(&AcceptedFinding::FallingTotals) {
             let (times, rows) = (falls.len(), known.len());
-            let how_often = |count: usize| if count == 1 { "once".to_owned() } else { format!("{count} times") };
+            let how_often = |count: usize| if count == 1 { "once".to_owned() } else { counted(count, "time") };
             let problem =
                 format!("falls {} in {rows} rows, and grows {}: it is no running total", how_often(times), how_often(rises));
             let accept = AcceptedFinding::FallingTotals.name();
@@ -329,9 +332,10 @@ fn check_totals(recording: &mut Recording, source: &RecordingSource, options: &I
             ));
         } else if field.is_progress() && first > 0.0 && rises <= FEW_RISES && known.len() >= ROWS_OF_STEPS * (rises + 1) {
             recording.add_note(format!(
-                "{} grows {rises} time(s) only in {} rows, from {first} to {}: between them nothing got done; if each row adds so much, \
+                "{} grows {} only in {} rows, from {first} to {}: between them nothing got done; if each row adds so much, \
                  say {each}",
                 field.name(),
+                counted(rises, "time"),
                 known.len(),
                 known[known.len() - 1].1
             ));

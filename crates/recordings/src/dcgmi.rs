@@ -9,6 +9,7 @@ use crate::lines::LineReader;
 use crate::recording::{FileId, RecordedDevice, Recording, SourceId};
 use crate::units::{Dimension, NumberCell, Unit, parse_cell};
 use crate::{ImportError, ImportOptions, ReadingField};
+use eadt_schemas::counts::counted;
 
 /// The column's short name in dcgmi, our field, and dcgmi's unit where it is not ours.
 const COLUMNS: &[(&str, ReadingField, &str)] = &[
@@ -88,7 +89,10 @@ pub(crate) fn read(
             *row += 1;
             let cells: Vec<&str> = cells.collect();
             if cells.len() != header.len() {
-                let problem = format!("row has {} value(s), its header {} column(s)", cells.len(), header.len());
+                let problem = {
+                    let (values, columns) = (counted(cells.len(), "value"), counted(header.len(), "column"));
+                    format!("row has {values}, its header {columns}")
+                };
                 let remedy = "the file is truncated or damaged here: restore the row or take it out";
                 let error = recording.error(file, line, problem, remedy);
                 recording.refuse_row("cells", error);

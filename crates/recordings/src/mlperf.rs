@@ -20,6 +20,7 @@ mod power;
 use std::collections::BTreeSet;
 
 use eadt_schemas::EventTime;
+use eadt_schemas::counts::counted;
 use eadt_schemas::v1::{CounterScope, JobLifecycle};
 use serde::Deserialize;
 use serde_json::Value;
@@ -365,8 +366,9 @@ fn write_progress(mut training: TrainingLog, recording: &mut Recording) -> Resul
         let is_damaged = |refused: &&crate::DroppedLines| refused.kind == DAMAGED_ENTRY && refused.file == recording.files[file];
         let problem = match recording.refusals.by_kind.iter().find(is_damaged) {
             Some(damaged) => format!(
-                "the training log has no run_start; {} damaged line(s), the first at {}",
-                damaged.lines, damaged.first_line
+                "the training log has no run_start; {}, the first at {}",
+                counted(damaged.lines, "damaged line"),
+                damaged.first_line
             ),
             None => "the training log has no run_start".to_owned(),
         };

@@ -9,6 +9,7 @@
 use std::collections::BTreeMap;
 
 use eadt_schemas::EventTime;
+use eadt_schemas::counts::counted;
 use eadt_schemas::v1::{CounterScope, JobLifecycle};
 use serde_json::Value;
 
@@ -412,7 +413,7 @@ fn write_phases(detail: &DetailLog, readings: &[(FileId, TimeRange)], recording:
         ));
     }
     if detail.errors > 0.0 {
-        notes.push(format!("LoadGen counted {} error(s): samples may be counted that failed", detail.errors));
+        notes.push(format!("LoadGen counted {}: samples may be counted that failed", counted(detail.errors, "error")));
     }
     let samples = samples_done(detail, seconds, &mut notes);
     if samples.is_none() {

@@ -9,6 +9,7 @@
 use std::collections::HashMap;
 
 use eadt_schemas::EventTime;
+use eadt_schemas::counts::counted;
 
 use crate::absent::{is_absent_number, is_absent_text};
 use crate::boards::several_boards_error;
@@ -233,7 +234,7 @@ impl FileReader<'_> {
         let width = self.columns.all.len();
         let surplus = (width..cells.len()).any(|index| cells.get(index).is_some_and(|cell| !cell.is_empty()));
         if cells.len() < width || surplus {
-            let problem = format!("row has {} cell(s), its header {width}", cells.len());
+            let problem = format!("row has {}, its header {width}", counted(cells.len(), "cell"));
             let remedy = "the file is truncated or damaged here: restore the row or take it out";
             return Err(RowError::damaged("cells", recording.error(file, line, problem, remedy)));
         }

@@ -11,6 +11,7 @@ use std::fmt;
 use std::io::Read;
 
 use eadt_schemas::EventTime;
+use eadt_schemas::counts::counted;
 use eadt_schemas::v1::CounterScope;
 use serde::de::{Deserialize, Deserializer, Visitor};
 
@@ -681,8 +682,9 @@ impl PrometheusImport {
         let by = if differ.is_empty() { "nothing".to_owned() } else { list_names(&differ) };
         let of = if a.metric.is_some() { device(&a.labels).name } else { a.name.clone() };
         format!(
-            "{of}: at {moments} time(s) {} has several values, of series that differ by {by}: their mean (counters: the last) is a \
+            "{of}: at {} {} has several values, of series that differ by {by}: their mean (counters: the last) is a \
              guess; select one of them in the query",
+            counted(moments, "time"),
             a.name
         )
     }

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use eadt_schemas::EventTime;
+use eadt_schemas::counts::counted;
 use serde::Serialize;
 
 use crate::encoding::Encoding;
@@ -94,7 +95,7 @@ impl DroppedLines {
 
 /// The recording was imported, but for lines that were refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("the events lack what was refused, {lines} line(s): {examples}")]
+#[error("the events lack what was refused, {}: {examples}", counted(*lines, "line"))]
 pub struct RefusedLines {
     lines: u64,
     examples: String,
@@ -180,7 +181,7 @@ impl ImportReport {
         }
         let mut examples: Vec<String> = self.refused.iter().take(REFUSALS_SHOWN).map(DroppedLines::describe).collect();
         if self.refused.len() > REFUSALS_SHOWN {
-            examples.push(format!("and {} more kind(s)", self.refused.len() - REFUSALS_SHOWN));
+            examples.push(format!("and {}", counted(self.refused.len() - REFUSALS_SHOWN, "more kind")));
         }
         Err(RefusedLines { lines, examples: examples.join("; ") })
     }
@@ -188,7 +189,7 @@ impl ImportReport {
 
 impl fmt::Display for ImportReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{} recording, {} file(s): {} rows", self.format, self.files.len(), self.rows)?;
+        writeln!(f, "{} recording, {}: {}", self.format, counted(self.files.len(), "file"), counted(self.rows, "row"))?;
         writeln!(f, "events: {} ({} telemetry, {} progress)", self.events, self.telemetry_events, self.progress_events)?;
         writeln!(f, "workload: {}", self.workloads.join(", "))?;
         let seconds = self.last_time.seconds_since(self.first_time);
@@ -210,10 +211,10 @@ impl fmt::Display for ImportReport {
         }
         for skipped in &self.skipped {
             let DroppedLines { file, reason, lines, first_line, .. } = skipped;
-            writeln!(f, "skipped: {lines} line(s) of {file}, the first at {first_line}: {reason}")?;
+            writeln!(f, "skipped: {} of {file}, the first at {first_line}: {reason}", counted(*lines, "line"))?;
         }
         for DroppedLines { file, reason, lines, first_line, .. } in &self.refused {
-            writeln!(f, "refused: {lines} line(s) of {file}, the first at {first_line}: {reason}")?;
+            writeln!(f, "refused: {} of {file}, the first at {first_line}: {reason}", counted(*lines, "line"))?;
         }
         for check in &self.counters {
             write!(f, "{}: counter {:.3} J, integral {:.3} J", check.device, check.counter_joules, check.integral_joules)?;
@@ -266,7 +267,7 @@ impl fmt::Display for ExplainedReport<'_> {
             let power = board.mean_power_watts.map_or("no power".to_owned(), |watts| format!("{watts:.1} W on average"));
             let node = board.node.as_ref().map_or(String::new(), |node| format!(" of node {node}"));
             let BoardSummary { device, readings, first_time, last_time, .. } = board;
-            writeln!(f, "  {device}{node}: {readings} reading(s), {first_time} to {last_time}, {power}")?;
+            writeln!(f, "  {device}{node}: {}, {first_time} to {last_time}, {power}", counted(*readings, "reading"))?;
         }
         write!(f, "{report}")
     }

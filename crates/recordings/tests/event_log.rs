@@ -307,7 +307,7 @@ fn a_log_of_many_chunks_reads_the_same() {
     let (said, _) = in_chunks(text.as_slice());
     assert_eq!(written(&said), written(&one_by_one(&text)));
     let error = said.last().unwrap().as_ref().unwrap_err();
-    assert!(error.contains("the 4999 event(s) before it are good") && error.contains("l:5000 "), "{error}");
+    assert!(error.contains("4999 events before it are good") && error.contains("l:5000 "), "{error}");
     let mut packed = log(20_000, Compression::Zstd);
     packed.truncate(packed.len() / 2);
     let (said, _) = in_chunks(packed.as_slice());

@@ -281,7 +281,7 @@ fn batch_sizes_and_totals_are_told_apart() {
     let ramp = batch(|row| 16 * (1 + row / 10));
     let notes = |imported: ImportedRecording| imported.report.notes.join("\n");
     let (as_total, as_each) = (notes(total(&ramp).unwrap()), notes(each(&ramp).unwrap()));
-    assert!(as_total.contains("grows 3 time(s) only") && as_total.contains("--map samples=n"), "{as_total}");
+    assert!(as_total.contains("grows 3 times only") && as_total.contains("--map samples=n"), "{as_total}");
     assert!(as_each.contains("if it is a running total, say --map samples_total=n"), "{as_each}");
 }
 
@@ -531,7 +531,7 @@ fn what_is_not_known_is_said_with_what_would_make_it_known() {
     }
     let absent = smi("timestamp, uuid, power.draw [W]", "[N/A]");
     let error = read(SMI, &[("a.csv", &absent)], &ImportOptions::default()).unwrap_err();
-    assert!(error.contains("no reading found in 20 row(s)") && error.contains("every value is absent (20 in all)"), "{error}");
+    assert!(error.contains("no reading found in 20 rows") && error.contains("every value is absent (20 in all)"), "{error}");
 }
 
 /// An answer of `query_range`: series of power, each of labels, a value, and when it begins, ends and steps, in seconds.

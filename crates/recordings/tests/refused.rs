@@ -53,7 +53,7 @@ fn refused_lines_are_an_error_and_lines_without_figures_are_none() {
         ("repeated rows", CSV, &power, w(&[(3, "2025-02-03T10:00:10Z,100")]), None),
         ("rows out of order", CSV, &power, w(&[(3, "2025-02-03T10:00:02Z,100")]), None),
         ("columns without a field", CSV, &power, table("w,note", "100,idle", 20, &[]), None),
-        ("a torn row", CSV, &power, w(&[(3, "2025-02-03T10:00")]), Some((1, "t:5: row has 1 cell(s), its header 2"))),
+        ("a torn row", CSV, &power, w(&[(3, "2025-02-03T10:00")]), Some((1, "t:5: row has 1 cell, its header 2"))),
         ("a number", CSV, &power, w(&[(3, "2025-02-03T10:00:12Z,x")]), Some((1, "t:5: column \"w\": \"x\" is not a number"))),
         (
             "two",
@@ -85,7 +85,7 @@ fn refused_lines_are_an_error_and_lines_without_figures_are_none() {
             RecordingFormat::Dcgmi,
             &interval,
             dmon("   GPU 0  100"),
-            Some((1, "t:8: row has 1 value(s), its header 2")),
+            Some((1, "t:8: row has 1 value, its header 2")),
         ),
         ("a row without its GPU", RecordingFormat::Dcgmi, &interval, dmon("   GPU"), Some((1, "t:8: \"GPU\" names no GPU"))),
         ("console lines", RecordingFormat::Mlperf, &plain, mllog("+ shell trace\nepoch 1 loss 2.5\n"), None),
@@ -149,7 +149,8 @@ fn refused_lines_are_an_error_and_lines_without_figures_are_none() {
             (Ok(()), None) => assert!(report.refused.is_empty(), "{what}: {report}"),
             (Err(refused), Some((lines, part))) => {
                 let text = refused.to_string();
-                assert!(text.starts_with(&format!("the events lack what was refused, {lines} line(s): t:")), "{what}: {text}");
+                let counted = if lines == 1 { "1 line".to_owned() } else { format!("{lines} lines") };
+                assert!(text.starts_with(&format!("the events lack what was refused, {counted}: t:")), "{what}: {text}");
                 assert!(text.contains(part), "{what}: {text}");
             }
             (got, expected) => panic!("{what}: {got:?} instead of {expected:?}: {report}"),
@@ -180,7 +181,7 @@ fn the_first_of_a_few_kinds_are_named() {
     let of_file = |file| [(file, 5, 1), (file, 8, 1), (file, 11, 1), (file, 14, 2)];
     assert_eq!(kinds, [&of_file("a.csv")[..], &of_file("b.csv"), &[("a.csv", 18, 1), ("b.csv", 18, 1)]].concat());
     let refused = report.check_refused().unwrap_err().to_string();
-    assert!(refused.starts_with("the events lack what was refused, 12 line(s): a.csv:5: row has 1 cell(s)"), "{refused}");
+    assert!(refused.starts_with("the events lack what was refused, 12 lines: a.csv:5: row has 1 cell"), "{refused}");
     assert!(refused.contains("; a.csv:8: ") && refused.contains("; a.csv:11: ") && !refused.contains("a.csv:14"), "{refused}");
-    assert!(refused.ends_with("; and 7 more kind(s)"), "{refused}");
+    assert!(refused.ends_with("; and 7 more kinds"), "{refused}");
 }

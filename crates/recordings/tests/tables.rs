@@ -354,8 +354,8 @@ fn energy_of_rows_is_a_counter_beside_the_other_figures_of_the_board() {
 fn a_bad_line_costs_that_line() {
     let good: Vec<String> = (0..20).map(|second| format!("2025/02/03 10:00:{second:02}.000, GPU-1, 100.00 W")).collect();
     for (bad, kind) in [
-        ("Unable to determine the device handle for GPU 0000:CA:00.0: Unknown Error", "row has 1 cell(s)"),
-        ("2025/02/03 10:00:05.500, GPU-1", "row has 2 cell(s)"),
+        ("Unable to determine the device handle for GPU 0000:CA:00.0: Unknown Error", "row has 1 cell"),
+        ("2025/02/03 10:00:05.500, GPU-1", "row has 2 cells"),
         ("2025/02/03 10:00:05.500, GPU-1, 1x0 W", "is not a number"),
         ("2025/02/03 10:00:05.500, GPU-1, 100 V", "has an unknown unit"),
         ("2025/02/03 10:00:05.500, GPU-1, 100 MHz", "is not in a unit of"),
@@ -363,7 +363,7 @@ fn a_bad_line_costs_that_line() {
         ("2025/02/03 10:00:05.500, GPU-1, 183000 W", "is more than one GPU board can draw"),
         ("2025/02/03 10:00:05.500, GPU-1, -5 W", "is not between"),
         ("2025/02/03 10:00:05.500, GPU-1, \"100 W", "row"),
-        ("\u{0}\u{0}\u{0}\u{1}", "row has 1 cell(s)"),
+        ("\u{0}\u{0}\u{0}\u{1}", "row has 1 cell"),
     ] {
         for at in [0, 7, 20] {
             let mut lines = good.clone();
@@ -802,7 +802,7 @@ fn lines_that_never_hold_a_value_are_errors_soon() {
         ("// a comment of some length, so that there are not so many of them in as many bytes\n", EMPTY),
         (",,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,,\n", EMPTY),
         // Rows that are refused.
-        ("x\n", "endless:3: row has 1 cell(s), its header 2"),
+        ("x\n", "endless:3: row has 1 cell, its header 2"),
         ("N/A,N/A\n", "endless:3: "),
     ] {
         let files = vec![RecordingFile::new("endless", endless(header, line))];

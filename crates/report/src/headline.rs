@@ -3,6 +3,7 @@
 //! A saving of a part is never worded as one of the whole: where more than [`REST`] of the energy has nothing to be compared
 //! with, the sentence begins with that.
 
+use eadt_schemas::counts::{counted, counted_as};
 use eadt_schemas::v1::Origin;
 
 use crate::render::origin_word;
@@ -176,7 +177,7 @@ impl SavingSummary {
 
     /// What became of the decided changes if none was applied: empty if none was decided.
     fn unapplied_changes(&self) -> String {
-        let changes = |count: u64| if count == 1 { "1 change was".to_owned() } else { format!("{count} changes were") };
+        let changes = |count: u64| counted_as(count, "change was", "changes were");
         match (self.decided_changes, self.recommendations) {
             (0, _) => String::new(),
             (decided, recommended) if recommended >= decided => {
@@ -246,7 +247,7 @@ impl EnergyReport {
             lines.push(format!("{}: {own}{}", workload.workload, SavingSummary::of([*workload]).sentence()));
         }
         if ordered.len() > SENTENCES {
-            lines.push(format!("{} more workloads, which used less: in the tables", ordered.len() - SENTENCES));
+            lines.push(format!("{}, which used less: in the tables", counted(ordered.len() - SENTENCES, "more workload")));
         }
         lines
     }

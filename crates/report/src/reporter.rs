@@ -3,6 +3,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use eadt_schemas::EventTime;
+use eadt_schemas::counts::{counted, counted_as};
 use eadt_schemas::v1::{
     Actuation, ActuationOutcome, ChangeValidation, ControllerAction, Decision, EfficiencyWindow, EnergyMethod, Layout, Meter,
     Origin, WindowKind,
@@ -854,7 +855,7 @@ impl WorkloadEvents<'_> {
         }
         let gaps = self.windows.iter().filter(|window| window.gap).count();
         if gaps > 0 {
-            notes.push(format!("{gaps} window(s) lack inputs that the log no longer has"));
+            notes.push(format!("{} inputs that the log no longer has", counted_as(gaps, "window lacks", "windows lack")));
         }
         // A window with events of its first moment only lacks nothing.
         let observed = self.observed_range();
@@ -863,23 +864,38 @@ impl WorkloadEvents<'_> {
             notes.push(format!("{NO_ENERGY}{why}"));
         } else if unknown > 0 {
             let progress = self.run().any(|window| window.run_energy.is_none() && window.samples.is_some());
-            let and = if progress { ", J/sample their samples, too" } else { "" };
-            notes.push(format!("{unknown} window(s) have no known energy; the total leaves them out{and}"));
+            let and = if progress { ", and J/sample the samples there" } else { "" };
+            notes.push(format!("the total leaves out {} without known energy{and}", counted(unknown, "window")));
         }
         let energy_only = self.run().filter(|window| window.run_energy.is_some() && window.samples.is_none()).count();
         if energy_only > 0 && self.run().any(|window| window.samples.is_some()) {
             notes.push(format!(
-                "{energy_only} window(s) have energy but no known progress: J/sample counts their energy all the same"
+                "{} energy but no known progress: J/sample counts the energy all the same",
+                counted_as(energy_only, "window has", "windows have")
             ));
         }
         self.note_contradicted(notes);
         let late: u64 = self.windows.iter().map(|window| window.late).sum();
         if late > 0 {
-            notes.push(format!("{late} event(s) came after their window was closed and are in no window"));
+            notes.push(format!(
+                "{} in no window",
+                counted_as(
+                    late,
+                    "event came after its window was closed and is",
+                    "events came after their window was closed and are"
+                )
+            ));
         }
         let stale: u64 = self.windows.iter().map(|window| window.stale).sum();
         if stale > 0 {
-            notes.push(format!("{stale} event(s) were not newer than the last one of their source and are in no window"));
+            notes.push(format!(
+                "{} in no window",
+                counted_as(
+                    stale,
+                    "event was not newer than the last one of its source and is",
+                    "events were not newer than the last one of their source and are"
+                )
+            ));
         }
     }
 
@@ -964,8 +980,9 @@ impl WorkloadEvents<'_> {
             if count > 0 {
                 let seconds: f64 = windows().map(|window| window.contradicted_seconds).sum();
                 notes.push(format!(
-                    "in {count} window(s), for {seconds:.0} s of device time, {energy}: an energy counter {verdict} (stood still, fell, or \
-                     rose by what the board cannot draw)"
+                    "in {}, for {seconds:.0} s of device time, {energy}: an energy counter {verdict} (stood still, fell, or \
+                     rose by what the board cannot draw)",
+                    counted(count, "window")
                 ));
             }
         }

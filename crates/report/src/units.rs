@@ -82,6 +82,19 @@ pub fn format_duration(seconds: f64) -> String {
     two.map(|(number, unit)| format!("{number} {unit}")).collect::<Vec<_>>().join(" ")
 }
 
+/// Returns a text of at most `width` characters: one that is longer loses its middle.
+pub fn shortened(text: &str, width: usize) -> String {
+    let length = text.chars().count();
+    if length <= width {
+        return text.to_owned();
+    }
+    let keep = width.saturating_sub(1);
+    let (head, tail) = (keep / 2, keep - keep / 2);
+    let head: String = text.chars().take(head).collect();
+    let tail: String = text.chars().skip(length - tail).collect();
+    format!("{head}…{tail}")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

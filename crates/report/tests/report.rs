@@ -278,7 +278,11 @@ fn energy_and_samples_of_a_sample_are_of_one_span() {
     near(it.samples, 400.0);
     near(it.joules_per_sample, 30.0);
     near(it.samples_per_joule, 1.0 / 30.0);
-    assert!(it.notes.iter().any(|note| note.contains("2 window(s) have no known energy") && note.contains("their samples, too")));
+    assert!(
+        it.notes
+            .iter()
+            .any(|note| note.contains("leaves out 2 windows without known energy") && note.contains("the samples there"))
+    );
     // The samples of unassigned energy are in no window.
     let mut after = window(1, 3000.0, 100.0);
     after.unassigned_energy_joules = 9e6;
@@ -533,7 +537,7 @@ fn windows_whose_counter_contradicts_power_are_counted_in_a_note() {
             (window.energy_method, window.energy_coverage_ratio) = (method, covered);
         }
         let notes = notes(&windows);
-        let wanted = format!("in 2 window(s), for 75 s of device time, {said}");
+        let wanted = format!("in 2 windows, for 75 s of device time, {said}");
         assert!(notes.len() == 1 && notes[0].starts_with(&wanted), "{method:?}, {covered}: {notes:?}");
     }
 }
@@ -892,7 +896,7 @@ fn a_window_of_one_moment_lacks_no_energy() {
         (first.observed_start, first.observed_end) = (Some(at(0)), Some(at(1)));
         report([&first, last], [], [], &ReportSettings::default()).workloads.remove(0).notes
     };
-    let is_noted = |notes: &[String]| notes.iter().any(|note| note.starts_with("1 window(s) have no known energy"));
+    let is_noted = |notes: &[String]| notes.iter().any(|note| note.contains("leaves out 1 window without known energy"));
     assert!(is_noted(&notes_of(&last)));
     (last.observed_start, last.observed_end) = (Some(at(1)), Some(at(1)));
     assert!(!is_noted(&notes_of(&last)), "{:?}", notes_of(&last));

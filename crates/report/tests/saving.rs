@@ -191,7 +191,11 @@ fn a_phase_that_was_never_measured_at_the_start_is_not_compared_and_no_loss() {
     assert_eq!(before.saving_ratio, after.saving_ratio);
     assert_eq!(before.saving_joules, after.saving_joules);
     assert!(after.compared_energy_ratio.unwrap() < 0.4, "{after:?}");
-    assert!(after.notes.iter().any(|note| note.contains("60 window(s)") && note.contains("not comparable")), "{:?}", after.notes);
+    assert!(
+        after.notes.iter().any(|note| note.contains("60 windows") && note.contains("nothing is comparable there")),
+        "{:?}",
+        after.notes
+    );
     // Back at the start in that phase, it is.
     let (begin, back) = (run.windows.len(), run.decide(ControllerAction::Revert, None).id.clone());
     run.apply(&back);

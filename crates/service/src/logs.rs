@@ -1,6 +1,7 @@
 //! Structured logs.
 
 use std::fs::File;
+use std::io::Write;
 use std::sync::Mutex;
 
 use serde::{Deserialize, Serialize};
@@ -33,13 +34,24 @@ pub fn check(filter: &str) -> Result<(), String> {
 /// Starts logs for the process, on standard error or into `file`. `filter` is a level or a `tracing` filter such as
 /// `info,eadt_bus=debug`. `secrets` are hidden in every line, and what would steer a terminal is escaped.
 pub fn start(format: LogFormat, filter: &str, file: Option<File>, secrets: SecretRedactor) -> Result<(), LogError> {
+    start_on(|| Box::new(std::io::stderr()), format, filter, file, secrets)
+}
+
+/// As [`start`], through this writer to standard error: a program may have to clear away what stands on its terminal first.
+pub fn start_on(
+    stderr: fn() -> Box<dyn Write>,
+    format: LogFormat,
+    filter: &str,
+    file: Option<File>,
+    secrets: SecretRedactor,
+) -> Result<(), LogError> {
     let failed = |detail: String| LogError { filter: filter.to_owned(), detail };
     let parsed = EnvFilter::try_new(filter).map_err(|error| failed(error.to_string()))?;
     let coloured = std::env::var_os("NO_COLOR").is_none() && std::io::IsTerminal::is_terminal(&std::io::stderr());
     let builder = tracing_subscriber::fmt().with_env_filter(parsed).with_ansi(coloured);
     let on_stderr = {
         let secrets = secrets.clone();
-        move || RedactingWriter { inner: std::io::stderr(), secrets: secrets.clone(), coloured }
+        move || RedactingWriter { inner: stderr(), secrets: secrets.clone(), coloured }
     };
     let into_file = |file| Mutex::new(RedactingWriter { inner: file, secrets, coloured: false });
     match (format, file) {

@@ -11,6 +11,7 @@ use std::io::{BufRead, Read};
 use eadt_models::choose::{DroppedRun, FixedWorkRun, combine};
 use eadt_models::energy::{IntegrationRule, PowerSample, PowerSeries};
 use eadt_recordings::{DEFAULT_POWER_GAP_SECONDS, DroppedLines, ImportOptions, RecordingFile, RecordingFormat, import};
+use eadt_schemas::counts::{counted, counted_as};
 use eadt_schemas::v1::GpuTelemetry;
 use eadt_schemas::{EventTime, Topic};
 use serde::Serialize;
@@ -175,7 +176,7 @@ pub fn read(
     let FileReadings { boards, rows, refused } = read_boards(file, reader, format, options)?;
     let readings = || boards.iter().flat_map(|board| board.readings.iter());
     let Some(first) = readings().map(|reading| reading.0).min() else {
-        return Err(bad(format!("fewer than 2 power readings in {rows} row(s)"), power_remedy(format)));
+        return Err(bad(format!("fewer than 2 power readings in {}", counted(rows, "row")), power_remedy(format)));
     };
     let known = readings().any(|reading| reading.2.is_some());
     let active = |reading: &ProfileReading| !known || reading.2.is_some_and(|ratio| ratio > 0.0);
@@ -288,9 +289,10 @@ fn read_boards(
     let (counters, rows_refused): (Vec<&DroppedLines>, Vec<&DroppedLines>) =
         imported.report.refused.iter().partition(|refused| refused.is_counter_only());
     let lines: u64 = rows_refused.iter().map(|refused| refused.lines).sum();
-    let of_rows = rows_refused
-        .first()
-        .map(|first| format!("{lines} line(s) are in no figure, the first at {}: {}", first.first_line, first.reason));
+    let of_rows = rows_refused.first().map(|first| {
+        let lines = counted_as(lines, "line is", "lines are");
+        format!("{lines} in no figure, the first at {}: {}", first.first_line, first.reason)
+    });
     let of_counter = counters.first().map(|first| first.reason.clone());
     let reasons: Vec<String> = [of_rows, of_counter].into_iter().flatten().collect();
     let refused = (!reasons.is_empty()).then(|| reasons.join("; "));

@@ -5,6 +5,7 @@ use std::io::Read;
 
 use eadt_models::choose::EpochsToTarget;
 use eadt_recordings::units::Dimension;
+use eadt_schemas::counts::counted;
 
 use crate::error::quote;
 use crate::map::{FieldColumn, FieldMap, TableHeader, open, set_numbers};
@@ -42,7 +43,7 @@ pub fn read(file: &str, reader: impl Read, request: &TuningRequest) -> Result<Tr
     let mut runs = TrainingRuns { by: keys.iter().map(|(name, _)| name.clone()).collect(), rows: Vec::new() };
     while let Some(line) = table.next_row()? {
         if table.cell_count() != header.names.len() {
-            let problem = format!("the row has {} cell(s), its header {}", table.cell_count(), header.names.len());
+            let problem = format!("the row has {}, its header {}", counted(table.cell_count(), "cell"), header.names.len());
             return Err(TableError::new(file, problem, "restore the row or take it out").line(line));
         }
         let mut number = |column: &FieldColumn, expected: &str| {

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use eadt_models::choose::{SettingMeasurement, TuningKnob, TuningKnobs, find_glitches};
+use eadt_schemas::counts::counted_as;
 use serde::{Deserialize, Serialize};
 
 use crate::points::{GroupKey, PointGroup};
@@ -81,9 +82,9 @@ pub(crate) fn notes(groups: &BTreeMap<GroupKey, PointGroup>, knobs: TuningKnobs)
 fn simulated(groups: &BTreeMap<GroupKey, PointGroup>) -> Option<TableNote> {
     let of: Vec<GroupKey> = groups.iter().filter(|(_, group)| group.is_simulated).map(|(key, _)| key.clone()).collect();
     let text = format!(
-        "{} of {} group(s) are simulated by their column origin: their figures were not measured",
+        "{} of {} simulated by the column origin: these figures were not measured",
         of.len(),
-        groups.len()
+        counted_as(groups.len(), "group is", "groups are")
     );
     (!of.is_empty()).then_some(TableNote { kind: NoteKind::Simulated, groups: of, rows: Vec::new(), text })
 }

@@ -6,6 +6,7 @@ use std::io::Read;
 use eadt_models::choose::{SettingMeasurement, TuningKnob};
 use eadt_recordings::units::{Dimension, Unit};
 use eadt_recordings::{TableRows, shell_quote};
+use eadt_schemas::counts::counted;
 
 use crate::error::quote;
 use crate::map::{FieldColumn, FieldMap, TableHeader, open, set_numbers, take_units};
@@ -89,7 +90,7 @@ pub fn read(file: &str, reader: impl Read, request: &TuningRequest) -> Result<BT
         let mut row = RowReader { file, line, table: &mut table, header: &header };
         let width = row.table.cell_count();
         if width != header.names.len() {
-            let problem = format!("the row has {width} cell(s), its header {}", header.names.len());
+            let problem = format!("the row has {}, its header {}", counted(width, "cell"), header.names.len());
             return Err(row.wrong(None, problem, "restore the row or take it out"));
         }
         let key = row.key(&plan)?;

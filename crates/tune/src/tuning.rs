@@ -8,6 +8,7 @@ use eadt_models::choose::{
 };
 use eadt_models::fit::{CapCurve, CapPoint};
 use eadt_recordings::DecimalMark;
+use eadt_schemas::counts::counted;
 use serde::{Deserialize, Serialize};
 
 use crate::epochs::TrainingRuns;
@@ -160,8 +161,8 @@ fn tune_group(key: &GroupKey, group: &PointGroup, request: &TuningRequest) -> Re
         let measured_settings: Vec<String> =
             points.iter().map(|point| request.knobs.words(point.setting, point.second_setting)).collect();
         return Err(format!(
-            "cannot tell: {} setting(s) only ({}), {} are needed; measure more of them",
-            points.len(),
+            "cannot tell: {} only ({}), {} are needed; measure more of them",
+            counted(points.len(), "setting"),
             measured_settings.join(", "),
             request.min_settings
         ));

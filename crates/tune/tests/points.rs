@@ -116,7 +116,7 @@ fn wrong_tables_are_named_by_file_row_column_and_remedy() {
         (
             "short row",
             with("bert,A100,1200,104,26000", "bert,A100,1200,104"),
-            &["points.csv:3: the row has 4 cell(s), its header 5"],
+            &["points.csv:3: the row has 4 cells, its header 5"],
         ),
         (
             "twice",
@@ -149,8 +149,8 @@ fn a_group_that_cannot_be_told_says_so_beside_those_that_can() {
     let tuning = tuned(&text, &clocks());
     assert_eq!(tuning.groups.len(), 2);
     let reasons: Vec<_> = tuning.skipped.iter().map(|skipped| skipped.reason.as_str()).collect();
-    assert!(reasons[0].starts_with("cannot tell: 2 setting(s) only (1410 MHz, 1200 MHz), 3 are needed"), "{reasons:?}");
-    assert!(reasons[1].contains("1 setting(s) only (1410 MHz)"), "{reasons:?}");
+    assert!(reasons[0].starts_with("cannot tell: 2 settings only (1410 MHz, 1200 MHz), 3 are needed"), "{reasons:?}");
+    assert!(reasons[1].contains("1 setting only (1410 MHz)"), "{reasons:?}");
     let robust = TuningRequest { method: ChoiceMethod::Robust(RobustSettings::default()), ..clocks() };
     let tuning = tuned(GOOD, &robust);
     assert!(tuning.groups.is_empty());
@@ -203,7 +203,7 @@ fn batch_size_is_chosen_by_energy_to_accuracy() {
     let found = &tuning.energy_to_accuracy[0].result;
     let best = found.min_energy.unwrap();
     assert_eq!((best.batch_size, best.setting, best.epochs), (32, 150.0, 11.0));
-    assert_eq!(found.excluded[0].reason, "1 of 2 run(s) never reached the target");
+    assert_eq!(found.excluded[0].reason, "1 of 2 training runs never reached the target");
     let untold = tuning.add_energy_to_accuracy(&groups, &runs, &[(None, 0.9)]);
     assert!(untold[0].reason.contains("known targets: 0.6, 0.7"), "{untold:?}");
     let wrong = eadt_tune::epochs::read("train.csv", "batch_size,target_metric,target_epoch\n32,x,1\n".as_bytes(), &request);
@@ -218,7 +218,7 @@ fn reports_hold_every_group_and_escape_what_users_wrote() {
     assert!(html.contains("&lt;b&gt;&amp;x") && !html.contains("<b>&x"));
     assert_eq!(html.matches("<svg ").count(), 2);
     assert!(!html.contains("://"), "it loads nothing");
-    assert!(html.contains("Source: points.csv: 3 row(s) in lines 2 to 4"), "every figure has its source");
+    assert!(html.contains("Source: points.csv: 3 rows in lines 2 to 4"), "every figure has its source");
     let plain = tuning.text();
     assert!(plain.contains("within the limits") && plain.contains("1200 MHz") && plain.contains("13.3 %"), "{plain}");
     assert!(plain.contains("unverified"), "{plain}");
@@ -658,7 +658,7 @@ fn simulated_rows_are_marked_in_every_output() {
     };
     let tuning = tuned(&with_origin("simulated", "measured"), &clocks());
     assert_eq!(kinds(&tuning), [NoteKind::Simulated]);
-    assert!(tuning.notes[0].text.starts_with("1 of 2 group(s) are simulated"), "{:?}", tuning.notes);
+    assert!(tuning.notes[0].text.starts_with("1 of 2 groups are simulated"), "{:?}", tuning.notes);
     let json = serde_json::to_value(&tuning).unwrap();
     assert_eq!((json["groups"][0]["origin"].as_str(), json["groups"][1]["origin"].as_str()), (Some("simulated"), None));
     let text = tuning.text();

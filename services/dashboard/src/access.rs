@@ -146,6 +146,8 @@ pub enum AccessRefusal {
     Host,
     Origin,
     Token,
+    /// Its token is none of the file's.
+    UnknownToken,
     /// Its token may read, and no more.
     ReadOnly,
 }
@@ -163,9 +165,13 @@ impl IntoResponse for AccessRefusal {
                 "you may only read: a token with a name after it in the file of dashboard.token_file changes policies\n",
             ),
             Self::Token => (StatusCode::UNAUTHORIZED, "a token is needed: send it as `Authorization: Bearer TOKEN`\n"),
+            Self::UnknownToken => (
+                StatusCode::UNAUTHORIZED,
+                "this token is not known here: ask for one of those in the file of dashboard.token_file\n",
+            ),
         };
         let mut response = (status, text).into_response();
-        if self == Self::Token {
+        if status == StatusCode::UNAUTHORIZED {
             response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
         response
@@ -193,7 +199,7 @@ impl AccessRules {
             return Err(AccessRefusal::Origin);
         }
         let open = !api || (path == "/api/v1/session" && method == Method::POST);
-        if open || self.token_fits(headers) { Ok(()) } else { Err(AccessRefusal::Token) }
+        if open || self.token_fits(headers) { Ok(()) } else { Err(refusal_without_token(headers)) }
     }
 
     /// Whether the token that comes with these headers may read.
@@ -210,7 +216,7 @@ impl AccessRules {
             return is_private.then(local).ok_or(AccessRefusal::ReadOnly);
         };
         let found: Vec<_> = tokens_of(headers).filter_map(|token| tokens.find(token)).collect();
-        let refusal = if found.is_empty() { AccessRefusal::Token } else { AccessRefusal::ReadOnly };
+        let refusal = if found.is_empty() { refusal_without_token(headers) } else { AccessRefusal::ReadOnly };
         found.into_iter().find_map(|token| token.editor.clone()).ok_or(refusal)
     }
 
@@ -267,6 +273,11 @@ pub async fn guard(State(access): State<Arc<AccessRules>>, request: Request, nex
         headers.insert(name, HeaderValue::from_static(value));
     }
     response
+}
+
+/// Returns why a request is refused whose token does not fit.
+fn refusal_without_token(headers: &HeaderMap) -> AccessRefusal {
+    if tokens_of(headers).any(|token| !token.is_empty()) { AccessRefusal::UnknownToken } else { AccessRefusal::Token }
 }
 
 #[cfg(test)]
@@ -341,16 +352,15 @@ mod tests {
         let bearer = format!("Bearer {TOKEN}");
         let cookies = format!("a=b; {COOKIE}={TOKEN}");
         assert_eq!(asked(&wide, "/", &[host]), Ok(()), "the page asks for the token");
-        for (headers, fits) in [
-            (vec![host], false),
-            (vec![host, ("authorization", &*bearer)], true),
-            (vec![host, ("authorization", "Bearer 0123456789abcdef0124")], false),
-            (vec![host, ("authorization", TOKEN)], false),
-            (vec![host, ("cookie", &*cookies)], true),
-            (vec![host, ("cookie", "eadt_token=")], false),
+        for (headers, answer) in [
+            (vec![host], Err(AccessRefusal::Token)),
+            (vec![host, ("authorization", &*bearer)], Ok(())),
+            (vec![host, ("authorization", "Bearer 0123456789abcdef0124")], Err(AccessRefusal::UnknownToken)),
+            (vec![host, ("authorization", TOKEN)], Err(AccessRefusal::Token)),
+            (vec![host, ("cookie", &*cookies)], Ok(())),
+            (vec![host, ("cookie", "eadt_token=")], Err(AccessRefusal::Token)),
         ] {
-            let refused = if fits { Ok(()) } else { Err(AccessRefusal::Token) };
-            assert_eq!(asked(&wide, "/api/v1/fleet", &headers), refused, "{headers:?}");
+            assert_eq!(asked(&wide, "/api/v1/fleet", &headers), answer, "{headers:?}");
         }
     }
 
@@ -362,7 +372,7 @@ mod tests {
         let headers = |value: &str| HeaderMap::from_iter([(header::AUTHORIZATION, value.parse().unwrap())]);
         assert_eq!(asked(&wide, &headers("Bearer fedcba9876543210")), Ok("alice@example.org".to_owned()));
         assert_eq!(asked(&wide, &headers(&format!("Bearer {TOKEN}"))), Err(AccessRefusal::ReadOnly));
-        assert_eq!(asked(&wide, &headers("Bearer alice@example.org")), Err(AccessRefusal::Token));
+        assert_eq!(asked(&wide, &headers("Bearer alice@example.org")), Err(AccessRefusal::UnknownToken));
         assert_eq!(asked(&wide, &HeaderMap::new()), Err(AccessRefusal::Token));
         assert_eq!(asked(&access("127.0.0.1:9580", &[], false), &HeaderMap::new()), Ok(LOCAL.to_owned()));
         let proxied = access("127.0.0.1:9580", &["eadt.example.org"], false);

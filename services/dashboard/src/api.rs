@@ -332,12 +332,12 @@ struct LoginRequest {
 /// Keeps a token in a cookie that no script reads and no other site sends.
 async fn open_session(State(context): State<ApiContext>, Json(login): Json<LoginRequest>) -> Response {
     if !context.access.accepts_token(&login.token) {
-        return AccessRefusal::Token.into_response();
+        return AccessRefusal::UnknownToken.into_response();
     }
     let cookie = format!("{COOKIE}={}; HttpOnly; SameSite=Strict; Path=/api", login.token);
     match HeaderValue::from_str(&cookie).ok().filter(|_| !login.token.contains([';', ','])) {
         Some(cookie) => (StatusCode::NO_CONTENT, [(header::SET_COOKIE, cookie)]).into_response(),
-        None => AccessRefusal::Token.into_response(),
+        None => AccessRefusal::UnknownToken.into_response(),
     }
 }
 

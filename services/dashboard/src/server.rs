@@ -36,7 +36,9 @@ const LIMITS: ConnectionLimits = ConnectionLimits {
 pub enum ListenError {
     #[error("setting {0}")]
     Settings(String),
-    #[error("cannot listen on {address}; set dashboard.address (EADT_DASHBOARD__ADDRESS) to a free port, or stop what holds it")]
+    #[error(
+        "cannot listen on {address}; give it a free port by --address or dashboard.address (EADT_DASHBOARD__ADDRESS), or stop what holds it"
+    )]
     Listen {
         address: SocketAddr,
         #[source]

@@ -127,7 +127,7 @@ fn data_that_cannot_tell_say_why() {
     }
     let (verdict, caps) = reason(one_cap, "cap-curve/");
     assert_eq!(verdict, ModelVerdict::CannotTell);
-    assert!(caps.starts_with("1 power cap(s) were in force; 3 are needed"), "{caps}");
+    assert!(caps.starts_with("1 power cap was in force; 3 are needed"), "{caps}");
 
     let mut blind = windows(200, 0, 1.0, 1);
     for window in &mut blind {

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
+use eadt_schemas::counts::counted;
 use eadt_service::Shutdown;
 use eadt_tune::plan::{SweepSettings, SweepStep, plan};
 
@@ -118,10 +119,13 @@ pub fn run(args: &ProfileArgs, stop: &Shutdown) -> anyhow::Result<()> {
     let meter = ProgressMeter::steps(steps.len() as u64, "runs");
     for (done, step) in steps.iter().enumerate() {
         if stop.is_cancelled() {
-            bail!("interrupted after {done} of {} run(s): nothing is written, and what was set is put back", steps.len());
+            bail!(
+                "interrupted after {done} of {}: nothing is written, and what was set is put back",
+                counted(steps.len(), "run")
+            );
         }
         let what = if step.run == 0 { "cold run, thrown away".to_owned() } else { format!("run {}", step.run) };
-        meter.suspend(|| crate::output::note!("{}/{}: {} {}, {what}", done + 1, steps.len(), args.knob.name(), step.setting));
+        crate::output::note!("{}/{}: {} {}, {what}", done + 1, steps.len(), args.knob.name(), step.setting);
         let measured = rig.run(*step).with_context(|| format!("{} {}, {what}", args.knob.name(), step.setting))?;
         if step.run > 0 {
             push(&mut table, args, rig.as_ref(), *step, &measured);
@@ -135,7 +139,8 @@ pub fn run(args: &ProfileArgs, stop: &Shutdown) -> anyhow::Result<()> {
     let mut out = target.writer()?;
     std::io::Write::write_all(&mut out, table.as_bytes()).with_context(|| format!("cannot write {}", args.out.display()))?;
     target.finish(out)?;
-    say!("{} run(s) at {} setting(s) ({origin}) written to {}", steps.len() - 1, settings.0.len(), args.out.display());
+    let (runs, measured) = (counted(steps.len() - 1, "run"), counted(settings.0.len(), "setting"));
+    say!("{runs} at {measured} ({origin}) written to {}", args.out.display());
     if args.knob != ProfileKnob::MpsThreadPercentage {
         say!("next: eadt tune {} --by workload,gpu_model --max-slowdown 0.05", shown(&args.out));
     }

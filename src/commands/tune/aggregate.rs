@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
 use eadt_recordings::RecordingFormat;
+use eadt_schemas::counts::{counted, counted_as};
 use eadt_tune::TableError;
 use eadt_tune::aggregate::{FileNamePattern, OperatingPoints, RunProfile, points, read, to_csv};
 use serde::Serialize;
@@ -126,7 +127,7 @@ pub fn run(args: &TuneAggregateArgs) -> anyhow::Result<()> {
     let incomplete: Vec<String> = profiles.iter().filter_map(refused).collect();
     let result = points(profiles, &knob);
     if result.points.is_empty() {
-        bail!("none of {} file(s) could be read: {}", matching.len(), bad.first().map_or("", String::as_str));
+        bail!("none of {} could be read: {}", counted(matching.len(), "file"), bad.first().map_or("", String::as_str));
     }
     super::write(&args.out, &files, &to_csv(&result.points)?, args.force)?;
     let summary = AggregateSummary { files: count, not_matching, bad, incomplete, result };
@@ -145,18 +146,18 @@ pub fn run(args: &TuneAggregateArgs) -> anyhow::Result<()> {
     }
     if !summary.not_matching.is_empty() {
         crate::output::note!(
-            "warning: {} file(s) do not fit the pattern, for example {}",
-            summary.not_matching.len(),
+            "warning: {} not fit the pattern, for example {}",
+            counted_as(summary.not_matching.len(), "file does", "files do"),
             summary.not_matching[0]
         );
     }
     print(&format!(
-        "{} operating point(s) from {} file(s) written to {}; {} bad file(s) skipped, {} run(s) left out\n",
-        summary.result.points.len(),
-        summary.files,
+        "{} from {} written to {}; {} skipped, {} left out\n",
+        counted(summary.result.points.len(), "operating point"),
+        counted(summary.files, "file"),
         args.out.display(),
-        summary.bad.len(),
-        summary.result.dropped.len()
+        counted(summary.bad.len(), "bad file"),
+        counted(summary.result.dropped.len(), "run")
     ))
 }
 

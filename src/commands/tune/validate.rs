@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use anyhow::{Context, bail};
 use clap::Args;
 use eadt_models::choose::{ChoiceMethod, ChoiceObjective, PromiseVerdict, PromisedChoice, ValidationTolerances, validate};
+use eadt_schemas::counts::counted_as;
 use eadt_tune::{TuningRequest, TuningResult, points};
 use serde::Serialize;
 
@@ -112,7 +113,7 @@ pub fn run(args: &TuneValidateArgs) -> anyhow::Result<()> {
         }
     }
     if failed > 0 {
-        bail!("{failed} of {} group(s) do not hold what was promised, or prove nothing", judged.len());
+        bail!("{failed} of {} not hold what was promised, or prove nothing", counted_as(judged.len(), "group does", "groups do"));
     }
     Ok(())
 }

@@ -139,7 +139,7 @@ fn it_shows_power_samples_energy_a_sample_layout_savings_and_the_reasons_of_deci
     let lines = shown(&tally);
     let all = lines.join("\n");
     assert!(lines[0].starts_with(" EADT  simulated  2023-11-14T22:20:00Z"), "{all}");
-    assert!(lines[1].contains("1 workload · 480 W · saved +8.0 %") && lines[1].contains("1 changes 0 reverts"), "{all}");
+    assert!(lines[1].contains("1 workload · 480 W · saved +8.0 %") && lines[1].contains("1 change 0 reverts"), "{all}");
     let row = lines.iter().find(|line| line.contains(NAME)).unwrap_or_else(|| panic!("{all}"));
     let figures: Vec<&str> = row.split_whitespace().collect();
     // 14.4 kJ of the 180 that as many samples would have taken, with an error.

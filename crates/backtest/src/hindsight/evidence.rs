@@ -1,5 +1,6 @@
 //! The evidence in a record: its usable windows by phase of the job and by layout.
 
+use eadt_schemas::counts::counted;
 use eadt_schemas::v1::{EfficiencyWindow, Layout};
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64Mcg;
@@ -88,7 +89,8 @@ impl std::fmt::Display for InsufficientEvidence {
             Self::NeverObserved { phase, windows } => {
                 write!(
                     f,
-                    "the layout was observed in phase {phase} of the job for {windows} window(s) only, {ENOUGH_WINDOWS} are needed"
+                    "the layout was observed in phase {phase} of the job for {} only, {ENOUGH_WINDOWS} are needed",
+                    counted(*windows, "window")
                 )
             }
             Self::Inconsistent { phase, spread_percent } => {

@@ -27,6 +27,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use eadt_schemas::EventTime;
 use rdkafka::admin::AdminClient;
 use rdkafka::config::{ClientConfig, FromClientConfigAndContext, RDKafkaLogLevel};
 use rdkafka::consumer::{BaseConsumer, Consumer};
@@ -418,7 +419,7 @@ fn committed(consumer: &BaseConsumer<KafkaContext>, group: &str, of: &[TopicPart
             Remedy::Retry,
             what(),
             format!(
-                "no broker detail them within {ANSWER:?}: it is away, or a transaction stays open in them \
+                "no broker gave them within {ANSWER:?}: it is away, or a transaction stays open in them \
                  (see \"A transaction that stays open\" in docs/operate/operations.md)"
             ),
         ),
@@ -513,6 +514,35 @@ impl Bus for KafkaBus {
             }
             std::thread::sleep(Duration::from_millis(20));
         }
+    }
+
+    fn offsets_since(&self, of: &[TopicPartition], since: EventTime) -> Result<Option<Vec<Option<i64>>>> {
+        if of.is_empty() {
+            return Ok(Some(Vec::new()));
+        }
+        // Negative numbers ask for the ends of a partition.
+        let asked = Offset::Offset(since.millis().max(0));
+        let mut times = TopicPartitionList::new();
+        for at in of {
+            times
+                .add_partition_offset(&at.topic, at.partition, asked)
+                .map_err(|error| from_error(format!("looking for the records of {at} since {since}"), &error, Remedy::Stop))?;
+        }
+        let what = || format!("looking for the records since {since}");
+        let begun = Instant::now();
+        let found = loop {
+            match self.shared.metadata_client().offsets_for_times(times.clone(), ONE_BROKER) {
+                Err(error) if ask_another(&error, begun) => {}
+                answer => break answer.map_err(|error| from_error(what(), &error, Remedy::Retry))?,
+            }
+        };
+        let offset = |at: &TopicPartition| {
+            let found = found.find_partition(&at.topic, at.partition);
+            let found = found.ok_or_else(|| BusError::new(Remedy::Retry, what(), format!("the answer leaves out {at}")))?;
+            found.error().map_err(|error| from_error(format!("{} in {at}", what()), &error, Remedy::Retry))?;
+            Ok(if let Offset::Offset(offset) = found.offset() { Some(offset) } else { None })
+        };
+        of.iter().map(offset).collect::<Result<Vec<_>>>().map(Some)
     }
 
     fn producer(&self, name: &str) -> Result<Box<dyn Producer>> {

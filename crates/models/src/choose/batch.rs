@@ -72,7 +72,7 @@ pub fn energy_to_accuracy(points: &[BatchPoint], runs: &[EpochsToTarget]) -> Ene
         if runs.is_empty() {
             exclude("no training run with it is known".to_owned());
         } else if failed > 0 {
-            exclude(format!("{failed} of {} run(s) never reached the target", runs.len()));
+            exclude(format!("{failed} of {} training runs never reached the target", runs.len()));
         } else if points.is_empty() {
             exclude("time and power of an epoch were not measured".to_owned());
         } else {
@@ -140,7 +140,7 @@ mod tests {
         assert_eq!(
             reasons,
             [
-                (128, "1 of 2 run(s) never reached the target"),
+                (128, "1 of 2 training runs never reached the target"),
                 (256, "no training run with it is known"),
                 (512, "time and power of an epoch were not measured"),
             ]

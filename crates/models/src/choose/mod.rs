@@ -242,7 +242,7 @@ pub struct SettingChoices {
 pub enum ChoiceRefusal {
     #[error("no measurement")]
     Empty,
-    #[error("{found} setting(s) only; {needed} are needed to tell what a setting costs: measure more of them")]
+    #[error("too few settings: {found}, and {needed} are needed to tell what a setting costs: measure more of them")]
     TooFew { found: usize, needed: usize },
     #[error("row {row}: {what} is {value}; it must be finite and above 0")]
     Value { row: u64, what: &'static str, value: f64 },

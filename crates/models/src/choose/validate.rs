@@ -83,9 +83,9 @@ pub fn validate(promise: &PromisedChoice, fresh: &[SettingMeasurement], toleranc
     for (what, setting, runs) in [("chosen", promise.setting, &chosen), ("reference", promise.reference_setting, &reference)] {
         if runs.len() < tolerances.runs {
             let (found, needed) = (runs.len(), tolerances.runs);
-            verdict
-                .problems
-                .push(format!("{found} run(s) at the {what} setting {setting}; {needed} are needed: measure it again"));
+            verdict.problems.push(format!(
+                "too few runs at the {what} setting {setting}: {found}, and {needed} are needed: measure it again"
+            ));
         }
     }
     let (Some(new), Some(old)) = (middle(&chosen), middle(&reference)) else { return verdict };
@@ -178,7 +178,10 @@ mod tests {
     fn one_run_or_none_proves_nothing() {
         let verdict = validate(&PROMISE, &runs([(104.0, 850.0), (104.5, 852.0)])[..3], &ValidationTolerances::default());
         assert_eq!((verdict.penalty_kept, verdict.stable), (None, None));
-        assert!(!verdict.holds() && verdict.problems[0].contains("1 run(s) at the chosen setting 1200"), "{verdict:?}");
+        assert!(
+            !verdict.holds() && verdict.problems[0].contains("too few runs at the chosen setting 1200: 1, and"),
+            "{verdict:?}"
+        );
         assert!(validate(&PROMISE, &[], &ValidationTolerances::default()).slowdown_ratio.is_none());
     }
 

@@ -27,7 +27,7 @@ pub enum InvalidTariff {
     Price { price: f64 },
     #[error("schedule of {days} names price {index}, but there are {count}")]
     Unknown { days: &'static str, index: usize, count: usize },
-    #[error("schedule of {days} has {months} month(s) with {hours:?} hours; 12 months with 24 hours each are needed")]
+    #[error("schedule of {days} has these hours in each month: {hours:?}; 12 months with 24 hours each are needed")]
     Shape { days: &'static str, months: usize, hours: Vec<usize> },
     #[error("price {index} depends on the monthly use ({tiers} tiers); take the tier that applies")]
     Tiers { index: usize, tiers: usize },

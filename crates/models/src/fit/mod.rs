@@ -13,7 +13,7 @@ pub use quality::{FitQuality, mape_ratio, r_squared};
 /// Data that a model cannot be fitted to.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum FitError {
-    #[error("{found} measurement(s) that differ in {what}; {needed} are needed: measure more")]
+    #[error("too few measurements differ in {what}: {found}, and {needed} are needed: measure more")]
     TooFew { what: &'static str, found: usize, needed: usize },
     #[error("measurement {index}: {what} is {value}; it must be {expected}")]
     Value { index: usize, what: &'static str, value: f64, expected: &'static str },

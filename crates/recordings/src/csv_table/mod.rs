@@ -11,6 +11,7 @@ mod steps;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use eadt_schemas::EventTime;
+use eadt_schemas::counts::counted;
 use eadt_schemas::v1::{CounterScope, Meter};
 
 use self::plan::{FieldSource, NumberColumn, TableMapping, ValueExpression};
@@ -284,7 +285,7 @@ impl<'o> FileReader<'o> {
         let width = self.plan.names.len();
         let surplus = (width..cells.len()).any(|index| cells.get(index).is_some_and(|cell| !cell.is_empty()));
         if cells.len() < width || surplus {
-            let problem = format!("row has {} cell(s), its header {width}", cells.len());
+            let problem = format!("row has {}, its header {width}", counted(cells.len(), "cell"));
             let remedy =
                 "the file is truncated or damaged here, or a cell has the separator in it: restore the row or take it out";
             if self.plan.device.is_none() {

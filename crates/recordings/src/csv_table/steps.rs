@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use eadt_schemas::EventTime;
+use eadt_schemas::counts::counted;
 use eadt_schemas::v1::JobLifecycle;
 
 use super::STEPS;
@@ -177,8 +178,12 @@ fn refuse_running_totals(recording: &mut Recording, steps: &[CounterIncrement]) 
         }
         let ((first_step, first), (_, last)) = (values[0], values[values.len() - 1]);
         let column = recording.columns.get(&field).map_or(field.name(), String::as_str).to_owned();
-        let falls = if growth.falls == 0 { "never falls".to_owned() } else { format!("falls {} time(s) only", growth.falls) };
-        let grows = format!("grows from {first} to {last} over {} rows, {} times, and {falls}", growth.rows, growth.rises);
+        let falls =
+            if growth.falls == 0 { "never falls".to_owned() } else { format!("falls {} only", counted(growth.falls, "time")) };
+        let grows = {
+            let (rows, times) = (counted(growth.rows, "row"), counted(growth.rises, "time"));
+            format!("grows from {first} to {last} over {rows}, {times}, and {falls}")
+        };
         let total = recording.map_again(field.name(), field);
         if kind == ColumnKind::Either {
             recording.add_note(format!(

@@ -1,6 +1,7 @@
 use std::borrow::Cow;
 use std::io::Read;
 
+use eadt_schemas::counts::counted_as;
 use eadt_schemas::{EventTime, EventType, LoggedEvent, Topic};
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -12,7 +13,7 @@ pub const MAX_EVENT_BYTES: usize = 16 << 20;
 
 /// An event log that cannot be read on.
 #[derive(Debug, Clone, thiserror::Error)]
-#[error("{name}:{line} (byte {offset}): {problem}; the {good} event(s) before it are good: repair it, or end the log before it")]
+#[error("{name}:{line} (byte {offset}): {problem}; {} good: repair it, or end the log before it", counted_as(*good, "event before it is", "events before it are"))]
 pub struct LogError {
     pub name: String,
     /// Counted from 1; in a JSON array, the number of the element.

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use eadt_models::energy::{CarbonIntensity, KwhRateSteps};
+use eadt_schemas::counts::counted;
 use jiff::Timestamp;
 use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
@@ -50,7 +51,7 @@ impl GridDataTable {
             } else if cells.len() == header.len() {
                 rows.push((line, cells));
             } else {
-                let problem = format!("the row has {} cell(s), its header {}", cells.len(), header.len());
+                let problem = format!("the row has {}, its header {}", counted(cells.len(), "cell"), header.len());
                 return Err(GridDataError::new(problem, "restore the row or take it out").at_line(line));
             }
         }
@@ -430,7 +431,7 @@ mod tests {
             ("datetime,gCO2/kWh\n2024-01-01T00:00:00Z,-1\n", "is no carbon intensity"),
             ("datetime,zone,gCO2/kWh\n2024-01-01T00:00:00Z,DE,1\n2024-01-01T01:00:00Z,FR,1\n", "it holds 2 zones (DE, FR"),
             ("datetime,gCO2/kWh\n2024-01-01T00:00:00Z,1\n2024-01-01T00:00:00Z,2\n", "is there twice"),
-            ("datetime,gCO2/kWh\n2024-01-01T00:00:00Z\n", "the row has 1 cell(s), its header 2"),
+            ("datetime,gCO2/kWh\n2024-01-01T00:00:00Z\n", "the row has 1 cell, its header 2"),
             (
                 "datetime,carbon_intensity\n2024-01-01T00:00:00Z,0.2\n2024-01-01T01:00:00Z,0.3\n",
                 "no value reaches 1 g/kWh (highest: 0.3)",

@@ -5,6 +5,7 @@ use std::fmt::{self, Write};
 
 use eadt_html::escape;
 use eadt_schemas::EventTime;
+use eadt_schemas::counts::counted;
 use eadt_schemas::v1::Origin;
 
 use super::{action_word, origin_mark, origin_word};
@@ -97,7 +98,8 @@ pub(super) fn write(out: &mut String, workload: &WorkloadReport) -> fmt::Result 
 fn description(workload: &WorkloadReport) -> String {
     let restarts = workload.curve.iter().filter(|point| point.restarted).count();
     let joules = workload.joules_per_sample.map_or_else(|| units::UNKNOWN.to_owned(), units::joules_per_sample);
-    format!("{joules} J/sample over all, {restarts} windows with a restart, {} decisions below", workload.decided.len())
+    let (restarts, decisions) = (counted(restarts, "window"), counted(workload.decided.len(), "decision"));
+    format!("{joules} J/sample over all, {restarts} with a restart, {decisions} below")
 }
 
 /// A run of points that have something in common, from its start to its end.

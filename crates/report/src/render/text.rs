@@ -2,7 +2,7 @@ use std::fmt::{self, Write};
 use std::ops::Range;
 
 use super::{NOTHING, ReportTable, one_line, sections};
-use crate::EnergyReport;
+use crate::{EnergyReport, units};
 
 pub(super) fn render(report: &EnergyReport, width: Option<usize>, out: &mut String) -> fmt::Result {
     if report.workloads.is_empty() {
@@ -21,7 +21,9 @@ pub(super) fn render(report: &EnergyReport, width: Option<usize>, out: &mut Stri
         out.push('\n');
         write_table(out, &section.table, width);
         for note in section.notes {
-            writeln!(out, "note: {}", one_line(&note.to_string()))?;
+            for part in wrap_line(&one_line(&format!("note: {note}")), width) {
+                writeln!(out, "{part}")?;
+            }
         }
     }
     Ok(())
@@ -46,9 +48,17 @@ fn wrap_line(line: &str, width: Option<usize>) -> Vec<String> {
 }
 
 const GAP: usize = 2;
+/// The first column keeps so many characters on a terminal of any width: a time is not cut.
+const NAME_LEAST: usize = 30;
 
 fn write_table(out: &mut String, table: &ReportTable, width: Option<usize>) {
-    let rows: Vec<Vec<String>> = table.rows.iter().map(|row| row.iter().map(|cell| one_line(cell)).collect()).collect();
+    // A name that fills the line would stand alone in each part.
+    let room = width.map_or(usize::MAX, |width| (width / 2).max(NAME_LEAST));
+    let cell = |(column, cell): (usize, &String)| {
+        let cell = one_line(cell);
+        if column == 0 { units::shortened(&cell, room) } else { cell }
+    };
+    let rows: Vec<Vec<String>> = table.rows.iter().map(|row| row.iter().enumerate().map(cell).collect()).collect();
     let wide = |column: usize| {
         let cells = rows.iter().map(|row| row[column].chars().count());
         cells.chain([table.head[column].chars().count()]).max().unwrap_or(0)
@@ -103,6 +113,22 @@ fn split_columns(widths: &[usize], width: Option<usize>) -> Vec<Range<usize>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_long_name_leaves_room_for_figures() {
+        let name = format!("lab/{}", "a".repeat(249));
+        let (head, row) = (vec!["workload".into(), "energy J".into()], vec![name.clone(), "24357.5".to_owned()]);
+        let table = ReportTable { head, rows: vec![row], texts: 1 };
+        let render = |width| {
+            let mut out = String::new();
+            write_table(&mut out, &table, width);
+            out
+        };
+        assert!(render(None).contains(&name), "a file has the whole name");
+        let narrow = render(Some(80));
+        assert!(narrow.contains("lab/aaa") && narrow.contains("a…a") && narrow.ends_with("24357.5\n"), "{narrow}");
+        assert!(narrow.lines().count() == 2 && narrow.lines().all(|line| line.chars().count() <= 80), "{narrow}");
+    }
 
     #[test]
     fn a_wide_table_is_broken_between_columns() {

@@ -21,6 +21,7 @@ mod timeline;
 
 use crate::figures::divide_known;
 use crate::reporter::{ReportWindow, WorkloadEvents, sum_known};
+use eadt_schemas::counts::counted;
 use phases::{WindowObservation, assign_phases};
 use timeline::{SettingTimeline, WindowSetting};
 
@@ -95,12 +96,15 @@ pub(crate) fn estimate_saving(
     }
     if compared.without_baseline > 0 {
         notes.push(format!(
-            "the saving leaves out {} window(s) of phases in which the starting layout was not measured: they are not comparable",
-            compared.without_baseline
+            "the saving leaves out {} of phases in which the starting layout was not measured: nothing is comparable there",
+            counted(compared.without_baseline, "window")
         ));
     }
     if compared.unknown > 0 {
-        notes.push(format!("the saving leaves out {} window(s) without enough known energy or progress", compared.unknown));
+        notes.push(format!(
+            "the saving leaves out {} without enough known energy or progress",
+            counted(compared.unknown, "window")
+        ));
     }
     if shared {
         notes.push("the saving leaves out the time in which it shared its GPUs with other workloads".to_owned());
@@ -123,7 +127,10 @@ fn saving_against(windows: &[&ReportWindow], baseline: f64, notes: &mut Vec<Stri
         });
     }
     if compared.unknown > 0 {
-        notes.push(format!("the saving leaves out {} window(s) without enough known energy or progress", compared.unknown));
+        notes.push(format!(
+            "the saving leaves out {} without enough known energy or progress",
+            counted(compared.unknown, "window")
+        ));
     }
     SavingEstimate { baseline: Some(baseline), throughput_ratio: None, interval: None, ..compared.estimate_saving(windows) }
 }

@@ -2,6 +2,7 @@ use std::fmt::{self, Write};
 
 use eadt_html::{END, escape};
 use eadt_models::choose::TuningKnobs;
+use eadt_schemas::counts::counted;
 
 use super::{CLAIMS, cap_curve, limits, note_line, origin, percent, rows, source};
 use crate::{TuningGroup, TuningResult, points};
@@ -28,7 +29,7 @@ fn write(tuning: &TuningResult, out: &mut String) -> fmt::Result {
     let knob = knobs.all().map(eadt_models::choose::TuningKnob::name).collect::<Vec<_>>().join(" × ");
     let source_of = &tuning.source;
     let file = escape(&source_of.file);
-    writeln!(out, "<p>{} row(s) of {file}, knob {knob}, method {}.</p>", source_of.rows, escape(&source_of.method))?;
+    writeln!(out, "<p>{} of {file}, knob {knob}, method {}.</p>", counted(source_of.rows, "row"), escape(&source_of.method))?;
     writeln!(out, "<h2>Unconstrained against constrained</h2>")?;
     let head = ["group", "limit", "least energy", "saving", "slowdown", "within limits", "saving", "slowdown", "feasible"];
     let cells = |group: &TuningGroup| {
@@ -70,13 +71,13 @@ fn write(tuning: &TuningResult, out: &mut String) -> fmt::Result {
             let Some(best) = best else { continue };
             writeln!(
                 out,
-                "<li>{what}: batch size {} at {} {unit}, {:.1} kJ in {:.0} s ({:.1} epochs, mean of {} run(s))</li>",
+                "<li>{what}: batch size {} at {} {unit}, {:.1} kJ in {:.0} s ({:.1} epochs, mean of {})</li>",
                 best.batch_size,
                 best.setting,
                 best.energy_joules / 1000.0,
                 best.duration_seconds,
                 best.epochs,
-                best.runs
+                counted(best.runs, "run")
             )?;
         }
         for excluded in &found.result.excluded {

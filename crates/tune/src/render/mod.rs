@@ -4,6 +4,7 @@ mod html;
 mod text;
 
 use crate::{TableNote, TuningGroup, TuningResult, points};
+use eadt_schemas::counts::counted;
 
 /// Shown wherever a saving could be compared with the documents that this program comes from.
 const CLAIMS: &str = "The EADT and frequency-plan documents claim savings of 33–37 % and 20–40 %; these are their authors' claims, \
@@ -76,7 +77,7 @@ fn origin(group: &TuningGroup) -> &'static str {
 /// Returns the source of the group's figures.
 fn source(tuning: &TuningResult, group: &TuningGroup) -> String {
     let rows = match (group.rows.iter().min(), group.rows.iter().max()) {
-        (Some(first), Some(last)) => format!("{} row(s) in lines {first} to {last}", group.rows.len()),
+        (Some(first), Some(last)) => format!("{} in lines {first} to {last}", counted(group.rows.len(), "row")),
         _ => "no rows".to_owned(),
     };
     let kind = origin(group);

@@ -1,5 +1,7 @@
 use std::fmt::Write;
 
+use eadt_schemas::counts::counted;
+
 use super::{CLAIMS, cap_curve, fitted, limits, note_line, percent, rows, source};
 use crate::{TuningResult, points};
 
@@ -49,13 +51,13 @@ fn write(tuning: &TuningResult, out: &mut String) -> std::fmt::Result {
         match &found.result.min_energy {
             Some(best) => writeln!(
                 out,
-                "  batch size {} at {} {unit}: {:.1} kJ in {:.0} s ({:.1} epochs, {} run(s))",
+                "  batch size {} at {} {unit}: {:.1} kJ in {:.0} s ({:.1} epochs, {})",
                 best.batch_size,
                 best.setting,
                 best.energy_joules / 1000.0,
                 best.duration_seconds,
                 best.epochs,
-                best.runs
+                counted(best.runs, "run")
             )?,
             None => writeln!(out, "  no batch size is eligible")?,
         }
@@ -81,8 +83,8 @@ fn write(tuning: &TuningResult, out: &mut String) -> std::fmt::Result {
         let infeasible = tuning.groups.iter().filter(|group| !group.choices.feasible).count();
         writeln!(
             out,
-            "{} group(s): mean saving {} unconstrained, {} within the limits; {infeasible} infeasible, {} skipped",
-            tuning.groups.len(),
+            "{}: mean saving {} unconstrained, {} within the limits; {infeasible} infeasible, {} skipped",
+            counted(tuning.groups.len(), "group"),
             percent(least),
             percent(within),
             tuning.skipped.len()

@@ -2,6 +2,7 @@
 
 use eadt_report::{SavingSummary, WorkloadReport};
 use eadt_schemas::EventTime;
+use eadt_schemas::counts::counted;
 use eadt_schemas::v1::Origin;
 use serde::Serialize;
 
@@ -201,9 +202,8 @@ impl DashboardModel {
         if count == 0 {
             return "No workload is known yet".to_owned();
         }
-        let noun = if count == 1 { "workload" } else { "workloads" };
         if self.now.is_none() {
-            return format!("{count} {noun} known, and no window has closed yet");
+            return format!("{} known, and no window has closed yet", counted(count, "workload"));
         }
         let mut parts = Vec::new();
         for (state, words) in [
@@ -219,12 +219,12 @@ impl DashboardModel {
             }
         }
         let well = count - statuses.needing_attention() - of(WorkloadStatus::Silent) - of(WorkloadStatus::Waiting);
-        let begin =
-            if well == count { format!("All {count} {noun} are well") } else { format!("{well} of {count} {noun} are well") };
         let begin = match (well, count) {
             (1, 1) => "The only workload is well".to_owned(),
             (2, 2) => "Both workloads are well".to_owned(),
-            _ => begin,
+            (well, count) if well == count => format!("All {count} workloads are well"),
+            (1, count) => format!("1 of {} is well", counted(count, "workload")),
+            (well, count) => format!("{well} of {} are well", counted(count, "workload")),
         };
         if parts.is_empty() { begin } else { format!("{begin}: {}", parts.join(", ")) }
     }

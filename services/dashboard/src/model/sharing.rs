@@ -7,6 +7,7 @@ use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
 use eadt_schemas::EventTime;
+use eadt_schemas::counts::counted_as;
 use eadt_schemas::v1::{Meter, Origin, PodName, SettingOutcome, ShareMethod};
 use serde::{Deserialize, Serialize};
 
@@ -332,7 +333,7 @@ impl DashboardModel {
         let reporting = || all.iter().map(|(_, device)| *device).filter(|device| !self.is_silent(device));
         let mut say = |count: usize, one: &str, many: &str| {
             if count > 0 {
-                unknown.push(if count == 1 { format!("1 {one}") } else { format!("{count} {many}") });
+                unknown.push(counted_as(count, one, many));
             }
         };
         let without_samples = all.iter().filter(|(_, device)| !device.has_sample).count();

@@ -1,6 +1,6 @@
 // One decision: from what to what, why, by which figures, what it came to. And the list of all.
 import { type DecisionDetail, type DecisionPage, query } from "./api";
-import { actionWord, count, duration, evidence, layoutParts, moment, visible } from "./format";
+import { actionWord, count, counted, duration, evidence, layoutParts, moment, visible } from "./format";
 import { ActionBadge, LayoutChange, OriginBadge, Problem } from "./parts";
 import { changed, decisionHref, href, type Live, type Route, useData, workloadHref } from "./state";
 import { DecisionList } from "./workload";
@@ -214,7 +214,7 @@ export function AllDecisions({ route, live }: { route: Route; live: Live }) {
       <h1>{workload ? `Decisions on ${visible(workload)}` : "Decisions"}</h1>
       <p class="muted">
         Changes and verdicts, newest first. Of those that change nothing the newest of each workload is listed.
-        {data && data.dropped > 0 ? ` ${count(data.dropped)} older ones are no longer kept here: eadt tail has them.` : ""}
+        {data && data.dropped > 0 ? ` ${counted(data.dropped, "older one is", "older ones are")} no longer kept here: eadt tail has them.` : ""}
       </p>
       <Problem error={error} />
       {data && (

@@ -3,7 +3,7 @@ import { useEffect, useMemo } from "preact/hooks";
 import { type FleetPage, type FleetRow, type Overview, type PowerHistory, query } from "./api";
 import { Chart, type Line } from "./chart";
 import { copy } from "./copy";
-import { changesNote, clock, count, digits, duration, interval, joules, kwh, perSample, percent, saving, STATES, visible, watts } from "./format";
+import { changesNote, clock, count, counted, digits, duration, interval, joules, kwh, perSample, percent, saving, STATES, visible, watts } from "./format";
 import { LayoutText, OriginBadge, Problem, SavingText, savingTone, Sparkline, Stalls, Stat, StateBadge, Waiting } from "./parts";
 import { useRowKeys } from "./rows";
 import { changed, decisionHref, type Live, type Route, useData, workloadHref } from "./state";
@@ -101,7 +101,7 @@ function Power({ power, route, hours }: { power: PowerHistory; route: Route; hou
     const colours = workloadColours([power.layers.flatMap((layer) => layer.workload ?? [])]);
     // The largest lies at the bottom, so that its own line is level where it is.
     const lines: Line[] = power.layers.map((layer) => ({
-      label: layer.workload !== null ? visible(layer.workload) : `${count(power.others)} others`,
+      label: layer.workload !== null ? visible(layer.workload) : `${counted(power.others, "other")}`,
       values: layer.power_watts,
       colour: colours.get(layer.workload ?? "") ?? "--c-others",
       stacked: true,
@@ -134,7 +134,7 @@ function Power({ power, route, hours }: { power: PowerHistory; route: Route; hou
         </nav>
       </header>
       <Chart title="Power by workload" unit={`W, ${duration(span)}`} times={times} lines={lines} height={220} marks={marks} fromZero />
-      {power.marks_left_out > 0 && <p class="legend-note">{count(power.marks_left_out)} older marks are left out: a shorter time has all of its own.</p>}
+      {power.marks_left_out > 0 && <p class="legend-note">{counted(power.marks_left_out, "older mark is", "older marks are")} left out: a shorter time has all of its own.</p>}
     </section>
   );
 }
@@ -164,7 +164,7 @@ function Workloads({ page, route, sort, announce, mixed }: TableProps) {
       </header>
       {page.rows.length === 0 ? (
         <p class="empty">
-          None of {count(page.total)} workloads matches. <a href={changed(route, { q: null, state: null, cursor: null })}>Show all</a>
+          None of {counted(page.total, "workload")} matches. <a href={changed(route, { q: null, state: null, cursor: null })}>Show all</a>
         </p>
       ) : (
         <div class="scroll" tabIndex={0} role="region" aria-label="Table of workloads">

@@ -24,6 +24,9 @@ export function digits(value: Figure, significant = 3): string {
 /** A number of things: no digit is left out. */
 export const count = (value: Figure): string => (known(value) ? separated(value, { maximumFractionDigits: 2 }) : UNKNOWN);
 
+/** A count with its noun, in the plural unless it is one. */
+export const counted = (value: number, one: string, many = `${one}s`): string => `${count(value)} ${value === 1 ? one : many}`;
+
 const STEPS: [number, string][] = [
   [1e12, "T"],
   [1e9, "G"],

@@ -1,7 +1,7 @@
 // Policies: what may be done to each workload, and what was changed of that last.
 import { type PolicyPage, type PolicyRow, type PolicyTerms, query } from "./api";
 import { copy } from "./copy";
-import { count, moment, visible } from "./format";
+import { count, counted, moment, visible } from "./format";
 import { ActionBadge, Problem, Stat } from "./parts";
 import { TermsButtons, useSession } from "./terms";
 import { changed, decisionHref, type Live, type Route, useData, workloadHref } from "./state";
@@ -177,7 +177,7 @@ function Policy({ row }: { row: PolicyRow }) {
           {terms.controller ? visible(terms.controller) : "the processor's controller"}
           {" · "}
           {bounds.length === 0 ? "the controller's own bounds" : bounds.join(" · ")}
-          {terms.controller_settings && Object.keys(terms.controller_settings).length > 0 && ` · ${count(Object.keys(terms.controller_settings).length)} settings of its own`}
+          {terms.controller_settings && Object.keys(terms.controller_settings).length > 0 && ` · ${counted(Object.keys(terms.controller_settings).length, "setting")} of its own`}
         </p>
       )}
       <ul class="parts">

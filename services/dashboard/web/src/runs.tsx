@@ -2,7 +2,7 @@
 import { useRef } from "preact/hooks";
 import { type FigurePair, query, type RunFacts, type RunList, type RunPage, type RunRow, type Unmatched } from "./api";
 import { Change, Refusals } from "./compare";
-import { count, digits, joules, perSample, visible } from "./format";
+import { count, counted, digits, joules, perSample, visible } from "./format";
 import { OriginBadge, Problem, WithCode } from "./parts";
 import { useRowKeys } from "./rows";
 import { changed, type Live, type Route, useData, workloadHref } from "./state";
@@ -64,7 +64,7 @@ function Facts({ label, run }: { label: string; run: RunFacts }) {
     <div>
       <dt>{label}</dt>
       <dd>
-        <bdi>{visible(run.name)}</bdi>: {count(run.workloads)} workloads, {joules(run.energy_joules)} <OriginBadge origin={run.origin} mixed={run.origin === null && run.workloads > 0} />
+        <bdi>{visible(run.name)}</bdi>: {counted(run.workloads, "workload")}, {joules(run.energy_joules)} <OriginBadge origin={run.origin} mixed={run.origin === null && run.workloads > 0} />
       </dd>
     </div>
   );

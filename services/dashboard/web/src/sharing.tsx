@@ -1,7 +1,7 @@
 // GPUs: who is on each, which part of its power is whose, how that is known, and what is nobody's.
 import { addressMoment, type Basis, type DeviceRow, type NodeRow, query, type SharingPage } from "./api";
 import { copy } from "./copy";
-import { clock, count, digits, joules, percent, visible, watts } from "./format";
+import { clock, count, counted, digits, joules, percent, visible, watts } from "./format";
 import { OriginBadge, Problem, Stat, Waiting } from "./parts";
 import { changed, decisionHref, type Live, type Route, useData, workloadHref } from "./state";
 import { workloadColours } from "./workload-colours";
@@ -289,7 +289,7 @@ function Pager({ route, skip, shown, matching }: { route: Route; skip: number; s
 
 function Unknown({ page }: { page: SharingPage }) {
   const texts = [...page.unknown];
-  if (page.beyond_limit > 0) texts.push(`${count(page.beyond_limit)} samples are of GPUs beyond the limit of this page`);
+  if (page.beyond_limit > 0) texts.push(`${counted(page.beyond_limit, "sample is", "samples are")} of GPUs beyond the limit of this page`);
   if (page.totals.contradicted_power_watts > 0) texts.push(`${watts(page.totals.contradicted_power_watts)} are of GPUs whose shares contradict each other`);
   return (
     <section class="panel" aria-labelledby="unknown-heading">

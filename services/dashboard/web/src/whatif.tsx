@@ -1,6 +1,6 @@
 // What if another controller had decided: what the record tells of it, beside what was recorded.
 import { type Estimate, query, type WhatIfPage } from "./api";
-import { actionWord, count, fixed, moment, percent, perSample, visible, watts } from "./format";
+import { actionWord, count, counted, fixed, moment, percent, perSample, visible, watts } from "./format";
 import { LayoutChange, OriginBadge, Problem, Stat, Waiting } from "./parts";
 import { changed, href, type Route, useData, workloadHref } from "./state";
 
@@ -64,9 +64,9 @@ function Answer({ page }: { page: WhatIfPage }) {
                 : "the record ran nothing that tells it"
           }
         />
-        <Stat label="Of the record that is known" value={percent(page.known_ratio, 0)} note={`${count(page.windows_unknown)} windows of which nothing tells what would have been`} />
+        <Stat label="Of the record that is known" value={percent(page.known_ratio, 0)} note={`${counted(page.windows_unknown, "window")} of which nothing tells what would have been`} />
         <Stat label="Recorded, in those windows" value={`${perSample(page.recorded_joules_per_sample)} J`} note={page.recorded_controller ? `a sample, under ${visible(page.recorded_controller)}` : "a sample"} />
-        <Stat label="Changes" value={count(page.changes.length)} note={`${count(page.recorded_changes)} in the record; ${count(page.restarts)} imagined restarts`} />
+        <Stat label="Changes" value={count(page.changes.length)} note={`${count(page.recorded_changes)} in the record; ${counted(page.restarts, "imagined restart")}`} />
         <Stat
           label="Refused"
           value={count(page.refused.length)}
@@ -114,7 +114,7 @@ function Answer({ page }: { page: WhatIfPage }) {
                   <bdi>{visible(row.reason)}</bdi>
                 </p>
                 <p class="muted">
-                  {row.effect === null ? "too few windows of the old layout to tell its effect" : `${change(row.effect.value)} J/sample, ${ends(row.effect)}`}, by {count(row.windows)} windows
+                  {row.effect === null ? "too few windows of the old layout to tell its effect" : `${change(row.effect.value)} J/sample, ${ends(row.effect)}`}, by {counted(row.windows, "window")}
                 </p>
               </li>
             ))}

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use eadt_models::fit::{CapCurve, CapCurveVerdict, CapPoint};
 use eadt_models::published::{CapCurveDocument, LayoutShape};
+use eadt_schemas::counts::counted_as;
 use eadt_schemas::v1::{EfficiencyWindow, Layout};
 use serde::Deserialize;
 use serde_json::Value;
@@ -35,8 +36,8 @@ pub(super) fn fit(windows: &[&EfficiencyWindow], gpu_model: Option<&str>) -> Res
         windows.iter().map(|w| w.layout.as_ref().and_then(|layout| layout.power_limit_watts).map(f64::to_bits)).collect();
     if caps.len() < 3 {
         return Err(format!(
-            "{} power cap(s) were in force; 3 are needed to estimate the cost of a cap: let power-cap or hybrid decide for a while",
-            caps.len()
+            "{} in force; 3 are needed to estimate the cost of a cap: let power-cap or hybrid decide for a while",
+            counted_as(caps.len(), "power cap was", "power caps were")
         ));
     }
     let points: Vec<_> = windows.iter().filter_map(|window| point(window)).collect();
