@@ -45,7 +45,7 @@ fn main() -> ExitCode {
             output::print_note(&secrets.redact(&format!("error: {error:#}")));
             match () {
                 () if left_events_out(&error) => ExitCode::from(LOST),
-                () if usage_error::is_usage(&error) => ExitCode::from(usage_error::STATUS),
+                () if usage_error::is_usage_error(&error) => ExitCode::from(usage_error::STATUS),
                 () => ExitCode::FAILURE,
             }
         }
@@ -203,7 +203,7 @@ fn dispatch(
             on_runtime(Box::pin(async move { tokio::task::spawn_blocking(move || commands::profile::run(&args, &stop)).await? }))
         }
         CliCommand::Tune(args) => commands::tune::run(*args),
-        CliCommand::TrainingConfig(args) => commands::training_config::run(&args),
+        CliCommand::TrainingConfig(args) => commands::training_config::print_translation(&args),
         CliCommand::Partition(command) => commands::partition::run(&command),
         CliCommand::Token(command) => commands::token::run(&command, &settings),
         CliCommand::Topics(command) => commands::topics::run(&command, &*bus::open(&settings)?, &settings.topics),

@@ -313,7 +313,7 @@ pub async fn spawn_dashboard(
         window_seconds: Some(settings.processor.window_seconds),
         version: env!("CARGO_PKG_VERSION").to_owned(),
     };
-    let limits = eadt_dashboard::DashboardLimits { windows: settings.dashboard.windows, ..Default::default() };
+    let limits = eadt_dashboard::RetentionLimits { windows: settings.dashboard.windows, ..Default::default() };
     let model = SharedModel::new(DashboardModel::new(source, limits));
     let records = HistorySource::Log { bus: bus.clone(), prefix: settings.topics.prefix.clone() };
     let what_if = WhatIf::new(records, settings.processor.controller_settings.clone());

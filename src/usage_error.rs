@@ -22,7 +22,7 @@ pub fn impossible(why: impl Display) -> anyhow::Error {
 }
 
 /// Whether an error is about the command line, and not about what was done.
-pub fn is_usage(error: &anyhow::Error) -> bool {
+pub fn is_usage_error(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| {
         let import = cause.downcast_ref::<eadt_recordings::ImportError>();
         cause.is::<UsageError>() || import.is_some_and(eadt_recordings::ImportError::is_about_options)

@@ -9,7 +9,7 @@ use std::str::FromStr;
 
 use eadt_backtest::{
     BacktestPlan, BacktestReport, Calibration, Contender, HindsightInput, Oversubscription, ScenarioSource, calibration_html,
-    calibration_text, hindsight_text, html, text,
+    html, render_calibration_report, render_hindsight_report, text,
 };
 use eadt_core::controller::ControllerName;
 use eadt_lake::Archive;
@@ -136,7 +136,7 @@ fn calibrate(args: &BacktestArgs, settings: &ProgramSettings) -> anyhow::Result<
     if args.json {
         crate::output::print(&(serde_json::to_string_pretty(&report)? + "\n"))
     } else {
-        crate::output::print(&calibration_text(&report))
+        crate::output::print(&render_calibration_report(&report))
     }
 }
 
@@ -162,7 +162,7 @@ fn look_back(args: &BacktestArgs, path: &Path, settings: &ProgramSettings) -> an
     if args.json {
         crate::output::print(&(serde_json::to_string_pretty(&serde_json::json!({ "hindsight": all }))? + "\n"))
     } else {
-        crate::output::print(&hindsight_text(&all))
+        crate::output::print(&render_hindsight_report(&all))
     }
 }
 

@@ -12,8 +12,8 @@ use anyhow::{Context, bail};
 use eadt_bus::StartOffset;
 use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions};
 use eadt_dashboard::{
-    ArchivedIds, AsOfReader, DashboardLimits, DashboardModel, DashboardServer, HistorySource, OtherRun, ReplayCheck,
-    ReplayVerdict, SharedModel, SourceFacts, SourceKind, WhatIf, load_archive, load_log,
+    ArchivedIds, AsOfReader, DashboardModel, DashboardServer, HistorySource, OtherRun, ReplayCheck, ReplayVerdict,
+    RetentionLimits, SharedModel, SourceFacts, SourceKind, WhatIf, load_archive, load_log,
 };
 use eadt_lake::{Archive, LakeError};
 use eadt_report::ReportSettings;
@@ -105,7 +105,7 @@ async fn serve_folder(
     config: Option<PathBuf>,
     shutdown: &Shutdown,
 ) -> anyhow::Result<DashboardServer> {
-    let limits = DashboardLimits { windows: settings.dashboard.windows, ..DashboardLimits::default() };
+    let limits = RetentionLimits { windows: settings.dashboard.windows, ..RetentionLimits::default() };
     let prefix = settings.topics.prefix.clone();
     let records = HistorySource::Folder { path: path.clone(), prefix: prefix.clone() };
     let what_if = WhatIf::new(records, settings.processor.controller_settings.clone());
@@ -236,7 +236,7 @@ enum UnreplayableReason {
 fn load(
     path: &Path,
     prefix: &str,
-    limits: DashboardLimits,
+    limits: RetentionLimits,
     until: Option<EventTime>,
 ) -> anyhow::Result<(DashboardModel, UnreplayableReason)> {
     if !path.is_dir() {
@@ -344,7 +344,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let options = EmbeddedOptions { reserve_bytes: 0, ..EmbeddedOptions::default() };
         let _held = EmbeddedLog::open(&folder.path().join("log"), options).unwrap();
-        let read = || load(folder.path(), "", DashboardLimits::default(), None).map(drop);
+        let read = || load(folder.path(), "", RetentionLimits::default(), None).map(drop);
         assert!(read().is_ok(), "nothing is archived yet");
         let foreign = folder.path().join("archive/topic=decisions.v1/date=2026-01-01");
         std::fs::create_dir_all(&foreign).unwrap();
@@ -358,7 +358,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let options = EmbeddedOptions { reserve_bytes: 0, ..EmbeddedOptions::default() };
         let _held = EmbeddedLog::open(&folder.path().join("log"), options).unwrap();
-        let read = |until| load(folder.path(), "", DashboardLimits::default(), until);
+        let read = |until| load(folder.path(), "", RetentionLimits::default(), until);
         assert!(matches!(read(None), Ok((_, UnreplayableReason::Unknown))));
         let refused = format!("{:#}", read(Some(EventTime::from_millis(0))).unwrap_err());
         assert!(refused.contains("cannot be read now"), "{refused}");

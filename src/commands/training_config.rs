@@ -129,7 +129,8 @@ struct ConfigTranslation {
     workload: Map<String, Value>,
 }
 
-pub fn run(args: &TrainingConfigArgs) -> anyhow::Result<()> {
+/// Prints what a `training_config.yaml` means here: a policy, and the effect of each key.
+pub fn print_translation(args: &TrainingConfigArgs) -> anyhow::Result<()> {
     let text = std::fs::read_to_string(&args.file).with_context(|| format!("cannot read {}", args.file.display()))?;
     let found = translate(&args.file, &text, args)?;
     if args.json {

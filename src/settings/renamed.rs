@@ -3,7 +3,11 @@
 use super::{ENV_PREFIX, EnvVariables, SettingsError};
 
 /// Old key, new key. A key represents all that is below it.
-const RENAMED: [(&str, &str); 1] = [("processor.sm_partition", "processor.gpu_sharing")];
+const RENAMED: [(&str, &str); 3] = [
+    ("processor.sm_partition", "processor.gpu_sharing"),
+    ("processor.foreign_partitions", "processor.misplaced_records"),
+    ("processor.power_budget.turn_min_ratio", "processor.power_budget.cap_change_min_ratio"),
+];
 
 /// Moves what a settings file has under an old key to the new one. Returns a warning for each.
 pub(super) fn rename_in_file(table: &mut toml::Table, from: &str) -> Result<Vec<String>, SettingsError> {
@@ -30,9 +34,10 @@ pub(super) fn rename_in_file(table: &mut toml::Table, from: &str) -> Result<Vec<
 pub(super) fn rename_variables(variables: &mut EnvVariables) -> Result<Vec<String>, SettingsError> {
     let mut warnings = Vec::new();
     for (old, new) in RENAMED {
-        let variable = |key: &str| format!("{ENV_PREFIX}_{}__", key.replace('.', "__").to_uppercase());
+        let variable = |key: &str| format!("{ENV_PREFIX}_{}", key.replace('.', "__").to_uppercase());
         let (before, after) = (variable(old), variable(new));
-        let mut names: Vec<String> = variables.keys().filter(|name| name.starts_with(&before)).cloned().collect();
+        let is_of = |name: &str| name.strip_prefix(&*before).is_some_and(|rest| rest.is_empty() || rest.starts_with("__"));
+        let mut names: Vec<String> = variables.keys().filter(|name| is_of(name)).cloned().collect();
         names.sort_unstable();
         for name in names {
             let renamed = format!("{after}{}", &name[before.len()..]);
@@ -77,6 +82,19 @@ mod tests {
         let old = read(None, &variables, &[]).unwrap();
         assert!(old.processor.gpu_sharing.enabled);
         assert!(old.warnings[0].contains("EADT_PROCESSOR__GPU_SHARING__ENABLED"), "{:?}", old.warnings);
+    }
+
+    #[test]
+    fn an_old_key_of_one_value_is_read_with_a_warning() {
+        let text = "[processor]\nforeign_partitions = \"dead_letter\"\n[processor.power_budget]\nturn_min_ratio = 0.04\n";
+        let old = from_file(text).unwrap();
+        let new = text.replace("foreign_partitions", "misplaced_records").replace("turn_min_ratio", "cap_change_min_ratio");
+        let new = from_file(&new).unwrap();
+        assert!(old.processor == new.processor && new.warnings.is_empty() && old.warnings.len() == 2, "{:?}", old.warnings);
+        let keys = ["EADT_PROCESSOR__FOREIGN_PARTITIONS", "EADT_PROCESSOR__POWER_BUDGET__TURN_MIN_RATIO"];
+        let variables = keys.into_iter().zip(["dead_letter", "0.04"]).map(|(key, value)| (key.to_owned(), value.to_owned()));
+        let old = read(None, &variables.collect(), &[]).unwrap();
+        assert_eq!((&old.processor, old.warnings.len()), (&new.processor, 2));
     }
 
     #[test]

@@ -90,6 +90,43 @@ fn every_page_of_the_documentation_opens_with_whom_it_is_for() {
     }
 }
 
+/// Folders at the top in which code is.
+const CODE_FOLDERS: [&str; 9] = ["src", "crates", "services", "schemas", "tests", "xtask", "deploy", "configs", "python"];
+
+/// Returns the paths of source code that a page names, and that are not there. A bare `name.rs` lies beside the path before it in
+/// the same line.
+fn missing_code(root: &Path, text: &str) -> Vec<String> {
+    let is_source = |name: &str| !name.contains('/') && Path::new(name).extension().is_some_and(|extension| extension == "rs");
+    let mut missing = Vec::new();
+    for line in without_blocks(text).lines() {
+        let mut folder: Option<PathBuf> = None;
+        for word in line.split('`').skip(1).step_by(2) {
+            let is_path = word.split_once('/').is_some_and(|(top, _)| CODE_FOLDERS.contains(&top)) && !word.contains([' ', '*']);
+            let path = match &folder {
+                _ if is_path => root.join(word),
+                Some(folder) if is_source(word) => folder.join(word),
+                _ => continue,
+            };
+            if !path.exists() {
+                missing.push(word.to_owned());
+            } else if is_path {
+                folder = Some(if path.is_dir() { path } else { path.parent().unwrap_or(root).to_owned() });
+            }
+        }
+    }
+    missing
+}
+
+#[test]
+fn every_file_that_the_pages_for_contributors_name_is_there() {
+    for page in ["CONTRIBUTING.md", "docs/architecture.md"] {
+        let missing = missing_code(root(), &fs::read_to_string(root().join(page)).unwrap());
+        assert!(missing.is_empty(), "{page} names files that are not there: {missing:?}");
+    }
+    let text = "`crates/core/src/lib.rs`, `partition.rs`, `gone.rs`; `crates/gone/src/lib.rs`; `lone.rs` of `cargo xtask test`";
+    assert_eq!(missing_code(root(), text), ["gone.rs", "crates/gone/src/lib.rs", "lone.rs"]);
+}
+
 #[test]
 fn every_relative_link_of_every_page_leads_somewhere() {
     let read = |path: &PathBuf| broken(root(), path, &fs::read_to_string(root().join(path)).unwrap());

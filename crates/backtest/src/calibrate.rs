@@ -352,7 +352,7 @@ fn asked_line(target: &CalibrationTarget) -> String {
 }
 
 /// Returns the tables as Markdown, which a terminal shows as well.
-pub fn calibration_text(report: &CalibrationReport) -> String {
+pub fn render_calibration_report(report: &CalibrationReport) -> String {
     let mut out = format!(
         "simulated: {}, {}; reported saving against the untouched run of the same seed\n\n",
         counted(report.days, "day"),

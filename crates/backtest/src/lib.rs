@@ -20,16 +20,17 @@ mod render;
 mod summary;
 
 pub use calibrate::{
-    Calibration, CalibrationReport, CalibrationRow, CalibrationRun, CalibrationTarget, calibration_html, calibration_text,
+    Calibration, CalibrationReport, CalibrationRow, CalibrationRun, CalibrationTarget, calibration_html,
+    render_calibration_report,
 };
 pub use days::{come_and_go, even_phases, random_days};
 pub use hindsight::{
     CounterfactualChange, ENOUGH_WINDOWS, Estimate, HindsightInput, HindsightRow, InsufficientEvidence, RefusedChange,
-    evaluate_record, evaluate_record_counted, hindsight_text,
+    evaluate_record, evaluate_record_counted, render_hindsight_report,
 };
 pub use measured::{
     MeasuredBacktestPlan, MeasuredBoard, MeasuredMean, MeasuredReport, MeasuredRow, SweepKnob, SweepPoint, TestbedError,
-    measured_text,
+    render_measured_report,
 };
 pub use simulated::{BacktestError, BacktestPlan, BacktestRun, Contender, Oversubscription, ScenarioSource, trace};
 

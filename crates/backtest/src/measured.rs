@@ -520,7 +520,7 @@ const SIMULATED_TABLE: &str = "simulated-table";
 const BOARDS_SHOWN: usize = 12;
 
 /// A table for a terminal.
-pub fn measured_text(report: &MeasuredReport) -> String {
+pub fn render_measured_report(report: &MeasuredReport) -> String {
     use std::fmt::Write;
     // No "-0.0 %".
     let percent = |ratio: f64| format!("{:+.1} %", (1000.0 * ratio).round() / 10.0 + 0.0);
@@ -651,7 +651,7 @@ mod tests {
             assert!(row(board, idle).turns_per_day == 0.0, "it has no such knob there");
         }
         assert!(row("lab/caps", "hybrid").saving_ratio.mean > 0.05);
-        let text = measured_text(&report);
+        let text = render_measured_report(&report);
         assert!(text.contains("lab/clocks") && text.contains("of oracle"), "{text}");
         assert!(text.starts_with("measured boards") && report.origin == "measured-table", "{text}");
     }
@@ -661,7 +661,7 @@ mod tests {
         let boards = vec![caps(), clocks().simulated(true)];
         let report = contest(boards, &["fixed", "oracle"]).run(&|| ()).unwrap();
         assert_eq!(report.origin, "simulated-table");
-        assert!(measured_text(&report).starts_with("simulated boards"));
+        assert!(render_measured_report(&report).starts_with("simulated boards"));
     }
 
     #[test]

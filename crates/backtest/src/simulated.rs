@@ -384,12 +384,12 @@ impl SimulatedTestbed {
             })
             .collect::<Result<_, BacktestError>>()?;
         let budget = contest.power_budget_watts.filter(|_| contender == Contender::Budget).map(|budget_watts| {
-            let ControllerSettings { power_limit_min_ratio, max_slowdown_ratio, expiry_seconds, .. } = *settings;
+            let ControllerSettings { power_limit_min_ratio, max_slowdown_ratio, decision_expiry_seconds, .. } = *settings;
             let own = BudgetSettings {
                 budget_watts: Some(budget_watts),
                 power_limit_min_ratio,
                 max_slowdown_ratio,
-                expiry_seconds,
+                decision_expiry_seconds,
                 // What is decided here takes effect at one moment or never.
                 settle_seconds: 0.0,
                 ..BudgetSettings::default()

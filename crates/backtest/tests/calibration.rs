@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use eadt_backtest::{
-    BacktestPlan, Calibration, Contender, Oversubscription, ScenarioSource, calibration_html, calibration_text, trace,
+    BacktestPlan, Calibration, Contender, Oversubscription, ScenarioSource, calibration_html, render_calibration_report, trace,
 };
 use eadt_core::controller::{ControllerName, ControllerSettings};
 use eadt_simulator::Scenario;
@@ -32,7 +32,7 @@ fn reported_savings_hold_the_true_ones() {
         delay_seconds: 10.0,
     };
     let report = calibration.run(&|| ()).unwrap();
-    let text = calibration_text(&report);
+    let text = render_calibration_report(&report);
     println!("{text}");
     assert!(report.targets.iter().all(|asked| asked.is_met), "{text}");
     assert!(report.pairs > 20 && report.rows.len() == 16, "{text}");
@@ -66,7 +66,7 @@ fn the_same_calibration_gives_the_same_bytes() {
     // Runs in which nothing was changed have no figure and no verdict.
     let idle = Calibration { controllers: vec![ControllerName::Layers], ..calibration.clone() }.run(&|| ()).unwrap();
     assert_eq!((idle.rows[0].runs, idle.rows[0].true_ratio_mean), (0, None));
-    let text = calibration_text(&idle);
+    let text = render_calibration_report(&idle);
     assert!(text.contains("- (not known)") && !text.contains("(missed)") && text.contains("| layers | 0 | 0 | - |"), "{text}");
     let none = Calibration { seeds: 0, ..calibration };
     assert!(none.run(&|| ()).unwrap_err().to_string().contains("seeds"));

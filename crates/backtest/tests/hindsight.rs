@@ -1,6 +1,6 @@
 //! Looking back: a controller on records of which the truth is known.
 
-use eadt_backtest::{HindsightInput, HindsightRow, InsufficientEvidence, evaluate_record, hindsight_text};
+use eadt_backtest::{HindsightInput, HindsightRow, InsufficientEvidence, evaluate_record, render_hindsight_report};
 use eadt_core::controller::{ControllerName, ControllerSettings};
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::{ControllerAction, EfficiencyWindow, Layout, LayoutBounds, Origin, UpdateMode, Workload};
@@ -111,7 +111,7 @@ fn a_change_that_the_record_ran_later_is_told_with_its_effect() {
     let imagined = (280.0 * early + 240.0 * (n + 30.0)) / (22.4 * early + 22.0 * (n + 30.0));
     let total = it.joules_per_sample_change.unwrap();
     assert!((total.value - (imagined / recorded - 1.0)).abs() < 1e-3, "{total:?}");
-    let text = hindsight_text(&[it]);
+    let text = render_hindsight_report(&[it]);
     assert!(text.contains("6 × 50 % → 6 × 40 % in phase 1: -12.7 %"), "{text}");
     assert!(text.contains("imported record") && text.contains("mode Recommend"), "{text}");
 }
@@ -125,7 +125,7 @@ fn a_layout_that_the_record_never_ran_is_refused() {
     assert_eq!(refused.unknown, InsufficientEvidence::NeverObserved { phase: 1, windows: 0 });
     assert!(refused.count > 1, "it asks again: {refused:?}");
     assert_eq!((it.windows_estimated, it.windows_as_recorded, it.joules_per_sample_change), (0, 60, None));
-    assert!(hindsight_text(&[it]).contains("never observed in phase 1"));
+    assert!(render_hindsight_report(&[it]).contains("never observed in phase 1"));
 }
 
 #[test]
@@ -178,7 +178,7 @@ fn a_controller_that_has_nothing_to_decide_by_is_noted() {
         let all = evaluate_record(&record, &[name], &ControllerSettings::default());
         let is_idle = |note: &String| note.starts_with(&format!("{name} decides nothing here"));
         assert_eq!(all[0].notes.iter().any(is_idle), is_noted, "{:?}", all[0].notes);
-        assert!(!hindsight_text(&all).contains("would have been the same") || !is_noted);
+        assert!(!render_hindsight_report(&all).contains("would have been the same") || !is_noted);
     }
 }
 

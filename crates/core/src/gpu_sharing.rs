@@ -51,7 +51,8 @@ pub struct GpuSharingSettings {
     /// Above 0, at most 86,400. Default 600.
     pub silence_seconds: f64,
     /// A decision that was not applied within this time is void, in seconds. Above 0, at most 86,400. Default 300.
-    pub expiry_seconds: f64,
+    #[serde(rename = "expiry_seconds")]
+    pub decision_expiry_seconds: f64,
 }
 
 impl Default for GpuSharingSettings {
@@ -70,7 +71,7 @@ impl Default for GpuSharingSettings {
             give_up_seconds: 1_800.0,
             coverage_min_ratio: 0.9,
             silence_seconds: 600.0,
-            expiry_seconds: 300.0,
+            decision_expiry_seconds: 300.0,
         }
     }
 }
@@ -97,7 +98,7 @@ impl GpuSharingSettings {
             ("give_up_seconds", self.give_up_seconds, 1e-3, DAY),
             ("coverage_min_ratio", self.coverage_min_ratio, 0.0, 1.0),
             ("silence_seconds", self.silence_seconds, 1e-3, DAY),
-            ("expiry_seconds", self.expiry_seconds, 1e-3, DAY),
+            ("expiry_seconds", self.decision_expiry_seconds, 1e-3, DAY),
         ];
         match ranges.iter().find(|(_, value, low, high)| !(*low..=*high).contains(value)) {
             Some((name, value, low, high)) => Err(format!("{name} is {value}, but must be within {low} and {high}")),

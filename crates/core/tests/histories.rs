@@ -1179,8 +1179,12 @@ fn a_replay_decides_by_the_controller_settings_of_the_record_whatever_its_own_ar
         serde_json::to_string(&bench.decisions).unwrap()
     };
     let live = run(ControllerSettings::default(), Some(declared.clone()), false);
-    let other =
-        ControllerSettings { power_high_watts: 1000.0, power_low_watts: 900.0, expiry_seconds: 50.0, ..Default::default() };
+    let other = ControllerSettings {
+        power_high_watts: 1000.0,
+        power_low_watts: 900.0,
+        decision_expiry_seconds: 50.0,
+        ..Default::default()
+    };
     assert_eq!(run(other.clone(), Some(declared.clone()), false), live);
     assert_eq!(run(other.clone(), Some(declared), true), live, "after a restart");
     let own = run(ControllerSettings::default(), None, false);

@@ -41,12 +41,12 @@ pub(crate) fn build(rows: &[DatasetDecisionRow<'_>]) -> DatasetTable {
 }
 
 #[allow(clippy::unnecessary_wraps, reason = "the columns of a layout take one that may be missing")]
-fn from<'a>(row: &'a DatasetDecisionRow<'_>) -> Option<&'a Layout> {
+fn layout_before<'a>(row: &'a DatasetDecisionRow<'_>) -> Option<&'a Layout> {
     Some(&row.decision.from)
 }
 
-#[allow(clippy::unnecessary_wraps, reason = "as `from`")]
-fn to<'a>(row: &'a DatasetDecisionRow<'_>) -> Option<&'a Layout> {
+#[allow(clippy::unnecessary_wraps, reason = "as `layout_before`")]
+fn layout_after<'a>(row: &'a DatasetDecisionRow<'_>) -> Option<&'a Layout> {
     Some(&row.decision.to)
 }
 
@@ -70,8 +70,8 @@ fn of_event<'a>(role: ColumnRole, name: &'static str, get: CellGetter<DatasetDec
 
 fn specs<'a>() -> Vec<DecisionColumn<'a>> {
     let mut specs = key_columns();
-    specs.extend(layout_columns!("from", "Layout that the decision starts from", ColumnRole::Decision, from));
-    specs.extend(layout_columns!("to", "Layout that is wanted", ColumnRole::Decision, to));
+    specs.extend(layout_columns!("from", "Layout that the decision starts from", ColumnRole::Decision, layout_before));
+    specs.extend(layout_columns!("to", "Layout that is wanted", ColumnRole::Decision, layout_after));
     specs.extend(request_columns());
     specs.extend(before_columns());
     specs.extend(outcome_columns());

@@ -44,7 +44,7 @@ pub struct RebalanceSettings {
     /// A partition that is not in force after this time is given up, in seconds. Above 0. Default 1800.
     pub give_up_seconds: f64,
     /// A decision that was not applied within this time is void, in seconds. Above 0. Default 300.
-    pub expiry_seconds: f64,
+    pub decision_expiry_seconds: f64,
     /// A partition is compared with the one before it by the medians of this many windows of each workload. At least 1. Default
     /// 3.
     pub validation_windows: usize,
@@ -57,7 +57,7 @@ impl Default for RebalanceSettings {
             step_percentage: 10,
             hold_seconds: 3600.0,
             give_up_seconds: 1800.0,
-            expiry_seconds: 300.0,
+            decision_expiry_seconds: 300.0,
             validation_windows: 3,
         }
     }
@@ -624,7 +624,7 @@ fn decision(wanted: &PendingShares, time: EventTime, workload: &Workload, share:
         generation: Some(workload.generation),
         restarts: true,
         evidence: evidence.into_iter().map(|(name, value)| (name.to_owned(), value)).collect(),
-        expires: time.plus_seconds(settings.expiry_seconds),
+        expires: time.plus_seconds(settings.decision_expiry_seconds),
         validation: wanted.validation(),
         model_version: wanted.model_version.clone(),
         ..Decision::default()

@@ -19,7 +19,7 @@ pub(crate) const BATCH_ROWS: usize = 1_024;
 /// Texts and bytes of one batch, and thus of one row, at most. Records of Kafka have one MiB, unless a broker is set otherwise.
 pub(crate) const BATCH_BYTES: u64 = 32 << 20;
 /// Unpacked pages of all columns at a time: a dictionary and a page each. Writers fill pages up to one MiB.
-const PAGES_BYTES: u64 = 256 << 20;
+const MAX_UNPACKED_PAGE_BYTES: u64 = 256 << 20;
 /// Rows that a byte of a file may stand for. Each row has an id, and takes some bytes.
 const ROWS_PER_FILE_BYTE: u64 = 64;
 /// Batches that wait for rows before them, in bytes: so many, or this multiple of their file.
@@ -251,7 +251,7 @@ fn rows_within(sizes: &[ColumnSize]) -> Result<usize, (usize, u64, &'static str)
         sizes.iter().map(bytes).enumerate().max_by_key(|(_, bytes)| *bytes).unwrap_or_default()
     };
     let unpacked = |size: &ColumnSize| size.unpacked_bytes;
-    if sum(&unpacked) > PAGES_BYTES {
+    if sum(&unpacked) > MAX_UNPACKED_PAGE_BYTES {
         let (column, bytes) = largest(&unpacked);
         return Err((column, bytes, "a dictionary and a page"));
     }
@@ -276,7 +276,7 @@ fn column_size(input: &ParquetInput, group: &RowGroupMetaData, column: usize) ->
         of.map(|page| page.unpacked_bytes).max().unwrap_or(0)
     };
     let mut size = ColumnSize { unpacked_bytes: greatest(true) + greatest(false), ..ColumnSize::default() };
-    if chunk.column_type() != PhysicalType::BYTE_ARRAY || size.unpacked_bytes > PAGES_BYTES {
+    if chunk.column_type() != PhysicalType::BYTE_ARRAY || size.unpacked_bytes > MAX_UNPACKED_PAGE_BYTES {
         return Ok(size);
     }
     if pages.iter().skip(1).any(|page| page.kind == DICTIONARY_PAGE) {
@@ -448,7 +448,7 @@ mod tests {
         assert_eq!(rows_within(&[repeated(BATCH_BYTES)]), Ok(1));
         assert_eq!(rows_within(&[repeated(1), repeated(BATCH_BYTES)]), Err((1, BATCH_BYTES, "values")));
         let unpacked = |bytes| ColumnSize { unpacked_bytes: bytes, ..ColumnSize::default() };
-        let (most, half) = (i32::MAX as u64, PAGES_BYTES / 2);
+        let (most, half) = (i32::MAX as u64, MAX_UNPACKED_PAGE_BYTES / 2);
         assert_eq!(rows_within(&[unpacked(1), unpacked(most)]), Err((1, most, "a dictionary and a page")));
         assert_eq!(rows_within(&[unpacked(half), unpacked(half)]), Ok(1024));
         assert_eq!(rows_within(&[unpacked(half), unpacked(1), unpacked(half)]), Err((2, half, "a dictionary and a page")));

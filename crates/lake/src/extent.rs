@@ -28,11 +28,11 @@ pub(crate) struct PartitionExtent {
 pub(crate) type PartitionExtents = Arc<Mutex<BTreeMap<(Topic, i32), PartitionExtent>>>;
 
 /// The folder of the records. Programs that read Parquet pass over names that begin with `_`.
-const FOLDER: &str = "_archived";
+const EXTENTS_FOLDER: &str = "_archived";
 
 /// Returns whether a folder of this name at the top of an archive is one of the archive's.
 pub fn is_archive_folder(name: &str) -> bool {
-    name == FOLDER || name.starts_with("topic=")
+    name == EXTENTS_FOLDER || name.starts_with("topic=")
 }
 
 /// Returns whether a file is a record of some partition.
@@ -43,13 +43,14 @@ pub(crate) fn is_record(path: &str) -> bool {
 impl PartitionExtent {
     fn path(&self) -> String {
         let Self { topic, partition, first, last } = self;
-        format!("{FOLDER}/{topic}+{partition}+{first:020}-{last:020}")
+        format!("{EXTENTS_FOLDER}/{topic}+{partition}+{first:020}-{last:020}")
     }
 
     pub(crate) fn parse(path: &str) -> Option<Self> {
         let (folder, name) = path.split_once('/')?;
         let (start, name) = name.split_once('+')?;
-        let topic = if folder == FOLDER { start } else { folder.strip_prefix("topic=").filter(|_| start == FOLDER)? };
+        let topic =
+            if folder == EXTENTS_FOLDER { start } else { folder.strip_prefix("topic=").filter(|_| start == EXTENTS_FOLDER)? };
         let (partition, range) = name.split_once('+')?;
         let (first, last) = range.split_once('-')?;
         let topic = Topic::from_base_name(topic)?;

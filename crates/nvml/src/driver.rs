@@ -83,7 +83,7 @@ impl NvmlDriver {
 }
 
 impl GpuDriver for NvmlDriver {
-    fn count(&self) -> Result<u32, GpuLost> {
+    fn gpu_count(&self) -> Result<u32, GpuLost> {
         self.nvml.device_count().map_err(|error| GpuLost(format!("cannot count the GPUs: {error}")))
     }
 

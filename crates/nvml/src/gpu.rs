@@ -59,7 +59,7 @@ pub trait ReadableGpu {
 /// Opens GPUs.
 pub trait GpuDriver: Send + Sync + fmt::Debug {
     /// Number of GPUs on this node.
-    fn count(&self) -> Result<u32, GpuLost>;
+    fn gpu_count(&self) -> Result<u32, GpuLost>;
     /// Opens a GPU, probes what it supports, and hands it to `body`; the GPU is closed when that returns.
     fn with_gpu(&self, index: u32, body: &mut dyn FnMut(&mut dyn ReadableGpu)) -> Result<(), GpuLost>;
 }

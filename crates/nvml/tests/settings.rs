@@ -6,7 +6,7 @@ use eadt_nvml::set::{ApplicationClocks, ClockMechanism, ClockReading, GpuSetting
 
 fn on<T>(fake: &FakeLibrary, gpu: u32, body: impl FnOnce(&mut dyn SettableGpu) -> T) -> T {
     let driver = NvmlDriver::load(Some(&fake.library()), "x").unwrap();
-    assert_eq!(SettableDriver::count(&driver).unwrap(), 4);
+    assert_eq!(SettableDriver::gpu_count(&driver).unwrap(), 4);
     let (mut body, mut result) = (Some(body), None);
     driver.with_settable_gpu(gpu, &mut |gpu| result = Some((body.take().unwrap())(gpu))).unwrap();
     result.unwrap()

@@ -195,7 +195,7 @@ async fn open(
                 Arc::new(nvml) as Arc<dyn SettableDriver>
             }),
         };
-        let counted = opened.and_then(|driver| Ok((driver.count()?, driver)));
+        let counted = opened.and_then(|driver| Ok((driver.gpu_count()?, driver)));
         // After a timeout, which was reported then, nobody receives it.
         drop(sender.send(counted));
     })?;

@@ -12,7 +12,7 @@ use crate::ledger::{ExternalSetting, LedgerEntry, RecordedSetting};
 pub(crate) trait SettingKnob<O> {
     fn read(&mut self) -> Result<SettingReading, GpuSettingError>;
     /// Returns the value to put back later, as last observed.
-    fn original(&self) -> O;
+    fn original_setting(&self) -> O;
     fn set(&mut self, value: u32) -> Result<(), GpuSettingError>;
     fn put_back(&mut self, original: &O) -> Result<(), GpuSettingError>;
     /// Whether a call that failed has changed nothing, and will not.
@@ -155,7 +155,8 @@ pub(crate) fn apply_setting<O: OriginalValue + Clone>(
         }
         SettingStep::Set(wanted) => {
             let before = recorded.clone();
-            let mut next = recorded.entry.clone().unwrap_or_else(|| LedgerEntry { original: knob.original(), ours: Vec::new() });
+            let mut next =
+                recorded.entry.clone().unwrap_or_else(|| LedgerEntry { original: knob.original_setting(), ours: Vec::new() });
             next.ours.retain(|ours| *ours != wanted);
             next.ours.push(wanted);
             let next = RecordedSetting { entry: Some(next), left_alone: None };
@@ -254,7 +255,7 @@ mod tests {
             Ok(SettingReading::Value(self.value))
         }
 
-        fn original(&self) -> u32 {
+        fn original_setting(&self) -> u32 {
             self.value
         }
 

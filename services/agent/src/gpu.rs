@@ -179,7 +179,7 @@ impl SettingKnob<u32> for PowerKnob<'_> {
         Ok(SettingReading::Value(self.last_reading))
     }
 
-    fn original(&self) -> u32 {
+    fn original_setting(&self) -> u32 {
         self.last_reading
     }
 
@@ -230,7 +230,7 @@ impl SettingKnob<ClockOriginal> for ClockKnob<'_> {
         }
     }
 
-    fn original(&self) -> ClockOriginal {
+    fn original_setting(&self) -> ClockOriginal {
         match (self.gpu.limits().clock.as_ref().map(|range| range.mechanism), self.last_reading) {
             (Some(ClockMechanism::Application), Some(ApplicationClocks { memory_mhz, graphics_mhz })) => {
                 ClockOriginal::Application { memory_mhz, graphics_mhz }

@@ -141,7 +141,7 @@ fn show(raw: &RawSettings) -> anyhow::Result<ExitCode> {
     let mut out = std::io::stdout().lock();
     let driver = NvmlDriver::load(raw.agent.library_path.as_deref(), "agent.library_path")?;
     let mut written = Ok(());
-    for index in 0..SettableDriver::count(&driver)? {
+    for index in 0..SettableDriver::gpu_count(&driver)? {
         let shown = driver.with_settable_gpu(index, &mut |gpu| {
             let identity = gpu.identity().clone();
             let limits = gpu.limits().clone();

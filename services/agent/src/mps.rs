@@ -226,7 +226,7 @@ impl SettingKnob<u32> for MpsKnob<'_> {
         Ok(SettingReading::Value(self.last_reading))
     }
 
-    fn original(&self) -> u32 {
+    fn original_setting(&self) -> u32 {
         self.last_reading
     }
 

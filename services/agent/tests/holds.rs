@@ -410,8 +410,8 @@ struct PanicsOnce {
 }
 
 impl SettableDriver for PanicsOnce {
-    fn count(&self) -> Result<u32, GpuLost> {
-        SettableDriver::count(&self.driver)
+    fn gpu_count(&self) -> Result<u32, GpuLost> {
+        SettableDriver::gpu_count(&self.driver)
     }
 
     fn with_settable_gpu(&self, index: u32, body: &mut dyn FnMut(&mut dyn SettableGpu)) -> Result<(), GpuLost> {

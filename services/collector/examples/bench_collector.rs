@@ -46,7 +46,7 @@ impl ReadableGpu for Steady {
 }
 
 impl GpuDriver for Machine {
-    fn count(&self) -> Result<u32, GpuLost> {
+    fn gpu_count(&self) -> Result<u32, GpuLost> {
         Ok(8)
     }
     fn with_gpu(&self, index: u32, body: &mut dyn FnMut(&mut dyn ReadableGpu)) -> Result<(), GpuLost> {

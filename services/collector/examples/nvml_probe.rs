@@ -36,7 +36,7 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
         }
     }
     let driver = NvmlDriver::load(library.as_deref().map(std::path::Path::new), "the argument of this program")?;
-    let count = driver.count()?;
+    let count = driver.gpu_count()?;
     say(&json!({"nvml": driver.version(), "gpus": count}))?;
     for index in 0..count {
         let mut result = Ok(());

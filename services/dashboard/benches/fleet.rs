@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use eadt_dashboard::{DashboardLimits, DashboardModel, DashboardServer, DashboardSettings, SharedModel, SourceFacts, SourceKind};
+use eadt_dashboard::{DashboardModel, DashboardServer, DashboardSettings, RetentionLimits, SharedModel, SourceFacts, SourceKind};
 use eadt_schemas::v1::{
     Actuation, ActuationOutcome, ChangeValidation, ControllerAction, Decision, EfficiencyWindow, GpuTelemetry, Layout, Origin,
     Workload,
@@ -223,7 +223,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         window_seconds: Some(60.0),
         version: env!("CARGO_PKG_VERSION").to_owned(),
     };
-    let mut model = DashboardModel::new(source, DashboardLimits::default());
+    let mut model = DashboardModel::new(source, RetentionLimits::default());
     let begun = Instant::now();
     fill(&mut model, workloads, minutes);
     println!(

@@ -116,12 +116,12 @@ mod tests {
     use tokio::time::timeout;
 
     use super::*;
-    use crate::model::{DashboardLimits, SourceFacts, SourceKind};
+    use crate::model::{RetentionLimits, SourceFacts, SourceKind};
 
     fn empty() -> DashboardModel {
         let source =
             SourceFacts { kind: SourceKind::Archive, place: "a test".to_owned(), window_seconds: None, version: "0".to_owned() };
-        DashboardModel::new(source, DashboardLimits::default())
+        DashboardModel::new(source, RetentionLimits::default())
     }
 
     #[tokio::test]

@@ -3,7 +3,7 @@
 //! In: windows, decisions, actuations and workloads, read from the log outside of any group ([`follow`]) or from an archive
 //! ([`load_archive`]), and samples and settings of GPUs. Out: an HTTP listener of its own ([`DashboardServer`]) with the page and
 //! `/api/v1`. Every figure is [`eadt_report`]'s or an event's own; the page computes none. It never writes to the log, never
-//! joins a group, and holds no more than [`DashboardLimits`] allow. With an editor ([`DashboardServer::with_editor`]) people
+//! joins a group, and holds no more than [`RetentionLimits`] allow. With an editor ([`DashboardServer::with_editor`]) people
 //! pause, approve and set modes through it. Of an archive it also shows earlier moments ([`AsOfReader`]),
 //! and it compares the record with other runs ([`OtherRun`]). Terminals follow the
 //! log behind it over HTTP ([`DashboardServer::with_log`]).
@@ -34,7 +34,7 @@ pub use model::fleet::{FleetPage, FleetQuery, SortKey};
 pub use model::policies::{PolicyPage, PolicyQuery};
 pub use model::runs::{OtherRun, RunPage, RunQuery};
 pub use model::sharing::{AttributionBasis, SharingPage, SharingQuery};
-pub use model::{DashboardLimits, DashboardModel, ReplayCheck, ReplayVerdict, SourceFacts, SourceKind};
+pub use model::{DashboardModel, ReplayCheck, ReplayVerdict, RetentionLimits, SourceFacts, SourceKind};
 pub use server::{DashboardServer, ListenError};
 pub use settings::DashboardSettings;
 pub use shared_model::SharedModel;

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use axum::body::Bytes;
 use eadt_dashboard::{
-    AsOfReader, DashboardLimits, DashboardModel, ReplayCheck, ReplayVerdict, SourceFacts, SourceKind, load_archive,
+    AsOfReader, DashboardModel, ReplayCheck, ReplayVerdict, RetentionLimits, SourceFacts, SourceKind, load_archive,
 };
 use eadt_lake::{Archive, ArchiveRow, ArchiveWriter};
 use eadt_schemas::v1::{Layout, dead_letter_header};
@@ -41,7 +41,7 @@ fn write(folder: &Path) {
 }
 
 fn load(folder: &Path, until: Option<EventTime>) -> DashboardModel {
-    let empty = DashboardModel::new(SourceFacts { kind: SourceKind::Archive, ..facts() }, DashboardLimits::default());
+    let empty = DashboardModel::new(SourceFacts { kind: SourceKind::Archive, ..facts() }, RetentionLimits::default());
     let mut model = match until {
         Some(time) => empty.as_of(time),
         None => empty,

@@ -1,6 +1,6 @@
 //! What is shown is what the report says of the same events, and stays within bounds.
 
-use eadt_dashboard::{DashboardLimits, DashboardModel, DecisionQuery, FleetQuery, OtherRun, SortKey, SourceFacts, SourceKind};
+use eadt_dashboard::{DashboardModel, DecisionQuery, FleetQuery, OtherRun, RetentionLimits, SortKey, SourceFacts, SourceKind};
 use eadt_report::{ReportSettings, Reporter, SavingSummary};
 use eadt_schemas::v1::{
     Actuation, ActuationOutcome, ChangeValidation, ControllerAction, Decision, EfficiencyWindow, GpuTelemetry, Layout, Origin,
@@ -115,7 +115,7 @@ fn an_actuation_that_is_read_before_its_decision_is_still_its_own() {
 
 #[test]
 fn actuations_whose_decisions_never_come_are_kept_within_bounds() {
-    let limits = DashboardLimits { decisions: 10, ..DashboardLimits::default() };
+    let limits = RetentionLimits { decisions: 10, ..RetentionLimits::default() };
     let mut model = DashboardModel::new(facts(), limits);
     for minute in 0..100 {
         let lost = format!("team/a/d{minute:03}");
@@ -134,7 +134,7 @@ fn actuations_whose_decisions_never_come_are_kept_within_bounds() {
 
 #[test]
 fn an_actuation_of_a_decision_that_was_dropped_is_not_kept() {
-    let mut model = DashboardModel::new(facts(), DashboardLimits { decisions: 8, ..DashboardLimits::default() });
+    let mut model = DashboardModel::new(facts(), RetentionLimits { decisions: 8, ..RetentionLimits::default() });
     let made = |minute| {
         let id = format!("team/a/d{minute:03}");
         Decision { id, ..decision("team/a", minute, ControllerAction::SetPowerLimit, ChangeValidation::Pending, None) }
@@ -159,7 +159,7 @@ fn a_stage_that_has_stopped_is_named_with_how_far_it_is_behind() {
     let stages = |model: &DashboardModel| serde_json::to_value(model.overview()).unwrap()["stages"].clone();
     let sample = |minute| GpuTelemetry { time: at(minute), device: "GPU-1".into(), ..GpuTelemetry::default() };
     for kind in [SourceKind::Live, SourceKind::Archive] {
-        let mut model = DashboardModel::new(SourceFacts { kind, ..facts() }, DashboardLimits::default());
+        let mut model = DashboardModel::new(SourceFacts { kind, ..facts() }, RetentionLimits::default());
         story("team/a", &mut |event| take(&mut model, &event));
         let enforced = Workload { time: at(20), workload: "team/a".into(), mode: UpdateMode::Enforce, ..Workload::default() };
         model.declaration(&enforced);
@@ -243,7 +243,7 @@ fn changes_and_reverts_count_when_they_are_made_as_in_the_report() {
     assert_eq!(counts(&model), (sum.decided_changes, sum.recommendations, sum.changes, sum.reverts));
     assert_eq!(counts(&model), (6, 0, 2, 0), "both reverts were decided, and nobody made them");
     // Too many windows for a report: the decisions and what became of them are counted.
-    let mut long = DashboardModel::new(facts(), DashboardLimits { windows: 10, ..DashboardLimits::default() });
+    let mut long = DashboardModel::new(facts(), RetentionLimits { windows: 10, ..RetentionLimits::default() });
     for name in ["team/a", "team/b"] {
         story(name, &mut |event| take(&mut long, &event));
     }
@@ -286,7 +286,7 @@ fn why_no_energy_is_known_is_said_apart() {
 
 #[test]
 fn what_is_kept_is_bounded_and_what_is_left_out_is_said() {
-    let limits = DashboardLimits { windows: 50, decisions: 12, workloads: 4, ..DashboardLimits::default() };
+    let limits = RetentionLimits { windows: 50, decisions: 12, workloads: 4, ..RetentionLimits::default() };
     let mut model = DashboardModel::new(facts(), limits);
     for name in ["t/a", "t/b", "t/c", "t/d", "t/e"] {
         story(name, &mut |event| take(&mut model, &event));
@@ -427,7 +427,7 @@ async fn a_comparison_of_runs_that_cannot_be_made_is_refused_with_its_reason() {
     assert!(row["figures"]["energy_joules"]["this"].is_number(), "the figures themselves are shown: {row}");
     assert_eq!(served.get("/api/v1/compare-run?run=empty").await.json()["only_this"]["count"], 1);
     // Too many windows for a report: the row says so, and what does it.
-    let mut long = DashboardModel::new(facts(), DashboardLimits { windows: 10, ..DashboardLimits::default() });
+    let mut long = DashboardModel::new(facts(), RetentionLimits { windows: 10, ..RetentionLimits::default() });
     story("team/a", &mut |event| take(&mut long, &event));
     while long.refresh(8) {}
     let other = other_run(&["team/a"], 0.0, Origin::Simulated);

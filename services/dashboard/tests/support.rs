@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use eadt_cluster::PolicyWriter;
 use eadt_dashboard::{
-    AsOfReader, DashboardLimits, DashboardModel, DashboardServer, DashboardSettings, LogSource, OtherRun, SharedModel,
+    AsOfReader, DashboardModel, DashboardServer, DashboardSettings, LogSource, OtherRun, RetentionLimits, SharedModel,
     SourceFacts, SourceKind,
 };
 use eadt_schemas::EventTime;
@@ -28,7 +28,7 @@ pub fn facts() -> SourceFacts {
 }
 
 pub fn model() -> DashboardModel {
-    DashboardModel::new(facts(), DashboardLimits::default())
+    DashboardModel::new(facts(), RetentionLimits::default())
 }
 
 /// A window of so many joules for 6,000 samples.

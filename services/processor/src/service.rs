@@ -323,7 +323,7 @@ impl<'a> ProcessorSession<'a> {
                 bus: &*self.deps.bus,
                 names: &self.names,
                 settings: &self.fold,
-                misplaced_record_policy: self.deps.settings.foreign_partitions,
+                misplaced_record_policy: self.deps.settings.misplaced_records,
                 metrics: self.metrics,
                 shutdown: &self.deps.shutdown,
             };

@@ -123,7 +123,7 @@ pub struct ProcessorSettings {
     /// What becomes of records that lie in another partition than their key belongs to (murmur2, as the JVM clients do):
     /// `process`, folded where they lie, or `dead_letter`, refused. Counted in either case. A replay folds them. Default
     /// `process`.
-    pub foreign_partitions: MisplacedRecordPolicy,
+    pub misplaced_records: MisplacedRecordPolicy,
     /// How long an output waits for company before the commit, in milliseconds of wall time; while a backlog is worked through up
     /// to two hundred times as long, but no longer than 5 s or a twentieth of how late it is anyway. 0 to 1,000. Default 1.
     pub linger_milliseconds: u64,
@@ -163,7 +163,7 @@ impl Default for ProcessorSettings {
             controller_settings: ControllerSettings::default(),
             power_budget: BudgetSettings::default(),
             gpu_sharing: GpuSharingSettings::default(),
-            foreign_partitions: MisplacedRecordPolicy::Process,
+            misplaced_records: MisplacedRecordPolicy::Process,
             linger_milliseconds: 1,
             commit_seconds: 10.0,
             dead_letter_seconds: 1.0,
@@ -273,9 +273,10 @@ impl ProcessorSettings {
         self.power_budget.check().map_err(|why| format!("processor.power_budget.{why}"))?;
         // A look knows the windows before it, and whoever decides needs one to act in.
         let least = 2.0 * self.window_seconds;
-        for (name, value) in
-            [("silence_seconds", self.power_budget.silence_seconds), ("expiry_seconds", self.power_budget.expiry_seconds)]
-        {
+        for (name, value) in [
+            ("silence_seconds", self.power_budget.silence_seconds),
+            ("expiry_seconds", self.power_budget.decision_expiry_seconds),
+        ] {
             if self.shares_power() && value < least {
                 return Err(format!(
                     "processor.power_budget.{name} is {value}, but must be at least two windows (processor.window_seconds), {least}"
@@ -284,7 +285,7 @@ impl ProcessorSettings {
         }
         let sharing = &self.gpu_sharing;
         sharing.check().map_err(|why| format!("processor.gpu_sharing.{why}"))?;
-        for (name, value) in [("silence_seconds", sharing.silence_seconds), ("expiry_seconds", sharing.expiry_seconds)] {
+        for (name, value) in [("silence_seconds", sharing.silence_seconds), ("expiry_seconds", sharing.decision_expiry_seconds)] {
             if sharing.enabled && value < least {
                 return Err(format!(
                     "processor.gpu_sharing.{name} is {value}, but must be at least two windows (processor.window_seconds), {least}"
@@ -318,6 +319,11 @@ impl ProcessorSettings {
         // Written by a release that called it so.
         if let Some(sharing) = recorded.remove("sm_partition") {
             recorded.insert("gpu_sharing".to_owned(), sharing);
+        }
+        if let Some(serde_json::Value::Object(budget)) = recorded.get_mut("power_budget")
+            && let Some(ratio) = budget.remove("turn_min_ratio")
+        {
+            budget.insert("cap_change_min_ratio".to_owned(), ratio);
         }
         recorded.retain(|name, _| DECISIVE.contains(&name.as_str()));
         for (all, each) in [("max_workloads", "max_workloads_per_namespace"), ("max_sources", "max_sources_per_namespace")] {
@@ -389,6 +395,16 @@ mod tests {
 
         // A release before called a group of settings otherwise.
         assert_eq!(here.as_recorded(&recorded.replace("gpu_sharing", "sm_partition")).unwrap(), replayed);
+        let mut budgeted = here.clone();
+        budgeted.power_budget.cap_change_min_ratio = 0.04;
+        let mut other = here.clone();
+        other.power_budget.cap_change_min_ratio = 0.05;
+        for (mine, expected) in [(&here, &budgeted), (&other, &other)] {
+            let recorded = budgeted.recorded_json();
+            assert_eq!(mine.as_recorded(&recorded).unwrap().power_budget, expected.power_budget);
+            let before = recorded.replace("cap_change_min_ratio", "turn_min_ratio");
+            assert_eq!(mine.as_recorded(&before).unwrap().power_budget, expected.power_budget);
+        }
 
         let mut here = ProcessorSettings { window_seconds: 10.0, ..ProcessorSettings::default() };
         here.controller_settings.power_low_watts = 1.0;
@@ -408,7 +424,7 @@ mod tests {
         let mut odd = live.clone();
         odd.gpu_sharing.probe_percentages = vec![50];
         assert!(odd.check().unwrap_err().starts_with("processor.gpu_sharing.probe_percentages must hold 100"));
-        odd.gpu_sharing = GpuSharingSettings { enabled: true, expiry_seconds: 50.0, ..GpuSharingSettings::default() };
+        odd.gpu_sharing = GpuSharingSettings { enabled: true, decision_expiry_seconds: 50.0, ..GpuSharingSettings::default() };
         assert!(
             odd.check().unwrap_err().contains("processor.gpu_sharing.expiry_seconds is 50, but must be at least two windows")
         );
@@ -433,7 +449,7 @@ mod tests {
             "group",
             "instance",
             // Refused before the fold; a replay is of what was folded.
-            "foreign_partitions",
+            "misplaced_records",
             "linger_milliseconds",
             "commit_seconds",
             "dead_letter_seconds",

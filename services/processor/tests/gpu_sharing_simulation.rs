@@ -27,7 +27,7 @@ fn settings() -> ProcessorSettings {
             hold_seconds: 120.0,
             restarts_per_day_max: 1_000,
             // A first start passes over nothing, whenever it is.
-            expiry_seconds: 7_200.0,
+            decision_expiry_seconds: 7_200.0,
             ..GpuSharingSettings::default()
         },
         ..ProcessorSettings::default()

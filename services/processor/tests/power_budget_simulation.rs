@@ -23,7 +23,11 @@ fn settings() -> ProcessorSettings {
         commit_seconds: 3_600.0,
         retry_seconds: 0.001,
         // A first start passes over nothing, whenever it is.
-        power_budget: BudgetSettings { budget_watts: Some(1_500.0), expiry_seconds: 3_600.0, ..BudgetSettings::default() },
+        power_budget: BudgetSettings {
+            budget_watts: Some(1_500.0),
+            decision_expiry_seconds: 3_600.0,
+            ..BudgetSettings::default()
+        },
         ..ProcessorSettings::default()
     }
 }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
-use eadt_backtest::{MeasuredBacktestPlan, MeasuredBoard, SweepKnob, SweepPoint, measured_text};
+use eadt_backtest::{MeasuredBacktestPlan, MeasuredBoard, SweepKnob, SweepPoint, render_measured_report};
 use eadt_models::choose::{ChoiceMethod, ChoiceObjective, TuningKnob};
 use eadt_tune::{TuningRequest, points, tune};
 
@@ -85,7 +85,7 @@ pub fn run(args: &BacktestArgs, settings: &ProgramSettings) -> anyhow::Result<()
     if args.json {
         crate::output::print(&(serde_json::to_string_pretty(&report)? + "\n"))
     } else {
-        crate::output::print(&measured_text(&report))
+        crate::output::print(&render_measured_report(&report))
     }
 }
 

@@ -195,7 +195,7 @@ fn write(path: &Path, inputs: &[PathBuf], text: &str, forced: bool) -> anyhow::R
 /// The knobs that are named; where none is, the one that the table has.
 pub(crate) fn knobs_of(path: &Path, columns: &PointTableArgs, names: &[KnobName]) -> anyhow::Result<TuningKnobs> {
     let named: Vec<TuningKnob> = names.iter().map(|name| (*name).into()).collect();
-    let alone = |knob: &TuningKnob| TuningKnob::ALONE.contains(knob);
+    let alone = |knob: &TuningKnob| TuningKnob::SINGLY_TUNABLE.contains(knob);
     let refused = |why: String| {
         let value = named.iter().map(|knob| knob.name()).collect::<Vec<_>>().join(",");
         Err(usage_error::invalid("--knob <KNOB[,KNOB]>", value, why))
@@ -222,7 +222,8 @@ pub(crate) fn knobs_of(path: &Path, columns: &PointTableArgs, names: &[KnobName]
         let plain = |name: &str| name.split(['[', '(']).next().unwrap_or(name).trim().eq_ignore_ascii_case(knob.name());
         header.iter().any(|name| plain(name))
     };
-    let found: Vec<TuningKnob> = TuningKnob::ALONE.into_iter().filter(|knob| mapped(*knob) || is_column(*knob)).collect();
+    let found: Vec<TuningKnob> =
+        TuningKnob::SINGLY_TUNABLE.into_iter().filter(|knob| mapped(*knob) || is_column(*knob)).collect();
     match found.as_slice() {
         [knob] => Ok((*knob).into()),
         [] => bail!(

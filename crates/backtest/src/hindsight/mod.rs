@@ -121,7 +121,7 @@ pub fn evaluate_record_counted(
 const SHOWN: usize = 5;
 
 /// For a terminal.
-pub fn hindsight_text(all: &[HindsightRow]) -> String {
+pub fn render_hindsight_report(all: &[HindsightRow]) -> String {
     use std::fmt::Write;
     let mut out = String::new();
     let mut put = |line: std::fmt::Arguments<'_>| out.write_fmt(line).expect("a String takes every write");

@@ -30,7 +30,7 @@ impl DecisionDraft {
                 from: layout.clone(),
                 to: layout,
                 generation: context.workload.map(|workload| workload.generation),
-                expires: window.window_end.plus_seconds(context.settings.expiry_seconds),
+                expires: window.window_end.plus_seconds(context.settings.decision_expiry_seconds),
                 ..Decision::default()
             },
         };

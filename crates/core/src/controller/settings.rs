@@ -141,7 +141,8 @@ pub struct ControllerSettings {
     /// job's last checkpoint is younger. At least 0. Default 60.
     pub redone_seconds: f64,
     /// A decision that was not applied within this time after its window is void, in seconds. Above 0. Default 300.
-    pub expiry_seconds: f64,
+    #[serde(rename = "expiry_seconds")]
+    pub decision_expiry_seconds: f64,
     /// `matrix-literal` looks once in this time, in seconds. At least 0 (every window). Default 300.
     pub literal_interval_seconds: f64,
     /// `power-cap`, `frequency` and `hybrid` give up at most this part of the throughput that the layout found at the start had
@@ -233,7 +234,7 @@ impl Default for ControllerSettings {
             horizon_seconds: 14_400.0,
             restart_seconds: 120.0,
             redone_seconds: 60.0,
-            expiry_seconds: 300.0,
+            decision_expiry_seconds: 300.0,
             literal_interval_seconds: 300.0,
             max_slowdown_ratio: 0.07,
             samples_per_second_min: None,
@@ -299,7 +300,7 @@ impl ControllerSettings {
             ("horizon_seconds", self.horizon_seconds, 1.0, LONG),
             ("restart_seconds", self.restart_seconds, 0.0, LONG),
             ("redone_seconds", self.redone_seconds, 0.0, LONG),
-            ("expiry_seconds", self.expiry_seconds, 1.0, LONG),
+            ("expiry_seconds", self.decision_expiry_seconds, 1.0, LONG),
             ("literal_interval_seconds", self.literal_interval_seconds, 0.0, LONG),
             ("max_slowdown_ratio", self.max_slowdown_ratio, 0.0, 0.9),
             ("samples_per_second_min", self.samples_per_second_min.unwrap_or(1.0), 1e-12, 1e12),

@@ -317,7 +317,7 @@ impl WorkloadState {
             let group = || group.iter().map(|i| *i as usize);
             let chosen = choices.next_if(|chosen| self.gpus[*chosen].device == *device);
             let primary = group().find(|i| self.gpus[*i].primary);
-            let aside = |i: usize| self.gpus[i].unassigned_in(choice.slices);
+            let aside = |i: usize| self.gpus[i].unassigned_of_first_slices(choice.slices);
             let counted = primary.or(chosen).or_else(|| group().find(|i| aside(*i) != 0.0));
             sum += counted.map_or(0.0, aside);
             let covers =
@@ -337,7 +337,7 @@ impl WorkloadState {
     fn take_unassigned_progress(&mut self, choice: &SourceChoice) -> [f64; COUNTERS] {
         let mut sum = [0.0; COUNTERS];
         let ranks = &self.ranks;
-        let aside = |i: usize| ranks[i].unassigned_in(choice.slices);
+        let aside = |i: usize| ranks[i].unassigned_of_first_slices(choice.slices);
         let global = ranks.iter().any(|rank| rank.scope == CounterScope::Global);
         // If a source reports for the whole job, single ranks report the same again.
         let same = |a: usize, b: usize| if global { ranks[a].scope == ranks[b].scope } else { ranks[a].rank == ranks[b].rank };

@@ -27,7 +27,7 @@ use crate::window::{SliceEdges, TumblingWindows, is_gap, slice_at, slice_mut};
 pub use close::UNASSIGNED;
 use report::TrainingReports;
 use source::{GpuSource, Liveness, LivenessState, LivenessSummary, NameIndex, RankSource};
-use table::{JobRuns, OpenSpan, WorkloadTables};
+use table::{JobRuns, LayoutHistory, OpenSpan};
 
 /// Spans that one workload may have open, and cuts that one may have beside its window edges: a job that names a new span
 /// with every event must not grow the state without bound.
@@ -101,7 +101,7 @@ pub struct WorkloadHead {
     pub joined: i64,
     pub runs: JobRuns,
     pub spans: Vec<OpenSpan>,
-    pub tables: WorkloadTables,
+    pub tables: LayoutHistory,
     /// `None`: as at first, which is written as such.
     #[serde(serialize_with = "write_controller", deserialize_with = "read_controller")]
     pub controller: Option<Box<ControllerState>>,
@@ -186,7 +186,7 @@ impl WorkloadState {
                 joined: clock,
                 runs: JobRuns::default(),
                 spans: Vec::new(),
-                tables: WorkloadTables::default(),
+                tables: LayoutHistory::default(),
                 controller: None,
                 counts: WindowCounts::default(),
                 gap_until: None,

@@ -214,7 +214,7 @@ impl GpuSource {
     }
 
     /// Returns the unassigned amount for the window of the first `n` slices.
-    pub fn unassigned_in(&self, n: usize) -> f64 {
+    pub fn unassigned_of_first_slices(&self, n: usize) -> f64 {
         self.unassigned + self.slices.iter().take(n).map(|sums| sums.unassigned).sum::<f64>()
     }
 
@@ -486,7 +486,7 @@ impl RankSource {
     }
 
     /// Returns the unassigned amount for the window of the first `n` slices.
-    pub fn unassigned_in(&self, n: usize) -> [f64; COUNTERS] {
+    pub fn unassigned_of_first_slices(&self, n: usize) -> [f64; COUNTERS] {
         let mut sum = self.unassigned;
         for sums in self.slices.iter().take(n) {
             (0..COUNTERS).for_each(|c| sum[c] += sums.unassigned[c]);
@@ -696,7 +696,7 @@ mod tests {
             gpu.add_unassigned(joules, at(seconds), &cuts);
         }
         assert_eq!(gpu.slices.iter().map(|sums| sums.unassigned).collect::<Vec<_>>(), [1.0, 7.0]);
-        assert_eq!((gpu.unassigned, gpu.unassigned_in(1), gpu.unassigned_in(2)), (40.0, 41.0, 48.0));
+        assert_eq!((gpu.unassigned, gpu.unassigned_of_first_slices(1), gpu.unassigned_of_first_slices(2)), (40.0, 41.0, 48.0));
     }
 
     #[test]
@@ -705,7 +705,7 @@ mod tests {
         take(&mut gpu, read(10, None, 80.0), LivenessState::Live, EventTime::MIN, GAP);
         assert!(gpu.last_counter_sample.is_some());
         assert_eq!(take(&mut gpu, read(20, Some(2_000.0), 80.0), LivenessState::Ended, EventTime::MIN, GAP), None);
-        assert_eq!((gpu.last_counter_sample, gpu.unassigned, gpu.unassigned_in(1)), (None, 0.0, 0.0));
+        assert_eq!((gpu.last_counter_sample, gpu.unassigned, gpu.unassigned_of_first_slices(1)), (None, 0.0, 0.0));
     }
 
     #[test]
@@ -716,7 +716,11 @@ mod tests {
             assert_eq!(take(&mut gpu, read(200, None, 80.0), LivenessState::Idle, settled, 1_000 * SECOND), None);
             let flow = take(&mut gpu, read(210, Some(21_000.0), 80.0), LivenessState::Live, settled, 1_000 * SECOND);
             // 800 J before the silence and after it; the counter rose by 21 kJ.
-            assert_eq!((flow.map(|flow| flow.total_joules()), gpu.unassigned_in(1)), (Some(800.0), 19_400.0), "{settled}");
+            assert_eq!(
+                (flow.map(|flow| flow.total_joules()), gpu.unassigned_of_first_slices(1)),
+                (Some(800.0), 19_400.0),
+                "{settled}"
+            );
         }
     }
 
@@ -727,7 +731,7 @@ mod tests {
             take(&mut gpu, read(30, None, 80.0), LivenessState::Live, EventTime::MIN, GAP);
             let flow = take(&mut gpu, read(until, Some(100.0 * until as f64), 80.0), LivenessState::Live, EventTime::MIN, GAP);
             let steps: Vec<f64> = gpu.pending.iter().map(PendingStep::joules).collect();
-            (flow.map(|flow| flow.kind), steps, gpu.unassigned_in(1))
+            (flow.map(|flow| flow.kind), steps, gpu.unassigned_of_first_slices(1))
         };
         assert_eq!(away(60), (Some(energy::EnergyBasis::Counter), vec![3_000.0, 3_000.0], 0.0));
         assert_eq!(away(61), (Some(energy::EnergyBasis::Instant), vec![2_400.0, 2_480.0], 6_100.0 - 4_880.0));

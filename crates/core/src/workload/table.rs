@@ -15,7 +15,7 @@ const MAX_LAYOUTS: usize = 64;
 /// The layouts of a workload in the order of their times, and what was done about its decisions.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct WorkloadTables {
+pub struct LayoutHistory {
     layouts: VecDeque<Workload>,
     /// Controller settings that the newest layout declares.
     #[serde(skip)]
@@ -25,7 +25,7 @@ pub struct WorkloadTables {
     changes: VecDeque<EventTime>,
 }
 
-impl WorkloadTables {
+impl LayoutHistory {
     /// The newest layout.
     pub fn newest(&self) -> Option<&Workload> {
         self.layouts.back()
@@ -251,7 +251,7 @@ mod tests {
 
     #[test]
     fn a_change_of_the_layout_marks_exactly_its_windows() {
-        let mut tables = WorkloadTables::default();
+        let mut tables = LayoutHistory::default();
         let layout = |seconds, generation| Workload { time: at(seconds), generation, ..Workload::default() };
         tables.put(&layout(5, 1), None);
         assert!(!tables.was_restarted_between(at(0), at(60)), "the first known layout is no change");
@@ -272,19 +272,19 @@ mod tests {
     }
 
     /// Times of the layouts that are kept, with their generations.
-    fn kept(tables: &WorkloadTables) -> Vec<(i64, u64)> {
+    fn kept(tables: &LayoutHistory) -> Vec<(i64, u64)> {
         tables.layouts.iter().map(|layout| (layout.time.micros() / 1_000_000, layout.generation)).collect()
     }
 
     #[test]
     fn what_happens_at_an_edge_belongs_to_the_window_that_ends_there() {
-        let mut tables = WorkloadTables::default();
+        let mut tables = LayoutHistory::default();
         tables.put(&layout(5, 1), None);
         tables.put(&layout(60, 2), None);
         assert!(tables.was_restarted_between(at(0), at(60)) && !tables.was_restarted_between(at(60), at(120)));
         tables.note_actuation(&actuation(240, ActuationOutcome::Ready, "d"));
         assert!(tables.was_restarted_between(at(180), at(240)) && !tables.was_restarted_between(at(240), at(300)));
-        let mut tables = WorkloadTables::default();
+        let mut tables = LayoutHistory::default();
         tables.put(&Workload { ready_time: Some(at(120)), ..layout(100, 1) }, None);
         assert!(tables.was_restarted_between(at(60), at(120)) && !tables.was_restarted_between(at(120), at(180)));
     }
@@ -297,7 +297,7 @@ mod tests {
         let clocked = Layout { sm_clock_mhz: Some(1200.0), ..capped.clone() };
         let fewer = Layout { replicas: Some(2), ..capped.clone() };
         let tables = |layouts: &[Workload]| {
-            let mut tables = WorkloadTables::default();
+            let mut tables = LayoutHistory::default();
             for layout in layouts {
                 tables.put(layout, None);
                 tables.note_actuation(&Actuation { time: layout.time, ..actuation(0, ActuationOutcome::Applied, "d") });
@@ -323,7 +323,7 @@ mod tests {
 
     #[test]
     fn layouts_are_kept_in_the_order_of_their_times_and_one_of_the_same_time_replaces_the_other() {
-        let mut tables = WorkloadTables::default();
+        let mut tables = LayoutHistory::default();
         assert!(tables.is_empty());
         assert!(!tables.put(&layout(20, 2), None));
         assert!(!tables.is_empty());
@@ -336,7 +336,7 @@ mod tests {
 
     #[test]
     fn so_many_layouts_and_changes_are_kept_and_of_more_the_oldest_go() {
-        let mut tables = WorkloadTables::default();
+        let mut tables = LayoutHistory::default();
         for n in 0..MAX_LAYOUTS as i64 {
             tables.put(&layout(n, 1), None);
             tables.note_actuation(&actuation(n, ActuationOutcome::Applied, "d"));
@@ -351,8 +351,8 @@ mod tests {
 
     #[test]
     fn the_newest_actuation_is_remembered_and_what_changed_nothing_marks_no_window() {
-        let mut tables = WorkloadTables::default();
-        let last = |tables: &WorkloadTables| tables.last_actuation().map(|last| last.decision_id.clone());
+        let mut tables = LayoutHistory::default();
+        let last = |tables: &LayoutHistory| tables.last_actuation().map(|last| last.decision_id.clone());
         assert_eq!(last(&tables), None);
         tables.note_actuation(&actuation(20, ActuationOutcome::Ready, "one"));
         tables.note_actuation(&actuation(10, ActuationOutcome::Applied, "older"));
@@ -364,7 +364,7 @@ mod tests {
 
     #[test]
     fn what_is_in_force_at_the_oldest_open_window_stays() {
-        let mut tables = WorkloadTables::default();
+        let mut tables = LayoutHistory::default();
         for second in [10, 20, 30] {
             tables.put(&layout(second, 1), None);
             tables.note_actuation(&actuation(second, ActuationOutcome::Applied, "d"));

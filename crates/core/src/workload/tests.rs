@@ -391,7 +391,7 @@ fn a_second_event_of_one_instant_that_comes_after_the_source_fell_silent_says_th
         }
         fold.rank(131, &rank(0, 10));
         let rank = &fold.state.ranks[0];
-        (fold.taken, rank.slices[0].amounts[0], rank.unassigned_in(1)[0])
+        (fold.taken, rank.slices[0].amounts[0], rank.unassigned_of_first_slices(1)[0])
     };
     assert_eq!(samples(false), (FoldOutcome::Folded, 100.0, 0.0));
     assert_eq!(samples(true), samples(false));
@@ -399,7 +399,7 @@ fn a_second_event_of_one_instant_that_comes_after_the_source_fell_silent_says_th
     let mut fold = Fold::default();
     fold.rank(0, &rank(0, 0)).age(120).rank(130, &loss(10)).rank(130, &rank(0, 10));
     let rank = &fold.state.ranks[0];
-    assert_eq!((rank.slices[0].amounts[0], rank.unassigned_in(1)[0]), (0.0, 100.0));
+    assert_eq!((rank.slices[0].amounts[0], rank.unassigned_of_first_slices(1)[0]), (0.0, 100.0));
 }
 
 #[test]

@@ -543,7 +543,7 @@ fn inside_bounds(share: u32, workload: &Workload) -> u32 {
 
 /// Returns the time after which decisions that were not applied never will be.
 fn request_expiry(request: &RequestedShare, own: &GpuSharingSettings) -> EventTime {
-    request.newest.plus_seconds(own.expiry_seconds + SETTLE_SECONDS)
+    request.newest.plus_seconds(own.decision_expiry_seconds + SETTLE_SECONDS)
 }
 
 /// The time of a workload's decision of this id, where it is of this controller.
@@ -579,7 +579,7 @@ pub fn draft(workload: &Workload, time: EventTime, own: &GpuSharingSettings, rea
         generation: Some(workload.generation),
         evidence: share.map(|share| ("mps_thread_percentage".to_owned(), share)).into_iter().collect(),
         validation: ChangeValidation::None,
-        expires: time.plus_seconds(own.expiry_seconds),
+        expires: time.plus_seconds(own.decision_expiry_seconds),
         ..Decision::default()
     }
 }

@@ -208,7 +208,7 @@ impl GpuSharingFold {
             step_percentage: own.step_percentage,
             hold_seconds: own.hold_seconds,
             give_up_seconds: own.give_up_seconds,
-            expiry_seconds: own.expiry_seconds,
+            decision_expiry_seconds: own.decision_expiry_seconds,
             validation_windows: own.validation_windows,
         }
     }

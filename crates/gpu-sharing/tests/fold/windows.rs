@@ -13,7 +13,7 @@ use super::site::{GPU, Site, at, in_turn, job, settings_with, window};
 fn every_decision_says_who_made_it_what_it_starts_from_and_when_it_is_void() {
     let mut said = Vec::new();
     for contention in [(|_| 0.95) as fn(&[u32]) -> f64, |shares| if shares == [50, 50] { 0.95 } else { 0.4 }] {
-        let mut site = Site::with(settings_with(|own| own.expiry_seconds = 200.0), in_turn());
+        let mut site = Site::with(settings_with(|own| own.decision_expiry_seconds = 200.0), in_turn());
         site.contention = contention;
         site.run(140);
         said.extend(site.said);

@@ -39,7 +39,7 @@ pub enum TuningKnob {
 impl TuningKnob {
     pub const ALL: [Self; 4] = [Self::SmClockMhz, Self::PowerLimitWatts, Self::MemoryClockMhz, Self::BatchSize];
     /// Those that may be turned alone.
-    pub const ALONE: [Self; 2] = [Self::SmClockMhz, Self::PowerLimitWatts];
+    pub const SINGLY_TUNABLE: [Self; 2] = [Self::SmClockMhz, Self::PowerLimitWatts];
 
     /// As in events and tables.
     pub const fn name(self) -> &'static str {

@@ -217,7 +217,7 @@ impl FittedCurve {
         Self { shape, knee, ceiling, coefficients, settings, runs, candidates, residuals, deviation }
     }
 
-    fn at(&self, phi: f64) -> f64 {
+    fn predict(&self, phi: f64) -> f64 {
         self.at_knee(phi, self.knee, &self.coefficients)
     }
 
@@ -251,7 +251,7 @@ impl FittedCurve {
     }
 
     fn quality(&self, phis: &[f64], values: &[f64]) -> Option<FitQuality> {
-        let fitted: Vec<f64> = phis.iter().map(|&phi| self.at(phi)).collect();
+        let fitted: Vec<f64> = phis.iter().map(|&phi| self.predict(phi)).collect();
         FitQuality::of(values, &fitted)
     }
 }
@@ -380,7 +380,7 @@ fn quality(
 ) -> Option<FitQuality> {
     let all = || slices.iter().flat_map(|slice| slice.measurements.iter().map(move |m| (slice, m)));
     let observed: Vec<f64> = all().map(|(_, m)| value(m)).collect();
-    let fitted: Vec<f64> = all().map(|(slice, m)| curve(slice).at(m.setting / top)).collect();
+    let fitted: Vec<f64> = all().map(|(slice, m)| curve(slice).predict(m.setting / top)).collect();
     FitQuality::of(&observed, &fitted)
 }
 
@@ -392,7 +392,7 @@ fn drop_outliers(
     reference: f64,
 ) -> Vec<u64> {
     let off = |curve: &FittedCurve, phi: f64, value: f64| {
-        let residual = (value / curve.at(phi) - 1.0).abs();
+        let residual = (value / curve.predict(phi) - 1.0).abs();
         residual > OUTLIER_RATIO.max(OUTLIER_DEVIATIONS * curve.deviation)
     };
     let is_off = |m: &SettingMeasurement| {
@@ -435,11 +435,11 @@ fn bound(measured: &[SettingPoint], slices: &[CurveSlice], options: RobustSettin
             savings[place].push(1.0 - t / t0 * p / p0);
         }
     }
-    let (t0, p0) = (slices[0].time.at(1.0), slices[0].power.at(1.0));
+    let (t0, p0) = (slices[0].time.predict(1.0), slices[0].power.predict(1.0));
     let mut fitted = vec![None; measured.len()];
     let at = |mut values: Vec<f64>, ratio: f64| quantile(&mut values, ratio).unwrap_or(f64::NAN);
     for ((slowdown, saving), (index, slice, phi)) in slowdowns.into_iter().zip(savings).zip(places) {
-        let (t, p) = (slices[slice].time.at(phi), slices[slice].power.at(phi));
+        let (t, p) = (slices[slice].time.predict(phi), slices[slice].power.predict(phi));
         // Few runs may all lie on one side of a curve; a bound that its own measurements break would be none.
         fitted[index] = Some(FittedRatios {
             time_ratio: t / t0,

@@ -40,7 +40,7 @@ const STEPS: [(&str, ReadingField); 4] = [
     ("steps", ReadingField::StepsTotal),
     ("energy_joules", ReadingField::EnergyJoulesTotal),
 ];
-const TEXTS: [&str; 4] = ["time", "device", "node", "gpu_model"];
+const TEXT_FIELDS: [&str; 4] = ["time", "device", "node", "gpu_model"];
 /// Looked for, in this order, where no `time=` is given.
 pub(crate) const TIME_NAMES: [&str; 7] = ["time", "timestamp", "datetime", "date_time", "ts", "date", "_timestamp"];
 
@@ -49,7 +49,7 @@ const SHORTEST_INTERVAL_SECONDS: f64 = 0.005;
 
 /// Every FIELD that a map may name.
 pub(crate) fn known_targets() -> Vec<&'static str> {
-    let texts = TEXTS.into_iter().chain(STEPS.iter().map(|(name, _)| *name));
+    let texts = TEXT_FIELDS.into_iter().chain(STEPS.iter().map(|(name, _)| *name));
     texts.chain(ReadingField::ALL.iter().map(|field| field.name())).collect()
 }
 
@@ -174,7 +174,7 @@ fn has_readings(cells: &RowCells, options: &ImportOptions, clock: &TimeParser) -
         if !fits {
             return false;
         }
-        numbers += usize::from(!TEXTS.contains(&map.field.as_str()));
+        numbers += usize::from(!TEXT_FIELDS.contains(&map.field.as_str()));
     }
     numbers > 0 || cells.iter().any(is_quantity) && cells.iter().all(|cell| is_quantity(cell) || is_time(cell))
 }

@@ -334,7 +334,7 @@ impl WorkloadScenario {
     /// What the job does after so many seconds, as it is laid out.
     pub(super) fn profile_at(&self, elapsed_seconds: f64, layout: Option<&Layout>) -> WorkloadProfile {
         let profile = self.schedule.at(elapsed_seconds).0.profile;
-        self.training.as_ref().map_or(profile, |training| training.profile(profile, layout))
+        self.training.as_ref().map_or(profile, |training| training.profile_with_frozen_layers(profile, layout))
     }
 
     pub(super) fn is_away(&self, elapsed_seconds: f64) -> bool {

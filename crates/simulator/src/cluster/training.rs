@@ -110,7 +110,7 @@ impl TrainingScenario {
     }
 
     /// The profile of a job with these layers frozen.
-    pub(super) fn profile(&self, profile: WorkloadProfile, layout: Option<&Layout>) -> WorkloadProfile {
+    pub(super) fn profile_with_frozen_layers(&self, profile: WorkloadProfile, layout: Option<&Layout>) -> WorkloadProfile {
         let frozen = layout.and_then(|layout| layout.frozen_prefix_layers).unwrap_or(0).min(self.layers);
         if frozen == 0 {
             return profile;
@@ -221,10 +221,10 @@ mod tests {
     fn frozen_blocks_save_two_thirds_of_their_part_of_the_gpus_work_and_none_of_the_hosts() {
         let scenario = TrainingScenario::default();
         let plain = WorkloadProfile { host_ratio: 0.25, samples_per_second: 30.0, ..WorkloadProfile::MID };
-        let half = scenario.profile(plain, Some(&frozen(6)));
+        let half = scenario.profile_with_frozen_layers(plain, Some(&frozen(6)));
         // A quarter stays with the host, and two thirds of the rest are left.
         assert!((half.samples_per_second - 40.0).abs() < 1e-9 && (half.host_ratio - 1.0 / 3.0).abs() < 1e-9);
-        assert_eq!(scenario.profile(plain, None), plain);
+        assert_eq!(scenario.profile_with_frozen_layers(plain, None), plain);
     }
 
     #[test]

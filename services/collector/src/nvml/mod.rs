@@ -77,7 +77,7 @@ impl NvmlSource {
                         Arc::new(nvml) as Arc<dyn GpuDriver>
                     }),
                 };
-                let counted = opened.and_then(|driver| Ok((driver.count()?, driver)));
+                let counted = opened.and_then(|driver| Ok((driver.gpu_count()?, driver)));
                 // Nobody receives it any more if it took too long, which was reported then.
                 drop(sender.send(counted));
             })

@@ -45,7 +45,7 @@ fn rows_of_page(limit: Option<usize>, default: usize) -> usize {
 
 /// What the model may keep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct DashboardLimits {
+pub struct RetentionLimits {
     /// Windows of all workloads together of which savings are computed.
     pub windows: usize,
     /// Decisions of all workloads together, those that only maintain apart.
@@ -56,7 +56,7 @@ pub struct DashboardLimits {
     pub devices: usize,
 }
 
-impl Default for DashboardLimits {
+impl Default for RetentionLimits {
     fn default() -> Self {
         Self { windows: 300_000, decisions: 20_000, workloads: 50_000, devices: 100_000 }
     }
@@ -172,7 +172,7 @@ const NOTICES: usize = 256;
 #[derive(Debug)]
 pub struct DashboardModel {
     source: SourceFacts,
-    limits: DashboardLimits,
+    limits: RetentionLimits,
     /// The moment that is shown; `None`: the newest.
     until: Option<EventTime>,
     /// Start of the oldest window.
@@ -226,7 +226,7 @@ impl IdleDevices {
 }
 
 impl DashboardModel {
-    pub fn new(source: SourceFacts, limits: DashboardLimits) -> Self {
+    pub fn new(source: SourceFacts, limits: RetentionLimits) -> Self {
         Self {
             source,
             limits,

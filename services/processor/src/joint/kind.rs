@@ -13,10 +13,10 @@ use crate::ProcessorSettings;
 use crate::metrics::{GpuSharingMetrics, JointMetrics, PowerBudgetMetrics};
 
 /// One of the stages that decide about several workloads together.
-pub trait JointStageKind: Debug {
+pub trait JointStageDefinition: Debug {
     type Fold: JointFold + Debug;
-    /// At the end of the group's name and of the member's.
-    const NAME: &'static str;
+    /// Ends the names of its consumer group and member. It never changes: by it a new process goes on where an old one stopped.
+    const GROUP_SUFFIX: &'static str;
     /// Name in log lines and errors.
     const DESCRIPTION: &'static str;
     /// What its dead letters are refused by.
@@ -38,7 +38,7 @@ pub trait JointStageKind: Debug {
     fn is_on(settings: &ProcessorSettings) -> bool;
 
     /// A decision that was not applied within this time is void, in seconds.
-    fn expiry_seconds(settings: &ProcessorSettings) -> f64;
+    fn decision_expiry_seconds(settings: &ProcessorSettings) -> f64;
 
     fn metrics(&self) -> &JointMetrics;
 
@@ -49,17 +49,20 @@ pub trait JointStageKind: Debug {
     fn add_tally(&self, before: <Self::Fold as JointFold>::Tally, now: <Self::Fold as JointFold>::Tally);
 }
 
-/// The cluster's: a power budget.
-impl JointStageKind for PowerBudgetMetrics {
+/// Workloads that share a power budget.
+#[derive(Debug)]
+pub struct PowerBudgetStage(PowerBudgetMetrics);
+
+impl JointStageDefinition for PowerBudgetStage {
     type Fold = PowerBudgetFold;
-    const NAME: &'static str = "cluster";
+    const GROUP_SUFFIX: &'static str = "cluster";
     const DESCRIPTION: &'static str = "the power budget's stage";
     const SERVICE: &'static str = "processor/cluster";
     const CONTROLLER: &'static str = allocation::CONTROLLER;
     const STATE_PREFIX: &'static str = POWER_BUDGET_PREFIX;
 
     fn new(metrics: &MetricsRegistry) -> Self {
-        Self::new(metrics)
+        Self(PowerBudgetMetrics::new(metrics))
     }
 
     fn task() -> &'static TaskEntry {
@@ -70,38 +73,41 @@ impl JointStageKind for PowerBudgetMetrics {
         settings.shares_power()
     }
 
-    fn expiry_seconds(settings: &ProcessorSettings) -> f64 {
-        settings.power_budget.expiry_seconds
+    fn decision_expiry_seconds(settings: &ProcessorSettings) -> f64 {
+        settings.power_budget.decision_expiry_seconds
     }
 
     fn metrics(&self) -> &JointMetrics {
-        &self.joint
+        &self.0.joint
     }
 
     fn set_running(&self, settings: Option<&ProcessorSettings>) {
-        self.set_running(settings.and_then(|settings| settings.power_budget.budget_watts));
+        self.0.set_running(settings.and_then(|settings| settings.power_budget.budget_watts));
     }
 
     fn add_tally(&self, before: eadt_core::power_budget::PowerBudgetTally, now: eadt_core::power_budget::PowerBudgetTally) {
-        self.add_tally(before, now);
+        self.0.add_tally(before, now);
     }
 }
 
-/// The one of shared GPUs: SM partitions.
-impl JointStageKind for GpuSharingMetrics {
+/// Workloads that share GPUs by SM partitions.
+#[derive(Debug)]
+pub struct GpuSharingStage(GpuSharingMetrics);
+
+impl JointStageDefinition for GpuSharingStage {
     type Fold = GpuSharingFold;
-    const NAME: &'static str = "gpu";
+    const GROUP_SUFFIX: &'static str = "gpu";
     const DESCRIPTION: &'static str = "the stage of shared GPUs";
     const SERVICE: &'static str = "processor/gpu";
     const CONTROLLER: &'static str = gpu_sharing::CONTROLLER;
     const STATE_PREFIX: &'static str = GPU_SHARING_PREFIX;
 
     fn new(metrics: &MetricsRegistry) -> Self {
-        Self::new(metrics)
+        Self(GpuSharingMetrics::new(metrics))
     }
 
     fn init_series(&self) {
-        self.init_series();
+        self.0.init_series();
     }
 
     fn task() -> &'static TaskEntry {
@@ -112,20 +118,20 @@ impl JointStageKind for GpuSharingMetrics {
         settings.gpu_sharing.enabled
     }
 
-    fn expiry_seconds(settings: &ProcessorSettings) -> f64 {
-        settings.gpu_sharing.expiry_seconds
+    fn decision_expiry_seconds(settings: &ProcessorSettings) -> f64 {
+        settings.gpu_sharing.decision_expiry_seconds
     }
 
     fn metrics(&self) -> &JointMetrics {
-        &self.joint
+        &self.0.joint
     }
 
     fn set_running(&self, settings: Option<&ProcessorSettings>) {
-        self.set_running(settings.is_some());
+        self.0.set_running(settings.is_some());
     }
 
     fn add_tally(&self, before: eadt_gpu_sharing::fold::GpuSharingTally, now: eadt_gpu_sharing::fold::GpuSharingTally) {
-        self.add_tally(before, now);
+        self.0.add_tally(before, now);
     }
 }
 
@@ -141,8 +147,8 @@ mod tests {
 
     fn settings(budget_watts: Option<f64>, enabled: bool) -> ProcessorSettings {
         ProcessorSettings {
-            power_budget: BudgetSettings { budget_watts, expiry_seconds: 300.0, ..BudgetSettings::default() },
-            gpu_sharing: GpuSharingSettings { enabled, expiry_seconds: 900.0, ..GpuSharingSettings::default() },
+            power_budget: BudgetSettings { budget_watts, decision_expiry_seconds: 300.0, ..BudgetSettings::default() },
+            gpu_sharing: GpuSharingSettings { enabled, decision_expiry_seconds: 900.0, ..GpuSharingSettings::default() },
             ..ProcessorSettings::default()
         }
     }
@@ -151,8 +157,9 @@ mod tests {
     fn each_stage_has_its_own_settings() {
         for (budget, enabled) in [(Some(1_000.0), false), (None, true)] {
             let settings = settings(budget, enabled);
-            assert_eq!((PowerBudgetMetrics::is_on(&settings), GpuSharingMetrics::is_on(&settings)), (!enabled, enabled));
-            let expiry = (PowerBudgetMetrics::expiry_seconds(&settings), GpuSharingMetrics::expiry_seconds(&settings));
+            assert_eq!((PowerBudgetStage::is_on(&settings), GpuSharingStage::is_on(&settings)), (!enabled, enabled));
+            let expiry =
+                (PowerBudgetStage::decision_expiry_seconds(&settings), GpuSharingStage::decision_expiry_seconds(&settings));
             assert_eq!(expiry, (300.0, 900.0));
         }
     }
@@ -160,33 +167,33 @@ mod tests {
     #[test]
     fn the_cluster_counts_what_was_folded_and_tells_its_budget_only_where_it_runs() {
         let bus = ScriptedBus::default();
-        let kind = <PowerBudgetMetrics as JointStageKind>::new(&bus.metrics);
+        let kind = <PowerBudgetStage as JointStageDefinition>::new(&bus.metrics);
         let told = || {
             ["runs_here", "budget_watts", "looks_total", "late_total", "short_total", "exposed_watts"]
                 .map(|name| bus.metric(&format!("eadt_power_budget_{name}")).unwrap())
         };
-        JointStageKind::set_running(&kind, Some(&settings(Some(1_500.0), false)));
+        JointStageDefinition::set_running(&kind, Some(&settings(Some(1_500.0), false)));
         let tally = |looks, late, short| PowerBudgetTally { looks, late, short, exposed_watts: Some(700.0) };
-        JointStageKind::add_tally(&kind, tally(2, 1, 0), tally(5, 3, 1));
+        JointStageDefinition::add_tally(&kind, tally(2, 1, 0), tally(5, 3, 1));
         assert_eq!(told(), [1.0, 1_500.0, 3.0, 2.0, 1.0, 700.0]);
-        JointStageKind::set_running(&kind, None);
+        JointStageDefinition::set_running(&kind, None);
         assert_eq!(told(), [0.0, 0.0, 3.0, 2.0, 1.0, 0.0]);
     }
 
     #[test]
     fn the_stage_of_shared_gpus_counts_what_was_folded_and_tells_where_it_runs() {
         let bus = ScriptedBus::default();
-        let kind = <GpuSharingMetrics as JointStageKind>::new(&bus.metrics);
+        let kind = <GpuSharingStage as JointStageDefinition>::new(&bus.metrics);
         let told = || {
             ["runs_here", "looks_total", "late_total", "models_total", "shared_gpus", "measured"]
                 .map(|name| bus.metric(&format!("eadt_sm_partition_{name}")).unwrap())
         };
-        JointStageKind::set_running(&kind, Some(&settings(None, true)));
+        JointStageDefinition::set_running(&kind, Some(&settings(None, true)));
         let before = GpuSharingTally { looks: 2, late: 1, models: 1, ..GpuSharingTally::default() };
         let now = GpuSharingTally { looks: 5, late: 3, models: 2, shared_gpus: 4, measured: 6, ..GpuSharingTally::default() };
-        JointStageKind::add_tally(&kind, before, now);
+        JointStageDefinition::add_tally(&kind, before, now);
         assert_eq!(told(), [1.0, 3.0, 2.0, 1.0, 4.0, 6.0]);
-        JointStageKind::set_running(&kind, None);
+        JointStageDefinition::set_running(&kind, None);
         assert_eq!(told(), [0.0, 3.0, 2.0, 1.0, 0.0, 0.0]);
     }
 }

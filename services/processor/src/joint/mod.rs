@@ -21,11 +21,10 @@ use eadt_service::MetricsRegistry;
 use eadt_service::tasks::TaskEntry;
 
 use crate::ProcessorSettings;
-use crate::metrics::{GpuSharingMetrics, PowerBudgetMetrics};
 use crate::outputs::OutputTopics;
 use crate::pending_commit::MAX_OUTPUTS;
 use crate::service::{ProcessorDependencies, ProcessorError, commit, run_with_restarts};
-use kind::JointStageKind;
+use kind::{GpuSharingStage, JointStageDefinition, PowerBudgetStage};
 use stage::JointStage;
 
 /// The partition of the windows whose owner runs the stage, and of the state topic that has its state.
@@ -53,16 +52,16 @@ pub struct JointStageEntry {
 }
 
 /// The power budget's stage.
-pub const POWER_BUDGET_STAGE: JointStageEntry = JointStageEntry::of::<PowerBudgetMetrics>();
+pub const POWER_BUDGET_STAGE: JointStageEntry = JointStageEntry::of::<PowerBudgetStage>();
 /// The stage of shared GPUs.
-pub const GPU_SHARING_STAGE: JointStageEntry = JointStageEntry::of::<GpuSharingMetrics>();
+pub const GPU_SHARING_STAGE: JointStageEntry = JointStageEntry::of::<GpuSharingStage>();
 /// All joint stages.
 pub const JOINT_STAGES: [JointStageEntry; 2] = [POWER_BUDGET_STAGE, GPU_SHARING_STAGE];
 
 impl JointStageEntry {
-    const fn of<K: JointStageKind>() -> Self {
+    const fn of<K: JointStageDefinition>() -> Self {
         Self {
-            name: K::NAME,
+            name: K::GROUP_SUFFIX,
             controller: K::CONTROLLER,
             task: K::task,
             is_on: K::is_on,
@@ -72,11 +71,11 @@ impl JointStageEntry {
     }
 }
 
-fn register_metrics<K: JointStageKind>(metrics: &MetricsRegistry) {
+fn register_metrics<K: JointStageDefinition>(metrics: &MetricsRegistry) {
     K::new(metrics).init_series();
 }
 
-fn run_joint_stage<K: JointStageKind>(deps: &ProcessorDependencies) -> Result<(), ProcessorError> {
+fn run_joint_stage<K: JointStageDefinition>(deps: &ProcessorDependencies) -> Result<(), ProcessorError> {
     if !K::is_on(&deps.settings) {
         deps.ready.set(true);
         return Ok(());
@@ -90,7 +89,7 @@ fn run_joint_stage<K: JointStageKind>(deps: &ProcessorDependencies) -> Result<()
 }
 
 /// From joining the group to the first error.
-struct JointSession<'a, K: JointStageKind> {
+struct JointSession<'a, K: JointStageDefinition> {
     deps: &'a ProcessorDependencies,
     kind: &'a K,
     names: OutputTopics,
@@ -103,14 +102,14 @@ struct JointSession<'a, K: JointStageKind> {
     folded: Option<Instant>,
 }
 
-impl<'a, K: JointStageKind> JointSession<'a, K> {
+impl<'a, K: JointStageDefinition> JointSession<'a, K> {
     fn open(deps: &'a ProcessorDependencies, kind: &'a K) -> Result<Self, BusError> {
         let settings = &deps.settings;
-        let group = format!("{}-{}", settings.group, K::NAME);
+        let group = format!("{}-{}", settings.group, K::GROUP_SUFFIX);
         let windows: Arc<str> = format!("{}{}", settings.prefix, Topic::EfficiencyWindows).into();
         let member = deps.bus.member(MemberOptions {
             group: group.clone(),
-            membership: Membership::Transactional(format!("{}-{}", settings.instance, K::NAME)),
+            membership: Membership::Transactional(format!("{}-{}", settings.instance, K::GROUP_SUFFIX)),
             topics: vec![windows.clone()],
         })?;
         Ok(Self {

@@ -17,7 +17,7 @@ use eadt_schemas::{EventTime, EventType, Topic};
 use eadt_service::Shutdown;
 
 use super::STAGE_PARTITION;
-use super::kind::JointStageKind;
+use super::kind::JointStageDefinition;
 use crate::codec::DecodedRecord;
 use crate::outputs::OutputTopics;
 use crate::partition_task::{RECORD_OVERHEAD_BYTES, balance_inputs, input_buffer_share, record_size};
@@ -72,7 +72,7 @@ impl DecodedInput {
 }
 
 #[derive(Debug)]
-pub struct JointStage<K: JointStageKind> {
+pub struct JointStage<K: JointStageDefinition> {
     inputs: Vec<(Topic, TopicPartition)>,
     reader: Box<dyn PartitionReader>,
     merge: InputMerge<ConsumerRecord>,
@@ -87,7 +87,7 @@ pub struct JointStage<K: JointStageKind> {
     polled: Vec<PollEvent>,
 }
 
-impl<K: JointStageKind> JointStage<K> {
+impl<K: JointStageDefinition> JointStage<K> {
     /// Restores the stage from what was committed, and begins to read there.
     pub fn restore(deps: &ProcessorDependencies, member: &mut dyn GroupMember, names: &OutputTopics, kind: &K) -> Result<Self> {
         let (bus, settings) = (&*deps.bus, deps.settings.fold_settings());
@@ -283,7 +283,7 @@ impl InputOffsets for StageOffsets {
     }
 }
 
-impl<K: JointStageKind> StageRecords for JointStage<K> {
+impl<K: JointStageDefinition> StageRecords for JointStage<K> {
     type Offsets = StageOffsets;
     const SERVICE: &'static str = K::SERVICE;
     const INPUTS: &'static [Topic] = &INPUTS;
@@ -330,7 +330,7 @@ fn input_partitions(bus: &dyn Bus, prefix: &str) -> Result<Vec<(Topic, TopicPart
 
 /// Returns the offsets at which a first start begins to read windows: a decision about older ones would have expired by
 /// the stamp of the newest one.
-fn read_recent_decisions<K: JointStageKind>(
+fn read_recent_decisions<K: JointStageDefinition>(
     bus: &dyn Bus,
     inputs: &[(Topic, TopicPartition)],
     settings: &crate::ProcessorSettings,
@@ -361,7 +361,8 @@ fn read_recent_decisions<K: JointStageKind>(
         ));
     }
     let newest = stamps.iter().map(|(_, _, stamp)| *stamp).max();
-    let worth = |stamp: EventTime| newest.is_some_and(|newest| newest.seconds_since(stamp) <= K::expiry_seconds(settings));
+    let worth =
+        |stamp: EventTime| newest.is_some_and(|newest| newest.seconds_since(stamp) <= K::decision_expiry_seconds(settings));
     for (at, offset, _) in stamps.into_iter().filter(|(_, _, stamp)| worth(*stamp)) {
         let first = begin.entry(at).or_insert(offset);
         *first = offset.min(*first);
@@ -378,15 +379,16 @@ mod tests {
 
     use super::*;
     use crate::ProcessorSettings;
-    use crate::metrics::{GpuSharingMetrics, PowerBudgetMetrics};
+    use crate::joint::kind::{GpuSharingStage, PowerBudgetStage};
     use crate::scripted::{ScriptedBus, place, seconds};
 
     fn settings() -> ProcessorSettings {
-        let power_budget = BudgetSettings { budget_watts: Some(1_500.0), expiry_seconds: 300.0, ..BudgetSettings::default() };
+        let power_budget =
+            BudgetSettings { budget_watts: Some(1_500.0), decision_expiry_seconds: 300.0, ..BudgetSettings::default() };
         ProcessorSettings { power_budget, ..ProcessorSettings::default() }
     }
 
-    fn begin(bus: &ScriptedBus, kind: &PowerBudgetMetrics) -> JointStage<PowerBudgetMetrics> {
+    fn begin(bus: &ScriptedBus, kind: &PowerBudgetStage) -> JointStage<PowerBudgetStage> {
         let names = OutputTopics::new("eadt.", "{}".to_owned());
         JointStage::restore(&bus.service(&settings()), &mut bus.clone(), &names, kind).unwrap()
     }
@@ -462,7 +464,7 @@ mod tests {
     #[test]
     fn a_first_start_reads_what_a_decision_may_still_be_about() {
         let newest = |bus: &ScriptedBus| -> BTreeMap<TopicPartition, i64> {
-            read_recent_decisions::<PowerBudgetMetrics>(bus, &input_partitions(bus, "eadt.").unwrap(), &settings(), &bus.shutdown)
+            read_recent_decisions::<PowerBudgetStage>(bus, &input_partitions(bus, "eadt.").unwrap(), &settings(), &bus.shutdown)
                 .unwrap()
         };
         let at = |number| place(Topic::EfficiencyWindows, number);
@@ -486,7 +488,7 @@ mod tests {
         for _ in 0..2_100 {
             bus.put(Topic::EfficiencyWindows, 1, 1_000, "team/one", "{}");
         }
-        let found = read_recent_decisions::<PowerBudgetMetrics>(
+        let found = read_recent_decisions::<PowerBudgetStage>(
             &bus,
             &input_partitions(&bus, "eadt.").unwrap(),
             &settings(),
@@ -532,7 +534,7 @@ mod tests {
                     );
                 }
             }
-            let stage = begin(&bus, &PowerBudgetMetrics::new(&bus.metrics));
+            let stage = begin(&bus, &PowerBudgetStage::new(&bus.metrics));
             let positions: BTreeMap<_, _> = stage.inputs.iter().map(|(_, at)| at.clone()).zip(stage.merge.positions()).collect();
             assert_eq!((positions[&workloads], positions[&windows]), expected, "{state:?} {committed}");
         }
@@ -549,7 +551,7 @@ mod tests {
             for record in PowerBudgetFold::new(settings().fold_settings()).take_changes() {
                 bus.append(Topic::ProcessorState, 0, 1, &record.key, record.value.as_deref(), &[]);
             }
-            let stage = begin(&bus, &PowerBudgetMetrics::new(&bus.metrics));
+            let stage = begin(&bus, &PowerBudgetStage::new(&bus.metrics));
             let input = stage.inputs.iter().position(|(_, at)| *at == actuations).unwrap();
             assert_eq!(stage.merge.positions().nth(input), Some(begins));
             assert_eq!(bus.metric("eadt_power_budget_gaps_total"), Some(gaps), "{committed}");
@@ -559,7 +561,7 @@ mod tests {
     #[test]
     fn a_fold_stops_where_enough_waits_for_a_commit_and_the_positions_are_those_of_what_was_folded() {
         let bus = ScriptedBus::default();
-        let (kind, names) = (PowerBudgetMetrics::new(&bus.metrics), OutputTopics::new("eadt.", "{}".to_owned()));
+        let (kind, names) = (PowerBudgetStage::new(&bus.metrics), OutputTopics::new("eadt.", "{}".to_owned()));
         let mut stage = begin(&bus, &kind);
         for number in [0, 1] {
             for _ in 0..2 {
@@ -592,13 +594,13 @@ mod tests {
     #[test]
     fn what_is_there_already_is_not_said_again() {
         let bus = ScriptedBus::default();
-        let (kind, names) = (PowerBudgetMetrics::new(&bus.metrics), OutputTopics::new("eadt.", "{}".to_owned()));
+        let (kind, names) = (PowerBudgetStage::new(&bus.metrics), OutputTopics::new("eadt.", "{}".to_owned()));
         let refused = [0, 1].map(|_| bus.put(Topic::EfficiencyWindows, 0, 5, "team/one", "no JSON"));
         // As where a step lost its state, but not its dead letter.
         let letter = names.dead_letter(
             &refused[0],
             &DecodeError { reason: DeadLetterReason::Malformed, field: None, detail: String::new() },
-            PowerBudgetMetrics::SERVICE,
+            PowerBudgetStage::SERVICE,
         );
         let headers: Vec<_> = letter.headers.iter().map(|(name, value)| (&**name, std::str::from_utf8(value).unwrap())).collect();
         let number = eadt_bus::partition_for_key(b"eadt.efficiency.windows.v1", 2);
@@ -614,7 +616,7 @@ mod tests {
     #[test]
     fn a_decision_that_changes_something_is_told_of() {
         let bus = ScriptedBus::default();
-        let (kind, names) = (PowerBudgetMetrics::new(&bus.metrics), OutputTopics::new("eadt.", "{}".to_owned()));
+        let (kind, names) = (PowerBudgetStage::new(&bus.metrics), OutputTopics::new("eadt.", "{}".to_owned()));
         for (name, gpus, cap) in [("team/one", 8, None), ("team/two", 1, Some(100.0))] {
             let workload = Workload {
                 time: seconds(1),
@@ -655,7 +657,7 @@ mod tests {
     #[test]
     fn what_waits_is_held_against_the_budget() {
         let bus = ScriptedBus::default();
-        let kind = PowerBudgetMetrics::new(&bus.metrics);
+        let kind = PowerBudgetStage::new(&bus.metrics);
         let mut stage = begin(&bus, &kind);
         bus.put(Topic::Workloads, 1, 5, "key", vec![b'x'; 65_536 - 3 - 256]);
         stage.read().unwrap();
@@ -694,8 +696,8 @@ mod tests {
 
     #[test]
     fn each_stage_knows_its_own_state_and_decisions() {
-        type Power = JointStage<PowerBudgetMetrics>;
-        type Gpus = JointStage<GpuSharingMetrics>;
+        type Power = JointStage<PowerBudgetStage>;
+        type Gpus = JointStage<GpuSharingStage>;
         for (key, cluster, gpus) in
             [("#cluster//x", true, false), ("#gpu//x", false, true), ("#", false, false), ("a/b#0", false, false)]
         {

@@ -4,7 +4,7 @@ use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
-use super::messages::{ApiKey, ApiVersions, read_api_versions, write_api_versions};
+use super::messages::{ApiKey, NegotiatedVersions, read_api_versions, write_api_versions};
 use super::options::FetchOptions;
 use super::security;
 use super::wire::{WireError, WireReader, WireWriter};
@@ -69,7 +69,7 @@ pub struct BrokerConnection {
     outbox: Vec<u8>,
     inbox: Vec<u8>,
     max_answer: usize,
-    pub versions: ApiVersions,
+    pub versions: NegotiatedVersions,
     /// When the broker wants to know again who this is; it is connected to anew before.
     expires: Option<Instant>,
 }
@@ -106,7 +106,7 @@ impl BrokerConnection {
             outbox: Vec::new(),
             inbox: Vec::new(),
             max_answer: options.answer_bytes,
-            versions: ApiVersions { fetch: 0, metadata: 0 },
+            versions: NegotiatedVersions { fetch: 0, metadata: 0 },
             expires: None,
         };
         let answer = connection.exchange(ApiKey::ApiVersions, 3, write_api_versions)?;

@@ -41,9 +41,9 @@ impl ApiKey {
     }
 }
 
-/// The newest versions that a broker and this client know.
+/// The newest versions of the requests that a broker and this client know.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ApiVersions {
+pub struct NegotiatedVersions {
     pub fetch: i16,
     pub metadata: i16,
 }
@@ -56,7 +56,7 @@ pub fn write_api_versions(body: &mut Vec<u8>) {
 }
 
 /// Reads which versions to use. Returns an error that names the request if the broker knows it only in other versions.
-pub fn read_api_versions(body: &[u8]) -> Result<std::result::Result<ApiVersions, String>> {
+pub fn read_api_versions(body: &[u8]) -> Result<std::result::Result<NegotiatedVersions, String>> {
     let mut reader = WireReader::new(body);
     let error = reader.i16()?;
     if error != 0 {
@@ -77,7 +77,7 @@ pub fn read_api_versions(body: &[u8]) -> Result<std::result::Result<ApiVersions,
     }
     let needs = |api: ApiKey| format!("it knows no version of {api:?} of {:?}, which Kafka 3.0 to 4.4 know", api.versions());
     Ok(match (fetch, metadata) {
-        (Some(fetch), Some(metadata)) => Ok(ApiVersions { fetch, metadata }),
+        (Some(fetch), Some(metadata)) => Ok(NegotiatedVersions { fetch, metadata }),
         (None, _) => Err(needs(ApiKey::Fetch)),
         (_, None) => Err(needs(ApiKey::Metadata)),
     })

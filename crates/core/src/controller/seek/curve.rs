@@ -51,7 +51,7 @@ const MEMORY: u32 = 30;
 impl MeasuredSetting {
     pub fn add(&mut self, reading: f64, watts: f64, samples_per_second: f64) {
         let weight = 1.0 / f64::from(self.windows.min(MEMORY - 1) + 1);
-        let mean = |old: &mut f64, new: f64| *old = six_digits(*old + weight * (new - *old));
+        let mean = |old: &mut f64, new: f64| *old = round_to_six_digits(*old + weight * (new - *old));
         mean(&mut self.reading, reading);
         mean(&mut self.watts, watts);
         mean(&mut self.samples_per_second, samples_per_second);
@@ -68,7 +68,7 @@ impl MeasuredSetting {
 }
 
 /// Enough for a figure with a noise of a per cent, and short in the state.
-pub(super) fn six_digits(value: f64) -> f64 {
+pub(super) fn round_to_six_digits(value: f64) -> f64 {
     if value == 0.0 || !value.is_finite() {
         return value;
     }
@@ -526,9 +526,9 @@ mod tests {
             (0.0, 0.0),
             (f64::INFINITY, f64::INFINITY),
         ] {
-            assert_eq!(six_digits(value), expected);
+            assert_eq!(round_to_six_digits(value), expected);
         }
-        assert!(six_digits(f64::NAN).is_nan());
+        assert!(round_to_six_digits(f64::NAN).is_nan());
     }
 
     #[test]

@@ -167,7 +167,7 @@ impl SeekPlanner<'_> {
     }
 
     /// Goes to the starting layout where it was never measured in this phase: without it nobody knows how slow is too slow.
-    pub(super) fn see_starting_layout(&self, base: super::StartingLayout) -> Option<SeekStep> {
+    pub(super) fn visit_starting_layout(&self, base: super::StartingLayout) -> Option<SeekStep> {
         let layout_key = self.operating_point.layout_key;
         let short = |seconds: Option<f64>| seconds.is_some_and(|seconds| seconds < SEE_SECONDS_MIN);
         let used = self.state.restarts.len() as u32;

@@ -744,7 +744,7 @@ impl SeekPlanner<'_> {
         if layouts
             && !measured
             && operating_point.layout_key != base.layout_key
-            && let Some(step) = self.see_starting_layout(base)
+            && let Some(step) = self.visit_starting_layout(base)
         {
             return step;
         }

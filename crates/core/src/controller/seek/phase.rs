@@ -3,7 +3,7 @@
 use eadt_schemas::EventTime;
 use serde::{Deserialize, Serialize};
 
-use super::curve::{LayoutKey, MeasuredSetting, SettingCurve, six_digits};
+use super::curve::{LayoutKey, MeasuredSetting, SettingCurve, round_to_six_digits};
 use super::knob::SeekKnob;
 
 /// Phases remembered; beyond them the one that lasted least in all is forgotten.
@@ -77,7 +77,7 @@ impl JobPhase {
             let windows: u32 = self.points.iter().map(|p| p.windows).sum();
             let weight = 1.0 / f64::from(windows.min(59) + 1);
             let mean = self.dram_seconds_per_sample.map_or(intensity, |old| old + weight * (intensity - old));
-            self.dram_seconds_per_sample = Some(six_digits(mean));
+            self.dram_seconds_per_sample = Some(round_to_six_digits(mean));
         }
         let same =
             |p: &MeasuredSetting| p.layout_key == operating_point.layout_key && (p.setting - operating_point.setting).abs() < 0.5;

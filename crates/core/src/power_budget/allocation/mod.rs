@@ -44,14 +44,15 @@ pub struct BudgetSettings {
     /// Throughput that a workload may lose where there is power enough. 0 to 0.9. Default 0.07.
     pub max_slowdown_ratio: f64,
     /// Caps that differ by less than this part are left as they are, unless the budget is exceeded. 0 to 0.5. Default 0.02.
-    pub turn_min_ratio: f64,
+    pub cap_change_min_ratio: f64,
     /// A window with less known energy or progress than this part of its time says nothing. 0 to 1. Default 0.9.
     pub coverage_min_ratio: f64,
     /// A workload without a window that says something for so long, in event time, is left as it is, and its cap counts in full, in
     /// seconds. Above 0, at most 86,400. Default 300.
     pub silence_seconds: f64,
     /// A decision that was not applied within this time is void, in seconds. Above 0, at most 86,400. Default 300.
-    pub expiry_seconds: f64,
+    #[serde(rename = "expiry_seconds")]
+    pub decision_expiry_seconds: f64,
     /// How much later than it expired a raise may still show up in `workloads.v1`, in seconds: clocks differ, and agents take their
     /// time. Until then it counts as if it were in force. 0 to 86,400. Default 60.
     pub settle_seconds: f64,
@@ -63,10 +64,10 @@ impl Default for BudgetSettings {
             budget_watts: None,
             power_limit_min_ratio: 0.3,
             max_slowdown_ratio: 0.07,
-            turn_min_ratio: 0.02,
+            cap_change_min_ratio: 0.02,
             coverage_min_ratio: 0.9,
             silence_seconds: 300.0,
-            expiry_seconds: 300.0,
+            decision_expiry_seconds: 300.0,
             settle_seconds: 60.0,
         }
     }
@@ -80,10 +81,10 @@ impl BudgetSettings {
             ("budget_watts", self.budget_watts.unwrap_or(1.0), 1e-3, 1e9),
             ("power_limit_min_ratio", self.power_limit_min_ratio, 1e-3, 1.0),
             ("max_slowdown_ratio", self.max_slowdown_ratio, 0.0, 0.9),
-            ("turn_min_ratio", self.turn_min_ratio, 0.0, 0.5),
+            ("cap_change_min_ratio", self.cap_change_min_ratio, 0.0, 0.5),
             ("coverage_min_ratio", self.coverage_min_ratio, 0.0, 1.0),
             ("silence_seconds", self.silence_seconds, 1e-3, DAY),
-            ("expiry_seconds", self.expiry_seconds, 1e-3, DAY),
+            ("expiry_seconds", self.decision_expiry_seconds, 1e-3, DAY),
             ("settle_seconds", self.settle_seconds, 0.0, DAY),
         ];
         match ranges.iter().find(|(_, value, low, high)| !(*low..=*high).contains(value)) {
@@ -355,8 +356,8 @@ pub fn allocate(
         ranges = known.iter().filter_map(|consumer| cap_range(consumer, state, settings, true).ok()).collect();
     }
     let shared = distribute_watts(&ranges, settings);
-    let expires = time.plus_seconds(settings.expiry_seconds);
-    let apart = |a: f64, b: f64| (a - b).abs() >= (settings.turn_min_ratio * b).max(1.0) || (over && (a - b).abs() >= 1.0);
+    let expires = time.plus_seconds(settings.decision_expiry_seconds);
+    let apart = |a: f64, b: f64| (a - b).abs() >= (settings.cap_change_min_ratio * b).max(1.0) || (over && (a - b).abs() >= 1.0);
     let mut decisions = Vec::new();
     // Reductions first; what they free counts once it is in force. With an unknown cap nobody would get it.
     if unknown.is_none() || over {
@@ -439,7 +440,7 @@ fn draft(workload: &Workload, time: EventTime, settings: &BudgetSettings, reason
         to: workload.layout.clone(),
         generation: Some(workload.generation),
         evidence: evidence.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect(),
-        expires: time.plus_seconds(settings.expiry_seconds),
+        expires: time.plus_seconds(settings.decision_expiry_seconds),
         ..Decision::default()
     }
 }

@@ -276,7 +276,7 @@ fn settings_out_of_their_range_are_refused_by_name() {
         ("budget_watts", 0.001, 1e9),
         ("power_limit_min_ratio", 0.001, 1.0),
         ("max_slowdown_ratio", 0.0, 0.9),
-        ("turn_min_ratio", 0.0, 0.5),
+        ("cap_change_min_ratio", 0.0, 0.5),
         ("coverage_min_ratio", 0.0, 1.0),
         ("silence_seconds", 0.001, 86_400.0),
         ("expiry_seconds", 0.001, 86_400.0),
