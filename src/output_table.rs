@@ -128,7 +128,7 @@ impl OutputTable {
                     && !self.columns[*index].right
                     && let Some(width) = width
                 {
-                    let room = width.saturating_sub(line.chars().count()).max(20);
+                    let room = width.saturating_sub(line.chars().count()).max(LEAST_LAST);
                     if cell.chars().count() > room {
                         cell = format!("{}…", cell.chars().take(room - 1).collect::<String>());
                     }
@@ -154,13 +154,18 @@ impl OutputTable {
     }
 }
 
+/// Width of the last column, at least.
+const LEAST_LAST: usize = 20;
+
 /// Narrows the columns of names, which lose their middle, if the others would not fit beside them. No figure is narrowed, nor
 /// is the last column.
 fn fit_names(widths: &mut [usize], width: usize, is_figure: impl Fn(usize) -> bool) {
     let most = (width / 3).max(20);
-    let names = 0..widths.len().saturating_sub(1);
-    for position in names.filter(|position| !is_figure(*position)) {
-        let over = widths.iter().map(|wide| wide + 3).sum::<usize>().saturating_sub(width);
+    let Some(last) = widths.len().checked_sub(1) else { return };
+    // The last column is cut at the terminal's edge, if it is a text.
+    let least_last = if is_figure(last) { widths[last] } else { widths[last].min(LEAST_LAST) };
+    for position in (0..last).filter(|position| !is_figure(*position)) {
+        let over = (widths[..last].iter().map(|wide| wide + 3).sum::<usize>() + least_last).saturating_sub(width);
         widths[position] = widths[position].min(most.max(widths[position].saturating_sub(over)));
     }
 }
@@ -168,6 +173,20 @@ fn fit_names(widths: &mut [usize], width: usize, is_figure: impl Fn(usize) -> bo
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_long_reason_cuts_no_name_that_fits() {
+        let uuid = "GPU-5c3e9f1a-0b7d-4d2e-9a61-7f3b2c1d0e4f";
+        let columns =
+            vec![OutputColumn::text("GPU", "gpu"), OutputColumn::figure("W", "w"), OutputColumn::text("REASON", "reason")];
+        let row = vec![OutputCell::text(uuid), OutputCell::count(Some(300)), OutputCell::text("because ".repeat(40))];
+        let sheet = OutputTable { columns, rows: vec![row] };
+        for width in [100, 72] {
+            let text = sheet.render(OutputFormat::Table, Some(width)).unwrap();
+            assert!(text.contains(uuid) && text.lines().all(|line| line.chars().count() <= width), "{text}");
+        }
+        assert!(!sheet.render(OutputFormat::Table, Some(60)).unwrap().contains(uuid));
+    }
 
     #[test]
     fn one_sheet_has_four_forms() {

@@ -49,6 +49,10 @@ impl BackendHarness for Cluster {
         self.tight.clone()
     }
 
+    fn has_time_index(&self) -> bool {
+        true
+    }
+
     fn settle(&self) {
         std::thread::sleep(Duration::from_millis(300));
     }

@@ -38,6 +38,10 @@ impl BackendHarness for NativeCluster {
         self.tight.clone()
     }
 
+    fn has_time_index(&self) -> bool {
+        true
+    }
+
     fn settle(&self) {
         std::thread::sleep(Duration::from_millis(300));
     }

@@ -2,6 +2,7 @@
 
 use eadt_report::{SavingSummary, WorkloadReport, units};
 use eadt_schemas::EventTime;
+use eadt_schemas::counts::counted;
 use eadt_schemas::v1::{ChangeValidation, ControllerAction, Decision, Origin};
 
 use super::chart::ChartMark;
@@ -104,9 +105,8 @@ impl ViewFrame {
 
     /// Returns how many workloads there are, and their power; an unknown one is called unknown, never 0.
     pub fn load(&self) -> [String; 2] {
-        let workloads = self.rows.len();
         let power = self.power_watts.map_or_else(|| "power unknown".to_owned(), units::format_watts);
-        [format!("{workloads} workload{}", if workloads == 1 { "" } else { "s" }), power]
+        [counted(self.rows.len(), "workload"), power]
     }
 
     /// Takes out the figures that need the whole record.

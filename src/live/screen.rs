@@ -44,7 +44,7 @@ impl TerminalScreen {
         }
         let draw = |frame: &mut ratatui::Frame| {
             view::draw(frame, picture, state);
-            if is_colourless() {
+            if eadt_service::logs::is_colourless() {
                 remove_colours(frame.buffer_mut());
             }
         };
@@ -78,11 +78,6 @@ impl TerminalScreen {
         }
         Ok((happened, false))
     }
-}
-
-/// Whether the user wants no colours (<https://no-color.org>).
-fn is_colourless() -> bool {
-    std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty())
 }
 
 /// Takes the colours off; what only a background sets apart is reversed.

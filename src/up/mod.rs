@@ -339,6 +339,11 @@ fn assign_all_gpus(gpus: TelemetrySource, workload: &str, raw: &mut eadt_collect
             "--workload assigns all GPUs, and the settings assign them too (collector.assignments, collector.assignments_file): leave one out",
         ));
     }
+    if !raw.dcgm.is_empty() || raw.kubelet.enabled {
+        return Err(usage_error::impossible(
+            "--workload assigns all GPUs of this machine, and the settings read more, or ask whose they are (collector.dcgm, collector.kubelet): leave one out",
+        ));
+    }
     raw.assignments.push(GpuAssignment { device: "*".to_owned(), workload: workload.to_owned(), share: None });
     Ok(())
 }

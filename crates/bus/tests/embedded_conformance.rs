@@ -23,6 +23,10 @@ impl BackendHarness for Embedded {
         Arc::new(self.tight.clone())
     }
 
+    fn has_time_index(&self) -> bool {
+        false
+    }
+
     fn settle(&self) {
         std::thread::sleep(Duration::from_millis(100));
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_micros() as i64;

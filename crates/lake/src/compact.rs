@@ -11,6 +11,7 @@ use std::collections::BinaryHeap;
 use arrow::array::RecordBatch;
 
 use crate::archive::{Archive, ArchiveFile};
+use crate::bounds;
 use crate::error::{LakeError, Result};
 use crate::file::{self, FileBatches, FileFooter, FileWriter, RowFacts, RowKey};
 use crate::layout::ArchiveFileName;
@@ -82,11 +83,15 @@ fn merge(archive: &Archive, group: &[ArchiveFile], done: &mut CompactionSummary)
     let facts = facts(archive, group, &footers)?;
     let writer = FileWriter::new(&name, &deleted, facts, usize::try_from(rows).unwrap_or(usize::MAX))?;
     let files = group.iter().zip(&footers).map(|(old, footer)| (footer.least_time, old.name.clone())).collect();
-    let bytes = match FileMerge::new(archive, &name, files, writer).run(rows)? {
-        Some(bytes) => bytes,
+    let (bytes, text_bytes) = match FileMerge::new(archive, &name, files, writer).run(rows)? {
+        Some(merged) => merged,
         None => encode_unsorted(archive, &name, group, &deleted)?,
     };
     let size = bytes.len() as u64;
+    if text_bytes > bounds::max_text_bytes(size) {
+        // Readers would refuse it; they read the files that it would replace.
+        return Ok(());
+    }
     archive.create(&name, bytes)?;
     verify_stored(archive, &name, rows)?;
     for old in group {
@@ -133,20 +138,21 @@ fn facts(archive: &Archive, group: &[ArchiveFile], footers: &[FileFooter]) -> Re
     Ok(facts)
 }
 
-/// Sorts the rows of files whose rows are not sorted, as another version may have left them. Memory: all of their rows.
+/// Sorts the rows of files whose rows are not sorted, as another version may have left them. Returns the file and the bytes of its
+/// texts. Memory: all of their rows.
 pub(crate) fn encode_unsorted(
     archive: &Archive,
     name: &ArchiveFileName,
     group: &[ArchiveFile],
     deleted: &[(i64, i64)],
-) -> Result<bytes::Bytes> {
+) -> Result<(bytes::Bytes, u64)> {
     let mut batches = Vec::new();
     for old in group {
         for batch in archive.reader(&old.name)?.batches().map_err(|error| archive.located(error))? {
             batches.push(batch.map_err(|error| archive.located(error))?);
         }
     }
-    file::encode(name, &batches, deleted)
+    Ok((file::encode(name, &batches, deleted)?, batches.iter().map(file::batch_text_bytes).sum()))
 }
 
 /// Bytes of batches of which rows wait to be written together.
@@ -209,8 +215,8 @@ impl<'a> FileMerge<'a> {
         }
     }
 
-    /// Returns the bytes of the merged file, which has so many rows; `None` if a file is not sorted.
-    fn run(mut self, expected: u64) -> Result<Option<bytes::Bytes>> {
+    /// Returns the merged file, which has so many rows, and the bytes of its texts; `None` if a file is not sorted.
+    fn run(mut self, expected: u64) -> Result<Option<(bytes::Bytes, u64)>> {
         let mut merged = 0;
         self.open_due()?;
         while let Some(Reverse((key, at))) = self.heads.pop() {
@@ -243,7 +249,8 @@ impl<'a> FileMerge<'a> {
             let detail = format!("{merged} rows would be in it, and {expected} are in the files that it replaces");
             return Err(LakeError::Encode { path: self.writer.path().to_owned(), detail });
         }
-        self.writer.finish().map(Some)
+        let text_bytes = self.writer.text_bytes();
+        Ok(Some((self.writer.finish()?, text_bytes)))
     }
 
     /// Opens the files that may have the next row.

@@ -78,6 +78,8 @@ pub(crate) struct FileWriter {
     path: String,
     plan: &'static TopicColumns,
     writer: ArrowWriter<Vec<u8>>,
+    /// Bytes of the texts so far.
+    text_bytes: u64,
 }
 
 impl FileWriter {
@@ -87,7 +89,7 @@ impl FileWriter {
         let sink = Vec::with_capacity(64 * rows.min(1 << 20));
         let properties = properties(plan, name, deleted, facts);
         let writer = ArrowWriter::try_new(sink, plan.schema.clone(), Some(properties)).map_err(|e| not_encoded(&path, &e))?;
-        Ok(Self { path, plan, writer })
+        Ok(Self { path, plan, writer, text_bytes: 0 })
     }
 
     pub(crate) fn path(&self) -> &str {
@@ -95,6 +97,7 @@ impl FileWriter {
     }
 
     pub(crate) fn write(&mut self, batch: &RecordBatch) -> Result<()> {
+        self.text_bytes += batch_text_bytes(batch);
         self.writer.write(batch).map_err(|error| not_encoded(&self.path, &error))
     }
 
@@ -102,6 +105,11 @@ impl FileWriter {
     pub(crate) fn write_rows(&mut self, batches: &[RecordBatch], places: &[(usize, usize)]) -> Result<()> {
         let batch = pick(self.plan, batches, places).map_err(|error| not_encoded(&self.path, &error))?;
         self.write(&batch)
+    }
+
+    /// Bytes of the texts so far.
+    pub(crate) fn text_bytes(&self) -> u64 {
+        self.text_bytes
     }
 
     /// Returns the bytes of the file.
@@ -459,7 +467,7 @@ pub(crate) struct FileBatches {
     metadata: ArrowReaderMetadata,
     skipped: Vec<&'static str>,
     /// A column of which the footer counts nulls only is not read. Without a checksum the footer may be wrong.
-    trusts_counts: bool,
+    pub(crate) trusts_counts: bool,
     next_group: usize,
     /// Of the row group before the next one.
     reader: Option<ParquetRecordBatchReader>,
@@ -480,7 +488,7 @@ impl FileBatches {
     /// Counts a batch. Returns an error if the texts of the file so far are more than a file of its length may have.
     fn count(&mut self, batch: &RecordBatch) -> Result<()> {
         self.rows += batch.num_rows() as u64;
-        self.text_bytes += batch.columns().iter().map(text_bytes).sum::<u64>();
+        self.text_bytes += batch_text_bytes(batch);
         let limit = bounds::max_text_bytes(self.file_bytes());
         if self.text_bytes <= limit {
             return Ok(());
@@ -543,6 +551,11 @@ impl Iterator for FileBatches {
 }
 
 /// Returns the bytes of the values of a column of texts or bytes; 0 for other columns.
+/// Bytes of the texts of a batch.
+pub(crate) fn batch_text_bytes(batch: &RecordBatch) -> u64 {
+    batch.columns().iter().map(text_bytes).sum()
+}
+
 fn text_bytes(column: &ArrayRef) -> u64 {
     let of = |offsets: &[i32]| match offsets {
         [first, .., last] => u64::try_from(last - first).unwrap_or(0),

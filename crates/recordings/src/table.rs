@@ -120,10 +120,11 @@ impl RowCells {
     }
 }
 
-/// Returns whether a line rules off others, as in `|---|---|` and `+=====+`: two hyphens may stand for no value.
+/// Returns whether a line rules off others, as in `|---|---|` and `+=====+`. Hyphens alone may stand for no value.
 fn is_rule(row: &str) -> bool {
+    let is_ruled_off = row.trim_start().starts_with('|') || row.contains(['+', '=', '─', '━', '┼']);
     let is_of_rule = |character: char| matches!(character, '-' | '=' | '+' | '|' | ':' | ' ' | '─' | '━' | '┼' | '│');
-    row.chars().all(is_of_rule) && ["---", "===", "───", "━━━"].iter().any(|rule| row.contains(rule))
+    is_ruled_off && row.chars().all(is_of_rule) && ["---", "===", "───", "━━━"].iter().any(|rule| row.contains(rule))
 }
 
 /// What a reader looks for.

@@ -289,7 +289,7 @@ fn spelled_symbol(text: &str) -> Option<String> {
         "watthour" | "watthours" | "wattshour" | "wattshours" | "watthr" | "watthrs" | "watth" | "wattstunde" | "wattstunden" => {
             "Wh"
         }
-        "wattminute" | "wattminutes" | "wattmin" | "wattmins" => "Wmin",
+        "wattminute" | "wattminutes" => "Wmin",
         "wattsecond" | "wattseconds" | "wattssecond" | "wattsseconds" | "wattsec" | "wattsecs" => "Ws",
         _ => return None,
     };
@@ -297,16 +297,8 @@ fn spelled_symbol(text: &str) -> Option<String> {
 }
 
 /// Endings of units whose prefix is a letter, and their symbols.
-const SPELLED_BASES: [(&str, &str); 8] = [
-    ("watts", "W"),
-    ("watt", "W"),
-    ("joules", "J"),
-    ("joule", "J"),
-    ("whrs", "Wh"),
-    ("whr", "Wh"),
-    ("wmins", "Wmin"),
-    ("wmin", "Wmin"),
-];
+const SPELLED_BASES: [(&str, &str); 6] =
+    [("watts", "W"), ("watt", "W"), ("joules", "J"), ("joule", "J"), ("whrs", "Wh"), ("whr", "Wh")];
 
 /// Returns the symbol of a unit that is a letter before a word: `kW` of `kWatts`, `MWh` of `MWhr`; `mw`, which is none, of `mwatts`.
 /// `is_joined`: a word is before it, so that a capital may be the hump's.
@@ -316,7 +308,7 @@ fn lettered_symbol(text: &str, is_joined: bool) -> Option<String> {
     let (letter, rest) = text.split_at_checked(text.len() - base.len())?;
     let has_case = rest.starts_with(char::is_uppercase) && rest.contains(char::is_lowercase);
     match letter {
-        "" => base.starts_with("wh").then(|| (*symbol).to_owned()).or_else(|| base.starts_with("wm").then(|| "Wmin".to_owned())),
+        "" => base.starts_with("wh").then(|| (*symbol).to_owned()),
         "k" | "K" => Some(format!("k{symbol}")),
         "u" | "µ" | "μ" => Some(format!("u{symbol}")),
         "m" if has_case => Some(format!("m{symbol}")),
@@ -470,6 +462,9 @@ pub(crate) const FOREIGN_UNITS: [&str; 48] = [
     "kVAh",
 ];
 
+/// Those of [`FOREIGN_UNITS`] that mean something else outside of brackets: `power_PS` is of a power supply, `power_cal` calibrated.
+const UNITS_IN_BRACKETS: [&str; 2] = ["PS", "cal"];
+
 /// Milli or mega: letter case has to tell, and does not.
 pub(crate) const AMBIGUOUS_UNITS: [&str; 6] = ["mw", "Mw", "mj", "Mj", "mwh", "Mwh"];
 
@@ -481,7 +476,10 @@ pub fn unreadable_unit(name: &str) -> Option<&str> {
     let name = name.trim();
     let brackets = last_brackets(name);
     let last = brackets.or_else(|| name.rsplit_once(['_', ',', '/', '.', '-', ' ']).map(|(_, unit)| unit.trim()));
-    let is_foreign = |unit: &&str| FOREIGN_UNITS.contains(unit) || brackets.is_some() && is_multiple(unit);
+    let is_foreign = |unit: &&str| match brackets {
+        Some(_) => FOREIGN_UNITS.contains(unit) || is_multiple(unit),
+        None => FOREIGN_UNITS.contains(unit) && !UNITS_IN_BRACKETS.contains(unit),
+    };
     let is_readable = bracketed_unit(name).is_some();
     let hours = || power_hours(brackets.unwrap_or(name)).filter(|(_, unit)| unit.is_none()).map(|(text, _)| text);
     let spelled = || spelled_units(name).into_iter().find(|(_, unit)| unit.is_none()).map(|(text, _)| text);
@@ -516,7 +514,10 @@ const FRACTIONS: [&str; 8] =
     ["tenth", "tenths", "hundredth", "hundredths", "thousandth", "thousandths", "millionth", "millionths"];
 /// Numbers that are factors beside a unit, and words before a number that is one.
 const NUMBER_WORDS: [&str; 7] = ["ten", "tens", "hundred", "hundreds", "thousand", "thousands", "million"];
-const FACTOR_WORDS: [&str; 6] = ["x", "times", "by", "per", "over", "factor"];
+const FACTOR_WORDS: [&str; 4] = ["x", "times", "per", "factor"];
+/// Words before a number that is a factor only behind a unit or one of the words after: `power_avg_over_10` is of ten seconds.
+const LOOSE_FACTOR_WORDS: [&str; 2] = ["by", "over"];
+const SCALE_WORDS: [&str; 3] = ["scaled", "divided", "multiplied"];
 
 /// Returns a factor that a name has in words: `tenths` of `power in tenths of a watt`, `hundred` of `hundred watts`, `10` of
 /// `power_watts_times_10`.
@@ -532,7 +533,13 @@ fn worded_factor(name: &str) -> Option<&str> {
         let is_of_unit = is_unit(after) || at > 0 && is_unit(all.get(at - 1)) && after.is_none();
         let is_number = is_power_of_ten(word)
             && at > 0
-            && FACTOR_WORDS.contains(&all[at - 1].to_ascii_lowercase().as_str())
+            && {
+                let word = all[at - 1].to_ascii_lowercase();
+                let before = at.checked_sub(2).and_then(|before| all.get(before));
+                let is_scaled = before.is_some_and(|before| SCALE_WORDS.contains(&before.to_ascii_lowercase().as_str()));
+                FACTOR_WORDS.contains(&word.as_str())
+                    || LOOSE_FACTOR_WORDS.contains(&word.as_str()) && (is_scaled || is_unit(before))
+            }
             && (after.is_none() || is_unit(after));
         let is_factor = FRACTIONS.contains(&lower.as_str()) || NUMBER_WORDS.contains(&lower.as_str()) && is_of_unit || is_number;
         is_factor.then_some(*word)
@@ -888,6 +895,16 @@ mod tests {
             ("power_W_s", None),
             ("power (J/s)", None),
             ("power_by_10s", None),
+            ("power_avg_over_10", None),
+            ("power_watts_over_10", Some("10")),
+            ("power_PS", None),
+            ("power (PS)", Some("PS")),
+            ("power_cal", None),
+            ("power_watt_min", None),
+            ("Power Watt Min", None),
+            ("powerWattMin", None),
+            ("power_wmin", None),
+            ("powerWMin", None),
             ("power_mean_by_10_s", None),
             ("gpu_ten_power", None),
             ("ten", None),

@@ -37,6 +37,11 @@ pub fn start(format: LogFormat, filter: &str, file: Option<File>, secrets: Secre
     start_on(|| Box::new(std::io::stderr()), format, filter, file, secrets)
 }
 
+/// Whether the user wants no colours (<https://no-color.org>): `NO_COLOR` is set, and not empty.
+pub fn is_colourless() -> bool {
+    std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty())
+}
+
 /// As [`start`], through this writer to standard error: a program may have to clear away what stands on its terminal first.
 pub fn start_on(
     stderr: fn() -> Box<dyn Write>,
@@ -47,7 +52,7 @@ pub fn start_on(
 ) -> Result<(), LogError> {
     let failed = |detail: String| LogError { filter: filter.to_owned(), detail };
     let parsed = EnvFilter::try_new(filter).map_err(|error| failed(error.to_string()))?;
-    let coloured = std::env::var_os("NO_COLOR").is_none() && std::io::IsTerminal::is_terminal(&std::io::stderr());
+    let coloured = !is_colourless() && std::io::IsTerminal::is_terminal(&std::io::stderr());
     let builder = tracing_subscriber::fmt().with_env_filter(parsed).with_ansi(coloured);
     let on_stderr = {
         let secrets = secrets.clone();

@@ -201,9 +201,13 @@ fn hide_users_of_hosts(text: &str) -> Option<String> {
             && user.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_.+%-".contains(&byte))
     };
     while let Some((before, after)) = rest.split_once('@') {
-        let start = before.trim_end_matches(|character| !"=,".contains(character) && !END.contains(&character)).len();
+        // A key in base64 ends in `=`.
+        let padded = before.trim_end_matches('=');
+        let start = padded.trim_end_matches(|character| !"=,".contains(character) && !END.contains(&character)).len();
         let is_of_host = before[start..].split_once(':').is_some_and(|(user, password)| is_user(user) && is_password(password))
-            && after.starts_with(|first: char| first.is_ascii_alphanumeric() || first == '[');
+            && after.starts_with(|first: char| first.is_ascii_alphanumeric() || first == '[')
+            // The digest of an image.
+            && !after.starts_with("sha256:");
         shown.push_str(if is_of_host { &before[..start] } else { before });
         shown.push_str(if is_of_host { HIDDEN } else { "" });
         shown.push('@');
@@ -439,8 +443,8 @@ mod tests {
             ("user:hunter2@host:9092,user:hunt/er2@[::1]:9092", "…@host:9092,…@[::1]:9092"),
             ("location = \"key:hunter2@bucket/p\"", "location = \"…@bucket/p\""),
             (
-                "registry:5000/eadt@sha256:ab, rank:0@node, lab/a:b@2026",
-                "registry:5000/eadt@sha256:ab, rank:0@node, lab/a:b@2026",
+                "registry:5000/eadt@sha256:ab, nginx:latest@sha256:ab, rank:0@node, lab/a:b@2026",
+                "registry:5000/eadt@sha256:ab, nginx:latest@sha256:ab, rank:0@node, lab/a:b@2026",
             ),
             // Characters in a password that end other texts.
             ("https://user:hun'ter|2@host/x y", "https://…@host/x y"),

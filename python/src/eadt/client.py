@@ -82,6 +82,12 @@ def default_rank() -> int:
     return 0
 
 
+def without_credentials(url: str) -> str:
+    """Returns an address for logs, without its user, password and query."""
+    parts = urlsplit(url)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
+
+
 def plain_url(given: str) -> str:
     """Returns the address of a collector: ``host:port`` is without TLS, and the path of its reports is left out."""
     scheme, _, rest = given.strip().rpartition("://")
@@ -296,7 +302,7 @@ class Client:
         text = error if isinstance(error, str) else explain(error)
         if text != self.last_error:
             self.last_error = text
-            logger.warning("EADT: reports of %s to %s: %s", self.workload, self.url, text)
+            logger.warning("EADT: reports of %s to %s: %s", self.workload, without_credentials(self.url), text)
 
     def _run(self) -> None:
         try:

@@ -11,6 +11,13 @@ _REMEDIES = {
     401: "EADT_TOKEN_FILE names a file with the token",
     403: "EADT_WORKLOAD is NAMESPACE/NAME, in a namespace of the token",
 }
+#: Remedies for certificates, by the code of OpenSSL.
+_CERTIFICATE_REMEDIES = {
+    9: "this machine's clock is behind, or the certificate is for later",
+    10: "it has expired: renew it, or set this machine's clock",
+    62: "EADT_URL names the host as the certificate does",
+    64: "EADT_URL names the host as the certificate does",
+}
 #: Remedy where something else than a collector answers, or nothing.
 ELSEWHERE = "EADT_URL is the collector's address, as `eadt up` prints it (port 9477 unless set otherwise)"
 
@@ -19,9 +26,12 @@ def explain(error: BaseException) -> str:
     """Returns what an error of a connection means for who set it up; an error of another kind is returned as it reads."""
     text = "".join(character if character.isprintable() else " " for character in str(error)).strip() or type(error).__name__
     if isinstance(error, ssl.SSLCertVerificationError):
-        return f"the collector's certificate is not trusted ({error.verify_message}): EADT_CA_FILE names the authority's certificate"
+        remedy = _CERTIFICATE_REMEDIES.get(error.verify_code, "EADT_CA_FILE names the authority's certificate")
+        return f"the collector's certificate is not trusted ({error.verify_message}): {remedy}"
     if isinstance(error, ssl.SSLError):
-        return f"the server does not speak TLS as expected ({text}): without TLS, EADT_URL begins with http://"
+        # Only a server without TLS: the remedy would send a token in clear text.
+        is_plain = error.reason in ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE")
+        return f"the server does not speak TLS as expected ({text})" + (": without TLS, EADT_URL begins with http://" if is_plain else "")
     if isinstance(error, socket.gaierror):
         return f"the host is not known ({text}): {ELSEWHERE}"
     if isinstance(error, ConnectionRefusedError):

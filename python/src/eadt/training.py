@@ -114,14 +114,18 @@ class Job:
             try:
                 self._attach(model, optimizer, layers, precision)
             except Exception as error:
-                # A model of a kind that nobody thought of is trained all the same.
-                self._freezer = self._probe = self._meter = self._autocast = None
-                logger.warning("EADT: %s: no blocks are frozen and no precision is changed or reported: %s", self.client.workload, error)
+                # A model of a kind that nobody thought of is trained all the same, in the precision that was asked for.
+                self._freezer = self._probe = self._meter = None
+                logger.warning("EADT: %s: no blocks are frozen and no precision is reported: %s", self.client.workload, error)
 
     def _attach(self, model: Any, optimizer: Any, layers: str | Sequence[Any] | None, precision: str | None) -> None:
         from .freeze import BlockFreezer, find_blocks
         from .precision import AutocastControl, PrecisionProbe
 
+        parameter = next(iter(model.parameters()), None)
+        device = parameter.device.type if parameter is not None else "cpu"
+        self._device = parameter.device if parameter is not None and device == "cuda" else None
+        self._autocast = AutocastControl(device, precision, self.scaler)
         optimizers = list(optimizer) if isinstance(optimizer, (list, tuple)) else [optimizer] if optimizer is not None else []
         blocks = find_blocks(model) if layers is None or isinstance(layers, str) else list(layers)
         if self._freezer is None and layers is not None:
@@ -133,10 +137,6 @@ class Job:
             own = [block for block in getattr(self._freezer, "blocks", ()) if hasattr(block, "forward")]
             self._meter = PlasticityMeter(model, own or blocks)
             self._meter.keep_next_batch()
-        parameter = next(iter(model.parameters()), None)
-        device = parameter.device.type if parameter is not None else "cpu"
-        self._device = parameter.device if parameter is not None and device == "cuda" else None
-        self._autocast = AutocastControl(device, precision, self.scaler)
 
     @property
     def steps_total(self) -> int:
@@ -557,7 +557,7 @@ def check_layers(layers: Any) -> None:
 def autocast_precision(precision: str | None) -> str | None:
     """Returns the name in events of a precision that ``job.autocast()`` starts with; raises ``ValueError`` if it has no such one."""
     name = None if precision is None else event_precision(precision)
-    if name not in (None, "fp32", "tf32", "bf16", "fp16"):
+    if name not in (None, "fp32", "bf16", "fp16"):
         raise ValueError(f"precision is {precision!r}: job.autocast() computes in fp32, bf16 or fp16")
     return name
 

@@ -1,3 +1,5 @@
+use std::borrow::Cow;
+
 use eadt_core::FoldSettings;
 use eadt_core::controller::{ControllerName, ControllerSettings};
 use eadt_core::gpu_sharing::GpuSharingSettings;
@@ -203,6 +205,21 @@ fn json(settings: &ProcessorSettings) -> JsonMap {
     }
 }
 
+/// Names in recorded settings that releases before this one wrote.
+const FORMER_NAMES: [&str; 2] = ["sm_partition", "turn_min_ratio"];
+
+fn rename_recorded(recorded: &mut JsonMap) {
+    let [sharing, ratio] = FORMER_NAMES;
+    if let Some(sharing) = recorded.remove(sharing) {
+        recorded.insert("gpu_sharing".to_owned(), sharing);
+    }
+    if let Some(serde_json::Value::Object(budget)) = recorded.get_mut("power_budget")
+        && let Some(ratio) = budget.remove(ratio)
+    {
+        budget.insert("cap_change_min_ratio".to_owned(), ratio);
+    }
+}
+
 /// Takes out what is the same in `standard`.
 fn remove_defaults(map: &mut JsonMap, standard: &JsonMap) {
     use serde_json::Value::Object;
@@ -311,20 +328,25 @@ impl ProcessorSettings {
         serde_json::Value::Object(mine).to_string()
     }
 
+    /// Returns recorded settings under the names of this release: equal settings of two releases are equal texts.
+    pub fn with_present_names(recorded: &str) -> Cow<'_, str> {
+        // Each window names its settings, and hardly any has an old name.
+        let is_old = FORMER_NAMES.iter().any(|name| recorded.contains(name));
+        match is_old.then(|| serde_json::from_str::<JsonMap>(recorded)) {
+            Some(Ok(mut names)) => {
+                rename_recorded(&mut names);
+                Cow::Owned(serde_json::Value::Object(names).to_string())
+            }
+            _ => Cow::Borrowed(recorded),
+        }
+    }
+
     /// Returns the settings that a record's outputs were made with ([`Self::recorded_json`]); those that are not the default here
     /// stay. `Err` if `recorded_json` is not such an object, or has a value that this version does not know; [`Self::check`] has the
     /// ranges. Unknown names are ignored.
     pub fn as_recorded(&self, recorded: &str) -> Result<Self, serde_json::Error> {
         let mut recorded: JsonMap = serde_json::from_str(recorded)?;
-        // Written by a release that called it so.
-        if let Some(sharing) = recorded.remove("sm_partition") {
-            recorded.insert("gpu_sharing".to_owned(), sharing);
-        }
-        if let Some(serde_json::Value::Object(budget)) = recorded.get_mut("power_budget")
-            && let Some(ratio) = budget.remove("turn_min_ratio")
-        {
-            budget.insert("cap_change_min_ratio".to_owned(), ratio);
-        }
+        rename_recorded(&mut recorded);
         recorded.retain(|name, _| DECISIVE.contains(&name.as_str()));
         for (all, each) in [("max_workloads", "max_workloads_per_namespace"), ("max_sources", "max_sources_per_namespace")] {
             // Written by a release in which one namespace could take all there is.
@@ -462,5 +484,20 @@ mod tests {
             assert!(DECISIVE.contains(&name.as_str()) != others.contains(&name.as_str()), "{name}");
         }
         assert_eq!(names.len(), DECISIVE.len() + others.len());
+    }
+
+    #[test]
+    fn recorded_settings_of_two_releases_are_equal_texts() {
+        let settings = ProcessorSettings {
+            power_budget: BudgetSettings { budget_watts: Some(3_000.0), cap_change_min_ratio: 0.04, ..BudgetSettings::default() },
+            gpu_sharing: GpuSharingSettings { enabled: true, ..GpuSharingSettings::default() },
+            ..ProcessorSettings::default()
+        };
+        let now = settings.recorded_json();
+        let before = now.replace("cap_change_min_ratio", "turn_min_ratio").replace("gpu_sharing", "sm_partition");
+        assert_ne!(before, now);
+        assert_eq!(ProcessorSettings::with_present_names(&before), now);
+        assert_eq!(ProcessorSettings::with_present_names(&now), now);
+        assert_eq!(ProcessorSettings::with_present_names("turn_min_ratio"), "turn_min_ratio", "no settings");
     }
 }

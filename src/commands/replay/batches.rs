@@ -238,7 +238,7 @@ mod tests {
     #[test]
     fn an_error_keeps_its_type_and_context_on_its_way() {
         let error = carried(carry(usage_error::invalid("--x", 1, "too small")));
-        assert!(usage_error::is_usage(&error), "{error:?}");
+        assert!(usage_error::is_usage_error(&error), "{error:?}");
         let lost = std::io::Error::other("the disk is gone");
         let error = carried(carry(Err::<(), _>(lost).context("cannot write a file").unwrap_err()));
         assert_eq!(format!("{error:#}"), "cannot write a file: the disk is gone");

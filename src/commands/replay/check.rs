@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use eadt_core::joint::LATE_SECONDS;
 use eadt_core::partition::device_name;
-use eadt_processor::{INPUTS, JOINT_STAGES, PartitionOffsets};
+use eadt_processor::{INPUTS, JOINT_STAGES, PartitionOffsets, ProcessorSettings};
 use eadt_schemas::decode::DecodeError;
 use eadt_schemas::v1::{DeadLetterReason, Decision, EfficiencyWindow};
 use eadt_schemas::{EventTime, Topic};
@@ -77,7 +77,7 @@ pub struct OutputHeaders<'a> {
 pub fn settings_hash(settings: &str) -> u64 {
     use std::hash::{DefaultHasher, Hasher};
     let mut hasher = DefaultHasher::new();
-    hasher.write(settings.as_bytes());
+    hasher.write(ProcessorSettings::with_present_names(settings).as_bytes());
     hasher.finish()
 }
 

@@ -38,6 +38,8 @@ const STALE_EVENTS: &str = "stale event(s) refused, which are older than the las
 /// What late events are, and how a log of imports comes to have them.
 const LATE_EVENTS: &str = "late events are of windows that were closed when they came; logs that were put behind one another (`cat`) are no longer \
      in order of time: name each of them, `eadt replay A B`, or import their files in one command";
+/// Topics of partitions of archives that are each read by a thread of its own, at most; more are read by the thread that folds.
+const READ_AHEAD_SOURCES: usize = 64;
 /// Workloads that are named whose windows are held open.
 const HELD_SHOWN: usize = 10;
 
@@ -95,7 +97,7 @@ pub fn run(args: &ReplayArgs, settings: &ProgramSettings) -> anyhow::Result<()> 
     let mut out = args.out.as_deref().map(|out| ReplayWriter::create(out, &args.logs, args.force)).transpose()?;
     let (mut produced, mut refusals, mut held_open) = (ProcessorOutputs::default(), Refusals::default(), Vec::new());
     let at_the_end = if args.close { OpenWindowPolicy::Close } else { OpenWindowPolicy::AsLive };
-    let counts: ReplayCounts = replay(&fold, sources, at_the_end, threads, |positions, replayed| {
+    let replayed = replay(&fold, sources, at_the_end, threads, |positions, replayed| {
         match &replayed {
             ReplayOutput::Window(window) => {
                 ranges.add(window);
@@ -118,7 +120,10 @@ pub fn run(args: &ReplayArgs, settings: &ProgramSettings) -> anyhow::Result<()> 
         }
         Ok(())
     })
-    .map_err(batches::carried)?;
+    .map_err(batches::carried);
+    // They may be the reason for an error.
+    refusals.warn();
+    let counts: ReplayCounts = replayed?;
     if let Some(out) = out {
         out.finish()?;
     }
@@ -139,7 +144,6 @@ pub fn run(args: &ReplayArgs, settings: &ProgramSettings) -> anyhow::Result<()> 
         // Offsets of one log mean nothing in another.
         recorded.forget_positions();
     }
-    refusals.warn();
     for (kind, count) in &recorded.passed_over {
         tracing::warn!(%kind, count, "passed over: an unknown type of event, which no input takes");
     }
@@ -236,7 +240,8 @@ fn sources(
 ) -> anyhow::Result<Vec<Box<dyn ReplaySource>>> {
     let partitions: BTreeSet<i32> = inputs.iter().flat_map(ReplayInput::partitions).map(|(_, partition)| partition).collect();
     let mixes = inputs.iter().any(|input| matches!(input, ReplayInput::Log(_)));
-    let reads_ahead = mixes || threads.is_none_or(|threads| partitions.len() < threads);
+    let count: usize = inputs.iter().map(|input| input.partitions().len()).sum();
+    let reads_ahead = (mixes || threads.is_none_or(|threads| partitions.len() < threads)) && count <= READ_AHEAD_SOURCES;
     let mut sources: Vec<Box<dyn ReplaySource>> = Vec::new();
     for ((path, own), input) in args.logs.iter().zip(own).zip(inputs) {
         let partitions = input.partitions();
@@ -351,7 +356,7 @@ impl ReplaySummary {
 fn fold(args: &ReplayArgs, settings: &eadt_processor::ProcessorSettings, recorded: &[String]) -> anyhow::Result<FoldSettings> {
     let mut processor = settings.clone();
     if let Some(first) = recorded.first() {
-        if recorded.iter().any(|other| other != first) {
+        if recorded.iter().any(|other| settings_hash(other) != settings_hash(first)) {
             tracing::warn!("the logs were made by different settings of the processor; those of the first count: {first}");
         }
         processor = settings.as_recorded(first).with_context(|| {

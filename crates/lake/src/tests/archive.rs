@@ -10,7 +10,7 @@ use serde_json::json;
 
 use super::{all, row, telemetry, time};
 use crate::compact::encode_unsorted;
-use crate::file::ArchiveFileReader;
+use crate::file::{ArchiveFileReader, ReadColumns};
 use crate::store::ParquetInput;
 use crate::{
     Archive, ArchiveFileName, ArchiveRow, ArchiveWriter, LakeError, RollLimits, WrittenFile, compact, compactable_bytes,
@@ -423,7 +423,7 @@ fn a_merge_row_by_row_has_the_rows_of_one_in_memory() {
             );
         }
         let name = ArchiveFileName { last: 8_999, ..group[0].name.clone() };
-        let expected = encode_unsorted(&archive, &name, &group, &[]).unwrap();
+        let expected = encode_unsorted(&archive, &name, &group, &[]).unwrap().0;
         let done = compact(&archive, "2027-01-01", 128 << 20).unwrap();
         assert_eq!((done.files_before, done.files_after, done.rows), (5, 1, 9_000), "{what}");
         let batches = |reader: ArchiveFileReader| {
@@ -478,6 +478,25 @@ fn columns_without_values_in_one_file_are_read_in_the_next() {
     }
     let expected: Vec<GpuTelemetry> = rows.iter().map(|row| decode(row.value.as_deref().unwrap()).unwrap()).collect();
     assert_eq!(read, expected);
+}
+
+/// Whoever has no checksum may have a footer that is wrong; what a compaction does not read is gone for good.
+#[test]
+fn null_counts_are_trusted_of_verified_files_and_never_where_all_columns_are_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let archive = Archive::folder(folder.path()).unwrap();
+    let written = write(&archive, small(4), &[telemetry(0, 0, 0)]);
+    let name = &written[0].name;
+    let trusts = |columns| archive.reader(name).unwrap().batches_of(columns).unwrap().trusts_counts;
+    assert!(trusts(ReadColumns::WithoutEnvelope) && !trusts(ReadColumns::All));
+    // As if written by a version without checksums: the name of the entry is another.
+    let path = folder.path().join(name.path());
+    let mut bytes = fs::read(&path).unwrap();
+    let key = bytes.windows(11).rposition(|window| window == b"eadt.crc32c").unwrap();
+    bytes[key + 10] = b'x';
+    fs::write(&path, bytes).unwrap();
+    assert!(!trusts(ReadColumns::WithoutEnvelope) && !trusts(ReadColumns::All));
+    assert_eq!(all(&archive, TOPIC, 0).unwrap(), [telemetry(0, 0, 0)]);
 }
 
 #[test]

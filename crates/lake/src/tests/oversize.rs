@@ -39,11 +39,19 @@ fn with_reason(bytes: usize) -> ArchiveRow {
 
 /// The row at each of these offsets in this order of time, written as the archiver writes; it is in memory once.
 fn archive(row: &ArchiveRow, offsets: impl Iterator<Item = i64>) -> (tempfile::TempDir, Archive, ArchiveFileName) {
+    let offsets: Vec<i64> = offsets.collect();
+    let name = name(offsets.len() as i64);
+    let (folder, archive) = stored(&name, &encoded(row, &name, offsets));
+    (folder, archive, name)
+}
+
+fn encoded(row: &ArchiveRow, name: &ArchiveFileName, offsets: impl IntoIterator<Item = i64>) -> Bytes {
     let plan = plan(TOPIC);
     let mut builder = RowBatchBuilder::new(TOPIC);
     builder.push(&row.view(), row.header_views());
     let one = builder.take();
     let batches: Vec<RecordBatch> = offsets
+        .into_iter()
         .zip(START..)
         .map(|(offset, time)| {
             let mut columns = one.columns().to_vec();
@@ -53,10 +61,7 @@ fn archive(row: &ArchiveRow, offsets: impl Iterator<Item = i64>) -> (tempfile::T
             RecordBatch::try_new(plan.schema.clone(), columns).unwrap()
         })
         .collect();
-    let name = name(batches.len() as i64);
-    let bytes = file::encode(&name, &batches, &[]).unwrap();
-    let (folder, archive) = stored(&name, &bytes);
-    (folder, archive, name)
+    file::encode(name, &batches, &[]).unwrap()
 }
 
 fn stored(name: &ArchiveFileName, bytes: &[u8]) -> (tempfile::TempDir, Archive) {
@@ -220,4 +225,23 @@ fn refused_schema(bytes: &[u8]) -> String {
     let read = refusal(&archive);
     assert_eq!(listed, read);
     read
+}
+
+/// Each file may have so many texts; together they would be more than a file of their length may have.
+#[test]
+fn files_whose_merged_file_would_be_refused_are_not_merged() {
+    const ROWS: i64 = 300;
+    let row = with_reason(1 << 20);
+    let names = [0, ROWS].map(|first| ArchiveFileName { first, last: first + ROWS - 1, ..name(ROWS) });
+    let (folder, archive) = stored(&names[0], &encoded(&row, &names[0], 0..ROWS));
+    fs::write(folder.path().join(names[1].path()), encoded(&row, &names[1], ROWS..2 * ROWS)).unwrap();
+    let done = crate::compact(&archive, "2099-01-01", 1 << 40).unwrap();
+    let left: Vec<ArchiveFileName> = archive.files().unwrap().files.into_iter().map(|file| file.name).collect();
+    assert_eq!((done.files_before, done.files_after, &left[..]), (0, 0, &names[..]));
+    // Short texts are merged.
+    let row = with_reason(1 << 10);
+    let (folder, archive) = stored(&names[0], &encoded(&row, &names[0], 0..ROWS));
+    fs::write(folder.path().join(names[1].path()), encoded(&row, &names[1], ROWS..2 * ROWS)).unwrap();
+    let done = crate::compact(&archive, "2099-01-01", 1 << 40).unwrap();
+    assert_eq!((done.files_before, done.files_after), (2, 1));
 }
