@@ -81,7 +81,7 @@ fn lock_shown() -> MutexGuard<'static, Option<WeakProgressBar>> {
     SHOWN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Prints something while no bar stands on the terminal: the bar goes before, and comes back below.
+/// Prints something while the bar is cleared, and draws the bar again below it.
 pub fn beside_bar<T>(print: impl FnOnce() -> T) -> T {
     let shown = lock_shown().as_ref().and_then(WeakProgressBar::upgrade);
     print_beside(shown.as_ref(), print)
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_printed_where_no_bar_stands() {
+    fn a_line_is_printed_while_the_bar_is_cleared() {
         let term = WrittenTerm::default();
         let target = ProgressDrawTarget::term_like_with_hz(Box::new(term.clone()), 200);
         let bar = ProgressBar::with_draw_target(Some(8), target).with_style(ProgressStyle::with_template("BAR").unwrap());

@@ -226,22 +226,22 @@ fn with_real_gpus_the_duration_is_real_time_from_this_start() {
 }
 
 #[test]
-fn one_option_names_the_job_of_all_gpus_and_without_it_a_line_says_what_is_missing() {
+fn workload_assigns_all_gpus_and_without_it_a_line_names_the_option() {
     let (dir, other, fake) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), FakeLibrary::new(""));
     let missing = "no GPU is assigned to a job, so J/sample will be unknown: name the job with --workload";
     let mut command = observing(dir.path(), &fake, &["--duration", "4", "--workload", "local/train"]);
     command.env("EADT_PROCESSOR__WINDOW_SECONDS", "1").env("EADT_PROCESSOR__JOIN_GRACE_SECONDS", "1");
     let output = command.output().unwrap();
-    let told = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && !told.contains(missing), "{told}");
+    let log = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && !log.contains(missing), "{log}");
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     let row = &report["workloads"][0];
     assert_eq!((&row["workload"], &row["origin"]), (&"local/train".into(), &"measured".into()), "{report}");
     // Four GPUs of 250 to 400 W.
     assert!(row["energy_joules"].as_f64().unwrap() > 600.0, "{report}");
     let output = observing(other.path(), &fake, &["--duration", "1"]).output().unwrap();
-    let told = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && told.contains(missing), "{told}");
+    let log = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && log.contains(missing), "{log}");
 
     let file = dir.path().join("eadt.toml");
     std::fs::write(&file, "[[collector.assignments]]\ndevice = \"0\"\nworkload = \"local/other\"\n").unwrap();

@@ -508,14 +508,20 @@ mod tests {
 
     use super::*;
 
+    /// A log with the product's topics.
+    fn open_log(folder: &Path, partitions: i32) -> EmbeddedLog {
+        let options = EmbeddedOptions { reserve_bytes: 0, ..EmbeddedOptions::default() };
+        let bus = EmbeddedLog::open(&folder.join("log"), options).unwrap();
+        for spec in eadt_bus::topics::desired("eadt.", partitions, 1) {
+            bus.create_topic(&spec).unwrap();
+        }
+        bus
+    }
+
     #[test]
     fn the_newest_event_is_found_before_the_mark_of_a_transaction() {
         let folder = tempfile::tempdir().unwrap();
-        let options = EmbeddedOptions { reserve_bytes: 0, ..EmbeddedOptions::default() };
-        let bus = EmbeddedLog::open(&folder.path().join("log"), options).unwrap();
-        for spec in eadt_bus::topics::desired("eadt.", 1, 1) {
-            bus.create_topic(&spec).unwrap();
-        }
+        let bus = open_log(folder.path(), 1);
         let settings = crate::settings::load(None, &crate::settings::EnvVariables::default(), &[]).unwrap();
         let newest = || newest_in_log(&bus, &settings.topics, &TOPICS).unwrap();
         assert_eq!(newest(), None);
@@ -572,11 +578,7 @@ mod tests {
     #[test]
     fn a_log_that_is_searched_by_time_is_asked_and_not_read() {
         let folder = tempfile::tempdir().unwrap();
-        let options = EmbeddedOptions { reserve_bytes: 0, ..EmbeddedOptions::default() };
-        let bus = EmbeddedLog::open(&folder.path().join("log"), options).unwrap();
-        for spec in eadt_bus::topics::desired("eadt.", 2, 1) {
-            bus.create_topic(&spec).unwrap();
-        }
+        let bus = open_log(folder.path(), 2);
         let settings = crate::settings::load(None, &crate::settings::EnvVariables::default(), &[]).unwrap();
         let bus = TimeIndexedLog(bus);
         let span = ReadRange::Since(EventTime::from_millis(5));
@@ -593,11 +595,7 @@ mod tests {
     #[test]
     fn an_archive_that_cannot_be_read_is_an_error_and_one_that_is_not_there_is_none() {
         let folder = tempfile::tempdir().unwrap();
-        let options = EmbeddedOptions { reserve_bytes: 0, ..EmbeddedOptions::default() };
-        let bus = EmbeddedLog::open(&folder.path().join("log"), options).unwrap();
-        for spec in eadt_bus::topics::desired("eadt.", 1, 1) {
-            bus.create_topic(&spec).unwrap();
-        }
+        let bus = open_log(folder.path(), 1);
         drop(bus);
         let settings = crate::settings::load(None, &crate::settings::EnvVariables::default(), &[]).unwrap();
         let read = || {

@@ -73,8 +73,9 @@ fn why_no_frameworks(wanted: &str) -> Option<String> {
 }
 
 /// Returns pip's line that there is no such package for this machine, whether or not the index was reached; other errors are no reason to test less.
-fn no_distribution(told: &str) -> Option<String> {
-    told.lines()
+fn no_distribution(stderr: &str) -> Option<String> {
+    stderr
+        .lines()
         .find_map(|line| line.strip_prefix("ERROR: ").filter(|line| line.starts_with("No matching distribution")))
         .map(str::to_owned)
 }

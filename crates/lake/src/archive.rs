@@ -293,19 +293,24 @@ impl Archive {
 
     /// All rows of a partition in the order of their offsets. Memory: the batches that hold rows out of order within a file.
     pub fn rows(&self, listing: &ArchiveListing, topic: Topic, partition: i32) -> PartitionRows {
-        PartitionRows(self.stored_with(listing, topic, partition, ReadColumns::All))
+        PartitionRows(StoredRows { runs: self.runs_with(listing, topic, partition, ReadColumns::All), run: None })
     }
 
     /// As [`Archive::rows`], with the rows still in their columns; of the headers that every event has, only the type is read.
     pub fn stored(&self, listing: &ArchiveListing, topic: Topic, partition: i32) -> StoredRows {
-        self.stored_with(listing, topic, partition, ReadColumns::WithoutEnvelope)
+        StoredRows { runs: self.stored_runs(listing, topic, partition), run: None }
     }
 
-    fn stored_with(&self, listing: &ArchiveListing, topic: Topic, partition: i32, columns: ReadColumns) -> StoredRows {
+    /// As [`Archive::stored`], some rows at a time.
+    pub fn stored_runs(&self, listing: &ArchiveListing, topic: Topic, partition: i32) -> StoredRuns {
+        self.runs_with(listing, topic, partition, ReadColumns::WithoutEnvelope)
+    }
+
+    fn runs_with(&self, listing: &ArchiveListing, topic: Topic, partition: i32, columns: ReadColumns) -> StoredRuns {
         let mine = |name: &ArchiveFileName| name.topic == topic && name.partition == partition;
         let mut files: Vec<ArchiveFile> = listing.files.iter().filter(|file| mine(&file.name)).cloned().collect();
         files.reverse();
-        StoredRows { archive: self.clone(), columns, files, current: None }
+        StoredRuns { archive: self.clone(), columns, files, current: None }
     }
 
     /// The rows of several topics, merged by append time (ties: the order of `topics`, partition, offset); rows of one
@@ -407,9 +412,46 @@ impl Iterator for PartitionRows {
     }
 }
 
+/// Rows that a run of [`StoredRows`] has, at most.
+const RUN_ROWS: usize = 256;
+
 /// Rows of one partition in the order of their offsets, in their columns.
 #[derive(Debug)]
 pub struct StoredRows {
+    runs: StoredRuns,
+    /// The present run, and the next row in it.
+    run: Option<(StoredRun, usize)>,
+}
+
+impl StoredRows {
+    /// As [`StoredRuns::row`], for the row that came last.
+    pub fn row(&self, stored: &StoredRow) -> Result<ArchiveRow> {
+        self.runs.row(stored)
+    }
+}
+
+impl Iterator for StoredRows {
+    type Item = Result<StoredRow>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            if let Some((run, at)) = &mut self.run
+                && let Some(row) = run.row(*at)
+            {
+                *at += 1;
+                return Some(Ok(row));
+            }
+            match self.runs.next_run(RUN_ROWS)? {
+                Ok(run) => self.run = Some((run, 0)),
+                Err(error) => return Some(Err(error)),
+            }
+        }
+    }
+}
+
+/// As [`StoredRows`], some rows at a time.
+#[derive(Debug)]
+pub struct StoredRuns {
     archive: Archive,
     columns: ReadColumns,
     /// Still to be read; the next one last.
@@ -417,7 +459,7 @@ pub struct StoredRows {
     current: Option<FileRows>,
 }
 
-impl StoredRows {
+impl StoredRuns {
     /// Returns the next rows, at most so many, that stand one after another in their columns.
     pub fn next_run(&mut self, most: usize) -> Option<Result<StoredRun>> {
         loop {
@@ -443,15 +485,6 @@ impl StoredRows {
     pub fn row(&self, stored: &StoredRow) -> Result<ArchiveRow> {
         let path = || self.current.as_ref().map_or_else(String::new, |sorted| sorted.name.path());
         stored.row().map_err(|detail| self.archive.located(damaged(&path(), &detail)))
-    }
-}
-
-impl Iterator for StoredRows {
-    type Item = Result<StoredRow>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        let run = self.next_run(1)?;
-        run.map(|run| run.rows().next()).transpose()
     }
 }
 

@@ -31,7 +31,7 @@ mod tests;
 mod thrift;
 mod writer;
 
-pub use archive::{Archive, ArchiveFile, ArchiveListing, MergedRows, PartitionRows, StoredRows};
+pub use archive::{Archive, ArchiveFile, ArchiveListing, MergedRows, PartitionRows, StoredRows, StoredRuns};
 pub use compact::{CompactionSummary, compact, compactable_bytes};
 pub use error::{LakeError, Result};
 pub use events::{TopicEvents, read_events, visit_events};

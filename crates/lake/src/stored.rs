@@ -197,14 +197,17 @@ impl StoredRun {
 
     /// The rows one by one.
     pub fn rows(&self) -> impl Iterator<Item = StoredRow> {
-        let row =
-            |(at, place): (usize, &RowPlace)| StoredRow { batch: Arc::clone(&self.batch), at: self.from + at, place: *place };
-        self.places.iter().enumerate().map(row)
+        (0..self.len()).filter_map(|at| self.row(at))
+    }
+
+    pub(crate) fn row(&self, at: usize) -> Option<StoredRow> {
+        let place = *self.places.get(at)?;
+        Some(StoredRow { batch: Arc::clone(&self.batch), at: self.from + at, place })
     }
 
     /// Reads as many samples as there are events, column by column, into these events, whose memory is used again. False where a
     /// row holds no good event of this type in the plain form: the content of its event is of no use, and only
-    /// [`crate::StoredRows::row`] gives more.
+    /// [`crate::StoredRuns::row`] gives more.
     pub fn telemetry(&self, events: &mut [&mut GpuTelemetry]) -> Vec<bool> {
         let count = events.len().min(self.len());
         read_events(&self.batch, EventType::GpuTelemetry, self.from, &mut events[..count], gpu_telemetry)
@@ -247,10 +250,6 @@ impl StoredRow {
         self.batch.key(self.at)
     }
 
-    fn run(&self) -> StoredRun {
-        StoredRun::new(&self.batch, self.at, vec![self.place])
-    }
-
     /// The record as it was, with those headers that were read.
     pub(crate) fn row(&self) -> Result<ArchiveRow, String> {
         crate::rebuild::row(self.batch.topic, &self.batch.batch, self.at)
@@ -259,12 +258,12 @@ impl StoredRow {
     /// Reads a sample into an event, whose memory is used again. False: the row holds no good event of this type in the
     /// plain form, and the content of the event is of no use; only [`crate::StoredRows::row`] gives more.
     pub fn telemetry(&self, event: &mut GpuTelemetry) -> bool {
-        self.run().telemetry(&mut [event]) == [true]
+        read_events(&self.batch, EventType::GpuTelemetry, self.at, &mut [event], gpu_telemetry) == [true]
     }
 
     /// As [`Self::telemetry`].
     pub fn progress(&self, event: &mut TrainingProgress) -> bool {
-        self.run().progress(&mut [event]) == [true]
+        read_events(&self.batch, EventType::TrainingProgress, self.at, &mut [event], training_progress) == [true]
     }
 }
 

@@ -525,31 +525,31 @@ fn worded_factor(name: &str) -> Option<&str> {
     let all: Vec<&str> = words(name).collect();
     let is_unit =
         |word: Option<&&str>| word.and_then(|word| Unit::by_name(word)).is_some_and(|unit| unit.dimension.is_electrical());
-    let is_power_of_ten =
-        |digits: &str| digits.len() > 1 && digits.strip_prefix('1').is_some_and(|zeros| zeros.bytes().all(|digit| digit == b'0'));
+    let is_word = |list: &[&str], word: &str| list.contains(&word.to_ascii_lowercase().as_str());
+    // The words before a number.
+    let is_scaling = |before: &[&str]| match before {
+        [.., word] if is_word(&FACTOR_WORDS, word) => true,
+        [.., first, word] if is_word(&LOOSE_FACTOR_WORDS, word) => is_word(&SCALE_WORDS, first) || is_unit(Some(first)),
+        _ => false,
+    };
     all.iter().enumerate().find_map(|(at, word)| {
         let lower = word.to_ascii_lowercase();
         let after = all.get(at + 1);
         let is_of_unit = is_unit(after) || at > 0 && is_unit(all.get(at - 1)) && after.is_none();
-        let is_number = is_power_of_ten(word)
-            && at > 0
-            && {
-                let word = all[at - 1].to_ascii_lowercase();
-                let before = at.checked_sub(2).and_then(|before| all.get(before));
-                let is_scaled = before.is_some_and(|before| SCALE_WORDS.contains(&before.to_ascii_lowercase().as_str()));
-                FACTOR_WORDS.contains(&word.as_str())
-                    || LOOSE_FACTOR_WORDS.contains(&word.as_str()) && (is_scaled || is_unit(before))
-            }
-            && (after.is_none() || is_unit(after));
+        let is_scale = is_scaling(&all[..at]) && (after.is_none() || is_unit(after));
+        let is_number = is_power_of_ten(word) && is_scale;
         let is_factor = FRACTIONS.contains(&lower.as_str()) || NUMBER_WORDS.contains(&lower.as_str()) && is_of_unit || is_number;
         is_factor.then_some(*word)
     })
 }
 
+/// Whether digits are ten, a hundred and so on.
+fn is_power_of_ten(digits: &str) -> bool {
+    digits.len() > 1 && digits.strip_prefix('1').is_some_and(|zeros| zeros.bytes().all(|digit| digit == b'0'))
+}
+
 /// Returns a factor that a name has outside of brackets: `x10` of `power_x10`, `0.1W` of `power 0.1W`. `gpu_10W` may be of board 10.
 fn factor(name: &str) -> Option<&str> {
-    let is_power_of_ten =
-        |digits: &str| digits.len() > 1 && digits.strip_prefix('1').is_some_and(|zeros| zeros.bytes().all(|digit| digit == b'0'));
     let times_ten = || words(name).find(|word| word.strip_prefix('x').is_some_and(is_power_of_ten));
     let last = name.rsplit([' ', '_']).next().filter(|last| last.contains(['.', ',', 'x', '×', '*', '/']) && is_multiple(last));
     last.or_else(times_ten)

@@ -1161,7 +1161,7 @@ fn a_uuid_in_capitals_is_the_board_of_the_one_in_small_letters() {
 }
 
 #[test]
-fn a_number_that_may_be_a_day_of_a_spreadsheet_is_told_as_that() {
+fn an_error_names_a_number_that_may_be_a_day_of_a_spreadsheet() {
     let text = "time,w\n45691.4166666667,300\n45691.4167824074,300\n";
     let error = read(CSV, &[("a.csv", text)], &maps(&["power_watts=w:W"])).unwrap_err();
     assert!(error.contains("as a day of a spreadsheet it is 2025-02-03T10:00:00"), "{error}");

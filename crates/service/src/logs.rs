@@ -42,7 +42,7 @@ pub fn is_colourless() -> bool {
     std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty())
 }
 
-/// As [`start`], through this writer to standard error: a program may have to clear away what stands on its terminal first.
+/// As [`start`], through this writer to standard error, which may clear a progress bar first.
 pub fn start_on(
     stderr: fn() -> Box<dyn Write>,
     format: LogFormat,

@@ -86,7 +86,7 @@ impl SecretRedactor {
     }
 }
 
-/// Returns the secrets within the value of a setting, each as it stands and as its percent encoding reads: passwords of URLs and
+/// Returns the secrets within the value of a setting, as it is written and with its percent encoding decoded: passwords of URLs and
 /// hosts, and values behind names of secrets. Other programs quote and decode them as they like.
 pub fn secrets_within(value: &str) -> Vec<String> {
     let mut secrets = Vec::new();
@@ -111,7 +111,7 @@ pub fn secrets_within(value: &str) -> Vec<String> {
     secrets
 }
 
-/// Returns the text that a percent encoding stands for; `None` if it stands for itself, or for no text.
+/// Decodes a percent encoding. Returns `None` if that changes nothing, or gives no UTF-8.
 fn percent_decoded(text: &str) -> Option<String> {
     let (mut decoded, mut rest) = (Vec::with_capacity(text.len()), text);
     while let Some((before, after)) = rest.split_once('%') {
@@ -128,32 +128,10 @@ fn percent_decoded(text: &str) -> Option<String> {
 fn is_secret_parameter(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
     matches!(name.as_str(), "sig" | "key" | "auth" | "pwd" | "pass" | "jwt" | "bearer")
-        || [
-            "password",
-            "passwd",
-            "passphrase",
-            "secret",
-            "token",
-            "signature",
-            "credential",
-            "api_key",
-            "api-key",
-            "apikey",
-            "access_key",
-            "access-key",
-            "accesskey",
-            "account_key",
-            "account-key",
-            "accountkey",
-            "private_key",
-            "private-key",
-            "privatekey",
-        ]
-        .iter()
-        .any(|part| name.contains(part))
+        || SECRET_NAME_ENDS.iter().chain(&["credential", "api-key", "apikey"]).any(|part| name.contains(part))
 }
 
-/// Ends of the names that hold a secret wherever `NAME=VALUE` stands. `tokens=` and `password_file=` are none of them.
+/// Ends of the names that hold a secret in any `NAME=VALUE`. `tokens=` and `password_file=` are none of them.
 const SECRET_NAME_ENDS: [&str; 17] = [
     "password",
     "passwd",

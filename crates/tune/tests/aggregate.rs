@@ -86,8 +86,8 @@ fn silences_and_refused_rows_of_a_run_are_said() {
     let read = |text: &str| read("a.csv", text.as_bytes(), GroupKey::new(), RecordingFormat::Csv, &options());
     assert_eq!(read(&run).unwrap().refused, None);
     let torn = read(&run.replacen("300,90", "x,90", 1)).unwrap();
-    let said = "1 line is in no figure, the first at 22: column \"watts\": \"x\" is not a number for power_watts";
-    assert_eq!(torn.refused.as_deref(), Some(said));
+    let refused = "1 line is in no figure, the first at 22: column \"watts\": \"x\" is not a number for power_watts";
+    assert_eq!(torn.refused.as_deref(), Some(refused));
     // The header, and all but the rows between 50 s and 180 s.
     let silent: Vec<&str> =
         run.lines().enumerate().filter(|(line, _)| !(500..1800).contains(line)).map(|(_, line)| line).collect();

@@ -1,7 +1,7 @@
 //! An archive: the events of each partition of a topic, from their columns.
 
 use anyhow::Context;
-use eadt_lake::{Archive, ArchiveListing, StoredRow, StoredRows, StoredRun};
+use eadt_lake::{Archive, ArchiveListing, StoredRow, StoredRun, StoredRuns};
 use eadt_processor::offline::{RawRecord, RecordBatch, ReplayError, ReplayRecord, ReplaySource};
 use eadt_schemas::Topic;
 use eadt_schemas::envelope::header;
@@ -16,7 +16,7 @@ const BATCH: usize = 256;
 
 /// The rows of one partition, in the order of their offsets.
 pub struct ArchiveSource {
-    rows: StoredRows,
+    rows: StoredRuns,
     topic: Topic,
     partition: i32,
     /// Where the positions of inputs are noted, if the outputs are compared.
@@ -25,7 +25,7 @@ pub struct ArchiveSource {
 
 impl ArchiveSource {
     pub fn new(archive: &Archive, listing: &ArchiveListing, topic: Topic, partition: i32, own: Option<SharedOutputs>) -> Self {
-        Self { rows: archive.stored(listing, topic, partition), topic, partition, own }
+        Self { rows: archive.stored_runs(listing, topic, partition), topic, partition, own }
     }
 
     /// Reads the rows of a run: the events that there are many of straight from their columns, all others built first.
@@ -104,7 +104,7 @@ pub fn read_own(archive: &Archive, listing: &ArchiveListing, own: &mut Processor
     Ok(())
 }
 
-fn build(fed: &mut ReplayRecord, rows: &StoredRows, stored: &StoredRow) -> eadt_lake::Result<()> {
+fn build(fed: &mut ReplayRecord, rows: &StoredRuns, stored: &StoredRow) -> eadt_lake::Result<()> {
     let row = rows.row(stored)?;
     let raw = RawRecord {
         topic: row.topic,

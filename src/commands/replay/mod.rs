@@ -238,10 +238,10 @@ fn sources(
     meter: &ProgressMeter,
     threads: Option<usize>,
 ) -> anyhow::Result<Vec<Box<dyn ReplaySource>>> {
-    let partitions: BTreeSet<i32> = inputs.iter().flat_map(ReplayInput::partitions).map(|(_, partition)| partition).collect();
+    let archived: Vec<(Topic, i32)> = inputs.iter().flat_map(ReplayInput::partitions).collect();
+    let partitions: BTreeSet<i32> = archived.iter().map(|(_, partition)| *partition).collect();
     let mixes = inputs.iter().any(|input| matches!(input, ReplayInput::Log(_)));
-    let count: usize = inputs.iter().map(|input| input.partitions().len()).sum();
-    let reads_ahead = (mixes || threads.is_none_or(|threads| partitions.len() < threads)) && count <= READ_AHEAD_SOURCES;
+    let reads_ahead = (mixes || threads.is_none_or(|threads| partitions.len() < threads)) && archived.len() <= READ_AHEAD_SOURCES;
     let mut sources: Vec<Box<dyn ReplaySource>> = Vec::new();
     for ((path, own), input) in args.logs.iter().zip(own).zip(inputs) {
         let partitions = input.partitions();

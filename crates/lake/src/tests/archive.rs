@@ -434,7 +434,7 @@ fn a_merge_row_by_row_has_the_rows_of_one_in_memory() {
         assert_eq!(batches(archive.reader(&name).unwrap()), expected, "{what}");
         assert_eq!(all(&archive, TOPIC, 0).unwrap(), rows, "{what}");
         for most in [1, 7, 1_000] {
-            let (mut stored, mut read) = (archive.stored(&archive.files().unwrap(), TOPIC, 0), Vec::new());
+            let (mut stored, mut read) = (archive.stored_runs(&archive.files().unwrap(), TOPIC, 0), Vec::new());
             while let Some(run) = stored.next_run(most) {
                 let run = run.unwrap();
                 assert!((1..=most).contains(&run.len()), "{what}");
@@ -469,7 +469,7 @@ fn columns_without_values_in_one_file_are_read_in_the_next() {
     write(&archive, small(4), &rows);
     let listing = archive.files().unwrap();
     assert_eq!(listing.files.len(), 3);
-    let (mut stored, mut read) = (archive.stored(&listing, TOPIC, 0), Vec::new());
+    let (mut stored, mut read) = (archive.stored_runs(&listing, TOPIC, 0), Vec::new());
     while let Some(run) = stored.next_run(100) {
         let run = run.unwrap();
         let mut events = vec![GpuTelemetry::default(); run.len()];

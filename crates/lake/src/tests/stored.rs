@@ -186,12 +186,12 @@ proptest! {
         }
         let full: GpuTelemetry = serde_json::from_value(telemetry()).unwrap();
         as_one_run(&sampled, &full, StoredRow::telemetry, StoredRun::telemetry);
-        let told = rows(&progress(), Topic::TrainingProgress, &changes);
+        let reported = rows(&progress(), Topic::TrainingProgress, &changes);
         let mut event = TrainingProgress::default();
-        for (stored, row) in stored(&told).iter().zip(&told) {
+        for (stored, row) in stored(&reported).iter().zip(&reported) {
             agrees(stored, row, &mut event, StoredRow::progress);
         }
         let full: TrainingProgress = serde_json::from_value(progress()).unwrap();
-        as_one_run(&told, &full, StoredRow::progress, StoredRun::progress);
+        as_one_run(&reported, &full, StoredRow::progress, StoredRun::progress);
     }
 }
