@@ -1,8 +1,8 @@
 //! Appending: offsets, stamps and blocks for a set of records, committed as one.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 
 use eadt_schemas::EventTime;
 
@@ -133,12 +133,13 @@ pub fn append(
         return Ok(());
     }
     shared.store.commit(changes, survives)?;
+    let visible = shared.visible.write().unwrap_or_else(PoisonError::into_inner);
     for (partition, high, stamp, bytes) in &ends {
         partition.on_append(*high, *stamp);
         let fresh = partition.fresh_bytes.load(Ordering::Relaxed);
         partition.fresh_bytes.store(fresh.saturating_add(*bytes), Ordering::Relaxed);
     }
-    drop(appender);
+    drop((visible, appender));
     if !ends.is_empty() {
         shared.append_notifier.notify();
     }

@@ -123,6 +123,8 @@ struct EmbeddedLogState {
     groups: Mutex<GroupRegistry>,
     producer_queues: ProducerQueues,
     append_notifier: AppendNotifier,
+    /// Held for writing while the ends of an append's partitions move, and for reading while ends are compared.
+    visible: RwLock<()>,
     generation: AtomicU64,
     /// Held while it is tidied.
     pending: Mutex<PendingReclaims>,
@@ -175,6 +177,7 @@ impl EmbeddedLog {
             groups: Mutex::new(GroupRegistry::default()),
             producer_queues: ProducerQueues::default(),
             append_notifier: AppendNotifier::default(),
+            visible: RwLock::default(),
             generation: AtomicU64::new(0),
             pending: Mutex::default(),
         });

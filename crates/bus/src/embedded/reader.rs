@@ -1,7 +1,11 @@
 //! Reading: one cursor a partition, waiting on news from the appender.
+//!
+//! What a call delivers ends at one moment in all partitions: an append shows in all its partitions or in none. If a partition
+//! that was reported to end has gone on since, its first record is delivered before more of any other. So a caller that takes a
+//! partition at its end as empty (the processor's merge) never runs ahead in one partition of what was appended before to another.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -24,6 +28,8 @@ struct PartitionCursor {
     next: Option<i64>,
     /// Blocks are fetched from this base on.
     scan: i64,
+    /// Where the partition ended when the call began.
+    end: i64,
     paused: bool,
     /// Whether the end was reported since the last record.
     reported_end: bool,
@@ -47,6 +53,7 @@ impl PartitionCursors {
             partition,
             next: None,
             scan: 0,
+            end: 0,
             paused: false,
             reported_end: false,
             fetched: VecDeque::new(),
@@ -95,6 +102,17 @@ impl PartitionCursors {
     /// Appends the available items, at most `max`.
     pub fn deliver(&mut self, shared: &EmbeddedLogState, max: usize, into: &mut Vec<PollEvent>) -> Result<()> {
         let (full, count) = (into.len().saturating_add(max), self.all.len());
+        {
+            let _all_of_an_append = shared.visible.read().unwrap_or_else(PoisonError::into_inner);
+            for cursor in &mut self.all {
+                cursor.end = cursor.partition.high();
+            }
+        }
+        for cursor in self.all.iter_mut().filter(|cursor| cursor.reported_end) {
+            if into.len() < full {
+                cursor.deliver(shared, &mut self.names, 1, into)?;
+            }
+        }
         let mut idle = 0;
         while idle < count && into.len() < full {
             self.turn = (self.turn + 1) % count;
@@ -148,8 +166,7 @@ impl PartitionCursor {
                 let walk = BlockReader::new(self.partition.at.clone(), base, block, names);
                 self.walk = Some(walk.map_err(|_| shared.store.malformed_block_error(&self.partition.at))?);
             } else {
-                // Read before the blocks: what lies below it is in the store by now.
-                let high = self.partition.high();
+                let high = self.end;
                 if next < high {
                     self.fetch(shared, next, high)?;
                     if self.fetched.is_empty() {
@@ -307,6 +324,60 @@ mod tests {
         let before = items.len();
         cursors.deliver(&log.shared, usize::MAX, &mut items).unwrap();
         assert_eq!(items.len(), before, "the ends were told");
+    }
+
+    /// Two partitions that each append extends by one record.
+    fn pair_log() -> (tempfile::TempDir, EmbeddedLog, impl Fn(&EmbeddedLog)) {
+        let (dir, log) = log();
+        topic(&log, "t", 2, &[]);
+        let step = [0, 1].map(|n| ProducerRecord { partition: Some(n), ..record("t", "k", "v") });
+        (dir, log, move |log: &EmbeddedLog| add(log, &step))
+    }
+
+    #[test]
+    fn a_partition_that_goes_on_after_its_end_is_heard_of_before_more_of_another() {
+        let (_dir, log, append_to_both) = pair_log();
+        let mut cursors = cursors(&log, "t");
+        append_to_both(&log);
+        let mut items = Vec::new();
+        cursors.deliver(&log.shared, 10, &mut items).unwrap();
+        assert_eq!(runs(&items), [(1, 1), (1, -1), (0, 1), (0, -1)]);
+        (0..9).for_each(|_| append_to_both(&log));
+        for expected in [&[(0, 1), (1, 2)][..], &[(0, 3)], &[(1, 3)]] {
+            items.clear();
+            cursors.deliver(&log.shared, 3, &mut items).unwrap();
+            assert_eq!(runs(&items), expected);
+        }
+    }
+
+    #[test]
+    fn a_partition_at_its_end_is_never_behind_what_was_delivered_of_another() {
+        let (_dir, log, append_to_both) = pair_log();
+        let mut cursors = cursors(&log, "t");
+        let writer = std::thread::spawn({
+            let log = log.clone();
+            move || (0..400).for_each(|_| append_to_both(&log))
+        });
+        let (mut counts, mut at_end) = ([0; 2], [false; 2]);
+        while counts != [400; 2] {
+            let mut items = Vec::new();
+            poll(&log.shared, &mut cursors, 7, Duration::from_secs(30), &mut items).unwrap();
+            assert!(!items.is_empty(), "nothing came for half a minute");
+            for item in items {
+                match item {
+                    PollEvent::Record(record) => {
+                        counts[record.at.partition as usize] += 1;
+                        at_end[record.at.partition as usize] = false;
+                    }
+                    PollEvent::End { at, .. } => at_end[at.partition as usize] = true,
+                    other => panic!("{other:?}"),
+                }
+            }
+            for (one, other) in [(0, 1), (1, 0)] {
+                assert!(!at_end[one] || counts[one] >= counts[other], "{one} was reported to end at {counts:?}");
+            }
+        }
+        writer.join().unwrap();
     }
 
     #[test]
