@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use eadt_core::joint::LATE_SECONDS;
 use eadt_core::partition::device_name;
 use eadt_processor::{INPUTS, JOINT_STAGES, PartitionOffsets, ProcessorSettings};
+use eadt_schemas::counts::counted;
 use eadt_schemas::decode::DecodeError;
 use eadt_schemas::v1::{DeadLetterReason, Decision, EfficiencyWindow};
 use eadt_schemas::{EventTime, Topic};
@@ -36,7 +37,7 @@ impl ComparisonReport {
         }
         let count = self.differences.len();
         let why = self.decided_by.as_ref().map_or_else(String::new, |why| format!("; {why}"));
-        (count > 0).then(|| format!("the replay differs from the record in {count} place(s){why}"))
+        (count > 0).then(|| format!("the replay differs from the record in {}{why}", counted(count, "place")))
     }
 }
 
@@ -278,7 +279,7 @@ pub fn compare(own: &mut ProcessorOutputs, produced: &ProcessorOutputs) -> Compa
         let pairs = recorded.iter().zip(mine).take(equal);
         checked.other_duplicates += pairs.filter(|(one, other)| one.event.duplicates != other.event.duplicates).count() as u64;
         let from = recorded.get(equal).map(|window| window.event.window_end);
-        checked.add_differences(disturbed, from, &format!("{} window(s) of {key}", recorded.len() - equal), found);
+        checked.add_differences(disturbed, from, &format!("{} of {key}", counted(recorded.len() - equal, "window")), found);
         let sure = &recorded[..equal];
         if recorded.is_empty() {
             checked.differences.push(format!("the record has no windows of {key}, the replay {}", mine.len()));
@@ -296,12 +297,17 @@ pub fn compare(own: &mut ProcessorOutputs, produced: &ProcessorOutputs) -> Compa
         together_same += sure[..equal].iter().filter(|decision| together(decision)).count();
         if sure.len() < due {
             let at = mine[sure.len()].time;
-            found.push(format!("the record lacks {} decision(s) of {key}, the first at {at}", due - sure.len()));
+            found.push(format!("the record lacks {} of {key}, the first at {at}", counted(due - sure.len(), "decision")));
         }
         let first = sure.get(equal).or_else(|| mine.get(sure.len()).filter(|_| sure.len() < due));
         // If one is missing, the replay's decision gives the time from which they differ.
         let from = first.map(|decision| mine.get(equal).map_or(decision.time, |mine| mine.time.min(decision.time)));
-        checked.add_differences(disturbed, from, &format!("{} decision(s) of {key}", sure.len().max(due) - equal), found);
+        checked.add_differences(
+            disturbed,
+            from,
+            &format!("{} of {key}", counted(sure.len().max(due) - equal, "decision")),
+            found,
+        );
     }
     for (key, recorded) in &windows.0 {
         if !windows.1.contains_key(key) {
@@ -517,7 +523,7 @@ mod tests {
         other.event.samples = Some(1.0);
         let checked = compare(&mut own(vec![window(0, 0)]), &own(vec![other]));
         assert_eq!((checked.windows_same, checked.not_compared.as_deref()), (0, None));
-        assert_eq!(checked.failure().as_deref(), Some("the replay differs from the record in 1 place(s)"));
+        assert_eq!(checked.failure().as_deref(), Some("the replay differs from the record in 1 place"));
     }
 
     /// A window that closed when so many tables had been taken.
@@ -542,7 +548,7 @@ mod tests {
         let checked = compare(&mut recorded, &own(vec![closed(0, 1), second, closed(2, 3)]));
         assert_eq!((checked.windows_same, checked.failure()), (1, None));
         assert!(
-            checked.excused[0].contains("2 window(s) of lab/job") && checked.excused[0].contains("in another order"),
+            checked.excused[0].contains("2 windows of lab/job") && checked.excused[0].contains("in another order"),
             "{checked:?}"
         );
         // What differs before it is a difference, and where nothing differs nothing is excused.

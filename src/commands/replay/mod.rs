@@ -18,6 +18,7 @@ use eadt_processor::offline::{
     OpenAtEnd, OpenWindowPolicy, ReplayCounts, ReplayOutput, ReplaySource, folds_side_by_side, replay,
 };
 use eadt_schemas::Topic;
+use eadt_schemas::counts::counted;
 use eadt_schemas::decode::DecodeError;
 
 use self::archive::ArchiveSource;
@@ -33,7 +34,7 @@ use crate::usage_error;
 /// Refused events that are named, for each reason; the rest is counted.
 const REFUSALS_SHOWN: usize = 10;
 /// What stale events are, and how a log comes to have them.
-const STALE_EVENTS: &str = "stale event(s) refused, which are older than the last one of their source: sort the log by time, and see that no two \
+const STALE_EVENTS: &str = "refused, which are older than the last one of their source: sort the log by time, and see that no two \
      recordings name one source alike";
 /// What late events are, and how a log of imports comes to have them.
 const LATE_EVENTS: &str = "late events are of windows that were closed when they came; logs that were put behind one another (`cat`) are no longer \
@@ -250,8 +251,8 @@ fn sources(
             sources.push(Box::new(log::read(path, wanted, own.clone(), meter)?));
             continue;
         };
-        let counted = meter.clone();
-        let archive = archive.observed(move |bytes| counted.add(bytes));
+        let bytes_meter = meter.clone();
+        let archive = archive.observed(move |bytes| bytes_meter.add(bytes));
         let mut outputs = ProcessorOutputs::default();
         let missing = listing.missing().filter(|(topic, ..)| Topic::PROCESSOR_INPUTS.contains(topic));
         outputs.left_out.removed_offsets = super::missing_offsets(missing);
@@ -340,14 +341,14 @@ impl ReplaySummary {
         let refused = self.refused.saturating_sub(self.late + self.stale);
         let LeftOut { damaged_lines, cut, removed_offsets, .. } = &self.left_out;
         let parts = [
-            (refused, "event(s) refused"),
-            (self.stale, STALE_EVENTS),
-            (*damaged_lines, "damaged line(s)"),
-            (cut.len() as u64, "log(s) cut off"),
-            (*removed_offsets, "offset(s) whose file was removed from the archive"),
+            (refused, "event", "refused"),
+            (self.stale, "stale event", STALE_EVENTS),
+            (*damaged_lines, "damaged line", ""),
+            (cut.len() as u64, "log", "cut off"),
+            (*removed_offsets, "offset", "whose file was removed from the archive"),
         ];
-        let parts: Vec<String> =
-            parts.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}")).collect();
+        let shown = |(count, noun, rest): (u64, &str, &str)| format!("{} {rest}", counted(count, noun)).trim_end().to_owned();
+        let parts: Vec<String> = parts.into_iter().filter(|(count, ..)| *count > 0).map(shown).collect();
         if parts.is_empty() { Ok(()) } else { Err(MissingEvents(parts.join(", ")).into()) }
     }
 }
@@ -401,7 +402,7 @@ fn print(args: &ReplayArgs, summary: &ReplaySummary) -> anyhow::Result<()> {
     }
     let LeftOut { damaged_lines, first_damage, cut, .. } = &summary.left_out;
     if let Some(first) = first_damage {
-        say!("{damaged_lines} damaged line(s) left out, the first: {first}");
+        say!("{} left out, the first: {first}", counted(*damaged_lines, "damaged line"));
     }
     for cut in cut {
         say!("the log was cut: read up to the last whole event, before {cut}");
@@ -410,7 +411,7 @@ fn print(args: &ReplayArgs, summary: &ReplaySummary) -> anyhow::Result<()> {
         say!("held open at the end of the record: {held}");
     }
     if summary.held_open.len() > HELD_SHOWN {
-        say!("held open, too: windows of {} more workload(s)", summary.held_open.len() - HELD_SHOWN);
+        say!("held open, too: windows of {}", counted(summary.held_open.len() - HELD_SHOWN, "more workload"));
     }
     if !summary.held_open.is_empty() {
         say!("`--close` closes them as if every source had ended there");

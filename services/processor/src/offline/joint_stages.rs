@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use eadt_core::joint::JointEvent;
+use eadt_core::partition::merge_key;
 use eadt_core::{FoldSettings, JointFold, PowerBudgetFold};
 use eadt_gpu_sharing::GpuSharingFold;
 use eadt_schemas::v1::{Decision, EfficiencyWindow, Workload};
@@ -11,8 +12,13 @@ use eadt_schemas::{EventTime, Topic};
 use super::record::{ReplayError, ReplayRecord};
 use crate::codec::DecodedRecord;
 
-/// Order of arrival: stamp, tables before windows, partition, and a number.
-type ArrivalOrder = (EventTime, bool, i32, u64);
+/// Order of arrival: by stamp; of one stamp as [`eadt_core::InputMerge`] takes what is there, by time and then by input; and a number.
+type ArrivalOrder = (EventTime, EventTime, StageInput, u64);
+/// An input of the stage, in the order of ties: topic, as [`TOPIC_ORDER`] has it, and partition.
+type StageInput = (usize, i32);
+
+/// What is in force at a time is known before the windows that end with it.
+const TOPIC_ORDER: [Topic; 4] = [Topic::Workloads, Topic::Actuations, Topic::Models, Topic::EfficiencyWindows];
 
 enum OfflineInput {
     Table(Box<ReplayRecord>),
@@ -33,6 +39,8 @@ pub struct OfflineJointStage {
     count: u64,
     /// Of each partition the newest stamp of what the first stage folded: a window came when it was closed.
     stamps: HashMap<i32, EventTime>,
+    /// Of each input stamp and time of its newest record.
+    newest: HashMap<StageInput, (EventTime, EventTime)>,
     /// Partitions of the workloads that were ever members: where their windows and decisions belong.
     members: HashMap<String, i32>,
 }
@@ -46,6 +54,7 @@ impl OfflineJointStage {
             inputs: BTreeMap::new(),
             count: 0,
             stamps: HashMap::new(),
+            newest: HashMap::new(),
             members: HashMap::new(),
         };
         let cluster = settings.power_budget.is_some().then(|| of(JointStageChoice::PowerBudget));
@@ -59,9 +68,22 @@ impl OfflineJointStage {
         }
     }
 
-    fn keep(&mut self, stamp: EventTime, partition: i32, input: OfflineInput) {
-        let window = matches!(input, OfflineInput::Window(_));
-        self.inputs.insert((stamp, window, partition, self.count), input);
+    fn keep(&mut self, stamp: EventTime, topic: Topic, partition: i32, input: OfflineInput) {
+        let event_time = match &input {
+            OfflineInput::Table(fed) => fed.event.event().time(),
+            OfflineInput::Window(window) => Some(window.window_end),
+        };
+        // What has no time moves no clock: it goes first.
+        let mut time = event_time.map_or(EventTime::MIN, |time| merge_key(time, stamp, self.settings.max_future));
+        let place = (TOPIC_ORDER.iter().position(|other| *other == topic).unwrap_or(TOPIC_ORDER.len()), partition);
+        // Records of one input stay in their order.
+        if let Some((last_stamp, last_time)) = self.newest.get(&place)
+            && *last_stamp == stamp
+        {
+            time = time.max(*last_time);
+        }
+        self.newest.insert(place, (stamp, time));
+        self.inputs.insert((stamp, time, place, self.count), input);
         self.count += 1;
     }
 
@@ -83,7 +105,7 @@ impl OfflineJointStage {
             _ => false,
         };
         if concerns {
-            self.keep(fed.stamp, fed.partition, OfflineInput::Table(Box::new(fed.clone())));
+            self.keep(fed.stamp, fed.topic, fed.partition, OfflineInput::Table(Box::new(fed.clone())));
         }
     }
 
@@ -94,7 +116,7 @@ impl OfflineJointStage {
             || (self.which == JointStageChoice::GpuSharing && !window.shared_devices.is_empty())
         {
             let stamp = self.stamps.get(&partition).copied().unwrap_or(window.window_end);
-            self.keep(stamp, partition, OfflineInput::Window(Box::new(window.clone())));
+            self.keep(stamp, Topic::EfficiencyWindows, partition, OfflineInput::Window(Box::new(window.clone())));
         }
     }
 

@@ -21,6 +21,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use eadt_core::partition::device_of;
 use eadt_core::{FoldOutput, FoldSettings, InputRecord, PartitionFold};
+use eadt_schemas::counts::counted;
 use eadt_schemas::decode::DecodeError;
 use eadt_schemas::v1::{Decision, EfficiencyWindow, WindowKind};
 use eadt_schemas::{EventTime, Topic};
@@ -63,13 +64,13 @@ pub struct OpenAtEnd {
 impl fmt::Display for OpenAtEnd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { workload, windows, from, to, sources_behind, log_clock } = self;
-        write!(f, "{windows} window(s) of {workload}, {from} to {to}: ")?;
+        write!(f, "{} of {workload}, {from} to {to}: ", counted(*windows, "window"))?;
         match (sources_behind, log_clock) {
             (0, Some(clock)) => {
                 write!(f, "processor.join_grace_seconds have not passed on the log's clock, which stands at {clock}")
             }
             (0, None) => f.write_str("processor.join_grace_seconds have not passed on the log's clock"),
-            (behind, _) => write!(f, "{behind} live source(s) may still have events of the first one"),
+            (behind, _) => write!(f, "{} may still have events of the first one", counted(*behind, "live source")),
         }
     }
 }
