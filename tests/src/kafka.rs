@@ -4,7 +4,6 @@ pub mod secured;
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -15,6 +14,7 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use eadt_bus::kafka::FetchPath;
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 
+use crate::ports::free_ports;
 use crate::{INSTALL, cache};
 
 static CHOSEN_PATH: OnceLock<FetchPath> = OnceLock::new();
@@ -142,8 +142,8 @@ impl Kafka {
     }
 
     fn try_start_cluster(classes: &Classes, count: usize, settings: &[&str]) -> Result<Vec<Self>> {
-        let ports: Vec<(u16, u16)> = (0..count).map(|_| free_ports()).collect::<Result<_>>()?;
-        let voters: Vec<String> = (1..).zip(&ports).map(|(id, (_, port))| format!("{id}@127.0.0.1:{port}")).collect();
+        let ports: Vec<[u16; 2]> = (0..count).map(|_| free_ports()).collect::<Result<_>>()?;
+        let voters: Vec<String> = (1..).zip(&ports).map(|(id, [_, port])| format!("{id}@127.0.0.1:{port}")).collect();
         let voters = format!("controller.quorum.voters={}", voters.join(","));
         let copies = count.min(3);
         let mut lines: Vec<String> = ["offsets.topic", "transaction.state.log", "share.coordinator.state.topic"]
@@ -185,7 +185,7 @@ impl Kafka {
         jvm: &'static [&'static str],
         settings: &[&str],
         format: &[String],
-        (port, controller_port): (u16, u16),
+        [port, controller_port]: [u16; 2],
     ) -> Result<Self> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let name = format!("eadt-kafka-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
@@ -417,11 +417,6 @@ fn on_free_ports<T>(mut start: impl FnMut() -> Result<T>) -> Result<T> {
             started => return started,
         }
     }
-}
-
-fn free_ports() -> Result<(u16, u16)> {
-    let (one, other) = (TcpListener::bind("127.0.0.1:0")?, TcpListener::bind("127.0.0.1:0")?);
-    Ok((one.local_addr()?.port(), other.local_addr()?.port()))
 }
 
 /// Of the broker that is fetched.

@@ -7,6 +7,7 @@
 pub mod cache;
 pub mod kafka;
 pub mod kubernetes;
+pub mod ports;
 pub mod python;
 
 mod program;

@@ -13,6 +13,7 @@ use eadt_processor::ProcessorSettings;
 use eadt_schemas::Topic;
 use eadt_tests::Kafka;
 use eadt_tests::kafka::fetch_path;
+use eadt_tests::ports::free_ports;
 
 use crate::part::{Faults, Part, Service, Task, processor_settings};
 use crate::proxy::Proxy;
@@ -67,7 +68,7 @@ impl World {
                 (Kafka::start_cluster(3, &["broker.session.timeout.ms=3000", "broker.heartbeat.interval.ms=500"])?, None)
             }
             Cluster::Proxied => {
-                let free = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+                let [free] = free_ports()?;
                 let proxy = Proxy::start(SocketAddr::from(([127, 0, 0, 1], free)))?;
                 let lines = [
                     format!(

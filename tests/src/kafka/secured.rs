@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::mem::discriminant;
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
@@ -16,6 +15,7 @@ use serde::Deserialize;
 use tempfile::TempDir;
 
 use super::{Classes, Kafka, SMALL, fetch_path, on_free_ports};
+use crate::ports::free_ports;
 
 /// The user that may do everything; known by certificate, as the broker itself is.
 pub const ADMIN: &str = "admin";
@@ -128,7 +128,7 @@ impl SecuredKafka {
         }
         let classes = Classes::fetch()?;
         let (kafka, ssl_port) = on_free_ports(|| {
-            let ssl_port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+            let [ssl_port] = free_ports()?;
             let listeners = [
                 format!(
                     "listeners=SASL_SSL://127.0.0.1:@PORT@,SSL://127.0.0.1:{ssl_port},CONTROLLER://127.0.0.1:@CONTROLLER_PORT@"

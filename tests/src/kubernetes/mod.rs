@@ -13,7 +13,6 @@ mod worlds;
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -33,6 +32,7 @@ pub use part::Part;
 pub use program::{Tools, program, tools, version};
 
 use crate::cache;
+use crate::ports::free_ports;
 
 const STAGES: &str = include_str!("../../control-plane/stages.yaml");
 const AUDIT: &str = include_str!("../../control-plane/audit.yaml");
@@ -504,14 +504,4 @@ fn random_token() -> Result<String> {
     let mut bytes = [0; 16];
     fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
     Ok(format!("{:032x}", u128::from_ne_bytes(bytes)))
-}
-
-fn free_ports<const N: usize>() -> Result<[u16; N]> {
-    // All at once, so that they differ.
-    let listeners: Vec<TcpListener> = (0..N).map(|_| TcpListener::bind("127.0.0.1:0")).collect::<std::io::Result<_>>()?;
-    let mut ports = [0; N];
-    for (port, listener) in ports.iter_mut().zip(&listeners) {
-        *port = listener.local_addr()?.port();
-    }
-    Ok(ports)
 }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -10,6 +10,7 @@ use eadt_collector::RawSettings;
 use eadt_nvml::fake::FakeLibrary;
 use eadt_schemas::Topic;
 use eadt_schemas::v1::{GpuTelemetry, JobLifecycle, TrainingProgress};
+use eadt_tests::ports::free_address;
 use serde::Deserialize;
 
 use super::unanswered::HELD_UP;
@@ -74,7 +75,7 @@ fn run(run: Run) -> Result<Outcome> {
     let mut world = World::start(Cluster::One, run.bites.then_some("drop-counts"))?;
     world.properties.insert("queue.buffering.max.messages".into(), ROOM.to_string());
     for round in 0..run.rounds {
-        let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
+        let address = free_address()?;
         let name = format!("round-{round}");
         let mut settings = RawSettings { name: Some(name.clone()), ..RawSettings::default() };
         settings.buffer.events = ROOM;
@@ -122,7 +123,7 @@ fn run_long(run: Run) -> Result<Outcome> {
     let (mut outcome, fake) = (Outcome::default(), FakeLibrary::new(""));
     let mut world = World::start(Cluster::One, run.bites.then_some("drop-counts"))?;
     world.properties.insert("queue.buffering.max.messages".into(), ROOM.to_string());
-    let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
+    let address = free_address()?;
     let mut settings = RawSettings { name: Some("node".to_owned()), ..RawSettings::default() };
     settings.buffer.events = ROOM;
     settings.buffer.drain_seconds = 60.0;

@@ -3,12 +3,12 @@
 //! Nothing is refused and nothing is hung up, so that only a limit on how long an answer may take finds it out. All services that live
 //! on the log are looked at together: a collector, the processor, the archiver.
 
-use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use eadt_collector::RawSettings;
 use eadt_lake::Archive;
+use eadt_tests::ports::free_address;
 
 use super::archive::{self, OF_A_STORY, await_archived};
 use super::collector::{Job, Summary, logged};
@@ -72,7 +72,7 @@ pub struct Collecting {
 
 impl Collecting {
     pub fn start(world: &World) -> Result<Self> {
-        let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
+        let address = free_address()?;
         let mut settings = RawSettings { name: Some("node".to_owned()), ..RawSettings::default() };
         settings.buffer.events = ROOM;
         settings.buffer.drain_seconds = LIMIT.as_secs_f64();

@@ -1,7 +1,7 @@
 //! Two collectors, each with two GPUs and a job that reports to it.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -14,6 +14,7 @@ use eadt_nvml::fake::FakeLibrary;
 use eadt_schemas::Topic;
 use eadt_schemas::envelope::header;
 use eadt_schemas::v1::TrainingProgress;
+use eadt_tests::ports::free_address;
 use serde_json::json;
 
 use crate::chance::Chance;
@@ -98,7 +99,7 @@ impl Node {
     fn new(number: usize, fake: &FakeLibrary, bites: bool) -> Result<Self> {
         let name = format!("node-{number}");
         let mut settings = RawSettings { name: Some(name.clone()), ..RawSettings::default() };
-        settings.progress.listen = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
+        settings.progress.listen = free_address()?;
         settings.buffer.drain_seconds = if bites { 0.0 } else { 60.0 };
         settings.nvml.enabled = true;
         settings.nvml.library_path = Some(fake.library());

@@ -1,0 +1,48 @@
+//! Ports for processes that are told theirs.
+
+use std::hash::{BuildHasher, RandomState};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::ops::Range;
+
+use anyhow::{Context, Result};
+
+/// Below those that Linux gives to outgoing connections and to whoever binds to port 0: nobody is given one of these while the
+/// process that it was chosen for is stopped.
+const PORTS: Range<u16> = 12_000..32_000;
+const TRIES: usize = 100;
+
+/// Ports of the loopback address that nobody listens on now, each another.
+pub fn free_ports<const N: usize>() -> Result<[u16; N]> {
+    // All are held until there are enough, so that they differ.
+    let listeners: Vec<TcpListener> = (0..N).map(|_| listener()).collect::<Result<_>>()?;
+    let mut ports = [0; N];
+    for (port, listener) in ports.iter_mut().zip(&listeners) {
+        *port = listener.local_addr()?.port();
+    }
+    Ok(ports)
+}
+
+/// An address of this machine that nobody listens on now.
+pub fn free_address() -> Result<SocketAddr> {
+    let [port] = free_ports()?;
+    Ok((Ipv4Addr::LOCALHOST, port).into())
+}
+
+fn listener() -> Result<TcpListener> {
+    let random_port = || PORTS.start + (RandomState::new().hash_one(0) % PORTS.len() as u64) as u16;
+    let mut tries = std::iter::repeat_with(|| TcpListener::bind((Ipv4Addr::LOCALHOST, random_port()))).take(TRIES);
+    tries.find_map(Result::ok).with_context(|| format!("none of {TRIES} ports between {} and {} is free", PORTS.start, PORTS.end))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ports_differ_and_are_free() {
+        let ports: [u16; 50] = free_ports().unwrap();
+        let held: Vec<TcpListener> = ports.iter().map(|port| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).unwrap()).collect();
+        assert_eq!(held.len(), 50);
+        assert!(ports.iter().all(|port| PORTS.contains(port)));
+    }
+}
