@@ -13,8 +13,11 @@ use eadt_bus::topics::{PartitionGrowthPolicy, apply, check_layout, desired, plan
 use eadt_bus::{
     Bus, CommitStep, GroupMember, IsolationLevel, MemberOptions, Membership, PollEvent, Remedy, StartOffset, TopicPartition,
 };
+use eadt_testing::lines;
 use eadt_tests::Kafka;
 use eadt_tests::kafka::fetch_path;
+use rdkafka::ClientConfig;
+use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
 
 const WAIT: Duration = Duration::from_mins(3);
 
@@ -199,6 +202,27 @@ fn an_open_or_aborted_transaction_is_visible_to_read_uncommitted_only() {
     assert_eq!(read_all(&bus, &output, 1, IsolationLevel::ReadCommitted).len(), 0);
     assert_eq!(read_all(&bus, &output, 1, IsolationLevel::ReadUncommitted).len(), 1);
     // The member goes on after an abort whose outcome is certain.
+    member.commit(&CommitStep { outputs: vec![outgoing(&output, "k", "kept")], positions: Vec::new() }).unwrap();
+    assert_eq!(read_count(&bus, &output, 1, 1)[0].value.as_deref(), Some(&b"kept"[..]));
+}
+
+/// The library alone asks again after half a second, by which every restart would be later.
+#[test]
+fn a_transaction_that_a_killed_process_left_open_is_ended_before_the_library_asks_for_it() {
+    let bus = KafkaBus::connect(options(brokers(), &[]).with_fetch(FetchPath::Native)).unwrap();
+    let (input, output) = (fresh_topic(&bus, 1, &[]), fresh_topic(&bus, 1, &[]));
+    let (group, instance) = (fresh_name("group"), fresh_name("instance"));
+    let killed: BaseProducer =
+        ClientConfig::new().set("bootstrap.servers", brokers()).set("transactional.id", &instance).create().unwrap();
+    killed.init_transactions(WAIT).unwrap();
+    killed.begin_transaction().unwrap();
+    killed.send(BaseRecord::to(&output).key("k").payload("open")).unwrap();
+    killed.flush(WAIT).unwrap();
+    let (said, (mut member, _)) = lines(|| join(&bus, &group, Some(&instance), &[input]));
+    let asked: Vec<_> = said.iter().filter(|line| line.contains("asked to end an open transaction")).collect();
+    assert!(asked.len() == 1 && asked[0].contains(" error=0"), "{asked:?}");
+    assert!(!asked[0].contains(" requests=1 "), "the first answer is that the broker is busy with it: {asked:?}");
+    killed.commit_transaction(WAIT).unwrap_err();
     member.commit(&CommitStep { outputs: vec![outgoing(&output, "k", "kept")], positions: Vec::new() }).unwrap();
     assert_eq!(read_count(&bus, &output, 1, 1)[0].value.as_deref(), Some(&b"kept"[..]));
 }

@@ -301,6 +301,7 @@ fn latency(brokers: &str, seconds: i64) -> Result<(), Error> {
     println!("latency at {:.0} events/s, {} ms late", measured.events_per_second, measured.late);
     println!("  closing event acknowledged to decision readable: {}", measured.acknowledged);
     println!("  closing event handed over to decision readable: {}", measured.given);
+    println!("  a commit of the processor, mean: {:.2} ms", measured.commit_milliseconds);
     println!("  a transaction of one record, begun to readable: {bare}");
     println!(
         "  ratio: p50 {:.2}, p99 {:.2}",

@@ -242,6 +242,12 @@ pub struct CommitStep {
 pub trait Bus: Send + Sync + fmt::Debug {
     /// All topics whose names start with `prefix`.
     fn topics(&self, prefix: &str) -> Result<Vec<TopicSpec>>;
+    /// The partition count of each topic whose name starts with `prefix`. Less is asked for than by [`Self::topics`], and no right to
+    /// read settings is needed.
+    fn partition_counts(&self, prefix: &str) -> Result<std::collections::BTreeMap<Arc<str>, i32>> {
+        Ok(self.topics(prefix)?.into_iter().map(|topic| (topic.name, topic.partitions)).collect())
+    }
+
     /// Which right this client lacks on a topic that it cannot see, in words; `None` where the topic is not there.
     fn missing_right(&self, _topic: &str) -> Option<String> {
         None

@@ -27,9 +27,8 @@ pub type PartitionCounts = [i32; INPUTS.len()];
 
 /// Asks the log for the number of partitions of each input.
 pub fn partition_counts(bus: &dyn Bus, prefix: &str) -> Result<PartitionCounts> {
-    let existing = bus.topics(prefix)?;
-    let of = |topic: Topic| existing.iter().find(|spec| spec.name.strip_prefix(prefix) == Some(topic.base_name()));
-    Ok(INPUTS.map(|topic| of(topic).map_or(0, |spec| spec.partitions)))
+    let counts = bus.partition_counts(prefix)?;
+    Ok(INPUTS.map(|topic| counts.get(&*format!("{prefix}{topic}")).copied().unwrap_or(0)))
 }
 
 /// Returns the partition that a key belongs to, if the record lies in another one. Heartbeats, records without a key and

@@ -229,11 +229,11 @@ fn output_partitions<S: StageRecords>(
     names: &OutputTopics,
     numbers: &[i32],
 ) -> Result<BTreeSet<(TopicPartition, i32)>> {
-    let specs = bus.topics(&names.prefix)?;
+    let counts = bus.partition_counts(&names.prefix)?;
     let count = |name: &str| {
-        let spec = specs.iter().find(|spec| *spec.name == *name).map(|spec| spec.partitions);
         // A broker that has just started may not know of it yet.
-        spec.ok_or_else(|| BusError::new(Remedy::Retry, format!("restoring from {name}"), "there is no such topic"))
+        let unknown = || BusError::new(Remedy::Retry, format!("restoring from {name}"), "there is no such topic");
+        counts.get(name).copied().ok_or_else(unknown)
     };
     let mut places = BTreeSet::new();
     for output in S::OUTPUTS {

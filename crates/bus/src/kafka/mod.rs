@@ -318,16 +318,43 @@ impl KafkaBus {
         // A name that nobody ever had fences nobody.
         let name =
             if crate::chaos::is_off("fencing") { format!("{instance}-{}", std::process::id()) } else { instance.to_owned() };
+        self.end_open_transaction(&config, &name)?;
         config.set("transactional.id", name).set("transaction.timeout.ms", &timeout).set("message.timeout.ms", &timeout);
         if !self.shared.options.properties.contains_key(QUEUE) {
             // A step waits for its deliveries anyway, and is in memory already.
             config.set(QUEUE, "4096");
+        }
+        if !LINGER.iter().any(|name| self.shared.options.properties.contains_key(*name)) {
+            // A step hands over all it has, and then waits: nothing comes that it could wait for.
+            config.set(LINGER[0], "0");
         }
         // Lost connections are told there, and a step must know of them.
         let debug =
             self.shared.options.properties.get("debug").map_or_else(|| "broker".to_owned(), |more| format!("{more},broker"));
         config.set("debug", debug).set_log_level(RDKafkaLogLevel::Debug);
         make_producer(&config, instance, self.context())
+    }
+
+    /// Ends what a killed process left open, so that the client library need not wait for it. Anything but a missing right is
+    /// left to the library, which makes the same requests.
+    fn end_open_transaction(&self, config: &ClientConfig, name: &str) -> Result<()> {
+        let FetchPath::Native = self.shared.options.fetch else { return Ok(()) };
+        let Ok(options) = FetchOptions::read(config) else { return Ok(()) };
+        match fetch::end_open_transaction(&options, name, TRANSACTION_TIMEOUT) {
+            Ok(ended) => {
+                tracing::debug!(name, requests = ended.requests, error = ended.error, "asked to end an open transaction");
+                let lacking =
+                    [RDKafkaErrorCode::TransactionalIdAuthorizationFailed, RDKafkaErrorCode::ClusterAuthorizationFailed];
+                match lacking.into_iter().find(|code| *code as i32 == i32::from(ended.error)) {
+                    Some(code) => Err(member::begin_error(name, &self.shared.options.principal(), &KafkaError::Global(code))),
+                    None => Ok(()),
+                }
+            }
+            Err(error) => {
+                tracing::debug!(name, %error, "an open transaction is left to the client library");
+                Ok(())
+            }
+        }
     }
 
     fn producer_config(&self) -> ClientConfig {
@@ -366,6 +393,8 @@ fn make_producer(config: &ClientConfig, name: &str, context: KafkaContext) -> Re
 
 /// What a producer holds of records that are not delivered.
 const QUEUE: &str = "queue.buffering.max.kbytes";
+/// Names of the time that a record waits for others of its batch.
+const LINGER: [&str; 2] = ["linger.ms", "queue.buffering.max.ms"];
 
 /// Our defaults, then the user's properties, for every client.
 fn base_config(options: &KafkaOptions) -> ClientConfig {
@@ -387,7 +416,7 @@ fn base_config(options: &KafkaOptions) -> ClientConfig {
         ("fetch.queue.backoff.ms", "5"),
         // More than the topic of dead letters takes: `ProducerRecord::dead_letter` keeps to that.
         ("message.max.bytes", "2200000"),
-        ("linger.ms", "2"),
+        (LINGER[0], "2"),
         ("compression.type", "lz4"),
         ("queue.buffering.max.messages", "100000"),
         (QUEUE, "32768"),
@@ -438,6 +467,11 @@ fn committed(consumer: &BaseConsumer<KafkaContext>, group: &str, of: &[TopicPart
 impl Bus for KafkaBus {
     fn topics(&self, prefix: &str) -> Result<Vec<TopicSpec>> {
         admin::topics(&self.shared, prefix)
+    }
+
+    fn partition_counts(&self, prefix: &str) -> Result<BTreeMap<Arc<str>, i32>> {
+        let layout = admin::layout(&self.shared, prefix)?;
+        Ok(layout.into_iter().map(|(name, partitions, _)| (name.into(), partitions)).collect())
     }
 
     fn create_topic(&self, topic: &TopicSpec) -> Result<()> {

@@ -37,6 +37,8 @@ pub struct Measured {
     pub acknowledged: Times,
     /// From when it was handed to its producer, whose linger is in it.
     pub given: Times,
+    /// Mean of the processor's commits, in milliseconds.
+    pub commit_milliseconds: f64,
 }
 
 /// Durations, sorted.
@@ -129,7 +131,20 @@ pub fn measure(bus: &Arc<dyn Bus>, seconds: i64, window_seconds: f64) -> Result<
         return Err(format!("no decision was measured in {seconds} s with windows of {window_seconds} s").into());
     }
     let events_per_second = sent as f64 / seconds as f64;
-    Ok(Measured { events_per_second, late, acknowledged: Times::new(acknowledged), given: Times::new(given) })
+    let text = metrics.text();
+    let of_commits = |name: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        line.and_then(|value| value.parse::<f64>().ok()).unwrap_or(f64::NAN)
+    };
+    let commit_milliseconds =
+        of_commits("eadt_processor_commit_seconds_sum") / of_commits("eadt_processor_commit_seconds_count") * 1e3;
+    Ok(Measured {
+        events_per_second,
+        late,
+        acknowledged: Times::new(acknowledged),
+        given: Times::new(given),
+        commit_milliseconds,
+    })
 }
 
 /// Reads progress and decisions as they come, and says how long each decision took since its closing event was read, and

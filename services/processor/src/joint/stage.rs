@@ -314,16 +314,16 @@ impl<K: JointStageDefinition> StageRecords for JointStage<K> {
 
 /// All partitions of the inputs. A model is written to every partition, and one of them is enough.
 fn input_partitions(bus: &dyn Bus, prefix: &str) -> Result<Vec<(Topic, TopicPartition)>> {
-    let specs = bus.topics(prefix)?;
+    let counts = bus.partition_counts(prefix)?;
     let mut inputs = Vec::new();
     for topic in INPUTS {
         let name = format!("{prefix}{topic}");
-        let spec = specs.iter().find(|spec| *spec.name == *name).ok_or_else(|| {
+        let (name, partitions) = counts.get_key_value(&*name).ok_or_else(|| {
             let detail = "there is no such topic; create the topics with eadt topics apply";
             BusError::new(Remedy::Stop, format!("reading topic {name}"), detail)
         })?;
-        let partitions = if topic == Topic::Models { 1 } else { spec.partitions };
-        inputs.extend((0..partitions).map(|partition| (topic, TopicPartition::new(spec.name.clone(), partition))));
+        let partitions = if topic == Topic::Models { 1 } else { *partitions };
+        inputs.extend((0..partitions).map(|partition| (topic, TopicPartition::new(name.clone(), partition))));
     }
     Ok(inputs)
 }

@@ -96,7 +96,7 @@ fn ask_for_layout(shared: &SharedFetchState, topics: &[String]) -> Result<Cluste
 }
 
 /// Reads `host:port`, also with a protocol before it and brackets around an IPv6 host.
-fn parse_address(address: &str) -> Option<(String, u16)> {
+pub fn parse_address(address: &str) -> Option<(String, u16)> {
     let address = address.split_once("://").map_or(address, |(_, address)| address);
     let (host, port) = address.rsplit_once(':').unwrap_or((address, "9092"));
     Some((host.trim_matches(['[', ']']).to_owned(), port.parse().ok()?))

@@ -1,4 +1,5 @@
-//! The requests that reading needs, and their answers: `ApiVersions`, `Metadata` and `Fetch`.
+//! The requests that reading needs, and their answers: `ApiVersions`, `Metadata` and `Fetch`; and the two by which an open
+//! transaction is ended: `FindCoordinator` and `InitProducerId`.
 //!
 //! Each is known in the versions of Kafka 3.0 to today's; of these the newest that the broker knows, too, is used.
 
@@ -17,9 +18,11 @@ pub const NO_TOPIC_ID: [u8; 16] = [0; 16];
 pub enum ApiKey {
     Fetch = 1,
     Metadata = 3,
+    FindCoordinator = 10,
     #[cfg_attr(not(feature = "kafka-tls"), allow(dead_code, reason = "SASL needs the build with TLS"))]
     SaslHandshake = 17,
     ApiVersions = 18,
+    InitProducerId = 22,
     #[cfg_attr(not(feature = "kafka-tls"), allow(dead_code, reason = "SASL needs the build with TLS"))]
     SaslAuthenticate = 36,
 }
@@ -31,7 +34,8 @@ impl ApiKey {
             Self::Fetch => 12..=13,
             Self::Metadata => 9..=12,
             Self::SaslHandshake | Self::SaslAuthenticate => 1..=1,
-            Self::ApiVersions => 3..=3,
+            Self::ApiVersions | Self::FindCoordinator => 3..=3,
+            Self::InitProducerId => 2..=2,
         }
     }
 
@@ -173,6 +177,46 @@ fn read_topic_leaders(reader: &mut WireReader<'_>, version: i16) -> Result<Topic
     reader.i32()?;
     reader.skip_tags()?;
     Ok(TopicMetadata { error, name, id, partitions })
+}
+
+/// The kind of coordinator that has transactions.
+const TRANSACTION_COORDINATOR: i8 = 1;
+
+/// Appends the body of a `FindCoordinator` request, version 3.
+pub fn write_find_coordinator(body: &mut Vec<u8>, transactional_id: &str) {
+    body.put_compact_text(transactional_id);
+    body.put_i8(TRANSACTION_COORDINATOR);
+    body.put_no_tags();
+}
+
+/// Reads who has the transactions of the name, or the error's code.
+pub fn read_find_coordinator(body: &[u8]) -> Result<std::result::Result<BrokerAddress, i16>> {
+    let mut reader = WireReader::new(body);
+    reader.i32()?;
+    let error = reader.i16()?;
+    reader.compact_bytes()?;
+    let node = reader.i32()?;
+    let host = reader.compact_text()?.unwrap_or_default().to_owned();
+    let port = reader.i32()?;
+    if error != 0 {
+        return Ok(Err(error));
+    }
+    let port = u16::try_from(port).map_err(|_| WireError("a port is not one"))?;
+    Ok(Ok(BrokerAddress { node, host, port }))
+}
+
+/// Appends the body of an `InitProducerId` request, version 2.
+pub fn write_init_producer_id(body: &mut Vec<u8>, transactional_id: &str, timeout_ms: i32) {
+    body.put_compact_text(transactional_id);
+    body.put_i32(timeout_ms);
+    body.put_no_tags();
+}
+
+/// Reads the code of the error, 0 for none.
+pub fn read_init_producer_id(body: &[u8]) -> Result<i16> {
+    let mut reader = WireReader::new(body);
+    reader.i32()?;
+    reader.i16()
 }
 
 /// A partition in a `Fetch` request.

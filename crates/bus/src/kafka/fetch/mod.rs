@@ -19,6 +19,7 @@ mod decompress;
 #[cfg(feature = "conformance")]
 mod foreign;
 mod messages;
+mod open_transaction;
 mod options;
 mod records;
 #[cfg(feature = "kafka-tls")]
@@ -45,6 +46,7 @@ use batch::{BatchError, OpenBatch};
 use decompress::Unpacker;
 #[cfg(feature = "conformance")]
 pub use foreign::read_foreign_bytes;
+pub use open_transaction::end_open_transaction;
 pub use options::FetchOptions;
 pub use records::header_ranges;
 #[cfg(any(test, feature = "simulation"))]
