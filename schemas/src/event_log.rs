@@ -4,6 +4,8 @@
 //! `eadtpartition`, `eadtoffset`, `eadtstamp`. Everything but `type`, `time` and `data` may be absent in a
 //! hand-written log.
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
@@ -51,6 +53,12 @@ pub struct LoggedEvent {
     /// The record's value; absent: a tombstone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub data: Option<Box<RawValue>>,
+}
+
+/// Returns the value of an event whose data is in `data_base64`, as client libraries write bytes of any kind; empty, which is no
+/// JSON, if it is damaged.
+pub fn value_of_base64(data: &str) -> String {
+    STANDARD.decode(data).ok().and_then(|bytes| String::from_utf8(bytes).ok()).unwrap_or_default()
 }
 
 fn json() -> String {

@@ -26,6 +26,7 @@ pub mod topics;
 pub mod training_config;
 pub mod tune;
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use eadt_bus::{Bus, BusError, ConsumerRecord, StartOffset, TopicPartition};
@@ -169,9 +170,9 @@ pub fn logged(record: &ConsumerRecord, topic: Topic) -> Option<LoggedEvent> {
     let kind = kind.unwrap_or_else(|| topic.event_type().name().to_owned());
     let value = match &event {
         Some(event) => event.data(),
-        None => record.value.as_deref().map(std::str::from_utf8).transpose().ok()?,
+        None => record.value.as_deref().map(std::str::from_utf8).transpose().ok()?.map(Cow::Borrowed),
     };
-    let data = value.map(|value| RawValue::from_string(value.to_owned())).transpose().ok()?;
+    let data = value.map(|value| RawValue::from_string(value.into_owned())).transpose().ok()?;
     let time = record.header(header::TIME).and_then(|text| text.parse::<EventTime>().ok());
     let time = time.or_else(|| event.as_ref()?.time).unwrap_or(record.stamp);
     Some(LoggedEvent {

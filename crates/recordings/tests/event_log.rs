@@ -1,5 +1,6 @@
 //! Event logs: written, read back, cut and damaged.
 
+use base64::Engine as _;
 use eadt_recordings::{Compression, LogChunk, LogChunks, LogReader, LogWriter};
 use eadt_schemas::{EventTime, LoggedEvent, Topic};
 use eadt_testing::cases;
@@ -203,6 +204,20 @@ fn reads_arrays_and_spread_objects_too() {
     reader.next_event().unwrap();
     reader.next_event().unwrap();
     assert!(reader.next_event().unwrap_err().to_string().contains("ends in the middle"));
+}
+
+#[test]
+fn data_in_base64_is_the_value() {
+    let data = "{\"power_watts\":1.5}";
+    let plain = LoggedEvent { data: Some(RawValue::from_string(data.to_owned()).unwrap()), ..event(1) };
+    let plain = serde_json::to_string(&plain).unwrap();
+    let encoded = base64::engine::general_purpose::STANDARD.encode(data);
+    let text = plain.replace(&format!("\"data\":{data}"), &format!("\"data_base64\":\"{encoded}\""));
+    let value =
+        |text: &str| LogReader::new("x", text.as_bytes()).unwrap().next_event().unwrap().unwrap().value().map(<[u8]>::to_vec);
+    assert_eq!(value(&text), value(&plain));
+    assert!(value(&plain).is_some_and(|value| value.starts_with(b"{")));
+    assert_eq!(value(&text.replace(&encoded, "%")), Some(Vec::new()), "damaged, and no tombstone");
 }
 
 #[test]

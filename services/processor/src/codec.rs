@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use eadt_bus::RecordView;
 use eadt_core::InputEvent;
 use eadt_schemas::decode::{DecodableEvent, DecodeError, MAX_VALUE_BYTES, decode, decode_into};
+use eadt_schemas::event_log::value_of_base64;
 use eadt_schemas::v1::{Actuation, DeadLetterReason, GpuTelemetry, Model, TrainingProgress, Workload};
 use eadt_schemas::{EventTime, EventType, Topic};
 use serde::Deserialize;
@@ -28,6 +29,9 @@ pub struct StructuredEvent<'a> {
     pub subject: Cow<'a, str>,
     #[serde(borrow, default)]
     data: Option<&'a RawValue>,
+    /// The data instead, where a client library takes it for bytes.
+    #[serde(borrow, default)]
+    data_base64: Option<Cow<'a, str>>,
 }
 
 impl<'a> StructuredEvent<'a> {
@@ -40,8 +44,9 @@ impl<'a> StructuredEvent<'a> {
     }
 
     /// The value that binary mode would have; `None`: a tombstone.
-    pub fn data(&self) -> Option<&'a str> {
-        self.data.map(RawValue::get)
+    pub fn data(&self) -> Option<Cow<'a, str>> {
+        let of_base64 = || self.data_base64.as_deref().map(|data| Cow::Owned(value_of_base64(data)));
+        self.data.map(|data| Cow::Borrowed(data.get())).or_else(of_base64)
     }
 }
 
@@ -129,7 +134,7 @@ impl DecodedRecord {
     /// the topic's.
     pub fn decode(topic: Topic, kind: Option<&str>, value: Option<&[u8]>) -> Self {
         if let Some(event) = value.filter(|_| kind.is_none()).and_then(StructuredEvent::parse) {
-            return Self::decode(topic, Some(&event.kind), event.data().map(str::as_bytes));
+            return Self::decode(topic, Some(&event.kind), event.data().as_deref().map(str::as_bytes));
         }
         let expected = topic.event_type();
         match kind {
@@ -184,6 +189,8 @@ impl DecodedRecord {
 
 #[cfg(test)]
 mod tests {
+    use base64::Engine as _;
+
     use super::*;
 
     const TOPICS: [Topic; 5] = Topic::PROCESSOR_INPUTS;
@@ -267,7 +274,15 @@ mod tests {
                     format!("{:?}", DecodedRecord::decode(topic, None, Some(sample(topic)))),
                     "{topic} {more}"
                 );
+                // Client libraries write bytes so, which is no tombstone.
+                let encoded = base64::engine::general_purpose::STANDARD.encode(data);
+                let in_base64 = structured.replace(&format!("\"data\":{data}"), &format!("\"data_base64\":\"{encoded}\""));
+                let of_bytes = DecodedRecord::decode(topic, None, Some(in_base64.as_bytes()));
+                assert_eq!(format!("{of_bytes:?}"), format!("{decoded:?}"), "{topic} {more}");
             }
+            let damaged = wrap(kind(topic), "\"data_base64\":\"%\",", "null").replace(",\"data\":null", "");
+            let decoded = DecodedRecord::decode(topic, None, Some(damaged.as_bytes()));
+            assert!(matches!(decoded, DecodedRecord::Refused(_)), "{topic}: {decoded:?}");
         }
         let gone = wrap(kind(Topic::Workloads), "", "null");
         assert!(matches!(DecodedRecord::decode(Topic::Workloads, None, Some(gone.as_bytes())), DecodedRecord::WorkloadGone));

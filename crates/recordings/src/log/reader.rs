@@ -2,6 +2,7 @@ use std::borrow::Cow;
 use std::io::Read;
 
 use eadt_schemas::counts::counted_as;
+use eadt_schemas::event_log::value_of_base64;
 use eadt_schemas::{EventTime, EventType, LoggedEvent, Topic};
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -71,11 +72,11 @@ pub struct EventRef<'a> {
     #[serde(rename = "eadtdetail", borrow, default)]
     pub detail: Option<Cow<'a, str>>,
     #[serde(borrow, default, deserialize_with = "raw")]
-    pub(super) data: Option<&'a str>,
+    pub(super) data: Option<Cow<'a, str>>,
 }
 
-fn raw<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<&'de str>, D::Error> {
-    Ok(Option::<&'de RawValue>::deserialize(deserializer)?.map(RawValue::get))
+fn raw<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Option<Cow<'de, str>>, D::Error> {
+    Ok(Option::<&'de RawValue>::deserialize(deserializer)?.map(|data| Cow::Borrowed(data.get())))
 }
 
 fn no_time() -> EventTime {
@@ -89,9 +90,18 @@ impl<'a> EventRef<'a> {
         struct TimeField {
             time: EventTime,
         }
+        #[derive(Deserialize)]
+        struct Base64Field<'a> {
+            #[serde(borrow, default)]
+            data_base64: Option<Cow<'a, str>>,
+        }
         let mut event: Self = serde_json::from_slice(json)?;
+        if event.data.is_none() {
+            event.data =
+                serde_json::from_slice::<Base64Field<'_>>(json)?.data_base64.map(|data| Cow::Owned(value_of_base64(&data)));
+        }
         if event.time == no_time() {
-            let timed = event.data.map(serde_json::from_str::<TimeField>).and_then(Result::ok);
+            let timed = event.data.as_deref().map(serde_json::from_str::<TimeField>).and_then(Result::ok);
             event.time = timed.ok_or_else(|| serde::de::Error::custom("missing field `time`"))?.time;
         }
         Ok(event)
@@ -106,12 +116,12 @@ impl EventRef<'_> {
 
     /// The record's value; `None`: a tombstone. One JSON value in outline; whoever decodes it finds what is wrong inside.
     pub fn value(&self) -> Option<&[u8]> {
-        self.data.map(str::as_bytes)
+        self.data.as_deref().map(str::as_bytes)
     }
 
     /// A copy that outlives the buffer; refused where the value is no JSON after all.
     pub fn to_logged(&self) -> Result<LoggedEvent, serde_json::Error> {
-        let data = self.data.map(|data| RawValue::from_string(data.to_owned())).transpose()?;
+        let data = self.data.as_deref().map(|data| RawValue::from_string(data.to_owned())).transpose()?;
         Ok(LoggedEvent {
             specversion: "1.0".to_owned(),
             kind: self.kind.to_string(),
