@@ -12,6 +12,7 @@ use serde_json::value::{RawValue, to_raw_value};
 
 use crate::boards::{self, same_time_error};
 use crate::checks::{check_counter, check_power, note_wide_power_gaps, power, tenure, value};
+use crate::csv_table::MOST_OF_A_RESTART;
 use crate::fields::MetricType;
 use crate::fingerprint::Fingerprint;
 use crate::names::shell_quote;
@@ -290,7 +291,7 @@ const FEW_RISES: usize = 5;
 const ROWS_OF_STEPS: usize = 10;
 
 /// Returns an error if a running total falls again and again, as what each row adds does; notes one that never changes.
-fn check_totals(recording: &mut Recording, source: &RecordingSource, options: &ImportOptions) -> Result<(), ImportError> {
+fn check_totals(recording: &mut Recording, source: &mut RecordingSource, options: &ImportOptions) -> Result<(), ImportError> {
     if recording.format != RecordingFormat::Csv {
         return Ok(());
     }
@@ -307,6 +308,7 @@ fn check_totals(recording: &mut Recording, source: &RecordingSource, options: &I
         }
         let column = recording.columns.get(&field).map_or(field.name(), String::as_str).to_owned();
         let falls: Vec<&RecordedReading> = known.windows(2).filter(|pair| pair[1].1 < pair[0].1).map(|pair| pair[1].0).collect();
+        let restarts = TotalRestarts::of(&known.iter().map(|(_, value)| *value).collect::<Vec<f64>>());
         let rises = known.windows(2).filter(|pair| pair[1].1 > pair[0].1).count();
         let each = recording.map_again(step, field);
         let is_often = falls.len() >= 2 && falls.len() * 5 >= known.len();
@@ -322,6 +324,23 @@ fn check_totals(recording: &mut Recording, source: &RecordingSource, options: &I
             let remedy = format!("if each row adds so much, say {each}; if it begins anew each time, --accept {accept}");
             let error = recording.error(falls[0].file as usize, u64::from(falls[0].line), problem, remedy);
             return Err(error.with_column(column));
+        }
+        if let Some(restarts) = restarts.filter(|_| field.is_progress()) {
+            let TotalRestarts { count, most, .. } = restarts;
+            let what = format!("{} begins anew {}", field.name(), counted(count, "time"));
+            if options.accept.contains(&AcceptedFinding::FallingTotals) {
+                recording.add_note(format!("{what}, and what it had counted before is added, as --accept says"));
+                TotalRestarts::add_up(source, field);
+                continue;
+            }
+            if restarts.is_regular {
+                let problem =
+                    format!("{what}, each time after about {most}, as a count within an epoch does: only one would count");
+                let accept = AcceptedFinding::FallingTotals.name();
+                let remedy = format!("map a total of the whole run, or say --accept {accept} to have what each counts added");
+                let error = recording.error(falls[0].file as usize, u64::from(falls[0].line), problem, remedy);
+                return Err(error.with_column(column));
+            }
         }
         let (_, first) = known[0];
         if field.is_progress() && first > 0.0 && known.iter().all(|(_, value)| *value == first) {
@@ -342,6 +361,44 @@ fn check_totals(recording: &mut Recording, source: &RecordingSource, options: &I
         }
     }
     Ok(())
+}
+
+/// A running total that begins anew, from next to nothing each time.
+#[derive(Debug, Clone, Copy)]
+struct TotalRestarts {
+    count: usize,
+    /// The most that it has counted before one.
+    most: f64,
+    /// It begins anew several times, after the same count, as in each epoch.
+    is_regular: bool,
+}
+
+/// The counts of epochs differ by no larger part, as those of a job that is restarted do.
+const DIFFERENCE_OF_EPOCHS: f64 = 0.1;
+
+impl TotalRestarts {
+    /// Returns `None` if a total never falls, or falls to more than next to nothing, as after a checkpoint.
+    fn of(values: &[f64]) -> Option<Self> {
+        let before: Vec<f64> = values.windows(2).filter(|pair| pair[1] < pair[0]).map(|pair| pair[0]).collect();
+        let is_restart = |pair: &[f64]| pair[1] >= pair[0] || pair[1] <= MOST_OF_A_RESTART * pair[0];
+        let most = before.iter().copied().fold(0.0, f64::max);
+        let is_regular = before.len() >= 2 && before.iter().all(|count| *count >= (1.0 - DIFFERENCE_OF_EPOCHS) * most);
+        let restarts = Self { count: before.len(), most, is_regular };
+        (restarts.count > 0 && values.windows(2).all(is_restart)).then_some(restarts)
+    }
+
+    /// Adds to a total what it had counted before it began anew.
+    fn add_up(source: &mut RecordingSource, field: ReadingField) {
+        let (mut counted_before, mut last) = (0.0, 0.0);
+        for (_, value) in source.readings.iter_mut().flat_map(|reading| &mut reading.values).filter(|(other, _)| *other == field)
+        {
+            if *value < last {
+                counted_before += last;
+            }
+            last = *value;
+            *value += counted_before;
+        }
+    }
 }
 
 #[derive(Default)]

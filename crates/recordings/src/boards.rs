@@ -59,7 +59,11 @@ fn describe_board(device: &RecordedDevice) -> String {
 }
 
 /// Returns the remedy for rows of one board and moment.
-fn way_to_tell_apart(format: RecordingFormat, device: &RecordedDevice) -> String {
+fn way_to_tell_apart(recording: &Recording, device: &RecordedDevice) -> String {
+    let format = recording.format;
+    if let Some(kinds) = &recording.column_of_kinds {
+        return format!("column {kinds}: keep the rows of power only, or write each kind of reading into a column of its own");
+    }
     if device.is_anonymous {
         let way = way_to_tell_boards(format);
         return format!(
@@ -85,7 +89,7 @@ pub(crate) fn same_time_error(recording: &Recording, source: &RecordingSource, g
     };
     let whose = describe_board(device);
     let problem = format!("{} rows {whose} have the time {} and differ, this and {other}", group.len(), first.time);
-    let mut remedy = way_to_tell_apart(recording.format, device);
+    let mut remedy = way_to_tell_apart(recording, device);
     if group.len() == 2 && recording.has_local_times {
         remedy.push_str("; if summer time ends here, say the zone, for example --time-zone Europe/Berlin");
     }
@@ -256,7 +260,7 @@ fn split_interleaved(recording: &mut Recording, options: &ImportOptions) -> Resu
                 let second = &source.readings[bursts.first + 1];
                 let whose = describe_board(device);
                 let problem = format!("{} rows {whose} come close together again and again", bursts.size);
-                let remedy = way_to_tell_apart(recording.format, device);
+                let remedy = way_to_tell_apart(recording, device);
                 return Err(recording.error(second.file as usize, u64::from(second.line), problem, remedy));
             }
             (Some(SameTimeRule::Boards), _) if !device.is_anonymous => {}
@@ -529,7 +533,8 @@ fn compare_files(recording: &Recording, before: FileId, file: FileId) -> FileRel
             continue;
         }
         let (from, to) = (a_from.max(b_from), a_to.min(b_to));
-        if readings_between(a, from, to) != readings_between(b, from, to) {
+        let (of_a, of_b) = (readings_between(a, from, to), readings_between(b, from, to));
+        if of_a != of_b && !is_thinned(&of_a, &of_b) && !is_thinned(&of_b, &of_a) {
             return FileRelation::Overlap;
         }
         if !matches!(relation, FileRelation::Copy(_)) {
@@ -546,6 +551,16 @@ fn readings_between(source: &RecordingSource, from: EventTime, to: EventTime) ->
     let mut inside: Vec<_> = inside.map(|reading| (reading.time, &reading.values)).collect();
     inside.sort_by_key(|(time, _)| *time);
     inside
+}
+
+/// Fewer readings are no copy of every other one by chance.
+const READINGS_OF_A_COPY: usize = 3;
+
+/// Returns whether readings are some of others, at the same times, and not all alike as those of an idle board are.
+fn is_thinned(some: &[(EventTime, &ReadingValues)], all: &[(EventTime, &ReadingValues)]) -> bool {
+    let has_changes = some.windows(2).any(|pair| pair[0].1 != pair[1].1);
+    let mut rest = all.iter();
+    some.len() >= READINGS_OF_A_COPY && has_changes && some.iter().all(|reading| rest.any(|other| other == reading))
 }
 
 /// Adds the readings of one file's boards to those of another.

@@ -4,6 +4,7 @@ use std::ops::RangeInclusive;
 
 use eadt_schemas::v1::Meter;
 
+use crate::csv_table::MOST_OF_A_RESTART;
 use crate::names::shell_quote;
 use crate::recording::{RecordedReading, Recording, RecordingSource};
 use crate::report::{COUNTER_JUMPS, COUNTER_LEFT_OUT};
@@ -496,6 +497,39 @@ fn refuse_glitches(recording: &mut Recording, readings: &mut [RecordedReading], 
             recording.refuse_row(COUNTER_JUMPS, error);
             remove(&mut readings[at], field);
         }
+    }
+    refuse_dips(recording, readings, most);
+}
+
+/// A counter has risen to so many times what it rises over a dip: it was not just reset.
+const COUNT_OVER_A_DIP: f64 = 4.0;
+
+/// Refuses readings of a counter that fall and come back to where it was, as one of 0 in place of no value: taken for a reset, the
+/// counter would count all of it again.
+fn refuse_dips(recording: &mut Recording, readings: &mut [RecordedReading], most: f64) {
+    let field = ReadingField::EnergyJoulesTotal;
+    let known: Vec<(usize, f64)> =
+        readings.iter().enumerate().filter_map(|(at, reading)| Some((at, value(reading, field)?))).collect();
+    let is_dip = |three: &&[(usize, f64)]| {
+        let [(before_at, before), (at, joules), (after_at, after)] = [three[0], three[1], three[2]];
+        let seconds = |from: usize, to: usize| readings[to].time.seconds_since(readings[from].time).max(1.0);
+        let rise = after - before;
+        joules < before
+            && (0.0..=most * seconds(before_at, after_at)).contains(&rise)
+            && ((after - joules) / seconds(at, after_at) > most
+                || joules <= MOST_OF_A_RESTART * before && before >= COUNT_OVER_A_DIP * rise)
+    };
+    let dips: Vec<(usize, f64)> = known.windows(3).filter(is_dip).map(|three| three[1]).collect();
+    if dips.len() * MOST_GLITCHES > known.len() {
+        return;
+    }
+    for (at, joules) in dips {
+        let reading = &readings[at];
+        let problem = format!("the energy counter falls to {joules} J and is back at once");
+        let error = recording.error(reading.file as usize, u64::from(reading.line), problem, "leave the cell empty");
+        let error = error.with_column(recording.columns.get(&field).map_or(field.name(), String::as_str));
+        recording.refuse_row(COUNTER_JUMPS, error);
+        remove(&mut readings[at], field);
     }
 }
 

@@ -223,7 +223,10 @@ impl TimeParser {
                 None => self.resolve_local(time),
             };
         }
-        if let Ok(value) = text.replace(',', ".").parse::<f64>() {
+        let is_date_and_clock = text.len() == 14 && compact_date(text.get(..8).unwrap_or_default()).is_some();
+        if let Ok(value) = text.replace(',', ".").parse::<f64>()
+            && (!is_date_and_clock || patterns_of(text).is_empty())
+        {
             if let Some(time) = spreadsheet_time(value) {
                 return Err(format!(
                     "a number, and its unit is not known; as a day of a spreadsheet it is {time}: save the column as text, as in \
@@ -241,14 +244,33 @@ impl TimeParser {
         if is_time_of_day(text) {
             return Err("a time of day without a date; name the column of the date, too: --map 'time=DATE+CLOCK'".to_owned());
         }
+        // A pattern has the name of a zone as it is, and does not read it.
+        let zone = match zone_in(text) {
+            Some(name) if UTC_NAMES.contains(&name) => ", and --time-zone UTC,".to_owned(),
+            Some(name) => format!(", and --time-zone with the offset that {name} means,"),
+            None => String::new(),
+        };
         Err(match patterns_of(text).as_slice() {
-            [one] => format!("not a time of a form that is read by itself; say --time-format \"{one}\" if that is what it is"),
+            [one] => {
+                format!("not a time of a form that is read by itself; say --time-format \"{one}\"{zone} if that is what it is")
+            }
             [one, other, ..] => {
-                format!("a date of which the day or the month may come first; say --time-format \"{one}\" or \"{other}\"")
+                let either = format!("\"{one}\" or \"{other}\"{}", zone.trim_end_matches(','));
+                format!("a date of which the day or the month may come first; say --time-format {either}")
             }
             [] => "not a time of a known form; say --time-format rfc3339, unix, unix_ms, unix_us, unix_ns or a strptime pattern"
                 .to_owned(),
         })
+    }
+
+    /// Whether a text is a time since the year 2000, and no count since a start.
+    pub(crate) fn reads_this_century(&self, text: &str) -> bool {
+        let Ok(ParsedTime::Absolute(time) | ParsedTime::Local(time) | ParsedTime::Ambiguous { first: time, .. }) =
+            self.read(text)
+        else {
+            return false;
+        };
+        (FIRST_RECORDS..LAST_RECORDS).contains(&time)
     }
 
     /// The pattern that the user gave.
@@ -330,9 +352,23 @@ pub(crate) fn is_time_of_day(text: &str) -> bool {
         }
 }
 
+/// Names of the time without an offset.
+const UTC_NAMES: [&str; 3] = ["UTC", "GMT", "Z"];
+
+/// Returns the last name of a zone in a time, such as `CET`.
+fn zone_in(text: &str) -> Option<&str> {
+    let is_name = |word: &&str| {
+        (2..=5).contains(&word.len())
+            && word.bytes().all(|byte| byte.is_ascii_uppercase())
+            && !matches!(*word, "AM" | "PM")
+            && name_directive(word).is_none()
+    };
+    text.split(|letter: char| !letter.is_ascii_alphanumeric()).rfind(is_name)
+}
+
 /// A time and the offset at its end: ` UTC`, ` GMT`, ` +0200`, `+02:00`.
 fn split_offset(text: &str) -> (&str, Option<Offset>) {
-    for name in ["UTC", "GMT", "Z"] {
+    for name in UTC_NAMES {
         if let Some(clock) = text.strip_suffix(name) {
             return (clock.trim_end(), Some(Offset::UTC));
         }
@@ -432,6 +468,8 @@ fn patterns_of(text: &str) -> Vec<String> {
         let directive = if is_digits && token.len() <= 2 && (after == ":" && clock == 0 || before == ":" && clock < 3) {
             clock += 1;
             [hour, "%M", "%S"][clock - 1]
+        } else if is_digits && clock == 3 && before == ":" {
+            "%f"
         } else if is_digits && clock == 3 && before == "." {
             for pattern in &mut patterns {
                 pattern.pop();
@@ -442,6 +480,7 @@ fn patterns_of(text: &str) -> Vec<String> {
             match (token.len(), numbers) {
                 (14, 1) => "%Y%m%d%H%M%S",
                 (8, 1) => "%Y%m%d",
+                (6, 2) if patterns[0].starts_with("%Y%m%d") => "%H%M%S",
                 (4, _) => {
                     year_first |= numbers == 1;
                     "%Y"
@@ -471,6 +510,9 @@ fn patterns_of(text: &str) -> Vec<String> {
             && name_directive(token).is_none()
         {
             // Unknown letters change the meaning of the numbers: `2025-W06-1` is no date of June.
+            return Vec::new();
+        } else if is_digits {
+            // Read as they are, they would be the same in each row.
             return Vec::new();
         } else {
             name_directive(token).unwrap_or(if token == "%" { "%%" } else { token })
@@ -564,6 +606,8 @@ mod tests {
             ("auto", "3.2.2025 9:05:00,25", "2025-02-03T09:05:00.250000Z"),
             ("auto", "20250203 10:00:00", "2025-02-03T10:00:00.000000Z"),
             ("auto", "20250203T100000Z", "2025-02-03T10:00:00.000000Z"),
+            ("%Y%m%d%H%M%S", "20250203100007", "2025-02-03T10:00:07.000000Z"),
+            ("%Y-%m-%d %H:%M:%S:%f", "2025-02-03 10:00:00:500", "2025-02-03T10:00:00.500000Z"),
         ] {
             assert_eq!(read(format, text).as_deref(), Ok(expected), "{format} {text}");
         }
@@ -604,7 +648,17 @@ mod tests {
             ("Mon Feb 03 10:00:00 2025", "say --time-format \"%a %b %d %H:%M:%S %Y\""),
             ("03-Feb-2025 10:00:00.250", "say --time-format \"%d-%b-%Y %H:%M:%S%.f\""),
             ("03/Feb/2025:10:00:00 +0100", "say --time-format \"%d/%b/%Y:%H:%M:%S %z\""),
-            ("2025-02-03 10:00:00 CET", "say --time-format \"%Y-%m-%d %H:%M:%S CET\""),
+            (
+                "2025-02-03 10:00:00 CET",
+                "say --time-format \"%Y-%m-%d %H:%M:%S CET\", and --time-zone with the offset that CET means, if",
+            ),
+            ("Mon Feb 03 10:00:00 UTC 2025", "say --time-format \"%a %b %d %H:%M:%S UTC %Y\", and --time-zone UTC, if"),
+            ("02/03/2025 10:00:00 EST", "or \"%m/%d/%Y %H:%M:%S EST\", and --time-zone with the offset that EST means"),
+            ("20250203100000", "say --time-format \"%Y%m%d%H%M%S\" if"),
+            ("20250203-100000", "say --time-format \"%Y%m%d-%H%M%S\" if"),
+            ("2025-02-03 10:00:00:500", "say --time-format \"%Y-%m-%d %H:%M:%S:%f\" if"),
+            ("17385768000000", "say --time-format unix_ms if"),
+            ("2025-02-03T10:00:00004.500Z", "strptime pattern"),
             ("2025-02-03 13:00:00 PM", "strptime pattern"),
             ("2025-W06-1", "strptime pattern"),
             ("2025-W06-1 10:00:00", "strptime pattern"),

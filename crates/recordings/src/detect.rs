@@ -1,10 +1,14 @@
 //! Guesses about a file before any import option is given: its format, and the columns of a table with suggested maps.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
+use eadt_schemas::v1::Meter;
+
 use crate::clock::TimeParser;
-use crate::csv_table::{SUM_WORDS, TIME_NAMES};
+use crate::csv_table::{SUM_WORDS, TIME_NAMES, find_misnamed_boards, is_running_total, names_share_of_power, refuse_json};
 use crate::error::quote;
+use crate::identity::{names_boards, spelling_key};
 use crate::lines::LineReader;
 use crate::names::shell_quote;
 use crate::quantity::{QuantityCell, is_quantity, parse_quantity};
@@ -93,6 +97,7 @@ pub fn sketch_table(input: RecordingFile<'_>) -> Result<TablePreview, ImportErro
     let Some(header) = header else {
         return Err(ImportError::in_file(&input.name, "is empty: it has no header", "check that this is the right file"));
     };
+    refuse_json(&input.name, &header)?;
     let mut rows: Vec<Vec<String>> = Vec::new();
     table.peek(|cells| rows.push(cells.iter().map(str::to_owned).collect()));
     let width = header.names.len();
@@ -111,8 +116,10 @@ pub fn sketch_table(input: RecordingFile<'_>) -> Result<TablePreview, ImportErro
             ColumnPreview { name: names[index].clone(), values, suggestion, numbers }
         })
         .collect();
+    suggest_totals_of_boards(&mut columns, &rows);
     drop_duplicate_total(&mut columns);
     drop_sums(&mut columns);
+    drop_misnamed(&mut columns);
     number_boards(&mut columns);
     Ok(TablePreview {
         file: input.name,
@@ -156,6 +163,7 @@ fn sketch_column(name: &str, cells: &[&str], clock: &TimeParser) -> (String, Opt
     let total = |total: &str, added: &str| map(if is_total { total } else { added });
     let suggestion = match () {
         () if has(&["limit", "cap"]) && has(&["power"]) => map("power_limit_watts"),
+        () if names_share_of_power(name) => None,
         () if has(&["power", "watt"]) => map("power_watts"),
         () if has(&["energy", "joule"]) => total("energy_joules_total", "energy_joules"),
         () if has(&["util"]) && high > 1.05 => Some(format!("--map {}", shell_quote(&format!("utilization_ratio={name}:%")))),
@@ -175,7 +183,7 @@ fn sketch_column(name: &str, cells: &[&str], clock: &TimeParser) -> (String, Opt
             };
             Some(format!("--map {} --time-format {format}", shell_quote(&format!("time={name}"))))
         }
-        () if has(&["gpu", "device", "index", "card"]) => map("device"),
+        () if names_boards(name) => map("device"),
         () => None,
     };
     (values, suggestion)
@@ -190,7 +198,30 @@ fn names_a_total(name: &str) -> bool {
 /// Returns whether figures may be a total: it grows, which what each row adds need not.
 fn may_be_total(numbers: &[f64]) -> bool {
     let grows = numbers.first().zip(numbers.last()).is_some_and(|(first, last)| first < last);
-    numbers.len() < 3 || grows && numbers.is_sorted()
+    numbers.len() < 3 || grows && numbers.is_sorted() || is_running_total(numbers)
+}
+
+/// Proposes a total for what counts up on each board by itself, where rows are of several in turn.
+fn suggest_totals_of_boards(columns: &mut [ColumnPreview], rows: &[Vec<String>]) {
+    let Some(device) = columns.iter().position(|column| suggested_field(column) == Some("device")) else { return };
+    for (index, column) in columns.iter_mut().enumerate() {
+        let Some(field) = suggested_field(column).map(str::to_owned) else { continue };
+        if !["energy_joules", "samples", "tokens"].contains(&field.as_str()) {
+            continue;
+        }
+        let mut of_boards: BTreeMap<String, Vec<f64>> = BTreeMap::new();
+        for row in rows {
+            if let (Some(board), Some(cell)) = (row.get(device), row.get(index))
+                && let QuantityCell::Number(value, _) = parse_quantity(cell, None)
+            {
+                of_boards.entry(spelling_key(board).into_owned()).or_default().push(value);
+            }
+        }
+        let counts_up = of_boards.len() > 1 && of_boards.values().all(|numbers| numbers.len() >= 3 && may_be_total(numbers));
+        if let Some(suggestion) = column.suggestion.as_mut().filter(|_| counts_up) {
+            *suggestion = suggestion.replacen(&field, &format!("{field}_total"), 1);
+        }
+    }
 }
 
 /// Words of a column that counts up.
@@ -243,6 +274,22 @@ fn drop_sums(columns: &mut [ColumnPreview]) {
         for column in columns.iter_mut().filter(|column| is_of(column) && names_a_sum_column(&column.name)) {
             column.suggestion = None;
             column.values += ", of several boards together by its name";
+        }
+    }
+}
+
+/// Takes the maps of columns away that are by their names of no board of their own: `gpu0_power_max`, and `cpu_power` beside
+/// `gpu_power`.
+fn drop_misnamed(columns: &mut [ColumnPreview]) {
+    for field in ["power_watts", "energy_joules_total", "energy_joules", "utilization_ratio", "temperature_celsius"] {
+        let of_field = |(_, column): &(usize, &ColumnPreview)| suggested_field(column) == Some(field);
+        let (places, names): (Vec<usize>, Vec<String>) =
+            columns.iter().enumerate().filter(of_field).map(|(place, column)| (place, column.name.clone())).unzip();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        for found in find_misnamed_boards(&names, Meter::Gpu) {
+            let column = &mut columns[places[found.index]];
+            column.suggestion = None;
+            column.values.extend([", ", &found.problem]);
         }
     }
 }
@@ -384,6 +431,39 @@ mod tests {
             let shown = sketch(&format!("time,{columns}\n{}", rows.collect::<String>()));
             assert!(shown.contains(&format!("--map {kept}\n")) && shown.matches("--map ").count() == 2, "{shown}");
             assert!(shown.contains(left), "{shown}");
+        }
+        for (text, proposed, left) in [
+            (
+                "_timestamp,system.gpu.0.powerWatts,system.gpu.0.powerPercent,system.gpu.process.0.powerWatts,system.gpu.1.powerWatts\n\
+                 2025-02-03T10:00:00Z,300,75,300,200\n",
+                &["power_watts[gpu0]=system.gpu.0.powerWatts", "power_watts[gpu1]=system.gpu.1.powerWatts"][..],
+                "\"system.gpu.process.0.powerWatts\": numbers from 300 to 300, by its name another figure",
+            ),
+            (
+                "time,cpu_power,gpu_power,cpu_energy,gpu_energy,energy_consumed\n2025-02-03T10:00:00Z,42,300,0.1,0.5,0.6\n",
+                &["power_watts=gpu_power", "energy_joules_total=gpu_energy"],
+                "\"cpu_power\": numbers from 42 to 42, by its name of another part of the machine than \"gpu_power\"",
+            ),
+            (
+                "time,gpu,energy\n2025-02-03T10:00:00Z,0,100\n2025-02-03T10:00:00Z,1,900\n2025-02-03T10:00:01Z,0,400\n\
+                 2025-02-03T10:00:01Z,1,1100\n2025-02-03T10:00:02Z,0,700\n2025-02-03T10:00:02Z,1,1300\n",
+                &["device=gpu", "energy_joules_total=energy"],
+                "gpu",
+            ),
+            (
+                "time,power [W],GPU use (%)\n2025-02-03T10:00:00Z,300,97\n",
+                &["'power_watts=power [W]'"],
+                "\"GPU use (%)\": numbers from 97 to 97\n",
+            ),
+        ] {
+            let shown = sketch(text);
+            assert!(
+                proposed
+                    .iter()
+                    .all(|map| shown.contains(&format!("--map {map}\n")) || shown.contains(&format!("--map '{map}'\n"))),
+                "{shown}"
+            );
+            assert!(shown.matches("--map ").count() == proposed.len() + 1 && shown.contains(left), "{shown}");
         }
         let zeus_sum = sketch(
             "time,gpu0_energy,gpu1_energy,total_energy\n2025-02-03T10:00:00Z,30,20,50\n2025-02-03T10:00:01Z,31,21,52\n\

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, HashMap};
 use eadt_schemas::EventTime;
 
 use crate::recording::SourceId;
+use crate::units::word_places;
 
 /// Words of columns that name a board.
 const BOARD_WORDS: [&str; 16] = [
@@ -28,6 +29,8 @@ const BOARD_WORDS: [&str; 16] = [
 ];
 /// Words of columns that name a node.
 const NODE_WORDS: [&str; 8] = ["host", "hostname", "node", "nodename", "server", "machine", "instance", "nodelist"];
+/// Words of columns that name a rank of a job.
+const RANK_WORDS: [&str; 3] = ["rank", "ranks", "worker"];
 /// Words that may be beside them.
 const FURTHER_WORDS: [&str; 9] = ["name", "number", "num", "no", "local", "physical", "pci", "cuda", "nvidia"];
 /// How names of models of boards begin.
@@ -112,6 +115,21 @@ impl IdColumns {
         Self { candidates: names.map(candidate).collect() }
     }
 
+    /// The columns among these that name the ranks of a job.
+    pub(crate) fn of_ranks<'n>(names: impl Iterator<Item = (usize, &'n str)>) -> Self {
+        let is_rank = |name: &str| {
+            let mut words = word_places(name).into_iter().map(|place| name[place].to_ascii_lowercase());
+            words.any(|word| RANK_WORDS.contains(&word.as_str()))
+        };
+        let candidate = |(column, _): (usize, &str)| IdColumn {
+            column,
+            scope: Some(IdScope::Board),
+            values: HashMap::new(),
+            rows: BTreeMap::new(),
+        };
+        Self { candidates: names.filter(|(_, name)| is_rank(name)).map(candidate).collect() }
+    }
+
     /// Notes the ids in a row of a source.
     pub(crate) fn observe<'c>(&mut self, source: SourceId, time: EventTime, line: u64, cell: impl Fn(usize) -> Option<&'c str>) {
         self.candidates.retain_mut(|candidate| {
@@ -123,11 +141,11 @@ impl IdColumns {
             if rows.len() >= MOST_ROWS {
                 return true;
             }
-            let next = candidate.values.len();
-            let value = match candidate.values.get(text) {
+            let (next, text) = (candidate.values.len(), spelling_key(text));
+            let value = match candidate.values.get(text.as_ref()) {
                 Some(value) => *value,
                 None if next >= MOST_VALUES => return false,
-                None => *candidate.values.entry(text.to_owned()).or_insert(next as u16),
+                None => *candidate.values.entry(text.into_owned()).or_insert(next as u16),
             };
             rows.push((time, line, value));
             true
@@ -159,6 +177,23 @@ pub(crate) fn driver_uuid(text: &str) -> Cow<'_, str> {
             && rest.bytes().filter(u8::is_ascii_hexdigit).count() == DIGITS
     });
     is_uuid.map_or(Cow::Borrowed(text), |(_, rest)| Cow::Owned(format!("{PREFIX}{}", rest.to_ascii_lowercase())))
+}
+
+/// Returns a text that is the same for one name however rows spell it: in capitals or small letters, with one blank or several,
+/// and as `0` or `0.0`, as tables that were put together have it.
+pub(crate) fn spelling_key(name: &str) -> Cow<'_, str> {
+    let whole = name.strip_suffix(".0").filter(|whole| !whole.is_empty() && whole.bytes().all(|byte| byte.is_ascii_digit()));
+    let name = whole.unwrap_or(name);
+    let has_plain_blanks = !name.contains(|letter: char| letter.is_whitespace() && letter != ' ') && !name.contains("  ");
+    if has_plain_blanks && !name.contains(char::is_uppercase) {
+        return Cow::Borrowed(name);
+    }
+    Cow::Owned(name.split_whitespace().map(str::to_lowercase).collect::<Vec<_>>().join(" "))
+}
+
+/// Returns whether the name of a column says that it names boards.
+pub(crate) fn names_boards(column: &str) -> bool {
+    scope_of_name(column) == Some(IdScope::Board)
 }
 
 /// Returns whether a text identifies a board in whatever column it is: a UUID, or the name of a model.

@@ -71,11 +71,20 @@ impl<R: Read> Read for CarriageReturnReader<R> {
 }
 
 /// The first bytes of what is not read, and what it is.
-const FOREIGN_FORMS: [(&[u8], &str); 4] = [
+const FOREIGN_FORMS: [(&[u8], &str); 13] = [
     (&[0x1f, 0x8b], "it is compressed with gzip"),
     (b"BZh", "it is compressed with bzip2"),
     (&[0xfd, b'7', b'z', b'X'], "it is compressed with xz"),
     (b"PK\x03\x04", "it is a zip archive, as workbooks of spreadsheets are"),
+    (&[0x04, 0x22, 0x4d, 0x18], "it is compressed with lz4"),
+    (b"PAR1", "it is Parquet"),
+    (b"ARRO", "it is an Arrow file"),
+    (b"SQLi", "it is an SQLite database"),
+    (b"\x89HDF", "it is HDF5"),
+    (b"%PDF", "it is a PDF document"),
+    (b"<?xm", "it is XML"),
+    (b"<!DO", "it is a web page"),
+    (b"<htm", "it is a web page"),
 ];
 
 /// Bytes that a compressed file may unpack to whatever its length is, and the multiple of its length beyond. A few kilobytes of zstd
@@ -230,7 +239,7 @@ fn unreadable(name: &str, line: Option<u64>, error: &io::Error) -> ImportError {
     let problem = format!("cannot be read: {error}");
     let remedy = match error.kind() {
         io::ErrorKind::IsADirectory => "name the files in it",
-        io::ErrorKind::Unsupported => "unpack it, or save the sheet as CSV; plain text and zstd are read",
+        io::ErrorKind::Unsupported => "unpack it, or save what is in it as CSV; plain text and zstd are read",
         io::ErrorKind::FileTooLarge => "check that this is the right file; unpacked by `zstd -d` it is read however long it is",
         _ => "the file may be truncated or damaged; copy it again",
     };

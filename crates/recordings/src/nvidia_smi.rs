@@ -10,6 +10,7 @@ use std::collections::HashMap;
 
 use eadt_schemas::EventTime;
 use eadt_schemas::counts::counted;
+use eadt_schemas::v1::Meter;
 
 use crate::absent::{is_absent_number, is_absent_text};
 use crate::boards::several_boards_error;
@@ -103,12 +104,35 @@ struct QueryColumns {
     names: RowCells,
 }
 
+/// What names of columns begin with that are of the module around a GPU.
+const MODULE: &str = "module.";
+
+/// Returns what a column is used as: with `--meter module` the power of the module, if the table has it, else that of the GPU.
+fn metered_column(name: &str, takes_module: bool) -> Option<QueryColumn> {
+    let is_electrical = |column: &QueryColumn| match column {
+        QueryColumn::PowerDraw => true,
+        QueryColumn::Value(field) | QueryColumn::Fallback(field) => field.dimension().is_electrical(),
+        _ => false,
+    };
+    match name.strip_prefix(MODULE) {
+        Some(of_module) => known_column(of_module).filter(|column| takes_module && is_electrical(column)),
+        None => known_column(name).filter(|column| !(takes_module && is_electrical(column))),
+    }
+}
+
 impl QueryColumns {
     fn new(recording: &mut Recording, file: FileId, line: u64, names: RowCells) -> Result<Self, ImportError> {
         let mut columns = Vec::new();
+        let has_draw =
+            |prefix: &str| names.iter().any(|text| text.to_ascii_lowercase().starts_with(&format!("{prefix}power.draw")));
+        let takes_module = recording.meter == Meter::Module && has_draw(MODULE);
+        if !takes_module && has_draw(MODULE) && !has_draw("") {
+            let problem = "the power in it is that of modules, not of GPUs alone";
+            return Err(recording.error(file, line, problem, "say --meter module"));
+        }
         for text in names.iter() {
             let (name, unit) = name_and_unit(text);
-            let use_as = known_column(&name.to_ascii_lowercase());
+            let use_as = metered_column(&name.to_ascii_lowercase(), takes_module);
             match use_as {
                 Some(QueryColumn::Value(field)) => drop(recording.columns.insert(field, text.to_owned())),
                 Some(QueryColumn::Fallback(field)) => drop(recording.columns.entry(field).or_insert_with(|| text.to_owned())),
@@ -150,7 +174,13 @@ fn name_and_unit(text: &str) -> (&str, Option<&str>) {
 }
 
 fn known_names(cells: &RowCells) -> usize {
-    cells.iter().filter(|text| known_column(&name_and_unit(text).0.to_ascii_lowercase()).is_some()).count()
+    cells
+        .iter()
+        .filter(|text| {
+            let name = name_and_unit(text).0.to_ascii_lowercase();
+            known_column(name.strip_prefix(MODULE).unwrap_or(&name)).is_some()
+        })
+        .count()
 }
 
 fn is_header(cells: &RowCells) -> bool {

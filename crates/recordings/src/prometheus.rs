@@ -386,7 +386,9 @@ impl PrometheusImport {
             }
             if !self.foreign.is_empty() && self.series.is_empty() {
                 let problem = format!("none of its series is known; found: {}", list_names(&self.foreign));
-                let remedy = format!("query {KNOWN_DEVICE_SERIES}, or training_… of jobs; import others as csv");
+                let remedy = format!(
+                    "query {KNOWN_DEVICE_SERIES}, or training_… of jobs; write the values of others as a table, and import that as csv"
+                );
                 return Err(ImportError::in_file(recording.files.join(", "), problem, remedy));
             }
             return Ok(());

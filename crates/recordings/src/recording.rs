@@ -37,6 +37,8 @@ pub(crate) struct Recording {
     pub(crate) has_local_times: bool,
     /// What device figures cover.
     pub(crate) meter: Meter,
+    /// A column that names readings of several kinds, with two of them; none if it is mapped.
+    pub(crate) column_of_kinds: Option<String>,
     pub(crate) rows: u64,
     pub(crate) absent: u64,
     /// Rows found out of order before they became readings.
@@ -155,6 +157,7 @@ impl Recording {
             explicit_units: BTreeMap::new(),
             has_local_times: false,
             meter: options.meter.unwrap_or(meter),
+            column_of_kinds: None,
             rows: 0,
             absent: 0,
             out_of_order: 0,

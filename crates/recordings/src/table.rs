@@ -122,7 +122,11 @@ impl RowCells {
 
 /// Returns whether a line rules off others, as in `|---|---|` and `+=====+`. Hyphens alone may stand for no value.
 fn is_rule(row: &str) -> bool {
-    let is_ruled_off = row.trim_start().starts_with('|') || row.contains(['+', '=', '─', '━', '┼']);
+    // Several runs, such as `-------- -----`, of which one is longer than any sign of no value.
+    let is_of_hyphens = row.split_whitespace().count() >= 2
+        && row.contains("------")
+        && row.split_whitespace().all(|run| run.len() >= 3 && run.bytes().all(|byte| byte == b'-'));
+    let is_ruled_off = is_of_hyphens || row.trim_start().starts_with('|') || row.contains(['+', '=', '─', '━', '┼']);
     let is_of_rule = |character: char| matches!(character, '-' | '=' | '+' | '|' | ':' | ' ' | '─' | '━' | '┼' | '│');
     is_ruled_off && row.chars().all(is_of_rule) && ["---", "===", "───", "━━━"].iter().any(|rule| row.contains(rule))
 }
@@ -388,6 +392,11 @@ fn line_with_names(
             cells.split(text, separator);
             let names = (wanted.names)(&cells);
             let better = match &best {
+                // The sign of a comment may be a cell by itself, as in `# gpu  pwr`.
+                Some((most, at, whole)) if names == *most && *at == index => {
+                    let rows = |width: usize| count_matching(&lines[index + 1..], separator, width).0;
+                    rows(cells.len()) > rows(whole.len())
+                }
                 Some((most, ..)) => names > *most,
                 None => names > 0 || !comment,
             };
@@ -455,6 +464,7 @@ mod tests {
         for (text, separator, expected, skipped) in [
             ("time,w\n1,2\n", Some(','), vec!["time|w", "1|2"], 0),
             ("time;w\n1;2,5\n", Some(';'), vec!["time|w", "1|2,5"], 0),
+            ("time      w\n---- ------\n1         2\n3         4\n", Some(' '), vec!["time|w", "1|2", "3|4"], 1),
             ("time;w, all\n1;2,5\n3;4,5\n", Some(';'), vec!["time|w, all", "1|2,5", "3|4,5"], 0),
             ("time\tw\r\n1\t2\r\n", Some('\t'), vec!["time|w", "1|2"], 0),
             ("time|w\n1|2\n", Some('|'), vec!["time|w", "1|2"], 0),
@@ -476,6 +486,7 @@ mod tests {
                 vec!["time|w|t", "1|2 W|40 C", "3|N/A|N/A", "4|5 W|N/A"],
                 0,
             ),
+            ("# time   w\n# s      W\n  1      2\n  3      4\n", Some(' '), vec!["time|w", "1|2", "3|4"], 1),
             ("w\n200\n", None, vec!["w", "200"], 0),
             ("w\n200,5\n", None, vec!["w", "200,5"], 0),
             ("\u{feff}time,w\n1,2\n", Some(','), vec!["time|w", "1|2"], 0),

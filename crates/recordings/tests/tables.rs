@@ -83,6 +83,18 @@ fn one_board_has_one_identity() {
         copies.starts_with("n2.csv: has the same rows of gpu-0 as n1.csv") && copies.contains("--files-are nodes"),
         "{copies}"
     );
+    // A copy of every fifth row; two boards at the same idle power are two.
+    let part = |every: usize, watts: fn(usize) -> usize| {
+        let rows =
+            (0..=60).step_by(every).map(|second| format!("2025/02/03 10:00:{:02}.000, 0, {} W\n", second % 60, watts(second)));
+        format!("timestamp, index, power.draw [W]\n{}", rows.take(60 / every).collect::<String>())
+    };
+    let both = |watts: fn(usize) -> usize| {
+        let (whole, thinned) = (part(1, watts), part(5, watts));
+        read(SMI, &[("n1.csv", &whole), ("thin.csv", &thinned)], &plain()).map(|imported| imported.report.boards.len())
+    };
+    assert!(both(|second| 300 + second).unwrap_err().contains("has the same rows of gpu-0 as"));
+    assert_eq!(both(|_| 60), Ok(2));
     for (files_are, boards, expected) in [(FileSetKind::Nodes, 4, 4200.0), (FileSetKind::Parts, 2, 2100.0)] {
         let options = ImportOptions { files_are: Some(files_are), ..plain() };
         let imported = read(SMI, &[("n1.csv", &a), ("n2.csv", &a)], &options).unwrap();
@@ -322,6 +334,19 @@ fn absent_values_are_absent_in_every_table() {
     let expected = [("09:50", 0.0), ("10:10", 600_000.0), ("10:30", 1_200_000.0)];
     let expected = expected.map(|(clock, joules)| (format!("2025-02-03T{clock}:00.000000Z"), Some(joules)));
     assert_eq!(found, expected, "each row's energy was used since the row before it");
+    // The row of a job has what its steps have; a rule lies below sacct's header.
+    let steps = "JobID     End                 ConsumedEnergyRaw\n--------- ------------------- -----------------\n\
+                 101       2025-02-03T10:10:00            180000\n101.batch 2025-02-03T10:10:00            180000\n\
+                 101.0     2025-02-03T10:10:00            180000\n102       2025-02-03T10:30:00\n\
+                 103.0     2025-02-03T10:40:00             50000\n";
+    for text in [steps.to_owned(), steps.replace("10:30:00\n", "10:30:00            180000\n")] {
+        let imported = read(CSV, &[("sacct.txt", &text)], &maps(&["time=End", "energy_joules=ConsumedEnergyRaw"])).unwrap();
+        let expected = if text == steps { 230_000.0 } else { 410_000.0 };
+        assert_eq!(telemetry(&imported).last().unwrap().energy_joules_total, Some(expected));
+        let skipped =
+            |reason: &str| imported.report.skipped.iter().find(|skipped| skipped.reason == reason).map(|found| found.lines);
+        assert_eq!((skipped("step of a job that has a row of its own"), skipped("rule between rows")), (Some(2), Some(1)));
+    }
     // What sacct shortens is refused with the column that has it whole.
     for (cell, problem) in [("600K", "is not in a unit of"), ("1.20M", "has an unknown unit")] {
         let short = format!("JobID,End,ConsumedEnergy\n101,2025-02-03T10:10:00,{cell}\n102,2025-02-03T10:20:00,{cell}\n");
@@ -1047,6 +1072,8 @@ fn what_other_programs_print_is_read() {
             let time = format!(" 20250203   10:00:{second:02}");
             format!("{time}      0    100     40\n{time}      1    300      -\n")
         });
+    let plain_dmon = "# gpu    pwr  gtemp\n# Idx      W      C\n".to_owned()
+        + &seconds(&|_| "    0    100     40\n    1    300      -\n".to_owned());
     let half_days = "Date,Time,W\n".to_owned() + &seconds(&|second| format!("2025-02-03,1:05:{second:02} PM,400\n"));
     let interval = Some(Duration::from_secs(1));
     for (what, text, options) in [
@@ -1061,6 +1088,7 @@ fn what_other_programs_print_is_read() {
             ImportOptions { interval, ..maps(&["device=GPU", "power_watts=POWER", "temperature_celsius=GPU_T"]) },
         ),
         ("nvidia-smi dmon -o DT", &dmon, maps(&["device=gpu", "power_watts=pwr"])),
+        ("nvidia-smi dmon", &plain_dmon, ImportOptions { interval, ..maps(&["device=gpu", "power_watts=pwr"]) }),
         ("half days", &half_days, maps(&["power_watts=W"])),
     ] {
         let imported = read(CSV, &[("t.txt", text)], &options).unwrap_or_else(|error| panic!("{what}: {error}"));
@@ -1125,6 +1153,12 @@ fn what_would_be_misread_stops_with_the_way_out() {
 
     // Apparent power is not power.
     let apparent = "time,Power (VA)\n2025-02-03T10:00:00Z,300\n2025-02-03T10:00:10Z,300\n";
+    for column in ["power_limit", "gpu0_power_cap", "voltage", "gpu_util", "memTemperature", "powerPercent"] {
+        let text = format!("time,{column}\n2025-02-03T10:00:00Z,12\n2025-02-03T10:00:10Z,12\n");
+        let error = read(CSV, &[("v.csv", &text)], &maps(&[&format!("power_watts={column}")])).unwrap_err();
+        assert!(error.contains(&format!("column \"{column}\": by its name it is no power_watts")), "{error}");
+        near(total(&read(CSV, &[("v.csv", &text)], &maps(&[&format!("power_watts={column}:W")])).unwrap()), 120.0, "as is said");
+    }
     let error = read(CSV, &[("a.csv", apparent)], &maps(&["power_watts=Power"])).unwrap_err();
     assert!(error.contains("the header says VA, which is not a unit of power_watts"), "{error}");
     near(total(&read(CSV, &[("a.csv", apparent)], &maps(&["power_watts=Power:W"])).unwrap()), 3000.0, "as is said");
@@ -1136,10 +1170,224 @@ fn what_would_be_misread_stops_with_the_way_out() {
     assert!(read(CSV, &[("v.csv", variance)], &options).is_ok(), "a variance is none of power");
 
     // What is no text.
-    for (bytes, what) in [(&[0x1f, 0x8b, 8, 0, 0][..], "gzip"), (b"PK\x03\x04\x14", "workbooks"), (b"\xfd7zXZ\0", "xz")] {
+    for (bytes, what) in [
+        (&[0x1f, 0x8b, 8, 0, 0][..], "gzip"),
+        (b"PK\x03\x04\x14", "workbooks"),
+        (b"\xfd7zXZ\0", "xz"),
+        (b"PAR1\x15\x04", "Parquet"),
+        (b"SQLite format 3\0", "SQLite"),
+        (b"<?xml version=\"1.0\" ?>\n<nvidia_smi_log>\n", "XML"),
+        (b"<!DOCTYPE html>\n", "web page"),
+    ] {
         let error = import(SMI, vec![RecordingFile::new("s", bytes)], &plain()).unwrap_err().to_string();
         assert!(error.contains(what) && error.contains("unpack it"), "{error}");
     }
+    for json in ["{\"time\": \"2025-02-03T10:00:00Z\", \"w\": 300}\n", "[{\"time\": 1, \"w\": 300}]", "[\n  {\n"] {
+        let error = read(CSV, &[("t.jsonl", json)], &maps(&["power_watts=w"])).unwrap_err();
+        assert!(error.starts_with("t.jsonl:1: it is JSON, and no table") && error.contains("@csv"), "{error}");
+    }
+}
+
+/// Ten seconds of rows, one a second; each of the given cells is a row of its own.
+fn ten_seconds(header: &str, rows: &[&str]) -> String {
+    let of_second = |second: u32| rows.iter().map(move |row| format!("2025-02-03T10:00:{second:02}Z,{row}\n"));
+    format!("{header}\n{}", (0..=10).flat_map(of_second).collect::<String>())
+}
+
+#[test]
+fn names_of_other_figures_and_of_other_parts_do_not_count_beside_boards() {
+    let options = maps(&["device=device", "power_watts=w"]);
+    for (rows, joules, refused) in [
+        (&["gpu0,300", "gpu1,200"][..], 5_000.0, 0),
+        (&["gpu0,300", "gpu1,200", "gpu0_max,400"], 5_000.0, 11),
+        (&["gpu0,300", "gpu1,200", "cpu0,100"], 5_000.0, 11),
+        (&["gpu0,300", "gpu1,200", "gpu2,200", "node,900", "dram,20"], 7_000.0, 22),
+        (&["node1,300", "node2,200"], 5_000.0, 0),
+    ] {
+        let imported = read(CSV, &[("t.csv", &ten_seconds("time,device,w", rows))], &options);
+        let imported = imported.unwrap_or_else(|error| panic!("{rows:?}: {error}"));
+        near(total(&imported), joules, rows[rows.len() - 1]);
+        let lines: u64 = imported.report.refused.iter().map(|refused| refused.lines).sum();
+        assert_eq!(lines, refused, "{rows:?}");
+    }
+    let wide = "time,gpu0_power,gpu0_power_max,gpu1_power,gpu1_util,cpu_power\n2025-02-03T10:00:00Z,300,400,200,97,100\n\
+                2025-02-03T10:00:10Z,300,400,200,97,100\n";
+    let wide = |pattern: &str| read(CSV, &[("w.csv", wide)], &maps(&[&format!("power_watts={pattern}")]));
+    near(total(&wide("gpu{n}_power").unwrap()), 5_000.0, "numbers");
+    for (pattern, problem) in [
+        ("gpu{board}", "column \"gpu0_power_max\" is by its name another figure of what \"0_power\" is of"),
+        ("gpu1_{figure}", "column \"gpu1_util\" is by its name no power, as \"power\" is"),
+        ("{board}_power", "column \"cpu_power\" is by its name of another part of the machine than \"gpu0\""),
+    ] {
+        let error = wide(pattern).map(|imported| total(&imported)).unwrap_err();
+        assert!(error.contains(problem) && error.contains("use {n} in place"), "{pattern}: {error}");
+    }
+    // W&B has the power of the process beside that of the board, which is the same.
+    let wandb = "_timestamp,system.gpu.0.powerWatts,system.gpu.0.powerPercent,system.gpu.process.0.powerWatts\n\
+                 2025-02-03T10:00:00Z,300,75,300\n2025-02-03T10:00:10Z,300,75,300\n";
+    let wandb = |pattern: &str| read(CSV, &[("w.csv", wandb)], &maps(&[&format!("power_watts={pattern}")]));
+    assert!(wandb("system.gpu.{board}.powerWatts").unwrap_err().contains("\"system.gpu.process.0.powerWatts\" is by its name"));
+    assert!(wandb("system.gpu.0.{figure}").unwrap_err().contains("no power, as \"powerWatts\" is"));
+    near(total(&wandb("system.gpu.{n}.powerWatts").unwrap()), 3_000.0, "the board");
+}
+
+#[test]
+fn spellings_of_one_board_are_one_board() {
+    for (what, spellings) in [
+        ("capitals", ["gpu0", "GPU0"]),
+        ("blanks", ["GPU 0", "GPU  0"]),
+        ("decimals", ["0", "0.0"]),
+        ("capitals of a bus id", ["00000000:0f:00.0", "00000000:0F:00.0"]),
+    ] {
+        let rows = (0..=10)
+            .map(|second| format!("2025-02-03T10:00:{second:02}Z,{},{},300\n", ["n1", "N1"][second % 2], spellings[second % 2]));
+        let text = format!("time,node,gpu,w\n{}", rows.collect::<String>());
+        for mapped in [&["device=gpu", "power_watts=w"][..], &["node=node", "device=gpu", "power_watts=w"]] {
+            let imported = read(CSV, &[("t.csv", &text)], &maps(mapped)).unwrap();
+            assert_eq!((imported.report.boards.len(), total(&imported)), (1, 3_000.0), "{what} {mapped:?}");
+        }
+    }
+    // Nor are they two in a record of two parts.
+    let part = |spelling: &str, minute: u32| {
+        let rows = (0..=10).map(|second| format!("2025-02-03T10:{minute:02}:{second:02}Z,{spelling},300\n"));
+        format!("time,gpu,w\n{}", rows.collect::<String>())
+    };
+    let files = [("a.csv", part("GPU0", 0)), ("b.csv", part("gpu0", 1))];
+    let files = files.each_ref().map(|(name, text)| (*name, text.as_str()));
+    assert_eq!(read(CSV, &files, &maps(&["device=gpu", "power_watts=w"])).unwrap().report.boards.len(), 1);
+    let at_once = ten_seconds("time,gpu,w", &["gpu0,300", "GPU0,200"]);
+    let error = read(CSV, &[("t.csv", &at_once)], &maps(&["device=gpu", "power_watts=w"])).unwrap_err();
+    assert!(error.contains("2 rows of"), "{error}");
+}
+
+#[test]
+fn a_column_of_units_says_them_row_by_row() {
+    let joules = |header: &str, rows: &[&str], mapped: &str| {
+        read(CSV, &[("t.csv", &ten_seconds(header, rows))], &maps(&[mapped])).map(|imported| total(&imported))
+    };
+    assert_eq!(joules("time,power,unit", &["3000,mW"], "power_watts=power"), Ok(30.0));
+    assert_eq!(joules("time,power,Units", &["0.3,kW"], "power_watts=power"), Ok(3000.0));
+    assert_eq!(joules("time,power,power_unit,unit", &["0.3,kW,°C"], "power_watts=power"), Ok(3000.0));
+    assert_eq!(joules("time,power,unit", &["300 W,mW"], "power_watts=power"), Ok(3000.0), "a cell's own goes before");
+    assert_eq!(joules("time,power,unit", &["300,mW"], "power_watts=power:W"), Ok(3000.0), "--map goes before");
+    assert_eq!(joules("time,power,unit", &["300,A7"], "power_watts=power"), Ok(3000.0), "another kind of unit");
+    let error = joules("time,power,unit", &["3000,dW"], "power_watts=power").unwrap_err();
+    assert!(error.contains("its unit, \"dW\", is not one of power_watts"), "{error}");
+    let error = joules("time,power [mW],unit", &["3000,kW"], "power_watts=power").unwrap_err();
+    assert!(error.contains("the header says mW"), "{error}");
+    // Rows of other quantities are left out by their unit.
+    let mixed = ten_seconds("time,value,unit", &["300,W"]).replacen("300,W\n", "300,W\n2025-02-03T10:00:00.5Z,60,C\n", 3);
+    let imported = read(CSV, &[("t.csv", &mixed)], &maps(&["power_watts=value"])).unwrap();
+    near(total(&imported), 3000.0, "temperatures are left out");
+    assert_eq!(imported.report.refused[0].lines, 3);
+}
+
+#[test]
+fn rows_of_several_kinds_are_named_by_the_column_that_tells_them() {
+    let long = ten_seconds("time,gpu,metric,value", &["0,power,300", "0,temperature,60"]);
+    let error = read(CSV, &[("t.csv", &long)], &maps(&["device=gpu", "power_watts=value"])).unwrap_err();
+    assert!(
+        error.contains("column \"metric\" names readings of several kinds, such as \"power\" and \"temperature\"")
+            && error.contains("keep the rows of power only"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_counter_that_is_read_as_zero_once_is_not_reset() {
+    let table = |dip: &[(usize, u32)]| {
+        let joules = |row: usize| {
+            let known = dip.iter().find(|(at, _)| *at == row);
+            known.map_or(100_000 + 3_000 * row as u32, |(_, joules)| *joules)
+        };
+        let rows = (0..=30).map(|row| format!("2025-02-03T10:{:02}:{:02}Z,{}\n", row / 6, row % 6 * 10, joules(row)));
+        format!("time,j\n{}", rows.collect::<String>())
+    };
+    for (what, dip, refused) in [("zero", &[(7, 0)][..], 1), ("an old count", &[(7, 20_000)], 1), ("none", &[], 0)] {
+        let imported = read(CSV, &[("t.csv", &table(dip))], &maps(&["energy_joules_total=j"])).unwrap();
+        let counts: Vec<f64> = telemetry(&imported).iter().filter_map(|event| event.energy_joules_total).collect();
+        assert!(counts.is_sorted() && counts[counts.len() - 1] - counts[0] == 90_000.0, "{what}: {counts:?}");
+        assert_eq!(imported.report.refused.len(), refused, "{what}: {:?}", imported.report.refused);
+    }
+    let reset = (7..=30).map(|row| (row, 3_000 * (row as u32 - 7))).collect::<Vec<_>>();
+    assert!(read(CSV, &[("t.csv", &table(&reset))], &maps(&["energy_joules_total=j"])).unwrap().report.refused.is_empty());
+}
+
+#[test]
+fn a_total_that_begins_anew_in_each_epoch_is_added_up_if_it_is_meant() {
+    let table = |value: &dyn Fn(u32) -> u32| {
+        let rows = (0..60).map(|row| format!("2025-02-03T10:{:02}:{:02}Z,{}\n", row / 6, row % 6 * 10, value(row)));
+        format!("time,n\n{}", rows.collect::<String>())
+    };
+    let last = |text: &str, accept: &[AcceptedFinding]| {
+        let options = ImportOptions { accept: accept.to_vec(), ..maps(&["samples_total=n"]) };
+        let read = read(CSV, &[("t.csv", text)], &options);
+        read.map(|imported| progress(&imported).last().unwrap().samples_total)
+    };
+    let epochs = table(&|row| 100 * (row % 20));
+    let error = last(&epochs, &[]).unwrap_err();
+    assert!(error.starts_with("t.csv:22: ") && error.contains("begins anew 2 times, each time after about 1900"), "{error}");
+    assert!(error.ends_with("or say --accept falling-totals to have what each counts added"), "{error}");
+    assert_eq!(last(&epochs, &[AcceptedFinding::FallingTotals]), Ok(Some(5700.0)));
+    // What a job counts again after a restart is no more work.
+    let restarted = table(&|row| if row < 20 { 100 * row } else { 100 * (row - 20) });
+    assert_eq!(last(&restarted, &[]), Ok(Some(3900.0)));
+    let resumed = table(&|row| if row < 20 { 100 * row } else { 100 * (row - 5) });
+    assert_eq!(last(&resumed, &[AcceptedFinding::FallingTotals]), Ok(Some(5400.0)), "from a checkpoint");
+}
+
+#[test]
+fn totals_of_several_ranks_are_not_one() {
+    let table = |samples: &dyn Fn(u32, u32) -> u32| {
+        let row = |second: u32, rank: u32| format!("2025-02-03T10:00:{second:02}.{rank}Z,{rank},{}\n", samples(second, rank));
+        let rows = (0..10).flat_map(|second| (0..4).map(move |rank| row(second, rank)));
+        format!("time,global_rank,n\n{}", rows.collect::<String>())
+    };
+    let own = table(&|second, rank| 10 * second + rank);
+    let error = read(CSV, &[("r.csv", &own)], &maps(&["samples_total=n"])).unwrap_err();
+    assert!(error.starts_with("r.csv:3: column \"global_rank\": rows of 4 ranks take turns"), "{error}");
+    let added = read(CSV, &[("r.csv", &table(&|_, _| 32))], &maps(&["samples=n"])).unwrap();
+    assert_eq!(progress(&added).last().unwrap().samples_total, Some(1280.0), "rows add");
+    let at_once = table(&|second, _| 10 * second).replace(".1Z", ".0Z").replace(".2Z", ".0Z").replace(".3Z", ".0Z");
+    let imported = read(CSV, &[("r.csv", &at_once)], &maps(&["samples_total=n"])).unwrap();
+    assert_eq!(progress(&imported).last().unwrap().samples_total, Some(90.0));
+    assert!(
+        imported.report.notes.iter().any(|note| note.contains("all ranks have the same figures")),
+        "{:?}",
+        imported.report.notes
+    );
+    let one = ten_seconds("time,rank,n", &["0,5"]);
+    assert!(read(CSV, &[("r.csv", &one)], &maps(&["samples_total=n"])).is_ok());
+}
+
+#[test]
+fn of_several_columns_of_times_the_one_with_times_is_taken() {
+    for (what, header, cells, format) in [
+        ("seconds since the start", "time,timestamp,w", ["0,1738576800,300", "10,1738576810,300"], Some(TimeFormat::Unix)),
+        ("times", "time,timestamp,w", ["0,2025-02-03T10:00:00Z,300", "10,2025-02-03T10:00:10Z,300"], None),
+        ("the first of both", "time,timestamp,w", ["2025-02-03T10:00:00Z,1,300", "2025-02-03T10:00:10Z,2,300"], None),
+        ("none", "time,ts,w", ["0,0,300", "10,5,300"], Some(TimeFormat::Unix)),
+    ] {
+        let text = format!("{header}\n{}\n", cells.join("\n"));
+        let options = ImportOptions { time_format: format, ..maps(&["power_watts=w"]) };
+        let imported = read(CSV, &[("t.csv", &text)], &options).unwrap_or_else(|error| panic!("{what}: {error}"));
+        near(total(&imported), 3_000.0, what);
+        assert_eq!(telemetry(&imported)[0].time.to_string().starts_with("2025-02-03T10:00:00"), what != "none", "{what}");
+    }
+}
+
+#[test]
+fn the_power_of_a_module_is_read_where_it_is_asked_for() {
+    let header = "timestamp, uuid, power.draw.instant [W], module.power.draw.instant [W], module.power.draw.average [W]";
+    let rows = (0..=10).map(|second| format!("2025/02/03 10:00:{second:02}.000, GPU-1, 300.00 W, 500.00 W, 490.00 W\n"));
+    let text = format!("{header}\n{}", rows.collect::<String>());
+    let metered = |text: &str, meter| read(SMI, &[("s.csv", text)], &ImportOptions { meter, ..plain() });
+    near(total(&metered(&text, None).unwrap()), 3_000.0, "the GPU");
+    near(total(&metered(&text, Some(Meter::Module)).unwrap()), 5_000.0, "the module");
+    let without = text.replacen("power.draw.instant [W], module", "fan.speed [%], module", 1);
+    let error = metered(&without, None).unwrap_err();
+    assert!(error.starts_with("s.csv:1: the power in it is that of modules") && error.ends_with("say --meter module"), "{error}");
+    near(total(&metered(&without, Some(Meter::Module)).unwrap()), 5_000.0, "the module");
 }
 
 #[test]

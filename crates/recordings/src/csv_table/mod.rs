@@ -5,23 +5,27 @@
 //! that it lies in and a silence counts nothing. A table that has nothing but progress is taken for
 //! a whole run, from its first row to its last.
 
+mod board_names;
 mod plan;
 mod steps;
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use eadt_schemas::EventTime;
 use eadt_schemas::counts::counted;
 use eadt_schemas::v1::{CounterScope, Meter};
 
+pub(crate) use self::board_names::find_misnamed_boards;
 use self::plan::{FieldSource, NumberColumn, TableMapping, ValueExpression};
 use self::steps::CounterIncrements;
+pub(crate) use self::steps::{MOST_OF_A_RESTART, is_running_total};
 use crate::absent::{is_absent_name, is_absent_number, is_absent_text};
 use crate::boards::several_boards_error;
 use crate::clock::TimeParser;
 use crate::decimal_mark::{DecimalMarkDetector, MARK_REMEDY};
 use crate::error::quote;
-use crate::identity::{IdColumns, IdScope, driver_uuid};
+use crate::identity::{IdColumns, IdScope, driver_uuid, spelling_key};
 use crate::lines::LineReader;
 use crate::names::{event_name, shell_quote};
 use crate::quantity::{QuantityCell, is_quantity};
@@ -30,7 +34,7 @@ use crate::report::TableUse;
 use crate::row_times::RowTimes;
 use crate::rows::{CUT, CUT_REMEDY};
 use crate::table::{HeaderCriteria, HeaderRow, RowCells, TableReader};
-use crate::units::{Dimension, ambiguous_unit};
+use crate::units::{Dimension, Unit, ambiguous_unit, word_places};
 use crate::{ImportError, ImportOptions, ReadingField};
 
 /// What one row adds to a counter.
@@ -76,6 +80,7 @@ pub(crate) fn read(
             let file = &recording.files[file];
             return Err(ImportError::in_file(file, "is empty: it has no header", "check that this is the right file"));
         };
+        refuse_json(&recording.files[file], &header)?;
         let mut reader = FileReader::new(recording, file, &table, header, &clock, options)?;
         reader.times = RowTimes::following(before.take(), options);
         let mut cells = RowCells::default();
@@ -102,10 +107,23 @@ pub(crate) fn read(
         before = reader.times.file_end(recording);
         reader.finish(recording, table.encoding())?;
     }
-    sources.refuse_rows_without_id(recording);
-    recording.check_refusals()?;
     sources.refuse_mixed_readings(recording)?;
+    sources.refuse_rows_without_id(recording);
+    sources.refuse_misnamed_boards(recording);
+    recording.check_refusals()?;
     sources.steps.finish(recording, options)
+}
+
+/// Returns an error if the first line is one of JSON: split at its commas it would look like a table.
+pub(crate) fn refuse_json(file: &str, header: &HeaderRow) -> Result<(), ImportError> {
+    let first = header.names.get(0).unwrap_or_default();
+    let is_json = ["{\"", "[{", "[["].iter().any(|start| first.starts_with(start)) || matches!(first, "{" | "[");
+    if !is_json {
+        return Ok(());
+    }
+    let remedy = "write its figures as a table, for example jq -r '.[] | [.time, .gpu, .watts] | @csv'; answers of Prometheus and \
+                  event logs are read as they are";
+    Err(ImportError::in_line(file, header.line, "it is JSON, and no table of this form", remedy))
 }
 
 /// What to do if a header contradicts what is below it.
@@ -115,13 +133,16 @@ const ONE_UNIT: &str = "correct the one that is wrong: nothing shows which";
 /// row holds.
 const POWER_WORDS: [&str; 5] = ["power", "powerwatts", "watt", "watts", "draw"];
 const SHARE_WORDS: [&str; 7] = ["percent", "percentage", "pct", "ratio", "util", "utilisation", "utilization"];
+const LIMIT_WORDS: [&str; 4] = ["cap", "limit", "rated", "tdp"];
 const OTHER_WORDS: [&str; 12] =
     ["accuracy", "bytes", "clock", "clocks", "fan", "loss", "memory", "temp", "temperature", "throughput", "usage", "voltage"];
 
-/// Returns whether a text has one of the words. `mem01`, a host, is another word than `mem`.
+/// Returns whether a text has one of the words, also within `powerPercent`. `mem01`, a host, is another word than `mem`.
 fn has_word(text: &str, words: &[&str]) -> bool {
-    let text = text.to_ascii_lowercase();
-    text.split(|c: char| !c.is_ascii_alphanumeric()).any(|word| words.contains(&word))
+    let is_one = |word: &str| words.iter().any(|known| word.eq_ignore_ascii_case(known));
+    let has_humps = |word: &str| word.bytes().all(|byte| byte.is_ascii_alphabetic()) && word_places(word).len() > 1;
+    let mut parts = text.split(|c: char| !c.is_ascii_alphanumeric());
+    parts.any(|part| is_one(part) || has_humps(part) && word_places(part).into_iter().any(|place| is_one(&part[place])))
 }
 
 /// Returns whether a text, such as `system/gpu_0_power_usage_watts`, names a reading of power (true) or another one; `None` if it
@@ -133,8 +154,22 @@ fn names_power(text: &str) -> Option<bool> {
     if has_word(text, &POWER_WORDS) { Some(true) } else { has_word(text, &OTHER_WORDS).then_some(false) }
 }
 
+/// Returns the place of a name that is of no power, of names that are said to be of power, and one that is; none if all may be.
+fn find_mixed_reading<'n>(names: &[&'n str]) -> Option<(usize, Option<&'n str>)> {
+    let named = || names.iter().enumerate().filter_map(|(index, name)| Some((index, *name, names_power(name)?)));
+    let power = named().filter(|(_, _, is_power)| *is_power).map(|(_, name, _)| name).min();
+    let is_misread = |name: &str, is_power: bool| !is_power && (power.is_some() || names_share_of_power(name));
+    let other = named().filter(|(_, name, is_power)| is_misread(name, *is_power)).min_by_key(|(_, name, _)| *name);
+    other.map(|(index, ..)| (index, power))
+}
+
+/// Returns whether a text, such as `power_limit_W`, names a limit of power.
+fn names_limit(text: &str) -> bool {
+    has_word(text, &LIMIT_WORDS)
+}
+
 /// Returns whether a text, such as `system/gpu_0_power_usage_percentage`, names power as a share of something.
-fn names_share_of_power(text: &str) -> bool {
+pub(crate) fn names_share_of_power(text: &str) -> bool {
     has_word(text, &SHARE_WORDS) && has_word(text, &POWER_WORDS)
 }
 
@@ -194,7 +229,36 @@ struct FileReader<'o> {
     marks: DecimalMarkDetector,
     /// Columns that are not mapped, but may distinguish boards.
     ids: IdColumns,
+    /// Columns of ranks, of which each may have totals of its own.
+    ranks: IdColumns,
+    jobs: JobRows,
 }
+
+/// Slurm's jobs whose rows have energy, which is that of all steps of the job.
+#[derive(Default)]
+struct JobRows {
+    with_energy: BTreeSet<String>,
+}
+
+impl JobRows {
+    /// Returns whether a row is of a step, such as `101.batch`, of a job whose row came before; remembers the job of a row.
+    fn has_job_of_step(&mut self, plan: &TableMapping, cells: &RowCells) -> bool {
+        let energy = plan.figures.iter().find(|figure| figure.adds && figure.field == ReadingField::EnergyJoulesTotal);
+        let Some(FieldSource { take: ValueExpression::Columns(columns), .. }) = energy else { return false };
+        let is_id = |name: &String| JOB_NAMES.iter().any(|job| name.eq_ignore_ascii_case(job));
+        let Some(id) = plan.names.iter().position(is_id).and_then(|column| cells.get(column)) else { return false };
+        if let Some((job, _)) = id.split_once('.') {
+            return self.with_energy.contains(job);
+        }
+        if columns.iter().any(|column| cells.get(column.index).is_some_and(is_quantity)) {
+            self.with_energy.insert(id.to_owned());
+        }
+        false
+    }
+}
+
+/// Names of Slurm's columns of jobs.
+const JOB_NAMES: [&str; 2] = ["JobID", "JobIDRaw"];
 
 impl<'o> FileReader<'o> {
     fn new(
@@ -207,9 +271,12 @@ impl<'o> FileReader<'o> {
     ) -> Result<Self, ImportError> {
         let mut plan = TableMapping::new(recording, file, &header, options)?;
         plan.find_time_of_day(recording, (file, header.line), table, clock, options)?;
+        plan.prefer_whole_times(table, clock, options);
+        recording.column_of_kinds = plan.find_columns_of_texts(table);
         let columns: Vec<usize> = plan.number_columns().map(|column| column.index).collect();
         let marks = DecimalMarkDetector::new(table, &columns, options.decimal);
         let ids = plan.id_columns(recording);
+        let ranks = plan.rank_columns();
         Ok(Self {
             file,
             plan,
@@ -222,6 +289,8 @@ impl<'o> FileReader<'o> {
             span: None,
             marks,
             ids,
+            ranks,
+            jobs: JobRows::default(),
         })
     }
 
@@ -252,8 +321,10 @@ impl<'o> FileReader<'o> {
             }
             let header = HeaderRow { line, names: cells.clone(), is_data: false };
             self.refuse_several_boards(recording)?;
-            self.plan = TableMapping::new(recording, self.file, &header, self.options)?;
+            let before = std::mem::replace(&mut self.plan, TableMapping::new(recording, self.file, &header, self.options)?);
+            self.plan.take_units_of_rows(|name| before.has_units_of_rows(name));
             self.ids = self.plan.id_columns(recording);
+            self.ranks = self.plan.rank_columns();
             self.header = header;
         }
         recording.skip_line(self.file, line, "repeated header");
@@ -293,6 +364,10 @@ impl<'o> FileReader<'o> {
             }
             return Err(RowError::damaged("cells", recording.error(self.file, line, problem, remedy)));
         }
+        if self.jobs.has_job_of_step(&self.plan, cells) {
+            recording.skip_line(self.file, line, "step of a job that has a row of its own");
+            return Ok(());
+        }
         let devices = sources.row_sources(recording, self, cells);
         let job = self.plan.has_progress().then(|| sources.job_source(recording, self.file));
         let Some(first) = devices.first().copied().or(job) else { return Ok(()) };
@@ -304,6 +379,9 @@ impl<'o> FileReader<'o> {
             for source in &devices {
                 self.ids.observe(*source, time, line, |column| cells.get(column));
             }
+        }
+        if let Some(job) = job {
+            self.ranks.observe(job, time, line, |column| cells.get(column));
         }
         let figures = std::mem::take(&mut self.plan.figures);
         let read = self.values(recording, line, cells, &figures);
@@ -444,6 +522,14 @@ impl<'o> FileReader<'o> {
         if is_absent_number(field, value, recording.meter) {
             return Ok(None);
         }
+        let of_row = column.unit_column.filter(|_| unit.is_none()).and_then(|index| cells.get(index));
+        let unit = match of_row.filter(|text| !is_absent_text(text)) {
+            Some(text) => match Unit::by_name(text).filter(|unit| unit.dimension == field.dimension()) {
+                Some(unit) => Some(unit),
+                None => return Err(damaged("unit", format!("its unit, {}, is not one of {}", quote(text), field.name()))),
+            },
+            None => unit,
+        };
         let unit = match (unit, column.unit) {
             (Some(own), _) if own.dimension != field.dimension() => {
                 let why = shortened_by_slurm(field, text).unwrap_or_default();
@@ -500,8 +586,39 @@ impl<'o> FileReader<'o> {
         Err(several_boards_error(recording, self.file, &found, &column, &remedy))
     }
 
+    /// Returns an error if rows of several ranks have totals of their own, of which the highest would count; notes ranks of which
+    /// each has the same.
+    fn refuse_several_ranks(&self, recording: &mut Recording) -> Result<(), ImportError> {
+        let Some(found) = self.ranks.several_boards(&[IdScope::Board]).filter(|_| self.options.same_time.is_none()) else {
+            return Ok(());
+        };
+        let column = self.plan.column_name(found.column);
+        let mut by_time: BTreeMap<EventTime, &RecordedReading> = BTreeMap::new();
+        let of_file = recording.sources[found.source].readings.iter().filter(|reading| reading.file as usize == self.file);
+        let (mut rows, mut are_alike) = (0, true);
+        for reading in of_file {
+            are_alike &= by_time.entry(reading.time).or_insert(reading).values == reading.values;
+            rows += 1;
+        }
+        let way = "write the rows of each rank into a file of its own and say --files-are nodes";
+        if are_alike && by_time.len() * 2 <= rows {
+            let note = format!(
+                "{column}: all ranks have the same figures, taken for those of the whole job; if each counts its own, {way}"
+            );
+            recording.add_note(note);
+            return Ok(());
+        }
+        let problem =
+            format!("rows of {} ranks take turns by this column, which is not mapped: they would count as one", found.boards);
+        let remedy = format!(
+            "keep the rows of one rank if it counts the whole job, else {way}; to read them as one counter say --same-time mean"
+        );
+        Err(recording.error(self.file, found.line, problem, remedy).with_column(column))
+    }
+
     fn finish(self, recording: &mut Recording, encoding: crate::encoding::Encoding) -> Result<(), ImportError> {
         self.refuse_several_boards(recording)?;
+        self.refuse_several_ranks(recording)?;
         self.check_unit_of_times(recording)?;
         self.times
             .check()
@@ -543,7 +660,10 @@ fn has_node(nodes: &BTreeSet<FileNode>, node: &FileNode) -> bool {
 
 #[derive(Default)]
 struct TableSources {
+    /// By node and device, each in the one way in which all its spellings are alike.
     devices: HashMap<(Option<FileId>, String, usize), SourceId>,
+    /// The boards of each node as their first rows name them.
+    named: BTreeMap<String, Vec<(String, SourceId)>>,
     /// Nodes of which a row names its board in the column that is mapped.
     with_id: BTreeSet<FileNode>,
     /// The sources of rows that do not, though that column is mapped.
@@ -570,7 +690,11 @@ impl TableSources {
         let mut sources = Vec::with_capacity(count);
         for index in 0..count {
             let scope = if is_global { None } else { Some(file) };
-            let key = (scope, format!("{}\u{0}{}", node.unwrap_or_default(), device.unwrap_or_default()), index);
+            let key = (
+                scope,
+                format!("{}\u{0}{}", spelling_key(node.unwrap_or_default()), spelling_key(device.unwrap_or_default())),
+                index,
+            );
             if let Some(source) = self.devices.get(&key) {
                 sources.push(*source);
                 continue;
@@ -591,16 +715,21 @@ impl TableSources {
                 node: node.map(str::to_owned),
                 gpu_model: model.map(str::to_owned),
                 gpu_index: gpu_index.filter(|index| *index < 1024),
-                local_id: id.clone().filter(|_| !is_global),
+                local_id: id.as_deref().filter(|_| !is_global).map(|id| spelling_key(id).into_owned()),
                 is_anonymous: id.is_none() && node.is_none(),
                 is_unique: is_global && id.is_some(),
             };
             let source = recording.add_device(file, own);
             self.devices.insert(key, source);
+            if let Some(device) = device.filter(|_| board.is_none()) {
+                let node = node.map_or_else(String::new, |node| spelling_key(node).into_owned());
+                self.named.entry(node).or_default().push((device.to_owned(), source));
+            }
             sources.push(source);
         }
         if plan.device.is_some() {
-            let file_node = (file, node.filter(|node| !names_a_sum(node)).unwrap_or_default().to_owned());
+            let node = node.filter(|node| !names_a_sum(node)).map_or(Cow::Borrowed(""), spelling_key);
+            let file_node = (file, node.into_owned());
             match device {
                 Some(device) if names_a_sum(device) => self.sums.entry(file_node).or_default().extend(&sources),
                 Some(_) => {
@@ -627,6 +756,20 @@ impl TableSources {
         let problem = "row is of all boards together by the name in its column of boards, and others are of one each: it is left \
                        out, or these would count twice";
         self.refuse_rows(recording, sums, problem, "take the row out, or name the board otherwise if it is one");
+    }
+
+    /// Refuses the rows whose name in the column of boards is none of a board of its own.
+    fn refuse_misnamed_boards(&mut self, recording: &mut Recording) {
+        for boards in std::mem::take(&mut self.named).into_values() {
+            let names: Vec<&str> = boards.iter().map(|(name, _)| name.as_str()).collect();
+            for found in find_misnamed_boards(&names, recording.meter) {
+                let (name, source) = &boards[found.index];
+                let of_files =
+                    (0..recording.files.len()).map(|file| ((file, String::new()), BTreeSet::from([*source]))).collect();
+                let problem = format!("row is of {}, {}: it is left out, or this would count twice", quote(name), found.problem);
+                self.refuse_rows(recording, of_files, &problem, "take the row out, or name the board otherwise if it is one");
+            }
+        }
     }
 
     /// Refuses the rows of these sources.
@@ -664,17 +807,13 @@ impl TableSources {
         let is_power_mapped = [ReadingField::PowerWatts, ReadingField::PowerAverageWatts]
             .iter()
             .any(|field| recording.columns.contains_key(field) && !recording.explicit_units.contains_key(field));
-        let named = self.devices.iter().filter_map(|((_, name, _), source)| {
-            let (_, device) = name.split_once('\u{0}')?;
-            Some((*source, device, names_power(device)?))
-        });
-        let power = named.clone().filter(|(_, _, is_power)| *is_power).min();
-        let is_misread = |device: &str, is_power: bool| !is_power && (power.is_some() || names_share_of_power(device));
-        let other = named.clone().filter(|(_, device, is_power)| is_misread(device, *is_power)).min();
-        let Some((source, other, _)) = other.filter(|_| is_power_mapped) else { return Ok(()) };
-        let Some(reading) = recording.sources[source].readings.first() else { return Ok(()) };
+        let named: Vec<&(String, SourceId)> = self.named.values().flatten().collect();
+        let names: Vec<&str> = named.iter().map(|(name, _)| name.as_str()).collect();
+        let Some((other, power)) = find_mixed_reading(&names).filter(|_| is_power_mapped) else { return Ok(()) };
+        let Some(reading) = recording.sources[named[other].1].readings.first() else { return Ok(()) };
+        let other = names[other];
         let problem = match power {
-            Some((_, power, _)) => {
+            Some(power) => {
                 format!("the column of the boards names readings of several kinds, such as {} and {}", quote(power), quote(other))
             }
             None => format!("the column of the boards names a share of the power: {}", quote(other)),

@@ -1,7 +1,10 @@
 //! What each column of a table is, from its header and the `--map`s.
 
+use std::collections::BTreeSet;
+
+use crate::absent::is_absent_text;
 use crate::clock::{TimeParser, is_time_of_day};
-use crate::csv_table::{STEPS, TIME_NAMES, names_a_sum};
+use crate::csv_table::{STEPS, TIME_NAMES, find_misnamed_boards, find_mixed_reading, names_a_sum, names_limit, names_power};
 use crate::error::quote;
 use crate::identity::IdColumns;
 use crate::names::shell_quote;
@@ -23,13 +26,18 @@ pub(super) struct NumberColumn {
     pub(super) is_unit_explicit: bool,
     /// The header may be read as two units, so that cells have to say theirs.
     pub(super) is_unit_ambiguous: bool,
+    /// The column in which each row says the unit.
+    pub(super) unit_column: Option<usize>,
 }
 
 impl NumberColumn {
     const fn new(index: usize, unit: Option<Unit>) -> Self {
-        Self { index, unit, is_unit_explicit: unit.is_some(), is_unit_ambiguous: false }
+        Self { index, unit, is_unit_explicit: unit.is_some(), is_unit_ambiguous: false, unit_column: None }
     }
 }
+
+/// Names of columns in which each row says the unit of its figure.
+const UNIT_NAMES: [&str; 5] = ["unit", "units", "uom", "einheit", "unit_of_measurement"];
 
 #[derive(Debug, Clone)]
 pub(super) enum ValueExpression {
@@ -141,6 +149,17 @@ impl TableMapping {
         )
     }
 
+    /// Returns the columns of ranks, if rows have totals or rates of the job; what rows add is summed, whichever rank it is of.
+    pub(super) fn rank_columns(&self) -> IdColumns {
+        if !self.figures.iter().any(|figure| figure.field.is_progress() && !figure.adds) {
+            return IdColumns::default();
+        }
+        let is_used = |index: usize| [self.device, self.node].contains(&Some(index));
+        IdColumns::of_ranks(
+            self.names.iter().enumerate().filter(|(index, _)| !is_used(*index)).map(|(index, name)| (index, name.as_str())),
+        )
+    }
+
     /// Returns the use of each column that is read, and the names of those that are left out.
     pub(super) fn column_uses(&self) -> (Vec<ColumnUse>, Vec<String>) {
         let mut uses = Vec::new();
@@ -166,6 +185,8 @@ impl TableMapping {
                 uses.push((column.index, field.clone(), column.unit.map(|unit| unit.name.to_owned())));
             }
         }
+        let units: BTreeSet<usize> = self.number_columns().filter_map(|column| column.unit_column).collect();
+        uses.extend(units.into_iter().map(|index| (index, "unit".to_owned(), None)));
         let used = |index: usize| uses.iter().any(|(other, ..)| *other == index);
         let left_out = (0..self.names.len()).filter(|index| !used(*index)).map(|index| self.column_name(index)).collect();
         uses.sort_by_key(|(index, ..)| *index);
@@ -219,6 +240,79 @@ impl TableMapping {
         let problem = format!("{} has {have}, {} has the rest", self.column_name(time), quote(&self.column_name(*other)));
         let error = recording.error(place.0, place.1, problem, format!("say both: --map {}{form}", shell_quote(&both)));
         Err(error.with_column(self.column_name(time)))
+    }
+
+    /// Takes, of several columns that are called like one of times, the first in which rows have times of this century, if
+    /// nobody has mapped the time: others may count seconds since the start.
+    pub(super) fn prefer_whole_times(&mut self, table: &TableReader<'_>, clock: &TimeParser, options: &ImportOptions) {
+        if self.time_of_day.is_some() || options.maps.iter().any(|map| map.field == "time") || self.time.is_none() {
+            return;
+        }
+        let named = |name: &&str| self.names.iter().position(|have| have.eq_ignore_ascii_case(name));
+        let named: Vec<usize> = TIME_NAMES.iter().filter_map(named).collect();
+        let mut are_whole = vec![false; named.len()];
+        table.peek(|cells| {
+            for (is_whole, index) in are_whole.iter_mut().zip(&named) {
+                *is_whole |= cells.get(*index).is_some_and(|cell| clock.reads_this_century(cell));
+            }
+        });
+        let whole = named.iter().zip(&are_whole).find(|(_, is_whole)| **is_whole);
+        self.time = whole.map(|(index, _)| *index).or(self.time);
+    }
+
+    /// Finds the columns in which rows say the units of power and energy; returns a column that says what each row is a reading
+    /// of, if there is one.
+    pub(super) fn find_columns_of_texts(&mut self, table: &TableReader<'_>) -> Option<String> {
+        let mut texts: Vec<BTreeSet<String>> = vec![BTreeSet::new(); self.names.len()];
+        table.peek(|cells| {
+            for (texts, cell) in texts.iter_mut().zip(cells.iter()).filter(|(_, cell)| !is_absent_text(cell)) {
+                texts.insert(cell.to_owned());
+            }
+        });
+        let is_electrical = |text: &String| {
+            Unit::by_name(text).is_some_and(|unit| unit.dimension.is_electrical())
+                || unreadable_unit(&format!("power [{text}]")).is_some()
+        };
+        let is_free = |index: usize| [self.device, self.node, self.time].iter().all(|used| *used != Some(index));
+        let kinds = texts.iter().enumerate().filter(|(index, _)| is_free(*index)).find_map(|(index, texts)| {
+            let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+            let (other, power) = find_mixed_reading(&texts)?;
+            Some(format!(
+                "{} names readings of several kinds, such as {} and {}",
+                quote(&self.names[index]),
+                quote(power?),
+                quote(texts[other])
+            ))
+        });
+        let has_units: BTreeSet<String> = self
+            .names
+            .iter()
+            .zip(&texts)
+            .filter(|(_, texts)| texts.iter().any(is_electrical))
+            .map(|(name, _)| name.clone())
+            .collect();
+        self.take_units_of_rows(|name| has_units.contains(name));
+        kinds
+    }
+
+    /// Takes columns that are called `unit`, or as a figure's column with `_unit` behind it, for those of the units of power and
+    /// energy, unless `--map` says the unit.
+    pub(super) fn take_units_of_rows(&mut self, has_units: impl Fn(&str) -> bool) {
+        let names = self.names.clone();
+        let find = |wanted: &str| names.iter().position(|name| name.eq_ignore_ascii_case(wanted) && has_units(name));
+        for figure in self.figures.iter_mut().filter(|figure| figure.field.dimension().is_electrical()) {
+            let ValueExpression::Columns(columns) = &mut figure.take else { continue };
+            for column in columns.iter_mut().filter(|column| !column.is_unit_explicit) {
+                let name = &names[column.index];
+                let own = ["_unit", " unit", "_units", " units"].iter().find_map(|end| find(&format!("{name}{end}")));
+                column.unit_column = own.or_else(|| UNIT_NAMES.iter().find_map(|name| find(name)));
+            }
+        }
+    }
+
+    /// Returns whether rows say units in the column of a name.
+    pub(super) fn has_units_of_rows(&self, name: &str) -> bool {
+        self.number_columns().filter_map(|column| column.unit_column).any(|index| self.names[index] == name)
     }
 
     /// Takes a row below the header for one of units, if it has a unit in each column of numbers and no number. Returns an error
@@ -554,6 +648,7 @@ impl MappingBuilder<'_> {
             }
             let unit = unit.map(|unit| self.named_unit(map, &map.column, unit)).transpose()?;
             let is_sum = |(_, board): &&(usize, String)| names_a_sum(board);
+            self.check_board_names(map, &matching, unit.is_some())?;
             if let Some((index, board)) = matching.iter().find(is_sum).filter(|_| matching.len() > 1) {
                 let name = self.plan.column_name(*index);
                 let problem = format!("column {name:?} is of {board:?}, by its name what the other boards have together");
@@ -569,6 +664,23 @@ impl MappingBuilder<'_> {
         Err(self.no_column(map, &map.column))
     }
 
+    /// Returns an error if a pattern takes in columns that are not of a board of their own, or not of power.
+    fn check_board_names(&self, map: &FieldMap, matching: &[(usize, String)], has_unit: bool) -> Result<(), ImportError> {
+        let names: Vec<&str> = matching.iter().map(|(_, board)| board.as_str()).collect();
+        let column = |index: usize| self.plan.column_name(matching[index].0);
+        if let Some(found) = find_misnamed_boards(&names, self.recording.meter).into_iter().next() {
+            let problem = format!("column {} is {}", quote(&column(found.index)), found.problem);
+            return Err(self.error(problem, NARROWER_PATTERN));
+        }
+        let is_power = map.field.starts_with("power") && !has_unit;
+        if let Some((other, power)) = find_mixed_reading(&names).filter(|_| is_power) {
+            let than = power.map_or_else(|| "power".to_owned(), quote);
+            let problem = format!("column {} is by its name no power, as {than} is", quote(&column(other)));
+            return Err(self.error(problem, NARROWER_PATTERN));
+        }
+        Ok(())
+    }
+
     /// The unit to read a column in: the one asked for, else the header's own (`Power [mW]`, `power_mW`), else the field's.
     fn unit(&mut self, field: ReadingField, column: NumberColumn) -> Result<Option<Unit>, ImportError> {
         let name = self.plan.column_name(column.index);
@@ -581,6 +693,14 @@ impl MappingBuilder<'_> {
             |unit: &&str| ambiguous_unit(&name) == Some(*unit) && bracketed.is_none_or(|bracketed| may_be_unit(unit, bracketed));
         if let Some(other) = unreadable_unit(&name).filter(|unit| is_electrical && !is_open(unit)) {
             let problem = format!("the header says {other}, which is not a unit of {}", field.name());
+            return Err(self
+                .error(problem, format!("map another column, or say the unit after a colon; {remedy}"))
+                .with_column(name));
+        }
+        let is_power = matches!(field, ReadingField::PowerWatts | ReadingField::PowerAverageWatts) && is_electrical;
+        let is_limit = is_power && names_limit(&name);
+        if is_limit || is_power && bracketed.is_none() && names_power(&name) == Some(false) {
+            let problem = format!("by its name it is no {}", field.name());
             return Err(self
                 .error(problem, format!("map another column, or say the unit after a colon; {remedy}"))
                 .with_column(name));
@@ -603,6 +723,9 @@ impl MappingBuilder<'_> {
         }
     }
 }
+
+/// What to do if a pattern takes in too many columns.
+const NARROWER_PATTERN: &str = "say more of the name in the pattern, use {n} in place of the braces if the boards have numbers, or map each board's column by itself";
 
 /// `gpu.{n}.power`: `{n}` means digits, another word in braces any text.
 #[derive(Debug, Clone, Copy)]

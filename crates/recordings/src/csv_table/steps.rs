@@ -218,12 +218,18 @@ struct ColumnGrowth {
     falls: usize,
     first: f64,
     last: f64,
+    /// It falls to next to nothing each time, and rises in nearly all other rows.
+    begins_anew: bool,
     /// It rises by the same at the same distances, give or take a row.
     is_even: bool,
 }
 
 /// A total grows so many times more often than it falls, as it does if a job begins anew.
 const RISES_A_FALL: usize = 10;
+/// The same of one that falls to next to nothing, as a counter does that wraps or is reset.
+const RISES_A_RESTART: usize = 3;
+/// What is left of a total that begins anew, at most.
+pub(crate) const MOST_OF_A_RESTART: f64 = 0.1;
 /// Batch sizes that grow seldom have more levels, unless each is held for long.
 const MOST_LEVELS: usize = 8;
 /// A level of a batch size is held for as many rows, on average, where there are many of them.
@@ -238,6 +244,20 @@ fn is_even(values: &[f64]) -> bool {
     same && distances().max().unwrap_or(0) <= distances().min().unwrap_or(0) + 1
 }
 
+/// Returns whether a column falls, to next to nothing each time, and rises in nearly all other rows.
+fn begins_anew(values: &[f64]) -> bool {
+    let pairs = || values.windows(2);
+    let falls = pairs().filter(|pair| pair[1] < pair[0]).count();
+    let rises = pairs().filter(|pair| pair[1] > pair[0]).count();
+    let is_restart = |pair: &[f64]| pair[1] >= pair[0] || pair[1] <= MOST_OF_A_RESTART * pair[0];
+    falls > 0 && pairs().all(is_restart) && rises * 5 >= (values.len() - 1 - falls) * 4
+}
+
+/// Returns whether a column grows as a running total does, and not as what each row adds.
+pub(crate) fn is_running_total(values: &[f64]) -> bool {
+    ColumnGrowth::of(values).kind() == ColumnKind::RunningTotal
+}
+
 impl ColumnGrowth {
     fn of(values: &[f64]) -> Self {
         let count = |is: fn(&f64, &f64) -> bool| values.windows(2).filter(|pair| is(&pair[0], &pair[1])).count();
@@ -247,13 +267,20 @@ impl ColumnGrowth {
             falls: count(f64::gt),
             first: values.first().copied().unwrap_or(0.0),
             last: values.last().copied().unwrap_or(0.0),
+            begins_anew: begins_anew(values),
             is_even: is_even(values),
         }
     }
 
     fn kind(self) -> ColumnKind {
-        let Self { rows, rises, falls, first, last, is_even } = self;
-        if rows < ROWS_OF_A_TOTAL || rises < 3 || falls * RISES_A_FALL > rises {
+        let Self { rows, rises, falls, first, last, begins_anew, is_even } = self;
+        if rows < ROWS_OF_A_TOTAL || rises < 3 {
+            return ColumnKind::Step;
+        }
+        if begins_anew && falls * RISES_A_RESTART <= rises {
+            return ColumnKind::RunningTotal;
+        }
+        if falls * RISES_A_FALL > rises {
             return ColumnKind::Step;
         }
         let always = rises * 5 >= (rows - 1) * 4;
@@ -287,6 +314,8 @@ mod tests {
             ("one of steps", rows(11, |row| 32.0 * (row / 3.0).floor())),
             ("one of steps that does not begin at 0", rows(40, |row| 640.0 + 32.0 * (row / 4.0).floor())),
             ("one that begins anew", rows(40, |row| 32.0 * (row % 25.0))),
+            ("one that wraps early", rows(10, |row| (257e9 + 6e9 * row) % 262e9)),
+            ("one that begins anew each epoch", rows(40, |row| 32.0 * (1.0 + row % 12.0))),
         ] {
             assert_eq!(ColumnGrowth::of(&total).kind(), ColumnKind::RunningTotal, "{what}");
         }
@@ -301,6 +330,7 @@ mod tests {
             &[20.0, 32.0, 32.0, 32.0, 20.0, 32.0, 32.0, 32.0, 20.0],
             &[0.0, 32.0, 32.0, 32.0, 32.0, 20.0],
             &[16.0, 16.0, 32.0, 32.0, 32.0, 32.0],
+            &[20.0, 31.0, 1.0, 30.0, 2.0, 33.0, 34.0],
         ] {
             assert_eq!(ColumnGrowth::of(steps).kind(), ColumnKind::Step, "{steps:?}");
         }
