@@ -28,7 +28,7 @@ from time import time_ns
 from typing import Any, Final
 from urllib.parse import quote, urlsplit
 
-from .directives import Directive, parse_answer, read_file
+from .directives import Directive, parse_answer, read_file, read_text
 from .events import PROGRESS_FIELDS, event_time, plain_event
 from .failures import ELSEWHERE, explain, explain_answer
 
@@ -480,7 +480,7 @@ class Client:
     def _token(self, path: str | os.PathLike[str]) -> str:
         """Returns the token; read each time, since a projected one changes."""
         try:
-            words = Path(path).read_text().split()
+            words = read_text(path).split()
         except (OSError, ValueError) as error:
             raise ValueError(f"the token file of EADT_TOKEN_FILE, {path}, cannot be read: {error}") from None
         # Checked here: the error of a header that cannot be sent would have the token in it.

@@ -12,6 +12,9 @@ from typing import Any
 
 from .events import event_precision
 
+#: The most characters of a file with a token or a directive.
+MAX_CHARACTERS = 1 << 20
+
 
 @dataclass(frozen=True)
 class Directive:
@@ -44,9 +47,18 @@ def parse_answer(told: dict[str, Any]) -> tuple[int, Directive | None]:
     return revision, directive
 
 
+def read_text(path: str | os.PathLike[str]) -> str:
+    """Returns what a small file holds; of a device or another file without an end it reads no more than that."""
+    with open(path, encoding="utf-8") as file:
+        text = file.read(MAX_CHARACTERS + 1)
+    if len(text) > MAX_CHARACTERS:
+        raise ValueError(f"it has more than {MAX_CHARACTERS} characters: check that this is the right file")
+    return text
+
+
 def read_file(path: Path) -> dict[str, Any]:
     """Returns the answer that a file holds; the time of its last change is its revision if it names none."""
-    told = json.loads(path.read_text())
+    told = json.loads(read_text(path))
     revision = path.stat().st_mtime_ns
     if not isinstance(told, dict):
         raise ValueError("a directive is no JSON object")

@@ -290,7 +290,8 @@ class Job:
         """Notes samples that are no number: the first of a job in the log, all of them in the summary."""
         self.steps_without_samples += 1
         if self.steps_without_samples == 1:
-            self.client.note_failure(f"samples of step {self._steps} or before are no number but {type(samples).__name__}, and not counted")
+            told = "negative or not finite" if isinstance(samples, (int, float)) else f"no number but {type(samples).__name__}"
+            self.client.note_failure(f"samples of step {self._steps} or before are {told}, and not counted")
 
     def _report_counted(self) -> None:
         """Reports the last step, before what comes after it."""
@@ -567,14 +568,14 @@ def _samples_of(counted: Counted) -> float:
 
 
 def _number(given: Any) -> float | None:
-    """Returns a number, also of a tensor of one; ``None``: it is none, or cannot be read."""
+    """Returns a number of samples, also of a tensor of one; ``None``: it is none, or cannot be read."""
     if isinstance(given, (str, bytes, bytearray)):
         return None
     try:
         number = float(given)
     except Exception:
         return None
-    return number if math.isfinite(number) else None
+    return number if math.isfinite(number) and number >= 0 else None
 
 
 def _without_graph(loss: Any) -> Any:

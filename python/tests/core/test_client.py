@@ -178,7 +178,7 @@ class TestReports(unittest.TestCase):
                 with job, mock.patch("eadt.training.time_ns", iter(range(0, 10**12, 10**6)).__next__):
                     for step in range(1, 91):
                         # Some are reported with the steps before them, and some are looked at while they are only counted.
-                        bad = {3: "x", 25: None, 26: "8", 50: Unreadable(), 77: float("nan"), 78: [8], 90: 10**400}
+                        bad = {3: "x", 25: None, 26: "8", 50: Unreadable(), 77: float("nan"), 78: [8], 84: -8, 90: 10**400}
                         job.step(samples=bad.get(step, 8), loss=Unreadable())
                         counted = 8.0 * (step - sum(1 for at in bad if at <= step))
                         self.assertEqual(job.samples_total, counted)
@@ -186,12 +186,12 @@ class TestReports(unittest.TestCase):
                         self.assertEqual(job.figures()["eadt/steps_total"], step)
                         self.assertIn(f"{step} steps, {counted:g} samples", job.summary())
                     self.assertIn("no number but str", job.client.last_error or "")
-                self.assertEqual((job.steps_total, job.samples_total, job.steps_without_samples), (90, 664.0, 7))
+                self.assertEqual((job.steps_total, job.samples_total, job.steps_without_samples), (90, 656.0, 8))
                 job.samples_total = "x"  # type: ignore[assignment]
-                self.assertEqual(job.samples_total, 664.0)
-                self.assertIn("samples of 8 steps are no number", job.summary())
+                self.assertEqual(job.samples_total, 656.0)
+                self.assertIn("samples of 9 steps are no number", job.summary())
         last = self.server.events[-1]
-        self.assertEqual((last["phase"], last["steps_total"], last["samples_total"]), ("finished", 90, 664.0))
+        self.assertEqual((last["phase"], last["steps_total"], last["samples_total"]), ("finished", 90, 656.0))
 
     def test_a_rank_that_reports_nothing_keeps_nothing(self) -> None:
         with mock.patch.dict(os.environ, {"EADT_RANK": "3"}):
@@ -627,13 +627,15 @@ class TestFailures(unittest.TestCase):
         secure, certificate = server.url.replace("http:", "https:"), self.file("ca.crt", "no certificate")
         contents = ["", "first-secret\nsecond-secret\n", "secret\x07"]
         tokens = [(server.url, {"token_file": self.file(f"token-{number}", content)}) for number, content in enumerate(contents)]
-        absent, no_ca, bad_ca, *unusable = self.failures(
+        absent, endless, no_ca, bad_ca, *unusable = self.failures(
             (server.url, {"token_file": "/nowhere/token"}),
+            (server.url, {"token_file": "/dev/zero"}),
             (secure, {"ca_file": "/nowhere/ca.crt"}),
             (secure, {"ca_file": certificate}),
             *tokens,
         )
         self.assertIn("EADT_TOKEN_FILE, /nowhere/token, cannot be read", absent)
+        self.assertIn("EADT_TOKEN_FILE, /dev/zero, cannot be read: it has more than", endless)
         self.assertIn("EADT_CA_FILE, /nowhere/ca.crt, cannot be read", no_ca)
         self.assertIn("cannot be read: [X509", bad_ca)
         for told in unusable:
