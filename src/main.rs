@@ -34,11 +34,14 @@ use settings::{EnvVariables, ProgramSettings};
 const LOST: u8 = 3;
 
 fn main() -> ExitCode {
-    let cli = Cli::from_arg_matches(&help::command().get_matches()).unwrap_or_else(|error| error.exit());
     // What is no UTF-8 is no setting.
     let variables: EnvVariables =
         std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?))).collect();
     let secrets = settings::secrets(&variables);
+    let cli = match help::command().try_get_matches().and_then(|matches| Cli::from_arg_matches(&matches)) {
+        Ok(cli) => cli,
+        Err(error) => return refuse_command_line(&error, &secrets),
+    };
     match run(cli, variables, &secrets) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -50,6 +53,18 @@ fn main() -> ExitCode {
             }
         }
     }
+}
+
+/// Prints why a command line is not possible, or the help that it asks for. A refusal names values, and a value may be an address
+/// with a password in it.
+fn refuse_command_line(error: &clap::Error, secrets: &SecretRedactor) -> ExitCode {
+    let text = error.render().to_string();
+    let shown = secrets.redact(&text);
+    if !error.use_stderr() || shown == text {
+        error.exit();
+    }
+    output::print_note(shown.trim_end());
+    ExitCode::from(usage_error::STATUS)
 }
 
 /// Whether everything was done, but for events that are missing.

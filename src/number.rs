@@ -3,9 +3,15 @@
 use std::fmt::Display;
 use std::str::FromStr;
 
+/// The largest number that an option takes: a price or an intensity beyond makes sums that are no numbers any more.
+const MOST: f64 = 1e15;
+
 /// Reads a finite number that `allows` takes.
 fn finite(text: &str, allowed: &str, allows: impl Fn(f64) -> bool) -> Result<f64, String> {
     let number: Option<f64> = text.trim().parse().ok();
+    if number.is_some_and(|number| number.is_finite() && allows(number) && number.abs() > MOST) {
+        return Err(format!("give a number {allowed}, and up to {MOST:e}"));
+    }
     number.filter(|number| number.is_finite() && allows(*number)).ok_or_else(|| format!("give a number {allowed}"))
 }
 
@@ -62,6 +68,8 @@ mod tests {
             assert!(at_least_zero(text).is_err() && positive(text).is_err() && fraction(text).is_err(), "{text}");
         }
         assert_eq!(positive("0").unwrap_err(), "give a number above 0");
+        assert_eq!(at_least_zero("1e308").unwrap_err(), "give a number of at least 0, and up to 1e15");
+        assert!(any("-1e300").is_err() && any("-0.5").is_ok());
         assert_eq!(fraction("1.01").unwrap_err(), "give a number from 0 to 1");
         assert_eq!((positive("1e-3"), at_least_zero("0"), fraction("1")), (Ok(1e-3), Ok(0.0), Ok(1.0)));
         assert_eq!(whole("11", 1, 10).unwrap_err(), "give a whole number from 1 to 10");

@@ -66,6 +66,20 @@ impl OutputCell {
     }
 }
 
+/// Begins of a text that spreadsheets take for a formula.
+const FORMULA_BEGINS: [char; 10] = ['=', '+', '-', '@', '\t', '\r', '＝', '＋', '－', '＠'];
+
+/// Returns a cell of a CSV file. Names and reasons come from others, and a spreadsheet computes what looks like a formula: an
+/// apostrophe before it makes it a text. Figures stay as they are.
+pub fn csv_cell(value: &Value) -> String {
+    match value {
+        Value::Null => String::new(),
+        Value::String(text) if text.starts_with(FORMULA_BEGINS) => format!("'{text}"),
+        Value::String(text) => text.clone(),
+        value => value.to_string(),
+    }
+}
+
 /// Rows below a heading.
 #[derive(Debug)]
 pub struct OutputTable {
@@ -96,11 +110,7 @@ impl OutputTable {
         let mut writer = csv::Writer::from_writer(Vec::new());
         writer.write_record(self.columns.iter().map(|column| column.name))?;
         for row in &self.rows {
-            writer.write_record(row.iter().map(|cell| match &cell.value {
-                Value::Null => String::new(),
-                Value::String(text) => text.clone(),
-                value => value.to_string(),
-            }))?;
+            writer.write_record(row.iter().map(|cell| csv_cell(&cell.value)))?;
         }
         Ok(String::from_utf8(writer.into_inner()?)?)
     }
@@ -186,6 +196,16 @@ mod tests {
             assert!(text.contains(uuid) && text.lines().all(|line| line.chars().count() <= width), "{text}");
         }
         assert!(!sheet.render(OutputFormat::Table, Some(60)).unwrap().contains(uuid));
+    }
+
+    #[test]
+    fn a_name_is_no_formula_and_a_negative_figure_is_one_still() {
+        let columns = vec![OutputColumn::text("WORKLOAD", "workload"), OutputColumn::figure("SAVED", "saving_ratio")];
+        let row = |name: &str| vec![OutputCell::text(name), OutputCell::figure(Some(-0.5), |ratio| ratio.to_string())];
+        let sheet = OutputTable { columns, rows: ["=1+1/b", "@SUM/y", "-2+3/z", "a/=b"].map(row).to_vec() };
+        let csv = sheet.render(OutputFormat::Csv, None).unwrap();
+        assert_eq!(csv, "workload,saving_ratio\n'=1+1/b,-0.5\n'@SUM/y,-0.5\n'-2+3/z,-0.5\na/=b,-0.5\n");
+        assert!(sheet.render(OutputFormat::Json, None).unwrap().contains("\"=1+1/b\""));
     }
 
     #[test]

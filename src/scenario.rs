@@ -6,6 +6,7 @@ use std::path::Path;
 use anyhow::Context;
 use eadt_core::controller::{ControllerName, ControllerSettings};
 use eadt_schemas::v1::{LayoutBounds, Workload};
+use eadt_service::files;
 use eadt_simulator::Scenario;
 use serde_json::Value;
 
@@ -13,7 +14,7 @@ use crate::settings::{first_unknown, resolve};
 
 /// A scenario file, with whatever its workloads declare about their controllers checked before anything runs.
 pub fn load(path: &Path) -> anyhow::Result<Scenario> {
-    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read scenario {}", path.display()))?;
+    let text = files::read_text(path, files::TEXT_BYTES).with_context(|| format!("cannot read scenario {}", path.display()))?;
     read(path, &text)
 }
 

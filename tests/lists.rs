@@ -25,6 +25,12 @@ fn lists_count_back_from_the_newest_event_and_refuse_names_that_do_not_exist() {
     let (line, err, good) = text(eadt(dir.path(), &["top", "--once", "--since", "10m"]));
     assert!(good && line.contains(" · 2 workloads · "), "{line}{err}");
 
+    // Where power is known the speed is of the wide table; a verdict is not that of its row's own change.
+    let (table, _, good) = text(eadt(dir.path(), &["get", "workloads"]));
+    assert!(good && !table.contains("SAMPLES/S"), "{table}");
+    let (table, _, good) = text(eadt(dir.path(), &["get", "decisions"]));
+    assert!(good && table.contains(" LAST CHANGE "), "{table}");
+
     for kind in ["workloads", "decisions"] {
         let (out, err, good) = text(eadt(dir.path(), &["get", kind, "nix", "--all"]));
         assert!(
@@ -71,4 +77,24 @@ fn lists_count_back_from_the_newest_event_and_refuse_names_that_do_not_exist() {
         assert!(!good && err.contains("warning: only what is archived is shown"), "{err}");
         assert!(err.contains(&format!("no {what} is named \"nix\" in what is archived; ")), "{err}");
     }
+}
+
+/// As `up --gpus none` leaves it: what a job says of itself is all there is.
+#[test]
+fn a_job_without_known_power_is_listed_with_its_speed() {
+    let dir = tempfile::tempdir().unwrap();
+    let row = |row: u32| format!("2026-01-01T00:{:02}:{:02}Z,{}\n", row / 60, row % 60, row * 10);
+    let rows = (0..200).map(row).collect::<Vec<String>>().concat();
+    std::fs::write(dir.path().join("t.csv"), format!("time,done\n{rows}")).unwrap();
+    for arguments in [
+        &["import", "csv", "t.csv", "--map", "samples_total=done", "--workload", "lab/a", "--out", "t.jsonl"][..],
+        &["replay", "t.jsonl", "--out", "t"],
+    ] {
+        let mut command = eadt(dir.path(), arguments);
+        command.current_dir(dir.path());
+        let (out, err, good) = text(command);
+        assert!(good, "{arguments:?}: {out}{err}");
+    }
+    let (table, err, good) = text(eadt(dir.path(), &["get", "workloads", "--from", dir.path().join("t").to_str().unwrap()]));
+    assert!(good && table.contains("SAMPLES/S NOW") && table.contains(" 10.0 "), "{table}{err}");
 }

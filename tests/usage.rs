@@ -136,3 +136,32 @@ fn options_that_are_not_possible_together_are_a_usage_error_and_what_fails_is_no
     let (err, code) = status(eadt(dir.path(), &["report", "nowhere"]));
     assert_eq!(code, Some(1), "{err}");
 }
+
+#[test]
+fn files_without_an_end_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let here = dir.path().to_str().unwrap();
+    for arguments in [
+        &["training-config", "/dev/zero"][..],
+        &["--config", "/dev/zero", "config", "show"],
+        &["report", here, "--tariff", "/dev/zero"],
+        &["report", here, "--carbon", "/dev/zero"],
+        &["partition", "choose", "--solo", "/dev/zero", "--workloads", "a,b"],
+        &["up", "--scenario", "/dev/zero"],
+        &["tune", "export", "/dev/zero", "--as", "json"],
+        &["tune", "/dev/null", "--max-slowdown", "0.05", "--preset", "/dev/zero"],
+        &["top", "--url", "http://127.0.0.1:1", "--token-file", "/dev/zero"],
+    ] {
+        let (err, code) = status(eadt(dir.path(), arguments));
+        assert!(code == Some(1) && err.contains("bytes: check that this is the right file"), "{arguments:?}: {err}");
+    }
+}
+
+#[test]
+fn a_password_in_a_value_that_is_refused_is_not_shown() {
+    let dir = tempfile::tempdir().unwrap();
+    for url in ["http://user:hunter2@127.0.0.1:9580", "https://user:hunter2@page.example"] {
+        let err = refused(dir.path(), &["top", "--url", url]);
+        assert!(err.contains("--url <URL>") && !err.contains("hunter2"), "{err}");
+    }
+}

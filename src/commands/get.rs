@@ -152,6 +152,9 @@ fn workloads(args: &GetArgs, settings: &ProgramSettings, shutdown: &Shutdown) ->
     }
     let mut rows: Vec<&WorkloadRow> = rows.iter().filter(|row| wanted(args, &row.name)).collect();
     args.sort.unwrap_or(SortKey::Name).sort(&mut rows, false);
+    // Where nobody knows a power, as with `up --gpus none`, the speed is all there is.
+    let speed = OutputColumn::figure("SAMPLES/S NOW", "samples_per_second");
+    let powered = rows.iter().any(|row| row.power_watts.is_some() || row.energy_joules.is_some());
     let columns = vec![
         OutputColumn::text("WORKLOAD", "workload"),
         // Power and speed are of the newest window, as in the live view.
@@ -163,7 +166,7 @@ fn workloads(args: &GetArgs, settings: &ProgramSettings, shutdown: &Shutdown) ->
         OutputColumn::figure("COMPARED", "compared_energy_ratio").wide(),
         OutputColumn::figure("SAVED J", "saving_joules").wide(),
         OutputColumn::figure("ENERGY", "energy_joules").wide(),
-        OutputColumn::figure("SAMPLES/S NOW", "samples_per_second").wide(),
+        if powered { speed.wide() } else { speed },
         OutputColumn::figure("GPUS", "gpus"),
         OutputColumn::text("MODE", "mode"),
         OutputColumn::text("STATE", "state"),
@@ -220,7 +223,8 @@ fn decisions(args: &GetArgs, settings: &ProgramSettings, shutdown: &Shutdown) ->
         OutputColumn::text("TIME", "time"),
         OutputColumn::text("WORKLOAD", "workload"),
         OutputColumn::text("ACTION", "action"),
-        OutputColumn::text("VERDICT", "validation"),
+        // Of the change before: a row reads as if its own change was kept or failed.
+        OutputColumn::text("LAST CHANGE", "validation"),
         OutputColumn::text("OUTCOME", "outcome"),
         OutputColumn::text("ORIGIN", "origin"),
         OutputColumn::text("CONTROLLER", "controller").wide(),

@@ -63,6 +63,11 @@ fn missing_topic(bus: &dyn Bus, name: &str, topic: Topic) -> anyhow::Error {
     let prefixes = all.iter().filter_map(|spec| spec.name.strip_suffix(&*base));
     let others: Vec<String> =
         prefixes.filter(|prefix| prefix.is_empty() || prefix.ends_with('.')).map(|prefix| format!("{prefix:?}")).collect();
+    if all.is_empty() {
+        return anyhow::anyhow!(
+            "no topic exists there, so nothing was recorded yet: `eadt up` and `eadt topics apply` make them"
+        );
+    }
     let hint = if others.is_empty() { String::new() } else { format!(", or set EADT_TOPICS__PREFIX to {}", others.join(" or ")) };
     anyhow::anyhow!("topic {name} does not exist: run `eadt topics apply`{hint}")
 }

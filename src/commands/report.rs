@@ -13,17 +13,19 @@ use eadt_bus::{StartOffset, read_to_end};
 use eadt_lake::{Archive, visit_events};
 use eadt_schemas::v1::{Actuation, Decision, EfficiencyWindow};
 use eadt_schemas::{Topic, decode};
+use eadt_service::files;
 use serde_json::json;
 
 use super::{partitions, topic_of};
 use crate::cli::{Breakdown, ReportArgs, ReportFormat};
 use crate::live::origin_word;
-use crate::output_table::{OutputCell, OutputColumn, OutputFormat, OutputTable};
+use crate::output_table::{OutputCell, OutputColumn, OutputFormat, OutputTable, csv_cell};
 use crate::settings::TopicSettings;
 use crate::{progress, usage_error};
 
 pub fn run(args: &ReportArgs, names: &TopicSettings) -> anyhow::Result<()> {
-    if !args.path.exists() {
+    // An address of an object store is no missing folder.
+    if !args.path.exists() && !args.path.display().to_string().contains("://") {
         anyhow::bail!("{} does not exist: name a data folder, an archive or the output of `eadt replay`", args.path.display());
     }
     if args.path.is_file() {
@@ -153,11 +155,7 @@ fn csv(report: &eadt_report::EnergyReport, by: Option<ReportBreakdown>) -> anyho
     let mut writer = csv::Writer::from_writer(Vec::new());
     writer.write_record(&columns)?;
     for row in &rows {
-        writer.write_record(columns.iter().map(|name| match row.get(name) {
-            None | Some(serde_json::Value::Null) => String::new(),
-            Some(serde_json::Value::String(text)) => text.clone(),
-            Some(value) => value.to_string(),
-        }))?;
+        writer.write_record(columns.iter().map(|name| row.get(name).map_or_else(String::new, csv_cell)))?;
     }
     Ok(String::from_utf8(writer.into_inner()?)?)
 }
@@ -252,7 +250,7 @@ fn comparison(report: &eadt_report::EnergyReport, other: &eadt_report::EnergyRep
 
 /// Reads a file of prices or carbon intensities; its name appears in the notes.
 fn read_supply_file<T>(path: &Path, read: impl FnOnce(&str, &str) -> Result<T, GridDataError>) -> anyhow::Result<T> {
-    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let text = files::read_text(path, files::TEXT_BYTES).with_context(|| format!("cannot read {}", path.display()))?;
     let name = path.file_name().map_or_else(|| path.display().to_string(), |name| name.to_string_lossy().into_owned());
     read(&text, &name).with_context(|| path.display().to_string())
 }
@@ -320,6 +318,12 @@ mod tests {
             report
         };
         EnergyReport { workloads: names.iter().map(of).collect() }
+    }
+
+    #[test]
+    fn no_name_of_a_csv_is_a_formula() {
+        let text = csv(&run_of(3000.0, &["=cmd/x", "a/b"]), None).unwrap();
+        assert!(text.contains("\n'=cmd/x,") && text.contains("\na/b,"), "{text}");
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use clap::Args;
+use eadt_service::files;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -131,7 +132,7 @@ struct ConfigTranslation {
 
 /// Prints what a `training_config.yaml` means here: a policy, and the effect of each key.
 pub fn print_translation(args: &TrainingConfigArgs) -> anyhow::Result<()> {
-    let text = std::fs::read_to_string(&args.file).with_context(|| format!("cannot read {}", args.file.display()))?;
+    let text = files::read_text(&args.file, files::TEXT_BYTES).with_context(|| format!("cannot read {}", args.file.display()))?;
     let found = translate(&args.file, &text, args)?;
     if args.json {
         return print(&(serde_json::to_string_pretty(&found)? + "\n"));

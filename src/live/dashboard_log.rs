@@ -12,7 +12,7 @@ use bytes::Bytes;
 use eadt_bus::{BusError, ConsumerRecord, PartitionReader, PollEvent, RecordHeaders, Remedy, TopicPartition};
 use eadt_dashboard::{LOG_END_HEADER, LOG_MEDIA_TYPE, LogPositions, StreamMarker};
 use eadt_schemas::{LoggedEvent, Topic};
-use eadt_service::Shutdown;
+use eadt_service::{Shutdown, files};
 use reqwest::header::CONTENT_TYPE;
 use reqwest::redirect::Policy;
 use reqwest::{Client, Response, Url};
@@ -193,7 +193,8 @@ impl DashboardClient {
 
 /// Returns the first token of a file as `dashboard.token_file` has it.
 fn read_token(path: &Path) -> anyhow::Result<String> {
-    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read --token-file {}", path.display()))?;
+    let text =
+        files::read_text(path, files::SMALL_BYTES).with_context(|| format!("cannot read --token-file {}", path.display()))?;
     let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
     let token = lines.next().and_then(|line| line.split_whitespace().next()).unwrap_or_default();
     if token.is_empty() || !token.bytes().all(|byte| byte.is_ascii_graphic()) {

@@ -174,7 +174,7 @@ fn draw_table(frame: &mut Frame<'_>, picture: &ViewFrame, state: &mut ViewState,
     let fitting = usize::from(area.height).saturating_sub(2);
     let (rows, top, all) = state.arrange(picture, fitting);
     let mut lines = table::lines(&rows, picture.mixed, area.width.into(), state.selected.as_deref());
-    while lines.len() < usize::from(area.height) - 1 && rows.len() < fitting && rows.len() < all {
+    while lines.len() < usize::from(area.height).saturating_sub(1) && rows.len() < fitting && rows.len() < all {
         lines.push(Line::default());
     }
     let order = if state.reversed { ", reversed" } else { "" };

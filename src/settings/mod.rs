@@ -13,6 +13,7 @@ use std::sync::LazyLock;
 use config::{Config, Environment, File, FileFormat};
 use eadt_bus::kafka::{FetchPath, Secret, SecuritySettings, hide, is_secret_variable, property_of_variable, secret_in_file};
 use eadt_service::address;
+use eadt_service::files;
 use eadt_service::logs::LogFormat;
 use eadt_service::redact::{SecretRedactor, secrets_within};
 use schemars::JsonSchema;
@@ -226,7 +227,7 @@ pub fn load(
 ) -> Result<ProgramSettings, SettingsError> {
     let text = file.map(|path| {
         let unreadable = |error: std::io::Error| SettingsError::Unreadable { path: path.to_owned(), detail: error.to_string() };
-        std::fs::read_to_string(path).map_err(unreadable)
+        files::read_text(path, files::TEXT_BYTES).map_err(unreadable)
     });
     let text = text.transpose()?;
     read(file.zip(text.as_deref()), variables, overrides)

@@ -105,7 +105,7 @@ fn authorities(file: &Path) -> Result<RootCertStore, String> {
         let advice = "name a PEM file with the certificate of the receiver's authority";
         format!("{OTLP_CERTIFICATE}={} cannot be used: {why}: {advice}", file.display())
     };
-    let text = std::fs::read(file).map_err(|error| refused(&error))?;
+    let text = eadt_service::files::read_bytes(file, eadt_service::files::SMALL_BYTES).map_err(|error| refused(&error))?;
     let mut authorities = RootCertStore::empty();
     for certificate in CertificateDer::pem_slice_iter(&text) {
         let certificate = certificate.map_err(|error| refused(&error))?;

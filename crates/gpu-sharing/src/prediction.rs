@@ -1,5 +1,7 @@
 //! Candidates for a decision, and what is expected of each.
 
+use eadt_schemas::counts::counted_as;
+
 use crate::{SoloPoint, SoloProfile};
 
 /// One way to share the GPU: a percentage of the SMs for each workload, in the order of the workloads, and a clock.
@@ -20,7 +22,7 @@ pub struct GpuTenants<'a> {
 /// Why there is no prediction for workloads on a GPU.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum PredictionError {
-    #[error("{count} workloads share the GPU: from 2 to 16 can be told apart")]
+    #[error("{} the GPU: from 2 to 16 can be told apart", counted_as(*count, "workload shares", "workloads share"))]
     Tenants { count: usize },
     #[error(
         "workload {workload} was measured on {found}, workload {other} on {expected}: both must be measured on the GPU that they share"

@@ -56,7 +56,11 @@ fn candidates_are_equal_shares_and_every_partition() {
 fn what_cannot_be_told_is_not_guessed() {
     let a = tenths("a", |s| s);
     let other = SoloProfile::new("o".into(), "other board".into(), a.points().copied().collect()).unwrap();
-    assert!(matches!(GpuTenants::new(vec![&a], 30.0), Err(PredictionError::Tenants { count: 1 })));
+    let alone = GpuTenants::new(vec![&a], 30.0).unwrap_err();
+    assert!(
+        matches!(alone, PredictionError::Tenants { count: 1 }) && alone.to_string().starts_with("1 workload shares"),
+        "{alone}"
+    );
     assert!(matches!(GpuTenants::new(vec![&a, &other], 30.0), Err(PredictionError::Gpu { .. })));
 
     let pairs = support::paper_pairs(1).measured;

@@ -148,6 +148,14 @@ impl Archive {
                 .map(|(topic, partition, from, to)| format!("{topic} partition {partition} offsets {from} to {to}"))
                 .collect();
             let location = path.display().to_string();
+            if lost.is_empty() && location.contains("://") {
+                let detail = "only folders are read here; copy the archive from its object store into one".to_owned();
+                return Err(LakeError::Location { location, detail });
+            }
+            if lost.is_empty() && !path.exists() {
+                let detail = "it does not exist; name a data folder, an archive or a replay's output".to_owned();
+                return Err(LakeError::Location { location, detail });
+            }
             if lost.is_empty() {
                 return Err(LakeError::Absent { location });
             }

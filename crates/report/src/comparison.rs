@@ -41,10 +41,10 @@ pub struct ReportComparison {
 }
 
 impl ReportComparison {
-    /// Compares this one with the other. Between a simulated and a real run every change is refused, and between different meters
-    /// those of energy and power.
+    /// Compares this one with the other. Between a simulated and a real run every change is refused, so it is within one record, and
+    /// between different meters those of energy and power.
     pub fn of(this: &WorkloadReport, other: &WorkloadReport) -> Self {
-        let origin_refusal = refuse_origins(this, other);
+        let origin_refusal = refuse_origins(this, other).or_else(|| refuse_one_record(this, other));
         let meter_refusal = refuse_meters(this, other);
         let pair = |figure: fn(&WorkloadReport) -> Option<f64>, refused| FigurePair::of(figure(this), figure(other), refused);
         let is_any_refused = origin_refusal.is_some();
@@ -69,6 +69,17 @@ fn refuse_origins(this: &WorkloadReport, other: &WorkloadReport) -> Option<Strin
     (is_simulated(this) != is_simulated(other)).then(|| {
         let (here, there) = (origin_word(this.origin), origin_word(other.origin));
         format!("the figures of the other are {there}, here {here}; no change is computed: it would not be a saving")
+    })
+}
+
+/// Returns why no change is computed if both are one record: a replay with another controller decides anew about what was drawn, and
+/// "+0.0 %" would read as if that controller took as much.
+fn refuse_one_record(this: &WorkloadReport, other: &WorkloadReport) -> Option<String> {
+    let figures = |report: &WorkloadReport| Some((report.energy_joules?, report.samples?, report.duration_seconds?));
+    (figures(this)? == figures(other)?).then(|| {
+        "energy, samples and duration of both are equal to the last digit: they are one record, as that of a replay is; no change \
+         is computed: what other decisions would have taken is not in it"
+            .to_owned()
     })
 }
 
@@ -101,7 +112,7 @@ mod tests {
 
     #[test]
     fn a_change_between_two_meters_or_from_simulated_to_real_is_refused() {
-        let gpu = report(Origin::Measured, Some(Meter::Gpu));
+        let gpu = WorkloadReport { energy_joules: Some(3001.0), ..report(Origin::Measured, Some(Meter::Gpu)) };
         for (other, energy, samples, words) in [
             (report(Origin::Measured, Some(Meter::Gpu)), Some(0.0), Some(0.0), None),
             (report(Origin::Measured, None), Some(0.0), Some(0.0), None),
@@ -112,9 +123,20 @@ mod tests {
             let compared = ReportComparison::of(&gpu, &other);
             let changes = (compared.joules_per_sample.change_ratio, compared.samples_per_second.change_ratio);
             assert_eq!(changes, (energy, samples), "{compared:?}");
-            assert_eq!((compared.energy_joules.this, compared.energy_joules.other), (Some(3000.0), Some(3000.0)));
+            assert_eq!((compared.energy_joules.this, compared.energy_joules.other), (Some(3001.0), Some(3000.0)));
             assert_eq!(compared.refusals.len(), usize::from(words.is_some()), "{compared:?}");
             assert!(words.is_none_or(|words| compared.refusals[0].contains(words)), "{compared:?}");
         }
+    }
+
+    #[test]
+    fn a_record_is_not_compared_with_its_replay() {
+        let record = report(Origin::Simulated, Some(Meter::Gpu));
+        let replayed = WorkloadReport { decided_changes: 7, changes: 0, ..record.clone() };
+        let compared = ReportComparison::of(&record, &replayed);
+        assert_eq!((compared.joules_per_sample.change_ratio, compared.samples.change_ratio), (None, None), "{compared:?}");
+        assert!(compared.refusals[0].contains("one record"), "{compared:?}");
+        let unknown = WorkloadReport { energy_joules: None, joules_per_sample: None, ..record };
+        assert_eq!(ReportComparison::of(&unknown, &unknown).refusals, Vec::<String>::new());
     }
 }

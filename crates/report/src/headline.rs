@@ -200,11 +200,13 @@ impl SavingSummary {
             let share = cost * saving.abs() / energy;
             amounts = format!("{amounts}, {share:.2} {currency}");
         }
+        // A saving without an interval is one against a figure that was given.
+        let than = if self.lacks_interval { "the given baseline" } else { "the starting layout" };
         let words = match verdict {
             SavingVerdict::Saved => format!("saved {percent} of the energy ({amounts})"),
-            SavingVerdict::Lost => format!("used {percent} more energy than the starting layout ({amounts})"),
-            _ if ratio >= 0.0 => format!("no clear saving: {percent} less energy than the starting layout ({amounts})"),
-            _ => format!("no clear saving: {percent} more energy than the starting layout ({amounts})"),
+            SavingVerdict::Lost => format!("used {percent} more energy than {than} ({amounts})"),
+            _ if ratio >= 0.0 => format!("no clear saving: {percent} less energy than {than} ({amounts})"),
+            _ => format!("no clear saving: {percent} more energy than {than} ({amounts})"),
         };
         let throughput = self.throughput.map_or_else(String::new, |(least, most)| {
             let (least, most) = (format!("{:.0}", 100.0 * least), format!("{:.0}", 100.0 * most));
@@ -338,6 +340,9 @@ mod tests {
             let said = all.sentence();
             assert!(said.starts_with("saved 12.7 % of the energy (583 kJ") && !said.contains("throughput"), "{said}");
         }
+        let worse = WorkloadReport { saving_joules: Some(-1e6), saving_ratio: Some(-0.5), ..given };
+        let said = SavingSummary::of([&worse]).sentence();
+        assert!(said.contains("more energy than the given baseline (") && !said.contains("starting layout"), "{said}");
     }
 
     #[test]

@@ -5,6 +5,7 @@
 pub mod address;
 pub mod clock;
 pub mod connections;
+pub mod files;
 pub mod http;
 pub mod logs;
 pub mod readiness;

@@ -35,6 +35,10 @@ pub enum ExportError {
     NoTarget { group: String },
     #[error("groups {first} and {second} are for the same target {name}: export one of them with --only COLUMN=VALUE")]
     SameTarget { first: String, second: String, name: String },
+    #[error(
+        "group {group}: no object of Kubernetes can be called {name:?}: name it with --target-name, or leave it out with --only COLUMN=VALUE"
+    )]
+    NoName { group: String, name: String },
     #[error("nothing to export: the result has no feasible group")]
     Nothing,
 }
@@ -133,8 +137,18 @@ fn policies(tuning: &TuningResult, target: &PolicyTarget) -> Result<String, Expo
         let target_name = target.name.as_ref().or_else(|| group.by.get("workload"));
         let target_name = target_name.ok_or_else(|| ExportError::NoTarget { group: name.clone() })?;
         // A workload may carry its namespace.
-        let (namespace, target_name) = target_name.split_once('/').unwrap_or((&target.namespace, target_name));
-        let (namespace, object) = (dns_label(namespace), dns_label(target_name));
+        let (in_namespace, in_group) = target_name.split_once('/').unwrap_or((&target.namespace, target_name));
+        let (namespace, object) = (object_name(in_namespace, 63, ""), object_name(in_group, 253, "."));
+        if namespace.is_empty() || object.is_empty() {
+            return Err(ExportError::NoName { group: one_line(&name), name: one_line(target_name) });
+        }
+        if !(in_namespace.eq_ignore_ascii_case(&namespace) && in_group.eq_ignore_ascii_case(&object)) {
+            let written = quoted(&one_line(target_name));
+            push(
+                &mut out,
+                format_args!("# {written} is no name of Kubernetes: write the workload's own below if it is another\n"),
+            );
+        }
         let full = format!("{namespace}/{object}");
         if let Some((_, first)) = names.iter().find(|(other, _)| *other == full) {
             return Err(ExportError::SameTarget { first: first.clone(), second: name, name: full });
@@ -187,10 +201,11 @@ fn rounded(value: f64) -> f64 {
     (value * 1e6).round() / 1e6
 }
 
-/// Lower case, digits and `-`, as names of Kubernetes objects are.
-fn dns_label(text: &str) -> String {
-    let label: String = text.to_lowercase().chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
-    label.trim_matches('-').chars().take(63).collect()
+/// Lower case, digits, `-` and what else is `allowed`, as names of Kubernetes objects are.
+fn object_name(text: &str, most: usize, allowed: &str) -> String {
+    let is_possible = |c: char| c.is_ascii_alphanumeric() || allowed.contains(c);
+    let name: String = text.to_lowercase().chars().map(|c| if is_possible(c) { c } else { '-' }).take(most).collect();
+    name.trim_matches(['-', '.']).to_owned()
 }
 
 fn node_agent(tuning: &TuningResult) -> String {

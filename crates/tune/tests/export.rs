@@ -104,4 +104,26 @@ fn what_cannot_be_exported_says_why() {
         group.by.clear();
     }
     assert!(matches!(export(&nameless, ExportFormat::EnergyPolicy, &target(None)), Err(ExportError::NoTarget { .. })));
+    for name in ["../../etc", "日本語", "-/-"] {
+        let refused = export(&named(name), ExportFormat::EnergyPolicy, &target(None)).unwrap_err();
+        assert!(matches!(refused, ExportError::NoName { .. }), "{name}: {refused}");
+    }
+}
+
+/// A result of one group, of this workload.
+fn named(workload: &str) -> TuningResult {
+    let mut result = tuning(0.2);
+    result.groups.truncate(1);
+    result.groups[0].by.insert("workload".to_owned(), workload.to_owned());
+    result
+}
+
+#[test]
+fn a_workload_keeps_its_name_and_one_that_cannot_is_said() {
+    let policy = |name: &str| export(&named(name), ExportFormat::EnergyPolicy, &target(None)).unwrap();
+    let same = policy("lab/llama.v2-70b");
+    assert!(same.contains("name: \"llama.v2-70b\"") && !same.contains("is no name of Kubernetes"), "{same}");
+    let other = policy("lab/=1+1\nkind: Evil");
+    assert!(other.contains("name: \"1-1-kind--evil\"") && other.contains("is no name of Kubernetes"), "{other}");
+    assert!(other.lines().all(|line| line != "kind: Evil"), "{other}");
 }

@@ -12,7 +12,7 @@ use eadt_bus::{
 };
 use eadt_schemas::v1::{DeadLetterReason, DeviceIntent};
 use eadt_schemas::{DecodeError, EventTime, EventType, Topic, decode, envelope};
-use eadt_service::{ServiceClock, Shutdown};
+use eadt_service::{ServiceClock, Shutdown, files};
 
 use crate::desired::DesiredNodeSettings;
 use crate::log::LazyBus;
@@ -265,7 +265,7 @@ pub(crate) fn follow_file(path: &Path, every: Duration, inbox: &mut IntentInbox,
 
 fn read_file(path: &Path) -> std::io::Result<(SystemTime, Vec<u8>)> {
     let modified = std::fs::metadata(path)?.modified()?;
-    Ok((modified, std::fs::read(path)?))
+    Ok((modified, files::read_bytes(path, files::SMALL_BYTES)?))
 }
 
 fn parse(text: &[u8], modified: SystemTime, node: &str) -> Result<DeviceIntent, DecodeError> {

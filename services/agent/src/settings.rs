@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use config::{Config, Environment, File, FileFormat};
 use eadt_bus::kafka::{FetchPath, Secret, SecuritySettings, hide, is_secret_variable, property_of_variable, secret_in_file};
+use eadt_service::files;
 use eadt_service::logs::LogFormat;
 use eadt_service::redact::SecretRedactor;
 use schemars::JsonSchema;
@@ -207,8 +208,9 @@ pub fn secrets(variables: &EnvVariables) -> SecretRedactor {
 
 /// Reads settings: defaults, then `file`, then `EADT_…` variables (`EADT_AGENT__NODE=node-1`), then `overrides`.
 pub fn load(file: Option<&Path>, variables: &EnvVariables, overrides: &[(&str, String)]) -> Result<RawSettings, SettingsError> {
-    let text = file
-        .map(|path| std::fs::read_to_string(path).map_err(|source| SettingsError::Unreadable { path: path.to_owned(), source }));
+    let text = file.map(|path| {
+        files::read_text(path, files::SMALL_BYTES).map_err(|source| SettingsError::Unreadable { path: path.to_owned(), source })
+    });
     read(text.transpose()?.as_deref(), variables, overrides)
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use eadt_recordings::series::is_workload;
 use eadt_schemas::v1::ShareMethod;
-use eadt_service::Shutdown;
+use eadt_service::{Shutdown, files};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -106,7 +106,7 @@ impl AssignmentTable {
 
     /// Reads the file now. What was in force stays so where it cannot be used.
     pub fn load(&self, path: &Path) -> Result<usize, String> {
-        let list = read(&std::fs::read(path).map_err(|error| format!("cannot read it: {error}"))?)?;
+        let list = read(&files::read_bytes(path, files::SMALL_BYTES).map_err(|error| format!("cannot read it: {error}"))?)?;
         self.replace(&list);
         Ok(list.len())
     }

@@ -9,6 +9,7 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use eadt_service::files;
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
@@ -62,7 +63,7 @@ impl fmt::Debug for AccessTokens {
 impl AccessTokens {
     /// Reads a file of tokens, one a line. A name after the token lets it change policies; namespaces after the name limit which.
     pub fn read(path: &Path) -> Result<Self, String> {
-        let text = std::fs::read_to_string(path)
+        let text = files::read_text(path, files::SMALL_BYTES)
             .map_err(|error| format!("cannot read dashboard.token_file={}: {error}", path.display()))?;
         Self::parse(&text).map_err(|detail| format!("dashboard.token_file={}: {detail}", path.display()))
     }
@@ -241,7 +242,8 @@ impl AccessRules {
 /// The tokens that come with a request.
 fn tokens_of(headers: &HeaderMap) -> impl Iterator<Item = &str> {
     let text = |name: header::HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
-    let bearer = text(header::AUTHORIZATION).and_then(|value| value.strip_prefix("Bearer "));
+    let bearer = text(header::AUTHORIZATION).and_then(|value| value.split_once(' '));
+    let bearer = bearer.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer")).map(|(_, token)| token.trim());
     let cookies = text(header::COOKIE).unwrap_or_default().split(';').filter_map(|cookie| cookie.trim().split_once('='));
     let cookie = cookies.filter(|(name, _)| *name == COOKIE).map(|(_, value)| value);
     bearer.into_iter().chain(cookie)
@@ -349,12 +351,13 @@ mod tests {
     fn a_token_opens_the_data_and_nothing_else_does() {
         let wide = access("0.0.0.0:9580", &[], true);
         let host = ("host", "192.0.2.7:9580");
-        let bearer = format!("Bearer {TOKEN}");
+        let (bearer, lower) = (format!("Bearer {TOKEN}"), format!("bearer  {TOKEN}"));
         let cookies = format!("a=b; {COOKIE}={TOKEN}");
         assert_eq!(asked(&wide, "/", &[host]), Ok(()), "the page asks for the token");
         for (headers, answer) in [
             (vec![host], Err(AccessRefusal::Token)),
             (vec![host, ("authorization", &*bearer)], Ok(())),
+            (vec![host, ("authorization", &*lower)], Ok(())),
             (vec![host, ("authorization", "Bearer 0123456789abcdef0124")], Err(AccessRefusal::UnknownToken)),
             (vec![host, ("authorization", TOKEN)], Err(AccessRefusal::Token)),
             (vec![host, ("cookie", &*cookies)], Ok(())),

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use axum::body::Bytes;
-use axum::extract::{DefaultBodyLimit, FromRequestParts, Path, Query, State};
+use axum::extract::{DefaultBodyLimit, FromRequestParts, State};
 use axum::http::request::Parts;
 use axum::http::uri::PathAndQuery;
 use axum::http::{HeaderValue, StatusCode, Uri, header};
@@ -20,6 +20,7 @@ use tokio::sync::Semaphore;
 use crate::access::{AccessRefusal, AccessRules, COOKIE};
 use crate::as_of::{AsOfError, AsOfModel, AsOfReader};
 use crate::export::{self, ExportQuery};
+use crate::extract::{ApiBody, ApiPath, ApiQuery};
 use crate::log::{self, LogSource};
 use crate::model::compare::CompareQuery;
 use crate::model::decisions::DecisionQuery;
@@ -180,12 +181,12 @@ struct PowerQuery {
     to_ms: Option<i64>,
 }
 
-async fn power(uri: Uri, Query(range): Query<PowerQuery>, AsOfContext(context): AsOfContext) -> Result<Response, ApiError> {
+async fn power(uri: Uri, ApiQuery(range): ApiQuery<PowerQuery>, AsOfContext(context): AsOfContext) -> Result<Response, ApiError> {
     let (from, to) = (range.from_ms.map(EventTime::from_millis), range.to_ms.map(EventTime::from_millis));
     context.answer(&uri, |model| Ok(model.power_history(from, to)))
 }
 
-async fn fleet(uri: Uri, Query(query): Query<FleetQuery>, AsOfContext(context): AsOfContext) -> Result<Response, ApiError> {
+async fn fleet(uri: Uri, ApiQuery(query): ApiQuery<FleetQuery>, AsOfContext(context): AsOfContext) -> Result<Response, ApiError> {
     Ok(context.answer(&uri, |model| model.fleet(&query))?)
 }
 
@@ -196,7 +197,7 @@ fn unknown_workload(name: &str) -> ApiError {
 async fn workload(
     AsOfContext(context): AsOfContext,
     uri: Uri,
-    Path((namespace, name)): Path<(String, String)>,
+    ApiPath((namespace, name)): ApiPath<(String, String)>,
 ) -> Result<Response, ApiError> {
     let name = format!("{namespace}/{name}");
     context.answer(&uri, |model| model.workload_detail(&name).ok_or_else(|| unknown_workload(&name)))
@@ -204,8 +205,8 @@ async fn workload(
 
 async fn series(
     uri: Uri,
-    Path((namespace, name)): Path<(String, String)>,
-    Query(query): Query<SeriesQuery>,
+    ApiPath((namespace, name)): ApiPath<(String, String)>,
+    ApiQuery(query): ApiQuery<SeriesQuery>,
     AsOfContext(context): AsOfContext,
 ) -> Result<Response, ApiError> {
     let name = format!("{namespace}/{name}");
@@ -214,7 +215,7 @@ async fn series(
 
 async fn decisions(
     uri: Uri,
-    Query(query): Query<DecisionQuery>,
+    ApiQuery(query): ApiQuery<DecisionQuery>,
     AsOfContext(context): AsOfContext,
 ) -> Result<Response, ApiError> {
     Ok(context.answer(&uri, |model| model.decision_page(&query))?)
@@ -227,22 +228,34 @@ struct DecisionKey {
     id: String,
 }
 
-async fn decision(Query(key): Query<DecisionKey>, AsOfContext(context): AsOfContext) -> Result<Response, ApiError> {
+async fn decision(ApiQuery(key): ApiQuery<DecisionKey>, AsOfContext(context): AsOfContext) -> Result<Response, ApiError> {
     let detail = context.model.read(|model| model.decision_detail(&key.workload, &key.id));
     let missing =
         || format!("no decision {:?} of {:?} is kept here: `eadt tail decisions --from-start` has all", key.id, key.workload);
     detail.map(uncached_json).ok_or_else(|| ApiError::not_found(missing()))
 }
 
-async fn sharing(uri: Uri, Query(query): Query<SharingQuery>, AsOfContext(context): AsOfContext) -> Result<Response, ApiError> {
+async fn sharing(
+    uri: Uri,
+    ApiQuery(query): ApiQuery<SharingQuery>,
+    AsOfContext(context): AsOfContext,
+) -> Result<Response, ApiError> {
     context.answer(&uri, |model| Ok(model.sharing(&query)))
 }
 
-async fn policies(uri: Uri, Query(query): Query<PolicyQuery>, AsOfContext(context): AsOfContext) -> Result<Response, ApiError> {
+async fn policies(
+    uri: Uri,
+    ApiQuery(query): ApiQuery<PolicyQuery>,
+    AsOfContext(context): AsOfContext,
+) -> Result<Response, ApiError> {
     Ok(context.answer(&uri, |model| model.policies(&query))?)
 }
 
-async fn compare(uri: Uri, Query(query): Query<CompareQuery>, AsOfContext(context): AsOfContext) -> Result<Response, ApiError> {
+async fn compare(
+    uri: Uri,
+    ApiQuery(query): ApiQuery<CompareQuery>,
+    AsOfContext(context): AsOfContext,
+) -> Result<Response, ApiError> {
     Ok(context.answer(&uri, |model| model.compare(&query))?)
 }
 
@@ -250,7 +263,11 @@ async fn runs(State(context): State<ApiContext>) -> Response {
     uncached_json(RunList::of(&context.runs))
 }
 
-async fn compare_run(uri: Uri, Query(query): Query<RunQuery>, AsOfContext(context): AsOfContext) -> Result<Response, ApiError> {
+async fn compare_run(
+    uri: Uri,
+    ApiQuery(query): ApiQuery<RunQuery>,
+    AsOfContext(context): AsOfContext,
+) -> Result<Response, ApiError> {
     let runs = context.runs.clone();
     Ok(context.answer(&uri, |model| model.compare_run(&runs, &query))?)
 }
@@ -273,7 +290,7 @@ impl From<WhatIfError> for ApiError {
     }
 }
 
-async fn ask_what_if(State(context): State<ApiContext>, Query(query): Query<WhatIfQuery>) -> Result<Response, ApiError> {
+async fn ask_what_if(State(context): State<ApiContext>, ApiQuery(query): ApiQuery<WhatIfQuery>) -> Result<Response, ApiError> {
     let Some(what_if) = &context.what_if else {
         return Err(ApiError::not_found("there is no record here to look back on"));
     };
@@ -284,7 +301,7 @@ async fn ask_what_if(State(context): State<ApiContext>, Query(query): Query<What
 }
 
 /// A run in one file, made off the serving threads.
-async fn export(State(context): State<ApiContext>, Query(query): Query<ExportQuery>) -> Result<Response, ApiError> {
+async fn export(State(context): State<ApiContext>, ApiQuery(query): ApiQuery<ExportQuery>) -> Result<Response, ApiError> {
     let Ok(turn) = context.export_turn.clone().try_acquire_owned() else {
         return Err(ApiError(
             StatusCode::SERVICE_UNAVAILABLE,
@@ -330,7 +347,7 @@ struct LoginRequest {
 }
 
 /// Keeps a token in a cookie that no script reads and no other site sends.
-async fn open_session(State(context): State<ApiContext>, Json(login): Json<LoginRequest>) -> Response {
+async fn open_session(State(context): State<ApiContext>, ApiBody(login): ApiBody<LoginRequest>) -> Response {
     if !context.access.accepts_token(&login.token) {
         return AccessRefusal::UnknownToken.into_response();
     }

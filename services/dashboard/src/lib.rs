@@ -13,6 +13,7 @@ mod api;
 mod as_of;
 mod assets;
 mod export;
+mod extract;
 mod feed;
 mod log;
 mod model;

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::body::{Body, Bytes};
-use axum::extract::{Query, State};
+use axum::extract::State;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use eadt_bus::{Bus, BusError, ConsumerRecord, IsolationLevel, PartitionReader, PollEvent, StartOffset, TopicPartition};
@@ -26,6 +26,7 @@ use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 use crate::api::{ApiContext, ApiError};
+use crate::extract::ApiQuery;
 
 /// Header with the positions at which the log ended when the stream was opened: to show how far a client is.
 pub const LOG_END_HEADER: &str = "eadt-log-end";
@@ -348,7 +349,7 @@ pub(crate) struct LogQuery {
 }
 
 /// `GET /api/v1/log`.
-pub(crate) async fn follow(State(context): State<ApiContext>, Query(query): Query<LogQuery>) -> Result<Response, ApiError> {
+pub(crate) async fn follow(State(context): State<ApiContext>, ApiQuery(query): ApiQuery<LogQuery>) -> Result<Response, ApiError> {
     let refused = |text: String| ApiError(StatusCode::BAD_REQUEST, text);
     let Some(source) = context.log.clone() else {
         let text = "this page shows an archive: `eadt get` and `eadt describe` read it with --from PATH";

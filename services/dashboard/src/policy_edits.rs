@@ -3,8 +3,7 @@
 
 use std::sync::Arc;
 
-use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use eadt_cluster::{ClusterRemedy, PolicyEdit, PolicyWriter};
@@ -13,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::access::EditorIdentity;
 use crate::api::{ApiContext, ApiError, uncached_json};
+use crate::extract::{ApiBody, ApiPath};
 use crate::model::policies::EffectivePolicy;
 
 /// What is asked for.
@@ -68,9 +68,9 @@ pub async fn session(State(context): State<ApiContext>, headers: HeaderMap) -> R
 
 pub async fn change(
     State(context): State<ApiContext>,
-    Path((namespace, name)): Path<(String, String)>,
+    ApiPath((namespace, name)): ApiPath<(String, String)>,
     headers: HeaderMap,
-    Json(request): Json<PolicyEditRequest>,
+    ApiBody(request): ApiBody<PolicyEditRequest>,
 ) -> Response {
     let workload = format!("{namespace}/{name}");
     let by = match context.access.editor(&headers) {

@@ -56,7 +56,10 @@ async fn what_cannot_be_answered_is_refused_in_words() {
         ("/api/v1/fleet?state=happy", 400, "happy"),
         ("/api/v1/fleet?cursor=zz", 400, "cursor"),
         ("/api/v1/fleet?unknown=1", 400, "unknown"),
+        ("/api/v1/fleet?limit=-1", 400, "limit"),
+        ("/api/v1/power?from_ms=NaN", 400, "from_ms"),
         ("/api/v1/workloads/a/b", 404, "a/b"),
+        ("/api/v1/workloads/a/%FF", 400, "UTF-8"),
         ("/api/v1/decision?workload=a/b&id=c", 404, "eadt tail"),
         ("/api/v1/decisions?workload=a/b", 400, "a/b"),
         ("/api/v1/nothing", 404, "/api/v1"),
@@ -65,6 +68,7 @@ async fn what_cannot_be_answered_is_refused_in_words() {
         let answer = served.get(path).await;
         let body = String::from_utf8_lossy(&answer.body).into_owned();
         assert!(answer.status == status && body.contains(words), "{path}: {} {body}", answer.status);
+        assert!(!path.starts_with("/api/") || answer.json()["error"].is_string(), "{path}: {body}");
     }
     for method in ["POST", "PUT", "DELETE"] {
         assert_eq!(served.ask(method, "/api/v1/fleet", &[], "").await.status, 405, "{method}");

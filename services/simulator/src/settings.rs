@@ -162,6 +162,11 @@ impl SimulatorSettings {
             ("join_grace_seconds", self.join_grace_seconds, 0.0, 86_400.0),
             ("duration_seconds", self.duration_seconds.unwrap_or(1.0), 0.001, 1e10),
         ] {
+            if name == "effect_delay_seconds" && value > high {
+                return Err(format!(
+                    "simulator.effect_delay_seconds is {value}, but a window has {high} s (processor.window_seconds), and decisions must take effect before the next one ends: set a shorter delay"
+                ));
+            }
             if !(low..=high).contains(&value) {
                 return Err(format!("simulator.{name} is {value}, but must be within {low} and {high}"));
             }
@@ -206,7 +211,8 @@ mod tests {
         let no_sample = SimulatorSettings { effect_delay_seconds: 1, ..SimulatorSettings::default() };
         assert!(no_sample.check().unwrap_err().contains("sample interval"));
         let long = SimulatorSettings { effect_delay_seconds: 61, ..SimulatorSettings::default() };
-        assert!(long.check().unwrap_err().contains("effect_delay_seconds is 61"));
+        let refusal = long.check().unwrap_err();
+        assert!(refusal.contains("effect_delay_seconds is 61") && refusal.contains("processor.window_seconds"), "{refusal}");
         assert_eq!(SimulatorSettings { gate: false, effect_delay_seconds: 1, ..SimulatorSettings::default() }.check(), Ok(()));
     }
 }

@@ -17,6 +17,7 @@ use eadt_gpu_sharing::{
     SoloProfile, choose,
 };
 use eadt_schemas::v1::Origin;
+use eadt_service::files;
 use eadt_simulator::gpu::BoardModel;
 use eadt_simulator::sharing::{LabNoise, LabPlan, PAPER_MEMORY_GIB, SharingLab, paper_suite, tenths};
 use serde_json::json;
@@ -288,7 +289,7 @@ fn read(path: &Path) -> anyhow::Result<SoloTable> {
 }
 
 fn text_of(path: &Path) -> anyhow::Result<String> {
-    std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
+    files::read_text(path, files::TEXT_BYTES).with_context(|| format!("cannot read {}", path.display()))
 }
 
 fn idle(solo: &SoloTable, path: &Path, option: Option<f64>) -> anyhow::Result<f64> {

@@ -2,12 +2,11 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use clap::{Args, ValueEnum};
-use eadt_tune::TuningResult;
 use eadt_tune::export::{ExportFormat, PolicyTarget, export};
 
-use super::{open, write};
+use super::{read_result, write};
 use crate::output::{print, say};
 
 #[derive(Debug, Args)]
@@ -54,8 +53,7 @@ fn column_and_value(text: &str) -> Result<(String, String), String> {
 
 pub fn run(args: &TuneExportArgs) -> anyhow::Result<()> {
     let name = args.result.display();
-    let mut tuning: TuningResult =
-        serde_json::from_reader(open(&args.result)?).with_context(|| format!("{name} is no result of `eadt tune … --json`"))?;
+    let mut tuning = read_result(&args.result)?;
     for only in &args.only {
         let (column, value) = only;
         tuning.groups.retain(|group| group.by.get(column).is_some_and(|own| own == value));

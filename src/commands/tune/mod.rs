@@ -11,7 +11,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use clap::{Args, Subcommand, ValueEnum};
 use eadt_models::choose::{ChoiceMethod, ChoiceObjective, RobustSettings, TuningKnob, TuningKnobs};
-use eadt_tune::{FieldMap, TuningRequest, epochs, points, presets, tune_counted};
+use eadt_service::files;
+use eadt_tune::{FieldMap, TuningRequest, TuningResult, epochs, points, presets, tune_counted};
 
 use crate::atomic_file::AtomicFile;
 use crate::cli::ImportDecimal;
@@ -187,6 +188,12 @@ pub(crate) fn open(path: &Path) -> anyhow::Result<BufReader<File>> {
     Ok(BufReader::new(File::open(path).with_context(|| format!("cannot read {}", path.display()))?))
 }
 
+/// Reads what `eadt tune … --json` printed.
+fn read_result(path: &Path) -> anyhow::Result<TuningResult> {
+    let text = files::read_text(path, files::TEXT_BYTES).with_context(|| format!("cannot read {}", path.display()))?;
+    serde_json::from_str(&text).with_context(|| format!("{} is no result of `eadt tune … --json`", path.display()))
+}
+
 /// Writes a whole file, or nothing.
 fn write(path: &Path, inputs: &[PathBuf], text: &str, forced: bool) -> anyhow::Result<()> {
     AtomicFile::create(path, inputs, forced)?.write(text)
@@ -257,7 +264,7 @@ fn choose(args: &TuneChooseArgs) -> anyhow::Result<()> {
         None => None,
         Some(name) if name.as_os_str() == "frequency-plan" => Some(presets::read("frequency-plan", presets::FREQUENCY_PLAN)?),
         Some(file) => {
-            let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
+            let text = files::read_text(file, files::TEXT_BYTES).with_context(|| format!("cannot read {}", file.display()))?;
             Some(presets::read(&file.display().to_string(), &text)?)
         }
     };

@@ -2,14 +2,14 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use clap::Args;
 use eadt_models::choose::{ChoiceMethod, ChoiceObjective, PromiseVerdict, PromisedChoice, ValidationTolerances, validate};
 use eadt_schemas::counts::counted_as;
-use eadt_tune::{TuningRequest, TuningResult, points};
+use eadt_tune::{TuningRequest, points};
 use serde::Serialize;
 
-use super::{PointTableArgs, open, ratio};
+use super::{PointTableArgs, open, ratio, read_result};
 use crate::output::say;
 
 #[derive(Debug, Args)]
@@ -46,8 +46,7 @@ struct GroupValidation {
 
 pub fn run(args: &TuneValidateArgs) -> anyhow::Result<()> {
     let name = args.result.display();
-    let tuning: TuningResult =
-        serde_json::from_reader(open(&args.result)?).with_context(|| format!("{name} is no result of `eadt tune … --json`"))?;
+    let tuning = read_result(&args.result)?;
     if tuning.groups.is_empty() {
         bail!("{name} has no group to validate");
     }

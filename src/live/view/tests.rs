@@ -220,6 +220,14 @@ fn from_one_to_a_thousand_workloads_and_from_80_to_200_columns_nothing_is_cut_an
             assert!(width < 20 || lines[0].contains("simulated"), "{lines:#?}");
         }
     }
+    // Some terminals do not say how large they are.
+    for (width, height) in [(0, 0), (80, 0), (0, 24)] {
+        for page in [ViewPage::Table, ViewPage::Details, ViewPage::Help] {
+            state.page = page;
+            let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
+            terminal.draw(|frame| draw(frame, &picture, &mut state)).unwrap();
+        }
+    }
 }
 
 #[test]

@@ -4,6 +4,7 @@
 //! refused here, since the client library would go on without them or report nothing of use.
 
 use std::collections::BTreeMap;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use schemars::JsonSchema;
@@ -181,6 +182,20 @@ fn check_readable(key: &str, file: &Path) -> Result<String> {
     Ok(file.display().to_string())
 }
 
+/// The most bytes of a file with a secret.
+const SECRET_BYTES: u64 = 1024 * 1024;
+
+/// Reads a file with a secret; a device, or the wrong file, does not fill the memory.
+fn read_secret(file: &Path) -> std::io::Result<String> {
+    let mut text = String::new();
+    std::fs::File::open(file)?.take(SECRET_BYTES + 1).read_to_string(&mut text)?;
+    if text.len() as u64 > SECRET_BYTES {
+        let text = format!("it has more than {SECRET_BYTES} bytes: check that this is the right file");
+        return Err(std::io::Error::new(std::io::ErrorKind::FileTooLarge, text));
+    }
+    Ok(text)
+}
+
 /// A secret from its variable or its file.
 fn secret(key: &str, value: Option<&Secret>, file: Option<&Path>) -> Result<Option<Secret>> {
     let found = match (value, file) {
@@ -189,7 +204,7 @@ fn secret(key: &str, value: Option<&Secret>, file: Option<&Path>) -> Result<Opti
         }
         (Some(value), None) => value.clone(),
         (None, Some(file)) => {
-            let text = std::fs::read_to_string(file).map_err(|error| cannot_read(&format!("{key}_file"), file, &error))?;
+            let text = read_secret(file).map_err(|error| cannot_read(&format!("{key}_file"), file, &error))?;
             Secret::new(text.trim_end_matches(['\r', '\n']))
         }
         (None, None) => return Ok(None),
@@ -263,6 +278,10 @@ mod tests {
             (SecuritySettings { password: Some(Secret::new("")), ..with_user() }, "password is empty"),
             (SecuritySettings { password_file: missing(), ..with_user() }, "both set"),
             (SecuritySettings { password: None, password_file: missing(), ..with_user() }, "/nowhere/file"),
+            (
+                SecuritySettings { password: None, password_file: Some("/dev/zero".into()), ..with_user() },
+                "more than 1048576 bytes",
+            ),
             (SecuritySettings { ca_file: missing(), ..with_user() }, "ca_file=/nowhere/file"),
             (SecuritySettings { ca_file: Some("/tmp".into()), ..with_user() }, "is no file"),
             (SecuritySettings { certificate_file: missing(), ..with_user() }, "needs bus.security.key_file"),

@@ -680,6 +680,10 @@ fn a_place_without_an_archive_is_not_one_that_lost_its_files() {
     let folder = tempfile::tempdir().unwrap();
     let none = Archive::find(folder.path()).unwrap_err();
     assert!(matches!(&none, LakeError::Absent { .. }) && none.to_string().contains("no Parquet files of EADT"), "{none}");
+    for (place, words) in [("/nowhere/archive", "does not exist"), ("s3://bucket/archive", "only folders are read here")] {
+        let refused = Archive::find(Path::new(place)).unwrap_err();
+        assert!(refused.to_string().contains(words), "{refused}");
+    }
     let archive = Archive::folder(folder.path()).unwrap();
     for file in write(&archive, small(20), &[telemetry(0, 0, 0)]) {
         fs::remove_file(folder.path().join(file.name.path())).unwrap();

@@ -320,10 +320,16 @@ fn refuse_browsers(method: &Method, headers: &HeaderMap) -> Result<(), Rejection
     }
     let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     let kind = kind.split(';').next().unwrap_or_default().trim();
-    if kind.eq_ignore_ascii_case("application/json") || kind.to_ascii_lowercase().ends_with("+json") {
-        return Ok(());
+    if !kind.eq_ignore_ascii_case("application/json") && !kind.to_ascii_lowercase().ends_with("+json") {
+        return Err(Rejection::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, format!("content type {kind:?} is not application/json")));
     }
-    Err(Rejection::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, format!("content type {kind:?} is not application/json")))
+    match headers.get(header::CONTENT_ENCODING) {
+        Some(encoding) if !encoding.as_bytes().eq_ignore_ascii_case(b"identity") => Err(Rejection::new(
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            "a compressed body is not read here: send it without content-encoding",
+        )),
+        _ => Ok(()),
+    }
 }
 
 fn whole_body(body: Result<Bytes, BytesRejection>, limit: usize) -> Result<Bytes, Rejection> {
@@ -365,11 +371,13 @@ impl DirectivePoll {
         for part in query.split('&').filter(|part| !part.is_empty()) {
             let is_read = match part.split_once('=') {
                 Some(("after", text)) => text.parse().map(|after| poll.after = Some(after)).is_ok(),
-                Some(("wait", text)) => text.parse().map(|wait| poll.wait = wait).is_ok(),
+                Some(("wait", text)) => {
+                    text.parse().ok().filter(|wait| (0.0..=f64::MAX).contains(wait)).map(|wait| poll.wait = wait).is_some()
+                }
                 _ => false,
             };
             if !is_read {
-                let error = "not understood: after=REVISION and wait=SECONDS may stand in the query";
+                let error = "not understood: after=REVISION and wait=SECONDS, from 0, may stand in the query";
                 return Err(Rejection::new(StatusCode::BAD_REQUEST, error));
             }
         }
@@ -491,7 +499,7 @@ impl ProgressEndpoint {
     ) -> Result<DirectiveAnswer, Rejection> {
         sender.check(workload)?;
         let poll = DirectivePoll::parse(query)?;
-        let wait = Duration::try_from_secs_f64(poll.wait).unwrap_or_default().min(LONGEST_POLL);
+        let wait = Duration::from_secs_f64(poll.wait.min(LONGEST_POLL.as_secs_f64()));
         // Without a revision the present one is asked for.
         let wait = if poll.after.is_some() { wait } else { Duration::ZERO };
         self.directives.wait_for_change(workload, poll.after, wait, &self.stopping).await.ok_or_else(|| {
@@ -913,6 +921,9 @@ mod tests {
         let request = || f.client.post(&url).body(body);
         let plain = request().header("content-type", "text/plain").send().await.unwrap();
         assert_eq!(plain.status().as_u16(), 415);
+        let packed = f.client.post(format!("{}/v1/progress", f.url)).header("content-type", "application/json");
+        let packed = packed.header("content-encoding", "gzip").body("{}").send().await.unwrap();
+        assert_eq!(packed.status().as_u16(), 415, "its bytes are no JSON, and nobody said why");
         let page = request().header("content-type", "application/json").header("origin", "http://evil").send().await.unwrap();
         assert_eq!(page.status().as_u16(), 403);
         assert!(progress(&f.buffer).is_empty());
@@ -1133,7 +1144,10 @@ mod tests {
         assert_eq!((status, &answer["revision"]), (200, &json!(7)), "{answer}");
         let nothing = json!({"workload": "n/b", "revision": 0, "directive": null});
         assert_eq!(ask(&f, "/v1/directives/n/b").await, (200, nothing));
-        assert_eq!(ask(&f, "/v1/directives/n/a?after=x").await.0, 400);
+        for query in ["after=x", "wait=-1", "wait=NaN", "wait=inf", "wait=x", "what=1"] {
+            assert_eq!(ask(&f, &format!("/v1/directives/n/a?{query}")).await.0, 400, "{query}");
+        }
+        assert_eq!(ask(&f, "/v1/directives/n/a?after=6&wait=1e30").await.0, 200, "as long as may be");
         assert_eq!(f.post("/v1/directives/n/a", "{}").await.0, 405);
         let waiting = ask(&f, "/v1/directives/n/a?after=7&wait=30");
         let withdraw = async {

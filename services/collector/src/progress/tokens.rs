@@ -10,6 +10,7 @@ use std::path::Path;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use eadt_schemas::EventTime;
+use eadt_service::files;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
@@ -216,11 +217,7 @@ fn check_characters(namespace: &str) -> Result<(), String> {
 /// Reads a tokens file.
 pub fn read(path: &Path) -> Result<TokenStore, TokensError> {
     let failed = |detail: String| TokensError::File { path: path.display().to_string(), detail };
-    let bytes = std::fs::metadata(path).map_err(|error| failed(error.to_string()))?.len();
-    if bytes > FILE_BYTES {
-        return Err(failed(format!("it has {bytes} bytes, at most {FILE_BYTES} are read")));
-    }
-    let text = std::fs::read(path).map_err(|error| failed(error.to_string()))?;
+    let text = files::read_bytes(path, FILE_BYTES).map_err(|error| failed(error.to_string()))?;
     parse(&text).map_err(failed)
 }
 
