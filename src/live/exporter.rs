@@ -41,10 +41,13 @@ pub const TOPICS: [Topic; 4] = [Topic::EfficiencyWindows, Topic::Decisions, Topi
 pub struct WorkloadSeries {
     pub origin: Origin,
     power_watts: Option<f64>,
-    energy_joules: f64,
+    /// `None`: of no window is it known, which is no 0.
+    energy_joules: Option<f64>,
     /// Energy of the windows whose samples are known.
-    progress_energy_joules: f64,
+    progress_energy_joules: Option<f64>,
+    /// Of windows whose energy is known.
     samples: f64,
+    samples_without_energy: f64,
     tokens: f64,
     /// Windows with a restart.
     restarts: u64,
@@ -152,7 +155,7 @@ impl Exporter {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(series) = state.series("namespace/name") {
             (series.saving_joules, series.compared_joules, series.expected_joules) = (Some(0.0), Some(0.0), Some(0.0));
-            series.power_watts = Some(0.0);
+            (series.power_watts, series.energy_joules, series.progress_energy_joules) = (Some(0.0), Some(0.0), Some(0.0));
         }
         let sample = GpuTelemetry {
             device: "GPU".into(),
@@ -202,11 +205,17 @@ impl ExporterState {
         series.last_window = series.last_window.max(Some(window.window_end));
         series.windows += 1;
         series.restarts += u64::from(window.has_restart());
-        series.energy_joules += window.run_energy_joules.unwrap_or(0.0).max(0.0) + window.unassigned_energy_joules.max(0.0);
+        let unassigned = Some(window.unassigned_energy_joules).filter(|joules| *joules > 0.0);
+        for joules in window.run_energy_joules.into_iter().chain(unassigned) {
+            *series.energy_joules.get_or_insert(0.0) += joules.max(0.0);
+        }
         series.tokens += window.tokens.unwrap_or(0.0).max(0.0);
-        if let (Some(joules), Some(samples)) = (window.energy_of_progress(), window.samples) {
-            series.progress_energy_joules += joules.max(0.0);
-            series.samples += samples.max(0.0);
+        match (window.energy_of_progress(), window.samples.unwrap_or(0.0).max(0.0)) {
+            (Some(joules), samples) if window.samples.is_some() => {
+                *series.progress_energy_joules.get_or_insert(0.0) += joules.max(0.0);
+                series.samples += samples;
+            }
+            (_, samples) => series.samples_without_energy += samples,
         }
         self.windows += 1;
         if self.windows > WINDOWS && self.reporter.take().is_some() {
@@ -316,24 +325,30 @@ pub struct MetricSpec<T> {
 }
 
 /// Counters of a workload.
-pub const WORKLOAD_COUNTERS: [MetricSpec<WorkloadSeries>; 6] = [
+pub const WORKLOAD_COUNTERS: [MetricSpec<WorkloadSeries>; 7] = [
     MetricSpec {
         name: "energy_joules",
         instrument: ("eadt.workload.energy", "J"),
-        help: "Energy of the run in closed windows, and energy that fitted in none",
-        value: |it| Some(it.energy_joules),
+        help: "Energy of the run in closed windows, and energy that fitted in none; absent while none is known",
+        value: |it| it.energy_joules,
     },
     MetricSpec {
         name: "progress_energy_joules",
         instrument: ("eadt.workload.progress_energy", "J"),
-        help: "Energy of the windows whose samples are known: over the samples it is J/sample",
-        value: |it| Some(it.progress_energy_joules),
+        help: "Energy of the windows whose samples are known: over the samples it is J/sample; absent while none is known",
+        value: |it| it.progress_energy_joules,
     },
     MetricSpec {
         name: "samples",
         instrument: ("eadt.workload.samples", "{sample}"),
-        help: "Samples of closed windows, redone work left out",
+        help: "Samples of closed windows whose energy is known, redone work left out",
         value: |it| Some(it.samples),
+    },
+    MetricSpec {
+        name: "samples_without_energy",
+        instrument: ("eadt.workload.samples_without_energy", "{sample}"),
+        help: "Samples of closed windows whose energy is not known: they are in no J/sample",
+        value: |it| Some(it.samples_without_energy),
     },
     MetricSpec {
         name: "tokens",
@@ -491,7 +506,9 @@ impl Collector for WorkloadMetrics {
         for figure in WORKLOAD_COUNTERS {
             let mut family = encoder.encode_descriptor(figure.name, figure.help, None, MetricType::Counter)?;
             for (labels, series) in &rows {
-                ConstCounter::new((figure.value)(series).unwrap_or(0.0)).encode(family.encode_family(labels)?)?;
+                if let Some(value) = (figure.value)(series) {
+                    ConstCounter::new(value).encode(family.encode_family(labels)?)?;
+                }
             }
         }
         for figure in WORKLOAD_GAUGES {
@@ -597,6 +614,28 @@ mod tests {
             mean_power_watts: Some(100.0),
             ..EfficiencyWindow::default()
         }
+    }
+
+    #[test]
+    fn energy_that_is_not_known_is_no_zero_and_its_samples_are_counted_apart() {
+        let metrics = MetricsRegistry::default();
+        let exporter = Exporter::new(&metrics, MetricsSettings::default());
+        let unknown = EfficiencyWindow {
+            energy_joules: None,
+            run_energy_joules: None,
+            energy_coverage_ratio: 0.0,
+            run_coverage_ratio: 0.0,
+            mean_power_watts: None,
+            ..window("a/x", 0)
+        };
+        let counted = |name: &str| {
+            let line = format!("eadt_workload_{name}_total{{namespace=\"a\",workload=\"x\",origin=\"measured\"}} ");
+            metrics.text().lines().find_map(|shown| shown.strip_prefix(&*line).map(str::to_owned))
+        };
+        exporter.take(Topic::EfficiencyWindows, &serde_json::to_vec(&unknown).unwrap());
+        let zero = Some("0.0".to_owned());
+        assert_eq!((counted("energy_joules"), counted("progress_energy_joules"), counted("samples")), (None, None, zero));
+        assert_eq!(counted("samples_without_energy").as_deref(), Some("100.0"));
     }
 
     #[test]
