@@ -116,13 +116,6 @@ impl KafkaContext {
         *self.denied.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
-    /// Returns whether the first failed delivery failed only because the whole transaction had failed before.
-    pub fn is_purged(&self) -> bool {
-        let first = self.deliveries.first_failure.lock().unwrap_or_else(PoisonError::into_inner);
-        let purged = first.as_ref().is_some_and(|failure| matches!(failure.code, Code::PurgeQueue | Code::PurgeInflight));
-        purged && self.denied.lock().unwrap_or_else(PoisonError::into_inner).is_none()
-    }
-
     /// Returns the error of the first failed delivery since the last call. `fatal`: the error of the producer as a whole, if it
     /// failed; its records are purged then, and their deliveries report nothing but that.
     pub fn take_failure(

@@ -321,78 +321,49 @@ fn fill_transaction(
             serve_deliveries(producer, *begun.get_or_insert(now));
         }
     }
-    // The broker takes the positions while it takes the outputs: each is two requests that wait for each other.
-    let sent_positions = match positions.count() {
-        0 => None,
-        _ => Some(PositionsRequest::send(producer, positions, member_metadata(fetcher, what)?)),
-    };
-    let is_in_time = wait_until_delivered(producer, deadline);
-    let is_purged = context.is_purged();
-    let outputs_error =
-        if is_in_time { context.take_failure(|| what.to_owned(), || None, Remedy::Restart) } else { Some(late()) };
-    if outputs_error.is_none() {
-        crate::chaos::reach("step.filled");
+    if !wait_until_delivered(producer, deadline) {
+        return Err(late());
     }
-    // Waited for in any case: until it is answered nothing else can be asked of the producer, such as to abort.
-    let positions_result = sent_positions.map_or(Ok(()), |sent| {
-        sent.result().ok_or_else(late)?.map_err(|error| match error {
+    if let Some(error) = context.take_failure(|| what.to_owned(), || None, Remedy::Restart) {
+        return Err(error);
+    }
+    crate::chaos::reach("step.filled");
+    if positions.count() > 0 {
+        let membership = fetcher
+            .consumer()
+            .group_metadata()
+            .ok_or_else(|| BusError::new(Remedy::Restart, what, "the member is not in its group any more"))?;
+        // A member whose session ran out, with the broker away for longer, has no id until it has joined again; the broker takes
+        // that for one whom a newer member fenced. Asked after the id was, because it is given up together with the partitions.
+        if fetcher.consumer().assignment_lost() {
+            return Err(BusError::new(Remedy::Restart, what, "the group gave the member up: its session ran out"));
+        }
+        send_positions(producer, positions, membership).ok_or_else(late)?.map_err(|error| match error {
             KafkaError::Transaction(error) => positions_error(what, context.client_name(), positions, &error),
             error => from_error(what, &error, Remedy::Restart),
-        })
-    });
-    match outputs_error {
-        // Refused positions end the transaction, and the library throws away what it had not sent.
-        Some(_) if is_purged && positions_result.is_err() => positions_result?,
-        Some(error) => return Err(error),
-        None => positions_result?,
+        })?;
     }
     crate::chaos::reach("step.ready");
     Ok(())
 }
 
-/// The id of the member, without which the group takes no positions.
-fn member_metadata(fetcher: &Fetcher, what: &str) -> Result<ConsumerGroupMetadata> {
-    let membership = fetcher
-        .consumer()
-        .group_metadata()
-        .ok_or_else(|| BusError::new(Remedy::Restart, what, "the member is not in its group any more"))?;
-    // A member whose session ran out, with the broker away for longer, has no id until it has joined again; the broker takes
-    // that for one whom a newer member fenced. Asked after the id was, because it is given up together with the partitions.
-    if fetcher.consumer().assignment_lost() {
-        return Err(BusError::new(Remedy::Restart, what, "the group gave the member up: its session ran out"));
-    }
-    Ok(membership)
-}
-
-/// Positions on their way into a transaction.
-struct PositionsRequest {
-    /// `None`: there is no thread for it.
-    answer: Option<mpsc::Receiver<KafkaResult<()>>>,
-}
-
-impl PositionsRequest {
-    fn send(
-        producer: &Arc<BaseProducer<KafkaContext>>,
-        positions: &TopicPartitionList,
-        membership: ConsumerGroupMetadata,
-    ) -> Self {
-        // One answer.
-        let (tell, hear) = mpsc::sync_channel(1);
-        let (producer, positions) = (Arc::clone(producer), positions.clone());
-        let asking = eadt_tasks::KAFKA_POSITIONS.thread(move || {
-            let sent = producer.send_offsets_to_transaction(&positions, &membership, TRANSACTION_TIMEOUT);
-            drop(producer);
-            // Whoever asked may have given up.
-            drop(tell.send(sent));
-        });
-        Self { answer: asking.is_ok().then_some(hear) }
-    }
-
-    /// `None`: no answer came. Then the call still goes on, and nothing else can be asked of this producer: the library (2.12)
-    /// waits without end where the group's coordinator is lost at the wrong moment.
-    fn result(self) -> Option<KafkaResult<()>> {
-        self.answer?.recv_timeout(TRANSACTION_TIMEOUT + DRAIN_TIMEOUT).ok()
-    }
+/// `None`: no answer came. Then the call still goes on, and nothing else can be asked of this producer: the library (2.12) waits
+/// without end where the group's coordinator is lost at the wrong moment.
+fn send_positions(
+    producer: &Arc<BaseProducer<KafkaContext>>,
+    positions: &TopicPartitionList,
+    membership: ConsumerGroupMetadata,
+) -> Option<KafkaResult<()>> {
+    // One answer.
+    let (tell, hear) = mpsc::sync_channel(1);
+    let (producer, positions) = (Arc::clone(producer), positions.clone());
+    let asking = eadt_tasks::KAFKA_POSITIONS.thread(move || {
+        let sent = producer.send_offsets_to_transaction(&positions, &membership, TRANSACTION_TIMEOUT);
+        drop(producer);
+        // Whoever asked may have given up.
+        drop(tell.send(sent));
+    });
+    asking.is_ok().then(|| hear.recv_timeout(TRANSACTION_TIMEOUT + DRAIN_TIMEOUT).ok()).flatten()
 }
 
 /// Reads all events that the library has emitted so far. They are on a queue, and a lost connection is known only once they were

@@ -324,10 +324,6 @@ impl KafkaBus {
             // A step waits for its deliveries anyway, and is in memory already.
             config.set(QUEUE, "4096");
         }
-        if !LINGER.iter().any(|name| self.shared.options.properties.contains_key(*name)) {
-            // A step hands over all it has, and then waits: nothing comes that it could wait for.
-            config.set(LINGER[0], "0");
-        }
         // Lost connections are told there, and a step must know of them.
         let debug =
             self.shared.options.properties.get("debug").map_or_else(|| "broker".to_owned(), |more| format!("{more},broker"));
@@ -393,8 +389,6 @@ fn make_producer(config: &ClientConfig, name: &str, context: KafkaContext) -> Re
 
 /// What a producer holds of records that are not delivered.
 const QUEUE: &str = "queue.buffering.max.kbytes";
-/// Names of the time that a record waits for others of its batch.
-const LINGER: [&str; 2] = ["linger.ms", "queue.buffering.max.ms"];
 
 /// Our defaults, then the user's properties, for every client.
 fn base_config(options: &KafkaOptions) -> ClientConfig {
@@ -416,7 +410,7 @@ fn base_config(options: &KafkaOptions) -> ClientConfig {
         ("fetch.queue.backoff.ms", "5"),
         // More than the topic of dead letters takes: `ProducerRecord::dead_letter` keeps to that.
         ("message.max.bytes", "2200000"),
-        (LINGER[0], "2"),
+        ("linger.ms", "2"),
         ("compression.type", "lz4"),
         ("queue.buffering.max.messages", "100000"),
         (QUEUE, "32768"),
