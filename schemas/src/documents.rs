@@ -184,7 +184,7 @@ Every event is a CloudEvents 1.0 event in Kafka binary mode: attributes are head
 times are RFC 3339 in UTC with microseconds. Absent means unknown or not supported, never zero. Unknown fields are ignored; a known
 field with an impossible value sends the event to the dead letters. A record without `ce_type` counts as the topic's own event type.
 A record without `ce_type` whose value has a `specversion` is an event in structured mode (`application/cloudevents+json`): its `type` and
-`data` count.
+`data`, or `data_base64`, count.
 
 Within a version nothing is removed, narrowed or given another unit; readers are upgraded before writers. A test compares the
 schemas with those of the released version and refuses anything else.

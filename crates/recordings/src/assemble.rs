@@ -12,13 +12,13 @@ use serde_json::value::{RawValue, to_raw_value};
 
 use crate::boards::{self, same_time_error};
 use crate::checks::{check_counter, check_power, note_wide_power_gaps, power, tenure, value};
-use crate::csv_table::MOST_OF_A_RESTART;
 use crate::fields::MetricType;
 use crate::fingerprint::Fingerprint;
 use crate::names::shell_quote;
 use crate::options::AcceptedFinding;
 use crate::recording::{ProgressMark, RecordedReading, Recording, RecordingSource, SourceKind};
 use crate::report::{BoardSummary, RowMerge};
+use crate::totals::{ROWS_OF_A_TOTAL, grows_or_restarts};
 use crate::{ImportError, ImportOptions, ImportReport, ReadingField, RecordingFormat, SourceGap, overlap};
 
 /// Prefix of the source of each event that an import made.
@@ -283,9 +283,6 @@ fn note_early_ends(recording: &mut Recording) {
     ));
 }
 
-/// Fewer rows are no evidence about a total.
-const ROWS_OF_A_TOTAL: usize = 5;
-
 /// A total that grows no more often in many rows may be a batch size that was changed.
 const FEW_RISES: usize = 5;
 const ROWS_OF_STEPS: usize = 10;
@@ -380,11 +377,10 @@ impl TotalRestarts {
     /// Returns `None` if a total never falls, or falls to more than next to nothing, as after a checkpoint.
     fn of(values: &[f64]) -> Option<Self> {
         let before: Vec<f64> = values.windows(2).filter(|pair| pair[1] < pair[0]).map(|pair| pair[0]).collect();
-        let is_restart = |pair: &[f64]| pair[1] >= pair[0] || pair[1] <= MOST_OF_A_RESTART * pair[0];
         let most = before.iter().copied().fold(0.0, f64::max);
         let is_regular = before.len() >= 2 && before.iter().all(|count| *count >= (1.0 - DIFFERENCE_OF_EPOCHS) * most);
         let restarts = Self { count: before.len(), most, is_regular };
-        (restarts.count > 0 && values.windows(2).all(is_restart)).then_some(restarts)
+        (restarts.count > 0 && values.windows(2).all(grows_or_restarts)).then_some(restarts)
     }
 
     /// Adds to a total what it had counted before it began anew.

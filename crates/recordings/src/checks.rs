@@ -1,13 +1,13 @@
 //! Figures against what is possible: power against what a board can draw, an energy counter against its power.
 
-use std::ops::RangeInclusive;
+use std::ops::{Range, RangeInclusive};
 
 use eadt_schemas::v1::Meter;
 
-use crate::csv_table::MOST_OF_A_RESTART;
 use crate::names::shell_quote;
 use crate::recording::{RecordedReading, Recording, RecordingSource};
 use crate::report::{COUNTER_JUMPS, COUNTER_LEFT_OUT};
+use crate::totals::MOST_OF_A_RESTART;
 use crate::units::Unit;
 use crate::{CounterComparison, ImportError, ImportOptions, ReadingField, RecordingFormat};
 
@@ -503,6 +503,10 @@ fn refuse_glitches(recording: &mut Recording, readings: &mut [RecordedReading], 
 
 /// A counter has risen to so many times what it rises over a dip: it was not just reset.
 const COUNT_OVER_A_DIP: f64 = 4.0;
+/// A counter that is down for longer has been reset.
+const READINGS_OF_A_DIP: usize = 10;
+/// Dips with fewer readings between them may be of another counter.
+const READINGS_BETWEEN_DIPS: usize = 4;
 
 /// Refuses readings of a counter that fall and come back to where it was, as one of 0 in place of no value: taken for a reset, the
 /// counter would count all of it again.
@@ -510,17 +514,32 @@ fn refuse_dips(recording: &mut Recording, readings: &mut [RecordedReading], most
     let field = ReadingField::EnergyJoulesTotal;
     let known: Vec<(usize, f64)> =
         readings.iter().enumerate().filter_map(|(at, reading)| Some((at, value(reading, field)?))).collect();
-    let is_dip = |three: &&[(usize, f64)]| {
-        let [(before_at, before), (at, joules), (after_at, after)] = [three[0], three[1], three[2]];
-        let seconds = |from: usize, to: usize| readings[to].time.seconds_since(readings[from].time).max(1.0);
-        let rise = after - before;
-        joules < before
-            && (0.0..=most * seconds(before_at, after_at)).contains(&rise)
-            && ((after - joules) / seconds(at, after_at) > most
-                || joules <= MOST_OF_A_RESTART * before && before >= COUNT_OVER_A_DIP * rise)
+    let seconds = |from: usize, to: usize| readings[to].time.seconds_since(readings[from].time).max(1.0);
+    // Readings of next to nothing, until the counter is back.
+    let falls_deep = |before: f64, dip: &[(usize, f64)], rise: f64| {
+        before >= COUNT_OVER_A_DIP * rise && dip.iter().all(|(_, joules)| *joules <= MOST_OF_A_RESTART * before)
     };
-    let dips: Vec<(usize, f64)> = known.windows(3).filter(is_dip).map(|three| three[1]).collect();
-    if dips.len() * MOST_GLITCHES > known.len() {
+    let mut dips: Vec<(Range<usize>, bool)> = Vec::new();
+    let mut place = 1;
+    while place < known.len() {
+        let (before_at, before) = known[place - 1];
+        let end = (place..known.len()).take(READINGS_OF_A_DIP + 1).find(|end| known[*end].1 >= before).unwrap_or(place);
+        let (dip, (after_at, after)) = (&known[place..end], known[end]);
+        let rise = after - before;
+        let may_rise = !dip.is_empty() && (0.0..=most * seconds(before_at, after_at)).contains(&rise);
+        let is_deep = may_rise && falls_deep(before, dip, rise);
+        let is_too_fast = may_rise && matches!(dip, [(at, joules)] if (after - joules) / seconds(*at, after_at) > most);
+        if is_deep || is_too_fast {
+            dips.push((place..end, is_deep));
+            place = end;
+        }
+        place += 1;
+    }
+    // Two counters in turn fall and rise as often.
+    let are_apart = dips.windows(2).all(|pair| pair[1].0.start - pair[0].0.end >= READINGS_BETWEEN_DIPS);
+    let are_clear = are_apart && dips.iter().all(|(_, is_deep)| *is_deep);
+    let dips: Vec<(usize, f64)> = dips.into_iter().flat_map(|(places, _)| known[places].to_vec()).collect();
+    if !are_clear && dips.len() * MOST_GLITCHES > known.len() {
         return;
     }
     for (at, joules) in dips {

@@ -1,6 +1,6 @@
 //! Guesses about a file before any import option is given: its format, and the columns of a table with suggested maps.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use eadt_schemas::v1::Meter;
@@ -161,6 +161,7 @@ fn sketch_column(name: &str, cells: &[&str], clock: &TimeParser) -> (String, Opt
     let values = format!("numbers from {low} to {high}");
     let is_total = names_a_total(name) || may_be_total(&numbers);
     let total = |total: &str, added: &str| map(if is_total { total } else { added });
+    let has_repeats = || known.iter().collect::<BTreeSet<_>>().len() < known.len();
     let suggestion = match () {
         () if has(&["limit", "cap"]) && has(&["power"]) => map("power_limit_watts"),
         () if names_share_of_power(name) => None,
@@ -183,7 +184,7 @@ fn sketch_column(name: &str, cells: &[&str], clock: &TimeParser) -> (String, Opt
             };
             Some(format!("--map {} --time-format {format}", shell_quote(&format!("time={name}"))))
         }
-        () if names_boards(name) => map("device"),
+        () if names_boards(name) && (!NAMES_OF_ANY_ID.contains(&lower.as_str()) || has_repeats()) => map("device"),
         () => None,
     };
     (values, suggestion)
@@ -223,6 +224,9 @@ fn suggest_totals_of_boards(columns: &mut [ColumnPreview], rows: &[Vec<String>])
         }
     }
 }
+
+/// Names of columns that may number rows as well as boards.
+const NAMES_OF_ANY_ID: [&str; 9] = ["bus", "id", "idx", "index", "minor", "ordinal", "rank", "serial", "slot"];
 
 /// Words of a column that counts up.
 const TOTAL_WORDS: [&str; 3] = ["total", "counter", "cumulative"];
@@ -448,7 +452,17 @@ mod tests {
                 "time,gpu,energy\n2025-02-03T10:00:00Z,0,100\n2025-02-03T10:00:00Z,1,900\n2025-02-03T10:00:01Z,0,400\n\
                  2025-02-03T10:00:01Z,1,1100\n2025-02-03T10:00:02Z,0,700\n2025-02-03T10:00:02Z,1,1300\n",
                 &["device=gpu", "energy_joules_total=energy"],
-                "gpu",
+                "\"energy\": numbers from 100 to 1300; if so",
+            ),
+            (
+                "time,id,W\n2025-02-03T10:00:00Z,1,300\n2025-02-03T10:00:01Z,2,300\n2025-02-03T10:00:02Z,3,300\n",
+                &[],
+                "\"id\": numbers from 1 to 3\n",
+            ),
+            (
+                "time,index,power\n2025-02-03T10:00:00Z,0,300\n2025-02-03T10:00:00Z,1,300\n2025-02-03T10:00:01Z,0,300\n",
+                &["device=index", "power_watts=power"],
+                "\"index\": numbers from 0 to 1; if so",
             ),
             (
                 "time,power [W],GPU use (%)\n2025-02-03T10:00:00Z,300,97\n",

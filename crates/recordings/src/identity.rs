@@ -30,7 +30,10 @@ const BOARD_WORDS: [&str; 16] = [
 /// Words of columns that name a node.
 const NODE_WORDS: [&str; 8] = ["host", "hostname", "node", "nodename", "server", "machine", "instance", "nodelist"];
 /// Words of columns that name a rank of a job.
-const RANK_WORDS: [&str; 3] = ["rank", "ranks", "worker"];
+const RANK_WORDS: [&str; 2] = ["rank", "worker"];
+/// Words that may be beside those.
+const WORDS_BESIDE_RANKS: [&str; 14] =
+    ["ddp", "dp", "global", "id", "idx", "index", "local", "mpi", "no", "node", "num", "number", "process", "world"];
 /// Words that may be beside them.
 const FURTHER_WORDS: [&str; 9] = ["name", "number", "num", "no", "local", "physical", "pci", "cuda", "nvidia"];
 /// How names of models of boards begin.
@@ -118,8 +121,10 @@ impl IdColumns {
     /// The columns among these that name the ranks of a job.
     pub(crate) fn of_ranks<'n>(names: impl Iterator<Item = (usize, &'n str)>) -> Self {
         let is_rank = |name: &str| {
-            let mut words = word_places(name).into_iter().map(|place| name[place].to_ascii_lowercase());
-            words.any(|word| RANK_WORDS.contains(&word.as_str()))
+            let words: Vec<String> = word_places(name).into_iter().map(|place| name[place].to_ascii_lowercase()).collect();
+            let has = |list: &[&str], word: &String| list.contains(&word.as_str());
+            words.iter().any(|word| has(&RANK_WORDS, word))
+                && words.iter().all(|word| has(&RANK_WORDS, word) || has(&WORDS_BESIDE_RANKS, word))
         };
         let candidate = |(column, _): (usize, &str)| IdColumn {
             column,
@@ -183,7 +188,11 @@ pub(crate) fn driver_uuid(text: &str) -> Cow<'_, str> {
 /// and as `0` or `0.0`, as tables that were put together have it.
 pub(crate) fn spelling_key(name: &str) -> Cow<'_, str> {
     let whole = name.strip_suffix(".0").filter(|whole| !whole.is_empty() && whole.bytes().all(|byte| byte.is_ascii_digit()));
-    let name = whole.unwrap_or(name);
+    spelling_key_of_text(whole.unwrap_or(name))
+}
+
+/// As [`spelling_key`], of names among which `1.0` and `1` are two, as there is a `1.1`.
+pub(crate) fn spelling_key_of_text(name: &str) -> Cow<'_, str> {
     let has_plain_blanks = !name.contains(|letter: char| letter.is_whitespace() && letter != ' ') && !name.contains("  ");
     if has_plain_blanks && !name.contains(char::is_uppercase) {
         return Cow::Borrowed(name);

@@ -44,6 +44,7 @@ mod rows;
 pub mod series;
 mod table;
 pub mod tenancy;
+mod totals;
 pub mod units;
 
 use std::fmt;

@@ -70,16 +70,17 @@ impl<R: Read> Read for CarriageReturnReader<R> {
     }
 }
 
+/// As many first bytes as show what a file is.
+const MAGIC_BYTES: u64 = 16;
 /// The first bytes of what is not read, and what it is.
-const FOREIGN_FORMS: [(&[u8], &str); 13] = [
+const FOREIGN_FORMS: [(&[u8], &str); 12] = [
     (&[0x1f, 0x8b], "it is compressed with gzip"),
     (b"BZh", "it is compressed with bzip2"),
     (&[0xfd, b'7', b'z', b'X'], "it is compressed with xz"),
     (b"PK\x03\x04", "it is a zip archive, as workbooks of spreadsheets are"),
     (&[0x04, 0x22, 0x4d, 0x18], "it is compressed with lz4"),
-    (b"PAR1", "it is Parquet"),
-    (b"ARRO", "it is an Arrow file"),
-    (b"SQLi", "it is an SQLite database"),
+    (b"ARROW1", "it is an Arrow file"),
+    (b"SQLite format 3\0", "it is an SQLite database"),
     (b"\x89HDF", "it is HDF5"),
     (b"%PDF", "it is a PDF document"),
     (b"<?xm", "it is XML"),
@@ -141,11 +142,15 @@ impl<R: BufRead> Read for BoundedDecoder<R> {
 pub(crate) fn decompressed<'a>(reader: impl Read + 'a) -> io::Result<Box<dyn BufRead + 'a>> {
     let mut reader = BufReader::with_capacity(1 << 17, reader);
     // A source may hand out its first bytes one at a time, so the magic is gathered, not peeked.
-    let mut magic = Vec::with_capacity(4);
-    (&mut reader).take(4).read_to_end(&mut magic)?;
-    let is_zstd = magic == [0x28, 0xb5, 0x2f, 0xfd];
-    if let Some((_, what)) = FOREIGN_FORMS.iter().find(|(begins, _)| magic.starts_with(begins)) {
-        return Err(io::Error::new(io::ErrorKind::Unsupported, *what));
+    let mut magic = Vec::with_capacity(MAGIC_BYTES as usize);
+    (&mut reader).take(MAGIC_BYTES).read_to_end(&mut magic)?;
+    let is_zstd = magic.starts_with(&[0x28, 0xb5, 0x2f, 0xfd]);
+    // A table may have a column that is called `PAR1_power`.
+    let is_no_text = |byte: &u8| byte.is_ascii_control() && !byte.is_ascii_whitespace();
+    let is_parquet = magic.strip_prefix(b"PAR1").is_some_and(|rest| rest.first().is_some_and(is_no_text));
+    let known = FOREIGN_FORMS.iter().find(|(begins, _)| magic.starts_with(begins)).map(|(_, what)| *what);
+    if let Some(what) = known.or(is_parquet.then_some("it is Parquet")) {
+        return Err(io::Error::new(io::ErrorKind::Unsupported, what));
     }
     let whole = io::Cursor::new(magic).chain(reader);
     if is_zstd {

@@ -347,6 +347,15 @@ fn absent_values_are_absent_in_every_table() {
             |reason: &str| imported.report.skipped.iter().find(|skipped| skipped.reason == reason).map(|found| found.lines);
         assert_eq!((skipped("step of a job that has a row of its own"), skipped("rule between rows")), (Some(2), Some(1)));
     }
+    // A job's row without energy leaves it to its steps.
+    for none in ["0", "4294967294", "18446744073709551614"] {
+        let text = format!(
+            "JobID,End,ConsumedEnergyRaw\n101,2025-02-03T10:10:00,{none}\n101.0,2025-02-03T10:10:00,180000\n\
+             102,2025-02-03T10:20:00,50000\n"
+        );
+        let imported = read(CSV, &[("sacct.csv", &text)], &maps(&["time=End", "energy_joules=ConsumedEnergyRaw"])).unwrap();
+        assert_eq!(telemetry(&imported).last().unwrap().energy_joules_total, Some(230_000.0), "{none}");
+    }
     // What sacct shortens is refused with the column that has it whole.
     for (cell, problem) in [("600K", "is not in a unit of"), ("1.20M", "has an unknown unit")] {
         let short = format!("JobID,End,ConsumedEnergy\n101,2025-02-03T10:10:00,{cell}\n102,2025-02-03T10:20:00,{cell}\n");
@@ -1159,6 +1168,10 @@ fn what_would_be_misread_stops_with_the_way_out() {
         assert!(error.contains(&format!("column \"{column}\": by its name it is no power_watts")), "{error}");
         near(total(&read(CSV, &[("v.csv", &text)], &maps(&[&format!("power_watts={column}:W")])).unwrap()), 120.0, "as is said");
     }
+    for column in ["usage", "gpu_usage", "memory", "fan", "power (cap 250) [W]"] {
+        let text = format!("time,{column}\n2025-02-03T10:00:00Z,12\n2025-02-03T10:00:10Z,12\n");
+        near(total(&read(CSV, &[("v.csv", &text)], &maps(&["power_watts=#2"])).unwrap()), 120.0, column);
+    }
     let error = read(CSV, &[("a.csv", apparent)], &maps(&["power_watts=Power"])).unwrap_err();
     assert!(error.contains("the header says VA, which is not a unit of power_watts"), "{error}");
     near(total(&read(CSV, &[("a.csv", apparent)], &maps(&["power_watts=Power:W"])).unwrap()), 3000.0, "as is said");
@@ -1175,6 +1188,7 @@ fn what_would_be_misread_stops_with_the_way_out() {
         (b"PK\x03\x04\x14", "workbooks"),
         (b"\xfd7zXZ\0", "xz"),
         (b"PAR1\x15\x04", "Parquet"),
+        (b"ARROW1\0\0", "Arrow"),
         (b"SQLite format 3\0", "SQLite"),
         (b"<?xml version=\"1.0\" ?>\n<nvidia_smi_log>\n", "XML"),
         (b"<!DOCTYPE html>\n", "web page"),
@@ -1185,6 +1199,13 @@ fn what_would_be_misread_stops_with_the_way_out() {
     for json in ["{\"time\": \"2025-02-03T10:00:00Z\", \"w\": 300}\n", "[{\"time\": 1, \"w\": 300}]", "[\n  {\n"] {
         let error = read(CSV, &[("t.jsonl", json)], &maps(&["power_watts=w"])).unwrap_err();
         assert!(error.starts_with("t.jsonl:1: it is JSON, and no table") && error.contains("@csv"), "{error}");
+    }
+    // Tables whose first column is called like what is none.
+    for (header, column) in
+        [("PAR1_power,time", "PAR1_power"), ("SQLite,time", "SQLite"), (r#""{""dcgm.power"", gpu=""0""}",time"#, "#1")]
+    {
+        let text = format!("{header}\n300,2025-02-03T10:00:00Z\n300,2025-02-03T10:00:10Z\n");
+        near(total(&read(CSV, &[("t.csv", &text)], &maps(&[&format!("power_watts={column}")])).unwrap()), 3_000.0, header);
     }
 }
 
@@ -1203,6 +1224,10 @@ fn names_of_other_figures_and_of_other_parts_do_not_count_beside_boards() {
         (&["gpu0,300", "gpu1,200", "cpu0,100"], 5_000.0, 11),
         (&["gpu0,300", "gpu1,200", "gpu2,200", "node,900", "dram,20"], 7_000.0, 22),
         (&["node1,300", "node2,200"], 5_000.0, 0),
+        (&["gpu0,300", "gpu0_max,400", "gpu0_min,200"], 3_000.0, 22),
+        (&["P01,300", "P02,200"], 5_000.0, 0),
+        (&["default/gpu0,300", "gpu0,200"], 5_000.0, 0),
+        (&["1.0,300", "1,200", "1.1,100"], 6_000.0, 0),
     ] {
         let imported = read(CSV, &[("t.csv", &ten_seconds("time,device,w", rows))], &options);
         let imported = imported.unwrap_or_else(|error| panic!("{rows:?}: {error}"));
@@ -1275,6 +1300,23 @@ fn a_column_of_units_says_them_row_by_row() {
     assert!(error.contains("its unit, \"dW\", is not one of power_watts"), "{error}");
     let error = joules("time,power [mW],unit", &["3000,kW"], "power_watts=power").unwrap_err();
     assert!(error.contains("the header says mW"), "{error}");
+    // A unit of another figure than the one that it is beside, and a column that is mapped as something else.
+    let both = |unit: &str| {
+        let row = |second: u32| format!("2025-02-03T10:00:{second:02}Z,300,{},{unit}\n", f64::from(second) * 300.0 / 3.6e6 + 1.0);
+        let text = format!("time,power,energy_kwh,unit\n{}", (0..=10).map(row).collect::<String>());
+        let options = maps(&["power_watts=power", "energy_joules_total=energy_kwh"]);
+        let imported = read(CSV, &[("t.csv", &text)], &options).unwrap_or_else(|error| panic!("{unit}: {error}"));
+        let last = telemetry(&imported).pop().unwrap();
+        near(last.energy_joules_total.unwrap(), 3.603e6, unit);
+        near(last.power_watts.unwrap(), 300.0, unit);
+    };
+    both("W");
+    both("kWh");
+    assert_eq!(joules("time,power,unit", &["300,kWh"], "power_watts=power"), Ok(3000.0), "of a column that is not mapped");
+    let mapped =
+        read(CSV, &[("t.csv", &ten_seconds("time,power,unit", &["300,mW"]))], &maps(&["power_watts=power", "device=unit"]));
+    near(total(&mapped.unwrap()), 3000.0, "the unit is the board");
+    assert!(joules("time,value,unit", &["300,kWh"], "power_watts=value").unwrap_err().contains("is not one of power_watts"));
     // Rows of other quantities are left out by their unit.
     let mixed = ten_seconds("time,value,unit", &["300,W"]).replacen("300,W\n", "300,W\n2025-02-03T10:00:00.5Z,60,C\n", 3);
     let imported = read(CSV, &[("t.csv", &mixed)], &maps(&["power_watts=value"])).unwrap();
@@ -1308,6 +1350,17 @@ fn a_counter_that_is_read_as_zero_once_is_not_reset() {
         let counts: Vec<f64> = telemetry(&imported).iter().filter_map(|event| event.energy_joules_total).collect();
         assert!(counts.is_sorted() && counts[counts.len() - 1] - counts[0] == 90_000.0, "{what}: {counts:?}");
         assert_eq!(imported.report.refused.len(), refused, "{what}: {:?}", imported.report.refused);
+    }
+    let short = |rows: usize, zeros: &[usize]| {
+        let joules = |row: usize| if zeros.contains(&row) { 0 } else { 22_000 + 300 * row };
+        let rows = (0..rows).map(|row| format!("2025-02-03T10:00:{row:02}Z,{}\n", joules(row)));
+        format!("time,j\n{}", rows.collect::<String>())
+    };
+    for (rows, zeros) in [(15, &[7][..]), (30, &[7, 20]), (60, &[7, 8]), (20, &[7, 8])] {
+        let imported = read(CSV, &[("t.csv", &short(rows, zeros))], &maps(&["energy_joules_total=j"])).unwrap();
+        let counts: Vec<f64> = telemetry(&imported).iter().filter_map(|event| event.energy_joules_total).collect();
+        near(counts[counts.len() - 1] - counts[0], 300.0 * (rows - 1) as f64, &format!("{zeros:?} of {rows}"));
+        assert_eq!(imported.report.refused[0].lines, zeros.len() as u64, "{zeros:?} of {rows}");
     }
     let reset = (7..=30).map(|row| (row, 3_000 * (row as u32 - 7))).collect::<Vec<_>>();
     assert!(read(CSV, &[("t.csv", &table(&reset))], &maps(&["energy_joules_total=j"])).unwrap().report.refused.is_empty());
@@ -1343,7 +1396,7 @@ fn totals_of_several_ranks_are_not_one() {
         let rows = (0..10).flat_map(|second| (0..4).map(move |rank| row(second, rank)));
         format!("time,global_rank,n\n{}", rows.collect::<String>())
     };
-    let own = table(&|second, rank| 10 * second + rank);
+    let own = table(&|second, rank| 10 * second + 100 * rank);
     let error = read(CSV, &[("r.csv", &own)], &maps(&["samples_total=n"])).unwrap_err();
     assert!(error.starts_with("r.csv:3: column \"global_rank\": rows of 4 ranks take turns"), "{error}");
     let added = read(CSV, &[("r.csv", &table(&|_, _| 32))], &maps(&["samples=n"])).unwrap();
@@ -1358,6 +1411,14 @@ fn totals_of_several_ranks_are_not_one() {
     );
     let one = ten_seconds("time,rank,n", &["0,5"]);
     assert!(read(CSV, &[("r.csv", &one)], &maps(&["samples_total=n"])).is_ok());
+    // One counter, whoever writes it, and columns that are called like one of ranks.
+    let in_turn = table(&|second, rank| 40 * second + 10 * rank);
+    let imported = read(CSV, &[("r.csv", &in_turn)], &maps(&["samples_total=n"])).unwrap();
+    assert_eq!(progress(&imported).last().unwrap().samples_total, Some(390.0));
+    for column in ["slowest_rank", "worker_count", "straggler_worker_host"] {
+        let text = in_turn.replace("global_rank", column);
+        assert!(read(CSV, &[("r.csv", &text)], &maps(&["samples_total=n"])).is_ok(), "{column}");
+    }
 }
 
 #[test]
@@ -1367,6 +1428,12 @@ fn of_several_columns_of_times_the_one_with_times_is_taken() {
         ("times", "time,timestamp,w", ["0,2025-02-03T10:00:00Z,300", "10,2025-02-03T10:00:10Z,300"], None),
         ("the first of both", "time,timestamp,w", ["2025-02-03T10:00:00Z,1,300", "2025-02-03T10:00:10Z,2,300"], None),
         ("none", "time,ts,w", ["0,0,300", "10,5,300"], Some(TimeFormat::Unix)),
+        (
+            "dates beside times",
+            "timestamp,date,w",
+            ["1738576800000,2025-02-03,300", "1738576810000,2025-02-03,300"],
+            Some(TimeFormat::UnixMs),
+        ),
     ] {
         let text = format!("{header}\n{}\n", cells.join("\n"));
         let options = ImportOptions { time_format: format, ..maps(&["power_watts=w"]) };
@@ -1374,6 +1441,20 @@ fn of_several_columns_of_times_the_one_with_times_is_taken() {
         near(total(&imported), 3_000.0, what);
         assert_eq!(telemetry(&imported)[0].time.to_string().starts_with("2025-02-03T10:00:00"), what != "none", "{what}");
     }
+    // Bare dates are no times: the column that cannot be read is named.
+    for (header, cells) in [
+        ("timestamp,date,w", ["1738576800000,2025-02-03,300", "1738576801000,2025-02-03,300"]),
+        ("date,time,w", ["2025-02-03,10h00m07,300", "2025-02-03,10h00m08,300"]),
+        ("date,time,w", ["2025-02-03,-,300", "2025-02-03,-,300"]),
+    ] {
+        let text = format!("{header}\n{}\n", cells.join("\n"));
+        let error = read(CSV, &[("t.csv", &text)], &maps(&["power_watts=w"])).map(|imported| total(&imported)).unwrap_err();
+        assert!(error.starts_with("t.csv:2: column \"time"), "{error}");
+    }
+    // The choice holds below a changed header.
+    let changed = "time,timestamp,w\n0,2025-02-03T10:00:00Z,300\n10,2025-02-03T10:00:10Z,300\n\
+                   time,timestamp,w,more\n20,2025-02-03T10:00:20Z,300,1\n";
+    near(total(&read(CSV, &[("t.csv", changed)], &maps(&["power_watts=w"])).unwrap()), 6_000.0, "a changed header");
 }
 
 #[test]

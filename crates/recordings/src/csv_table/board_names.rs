@@ -7,27 +7,14 @@ use crate::error::quote;
 use crate::units::word_places;
 
 /// Words that say which figure of a board a name is of, beside the figure itself.
-const FIGURE_WORDS: [&str; 19] = [
-    "average",
-    "avg",
-    "cap",
-    "default",
-    "enforced",
-    "limit",
-    "max",
-    "maximum",
-    "mean",
-    "median",
-    "min",
-    "minimum",
-    "peak",
-    "percentile",
-    "process",
-    "std",
-    "stddev",
-    "stdev",
-    "tdp",
+const FIGURE_WORDS: [&str; 16] = [
+    "average", "avg", "cap", "limit", "max", "maximum", "mean", "median", "min", "minimum", "peak", "process", "std", "stddev",
+    "stdev", "tdp",
 ];
+/// Words of which limit a name is of.
+const WORDS_BESIDE_LIMITS: [&str; 2] = ["default", "enforced"];
+/// Percentiles that are written behind a name, as `p95`.
+const PERCENTILES: [&str; 5] = ["50", "75", "90", "95", "99"];
 /// Words that say that a name is of a GPU.
 const GPU_WORDS: [&str; 6] = ["accelerator", "card", "cuda", "gpu", "gpus", "nvidia"];
 /// Words of other parts of a machine, and of all of it.
@@ -52,17 +39,19 @@ pub(crate) fn find_misnamed_boards(names: &[&str], meter: Meter) -> Vec<Misnamed
     let names: Vec<BoardName> = names.iter().map(|name| BoardName::new(name)).collect();
     let gpu = names.iter().find(|name| name.is_gpu);
     let part = names.iter().find(|name| name.extent == Extent::Part);
+    let counts_machines = matches!(meter, Meter::Node | Meter::Wall);
     let misnamed = |(index, name): (usize, &BoardName)| {
-        let others = || names.iter().enumerate().filter(|(other, _)| *other != index).map(|(_, other)| other);
-        let same_board = || others().filter(|other| other.board == name.board).min_by_key(|other| other.has_figure);
-        let counts_parts = matches!(meter, Meter::Node | Meter::Wall);
+        let same_board = names.iter().find(|other| name.has_figure && other.is_figured_by(name));
         let counted = match name.extent {
             _ if name.is_gpu => None,
             Extent::Unknown => None,
-            Extent::Part => gpu.filter(|_| !counts_parts),
-            Extent::Machine => gpu.or(part),
+            Extent::Part => gpu.filter(|_| !counts_machines),
+            Extent::Machine if !counts_machines => gpu.or(part),
+            // One of several machines.
+            Extent::Machine if name.has_number => names.iter().find(|other| other.is_part_of(name)),
+            Extent::Machine => part,
         };
-        let problem = match (name.has_figure.then(same_board).flatten(), counted) {
+        let problem = match (same_board, counted) {
             (Some(other), _) => format!("by its name another figure of what {} is of", quote(other.text)),
             (None, Some(other)) => {
                 format!("by its name of another part of the machine than {}, or of all of it", quote(other.text))
@@ -77,9 +66,11 @@ pub(crate) fn find_misnamed_boards(names: &[&str], meter: Meter) -> Vec<Misnamed
 /// The name of a board, by its words.
 struct BoardName<'n> {
     text: &'n str,
-    /// The words that are of the board itself.
+    words: Vec<String>,
+    /// The words that are of the board itself, and not of a figure of it.
     board: Vec<String>,
     has_figure: bool,
+    has_number: bool,
     is_gpu: bool,
     extent: Extent,
 }
@@ -94,25 +85,47 @@ enum Extent {
 
 impl<'n> BoardName<'n> {
     fn new(text: &'n str) -> Self {
-        let words: Vec<String> = word_places(text).into_iter().map(|place| text[place].to_lowercase()).collect();
+        let places = word_places(text);
+        let words: Vec<String> = places.iter().map(|place| text[place.clone()].to_lowercase()).collect();
         let has = |list: &[&str], word: &String| list.contains(&word.as_str());
-        // `p95`, a percentile.
-        let is_number = |at: usize| words.get(at).is_some_and(|word| word.len() == 2 && word.bytes().all(|b| b.is_ascii_digit()));
-        let is_of_percentile =
-            |at: usize| words[at] == "p" && is_number(at + 1) || at > 0 && words[at - 1] == "p" && is_number(at);
-        let is_of_figure = |at: usize| has(&FIGURE_WORDS, &words[at]) || is_of_percentile(at);
-        let is_of_board = |at: &usize| !is_of_figure(*at) && !has(&GPU_WORDS, &words[*at]);
-        let board = (0..words.len()).filter(is_of_board).map(|at| words[at].clone()).collect();
-        let has_figure = (0..words.len()).any(is_of_figure);
+        // Before a slash is what has the board, such as a namespace.
+        let own = text.rfind('/').unwrap_or(0);
+        let last = words.len().saturating_sub(1);
+        let has_percentile = last > 0 && words[last - 1] == "p" && has(&PERCENTILES, &words[last]);
+        let has_limit = words.iter().any(|word| word == "limit");
+        let is_of_figure = |at: usize| {
+            places[at].start >= own
+                && (has(&FIGURE_WORDS, &words[at])
+                    || has_limit && has(&WORDS_BESIDE_LIMITS, &words[at])
+                    || has_percentile && at + 1 >= last)
+        };
+        let board: Vec<String> = (0..words.len()).filter(|at| !is_of_figure(*at)).map(|at| words[at].clone()).collect();
+        let has_number = words.iter().any(|word| is_number(word));
         let is_gpu = words.iter().any(|word| has(&GPU_WORDS, word));
-        Self { text, board, has_figure, is_gpu, extent: extent_of(&words) }
+        let has_figure = board.len() < words.len();
+        Self { text, has_figure, board, has_number, is_gpu, extent: extent_of(&words), words }
     }
+
+    /// Returns whether a name is that of another without the words of a figure; a number alone is `gpu0`, too.
+    fn is_figured_by(&self, other: &Self) -> bool {
+        let number = self.words.split_first().filter(|(first, _)| *first == "gpu").map(|(_, number)| number);
+        !self.has_figure && (self.words == other.board || number.is_some_and(|number| number == other.board.as_slice()))
+    }
+
+    /// Returns whether a name is of a part of what another is of, as `node0 gpu0` of `node0`.
+    fn is_part_of(&self, whole: &Self) -> bool {
+        let rest = self.words.strip_prefix(whole.words.as_slice()).unwrap_or_default();
+        rest.iter().any(|word| GPU_WORDS.contains(&word.as_str()) || PART_WORDS.contains(&word.as_str()))
+    }
+}
+
+fn is_number(word: &str) -> bool {
+    word.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 /// Returns how much of a machine a name of such words is of.
 fn extent_of(words: &[String]) -> Extent {
     let has = |list: &[&str]| words.iter().any(|word| list.contains(&word.as_str()));
-    let is_number = |word: &String| word.bytes().all(|byte| byte.is_ascii_digit());
     let is_known = |word: &String| {
         let lists = [&PART_WORDS[..], &MACHINE_WORDS, &ELECTRICAL_WORDS];
         is_number(word) || lists.iter().any(|list| list.contains(&word.as_str()))
@@ -122,7 +135,7 @@ fn extent_of(words: &[String]) -> Extent {
         () if has(&MACHINE_WORDS) => Extent::Machine,
         () if has(&PART_WORDS) => Extent::Part,
         // Of energy and power only, without a number, is the sum.
-        () if !words.iter().any(is_number) => Extent::Machine,
+        () if !words.iter().any(|word| is_number(word)) => Extent::Machine,
         () => Extent::Unknown,
     }
 }
@@ -139,8 +152,20 @@ mod tests {
             (&["0_power", "0_power_limit", "1_power"], Meter::Gpu, &[1]),
             (&["0.powerWatts", "0.powerWatts__MAX", "process.0.powerWatts"], Meter::Gpu, &[1, 2]),
             (&["gpu0", "process.0"], Meter::Gpu, &[1]),
-            (&["gpu0_min", "gpu0_max"], Meter::Gpu, &[0, 1]),
-            (&["gpu0 p95", "gpu0 p50", "gpu1"], Meter::Gpu, &[0, 1]),
+            (&["gpu0 p95", "gpu0", "gpu0 p50", "gpu1"], Meter::Gpu, &[0, 2]),
+            (&["0_power", "0_default_power_limit", "0_enforced_power_limit"], Meter::Gpu, &[1, 2]),
+            (&["default/gpu0-max", "default/gpu0"], Meter::Gpu, &[0]),
+            // Not of the figure, but names that boards, pods and ports have.
+            (&["P01", "P02"], Meter::Gpu, &[]),
+            (&["Tesla P40", "Tesla"], Meter::Gpu, &[]),
+            (&["default/gpu0", "gpu0"], Meter::Gpu, &[]),
+            (&["peak-0", "min-0", "process-0"], Meter::Gpu, &[]),
+            (&["default-0", "0"], Meter::Gpu, &[]),
+            // Hosts and sockets.
+            (&["gpu01", "gpu02", "node01"], Meter::Node, &[]),
+            (&["server", "gpu-server"], Meter::Wall, &[]),
+            (&["node0", "node0 gpu0"], Meter::Node, &[0]),
+            (&["node1", "node12 gpu0"], Meter::Node, &[]),
             (&["cpu", "gpu", "dram", "node"], Meter::Gpu, &[0, 2, 3]),
             (&["cpu", "gpu", "dram", "node"], Meter::Node, &[3]),
             (&["node0 gpu0", "node0"], Meter::Gpu, &[1]),

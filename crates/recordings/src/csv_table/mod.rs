@@ -19,16 +19,16 @@ use eadt_schemas::v1::{CounterScope, Meter};
 pub(crate) use self::board_names::find_misnamed_boards;
 use self::plan::{FieldSource, NumberColumn, TableMapping, ValueExpression};
 use self::steps::CounterIncrements;
-pub(crate) use self::steps::{MOST_OF_A_RESTART, is_running_total};
+pub(crate) use self::steps::is_running_total;
 use crate::absent::{is_absent_name, is_absent_number, is_absent_text};
 use crate::boards::several_boards_error;
 use crate::clock::TimeParser;
 use crate::decimal_mark::{DecimalMarkDetector, MARK_REMEDY};
 use crate::error::quote;
-use crate::identity::{IdColumns, IdScope, driver_uuid, spelling_key};
+use crate::identity::{IdColumns, IdScope, driver_uuid, spelling_key, spelling_key_of_text};
 use crate::lines::LineReader;
 use crate::names::{event_name, shell_quote};
-use crate::quantity::{QuantityCell, is_quantity};
+use crate::quantity::{QuantityCell, is_quantity, parse_quantity};
 use crate::recording::{FileId, RecordedDevice, RecordedReading, Recording, RowError, SourceId, SourceKind};
 use crate::report::TableUse;
 use crate::row_times::RowTimes;
@@ -109,15 +109,20 @@ pub(crate) fn read(
     }
     sources.refuse_mixed_readings(recording)?;
     sources.refuse_rows_without_id(recording);
-    sources.refuse_misnamed_boards(recording);
     recording.check_refusals()?;
+    // However many rows these are, the others are no worse for it.
+    sources.refuse_misnamed_boards(recording);
     sources.steps.finish(recording, options)
 }
 
 /// Returns an error if the first line is one of JSON: split at its commas it would look like a table.
 pub(crate) fn refuse_json(file: &str, header: &HeaderRow) -> Result<(), ImportError> {
     let first = header.names.get(0).unwrap_or_default();
-    let is_json = ["{\"", "[{", "[["].iter().any(|start| first.starts_with(start)) || matches!(first, "{" | "[");
+    // A series of Prometheus may begin as an object does: `{"dcgm.power", gpu="0"}`.
+    let has_key = || header.names.iter().any(|cell| cell.split('"').skip(1).any(|after| after.trim_start().starts_with(':')));
+    let is_json = first.starts_with("{\"") && has_key()
+        || ["[{", "[["].iter().any(|start| first.starts_with(start))
+        || matches!(first, "{" | "[");
     if !is_json {
         return Ok(());
     }
@@ -154,6 +159,15 @@ fn names_power(text: &str) -> Option<bool> {
     if has_word(text, &POWER_WORDS) { Some(true) } else { has_word(text, &OTHER_WORDS).then_some(false) }
 }
 
+/// Words of other readings that are of power where they are all that a column is called.
+const LOOSE_WORDS: [&str; 3] = ["fan", "memory", "usage"];
+
+/// Returns whether the name of a column says by itself that it has another reading than power.
+fn names_another_reading(text: &str) -> bool {
+    let is_other = |word: &&str| !LOOSE_WORDS.contains(word) && has_word(text, &[*word]);
+    names_power(text) == Some(false) && (has_word(text, &SHARE_WORDS) || OTHER_WORDS.iter().any(is_other))
+}
+
 /// Returns the place of a name that is of no power, of names that are said to be of power, and one that is; none if all may be.
 fn find_mixed_reading<'n>(names: &[&'n str]) -> Option<(usize, Option<&'n str>)> {
     let named = || names.iter().enumerate().filter_map(|(index, name)| Some((index, *name, names_power(name)?)));
@@ -166,6 +180,13 @@ fn find_mixed_reading<'n>(names: &[&'n str]) -> Option<(usize, Option<&'n str>)>
 /// Returns whether a text, such as `power_limit_W`, names a limit of power.
 fn names_limit(text: &str) -> bool {
     has_word(text, &LIMIT_WORDS)
+}
+
+/// Returns whether the name of a column of power has a limit in it that is not what it is of, as `power (cap 250) [W]` has.
+fn names_power_at_a_limit(text: &str) -> bool {
+    let plain = text.split(['[', '(']).next().unwrap_or(text).trim_end();
+    let last = plain.rsplit(|c: char| !c.is_ascii_alphanumeric()).next().unwrap_or(plain);
+    names_power(text) == Some(true) && !names_limit(last)
 }
 
 /// Returns whether a text, such as `system/gpu_0_power_usage_percentage`, names power as a share of something.
@@ -241,8 +262,8 @@ struct JobRows {
 }
 
 impl JobRows {
-    /// Returns whether a row is of a step, such as `101.batch`, of a job whose row came before; remembers the job of a row.
-    fn has_job_of_step(&mut self, plan: &TableMapping, cells: &RowCells) -> bool {
+    /// Notes the job of a row that has its energy; returns whether the row is of a step, such as `101.batch`, of a noted one.
+    fn note_row(&mut self, plan: &TableMapping, cells: &RowCells, meter: Meter) -> bool {
         let energy = plan.figures.iter().find(|figure| figure.adds && figure.field == ReadingField::EnergyJoulesTotal);
         let Some(FieldSource { take: ValueExpression::Columns(columns), .. }) = energy else { return false };
         let is_id = |name: &String| JOB_NAMES.iter().any(|job| name.eq_ignore_ascii_case(job));
@@ -250,7 +271,12 @@ impl JobRows {
         if let Some((job, _)) = id.split_once('.') {
             return self.with_energy.contains(job);
         }
-        if columns.iter().any(|column| cells.get(column.index).is_some_and(is_quantity)) {
+        let has_energy = |column: &NumberColumn| match parse_quantity(cells.get(column.index).unwrap_or_default(), None) {
+            QuantityCell::Number(joules, _) => joules > 0.0 && !is_absent_number(ReadingField::EnergyJoulesTotal, joules, meter),
+            QuantityCell::Ambiguous => true,
+            QuantityCell::Absent | QuantityCell::UnknownUnit | QuantityCell::NotANumber => false,
+        };
+        if columns.iter().any(has_energy) {
             self.with_energy.insert(id.to_owned());
         }
         false
@@ -321,8 +347,11 @@ impl<'o> FileReader<'o> {
             }
             let header = HeaderRow { line, names: cells.clone(), is_data: false };
             self.refuse_several_boards(recording)?;
+            self.refuse_several_ranks(recording)?;
             let before = std::mem::replace(&mut self.plan, TableMapping::new(recording, self.file, &header, self.options)?);
-            self.plan.take_units_of_rows(|name| before.has_units_of_rows(name));
+            self.plan.take_times_of(&before, self.options);
+            self.plan.has_fractions = before.has_fractions;
+            self.plan.take_units_of_rows(|name, dimension| before.has_units_of_rows(name, dimension));
             self.ids = self.plan.id_columns(recording);
             self.ranks = self.plan.rank_columns();
             self.header = header;
@@ -364,7 +393,7 @@ impl<'o> FileReader<'o> {
             }
             return Err(RowError::damaged("cells", recording.error(self.file, line, problem, remedy)));
         }
-        if self.jobs.has_job_of_step(&self.plan, cells) {
+        if self.jobs.note_row(&self.plan, cells, recording.meter) {
             recording.skip_line(self.file, line, "step of a job that has a row of its own");
             return Ok(());
         }
@@ -412,7 +441,7 @@ impl<'o> FileReader<'o> {
         let mut values = Vec::with_capacity(figures.len());
         let mut absent = 0;
         for figure in figures {
-            match self.value(recording, line, cells, figure)? {
+            match self.value(recording, line, cells, figure, figures)? {
                 Some(value) => values.push((figure, value)),
                 None => absent += 1,
             }
@@ -472,6 +501,7 @@ impl<'o> FileReader<'o> {
         line: u64,
         cells: &RowCells,
         figure: &FieldSource,
+        figures: &[FieldSource],
     ) -> Result<Option<f64>, RowError> {
         let columns = match &figure.take {
             ValueExpression::One => return Ok(Some(1.0)),
@@ -479,7 +509,7 @@ impl<'o> FileReader<'o> {
         };
         let mut sum = 0.0;
         for column in columns {
-            match self.number(recording, line, cells, figure, *column)? {
+            match self.number(recording, line, cells, (figure, *column), figures)? {
                 Some(value) => sum += value,
                 None => return Ok(None),
             }
@@ -497,8 +527,8 @@ impl<'o> FileReader<'o> {
         recording: &Recording,
         line: u64,
         cells: &RowCells,
-        figure: &FieldSource,
-        column: NumberColumn,
+        (figure, column): (&FieldSource, NumberColumn),
+        figures: &[FieldSource],
     ) -> Result<Option<f64>, RowError> {
         let text = cells.get(column.index).unwrap_or_default();
         let file = self.file;
@@ -523,10 +553,22 @@ impl<'o> FileReader<'o> {
             return Ok(None);
         }
         let of_row = column.unit_column.filter(|_| unit.is_none()).and_then(|index| cells.get(index));
+        let is_of_any = column.unit_column.is_some_and(|index| self.plan.is_unit_of_any(index));
+        let has_figure = |unit: Unit, is_same_column: bool| {
+            let is_fit = |other: &NumberColumn| (other.index == column.index) == is_same_column;
+            is_of_any
+                && figures.iter().any(|other| match &other.take {
+                    ValueExpression::Columns(columns) => other.field.dimension() == unit.dimension && columns.iter().any(is_fit),
+                    ValueExpression::One => false,
+                })
+        };
         let unit = match of_row.filter(|text| !is_absent_text(text)) {
-            Some(text) => match Unit::by_name(text).filter(|unit| unit.dimension == field.dimension()) {
-                Some(unit) => Some(unit),
-                None => return Err(damaged("unit", format!("its unit, {}, is not one of {}", quote(text), field.name()))),
+            Some(text) => match Unit::by_name(text) {
+                Some(unit) if unit.dimension == field.dimension() => Some(unit),
+                // The row is of another figure of the same column, or its unit of another column.
+                Some(other) if has_figure(other, true) => return Ok(None),
+                Some(other) if has_figure(other, false) => None,
+                _ => return Err(damaged("unit", format!("its unit, {}, is not one of {}", quote(text), field.name()))),
             },
             None => unit,
         };
@@ -596,7 +638,9 @@ impl<'o> FileReader<'o> {
         let mut by_time: BTreeMap<EventTime, &RecordedReading> = BTreeMap::new();
         let of_file = recording.sources[found.source].readings.iter().filter(|reading| reading.file as usize == self.file);
         let (mut rows, mut are_alike) = (0, true);
+        let mut ordered: Vec<&RecordedReading> = Vec::new();
         for reading in of_file {
+            ordered.push(reading);
             are_alike &= by_time.entry(reading.time).or_insert(reading).values == reading.values;
             rows += 1;
         }
@@ -606,6 +650,10 @@ impl<'o> FileReader<'o> {
                 "{column}: all ranks have the same figures, taken for those of the whole job; if each counts its own, {way}"
             );
             recording.add_note(note);
+            return Ok(());
+        }
+        ordered.sort_by_key(|reading| (reading.time, reading.line));
+        if rise_throughout(&ordered) {
             return Ok(());
         }
         let problem =
@@ -647,6 +695,16 @@ impl<'o> FileReader<'o> {
     }
 }
 
+/// Returns whether there are totals of a job in some readings, and none falls: they are of one counter, whoever wrote them.
+fn rise_throughout(readings: &[&RecordedReading]) -> bool {
+    let totals = [ReadingField::SamplesTotal, ReadingField::TokensTotal, ReadingField::StepsTotal].map(|field| {
+        let value =
+            |reading: &&RecordedReading| reading.values.iter().find(|(other, _)| *other == field).map(|(_, value)| *value);
+        readings.iter().filter_map(value).collect::<Vec<f64>>()
+    });
+    totals.iter().any(|values| !values.is_empty()) && totals.iter().all(|values| values.is_sorted())
+}
+
 /// A file, and the node that a row of it names; empty if it names none or all of them.
 type FileNode = (FileId, String);
 
@@ -684,6 +742,7 @@ impl TableSources {
         let text = |column: Option<usize>| column.and_then(|column| cells.get(column)).filter(|text| !is_absent_name(text));
         let (device, node, model) = (text(plan.device).map(driver_uuid), text(plan.node), text(plan.model));
         let device = device.as_deref();
+        let device_key = if plan.has_fractions { spelling_key_of_text } else { spelling_key };
         let is_global = node.is_some() || device.is_some_and(is_unique_id);
         let file = reader.file;
         let count = plan.boards.len().max(1);
@@ -692,7 +751,7 @@ impl TableSources {
             let scope = if is_global { None } else { Some(file) };
             let key = (
                 scope,
-                format!("{}\u{0}{}", spelling_key(node.unwrap_or_default()), spelling_key(device.unwrap_or_default())),
+                format!("{}\u{0}{}", spelling_key(node.unwrap_or_default()), device_key(device.unwrap_or_default())),
                 index,
             );
             if let Some(source) = self.devices.get(&key) {
@@ -715,7 +774,7 @@ impl TableSources {
                 node: node.map(str::to_owned),
                 gpu_model: model.map(str::to_owned),
                 gpu_index: gpu_index.filter(|index| *index < 1024),
-                local_id: id.as_deref().filter(|_| !is_global).map(|id| spelling_key(id).into_owned()),
+                local_id: id.as_deref().filter(|_| !is_global).map(|id| device_key(id).into_owned()),
                 is_anonymous: id.is_none() && node.is_none(),
                 is_unique: is_global && id.is_some(),
             };

@@ -4,14 +4,17 @@ use std::collections::BTreeSet;
 
 use crate::absent::is_absent_text;
 use crate::clock::{TimeParser, is_time_of_day};
-use crate::csv_table::{STEPS, TIME_NAMES, find_misnamed_boards, find_mixed_reading, names_a_sum, names_limit, names_power};
+use crate::csv_table::{
+    STEPS, TIME_NAMES, find_misnamed_boards, find_mixed_reading, has_word, names_a_sum, names_another_reading, names_limit,
+    names_power, names_power_at_a_limit,
+};
 use crate::error::quote;
 use crate::identity::IdColumns;
 use crate::names::shell_quote;
 use crate::recording::{FileId, Recording};
 use crate::report::ColumnUse;
 use crate::table::{HeaderRow, RowCells, TableReader};
-use crate::units::{Unit, ambiguous_unit, bracketed_unit, may_be_unit, unreadable_unit, worded_unit};
+use crate::units::{Dimension, Unit, ambiguous_unit, bracketed_unit, may_be_unit, unreadable_unit, worded_unit};
 use crate::{FieldMap, ImportError, ImportOptions, ReadingField};
 
 /// Rows by which a column of dates, or of times of day, is known.
@@ -38,6 +41,8 @@ impl NumberColumn {
 
 /// Names of columns in which each row says the unit of its figure.
 const UNIT_NAMES: [&str; 5] = ["unit", "units", "uom", "einheit", "unit_of_measurement"];
+/// Words of columns of energy.
+const ENERGY_WORDS: [&str; 5] = ["consumption", "energie", "energy", "joule", "joules"];
 
 #[derive(Debug, Clone)]
 pub(super) enum ValueExpression {
@@ -71,6 +76,8 @@ pub(super) struct TableMapping {
     pub(super) figures: Vec<FieldSource>,
     /// Boards that have columns of their own.
     pub(super) boards: Vec<String>,
+    /// Boards are called by numbers with fractions, such as `1.1`.
+    pub(super) has_fractions: bool,
 }
 
 /// A column expression, resolved.
@@ -242,22 +249,45 @@ impl TableMapping {
         Err(error.with_column(self.column_name(time)))
     }
 
-    /// Takes, of several columns that are called like one of times, the first in which rows have times of this century, if
-    /// nobody has mapped the time: others may count seconds since the start.
+    /// Takes, of several columns that are called like one of times, the first in which most rows have times of this century, if
+    /// nobody has mapped the time, and the column that comes first has none, nor a half of one: it may count seconds since the
+    /// start.
     pub(super) fn prefer_whole_times(&mut self, table: &TableReader<'_>, clock: &TimeParser, options: &ImportOptions) {
-        if self.time_of_day.is_some() || options.maps.iter().any(|map| map.field == "time") || self.time.is_none() {
+        let Some(time) = self.time.filter(|_| self.time_of_day.is_none()) else { return };
+        if options.maps.iter().any(|map| map.field == "time") {
             return;
         }
         let named = |name: &&str| self.names.iter().position(|have| have.eq_ignore_ascii_case(name));
         let named: Vec<usize> = TIME_NAMES.iter().filter_map(named).collect();
-        let mut are_whole = vec![false; named.len()];
+        let is_time = |cell: &str| clock.reads_this_century(cell) && !clock.is_date(cell);
+        let is_part = |cell: &str| is_time(cell) || clock.is_date(cell) || is_time_of_day(cell);
+        let (mut rows, mut has_parts, mut whole) = (0, false, vec![0_usize; named.len()]);
         table.peek(|cells| {
-            for (is_whole, index) in are_whole.iter_mut().zip(&named) {
-                *is_whole |= cells.get(*index).is_some_and(|cell| clock.reads_this_century(cell));
+            rows += 1;
+            has_parts |= cells.get(time).is_some_and(is_part);
+            for (whole, index) in whole.iter_mut().zip(&named) {
+                *whole += usize::from(cells.get(*index).is_some_and(is_time));
             }
         });
-        let whole = named.iter().zip(&are_whole).find(|(_, is_whole)| **is_whole);
-        self.time = whole.map(|(index, _)| *index).or(self.time);
+        if !has_parts {
+            let most = named.iter().zip(&whole).find(|(_, whole)| **whole * 2 > rows);
+            self.time = most.map(|(index, _)| *index).or(self.time);
+        }
+    }
+
+    /// Takes the columns of times that had these names before, if nobody has mapped the time.
+    pub(super) fn take_times_of(&mut self, before: &Self, options: &ImportOptions) {
+        if options.maps.iter().any(|map| map.field == "time") {
+            return;
+        }
+        let find = |column: Option<usize>| {
+            let name = &before.names[column?];
+            self.names.iter().position(|have| have == name)
+        };
+        let (time, time_of_day) = (find(before.time), find(before.time_of_day));
+        if time.is_some() && time_of_day.is_some() == before.time_of_day.is_some() {
+            (self.time, self.time_of_day) = (time, time_of_day);
+        }
     }
 
     /// Finds the columns in which rows say the units of power and energy; returns a column that says what each row is a reading
@@ -269,10 +299,6 @@ impl TableMapping {
                 texts.insert(cell.to_owned());
             }
         });
-        let is_electrical = |text: &String| {
-            Unit::by_name(text).is_some_and(|unit| unit.dimension.is_electrical())
-                || unreadable_unit(&format!("power [{text}]")).is_some()
-        };
         let is_free = |index: usize| [self.device, self.node, self.time].iter().all(|used| *used != Some(index));
         let kinds = texts.iter().enumerate().filter(|(index, _)| is_free(*index)).find_map(|(index, texts)| {
             let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
@@ -284,35 +310,62 @@ impl TableMapping {
                 quote(texts[other])
             ))
         });
-        let has_units: BTreeSet<String> = self
-            .names
-            .iter()
-            .zip(&texts)
-            .filter(|(_, texts)| texts.iter().any(is_electrical))
-            .map(|(name, _)| name.clone())
-            .collect();
-        self.take_units_of_rows(|name| has_units.contains(name));
+        let has_fraction = |text: &String| {
+            let is_number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+            text.split_once('.').is_some_and(|(whole, part)| is_number(whole) && is_number(part) && part != "0")
+        };
+        self.has_fractions = self.device.and_then(|device| texts.get(device)).is_some_and(|texts| texts.iter().any(has_fraction));
+        let is_of = |text: &String, dimension: Dimension| match Unit::by_name(text) {
+            Some(unit) => unit.dimension == dimension,
+            None => unreadable_unit(&format!("power [{text}]")).is_some(),
+        };
+        let names = self.names.clone();
+        self.take_units_of_rows(|name, dimension| {
+            names.iter().zip(&texts).any(|(have, texts)| have == name && texts.iter().any(|text| is_of(text, dimension)))
+        });
         kinds
     }
 
     /// Takes columns that are called `unit`, or as a figure's column with `_unit` behind it, for those of the units of power and
-    /// energy, unless `--map` says the unit.
-    pub(super) fn take_units_of_rows(&mut self, has_units: impl Fn(&str) -> bool) {
+    /// energy, unless `--map` says the unit. One that is called `unit` is of the figures that its units fit, and of those whose
+    /// column does not say whether it is power or energy.
+    pub(super) fn take_units_of_rows(&mut self, has_units: impl Fn(&str, Dimension) -> bool) {
         let names = self.names.clone();
-        let find = |wanted: &str| names.iter().position(|name| name.eq_ignore_ascii_case(wanted) && has_units(name));
+        let texts = [self.time, self.time_of_day, self.device, self.node, self.model];
+        let used: BTreeSet<usize> = texts.into_iter().flatten().chain(self.number_columns().map(|column| column.index)).collect();
+        let find = |wanted: &str, dimensions: &[Dimension]| {
+            let fits = |name: &str| dimensions.iter().any(|dimension| has_units(name, *dimension));
+            let is_wanted =
+                |(index, name): (usize, &String)| !used.contains(&index) && name.eq_ignore_ascii_case(wanted) && fits(name);
+            names.iter().enumerate().position(is_wanted)
+        };
+        let electrical = [Dimension::Power, Dimension::Energy];
         for figure in self.figures.iter_mut().filter(|figure| figure.field.dimension().is_electrical()) {
+            let own_dimension = [figure.field.dimension()];
             let ValueExpression::Columns(columns) = &mut figure.take else { continue };
             for column in columns.iter_mut().filter(|column| !column.is_unit_explicit) {
                 let name = &names[column.index];
-                let own = ["_unit", " unit", "_units", " units"].iter().find_map(|end| find(&format!("{name}{end}")));
-                column.unit_column = own.or_else(|| UNIT_NAMES.iter().find_map(|name| find(name)));
+                let own =
+                    ["_unit", " unit", "_units", " units"].iter().find_map(|end| find(&format!("{name}{end}"), &electrical));
+                let says_kind = column.unit.is_some() || names_power(name).is_some() || has_word(name, &ENERGY_WORDS);
+                let fitting = if says_kind { &own_dimension[..] } else { &electrical };
+                column.unit_column = own.or_else(|| UNIT_NAMES.iter().find_map(|name| find(name, fitting)));
             }
         }
     }
 
-    /// Returns whether rows say units in the column of a name.
-    pub(super) fn has_units_of_rows(&self, name: &str) -> bool {
-        self.number_columns().filter_map(|column| column.unit_column).any(|index| self.names[index] == name)
+    /// Returns whether rows say units of figures of a dimension in the column of a name.
+    pub(super) fn has_units_of_rows(&self, name: &str, dimension: Dimension) -> bool {
+        let is_taken = |column: &NumberColumn| column.unit_column.is_some_and(|index| self.names[index] == name);
+        self.figures.iter().filter(|figure| figure.field.dimension() == dimension).any(|figure| match &figure.take {
+            ValueExpression::Columns(columns) => columns.iter().any(is_taken),
+            ValueExpression::One => false,
+        })
+    }
+
+    /// Returns whether a column of units may be of any figure of its row.
+    pub(super) fn is_unit_of_any(&self, column: usize) -> bool {
+        self.names.get(column).is_some_and(|name| UNIT_NAMES.iter().any(|unit| name.eq_ignore_ascii_case(unit)))
     }
 
     /// Takes a row below the header for one of units, if it has a unit in each column of numbers and no number. Returns an error
@@ -698,8 +751,8 @@ impl MappingBuilder<'_> {
                 .with_column(name));
         }
         let is_power = matches!(field, ReadingField::PowerWatts | ReadingField::PowerAverageWatts) && is_electrical;
-        let is_limit = is_power && names_limit(&name);
-        if is_limit || is_power && bracketed.is_none() && names_power(&name) == Some(false) {
+        let is_limit = is_power && names_limit(&name) && !(bracketed.is_some() && names_power_at_a_limit(&name));
+        if is_limit || is_power && bracketed.is_none() && names_another_reading(&name) {
             let problem = format!("by its name it is no {}", field.name());
             return Err(self
                 .error(problem, format!("map another column, or say the unit after a colon; {remedy}"))

@@ -10,6 +10,7 @@ use super::STEPS;
 use crate::boards;
 use crate::options::AcceptedFinding;
 use crate::recording::{FileId, ProgressMark, RecordedReading, Recording, SourceId, SourceKind};
+use crate::totals::{ROWS_OF_A_TOTAL, grows_or_restarts};
 use crate::{ImportError, ImportOptions, ReadingField};
 
 /// A row that adds to counters.
@@ -25,9 +26,6 @@ struct CounterIncrement {
 pub(super) struct CounterIncrements {
     by_source: BTreeMap<SourceId, Vec<CounterIncrement>>,
 }
-
-/// With fewer rows, a running total is not recognised.
-const ROWS_OF_A_TOTAL: usize = 5;
 
 impl CounterIncrements {
     pub(super) fn add(&mut self, file: FileId, source: SourceId, time: EventTime, line: u64, added: Vec<(ReadingField, f64)>) {
@@ -220,16 +218,16 @@ struct ColumnGrowth {
     last: f64,
     /// It falls to next to nothing each time, and rises in nearly all other rows.
     begins_anew: bool,
+    /// It rises by more and more until it falls, as batch sizes do that are tried one after the other.
+    is_sweep: bool,
     /// It rises by the same at the same distances, give or take a row.
     is_even: bool,
 }
 
 /// A total grows so many times more often than it falls, as it does if a job begins anew.
 const RISES_A_FALL: usize = 10;
-/// The same of one that falls to next to nothing, as a counter does that wraps or is reset.
+/// The same of what falls to next to nothing, and may be a counter that is reset, or a sweep of batch sizes.
 const RISES_A_RESTART: usize = 3;
-/// What is left of a total that begins anew, at most.
-pub(crate) const MOST_OF_A_RESTART: f64 = 0.1;
 /// Batch sizes that grow seldom have more levels, unless each is held for long.
 const MOST_LEVELS: usize = 8;
 /// A level of a batch size is held for as many rows, on average, where there are many of them.
@@ -249,8 +247,19 @@ fn begins_anew(values: &[f64]) -> bool {
     let pairs = || values.windows(2);
     let falls = pairs().filter(|pair| pair[1] < pair[0]).count();
     let rises = pairs().filter(|pair| pair[1] > pair[0]).count();
-    let is_restart = |pair: &[f64]| pair[1] >= pair[0] || pair[1] <= MOST_OF_A_RESTART * pair[0];
-    falls > 0 && pairs().all(is_restart) && rises * 5 >= (values.len() - 1 - falls) * 4
+    falls > 0 && pairs().all(grows_or_restarts) && rises * 5 >= (values.len() - 1 - falls) * 4
+}
+
+/// How much more the last rise before a fall is than the first, where values double.
+const RISES_OF_A_SWEEP: f64 = 4.0;
+
+/// Returns whether a column rises by more and more until it falls, each time.
+fn is_sweep(values: &[f64]) -> bool {
+    let mut cycles = values.chunk_by(|before, after| before <= after);
+    cycles.all(|cycle| {
+        let rises: Vec<f64> = cycle.windows(2).map(|pair| pair[1] - pair[0]).filter(|rise| *rise > 0.0).collect();
+        rises.len() >= 2 && rises.is_sorted() && rises[rises.len() - 1] >= RISES_OF_A_SWEEP * rises[0]
+    })
 }
 
 /// Returns whether a column grows as a running total does, and not as what each row adds.
@@ -268,17 +277,19 @@ impl ColumnGrowth {
             first: values.first().copied().unwrap_or(0.0),
             last: values.last().copied().unwrap_or(0.0),
             begins_anew: begins_anew(values),
+            is_sweep: is_sweep(values),
             is_even: is_even(values),
         }
     }
 
     fn kind(self) -> ColumnKind {
-        let Self { rows, rises, falls, first, last, begins_anew, is_even } = self;
+        let Self { rows, rises, falls, first, last, begins_anew, is_sweep, is_even } = self;
         if rows < ROWS_OF_A_TOTAL || rises < 3 {
             return ColumnKind::Step;
         }
         if begins_anew && falls * RISES_A_RESTART <= rises {
-            return ColumnKind::RunningTotal;
+            let is_total = falls * RISES_A_FALL <= rises && !is_sweep;
+            return if is_total { ColumnKind::RunningTotal } else { ColumnKind::Either };
         }
         if falls * RISES_A_FALL > rises {
             return ColumnKind::Step;
@@ -314,13 +325,19 @@ mod tests {
             ("one of steps", rows(11, |row| 32.0 * (row / 3.0).floor())),
             ("one of steps that does not begin at 0", rows(40, |row| 640.0 + 32.0 * (row / 4.0).floor())),
             ("one that begins anew", rows(40, |row| 32.0 * (row % 25.0))),
-            ("one that wraps early", rows(10, |row| (257e9 + 6e9 * row) % 262e9)),
             ("one that begins anew each epoch", rows(40, |row| 32.0 * (1.0 + row % 12.0))),
         ] {
             assert_eq!(ColumnGrowth::of(&total).kind(), ColumnKind::RunningTotal, "{what}");
         }
-        let ramp = rows(40, |row| 16.0 + 16.0 * (row / 10.0).floor());
-        assert_eq!(ColumnGrowth::of(&ramp).kind(), ColumnKind::Either);
+        for (what, either) in [
+            ("a ramp", rows(40, |row| 16.0 + 16.0 * (row / 10.0).floor())),
+            ("one that wraps early", rows(10, |row| (257e9 + 6e9 * row) % 262e9)),
+            ("lengths that double", rows(20, |row| 128.0 * (row % 5.0).exp2())),
+            ("batches that double", rows(21, |row| (row % 7.0).exp2())),
+            ("many of them", rows(36, |row| (row % 12.0).exp2())),
+        ] {
+            assert_eq!(ColumnGrowth::of(&either).kind(), ColumnKind::Either, "{what}");
+        }
         for steps in [
             &[32.0, 32.0, 32.0, 32.0, 32.0, 32.0][..],
             &[0.0, 10.0, 20.0],

@@ -1,0 +1,11 @@
+//! What a running total is that begins anew.
+
+/// With fewer rows, a running total is not told from what rows add.
+pub(crate) const ROWS_OF_A_TOTAL: usize = 5;
+/// What is left of a total that begins anew, at most.
+pub(crate) const MOST_OF_A_RESTART: f64 = 0.1;
+
+/// Returns whether a total grows from one value to the next, or begins anew.
+pub(crate) fn grows_or_restarts(pair: &[f64]) -> bool {
+    pair[1] >= pair[0] || pair[1] <= MOST_OF_A_RESTART * pair[0]
+}
