@@ -8,7 +8,7 @@ use eadt_bus::conformance::{
     BackendHarness, CHECKS, await_assignment, fresh_name, fresh_topic, join, outgoing, read_all, read_count, read_to_end, send,
     send_all,
 };
-use eadt_bus::kafka::{FetchPath, KafkaBus, KafkaOptions};
+use eadt_bus::kafka::{FetchPath, KafkaBus, KafkaOptions, LeftOpen};
 use eadt_bus::topics::{PartitionGrowthPolicy, apply, check_layout, desired, plan, read_topics};
 use eadt_bus::{
     Bus, CommitStep, GroupMember, IsolationLevel, MemberOptions, Membership, PollEvent, Remedy, StartOffset, TopicPartition,
@@ -16,8 +16,6 @@ use eadt_bus::{
 use eadt_testing::lines;
 use eadt_tests::Kafka;
 use eadt_tests::kafka::fetch_path;
-use rdkafka::ClientConfig;
-use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
 
 const WAIT: Duration = Duration::from_mins(3);
 
@@ -212,17 +210,12 @@ fn a_transaction_that_a_killed_process_left_open_is_ended_before_the_library_ask
     let bus = KafkaBus::connect(options(brokers(), &[]).with_fetch(FetchPath::Native)).unwrap();
     let (input, output) = (fresh_topic(&bus, 1, &[]), fresh_topic(&bus, 1, &[]));
     let (group, instance) = (fresh_name("group"), fresh_name("instance"));
-    let killed: BaseProducer =
-        ClientConfig::new().set("bootstrap.servers", brokers()).set("transactional.id", &instance).create().unwrap();
-    killed.init_transactions(WAIT).unwrap();
-    killed.begin_transaction().unwrap();
-    killed.send(BaseRecord::to(&output).key("k").payload("open")).unwrap();
-    killed.flush(WAIT).unwrap();
+    let killed = LeftOpen::begin(&bus, &instance, &outgoing(&output, "k", "open")).unwrap();
     let (said, (mut member, _)) = lines(|| join(&bus, &group, Some(&instance), &[input]));
     let asked: Vec<_> = said.iter().filter(|line| line.contains("asked to end an open transaction")).collect();
     assert!(asked.len() == 1 && asked[0].contains(" error=0"), "{asked:?}");
     assert!(!asked[0].contains(" requests=1 "), "the first answer is that the broker is busy with it: {asked:?}");
-    killed.commit_transaction(WAIT).unwrap_err();
+    killed.commit().unwrap_err();
     member.commit(&CommitStep { outputs: vec![outgoing(&output, "k", "kept")], positions: Vec::new() }).unwrap();
     assert_eq!(read_count(&bus, &output, 1, 1)[0].value.as_deref(), Some(&b"kept"[..]));
 }

@@ -14,7 +14,7 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use eadt_bus::kafka::FetchPath;
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 
-use crate::ports::free_ports;
+use crate::ports::{free_port_list, free_ports};
 use crate::{INSTALL, cache};
 
 static CHOSEN_PATH: OnceLock<FetchPath> = OnceLock::new();
@@ -142,7 +142,8 @@ impl Kafka {
     }
 
     fn try_start_cluster(classes: &Classes, count: usize, settings: &[&str]) -> Result<Vec<Self>> {
-        let ports: Vec<[u16; 2]> = (0..count).map(|_| free_ports()).collect::<Result<_>>()?;
+        let ports = free_port_list(2 * count)?;
+        let ports: Vec<[u16; 2]> = ports.chunks_exact(2).map(|pair| [pair[0], pair[1]]).collect();
         let voters: Vec<String> = (1..).zip(&ports).map(|(id, [_, port])| format!("{id}@127.0.0.1:{port}")).collect();
         let voters = format!("controller.quorum.voters={}", voters.join(","));
         let copies = count.min(3);

@@ -13,13 +13,16 @@ const TRIES: usize = 100;
 
 /// Ports of the loopback address that nobody listens on now, each another.
 pub fn free_ports<const N: usize>() -> Result<[u16; N]> {
-    // All are held until there are enough, so that they differ.
-    let listeners: Vec<TcpListener> = (0..N).map(|_| listener()).collect::<Result<_>>()?;
     let mut ports = [0; N];
-    for (port, listener) in ports.iter_mut().zip(&listeners) {
-        *port = listener.local_addr()?.port();
-    }
+    ports.copy_from_slice(&free_port_list(N)?);
     Ok(ports)
+}
+
+/// The same, for as many as are known at run time only.
+pub fn free_port_list(count: usize) -> Result<Vec<u16>> {
+    // All are held until there are enough, so that they differ.
+    let listeners: Vec<TcpListener> = (0..count).map(|_| listener()).collect::<Result<_>>()?;
+    listeners.iter().map(|listener| Ok(listener.local_addr()?.port())).collect()
 }
 
 /// An address of this machine that nobody listens on now.
@@ -41,8 +44,9 @@ mod tests {
     #[test]
     fn ports_differ_and_are_free() {
         let ports: [u16; 50] = free_ports().unwrap();
+        // Two of one number could not both be bound to.
         let held: Vec<TcpListener> = ports.iter().map(|port| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).unwrap()).collect();
-        assert_eq!(held.len(), 50);
         assert!(ports.iter().all(|port| PORTS.contains(port)));
+        drop(held);
     }
 }

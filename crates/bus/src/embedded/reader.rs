@@ -2,7 +2,8 @@
 //!
 //! What a call delivers ends at one moment in all partitions: an append shows in all its partitions or in none. If a partition
 //! that was reported to end has gone on since, its first record is delivered before more of any other. So a caller that takes a
-//! partition at its end as empty (the processor's merge) never runs ahead in one partition of what was appended before to another.
+//! partition at its end as empty (the processor's merge) never runs ahead in one partition of what was appended before to another,
+//! unless it paused that one.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, PoisonError};

@@ -39,7 +39,7 @@ const DRAIN_TIMEOUT: Duration = Duration::from_millis(500);
 /// A transaction that is not taken back within this time is ended by the next producer of its name: waiting longer is lost time.
 const ABORT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Calls that a broker answers.
-const ANSWER: Duration = Duration::from_secs(30);
+pub const ANSWER: Duration = Duration::from_secs(30);
 
 struct TransactionalProducer {
     bus: KafkaBus,
@@ -48,24 +48,25 @@ struct TransactionalProducer {
     context: KafkaContext,
     /// Something of a past transaction may still reach the broker.
     stray: bool,
+    /// A request for the id, of this producer or of one before it, was not answered: if it still reaches the broker, it takes the
+    /// id away.
+    is_id_unsure: bool,
 }
 
 impl TransactionalProducer {
     fn new(bus: &KafkaBus, instance: &str) -> Result<Self> {
-        let (producer, context) = Self::create_producer(bus, instance)?;
-        Ok(Self { bus: bus.clone(), instance: instance.to_owned(), producer, context, stray: false })
-    }
-
-    fn create_producer(bus: &KafkaBus, instance: &str) -> Result<(Arc<BaseProducer<KafkaContext>>, KafkaContext)> {
+        let is_id_unsure = bus.end_open_transaction(instance);
         let (producer, context) = bus.transactional_producer(instance)?;
         producer.init_transactions(ANSWER).map_err(|error| begin_error(instance, context.client_name(), &error))?;
-        Ok((Arc::new(producer), context))
+        let (bus, instance, producer) = (bus.clone(), instance.to_owned(), Arc::new(producer));
+        Ok(Self { bus, instance, producer, context, stray: false, is_id_unsure })
     }
 
     /// Fences whatever of past transactions is still on its way.
     fn settle_past(&mut self) -> Result<()> {
         if self.stray && !crate::chaos::is_off("fresh-producer") {
-            (self.producer, self.context) = Self::create_producer(&self.bus, &self.instance)?;
+            let fresh = Self::new(&self.bus, &self.instance)?;
+            *self = Self { is_id_unsure: fresh.is_id_unsure || self.is_id_unsure, ..fresh };
             tracing::info!(instance = self.instance, "a connection was lost during a step: the next one has a fresh producer");
         }
         self.stray = false;
@@ -153,8 +154,14 @@ impl KafkaMember {
     fn commit_transaction(&mut self, step: &CommitStep, positions: &TopicPartitionList) -> Result<()> {
         let begun = Instant::now();
         let Err(error) = self.try_transaction(step, positions) else { return Ok(()) };
-        if is_taken_back(&error, self.is_fenced(), begun.elapsed()) && !self.is_replaced() {
+        let is_fenced = self.is_fenced();
+        if is_taken_back(&error, is_fenced, begun.elapsed()) && !self.is_replaced() {
             let detail = format!("it took longer than {TRANSACTION_TIMEOUT:?}, and the broker took it back");
+            return Err(BusError::new(Remedy::Restart, error.what, detail));
+        }
+        let is_id_unsure = self.transactional.as_ref().is_some_and(|transactional| transactional.is_id_unsure);
+        if is_id_unsure && is_fenced && !self.is_replaced() {
+            let detail = "a request of its own for its id came late, and took the id away";
             return Err(BusError::new(Remedy::Restart, error.what, detail));
         }
         Err(error)
@@ -287,7 +294,7 @@ fn is_taken_back(error: &BusError, is_fenced: bool, lasted: Duration) -> bool {
     error.remedy == Remedy::Stop && is_fenced && lasted >= TRANSACTION_TIMEOUT
 }
 
-pub fn begin_error(instance: &str, who: &str, error: &KafkaError) -> BusError {
+fn begin_error(instance: &str, who: &str, error: &KafkaError) -> BusError {
     let what = format!("starting transactions of {instance}");
     if error.rdkafka_error_code() == Some(RDKafkaErrorCode::TransactionalIdAuthorizationFailed) {
         let id = AclResource::TransactionalId(instance.to_owned());

@@ -11,6 +11,8 @@ mod errors;
 mod events;
 mod fetch;
 mod fetcher;
+#[cfg(feature = "conformance")]
+mod left_open;
 mod library_fetcher;
 mod member;
 #[cfg(test)]
@@ -45,7 +47,7 @@ use crate::{
 use context::KafkaContext;
 use errors::{explain, from_error, missing_right_message};
 use events::ConsumerQueue;
-use fetch::{FetchOptions, NativeFetcher};
+use fetch::{FetchOptions, NativeFetcher, OpenTransactionEnd};
 use fetcher::Fetcher;
 use library_fetcher::LibraryFetcher;
 use member::{SESSION_TIMEOUT, TRANSACTION_TIMEOUT};
@@ -56,6 +58,8 @@ pub(crate) use fetch::put_varint;
 #[cfg(feature = "conformance")]
 pub use fetch::read_foreign_bytes;
 pub use fetcher::FetchPath;
+#[cfg(feature = "conformance")]
+pub use left_open::LeftOpen;
 pub use secret::{Secret, hide, is_secret, is_secret_variable, property_of_variable, secret_in_file};
 pub use security::{SaslMechanism, SecurityProtocol, SecuritySettings, TLS};
 
@@ -315,11 +319,10 @@ impl KafkaBus {
     fn transactional_producer(&self, instance: &str) -> Result<(BaseProducer<KafkaContext>, KafkaContext)> {
         let mut config = self.producer_config();
         let timeout = TRANSACTION_TIMEOUT.as_millis().to_string();
-        // A name that nobody ever had fences nobody.
-        let name =
-            if crate::chaos::is_off("fencing") { format!("{instance}-{}", std::process::id()) } else { instance.to_owned() };
-        self.end_open_transaction(&config, &name)?;
-        config.set("transactional.id", name).set("transaction.timeout.ms", &timeout).set("message.timeout.ms", &timeout);
+        config
+            .set("transactional.id", transactional_id(instance))
+            .set("transaction.timeout.ms", &timeout)
+            .set("message.timeout.ms", &timeout);
         if !self.shared.options.properties.contains_key(QUEUE) {
             // A step waits for its deliveries anyway, and is in memory already.
             config.set(QUEUE, "4096");
@@ -331,24 +334,24 @@ impl KafkaBus {
         make_producer(&config, instance, self.context())
     }
 
-    /// Ends what a killed process left open, so that the client library need not wait for it. Anything but a missing right is
-    /// left to the library, which makes the same requests.
-    fn end_open_transaction(&self, config: &ClientConfig, name: &str) -> Result<()> {
-        let FetchPath::Native = self.shared.options.fetch else { return Ok(()) };
-        let Ok(options) = FetchOptions::read(config) else { return Ok(()) };
-        match fetch::end_open_transaction(&options, name, TRANSACTION_TIMEOUT) {
-            Ok(ended) => {
-                tracing::debug!(name, requests = ended.requests, error = ended.error, "asked to end an open transaction");
-                let lacking =
-                    [RDKafkaErrorCode::TransactionalIdAuthorizationFailed, RDKafkaErrorCode::ClusterAuthorizationFailed];
-                match lacking.into_iter().find(|code| *code as i32 == i32::from(ended.error)) {
-                    Some(code) => Err(member::begin_error(name, &self.shared.options.principal(), &KafkaError::Global(code))),
-                    None => Ok(()),
-                }
+    /// Ends what a killed process left open, so that the client library need not wait for it; whatever goes wrong is left to the
+    /// library, which makes the same requests. Returns whether a request may still come to the broker.
+    fn end_open_transaction(&self, instance: &str) -> bool {
+        let FetchPath::Native = self.shared.options.fetch else { return false };
+        let Ok(options) = FetchOptions::read(&self.producer_config()) else { return false };
+        let name = transactional_id(instance);
+        match fetch::end_open_transaction(&options, &name, TRANSACTION_TIMEOUT) {
+            OpenTransactionEnd::Answered { error, requests } => {
+                tracing::debug!(name, requests, error, "asked to end an open transaction");
+                false
             }
-            Err(error) => {
+            OpenTransactionEnd::NotAsked(error) => {
                 tracing::debug!(name, %error, "an open transaction is left to the client library");
-                Ok(())
+                false
+            }
+            OpenTransactionEnd::Unanswered(error) => {
+                tracing::info!(name, %error, "no answer to a request that ends an open transaction: it may come to the broker later");
+                true
             }
         }
     }
@@ -385,6 +388,11 @@ fn make_producer(config: &ClientConfig, name: &str, context: KafkaContext) -> Re
     let producer = BaseProducer::from_config_and_context(config, context.clone())
         .map_err(|error| from_error(format!("making producer {name}"), &error, Remedy::Stop))?;
     Ok((producer, context))
+}
+
+fn transactional_id(instance: &str) -> String {
+    // A name that nobody ever had fences nobody.
+    if crate::chaos::is_off("fencing") { format!("{instance}-{}", std::process::id()) } else { instance.to_owned() }
 }
 
 /// What a producer holds of records that are not delivered.

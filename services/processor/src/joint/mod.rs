@@ -25,6 +25,7 @@ use crate::outputs::OutputTopics;
 use crate::pending_commit::MAX_OUTPUTS;
 use crate::service::{ProcessorDependencies, ProcessorError, commit, run_with_restarts};
 use kind::{GpuSharingStage, JointStageDefinition, PowerBudgetStage};
+pub(crate) use stage::INPUTS as STAGE_INPUTS;
 use stage::JointStage;
 
 /// The partition of the windows whose owner runs the stage, and of the state topic that has its state.

@@ -25,7 +25,7 @@ use crate::restore::{self, EmittedIds, InputOffsets, StageRecords};
 use crate::service::ProcessorDependencies;
 
 /// The inputs, in the order of ties: what is in force at a time is known before the windows that end with it.
-const INPUTS: [Topic; 4] = [Topic::Workloads, Topic::Actuations, Topic::Models, Topic::EfficiencyWindows];
+pub const INPUTS: [Topic; 4] = [Topic::Workloads, Topic::Actuations, Topic::Models, Topic::EfficiencyWindows];
 /// Records taken from the bus at once.
 const POLL_RECORDS: usize = 4096;
 /// Longest wait for the next record.

@@ -11,14 +11,12 @@ use eadt_schemas::{EventTime, Topic};
 
 use super::record::{ReplayError, ReplayRecord};
 use crate::codec::DecodedRecord;
+use crate::joint::STAGE_INPUTS;
 
 /// Order of arrival: by stamp; of one stamp as [`eadt_core::InputMerge`] takes what is there, by time and then by input; and a number.
 type ArrivalOrder = (EventTime, EventTime, StageInput, u64);
-/// An input of the stage, in the order of ties: topic, as [`TOPIC_ORDER`] has it, and partition.
+/// An input of the stage, in the order of ties: topic, by its place in [`STAGE_INPUTS`], and partition.
 type StageInput = (usize, i32);
-
-/// What is in force at a time is known before the windows that end with it.
-const TOPIC_ORDER: [Topic; 4] = [Topic::Workloads, Topic::Actuations, Topic::Models, Topic::EfficiencyWindows];
 
 enum OfflineInput {
     Table(Box<ReplayRecord>),
@@ -75,7 +73,7 @@ impl OfflineJointStage {
         };
         // What has no time moves no clock: it goes first.
         let mut time = event_time.map_or(EventTime::MIN, |time| merge_key(time, stamp, self.settings.max_future));
-        let place = (TOPIC_ORDER.iter().position(|other| *other == topic).unwrap_or(TOPIC_ORDER.len()), partition);
+        let place = (STAGE_INPUTS.iter().position(|other| *other == topic).unwrap_or(STAGE_INPUTS.len()), partition);
         // Records of one input stay in their order.
         if let Some((last_stamp, last_time)) = self.newest.get(&place)
             && *last_stamp == stamp

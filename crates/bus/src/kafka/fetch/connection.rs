@@ -117,6 +117,16 @@ impl BrokerConnection {
         Ok(connection)
     }
 
+    /// Waits for an answer for so long from now on.
+    pub fn set_answer_timeout(&self, timeout: Duration) -> Result<()> {
+        let socket = match &self.stream {
+            BrokerStream::Plain(socket) => socket,
+            #[cfg(feature = "kafka-tls")]
+            BrokerStream::Tls(stream) => &stream.sock,
+        };
+        Ok(socket.set_read_timeout(Some(timeout))?)
+    }
+
     /// Returns whether the broker will soon take no more requests here.
     pub fn is_expired(&self, now: Instant) -> bool {
         self.expires.is_some_and(|expires| now >= expires)

@@ -2,7 +2,7 @@
 //!
 //! In: an assignment and positions, from the reader or from the group that the client library keeps up. Out: records in
 //! the order of their partitions, and ends. Group membership, transactions, producing and administration stay with the
-//! client library.
+//! client library; [`open_transaction`] alone asks something for them.
 //!
 //! A stage is a file: [`connection`] (socket, TLS, SASL, versions), [`session`] (what the broker remembers), [`batch`]
 //! (heads, checksums, transactions that were taken back), [`decompress`], [`records`]. [`broker`] has the threads,
@@ -46,7 +46,7 @@ use batch::{BatchError, OpenBatch};
 use decompress::Unpacker;
 #[cfg(feature = "conformance")]
 pub use foreign::read_foreign_bytes;
-pub use open_transaction::end_open_transaction;
+pub use open_transaction::{OpenTransactionEnd, end_open_transaction};
 pub use options::FetchOptions;
 pub use records::header_ranges;
 #[cfg(any(test, feature = "simulation"))]
