@@ -809,7 +809,7 @@ pub struct TopArgs {
 pub enum GetKind {
     #[value(alias = "workload", alias = "wl")]
     Workloads,
-    /// Changes and verdicts; with --all also those to leave everything as it is.
+    /// Changes, each with the verdict on the one before; with --all also those to leave everything as it is.
     #[value(alias = "decision")]
     Decisions,
     /// The newest sample of each.

@@ -29,7 +29,7 @@ fn lists_count_back_from_the_newest_event_and_refuse_names_that_do_not_exist() {
     let (table, _, good) = text(eadt(dir.path(), &["get", "workloads"]));
     assert!(good && !table.contains("SAMPLES/S"), "{table}");
     let (table, _, good) = text(eadt(dir.path(), &["get", "decisions"]));
-    assert!(good && table.contains(" LAST CHANGE "), "{table}");
+    assert!(good && table.contains(" VERDICT ON LAST "), "{table}");
 
     for kind in ["workloads", "decisions"] {
         let (out, err, good) = text(eadt(dir.path(), &["get", kind, "nix", "--all"]));

@@ -65,7 +65,7 @@ fn an_event_of_a_newer_type_is_refused_and_one_of_an_unknown_type_is_counted() {
     let (out, err, good) = text(eadt(dir.path(), &["replay", log.to_str().unwrap()]));
     assert!(!good && out.contains("1 refused: 1 unexpected_type"), "{out}{err}");
     assert!(err.ends_with("error: windows and decisions lack what was left out: 1 event refused\n"), "{err}");
-    assert!(out.contains("1 events of the unknown type \"com.example.weather.v1\" passed over"), "{out}");
+    assert!(out.contains("1 event of the unknown type \"com.example.weather.v1\" passed over"), "{out}");
     assert!(err.contains("io.eadt.gpu.telemetry.v2"), "{err}");
 }
 

@@ -160,7 +160,8 @@ fn files_without_an_end_are_refused() {
 #[test]
 fn a_password_in_a_value_that_is_refused_is_not_shown() {
     let dir = tempfile::tempdir().unwrap();
-    for url in ["http://user:hunter2@127.0.0.1:9580", "https://user:hunter2@page.example"] {
+    for url in ["http://user:hunter2@127.0.0.1:9580", "https://user:hunter2@page.example", "http://user:p@ss/hunter2@127.0.0.1:1"]
+    {
         let err = refused(dir.path(), &["top", "--url", url]);
         assert!(err.contains("--url <URL>") && !err.contains("hunter2"), "{err}");
     }

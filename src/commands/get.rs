@@ -224,7 +224,7 @@ fn decisions(args: &GetArgs, settings: &ProgramSettings, shutdown: &Shutdown) ->
         OutputColumn::text("WORKLOAD", "workload"),
         OutputColumn::text("ACTION", "action"),
         // Of the change before: a row reads as if its own change was kept or failed.
-        OutputColumn::text("LAST CHANGE", "validation"),
+        OutputColumn::text("VERDICT ON LAST", "validation"),
         OutputColumn::text("OUTCOME", "outcome"),
         OutputColumn::text("ORIGIN", "origin"),
         OutputColumn::text("CONTROLLER", "controller").wide(),

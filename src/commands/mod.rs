@@ -59,15 +59,16 @@ pub fn partitions(
 
 /// Returns the error for a topic that does not exist, with the prefixes under which it does.
 fn missing_topic(bus: &dyn Bus, name: &str, topic: Topic) -> anyhow::Error {
-    let (all, base) = (bus.topics("").unwrap_or_default(), topic.to_string());
+    let listed = bus.topics("");
+    if listed.as_ref().is_ok_and(Vec::is_empty) {
+        return anyhow::anyhow!(
+            "topic {name} does not exist, and no other does, so nothing was recorded there yet: `eadt up` and `eadt topics apply` make them"
+        );
+    }
+    let (all, base) = (listed.unwrap_or_default(), topic.to_string());
     let prefixes = all.iter().filter_map(|spec| spec.name.strip_suffix(&*base));
     let others: Vec<String> =
         prefixes.filter(|prefix| prefix.is_empty() || prefix.ends_with('.')).map(|prefix| format!("{prefix:?}")).collect();
-    if all.is_empty() {
-        return anyhow::anyhow!(
-            "no topic exists there, so nothing was recorded yet: `eadt up` and `eadt topics apply` make them"
-        );
-    }
     let hint = if others.is_empty() { String::new() } else { format!(", or set EADT_TOPICS__PREFIX to {}", others.join(" or ")) };
     anyhow::anyhow!("topic {name} does not exist: run `eadt topics apply`{hint}")
 }

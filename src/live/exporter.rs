@@ -43,7 +43,7 @@ pub struct WorkloadSeries {
     power_watts: Option<f64>,
     /// `None`: of no window is it known, which is no 0.
     energy_joules: Option<f64>,
-    /// Energy of the windows whose samples are known.
+    /// Energy of the windows whose samples are known. `None`: of no window is energy known, and `samples` have no series either.
     progress_energy_joules: Option<f64>,
     /// Of windows whose energy is known.
     samples: f64,
@@ -210,12 +210,14 @@ impl ExporterState {
             *series.energy_joules.get_or_insert(0.0) += joules.max(0.0);
         }
         series.tokens += window.tokens.unwrap_or(0.0).max(0.0);
-        match (window.energy_of_progress(), window.samples.unwrap_or(0.0).max(0.0)) {
-            (Some(joules), samples) if window.samples.is_some() => {
+        match (window.energy_of_progress(), window.samples.map(|samples| samples.max(0.0))) {
+            (Some(joules), Some(samples)) => {
                 *series.progress_energy_joules.get_or_insert(0.0) += joules.max(0.0);
                 series.samples += samples;
             }
-            (_, samples) => series.samples_without_energy += samples,
+            // Both begin with 0 here, so that the rates have the first window with samples.
+            (Some(_), None) => series.progress_energy_joules = series.progress_energy_joules.or(Some(0.0)),
+            (None, samples) => series.samples_without_energy += samples.unwrap_or(0.0),
         }
         self.windows += 1;
         if self.windows > WINDOWS && self.reporter.take().is_some() {
@@ -341,8 +343,9 @@ pub const WORKLOAD_COUNTERS: [MetricSpec<WorkloadSeries>; 7] = [
     MetricSpec {
         name: "samples",
         instrument: ("eadt.workload.samples", "{sample}"),
-        help: "Samples of closed windows whose energy is known, redone work left out",
-        value: |it| Some(it.samples),
+        help: "Samples of closed windows whose energy is known, redone work left out; absent while none is known",
+        // Beside its energy from the first value on: a rate of one that lacks the other's first window is no J/sample.
+        value: |it| it.progress_energy_joules.map(|_| it.samples),
     },
     MetricSpec {
         name: "samples_without_energy",
@@ -633,9 +636,21 @@ mod tests {
             metrics.text().lines().find_map(|shown| shown.strip_prefix(&*line).map(str::to_owned))
         };
         exporter.take(Topic::EfficiencyWindows, &serde_json::to_vec(&unknown).unwrap());
-        let zero = Some("0.0".to_owned());
-        assert_eq!((counted("energy_joules"), counted("progress_energy_joules"), counted("samples")), (None, None, zero));
+        let pair = || (counted("progress_energy_joules"), counted("samples"));
+        assert_eq!((counted("energy_joules"), pair()), (None, (None, None)));
         assert_eq!(counted("samples_without_energy").as_deref(), Some("100.0"));
+        // Energy and samples of J/sample begin together, with 0 if there was energy before the first sample.
+        let loading = EfficiencyWindow { samples: None, progress_coverage_ratio: 0.0, ..window("a/x", 1) };
+        let shown = |joules: &str, samples: &str| (Some(joules.to_owned()), Some(samples.to_owned()));
+        for (window, expected) in
+            [(loading, shown("0.0", "0.0")), (unknown, shown("0.0", "0.0")), (window("a/x", 2), shown("6000.0", "100.0"))]
+        {
+            exporter.take(Topic::EfficiencyWindows, &serde_json::to_vec(&window).unwrap());
+            assert_eq!(pair(), expected);
+        }
+        assert_eq!(counted("samples_without_energy").as_deref(), Some("200.0"));
+        exporter.take(Topic::EfficiencyWindows, &serde_json::to_vec(&window("a/x", 3)).unwrap());
+        assert_eq!(pair(), shown("12000.0", "200.0"));
     }
 
     #[test]

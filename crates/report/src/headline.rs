@@ -26,8 +26,9 @@ pub struct SavingSummary {
     pub error_joules: f64,
     /// Least and greatest part of the throughput that was kept; `None`: that of a compared workload is not known.
     pub throughput: Option<(f64, f64)>,
-    /// A compared workload has no interval.
-    lacks_interval: bool,
+    /// Compared workloads with an interval, and those without: these are compared with a given baseline.
+    with_interval: usize,
+    without_interval: usize,
     /// A compared workload has no throughput to stand beside.
     lacks_throughput: bool,
     /// Changes that were applied, and the reverts among them.
@@ -66,7 +67,7 @@ impl SavingSummary {
         for workload in workloads {
             all.add(workload);
         }
-        all.error_joules = if all.lacks_interval { 0.0 } else { all.error_joules.sqrt() };
+        all.error_joules = if all.without_interval > 0 { 0.0 } else { all.error_joules.sqrt() };
         all.throughput = all.throughput.filter(|_| !all.lacks_throughput);
         all
     }
@@ -94,8 +95,11 @@ impl SavingSummary {
         self.compared_joules += compared;
         self.expected_joules = Some(self.expected_joules.unwrap_or(0.0) + expected);
         match workload.saving_ratio_low.zip(workload.saving_ratio_high) {
-            Some((low, high)) => self.error_joules += (0.5 * (high - low) * expected).powi(2),
-            None => self.lacks_interval = true,
+            Some((low, high)) => {
+                self.error_joules += (0.5 * (high - low) * expected).powi(2);
+                self.with_interval += 1;
+            }
+            None => self.without_interval += 1,
         }
         match workload.throughput_kept_ratio {
             Some(throughput_ratio) => {
@@ -201,7 +205,12 @@ impl SavingSummary {
             amounts = format!("{amounts}, {share:.2} {currency}");
         }
         // A saving without an interval is one against a figure that was given.
-        let than = if self.lacks_interval { "the given baseline" } else { "the starting layout" };
+        let than = match (self.with_interval, self.without_interval) {
+            (_, 0) => "the starting layout",
+            (0, 1) => "the given baseline",
+            (0, _) => "the given baselines",
+            _ => "the given baselines and starting layouts",
+        };
         let words = match verdict {
             SavingVerdict::Saved => format!("saved {percent} of the energy ({amounts})"),
             SavingVerdict::Lost => format!("used {percent} more energy than {than} ({amounts})"),
@@ -341,8 +350,14 @@ mod tests {
             assert!(said.starts_with("saved 12.7 % of the energy (583 kJ") && !said.contains("throughput"), "{said}");
         }
         let worse = WorkloadReport { saving_joules: Some(-1e6), saving_ratio: Some(-0.5), ..given };
-        let said = SavingSummary::of([&worse]).sentence();
-        assert!(said.contains("more energy than the given baseline (") && !said.contains("starting layout"), "{said}");
+        for (workloads, than) in [
+            (vec![&worse], "the given baseline ("),
+            (vec![&worse, &worse], "the given baselines ("),
+            (vec![&worse, &estimated], "the given baselines and starting layouts ("),
+        ] {
+            let said = SavingSummary::of(workloads).sentence();
+            assert!(said.contains(&format!("more energy than {than}")), "{said}");
+        }
     }
 
     #[test]

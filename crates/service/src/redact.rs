@@ -178,7 +178,8 @@ fn hide_users_of_hosts(text: &str) -> Option<String> {
         user.starts_with(|first: char| first.is_ascii_alphabetic())
             && user.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_.+%-".contains(&byte))
     };
-    while let Some((before, after)) = rest.split_once('@') {
+    while let Some(at) = rest.find('@') {
+        let (before, after) = (&rest[..at], &rest[at + 1..]);
         // A key in base64 ends in `=`.
         let padded = before.trim_end_matches('=');
         let start = padded.trim_end_matches(|character| !"=,".contains(character) && !END.contains(&character)).len();
@@ -186,10 +187,19 @@ fn hide_users_of_hosts(text: &str) -> Option<String> {
             && after.starts_with(|first: char| first.is_ascii_alphanumeric() || first == '[')
             // The digest of an image.
             && !after.starts_with("sha256:");
-        shown.push_str(if is_of_host { &before[..start] } else { before });
-        shown.push_str(if is_of_host { HIDDEN } else { "" });
+        let mut end = at;
+        if is_of_host {
+            let url =
+                rest[start..].split(|character: char| character == ',' || END.contains(&character)).next().unwrap_or_default();
+            // The password may have an `@`, too.
+            end = end.max(url[..authority_end(url)].rfind('@').map_or(at, |last| start + last));
+            shown.push_str(&before[..start]);
+            shown.push_str(HIDDEN);
+        } else {
+            shown.push_str(before);
+        }
         shown.push('@');
-        (rest, found) = (after, found || is_of_host);
+        (rest, found) = (&rest[end + 1..], found || is_of_host);
     }
     shown.push_str(rest);
     found.then_some(shown)
@@ -271,11 +281,16 @@ fn url_length(before: &str, after: &str) -> usize {
 }
 
 /// Returns where the authority of a URL ends, `://` left out. A password with a `/` in it, as keys of object stores have, is
-/// part of it: what follows a colon there is no port.
+/// part of it: what follows a colon there is no port. If there is an `@` before the `/`, a host without a port is behind it, or
+/// more of the password: up to the last `@`, then.
 fn authority_end(url: &str) -> usize {
     let end = url.find(['/', '?', '#']).unwrap_or(url.len());
     let is_port = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
-    let has_password = url[..end].rsplit_once(':').is_some_and(|(_, port)| !is_port(port)) && !url[..end].contains(['@', '[']);
+    let authority = &url[..end];
+    let has_password = match authority.rsplit_once('@') {
+        Some((user, host)) => user.contains(':') && !host.contains(':'),
+        None => authority.rsplit_once(':').is_some_and(|(_, port)| !is_port(port)) && !authority.contains('['),
+    };
     match url.rfind('@').filter(|at| has_password && *at > end) {
         Some(at) => url[at..].find(['/', '?', '#']).map_or(url.len(), |length| at + length),
         None => end,
@@ -406,6 +421,9 @@ mod tests {
             ("kafka://u:p@a:1,u:q@b:2", "kafka://…@a:1,…@b:2"),
             ("s3://key:hunt/er2@bucket/p?x=1", "s3://…@bucket/p?x=1"),
             ("http://h:80/a@b", "http://h:80/a@b"),
+            ("http://user:p@ss/w@h:1 a@b", "http://…@h:1 a@b"),
+            ("'http://user:p@ss?w@[::1]:1/x'", "'http://…@[::1]:1/x'"),
+            ("user:p@ss/w@h:1, user:p@ss@h, a@b", "…@h:1, …@h, a@b"),
             ("SASL://u:hunter2@h:9092", "SASL://…@h:9092"),
             ("s3://bucket/p;password=hunter2", "s3://bucket/p;password=…"),
             ("brokers=\"h:9092?password=hunter2,i:1\"", "brokers=\"h:9092?password=…\""),

@@ -117,12 +117,26 @@ fn setting<'a>(tuning: &'a TuningResult, group: &'a TuningGroup) -> ExportedSett
 
 /// Quoted for YAML and TOML: JSON's strings are strings in both.
 fn quoted(text: &str) -> String {
-    serde_json::to_string(text).unwrap_or_default()
+    let json = serde_json::to_string(text).unwrap_or_default();
+    let mut quoted = String::with_capacity(json.len());
+    for c in json.chars() {
+        if leaves_line(c) {
+            push(&mut quoted, format_args!("\\u{:04x}", u32::from(c)));
+        } else {
+            quoted.push(c);
+        }
+    }
+    quoted
+}
+
+/// Whether a reader may take a character for the end of a line, as YAML 1.1 takes U+0085, U+2028 and U+2029.
+fn leaves_line(c: char) -> bool {
+    c.is_control() || matches!(c, '\u{2028}' | '\u{2029}')
 }
 
 /// A comment must stay on its line.
 fn one_line(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+    text.chars().map(|c| if leaves_line(c) { ' ' } else { c }).collect()
 }
 
 fn policies(tuning: &TuningResult, target: &PolicyTarget) -> Result<String, ExportError> {
@@ -142,7 +156,7 @@ fn policies(tuning: &TuningResult, target: &PolicyTarget) -> Result<String, Expo
         if namespace.is_empty() || object.is_empty() {
             return Err(ExportError::NoName { group: one_line(&name), name: one_line(target_name) });
         }
-        if !(in_namespace.eq_ignore_ascii_case(&namespace) && in_group.eq_ignore_ascii_case(&object)) {
+        if in_namespace != namespace || in_group != object {
             let written = quoted(&one_line(target_name));
             push(
                 &mut out,
@@ -201,11 +215,13 @@ fn rounded(value: f64) -> f64 {
     (value * 1e6).round() / 1e6
 }
 
-/// Lower case, digits, `-` and what else is `allowed`, as names of Kubernetes objects are.
+/// Lower case, digits, `-` and what else is `allowed`, as names of Kubernetes objects are: parts between dots that begin and end
+/// with a letter or a digit.
 fn object_name(text: &str, most: usize, allowed: &str) -> String {
     let is_possible = |c: char| c.is_ascii_alphanumeric() || allowed.contains(c);
     let name: String = text.to_lowercase().chars().map(|c| if is_possible(c) { c } else { '-' }).take(most).collect();
-    name.trim_matches(['-', '.']).to_owned()
+    let parts = name.split('.').map(|part| part.trim_matches('-')).filter(|part| !part.is_empty());
+    parts.collect::<Vec<_>>().join(".")
 }
 
 fn node_agent(tuning: &TuningResult) -> String {

@@ -126,4 +126,14 @@ fn a_workload_keeps_its_name_and_one_that_cannot_is_said() {
     let other = policy("lab/=1+1\nkind: Evil");
     assert!(other.contains("name: \"1-1-kind--evil\"") && other.contains("is no name of Kubernetes"), "{other}");
     assert!(other.lines().all(|line| line != "kind: Evil"), "{other}");
+    for (given, name) in
+        [("lab/A..b", "a.b"), ("lab/Llama", "llama"), ("lab/.a.-b-.", "a.b"), ("lab/a\u{2028}kind: Evil", "a-kind--evil")]
+    {
+        let other = policy(given);
+        assert!(other.contains(&format!("name: \"{name}\"")) && other.contains("is no name of Kubernetes"), "{other}");
+        assert!(!other.contains('\u{2028}'), "a line break of YAML 1.1: {other:?}");
+    }
+    let kind = PolicyTarget { kind: "Job\u{2028}x\u{85}".to_owned(), ..target(None) };
+    let other = export(&named("lab/a"), ExportFormat::EnergyPolicy, &kind).unwrap();
+    assert!(other.contains("kind: \"Job\\u2028x\\u0085\""), "{other}");
 }

@@ -83,7 +83,7 @@ class Job:
         self.energy = Measurement("job")
         #: Directives taken up and refused, newest last: ``(decision_id, refusal or None)``.
         self.answers: list[tuple[str, str | None]] = []
-        #: Steps whose samples are no number, and are not counted.
+        #: Steps whose samples are no number, or negative, and are not counted.
         self.steps_without_samples = 0
         #: Samples of a checkpoint, which were not computed by this process.
         self._restored_samples = 0.0
@@ -156,8 +156,8 @@ class Job:
     @samples_total.setter
     def samples_total(self, samples: float) -> None:
         number = _number(samples)
-        if number is None:
-            self._note_samples(samples)
+        if isinstance(number, str):
+            self._note_samples(number)
         else:
             self._restored_samples += number - self.samples_total
             self._samples = number - _samples_of(self._counted) * self._world
@@ -246,8 +246,8 @@ class Job:
             fields: dict[str, Any] = {}
             for more, told in counted:
                 number = _number(more)
-                if number is None:
-                    self._note_samples(more)
+                if isinstance(number, str):
+                    self._note_samples(number)
                 else:
                     samples += number
                 if told:
@@ -286,12 +286,11 @@ class Job:
         except Exception as error:
             self.client.note_failure(error)
 
-    def _note_samples(self, samples: Any) -> None:
-        """Notes samples that are no number: the first of a job in the log, all of them in the summary."""
+    def _note_samples(self, refusal: str) -> None:
+        """Notes samples that are not counted: the first of a job with the reason in the log, all of them in the summary."""
         self.steps_without_samples += 1
         if self.steps_without_samples == 1:
-            told = "negative or not finite" if isinstance(samples, (int, float)) else f"no number but {type(samples).__name__}"
-            self.client.note_failure(f"samples of step {self._steps} or before are {told}, and not counted")
+            self.client.note_failure(f"samples of step {self._steps} or before are {refusal}, and not counted")
 
     def _report_counted(self) -> None:
         """Reports the last step, before what comes after it."""
@@ -517,7 +516,7 @@ class Job:
         lines = [f"{self.client.workload}: {self.steps_total} steps, {self.samples_total:g} samples, {energy}"]
         lines += [f"  {decision}: {refusal or 'done'}" for decision, refusal in self.answers]
         if self.steps_without_samples:
-            lines.append(f"  samples of {self.steps_without_samples} steps are no number, and not counted")
+            lines.append(f"  samples of {self.steps_without_samples} steps are no number, or negative, and not counted")
         if self.client.last_error:
             lines.append(f"  reports: {self.client.sent} sent, last error: {self.client.last_error}")
         if self.client.directives_error:
@@ -564,18 +563,24 @@ def autocast_precision(precision: str | None) -> str | None:
 
 
 def _samples_of(counted: Counted) -> float:
-    return sum([_number(samples) or 0.0 for samples, _ in counted])
+    numbers = [_number(samples) for samples, _ in counted]
+    return sum([number for number in numbers if not isinstance(number, str)])
 
 
-def _number(given: Any) -> float | None:
-    """Returns a number of samples, also of a tensor of one; ``None``: it is none, or cannot be read."""
-    if isinstance(given, (str, bytes, bytearray)):
-        return None
+def _number(given: Any) -> float | str:
+    """Returns a number of samples, also of a tensor of one; if it is none, or cannot be read, what it is instead."""
+    number: float | None
     try:
-        number = float(given)
+        number = None if isinstance(given, (str, bytes, bytearray)) else float(given)
+    except OverflowError:
+        return "too large"
     except Exception:
-        return None
-    return number if math.isfinite(number) and number >= 0 else None
+        number = None
+    if number is None:
+        return f"no number but {type(given).__name__}"
+    if not math.isfinite(number):
+        return "not finite"
+    return number if number >= 0 else "negative"
 
 
 def _without_graph(loss: Any) -> Any:

@@ -24,7 +24,7 @@ from eadt import Client, event_precision, measure
 from eadt.client import QUEUED_REPORTS, default_rank, default_workload
 from eadt.directives import Directive
 from eadt.events import PROGRESS_FIELDS, plain_event
-from eadt.training import MAX_COUNTED
+from eadt.training import MAX_COUNTED, _number
 from tests.servers import Harmful, Recorder, absent_url, wait_for
 
 logging.getLogger("eadt").setLevel(logging.CRITICAL)
@@ -189,9 +189,34 @@ class TestReports(unittest.TestCase):
                 self.assertEqual((job.steps_total, job.samples_total, job.steps_without_samples), (90, 656.0, 8))
                 job.samples_total = "x"  # type: ignore[assignment]
                 self.assertEqual(job.samples_total, 656.0)
-                self.assertIn("samples of 9 steps are no number", job.summary())
+                self.assertIn("samples of 9 steps are no number, or negative, and", job.summary())
         last = self.server.events[-1]
         self.assertEqual((last["phase"], last["steps_total"], last["samples_total"]), ("finished", 90, 656.0))
+
+    def test_samples_that_are_not_counted_say_why(self) -> None:
+        class Scalar:
+            def __init__(self, number: float) -> None:
+                self.number = number
+
+            def __float__(self) -> float:
+                return self.number
+
+        for given, told in [
+            ("8", "no number but str"),
+            (None, "no number but NoneType"),
+            (Unreadable(), "no number but Unreadable"),
+            (float("nan"), "not finite"),
+            (10**400, "too large"),
+            (-8, "negative"),
+            (Scalar(-8.0), "negative"),
+            (Scalar(8.0), 8.0),
+            (True, 1.0),
+        ]:
+            self.assertEqual(_number(given), told)
+        job = eadt.job(client=self.client(interval_seconds=600.0))
+        with job:
+            job.samples_total = Scalar(-8.0)  # type: ignore[assignment]
+            self.assertIn("samples of step 0 or before are negative, and not counted", job.client.last_error or "")
 
     def test_a_rank_that_reports_nothing_keeps_nothing(self) -> None:
         with mock.patch.dict(os.environ, {"EADT_RANK": "3"}):

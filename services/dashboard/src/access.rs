@@ -13,6 +13,7 @@ use eadt_service::files;
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
+use crate::api::ApiError;
 use crate::assets::CONTENT_SECURITY_POLICY;
 
 /// Shortest token that is taken.
@@ -153,30 +154,52 @@ pub enum AccessRefusal {
     ReadOnly,
 }
 
-impl IntoResponse for AccessRefusal {
-    fn into_response(self) -> Response {
-        let (status, text) = match self {
+impl AccessRefusal {
+    /// Returns the status, and what to do.
+    fn status(self) -> (StatusCode, &'static str) {
+        match self {
             Self::Host => (
                 StatusCode::MISDIRECTED_REQUEST,
-                "this name is not the page's: ask for it by its address, or add the name to dashboard.hosts\n",
+                "this name is not the page's: ask for it by its address, or add the name to dashboard.hosts",
             ),
-            Self::Origin => (StatusCode::FORBIDDEN, "another page may not ask here\n"),
+            Self::Origin => (StatusCode::FORBIDDEN, "another page may not ask here"),
             Self::ReadOnly => (
                 StatusCode::FORBIDDEN,
-                "you may only read: a token with a name after it in the file of dashboard.token_file changes policies\n",
+                "you may only read: a token with a name after it in the file of dashboard.token_file changes policies",
             ),
-            Self::Token => (StatusCode::UNAUTHORIZED, "a token is needed: send it as `Authorization: Bearer TOKEN`\n"),
+            Self::Token => (StatusCode::UNAUTHORIZED, "a token is needed: send it as `Authorization: Bearer TOKEN`"),
             Self::UnknownToken => (
                 StatusCode::UNAUTHORIZED,
-                "this token is not known here: ask for one of those in the file of dashboard.token_file\n",
+                "this token is not known here: ask for one of those in the file of dashboard.token_file",
             ),
-        };
-        let mut response = (status, text).into_response();
+        }
+    }
+
+    /// Answers a request for this path: a file of the page is asked for by people.
+    fn answer(self, path: &str) -> Response {
+        if is_api(path) {
+            return self.into_response();
+        }
+        let (status, text) = self.status();
+        (status, format!("{text}\n")).into_response()
+    }
+}
+
+/// As every other error of the interface.
+impl IntoResponse for AccessRefusal {
+    fn into_response(self) -> Response {
+        let (status, text) = self.status();
+        let mut response = ApiError(status, text.to_owned()).into_response();
         if status == StatusCode::UNAUTHORIZED {
             response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
         response
     }
+}
+
+/// Returns whether a path is of the interface, and not of a file of the page.
+fn is_api(path: &str) -> bool {
+    path.starts_with("/api/")
 }
 
 impl AccessRules {
@@ -195,7 +218,7 @@ impl AccessRules {
                 return Err(AccessRefusal::Origin);
             }
         }
-        let api = path.starts_with("/api/");
+        let api = is_api(path);
         if api && headers.get("sec-fetch-site").is_some_and(|site| !matches!(site.as_bytes(), b"same-origin" | b"none")) {
             return Err(AccessRefusal::Origin);
         }
@@ -259,9 +282,10 @@ fn name_of(host: &str) -> &str {
 
 /// Checks each request, and sets the security headers of the response.
 pub async fn guard(State(access): State<Arc<AccessRules>>, request: Request, next: Next) -> Response {
-    let mut response = match access.check(request.method(), request.uri().path(), request.headers()) {
+    let path = request.uri().path();
+    let mut response = match access.check(request.method(), path, request.headers()) {
+        Err(refusal) => refusal.answer(path),
         Ok(()) => next.run(request).await,
-        Err(refusal) => refusal.into_response(),
     };
     let headers = response.headers_mut();
     for (name, value) in [

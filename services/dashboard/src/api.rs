@@ -7,7 +7,7 @@ use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, FromRequestParts, State};
 use axum::http::request::Parts;
 use axum::http::uri::PathAndQuery;
-use axum::http::{HeaderValue, StatusCode, Uri, header};
+use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
@@ -87,6 +87,7 @@ pub fn routes(context: ApiContext) -> Router {
         .route("/api/v1/log", get(log::follow))
         .route("/api/v1/session", get(policy_edits::session).post(open_session).delete(close_session))
         .route("/api/{*rest}", get(|| async { ApiError::not_found("there is no such address in /api/v1") }))
+        .method_not_allowed_fallback(refuse_method)
         .layer(DefaultBodyLimit::max(4096))
         .with_state(context)
 }
@@ -105,6 +106,11 @@ impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         (self.0, Json(serde_json::json!({ "error": self.1 }))).into_response()
     }
+}
+
+/// Answers a request whose method is none of its address; axum adds those that are.
+async fn refuse_method(method: Method) -> ApiError {
+    ApiError(StatusCode::METHOD_NOT_ALLOWED, format!("{method} is not possible here: `allow` has what is"))
 }
 
 /// Names the moment that a question is about, in milliseconds since the Unix epoch.

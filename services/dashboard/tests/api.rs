@@ -71,7 +71,9 @@ async fn what_cannot_be_answered_is_refused_in_words() {
         assert!(!path.starts_with("/api/") || answer.json()["error"].is_string(), "{path}: {body}");
     }
     for method in ["POST", "PUT", "DELETE"] {
-        assert_eq!(served.ask(method, "/api/v1/fleet", &[], "").await.status, 405, "{method}");
+        let answer = served.ask(method, "/api/v1/fleet", &[], "").await;
+        assert!(answer.status == 405 && answer.head.contains("allow: get,head"), "{method}: {}", answer.head);
+        assert!(answer.json()["error"].as_str().is_some_and(|error| error.contains(method)), "{method}");
     }
     let long = format!("/api/v1/fleet?q={}", "x".repeat(20_000));
     assert_eq!(served.get(&long).await.status, 431);
@@ -108,10 +110,21 @@ async fn a_foreign_name_a_foreign_page_and_a_missing_token_are_refused() {
     let file = dir.path().join("tokens");
     std::fs::write(&file, "0123456789abcdef0123\n").unwrap();
     let served = serve(model(), DashboardSettings { token_file: Some(file), ..DashboardSettings::default() }).await;
-    assert_eq!(served.ask("GET", "/", &[("host", "evil.example")], "").await.status, 421);
-    assert_eq!(served.ask("GET", "/api/v1/fleet", &[("origin", "http://evil.example")], "").await.status, 403);
-    for path in ["/api/v1/fleet", "/api/v1/events", "/api/v1/log", "/api/v1/overview"] {
-        assert_eq!(served.get(path).await.status, 401, "{path}");
+    let (foreign_name, foreign_page) = (("host", "evil.example"), ("origin", "http://evil.example"));
+    for (path, headers, status) in [
+        ("/", &[foreign_name][..], 421),
+        ("/api/v1/fleet", &[foreign_name], 421),
+        ("/api/v1/fleet", &[foreign_page], 403),
+        ("/api/v1/fleet", &[], 401),
+        ("/api/v1/events", &[], 401),
+        ("/api/v1/log", &[], 401),
+        ("/api/v1/overview", &[], 401),
+    ] {
+        let answer = served.ask("GET", path, headers, "").await;
+        assert_eq!((answer.status, answer.head.contains("www-authenticate: bearer")), (status, status == 401), "{path}");
+        // A file of the page is asked for by people, everything else by programs.
+        let is_json = serde_json::from_slice(&answer.body).is_ok_and(|body: serde_json::Value| body["error"].is_string());
+        assert_eq!(is_json, path != "/", "{path}: {headers:?}");
     }
     assert_eq!(served.get("/").await.status, 200);
     let json = ("content-type", "application/json");

@@ -18,7 +18,7 @@ use eadt_processor::offline::{
     OpenAtEnd, OpenWindowPolicy, ReplayCounts, ReplayOutput, ReplaySource, folds_side_by_side, replay,
 };
 use eadt_schemas::Topic;
-use eadt_schemas::counts::counted;
+use eadt_schemas::counts::{counted, counted_as};
 use eadt_schemas::decode::DecodeError;
 
 use self::archive::ArchiveSource;
@@ -34,8 +34,8 @@ use crate::usage_error;
 /// Refused events that are named, for each reason; the rest is counted.
 const REFUSALS_SHOWN: usize = 10;
 /// What stale events are, and how a log comes to have them.
-const STALE_EVENTS: &str = "refused, which are older than the last one of their source: sort the log by time, and see that no two \
-     recordings name one source alike";
+const STALE_EVENTS: &str = "refused (stale is what is older than the last event of its source: sort the log by time, and see that no \
+     two recordings name one source alike)";
 /// What late events are, and how a log of imports comes to have them.
 const LATE_EVENTS: &str = "late events are of windows that were closed when they came; logs that were put behind one another (`cat`) are no longer \
      in order of time: name each of them, `eadt replay A B`, or import their files in one command";
@@ -181,10 +181,14 @@ pub fn run(args: &ReplayArgs, settings: &ProgramSettings) -> anyhow::Result<()> 
     if counts.windows == 0 {
         let why = match (summary.open_windows, counts.refused) {
             (0, 0) => "nothing in it opens a window".to_owned(),
-            (0, refused) => format!("{refused} events were refused"),
-            (open, _) => format!("{open} are held open where the record ends; `--close` closes them"),
+            (0, refused) => counted_as(refused, "event was refused", "events were refused"),
+            (open, _) => counted_as(
+                open,
+                "is held open where the record ends; `--close` closes it",
+                "are held open where the record ends; `--close` closes them",
+            ),
         };
-        bail!("{} events made no window: {why}", counts.events);
+        bail!("{} made no window: {why}", counted(counts.events, "event"));
     }
     if !contradictions.is_empty() {
         bail!(contradictions.join("; "));
@@ -398,7 +402,7 @@ fn print(args: &ReplayArgs, summary: &ReplaySummary) -> anyhow::Result<()> {
         say!("{} duplicates (counted once), {} tables that came too late", summary.duplicates, summary.late_tables);
     }
     for (kind, count) in &summary.passed_over {
-        say!("{count} events of the unknown type {kind:?} passed over");
+        say!("{} of the unknown type {kind:?} passed over", counted(*count, "event"));
     }
     let LeftOut { damaged_lines, first_damage, cut, .. } = &summary.left_out;
     if let Some(first) = first_damage {

@@ -180,7 +180,7 @@ const ENERGY: &[Panel] = &[
         "Samples per second",
         "short",
         &[(
-            "sum by (namespace, workload) (rate(eadt_workload_samples_total{namespace=~\"$namespace\",workload=~\"$workload\"}[10m]) + rate(eadt_workload_samples_without_energy_total{namespace=~\"$namespace\",workload=~\"$workload\"}[10m]))",
+            "sum by (namespace, workload) (rate(eadt_workload_samples_total{namespace=~\"$namespace\",workload=~\"$workload\"}[10m]) or label_replace(rate(eadt_workload_samples_without_energy_total{namespace=~\"$namespace\",workload=~\"$workload\"}[10m]), \"energy\", \"unknown\", \"\", \"\"))",
             "{{namespace}}/{{workload}}",
         )],
         "In real time; a faster simulation has more of them.",

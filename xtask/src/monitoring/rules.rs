@@ -176,4 +176,17 @@ tests:
       - expr: eadt:workload_joules_per_sample:rate10m
         eval_time: 15m
         exp_samples: [{labels: 'eadt:workload_joules_per_sample:rate10m{namespace="a",workload="x"}', value: 6}]
+  - name: figures that are known only from the sixth scrape on begin together
+    interval: 1m
+    input_series:
+      - {series: 'eadt_workload_samples_without_energy_total{namespace="a",workload="x",origin="measured"}', values: '0+1000x5 5000x15'}
+      - {series: 'eadt_workload_progress_energy_joules_total{namespace="a",workload="x",origin="measured"}', values: '_x5 6000+6000x15'}
+      - {series: 'eadt_workload_samples_total{namespace="a",workload="x",origin="measured"}', values: '_x5 1000+1000x15'}
+    promql_expr_test:
+      - expr: eadt:workload_joules_per_sample:rate10m
+        eval_time: 5m
+        exp_samples: []
+      - expr: eadt:workload_joules_per_sample:rate10m
+        eval_time: 8m
+        exp_samples: [{labels: 'eadt:workload_joules_per_sample:rate10m{namespace="a",workload="x"}', value: 6}]
 "#;

@@ -8,7 +8,7 @@ mod tariff;
 pub use carbon::{CarbonEmissions, CarbonIntensity, InvalidIntensity};
 pub use integrate::{IntegratedEnergy, IntegrationRule, InvalidSeries, PowerSample, PowerSeries};
 pub use steps::{KwhRateSteps, WeightedEnergy};
-pub use tariff::{InvalidTariff, OpenEi, Price, Tariff};
+pub use tariff::{InvalidTariff, OpenEi, PRICE_MAX, Price, Tariff};
 
 use jiff::Timestamp;
 

@@ -20,10 +20,13 @@ pub struct Tariff {
     weekend: Box<[[usize; 24]; 12]>,
 }
 
+/// Most that a kWh costs or earns, in any currency: sums of prices beyond are no numbers any more.
+pub const PRICE_MAX: f64 = 1e15;
+
 /// A tariff that cannot be used.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum InvalidTariff {
-    #[error("price {price} per kWh is not finite")]
+    #[error("price {price:e} per kWh is none within ±{PRICE_MAX:e}")]
     Price { price: f64 },
     #[error("schedule of {days} names price {index}, but there are {count}")]
     Unknown { days: &'static str, index: usize, count: usize },
@@ -59,7 +62,7 @@ struct OpenEiTier {
 impl Tariff {
     /// Schedules give, for each of 12 months and 24 hours, the index of the price that applies.
     pub fn new(prices: Vec<Price>, weekday: &[Vec<usize>], weekend: &[Vec<usize>]) -> Result<Self, InvalidTariff> {
-        if let Some(price) = prices.iter().map(|price| price.per_kwh).find(|price| !price.is_finite()) {
+        if let Some(price) = prices.iter().map(|price| price.per_kwh).find(|price| !(-PRICE_MAX..=PRICE_MAX).contains(price)) {
             return Err(InvalidTariff::Price { price });
         }
         let weekday = schedule("weekdays", weekday, prices.len())?;
@@ -174,8 +177,10 @@ mod tests {
     #[test]
     fn what_is_no_tariff_is_named() {
         let flat = vec![vec![0; 24]; 12];
-        let unknown = Tariff::new(vec![Price { per_kwh: f64::NAN }], &flat, &flat).unwrap_err().to_string();
-        assert!(unknown.contains("not finite"), "{unknown}");
+        for per_kwh in [f64::NAN, f64::INFINITY, 1.7e308, -1e16] {
+            let unknown = Tariff::new(vec![Price { per_kwh }], &flat, &flat).unwrap_err().to_string();
+            assert!(unknown.contains("per kWh is none within ±1e15"), "{unknown}");
+        }
         let price = || vec![Price { per_kwh: 0.1 }];
         let short = Tariff::new(price(), &vec![vec![0; 23]; 12], &flat).unwrap_err().to_string();
         assert!(short.contains("weekdays"), "{short}");

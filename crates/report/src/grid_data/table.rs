@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use eadt_models::energy::{CarbonIntensity, KwhRateSteps};
+use eadt_models::energy::{CarbonIntensity, KwhRateSteps, PRICE_MAX};
 use eadt_schemas::counts::counted;
 use jiff::Timestamp;
 use jiff::civil::DateTime;
@@ -66,14 +66,18 @@ impl GridDataTable {
         self.header.iter().position(|name| is(&name.to_lowercase()))
     }
 
-    /// A number; `None` if there is no value.
+    /// A number, of a size that sums of it stay numbers; `None` if there is no value.
     pub(super) fn parse_number(&self, line: u64, cell: &str) -> Result<Option<f64>, GridDataError> {
         if ["", "-", "n/e", "n/a", "na", "nan", "null", "none"].iter().any(|absent| cell.eq_ignore_ascii_case(absent)) {
             return Ok(None);
         }
         let text = if self.semicolons { cell.replace(',', ".") } else { cell.to_owned() };
-        let number = text.parse::<f64>().ok().filter(|value| value.is_finite());
-        number.map(Some).ok_or_else(|| GridDataError::new(format!("{cell:?} is not a number"), "correct the cell").at_line(line))
+        let refused = |why: &str| GridDataError::new(format!("{cell:?} is {why}"), "correct the cell").at_line(line);
+        let number = text.parse::<f64>().ok().filter(|value| value.is_finite()).ok_or_else(|| refused("not a number"))?;
+        if number.abs() > PRICE_MAX {
+            return Err(refused(&format!("beyond ±{PRICE_MAX:e}")));
+        }
+        Ok(Some(number))
     }
 
     /// Returns the name of a column of values, in lower case; if it names no unit, with the unit that a column `unit` gives. Such
@@ -427,6 +431,7 @@ mod tests {
             ("a,gCO2/kWh\n1,2\n", "no column holds times"),
             ("datetime,gCO2/kWh\nyesterday,2\n", "line 2: column \"datetime\": \"yesterday\" is no time"),
             ("datetime,gCO2/kWh\n2024-01-01T00:00:00Z,much\n", "line 2: \"much\" is not a number"),
+            ("datetime,gCO2/kWh\n2024-01-01T00:00:00Z,1.7e308\n", "line 2: \"1.7e308\" is beyond ±1e15"),
             ("datetime,gCO2/kWh\n2024-01-01T00:00:00Z,250000\n", "is no carbon intensity"),
             ("datetime,gCO2/kWh\n2024-01-01T00:00:00Z,-1\n", "is no carbon intensity"),
             ("datetime,zone,gCO2/kWh\n2024-01-01T00:00:00Z,DE,1\n2024-01-01T01:00:00Z,FR,1\n", "it holds 2 zones (DE, FR"),

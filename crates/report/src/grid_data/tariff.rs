@@ -214,6 +214,8 @@ mod tests {
             ("hour,price\n0,1\n".to_owned(), "hour 1 of weekdays in month 1 has no price"),
             ("hour,price\n24,1\n".to_owned(), "line 2: column \"hour\": \"24\" is not 0 to 23"),
             ("hour,price\n1,1\n1,2\n".to_owned(), "line 3: hour 1 of month 1 has a price already"),
+            ("hour,price\n0,1\n1,1.7e308\n".to_owned(), "line 3: \"1.7e308\" is beyond ±1e15"),
+            ("datetime,price\n2026-01-01T00:00:00Z,-1e16\n".to_owned(), "line 2: \"-1e16\" is beyond ±1e15"),
             ("hour,days,price\n1,sunday,1\n".to_owned(), "\"sunday\" is no kind of days"),
             (hours("hour,days,price", |hour| format!("{hour},weekday,1")), "hour 0 of weekends in month 1 has no price"),
         ] {

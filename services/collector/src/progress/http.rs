@@ -310,6 +310,12 @@ fn check_route(method: &Method, path: &str, endpoint: &str) -> Result<(), Reject
     Ok(())
 }
 
+/// Whether a content encoding is none: an empty one names no coding.
+fn is_identity(encoding: &[u8]) -> bool {
+    let encoding = encoding.trim_ascii();
+    encoding.is_empty() || encoding.eq_ignore_ascii_case(b"identity")
+}
+
 /// Browsers name the page's origin with every POST, other clients never do: so no web page can report here.
 fn refuse_browsers(method: &Method, headers: &HeaderMap) -> Result<(), Rejection> {
     if headers.contains_key(header::ORIGIN) {
@@ -324,7 +330,7 @@ fn refuse_browsers(method: &Method, headers: &HeaderMap) -> Result<(), Rejection
         return Err(Rejection::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, format!("content type {kind:?} is not application/json")));
     }
     match headers.get(header::CONTENT_ENCODING) {
-        Some(encoding) if !encoding.as_bytes().eq_ignore_ascii_case(b"identity") => Err(Rejection::new(
+        Some(encoding) if !is_identity(encoding.as_bytes()) => Err(Rejection::new(
             StatusCode::UNSUPPORTED_MEDIA_TYPE,
             "a compressed body is not read here: send it without content-encoding",
         )),
@@ -927,6 +933,10 @@ mod tests {
         let page = request().header("content-type", "application/json").header("origin", "http://evil").send().await.unwrap();
         assert_eq!(page.status().as_u16(), 403);
         assert!(progress(&f.buffer).is_empty());
+        for encoding in ["", "identity"] {
+            let plain = request().header("content-type", "application/json").header("content-encoding", encoding);
+            assert_eq!(plain.send().await.unwrap().status().as_u16(), 202, "{encoding:?} is no encoding");
+        }
     }
 
     #[tokio::test]
