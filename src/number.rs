@@ -3,14 +3,13 @@
 use std::fmt::Display;
 use std::str::FromStr;
 
-/// The largest number that an option takes: a price or an intensity beyond makes sums that are no numbers any more.
-const MOST: f64 = 1e15;
+use eadt_models::energy::PRICE_MAX;
 
-/// Reads a finite number that `allows` takes.
+/// Reads a finite number that `allows` takes. Beyond the bound of prices, which is that of every option, sums overflow.
 fn finite(text: &str, allowed: &str, allows: impl Fn(f64) -> bool) -> Result<f64, String> {
     let number: Option<f64> = text.trim().parse().ok();
-    if number.is_some_and(|number| number.is_finite() && allows(number) && number.abs() > MOST) {
-        return Err(format!("give a number {allowed}, and up to {MOST:e}"));
+    if number.is_some_and(|number| number.is_finite() && allows(number) && number.abs() > PRICE_MAX) {
+        return Err(format!("give a number {allowed}, and up to {PRICE_MAX:e}"));
     }
     number.filter(|number| number.is_finite() && allows(*number)).ok_or_else(|| format!("give a number {allowed}"))
 }

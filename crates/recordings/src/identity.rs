@@ -200,7 +200,7 @@ pub(crate) fn spelling_key_of_text(name: &str) -> Cow<'_, str> {
     Cow::Owned(name.split_whitespace().map(str::to_lowercase).collect::<Vec<_>>().join(" "))
 }
 
-/// Returns whether the name of a column says that it names boards.
+/// Returns whether the values of a column with this name identify boards.
 pub(crate) fn names_boards(column: &str) -> bool {
     scope_of_name(column) == Some(IdScope::Board)
 }

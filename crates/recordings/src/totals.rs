@@ -1,6 +1,6 @@
-//! What a running total is that begins anew.
+//! Running totals that begin anew.
 
-/// With fewer rows, a running total is not told from what rows add.
+/// With fewer rows, a running total cannot be distinguished from what rows add.
 pub(crate) const ROWS_OF_A_TOTAL: usize = 5;
 /// What is left of a total that begins anew, at most.
 pub(crate) const MOST_OF_A_RESTART: f64 = 0.1;

@@ -41,8 +41,8 @@ pub struct ReportComparison {
 }
 
 impl ReportComparison {
-    /// Compares this one with the other. Between a simulated and a real run every change is refused, so it is where both have the same
-    /// figures, and between different meters those of energy and power.
+    /// Compares this one with the other. Refuses every change between a simulated and a real run, and between equal figures; between
+    /// different meters only those of energy and power.
     pub fn of(this: &WorkloadReport, other: &WorkloadReport) -> Self {
         let origin_refusal = refuse_origins(this, other).or_else(|| refuse_equal_figures(this, other));
         let meter_refusal = refuse_meters(this, other);

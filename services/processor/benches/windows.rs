@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 
-use common::{Maker, PARTITIONS, WORKLOADS, cpu_seconds, peak_mib, send};
+use common::{Maker, PARTITIONS, WORKLOADS, cpu_seconds, metric, peak_mib, send};
 use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions, StampSource};
 use eadt_bus::{Bus, topics};
 use eadt_core::settings::SECOND;
@@ -170,12 +170,6 @@ fn fill(dir: &Path, load: Load) -> Result<(), Error> {
     assert_eq!((counts.acknowledged, counts.failed), (load.events(), 0));
     println!("filled with {} events in {:.1} s", counts.acknowledged, began.elapsed().as_secs_f64());
     Ok(())
-}
-
-/// The value of a counter in the metrics' text.
-fn metric(text: &str, name: &str) -> f64 {
-    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-    line.and_then(|value| value.parse().ok()).unwrap_or(0.0)
 }
 
 fn work(dir: &Path, load: Load) -> Result<(), Error> {

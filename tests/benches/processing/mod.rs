@@ -7,7 +7,7 @@ use eadt_bus::Bus;
 use eadt_processor::{HeartbeatClock, OptionalSeconds};
 use eadt_service::{HealthRegistry, MetricsRegistry, Shutdown};
 
-use crate::common::WORKLOADS;
+use crate::common::{WORKLOADS, metric};
 
 /// Of windows, in seconds.
 pub const WINDOW: u64 = 10;
@@ -15,12 +15,6 @@ pub const WINDOW: u64 = 10;
 pub const PATIENCE: Duration = Duration::from_mins(10);
 
 pub type Error = Box<dyn std::error::Error>;
-
-/// The value of a counter in the metrics' text.
-pub fn metric(text: &str, name: &str) -> f64 {
-    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-    line.and_then(|value| value.parse().ok()).unwrap_or(0.0)
-}
 
 /// The sum of a counter over its labels.
 pub fn total(text: &str, name: &str) -> f64 {

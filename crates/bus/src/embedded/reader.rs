@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn a_partition_that_goes_on_after_its_end_is_heard_of_before_more_of_another() {
+    fn a_partition_that_goes_on_after_its_end_is_delivered_before_more_of_another() {
         let (_dir, log, append_to_both) = pair_log();
         let mut cursors = cursors(&log, "t");
         append_to_both(&log);

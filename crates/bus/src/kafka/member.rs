@@ -155,16 +155,19 @@ impl KafkaMember {
         let begun = Instant::now();
         let Err(error) = self.try_transaction(step, positions) else { return Ok(()) };
         let is_fenced = self.is_fenced();
-        if is_taken_back(&error, is_fenced, begun.elapsed()) && !self.is_replaced() {
-            let detail = format!("it took longer than {TRANSACTION_TIMEOUT:?}, and the broker took it back");
-            return Err(BusError::new(Remedy::Restart, error.what, detail));
-        }
         let is_id_unsure = self.transactional.as_ref().is_some_and(|transactional| transactional.is_id_unsure);
-        if is_id_unsure && is_fenced && !self.is_replaced() {
-            let detail = "a request of its own for its id came late, and took the id away";
-            return Err(BusError::new(Remedy::Restart, error.what, detail));
+        // What else than a newer member may have fenced it.
+        let detail = if is_taken_back(&error, is_fenced, begun.elapsed()) {
+            format!("it took longer than {TRANSACTION_TIMEOUT:?}, and the broker took it back")
+        } else if is_fenced && is_id_unsure {
+            "a request of its own for its id came late, and took the id away".to_owned()
+        } else {
+            return Err(error);
+        };
+        if self.is_replaced() {
+            return Err(error);
         }
-        Err(error)
+        Err(BusError::new(Remedy::Restart, error.what, detail))
     }
 
     /// Whether the producer cannot go on because another one, or the broker itself, has ended its transaction.

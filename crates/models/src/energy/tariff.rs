@@ -20,7 +20,7 @@ pub struct Tariff {
     weekend: Box<[[usize; 24]; 12]>,
 }
 
-/// Most that a kWh costs or earns, in any currency: sums of prices beyond are no numbers any more.
+/// The largest price of a kWh, paid or earned, in any currency: with larger ones sums overflow.
 pub const PRICE_MAX: f64 = 1e15;
 
 /// A tariff that cannot be used.

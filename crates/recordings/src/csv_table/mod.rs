@@ -159,16 +159,17 @@ fn names_power(text: &str) -> Option<bool> {
     if has_word(text, &POWER_WORDS) { Some(true) } else { has_word(text, &OTHER_WORDS).then_some(false) }
 }
 
-/// Words of other readings that are of power where they are all that a column is called.
+/// Words of other readings that alone, as the whole name of a column, may also name a power.
 const LOOSE_WORDS: [&str; 3] = ["fan", "memory", "usage"];
 
-/// Returns whether the name of a column says by itself that it has another reading than power.
+/// Returns whether the name of a column names another quantity than power.
 fn names_another_reading(text: &str) -> bool {
     let is_other = |word: &&str| !LOOSE_WORDS.contains(word) && has_word(text, &[*word]);
     names_power(text) == Some(false) && (has_word(text, &SHARE_WORDS) || OTHER_WORDS.iter().any(is_other))
 }
 
-/// Returns the place of a name that is of no power, of names that are said to be of power, and one that is; none if all may be.
+/// Finds, among names that are mapped as power, one that names another quantity: its place, and a name that does name a power.
+/// `None` if all may name a power.
 fn find_mixed_reading<'n>(names: &[&'n str]) -> Option<(usize, Option<&'n str>)> {
     let named = || names.iter().enumerate().filter_map(|(index, name)| Some((index, *name, names_power(name)?)));
     let power = named().filter(|(_, _, is_power)| *is_power).map(|(_, name, _)| name).min();

@@ -29,7 +29,7 @@ pub(super) struct NumberColumn {
     pub(super) is_unit_explicit: bool,
     /// The header may be read as two units, so that cells have to say theirs.
     pub(super) is_unit_ambiguous: bool,
-    /// The column in which each row says the unit.
+    /// The column that has the unit of each row.
     pub(super) unit_column: Option<usize>,
 }
 
@@ -39,7 +39,7 @@ impl NumberColumn {
     }
 }
 
-/// Names of columns in which each row says the unit of its figure.
+/// Names of columns that have the unit of each row.
 const UNIT_NAMES: [&str; 5] = ["unit", "units", "uom", "einheit", "unit_of_measurement"];
 /// Words of columns of energy.
 const ENERGY_WORDS: [&str; 5] = ["consumption", "energie", "energy", "joule", "joules"];
@@ -290,8 +290,8 @@ impl TableMapping {
         }
     }
 
-    /// Finds the columns in which rows say the units of power and energy; returns a column that says what each row is a reading
-    /// of, if there is one.
+    /// Finds the columns that have the units of power and energy. Returns a column that has the kind of reading of each row, if
+    /// there is one.
     pub(super) fn find_columns_of_texts(&mut self, table: &TableReader<'_>) -> Option<String> {
         let mut texts: Vec<BTreeSet<String>> = vec![BTreeSet::new(); self.names.len()];
         table.peek(|cells| {
@@ -327,8 +327,8 @@ impl TableMapping {
     }
 
     /// Takes columns that are called `unit`, or as a figure's column with `_unit` behind it, for those of the units of power and
-    /// energy, unless `--map` says the unit. One that is called `unit` is of the figures that its units fit, and of those whose
-    /// column does not say whether it is power or energy.
+    /// energy, unless `--map` gives the unit. One that is called `unit` applies to the figures that its units fit, and to those
+    /// whose column may be power or energy by its name.
     pub(super) fn take_units_of_rows(&mut self, has_units: impl Fn(&str, Dimension) -> bool) {
         let names = self.names.clone();
         let texts = [self.time, self.time_of_day, self.device, self.node, self.model];
@@ -347,14 +347,14 @@ impl TableMapping {
                 let name = &names[column.index];
                 let own =
                     ["_unit", " unit", "_units", " units"].iter().find_map(|end| find(&format!("{name}{end}"), &electrical));
-                let says_kind = column.unit.is_some() || names_power(name).is_some() || has_word(name, &ENERGY_WORDS);
-                let fitting = if says_kind { &own_dimension[..] } else { &electrical };
+                let is_kind_named = column.unit.is_some() || names_power(name).is_some() || has_word(name, &ENERGY_WORDS);
+                let fitting = if is_kind_named { &own_dimension[..] } else { &electrical };
                 column.unit_column = own.or_else(|| UNIT_NAMES.iter().find_map(|name| find(name, fitting)));
             }
         }
     }
 
-    /// Returns whether rows say units of figures of a dimension in the column of a name.
+    /// Returns whether a column of this name has the units of figures of a dimension.
     pub(super) fn has_units_of_rows(&self, name: &str, dimension: Dimension) -> bool {
         let is_taken = |column: &NumberColumn| column.unit_column.is_some_and(|index| self.names[index] == name);
         self.figures.iter().filter(|figure| figure.field.dimension() == dimension).any(|figure| match &figure.take {

@@ -14,7 +14,7 @@ use eadt_schemas::v1::{Decision, TrainingProgress};
 use eadt_schemas::{EventTime, Topic};
 use eadt_service::{HealthRegistry, MetricsRegistry, Shutdown};
 
-use super::{Maker, PARTITIONS, WORKLOADS, send, workload};
+use super::{Maker, PARTITIONS, WORKLOADS, metric, send, workload};
 
 const GPUS: usize = 500;
 const PERIOD_MILLISECONDS: i64 = 50;
@@ -132,12 +132,8 @@ pub fn measure(bus: &Arc<dyn Bus>, seconds: i64, window_seconds: f64) -> Result<
     }
     let events_per_second = sent as f64 / seconds as f64;
     let text = metrics.text();
-    let of_commits = |name: &str| {
-        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-        line.and_then(|value| value.parse::<f64>().ok()).unwrap_or(f64::NAN)
-    };
-    let commit_milliseconds =
-        of_commits("eadt_processor_commit_seconds_sum") / of_commits("eadt_processor_commit_seconds_count") * 1e3;
+    let of_commits = |what: &str| metric(&text, &format!("eadt_processor_commit_seconds_{what}"));
+    let commit_milliseconds = of_commits("sum") / of_commits("count") * 1e3;
     Ok(Measured {
         events_per_second,
         late,

@@ -14,6 +14,12 @@ pub const WORKLOADS: usize = 8;
 const NODE: usize = 8;
 pub const PARTITIONS: i32 = 4;
 
+/// The value of a counter in the metrics' text.
+pub fn metric(text: &str, name: &str) -> f64 {
+    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    line.and_then(|value| value.parse().ok()).unwrap_or(0.0)
+}
+
 pub fn workload(number: usize) -> String {
     format!("eadt/training-{number}")
 }

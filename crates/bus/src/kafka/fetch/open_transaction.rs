@@ -2,8 +2,8 @@
 //!
 //! The broker ends it if a producer of the name asks for an id. Until the markers are written, which takes some milliseconds, it
 //! answers that it is busy, and the client library asks again after half a second. Asked here before, it answers the library's
-//! own request at once. The library has the last word: it asks after all of these were answered. If one was not, it may come to
-//! the broker after the library's; the caller is told.
+//! own request at once. The library's request is the last: it is made after all of these were answered. One without an answer may
+//! reach the broker after the library's, so the result is [`OpenTransactionEnd::Unanswered`].
 
 use std::time::{Duration, Instant};
 
