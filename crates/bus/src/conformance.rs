@@ -302,6 +302,45 @@ fn pauses(backend: &dyn BackendHarness) {
         let expected: Vec<_> = (0..1000).map(|n| (n * 2 + partition).to_string()).collect();
         assert_eq!(values(seen), expected);
     }
+    reports_an_end_again_after_a_pause(&*bus, &mut *reader, &at[0]);
+}
+
+/// The partition has 1000 records, all read.
+fn reports_an_end_again_after_a_pause(bus: &dyn Bus, reader: &mut dyn PartitionReader, at: &TopicPartition) {
+    let read_to = |reader: &mut dyn PartitionReader, end: usize| {
+        let (mut polled, mut records, begun) = (Vec::new(), 0, Instant::now());
+        while !matches!(polled.last(), Some(PollEvent::End { .. })) {
+            assert!(begun.elapsed() < WAIT, "no end at {end}");
+            reader.poll(37, Duration::from_millis(100), &mut polled).unwrap();
+            polled.retain(|item| match item {
+                PollEvent::Record(record) => {
+                    records += usize::from(record.at == *at);
+                    false
+                }
+                // Control records may be before it.
+                PollEvent::End { at: of, position } => of == at && *position >= end as i64,
+                other => panic!("{other:?}"),
+            });
+        }
+        records
+    };
+    let pause_around = |reader: &mut dyn PartitionReader, meanwhile: &dyn Fn(&mut dyn PartitionReader)| {
+        reader.pause(std::slice::from_ref(at)).unwrap();
+        meanwhile(reader);
+        reader.resume(std::slice::from_ref(at)).unwrap();
+    };
+    pause_around(reader, &|_| {});
+    assert_eq!(read_to(reader, 1000), 0);
+    pause_around(reader, &|_| {});
+    assert_eq!(read_to(reader, 1000), 0, "and again");
+    pause_around(reader, &|reader| {
+        let more = |n: i32| ProducerRecord { partition: Some(at.partition), ..outgoing(&at.topic, "k", &n.to_string()) };
+        send_all(bus, &(0..100).map(more).collect::<Vec<_>>());
+        let mut polled = Vec::new();
+        reader.poll(50, Duration::from_millis(20), &mut polled).unwrap();
+        assert!(!polled.iter().any(|item| matches!(item, PollEvent::Record(_))), "it is paused: {polled:?}");
+    });
+    assert_eq!(read_to(reader, 1100), 100);
 }
 
 fn starts(backend: &dyn BackendHarness) {

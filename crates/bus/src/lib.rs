@@ -313,6 +313,7 @@ pub trait PartitionReader: Send + fmt::Debug {
     fn poll(&mut self, max: usize, timeout: Duration, into: &mut Vec<PollEvent>) -> Result<()>;
     /// Delivers nothing of these partitions until resumed; what is buffered is kept.
     fn pause(&mut self, at: &[TopicPartition]) -> Result<()>;
+    /// Delivers again what was paused. An end that was reported is reported again, after what came meanwhile.
     fn resume(&mut self, at: &[TopicPartition]) -> Result<()>;
     /// From now on records may come as [`PollEvent::Batch`] where the log keeps them in batches.
     fn accept_batches(&mut self) {}

@@ -170,6 +170,7 @@ pub type SimCursors = BTreeMap<TopicPartition, SimCursor>;
 pub fn set_paused(cursors: &mut SimCursors, at: &[TopicPartition], paused: bool) {
     for at in at {
         if let Some(cursor) = cursors.get_mut(at) {
+            cursor.reported_end &= cursor.paused == paused;
             cursor.paused = paused;
         }
     }

@@ -1,7 +1,7 @@
 //! Which record of several co-partitioned inputs is folded next.
 //!
 //! The head with the least event time (not ahead of its stamp, unless `max_future` is off) is next; ties go by the inputs'
-//! order. An input that may still have records is waited for; one that is at its end counts as empty. A record without an
+//! order. An input that may still have records is waited for; one that is at its end, and not paused, counts as empty. A record without an
 //! event time (a heartbeat, a tombstone, what cannot be decoded) is next once its stamp is not after the stamp of the head that
 //! would be next without it: it moves nothing but the log clock, and must neither hold its input up nor run ahead of the others.
 
@@ -84,6 +84,12 @@ impl<T> InputMerge<T> {
         let queue = &mut self.queues[input];
         queue.at_end = true;
         queue.position = queue.position.max(position);
+    }
+
+    /// An input is no longer read: whether it is at its end is unknown until [`Self::end`] says it again.
+    pub fn pause(&mut self, input: usize) {
+        self.queues[input].at_end = false;
+        self.run = None;
     }
 
     /// Bytes of an input that wait for their turn: the caller pauses inputs that hold too many.
@@ -280,6 +286,21 @@ mod tests {
         merge.end(0, 1);
         push(&mut merge, 1, 7, 9, Some(9));
         assert_eq!(drain(&mut merge), [(1, Some(9))], "after its end an input goes on");
+    }
+
+    #[test]
+    fn a_paused_input_is_waited_for_until_its_end_is_reported_again() {
+        let mut merge = InputMerge::new(&[0, 0], Some(0));
+        push(&mut merge, 0, 0, 2, Some(2));
+        push(&mut merge, 1, 0, 3, Some(3));
+        push(&mut merge, 1, 1, 4, Some(4));
+        (0..2).for_each(|input| merge.end(input, 2));
+        assert_eq!(merge.next(|_, record| record.map(at)).map(|next| next.input), Some(0), "both are known");
+        merge.pause(0);
+        assert_eq!(drain(&mut merge), [], "input 0 may have gone on");
+        push(&mut merge, 0, 1, 3, Some(3));
+        merge.end(0, 2);
+        assert_eq!(drain(&mut merge), [(0, Some(3)), (1, Some(3)), (1, Some(4))]);
     }
 
     #[test]

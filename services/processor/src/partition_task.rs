@@ -360,7 +360,11 @@ impl PartitionTask {
 
     /// Pauses inputs that are far ahead of the merge and resumes those that no longer are.
     pub fn apply_backpressure(&mut self, member: &mut dyn GroupMember, budget: usize) -> Result<()> {
-        balance_inputs(member, self.inputs.iter(), &self.merge, &mut self.paused, budget)
+        balance_inputs(member, self.inputs.iter(), &mut self.merge, &mut self.paused, budget)?;
+        if INPUTS.iter().zip(&self.paused).any(|(topic, paused)| *topic == Topic::GpuTelemetry && *paused) {
+            self.telemetry_end = None;
+        }
+        Ok(())
     }
 
     pub fn buffered_bytes(&self) -> usize {
@@ -387,11 +391,12 @@ pub fn input_buffer_share(buffer_bytes: usize, inputs: usize) -> usize {
     (buffer_bytes / inputs.max(1)).max(MIN_INPUT_BUFFER_BYTES)
 }
 
-/// Pauses inputs of which the merge has more than `budget` bytes, and resumes those of which it has half of it.
+/// Pauses inputs of which the merge has more than `budget` bytes, and resumes those of which it has half of it. A paused input
+/// may go on in the log: the merge waits for it until its reader reports its end again.
 pub fn balance_inputs<'a, T>(
     reader: &mut dyn PartitionReader,
     inputs: impl Iterator<Item = &'a TopicPartition>,
-    merge: &InputMerge<T>,
+    merge: &mut InputMerge<T>,
     paused: &mut [bool],
     budget: usize,
 ) -> Result<()> {
@@ -399,6 +404,7 @@ pub fn balance_inputs<'a, T>(
         let bytes = merge.bytes(i);
         if !*paused && bytes > budget {
             reader.pause(std::slice::from_ref(at))?;
+            merge.pause(i);
             *paused = true;
         } else if *paused && bytes <= budget / 2 {
             reader.resume(std::slice::from_ref(at))?;
@@ -458,7 +464,7 @@ mod tests {
             for (input, bytes) in bytes.into_iter().enumerate().filter(|(_, bytes)| *bytes > 0) {
                 merge.push(input, 0, EventTime::default(), bytes, ());
             }
-            balance_inputs(&mut noted, inputs.iter(), &merge, &mut paused, 10).unwrap();
+            balance_inputs(&mut noted, inputs.iter(), &mut merge, &mut paused, 10).unwrap();
             assert_eq!(std::mem::take(&mut noted.0), said, "{bytes:?}");
         }
     }
@@ -754,6 +760,23 @@ mod tests {
         owned.push(rig.bus.put(Topic::GpuTelemetry, 0, 5, "key", "value"));
         owned.apply_backpressure(&mut rig.bus.clone(), 263).unwrap();
         assert_eq!(rig.bus.script().paused, [("pause", place(Topic::GpuTelemetry, 0))]);
+    }
+
+    #[test]
+    fn an_input_that_may_go_on_while_it_is_paused_is_waited_for() {
+        let rig = Rig::new();
+        let mut owned = rig.begin(0);
+        owned.push(rig.bus.put(Topic::GpuTelemetry, 0, 5, "key", "value"));
+        owned.push(rig.bus.put(Topic::TrainingProgress, 0, 9, "key", "value"));
+        rig.end(&mut owned);
+        assert_eq!(owned.telemetry_end(), Some(1));
+        owned.apply_backpressure(&mut rig.bus.clone(), 263).unwrap();
+        assert_eq!(owned.telemetry_end(), None, "paused");
+        assert_eq!(rig.fold(&mut owned, 9).0.records, 1, "progress of later may come after telemetry that was not read");
+        owned.apply_backpressure(&mut rig.bus.clone(), 263).unwrap();
+        assert_eq!(rig.fold(&mut owned, 9).0.records, 0, "resumed, and nothing is known of it yet");
+        owned.on_partition_end(&place(Topic::GpuTelemetry, 0), 1);
+        assert_eq!((rig.fold(&mut owned, 9).0.records, owned.telemetry_end()), (1, Some(1)));
     }
 
     #[test]

@@ -2,8 +2,8 @@
 //!
 //! What a call delivers ends at one moment in all partitions: an append shows in all its partitions or in none. If a partition
 //! that was reported to end has gone on since, its first record is delivered before more of any other. So a caller that takes a
-//! partition at its end as empty (the processor's merge) never runs ahead in one partition of what was appended before to another,
-//! unless it paused that one.
+//! partition at its end as empty (the processor's merge) never runs ahead in one partition of what was appended before to another.
+//! A partition that was paused may have gone on meanwhile: its end is reported again after it is resumed.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, PoisonError};
@@ -88,7 +88,10 @@ impl PartitionCursors {
 
     pub fn set_paused(&mut self, at: &[TopicPartition], paused: bool) -> Result<()> {
         for at in at {
-            self.cursor(at, if paused { "pausing" } else { "resuming" })?.paused = paused;
+            let cursor = self.cursor(at, if paused { "pausing" } else { "resuming" })?;
+            // What was appended while it was paused was not looked at.
+            cursor.reported_end &= cursor.paused == paused;
+            cursor.paused = paused;
         }
         Ok(())
     }

@@ -98,7 +98,12 @@ impl LibraryFetcher {
 
     pub fn resume(&mut self, at: &[TopicPartition]) -> Result<()> {
         for at in at {
-            self.find_partition(at, "resuming")?.paused = false;
+            let part = self.find_partition(at, "resuming")?;
+            if part.paused && part.held.is_empty() && part.reported_end.is_some() {
+                // The library reports an end once. What it has fetched since comes in the same poll.
+                part.held.extend(part.reported_end.map(|position| PollEvent::End { at: part.at.clone(), position }));
+            }
+            part.paused = false;
         }
         self.released = true;
         Ok(())

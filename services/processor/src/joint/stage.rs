@@ -253,7 +253,7 @@ impl<K: JointStageDefinition> JointStage<K> {
     /// Pauses inputs that are far ahead of the merge and resumes those that no longer are.
     pub fn apply_backpressure(&mut self, buffer_bytes: usize) -> Result<()> {
         let budget = input_buffer_share(buffer_bytes, self.inputs.len());
-        balance_inputs(&mut *self.reader, self.inputs.iter().map(|(_, at)| at), &self.merge, &mut self.paused, budget)
+        balance_inputs(&mut *self.reader, self.inputs.iter().map(|(_, at)| at), &mut self.merge, &mut self.paused, budget)
     }
 }
 

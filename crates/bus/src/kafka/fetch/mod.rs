@@ -9,7 +9,7 @@
 //! [`shared`] and [`state`] what they and the reader share.
 //!
 //! Batches stay compressed until the reader comes to them; read ahead is what the byte budget allows. A partition that
-//! is paused is not asked for. Where a partition ends is known from the last stable offset in the answer that brings
+//! is paused is not asked for, and asked for its end once it is resumed. Where a partition ends is known from the last stable offset in the answer that brings
 //! its last record.
 
 mod batch;
@@ -52,7 +52,7 @@ pub use records::header_ranges;
 #[cfg(any(test, feature = "simulation"))]
 pub use records::put_varint;
 use shared::SharedFetchState;
-use state::{FetchFailure, FetchedChunk};
+use state::{FetchFailure, FetchedChunk, UNKNOWN_END};
 
 /// The group's events are looked at so often while nothing comes.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
@@ -186,7 +186,14 @@ impl NativeFetcher {
         for at in at {
             let slot = self.find_partition(at, if is_paused { "pausing" } else { "resuming" })?;
             if self.partitions[slot].is_paused != is_paused {
-                self.partitions[slot].is_paused = is_paused;
+                let partition = &mut self.partitions[slot];
+                partition.is_paused = is_paused;
+                if !is_paused {
+                    partition.reported_end = None;
+                    if let Some(chunk) = &mut partition.chunk {
+                        chunk.end = UNKNOWN_END;
+                    }
+                }
                 self.shared.set_paused(slot, is_paused);
             }
         }

@@ -62,7 +62,7 @@ impl SharedFetchState {
     pub fn set_paused(&self, slot: usize, is_paused: bool) {
         let mut state = self.lock();
         if let Some(partition) = state.partitions.get_mut(slot) {
-            partition.is_paused = is_paused;
+            partition.set_paused(is_paused);
         }
         self.work.notify_all();
     }

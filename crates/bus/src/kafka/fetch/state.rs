@@ -61,6 +61,9 @@ pub enum FetchFailure {
     Thread,
 }
 
+/// The end of a chunk that is older than a pause: only a later answer tells whether the partition has gone on.
+pub const UNKNOWN_END: i64 = i64::MAX;
+
 /// Records of a partition from one answer.
 #[derive(Debug)]
 pub struct FetchedChunk {
@@ -83,7 +86,7 @@ pub struct PartitionFetch {
     pub leader: Option<(i32, i32)>,
     pub preferred: Option<(i32, Instant)>,
     pub is_paused: bool,
-    /// No answer has come since the start.
+    /// No answer has come since the start, or since a pause.
     pub is_fresh: bool,
     pub end_told: Option<i64>,
     pub wait_until: Option<Instant>,
@@ -109,6 +112,17 @@ impl PartitionFetch {
             unknown_since: None,
             chunks: VecDeque::new(),
             chunk_bytes: 0,
+        }
+    }
+
+    /// A pause stops requests; after it the end is asked for anew, since what came before it may be outdated.
+    pub fn set_paused(&mut self, is_paused: bool) {
+        self.is_paused = is_paused;
+        if !is_paused {
+            (self.is_fresh, self.end_told) = (true, None);
+            for chunk in &mut self.chunks {
+                chunk.end = UNKNOWN_END;
+            }
         }
     }
 
