@@ -5,6 +5,7 @@ use std::fmt;
 use bytes::Bytes;
 use eadt_schemas::EventTime;
 
+use crate::headers::headers_in_batch;
 #[cfg(any(test, feature = "simulation"))]
 use crate::kafka::put_varint;
 use crate::{ConsumerRecord, RecordHeaders, TopicPartition};
@@ -110,6 +111,17 @@ impl RecordBatch {
         })
     }
 
+    /// Returns the append time of a record; `None` beyond the last one.
+    pub fn stamp(&self, index: usize) -> Option<EventTime> {
+        self.records.get(index).map(|found| EventTime::from_millis(found.stamp_millis))
+    }
+
+    /// Returns names and values of a record's headers as they came; none beyond the last record.
+    pub fn headers(&self, index: usize) -> impl Iterator<Item = (&[u8], &[u8])> {
+        let found = self.records.get(index).map_or((0, 0), |found| (found.ranges.headers, found.ranges.header_count));
+        headers_in_batch(&self.block, found.0 as usize, found.1 as usize)
+    }
+
     /// Returns offset, stamp, and the number of bytes of key and value of each record.
     pub fn sizes(&self) -> impl Iterator<Item = (i64, EventTime, usize)> {
         self.records.iter().map(|found| {
@@ -193,9 +205,12 @@ mod tests {
         ];
         let batch = RecordBatch::pack(&records).unwrap();
         assert_eq!((batch.len(), batch.is_empty(), batch.view(3), batch.record(3)), (3, false, None, None));
+        assert_eq!((batch.stamp(3), batch.headers(3).count()), (None, 0));
         for (index, record) in records.iter().enumerate() {
             assert_eq!(batch.record(index).as_ref(), Some(record));
             assert_eq!(batch.view(index), Some(record.view()));
+            assert_eq!(batch.stamp(index), Some(record.stamp));
+            assert!(batch.headers(index).eq(record.headers.raw()), "{index}");
         }
         assert_eq!([0, 1, 2].map(|index| batch.view(index).unwrap().event_type()), [Some("new"), None, None]);
         let sizes: Vec<_> = batch.sizes().map(|(offset, stamp, bytes)| (offset, stamp.micros(), bytes)).collect();

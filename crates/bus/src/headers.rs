@@ -41,6 +41,11 @@ impl BatchHeaders {
     }
 }
 
+/// Returns names and values of headers that lie in an unpacked batch.
+pub(crate) fn headers_in_batch(block: &[u8], from: usize, count: usize) -> impl Iterator<Item = (&[u8], &[u8])> {
+    header_ranges(block, from, count).map(|(name, value)| (&block[name], &block[value]))
+}
+
 thread_local! {
     /// Names that were given out, since records repeat them; bounded, since foreign producers may invent names without end.
     static NAMES: RefCell<Vec<Arc<str>>> = const { RefCell::new(Vec::new()) };
@@ -144,18 +149,20 @@ impl RecordHeaders {
 
     /// Names and values, in order. A name that is not UTF-8 is given with what is not replaced.
     pub fn iter(&self) -> impl Iterator<Item = (Cow<'_, str>, &[u8])> {
+        self.raw().map(|(name, value)| (String::from_utf8_lossy(name), value))
+    }
+
+    /// Names and values, in order, as they came.
+    pub fn raw(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
         let (list, packed, in_batch) = match &self.0 {
             HeaderStorage::List(list) => (Some(list), None, None),
             HeaderStorage::Packed(packed) => (None, Some(packed), None),
             HeaderStorage::InBatch(in_batch) => (None, None, Some(in_batch)),
         };
-        let list = list.into_iter().flatten().map(|(name, value)| (Cow::Borrowed(&**name), &value[..]));
-        let packed = packed
-            .into_iter()
-            .flat_map(|packed| packed.ranges().map(|(name, range)| (Cow::Borrowed(&**name), &packed.block[range])));
-        let in_batch = in_batch
-            .into_iter()
-            .flat_map(|in_batch| in_batch.iter().map(|(name, value)| (String::from_utf8_lossy(name), &in_batch.block[value])));
+        let list = list.into_iter().flatten().map(|(name, value)| (name.as_bytes(), &value[..]));
+        let packed =
+            packed.into_iter().flat_map(|packed| packed.ranges().map(|(name, range)| (name.as_bytes(), &packed.block[range])));
+        let in_batch = in_batch.into_iter().flat_map(|in_batch| headers_in_batch(&in_batch.block, in_batch.from, in_batch.count));
         list.chain(packed).chain(in_batch)
     }
 

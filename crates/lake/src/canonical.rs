@@ -27,15 +27,30 @@ pub(crate) fn decode<'a>(
         hint = at + 1;
         let FieldNode::Column(index) = plan.members.list[at].node else { return None };
         columns_set.insert(index);
-        let cell = match plan.columns[index].kind {
-            ColumnType::Text => CellValue::Text(Cow::Borrowed(cursor.text()?)),
-            ColumnType::Time => CellValue::Time(cursor.time()?.micros()),
-            ColumnType::Int => CellValue::Int(cursor.unsigned()?.try_into().ok()?),
-            ColumnType::Float => CellValue::Float(cursor.float()?),
-            ColumnType::Bool => CellValue::Bool(cursor.boolean()?),
+        // Pushed in each arm: a cell that is first put together on the stack is copied, which takes as long as reading a number.
+        match plan.columns[index].kind {
+            ColumnType::Text => {
+                let text = cursor.text()?;
+                cells.push((index, CellValue::Text(Cow::Borrowed(text))));
+            }
+            ColumnType::Time => {
+                let micros = cursor.time()?.micros();
+                cells.push((index, CellValue::Time(micros)));
+            }
+            ColumnType::Int => {
+                let number = cursor.unsigned()?.try_into().ok()?;
+                cells.push((index, CellValue::Int(number)));
+            }
+            ColumnType::Float => {
+                let number = cursor.float()?;
+                cells.push((index, CellValue::Float(number)));
+            }
+            ColumnType::Bool => {
+                let flag = cursor.boolean()?;
+                cells.push((index, CellValue::Bool(flag)));
+            }
             ColumnType::Json | ColumnType::Bytes => return None,
-        };
-        cells.push((index, cell));
+        }
         if !cursor.take(b",") {
             return (cursor.take(b"}") && cursor.is_at_end()).then_some(DecodedValue { cells, columns_set, extra: None });
         }

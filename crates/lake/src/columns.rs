@@ -1,6 +1,5 @@
 //! Rows to Arrow columns.
 
-use std::borrow::Cow;
 use std::sync::Arc;
 
 use arrow::array::{
@@ -51,14 +50,9 @@ impl ColumnBuilder {
         }
     }
 
-    fn fill_to(&mut self, rows: usize) {
-        use arrow::array::ArrayBuilder;
-        each!(self, builder => {
-            let missing = rows.saturating_sub(builder.len());
-            if missing > 0 {
-                builder.append_nulls(missing);
-            }
-        });
+    #[cold]
+    fn append_nulls(&mut self, count: usize) {
+        each!(self, builder => builder.append_nulls(count));
     }
 
     /// The column so far. The next one gets as much memory at once, because it will be like this one.
@@ -77,12 +71,38 @@ impl ColumnBuilder {
     }
 }
 
+/// Headers that have a column of their own.
+const COLUMN_HEADERS: [(&str, CommonColumn); 5] = [
+    (header::TYPE, CommonColumn::CeType),
+    (header::SOURCE, CommonColumn::CeSource),
+    (header::ID, CommonColumn::CeId),
+    (header::TIME, CommonColumn::CeTime),
+    (header::SUBJECT, CommonColumn::CeSubject),
+];
+
+/// A builder, and how many rows it has.
+#[derive(Debug)]
+struct PartialColumn {
+    builder: ColumnBuilder,
+    /// Kept here, because asking the builder costs more than appending to it.
+    rows: usize,
+}
+
+impl PartialColumn {
+    fn fill_to(&mut self, rows: usize) {
+        if self.rows < rows {
+            self.builder.append_nulls(rows - self.rows);
+            self.rows = rows;
+        }
+    }
+}
+
 /// Rows of one topic, as columns.
 #[derive(Debug)]
 pub(crate) struct RowBatchBuilder {
     plan: &'static TopicColumns,
     topic: Topic,
-    builders: Vec<ColumnBuilder>,
+    columns: Vec<PartialColumn>,
     rows: usize,
     bytes: usize,
     /// Memory for the cells of the next row.
@@ -92,8 +112,8 @@ pub(crate) struct RowBatchBuilder {
 impl RowBatchBuilder {
     pub(crate) fn new(topic: Topic) -> Self {
         let plan = plan(topic);
-        let builders = plan.columns.iter().map(|column| ColumnBuilder::new(column.kind)).collect();
-        Self { plan, topic, builders, rows: 0, bytes: 0, cells: Vec::new() }
+        let columns = plan.columns.iter().map(|column| PartialColumn { builder: ColumnBuilder::new(column.kind), rows: 0 });
+        Self { plan, topic, columns: columns.collect(), rows: 0, bytes: 0, cells: Vec::new() }
     }
 
     pub(crate) fn rows(&self) -> usize {
@@ -105,7 +125,7 @@ impl RowBatchBuilder {
         self.bytes
     }
 
-    pub(crate) fn push<'a>(&mut self, row: &RowView<'_>, headers: impl Iterator<Item = (Cow<'a, str>, &'a [u8])>) {
+    pub(crate) fn push<'a>(&mut self, row: &RowView<'_>, headers: impl Iterator<Item = (&'a [u8], &'a [u8])>) {
         debug_assert_eq!(row.topic, self.topic);
         let plan = self.plan;
         if let Some(value) = row.value {
@@ -146,7 +166,7 @@ impl RowBatchBuilder {
         self.cells = emptied(decoded.cells);
     }
 
-    fn headers<'a>(&mut self, headers: impl Iterator<Item = (Cow<'a, str>, &'a [u8])>) {
+    fn headers<'a>(&mut self, headers: impl Iterator<Item = (&'a [u8], &'a [u8])>) {
         let plan = self.plan;
         let mut set: u32 = 0;
         let mut first = |bit: usize| {
@@ -158,16 +178,8 @@ impl RowBatchBuilder {
         // Headers that the file implies and does not contain.
         let (mut version, mut content, mut time) = (None, None, None);
         for (name, value) in headers {
-            let name = &*name;
             let text = std::str::from_utf8(value).ok();
-            let column = match name {
-                header::TYPE => Some(CommonColumn::CeType),
-                header::SOURCE => Some(CommonColumn::CeSource),
-                header::ID => Some(CommonColumn::CeId),
-                header::TIME => Some(CommonColumn::CeTime),
-                header::SUBJECT => Some(CommonColumn::CeSubject),
-                _ => None,
-            };
+            let column = COLUMN_HEADERS.iter().find(|(known, _)| known.as_bytes() == name).map(|(_, column)| *column);
             match (column, text) {
                 // What follows another one of its name stays behind it.
                 _ if has_header(&others, name) => {}
@@ -185,16 +197,16 @@ impl RowBatchBuilder {
                     self.text(plan.common(column), text);
                     continue;
                 }
-                (None, Some("1.0")) if name == header::SPEC_VERSION && version.is_none() => {
+                (None, Some("1.0")) if name == header::SPEC_VERSION.as_bytes() && version.is_none() => {
                     version = text;
                     continue;
                 }
-                (None, Some("application/json")) if name == header::CONTENT_TYPE && content.is_none() => {
+                (None, Some("application/json")) if name == header::CONTENT_TYPE.as_bytes() && content.is_none() => {
                     content = text;
                     continue;
                 }
                 (None, Some(text)) => {
-                    let known = plan.headers.iter().find(|(header, _)| *header == name);
+                    let known = plan.headers.iter().find(|(header, _)| header.as_bytes() == name);
                     if let Some(&(_, index)) = known.filter(|(_, index)| first(16 + index))
                         && self.known_header(index, text)
                     {
@@ -203,12 +215,12 @@ impl RowBatchBuilder {
                 }
                 _ => {}
             }
-            others.push(crate::rebuild::header_to_json(name, value));
+            others.push(crate::rebuild::header_to_json(&String::from_utf8_lossy(name), value));
         }
         // A header that every event has is written only if it is absent, or if it came twice.
         for (name, value) in [(header::SPEC_VERSION, version), (header::CONTENT_TYPE, content), (header::TIME, time)] {
             // A time that is absent is so in its column.
-            if value.map_or(name != header::TIME, |_| has_header(&others, name)) {
+            if value.map_or(name != header::TIME, |_| has_header(&others, name.as_bytes())) {
                 others.insert(0, serde_json::json!([name, value]));
             }
         }
@@ -237,68 +249,65 @@ impl RowBatchBuilder {
     }
 
     fn text(&mut self, index: usize, value: &str) {
-        let rows = self.rows;
         self.bytes += value.len() + 5;
-        if let ColumnBuilder::Text(builder) = self.at(index, rows) {
+        if let ColumnBuilder::Text(builder) = self.column(index) {
             builder.append_value(value);
         }
     }
 
     fn raw(&mut self, index: usize, value: &[u8]) {
-        let rows = self.rows;
         self.bytes += value.len() + 5;
-        if let ColumnBuilder::Bytes(builder) = self.at(index, rows) {
+        if let ColumnBuilder::Bytes(builder) = self.column(index) {
             builder.append_value(value);
         }
     }
 
     fn int(&mut self, index: usize, value: i64) {
-        let rows = self.rows;
         self.bytes += 9;
-        if let ColumnBuilder::Int(builder) = self.at(index, rows) {
+        if let ColumnBuilder::Int(builder) = self.column(index) {
             builder.append_value(value);
         }
     }
 
     fn float(&mut self, index: usize, value: f64) {
-        let rows = self.rows;
         self.bytes += 9;
-        if let ColumnBuilder::Float(builder) = self.at(index, rows) {
+        if let ColumnBuilder::Float(builder) = self.column(index) {
             builder.append_value(value);
         }
     }
 
     fn time(&mut self, index: usize, value: i64) {
-        let rows = self.rows;
         self.bytes += 9;
-        if let ColumnBuilder::Time(builder) = self.at(index, rows) {
+        if let ColumnBuilder::Time(builder) = self.column(index) {
             builder.append_value(value);
         }
     }
 
     fn bool(&mut self, index: usize, value: bool) {
-        let rows = self.rows;
         self.bytes += 1;
-        if let ColumnBuilder::Bool(builder) = self.at(index, rows) {
+        if let ColumnBuilder::Bool(builder) = self.column(index) {
             builder.append_value(value);
         }
     }
 
-    fn at(&mut self, index: usize, rows: usize) -> &mut ColumnBuilder {
-        let builder = &mut self.builders[index];
-        builder.fill_to(rows);
-        builder
+    /// The column to which the present row's cell is appended.
+    fn column(&mut self, index: usize) -> &mut ColumnBuilder {
+        let column = &mut self.columns[index];
+        column.fill_to(self.rows);
+        column.rows = self.rows + 1;
+        &mut column.builder
     }
 
     /// The rows so far as one batch; none are left.
     pub(crate) fn take(&mut self) -> RecordBatch {
         let rows = self.rows;
         let arrays = self
-            .builders
+            .columns
             .iter_mut()
-            .map(|builder| {
-                builder.fill_to(rows);
-                builder.finish()
+            .map(|column| {
+                column.fill_to(rows);
+                column.rows = 0;
+                column.builder.finish()
             })
             .collect();
         (self.rows, self.bytes) = (0, 0);
@@ -314,8 +323,8 @@ fn emptied<'a>(mut cells: Vec<(usize, CellValue<'_>)>) -> Vec<(usize, CellValue<
 }
 
 /// Whether `headers_json` has a header of this name.
-fn has_header(others: &[serde_json::Value], name: &str) -> bool {
-    others.iter().any(|header| header[0] == *name)
+fn has_header(others: &[serde_json::Value], name: &[u8]) -> bool {
+    !others.is_empty() && others.iter().any(|header| header[0] == *String::from_utf8_lossy(name))
 }
 
 /// Whether a text that is a time is written as this program writes times.

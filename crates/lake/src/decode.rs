@@ -35,11 +35,8 @@ pub(crate) struct DecodedValue<'a> {
 pub(crate) fn decode<'a>(plan: &TopicColumns, value: &'a [u8], cells: Vec<(usize, CellValue<'a>)>) -> Option<DecodedValue<'a>> {
     let mut decoded = crate::canonical::decode(plan, value, cells).or_else(|| general(plan, value))?;
     if !decoded.cells.is_empty() {
-        for (index, column) in plan.columns[..plan.event_columns].iter().enumerate() {
-            if column.false_when_absent && !decoded.columns_set.contains(index) {
-                decoded.cells.push((index, CellValue::Bool(false)));
-            }
-        }
+        let absent = plan.flags.iter().filter(|index| !decoded.columns_set.contains(**index));
+        decoded.cells.extend(absent.map(|index| (*index, CellValue::Bool(false))));
     }
     Some(decoded)
 }

@@ -112,6 +112,8 @@ pub(crate) struct TopicColumns {
     pub columns: Vec<TopicColumn>,
     /// Number of event columns.
     pub event_columns: usize,
+    /// Event columns that contain false where the event lacks the flag.
+    pub flags: Vec<usize>,
     /// Dead letters only: header name and column of each header that has one.
     pub headers: Vec<(&'static str, usize)>,
     pub schema: SchemaRef,
@@ -203,6 +205,7 @@ fn build(topic: Topic) -> TopicColumns {
     }
     let members = eadt_schemas::for_typed_events!(fields_of_event);
     let event_columns = columns.len();
+    let flags = (0..event_columns).filter(|index| columns[*index].false_when_absent).collect();
     columns.extend(COMMON.map(|(name, kind, description)| plain(name, kind, description)));
     let fields: Vec<Field> = columns
         .iter()
@@ -212,7 +215,7 @@ fn build(topic: Topic) -> TopicColumns {
             Field::new(&column.name, column.kind.data_type(), true).with_metadata(metadata)
         })
         .collect();
-    TopicColumns { members, columns, event_columns, headers, schema: Schema::new(fields).into() }
+    TopicColumns { members, columns, event_columns, flags, headers, schema: Schema::new(fields).into() }
 }
 
 fn plain(name: &str, kind: ColumnType, description: &str) -> TopicColumn {

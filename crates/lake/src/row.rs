@@ -1,4 +1,3 @@
-use std::borrow::Cow;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -44,8 +43,8 @@ impl ArchiveRow {
     }
 
     /// The headers in their order.
-    pub(crate) fn header_views(&self) -> impl Iterator<Item = (Cow<'_, str>, &[u8])> {
-        self.headers.iter().map(|(name, value)| (Cow::Borrowed(&**name), &**value))
+    pub(crate) fn header_views(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
+        self.headers.iter().map(|(name, value)| (name.as_bytes(), &**value))
     }
 
     /// The last header of this name, where it is UTF-8.

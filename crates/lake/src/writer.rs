@@ -1,6 +1,5 @@
 //! Rows to files: one open file a partition, rolled by rows, bytes, age and date.
 
-use std::borrow::Cow;
 use std::collections::{BTreeMap, VecDeque};
 
 use arrow::array::RecordBatch;
@@ -162,13 +161,13 @@ impl ArchiveWriter {
         self.push_view(&row.view(), row.header_views(), || now)
     }
 
-    /// Takes a row and its headers in their order. `now` dates the open file; it is asked for only with a file's first row. A row
+    /// Takes a row, and names and values of its headers in their order. `now` dates the open file; it is asked for only with a file's first row. A row
     /// of a partition that was not started starts it. A row of another date than the open file's completes that file, which is
     /// due then.
     pub fn push_view<'a>(
         &mut self,
         row: &RowView<'_>,
-        headers: impl Iterator<Item = (Cow<'a, str>, &'a [u8])>,
+        headers: impl Iterator<Item = (&'a [u8], &'a [u8])>,
         now: impl FnOnce() -> EventTime,
     ) -> Result<()> {
         let RowView { topic, partition, offset, .. } = *row;

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use eadt_bus::{
-    Bus, BusError, CommitStep, ConsumerRecord, GroupMember, MemberOptions, Membership, PollEvent, Remedy, RetryBackoff,
-    SpareMemberCheck, TopicPartition, chaos,
+    Bus, BusError, CommitStep, ConsumerRecord, GroupMember, MemberOptions, Membership, PollEvent, RecordBatch, RecordView,
+    Remedy, RetryBackoff, SpareMemberCheck, TopicPartition, chaos,
 };
 use eadt_lake::{Archive, ArchiveWriter, LakeError, RowView};
 use eadt_schemas::{EventTime, Topic};
@@ -184,7 +184,8 @@ impl<'a> ArchiverSession<'a> {
             membership: Membership::Static(deps.settings.instance.clone()),
             topics: topics.to_vec(),
         };
-        let member = deps.bus.member(options)?;
+        let mut member = deps.bus.member(options)?;
+        member.accept_batches();
         let writer = ArchiveWriter::new(archive.clone(), deps.settings.limits());
         Ok(Self {
             deps,
@@ -359,8 +360,9 @@ impl<'a> ArchiverSession<'a> {
         }
         self.waiting.retain(|item| match item {
             PollEvent::Record(record) => !partitions.contains(&record.at),
+            PollEvent::Batch(batch) => !partitions.contains(&batch.at),
             PollEvent::End { at, .. } => !partitions.contains(at),
-            PollEvent::Batch(_) | PollEvent::Assigned(_) | PollEvent::Revoked(_) | PollEvent::Lost(_) => true,
+            PollEvent::Assigned(_) | PollEvent::Revoked(_) | PollEvent::Lost(_) => true,
         });
         self.metrics.partitions.set(self.owned_partitions.len() as i64);
     }
@@ -382,8 +384,9 @@ impl<'a> ArchiverSession<'a> {
         match item {
             PollEvent::Record(record) => {
                 let Some(topic) = self.topic_of(&record.at) else { return Ok(()) };
-                self.writer.push_view(&view(topic, record), record.headers.iter(), || self.deps.clock.now())?;
+                self.writer.push_view(&view(topic, record), record.headers.raw(), || self.deps.clock.now())?;
             }
+            PollEvent::Batch(batch) => self.take_batch(batch)?,
             PollEvent::End { at, position } => {
                 self.current = None;
                 if let Some(topic) = self.topic(at) {
@@ -391,7 +394,19 @@ impl<'a> ArchiverSession<'a> {
                     self.ended.insert(at.clone());
                 }
             }
-            PollEvent::Batch(_) | PollEvent::Assigned(_) | PollEvent::Revoked(_) | PollEvent::Lost(_) => {}
+            PollEvent::Assigned(_) | PollEvent::Revoked(_) | PollEvent::Lost(_) => {}
+        }
+        Ok(())
+    }
+
+    /// Takes the records of a batch where they lie.
+    fn take_batch(&mut self, batch: &RecordBatch) -> Result<(), ArchiverError> {
+        let Some(topic) = self.topic_of(&batch.at) else { return Ok(()) };
+        for index in 0..batch.len() {
+            let (Some(record), Some(stamp)) = (batch.view(index), batch.stamp(index)) else { break };
+            let RecordView { partition, offset, key, value, .. } = record;
+            let row = RowView { topic, partition, offset, stamp, key, value };
+            self.writer.push_view(&row, batch.headers(index), || self.deps.clock.now())?;
         }
         Ok(())
     }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use eadt_bus::simulation::{PARTITIONS, SimCursor, SimCursors, set_paused, topics};
+use eadt_bus::simulation::{PARTITIONS, SimCursor, SimCursors, batch_runs, set_paused, topics};
 use eadt_bus::{
     Bus, BusError, CommitStep, GroupMember, IsolationLevel, MemberOptions, Membership, PartitionReader, PollEvent, Producer,
     Remedy, Result, StartOffset, TopicPartition, TopicSpec, WatermarkOffsets,
@@ -70,6 +70,7 @@ impl Bus for SimBus {
                 leaving: None,
                 away: BTreeSet::new(),
                 cursors: SimCursors::new(),
+                accepts_batches: false,
             });
             Ok(member)
         })
@@ -118,6 +119,7 @@ struct SimMember {
     /// Partitions that somebody else has for a while, who does nothing.
     away: BTreeSet<i32>,
     cursors: SimCursors,
+    accepts_batches: bool,
 }
 
 fn of_partitions(partitions: impl Iterator<Item = i32>) -> Vec<TopicPartition> {
@@ -219,8 +221,13 @@ impl PartitionReader for SimMember {
                 let count = world.chance.below(5);
                 world.log.reveal(count);
             }
+            let before = into.len();
             if !self.deliver(world, into) {
                 process.timer.wait(wait);
+            }
+            // Some calls give batches and some give records.
+            if self.accepts_batches && (into.len() - before).is_multiple_of(2) {
+                batch_runs(into, before);
             }
             if world.is_nested() && world.chance.one_in(12) {
                 process.shutdown.cancel();
@@ -241,6 +248,10 @@ impl PartitionReader for SimMember {
             set_paused(&mut self.cursors, at, false);
             Ok(())
         })
+    }
+
+    fn accept_batches(&mut self) {
+        self.accepts_batches = true;
     }
 }
 
