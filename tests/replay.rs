@@ -353,6 +353,41 @@ fn totals_of_one_rank_in_two_imports_that_contradict_each_other_are_refused() {
 }
 
 #[test]
+fn two_workloads_on_one_gpu_at_the_same_time_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let of = |workload: &str, seconds: std::ops::RangeInclusive<u32>, share: Option<f64>| -> Vec<String> {
+        let line = |second: u32| {
+            let mut event: Value = serde_json::from_str(&telemetry("GPU-1", second, None)).unwrap();
+            (event["data"]["workload"], event["partitionkey"]) = (workload.into(), workload.into());
+            if let Some(share) = share {
+                event["data"]["share"] = share.into();
+            }
+            event.to_string()
+        };
+        seconds.step_by(10).map(line).collect()
+    };
+    let log = |name: &str, parts: [Vec<String>; 2]| {
+        let mut lines = parts.concat();
+        lines.sort_by_key(|line| serde_json::from_str::<Value>(line).unwrap()["time"].as_str().unwrap().to_owned());
+        write(dir.path(), name, &lines).display().to_string()
+    };
+    let contested = log("both.jsonl", [of("lab/a", 0..=200, None), of("lab/b", 0..=200, None)]);
+    let (_, err, good) = text(eadt(dir.path(), &["replay", &contested, "--close"]));
+    assert!(!good && err.contains("error: GPU-1 works for lab/a and for lab/b from 2026-01-01T00:00:00"), "{err}");
+    let alone = log("alone.jsonl", [of("lab/a", 0..=200, None), Vec::new()]);
+    let other = log("other.jsonl", [of("lab/b", 100..=300, None), Vec::new()]);
+    let (_, err, good) = text(eadt(dir.path(), &["replay", &alone, &other, "--close"]));
+    assert!(!good && err.contains("from 2026-01-01T00:01:40") && err.contains("alone.jsonl and"), "{err}");
+    for (name, parts) in [
+        ("shared.jsonl", [of("lab/a", 0..=200, Some(0.5)), of("lab/b", 0..=200, Some(0.5))]),
+        ("in-turn.jsonl", [of("lab/a", 0..=100, None), of("lab/b", 100..=200, None)]),
+    ] {
+        let (_, err, good) = text(eadt(dir.path(), &["replay", &log(name, parts), "--close"]));
+        assert!(good, "{name}: {err}");
+    }
+}
+
+#[test]
 fn a_log_of_which_a_line_cannot_be_read_ends_with_a_status_of_its_own() {
     let dir = tempfile::tempdir().unwrap();
     let mut events: Vec<String> = (0..=200).step_by(10).map(|second| telemetry("a", second, Some(second))).collect();

@@ -207,6 +207,26 @@ fn reads_arrays_and_spread_objects_too() {
 }
 
 #[test]
+fn a_log_in_utf_16_is_read() {
+    let events: Vec<LoggedEvent> = (0..3).map(event).collect();
+    let lines = String::from_utf8(log(3, Compression::None)).unwrap().replace('\n', "\r\n");
+    let batch = serde_json::to_string_pretty(&events).unwrap();
+    for text in [&lines, &batch] {
+        for (mark, big_endian) in [("\u{feff}", false), ("\u{feff}", true), ("", false), ("", true)] {
+            let units = mark.encode_utf16().chain(text.encode_utf16());
+            let bytes: Vec<u8> =
+                units.flat_map(|unit| if big_endian { unit.to_be_bytes() } else { unit.to_le_bytes() }).collect();
+            let mut reader = LogReader::new("a.jsonl", bytes.as_slice()).unwrap();
+            let mut ids = Vec::new();
+            while let Some(event) = reader.next_event().unwrap() {
+                ids.push(event.id.to_string());
+            }
+            assert_eq!(ids, ["id-0", "id-1", "id-2"], "{mark:?} {big_endian}");
+        }
+    }
+}
+
+#[test]
 fn data_in_base64_is_the_value() {
     let data = "{\"power_watts\":1.5}";
     let plain = LoggedEvent { data: Some(RawValue::from_string(data.to_owned()).unwrap()), ..event(1) };

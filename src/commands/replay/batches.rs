@@ -82,6 +82,13 @@ impl ReplayBatch {
         self.records.keep();
     }
 
+    /// Takes the claim of the record in the slot, if it is a sample of a GPU.
+    pub fn claim_board(&mut self) {
+        if let Some(event) = self.records.slot().as_telemetry() {
+            self.own.board_claims.add(event);
+        }
+    }
+
     fn clear(&mut self) {
         let mut records = std::mem::take(&mut self.records);
         records.clear();

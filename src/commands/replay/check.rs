@@ -10,6 +10,7 @@ use eadt_schemas::decode::DecodeError;
 use eadt_schemas::v1::{DeadLetterReason, Decision, EfficiencyWindow};
 use eadt_schemas::{EventTime, Topic};
 
+use super::claims::BoardClaims;
 use super::ranks::ImportedTotals;
 
 /// How the outputs compare with the record's own.
@@ -97,6 +98,8 @@ pub struct ProcessorOutputs {
     pub left_out: LeftOut,
     /// Of imports, if they are compared.
     pub imported_totals: ImportedTotals,
+    /// Of logs without stamps.
+    pub board_claims: BoardClaims,
 }
 
 /// What of the logs could not be read.
@@ -234,6 +237,7 @@ impl ProcessorOutputs {
         self.tables.append(&mut other.tables);
         self.left_out.append(&mut other.left_out);
         self.imported_totals.append(&mut other.imported_totals);
+        self.board_claims.append(&mut other.board_claims);
         for (name, time) in std::mem::take(&mut other.late) {
             let least = self.late.entry(name).or_insert(time);
             *least = time.min(*least);

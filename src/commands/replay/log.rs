@@ -69,6 +69,8 @@ pub struct LogReadOptions {
     pub check: bool,
     /// The running totals of imports, to be compared with those of other logs.
     pub totals: bool,
+    /// Whose each board is, to be compared within the log and with other logs.
+    pub claims: bool,
 }
 
 /// The log's events, and what else is wanted of it.
@@ -143,6 +145,9 @@ fn keep(batch: &mut ReplayBatch, wanted: LogReadOptions, topic: Topic, event: &E
     }
     if wanted.totals {
         batch.own.imported_totals.add(topic, event);
+    }
+    if wanted.claims && topic == Topic::GpuTelemetry {
+        batch.claim_board();
     }
     batch.keep();
 }

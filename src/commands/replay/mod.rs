@@ -4,6 +4,7 @@ mod apart;
 mod archive;
 mod batches;
 mod check;
+mod claims;
 mod log;
 mod output;
 mod ranks;
@@ -135,7 +136,10 @@ pub fn run(args: &ReplayArgs, settings: &ProgramSettings) -> anyhow::Result<()> 
     let seconds = began.elapsed().as_secs_f64();
     let totals =
         |(path, own): (&PathBuf, &SharedOutputs)| (path.display().to_string(), std::mem::take(&mut own.lock().imported_totals));
-    let contradictions = ranks::describe_contradictions(&args.logs.iter().zip(&own).map(totals).collect::<Vec<_>>());
+    let mut contradictions = ranks::describe_contradictions(&args.logs.iter().zip(&own).map(totals).collect::<Vec<_>>());
+    let claims =
+        |(path, own): (&PathBuf, &SharedOutputs)| (path.display().to_string(), std::mem::take(&mut own.lock().board_claims));
+    contradictions.extend(claims::describe_contested_boards(&args.logs.iter().zip(&own).map(claims).collect::<Vec<_>>()));
     let mut recorded = ProcessorOutputs::default();
     recorded.settings = recorded_by;
     for own in &own {
@@ -250,8 +254,10 @@ fn sources(
     let mut sources: Vec<Box<dyn ReplaySource>> = Vec::new();
     for ((path, own), input) in args.logs.iter().zip(own).zip(inputs) {
         let partitions = input.partitions();
+        // What a log has stamped, a collector has assigned.
+        let claims = input.is_imported();
         let ReplayInput::Archive(archive, listing) = input else {
-            let wanted = log::LogReadOptions { check: args.check, totals: args.logs.len() > 1 };
+            let wanted = log::LogReadOptions { check: args.check, totals: args.logs.len() > 1, claims };
             sources.push(Box::new(log::read(path, wanted, own.clone(), meter)?));
             continue;
         };

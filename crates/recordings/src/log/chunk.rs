@@ -4,6 +4,7 @@ use std::io::{self, BufRead, Read};
 
 use super::canonical;
 use super::reader::{EventRef, LogError, MAX_EVENT_BYTES};
+use crate::encoding::decode;
 use crate::error::quote;
 use crate::lines::decompressed;
 
@@ -186,7 +187,7 @@ impl<'a> LogChunks<'a> {
             cut: error.kind() == io::ErrorKind::UnexpectedEof,
         };
         let reader = decompressed(reader).map_err(|error| failed(&name, &error))?;
-        let (mut reader, mark_bytes) = skip_byte_order_mark(reader).map_err(|error| failed(&name, &error))?;
+        let (mut reader, mark_bytes) = decode_text(reader).map_err(|error| failed(&name, &error))?;
         let shape = detect_framing(&mut reader).map_err(|error| failed(&name, &error))?;
         Ok(Self { name, reader, framing: shape, carry: Vec::new(), offset: mark_bytes, ended: false, blank: 0, failed: None })
     }
@@ -383,12 +384,18 @@ impl<'a> LogChunks<'a> {
 }
 
 const BYTE_ORDER_MARK: [u8; 3] = [0xef, 0xbb, 0xbf];
+/// Bytes that are waited for before the first event: a log that is still written may have few.
+const HEAD_BYTES: u64 = 4;
 
-/// Returns a reader behind the byte-order mark that some editors put before UTF-8, and the mark's length.
-fn skip_byte_order_mark<'a>(mut reader: Box<dyn BufRead + 'a>) -> io::Result<(Box<dyn BufRead + 'a>, u64)> {
-    let mut head = Vec::with_capacity(BYTE_ORDER_MARK.len());
-    (&mut reader).take(BYTE_ORDER_MARK.len() as u64).read_to_end(&mut head)?;
-    if head == BYTE_ORDER_MARK { Ok((reader, head.len() as u64)) } else { Ok((Box::new(io::Cursor::new(head).chain(reader)), 0)) }
+/// Returns a reader of UTF-8 behind the byte-order mark that some editors put before it, and the mark's length. UTF-16, as
+/// PowerShell's `>` writes, is decoded.
+fn decode_text<'a>(mut reader: Box<dyn BufRead + 'a>) -> io::Result<(Box<dyn BufRead + 'a>, u64)> {
+    let mut head = Vec::with_capacity(HEAD_BYTES as usize);
+    (&mut reader).take(HEAD_BYTES).read_to_end(&mut head)?;
+    let is_wide = [&[0xff, 0xfe][..], &[0xfe, 0xff], b"{\0", b"[\0", b"\0{", b"\0["].iter().any(|begin| head.starts_with(begin));
+    let mark_bytes = if head.starts_with(&BYTE_ORDER_MARK) { BYTE_ORDER_MARK.len() } else { 0 };
+    let rest = Box::new(io::Cursor::new(head.split_off(mark_bytes)).chain(reader));
+    if is_wide { Ok((decode(rest)?.0, 0)) } else { Ok((rest, mark_bytes as u64)) }
 }
 
 /// An array begins with a bracket; an event that is spread over lines has no closing brace on its first.

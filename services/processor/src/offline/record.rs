@@ -96,6 +96,11 @@ impl ReplayRecord {
         self.key.push_str(std::str::from_utf8(raw.key).unwrap_or_default());
     }
 
+    /// Returns its event, if it is a sample of a GPU.
+    pub fn as_telemetry(&self) -> Option<&GpuTelemetry> {
+        if let DecodedRecord::Telemetry(event) = &self.event { Some(event) } else { None }
+    }
+
     pub(super) fn key(&self) -> Option<&str> {
         Some(self.key.as_str()).filter(|key| !key.is_empty())
     }
