@@ -81,6 +81,21 @@ pub(crate) fn is_absent_name(text: &str) -> bool {
     plain.is_empty() || words.iter().any(|word| plain.eq_ignore_ascii_case(word))
 }
 
+/// The column whose value is none in rows that a flag marks.
+pub(crate) const FLAGGED_COLUMN: &str = "value";
+const FLAG_NAMES: [&str; 2] = ["is_nan", "isnan"];
+const FLAG_TEXTS: [&str; 4] = ["1", "t", "true", "yes"];
+
+/// Returns whether a column says in which rows the column `value` has none, as that of `MLflow`, which writes 0 there.
+pub(crate) fn names_absence_flag(column: &str) -> bool {
+    FLAG_NAMES.iter().any(|name| column.eq_ignore_ascii_case(name))
+}
+
+/// Returns whether a cell of such a column says that there is no value.
+pub(crate) fn is_absence_flag(text: &str) -> bool {
+    FLAG_TEXTS.iter().any(|flag| text.trim().eq_ignore_ascii_case(flag))
+}
+
 /// Slurm's `NO_VAL` and `INFINITE` in 32 bits.
 const SLURM: [f64; 2] = [4_294_967_294.0, 4_294_967_295.0];
 

@@ -108,6 +108,9 @@ pub(crate) fn assemble(mut recording: Recording, options: &ImportOptions) -> Res
             note_wide_power_gaps(&mut recording, source, &device.name);
         }
         check_totals(&mut recording, source, options)?;
+        if recording.format == RecordingFormat::Csv {
+            note_contradicting_rates(&mut recording, source);
+        }
     }
     sources.retain(|source| !source.readings.is_empty());
     recording.sources = sources;
@@ -286,6 +289,34 @@ fn note_early_ends(recording: &mut Recording) {
 /// A total that grows no more often in many rows may be a batch size that was changed.
 const FEW_RISES: usize = 5;
 const ROWS_OF_STEPS: usize = 10;
+
+/// By how much the mean of a rate and the growth of its total may differ, as a ratio: rates leave pauses out.
+const MOST_OF_A_RATE: f64 = 1.25;
+
+/// Notes a rate that contradicts the total of the same table: one of the two counts something else.
+fn note_contradicting_rates(recording: &mut Recording, source: &RecordingSource) {
+    for (total, rate) in
+        [(ReadingField::SamplesTotal, ReadingField::SamplesPerSecond), (ReadingField::TokensTotal, ReadingField::TokensPerSecond)]
+    {
+        let both = |reading: &RecordedReading| Some((reading.time, value(reading, total)?, value(reading, rate)?));
+        let known: Vec<_> = source.readings.iter().filter_map(both).collect();
+        let (Some(first), Some(last)) = (known.first(), known.last()) else { continue };
+        let (seconds, counted) = (last.0.seconds_since(first.0), last.1 - first.1);
+        let by_rate: f64 =
+            known.windows(2).map(|pair| f64::midpoint(pair[0].2, pair[1].2) * pair[1].0.seconds_since(pair[0].0)).sum();
+        let falls = known.windows(2).any(|pair| pair[1].1 < pair[0].1);
+        if known.len() < ROWS_OF_A_TOTAL || falls || counted <= 0.0 || by_rate <= 0.0 {
+            continue;
+        }
+        if !(1.0 / MOST_OF_A_RATE..=MOST_OF_A_RATE).contains(&(by_rate / counted)) {
+            let (total, rate) = (total.name(), rate.name());
+            recording.add_note(format!(
+                "{total} grows by {counted} in {seconds:.0} s, {rate} says {by_rate:.0}: the two contradict each other, and windows count \
+                 the former; check what each column counts, and its unit"
+            ));
+        }
+    }
+}
 
 /// Returns an error if a running total falls again and again, as what each row adds does; notes one that never changes.
 fn check_totals(recording: &mut Recording, source: &mut RecordingSource, options: &ImportOptions) -> Result<(), ImportError> {

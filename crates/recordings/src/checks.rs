@@ -7,6 +7,7 @@ use eadt_schemas::v1::Meter;
 use crate::names::shell_quote;
 use crate::recording::{RecordedReading, Recording, RecordingSource};
 use crate::report::{COUNTER_JUMPS, COUNTER_LEFT_OUT};
+use crate::sums::{SUM_OF_ROWS, find_sums};
 use crate::totals::MOST_OF_A_RESTART;
 use crate::units::Unit;
 use crate::{CounterComparison, ImportError, ImportOptions, ReadingField, RecordingFormat};
@@ -153,8 +154,45 @@ pub(crate) fn check_power(recording: &mut Recording, source: &mut RecordingSourc
             remove(reading, field);
         }
     }
+    refuse_sum_of_power(recording, source);
     refuse_power_glitches(recording, source);
     check_highest_power(recording, source)
+}
+
+/// With fewer rows above, a reading may be their sum by chance: 300 W after five of 60 W.
+const ROWS_OF_A_SUM_OF_POWER: usize = 8;
+
+/// Refuses the last row of a table if its power is the sum of all rows above, as spreadsheets write below a column.
+fn refuse_sum_of_power(recording: &mut Recording, source: &mut RecordingSource) {
+    if recording.format != RecordingFormat::Csv {
+        return;
+    }
+    for field in [ReadingField::PowerWatts, ReadingField::PowerAverageWatts] {
+        let mut known: Vec<(u32, u32, usize, f64)> = source
+            .readings
+            .iter()
+            .enumerate()
+            .filter_map(|(at, reading)| Some((reading.file, reading.line, at, value(reading, field)?)))
+            .collect();
+        known.sort_unstable_by_key(|(file, line, ..)| (*file, *line));
+        let sums: Vec<usize> = known
+            .chunk_by(|a, b| a.0 == b.0)
+            .filter_map(|of_file| {
+                let values: Vec<f64> = of_file.iter().map(|(.., watts)| *watts).collect();
+                let last = of_file.len() - 1;
+                (last >= ROWS_OF_A_SUM_OF_POWER && find_sums(&values) == [last]).then(|| of_file[last].2)
+            })
+            .collect();
+        for at in sums {
+            let reading = &source.readings[at];
+            let watts = value(reading, field).unwrap_or_default();
+            let problem = format!("{watts} W is the sum of the rows above, and no reading: the row is left out");
+            let error = recording.error(reading.file as usize, u64::from(reading.line), problem, "take the row out");
+            let error = error.with_column(recording.columns.get(&field).map_or(field.name(), String::as_str));
+            recording.refuse_row(SUM_OF_ROWS, error);
+            source.readings[at].values = Box::default();
+        }
+    }
 }
 
 /// The same of a table, whose units people give.
@@ -207,7 +245,8 @@ fn refuse_or_note(recording: &mut Recording, error: ImportError, found: Impossib
     Err(ImportError { remedy: format!("{}; if it is so little, {way} {insist}", error.remedy), ..error })
 }
 
-fn is_power(field: ReadingField) -> bool {
+/// Returns whether a field is of power, now or as a mean.
+pub(crate) fn is_power(field: ReadingField) -> bool {
     matches!(field, ReadingField::PowerWatts | ReadingField::PowerAverageWatts)
 }
 
@@ -336,7 +375,10 @@ pub(crate) fn check_counter(
     let integral_joules: Option<f64> = steps.iter().map(|step| step.integral_joules).sum();
     let steepest = steepest_step(&steps);
     if let Some((step, watts)) = steepest.filter(|(_, watts)| *watts > most) {
-        let mean = joules / seconds;
+        // A single leap is none of the unit.
+        let (other_joules, other_seconds) = (joules - step.joules, seconds - step.seconds);
+        let is_leap = steps.len() >= READINGS_OF_UNKNOWN_UNIT && other_joules <= most * other_seconds;
+        let mean = if is_leap { 0.0 } else { joules / seconds };
         let problem = if mean > most {
             format!("the energy counter grows by {mean:.0} W on average, more than {what} can draw ({most} W)")
         } else {

@@ -30,6 +30,9 @@ impl Encoding {
     }
 }
 
+/// Why a file is not read whose text is UTF-32.
+pub(crate) const UTF_32: &str = "it is UTF-32 text";
+
 /// Bytes that are looked at to find the encoding.
 const HEAD_BYTES: u64 = 256;
 
@@ -53,7 +56,7 @@ pub(crate) fn decode<'a>(mut reader: Box<dyn BufRead + 'a>) -> io::Result<(Box<d
 /// Returns the encoding, and the length of its byte-order mark.
 fn detect(head: &[u8]) -> io::Result<(Encoding, usize)> {
     if head.starts_with(&[0xff, 0xfe, 0, 0]) || head.starts_with(&[0, 0, 0xfe, 0xff]) {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, "it is UTF-32 text, which is not read: save it as UTF-8"));
+        return Err(io::Error::new(io::ErrorKind::Unsupported, UTF_32));
     }
     for (mark, encoding) in [
         (&[0xef, 0xbb, 0xbf][..], Encoding::Utf8),

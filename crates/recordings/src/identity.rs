@@ -184,9 +184,52 @@ pub(crate) fn driver_uuid(text: &str) -> Cow<'_, str> {
     is_uuid.map_or(Cow::Borrowed(text), |(_, rest)| Cow::Owned(format!("{PREFIX}{}", rest.to_ascii_lowercase())))
 }
 
+/// Returns a PCI bus id as nvidia-smi writes it, `00000000:0F:00.0`: other programs write it small, or with a shorter domain.
+pub(crate) fn plain_bus_id(text: &str) -> String {
+    let id = text.to_ascii_uppercase();
+    match id.split(':').collect::<Vec<_>>().as_slice() {
+        [domain, bus, place] if domain.len() < 8 => format!("{domain:0>8}:{bus}:{place}"),
+        [bus, place] => format!("00000000:{bus}:{place}"),
+        _ => id,
+    }
+}
+
+/// Returns whether a text is a PCI bus id, with its domain or without: `0000:0f:00.0`.
+fn is_bus_id(text: &str) -> bool {
+    let is_hexadecimal =
+        |part: &str, lengths: [usize; 3]| lengths.contains(&part.len()) && part.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let Some((front, function)) = text.rsplit_once('.') else { return false };
+    let mut parts = front.rsplit(':');
+    let ends = [parts.next(), parts.next()].iter().all(|part| part.is_some_and(|part| is_hexadecimal(part, [2; 3])));
+    let domain = parts.next();
+    let is_whole = ends && parts.next().is_none() && is_hexadecimal(function, [1; 3]);
+    is_whole && domain.is_none_or(|domain| is_hexadecimal(domain, [4, 5, 8]))
+}
+
+/// Returns whether a text is a UUID of 8, 4, 4, 4 and 12 hexadecimal digits.
+pub(crate) fn is_bare_uuid(text: &str) -> bool {
+    let lengths = text.split('-').map(str::len);
+    lengths.eq([8, 4, 4, 4, 12]) && text.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-')
+}
+
+/// Returns whether a name is one of a board anywhere, such as a UUID, and not only in its node.
+pub(crate) fn is_unique_id(text: &str) -> bool {
+    let hexadecimal = text.chars().filter(char::is_ascii_hexdigit).count();
+    (text.starts_with("GPU-") || text.starts_with("MIG-")) && text.len() > 8
+        || text.len() >= 16 && hexadecimal * 4 >= text.len() * 3 && !is_bus_id(text)
+}
+
 /// Returns a text that is the same for one name however rows spell it: in capitals or small letters, with one blank or several,
-/// and as `0` or `0.0`, as tables that were put together have it.
+/// as `0` or `0.0`, as tables that were put together have it, as a bus id with a longer or a shorter domain, and as a UUID with
+/// `GPU-` before it or without.
 pub(crate) fn spelling_key(name: &str) -> Cow<'_, str> {
+    if is_bus_id(name) {
+        return Cow::Owned(plain_bus_id(name).to_ascii_lowercase());
+    }
+    let uuid = name.get(..4).filter(|prefix| prefix.eq_ignore_ascii_case("GPU-")).map(|prefix| &name[prefix.len()..]);
+    if let Some(uuid) = uuid.filter(|uuid| is_bare_uuid(uuid)) {
+        return spelling_key_of_text(uuid);
+    }
     let whole = name.strip_suffix(".0").filter(|whole| !whole.is_empty() && whole.bytes().all(|byte| byte.is_ascii_digit()));
     spelling_key_of_text(whole.unwrap_or(name))
 }
@@ -275,6 +318,38 @@ mod tests {
             ("", None),
         ] {
             assert_eq!(scope_of_name(name), scope, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_bus_id_has_one_spelling() {
+        for (text, expected) in [
+            ("00000000:0F:00.0", "00000000:0F:00.0"),
+            ("00000000:0f:00.0", "00000000:0F:00.0"),
+            ("0000:0f:00.0", "00000000:0F:00.0"),
+            ("0F:00.0", "00000000:0F:00.0"),
+            ("00010000:0F:00.0", "00010000:0F:00.0"),
+            ("none", "NONE"),
+        ] {
+            assert_eq!(plain_bus_id(text), expected, "{text}");
+            assert_eq!(is_bus_id(text), text != "none", "{text}");
+        }
+        for text in ["10:00:00.5", "gpu:0f:00.0", "0f:00", "1.1", "0000:0000:0f:00.0"] {
+            assert!(!is_bus_id(text), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_uuid_is_unique_and_a_bus_id_is_one_of_its_node() {
+        for (text, is_unique) in [
+            ("GPU-6d5c0ac5-74d7", true),
+            ("6d5c0ac5-74d7-3130-46f1-e93ed57f469a", true),
+            ("0x1234567890abcdef", true),
+            ("00000000:17:00.0", false),
+            ("0000:17:00.0", false),
+            ("1320221000001", false),
+        ] {
+            assert_eq!(is_unique_id(text), is_unique, "{text}");
         }
     }
 

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::io::{self, BufRead, BufReader, Read};
 
 use crate::ImportError;
-use crate::encoding::{Encoding, decode, line_text};
+use crate::encoding::{Encoding, UTF_32, decode, line_text};
 use crate::fingerprint::Fingerprint;
 
 /// Longest accepted line. `MLPerf`'s longest are 100 kB; a query result may be one line.
@@ -73,7 +73,7 @@ impl<R: Read> Read for CarriageReturnReader<R> {
 /// As many first bytes as show what a file is.
 const MAGIC_BYTES: u64 = 16;
 /// The first bytes of what is not read, and what it is.
-const FOREIGN_FORMS: [(&[u8], &str); 12] = [
+const FOREIGN_FORMS: [(&[u8], &str); 13] = [
     (&[0x1f, 0x8b], "it is compressed with gzip"),
     (b"BZh", "it is compressed with bzip2"),
     (&[0xfd, b'7', b'z', b'X'], "it is compressed with xz"),
@@ -86,6 +86,7 @@ const FOREIGN_FORMS: [(&[u8], &str); 12] = [
     (b"<?xm", "it is XML"),
     (b"<!DO", "it is a web page"),
     (b"<htm", "it is a web page"),
+    (b"<table", "it is a web page, or a part of one"),
 ];
 
 /// Bytes that a compressed file may unpack to whatever its length is, and the multiple of its length beyond. A few kilobytes of zstd
@@ -244,6 +245,7 @@ fn unreadable(name: &str, line: Option<u64>, error: &io::Error) -> ImportError {
     let problem = format!("cannot be read: {error}");
     let remedy = match error.kind() {
         io::ErrorKind::IsADirectory => "name the files in it",
+        io::ErrorKind::Unsupported if error.to_string() == UTF_32 => "save it as UTF-8: iconv -f UTF-32 -t UTF-8",
         io::ErrorKind::Unsupported => "unpack it, or save what is in it as CSV; plain text and zstd are read",
         io::ErrorKind::FileTooLarge => "check that this is the right file; unpacked by `zstd -d` it is read however long it is",
         _ => "the file may be truncated or damaged; copy it again",

@@ -59,6 +59,8 @@ pub(crate) const NO_READING_WATTS: f64 = -1.0;
 pub(crate) fn parse_line(text: &str) -> Option<(&str, Result<LogLine, serde_json::Error>)> {
     let (prefix, json) = text.split_once(MARKER)?;
     let json = json.trim();
+    // Terminals' colours end behind the entry.
+    let json = json.split_once("}\u{1b}[").map_or(json, |(entry, _)| &json[..=entry.len()]);
     let entry =
         serde_json::from_str(json).or_else(|error| without_nan(json).map_or(Err(error), |json| serde_json::from_str(&json)));
     Some((prefix, entry))

@@ -17,7 +17,8 @@ use crate::boards::several_boards_error;
 use crate::clock::{ParsedTime, TimeParser};
 use crate::decimal_mark::{DecimalMarkDetector, MARK_REMEDY};
 use crate::error::quote;
-use crate::identity::{IdColumns, IdScope, driver_uuid};
+use crate::foreign_text::line_label;
+use crate::identity::{IdColumns, IdScope, driver_uuid, plain_bus_id};
 use crate::lines::LineReader;
 use crate::names::event_name;
 use crate::power_draw::power_draw_is_average;
@@ -76,6 +77,10 @@ fn known_column(name: &str) -> Option<QueryColumn> {
         _ => return None,
     })
 }
+
+/// What to do about labels before lines.
+const WITHOUT_LABELS: &str = "write the lines of each node or process into a file of its own, without the label, as sed -n 's/^node01: //p' \
+                              does, and import these files in one call";
 
 /// Returns the unit that nvidia-smi means if a table gives none.
 fn usual_unit(field: ReadingField) -> Option<Unit> {
@@ -152,6 +157,11 @@ impl QueryColumns {
         }
         let has_column = |wanted: QueryColumn| columns.iter().any(|column| column.use_as == Some(wanted));
         if !has_column(QueryColumn::Time) {
+            let label = names.iter().find_map(|cell| line_label(cell, "timestamp"));
+            if let Some(label) = label {
+                let problem = format!("each line begins with {}, which another program has written before it", quote(label));
+                return Err(recording.error(file, line, problem, WITHOUT_LABELS));
+            }
             let problem = "the first row is not a header with a timestamp column";
             let remedy = "record with --query-gpu=timestamp,uuid,power.draw,… --format=csv (not noheader), or import as csv with the \
                           numbers of the columns, for example --map time=#1 --map device=#2 --map power_watts=#3:W";
@@ -415,16 +425,6 @@ impl BoardId<'_> {
     }
 }
 
-/// Returns a PCI bus id as nvidia-smi writes it, `00000000:0F:00.0`: other programs write it small, or with a shorter domain.
-fn plain_bus_id(text: &str) -> String {
-    let id = text.to_ascii_uppercase();
-    match id.split(':').collect::<Vec<_>>().as_slice() {
-        [domain, bus, place] if domain.len() < 8 => format!("{domain:0>8}:{bus}:{place}"),
-        [bus, place] => format!("00000000:{bus}:{place}"),
-        _ => id,
-    }
-}
-
 #[derive(Default)]
 struct BoardSources {
     sources: HashMap<(Option<FileId>, String), SourceId>,
@@ -539,24 +539,5 @@ fn device(
         is_unique: scope.is_none(),
         local_id: Some(own.clone()).filter(|own| scope.is_some() && !own.is_empty()),
         ..RecordedDevice::default()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_bus_id_has_one_spelling() {
-        for (text, expected) in [
-            ("00000000:0F:00.0", "00000000:0F:00.0"),
-            ("00000000:0f:00.0", "00000000:0F:00.0"),
-            ("0000:0f:00.0", "00000000:0F:00.0"),
-            ("0F:00.0", "00000000:0F:00.0"),
-            ("00010000:0F:00.0", "00010000:0F:00.0"),
-            ("none", "NONE"),
-        ] {
-            assert_eq!(plain_bus_id(text), expected, "{text}");
-        }
     }
 }

@@ -18,6 +18,7 @@ use serde::de::{Deserialize, Deserializer, Visitor};
 use crate::absent::is_absent_text;
 use crate::error::quote;
 use crate::fields::MetricType;
+use crate::foreign_text::{ForeignText, foreign_json, foreign_text};
 use crate::interpolate::LinePoint;
 use crate::lines::LineReader;
 use crate::names::event_name;
@@ -156,6 +157,9 @@ pub(crate) fn read(
             }
         };
         let Some((line, first)) = first else { continue };
+        if let Some(ForeignText { what, remedy }) = foreign_text(&first) {
+            return Err(recording.error(file, line, format!("it is {what}, and no text of Prometheus"), remedy));
+        }
         // `{__name__="…"}` is a sample of a dump, `{"name",…} 1` one of `OpenMetrics`; `{"status":` an answer.
         if first.trim_start().starts_with('{')
             && !matches!(parse_sample(&first), Ok(Some(_)))
@@ -235,6 +239,9 @@ impl PrometheusImport {
         // Several answers may follow one after the other.
         for answer in serde_json::Deserializer::from_reader(whole).into_iter::<QueryResponse>() {
             let answer = answer.map_err(|error| {
+                if let Some(ForeignText { what, remedy }) = foreign_json(first) {
+                    return ImportError::in_line(&name, 1, format!("it is {what}, and no answer of Prometheus"), remedy);
+                }
                 let problem = format!("is not the answer to a query, or truncated: {error}");
                 ImportError { line: Some(error.line() as u64), ..ImportError::in_file(&name, problem, remedy) }
             })?;

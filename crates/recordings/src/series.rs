@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::ReadingField;
 use crate::absent::{is_absent_in_series, is_absent_text, is_blank_in_series};
-use crate::identity::driver_uuid;
+use crate::identity::{driver_uuid, is_bare_uuid};
 use crate::power_draw::power_draw_is_average;
 use crate::prometheus_text::ExpositionSample;
 use crate::tenancy::BoardTenant;
@@ -213,14 +213,6 @@ pub(crate) fn gpu_model(labels: &impl SeriesLabels) -> Option<String> {
 
 fn is_index(text: &str) -> bool {
     text.parse::<u32>().is_ok()
-}
-
-/// `nvidia_gpu_exporter` cuts the driver's `GPU-` off.
-fn is_bare_uuid(text: &str) -> bool {
-    let lengths = [8, 4, 4, 4, 12];
-    let parts: Vec<&str> = text.split('-').collect();
-    parts.len() == lengths.len()
-        && parts.iter().zip(lengths).all(|(part, n)| part.len() == n && part.bytes().all(|b| b.is_ascii_hexdigit()))
 }
 
 /// Returns true for readings that concern the whole board even where a series names a MIG instance.

@@ -7,6 +7,7 @@ use std::collections::VecDeque;
 
 use crate::ImportError;
 use crate::encoding::Encoding;
+use crate::foreign_text::{ForeignText, LINES_OF_FOREIGN_TEXT, foreign_text};
 use crate::lines::LineReader;
 use crate::quantity::is_quantity;
 use crate::recording::{FileId, Recording};
@@ -184,6 +185,11 @@ impl<'a> TableReader<'a> {
             let Some((line, text)) = lines.next_line_within(MAX_ROW_BYTES)? else { break };
             if !text.trim().is_empty() {
                 ahead.push_back((line, text.into_owned()));
+            }
+        }
+        for (line, text) in ahead.iter().take(LINES_OF_FOREIGN_TEXT) {
+            if let Some(ForeignText { what, remedy }) = foreign_text(text) {
+                return Err(recording.error(file, *line, format!("it is {what}, and no table"), remedy));
             }
         }
         // Spreadsheets take a first line such as `sep=;` as this.

@@ -105,6 +105,7 @@ const SPELLINGS: &[(&str, &str)] = &[
     ("Joule", "J"),
     ("joules", "J"),
     ("Joules", "J"),
+    ("j", "J"),
     ("Ws", "J"),
     ("J/s", "W"),
     ("mJ/s", "mW"),
@@ -410,6 +411,25 @@ fn words(name: &str) -> impl Iterator<Item = &str> {
     name.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty())
 }
 
+/// Multiples of counts, as letters and as words.
+const COUNT_LETTERS: [&str; 7] = ["k", "K", "M", "B", "G", "bn", "Mio"];
+const COUNT_WORDS: [&str; 6] = ["thousand", "thousands", "million", "millions", "billion", "billions"];
+/// Words that a letter behind them makes a multiple of.
+const COUNTED_WORDS: [&str; 7] = ["images", "samples", "sequences", "steps", "token", "tokens", "total"];
+
+/// Returns the multiple in which the name of a column says that it counts: `M` of `tokens (M)` and `tokens_M`, `millions` of `tokens in
+/// millions`.
+pub(crate) fn count_multiple(name: &str) -> Option<&str> {
+    let is_one = |list: &[&str], word: &str| list.iter().any(|known| word.eq_ignore_ascii_case(known));
+    let bracketed = last_brackets(name).filter(|inside| COUNT_LETTERS.contains(inside));
+    let ending = || {
+        let (before, letter) = name.trim().rsplit_once(['_', ' '])?;
+        let follows_count = words(before).last().is_some_and(|word| is_one(&COUNTED_WORDS, word));
+        (follows_count && COUNT_LETTERS.contains(&letter)).then_some(letter)
+    };
+    bracketed.or_else(|| words(name).find(|word| is_one(&COUNT_WORDS, word))).or_else(ending)
+}
+
 /// Units that are none of power or energy that is read here. `V` and `A` may name a feed or a phase as well.
 pub(crate) const FOREIGN_UNITS: [&str; 48] = [
     "hp",
@@ -603,6 +623,24 @@ pub fn parse_cell(text: &str) -> NumberCell {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn finds_the_multiple_of_a_count() {
+        for (name, multiple) in [
+            ("tokens (M)", Some("M")),
+            ("tokens_M", Some("M")),
+            ("samples [k]", Some("k")),
+            ("tokens in millions", Some("millions")),
+            ("Samples (thousands)", Some("thousands")),
+            ("tokens_total_B", Some("B")),
+            ("tokens", None),
+            ("top_k", None),
+            ("samples_per_second", None),
+            ("run_M_tokens", None),
+        ] {
+            assert_eq!(count_multiple(name), multiple, "{name}");
+        }
+    }
 
     #[test]
     fn converts_to_the_units_of_the_events() {

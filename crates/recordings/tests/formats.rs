@@ -112,6 +112,19 @@ fn mlperf_counts_epochs_where_nothing_else_counts() {
 }
 
 #[test]
+fn mlperf_entries_between_colours_of_a_terminal_are_read() {
+    let log = mllog("", T0, "run_start", "null", "{}")
+        + &mllog("", T0 + 10_000, "eval_stop", "null", "{\"samples_count\": 100}")
+        + &mllog("", T0 + 11_000, "run_stop", "null", "{\"samples_count\": 100}");
+    let coloured: Vec<String> = log.lines().map(|line| format!("\u{1b}[32m{line}\u{1b}[0m\n")).collect();
+    let coloured = coloured.concat();
+    let imported = read(RecordingFormat::Mlperf, &[("r.txt", &coloured)], &ImportOptions::default()).unwrap();
+    let events: Vec<LoggedEvent> = imported.events().collect();
+    assert_eq!(progress(&events).last().unwrap().samples_total, Some(100.0));
+    assert!(imported.report.refused.is_empty());
+}
+
+#[test]
 fn mlperf_errors_say_where_and_what() {
     let start = mllog("", T0, "run_start", "null", "{}");
     let error = |files: &[(&str, &str)]| read(RecordingFormat::Mlperf, files, &ImportOptions::default()).unwrap_err();

@@ -1137,7 +1137,7 @@ fn what_would_be_misread_stops_with_the_way_out() {
     let parts = mixed.replace("gpu_0_power_watts", "total_power").replace("gpu_0_utilization_percentage", "fan");
     assert!(read(CSV, &[("p.csv", &parts)], &as_device).is_err());
     let in_watts = maps(&["device=key", "power_watts=value:W"]);
-    near(total(&read(CSV, &[("p.csv", &parts)], &in_watts).unwrap()), 3970.0, "as is said");
+    near(total(&read(CSV, &[("p.csv", &parts)], &in_watts).unwrap()), 3000.0, "the whole, and not the fan in it");
 
     // Seconds that are said to be milliseconds; counts that may be so are noted.
     let milliseconds = |rows: String| {
@@ -1168,6 +1168,42 @@ fn what_would_be_misread_stops_with_the_way_out() {
         assert!(error.contains(&format!("column \"{column}\": by its name it is no power_watts")), "{error}");
         near(total(&read(CSV, &[("v.csv", &text)], &maps(&[&format!("power_watts={column}:W")])).unwrap()), 120.0, "as is said");
     }
+    let (power, energy) = ("power_watts", "energy_joules");
+    for (field, column, is_unit) in [
+        (power, "energy_j", true),
+        (power, "gpu_energy_kWh", true),
+        (energy, "power_w", true),
+        (energy, "gpu_watts", true),
+        (power, "sm_freq", false),
+        (power, "input_current", false),
+        (power, "rpm", false),
+        (power, "fan_speed", false),
+        (energy, "duration_s", false),
+        (energy, "emissions_kg", false),
+        (energy, "cost_eur", false),
+    ] {
+        let text = format!("time,{column}\n2025-02-03T10:00:00Z,300\n2025-02-03T10:00:10Z,300\n");
+        let error = read(CSV, &[("v.csv", &text)], &maps(&[&format!("{field}={column}")])).map(|_| ()).unwrap_err();
+        assert_eq!(error.contains("the header says"), is_unit, "{error}");
+        assert!(error.contains("map another column, or say the unit after a colon"), "{error}");
+        let unit = if field == power { "W" } else { "J" };
+        assert!(read(CSV, &[("v.csv", &text)], &maps(&[&format!("{field}={column}:{unit}")])).is_ok(), "{column}: as is said");
+    }
+    for (field, column) in [
+        (power, "current"),
+        (power, "current_power"),
+        (power, "power_A"),
+        (power, "power_min"),
+        (power, "speed_test_power_w"),
+        (power, "speed_w"),
+        (energy, "energy_per_step"),
+        (energy, "joules_at_cost"),
+        (energy, "step_energy (W cap 250)"),
+    ] {
+        let text = format!("time,{column}\n2025-02-03T10:00:00Z,300\n2025-02-03T10:00:10Z,300\n");
+        let imported = read(CSV, &[("v.csv", &text)], &maps(&[&format!("{field}=#2")]));
+        assert!(imported.is_ok(), "{column}: {:?}", imported.err());
+    }
     for column in ["usage", "gpu_usage", "memory", "fan", "power (cap 250) [W]"] {
         let text = format!("time,{column}\n2025-02-03T10:00:00Z,12\n2025-02-03T10:00:10Z,12\n");
         near(total(&read(CSV, &[("v.csv", &text)], &maps(&["power_watts=#2"])).unwrap()), 120.0, column);
@@ -1196,6 +1232,33 @@ fn what_would_be_misread_stops_with_the_way_out() {
         let error = import(SMI, vec![RecordingFile::new("s", bytes)], &plain()).unwrap_err().to_string();
         assert!(error.contains(what) && error.contains("unpack it"), "{error}");
     }
+    // What is no table.
+    for (text, what, way) in [
+        (
+            "\n==============NVSMI LOG==============\n\nTimestamp : Mon Feb  3 10:00:00 2025\n",
+            "nvidia-smi -q",
+            "--query-gpu=timestamp",
+        ),
+        (
+            "Mon Feb  3\n+-----+\n| NVIDIA-SMI 535.104.05  Driver Version: 535.104.05 |\n",
+            "on a terminal",
+            "--query-gpu=timestamp",
+        ),
+        ("smi,host=n1,index=0 power_draw=300 1738576800000000000\n", "line protocol", "a column for each field"),
+    ] {
+        for format in [SMI, CSV] {
+            let options = if format == CSV { maps(&["power_watts=power"]) } else { plain() };
+            let error = read(format, &[("s", text)], &options).unwrap_err();
+            assert!(error.contains(what) && error.contains(way), "{error}");
+        }
+    }
+    for label in ["node01: ", "[1,0]<stdout>:", "smi-1  | ", "2025-02-03T10:00:00.1Z "] {
+        let text = format!("{label}timestamp, index, power.draw [W]\n{label}2025/02/03 10:00:00.000, 0, 300.00 W\n");
+        let error = read(SMI, &[("s.csv", &text)], &plain()).unwrap_err();
+        assert!(error.starts_with("s.csv:1: each line begins with ") && error.contains("without the label"), "{error}");
+    }
+    let error = read(CSV, &[("o.json", "{\"resourceMetrics\":[{\"resource\":{}}]}\n")], &maps(&["power_watts=w"])).unwrap_err();
+    assert!(error.contains("OpenTelemetry's JSON"), "{error}");
     for json in ["{\"time\": \"2025-02-03T10:00:00Z\", \"w\": 300}\n", "[{\"time\": 1, \"w\": 300}]", "[\n  {\n"] {
         let error = read(CSV, &[("t.jsonl", json)], &maps(&["power_watts=w"])).unwrap_err();
         assert!(error.starts_with("t.jsonl:1: it is JSON, and no table") && error.contains("@csv"), "{error}");
@@ -1228,9 +1291,27 @@ fn names_of_other_figures_and_of_other_parts_do_not_count_beside_boards() {
         (&["P01,300", "P02,200"], 5_000.0, 0),
         (&["default/gpu0,300", "gpu0,200"], 5_000.0, 0),
         (&["1.0,300", "1,200", "1.1,100"], 6_000.0, 0),
+        (&["gpu0,300", "gpu1,200", "Total power,500"], 5_000.0, 11),
+        (&["SystemInputPower,900", "TotalGPUPower,500", "TotalCPUPower,200"], 5_000.0, 22),
+        (&["Total Power,500", "PSU1,300", "PSU2,200"], 5_000.0, 22),
     ] {
         let imported = read(CSV, &[("t.csv", &ten_seconds("time,device,w", rows))], &options);
         let imported = imported.unwrap_or_else(|error| panic!("{rows:?}: {error}"));
+        near(total(&imported), joules, rows[rows.len() - 1]);
+        let lines: u64 = imported.report.refused.iter().map(|refused| refused.lines).sum();
+        assert_eq!(lines, refused, "{rows:?}");
+    }
+    for (rows, joules, refused) in [
+        (&["PSU1 Input Power,300", "PSU2 Input Power,290"][..], 5_900.0, 0),
+        (&["PSU1 Input Power,300", "PSU2 Input Power,290", "Pwr Consumption,590"], 5_900.0, 22),
+        (&["PS1 Input Power,300", "PS2 Input Power,290", "SYS_POWER,590", "CPU_Power,200"], 5_900.0, 33),
+        (&["SystemInputPower,900", "TotalGPUPower,500", "TotalCPUPower,200"], 9_000.0, 22),
+        (&["cpu,100", "gpu,300", "dram,20", "node,600"], 6_000.0, 33),
+        (&["cpu,100", "gpu,300", "dram,20"], 4_200.0, 0),
+        (&["gpu01,900", "gpu02,900", "node01,500"], 23_000.0, 0),
+    ] {
+        let options = ImportOptions { meter: Some(Meter::Node), ..options.clone() };
+        let imported = read(CSV, &[("t.csv", &ten_seconds("time,device,w", rows))], &options).unwrap();
         near(total(&imported), joules, rows[rows.len() - 1]);
         let lines: u64 = imported.report.refused.iter().map(|refused| refused.lines).sum();
         assert_eq!(lines, refused, "{rows:?}");
@@ -1263,6 +1344,9 @@ fn spellings_of_one_board_are_one_board() {
         ("blanks", ["GPU 0", "GPU  0"]),
         ("decimals", ["0", "0.0"]),
         ("capitals of a bus id", ["00000000:0f:00.0", "00000000:0F:00.0"]),
+        ("domains of a bus id", ["0000:17:00.0", "00000000:17:00.0"]),
+        ("a bus id without its domain", ["17:00.0", "0000:17:00.0"]),
+        ("prefixes of a UUID", ["6d5c0ac5-74d7-3130-46f1-e93ed57f469a", "GPU-6d5c0ac5-74d7-3130-46f1-e93ed57f469a"]),
     ] {
         let rows = (0..=10)
             .map(|second| format!("2025-02-03T10:00:{second:02}Z,{},{},300\n", ["n1", "N1"][second % 2], spellings[second % 2]));
@@ -1280,6 +1364,11 @@ fn spellings_of_one_board_are_one_board() {
     let files = [("a.csv", part("GPU0", 0)), ("b.csv", part("gpu0", 1))];
     let files = files.each_ref().map(|(name, text)| (*name, text.as_str()));
     assert_eq!(read(CSV, &files, &maps(&["device=gpu", "power_watts=w"])).unwrap().report.boards.len(), 1);
+    // A bus id is one of its node, however long it is.
+    let nodes = ["100", "300"].map(|watts| ten_seconds("time,bus,w", &[&format!("00000000:17:00.0,{watts}")]));
+    let options = maps(&["device=bus", "power_watts=w"]);
+    let imported = read(CSV, &[("n1.csv", &nodes[0]), ("n2.csv", &nodes[1])], &options).unwrap();
+    assert_eq!((imported.report.boards.len(), total(&imported)), (2, 4_000.0));
     let at_once = ten_seconds("time,gpu,w", &["gpu0,300", "GPU0,200"]);
     let error = read(CSV, &[("t.csv", &at_once)], &maps(&["device=gpu", "power_watts=w"])).unwrap_err();
     assert!(error.contains("2 rows of"), "{error}");
@@ -1329,10 +1418,29 @@ fn rows_of_several_kinds_are_named_by_the_column_that_tells_them() {
     let long = ten_seconds("time,gpu,metric,value", &["0,power,300", "0,temperature,60"]);
     let error = read(CSV, &[("t.csv", &long)], &maps(&["device=gpu", "power_watts=value"])).unwrap_err();
     assert!(
-        error.contains("column \"metric\" names readings of several kinds, such as \"power\" and \"temperature\"")
+        error.contains("column \"metric\": names readings of several kinds, such as \"power\" and \"temperature\"")
             && error.contains("keep the rows of power only"),
         "{error}"
     );
+    // Also where those of another kind have times of their own, or are of a limit.
+    for other in ["temperature_gpu,60", "power_limit,400", "procClk,1410"] {
+        let text = format!("{}2025-02-03T10:01:00Z,{other}\n", ten_seconds("time,_field,v", &["power_draw,300"]));
+        let error = read(CSV, &[("t.csv", &text)], &maps(&["power_watts=v"])).map(|imported| total(&imported)).unwrap_err();
+        assert!(error.starts_with("t.csv:13: column \"_field\": names readings of several kinds"), "{error}");
+        assert!(read(CSV, &[("t.csv", &text)], &maps(&["power_watts=v:W"])).is_ok(), "{other}: as is said");
+    }
+    for (header, rows) in [
+        ("time,note,v", &["power cap set,300", "loss spike,300"][..1]),
+        ("time,phase,v", &["training,300"]),
+        ("time,sensor,v", &["board power,300"]),
+        ("time,job,v", &["power-sweep,300"]),
+    ] {
+        near(total(&read(CSV, &[("t.csv", &ten_seconds(header, rows))], &maps(&["power_watts=v"])).unwrap()), 3_000.0, header);
+    }
+    let events = ten_seconds("time,event,v", &[",300"]).replacen(",,", ",power capped,", 1).replacen(",,", ",checkpoint,", 1);
+    near(total(&read(CSV, &[("t.csv", &events)], &maps(&["power_watts=v"])).unwrap()), 3_000.0, "what happens");
+    let modes = ten_seconds("time,mode,v", &["low power,300"]).replacen("low power", "high clock", 4);
+    near(total(&read(CSV, &[("t.csv", &modes)], &maps(&["power_watts=v"])).unwrap()), 3_000.0, "modes of a board");
 }
 
 #[test]
@@ -1509,5 +1617,114 @@ fn rules_between_rows_cost_nothing() {
         let text = format!("| time | w |\n{rule}\n{rows}{rule}\n");
         let imported = read(CSV, &[("a.md", &text)], &maps(&["power_watts=w:W"])).unwrap();
         assert_eq!((telemetry(&imported).len(), imported.report.refused.len()), (10, 0), "{rule}");
+    }
+}
+
+#[test]
+fn the_sum_of_the_rows_above_is_no_row() {
+    let options = |map: &str| maps(&[map]);
+    let steps = |values: &[f64]| {
+        let rows = values.iter().enumerate().map(|(row, value)| format!("2025-02-03T10:00:{row:02}Z,{value}\n"));
+        format!("time,n\n{}", rows.collect::<String>())
+    };
+    let last = |text: &str, options: &ImportOptions| {
+        let imported = read(CSV, &[("t.csv", text)], options).unwrap();
+        (progress(&imported).last().unwrap().samples_total.unwrap(), imported.report.refused.len())
+    };
+    let plain = &[32.0, 32.0, 20.0, 32.0, 32.0][..];
+    assert_eq!(last(&steps(plain), &options("samples=n")), (148.0, 0));
+    let summed = steps(&[plain, &[148.0]].concat());
+    assert_eq!(last(&summed, &options("samples=n")), (148.0, 1));
+    let meant = ImportOptions { accept: vec![AcceptedFinding::GrowingSteps], ..options("samples=n") };
+    assert_eq!(last(&summed, &meant), (296.0, 0));
+
+    // A window of an epoch beside those of its steps.
+    let epochs = steps(&[3000.0, 3000.0, 2990.0, 8990.0, 3000.0, 3010.0, 3000.0, 9010.0]);
+    let imported = read(CSV, &[("t.csv", &epochs)], &options("energy_joules=n:J")).unwrap();
+    assert_eq!(telemetry(&imported).last().unwrap().energy_joules_total, Some(18_000.0));
+    assert_eq!(imported.report.refused[0].lines, 2);
+
+    let power = steps(&[300.0, 290.0, 310.0, 300.0, 300.0, 300.0, 300.0, 300.0, 2400.0]);
+    let imported = read(CSV, &[("t.csv", &power)], &options("power_watts=n")).unwrap();
+    near(total(&imported), 2_100.0, "power");
+    assert_eq!(
+        imported.report.refused[0].reason,
+        "column \"n\": 2400 W is the sum of the rows above, and no reading: the row is left out"
+    );
+    for jump in [&[60.0, 60.0, 60.0, 60.0, 60.0, 300.0][..], &[60.0, 60.0, 60.0, 60.0, 60.0, 60.0, 60.0, 60.0, 490.0]] {
+        let imported = read(CSV, &[("t.csv", &steps(jump))], &options("power_watts=n")).unwrap();
+        assert!(imported.report.refused.is_empty(), "{jump:?}");
+    }
+}
+
+#[test]
+fn steps_of_a_job_do_not_count_beside_the_job_wherever_its_row_is() {
+    let rows =
+        ["101.batch|1200000|2025-02-03T11:00:00", "101.extern|1200000|2025-02-03T11:00:00", "101|1200000|2025-02-03T11:00:00"];
+    for order in [[0, 1, 2], [2, 0, 1], [0, 2, 1]] {
+        let text = format!("JobID|ConsumedEnergyRaw|End\n{}\n", order.map(|row| rows[row]).join("\n"));
+        let options = ImportOptions { meter: Some(Meter::Node), ..maps(&["time=End", "energy_joules=ConsumedEnergyRaw"]) };
+        let imported = read(CSV, &[("s.txt", &text)], &options).unwrap();
+        assert_eq!(telemetry(&imported).last().unwrap().energy_joules_total, Some(1_200_000.0), "{order:?}");
+        let skipped: u64 = imported.report.skipped.iter().map(|skipped| skipped.lines).sum();
+        assert_eq!(skipped, 2, "{order:?}");
+    }
+}
+
+#[test]
+fn a_flag_of_a_row_says_that_its_value_is_none() {
+    let row = |second: u32, flag: &str, value: &str| format!("run,gpu_power,{value},2025-02-03T10:00:{second:02}Z,{flag}\n");
+    for (yes, no) in [("1", "0"), ("True", "False"), ("t", "f")] {
+        let rows = (0..=10).map(|second| if second == 5 { row(second, yes, "0") } else { row(second, no, "300") });
+        let text = format!("run_uuid,key,value,timestamp,is_nan\n{}", rows.collect::<String>());
+        let imported =
+            read(CSV, &[("m.csv", &text)], &ImportOptions { meter: Some(Meter::Node), ..maps(&["power_watts=value"]) });
+        let imported = imported.unwrap();
+        assert_eq!((total(&imported), imported.report.absent_values), (3_000.0, 1), "{yes}");
+    }
+}
+
+#[test]
+fn empty_rows_cost_nothing() {
+    let rows: Vec<String> = (0..=10).map(|second| format!("2025-02-03T10:00:{second:02}Z,300,\n")).collect();
+    let rows = rows.concat();
+    for text in [format!("time,power,\n{rows},,\n,,\n"), format!("time,power,note\n{rows}\n,,\n")] {
+        let imported = read(CSV, &[("t.csv", &text)], &maps(&["power_watts=power"])).unwrap();
+        near(total(&imported), 3_000.0, &text);
+        assert!(imported.report.refused.is_empty(), "{:?}", imported.report.refused);
+    }
+}
+
+#[test]
+fn a_counter_that_leaps_once_is_not_in_another_unit() {
+    let row = |second: u32| {
+        let joules = 300 * second + if second >= 30 { 1_000_000 } else { 0 };
+        format!("2025-02-03T10:00:{second:02}Z,300,{joules}\n")
+    };
+    let text = format!("time,w,j\n{}", (0..60).map(row).collect::<String>());
+    let imported = read(CSV, &[("t.csv", &text)], &maps(&["power_watts=w", "energy_joules_total=j"])).unwrap();
+    near(total(&imported), 17_700.0, "power");
+    assert!(
+        imported.report.notes.iter().any(|note| note.contains("at line 32: the counter is left out")),
+        "{:?}",
+        imported.report.notes
+    );
+    let error = read(CSV, &[("t.csv", &text)], &maps(&["energy_joules_total=j"])).unwrap_err();
+    assert!(error.starts_with("t.csv:32: ") && error.contains("grows by 1000300 W here"), "{error}");
+}
+
+#[test]
+fn multiples_of_counts_are_refused_and_rates_that_contradict_a_total_are_noted() {
+    let table = |header: &str| {
+        let rows = (0..=10).map(|row| format!("2025-02-03T10:{:02}:{:02}Z,{},51.2\n", row / 6, row % 6 * 10, row * 100));
+        format!("{header}\n{}", rows.collect::<String>())
+    };
+    let error = read(CSV, &[("t.csv", &table("time,tokens (M),rate"))], &maps(&["tokens_total=#2"])).unwrap_err();
+    assert!(error.starts_with("t.csv:1: column \"tokens (M)\": the header says M, a multiple"), "{error}");
+    for (columns, is_noted) in [(&["samples_total=n", "samples_per_second=rate"][..], true), (&["samples_total=n"], false)] {
+        let imported = read(CSV, &[("t.csv", &table("time,n,rate"))], &maps(columns)).unwrap();
+        let notes = &imported.report.notes;
+        let is_said = notes.iter().any(|note| note.contains("grows by 1000 in 100 s, samples_per_second says 5120"));
+        assert_eq!(is_said, is_noted, "{notes:?}");
     }
 }

@@ -3,6 +3,7 @@
 
 use eadt_schemas::v1::Meter;
 
+use super::SUM_WORDS;
 use crate::error::quote;
 use crate::units::word_places;
 
@@ -18,11 +19,29 @@ const PERCENTILES: [&str; 5] = ["50", "75", "90", "95", "99"];
 /// Words that say that a name is of a GPU.
 const GPU_WORDS: [&str; 6] = ["accelerator", "card", "cuda", "gpu", "gpus", "nvidia"];
 /// Words of other parts of a machine, and of all of it.
-const PART_WORDS: [&str; 10] = ["cpu", "cpus", "disk", "dram", "fan", "package", "pkg", "psu", "ram", "soc"];
-const MACHINE_WORDS: [&str; 7] = ["chassis", "host", "machine", "node", "platform", "server", "system"];
+const PART_WORDS: [&str; 11] = ["cpu", "cpus", "disk", "dram", "fan", "fans", "memory", "package", "pkg", "ram", "soc"];
+const MACHINE_WORDS: [&str; 8] = ["chassis", "host", "machine", "node", "platform", "server", "sys", "system"];
+/// Words of power supplies: what they supply lies behind them.
+const SUPPLY_WORDS: [&str; 2] = ["ps", "psu"];
 /// Words of energy and power, which say nothing about what they are of.
-const ELECTRICAL_WORDS: [&str; 12] =
-    ["consumed", "consumption", "draw", "energy", "joules", "kwh", "mw", "power", "usage", "w", "watt", "watts"];
+const ELECTRICAL_WORDS: [&str; 16] = [
+    "consumed",
+    "consumption",
+    "draw",
+    "energy",
+    "in",
+    "input",
+    "joules",
+    "kwh",
+    "mw",
+    "output",
+    "power",
+    "pwr",
+    "usage",
+    "w",
+    "watt",
+    "watts",
+];
 
 /// A name that is not of a board of its own.
 #[derive(Debug, PartialEq, Eq)]
@@ -34,29 +53,30 @@ pub(crate) struct MisnamedBoard {
 }
 
 /// Finds the names, of several that differ, which are not of a board of their own: `gpu0_max` beside `gpu0`, and `cpu` beside
-/// `gpu`, unless what is metered is more than a board.
+/// `gpu`. If what is metered is more than a board, or no name is of a GPU, these are the parts beside the whole, and what lies
+/// behind power supplies.
 pub(crate) fn find_misnamed_boards(names: &[&str], meter: Meter) -> Vec<MisnamedBoard> {
     let names: Vec<BoardName> = names.iter().map(|name| BoardName::new(name)).collect();
     let gpu = names.iter().find(|name| name.is_gpu);
-    let part = names.iter().find(|name| name.extent == Extent::Part);
-    let counts_machines = matches!(meter, Meter::Node | Meter::Wall);
+    let supply = names.iter().find(|name| name.extent == Extent::Supply && !name.is_gpu);
+    let whole = names.iter().find(|name| name.extent == Extent::Machine && !name.is_gpu && !name.has_number);
+    let counts_machines = matches!(meter, Meter::Node | Meter::Wall) || gpu.is_none();
     let misnamed = |(index, name): (usize, &BoardName)| {
         let same_board = names.iter().find(|other| name.has_figure && other.is_figured_by(name));
-        let counted = match name.extent {
-            _ if name.is_gpu => None,
-            Extent::Unknown => None,
-            Extent::Part => gpu.filter(|_| !counts_machines),
-            Extent::Machine if !counts_machines => gpu.or(part),
-            // One of several machines.
-            Extent::Machine if name.has_number => names.iter().find(|other| other.is_part_of(name)),
-            Extent::Machine => part,
+        let counted = gpu.filter(|_| !counts_machines && !name.is_gpu && name.extent != Extent::Unknown);
+        let behind = match name.extent {
+            Extent::Part => whole.or(supply),
+            Extent::Supply => whole,
+            Extent::Unknown | Extent::Machine => None,
         };
-        let problem = match (same_board, counted) {
-            (Some(other), _) => format!("by its name another figure of what {} is of", quote(other.text)),
-            (None, Some(other)) => {
+        let behind = behind.or_else(|| names.iter().find(|other| name.is_part_of(other))).filter(|_| counts_machines);
+        let problem = match (same_board, counted, behind) {
+            (Some(other), ..) => format!("by its name another figure of what {} is of", quote(other.text)),
+            (None, Some(other), _) => {
                 format!("by its name of another part of the machine than {}, or of all of it", quote(other.text))
             }
-            (None, None) => return None,
+            (None, None, Some(other)) => format!("by its name of a part of what {} is of", quote(other.text)),
+            (None, None, None) => return None,
         };
         Some(MisnamedBoard { index, problem })
     };
@@ -80,6 +100,8 @@ struct BoardName<'n> {
 enum Extent {
     Unknown,
     Part,
+    /// A power supply of the machine, one of several.
+    Supply,
     Machine,
 }
 
@@ -112,9 +134,10 @@ impl<'n> BoardName<'n> {
         !self.has_figure && (self.words == other.board || number.is_some_and(|number| number == other.board.as_slice()))
     }
 
-    /// Returns whether a name is of a part of what another is of, as `node0 gpu0` of `node0`.
+    /// Returns whether a name is of a part of what another, a machine, is of, as `node0 gpu0` of `node0`.
     fn is_part_of(&self, whole: &Self) -> bool {
-        let rest = self.words.strip_prefix(whole.words.as_slice()).unwrap_or_default();
+        let rest =
+            self.words.strip_prefix(whole.words.as_slice()).filter(|_| whole.extent == Extent::Machine).unwrap_or_default();
         rest.iter().any(|word| GPU_WORDS.contains(&word.as_str()) || PART_WORDS.contains(&word.as_str()))
     }
 }
@@ -127,13 +150,14 @@ fn is_number(word: &str) -> bool {
 fn extent_of(words: &[String]) -> Extent {
     let has = |list: &[&str]| words.iter().any(|word| list.contains(&word.as_str()));
     let is_known = |word: &String| {
-        let lists = [&PART_WORDS[..], &MACHINE_WORDS, &ELECTRICAL_WORDS];
+        let lists = [&GPU_WORDS[..], &PART_WORDS, &MACHINE_WORDS, &SUPPLY_WORDS, &ELECTRICAL_WORDS, &SUM_WORDS];
         is_number(word) || lists.iter().any(|list| list.contains(&word.as_str()))
     };
     match () {
         () if words.is_empty() || !words.iter().all(is_known) => Extent::Unknown,
+        () if has(&SUPPLY_WORDS) => Extent::Supply,
         () if has(&MACHINE_WORDS) => Extent::Machine,
-        () if has(&PART_WORDS) => Extent::Part,
+        () if has(&PART_WORDS) || has(&GPU_WORDS) => Extent::Part,
         // Of energy and power only, without a number, is the sum.
         () if !words.iter().any(|word| is_number(word)) => Extent::Machine,
         () => Extent::Unknown,
@@ -164,15 +188,26 @@ mod tests {
             // Hosts and sockets.
             (&["gpu01", "gpu02", "node01"], Meter::Node, &[]),
             (&["server", "gpu-server"], Meter::Wall, &[]),
-            (&["node0", "node0 gpu0"], Meter::Node, &[0]),
+            (&["node0", "node0 gpu0"], Meter::Node, &[1]),
             (&["node1", "node12 gpu0"], Meter::Node, &[]),
             (&["cpu", "gpu", "dram", "node"], Meter::Gpu, &[0, 2, 3]),
-            (&["cpu", "gpu", "dram", "node"], Meter::Node, &[3]),
+            (&["cpu", "gpu", "dram", "node"], Meter::Node, &[0, 1, 2]),
+            (&["cpu", "gpu", "dram"], Meter::Node, &[]),
+            (&["PSU1 Input Power", "PSU2 Input Power", "Pwr Consumption"], Meter::Node, &[0, 1]),
+            (&["PS1 Input Power", "PS2 Input Power", "CPU_Power"], Meter::Node, &[2]),
+            (&["SystemInputPower", "TotalGPUPower", "TotalCPUPower", "TotalFanPower"], Meter::Node, &[1, 2, 3]),
+            (&["SystemInputPower", "TotalGPUPower", "TotalCPUPower"], Meter::Gpu, &[0, 2]),
+            (&["gpu0", "gpu1", "Total Power"], Meter::Gpu, &[2]),
+            (&["ps0", "ps1", "worker0"], Meter::Node, &[]),
+            (&["rack1", "rack2", "rack1-psu1"], Meter::Wall, &[]),
+            (&["gpu-node-1", "gpu-node-2"], Meter::Node, &[]),
+            (&["gpu1", "gpu2", "login"], Meter::Node, &[]),
             (&["node0 gpu0", "node0"], Meter::Gpu, &[1]),
             (&["gpu_energy", "energy_consumed"], Meter::Gpu, &[1]),
             (&["node1", "node2", "login1"], Meter::Gpu, &[]),
-            (&["PSU1", "PSU2", "System"], Meter::Wall, &[2]),
+            (&["PSU1", "PSU2", "System"], Meter::Wall, &[0, 1]),
             (&["system", "node"], Meter::Wall, &[]),
+            (&["total_power", "fan"], Meter::Gpu, &[1]),
             (&["cpu0", "cpu1"], Meter::Gpu, &[]),
             (&["0_power", "1_power"], Meter::Gpu, &[]),
             (&["gpu-max-1", "gpu-max-2"], Meter::Gpu, &[]),

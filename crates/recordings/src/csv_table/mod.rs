@@ -22,10 +22,12 @@ use self::steps::CounterIncrements;
 pub(crate) use self::steps::is_running_total;
 use crate::absent::{is_absent_name, is_absent_number, is_absent_text};
 use crate::boards::several_boards_error;
+use crate::checks::is_power;
 use crate::clock::TimeParser;
 use crate::decimal_mark::{DecimalMarkDetector, MARK_REMEDY};
 use crate::error::quote;
-use crate::identity::{IdColumns, IdScope, driver_uuid, spelling_key, spelling_key_of_text};
+use crate::foreign_text::{ForeignText, foreign_json};
+use crate::identity::{IdColumns, IdScope, driver_uuid, is_unique_id, spelling_key, spelling_key_of_text};
 use crate::lines::LineReader;
 use crate::names::{event_name, shell_quote};
 use crate::quantity::{QuantityCell, is_quantity, parse_quantity};
@@ -86,6 +88,10 @@ pub(crate) fn read(
         let mut cells = RowCells::default();
         let mut below_header = true;
         while let Some(line) = table.next_row(recording, file, &mut cells)? {
+            if reader.plan.time.is_some() && cells.iter().all(str::is_empty) {
+                recording.skip_line(file, line, EMPTY_ROW);
+                continue;
+            }
             if reader.is_repeated_header(recording, line, &cells)? {
                 continue;
             }
@@ -103,6 +109,9 @@ pub(crate) fn read(
             }
             let row = reader.read_row(recording, &mut sources, line, &cells);
             recording.count_if_damaged(row)?;
+        }
+        for line in sources.steps.remove_lines(file, &reader.jobs.steps_of_jobs_with_energy()) {
+            recording.skip_line(file, line, STEP_OF_A_JOB);
         }
         before = reader.times.file_end(recording);
         reader.finish(recording, table.encoding())?;
@@ -126,21 +135,64 @@ pub(crate) fn refuse_json(file: &str, header: &HeaderRow) -> Result<(), ImportEr
     if !is_json {
         return Ok(());
     }
+    let text = header.names.iter().collect::<Vec<_>>().join(",");
+    if let Some(ForeignText { what, remedy }) = foreign_json(&text) {
+        return Err(ImportError::in_line(file, header.line, format!("it is {what}, and no table of this form"), remedy));
+    }
     let remedy = "write its figures as a table, for example jq -r '.[] | [.time, .gpu, .watts] | @csv'; answers of Prometheus and \
                   event logs are read as they are";
     Err(ImportError::in_line(file, header.line, "it is JSON, and no table of this form", remedy))
 }
+
+/// Why rows are passed over.
+pub(crate) const EMPTY_ROW: &str = "empty row";
+const STEP_OF_A_JOB: &str = "step of a job that has a row of its own";
 
 /// What to do if a header contradicts what is below it.
 const ONE_UNIT: &str = "correct the one that is wrong: nothing shows which";
 
 /// Words of readings of power, of shares, which are none also of power, and of other readings, in a column that names what each
 /// row holds.
-const POWER_WORDS: [&str; 5] = ["power", "powerwatts", "watt", "watts", "draw"];
+const POWER_WORDS: [&str; 6] = ["power", "powerwatts", "pwr", "watt", "watts", "draw"];
 const SHARE_WORDS: [&str; 7] = ["percent", "percentage", "pct", "ratio", "util", "utilisation", "utilization"];
 const LIMIT_WORDS: [&str; 4] = ["cap", "limit", "rated", "tdp"];
-const OTHER_WORDS: [&str; 12] =
-    ["accuracy", "bytes", "clock", "clocks", "fan", "loss", "memory", "temp", "temperature", "throughput", "usage", "voltage"];
+const OTHER_WORDS: [&str; 35] = [
+    "accuracy",
+    "amp",
+    "ampere",
+    "amperes",
+    "amps",
+    "bytes",
+    "clk",
+    "clock",
+    "clocks",
+    "co2",
+    "co2eq",
+    "cost",
+    "current",
+    "duration",
+    "elapsed",
+    "emission",
+    "emissions",
+    "fan",
+    "freq",
+    "frequency",
+    "latency",
+    "loss",
+    "memory",
+    "mhz",
+    "price",
+    "rpm",
+    "runtime",
+    "speed",
+    "temp",
+    "temperature",
+    "throughput",
+    "usage",
+    "volt",
+    "voltage",
+    "volts",
+];
 
 /// Returns whether a text has one of the words, also within `powerPercent`. `mem01`, a host, is another word than `mem`.
 fn has_word(text: &str, words: &[&str]) -> bool {
@@ -159,12 +211,15 @@ fn names_power(text: &str) -> Option<bool> {
     if has_word(text, &POWER_WORDS) { Some(true) } else { has_word(text, &OTHER_WORDS).then_some(false) }
 }
 
-/// Words of other readings that alone, as the whole name of a column, may also name a power.
+/// Words of other readings that may also say of what a power is, and ones that alone, as the whole name of a column, may do so.
 const LOOSE_WORDS: [&str; 3] = ["fan", "memory", "usage"];
+const WORDS_LOOSE_ALONE: [&str; 1] = ["current"];
 
 /// Returns whether the name of a column names another quantity than power.
 fn names_another_reading(text: &str) -> bool {
-    let is_other = |word: &&str| !LOOSE_WORDS.contains(word) && has_word(text, &[*word]);
+    let is_whole = |word: &str| text.trim().eq_ignore_ascii_case(word);
+    let is_loose = |word: &str| LOOSE_WORDS.contains(&word) || WORDS_LOOSE_ALONE.contains(&word) && is_whole(word);
+    let is_other = |word: &&str| !is_loose(word) && has_word(text, &[*word]);
     names_power(text) == Some(false) && (has_word(text, &SHARE_WORDS) || OTHER_WORDS.iter().any(is_other))
 }
 
@@ -254,22 +309,73 @@ struct FileReader<'o> {
     /// Columns of ranks, of which each may have totals of its own.
     ranks: IdColumns,
     jobs: JobRows,
+    kinds: ReadingKinds,
 }
 
 /// Slurm's jobs whose rows have energy, which is that of all steps of the job.
 #[derive(Default)]
 struct JobRows {
     with_energy: BTreeSet<String>,
+    /// Lines of steps that came before the row of their job.
+    steps: BTreeMap<String, BTreeSet<u64>>,
+}
+
+/// Columns that are not mapped, and in which every text so far names a reading of some kind, with these texts and their lines.
+#[derive(Default)]
+struct ReadingKinds {
+    columns: Vec<(usize, BTreeMap<String, u64>)>,
+}
+
+impl ReadingKinds {
+    fn new(columns: impl Iterator<Item = usize>) -> Self {
+        Self { columns: columns.map(|column| (column, BTreeMap::new())).collect() }
+    }
+
+    /// Notes the texts of a row that has power.
+    fn observe(&mut self, line: u64, cells: &RowCells) {
+        self.columns.retain_mut(|(column, texts)| {
+            let text = cells.get(*column).unwrap_or_default();
+            if texts.contains_key(text) || is_absent_text(text) {
+                return true;
+            }
+            let is_kind = texts.len() < MOST_KINDS && kind_of_reading(text).is_some();
+            if is_kind {
+                texts.insert(text.to_owned(), line);
+            }
+            is_kind
+        });
+    }
+
+    /// Returns a column that names power in some rows and no power in others: a name of each, and the first line of the latter.
+    fn find_mixed(&self) -> Option<(usize, &str, &str, u64)> {
+        self.columns.iter().find_map(|(column, texts)| {
+            let of = |is_power: bool| texts.iter().find(|(text, _)| kind_of_reading(text) == Some(is_power));
+            let ((power, _), (other, line)) = (of(true)?, of(false)?);
+            Some((*column, power.as_str(), other.as_str(), *line))
+        })
+    }
+}
+
+/// A column with more texts names no kinds of readings.
+const MOST_KINDS: usize = 64;
+
+/// Returns whether a text names power (true) or another reading, such as a limit of it; `None` if it names none.
+fn kind_of_reading(text: &str) -> Option<bool> {
+    let is_power = names_power(text)?;
+    Some(is_power && !names_limit(text))
 }
 
 impl JobRows {
     /// Notes the job of a row that has its energy; returns whether the row is of a step, such as `101.batch`, of a noted one.
-    fn note_row(&mut self, plan: &TableMapping, cells: &RowCells, meter: Meter) -> bool {
+    fn note_row(&mut self, plan: &TableMapping, line: u64, cells: &RowCells, meter: Meter) -> bool {
         let energy = plan.figures.iter().find(|figure| figure.adds && figure.field == ReadingField::EnergyJoulesTotal);
         let Some(FieldSource { take: ValueExpression::Columns(columns), .. }) = energy else { return false };
         let is_id = |name: &String| JOB_NAMES.iter().any(|job| name.eq_ignore_ascii_case(job));
         let Some(id) = plan.names.iter().position(is_id).and_then(|column| cells.get(column)) else { return false };
         if let Some((job, _)) = id.split_once('.') {
+            if !self.with_energy.contains(job) {
+                self.steps.entry(job.to_owned()).or_default().insert(line);
+            }
             return self.with_energy.contains(job);
         }
         let has_energy = |column: &NumberColumn| match parse_quantity(cells.get(column.index).unwrap_or_default(), None) {
@@ -281,6 +387,12 @@ impl JobRows {
             self.with_energy.insert(id.to_owned());
         }
         false
+    }
+
+    /// Returns the lines of steps whose job has a row with energy, below them.
+    fn steps_of_jobs_with_energy(&self) -> BTreeSet<u64> {
+        let of_jobs = self.steps.iter().filter(|(job, _)| self.with_energy.contains(*job));
+        of_jobs.flat_map(|(_, lines)| lines).copied().collect()
     }
 }
 
@@ -304,8 +416,10 @@ impl<'o> FileReader<'o> {
         let marks = DecimalMarkDetector::new(table, &columns, options.decimal);
         let ids = plan.id_columns(recording);
         let ranks = plan.rank_columns();
+        let kinds = ReadingKinds::new(plan.columns_of_kinds(recording).into_iter());
         Ok(Self {
             file,
+            kinds,
             plan,
             header,
             clock,
@@ -349,12 +463,14 @@ impl<'o> FileReader<'o> {
             let header = HeaderRow { line, names: cells.clone(), is_data: false };
             self.refuse_several_boards(recording)?;
             self.refuse_several_ranks(recording)?;
+            self.refuse_mixed_kinds(recording)?;
             let before = std::mem::replace(&mut self.plan, TableMapping::new(recording, self.file, &header, self.options)?);
             self.plan.take_times_of(&before, self.options);
             self.plan.has_fractions = before.has_fractions;
             self.plan.take_units_of_rows(|name, dimension| before.has_units_of_rows(name, dimension));
             self.ids = self.plan.id_columns(recording);
             self.ranks = self.plan.rank_columns();
+            self.kinds = ReadingKinds::new(self.plan.columns_of_kinds(recording).into_iter());
             self.header = header;
         }
         recording.skip_line(self.file, line, "repeated header");
@@ -372,7 +488,7 @@ impl<'o> FileReader<'o> {
         };
         let figures = self.plan.number_columns().map(|column| column.index);
         let mut places = self.plan.time.into_iter().chain(figures);
-        let is_named = places.any(|index| cells.get(index).is_some_and(names_time));
+        let is_named = places.any(|index| cells.get(index).is_some_and(|cell| !cell.is_empty() && names_time(cell)));
         cells.len() >= 2 && is_named && cells.iter().all(|cell| cell.is_empty() || is_name(cell))
     }
 
@@ -394,8 +510,8 @@ impl<'o> FileReader<'o> {
             }
             return Err(RowError::damaged("cells", recording.error(self.file, line, problem, remedy)));
         }
-        if self.jobs.note_row(&self.plan, cells, recording.meter) {
-            recording.skip_line(self.file, line, "step of a job that has a row of its own");
+        if self.jobs.note_row(&self.plan, line, cells, recording.meter) {
+            recording.skip_line(self.file, line, STEP_OF_A_JOB);
             return Ok(());
         }
         let devices = sources.row_sources(recording, self, cells);
@@ -416,6 +532,9 @@ impl<'o> FileReader<'o> {
         let figures = std::mem::take(&mut self.plan.figures);
         let read = self.values(recording, line, cells, &figures);
         if let Ok(values) = &read {
+            if values.iter().any(|(figure, _)| is_power(figure.field)) {
+                self.kinds.observe(line, cells);
+            }
             for (board, source) in devices.iter().enumerate() {
                 let of_board = |figure: &FieldSource| !figure.field.is_progress() && figure.board.unwrap_or(0) == board;
                 let values = values.iter().filter(|(figure, _)| of_board(figure));
@@ -510,6 +629,9 @@ impl<'o> FileReader<'o> {
         };
         let mut sum = 0.0;
         for column in columns {
+            if self.plan.is_flagged_absent(cells, column.index) {
+                return Ok(None);
+            }
             match self.number(recording, line, cells, (figure, *column), figures)? {
                 Some(value) => sum += value,
                 None => return Ok(None),
@@ -665,8 +787,22 @@ impl<'o> FileReader<'o> {
         Err(recording.error(self.file, found.line, problem, remedy).with_column(column))
     }
 
+    /// Returns an error if rows that are mapped as power are of several kinds of readings by a column that is not mapped.
+    fn refuse_mixed_kinds(&self, recording: &Recording) -> Result<(), ImportError> {
+        let Some((column, power, other, line)) = self.kinds.find_mixed() else { return Ok(()) };
+        let problem = format!(
+            "names readings of several kinds, such as {} and {}: all of them would count as power",
+            quote(power),
+            quote(other)
+        );
+        let remedy = "keep the rows of power only, or write each kind of reading into a column of its own; if all of it is power, say \
+                      the unit, --map power_watts=COLUMN:W";
+        Err(recording.error(self.file, line, problem, remedy).with_column(self.plan.column_name(column)))
+    }
+
     fn finish(self, recording: &mut Recording, encoding: crate::encoding::Encoding) -> Result<(), ImportError> {
         self.refuse_several_boards(recording)?;
+        self.refuse_mixed_kinds(recording)?;
         self.refuse_several_ranks(recording)?;
         self.check_unit_of_times(recording)?;
         self.times
@@ -709,6 +845,9 @@ fn rise_throughout(readings: &[&RecordedReading]) -> bool {
 /// A file, and the node that a row of it names; empty if it names none or all of them.
 type FileNode = (FileId, String);
 
+/// The sources of rows, by their node.
+type NodeSources = BTreeMap<FileNode, BTreeSet<SourceId>>;
+
 /// Returns whether one of some nodes is, or may be, the node of a file.
 fn has_node(nodes: &BTreeSet<FileNode>, node: &FileNode) -> bool {
     let (file, name) = node;
@@ -723,12 +862,12 @@ struct TableSources {
     devices: HashMap<(Option<FileId>, String, usize), SourceId>,
     /// The boards of each node as their first rows name them.
     named: BTreeMap<String, Vec<(String, SourceId)>>,
-    /// Nodes of which a row names its board in the column that is mapped.
-    with_id: BTreeSet<FileNode>,
+    /// The sources of rows that name their board in the column that is mapped.
+    with_id: NodeSources,
     /// The sources of rows that do not, though that column is mapped.
-    without_id: BTreeMap<FileNode, BTreeSet<SourceId>>,
+    without_id: NodeSources,
     /// The sources of rows that name all boards together in that column.
-    sums: BTreeMap<FileNode, BTreeSet<SourceId>>,
+    sums: NodeSources,
     job: Option<SourceId>,
     steps: CounterIncrements,
 }
@@ -792,9 +931,7 @@ impl TableSources {
             let file_node = (file, node.into_owned());
             match device {
                 Some(device) if names_a_sum(device) => self.sums.entry(file_node).or_default().extend(&sources),
-                Some(_) => {
-                    self.with_id.insert(file_node);
-                }
+                Some(_) => self.with_id.entry(file_node).or_default().extend(&sources),
                 None => self.without_id.entry(file_node).or_default().extend(&sources),
             }
         }
@@ -808,9 +945,19 @@ impl TableSources {
         let mut without_id = std::mem::take(&mut self.without_id);
         let mut sums = std::mem::take(&mut self.sums);
         let nodes_of_sums: BTreeSet<FileNode> = sums.keys().cloned().collect();
-        let with_id = &self.with_id;
-        without_id.retain(|node, _| has_node(with_id, &(node.0, String::new())) || has_node(&nodes_of_sums, node));
-        sums.retain(|node, _| has_node(with_id, node));
+        let of_sums: BTreeSet<SourceId> = sums.values().flatten().copied().collect();
+        // What is refused by its name has no energy that a sum would count twice.
+        let misnamed: BTreeSet<SourceId> = self
+            .misnamed_boards(recording.meter)
+            .into_iter()
+            .map(|(_, source, _)| source)
+            .filter(|source| !of_sums.contains(source))
+            .collect();
+        let of_boards = self.with_id.iter().filter(|(_, sources)| !sources.is_subset(&misnamed));
+        let boards: BTreeSet<FileNode> = of_boards.map(|(node, _)| node.clone()).collect();
+        let with_id: BTreeSet<FileNode> = self.with_id.keys().cloned().collect();
+        without_id.retain(|node, _| has_node(&with_id, &(node.0, String::new())) || has_node(&nodes_of_sums, node));
+        sums.retain(|node, _| has_node(&boards, node));
         let problem = "row has no id of a board, unlike others of its file: its readings of a board are left out";
         self.refuse_rows(recording, without_id, problem, "fill the cell in, or take the row out");
         let problem = "row is of all boards together by the name in its column of boards, and others are of one each: it is left \
@@ -818,28 +965,27 @@ impl TableSources {
         self.refuse_rows(recording, sums, problem, "take the row out, or name the board otherwise if it is one");
     }
 
+    /// Returns the names in the column of boards that are none of a board of its own, with their sources and what they are.
+    fn misnamed_boards(&self, meter: Meter) -> Vec<(String, SourceId, String)> {
+        let of_node = |boards: &Vec<(String, SourceId)>| {
+            let names: Vec<&str> = boards.iter().map(|(name, _)| name.as_str()).collect();
+            let found = find_misnamed_boards(&names, meter).into_iter();
+            found.map(|found| (boards[found.index].0.clone(), boards[found.index].1, found.problem)).collect::<Vec<_>>()
+        };
+        self.named.values().flat_map(of_node).collect()
+    }
+
     /// Refuses the rows whose name in the column of boards is none of a board of its own.
     fn refuse_misnamed_boards(&mut self, recording: &mut Recording) {
-        for boards in std::mem::take(&mut self.named).into_values() {
-            let names: Vec<&str> = boards.iter().map(|(name, _)| name.as_str()).collect();
-            for found in find_misnamed_boards(&names, recording.meter) {
-                let (name, source) = &boards[found.index];
-                let of_files =
-                    (0..recording.files.len()).map(|file| ((file, String::new()), BTreeSet::from([*source]))).collect();
-                let problem = format!("row is of {}, {}: it is left out, or this would count twice", quote(name), found.problem);
-                self.refuse_rows(recording, of_files, &problem, "take the row out, or name the board otherwise if it is one");
-            }
+        for (name, source, problem) in self.misnamed_boards(recording.meter) {
+            let of_files = (0..recording.files.len()).map(|file| ((file, String::new()), BTreeSet::from([source]))).collect();
+            let problem = format!("row is of {}, {problem}: it is left out, or this would count twice", quote(&name));
+            self.refuse_rows(recording, of_files, &problem, "take the row out, or name the board otherwise if it is one");
         }
     }
 
     /// Refuses the rows of these sources.
-    fn refuse_rows(
-        &mut self,
-        recording: &mut Recording,
-        of_nodes: BTreeMap<FileNode, BTreeSet<SourceId>>,
-        problem: &str,
-        remedy: &str,
-    ) {
+    fn refuse_rows(&mut self, recording: &mut Recording, of_nodes: NodeSources, problem: &str, remedy: &str) {
         let mut of_files: BTreeMap<FileId, BTreeSet<SourceId>> = BTreeMap::new();
         for ((file, _), sources) in of_nodes {
             of_files.entry(file).or_default().extend(sources);
@@ -915,8 +1061,28 @@ fn shortened_by_slurm(field: ReadingField, text: &str) -> Option<&'static str> {
 
 /// Words of what is of several boards, and words beside them that add nothing.
 pub(crate) const SUM_WORDS: [&str; 9] = ["all", "total", "totals", "sum", "overall", "aggregate", "average", "avg", "mean"];
-const WORDS_BESIDE_SUMS: [&str; 11] =
-    ["gpu", "gpus", "device", "devices", "board", "boards", "card", "cards", "node", "system", "of"];
+const WORDS_BESIDE_SUMS: [&str; 20] = [
+    "gpu",
+    "gpus",
+    "device",
+    "devices",
+    "board",
+    "boards",
+    "card",
+    "cards",
+    "node",
+    "system",
+    "of",
+    "power",
+    "pwr",
+    "draw",
+    "usage",
+    "consumption",
+    "energy",
+    "watts",
+    "watt",
+    "input",
+];
 
 /// Returns whether the name of a board says that it is all boards together: `total`, `All GPUs`, `gpu_sum`, `AllGPUs`.
 fn names_a_sum(name: &str) -> bool {
@@ -944,11 +1110,4 @@ fn is_of_sum_words(text: &str) -> Option<bool> {
 /// Returns whether a row names its board by an id that no other board has.
 fn is_unique(plan: &TableMapping, cells: &RowCells) -> bool {
     plan.device.and_then(|column| cells.get(column)).is_some_and(is_unique_id)
-}
-
-/// Returns whether a name is one of a board anywhere, such as a UUID, and not only in its node.
-fn is_unique_id(text: &str) -> bool {
-    let hexadecimal = text.chars().filter(char::is_ascii_hexdigit).count();
-    (text.starts_with("GPU-") || text.starts_with("MIG-")) && text.len() > 8
-        || text.len() >= 16 && hexadecimal * 4 >= text.len() * 3
 }

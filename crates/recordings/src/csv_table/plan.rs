@@ -2,7 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use crate::absent::is_absent_text;
+use crate::absent::{FLAGGED_COLUMN, is_absence_flag, is_absent_text, names_absence_flag};
+use crate::checks::is_power;
 use crate::clock::{TimeParser, is_time_of_day};
 use crate::csv_table::{
     STEPS, TIME_NAMES, find_misnamed_boards, find_mixed_reading, has_word, names_a_sum, names_another_reading, names_limit,
@@ -14,7 +15,7 @@ use crate::names::shell_quote;
 use crate::recording::{FileId, Recording};
 use crate::report::ColumnUse;
 use crate::table::{HeaderRow, RowCells, TableReader};
-use crate::units::{Dimension, Unit, ambiguous_unit, bracketed_unit, may_be_unit, unreadable_unit, worded_unit};
+use crate::units::{Dimension, Unit, ambiguous_unit, bracketed_unit, count_multiple, may_be_unit, unreadable_unit, worded_unit};
 use crate::{FieldMap, ImportError, ImportOptions, ReadingField};
 
 /// Rows by which a column of dates, or of times of day, is known.
@@ -41,6 +42,22 @@ impl NumberColumn {
 
 /// Names of columns that have the unit of each row.
 const UNIT_NAMES: [&str; 5] = ["unit", "units", "uom", "einheit", "unit_of_measurement"];
+/// Words of columns that name the kind of reading of each row.
+const KIND_WORDS: [&str; 13] = [
+    "counter",
+    "field",
+    "item",
+    "key",
+    "kind",
+    "measurement",
+    "metric",
+    "parameter",
+    "quantity",
+    "reading",
+    "sensor",
+    "signal",
+    "variable",
+];
 /// Words of columns of energy.
 const ENERGY_WORDS: [&str; 5] = ["consumption", "energie", "energy", "joule", "joules"];
 
@@ -78,6 +95,8 @@ pub(super) struct TableMapping {
     pub(super) boards: Vec<String>,
     /// Boards are called by numbers with fractions, such as `1.1`.
     pub(super) has_fractions: bool,
+    /// The column that says in which rows a value is none.
+    absence_flag: Option<usize>,
 }
 
 /// A column expression, resolved.
@@ -105,7 +124,9 @@ impl TableMapping {
         }
         planner.find_time()?;
         planner.check_boards()?;
-        Ok(planner.plan)
+        let mut plan = planner.plan;
+        plan.absence_flag = plan.names.iter().position(|name| names_absence_flag(name));
+        Ok(plan)
     }
 
     /// The name of a column, or its number where the table has no header.
@@ -156,6 +177,27 @@ impl TableMapping {
         )
     }
 
+    /// Returns the columns that are not mapped, and may name the kind of reading of each row that is mapped as power: none if the
+    /// user states the unit, or rows have a column of units, which tells them apart.
+    pub(super) fn columns_of_kinds(&self, recording: &Recording) -> Vec<usize> {
+        let is_stated = recording.explicit_units.keys().any(|field| is_power(*field));
+        let mut of_power = self.figures.iter().filter(|figure| is_power(figure.field) && figure.board.is_none());
+        let has_units = self.number_columns().any(|column| column.unit_column.is_some());
+        if is_stated || has_units || of_power.next().is_none() {
+            return Vec::new();
+        }
+        let texts = [self.time, self.time_of_day, self.device, self.node, self.model];
+        let is_used = |index: usize| texts.contains(&Some(index)) || self.number_columns().any(|column| column.index == index);
+        let is_of_kinds = |index: &usize| self.names[*index].is_empty() || has_word(&self.names[*index], &KIND_WORDS);
+        (0..self.names.len()).filter(|index| !is_used(*index)).filter(is_of_kinds).collect()
+    }
+
+    /// Returns whether another column of the row says that the value of this one is none.
+    pub(super) fn is_flagged_absent(&self, cells: &RowCells, column: usize) -> bool {
+        let is_value = self.names.get(column).is_some_and(|name| name.eq_ignore_ascii_case(FLAGGED_COLUMN));
+        is_value && self.absence_flag.and_then(|index| cells.get(index)).is_some_and(is_absence_flag)
+    }
+
     /// Returns the columns of ranks, if rows have totals or rates of the job; what rows add is summed, whichever rank it is of.
     pub(super) fn rank_columns(&self) -> IdColumns {
         if !self.figures.iter().any(|figure| figure.field.is_progress() && !figure.adds) {
@@ -194,6 +236,8 @@ impl TableMapping {
         }
         let units: BTreeSet<usize> = self.number_columns().filter_map(|column| column.unit_column).collect();
         uses.extend(units.into_iter().map(|index| (index, "unit".to_owned(), None)));
+        let has_flagged = self.number_columns().any(|column| self.column_name(column.index).eq_ignore_ascii_case(FLAGGED_COLUMN));
+        uses.extend(self.absence_flag.filter(|_| has_flagged).map(|index| (index, "rows without a value".to_owned(), None)));
         let used = |index: usize| uses.iter().any(|(other, ..)| *other == index);
         let left_out = (0..self.names.len()).filter(|index| !used(*index)).map(|index| self.column_name(index)).collect();
         uses.sort_by_key(|(index, ..)| *index);
@@ -701,13 +745,13 @@ impl MappingBuilder<'_> {
             }
             let unit = unit.map(|unit| self.named_unit(map, &map.column, unit)).transpose()?;
             let is_sum = |(_, board): &&(usize, String)| names_a_sum(board);
-            self.check_board_names(map, &matching, unit.is_some())?;
             if let Some((index, board)) = matching.iter().find(is_sum).filter(|_| matching.len() > 1) {
                 let name = self.plan.column_name(*index);
                 let problem = format!("column {name:?} is of {board:?}, by its name what the other boards have together");
                 let remedy = "use {n} in place of the braces if the others have numbers, or map each board's column by itself";
                 return Err(self.error(problem, remedy));
             }
+            self.check_board_names(map, &matching, unit.is_some())?;
             let resolved = |(index, board): (usize, String)| ResolvedColumns {
                 board: Some(board),
                 columns: vec![NumberColumn::new(index, unit)],
@@ -734,11 +778,28 @@ impl MappingBuilder<'_> {
         Ok(())
     }
 
+    /// Returns an error if a column of counts has thousands or millions by its name.
+    fn refuse_multiple(&self, field: ReadingField, name: &str) -> Result<(), ImportError> {
+        let is_count = matches!(
+            field,
+            ReadingField::SamplesTotal
+                | ReadingField::TokensTotal
+                | ReadingField::StepsTotal
+                | ReadingField::SamplesPerSecond
+                | ReadingField::TokensPerSecond
+        );
+        let Some(multiple) = count_multiple(name).filter(|_| is_count) else { return Ok(()) };
+        let problem = format!("the header says {multiple}, a multiple, where {} is a plain count", field.name());
+        let remedy = "write whole counts into the column, 1500000 for 1.5 M, and name it without the multiple";
+        Err(self.error(problem, remedy).with_column(name))
+    }
+
     /// The unit to read a column in: the one asked for, else the header's own (`Power [mW]`, `power_mW`), else the field's.
     fn unit(&mut self, field: ReadingField, column: NumberColumn) -> Result<Option<Unit>, ImportError> {
         let name = self.plan.column_name(column.index);
         let bracketed = bracketed_unit(&name);
         let fits = |unit: &Unit| unit.dimension == field.dimension();
+        self.refuse_multiple(field, &name)?;
         let remedy = format!("units of {}: {}", field.name(), field.dimension().units());
         let is_electrical = field.dimension().is_electrical() && column.unit.is_none();
         // Cells may say what letters of the header leave open.
@@ -752,7 +813,15 @@ impl MappingBuilder<'_> {
         }
         let is_power = matches!(field, ReadingField::PowerWatts | ReadingField::PowerAverageWatts) && is_electrical;
         let is_limit = is_power && names_limit(&name) && !(bracketed.is_some() && names_power_at_a_limit(&name));
-        if is_limit || is_power && bracketed.is_none() && names_another_reading(&name) {
+        let is_energy = field.dimension() == Dimension::Energy && is_electrical;
+        let is_another = is_power && names_no_power(&name) || is_energy && names_no_energy(&name);
+        if let Some(other) = other_electrical_unit(&name, field.dimension()).filter(|_| is_electrical && bracketed.is_none()) {
+            let problem = format!("the header says {}, which is not a unit of {}", other.name, field.name());
+            return Err(self
+                .error(problem, format!("map another column, or say the unit after a colon; {remedy}"))
+                .with_column(name));
+        }
+        if is_limit || is_another && bracketed.is_none() {
             let problem = format!("by its name it is no {}", field.name());
             return Err(self
                 .error(problem, format!("map another column, or say the unit after a colon; {remedy}"))
@@ -775,6 +844,27 @@ impl MappingBuilder<'_> {
             (mapped_unit, own) => Ok(mapped_unit.or(own).or_else(|| worded_unit(&name, field.dimension()))),
         }
     }
+}
+
+/// Returns whether the name of a column names another quantity than power, and has no unit of power.
+fn names_no_power(name: &str) -> bool {
+    worded_unit(name, Dimension::Power).is_none() && names_another_reading(name)
+}
+
+/// Returns whether the name of a column names another quantity than energy.
+fn names_no_energy(name: &str) -> bool {
+    !has_word(name, &ENERGY_WORDS) && worded_unit(name, Dimension::Energy).is_none() && names_another_reading(name)
+}
+
+/// Returns the unit of power in the name of a column that is mapped as energy, or of energy in one that is mapped as power;
+/// `None` if the name has one of the mapped dimension, too.
+fn other_electrical_unit(name: &str, dimension: Dimension) -> Option<Unit> {
+    let other = match dimension {
+        Dimension::Power => Dimension::Energy,
+        Dimension::Energy => Dimension::Power,
+        _ => return None,
+    };
+    worded_unit(name, dimension).is_none().then(|| worded_unit(name, other))?
 }
 
 /// What to do if a pattern takes in too many columns.

@@ -1,6 +1,6 @@
 //! Increments of counters by rows: requests, tokens, joules of an epoch.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use eadt_schemas::EventTime;
 use eadt_schemas::counts::counted;
@@ -10,6 +10,7 @@ use super::STEPS;
 use crate::boards;
 use crate::options::AcceptedFinding;
 use crate::recording::{FileId, ProgressMark, RecordedReading, Recording, SourceId, SourceKind};
+use crate::sums::{SUM_OF_ROWS, find_sums};
 use crate::totals::{ROWS_OF_A_TOTAL, grows_or_restarts};
 use crate::{ImportError, ImportOptions, ReadingField};
 
@@ -45,11 +46,29 @@ impl CounterIncrements {
         removed.into_iter().map(|step| step.line).collect()
     }
 
+    /// Takes out what these lines of a file add; returns those that added something.
+    pub(super) fn remove_lines(&mut self, file: FileId, lines: &BTreeSet<u64>) -> BTreeSet<u64> {
+        let mut removed = BTreeSet::new();
+        if lines.is_empty() {
+            return removed;
+        }
+        for steps in self.by_source.values_mut() {
+            steps.retain(|step| {
+                let is_removed = step.file == file && lines.contains(&step.line);
+                removed.extend(is_removed.then_some(step.line));
+                !is_removed
+            });
+        }
+        self.by_source.retain(|_, steps| !steps.is_empty());
+        removed
+    }
+
     /// Turns what rows add into counters.
     pub(super) fn finish(self, recording: &mut Recording, options: &ImportOptions) -> Result<(), ImportError> {
         for (source, mut steps) in self.by_source {
             if !options.accept.contains(&AcceptedFinding::GrowingSteps) {
                 refuse_running_totals(recording, &steps)?;
+                refuse_sums(recording, &mut steps);
             }
             if !options.accept.contains(&AcceptedFinding::Unordered) {
                 refuse_clock_back(recording, &steps, options)?;
@@ -70,6 +89,34 @@ impl CounterIncrements {
         }
         Ok(())
     }
+}
+
+/// Refuses rows that have in each of their figures the sum of the rows above, which would count all of it twice.
+fn refuse_sums(recording: &mut Recording, steps: &mut Vec<CounterIncrement>) {
+    let mut sums: BTreeSet<(FileId, u64)> = BTreeSet::new();
+    for of_file in steps.chunk_by(|a, b| a.file == b.file) {
+        let mut figures: BTreeMap<u64, usize> = BTreeMap::new();
+        for (_, field) in STEPS {
+            let of_field =
+                |step: &CounterIncrement| step.added.iter().find(|(other, _)| *other == field).map(|(_, value)| *value);
+            let known: Vec<(u64, f64)> = of_file.iter().filter_map(|step| Some((step.line, of_field(step)?))).collect();
+            let values: Vec<f64> = known.iter().map(|(_, value)| *value).collect();
+            for place in find_sums(&values) {
+                *figures.entry(known[place].0).or_default() += 1;
+            }
+        }
+        let is_sum = |step: &&CounterIncrement| figures.get(&step.line) == Some(&step.added.len());
+        sums.extend(of_file.iter().filter(is_sum).map(|step| (step.file, step.line)));
+    }
+    for step in steps.iter().filter(|step| sums.contains(&(step.file, step.line))) {
+        let (field, value) = step.added[0];
+        let problem = format!("{value} is the sum of the rows above: it is left out, or these would count twice");
+        let remedy = format!("take the row out, or say --accept {} if it is one more", AcceptedFinding::GrowingSteps.name());
+        let column = recording.columns.get(&field).map_or(field.name(), String::as_str);
+        let error = recording.error(step.file, step.line, problem, remedy).with_column(column);
+        recording.refuse_row(SUM_OF_ROWS, error);
+    }
+    steps.retain(|step| !sums.contains(&(step.file, step.line)));
 }
 
 /// Returns an error if a clock was set back within the rows of a file: sorted, two hours would be one.
