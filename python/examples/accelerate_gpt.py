@@ -35,7 +35,7 @@ def main() -> None:
             if job.checkpoint_due():
                 accelerator.save_state(str(options.folder / "accelerate"))
                 job.checkpointed()
-        accelerator.print(f"loss {float(loss):.3f} after {options.steps} steps, {job.frozen_layers} blocks frozen")
+        accelerator.print(f"loss {loss.item():.3f} after {options.steps} steps, {job.frozen_layers} blocks frozen")
 
 
 if __name__ == "__main__":

@@ -44,7 +44,7 @@ def main() -> None:
                 engine.save_checkpoint(str(options.folder / "deepspeed"))
                 job.checkpointed()
         if engine.global_rank == 0:
-            print(f"loss {float(loss):.3f} after {options.steps} steps, {job.frozen_layers} blocks frozen")
+            print(f"loss {loss.item():.3f} after {options.steps} steps, {job.frozen_layers} blocks frozen")
 
 
 if __name__ == "__main__":

@@ -47,7 +47,7 @@ def main() -> None:
         logger=False,
     )
     trainer.fit(module, DataLoader(list(text), batch_size=8, shuffle=True))
-    print(f"loss {float(loss_of(module.model, text[:64])):.3f} after {trainer.global_step} steps")
+    print(f"loss {loss_of(module.model, text[:64]).item():.3f} after {trainer.global_step} steps")
 
 
 if __name__ == "__main__":

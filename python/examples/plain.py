@@ -49,7 +49,7 @@ def main() -> None:
                     torch.save(plain.state_dict(), options.folder / "plain.pt")
                 job.checkpointed()
         if rank == 0:
-            print(f"loss {float(loss):.3f} after {options.steps} steps, {job.frozen_layers} blocks frozen")
+            print(f"loss {loss.item():.3f} after {options.steps} steps, {job.frozen_layers} blocks frozen")
     if together:
         distributed.destroy_process_group()
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 from .client import Client, default_workload
@@ -14,6 +16,12 @@ from .measure import Measurement
 
 #: What asks a program to end, or to write a checkpoint, as Slurm's ``--signal`` does: by default each of them would end us alone.
 PASSED_ON = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+
+
+#: What names of programs begin with that run a module.
+RUNNERS = ("python", "torchrun", "accelerate", "deepspeed")
+#: Modules that run another one.
+LAUNCHERS = frozenset({"torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch", "deepspeed.launcher.runner"})
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -26,8 +34,7 @@ def main(arguments: list[str] | None = None) -> int:
     command = options.command[1:] if options.command[:1] == ["--"] else options.command
     if not command:
         parser.error("which program? for example: eadt-run python train.py")
-    script = next((word for word in command[1:] if word.endswith(".py")), command[0])
-    client = Client(options.url, options.workload or default_workload(script))
+    client = Client(options.url, options.workload or default_workload(script_of(command)))
     energy = Measurement("run")
     with energy:
         client.mark(phase="started")
@@ -35,6 +42,17 @@ def main(arguments: list[str] | None = None) -> int:
     client.close(phase="finished")
     print(f"eadt-run: {client.workload}: {energy!r}", file=sys.stderr)
     return status
+
+
+def script_of(command: list[str]) -> str:
+    """Returns the script or module that a command runs, by which its own reports name the workload; else the program."""
+    takes_modules = Path(command[0]).name.startswith(RUNNERS)
+    for flag, word in itertools.pairwise(command):
+        if word.endswith(".py"):
+            return word
+        if takes_modules and flag in ("-m", "--module") and word not in LAUNCHERS:
+            return word.rpartition(".")[2] + ".py"
+    return command[0]
 
 
 def run(command: list[str], environment: dict[str, str]) -> int:

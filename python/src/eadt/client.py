@@ -13,6 +13,7 @@ import difflib
 import http.client
 import json
 import logging
+import math
 import os
 import re
 import ssl
@@ -37,6 +38,8 @@ logger = logging.getLogger("eadt")
 DEFAULT_URL: Final = "http://127.0.0.1:9477"
 #: Seconds between two requests of a job, at least.
 INTERVAL_SECONDS: Final = 2.0
+#: Seconds between two requests that may be asked for, at most: a day.
+LONGEST_INTERVAL_SECONDS: Final = 86_400.0
 #: Seconds that one step of a request may take.
 REQUEST_SECONDS: Final = 5.0
 #: Longest wait before a server that failed is tried again.
@@ -118,7 +121,7 @@ class Client:
         self.url = plain_url(url or environment.get("EADT_URL") or DEFAULT_URL)
         self.workload = workload or default_workload()
         self.rank = default_rank() if rank is None else rank
-        self.interval_seconds = interval_seconds
+        self.interval_seconds = _checked_interval(interval_seconds)
         self.is_disabled = environment.get("EADT_DISABLED", "") not in ("", "0")
         self.sent = 0
         self.failed = 0
@@ -510,6 +513,17 @@ class Client:
         if connection is not None:
             with contextlib.suppress(Exception):
                 connection.close()
+
+
+def _checked_interval(seconds: float) -> float:
+    """Returns the seconds between two requests; raises ``ValueError`` if nobody can wait for so long, or so short."""
+    try:
+        number = float(seconds)
+    except (TypeError, ValueError, OverflowError):
+        number = math.nan
+    if not 0 < number <= LONGEST_INTERVAL_SECONDS:
+        raise ValueError(f"interval_seconds is {seconds!r}: give a number of seconds above 0, at most {LONGEST_INTERVAL_SECONDS:g}")
+    return number
 
 
 def _reason(answer: dict[str, Any]) -> str:

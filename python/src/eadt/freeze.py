@@ -63,8 +63,10 @@ class BlockFreezer:
         self.frozen = 0
         #: Recompilations that torch.compile was given cause for.
         self.recompilations = 0
-        self._initial = [[parameter.requires_grad for parameter in block.parameters()] for block in self.blocks]
-        self._before = self._parameters_before()
+        #: Weights of each frozen block, and whether each one trained when it was frozen: a loop may thaw its own layers meanwhile.
+        self._stopped: list[list[tuple[nn.Parameter, bool]]] = []
+        #: The same of the embeddings that only the blocks use.
+        self._before: list[tuple[nn.Parameter, bool]] = []
         self._boundary: Any = None
         self._watch = _ReentrantWatch(self.blocks)
         self._optimizers = _plain(optimizers)
@@ -89,7 +91,12 @@ class BlockFreezer:
         # All blocks can train again whatever the wrapper: that is how the job was started.
         if layers in (0, self.frozen):
             return None
-        return self._wrapper_refusal() or _refusal_of_wrapper(self.model) or _refusal_of_checkpointing(self.model, self._watch)
+        return (
+            self._wrapper_refusal()
+            or _refusal_of_wrapper(self.model)
+            or _refusal_of_checkpointing(self.model, self._watch)
+            or _refusal_of_shared_weights(self.model, self.blocks, layers)
+        )
 
     def freeze(self, layers: int) -> None:
         """Freezes exactly the first ``layers`` blocks; 0 unfreezes all. Raises :class:`FreezeRefused`."""
@@ -98,11 +105,15 @@ class BlockFreezer:
             raise FreezeRefused(refusal)
         if layers == self.frozen:
             return
-        for index, (block, initial) in enumerate(zip(self.blocks, self._initial, strict=True)):
-            for parameter, trains in zip(block.parameters(), initial, strict=True):
-                _set_trainable(parameter, trains and index >= layers)
-        for parameter, trains in self._before:
-            _set_trainable(parameter, trains and layers == 0)
+        for block in self.blocks[self.frozen : layers]:
+            self._stopped.append(_stop(list(block.parameters())))
+        for stopped in self._stopped[layers:]:
+            _thaw(stopped)
+        del self._stopped[layers:]
+        if self.frozen == 0:
+            self._before = _stop(self._parameters_before())
+        elif layers == 0:
+            _thaw(self._before)
         if self._boundary is not None:
             self._boundary.remove()
             self._boundary = None
@@ -133,7 +144,7 @@ class BlockFreezer:
         for parameter in self.frozen_parameters():
             parameter.grad = None
 
-    def _parameters_before(self) -> list[tuple[nn.Parameter, bool]]:
+    def _parameters_before(self) -> list[nn.Parameter]:
         """Returns the embeddings that only the blocks use: behind the boundary nothing reaches them. Tied ones go on training."""
         model = unwrapped(self.model)
         uses: dict[int, int] = {}
@@ -145,13 +156,22 @@ class BlockFreezer:
             return []
         embeddings = [child for child in owner.children() if isinstance(child, nn.Embedding)]
         own = [parameter for embedding in embeddings for parameter in embedding.parameters()]
-        return [(parameter, parameter.requires_grad) for parameter in own if uses[id(parameter)] == 1]
+        return [parameter for parameter in own if uses[id(parameter)] == 1]
 
 
-def _set_trainable(parameter: nn.Parameter, trains: bool) -> None:
-    parameter.requires_grad_(trains)
-    if not trains:
+def _stop(parameters: Sequence[nn.Parameter]) -> list[tuple[nn.Parameter, bool]]:
+    """Keeps weights from training; returns them with whether each one trained."""
+    stopped = [(parameter, parameter.requires_grad) for parameter in parameters]
+    for parameter in parameters:
+        parameter.requires_grad_(False)
         parameter.grad = None
+    return stopped
+
+
+def _thaw(stopped: Sequence[tuple[nn.Parameter, bool]]) -> None:
+    """Has weights train again that trained before they were stopped."""
+    for parameter, trained in stopped:
+        parameter.requires_grad_(trained)
 
 
 def _plain(optimizers: Sequence[Any]) -> list[torch.optim.Optimizer]:
@@ -205,6 +225,24 @@ def _refusal_of_checkpointing(model: nn.Module, watch: _ReentrantWatch) -> str |
             continue
         if getattr(function, "keywords", {}).get("use_reentrant", True):
             return f"reentrant gradient checkpointing gives wrong gradients behind frozen blocks: {advice}"
+    return None
+
+
+def _refusal_of_shared_weights(model: nn.Module, blocks: Sequence[nn.Module], layers: int) -> str | None:
+    """Weights that other parts of the model use as well would stand still there, too."""
+    weights = {id(parameter) for block in blocks[:layers] for parameter in block.parameters() if parameter.requires_grad}
+    others = {id(parameter) for block in blocks[layers:] for parameter in block.parameters()}
+    # What is reached without going through the blocks; each module once.
+    passed = {id(block) for block in blocks}
+    waiting = [unwrapped(model)]
+    while waiting:
+        module = waiting.pop()
+        if id(module) not in passed:
+            passed.add(id(module))
+            others.update(id(parameter) for parameter in module.parameters(recurse=False))
+            waiting.extend(module.children())
+    if weights & others:
+        return f"the first {layers} blocks share weights with other parts of the model, which would stand still, too"
     return None
 
 

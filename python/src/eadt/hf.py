@@ -18,6 +18,11 @@ class EadtCallback(TrainerCallback):  # type: ignore[misc]
         check_layers(layers)
         self._layers, self._options = layers, options
         self.job: Job | None = None
+        #: Samples of a step, and steps and samples of an epoch, if they are known.
+        self._batch = 0
+        self._epoch: tuple[int, float] | None = None
+        #: Samples of all ranks up to the last step.
+        self._samples = 0.0
         #: Steps that the gradient scaler skipped; ``None``: there is no scaler.
         self._skips: int | None = None
 
@@ -39,10 +44,10 @@ class EadtCallback(TrainerCallback):  # type: ignore[misc]
         # With several GPUs of one process, or a batch that was found by trying, it is not what the arguments say.
         batch = getattr(state, "train_batch_size", None) or args.train_batch_size
         self._batch = batch * args.gradient_accumulation_steps * _data_ranks(args)
-        self._rank_batch = self._batch / max(1, args.world_size)
+        self._epoch = _epoch_of(kwargs.get("train_dataloader"), args, self._batch)
         # From a checkpoint on.
         self.job.steps_total = state.global_step
-        self.job.samples_total = float(state.global_step * self._batch)
+        self.job.samples_total = self._samples = self._samples_at(state.global_step)
         self.job.start(global_batch_size=self._batch, steps_remaining=max(0, state.max_steps - state.global_step))
 
     @quiet
@@ -51,8 +56,10 @@ class EadtCallback(TrainerCallback):  # type: ignore[misc]
         if job is None:
             return control
         scheduler = kwargs.get("lr_scheduler")
+        samples = self._samples_at(state.global_step)
+        rank_samples, self._samples = (samples - self._samples) / max(1, args.world_size), samples
         fields: dict[str, Any] = {
-            "samples_total": float(state.global_step * self._batch),
+            "samples_total": samples,
             "steps_total": state.global_step,
             "steps_remaining": max(0, state.max_steps - state.global_step),
         }
@@ -66,10 +73,18 @@ class EadtCallback(TrainerCallback):  # type: ignore[misc]
         if self._skips is not None:
             self._skips += bool(getattr(kwargs.get("optimizer"), "step_was_skipped", False))
             fields["overflow_skips_total"] = self._skips
-        job.step(self._rank_batch, **fields)
+        job.step(rank_samples, **fields)
         if job.checkpoint_due():
             control.should_save = True
         return control
+
+    def _samples_at(self, step: int) -> float:
+        """Returns the samples of all ranks up to a step: the last one of an epoch has fewer where the data does not divide."""
+        if self._epoch is None:
+            return float(step * self._batch)
+        steps, samples = self._epoch
+        epochs, rest = divmod(step, steps)
+        return epochs * samples + float(rest * self._batch)
 
     @quiet
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
@@ -94,6 +109,26 @@ class EadtCallback(TrainerCallback):  # type: ignore[misc]
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self.job is not None:
             self.job.close()
+
+
+def _epoch_of(dataloader: Any, args: Any, batch: int) -> tuple[int, float] | None:
+    """Returns the steps of an epoch and its samples; ``None`` if its length is not known, or ranks share their samples."""
+    try:
+        batches = len(dataloader)
+    except Exception:
+        return None
+    accumulated = args.gradient_accumulation_steps
+    if batches <= 0 or _data_ranks(args) != max(1, args.world_size):
+        return None
+    samples = batches * batch / accumulated
+    sampler = getattr(dataloader, "batch_sampler", None)
+    # Of several ranks Accelerate fills the last batches up.
+    if args.world_size <= 1 and not getattr(sampler, "drop_last", True):
+        rows: Any = getattr(sampler, "sampler", None)
+        given = len(rows) if hasattr(rows, "__len__") else samples
+        if samples - batch / accumulated < given < samples:
+            samples = float(given)
+    return -(-batches // accumulated), samples
 
 
 def _data_ranks(args: Any) -> int:

@@ -2,20 +2,48 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
 
 from lightning.pytorch.callbacks import Callback
 
 from .freeze import BlockFreezer, owner_of
 from .training import Job, check_layers, quiet
 
+#: Names by which modules usually log the loss on data that they do not train on.
+VALIDATION_LOSSES: Final = (
+    "val_loss",
+    "val/loss",
+    "valid_loss",
+    "valid/loss",
+    "validation_loss",
+    "validation/loss",
+    "eval_loss",
+    "eval/loss",
+)
+
 
 class EadtCallback(Callback):  # type: ignore[misc]
-    """Reports steps, samples and loss; takes directives up between steps, after a checkpoint if ``checkpoint_folder`` is given."""
+    """Reports steps, samples and loss; takes directives up between steps, after a checkpoint if ``checkpoint_folder`` is given.
 
-    def __init__(self, layers: Any = "auto", checkpoint_folder: str | None = None, **options: Any) -> None:
+    ``samples_of``: the samples of a batch, where they are not the length of its first tensor.
+    ``validation_loss``: the name by which the module logs it; else the first one of ``VALIDATION_LOSSES`` that it logs.
+    """
+
+    def __init__(
+        self,
+        layers: Any = "auto",
+        checkpoint_folder: str | None = None,
+        *,
+        samples_of: Callable[[Any], float] | None = None,
+        validation_loss: str | None = None,
+        **options: Any,
+    ) -> None:
         check_layers(layers)
+        self._samples_of = samples_of or batch_size
+        self._validation_losses = VALIDATION_LOSSES if validation_loss is None else (validation_loss,)
         self._layers, self._options, self._folder = layers, options, checkpoint_folder
         self.job: Job | None = None
         #: Optimiser steps as the trainer counts them, those that it expects, and samples of the checkpoint that it goes on from.
@@ -23,7 +51,7 @@ class EadtCallback(Callback):  # type: ignore[misc]
         self._expected: float | None = None
         self._restored = 0.0
         #: Samples since the last step: with accumulated gradients those of several batches.
-        self._samples = 0
+        self._samples = 0.0
 
     def state_dict(self) -> dict[str, Any]:
         """Returns what a checkpoint keeps: the trainer counts steps and no samples."""
@@ -50,7 +78,7 @@ class EadtCallback(Callback):  # type: ignore[misc]
         model = pl_module if owner is None else owner
         self.job = Job(model, optimizers, freezer=freezer, **{"scaler": scaler, **self._options})
         # Batches of a step that an earlier training did not reach are no part of this one.
-        self._global_step, self._samples = int(trainer.global_step), 0
+        self._global_step, self._samples = int(trainer.global_step), 0.0
         # The trainer counts the steps of all optimizers.
         self.job.steps_total = self._global_step // max(1, len(optimizers))
         self.job.samples_total, self._restored = self._restored, 0.0
@@ -64,11 +92,11 @@ class EadtCallback(Callback):  # type: ignore[misc]
         if job is None:
             return
         loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
-        self._samples += _batch_size(batch)
+        self._count(job, batch)
         if trainer.global_step == self._global_step:
             return
         self._global_step = int(trainer.global_step)
-        samples, self._samples = self._samples, 0
+        samples, self._samples = self._samples, 0.0
         rate = max((group["lr"] for optimizer in trainer.optimizers for group in optimizer.param_groups), default=None)
         fields = self._remaining()
         if rate is not None:
@@ -79,13 +107,25 @@ class EadtCallback(Callback):  # type: ignore[misc]
                 trainer.save_checkpoint(f"{self._folder}/eadt-{trainer.global_step}.ckpt")
             job.checkpointed()
 
+    def _count(self, job: Job, batch: Any) -> None:
+        """Adds the samples of a batch; what keeps them from being counted does not keep the step from being reported."""
+        try:
+            samples = self._samples_of(batch)
+            if samples is None:
+                kind = type(batch).__name__
+                raise TypeError(f"a batch of the type {kind} has no tensor: give EadtCallback(samples_of=lambda batch: ...)")
+            self._samples += float(samples)
+        except Exception as error:
+            job.client.note_failure(f"samples of a batch are not counted: {error}")
+
     def _remaining(self) -> dict[str, Any]:
         """Returns the steps that are left, if the trainer knows how many there are."""
         return {} if self._expected is None else {"steps_remaining": max(0.0, self._expected - self._global_step)}
 
     @quiet
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
-        loss = trainer.callback_metrics.get("val_loss")
+        metrics = trainer.callback_metrics
+        loss = next((metrics[name] for name in self._validation_losses if name in metrics), None)
         if self.job is not None and loss is not None and not trainer.sanity_checking:
             self.job.evaluated(loss)
 
@@ -123,12 +163,25 @@ def _refusal_of_strategy(strategy: Any) -> str | None:
     return _refusal_of_wrapper(model)
 
 
-def _batch_size(batch: Any) -> int:
-    """Returns the samples of a batch: the length of its first tensor."""
-    if hasattr(batch, "shape") and len(batch.shape) > 0:
-        return int(batch.shape[0])
-    if isinstance(batch, dict):
-        batch = list(batch.values())
-    if isinstance(batch, (list, tuple)) and batch:
-        return _batch_size(batch[0])
-    return 0
+def batch_size(batch: Any) -> int | None:
+    """Returns the samples of a batch: the length of its first tensor, or of its first list of texts or figures; ``None`` if it has none."""
+    tensor = next((part for part in _parts(batch) if len(getattr(part, "shape", ())) > 0), None)
+    if tensor is not None:
+        return int(tensor.shape[0])
+    listed = next((part for part in _parts(batch) if isinstance(part, (list, tuple)) and part), None)
+    return None if listed is None else len(listed)
+
+
+def _parts(batch: Any) -> Iterator[Any]:
+    """Yields what is inside a batch, in its order, and lists of texts or figures as one."""
+    if isinstance(batch, Mapping):
+        inside = list(batch.values())
+    elif dataclasses.is_dataclass(batch) and not isinstance(batch, type):
+        inside = list(vars(batch).values())
+    elif isinstance(batch, (list, tuple)) and not all(isinstance(entry, (str, bytes, int, float)) for entry in batch):
+        inside = list(batch)
+    else:
+        yield batch
+        return
+    for entry in inside:
+        yield from _parts(entry)

@@ -1,26 +1,41 @@
 """Known figures of a job for W&B, MLflow and TensorBoard: samples, steps, frozen blocks, joules, J/sample. What is unknown is not logged.
 
-The step of each point is the job's count of optimiser steps.
+The step of each point is the job's count of optimiser steps. What a logger raises is logged, and does not reach training.
 """
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
 from typing import Any
 
 from .training import Job
 
+logger = logging.getLogger("eadt")
+
 
 def to_wandb(job: Job, run: Any) -> None:
     """Logs to a W&B run (``wandb.init()``)."""
-    run.log(job.figures(), step=job.steps_total)
+    _write(job, "W&B", lambda: run.log(job.figures(), step=job.steps_total))
 
 
 def to_mlflow(job: Job, mlflow: Any) -> None:
     """Logs to MLflow's active run; give the module. Its names have no slash at the beginning and may have one inside."""
-    mlflow.log_metrics(job.figures(), step=job.steps_total)
+    _write(job, "MLflow", lambda: mlflow.log_metrics(job.figures(), step=job.steps_total))
 
 
 def to_tensorboard(job: Job, writer: Any) -> None:
     """Logs to a ``SummaryWriter``."""
-    for name, value in job.figures().items():
-        writer.add_scalar(name, value, job.steps_total)
+
+    def write() -> None:
+        for name, value in job.figures().items():
+            writer.add_scalar(name, value, job.steps_total)
+
+    _write(job, "TensorBoard", write)
+
+
+def _write(job: Job, name: str, write: Callable[[], Any]) -> None:
+    try:
+        write()
+    except Exception as error:
+        logger.warning("EADT: the figures of %s are not in %s: %s", job.client.workload, name, error or type(error).__name__)

@@ -145,8 +145,12 @@ class Job:
 
     @steps_total.setter
     def steps_total(self, steps: int) -> None:
-        self._steps, self._look_at, self._due_at = steps - len(self._counted), 0, 0
-        self._demand()
+        number = _number(steps)
+        if isinstance(number, str):
+            self.client.note_failure(f"steps_total is {number}, and stays {self.steps_total}")
+        else:
+            self._steps, self._look_at, self._due_at = int(number) - len(self._counted), 0, 0
+            self._demand()
 
     @property
     def samples_total(self) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import math
 import os
 import socket
 import statistics
@@ -708,6 +709,21 @@ class TestFailures(unittest.TestCase):
                 eadt.job(layers=layers)
         with self.assertRaisesRegex(ValueError, r"precision is 'int8': job.autocast\(\) computes in fp32, bf16 or fp16"):
             eadt.job(precision="int8")
+        for seconds in (0, -1, None, "soon", math.nan, math.inf, 1e12):
+            with self.assertRaisesRegex(ValueError, "interval_seconds is .*: give a number of seconds above 0, at most 86400"):
+                eadt.job(interval_seconds=seconds)
+
+    def test_counts_of_a_checkpoint_that_are_none_do_not_reach_training(self) -> None:
+        logging.disable(logging.CRITICAL)
+        self.addCleanup(logging.disable, logging.NOTSET)
+        job = eadt.job(url=absent_url(), workload="n/a")
+        job.steps_total = 7
+        for count in (None, "soon", math.nan, -3):
+            job.steps_total = count
+            self.assertEqual(job.steps_total, 7)
+        self.assertIn("steps_total is negative, and stays 7", job.client.last_error or "")
+        job.steps_total = 9.0
+        self.assertEqual((job.steps_total, type(job.steps_total)), (9, int))
 
     def test_a_model_of_an_unknown_kind_is_trained_and_reported_all_the_same(self) -> None:
         server = Recorder()

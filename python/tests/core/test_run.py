@@ -12,6 +12,7 @@ import time
 import unittest
 from pathlib import Path
 
+from eadt.cli import script_of
 from tests.servers import Recorder
 
 #: NVML of a machine with two GPUs; each has another 2.5 J whenever it is asked. ``NVML_FAILS`` names what is not supported.
@@ -114,6 +115,19 @@ class TestRun(unittest.TestCase):
                     ran = subprocess.run(command, env={**plain, **variables}, capture_output=True, text=True, check=False)
                     self.assertIn(expected, ran.stderr)
                     self.assertEqual("energy unknown" in ran.stderr, not expected.endswith(" J"), ran.stderr)
+
+    def test_a_workload_has_the_name_that_the_program_would_give_itself(self) -> None:
+        names = {
+            "python train.py --steps 5": "train.py",
+            "python -m package.train": "train.py",
+            "torchrun --nproc-per-node 2 -m package.train": "train.py",
+            "python3.11 -m torch.distributed.run -m package.train": "train.py",
+            "/bin/deepspeed --module package.train": "train.py",
+            "accelerate launch train.py": "train.py",
+            "./simulate -m 5": "./simulate",
+            "make": "make",
+        }
+        self.assertEqual({command: script_of(command.split()) for command in names}, names)
 
     def test_a_program_that_is_not_there_is_said(self) -> None:
         ran = self.run_as("no-such-program-anywhere")

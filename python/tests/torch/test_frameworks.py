@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 import tempfile
 import unittest
-from typing import Any
+from typing import Any, ClassVar
+from unittest import mock
 
 import lightning.pytorch as pl
 import torch
 import torch.distributed as distributed
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
+from transformers import BatchEncoding
 
 import eadt.accelerate
-from eadt.lightning import EadtCallback, _refusal_of_strategy
+from eadt.lightning import EadtCallback, _refusal_of_strategy, batch_size
 from tests.models import SmallGpt, batches, loss_of, moved, weights
 from tests.servers import Recorder, wait_for
 
@@ -113,6 +116,49 @@ class TestLightning(Frameworks):
         self.assertEqual((left[0], left[-1], left), (10, 0, sorted(left, reverse=True)))
         samples = [event["samples_total"] for event in self.server.events if "samples_total" in event]
         self.assertEqual((samples[0], samples), (160, sorted(samples)))
+
+    def test_samples_and_losses_of_other_names_and_kinds_are_found(self) -> None:
+        @dataclasses.dataclass
+        class Fields:
+            name: str
+            text: torch.Tensor
+
+        text = torch.zeros(5, 3)
+        batches_of_five = {
+            "tensor": text,
+            "pair": (text, text),
+            "tokenizer": BatchEncoding({"input_ids": text}),
+            "names first": {"name": ["a"] * 5, "text": text},
+            "scalar first": [torch.tensor(1.0), text],
+            "fields": Fields("a", text),
+            "texts": {"text": ["a"] * 5},
+            "figures": [1, 2, 3, 4, 5],
+        }
+        self.assertEqual({name: batch_size(batch) for name, batch in batches_of_five.items()}, dict.fromkeys(batches_of_five, 5))
+        self.assertEqual([batch_size(batch) for batch in (None, {}, [], object(), torch.tensor(1.0))], [None] * 5)
+        job = mock.Mock()
+        self.trainer()
+        self.callback._count(job, {"a": object()})
+        self.assertIn("a batch of the type dict has no tensor: give EadtCallback(samples_of=", job.client.note_failure.call_args.args[0])
+
+    def test_a_module_may_name_its_loss_and_its_samples(self) -> None:
+        class Named(Lit):
+            name: ClassVar[str]
+
+            def validation_step(self, batch: list[torch.Tensor], index: int) -> None:
+                self.log(self.name, loss_of(self.model, batch[0]))
+
+        for name, options in (("valid/loss", {}), ("perplexity", {"validation_loss": "perplexity"})):
+            with self.subTest(name), tempfile.TemporaryDirectory() as folder:
+                self.server.events.clear()
+                trainer = self.trainer(max_epochs=1, default_root_dir=folder)
+                self.callback = trainer.callbacks[0] = EadtCallback(
+                    url=self.server.url, samples_of=lambda batch: 2 * len(batch[0]), **options
+                )
+                Named.name = name
+                trainer.fit(Named(), self.loader(4), self.loader(2))
+                self.assertEqual(self.server.events[-1]["samples_total"], 64.0)
+                self.assertEqual(len([event for event in self.server.events if "validation_loss" in event]), 1)
 
     def test_plasticity_is_measured_if_that_is_wanted(self) -> None:
         with tempfile.TemporaryDirectory() as folder:

@@ -60,6 +60,7 @@ class TestTrainer(unittest.TestCase):
         url: str | None = None,
         callbacks: Any = (),
         optimizers: Any = (None, None),
+        samples: int = 64,
         **options: Any,
     ) -> Trainer:
         arguments = TrainingArguments(
@@ -78,7 +79,7 @@ class TestTrainer(unittest.TestCase):
         return Trainer(
             model,
             arguments,
-            train_dataset=dataset(64),
+            train_dataset=dataset(64)[:samples],
             eval_dataset=dataset(16),
             callbacks=[self.callback, *callbacks],
             optimizers=optimizers,
@@ -225,7 +226,7 @@ class TestTrainer(unittest.TestCase):
         callback = EadtCallback(url=self.server.url)
         # Two GPUs of one process: the trainer doubles the batch.
         callback.on_train_begin(arguments, TrainerState(train_batch_size=16, max_steps=10), TrainerControl(), model=model)
-        self.assertEqual((callback._batch, callback._rank_batch), (48, 48.0))
+        self.assertEqual((callback._batch, callback._samples_at(2)), (48, 96.0))
         with mock.patch.object(TrainingArguments, "world_size", 8):
             arguments.parallelism_config = ParallelismConfig(dp_shard_size=2, tp_size=2, cp_size=2)
             self.assertEqual(_data_ranks(arguments), 2)
@@ -233,6 +234,15 @@ class TestTrainer(unittest.TestCase):
             self.assertEqual(_data_ranks(arguments), 8)
         assert callback.job is not None
         callback.job.close()
+
+    def test_the_last_batches_of_an_epoch_count_as_large_as_they_are(self) -> None:
+        for samples, options in ((24, {}), (20, {}), (20, {"dataloader_drop_last": True}), (44, {"gradient_accumulation_steps": 4})):
+            with self.subTest(samples=samples, options=options):
+                model, seen = small(), []
+                model.register_forward_pre_hook(lambda _, args, given, seen=seen: seen.append(len(given["input_ids"])), with_kwargs=True)
+                trainer = self.trainer(model, 5, samples=samples, **options)
+                trainer.train()
+                self.assertEqual((self.server.events[-1]["samples_total"], self.callback.job.samples_total), (sum(seen), sum(seen)))
 
     def test_steps_that_the_gradient_scaler_skips_are_counted(self) -> None:
         arguments = TrainingArguments(output_dir=self.folder, use_cpu=True)

@@ -8,6 +8,7 @@ import struct
 import tempfile
 import unittest
 from pathlib import Path
+from unittest import mock
 
 os.environ.update(WANDB_MODE="offline", WANDB_SILENT="true", MLFLOW_ENABLE_ASYNC_LOGGING="false", MLFLOW_ALLOW_FILE_STORE="true")
 
@@ -97,6 +98,15 @@ class TestLoggers(unittest.TestCase):
             logged.append({name: events.Scalars(name)[-1].value for name in events.Tags()["scalars"]})
             self.assertEqual(events.Scalars("eadt/steps_total")[-1].step, 5)
         self.check(*logged)
+
+    def test_a_logger_that_raises_does_not_reach_training(self) -> None:
+        job, broken = self.job(20.0), mock.Mock()
+        broken.log.side_effect = broken.log_metrics.side_effect = broken.add_scalar.side_effect = OSError("the server is away")
+        logging.disable(logging.CRITICAL)
+        self.addCleanup(logging.disable, logging.NOTSET)
+        for log in (loggers.to_wandb, loggers.to_mlflow, loggers.to_tensorboard):
+            log(job, broken)
+        self.assertEqual([len(call.mock_calls) for call in (broken.log, broken.log_metrics, broken.add_scalar)], [1, 1, 1])
 
     def test_a_notebook_shows_what_the_job_did(self) -> None:
         from IPython.core.formatters import DisplayFormatter

@@ -133,6 +133,38 @@ class TestFreeze(unittest.TestCase):
         train(compiled, optimizer, 2)
         self.assertEqual((moved(model.blocks[1], before), freezer.recompilations), (0.0, 1))
 
+    def test_weights_that_other_parts_use_as_well_are_not_frozen(self) -> None:
+        # One block for all layers, as in ALBERT: with it every layer would stand still.
+        shared = small()
+        shared.blocks = nn.ModuleList([shared.blocks[0]] * 4)
+        head_of_a_block = small()
+        head_of_a_block.extra = head_of_a_block.blocks[0].out
+        for model in (shared, head_of_a_block):
+            freezer = BlockFreezer(model)
+            self.assertIn("the first 2 blocks share weights with other parts of the model", freezer.refusal(2) or "")
+            with self.assertRaises(FreezeRefused):
+                freezer.freeze(2)
+            self.assertTrue(all(parameter.requires_grad for parameter in model.parameters()))
+
+    def test_layers_that_a_loop_thaws_itself_go_on_training(self) -> None:
+        model = small()
+        model.blocks[:3].requires_grad_(False)
+        freezer = BlockFreezer(model)
+        # After some epochs, as in gradual unfreezing.
+        model.blocks[1:].requires_grad_(True)
+
+        def trained() -> list[bool]:
+            return [all(parameter.requires_grad for parameter in block.parameters()) for block in model.blocks]
+
+        freezer.freeze(2)
+        self.assertEqual(trained(), [False, False, True, True])
+        freezer.freeze(1)
+        self.assertEqual(trained(), [False, True, True, True])
+        freezer.freeze(3)
+        self.assertEqual((trained(), model.position.weight.requires_grad), ([False, False, False, True], False))
+        freezer.freeze(0)
+        self.assertEqual((trained(), model.position.weight.requires_grad), ([False, True, True, True], True))
+
     def test_all_blocks_or_none_found_is_refused(self) -> None:
         self.assertIn("at least the last one trains", BlockFreezer(small()).refusal(4) or "")
         self.assertIn("no blocks were found", BlockFreezer(nn.Linear(2, 2)).refusal(1) or "")
