@@ -346,7 +346,7 @@ pub fn spawn_archiver(
     supervisor.spawn_thread(&tasks::ARCHIVER, move || eadt_archiver::run(&deps));
 }
 
-/// Drains at the first signal, ends at the second.
+/// Drains at the first signal, ends at the second; a closed terminal drains.
 pub fn watch_signals(shutdown: Shutdown) {
     spawn_detached(&tasks::SIGNALS, on_signals(shutdown, crate::live::screen::give_terminal_back));
 }

@@ -187,6 +187,47 @@ fn ctrl_c_drains_prints_the_report_and_exits_0() {
     assert!(report["workloads"][0]["windows"].as_u64().unwrap() > 0);
 }
 
+#[test]
+fn a_closed_terminal_drains_once_and_nohup_keeps_it_running() {
+    let dir = tempfile::tempdir().unwrap();
+    let start = |command: &mut std::process::Command| {
+        command.env(SAYS_WINDOWS.0, SAYS_WINDOWS.1).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    };
+    let words = ["up", "--speed", "600", "--no-view", "--json"];
+    let mut child = start(&mut eadt(dir.path(), &words));
+    let mut told = Told::by(&mut child);
+    told.until(" window ");
+    // The kernel sends it, and then the shell.
+    signal(&child, "-HUP");
+    told.until("draining; a second signal aborts");
+    signal(&child, "-HUP");
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "{:?}", told.so_far);
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let windows = |report: &Value| report["workloads"][0]["windows"].as_u64().unwrap();
+    assert!(windows(&report) > 0);
+    // What was archived is what the log has.
+    assert_eq!(
+        windows(&json(eadt(dir.path(), &["report", dir.path().join("archive").to_str().unwrap(), "--json"]))),
+        windows(&report)
+    );
+
+    let plain = eadt(dir.path(), &words);
+    let mut ignoring = std::process::Command::new("sh");
+    ignoring.args(["-c", "trap '' HUP; exec \"$@\"", "sh"]).arg(plain.get_program()).args(plain.get_args());
+    for (name, value) in plain.get_envs() {
+        value.map_or_else(|| ignoring.env_remove(name), |value| ignoring.env(name, value));
+    }
+    let mut child = start(ignoring.current_dir(dir.path()));
+    let mut told = Told::by(&mut child);
+    told.until(" window ");
+    signal(&child, "-HUP");
+    told.until(" window ");
+    assert_eq!(child.try_wait().unwrap(), None, "{:?}", told.so_far);
+    signal(&child, "-TERM");
+    assert!(child.wait_with_output().unwrap().status.success(), "{:?}", told.so_far);
+}
+
 /// `up` on GPUs of a library of our own.
 fn observing(dir: &Path, fake: &FakeLibrary, more: &[&str]) -> std::process::Command {
     let mut command = eadt(dir, &["up", "--gpus", "nvml", "--no-view", "--json"]);

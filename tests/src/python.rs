@@ -86,7 +86,9 @@ pub fn package_tests(interpreter: &Path, modules: &[&str], variables: &[(&str, &
     let mut command = Command::new(interpreter);
     command.args(["-W", "ignore", "-m", "unittest"]).args(modules).current_dir(&folder).env("PYTHONPATH", "src:.");
     // Compiled once, not by each process, and not into the sources: PyTorch takes longer to compile than to import.
-    command.env("PYTHONPYCACHEPREFIX", cache::folder()?.join("python-bytecode")).envs(variables.iter().copied());
+    command.env("PYTHONPYCACHEPREFIX", cache::folder()?.join("python-bytecode")).env_remove("PYTHONDONTWRITEBYTECODE");
+    // Two threads of a small model wait for each other most of the time where other tests run beside them.
+    command.env("OMP_NUM_THREADS", "1").envs(variables.iter().copied());
     // DeepSpeed compiles a part of itself, once, with the environment's ninja.
     command.env("TORCH_EXTENSIONS_DIR", cache::folder()?.join("torch-extensions"));
     if let Some(programs) = interpreter.parent().filter(|folder| folder.is_absolute()) {

@@ -152,17 +152,28 @@ fn task_result<E: Into<AnyError>>(joined: Result<Result<(), E>, JoinError>) -> R
 /// Exit status after a second SIGINT, as shells have it.
 const INTERRUPTED: i32 = 130;
 
-/// Cancels `shutdown` at the first SIGINT or SIGTERM; at the second one ends the process at once, with status 130, after
-/// `before_end`, which gives the terminal back.
+/// Cancels `shutdown` at the first SIGINT, SIGTERM or SIGHUP; at a second SIGINT or SIGTERM ends the process at once, with status
+/// 130, after `before_end`, which gives the terminal back.
+///
+/// A terminal that is closed sends SIGHUP, and its shell may send another one: neither ends what drains. A SIGHUP that this process was
+/// started to ignore, as by `nohup`, stays ignored.
 pub async fn on_signals(shutdown: Shutdown, before_end: impl FnOnce()) -> std::io::Result<()> {
     use tokio::signal::unix::{SignalKind, signal};
+    // Before a handler replaces what was inherited.
+    let drains_at_hangup = !ignores_hangup();
     let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
-    for first in [true, false] {
-        tokio::select! {
-            _ = interrupt.recv() => {}
-            _ = terminate.recv() => {}
+    let mut hangup = drains_at_hangup.then(|| signal(SignalKind::hangup())).transpose()?;
+    let mut draining = false;
+    loop {
+        let aborts = tokio::select! {
+            _ = interrupt.recv() => draining,
+            _ = terminate.recv() => draining,
+            () = next_hangup(hangup.as_mut()) => false,
+        };
+        if aborts {
+            break;
         }
-        if first {
+        if !std::mem::replace(&mut draining, true) {
             tracing::info!("draining; a second signal aborts");
             shutdown.cancel();
         }
@@ -172,9 +183,35 @@ pub async fn on_signals(shutdown: Shutdown, before_end: impl FnOnce()) -> std::i
     std::process::exit(INTERRUPTED)
 }
 
+/// Returns at the next SIGHUP; never if it is ignored.
+async fn next_hangup(hangup: Option<&mut tokio::signal::unix::Signal>) {
+    match hangup {
+        Some(hangup) => drop(hangup.recv().await),
+        None => std::future::pending().await,
+    }
+}
+
+/// Returns whether this process was started with SIGHUP ignored; also where the system does not say so, since a handler cannot be undone.
+fn ignores_hangup() -> bool {
+    std::fs::read_to_string("/proc/self/status").ok().and_then(|status| is_first_signal_ignored(&status)).unwrap_or(true)
+}
+
+/// Reads from `/proc/PID/status` whether signal 1, SIGHUP, is ignored.
+fn is_first_signal_ignored(status: &str) -> Option<bool> {
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"))?;
+    Some(u64::from_str_radix(mask.trim(), 16).ok()? & 1 == 1)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_hangup_that_is_ignored_is_known() {
+        assert_eq!(is_first_signal_ignored("Name:\teadt\nSigIgn:\t0000000000001001\n"), Some(true));
+        assert_eq!(is_first_signal_ignored("SigIgn:\t0000000000001000\n"), Some(false));
+        assert_eq!(is_first_signal_ignored("Name:\teadt\n"), None);
+    }
 
     #[tokio::test]
     async fn a_panic_is_seen_and_drains_the_others() {

@@ -1,6 +1,7 @@
 // The page in a browser, on what the real program makes: figures, keys, hostile names, a killed server, accessibility, narrow screens.
 import assert from "node:assert/strict";
-import { mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { AsyncLocalStorage } from "node:async_hooks";
+import { cpSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { chromium } from "playwright-core";
@@ -11,12 +12,39 @@ const executable = process.env.EADT_TEST_BROWSER;
 if (!executable) throw new Error("EADT_TEST_BROWSER names no Chromium: run this by `cargo xtask test`");
 const axe = readFileSync(new URL("../node_modules/axe-core/axe.min.js", import.meta.url), "utf8");
 const folder = mkdtempSync(join(tmpdir(), "eadt-page-"));
-const data = join(folder, "data");
 const browser = await chromium.launch({ executablePath: executable, args: ["--no-sandbox"] });
-const problems = [];
+/** What the browser saw in the test that runs: several run at the same time. */
+const problemsOfTest = new AsyncLocalStorage();
+
+/** Tests that run at the same time: most of each is waiting, for the program or for simulated time. */
+const AT_ONCE = 3;
+
+/** Calls a function at most once, and returns the same promise to all. */
+function once(make) {
+  let made;
+  return () => (made ??= make());
+}
+
+/** The run that most tests look at. */
+const recorded = once(async () => {
+  const data = join(folder, "data");
+  await output("--data-dir", data, ...RUN);
+  return data;
+});
+
+/** Returns a copy of the run that no other test opens: a log is open in one process at a time. */
+async function ownRun() {
+  const data = mkdtempSync(join(folder, "run-"));
+  cpSync(await recorded(), data, { recursive: true });
+  return data;
+}
+
+/** The page of the run, which is only read: one server for all tests that ask for nothing else. */
+const archive = once(async () => serve(["dashboard", await ownRun()]));
 
 /** A page that notes whatever it should not do: errors, refused content, requests to others. `prepare` is called before it loads. */
 async function open(url, { width = 1280, scheme = "light", prepare = async () => {} } = {}) {
+  const problems = problemsOfTest.getStore();
   const context = await browser.newContext({ viewport: { width, height: 900 }, colorScheme: scheme, reducedMotion: "reduce" });
   // Only what never comes takes so long: a busy machine may be slow.
   context.setDefaultTimeout(180_000);
@@ -37,14 +65,14 @@ async function open(url, { width = 1280, scheme = "light", prepare = async () =>
 }
 
 async function close(page) {
-  problems.push(...(await page.evaluate(() => globalThis.violations)).map((violation) => `content policy: ${violation}`));
+  problemsOfTest.getStore().push(...(await page.evaluate(() => globalThis.violations)).map((violation) => `content policy: ${violation}`));
   await page.context().close();
 }
 
 async function isAccessible(page, name) {
   // The policy of the page lets no script in: this one comes by the debugger.
-  await page.evaluate(axe);
-  const { violations } = await page.evaluate(() => globalThis.axe.run());
+  if (!(await page.evaluate(() => "axe" in globalThis))) await page.evaluate(axe);
+  const { violations } = await page.evaluate(() => globalThis.axe.run({ resultTypes: ["violations"] }));
   const words = violations.map(({ id, nodes }) => `${id}: ${nodes.map((node) => node.html.slice(0, 120)).join(" | ")}`);
   assert.deepEqual(words, [], `${name}: axe`);
 }
@@ -65,10 +93,168 @@ function joules(text) {
   return { value: number(figure) * PREFIXES[prefix], error: Math.abs(number(figure)) * PREFIXES[prefix] * 0.006 };
 }
 
+/** Those that wait longest come first. */
 const tests = {
+  async "people pause, set modes and approve, and their name stays"() {
+    const server = await serve(["--data-dir", join(folder, "changed"), "up", "--no-view", "--speed", "20", "--seed", "7"]);
+    const page = await open(`${server.url}#/policies`);
+    const policy = page.locator("li.gpu").filter({ hasText: "eadt/llm-training" });
+    const confirm = async (name, text) => {
+      const dialog = page.locator("dialog[open]");
+      await dialog.getByText(text).first().waitFor();
+      await dialog.getByRole("button", { name, exact: true }).click();
+    };
+    const asked = (name) => policy.getByRole("button", { name, exact: true }).click();
+    await asked("Pause");
+    await isAccessible(page, "the dialog of a change");
+    // Nothing happens before it is confirmed.
+    await page.locator("dialog[open]").getByRole("button", { name: "Cancel" }).click();
+    assert.equal(await policy.locator(".badge", { hasText: "paused" }).count(), 0);
+    await asked("Pause");
+    await confirm("Pause", "paused: from no");
+    await policy.locator(".badge", { hasText: "paused" }).waitFor();
+    await policy.getByText("paused from no to yes (set by local)").waitFor();
+    await asked("Mode");
+    await page.locator("dialog[open]").getByLabel("recommend").check();
+    await confirm("Set the mode", "mode: from enforce");
+    await policy.getByText("mode from enforce to recommend (set by local)").waitFor();
+    await asked("Resume");
+    await confirm("Resume", "paused: from yes");
+    await policy.getByText("waits for an approval").waitFor();
+    await asked("Approve");
+    await confirm("Approve", "applied once");
+    await page.locator("dialog[open]").waitFor({ state: "detached" });
+    const named = async () => {
+      const { rows } = await (await fetch(`${server.url}api/v1/decisions?${new URLSearchParams({ workload: "eadt/llm-training" })}`)).json();
+      const details = rows.map(async ({ workload, id }) => (await fetch(`${server.url}api/v1/decision?${new URLSearchParams({ workload, id })}`)).json());
+      const outcomes = (await Promise.all(details)).flatMap((detail) => detail.actuations);
+      return outcomes.filter(({ outcome, reason }) => outcome === "applied" && reason === "approved by local");
+    };
+    const begun = performance.now();
+    while ((await named()).length === 0 && performance.now() - begun < 180_000) await new Promise((done) => setTimeout(done, 200));
+    assert.equal((await named()).length, 1, "the approved one, once");
+    await page.goto(`${server.url}#/workload/eadt/llm-training`);
+    await page.locator(".facts").getByText("recommend by local").waitFor();
+    await close(page);
+    await server.kill();
+    const reading = await open(`${(await archive()).url}#/policies`);
+    await reading.getByText("this page only reads").waitFor();
+    assert.equal(await reading.getByRole("button", { name: "Pause" }).count(), 0);
+    await close(reading);
+  },
+
+  async "it paints before the first window, and comes back after the server was killed"() {
+    // Its first window closes after a minute.
+    const slow = await serve(["--data-dir", join(folder, "slow"), "up", "--no-view", "--speed", "1", "--seed", "7"]);
+    const early = await open(slow.url);
+    await early.getByText(/Waiting for the first|Reading what the log/).waitFor();
+    await close(early);
+    await slow.kill();
+    const port = await freePort();
+    const live = join(folder, "live");
+    const words = ["--data-dir", live, "up", "--no-view", "--speed", "30", "--seed", "7"];
+    let server = await serve(words, { port });
+    const page = await open(server.url);
+    const badge = page.locator(".bar .right");
+    await badge.getByText(/live \d\d:\d\d/).waitFor();
+    for (const width of [400, 1280]) {
+      const pipeline = await open(`${server.url}#/pipeline`, { width });
+      await pipeline.locator("#stages-heading").waitFor();
+      await pipeline.locator("td", { hasText: "behind the samples" }).waitFor();
+      assert.ok(await pipeline.evaluate(() => document.documentElement.scrollWidth <= innerWidth), `the stages fit into ${width} px`);
+      await isAccessible(pipeline, `pipeline, ${width} px`);
+      await close(pipeline);
+    }
+    const before = await badge.innerText();
+    const { rows } = await (await fetch(`${server.url}api/v1/fleet`)).json();
+    const { workload } = rows.find((row) => row.window_end_ms !== null);
+    const asked = await fetch(`${server.url}api/v1/what-if?${new URLSearchParams({ workload, controller: "matrix" })}`);
+    assert.ok(asked.status === 200 && (await asked.json()).windows > 0, "of a log that goes on");
+    await server.kill();
+    await badge.getByText("reconnecting").waitFor();
+    server = await serve(words, { port });
+    await badge.getByText(/live \d\d:\d\d/).waitFor();
+    await page.waitForFunction((before) => /live/.test(document.querySelector(".bar .right").innerText) && document.querySelector(".bar .right").innerText > before, before);
+    await close(page);
+    await server.kill();
+  },
+
+  async "the pictures of the documents show what the program shows"() {
+    const data = await ownRun();
+    const lines = drift(await take(browser, data, { withImages: false }));
+    const words = "docs/images is out of date (-: its text, +: the program's): run `cargo xtask pictures`, look at the pictures, commit them";
+    assert.equal(lines.join("\n"), "", `${words}\n${lines.join("\n")}`);
+  },
+
+  async "no violation of accessibility, light, dark and narrow"() {
+    const server = await archive();
+    const { rows } = await (await fetch(`${server.url}api/v1/decisions?limit=200`)).json();
+    const changed = rows.find((row) => row.outcome !== null) ?? rows[0];
+    const views = {
+      fleet: ["#/fleet", ".fleet tbody tr"],
+      workload: [`#/workload/${changed.workload}`, ".chart canvas"],
+      decision: [`#/decision?${new URLSearchParams({ workload: changed.workload, id: changed.id })}`, "#evidence-heading"],
+      decisions: ["#/decisions", "a.decision"],
+      pipeline: ["#/pipeline", "#dead-heading"],
+      sharing: ["#/sharing", ".gpu"],
+      policies: ["#/policies", ".gpu"],
+      whatif: [`#/what-if?${new URLSearchParams({ workload: changed.workload, controller: "matrix" })}`, "#refused-heading"],
+      compare: [`#/compare?${new URLSearchParams({ a: "eadt/llm-training", b: "eadt/vision-pretraining" })}`, ".chart canvas"],
+    };
+    for (const [scheme, width] of [["light", 1280], ["dark", 1280], ["light", 400]]) {
+      const page = await open(server.url, { scheme, width });
+      for (const [name, [hash, there]] of Object.entries(views)) {
+        await page.goto(`${server.url}${hash}`);
+        await page.locator(there).first().waitFor();
+        if (process.env.EADT_TEST_PICTURES) {
+          await page.screenshot({ path: join(process.env.EADT_TEST_PICTURES, `${name}-${scheme}-${width}.png`), fullPage: true });
+        }
+        const [wide, has] = await page.evaluate(() => [document.documentElement.scrollWidth, innerWidth]);
+        assert.ok(wide <= has, `${name} at ${width}: ${wide} px wide`);
+        await isAccessible(page, `${name} ${scheme} ${width}`);
+      }
+      await close(page);
+    }
+  },
+
+  async "every file that a command writes is accessible, fits the screen and prints"() {
+    const data = await ownRun();
+    const points = new URL("../../../../docs/examples/points.csv", import.meta.url).pathname;
+    const backtest = ["backtest", "--days", "1", "--seeds", "1", "--scenario", "default", "--controller", "power-cap"];
+    const at = (name) => join(folder, `${name}.html`);
+    await Promise.all([
+      output("report", data, "--format", "html").then((page) => writeFileSync(at("report"), page)),
+      output("tune", points, "--by", "workload", "--max-slowdown", "0.05", "--html", at("tune")),
+      output(...backtest, "--html", at("backtest")),
+      output("partition", "evaluate", "--paper-only", "--trees", "3", "--html", at("partition")),
+    ]);
+    for (const name of ["report", "tune", "backtest", "partition"]) {
+      for (const scheme of ["light", "dark"]) {
+        const page = await open(`file://${at(name)}`, { scheme });
+        assert.equal(await page.locator("main h1").count(), 1, name);
+        await isAccessible(page, `${name}, ${scheme}`);
+        assert.ok(await page.evaluate(() => document.documentElement.scrollWidth <= innerWidth), `${name} is wider than the screen`);
+        const inline = await page.evaluate(() => {
+          const script = document.createElement("script");
+          script.textContent = "globalThis.ran = true";
+          document.body.append(script);
+          return globalThis.ran === true;
+        });
+        assert.equal(inline, false, `${name}: its policy lets no script run`);
+        await page.waitForFunction(() => globalThis.violations.length > 0);
+        await page.evaluate(() => globalThis.violations.splice(0));
+        if (scheme === "light") {
+          const paper = await page.pdf({ format: "A4" });
+          assert.ok(paper.length > 10_000 && paper.subarray(0, 5).toString() === "%PDF-", `${name} on paper`);
+        }
+        await close(page);
+      }
+    }
+  },
+
   async "figures are the report's"() {
-    const report = JSON.parse(await output("report", data, "--json")).workloads;
-    const server = await serve(["dashboard", data]);
+    const report = JSON.parse(await output("report", await ownRun(), "--json")).workloads;
+    const server = await archive();
     const page = await open(`${server.url}#/fleet?sort=name`);
     const rows = page.locator(".fleet tbody tr");
     await rows.first().waitFor();
@@ -93,11 +279,10 @@ const tests = {
     assert.ok(Math.abs(shown - wanted) <= wanted * 0.0006, `${shown} for ${wanted}`);
     assert.equal(await page.locator(".notes li").count(), notes.length);
     await close(page);
-    await server.kill();
   },
 
   async "keys lead through the page, and charts speak"() {
-    const server = await serve(["dashboard", data]);
+    const server = await archive();
     const page = await open(server.url);
     await page.locator(".fleet tbody tr").first().waitFor();
     await page.keyboard.press("/");
@@ -129,11 +314,10 @@ const tests = {
     await page.keyboard.press("Escape");
     await page.getByRole("dialog").waitFor({ state: "hidden" });
     await close(page);
-    await server.kill();
   },
 
   async "close marks of a chart are one, in order of time, and open a list"() {
-    const server = await serve(["dashboard", data]);
+    const server = await archive();
     const power = await (await fetch(`${server.url}api/v1/power`)).json();
     // The last edge is the end of the last interval.
     const within = power.marks.filter(({ time_ms }) => time_ms <= power.edges_ms.at(-2));
@@ -174,11 +358,10 @@ const tests = {
       await page.locator(".reason").waitFor();
       await close(page);
     }
-    await server.kill();
   },
 
   async "phases are named above the plot, where no line crosses their names"() {
-    const server = await serve(["dashboard", data]);
+    const server = await archive();
     const noteTexts = () => {
       globalThis.texts = [];
       const { fillText } = CanvasRenderingContext2D.prototype;
@@ -196,11 +379,10 @@ const tests = {
     );
     assert.ok(below.every((pixels) => pixels <= 0), `the plot begins at 0: ${below.join(", ")}`);
     await close(page);
-    await server.kill();
   },
 
   async "a workload keeps its colour, a silent GPU counts, and a UUID is written once"() {
-    const server = await serve(["dashboard", data]);
+    const server = await archive();
     const sharing = await (await fetch(`${server.url}api/v1/sharing`)).json();
     const decision = { id: "d", workload: "t/b", time_ms: 0, action: "maintain", validation: "kept", reason: "sharing GPU-1 with t/a: kept" };
     const silent = { silent: true, time_ms: null, origin: null, node: null, gpu_index: null, power_watts: null, unassigned_ratio: null };
@@ -234,11 +416,10 @@ const tests = {
     assert.ok(texts[0].includes("sharing this GPU with t/a: kept") && texts[2].includes("no sample yet"), texts.join("\n"));
     await isAccessible(page, "a GPU without samples");
     await close(page);
-    await server.kill();
   },
 
   async "a stage that has stopped is named, and so is a log in which nothing comes"() {
-    const server = await serve(["dashboard", data]);
+    const server = await archive();
     const overview = await (await fetch(`${server.url}api/v1/overview`)).json();
     const why = "no window has closed for the last 240 s of samples: `eadt doctor` looks for what stops it";
     const stage = (stage, more = {}) => ({ stage, newest_ms: overview.now_ms, behind_seconds: null, stalled: null, ...more });
@@ -263,11 +444,10 @@ const tests = {
     await quiet.getByText("no record of anything for 10 min").waitFor();
     assert.equal(await quiet.locator(".problem").count(), 0);
     await close(quiet);
-    await server.kill();
   },
 
   async "an archive is shown as of an earlier moment, and its replay is identical"() {
-    const server = await serve(["dashboard", data]);
+    const server = await archive();
     const ask = async (path, at) => fetch(`${server.url}api/v1/${path}`, at === undefined ? {} : { headers: { "eadt-at-ms": String(at) } });
     const newest = await (await ask("overview")).json();
     const at = newest.first_ms + 3_600_000;
@@ -297,11 +477,10 @@ const tests = {
     await page.getByRole("button", { name: "To the end" }).click();
     await page.waitForFunction(() => !location.hash.includes("at="));
     await close(page);
-    await server.kill();
   },
 
   async "what is not known is explained, and recommendations are counted beside changes"() {
-    const server = await serve(["dashboard", data]);
+    const server = await archive();
     const detail = await (await fetch(`${server.url}api/v1/workloads/eadt/llm-training`)).json();
     const why = "readings of its devices are about 300 s apart: replay with `EADT_PROCESSOR__POWER_GAP_SECONDS=330`";
     const { report } = detail;
@@ -320,11 +499,10 @@ const tests = {
     assert.match(changes, new RegExp(`${report.changes} \\(.*; 4 recommended, not made; 2 decided, not made\\)`));
     await isAccessible(page, "a workload without energy");
     await close(page);
-    await server.kill();
   },
 
   async "a token's namespaces are those that its page offers to change"() {
-    const server = await serve(["dashboard", data]);
+    const server = await archive();
     for (const [namespaces, buttons] of [[["eadt"], 2], [["lab", "team"], 0]]) {
       const session = { editor: "bob", namespaces, read_only: null };
       const page = await open(`${server.url}#/policies`, { prepare: (page) => page.route("**/api/v1/session", (route) => route.fulfill({ json: session })) });
@@ -333,42 +511,10 @@ const tests = {
       assert.equal(await page.getByRole("button", { name: "Pause" }).count(), buttons);
       await close(page);
     }
-    await server.kill();
-  },
-
-  async "no violation of accessibility, light, dark and narrow"() {
-    const server = await serve(["dashboard", data]);
-    const { rows } = await (await fetch(`${server.url}api/v1/decisions?limit=200`)).json();
-    const changed = rows.find((row) => row.outcome !== null) ?? rows[0];
-    const views = {
-      fleet: ["#/fleet", ".fleet tbody tr"],
-      workload: [`#/workload/${changed.workload}`, ".chart canvas"],
-      decision: [`#/decision?${new URLSearchParams({ workload: changed.workload, id: changed.id })}`, "#evidence-heading"],
-      decisions: ["#/decisions", "a.decision"],
-      pipeline: ["#/pipeline", "#dead-heading"],
-      sharing: ["#/sharing", ".gpu"],
-      policies: ["#/policies", ".gpu"],
-      whatif: [`#/what-if?${new URLSearchParams({ workload: changed.workload, controller: "matrix" })}`, "#refused-heading"],
-      compare: [`#/compare?${new URLSearchParams({ a: "eadt/llm-training", b: "eadt/vision-pretraining" })}`, ".chart canvas"],
-    };
-    for (const [scheme, width] of [["light", 1280], ["dark", 1280], ["light", 400]]) {
-      const page = await open(server.url, { scheme, width });
-      for (const [name, [hash, there]] of Object.entries(views)) {
-        await page.goto(`${server.url}${hash}`);
-        await page.locator(there).first().waitFor();
-        if (process.env.EADT_TEST_PICTURES) {
-          await page.screenshot({ path: join(process.env.EADT_TEST_PICTURES, `${name}-${scheme}-${width}.png`), fullPage: true });
-        }
-        const [wide, has] = await page.evaluate(() => [document.documentElement.scrollWidth, innerWidth]);
-        assert.ok(wide <= has, `${name} at ${width}: ${wide} px wide`);
-        await isAccessible(page, `${name} ${scheme} ${width}`);
-      }
-      await close(page);
-    }
-    await server.kill();
   },
 
   async "two runs are compared by the figures of report --compare"() {
+    const data = await ownRun();
     const other = join(folder, "other-run");
     await output("--data-dir", other, "up", "--no-view", "--json", "--speed", "max", "--duration", "30m", "--seed", "8");
     const csv = (await output("report", data, "--compare", other, "--csv")).trim().split("\n").map((line) => line.split(","));
@@ -412,6 +558,7 @@ const tests = {
   },
 
   async "another controller's decisions are those of backtest"() {
+    const data = await ownRun();
     const server = await serve(["dashboard", data]);
     const told = JSON.parse(await output("backtest", "--archive", data, "--controller", "matrix", "--json")).hindsight;
     for (const wanted of told) {
@@ -434,14 +581,13 @@ const tests = {
   },
 
   async "a saved run opens from a disk, without any server"() {
-    const server = await serve(["dashboard", data]);
+    const server = await archive();
     const answer = await fetch(`${server.url}api/v1/export`);
     assert.match(answer.headers.get("content-disposition"), /attachment/);
     const fleet = await (await fetch(`${server.url}api/v1/fleet?sort=name`)).json();
-    await server.kill();
     const file = join(folder, "run.html");
     writeFileSync(file, await answer.text());
-    const page = await open(`file://${file}#/fleet?sort=name`);
+    const page = await open(`file://${file}#/fleet?sort=name`, { prepare: (page) => page.context().setOffline(true) });
     const rows = page.locator(".fleet tbody tr");
     await rows.first().waitFor();
     assert.equal(await rows.count(), fleet.rows.length);
@@ -462,45 +608,8 @@ const tests = {
     await close(page);
   },
 
-  async "every file that a command writes is accessible, fits the screen and prints"() {
-    const points = new URL("../../../../docs/examples/points.csv", import.meta.url).pathname;
-    const backtest = ["backtest", "--days", "1", "--seeds", "1", "--scenario", "default", "--controller", "power-cap"];
-    const at = (name) => join(folder, `${name}.html`);
-    writeFileSync(at("report"), await output("report", data, "--format", "html"));
-    await output("tune", points, "--by", "workload", "--max-slowdown", "0.05", "--html", at("tune"));
-    await output(...backtest, "--html", at("backtest"));
-    await output("partition", "evaluate", "--paper-only", "--trees", "3", "--html", at("partition"));
-    for (const name of ["report", "tune", "backtest", "partition"]) {
-      for (const scheme of ["light", "dark"]) {
-        const page = await open(`file://${at(name)}`, { scheme });
-        assert.equal(await page.locator("main h1").count(), 1, name);
-        await isAccessible(page, `${name}, ${scheme}`);
-        assert.ok(await page.evaluate(() => document.documentElement.scrollWidth <= innerWidth), `${name} is wider than the screen`);
-        const inline = await page.evaluate(() => {
-          const script = document.createElement("script");
-          script.textContent = "globalThis.ran = true";
-          document.body.append(script);
-          return globalThis.ran === true;
-        });
-        assert.equal(inline, false, `${name}: its policy lets no script run`);
-        await page.waitForFunction(() => globalThis.violations.length > 0);
-        await page.evaluate(() => globalThis.violations.splice(0));
-        if (scheme === "light") {
-          const paper = await page.pdf({ format: "A4" });
-          assert.ok(paper.length > 10_000 && paper.subarray(0, 5).toString() === "%PDF-", `${name} on paper`);
-        }
-        await close(page);
-      }
-    }
-  },
-
-  async "the pictures of the documents show what the program shows"() {
-    const lines = drift(await take(browser, data, { withImages: false }));
-    const words = "docs/images is out of date (-: its text, +: the program's): run `cargo xtask pictures`, look at the pictures, commit them";
-    assert.equal(lines.join("\n"), "", `${words}\n${lines.join("\n")}`);
-  },
-
   async "hostile names are text"() {
+    const data = await ownRun();
     const log = join(folder, "run.jsonl");
     await output("record", "--data-dir", data, "--out", log);
     const hostile = "<img src=x onerror=alert(1)>\u202e'&amp;";
@@ -545,111 +654,32 @@ const tests = {
     assert.equal(await saved.locator("main img").count(), 0, "in the saved file");
     await close(saved);
   },
-
-  async "people pause, set modes and approve, and their name stays"() {
-    const server = await serve(["--data-dir", join(folder, "changed"), "up", "--no-view", "--speed", "20", "--seed", "7"]);
-    const page = await open(`${server.url}#/policies`);
-    const policy = page.locator("li.gpu").filter({ hasText: "eadt/llm-training" });
-    const confirm = async (name, text) => {
-      const dialog = page.locator("dialog[open]");
-      await dialog.getByText(text).first().waitFor();
-      await dialog.getByRole("button", { name, exact: true }).click();
-    };
-    const asked = (name) => policy.getByRole("button", { name, exact: true }).click();
-    await asked("Pause");
-    await isAccessible(page, "the dialog of a change");
-    // Nothing happens before it is confirmed.
-    await page.locator("dialog[open]").getByRole("button", { name: "Cancel" }).click();
-    assert.equal(await policy.locator(".badge", { hasText: "paused" }).count(), 0);
-    await asked("Pause");
-    await confirm("Pause", "paused: from no");
-    await policy.locator(".badge", { hasText: "paused" }).waitFor();
-    await policy.getByText("paused from no to yes (set by local)").waitFor();
-    await asked("Mode");
-    await page.locator("dialog[open]").getByLabel("recommend").check();
-    await confirm("Set the mode", "mode: from enforce");
-    await policy.getByText("mode from enforce to recommend (set by local)").waitFor();
-    await asked("Resume");
-    await confirm("Resume", "paused: from yes");
-    await policy.getByText("waits for an approval").waitFor();
-    await asked("Approve");
-    await confirm("Approve", "applied once");
-    await page.locator("dialog[open]").waitFor({ state: "detached" });
-    const named = async () => {
-      const { rows } = await (await fetch(`${server.url}api/v1/decisions?${new URLSearchParams({ workload: "eadt/llm-training" })}`)).json();
-      const details = rows.map(async ({ workload, id }) => (await fetch(`${server.url}api/v1/decision?${new URLSearchParams({ workload, id })}`)).json());
-      const outcomes = (await Promise.all(details)).flatMap((detail) => detail.actuations);
-      return outcomes.filter(({ outcome, reason }) => outcome === "applied" && reason === "approved by local");
-    };
-    const begun = performance.now();
-    while ((await named()).length === 0 && performance.now() - begun < 180_000) await new Promise((done) => setTimeout(done, 200));
-    assert.equal((await named()).length, 1, "the approved one, once");
-    await page.goto(`${server.url}#/workload/eadt/llm-training`);
-    await page.locator(".facts").getByText("recommend by local").waitFor();
-    await close(page);
-    await server.kill();
-    const archive = await serve(["dashboard", data]);
-    const reading = await open(`${archive.url}#/policies`);
-    await reading.getByText("this page only reads").waitFor();
-    assert.equal(await reading.getByRole("button", { name: "Pause" }).count(), 0);
-    await close(reading);
-    await archive.kill();
-  },
-
-  async "it paints before the first window, and comes back after the server was killed"() {
-    // Its first window closes after a minute.
-    const slow = await serve(["--data-dir", join(folder, "slow"), "up", "--no-view", "--speed", "1", "--seed", "7"]);
-    const early = await open(slow.url);
-    await early.getByText(/Waiting for the first|Reading what the log/).waitFor();
-    await close(early);
-    await slow.kill();
-    const port = await freePort();
-    const live = join(folder, "live");
-    const words = ["--data-dir", live, "up", "--no-view", "--speed", "30", "--seed", "7"];
-    let server = await serve(words, { port });
-    const page = await open(server.url);
-    const badge = page.locator(".bar .right");
-    await badge.getByText(/live \d\d:\d\d/).waitFor();
-    for (const width of [400, 1280]) {
-      const pipeline = await open(`${server.url}#/pipeline`, { width });
-      await pipeline.locator("#stages-heading").waitFor();
-      await pipeline.locator("td", { hasText: "behind the samples" }).waitFor();
-      assert.ok(await pipeline.evaluate(() => document.documentElement.scrollWidth <= innerWidth), `the stages fit into ${width} px`);
-      await isAccessible(pipeline, `pipeline, ${width} px`);
-      await close(pipeline);
-    }
-    const before = await badge.innerText();
-    const { rows } = await (await fetch(`${server.url}api/v1/fleet`)).json();
-    const { workload } = rows.find((row) => row.window_end_ms !== null);
-    const asked = await fetch(`${server.url}api/v1/what-if?${new URLSearchParams({ workload, controller: "matrix" })}`);
-    assert.ok(asked.status === 200 && (await asked.json()).windows > 0, "of a log that goes on");
-    await server.kill();
-    await badge.getByText("reconnecting").waitFor();
-    server = await serve(words, { port });
-    await badge.getByText(/live \d\d:\d\d/).waitFor();
-    await page.waitForFunction((before) => /live/.test(document.querySelector(".bar .right").innerText) && document.querySelector(".bar .right").innerText > before, before);
-    await close(page);
-    await server.kill();
-  },
 };
 
 let failed = 0;
+
+/** Runs one test, and prints its result. */
+async function run(name, test) {
+  const begun = performance.now();
+  const problems = [];
+  try {
+    await problemsOfTest.run(problems, test);
+    assert.deepEqual(problems, [], "what the browser saw");
+    console.log(`ok      ${name} (${((performance.now() - begun) / 1000).toFixed(1)} s)`);
+  } catch (error) {
+    failed += 1;
+    console.log(`FAILED  ${name}: ${error.stack ?? error}`);
+  }
+}
+
 try {
-  await output("--data-dir", data, ...RUN);
   // Words on the command line choose tests by their names.
   const wanted = process.argv.slice(2);
-  for (const [name, test] of Object.entries(tests).filter(([name]) => wanted.every((word) => name.includes(word)))) {
-    const begun = performance.now();
-    try {
-      await test();
-      assert.deepEqual(problems.splice(0), [], "what the browser saw");
-      console.log(`ok      ${name} (${((performance.now() - begun) / 1000).toFixed(1)} s)`);
-    } catch (error) {
-      failed += 1;
-      problems.splice(0);
-      console.log(`FAILED  ${name}: ${error.stack ?? error}`);
-    }
-  }
+  const waiting = Object.entries(tests).filter(([name]) => wanted.every((word) => name.includes(word)));
+  const runner = async () => {
+    for (let next = waiting.shift(); next !== undefined; next = waiting.shift()) await run(...next);
+  };
+  await Promise.all(Array.from({ length: AT_ONCE }, runner));
 } finally {
   await browser.close();
   killAll();

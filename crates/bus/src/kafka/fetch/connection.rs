@@ -119,6 +119,10 @@ impl BrokerConnection {
 
     /// Waits for an answer for so long from now on.
     pub fn set_answer_timeout(&self, timeout: Duration) -> Result<()> {
+        #[cfg_attr(
+            not(feature = "kafka-tls"),
+            expect(clippy::infallible_destructuring_match, reason = "a feature adds a stream")
+        )]
         let socket = match &self.stream {
             BrokerStream::Plain(socket) => socket,
             #[cfg(feature = "kafka-tls")]
