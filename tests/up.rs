@@ -216,7 +216,10 @@ fn a_closed_terminal_drains_once_and_nohup_keeps_it_running() {
     let mut ignoring = std::process::Command::new("sh");
     ignoring.args(["-c", "trap '' HUP; exec \"$@\"", "sh"]).arg(plain.get_program()).args(plain.get_args());
     for (name, value) in plain.get_envs() {
-        value.map_or_else(|| ignoring.env_remove(name), |value| ignoring.env(name, value));
+        match value {
+            Some(value) => ignoring.env(name, value),
+            None => ignoring.env_remove(name),
+        };
     }
     let mut child = start(ignoring.current_dir(dir.path()));
     let mut told = Told::by(&mut child);
@@ -226,6 +229,51 @@ fn a_closed_terminal_drains_once_and_nohup_keeps_it_running() {
     assert_eq!(child.try_wait().unwrap(), None, "{:?}", told.so_far);
     signal(&child, "-TERM");
     assert!(child.wait_with_output().unwrap().status.success(), "{:?}", told.so_far);
+}
+
+#[test]
+fn a_closed_terminal_ends_the_view_and_loses_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let program = eadt_tests::program();
+    let data = dir.path().display();
+    let command = format!("stty rows 24 cols 80; echo pid $$; exec '{}' up --speed 600 --data-dir '{data}'", program.display());
+    // A terminal that closes with this process.
+    let mut terminal = std::process::Command::new("script");
+    terminal.args(["-q", "-c", &command, "/dev/null"]).env("EADT_HTTP__ADDRESS", "127.0.0.1:0").env("TERM", "xterm-256color");
+    let mut terminal = terminal.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut shown = String::new();
+    let mut out = terminal.stdout.take().unwrap();
+    let mut bytes = [0; 4096];
+    // The view, with figures of a window.
+    while !shown.contains(" W ") {
+        let count = out.read(&mut bytes).unwrap();
+        assert!(count > 0, "{shown}");
+        shown += &String::from_utf8_lossy(&bytes[..count]);
+    }
+    let pid: u32 = shown.split("pid ").nth(1).unwrap().split_whitespace().next().unwrap().parse().unwrap();
+    terminal.kill().unwrap();
+    drop((out, terminal.stdin.take()));
+    terminal.wait().unwrap();
+    let begun = Instant::now();
+    while Path::new(&format!("/proc/{pid}")).exists() {
+        assert!(begun.elapsed() < Duration::from_mins(3), "it has not ended");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let windows =
+        |path: &Path| json(eadt(dir.path(), &["report", path.to_str().unwrap(), "--json"]))["workloads"][0]["windows"].clone();
+    assert_eq!(windows(&dir.path().join("archive")), windows(dir.path()));
+}
+
+#[test]
+fn a_reader_of_log_lines_that_goes_away_ends_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut command = eadt(dir.path(), &["up", "--no-view", "--json", "--speed", "max", "--duration", "30m"]);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    drop(child.stderr.take());
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", output.status);
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["workloads"][0]["windows"], 30);
 }
 
 /// `up` on GPUs of a library of our own.

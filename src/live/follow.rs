@@ -126,6 +126,9 @@ impl LiveViewOptions {
             }
             let first = !caught_up && ends.len() == self.partitions;
             caught_up |= first;
+            if screen.is_some() && TerminalScreen::is_closed() {
+                screen = None;
+            }
             let Some(screen) = &mut screen else {
                 if minutes.is_over(Instant::now()) || first && self.run_offsets.is_none() {
                     tally.refresh_all();
@@ -140,23 +143,38 @@ impl LiveViewOptions {
                 }
                 continue;
             };
-            let (happened, ended) = screen.take_keys(&mut self.state, Duration::ZERO)?;
-            if ended {
-                leave.cancel();
-            }
-            if happened || drawn.is_none_or(|at| at.elapsed() >= FRAME) {
-                if !self.state.paused || picture.rows.is_empty() {
-                    tally.refresh();
-                    picture = self.picture(&tally, &clock);
-                } else if picture.details.as_ref().map(|details| &details.name) != self.state.selected.as_ref() {
-                    // The figures are held, and whose details are shown is not.
-                    picture.details = self.picture(&tally, &clock).details;
-                }
-                screen.draw(&picture, &mut self.state)?;
-                drawn = Some(Instant::now());
+            match self.refresh_screen(screen, &mut tally, &clock, (&mut drawn, &mut picture)) {
+                Ok(true) => leave.cancel(),
+                Ok(false) => {}
+                // It was closed in between.
+                Err(_) if TerminalScreen::is_closed() => {}
+                Err(error) => return Err(error),
             }
         }
         Ok(tally)
+    }
+
+    /// Takes keys, and draws if one was pressed or it is time. Returns whether somebody ends the view.
+    fn refresh_screen(
+        &mut self,
+        screen: &mut TerminalScreen,
+        tally: &mut LiveTally,
+        clock: &RunClock,
+        (drawn, picture): (&mut Option<Instant>, &mut ViewFrame),
+    ) -> anyhow::Result<bool> {
+        let (happened, ended) = screen.take_keys(&mut self.state, Duration::ZERO)?;
+        if happened || drawn.is_none_or(|at| at.elapsed() >= FRAME) {
+            if !self.state.paused || picture.rows.is_empty() {
+                tally.refresh();
+                *picture = self.picture(tally, clock);
+            } else if picture.details.as_ref().map(|details| &details.name) != self.state.selected.as_ref() {
+                // The figures are held, and whose details are shown is not.
+                picture.details = self.picture(tally, clock).details;
+            }
+            screen.draw(picture, &mut self.state)?;
+            *drawn = Some(Instant::now());
+        }
+        Ok(ended)
     }
 
     fn picture(&self, tally: &LiveTally, clock: &RunClock) -> ViewFrame {

@@ -1,5 +1,6 @@
 //! The terminal while the view has it: raw mode, its own page, given back whatever happens.
 
+use std::io::IsTerminal;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -50,6 +51,11 @@ impl TerminalScreen {
         };
         self.terminal.draw(draw).context("cannot draw the view")?;
         Ok(())
+    }
+
+    /// Returns whether the terminal was closed. Reading keys from one that is gone would never end.
+    pub fn is_closed() -> bool {
+        !std::io::stdin().is_terminal()
     }
 
     /// Gives every key that was pressed to the view; returns whether anything happened, and whether it is to end. Waits at most

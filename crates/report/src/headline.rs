@@ -258,7 +258,9 @@ impl EnergyReport {
             lines.push(format!("{}: {own}{}", workload.workload, SavingSummary::of([*workload]).sentence()));
         }
         if ordered.len() > SENTENCES {
-            lines.push(format!("{}, which used less: in the tables", counted(ordered.len() - SENTENCES, "more workload")));
+            let known = ordered[SENTENCES..].iter().any(|workload| workload.energy_joules.is_some());
+            let less = if known { ", which used less" } else { "" };
+            lines.push(format!("{}{less}: in the tables", counted(ordered.len() - SENTENCES, "more workload")));
         }
         lines
     }
@@ -358,6 +360,13 @@ mod tests {
             let said = SavingSummary::of(workloads).sentence();
             assert!(said.contains(&format!("more energy than {than}")), "{said}");
         }
+    }
+
+    #[test]
+    fn workloads_of_unknown_energy_are_not_said_to_have_used_less() {
+        let last = |workload: WorkloadReport| EnergyReport { workloads: vec![workload; SENTENCES + 1] }.headline().pop().unwrap();
+        assert_eq!(last(workload(1e6, 1.0, 0.2, 0.01)), "1 more workload, which used less: in the tables");
+        assert_eq!(last(WorkloadReport::default()), "1 more workload: in the tables");
     }
 
     #[test]

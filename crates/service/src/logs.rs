@@ -53,7 +53,8 @@ pub fn start_on(
     let failed = |detail: String| LogError { filter: filter.to_owned(), detail };
     let parsed = EnvFilter::try_new(filter).map_err(|error| failed(error.to_string()))?;
     let coloured = !is_colourless() && std::io::IsTerminal::is_terminal(&std::io::stderr());
-    let builder = tracing_subscriber::fmt().with_env_filter(parsed).with_ansi(coloured);
+    // Where standard error is gone, as with a closed terminal, the subscriber's own report of that would panic.
+    let builder = tracing_subscriber::fmt().with_env_filter(parsed).with_ansi(coloured).log_internal_errors(false);
     let on_stderr = {
         let secrets = secrets.clone();
         move || RedactingWriter { inner: stderr(), secrets: secrets.clone(), coloured }

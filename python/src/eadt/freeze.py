@@ -98,6 +98,17 @@ class BlockFreezer:
             or _refusal_of_shared_weights(self.model, self.blocks, layers)
         )
 
+    def empties_an_optimizer(self, layers: int) -> bool:
+        """Returns whether one of the optimizers would have nothing to train: a gradient scaler raises in its step then."""
+        stopped = {id(parameter) for block in self.blocks[:layers] for parameter in block.parameters()}
+        if layers > 0:
+            stopped.update(id(parameter) for parameter in self._parameters_before())
+        thawed = {id(parameter) for block in self._stopped[layers:] for parameter, trained in block if trained}
+        return any(
+            all(id(p) in stopped or not (p.requires_grad or id(p) in thawed) for group in optimizer.param_groups for p in group["params"])
+            for optimizer in self._optimizers
+        )
+
     def freeze(self, layers: int) -> None:
         """Freezes exactly the first ``layers`` blocks; 0 unfreezes all. Raises :class:`FreezeRefused`."""
         refusal = self.refusal(layers)

@@ -488,6 +488,9 @@ class Job:
             refusal = self._freezer.refusal(layers)
             if refusal is not None:
                 return str(refusal)
+            empties = getattr(self._freezer, "empties_an_optimizer", None)
+            if self.scaler is not None and empties is not None and empties(layers):
+                return "an optimizer would have nothing to train, in whose step the gradient scaler raises: give it other weights, too"
         if precision is not None and precision != self.effective_precision:
             if self.precision_refusal is not None:
                 return self.precision_refusal

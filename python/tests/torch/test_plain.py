@@ -286,6 +286,24 @@ class TestJob(unittest.TestCase):
         self.assertEqual(self.server.events[-1]["phase"], "finished")
         self.assertIn("J/sample unknown", job.summary() if job.energy.joules is None else "J/sample unknown")
 
+    def test_a_freeze_that_leaves_an_optimizer_nothing_is_refused_beside_a_scaler(self) -> None:
+        for shares, answer in ((1, "an optimizer would have nothing to train"), (2, None)):
+            with self.subTest(blocks_of_the_first_optimizer=shares):
+                model = small(tied=False)
+                first = [*model.embedding.parameters(), *model.position.parameters(), *model.blocks[:shares].parameters()]
+                rest = [parameter for parameter in model.parameters() if all(parameter is not other for other in first)]
+                optimizers, scaler = [torch.optim.AdamW(first), torch.optim.AdamW(rest)], torch.amp.GradScaler("cpu")
+                job = eadt.job(model, optimizers, layers="auto", scaler=scaler, url=self.server.url, workload="n/a")
+                job._take_up(Directive(decision_id="d-1", frozen_prefix_layers=1))
+                self.assertIn(answer or "None", str(job.answers[-1][1]))
+                for text in batches(2):
+                    scaler.scale(loss_of(model, text)).backward()
+                    for optimizer in optimizers:
+                        scaler.step(optimizer)
+                        optimizer.zero_grad()
+                    scaler.update()
+                job.close()
+
     def test_precision_changes_where_the_loop_lets_it_and_is_the_effective_one(self) -> None:
         model = small()
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)

@@ -116,10 +116,10 @@ fn read(path: &std::path::Path, plant: &MeasuredTestbedArgs) -> anyhow::Result<V
     let groups = points::read(&name, open(path)?, &request)?;
     let tuning = tune(&name, &groups, &request);
     for note in &tuning.notes {
-        eprintln!("note: {}", note.text);
+        crate::output::note!("note: {}", note.text);
     }
     for skipped in &tuning.skipped {
-        eprintln!("warning: left out: {}: {}", points::name(&skipped.by), skipped.reason);
+        crate::output::note!("warning: left out: {}: {}", points::name(&skipped.by), skipped.reason);
     }
     let stem = path.file_stem().map_or(name.clone(), |stem| stem.to_string_lossy().into_owned());
     let board = |group: &eadt_tune::TuningGroup| {

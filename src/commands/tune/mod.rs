@@ -324,7 +324,7 @@ fn choose(args: &TuneChooseArgs) -> anyhow::Result<()> {
     }
     if args.json {
         for note in &result.notes {
-            eprintln!("note: {}", note.text);
+            crate::output::note!("note: {}", note.text);
         }
     }
     if result.groups.is_empty() {
