@@ -317,8 +317,11 @@ fn reports_an_end_again_after_a_pause(bus: &dyn Bus, reader: &mut dyn PartitionR
                     records += usize::from(record.at == *at);
                     false
                 }
-                // Control records may be before it.
-                PollEvent::End { at: of, position } => of == at && *position >= end as i64,
+                PollEvent::End { at: of, position } if of == at => {
+                    assert!(*position >= end as i64, "an end at {position} before the records up to {end}");
+                    true
+                }
+                PollEvent::End { .. } => false,
                 other => panic!("{other:?}"),
             });
         }

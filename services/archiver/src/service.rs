@@ -399,7 +399,7 @@ impl<'a> ArchiverSession<'a> {
         Ok(())
     }
 
-    /// Takes the records of a batch where they lie.
+    /// Takes the records of a batch where they lie. An error ends the session: the writer refuses none but out of order.
     fn take_batch(&mut self, batch: &RecordBatch) -> Result<(), ArchiverError> {
         let Some(topic) = self.topic_of(&batch.at) else { return Ok(()) };
         for index in 0..batch.len() {

@@ -14,6 +14,8 @@ use crate::{BusError, PollEvent, Remedy, Result, TopicPartition};
 
 /// What a paused partition may hold here before the broker is asked to pause, too: that costs fetching again.
 const HOLD_BYTES: usize = 2 << 20;
+/// Asking for the end of a partition that was resumed.
+const ASK: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 struct LibraryPartition {
@@ -25,9 +27,19 @@ struct LibraryPartition {
     stopped: bool,
     /// Position of the last reported end.
     reported_end: Option<i64>,
+    /// It was resumed: that end is reported again once the queue has nothing more of it.
+    owes_end: bool,
     /// Came while paused.
     held: VecDeque<PollEvent>,
     held_bytes: usize,
+}
+
+impl LibraryPartition {
+    fn forget_held_end(&mut self) {
+        if matches!(self.held.back(), Some(PollEvent::End { .. })) {
+            self.held.pop_back();
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -64,6 +76,7 @@ impl LibraryFetcher {
             paused: false,
             stopped: false,
             reported_end: None,
+            owes_end: false,
             held: VecDeque::new(),
             held_bytes: 0,
         };
@@ -82,7 +95,7 @@ impl LibraryFetcher {
     pub fn start(&mut self, at: &TopicPartition, offset: i64) -> Result<()> {
         let part = self.find_partition(at, "starting")?;
         part.next = Some(offset);
-        part.reported_end = None;
+        (part.reported_end, part.owes_end) = (None, false);
         part.held.clear();
         part.held_bytes = 0;
         self.dirty = true;
@@ -99,9 +112,10 @@ impl LibraryFetcher {
     pub fn resume(&mut self, at: &[TopicPartition]) -> Result<()> {
         for at in at {
             let part = self.find_partition(at, "resuming")?;
-            if part.paused && part.held.is_empty() && part.reported_end.is_some() {
-                // The library reports an end once. What it has fetched since comes in the same poll.
-                part.held.extend(part.reported_end.map(|position| PollEvent::End { at: part.at.clone(), position }));
+            if part.paused && part.reported_end.is_some() {
+                // The library reports an end once, and this one may be outdated.
+                part.forget_held_end();
+                part.owes_end = true;
             }
             part.paused = false;
         }
@@ -140,8 +154,13 @@ impl LibraryFetcher {
             self.deliver_held(max, into)?;
         }
         while into.len() - before < max {
-            let wait = if into.len() == before { timeout.saturating_sub(begun.elapsed()) } else { Duration::ZERO };
+            let owes_end = self.partitions.iter().any(|part| part.owes_end);
+            let is_urgent = into.len() > before || owes_end;
+            let wait = if is_urgent { Duration::ZERO } else { timeout.saturating_sub(begun.elapsed()) };
             let Some(event) = self.events.next(wait) else {
+                if owes_end {
+                    self.deliver_owed_ends(into);
+                }
                 if into.len() > before || begun.elapsed() >= timeout {
                     break;
                 }
@@ -195,6 +214,8 @@ impl LibraryFetcher {
             into.push(item);
             return Ok(());
         }
+        // An end that records follow is none.
+        part.forget_held_end();
         part.held.push_back(item);
         part.held_bytes += bytes;
         if part.held_bytes > HOLD_BYTES && !part.stopped {
@@ -203,6 +224,22 @@ impl LibraryFetcher {
             self.consumer().pause(&list).map_err(|error| from_error("pausing", &error, Remedy::Restart))?;
         }
         Ok(())
+    }
+
+    /// Reports the ends of resumed partitions that have nothing more. Of what has, the library reports the end itself.
+    fn deliver_owed_ends(&mut self, into: &mut Vec<PollEvent>) {
+        let consumer = self.events.consumer();
+        for part in self.partitions.iter_mut().filter(|part| part.owes_end && !part.paused && part.held.is_empty()) {
+            let Some(position) = part.reported_end else {
+                part.owes_end = false;
+                continue;
+            };
+            // Without an answer it is asked again at the next poll.
+            if let Ok((_, end)) = consumer.fetch_watermarks(&part.at.topic, part.at.partition, ASK) {
+                part.owes_end = false;
+                into.extend((end <= position).then(|| PollEvent::End { at: part.at.clone(), position }));
+            }
+        }
     }
 
     /// Hands out what was held while paused.

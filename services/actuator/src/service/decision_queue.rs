@@ -125,10 +125,10 @@ impl DecisionQueue {
         }
     }
 
-    /// Pauses partitions whose queue is full, and resumes them when it is not.
+    /// Pauses partitions whose queue is full, and resumes them when half of it is worked off.
     pub fn apply_backpressure(&mut self, member: &mut dyn GroupMember) -> Result<(), BusError> {
         for (partition, assigned) in &mut self.partitions {
-            let full = assigned.queued.len() >= MAX_QUEUED;
+            let full = assigned.queued.len() >= if assigned.paused { MAX_QUEUED / 2 } else { MAX_QUEUED };
             if full != assigned.paused {
                 let at = [TopicPartition::new(self.topic.clone(), *partition)];
                 if full {

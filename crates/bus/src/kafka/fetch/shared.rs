@@ -61,8 +61,14 @@ impl SharedFetchState {
 
     pub fn set_paused(&self, slot: usize, is_paused: bool) {
         let mut state = self.lock();
+        // An answer to a request from before the pause is one to an older start: it says nothing about the present end.
+        state.starts += u64::from(!is_paused);
+        let start = state.starts;
         if let Some(partition) = state.partitions.get_mut(slot) {
             partition.set_paused(is_paused);
+            if !is_paused {
+                partition.start = start;
+            }
         }
         self.work.notify_all();
     }
