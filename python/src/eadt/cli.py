@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -18,10 +19,14 @@ from .measure import Measurement
 PASSED_ON = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
-#: What names of programs begin with that run a module.
-RUNNERS = ("python", "torchrun", "accelerate", "deepspeed")
+#: Programs that run a module; others may run them, as ``srun`` and ``uv run`` do.
+RUNNERS = re.compile(r"python[0-9.]*|torchrun|accelerate|accelerate-launch|deepspeed")
+#: Python's flag for code or a module, also behind others and joined to what it takes: ``-um package.train``, ``-mpackage.train``.
+PYTHON_FLAG = re.compile(r"-[bBdEiIOPqRsSuvx]*([cm])(.*)", re.DOTALL)
 #: Modules that run another one.
-LAUNCHERS = frozenset({"torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch", "deepspeed.launcher.runner"})
+LAUNCHERS = frozenset(
+    {"torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch", "deepspeed", "deepspeed.launcher.runner"}
+)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -46,12 +51,25 @@ def main(arguments: list[str] | None = None) -> int:
 
 def script_of(command: list[str]) -> str:
     """Returns the script or module that a command runs, by which its own reports name the workload; else the program."""
-    takes_modules = Path(command[0]).name.startswith(RUNNERS)
-    for flag, word in itertools.pairwise(command):
+    takes_modules = is_python = False
+    for word, following in itertools.zip_longest(command, command[1:], fillvalue=""):
         if word.endswith(".py"):
             return word
-        if takes_modules and flag in ("-m", "--module") and word not in LAUNCHERS:
-            return word.rpartition(".")[2] + ".py"
+        name = Path(word).name
+        if RUNNERS.fullmatch(name):
+            takes_modules, is_python = True, name.startswith("python")
+            continue
+        module = following if takes_modules and word in ("-m", "--module") else ""
+        flag = PYTHON_FLAG.fullmatch(word) if is_python else None
+        if flag is not None:
+            if flag[1] == "c":
+                return "python"
+            module = flag[2] or following
+        if module in LAUNCHERS:
+            # What follows are its own flags.
+            is_python = False
+        elif module:
+            return module.rpartition(".")[2] + ".py"
     return command[0]
 
 

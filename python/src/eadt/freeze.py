@@ -5,7 +5,7 @@ What frameworks get wrong here is handled or refused; each refusal says why.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import torch
@@ -95,19 +95,21 @@ class BlockFreezer:
             self._wrapper_refusal()
             or _refusal_of_wrapper(self.model)
             or _refusal_of_checkpointing(self.model, self._watch)
-            or _refusal_of_shared_weights(self.model, self.blocks, layers)
+            or _refusal_of_shared_weights(self.model, self.blocks, layers, self._stopped_weights())
         )
 
     def empties_an_optimizer(self, layers: int) -> bool:
-        """Returns whether one of the optimizers would have nothing to train: a gradient scaler raises in its step then."""
+        """Returns whether this freeze takes the last weights of an optimizer: a gradient scaler raises in its step then."""
         stopped = {id(parameter) for block in self.blocks[:layers] for parameter in block.parameters()}
         if layers > 0:
             stopped.update(id(parameter) for parameter in self._parameters_before())
-        thawed = {id(parameter) for block in self._stopped[layers:] for parameter, trained in block if trained}
-        return any(
-            all(id(p) in stopped or not (p.requires_grad or id(p) in thawed) for group in optimizer.param_groups for p in group["params"])
-            for optimizer in self._optimizers
-        )
+        held = self._stopped_weights()
+        for optimizer in self._optimizers:
+            # A loop may have stopped all weights of an optimizer itself, as loops of a GAN do in turns.
+            trains = [id(p) for group in optimizer.param_groups for p in group["params"] if p.requires_grad or id(p) in held]
+            if trains and stopped.issuperset(trains):
+                return True
+        return False
 
     def freeze(self, layers: int) -> None:
         """Freezes exactly the first ``layers`` blocks; 0 unfreezes all. Raises :class:`FreezeRefused`."""
@@ -117,7 +119,7 @@ class BlockFreezer:
         if layers == self.frozen:
             return
         for block in self.blocks[self.frozen : layers]:
-            self._stopped.append(_stop(list(block.parameters())))
+            self._stopped.append(_stop(list(block.parameters()), self._stopped_weights()))
         for stopped in self._stopped[layers:]:
             _thaw(stopped)
         del self._stopped[layers:]
@@ -145,6 +147,10 @@ class BlockFreezer:
         blocks = [parameter for block in self.blocks[: self.frozen] for parameter in block.parameters()]
         return [*blocks, *(parameter for parameter, trains in self._before if trains)]
 
+    def _stopped_weights(self) -> set[int]:
+        """Returns the identities of the weights that trained before they were stopped."""
+        return {id(parameter) for record in (*self._stopped, self._before) for parameter, trained in record if trained}
+
     def _remove_hooks(self) -> None:
         hooks, self._hooks = self._hooks, []
         for hook in hooks:
@@ -170,9 +176,9 @@ class BlockFreezer:
         return [parameter for parameter in own if uses[id(parameter)] == 1]
 
 
-def _stop(parameters: Sequence[nn.Parameter]) -> list[tuple[nn.Parameter, bool]]:
-    """Keeps weights from training; returns them with whether each one trained."""
-    stopped = [(parameter, parameter.requires_grad) for parameter in parameters]
+def _stop(parameters: Sequence[nn.Parameter], held: Collection[int] = ()) -> list[tuple[nn.Parameter, bool]]:
+    """Keeps weights from training; returns them with whether each one trained, before another block with it was stopped (``held``)."""
+    stopped = [(parameter, parameter.requires_grad or id(parameter) in held) for parameter in parameters]
     for parameter in parameters:
         parameter.requires_grad_(False)
         parameter.grad = None
@@ -180,9 +186,10 @@ def _stop(parameters: Sequence[nn.Parameter]) -> list[tuple[nn.Parameter, bool]]
 
 
 def _thaw(stopped: Sequence[tuple[nn.Parameter, bool]]) -> None:
-    """Has weights train again that trained before they were stopped."""
+    """Has weights train again that trained before they were stopped; the others are left to the loop, which may have thawed them."""
     for parameter, trained in stopped:
-        parameter.requires_grad_(trained)
+        if trained:
+            parameter.requires_grad_(True)
 
 
 def _plain(optimizers: Sequence[Any]) -> list[torch.optim.Optimizer]:
@@ -239,9 +246,10 @@ def _refusal_of_checkpointing(model: nn.Module, watch: _ReentrantWatch) -> str |
     return None
 
 
-def _refusal_of_shared_weights(model: nn.Module, blocks: Sequence[nn.Module], layers: int) -> str | None:
-    """Weights that other parts of the model use as well would stand still there, too."""
-    weights = {id(parameter) for block in blocks[:layers] for parameter in block.parameters() if parameter.requires_grad}
+def _refusal_of_shared_weights(model: nn.Module, blocks: Sequence[nn.Module], layers: int, held: Collection[int]) -> str | None:
+    """Weights that other parts of the model use as well would stand still there, too; also those that are stopped now (``held``)."""
+    frozen = [parameter for block in blocks[:layers] for parameter in block.parameters()]
+    weights = {id(parameter) for parameter in frozen if parameter.requires_grad or id(parameter) in held}
     others = {id(parameter) for block in blocks[layers:] for parameter in block.parameters()}
     # What is reached without going through the blocks; each module once.
     passed = {id(block) for block in blocks}

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
+import transformers
 from transformers import TrainerCallback
 
 from .freeze import BlockFreezer
@@ -120,6 +122,9 @@ def _epoch_of(dataloader: Any, args: Any, batch: int) -> tuple[int, float] | Non
     accumulated = args.gradient_accumulation_steps
     if batches <= 0 or _data_ranks(args) != max(1, args.world_size):
         return None
+    # Before 4.46 the trainer carries the batches after the last whole step into the next epoch: epochs then do not have the same steps.
+    if batches % accumulated and not _steps_at_ends_of_epochs():
+        return None
     samples = batches * batch / accumulated
     sampler = getattr(dataloader, "batch_sampler", None)
     # Of several ranks Accelerate fills the last batches up.
@@ -129,6 +134,12 @@ def _epoch_of(dataloader: Any, args: Any, batch: int) -> tuple[int, float] | Non
         if samples - batch / accumulated < given < samples:
             samples = float(given)
     return -(-batches // accumulated), samples
+
+
+def _steps_at_ends_of_epochs() -> bool:
+    """Returns whether this version of transformers makes a step of the last batches of an epoch, however few they are."""
+    numbers = re.match(r"(\d+)\.(\d+)", str(transformers.__version__))
+    return numbers is None or (int(numbers[1]), int(numbers[2])) >= (4, 46)
 
 
 def _data_ranks(args: Any) -> int:

@@ -1,17 +1,22 @@
 """Known figures of a job for W&B, MLflow and TensorBoard: samples, steps, frozen blocks, joules, J/sample. What is unknown is not logged.
 
-The step of each point is the job's count of optimiser steps. What a logger raises is logged, and does not reach training.
+The step of each point is the job's count of optimiser steps. What a logger raises is logged once for each reason, and
+does not reach training.
 """
 
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable
 from typing import Any
 
 from .training import Job
 
 logger = logging.getLogger("eadt")
+
+#: Addresses of objects, which the texts of connection errors have: another one at each try.
+_ADDRESS = re.compile(r"\b0x[0-9a-fA-F]+")
 
 
 def to_wandb(job: Job, run: Any) -> None:
@@ -38,4 +43,8 @@ def _write(job: Job, name: str, write: Callable[[], Any]) -> None:
     try:
         write()
     except Exception as error:
-        logger.warning("EADT: the figures of %s are not in %s: %s", job.client.workload, name, error or type(error).__name__)
+        text = str(error) or type(error).__name__
+        reason = _ADDRESS.sub("", text)
+        if job.logger_failures.get(name) != reason:
+            job.logger_failures[name] = reason
+            logger.warning("EADT: the figures of %s are not in %s: %s", job.client.workload, name, text)

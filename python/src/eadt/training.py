@@ -83,6 +83,8 @@ class Job:
         self.energy = Measurement("job")
         #: Directives taken up and refused, newest last: ``(decision_id, refusal or None)``.
         self.answers: list[tuple[str, str | None]] = []
+        #: Why W&B, MLflow or TensorBoard did not take figures the last time, by name.
+        self.logger_failures: dict[str, str] = {}
         #: Steps whose samples are no number, or negative, and are not counted.
         self.steps_without_samples = 0
         #: Samples of a checkpoint, which were not computed by this process.
@@ -489,7 +491,7 @@ class Job:
             if refusal is not None:
                 return str(refusal)
             empties = getattr(self._freezer, "empties_an_optimizer", None)
-            if self.scaler is not None and empties is not None and empties(layers):
+            if self._scales() and empties is not None and empties(layers):
                 return "an optimizer would have nothing to train, in whose step the gradient scaler raises: give it other weights, too"
         if precision is not None and precision != self.effective_precision:
             if self.precision_refusal is not None:
@@ -499,6 +501,11 @@ class Job:
             why = self._autocast.refusal(precision)
             return None if why is None else str(why)
         return None
+
+    def _scales(self) -> bool:
+        """Returns whether there is a gradient scaler that does something: loops without FP16 may have one with ``enabled=False``."""
+        is_enabled = getattr(self.scaler, "is_enabled", None)
+        return self.scaler is not None and (is_enabled is None or bool(is_enabled()))
 
     def _apply(self, directive: Directive) -> None:
         if self._freezer is not None and self._freezer.blocks:
@@ -544,7 +551,7 @@ def quiet(method: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return method(self, *arguments, **options)
         except Exception as error:
-            text = f"{method.__name__}: {error or type(error).__name__}"
+            text = f"{method.__name__}: {str(error) or type(error).__name__}"
             if self.job is not None:
                 self.job.client.note_failure(text)
             else:

@@ -123,6 +123,11 @@ class TestLightning(Frameworks):
             name: str
             text: torch.Tensor
 
+        @dataclasses.dataclass
+        class Slots:
+            __slots__ = ("text",)
+            text: torch.Tensor
+
         text = torch.zeros(5, 3)
         batches_of_five = {
             "tensor": text,
@@ -133,6 +138,13 @@ class TestLightning(Frameworks):
             "fields": Fields("a", text),
             "texts": {"text": ["a"] * 5},
             "figures": [1, 2, 3, 4, 5],
+            "slots": Slots(text),
+            "samples as mappings": [{"image": torch.zeros(3, 8, 8)}] * 5,
+            "samples as data classes": [Fields("a", torch.zeros(3))] * 5,
+            "samples and their targets": ([{"image": torch.zeros(3, 8)}] * 5, [{"boxes": torch.zeros(2, 4)}] * 5),
+            "inputs and targets": [{"image": text}, {"label": text}],
+            "packed": torch.nn.utils.rnn.pack_sequence([torch.zeros(length, 3) for length in (4, 3, 2, 2, 1)]),
+            "packed first": [torch.nn.utils.rnn.pack_sequence([torch.zeros(2, 3)] * 5), text],
         }
         self.assertEqual({name: batch_size(batch) for name, batch in batches_of_five.items()}, dict.fromkeys(batches_of_five, 5))
         self.assertEqual([batch_size(batch) for batch in (None, {}, [], object(), torch.tensor(1.0))], [None] * 5)

@@ -15,7 +15,7 @@ from accelerate.parallelism_config import ParallelismConfig
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from eadt.freeze import BlockFreezer
-from eadt.hf import EadtCallback, _data_ranks, _refusal_of_trainer
+from eadt.hf import EadtCallback, _data_ranks, _epoch_of, _refusal_of_trainer
 from eadt.training import Job
 from tests.models import CONTEXT, VOCABULARY, batches, moved, weights
 from tests.servers import Harmful, Recorder, wait_for
@@ -234,6 +234,13 @@ class TestTrainer(unittest.TestCase):
             self.assertEqual(_data_ranks(arguments), 8)
         assert callback.job is not None
         callback.job.close()
+
+    def test_what_a_trainer_carries_into_the_next_epoch_is_not_counted_as_a_step(self) -> None:
+        loader = torch.utils.data.DataLoader(range(20), batch_size=8)
+        for version, accumulated, epoch in (("4.45.2", 2, None), ("4.45.2", 1, (3, 20.0)), ("4.46.0", 2, (2, 20.0)), ("5.0", 2, (2, 20.0))):
+            arguments = TrainingArguments(output_dir=self.folder, use_cpu=True, gradient_accumulation_steps=accumulated)
+            with self.subTest(version=version, accumulated=accumulated), mock.patch("transformers.__version__", version):
+                self.assertEqual(_epoch_of(loader, arguments, 8 * accumulated), epoch)
 
     def test_the_last_batches_of_an_epoch_count_as_large_as_they_are(self) -> None:
         for samples, options in ((24, {}), (20, {}), (20, {"dataloader_drop_last": True}), (44, {"gradient_accumulation_steps": 4})):

@@ -16,7 +16,7 @@ import logging
 
 import eadt
 from eadt import loggers
-from eadt.training import Job
+from eadt.training import Job, quiet
 from tests.servers import absent_url, wait_for
 
 
@@ -107,6 +107,34 @@ class TestLoggers(unittest.TestCase):
         for log in (loggers.to_wandb, loggers.to_mlflow, loggers.to_tensorboard):
             log(job, broken)
         self.assertEqual([len(call.mock_calls) for call in (broken.log, broken.log_metrics, broken.add_scalar)], [1, 1, 1])
+
+    def test_a_logger_that_is_away_is_said_once_for_each_reason(self) -> None:
+        job, broken = self.job(20.0), mock.Mock()
+        errors = [OSError("<Connection at 0x7f01>: refused"), OSError("<Connection at 0x7f02>: refused"), TimeoutError(), TimeoutError()]
+        broken.log.side_effect, broken.log_metrics.side_effect = errors, errors[:1]
+        with self.assertLogs("eadt", "WARNING") as logged:
+            for _ in errors:
+                loggers.to_wandb(job, broken)
+            loggers.to_mlflow(job, broken)
+        self.assertEqual(
+            [record.getMessage() for record in logged.records],
+            [
+                "EADT: the figures of n/a are not in W&B: <Connection at 0x7f01>: refused",
+                "EADT: the figures of n/a are not in W&B: TimeoutError",
+                "EADT: the figures of n/a are not in MLflow: <Connection at 0x7f01>: refused",
+            ],
+        )
+
+    def test_an_error_without_a_text_in_a_callback_has_its_name(self) -> None:
+        class Callback:
+            job = mock.Mock()
+
+            @quiet
+            def on_step(self) -> None:
+                raise KeyError
+
+        Callback().on_step()
+        Callback.job.client.note_failure.assert_called_once_with("on_step: KeyError")
 
     def test_a_notebook_shows_what_the_job_did(self) -> None:
         from IPython.core.formatters import DisplayFormatter

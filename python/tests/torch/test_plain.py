@@ -146,6 +146,32 @@ class TestFreeze(unittest.TestCase):
                 freezer.freeze(2)
             self.assertTrue(all(parameter.requires_grad for parameter in model.parameters()))
 
+    def test_weights_that_frozen_blocks_share_train_again(self) -> None:
+        # As ALBERT's groups, and as m[1].weight = m[0].weight.
+        model = small()
+        first, second = model.blocks[0], model.blocks[1]
+        model.blocks = nn.ModuleList([first, first, second, second])
+        tied = small()
+        tied.blocks[1].out.weight = tied.blocks[0].out.weight
+        for name, shared in {"blocks": model, "a weight": tied}.items():
+            with self.subTest(name):
+                freezer = BlockFreezer(shared)
+                freezer.freeze(2)
+                self.assertEqual([all(p.requires_grad for p in block.parameters()) for block in shared.blocks], [False, False, True, True])
+                # What is refused from the start is refused from here, too.
+                self.assertIn("the first 1 blocks share weights", freezer.refusal(1) or "")
+                freezer.freeze(0)
+                self.assertTrue(all(parameter.requires_grad for parameter in shared.parameters()))
+
+    def test_layers_that_a_loop_thaws_meanwhile_are_not_frozen_again(self) -> None:
+        model = small()
+        model.blocks[:1].requires_grad_(False)
+        freezer = BlockFreezer(model)
+        freezer.freeze(2)
+        model.blocks[:1].requires_grad_(True)
+        freezer.freeze(0)
+        self.assertTrue(all(parameter.requires_grad for parameter in model.parameters()))
+
     def test_layers_that_a_loop_thaws_itself_go_on_training(self) -> None:
         model = small()
         model.blocks[:3].requires_grad_(False)
@@ -303,6 +329,22 @@ class TestJob(unittest.TestCase):
                         optimizer.zero_grad()
                     scaler.update()
                 job.close()
+
+    def test_a_scaler_that_is_off_and_an_optimizer_that_stands_still_anyway_refuse_nothing(self) -> None:
+        def answer(enabled: bool, other: bool) -> str | None:
+            model, critic = small(tied=False), nn.Linear(2, 2).requires_grad_(False)
+            first = [*model.embedding.parameters(), *model.position.parameters(), *model.blocks[:1].parameters()]
+            optimizers = [torch.optim.SGD(critic.parameters() if other else first, lr=0.1)]
+            scaler = torch.amp.GradScaler("cpu", enabled=enabled)
+            job = eadt.job(model, optimizers, layers="auto", scaler=scaler, url=self.server.url, workload="n/a")
+            job._take_up(Directive(decision_id="d-1", frozen_prefix_layers=1))
+            job.close()
+            return job.answers[-1][1]
+
+        self.assertIn("nothing to train", answer(enabled=True, other=False) or "")
+        self.assertIsNone(answer(enabled=False, other=False))
+        # The other network of a GAN, which waits for its turn.
+        self.assertIsNone(answer(enabled=True, other=True))
 
     def test_precision_changes_where_the_loop_lets_it_and_is_the_effective_one(self) -> None:
         model = small()
