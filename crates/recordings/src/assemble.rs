@@ -293,6 +293,36 @@ const ROWS_OF_STEPS: usize = 10;
 /// By how much the mean of a rate and the growth of its total may differ, as a ratio: rates leave pauses out.
 const MOST_OF_A_RATE: f64 = 1.25;
 
+/// A time between two rows that is so many times the median is a pause, of which a rate says nothing.
+const TIMES_OF_A_PAUSE: f64 = 5.0;
+
+/// What is counted between two rows, and what the rate says is.
+#[derive(Debug, Clone, Copy, Default)]
+struct RatedStep {
+    seconds: f64,
+    counted: f64,
+    by_rate: f64,
+}
+
+impl RatedStep {
+    /// Each row has a time, a total and a rate.
+    fn between(a: (EventTime, f64, f64), b: (EventTime, f64, f64)) -> Self {
+        let seconds = b.0.seconds_since(a.0);
+        Self { seconds, counted: b.1 - a.1, by_rate: f64::midpoint(a.2, b.2) * seconds }
+    }
+}
+
+/// Returns the sum of the steps, without those that are so long that they are pauses.
+fn sum_without_pauses(mut steps: Vec<RatedStep>) -> RatedStep {
+    steps.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
+    let longest = steps.get(steps.len() / 2).map_or(0.0, |median| TIMES_OF_A_PAUSE * median.seconds);
+    steps.iter().filter(|step| step.seconds <= longest).fold(RatedStep::default(), |sum, step| RatedStep {
+        seconds: sum.seconds + step.seconds,
+        counted: sum.counted + step.counted,
+        by_rate: sum.by_rate + step.by_rate,
+    })
+}
+
 /// Notes a rate that contradicts the total of the same table: one of the two counts something else.
 fn note_contradicting_rates(recording: &mut Recording, source: &RecordingSource) {
     for (total, rate) in
@@ -300,11 +330,9 @@ fn note_contradicting_rates(recording: &mut Recording, source: &RecordingSource)
     {
         let both = |reading: &RecordedReading| Some((reading.time, value(reading, total)?, value(reading, rate)?));
         let known: Vec<_> = source.readings.iter().filter_map(both).collect();
-        let (Some(first), Some(last)) = (known.first(), known.last()) else { continue };
-        let (seconds, counted) = (last.0.seconds_since(first.0), last.1 - first.1);
-        let by_rate: f64 =
-            known.windows(2).map(|pair| f64::midpoint(pair[0].2, pair[1].2) * pair[1].0.seconds_since(pair[0].0)).sum();
-        let falls = known.windows(2).any(|pair| pair[1].1 < pair[0].1);
+        let steps: Vec<RatedStep> = known.windows(2).map(|pair| RatedStep::between(pair[0], pair[1])).collect();
+        let falls = steps.iter().any(|step| step.counted < 0.0);
+        let RatedStep { seconds, counted, by_rate } = sum_without_pauses(steps);
         if known.len() < ROWS_OF_A_TOTAL || falls || counted <= 0.0 || by_rate <= 0.0 {
             continue;
         }

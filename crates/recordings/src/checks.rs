@@ -7,7 +7,7 @@ use eadt_schemas::v1::Meter;
 use crate::names::shell_quote;
 use crate::recording::{RecordedReading, Recording, RecordingSource};
 use crate::report::{COUNTER_JUMPS, COUNTER_LEFT_OUT};
-use crate::sums::{SUM_OF_ROWS, find_sums};
+use crate::sums::{Certainty, SUM_OF_ROWS, find_sums};
 use crate::totals::MOST_OF_A_RESTART;
 use crate::units::Unit;
 use crate::{CounterComparison, ImportError, ImportOptions, ReadingField, RecordingFormat};
@@ -162,6 +162,18 @@ pub(crate) fn check_power(recording: &mut Recording, source: &mut RecordingSourc
 /// With fewer rows above, a reading may be their sum by chance: 300 W after five of 60 W.
 const ROWS_OF_A_SUM_OF_POWER: usize = 8;
 
+/// Above this, a board draws no such power. Below, a sum is more than so many times any other reading, or it may be by chance.
+const WATTS_OF_NO_BOARD: f64 = 2_000.0;
+const TIMES_OTHER_POWER: f64 = 4.0;
+
+/// Returns whether the last of these readings of power is the sum of all others.
+fn ends_with_sum(watts: &[f64]) -> bool {
+    let Some((last, others)) = watts.split_last() else { return false };
+    let most = others.iter().copied().fold(0.0, f64::max);
+    let is_far = *last > WATTS_OF_NO_BOARD || *last > TIMES_OTHER_POWER * most;
+    others.len() >= ROWS_OF_A_SUM_OF_POWER && is_far && find_sums(watts, Certainty::Sure) == [others.len()]
+}
+
 /// Refuses the last row of a table if its power is the sum of all rows above, as spreadsheets write below a column.
 fn refuse_sum_of_power(recording: &mut Recording, source: &mut RecordingSource) {
     if recording.format != RecordingFormat::Csv {
@@ -179,8 +191,7 @@ fn refuse_sum_of_power(recording: &mut Recording, source: &mut RecordingSource) 
             .chunk_by(|a, b| a.0 == b.0)
             .filter_map(|of_file| {
                 let values: Vec<f64> = of_file.iter().map(|(.., watts)| *watts).collect();
-                let last = of_file.len() - 1;
-                (last >= ROWS_OF_A_SUM_OF_POWER && find_sums(&values) == [last]).then(|| of_file[last].2)
+                ends_with_sum(&values).then(|| of_file[of_file.len() - 1].2)
             })
             .collect();
         for at in sums {

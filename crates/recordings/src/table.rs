@@ -121,6 +121,16 @@ impl RowCells {
     }
 }
 
+/// Returns an error if the first lines are of a text that is no table.
+fn refuse_foreign_text(recording: &Recording, file: FileId, lines: &VecDeque<(u64, String)>) -> Result<(), ImportError> {
+    for (line, text) in lines.iter().take(LINES_OF_FOREIGN_TEXT) {
+        if let Some(ForeignText { what, remedy }) = foreign_text(text) {
+            return Err(recording.error(file, *line, format!("it is {what}, and no table"), remedy));
+        }
+    }
+    Ok(())
+}
+
 /// Returns whether a line rules off others, as in `|---|---|` and `+=====+`. Hyphens alone may stand for no value.
 fn is_rule(row: &str) -> bool {
     // Several runs, such as `-------- -----`, of which one is longer than any sign of no value.
@@ -187,18 +197,19 @@ impl<'a> TableReader<'a> {
                 ahead.push_back((line, text.into_owned()));
             }
         }
-        for (line, text) in ahead.iter().take(LINES_OF_FOREIGN_TEXT) {
-            if let Some(ForeignText { what, remedy }) = foreign_text(text) {
-                return Err(recording.error(file, *line, format!("it is {what}, and no table"), remedy));
-            }
-        }
         // Spreadsheets take a first line such as `sep=;` as this.
         let declared = ahead.front().and_then(|(_, text)| text.trim().trim_matches('"').strip_prefix("sep="));
         let declared = declared.and_then(|text| if text.is_empty() { None } else { text.chars().next() });
         if declared.is_some() {
             ahead.pop_front();
         }
-        let Some(found) = find_header(ahead.make_contiguous(), declared, wanted) else {
+        let found = find_header(ahead.make_contiguous(), declared, wanted);
+        // Above a header, any line may stand.
+        let is_header = |found: &HeaderMatch| found.has_table(wanted) && foreign_text(&ahead[found.index].1).is_none();
+        if !found.as_ref().is_some_and(is_header) {
+            refuse_foreign_text(recording, file, &ahead)?;
+        }
+        let Some(found) = found else {
             return Ok((Self::new(lines, ahead, None), None));
         };
         for (line, text) in ahead.drain(..found.index) {
@@ -342,6 +353,15 @@ struct HeaderMatch {
     index: usize,
     cells: RowCells,
     is_data: bool,
+}
+
+impl HeaderMatch {
+    /// Returns whether a line has wanted names, or readings where they would be. One name between blanks may be of a text.
+    fn has_table(&self, wanted: &HeaderCriteria<'_>) -> bool {
+        let names = (wanted.names)(&self.cells);
+        let is_blank = matches!(self.separator, Some(BLANKS | BLANKS_BUT_UNITS));
+        self.is_data || names >= NAMES_OF_A_HEADER || names > 0 && !is_blank
+    }
 }
 
 /// How well a separator fits: wanted names, lines of the header's length, cells that are plain.

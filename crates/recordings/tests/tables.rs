@@ -1196,6 +1196,12 @@ fn what_would_be_misread_stops_with_the_way_out() {
         (power, "power_min"),
         (power, "speed_test_power_w"),
         (power, "speed_w"),
+        (power, "joules_per_second"),
+        (power, "energy_joules_per_second"),
+        (power, "power_per_kwh"),
+        (power, "avg_power_over_kwh"),
+        (power, "ampere"),
+        (power, "Ampere A100"),
         (energy, "energy_per_step"),
         (energy, "joules_at_cost"),
         (energy, "step_energy (W cap 250)"),
@@ -1245,12 +1251,18 @@ fn what_would_be_misread_stops_with_the_way_out() {
             "--query-gpu=timestamp",
         ),
         ("smi,host=n1,index=0 power_draw=300 1738576800000000000\n", "line protocol", "a column for each field"),
+        ("power,host=n1 value=300 1738576800000000000\n", "line protocol", "a column for each field"),
     ] {
         for format in [SMI, CSV] {
             let options = if format == CSV { maps(&["power_watts=power"]) } else { plain() };
             let error = read(format, &[("s", text)], &options).unwrap_err();
             assert!(error.contains(what) && error.contains(way), "{error}");
         }
+    }
+    // Above a table, any line may stand.
+    for above in ["run lr=0.1,bs=64 1738576800", "config,lr=0.1 bs=64", "| NVIDIA-SMI 535 |", "HTTP/1.1 200 OK"] {
+        let text = format!("{above}\ntime,power\n2025-02-03T10:00:00Z,300\n2025-02-03T10:00:10Z,300\n");
+        near(total(&read(CSV, &[("t.csv", &text)], &maps(&["power_watts=power"])).unwrap()), 3_000.0, above);
     }
     for label in ["node01: ", "[1,0]<stdout>:", "smi-1  | ", "2025-02-03T10:00:00.1Z "] {
         let text = format!("{label}timestamp, index, power.draw [W]\n{label}2025/02/03 10:00:00.000, 0, 300.00 W\n");
@@ -1294,6 +1306,7 @@ fn names_of_other_figures_and_of_other_parts_do_not_count_beside_boards() {
         (&["gpu0,300", "gpu1,200", "Total power,500"], 5_000.0, 11),
         (&["SystemInputPower,900", "TotalGPUPower,500", "TotalCPUPower,200"], 5_000.0, 22),
         (&["Total Power,500", "PSU1,300", "PSU2,200"], 5_000.0, 22),
+        (&["node1,500", "node2,500", "cpu,100"], 10_000.0, 11),
     ] {
         let imported = read(CSV, &[("t.csv", &ten_seconds("time,device,w", rows))], &options);
         let imported = imported.unwrap_or_else(|error| panic!("{rows:?}: {error}"));
@@ -1309,6 +1322,8 @@ fn names_of_other_figures_and_of_other_parts_do_not_count_beside_boards() {
         (&["cpu,100", "gpu,300", "dram,20", "node,600"], 6_000.0, 33),
         (&["cpu,100", "gpu,300", "dram,20"], 4_200.0, 0),
         (&["gpu01,900", "gpu02,900", "node01,500"], 23_000.0, 0),
+        (&["average,200", "cpu,100", "gpu,300"], 4_000.0, 11),
+        (&["mean power,295", "psu1,300", "psu2,290"], 5_900.0, 11),
     ] {
         let options = ImportOptions { meter: Some(Meter::Node), ..options.clone() };
         let imported = read(CSV, &[("t.csv", &ten_seconds("time,device,w", rows))], &options).unwrap();
@@ -1434,6 +1449,7 @@ fn rows_of_several_kinds_are_named_by_the_column_that_tells_them() {
         ("time,phase,v", &["training,300"]),
         ("time,sensor,v", &["board power,300"]),
         ("time,job,v", &["power-sweep,300"]),
+        ("time,experiment_key,v", &["power-sweep,300"]),
     ] {
         near(total(&read(CSV, &[("t.csv", &ten_seconds(header, rows))], &maps(&["power_watts=v"])).unwrap()), 3_000.0, header);
     }
@@ -1441,6 +1457,10 @@ fn rows_of_several_kinds_are_named_by_the_column_that_tells_them() {
     near(total(&read(CSV, &[("t.csv", &events)], &maps(&["power_watts=v"])).unwrap()), 3_000.0, "what happens");
     let modes = ten_seconds("time,mode,v", &["low power,300"]).replacen("low power", "high clock", 4);
     near(total(&read(CSV, &[("t.csv", &modes)], &maps(&["power_watts=v"])).unwrap()), 3_000.0, "modes of a board");
+    for column in ["experiment_key", "measurement", "sensor", ""] {
+        let text = ten_seconds(&format!("time,{column},v"), &["power-sweep,300"]).replacen("power-sweep", "memory-bound", 4);
+        near(total(&read(CSV, &[("t.csv", &text)], &maps(&["power_watts=v"])).unwrap()), 3_000.0, column);
+    }
 }
 
 #[test]
@@ -1638,6 +1658,18 @@ fn the_sum_of_the_rows_above_is_no_row() {
     let meant = ImportOptions { accept: vec![AcceptedFinding::GrowingSteps], ..options("samples=n") };
     assert_eq!(last(&summed, &meant), (296.0, 0));
 
+    for (values, total) in [
+        (&[64.0, 64.0, 64.0, 64.0, 256.0].repeat(5)[..], 2560.0),
+        (&[512.0, 512.0, 512.0, 512.0, 2048.0], 4096.0),
+        (&[1.0, 2.0, 1.0, 2.0, 6.0], 12.0),
+    ] {
+        assert_eq!(last(&steps(values), &options("samples=n")), (total, 0), "{values:?}");
+    }
+    let unfinished = [100.0, 110.0, 120.0, 330.0, 105.0, 99.0, 100.0, 304.0, 101.0, 102.0];
+    for map in [&["samples=n"][..], &["samples=n", "steps=*"]] {
+        assert_eq!(last(&steps(&unfinished), &maps(map)), (837.0, 1), "{map:?}");
+    }
+
     // A window of an epoch beside those of its steps.
     let epochs = steps(&[3000.0, 3000.0, 2990.0, 8990.0, 3000.0, 3010.0, 3000.0, 9010.0]);
     let imported = read(CSV, &[("t.csv", &epochs)], &options("energy_joules=n:J")).unwrap();
@@ -1651,7 +1683,12 @@ fn the_sum_of_the_rows_above_is_no_row() {
         imported.report.refused[0].reason,
         "column \"n\": 2400 W is the sum of the rows above, and no reading: the row is left out"
     );
-    for jump in [&[60.0, 60.0, 60.0, 60.0, 60.0, 300.0][..], &[60.0, 60.0, 60.0, 60.0, 60.0, 60.0, 60.0, 60.0, 490.0]] {
+    for jump in [
+        &[60.0, 60.0, 60.0, 60.0, 60.0, 300.0][..],
+        &[60.0, 60.0, 60.0, 60.0, 60.0, 60.0, 60.0, 60.0, 490.0],
+        &[50.0, 50.0, 50.0, 50.0, 50.0, 50.0, 50.0, 50.0, 400.0],
+        &[30.0, 30.0, 30.0, 30.0, 30.0, 30.0, 30.0, 30.0, 30.0, 30.0, 300.0],
+    ] {
         let imported = read(CSV, &[("t.csv", &steps(jump))], &options("power_watts=n")).unwrap();
         assert!(imported.report.refused.is_empty(), "{jump:?}");
     }
@@ -1727,4 +1764,10 @@ fn multiples_of_counts_are_refused_and_rates_that_contradict_a_total_are_noted()
         let is_said = notes.iter().any(|note| note.contains("grows by 1000 in 100 s, samples_per_second says 5120"));
         assert_eq!(is_said, is_noted, "{notes:?}");
     }
+    // A pause of ten hours, of which a rate says nothing.
+    let row = |row: u32| format!("2025-02-03T{:02}:{:02}:{:02}Z,{},10\n", 8 + row / 8 * 10, row / 6, row % 6 * 10, row * 100);
+    let paused = format!("time,n,rate\n{}", (0..=15).map(row).collect::<String>());
+    let imported = read(CSV, &[("t.csv", &paused)], &maps(&["samples_total=n", "samples_per_second=rate"])).unwrap();
+    let notes = &imported.report.notes;
+    assert!(!notes.iter().any(|note| note.contains("contradict")), "{notes:?}");
 }

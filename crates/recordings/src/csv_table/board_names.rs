@@ -3,7 +3,7 @@
 
 use eadt_schemas::v1::Meter;
 
-use super::SUM_WORDS;
+use super::names_a_sum;
 use crate::error::quote;
 use crate::units::word_places;
 
@@ -21,6 +21,8 @@ const GPU_WORDS: [&str; 6] = ["accelerator", "card", "cuda", "gpu", "gpus", "nvi
 /// Words of other parts of a machine, and of all of it.
 const PART_WORDS: [&str; 11] = ["cpu", "cpus", "disk", "dram", "fan", "fans", "memory", "package", "pkg", "ram", "soc"];
 const MACHINE_WORDS: [&str; 8] = ["chassis", "host", "machine", "node", "platform", "server", "sys", "system"];
+/// Words that name all of a machine; a mean of its parts is none of it.
+const TOTAL_WORDS: [&str; 6] = ["aggregate", "all", "overall", "sum", "total", "totals"];
 /// Words of power supplies: what they supply lies behind them.
 const SUPPLY_WORDS: [&str; 2] = ["ps", "psu"];
 /// Words of energy and power, which say nothing about what they are of.
@@ -59,13 +61,14 @@ pub(crate) fn find_misnamed_boards(names: &[&str], meter: Meter) -> Vec<Misnamed
     let names: Vec<BoardName> = names.iter().map(|name| BoardName::new(name)).collect();
     let gpu = names.iter().find(|name| name.is_gpu);
     let supply = names.iter().find(|name| name.extent == Extent::Supply && !name.is_gpu);
-    let whole = names.iter().find(|name| name.extent == Extent::Machine && !name.is_gpu && !name.has_number);
     let counts_machines = matches!(meter, Meter::Node | Meter::Wall) || gpu.is_none();
+    let whole = find_whole(&names, meter, false);
+    let whole_of_parts = find_whole(&names, meter, true);
     let misnamed = |(index, name): (usize, &BoardName)| {
         let same_board = names.iter().find(|other| name.has_figure && other.is_figured_by(name));
         let counted = gpu.filter(|_| !counts_machines && !name.is_gpu && name.extent != Extent::Unknown);
         let behind = match name.extent {
-            Extent::Part => whole.or(supply),
+            Extent::Part => whole_of_parts.or(supply),
             Extent::Supply => whole,
             Extent::Unknown | Extent::Machine => None,
         };
@@ -81,6 +84,21 @@ pub(crate) fn find_misnamed_boards(names: &[&str], meter: Meter) -> Vec<Misnamed
         Some(MisnamedBoard { index, problem })
     };
     names.iter().enumerate().filter_map(misnamed).collect()
+}
+
+/// Returns a name of the whole machine, beside which supplies do not count, or parts (`is_of_parts`).
+fn find_whole<'b, 'n>(names: &'b [BoardName<'n>], meter: Meter, is_of_parts: bool) -> Option<&'b BoardName<'n>> {
+    // Numbers are those of several machines.
+    let has_several = matches!(meter, Meter::Node | Meter::Wall);
+    let is_machine = |name: &&BoardName| name.extent == Extent::Machine && !name.is_gpu && !(name.has_number && has_several);
+    // At a wall, a server and a fan may have a plug each. Who names totals or supplies has sensors of one machine.
+    let is_of_sensors = |name: &BoardName| name.extent == Extent::Supply || name.has_word(&TOTAL_WORDS);
+    let may_be_plugs = meter == Meter::Wall && is_of_parts && !names.iter().any(is_of_sensors);
+    let is_whole = |name: &&BoardName| is_machine(name) && !(may_be_plugs && name.has_word(&MACHINE_WORDS));
+    // A sum is itself left out if a board is beside it that is none of its parts.
+    let is_sum = |name: &BoardName| names_a_sum(name.text);
+    let has_other_boards = names.iter().any(|name| name.extent == Extent::Unknown && !is_sum(name));
+    names.iter().filter(is_whole).find(|name| !(has_other_boards && is_sum(name)))
 }
 
 /// The name of a board, by its words.
@@ -128,6 +146,10 @@ impl<'n> BoardName<'n> {
         Self { text, has_figure, board, has_number, is_gpu, extent: extent_of(&words), words }
     }
 
+    fn has_word(&self, list: &[&str]) -> bool {
+        self.words.iter().any(|word| list.contains(&word.as_str()))
+    }
+
     /// Returns whether a name is that of another without the words of a figure; a number alone is `gpu0`, too.
     fn is_figured_by(&self, other: &Self) -> bool {
         let number = self.words.split_first().filter(|(first, _)| *first == "gpu").map(|(_, number)| number);
@@ -150,7 +172,7 @@ fn is_number(word: &str) -> bool {
 fn extent_of(words: &[String]) -> Extent {
     let has = |list: &[&str]| words.iter().any(|word| list.contains(&word.as_str()));
     let is_known = |word: &String| {
-        let lists = [&GPU_WORDS[..], &PART_WORDS, &MACHINE_WORDS, &SUPPLY_WORDS, &ELECTRICAL_WORDS, &SUM_WORDS];
+        let lists = [&GPU_WORDS[..], &PART_WORDS, &MACHINE_WORDS, &SUPPLY_WORDS, &ELECTRICAL_WORDS, &TOTAL_WORDS];
         is_number(word) || lists.iter().any(|list| list.contains(&word.as_str()))
     };
     match () {
@@ -207,6 +229,18 @@ mod tests {
             (&["node1", "node2", "login1"], Meter::Gpu, &[]),
             (&["PSU1", "PSU2", "System"], Meter::Wall, &[0, 1]),
             (&["system", "node"], Meter::Wall, &[]),
+            // A mean is no whole.
+            (&["mean power", "psu1", "psu2"], Meter::Wall, &[]),
+            (&["average", "cpu", "gpu"], Meter::Node, &[0]),
+            (&["total", "cpu", "gpu"], Meter::Node, &[1, 2]),
+            (&["total", "cpu", "gpu", "rack"], Meter::Node, &[]),
+            // Plugs of a wall.
+            (&["Server", "PC", "Fan"], Meter::Wall, &[]),
+            (&["server", "gpu 1", "gpu 2"], Meter::Wall, &[]),
+            (&["total", "cpu", "fan"], Meter::Wall, &[1, 2]),
+            (&["SystemInputPower", "TotalGPUPower", "TotalCPUPower"], Meter::Wall, &[1, 2]),
+            // A part of one of several machines.
+            (&["node1", "node2", "cpu"], Meter::Gpu, &[2]),
             (&["total_power", "fan"], Meter::Gpu, &[1]),
             (&["cpu0", "cpu1"], Meter::Gpu, &[]),
             (&["0_power", "1_power"], Meter::Gpu, &[]),

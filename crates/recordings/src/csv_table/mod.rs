@@ -156,10 +156,9 @@ const ONE_UNIT: &str = "correct the one that is wrong: nothing shows which";
 const POWER_WORDS: [&str; 6] = ["power", "powerwatts", "pwr", "watt", "watts", "draw"];
 const SHARE_WORDS: [&str; 7] = ["percent", "percentage", "pct", "ratio", "util", "utilisation", "utilization"];
 const LIMIT_WORDS: [&str; 4] = ["cap", "limit", "rated", "tdp"];
-const OTHER_WORDS: [&str; 35] = [
+const OTHER_WORDS: [&str; 34] = [
     "accuracy",
     "amp",
-    "ampere",
     "amperes",
     "amps",
     "bytes",

@@ -42,22 +42,8 @@ impl NumberColumn {
 
 /// Names of columns that have the unit of each row.
 const UNIT_NAMES: [&str; 5] = ["unit", "units", "uom", "einheit", "unit_of_measurement"];
-/// Words of columns that name the kind of reading of each row.
-const KIND_WORDS: [&str; 13] = [
-    "counter",
-    "field",
-    "item",
-    "key",
-    "kind",
-    "measurement",
-    "metric",
-    "parameter",
-    "quantity",
-    "reading",
-    "sensor",
-    "signal",
-    "variable",
-];
+/// Names of columns that name the kind of reading of each row. `key` and `measurement` may be of an experiment.
+const KIND_NAMES: [&str; 7] = ["_field", "field", "measurand", "metric", "metric_name", "quantity", "reading"];
 /// Words of columns of energy.
 const ENERGY_WORDS: [&str; 5] = ["consumption", "energie", "energy", "joule", "joules"];
 
@@ -188,7 +174,7 @@ impl TableMapping {
         }
         let texts = [self.time, self.time_of_day, self.device, self.node, self.model];
         let is_used = |index: usize| texts.contains(&Some(index)) || self.number_columns().any(|column| column.index == index);
-        let is_of_kinds = |index: &usize| self.names[*index].is_empty() || has_word(&self.names[*index], &KIND_WORDS);
+        let is_of_kinds = |index: &usize| KIND_NAMES.iter().any(|name| self.names[*index].eq_ignore_ascii_case(name));
         (0..self.names.len()).filter(|index| !is_used(*index)).filter(is_of_kinds).collect()
     }
 
@@ -856,15 +842,19 @@ fn names_no_energy(name: &str) -> bool {
     !has_word(name, &ENERGY_WORDS) && worded_unit(name, Dimension::Energy).is_none() && names_another_reading(name)
 }
 
+/// Words behind which a name has what its unit is divided by: `joules_per_second`.
+const WORDS_OF_RATES: [&str; 2] = ["over", "per"];
+
 /// Returns the unit of power in the name of a column that is mapped as energy, or of energy in one that is mapped as power;
-/// `None` if the name has one of the mapped dimension, too.
+/// `None` if the name has one of the mapped dimension, too, or divides by something.
 fn other_electrical_unit(name: &str, dimension: Dimension) -> Option<Unit> {
     let other = match dimension {
         Dimension::Power => Dimension::Energy,
         Dimension::Energy => Dimension::Power,
         _ => return None,
     };
-    worded_unit(name, dimension).is_none().then(|| worded_unit(name, other))?
+    let is_open = worded_unit(name, dimension).is_none() && !has_word(name, &WORDS_OF_RATES);
+    is_open.then(|| worded_unit(name, other))?
 }
 
 /// What to do if a pattern takes in too many columns.

@@ -10,7 +10,7 @@ use super::STEPS;
 use crate::boards;
 use crate::options::AcceptedFinding;
 use crate::recording::{FileId, ProgressMark, RecordedReading, Recording, SourceId, SourceKind};
-use crate::sums::{SUM_OF_ROWS, find_sums};
+use crate::sums::{Certainty, SUM_OF_ROWS, find_sums};
 use crate::totals::{ROWS_OF_A_TOTAL, grows_or_restarts};
 use crate::{ImportError, ImportOptions, ReadingField};
 
@@ -95,17 +95,27 @@ impl CounterIncrements {
 fn refuse_sums(recording: &mut Recording, steps: &mut Vec<CounterIncrement>) {
     let mut sums: BTreeSet<(FileId, u64)> = BTreeSet::new();
     for of_file in steps.chunk_by(|a, b| a.file == b.file) {
-        let mut figures: BTreeMap<u64, usize> = BTreeMap::new();
+        let (mut figures, mut sure): (BTreeMap<u64, usize>, BTreeSet<u64>) = Default::default();
+        let mut without_sums: BTreeSet<ReadingField> = BTreeSet::new();
         for (_, field) in STEPS {
             let of_field =
                 |step: &CounterIncrement| step.added.iter().find(|(other, _)| *other == field).map(|(_, value)| *value);
             let known: Vec<(u64, f64)> = of_file.iter().filter_map(|step| Some((step.line, of_field(step)?))).collect();
             let values: Vec<f64> = known.iter().map(|(_, value)| *value).collect();
-            for place in find_sums(&values) {
+            // What is the same in each row, such as one step of each, says nothing.
+            if values.windows(2).all(|pair| pair[0] == pair[1]) {
+                without_sums.insert(field);
+                continue;
+            }
+            for place in find_sums(&values, Certainty::Possible) {
                 *figures.entry(known[place].0).or_default() += 1;
             }
+            sure.extend(find_sums(&values, Certainty::Sure).into_iter().map(|place| known[place].0));
         }
-        let is_sum = |step: &&CounterIncrement| figures.get(&step.line) == Some(&step.added.len());
+        let is_sum = |step: &&CounterIncrement| {
+            let telling = step.added.iter().filter(|(field, _)| !without_sums.contains(field)).count();
+            sure.contains(&step.line) && figures.get(&step.line) == Some(&telling)
+        };
         sums.extend(of_file.iter().filter(is_sum).map(|step| (step.file, step.line)));
     }
     for step in steps.iter().filter(|step| sums.contains(&(step.file, step.line))) {
