@@ -1,9 +1,10 @@
 //! Which record of several co-partitioned inputs is folded next.
 //!
 //! The head with the least event time (not ahead of its stamp, unless `max_future` is off) is next; ties go by the inputs'
-//! order. An input that may still have records is waited for; one that is at its end, and not paused, counts as empty. A record without an
-//! event time (a heartbeat, a tombstone, what cannot be decoded) is next once its stamp is not after the stamp of the head that
-//! would be next without it: it moves nothing but the log clock, and must neither hold its input up nor run ahead of the others.
+//! order. An input that may still have records is waited for; one that is at its end, and not paused, counts as empty. A record
+//! without an event time (a heartbeat, a tombstone, what cannot be decoded) is next once its stamp is not after the stamp of the
+//! head that would be next without it: it moves nothing but the log clock, and must neither hold its input up nor run ahead of the
+//! others.
 
 use std::collections::VecDeque;
 
@@ -86,7 +87,7 @@ impl<T> InputMerge<T> {
         queue.position = queue.position.max(position);
     }
 
-    /// An input is no longer read: whether it is at its end is unknown until [`Self::end`] says it again.
+    /// An input is no longer read: whether it is at its end is unknown until the next [`Self::end`].
     pub fn pause(&mut self, input: usize) {
         self.queues[input].at_end = false;
         self.run = None;

@@ -324,7 +324,7 @@ fn emptied<'a>(mut cells: Vec<(usize, CellValue<'_>)>) -> Vec<(usize, CellValue<
 
 /// Whether `headers_json` has a header of this name.
 fn has_header(others: &[serde_json::Value], name: &[u8]) -> bool {
-    !others.is_empty() && others.iter().any(|header| header[0] == *String::from_utf8_lossy(name))
+    others.iter().any(|header| header[0] == *String::from_utf8_lossy(name))
 }
 
 /// Whether a text that is a time is written as this program writes times.

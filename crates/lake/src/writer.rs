@@ -161,9 +161,9 @@ impl ArchiveWriter {
         self.push_view(&row.view(), row.header_views(), || now)
     }
 
-    /// Takes a row, and names and values of its headers in their order. `now` dates the open file; it is asked for only with a file's first row. A row
-    /// of a partition that was not started starts it. A row of another date than the open file's completes that file, which is
-    /// due then.
+    /// Takes a row, and names and values of its headers in their order. `now` dates the open file; it is asked for only with a
+    /// file's first row. A row of a partition that was not started starts it. A row of another date than the open file's completes
+    /// that file, which is due then.
     pub fn push_view<'a>(
         &mut self,
         row: &RowView<'_>,

@@ -86,12 +86,12 @@ pub(crate) const FLAGGED_COLUMN: &str = "value";
 const FLAG_NAMES: [&str; 2] = ["is_nan", "isnan"];
 const FLAG_TEXTS: [&str; 4] = ["1", "t", "true", "yes"];
 
-/// Returns whether a column says in which rows the column `value` has none, as that of `MLflow`, which writes 0 there.
+/// Returns whether a column marks the rows in which the column `value` is absent, as in exports of `MLflow`, which write 0 there.
 pub(crate) fn names_absence_flag(column: &str) -> bool {
     FLAG_NAMES.iter().any(|name| column.eq_ignore_ascii_case(name))
 }
 
-/// Returns whether a cell of such a column says that there is no value.
+/// Returns whether a cell of such a column marks its row.
 pub(crate) fn is_absence_flag(text: &str) -> bool {
     FLAG_TEXTS.iter().any(|flag| text.trim().eq_ignore_ascii_case(flag))
 }

@@ -293,10 +293,10 @@ const ROWS_OF_STEPS: usize = 10;
 /// By how much the mean of a rate and the growth of its total may differ, as a ratio: rates leave pauses out.
 const MOST_OF_A_RATE: f64 = 1.25;
 
-/// A time between two rows that is so many times the median is a pause, of which a rate says nothing.
+/// A time between two rows that is so many times the median is a pause, which rates do not include.
 const TIMES_OF_A_PAUSE: f64 = 5.0;
 
-/// What is counted between two rows, and what the rate says is.
+/// The growth of a total between two rows, and the growth that the rate gives.
 #[derive(Debug, Clone, Copy, Default)]
 struct RatedStep {
     seconds: f64,

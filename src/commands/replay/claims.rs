@@ -40,7 +40,7 @@ impl ClaimSpan {
 
     /// Returns the mean distance of two readings.
     fn step_seconds(&self) -> f64 {
-        self.to.seconds_since(self.from) / f64::from(self.readings.max(2) - 1)
+        self.seconds() / f64::from(self.readings.max(2) - 1)
     }
 
     fn seconds(&self) -> f64 {

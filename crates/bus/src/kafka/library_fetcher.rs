@@ -27,8 +27,8 @@ struct LibraryPartition {
     stopped: bool,
     /// Position of the last reported end.
     reported_end: Option<i64>,
-    /// It was resumed: that end is reported again once the queue has nothing more of it.
-    owes_end: bool,
+    /// It was resumed: that end is due again once the queue has nothing more of it.
+    is_end_due: bool,
     /// Came while paused.
     held: VecDeque<PollEvent>,
     held_bytes: usize,
@@ -76,7 +76,7 @@ impl LibraryFetcher {
             paused: false,
             stopped: false,
             reported_end: None,
-            owes_end: false,
+            is_end_due: false,
             held: VecDeque::new(),
             held_bytes: 0,
         };
@@ -95,7 +95,7 @@ impl LibraryFetcher {
     pub fn start(&mut self, at: &TopicPartition, offset: i64) -> Result<()> {
         let part = self.find_partition(at, "starting")?;
         part.next = Some(offset);
-        (part.reported_end, part.owes_end) = (None, false);
+        (part.reported_end, part.is_end_due) = (None, false);
         part.held.clear();
         part.held_bytes = 0;
         self.dirty = true;
@@ -115,7 +115,7 @@ impl LibraryFetcher {
             if part.paused && part.reported_end.is_some() {
                 // The library reports an end once, and this one may be outdated.
                 part.forget_held_end();
-                part.owes_end = true;
+                part.is_end_due = true;
             }
             part.paused = false;
         }
@@ -154,12 +154,12 @@ impl LibraryFetcher {
             self.deliver_held(max, into)?;
         }
         while into.len() - before < max {
-            let owes_end = self.partitions.iter().any(|part| part.owes_end);
-            let is_urgent = into.len() > before || owes_end;
+            let has_due_end = self.partitions.iter().any(|part| part.is_end_due);
+            let is_urgent = into.len() > before || has_due_end;
             let wait = if is_urgent { Duration::ZERO } else { timeout.saturating_sub(begun.elapsed()) };
             let Some(event) = self.events.next(wait) else {
-                if owes_end {
-                    self.deliver_owed_ends(into);
+                if has_due_end {
+                    self.report_due_ends(into);
                 }
                 if into.len() > before || begun.elapsed() >= timeout {
                     break;
@@ -226,17 +226,17 @@ impl LibraryFetcher {
         Ok(())
     }
 
-    /// Reports the ends of resumed partitions that have nothing more. Of what has, the library reports the end itself.
-    fn deliver_owed_ends(&mut self, into: &mut Vec<PollEvent>) {
+    /// Reports the ends of resumed partitions that have nothing more. If they have, the library reports their end itself.
+    fn report_due_ends(&mut self, into: &mut Vec<PollEvent>) {
         let consumer = self.events.consumer();
-        for part in self.partitions.iter_mut().filter(|part| part.owes_end && !part.paused && part.held.is_empty()) {
+        for part in self.partitions.iter_mut().filter(|part| part.is_end_due && !part.paused && part.held.is_empty()) {
             let Some(position) = part.reported_end else {
-                part.owes_end = false;
+                part.is_end_due = false;
                 continue;
             };
             // Without an answer it is asked again at the next poll.
             if let Ok((_, end)) = consumer.fetch_watermarks(&part.at.topic, part.at.partition, ASK) {
-                part.owes_end = false;
+                part.is_end_due = false;
                 into.extend((end <= position).then(|| PollEvent::End { at: part.at.clone(), position }));
             }
         }

@@ -81,7 +81,7 @@ pub(super) struct TableMapping {
     pub(super) boards: Vec<String>,
     /// Boards are called by numbers with fractions, such as `1.1`.
     pub(super) has_fractions: bool,
-    /// The column that says in which rows a value is none.
+    /// The column that marks the rows in which a value is absent.
     absence_flag: Option<usize>,
 }
 
@@ -178,7 +178,7 @@ impl TableMapping {
         (0..self.names.len()).filter(|index| !is_used(*index)).filter(is_of_kinds).collect()
     }
 
-    /// Returns whether another column of the row says that the value of this one is none.
+    /// Returns whether another column of the row marks the value of this one as absent.
     pub(super) fn is_flagged_absent(&self, cells: &RowCells, column: usize) -> bool {
         let is_value = self.names.get(column).is_some_and(|name| name.eq_ignore_ascii_case(FLAGGED_COLUMN));
         is_value && self.absence_flag.and_then(|index| cells.get(index)).is_some_and(is_absence_flag)
@@ -797,7 +797,7 @@ impl MappingBuilder<'_> {
                 .error(problem, format!("map another column, or say the unit after a colon; {remedy}"))
                 .with_column(name));
         }
-        let is_power = matches!(field, ReadingField::PowerWatts | ReadingField::PowerAverageWatts) && is_electrical;
+        let is_power = is_power(field) && is_electrical;
         let is_limit = is_power && names_limit(&name) && !(bracketed.is_some() && names_power_at_a_limit(&name));
         let is_energy = field.dimension() == Dimension::Energy && is_electrical;
         let is_another = is_power && names_no_power(&name) || is_energy && names_no_energy(&name);

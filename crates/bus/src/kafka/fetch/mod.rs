@@ -9,8 +9,8 @@
 //! [`shared`] and [`state`] what they and the reader share.
 //!
 //! Batches stay compressed until the reader comes to them; read ahead is what the byte budget allows. A partition that
-//! is paused is not asked for, and asked for its end once it is resumed. Where a partition ends is known from the last stable offset in the answer that brings
-//! its last record.
+//! is paused is not asked for, and asked for its end once it is resumed. Where a partition ends is known from the last
+//! stable offset in the answer that brings its last record.
 
 mod batch;
 mod broker;

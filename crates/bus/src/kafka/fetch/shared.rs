@@ -52,7 +52,7 @@ impl SharedFetchState {
         let dropped = std::mem::take(&mut partition.chunk_bytes);
         partition.chunks.clear();
         (partition.start, partition.next, partition.last_epoch) = (start, Some(offset), -1);
-        (partition.is_fresh, partition.end_told, partition.wait_until) = (true, None, None);
+        (partition.is_fresh, partition.reported_end, partition.wait_until) = (true, None, None);
         let at = partition.at.clone();
         state.buffered_bytes -= dropped;
         state.failures.retain(|failure| !matches!(failure, FetchFailure::OutOfRange { at: of, .. } | FetchFailure::Truncated { at: of, .. } if *of == at));
@@ -60,16 +60,7 @@ impl SharedFetchState {
     }
 
     pub fn set_paused(&self, slot: usize, is_paused: bool) {
-        let mut state = self.lock();
-        // An answer to a request from before the pause is one to an older start: it says nothing about the present end.
-        state.starts += u64::from(!is_paused);
-        let start = state.starts;
-        if let Some(partition) = state.partitions.get_mut(slot) {
-            partition.set_paused(is_paused);
-            if !is_paused {
-                partition.start = start;
-            }
-        }
+        self.lock().set_paused(slot, is_paused);
         self.work.notify_all();
     }
 

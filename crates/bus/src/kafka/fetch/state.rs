@@ -61,7 +61,7 @@ pub enum FetchFailure {
     Thread,
 }
 
-/// The end of a chunk that is older than a pause: only a later answer tells whether the partition has gone on.
+/// The end of a chunk that is older than a pause: the partition may have gone on, and a later answer has its end.
 pub const UNKNOWN_END: i64 = i64::MAX;
 
 /// Records of a partition from one answer.
@@ -88,7 +88,7 @@ pub struct PartitionFetch {
     pub is_paused: bool,
     /// No answer has come since the start, or since a pause.
     pub is_fresh: bool,
-    pub end_told: Option<i64>,
+    pub reported_end: Option<i64>,
     pub wait_until: Option<Instant>,
     pub unknown_since: Option<Instant>,
     pub chunks: VecDeque<FetchedChunk>,
@@ -107,22 +107,11 @@ impl PartitionFetch {
             preferred: None,
             is_paused: false,
             is_fresh: true,
-            end_told: None,
+            reported_end: None,
             wait_until: None,
             unknown_since: None,
             chunks: VecDeque::new(),
             chunk_bytes: 0,
-        }
-    }
-
-    /// A pause stops requests; after it the end is asked for anew, since what came before it may be outdated.
-    pub fn set_paused(&mut self, is_paused: bool) {
-        self.is_paused = is_paused;
-        if !is_paused {
-            (self.is_fresh, self.end_told) = (true, None);
-            for chunk in &mut self.chunks {
-                chunk.end = UNKNOWN_END;
-            }
         }
     }
 
@@ -163,6 +152,20 @@ pub struct FetchPlan {
 }
 
 impl FetchState {
+    /// A pause stops requests. After it the end is asked for anew, and answers to requests from before it are dropped, as after a
+    /// start: the partition may have gone on.
+    pub fn set_paused(&mut self, slot: usize, is_paused: bool) {
+        let Some(partition) = self.partitions.get_mut(slot) else { return };
+        partition.is_paused = is_paused;
+        if !is_paused {
+            self.starts += 1;
+            (partition.start, partition.is_fresh, partition.reported_end) = (self.starts, true, None);
+            for chunk in &mut partition.chunks {
+                chunk.end = UNKNOWN_END;
+            }
+        }
+    }
+
     /// Returns what to ask a broker for, and when to look again if that is nothing now.
     pub fn plan(&mut self, options: &FetchOptions, node: i32, now: Instant) -> (Option<FetchPlan>, Option<Instant>) {
         let (mut positions, mut starts, mut wake) = (Vec::new(), Vec::new(), None::<Instant>);
@@ -184,7 +187,7 @@ impl FetchState {
                 continue;
             }
             is_fresh |= partition.is_fresh;
-            is_at_end &= partition.end_told == Some(offset);
+            is_at_end &= partition.reported_end == Some(offset);
             positions.push(FetchPosition {
                 topic: partition.at.topic.clone(),
                 topic_id: partition.topic_id,
@@ -254,11 +257,11 @@ impl FetchState {
             (Some((next, epoch)), _) => (partition.next, partition.last_epoch) = (Some(next.max(position)), epoch),
             // The reader finds and reports what is wrong with it.
             (None, Err(_)) => partition.next = None,
-            (None, Ok(_)) if end <= position && partition.end_told != Some(position) => {}
+            (None, Ok(_)) if end <= position && partition.reported_end != Some(position) => {}
             (None, Ok(_)) => return None,
         }
         if partition.next.is_some_and(|next| next >= end) {
-            partition.end_told = partition.next;
+            partition.reported_end = partition.next;
         }
         let bytes = part.records.len();
         let batches = BatchStream::new(Bytes::copy_from_slice(part.records), part.aborted.clone(), is_committed_only);
@@ -312,7 +315,7 @@ mod tests {
             next: Some(10),
             leader: Some((NODE, 0)),
             is_fresh: false,
-            end_told: Some(10),
+            reported_end: Some(10),
             ..PartitionFetch::new(&TopicPartition::new("t", number))
         };
         FetchState { partitions: (0..count).map(partition).collect(), ..FetchState::default() }
@@ -322,7 +325,7 @@ mod tests {
         let batches = BatchStream::new(Bytes::new(), Vec::new(), true);
         let partition = &mut state.partitions[slot];
         partition.chunks.push_back(FetchedChunk { slot, batches, end: 1_000, bytes });
-        (partition.chunk_bytes, partition.end_told) = (bytes, None);
+        (partition.chunk_bytes, partition.reported_end) = (bytes, None);
         state.buffered_bytes += bytes;
     }
 
