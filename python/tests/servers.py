@@ -110,14 +110,14 @@ def wait_for(condition: Callable[[], Any], seconds: float = 180.0) -> Any:
 
 
 class Exporter:
-    """A dcgm-exporter whose GPUs work for one job of a batch system, at a constant power."""
+    """A dcgm-exporter whose GPUs work for one job of a batch system; ``watts`` is asked for the power of each."""
 
-    def __init__(self, watts: float, gpus: int, job: str) -> None:
-        lines = [f'DCGM_FI_DEV_POWER_USAGE{{gpu="{gpu}",UUID="GPU-{gpu}",hpc_job="{job}"}} {watts}' for gpu in range(gpus)]
-        body = ("\n".join(lines) + "\n").encode()
-
+    def __init__(self, watts: Callable[[], float], gpus: int, job: str) -> None:
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
+                power = watts()
+                lines = [f'DCGM_FI_DEV_POWER_USAGE{{gpu="{gpu}",UUID="GPU-{gpu}",hpc_job="{job}"}} {power}' for gpu in range(gpus)]
+                body = ("\n".join(lines) + "\n").encode()
                 self.send_response(200)
                 self.send_header("content-length", str(len(body)))
                 self.end_headers()
