@@ -3,9 +3,9 @@
 //! The files are committed, so building the program needs no Node. Its packages are those of the lock file.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
-use anyhow::bail;
+use anyhow::{Context as _, bail};
 
 use crate::{prerequisites, process};
 
@@ -53,12 +53,18 @@ impl BrowserTest {
         Ok(browser(install)?.map(|browser| Self { program: program.to_owned(), browser }))
     }
 
-    /// Compares the committed files with their sources, then runs the page through its paces.
+    /// Compares the committed files with their sources, then tests the page. The error has the failures, which the tests print to
+    /// standard error at their end.
     pub fn run(&self) -> anyhow::Result<()> {
         run(Options { check: true })?;
         let mut command = Command::new("node");
-        command.arg("test/page.mjs").current_dir(folder());
-        process::run(command.env("EADT_TEST_PROGRAM", &self.program).env("EADT_TEST_BROWSER", &self.browser))
+        command.arg("test/page.mjs").current_dir(folder()).stdin(Stdio::null()).stdout(Stdio::inherit());
+        command.env("EADT_TEST_PROGRAM", &self.program).env("EADT_TEST_BROWSER", &self.browser);
+        let output = command.output().context("cannot start node")?;
+        if !output.status.success() {
+            bail!("the tests of the web page failed: {}\n{}", output.status, String::from_utf8_lossy(&output.stderr).trim());
+        }
+        Ok(())
     }
 }
 

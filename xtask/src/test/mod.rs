@@ -69,11 +69,11 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     println!("seed {seed} (repeat with --seed {seed})");
     let locked: &[&str] = if ci { &["--locked"] } else { &[] };
     let mut times = Times::default();
-    let mut failed = Vec::new();
+    let mut failed: Vec<(String, String)> = Vec::new();
     let mut step = |name: &str, result: anyhow::Result<()>| {
         if let Err(error) = result {
             eprintln!("error: {error:#}");
-            failed.push(name.to_owned());
+            failed.push((name.to_owned(), format!("{error:#}")));
         }
     };
 
@@ -143,6 +143,11 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
         println!("failed: {}", failure.name);
         failure.message.iter().for_each(|line| println!("    {line}"));
     }
+    // Again at the end, where what other jobs print does not hide it.
+    for (_, error) in &failed {
+        println!("failed: {error}");
+    }
+    let mut failed: Vec<String> = failed.into_iter().map(|(name, _)| name).collect();
     if failed.is_empty() && totals.passed == 0 {
         failed.push("tests: none ran".to_owned());
     }

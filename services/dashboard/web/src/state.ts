@@ -129,16 +129,23 @@ export function useData<T>(question: string | null, tick: number): Loaded<T> {
   // The same question about another moment is another one.
   const path = question === null ? null : `${addressMoment() ?? ""} ${question}`;
   const [state, setState] = useState<Loaded<T> & { path: string | null }>({ data: null, error: null, path: null });
-  const asked = useRef<{ path: string | null; at: number }>({ path: null, at: 0 });
+  const asked = useRef<{ path: string | null; at: number; count: number; answered: number }>({ path: null, at: 0, count: 0, answered: 0 });
   useEffect(() => {
     if (path === null || question === null) return;
     const abort = new AbortController();
     const ask = () => {
-      asked.current = { path, at: Date.now() };
+      const number = asked.current.count + 1;
+      asked.current = { ...asked.current, path, at: Date.now(), count: number };
+      // An answer that was overtaken by a later one is older than what is shown.
+      const isNewest = () => {
+        if (abort.signal.aborted || number < asked.current.answered) return false;
+        asked.current.answered = number;
+        return true;
+      };
       get<T>(question, abort.signal).then(
-        (data) => setState({ data, error: null, path }),
+        (data) => isNewest() && setState({ data, error: null, path }),
         (error: unknown) => {
-          if (abort.signal.aborted) return;
+          if (!isNewest()) return;
           const text = error instanceof Error ? error.message : String(error);
           setState((state) => ({ data: state.path === path ? state.data : null, error: text, path }));
         },

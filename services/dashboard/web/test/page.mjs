@@ -5,7 +5,7 @@ import { cpSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:f
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { chromium } from "playwright-core";
-import { drift, RUN, take } from "./pictures.mjs";
+import { drift, LONGEST, RUN, take } from "./pictures.mjs";
 import { freePort, killAll, output, serve } from "./program.mjs";
 
 const executable = process.env.EADT_TEST_BROWSER;
@@ -13,8 +13,8 @@ if (!executable) throw new Error("EADT_TEST_BROWSER names no Chromium: run this 
 const axe = readFileSync(new URL("../node_modules/axe-core/axe.min.js", import.meta.url), "utf8");
 const folder = mkdtempSync(join(tmpdir(), "eadt-page-"));
 const browser = await chromium.launch({ executablePath: executable, args: ["--no-sandbox"] });
-/** What the browser saw in the test that runs: several run at the same time. */
-const problemsOfTest = new AsyncLocalStorage();
+/** What the browser saw in the test that runs, and the pages that it has open: several run at the same time. */
+const testState = new AsyncLocalStorage();
 
 /** Tests that run at the same time: most of each is waiting, for the program or for simulated time. */
 const AT_ONCE = 3;
@@ -44,15 +44,15 @@ const archive = once(async () => serve(["dashboard", await ownRun()]));
 
 /** A page that notes whatever it should not do: errors, refused content, requests to others. `prepare` is called before it loads. */
 async function open(url, { width = 1280, scheme = "light", prepare = async () => {} } = {}) {
-  const problems = problemsOfTest.getStore();
+  const { problems, pages } = testState.getStore();
   const context = await browser.newContext({ viewport: { width, height: 900 }, colorScheme: scheme, reducedMotion: "reduce" });
-  // Only what never comes takes so long: a busy machine may be slow.
-  context.setDefaultTimeout(180_000);
+  context.setDefaultTimeout(LONGEST);
   await context.addInitScript(() => {
     globalThis.violations = [];
     addEventListener("securitypolicyviolation", (event) => globalThis.violations.push(`${event.violatedDirective} ${event.blockedURI}`));
   });
   const page = await context.newPage();
+  pages.add(page);
   const origin = url.startsWith("file:") ? url.split("#", 1)[0] : new URL(url).origin;
   page.on("pageerror", (error) => problems.push(`error: ${error.message}`));
   page.on("dialog", (dialog) => problems.push(`dialog: ${dialog.message()}`));
@@ -65,7 +65,9 @@ async function open(url, { width = 1280, scheme = "light", prepare = async () =>
 }
 
 async function close(page) {
-  problemsOfTest.getStore().push(...(await page.evaluate(() => globalThis.violations)).map((violation) => `content policy: ${violation}`));
+  const { problems, pages } = testState.getStore();
+  pages.delete(page);
+  problems.push(...(await page.evaluate(() => globalThis.violations)).map((violation) => `content policy: ${violation}`));
   await page.context().close();
 }
 
@@ -131,7 +133,7 @@ const tests = {
       return outcomes.filter(({ outcome, reason }) => outcome === "applied" && reason === "approved by local");
     };
     const begun = performance.now();
-    while ((await named()).length === 0 && performance.now() - begun < 180_000) await new Promise((done) => setTimeout(done, 200));
+    while ((await named()).length === 0 && performance.now() - begun < LONGEST) await new Promise((done) => setTimeout(done, 200));
     assert.equal((await named()).length, 1, "the approved one, once");
     await page.goto(`${server.url}#/workload/eadt/llm-training`);
     await page.locator(".facts").getByText("recommend by local").waitFor();
@@ -141,6 +143,40 @@ const tests = {
     await reading.getByText("this page only reads").waitFor();
     assert.equal(await reading.getByRole("button", { name: "Pause" }).count(), 0);
     await close(reading);
+  },
+
+  async "an answer that a later one overtook is not shown"() {
+    const server = await serve(["--data-dir", join(folder, "overtaken"), "up", "--no-view", "--speed", "20", "--seed", "7"]);
+    let release;
+    const released = new Promise((done) => (release = done));
+    let isFirst = true;
+    const prepare = (page) =>
+      page.route(/api\/v1\/policies/, async (route) => {
+        if (!isFirst) return route.continue();
+        isFirst = false;
+        const response = await route.fetch();
+        const body = (await response.text()).replaceAll("eadt/llm-training", "eadt/overtaken");
+        await released;
+        return route.fulfill({ response, body });
+      });
+    const page = await open(`${server.url}#/policies`, { prepare });
+    const names = page.locator("li.gpu h3");
+    // Of a later answer: the first one waits.
+    await names.filter({ hasText: "eadt/llm-training" }).waitFor();
+    await page.evaluate(() => {
+      globalThis.seen = [];
+      new MutationObserver(() => globalThis.seen.push(document.querySelector("main").innerText)).observe(document.querySelector("main"), { subtree: true, childList: true, characterData: true });
+    });
+    const late = page.waitForEvent("requestfinished", (request) => request.url().includes("api/v1/policies"));
+    release();
+    await late;
+    // Two more answers, so that the late one was taken or not.
+    for (let more = 0; more < 2; more += 1) await page.waitForResponse(/api\/v1\/policies/);
+    await page.evaluate(() => new Promise((drawn) => requestAnimationFrame(() => requestAnimationFrame(drawn))));
+    const seen = await page.evaluate(() => globalThis.seen);
+    assert.ok(!seen.some((text) => text.includes("eadt/overtaken")), "what is older was shown");
+    await close(page);
+    await server.kill();
   },
 
   async "it paints before the first window, and comes back after the server was killed"() {
@@ -656,19 +692,27 @@ const tests = {
   },
 };
 
-let failed = 0;
+const failures = [];
+
+/** What a page shows when its test has failed: its address, the open dialog or else the view. */
+async function describe(page) {
+  const text = await page.evaluate(() => (document.querySelector("dialog[open]") ?? document.querySelector("main") ?? document.body).innerText).catch(String);
+  return `${page.url()} shows:\n${text.slice(0, 3000)}`;
+}
 
 /** Runs one test, and prints its result. */
 async function run(name, test) {
   const begun = performance.now();
-  const problems = [];
+  const state = { problems: [], pages: new Set() };
   try {
-    await problemsOfTest.run(problems, test);
-    assert.deepEqual(problems, [], "what the browser saw");
+    await testState.run(state, test);
+    assert.deepEqual(state.problems, [], "what the browser saw");
     console.log(`ok      ${name} (${((performance.now() - begun) / 1000).toFixed(1)} s)`);
   } catch (error) {
-    failed += 1;
-    console.log(`FAILED  ${name}: ${error.stack ?? error}`);
+    const shown = await Promise.all([...state.pages].map(describe));
+    const text = [`FAILED  ${name}: ${error.stack ?? error}`, ...state.problems, ...shown].join("\n");
+    console.log(text);
+    failures.push(text);
   }
 }
 
@@ -685,4 +729,6 @@ try {
   killAll();
   rmSync(folder, { recursive: true, force: true });
 }
-process.exit(failed === 0 ? 0 : 1);
+// Again at the end, where what other tests print does not hide them.
+if (failures.length > 0) console.error(failures.join("\n"));
+process.exit(failures.length === 0 ? 0 : 1);
