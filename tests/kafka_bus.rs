@@ -434,17 +434,15 @@ fn killed_right_after_its_answer(comes_back: bool) {
     let (input, output) = (fresh_topic(&bus, 1, &[]), fresh_topic(&bus, 1, &[]));
     let (group, instance) = (fresh_name("group"), fresh_name("instance"));
     let (mut member, assigned) = join(&bus, &group, Some(&instance), &[Arc::clone(&input)]);
-    // Its positions say what is done.
+    // Its positions say what is done. Where nobody can say them, the outputs do, once what hangs in both is aborted.
     let again = || {
         let (mut member, assigned) = join(&bus, &group, Some(&instance), &[Arc::clone(&input)]);
-        let begun = Instant::now();
-        let done = loop {
-            match member.committed(&assigned) {
-                Ok(committed) => break committed[0].unwrap_or(0),
-                Err(error) => assert!(error.remedy == Remedy::Retry && begun.elapsed() < WAIT, "{error}"),
-            }
-        };
-        (member, done)
+        let committed = member.committed(&assigned).unwrap_or_else(|error| {
+            assert_eq!(error.remedy, Remedy::Retry, "{error}");
+            member.abort_hanging(&[TopicPartition::new(Arc::clone(&output), 0)], &assigned).unwrap();
+            vec![Some(read_all(&bus, &output, 1, IsolationLevel::ReadCommitted).len() as i64)]
+        });
+        (member, committed[0].unwrap_or(0))
     };
     let step = |n: i64| CommitStep {
         outputs: vec![outgoing(&output, "k", &n.to_string())],
@@ -476,9 +474,7 @@ fn a_step_that_the_only_broker_took_right_before_it_was_killed_ends_with_the_nex
     killed_right_after_its_answer(false);
 }
 
-/// How to get out of it is in `docs/operate/operations.md`.
 #[test]
-#[ignore = "fails in about half of its runs: Apache Kafka 4.3.1 never says the positions of a transaction that it left open"]
-fn a_step_that_the_only_broker_took_right_before_it_was_killed_together_with_the_member_is_found() {
+fn a_step_that_the_only_broker_took_right_before_it_was_killed_together_with_the_member_is_found_or_done_again() {
     killed_right_after_its_answer(true);
 }

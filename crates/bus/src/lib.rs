@@ -34,7 +34,7 @@ pub use batch::{RecordBatch, RecordView};
 pub use events::headers;
 pub use headers::RecordHeaders;
 pub use partitioner::{murmur2, partition_for_key};
-pub use read_to_end::read_to_end;
+pub use read_to_end::{UnreadEnd, read_to_end, read_within};
 pub use standby::SpareMemberCheck;
 
 /// A partition of a topic. The topic is the full name, prefix included.
@@ -330,6 +330,12 @@ pub trait GroupMember: PartitionReader {
     /// Nothing is taken out of it: it may be made again where nothing was done ([`Remedy::Retry`]).
     /// [`Remedy::Stop`] with the word "fenced" when a newer member of the instance has taken over.
     fn commit(&mut self, step: &CommitStep) -> Result<()>;
+    /// Ends a hanging transaction of an earlier member of this name: one that a broker forgot to mark, so that nothing after it is
+    /// readable. Whatever of it is in `outputs` is taken back, and in the group's positions of `inputs`. Nothing is done where
+    /// transactions cannot hang.
+    fn abort_hanging(&mut self, _outputs: &[TopicPartition], _inputs: &[TopicPartition]) -> Result<()> {
+        Ok(())
+    }
 }
 
 #[cfg(test)]

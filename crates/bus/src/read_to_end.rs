@@ -21,8 +21,29 @@ pub fn read_to_end<E: From<BusError>>(
     bus: &dyn Bus,
     from: &[(TopicPartition, StartOffset)],
     stopped: impl Fn() -> bool,
-    mut each: impl FnMut(ConsumerRecord) -> Result<(), E>,
+    each: impl FnMut(ConsumerRecord) -> Result<(), E>,
 ) -> Result<Option<Box<dyn PartitionReader>>, E> {
+    Ok(read_within(bus, from, IsolationLevel::ReadCommitted, Duration::MAX, stopped, each)?.ok())
+}
+
+/// Why partitions were not read to their ends.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum UnreadEnd {
+    /// `stopped` returned true.
+    Stopped,
+    /// Nothing came for as long as was given, and these are not at their ends.
+    Stalled(Vec<TopicPartition>),
+}
+
+/// As [`read_to_end`], at this isolation. Gives up if nothing comes for longer than `stall`.
+pub fn read_within<E: From<BusError>>(
+    bus: &dyn Bus,
+    from: &[(TopicPartition, StartOffset)],
+    isolation: IsolationLevel,
+    stall: Duration,
+    stopped: impl Fn() -> bool,
+    mut each: impl FnMut(ConsumerRecord) -> Result<(), E>,
+) -> Result<Result<Box<dyn PartitionReader>, UnreadEnd>, E> {
     let mut open = HashMap::new();
     for (at, _) in from {
         let marks = bus.watermarks(at)?;
@@ -30,14 +51,15 @@ pub fn read_to_end<E: From<BusError>>(
             open.insert(at.clone(), marks.high);
         }
     }
-    let mut reader = bus.reader(from, IsolationLevel::ReadCommitted)?;
-    let (mut polled, mut silence) = (Vec::new(), ReadWatchdog { since: Instant::now() });
+    let mut reader = bus.reader(from, isolation)?;
+    let (mut polled, mut warning, mut stalled) = (Vec::new(), ReadWatchdog::new(SILENCE), ReadWatchdog::new(stall));
     while !open.is_empty() {
         if stopped() {
-            return Ok(None);
+            return Ok(Err(UnreadEnd::Stopped));
         }
         reader.poll(ITEMS, WAIT, &mut polled)?;
-        if silence.is_report_due(polled.iter().any(|item| matches!(item, PollEvent::Record(_))), Instant::now()) {
+        let (received, now) = (polled.iter().any(|item| matches!(item, PollEvent::Record(_))), Instant::now());
+        if warning.is_report_due(received, now) {
             for (at, end) in &open {
                 tracing::warn!(
                     %at,
@@ -58,19 +80,27 @@ pub fn read_to_end<E: From<BusError>>(
                 PollEvent::Batch(_) | PollEvent::Assigned(_) | PollEvent::Revoked(_) | PollEvent::Lost(_) => {}
             }
         }
+        if stalled.is_report_due(received, now) && !open.is_empty() {
+            return Ok(Err(UnreadEnd::Stalled(open.into_keys().collect())));
+        }
     }
-    Ok(Some(reader))
+    Ok(Ok(reader))
 }
 
 /// Measures how long nothing more could be read.
 struct ReadWatchdog {
+    limit: Duration,
     since: Instant,
 }
 
 impl ReadWatchdog {
-    /// Returns whether the warning is due now. The time begins anew then, and with every record.
+    fn new(limit: Duration) -> Self {
+        Self { limit, since: Instant::now() }
+    }
+
+    /// Returns whether the limit is reached. The time begins anew then, and with every record.
     fn is_report_due(&mut self, received: bool, now: Instant) -> bool {
-        let is_due = !received && now.duration_since(self.since) >= SILENCE;
+        let is_due = !received && now.duration_since(self.since) >= self.limit;
         if received || is_due {
             self.since = now;
         }
@@ -169,7 +199,7 @@ mod tests {
     #[test]
     fn a_silence_is_said_after_half_a_minute_and_again_after_as_long() {
         let begun = Instant::now();
-        let mut silence = ReadWatchdog { since: begun };
+        let mut silence = ReadWatchdog { limit: SILENCE, since: begun };
         for (seconds, received, is_due) in [
             (29, false, false),
             (30, false, true),

@@ -113,9 +113,9 @@ impl PartitionTask {
         };
         chaos::reach("restore.begun");
         // Positions first: state is written with them or after them, never before.
-        let committed = member.committed(&numbers.iter().flat_map(inputs).collect::<Vec<_>>())?;
+        let committed = restore::fetch_positions(member, &numbers.iter().flat_map(inputs).collect::<Vec<_>>())?;
         chaos::reach("restore.positions");
-        let mut states = restore::read_states_and_outputs::<Self>(with.bus, with.names, numbers, with.shutdown)?;
+        let mut states = restore::read_states_and_outputs::<Self>(with.bus, member, with.names, numbers, with.shutdown)?;
         let counts = partition_counts(with.bus, &with.names.prefix)?;
         let mut owned = BTreeMap::new();
         for (number, committed) in numbers.iter().zip(committed.chunks(INPUTS.len())) {

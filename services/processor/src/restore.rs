@@ -4,15 +4,19 @@
 //! the others: every step writes some, and records in it the offsets of its inputs. A start goes on there, whatever the group's
 //! positions are. It does not repeat outputs whose own offsets are beyond the state's: their step lost its state, and is done
 //! again. A step that has its state and lost its outputs cannot be recognised.
+//!
+//! A broker may also forget to mark a part of a step: it stays open, and nothing after it is readable. What is beyond the state is
+//! aborted then, since it is done again. What the state knows of was committed, and the next step's marker makes it readable.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use eadt_bus::{
-    Bus, BusError, ConsumerRecord, ProducerRecord, Remedy, Result, StartOffset, TopicPartition, WatermarkOffsets, chaos,
-    partition_for_key, read_to_end,
+    Bus, BusError, ConsumerRecord, GroupMember, IsolationLevel, ProducerRecord, Remedy, Result, StartOffset, TopicPartition,
+    UnreadEnd, WatermarkOffsets, chaos, partition_for_key, read_within,
 };
 use eadt_schemas::envelope::header;
 use eadt_schemas::v1::dead_letter_header;
@@ -32,6 +36,9 @@ const MAX_SCAN_RECORDS: i64 = SCAN_RECORDS * SCAN_FACTOR * SCAN_FACTOR;
 /// Two brokers' clocks may be so far apart, in seconds: an output stamped earlier than this before the state was emitted before
 /// it.
 const BROKER_SKEW_SECONDS: f64 = 10.0;
+/// A partition that gives nothing for so long and is not at its end has a hanging transaction, or a broker that is away. Other
+/// members' transactions are over by then. Shorter where a test waits for it.
+const STALL: Duration = if cfg!(test) { Duration::from_millis(300) } else { Duration::from_secs(15) };
 
 /// Offsets at which the inputs of a stage resume, as its state and its outputs record them.
 pub trait InputOffsets {
@@ -164,21 +171,36 @@ fn describe_mismatch(stood: i64, committed: i64) -> Option<&'static str> {
 /// read, a tenth of a second, is taken once.
 pub fn read_states_and_outputs<S: StageRecords>(
     bus: &dyn Bus,
+    member: &mut dyn GroupMember,
     names: &OutputTopics,
     numbers: &[i32],
     shutdown: &Shutdown,
 ) -> Result<BTreeMap<i32, RestoredState<S::Offsets>>> {
-    let mut states = read_states::<S>(bus, names, numbers, shutdown)?;
+    let mut states = read_states::<S>(bus, member, names, numbers, shutdown)?;
     chaos::reach("restore.state");
     if !chaos::is_off("atomic-steps") {
         let places = output_partitions::<S>(bus, names, numbers)?;
-        find_outputs_beyond_state::<S>(bus, names, &mut states, &places, shutdown)?;
+        find_outputs_beyond_state::<S>(bus, member, names, &mut states, &places, shutdown)?;
     }
     Ok(states)
 }
 
+/// Fetches the group's positions. If none can be had, a transaction may hang in them: it is ended, and they are fetched again. The
+/// state goes before them, whatever became of it.
+pub fn fetch_positions(member: &mut dyn GroupMember, inputs: &[TopicPartition]) -> Result<Vec<Option<i64>>> {
+    match member.committed(inputs) {
+        Err(error) if error.remedy == Remedy::Retry && !inputs.is_empty() => {
+            tracing::warn!(%error, "ending what an earlier process of this name may have left open in the group's positions");
+            member.abort_hanging(&[], &inputs[..1])?;
+            member.committed(inputs)
+        }
+        fetched => fetched,
+    }
+}
+
 fn read_states<S: StageRecords>(
     bus: &dyn Bus,
+    member: &mut dyn GroupMember,
     names: &OutputTopics,
     numbers: &[i32],
     shutdown: &Shutdown,
@@ -187,29 +209,32 @@ fn read_states<S: StageRecords>(
     let mut newest: BTreeMap<i32, Newest<S::Offsets>> = numbers.iter().map(|number| (*number, (BTreeMap::new(), None))).collect();
     let from: Vec<_> =
         numbers.iter().map(|number| (TopicPartition::new(names.state.clone(), *number), StartOffset::Earliest)).collect();
-    let read = read_to_end(
-        bus,
-        &from,
-        || shutdown.is_cancelled(),
-        |record| {
-            let number = record.at.partition;
-            let key = String::from_utf8_lossy(record.key.as_deref().unwrap_or_default()).into_owned();
-            if let Some((records, stood)) = newest.get_mut(&number).filter(|_| S::is_state_key(&key)) {
-                if key == S::HEAD_KEY {
-                    // Another step; a state of an older release may not record its offsets.
-                    *stood = None;
-                }
-                if let Some(newer) = record.header(header::INPUT_POSITIONS).and_then(|text| S::parse_state_offsets(number, text))
-                {
-                    *stood = Some((newer, record.stamp));
-                }
-                records.insert(key, record.value);
+    let mut each = |record: ConsumerRecord| {
+        let number = record.at.partition;
+        let key = String::from_utf8_lossy(record.key.as_deref().unwrap_or_default()).into_owned();
+        if let Some((records, stood)) = newest.get_mut(&number).filter(|_| S::is_state_key(&key)) {
+            if key == S::HEAD_KEY {
+                // Another step; a state of an older release may not record its offsets.
+                *stood = None;
             }
-            Ok::<_, BusError>(())
-        },
-    )?;
-    if read.is_none() {
-        return Err(BusError::new(Remedy::Retry, format!("restoring {}", names.state), "stopped before the state was read"));
+            if let Some(newer) = record.header(header::INPUT_POSITIONS).and_then(|text| S::parse_state_offsets(number, text)) {
+                *stood = Some((newer, record.stamp));
+            }
+            records.insert(key, record.value);
+        }
+        Ok::<_, BusError>(())
+    };
+    // Once more from the beginning where something hung.
+    loop {
+        match read_within(bus, &from, IsolationLevel::ReadCommitted, STALL, || shutdown.is_cancelled(), &mut each)? {
+            Ok(_) => break,
+            Err(UnreadEnd::Stopped) => {
+                let what = format!("restoring {}", names.state);
+                return Err(BusError::new(Remedy::Retry, what, "stopped before the state was read"));
+            }
+            // What of it is in the outputs is seen there.
+            Err(UnreadEnd::Stalled(partitions)) => abort_hanging(member, &partitions)?,
+        }
     }
     let state = |(number, (records, stood)): (i32, Newest<S::Offsets>)| {
         let stood = match stood {
@@ -221,6 +246,18 @@ fn read_states<S: StageRecords>(
         (number, RestoredState { records: records.into_iter().collect(), offsets: stood, ..RestoredState::default() })
     };
     Ok(newest.into_iter().map(state).collect())
+}
+
+/// Ends what an earlier process of this name left open in these partitions, if anything.
+fn abort_hanging(member: &mut dyn GroupMember, partitions: &[TopicPartition]) -> Result<()> {
+    for at in partitions {
+        tracing::warn!(
+            %at,
+            "nothing came for {STALL:?} before its end: a broker of it is away, or a broker forgot to end a transaction in it; what this \
+             process's name left open there is aborted (docs/operate/operations.md, \"A transaction that stays open\")"
+        );
+    }
+    member.abort_hanging(partitions, &[])
 }
 
 /// Partitions of outputs, each with a state whose outputs it may hold.
@@ -257,6 +294,8 @@ fn output_partitions<S: StageRecords>(
 #[derive(Debug)]
 struct OutputScan {
     start: i64,
+    /// The offset after the last record that was read.
+    next: i64,
     is_whole: bool,
     /// The offset at which its newer half begins.
     half: i64,
@@ -268,7 +307,7 @@ impl OutputScan {
     /// At so many of a partition's newest records, or at all that there are.
     fn from_watermarks(WatermarkOffsets { low, high }: WatermarkOffsets, depth: i64) -> Self {
         let start = low.max(high - depth);
-        Self { start, is_whole: start == low, half: start.midpoint(high), oldest: None }
+        Self { start, next: start, is_whole: start == low, half: start.midpoint(high), oldest: None }
     }
 
     /// Returns whether an offset lies in the older half of the range.
@@ -299,9 +338,42 @@ fn is_state_given_up(depth: i64, spoke_early: bool, is_letters: bool) -> bool {
     spoke_early && depth >= MAX_SCAN_RECORDS && !is_letters
 }
 
+/// What is open in partitions of outputs that cannot be read to their ends.
+#[derive(Debug, Default)]
+struct OpenOutputs {
+    /// Partitions with outputs beyond their state.
+    beyond_state: BTreeSet<TopicPartition>,
+    /// Partitions with outputs of the stage.
+    own: BTreeSet<TopicPartition>,
+}
+
+/// Reads what cannot be read as committed, from these offsets on.
+fn read_open_outputs<S: StageRecords>(
+    bus: &dyn Bus,
+    names: &OutputTopics,
+    states: &BTreeMap<i32, RestoredState<S::Offsets>>,
+    from: &[(TopicPartition, StartOffset)],
+    shutdown: &Shutdown,
+) -> Result<OpenOutputs> {
+    let mut open = OpenOutputs::default();
+    let each = |record: ConsumerRecord| {
+        if let Some((_, is_beyond)) = classify_output::<S>(names, states, &record) {
+            if is_beyond {
+                open.beyond_state.insert(record.at.clone());
+            }
+            open.own.insert(record.at);
+        }
+        Ok::<_, BusError>(())
+    };
+    // Where a broker is away, nothing is found, and it is waited for.
+    read_within(bus, from, IsolationLevel::ReadUncommitted, STALL, || shutdown.is_cancelled(), each)?.ok();
+    Ok(open)
+}
+
 /// Records the ids of outputs whose own offsets are beyond those of their state.
 fn find_outputs_beyond_state<S: StageRecords>(
     bus: &dyn Bus,
+    member: &mut dyn GroupMember,
     names: &OutputTopics,
     states: &mut BTreeMap<i32, RestoredState<S::Offsets>>,
     places: &BTreeSet<(TopicPartition, i32)>,
@@ -322,28 +394,47 @@ fn find_outputs_beyond_state<S: StageRecords>(
         // In the older half of what was looked at.
         let mut spoke_early = BTreeSet::new();
         let from: Vec<_> = looks.iter().map(|(at, look)| (at.clone(), StartOffset::At(look.start))).collect();
-        let read = read_to_end(
-            bus,
-            &from,
-            || shutdown.is_cancelled(),
-            |record| {
-                let Some(look) = looks.get_mut(&record.at) else { return Ok(()) };
-                look.oldest.get_or_insert(record.stamp);
-                if let Some((number, is_beyond)) = classify_output::<S>(names, states, &record) {
-                    if !is_beyond {
-                        open.remove(&(record.at, number));
-                    } else if let (Some(state), Some(id)) = (states.get_mut(&number), record.header(header::ID)) {
-                        state.emitted.0.insert(id.to_owned());
-                        if look.is_early(record.offset) {
-                            spoke_early.insert((record.at, number));
-                        }
+        let each = |record: ConsumerRecord| {
+            let Some(look) = looks.get_mut(&record.at) else { return Ok(()) };
+            look.oldest.get_or_insert(record.stamp);
+            look.next = record.offset + 1;
+            if let Some((number, is_beyond)) = classify_output::<S>(names, states, &record) {
+                if !is_beyond {
+                    open.remove(&(record.at, number));
+                } else if let (Some(state), Some(id)) = (states.get_mut(&number), record.header(header::ID)) {
+                    state.emitted.0.insert(id.to_owned());
+                    if look.is_early(record.offset) {
+                        spoke_early.insert((record.at, number));
                     }
                 }
-                Ok::<_, BusError>(())
-            },
-        )?;
-        if read.is_none() {
-            return Err(BusError::new(Remedy::Retry, "restoring", "stopped before the newest outputs were read"));
+            }
+            Ok::<_, BusError>(())
+        };
+        match read_within(bus, &from, IsolationLevel::ReadCommitted, STALL, || shutdown.is_cancelled(), each)? {
+            Ok(_) => {}
+            Err(UnreadEnd::Stopped) => {
+                return Err(BusError::new(Remedy::Retry, "restoring", "stopped before the newest outputs were read"));
+            }
+            Err(UnreadEnd::Stalled(partitions)) => {
+                let rest = |at: TopicPartition| looks.get(&at).map(|look| (at, StartOffset::At(look.next)));
+                let rest: Vec<_> = partitions.into_iter().filter_map(rest).collect();
+                let OpenOutputs { beyond_state, own } = read_open_outputs::<S>(bus, names, states, &rest, shutdown)?;
+                for (at, _) in rest.iter().filter(|(at, _)| !own.contains(at)) {
+                    tracing::warn!(
+                        %at,
+                        "nothing came for {STALL:?} before its end: a broker of it is away, or another process's transaction in it is open; \
+                         it is waited for (docs/operate/operations.md, \"A transaction that stays open\")"
+                    );
+                }
+                if !beyond_state.is_empty() {
+                    abort_hanging(member, &beyond_state.iter().cloned().collect::<Vec<_>>())?;
+                }
+                for at in own.difference(&beyond_state) {
+                    tracing::warn!(%at, "outputs that the state knows of are not readable yet: the next step in it makes them so");
+                    open.retain(|(place, _)| place != at);
+                }
+                continue;
+            }
         }
         open.retain(|place| {
             let look = &looks[&place.0];
@@ -401,11 +492,11 @@ fn is_beyond<P>(state: &RestoredState<P>, than: impl FnOnce(&P) -> bool) -> Opti
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
+    use std::sync::Mutex;
     use std::sync::atomic::{AtomicI64, Ordering};
-    use std::time::Duration;
 
     use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions, StampSource};
-    use eadt_bus::{GroupMember, IsolationLevel, MemberOptions, PartitionReader, Producer, TopicSpec, topics};
+    use eadt_bus::{CommitStep, MemberOptions, PartitionReader, PollEvent, Producer, TopicSpec, topics};
     use eadt_testing::lines;
 
     use super::*;
@@ -415,13 +506,93 @@ mod tests {
 
     const HOUR: i64 = 3_600_000_000;
 
-    /// Counts what readers of outputs begin before.
+    /// A transaction of these offsets of a partition that nobody has marked, or that was aborted.
+    #[derive(Debug, Clone, Copy)]
+    struct Hanging {
+        first: i64,
+        end: i64,
+        is_open: bool,
+    }
+
+    /// Counts what readers of outputs begin before, and can hide what hangs.
     #[derive(Debug)]
     struct Log {
         inner: EmbeddedLog,
         now: Arc<AtomicI64>,
         asked: AtomicI64,
+        hanging: Mutex<BTreeMap<TopicPartition, Hanging>>,
         _dir: tempfile::TempDir,
+    }
+
+    /// Reads committed records.
+    #[derive(Debug)]
+    struct CommittedReader {
+        inner: Box<dyn PartitionReader>,
+        hanging: BTreeMap<TopicPartition, Hanging>,
+    }
+
+    impl PartitionReader for CommittedReader {
+        fn poll(&mut self, max: usize, timeout: Duration, into: &mut Vec<PollEvent>) -> Result<()> {
+            self.inner.poll(max, timeout, into)?;
+            into.retain(|item| match item {
+                PollEvent::Record(record) => self
+                    .hanging
+                    .get(&record.at)
+                    .is_none_or(|hanging| record.offset < hanging.first || (!hanging.is_open && record.offset >= hanging.end)),
+                PollEvent::End { at, .. } => self.hanging.get(at).is_none_or(|hanging| !hanging.is_open),
+                _ => true,
+            });
+            Ok(())
+        }
+        fn pause(&mut self, at: &[TopicPartition]) -> Result<()> {
+            self.inner.pause(at)
+        }
+        fn resume(&mut self, at: &[TopicPartition]) -> Result<()> {
+            self.inner.resume(at)
+        }
+    }
+
+    /// A member of a group whose positions hang, too.
+    #[derive(Debug)]
+    struct Member<'a> {
+        log: &'a Log,
+        has_positions: bool,
+        aborted: Vec<TopicPartition>,
+    }
+
+    impl PartitionReader for Member<'_> {
+        fn poll(&mut self, _: usize, _: Duration, _: &mut Vec<PollEvent>) -> Result<()> {
+            Ok(())
+        }
+        fn pause(&mut self, _: &[TopicPartition]) -> Result<()> {
+            Ok(())
+        }
+        fn resume(&mut self, _: &[TopicPartition]) -> Result<()> {
+            Ok(())
+        }
+    }
+
+    impl GroupMember for Member<'_> {
+        fn start(&mut self, _: &TopicPartition, _: i64) -> Result<()> {
+            Ok(())
+        }
+        fn committed(&mut self, of: &[TopicPartition]) -> Result<Vec<Option<i64>>> {
+            if !self.has_positions {
+                return Err(BusError::new(Remedy::Retry, "fetching positions", "a transaction is open in them"));
+            }
+            Ok(vec![Some(7); of.len()])
+        }
+        fn commit(&mut self, _: &CommitStep) -> Result<()> {
+            Ok(())
+        }
+        fn abort_hanging(&mut self, outputs: &[TopicPartition], inputs: &[TopicPartition]) -> Result<()> {
+            self.has_positions |= !inputs.is_empty();
+            for at in outputs {
+                self.aborted.push(at.clone());
+                self.log.hanging.lock().unwrap().entry(at.clone()).and_modify(|hanging| hanging.is_open = false);
+            }
+            Ok(())
+        }
     }
 
     impl Log {
@@ -434,7 +605,7 @@ mod tests {
             for topic in topics::desired("eadt.", 1, 1) {
                 log.create_topic(&topic).unwrap();
             }
-            Self { inner: log, now, asked: AtomicI64::new(0), _dir: dir }
+            Self { inner: log, now, asked: AtomicI64::new(0), hanging: Mutex::default(), _dir: dir }
         }
 
         fn send(&self, topic: Topic, records: impl IntoIterator<Item = (String, String)>) {
@@ -455,9 +626,27 @@ mod tests {
         }
 
         fn start(&self) -> RestoredState<PartitionOffsets> {
+            self.start_with(&mut self.member(), &Shutdown::new()).unwrap()
+        }
+
+        fn start_with(&self, member: &mut Member<'_>, shutdown: &Shutdown) -> Result<RestoredState<PartitionOffsets>> {
             let names = OutputTopics::new("eadt.", String::new());
             self.asked.store(0, Ordering::SeqCst);
-            read_states_and_outputs::<PartitionTask>(self, &names, &[0], &Shutdown::new()).unwrap().remove(&0).unwrap()
+            read_states_and_outputs::<PartitionTask>(self, member, &names, &[0], shutdown)
+                .map(|mut states| states.remove(&0).unwrap())
+        }
+
+        fn member(&self) -> Member<'_> {
+            Member { log: self, has_positions: true, aborted: Vec::new() }
+        }
+
+        /// What is appended to these topics meanwhile belongs to a transaction that nobody marks.
+        fn hang(&self, topics: &[Topic], append: impl FnOnce()) {
+            let end = |topic| self.inner.watermarks(&place(topic, 0)).unwrap().high;
+            let firsts: Vec<_> = topics.iter().map(|topic| (*topic, end(*topic))).collect();
+            append();
+            let open = |(topic, first)| (place(topic, 0), Hanging { first, end: end(topic), is_open: true });
+            self.hanging.lock().unwrap().extend(firsts.into_iter().map(open));
         }
 
         fn asked(&self) -> i64 {
@@ -490,7 +679,11 @@ mod tests {
                     self.asked.fetch_add(self.inner.watermarks(at)?.high - start, Ordering::SeqCst);
                 }
             }
-            self.inner.reader(from, isolation)
+            let inner = self.inner.reader(from, isolation)?;
+            if isolation == IsolationLevel::ReadUncommitted {
+                return Ok(inner);
+            }
+            Ok(Box::new(CommittedReader { inner, hanging: self.hanging.lock().unwrap().clone() }))
         }
         fn member(&self, options: MemberOptions) -> Result<Box<dyn GroupMember>> {
             self.inner.member(options)
@@ -526,6 +719,70 @@ mod tests {
         log.state(5_000);
         assert!(log.start().emitted.0.is_empty());
         assert!(log.asked() <= SCAN_RECORDS, "{}", log.asked());
+    }
+
+    #[test]
+    fn a_step_that_hangs_whole_is_aborted() {
+        let log = Log::open();
+        log.send(Topic::EfficiencyWindows, windows(1..2_001));
+        log.state(2_000);
+        log.hang(&[Topic::EfficiencyWindows, Topic::ProcessorState], || {
+            log.send(Topic::EfficiencyWindows, windows(2_001..3_001));
+            log.state(3_000);
+        });
+        let mut member = log.member();
+        let state = log.start_with(&mut member, &Shutdown::new()).unwrap();
+        assert_eq!(member.aborted, [place(Topic::ProcessorState, 0), place(Topic::EfficiencyWindows, 0)]);
+        let at = place(Topic::GpuTelemetry, 0);
+        assert_eq!(state.resume_offset(Topic::GpuTelemetry, &at, Some(3_000), 4_000), Some(2_000));
+        assert!(state.emitted.0.is_empty(), "they are emitted again");
+    }
+
+    #[test]
+    fn what_hangs_of_a_step_is_aborted_only_if_its_state_is_lost() {
+        // The windows are readable, the state is not: they are not repeated.
+        let log = Log::open();
+        log.state(2_000);
+        log.send(Topic::EfficiencyWindows, windows(2_001..2_004));
+        log.hang(&[Topic::ProcessorState], || log.state(3_000));
+        let mut member = log.member();
+        let state = log.start_with(&mut member, &Shutdown::new()).unwrap();
+        assert_eq!(member.aborted, [place(Topic::ProcessorState, 0)]);
+        assert_eq!(state.emitted.0.len(), 3);
+        // The state is readable, the windows are not: the step was committed.
+        let log = Log::open();
+        log.hang(&[Topic::EfficiencyWindows], || log.send(Topic::EfficiencyWindows, windows(1..2_001)));
+        log.state(2_000);
+        let mut member = log.member();
+        let (said, state) = lines(|| log.start_with(&mut member, &Shutdown::new()).unwrap());
+        assert_eq!(member.aborted, []);
+        assert!(!state.is_new() && state.emitted.0.is_empty());
+        assert!(said.iter().any(|line| line.contains("the next step in it makes them so")), "{said:?}");
+    }
+
+    #[test]
+    fn what_another_process_has_left_open_is_waited_for() {
+        let log = Log::open();
+        log.state(2_000);
+        log.hang(&[Topic::Decisions], || log.send(Topic::Decisions, of_others(3)));
+        let (shutdown, mut member) = (Shutdown::new(), log.member());
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(3 * STALL);
+                shutdown.cancel();
+            });
+            assert_eq!(log.start_with(&mut member, &shutdown).unwrap_err().remedy, Remedy::Retry);
+        });
+        assert_eq!(member.aborted, []);
+    }
+
+    #[test]
+    fn positions_in_which_a_transaction_hangs_are_fetched_once_it_is_ended() {
+        let log = Log::open();
+        let inputs = [place(Topic::GpuTelemetry, 0), place(Topic::GpuTelemetry, 1)];
+        let mut member = Member { has_positions: false, ..log.member() };
+        assert_eq!(fetch_positions(&mut member, &inputs).unwrap(), [Some(7), Some(7)]);
+        assert_eq!(member.aborted, []);
     }
 
     #[test]

@@ -25,8 +25,8 @@ use super::fetcher::{Fetcher, RebalanceEvent};
 use super::producer::{LOOK_EVERY, hand_over, serve_deliveries, wait_until_delivered};
 use crate::rights::{AclOperation, AclResource};
 use crate::{
-    BusError, CommitStep, GroupMember, IsolationLevel, MemberOptions, Membership, PartitionReader, PollEvent, Remedy, Result,
-    TopicPartition,
+    BusError, CommitStep, GroupMember, IsolationLevel, MemberOptions, Membership, PartitionReader, PollEvent, ProducerRecord,
+    Remedy, Result, TopicPartition,
 };
 
 /// Below the session timeout, so that a dead member's transaction is over before its partitions move.
@@ -138,6 +138,16 @@ impl KafkaMember {
         format!("committing for group {}", self.group)
     }
 
+    fn positions_of(&self, step: &CommitStep) -> Result<TopicPartitionList> {
+        let mut positions = TopicPartitionList::with_capacity(step.positions.len());
+        for (at, offset) in &step.positions {
+            positions
+                .add_partition_offset(&at.topic, at.partition, Offset::Offset(*offset))
+                .map_err(|error| from_error(format!("{}, {at}", self.description()), &error, Remedy::Stop))?;
+        }
+        Ok(positions)
+    }
+
     fn commit_positions(&self, positions: &TopicPartitionList) -> Result<()> {
         if positions.count() == 0 {
             return Ok(());
@@ -216,6 +226,24 @@ impl KafkaMember {
         is_fatal()
     }
 
+    /// A broker knows what is open in a partition by its producer, whose id stays with the name. So a marker of a new transaction
+    /// ends an older one, too: one is begun in the same partitions, and aborted.
+    fn try_abort_hanging(&mut self, step: &CommitStep, positions: &TopicPartitionList) -> Result<()> {
+        let what = format!("ending an open transaction for group {}", self.group);
+        let Some(transactional) = &mut self.transactional else { return Ok(()) };
+        transactional.settle_past().inspect_err(|error| self.dead = Some(error.to_string()))?;
+        let TransactionalProducer { producer, context, stray, .. } = transactional;
+        context.forget_failures();
+        *stray = true;
+        producer.begin_transaction().map_err(|error| from_error(&what, &error, Remedy::Restart))?;
+        let filled = fill_transaction(producer, context, step, positions, &self.fetcher, &what);
+        abort(producer).map_err(|error| {
+            self.dead = Some(error.to_string());
+            from_error(&what, &error, Remedy::Restart)
+        })?;
+        filled
+    }
+
     fn try_transaction(&mut self, step: &CommitStep, positions: &TopicPartitionList) -> Result<()> {
         let what = self.description();
         let Some(transactional) = &mut self.transactional else { return Ok(()) };
@@ -264,6 +292,9 @@ impl KafkaMember {
         }
     }
 }
+
+/// The key of a record that is written only to be taken back: a compacted topic takes none without.
+const ABORTED_KEY: &str = "aborted";
 
 /// The name by which the group knows a member: its own, and a mark of what it reads. To a member of a name that it knows the
 /// group gives back what that one had, whatever it asks for now, as long as the session lasts: so who reads other topics, or
@@ -466,17 +497,26 @@ impl GroupMember for KafkaMember {
         super::committed(self.fetcher.consumer(), &self.group, of)
     }
 
+    fn abort_hanging(&mut self, outputs: &[TopicPartition], inputs: &[TopicPartition]) -> Result<()> {
+        self.check_alive()?;
+        let record = |at: &TopicPartition| ProducerRecord {
+            partition: Some(at.partition),
+            ..ProducerRecord::tombstone(&at.topic, ABORTED_KEY)
+        };
+        let step = CommitStep {
+            outputs: outputs.iter().map(record).collect(),
+            positions: inputs.iter().map(|at| (at.clone(), 0)).collect(),
+        };
+        let positions = self.positions_of(&step)?;
+        self.try_abort_hanging(&step, &positions)
+    }
+
     fn commit(&mut self, step: &CommitStep) -> Result<()> {
         self.check_alive()?;
         if step.outputs.is_empty() && step.positions.is_empty() {
             return Ok(());
         }
-        let mut positions = TopicPartitionList::with_capacity(step.positions.len());
-        for (at, offset) in &step.positions {
-            positions
-                .add_partition_offset(&at.topic, at.partition, Offset::Offset(*offset))
-                .map_err(|error| from_error(format!("{}, {at}", self.description()), &error, Remedy::Stop))?;
-        }
+        let positions = self.positions_of(step)?;
         if self.transactional.is_some() {
             return self.commit_transaction(step, &positions);
         }
@@ -593,6 +633,24 @@ mod tests {
             member.commit(&step(position)).unwrap();
             assert_ne!(producer(&member), first, "{answer:?}");
         }
+    }
+
+    #[test]
+    fn a_hanging_transaction_is_ended_by_an_aborted_record_and_the_next_step_has_a_fresh_producer() {
+        let brokers = MockBrokers::start();
+        let mut member = brokers.transactional();
+        member.commit(&step(1)).unwrap();
+        let first = producer(&member);
+        member.abort_hanging(&[TopicPartition::new("out", 0)], &[at(0)]).unwrap();
+        assert_eq!(high(&brokers), 2);
+        member.commit(&step(2)).unwrap();
+        assert_ne!(producer(&member), first);
+        assert_eq!(high(&brokers), 3);
+        // Without its broker nothing is known of it.
+        brokers.cluster.request_errors(ApiKey::EndTxn, &vec![RD_KAFKA_RESP_ERR_COORDINATOR_NOT_AVAILABLE; 10_000]);
+        let error = member.abort_hanging(&[TopicPartition::new("out", 0)], &[]).unwrap_err();
+        assert_eq!(error.remedy, Remedy::Restart, "{error}");
+        assert!(member.commit(&step(3)).unwrap_err().detail.starts_with("the outcome of an earlier step is open: "));
     }
 
     #[test]

@@ -95,9 +95,9 @@ impl<K: JointStageDefinition> JointStage<K> {
         let places: Vec<TopicPartition> = inputs.iter().map(|(_, at)| at.clone()).collect();
         chaos::reach("restore.begun");
         // Positions first: state is written with them or after them, never before.
-        let committed = member.committed(&places)?;
+        let committed = restore::fetch_positions(member, &places)?;
         chaos::reach("restore.positions");
-        let mut there = restore::read_states_and_outputs::<Self>(bus, names, &[STAGE_PARTITION], &deps.shutdown)?
+        let mut there = restore::read_states_and_outputs::<Self>(bus, member, names, &[STAGE_PARTITION], &deps.shutdown)?
             .remove(&STAGE_PARTITION)
             .unwrap_or_default();
         let state = K::Fold::restore(settings.clone(), std::mem::take(&mut there.records)).map_err(|error| {
