@@ -417,17 +417,33 @@ const COUNT_WORDS: [&str; 6] = ["thousand", "thousands", "million", "millions", 
 /// Words that a letter behind them makes a multiple of.
 const COUNTED_WORDS: [&str; 7] = ["images", "samples", "sequences", "steps", "token", "tokens", "total"];
 
-/// Returns the multiple in which the name of a column says that it counts: `M` of `tokens (M)` and `tokens_M`, `millions` of `tokens in
-/// millions`.
+/// Returns the multiple in which the name of a column says that it counts: `M` of `tokens (M)`, `tokens_M`, `Mtokens` and `M tokens`,
+/// `millions` of `tokens in millions`, `1e6` of `tokens (1e6)`.
 pub(crate) fn count_multiple(name: &str) -> Option<&str> {
     let is_one = |list: &[&str], word: &str| list.iter().any(|known| word.eq_ignore_ascii_case(known));
-    let bracketed = last_brackets(name).filter(|inside| COUNT_LETTERS.contains(inside));
+    let bracketed = last_brackets(name).filter(|inside| COUNT_LETTERS.contains(inside) || is_thousands(inside));
     let ending = || {
         let (before, letter) = name.trim().rsplit_once(['_', ' '])?;
         let follows_count = words(before).last().is_some_and(|word| is_one(&COUNTED_WORDS, word));
         (follows_count && COUNT_LETTERS.contains(&letter)).then_some(letter)
     };
-    bracketed.or_else(|| words(name).find(|word| is_one(&COUNT_WORDS, word))).or_else(ending)
+    // `M_tokens` is in millions; in `run_M_tokens` the letter may be of the run.
+    let mut first = words(name);
+    let leading = first.next().filter(|letter| COUNT_LETTERS.contains(letter));
+    let leading = leading.filter(|_| first.next().is_some_and(|word| is_one(&COUNTED_WORDS, word)));
+    let is_prefix = |word: &str, letter: &str| word.strip_prefix(letter).is_some_and(|rest| is_one(&COUNTED_WORDS, rest));
+    let prefix = || words(name).find_map(|word| COUNT_LETTERS.into_iter().find(|letter| is_prefix(word, letter)));
+    bracketed.or_else(|| words(name).find(|word| is_one(&COUNT_WORDS, word))).or_else(ending).or(leading).or_else(prefix)
+}
+
+/// Returns whether a text is a power of ten of at least a thousand: `x1000`, `1e6`, `10^9`, `1000s`.
+fn is_thousands(text: &str) -> bool {
+    let digits = text.trim_start_matches(['x', '×', '*', ' ']).trim_end_matches('s').replace([',', ' '], "");
+    let of_ten = digits.strip_prefix("10^").or_else(|| digits.strip_prefix("1e")).or_else(|| digits.strip_prefix("1E"));
+    match of_ten {
+        Some(exponent) => exponent.parse::<u32>().is_ok_and(|exponent| exponent >= 3),
+        None => digits.strip_prefix('1').is_some_and(|zeros| zeros.len() >= 3 && zeros.bytes().all(|byte| byte == b'0')),
+    }
 }
 
 /// Units that are none of power or energy that is read here. `V` and `A` may name a feed or a phase as well.
@@ -633,6 +649,18 @@ mod tests {
             ("tokens in millions", Some("millions")),
             ("Samples (thousands)", Some("thousands")),
             ("tokens_total_B", Some("B")),
+            ("Mtokens", Some("M")),
+            ("kSamples", Some("k")),
+            ("train/Btokens_total", Some("B")),
+            ("M tokens", Some("M")),
+            ("k_samples", Some("k")),
+            ("tokens (1e6)", Some("1e6")),
+            ("samples [x1000]", Some("x1000")),
+            ("samples (10^3)", Some("10^3")),
+            ("tokens (1000s)", Some("1000s")),
+            ("samples (1)", None),
+            ("samples (100)", None),
+            ("microsteps", None),
             ("tokens", None),
             ("top_k", None),
             ("samples_per_second", None),

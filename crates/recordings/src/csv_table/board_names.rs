@@ -19,31 +19,37 @@ const PERCENTILES: [&str; 5] = ["50", "75", "90", "95", "99"];
 /// Words that say that a name is of a GPU.
 const GPU_WORDS: [&str; 6] = ["accelerator", "card", "cuda", "gpu", "gpus", "nvidia"];
 /// Words of other parts of a machine, and of all of it.
-const PART_WORDS: [&str; 11] = ["cpu", "cpus", "disk", "dram", "fan", "fans", "memory", "package", "pkg", "ram", "soc"];
+const PART_WORDS: [&str; 16] =
+    ["cpu", "cpus", "dimm", "disk", "dram", "fan", "fans", "hdd", "mem", "memory", "nvme", "package", "pkg", "ram", "soc", "ssd"];
 const MACHINE_WORDS: [&str; 8] = ["chassis", "host", "machine", "node", "platform", "server", "sys", "system"];
 /// Words that name all of a machine; a mean of its parts is none of it.
 const TOTAL_WORDS: [&str; 6] = ["aggregate", "all", "overall", "sum", "total", "totals"];
+/// The machine, in the names of its sensors: `System Board Pwr Consumption`.
+const MACHINE_PHRASE: [&str; 2] = ["system", "board"];
 /// Words of power supplies: what they supply lies behind them.
-const SUPPLY_WORDS: [&str; 2] = ["ps", "psu"];
+const SUPPLY_WORDS: [&str; 4] = ["ps", "psu", "supplies", "supply"];
 /// Words of energy and power, which say nothing about what they are of.
 const ELECTRICAL_WORDS: [&str; 16] = [
     "consumed",
     "consumption",
     "draw",
     "energy",
-    "in",
-    "input",
     "joules",
     "kwh",
+    "meter",
     "mw",
-    "output",
     "power",
+    "pw",
     "pwr",
+    "reading",
     "usage",
     "w",
     "watt",
     "watts",
 ];
+/// Words of what goes into a machine or a supply, and of what comes out of it: the same energy, less what the supply loses.
+const INPUT_WORDS: [&str; 4] = ["ac", "in", "input", "pin"];
+const OUTPUT_WORDS: [&str; 4] = ["dc", "out", "output", "pout"];
 
 /// A name that is not of a board of its own.
 #[derive(Debug, PartialEq, Eq)]
@@ -73,13 +79,17 @@ pub(crate) fn find_misnamed_boards(names: &[&str], meter: Meter) -> Vec<Misnamed
             Extent::Unknown | Extent::Machine => None,
         };
         let behind = behind.or_else(|| names.iter().find(|other| name.is_part_of(other))).filter(|_| counts_machines);
-        let problem = match (same_board, counted, behind) {
+        let input = names.iter().find(|other| name.is_output_of(other));
+        let problem = match (same_board, counted, behind, input) {
             (Some(other), ..) => format!("by its name another figure of what {} is of", quote(other.text)),
-            (None, Some(other), _) => {
+            (None, Some(other), ..) => {
                 format!("by its name of another part of the machine than {}, or of all of it", quote(other.text))
             }
-            (None, None, Some(other)) => format!("by its name of a part of what {} is of", quote(other.text)),
-            (None, None, None) => return None,
+            (None, None, Some(other), _) => format!("by its name of a part of what {} is of", quote(other.text)),
+            (None, None, None, Some(other)) => {
+                format!("by its name the output of what {} is the input of", quote(other.text))
+            }
+            (None, None, None, None) => return None,
         };
         Some(MisnamedBoard { index, problem })
     };
@@ -156,6 +166,22 @@ impl<'n> BoardName<'n> {
         !self.has_figure && (self.words == other.board || number.is_some_and(|number| number == other.board.as_slice()))
     }
 
+    /// Returns whether a name is of the output of what another is the input of, as `PSU1 Output Power` of `PSU1 Input Power`.
+    fn is_output_of(&self, input: &Self) -> bool {
+        let is_side = |word: &String| INPUT_WORDS.contains(&word.as_str()) || OUTPUT_WORDS.contains(&word.as_str());
+        let sides = |name: &Self| (name.has_word(&INPUT_WORDS), name.has_word(&OUTPUT_WORDS));
+        let of = |name: &Self| -> Vec<String> {
+            let says_nothing = |word: &&String| is_side(word) || ELECTRICAL_WORDS.contains(&word.as_str());
+            name.words.iter().filter(|word| !says_nothing(word)).cloned().collect()
+        };
+        let is_machine = |name: &Self| matches!(name.extent, Extent::Machine | Extent::Supply);
+        is_machine(self)
+            && is_machine(input)
+            && sides(self) == (false, true)
+            && sides(input) == (true, false)
+            && of(self) == of(input)
+    }
+
     /// Returns whether a name is of a part of what another, a machine, is of, as `node0 gpu0` of `node0`.
     fn is_part_of(&self, whole: &Self) -> bool {
         let rest =
@@ -170,10 +196,15 @@ fn is_number(word: &str) -> bool {
 
 /// Returns how much of a machine a name of such words is of.
 fn extent_of(words: &[String]) -> Extent {
-    let has = |list: &[&str]| words.iter().any(|word| list.contains(&word.as_str()));
-    let is_known = |word: &String| {
-        let lists = [&GPU_WORDS[..], &PART_WORDS, &MACHINE_WORDS, &SUPPLY_WORDS, &ELECTRICAL_WORDS, &TOTAL_WORDS];
-        is_number(word) || lists.iter().any(|list| list.contains(&word.as_str()))
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let of_machine = words.windows(2).position(|pair| pair == MACHINE_PHRASE);
+    let words: Vec<&str> =
+        words.iter().enumerate().filter(|(at, _)| of_machine.is_none_or(|of| of + 1 != *at)).map(|(_, word)| *word).collect();
+    let has = |list: &[&str]| words.iter().any(|word| list.contains(word));
+    let is_known = |word: &&str| {
+        let of = [&GPU_WORDS[..], &PART_WORDS, &MACHINE_WORDS, &SUPPLY_WORDS, &TOTAL_WORDS];
+        let of_none = [&ELECTRICAL_WORDS[..], &INPUT_WORDS, &OUTPUT_WORDS];
+        is_number(word) || of.iter().chain(&of_none).any(|list| list.contains(word))
     };
     match () {
         () if words.is_empty() || !words.iter().all(is_known) => Extent::Unknown,
@@ -232,6 +263,21 @@ mod tests {
             // A mean is no whole.
             (&["mean power", "psu1", "psu2"], Meter::Wall, &[]),
             (&["average", "cpu", "gpu"], Meter::Node, &[0]),
+            // Sensors of a BMC, as their makers name them.
+            (&["System Board Pwr Consumption", "PSU1 Input Power", "PSU2 Input Power"], Meter::Node, &[1, 2]),
+            (&["PwrMeter Output", "PS 1 Output", "PS 2 Output"], Meter::Node, &[1, 2]),
+            (&["Power Meter", "Power Supply 1", "Power Supply 2"], Meter::Node, &[1, 2]),
+            (&["PW Consumption", "PSU1 Input Power", "PSU1 Output Power"], Meter::Node, &[1, 2]),
+            (&["Sys Power", "CPU Power", "Mem Power", "Fan Power"], Meter::Node, &[1, 2, 3]),
+            (&["PSU1 Input Power", "PSU1 Output Power", "PSU2 Input Power", "PSU2 Output Power"], Meter::Node, &[1, 3]),
+            (&["PSU 1 AC In Pwr", "PSU 1 DC Out Pwr"], Meter::Node, &[1]),
+            (&["PSU0_PIN", "PSU1_PIN", "PSU0_POUT", "PSU1_POUT"], Meter::Node, &[2, 3]),
+            (&["System Input Power", "System Output Power"], Meter::Node, &[1]),
+            (&["PSU1 Output Power", "PSU2 Output Power"], Meter::Node, &[]),
+            (&["PSU1 Input Power", "PSU2 Output Power"], Meter::Node, &[]),
+            (&["board 1", "board 2"], Meter::Gpu, &[]),
+            (&["meter 1", "meter 2"], Meter::Wall, &[]),
+            (&["rack in", "rack out"], Meter::Wall, &[]),
             (&["total", "cpu", "gpu"], Meter::Node, &[1, 2]),
             (&["total", "cpu", "gpu", "rack"], Meter::Node, &[]),
             // Plugs of a wall.
