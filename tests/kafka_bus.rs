@@ -12,6 +12,7 @@ use eadt_bus::kafka::{FetchPath, KafkaBus, KafkaOptions, LeftOpen};
 use eadt_bus::topics::{PartitionGrowthPolicy, apply, check_layout, desired, plan, read_topics};
 use eadt_bus::{
     Bus, CommitStep, GroupMember, IsolationLevel, MemberOptions, Membership, PollEvent, Remedy, StartOffset, TopicPartition,
+    TransactionEnd,
 };
 use eadt_testing::lines;
 use eadt_tests::Kafka;
@@ -218,6 +219,34 @@ fn a_transaction_that_a_killed_process_left_open_is_ended_before_the_library_ask
     killed.commit().unwrap_err();
     member.commit(&CommitStep { outputs: vec![outgoing(&output, "k", "kept")], positions: Vec::new() }).unwrap();
     assert_eq!(read_count(&bus, &output, 1, 1)[0].value.as_deref(), Some(&b"kept"[..]));
+}
+
+#[test]
+fn a_transaction_without_records_ends_what_is_open_and_changes_nothing_else() {
+    for (fetch, end) in [(FetchPath::Native, TransactionEnd::Abort), (FetchPath::Librdkafka, TransactionEnd::Commit)] {
+        let bus = KafkaBus::connect(options(brokers(), &[]).with_fetch(fetch)).unwrap();
+        let (input, output) = (fresh_topic(&bus, 1, &[]), fresh_topic(&bus, 1, &[]));
+        let (group, instance) = (fresh_name("group"), fresh_name("instance"));
+        let (mut member, assigned) = join(&bus, &group, Some(&instance), &[input]);
+        let step = |value: &str| CommitStep {
+            outputs: vec![outgoing(&output, "k", value)],
+            positions: vec![(assigned[0].clone(), value.parse().unwrap())],
+        };
+        member.commit(&step("1")).unwrap();
+        let outputs = [TopicPartition::new(Arc::clone(&output), 0)];
+        member.end_hanging(&outputs, true, end).unwrap();
+        // Its marker is one more offset.
+        let begun = Instant::now();
+        while bus.watermarks(&outputs[0]).unwrap().high < 3 {
+            assert!(begun.elapsed() < WAIT);
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        assert_eq!(member.committed(&assigned).unwrap(), [Some(1)]);
+        member.commit(&step("2")).unwrap();
+        assert_eq!(member.committed(&assigned).unwrap(), [Some(2)]);
+        let values: Vec<_> = read_count(&bus, &output, 1, 2).into_iter().map(|record| record.value.unwrap()).collect();
+        assert_eq!(values, ["1", "2"]);
+    }
 }
 
 #[test]
@@ -439,7 +468,7 @@ fn killed_right_after_its_answer(comes_back: bool) {
         let (mut member, assigned) = join(&bus, &group, Some(&instance), &[Arc::clone(&input)]);
         let committed = member.committed(&assigned).unwrap_or_else(|error| {
             assert_eq!(error.remedy, Remedy::Retry, "{error}");
-            member.abort_hanging(&[TopicPartition::new(Arc::clone(&output), 0)], &assigned).unwrap();
+            member.end_hanging(&[TopicPartition::new(Arc::clone(&output), 0)], true, TransactionEnd::Abort).unwrap();
             vec![Some(read_all(&bus, &output, 1, IsolationLevel::ReadCommitted).len() as i64)]
         });
         (member, committed[0].unwrap_or(0))

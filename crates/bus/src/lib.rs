@@ -238,6 +238,13 @@ pub struct CommitStep {
     pub positions: Vec<(TopicPartition, i64)>,
 }
 
+/// How a transaction ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TransactionEnd {
+    Commit,
+    Abort,
+}
+
 /// A backend.
 pub trait Bus: Send + Sync + fmt::Debug {
     /// All topics whose names start with `prefix`.
@@ -330,10 +337,11 @@ pub trait GroupMember: PartitionReader {
     /// Nothing is taken out of it: it may be made again where nothing was done ([`Remedy::Retry`]).
     /// [`Remedy::Stop`] with the word "fenced" when a newer member of the instance has taken over.
     fn commit(&mut self, step: &CommitStep) -> Result<()>;
-    /// Ends a hanging transaction of an earlier member of this name: one that a broker forgot to mark, so that nothing after it is
-    /// readable. Whatever of it is in `outputs` is taken back, and in the group's positions of `inputs`. Nothing is done where
-    /// transactions cannot hang.
-    fn abort_hanging(&mut self, _outputs: &[TopicPartition], _inputs: &[TopicPartition]) -> Result<()> {
+    /// Ends hanging transactions of earlier members of this name: a broker forgot to mark them, and nothing after them is readable.
+    /// Commits or aborts whatever of them is in `outputs` and, `with_positions`, in the group's positions. Readers see it some
+    /// milliseconds later. Other members' transactions stay as they are. Does nothing where transactions cannot hang.
+    /// [`Remedy::Retry`] if no broker did it.
+    fn end_hanging(&mut self, _outputs: &[TopicPartition], _with_positions: bool, _end: TransactionEnd) -> Result<()> {
         Ok(())
     }
 }

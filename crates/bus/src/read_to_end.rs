@@ -31,11 +31,12 @@ pub fn read_to_end<E: From<BusError>>(
 pub enum UnreadEnd {
     /// `stopped` returned true.
     Stopped,
-    /// Nothing came for as long as was given, and these are not at their ends.
+    /// Nothing came of these, which are not at their ends.
     Stalled(Vec<TopicPartition>),
 }
 
-/// As [`read_to_end`], at this isolation. Gives up if nothing comes for longer than `stall`.
+/// Reads as [`read_to_end`] does, at this isolation. Gives up if for longer than `stall` nothing comes of the partitions that are not
+/// at their ends.
 pub fn read_within<E: From<BusError>>(
     bus: &dyn Bus,
     from: &[(TopicPartition, StartOffset)],
@@ -58,7 +59,9 @@ pub fn read_within<E: From<BusError>>(
             return Ok(Err(UnreadEnd::Stopped));
         }
         reader.poll(ITEMS, WAIT, &mut polled)?;
-        let (received, now) = (polled.iter().any(|item| matches!(item, PollEvent::Record(_))), Instant::now());
+        // Of those that are waited for: others go on.
+        let is_awaited = |item: &PollEvent| matches!(item, PollEvent::Record(record) if open.contains_key(&record.at));
+        let (received, now) = (polled.iter().any(is_awaited), Instant::now());
         if warning.is_report_due(received, now) {
             for (at, end) in &open {
                 tracing::warn!(

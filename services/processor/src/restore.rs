@@ -5,8 +5,10 @@
 //! positions are. It does not repeat outputs whose own offsets are beyond the state's: their step lost its state, and is done
 //! again. A step that has its state and lost its outputs cannot be recognised.
 //!
-//! A broker may also forget to mark a part of a step: it stays open, and nothing after it is readable. What is beyond the state is
-//! aborted then, since it is done again. What the state knows of was committed, and the next step's marker makes it readable.
+//! A broker may also forget to mark a part of a step: it hangs, and nothing after it is readable. State that hangs is aborted, since
+//! its step is done again. Outputs that hang are read as uncommitted: if the state knows of any, its step was committed, and they are
+//! committed; if all are beyond the state, they are aborted. Then everything is read again as committed, to its end, so that what was
+//! beyond and is readable now is not repeated.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,7 +18,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use eadt_bus::{
     Bus, BusError, ConsumerRecord, GroupMember, IsolationLevel, ProducerRecord, Remedy, Result, StartOffset, TopicPartition,
-    UnreadEnd, WatermarkOffsets, chaos, partition_for_key, read_within,
+    TransactionEnd, UnreadEnd, WatermarkOffsets, chaos, partition_for_key, read_within,
 };
 use eadt_schemas::envelope::header;
 use eadt_schemas::v1::dead_letter_header;
@@ -36,8 +38,7 @@ const MAX_SCAN_RECORDS: i64 = SCAN_RECORDS * SCAN_FACTOR * SCAN_FACTOR;
 /// Two brokers' clocks may be so far apart, in seconds: an output stamped earlier than this before the state was emitted before
 /// it.
 const BROKER_SKEW_SECONDS: f64 = 10.0;
-/// A partition that gives nothing for so long and is not at its end has a hanging transaction, or a broker that is away. Other
-/// members' transactions are over by then. Shorter where a test waits for it.
+/// A partition that gives nothing for so long and is not at its end may have a hanging transaction. Shorter where a test waits for it.
 const STALL: Duration = if cfg!(test) { Duration::from_millis(300) } else { Duration::from_secs(15) };
 
 /// Offsets at which the inputs of a stage resume, as its state and its outputs record them.
@@ -191,7 +192,7 @@ pub fn fetch_positions(member: &mut dyn GroupMember, inputs: &[TopicPartition]) 
     match member.committed(inputs) {
         Err(error) if error.remedy == Remedy::Retry && !inputs.is_empty() => {
             tracing::warn!(%error, "ending what an earlier process of this name may have left open in the group's positions");
-            member.abort_hanging(&[], &inputs[..1])?;
+            member.end_hanging(&[], true, TransactionEnd::Abort)?;
             member.committed(inputs)
         }
         fetched => fetched,
@@ -224,6 +225,7 @@ fn read_states<S: StageRecords>(
         }
         Ok::<_, BusError>(())
     };
+    let mut ended = BTreeSet::new();
     // Once more from the beginning where something hung.
     loop {
         match read_within(bus, &from, IsolationLevel::ReadCommitted, STALL, || shutdown.is_cancelled(), &mut each)? {
@@ -233,7 +235,7 @@ fn read_states<S: StageRecords>(
                 return Err(BusError::new(Remedy::Retry, what, "stopped before the state was read"));
             }
             // What of it is in the outputs is seen there.
-            Err(UnreadEnd::Stalled(partitions)) => abort_hanging(member, &partitions)?,
+            Err(UnreadEnd::Stalled(partitions)) => end_hanging(member, partitions, TransactionEnd::Abort, &mut ended)?,
         }
     }
     let state = |(number, (records, stood)): (i32, Newest<S::Offsets>)| {
@@ -248,16 +250,43 @@ fn read_states<S: StageRecords>(
     Ok(newest.into_iter().map(state).collect())
 }
 
-/// Ends what an earlier process of this name left open in these partitions, if anything.
-fn abort_hanging(member: &mut dyn GroupMember, partitions: &[TopicPartition]) -> Result<()> {
+/// Ends what earlier processes of this name left open in these partitions, once in each: what stays open is another process's, and
+/// is waited for. Without a broker that does it, it is tried again.
+fn end_hanging(
+    member: &mut dyn GroupMember,
+    partitions: Vec<TopicPartition>,
+    end: TransactionEnd,
+    ended: &mut BTreeSet<TopicPartition>,
+) -> Result<()> {
+    let (again, first): (Vec<_>, Vec<_>) = partitions.into_iter().partition(|at| ended.contains(at));
+    warn_of_waiting(&again);
+    if first.is_empty() {
+        return Ok(());
+    }
+    for at in &first {
+        tracing::warn!(
+            %at,
+            ?end,
+            "nothing came for {STALL:?} before its end, as where a broker forgot to end a transaction: what this name left open is ended \
+             (docs/operate/operations.md, \"A transaction that stays open\")"
+        );
+    }
+    match member.end_hanging(&first, false, end) {
+        Ok(()) => ended.extend(first),
+        Err(error) if error.remedy == Remedy::Retry => tracing::warn!(%error, "not ended; it is tried again"),
+        Err(error) => return Err(error),
+    }
+    Ok(())
+}
+
+fn warn_of_waiting(partitions: &[TopicPartition]) {
     for at in partitions {
         tracing::warn!(
             %at,
-            "nothing came for {STALL:?} before its end: a broker of it is away, or a broker forgot to end a transaction in it; what this \
-             process's name left open there is aborted (docs/operate/operations.md, \"A transaction that stays open\")"
+            "nothing comes before its end: a broker of it is away, or another process's transaction in it is open; it is waited for \
+             (docs/operate/operations.md, \"A transaction that stays open\")"
         );
     }
-    member.abort_hanging(partitions, &[])
 }
 
 /// Partitions of outputs, each with a state whose outputs it may hold.
@@ -338,36 +367,35 @@ fn is_state_given_up(depth: i64, spoke_early: bool, is_letters: bool) -> bool {
     spoke_early && depth >= MAX_SCAN_RECORDS && !is_letters
 }
 
-/// What is open in partitions of outputs that cannot be read to their ends.
-#[derive(Debug, Default)]
-struct OpenOutputs {
-    /// Partitions with outputs beyond their state.
-    beyond_state: BTreeSet<TopicPartition>,
-    /// Partitions with outputs of the stage.
-    own: BTreeSet<TopicPartition>,
+/// Partitions that cannot be read to their ends, by what is in them of this stage.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct StalledOutputs {
+    /// Some outputs that the state knows of.
+    known: BTreeSet<TopicPartition>,
+    /// Only outputs beyond the state.
+    beyond: BTreeSet<TopicPartition>,
 }
 
-/// Reads what cannot be read as committed, from these offsets on.
-fn read_open_outputs<S: StageRecords>(
+/// Reads what cannot be read as committed, from these offsets on. `None`: not all of it could be read.
+fn read_stalled_outputs<S: StageRecords>(
     bus: &dyn Bus,
     names: &OutputTopics,
     states: &BTreeMap<i32, RestoredState<S::Offsets>>,
     from: &[(TopicPartition, StartOffset)],
     shutdown: &Shutdown,
-) -> Result<OpenOutputs> {
-    let mut open = OpenOutputs::default();
+) -> Result<Option<StalledOutputs>> {
+    let mut stalled = StalledOutputs::default();
     let each = |record: ConsumerRecord| {
-        if let Some((_, is_beyond)) = classify_output::<S>(names, states, &record) {
-            if is_beyond {
-                open.beyond_state.insert(record.at.clone());
-            }
-            open.own.insert(record.at);
-        }
+        match classify_output::<S>(names, states, &record) {
+            Some((_, true)) => stalled.beyond.insert(record.at),
+            Some((_, false)) => stalled.known.insert(record.at),
+            None => false,
+        };
         Ok::<_, BusError>(())
     };
-    // Where a broker is away, nothing is found, and it is waited for.
-    read_within(bus, from, IsolationLevel::ReadUncommitted, STALL, || shutdown.is_cancelled(), each)?.ok();
-    Ok(open)
+    let read = read_within(bus, from, IsolationLevel::ReadUncommitted, STALL, || shutdown.is_cancelled(), each)?;
+    stalled.beyond.retain(|at| !stalled.known.contains(at));
+    Ok(read.is_ok().then_some(stalled))
 }
 
 /// Records the ids of outputs whose own offsets are beyond those of their state.
@@ -382,6 +410,7 @@ fn find_outputs_beyond_state<S: StageRecords>(
     let is_told = |number| states.get(number).is_some_and(|state| !matches!(state.offsets, RestoredOffsets::Unrecorded));
     let mut open: BTreeSet<_> = places.iter().filter(|(_, number)| is_told(number)).cloned().collect();
     let mut depth = first_depth(open.len());
+    let mut ended = BTreeSet::new();
     // The newest ones first; where all of them came after the state, further back.
     while !open.is_empty() {
         let mut looks: BTreeMap<TopicPartition, OutputScan> = BTreeMap::new();
@@ -391,6 +420,7 @@ fn find_outputs_beyond_state<S: StageRecords>(
                 looks.insert(at.clone(), OutputScan::from_watermarks(bus.watermarks(at)?, depth));
             }
         }
+        let before = open.clone();
         // In the older half of what was looked at.
         let mut spoke_early = BTreeSet::new();
         let from: Vec<_> = looks.iter().map(|(at, look)| (at.clone(), StartOffset::At(look.start))).collect();
@@ -416,23 +446,25 @@ fn find_outputs_beyond_state<S: StageRecords>(
                 return Err(BusError::new(Remedy::Retry, "restoring", "stopped before the newest outputs were read"));
             }
             Err(UnreadEnd::Stalled(partitions)) => {
-                let rest = |at: TopicPartition| looks.get(&at).map(|look| (at, StartOffset::At(look.next)));
-                let rest: Vec<_> = partitions.into_iter().filter_map(rest).collect();
-                let OpenOutputs { beyond_state, own } = read_open_outputs::<S>(bus, names, states, &rest, shutdown)?;
-                for (at, _) in rest.iter().filter(|(at, _)| !own.contains(at)) {
-                    tracing::warn!(
-                        %at,
-                        "nothing came for {STALL:?} before its end: a broker of it is away, or another process's transaction in it is open; \
-                         it is waited for (docs/operate/operations.md, \"A transaction that stays open\")"
-                    );
+                let rest = |at: &TopicPartition| looks.get(at).map(|look| (at.clone(), StartOffset::At(look.next)));
+                let rest: Vec<_> = partitions.iter().filter_map(rest).collect();
+                // Once more with all of them: what is readable by then counts.
+                open = before;
+                // What hangs may have begun before what was looked at.
+                let is_cut = |at: &TopicPartition| looks.get(at).is_some_and(|look| look.next == look.start && !look.is_whole);
+                if depth < MAX_SCAN_RECORDS && partitions.iter().any(is_cut) {
+                    depth = MAX_SCAN_RECORDS;
+                    continue;
                 }
-                if !beyond_state.is_empty() {
-                    abort_hanging(member, &beyond_state.iter().cloned().collect::<Vec<_>>())?;
-                }
-                for at in own.difference(&beyond_state) {
-                    tracing::warn!(%at, "outputs that the state knows of are not readable yet: the next step in it makes them so");
-                    open.retain(|(place, _)| place != at);
-                }
+                let Some(StalledOutputs { known, beyond }) = read_stalled_outputs::<S>(bus, names, states, &rest, shutdown)?
+                else {
+                    warn_of_waiting(&partitions);
+                    continue;
+                };
+                let is_others = |at: &TopicPartition| !known.contains(at) && !beyond.contains(at);
+                warn_of_waiting(&partitions.into_iter().filter(is_others).collect::<Vec<_>>());
+                end_hanging(member, known.into_iter().collect(), TransactionEnd::Commit, &mut ended)?;
+                end_hanging(member, beyond.into_iter().collect(), TransactionEnd::Abort, &mut ended)?;
                 continue;
             }
         }
@@ -506,12 +538,13 @@ mod tests {
 
     const HOUR: i64 = 3_600_000_000;
 
-    /// A transaction of these offsets of a partition that nobody has marked, or that was aborted.
+    /// A transaction of these offsets of a partition that a broker forgot to mark.
     #[derive(Debug, Clone, Copy)]
     struct Hanging {
         first: i64,
         end: i64,
-        is_open: bool,
+        is_own: bool,
+        ended: Option<TransactionEnd>,
     }
 
     /// Counts what readers of outputs begin before, and can hide what hangs.
@@ -535,11 +568,15 @@ mod tests {
         fn poll(&mut self, max: usize, timeout: Duration, into: &mut Vec<PollEvent>) -> Result<()> {
             self.inner.poll(max, timeout, into)?;
             into.retain(|item| match item {
-                PollEvent::Record(record) => self
-                    .hanging
-                    .get(&record.at)
-                    .is_none_or(|hanging| record.offset < hanging.first || (!hanging.is_open && record.offset >= hanging.end)),
-                PollEvent::End { at, .. } => self.hanging.get(at).is_none_or(|hanging| !hanging.is_open),
+                PollEvent::Record(ConsumerRecord { at, offset, .. }) => match self.hanging.get(at) {
+                    Some(hanging) if *offset >= hanging.first => match hanging.ended {
+                        None => false,
+                        Some(TransactionEnd::Abort) => *offset >= hanging.end,
+                        Some(TransactionEnd::Commit) => true,
+                    },
+                    _ => true,
+                },
+                PollEvent::End { at, .. } => self.hanging.get(at).is_none_or(|hanging| hanging.ended.is_some()),
                 _ => true,
             });
             Ok(())
@@ -557,7 +594,9 @@ mod tests {
     struct Member<'a> {
         log: &'a Log,
         has_positions: bool,
-        aborted: Vec<TopicPartition>,
+        /// So often no broker ends anything.
+        refusals: usize,
+        ends: Vec<(TopicPartition, TransactionEnd)>,
     }
 
     impl PartitionReader for Member<'_> {
@@ -585,11 +624,17 @@ mod tests {
         fn commit(&mut self, _: &CommitStep) -> Result<()> {
             Ok(())
         }
-        fn abort_hanging(&mut self, outputs: &[TopicPartition], inputs: &[TopicPartition]) -> Result<()> {
-            self.has_positions |= !inputs.is_empty();
+        fn end_hanging(&mut self, outputs: &[TopicPartition], with_positions: bool, end: TransactionEnd) -> Result<()> {
+            if self.refusals > 0 {
+                self.refusals -= 1;
+                return Err(BusError::new(Remedy::Retry, "ending", "no broker"));
+            }
+            self.has_positions |= with_positions && end == TransactionEnd::Abort;
             for at in outputs {
-                self.aborted.push(at.clone());
-                self.log.hanging.lock().unwrap().entry(at.clone()).and_modify(|hanging| hanging.is_open = false);
+                self.ends.push((at.clone(), end));
+                if let Some(hanging) = self.log.hanging.lock().unwrap().get_mut(at).filter(|hanging| hanging.is_own) {
+                    hanging.ended = Some(end);
+                }
             }
             Ok(())
         }
@@ -637,15 +682,15 @@ mod tests {
         }
 
         fn member(&self) -> Member<'_> {
-            Member { log: self, has_positions: true, aborted: Vec::new() }
+            Member { log: self, has_positions: true, refusals: 0, ends: Vec::new() }
         }
 
         /// What is appended to these topics meanwhile belongs to a transaction that nobody marks.
-        fn hang(&self, topics: &[Topic], append: impl FnOnce()) {
+        fn hang(&self, topics: &[Topic], is_own: bool, append: impl FnOnce()) {
             let end = |topic| self.inner.watermarks(&place(topic, 0)).unwrap().high;
             let firsts: Vec<_> = topics.iter().map(|topic| (*topic, end(*topic))).collect();
             append();
-            let open = |(topic, first)| (place(topic, 0), Hanging { first, end: end(topic), is_open: true });
+            let open = |(topic, first)| (place(topic, 0), Hanging { first, end: end(topic), is_own, ended: None });
             self.hanging.lock().unwrap().extend(firsts.into_iter().map(open));
         }
 
@@ -721,59 +766,111 @@ mod tests {
         assert!(log.asked() <= SCAN_RECORDS, "{}", log.asked());
     }
 
+    const STATE: Topic = Topic::ProcessorState;
+    const WINDOWS: Topic = Topic::EfficiencyWindows;
+
+    /// What a start ends, in order, and what it restores.
+    fn restart(log: &Log) -> (Vec<(TopicPartition, TransactionEnd)>, RestoredState<PartitionOffsets>) {
+        let mut member = log.member();
+        let state = log.start_with(&mut member, &Shutdown::new()).unwrap();
+        (member.ends, state)
+    }
+
+    /// What is ended of a start that waits, until it is stopped.
+    fn wait(log: &Log) -> Vec<(TopicPartition, TransactionEnd)> {
+        let (shutdown, mut member) = (Shutdown::new(), log.member());
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(8 * STALL);
+                shutdown.cancel();
+            });
+            assert_eq!(log.start_with(&mut member, &shutdown).unwrap_err().remedy, Remedy::Retry);
+        });
+        member.ends
+    }
+
     #[test]
     fn a_step_that_hangs_whole_is_aborted() {
         let log = Log::open();
-        log.send(Topic::EfficiencyWindows, windows(1..2_001));
+        log.send(WINDOWS, windows(1..2_001));
         log.state(2_000);
-        log.hang(&[Topic::EfficiencyWindows, Topic::ProcessorState], || {
-            log.send(Topic::EfficiencyWindows, windows(2_001..3_001));
+        log.hang(&[WINDOWS, STATE], true, || {
+            log.send(WINDOWS, windows(2_001..3_001));
             log.state(3_000);
         });
-        let mut member = log.member();
-        let state = log.start_with(&mut member, &Shutdown::new()).unwrap();
-        assert_eq!(member.aborted, [place(Topic::ProcessorState, 0), place(Topic::EfficiencyWindows, 0)]);
+        let (ends, state) = restart(&log);
+        assert_eq!(ends, [(place(STATE, 0), TransactionEnd::Abort), (place(WINDOWS, 0), TransactionEnd::Abort)]);
         let at = place(Topic::GpuTelemetry, 0);
         assert_eq!(state.resume_offset(Topic::GpuTelemetry, &at, Some(3_000), 4_000), Some(2_000));
         assert!(state.emitted.0.is_empty(), "they are emitted again");
     }
 
     #[test]
-    fn what_hangs_of_a_step_is_aborted_only_if_its_state_is_lost() {
-        // The windows are readable, the state is not: they are not repeated.
+    fn outputs_whose_state_hangs_are_not_repeated() {
         let log = Log::open();
         log.state(2_000);
-        log.send(Topic::EfficiencyWindows, windows(2_001..2_004));
-        log.hang(&[Topic::ProcessorState], || log.state(3_000));
-        let mut member = log.member();
-        let state = log.start_with(&mut member, &Shutdown::new()).unwrap();
-        assert_eq!(member.aborted, [place(Topic::ProcessorState, 0)]);
+        log.send(WINDOWS, windows(2_001..2_004));
+        log.hang(&[STATE], true, || log.state(3_000));
+        let (ends, state) = restart(&log);
+        assert_eq!(ends, [(place(STATE, 0), TransactionEnd::Abort)]);
         assert_eq!(state.emitted.0.len(), 3);
-        // The state is readable, the windows are not: the step was committed.
+    }
+
+    #[test]
+    fn outputs_that_hang_are_committed_if_the_state_knows_of_any() {
         let log = Log::open();
-        log.hang(&[Topic::EfficiencyWindows], || log.send(Topic::EfficiencyWindows, windows(1..2_001)));
+        log.hang(&[WINDOWS], true, || log.send(WINDOWS, windows(1..2_001)));
         log.state(2_000);
-        let mut member = log.member();
-        let (said, state) = lines(|| log.start_with(&mut member, &Shutdown::new()).unwrap());
-        assert_eq!(member.aborted, []);
+        let (ends, state) = restart(&log);
+        assert_eq!(ends, [(place(WINDOWS, 0), TransactionEnd::Commit)]);
         assert!(!state.is_new() && state.emitted.0.is_empty());
-        assert!(said.iter().any(|line| line.contains("the next step in it makes them so")), "{said:?}");
+        // Of two steps, the second one's state is lost. The first look sees nothing of the first one.
+        let log = Log::open();
+        log.hang(&[WINDOWS], true, || log.send(WINDOWS, windows(1..3_001)));
+        log.state(2_000);
+        let (ends, state) = restart(&log);
+        assert_eq!(ends, [(place(WINDOWS, 0), TransactionEnd::Commit)]);
+        assert_eq!(state.emitted.0, (2_001..3_001).map(|n| format!("w/{n}")).collect());
+    }
+
+    #[test]
+    fn what_is_readable_behind_a_hang_is_not_repeated() {
+        let log = Log::open();
+        log.send(WINDOWS, windows(1_900..2_001));
+        log.state(2_000);
+        // Another process's decision hangs before windows of a step whose state was lost.
+        log.hang(&[WINDOWS], true, || log.send(WINDOWS, windows(2_001..2_011)));
+        log.send(WINDOWS, windows(2_011..2_021));
+        let (ends, state) = restart(&log);
+        assert_eq!(ends, [(place(WINDOWS, 0), TransactionEnd::Abort)]);
+        assert_eq!(state.emitted.0, (2_011..2_021).map(|n| format!("w/{n}")).collect());
     }
 
     #[test]
     fn what_another_process_has_left_open_is_waited_for() {
         let log = Log::open();
         log.state(2_000);
-        log.hang(&[Topic::Decisions], || log.send(Topic::Decisions, of_others(3)));
-        let (shutdown, mut member) = (Shutdown::new(), log.member());
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                std::thread::sleep(3 * STALL);
-                shutdown.cancel();
-            });
-            assert_eq!(log.start_with(&mut member, &shutdown).unwrap_err().remedy, Remedy::Retry);
-        });
-        assert_eq!(member.aborted, []);
+        log.hang(&[Topic::Decisions], false, || log.send(Topic::Decisions, of_others(3)));
+        assert_eq!(wait(&log), []);
+        // As a former owner of the partition: it is tried once.
+        let log = Log::open();
+        log.state(2_000);
+        log.hang(&[WINDOWS], false, || log.send(WINDOWS, windows(1_990..2_001)));
+        assert_eq!(wait(&log), [(place(WINDOWS, 0), TransactionEnd::Commit)]);
+        let log = Log::open();
+        log.state(2_000);
+        log.hang(&[STATE], false, || log.state(3_000));
+        assert_eq!(wait(&log), [(place(STATE, 0), TransactionEnd::Abort)]);
+    }
+
+    #[test]
+    fn ending_is_tried_again_where_no_broker_does_it() {
+        let log = Log::open();
+        log.state(2_000);
+        log.hang(&[STATE], true, || log.state(3_000));
+        let mut member = Member { refusals: 2, ..log.member() };
+        assert!(!log.start_with(&mut member, &Shutdown::new()).unwrap().is_new());
+        assert_eq!((member.refusals, member.ends), (0, vec![(place(STATE, 0), TransactionEnd::Abort)]));
     }
 
     #[test]
@@ -782,7 +879,7 @@ mod tests {
         let inputs = [place(Topic::GpuTelemetry, 0), place(Topic::GpuTelemetry, 1)];
         let mut member = Member { has_positions: false, ..log.member() };
         assert_eq!(fetch_positions(&mut member, &inputs).unwrap(), [Some(7), Some(7)]);
-        assert_eq!(member.aborted, []);
+        assert_eq!(member.ends, []);
     }
 
     #[test]

@@ -21,12 +21,13 @@ use rdkafka::{Offset, TopicPartitionList};
 use super::KafkaBus;
 use super::context::KafkaContext;
 use super::errors::{from_code, from_error, is_fenced, missing_right_message};
+use super::fetch::HangingParts;
 use super::fetcher::{Fetcher, RebalanceEvent};
 use super::producer::{LOOK_EVERY, hand_over, serve_deliveries, wait_until_delivered};
 use crate::rights::{AclOperation, AclResource};
 use crate::{
-    BusError, CommitStep, GroupMember, IsolationLevel, MemberOptions, Membership, PartitionReader, PollEvent, ProducerRecord,
-    Remedy, Result, TopicPartition,
+    BusError, CommitStep, GroupMember, IsolationLevel, MemberOptions, Membership, PartitionReader, PollEvent, Remedy, Result,
+    TopicPartition, TransactionEnd,
 };
 
 /// Below the session timeout, so that a dead member's transaction is over before its partitions move.
@@ -67,7 +68,10 @@ impl TransactionalProducer {
         if self.stray && !crate::chaos::is_off("fresh-producer") {
             let fresh = Self::new(&self.bus, &self.instance)?;
             *self = Self { is_id_unsure: fresh.is_id_unsure || self.is_id_unsure, ..fresh };
-            tracing::info!(instance = self.instance, "a connection was lost during a step: the next one has a fresh producer");
+            tracing::info!(
+                instance = self.instance,
+                "the next step has a fresh producer: something of a past one may still be on its way"
+            );
         }
         self.stray = false;
         Ok(())
@@ -226,24 +230,6 @@ impl KafkaMember {
         is_fatal()
     }
 
-    /// A broker knows what is open in a partition by its producer, whose id stays with the name. So a marker of a new transaction
-    /// ends an older one, too: one is begun in the same partitions, and aborted.
-    fn try_abort_hanging(&mut self, step: &CommitStep, positions: &TopicPartitionList) -> Result<()> {
-        let what = format!("ending an open transaction for group {}", self.group);
-        let Some(transactional) = &mut self.transactional else { return Ok(()) };
-        transactional.settle_past().inspect_err(|error| self.dead = Some(error.to_string()))?;
-        let TransactionalProducer { producer, context, stray, .. } = transactional;
-        context.forget_failures();
-        *stray = true;
-        producer.begin_transaction().map_err(|error| from_error(&what, &error, Remedy::Restart))?;
-        let filled = fill_transaction(producer, context, step, positions, &self.fetcher, &what);
-        abort(producer).map_err(|error| {
-            self.dead = Some(error.to_string());
-            from_error(&what, &error, Remedy::Restart)
-        })?;
-        filled
-    }
-
     fn try_transaction(&mut self, step: &CommitStep, positions: &TopicPartitionList) -> Result<()> {
         let what = self.description();
         let Some(transactional) = &mut self.transactional else { return Ok(()) };
@@ -292,9 +278,6 @@ impl KafkaMember {
         }
     }
 }
-
-/// The key of a record that is written only to be taken back: a compacted topic takes none without.
-const ABORTED_KEY: &str = "aborted";
 
 /// The name by which the group knows a member: its own, and a mark of what it reads. To a member of a name that it knows the
 /// group gives back what that one had, whatever it asks for now, as long as the session lasts: so who reads other topics, or
@@ -497,18 +480,24 @@ impl GroupMember for KafkaMember {
         super::committed(self.fetcher.consumer(), &self.group, of)
     }
 
-    fn abort_hanging(&mut self, outputs: &[TopicPartition], inputs: &[TopicPartition]) -> Result<()> {
+    fn end_hanging(&mut self, outputs: &[TopicPartition], with_positions: bool, end: TransactionEnd) -> Result<()> {
         self.check_alive()?;
-        let record = |at: &TopicPartition| ProducerRecord {
-            partition: Some(at.partition),
-            ..ProducerRecord::tombstone(&at.topic, ABORTED_KEY)
-        };
-        let step = CommitStep {
-            outputs: outputs.iter().map(record).collect(),
-            positions: inputs.iter().map(|at| (at.clone(), 0)).collect(),
-        };
-        let positions = self.positions_of(&step)?;
-        self.try_abort_hanging(&step, &positions)
+        if self.transactional.is_none() {
+            return Ok(());
+        }
+        // Whoever was replaced must not take the id from its successor. Heartbeats have told it: it has waited for longer than one.
+        if let Some((code, detail)) = self.fetcher.consumer().client().fatal_error() {
+            return Err(from_code(self.description(), code, &detail, Remedy::Restart));
+        }
+        let Some(transactional) = &mut self.transactional else { return Ok(()) };
+        // The request takes the id from the producer.
+        transactional.stray = true;
+        let group = with_positions.then_some(self.group.as_str());
+        let parts = HangingParts { outputs, group, is_committed: end == TransactionEnd::Commit };
+        transactional.bus.end_hanging_transaction(&transactional.instance, parts).map_err(|(error, is_late)| {
+            transactional.is_id_unsure |= is_late;
+            error
+        })
     }
 
     fn commit(&mut self, step: &CommitStep) -> Result<()> {
@@ -633,24 +622,6 @@ mod tests {
             member.commit(&step(position)).unwrap();
             assert_ne!(producer(&member), first, "{answer:?}");
         }
-    }
-
-    #[test]
-    fn a_hanging_transaction_is_ended_by_an_aborted_record_and_the_next_step_has_a_fresh_producer() {
-        let brokers = MockBrokers::start();
-        let mut member = brokers.transactional();
-        member.commit(&step(1)).unwrap();
-        let first = producer(&member);
-        member.abort_hanging(&[TopicPartition::new("out", 0)], &[at(0)]).unwrap();
-        assert_eq!(high(&brokers), 2);
-        member.commit(&step(2)).unwrap();
-        assert_ne!(producer(&member), first);
-        assert_eq!(high(&brokers), 3);
-        // Without its broker nothing is known of it.
-        brokers.cluster.request_errors(ApiKey::EndTxn, &vec![RD_KAFKA_RESP_ERR_COORDINATOR_NOT_AVAILABLE; 10_000]);
-        let error = member.abort_hanging(&[TopicPartition::new("out", 0)], &[]).unwrap_err();
-        assert_eq!(error.remedy, Remedy::Restart, "{error}");
-        assert!(member.commit(&step(3)).unwrap_err().detail.starts_with("the outcome of an earlier step is open: "));
     }
 
     #[test]

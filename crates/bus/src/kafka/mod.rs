@@ -47,7 +47,7 @@ use crate::{
 use context::KafkaContext;
 use errors::{explain, from_error, missing_right_message};
 use events::ConsumerQueue;
-use fetch::{FetchOptions, NativeFetcher, OpenTransactionEnd};
+use fetch::{FetchOptions, HangingParts, NativeFetcher, OpenTransactionEnd};
 use fetcher::Fetcher;
 use library_fetcher::LibraryFetcher;
 use member::{SESSION_TIMEOUT, TRANSACTION_TIMEOUT};
@@ -354,6 +354,16 @@ impl KafkaBus {
                 true
             }
         }
+    }
+
+    /// Ends what hangs of an instance's transactions. Returns an error, and whether a request may still come to the broker that
+    /// takes the instance's id away.
+    fn end_hanging_transaction(&self, instance: &str, parts: HangingParts<'_>) -> std::result::Result<(), (BusError, bool)> {
+        let failed = |detail| BusError::new(Remedy::Retry, format!("ending an open transaction of {instance}"), detail);
+        // Whichever path reads: the client library makes no transaction without records.
+        let options = FetchOptions::read(&self.producer_config()).map_err(|error| (failed(error), false))?;
+        fetch::end_hanging_transaction(&options, &transactional_id(instance), TRANSACTION_TIMEOUT, parts)
+            .map_err(|(error, is_late)| (failed(error.to_string()), is_late))
     }
 
     fn producer_config(&self) -> ClientConfig {

@@ -1,12 +1,14 @@
-//! The requests that reading needs, and their answers: `ApiVersions`, `Metadata` and `Fetch`; and the two by which an open
-//! transaction is ended: `FindCoordinator` and `InitProducerId`.
+//! The requests that reading needs, and their answers: `ApiVersions`, `Metadata` and `Fetch`; and those by which a transaction is
+//! ended: `FindCoordinator`, `InitProducerId`, `AddPartitionsToTxn`, `AddOffsetsToTxn` and `EndTxn`.
 //!
 //! Each is known in the versions of Kafka 3.0 to today's; of these the newest that the broker knows, too, is used.
 
+use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use super::wire::{WireError, WireReader, WireWriter};
+use crate::TopicPartition;
 
 type Result<T> = std::result::Result<T, WireError>;
 
@@ -23,6 +25,9 @@ pub enum ApiKey {
     SaslHandshake = 17,
     ApiVersions = 18,
     InitProducerId = 22,
+    AddPartitionsToTxn = 24,
+    AddOffsetsToTxn = 25,
+    EndTxn = 26,
     #[cfg_attr(not(feature = "kafka-tls"), allow(dead_code, reason = "SASL needs the build with TLS"))]
     SaslAuthenticate = 36,
 }
@@ -34,7 +39,7 @@ impl ApiKey {
             Self::Fetch => 12..=13,
             Self::Metadata => 9..=12,
             Self::SaslHandshake | Self::SaslAuthenticate => 1..=1,
-            Self::ApiVersions | Self::FindCoordinator => 3..=3,
+            Self::ApiVersions | Self::FindCoordinator | Self::AddPartitionsToTxn | Self::AddOffsetsToTxn | Self::EndTxn => 3..=3,
             Self::InitProducerId => 2..=2,
         }
     }
@@ -212,8 +217,81 @@ pub fn write_init_producer_id(body: &mut Vec<u8>, transactional_id: &str, timeou
     body.put_no_tags();
 }
 
-/// Reads the code of the error, 0 for none.
-pub fn read_init_producer_id(body: &[u8]) -> Result<i16> {
+/// The producer of a transactional id, as brokers know it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ProducerId {
+    pub id: i64,
+    pub epoch: i16,
+}
+
+/// Reads the producer, or the error's code.
+pub fn read_init_producer_id(body: &[u8]) -> Result<std::result::Result<ProducerId, i16>> {
+    let mut reader = WireReader::new(body);
+    reader.i32()?;
+    let error = reader.i16()?;
+    let producer = ProducerId { id: reader.i64()?, epoch: reader.i16()? };
+    Ok(if error == 0 { Ok(producer) } else { Err(error) })
+}
+
+fn put_producer(body: &mut Vec<u8>, transactional_id: &str, producer: ProducerId) {
+    body.put_compact_text(transactional_id);
+    body.put_i64(producer.id);
+    body.put_i16(producer.epoch);
+}
+
+/// Appends the body of an `AddPartitionsToTxn` request, version 3.
+pub fn write_add_partitions(body: &mut Vec<u8>, transactional_id: &str, producer: ProducerId, partitions: &[TopicPartition]) {
+    put_producer(body, transactional_id, producer);
+    let mut topics: BTreeMap<&str, Vec<i32>> = BTreeMap::new();
+    for at in partitions {
+        topics.entry(&at.topic).or_default().push(at.partition);
+    }
+    body.put_compact_count(topics.len());
+    for (topic, partitions) in topics {
+        body.put_compact_text(topic);
+        body.put_compact_count(partitions.len());
+        for partition in partitions {
+            body.put_i32(partition);
+        }
+        body.put_no_tags();
+    }
+    body.put_no_tags();
+}
+
+/// Reads the first code of an error, 0 for none.
+pub fn read_add_partitions(body: &[u8]) -> Result<i16> {
+    let mut reader = WireReader::new(body);
+    reader.i32()?;
+    let mut first = 0;
+    for _ in 0..reader.compact_count()? {
+        reader.compact_text()?;
+        for _ in 0..reader.compact_count()? {
+            reader.i32()?;
+            let error = reader.i16()?;
+            first = if first == 0 { error } else { first };
+            reader.skip_tags()?;
+        }
+        reader.skip_tags()?;
+    }
+    Ok(first)
+}
+
+/// Appends the body of an `AddOffsetsToTxn` request, version 3.
+pub fn write_add_offsets(body: &mut Vec<u8>, transactional_id: &str, producer: ProducerId, group: &str) {
+    put_producer(body, transactional_id, producer);
+    body.put_compact_text(group);
+    body.put_no_tags();
+}
+
+/// Appends the body of an `EndTxn` request, version 3.
+pub fn write_end_transaction(body: &mut Vec<u8>, transactional_id: &str, producer: ProducerId, is_committed: bool) {
+    put_producer(body, transactional_id, producer);
+    body.put_i8(i8::from(is_committed));
+    body.put_no_tags();
+}
+
+/// Reads the code of the error in an answer to `AddOffsetsToTxn` or `EndTxn`, 0 for none.
+pub fn read_transaction_error(body: &[u8]) -> Result<i16> {
     let mut reader = WireReader::new(body);
     reader.i32()?;
     reader.i16()

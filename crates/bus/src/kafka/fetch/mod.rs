@@ -46,7 +46,7 @@ use batch::{BatchError, OpenBatch};
 use decompress::Unpacker;
 #[cfg(feature = "conformance")]
 pub use foreign::read_foreign_bytes;
-pub use open_transaction::{OpenTransactionEnd, end_open_transaction};
+pub use open_transaction::{HangingParts, OpenTransactionEnd, end_hanging_transaction, end_open_transaction};
 pub use options::FetchOptions;
 pub use records::header_ranges;
 #[cfg(any(test, feature = "simulation"))]

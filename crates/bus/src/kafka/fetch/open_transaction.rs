@@ -1,18 +1,28 @@
-//! Ends a transaction that a killed process of the same name left open.
+//! Ends transactions that an earlier process of the same name left open, or that a broker forgot to mark.
+//!
+//! # Left open
 //!
 //! The broker ends it if a producer of the name asks for an id. Until the markers are written, which takes some milliseconds, it
 //! answers that it is busy, and the client library asks again after half a second. Asked here before, it answers the library's
 //! own request at once. The library's request is the last: it is made after all of these were answered. One without an answer may
 //! reach the broker after the library's, so the result is [`OpenTransactionEnd::Unanswered`].
+//!
+//! # Hanging
+//!
+//! To the coordinator a transaction that a broker forgot to mark is over. A partition's log knows it by its producer, whose id stays
+//! with the name, so a marker of any later transaction of the name ends it. One without records is made: the partitions are added,
+//! and it is ended.
 
 use std::time::{Duration, Instant};
 
 use super::broker::parse_address;
 use super::connection::{BrokerConnection, ConnectionError, Result};
 use super::messages::{
-    ApiKey, BrokerAddress, read_find_coordinator, read_init_producer_id, write_find_coordinator, write_init_producer_id,
+    ApiKey, BrokerAddress, ProducerId, read_add_partitions, read_find_coordinator, read_init_producer_id, read_transaction_error,
+    write_add_offsets, write_add_partitions, write_end_transaction, write_find_coordinator, write_init_producer_id,
 };
 use super::options::FetchOptions;
+use crate::TopicPartition;
 
 /// Pause between two requests while the broker is busy.
 const PAUSE: Duration = Duration::from_millis(10);
@@ -34,36 +44,106 @@ pub enum OpenTransactionEnd {
 
 /// Asks until no transaction of the name is open.
 pub fn end_open_transaction(options: &FetchOptions, id: &str, transaction_timeout: Duration) -> OpenTransactionEnd {
-    let quick = FetchOptions { timeout: options.timeout.min(PATIENCE), max_wait: Duration::ZERO, ..options.clone() };
     let begun = Instant::now();
-    let open = || -> Result<BrokerConnection> {
+    let mut coordinator = match Coordinator::connect(options, id, begun) {
+        Ok(coordinator) => coordinator,
+        Err(error) => return OpenTransactionEnd::NotAsked(error),
+    };
+    match coordinator.init_producer_id(transaction_timeout) {
+        Ok((answer, requests)) => OpenTransactionEnd::Answered { error: answer.err().unwrap_or(0), requests },
+        Err(error) => OpenTransactionEnd::Unanswered(error),
+    }
+}
+
+/// What is ended of a hanging transaction, and how.
+#[derive(Debug, Clone, Copy)]
+pub struct HangingParts<'a> {
+    pub outputs: &'a [TopicPartition],
+    /// The group whose positions are ended, too.
+    pub group: Option<&'a str>,
+    pub is_committed: bool,
+}
+
+/// Ends what hangs of the name's transactions in these partitions. It is over when the markers are written, some milliseconds later.
+/// Returns an error, and whether a request for an id may still come to the broker.
+pub fn end_hanging_transaction(
+    options: &FetchOptions,
+    id: &str,
+    transaction_timeout: Duration,
+    parts: HangingParts<'_>,
+) -> std::result::Result<(), (ConnectionError, bool)> {
+    let mut coordinator = Coordinator::connect(options, id, Instant::now()).map_err(|error| (error, false))?;
+    let (answer, _) = coordinator.init_producer_id(transaction_timeout).map_err(|error| (error, true))?;
+    let producer = answer.map_err(|code| (refused("give a producer id", id, code), false))?;
+    coordinator.end_empty_transaction(producer, parts).map_err(|error| (error, false))
+}
+
+fn refused(what: &str, id: &str, code: i16) -> ConnectionError {
+    ConnectionError::Refused(format!("the coordinator of transactions of {id} did not {what} (error {code})"))
+}
+
+/// A connection to the broker that has the transactions of a name.
+struct Coordinator<'a> {
+    connection: BrokerConnection,
+    id: &'a str,
+    begun: Instant,
+}
+
+impl<'a> Coordinator<'a> {
+    fn connect(options: &FetchOptions, id: &'a str, begun: Instant) -> Result<Self> {
+        let quick = FetchOptions { timeout: options.timeout.min(PATIENCE), max_wait: Duration::ZERO, ..options.clone() };
         let coordinator = find_coordinator(&quick, id, begun)?;
         let connection = BrokerConnection::open(&coordinator.host, coordinator.port, &quick, |_| {})?;
         // As long as the library waits: whoever gives up earlier does not know what the request will do.
         connection.set_answer_timeout(options.timeout)?;
-        Ok(connection)
-    };
-    let mut connection = match open() {
-        Ok(connection) => connection,
-        Err(error) => return OpenTransactionEnd::NotAsked(error),
-    };
-    let timeout_ms = i32::try_from(transaction_timeout.as_millis()).unwrap_or(i32::MAX);
-    let version = *ApiKey::InitProducerId.versions().end();
-    let mut ask = || -> Result<i16> {
-        let answer = connection.exchange(ApiKey::InitProducerId, version, |body| write_init_producer_id(body, id, timeout_ms))?;
-        Ok(read_init_producer_id(answer)?)
-    };
-    let mut requests = 0;
-    loop {
-        let error = match ask() {
-            Ok(error) => error,
-            Err(error) => return OpenTransactionEnd::Unanswered(error),
-        };
-        requests += 1;
-        if error != CONCURRENT_TRANSACTIONS || begun.elapsed() > PATIENCE {
-            return OpenTransactionEnd::Answered { error, requests };
+        Ok(Self { connection, id, begun })
+    }
+
+    /// Sends a request again while the broker is busy with the transaction before. Returns the answer, and how often it was sent.
+    fn ask<T>(
+        &mut self,
+        api: ApiKey,
+        write: impl Fn(&mut Vec<u8>),
+        read: impl Fn(&[u8]) -> Result<std::result::Result<T, i16>>,
+    ) -> Result<(std::result::Result<T, i16>, u32)> {
+        let mut requests = 0;
+        loop {
+            let answer = read(self.connection.exchange(api, *api.versions().end(), &write)?)?;
+            requests += 1;
+            if !matches!(answer, Err(CONCURRENT_TRANSACTIONS)) || self.begun.elapsed() > PATIENCE {
+                return Ok((answer, requests));
+            }
+            std::thread::sleep(PAUSE);
         }
-        std::thread::sleep(PAUSE);
+    }
+
+    fn init_producer_id(&mut self, transaction_timeout: Duration) -> Result<(std::result::Result<ProducerId, i16>, u32)> {
+        let timeout_ms = i32::try_from(transaction_timeout.as_millis()).unwrap_or(i32::MAX);
+        let id = self.id;
+        self.ask(
+            ApiKey::InitProducerId,
+            |body| write_init_producer_id(body, id, timeout_ms),
+            |answer| Ok(read_init_producer_id(answer)?),
+        )
+    }
+
+    fn end_empty_transaction(&mut self, producer: ProducerId, parts: HangingParts<'_>) -> Result<()> {
+        let HangingParts { outputs, group, is_committed } = parts;
+        let id = self.id;
+        let code = |code: i16| if code == 0 { Ok(()) } else { Err(code) };
+        if !outputs.is_empty() {
+            let write = |body: &mut Vec<u8>| write_add_partitions(body, id, producer, outputs);
+            let (added, _) = self.ask(ApiKey::AddPartitionsToTxn, write, |answer| Ok(code(read_add_partitions(answer)?)))?;
+            added.map_err(|code| refused("take the partitions", id, code))?;
+        }
+        if let Some(group) = group {
+            let write = |body: &mut Vec<u8>| write_add_offsets(body, id, producer, group);
+            let (added, _) = self.ask(ApiKey::AddOffsetsToTxn, write, |answer| Ok(code(read_transaction_error(answer)?)))?;
+            added.map_err(|code| refused("take the group's positions", id, code))?;
+        }
+        let write = |body: &mut Vec<u8>| write_end_transaction(body, id, producer, is_committed);
+        let (ended, _) = self.ask(ApiKey::EndTxn, write, |answer| Ok(code(read_transaction_error(answer)?)))?;
+        ended.map_err(|code| refused("end the transaction", id, code))
     }
 }
 
