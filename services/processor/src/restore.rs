@@ -13,7 +13,7 @@
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use eadt_bus::{
@@ -38,8 +38,13 @@ const MAX_SCAN_RECORDS: i64 = SCAN_RECORDS * SCAN_FACTOR * SCAN_FACTOR;
 /// Two brokers' clocks may be so far apart, in seconds: an output stamped earlier than this before the state was emitted before
 /// it.
 const BROKER_SKEW_SECONDS: f64 = 10.0;
-/// A partition that gives nothing for so long and is not at its end may have a hanging transaction. Shorter where a test waits for it.
-const STALL: Duration = if cfg!(test) { Duration::from_millis(300) } else { Duration::from_secs(15) };
+/// A partition that gives nothing for so long and is not at its end may have a hanging transaction: a broker ends an ordinary one of a
+/// killed process within 20 s. Shorter where a test waits for it.
+const STALL: Duration = if cfg!(test) { Duration::from_millis(300) } else { Duration::from_secs(25) };
+/// The same of outputs if state was hanging.
+const SHORT_STALL: Duration = if cfg!(test) { STALL } else { Duration::from_secs(5) };
+/// After so long a partition is tried again: its broker may have forgotten this end, too.
+const END_AGAIN: Duration = Duration::from_mins(1);
 
 /// Offsets at which the inputs of a stage resume, as its state and its outputs record them.
 pub trait InputOffsets {
@@ -177,11 +182,12 @@ pub fn read_states_and_outputs<S: StageRecords>(
     numbers: &[i32],
     shutdown: &Shutdown,
 ) -> Result<BTreeMap<i32, RestoredState<S::Offsets>>> {
-    let mut states = read_states::<S>(bus, member, names, numbers, shutdown)?;
+    let mut ended = EndedPartitions::new();
+    let mut states = read_states::<S>(bus, member, names, numbers, &mut ended, shutdown)?;
     chaos::reach("restore.state");
     if !chaos::is_off("atomic-steps") {
         let places = output_partitions::<S>(bus, names, numbers)?;
-        find_outputs_beyond_state::<S>(bus, member, names, &mut states, &places, shutdown)?;
+        find_outputs_beyond_state::<S>(bus, member, names, &mut states, &places, &mut ended, shutdown)?;
     }
     Ok(states)
 }
@@ -192,8 +198,14 @@ pub fn fetch_positions(member: &mut dyn GroupMember, inputs: &[TopicPartition]) 
     match member.committed(inputs) {
         Err(error) if error.remedy == Remedy::Retry && !inputs.is_empty() => {
             tracing::warn!(%error, "ending what an earlier process of this name may have left open in the group's positions");
-            member.end_hanging(&[], true, TransactionEnd::Abort)?;
-            member.committed(inputs)
+            match member.end_hanging(&[], true, TransactionEnd::Abort) {
+                Ok(()) => member.committed(inputs),
+                Err(not_ended) if not_ended.remedy == Remedy::Retry => {
+                    tracing::warn!(%not_ended, "not ended");
+                    Err(error)
+                }
+                Err(not_ended) => Err(not_ended),
+            }
         }
         fetched => fetched,
     }
@@ -204,6 +216,7 @@ fn read_states<S: StageRecords>(
     member: &mut dyn GroupMember,
     names: &OutputTopics,
     numbers: &[i32],
+    ended: &mut EndedPartitions,
     shutdown: &Shutdown,
 ) -> Result<BTreeMap<i32, RestoredState<S::Offsets>>> {
     type Newest<P> = (BTreeMap<String, Option<Bytes>>, Option<(P, EventTime)>);
@@ -225,7 +238,6 @@ fn read_states<S: StageRecords>(
         }
         Ok::<_, BusError>(())
     };
-    let mut ended = BTreeSet::new();
     // Once more from the beginning where something hung.
     loop {
         match read_within(bus, &from, IsolationLevel::ReadCommitted, STALL, || shutdown.is_cancelled(), &mut each)? {
@@ -235,7 +247,7 @@ fn read_states<S: StageRecords>(
                 return Err(BusError::new(Remedy::Retry, what, "stopped before the state was read"));
             }
             // What of it is in the outputs is seen there.
-            Err(UnreadEnd::Stalled(partitions)) => end_hanging(member, partitions, TransactionEnd::Abort, &mut ended)?,
+            Err(UnreadEnd::Stalled(partitions)) => end_hanging(member, partitions, TransactionEnd::Abort, ended)?,
         }
     }
     let state = |(number, (records, stood)): (i32, Newest<S::Offsets>)| {
@@ -250,15 +262,19 @@ fn read_states<S: StageRecords>(
     Ok(newest.into_iter().map(state).collect())
 }
 
-/// Ends what earlier processes of this name left open in these partitions, once in each: what stays open is another process's, and
-/// is waited for. Without a broker that does it, it is tried again.
+/// Partitions in which something was ended, and when.
+type EndedPartitions = BTreeMap<TopicPartition, Instant>;
+
+/// Ends what earlier processes of this name left open in these partitions. What stays open is another process's, and is waited for.
+/// It is tried again a minute later, and at once where no broker did it.
 fn end_hanging(
     member: &mut dyn GroupMember,
     partitions: Vec<TopicPartition>,
     end: TransactionEnd,
-    ended: &mut BTreeSet<TopicPartition>,
+    ended: &mut EndedPartitions,
 ) -> Result<()> {
-    let (again, first): (Vec<_>, Vec<_>) = partitions.into_iter().partition(|at| ended.contains(at));
+    let is_recent = |at: &TopicPartition| ended.get(at).is_some_and(|ended| ended.elapsed() < END_AGAIN);
+    let (again, first): (Vec<_>, Vec<_>) = partitions.into_iter().partition(is_recent);
     warn_of_waiting(&again);
     if first.is_empty() {
         return Ok(());
@@ -267,12 +283,12 @@ fn end_hanging(
         tracing::warn!(
             %at,
             ?end,
-            "nothing came for {STALL:?} before its end, as where a broker forgot to end a transaction: what this name left open is ended \
+            "nothing comes before its end, as where a broker forgot to end a transaction: what this name left open is ended \
              (docs/operate/operations.md, \"A transaction that stays open\")"
         );
     }
     match member.end_hanging(&first, false, end) {
-        Ok(()) => ended.extend(first),
+        Ok(()) => ended.extend(first.into_iter().map(|at| (at, Instant::now()))),
         Err(error) if error.remedy == Remedy::Retry => tracing::warn!(%error, "not ended; it is tried again"),
         Err(error) => return Err(error),
     }
@@ -370,7 +386,7 @@ fn is_state_given_up(depth: i64, spoke_early: bool, is_letters: bool) -> bool {
 /// Partitions that cannot be read to their ends, by what is in them of this stage.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct StalledOutputs {
-    /// Some outputs that the state knows of.
+    /// Some outputs that the state knows of, or whose state is not among those that are restored.
     known: BTreeSet<TopicPartition>,
     /// Only outputs beyond the state.
     beyond: BTreeSet<TopicPartition>,
@@ -389,11 +405,13 @@ fn read_stalled_outputs<S: StageRecords>(
         match classify_output::<S>(names, states, &record) {
             Some((_, true)) => stalled.beyond.insert(record.at),
             Some((_, false)) => stalled.known.insert(record.at),
+            // Of a partition that another member has now, say: whoever restores it does not repeat what is readable.
+            None if is_of_stage::<S>(names, &record) => stalled.known.insert(record.at),
             None => false,
         };
         Ok::<_, BusError>(())
     };
-    let read = read_within(bus, from, IsolationLevel::ReadUncommitted, STALL, || shutdown.is_cancelled(), each)?;
+    let read = read_within(bus, from, IsolationLevel::ReadUncommitted, SHORT_STALL, || shutdown.is_cancelled(), each)?;
     stalled.beyond.retain(|at| !stalled.known.contains(at));
     Ok(read.is_ok().then_some(stalled))
 }
@@ -405,12 +423,13 @@ fn find_outputs_beyond_state<S: StageRecords>(
     names: &OutputTopics,
     states: &mut BTreeMap<i32, RestoredState<S::Offsets>>,
     places: &BTreeSet<(TopicPartition, i32)>,
+    ended: &mut EndedPartitions,
     shutdown: &Shutdown,
 ) -> Result<()> {
     let is_told = |number| states.get(number).is_some_and(|state| !matches!(state.offsets, RestoredOffsets::Unrecorded));
     let mut open: BTreeSet<_> = places.iter().filter(|(_, number)| is_told(number)).cloned().collect();
     let mut depth = first_depth(open.len());
-    let mut ended = BTreeSet::new();
+    let stall = if ended.is_empty() { STALL } else { SHORT_STALL };
     // The newest ones first; where all of them came after the state, further back.
     while !open.is_empty() {
         let mut looks: BTreeMap<TopicPartition, OutputScan> = BTreeMap::new();
@@ -440,22 +459,24 @@ fn find_outputs_beyond_state<S: StageRecords>(
             }
             Ok::<_, BusError>(())
         };
-        match read_within(bus, &from, IsolationLevel::ReadCommitted, STALL, || shutdown.is_cancelled(), each)? {
+        match read_within(bus, &from, IsolationLevel::ReadCommitted, stall, || shutdown.is_cancelled(), each)? {
             Ok(_) => {}
             Err(UnreadEnd::Stopped) => {
                 return Err(BusError::new(Remedy::Retry, "restoring", "stopped before the newest outputs were read"));
             }
             Err(UnreadEnd::Stalled(partitions)) => {
-                let rest = |at: &TopicPartition| looks.get(at).map(|look| (at.clone(), StartOffset::At(look.next)));
-                let rest: Vec<_> = partitions.iter().filter_map(rest).collect();
                 // Once more with all of them: what is readable by then counts.
                 open = before;
                 // What hangs may have begun before what was looked at.
-                let is_cut = |at: &TopicPartition| looks.get(at).is_some_and(|look| look.next == look.start && !look.is_whole);
-                if depth < MAX_SCAN_RECORDS && partitions.iter().any(is_cut) {
+                let is_cut = |look: &OutputScan| look.next == look.start && !look.is_whole;
+                if depth < MAX_SCAN_RECORDS && partitions.iter().any(|at| looks.get(at).is_some_and(is_cut)) {
+                    tracing::info!(?partitions, "these are not readable to their ends: looking further back");
                     depth = MAX_SCAN_RECORDS;
                     continue;
                 }
+                let from = |look: &OutputScan| if is_cut(look) { StartOffset::Earliest } else { StartOffset::At(look.next) };
+                let rest: Vec<_> =
+                    partitions.iter().filter_map(|at| looks.get(at).map(|look| (at.clone(), from(look)))).collect();
                 let Some(StalledOutputs { known, beyond }) = read_stalled_outputs::<S>(bus, names, states, &rest, shutdown)?
                 else {
                     warn_of_waiting(&partitions);
@@ -463,8 +484,8 @@ fn find_outputs_beyond_state<S: StageRecords>(
                 };
                 let is_others = |at: &TopicPartition| !known.contains(at) && !beyond.contains(at);
                 warn_of_waiting(&partitions.into_iter().filter(is_others).collect::<Vec<_>>());
-                end_hanging(member, known.into_iter().collect(), TransactionEnd::Commit, &mut ended)?;
-                end_hanging(member, beyond.into_iter().collect(), TransactionEnd::Abort, &mut ended)?;
+                end_hanging(member, known.into_iter().collect(), TransactionEnd::Commit, ended)?;
+                end_hanging(member, beyond.into_iter().collect(), TransactionEnd::Abort, ended)?;
                 continue;
             }
         }
@@ -478,7 +499,7 @@ fn find_outputs_beyond_state<S: StageRecords>(
             state.was_given_up |= is_state_given_up(depth, spoke_early, place.0.topic == names.dead_letters);
             must_scan_further(depth, spoke_early)
         });
-        depth *= SCAN_FACTOR;
+        depth = depth.saturating_mul(SCAN_FACTOR);
     }
     for (number, state) in states.iter().filter(|(_, state)| !state.emitted.0.is_empty() && !state.was_given_up) {
         tracing::warn!(
@@ -511,6 +532,14 @@ fn classify_output<S: StageRecords>(
     let number = S::state_partition(partition);
     let folded = |stood: &S::Offsets| stood.offset(topic, partition).is_some_and(|next| offset < next);
     Some((number, is_beyond(states.get(&number)?, |stood| !folded(stood))?))
+}
+
+/// Returns whether an output is of this stage, whichever state it is of.
+fn is_of_stage<S: StageRecords>(names: &OutputTopics, record: &ConsumerRecord) -> bool {
+    if record.at.topic != names.dead_letters {
+        return S::emitted(record).is_some();
+    }
+    record.header(dead_letter_header::REFUSED_BY) == Some(S::SERVICE)
 }
 
 fn is_beyond<P>(state: &RestoredState<P>, than: impl FnOnce(&P) -> bool) -> Option<bool> {
@@ -831,6 +860,21 @@ mod tests {
         let (ends, state) = restart(&log);
         assert_eq!(ends, [(place(WINDOWS, 0), TransactionEnd::Commit)]);
         assert_eq!(state.emitted.0, (2_001..3_001).map(|n| format!("w/{n}")).collect());
+    }
+
+    #[test]
+    fn outputs_whose_state_somebody_else_restores_are_committed() {
+        let log = Log::open();
+        log.state(2_000);
+        let mut positions = PartitionOffsets::start(1);
+        positions.advance(Topic::GpuTelemetry, 8);
+        log.hang(&[WINDOWS], true, || {
+            log.send(WINDOWS, windows(2_001..2_003));
+            log.send(WINDOWS, [("unassigned/1".to_owned(), positions.to_json())]);
+        });
+        let (ends, state) = restart(&log);
+        assert_eq!(ends, [(place(WINDOWS, 0), TransactionEnd::Commit)]);
+        assert_eq!(state.emitted.0, (2_001..2_003).map(|n| format!("w/{n}")).collect());
     }
 
     #[test]

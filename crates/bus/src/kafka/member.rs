@@ -485,9 +485,13 @@ impl GroupMember for KafkaMember {
         if self.transactional.is_none() {
             return Ok(());
         }
-        // Whoever was replaced must not take the id from its successor. Heartbeats have told it: it has waited for longer than one.
-        if let Some((code, detail)) = self.fetcher.consumer().client().fatal_error() {
-            return Err(from_code(self.description(), code, &detail, Remedy::Restart));
+        // Whoever was replaced must not take the id from its successor: a heartbeat tells it.
+        let begun = Instant::now();
+        while begun.elapsed() < HEARTBEAT {
+            if let Some((code, detail)) = self.fetcher.consumer().client().fatal_error() {
+                return Err(from_code(self.description(), code, &detail, Remedy::Restart));
+            }
+            std::thread::sleep(Duration::from_millis(50));
         }
         let Some(transactional) = &mut self.transactional else { return Ok(()) };
         // The request takes the id from the producer.

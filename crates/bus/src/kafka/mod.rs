@@ -362,7 +362,7 @@ impl KafkaBus {
         let failed = |detail| BusError::new(Remedy::Retry, format!("ending an open transaction of {instance}"), detail);
         // Whichever path reads: the client library makes no transaction without records.
         let options = FetchOptions::read(&self.producer_config()).map_err(|error| (failed(error), false))?;
-        fetch::end_hanging_transaction(&options, &transactional_id(instance), TRANSACTION_TIMEOUT, parts)
+        fetch::end_hanging_transaction(&options, &transactional_id(instance), parts)
             .map_err(|(error, is_late)| (failed(error.to_string()), is_late))
     }
 

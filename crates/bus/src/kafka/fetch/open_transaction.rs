@@ -30,6 +30,13 @@ const PAUSE: Duration = Duration::from_millis(10);
 const PATIENCE: Duration = Duration::from_secs(2);
 /// An earlier transaction of the name is being ended.
 const CONCURRENT_TRANSACTIONS: i16 = 51;
+/// The coordinator is being loaded, is not available, or is another broker by now.
+const COORDINATOR_MOVES: [i16; 3] = [14, 15, 16];
+/// How long a transaction without records may be open, and how long its end is asked for. After it the broker aborts it, and with it
+/// what was to be committed.
+const EMPTY_TRANSACTION_TIMEOUT: Duration = Duration::from_mins(1);
+/// Pause before the end is asked for again.
+const RECONNECT_PAUSE: Duration = Duration::from_millis(500);
 
 /// What came of asking.
 #[derive(Debug)]
@@ -69,13 +76,30 @@ pub struct HangingParts<'a> {
 pub fn end_hanging_transaction(
     options: &FetchOptions,
     id: &str,
-    transaction_timeout: Duration,
     parts: HangingParts<'_>,
 ) -> std::result::Result<(), (ConnectionError, bool)> {
     let mut coordinator = Coordinator::connect(options, id, Instant::now()).map_err(|error| (error, false))?;
-    let (answer, _) = coordinator.init_producer_id(transaction_timeout).map_err(|error| (error, true))?;
+    let (answer, _) = coordinator.init_producer_id(EMPTY_TRANSACTION_TIMEOUT).map_err(|error| (error, true))?;
     let producer = answer.map_err(|code| (refused("give a producer id", id, code), false))?;
-    coordinator.end_empty_transaction(producer, parts).map_err(|error| (error, false))
+    coordinator.begin_empty_transaction(producer, parts).map_err(|error| (error, false))?;
+    // From here on the next producer of the name would abort it, so the end is asked for until it is answered.
+    let begun = Instant::now();
+    loop {
+        let error = match coordinator.end_transaction(producer, parts.is_committed) {
+            // The coordinator is at it.
+            Ok(Ok(()) | Err(CONCURRENT_TRANSACTIONS)) => return Ok(()),
+            Ok(Err(code)) if !COORDINATOR_MOVES.contains(&code) => return Err((refused("end the transaction", id, code), false)),
+            Ok(Err(code)) => refused("end the transaction", id, code),
+            Err(error) => error,
+        };
+        if begun.elapsed() > EMPTY_TRANSACTION_TIMEOUT {
+            return Err((error, false));
+        }
+        std::thread::sleep(RECONNECT_PAUSE);
+        if let Ok(connected) = Coordinator::connect(options, id, Instant::now()) {
+            coordinator = connected;
+        }
+    }
 }
 
 fn refused(what: &str, id: &str, code: i16) -> ConnectionError {
@@ -127,24 +151,31 @@ impl<'a> Coordinator<'a> {
         )
     }
 
-    fn end_empty_transaction(&mut self, producer: ProducerId, parts: HangingParts<'_>) -> Result<()> {
-        let HangingParts { outputs, group, is_committed } = parts;
+    /// Adds partitions, and the group's positions, to a transaction that thereby begins.
+    fn begin_empty_transaction(&mut self, producer: ProducerId, parts: HangingParts<'_>) -> Result<()> {
         let id = self.id;
-        let code = |code: i16| if code == 0 { Ok(()) } else { Err(code) };
-        if !outputs.is_empty() {
-            let write = |body: &mut Vec<u8>| write_add_partitions(body, id, producer, outputs);
-            let (added, _) = self.ask(ApiKey::AddPartitionsToTxn, write, |answer| Ok(code(read_add_partitions(answer)?)))?;
+        if !parts.outputs.is_empty() {
+            let write = |body: &mut Vec<u8>| write_add_partitions(body, id, producer, parts.outputs);
+            let (added, _) = self.ask(ApiKey::AddPartitionsToTxn, write, |answer| Ok(from_code(read_add_partitions(answer)?)))?;
             added.map_err(|code| refused("take the partitions", id, code))?;
         }
-        if let Some(group) = group {
+        if let Some(group) = parts.group {
             let write = |body: &mut Vec<u8>| write_add_offsets(body, id, producer, group);
-            let (added, _) = self.ask(ApiKey::AddOffsetsToTxn, write, |answer| Ok(code(read_transaction_error(answer)?)))?;
+            let (added, _) = self.ask(ApiKey::AddOffsetsToTxn, write, |answer| Ok(from_code(read_transaction_error(answer)?)))?;
             added.map_err(|code| refused("take the group's positions", id, code))?;
         }
-        let write = |body: &mut Vec<u8>| write_end_transaction(body, id, producer, is_committed);
-        let (ended, _) = self.ask(ApiKey::EndTxn, write, |answer| Ok(code(read_transaction_error(answer)?)))?;
-        ended.map_err(|code| refused("end the transaction", id, code))
+        Ok(())
     }
+
+    fn end_transaction(&mut self, producer: ProducerId, is_committed: bool) -> Result<std::result::Result<(), i16>> {
+        let id = self.id;
+        let write = |body: &mut Vec<u8>| write_end_transaction(body, id, producer, is_committed);
+        Ok(self.ask(ApiKey::EndTxn, write, |answer| Ok(from_code(read_transaction_error(answer)?)))?.0)
+    }
+}
+
+fn from_code(code: i16) -> std::result::Result<(), i16> {
+    if code == 0 { Ok(()) } else { Err(code) }
 }
 
 /// Asks one configured broker after the other.
