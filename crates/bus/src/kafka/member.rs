@@ -142,16 +142,6 @@ impl KafkaMember {
         format!("committing for group {}", self.group)
     }
 
-    fn positions_of(&self, step: &CommitStep) -> Result<TopicPartitionList> {
-        let mut positions = TopicPartitionList::with_capacity(step.positions.len());
-        for (at, offset) in &step.positions {
-            positions
-                .add_partition_offset(&at.topic, at.partition, Offset::Offset(*offset))
-                .map_err(|error| from_error(format!("{}, {at}", self.description()), &error, Remedy::Stop))?;
-        }
-        Ok(positions)
-    }
-
     fn commit_positions(&self, positions: &TopicPartitionList) -> Result<()> {
         if positions.count() == 0 {
             return Ok(());
@@ -509,7 +499,12 @@ impl GroupMember for KafkaMember {
         if step.outputs.is_empty() && step.positions.is_empty() {
             return Ok(());
         }
-        let positions = self.positions_of(step)?;
+        let mut positions = TopicPartitionList::with_capacity(step.positions.len());
+        for (at, offset) in &step.positions {
+            positions
+                .add_partition_offset(&at.topic, at.partition, Offset::Offset(*offset))
+                .map_err(|error| from_error(format!("{}, {at}", self.description()), &error, Remedy::Stop))?;
+        }
         if self.transactional.is_some() {
             return self.commit_transaction(step, &positions);
         }

@@ -19,8 +19,9 @@ const PERCENTILES: [&str; 5] = ["50", "75", "90", "95", "99"];
 /// Words that say that a name is of a GPU.
 const GPU_WORDS: [&str; 6] = ["accelerator", "card", "cuda", "gpu", "gpus", "nvidia"];
 /// Words of other parts of a machine, and of all of it.
-const PART_WORDS: [&str; 16] =
-    ["cpu", "cpus", "dimm", "disk", "dram", "fan", "fans", "hdd", "mem", "memory", "nvme", "package", "pkg", "ram", "soc", "ssd"];
+const PART_WORDS: [&str; 11] = ["cpu", "cpus", "disk", "dram", "fan", "fans", "memory", "package", "pkg", "ram", "soc"];
+/// Words of parts that hosts have in their names, too: of a part beside a word of energy or power, as `Mem Power`.
+const SENSOR_PART_WORDS: [&str; 5] = ["dimm", "hdd", "mem", "nvme", "ssd"];
 const MACHINE_WORDS: [&str; 8] = ["chassis", "host", "machine", "node", "platform", "server", "sys", "system"];
 /// Words that name all of a machine; a mean of its parts is none of it.
 const TOTAL_WORDS: [&str; 6] = ["aggregate", "all", "overall", "sum", "total", "totals"];
@@ -201,7 +202,11 @@ fn extent_of(words: &[String]) -> Extent {
     let words: Vec<&str> =
         words.iter().enumerate().filter(|(at, _)| of_machine.is_none_or(|of| of + 1 != *at)).map(|(_, word)| *word).collect();
     let has = |list: &[&str]| words.iter().any(|word| list.contains(word));
+    let is_part_of_sensors = has(&SENSOR_PART_WORDS) && has(&ELECTRICAL_WORDS);
     let is_known = |word: &&str| {
+        if is_part_of_sensors && SENSOR_PART_WORDS.contains(word) {
+            return true;
+        }
         let of = [&GPU_WORDS[..], &PART_WORDS, &MACHINE_WORDS, &SUPPLY_WORDS, &TOTAL_WORDS];
         let of_none = [&ELECTRICAL_WORDS[..], &INPUT_WORDS, &OUTPUT_WORDS];
         is_number(word) || of.iter().chain(&of_none).any(|list| list.contains(word))
@@ -210,7 +215,7 @@ fn extent_of(words: &[String]) -> Extent {
         () if words.is_empty() || !words.iter().all(is_known) => Extent::Unknown,
         () if has(&SUPPLY_WORDS) => Extent::Supply,
         () if has(&MACHINE_WORDS) => Extent::Machine,
-        () if has(&PART_WORDS) || has(&GPU_WORDS) => Extent::Part,
+        () if is_part_of_sensors || has(&PART_WORDS) || has(&GPU_WORDS) => Extent::Part,
         // Of energy and power only, without a number, is the sum.
         () if !words.iter().any(|word| is_number(word)) => Extent::Machine,
         () => Extent::Unknown,
@@ -276,6 +281,8 @@ mod tests {
             (&["PSU1 Output Power", "PSU2 Output Power"], Meter::Node, &[]),
             (&["PSU1 Input Power", "PSU2 Output Power"], Meter::Node, &[]),
             (&["board 1", "board 2"], Meter::Gpu, &[]),
+            (&["gpu0", "mem01"], Meter::Gpu, &[]),
+            (&["node", "nvme1", "mem01"], Meter::Node, &[]),
             (&["meter 1", "meter 2"], Meter::Wall, &[]),
             (&["rack in", "rack out"], Meter::Wall, &[]),
             (&["total", "cpu", "gpu"], Meter::Node, &[1, 2]),

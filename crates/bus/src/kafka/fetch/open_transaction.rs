@@ -2,7 +2,7 @@
 //!
 //! # Left open
 //!
-//! The broker ends it if a producer of the name asks for an id. Until the markers are written, which takes some milliseconds, it
+//! The broker ends one if a producer of the name asks for an id. Until the markers are written, which takes some milliseconds, it
 //! answers that it is busy, and the client library asks again after half a second. Asked here before, it answers the library's
 //! own request at once. The library's request is the last: it is made after all of these were answered. One without an answer may
 //! reach the broker after the library's, so the result is [`OpenTransactionEnd::Unanswered`].
