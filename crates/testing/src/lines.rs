@@ -1,9 +1,10 @@
 //! Captured log lines.
 
 use std::io::{Result, Write};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use tracing::Level;
+use tracing::subscriber::NoSubscriber;
+use tracing::{Dispatch, Level};
 
 #[derive(Debug, Clone, Default)]
 struct Kept(Arc<Mutex<Vec<String>>>);
@@ -20,9 +21,14 @@ impl Write for Kept {
     }
 }
 
+/// With one subscriber alone, `tracing` asks that of the thread which comes to a line first: one that has none switches the line off
+/// for all. With another one beside it, all are asked.
+static OTHER: OnceLock<Dispatch> = OnceLock::new();
+
 /// Returns the log lines that `of` writes on this thread, down to the level `DEBUG`, and its result. Each line begins with its
 /// level: a message, then `name=value` of each field.
 pub fn lines<T>(of: impl FnOnce() -> T) -> (Vec<String>, T) {
+    OTHER.get_or_init(|| Dispatch::new(NoSubscriber::default()));
     let kept = Kept::default();
     let writer = kept.clone();
     let said = tracing_subscriber::fmt()
