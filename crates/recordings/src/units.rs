@@ -442,7 +442,7 @@ fn is_thousands(text: &str) -> bool {
     let of_ten = digits.strip_prefix("10^").or_else(|| digits.strip_prefix("1e")).or_else(|| digits.strip_prefix("1E"));
     match of_ten {
         Some(exponent) => exponent.parse::<u32>().is_ok_and(|exponent| exponent >= 3),
-        None => digits.strip_prefix('1').is_some_and(|zeros| zeros.len() >= 3 && zeros.bytes().all(|byte| byte == b'0')),
+        None => digits.len() > 3 && is_power_of_ten(&digits),
     }
 }
 

@@ -224,22 +224,22 @@ impl Written {
 
 /// Everything that the processor wrote for a story that has ended.
 pub fn processor(bus: &dyn Bus, prefix: &str, story: &Story, settings: &FoldSettings, partitions: i32) -> Result<Findings> {
-    Ok(processor_apart(bus, prefix, story, settings, partitions, |_, _| false)?.0)
+    processor_except(bus, prefix, story, settings, partitions, |_| false)
 }
 
-/// The same, some windows, by workload and begin in seconds, and their decisions apart: the others, and these.
-pub fn processor_apart(
+/// The same, without the windows of some workloads and their decisions.
+pub fn processor_except(
     bus: &dyn Bus,
     prefix: &str,
     story: &Story,
     settings: &FoldSettings,
     partitions: i32,
-    apart: impl Fn(&str, i64) -> bool,
-) -> Result<(Findings, Findings)> {
+    is_left_out: impl Fn(&str) -> bool,
+) -> Result<Findings> {
     let logged = Logged::read(bus, prefix, story, partitions)?;
     let wanted = Wanted::new(story, &logged, settings, partitions);
     let written = Written::read(bus, prefix, partitions)?;
-    Ok((wanted.compare(&written, |workload, begin| !apart(workload, begin)), wanted.compare(&written, apart)))
+    Ok(wanted.compare(&written, |workload, _| !is_left_out(workload)))
 }
 
 /// What must be there.

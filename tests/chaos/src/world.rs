@@ -210,9 +210,9 @@ impl World {
         verify::processor(&self.bus, &self.prefix, story, &self.settings().fold_settings(), PARTITIONS)
     }
 
-    /// The same, some windows, by workload and begin in seconds, and their decisions apart: the others, and these.
-    pub fn judge_apart(&self, story: &Story, apart: impl Fn(&str, i64) -> bool) -> Result<(Findings, Findings)> {
-        verify::processor_apart(&self.bus, &self.prefix, story, &self.settings().fold_settings(), PARTITIONS, apart)
+    /// The same, without the windows of some workloads and their decisions.
+    pub fn judge_except(&self, story: &Story, is_left_out: impl Fn(&str) -> bool) -> Result<Findings> {
+        verify::processor_except(&self.bus, &self.prefix, story, &self.settings().fold_settings(), PARTITIONS, is_left_out)
     }
 
     /// Watches windows appear.

@@ -475,7 +475,7 @@ impl GroupMember for KafkaMember {
         if self.transactional.is_none() {
             return Ok(());
         }
-        // Whoever was replaced must not take the id from its successor: a heartbeat tells it.
+        // A replaced member must not take the id from its successor. It learns of that with a heartbeat.
         let begun = Instant::now();
         while begun.elapsed() < HEARTBEAT {
             if let Some((code, detail)) = self.fetcher.consumer().client().fatal_error() {

@@ -169,18 +169,16 @@ impl<'n> BoardName<'n> {
 
     /// Returns whether a name is of the output of what another is the input of, as `PSU1 Output Power` of `PSU1 Input Power`.
     fn is_output_of(&self, input: &Self) -> bool {
-        let is_side = |word: &String| INPUT_WORDS.contains(&word.as_str()) || OUTPUT_WORDS.contains(&word.as_str());
         let sides = |name: &Self| (name.has_word(&INPUT_WORDS), name.has_word(&OUTPUT_WORDS));
-        let of = |name: &Self| -> Vec<String> {
-            let says_nothing = |word: &&String| is_side(word) || ELECTRICAL_WORDS.contains(&word.as_str());
-            name.words.iter().filter(|word| !says_nothing(word)).cloned().collect()
-        };
+        let is_left_out =
+            |word: &str| [&INPUT_WORDS[..], &OUTPUT_WORDS, &ELECTRICAL_WORDS].iter().any(|list| list.contains(&word));
+        let source = |name: &'_ Self| -> Vec<String> { name.words.iter().filter(|word| !is_left_out(word)).cloned().collect() };
         let is_machine = |name: &Self| matches!(name.extent, Extent::Machine | Extent::Supply);
         is_machine(self)
             && is_machine(input)
             && sides(self) == (false, true)
             && sides(input) == (true, false)
-            && of(self) == of(input)
+            && source(self) == source(input)
     }
 
     /// Returns whether a name is of a part of what another, a machine, is of, as `node0 gpu0` of `node0`.
@@ -197,17 +195,15 @@ fn is_number(word: &str) -> bool {
 
 /// Returns how much of a machine a name of such words is of.
 fn extent_of(words: &[String]) -> Extent {
-    let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    let of_machine = words.windows(2).position(|pair| pair == MACHINE_PHRASE);
-    let words: Vec<&str> =
-        words.iter().enumerate().filter(|(at, _)| of_machine.is_none_or(|of| of + 1 != *at)).map(|(_, word)| *word).collect();
+    let mut words: Vec<&str> = words.iter().map(String::as_str).collect();
+    if let Some(at) = words.windows(2).position(|pair| pair == MACHINE_PHRASE) {
+        // The first word of the phrase is one of a machine by itself.
+        words.remove(at + 1);
+    }
     let has = |list: &[&str]| words.iter().any(|word| list.contains(word));
-    let is_part_of_sensors = has(&SENSOR_PART_WORDS) && has(&ELECTRICAL_WORDS);
+    let sensor_parts = if has(&ELECTRICAL_WORDS) { &SENSOR_PART_WORDS[..] } else { &[] };
     let is_known = |word: &&str| {
-        if is_part_of_sensors && SENSOR_PART_WORDS.contains(word) {
-            return true;
-        }
-        let of = [&GPU_WORDS[..], &PART_WORDS, &MACHINE_WORDS, &SUPPLY_WORDS, &TOTAL_WORDS];
+        let of = [&GPU_WORDS[..], &PART_WORDS, sensor_parts, &MACHINE_WORDS, &SUPPLY_WORDS, &TOTAL_WORDS];
         let of_none = [&ELECTRICAL_WORDS[..], &INPUT_WORDS, &OUTPUT_WORDS];
         is_number(word) || of.iter().chain(&of_none).any(|list| list.contains(word))
     };
@@ -215,7 +211,7 @@ fn extent_of(words: &[String]) -> Extent {
         () if words.is_empty() || !words.iter().all(is_known) => Extent::Unknown,
         () if has(&SUPPLY_WORDS) => Extent::Supply,
         () if has(&MACHINE_WORDS) => Extent::Machine,
-        () if is_part_of_sensors || has(&PART_WORDS) || has(&GPU_WORDS) => Extent::Part,
+        () if has(sensor_parts) || has(&PART_WORDS) || has(&GPU_WORDS) => Extent::Part,
         // Of energy and power only, without a number, is the sum.
         () if !words.iter().any(|word| is_number(word)) => Extent::Machine,
         () => Extent::Unknown,

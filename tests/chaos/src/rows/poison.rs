@@ -195,7 +195,6 @@ fn run(run: Run) -> Result<Outcome> {
         outcome.check((certain..=either).contains(&found), || format!("{found} are {reason}; {certain} to {either} were sent"));
     }
     // Windows of honest events beside the story are nobody's to compare.
-    let (findings, _) = world.judge_apart(&story, |workload, _| !workload.starts_with("chaos/"))?;
-    outcome.take(findings);
+    outcome.take(world.judge_except(&story, |workload| !workload.starts_with("chaos/"))?);
     Ok(outcome)
 }

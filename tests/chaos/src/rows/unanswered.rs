@@ -177,8 +177,7 @@ impl Reading {
         supervise(&mut self.archiver, || archiver(world), outcome)?;
         crate::world::runs(&mut self.archiver)?;
         self.archiver.kill()?;
-        let (findings, _) = world.judge_apart(story, |workload, _| is_apart(workload))?;
-        outcome.take(findings);
+        outcome.take(world.judge_except(story, is_apart)?);
         archive::judge(world, &place, &archive, &OF_A_STORY, outcome)?;
         outcome.count("events of the story", story.told.len() as u64);
         Ok(())

@@ -258,17 +258,16 @@ pub fn write_add_partitions(body: &mut Vec<u8>, transactional_id: &str, producer
     body.put_no_tags();
 }
 
-/// Reads the first code of an error, 0 for none.
-pub fn read_add_partitions(body: &[u8]) -> Result<i16> {
+/// Reads the first error's code, if there is one.
+pub fn read_add_partitions(body: &[u8]) -> Result<std::result::Result<(), i16>> {
     let mut reader = WireReader::new(body);
     reader.i32()?;
-    let mut first = 0;
+    let mut first = Ok(());
     for _ in 0..reader.compact_count()? {
         reader.compact_text()?;
         for _ in 0..reader.compact_count()? {
             reader.i32()?;
-            let error = reader.i16()?;
-            first = if first == 0 { error } else { first };
+            first = first.and(from_code(reader.i16()?));
             reader.skip_tags()?;
         }
         reader.skip_tags()?;
@@ -290,11 +289,15 @@ pub fn write_end_transaction(body: &mut Vec<u8>, transactional_id: &str, produce
     body.put_no_tags();
 }
 
-/// Reads the code of the error in an answer to `AddOffsetsToTxn` or `EndTxn`, 0 for none.
-pub fn read_transaction_error(body: &[u8]) -> Result<i16> {
+/// Reads an answer to `AddOffsetsToTxn` or `EndTxn`: the error's code, if there is one.
+pub fn read_transaction_error(body: &[u8]) -> Result<std::result::Result<(), i16>> {
     let mut reader = WireReader::new(body);
     reader.i32()?;
-    reader.i16()
+    Ok(from_code(reader.i16()?))
+}
+
+fn from_code(code: i16) -> std::result::Result<(), i16> {
+    if code == 0 { Ok(()) } else { Err(code) }
 }
 
 /// A partition in a `Fetch` request.

@@ -156,12 +156,12 @@ impl<'a> Coordinator<'a> {
         let id = self.id;
         if !parts.outputs.is_empty() {
             let write = |body: &mut Vec<u8>| write_add_partitions(body, id, producer, parts.outputs);
-            let (added, _) = self.ask(ApiKey::AddPartitionsToTxn, write, |answer| Ok(from_code(read_add_partitions(answer)?)))?;
+            let (added, _) = self.ask(ApiKey::AddPartitionsToTxn, write, |answer| Ok(read_add_partitions(answer)?))?;
             added.map_err(|code| refused("take the partitions", id, code))?;
         }
         if let Some(group) = parts.group {
             let write = |body: &mut Vec<u8>| write_add_offsets(body, id, producer, group);
-            let (added, _) = self.ask(ApiKey::AddOffsetsToTxn, write, |answer| Ok(from_code(read_transaction_error(answer)?)))?;
+            let (added, _) = self.ask(ApiKey::AddOffsetsToTxn, write, |answer| Ok(read_transaction_error(answer)?))?;
             added.map_err(|code| refused("take the group's positions", id, code))?;
         }
         Ok(())
@@ -170,12 +170,8 @@ impl<'a> Coordinator<'a> {
     fn end_transaction(&mut self, producer: ProducerId, is_committed: bool) -> Result<std::result::Result<(), i16>> {
         let id = self.id;
         let write = |body: &mut Vec<u8>| write_end_transaction(body, id, producer, is_committed);
-        Ok(self.ask(ApiKey::EndTxn, write, |answer| Ok(from_code(read_transaction_error(answer)?)))?.0)
+        Ok(self.ask(ApiKey::EndTxn, write, |answer| Ok(read_transaction_error(answer)?))?.0)
     }
-}
-
-fn from_code(code: i16) -> std::result::Result<(), i16> {
-    if code == 0 { Ok(()) } else { Err(code) }
 }
 
 /// Asks one configured broker after the other.
