@@ -15,11 +15,8 @@ export interface Recommended {
   reason: string;
 }
 
-type Change =
-  | { change: "pause" }
-  | { change: "resume" }
-  | { change: "set_mode"; mode: Mode; shown: Mode }
-  | { change: "approve"; decision_id: string };
+/** What is asked about, with what the person is shown of it. */
+type Change = { change: "pause" } | { change: "resume" } | { change: "set_mode"; mode: Mode; shown: Mode } | { change: "approve"; shown: Recommended };
 
 const EFFECTS: Record<Mode, string> = {
   observe: "It is reported on, and nothing of it is changed.",
@@ -42,40 +39,41 @@ export function TermsButtons({ workload, terms, recommended }: { workload: strin
   const session = useSession();
   const dialog = useRef<HTMLDialogElement>(null);
   const [asked, setAsked] = useState<Change | null>(null);
-  const [mode, setMode] = useState<Mode>(terms.mode);
   const [said, setSaid] = useState("");
   const [error, setError] = useState<string | null>(null);
   if (session === null || !mayChange(session, workload)) return null;
 
   const ask = (change: Change) => {
     setAsked(change);
-    setMode(terms.mode);
     setError(null);
-    dialog.current?.showModal();
+    if (!dialog.current?.open) dialog.current?.showModal();
   };
+  const askMode = () => ask({ change: "set_mode", mode: terms.mode, shown: terms.mode });
   const confirm = async (event: Event) => {
     event.preventDefault();
     if (asked === null) return;
-    const change = asked.change === "set_mode" ? { ...asked, mode } : asked;
+    const request = asked.change === "approve" ? { change: asked.change, decision_id: asked.shown.id } : asked;
     try {
-      const { changed } = await post<{ changed: boolean }>(`${workloadPath(workload)}/terms`, change);
+      const { changed } = await post<{ changed: boolean }>(`${workloadPath(workload)}/terms`, request);
       setSaid(changed ? "Done: it is shown here when the actuator has declared it." : "It was so already.");
       dialog.current?.close();
     } catch (failure) {
       setError(failure instanceof Error ? failure.message : String(failure));
     }
   };
+  const outdated = asked && describeOutdated(asked, terms, recommended);
+  const lookAgain = asked?.change === "set_mode" ? askMode : recommended && (() => ask({ change: "approve", shown: recommended }));
   return (
     <span class="terms-buttons">
       {recommended && !terms.paused && terms.mode === "recommend" && (
-        <button type="button" class="button" onClick={() => ask({ change: "approve", decision_id: recommended.id })}>
+        <button type="button" class="button" onClick={() => ask({ change: "approve", shown: recommended })}>
           Approve
         </button>
       )}
       <button type="button" class="button" onClick={() => ask({ change: terms.paused ? "resume" : "pause" })}>
         {terms.paused ? "Resume" : "Pause"}
       </button>
-      <button type="button" class="button" onClick={() => ask({ change: "set_mode", mode: terms.mode, shown: terms.mode })}>
+      <button type="button" class="button" onClick={askMode}>
         Mode
       </button>
       <span class="muted" role="status">
@@ -87,16 +85,22 @@ export function TermsButtons({ workload, terms, recommended }: { workload: strin
             <h2>
               {TITLES[asked.change]} <bdi>{visible(workload)}</bdi>
             </h2>
-            {asked.change === "set_mode" && <Modes mode={mode} choose={setMode} />}
-            <Difference terms={terms} change={asked.change === "set_mode" ? { ...asked, mode } : asked} recommended={recommended} />
+            {asked.change === "set_mode" && <Modes mode={asked.mode} choose={(mode) => setAsked({ ...asked, mode })} />}
+            <Difference terms={terms} change={asked} />
             <p class="muted">
               In the name of {visible(session.editor ?? "")}, which the policy's declaration and the change will carry.
             </p>
             <Problem error={error} />
+            <p role="status">{outdated}</p>
             <p class="confirm">
-              <button type="submit" class="button primary" disabled={asked.change === "set_mode" && mode === terms.mode}>
+              <button type="submit" class="button primary" disabled={outdated !== null || (asked.change === "set_mode" && asked.mode === asked.shown)}>
                 {TITLES[asked.change]}
               </button>
+              {outdated !== null && lookAgain && (
+                <button type="button" class="button" onClick={lookAgain}>
+                  Look again
+                </button>
+              )}
               <button type="button" class="button" onClick={() => dialog.current?.close()}>
                 Cancel
               </button>
@@ -124,8 +128,8 @@ function Modes({ mode, choose }: { mode: Mode; choose: (mode: Mode) => void }) {
 }
 
 /** What is so, what would be, and what follows from it. */
-function Difference({ terms, change, recommended }: { terms: Terms; change: Change; recommended: Recommended | null }) {
-  const [name, before, after, effect] = difference(terms, change, recommended);
+function Difference({ terms, change }: { terms: Terms; change: Change }) {
+  const [name, before, after, effect] = difference(terms, change);
   return (
     <>
       <p class="difference">
@@ -142,15 +146,22 @@ function Difference({ terms, change, recommended }: { terms: Terms; change: Chan
   );
 }
 
-function difference(terms: Terms, change: Change, recommended: Recommended | null): [string, string, string, string] {
+function difference(terms: Terms, change: Change): [string, string, string, string] {
   switch (change.change) {
     case "pause":
       return ["paused", "no", "yes", "Nothing of it is changed from the next step on; what is in force stays, and is reported on."];
     case "resume":
       return ["paused", "yes", "no", EFFECTS[terms.mode]];
     case "set_mode":
-      return ["mode", terms.mode, change.mode, EFFECTS[change.mode]];
+      return ["mode", change.shown, change.mode, EFFECTS[change.mode]];
     case "approve":
-      return ["recommendation", "waits", "applied once", `${visible(recommended?.reason ?? "")}. It is applied unless it expires or no longer fits.`];
+      return ["recommendation", "waits", "applied once", `${visible(change.shown.reason)}. It is applied unless it expires or no longer fits.`];
   }
+}
+
+/** What changed since the dialog showed it; `null`: nothing, so that it may be confirmed. */
+function describeOutdated(change: Change, terms: Terms, recommended: Recommended | null): string | null {
+  if (change.change === "set_mode" && change.shown !== terms.mode) return `The mode is ${terms.mode} by now.`;
+  if (change.change !== "approve" || change.shown.id === recommended?.id) return null;
+  return recommended ? "Another change is recommended by now." : "This is not recommended any more, and nothing else is at present.";
 }
