@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -54,14 +55,14 @@ class PrecisionProbe:
 
 
 class AutocastControl:
-    """Precision of a plain loop's ``with job.autocast()``, changed between steps. FP16 only where a gradient scaler is at hand."""
+    """Precision of a plain loop's ``with job.autocast()``, changed between steps. FP16 only where ``has_scaler`` returns true."""
 
-    def __init__(self, device_type: str, initial: str | None, scaler: Any = None) -> None:
+    def __init__(self, device_type: str, initial: str | None, has_scaler: Callable[[], bool]) -> None:
         self.device_type = device_type
         self.initial = initial
         self.asked = initial
         self.is_used = False
-        self._scaler = scaler
+        self._has_scaler = has_scaler
 
     def refusal(self, precision: str) -> str | None:
         """Returns why this precision cannot be computed in from the next step on."""
@@ -70,8 +71,8 @@ class AutocastControl:
         if precision in ("fp32", "bf16"):
             return None
         if precision == "fp16":
-            if self._scaler is None:
-                return "FP16 needs a gradient scaler: give the job scaler=torch.amp.GradScaler()"
+            if not self._has_scaler():
+                return "FP16 needs a gradient scaler that is enabled: give the job scaler=torch.amp.GradScaler()"
             if self.device_type == "cpu":
                 return "FP16 on a CPU is not faster and overflows: not done"
             return None

@@ -127,7 +127,7 @@ class Job:
         parameter = next(iter(model.parameters()), None)
         device = parameter.device.type if parameter is not None else "cpu"
         self._device = parameter.device if parameter is not None and device == "cuda" else None
-        self._autocast = AutocastControl(device, precision, self.scaler)
+        self._autocast = AutocastControl(device, precision, self._scales)
         optimizers = list(optimizer) if isinstance(optimizer, (list, tuple)) else [optimizer] if optimizer is not None else []
         blocks = find_blocks(model) if layers is None or isinstance(layers, str) else list(layers)
         if self._freezer is None and layers is not None:

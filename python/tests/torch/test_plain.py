@@ -361,6 +361,18 @@ class TestJob(unittest.TestCase):
             wait_for(lambda: job.client.report(steps_total=1) or any("directive_refused" in event for event in self.server.events))
         self.assertTrue(any(event.get("precision") == "bf16" for event in self.server.events))
 
+    def test_fp16_is_refused_where_no_scaler_scales(self) -> None:
+        for scaler, refusal in (
+            (None, "a gradient scaler that is enabled"),
+            (torch.amp.GradScaler("cpu", enabled=False), "a gradient scaler that is enabled"),
+            (torch.amp.GradScaler("cpu"), "FP16 on a CPU"),
+        ):
+            with self.subTest(scaler), eadt.job(small(), scaler=scaler, url=self.server.url, workload="n/a") as job:
+                with job.autocast():
+                    pass
+                job._take_up(Directive(decision_id="d-1", precision="fp16"))
+                self.assertIn(refusal, job.answers[-1][1] or "")
+
     def test_a_precision_of_another_name_is_computed_in(self) -> None:
         for name in ("bfloat16", "bf16-mixed", "torch.bfloat16"):
             with self.subTest(name):
