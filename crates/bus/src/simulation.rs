@@ -1,11 +1,15 @@
 //! Common parts of simulated buses, for use in tests: a log in memory that reveals its records bit by bit, and places
 //! in it. It has no threads and no clock. What may fail, and when, is up to each simulation.
 
+mod forgetful;
+
 use std::collections::BTreeMap;
 
 use eadt_schemas::{EventTime, Topic};
 
 use crate::{ConsumerRecord, PollEvent, ProducerRecord, RecordBatch, RecordHeaders, TopicPartition, TopicSpec};
+
+pub use forgetful::ForgetfulBus;
 
 /// Of every topic.
 pub const PARTITIONS: i32 = 2;

@@ -152,7 +152,7 @@ fn unchanged_report(
 }
 
 /// Deterministic, so that a report that is repeated after a crash is the same event.
-fn actuation_id(decision_id: &str, outcome: ActuationOutcome) -> String {
+pub fn actuation_id(decision_id: &str, outcome: ActuationOutcome) -> String {
     format!("{decision_id}/{}", name(outcome))
 }
 

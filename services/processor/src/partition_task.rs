@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use eadt_bus::{
-    Bus, BusError, CommitStep, ConsumerRecord, GroupMember, PartitionReader, ProducerRecord, RecordBatch, Remedy, Result,
-    TopicPartition, WatermarkOffsets, chaos,
+    Bus, BusError, CommitStep, ConsumerRecord, GroupMember, HangingEnds, PartitionReader, ProducerRecord, RecordBatch, Remedy,
+    Result, TopicPartition, WatermarkOffsets, chaos,
 };
 use eadt_core::state::{PARTITION_KEY, is_of_joint_stage};
 use eadt_core::workload::UNASSIGNED;
@@ -113,7 +113,8 @@ impl PartitionTask {
         };
         chaos::reach("restore.begun");
         // Positions first: state is written with them or after them, never before.
-        let committed = restore::fetch_positions(member, &numbers.iter().flat_map(inputs).collect::<Vec<_>>())?;
+        // The state goes before them, whatever becomes of them.
+        let committed = HangingEnds::default().fetch_positions(member, &numbers.iter().flat_map(inputs).collect::<Vec<_>>())?;
         chaos::reach("restore.positions");
         let mut states = restore::read_states_and_outputs::<Self>(with.bus, member, with.names, numbers, with.shutdown)?;
         let counts = partition_counts(with.bus, &with.names.prefix)?;

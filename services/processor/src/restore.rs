@@ -13,12 +13,12 @@
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use eadt_bus::{
-    Bus, BusError, ConsumerRecord, GroupMember, IsolationLevel, ProducerRecord, Remedy, Result, StartOffset, TopicPartition,
-    TransactionEnd, UnreadEnd, WatermarkOffsets, chaos, partition_for_key, read_within,
+    Bus, BusError, ConsumerRecord, GroupMember, HangingEnds, IsolationLevel, ProducerRecord, Remedy, Result, StartOffset,
+    TopicPartition, TransactionEnd, UnreadEnd, WatermarkOffsets, chaos, partition_for_key, read_within, warn_of_waiting,
 };
 use eadt_schemas::envelope::header;
 use eadt_schemas::v1::dead_letter_header;
@@ -38,13 +38,10 @@ const MAX_SCAN_RECORDS: i64 = SCAN_RECORDS * SCAN_FACTOR * SCAN_FACTOR;
 /// Two brokers' clocks may be so far apart, in seconds: an output stamped earlier than this before the state was emitted before
 /// it.
 const BROKER_SKEW_SECONDS: f64 = 10.0;
-/// A partition that gives nothing for so long and is not at its end may have a hanging transaction: a broker ends an ordinary one of a
-/// killed process within 20 s. Shorter where a test waits for it.
-const STALL: Duration = if cfg!(test) { Duration::from_millis(300) } else { Duration::from_secs(25) };
+/// Shorter where a test waits for it.
+const STALL: Duration = if cfg!(test) { Duration::from_millis(300) } else { HangingEnds::STALL };
 /// The same of outputs if state was hanging.
 const SHORT_STALL: Duration = if cfg!(test) { STALL } else { Duration::from_secs(5) };
-/// After so long a partition is tried again: its broker may have forgotten this end, too.
-const END_AGAIN: Duration = Duration::from_mins(1);
 
 /// Offsets at which the inputs of a stage resume, as its state and its outputs record them.
 pub trait InputOffsets {
@@ -145,28 +142,28 @@ impl<P: InputOffsets> RestoredState<P> {
     /// Returns the offset at which an input resumes: at the state's offset, or at the group's position if the state has none.
     /// `None`: at its beginning. `high`: the end of the input.
     pub fn resume_offset(&self, topic: Topic, at: &TopicPartition, committed: Option<i64>, high: i64) -> Option<i64> {
-        let stood = match &self.offsets {
-            RestoredOffsets::Known(stood, _) => stood.offset(topic, at.partition).filter(|stood| *stood <= high),
+        let of_state = match &self.offsets {
+            RestoredOffsets::Known(offsets, _) => offsets.offset(topic, at.partition).filter(|offset| *offset <= high),
             RestoredOffsets::Unrecorded => None,
             RestoredOffsets::NoState => return None,
         };
-        if let (Some(stood), Some(committed)) = (stood, committed)
-            && let Some(words) = describe_mismatch(stood, committed)
+        if let (Some(of_state), Some(committed)) = (of_state, committed)
+            && let Some(words) = describe_mismatch(of_state, committed)
         {
             tracing::warn!(
                 %at,
                 committed,
-                stood,
-                "the state is {words} the group's position: a part of a step was lost, as where a broker forgot it; going on where the state stands"
+                of_state,
+                "the state is {words} the group's position: a part of a step was lost, as where a broker forgot it; going on at the state's offset"
             );
         }
-        stood.or(committed)
+        of_state.or(committed)
     }
 }
 
 /// Describes the state's offset relative to the group's position, in words; `None` if they are equal.
-fn describe_mismatch(stood: i64, committed: i64) -> Option<&'static str> {
-    match stood.cmp(&committed) {
+fn describe_mismatch(of_state: i64, committed: i64) -> Option<&'static str> {
+    match of_state.cmp(&committed) {
         Ordering::Less => Some("behind"),
         Ordering::Equal => None,
         Ordering::Greater => Some("ahead of"),
@@ -182,33 +179,14 @@ pub fn read_states_and_outputs<S: StageRecords>(
     numbers: &[i32],
     shutdown: &Shutdown,
 ) -> Result<BTreeMap<i32, RestoredState<S::Offsets>>> {
-    let mut ended = EndedPartitions::new();
-    let mut states = read_states::<S>(bus, member, names, numbers, &mut ended, shutdown)?;
+    let mut hanging = HangingEnds::after(STALL);
+    let mut states = read_states::<S>(bus, member, names, numbers, &mut hanging, shutdown)?;
     chaos::reach("restore.state");
     if !chaos::is_off("atomic-steps") {
         let places = output_partitions::<S>(bus, names, numbers)?;
-        find_outputs_beyond_state::<S>(bus, member, names, &mut states, &places, &mut ended, shutdown)?;
+        find_outputs_beyond_state::<S>(bus, member, names, &mut states, &places, &mut hanging, shutdown)?;
     }
     Ok(states)
-}
-
-/// Fetches the group's positions. If none can be had, a transaction may hang in them: it is ended, and they are fetched again. The
-/// state goes before them, whatever became of it.
-pub fn fetch_positions(member: &mut dyn GroupMember, inputs: &[TopicPartition]) -> Result<Vec<Option<i64>>> {
-    match member.committed(inputs) {
-        Err(error) if error.remedy == Remedy::Retry && !inputs.is_empty() => {
-            tracing::warn!(%error, "ending what an earlier process of this name may have left open in the group's positions");
-            match member.end_hanging(&[], true, TransactionEnd::Abort) {
-                Ok(()) => member.committed(inputs),
-                Err(not_ended) if not_ended.remedy == Remedy::Retry => {
-                    tracing::warn!(%not_ended, "not ended");
-                    Err(error)
-                }
-                Err(not_ended) => Err(not_ended),
-            }
-        }
-        fetched => fetched,
-    }
 }
 
 fn read_states<S: StageRecords>(
@@ -216,93 +194,43 @@ fn read_states<S: StageRecords>(
     member: &mut dyn GroupMember,
     names: &OutputTopics,
     numbers: &[i32],
-    ended: &mut EndedPartitions,
+    hanging: &mut HangingEnds,
     shutdown: &Shutdown,
 ) -> Result<BTreeMap<i32, RestoredState<S::Offsets>>> {
     type Newest<P> = (BTreeMap<String, Option<Bytes>>, Option<(P, EventTime)>);
     let mut newest: BTreeMap<i32, Newest<S::Offsets>> = numbers.iter().map(|number| (*number, (BTreeMap::new(), None))).collect();
     let from: Vec<_> =
         numbers.iter().map(|number| (TopicPartition::new(names.state.clone(), *number), StartOffset::Earliest)).collect();
-    let mut each = |record: ConsumerRecord| {
+    let each = |record: ConsumerRecord| {
         let number = record.at.partition;
         let key = String::from_utf8_lossy(record.key.as_deref().unwrap_or_default()).into_owned();
-        if let Some((records, stood)) = newest.get_mut(&number).filter(|_| S::is_state_key(&key)) {
+        if let Some((records, offsets)) = newest.get_mut(&number).filter(|_| S::is_state_key(&key)) {
             if key == S::HEAD_KEY {
                 // Another step; a state of an older release may not record its offsets.
-                *stood = None;
+                *offsets = None;
             }
             if let Some(newer) = record.header(header::INPUT_POSITIONS).and_then(|text| S::parse_state_offsets(number, text)) {
-                *stood = Some((newer, record.stamp));
+                *offsets = Some((newer, record.stamp));
             }
             records.insert(key, record.value);
         }
         Ok::<_, BusError>(())
     };
-    // Once more from the beginning where something hung.
-    loop {
-        match read_within(bus, &from, IsolationLevel::ReadCommitted, STALL, || shutdown.is_cancelled(), &mut each)? {
-            Ok(_) => break,
-            Err(UnreadEnd::Stopped) => {
-                let what = format!("restoring {}", names.state);
-                return Err(BusError::new(Remedy::Retry, what, "stopped before the state was read"));
-            }
-            // What of it is in the outputs is seen there.
-            Err(UnreadEnd::Stalled(partitions)) => end_hanging(member, partitions, TransactionEnd::Abort, ended)?,
-        }
+    // What of it is in the outputs is seen there.
+    if hanging.read_to_end(bus, member, &from, TransactionEnd::Abort, || shutdown.is_cancelled(), each)?.is_none() {
+        let what = format!("restoring {}", names.state);
+        return Err(BusError::new(Remedy::Retry, what, "stopped before the state was read"));
     }
-    let state = |(number, (records, stood)): (i32, Newest<S::Offsets>)| {
-        let stood = match stood {
+    let state = |(number, (records, offsets)): (i32, Newest<S::Offsets>)| {
+        let offsets = match offsets {
             // What is deleted on purpose leaves tombstones.
             _ if records.values().all(Option::is_none) => RestoredOffsets::NoState,
-            Some((stood, written)) => RestoredOffsets::Known(stood, written),
+            Some((offsets, written)) => RestoredOffsets::Known(offsets, written),
             None => RestoredOffsets::Unrecorded,
         };
-        (number, RestoredState { records: records.into_iter().collect(), offsets: stood, ..RestoredState::default() })
+        (number, RestoredState { records: records.into_iter().collect(), offsets, ..RestoredState::default() })
     };
     Ok(newest.into_iter().map(state).collect())
-}
-
-/// Partitions in which something was ended, and when.
-type EndedPartitions = BTreeMap<TopicPartition, Instant>;
-
-/// Ends what earlier processes of this name left open in these partitions. What stays open is another process's, and is waited for.
-/// It is tried again a minute later, and at once where no broker did it.
-fn end_hanging(
-    member: &mut dyn GroupMember,
-    partitions: Vec<TopicPartition>,
-    end: TransactionEnd,
-    ended: &mut EndedPartitions,
-) -> Result<()> {
-    let is_recent = |at: &TopicPartition| ended.get(at).is_some_and(|ended| ended.elapsed() < END_AGAIN);
-    let (again, first): (Vec<_>, Vec<_>) = partitions.into_iter().partition(is_recent);
-    warn_of_waiting(&again);
-    if first.is_empty() {
-        return Ok(());
-    }
-    for at in &first {
-        tracing::warn!(
-            %at,
-            ?end,
-            "nothing comes before its end, as where a broker forgot to end a transaction: what this name left open is ended \
-             (docs/operate/operations.md, \"A transaction that stays open\")"
-        );
-    }
-    match member.end_hanging(&first, false, end) {
-        Ok(()) => ended.extend(first.into_iter().map(|at| (at, Instant::now()))),
-        Err(error) if error.remedy == Remedy::Retry => tracing::warn!(%error, "not ended; it is tried again"),
-        Err(error) => return Err(error),
-    }
-    Ok(())
-}
-
-fn warn_of_waiting(partitions: &[TopicPartition]) {
-    for at in partitions {
-        tracing::warn!(
-            %at,
-            "nothing comes before its end: a broker of it is away, or another process's transaction in it is open; it is waited for \
-             (docs/operate/operations.md, \"A transaction that stays open\")"
-        );
-    }
 }
 
 /// Partitions of outputs, each with a state whose outputs it may hold.
@@ -403,11 +331,10 @@ fn read_stalled_outputs<S: StageRecords>(
     let mut stalled = StalledOutputs::default();
     let each = |record: ConsumerRecord| {
         match classify_output::<S>(names, states, &record) {
-            Some((_, true)) => stalled.beyond.insert(record.at),
-            Some((_, false)) => stalled.known.insert(record.at),
+            OutputOwner::State { is_beyond: true, .. } => stalled.beyond.insert(record.at),
             // Of a partition that another member has now, say: whoever restores it does not repeat what is readable.
-            None if is_of_stage::<S>(names, &record) => stalled.known.insert(record.at),
-            None => false,
+            OutputOwner::State { .. } | OutputOwner::OtherState => stalled.known.insert(record.at),
+            OutputOwner::OtherStage => false,
         };
         Ok::<_, BusError>(())
     };
@@ -423,13 +350,13 @@ fn find_outputs_beyond_state<S: StageRecords>(
     names: &OutputTopics,
     states: &mut BTreeMap<i32, RestoredState<S::Offsets>>,
     places: &BTreeSet<(TopicPartition, i32)>,
-    ended: &mut EndedPartitions,
+    hanging: &mut HangingEnds,
     shutdown: &Shutdown,
 ) -> Result<()> {
     let is_told = |number| states.get(number).is_some_and(|state| !matches!(state.offsets, RestoredOffsets::Unrecorded));
     let mut open: BTreeSet<_> = places.iter().filter(|(_, number)| is_told(number)).cloned().collect();
     let mut depth = first_depth(open.len());
-    let stall = if ended.is_empty() { STALL } else { SHORT_STALL };
+    let stall = if hanging.has_ended_any() { SHORT_STALL } else { STALL };
     // The newest ones first; where all of them came after the state, further back.
     while !open.is_empty() {
         let mut looks: BTreeMap<TopicPartition, OutputScan> = BTreeMap::new();
@@ -447,7 +374,7 @@ fn find_outputs_beyond_state<S: StageRecords>(
             let Some(look) = looks.get_mut(&record.at) else { return Ok(()) };
             look.oldest.get_or_insert(record.stamp);
             look.next = record.offset + 1;
-            if let Some((number, is_beyond)) = classify_output::<S>(names, states, &record) {
+            if let OutputOwner::State { number, is_beyond } = classify_output::<S>(names, states, &record) {
                 if !is_beyond {
                     open.remove(&(record.at, number));
                 } else if let (Some(state), Some(id)) = (states.get_mut(&number), record.header(header::ID)) {
@@ -484,8 +411,8 @@ fn find_outputs_beyond_state<S: StageRecords>(
                 };
                 let is_others = |at: &TopicPartition| !known.contains(at) && !beyond.contains(at);
                 warn_of_waiting(&partitions.into_iter().filter(is_others).collect::<Vec<_>>());
-                end_hanging(member, known.into_iter().collect(), TransactionEnd::Commit, ended)?;
-                end_hanging(member, beyond.into_iter().collect(), TransactionEnd::Abort, ended)?;
+                hanging.end(member, known.into_iter().collect(), TransactionEnd::Commit)?;
+                hanging.end(member, beyond.into_iter().collect(), TransactionEnd::Abort)?;
                 continue;
             }
         }
@@ -512,51 +439,61 @@ fn find_outputs_beyond_state<S: StageRecords>(
     Ok(())
 }
 
-/// Returns the state partition of an output, and whether the output is beyond the offsets of that state.
+/// Whose a record of an output topic is, and whether the state knows of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum OutputOwner {
+    /// Of this stage; the number of the state that it is of.
+    State {
+        number: i32,
+        is_beyond: bool,
+    },
+    /// Of this stage, of a state that is not restored here or does not record its offsets.
+    OtherState,
+    OtherStage,
+}
+
 fn classify_output<S: StageRecords>(
     names: &OutputTopics,
     states: &BTreeMap<i32, RestoredState<S::Offsets>>,
     record: &ConsumerRecord,
-) -> Option<(i32, bool)> {
+) -> OutputOwner {
+    let of_state = |number: i32, is_beyond: &dyn Fn(&S::Offsets) -> bool| {
+        let is_beyond = states.get(&number).and_then(|state| match &state.offsets {
+            RestoredOffsets::Known(offsets, _) => Some(is_beyond(offsets)),
+            RestoredOffsets::Unrecorded => None,
+            RestoredOffsets::NoState => Some(true),
+        });
+        is_beyond.map_or(OutputOwner::OtherState, |is_beyond| OutputOwner::State { number, is_beyond })
+    };
     if record.at.topic != names.dead_letters {
-        let (number, emitted) = S::emitted(record)?;
-        return Some((number, is_beyond(states.get(&number)?, |stood| emitted.is_beyond(stood))?));
+        let emitted = S::emitted(record);
+        return emitted
+            .map_or(OutputOwner::OtherStage, |(number, emitted)| of_state(number, &|offsets| emitted.is_beyond(offsets)));
     }
     if record.header(dead_letter_header::REFUSED_BY) != Some(S::SERVICE) {
-        return None;
+        return OutputOwner::OtherStage;
     }
-    let origin = record.header(dead_letter_header::ORIGIN_TOPIC)?.strip_prefix(&*names.prefix)?;
-    let topic = *S::INPUTS.iter().find(|topic| topic.base_name() == origin)?;
-    let partition = record.header(dead_letter_header::ORIGIN_PARTITION)?.parse().ok()?;
-    let offset: i64 = record.header(dead_letter_header::ORIGIN_OFFSET)?.parse().ok()?;
-    let number = S::state_partition(partition);
-    let folded = |stood: &S::Offsets| stood.offset(topic, partition).is_some_and(|next| offset < next);
-    Some((number, is_beyond(states.get(&number)?, |stood| !folded(stood))?))
+    let Some((topic, partition, offset)) = parse_letter_origin::<S>(names, record) else { return OutputOwner::OtherState };
+    let is_folded = |offsets: &S::Offsets| offsets.offset(topic, partition).is_some_and(|next| offset < next);
+    of_state(S::state_partition(partition), &|offsets| !is_folded(offsets))
 }
 
-/// Returns whether an output is of this stage, whichever state it is of.
-fn is_of_stage<S: StageRecords>(names: &OutputTopics, record: &ConsumerRecord) -> bool {
-    if record.at.topic != names.dead_letters {
-        return S::emitted(record).is_some();
-    }
-    record.header(dead_letter_header::REFUSED_BY) == Some(S::SERVICE)
-}
-
-fn is_beyond<P>(state: &RestoredState<P>, than: impl FnOnce(&P) -> bool) -> Option<bool> {
-    match &state.offsets {
-        RestoredOffsets::Known(stood, _) => Some(than(stood)),
-        RestoredOffsets::Unrecorded => None,
-        RestoredOffsets::NoState => Some(true),
-    }
+/// Returns which record of which input a dead letter is about; `None` if it does not say so.
+fn parse_letter_origin<S: StageRecords>(names: &OutputTopics, letter: &ConsumerRecord) -> Option<(Topic, i32, i64)> {
+    let name = letter.header(dead_letter_header::ORIGIN_TOPIC)?.strip_prefix(&*names.prefix)?;
+    let topic = *S::INPUTS.iter().find(|topic| topic.base_name() == name)?;
+    let number = |header| letter.header(header)?.parse::<i64>().ok();
+    let partition = i32::try_from(number(dead_letter_header::ORIGIN_PARTITION)?).ok()?;
+    Some((topic, partition, number(dead_letter_header::ORIGIN_OFFSET)?))
 }
 
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
-    use std::sync::Mutex;
     use std::sync::atomic::{AtomicI64, Ordering};
 
     use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions, StampSource};
+    use eadt_bus::simulation::ForgetfulBus;
     use eadt_bus::{CommitStep, MemberOptions, PartitionReader, PollEvent, Producer, TopicSpec, topics};
     use eadt_testing::lines;
 
@@ -567,55 +504,13 @@ mod tests {
 
     const HOUR: i64 = 3_600_000_000;
 
-    /// A transaction of these offsets of a partition that a broker forgot to mark.
-    #[derive(Debug, Clone, Copy)]
-    struct Hanging {
-        first: i64,
-        end: i64,
-        is_own: bool,
-        ended: Option<TransactionEnd>,
-    }
-
-    /// Counts what readers of outputs begin before, and can hide what hangs.
+    /// Counts what readers of outputs begin before.
     #[derive(Debug)]
     struct Log {
-        inner: EmbeddedLog,
+        inner: ForgetfulBus<EmbeddedLog>,
         now: Arc<AtomicI64>,
         asked: AtomicI64,
-        hanging: Mutex<BTreeMap<TopicPartition, Hanging>>,
         _dir: tempfile::TempDir,
-    }
-
-    /// Reads committed records.
-    #[derive(Debug)]
-    struct CommittedReader {
-        inner: Box<dyn PartitionReader>,
-        hanging: BTreeMap<TopicPartition, Hanging>,
-    }
-
-    impl PartitionReader for CommittedReader {
-        fn poll(&mut self, max: usize, timeout: Duration, into: &mut Vec<PollEvent>) -> Result<()> {
-            self.inner.poll(max, timeout, into)?;
-            into.retain(|item| match item {
-                PollEvent::Record(ConsumerRecord { at, offset, .. }) => match self.hanging.get(at) {
-                    Some(hanging) if *offset >= hanging.first => match hanging.ended {
-                        None => false,
-                        Some(TransactionEnd::Abort) => *offset >= hanging.end,
-                        Some(TransactionEnd::Commit) => true,
-                    },
-                    _ => true,
-                },
-                PollEvent::End { at, .. } => self.hanging.get(at).is_none_or(|hanging| hanging.ended.is_some()),
-                _ => true,
-            });
-            Ok(())
-        }
-        fn pause(&mut self, at: &[TopicPartition]) -> Result<()> {
-            self.inner.pause(at)
-        }
-        fn resume(&mut self, at: &[TopicPartition]) -> Result<()> {
-            self.inner.resume(at)
-        }
     }
 
     /// A member of a group whose positions hang, too.
@@ -659,12 +554,8 @@ mod tests {
                 return Err(BusError::new(Remedy::Retry, "ending", "no broker"));
             }
             self.has_positions |= with_positions && end == TransactionEnd::Abort;
-            for at in outputs {
-                self.ends.push((at.clone(), end));
-                if let Some(hanging) = self.log.hanging.lock().unwrap().get_mut(at).filter(|hanging| hanging.is_own) {
-                    hanging.ended = Some(end);
-                }
-            }
+            self.ends.extend(outputs.iter().map(|at| (at.clone(), end)));
+            self.log.inner.end_own(outputs, end);
             Ok(())
         }
     }
@@ -679,7 +570,7 @@ mod tests {
             for topic in topics::desired("eadt.", 1, 1) {
                 log.create_topic(&topic).unwrap();
             }
-            Self { inner: log, now, asked: AtomicI64::new(0), hanging: Mutex::default(), _dir: dir }
+            Self { inner: ForgetfulBus::new(log), now, asked: AtomicI64::new(0), _dir: dir }
         }
 
         fn send(&self, topic: Topic, records: impl IntoIterator<Item = (String, String)>) {
@@ -714,13 +605,8 @@ mod tests {
             Member { log: self, has_positions: true, refusals: 0, ends: Vec::new() }
         }
 
-        /// What is appended to these topics meanwhile belongs to a transaction that nobody marks.
         fn hang(&self, topics: &[Topic], is_own: bool, append: impl FnOnce()) {
-            let end = |topic| self.inner.watermarks(&place(topic, 0)).unwrap().high;
-            let firsts: Vec<_> = topics.iter().map(|topic| (*topic, end(*topic))).collect();
-            append();
-            let open = |(topic, first)| (place(topic, 0), Hanging { first, end: end(topic), is_own, ended: None });
-            self.hanging.lock().unwrap().extend(firsts.into_iter().map(open));
+            self.inner.hang(&topics.iter().map(|topic| place(*topic, 0)).collect::<Vec<_>>(), is_own, append);
         }
 
         fn asked(&self) -> i64 {
@@ -753,11 +639,7 @@ mod tests {
                     self.asked.fetch_add(self.inner.watermarks(at)?.high - start, Ordering::SeqCst);
                 }
             }
-            let inner = self.inner.reader(from, isolation)?;
-            if isolation == IsolationLevel::ReadUncommitted {
-                return Ok(inner);
-            }
-            Ok(Box::new(CommittedReader { inner, hanging: self.hanging.lock().unwrap().clone() }))
+            self.inner.reader(from, isolation)
         }
         fn member(&self, options: MemberOptions) -> Result<Box<dyn GroupMember>> {
             self.inner.member(options)
@@ -922,7 +804,9 @@ mod tests {
         let log = Log::open();
         let inputs = [place(Topic::GpuTelemetry, 0), place(Topic::GpuTelemetry, 1)];
         let mut member = Member { has_positions: false, ..log.member() };
-        assert_eq!(fetch_positions(&mut member, &inputs).unwrap(), [Some(7), Some(7)]);
+        let mut hanging = HangingEnds::default();
+        assert_eq!(hanging.fetch_positions(&mut member, &inputs).unwrap(), [Some(7), Some(7)]);
+        assert!(hanging.has_ended_any());
         assert_eq!(member.ends, []);
     }
 
@@ -1018,7 +902,7 @@ mod tests {
 
     #[test]
     fn a_state_that_stands_elsewhere_than_the_positions_is_told_of() {
-        let state = |stood| RestoredState { offsets: stood, ..RestoredState::default() };
+        let state = |offsets| RestoredState { offsets, ..RestoredState::default() };
         let mut stands = PartitionOffsets::start(3);
         stands.advance(Topic::GpuTelemetry, 6);
         let at = place(Topic::GpuTelemetry, 3);
@@ -1121,25 +1005,30 @@ mod tests {
         let names = OutputTopics::new("eadt.", String::new());
         let mut stands = PartitionOffsets::start(3);
         stands.advance(Topic::GpuTelemetry, 6);
-        let states = |stood| BTreeMap::from([(3, RestoredState { offsets: stood, ..RestoredState::default() })]);
-        let (at, unsaid, nowhere) = (
-            states(RestoredOffsets::Known(stands, seconds(0))),
-            states(RestoredOffsets::Unrecorded),
-            states(RestoredOffsets::NoState),
-        );
+        let states = |offsets| BTreeMap::from([(3, RestoredState { offsets, ..RestoredState::default() })]);
+        let all = [RestoredOffsets::Known(stands, seconds(0)), RestoredOffsets::Unrecorded, RestoredOffsets::NoState].map(states);
+        let classify =
+            |record: &ConsumerRecord| all.each_ref().map(|states| classify_output::<PartitionTask>(&names, states, record));
+        let owners = |is_beyond: [Option<bool>; 3]| {
+            is_beyond.map(|is_beyond| match is_beyond {
+                Some(is_beyond) => OutputOwner::State { number: 3, is_beyond },
+                None => OutputOwner::OtherState,
+            })
+        };
+        let (beyond, folded) = (owners([Some(true), None, Some(true)]), owners([Some(false), None, Some(true)]));
+        let (other_state, other_stage) = ([OutputOwner::OtherState; 3], [OutputOwner::OtherStage; 3]);
         let window = |partition, telemetry: i64| {
             let mut positions = PartitionOffsets::start(partition);
             positions.advance(Topic::GpuTelemetry, telemetry - 1);
             bus.append(Topic::EfficiencyWindows, 3, 0, "", None, &[(header::INPUT_POSITIONS, &positions.to_json())])
         };
-        for (record, of_at, of_nowhere) in [
-            (window(3, 8), Some((3, true)), Some((3, true))),
-            (window(3, 7), Some((3, false)), Some((3, true))),
-            (window(2, 8), None, None),
-            (bus.put(Topic::EfficiencyWindows, 3, 0, "", ""), None, None),
+        for (record, expected) in [
+            (window(3, 8), beyond),
+            (window(3, 7), folded),
+            (window(2, 8), other_state),
+            (bus.put(Topic::EfficiencyWindows, 3, 0, "", ""), other_stage),
         ] {
-            let told = [&at, &unsaid, &nowhere].map(|states| classify_output::<PartitionTask>(&names, states, &record));
-            assert_eq!(told, [of_at, None, of_nowhere], "{record:?}");
+            assert_eq!(classify(&record), expected, "{record:?}");
         }
         let letter = |service, topic, partition, offset| {
             let headers = [
@@ -1151,18 +1040,17 @@ mod tests {
             bus.append(Topic::DeadLetters, 0, 0, topic, None, &headers)
         };
         let telemetry = "eadt.gpu.telemetry.v1";
-        for (record, of_at, of_nowhere) in [
-            (letter("processor", telemetry, "3", "7"), Some((3, true)), Some((3, true))),
-            (letter("processor", telemetry, "3", "6"), Some((3, false)), Some((3, true))),
-            (letter("processor", "eadt.training.progress.v1", "3", "0"), Some((3, true)), Some((3, true))),
-            (letter("processor/cluster", telemetry, "3", "7"), None, None),
-            (letter("processor", "eadt.decisions.v1", "3", "7"), None, None),
-            (letter("processor", "other.gpu.telemetry.v1", "3", "7"), None, None),
-            (letter("processor", telemetry, "2", "7"), None, None),
-            (letter("processor", telemetry, "x", "7"), None, None),
+        for (record, expected) in [
+            (letter("processor", telemetry, "3", "7"), beyond),
+            (letter("processor", telemetry, "3", "6"), folded),
+            (letter("processor", "eadt.training.progress.v1", "3", "0"), beyond),
+            (letter("processor/cluster", telemetry, "3", "7"), other_stage),
+            (letter("processor", "eadt.decisions.v1", "3", "7"), other_state),
+            (letter("processor", "other.gpu.telemetry.v1", "3", "7"), other_state),
+            (letter("processor", telemetry, "2", "7"), other_state),
+            (letter("processor", telemetry, "x", "7"), other_state),
         ] {
-            let told = [&at, &unsaid, &nowhere].map(|states| classify_output::<PartitionTask>(&names, states, &record));
-            assert_eq!(told, [of_at, None, of_nowhere], "{record:?}");
+            assert_eq!(classify(&record), expected, "{record:?}");
         }
     }
 }

@@ -6,8 +6,8 @@ use std::sync::mpsc::{Receiver, SyncSender};
 use std::time::{Duration, Instant};
 
 use eadt_bus::{
-    Bus, BusError, CommitStep, ConsumerRecord, GroupMember, MemberOptions, Membership, PollEvent, ProducerRecord, Remedy,
-    RetryBackoff, StartOffset, TopicPartition, partition_for_key, read_to_end,
+    Bus, BusError, CommitStep, ConsumerRecord, GroupMember, HangingEnds, MemberOptions, Membership, PollEvent, ProducerRecord,
+    Remedy, RetryBackoff, StartOffset, TopicPartition, partition_for_key, read_to_end,
 };
 use eadt_cluster::{ClusterError, ClusterRemedy};
 use eadt_schemas::decode::DecodableEvent;
@@ -221,7 +221,8 @@ impl<'a> DriverSession<'a> {
                 }
             }
         }
-        let committed = member.committed(&assigned)?;
+        // What is read twice changes nothing.
+        let committed = HangingEnds::default().fetch_positions(&mut *member, &assigned)?;
         let stored = read_state(bus, &TopicPartition::new(topics.state.clone(), state_partition), shutdown)?;
         for (at, position) in assigned.iter().zip(committed) {
             let start = match position {
@@ -468,7 +469,7 @@ fn initial_state(scenario: &Scenario, start: EventTime) -> Result<DriverState, S
 /// The newest state on the topic.
 fn read_state(bus: &dyn Bus, at: &TopicPartition, shutdown: &Shutdown) -> Result<Option<DriverState>, SimulatorError> {
     let mut newest = BTreeMap::new();
-    read_to_end(
+    let read = read_to_end(
         bus,
         &[(at.clone(), StartOffset::Earliest)],
         || shutdown.is_cancelled(),
@@ -481,6 +482,10 @@ fn read_state(bus: &dyn Bus, at: &TopicPartition, shutdown: &Shutdown) -> Result
             Ok::<_, BusError>(())
         },
     )?;
+    if read.is_none() {
+        // A part of it, or none, would be taken for the whole.
+        return Err(BusError::new(Remedy::Retry, format!("reading {at}"), "stopped before the state was read").into());
+    }
     let unreadable = |detail| SimulatorError::State { topic: at.topic.clone(), detail };
     let value = records::whole_state(&newest).map_err(|why| match why {
         StateReadError::Damaged(detail) => unreadable(detail),
@@ -516,7 +521,31 @@ impl SimulationPace {
 
 #[cfg(test)]
 mod tests {
+    use eadt_bus::TopicSpec;
+    use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions};
+
     use super::*;
+
+    #[test]
+    fn state_that_was_not_read_to_its_end_is_not_taken_for_none() {
+        let data = tempfile::tempdir().unwrap();
+        let bus = EmbeddedLog::open(data.path(), EmbeddedOptions::default()).unwrap();
+        let at = TopicPartition::new("simulator-state", 0);
+        let topic = TopicSpec { name: at.topic.clone(), partitions: 1, replication: 1, settings: BTreeMap::new() };
+        bus.create_topic(&topic).unwrap();
+        let start = EventTime::from_seconds(1_767_225_600.0);
+        let state = initial_state(&Scenario::default(), start).unwrap();
+        let mut producer = bus.producer("test").unwrap();
+        for record in records::state(&at.topic, 0, start, &state) {
+            producer.send(record).unwrap();
+        }
+        assert!(producer.flush(Duration::from_mins(1)).unwrap());
+        let shutdown = Shutdown::new();
+        let read = read_state(&bus, &at, &shutdown).unwrap();
+        assert_eq!(read.map(|state| state.cluster.now()), Some(start));
+        shutdown.cancel();
+        assert!(matches!(read_state(&bus, &at, &shutdown), Err(SimulatorError::Bus(error)) if error.remedy == Remedy::Retry));
+    }
 
     #[test]
     fn simulated_time_runs_sixty_times_faster_than_real_time_unless_told_otherwise() {

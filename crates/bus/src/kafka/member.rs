@@ -476,12 +476,20 @@ impl GroupMember for KafkaMember {
             return Ok(());
         }
         // A replaced member must not take the id from its successor. It learns of that with a heartbeat.
-        let begun = Instant::now();
-        while begun.elapsed() < HEARTBEAT {
+        let (mut begun, mut last) = (Instant::now(), Instant::now());
+        loop {
             if let Some((code, detail)) = self.fetcher.consumer().client().fatal_error() {
                 return Err(from_code(self.description(), code, &detail, Remedy::Restart));
             }
+            if begun.elapsed() >= HEARTBEAT {
+                break;
+            }
             std::thread::sleep(Duration::from_millis(50));
+            // A process that was paused had no heartbeat meanwhile.
+            if last.elapsed() > Duration::from_secs(1) {
+                begun = Instant::now();
+            }
+            last = Instant::now();
         }
         let Some(transactional) = &mut self.transactional else { return Ok(()) };
         // The request takes the id from the producer.

@@ -65,6 +65,9 @@ impl ActuatorSession<'_> {
                 return AttemptResult::Done;
             }
         };
+        if self.publisher.is_answered(decision) {
+            return AttemptResult::Done;
+        }
         let Some(now) = self.deps.cluster.effect_time(decision) else { return AttemptResult::Later };
         // The object may have changed while the decision waited for its turn.
         if self.view.is_behind(&*self.deps.cluster) && !self.reconcile() {

@@ -10,7 +10,7 @@ use eadt_schemas::decode;
 use eadt_schemas::v1::{DeviceHolders, DeviceIntent, DeviceState};
 
 use super::ActuatorDependencies;
-use super::topics::{ActuatorTopics, partition_count, read_keys};
+use super::topics::{ActuatorTopics, partition_count};
 use crate::published_intents::{IntentUpdate, PublishedIntents};
 
 /// Whether intents must be renewed is checked this often, in wall time.
@@ -21,6 +21,8 @@ pub struct DeviceIntents<'a> {
     topics: ActuatorTopics,
     agents: &'a dyn DeviceAgents,
     published: PublishedIntents,
+    /// Whether the published intents were read once.
+    has_taken_over: bool,
     reports: Box<dyn PartitionReader>,
     /// The wanted intents that were compared last, and when.
     compared: Option<(Arc<Vec<DeviceIntent>>, Instant)>,
@@ -45,11 +47,9 @@ impl<'a> DeviceIntents<'a> {
                 Ok::<_, BusError>(())
             },
         )?;
-        // The leader before may publish more until this one has joined; then it is read again.
-        let published = read_published(deps, topics)?;
         let Some(reports) = reports else { return Ok(None) };
-        agents.on_takeover(&published.intents().cloned().collect::<Vec<_>>());
-        Ok(Some(Self { deps, topics: topics.clone(), agents, published, reports, compared: None }))
+        let (topics, published) = (topics.clone(), PublishedIntents::default());
+        Ok(Some(Self { deps, topics, agents, published, has_taken_over: false, reports, compared: None }))
     }
 
     pub fn poll_device_reports(&mut self) -> Result<(), BusError> {
@@ -63,11 +63,26 @@ impl<'a> DeviceIntents<'a> {
         Ok(())
     }
 
-    /// Reads the published intents again. Joining the group has fenced older writers, so the end that is noted now is the end.
-    pub fn reread_published(&mut self) -> Result<(), BusError> {
-        self.published = read_published(self.deps, &self.topics)?;
+    /// Forgets what was read of the published intents; returns the partitions to read them from.
+    pub fn begin_reading(&mut self) -> Result<Vec<TopicPartition>, BusError> {
+        self.published = PublishedIntents::default();
         self.compared = None;
-        Ok(())
+        let topic = &self.topics.device_intents;
+        let partitions = partition_count(self.deps, topic)?;
+        Ok((0..partitions).map(|partition| TopicPartition::new(topic.clone(), partition)).collect())
+    }
+
+    /// Takes the published intent of a node from the log; `None`: a tombstone.
+    pub fn set_published(&mut self, node: &str, value: Option<&[u8]>) {
+        // An unreadable one holds nothing: agents do not follow it.
+        self.published.set_from_log(node, value.and_then(|value| decode(value).ok()));
+    }
+
+    /// Called when all published intents were read.
+    pub fn on_read(&mut self) {
+        if !std::mem::replace(&mut self.has_taken_over, true) {
+            self.agents.on_takeover(&self.published.intents().cloned().collect::<Vec<_>>());
+        }
     }
 
     /// Returns the intents to publish so that agents hold exactly what the cluster wants; they count as published.
@@ -82,17 +97,6 @@ impl<'a> DeviceIntents<'a> {
         self.compared = Some((wanted, Instant::now()));
         updates
     }
-}
-
-fn read_published(deps: &ActuatorDependencies, topics: &ActuatorTopics) -> Result<PublishedIntents, BusError> {
-    let mut published = PublishedIntents::default();
-    for partition in 0..partition_count(deps, &topics.device_intents)? {
-        read_keys(deps, &topics.device_intents, partition, |node, value| {
-            // An unreadable one holds nothing: agents do not follow it.
-            published.set_from_log(node, value.and_then(|value| decode(value).ok()));
-        })?;
-    }
-    Ok(published)
 }
 
 /// Hands a report to the cluster. `holders`: the topic of collectors; agents' otherwise.

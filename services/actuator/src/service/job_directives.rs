@@ -11,7 +11,7 @@ use eadt_schemas::v1::{Decision, Origin};
 
 use super::ActuatorDependencies;
 use super::cluster_view::ClusterView;
-use super::topics::{ActuatorTopics, partition_count, read_keys};
+use super::topics::{ActuatorTopics, partition_count};
 use crate::checkpoint::{CheckpointGate, CheckpointWait};
 use crate::directives::{self, DirectiveUpdate, JobRequestTracker, PublishedDirectives};
 use crate::job::ProgressTopic;
@@ -45,13 +45,10 @@ impl<'a> JobDirectives<'a> {
         }
     }
 
-    /// Reads the published directives of a partition.
-    pub fn read_published(&mut self, partition: i32) -> Result<(), BusError> {
-        let published = &mut self.published;
-        read_keys(self.deps, &self.topics.directives, partition, |workload, value| {
-            // An unreadable one asks for nothing; what is wanted is published over it.
-            published.set_from_log(workload, value.and_then(|value| decode(value).ok()));
-        })
+    /// Takes the published directive of a workload from the log; `None`: a tombstone.
+    pub fn set_published(&mut self, workload: &str, value: Option<&[u8]>) {
+        // An unreadable one asks for nothing; what is wanted is published over it.
+        self.published.set_from_log(workload, value.and_then(|value| decode(value).ok()));
     }
 
     /// Forgets what is waited for, and the workloads that are another actuator's.

@@ -1,7 +1,8 @@
 //! The main loop: decisions in, cluster calls at the edge, reports and positions out in one atomic step.
 //!
 //! A session connects five parts, a file each: the [`decision_queue`], the [`cluster_view`], the [`device_intents`] for node
-//! agents, the [`job_directives`], and the [`publisher`]. [`decide`] carries out decisions, [`rollbacks`] rolls back rollouts.
+//! agents, the [`job_directives`], and the [`publisher`]. [`takeover`] reads what earlier actuators published, [`decide`] carries
+//! out decisions, [`rollbacks`] rolls back rollouts.
 
 mod cluster_view;
 mod decide;
@@ -10,6 +11,9 @@ mod device_intents;
 mod job_directives;
 mod publisher;
 mod rollbacks;
+mod takeover;
+#[cfg(test)]
+mod tests;
 mod topics;
 
 use std::cell::Cell;
@@ -17,8 +21,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use eadt_bus::{
-    Bus, BusError, CommitStep, GroupMember, MemberOptions, Membership, PollEvent, Remedy, RetryBackoff, SpareMemberCheck,
-    StartOffset, TopicPartition, partition_for_key, read_to_end,
+    Bus, BusError, CommitStep, GroupMember, HangingEnds, MemberOptions, Membership, PollEvent, Remedy, RetryBackoff,
+    SpareMemberCheck, StartOffset, TopicPartition, partition_for_key, read_to_end,
 };
 use eadt_cluster::{Cluster, ClusterChanges, ClusterError, ManagedWorkload};
 use eadt_schemas::decode;
@@ -40,6 +44,8 @@ use topics::{ActuatorTopics, partition_count};
 /// Decisions of a partition that are read again at a start for their verdicts on changes: many more than arrive while a status is
 /// written, even if the API server is unavailable for some minutes.
 const VERDICTS: i64 = 10_000;
+/// Shorter where a test waits for it.
+const STALL: Duration = if cfg!(test) { Duration::from_millis(300) } else { HangingEnds::STALL };
 /// Longest wait for the next record; it bounds how late a finished rollout is noticed. Each look costs some 60 µs.
 const POLL: Duration = Duration::from_millis(20);
 
@@ -108,6 +114,7 @@ struct ActuatorSession<'a> {
     /// Number of partitions of the decisions.
     partitions: i32,
     member: Box<dyn GroupMember>,
+    hanging: HangingEnds,
     queue: DecisionQueue,
     standby: SpareMemberCheck,
     view: ClusterView,
@@ -137,6 +144,7 @@ impl<'a> ActuatorSession<'a> {
             metrics,
             partitions,
             member,
+            hanging: HangingEnds::after(STALL),
             queue: DecisionQueue::new(topics.decisions.clone()),
             standby: SpareMemberCheck::new(group.clone(), topics.decisions.clone()),
             view: ClusterView::new(),
@@ -204,10 +212,9 @@ impl<'a> ActuatorSession<'a> {
     }
 
     fn on_assigned(&mut self, parts: &[TopicPartition]) -> Result<(), BusError> {
-        let committed = self.member.committed(parts)?;
+        let committed = self.hanging.fetch_positions(&mut *self.member, parts)?;
+        self.read_published(parts)?;
         for (at, committed) in parts.iter().zip(committed) {
-            self.publisher.read_published(at.partition)?;
-            self.directives.read_published(at.partition)?;
             let start = match committed {
                 Some(position) => position,
                 None => self.deps.bus.watermarks(at)?.low,
@@ -215,9 +222,6 @@ impl<'a> ActuatorSession<'a> {
             self.member.start(at, start)?;
             self.read_verdicts(at, start)?;
             self.queue.add_partition(at.partition, start);
-        }
-        if let Some(intents) = &mut self.intents {
-            intents.reread_published()?;
         }
         self.view.forget_revision();
         Ok(())

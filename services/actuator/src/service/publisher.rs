@@ -3,13 +3,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use eadt_bus::{BusError, ConsumerRecord, ProducerRecord};
+use eadt_bus::{ConsumerRecord, ProducerRecord};
 use eadt_cluster::ManagedWorkload;
 use eadt_schemas::v1::{ActuationOutcome, Decision, Workload};
 use eadt_schemas::{DecodeError, Envelope, EventTime, EventType, decode};
 
 use super::ActuatorDependencies;
-use super::topics::{ActuatorTopics, read_keys};
+use super::topics::ActuatorTopics;
 use crate::check::DecisionRefusal;
 use crate::directives::DirectiveUpdate;
 use crate::metrics::ActuatorMetrics;
@@ -25,6 +25,8 @@ pub struct ActuatorPublisher<'a> {
     outputs: Vec<ProducerRecord>,
     /// The last published event of each workload.
     published: BTreeMap<String, Workload>,
+    /// Ids of outcomes in the log whose step may have lost its other parts.
+    outcomes: BTreeSet<String>,
     /// Workloads with an event or a finished decision that is not committed. The object remembers its last change only: a further
     /// one would hide what a successor needs to know in order to publish it.
     unsettled: BTreeSet<String>,
@@ -32,25 +34,36 @@ pub struct ActuatorPublisher<'a> {
 
 impl<'a> ActuatorPublisher<'a> {
     pub fn new(deps: &'a ActuatorDependencies, metrics: &'a ActuatorMetrics, topics: ActuatorTopics) -> Self {
-        Self { deps, metrics, topics, outputs: Vec::new(), published: BTreeMap::new(), unsettled: BTreeSet::new() }
+        Self {
+            deps,
+            metrics,
+            topics,
+            outputs: Vec::new(),
+            published: BTreeMap::new(),
+            outcomes: BTreeSet::new(),
+            unsettled: BTreeSet::new(),
+        }
     }
 
-    /// Reads what was published about the workloads of a partition. Joining the group has fenced older writers, so the end that is
-    /// noted now is the end.
-    pub fn read_published(&mut self, partition: i32) -> Result<(), BusError> {
-        let published = &mut self.published;
-        read_keys(self.deps, &self.topics.workloads, partition, |workload, value| {
-            match value.map(decode::<Workload>) {
-                Some(Ok(event)) => {
-                    published.insert(event.workload.clone(), event);
-                }
-                None => {
-                    published.remove(workload);
-                }
-                // A heartbeat, or not ours; the cluster's state is published over it.
-                Some(Err(_)) => {}
-            }
-        })
+    /// Takes the published event of a workload from the log; `None`: a tombstone.
+    pub fn set_published(&mut self, workload: &str, value: Option<&[u8]>) {
+        match value.map(decode::<Workload>) {
+            Some(Ok(event)) => drop(self.published.insert(event.workload.clone(), event)),
+            None => drop(self.published.remove(workload)),
+            // A heartbeat, or not ours; the cluster's state is published over it.
+            Some(Err(_)) => {}
+        }
+    }
+
+    /// Takes the id of an outcome from the log: it is not published again.
+    pub fn set_outcome(&mut self, id: &str) {
+        self.outcomes.insert(id.to_owned());
+    }
+
+    /// Returns whether the log has it already that a decision was refused or recommended, so that it is not tried again.
+    pub fn is_answered(&self, decision: &Decision) -> bool {
+        let is_known = |outcome| self.outcomes.contains(&report::actuation_id(&decision.id, outcome));
+        !self.outcomes.is_empty() && [ActuationOutcome::Refused, ActuationOutcome::Recommended].into_iter().any(is_known)
     }
 
     /// Publishes the difference between a workload's last published event and its present state.
@@ -71,9 +84,12 @@ impl<'a> ActuatorPublisher<'a> {
                         "undone"
                     );
                 }
-                self.metrics.count_outcome(actuation.outcome);
                 self.unsettled.insert(actuation.workload.clone());
                 self.deps.cluster.on_actuation(&actuation);
+                if self.outcomes.remove(&actuation.id) {
+                    return;
+                }
+                self.metrics.count_outcome(actuation.outcome);
                 let envelope = envelope(actuation.id.clone(), EventType::Actuation, actuation.time, actuation.workload.clone());
                 self.outputs.push(ProducerRecord::event(&self.topics.actuations, &actuation.workload, &envelope, &*actuation));
             }
@@ -166,6 +182,7 @@ impl<'a> ActuatorPublisher<'a> {
     /// Drops what is not committed: another one publishes it.
     pub fn clear(&mut self) {
         self.outputs.clear();
+        self.outcomes.clear();
         self.unsettled.clear();
     }
 }

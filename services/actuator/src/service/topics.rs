@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use eadt_bus::{BusError, Remedy, StartOffset, TopicPartition, read_to_end};
+use eadt_bus::{BusError, Remedy};
 use eadt_schemas::Topic;
 
 use super::ActuatorDependencies;
@@ -44,25 +44,4 @@ pub fn partition_count(deps: &ActuatorDependencies, topic: &Arc<str>) -> Result<
         let detail = "there is no such topic; create the topics with eadt topics apply";
         BusError::new(Remedy::Stop, format!("reading topic {topic}"), detail)
     })
-}
-
-/// Reads a partition to its present end: keys and values, `None` for a tombstone.
-pub fn read_keys(
-    deps: &ActuatorDependencies,
-    topic: &Arc<str>,
-    partition: i32,
-    mut each: impl FnMut(&str, Option<&[u8]>),
-) -> Result<(), BusError> {
-    let at = TopicPartition::new(topic.clone(), partition);
-    read_to_end(
-        &*deps.bus,
-        &[(at, StartOffset::Earliest)],
-        || deps.shutdown.is_cancelled(),
-        |record| {
-            let key = String::from_utf8_lossy(record.key.as_deref().unwrap_or_default());
-            each(&key, record.value.as_deref());
-            Ok::<_, BusError>(())
-        },
-    )?;
-    Ok(())
 }

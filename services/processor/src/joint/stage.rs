@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use eadt_bus::{
-    Bus, BusError, CommitStep, ConsumerRecord, GroupMember, IsolationLevel, PartitionReader, PollEvent, ProducerRecord, Remedy,
-    Result, StartOffset, TopicPartition, WatermarkOffsets, chaos, read_to_end,
+    Bus, BusError, CommitStep, ConsumerRecord, GroupMember, HangingEnds, IsolationLevel, PartitionReader, PollEvent,
+    ProducerRecord, Remedy, Result, StartOffset, TopicPartition, WatermarkOffsets, chaos, read_to_end,
 };
 use eadt_core::InputMerge;
 use eadt_core::joint::{JointEvent, JointFold};
@@ -95,7 +95,8 @@ impl<K: JointStageDefinition> JointStage<K> {
         let places: Vec<TopicPartition> = inputs.iter().map(|(_, at)| at.clone()).collect();
         chaos::reach("restore.begun");
         // Positions first: state is written with them or after them, never before.
-        let committed = restore::fetch_positions(member, &places)?;
+        // The state goes before them, whatever becomes of them.
+        let committed = HangingEnds::default().fetch_positions(member, &places)?;
         chaos::reach("restore.positions");
         let mut there = restore::read_states_and_outputs::<Self>(bus, member, names, &[STAGE_PARTITION], &deps.shutdown)?
             .remove(&STAGE_PARTITION)

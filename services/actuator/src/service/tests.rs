@@ -1,16 +1,22 @@
-//! An actuator that dies between a change and the step that says so, and those that come after it.
+//! Actuators that die between a change and the step that reports it, or whose step a broker forgot in part, and those that come
+//! after them.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use eadt_actuator::{ActuatorDependencies, ActuatorSettings};
 use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions};
-use eadt_bus::{Bus, IsolationLevel, PollEvent, ProducerRecord, StartOffset, TopicPartition, topics};
+use eadt_bus::simulation::ForgetfulBus;
+use eadt_bus::{
+    Bus, ConsumerRecord, IsolationLevel, PollEvent, ProducerRecord, StartOffset, TopicPartition, TransactionEnd, topics,
+};
 use eadt_cluster::{AppliedDecision, Cluster, ClusterError, ClusterRemedy, ManagedWorkload, RollbackRequest, WorkloadChange};
 use eadt_schemas::v1::{Actuation, ActuationOutcome, ChangeValidation, ControllerAction, Decision, Layout, UpdateMode, Workload};
 use eadt_schemas::{Envelope, EventTime, EventType, Topic, decode};
 use eadt_service::{HealthRegistry, MetricsRegistry, Shutdown};
+
+use super::ActuatorDependencies;
+use crate::ActuatorSettings;
 
 const WITHIN: Duration = Duration::from_mins(1);
 const NAME: &str = "n/w";
@@ -23,6 +29,10 @@ struct Object {
     deadly: AtomicBool,
     /// Decisions of which it was told that they found a change to help.
     verified: Mutex<Vec<String>>,
+}
+
+fn place(topic: Topic) -> TopicPartition {
+    TopicPartition::new(format!("t.{topic}"), 0)
 }
 
 fn now() -> EventTime {
@@ -95,7 +105,7 @@ impl Cluster for Object {
 }
 
 struct Rig {
-    log: EmbeddedLog,
+    log: ForgetfulBus<EmbeddedLog>,
     object: Arc<Object>,
     _data: tempfile::TempDir,
 }
@@ -106,7 +116,7 @@ impl Rig {
         let log = EmbeddedLog::open(data.path(), EmbeddedOptions::default()).unwrap();
         let plan = topics::plan(&[], &topics::desired("t.", 1, 1), topics::PartitionGrowthPolicy::Refuse);
         topics::apply(&log, &plan).unwrap();
-        Self { log, object: Arc::new(Object::new()), _data: data }
+        Self { log: ForgetfulBus::new(log), object: Arc::new(Object::new()), _data: data }
     }
 
     fn decide(&self, id: &str, generation: u64, from: f64, to: f64) {
@@ -149,7 +159,7 @@ impl Rig {
             ready: HealthRegistry::default().part("actuator"),
         };
         std::thread::scope(|scope| {
-            let life = scope.spawn(move || eadt_actuator::run_actuator(&service));
+            let life = scope.spawn(move || super::run_actuator(&service));
             let begun = Instant::now();
             while !life.is_finished() {
                 assert!(begun.elapsed() < WITHIN, "{:?}", self.actuations());
@@ -163,14 +173,22 @@ impl Rig {
     }
 
     fn actuations(&self) -> Vec<Actuation> {
-        let at = TopicPartition::new(format!("t.{}", Topic::Actuations), 0);
+        self.read(Topic::Actuations).iter().map(|record| decode(record.value.as_deref().unwrap()).unwrap()).collect()
+    }
+
+    /// Everything committed; nothing while a transaction hangs in it.
+    fn read(&self, topic: Topic) -> Vec<ConsumerRecord> {
+        let at = place(topic);
+        if self.log.is_hanging(&at) {
+            return Vec::new();
+        }
         let mut reader = self.log.reader(&[(at, StartOffset::Earliest)], IsolationLevel::ReadCommitted).unwrap();
         let (mut found, mut polled, mut ended) = (Vec::new(), Vec::new(), false);
         while !ended {
             reader.poll(100, Duration::from_millis(20), &mut polled).unwrap();
             for item in polled.drain(..) {
                 match item {
-                    PollEvent::Record(record) => found.push(decode(record.value.as_deref().unwrap()).unwrap()),
+                    PollEvent::Record(record) => found.push(record),
                     PollEvent::End { .. } => ended = true,
                     other => panic!("a reader says {other:?}"),
                 }
@@ -213,4 +231,40 @@ fn what_was_found_of_a_change_is_told_by_whoever_acts_next() {
     rig.decide("d-3", 3, 300.0, 250.0);
     rig.live(Some("d-3"));
     assert_eq!(*rig.object.verified.lock().unwrap(), ["v-1"]);
+}
+
+#[test]
+fn what_is_published_of_a_change_once_is_not_repeated_if_a_part_of_its_step_hangs() {
+    for (topic, end) in [(Topic::Workloads, TransactionEnd::Abort), (Topic::Actuations, TransactionEnd::Commit)] {
+        let rig = Rig::new();
+        rig.decide("d-0", 1, 400.0, 380.0);
+        rig.live(Some("d-0"));
+        rig.decide("d-1", 2, 380.0, 350.0);
+        rig.log.hang(&[place(topic)], true, || rig.live(Some("d-1")));
+        rig.decide("d-2", 3, 350.0, 300.0);
+        rig.live(Some("d-2"));
+        assert_eq!(rig.log.ended(&place(topic)), Some(end));
+        for id in ["d-0", "d-1", "d-2"] {
+            assert_eq!(rig.became(id), [ActuationOutcome::Applied, ActuationOutcome::Ready], "{id}: {:#?}", rig.actuations());
+        }
+        let workloads = rig.read(Topic::Workloads);
+        let generations = workloads.iter().map(|record| decode::<Workload>(record.value.as_deref().unwrap()).unwrap().generation);
+        assert!(generations.clone().is_sorted() && generations.max() == Some(4), "{workloads:?}");
+    }
+}
+
+#[test]
+fn a_refusal_is_published_once_if_the_positions_hang() {
+    let rig = Rig::new();
+    rig.decide("d-1", 7, 400.0, 350.0);
+    rig.decide("d-2", 1, 400.0, 380.0);
+    rig.live(Some("d-2"));
+    assert_eq!(rig.became("d-1"), [ActuationOutcome::Refused]);
+    rig.log.hang_positions(&[(place(Topic::Decisions), 0)]);
+    rig.decide("d-3", 2, 380.0, 350.0);
+    rig.live(Some("d-3"));
+    assert_eq!(rig.became("d-1"), [ActuationOutcome::Refused]);
+    for id in ["d-2", "d-3"] {
+        assert_eq!(rig.became(id), [ActuationOutcome::Applied, ActuationOutcome::Ready], "{id}");
+    }
 }

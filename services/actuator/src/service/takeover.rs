@@ -1,0 +1,72 @@
+//! Takes over partitions: reads what earlier actuators published of them.
+
+use eadt_bus::{BusError, Remedy, StartOffset, TopicPartition, TransactionEnd};
+use eadt_schemas::envelope::header;
+
+use super::ActuatorSession;
+
+/// Outcomes of a partition that are looked through for those that are not to be repeated: many more than a step has.
+const OUTCOMES: i64 = 10_000;
+
+impl ActuatorSession<'_> {
+    /// Reads what was published about the workloads of these partitions, and to node agents. Joining the group has fenced older
+    /// writers, so the ends that are noted now are the ends. What hangs of an earlier step is aborted: it is published again out of
+    /// the cluster's state.
+    pub(super) fn read_published(&mut self, parts: &[TopicPartition]) -> Result<(), BusError> {
+        let Self { deps, topics, member, hanging, intents, directives, publisher, .. } = self;
+        let numbers = || parts.iter().map(|at| at.partition);
+        let workloads = numbers().map(|number| TopicPartition::new(topics.workloads.clone(), number));
+        let jobs = numbers().map(|number| TopicPartition::new(topics.directives.clone(), number));
+        let mut places: Vec<_> = workloads.chain(jobs).collect();
+        if let Some(intents) = intents {
+            places.extend(intents.begin_reading()?);
+        }
+        let from: Vec<_> = places.into_iter().map(|at| (at, StartOffset::Earliest)).collect();
+        let stopped = || deps.shutdown.is_cancelled();
+        let read = hanging.read_to_end(&*deps.bus, &mut **member, &from, TransactionEnd::Abort, stopped, |record| {
+            let key = String::from_utf8_lossy(record.key.as_deref().unwrap_or_default());
+            let value = record.value.as_deref();
+            if record.at.topic == topics.workloads {
+                publisher.set_published(&key, value);
+            } else if record.at.topic == topics.directives {
+                directives.set_published(&key, value);
+            } else if let Some(intents) = intents {
+                intents.set_published(&key, value);
+            }
+            Ok::<_, BusError>(())
+        })?;
+        // A part of it would be taken for the whole.
+        read.ok_or_else(|| BusError::new(Remedy::Retry, "taking over", "stopped before all that was published was read"))?;
+        if let Some(intents) = intents {
+            intents.on_read();
+        }
+        self.read_outcomes(parts)
+    }
+
+    /// Reads the outcomes of these partitions to their ends. What hangs of them is committed: it was so, and it is not repeated. If
+    /// anything of a step was aborted, its outcomes may be readable: then they are remembered.
+    fn read_outcomes(&mut self, parts: &[TopicPartition]) -> Result<(), BusError> {
+        let Self { deps, topics, member, hanging, publisher, .. } = self;
+        loop {
+            let has_ended_any = hanging.has_ended_any();
+            let depth = if has_ended_any { OUTCOMES } else { 1 };
+            let mut from = Vec::new();
+            for part in parts {
+                let at = TopicPartition::new(topics.actuations.clone(), part.partition);
+                let marks = deps.bus.watermarks(&at)?;
+                from.push((at, StartOffset::At(marks.low.max(marks.high - depth))));
+            }
+            let stopped = || deps.shutdown.is_cancelled();
+            let read = hanging.read_to_end(&*deps.bus, &mut **member, &from, TransactionEnd::Commit, stopped, |record| {
+                if has_ended_any && let Some(id) = record.header(header::ID) {
+                    publisher.set_outcome(id);
+                }
+                Ok::<_, BusError>(())
+            })?;
+            read.ok_or_else(|| BusError::new(Remedy::Retry, "taking over", "stopped before the newest outcomes were read"))?;
+            if hanging.has_ended_any() == has_ended_any {
+                return Ok(());
+            }
+        }
+    }
+}
