@@ -5,10 +5,11 @@ use std::ops::RangeInclusive;
 use eadt_schemas::v1::Meter;
 
 use crate::ReadingField;
+use crate::identity::is_zero_uuid;
 use crate::units::Dimension;
 
 /// Compared without regard to letter case. Text in brackets, such as `[Not Supported]` or `<n/a>`, needs no entry.
-const WORDS: [&str; 52] = [
+const WORDS: [&str; 67] = [
     "-",
     "--",
     "---",
@@ -61,6 +62,22 @@ const WORDS: [&str; 52] = [
     "disabled",
     "err!",
     "error",
+    // Spreadsheets and programs in other languages.
+    "#nv",
+    "#n/d",
+    "#wert!",
+    "#bezug!",
+    "#zahl!",
+    "#valor!",
+    "#valeur!",
+    "#valore!",
+    "k.a.",
+    "k. a.",
+    "k.\u{a0}a.",
+    "k/a",
+    "s/d",
+    "s.d.",
+    "offline",
 ];
 
 /// Returns true if a cell means that there is no value. Blank cells do.
@@ -78,7 +95,7 @@ pub(crate) fn is_absent_text(text: &str) -> bool {
 pub(crate) fn is_absent_name(text: &str) -> bool {
     let plain = text.trim().trim_matches(['[', ']', '<', '>', '(', ')']).trim();
     let words = ["n/a", "nan", "null", "not supported", "unknown error"];
-    plain.is_empty() || words.iter().any(|word| plain.eq_ignore_ascii_case(word))
+    plain.is_empty() || is_zero_uuid(plain) || words.iter().any(|word| plain.eq_ignore_ascii_case(word))
 }
 
 /// The column whose value is none in rows that a flag marks.
@@ -202,6 +219,14 @@ mod tests {
             "undef",
             "—",
             ".",
+            "#NV",
+            "#WERT!",
+            "#N/D",
+            "k.A.",
+            "k. A.",
+            "s/d",
+            "N/D",
+            "offline",
         ] {
             assert!(is_absent_text(text), "{text:?}");
         }
@@ -212,10 +237,11 @@ mod tests {
 
     #[test]
     fn recognizes_absent_names() {
-        for text in ["", " ", "[N/A]", "N/A", "nan", "NULL", "[Not Supported]", "[]"] {
+        let zeros = "GPU-00000000-0000-0000-0000-000000000000";
+        for text in ["", " ", "[N/A]", "N/A", "nan", "NULL", "[Not Supported]", "[]", zeros, &zeros[4..]] {
             assert!(is_absent_name(text), "{text:?}");
         }
-        for text in ["[0]", "0", "-", "gpu0", "GPU-0123456789", "none-1", "error"] {
+        for text in ["[0]", "0", "-", "gpu0", "GPU-0123456789", "none-1", "error", "0000", "00000000:00:00.0"] {
             assert!(!is_absent_name(text), "{text:?}");
         }
     }

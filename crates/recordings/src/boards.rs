@@ -1,5 +1,7 @@
 //! Assigns rows to boards: boards without an id, the same index in several files, and rows over which a clock went back.
 
+use std::collections::HashMap;
+
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::CounterScope;
 
@@ -27,7 +29,8 @@ pub(crate) fn resolve_boards(recording: &mut Recording, options: &ImportOptions)
             }
         }
     }
-    join_parts(recording, options)
+    join_parts(recording, options)?;
+    refuse_copies(recording, options)
 }
 
 /// Returns the error for rows of one source that are of several boards by a column that is not mapped.
@@ -293,6 +296,7 @@ fn split_boards(recording: &mut Recording, number: usize, bursts: &RowBursts) {
         let device = RecordedDevice {
             name: event_name(&format!("{}:gpu-{index}", device.name)),
             gpu_index: u32::try_from(index).ok(),
+            local_id: Some(format!("gpu-{index}")),
             is_anonymous: false,
             ..device.clone()
         };
@@ -363,7 +367,17 @@ pub(crate) fn refuse_clock_back(
     readings: &[RecordedReading],
     options: &ImportOptions,
 ) -> Result<(), ImportError> {
-    let Some(BackwardClockStep { index, seconds, meets_rows }) = clock_back(readings) else { return Ok(()) };
+    let Some(BackwardClockStep { index, seconds, meets_rows, is_half_day }) = clock_back(readings) else { return Ok(()) };
+    if is_half_day {
+        let reading = &readings[index];
+        let problem = format!("the clock goes back by {seconds} s here, as one that counts to 12 without AM and PM does");
+        let accept = AcceptedFinding::Unordered.name();
+        let remedy = format!(
+            "write hours up to 23, or AM and PM behind the times; if the rows are in another order, say --accept {accept} to have them \
+             sorted"
+        );
+        return Err(recording.error(reading.file as usize, u64::from(reading.line), problem, remedy));
+    }
     // With a given zone, times of the hour that comes twice are known.
     let may_be_zone_change = options.time_zone.is_none() && recording.tables.iter().any(|table| table.time_zone.is_some());
     if !meets_rows && !may_be_zone_change {
@@ -388,10 +402,13 @@ struct BackwardClockStep {
     seconds: f64,
     /// Rows above have the times that it goes back over. Else it goes back by an hour, to before the first row.
     meets_rows: bool,
+    /// It goes on twelve hours before, where no row is: hours are counted to 12.
+    is_half_day: bool,
 }
 
 /// A clock that is set back an hour goes on so near to one hour before.
 const HOUR_BACK_TOLERANCE_SECONDS: f64 = 60.0;
+const HALF_A_DAY_SECONDS: f64 = 43_200.0;
 
 fn clock_back(readings: &[RecordedReading]) -> Option<BackwardClockStep> {
     let falls = readings.windows(2).filter(|pair| pair[1].time < pair[0].time).count();
@@ -415,7 +432,7 @@ fn clock_back(readings: &[RecordedReading]) -> Option<BackwardClockStep> {
                 |later: &RecordedReading| above.iter().any(|above| above.time == later.time && above.values == later.values);
             let repeats = from == readings[0].time && !is_zone_change && again.iter().all(|later| same(later));
             if again.len() >= 2 && !above.is_empty() && !repeats {
-                return Some(BackwardClockStep { index, seconds, meets_rows: true });
+                return Some(BackwardClockStep { index, seconds, meets_rows: true, is_half_day: false });
             }
             // A record that began within the hour that comes twice has no row of the first pass there. If the rows from here on
             // end where those above begin, they are a record in the wrong order.
@@ -423,7 +440,11 @@ fn clock_back(readings: &[RecordedReading]) -> Option<BackwardClockStep> {
             let leads_to_first = readings[0].time.seconds_since(to) <= 2.0 * interval;
             let is_long_enough = index >= 2 && again.len() >= 2;
             if above.is_empty() && falls == 1 && is_long_enough && goes_on_an_hour_before && !leads_to_first {
-                return Some(BackwardClockStep { index, seconds, meets_rows: false });
+                return Some(BackwardClockStep { index, seconds, meets_rows: false, is_half_day: false });
+            }
+            let goes_on_half_a_day_before = (seconds + interval - HALF_A_DAY_SECONDS).abs() <= interval.max(1.0);
+            if above.is_empty() && is_long_enough && goes_on_half_a_day_before && !leads_to_first {
+                return Some(BackwardClockStep { index, seconds, meets_rows: false, is_half_day: true });
             }
         }
         newest = newest.max(reading.time);
@@ -451,7 +472,8 @@ fn join_parts(recording: &mut Recording, options: &ImportOptions) -> Result<(), 
                     FileRelation::Overlap if options.files_are.is_none() => return Ok(false),
                     FileRelation::Copy(board) if options.files_are.is_none() => {
                         let (a, b) = (&recording.files[*before], &recording.files[file]);
-                        let problem = format!("has the same rows of {board} as {a}");
+                        let of_board = if board.is_empty() { String::new() } else { format!(" of {board}") };
+                        let problem = format!("has the same rows{of_board} as {a}");
                         let remedy = "if it is a copy, leave one of the two out, or say --files-are parts; if it is another node, say \
                                       --files-are nodes";
                         return Err(ImportError::in_file(b, problem, remedy));
@@ -486,6 +508,38 @@ fn join_parts(recording: &mut Recording, options: &ImportOptions) -> Result<(), 
     }
     if several_nodes {
         recording.add_note("files whose times overlap are taken for nodes with boards of their own".to_owned());
+    }
+    Ok(())
+}
+
+/// Fewer readings, or fewer changes among them, may be alike by chance.
+const READINGS_OF_ONE_BOARD: usize = 10;
+const CHANGES_OF_ONE_BOARD: usize = 4;
+
+/// Returns an error if boards of two files, whatever their names, have the same readings at the same times: one file is a copy of
+/// the other under another id, and would count twice.
+fn refuse_copies(recording: &Recording, options: &ImportOptions) -> Result<(), ImportError> {
+    if options.files_are.is_some() || recording.files.len() < 2 {
+        return Ok(());
+    }
+    // By what is cheap to compare; those that are alike in it are compared whole.
+    let mut alike: HashMap<(usize, EventTime, EventTime), Vec<&RecordingSource>> = HashMap::new();
+    for source in recording.sources.iter().filter(|source| matches!(source.kind, SourceKind::Device(_))) {
+        let [first, .., last] = source.readings.as_slice() else { continue };
+        let changes = source.readings.windows(2).filter(|pair| pair[0].values != pair[1].values).count();
+        if source.readings.len() < READINGS_OF_ONE_BOARD || changes < CHANGES_OF_ONE_BOARD {
+            continue;
+        }
+        let others = alike.entry((source.readings.len(), first.time, last.time)).or_default();
+        let is_same = |(a, b): (&RecordedReading, &RecordedReading)| a.file != b.file && a.time == b.time && a.values == b.values;
+        if let Some(copied) = others.iter().find(|other| other.readings.iter().zip(&source.readings).all(is_same)) {
+            let (SourceKind::Device(board), SourceKind::Device(other)) = (&source.kind, &copied.kind) else { continue };
+            let (a, b) = (&recording.files[copied.readings[0].file as usize], &recording.files[first.file as usize]);
+            let problem = format!("has the same readings of {} as {a} has of {}", board.name, other.name);
+            let remedy = "if it is a copy, leave one of the two out; if it is another board, say --files-are nodes";
+            return Err(ImportError::in_file(b, problem, remedy));
+        }
+        others.push(source);
     }
     Ok(())
 }
@@ -634,7 +688,8 @@ mod tests {
     #[test]
     fn finds_a_clock_that_goes_back() {
         let found = |rows: &[(f64, f64)]| {
-            clock_back(&readings(rows)).map(|BackwardClockStep { index, seconds, meets_rows }| (index, seconds, meets_rows))
+            clock_back(&readings(rows))
+                .map(|BackwardClockStep { index, seconds, meets_rows, is_half_day }| (index, seconds, meets_rows || is_half_day))
         };
         let minutes = |minutes: &[i32]| -> Vec<(f64, f64)> {
             minutes.iter().enumerate().map(|(row, minute)| (60.0 * f64::from(*minute), 100.0 + row as f64)).collect()
@@ -646,6 +701,10 @@ mod tests {
             (minutes(&[50, 51, 52, 53, 54, 55, 56, 57, 58, 59, 0, 1, 2, 3]), Some((10, 3540.0, false))),
             (minutes(&[40, 45, 50, 55, 0, 5, 10]), Some((4, 3300.0, false))),
             (minutes(&[50, 51, 52, 53, 0, 1, 2, 3]), None),
+            // A clock that counts to 12: 12:59, 1:00.
+            (minutes(&[776, 777, 778, 779, 60, 61, 62]), Some((4, 43_140.0, true))),
+            (minutes(&[660, 690, 720, 750, 60, 90]), Some((4, 41_400.0, true))),
+            (minutes(&[776, 777, 778, 779, 80, 81, 82]), None),
             // Rotated logs, newest first, and a row out of place.
             (minutes(&[30, 40, 50, 0, 10, 20]), None),
             (minutes(&(30..60).chain(0..30).collect::<Vec<_>>()), None),

@@ -7,6 +7,7 @@ use eadt_schemas::v1::Meter;
 use crate::names::shell_quote;
 use crate::recording::{RecordedReading, Recording, RecordingSource};
 use crate::report::{COUNTER_JUMPS, COUNTER_LEFT_OUT};
+use crate::series::device_metric;
 use crate::sums::{Certainty, SUM_OF_ROWS, find_sums};
 use crate::totals::MOST_OF_A_RESTART;
 use crate::units::Unit;
@@ -88,12 +89,13 @@ impl ImpossibleWatts {
             _ if self.watts < LEAST_WATTS => "",
             _ => ", or what the meter covers if it is more than one GPU, --meter module, node or wall",
         };
-        match self.fitting_unit(recording) {
-            Some(unit) => format!("say the unit, for example --map {}{meter}", shell_quote(&format!("{name}={column}:{unit}"))),
-            None => format!(
-                "check that {column} is {name}, and its unit, --map {}{meter}",
-                shell_quote(&format!("{name}={column}:UNIT"))
-            ),
+        let unit = self.fitting_unit(recording);
+        let map = shell_quote(&format!("{name}={column}:{}", unit.unwrap_or("UNIT")));
+        match (unit, way_to_map(recording.format)) {
+            (Some(_), None) => format!("say the unit, for example --map {map}{meter}"),
+            (None, None) => format!("check that {column} is {name}, and its unit, --map {map}{meter}"),
+            (Some(unit), Some(way)) => format!("if it is in {unit}, {way} --map {map}{meter}"),
+            (None, Some(way)) => format!("check that {column} is {name}; if it is in another unit, {way} --map {map}{meter}"),
         }
     }
 
@@ -103,13 +105,24 @@ impl ImpossibleWatts {
     }
 }
 
+/// Returns how to get to the `--map` of a unit from a format that has none; `None` if it has it.
+fn way_to_map(format: RecordingFormat) -> Option<&'static str> {
+    match format {
+        RecordingFormat::Csv => None,
+        RecordingFormat::NvidiaSmi => Some("import as csv with"),
+        RecordingFormat::Dcgmi | RecordingFormat::Mlperf | RecordingFormat::MlperfInference | RecordingFormat::Prometheus => {
+            Some("write the readings as a table, and import that as csv with")
+        }
+    }
+}
+
 /// The energy of a counter over that of power, if the units of both are right.
 const RATIOS_OF_ONE_UNIT: RangeInclusive<f64> = 1.0 / 20.0..=20.0;
 
 /// A unit that makes more or less of a column than so many times the usual is not offered.
 const UNIT_DISTANCE: f64 = 300.0;
 
-/// Returns the unit in which a column is read, if `--map` or the table gives one.
+/// Returns the unit in which a column is read, if `--map`, the table or the format gives one.
 fn present_unit(recording: &Recording, field: ReadingField) -> Option<Unit> {
     let name = recording.mapped_as.get(&field).copied().unwrap_or(field.name());
     let requested = recording.explicit_units.get(&field).copied();
@@ -118,7 +131,12 @@ fn present_unit(recording: &Recording, field: ReadingField) -> Option<Unit> {
         let mut of_field = columns.filter(|column| column.field.split('[').next() == Some(name));
         of_field.find_map(|column| column.unit.as_deref())
     };
-    Unit::by_name(requested.or_else(of_column)?)
+    let of_format = || match recording.format {
+        RecordingFormat::Prometheus => device_metric(recording.columns.get(&field)?)?.unit(),
+        RecordingFormat::Dcgmi if field == ReadingField::EnergyJoulesTotal => Unit::by_name("mJ"),
+        _ => None,
+    };
+    requested.or_else(of_column).and_then(Unit::by_name).or_else(of_format)
 }
 
 pub(crate) fn value(reading: &RecordedReading, field: ReadingField) -> Option<f64> {
@@ -252,7 +270,7 @@ fn refuse_or_note(recording: &mut Recording, error: ImportError, found: Impossib
     let column = recording.columns.get(&field).map_or(field.name(), String::as_str);
     let name = recording.mapped_as.get(&field).copied().unwrap_or(field.name());
     let insist = format!("--map {}", shell_quote(&format!("{name}={column}:{unit}")));
-    let way = if recording.format == RecordingFormat::Csv { "say" } else { "import as csv with" };
+    let way = way_to_map(recording.format).unwrap_or("say");
     Err(ImportError { remedy: format!("{}; if it is so little, {way} {insist}", error.remedy), ..error })
 }
 
@@ -402,9 +420,12 @@ pub(crate) fn check_counter(
         leave_counter_out(recording, source, &format!("{device}: {problem}, at line {}", step.to.line));
         return Ok(None);
     }
-    if let Some((step, watts)) = steepest.filter(|(_, watts)| {
-        *watts < LEAST_WATTS && recording.format == RecordingFormat::Csv && steps.len() >= READINGS_OF_UNKNOWN_UNIT
-    }) {
+    // Where the unit is known, power shows whether the counter is broken, if it is read.
+    let may_be_in_no_unit =
+        recording.format == RecordingFormat::Csv || integral_joules.is_none() && seconds >= MIN_STANDSTILL_SECONDS;
+    if let Some((step, watts)) =
+        steepest.filter(|(_, watts)| *watts < LEAST_WATTS && may_be_in_no_unit && steps.len() >= READINGS_OF_UNKNOWN_UNIT)
+    {
         let problem = format!(
             "the energy counter never grows by {LEAST_WATTS} W, as that of {what} does (most: {watts:.3e} W, at this row)"
         );

@@ -1,5 +1,6 @@
 //! Times as people write them.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 
@@ -44,6 +45,13 @@ impl FromStr for TimeFormat {
                          or %p where AM or PM stands"
                     )));
                 }
+                if let Cow::Owned(plain) = with_plain_half(pattern) {
+                    return Err(InvalidOption::new(format!(
+                        "time format {pattern:?} has a half of the day in its text, which is another in other rows; say %I for the hours, and %p \
+                         in place of {}",
+                        if plain.contains("AM") { "the one before noon" } else { "the one after noon" }
+                    )));
+                }
                 Self::Pattern(pattern.to_owned())
             }
             other => {
@@ -54,6 +62,59 @@ impl FromStr for TimeFormat {
             }
         })
     }
+}
+
+/// The halves of the day as other languages write them, with small letters of the Latin ones, and as they are read here.
+const HALVES: [(&str, &str); 26] = [
+    ("a. m.", "AM"),
+    ("a.\u{a0}m.", "AM"),
+    ("a.\u{202f}m.", "AM"),
+    ("a.m.", "AM"),
+    ("p. m.", "PM"),
+    ("p.\u{a0}m.", "PM"),
+    ("p.\u{202f}m.", "PM"),
+    ("p.m.", "PM"),
+    ("上午", "AM"),
+    ("下午", "PM"),
+    ("午前", "AM"),
+    ("午後", "PM"),
+    ("오전", "AM"),
+    ("오후", "PM"),
+    ("πμ", "AM"),
+    ("ΠΜ", "AM"),
+    ("π.μ.", "AM"),
+    ("Π.Μ.", "AM"),
+    ("μμ", "PM"),
+    ("ΜΜ", "PM"),
+    ("μ.μ.", "PM"),
+    ("Μ.Μ.", "PM"),
+    ("ÖÖ", "AM"),
+    ("ÖS", "PM"),
+    ("öö", "AM"),
+    ("ös", "PM"),
+];
+
+/// Returns a time with `AM` or `PM` in place of how another language writes the half of the day.
+fn with_plain_half(text: &str) -> Cow<'_, str> {
+    if !text.bytes().any(|byte| !byte.is_ascii() || matches!(byte, b'm' | b'M')) {
+        return Cow::Borrowed(text);
+    }
+    let lower = text.to_ascii_lowercase();
+    for (marker, half) in HALVES {
+        // Of ASCII, small letters take the place of capital ones; others are as they are.
+        let Some(at) = lower.find(marker).or_else(|| text.find(marker)) else { continue };
+        let end = at + marker.len();
+        let is_joined = text[..at].ends_with(|c: char| c == '%' || c.is_ascii_alphabetic());
+        if !is_joined && !text[end..].starts_with(char::is_alphabetic) {
+            return Cow::Owned(format!("{}{half}{}", &text[..at], &text[end..]));
+        }
+    }
+    Cow::Borrowed(text)
+}
+
+/// Whether a pattern says where the half of the day stands.
+fn names_half_day(pattern: &str) -> bool {
+    pattern.contains("%p") || pattern.contains("%P")
 }
 
 /// Whether a pattern has the hours of half a day, and not which half.
@@ -212,6 +273,8 @@ impl TimeParser {
         if let Ok(time) = text.parse::<EventTime>() {
             return Ok(ParsedTime::Absolute(time));
         }
+        let plain = with_plain_half(text);
+        let text = &*plain;
         let (clock, offset) = split_offset(text);
         if let Some(time) = datetime(clock) {
             return match offset {
@@ -323,8 +386,9 @@ impl TimeParser {
     }
 
     fn with_pattern(&self, pattern: &str, text: &str) -> Result<ParsedTime, String> {
+        let plain = if names_half_day(pattern) { with_plain_half(text) } else { Cow::Borrowed(text) };
         let parts =
-            strtime::parse(pattern, text).map_err(|error| format!("not of the form --time-format {pattern:?} ({error})"))?;
+            strtime::parse(pattern, &*plain).map_err(|error| format!("not of the form --time-format {pattern:?} ({error})"))?;
         if let Ok(timestamp) = parts.to_timestamp() {
             let micros = timestamp.as_microsecond();
             return checked_time(micros as f64).map(|_| ParsedTime::Absolute(EventTime::from_micros(micros)));
@@ -336,11 +400,21 @@ impl TimeParser {
     }
 }
 
-/// `10:00`, `9:05:01.250`, `10:00:00,5 PM`.
-pub(crate) fn is_time_of_day(text: &str) -> bool {
+/// Returns a time of day without the half of the day that stands behind or before it, and that half; it is empty if there is none.
+fn split_half(text: &str) -> (&str, &str) {
     let text = text.trim();
     let clock = text.trim_end_matches(|c: char| c.is_ascii_alphabetic()).trim_end();
-    let rest = text[clock.len()..].trim();
+    let behind = text[clock.len()..].trim();
+    let digits = clock.trim_start_matches(|c: char| c.is_ascii_alphabetic());
+    let before = &clock[..clock.len() - digits.len()];
+    let is_half = before.eq_ignore_ascii_case("AM") || before.eq_ignore_ascii_case("PM");
+    if behind.is_empty() && is_half { (digits.trim_start(), before) } else { (clock, behind) }
+}
+
+/// `10:00`, `9:05:01.250`, `10:00:00,5 PM`, `下午 1:05`.
+pub(crate) fn is_time_of_day(text: &str) -> bool {
+    let plain = with_plain_half(text);
+    let (clock, rest) = split_half(&plain);
     let parts: Vec<&str> = clock.split(':').collect();
     let digits = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
     let last = |part: &str| digits(&part.replace(['.', ','], ""));
@@ -416,10 +490,10 @@ fn time_of_day(text: &str) -> Option<String> {
     if !is_time_of_day(text) {
         return None;
     }
-    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic()).trim_end();
+    let (digits, half) = split_half(text);
     let (hour, rest) = digits.split_once(':')?;
     let hour: u32 = hour.parse().ok()?;
-    let hour = match text[digits.len()..].trim().to_ascii_uppercase().as_str() {
+    let hour = match half.to_ascii_uppercase().as_str() {
         "" => hour,
         _ if !(1..=12).contains(&hour) => return None,
         "AM" => hour % 12,
@@ -441,6 +515,9 @@ fn name_directive(word: &str) -> Option<&'static str> {
     };
     names(&WEEKDAYS, "%A", "%a").or_else(|| names(&MONTHS, "%B", "%b"))
 }
+
+/// Words behind the numbers of a date or a time of day that say no more.
+const DATE_MARKS: [&str; 14] = ["年", "月", "日", "时", "時", "分", "秒", "년", "월", "일", "시", "분", "초", "г"];
 
 /// Returns the strptime patterns that read a text: two if the day or the month may come first, none if its form is not known.
 fn patterns_of(text: &str) -> Vec<String> {
@@ -511,8 +588,8 @@ fn patterns_of(text: &str) -> Vec<String> {
         {
             // Unknown letters change the meaning of the numbers: `2025-W06-1` is no date of June.
             return Vec::new();
-        } else if is_digits {
-            // Read as they are, they would be the same in each row.
+        } else if is_digits || !token.is_ascii() && token.chars().all(char::is_alphabetic) && !DATE_MARKS.contains(&token) {
+            // Read as they are, they would be the same in each row; a word may be a half of the day.
             return Vec::new();
         } else {
             name_directive(token).unwrap_or(if token == "%" { "%%" } else { token })
@@ -603,6 +680,15 @@ mod tests {
             ("auto", "2025-02-03 12:05:00 AM", "2025-02-03T00:05:00.000000Z"),
             ("auto", "2025-02-03 1:05:00.5 pm", "2025-02-03T13:05:00.500000Z"),
             ("auto", "2025/2/3 9:05:00", "2025-02-03T09:05:00.000000Z"),
+            ("auto", "2025-02-03 1:05:00 p. m.", "2025-02-03T13:05:00.000000Z"),
+            ("auto", "2025-02-03 1:05:00 P.M.", "2025-02-03T13:05:00.000000Z"),
+            ("auto", "2025-02-03 12:05:00 a.\u{a0}m.", "2025-02-03T00:05:00.000000Z"),
+            ("auto", "2025/2/3 下午 1:05:00", "2025-02-03T13:05:00.000000Z"),
+            ("auto", "2025/2/3 上午12:05:00", "2025-02-03T00:05:00.000000Z"),
+            ("auto", "2025-02-03 오후 1:05:00", "2025-02-03T13:05:00.000000Z"),
+            ("auto", "3.2.2025 1:05:00 μμ", "2025-02-03T13:05:00.000000Z"),
+            ("%d/%m/%Y %I:%M:%S %p", "13/02/2025 01:00:00 p. m.", "2025-02-13T13:00:00.000000Z"),
+            ("%d/%m/%Y %p %I:%M:%S", "13/02/2025 오전 01:00:00", "2025-02-13T01:00:00.000000Z"),
             ("auto", "3.2.2025 9:05:00,25", "2025-02-03T09:05:00.250000Z"),
             ("auto", "20250203 10:00:00", "2025-02-03T10:00:00.000000Z"),
             ("auto", "20250203T100000Z", "2025-02-03T10:00:00.000000Z"),
@@ -643,6 +729,9 @@ mod tests {
         assert!(read("auto", "02/03/2025 10:00:00").unwrap_err().contains("\"%d/%m/%Y %H:%M:%S\" or \"%m/%d/%Y"));
         for (text, expected) in [
             ("2/3/2025 10:00:00 PM", "say --time-format \"%d/%m/%Y %I:%M:%S %p\" or \"%m/%d/%Y %I:%M:%S %p\""),
+            ("13/02/2025 01:00:00 p. m.", "say --time-format \"%d/%m/%Y %I:%M:%S %p\" if"),
+            ("13/02/2025 下午 01:00:00", "say --time-format \"%d/%m/%Y %p %I:%M:%S\" if"),
+            ("13/02/2025 01:00:00 ĝis", "strptime pattern"),
             ("02-03-2025 10:00:00", "say --time-format \"%d-%m-%Y %H:%M:%S\" or \"%m-%d-%Y %H:%M:%S\""),
             ("02/13/2025 10:00", "say --time-format \"%m/%d/%Y %H:%M\""),
             ("Mon Feb 03 10:00:00 2025", "say --time-format \"%a %b %d %H:%M:%S %Y\""),
@@ -680,6 +769,9 @@ mod tests {
             ("%m/%d/%Y %I:%M:%S%P", true),
             ("%m/%d/%Y %H:%M:%S", true),
             ("%%I %Y-%m-%d %H:%M", true),
+            ("%d/%m/%Y %H:%M:%S p. m.", false),
+            ("%Y/%m/%d 下午 %H:%M:%S", false),
+            ("%d.%m.%Y %I:%M:%S %p.m.", true),
         ] {
             assert_eq!(pattern.parse::<TimeFormat>().is_ok(), is_read, "{pattern}");
         }

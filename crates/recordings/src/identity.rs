@@ -5,11 +5,13 @@ use std::collections::{BTreeMap, HashMap};
 
 use eadt_schemas::EventTime;
 
+use crate::absent::is_absent_text;
 use crate::recording::SourceId;
+use crate::rounds::{MOST_ROWS_OF_TEXTS, MOST_TEXTS, find_rounds, may_name_board, names_a_state};
 use crate::units::word_places;
 
 /// Words of columns that name a board.
-const BOARD_WORDS: [&str; 16] = [
+const BOARD_WORDS: [&str; 28] = [
     "gpu",
     "device",
     "card",
@@ -26,16 +28,30 @@ const BOARD_WORDS: [&str; 16] = [
     "rank",
     "id",
     "dev",
+    "bdf",
+    "chip",
+    "die",
+    "hpu",
+    "npu",
+    "pci",
+    "sensor",
+    "socket",
+    "tile",
+    "topic",
+    "tpu",
+    "xpu",
 ];
-/// Words of columns that name a node.
-const NODE_WORDS: [&str; 8] = ["host", "hostname", "node", "nodename", "server", "machine", "instance", "nodelist"];
+/// Words of columns that name a node, or what else a meter of more than a board may be of.
+const NODE_WORDS: [&str; 13] =
+    ["host", "hostname", "node", "nodename", "server", "machine", "instance", "nodelist", "fqdn", "ip", "outlet", "pdu", "plug"];
 /// Words of columns that name a rank of a job.
 const RANK_WORDS: [&str; 2] = ["rank", "worker"];
 /// Words that may be beside those.
 const WORDS_BESIDE_RANKS: [&str; 14] =
     ["ddp", "dp", "global", "id", "idx", "index", "local", "mpi", "no", "node", "num", "number", "process", "world"];
 /// Words that may be beside them.
-const FURTHER_WORDS: [&str; 9] = ["name", "number", "num", "no", "local", "physical", "pci", "cuda", "nvidia"];
+const FURTHER_WORDS: [&str; 11] =
+    ["name", "number", "num", "no", "local", "physical", "cuda", "nvidia", "entity", "meter", "module"];
 /// How names of models of boards begin.
 const MAKERS: [&str; 7] = ["NVIDIA", "Tesla", "GeForce", "Quadro", "AMD", "Instinct", "Intel"];
 
@@ -84,6 +100,12 @@ struct IdColumn {
     column: usize,
     /// `None`: the name does not show it, the values must.
     scope: Option<IdScope>,
+    /// Each value so far identifies a board in whatever column it is.
+    has_ids: bool,
+    /// The name is one of a state, another reading or a time.
+    is_of_states: bool,
+    /// Rows that are looked at, of all sources.
+    noted: usize,
     values: HashMap<String, u16>,
     rows: BTreeMap<SourceId, Vec<(EventTime, u64, u16)>>,
 }
@@ -106,14 +128,29 @@ pub(crate) struct SeveralBoards {
     pub(crate) boards: usize,
 }
 
+impl IdColumn {
+    fn new(column: usize, scope: Option<IdScope>) -> Self {
+        Self { column, scope, has_ids: true, is_of_states: false, noted: 0, values: HashMap::new(), rows: BTreeMap::new() }
+    }
+
+    /// Returns whether neither the name nor a value by itself shows that it names boards: only what all rows have together may.
+    const fn is_of_texts(&self) -> bool {
+        self.scope.is_none() && !self.has_ids
+    }
+
+    /// Takes in whether a text may be the name of a board; returns whether the column may still hold such names.
+    fn note_text(&mut self, text: &str) -> bool {
+        self.has_ids &= is_id(text);
+        self.scope.is_some() || self.has_ids || !self.is_of_states && may_name_board(text)
+    }
+}
+
 impl IdColumns {
     /// `names` of the columns that are not mapped, with their index; a name is empty if the table has no header.
     pub(crate) fn new<'n>(names: impl Iterator<Item = (usize, &'n str)>) -> Self {
         let candidate = |(column, name): (usize, &str)| IdColumn {
-            column,
-            scope: scope_of_name(name.split(['[', '(']).next().unwrap_or(name)),
-            values: HashMap::new(),
-            rows: BTreeMap::new(),
+            is_of_states: names_a_state(name),
+            ..IdColumn::new(column, scope_of_name(name.split(['[', '(']).next().unwrap_or(name)))
         };
         Self { candidates: names.map(candidate).collect() }
     }
@@ -126,12 +163,7 @@ impl IdColumns {
             words.iter().any(|word| has(&RANK_WORDS, word))
                 && words.iter().all(|word| has(&RANK_WORDS, word) || has(&WORDS_BESIDE_RANKS, word))
         };
-        let candidate = |(column, _): (usize, &str)| IdColumn {
-            column,
-            scope: Some(IdScope::Board),
-            values: HashMap::new(),
-            rows: BTreeMap::new(),
-        };
+        let candidate = |(column, _): (usize, &str)| IdColumn::new(column, Some(IdScope::Board));
         Self { candidates: names.filter(|(_, name)| is_rank(name)).map(candidate).collect() }
     }
 
@@ -139,27 +171,35 @@ impl IdColumns {
     pub(crate) fn observe<'c>(&mut self, source: SourceId, time: EventTime, line: u64, cell: impl Fn(usize) -> Option<&'c str>) {
         self.candidates.retain_mut(|candidate| {
             let Some(text) = cell(candidate.column).map(str::trim).filter(|text| !text.is_empty()) else { return true };
-            if candidate.scope.is_none() && !is_id(text) {
-                return false;
-            }
-            let rows = candidate.rows.entry(source).or_default();
-            if rows.len() >= MOST_ROWS {
+            if candidate.scope.is_none() && is_absent_text(text) {
                 return true;
             }
-            let (next, text) = (candidate.values.len(), spelling_key(text));
-            let value = match candidate.values.get(text.as_ref()) {
-                Some(value) => *value,
-                None if next >= MOST_VALUES => return false,
-                None => *candidate.values.entry(text.into_owned()).or_insert(next as u16),
+            let key = spelling_key(text);
+            let known = candidate.values.get(key.as_ref()).copied();
+            if known.is_none() && !candidate.note_text(text) {
+                return false;
+            }
+            let (most_rows, most_values) =
+                if candidate.is_of_texts() { (MOST_ROWS_OF_TEXTS, MOST_TEXTS) } else { (usize::MAX, MOST_VALUES) };
+            let rows = candidate.rows.entry(source).or_default();
+            if rows.len() >= MOST_ROWS || candidate.noted >= most_rows {
+                return true;
+            }
+            let next = candidate.values.len();
+            let value = match known {
+                Some(value) => value,
+                None if next >= most_values => return false,
+                None => *candidate.values.entry(key.into_owned()).or_insert(next as u16),
             };
             rows.push((time, line, value));
+            candidate.noted += 1;
             true
         });
     }
 
     /// Returns the first source whose rows take turns by a column of one of these scopes.
     pub(crate) fn several_boards(&self, scopes: &[IdScope]) -> Option<SeveralBoards> {
-        let found = self.candidates.iter().filter_map(|candidate| {
+        let found = self.candidates.iter().filter(|candidate| !candidate.is_of_texts()).filter_map(|candidate| {
             let scope = candidate.scope.unwrap_or(IdScope::Board);
             let is_numbers = candidate.values.keys().all(|text| text.parse::<f64>().is_ok());
             let takes_turns = |(source, rows): (&SourceId, &Vec<(EventTime, u64, u16)>)| {
@@ -169,6 +209,29 @@ impl IdColumns {
             candidate.rows.iter().find_map(takes_turns).filter(|_| scopes.contains(&scope))
         });
         found.min_by_key(|found| (found.scope == IdScope::Board, found.column))
+    }
+
+    /// Returns the first source whose rows take turns in rounds by a column that `several_boards` of these scopes leaves out: its
+    /// name tells nothing, or a board, which may repeat what its node draws. Power must have another level at one value than at
+    /// another. `watts_of` has the power of a source by its lines.
+    pub(crate) fn boards_in_rounds(
+        &self,
+        scopes: &[IdScope],
+        watts_of: impl Fn(SourceId) -> HashMap<u64, f64>,
+    ) -> Option<SeveralBoards> {
+        let is_open = |candidate: &&IdColumn| {
+            candidate.values.len() > 1
+                && (candidate.is_of_texts() || !scopes.contains(&candidate.scope.unwrap_or(IdScope::Board)))
+        };
+        self.candidates.iter().filter(is_open).find_map(|candidate| {
+            let is_numbers = candidate.values.keys().all(|text| text.parse::<f64>().is_ok());
+            let takes_turns = |rows: &&[(EventTime, u64, u16)]| rows.iter().any(|row| row.2 != rows[0].2);
+            candidate.rows.iter().find_map(|(source, rows)| {
+                let rows = Some(rows.as_slice()).filter(takes_turns)?;
+                let (line, boards) = find_rounds(rows, &watts_of(*source), is_numbers)?;
+                Some(SeveralBoards { source: *source, column: candidate.column, scope: IdScope::Board, line, boards })
+            })
+        })
     }
 }
 
@@ -210,6 +273,16 @@ fn is_bus_id(text: &str) -> bool {
 pub(crate) fn is_bare_uuid(text: &str) -> bool {
     let lengths = text.split('-').map(str::len);
     lengths.eq([8, 4, 4, 4, 12]) && text.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-')
+}
+
+/// Returns whether a text is a UUID of zeros only, with `GPU-` or `MIG-` before it or without: a placeholder that several boards may
+/// have.
+pub(crate) fn is_zero_uuid(text: &str) -> bool {
+    const DIGITS: usize = 32;
+    let text = text.trim();
+    let has_prefix = text.get(..4).is_some_and(|start| start.eq_ignore_ascii_case("GPU-") || start.eq_ignore_ascii_case("MIG-"));
+    let digits = if has_prefix { &text[4..] } else { text };
+    digits.bytes().all(|byte| matches!(byte, b'0' | b'-')) && digits.bytes().filter(|byte| *byte == b'0').count() == DIGITS
 }
 
 /// Returns whether a name is one of a board anywhere, such as a UUID, and not only in its node.
@@ -259,7 +332,7 @@ fn is_id(text: &str) -> bool {
 ///
 /// A source that moves from one value to the next has been moved: it is one board at a time. Numbers may be anything, such as
 /// a utilization: they must go round and round.
-fn find_alternation(rows: &[(EventTime, u64, u16)], is_numbers: bool) -> Option<(u64, usize)> {
+pub(crate) fn find_alternation(rows: &[(EventTime, u64, u16)], is_numbers: bool) -> Option<(u64, usize)> {
     let mut rows = rows.to_vec();
     rows.sort_unstable();
     let mut counts: BTreeMap<u16, usize> = BTreeMap::new();
@@ -316,6 +389,19 @@ mod tests {
             ("node_power", None),
             ("request_id", None),
             ("", None),
+            ("bdf", Some(IdScope::Board)),
+            ("pci", Some(IdScope::Board)),
+            ("entity_id", Some(IdScope::Board)),
+            ("module_id", Some(IdScope::Board)),
+            ("meter_id", Some(IdScope::Board)),
+            ("sensor", Some(IdScope::Board)),
+            ("tile", Some(IdScope::Board)),
+            ("outlet", Some(IdScope::Node)),
+            ("fqdn", Some(IdScope::Node)),
+            ("ip", Some(IdScope::Node)),
+            ("meter", None),
+            ("module", None),
+            ("tile_power", None),
         ] {
             assert_eq!(scope_of_name(name), scope, "{name}");
         }

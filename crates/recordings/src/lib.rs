@@ -40,6 +40,7 @@ pub mod prometheus_text;
 mod quantity;
 mod recording;
 mod report;
+mod rounds;
 mod row_times;
 mod rows;
 pub mod series;

@@ -18,7 +18,7 @@ use crate::clock::{ParsedTime, TimeParser};
 use crate::decimal_mark::{DecimalMarkDetector, MARK_REMEDY};
 use crate::error::quote;
 use crate::foreign_text::line_label;
-use crate::identity::{IdColumns, IdScope, driver_uuid, plain_bus_id};
+use crate::identity::{IdColumns, IdScope, driver_uuid, is_zero_uuid, plain_bus_id};
 use crate::lines::LineReader;
 use crate::names::event_name;
 use crate::power_draw::power_draw_is_average;
@@ -330,7 +330,11 @@ impl FileReader<'_> {
         }
         recording.absent += absent;
         let id = BoardId {
-            unique: self.text(cells, QueryColumn::Uuid).or_else(|| self.text(cells, QueryColumn::Serial)).filter(|id| *id != "0"),
+            unique: self
+                .text(cells, QueryColumn::Uuid)
+                .filter(|id| !is_zero_uuid(id))
+                .or_else(|| self.text(cells, QueryColumn::Serial))
+                .filter(|id| *id != "0"),
             bus_id: self.text(cells, QueryColumn::BusId),
             index: self.text(cells, QueryColumn::Index),
         };
@@ -537,7 +541,8 @@ fn device(
         gpu_model: model.map(str::to_owned),
         is_anonymous: own.is_empty(),
         is_unique: scope.is_none(),
-        local_id: Some(own.clone()).filter(|own| scope.is_some() && !own.is_empty()),
+        // Rows without an id are of one board, whose id is empty.
+        local_id: Some(own.clone()).filter(|_| scope.is_some()),
         ..RecordedDevice::default()
     }
 }

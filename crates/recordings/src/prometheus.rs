@@ -19,6 +19,7 @@ use crate::absent::is_absent_text;
 use crate::error::quote;
 use crate::fields::MetricType;
 use crate::foreign_text::{ForeignText, foreign_json, foreign_text};
+use crate::identity::is_zero_uuid;
 use crate::interpolate::LinePoint;
 use crate::lines::LineReader;
 use crate::names::event_name;
@@ -825,7 +826,8 @@ fn compare(a: &TimeSeries, b: &TimeSeries) -> SeriesComparison {
 }
 
 fn has_uuid(labels: &LabelMap) -> bool {
-    ["UUID", "uuid", "gpu_uuid"].iter().any(|name| labels.label(name).is_some_and(|uuid| !is_absent_text(uuid)))
+    let is_known = |uuid: &str| !is_absent_text(uuid) && !is_zero_uuid(uuid);
+    ["UUID", "uuid", "gpu_uuid"].iter().any(|name| labels.label(name).is_some_and(is_known))
 }
 
 /// Labels that name the node of a board.

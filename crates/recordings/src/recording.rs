@@ -60,6 +60,9 @@ pub(crate) struct RowRefusals {
     first: Option<ImportError>,
     pub(crate) by_kind: Vec<DroppedLines>,
     rows: u64,
+    /// Rows of another quantity by their unit, which say nothing against the mapping, and the first of them.
+    others: u64,
+    first_other: Option<ImportError>,
     /// As many are looked at before the table ends.
     most: u64,
 }
@@ -121,6 +124,9 @@ pub(crate) struct ProgressMark {
     /// The span that begins here; empty: none goes on.
     pub(crate) span: Option<String>,
 }
+
+/// The kind of refusals of rows that are of another quantity than the mapped one by their unit.
+pub(crate) const OF_ANOTHER_UNIT: &str = "other unit";
 
 /// Reason why a row becomes no event.
 pub(crate) enum RowError {
@@ -243,7 +249,7 @@ impl Recording {
             Err(RowError::Damaged(kind, error)) => {
                 self.refuse_row(kind, *error);
                 // A few kilobytes of zstd can be rows without end.
-                if self.refusals.rows >= self.refusals.most { self.check_refusals() } else { Ok(()) }
+                if self.refusals.rows + self.refusals.others >= self.refusals.most { self.check_refusals() } else { Ok(()) }
             }
             Err(RowError::Stop(error)) => Err(*error),
         }
@@ -256,7 +262,12 @@ impl Recording {
 
     /// As [`Self::refuse_row`], of several lines; the `error` names the first.
     pub(crate) fn refuse_lines(&mut self, kind: &'static str, lines: u64, error: ImportError) {
-        self.refusals.rows += lines;
+        let is_other = kind == OF_ANOTHER_UNIT;
+        if is_other {
+            self.refusals.others += lines;
+        } else {
+            self.refusals.rows += lines;
+        }
         let same = |skipped: &&mut DroppedLines| skipped.kind == kind && skipped.file == error.file;
         if let Some(skipped) = self.refusals.by_kind.iter_mut().find(same) {
             skipped.lines += lines;
@@ -264,12 +275,22 @@ impl Recording {
             let (file, first_line) = (error.file.clone(), error.line.unwrap_or(0));
             self.refusals.by_kind.push(DroppedLines { file, kind, reason: error.without_place(), lines, first_line });
         }
-        self.refusals.first.get_or_insert(error);
+        let first = if is_other { &mut self.refusals.first_other } else { &mut self.refusals.first };
+        first.get_or_insert(error);
     }
 
-    /// Returns the first refusal as an error if more than half of the rows are refused: then it is not the rows that are wrong.
+    /// Returns the first refusal as an error if more than half of the rows are refused: then it is not the rows that are wrong. Rows
+    /// of another quantity by their unit are none of these, unless no row is of the mapped one.
     pub(crate) fn check_refusals(&mut self) -> Result<(), ImportError> {
-        if self.refusals.rows * 2 > self.rows { self.refusals.first.take().map_or(Ok(()), Err) } else { Ok(()) }
+        let refusals = &mut self.refusals;
+        let first = if refusals.others > 0 && refusals.others >= self.rows {
+            refusals.first_other.take()
+        } else if refusals.rows * 2 > self.rows.saturating_sub(refusals.others) {
+            refusals.first.take()
+        } else {
+            None
+        };
+        first.map_or(Ok(()), Err)
     }
 
     /// A `--map` of the column of a field, with the unit that was asked for, under another name.

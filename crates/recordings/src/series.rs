@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::ReadingField;
 use crate::absent::{is_absent_in_series, is_absent_text, is_blank_in_series};
-use crate::identity::{driver_uuid, is_bare_uuid};
+use crate::identity::{driver_uuid, is_bare_uuid, is_zero_uuid};
 use crate::power_draw::power_draw_is_average;
 use crate::prometheus_text::ExpositionSample;
 use crate::tenancy::BoardTenant;
@@ -55,6 +55,11 @@ impl DeviceMetric {
     /// without a name.
     pub fn field_of(self, model: Option<&str>) -> ReadingField {
         if self.is_power_usage && model.is_none_or(power_draw_is_average) { ReadingField::PowerAverageWatts } else { self.field }
+    }
+
+    /// Returns the unit that the series is in.
+    pub(crate) fn unit(self) -> Option<Unit> {
+        self.unit
     }
 
     /// Converts a value of the series to the unit of the field.
@@ -182,7 +187,7 @@ pub fn board(labels: &impl SeriesLabels) -> Option<SeriesBoard> {
     let label = |names: &[&str]| first_label(labels, names).map(str::to_owned);
     let node = label(&["Hostname", "hostname", "exported_hostname"]);
     let gpu = gpu(labels);
-    let device = match label(&["UUID", "uuid", "gpu_uuid"]).filter(|uuid| !is_absent_text(uuid)) {
+    let device = match label(&["UUID", "uuid", "gpu_uuid"]).filter(|uuid| !is_absent_text(uuid) && !is_zero_uuid(uuid)) {
         Some(uuid) if is_bare_uuid(&uuid) => driver_uuid(&format!("GPU-{uuid}")).into_owned(),
         Some(uuid) => driver_uuid(&uuid).into_owned(),
         None => {

@@ -252,6 +252,22 @@ impl<'a> TableReader<'a> {
         }
     }
 
+    /// Returns the line of a comment directly below the header, if it has as many cells, which it then splits: it may have the units
+    /// of the columns. It stays where it is.
+    pub(crate) fn split_comment_below_header(&self, cells: &mut RowCells) -> Option<u64> {
+        let (line, text) = self.ahead.front().filter(|(_, text)| is_comment(text))?;
+        // The sign of a comment may be a cell by itself, as in the header.
+        let fits = [strip_comment(text), text.as_str()]
+            .into_iter()
+            .any(|text| cells.split(text, self.separator) && Some(cells.len()) == self.width);
+        fits.then_some(*line)
+    }
+
+    /// Passes over the line directly below the header.
+    pub(crate) fn skip_comment_below_header(&mut self) {
+        self.ahead.pop_front();
+    }
+
     /// Reads the next row and returns its line; comments and blank lines are passed over, the former counted.
     pub(crate) fn next_row(
         &mut self,

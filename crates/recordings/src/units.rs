@@ -158,11 +158,165 @@ const SPELLINGS: &[(&str, &str)] = &[
     ("hours", "h"),
 ];
 
+/// Units of power and energy in other languages, in small letters. Symbols in which letter case tells milli from mega are
+/// [`CYRILLIC_SYMBOLS`].
+const FOREIGN_SPELLINGS: &[(&str, &str)] = &[
+    ("vatio", "W"),
+    ("vatios", "W"),
+    ("vátio", "W"),
+    ("vátios", "W"),
+    ("wat", "W"),
+    ("waty", "W"),
+    ("watów", "W"),
+    ("ватт", "W"),
+    ("ватта", "W"),
+    ("ватты", "W"),
+    ("ваттах", "W"),
+    ("βατ", "W"),
+    ("瓦", "W"),
+    ("瓦特", "W"),
+    ("ワット", "W"),
+    ("와트", "W"),
+    ("miliwatt", "mW"),
+    ("miliwatts", "mW"),
+    ("milivatio", "mW"),
+    ("milivatios", "mW"),
+    ("milivátios", "mW"),
+    ("miliwat", "mW"),
+    ("miliwaty", "mW"),
+    ("miliwatów", "mW"),
+    ("милливатт", "mW"),
+    ("милливатты", "mW"),
+    ("милливаттах", "mW"),
+    ("毫瓦", "mW"),
+    ("毫瓦特", "mW"),
+    ("ミリワット", "mW"),
+    ("밀리와트", "mW"),
+    ("microvatios", "uW"),
+    ("микроватт", "uW"),
+    ("微瓦", "uW"),
+    ("マイクロワット", "uW"),
+    ("kilowat", "kW"),
+    ("kilowaty", "kW"),
+    ("kilowatów", "kW"),
+    ("kilovatio", "kW"),
+    ("kilovatios", "kW"),
+    ("quilowatt", "kW"),
+    ("quilowatts", "kW"),
+    ("quilovátios", "kW"),
+    ("киловатт", "kW"),
+    ("киловатты", "kW"),
+    ("киловаттах", "kW"),
+    ("квт", "kW"),
+    ("千瓦", "kW"),
+    ("千瓦特", "kW"),
+    ("キロワット", "kW"),
+    ("킬로와트", "kW"),
+    ("megavatio", "MW"),
+    ("megavatios", "MW"),
+    ("megawat", "MW"),
+    ("megawaty", "MW"),
+    ("мегаватт", "MW"),
+    ("мегаватты", "MW"),
+    ("兆瓦", "MW"),
+    ("百万瓦", "MW"),
+    ("メガワット", "MW"),
+    ("메가와트", "MW"),
+    ("julios", "J"),
+    ("joulen", "J"),
+    ("джоуль", "J"),
+    ("джоули", "J"),
+    ("джоулях", "J"),
+    ("焦", "J"),
+    ("焦耳", "J"),
+    ("ジュール", "J"),
+    ("milijulios", "mJ"),
+    ("миллиджоуль", "mJ"),
+    ("миллиджоули", "mJ"),
+    ("毫焦", "mJ"),
+    ("毫焦耳", "mJ"),
+    ("ミリジュール", "mJ"),
+    ("kilojulios", "kJ"),
+    ("килоджоуль", "kJ"),
+    ("килоджоули", "kJ"),
+    ("кдж", "kJ"),
+    ("千焦", "kJ"),
+    ("千焦耳", "kJ"),
+    ("キロジュール", "kJ"),
+    ("megajulios", "MJ"),
+    ("мегаджоуль", "MJ"),
+    ("мегаджоули", "MJ"),
+    ("兆焦", "MJ"),
+    ("メガジュール", "MJ"),
+    ("vatios-hora", "Wh"),
+    ("vatios hora", "Wh"),
+    ("ватт-час", "Wh"),
+    ("втч", "Wh"),
+    ("вт·ч", "Wh"),
+    ("вт*ч", "Wh"),
+    ("вт⋅ч", "Wh"),
+    ("瓦时", "Wh"),
+    ("瓦時", "Wh"),
+    ("瓦·时", "Wh"),
+    ("瓦小时", "Wh"),
+    ("ワット時", "Wh"),
+    ("ワットアワー", "Wh"),
+    ("와트시", "Wh"),
+    ("kilovatio-hora", "kWh"),
+    ("kilovatios-hora", "kWh"),
+    ("kilovatio hora", "kWh"),
+    ("kilovatios hora", "kWh"),
+    ("киловатт-час", "kWh"),
+    ("киловатт-часы", "kWh"),
+    ("квтч", "kWh"),
+    ("квт·ч", "kWh"),
+    ("квт*ч", "kWh"),
+    ("квт⋅ч", "kWh"),
+    ("квт-ч", "kWh"),
+    ("квт ч", "kWh"),
+    ("квт·год", "kWh"),
+    ("千瓦时", "kWh"),
+    ("千瓦時", "kWh"),
+    ("千瓦·时", "kWh"),
+    ("千瓦小时", "kWh"),
+    ("キロワット時", "kWh"),
+    ("キロワットアワー", "kWh"),
+    ("킬로와트시", "kWh"),
+];
+
+/// Symbols in Cyrillic letters, of which case matters.
+const CYRILLIC_SYMBOLS: &[(&str, &str)] = &[
+    ("Вт", "W"),
+    ("вт", "W"),
+    ("ВТ", "W"),
+    ("мВт", "mW"),
+    ("мкВт", "µW"),
+    ("МВт", "MW"),
+    ("Дж", "J"),
+    ("дж", "J"),
+    ("мДж", "mJ"),
+    ("МДж", "MJ"),
+];
+
+/// Returns the name of a unit of another language.
+fn name_of_foreign(spelling: &str) -> Option<&'static str> {
+    if spelling.len() < 3 {
+        return None;
+    }
+    let symbol = CYRILLIC_SYMBOLS.iter().find(|(symbol, _)| *symbol == spelling);
+    let found = symbol.or_else(|| {
+        let lower = spelling.to_lowercase();
+        FOREIGN_SPELLINGS.iter().find(|(word, _)| *word == lower)
+    });
+    found.map(|(_, name)| *name)
+}
+
 impl Unit {
     /// Returns a unit by its name or another spelling of it.
     pub fn by_name(name: &str) -> Option<Self> {
         let name = SPELLINGS.iter().find(|(spelling, _)| *spelling == name).map_or(name, |(_, name)| *name);
-        UNITS.iter().copied().find(|unit| unit.name == name)
+        let of_name = |name: &str| UNITS.iter().copied().find(|unit| unit.name == name);
+        of_name(name).or_else(|| of_name(name_of_foreign(name)?))
     }
 
     /// Returns whether values in both units are the same numbers: `Ws` and `J`.
@@ -198,8 +352,8 @@ impl Dimension {
 
 /// Returns what is in the last brackets at the end of a column's name, without `in `.
 fn last_brackets(name: &str) -> Option<&str> {
-    let inside = name.trim_end().strip_suffix([']', ')'])?;
-    let inside = inside.rsplit_once(['[', '('])?.1.trim();
+    let inside = name.trim_end().strip_suffix([']', ')', '）', '］', '】'])?;
+    let inside = inside.rsplit_once(['[', '(', '（', '［', '【'])?.1.trim();
     Some(inside.strip_prefix("in ").unwrap_or(inside).trim())
 }
 
@@ -227,8 +381,94 @@ fn power_hours(text: &str) -> Option<(&str, Option<Unit>)> {
 
 /// Returns the unit after the last separator of a column's name: `power_mW`, `Power, W`, `power.draw/W`, `energy in kWh`.
 pub fn suffix_unit(name: &str) -> Option<Unit> {
-    let (_, unit) = name.trim().rsplit_once(['_', ',', '/', '.', '-', ' '])?;
-    Unit::by_name(unit.trim()).filter(|_| !is_mega_by_capitals(name, unit.trim()))
+    let name = name.trim();
+    // Several words: `kilovatios hora`.
+    let words = name.rsplit_once(',').map(|(_, unit)| unit.trim()).filter(|unit| unit.contains(' '));
+    let of_words = || words.and_then(Unit::by_name).or_else(|| joined_foreign_unit(name));
+    let (_, unit) = name.rsplit_once(UNIT_SEPARATORS).unwrap_or(("", name));
+    let last = Unit::by_name(unit.trim()).filter(|_| unit.len() < name.len() && !is_mega_by_capitals(name, unit.trim()));
+    last.or_else(of_words)
+}
+
+/// What may stand before the unit at the end of a column's name.
+const UNIT_SEPARATORS: [char; 9] = ['_', ',', '/', '.', '-', ' ', '、', '，', '：'];
+
+/// Numbers and prefixes of units in writings without separators.
+const JOINED_PREFIXES: [char; 10] = ['十', '百', '千', '万', '萬', '億', '亿', '毫', '微', '兆'];
+
+/// Returns the unit that ends a name in a writing without separators, `功率千瓦`, unless a prefix that is not known is before it.
+fn joined_foreign_unit(name: &str) -> Option<Unit> {
+    let is_joined = |word: &str| word.starts_with(|first: char| first >= '\u{2e80}');
+    let ends = FOREIGN_SPELLINGS.iter().filter(|(word, _)| is_joined(word) && name.len() > word.len() && name.ends_with(*word));
+    let (word, unit) = ends.max_by_key(|(word, _)| word.len())?;
+    let before = &name[..name.len() - word.len()];
+    let has_prefix = before.ends_with(JOINED_PREFIXES) || before.ends_with("キロ") || before.ends_with("ミリ");
+    Unit::by_name(unit).filter(|_| !has_prefix)
+}
+
+/// Prefixes of thousands of units, in small letters.
+const THOUSANDS_PREFIXES: [&str; 25] = [
+    "kilo",
+    "quilo",
+    "milli",
+    "mili",
+    "mega",
+    "micro",
+    "mikro",
+    "giga",
+    "кило",
+    "милли",
+    "мега",
+    "микро",
+    "гига",
+    "千",
+    "万",
+    "萬",
+    "毫",
+    "微",
+    "兆",
+    "キロ",
+    "ミリ",
+    "メガ",
+    "킬로",
+    "밀리",
+    "메가",
+];
+/// How the rest of a unit of power or energy begins, in small letters, after a prefix that is a word.
+const UNIT_STEMS: [&str; 11] = ["w", "v", "j", "ват", "вт", "дж", "瓦", "焦", "ワ", "ジ", "와"];
+/// How symbols in Cyrillic letters with a prefix begin, in small letters.
+const CYRILLIC_PREFIXED: [&str; 7] = ["квт", "мвт", "мквт", "гвт", "кдж", "мдж", "гдж"];
+
+/// Returns what the last brackets of a name, or what is behind its last separator, has of a unit that is not known and begins with a
+/// prefix of thousands: `kilo W` of `power [kilo W]`, `МВТ` of `мощность, МВТ`.
+fn prefixed_unit(name: &str) -> Option<&str> {
+    let brackets = last_brackets(name);
+    let is_prefixed = |text: &&str| {
+        let lower = text.to_lowercase();
+        let rest_of = |prefix: &&str| lower.strip_prefix(*prefix).map(|rest| rest.trim_start_matches([' ', '-', '.', '·']));
+        let is_unit = |rest: &str| rest.is_empty() || UNIT_STEMS.iter().any(|stem| rest.starts_with(stem));
+        THOUSANDS_PREFIXES.iter().filter_map(rest_of).any(is_unit)
+            || CYRILLIC_PREFIXED.iter().any(|symbol| lower.starts_with(symbol))
+    };
+    let last = brackets.or_else(|| name.rsplit_once(UNIT_SEPARATORS).map(|(_, last)| last.trim())).unwrap_or(name);
+    let joined = || JOINED_PREFIXES.iter().find_map(|prefix| Some(&name[name.rfind(*prefix)?..])).filter(|_| brackets.is_none());
+    let is_unknown = |text: &&str| Unit::by_name(text).is_none() && spelled_units(text).is_empty();
+    Some(last).filter(is_prefixed).or_else(|| joined().filter(is_prefixed)).filter(is_unknown)
+}
+
+/// Returns a power of ten by which a name says that its values are multiplied or divided: `*1000` of `power *1000`, `/1000` of
+/// `power (/1000)`, `1e3` of `power [1e3]`.
+fn bare_factor(name: &str) -> Option<&str> {
+    let ending = || {
+        let at = name.rfind(['*', '×', '÷', '/'])?;
+        let text = name[at..].trim_end_matches([')', ']', ' ']);
+        let mut letters = text.chars();
+        // `node/10` may be a place.
+        let is_sign = letters.next() != Some('/') || name[..at].ends_with(['(', '[', ' ']);
+        (is_sign && is_power_of_ten(letters.as_str().trim())).then_some(text)
+    };
+    let has_exponent = |text: &&str| text.starts_with("10^") || text.starts_with("1e") || text.starts_with("1E");
+    ending().or_else(|| last_brackets(name).filter(has_exponent).filter(|text| is_thousands(text)))
 }
 
 /// Whether a word may be milli as well as mega, since the name has capitals only: `POWER_MW`.
@@ -498,6 +738,42 @@ pub(crate) const FOREIGN_UNITS: [&str; 48] = [
     "kVAh",
 ];
 
+/// Units of quantities that no field has, as sensors of a machine and meters have them in a column of units, in any letter case.
+const UNITS_OF_OTHERS: [&str; 27] = [
+    "A",
+    "Amp",
+    "Ampere",
+    "Amperes",
+    "Amps",
+    "CFM",
+    "Cel",
+    "LPM",
+    "L/min",
+    "PF",
+    "Pa",
+    "RPM",
+    "V",
+    "VA",
+    "VAR",
+    "Volt",
+    "Volts",
+    "deg F",
+    "degrees F",
+    "discrete",
+    "kPa",
+    "kV",
+    "kVA",
+    "mA",
+    "mV",
+    "revolutions",
+    "unspecified",
+];
+
+/// Returns whether a text in a column of units is one of a quantity that no field has: `RPM`, `Volts`.
+pub(crate) fn is_unit_of_others(text: &str) -> bool {
+    UNITS_OF_OTHERS.iter().any(|unit| text.trim().eq_ignore_ascii_case(unit))
+}
+
 /// Those of [`FOREIGN_UNITS`] that mean something else outside of brackets: `power_PS` is of a power supply, `power_cal` calibrated.
 const UNITS_IN_BRACKETS: [&str; 2] = ["PS", "cal"];
 
@@ -525,6 +801,7 @@ pub fn unreadable_unit(name: &str) -> Option<&str> {
         .or_else(|| ambiguous_unit(name))
         .or_else(hours)
         .or_else(|| spelled().or_else(humped).or_else(|| factor(name)).or_else(|| worded_factor(name)).filter(|_| !is_readable))
+        .or_else(|| bare_factor(name).or_else(|| prefixed_unit(name)).filter(|_| !is_readable))
 }
 
 /// Returns what a column's name says of a unit of power or energy that may be read in two ways: letters that may be milli or mega
@@ -777,6 +1054,20 @@ mod tests {
             ("kw3.power", ""),
             ("power_uw", "µW"),
             ("poweruw", "µW"),
+            ("Мощность, кВт", "kW"),
+            ("Мощность, Вт", "W"),
+            ("Мощность (мВт)", "mW"),
+            ("Мощность, МВт", "MW"),
+            ("功率(千瓦)", "kW"),
+            ("电力（kW）", "kW"),
+            ("功率千瓦", "kW"),
+            ("功率（毫瓦）", "mW"),
+            ("消費電力 キロワット", "kW"),
+            ("キロワット", "kW"),
+            ("potencia_kilovatios", "kW"),
+            ("Potencia (Milivatios)", "mW"),
+            ("potencia, vatios", "W"),
+            ("moc [kilowaty]", "kW"),
         ] {
             let unit_of = bracketed_unit(text).or_else(|| worded_unit(text, Power));
             assert_eq!(name(unit_of), unit, "{text}");
@@ -816,6 +1107,13 @@ mod tests {
             ("GPUKWh", "kWh"),
             ("PDUKWh", ""),
             ("wh01_energy", ""),
+            ("Энергия, кВт·ч", "kWh"),
+            ("Энергия (кВтч)", "kWh"),
+            ("用电量(千瓦时)", "kWh"),
+            ("用电量千瓦时", "kWh"),
+            ("電力量（キロワット時）", "kWh"),
+            ("energía, kilovatios hora", "kWh"),
+            ("Энергия, кДж", "kJ"),
         ] {
             let unit_of = bracketed_unit(text).or_else(|| worded_unit(text, Energy));
             assert_eq!(name(unit_of), unit, "{text}");
@@ -983,6 +1281,26 @@ mod tests {
             ("energy_kW_h", None),
             ("omega_watts", None),
             ("energy_kilowatt_hours", None),
+            ("power [kilo W]", Some("kilo W")),
+            ("power (kilo)", Some("kilo")),
+            ("potencia [kilovolt]", Some("kilovolt")),
+            ("мощность, МВТ", Some("МВТ")),
+            ("мощность [мвт]", Some("мвт")),
+            ("power *1000", Some("*1000")),
+            ("power (*1000)", Some("*1000")),
+            ("power*1000", Some("*1000")),
+            ("power (/1000)", Some("/1000")),
+            ("power [1e3]", Some("1e3")),
+            ("node/10", None),
+            ("power [kilo W] (W)", None),
+            ("power (mean)", None),
+            ("power_megatron", None),
+            ("potencia_milivatios", None),
+            ("Мощность, кВт", None),
+            ("功率(千瓦)", None),
+            ("功率(万瓦)", Some("万瓦")),
+            ("功率万瓦", Some("万瓦")),
+            ("功率千瓦", None),
         ] {
             assert_eq!(unreadable_unit(text), unit, "{text}");
         }

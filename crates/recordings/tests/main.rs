@@ -5,6 +5,7 @@ mod figures;
 mod formats;
 mod fuzz;
 mod imports_apart;
+mod long_tables;
 mod prometheus;
 mod refused;
 mod shared_data;

@@ -1771,3 +1771,133 @@ fn multiples_of_counts_are_refused_and_rates_that_contradict_a_total_are_noted()
     let notes = &imported.report.notes;
     assert!(!notes.iter().any(|note| note.contains("contradict")), "{notes:?}");
 }
+
+/// A table of one value a second, which goes up and down from `least` on.
+fn varying(header: &str, seconds: std::ops::Range<u32>, least: u32) -> String {
+    let row = |second: u32| format!("2025-02-03T10:{:02}:{:02}Z,{}\n", second / 60, second % 60, least + second * 7 % 11);
+    format!("{header}\n{}", seconds.map(row).collect::<String>())
+}
+
+#[test]
+fn files_without_an_id_are_compared_and_joined_as_those_with_one() {
+    let power = |seconds, least| varying("time,w", seconds, least);
+    let smi = |seconds| smi("timestamp, power.draw [W]", &[100.0], seconds, |_| String::new());
+    let of = |format: RecordingFormat, files_are| {
+        let options = if format == CSV { maps(&["power_watts=w"]) } else { plain() };
+        ImportOptions { files_are, ..options }
+    };
+    for (what, format, a, b, whole) in [
+        ("a copy", CSV, power(0..30, 300), power(0..30, 300), power(0..30, 300)),
+        ("half of it", CSV, power(0..30, 300), power(15..45, 300), power(0..45, 300)),
+        ("a copy of a log", SMI, smi(0..=10), smi(0..=10), smi(0..=10)),
+        ("half of a log", SMI, smi(0..=10), smi(5..=20), smi(0..=20)),
+    ] {
+        let files = [("a.csv", a.as_str()), ("b.csv", &b)];
+        let error = read(format, &files, &of(format, None)).unwrap_err();
+        assert!(error.starts_with("b.csv: has the same rows as a.csv") && error.contains("--files-are parts"), "{what}: {error}");
+        let joined = read(format, &files, &of(format, Some(FileSetKind::Parts))).unwrap();
+        let expected = total(&read(format, &[("w.csv", &whole)], &of(format, None)).unwrap());
+        assert_eq!(joules(&joined).len(), 1, "{what}");
+        near(total(&joined), expected, what);
+        let apart = read(format, &files, &of(format, Some(FileSetKind::Nodes))).unwrap();
+        assert_eq!(joules(&apart).len(), 2, "{what}");
+    }
+    for (what, format, a, b, boards, expected) in [
+        ("rotated", SMI, smi(0..=10), smi(11..=20), 1, 2000.0),
+        ("newest first", SMI, smi(11..=20), smi(0..=10), 1, 2000.0),
+        ("two boards", CSV, power(0..12, 300), power(0..12, 100), 2, 0.0),
+    ] {
+        let imported =
+            read(format, &[("a.csv", &a), ("b.csv", &b)], &of(format, None)).unwrap_or_else(|error| panic!("{what}: {error}"));
+        assert_eq!(joules(&imported).len(), boards, "{what}");
+        if expected > 0.0 {
+            near(total(&imported), expected, what);
+        }
+    }
+}
+
+#[test]
+fn what_rows_of_two_files_add_at_the_same_times_counts_once_or_stops() {
+    let (a, b) = (varying("time,n", 0..20, 30), varying("time,n", 10..30, 30));
+    let samples = |files: &[(&str, &str)], files_are| -> Result<f64, String> {
+        let imported = read(CSV, files, &ImportOptions { files_are, ..maps(&["samples=n"]) })?;
+        Ok(progress(&imported).iter().filter_map(|row| row.samples_total).fold(0.0, f64::max))
+    };
+    let one = samples(&[("a.csv", &a)], None).unwrap();
+    let whole = samples(&[("w.csv", &varying("time,n", 0..30, 30))], None).unwrap();
+    let other = samples(&[("b.csv", &b)], None).unwrap();
+    for (what, second, parts, nodes) in [("a copy", &a, one, 2.0 * one), ("half of it", &b, whole, one + other)] {
+        let files = [("a.csv", a.as_str()), ("b.csv", second)];
+        let error = samples(&files, None).unwrap_err();
+        assert!(error.starts_with("b.csv: adds the same at the same times as a.csv"), "{what}: {error}");
+        near(samples(&files, Some(FileSetKind::Parts)).unwrap(), parts, what);
+        near(samples(&files, Some(FileSetKind::Nodes)).unwrap(), nodes, what);
+    }
+}
+
+#[test]
+fn a_copy_of_a_board_under_another_id_is_refused() {
+    let log = |id: &str| varying("time,w", 0..20, 300).replace('\n', &format!(",{id}\n")).replacen(id, "gpu", 1);
+    let (a, b) = (log("GPU-6d5c0ac5-74d7-3130-46f1-e93ed57f469a"), log("0"));
+    let of = |files_are| ImportOptions { files_are, ..maps(&["device=gpu", "power_watts=w"]) };
+    let files = [("a.csv", a.as_str()), ("b.csv", &b)];
+    let error = read(CSV, &files, &of(None)).unwrap_err();
+    assert!(error.starts_with("b.csv: has the same readings of b-") && error.contains("--files-are nodes"), "{error}");
+    assert_eq!(joules(&read(CSV, &files, &of(Some(FileSetKind::Nodes))).unwrap()).len(), 2);
+}
+
+#[test]
+fn a_uuid_of_zeros_is_none() {
+    let zeros = "GPU-00000000-0000-0000-0000-000000000000";
+    let log = smi("timestamp, index, uuid, power.draw [W]", &[300.0, 100.0], 0..=10, |board| format!("{board}, {zeros}, "));
+    let imported = read(SMI, &[("log.csv", &log)], &plain()).unwrap();
+    assert_eq!(joules(&imported).len(), 2);
+    near(total(&imported), 4000.0, "by index");
+    let sample = |gpu: u32, watts: u32, at: u32| {
+        let stamp = 1_738_576_800_000 + 15_000 * u64::from(at);
+        format!("DCGM_FI_DEV_POWER_USAGE{{gpu=\"{gpu}\",UUID=\"{zeros}\",Hostname=\"n1\"}} {watts} {stamp}\n")
+    };
+    let text: String = (0..=10).flat_map(|at| [sample(0, 300, at), sample(1, 100, at)]).collect();
+    let options = ImportOptions { workload: Some("lab/a".to_owned()), ..plain() };
+    let imported = read(RecordingFormat::Prometheus, &[("p.prom", &text)], &options).unwrap();
+    assert_eq!(joules(&imported).len(), 2);
+    near(total(&imported), 60_000.0, "by host and index");
+}
+
+#[test]
+fn a_known_series_that_makes_next_to_nothing_or_too_much_is_refused_without_a_map() {
+    let text = |name: &str, first: f64, step: f64| -> String {
+        let row = |at: u32| {
+            let stamp = 1_738_576_800_000 + 10_000 * u64::from(at);
+            format!("{name}{{gpu=\"0\",UUID=\"GPU-1\"}} {} {stamp}\n", first + step * f64::from(at))
+        };
+        (0..=12).map(row).collect()
+    };
+    let options = ImportOptions { workload: Some("lab/a".to_owned()), ..plain() };
+    let energy = "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION";
+    for (what, name, first, step, said, unit) in [
+        ("joules", energy, 1000.0, 3000.0, "never grows by 1 W", "J"),
+        ("milliwatts", "DCGM_FI_DEV_POWER_USAGE", 300_000.0, 0.0, "more than one GPU board can draw", "mW"),
+    ] {
+        let error = read(RecordingFormat::Prometheus, &[("p.prom", &text(name, first, step))], &options).unwrap_err();
+        assert!(
+            error.contains(said) && error.contains(&format!("if it is in {unit}, write the readings as a table")),
+            "{what}: {error}"
+        );
+        assert!(!error.contains("say the unit"), "{what}: {error}");
+    }
+    let right = read(RecordingFormat::Prometheus, &[("p.prom", &text(energy, 1e6, 3e6))], &options);
+    assert!(right.is_ok(), "{:?}", right.err());
+}
+
+#[test]
+fn a_clock_of_twelve_hours_without_its_half_of_the_day_stops() {
+    let rows = |first: u32| -> String {
+        let row = |minute: u32| format!("2025-02-03 {:02}:{:02}:00,300\n", (minute / 60 + 11) % 12 + 1, minute % 60);
+        (first..first + 40).map(row).collect()
+    };
+    let options = maps(&["power_watts=w"]);
+    let error = read(CSV, &[("w.csv", &format!("time,w\n{}", rows(760)))], &options).unwrap_err();
+    assert!(error.contains("counts to 12 without AM and PM") && error.contains("--accept unordered"), "{error}");
+    assert!(read(CSV, &[("w.csv", &format!("time,w\n{}", rows(600)))], &options).is_ok());
+}

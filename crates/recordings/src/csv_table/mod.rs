@@ -27,16 +27,19 @@ use crate::clock::TimeParser;
 use crate::decimal_mark::{DecimalMarkDetector, MARK_REMEDY};
 use crate::error::quote;
 use crate::foreign_text::{ForeignText, foreign_json};
-use crate::identity::{IdColumns, IdScope, driver_uuid, is_unique_id, spelling_key, spelling_key_of_text};
+use crate::identity::{
+    IdColumns, IdScope, SeveralBoards, driver_uuid, find_alternation, is_unique_id, spelling_key, spelling_key_of_text,
+};
 use crate::lines::LineReader;
 use crate::names::{event_name, shell_quote};
-use crate::quantity::{QuantityCell, is_quantity, parse_quantity};
-use crate::recording::{FileId, RecordedDevice, RecordedReading, Recording, RowError, SourceId, SourceKind};
+use crate::quantity::{QuantityCell, is_quantity, parse_quantity, split_unit};
+use crate::recording::{FileId, OF_ANOTHER_UNIT, RecordedDevice, RecordedReading, Recording, RowError, SourceId, SourceKind};
 use crate::report::TableUse;
+use crate::rounds::MOST_ROWS_OF_TEXTS;
 use crate::row_times::RowTimes;
 use crate::rows::{CUT, CUT_REMEDY};
 use crate::table::{HeaderCriteria, HeaderRow, RowCells, TableReader};
-use crate::units::{Dimension, Unit, ambiguous_unit, word_places};
+use crate::units::{Dimension, Unit, ambiguous_unit, is_unit_of_others, word_places};
 use crate::{ImportError, ImportOptions, ReadingField};
 
 /// What one row adds to a counter.
@@ -86,7 +89,7 @@ pub(crate) fn read(
         let mut reader = FileReader::new(recording, file, &table, header, &clock, options)?;
         reader.times = RowTimes::following(before.take(), options);
         let mut cells = RowCells::default();
-        let mut below_header = true;
+        let mut below_header = !reader.take_units_of_comment(recording, &mut table)?;
         while let Some(line) = table.next_row(recording, file, &mut cells)? {
             if reader.plan.time.is_some() && cells.iter().all(str::is_empty) {
                 recording.skip_line(file, line, EMPTY_ROW);
@@ -98,7 +101,7 @@ pub(crate) fn read(
             if std::mem::take(&mut below_header) {
                 let taken = reader.plan.take_units(&cells);
                 if taken.map_err(|(column, problem)| recording.error(file, line, problem, ONE_UNIT).with_column(column))? {
-                    recording.skip_line(file, line, "units below the header");
+                    recording.skip_line(file, line, UNITS_BELOW_HEADER);
                     continue;
                 }
             }
@@ -146,6 +149,7 @@ pub(crate) fn refuse_json(file: &str, header: &HeaderRow) -> Result<(), ImportEr
 
 /// Why rows are passed over.
 pub(crate) const EMPTY_ROW: &str = "empty row";
+const UNITS_BELOW_HEADER: &str = "units below the header";
 const STEP_OF_A_JOB: &str = "step of a job that has a row of its own";
 
 /// What to do if a header contradicts what is below it.
@@ -319,19 +323,63 @@ struct JobRows {
     steps: BTreeMap<String, BTreeSet<u64>>,
 }
 
-/// Columns that are not mapped, and in which every text so far names a reading of some kind, with these texts and their lines.
+/// Columns that are not mapped, and may name a reading of some kind in each row.
 #[derive(Default)]
 struct ReadingKinds {
+    /// Columns whose names say so, and in which every text so far does, with these texts and their lines.
     columns: Vec<(usize, BTreeMap<String, u64>)>,
+    others: Vec<TurnsOfTexts>,
+}
+
+/// A column of few texts, which may name kinds of readings if they take turns, as states of a board do not.
+#[derive(Default)]
+struct TurnsOfTexts {
+    column: usize,
+    /// The number and the first line of each text.
+    texts: BTreeMap<String, (u16, u64)>,
+    rows: BTreeMap<SourceId, Vec<(EventTime, u64, u16)>>,
+    noted: usize,
+}
+
+impl TurnsOfTexts {
+    /// Notes the text of a row; returns false if the column has no such texts.
+    fn observe(&mut self, (source, time, line): (SourceId, EventTime, u64), cells: &RowCells) -> bool {
+        let text = cells.get(self.column).unwrap_or_default();
+        if is_absent_text(text) || self.noted >= MOST_ROWS_OF_TEXTS {
+            return true;
+        }
+        let next = self.texts.len();
+        let number = match self.texts.get(text) {
+            Some((number, _)) => *number,
+            None if next >= MOST_KINDS || is_quantity(text) || !text.contains(char::is_alphabetic) => return false,
+            None => self.texts.entry(text.to_owned()).or_insert((next as u16, line)).0,
+        };
+        self.rows.entry(source).or_default().push((time, line, number));
+        self.noted += 1;
+        true
+    }
+
+    /// Returns a text that names power, another that names none, and the line of the latter, if the texts take turns.
+    fn find_mixed(&self) -> Option<(&str, &str, u64)> {
+        let of = |is_power: bool| self.texts.iter().find(|(text, _)| kind_of_reading(text) == Some(is_power));
+        let ((power, _), (other, (_, line))) = (of(true)?, of(false)?);
+        let takes_turns = self.rows.values().any(|rows| find_alternation(rows, false).is_some());
+        takes_turns.then_some((power.as_str(), other.as_str(), *line))
+    }
 }
 
 impl ReadingKinds {
-    fn new(columns: impl Iterator<Item = usize>) -> Self {
-        Self { columns: columns.map(|column| (column, BTreeMap::new())).collect() }
+    /// `columns` with whether their names say that they name readings.
+    fn new(columns: &[(usize, bool)]) -> Self {
+        let named = columns.iter().filter(|(_, is_named)| *is_named).map(|(column, _)| (*column, BTreeMap::new()));
+        let others = columns.iter().filter(|(_, is_named)| !*is_named);
+        let others = others.map(|(column, _)| TurnsOfTexts { column: *column, ..TurnsOfTexts::default() });
+        Self { columns: named.collect(), others: others.collect() }
     }
 
     /// Notes the texts of a row that has power.
-    fn observe(&mut self, line: u64, cells: &RowCells) {
+    fn observe(&mut self, (source, time, line): (SourceId, EventTime, u64), cells: &RowCells) {
+        self.others.retain_mut(|column| column.observe((source, time, line), cells));
         self.columns.retain_mut(|(column, texts)| {
             let text = cells.get(*column).unwrap_or_default();
             if texts.contains_key(text) || is_absent_text(text) {
@@ -347,20 +395,28 @@ impl ReadingKinds {
 
     /// Returns a column that names power in some rows and no power in others: a name of each, and the first line of the latter.
     fn find_mixed(&self) -> Option<(usize, &str, &str, u64)> {
-        self.columns.iter().find_map(|(column, texts)| {
+        let named = self.columns.iter().find_map(|(column, texts)| {
             let of = |is_power: bool| texts.iter().find(|(text, _)| kind_of_reading(text) == Some(is_power));
             let ((power, _), (other, line)) = (of(true)?, of(false)?);
             Some((*column, power.as_str(), other.as_str(), *line))
+        });
+        named.or_else(|| {
+            self.others.iter().find_map(|column| {
+                let (power, other, line) = column.find_mixed()?;
+                Some((column.column, power, other, line))
+            })
         })
     }
 }
 
 /// A column with more texts names no kinds of readings.
 const MOST_KINDS: usize = 64;
+/// Words of energy in a text that names the kind of a reading.
+const KINDS_OF_ENERGY: [&str; 4] = ["energy", "joules", "kwh", "wh"];
 
 /// Returns whether a text names power (true) or another reading, such as a limit of it; `None` if it names none.
 fn kind_of_reading(text: &str) -> Option<bool> {
-    let is_power = names_power(text)?;
+    let is_power = names_power(text).or_else(|| has_word(text, &KINDS_OF_ENERGY).then_some(false))?;
     Some(is_power && !names_limit(text))
 }
 
@@ -415,7 +471,7 @@ impl<'o> FileReader<'o> {
         let marks = DecimalMarkDetector::new(table, &columns, options.decimal);
         let ids = plan.id_columns(recording);
         let ranks = plan.rank_columns();
-        let kinds = ReadingKinds::new(plan.columns_of_kinds(recording).into_iter());
+        let kinds = ReadingKinds::new(&plan.columns_of_kinds(recording));
         Ok(Self {
             file,
             kinds,
@@ -432,6 +488,21 @@ impl<'o> FileReader<'o> {
             ranks,
             jobs: JobRows::default(),
         })
+    }
+
+    /// Takes a comment directly below the header for one of units, if it is one; returns whether it is.
+    fn take_units_of_comment(&mut self, recording: &mut Recording, table: &mut TableReader<'_>) -> Result<bool, ImportError> {
+        let mut cells = RowCells::default();
+        let comment = table.split_comment_below_header(&mut cells).filter(|_| !self.header.is_data);
+        let Some(line) = comment else { return Ok(false) };
+        let taken = self.plan.take_units(&cells);
+        let is_taken =
+            taken.map_err(|(column, problem)| recording.error(self.file, line, problem, ONE_UNIT).with_column(column))?;
+        if is_taken {
+            table.skip_comment_below_header();
+            recording.skip_line(self.file, line, UNITS_BELOW_HEADER);
+        }
+        Ok(is_taken)
     }
 
     /// Returns whether a row is the header once more; takes it as the new header if its columns have changed.
@@ -460,16 +531,17 @@ impl<'o> FileReader<'o> {
                 };
             }
             let header = HeaderRow { line, names: cells.clone(), is_data: false };
+            self.refuse_mixed_kinds(recording)?;
             self.refuse_several_boards(recording)?;
             self.refuse_several_ranks(recording)?;
-            self.refuse_mixed_kinds(recording)?;
             let before = std::mem::replace(&mut self.plan, TableMapping::new(recording, self.file, &header, self.options)?);
             self.plan.take_times_of(&before, self.options);
             self.plan.has_fractions = before.has_fractions;
+            self.plan.take_unit_columns_of(&before);
             self.plan.take_units_of_rows(|name, dimension| before.has_units_of_rows(name, dimension));
             self.ids = self.plan.id_columns(recording);
             self.ranks = self.plan.rank_columns();
-            self.kinds = ReadingKinds::new(self.plan.columns_of_kinds(recording).into_iter());
+            self.kinds = ReadingKinds::new(&self.plan.columns_of_kinds(recording));
             self.header = header;
         }
         recording.skip_line(self.file, line, "repeated header");
@@ -531,8 +603,9 @@ impl<'o> FileReader<'o> {
         let figures = std::mem::take(&mut self.plan.figures);
         let read = self.values(recording, line, cells, &figures);
         if let Ok(values) = &read {
+            sources.read.extend(&devices);
             if values.iter().any(|(figure, _)| is_power(figure.field)) {
-                self.kinds.observe(line, cells);
+                self.kinds.observe((first, time, line), cells);
             }
             for (board, source) in devices.iter().enumerate() {
                 let of_board = |figure: &FieldSource| !figure.field.is_progress() && figure.board.unwrap_or(0) == board;
@@ -659,22 +732,29 @@ impl<'o> FileReader<'o> {
         let take_out = "correct the row, take it out, or leave the cell empty";
         let damaged = |kind, problem: String| RowError::damaged(kind, error(problem, take_out));
         let field = figure.field;
+        let unit_text = column.unit_column.and_then(|index| cells.get(index)).filter(|text| !is_absent_text(text));
+        // A row that is of another quantity by its unit says nothing against the mapping.
+        let kind_of = |unit: &str, kind: &'static str| {
+            let is_of_another = Unit::by_name(unit).map_or(is_unit_of_others(unit), |unit| unit.dimension != field.dimension());
+            if is_of_another { OF_ANOTHER_UNIT } else { kind }
+        };
         let (value, unit) = match self.marks.read(line, text).map_err(|problem| RowError::stop(error(problem, MARK_REMEDY)))? {
             QuantityCell::Absent => return Ok(None),
             QuantityCell::Number(value, unit) => (value, unit),
             QuantityCell::UnknownUnit => {
                 let why = shortened_by_slurm(field, text).unwrap_or_default();
-                return Err(damaged("unit", format!("{} has an unknown unit{why}", quote(text))));
+                let kind = kind_of(split_unit(text.trim()).1, "unit");
+                return Err(damaged(kind, format!("{} has an unknown unit{why}", quote(text))));
             }
             QuantityCell::Ambiguous | QuantityCell::NotANumber => {
                 let problem = format!("{} is not a number for {}", quote(text), field.name());
-                return Err(damaged("number", problem));
+                return Err(damaged(unit_text.map_or("number", |unit| kind_of(unit, "number")), problem));
             }
         };
         if is_absent_number(field, value, recording.meter) {
             return Ok(None);
         }
-        let of_row = column.unit_column.filter(|_| unit.is_none()).and_then(|index| cells.get(index));
+        let of_row = unit_text.filter(|_| unit.is_none());
         let is_of_any = column.unit_column.is_some_and(|index| self.plan.is_unit_of_any(index));
         let has_figure = |unit: Unit, is_same_column: bool| {
             let is_fit = |other: &NumberColumn| (other.index == column.index) == is_same_column;
@@ -684,13 +764,16 @@ impl<'o> FileReader<'o> {
                     ValueExpression::One => false,
                 })
         };
-        let unit = match of_row.filter(|text| !is_absent_text(text)) {
+        let unit = match of_row {
             Some(text) => match Unit::by_name(text) {
                 Some(unit) if unit.dimension == field.dimension() => Some(unit),
                 // The row is of another figure of the same column, or its unit of another column.
                 Some(other) if has_figure(other, true) => return Ok(None),
                 Some(other) if has_figure(other, false) => None,
-                _ => return Err(damaged("unit", format!("its unit, {}, is not one of {}", quote(text), field.name()))),
+                _ => {
+                    let problem = format!("its unit, {}, is not one of {}", quote(text), field.name());
+                    return Err(damaged(kind_of(text, "unit"), problem));
+                }
             },
             None => unit,
         };
@@ -698,7 +781,7 @@ impl<'o> FileReader<'o> {
             (Some(own), _) if own.dimension != field.dimension() => {
                 let why = shortened_by_slurm(field, text).unwrap_or_default();
                 let problem = format!("{} is not in a unit of {}{why}", quote(text), field.name());
-                return Err(damaged("unit", problem));
+                return Err(damaged(if why.is_empty() { kind_of(own.name, "unit") } else { "unit" }, problem));
             }
             (Some(own), Some(mapped_unit)) if column.is_unit_explicit && own != mapped_unit => {
                 let problem = format!("--map says {}, the cell says {}", mapped_unit.name, quote(text));
@@ -738,7 +821,18 @@ impl<'o> FileReader<'o> {
         if self.options.same_time.is_some() || plan.device.is_some() && plan.node.is_some() {
             return Ok(());
         }
-        let Some(found) = self.ids.several_boards(scopes) else { return Ok(()) };
+        let watts_of = |source: SourceId| -> HashMap<u64, f64> {
+            let of_file = recording.sources[source].readings.iter().filter(|reading| reading.file as usize == self.file);
+            let watts =
+                |reading: &RecordedReading| reading.values.iter().find(|(field, _)| is_power(*field)).map(|(_, watts)| *watts);
+            of_file.filter_map(|reading| Some((u64::from(reading.line), watts(reading)?))).collect()
+        };
+        let in_rounds = || {
+            // Where a board is mapped, what tells its rows apart is the node.
+            let scope = if plan.device.is_some() { IdScope::Node } else { IdScope::Board };
+            self.ids.boards_in_rounds(scopes, watts_of).map(|found| SeveralBoards { scope, ..found })
+        };
+        let Some(found) = self.ids.several_boards(scopes).or_else(in_rounds) else { return Ok(()) };
         let column = plan.column_name(found.column);
         let map = |field: &str, column: &str| format!("--map {}", shell_quote(&format!("{field}={column}")));
         let maps = match (plan.device, plan.node, found.scope) {
@@ -800,8 +894,8 @@ impl<'o> FileReader<'o> {
     }
 
     fn finish(self, recording: &mut Recording, encoding: crate::encoding::Encoding) -> Result<(), ImportError> {
-        self.refuse_several_boards(recording)?;
         self.refuse_mixed_kinds(recording)?;
+        self.refuse_several_boards(recording)?;
         self.refuse_several_ranks(recording)?;
         self.check_unit_of_times(recording)?;
         self.times
@@ -861,6 +955,8 @@ struct TableSources {
     devices: HashMap<(Option<FileId>, String, usize), SourceId>,
     /// The boards of each node as their first rows name them.
     named: BTreeMap<String, Vec<(String, SourceId)>>,
+    /// The sources that have a row which is not refused; others may be sensors of other quantities.
+    read: BTreeSet<SourceId>,
     /// The sources of rows that name their board in the column that is mapped.
     with_id: NodeSources,
     /// The sources of rows that do not, though that column is mapped.
@@ -913,7 +1009,8 @@ impl TableSources {
                 node: node.map(str::to_owned),
                 gpu_model: model.map(str::to_owned),
                 gpu_index: gpu_index.filter(|index| *index < 1024),
-                local_id: id.as_deref().filter(|_| !is_global).map(|id| device_key(id).into_owned()),
+                // Rows without an id are of one board of their file, whose id is empty.
+                local_id: Some(device_key(id.as_deref().unwrap_or_default()).into_owned()).filter(|_| !is_global),
                 is_anonymous: id.is_none() && node.is_none(),
                 is_unique: is_global && id.is_some(),
             };
@@ -967,9 +1064,10 @@ impl TableSources {
     /// Returns the names in the column of boards that are none of a board of its own, with their sources and what they are.
     fn misnamed_boards(&self, meter: Meter) -> Vec<(String, SourceId, String)> {
         let of_node = |boards: &Vec<(String, SourceId)>| {
-            let names: Vec<&str> = boards.iter().map(|(name, _)| name.as_str()).collect();
+            let read: Vec<&(String, SourceId)> = boards.iter().filter(|(_, source)| self.read.contains(source)).collect();
+            let names: Vec<&str> = read.iter().map(|(name, _)| name.as_str()).collect();
             let found = find_misnamed_boards(&names, meter).into_iter();
-            found.map(|found| (boards[found.index].0.clone(), boards[found.index].1, found.problem)).collect::<Vec<_>>()
+            found.map(|found| (read[found.index].0.clone(), read[found.index].1, found.problem)).collect::<Vec<_>>()
         };
         self.named.values().flat_map(of_node).collect()
     }
@@ -1012,7 +1110,8 @@ impl TableSources {
         let is_power_mapped = [ReadingField::PowerWatts, ReadingField::PowerAverageWatts]
             .iter()
             .any(|field| recording.columns.contains_key(field) && !recording.explicit_units.contains_key(field));
-        let named: Vec<&(String, SourceId)> = self.named.values().flatten().collect();
+        let named: Vec<&(String, SourceId)> =
+            self.named.values().flatten().filter(|(_, source)| self.read.contains(source)).collect();
         let names: Vec<&str> = named.iter().map(|(name, _)| name.as_str()).collect();
         let Some((other, power)) = find_mixed_reading(&names).filter(|_| is_power_mapped) else { return Ok(()) };
         let Some(reading) = recording.sources[named[other].1].readings.first() else { return Ok(()) };
@@ -1108,5 +1207,5 @@ fn is_of_sum_words(text: &str) -> Option<bool> {
 
 /// Returns whether a row names its board by an id that no other board has.
 fn is_unique(plan: &TableMapping, cells: &RowCells) -> bool {
-    plan.device.and_then(|column| cells.get(column)).is_some_and(is_unique_id)
+    plan.device.and_then(|column| cells.get(column)).is_some_and(|text| is_unique_id(text) && !is_absent_name(text))
 }

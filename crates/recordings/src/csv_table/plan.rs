@@ -15,7 +15,9 @@ use crate::names::shell_quote;
 use crate::recording::{FileId, Recording};
 use crate::report::ColumnUse;
 use crate::table::{HeaderRow, RowCells, TableReader};
-use crate::units::{Dimension, Unit, ambiguous_unit, bracketed_unit, count_multiple, may_be_unit, unreadable_unit, worded_unit};
+use crate::units::{
+    Dimension, Unit, ambiguous_unit, bracketed_unit, count_multiple, is_unit_of_others, may_be_unit, unreadable_unit, worded_unit,
+};
 use crate::{FieldMap, ImportError, ImportOptions, ReadingField};
 
 /// Rows by which a column of dates, or of times of day, is known.
@@ -43,7 +45,8 @@ impl NumberColumn {
 /// Names of columns that have the unit of each row.
 const UNIT_NAMES: [&str; 5] = ["unit", "units", "uom", "einheit", "unit_of_measurement"];
 /// Names of columns that name the kind of reading of each row. `key` and `measurement` may be of an experiment.
-const KIND_NAMES: [&str; 7] = ["_field", "field", "measurand", "metric", "metric_name", "quantity", "reading"];
+const KIND_NAMES: [&str; 9] =
+    ["_field", "entity_id", "field", "measurand", "metric", "metric_name", "quantity", "reading", "topic"];
 /// Words of columns of energy.
 const ENERGY_WORDS: [&str; 5] = ["consumption", "energie", "energy", "joule", "joules"];
 
@@ -83,6 +86,8 @@ pub(super) struct TableMapping {
     pub(super) has_fractions: bool,
     /// The column that marks the rows in which a value is absent.
     absence_flag: Option<usize>,
+    /// Columns whose cells show that they have the unit of each row, whatever they are called, with a dimension of these units.
+    unit_columns_by_content: Vec<(usize, Dimension)>,
 }
 
 /// A column expression, resolved.
@@ -157,15 +162,16 @@ impl TableMapping {
             return IdColumns::default();
         }
         let texts = [self.time, self.time_of_day, self.device, self.node];
-        let is_used = |index: usize| texts.contains(&Some(index)) || self.number_columns().any(|column| column.index == index);
+        let is_of = |column: &NumberColumn, index: usize| column.index == index || column.unit_column == Some(index);
+        let is_used = |index: usize| texts.contains(&Some(index)) || self.number_columns().any(|column| is_of(column, index));
         IdColumns::new(
             self.names.iter().enumerate().filter(|(index, _)| !is_used(*index)).map(|(index, name)| (index, name.as_str())),
         )
     }
 
-    /// Returns the columns that are not mapped, and may name the kind of reading of each row that is mapped as power: none if the
-    /// user states the unit, or rows have a column of units, which tells them apart.
-    pub(super) fn columns_of_kinds(&self, recording: &Recording) -> Vec<usize> {
+    /// Returns the columns that are not mapped, and may name the kind of reading of each row that is mapped as power, and whether
+    /// their names say that they do: none if the user states the unit, or rows have a column of units, which tells them apart.
+    pub(super) fn columns_of_kinds(&self, recording: &Recording) -> Vec<(usize, bool)> {
         let is_stated = recording.explicit_units.keys().any(|field| is_power(*field));
         let mut of_power = self.figures.iter().filter(|figure| is_power(figure.field) && figure.board.is_none());
         let has_units = self.number_columns().any(|column| column.unit_column.is_some());
@@ -174,8 +180,8 @@ impl TableMapping {
         }
         let texts = [self.time, self.time_of_day, self.device, self.node, self.model];
         let is_used = |index: usize| texts.contains(&Some(index)) || self.number_columns().any(|column| column.index == index);
-        let is_of_kinds = |index: &usize| KIND_NAMES.iter().any(|name| self.names[*index].eq_ignore_ascii_case(name));
-        (0..self.names.len()).filter(|index| !is_used(*index)).filter(is_of_kinds).collect()
+        let is_of_kinds = |index: usize| KIND_NAMES.iter().any(|name| self.names[index].eq_ignore_ascii_case(name));
+        (0..self.names.len()).filter(|index| !is_used(*index)).map(|index| (index, is_of_kinds(index))).collect()
     }
 
     /// Returns whether another column of the row marks the value of this one as absent.
@@ -324,11 +330,23 @@ impl TableMapping {
     /// there is one.
     pub(super) fn find_columns_of_texts(&mut self, table: &TableReader<'_>) -> Option<String> {
         let mut texts: Vec<BTreeSet<String>> = vec![BTreeSet::new(); self.names.len()];
+        // Cells that have a text, and those among them that are a unit.
+        let mut cells_of_units = vec![(0_usize, 0_usize); self.names.len()];
         table.peek(|cells| {
-            for (texts, cell) in texts.iter_mut().zip(cells.iter()).filter(|(_, cell)| !is_absent_text(cell)) {
-                texts.insert(cell.to_owned());
+            for (index, cell) in cells.iter().enumerate().take(texts.len()).filter(|(_, cell)| !is_absent_text(cell)) {
+                let is_unit = Unit::by_name(cell).is_some() || is_unit_of_others(cell);
+                cells_of_units[index].0 += 1;
+                cells_of_units[index].1 += usize::from(is_unit);
+                texts[index].insert(cell.to_owned());
             }
         });
+        self.unit_columns_by_content.clear();
+        for (index, (known, units)) in cells_of_units.into_iter().enumerate().filter(|(_, (known, _))| *known > 0) {
+            let dimensions = [Dimension::Power, Dimension::Energy].into_iter();
+            let telling = dimensions.filter(|dimension| texts[index].iter().any(|text| is_telling_unit(text, *dimension)));
+            let is_of_units = units * 10 >= known * 9;
+            self.unit_columns_by_content.extend(telling.filter(|_| is_of_units).map(|dimension| (index, dimension)));
+        }
         let is_free = |index: usize| [self.device, self.node, self.time].iter().all(|used| *used != Some(index));
         let kinds = texts.iter().enumerate().filter(|(index, _)| is_free(*index)).find_map(|(index, texts)| {
             let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
@@ -370,6 +388,7 @@ impl TableMapping {
             names.iter().enumerate().position(is_wanted)
         };
         let electrical = [Dimension::Power, Dimension::Energy];
+        let by_content = self.unit_columns_by_content.clone();
         for figure in self.figures.iter_mut().filter(|figure| figure.field.dimension().is_electrical()) {
             let own_dimension = [figure.field.dimension()];
             let ValueExpression::Columns(columns) = &mut figure.take else { continue };
@@ -379,7 +398,12 @@ impl TableMapping {
                     ["_unit", " unit", "_units", " units"].iter().find_map(|end| find(&format!("{name}{end}"), &electrical));
                 let is_kind_named = column.unit.is_some() || names_power(name).is_some() || has_word(name, &ENERGY_WORDS);
                 let fitting = if is_kind_named { &own_dimension[..] } else { &electrical };
-                column.unit_column = own.or_else(|| UNIT_NAMES.iter().find_map(|name| find(name, fitting)));
+                let by_content = || {
+                    let is_fit =
+                        |(index, dimension): &&(usize, Dimension)| *dimension == own_dimension[0] && !used.contains(index);
+                    by_content.iter().find(is_fit).map(|(index, _)| *index)
+                };
+                column.unit_column = own.or_else(|| UNIT_NAMES.iter().find_map(|name| find(name, fitting))).or_else(by_content);
             }
         }
     }
@@ -395,7 +419,17 @@ impl TableMapping {
 
     /// Returns whether a column of units may be of any figure of its row.
     pub(super) fn is_unit_of_any(&self, column: usize) -> bool {
-        self.names.get(column).is_some_and(|name| UNIT_NAMES.iter().any(|unit| name.eq_ignore_ascii_case(unit)))
+        self.unit_columns_by_content.iter().any(|(index, _)| *index == column)
+            || self.names.get(column).is_some_and(|name| UNIT_NAMES.iter().any(|unit| name.eq_ignore_ascii_case(unit)))
+    }
+
+    /// Takes the columns that had the unit of each row by their cells before, by their names.
+    pub(super) fn take_unit_columns_of(&mut self, before: &Self) {
+        let find = |(index, dimension): &(usize, Dimension)| {
+            let name = before.names.get(*index).filter(|name| !name.is_empty())?;
+            Some((self.names.iter().position(|have| have == name)?, *dimension))
+        };
+        self.unit_columns_by_content = before.unit_columns_by_content.iter().filter_map(find).collect();
     }
 
     /// Takes a row below the header for one of units, if it has a unit in each column of numbers and no number. Returns an error
@@ -440,6 +474,11 @@ impl TableMapping {
         }
         column.unit.filter(|own| !own.is_base() && !own.is_same(unit)).map(|own| own.name.to_owned())
     }
+}
+
+/// Returns whether a text is a unit of a dimension that names nothing else: letters such as `J` and `MW` may be of a place or a grade.
+fn is_telling_unit(text: &str, dimension: Dimension) -> bool {
+    !matches!(text, "J" | "j" | "MJ" | "MW") && Unit::by_name(text).is_some_and(|unit| unit.dimension == dimension)
 }
 
 fn step_name(figure: &FieldSource) -> Option<&'static str> {

@@ -8,7 +8,7 @@ use eadt_schemas::v1::JobLifecycle;
 
 use super::STEPS;
 use crate::boards;
-use crate::options::AcceptedFinding;
+use crate::options::{AcceptedFinding, FileSetKind};
 use crate::recording::{FileId, ProgressMark, RecordedReading, Recording, SourceId, SourceKind};
 use crate::sums::{Certainty, SUM_OF_ROWS, find_sums};
 use crate::totals::{ROWS_OF_A_TOTAL, grows_or_restarts};
@@ -66,6 +66,7 @@ impl CounterIncrements {
     /// Turns what rows add into counters.
     pub(super) fn finish(self, recording: &mut Recording, options: &ImportOptions) -> Result<(), ImportError> {
         for (source, mut steps) in self.by_source {
+            settle_copies(recording, &mut steps, options)?;
             if !options.accept.contains(&AcceptedFinding::GrowingSteps) {
                 refuse_running_totals(recording, &steps)?;
                 refuse_sums(recording, &mut steps);
@@ -80,8 +81,10 @@ impl CounterIncrements {
             }
             steps.sort_by_key(|step| step.time);
             if let SourceKind::Device(device) = &mut recording.sources[source].kind {
-                // What several rows of one time add is of one board.
-                device.is_anonymous = false;
+                // What several rows of one time add is of one board, whose counter begins in each file.
+                if device.is_anonymous {
+                    (device.is_anonymous, device.local_id) = (false, None);
+                }
                 spread_energy(recording, source, &steps);
             } else {
                 push_counters(recording, source, &steps);
@@ -89,6 +92,62 @@ impl CounterIncrements {
         }
         Ok(())
     }
+}
+
+/// Fewer rows are no copy of others: two programs may add the same at one time by chance.
+const ROWS_OF_A_COPY: usize = 3;
+
+/// Returns an error if two files have the same rows over the time of both, which would count twice; leaves those of the later file out
+/// if the files are said to be parts of one record.
+fn settle_copies(
+    recording: &mut Recording,
+    steps: &mut Vec<CounterIncrement>,
+    options: &ImportOptions,
+) -> Result<(), ImportError> {
+    let mut files: BTreeMap<FileId, Vec<&CounterIncrement>> = BTreeMap::new();
+    for step in &*steps {
+        files.entry(step.file).or_default().push(step);
+    }
+    if files.len() < 2 || options.files_are == Some(FileSetKind::Nodes) {
+        return Ok(());
+    }
+    for rows in files.values_mut() {
+        rows.sort_by_key(|step| step.time);
+    }
+    let mut copies: Vec<(FileId, EventTime, EventTime)> = Vec::new();
+    for (later, rows) in &files {
+        for (before, above) in files.range(..*later) {
+            let Some((from, to)) = repeated_range(above, rows) else { continue };
+            if options.files_are.is_none() {
+                let (a, b) = (&recording.files[*before], &recording.files[*later]);
+                let problem = format!("adds the same at the same times as {a}, from {from} to {to}");
+                let remedy = "if it is a copy, leave one of the two out, or say --files-are parts; if each file counts its own, say \
+                              --files-are nodes";
+                return Err(ImportError::in_file(b, problem, remedy));
+            }
+            copies.push((*later, from, to));
+        }
+    }
+    let count = steps.len();
+    steps.retain(|step| !copies.iter().any(|(file, from, to)| step.file == *file && (*from..=*to).contains(&step.time)));
+    recording.duplicates += (count - steps.len()) as u64;
+    Ok(())
+}
+
+/// Returns the time that two files have in common if their rows, each in order of time, are the same in it.
+fn repeated_range(above: &[&CounterIncrement], rows: &[&CounterIncrement]) -> Option<(EventTime, EventTime)> {
+    let from = above.first()?.time.max(rows.first()?.time);
+    let to = above.last()?.time.min(rows.last()?.time);
+    if from > to {
+        return None;
+    }
+    let inside = |rows: &[&CounterIncrement]| {
+        let (first, end) = (rows.partition_point(|step| step.time < from), rows.partition_point(|step| step.time <= to));
+        first..end
+    };
+    let (a, b) = (&above[inside(above)], &rows[inside(rows)]);
+    let are_same = a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.time == b.time && a.added == b.added);
+    (are_same && a.len() >= ROWS_OF_A_COPY).then_some((from, to))
 }
 
 /// Refuses rows that have in each of their figures the sum of the rows above, which would count all of it twice.
