@@ -340,31 +340,35 @@ pub struct OperatingPoints {
 }
 
 /// Puts runs of the same columns, `run` apart, together. Of each group (setting apart, too), the run that started first is its
-/// cold one, where files have times.
+/// cold one, where files have times. Where several started first, as on boards that worked in parallel, none is.
 pub fn points(mut profiles: Vec<RunProfile>, knob: &str) -> OperatingPoints {
     profiles.sort_by(|a, b| a.columns.cmp(&b.columns).then(a.file.cmp(&b.file)));
     let without = |key: &GroupKey, fields: &[&str]| -> GroupKey {
         key.iter().filter(|(column, _)| !fields.contains(&column.as_str())).map(|(c, v)| (c.clone(), v.clone())).collect()
     };
-    let mut first: BTreeMap<GroupKey, EventTime> = BTreeMap::new();
+    let mut starts: BTreeMap<GroupKey, Vec<EventTime>> = BTreeMap::new();
     for profile in &profiles {
-        if let Some(start) = profile.start {
-            let earliest = first.entry(without(&profile.columns, &["run", knob])).or_insert(start);
-            *earliest = (*earliest).min(start);
-        }
+        starts.entry(without(&profile.columns, &["run", knob])).or_default().extend(profile.start);
     }
+    let single = |starts: &[EventTime]| {
+        let earliest = starts.iter().copied().min()?;
+        (starts.iter().filter(|start| **start == earliest).count() == 1).then_some(earliest)
+    };
+    // The earliest start of each group; `None`: several runs have it.
+    let first: BTreeMap<GroupKey, Option<EventTime>> = starts.iter().map(|(key, starts)| (key.clone(), single(starts))).collect();
     let mut settings: BTreeMap<GroupKey, Vec<RunProfile>> = BTreeMap::new();
     for profile in profiles {
         settings.entry(without(&profile.columns, &["run"])).or_default().push(profile);
     }
     let mut found = OperatingPoints::default();
     for (columns, runs) in settings {
-        let earliest = first.get(&without(&columns, &[knob]));
+        let earliest = first.get(&without(&columns, &[knob])).copied().flatten();
         let as_run = |profile: &RunProfile| FixedWorkRun {
             duration_seconds: profile.duration_seconds,
             energy_joules: profile.energy_joules,
-            cold: profile.start.is_some() && profile.start.as_ref() == earliest,
+            cold: earliest.is_some() && profile.start == earliest,
         };
+        // A setting has runs, and at most one of them is cold: it has a point.
         let Some(combined) = combine(&runs.iter().map(as_run).collect::<Vec<_>>()) else { continue };
         found
             .dropped

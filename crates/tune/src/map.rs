@@ -53,6 +53,7 @@ pub(crate) fn open<'a>(
     by: &[String],
     fields: &[&str],
 ) -> Result<TableRows<'a>, TableError> {
+    check_maps(file, maps)?;
     let mapped: Vec<&str> = maps.iter().flat_map(|map| column_names(&map.columns)).collect();
     let is_wanted = |cell: &str| {
         !cell.is_empty() && (mapped.contains(&cell) || by.iter().any(|by| by == cell))
@@ -61,6 +62,82 @@ pub(crate) fn open<'a>(
     let rows = TableRows::open(RecordingFile::new(file, reader), &is_wanted)?;
     let rows = rows.filter(|rows| rows.names().iter().any(|name| !name.is_empty()));
     rows.ok_or_else(|| TableError::new(file, "the file is empty", "give a table whose first line names its columns"))
+}
+
+/// Refuses a field that two maps name, unless the later one only adds a unit to the same columns.
+fn check_maps(file: &str, maps: &[FieldMap]) -> Result<(), TableError> {
+    for (index, map) in maps.iter().enumerate() {
+        let is_refined = |earlier: &FieldMap| {
+            let rest = map.columns.strip_prefix(earlier.columns.as_str());
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(':'))
+        };
+        let other = maps[..index].iter().find(|earlier| earlier.field == map.field && !is_refined(earlier));
+        let Some(other) = other else { continue };
+        let (field, first, second) = (&map.field, &other.columns, &map.columns);
+        let problem = format!("--map names {field} twice: {} and {}", quote(first), quote(second));
+        let is_sum = ["energy_joules", "mean_power_watts"].contains(&field.as_str());
+        let remedy = if !is_sum {
+            "leave one of the two out".to_owned()
+        } else if first.contains(':') || second.contains(':') {
+            format!("add the columns up (--map {field}=COLUMN+COLUMN:UNIT), or leave one of the two out")
+        } else {
+            let sum = shell_quote(&format!("{field}={first}+{second}"));
+            format!("add the columns up (--map {sum}), or leave one of the two out")
+        };
+        return Err(TableError::new(file, problem, remedy));
+    }
+    Ok(())
+}
+
+/// What a rate counts, before `/s`. `time/s` is a time in seconds.
+const COUNTED: [&str; 29] = [
+    "1",
+    "sample",
+    "samples",
+    "token",
+    "tokens",
+    "tok",
+    "toks",
+    "it",
+    "its",
+    "iter",
+    "iters",
+    "iteration",
+    "iterations",
+    "step",
+    "steps",
+    "image",
+    "images",
+    "img",
+    "imgs",
+    "frame",
+    "frames",
+    "request",
+    "requests",
+    "req",
+    "reqs",
+    "batch",
+    "batches",
+    "epoch",
+    "epochs",
+];
+/// Units of time that a rate may be per.
+const RATE_TIMES: [&str; 14] =
+    ["s", "sec", "secs", "second", "seconds", "ms", "min", "mins", "minute", "minutes", "h", "hr", "hour", "hours"];
+/// Words that say a rate.
+const RATES: [&str; 9] = ["throughput", "goodput", "fps", "ips", "qps", "rps", "tps", "speed", "rate"];
+
+/// Returns whether a column's name is one of a rate: `samples_per_second`, `throughput`, `it/s`.
+fn reads_as_rate(head: &str) -> bool {
+    let spaced = head.to_lowercase().replace('/', " / ");
+    let words: Vec<&str> = spaced.split(|c: char| !c.is_alphanumeric() && c != '/').filter(|word| !word.is_empty()).collect();
+    let is_time = |word: &str| RATE_TIMES.contains(&word);
+    let is_per_time = |three: &[&str]| {
+        let is_divided = three[1] == "per" && !is_time(three[0]) || three[1] == "/" && COUNTED.contains(&three[0]);
+        is_divided && is_time(three[2])
+    };
+    words.windows(3).any(is_per_time)
+        || words.iter().any(|word| RATES.contains(word) || ["persec", "persecond"].iter().any(|end| word.ends_with(end)))
 }
 
 /// The names in a column expression, with and without the unit at its end.
@@ -223,6 +300,14 @@ impl<'a> TableHeader<'a> {
     pub(crate) fn field(&self, maps: &[FieldMap], field: &str, dimension: Dimension) -> Result<Option<FieldColumn>, TableError> {
         let column = |indices: Vec<usize>, unit: Option<&str>, name: &str| {
             let is_unit_asked = unit.is_some();
+            let rate = indices.iter().map(|index| self.names[*index].as_str()).find(|head| reads_as_rate(head));
+            if let Some(rate) = rate.filter(|_| dimension == Dimension::Duration) {
+                let problem = format!("its name reads as a rate, but {field} is the time of a fixed amount of work");
+                let remedy = format!(
+                    "write the work over the rate into a column and name that, --map {field}=COLUMN; if it is a time, rename it"
+                );
+                return Err(TableError::new(self.file, problem, remedy).column(rate));
+            }
             let unit = match unit {
                 Some(unit) => Some(self.unit(field, unit, dimension)?),
                 None => self.unit_of_headers(field, &indices, name, dimension)?,

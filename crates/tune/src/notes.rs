@@ -3,10 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use eadt_models::choose::{SettingMeasurement, TuningKnob, TuningKnobs, find_glitches};
+use eadt_recordings::shell_quote;
 use eadt_schemas::counts::counted_as;
 use serde::{Deserialize, Serialize};
 
-use crate::points::{GroupKey, PointGroup};
+use crate::error::quote;
+use crate::points::{GroupKey, MixedColumn, PointGroup};
 
 /// Kinds of notes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -28,6 +30,8 @@ pub enum NoteKind {
     EnergyAgainstPower,
     /// Rows are marked as simulated: nothing of these groups was measured.
     Simulated,
+    /// Rows of a group differ in a column that is not used, and their figures with it.
+    MixedRows,
 }
 
 /// One note.
@@ -72,6 +76,7 @@ pub(crate) fn notes(groups: &BTreeMap<GroupKey, PointGroup>, knobs: TuningKnobs)
         if let Some((rows, text)) = energy_against_power(group) {
             notes.push(of(NoteKind::EnergyAgainstPower, rows, text));
         }
+        notes.extend(group.mixed.iter().map(|mixed| of(NoteKind::MixedRows, Vec::new(), mixed_rows(key, mixed))));
     }
     notes.extend(same_times(groups));
     notes.extend(simulated(groups));
@@ -87,6 +92,19 @@ fn simulated(groups: &BTreeMap<GroupKey, PointGroup>) -> Option<TableNote> {
         counted_as(groups.len(), "group is", "groups are")
     );
     (!of.is_empty()).then_some(TableNote { kind: NoteKind::Simulated, groups: of, rows: Vec::new(), text })
+}
+
+/// The note on rows that differ in a column that is not used, and in their figures.
+fn mixed_rows(key: &GroupKey, mixed: &MixedColumn) -> String {
+    let by: Vec<&str> = key.keys().map(String::as_str).chain([mixed.name.as_str()]).collect();
+    format!(
+        "the rows differ in column {} ({}), and their time or energy with it, by up to {:.0} % at the same setting: group by it (--by \
+         {}), or keep the rows of one",
+        quote(&mixed.name),
+        mixed.values.join(", "),
+        100.0 * mixed.difference_ratio,
+        shell_quote(&by.join(","))
+    )
 }
 
 fn lines(rows: &[u64]) -> String {

@@ -1,6 +1,6 @@
 //! Tables of operating points: a setting, what it took in time, and in energy.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
 
 use eadt_models::choose::{SettingMeasurement, TuningKnob};
@@ -28,6 +28,17 @@ pub struct PointGroup {
     pub energy_is_used: bool,
     /// A row is marked as simulated in the column `origin`.
     pub is_simulated: bool,
+    /// Columns that are not used, and by whose values the figures differ.
+    pub mixed: Vec<MixedColumn>,
+}
+
+/// A column that is not used, has few values within a group, and by whose values the figures of equal settings differ.
+#[derive(Debug, Clone, PartialEq)]
+pub struct MixedColumn {
+    pub name: String,
+    pub values: Vec<String>,
+    /// The highest mean time or energy of a value over the lowest, less 1.
+    pub difference_ratio: f64,
 }
 
 /// The lowest power that any GPU draws in a run, in watts: less is another unit.
@@ -38,6 +49,13 @@ const CLOCKS_MHZ: std::ops::RangeInclusive<f64> = 50.0..=5000.0;
 const MEMORY_CLOCKS_MHZ: std::ops::RangeInclusive<f64> = 50.0..=50_000.0;
 /// Energy and mean power × time may differ by this part: one is often of the device, the other of its busy time.
 const AGREE_RATIO: f64 = 0.5;
+
+/// More values than these are no sign of things that were put together.
+const FEW_VALUES: usize = 5;
+/// Figures go with a column if its values explain this part of their scatter at equal settings.
+const EXPLAINED_RATIO: f64 = 0.8;
+/// A smaller difference of the figures is not noted.
+const DIFFERENCE_RATIO: f64 = 0.05;
 
 /// The fields that `--map` may name.
 pub const FIELDS: [&str; 7] =
@@ -123,7 +141,55 @@ pub fn read(file: &str, reader: impl Read, request: &TuningRequest) -> Result<BT
             "measure some settings first, or name another file",
         ));
     }
+    let mut cells_of: BTreeMap<GroupKey, BTreeMap<u64, Vec<String>>> = BTreeMap::new();
+    for ((key, ..), (line, cells)) in first_rows {
+        cells_of.entry(key).or_default().insert(line, cells);
+    }
+    for (key, group) in &mut groups {
+        if let Some(cells) = cells_of.get(key) {
+            group.mixed = plan.mixed_columns(&header, &group.measurements, cells);
+        }
+    }
     Ok(groups)
+}
+
+/// Returns the values of a column, of which each row's is given, and by how much the figures differ by them at equal settings;
+/// `None` if they do not.
+fn mixed_values(rows: &[(&str, &SettingMeasurement)]) -> Option<(Vec<String>, f64)> {
+    type RunsOfSetting<'a> = Vec<(&'a str, &'a SettingMeasurement)>;
+    let mut settings: BTreeMap<(u64, Option<u64>), RunsOfSetting<'_>> = BTreeMap::new();
+    let mut values: BTreeSet<&str> = BTreeSet::new();
+    for &(value, row) in rows {
+        settings.entry((row.setting.to_bits(), row.second_setting.map(f64::to_bits))).or_default().push((value, row));
+        values.insert(value);
+    }
+    if !(2..=FEW_VALUES).contains(&values.len()) || values.contains("") {
+        return None;
+    }
+    let figures: [fn(&SettingMeasurement) -> f64; 2] = [|row| row.duration_seconds, |row| row.energy_joules];
+    let difference = |figure: fn(&SettingMeasurement) -> f64| {
+        // Each row's distance from the mean of its setting.
+        let mut distances: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
+        for same in settings.values().filter(|same| same.iter().any(|(value, _)| *value != same[0].0)) {
+            let mean = same.iter().map(|(_, row)| figure(row).ln()).sum::<f64>() / same.len() as f64;
+            for (value, row) in same {
+                distances.entry(*value).or_default().push(figure(row).ln() - mean);
+            }
+        }
+        if distances.len() < 2 || distances.values().any(|own| own.len() < 2) {
+            return None;
+        }
+        let all: f64 = distances.values().flatten().map(|distance| distance * distance).sum();
+        let means: Vec<(f64, f64)> =
+            distances.values().map(|own| (own.len() as f64, own.iter().sum::<f64>() / own.len() as f64)).collect();
+        let explained: f64 = means.iter().map(|(count, mean)| count * mean * mean).sum();
+        let lowest = means.iter().map(|(_, mean)| *mean).fold(f64::INFINITY, f64::min);
+        let highest = means.iter().map(|(_, mean)| *mean).fold(f64::NEG_INFINITY, f64::max);
+        let ratio = (highest - lowest).exp() - 1.0;
+        (explained >= EXPLAINED_RATIO * all && ratio > DIFFERENCE_RATIO).then_some(ratio)
+    };
+    let ratio = figures.into_iter().filter_map(difference).max_by(f64::total_cmp)?;
+    Some((values.into_iter().map(str::to_owned).collect(), ratio))
 }
 
 impl PointColumns {
@@ -140,21 +206,49 @@ impl PointColumns {
         needed.into_iter().chain(figures).flatten().collect()
     }
 
+    /// Returns whether a column is used for numbers, groups or runs.
+    fn is_used(&self, index: usize) -> bool {
+        let is_number = self.columns().iter().any(|column| column.indices.contains(&index));
+        is_number || self.keys.iter().any(|(_, key)| *key == index) || self.run == Some(index)
+    }
+
+    /// Returns the columns that are not used, and by whose values the figures of a group differ.
+    fn mixed_columns(
+        &self,
+        header: &TableHeader<'_>,
+        measurements: &[SettingMeasurement],
+        cells: &BTreeMap<u64, Vec<String>>,
+    ) -> Vec<MixedColumn> {
+        let is_free = |index: &usize| {
+            let name = &header.names[*index];
+            !self.is_used(*index) && self.origin != Some(*index) && !name.is_empty() && !reads_as_run(name)
+        };
+        let mut mixed = Vec::new();
+        for index in (0..header.names.len()).filter(is_free) {
+            let rows: Vec<(&str, &SettingMeasurement)> =
+                measurements.iter().filter_map(|row| Some((cells.get(&row.row)?.get(index)?.as_str(), row))).collect();
+            let name = header.names[index].clone();
+            mixed.extend(mixed_values(&rows).map(|(values, difference_ratio)| MixedColumn { name, values, difference_ratio }));
+        }
+        mixed
+    }
+
     /// Describes how to distinguish two rows of one setting: by a column that is not used yet and differs.
     fn tell_apart(&self, header: &TableHeader<'_>, request: &TuningRequest, one: &[String], other: &[String]) -> String {
-        let numbers: Vec<usize> = self.columns().iter().flat_map(|column| column.indices.iter().copied()).collect();
-        let is_used =
-            |index: usize| numbers.contains(&index) || self.keys.iter().any(|(_, key)| *key == index) || self.run == Some(index);
-        let differs = |index: &usize| !is_used(*index) && one[*index] != other[*index] && !header.names[*index].is_empty();
+        let differs = |index: &usize| !self.is_used(*index) && one[*index] != other[*index] && !header.names[*index].is_empty();
         let free: Vec<&str> = (0..one.len().min(other.len())).filter(differs).map(|index| header.names[index].as_str()).collect();
         let Some(first) = free.first() else {
             return "keep one of the two rows, or tell runs apart by a column of its own: --map run=COLUMN".to_owned();
         };
-        let is_run = |name: &&&str| RUN_NAMES.iter().any(|run| name.to_ascii_lowercase().contains(run));
-        if let Some(run) = free.iter().find(is_run) {
+        if let Some(run) = free.iter().find(|name| reads_as_run(name) && !reads_as_setting(name)) {
             return format!("say that column {} tells runs apart: --map {}", quote(run), shell_quote(&format!("run={run}")));
         }
-        let by = request.by.iter().map(String::as_str).chain([*first]).collect::<Vec<_>>().join(",");
+        let by = |name: &str| request.by.iter().map(String::as_str).chain([name]).collect::<Vec<_>>().join(",");
+        // Runs of different GPUs, batch sizes or clocks are no repetitions.
+        if let Some(setting) = free.iter().find(|name| reads_as_setting(name)) {
+            return format!("group by what differs (--by {}), or keep the rows of one", shell_quote(&by(setting)));
+        }
+        let by = by(first);
         let run = shell_quote(&format!("run={first}"));
         format!("group by what differs (--by {}), or say that it tells runs apart (--map {run})", shell_quote(&by))
     }
@@ -162,6 +256,20 @@ impl PointColumns {
 
 /// Words in the name of a column that distinguishes runs.
 const RUN_NAMES: [&str; 6] = ["run", "repeat", "repetition", "trial", "seed", "iteration"];
+
+/// Parts of the name of a column that says what ran, on what, or at which setting.
+const SETTING_NAMES: [&str; 11] =
+    ["gpu", "device", "board", "batch", "clock", "mhz", "model", "limit", "precision", "dataset", "workload"];
+
+fn reads_as_run(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    RUN_NAMES.iter().any(|run| name.contains(run))
+}
+
+fn reads_as_setting(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    SETTING_NAMES.iter().any(|setting| name.contains(setting))
+}
 
 /// A group's name, for people.
 pub fn name(key: &GroupKey) -> String {

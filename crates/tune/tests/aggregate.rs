@@ -81,6 +81,26 @@ fn idle_time_cold_runs_and_outliers_do_not_count() {
 }
 
 #[test]
+fn runs_that_started_together_are_all_kept() {
+    let pattern = FileNamePattern::new("{workload}-{sm_clock_mhz}-{run}").unwrap();
+    let found = |starts: [u32; 6]| {
+        let names = ["a-1410-1", "a-1410-2", "a-1410-3", "a-1200-1", "a-1200-2", "a-1200-3"];
+        let of = |(name, start): (&str, u32)| {
+            let columns = pattern.read(name).unwrap();
+            read(name, series(start, 20).as_bytes(), columns, RecordingFormat::Csv, &options()).unwrap()
+        };
+        let found = points(names.into_iter().zip(starts).map(of).collect(), "sm_clock_mhz");
+        found.points.iter().map(|p| (p.columns["sm_clock_mhz"].clone(), p.runs, p.runs_dropped)).collect::<Vec<_>>()
+    };
+    let expected =
+        |low: (usize, usize), high: (usize, usize)| vec![("1200".to_owned(), low.0, low.1), ("1410".to_owned(), high.0, high.1)];
+    assert_eq!(found([0, 0, 0, 1000, 1000, 1000]), expected((3, 0), (3, 0)), "in parallel, a setting after the other");
+    assert_eq!(found([0; 6]), expected((3, 0), (3, 0)), "all at once");
+    assert_eq!(found([0, 1000, 2000, 0, 1000, 2000]), expected((3, 0), (3, 0)), "both settings at once");
+    assert_eq!(found([0, 1000, 2000, 3000, 4000, 5000]), expected((3, 0), (2, 1)), "the first one is cold");
+}
+
+#[test]
 fn silences_and_refused_rows_of_a_run_are_said() {
     let run = series(0, 200);
     let read = |text: &str| read("a.csv", text.as_bytes(), GroupKey::new(), RecordingFormat::Csv, &options());

@@ -668,3 +668,105 @@ fn simulated_rows_are_marked_in_every_output() {
     let measured = tuned(&with_origin("measured", "measured"), &clocks());
     assert!(measured.notes.is_empty() && !measured.text().contains("simulated"), "{}", measured.text());
 }
+
+#[test]
+fn a_rate_is_no_duration() {
+    for head in [
+        "samples_per_second",
+        "throughput",
+        "Throughput [s]",
+        "steps_per_s",
+        "it/s",
+        "speed (it/s)",
+        "tokens/s",
+        "samplesPerSecond",
+        "tokens per min",
+    ] {
+        let text = GOOD.replace("duration_seconds", head);
+        let maps = [format!("duration_seconds={head}")];
+        let maps: Vec<&str> = maps.iter().map(String::as_str).collect();
+        let message = refused(&text, &request(TuningKnob::SmClockMhz, &["workload"], &maps));
+        assert!(message.contains("reads as a rate") && message.contains("; write the work over the rate"), "{head}: {message}");
+    }
+    for head in ["time/s", "seconds_per_step", "s/it", "time_per_epoch", "run_time", "elapsed", "iteration time [s]"] {
+        let text = GOOD.replace("duration_seconds", head);
+        let maps = [format!("duration_seconds={head}")];
+        let maps: Vec<&str> = maps.iter().map(String::as_str).collect();
+        assert_eq!(tuned(&text, &request(TuningKnob::SmClockMhz, &["workload"], &maps)).groups.len(), 2, "{head}");
+    }
+}
+
+#[test]
+fn a_field_is_mapped_once() {
+    let two = GOOD.replace("energy_joules", "gpu0").replace("gpu_model", "gpu1");
+    for (maps, parts) in [
+        (
+            &["energy_joules=gpu0", "energy_joules=gpu1"][..],
+            &["--map names energy_joules twice: \"gpu0\" and \"gpu1\"", "energy_joules=gpu0+gpu1"][..],
+        ),
+        (&["energy_joules=gpu0:mJ", "energy_joules=gpu1:mJ"], &["energy_joules=COLUMN+COLUMN:UNIT"]),
+        (&["energy_joules=gpu0:mJ", "energy_joules=gpu0:kJ"], &["--map names energy_joules twice"]),
+        (&["energy_joules=gpu0", "run=gpu0", "run=gpu1"], &["--map names run twice", "leave one of the two out"]),
+        (&["energy_joules=gpu0", "model=gpu0", "model=gpu1"], &["--map names model twice"]),
+    ] {
+        let message = refused(&two, &request(TuningKnob::SmClockMhz, &["workload"], maps));
+        for part in parts {
+            assert!(message.contains(part), "{maps:?}: {message}");
+        }
+    }
+    let refined = ["energy_joules=gpu0", "energy_joules=gpu0:J"];
+    assert_eq!(tuned(&two, &request(TuningKnob::SmClockMhz, &["workload"], &refined)).groups.len(), 2);
+}
+
+/// Rows of two models, or of none, by run: column, and its value and factor on time and energy for each of four runs.
+fn by_runs(column: &str, of_run: impl Fn(usize) -> (String, f64)) -> String {
+    let mut text = format!("workload,sm_clock_mhz,run,{column},duration_seconds,energy_joules\n");
+    for (mhz, seconds, joules) in [(1410, 100.0, 30_000.0), (1200, 104.0, 26_000.0), (1000, 115.0, 25_000.0)] {
+        for run in 0..4 {
+            let (value, factor) = of_run(run);
+            let jitter = 1.0 + 0.002 * run as f64;
+            writeln!(text, "a,{mhz},{run},{value},{},{}", seconds * factor * jitter, joules * factor * jitter).unwrap();
+        }
+    }
+    text
+}
+
+/// A value and a factor of each run.
+type RowOf = fn(usize) -> (String, f64);
+
+#[test]
+fn rows_that_differ_in_an_unused_column_and_in_their_figures_are_noted() {
+    let notes = |text: &str, by: &[&str]| {
+        let notes = tuned(text, &request(TuningKnob::SmClockMhz, by, &[])).notes;
+        notes.into_iter().filter(|note| note.kind == NoteKind::MixedRows).map(|note| note.text).collect::<Vec<_>>()
+    };
+    let model = |run: usize| if run < 2 { ("small".to_owned(), 1.0) } else { ("large".to_owned(), 3.0) };
+    let models = by_runs("model", model);
+    let found = notes(&models, &["workload"]);
+    assert!(found[0].contains("column \"model\" (large, small)") && found[0].contains("workload,model"), "{found:?}");
+    assert!(notes(&models, &["workload", "model"]).is_empty(), "it is grouped by");
+    let batches = by_runs("batch_size", |run| if run % 2 == 0 { ("32".to_owned(), 1.0) } else { ("64".to_owned(), 1.8) });
+    assert_eq!(notes(&batches, &[]).len(), 1);
+    let others: [(&str, RowOf); 4] = [
+        ("host", |run| (format!("n{}", run % 2), 1.0)),
+        ("note", |run| (format!("n{run}"), 1.0 + 0.001 * run as f64)),
+        ("comment", |run| (if run % 2 == 0 { String::new() } else { "x".to_owned() }, 1.0 + (run % 2) as f64)),
+        ("repeat", |run| (format!("{}", run % 2), 1.0 + (run % 2) as f64)),
+    ];
+    for (column, of_run) in others {
+        assert!(notes(&by_runs(column, of_run), &["workload"]).is_empty(), "{column}");
+    }
+}
+
+#[test]
+fn repetitions_are_not_told_apart_by_what_ran() {
+    for (column, proposes_run) in
+        [("gpu", false), ("batch_size", false), ("memory clock", false), ("model", false), ("ecc", true), ("trial", true)]
+    {
+        let header = GOOD.lines().next().unwrap();
+        let text = format!("{header},{column}\nbert,A100,1410,100,30000,1\nbert,A100,1410,101,30100,2\n");
+        let message = refused(&text, &clocks());
+        assert_eq!(message.contains("run="), proposes_run, "{column}: {message}");
+        assert_eq!(message.contains("--by"), column != "trial", "{column}: {message}");
+    }
+}

@@ -127,7 +127,11 @@ pub fn run(args: &TuneAggregateArgs) -> anyhow::Result<()> {
     let incomplete: Vec<String> = profiles.iter().filter_map(refused).collect();
     let result = points(profiles, &knob);
     if result.points.is_empty() {
-        bail!("none of {} could be read: {}", counted(matching.len(), "file"), bad.first().map_or("", String::as_str));
+        let of = counted(matching.len(), "file");
+        if let Some(first) = bad.first() {
+            bail!("none of {of} could be read: {first}");
+        }
+        bail!("no setting of {of} has a run to go by: record the runs again");
     }
     super::write(&args.out, &files, &to_csv(&result.points)?, args.force)?;
     let summary = AggregateSummary { files: count, not_matching, bad, incomplete, result };

@@ -7,6 +7,8 @@
 
 mod table;
 mod tariff;
+mod unit;
+mod zone;
 
 use eadt_models::energy::{CarbonIntensity, EnergyInterval, KwhRateSteps, Tariff};
 use jiff::Timestamp;

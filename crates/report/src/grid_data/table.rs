@@ -5,9 +5,11 @@ use std::collections::BTreeSet;
 use eadt_models::energy::{CarbonIntensity, KwhRateSteps, PRICE_MAX};
 use eadt_schemas::counts::counted;
 use jiff::Timestamp;
-use jiff::civil::DateTime;
+use jiff::civil::{Date, DateTime};
 use jiff::tz::TimeZone;
 
+use super::unit::{ColumnUnit, UnitKind, has_energy_unit, read_unit};
+use super::zone::zone_of;
 use super::{GridCarbon, GridDataError};
 
 /// More than any grid emits, in g/kWh.
@@ -80,12 +82,16 @@ impl GridDataTable {
         Ok(Some(number))
     }
 
-    /// Returns the name of a column of values, in lower case; if it names no unit, with the unit that a column `unit` gives. Such
-    /// a column may hold anything: it counts if a cell names a unit per kWh or `MWh`.
-    pub(super) fn name_with_unit(&self, value: usize) -> Result<String, GridDataError> {
-        let name = self.header[value].to_lowercase();
-        let units = self.column(|name| ["unit", "units"].contains(&name)).filter(|_| !has_energy_unit(&name));
-        let says_unit = |units: &usize| self.rows.iter().any(|(_, cells)| has_energy_unit(&cells[*units].to_lowercase()));
+    /// Returns the name of a column of values; if it does not name its whole unit, with the unit that a column `unit` gives. Such a
+    /// column may hold anything: it counts if a cell names a unit per kWh or `MWh`.
+    pub(super) fn name_with_unit(&self, value: usize, kind: UnitKind) -> Result<String, GridDataError> {
+        let name = self.header[value].clone();
+        let has_energy = has_energy_unit(&name);
+        let is_whole = has_energy && !read_unit(&name, kind).is_ok_and(|unit| unit.amount.is_none());
+        let completes =
+            |cell: &str| has_energy_unit(cell) && (!has_energy || read_unit(cell, kind).is_ok_and(|unit| unit.amount.is_some()));
+        let units = self.column(|name| ["unit", "units"].contains(&name)).filter(|_| !is_whole);
+        let says_unit = |units: &usize| self.rows.iter().any(|(_, cells)| completes(&cells[*units]));
         let Some(units) = units.filter(says_unit) else { return Ok(name) };
         let mut row_units =
             self.rows.iter().map(|(line, cells)| (*line, cells[units].to_lowercase())).filter(|(_, unit)| !unit.is_empty());
@@ -94,7 +100,7 @@ impl GridDataTable {
             let problem = format!("column {:?}: {other:?} after {unit:?}", self.header[units]);
             return Err(GridDataError::new(problem, "give the rows of one unit").at_line(line));
         }
-        Ok(format!("{name} {unit}"))
+        Ok(format!("{name}, {unit}"))
     }
 
     /// The column of the times: by its name, else the first that holds nothing but times.
@@ -107,14 +113,85 @@ impl GridDataTable {
         self.column(is_time).or_else(|| (0..self.header.len()).find(holds_times)).or_else(|| self.column(counts))
     }
 
+    /// The column of hours.
+    pub(super) fn hour_column(&self) -> Option<usize> {
+        self.column(|name| name.split(['[', '(']).next().is_some_and(|name| name.trim() == "hour"))
+    }
+
+    /// The column of dates, or of whole times, beside one of hours: by its name, else the first that holds nothing else.
+    pub(super) fn date_column(&self) -> Option<usize> {
+        let is_named = |name: &str| {
+            name.split(|c: char| !c.is_alphanumeric()).any(|word| ["date", "datum", "datetime", "timestamp"].contains(&word))
+        };
+        let is_dated = |cell: &str| {
+            cell.parse::<f64>().is_err() && (parse_date(cell).is_some() || parse_time(cell, &TimeZone::UTC, None).is_some())
+        };
+        let holds_dates = |index: &usize| self.rows.iter().all(|(_, cells)| is_dated(&cells[*index]));
+        self.column(is_named).or_else(|| (0..self.header.len()).find(holds_dates))
+    }
+
+    /// The columns of dates and of hours that make the times together.
+    fn date_and_hour_columns(&self) -> Option<(usize, usize)> {
+        let hour = self.hour_column()?;
+        let date = self.date_column().filter(|date| *date != hour)?;
+        self.rows.iter().any(|(_, cells)| parse_date(&cells[date]).is_some()).then_some((date, hour))
+    }
+
+    /// The time of each row.
+    fn times(&self, zone: &TimeZone) -> Result<Vec<Timestamp>, GridDataError> {
+        if let Some((date, hour)) = self.date_and_hour_columns() {
+            return self.times_of_hours(date, hour, zone);
+        }
+        let time = self.time_column(zone).ok_or_else(|| {
+            GridDataError::new(
+                format!("no column holds times (there are: {})", self.names()),
+                "name one datetime, with times such as 2026-01-31T23:00:00Z",
+            )
+        })?;
+        let has_zones = self.rows.iter().all(|(_, cells)| zoned_time(without_end(&cells[time])).is_some());
+        let zone = if has_zones { zone.clone() } else { zone_of(&self.header[time], zone)? };
+        let mut times: Vec<Timestamp> = Vec::new();
+        for (line, cells) in &self.rows {
+            let at = parse_time(&cells[time], &zone, times.last().copied()).ok_or_else(|| {
+                let problem = format!("column {:?}: {:?} is no time", self.header[time], cells[time]);
+                GridDataError::new(problem, "write times such as 2026-01-31T23:00:00Z").at_line(*line)
+            })?;
+            times.push(at);
+        }
+        Ok(times)
+    }
+
+    /// The time of each row, of its date and its hour: 0 to 23, or 1 to 24 if there is a 24.
+    fn times_of_hours(&self, date: usize, hour: usize, zone: &TimeZone) -> Result<Vec<Timestamp>, GridDataError> {
+        let zone = zone_of(&format!("{} {}", self.header[date], self.header[hour]), zone)?;
+        let mut places: Vec<(u64, Date, i8, i8)> = Vec::new();
+        for (line, cells) in &self.rows {
+            let wrong = |index: usize, what: &str, remedy: &str| {
+                let problem = format!("column {:?}: {:?} is no {what}", self.header[index], cells[index]);
+                GridDataError::new(problem, remedy).at_line(*line)
+            };
+            let day = parse_date(&cells[date]).ok_or_else(|| wrong(date, "date", "write dates such as 2026-01-31"))?;
+            let (hours, minutes) =
+                parse_clock(&cells[hour]).ok_or_else(|| wrong(hour, "hour", "write hours from 0 to 23, such as 13 or 13:00"))?;
+            places.push((*line, day, hours, minutes));
+        }
+        let first = i8::from(places.iter().any(|(_, _, hours, _)| *hours == 24));
+        let mut times: Vec<Timestamp> = Vec::new();
+        for (line, day, hours, minutes) in places {
+            let wrong = |problem: String| GridDataError::new(problem, "write hours from 0 to 23").at_line(line);
+            if hours < first {
+                return Err(wrong(format!("column {:?} has an hour 0, and an hour 24", self.header[hour])));
+            }
+            let local = day.at(hours - first, minutes, 0, 0);
+            let at = local_time(local, &zone, times.last().copied());
+            times.push(at.ok_or_else(|| wrong(format!("{local} is no time")))?);
+        }
+        Ok(times)
+    }
+
     fn names(&self) -> String {
         self.header.join(", ")
     }
-}
-
-/// Returns whether a name contains the unit of energy that its values are per.
-pub(super) fn has_energy_unit(name: &str) -> bool {
-    name.contains("kwh") || name.contains("mwh")
 }
 
 /// Returns whether a column holds times.
@@ -123,43 +200,59 @@ fn is_time(name: &str) -> bool {
         || ["time", "date", "from", "hour_utc"].contains(&name)
 }
 
-/// Returns the zone that a column's name has, as `Datetime (UTC)` and `MTU (CET/CEST)` do; else the given one.
-fn zone_of(name: &str, default: &TimeZone) -> TimeZone {
-    let name = name.to_lowercase();
-    if name.contains("utc") || name.contains("gmt") {
-        return TimeZone::UTC;
-    }
-    if name.contains("(cet") {
-        return TimeZone::posix("CET-1CEST,M3.5.0,M10.5.0/3").unwrap_or_else(|_| default.clone());
-    }
-    default.clone()
+/// Returns the beginning of a time as ENTSO-E writes it: `01.01.2024 00:00 - 01.01.2024 01:00`.
+fn without_end(text: &str) -> &str {
+    text.split_once(" - ").map_or(text, |(from, _)| from).trim()
 }
 
 /// Times without a zone are of `zone`.
 fn parse_time(text: &str, zone: &TimeZone, after: Option<Timestamp>) -> Option<Timestamp> {
-    // ENTSO-E: `01.01.2024 00:00 - 01.01.2024 01:00`.
-    let text = text.split_once(" - ").map_or(text, |(from, _)| from).trim();
-    let text = text.trim_end_matches(" UTC");
-    if let Ok(number) = text.parse::<i64>() {
+    let text = without_end(text);
+    zoned_time(text).or_else(|| local_time(parse_local(text)?, zone, after))
+}
+
+/// Reads a time that has its zone, or is in seconds or milliseconds.
+fn zoned_time(text: &str) -> Option<Timestamp> {
+    if let Ok(number) = text.trim_end_matches(" UTC").parse::<i64>() {
         let seconds = if number.abs() > 100_000_000_000 { number / 1000 } else { number };
         return Timestamp::from_second(seconds).ok();
     }
-    let with_t = text.replacen(' ', "T", 1);
-    if let Ok(time) = with_t.parse::<Timestamp>() {
+    if let Ok(time) = text.replacen(' ', "T", 1).parse::<Timestamp>() {
         return Some(time);
     }
-    let local = with_t.parse::<DateTime>().ok();
-    let local = local.or_else(|| {
-        let forms = ["%d.%m.%Y %H:%M", "%d.%m.%Y %H:%M:%S", "%d/%m/%Y %H:%M", "%d/%m/%Y %H:%M:%S", "%Y%m%d %H:%M"];
-        forms.iter().find_map(|form| DateTime::strptime(form, text).ok())
-    })?;
+    TimeZone::UTC.to_timestamp(parse_local(text.strip_suffix(" UTC")?)?).ok()
+}
+
+fn parse_local(text: &str) -> Option<DateTime> {
+    if let Ok(local) = text.replacen(' ', "T", 1).parse::<DateTime>() {
+        return Some(local);
+    }
+    let forms = ["%d.%m.%Y %H:%M", "%d.%m.%Y %H:%M:%S", "%d/%m/%Y %H:%M", "%d/%m/%Y %H:%M:%S", "%Y%m%d %H:%M"];
+    forms.iter().find_map(|form| DateTime::strptime(form, text).ok())
+}
+
+/// Returns the time of a zone's clock. An hour that comes twice: the second time it is the later one.
+fn local_time(local: DateTime, zone: &TimeZone, after: Option<Timestamp>) -> Option<Timestamp> {
     let ambiguous = zone.to_ambiguous_zoned(local);
     let first = ambiguous.clone().compatible().ok()?.timestamp();
-    // An hour that comes twice: the second time it is the later one.
     if after.is_some_and(|after| first <= after) {
         return Some(ambiguous.later().ok()?.timestamp());
     }
     Some(first)
+}
+
+/// Reads a date without a time.
+fn parse_date(text: &str) -> Option<Date> {
+    let forms = ["%Y-%m-%d", "%d.%m.%Y", "%d/%m/%Y", "%Y/%m/%d", "%Y%m%d"];
+    forms.iter().find_map(|form| Date::strptime(form, text).ok())
+}
+
+/// Reads an hour, 0 to 24, and its minutes: `13` or `13:00`.
+fn parse_clock(text: &str) -> Option<(i8, i8)> {
+    let mut parts = text.split(':');
+    let hours = parts.next()?.trim().parse::<i8>().ok().filter(|hours| (0..=24).contains(hours))?;
+    let minutes = parts.next().map_or(Ok(0), |minutes| minutes.trim().parse::<i8>());
+    Some((hours, minutes.ok().filter(|minutes| (0..60).contains(minutes))?))
 }
 
 /// Returns steps from a column of times and one of values × `scale`. A value holds until the next one; if rows are missing, or
@@ -170,20 +263,8 @@ pub(super) fn read_steps(
     scale: f64,
     zone: &TimeZone,
 ) -> Result<KwhRateSteps, GridDataError> {
-    let time = table.time_column(zone).ok_or_else(|| {
-        GridDataError::new(
-            format!("no column holds times (there are: {})", table.names()),
-            "name one datetime, with times such as 2026-01-31T23:00:00Z",
-        )
-    })?;
-    let zone = zone_of(&table.header[time], zone);
     let mut points: Vec<(u64, Timestamp, Option<f64>)> = Vec::new();
-    for (line, cells) in &table.rows {
-        let after = points.last().map(|point| point.1);
-        let at = parse_time(&cells[time], &zone, after).ok_or_else(|| {
-            let problem = format!("column {:?}: {:?} is no time", table.header[time], cells[time]);
-            GridDataError::new(problem, "write times such as 2026-01-31T23:00:00Z").at_line(*line)
-        })?;
+    for ((line, cells), at) in table.rows.iter().zip(table.times(zone)?) {
         let value = table.parse_number(*line, &cells[value])?.map(|value| value * scale);
         points.push((*line, at, value));
     }
@@ -212,28 +293,13 @@ pub(super) fn read_steps(
         .map_err(|index| GridDataError::new(format!("row {index} is not newer than the one before it"), "sort the rows by time"))
 }
 
-/// Grams per kWh of a value in the unit that the column's name has.
-fn carbon_scale(name: &str) -> f64 {
-    let name = name.to_lowercase();
-    let megawatt_hours = name.contains("mwh");
-    let grams = if name.contains("lb") {
-        453.592_37
-    } else if name.contains("kg") {
-        1000.0
-    } else if ["tco2", "t/mwh", "t co2", "tonne", "ton/"].iter().any(|unit| name.contains(unit)) {
-        1e6
-    } else {
-        1.0
-    };
-    if megawatt_hours { grams / 1000.0 } else { grams }
-}
-
 /// Less than this no grid emits at its highest, in g/kWh.
 const GRAMS_LEAST: f64 = 1.0;
 
 /// Returns an error if no value of a column without a unit is as high as a grid's in g/kWh.
-fn check_unit(name: &str, unit: &str, highest: f64) -> Result<(), GridDataError> {
-    if has_energy_unit(unit) || unit.contains("gco") || !(f64::MIN_POSITIVE..GRAMS_LEAST).contains(&highest) {
+fn check_unit(name: &str, unit: ColumnUnit, highest: f64) -> Result<(), GridDataError> {
+    let has_unit = unit.amount.is_some() && (unit.energy_kwh.is_some() || name.to_lowercase().contains("gco"));
+    if has_unit || !(f64::MIN_POSITIVE..GRAMS_LEAST).contains(&highest) {
         return Ok(());
     }
     let problem = format!("column {name:?}: no value reaches {GRAMS_LEAST} g/kWh (highest: {highest})");
@@ -275,7 +341,7 @@ fn carbon_column(table: &GridDataTable, named: Option<&str>) -> Result<usize, Gr
     let plain = table.column(|name| name == "value");
     match (best, plain) {
         (Some((index, _)), _) => Ok(index),
-        (None, Some(index)) if carbon_rank(&table.name_with_unit(index)?) > 0 => Ok(index),
+        (None, Some(index)) if carbon_rank(&table.name_with_unit(index, UnitKind::Mass)?) > 0 => Ok(index),
         _ => {
             let problem = format!("no column looks like a carbon intensity (there are: {names})");
             Err(GridDataError::new(problem, "name it with --carbon-column"))
@@ -299,8 +365,8 @@ pub fn read_carbon(text: &str, column: Option<&str>, zone: &TimeZone, source: &s
         }
     }
     let name = table.header[value].clone();
-    let unit = table.name_with_unit(value)?;
-    let scale = carbon_scale(&unit);
+    let unit = read_unit(&table.name_with_unit(value, UnitKind::Mass)?, UnitKind::Mass)?;
+    let scale = unit.per_kwh();
     let mut highest = 0.0_f64;
     for (line, cells) in &table.rows {
         let grams = table.parse_number(*line, &cells[value])?.map(|value| value * scale);
@@ -314,7 +380,7 @@ pub fn read_carbon(text: &str, column: Option<&str>, zone: &TimeZone, source: &s
             .at_line(*line));
         }
     }
-    check_unit(&name, &unit, highest)?;
+    check_unit(&name, unit, highest)?;
     let steps = read_steps(&table, value, scale, zone)?;
     Ok(GridCarbon { intensity: CarbonIntensity::Series(steps), source: format!("{source}, column {name:?}") })
 }
@@ -387,6 +453,70 @@ mod tests {
             let carbon = read_carbon(&text, None, zone, "x").unwrap();
             assert_eq!(carbon.total_grams(&[interval]).sum, Some(expected), "{header}");
         }
+    }
+
+    #[test]
+    fn intensities_are_of_the_unit_of_the_header() {
+        for (header, value) in [
+            ("Alberta gCO2/kWh", 360.0),
+            ("Melbourne CO2 kg/MWh", 360.0),
+            ("Direct CO2 g/kWh", 360.0),
+            ("gCO2/MJ", 100.0),
+            ("gCO2/Wh", 0.36),
+            ("CO2 mg/kWh", 360_000.0),
+            ("tCO2/GWh", 360.0),
+        ] {
+            let text = format!("datetime,{header}\n2024-01-01T00:00:00Z,{value}\n");
+            assert_eq!(grams(&text, None, "2024-01-01T00:00:00Z", "2024-01-01T01:00:00Z"), Some(360.0), "{header}");
+        }
+        for (header, part) in [("gCO2/km", "\"km\" is no unit of energy"), ("oz CO2/MWh", "\"oz\" is no unit of mass")] {
+            let text = format!("datetime,{header}\n2024-01-01T00:00:00Z,100\n");
+            let message = read_carbon(&text, None, &TimeZone::UTC, "x").unwrap_err().to_string();
+            assert!(message.contains(part), "{header}: {message}");
+        }
+    }
+
+    #[test]
+    fn a_date_beside_an_hour_makes_the_times() {
+        let eastern_europe = TimeZone::posix("EET-2EEST,M3.5.0/3,M10.5.0/4").unwrap();
+        for (what, header, hours, zone, expected) in [
+            ("0 to 23", "Date,Hour", ["0", "1", "2"], &TimeZone::UTC, Some(3.0)),
+            ("clock times", "Datum,Hour", ["00:00", "01:00", "02:00"], &TimeZone::UTC, Some(3.0)),
+            ("1 to 24", "Delivery date,Hour", ["2", "3", "24"], &TimeZone::UTC, Some(2.0)),
+            ("the zone of the header", "Date (EET/EEST),Hour", ["0", "1", "2"], &TimeZone::UTC, None),
+            ("the given zone", "Date,Hour", ["2", "3", "4"], &eastern_europe, Some(3.0)),
+        ] {
+            let row = |(hour, value): (&&str, i32)| format!("2024-01-01,{hour},{value}\n");
+            let rows: String = hours.iter().zip(2..).map(row).collect();
+            let carbon = read_carbon(&format!("{header},gCO2/kWh\n{rows}"), None, zone, "x").unwrap();
+            let from = "2024-01-01T01:00:00Z".parse().unwrap();
+            let interval = EnergyInterval { from, to: "2024-01-01T02:00:00Z".parse().unwrap(), joules: JOULES_PER_KWH };
+            assert_eq!(carbon.total_grams(&[interval]).sum, expected, "{what}");
+        }
+        for (rows, part) in [
+            ("2024-01-01,0,1\n2024-01-01,24,1\n", "line 2: column \"Hour\" has an hour 0, and an hour 24"),
+            ("2024-01-01,25,1\n", "line 2: column \"Hour\": \"25\" is no hour"),
+            ("2024-01-01,1,1\nyesterday,2,1\n", "line 3: column \"Date\": \"yesterday\" is no date"),
+        ] {
+            let message = read_carbon(&format!("Date,Hour,gCO2/kWh\n{rows}"), None, &TimeZone::UTC, "x").unwrap_err();
+            assert!(message.to_string().contains(part), "{message}");
+        }
+    }
+
+    #[test]
+    fn times_with_a_zone_of_their_own_need_none_in_the_header() {
+        let (from, to) = ("2024-01-01T00:00:00Z", "2024-01-01T01:00:00Z");
+        let berlin = TimeZone::posix("CET-1CEST,M3.5.0,M10.5.0/3").unwrap();
+        for time in ["2023-12-31T19:00:00-05:00", "1704067200", "2024-01-01 00:00 UTC"] {
+            let text = format!("Datetime (Local),gCO2/kWh\n{time},200\n");
+            assert_eq!(grams(&text, None, from, to), Some(200.0), "{time}");
+            let interval = EnergyInterval { from: from.parse().unwrap(), to: to.parse().unwrap(), joules: JOULES_PER_KWH };
+            let carbon = read_carbon(&text, None, &berlin, "x").unwrap();
+            assert_eq!(carbon.total_grams(&[interval]).sum, Some(200.0), "{time}");
+        }
+        let local = "Datetime (Local),gCO2/kWh\n2024-01-01 00:00,200\n";
+        let message = read_carbon(local, None, &TimeZone::UTC, "x").unwrap_err().to_string();
+        assert!(message.contains("--time-zone"), "{message}");
     }
 
     #[test]

@@ -3,7 +3,8 @@
 use eadt_models::energy::{OpenEi, Price, Tariff};
 use jiff::tz::TimeZone;
 
-use super::table::{GridDataTable, has_energy_unit, read_steps};
+use super::table::{GridDataTable, read_steps};
+use super::unit::{UnitKind, read_unit};
 use super::{GridDataError, PriceKind, Prices};
 
 /// Prices without a unit above this many are more often of a `MWh`: in currencies of the worth of a euro, and in lesser ones.
@@ -14,16 +15,16 @@ const MANY_YEN_PER_KWH: f64 = 200.0;
 /// Prices without a unit above this many are more often of a `MWh`.
 fn many_per_kwh(currency: Option<&str>) -> f64 {
     match currency {
-        Some("JPY" | "INR") => MANY_YEN_PER_KWH,
-        Some("SEK" | "NOK" | "DKK" | "PLN" | "CNY") => MANY_CROWNS_PER_KWH,
+        Some("JPY" | "INR" | "HUF" | "RUB" | "THB" | "PHP") => MANY_YEN_PER_KWH,
+        Some("SEK" | "NOK" | "DKK" | "PLN" | "CNY" | "CZK" | "TRY" | "UAH") => MANY_CROWNS_PER_KWH,
         _ => MANY_PER_KWH,
     }
 }
 
-/// Reads prices. JSON is a rate document of `OpenEI`. CSV with a column `hour` (0 to 23) is a tariff by hour, with `days`
-/// (`weekday`, `weekend` or `all`) and `month` (1 to 12) where it has them; any other CSV is a time series with a column of
-/// times. A price is per kWh, or in the unit that its column's name has (`EUR/MWh`, `ct/kWh`). Hours, and times without a zone,
-/// are of `zone`.
+/// Reads prices. JSON is a rate document of `OpenEI`. CSV with a column `hour` (0 to 23) and none of dates is a tariff by hour,
+/// with `days` (`weekday`, `weekend` or `all`) and `month` (1 to 12) where it has them; any other CSV is a time series with a
+/// column of times, or of dates and hours. A price is per kWh, or in the unit that its column's name has (`EUR/MWh`, `ct/kWh`).
+/// Hours, and times without a zone, are of `zone`.
 pub fn read_prices(text: &str, zone: &TimeZone, source: &str) -> Result<Prices, GridDataError> {
     if text.trim_start_matches('\u{feff}').trim_start().starts_with('{') {
         let document: OpenEi = serde_json::from_str(text).map_err(|error| {
@@ -34,25 +35,36 @@ pub fn read_prices(text: &str, zone: &TimeZone, source: &str) -> Result<Prices, 
         return Ok(prices(PriceKind::Tariff(tariff, zone.clone()), Some("USD".to_owned()), source));
     }
     let table = GridDataTable::read(text)?;
-    let value = table.column(is_price).ok_or_else(|| {
-        let problem = format!("no column looks like a price (there are: {})", table.header.join(", "));
-        GridDataError::new(problem, "name it price_per_kwh, or with its unit, such as EUR/MWh")
-    })?;
-    let name = table.name_with_unit(value)?;
-    let scale = per_kwh_scale(&name);
-    let numbers = table.rows.iter().filter_map(|(line, cells)| table.parse_number(*line, &cells[value]).ok().flatten());
-    let highest = numbers.fold(0.0, f64::max);
-    let description = format!(
-        "{source}, taken per kWh, up to {highest}: the column has no unit, name it such as EUR/MWh if that is what it is"
-    );
+    let value = price_column(&table)?;
+    let name = table.name_with_unit(value, UnitKind::Money)?;
+    let unit = read_unit(&name, UnitKind::Money)?;
+    let scale = unit.per_kwh();
+    let mut numbers: Vec<f64> =
+        table.rows.iter().filter_map(|(line, cells)| table.parse_number(*line, &cells[value]).ok().flatten()).collect();
+    numbers.sort_by(f64::total_cmp);
+    let highest = numbers.last().copied().unwrap_or(0.0).max(0.0);
+    let lower = name.to_lowercase();
     let currency = ["eur", "usd", "gbp", "chf", "sek", "nok", "dkk", "pln", "jpy", "inr", "cny", "aud", "cad"]
         .into_iter()
-        .find(|code| name.split(|c: char| !c.is_ascii_alphabetic()).any(|word| word == *code))
-        .or(name.contains('€').then_some("eur"))
-        .map(str::to_uppercase);
-    let is_usual = has_energy_unit(&name) || highest <= many_per_kwh(currency.as_deref());
-    let source = if is_usual { source } else { description.as_str() };
-    let kind = match table.column(|name| name == "hour") {
+        .find(|code| lower.split(|c: char| !c.is_ascii_alphabetic()).any(|word| word == *code))
+        .or(name.contains('€').then_some("eur"));
+    let currency = unit.currency.or(currency).map(str::to_uppercase);
+    // Single hours of a market may be dear; half of them are not.
+    let middle = numbers.get(numbers.len() / 2).copied().unwrap_or(0.0);
+    let is_of_market = unit.energy_kwh.is_some_and(|kwh| kwh > 1.0);
+    let typical = scale * if is_of_market { middle } else { highest };
+    let description = match unit.energy_kwh {
+        _ if typical <= many_per_kwh(currency.as_deref()) => source.to_owned(),
+        None => format!(
+            "{source}, taken per kWh, up to {highest}: the column has no unit, name it such as EUR/MWh if that is what it is"
+        ),
+        Some(_) => {
+            let most = (1e6 * scale * highest).round() / 1e6;
+            format!("{source}, up to {most} per kWh: that is much, check the unit of column {:?}", table.header[value])
+        }
+    };
+    let source = description.as_str();
+    let kind = match table.hour_column().filter(|_| table.date_column().is_none()) {
         Some(hour) => PriceKind::Tariff(by_hour(&table, hour, value, scale)?, zone.clone()),
         None => PriceKind::Series(read_steps(&table, value, scale, zone)?),
     };
@@ -63,15 +75,41 @@ fn prices(kind: PriceKind, currency: Option<String>, source: &str) -> Prices {
     Prices { kind, currency, source: source.to_owned() }
 }
 
+/// Returns whether a column's name, in lower case, is one of prices.
 fn is_price(name: &str) -> bool {
-    let worded = ["price", "tariff", "/mwh", "/kwh", "cost"].iter().any(|word| name.contains(word));
-    (worded || name.starts_with("rate")) && !name.contains("currency") && !name.contains("co2")
+    let others = ["currency", "co2", "co₂", "carbon", "emission", "intensity", "moer"];
+    if others.iter().any(|word| name.contains(word)) {
+        return false;
+    }
+    let is_worded = ["price", "tariff", "/mwh", "/kwh", "cost"].iter().any(|word| name.contains(word));
+    let has_unit = |kind| read_unit(name, kind).is_ok_and(|unit| unit.amount.is_some() && unit.energy_kwh.is_some());
+    has_unit(UnitKind::Money) || !has_unit(UnitKind::Mass) && (is_worded || name.starts_with("rate"))
 }
 
-/// Currency units per kWh of a value in the unit that the column's name has.
-fn per_kwh_scale(name: &str) -> f64 {
-    let whole = if ["ct/", "cent", "ct_", "p/kwh", "pence"].iter().any(|unit| name.contains(unit)) { 0.01 } else { 1.0 };
-    if name.contains("mwh") { whole / 1000.0 } else { whole }
+/// The column of the prices. Of several the one that is called just `price`, or `price_per_kwh`.
+fn price_column(table: &GridDataTable) -> Result<usize, GridDataError> {
+    let named: Vec<usize> = (0..table.header.len()).filter(|index| is_price(&table.header[*index].to_lowercase())).collect();
+    let Some(first) = named.first().copied() else {
+        let problem = format!("no column looks like a price (there are: {})", table.header.join(", "));
+        return Err(GridDataError::new(problem, "name it price_per_kwh, or with its unit, such as EUR/MWh"));
+    };
+    let holds_numbers =
+        |index: &usize| table.rows.iter().any(|(line, cells)| matches!(table.parse_number(*line, &cells[*index]), Ok(Some(_))));
+    let mut found: Vec<usize> = named.iter().copied().filter(holds_numbers).collect();
+    let is_exact = |index: &usize| {
+        let name = table.header[*index].to_lowercase();
+        name.split(['[', '(']).next().is_some_and(|name| ["price", "price_per_kwh"].contains(&name.trim()))
+    };
+    let exact: Vec<usize> = found.iter().copied().filter(is_exact).collect();
+    if exact.len() == 1 {
+        found = exact;
+    }
+    if found.len() > 1 {
+        let names: Vec<&str> = found.iter().map(|index| table.header[*index].as_str()).collect();
+        let problem = format!("{} columns may be the price ({})", found.len(), names.join(", "));
+        return Err(GridDataError::new(problem, "keep one of them in the file"));
+    }
+    Ok(found.first().copied().unwrap_or(first))
 }
 
 fn by_hour(table: &GridDataTable, hour: usize, value: usize, scale: f64) -> Result<Tariff, GridDataError> {
@@ -201,6 +239,68 @@ mod tests {
         assert_eq!(cost(grade, &TimeZone::UTC, from, to), Some(0.3), "a column named unit that holds none");
         let short = "datetime,EUR/MWh\n2026-01-01T00:00:00Z,200\n";
         assert_eq!(cost(short, &TimeZone::UTC, from, to), None, "half of it has no price");
+    }
+
+    #[test]
+    fn prices_are_of_the_unit_of_the_header() {
+        let (from, to) = ("2026-01-01T00:00:00Z", "2026-01-01T01:00:00Z");
+        for (header, value, currency) in [
+            ("GBP/kWh", 0.25, Some("GBP")),
+            ("Price Central [EUR/kWh]", 0.25, Some("EUR")),
+            ("product_price_eur_kwh", 0.25, Some("EUR")),
+            ("c/kWh", 25.0, None),
+            ("öre/kWh", 25.0, Some("SEK")),
+            ("Rp/kWh", 25.0, Some("CHF")),
+            ("EUR/GWh", 250_000.0, Some("EUR")),
+            ("EUR/MWh", 250.0, Some("EUR")),
+            ("price_per_kwh", 0.25, None),
+        ] {
+            let text = format!("datetime,{header}\n2026-01-01T00:00:00Z,{value}\n");
+            assert_eq!(cost(&text, &TimeZone::UTC, from, to), Some(0.25), "{header}");
+            assert_eq!(read_prices(&text, &TimeZone::UTC, "x").unwrap().currency.as_deref(), currency, "{header}");
+        }
+        let with_unit = "datetime,price_per_kwh,unit\n2026-01-01T00:00:00Z,25,ct/kWh\n";
+        assert_eq!(cost(with_unit, &TimeZone::UTC, from, to), Some(0.25), "the column unit completes the name");
+        for (text, is_noted) in [
+            ("datetime,price_per_kwh\n2026-01-01T00:00:00Z,25\n", true),
+            ("datetime,EUR/kWh\n2026-01-01T00:00:00Z,25\n", true),
+            ("datetime,EUR/MWh\n2026-01-01T00:00:00Z,25\n2026-01-01T01:00:00Z,20\n2026-01-01T02:00:00Z,3000\n", false),
+            ("datetime,ct/kWh\n2026-01-01T00:00:00Z,25\n", false),
+        ] {
+            let note = read_prices(text, &TimeZone::UTC, "x").unwrap().total_cost(&[interval(from, to)]).note;
+            assert_eq!(note.contains("check the unit of column"), is_noted, "{note}");
+        }
+    }
+
+    #[test]
+    fn a_date_beside_the_hour_is_no_tariff_for_all_days() {
+        let text = hours("Date,Hour,Price", |hour| format!("2026-01-01,{hour},{}", 0.1 + f64::from(hour) / 100.0));
+        let noon = |day: u32| (format!("2026-01-0{day}T12:00:00Z"), format!("2026-01-0{day}T13:00:00Z"));
+        let (from, to) = noon(1);
+        assert_eq!(cost(&text, &TimeZone::UTC, &from, &to), Some(0.22));
+        let (from, to) = noon(2);
+        assert_eq!(cost(&text, &TimeZone::UTC, &from, &to), None, "another day");
+    }
+
+    #[test]
+    fn several_columns_of_prices_are_named() {
+        let rows = "2026-01-01T00:00:00Z,0.1,0.2\n";
+        for (columns, part) in [
+            ("Price DE,Price FR", "2 columns may be the price (Price DE, Price FR); keep one"),
+            ("Forecast EUR/kWh,Actual EUR/kWh", "(Forecast EUR/kWh, Actual EUR/kWh)"),
+            ("Gas Price,Electricity Price", "(Gas Price, Electricity Price)"),
+        ] {
+            let message = read_prices(&format!("datetime,{columns}\n{rows}"), &TimeZone::UTC, "x").unwrap_err().to_string();
+            assert!(message.contains(part), "{columns}: {message}");
+        }
+        for (text, expected) in [
+            (format!("datetime,Price,Price forecast\n{rows}"), 0.1),
+            (format!("datetime,Price forecast,Price [EUR/kWh]\n{rows}"), 0.2),
+            ("datetime,price area,spot price\n2026-01-01T00:00:00Z,DE,0.3\n".to_owned(), 0.3),
+        ] {
+            let found = cost(&text, &TimeZone::UTC, "2026-01-01T00:00:00Z", "2026-01-01T01:00:00Z");
+            assert_eq!(found, Some(expected), "{text}");
+        }
     }
 
     #[test]
