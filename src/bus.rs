@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions, StampSource};
 use eadt_bus::kafka::{KafkaBus, KafkaOptions};
-use eadt_bus::{Bus, BusError};
+use eadt_bus::{Bus, BusError, TopicPartition};
 use eadt_service::ServiceClock;
 
 use crate::settings::ProgramSettings;
@@ -52,6 +52,19 @@ pub fn open_with_clock(settings: &ProgramSettings) -> anyhow::Result<(Arc<dyn Bu
 /// The embedded log of these settings.
 pub fn open_embedded(settings: &ProgramSettings, stamps: StampSource) -> anyhow::Result<EmbeddedLog> {
     Ok(EmbeddedLog::open(&settings.bus.data_dir.join("log"), EmbeddedOptions { stamps, ..EmbeddedOptions::default() })?)
+}
+
+/// Returns whether the log in the data folder has or had a record.
+pub fn holds_records(settings: &ProgramSettings) -> anyhow::Result<bool> {
+    let log = open_embedded(settings, StampSource::Wall)?;
+    for topic in log.topics("")? {
+        for partition in 0..topic.partitions {
+            if log.watermarks(&TopicPartition::new(topic.name.clone(), partition))?.high > 0 {
+                return Ok(true);
+            }
+        }
+    }
+    Ok(false)
 }
 
 /// The Kafka of the settings, for services that are processes of their own.

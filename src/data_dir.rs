@@ -18,16 +18,18 @@ pub fn is_simulated(dir: &Path) -> anyhow::Result<bool> {
     }
 }
 
-/// Makes the folder one of simulated or measured time.
+/// Makes the folder one of simulated or measured time. One of the other kind in which nothing was recorded, as after a start without
+/// a GPU driver, is taken over.
 ///
 /// Errors: it holds the other one, or cannot be written.
-pub fn claim(dir: &Path, simulated: bool) -> anyhow::Result<()> {
+pub fn claim(dir: &Path, simulated: bool, holds_records: impl FnOnce() -> anyhow::Result<bool>) -> anyhow::Result<()> {
     let cannot =
         || format!("cannot use data folder {}: check that it can be written, or name another with --data-dir", dir.display());
     std::fs::create_dir_all(dir).with_context(cannot)?;
     let (marker, mine) = (dir.join(ORIGIN), if simulated { SIMULATED } else { MEASURED });
     match std::fs::read_to_string(&marker) {
         Ok(text) if text == mine => Ok(()),
+        Ok(_) if !holds_records()? => std::fs::write(&marker, mine).with_context(cannot),
         Ok(text) => bail!(
             "data folder {} holds {} data, and this would be {}: name another with --data-dir",
             dir.display(),

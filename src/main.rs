@@ -224,7 +224,7 @@ fn dispatch(
         CliCommand::Topics(command) => commands::topics::run(&command, &*bus::open(&settings)?, &settings.topics),
         CliCommand::Import(args) => commands::import::run(&args),
         CliCommand::Replay(args) => commands::replay::run(&args, &settings),
-        CliCommand::Report(args) => commands::report::run(&args, &settings.topics),
+        CliCommand::Report(args) => commands::report::run(&args, &settings),
         CliCommand::Record(args) => {
             let bus = bus::open(&settings)?;
             let stop = shutdown.clone();

@@ -493,6 +493,33 @@ fn a_simulation_goes_on_with_its_own_seed_and_refuses_another() {
 }
 
 #[test]
+fn the_controller_of_a_record_does_in_hindsight_what_it_did() {
+    let dir = tempfile::tempdir().unwrap();
+    json(eadt(dir.path(), &["up", "--speed", "max", "--duration", "3h", "--seed", "3", "--json", "--no-view"]));
+    let archive = dir.path().to_str().unwrap();
+    let told = json(eadt(dir.path(), &["backtest", "--archive", archive, "--controller", "hybrid", "--json"]));
+    let jobs = told["hindsight"].as_array().unwrap();
+    assert_eq!(jobs.len(), 2);
+    for job in jobs {
+        // Trials that were cut short are no evidence of what they do, and are followed all the same.
+        assert_eq!((&job["windows_estimated"], &job["windows_unknown"]), (&0.into(), &0.into()), "{job}");
+        assert_eq!(job["changes"].as_array().unwrap().len() as u64, job["recorded_changes"].as_u64().unwrap(), "{job}");
+    }
+}
+
+#[test]
+fn a_folder_in_which_nothing_was_recorded_is_of_either_kind() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut without_driver = eadt(dir.path(), &["up", "--gpus", "nvml", "--no-view"]);
+    without_driver.env("EADT_COLLECTOR__NVML__LIBRARY_PATH", dir.path().join("nowhere.so"));
+    let (err, code) = status(without_driver);
+    assert_eq!(code, Some(1), "{err}");
+    json(eadt(dir.path(), &["up", "--speed", "max", "--duration", "1m", "--json", "--no-view"]));
+    let (err, code) = status(eadt(dir.path(), &["up", "--gpus", "none", "--no-view"]));
+    assert!(code == Some(1) && err.contains("holds simulated data"), "{err}");
+}
+
+#[test]
 fn a_reader_that_has_seen_enough_is_no_panic() {
     let dir = tempfile::tempdir().unwrap();
     let program = eadt_tests::program().display();

@@ -19,11 +19,13 @@ use serde_json::json;
 use super::{partitions, topic_of};
 use crate::cli::{Breakdown, ReportArgs, ReportFormat};
 use crate::live::origin_word;
+use crate::live::source::name_page;
 use crate::output_table::{OutputCell, OutputColumn, OutputFormat, OutputTable, csv_cell};
-use crate::settings::TopicSettings;
+use crate::settings::{ProgramSettings, TopicSettings};
 use crate::{progress, usage_error};
 
-pub fn run(args: &ReportArgs, names: &TopicSettings) -> anyhow::Result<()> {
+pub fn run(args: &ReportArgs, program: &ProgramSettings) -> anyhow::Result<()> {
+    let names = &program.topics;
     // An address of an object store is no missing folder.
     if !args.path.exists() && !args.path.display().to_string().contains("://") {
         anyhow::bail!("{} does not exist: name a data folder, an archive or the output of `eadt replay`", args.path.display());
@@ -55,7 +57,14 @@ pub fn run(args: &ReportArgs, names: &TopicSettings) -> anyhow::Result<()> {
     };
     let report = read(&args.path, names, &settings)?;
     if report.workloads.is_empty() {
-        anyhow::bail!("{} holds no windows yet", args.path.display());
+        let empty = format!("{} holds no windows yet", args.path.display());
+        let log = args.path.join("log");
+        let in_use = log.is_dir().then(|| EmbeddedLog::open(&log, EmbeddedOptions::default()).err()).flatten();
+        // A running `up` archives its first windows after minutes.
+        return Err(match in_use {
+            Some(error) => name_page(error.into(), program).context(format!("{empty} that are archived")),
+            None => anyhow::Error::msg(empty),
+        });
     }
     if let Some(unknown) = settings.baselines.keys().find(|name| !report.workloads.iter().any(|w| w.workload == **name)) {
         let known: Vec<_> = report.workloads.iter().map(|w| w.workload.as_str()).collect();

@@ -111,7 +111,7 @@ fn open_bus(
     if !settings.bus.brokers.is_empty() {
         return Ok((crate::bus::connect(settings)?, None));
     }
-    crate::data_dir::claim(&settings.bus.data_dir, simulated)?;
+    crate::data_dir::claim(&settings.bus.data_dir, simulated, || crate::bus::holds_records(settings))?;
     let stamps = if simulated { StampSource::Injected(clock.source()) } else { StampSource::Wall };
     let log = crate::bus::open_embedded(settings, stamps)?;
     Ok((Arc::new(log.clone()), Some(log)))

@@ -47,10 +47,10 @@ pub enum SimulatorError {
     #[error(transparent)]
     Scenario(#[from] ScenarioError),
     #[error(
-        "the log holds a simulation of another scenario or seed (its seed is {seed}): go on with that one by naming neither, or choose another data folder"
+        "the log holds a simulation of another scenario or seed (its seed is {seed}): go on with that one by naming neither, or choose another data folder (--data-dir)"
     )]
     OtherScenario { seed: u64 },
-    #[error("the state of the simulation in {topic} cannot be read ({detail}): choose another data folder")]
+    #[error("the state of the simulation in {topic} cannot be read ({detail}): choose another data folder (--data-dir)")]
     State { topic: Arc<str>, detail: String },
     #[error(
         "the state of the simulation in {topic} has form {form}, which this release does not know: it was written by a newer release, start that one"

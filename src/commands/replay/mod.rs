@@ -375,7 +375,8 @@ fn fold(args: &ReplayArgs, settings: &eadt_processor::ProcessorSettings, recorde
         })?;
         processor.check().map_err(|refusal| anyhow!("the record says of its processor what cannot be: {refusal}"))?;
         if processor != *settings {
-            tracing::info!("the record's processor was set by {first}, and so is this replay, but for what is set here");
+            let words = if first == "{}" { "its defaults" } else { first };
+            tracing::info!("the record's processor was set by {words}, and so is this replay, but for what is set here");
         }
     }
     if let Some(window) = args.window {

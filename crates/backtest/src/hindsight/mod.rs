@@ -15,6 +15,7 @@ mod walk;
 
 use eadt_core::controller::{ControllerName, ControllerSettings};
 use eadt_schemas::EventTime;
+use eadt_schemas::counts::counted_as;
 use eadt_schemas::v1::{Actuation, ControllerAction, EfficiencyWindow, Layout, Origin, Workload};
 use serde::Serialize;
 
@@ -182,8 +183,8 @@ pub fn render_hindsight_report(all: &[HindsightRow]) -> String {
         }
         for refused in it.refused.iter().take(SHOWN) {
             put(format_args!(
-                "    refused, {} times from {} on: {} → {}: {}\n",
-                refused.count,
+                "    refused, {} from {} on: {} → {}: {}\n",
+                counted_as(refused.count, "time", "times"),
                 refused.time,
                 layout(&refused.from),
                 layout(&refused.to),

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use eadt_core::controller::{ControllerContext, ControllerName, ControllerSettings, ControllerState, decide};
 use eadt_schemas::EventTime;
+use eadt_schemas::counts::counted_as;
 use eadt_schemas::v1::{
     Actuation, ActuationOutcome, ControllerAction, Decision, EfficiencyWindow, Layout, Origin, UpdateMode, WindowKind, Workload,
 };
@@ -254,8 +255,22 @@ impl HindsightWalk<'_> {
     /// What becomes of a decision to change something.
     fn evaluate_change(&mut self, index: usize, decision: &Decision, downtime: f64) {
         let phase = self.evidence.phase(index).or_else(|| (0..index).rev().find_map(|before| self.evidence.phase(before)));
-        match self.evidence.find_group(&decision.to, phase) {
-            Ok(to) => {
+        let window = self.job.windows[index];
+        let seconds = window.window_end.seconds_since(window.window_start).max(1e-3);
+        let rolling = if decision.restarts { (downtime / seconds).ceil() as usize } else { 0 };
+        // The window in which the change comes into force holds some of either.
+        let ready_from = index + 2 + rolling;
+        let evidence = self.evidence.find_group(&decision.to, phase);
+        match evidence {
+            // What the record did itself is seen, however short.
+            Err(unknown) if !self.is_next_of_record(index, &decision.to, ready_from) => {
+                let reason = format!("the record cannot tell: {unknown}");
+                self.actuation =
+                    Some(answer(decision, ActuationOutcome::Refused, reason, decision.from.clone(), self.generation));
+                self.refuse(decision.action, decision.from.clone(), decision.to.clone(), decision.time, unknown);
+            }
+            evidence => {
+                let to = evidence.ok();
                 let from = self.evidence.find_group(&decision.from, phase).ok();
                 self.it.changes.push(CounterfactualChange {
                     time: decision.time,
@@ -264,28 +279,30 @@ impl HindsightWalk<'_> {
                     to: decision.to.clone(),
                     phase: phase.unwrap_or_default(),
                     reason: decision.reason.clone(),
-                    windows: self.evidence.windows(to),
-                    effect: from.map(|from| self.evidence.effect(from, to, index as u64)),
+                    windows: to.map_or(0, |to| self.evidence.windows(to)),
+                    effect: from.zip(to).map(|(from, to)| self.evidence.effect(from, to, index as u64)),
                 });
                 self.it.restarts += u64::from(decision.restarts);
-                let window = self.job.windows[index];
-                let seconds = window.window_end.seconds_since(window.window_start).max(1e-3);
-                let rolling = if decision.restarts { (downtime / seconds).ceil() as usize } else { 0 };
                 let downtime = if decision.restarts { downtime } else { 0.0 };
-                // The window in which the change comes into force holds some of either.
-                let ready_from = index + 2 + rolling;
                 self.actuation =
                     Some(answer(decision, ActuationOutcome::Applied, String::new(), decision.to.clone(), self.generation + 1));
                 self.imagined =
                     Some(CounterfactualLayout { layout: decision.to.clone(), ready_from, unreported_downtime: Some(downtime) });
             }
-            Err(unknown) => {
-                let reason = format!("the record cannot tell: {unknown}");
-                self.actuation =
-                    Some(answer(decision, ActuationOutcome::Refused, reason, decision.from.clone(), self.generation));
-                self.refuse(decision.action, decision.from.clone(), decision.to.clone(), decision.time, unknown);
-            }
         }
+    }
+
+    /// Returns whether the record has the controller's layout in this window, and its actuator applied this one by the window
+    /// `until`.
+    fn is_next_of_record(&self, index: usize, to: &Layout, until: usize) -> bool {
+        let windows = &self.job.windows;
+        let same = |a: &Layout, b: &Layout| same_layout(a, b, self.board_watts);
+        let recorded = layout_of(self.job, windows[index]);
+        let is_on_record = self.imagined.as_ref().is_none_or(|it| recorded.is_some_and(|at| same(at, &it.layout)));
+        let times = windows[index].window_end..=windows[until.min(windows.len() - 1)].window_end;
+        let applies =
+            |it: &Actuation| it.outcome == ActuationOutcome::Applied && times.contains(&it.time) && same(&it.layout, to);
+        is_on_record && self.job.actuations.iter().any(|it| applies(it))
     }
 
     fn finish(mut self, downtime: f64) -> HindsightRow {
@@ -318,8 +335,8 @@ impl HindsightWalk<'_> {
         }
         if it.restarts > 0 || it.recorded_changes > 0 {
             it.notes.push(format!(
-                "restarts are in no J/sample here: {} imagined ones at {downtime:.0} s each stand beside the record's own",
-                it.restarts
+                "restarts are in no J/sample here: {} at {downtime:.0} s each stand beside the record's own",
+                counted_as(it.restarts, "imagined one", "imagined ones")
             ));
         }
         it
