@@ -52,8 +52,11 @@ KEPT_EVENTS: Final = 64
 QUEUED_REPORTS: Final = 64
 #: Longest answer that is read.
 ANSWER_BYTES: Final = 1 << 20
-#: Answers after which a report is sent again, as after redirects and failures of the server: a token or an address may be mended by then.
-SENT_AGAIN: Final = frozenset({401, 403, 404, 408, 429})
+#: Answers after which a report is sent again, as after redirects, failures of the server and answers that are no collector's: a token or an
+#: address may be mended by then.
+SENT_AGAIN: Final = frozenset({401, 403, 404, 405, 408, 429})
+#: What switches reports off by ``EADT_DISABLED``.
+TRUE: Final = frozenset({"1", "true", "yes", "on"})
 
 #: Programs that run notebooks.
 NOTEBOOKS: Final = frozenset({"ipykernel_launcher", "colab_kernel_launcher"})
@@ -86,9 +89,13 @@ def default_rank() -> int:
 
 
 def without_credentials(url: str) -> str:
-    """Returns an address for logs, without its user, password and query."""
-    parts = urlsplit(url)
-    return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
+    """Returns an address for logs, without its user, password and query. Never raises: it stands in lines about addresses that are none."""
+    try:
+        parts = urlsplit(url)
+        return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
+    except ValueError:
+        scheme, separator, rest = url.rpartition("://")
+        return scheme + separator + re.split(r"[?#]", rest.rpartition("@")[2])[0]
 
 
 def plain_url(given: str) -> str:
@@ -122,7 +129,7 @@ class Client:
         self.workload = workload or default_workload()
         self.rank = default_rank() if rank is None else rank
         self.interval_seconds = _checked_interval(interval_seconds)
-        self.is_disabled = environment.get("EADT_DISABLED", "") not in ("", "0")
+        self.is_disabled = environment.get("EADT_DISABLED", "").strip().lower() in TRUE
         self.sent = 0
         self.failed = 0
         self.refused = 0
@@ -140,6 +147,8 @@ class Client:
         self.ending: Callable[[], dict[str, Any]] | None = None
         #: Fields that no event has, and that were logged.
         self._unknown_fields: set[str] = set()
+        #: Fields whose values did not fit, and that were logged.
+        self._unfit_fields: set[str] = set()
         #: Why the newest directive cannot be read; the one before stays.
         self.directives_error: str | None = None
         self._answer: tuple[int, Directive | None] = (0, None)
@@ -356,8 +365,8 @@ class Client:
         for fields in raw:
             now = state if fields is raw[-1] else {}
             self._note_unknown(fields)
-            event = plain_event({**sticky, **now, **fields, "time": _text_of(fields["time"])})
-            batch.append({"workload": self.workload, "rank": self.rank, **event})
+            event = plain_event({"rank": self.rank, **sticky, **now, **fields, "time": _text_of(fields["time"])}, self._note_unfit)
+            batch.append({"workload": self.workload, **event})
         self._taken = raw
         return batch
 
@@ -368,6 +377,12 @@ class Client:
             near = difflib.get_close_matches(name, PROGRESS_FIELDS, 1)
             hint = f"; did you mean {near[0]}?" if near else ""
             logger.warning("EADT: reports of %s: there is no field %s, which is not sent%s", self.workload, name, hint)
+
+    def _note_unfit(self, name: str, instead: str) -> None:
+        """Logs a field whose value is not sent, once: the others are."""
+        if name not in self._unfit_fields:
+            self._unfit_fields.add(name)
+            logger.warning("EADT: reports of %s: %s is %s, and not sent", self.workload, name, instead)
 
     def _delivered(self, again: frozenset[int] = frozenset(), *, is_taken: bool = True) -> None:
         """Forgets what was sent, but marks of these places in the batch, which are sent again. Counts what the collector took."""
@@ -383,8 +398,8 @@ class Client:
     def _post(self, batch: list[dict[str, Any]]) -> None:
         body = json.dumps(batch, allow_nan=False).encode()
         status, answer = self._request("POST", "/v1/progress", body)
-        if status in SENT_AGAIN or 300 <= status < 400 or status >= 500:
-            raise ConnectionError(f"the collector answers {explain_answer(status, _reason(answer))}")
+        if status in SENT_AGAIN or (status != 202 and status < 400) or status >= 500:
+            raise ConnectionError(f"the server answers {explain_answer(status, _reason(answer))}")
         refused = _objects(answer.get("refused"))
         self._delivered(frozenset(entry["index"] for entry in refused if _is_sent_again(entry)), is_taken=status == 202)
         if status != 202:
@@ -408,8 +423,8 @@ class Client:
             status, answer = self._exchange(connection, "GET", f"{path}?after={after}&wait={wait_seconds}", None)
         finally:
             connection.close()
-        if status != 200:
-            raise ConnectionError(f"the collector answers {explain_answer(status, _reason(answer))}")
+        if status != 200 or "revision" not in answer:
+            raise ConnectionError(f"the server answers {explain_answer(status, _reason(answer))}")
         self._take_answer(answer)
         return self._answer
 

@@ -36,7 +36,8 @@ class GroupFreezer:
         self.frozen = 0
         self._groups = {group[BLOCK]: group for group in engine.optimizer.param_groups if group.get(BLOCK, -1) >= 0}
         self.blocks = [self._groups[index] for index in sorted(self._groups)]
-        self._rates: dict[int, float] = {}
+        #: The rate of each block when it was frozen, and that of the others then.
+        self._rates: dict[int, tuple[float, float]] = {}
         self._step = engine.step
         engine.step = self._guarded_step
 
@@ -61,15 +62,21 @@ class GroupFreezer:
             raise FreezeRefused(refusal)
         for index, group in enumerate(self.blocks):
             if index >= layers and index < self.frozen:
-                # The others' rate of now: the schedule has gone on meanwhile.
-                group["lr"] = self._trained_rate(self._rates.get(index, group["lr"]))
+                group["lr"] = self._trained_rate(*self._rates.get(index, (group["lr"], 0.0)))
             elif index < layers and index >= self.frozen:
-                self._rates[index] = group["lr"]
+                self._rates[index] = (group["lr"], self._others_rate())
         self.frozen = layers
 
-    def _trained_rate(self, remembered: float) -> float:
+    def _trained_rate(self, remembered: float, others_then: float) -> float:
+        """Returns a block's rate of now: it has followed the others', since the schedule has gone on. Rates may differ by layer."""
+        others = self._others_rate()
+        # A warm-up begins at 0.
+        return remembered * (others / others_then) if others_then > 0 else others
+
+    def _others_rate(self) -> float:
+        """Returns the highest rate of what is never frozen: what is in no block, or else the last block."""
         others = [group["lr"] for group in self.engine.optimizer.param_groups if group.get(BLOCK, -1) < 0]
-        return max(others, default=remembered)
+        return float(max(others, default=self.blocks[-1]["lr"]))
 
     def _guarded_step(self, *args: Any, **kwargs: Any) -> Any:
         for group in self.blocks[: self.frozen]:

@@ -3,51 +3,52 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from datetime import datetime, timezone
 from typing import Any, Final
 
+#: Numbers of events, with the least and the greatest that the collector takes.
+NUMBERS: Final[Mapping[str, tuple[float, float]]] = {
+    "samples_total": (0, 1e18),
+    "tokens_total": (0, 1e18),
+    "steps_total": (0, 1e18),
+    "samples_per_second": (0, 1e12),
+    "tokens_per_second": (0, 1e15),
+    "loss": (-math.inf, math.inf),
+    "epoch": (0, 1e9),
+    "steps_remaining": (0, 1e18),
+    "remaining_seconds": (0, 1e18),
+    "overflow_skips_total": (0, 1e18),
+    "gradient_norm": (0, math.inf),
+    "validation_loss": (-math.inf, math.inf),
+    "learning_rate": (0, math.inf),
+    "loss_scale": (0, math.inf),
+}
+#: Whole numbers of events, likewise.
+WHOLE_NUMBERS: Final[Mapping[str, tuple[int, int]]] = {
+    "rank": (0, 2**32 - 1),
+    "global_batch_size": (0, 2**32 - 1),
+    "world_size": (0, 2**32 - 1),
+    "frozen_prefix_layers": (0, 2**32 - 1),
+    "mps_thread_percentage": (1, 100),
+    "layers": (0, 2**32 - 1),
+}
+TEXTS: Final = frozenset({"workload", "span", "backend", "precision", "decision_id", "directive_refused"})
+TIMES: Final = frozenset({"time", "checkpoint_time"})
+#: Texts that are one of a few.
+CHOICES: Final[Mapping[str, tuple[str, ...]]] = {"phase": ("started", "progress", "finished"), "scope": ("global", "rank")}
+
 #: Fields that a job may set; ``collector``, ``origin`` and ``time`` of the arrival are the collector's.
-PROGRESS_FIELDS: Final = frozenset(
-    {
-        "time",
-        "workload",
-        "rank",
-        "scope",
-        "phase",
-        "last",
-        "span",
-        "samples_total",
-        "tokens_total",
-        "steps_total",
-        "samples_per_second",
-        "tokens_per_second",
-        "loss",
-        "epoch",
-        "checkpoint_time",
-        "steps_remaining",
-        "remaining_seconds",
-        "global_batch_size",
-        "world_size",
-        "backend",
-        "precision",
-        "overflow_skips_total",
-        "gradient_norm",
-        "frozen_prefix_layers",
-        "mps_thread_percentage",
-        "validation_loss",
-        "learning_rate",
-        "loss_scale",
-        "layers",
-        "plasticity",
-        "live_knobs",
-        "decision_id",
-        "directive_refused",
-    }
-)
+PROGRESS_FIELDS: Final = frozenset({*NUMBERS, *WHOLE_NUMBERS, *TEXTS, *TIMES, *CHOICES, "last", "plasticity", "live_knobs"})
 
 #: Longest text that the collector takes.
 MAX_TEXT_BYTES: Final = 253
+#: Longest list that the collector takes.
+MAX_ENTRIES: Final = 4096
+
+#: A time as the collector reads it.
+_EVENT_TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)")
 
 _PRECISIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "fp32": ("float32", "float", "32", "32-true", "single", "no"),
@@ -78,26 +79,110 @@ def clip_text(text: str) -> str:
     return plain.encode()[:MAX_TEXT_BYTES].decode(errors="ignore")
 
 
-def plain_value(value: Any) -> Any:
-    """Returns a value as JSON has it: tensors become numbers, what is no number becomes ``None``."""
-    if value is None or isinstance(value, (bool, int)):
-        return value
-    if isinstance(value, str):
-        return clip_text(value)
-    if isinstance(value, (list, tuple)):
-        return [plain_value(entry) for entry in value]
-    number = float(value)
-    return number if math.isfinite(number) else None
+def plain_event(fields: Mapping[str, Any], unfit: Callable[[str, str], None] | None = None) -> dict[str, Any]:
+    """Returns an event as the collector takes it, without what is absent or no number.
 
-
-def plain_event(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns an event without what is absent or no number; a value that cannot be read costs that field alone."""
+    Numbers may be texts, tensors of one or NumPy's. A value that does not fit costs that field alone: ``unfit`` is told its name, and what
+    it is instead.
+    """
     event: dict[str, Any] = {}
     for name, value in fields.items():
-        try:
-            plain = plain_value(value)
-        except Exception:
+        if value is None or name not in PROGRESS_FIELDS:
             continue
-        if plain is not None and name in PROGRESS_FIELDS:
+        try:
+            plain = _plain_field(name, value)
+        except Exception as error:
+            if unfit is not None:
+                unfit(name, str(error) if isinstance(error, _Unfit) else f"unreadable ({type(value).__name__})")
+            continue
+        if plain is not None:
             event[name] = plain
     return event
+
+
+class _Unfit(Exception):
+    """A value that its field does not take; the text is what it is instead."""
+
+
+def _plain_field(name: str, value: Any) -> Any:
+    """Returns the value of a field as JSON has it; ``None``: not a finite number."""
+    if name in NUMBERS:
+        return _number(value, *NUMBERS[name])
+    if name in WHOLE_NUMBERS:
+        return _whole(value, *WHOLE_NUMBERS[name])
+    if name in TIMES:
+        return _time(value)
+    if name == "precision" and not isinstance(value, str):
+        return clip_text(event_precision(value))
+    if name in CHOICES:
+        text = _text(value).strip().lower()
+        if text not in CHOICES[name]:
+            raise _Unfit(f"none of {', '.join(CHOICES[name])}")
+        return text
+    if name == "last":
+        flag = _whole(value, 0, 1)
+        return None if flag is None else bool(flag)
+    if name == "plasticity":
+        return [None if entry is None else _number(entry, -math.inf, math.inf) for entry in _entries(value)]
+    if name == "live_knobs":
+        return [_text(entry) for entry in _entries(value)]
+    return _text(value)
+
+
+def _number(value: Any, least: float, most: float) -> int | float | None:
+    """Returns a number, a whole one as it is; ``None`` if it is not finite, as losses may be."""
+    try:
+        number = float(value)
+    except OverflowError:
+        raise _Unfit("too large") from None
+    except (TypeError, ValueError):
+        raise _Unfit(f"no number but {_kind(value)}") from None
+    if not math.isfinite(number):
+        return None
+    if not least <= number <= most:
+        raise _Unfit("negative" if number < 0 else "too small" if number < least else "too large")
+    return value if type(value) is int else number
+
+
+def _whole(value: Any, least: int, most: int) -> int | None:
+    number = _number(value, least, most)
+    if number is not None and number != int(number):
+        raise _Unfit("no whole number")
+    return None if number is None else int(number)
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, (str, int, float)):
+        # Numbers of NumPy and tensors of one.
+        value = value.item() if hasattr(value, "item") else value
+    if not isinstance(value, (str, int, float)):
+        raise _Unfit(f"no text but {_kind(value)}")
+    return clip_text(value if isinstance(value, str) else str(value))
+
+
+def _time(value: Any) -> str:
+    """Returns a time as it stands in events; numbers are seconds since 1970, and one without a zone is of this machine's."""
+    if isinstance(value, str):
+        if _EVENT_TIME.fullmatch(value):
+            return value
+        try:
+            value = datetime.fromisoformat(value)
+        except ValueError:
+            raise _Unfit("no time as 2026-01-31T12:00:00Z") from None
+    if isinstance(value, datetime):
+        return event_time(value)
+    return event_time(datetime.fromtimestamp(float(value), timezone.utc))
+
+
+def _entries(value: Any) -> list[Any]:
+    """Returns what a list holds, or an array of NumPy or a tensor."""
+    entries = value.tolist() if hasattr(value, "tolist") else value
+    if not isinstance(entries, (list, tuple)):
+        raise _Unfit(f"no list but {_kind(value)}")
+    if len(entries) > MAX_ENTRIES:
+        raise _Unfit(f"a list of more than {MAX_ENTRIES}")
+    return list(entries)
+
+
+def _kind(value: Any) -> str:
+    return f"{type(value).__name__} of the shape {tuple(value.shape)}" if getattr(value, "shape", None) else type(value).__name__

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Any
+from typing import Any, Final
 
 import transformers
 from transformers import TrainerCallback
 
 from .freeze import BlockFreezer
 from .training import Job, check_layers, quiet
+
+#: The callback's entry in a checkpoint, among those of stateful callbacks. Not the name of the class: of a class with an entry the trainer
+#: may make a new callback (``restore_callback_states_from_checkpoint``), without the options of this one.
+ENTRY: Final = "eadt"
 
 
 class EadtCallback(TrainerCallback):  # type: ignore[misc]
@@ -25,6 +29,8 @@ class EadtCallback(TrainerCallback):  # type: ignore[misc]
         self._epoch: tuple[int, float] | None = None
         #: Samples of all ranks up to the last step.
         self._samples = 0.0
+        #: Samples up to a checkpoint beyond those that this batch would have had, and steps before the first epoch of this training.
+        self._computed_before, self._steps_before = 0.0, 0
         #: Steps that the gradient scaler skipped; ``None``: there is no scaler.
         self._skips: int | None = None
 
@@ -43,11 +49,11 @@ class EadtCallback(TrainerCallback):  # type: ignore[misc]
         scaler = getattr(optimizer, "scaler", None)
         self._skips = None if scaler is None else 0
         self.job = Job(model, optimizer, freezer=freezer, **{"scaler": scaler, **self._options})
-        # With several GPUs of one process, or a batch that was found by trying, it is not what the arguments say.
-        batch = getattr(state, "train_batch_size", None) or args.train_batch_size
-        self._batch = batch * args.gradient_accumulation_steps * _data_ranks(args)
+        # A batch that was found by trying is not what the arguments say; otherwise the state has that of the checkpoint.
+        found = getattr(state, "train_batch_size", None) if args.auto_find_batch_size else None
+        self._batch = (found or args.train_batch_size) * args.gradient_accumulation_steps * _data_ranks(args)
         self._epoch = _epoch_of(kwargs.get("train_dataloader"), args, self._batch)
-        # From a checkpoint on.
+        self._go_on(args, state)
         self.job.steps_total = state.global_step
         self.job.samples_total = self._samples = self._samples_at(state.global_step)
         self.job.start(global_batch_size=self._batch, steps_remaining=max(0, state.max_steps - state.global_step))
@@ -60,6 +66,8 @@ class EadtCallback(TrainerCallback):  # type: ignore[misc]
         scheduler = kwargs.get("lr_scheduler")
         samples = self._samples_at(state.global_step)
         rank_samples, self._samples = (samples - self._samples) / max(1, args.world_size), samples
+        # Before the trainer writes a checkpoint of this step.
+        _keep(state, samples)
         fields: dict[str, Any] = {
             "samples_total": samples,
             "steps_total": state.global_step,
@@ -80,8 +88,27 @@ class EadtCallback(TrainerCallback):  # type: ignore[misc]
             control.should_save = True
         return control
 
+    def _go_on(self, args: Any, state: Any) -> None:
+        """Takes the samples up to a checkpoint from it, since its batch, ranks and accumulated gradients may have been others."""
+        step = state.global_step
+        kept = _kept(state)
+        if kept is not None:
+            # Steps without the callback are taken to be like those of now.
+            total = kept[1] + max(0.0, self._regular(step) - self._regular(kept[0]))
+        else:
+            then = getattr(state, "train_batch_size", None) or args.train_batch_size
+            is_other = then != args.train_batch_size and not args.auto_find_batch_size
+            total = float(step * then * args.gradient_accumulation_steps * _data_ranks(args)) if is_other else self._regular(step)
+        # Else the trainer goes on in the middle of an epoch.
+        self._steps_before = step if args.ignore_data_skip else 0
+        self._computed_before = total - self._regular(step - self._steps_before)
+
     def _samples_at(self, step: int) -> float:
-        """Returns the samples of all ranks up to a step: the last one of an epoch has fewer where the data does not divide."""
+        """Returns the samples of all ranks up to a step of this training."""
+        return self._computed_before + self._regular(step - self._steps_before)
+
+    def _regular(self, step: int) -> float:
+        """Returns the samples of so many steps of this batch: the last one of an epoch has fewer where the data does not divide."""
         if self._epoch is None:
             return float(step * self._batch)
         steps, samples = self._epoch
@@ -111,6 +138,23 @@ class EadtCallback(TrainerCallback):  # type: ignore[misc]
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         if self.job is not None:
             self.job.close()
+
+
+def _keep(state: Any, samples: float) -> None:
+    """Puts the samples into the next checkpoint; transformers before 4.41 keep nothing of callbacks."""
+    entries = getattr(state, "stateful_callbacks", None)
+    if isinstance(entries, dict):
+        entries[ENTRY] = {"args": {}, "attributes": {"samples_total": samples, "steps_total": state.global_step}}
+
+
+def _kept(state: Any) -> tuple[int, float] | None:
+    """Returns the steps and samples that a checkpoint has; ``None``: it has none, as one of other versions."""
+    try:
+        kept = state.stateful_callbacks[ENTRY]["attributes"]
+        steps, samples = int(kept["steps_total"]), float(kept["samples_total"])
+    except Exception:
+        return None
+    return (steps, samples) if steps >= 0 and math.isfinite(samples) and samples >= 0 else None
 
 
 def _epoch_of(dataloader: Any, args: Any, batch: int) -> tuple[int, float] | None:

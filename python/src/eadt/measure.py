@@ -24,6 +24,8 @@ class Measurement:
         self._start: tuple[float, dict[str, float]] | None = None
 
     def __enter__(self) -> Measurement:
+        # What was measured before is of another stretch.
+        self.seconds, self.joules, self.devices = None, None, 0
         counters, self.reason = read_counters()
         self._start = (time.perf_counter(), counters)
         return self
@@ -34,13 +36,14 @@ class Measurement:
         counters, reason = read_counters()
         begun, before = self._start
         self.seconds = time.perf_counter() - begun
+        self.joules, self.devices = None, 0
         if not before or counters.keys() != before.keys():
             self.reason = self.reason or reason or "the GPUs changed meanwhile"
         elif any(counters[device] < before[device] for device in before):
             self.reason = "an energy counter was reset meanwhile"
         else:
             self.joules = sum(counters[device] - before[device] for device in before)
-            self.devices = len(before)
+            self.devices, self.reason = len(before), None
 
     def __repr__(self) -> str:
         known = f"{self.joules:.1f} J" if self.joules is not None else f"energy unknown ({self.reason})"
@@ -71,6 +74,8 @@ def _load() -> Any:
                     _library = library
             except OSError:
                 _failure = "there is no NVIDIA driver (libnvidia-ml.so.1)"
+            except Exception as error:
+                _failure = _unusable(error)
         return _library
 
 
@@ -84,7 +89,14 @@ def read_counters() -> tuple[dict[str, float], str | None]:
         counters = {uuid: _joules(library, handle) for uuid, handle in handles.items()}
     except _Unknown as unknown:
         return {}, str(unknown)
+    except Exception as error:
+        return {}, _unusable(error)
     return (counters, None) if counters else ({}, "this process can use no GPU")
+
+
+def _unusable(error: Exception) -> str:
+    """Returns the reason if NVML is not as it should be: an old one, or one that only looks like it, lacks functions."""
+    return f"NVML (libnvidia-ml.so.1) cannot be asked: {error or type(error).__name__}"
 
 
 class _Unknown(Exception):

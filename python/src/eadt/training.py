@@ -201,7 +201,7 @@ class Job:
         self._look_up_rank()
         if not self._is_leader:
             return
-        self._begun = self.client.mark(phase="started", **self._surroundings(), **fields)
+        self._begun = self.client.mark(**{**self._surroundings(), **fields, "phase": "started"})
 
     def autocast(self) -> Any:
         """Returns the context of a forward pass: its precision may be changed by a directive."""
@@ -322,10 +322,13 @@ class Job:
             logger.warning("EADT: the plasticity of the blocks of %s cannot be measured: %s", self.client.workload, error)
 
     def evaluated(self, validation_loss: Any, **fields: Any) -> None:
-        """Reports the loss on data that the job does not train on, in the unit of the training loss."""
+        """Reports the loss on data that the job does not train on, in the unit of the training loss, with further fields of the event.
+
+        ``steps_total``: the steps of the weights that were evaluated, if they are not those of now.
+        """
         self._report_counted()
         if self._leads():
-            self.client.mark(validation_loss=validation_loss, steps_total=self.steps_total, **fields)
+            self.client.mark(**{"steps_total": self.steps_total, **fields, "validation_loss": validation_loss})
 
     def checkpoint_due(self) -> bool:
         """Returns whether the job should write a checkpoint now: a directive waits for it. The same on every rank."""

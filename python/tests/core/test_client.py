@@ -16,6 +16,8 @@ import threading
 import time
 import unittest
 import weakref
+from datetime import datetime, timezone
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -24,7 +26,7 @@ import eadt
 from eadt import Client, event_precision, measure
 from eadt.client import QUEUED_REPORTS, default_rank, default_workload
 from eadt.directives import Directive
-from eadt.events import PROGRESS_FIELDS, plain_event
+from eadt.events import CHOICES, NUMBERS, PROGRESS_FIELDS, TEXTS, TIMES, WHOLE_NUMBERS, plain_event
 from eadt.training import MAX_COUNTED, _number
 from tests.servers import Harmful, Recorder, absent_url, wait_for
 
@@ -382,13 +384,13 @@ class TestReports(unittest.TestCase):
         self.server.answer = {"refused": [{"index": 1, "status": 429, "error": "full"}, {"index": 0, "status": 422, "error": "wrong"}]}
         self.server.events.clear()
         with client._lock:
-            client.mark(checkpoint_time="1")
-            client.mark(checkpoint_time="2")
+            client.mark(span="1")
+            client.mark(span="2")
         wait_for(lambda: len(self.server.events) == 2)
         self.server.answer = {}
         wait_for(lambda: len(self.server.events) >= 3)
         client.close()
-        self.assertEqual([event["checkpoint_time"] for event in self.server.events], ["1", "2", "2"])
+        self.assertEqual([event["span"] for event in self.server.events], ["1", "2", "2"])
 
     def test_a_handler_of_a_signal_may_report_while_the_client_is_at_work(self) -> None:
         client = self.client()
@@ -609,11 +611,25 @@ class TestFailures(unittest.TestCase):
             (absent_url(), "nothing listens there: start `eadt up`; EADT_URL is the collector's address"),
             ("http://no.such.host.invalid:1", "the host is not known"),
             ("http://127.0.0.1:abc", "that is no address (Port could not be cast"),
+            ("http://[::1:9477", "that is no address (Invalid IPv6 URL): EADT_URL is the collector's address"),
+            ("http://[x]:9477", "that is no address ("),
             ("ftp://127.0.0.1", "that is no address of http:// or https://: EADT_URL is"),
             ("http://", "that is no address of http:// or https://: EADT_URL is"),
         ]
         for (_, part), told in zip(cases, self.failures(*[(url, {}) for url, _ in cases])):
             self.assertIn(part, told)
+
+    def test_an_address_that_cannot_be_parsed_does_not_reach_training(self) -> None:
+        told = mock.patch.dict(os.environ, {"EADT_URL": "http://user:secret@[::1:9477/x?token=secret"})
+        with told, self.assertLogs("eadt", logging.WARNING) as logs, eadt.job(workload="n/a", interval_seconds=0.02) as job:
+            for samples in ("x", -1, 8):
+                job.step(samples=samples)
+            wait_for(lambda: "that is no address (Invalid IPv6 URL): EADT_URL is" in (job.client.last_error or ""))
+            job.evaluated(0.5)
+            job.checkpointed()
+        self.assertEqual((job.steps_total, job.samples_total), (3, 8.0))
+        self.assertTrue(any("reports of n/a to http://[::1:9477/x: that is no address" in line for line in logs.output), logs.output)
+        self.assertNotIn("secret", "".join(logs.output))
 
     def test_an_address_without_a_scheme_and_one_of_the_reports_themselves_are_understood(self) -> None:
         server = Recorder()
@@ -676,7 +692,12 @@ class TestFailures(unittest.TestCase):
             (405, b"", "405, which is no collector's answer: EADT_URL is the collector's address"),
             (422, b'{"error": "\\"train\\" is not namespace/name"}', "is not namespace/name; set EADT_WORKLOAD"),
             (422, b'{"error": "no JSON"}', "refuses the report with 422: no JSON"),
-            (500, b"", "the collector answers 500"),
+            (500, b"", "the server answers 500"),
+            *((status, b"<!DOCTYPE html>\n<p>Hello", f"the server answers {status}, which is no collector") for status in (200, 404, 405)),
+            (403, b"<html>", "403, which is no collector's answer: EADT_URL is the collector's address, as `eadt up` prints it (port 9477"),
+            (200, b"{}", "200, which is no collector's answer: EADT_URL is"),
+            (404, b'{"error": "there is nothing at /x: POST progress to /v1/progress"}', "404: there is nothing at /x"),
+            (502, b"<html>Bad Gateway", "the server answers 502: <html>Bad Gateway"),
         ]
         servers = []
         for status, body, _ in cases:
@@ -686,6 +707,22 @@ class TestFailures(unittest.TestCase):
             servers.append(server)
         for (_, _, part), told in zip(cases, self.failures(*[(server.url, {}) for server in servers])):
             self.assertIn(part, told)
+
+    def test_values_that_do_not_fit_are_said_once_and_the_rest_is_sent(self) -> None:
+        server = Recorder()
+        self.addCleanup(server.close)
+        logger = logging.getLogger("eadt")
+        self.addCleanup(logger.setLevel, logger.level)
+        logger.setLevel(logging.WARNING)
+        with self.assertLogs("eadt", logging.WARNING) as logs, eadt.job(client=Client(server.url, "n/a", interval_seconds=0.02)) as job:
+            for _ in range(3):
+                job.step(samples=1, loss=Unreadable(), learning_rate="high", gradient_norm="0.5", layers=12.0)
+                job._demand()
+                time.sleep(0.05)
+        told = sorted(line.partition("n/a: ")[2] for line in logs.output if "and not sent" in line)
+        self.assertEqual(told, ["learning_rate is no number but str, and not sent", "loss is unreadable (Unreadable), and not sent"])
+        event = next(event for event in server.events if "gradient_norm" in event)
+        self.assertEqual((event["gradient_norm"], event["layers"], event["steps_total"]), (0.5, 12, 1))
 
     def test_a_field_that_does_not_exist_is_said_once_with_the_nearest(self) -> None:
         server = Recorder()
@@ -813,6 +850,74 @@ class TestNames(unittest.TestCase):
         schema = json.loads((REPOSITORY / "schemas/json/v1/training.progress.schema.json").read_text())
         self.assertEqual(set(schema["properties"]) - {"collector", "origin"}, PROGRESS_FIELDS)
 
+    def test_what_fits_a_field_is_that_of_the_schema(self) -> None:
+        schema = json.loads((REPOSITORY / "schemas/json/v1/training.progress.schema.json").read_text())
+        kinds: dict[str, set[str]] = {}
+        for name in PROGRESS_FIELDS:
+            told = schema["properties"][name]
+            kind = set(told["type"] if isinstance(told.get("type"), list) else [told.get("type")]) - {"null"}
+            kinds.setdefault("time" if told.get("format") == "date-time" else kind.pop() or "choice", set()).add(name)
+            if name in NUMBERS or name in WHOLE_NUMBERS:
+                limits = (told.get("minimum", -math.inf), told.get("maximum", math.inf))
+                self.assertEqual({**NUMBERS, **WHOLE_NUMBERS}[name], limits, name)
+            elif name in CHOICES:
+                self.assertEqual(CHOICES[name], tuple(one["const"] for one in schema["$defs"][name.capitalize()]["oneOf"]))
+        expected = {"number": {*NUMBERS}, "integer": {*WHOLE_NUMBERS}, "string": TEXTS, "time": TIMES, "choice": {*CHOICES}}
+        self.assertEqual(kinds, {**expected, "boolean": {"last"}, "array": {"plasticity", "live_knobs"}})
+
+    def test_values_are_made_to_fit_and_what_does_not_costs_that_field_alone(self) -> None:
+        noon = datetime(2026, 1, 31, 12, tzinfo=timezone.utc)
+        fits = [
+            ("learning_rate", "0.5", 0.5),
+            ("steps_total", 7, 7),
+            ("steps_total", True, 1.0),
+            ("layers", 12.0, 12),
+            ("layers", "12", 12),
+            ("global_batch_size", Fraction(64), 64),
+            ("rank", "3", 3),
+            ("mps_thread_percentage", 50.0, 50),
+            ("last", 1, True),
+            ("phase", "Finished", "finished"),
+            ("span", 3, "3"),
+            ("decision_id", "d-1", "d-1"),
+            ("checkpoint_time", noon, "2026-01-31T12:00:00.000000Z"),
+            ("checkpoint_time", noon.timestamp(), "2026-01-31T12:00:00.000000Z"),
+            ("checkpoint_time", "2026-01-31 12:00:00+00:00", "2026-01-31T12:00:00.000000Z"),
+            ("checkpoint_time", "2026-01-31T12:00:00+01:00", "2026-01-31T12:00:00+01:00"),
+            ("plasticity", (None, "0.5", float("nan")), [None, 0.5, None]),
+            ("live_knobs", ("precision",), ["precision"]),
+        ]
+        does_not = [
+            ("loss", [0.5], "no number but list"),
+            ("loss", "low", "no number but str"),
+            ("loss", 10**400, "too large"),
+            ("learning_rate", -1, "negative"),
+            ("samples_total", 1e19, "too large"),
+            ("layers", 1.5, "no whole number"),
+            ("layers", 2**32, "too large"),
+            ("mps_thread_percentage", 0, "too small"),
+            ("last", "yes", "no number but str"),
+            ("phase", "warmup", "none of started, progress, finished"),
+            ("scope", 7, "none of global, rank"),
+            ("backend", b"nccl", "no text but bytes"),
+            ("checkpoint_time", "yesterday", "no time as 2026-01-31T12:00:00Z"),
+            ("plasticity", 0.5, "no list but float"),
+            ("plasticity", [[0.5]], "no number but list"),
+            ("plasticity", [0.5] * 4097, "a list of more than 4096"),
+            ("live_knobs", "precision", "no list but str"),
+            ("gradient_norm", Unreadable(), "unreadable (Unreadable)"),
+        ]
+        for name, given, expected in fits:
+            with self.subTest(name=name, given=given):
+                event = plain_event({name: given, "backend": "gloo"} if name != "backend" else {name: given}, self.fail)
+                self.assertEqual((event[name], type(event[name])), (expected, type(expected)))
+        for name, given, why in does_not:
+            with self.subTest(name=name, why=why):
+                told: list[tuple[str, str]] = []
+                event = plain_event({"steps_remaining": 1, name: given}, lambda *unfit, told=told: told.append(unfit))
+                self.assertEqual((event, told), ({"steps_remaining": 1}, [(name, why)]))
+        self.assertEqual(plain_event({"loss": float("nan"), "layers": None, "rank": float("inf")}, self.fail), {})
+
     def test_every_frameworks_precision_is_that_of_events(self) -> None:
         for given, name in [("bf16-mixed", "bf16"), ("torch.float16", "fp16"), ("no", "fp32"), ("32-true", "fp32"), ("int4", "int4")]:
             self.assertEqual(event_precision(given), name)
@@ -839,6 +944,38 @@ class TestNames(unittest.TestCase):
             variables = {"JPY_SESSION_NAME": session, "EADT_WORKLOAD": ""}
             with mock.patch.dict(os.environ, variables), mock.patch.object(sys, "argv", [launcher]):
                 self.assertEqual(default_workload(), name)
+
+    def test_only_words_that_say_so_switch_it_off(self) -> None:
+        for words, is_disabled in ((("1", "true", "TRUE", " yes ", "on"), True), (("", "0", "false", "no", "off", "False", "2"), False)):
+            for word in words:
+                with self.subTest(word), mock.patch.dict(os.environ, {"EADT_DISABLED": word}):
+                    self.assertEqual(Client(absent_url(), "n/a").is_disabled, is_disabled)
+
+    def test_fields_that_a_call_gives_itself_are_no_error(self) -> None:
+        server = Recorder()
+        self.addCleanup(server.close)
+        job = eadt.job(client=Client(server.url, "n/a"))
+        job.start(phase="progress", world_size=4)
+        job.step(samples=8)
+        job.evaluated(0.5, steps_total=17)
+        with mock.patch("eadt.client.CLOSE_SECONDS", 120.0):
+            job.close()
+        started = server.events[0]
+        self.assertEqual((started["phase"], started["world_size"]), ("started", 4))
+        evaluated = next(event for event in server.events if "validation_loss" in event)
+        self.assertEqual((evaluated["validation_loss"], evaluated["steps_total"]), (0.5, 17))
+        self.assertEqual((server.events[-1]["phase"], server.events[-1]["steps_total"]), ("finished", 1))
+
+    def test_a_measurement_that_is_used_again_is_of_the_new_stretch(self) -> None:
+        counters = [({"a": 1.0}, None), ({"a": 3.0}, None), ({}, "no driver"), ({}, "no driver"), ({"a": 5.0}, None), ({"a": 5.5}, None)]
+        m = measure("again")
+        with mock.patch("eadt.measure.read_counters", side_effect=counters):
+            told = []
+            for _ in range(3):
+                with m:
+                    self.assertEqual((m.joules, m.seconds, m.devices), (None, None, 0))
+                told.append((m.joules, m.devices, m.reason))
+        self.assertEqual(told, [(2.0, 1, None), (None, 0, "no driver"), (0.5, 1, None)])
 
     def test_a_job_that_is_switched_off_reports_nothing(self) -> None:
         server = Recorder()

@@ -16,25 +16,30 @@ from eadt.cli import script_of
 from tests.servers import Recorder
 
 #: NVML of a machine with two GPUs; each has another 2.5 J whenever it is asked. ``NVML_FAILS`` names what is not supported.
+#: It is built without ``nvmlInit_v2`` or without energy, as an old one, by ``NO_INIT`` and ``NO_ENERGY``.
 NVML = r"""
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 static long energy[2] = {1000000, 7000000};
 static int fails(const char *what) { const char *named = getenv("NVML_FAILS"); return named && !strcmp(named, what) ? 3 : 0; }
+#ifndef NO_INIT
 int nvmlInit_v2(void) { return fails("init"); }
+#endif
 int nvmlDeviceGetCount_v2(unsigned *count) { *count = 2; return 0; }
 int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **handle) { *handle = (void *)&energy[index]; return 0; }
 int nvmlDeviceGetUUID(void *handle, char *text, unsigned length) {
   snprintf(text, length, "GPU-%c", handle == (void *)energy ? 'a' : 'b');
   return 0;
 }
+#ifndef NO_ENERGY
 int nvmlDeviceGetTotalEnergyConsumption(void *handle, unsigned long long *millijoules) {
   long *own = handle;
   *own += getenv("NVML_RESETS") ? -2500 : 2500;
   *millijoules = (unsigned long long)*own;
   return fails("energy");
 }
+#endif
 """
 COMPILER = shutil.which("cc")
 RUN = [sys.executable, "-m", "eadt.cli"]
@@ -102,17 +107,24 @@ class TestRun(unittest.TestCase):
             ({"NVML_FAILS": "energy"}, "a GPU has no energy counter"),
             ({"NVML_FAILS": "init"}, "NVML does not start"),
             ({"NVML_RESETS": "1"}, "an energy counter was reset meanwhile"),
+            ({"LD_LIBRARY_PATH": "NO_ENERGY"}, "undefined symbol: nvmlDeviceGetTotalEnergyConsumption"),
+            ({"LD_LIBRARY_PATH": "NO_INIT"}, "undefined symbol: nvmlInit_v2"),
         ]
         with tempfile.TemporaryDirectory() as folder:
             source = Path(folder, "nvml.c")
             source.write_text(NVML)
-            subprocess.run([str(COMPILER), "-shared", "-fPIC", "-o", f"{folder}/libnvidia-ml.so.1", str(source)], check=True)
-            self.environment["LD_LIBRARY_PATH"] = folder
+            for without in ("NOTHING", "NO_ENERGY", "NO_INIT"):
+                built = Path(folder, without, "libnvidia-ml.so.1")
+                built.parent.mkdir()
+                subprocess.run([str(COMPILER), "-shared", "-fPIC", f"-D{without}", "-o", str(built), str(source)], check=True)
             for variables, expected in cases:
                 with self.subTest(variables):
                     plain = {name: value for name, value in self.environment.items() if not name.startswith("CUDA_")}
-                    command = [*RUN, sys.executable, "-c", "pass"]
-                    ran = subprocess.run(command, env={**plain, **variables}, capture_output=True, text=True, check=False)
+                    command = [*RUN, sys.executable, "-c", "print('runs')"]
+                    library = f"{folder}/{variables.get('LD_LIBRARY_PATH', 'NOTHING')}"
+                    environment = {**plain, **variables, "LD_LIBRARY_PATH": library}
+                    ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+                    self.assertEqual((ran.returncode, ran.stdout), (0, "runs\n"), ran.stderr)
                     self.assertIn(expected, ran.stderr)
                     self.assertEqual("energy unknown" in ran.stderr, not expected.endswith(" J"), ran.stderr)
 

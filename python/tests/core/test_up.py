@@ -47,6 +47,22 @@ class TestUp(unittest.TestCase):
         self.assertEqual(row["origin"], "measured")
 
     @mock.patch.multiple("eadt.client", REQUEST_SECONDS=120.0, CLOSE_SECONDS=120.0)
+    def test_values_that_were_made_to_fit_are_taken(self) -> None:
+        collector = RealCollector(PROGRAM)
+        client = Client(collector.url, "local/odd", rank="0", interval_seconds=0.05)
+        odd = {"layers": 12.0, "world_size": "2", "mps_thread_percentage": 50.0, "global_batch_size": 7.5, "rank": False}
+        odd |= {"loss": "0.5", "learning_rate": -1, "epoch": [1], "steps_total": "7", "samples_total": True, "loss_scale": 10**400}
+        odd |= {"span": 3, "backend": b"nccl", "precision": 16, "checkpoint_time": time.time(), "last": 0, "phase": "warmup"}
+        odd |= {"plasticity": (None, "0.5"), "live_knobs": "precision", "scope": "GLOBAL"}
+        for name, value in odd.items():
+            client.mark(**{"steps_remaining": 1, name: value})
+        client.mark(**odd)
+        client.mark(steps_remaining=1, checkpoint_time="2026-01-31 12:00")
+        client.close()
+        self.assertEqual((client.sent, client.refused, client.failed, client.last_error), (len(odd) + 2, 0, 0, None))
+        collector.stop()
+
+    @mock.patch.multiple("eadt.client", REQUEST_SECONDS=120.0, CLOSE_SECONDS=120.0)
     def test_every_sample_of_a_short_job_counts(self) -> None:
         collector = RealCollector(PROGRAM)
         with eadt.job(url=collector.url, workload="local/short") as job:

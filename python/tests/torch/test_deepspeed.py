@@ -6,6 +6,7 @@ import os
 import socket
 import sys
 import unittest
+from types import SimpleNamespace
 from typing import Any
 
 with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -101,6 +102,43 @@ class TestDeepSpeed(unittest.TestCase):
                     before = block_weights(engine)
                     train(engine, 2)
                     self.assertTrue(all(change > 0 for change in moves(before, block_weights(engine))))
+
+    def test_blocks_with_rates_of_their_own_have_them_again_as_the_schedule_has_gone_on(self) -> None:
+        torch.manual_seed(0)
+        model = SmallGpt(blocks=4, width=32)
+        groups = eadt.deepspeed.parameter_groups(model)
+        for group in groups:
+            # Layer-wise decay: 1/8, 1/4, 1/2 and 1 of the rate of the rest.
+            group["lr"] = 1e-2 * 0.5 ** (3 - group[eadt.deepspeed.BLOCK]) if group[eadt.deepspeed.BLOCK] >= 0 else 1e-2
+        optimizer = torch.optim.AdamW(groups, lr=1e-2)
+        # Each step multiplies what is there: a rate of 0 would stay 0.
+        schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+        config = {"train_micro_batch_size_per_gpu": 8, "zero_optimization": {"stage": 2}, "zero_allow_untested_optimizer": True}
+        engine, *_ = deepspeed.initialize(model=model, optimizer=optimizer, lr_scheduler=schedule, config=config)
+        freezer = eadt.deepspeed.GroupFreezer(engine)
+        train(engine, 3)
+        freezer.freeze(3)
+        train(engine, 4)
+        self.assertEqual([block["lr"] for block in freezer.blocks[:3]], [0.0] * 3)
+        for frozen in (1, 2, 0):
+            freezer.freeze(frozen)
+            train(engine, 2)
+        rest = max(group["lr"] for group in engine.optimizer.param_groups if group[eadt.deepspeed.BLOCK] < 0)
+        self.assertAlmostEqual(rest, 1e-2 * 0.9**13)
+        for block, share in zip(freezer.blocks, (0.125, 0.25, 0.5, 1.0)):
+            self.assertAlmostEqual(block["lr"] / rest, share)
+
+    def test_blocks_that_are_frozen_before_a_warm_up_train_at_the_rate_of_the_others(self) -> None:
+        for has_rest in (True, False):
+            groups = [{"lr": 0.0, eadt.deepspeed.BLOCK: index} for index in range(-1 if has_rest else 0, 3)]
+            engine = SimpleNamespace(module=None, step=lambda: None, optimizer=SimpleNamespace(param_groups=groups))
+            freezer = eadt.deepspeed.GroupFreezer(engine)
+            freezer.freeze(2)
+            engine.step()
+            for group in groups:
+                group["lr"] = 0.25 if group[eadt.deepspeed.BLOCK] in (-1, 2) else 0.0
+            freezer.freeze(0)
+            self.assertEqual([group["lr"] for group in groups], [0.25] * len(groups))
 
     def test_a_directive_is_taken_up_and_precision_is_refused(self) -> None:
         server = Recorder()

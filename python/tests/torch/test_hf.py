@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 import unittest
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -66,14 +68,12 @@ class TestTrainer(unittest.TestCase):
         arguments = TrainingArguments(
             output_dir=self.folder,
             max_steps=steps,
-            per_device_train_batch_size=8,
             report_to=[],
             logging_steps=5,
             use_cpu=True,
             disable_tqdm=True,
             learning_rate=1e-3,
-            save_strategy="no",
-            **options,
+            **{"per_device_train_batch_size": 8, "save_strategy": "no", **options},
         )
         self.callback = EadtCallback(url=url or self.server.url, interval_seconds=0.05, agree_every=2)
         return Trainer(
@@ -197,6 +197,98 @@ class TestTrainer(unittest.TestCase):
         job.energy.joules = 96.0
         self.assertEqual(job.joules_per_sample(), 2.0, "of the 48 samples since the checkpoint")
 
+    def resumed(self, steps: int, first: dict[str, Any], then: dict[str, Any], change: Any = None) -> tuple[list[float], int, int]:
+        """Returns the samples that a training reports which goes on, and those that both trainings saw: up to the checkpoint, and since."""
+        seen: list[int] = []
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+
+        def train(steps: int, resume: bool, options: dict[str, Any]) -> int:
+            seen.clear()
+            model = small()
+            model.register_forward_pre_hook(lambda _, args, given: seen.append(len(given["input_ids"])), with_kwargs=True)
+            self.trainer(model, steps, save_steps=steps, **{"save_strategy": "steps", "samples": 44, **options}).train(
+                resume_from_checkpoint=resume or None
+            )
+            return sum(seen)
+
+        before = train(steps, False, first)
+        path = Path(self.folder, f"checkpoint-{steps}", "trainer_state.json")
+        if change is not None:
+            kept = json.loads(path.read_text())
+            change(kept)
+            path.write_text(json.dumps(kept))
+        self.server.events.clear()
+        since = train(3 * steps, True, then)
+        return [event["samples_total"] for event in self.server.events if "samples_total" in event], before, since
+
+    def test_samples_go_on_from_a_checkpoint_of_another_batch_or_accumulation(self) -> None:
+        batch, accumulated = "per_device_train_batch_size", "gradient_accumulation_steps"
+        for first, then in (
+            ({batch: 4}, {batch: 8}),
+            ({batch: 8}, {batch: 2}),
+            ({batch: 4, accumulated: 3}, {batch: 4}),
+            ({batch: 4}, {batch: 4, accumulated: 2}),
+            ({batch: 8}, {batch: 8, "ignore_data_skip": True}),
+            ({batch: 4}, {batch: 4, "restore_callback_states_from_checkpoint": True}),
+            ({batch: 4, "auto_find_batch_size": True}, {batch: 8, "auto_find_batch_size": True}),
+        ):
+            with self.subTest(first=first, then=then):
+                samples, before, since = self.resumed(4, first, then)
+                self.assertEqual((samples[0], samples[-1], samples), (before, before + since, sorted(samples)))
+                job = self.callback.job
+                assert job is not None, "the trainer made another callback"
+                self.assertEqual((job.samples_total, job.steps_total), (before + since, 12))
+                job.energy.joules, job.energy.devices = 3.0 * since, 1
+                self.assertEqual(job.joules_per_sample(), 3.0)
+
+    def test_samples_go_on_from_a_checkpoint_of_another_number_of_ranks(self) -> None:
+        self.trainer(small(), 4, save_strategy="steps", save_steps=4).train()
+        state = TrainerState.load_from_json(os.path.join(self.folder, "checkpoint-4", "trainer_state.json"))
+        arguments = TrainingArguments(output_dir=self.folder, use_cpu=True, per_device_train_batch_size=8, max_steps=6)
+        callback = EadtCallback(url=self.server.url)
+        with mock.patch.object(TrainingArguments, "world_size", 2):
+            callback.on_train_begin(arguments, state, TrainerControl(), model=small())
+            self.assertEqual((callback._samples_at(4), callback._samples_at(6)), (32.0, 64.0))
+            state.global_step = 5
+            callback.on_step_end(arguments, state, TrainerControl())
+        assert callback.job is not None
+        callback.job.close()
+        self.assertEqual(state.stateful_callbacks["eadt"]["attributes"], {"samples_total": 48.0, "steps_total": 5})
+
+    def test_a_checkpoint_without_samples_is_counted_as_its_batch_says(self) -> None:
+        def without(kept: dict[str, Any]) -> None:
+            del kept["stateful_callbacks"]["eadt"]
+
+        def broken(kept: dict[str, Any]) -> None:
+            kept["stateful_callbacks"]["eadt"] = {"attributes": {"samples_total": "x"}}
+
+        def earlier(kept: dict[str, Any]) -> None:
+            # Two steps were made without the callback.
+            kept["stateful_callbacks"]["eadt"]["attributes"] = {"samples_total": 8.0, "steps_total": 2}
+
+        for change in (without, broken, earlier):
+            with self.subTest(change.__name__):
+                # As the trainer keeps it; the earlier steps of the last one had the same batch as now.
+                first = {"per_device_train_batch_size": 4}
+                then = first if change is earlier else {"per_device_train_batch_size": 8}
+                samples, before, since = self.resumed(4, first, then, change)
+                self.assertEqual((samples[0], samples[-1]), (16.0, 16.0 + since))
+                self.assertEqual(before, 16)
+
+    def test_a_state_of_transformers_before_4_41_is_trained_with_all_the_same(self) -> None:
+        arguments = TrainingArguments(output_dir=self.folder, use_cpu=True, per_device_train_batch_size=8)
+        callback = EadtCallback(url=self.server.url)
+        state = TrainerState(global_step=3, max_steps=6, train_batch_size=8)
+        del state.stateful_callbacks
+        callback.on_train_begin(arguments, state, TrainerControl(), model=small())
+        state.global_step = 4
+        callback.on_step_end(arguments, state, TrainerControl())
+        assert callback.job is not None
+        callback.job.close()
+        self.assertEqual((callback.job.samples_total, callback.job.client.last_error), (32.0, None))
+
     def test_a_scheduler_without_a_learning_rate_does_not_reach_training(self) -> None:
         class Unready(torch.optim.lr_scheduler.LambdaLR):
             def get_last_lr(self) -> list[float]:
@@ -225,8 +317,13 @@ class TestTrainer(unittest.TestCase):
         arguments = TrainingArguments(output_dir=self.folder, use_cpu=True, per_device_train_batch_size=8, gradient_accumulation_steps=3)
         callback = EadtCallback(url=self.server.url)
         # Two GPUs of one process: the trainer doubles the batch.
-        callback.on_train_begin(arguments, TrainerState(train_batch_size=16, max_steps=10), TrainerControl(), model=model)
+        with mock.patch.object(TrainingArguments, "n_gpu", 2):
+            callback.on_train_begin(arguments, TrainerState(train_batch_size=16, max_steps=10), TrainerControl(), model=model)
         self.assertEqual((callback._batch, callback._samples_at(2)), (48, 96.0))
+        # One that the trainer found by trying.
+        arguments.auto_find_batch_size = True
+        callback.on_train_begin(arguments, TrainerState(train_batch_size=4, max_steps=10), TrainerControl(), model=model)
+        self.assertEqual((callback._batch, callback._samples_at(2)), (12, 24.0))
         with mock.patch.object(TrainingArguments, "world_size", 8):
             arguments.parallelism_config = ParallelismConfig(dp_shard_size=2, tp_size=2, cp_size=2)
             self.assertEqual(_data_ranks(arguments), 2)

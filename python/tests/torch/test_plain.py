@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 import unittest
 
+import numpy as np
 import torch
 import torch.distributed as distributed
 from torch import nn
@@ -13,6 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import eadt
 from eadt.directives import Directive
+from eadt.events import plain_event
 from eadt.freeze import BlockFreezer, FreezeRefused, find_blocks
 from eadt.plasticity import PlasticityMeter
 from tests.models import Block, SmallGpt, batches, loss_of, moved, weights
@@ -31,6 +34,32 @@ def train(model: nn.Module, optimizer: torch.optim.Optimizer, steps: int, set_to
 def small(**options: object) -> SmallGpt:
     torch.manual_seed(0)
     return SmallGpt(blocks=4, width=32, **options)  # type: ignore[arg-type]
+
+
+class TestValues(unittest.TestCase):
+    def test_numbers_of_numpy_and_tensors_fit_their_fields_and_what_has_more_costs_that_field_alone(self) -> None:
+        fits = {
+            "layers": np.int64(12),
+            "world_size": np.float32(2.0),
+            "frozen_prefix_layers": torch.tensor(3),
+            "global_batch_size": torch.tensor([64.0]),
+            "rank": np.array(1),
+            "last": np.True_,
+            "loss": torch.tensor(0.5, requires_grad=True).detach(),
+            "learning_rate": np.float64(0.25),
+            "tokens_total": np.uint64(2**40),
+            "plasticity": torch.tensor([0.5, float("nan")]),
+            "precision": torch.bfloat16,
+            "span": np.str_("a"),
+        }
+        does_not = {"gradient_norm": torch.ones(2), "epoch": np.ones(3), "steps_remaining": torch.tensor(1j), "validation_loss": []}
+        told: list[str] = []
+        event = plain_event({**fits, **does_not}, lambda name, instead: told.append(f"{name} is {instead}"))
+        expected = {"layers": 12, "world_size": 2, "frozen_prefix_layers": 3, "global_batch_size": 64, "rank": 1, "last": True, "loss": 0.5}
+        expected |= {"learning_rate": 0.25, "tokens_total": 2.0**40, "plasticity": [0.5, None], "precision": "bf16", "span": "a"}
+        self.assertEqual(json.loads(json.dumps(event)), expected)
+        self.assertEqual([type(event[name]) for name in ("layers", "world_size", "rank", "last")], [int, int, int, bool])
+        self.assertEqual([line.split()[0] for line in told], list(does_not))
 
 
 class TestFreeze(unittest.TestCase):
