@@ -145,8 +145,17 @@ pub(crate) struct DecidedChange {
     pub(crate) action: ControllerAction,
     pub(crate) reason: String,
     pub(crate) taken_back: bool,
-    /// When it was judged, whether it was kept, and why.
-    pub(crate) verdict: Option<(EventTime, bool, String)>,
+    /// When it was judged, how, and why.
+    pub(crate) verdict: Option<(EventTime, ChangeVerdict, String)>,
+}
+
+/// What was found of a change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ChangeVerdict {
+    Kept,
+    /// It did not improve what it promised, and was left or replaced.
+    NoGain,
+    TakenBack,
 }
 
 /// One tumbling window.

@@ -5,6 +5,7 @@
 
 use eadt_schemas::counts::{counted, counted_as};
 use eadt_schemas::v1::Origin;
+use serde::Serialize;
 
 use crate::render::origin_word;
 use crate::{EnergyReport, WorkloadReport, units};
@@ -16,6 +17,8 @@ const REST: f64 = 0.05;
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct SavingSummary {
     pub workloads: usize,
+    /// Workloads whose energy is not known; it is in no sum.
+    pub without_energy: usize,
     pub energy_joules: Option<f64>,
     /// Energy of the windows that are compared.
     pub compared_joules: f64,
@@ -46,7 +49,8 @@ pub struct SavingSummary {
 }
 
 /// The verdict on the saving.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum SavingVerdict {
     /// Less energy than without the changes.
     Saved,
@@ -87,7 +91,10 @@ impl SavingSummary {
         self.reverts += workload.reverts;
         self.decided_changes += workload.decided_changes;
         self.recommendations += workload.recommendations;
-        let Some(energy) = workload.energy_joules else { return };
+        let Some(energy) = workload.energy_joules else {
+            self.without_energy += 1;
+            return;
+        };
         self.energy_joules = Some(self.energy_joules.unwrap_or(0.0) + energy);
         let (Some(saving), Some(part)) = (workload.saving_joules, workload.compared_energy_ratio) else { return };
         let compared = part * (energy - workload.unassigned_energy_joules.unwrap_or(0.0));
@@ -135,7 +142,7 @@ impl SavingSummary {
 
     /// Whether the saving may be called that of the whole run.
     pub fn is_whole(&self) -> bool {
-        self.compared_ratio().is_some_and(|part| part >= 1.0 - REST)
+        self.without_energy == 0 && self.compared_ratio().is_some_and(|part| part >= 1.0 - REST)
     }
 
     /// Returns the verdict on the compared part.
@@ -153,6 +160,15 @@ impl SavingSummary {
     /// The verdict as a sentence, without the name of what it is about.
     pub fn sentence(&self) -> String {
         let Some(energy) = self.energy_joules else { return "the energy is not known".to_owned() };
+        if self.without_energy > 0 {
+            let rest = Self { without_energy: 0, ..self.clone() };
+            return format!(
+                "what all of them saved is not known: the energy of {} of {} workloads is not known. Of the others: {}",
+                self.without_energy,
+                self.workloads,
+                rest.sentence()
+            );
+        }
         let used = format!("{} ({}) used", units::format_joules(energy), units::kilowatt_hours(energy));
         let compared = match self.verdict() {
             SavingVerdict::Unchanged => {

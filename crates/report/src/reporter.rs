@@ -9,7 +9,7 @@ use eadt_schemas::v1::{
     Origin, WindowKind,
 };
 
-use crate::figures::{DecidedChange, JOULES_PER_KWH, WindowPoint, divide_known};
+use crate::figures::{ChangeVerdict, DecidedChange, JOULES_PER_KWH, WindowPoint, divide_known};
 use crate::grid_data::GridTotal;
 use crate::render::{meter_word, origin_word};
 use crate::saving::{SavingEstimate, WindowBaseline, estimate_saving};
@@ -74,11 +74,23 @@ pub(crate) struct WorkloadEvents<'a> {
 pub(crate) struct ReportDecision {
     pub(crate) time: EventTime,
     pub(crate) action: ControllerAction,
+    validation: ChangeValidation,
     reason: Arc<str>,
     /// The decision that this one is about, of changes and verdicts.
     pub(crate) concerns: Option<Box<str>>,
     /// From and to, of changes and verdicts.
     pub(crate) layouts: Option<Box<(Layout, Layout)>>,
+}
+
+impl ReportDecision {
+    /// What it says of the change that it concerns.
+    fn verdict(&self) -> ChangeVerdict {
+        match (self.action, self.validation) {
+            (ControllerAction::Revert, _) => ChangeVerdict::TakenBack,
+            (_, ChangeValidation::Failed) => ChangeVerdict::NoGain,
+            _ => ChangeVerdict::Kept,
+        }
+    }
 }
 
 /// Outcome of a decision to change something.
@@ -312,6 +324,7 @@ impl Reporter {
         let decided = ReportDecision {
             time: event.time,
             action: event.action,
+            validation: event.validation,
             reason: collected.shared_reason(&event.reason),
             concerns: event.concerns.as_deref().filter(|_| is_change_or_verdict).map(Box::from),
             layouts: is_change_or_verdict.then(|| Box::new((event.from.clone(), event.to.clone()))),
@@ -783,8 +796,8 @@ impl WorkloadEvents<'_> {
             .filter(|place| applied(*place))
             .map(|place| {
                 let (id, decided) = all[place];
-                let verdict = verdicts.get(id).map(|it| (it.time, it.action != ControllerAction::Revert, it.reason.to_string()));
-                let taken_back = verdict.as_ref().is_some_and(|(_, is_kept, _)| !is_kept);
+                let verdict = verdicts.get(id).map(|it| (it.time, it.verdict(), it.reason.to_string()));
+                let taken_back = verdict.as_ref().is_some_and(|(_, verdict, _)| *verdict == ChangeVerdict::TakenBack);
                 DecidedChange {
                     time: decided.time,
                     action: decided.action,

@@ -44,7 +44,7 @@ pub enum ChangeValidation {
     Pending,
     /// The change improved what it promised: kept.
     Kept,
-    /// It did not: reverted.
+    /// It did not: reverted, replaced by another change, or left as it is; the action and the reason say which.
     Failed,
 }
 

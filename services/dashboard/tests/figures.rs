@@ -1,13 +1,13 @@
 //! What is shown is what the report says of the same events, and stays within bounds.
 
 use eadt_dashboard::{DashboardModel, DecisionQuery, FleetQuery, OtherRun, RetentionLimits, SortKey, SourceFacts, SourceKind};
-use eadt_report::{ReportSettings, Reporter, SavingSummary};
+use eadt_report::{ReportSettings, Reporter, SavingSummary, SavingVerdict};
 use eadt_schemas::v1::{
     Actuation, ActuationOutcome, ChangeValidation, ControllerAction, Decision, EfficiencyWindow, GpuTelemetry, Layout, Origin,
     UpdateMode, Workload,
 };
 
-use crate::support::{Event, actuation, at, decision, facts, model, serve_runs, story, take, window};
+use crate::support::{Event, actuation, at, capped, decision, facts, model, serve_runs, story, take, window};
 
 /// The model and the report of the same events.
 fn both(names: &[&str]) -> (DashboardModel, eadt_report::EnergyReport) {
@@ -40,6 +40,8 @@ fn every_figure_of_a_row_is_the_reports() {
             (wanted.saving_ratio, wanted.saving_ratio_low, wanted.saving_ratio_high)
         );
         assert!(row.saving_ratio.is_some_and(|ratio| ratio > 0.05), "{row:?}");
+        let summary = SavingSummary::of([wanted]);
+        assert_eq!((row.saving_verdict, row.saving_is_whole), (summary.verdict(), summary.is_whole()));
         let detail = model.workload_detail(&row.workload).unwrap().report.unwrap();
         assert_eq!(detail.notes, wanted.notes);
         assert_eq!(detail.joules_per_sample, wanted.joules_per_sample);
@@ -47,6 +49,7 @@ fn every_figure_of_a_row_is_the_reports() {
     let (totals, summary) = (model.overview().totals, SavingSummary::of(&report.workloads));
     assert_eq!((totals.energy_joules, totals.saving_joules), (summary.energy_joules, summary.saving_joules()));
     assert_eq!((totals.saving_ratio, totals.compared_energy_ratio), (summary.saving_ratio(), summary.compared_ratio()));
+    assert_eq!((totals.saving_verdict, totals.saving_is_whole), (SavingVerdict::Saved, true));
     let width = totals.saving_ratio_high.zip(totals.saving_ratio_low).map(|(high, low)| 0.5 * (high - low));
     assert!(width.zip(summary.ratio_error()).is_some_and(|(a, b)| (a - b).abs() < 1e-12), "{totals:?}");
 }
@@ -90,6 +93,50 @@ fn a_decision_shows_what_became_of_it() {
     );
     assert!(model.decision_detail("team/b", "team/a/d10").is_none());
     assert!(model.overview().status.contains("1 had the last change taken back"), "{}", model.overview().status);
+}
+
+#[test]
+fn what_is_only_recommended_is_no_change_and_takes_nothing_back() {
+    let mut model = model();
+    story("team/a", &mut |event| take(&mut model, &event));
+    (20..30).for_each(|minute| model.window(&window("team/a", minute, 28_800.0, &capped(300.0))));
+    let kinds = |model: &DashboardModel| -> Vec<String> {
+        let power = serde_json::to_value(model.power_history(None, None)).unwrap();
+        power["marks"].as_array().unwrap().iter().map(|mark| mark["kind"].as_str().unwrap().to_owned()).collect()
+    };
+    let state = |model: &DashboardModel| {
+        serde_json::to_value(&model.fleet(&FleetQuery::default()).unwrap().rows[0]).unwrap()["state"].clone()
+    };
+    assert_eq!(kinds(&model), ["change", "kept", "change", "revert"]);
+    assert_eq!(state(&model), "reverted");
+    for minute in [21, 24] {
+        model.actuation(&actuation("team/a", minute, &format!("team/a/d{minute}"), ActuationOutcome::Recommended));
+    }
+    assert_eq!(kinds(&model), ["change", "kept", "recommended", "recommended"]);
+    assert_eq!(state(&model), "steady");
+    // Nothing of it has an effect that could be checked.
+    let waiting = decision("team/a", 25, ControllerAction::Maintain, ChangeValidation::Pending, Some("team/a/d24"));
+    model.decision(&waiting);
+    assert_eq!(state(&model), "steady");
+    // Somebody approved the first one after all.
+    model.actuation(&actuation("team/a", 26, "team/a/d21", ActuationOutcome::Applied));
+    assert_eq!(kinds(&model), ["change", "kept", "change", "recommended"]);
+}
+
+#[test]
+fn a_change_without_gain_that_is_left_as_it_is_has_its_verdict() {
+    let mut model = model();
+    story("team/a", &mut |event| take(&mut model, &event));
+    (20..31).for_each(|minute| model.window(&window("team/a", minute, 28_800.0, &capped(300.0))));
+    model.decision(&decision("team/a", 26, ControllerAction::SetPowerLimit, ChangeValidation::Pending, None));
+    model.decision(&decision("team/a", 29, ControllerAction::Maintain, ChangeValidation::Failed, Some("team/a/d26")));
+    // As in every window after it.
+    model.decision(&decision("team/a", 30, ControllerAction::Maintain, ChangeValidation::None, None));
+    let detail = serde_json::to_value(model.decision_detail("team/a", "team/a/d26").unwrap()).unwrap();
+    assert_eq!((&detail["verdict"]["id"], &detail["verdict"]["validation"]), (&"team/a/d29".into(), &"failed".into()));
+    let power = serde_json::to_value(model.power_history(None, None)).unwrap();
+    let kinds: Vec<_> = power["marks"].as_array().unwrap().iter().map(|mark| mark["kind"].as_str().unwrap()).collect();
+    assert_eq!(kinds, ["change", "kept", "change", "revert", "change", "no_gain"]);
 }
 
 /// Decisions and actuations are two topics: a reader that begins late may get all of one before the other.

@@ -9,7 +9,7 @@ use eadt_schemas::counts::counted;
 use eadt_schemas::v1::Origin;
 
 use super::{action_word, origin_mark, origin_word};
-use crate::figures::WindowPoint;
+use crate::figures::{ChangeVerdict, WindowPoint};
 use crate::{WorkloadReport, units};
 
 const WIDTH: f64 = 900.0;
@@ -270,8 +270,12 @@ fn write_decisions(out: &mut String, workload: &WorkloadReport) -> fmt::Result {
     }
     out.push_str("<details open><summary>Decisions, with reason and verdict</summary>\n<ol>\n");
     for decided in workload.decided.iter().take(LISTED) {
-        let verdict = decided.verdict.as_ref().map_or_else(String::new, |(time, is_kept, reason)| {
-            let word = if *is_kept { "Kept" } else { "Taken back" };
+        let verdict = decided.verdict.as_ref().map_or_else(String::new, |(time, verdict, reason)| {
+            let word = match verdict {
+                ChangeVerdict::Kept => "Kept",
+                ChangeVerdict::NoGain => "No gain",
+                ChangeVerdict::TakenBack => "Taken back",
+            };
             format!(" <strong>{word}</strong> at {}: {}", format_time(*time), escape(reason))
         });
         writeln!(

@@ -3,7 +3,7 @@
 use std::ops::AddAssign;
 
 use eadt_report::WorkloadReport;
-use eadt_schemas::v1::{ActuationOutcome, ControllerAction};
+use eadt_schemas::v1::ControllerAction;
 use serde::Serialize;
 
 use super::workload::DecisionRecord;
@@ -60,11 +60,10 @@ impl From<&DecisionRecord> for ChangeCounts {
         if record.decision.action == ControllerAction::Maintain {
             return Self::default();
         }
-        let has = |wanted: &[ActuationOutcome]| record.actuations.iter().any(|actuation| wanted.contains(&actuation.outcome));
-        let applied = has(&[ActuationOutcome::Applied, ActuationOutcome::Ready, ActuationOutcome::RolledBack]);
+        let applied = record.was_applied();
         Self {
             decided_changes: 1,
-            recommendations: u64::from(!applied && has(&[ActuationOutcome::Recommended])),
+            recommendations: u64::from(record.is_only_recommended()),
             changes: u64::from(applied),
             reverts: u64::from(applied && record.decision.action == ControllerAction::Revert),
         }
@@ -74,7 +73,7 @@ impl From<&DecisionRecord> for ChangeCounts {
 #[cfg(test)]
 mod tests {
     use eadt_report::{ReportSettings, Reporter};
-    use eadt_schemas::v1::{Actuation, Decision};
+    use eadt_schemas::v1::{Actuation, ActuationOutcome, Decision};
 
     use super::*;
     use crate::model::WorkloadState;

@@ -31,7 +31,7 @@ pub struct CompareSide {
     /// Only windows within this part count, and there is no saving: that compares with the record's start.
     pub part: bool,
     pub report: WorkloadReport,
-    /// In force now.
+    /// In force at the end of the record; none of a part that ends before.
     pub layout: Option<Layout>,
     pub mode: Option<UpdateMode>,
     pub gpu_model: Option<String>,
@@ -92,7 +92,7 @@ impl DashboardModel {
             to_ms,
             part,
             report,
-            layout: state.layout().cloned(),
+            layout: state.layout().filter(|_| to_ms.is_none()).cloned(),
             mode: state.mode(),
             gpu_model: declaration.and_then(|declared| declared.gpu_model.clone()),
         })

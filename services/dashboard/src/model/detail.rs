@@ -1,6 +1,6 @@
 //! One workload: its figures as the report has them, and its windows as a series of bounded length.
 
-use eadt_report::{ReportBreakdown, ReportSettings, WindowRow, WorkloadReport};
+use eadt_report::{ReportBreakdown, ReportSettings, SavingSummary, WindowRow, WorkloadReport};
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::{LayoutBounds, Origin, UpdateMode};
 use serde::{Deserialize, Serialize};
@@ -108,6 +108,8 @@ impl DashboardModel {
                 (report.saving_joules, report.saving_ratio, report.energy_joules);
             (row.saving_ratio_low, row.saving_ratio_high) = (report.saving_ratio_low, report.saving_ratio_high);
             row.compared_energy_ratio = report.compared_energy_ratio;
+            let summary = SavingSummary::of([report]);
+            (row.saving_verdict, row.saving_is_whole) = (summary.verdict(), summary.is_whole());
             row.throughput_kept_ratio = report.throughput_kept_ratio;
         }
         let report = report.filter(|report| report.windows > 0);

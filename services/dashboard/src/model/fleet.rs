@@ -2,6 +2,7 @@
 
 use std::cmp::Ordering;
 
+use eadt_report::{SavingSummary, SavingVerdict};
 use eadt_schemas::v1::{Layout, Origin, UpdateMode};
 use serde::{Deserialize, Serialize};
 
@@ -68,6 +69,9 @@ pub struct FleetRow {
     pub saving_ratio_low: Option<f64>,
     pub saving_ratio_high: Option<f64>,
     pub compared_energy_ratio: Option<f64>,
+    pub saving_verdict: SavingVerdict,
+    /// Whether the saving may be called that of the run: nearly all of its energy is compared.
+    pub saving_is_whole: bool,
     pub throughput_kept_ratio: Option<f64>,
     /// Its record is too long for a saving to be computed here.
     pub saving_left_out: bool,
@@ -215,6 +219,7 @@ impl DashboardModel {
         let latest = state.latest.as_ref();
         let live = latest.filter(|_| state.is_live(self.now));
         let figures = state.figures.as_deref();
+        let summary = SavingSummary::of(figures);
         FleetRow {
             workload: name.to_string(),
             origin: state.origin(),
@@ -231,6 +236,8 @@ impl DashboardModel {
             saving_ratio_low: figures.and_then(|figures| figures.saving_ratio_low),
             saving_ratio_high: figures.and_then(|figures| figures.saving_ratio_high),
             compared_energy_ratio: figures.and_then(|figures| figures.compared_energy_ratio),
+            saving_verdict: summary.verdict(),
+            saving_is_whole: summary.is_whole(),
             throughput_kept_ratio: figures.and_then(|figures| figures.throughput_kept_ratio),
             saving_left_out: !state.is_exact(),
             window_end_ms: latest.map(|latest| latest.end.millis()),

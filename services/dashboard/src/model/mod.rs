@@ -22,7 +22,7 @@ use eadt_report::Reporter;
 use eadt_schemas::decode::DecodableEvent;
 use eadt_schemas::v1::{
     Actuation, ActuationOutcome, ChangeValidation, ControllerAction, Decision, DeviceHolders, DeviceIntent, DeviceState,
-    EfficiencyWindow, GpuTelemetry, WindowKind, Workload,
+    EfficiencyWindow, GpuTelemetry, UpdateMode, WindowKind, Workload,
 };
 use eadt_schemas::{EventTime, Topic, decode};
 use serde::Serialize;
@@ -140,7 +140,11 @@ pub struct ChangeNotice {
 pub enum NoticeKind {
     Change,
     Kept,
+    /// A change did not help, and is left as it is.
+    NoGain,
     Revert,
+    /// A change or revert that was recommended and not made.
+    Recommended,
     Refused,
 }
 
@@ -150,9 +154,15 @@ impl NoticeKind {
         match (action, validation) {
             (ControllerAction::Revert, _) => Some(Self::Revert),
             (ControllerAction::Maintain, ChangeValidation::Kept) => Some(Self::Kept),
+            (ControllerAction::Maintain, ChangeValidation::Failed) => Some(Self::NoGain),
             (ControllerAction::Maintain, _) => None,
             _ => Some(Self::Change),
         }
+    }
+
+    /// The same of what is only recommended.
+    fn if_recommended(self, is_recommended: bool) -> Self {
+        if is_recommended && matches!(self, Self::Change | Self::Revert) { Self::Recommended } else { self }
     }
 
     /// Returns the notice of an outcome to viewers; `None` if it is as decided.
@@ -413,6 +423,7 @@ impl DashboardModel {
         }
         let texts = &mut self.texts;
         let outcome = state.count_early(&mut self.held_early, |state| state.decision(event, &name, texts));
+        let recommends = state.mode() == Some(UpdateMode::Recommend);
         match outcome {
             DecisionIntake::Repeated => return,
             DecisionIntake::Kept => self.held_decisions += 1,
@@ -421,6 +432,7 @@ impl DashboardModel {
         self.counts.decisions += 1;
         self.times.decision = self.times.decision.max(Some(event.time));
         if let Some(kind) = NoticeKind::of_decision(event.action, event.validation) {
+            let kind = kind.if_recommended(recommends);
             self.notice(event.time, &event.workload, &event.id, kind, &event.reason);
         }
         self.mark_stale(&name);

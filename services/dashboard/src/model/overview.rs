@@ -1,6 +1,6 @@
 //! The fleet as a whole: a sentence, a few figures, power over time.
 
-use eadt_report::{SavingSummary, WorkloadReport};
+use eadt_report::{SavingSummary, SavingVerdict, WorkloadReport};
 use eadt_schemas::EventTime;
 use eadt_schemas::counts::counted;
 use eadt_schemas::v1::Origin;
@@ -68,6 +68,9 @@ pub struct FleetTotals {
     pub saving_ratio_low: Option<f64>,
     pub saving_ratio_high: Option<f64>,
     pub compared_energy_ratio: Option<f64>,
+    pub saving_verdict: SavingVerdict,
+    /// Whether the saving may be called that of all: nearly all of the energy is compared.
+    pub saving_is_whole: bool,
 }
 
 impl FleetTotals {
@@ -83,6 +86,8 @@ impl FleetTotals {
             saving_ratio_low: ends.map(|(ratio, error)| ratio - error),
             saving_ratio_high: ends.map(|(ratio, error)| ratio + error),
             compared_energy_ratio: summary.compared_ratio(),
+            saving_verdict: summary.verdict(),
+            saving_is_whole: summary.is_whole(),
         }
     }
 }
@@ -285,12 +290,12 @@ impl DashboardModel {
     fn marks(&self, from: EventTime, to: EventTime) -> (Vec<DecisionMark>, usize) {
         let mut marks = Vec::new();
         for (workload, state) in &self.workloads {
-            for DecisionRecord { decision, actuations } in state.decisions() {
+            for record in state.decisions() {
+                let DecisionRecord { decision, actuations } = record;
+                let kind = NoticeKind::of_decision(decision.action, decision.validation)
+                    .map(|kind| kind.if_recommended(record.is_only_recommended()));
                 let outcomes = actuations.iter().map(|actuation| (actuation.time, NoticeKind::of_outcome(actuation.outcome)));
-                for (time, kind) in
-                    std::iter::once((decision.time, NoticeKind::of_decision(decision.action, decision.validation)))
-                        .chain(outcomes)
-                {
+                for (time, kind) in std::iter::once((decision.time, kind)).chain(outcomes) {
                     if let Some(kind) = kind.filter(|_| (from..=to).contains(&time)) {
                         marks.push((time.millis(), marks.len(), &**workload, &*decision.id, kind));
                     }

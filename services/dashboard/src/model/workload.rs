@@ -47,6 +47,19 @@ fn add_actuation(
 }
 
 impl DecisionRecord {
+    fn has_any(&self, wanted: &[ActuationOutcome]) -> bool {
+        self.actuations.iter().any(|actuation| wanted.contains(&actuation.outcome))
+    }
+
+    pub fn was_applied(&self) -> bool {
+        self.has_any(&[ActuationOutcome::Applied, ActuationOutcome::Ready, ActuationOutcome::RolledBack])
+    }
+
+    /// Returns whether it was written as a recommendation and not made.
+    pub fn is_only_recommended(&self) -> bool {
+        self.has_any(&[ActuationOutcome::Recommended]) && !self.was_applied()
+    }
+
     fn add(&mut self, actuation: &Actuation, texts: &mut SharedTexts) {
         let known = [self.decision.to.clone(), self.decision.from.clone()];
         add_actuation(&mut self.actuations, actuation, ACTUATIONS, &known, texts);
@@ -179,7 +192,8 @@ impl WorkloadState {
         let actuations = self.early_actuations.remove(decision.id.as_str()).unwrap_or_default();
         let before = self.changes.back().map(|record| &record.decision);
         let record = DecisionRecord { decision: StoredDecision::new(decision, name, before, texts), actuations };
-        if decision.action == ControllerAction::Maintain && decision.validation != ChangeValidation::Kept {
+        let is_verdict = decision.concerns.is_some() && decision.validation != ChangeValidation::Pending;
+        if decision.action == ControllerAction::Maintain && !is_verdict {
             self.maintain = Some(Box::new(record));
             return DecisionIntake::Counted;
         }
@@ -307,8 +321,12 @@ impl WorkloadState {
             }
             _ => {}
         }
-        let reverted = self.newest_change().is_some_and(|newest| newest.decision.action == ControllerAction::Revert);
-        match (latest.restarted, self.pending_validation, reverted, self.is_paused()) {
+        let is_revert =
+            |newest: &DecisionRecord| newest.decision.action == ControllerAction::Revert && !newest.is_only_recommended();
+        let reverted = self.newest_change().is_some_and(is_revert);
+        // What is recommended and not made has no effect to wait for.
+        let validating = self.pending_validation && self.last_outcome != Some(ActuationOutcome::Recommended);
+        match (latest.restarted, validating, reverted, self.is_paused()) {
             (true, ..) => WorkloadStatus::Restarted,
             (_, true, ..) => WorkloadStatus::Validating,
             (_, _, true, _) => WorkloadStatus::Reverted,

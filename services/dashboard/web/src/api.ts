@@ -12,7 +12,7 @@ export type State =
   | "steady"
   | "waiting"
   | "silent";
-export type NoticeKind = "change" | "kept" | "revert" | "refused";
+export type NoticeKind = "change" | "kept" | "no_gain" | "revert" | "recommended" | "refused";
 type Num = number | null;
 
 export interface Layout {
@@ -26,13 +26,20 @@ export interface Layout {
   frozen_prefix_layers?: number;
 }
 
-export interface Totals {
-  energy_joules: Num;
+/** Of the compared part; `unclear`: the interval holds zero. */
+export interface SavingFigures {
   saving_joules: Num;
   saving_ratio: Num;
   saving_ratio_low: Num;
   saving_ratio_high: Num;
   compared_energy_ratio: Num;
+  saving_verdict: "saved" | "lost" | "unclear" | "unknown" | "unchanged";
+  /** Whether the saving may be called that of the whole run. */
+  saving_is_whole: boolean;
+}
+
+export interface Totals extends SavingFigures {
+  energy_joules: Num;
 }
 
 export interface ChangeCounts {
@@ -107,7 +114,7 @@ export interface Overview {
   newest_record_ms: Num;
 }
 
-export interface FleetRow {
+export interface FleetRow extends SavingFigures {
   workload: string;
   origin: Origin | null;
   state: State;
@@ -118,11 +125,6 @@ export interface FleetRow {
   samples_per_second: Num;
   joules_per_sample: Num;
   energy_joules: Num;
-  saving_joules: Num;
-  saving_ratio: Num;
-  saving_ratio_low: Num;
-  saving_ratio_high: Num;
-  compared_energy_ratio: Num;
   throughput_kept_ratio: Num;
   saving_left_out: boolean;
   window_end_ms: Num;

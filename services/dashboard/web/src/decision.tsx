@@ -24,14 +24,14 @@ export function Decision({ route, live }: { route: Route; live: Live }) {
 }
 
 function Detail({ data }: { data: DecisionDetail }) {
-  const { word } = actionWord(data.action, data.validation);
+  const { word } = actionWord(data.action, data.validation, data.outcome);
   return (
     <article>
       <header class="title">
         <h1>
           Decision: {word} <span class="muted">at {moment(data.time_ms)}</span>
         </h1>
-        <ActionBadge action={data.action} validation={data.validation} />
+        <ActionBadge action={data.action} validation={data.validation} outcome={data.outcome} />
         <OriginBadge origin={data.origin} />
       </header>
       <p class="reason">
@@ -142,7 +142,7 @@ function Outcome({ data }: { data: DecisionDetail }) {
         ))}
         {verdict && (
           <li>
-            <ActionBadge action={verdict.action} validation={verdict.validation} />{" "}
+            <ActionBadge action={verdict.action} validation={verdict.validation} outcome={verdict.outcome} />{" "}
             <a href={decisionHref(verdict.workload, verdict.id)}>{moment(verdict.time_ms)}</a>
             <p>
               <bdi>{visible(verdict.reason)}</bdi>

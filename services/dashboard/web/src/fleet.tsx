@@ -3,8 +3,8 @@ import { useEffect, useMemo } from "preact/hooks";
 import { type FleetPage, type FleetRow, type Overview, type PowerHistory, query } from "./api";
 import { Chart, type Line } from "./chart";
 import { copy } from "./copy";
-import { changesNote, clock, count, counted, digits, duration, interval, joules, kwh, perSample, percent, saving, STATES, visible, watts } from "./format";
-import { LayoutText, OriginBadge, Problem, SavingText, savingTone, Sparkline, Stalls, Stat, StateBadge, Waiting } from "./parts";
+import { changesNote, clock, count, counted, digits, duration, interval, joules, kwh, perSample, percent, STATES, visible, watts } from "./format";
+import { LayoutText, OriginBadge, Problem, SavingText, savingNote, savingTone, Sparkline, Stalls, Stat, StateBadge, Waiting, wholeSaving } from "./parts";
 import { useRowKeys } from "./rows";
 import { changed, decisionHref, type Live, type Route, useData, workloadHref } from "./state";
 import { workloadColours } from "./workload-colours";
@@ -76,24 +76,20 @@ function Figures({ overview }: { overview: Overview }) {
       />
       <Stat
         label="Energy saved"
-        value={saving(totals.saving_ratio, totals.saving_ratio_low, totals.saving_ratio_high)}
-        tone={savingTone(totals.saving_ratio)}
+        value={wholeSaving(totals)}
+        tone={savingTone(totals)}
         title={`against the starting layouts; ${interval(totals.saving_ratio_low, totals.saving_ratio_high)}`}
-        note={
-          totals.saving_ratio === null
-            ? "nothing to compare yet"
-            : `${percent(totals.compared_energy_ratio, 0)} of the energy is comparable`
-        }
+        note={savingNote(totals)}
       />
-      <Stat label="Saved so far" value={joules(totals.saving_joules)} tone={savingTone(totals.saving_joules)} note={totals.saving_joules === null ? undefined : kwh(totals.saving_joules)} />
+      <Stat label="Saved so far" value={joules(totals.saving_joules)} tone={savingTone(totals)} note={totals.saving_joules === null ? undefined : `${kwh(totals.saving_joules)}${totals.saving_is_whole ? "" : `, in ${percent(totals.compared_energy_ratio, 0)} of the energy`}`} />
       <Stat label="Energy used" value={joules(totals.energy_joules)} note={totals.energy_joules === null ? undefined : kwh(totals.energy_joules)} />
       <Stat label="Changes" value={count(counts.changes)} note={changesNote(counts)} title="changes that were made, those that took one back included" />
     </dl>
   );
 }
 
-const MARKS = { change: ["▲", "busy"], kept: ["✓", "good"], revert: ["✗", "bad"], refused: ["!", "bad"] } as const;
-const WORDS = { change: "change", kept: "kept", revert: "taken back", refused: "refused" } as const;
+const MARKS = { change: ["▲", "busy"], kept: ["✓", "good"], no_gain: ["○", "calm"], revert: ["✗", "bad"], recommended: ["△", "calm"], refused: ["!", "bad"] } as const;
+const WORDS = { change: "change", kept: "kept", no_gain: "no gain, left as it is", revert: "taken back", recommended: "recommended, not made", refused: "refused" } as const;
 
 function Power({ power, route, hours }: { power: PowerHistory; route: Route; hours: number | null }) {
   const { times, lines, marks } = useMemo(() => {

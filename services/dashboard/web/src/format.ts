@@ -149,9 +149,11 @@ export const STATES: Record<State, { mark: string; word: string; tone: string; m
 };
 
 /** A verb for a decision, with its mark. */
-export function actionWord(action: string, validation: string): { mark: string; word: string; tone: string } {
+export function actionWord(action: string, validation: string, outcome: string | null = null): { mark: string; word: string; tone: string } {
+  if (outcome === "recommended") return { mark: "△", word: `${action === "revert" ? "taking back" : (CHANGES[action] ?? action.replaceAll("_", " "))} recommended`, tone: "calm" };
   if (action === "revert") return { mark: "✗", word: "taken back", tone: "bad" };
   if (action === "maintain" && validation === "kept") return { mark: "✓", word: "kept", tone: "good" };
+  if (action === "maintain" && validation === "failed") return { mark: "○", word: "no gain", tone: "calm" };
   if (action === "maintain") return { mark: "–", word: "no change", tone: "calm" };
   return { mark: "▲", word: CHANGES[action] ?? action.replaceAll("_", " "), tone: "busy" };
 }

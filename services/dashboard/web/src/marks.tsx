@@ -52,7 +52,7 @@ function MarkLink({ mark }: { mark: Mark }) {
 function MarkGroup({ marks }: { marks: [Mark, ...Mark[]] }) {
   const [open, setOpen] = useState(false);
   const button = useRef<HTMLButtonElement>(null);
-  const mark = marks.find(({ tone }) => tone === "bad") ?? marks.at(-1) ?? marks[0];
+  const mark = marks.find(({ tone }) => tone === "bad") ?? [...marks].reverse().find(({ tone }) => tone !== "calm") ?? marks.at(-1) ?? marks[0];
   const onKeyDown = (event: KeyboardEvent) => {
     if (event.key !== "Escape" || !open) return;
     event.preventDefault();

@@ -1,7 +1,7 @@
 // Small pieces that several views have.
 import type { ComponentChildren } from "preact";
-import type { FleetRow, Layout, Origin, Overview, State } from "./api";
-import { STATES, actionWord, interval, layoutParts, saving, visible } from "./format";
+import type { FleetRow, Layout, Origin, Overview, SavingFigures, State } from "./api";
+import { STATES, actionWord, interval, layoutParts, percent, saving, visible } from "./format";
 
 export function StateBadge({ state }: { state: State }) {
   const { mark, word, tone, meaning } = STATES[state];
@@ -12,8 +12,8 @@ export function StateBadge({ state }: { state: State }) {
   );
 }
 
-export function ActionBadge({ action, validation }: { action: string; validation: string }) {
-  const { mark, word, tone } = actionWord(action, validation);
+export function ActionBadge({ action, validation, outcome }: { action: string; validation: string; outcome: string | null }) {
+  const { mark, word, tone } = actionWord(action, validation, outcome);
   return (
     <span class={`badge tone-${tone}`}>
       <span aria-hidden="true">{mark}</span> {word}
@@ -92,9 +92,26 @@ export function LayoutChange({ from, to }: { from: Layout; to: Layout }) {
   );
 }
 
-export function savingTone(ratio: number | null): string {
-  if (ratio === null) return "calm";
-  return ratio > 0 ? "good" : ratio < 0 ? "bad" : "calm";
+/** Good or bad is only what is clear and of the whole run. */
+export function savingTone({ saving_verdict, saving_is_whole }: SavingFigures): string {
+  if (!saving_is_whole) return "calm";
+  return saving_verdict === "saved" ? "good" : saving_verdict === "lost" ? "bad" : "calm";
+}
+
+/** The saving in a heading: of a part it is none of the run. */
+export function wholeSaving(figures: SavingFigures): string {
+  if (figures.saving_ratio !== null && !figures.saving_is_whole) return "not known";
+  return saving(figures.saving_ratio, figures.saving_ratio_low, figures.saving_ratio_high);
+}
+
+/** What is said below it. */
+export function savingNote(figures: SavingFigures): string {
+  if (figures.saving_ratio === null) return "nothing to compare yet";
+  const part = percent(figures.compared_energy_ratio, 0);
+  const unclear = figures.saving_verdict === "unclear" ? "no clear saving" : "";
+  if (figures.saving_is_whole) return [unclear, `${part} of the energy is comparable`].filter(Boolean).join("; ");
+  const of = saving(figures.saving_ratio, figures.saving_ratio_low, figures.saving_ratio_high);
+  return [`only of ${part} of the energy: ${of}`, unclear].filter(Boolean).join(", ");
 }
 
 export function SavingText({ row }: { row: FleetRow }) {
@@ -107,8 +124,9 @@ export function SavingText({ row }: { row: FleetRow }) {
   }
   const title = row.saving_ratio === null ? "not known: nothing was changed yet, or nothing can be compared" : interval(row.saving_ratio_low, row.saving_ratio_high);
   return (
-    <span class={`tone-${savingTone(row.saving_ratio)}`} title={title}>
+    <span class={`tone-${savingTone(row)}`} title={title}>
       {saving(row.saving_ratio, row.saving_ratio_low, row.saving_ratio_high)}
+      {row.saving_ratio !== null && !row.saving_is_whole && <small> of {percent(row.compared_energy_ratio, 0)}</small>}
     </span>
   );
 }

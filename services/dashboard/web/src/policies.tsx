@@ -2,7 +2,7 @@
 import { type PolicyPage, type PolicyRow, type PolicyTerms, query } from "./api";
 import { copy } from "./copy";
 import { count, counted, moment, visible } from "./format";
-import { ActionBadge, Problem, Stat } from "./parts";
+import { ActionBadge, Problem, Stat, WithCode } from "./parts";
 import { TermsButtons, useSession } from "./terms";
 import { changed, decisionHref, type Live, type Route, useData, workloadHref } from "./state";
 
@@ -33,7 +33,11 @@ export function Policies({ route, live }: { route: Route; live: Live }) {
     <>
       <h1>Policies</h1>
       <p class="muted">What may be done to each workload, as its declarations in the log say. Nothing is changed on a workload that has none.</p>
-      {session?.read_only && <p class="muted">{session.read_only}</p>}
+      {session?.read_only && (
+        <p class="muted">
+          <WithCode text={session.read_only} />
+        </p>
+      )}
       {session?.namespaces && <p class="muted">You may change those of {session.namespaces.join(", ")}, and read the others.</p>}
       <Problem error={error} />
       {data && <Counts page={data} />}
@@ -199,7 +203,7 @@ function Policy({ row }: { row: PolicyRow }) {
         )}
         {decision && decision.id !== recommended?.id && (
           <li>
-            <ActionBadge action={decision.action} validation={decision.validation} />{" "}
+            <ActionBadge action={decision.action} validation={decision.validation} outcome={decision.outcome} />{" "}
             <a href={decisionHref(decision.workload, decision.id)}>{moment(decision.time_ms)}</a>
             <bdi class="muted">{visible(decision.reason)}</bdi>
           </li>

@@ -6,8 +6,8 @@ import { copy } from "./copy";
 import { TermsButtons } from "./terms";
 import { whatIfHref } from "./whatif";
 import { Chart, type Line, type Mark } from "./chart";
-import { actionWord, changesNote, clock, count, day, digits, duration, interval, joules, kwh, moment, perSample, percent, saving, visible, watts } from "./format";
-import { ActionBadge, LayoutChange, LayoutText, OriginBadge, Problem, savingTone, Stat, StateBadge, Waiting, WithCode } from "./parts";
+import { actionWord, changesNote, clock, count, day, digits, duration, interval, joules, kwh, moment, perSample, percent, visible, watts } from "./format";
+import { ActionBadge, LayoutChange, LayoutText, OriginBadge, Problem, savingNote, savingTone, Stat, StateBadge, Waiting, WithCode, wholeSaving } from "./parts";
 import { changed, decisionHref, href, type Live, type Route, useData } from "./state";
 
 /** Decisions that are marked in the chart, and those that are listed. */
@@ -59,7 +59,7 @@ export function Workload({ name, route, live }: { name: string; route: Route; li
       {detail?.why_no_energy && (
         <section class="panel" aria-labelledby="no-energy-heading">
           <h2 id="no-energy-heading">Why its energy is not known</h2>
-          <p class="why">
+          <p class="why sentence">
             <WithCode text={visible(detail.why_no_energy)} />
           </p>
         </section>
@@ -104,15 +104,15 @@ function Figures({ detail }: { detail: WorkloadDetail }) {
       />
       <Stat
         label="Energy saved"
-        value={row.saving_left_out ? "not here" : saving(row.saving_ratio, row.saving_ratio_low, row.saving_ratio_high)}
-        tone={savingTone(row.saving_ratio)}
+        value={row.saving_left_out ? "not here" : wholeSaving(row)}
+        tone={savingTone(row)}
         title={interval(row.saving_ratio_low, row.saving_ratio_high)}
         note={
           row.saving_left_out
             ? "the record is too long for this page: eadt report computes it"
             : row.saving_ratio === null
-              ? "nothing to compare yet"
-              : `${joules(row.saving_joules)}, of ${percent(row.compared_energy_ratio, 0)} of the energy`
+              ? savingNote(row)
+              : `${joules(row.saving_joules)}; ${savingNote(row)}`
         }
       />
       <Stat
@@ -168,9 +168,9 @@ function Charts({ series, decisions, route, range }: { series: Series; decisions
       : []),
   ];
   const marks: Mark[] = decisions
-    .filter((row) => row.action !== "maintain" || row.validation === "kept")
+    .filter((row) => row.action !== "maintain" || row.validation === "kept" || row.validation === "failed")
     .map((row) => {
-      const { mark, word, tone } = actionWord(row.action, row.validation);
+      const { mark, word, tone } = actionWord(row.action, row.validation, row.outcome);
       return {
         time: row.time_ms / 1000,
         text: mark,
@@ -278,10 +278,10 @@ export function DecisionList({ rows, withWorkload = false }: { rows: DecisionRow
               <time dateTime={new Date(row.time_ms).toISOString()}>{clock(row.time_ms)}</time>
             </span>
             <span class="what">
-              <ActionBadge action={row.action} validation={row.validation} />
-              {row.outcome && row.outcome !== "ready" && <span class="muted"> {row.outcome.replaceAll("_", " ")}</span>}
+              <ActionBadge action={row.action} validation={row.validation} outcome={row.outcome} />
+              {row.outcome && row.outcome !== "ready" && row.outcome !== "recommended" && <span class="muted"> {row.outcome.replaceAll("_", " ")}</span>}
             </span>
-            <span class="why">
+            <span class={withWorkload ? "why" : "why sentence"}>
               {withWorkload && (
                 <b>
                   <bdi>{visible(row.workload)}</bdi>{" "}
