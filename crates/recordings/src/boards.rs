@@ -1,12 +1,14 @@
 //! Assigns rows to boards: boards without an id, the same index in several files, and rows over which a clock went back.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::CounterScope;
 
-use crate::checks::remove;
-use crate::identity::{IdScope, SeveralBoards};
+use crate::checks::{leave_tiny_counters_out, remove, value};
+use crate::clock::{ParsedTime, TimeParser};
+use crate::identity::{IdScope, SeveralBoards, is_zero_uuid};
 use crate::interpolate::LinePoint;
 use crate::names::event_name;
 use crate::options::{AcceptedFinding, FileSetKind, SameTimeRule};
@@ -18,6 +20,7 @@ use crate::{ImportError, ImportOptions, ReadingField, RecordingFormat};
 /// Readings must be in the order of their files.
 pub(crate) fn resolve_boards(recording: &mut Recording, options: &ImportOptions) -> Result<(), ImportError> {
     if !matches!(recording.format, RecordingFormat::Csv | RecordingFormat::NvidiaSmi) {
+        leave_tiny_counters_out(recording);
         return Ok(());
     }
     split_interleaved(recording, options)?;
@@ -30,7 +33,7 @@ pub(crate) fn resolve_boards(recording: &mut Recording, options: &ImportOptions)
         }
     }
     join_parts(recording, options)?;
-    refuse_copies(recording, options)
+    settle_copies(recording, options)
 }
 
 /// Returns the error for rows of one source that are of several boards by a column that is not mapped.
@@ -279,6 +282,9 @@ fn split_interleaved(recording: &mut Recording, options: &ImportOptions) -> Resu
     Ok(())
 }
 
+/// What the local id of a board that is known by the order of its rows ends with.
+const BY_ORDER: &str = " by order";
+
 fn split_boards(recording: &mut Recording, number: usize, bursts: &RowBursts) {
     let source = &mut recording.sources[number];
     let SourceKind::Device(device) = source.kind.clone() else { return };
@@ -296,7 +302,7 @@ fn split_boards(recording: &mut Recording, number: usize, bursts: &RowBursts) {
         let device = RecordedDevice {
             name: event_name(&format!("{}:gpu-{index}", device.name)),
             gpu_index: u32::try_from(index).ok(),
-            local_id: Some(format!("gpu-{index}")),
+            local_id: Some(format!("gpu-{index}{BY_ORDER}")),
             is_anonymous: false,
             ..device.clone()
         };
@@ -367,7 +373,10 @@ pub(crate) fn refuse_clock_back(
     readings: &[RecordedReading],
     options: &ImportOptions,
 ) -> Result<(), ImportError> {
-    let Some(BackwardClockStep { index, seconds, meets_rows, is_half_day }) = clock_back(readings) else { return Ok(()) };
+    let clock = TimeParser::new(None, options.time_zone.clone());
+    let Some(BackwardClockStep { index, seconds, meets_rows, is_half_day }) = clock_back(readings, &clock) else {
+        return Ok(());
+    };
     if is_half_day {
         let reading = &readings[index];
         let problem = format!("the clock goes back by {seconds} s here, as one that counts to 12 without AM and PM does");
@@ -410,7 +419,21 @@ struct BackwardClockStep {
 const HOUR_BACK_TOLERANCE_SECONDS: f64 = 60.0;
 const HALF_A_DAY_SECONDS: f64 = 43_200.0;
 
-fn clock_back(readings: &[RecordedReading]) -> Option<BackwardClockStep> {
+/// Returns the hour of a time by the clock of a zone.
+fn local_hour(clock: &TimeParser, time: EventTime) -> i64 {
+    const HOUR_MICROS: i64 = 3_600_000_000;
+    // The figures of the time in UTC, read as those of the zone, are off by as much as the zone is.
+    let figures = time.to_string().replace('T', " ");
+    let read = match clock.read(figures.trim_end_matches('Z')) {
+        Ok(ParsedTime::Absolute(read) | ParsedTime::Local(read) | ParsedTime::Ambiguous { second: read, .. }) => read,
+        Err(_) => time,
+    };
+    let local = time.micros().saturating_mul(2).saturating_sub(read.micros());
+    local.div_euclid(HOUR_MICROS).rem_euclid(24)
+}
+
+/// Returns the row of a record at which its clock goes back; `clock` is that of times without an offset.
+fn clock_back(readings: &[RecordedReading], clock: &TimeParser) -> Option<BackwardClockStep> {
     let falls = readings.windows(2).filter(|pair| pair[1].time < pair[0].time).count();
     // More of them are rows in no order.
     if falls == 0 || falls > 2 + readings.len() / 100 {
@@ -443,7 +466,8 @@ fn clock_back(readings: &[RecordedReading]) -> Option<BackwardClockStep> {
                 return Some(BackwardClockStep { index, seconds, meets_rows: false, is_half_day: false });
             }
             let goes_on_half_a_day_before = (seconds + interval - HALF_A_DAY_SECONDS).abs() <= interval.max(1.0);
-            if above.is_empty() && is_long_enough && goes_on_half_a_day_before && !leads_to_first {
+            let goes_from_12_to_1 = || local_hour(clock, readings[index - 1].time) == 12 && local_hour(clock, from) == 1;
+            if above.is_empty() && is_long_enough && goes_on_half_a_day_before && !leads_to_first && goes_from_12_to_1() {
                 return Some(BackwardClockStep { index, seconds, meets_rows: false, is_half_day: true });
             }
         }
@@ -463,13 +487,18 @@ fn join_parts(recording: &mut Recording, options: &ImportOptions) -> Result<(), 
     files.sort_by_key(|file| (first_time(recording, *file), *file));
     // Of each node, its files in order of time.
     let mut nodes: Vec<Vec<FileId>> = Vec::new();
+    let overlaps = Cell::new(false);
     for file in files {
         let goes_on = |node: &Vec<FileId>| -> Result<bool, ImportError> {
             let mut shares_a_board = false;
             for before in node {
                 match compare_files(recording, *before, file) {
                     FileRelation::NoBoardInCommon => {}
-                    FileRelation::Overlap if options.files_are.is_none() => return Ok(false),
+                    FileRelation::Overlap if options.files_are.is_none() => {
+                        overlaps.set(true);
+                        return Ok(false);
+                    }
+                    FileRelation::OtherCounter if options.files_are.is_none() => return Ok(false),
                     FileRelation::Copy(board) if options.files_are.is_none() => {
                         let (a, b) = (&recording.files[*before], &recording.files[file]);
                         let of_board = if board.is_empty() { String::new() } else { format!(" of {board}") };
@@ -478,7 +507,9 @@ fn join_parts(recording: &mut Recording, options: &ImportOptions) -> Result<(), 
                                       --files-are nodes";
                         return Err(ImportError::in_file(b, problem, remedy));
                     }
-                    FileRelation::Apart | FileRelation::Overlap | FileRelation::Copy(_) => shares_a_board = true,
+                    FileRelation::Apart | FileRelation::OtherCounter | FileRelation::Overlap | FileRelation::Copy(_) => {
+                        shares_a_board = true;
+                    }
                 }
             }
             Ok(shares_a_board)
@@ -495,7 +526,7 @@ fn join_parts(recording: &mut Recording, options: &ImportOptions) -> Result<(), 
             None => nodes.push(vec![file]),
         }
     }
-    let several_nodes = nodes.len() > 1;
+    let several_nodes = nodes.len() > 1 && overlaps.get();
     for node in nodes {
         for later in &node[1..] {
             merge_boards(recording, node[0], *later);
@@ -512,36 +543,66 @@ fn join_parts(recording: &mut Recording, options: &ImportOptions) -> Result<(), 
     Ok(())
 }
 
-/// Fewer readings, or fewer changes among them, may be alike by chance.
+/// Fewer readings, or fewer values of power among them, may be alike by chance: boards idle alike, and are capped alike.
 const READINGS_OF_ONE_BOARD: usize = 10;
-const CHANGES_OF_ONE_BOARD: usize = 4;
+const LEVELS_OF_ONE_BOARD: usize = 4;
 
 /// Returns an error if boards of two files, whatever their names, have the same readings at the same times: one file is a copy of
-/// the other under another id, and would count twice.
-fn refuse_copies(recording: &Recording, options: &ImportOptions) -> Result<(), ImportError> {
-    if options.files_are.is_some() || recording.files.len() < 2 {
+/// the other under another id, and would count twice. If the files are said to be parts of one record, the copy is left out; boards
+/// that their UUIDs or nodes tell apart are noted.
+fn settle_copies(recording: &mut Recording, options: &ImportOptions) -> Result<(), ImportError> {
+    if options.files_are == Some(FileSetKind::Nodes) || recording.files.len() < 2 {
         return Ok(());
     }
     // By what is cheap to compare; those that are alike in it are compared whole.
-    let mut alike: HashMap<(usize, EventTime, EventTime), Vec<&RecordingSource>> = HashMap::new();
-    for source in recording.sources.iter().filter(|source| matches!(source.kind, SourceKind::Device(_))) {
+    let mut alike: HashMap<(usize, EventTime, EventTime), Vec<usize>> = HashMap::new();
+    let mut copies: Vec<usize> = Vec::new();
+    let mut notes: Vec<String> = Vec::new();
+    for (number, source) in recording.sources.iter().enumerate() {
+        let SourceKind::Device(board) = &source.kind else { continue };
         let [first, .., last] = source.readings.as_slice() else { continue };
-        let changes = source.readings.windows(2).filter(|pair| pair[0].values != pair[1].values).count();
-        if source.readings.len() < READINGS_OF_ONE_BOARD || changes < CHANGES_OF_ONE_BOARD {
+        if source.readings.len() < READINGS_OF_ONE_BOARD || count_levels(source) < LEVELS_OF_ONE_BOARD {
             continue;
         }
         let others = alike.entry((source.readings.len(), first.time, last.time)).or_default();
         let is_same = |(a, b): (&RecordedReading, &RecordedReading)| a.file != b.file && a.time == b.time && a.values == b.values;
-        if let Some(copied) = others.iter().find(|other| other.readings.iter().zip(&source.readings).all(is_same)) {
-            let (SourceKind::Device(board), SourceKind::Device(other)) = (&source.kind, &copied.kind) else { continue };
-            let (a, b) = (&recording.files[copied.readings[0].file as usize], &recording.files[first.file as usize]);
-            let problem = format!("has the same readings of {} as {a} has of {}", board.name, other.name);
-            let remedy = "if it is a copy, leave one of the two out; if it is another board, say --files-are nodes";
+        let is_copied = |other: &usize| recording.sources[*other].readings.iter().zip(&source.readings).all(is_same);
+        let Some(copied) = others.iter().copied().find(is_copied) else {
+            others.push(number);
+            continue;
+        };
+        let copied = &recording.sources[copied];
+        let SourceKind::Device(other) = &copied.kind else { continue };
+        let (a, b) = (&recording.files[copied.readings[0].file as usize], &recording.files[first.file as usize]);
+        let problem = format!("has the same readings of {} as {a} has of {}", board.name, other.name);
+        let are_nodes = board.node.is_some() && other.node.is_some() && board.node != other.node;
+        if are_nodes || board.is_unique && other.is_unique {
+            notes.push(format!("{b} {problem}: both are counted; if it is a copy, leave one of the two out"));
+        } else if options.files_are.is_none() {
+            let remedy = "if it is a copy, leave one of the two out, or say --files-are parts; if it is another board, say \
+                          --files-are nodes";
             return Err(ImportError::in_file(b, problem, remedy));
+        } else {
+            notes.push(format!("{b} {problem}: it is left out, as the files are said to be parts of one record"));
+            copies.push(number);
         }
-        others.push(source);
+    }
+    for number in copies {
+        recording.duplicates += std::mem::take(&mut recording.sources[number].readings).len() as u64;
+    }
+    for note in notes {
+        recording.add_note(note);
     }
     Ok(())
+}
+
+/// Returns how many values power has in a source; without power, how many rises its energy counter has.
+fn count_levels(source: &RecordingSource) -> usize {
+    let rows: Vec<&[(ReadingField, f64)]> = source.readings.iter().map(|reading| &reading.values[..]).collect();
+    let mut levels = energy_levels(&rows);
+    levels.sort_unstable();
+    levels.dedup();
+    levels.len()
 }
 
 fn common_prefix(a: &str, b: &str) -> usize {
@@ -564,6 +625,8 @@ enum FileRelation {
     NoBoardInCommon,
     /// The later file begins where the earlier ended, or after.
     Apart,
+    /// It does, but the energy counter of its board, which has no id, does not go on.
+    OtherCounter,
     Overlap,
     /// What overlaps is the same, row by row.
     Copy(String),
@@ -580,7 +643,12 @@ fn compare_files(recording: &Recording, before: FileId, file: FileId) -> FileRel
             (times.clone().min().unwrap_or(EventTime::MIN), times.max().unwrap_or(EventTime::MIN))
         };
         let ((a_from, a_to), (b_from, b_to)) = (range(a), range(b));
-        if a_to <= b_from {
+        let has_id = has_local_id(a);
+        // Two boards without an id may have a reading each at one time.
+        if a_to < b_from || has_id && a_to == b_from {
+            if !has_id && !counter_goes_on(a, b, recording.meter.most_watts()) {
+                return FileRelation::OtherCounter;
+            }
             if matches!(relation, FileRelation::NoBoardInCommon) {
                 relation = FileRelation::Apart;
             }
@@ -591,6 +659,10 @@ fn compare_files(recording: &Recording, before: FileId, file: FileId) -> FileRel
         if of_a != of_b && !is_thinned(&of_a, &of_b) && !is_thinned(&of_b, &of_a) {
             return FileRelation::Overlap;
         }
+        let fewer = if of_a.len() < of_b.len() { &of_a } else { &of_b };
+        if !has_id && !are_of_one_board(fewer) {
+            return FileRelation::Overlap;
+        }
         if !matches!(relation, FileRelation::Copy(_)) {
             relation = FileRelation::Copy(local_id(a).unwrap_or_default().to_owned());
         }
@@ -599,6 +671,55 @@ fn compare_files(recording: &Recording, before: FileId, file: FileId) -> FileRel
 }
 
 type ReadingValues = Box<[(ReadingField, f64)]>;
+
+/// Returns whether rows of a source name their board, if only by a number. A UUID of zeros, or the order of rows, is no name.
+fn has_local_id(source: &RecordingSource) -> bool {
+    local_id(source).is_some_and(|id| !id.is_empty() && !is_zero_uuid(id) && !id.ends_with(BY_ORDER))
+}
+
+/// Returns whether the energy counter of a board may have gone on to what it is in a later record: it has not fallen, nor risen by
+/// more than what is metered can draw.
+fn counter_goes_on(before: &RecordingSource, later: &RecordingSource, most_watts: f64) -> bool {
+    let counts = |source: &RecordingSource| -> Vec<(EventTime, f64)> {
+        let count = |reading: &RecordedReading| Some((reading.time, value(reading, ReadingField::EnergyJoulesTotal)?));
+        source.readings.iter().filter_map(count).collect()
+    };
+    let last = counts(before).into_iter().max_by_key(|(time, _)| *time);
+    let first = counts(later).into_iter().min_by_key(|(time, _)| *time);
+    let (Some((from, last)), Some((to, first))) = (last, first) else { return true };
+    (0.0..=most_watts * to.seconds_since(from).max(1.0)).contains(&(first - last))
+}
+
+/// Fewer readings, or fewer changes among them, may be alike of two boards without an id: idle ones, or capped ones.
+const READINGS_WITHOUT_ID: usize = 3;
+const CHANGES_WITHOUT_ID: usize = 2;
+
+/// Returns whether readings that two files without an id have in common are those of one board.
+fn are_of_one_board(common: &[(EventTime, &ReadingValues)]) -> bool {
+    let rows: Vec<&[(ReadingField, f64)]> = common.iter().map(|(_, values)| &values[..]).collect();
+    let changes = energy_levels(&rows).windows(2).filter(|pair| pair[0] != pair[1]).count();
+    rows.len() >= READINGS_WITHOUT_ID && changes >= CHANGES_WITHOUT_ID
+}
+
+/// Returns the values of power in rows, or if they have none, by how much their energy counter rises from each to the next, in
+/// steps of its rounding: totals differ in each row, and ratios are often alike.
+fn energy_levels(rows: &[&[(ReadingField, f64)]]) -> Vec<i64> {
+    const LEVELS_PER_WATT: f64 = 1e6;
+    const LEVELS_PER_TOTAL: f64 = 1e9;
+    let find = |values: &[(ReadingField, f64)], field: ReadingField| {
+        values.iter().find(|(other, _)| *other == field).map(|(_, value)| *value)
+    };
+    let watts = |values: &&[(ReadingField, f64)]| {
+        find(values, ReadingField::PowerWatts).or_else(|| find(values, ReadingField::PowerAverageWatts))
+    };
+    let levels: Vec<i64> = rows.iter().filter_map(watts).map(|watts| (watts * LEVELS_PER_WATT).round() as i64).collect();
+    if !levels.is_empty() {
+        return levels;
+    }
+    let totals: Vec<f64> = rows.iter().filter_map(|values| find(values, ReadingField::EnergyJoulesTotal)).collect();
+    let most = totals.iter().copied().fold(1.0, f64::max);
+    totals.windows(2).map(|pair| ((pair[1] - pair[0]) / most * LEVELS_PER_TOTAL).round() as i64).collect()
+}
 
 fn readings_between(source: &RecordingSource, from: EventTime, to: EventTime) -> Vec<(EventTime, &ReadingValues)> {
     let inside = source.readings.iter().filter(|reading| (from..=to).contains(&reading.time));
@@ -648,7 +769,8 @@ mod tests {
 
     fn readings(rows: &[(f64, f64)]) -> Vec<RecordedReading> {
         let reading = |(index, (seconds, watts)): (usize, &(f64, f64))| RecordedReading {
-            time: EventTime::from_seconds(1.7e9 + seconds),
+            // From a midnight on.
+            time: EventTime::from_seconds(1_699_920_000.0 + seconds),
             line: index as u32 + 2,
             file: 0,
             values: vec![(ReadingField::PowerWatts, *watts)].into(),
@@ -688,7 +810,7 @@ mod tests {
     #[test]
     fn finds_a_clock_that_goes_back() {
         let found = |rows: &[(f64, f64)]| {
-            clock_back(&readings(rows))
+            clock_back(&readings(rows), &TimeParser::new(None, None))
                 .map(|BackwardClockStep { index, seconds, meets_rows, is_half_day }| (index, seconds, meets_rows || is_half_day))
         };
         let minutes = |minutes: &[i32]| -> Vec<(f64, f64)> {
@@ -705,6 +827,8 @@ mod tests {
             (minutes(&[776, 777, 778, 779, 60, 61, 62]), Some((4, 43_140.0, true))),
             (minutes(&[660, 690, 720, 750, 60, 90]), Some((4, 41_400.0, true))),
             (minutes(&[776, 777, 778, 779, 80, 81, 82]), None),
+            // An afternoon before its morning.
+            (minutes(&[1196, 1197, 1198, 1199, 480, 481, 482]), None),
             // Rotated logs, newest first, and a row out of place.
             (minutes(&[30, 40, 50, 0, 10, 20]), None),
             (minutes(&(30..60).chain(0..30).collect::<Vec<_>>()), None),

@@ -1,11 +1,12 @@
 //! Figures against what is possible: power against what a board can draw, an energy counter against its power.
 
+use std::borrow::Cow;
 use std::ops::{Range, RangeInclusive};
 
 use eadt_schemas::v1::Meter;
 
 use crate::names::shell_quote;
-use crate::recording::{RecordedReading, Recording, RecordingSource};
+use crate::recording::{RecordedReading, Recording, RecordingSource, SourceKind};
 use crate::report::{COUNTER_JUMPS, COUNTER_LEFT_OUT};
 use crate::series::device_metric;
 use crate::sums::{Certainty, SUM_OF_ROWS, find_sums};
@@ -540,8 +541,44 @@ fn describe_contradiction(steps: &[CounterStep<'_>]) -> String {
     format!(", in {} of {} steps, from line {} on to line {}", wrong.len(), steps.len(), first.from.line, last.to.line)
 }
 
+/// Returns the most watts by which the energy counter of a device grows, and whether its unit is in no doubt: power is read, too, or
+/// readings are few.
+fn counter_growth(source: &RecordingSource) -> Option<(f64, bool)> {
+    let mut readings = Cow::Borrowed(&source.readings);
+    if !readings.is_sorted_by_key(|reading| reading.time) {
+        readings.to_mut().sort_by_key(|reading| reading.time);
+    }
+    let steps = counter_steps(&readings);
+    let (_, watts) = steepest_step(&steps)?;
+    let seconds: f64 = steps.iter().map(|step| step.seconds).sum();
+    let has_power = steps.iter().all(|step| step.integral_joules.is_some());
+    Some((watts, has_power || steps.len() < READINGS_OF_UNKNOWN_UNIT || seconds < MIN_STANDSTILL_SECONDS))
+}
+
+/// Leaves out energy counters that make next to nothing beside others, of formats whose units are known, that make what a device
+/// draws: then it is not the unit.
+pub(crate) fn leave_tiny_counters_out(recording: &mut Recording) {
+    let mut sources = std::mem::take(&mut recording.sources);
+    let growths: Vec<Option<(f64, bool)>> = sources.iter().map(counter_growth).collect();
+    let (most, what) = most_watts(recording.meter);
+    let has_others = growths.iter().flatten().any(|(watts, _)| (LEAST_WATTS..=most).contains(watts));
+    for (source, growth) in sources.iter_mut().zip(growths).filter(|_| has_others) {
+        let SourceKind::Device(device) = &source.kind else { continue };
+        let Some((watts, _)) = growth.filter(|(watts, is_told)| *watts < LEAST_WATTS && !is_told) else { continue };
+        let why = format!(
+            "{}: the energy counter never grows by {LEAST_WATTS} W, as that of {what} does and others here do (most: {watts:.3e} W)",
+            device.name
+        );
+        leave_counter_out(recording, source, &why);
+        source.readings.retain(|reading| !reading.values.is_empty() || reading.mark.is_some());
+    }
+    recording.sources = sources;
+}
+
 fn leave_counter_out(recording: &mut Recording, source: &mut RecordingSource, why: &str) {
-    let note = format!("{why}: the counter is left out, energy is that of the power");
+    let has_power = source.readings.iter().any(|reading| power(reading).is_some());
+    let rest = if has_power { "energy is that of the power" } else { "and its energy is not known" };
+    let note = format!("{why}: the counter is left out, {rest}");
     let field = ReadingField::EnergyJoulesTotal;
     let (mut lines, mut first) = (0, None);
     for reading in source.readings.iter_mut().filter(|reading| value(reading, field).is_some()) {

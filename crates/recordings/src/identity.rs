@@ -2,12 +2,15 @@
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
+use std::net::IpAddr;
 
 use eadt_schemas::EventTime;
 
 use crate::absent::is_absent_text;
 use crate::recording::SourceId;
-use crate::rounds::{MOST_ROWS_OF_TEXTS, MOST_TEXTS, find_rounds, may_name_board, names_a_state};
+use crate::rounds::{
+    MOST_ROWS_OF_TEXTS, MOST_TEXTS, find_rounds, find_unnamed_rounds, may_name_board, names_a_state, names_a_step,
+};
 use crate::units::word_places;
 
 /// Words of columns that name a board.
@@ -44,6 +47,11 @@ const BOARD_WORDS: [&str; 28] = [
 /// Words of columns that name a node, or what else a meter of more than a board may be of.
 const NODE_WORDS: [&str; 13] =
     ["host", "hostname", "node", "nodename", "server", "machine", "instance", "nodelist", "fqdn", "ip", "outlet", "pdu", "plug"];
+/// Those of both that may also be of a state or another reading: each text has to be one that may name a board.
+const LOOSE_WORDS: [&str; 10] = ["chip", "die", "ip", "outlet", "pci", "plug", "sensor", "socket", "tile", "topic"];
+/// Those of which numbers may be temperatures, and the greatest number that names a board.
+const WORDS_OF_TEMPERATURES: [&str; 4] = ["chip", "die", "sensor", "tile"];
+const MOST_BESIDE_TEMPERATURES: f64 = 15.0;
 /// Words of columns that name a rank of a job.
 const RANK_WORDS: [&str; 2] = ["rank", "worker"];
 /// Words that may be beside those.
@@ -67,8 +75,8 @@ pub(crate) enum IdScope {
     Node,
 }
 
-/// Returns what a column with such a name distinguishes.
-fn scope_of_name(name: &str) -> Option<IdScope> {
+/// The words of the name of a column, in small letters.
+fn words_of_name(name: &str) -> Vec<String> {
     let mut words = Vec::new();
     let mut word = String::new();
     let mut was_small = false;
@@ -82,6 +90,12 @@ fn scope_of_name(name: &str) -> Option<IdScope> {
         was_small = character.is_lowercase();
     }
     words.extend((!word.is_empty()).then_some(word));
+    words
+}
+
+/// Returns what a column with such a name distinguishes.
+fn scope_of_name(name: &str) -> Option<IdScope> {
+    let words = words_of_name(name);
     let has = |list: &[&str]| words.iter().any(|word| list.contains(&word.as_str()));
     let is_known =
         |word: &String| [&BOARD_WORDS[..], &NODE_WORDS, &FURTHER_WORDS].iter().any(|list| list.contains(&word.as_str()));
@@ -94,6 +108,31 @@ fn scope_of_name(name: &str) -> Option<IdScope> {
     has(&BOARD_WORDS).then_some(IdScope::Board)
 }
 
+/// Returns the word of a name of a board or node that has no other such word than one that may also be of a state.
+fn loose_word(name: &str) -> Option<&'static str> {
+    let words = words_of_name(name);
+    let is_loose = |word: &String| LOOSE_WORDS.contains(&word.as_str());
+    let is_firm =
+        |word: &String| !is_loose(word) && (BOARD_WORDS.contains(&word.as_str()) || NODE_WORDS.contains(&word.as_str()));
+    if words.iter().any(is_firm) {
+        return None;
+    }
+    LOOSE_WORDS.into_iter().find(|loose| words.iter().any(|word| word == loose))
+}
+
+/// Returns whether a text may name a board in a column of which a loose word is the name.
+fn may_name_loosely(word: &str, text: &str) -> bool {
+    if is_bus_id(text) || text.parse::<IpAddr>().is_ok() || is_unique_id(text) {
+        return true;
+    }
+    let is_number_of_board = text.parse::<f64>().is_ok_and(|number| {
+        !(matches!(word, "ip" | "pci") || WORDS_OF_TEMPERATURES.contains(&word) && number > MOST_BESIDE_TEMPERATURES)
+    });
+    // What tells topics of a broker apart from those of a text.
+    let is_topic = || word != "topic" || text.contains(|letter: char| letter.is_ascii_digit() || "_/.".contains(letter));
+    may_name_board(text) && if text.parse::<f64>().is_ok() { is_number_of_board } else { is_topic() }
+}
+
 /// A column that may distinguish boards.
 #[derive(Debug)]
 struct IdColumn {
@@ -104,6 +143,8 @@ struct IdColumn {
     has_ids: bool,
     /// The name is one of a state, another reading or a time.
     is_of_states: bool,
+    /// The word of the name that names boards, if it may also be of a state.
+    loose: Option<&'static str>,
     /// Rows that are looked at, of all sources.
     noted: usize,
     values: HashMap<String, u16>,
@@ -130,7 +171,8 @@ pub(crate) struct SeveralBoards {
 
 impl IdColumn {
     fn new(column: usize, scope: Option<IdScope>) -> Self {
-        Self { column, scope, has_ids: true, is_of_states: false, noted: 0, values: HashMap::new(), rows: BTreeMap::new() }
+        let (values, rows) = (HashMap::new(), BTreeMap::new());
+        Self { column, scope, has_ids: true, is_of_states: false, loose: None, noted: 0, values, rows }
     }
 
     /// Returns whether neither the name nor a value by itself shows that it names boards: only what all rows have together may.
@@ -141,6 +183,9 @@ impl IdColumn {
     /// Takes in whether a text may be the name of a board; returns whether the column may still hold such names.
     fn note_text(&mut self, text: &str) -> bool {
         self.has_ids &= is_id(text);
+        if let Some(word) = self.loose {
+            return self.has_ids || may_name_loosely(word, text);
+        }
         self.scope.is_some() || self.has_ids || !self.is_of_states && may_name_board(text)
     }
 }
@@ -148,9 +193,14 @@ impl IdColumn {
 impl IdColumns {
     /// `names` of the columns that are not mapped, with their index; a name is empty if the table has no header.
     pub(crate) fn new<'n>(names: impl Iterator<Item = (usize, &'n str)>) -> Self {
-        let candidate = |(column, name): (usize, &str)| IdColumn {
-            is_of_states: names_a_state(name),
-            ..IdColumn::new(column, scope_of_name(name.split(['[', '(']).next().unwrap_or(name)))
+        let candidate = |(column, name): (usize, &str)| {
+            let plain = name.split(['[', '(']).next().unwrap_or(name);
+            let scope = scope_of_name(plain);
+            IdColumn {
+                is_of_states: names_a_state(name) || names_a_step(plain),
+                loose: scope.and_then(|_| loose_word(plain)),
+                ..IdColumn::new(column, scope)
+            }
         };
         Self { candidates: names.map(candidate).collect() }
     }
@@ -171,7 +221,7 @@ impl IdColumns {
     pub(crate) fn observe<'c>(&mut self, source: SourceId, time: EventTime, line: u64, cell: impl Fn(usize) -> Option<&'c str>) {
         self.candidates.retain_mut(|candidate| {
             let Some(text) = cell(candidate.column).map(str::trim).filter(|text| !text.is_empty()) else { return true };
-            if candidate.scope.is_none() && is_absent_text(text) {
+            if (candidate.scope.is_none() || candidate.loose.is_some()) && is_absent_text(text) {
                 return true;
             }
             let key = spelling_key(text);
@@ -211,17 +261,17 @@ impl IdColumns {
         found.min_by_key(|found| (found.scope == IdScope::Board, found.column))
     }
 
-    /// Returns the first source whose rows take turns in rounds by a column that `several_boards` of these scopes leaves out: its
-    /// name tells nothing, or a board, which may repeat what its node draws. Power must have another level at one value than at
-    /// another. `watts_of` has the power of a source by its lines.
+    /// Returns the first source whose rows take turns in rounds by a column of boards that `several_boards` of these scopes leaves
+    /// out, as each may repeat what its node draws. Power must have another level at one value than at another. `watts_of` has the
+    /// power of a source by its lines.
     pub(crate) fn boards_in_rounds(
         &self,
         scopes: &[IdScope],
         watts_of: impl Fn(SourceId) -> HashMap<u64, f64>,
     ) -> Option<SeveralBoards> {
         let is_open = |candidate: &&IdColumn| {
-            candidate.values.len() > 1
-                && (candidate.is_of_texts() || !scopes.contains(&candidate.scope.unwrap_or(IdScope::Board)))
+            let is_left_out = !scopes.contains(&candidate.scope.unwrap_or(IdScope::Board));
+            candidate.values.len() > 1 && !candidate.is_of_texts() && is_left_out
         };
         self.candidates.iter().filter(is_open).find_map(|candidate| {
             let is_numbers = candidate.values.keys().all(|text| text.parse::<f64>().is_ok());
@@ -229,6 +279,27 @@ impl IdColumns {
             candidate.rows.iter().find_map(|(source, rows)| {
                 let rows = Some(rows.as_slice()).filter(takes_turns)?;
                 let (line, boards) = find_rounds(rows, &watts_of(*source), is_numbers)?;
+                Some(SeveralBoards { source: *source, column: candidate.column, scope: IdScope::Board, line, boards })
+            })
+        })
+    }
+
+    /// As [`Self::boards_in_rounds`], by a column whose name tells nothing: what the job does may take turns as well.
+    pub(crate) fn unnamed_in_rounds(&self, watts_of: impl Fn(SourceId) -> HashMap<u64, f64>) -> Option<SeveralBoards> {
+        let is_open = |candidate: &&IdColumn| candidate.values.len() > 1 && candidate.is_of_texts();
+        self.candidates.iter().filter(is_open).find_map(|candidate| {
+            let mut numbers = Some(vec![0; candidate.values.len()]);
+            for (text, value) in &candidate.values {
+                let number = text.parse::<i64>().ok();
+                numbers = numbers.zip(number).map(|(mut numbers, number)| {
+                    numbers[usize::from(*value)] = number;
+                    numbers
+                });
+            }
+            let takes_turns = |rows: &&[(EventTime, u64, u16)]| rows.iter().any(|row| row.2 != rows[0].2);
+            candidate.rows.iter().find_map(|(source, rows)| {
+                let rows = Some(rows.as_slice()).filter(takes_turns)?;
+                let (line, boards) = find_unnamed_rounds(rows, &watts_of(*source), numbers.as_deref())?;
                 Some(SeveralBoards { source: *source, column: candidate.column, scope: IdScope::Board, line, boards })
             })
         })
@@ -404,6 +475,33 @@ mod tests {
             ("tile_power", None),
         ] {
             assert_eq!(scope_of_name(name), scope, "{name}");
+        }
+    }
+
+    #[test]
+    fn new_words_of_boards_take_no_states_and_readings() {
+        for (name, texts, may) in [
+            ("plug", ["on", "off"], false),
+            ("plug", ["1", "2"], true),
+            ("outlet", ["23", "24"], true),
+            ("pci", ["4", "1"], false),
+            ("pci", ["0000:17:00.0", "0000:65:00.0"], true),
+            ("die", ["45", "46"], false),
+            ("die", ["0", "1"], true),
+            ("sensor", ["45.5", "46"], false),
+            ("sensor", ["PSU1", "PSU2"], true),
+            ("socket", ["0", "1"], true),
+            ("ip", ["10.0.0.1", "10.120.130.140"], true),
+            ("topic", ["math", "law"], false),
+            ("topic", ["rack/pdu1", "rack/pdu2"], true),
+            ("chip_id", ["45", "46"], true),
+            ("gpu", ["on", "off"], true),
+        ] {
+            let mut columns = IdColumns::new(std::iter::once((0, name)));
+            for (line, text) in (2..).zip(texts) {
+                columns.observe(0, EventTime::from_seconds(line as f64), line, |_| Some(text));
+            }
+            assert_eq!(columns.candidates.len(), usize::from(may), "{name}: {texts:?}");
         }
     }
 

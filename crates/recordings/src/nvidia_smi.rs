@@ -329,16 +329,14 @@ impl FileReader<'_> {
             }
         }
         recording.absent += absent;
+        let uuid = self.text(cells, QueryColumn::Uuid);
         let id = BoardId {
-            unique: self
-                .text(cells, QueryColumn::Uuid)
-                .filter(|id| !is_zero_uuid(id))
-                .or_else(|| self.text(cells, QueryColumn::Serial))
-                .filter(|id| *id != "0"),
+            unique: uuid.filter(|id| !is_zero_uuid(id)).or_else(|| self.text(cells, QueryColumn::Serial)).filter(|id| *id != "0"),
             bus_id: self.text(cells, QueryColumn::BusId),
             index: self.text(cells, QueryColumn::Index),
+            placeholder: uuid.filter(|id| is_zero_uuid(id)),
         };
-        if self.columns.has_id && id.is_empty() {
+        if self.columns.has_id && id.is_empty() && id.placeholder.is_none() {
             let problem = "row has no id of a board".to_owned();
             return Err(RowError::damaged("id", recording.error(file, line, problem, RESTORE)));
         }
@@ -421,9 +419,12 @@ struct BoardId<'c> {
     unique: Option<&'c str>,
     bus_id: Option<&'c str>,
     index: Option<&'c str>,
+    /// A UUID of zeros: it tells rows that have it from those of the other boards of their file.
+    placeholder: Option<&'c str>,
 }
 
 impl BoardId<'_> {
+    /// Returns whether the row has no id, or a placeholder only.
     fn is_empty(&self) -> bool {
         self.unique.is_none() && self.bus_id.is_none() && self.index.is_none()
     }
@@ -457,7 +458,7 @@ impl BoardSources {
             BoardId { unique: Some(unique), .. } => (None, driver_uuid(unique).into_owned()),
             BoardId { bus_id: Some(bus_id), .. } => (Some(file), plain_bus_id(bus_id)),
             BoardId { index: Some(index), .. } => (Some(file), format!("gpu-{index}")),
-            _ => (Some(file), String::new()),
+            _ => (Some(file), id.placeholder.map_or_else(String::new, |zeros| driver_uuid(zeros).into_owned())),
         };
         let known = self.sources.get(&key).copied();
         let is_of_file = |source: SourceId| {
@@ -539,7 +540,7 @@ fn device(
         name: event_name(&name),
         gpu_index: index,
         gpu_model: model.map(str::to_owned),
-        is_anonymous: own.is_empty(),
+        is_anonymous: own.is_empty() || is_zero_uuid(own),
         is_unique: scope.is_none(),
         // Rows without an id are of one board, whose id is empty.
         local_id: Some(own.clone()).filter(|_| scope.is_some()),

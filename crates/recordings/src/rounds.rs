@@ -17,14 +17,19 @@ const FEWEST_ROUNDS: usize = 5;
 const FEWEST_ROUNDS_OF_NUMBERS: usize = 8;
 /// Boards are read in turn within one step of sampling. Hours of a day and phases of a job take turns more slowly.
 const LONGEST_ROUND_SECONDS: f64 = 900.0;
+/// Fewer rounds of numbers, or more of them, in a column whose name tells nothing may be what a job does.
+const FEWEST_ROUNDS_OF_UNNAMED_NUMBERS: usize = 20;
+const MOST_UNNAMED_NUMBERS: usize = 16;
 /// The least difference between the mean powers of two boards, as a share of the greater one, that shows two levels.
 const LEAST_LEVEL_DIFFERENCE: f64 = 0.05;
 
 /// Words in the names of columns that hold a state, another reading or a time, whatever their values are.
-const STATE_COLUMN_WORDS: [&str; 82] = [
+const STATE_COLUMN_WORDS: [&str; 86] = [
     "action",
     "batch",
     "benchmark",
+    "bottleneck",
+    "cap",
     "capped",
     "case",
     "clk",
@@ -54,6 +59,7 @@ const STATE_COLUMN_WORDS: [&str; 82] = [
     "label",
     "level",
     "limit",
+    "limiter",
     "load",
     "loss",
     "memory",
@@ -67,6 +73,7 @@ const STATE_COLUMN_WORDS: [&str; 82] = [
     "pct",
     "percent",
     "perf",
+    "perfcap",
     "performance",
     "phase",
     "power",
@@ -105,14 +112,38 @@ const STATE_COLUMN_WORDS: [&str; 82] = [
     "year",
     "zone",
 ];
+/// Words in the names of columns of what a job does, step by step, and names that are these as a whole.
+const STEP_WORDS: [&str; 19] = [
+    "accum",
+    "bs",
+    "concurrency",
+    "idx",
+    "iter",
+    "layer",
+    "mb",
+    "micro",
+    "microbatch",
+    "min",
+    "minibatch",
+    "parity",
+    "pos",
+    "qps",
+    "sec",
+    "seconds",
+    "seq",
+    "size",
+    "threads",
+];
+const STEP_NAMES: [&str; 8] = ["hh", "i", "it", "mm", "n", "nr", "s", "ss"];
 /// Words of states. A text of nothing but these names no board.
-const STATE_WORDS: [&str; 66] = [
+const STATE_WORDS: [&str; 71] = [
     "active",
     "alert",
     "bad",
     "begin",
     "boost",
     "busy",
+    "bwd",
     "cap",
     "compute",
     "cooldown",
@@ -127,12 +158,14 @@ const STATE_WORDS: [&str; 66] = [
     "error",
     "eval",
     "evaluation",
+    "even",
     "fail",
     "failed",
     "false",
     "fault",
     "forward",
     "backward",
+    "fwd",
     "good",
     "high",
     "hw",
@@ -147,6 +180,7 @@ const STATE_WORDS: [&str; 66] = [
     "none",
     "normal",
     "not",
+    "odd",
     "off",
     "offline",
     "ok",
@@ -173,11 +207,18 @@ const STATE_WORDS: [&str; 66] = [
     "validation",
     "warn",
     "warning",
+    "yes",
 ];
 
 /// Returns whether the name of a column is one of a state, another reading or a time, so that its values are none of boards.
 pub(crate) fn names_a_state(name: &str) -> bool {
     word_places(name).into_iter().any(|place| STATE_COLUMN_WORDS.contains(&name[place].to_ascii_lowercase().as_str()))
+}
+
+/// Returns whether the name of a column is one of what a job does, step by step, or of a part of the time.
+pub(crate) fn names_a_step(name: &str) -> bool {
+    let has = |list: &[&str], text: &str| list.iter().any(|word| text.eq_ignore_ascii_case(word));
+    has(&STEP_NAMES, name.trim()) || word_places(name).into_iter().any(|place| has(&STEP_WORDS, &name[place]))
 }
 
 /// Returns whether a text may name a board in a column whose name does not tell: a small whole number, or a text that is neither
@@ -198,20 +239,61 @@ pub(crate) fn may_name_board(text: &str) -> bool {
     !is_other
 }
 
+/// The time, the line and the value of a row.
+type ValueRow = (EventTime, u64, u16);
+
 /// Returns the line of the first row of a second value, and the number of values, if nearly all rows are of rounds in which each
 /// value comes once, one round a step of sampling, and the power of two values has different levels.
 ///
 /// A state may change as often, but by turns only by chance. Numbers must come in the same order in each round.
-pub(crate) fn find_rounds(rows: &[(EventTime, u64, u16)], watts: &HashMap<u64, f64>, is_numbers: bool) -> Option<(u64, usize)> {
-    let mut rows: Vec<(EventTime, u64, u16)> = rows.iter().copied().filter(|(_, line, _)| watts.contains_key(line)).collect();
+pub(crate) fn find_rounds(rows: &[ValueRow], watts: &HashMap<u64, f64>, is_numbers: bool) -> Option<(u64, usize)> {
+    let rows = rows_with_power(rows, watts);
+    let fewest = if is_numbers { FEWEST_ROUNDS_OF_NUMBERS } else { FEWEST_ROUNDS };
+    let rounds = whole_rounds(&rows, fewest, is_numbers)?;
+    let (low, high) = find_levels(&rounds, watts)?;
+    let higher = rounds.iter().filter(|round| watts_in(round, high, watts) > watts_in(round, low, watts)).count();
+    let line = first_line_of_another(&rows).filter(|_| higher * 5 >= rounds.len() * 4)?;
+    Some((line, rounds[0].len()))
+}
+
+/// As [`find_rounds`], of a column whose name tells nothing. The levels of the first half of the rounds must be those of the other
+/// half, and numbers none of the time. `numbers` has the number of each value; `None`: they are texts.
+pub(crate) fn find_unnamed_rounds(rows: &[ValueRow], watts: &HashMap<u64, f64>, numbers: Option<&[i64]>) -> Option<(u64, usize)> {
+    let rows = rows_with_power(rows, watts);
+    let fewest = if numbers.is_some() { FEWEST_ROUNDS_OF_UNNAMED_NUMBERS } else { FEWEST_ROUNDS };
+    let rounds = whole_rounds(&rows, fewest, numbers.is_some())?;
+    let boards = rounds[0].len();
+    let is_of_job = |numbers: &[i64]| boards > MOST_UNNAMED_NUMBERS || is_part_of_time(&rows, numbers, boards);
+    if numbers.is_some_and(is_of_job) {
+        return None;
+    }
+    let (first, second) = rounds.split_at(rounds.len() / 2);
+    let (low, high) = find_levels(first, watts)?;
+    let is_level = |round: &&&[ValueRow]| {
+        let (low, high) = (watts_in(round, low, watts), watts_in(round, high, watts));
+        high > low && high - low >= LEAST_LEVEL_DIFFERENCE * high
+    };
+    let holds = second.iter().filter(is_level).count();
+    let line = first_line_of_another(&rows).filter(|_| holds * 12 >= second.len() * 10)?;
+    Some((line, boards))
+}
+
+/// The rows that have power, in order of time.
+fn rows_with_power(rows: &[ValueRow], watts: &HashMap<u64, f64>) -> Vec<ValueRow> {
+    let mut rows: Vec<ValueRow> = rows.iter().copied().filter(|(_, line, _)| watts.contains_key(line)).collect();
     rows.sort_unstable();
+    rows
+}
+
+/// Returns the rounds in which each value comes once, if nearly all rows are of one of so many at least, none lasts long, and numbers
+/// come in one order.
+fn whole_rounds(rows: &[ValueRow], fewest: usize, is_numbers: bool) -> Option<Vec<&[ValueRow]>> {
     let values: BTreeSet<u16> = rows.iter().map(|(_, _, value)| *value).collect();
     let boards = values.len();
-    let fewest = if is_numbers { FEWEST_ROUNDS_OF_NUMBERS } else { FEWEST_ROUNDS };
     if !(2..=MOST_BOARDS_OF_TEXTS).contains(&boards) || rows.len() < fewest * boards {
         return None;
     }
-    let mut rounds: Vec<&[(EventTime, u64, u16)]> = Vec::new();
+    let mut rounds: Vec<&[ValueRow]> = Vec::new();
     let mut start = 0;
     for end in 1..=rows.len() {
         if rows.get(end).is_none_or(|(_, _, value)| rows[start..end].iter().any(|(_, _, other)| other == value)) {
@@ -226,23 +308,44 @@ pub(crate) fn find_rounds(rows: &[(EventTime, u64, u16)], watts: &HashMap<u64, f
     let has_one_order = rounds.iter().all(|round| round.iter().map(|row| row.2).eq(rounds[0].iter().map(|row| row.2)));
     let mut periods: Vec<f64> = rounds.windows(2).map(|pair| pair[1][0].0.seconds_since(pair[0][0].0)).collect();
     periods.sort_by(f64::total_cmp);
-    if is_numbers && !has_one_order || periods[periods.len() / 2] > LONGEST_ROUND_SECONDS {
-        return None;
-    }
-    let watts_of = |round: &[(EventTime, u64, u16)], value: u16| -> f64 {
-        round.iter().find(|row| row.2 == value).and_then(|row| watts.get(&row.1)).copied().unwrap_or(0.0)
-    };
-    let mean = |value: u16| rounds.iter().map(|round| watts_of(round, value)).sum::<f64>() / rounds.len() as f64;
-    let means: Vec<(u16, f64)> = values.iter().map(|value| (*value, mean(*value))).collect();
+    let is_right = (!is_numbers || has_one_order) && periods[periods.len() / 2] <= LONGEST_ROUND_SECONDS;
+    is_right.then_some(rounds)
+}
+
+/// The power of a value in a round.
+fn watts_in(round: &[ValueRow], value: u16, watts: &HashMap<u64, f64>) -> f64 {
+    round.iter().find(|row| row.2 == value).and_then(|row| watts.get(&row.1)).copied().unwrap_or(0.0)
+}
+
+/// Returns the values of the lowest and of the highest mean power, if these are different levels.
+fn find_levels(rounds: &[&[ValueRow]], watts: &HashMap<u64, f64>) -> Option<(u16, u16)> {
+    let mean = |value: u16| rounds.iter().map(|round| watts_in(round, value, watts)).sum::<f64>() / rounds.len() as f64;
+    let means: Vec<(u16, f64)> = rounds.first()?.iter().map(|row| (row.2, mean(row.2))).collect();
     let (low, least) = *means.iter().min_by(|a, b| a.1.total_cmp(&b.1))?;
     let (high, greatest) = *means.iter().max_by(|a, b| a.1.total_cmp(&b.1))?;
-    let higher = rounds.iter().filter(|round| watts_of(round, high) > watts_of(round, low)).count();
-    if greatest - least < LEAST_LEVEL_DIFFERENCE * greatest || higher * 5 < rounds.len() * 4 {
-        return None;
-    }
+    (greatest - least >= LEAST_LEVEL_DIFFERENCE * greatest).then_some((low, high))
+}
+
+/// Returns the line of the first row of another value than that of the first line.
+fn first_line_of_another(rows: &[ValueRow]) -> Option<u64> {
     let first = rows.iter().min_by_key(|(_, line, _)| *line)?.2;
-    let (_, line, _) = rows.iter().filter(|(_, _, value)| *value != first).min_by_key(|(_, line, _)| *line)?;
-    Some((*line, boards))
+    rows.iter().filter(|(_, _, value)| *value != first).map(|(_, line, _)| *line).min()
+}
+
+/// Seconds, minutes and hours: how many seconds one has, and how many there are.
+const PARTS_OF_TIME: [(i64, i64); 3] = [(1, 60), (60, 60), (3600, 24)];
+
+/// Returns whether nearly all numbers are the second, the minute or the hour of their row, or what is left of it, divided by the
+/// number of values.
+fn is_part_of_time(rows: &[ValueRow], numbers: &[i64], boards: usize) -> bool {
+    PARTS_OF_TIME.into_iter().any(|(seconds, most)| {
+        let follows = |row: &&ValueRow| {
+            let part = row.0.micros().div_euclid(1_000_000 * seconds).rem_euclid(most);
+            let number = numbers[usize::from(row.2)];
+            number == part || number == part % boards as i64
+        };
+        rows.iter().filter(follows).count() * 10 >= rows.len() * 9
+    })
 }
 
 #[cfg(test)]
@@ -330,6 +433,54 @@ mod tests {
             let rows: Vec<(EventTime, u64, u16)> = (0..240).map(row).collect();
             let watts: HashMap<u64, f64> = (0..240).map(|row| (line(row), watts(row))).collect();
             assert_eq!(find_rounds(&rows, &watts, is_numbers).map(|(_, boards)| boards), expected, "{what}");
+        }
+    }
+
+    #[test]
+    fn a_column_of_unknown_name_keeps_its_levels_and_is_none_of_the_time() {
+        let third: fn(u32) -> f64 = |row| f64::from(row) / 3.0;
+        let levels: fn(u32) -> f64 = |row| 300.0 - f64::from(row % 3) * 60.0;
+        let cases: [Rounds<'_>; 7] = [
+            ("three boards", |row| row % 3, third, levels, false, Some(3)),
+            ("three boards by their numbers", |row| row % 3, third, levels, true, Some(3)),
+            (
+                "levels of the first half only",
+                |row| row % 3,
+                third,
+                |row| if row < 120 { 300.0 - f64::from(row % 3) * 60.0 } else { 300.0 },
+                false,
+                None,
+            ),
+            ("too many numbers", |row| row % 20, third, |row| 100.0 + f64::from(row % 20) * 10.0, true, None),
+            ("too few rounds of numbers", |row| row % 15, third, |row| 100.0 + f64::from(row % 15) * 10.0, true, None),
+            ("seconds", |row| row % 12, f64::from, |row| 100.0 + f64::from(row % 12) * 10.0, true, None),
+            ("minutes", |row| row % 5, |row| f64::from(row) * 60.0, |row| 100.0 + f64::from(row % 5) * 10.0, true, None),
+        ];
+        for (what, value, time, watts, is_numbers, expected) in cases {
+            let line = |row: u32| u64::from(row) + 2;
+            let row = |row: u32| (EventTime::from_seconds(time(row)), line(row), value(row) as u16);
+            let rows: Vec<ValueRow> = (0..240).map(row).collect();
+            let watts: HashMap<u64, f64> = (0..240).map(|row| (line(row), watts(row))).collect();
+            let numbers: Vec<i64> = (0..64).collect();
+            let found = find_unnamed_rounds(&rows, &watts, Some(numbers.as_slice()).filter(|_| is_numbers));
+            assert_eq!(found.map(|(_, boards)| boards), expected, "{what}");
+        }
+    }
+
+    #[test]
+    fn names_of_steps_are_known() {
+        for (name, is_step) in [
+            ("sec", true),
+            ("S", true),
+            ("batch_idx", true),
+            ("minibatch", true),
+            ("concurrency", true),
+            ("it", true),
+            ("which", false),
+            ("place", false),
+            ("items", false),
+        ] {
+            assert_eq!(names_a_step(name), is_step, "{name}");
         }
     }
 }

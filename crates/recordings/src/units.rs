@@ -434,19 +434,28 @@ const THOUSANDS_PREFIXES: [&str; 25] = [
     "밀리",
     "메가",
 ];
-/// How the rest of a unit of power or energy begins, in small letters, after a prefix that is a word.
-const UNIT_STEMS: [&str; 11] = ["w", "v", "j", "ват", "вт", "дж", "瓦", "焦", "ワ", "ジ", "와"];
+/// The rest of a unit of power or energy after a prefix that is a word, in small letters, and how it begins.
+const UNIT_RESTS: [&str; 8] = ["w", "j", "wh", "ws", "wat", "вт", "втч", "дж"];
+const UNIT_STEMS: [&str; 12] = ["watt", "joule", "vatio", "vátio", "julio", "ват", "джоул", "瓦", "焦", "ワ", "ジ", "와"];
+/// The same of other units that power may be given in, which are known in brackets only.
+const RESTS_IN_BRACKETS: [&str; 8] = ["", "v", "va", "var", "volt", "volts", "voltamp", "voltampere"];
 /// How symbols in Cyrillic letters with a prefix begin, in small letters.
 const CYRILLIC_PREFIXED: [&str; 7] = ["квт", "мвт", "мквт", "гвт", "кдж", "мдж", "гдж"];
 
 /// Returns what the last brackets of a name, or what is behind its last separator, has of a unit that is not known and begins with a
-/// prefix of thousands: `kilo W` of `power [kilo W]`, `МВТ` of `мощность, МВТ`.
+/// prefix of thousands: `kilo W` of `power [kilo W]`, `МВТ` of `мощность, МВТ`. A prefix alone is one in brackets only:
+/// `power_giga` may be of a machine.
 fn prefixed_unit(name: &str) -> Option<&str> {
     let brackets = last_brackets(name);
     let is_prefixed = |text: &&str| {
         let lower = text.to_lowercase();
         let rest_of = |prefix: &&str| lower.strip_prefix(*prefix).map(|rest| rest.trim_start_matches([' ', '-', '.', '·']));
-        let is_unit = |rest: &str| rest.is_empty() || UNIT_STEMS.iter().any(|stem| rest.starts_with(stem));
+        let is_unit = |rest: &str| {
+            let word = rest.split(|c: char| !c.is_alphanumeric()).next().unwrap_or_default();
+            UNIT_RESTS.contains(&word)
+                || UNIT_STEMS.iter().any(|stem| word.starts_with(stem))
+                || brackets.is_some() && RESTS_IN_BRACKETS.contains(&word)
+        };
         THOUSANDS_PREFIXES.iter().filter_map(rest_of).any(is_unit)
             || CYRILLIC_PREFIXED.iter().any(|symbol| lower.starts_with(symbol))
     };
@@ -1295,6 +1304,15 @@ mod tests {
             ("power [kilo W] (W)", None),
             ("power (mean)", None),
             ("power_megatron", None),
+            ("power_microvm", None),
+            ("power_microwave", None),
+            ("power.megavision", None),
+            ("power_micro", None),
+            ("power_giga", None),
+            ("Leistung Mega", None),
+            ("power (microwave)", None),
+            ("power (mega)", Some("mega")),
+            ("leistung_mikrowatt", Some("mikrowatt")),
             ("potencia_milivatios", None),
             ("Мощность, кВт", None),
             ("功率(千瓦)", None),

@@ -21,22 +21,23 @@ fn joules(imported: &ImportedRecording) -> f64 {
 
 /// A table of ten rounds, one a second: each row is the texts of its place, with a time of its own in the round.
 fn rounds(header: &str, rows: &[&str]) -> String {
+    rounds_of(10, header, rows)
+}
+
+fn rounds_of(number: usize, header: &str, rows: &[&str]) -> String {
     let step = 1000 / rows.len();
-    let row = |second: usize, place: usize| format!("2025-02-03T10:00:0{second}.{:03}Z,{}\n", place * step, rows[place]);
-    let all = (0..10).flat_map(|second| (0..rows.len()).map(move |place| (second, place)));
+    let row = |second: usize, place: usize| format!("2025-02-03T10:00:{second:02}.{:03}Z,{}\n", place * step, rows[place]);
+    let all = (0..number).flat_map(|second| (0..rows.len()).map(move |place| (second, place)));
     format!("{header}\n{}", all.map(|(second, place)| row(second, place)).collect::<String>())
 }
 
 #[test]
-fn boards_that_take_turns_are_refused_whatever_their_column_is_called() {
+fn boards_that_take_turns_by_a_column_of_boards_are_refused() {
     let power = maps(&["power_watts=w"]);
     for (what, header, rows, column) in [
         ("a known name", "time,bdf,w", &["0000:17:00.0,300", "0000:65:00.0,100"][..], "bdf"),
-        ("a name that tells nothing", "time,which,w", &["left,300", "right,100"], "which"),
-        ("small numbers", "time,x,w", &["0,300", "1,100", "2,250"], "x"),
-        ("a blank name", "time,,w", &["a7,300", "b3,100"], "#2"),
-        ("beside a state", "time,pstate,place,w", &["P0,a,300", "P2,b,100"], "place"),
-        ("beside a mapped constant", "time,which,job,w", &["left,train,300", "right,train,100"], "which"),
+        ("a tile", "time,tile,w", &["0,300", "1,100"], "tile"),
+        ("beside a state", "time,pstate,socket,w", &["P0,0,300", "P2,1,100"], "socket"),
     ] {
         let text = rounds(header, rows);
         let error = read(&text, &power).map(|imported| joules(&imported)).unwrap_err();
@@ -53,6 +54,36 @@ fn boards_that_take_turns_are_refused_whatever_their_column_is_called() {
     let plugs = rounds("time,socket,w", &["1,300", "2,100"]);
     let error = read(&plugs, &ImportOptions { meter: Some(Meter::Wall), ..power }).unwrap_err();
     assert!(error.contains("take turns between 2 boards"), "{error}");
+}
+
+#[test]
+fn a_column_that_may_be_one_of_boards_by_the_power_only_is_noted() {
+    let power = maps(&["power_watts=w"]);
+    for (what, number, header, rows, column) in [
+        ("a name that tells nothing", 10, "time,which,w", &["left,300", "right,100"][..], Some("which")),
+        ("small numbers", 30, "time,x,w", &["0,300", "1,100", "2,250"], Some("x")),
+        ("small numbers, few rounds", 10, "time,x,w", &["0,300", "1,100", "2,250"], None),
+        ("a blank name", 10, "time,,w", &["a7,300", "b3,100"], Some("#2")),
+        ("beside a state", 10, "time,pstate,place,w", &["P0,a,300", "P2,b,100"], Some("place")),
+        ("beside a constant", 10, "time,which,job,w", &["left,train,300", "right,train,100"], Some("which")),
+        ("iterations", 30, "time,it,w", &["0,300", "1,100"], None),
+        ("parts of a batch", 30, "time,minibatch,w", &["0,300", "1,100"], None),
+        ("even and odd", 30, "time,x,w", &["even,300", "odd,100"], None),
+        ("a generation of PCI", 30, "time,pci,w", &["4,300", "1,100"], None),
+        ("temperatures", 30, "time,die,w", &["45,300", "46,100"], None),
+        ("topics of texts", 30, "time,topic,w", &["math,300", "law,100"], None),
+    ] {
+        let imported = read(&rounds_of(number, header, rows), &power).unwrap_or_else(|error| panic!("{what}: {error}"));
+        let notes = &imported.report.notes;
+        let found = notes.iter().find(|note| note.starts_with("the power takes turns with the "));
+        assert_eq!(found.is_some(), column.is_some(), "{what}: {notes:?}");
+        if let (Some(note), Some(column)) = (found, column) {
+            assert!(note.contains(&format!("values of column {column:?}")) && note.contains("--map"), "{what}: {note}");
+        }
+    }
+    let text = rounds("time,gpu,tag,w", &["0,a,300", "0,b,100"]);
+    let imported = read(&text, &maps(&["power_watts=w", "device=gpu"])).unwrap();
+    assert!(!imported.report.notes.iter().any(|note| note.contains("takes turns")), "{:?}", imported.report.notes);
 }
 
 #[test]
@@ -89,6 +120,28 @@ fn a_column_of_units_is_known_by_its_cells() {
 }
 
 #[test]
+fn the_units_of_another_figure_are_not_those_of_power() {
+    for (what, header, row, column, expected) in [
+        ("of another figure", "time,w,pdu,pdu_unit", "300,1.1,kW", "w", 2_700.0),
+        ("in other letters", "time,w,Limit,LimitUnits", "300,400000,mW", "w", 2_700.0),
+        ("a unit in the header", "time,power [W],peak,peak_unit", "300,0.31,kW", "power", 2_700.0),
+        ("a column without a name", "time,GPU W,Server,,x", "300,1.2,kW,1", "GPU W", 2_700.0),
+        ("behind another number", "time,w,server,what,x", "300,1.2,kW,1", "w", 2_700.0),
+        ("behind the figure", "time,w,what,server", "0.3,kW,1.2", "w", 2_700.0),
+        ("the only number", "time,what,w", "kW,0.3", "w", 2_700.0),
+        ("the same unit", "time,power [W],what,server", "300,Watts,1.2", "power", 2_700.0),
+    ] {
+        let options = ImportOptions { meter: Some(Meter::Node), ..maps(&[&format!("power_watts={column}")]) };
+        let imported = read(&rounds(header, &[row]), &options).unwrap_or_else(|error| panic!("{what}: {error}"));
+        near(joules(&imported), expected, what);
+    }
+    // Phases are no units.
+    let stages = rounds("time,w,stage", &["300,W", "300,C", "300,C"]);
+    let options = ImportOptions { same_time: Some(SameTimeRule::Mean), ..maps(&["power_watts=w"]) };
+    near(joules(&read(&stages, &options).unwrap()), 2_899.8, "stages");
+}
+
+#[test]
 fn rows_of_another_quantity_are_left_out_however_many_they_are() {
     let node = |texts: &[&str]| ImportOptions { meter: Some(Meter::Node), ..maps(texts) };
     let redfish = node(&["device=Name", "power_watts=Reading"]);
@@ -121,12 +174,23 @@ fn texts_of_several_quantities_make_a_table_long() {
         ("key", "system/gpu_0_power_usage_watts", "system/gpu_0_memory_usage_megabytes"),
         ("topic", "rack/pdu1/power", "rack/pdu1/voltage"),
         ("entity_id", "sensor.plug_power", "sensor.plug_energy"),
-        ("what", "draw", "temperature"),
+        ("what", "gpu_draw_watts", "gpu_temperature"),
     ] {
         let text = rounds(&format!("time,{column},value"), &[&format!("{power},300"), &format!("{other},97")]);
         let error = read(&text, &maps(&["power_watts=value"])).unwrap_err();
         let expected = format!("t.csv:3: column {column:?}: names readings of several kinds, such as {power:?} and {other:?}");
         assert!(error.starts_with(&expected) && error.contains("keep the rows of power only"), "{error}");
+    }
+    for (column, texts) in [
+        ("limiter", ["power", "temperature"]),
+        ("bottleneck", ["power", "memory"]),
+        ("reason", ["sw_power_cap", "hw_thermal_temperature"]),
+        ("x", ["power brake", "temperature"]),
+    ] {
+        let text =
+            rounds(&format!("time,{column},value"), &texts.map(|text| format!("{text},300")).each_ref().map(String::as_str));
+        let imported = read(&text, &maps(&["power_watts=value"]));
+        assert!(imported.is_ok(), "{column}: {:?}", imported.err());
     }
 }
 
@@ -145,6 +209,9 @@ fn a_comment_below_the_header_may_have_the_units() {
         ("without", "#time power\n#iso mW\n", " 30500", 274.5),
         ("of a header that is none", "time,power\n# s,kW\n", ",30.5", 274_500.0),
         ("what is no unit", "time,power\n# all,good\n", ",30.5", 274.5),
+        ("a note with a word", "time,power\n# start, MW\n", ",30.5", 274.5),
+        ("a note of one cell", "time,power\n# ,kW\n", ",30.5", 274.5),
+        ("one in brackets", "time,power\n# ,[kW]\n", ",30.5", 274_500.0),
         ("of other cells", "time,power\n# kW\n", ",30.5", 274.5),
     ] {
         let (got, skipped) =

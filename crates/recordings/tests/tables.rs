@@ -1781,7 +1781,10 @@ fn varying(header: &str, seconds: std::ops::Range<u32>, least: u32) -> String {
 #[test]
 fn files_without_an_id_are_compared_and_joined_as_those_with_one() {
     let power = |seconds, least| varying("time,w", seconds, least);
-    let smi = |seconds| smi("timestamp, power.draw [W]", &[100.0], seconds, |_| String::new());
+    let smi = |seconds: std::ops::RangeInclusive<u32>| {
+        let row = |second: u32| format!("2025/02/03 10:00:{second:02}.000, {}.00 W\n", 100 + second * 7 % 11);
+        format!("timestamp, power.draw [W]\n{}", seconds.map(row).collect::<String>())
+    };
     let of = |format: RecordingFormat, files_are| {
         let options = if format == CSV { maps(&["power_watts=w"]) } else { plain() };
         ImportOptions { files_are, ..options }
@@ -1802,9 +1805,10 @@ fn files_without_an_id_are_compared_and_joined_as_those_with_one() {
         let apart = read(format, &files, &of(format, Some(FileSetKind::Nodes))).unwrap();
         assert_eq!(joules(&apart).len(), 2, "{what}");
     }
+    let whole_of = |text: &str| total(&read(SMI, &[("w.csv", text)], &plain()).unwrap());
     for (what, format, a, b, boards, expected) in [
-        ("rotated", SMI, smi(0..=10), smi(11..=20), 1, 2000.0),
-        ("newest first", SMI, smi(11..=20), smi(0..=10), 1, 2000.0),
+        ("rotated", SMI, smi(0..=10), smi(11..=20), 1, whole_of(&smi(0..=20))),
+        ("newest first", SMI, smi(11..=20), smi(0..=10), 1, whole_of(&smi(0..=20))),
         ("two boards", CSV, power(0..12, 300), power(0..12, 100), 2, 0.0),
     ] {
         let imported =
@@ -1843,7 +1847,75 @@ fn a_copy_of_a_board_under_another_id_is_refused() {
     let files = [("a.csv", a.as_str()), ("b.csv", &b)];
     let error = read(CSV, &files, &of(None)).unwrap_err();
     assert!(error.starts_with("b.csv: has the same readings of b-") && error.contains("--files-are nodes"), "{error}");
+    assert!(error.contains("say --files-are parts"), "{error}");
     assert_eq!(joules(&read(CSV, &files, &of(Some(FileSetKind::Nodes))).unwrap()).len(), 2);
+    let parts = read(CSV, &files, &of(Some(FileSetKind::Parts))).unwrap();
+    assert_eq!((joules(&parts).len(), parts.report.duplicates), (1, 20));
+    assert!(parts.report.notes.iter().any(|note| note.contains("it is left out")), "{:?}", parts.report.notes);
+}
+
+#[test]
+fn boards_that_idle_or_are_capped_alike_are_several() {
+    let table = |header: &str, rows: std::ops::Range<u32>, cells: &dyn Fn(u32) -> String| -> String {
+        let row = |second: u32| format!("2025-02-03T10:00:{second:02}Z,{}\n", cells(second));
+        format!("{header}\n{}", rows.map(row).collect::<String>())
+    };
+    let idle = table("time,w", 0..30, &|_: u32| "60".to_owned());
+    let quantised = table("time,w", 0..30, &|second: u32| (60 + second / 15).to_string());
+    let ends_idle = table("time,w", 0..30, &|second: u32| if second < 28 { (200 + second).to_string() } else { "60".to_owned() });
+    let begins_idle =
+        |first: u32| table("time,w", first..first + 20, &|second: u32| if second < 30 { "60" } else { "300" }.to_owned());
+    let count = table("time,e", 0..30, &|second: u32| (60 * second).to_string());
+    let named = |name: &str, watts: fn(u32) -> u32| -> String {
+        table("time,id,w", 0..40, &|second: u32| format!("{name},{}", watts(second)))
+    };
+    let (one, two) = ("GPU-12345678-1234-1234-1234-123456789abc", "GPU-22345678-1234-1234-1234-123456789abc");
+    let (power, device) = (&["power_watts=w"][..], &["power_watts=w", "device=id"][..]);
+    let capped: fn(u32) -> u32 = |second| if second / 5 % 2 == 0 { 250 } else { 300 };
+    let varied: fn(u32) -> u32 = |second| 300 + second * 7 % 11;
+    for (what, maps_to, a, b, noted) in [
+        ("idle", power, idle.clone(), idle, false),
+        ("idle, in whole watts", power, quantised.clone(), quantised, false),
+        ("two rows of overlap", power, ends_idle.clone(), begins_idle(28), false),
+        ("one row of overlap", power, ends_idle, begins_idle(29), false),
+        ("counters from zero", &["energy_joules_total=e"][..], count.clone(), count, false),
+        ("UUIDs, capped", device, named(one, capped), named(two, capped), false),
+        ("short ids, capped", device, named("1", capped), named("2", capped), false),
+        ("UUIDs, the same all the time", device, named(one, varied), named(two, varied), true),
+        ("nodes", &["power_watts=w", "node=id"][..], named("n1", varied), named("n2", varied), true),
+    ] {
+        let imported =
+            read(CSV, &[("a.csv", &a), ("b.csv", &b)], &maps(maps_to)).unwrap_or_else(|error| panic!("{what}: {error}"));
+        assert_eq!(imported.report.boards.len(), 2, "{what}");
+        let notes = &imported.report.notes;
+        assert_eq!(notes.iter().any(|note| note.contains("has the same readings of")), noted, "{what}: {notes:?}");
+    }
+    let smi = smi("timestamp, power.draw [W]", &[60.0], 0..=20, |_| String::new());
+    let imported = read(SMI, &[("a.csv", &smi), ("b.csv", &smi)], &plain()).unwrap();
+    assert_eq!(imported.report.boards.len(), 2);
+}
+
+#[test]
+fn counters_of_files_without_an_id_are_joined_if_they_go_on() {
+    let count = |first: u32, start: u32, watts: u32| -> String {
+        let row = |row: u32| {
+            let second = first + row;
+            format!("2025-02-03T10:{:02}:{:02}Z,{}\n", second / 60, second % 60, start + watts * row)
+        };
+        format!("time,e\n{}", (0..60).map(row).collect::<String>())
+    };
+    let a = count(0, 1_000_000, 300);
+    for (what, b, boards) in [
+        ("goes on", count(120, 1_030_000, 200), 1),
+        ("falls", count(120, 5_000, 200), 2),
+        ("leaps", count(120, 9_000_000, 200), 2),
+    ] {
+        for files in [[("a.csv", a.as_str()), ("b.csv", b.as_str())], [("b.csv", b.as_str()), ("a.csv", a.as_str())]] {
+            let imported = read(CSV, &files, &maps(&["energy_joules_total=e"])).unwrap_or_else(|error| panic!("{what}: {error}"));
+            assert_eq!(imported.report.boards.len(), boards, "{what}");
+            assert!(!imported.report.notes.iter().any(|note| note.contains("overlap are")), "{:?}", imported.report.notes);
+        }
+    }
 }
 
 #[test]
@@ -1853,6 +1925,27 @@ fn a_uuid_of_zeros_is_none() {
     let imported = read(SMI, &[("log.csv", &log)], &plain()).unwrap();
     assert_eq!(joules(&imported).len(), 2);
     near(total(&imported), 4000.0, "by index");
+    // Without an index, they are one board of their file.
+    let real = "GPU-12345678-1234-1234-1234-123456789abc";
+    let alone = |boards: &[f64], seconds| {
+        let id = |board: usize| format!("{}, ", [zeros, real][board]);
+        smi("timestamp, name, uuid, power.draw [W]", boards, seconds, |board| format!("NVIDIA H200, {}", id(board)))
+    };
+    let (one, both, later) = (alone(&[300.0], 0..=10), alone(&[300.0, 100.0], 0..=10), alone(&[300.0], 11..=20));
+    let as_csv = maps(&["device=uuid", "power_watts=power.draw"]);
+    for (what, files, boards, expected) in [
+        ("alone", vec![("log.csv", one.as_str())], 1, 3000.0),
+        ("beside another", vec![("log.csv", &both)], 2, 4000.0),
+        ("rotated", vec![("log.csv", &one), ("log.csv.1", &later)], 1, 6000.0),
+        ("two nodes", vec![("n1.csv", &one), ("n2.csv", &one)], 2, 6000.0),
+    ] {
+        for (format, options) in [(SMI, plain()), (CSV, as_csv.clone())] {
+            let imported = read(format, &files, &options).unwrap_or_else(|error| panic!("{what}, {format}: {error}"));
+            assert_eq!(joules(&imported).len(), boards, "{what}, {format}");
+            near(total(&imported), expected, what);
+            assert!(imported.report.check_refused().is_ok(), "{what}, {format}");
+        }
+    }
     let sample = |gpu: u32, watts: u32, at: u32| {
         let stamp = 1_738_576_800_000 + 15_000 * u64::from(at);
         format!("DCGM_FI_DEV_POWER_USAGE{{gpu=\"{gpu}\",UUID=\"{zeros}\",Hostname=\"n1\"}} {watts} {stamp}\n")
@@ -1888,6 +1981,16 @@ fn a_known_series_that_makes_next_to_nothing_or_too_much_is_refused_without_a_ma
     }
     let right = read(RecordingFormat::Prometheus, &[("p.prom", &text(energy, 1e6, 3e6))], &options);
     assert!(right.is_ok(), "{:?}", right.err());
+    // Beside boards in range, it is the counter of one.
+    let of_board = |board: &str, step: f64| text(energy, 1e6, step).replace("GPU-1", board);
+    for (what, step, boards, noted) in [("next to nothing", 3000.0, 2, true), ("still", 0.0, 3, false)] {
+        let both = [of_board("GPU-1", 3e6), of_board("GPU-2", step), of_board("GPU-3", 1e6)].concat();
+        let imported = read(RecordingFormat::Prometheus, &[("p.prom", &both)], &options).unwrap();
+        assert_eq!(imported.report.boards.len(), boards, "{what}");
+        let notes = &imported.report.notes;
+        let says = |note: &String| note.contains("GPU-2: the energy counter never grows by 1 W") && note.contains("not known");
+        assert_eq!(notes.iter().any(says), noted, "{what}: {notes:?}");
+    }
 }
 
 #[test]
@@ -1900,4 +2003,23 @@ fn a_clock_of_twelve_hours_without_its_half_of_the_day_stops() {
     let error = read(CSV, &[("w.csv", &format!("time,w\n{}", rows(760)))], &options).unwrap_err();
     assert!(error.contains("counts to 12 without AM and PM") && error.contains("--accept unordered"), "{error}");
     assert!(read(CSV, &[("w.csv", &format!("time,w\n{}", rows(600)))], &options).is_ok());
+    let berlin = ImportOptions { time_zone: Some(NamedTimeZone::new(BERLIN, |_| None).unwrap()), ..options.clone() };
+    assert!(read(CSV, &[("w.csv", &format!("time,w\n{}", rows(760)))], &berlin).unwrap_err().contains("counts to 12"));
+    // An afternoon before its morning is sorted.
+    let row = |minute: u32| format!("2025-02-03 {:02}:{:02}:00,300\n", minute / 60, minute % 60);
+    let text: String = (13 * 60..20 * 60).chain(8 * 60..12 * 60).map(row).collect();
+    let imported = read(CSV, &[("w.csv", &format!("time,w\n{text}"))], &options).unwrap();
+    assert_eq!(imported.report.events, 660);
+}
+
+#[test]
+fn a_word_that_begins_as_a_multiple_is_no_unit() {
+    for name in ["power_microvm", "power_microwave", "power.megavision", "power_micro", "power_giga", "Leistung Mega"] {
+        let text = varying(&format!("time,{name}"), 0..20, 300);
+        let map = format!("power_watts={name}");
+        let imported = read(CSV, &[("w.csv", &text)], &maps(&[map.as_str()]));
+        assert!(imported.is_ok(), "{name}: {:?}", imported.err());
+    }
+    let text = varying("time,power (kilo)", 0..20, 300);
+    assert!(read(CSV, &[("w.csv", &text)], &maps(&["power_watts=power (kilo)"])).is_err());
 }

@@ -361,7 +361,8 @@ impl TurnsOfTexts {
 
     /// Returns a text that names power, another that names none, and the line of the latter, if the texts take turns.
     fn find_mixed(&self) -> Option<(&str, &str, u64)> {
-        let of = |is_power: bool| self.texts.iter().find(|(text, _)| kind_of_reading(text) == Some(is_power));
+        let is_of = |text: &str, is_power: bool| kind_of_reading(text) == Some(is_power) && is_like_series(text);
+        let of = |is_power: bool| self.texts.iter().find(|(text, _)| is_of(text, is_power));
         let ((power, _), (other, (_, line))) = (of(true)?, of(false)?);
         let takes_turns = self.rows.values().any(|rows| find_alternation(rows, false).is_some());
         takes_turns.then_some((power.as_str(), other.as_str(), *line))
@@ -418,6 +419,15 @@ const KINDS_OF_ENERGY: [&str; 4] = ["energy", "joules", "kwh", "wh"];
 fn kind_of_reading(text: &str) -> Option<bool> {
     let is_power = names_power(text).or_else(|| has_word(text, &KINDS_OF_ENERGY).then_some(false))?;
     Some(is_power && !names_limit(text))
+}
+
+/// Words of units in names of series.
+const UNIT_WORDS_OF_SERIES: [&str; 8] = ["celsius", "joules", "kwh", "mhz", "percent", "volts", "watt", "watts"];
+
+/// Returns whether a text looks like the name of a series: several words put together, or one of a unit. What limits a board, such as
+/// `power` or `SW Thermal Slowdown`, does not.
+fn is_like_series(text: &str) -> bool {
+    text.contains(['_', '/', '.']) || has_word(text, &UNIT_WORDS_OF_SERIES)
 }
 
 impl JobRows {
@@ -493,7 +503,7 @@ impl<'o> FileReader<'o> {
     /// Takes a comment directly below the header for one of units, if it is one; returns whether it is.
     fn take_units_of_comment(&mut self, recording: &mut Recording, table: &mut TableReader<'_>) -> Result<bool, ImportError> {
         let mut cells = RowCells::default();
-        let comment = table.split_comment_below_header(&mut cells).filter(|_| !self.header.is_data);
+        let comment = table.split_comment_below_header(&mut cells).filter(|_| !self.header.is_data && are_units(&cells));
         let Some(line) = comment else { return Ok(false) };
         let taken = self.plan.take_units(&cells);
         let is_taken =
@@ -810,8 +820,9 @@ impl<'o> FileReader<'o> {
         Ok(Some(unit.map_or(value, |unit| unit.to_base_unit(value))))
     }
 
-    /// Returns an error if rows of one source are of several boards by a column that is not mapped.
-    fn refuse_several_boards(&self, recording: &Recording) -> Result<(), ImportError> {
+    /// Returns an error if rows of one source are of several boards by a column that is not mapped; notes a column that may be one of
+    /// boards by the power of its rows only.
+    fn refuse_several_boards(&self, recording: &mut Recording) -> Result<(), ImportError> {
         let plan = &self.plan;
         let scopes: &[IdScope] = match recording.meter {
             // A row for each board may repeat what its node draws.
@@ -832,7 +843,20 @@ impl<'o> FileReader<'o> {
             let scope = if plan.device.is_some() { IdScope::Node } else { IdScope::Board };
             self.ids.boards_in_rounds(scopes, watts_of).map(|found| SeveralBoards { scope, ..found })
         };
-        let Some(found) = self.ids.several_boards(scopes).or_else(in_rounds) else { return Ok(()) };
+        let Some(found) = self.ids.several_boards(scopes).or_else(in_rounds) else {
+            let unnamed = if plan.device.is_none() { self.ids.unnamed_in_rounds(watts_of) } else { None };
+            if let Some(found) = unnamed {
+                let column = plan.column_name(found.column);
+                recording.add_note(format!(
+                    "the power takes turns with the {} values of column {}, as that of several boards would: if they are boards, say \
+                     --map {}; if not, nothing is to be done",
+                    found.boards,
+                    quote(&column),
+                    shell_quote(&format!("device={column}"))
+                ));
+            }
+            return Ok(());
+        };
         let column = plan.column_name(found.column);
         let map = |field: &str, column: &str| format!("--map {}", shell_quote(&format!("{field}={column}")));
         let maps = match (plan.device, plan.node, found.scope) {
@@ -925,6 +949,26 @@ impl<'o> FileReader<'o> {
     }
 }
 
+/// Words that a row of units has in a column of times.
+const UNITS_OF_TIMES: [&str; 6] = ["datetime", "epoch", "iso", "iso8601", "unix", "utc"];
+
+/// Returns whether the cells of a comment are units, or blank: at least one in brackets, or two of them. Others may be of a note.
+fn are_units(cells: &RowCells) -> bool {
+    let (mut units, mut has_brackets, mut has_others) = (0, false, false);
+    for cell in cells.iter() {
+        let text = cell.trim_start_matches(['#', '/']).trim();
+        let plain = text.trim_matches(['[', ']', '(', ')']).trim();
+        let is_of_times = UNITS_OF_TIMES.iter().any(|word| plain.eq_ignore_ascii_case(word));
+        if is_of_times || Unit::by_name(plain).is_some() || is_unit_of_others(plain) {
+            units += 1;
+            has_brackets |= text.starts_with(['[', '(']);
+        } else {
+            has_others |= !is_absent_text(plain);
+        }
+    }
+    !has_others && (units > 1 || has_brackets)
+}
+
 /// Returns whether there are totals of a job in some readings, and none falls: they are of one counter, whoever wrote them.
 fn rise_throughout(readings: &[&RecordedReading]) -> bool {
     let totals = [ReadingField::SamplesTotal, ReadingField::TokensTotal, ReadingField::StepsTotal].map(|field| {
@@ -976,9 +1020,11 @@ impl TableSources {
         }
         let text = |column: Option<usize>| column.and_then(|column| cells.get(column)).filter(|text| !is_absent_name(text));
         let (device, node, model) = (text(plan.device).map(driver_uuid), text(plan.node), text(plan.model));
-        let device = device.as_deref();
+        // A UUID of zeros tells the rows of its file that have it from those of other boards, and is no name elsewhere.
+        let zeros = plan.device.and_then(|column| cells.get(column)).filter(|text| crate::identity::is_zero_uuid(text));
+        let device = device.as_deref().or(zeros);
         let device_key = if plan.has_fractions { spelling_key_of_text } else { spelling_key };
-        let is_global = node.is_some() || device.is_some_and(is_unique_id);
+        let is_global = node.is_some() || zeros.is_none() && device.is_some_and(is_unique_id);
         let file = reader.file;
         let count = plan.boards.len().max(1);
         let mut sources = Vec::with_capacity(count);
@@ -1011,12 +1057,12 @@ impl TableSources {
                 gpu_index: gpu_index.filter(|index| *index < 1024),
                 // Rows without an id are of one board of their file, whose id is empty.
                 local_id: Some(device_key(id.as_deref().unwrap_or_default()).into_owned()).filter(|_| !is_global),
-                is_anonymous: id.is_none() && node.is_none(),
-                is_unique: is_global && id.is_some(),
+                is_anonymous: (id.is_none() || zeros.is_some() && board.is_none()) && node.is_none(),
+                is_unique: is_global && id.is_some() && zeros.is_none(),
             };
             let source = recording.add_device(file, own);
             self.devices.insert(key, source);
-            if let Some(device) = device.filter(|_| board.is_none()) {
+            if let Some(device) = device.filter(|_| board.is_none() && zeros.is_none()) {
                 let node = node.map_or_else(String::new, |node| spelling_key(node).into_owned());
                 self.named.entry(node).or_default().push((device.to_owned(), source));
             }

@@ -12,8 +12,10 @@ use crate::csv_table::{
 use crate::error::quote;
 use crate::identity::IdColumns;
 use crate::names::shell_quote;
+use crate::quantity::is_quantity;
 use crate::recording::{FileId, Recording};
 use crate::report::ColumnUse;
+use crate::rounds::names_a_state;
 use crate::table::{HeaderRow, RowCells, TableReader};
 use crate::units::{
     Dimension, Unit, ambiguous_unit, bracketed_unit, count_multiple, is_unit_of_others, may_be_unit, unreadable_unit, worded_unit,
@@ -86,8 +88,21 @@ pub(super) struct TableMapping {
     pub(super) has_fractions: bool,
     /// The column that marks the rows in which a value is absent.
     absence_flag: Option<usize>,
-    /// Columns whose cells show that they have the unit of each row, whatever they are called, with a dimension of these units.
-    unit_columns_by_content: Vec<(usize, Dimension)>,
+    /// Columns whose cells show that they have the unit of each row, whatever they are called.
+    unit_columns_by_content: Vec<UnitColumn>,
+}
+
+/// A column whose cells are units, some of them of one dimension.
+#[derive(Debug, Clone, Copy)]
+struct UnitColumn {
+    index: usize,
+    dimension: Dimension,
+    /// The unit of this dimension, if all cells of the dimension have the same one.
+    unit: Option<Unit>,
+    /// The nearest column to the left that holds numbers.
+    left: Option<usize>,
+    /// One column only holds numbers, beside those of times and boards.
+    is_of_one: bool,
 }
 
 /// A column expression, resolved.
@@ -181,7 +196,10 @@ impl TableMapping {
         let texts = [self.time, self.time_of_day, self.device, self.node, self.model];
         let is_used = |index: usize| texts.contains(&Some(index)) || self.number_columns().any(|column| column.index == index);
         let is_of_kinds = |index: usize| KIND_NAMES.iter().any(|name| self.names[index].eq_ignore_ascii_case(name));
-        (0..self.names.len()).filter(|index| !is_used(*index)).map(|index| (index, is_of_kinds(index))).collect()
+        // These say of what kind a row is, beside what state a board is in.
+        let is_of_states = |name: &str| names_a_state(name) && !has_word(name, &["kind", "label"]);
+        let free = (0..self.names.len()).filter(|index| !is_used(*index)).map(|index| (index, is_of_kinds(index)));
+        free.filter(|(index, is_named)| *is_named || !is_of_states(&self.names[*index])).collect()
     }
 
     /// Returns whether another column of the row marks the value of this one as absent.
@@ -332,21 +350,51 @@ impl TableMapping {
         let mut texts: Vec<BTreeSet<String>> = vec![BTreeSet::new(); self.names.len()];
         // Cells that have a text, and those among them that are a unit.
         let mut cells_of_units = vec![(0_usize, 0_usize); self.names.len()];
+        let mut cells_of_numbers = vec![0_usize; self.names.len()];
         table.peek(|cells| {
             for (index, cell) in cells.iter().enumerate().take(texts.len()).filter(|(_, cell)| !is_absent_text(cell)) {
                 let is_unit = Unit::by_name(cell).is_some() || is_unit_of_others(cell);
                 cells_of_units[index].0 += 1;
                 cells_of_units[index].1 += usize::from(is_unit);
+                cells_of_numbers[index] += usize::from(is_quantity(cell));
                 texts[index].insert(cell.to_owned());
             }
         });
-        self.unit_columns_by_content.clear();
-        for (index, (known, units)) in cells_of_units.into_iter().enumerate().filter(|(_, (known, _))| *known > 0) {
-            let dimensions = [Dimension::Power, Dimension::Energy].into_iter();
-            let telling = dimensions.filter(|dimension| texts[index].iter().any(|text| is_telling_unit(text, *dimension)));
-            let is_of_units = units * 10 >= known * 9;
-            self.unit_columns_by_content.extend(telling.filter(|_| is_of_units).map(|dimension| (index, dimension)));
-        }
+        let numbers: BTreeSet<usize> = {
+            let others = [self.time, self.time_of_day, self.device, self.node, self.model];
+            let mapped: BTreeSet<usize> = self.number_columns().map(|column| column.index).collect();
+            let is_of_numbers = |index: &usize| {
+                let half = cells_of_units[*index].0.div_ceil(2).max(1);
+                mapped.contains(index) || !others.contains(&Some(*index)) && cells_of_numbers[*index] >= half
+            };
+            (0..self.names.len()).filter(is_of_numbers).collect()
+        };
+        let of_column = |index: usize| {
+            let texts = &texts[index];
+            let is_named = names_units(&self.names[index]);
+            // A column of nothing but single letters may be one of phases.
+            let has_words = texts.iter().any(|text| text.chars().count() > 1);
+            let units_of = |dimension: Dimension| -> Vec<Unit> {
+                texts.iter().filter_map(|text| Unit::by_name(text)).filter(|unit| unit.dimension == dimension).collect()
+            };
+            let is_telling = |dimension: &Dimension| {
+                texts.iter().any(|text| is_telling_unit(text, *dimension))
+                    || *dimension == Dimension::Power
+                        && (is_named || has_words)
+                        && texts.iter().any(|text| matches!(text.as_str(), "W" | "w"))
+            };
+            let column = |dimension: Dimension| {
+                let units = units_of(dimension);
+                let unit = units.first().copied().filter(|first| units.iter().all(|unit| unit.is_same(*first)));
+                let left = numbers.range(..index).next_back().copied();
+                UnitColumn { index, dimension, unit, left, is_of_one: numbers.len() == 1 }
+            };
+            [Dimension::Power, Dimension::Energy].into_iter().filter(is_telling).map(column).collect::<Vec<_>>()
+        };
+        let is_of_units = |(_, (known, units)): &(usize, &(usize, usize))| *known > 0 && *units * 10 >= *known * 9;
+        let of_units = cells_of_units.iter().enumerate().filter(is_of_units);
+        let unit_columns: Vec<UnitColumn> = of_units.flat_map(|(index, _)| of_column(index)).collect();
+        self.unit_columns_by_content = unit_columns;
         let is_free = |index: usize| [self.device, self.node, self.time].iter().all(|used| *used != Some(index));
         let kinds = texts.iter().enumerate().filter(|(index, _)| is_free(*index)).find_map(|(index, texts)| {
             let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
@@ -389,19 +437,33 @@ impl TableMapping {
         };
         let electrical = [Dimension::Power, Dimension::Energy];
         let by_content = self.unit_columns_by_content.clone();
+        // The column that one of units belongs to by its name, as `peak` is that of `peak_unit`.
+        let owner = |index: usize| {
+            let own = name_without_units(&names[index])?;
+            names.iter().position(|name| name.eq_ignore_ascii_case(own))
+        };
         for figure in self.figures.iter_mut().filter(|figure| figure.field.dimension().is_electrical()) {
             let own_dimension = [figure.field.dimension()];
             let ValueExpression::Columns(columns) = &mut figure.take else { continue };
+            let of_figure: BTreeSet<usize> = columns.iter().map(|column| column.index).collect();
             for column in columns.iter_mut().filter(|column| !column.is_unit_explicit) {
                 let name = &names[column.index];
+                // A name that is a unit and nothing else, as `w`, may be that of a quantity.
+                let in_header = column.unit.filter(|_| Unit::by_name(name.trim()).is_none());
                 let own =
                     ["_unit", " unit", "_units", " units"].iter().find_map(|end| find(&format!("{name}{end}"), &electrical));
                 let is_kind_named = column.unit.is_some() || names_power(name).is_some() || has_word(name, &ENERGY_WORDS);
                 let fitting = if is_kind_named { &own_dimension[..] } else { &electrical };
                 let by_content = || {
-                    let is_fit =
-                        |(index, dimension): &&(usize, Dimension)| *dimension == own_dimension[0] && !used.contains(index);
-                    by_content.iter().find(is_fit).map(|(index, _)| *index)
+                    let is_fit = |units: &&UnitColumn| {
+                        let is_beside = units.is_of_one || units.left.is_some_and(|left| of_figure.contains(&left));
+                        units.dimension == own_dimension[0]
+                            && !used.contains(&units.index)
+                            && in_header.is_none_or(|own| units.unit.is_some_and(|unit| unit.is_same(own)))
+                            && owner(units.index).is_none_or(|owner| owner == column.index)
+                            && (is_beside || names_units(&names[units.index]))
+                    };
+                    by_content.iter().find(is_fit).map(|units| units.index)
                 };
                 column.unit_column = own.or_else(|| UNIT_NAMES.iter().find_map(|name| find(name, fitting))).or_else(by_content);
             }
@@ -419,16 +481,18 @@ impl TableMapping {
 
     /// Returns whether a column of units may be of any figure of its row.
     pub(super) fn is_unit_of_any(&self, column: usize) -> bool {
-        self.unit_columns_by_content.iter().any(|(index, _)| *index == column)
+        self.unit_columns_by_content.iter().any(|units| units.index == column)
             || self.names.get(column).is_some_and(|name| UNIT_NAMES.iter().any(|unit| name.eq_ignore_ascii_case(unit)))
     }
 
     /// Takes the columns that had the unit of each row by their cells before, by their names.
     pub(super) fn take_unit_columns_of(&mut self, before: &Self) {
-        let find = |(index, dimension): &(usize, Dimension)| {
-            let name = before.names.get(*index).filter(|name| !name.is_empty())?;
-            Some((self.names.iter().position(|have| have == name)?, *dimension))
+        let place = |index: usize| {
+            let name = before.names.get(index).filter(|name| !name.is_empty())?;
+            self.names.iter().position(|have| have == name)
         };
+        let find =
+            |units: &UnitColumn| Some(UnitColumn { index: place(units.index)?, left: units.left.and_then(place), ..*units });
         self.unit_columns_by_content = before.unit_columns_by_content.iter().filter_map(find).collect();
     }
 
@@ -476,9 +540,26 @@ impl TableMapping {
     }
 }
 
-/// Returns whether a text is a unit of a dimension that names nothing else: letters such as `J` and `MW` may be of a place or a grade.
+/// Returns whether a text is a unit of a dimension that names nothing else: `MW` and single letters may be of a place or a phase.
 fn is_telling_unit(text: &str, dimension: Dimension) -> bool {
-    !matches!(text, "J" | "j" | "MJ" | "MW") && Unit::by_name(text).is_some_and(|unit| unit.dimension == dimension)
+    let is_letter = text.chars().count() == 1 && text.is_ascii();
+    !is_letter && !matches!(text, "MJ" | "MW") && Unit::by_name(text).is_some_and(|unit| unit.dimension == dimension)
+}
+
+/// Returns whether the name of a column says that it has units: `ReadingUnits`, `Maßeinheit`, `unité`.
+fn names_units(name: &str) -> bool {
+    let name = name.to_lowercase();
+    ["unit", "einheit", "uom"].iter().any(|word| name.contains(word))
+}
+
+/// Returns the name of a column of units without `_unit`, ` units` and alike, if something is left.
+fn name_without_units(name: &str) -> Option<&str> {
+    let is_end = |end: &&str| {
+        name.len().checked_sub(end.len()).and_then(|at| name.get(at..)).is_some_and(|have| have.eq_ignore_ascii_case(end))
+    };
+    let end = ["units", "unit", "uom"].into_iter().find(is_end)?;
+    let rest = name[..name.len() - end.len()].trim_end_matches([' ', '_', '-', '.']);
+    (!rest.is_empty()).then_some(rest)
 }
 
 fn step_name(figure: &FieldSource) -> Option<&'static str> {
