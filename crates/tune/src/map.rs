@@ -127,17 +127,28 @@ const RATE_TIMES: [&str; 14] =
 /// Words that say a rate.
 const RATES: [&str; 9] = ["throughput", "goodput", "fps", "ips", "qps", "rps", "tps", "speed", "rate"];
 
-/// Returns whether a column's name is one of a rate: `samples_per_second`, `throughput`, `it/s`.
+/// Of these, words that a time has too: `time at fixed rate`.
+const RATES_OF_TIMES: [&str; 2] = ["rate", "speed"];
+/// Words that say a time.
+const TIMES: [&str; 4] = ["time", "duration", "elapsed", "runtime"];
+
+/// Returns whether a column's name is one of a rate: `samples_per_second`, `throughput`, `it/s`. `time per step/s` is none.
 fn reads_as_rate(head: &str) -> bool {
     let spaced = head.to_lowercase().replace('/', " / ");
     let words: Vec<&str> = spaced.split(|c: char| !c.is_alphanumeric() && c != '/').filter(|word| !word.is_empty()).collect();
     let is_time = |word: &str| RATE_TIMES.contains(&word);
-    let is_per_time = |three: &[&str]| {
-        let is_divided = three[1] == "per" && !is_time(three[0]) || three[1] == "/" && COUNTED.contains(&three[0]);
-        is_divided && is_time(three[2])
+    let is_counted = |at: usize| match words[at] {
+        "1" => at == 0,
+        word => COUNTED.contains(&word) && (at == 0 || words[at - 1] != "per"),
     };
-    words.windows(3).any(is_per_time)
-        || words.iter().any(|word| RATES.contains(word) || ["persec", "persecond"].iter().any(|end| word.ends_with(end)))
+    let is_per_time = |at: usize| {
+        let is_divided = words[at + 1] == "per" && !is_time(words[at]) || words[at + 1] == "/" && is_counted(at);
+        is_divided && is_time(words[at + 2])
+    };
+    let says_time = words.iter().any(|word| TIMES.contains(word));
+    let says_rate = |word: &str| RATES.contains(&word) && !(says_time && RATES_OF_TIMES.contains(&word));
+    (2..words.len()).any(|end| is_per_time(end - 2))
+        || words.iter().any(|word| says_rate(word) || ["persec", "persecond"].iter().any(|end| word.ends_with(end)))
 }
 
 /// The names in a column expression, with and without the unit at its end.
@@ -301,10 +312,10 @@ impl<'a> TableHeader<'a> {
         let column = |indices: Vec<usize>, unit: Option<&str>, name: &str| {
             let is_unit_asked = unit.is_some();
             let rate = indices.iter().map(|index| self.names[*index].as_str()).find(|head| reads_as_rate(head));
-            if let Some(rate) = rate.filter(|_| dimension == Dimension::Duration) {
+            if let Some(rate) = rate.filter(|_| dimension == Dimension::Duration && !is_unit_asked) {
                 let problem = format!("its name reads as a rate, but {field} is the time of a fixed amount of work");
                 let remedy = format!(
-                    "write the work over the rate into a column and name that, --map {field}=COLUMN; if it is a time, rename it"
+                    "write the work over the rate into a column and name that, --map {field}=COLUMN; if it is a time, name its unit, --map {field}=COLUMN:s"
                 );
                 return Err(TableError::new(self.file, problem, remedy).column(rate));
             }

@@ -236,7 +236,8 @@ impl PointColumns {
     /// Describes how to distinguish two rows of one setting: by a column that is not used yet and differs.
     fn tell_apart(&self, header: &TableHeader<'_>, request: &TuningRequest, one: &[String], other: &[String]) -> String {
         let differs = |index: &usize| !self.is_used(*index) && one[*index] != other[*index] && !header.names[*index].is_empty();
-        let free: Vec<&str> = (0..one.len().min(other.len())).filter(differs).map(|index| header.names[index].as_str()).collect();
+        let indices: Vec<usize> = (0..one.len().min(other.len())).filter(differs).collect();
+        let free: Vec<&str> = indices.iter().map(|index| header.names[*index].as_str()).collect();
         let Some(first) = free.first() else {
             return "keep one of the two rows, or tell runs apart by a column of its own: --map run=COLUMN".to_owned();
         };
@@ -245,7 +246,9 @@ impl PointColumns {
         }
         let by = |name: &str| request.by.iter().map(String::as_str).chain([name]).collect::<Vec<_>>().join(",");
         // Runs of different GPUs, batch sizes or clocks are no repetitions.
-        if let Some(setting) = free.iter().find(|name| reads_as_setting(name)) {
+        let settings: Vec<usize> = indices.into_iter().filter(|index| reads_as_setting(&header.names[*index])).collect();
+        let texts = settings.iter().find(|index| one[**index].parse::<f64>().is_err());
+        if let Some(setting) = texts.or(settings.first()).map(|index| header.names[*index].as_str()) {
             return format!("group by what differs (--by {}), or keep the rows of one", shell_quote(&by(setting)));
         }
         let by = by(first);
@@ -258,8 +261,28 @@ impl PointColumns {
 const RUN_NAMES: [&str; 6] = ["run", "repeat", "repetition", "trial", "seed", "iteration"];
 
 /// Parts of the name of a column that says what ran, on what, or at which setting.
-const SETTING_NAMES: [&str; 11] =
-    ["gpu", "device", "board", "batch", "clock", "mhz", "model", "limit", "precision", "dataset", "workload"];
+const SETTING_NAMES: [&str; 14] = [
+    "gpu",
+    "device",
+    "board",
+    "batch",
+    "clock",
+    "mhz",
+    "model",
+    "limit",
+    "precision",
+    "dataset",
+    "workload",
+    "application",
+    "network",
+    "kernel",
+];
+
+/// Short words of such a name.
+const SETTING_WORDS: [&str; 2] = ["app", "job"];
+
+/// Parts of the names of readings, which differ from run to run.
+const READING_NAMES: [&str; 4] = ["util", "temp", "active", "usage"];
 
 fn reads_as_run(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
@@ -268,7 +291,9 @@ fn reads_as_run(name: &str) -> bool {
 
 fn reads_as_setting(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
-    SETTING_NAMES.iter().any(|setting| name.contains(setting))
+    let is_word = || name.split(|c: char| !c.is_alphanumeric()).any(|word| SETTING_WORDS.contains(&word));
+    let is_reading = READING_NAMES.iter().any(|reading| name.contains(reading));
+    !is_reading && (SETTING_NAMES.iter().any(|setting| name.contains(setting)) || is_word())
 }
 
 /// A group's name, for people.

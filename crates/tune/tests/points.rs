@@ -681,6 +681,9 @@ fn a_rate_is_no_duration() {
         "tokens/s",
         "samplesPerSecond",
         "tokens per min",
+        "1/s",
+        "steps / s",
+        "learning rate",
     ] {
         let text = GOOD.replace("duration_seconds", head);
         let maps = [format!("duration_seconds={head}")];
@@ -688,8 +691,24 @@ fn a_rate_is_no_duration() {
         let message = refused(&text, &request(TuningKnob::SmClockMhz, &["workload"], &maps));
         assert!(message.contains("reads as a rate") && message.contains("; write the work over the rate"), "{head}: {message}");
     }
-    for head in ["time/s", "seconds_per_step", "s/it", "time_per_epoch", "run_time", "elapsed", "iteration time [s]"] {
-        let text = GOOD.replace("duration_seconds", head);
+    for head in [
+        "time/s",
+        "seconds_per_step",
+        "s/it",
+        "time_per_epoch",
+        "run_time",
+        "elapsed",
+        "iteration time [s]",
+        "time per step/s",
+        "time_per_epoch/s",
+        "time per iteration/s",
+        "runtime_1/s",
+        "time 1/s",
+        "time at fixed rate",
+        "time per batch / ms:s",
+        "throughput:s",
+    ] {
+        let text = GOOD.replace("duration_seconds", head.trim_end_matches(":s"));
         let maps = [format!("duration_seconds={head}")];
         let maps: Vec<&str> = maps.iter().map(String::as_str).collect();
         assert_eq!(tuned(&text, &request(TuningKnob::SmClockMhz, &["workload"], &maps)).groups.len(), 2, "{head}");
@@ -760,13 +779,31 @@ fn rows_that_differ_in_an_unused_column_and_in_their_figures_are_noted() {
 
 #[test]
 fn repetitions_are_not_told_apart_by_what_ran() {
-    for (column, proposes_run) in
-        [("gpu", false), ("batch_size", false), ("memory clock", false), ("model", false), ("ecc", true), ("trial", true)]
-    {
+    for (column, proposes_run) in [
+        ("gpu", false),
+        ("batch_size", false),
+        ("memory clock", false),
+        ("model", false),
+        ("application", false),
+        ("app", false),
+        ("network", false),
+        ("kernel", false),
+        ("job", false),
+        ("ecc", true),
+        ("gpu_util", true),
+        ("gpu_temp", true),
+        ("active_gpu", true),
+        ("gpu usage", true),
+        ("trial", true),
+    ] {
         let header = GOOD.lines().next().unwrap();
         let text = format!("{header},{column}\nbert,A100,1410,100,30000,1\nbert,A100,1410,101,30100,2\n");
         let message = refused(&text, &clocks());
         assert_eq!(message.contains("run="), proposes_run, "{column}: {message}");
         assert_eq!(message.contains("--by"), column != "trial", "{column}: {message}");
     }
+    let header = GOOD.lines().next().unwrap();
+    let text = format!("{header},memory clock,application\nbert,A100,1410,100,30000,810,a\nbert,A100,1410,101,30100,850,b\n");
+    let message = refused(&text, &clocks());
+    assert!(message.contains("application") && !message.contains("memory clock"), "a text goes before a number: {message}");
 }

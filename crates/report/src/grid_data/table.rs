@@ -9,13 +9,15 @@ use jiff::civil::{Date, DateTime};
 use jiff::tz::TimeZone;
 
 use super::unit::{ColumnUnit, UnitKind, has_energy_unit, read_unit};
-use super::zone::zone_of;
+use super::zone::{names_zone, zone_of};
 use super::{GridCarbon, GridDataError};
 
 /// More than any grid emits, in g/kWh.
 const GRAMS_MAX: f64 = 3000.0;
 /// A value holds until the next; if one is missing, no longer than this many usual steps.
 const STEPS_HELD: f64 = 1.5;
+/// Of the year 1973: a lesser number may be a date without its separators, or anything.
+const LEAST_SECONDS: f64 = 1e8;
 
 /// The rows below the header, cells without spaces around them.
 pub(super) struct GridDataTable {
@@ -94,9 +96,9 @@ impl GridDataTable {
         let says_unit = |units: &usize| self.rows.iter().any(|(_, cells)| completes(&cells[*units]));
         let Some(units) = units.filter(says_unit) else { return Ok(name) };
         let mut row_units =
-            self.rows.iter().map(|(line, cells)| (*line, cells[units].to_lowercase())).filter(|(_, unit)| !unit.is_empty());
+            self.rows.iter().map(|(line, cells)| (*line, cells[units].as_str())).filter(|(_, unit)| !unit.is_empty());
         let Some((_, unit)) = row_units.next() else { return Ok(name) };
-        if let Some((line, other)) = row_units.find(|(_, other)| *other != unit) {
+        if let Some((line, other)) = row_units.find(|(_, other)| other.to_lowercase() != unit.to_lowercase()) {
             let problem = format!("column {:?}: {other:?} after {unit:?}", self.header[units]);
             return Err(GridDataError::new(problem, "give the rows of one unit").at_line(line));
         }
@@ -118,23 +120,70 @@ impl GridDataTable {
         self.column(|name| name.split(['[', '(']).next().is_some_and(|name| name.trim() == "hour"))
     }
 
-    /// The column of dates, or of whole times, beside one of hours: by its name, else the first that holds nothing else.
-    pub(super) fn date_column(&self) -> Option<usize> {
-        let is_named = |name: &str| {
-            name.split(|c: char| !c.is_alphanumeric()).any(|word| ["date", "datum", "datetime", "timestamp"].contains(&word))
-        };
-        let is_dated = |cell: &str| {
-            cell.parse::<f64>().is_err() && (parse_date(cell).is_some() || parse_time(cell, &TimeZone::UTC, None).is_some())
-        };
-        let holds_dates = |index: &usize| self.rows.iter().all(|(_, cells)| is_dated(&cells[*index]));
-        self.column(is_named).or_else(|| (0..self.header.len()).find(holds_dates))
+    /// Returns whether a column is left out as one of the rows' dates beside one of hours.
+    fn is_aside(&self, index: usize) -> bool {
+        let name = self.header[index].to_lowercase();
+        let is_note = name.split(|c: char| !c.is_alphanumeric()).any(|word| ["note", "notes"].contains(&word));
+        is_note || ["updat", "valid", "created", "modified"].iter().any(|part| name.contains(part))
     }
 
-    /// The columns of dates and of hours that make the times together.
+    fn cells(&self, index: usize) -> impl Iterator<Item = &str> {
+        self.rows.iter().map(move |(_, cells)| cells[index].as_str())
+    }
+
+    /// Returns whether the rows are of dates or times of their own, so that their hours are not those of every day.
+    pub(super) fn has_dates(&self) -> bool {
+        let is_broken = |index: usize| {
+            let is_dated = |cell: &str| date_of(cell).is_some() || is_whole_time(cell, true);
+            names_date(&self.header[index]) && !self.is_aside(index) && self.varies(index) && self.cells(index).any(is_dated)
+        };
+        self.date_column().is_some() || self.whole_time_column().is_some() || (0..self.header.len()).any(is_broken)
+    }
+
+    /// Returns whether a column has two values; the one row of a table counts as well.
+    fn varies(&self, index: usize) -> bool {
+        let first = self.cells(index).next();
+        self.rows.len() == 1 || self.cells(index).any(|cell| Some(cell) != first)
+    }
+
+    /// The column of dates beside one of hours: one that holds nothing else, by its name, else the first; else one of the name that
+    /// holds some.
+    fn date_column(&self) -> Option<usize> {
+        let columns: Vec<usize> = (0..self.header.len()).filter(|index| !self.is_aside(*index)).collect();
+        let is_named = |index: &usize| names_date(&self.header[*index]);
+        let holds_dates = |index: &usize| {
+            let is_date = |cell: &str| date_of(cell).is_some() && (is_named(index) || cell.parse::<f64>().is_err());
+            self.cells(*index).all(is_date)
+        };
+        let holds_some = |index: &usize| is_named(index) && self.cells(*index).any(|cell| date_of(cell).is_some());
+        let whole: Vec<usize> = columns.iter().copied().filter(holds_dates).collect();
+        let named = whole.iter().copied().find(is_named);
+        named.or_else(|| whole.first().copied()).or_else(|| columns.iter().copied().find(holds_some))
+    }
+
+    /// The column of whole times: one whose cells or whose name have a zone, else the first.
+    fn whole_time_column(&self) -> Option<usize> {
+        let holds_times = |index: &usize| {
+            let counts = is_time(&self.header[*index].to_lowercase());
+            let are_dates = || self.cells(*index).all(|cell| date_of(cell).is_some());
+            let are_times = || self.cells(*index).all(|cell| is_whole_time(cell, counts));
+            !self.is_aside(*index) && self.varies(*index) && are_times() && !are_dates()
+        };
+        let whole: Vec<usize> = (0..self.header.len()).filter(holds_times).collect();
+        let first = whole.first().copied();
+        whole.into_iter().find(|index| !names_end(&self.header[*index]) && self.has_zone(*index)).or(first)
+    }
+
+    /// Returns whether a column's cells have their zones, or its name has one.
+    fn has_zone(&self, index: usize) -> bool {
+        self.cells(index).all(|cell| zoned_time(without_end(cell)).is_some()) || names_zone(&self.header[index])
+    }
+
+    /// The columns of dates and of hours that make the times together, where no column holds whole times.
     fn date_and_hour_columns(&self) -> Option<(usize, usize)> {
         let hour = self.hour_column()?;
-        let date = self.date_column().filter(|date| *date != hour)?;
-        self.rows.iter().any(|(_, cells)| parse_date(&cells[date]).is_some()).then_some((date, hour))
+        let date = self.date_column().filter(|date| *date != hour && self.whole_time_column().is_none())?;
+        Some((date, hour))
     }
 
     /// The time of each row.
@@ -142,7 +191,8 @@ impl GridDataTable {
         if let Some((date, hour)) = self.date_and_hour_columns() {
             return self.times_of_hours(date, hour, zone);
         }
-        let time = self.time_column(zone).ok_or_else(|| {
+        let of_hours = self.hour_column().and_then(|_| self.whole_time_column());
+        let time = of_hours.or_else(|| self.time_column(zone)).ok_or_else(|| {
             GridDataError::new(
                 format!("no column holds times (there are: {})", self.names()),
                 "name one datetime, with times such as 2026-01-31T23:00:00Z",
@@ -170,7 +220,7 @@ impl GridDataTable {
                 let problem = format!("column {:?}: {:?} is no {what}", self.header[index], cells[index]);
                 GridDataError::new(problem, remedy).at_line(*line)
             };
-            let day = parse_date(&cells[date]).ok_or_else(|| wrong(date, "date", "write dates such as 2026-01-31"))?;
+            let day = date_of(&cells[date]).ok_or_else(|| wrong(date, "date", "write dates such as 2026-01-31"))?;
             let (hours, minutes) =
                 parse_clock(&cells[hour]).ok_or_else(|| wrong(hour, "hour", "write hours from 0 to 23, such as 13 or 13:00"))?;
             places.push((*line, day, hours, minutes));
@@ -245,6 +295,35 @@ fn local_time(local: DateTime, zone: &TimeZone, after: Option<Timestamp>) -> Opt
 fn parse_date(text: &str) -> Option<Date> {
     let forms = ["%Y-%m-%d", "%d.%m.%Y", "%d/%m/%Y", "%Y/%m/%d", "%Y%m%d"];
     forms.iter().find_map(|form| Date::strptime(form, text).ok())
+}
+
+/// Reads a date, without a time or at midnight.
+fn date_of(text: &str) -> Option<Date> {
+    let midnight = || {
+        let local = parse_local(text).filter(|_| zoned_time(text).is_none())?;
+        ([local.hour(), local.minute(), local.second()] == [0, 0, 0]).then(|| local.date())
+    };
+    parse_date(text).or_else(midnight)
+}
+
+/// Returns whether a text is a time and no mere date. `counts`: a number of seconds or milliseconds is one.
+fn is_whole_time(text: &str, counts: bool) -> bool {
+    match text.parse::<f64>() {
+        Ok(number) => counts && number > LEAST_SECONDS && zoned_time(text).is_some(),
+        Err(_) => parse_date(text).is_none() && parse_time(text, &TimeZone::UTC, None).is_some(),
+    }
+}
+
+/// Returns whether a column's name is one of dates.
+fn names_date(name: &str) -> bool {
+    let name = name.to_lowercase();
+    name.split(|c: char| !c.is_alphanumeric()).any(|word| ["date", "datum", "datetime", "timestamp"].contains(&word))
+}
+
+/// Returns whether a column's name is one of the ends of steps.
+fn names_end(name: &str) -> bool {
+    let name = name.to_lowercase();
+    name.split(|c: char| !c.is_alphanumeric()).any(|word| ["end", "ending", "to", "until", "bis"].contains(&word))
 }
 
 /// Reads an hour, 0 to 24, and its minutes: `13` or `13:00`.
@@ -500,6 +579,37 @@ mod tests {
         ] {
             let message = read_carbon(&format!("Date,Hour,gCO2/kWh\n{rows}"), None, &TimeZone::UTC, "x").unwrap_err();
             assert!(message.to_string().contains(part), "{message}");
+        }
+    }
+
+    #[test]
+    fn whole_times_go_before_a_date_and_an_hour() {
+        let (from, to) = ("2024-01-01T01:00:00Z", "2024-01-01T02:00:00Z");
+        for (what, text) in [
+            (
+                "whole times beside",
+                "Date,Hour,Datetime (UTC),gCO2/kWh\n2024-01-01,2,2024-01-01 00:00,2\n2024-01-01,3,2024-01-01 01:00,3\n2024-01-01,4,2024-01-01 02:00,4\n",
+            ),
+            (
+                "those with a zone",
+                "datetime,Hour,Datetime (UTC),gCO2/kWh\n2024-01-01 02:00,2,2024-01-01 00:00,2\n2024-01-01 03:00,3,2024-01-01 01:00,3\n2024-01-01 04:00,4,2024-01-01 02:00,4\n",
+            ),
+            (
+                "seconds",
+                "Date,Hour,timestamp,gCO2/kWh\n2024-01-01,2,1704067200,2\n2024-01-01,3,1704070800,3\n2024-01-01,4,1704074400,4\n",
+            ),
+            (
+                "one time in all rows",
+                "downloaded at,Date,Hour,gCO2/kWh\n2025-05-01 12:34,2024-01-01,0,2\n2025-05-01 12:34,2024-01-01,1,3\n2025-05-01 12:34,2024-01-01,2,4\n",
+            ),
+            ("midnights", "Date,Hour,gCO2/kWh\n2024-01-01 00:00:00,0,2\n2024-01-01 00:00:00,1,3\n2024-01-01 00:00:00,2,4\n"),
+            (
+                "updates",
+                "Update date,Date,Hour,gCO2/kWh\n2024-02-01,2024-01-01,0,2\n2024-02-01,2024-01-01,1,3\n2024-02-01,2024-01-01,2,4\n",
+            ),
+            ("a date by its cells", "Date note,Day,Hour,gCO2/kWh\nx,2024-01-01,0,2\ny,2024-01-01,1,3\nz,2024-01-01,2,4\n"),
+        ] {
+            assert_eq!(grams(text, None, from, to), Some(3.0), "{what}");
         }
     }
 

@@ -4,7 +4,7 @@ use eadt_models::energy::{OpenEi, Price, Tariff};
 use jiff::tz::TimeZone;
 
 use super::table::{GridDataTable, read_steps};
-use super::unit::{UnitKind, read_unit};
+use super::unit::{ColumnUnit, UnitKind, read_unit};
 use super::{GridDataError, PriceKind, Prices};
 
 /// Prices without a unit above this many are more often of a `MWh`: in currencies of the worth of a euro, and in lesser ones.
@@ -64,7 +64,7 @@ pub fn read_prices(text: &str, zone: &TimeZone, source: &str) -> Result<Prices, 
         }
     };
     let source = description.as_str();
-    let kind = match table.hour_column().filter(|_| table.date_column().is_none()) {
+    let kind = match table.hour_column().filter(|_| !table.has_dates()) {
         Some(hour) => PriceKind::Tariff(by_hour(&table, hour, value, scale)?, zone.clone()),
         None => PriceKind::Series(read_steps(&table, value, scale, zone)?),
     };
@@ -83,10 +83,72 @@ fn is_price(name: &str) -> bool {
     }
     let is_worded = ["price", "tariff", "/mwh", "/kwh", "cost"].iter().any(|word| name.contains(word));
     let has_unit = |kind| read_unit(name, kind).is_ok_and(|unit| unit.amount.is_some() && unit.energy_kwh.is_some());
-    has_unit(UnitKind::Money) || !has_unit(UnitKind::Mass) && (is_worded || name.starts_with("rate"))
+    let is_marginal = words(name).any(|word| ["lmp", "lbmp"].contains(&word));
+    has_unit(UnitKind::Money) || !has_unit(UnitKind::Mass) && (is_worded || is_marginal || name.starts_with("rate"))
 }
 
-/// The column of the prices. Of several the one that is called just `price`, or `price_per_kwh`.
+fn words(name: &str) -> impl Iterator<Item = &str> {
+    name.split(|c: char| !c.is_alphanumeric())
+}
+
+/// Names of whole prices, and of the parts that they are of.
+const TOTALS: [&str; 3] = ["lmp", "lbmp", "total"];
+const PARTS: [&str; 4] = ["energy", "congestion", "loss", "losses"];
+
+/// Leaves out what is not wanted, if something is.
+fn prefer(columns: &mut Vec<usize>, is_wanted: impl Fn(usize) -> bool) {
+    if columns.len() > 1 && columns.iter().any(|index| is_wanted(*index)) {
+        columns.retain(|index| is_wanted(*index));
+    }
+}
+
+/// Leaves out columns that another one goes before: parts of a price, prices without a unit, those of the intraday market.
+fn prefer_by_name(columns: &mut Vec<usize>, header: &[String]) {
+    let lower = |index: usize| header[index].to_lowercase();
+    let has_word = |index: usize, list: &[&str]| words(&lower(index)).any(|word| list.contains(&word));
+    // `day-ahead`, `Day Ahead` and `day_ahead`.
+    let letters = |index: usize| lower(index).chars().filter(|c| c.is_alphanumeric()).collect::<String>();
+    if columns.iter().any(|index| has_word(*index, &TOTALS)) {
+        prefer(columns, |index| has_word(index, &TOTALS) || !has_word(index, &PARTS));
+    }
+    prefer(columns, |index| {
+        read_unit(&header[index], UnitKind::Money).is_ok_and(|unit| unit.amount.is_some() && unit.energy_kwh.is_some())
+    });
+    if columns.iter().any(|index| letters(*index).contains("dayahead")) {
+        prefer(columns, |index| !letters(index).contains("intraday"));
+    }
+}
+
+/// Prices may be rounded by this part of the highest.
+const ROUNDED_RATIO: f64 = 1e-3;
+
+/// Returns whether columns hold the same prices, each in another unit.
+fn is_one_price(table: &GridDataTable, columns: &[usize]) -> bool {
+    let scales: Vec<f64> = columns
+        .iter()
+        .filter_map(|index| read_unit(&table.header[*index], UnitKind::Money).ok())
+        .filter(|unit| unit.amount.is_some() && unit.energy_kwh.is_some())
+        .map(ColumnUnit::per_kwh)
+        .collect();
+    let is_repeated = |(at, scale): (usize, &f64)| scales[..at].contains(scale);
+    if scales.len() != columns.len() || scales.iter().enumerate().any(is_repeated) {
+        return false;
+    }
+    let prices = |at: usize| -> Vec<Option<f64>> {
+        let price = |(line, cells): &(u64, Vec<String>)| table.parse_number(*line, &cells[columns[at]]).ok().flatten();
+        table.rows.iter().map(|row| price(row).map(|price| price * scales[at])).collect()
+    };
+    let first = prices(0);
+    let highest = first.iter().flatten().fold(0.0_f64, |highest, price| highest.max(price.abs()));
+    let is_same = |one: Option<f64>, other: Option<f64>| match (one, other) {
+        (Some(one), Some(other)) => (one - other).abs() <= ROUNDED_RATIO * highest,
+        (one, other) => one.is_none() && other.is_none(),
+    };
+    (1..columns.len()).all(|at| first.iter().zip(prices(at)).all(|(one, other)| is_same(*one, other)))
+}
+
+/// The column of the prices. Of several the one that is called just `price`, or `price_per_kwh`; a whole price goes before its
+/// parts, one with a unit before one without, day-ahead before intraday. One price in two units is one.
 fn price_column(table: &GridDataTable) -> Result<usize, GridDataError> {
     let named: Vec<usize> = (0..table.header.len()).filter(|index| is_price(&table.header[*index].to_lowercase())).collect();
     let Some(first) = named.first().copied() else {
@@ -104,7 +166,8 @@ fn price_column(table: &GridDataTable) -> Result<usize, GridDataError> {
     if exact.len() == 1 {
         found = exact;
     }
-    if found.len() > 1 {
+    prefer_by_name(&mut found, &table.header);
+    if found.len() > 1 && !is_one_price(table, &found) {
         let names: Vec<&str> = found.iter().map(|index| table.header[*index].as_str()).collect();
         let problem = format!("{} columns may be the price ({})", found.len(), names.join(", "));
         return Err(GridDataError::new(problem, "keep one of them in the file"));
@@ -283,12 +346,28 @@ mod tests {
     }
 
     #[test]
+    fn a_time_that_is_not_of_the_rows_leaves_a_tariff() {
+        let (from, to) = ("2026-06-10T16:00:00Z", "2026-06-10T17:00:00Z");
+        for header in ["hour,price,downloaded", "hour,price,update date", "hour,price,timestamp"] {
+            let text = hours(header, |hour| format!("{hour},0.{hour},2025-05-01 12:34"));
+            assert_eq!(cost(&text, &TimeZone::UTC, from, to), Some(0.16), "{header}");
+        }
+        let broken = hours("hour,price,date", |hour| format!("{hour},0.1,{}", if hour < 5 { "2026-06-10" } else { "x" }));
+        assert!(read_prices(&broken, &TimeZone::UTC, "x").unwrap_err().to_string().contains("\"x\" is no date"));
+    }
+
+    #[test]
     fn several_columns_of_prices_are_named() {
         let rows = "2026-01-01T00:00:00Z,0.1,0.2\n";
         for (columns, part) in [
             ("Price DE,Price FR", "2 columns may be the price (Price DE, Price FR); keep one"),
             ("Forecast EUR/kWh,Actual EUR/kWh", "(Forecast EUR/kWh, Actual EUR/kWh)"),
             ("Gas Price,Electricity Price", "(Gas Price, Electricity Price)"),
+            ("DE EUR/MWh,FR EUR/MWh", "(DE EUR/MWh, FR EUR/MWh)"),
+            ("Sell EUR/kWh,Buy EUR/kWh", "(Sell EUR/kWh, Buy EUR/kWh)"),
+            ("price_exc_vat,price_inc_vat", "(price_exc_vat, price_inc_vat)"),
+            ("Price EUR/kWh,Other EUR/MWh", "(Price EUR/kWh, Other EUR/MWh)"),
+            ("Total price DE,Price FR", "(Total price DE, Price FR)"),
         ] {
             let message = read_prices(&format!("datetime,{columns}\n{rows}"), &TimeZone::UTC, "x").unwrap_err().to_string();
             assert!(message.contains(part), "{columns}: {message}");
@@ -296,6 +375,13 @@ mod tests {
         for (text, expected) in [
             (format!("datetime,Price,Price forecast\n{rows}"), 0.1),
             (format!("datetime,Price forecast,Price [EUR/kWh]\n{rows}"), 0.2),
+            (format!("datetime,Price A,Spot [EUR/kWh]\n{rows}"), 0.2),
+            (format!("datetime,Energy price,LMP\n{rows}"), 0.2),
+            (format!("datetime,Total price,Congestion price\n{rows}"), 0.1),
+            ("datetime,LBMP ($/MWHr),Marginal Cost Losses ($/MWHr)\n2026-01-01T00:00:00Z,300,5\n".to_owned(), 0.3),
+            (format!("datetime,Intraday price,Day-ahead price\n{rows}"), 0.2),
+            ("datetime,Spot EUR/kWh,Spot EUR/MWh\n2026-01-01T00:00:00Z,0.3,300\n".to_owned(), 0.3),
+            ("datetime,price,unit\n2026-01-01T00:00:00Z,0.3,C$/kWh\n".to_owned(), 0.3),
             ("datetime,price area,spot price\n2026-01-01T00:00:00Z,DE,0.3\n".to_owned(), 0.3),
         ] {
             let found = cost(&text, &TimeZone::UTC, "2026-01-01T00:00:00Z", "2026-01-01T01:00:00Z");

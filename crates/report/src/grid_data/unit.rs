@@ -35,12 +35,16 @@ const ENERGIES: &[(&str, f64)] = &[
     ("kwhs", 1.0),
     ("kwhe", 1.0),
     ("kwhel", 1.0),
+    ("kwhr", 1.0),
+    ("kwhrs", 1.0),
     ("kilowatthour", 1.0),
     ("kilowatthours", 1.0),
     ("mwh", 1e3),
     ("mwhs", 1e3),
     ("mwhe", 1e3),
     ("mwhel", 1e3),
+    ("mwhr", 1e3),
+    ("mwhrs", 1e3),
     ("megawatthour", 1e3),
     ("megawatthours", 1e3),
     ("gwh", 1e6),
@@ -57,6 +61,9 @@ const ENERGIES: &[(&str, f64)] = &[
     ("gigajoules", 1e3 / 3.6),
 ];
 
+/// Units of power, of which an hour makes one of energy.
+const POWERS: &[&str] = &["kw", "mw", "gw"];
+
 /// Units of energy that may end a word.
 const JOINED_ENERGIES: &[&str] = &["kwh", "mwh", "gwh", "twh"];
 
@@ -70,6 +77,12 @@ const MONEY: &[(&str, f64, Option<&str>)] = &[
     ("¢", 0.01, None),
     ("eurocent", 0.01, Some("EUR")),
     ("eurocents", 0.01, Some("EUR")),
+    ("eurct", 0.01, Some("EUR")),
+    ("eurc", 0.01, Some("EUR")),
+    ("snt", 0.01, Some("EUR")),
+    ("sentti", 0.01, Some("EUR")),
+    ("senttiä", 0.01, Some("EUR")),
+    ("usc", 0.01, Some("USD")),
     ("p", 0.01, Some("GBP")),
     ("pence", 0.01, Some("GBP")),
     ("penny", 0.01, Some("GBP")),
@@ -104,6 +117,28 @@ const MONEY: &[(&str, f64, Option<&str>)] = &[
     ("rupee", 1.0, Some("INR")),
     ("rupees", 1.0, Some("INR")),
     ("kr", 1.0, None),
+    ("rs", 1.0, None),
+    ("tl", 1.0, Some("TRY")),
+    ("円", 1.0, Some("JPY")),
+    ("元", 1.0, Some("CNY")),
+    ("원", 1.0, Some("KRW")),
+    ("won", 1.0, Some("KRW")),
+    ("zł", 1.0, Some("PLN")),
+    ("kč", 1.0, Some("CZK")),
+    ("ft", 1.0, Some("HUF")),
+    ("лв", 1.0, Some("BGN")),
+    ("lei", 1.0, Some("RON")),
+    ("a$", 1.0, Some("AUD")),
+    ("au$", 1.0, Some("AUD")),
+    ("c$", 1.0, Some("CAD")),
+    ("ca$", 1.0, Some("CAD")),
+    ("hk$", 1.0, Some("HKD")),
+    ("nt$", 1.0, Some("TWD")),
+    ("nz$", 1.0, Some("NZD")),
+    ("p$", 1.0, None),
+    ("r$", 1.0, Some("BRL")),
+    ("s$", 1.0, Some("SGD")),
+    ("us$", 1.0, Some("USD")),
 ];
 
 /// Codes of currencies.
@@ -115,7 +150,23 @@ const CURRENCIES: &[&str] = &[
 ];
 
 /// Parts of currencies that a name may have without the energy that they are per.
-const PLAIN_PARTS: &[&str] = &["ct", "cts", "cent", "cents", "¢", "eurocent", "eurocents", "pence", "öre", "rappen"];
+const PLAIN_PARTS: &[&str] = &[
+    "ct",
+    "cts",
+    "cent",
+    "cents",
+    "¢",
+    "eurocent",
+    "eurocents",
+    "eurct",
+    "usc",
+    "snt",
+    "sentti",
+    "senttiä",
+    "pence",
+    "öre",
+    "rappen",
+];
 
 /// Units of mass, in grams.
 const MASSES: &[(&str, f64)] = &[
@@ -150,10 +201,27 @@ const PLAIN_MASSES: &[&str] = &["kg", "kgs", "lb", "lbs", "ton", "tons", "tonne"
 const FOREIGN_MASSES: &[&str] = &["ug", "µg", "μg", "ng", "cg", "dg", "oz", "mt", "kt", "gt", "gc", "kgc", "tc", "mol"];
 
 /// What stands between a unit of mass and the energy.
-const SUBSTANCES: &[&str] =
-    &["co2", "eq", "eqv", "equiv", "equivalent", "equivalents", "e", "of", "carbon", "dioxide", "ghg", "emissions"];
+const SUBSTANCES: &[&str] = &[
+    "co2",
+    "eq",
+    "eqv",
+    "equiv",
+    "equivalent",
+    "equivalents",
+    "äq",
+    "aeq",
+    "äquivalent",
+    "éq",
+    "équivalent",
+    "e",
+    "of",
+    "carbon",
+    "dioxide",
+    "ghg",
+    "emissions",
+];
 /// What may follow `co2` in a word.
-const EQUIVALENTS: &[&str] = &["", "e", "eq", "eqv", "equiv", "equivalent"];
+const EQUIVALENTS: &[&str] = &["", "e", "eq", "eqv", "equiv", "equivalent", "äq", "aeq", "äquivalent", "éq", "équivalent"];
 
 /// Words before `per kWh` that are no unit.
 const PLAIN_WORDS: &[&str] = &[
@@ -193,6 +261,33 @@ const PLAIN_WORDS: &[&str] = &[
     "ci",
     "electricity",
     "marketprice",
+    "unitprice",
+    "pris",
+    "elpris",
+    "hinta",
+    "prijs",
+    "prix",
+    "precio",
+    "arbeitspreis",
+    "energiepreis",
+    "brutto",
+    "netto",
+    "vat",
+    "tax",
+    "mwst",
+    "inc",
+    "incl",
+    "exc",
+    "excl",
+    "in",
+    "base",
+    "peak",
+];
+
+/// Parts of words that are near a unit of money or mass.
+const NEAR_UNITS: &[&str] = &[
+    "cent", "cént", "ct", "sent", "öre", "øre", "penn", "grosz", "kop", "копе", "kuru", "haler", "halé", "heller", "stotin",
+    "agor", "satang", "mill", "gram", "ton", "pound", "ounce", "co2",
 ];
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -270,6 +365,14 @@ fn tokens(name: &str) -> Vec<UnitToken> {
             continue;
         }
         let is_after_word = is_joined || !chunk.is_empty();
+        let dollar = format!("{}$", chunk.to_lowercase());
+        // `C$` is a dollar of its own; `c$` may be a cent.
+        if c == '$' && chunk != "c" && money(&dollar).is_some() && !chunk.is_empty() {
+            found.push(UnitToken::Word { text: dollar, is_joined });
+            chunk.clear();
+            is_joined = true;
+            continue;
+        }
         push_words(&mut found, &chunk, is_joined);
         chunk.clear();
         is_joined = matches!(c, '€' | '£' | '$' | '¥' | '¢' | '₹');
@@ -287,8 +390,9 @@ fn tokens(name: &str) -> Vec<UnitToken> {
 /// Adds the words of a run of letters and digits: one if it is a unit, else split at its humps and before a unit of energy.
 fn push_words(found: &mut Vec<UnitToken>, chunk: &str, is_joined: bool) {
     let whole = chunk.to_lowercase();
-    let is_unit = is_known(&whole) || JOINED_ENERGIES.iter().any(|unit| whole.starts_with(unit));
-    let words = if is_unit { vec![whole] } else { humps(chunk).into_iter().flat_map(split_energy).collect() };
+    let is_unit =
+        is_known(&whole) || POWERS.contains(&whole.as_str()) || JOINED_ENERGIES.iter().any(|unit| whole.starts_with(unit));
+    let words = if is_unit { vec![whole] } else { split_per(humps(chunk).into_iter().flat_map(split_energy)) };
     for (index, text) in words.into_iter().filter(|word| !word.is_empty()).enumerate() {
         let is_joined = is_joined || index > 0;
         found.push(if text == "per" { UnitToken::Per } else { UnitToken::Word { text, is_joined } });
@@ -322,7 +426,7 @@ fn humps(chunk: &str) -> Vec<String> {
     pieces
 }
 
-/// Splits `eurmwh` into `eur` and `mwh`, and `priceperkwh` into `price`, `per` and `kwh`.
+/// Splits `eurmwh` into `eur` and `mwh`.
 fn split_energy(word: String) -> Vec<String> {
     if is_known(&word) {
         return vec![word];
@@ -330,10 +434,21 @@ fn split_energy(word: String) -> Vec<String> {
     let Some((rest, unit)) = JOINED_ENERGIES.iter().find_map(|unit| Some((word.strip_suffix(unit)?, *unit))) else {
         return vec![word];
     };
-    match rest.strip_suffix("per") {
-        Some(rest) => vec![rest.to_owned(), "per".to_owned(), unit.to_owned()],
-        None => vec![rest.to_owned(), unit.to_owned()],
+    vec![rest.to_owned(), unit.to_owned()]
+}
+
+/// Splits the `ctper` before a unit of energy into `ct` and `per`.
+fn split_per(words: impl Iterator<Item = String>) -> Vec<String> {
+    let mut split: Vec<String> = Vec::new();
+    for word in words {
+        let rest = split.last().and_then(|last| last.strip_suffix("per")).map(str::to_owned);
+        if let Some(rest) = rest.filter(|_| energy_kwh(&word).is_some()) {
+            split.pop();
+            split.extend([rest, "per".to_owned()]);
+        }
+        split.push(word);
     }
+    split
 }
 
 /// Makes `kw` and `h`, as of `kW·h`, one word, and `kilowatt` and `hours`.
@@ -438,9 +553,14 @@ fn amount_before(before: &[UnitToken], kind: UnitKind, is_divided: bool) -> Resu
     }
 }
 
-/// Returns whether a word before a sign of division is no unit.
-fn is_plain(word: &str) -> bool {
+fn is_listed(word: &str) -> bool {
     PLAIN_WORDS.contains(&word) || word.chars().all(|c| c.is_ascii_digit())
+}
+
+/// Returns whether a word before a sign of division is no unit: a long one that is like none is some other word.
+fn is_plain(word: &str) -> bool {
+    let is_like_none = || !is_known(word) && !NEAR_UNITS.iter().any(|part| word.contains(part));
+    is_listed(word) || word.chars().count() > 4 && is_like_none()
 }
 
 /// `Zone C` ends like `c`.
@@ -453,7 +573,7 @@ fn money_before(before: &[UnitToken], is_divided: bool, is_unit_due: bool) -> Re
     let Some(mut amount) = money(text) else {
         return if is_unit_due && !is_plain(text) { Err(text.clone()) } else { Ok(None) };
     };
-    if !is_divided && is_letter(text) && rest.last().and_then(UnitToken::word).is_some_and(|word| !is_plain(word)) {
+    if !is_divided && is_letter(text) && rest.last().and_then(UnitToken::word).is_some_and(|word| !is_listed(word)) {
         return Err(text.clone());
     }
     // `EUR ct` and `c€` are one unit.
@@ -537,6 +657,43 @@ mod tests {
             ("EUR per megawatt hour", 250.0, 0.25, Some("EUR")),
             ("HUF/MWh", 250.0, 0.25, Some("HUF")),
             ("EUR/MJ", 1.0, 3.6, Some("EUR")),
+            ("C$/MWh", 250.0, 0.25, Some("CAD")),
+            ("C$/kWh", 0.25, 0.25, Some("CAD")),
+            ("P$/kWh", 0.25, 0.25, None),
+            ("A$/kWh", 0.25, 0.25, Some("AUD")),
+            ("Price (NZ$/MWh)", 250.0, 0.25, Some("NZD")),
+            ("HK$/kWh", 0.25, 0.25, Some("HKD")),
+            ("US$/MWh", 250.0, 0.25, Some("USD")),
+            ("cents S$/kWh", 25.0, 0.25, Some("SGD")),
+            ("c$/kWh", 25.0, 0.25, None),
+            ("LBMP ($/MWHr)", 250.0, 0.25, None),
+            ("EUR/kWhr", 0.25, 0.25, Some("EUR")),
+            ("EURct/kWh", 25.0, 0.25, Some("EUR")),
+            ("USc/kWh", 25.0, 0.25, Some("USD")),
+            ("snt/kWh", 25.0, 0.25, Some("EUR")),
+            ("senttiä/kWh", 25.0, 0.25, Some("EUR")),
+            ("TL/MWh", 250.0, 0.25, Some("TRY")),
+            ("円/kWh", 0.25, 0.25, Some("JPY")),
+            ("元/kWh", 0.25, 0.25, Some("CNY")),
+            ("원/kWh", 0.25, 0.25, Some("KRW")),
+            ("zł/MWh", 250.0, 0.25, Some("PLN")),
+            ("Kč/kWh", 0.25, 0.25, Some("CZK")),
+            ("Ft/kWh", 0.25, 0.25, Some("HUF")),
+            ("лв/MWh", 250.0, 0.25, Some("BGN")),
+            ("lei/kWh", 0.25, 0.25, Some("RON")),
+            ("Rs./kWh", 0.25, 0.25, None),
+            ("EUR/kW·h", 0.25, 0.25, Some("EUR")),
+            ("EUR/kW*h", 0.25, 0.25, Some("EUR")),
+            ("EUR/kW-h", 0.25, 0.25, Some("EUR")),
+            ("EUR/kW h", 0.25, 0.25, Some("EUR")),
+            ("CTPerKWh", 25.0, 0.25, None),
+            ("ctperkWh", 25.0, 0.25, None),
+            ("ctperkwh", 25.0, 0.25, None),
+            ("EURPerMWh", 250.0, 0.25, Some("EUR")),
+            ("Elpris/kWh", 0.25, 0.25, None),
+            ("Arbeitspreis/kWh", 0.25, 0.25, None),
+            ("Stromkosten/kWh", 0.25, 0.25, None),
+            ("Price incl. VAT/kWh", 0.25, 0.25, None),
             ("price_per_kwh", 0.25, 0.25, None),
             ("pricePerKWh", 0.25, 0.25, None),
             ("pricePerkWh", 0.25, 0.25, None),
@@ -574,6 +731,12 @@ mod tests {
             ("short tons/MWh", 1.0, 907.184_74),
             ("carbon_intensity_g_kwh", 360.0, 360.0),
             ("gCo2PerkWh", 360.0, 360.0),
+            ("gCO2äq/kWh", 360.0, 360.0),
+            ("kg CO2-Äquivalent/MWh", 360.0, 360.0),
+            ("g CO2-Aeq/kWh", 360.0, 360.0),
+            ("kgCO2éq/MWh", 360.0, 360.0),
+            ("kg CO2 équivalent/MWh", 360.0, 360.0),
+            ("gCO2/kW·h", 360.0, 360.0),
             ("carbon_intensity_kg", 0.36, 360.0),
             ("carbonIntensity", 360.0, 360.0),
             ("Import/Export CO2", 360.0, 360.0),
@@ -594,6 +757,9 @@ mod tests {
             ("Foo/kWh", UnitKind::Money, "\"foo\" is no unit of money"),
             ("Zone C EUR/kWh", UnitKind::Money, "\"c\" is no unit of money"),
             ("zone_c_kwh", UnitKind::Money, "write a / after it"),
+            ("region_c_kwh", UnitKind::Money, "write a / after it"),
+            ("centavos/kWh", UnitKind::Money, "\"centavos\" is no unit of money"),
+            ("microgram/kWh", UnitKind::Mass, "\"microgram\" is no unit of mass"),
             ("EUR/kWh or EUR/MWh", UnitKind::Money, "it has two units"),
             ("µgCO2/kWh", UnitKind::Mass, "\"µgco2\" is no unit of mass"),
             ("oz CO2/MWh", UnitKind::Mass, "\"oz\" is no unit of mass"),

@@ -42,7 +42,10 @@ const ZONE_WORDS: [&str; 9] =
     ["local", "prevailing", "standard", "daylight", "eastern", "central", "mountain", "pacific", "timezone"];
 
 /// Capitals that brackets may have and are no zone.
-const NO_ZONES: [&str; 9] = ["ISO", "UNIX", "EPOCH", "HE", "HB", "START", "END", "FROM", "TO"];
+const NO_ZONES: [&str; 18] = [
+    "ISO", "UNIX", "EPOCH", "HE", "HB", "START", "END", "FROM", "TO", "MTU", "PTU", "AM", "PM", "DAM", "RTM", "BEG", "PJM",
+    "CAISO",
+];
 
 /// Returns the zone that a column's name has, as `Datetime (UTC)`, `MTU (CET/CEST)` and `Time (America/New_York)` do; else the given
 /// one. A zone that is not known is refused, unless another one than UTC was given.
@@ -83,6 +86,14 @@ pub(super) fn zone_of(name: &str, default: &TimeZone) -> Result<TimeZone, GridDa
         return rule_of(&[last]).map_or_else(|| given(last), Ok);
     }
     if words.contains(&"local") { given("local") } else { Ok(default.clone()) }
+}
+
+/// Returns whether a column's name has a zone that is known here.
+pub(super) fn names_zone(name: &str) -> bool {
+    // No zone is this one.
+    let Ok(offset) = Offset::from_seconds(1) else { return false };
+    let none = TimeZone::fixed(offset);
+    zone_of(name, &none).is_ok_and(|zone| zone != none)
 }
 
 /// Returns whether a text is a name such as `America/New_York`.
@@ -172,6 +183,14 @@ mod tests {
             ("datetime", (0.0, 0.0)),
             ("Date (DD/MM/YYYY)", (0.0, 0.0)),
             ("timestamp (start)", (0.0, 0.0)),
+            ("Time (MTU)", (0.0, 0.0)),
+            ("Time (PTU)", (0.0, 0.0)),
+            ("Time (AM/PM)", (0.0, 0.0)),
+            ("Time (DAM)", (0.0, 0.0)),
+            ("Time (RTM)", (0.0, 0.0)),
+            ("Time (BEG)", (0.0, 0.0)),
+            ("Time (PJM)", (0.0, 0.0)),
+            ("Time (CAISO)", (0.0, 0.0)),
         ] {
             let zone = zone_of(name, &TimeZone::UTC).unwrap_or_else(|error| panic!("{name}: {error}"));
             assert_eq!(hours(&zone), expected, "{name}");
@@ -179,6 +198,19 @@ mod tests {
         // Only if this machine has a database.
         if let Ok(new_york) = TimeZone::get("America/New_York") {
             assert_eq!(hours(&zone_of("Time (America/New_York)", &TimeZone::UTC).unwrap()), hours(&new_york));
+        }
+    }
+
+    #[test]
+    fn a_name_has_a_zone_or_none() {
+        for (name, expected) in [
+            ("Time (UTC)", true),
+            ("datetime_beginning_ept", true),
+            ("Time (CET/CEST)", true),
+            ("datetime", false),
+            ("Time (Local)", false),
+        ] {
+            assert_eq!(names_zone(name), expected, "{name}");
         }
     }
 
