@@ -366,6 +366,9 @@ class Client:
             now = state if fields is raw[-1] else {}
             self._note_unknown(fields)
             event = plain_event({"rank": self.rank, **sticky, **now, **fields, "time": _text_of(fields["time"])}, self._note_unfit)
+            if "rank" not in event:
+                # One that does not fit must not make this another rank's.
+                event.update(plain_event({"rank": self.rank}))
             batch.append({"workload": self.workload, **event})
         self._taken = raw
         return batch

@@ -132,7 +132,8 @@ def _plain_field(name: str, value: Any) -> Any:
 def _number(value: Any, least: float, most: float) -> int | float | None:
     """Returns a number, a whole one as it is; ``None`` if it is not finite, as losses may be."""
     try:
-        number = float(value)
+        # Torch warns about a number of which a gradient is wanted.
+        number = float(value.detach() if hasattr(value, "detach") else value)
     except OverflowError:
         raise _Unfit("too large") from None
     except (TypeError, ValueError):

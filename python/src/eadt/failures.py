@@ -47,10 +47,10 @@ def explain_answer(status: int, text: str) -> str:
     """Returns an answer of a server with its remedy; ``text`` is empty if it gave no reason."""
     # A collector says why in JSON, and takes reports with 202. A proxy in front of it may answer as it likes for a collector that is away.
     is_page = text.lstrip().startswith("<")
-    if (not text and status in (404, 405)) or (is_page and 400 <= status < 500) or 200 <= status < 300:
+    if (not text and status in (404, 405)) or (is_page and status in (400, 404, 405)) or 200 <= status < 300:
         return f"{status}, which is no collector's answer: {ELSEWHERE}"
     remedy = _REMEDIES.get(status)
     if status == 422 and "namespace/name" in text:
         remedy = "set EADT_WORKLOAD"
-    reason = f"{status}: {text}" if text else str(status)
+    reason = f"{status}: {text}" if text and not is_page else str(status)
     return reason + (f"; {remedy}" if remedy else "")

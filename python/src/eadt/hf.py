@@ -24,6 +24,8 @@ class EadtCallback(TrainerCallback):  # type: ignore[misc]
         check_layers(layers)
         self._layers, self._options = layers, options
         self.job: Job | None = None
+        #: The batch that is loaded, and how many of them all ranks load at once.
+        self._loaded, self._at_once = 0, 1
         #: Samples of a step, and steps and samples of an epoch, if they are known.
         self._batch = 0
         self._epoch: tuple[int, float] | None = None
@@ -49,10 +51,12 @@ class EadtCallback(TrainerCallback):  # type: ignore[misc]
         scaler = getattr(optimizer, "scaler", None)
         self._skips = None if scaler is None else 0
         self.job = Job(model, optimizer, freezer=freezer, **{"scaler": scaler, **self._options})
-        # A batch that was found by trying is not what the arguments say; otherwise the state has that of the checkpoint.
+        dataloader = kwargs.get("train_dataloader")
+        # A batch that was found by trying, and in older transformers one of a checkpoint, is not what the arguments say.
         found = getattr(state, "train_batch_size", None) if args.auto_find_batch_size else None
-        self._batch = (found or args.train_batch_size) * args.gradient_accumulation_steps * _data_ranks(args)
-        self._epoch = _epoch_of(kwargs.get("train_dataloader"), args, self._batch)
+        self._loaded, self._at_once = _loaded_by(dataloader, args) or (found or args.train_batch_size, _data_ranks(args))
+        self._batch = self._loaded * args.gradient_accumulation_steps * self._at_once
+        self._epoch = _epoch_of(dataloader, args, self._batch)
         self._go_on(args, state)
         self.job.steps_total = state.global_step
         self.job.samples_total = self._samples = self._samples_at(state.global_step)
@@ -96,9 +100,9 @@ class EadtCallback(TrainerCallback):  # type: ignore[misc]
             # Steps without the callback are taken to be like those of now.
             total = kept[1] + max(0.0, self._regular(step) - self._regular(kept[0]))
         else:
-            then = getattr(state, "train_batch_size", None) or args.train_batch_size
-            is_other = then != args.train_batch_size and not args.auto_find_batch_size
-            total = float(step * then * args.gradient_accumulation_steps * _data_ranks(args)) if is_other else self._regular(step)
+            then = getattr(state, "train_batch_size", None) or self._loaded
+            is_other = then != self._loaded
+            total = float(step * then * args.gradient_accumulation_steps * self._at_once) if is_other else self._regular(step)
         # Else the trainer goes on in the middle of an epoch.
         self._steps_before = step if args.ignore_data_skip else 0
         self._computed_before = total - self._regular(step - self._steps_before)
@@ -155,6 +159,26 @@ def _kept(state: Any) -> tuple[int, float] | None:
     except Exception:
         return None
     return (steps, samples) if steps >= 0 and math.isfinite(samples) and samples >= 0 else None
+
+
+def _loaded_by(dataloader: Any, args: Any) -> tuple[int, int] | None:
+    """Returns the batch of a loader, and how many the ranks have at once: one each, or one that Accelerate splits; ``None``: not known.
+
+    Not its ``total_batch_size``: that has the ranks in it or not, as the kind of the dataset is, and where rank 0 loads for all it raises.
+    """
+    try:
+        data: Any = getattr(dataloader, "dataset", None)
+        sampler: Any = getattr(dataloader, "batch_sampler", None)
+        if sampler is None:
+            sampler = dataloader.sampler
+        # Of a dataset without a length the shard of a rank knows the batch before it is split.
+        is_shard_split = getattr(data, "split_batches", False) is True
+        size = int((data if is_shard_split else sampler).batch_size)
+        is_split = is_shard_split or any(getattr(part, "split_batches", False) is True for part in (dataloader, sampler))
+    except Exception:
+        # A loader or a dataset of another kind, which may raise what it likes.
+        return None
+    return (size, 1 if is_split else _data_ranks(args)) if size > 0 else None
 
 
 def _epoch_of(dataloader: Any, args: Any, batch: int) -> tuple[int, float] | None:

@@ -694,19 +694,26 @@ class TestFailures(unittest.TestCase):
             (422, b'{"error": "no JSON"}', "refuses the report with 422: no JSON"),
             (500, b"", "the server answers 500"),
             *((status, b"<!DOCTYPE html>\n<p>Hello", f"the server answers {status}, which is no collector") for status in (200, 404, 405)),
-            (403, b"<html>", "403, which is no collector's answer: EADT_URL is the collector's address, as `eadt up` prints it (port 9477"),
+            (400, b"<html>", "400, which is no collector's answer: EADT_URL is the collector's address, as `eadt up` prints it (port 9477"),
+            (401, b"<html>No token", "the server answers 401; EADT_TOKEN_FILE names a file with the token"),
+            (403, b"<html>", "the server answers 403; EADT_WORKLOAD is NAMESPACE/NAME, in a namespace of the token"),
             (200, b"{}", "200, which is no collector's answer: EADT_URL is"),
             (404, b'{"error": "there is nothing at /x: POST progress to /v1/progress"}', "404: there is nothing at /x"),
-            (502, b"<html>Bad Gateway", "the server answers 502: <html>Bad Gateway"),
         ]
+        # A proxy's own pages: nothing is wrong with the address.
+        alone = [(status, f"the server answers {status}") for status in (408, 429, 500, 502, 503)]
+        alone.append((413, "the collector refuses the report with 413"))
+        cases += [(status, b"\n<!DOCTYPE html>\n<p>Hello", part) for status, part in alone]
         servers = []
         for status, body, _ in cases:
             server = Recorder(status)
             self.addCleanup(server.close)
             server.body = body
             servers.append(server)
-        for (_, _, part), told in zip(cases, self.failures(*[(server.url, {}) for server in servers])):
+        for (status, _, part), told in zip(cases, self.failures(*[(server.url, {}) for server in servers])):
             self.assertIn(part, told)
+            self.assertFalse("<" in told, told)
+            self.assertTrue(told.endswith(part) or (status, part) not in alone, told)
 
     def test_values_that_do_not_fit_are_said_once_and_the_rest_is_sent(self) -> None:
         server = Recorder()
@@ -723,6 +730,22 @@ class TestFailures(unittest.TestCase):
         self.assertEqual(told, ["learning_rate is no number but str, and not sent", "loss is unreadable (Unreadable), and not sent"])
         event = next(event for event in server.events if "gradient_norm" in event)
         self.assertEqual((event["gradient_norm"], event["layers"], event["steps_total"]), (0.5, 12, 1))
+
+    def test_a_rank_that_does_not_fit_leaves_the_clients_own(self) -> None:
+        logging.disable(logging.CRITICAL)
+        self.addCleanup(logging.disable, logging.NOTSET)
+        server = Recorder()
+        self.addCleanup(server.close)
+        client = Client(server.url, "n/a", rank=3, interval_seconds=0.02)
+        client.always(rank="y")
+        for number, rank in enumerate(("x", -1, None, math.nan, 5)):
+            client.mark(steps_total=number, rank=rank)
+        client.mark(steps_total=5)
+        client.close()
+        self.assertEqual([event.get("rank") for event in server.events], [3, 3, 3, 3, 5, 3])
+        client = Client(server.url, "n/a", rank=-1)
+        client.close(steps_total=6)
+        self.assertNotIn("rank", server.events[-1])
 
     def test_a_field_that_does_not_exist_is_said_once_with_the_nearest(self) -> None:
         server = Recorder()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import tempfile
 import unittest
@@ -12,12 +13,13 @@ from unittest import mock
 
 import torch
 from accelerate import Accelerator
+from accelerate.data_loader import prepare_data_loader
 from accelerate.optimizer import AcceleratedOptimizer
 from accelerate.parallelism_config import ParallelismConfig
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from eadt.freeze import BlockFreezer
-from eadt.hf import EadtCallback, _data_ranks, _epoch_of, _refusal_of_trainer
+from eadt.hf import EadtCallback, _data_ranks, _epoch_of, _loaded_by, _refusal_of_trainer
 from eadt.training import Job
 from tests.models import CONTEXT, VOCABULARY, batches, moved, weights
 from tests.servers import Harmful, Recorder, wait_for
@@ -35,6 +37,25 @@ def small(**options: Any) -> GPT2LMHeadModel:
 def dataset(samples: int) -> list[dict[str, torch.Tensor]]:
     rows = torch.cat(list(batches(samples // 8)))[:, :CONTEXT]
     return [{"input_ids": row, "labels": row} for row in rows]
+
+
+#: As docs/use/training.md has it.
+IGNORED = "Checkpoint included callbacks not included in current configuration. Ignoring. (eadt)"
+
+
+class Keyed(torch.utils.data.Dataset):
+    """A dataset whose attributes are its columns."""
+
+    def __len__(self) -> int:
+        return 48
+
+    def __getattr__(self, name: str) -> Any:
+        return {}[name]
+
+
+class Stream(torch.utils.data.IterableDataset):
+    def __iter__(self) -> Any:
+        return iter(torch.arange(48))
 
 
 class Waits(TrainerCallback):
@@ -197,8 +218,13 @@ class TestTrainer(unittest.TestCase):
         job.energy.joules = 96.0
         self.assertEqual(job.joules_per_sample(), 2.0, "of the 48 samples since the checkpoint")
 
-    def resumed(self, steps: int, first: dict[str, Any], then: dict[str, Any], change: Any = None) -> tuple[list[float], int, int]:
-        """Returns the samples that a training reports which goes on, and those that both trainings saw: up to the checkpoint, and since."""
+    def resumed(
+        self, steps: int, first: dict[str, Any], then: dict[str, Any], change: Any = None, loaded: int | None = None
+    ) -> tuple[list[float], int, int]:
+        """Returns the samples that a training reports which goes on, and those that both trainings saw: up to the checkpoint, and since.
+
+        ``loaded``: the batch that the trainer takes then, whatever its arguments say.
+        """
         seen: list[int] = []
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
@@ -208,9 +234,10 @@ class TestTrainer(unittest.TestCase):
             seen.clear()
             model = small()
             model.register_forward_pre_hook(lambda _, args, given: seen.append(len(given["input_ids"])), with_kwargs=True)
-            self.trainer(model, steps, save_steps=steps, **{"save_strategy": "steps", "samples": 44, **options}).train(
-                resume_from_checkpoint=resume or None
-            )
+            trainer = self.trainer(model, steps, save_steps=steps, **{"save_strategy": "steps", "samples": 44, **options})
+            if resume and loaded is not None:
+                trainer._train_batch_size = loaded
+            trainer.train(resume_from_checkpoint=resume or None)
             return sum(seen)
 
         before = train(steps, False, first)
@@ -242,6 +269,59 @@ class TestTrainer(unittest.TestCase):
                 self.assertEqual((job.samples_total, job.steps_total), (before + since, 12))
                 job.energy.joules, job.energy.devices = 3.0 * since, 1
                 self.assertEqual(job.joules_per_sample(), 3.0)
+
+    def test_that_transformers_ignores_the_entry_among_callbacks_is_only_logged(self) -> None:
+        options = {"per_device_train_batch_size": 4, "restore_callback_states_from_checkpoint": True}
+        with self.assertLogs("transformers.trainer", logging.WARNING) as logs:
+            samples, before, since = self.resumed(4, options, options)
+        told = [line for line in logs.output if "callbacks not included" in line]
+        self.assertEqual([line.partition("trainer:")[2] for line in told], [IGNORED])
+        self.assertEqual((samples[0], samples[-1]), (before, before + since))
+
+    def test_the_batch_of_a_checkpoint_that_the_trainer_takes_over_counts_and_not_that_of_the_arguments(self) -> None:
+        def without(kept: dict[str, Any]) -> None:
+            del kept["stateful_callbacks"]["eadt"]
+
+        # Trainer.train of older transformers takes it over without condition. Four steps are more than an epoch of batches of 16.
+        for batch, arguments in ((8, 16), (16, 8)):
+            for change in (None, without):
+                with self.subTest(batch=batch, change=change):
+                    first, then = ({"per_device_train_batch_size": size} for size in (batch, arguments))
+                    samples, before, since = self.resumed(4, first, then, change, loaded=batch)
+                    self.assertEqual((self.callback._batch, before), (batch, {8: 32, 16: 60}[batch]))
+                    self.assertEqual((samples[0], samples[-1], samples), (before, before + since, sorted(samples)))
+                    started = next(event for event in self.server.events if event.get("phase") == "started")
+                    self.assertEqual(started["global_batch_size"], batch)
+
+    def test_the_batch_of_all_ranks_is_that_which_their_loaders_have(self) -> None:
+        arguments = TrainingArguments(output_dir=self.folder, use_cpu=True, per_device_train_batch_size=16)
+        # Which loaders have one process only, and load for all, is asked of the state.
+        Accelerator(cpu=True)
+        rows = list(torch.arange(48))
+        for data in (rows, Stream()):
+            for is_split in (False, True):
+                with self.subTest(data=type(data), is_split=is_split), mock.patch.object(TrainingArguments, "world_size", 2):
+                    loader = torch.utils.data.DataLoader(data, batch_size=8)
+                    ranks = [prepare_data_loader(loader, None, 2, rank, split_batches=is_split) for rank in range(2)]
+                    seen = sum(len(next(iter(rank))) for rank in ranks)
+                    self.assertEqual((_loaded_by(ranks[0], arguments), seen), ((8, 1), 8) if is_split else ((8, 2), 16))
+                    self.assertEqual(_loaded_by(loader, arguments), (8, 2), "each rank has its own")
+                    # Rank 0 loads for all.
+                    dispatched = prepare_data_loader(loader, None, 2, 0, split_batches=is_split, dispatch_batches=True, put_on_device=True)
+                    self.assertEqual(_loaded_by(dispatched, arguments), (8, 1 if is_split else 2))
+                    callback = EadtCallback(url=self.server.url)
+                    state = TrainerState(global_step=2, max_steps=6, train_batch_size=8)
+                    callback.on_train_begin(arguments, state, TrainerControl(), model=small(), train_dataloader=ranks[0])
+                    assert callback.job is not None
+                    callback.job.close()
+                    self.assertEqual((callback._batch, callback.job.samples_total), (seen, 2.0 * seen))
+        sampler = torch.utils.data.BatchSampler(range(48), 8, False)
+        loader = torch.utils.data.DataLoader(rows, sampler=sampler, batch_size=None)
+        self.assertEqual(_loaded_by(loader, arguments), (8, 1))
+        self.assertIsNone(_loaded_by(None, arguments))
+        self.assertIsNone(_loaded_by(torch.utils.data.DataLoader(Keyed(), batch_size=8), arguments))
+        for options in ({"batch_size": None}, {"batch_sampler": [[0, 1], [2]]}):
+            self.assertIsNone(_loaded_by(torch.utils.data.DataLoader(rows, **options), arguments))
 
     def test_samples_go_on_from_a_checkpoint_of_another_number_of_ranks(self) -> None:
         self.trainer(small(), 4, save_strategy="steps", save_steps=4).train()

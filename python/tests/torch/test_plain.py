@@ -6,6 +6,7 @@ import json
 import os
 import tempfile
 import unittest
+import warnings
 
 import numpy as np
 import torch
@@ -60,6 +61,20 @@ class TestValues(unittest.TestCase):
         self.assertEqual(json.loads(json.dumps(event)), expected)
         self.assertEqual([type(event[name]) for name in ("layers", "world_size", "rank", "last")], [int, int, int, bool])
         self.assertEqual([line.split()[0] for line in told], list(does_not))
+
+    def test_a_loss_of_which_a_gradient_is_wanted_is_read_without_a_warning(self) -> None:
+        loss, weight = torch.tensor(0.5, requires_grad=True), nn.Parameter(torch.tensor([2.0]))
+        always = torch.is_warn_always_enabled()
+        self.addCleanup(torch.set_warn_always, always)
+        torch.set_warn_always(True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            with self.assertRaisesRegex(UserWarning, "requires_grad=True"):
+                float(loss)
+            event = plain_event({"loss": loss * 3, "layers": weight, "plasticity": [loss, weight]}, self.fail)
+        self.assertEqual(event, {"loss": 1.5, "layers": 2, "plasticity": [0.5, 2.0]})
+        (loss * weight).backward()
+        self.assertEqual(float(loss.grad), 2.0)
 
 
 class TestFreeze(unittest.TestCase):
