@@ -54,8 +54,11 @@ pub fn open_embedded(settings: &ProgramSettings, stamps: StampSource) -> anyhow:
     Ok(EmbeddedLog::open(&settings.bus.data_dir.join("log"), EmbeddedOptions { stamps, ..EmbeddedOptions::default() })?)
 }
 
-/// Returns whether the log in the data folder has or had a record.
+/// Returns whether the log in the data folder has or had a record, or something of it is archived.
 pub fn holds_records(settings: &ProgramSettings) -> anyhow::Result<bool> {
+    if std::fs::read_dir(settings.bus.data_dir.join("archive")).is_ok_and(|mut entries| entries.next().is_some()) {
+        return Ok(true);
+    }
     let log = open_embedded(settings, StampSource::Wall)?;
     for topic in log.topics("")? {
         for partition in 0..topic.partitions {

@@ -178,7 +178,7 @@ impl LiveTally {
         row.samples_per_second = window.samples_per_second;
         row.joules_per_sample = window.energy_per_sample();
         row.restarted = window.has_restart();
-        row.gpus = Some(window.gpus);
+        row.gpus = window.meter.is_of_gpu().then_some(window.gpus);
         row.window_origin = row.window_origin.max(Some(window.origin));
     }
 

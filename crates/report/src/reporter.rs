@@ -83,12 +83,13 @@ pub(crate) struct ReportDecision {
 }
 
 impl ReportDecision {
-    /// What it says of the change that it concerns.
-    fn verdict(&self) -> ChangeVerdict {
+    /// What it says of the change that it concerns; `None`: it judges nothing.
+    fn verdict(&self) -> Option<ChangeVerdict> {
         match (self.action, self.validation) {
-            (ControllerAction::Revert, _) => ChangeVerdict::TakenBack,
-            (_, ChangeValidation::Failed) => ChangeVerdict::NoGain,
-            _ => ChangeVerdict::Kept,
+            (ControllerAction::Revert, _) => Some(ChangeVerdict::TakenBack),
+            (_, ChangeValidation::Failed) => Some(ChangeVerdict::NoGain),
+            (_, ChangeValidation::Kept) => Some(ChangeVerdict::Kept),
+            _ => None,
         }
     }
 }
@@ -771,6 +772,7 @@ impl WorkloadEvents<'_> {
         for decided in self.decisions.values() {
             if let Some(concerned) = &decided.concerns
                 && decided.layouts.is_some()
+                && decided.verdict().is_some()
             {
                 verdicts.insert(concerned, decided);
             }
@@ -796,7 +798,7 @@ impl WorkloadEvents<'_> {
             .filter(|place| applied(*place))
             .map(|place| {
                 let (id, decided) = all[place];
-                let verdict = verdicts.get(id).map(|it| (it.time, it.verdict(), it.reason.to_string()));
+                let verdict = verdicts.get(id).and_then(|it| Some((it.time, it.verdict()?, it.reason.to_string())));
                 let taken_back = verdict.as_ref().is_some_and(|(_, verdict, _)| *verdict == ChangeVerdict::TakenBack);
                 DecidedChange {
                     time: decided.time,

@@ -22,6 +22,11 @@ pub enum Meter {
 }
 
 impl Meter {
+    /// Returns whether one such thing is one GPU, so that their number is that of the GPUs.
+    pub const fn is_of_gpu(self) -> bool {
+        matches!(self, Self::Gpu | Self::Module)
+    }
+
     /// Returns the most that one such thing draws, in watts: several times what is built today.
     pub const fn most_watts(self) -> f64 {
         match self {

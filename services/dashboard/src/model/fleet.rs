@@ -226,7 +226,7 @@ impl DashboardModel {
             state: state.state(self.now),
             mode: state.mode(),
             layout: state.layout().cloned(),
-            gpus: latest.map(|latest| latest.gpus),
+            gpus: latest.and_then(|latest| latest.gpus),
             power_watts: live.and_then(|latest| latest.power_watts),
             samples_per_second: live.and_then(|latest| latest.samples_per_second),
             joules_per_sample: live.and_then(|latest| latest.joules_per_sample),

@@ -71,6 +71,8 @@ pub struct FleetTotals {
     pub saving_verdict: SavingVerdict,
     /// Whether the saving may be called that of all: nearly all of the energy is compared.
     pub saving_is_whole: bool,
+    /// Workloads whose energy is not known; they are in no sum.
+    pub without_energy: usize,
 }
 
 impl FleetTotals {
@@ -88,6 +90,7 @@ impl FleetTotals {
             compared_energy_ratio: summary.compared_ratio(),
             saving_verdict: summary.verdict(),
             saving_is_whole: summary.is_whole(),
+            without_energy: summary.without_energy,
         }
     }
 }

@@ -284,7 +284,7 @@ impl DashboardModel {
             basis: AttributionBasis::of(known),
             power_watts: device.power_watts.map(|watts| watts * share_ratio),
             mps_thread_percentage: state.and_then(|state| state.layout()?.mps_thread_percentage),
-            gpus: state.and_then(|state| state.latest.as_ref()).map(|latest| latest.gpus),
+            gpus: state.and_then(|state| state.latest.as_ref()).and_then(|latest| latest.gpus),
             energy_joules: figures.and_then(|figures| figures.energy_joules),
             joules_per_sample: figures.and_then(|figures| figures.joules_per_sample),
             workload,

@@ -77,7 +77,8 @@ pub struct LatestWindow {
     pub joules_per_sample: Option<f64>,
     pub coverage_ratio: f64,
     pub temperature_celsius: Option<f64>,
-    pub gpus: u32,
+    /// `None`: other things than GPUs were metered.
+    pub gpus: Option<u32>,
     pub restarted: bool,
 }
 
@@ -176,7 +177,7 @@ impl WorkloadState {
             joules_per_sample: window.energy_per_sample(),
             coverage_ratio: window.energy_coverage_ratio,
             temperature_celsius: window.max_temperature_celsius,
-            gpus: window.gpus,
+            gpus: window.meter.is_of_gpu().then_some(window.gpus),
             restarted: window.has_restart(),
         });
         true

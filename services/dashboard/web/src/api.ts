@@ -39,6 +39,8 @@ export interface SavingFigures {
 }
 
 export interface Totals extends SavingFigures {
+  /** Workloads whose energy is not known; they are in no sum. */
+  without_energy: number;
   energy_joules: Num;
 }
 

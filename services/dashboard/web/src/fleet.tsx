@@ -79,9 +79,9 @@ function Figures({ overview }: { overview: Overview }) {
         value={wholeSaving(totals)}
         tone={savingTone(totals)}
         title={`against the starting layouts; ${interval(totals.saving_ratio_low, totals.saving_ratio_high)}`}
-        note={savingNote(totals)}
+        note={totals.without_energy > 0 && totals.saving_ratio !== null ? `the energy of ${counted(totals.without_energy, "workload")} is not known; ${savingNote(totals)}` : savingNote(totals)}
       />
-      <Stat label="Saved so far" value={joules(totals.saving_joules)} tone={savingTone(totals)} note={totals.saving_joules === null ? undefined : `${kwh(totals.saving_joules)}${totals.saving_is_whole ? "" : `, in ${percent(totals.compared_energy_ratio, 0)} of the energy`}`} />
+      <Stat label="Saved so far" value={joules(totals.saving_joules)} tone={savingTone(totals)} note={totals.saving_joules === null ? undefined : `${kwh(totals.saving_joules)}${totals.saving_is_whole ? "" : `, in ${percent(totals.compared_energy_ratio, 0)} of the energy that is known`}`} />
       <Stat label="Energy used" value={joules(totals.energy_joules)} note={totals.energy_joules === null ? undefined : kwh(totals.energy_joules)} />
       <Stat label="Changes" value={count(counts.changes)} note={changesNote(counts)} title="changes that were made, those that took one back included" />
     </dl>

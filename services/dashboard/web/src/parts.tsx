@@ -111,7 +111,7 @@ export function savingNote(figures: SavingFigures): string {
   const unclear = figures.saving_verdict === "unclear" ? "no clear saving" : "";
   if (figures.saving_is_whole) return [unclear, `${part} of the energy is comparable`].filter(Boolean).join("; ");
   const of = saving(figures.saving_ratio, figures.saving_ratio_low, figures.saving_ratio_high);
-  return [`only of ${part} of the energy: ${of}`, unclear].filter(Boolean).join(", ");
+  return [`only of ${part} of the known energy: ${of}`, unclear].filter(Boolean).join(", ");
 }
 
 export function SavingText({ row }: { row: FleetRow }) {

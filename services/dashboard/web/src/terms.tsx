@@ -41,6 +41,8 @@ export function TermsButtons({ workload, terms, recommended }: { workload: strin
   const [asked, setAsked] = useState<Change | null>(null);
   const [said, setSaid] = useState("");
   const [error, setError] = useState<string | null>(null);
+  // What was said to come is shown now.
+  useEffect(() => setSaid(""), [terms.mode, terms.paused, recommended?.id]);
   if (session === null || !mayChange(session, workload)) return null;
 
   const ask = (change: Change) => {

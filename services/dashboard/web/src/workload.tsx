@@ -6,7 +6,7 @@ import { copy } from "./copy";
 import { TermsButtons } from "./terms";
 import { whatIfHref } from "./whatif";
 import { Chart, type Line, type Mark } from "./chart";
-import { actionWord, changesNote, clock, count, day, digits, duration, interval, joules, kwh, moment, perSample, percent, visible, watts } from "./format";
+import { actionWord, changesNote, clock, count, counted, day, digits, duration, interval, joules, kwh, moment, perSample, percent, visible, watts } from "./format";
 import { ActionBadge, LayoutChange, LayoutText, OriginBadge, Problem, savingNote, savingTone, Stat, StateBadge, Waiting, WithCode, wholeSaving } from "./parts";
 import { changed, decisionHref, href, type Live, type Route, useData } from "./state";
 
@@ -123,7 +123,7 @@ function Figures({ detail }: { detail: WorkloadDetail }) {
       <Stat
         label={silent ? "Power" : "Power now"}
         value={silent ? watts(report?.mean_power_watts) : watts(row.power_watts)}
-        note={silent ? "mean of the run; nothing heard lately" : `${row.gpus ?? "?"} GPU${row.gpus === 1 ? "" : "s"}${detail.max_temperature_celsius === null ? "" : `, up to ${digits(detail.max_temperature_celsius, 2)} °C`}`}
+        note={silent ? "mean of the run; nothing heard lately" : `${row.gpus === null ? `by a ${report?.meter ?? "?"} meter` : counted(row.gpus, "GPU")}${detail.max_temperature_celsius === null ? "" : `, up to ${digits(detail.max_temperature_celsius, 2)} °C`}`}
       />
       <Stat
         label="Energy used"
