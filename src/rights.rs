@@ -68,7 +68,8 @@ impl AclRole {
                 vec![EfficiencyWindows, Decisions, DeadLetters, ProcessorState, GpuTelemetry],
             ),
             Self::Actuator => (
-                vec![Decisions, Workloads, DeviceStates, DeviceHolders, DeviceIntents, TrainingProgress, Directives],
+                // Outcomes only if a broker forgot a part of a step.
+                vec![Decisions, Workloads, Actuations, DeviceStates, DeviceHolders, DeviceIntents, TrainingProgress, Directives],
                 vec![Actuations, Workloads, DeadLetters, DeviceIntents, Directives],
             ),
             Self::Simulator => (

@@ -225,7 +225,6 @@ fn the_loop_closes_with_exactly_the_rights_of_each_part() {
         "Read on topic eadt.device-intents.v1",
         "Write on topic eadt.device-intents.v1",
         "Read on topic eadt.device-states.v1",
-        "Read on topic eadt.directives.v1",
         "Write on topic eadt.directives.v1",
         "Read on topic eadt.training.progress.v1",
     ];

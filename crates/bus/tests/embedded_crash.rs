@@ -211,7 +211,8 @@ fn a_log_that_has_filled_its_file_system_lets_go_what_expired_and_goes_on() {
     };
     assert_eq!(error.remedy, Remedy::Retry);
     assert!(error.to_string().contains("the disk is full") && error.to_string().contains("64 MiB are kept"), "{error}");
-    assert!(disk.used_bytes().unwrap() > ROOM - RESERVE - 2 * MIB, "{} are used", disk.used_bytes().unwrap());
+    // What the store wrote in the background may be gone again by now: up to as much as is kept for it.
+    assert!(disk.used_bytes().unwrap() > ROOM - 2 * RESERVE - 2 * MIB, "{} are used", disk.used_bytes().unwrap());
     let kept = |log: &EmbeddedLog| {
         let records = read_all(log, &"output".into(), 1, IsolationLevel::ReadCommitted);
         records.into_iter().map(|record| record.value).collect::<Vec<_>>()

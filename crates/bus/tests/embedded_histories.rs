@@ -479,7 +479,11 @@ impl History {
                     }
                     PollEvent::End { position, .. } => {
                         assert_eq!(position, held.high, "{at}");
-                        assert!(!*told && !skipped(*next, position), "{at}: ended at {position} after {next}");
+                        // A reader that is opened again ends where all that came after the last end was compacted away.
+                        assert!(
+                            (!*told || position > *next) && !skipped(*next, position),
+                            "{at}: ended at {position} after {next}"
+                        );
                         (*next, *told) = (position, true);
                     }
                     other => panic!("a reader outside any group was told {other:?}"),
@@ -558,8 +562,11 @@ proptest! {
             history.check();
         }
         history.read(usize::MAX);
-        for (at, (next, _)) in &history.read {
-            prop_assert_eq!(*next, history.model.held[at].high, "{} is read to its end", at);
+        for (at, (next, told)) in &history.read {
+            let held = &history.model.held[at];
+            // An end is not told again if all that came after it was compacted away.
+            let is_gap = *told && held.records.iter().all(|record| record.offset < *next);
+            prop_assert!(*next == held.high || is_gap, "{} is read to {} and ends at {}", at, next, held.high);
         }
     }
 }

@@ -335,12 +335,13 @@ class Client:
                     self._post(batch)
                 backoff = 0.0
             except _Refused as refused:
-                self.refused += 1
                 self.note_failure(refused)
+                self.refused += 1
             except Exception as error:
-                self.failed += 1
                 self._drop_connection()
+                # Whoever sees the count finds the reason.
                 self.note_failure(error)
+                self.failed += 1
                 backoff = min(BACKOFF_SECONDS, max(1.0, backoff * 2))
             if closing:
                 self._drop_connection()

@@ -40,33 +40,36 @@ impl ActuatorSession<'_> {
         if let Some(intents) = intents {
             intents.on_read();
         }
-        self.read_outcomes(parts)
+        if !self.hanging.has_ended_any() {
+            return Ok(());
+        }
+        match self.read_outcomes(parts) {
+            Err(error) if error.remedy == Remedy::Stop => {
+                tracing::warn!(%error, "outcomes of a step that a broker forgot in part may be published twice");
+                Ok(())
+            }
+            read => read,
+        }
     }
 
-    /// Reads the outcomes of these partitions to their ends. What hangs of them is committed: it was so, and it is not repeated. If
-    /// anything of a step was aborted, its outcomes may be readable: then they are remembered.
+    /// Reads the newest outcomes of these partitions to their ends, so that they are not repeated: something of their step was aborted.
+    /// What hangs of them is committed, since it was so.
     fn read_outcomes(&mut self, parts: &[TopicPartition]) -> Result<(), BusError> {
         let Self { deps, topics, member, hanging, publisher, .. } = self;
-        loop {
-            let has_ended_any = hanging.has_ended_any();
-            let depth = if has_ended_any { OUTCOMES } else { 1 };
-            let mut from = Vec::new();
-            for part in parts {
-                let at = TopicPartition::new(topics.actuations.clone(), part.partition);
-                let marks = deps.bus.watermarks(&at)?;
-                from.push((at, StartOffset::At(marks.low.max(marks.high - depth))));
-            }
-            let stopped = || deps.shutdown.is_cancelled();
-            let read = hanging.read_to_end(&*deps.bus, &mut **member, &from, TransactionEnd::Commit, stopped, |record| {
-                if has_ended_any && let Some(id) = record.header(header::ID) {
-                    publisher.set_outcome(id);
-                }
-                Ok::<_, BusError>(())
-            })?;
-            read.ok_or_else(|| BusError::new(Remedy::Retry, "taking over", "stopped before the newest outcomes were read"))?;
-            if hanging.has_ended_any() == has_ended_any {
-                return Ok(());
-            }
+        let mut from = Vec::new();
+        for part in parts {
+            let at = TopicPartition::new(topics.actuations.clone(), part.partition);
+            let marks = deps.bus.watermarks(&at)?;
+            from.push((at, StartOffset::At(marks.low.max(marks.high - OUTCOMES))));
         }
+        let stopped = || deps.shutdown.is_cancelled();
+        let read = hanging.read_to_end(&*deps.bus, &mut **member, &from, TransactionEnd::Commit, stopped, |record| {
+            if let Some(id) = record.header(header::ID) {
+                publisher.set_outcome(id);
+            }
+            Ok::<_, BusError>(())
+        })?;
+        read.ok_or_else(|| BusError::new(Remedy::Retry, "taking over", "stopped before the newest outcomes were read"))?;
+        Ok(())
     }
 }

@@ -235,15 +235,21 @@ fn what_was_found_of_a_change_is_told_by_whoever_acts_next() {
 
 #[test]
 fn what_is_published_of_a_change_once_is_not_repeated_if_a_part_of_its_step_hangs() {
-    for (topic, end) in [(Topic::Workloads, TransactionEnd::Abort), (Topic::Actuations, TransactionEnd::Commit)] {
+    for hangs in [
+        &[(Topic::Workloads, TransactionEnd::Abort)][..],
+        &[(Topic::Workloads, TransactionEnd::Abort), (Topic::Actuations, TransactionEnd::Commit)],
+    ] {
         let rig = Rig::new();
+        let places: Vec<_> = hangs.iter().map(|(topic, _)| place(*topic)).collect();
         rig.decide("d-0", 1, 400.0, 380.0);
         rig.live(Some("d-0"));
         rig.decide("d-1", 2, 380.0, 350.0);
-        rig.log.hang(&[place(topic)], true, || rig.live(Some("d-1")));
+        rig.log.hang(&places, true, || rig.live(Some("d-1")));
         rig.decide("d-2", 3, 350.0, 300.0);
         rig.live(Some("d-2"));
-        assert_eq!(rig.log.ended(&place(topic)), Some(end));
+        for (topic, end) in hangs {
+            assert_eq!(rig.log.ended(&place(*topic)), Some(*end));
+        }
         for id in ["d-0", "d-1", "d-2"] {
             assert_eq!(rig.became(id), [ActuationOutcome::Applied, ActuationOutcome::Ready], "{id}: {:#?}", rig.actuations());
         }
