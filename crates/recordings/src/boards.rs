@@ -7,7 +7,7 @@ use eadt_schemas::EventTime;
 use eadt_schemas::v1::CounterScope;
 
 use crate::checks::{leave_tiny_counters_out, remove, value};
-use crate::clock::{ParsedTime, TimeParser};
+use crate::clock::NamedTimeZone;
 use crate::identity::{IdScope, SeveralBoards, is_zero_uuid};
 use crate::interpolate::LinePoint;
 use crate::names::event_name;
@@ -33,7 +33,7 @@ pub(crate) fn resolve_boards(recording: &mut Recording, options: &ImportOptions)
         }
     }
     join_parts(recording, options)?;
-    settle_copies(recording, options)
+    settle_copied_boards(recording, options)
 }
 
 /// Returns the error for rows of one source that are of several boards by a column that is not mapped.
@@ -373,8 +373,8 @@ pub(crate) fn refuse_clock_back(
     readings: &[RecordedReading],
     options: &ImportOptions,
 ) -> Result<(), ImportError> {
-    let clock = TimeParser::new(None, options.time_zone.clone());
-    let Some(BackwardClockStep { index, seconds, meets_rows, is_half_day }) = clock_back(readings, &clock) else {
+    let zone = options.time_zone.clone().unwrap_or_else(NamedTimeZone::utc);
+    let Some(BackwardClockStep { index, seconds, meets_rows, is_half_day }) = clock_back(readings, &zone) else {
         return Ok(());
     };
     if is_half_day {
@@ -419,21 +419,8 @@ struct BackwardClockStep {
 const HOUR_BACK_TOLERANCE_SECONDS: f64 = 60.0;
 const HALF_A_DAY_SECONDS: f64 = 43_200.0;
 
-/// Returns the hour of a time by the clock of a zone.
-fn local_hour(clock: &TimeParser, time: EventTime) -> i64 {
-    const HOUR_MICROS: i64 = 3_600_000_000;
-    // The figures of the time in UTC, read as those of the zone, are off by as much as the zone is.
-    let figures = time.to_string().replace('T', " ");
-    let read = match clock.read(figures.trim_end_matches('Z')) {
-        Ok(ParsedTime::Absolute(read) | ParsedTime::Local(read) | ParsedTime::Ambiguous { second: read, .. }) => read,
-        Err(_) => time,
-    };
-    let local = time.micros().saturating_mul(2).saturating_sub(read.micros());
-    local.div_euclid(HOUR_MICROS).rem_euclid(24)
-}
-
-/// Returns the row of a record at which its clock goes back; `clock` is that of times without an offset.
-fn clock_back(readings: &[RecordedReading], clock: &TimeParser) -> Option<BackwardClockStep> {
+/// Returns the row of a record at which its clock goes back; `zone` is that of times without an offset.
+fn clock_back(readings: &[RecordedReading], zone: &NamedTimeZone) -> Option<BackwardClockStep> {
     let falls = readings.windows(2).filter(|pair| pair[1].time < pair[0].time).count();
     // More of them are rows in no order.
     if falls == 0 || falls > 2 + readings.len() / 100 {
@@ -466,7 +453,7 @@ fn clock_back(readings: &[RecordedReading], clock: &TimeParser) -> Option<Backwa
                 return Some(BackwardClockStep { index, seconds, meets_rows: false, is_half_day: false });
             }
             let goes_on_half_a_day_before = (seconds + interval - HALF_A_DAY_SECONDS).abs() <= interval.max(1.0);
-            let goes_from_12_to_1 = || local_hour(clock, readings[index - 1].time) == 12 && local_hour(clock, from) == 1;
+            let goes_from_12_to_1 = || zone.hour(readings[index - 1].time) == Some(12) && zone.hour(from) == Some(1);
             if above.is_empty() && is_long_enough && goes_on_half_a_day_before && !leads_to_first && goes_from_12_to_1() {
                 return Some(BackwardClockStep { index, seconds, meets_rows: false, is_half_day: true });
             }
@@ -550,7 +537,7 @@ const LEVELS_OF_ONE_BOARD: usize = 4;
 /// Returns an error if boards of two files, whatever their names, have the same readings at the same times: one file is a copy of
 /// the other under another id, and would count twice. If the files are said to be parts of one record, the copy is left out; boards
 /// that their UUIDs or nodes tell apart are noted.
-fn settle_copies(recording: &mut Recording, options: &ImportOptions) -> Result<(), ImportError> {
+fn settle_copied_boards(recording: &mut Recording, options: &ImportOptions) -> Result<(), ImportError> {
     if options.files_are == Some(FileSetKind::Nodes) || recording.files.len() < 2 {
         return Ok(());
     }
@@ -810,7 +797,7 @@ mod tests {
     #[test]
     fn finds_a_clock_that_goes_back() {
         let found = |rows: &[(f64, f64)]| {
-            clock_back(&readings(rows), &TimeParser::new(None, None))
+            clock_back(&readings(rows), &NamedTimeZone::utc())
                 .map(|BackwardClockStep { index, seconds, meets_rows, is_half_day }| (index, seconds, meets_rows || is_half_day))
         };
         let minutes = |minutes: &[i32]| -> Vec<(f64, f64)> {

@@ -5,6 +5,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use eadt_schemas::EventTime;
+use jiff::Timestamp;
 use jiff::civil::DateTime;
 use jiff::fmt::strtime;
 use jiff::tz::{AmbiguousOffset, Offset, TimeZone};
@@ -112,7 +113,7 @@ fn with_plain_half(text: &str) -> Cow<'_, str> {
     Cow::Borrowed(text)
 }
 
-/// Whether a pattern says where the half of the day stands.
+/// Returns whether a pattern has a place for AM or PM.
 fn names_half_day(pattern: &str) -> bool {
     pattern.contains("%p") || pattern.contains("%P")
 }
@@ -170,6 +171,11 @@ pub struct NamedTimeZone {
 impl NamedTimeZone {
     pub fn utc() -> Self {
         Self { name: "UTC".to_owned(), zone: TimeZone::UTC }
+    }
+
+    /// Returns the hour that its clocks show; `None`: a time beyond those of any calendar.
+    pub(crate) fn hour(&self, time: EventTime) -> Option<i8> {
+        Some(self.zone.to_datetime(Timestamp::from_microsecond(time.micros()).ok()?).hour())
     }
 
     /// Reads an offset from UTC such as `+02:00`, `-7` or `+0530`, a POSIX rule such as `CET-1CEST,M3.5.0,M10.5.0/3`, or an IANA
@@ -400,7 +406,7 @@ impl TimeParser {
     }
 }
 
-/// Returns a time of day without the half of the day that stands behind or before it, and that half; it is empty if there is none.
+/// Returns a time of day without the AM or PM behind or before it, and these; empty if there is none.
 fn split_half(text: &str) -> (&str, &str) {
     let text = text.trim();
     let clock = text.trim_end_matches(|c: char| c.is_ascii_alphabetic()).trim_end();

@@ -180,6 +180,19 @@ impl IdColumn {
         self.scope.is_none() && !self.has_ids
     }
 
+    /// Returns the first source in which this finds the line of a second board, and the number of boards. It is asked of sources with
+    /// more than one value only.
+    fn find_in_sources(
+        &self,
+        find: impl Fn(SourceId, &[(EventTime, u64, u16)]) -> Option<(u64, usize)>,
+    ) -> Option<SeveralBoards> {
+        let has_several = |rows: &[(EventTime, u64, u16)]| rows.iter().any(|row| row.2 != rows[0].2);
+        self.rows.iter().filter(|(_, rows)| has_several(rows)).find_map(|(source, rows)| {
+            let (line, boards) = find(*source, rows)?;
+            Some(SeveralBoards { source: *source, column: self.column, scope: IdScope::Board, line, boards })
+        })
+    }
+
     /// Takes in whether a text may be the name of a board; returns whether the column may still hold such names.
     fn note_text(&mut self, text: &str) -> bool {
         self.has_ids &= is_id(text);
@@ -275,12 +288,7 @@ impl IdColumns {
         };
         self.candidates.iter().filter(is_open).find_map(|candidate| {
             let is_numbers = candidate.values.keys().all(|text| text.parse::<f64>().is_ok());
-            let takes_turns = |rows: &&[(EventTime, u64, u16)]| rows.iter().any(|row| row.2 != rows[0].2);
-            candidate.rows.iter().find_map(|(source, rows)| {
-                let rows = Some(rows.as_slice()).filter(takes_turns)?;
-                let (line, boards) = find_rounds(rows, &watts_of(*source), is_numbers)?;
-                Some(SeveralBoards { source: *source, column: candidate.column, scope: IdScope::Board, line, boards })
-            })
+            candidate.find_in_sources(|source, rows| find_rounds(rows, &watts_of(source), is_numbers))
         })
     }
 
@@ -296,12 +304,7 @@ impl IdColumns {
                     numbers
                 });
             }
-            let takes_turns = |rows: &&[(EventTime, u64, u16)]| rows.iter().any(|row| row.2 != rows[0].2);
-            candidate.rows.iter().find_map(|(source, rows)| {
-                let rows = Some(rows.as_slice()).filter(takes_turns)?;
-                let (line, boards) = find_unnamed_rounds(rows, &watts_of(*source), numbers.as_deref())?;
-                Some(SeveralBoards { source: *source, column: candidate.column, scope: IdScope::Board, line, boards })
-            })
+            candidate.find_in_sources(|source, rows| find_unnamed_rounds(rows, &watts_of(source), numbers.as_deref()))
         })
     }
 }

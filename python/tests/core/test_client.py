@@ -715,7 +715,8 @@ class TestFailures(unittest.TestCase):
             self.assertFalse("<" in told, told)
             self.assertTrue(told.endswith(part) or (status, part) not in alone, told)
 
-    def test_values_that_do_not_fit_are_said_once_and_the_rest_is_sent(self) -> None:
+    def steps(self, **fields: Any) -> tuple[Recorder, list[str]]:
+        """Takes three steps with these fields; the server that has their reports, and the warnings."""
         server = Recorder()
         self.addCleanup(server.close)
         logger = logging.getLogger("eadt")
@@ -723,10 +724,14 @@ class TestFailures(unittest.TestCase):
         logger.setLevel(logging.WARNING)
         with self.assertLogs("eadt", logging.WARNING) as logs, eadt.job(client=Client(server.url, "n/a", interval_seconds=0.02)) as job:
             for _ in range(3):
-                job.step(samples=1, loss=Unreadable(), learning_rate="high", gradient_norm="0.5", layers=12.0)
+                job.step(samples=1, **fields)
                 job._demand()
                 time.sleep(0.05)
-        told = sorted(line.partition("n/a: ")[2] for line in logs.output if "and not sent" in line)
+        return server, logs.output
+
+    def test_values_that_do_not_fit_are_said_once_and_the_rest_is_sent(self) -> None:
+        server, lines = self.steps(loss=Unreadable(), learning_rate="high", gradient_norm="0.5", layers=12.0)
+        told = sorted(line.partition("n/a: ")[2] for line in lines if "and not sent" in line)
         self.assertEqual(told, ["learning_rate is no number but str, and not sent", "loss is unreadable (Unreadable), and not sent"])
         event = next(event for event in server.events if "gradient_norm" in event)
         self.assertEqual((event["gradient_norm"], event["layers"], event["steps_total"]), (0.5, 12, 1))
@@ -748,18 +753,9 @@ class TestFailures(unittest.TestCase):
         self.assertNotIn("rank", server.events[-1])
 
     def test_a_field_that_does_not_exist_is_said_once_with_the_nearest(self) -> None:
-        server = Recorder()
-        self.addCleanup(server.close)
-        logger = logging.getLogger("eadt")
-        self.addCleanup(logger.setLevel, logger.level)
-        logger.setLevel(logging.WARNING)
-        with self.assertLogs("eadt", logging.WARNING) as logs, eadt.job(client=Client(server.url, "n/a", interval_seconds=0.02)) as job:
-            for _ in range(3):
-                job.step(samples=1, validationloss=0.5, xyzzy=1)
-                job._demand()
-                time.sleep(0.05)
-        told = [line for line in logs.output if "there is no field" in line]
-        self.assertEqual(len(told), 2, logs.output)
+        _, lines = self.steps(validationloss=0.5, xyzzy=1)
+        told = [line for line in lines if "there is no field" in line]
+        self.assertEqual(len(told), 2, lines)
         self.assertTrue(any("no field validationloss, which is not sent; did you mean validation_loss?" in line for line in told), told)
         self.assertTrue(any(line.endswith("no field xyzzy, which is not sent") for line in told), told)
 

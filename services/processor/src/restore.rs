@@ -494,7 +494,7 @@ mod tests {
 
     use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions, StampSource};
     use eadt_bus::simulation::ForgetfulBus;
-    use eadt_bus::{CommitStep, MemberOptions, PartitionReader, PollEvent, Producer, TopicSpec, topics};
+    use eadt_bus::{CommitStep, PartitionReader, PollEvent, topics};
     use eadt_testing::lines;
 
     use super::*;
@@ -504,12 +504,10 @@ mod tests {
 
     const HOUR: i64 = 3_600_000_000;
 
-    /// Counts what readers of outputs begin before.
     #[derive(Debug)]
     struct Log {
         inner: ForgetfulBus<EmbeddedLog>,
         now: Arc<AtomicI64>,
-        asked: AtomicI64,
         _dir: tempfile::TempDir,
     }
 
@@ -570,7 +568,7 @@ mod tests {
             for topic in topics::desired("eadt.", 1, 1) {
                 log.create_topic(&topic).unwrap();
             }
-            Self { inner: ForgetfulBus::new(log), now, asked: AtomicI64::new(0), _dir: dir }
+            Self { inner: ForgetfulBus::new(log), now, _dir: dir }
         }
 
         fn send(&self, topic: Topic, records: impl IntoIterator<Item = (String, String)>) {
@@ -596,8 +594,8 @@ mod tests {
 
         fn start_with(&self, member: &mut Member<'_>, shutdown: &Shutdown) -> Result<RestoredState<PartitionOffsets>> {
             let names = OutputTopics::new("eadt.", String::new());
-            self.asked.store(0, Ordering::SeqCst);
-            read_states_and_outputs::<PartitionTask>(self, member, &names, &[0], shutdown)
+            self.inner.asked.store(0, Ordering::SeqCst);
+            read_states_and_outputs::<PartitionTask>(&self.inner, member, &names, &[0], shutdown)
                 .map(|mut states| states.remove(&0).unwrap())
         }
 
@@ -610,42 +608,7 @@ mod tests {
         }
 
         fn asked(&self) -> i64 {
-            self.asked.load(Ordering::SeqCst)
-        }
-    }
-
-    impl Bus for Log {
-        fn topics(&self, prefix: &str) -> Result<Vec<TopicSpec>> {
-            self.inner.topics(prefix)
-        }
-        fn create_topic(&self, topic: &TopicSpec) -> Result<()> {
-            self.inner.create_topic(topic)
-        }
-        fn alter_topic(&self, name: &str, settings: &BTreeMap<String, String>) -> Result<()> {
-            self.inner.alter_topic(name, settings)
-        }
-        fn add_partitions(&self, name: &str, partitions: i32) -> Result<()> {
-            self.inner.add_partitions(name, partitions)
-        }
-        fn watermarks(&self, at: &TopicPartition) -> Result<WatermarkOffsets> {
-            self.inner.watermarks(at)
-        }
-        fn producer(&self, name: &str) -> Result<Box<dyn Producer>> {
-            self.inner.producer(name)
-        }
-        fn reader(&self, from: &[(TopicPartition, StartOffset)], isolation: IsolationLevel) -> Result<Box<dyn PartitionReader>> {
-            for (at, start) in from {
-                if let StartOffset::At(start) = start {
-                    self.asked.fetch_add(self.inner.watermarks(at)?.high - start, Ordering::SeqCst);
-                }
-            }
-            self.inner.reader(from, isolation)
-        }
-        fn member(&self, options: MemberOptions) -> Result<Box<dyn GroupMember>> {
-            self.inner.member(options)
-        }
-        fn committed(&self, group: &str, of: &[TopicPartition]) -> Result<Vec<Option<i64>>> {
-            self.inner.committed(group, of)
+            self.inner.asked.load(Ordering::SeqCst)
         }
     }
 

@@ -1,6 +1,7 @@
 //! A log whose broker forgets to mark transactions: nothing after them is readable as committed, until somebody ends them.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -27,6 +28,8 @@ pub struct ForgetfulBus<B> {
     pub inner: B,
     hanging: Arc<Mutex<HangingByPartition>>,
     positions: Arc<Mutex<HangingPositions>>,
+    /// How many offsets readers that began at one had before them, together.
+    pub asked: Arc<AtomicI64>,
 }
 
 /// A group's positions, of which a transaction hangs.
@@ -39,7 +42,7 @@ struct HangingPositions {
 
 impl<B: Bus> ForgetfulBus<B> {
     pub fn new(inner: B) -> Self {
-        Self { inner, hanging: Arc::default(), positions: Arc::default() }
+        Self { inner, hanging: Arc::default(), positions: Arc::default(), asked: Arc::default() }
     }
 
     /// What `append` appends to these partitions belongs to a transaction that nobody marks.
@@ -96,6 +99,11 @@ impl<B: Bus + Clone + 'static> Bus for ForgetfulBus<B> {
         self.inner.producer(name)
     }
     fn reader(&self, from: &[(TopicPartition, StartOffset)], isolation: IsolationLevel) -> Result<Box<dyn PartitionReader>> {
+        for (at, start) in from {
+            if let StartOffset::At(start) = start {
+                self.asked.fetch_add(self.inner.watermarks(at)?.high - start, Ordering::SeqCst);
+            }
+        }
         let inner = self.inner.reader(from, isolation)?;
         Ok(match isolation {
             IsolationLevel::ReadUncommitted => inner,

@@ -743,7 +743,7 @@ impl<'o> FileReader<'o> {
         let damaged = |kind, problem: String| RowError::damaged(kind, error(problem, take_out));
         let field = figure.field;
         let unit_text = column.unit_column.and_then(|index| cells.get(index)).filter(|text| !is_absent_text(text));
-        // A row that is of another quantity by its unit says nothing against the mapping.
+        // A row of another quantity, by its unit, does not make the mapping wrong.
         let kind_of = |unit: &str, kind: &'static str| {
             let is_of_another = Unit::by_name(unit).map_or(is_unit_of_others(unit), |unit| unit.dimension != field.dimension());
             if is_of_another { OF_ANOTHER_UNIT } else { kind }
@@ -839,7 +839,7 @@ impl<'o> FileReader<'o> {
             of_file.filter_map(|reading| Some((u64::from(reading.line), watts(reading)?))).collect()
         };
         let in_rounds = || {
-            // Where a board is mapped, what tells its rows apart is the node.
+            // If a board is mapped, its rows differ by node.
             let scope = if plan.device.is_some() { IdScope::Node } else { IdScope::Board };
             self.ids.boards_in_rounds(scopes, watts_of).map(|found| SeveralBoards { scope, ..found })
         };

@@ -66,7 +66,7 @@ impl CounterIncrements {
     /// Turns what rows add into counters.
     pub(super) fn finish(self, recording: &mut Recording, options: &ImportOptions) -> Result<(), ImportError> {
         for (source, mut steps) in self.by_source {
-            settle_copies(recording, &mut steps, options)?;
+            settle_copied_sums(recording, &mut steps, options)?;
             if !options.accept.contains(&AcceptedFinding::GrowingSteps) {
                 refuse_running_totals(recording, &steps)?;
                 refuse_sums(recording, &mut steps);
@@ -99,7 +99,7 @@ const ROWS_OF_A_COPY: usize = 3;
 
 /// Returns an error if two files have the same rows over the time of both, which would count twice; leaves those of the later file out
 /// if the files are said to be parts of one record.
-fn settle_copies(
+fn settle_copied_sums(
     recording: &mut Recording,
     steps: &mut Vec<CounterIncrement>,
     options: &ImportOptions,

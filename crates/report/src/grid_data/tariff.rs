@@ -82,7 +82,7 @@ fn is_price(name: &str) -> bool {
         return false;
     }
     let is_worded = ["price", "tariff", "/mwh", "/kwh", "cost"].iter().any(|word| name.contains(word));
-    let has_unit = |kind| read_unit(name, kind).is_ok_and(|unit| unit.amount.is_some() && unit.energy_kwh.is_some());
+    let has_unit = |kind| read_unit(name, kind).is_ok_and(ColumnUnit::is_whole);
     let is_marginal = words(name).any(|word| ["lmp", "lbmp"].contains(&word));
     has_unit(UnitKind::Money) || !has_unit(UnitKind::Mass) && (is_worded || is_marginal || name.starts_with("rate"))
 }
@@ -111,9 +111,7 @@ fn prefer_by_name(columns: &mut Vec<usize>, header: &[String]) {
     if columns.iter().any(|index| has_word(*index, &TOTALS)) {
         prefer(columns, |index| has_word(index, &TOTALS) || !has_word(index, &PARTS));
     }
-    prefer(columns, |index| {
-        read_unit(&header[index], UnitKind::Money).is_ok_and(|unit| unit.amount.is_some() && unit.energy_kwh.is_some())
-    });
+    prefer(columns, |index| read_unit(&header[index], UnitKind::Money).is_ok_and(ColumnUnit::is_whole));
     if columns.iter().any(|index| letters(*index).contains("dayahead")) {
         prefer(columns, |index| !letters(index).contains("intraday"));
     }
@@ -127,7 +125,7 @@ fn is_one_price(table: &GridDataTable, columns: &[usize]) -> bool {
     let scales: Vec<f64> = columns
         .iter()
         .filter_map(|index| read_unit(&table.header[*index], UnitKind::Money).ok())
-        .filter(|unit| unit.amount.is_some() && unit.energy_kwh.is_some())
+        .filter(|unit| unit.is_whole())
         .map(ColumnUnit::per_kwh)
         .collect();
     let is_repeated = |(at, scale): (usize, &f64)| scales[..at].contains(scale);

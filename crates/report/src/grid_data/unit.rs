@@ -22,6 +22,11 @@ pub(super) struct ColumnUnit {
 }
 
 impl ColumnUnit {
+    /// Returns whether both parts are known: of what, and per which energy.
+    pub(super) fn is_whole(self) -> bool {
+        self.amount.is_some() && self.energy_kwh.is_some()
+    }
+
     /// Returns whole units of the currency, or grams, per kWh of a value of 1.
     pub(super) fn per_kwh(self) -> f64 {
         self.amount.unwrap_or(1.0) / self.energy_kwh.unwrap_or(1.0)
