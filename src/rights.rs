@@ -59,8 +59,8 @@ impl AclRole {
             GpuTelemetry, Models, ProcessorState, SimulatorState, TrainingProgress, Workloads,
         };
         match self {
-            // Directives are handed on to the jobs that report.
-            Self::Collector => (vec![Directives], vec![GpuTelemetry, TrainingProgress, DeviceHolders]),
+            // Directives are handed on to the jobs that report; a start reads when those jobs began.
+            Self::Collector => (vec![Directives, TrainingProgress], vec![GpuTelemetry, TrainingProgress, DeviceHolders]),
             Self::Processor => (
                 // A start reads the outputs beyond the state; windows are also the input of the power budget.
                 Topic::PROCESSOR_INPUTS.into_iter().chain([ProcessorState, EfficiencyWindows, Decisions, DeadLetters]).collect(),

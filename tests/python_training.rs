@@ -47,8 +47,8 @@ fn types_and_style_are_clean() {
     }
 }
 
-/// Writes a directive for each of these workloads into the log of a data folder, as an actuator does.
-fn ask(data: &Path, workloads: &[&str], frozen: u32) {
+/// Writes a directive for a workload into the log of a data folder, as an actuator does.
+fn ask(data: &Path, workload: &str, frozen: u32) {
     std::fs::write(data.join("origin"), "measured\n").unwrap();
     let log = EmbeddedLog::open(&data.join("log"), EmbeddedOptions::default()).unwrap();
     let topics = plan(&read_topics(&log, "eadt.").unwrap(), &desired("eadt.", 4, 1), PartitionGrowthPolicy::Refuse);
@@ -56,30 +56,28 @@ fn ask(data: &Path, workloads: &[&str], frozen: u32) {
     let time: EventTime = "2026-01-02T03:04:05Z".parse().unwrap();
     let name = format!("eadt.{}", Topic::Directives).into();
     let mut producer = log.producer("tests").unwrap();
-    for workload in workloads {
-        let directive = Directive {
-            time,
-            workload: (*workload).to_owned(),
-            decision_id: "d-1".to_owned(),
-            frozen_prefix_layers: Some(frozen),
-            ..Directive::default()
-        };
-        let envelope = Envelope {
-            id: format!("d-1/{workload}"),
-            source: "/actuator".to_owned(),
-            kind: EventType::Directive,
-            time,
-            subject: (*workload).to_owned(),
-        };
-        producer.send(ProducerRecord::event(&name, workload, &envelope, &directive)).unwrap();
-    }
+    let directive = Directive {
+        time,
+        workload: workload.to_owned(),
+        decision_id: "d-1".to_owned(),
+        frozen_prefix_layers: Some(frozen),
+        ..Directive::default()
+    };
+    let envelope = Envelope {
+        id: format!("d-1/{workload}"),
+        source: "/actuator".to_owned(),
+        kind: EventType::Directive,
+        time,
+        subject: workload.to_owned(),
+    };
+    producer.send(ProducerRecord::event(&name, workload, &envelope, &directive)).unwrap();
     assert!(producer.flush(std::time::Duration::from_mins(2)).unwrap());
 }
 
 #[test]
 fn two_ranks_take_up_a_directive_of_the_real_program() {
     let data = tempfile::tempdir().unwrap();
-    ask(data.path(), &["team/gpt"], 2);
+    ask(data.path(), "team/gpt", 2);
     let variables = [("EADT_TEST_PROGRAM", eadt_tests::program()), ("EADT_TEST_DATA", data.path())];
     lane(&["tests.torch.test_together"], &variables);
 }
@@ -91,10 +89,8 @@ fn the_guard_takes_back_what_a_real_training_was_asked() {
 }
 
 #[test]
-fn each_example_takes_up_a_directive_of_the_real_program() {
+fn each_example_reports_to_the_real_program_and_takes_up_a_directive() {
     let data = tempfile::tempdir().unwrap();
-    let workloads = ["team/plain", "team/hugging-face", "team/lightning-gpt", "team/accelerate-gpt", "team/deepspeed-zero3"];
-    ask(data.path(), &workloads, 2);
     let variables = [("EADT_TEST_PROGRAM", eadt_tests::program()), ("EADT_TEST_DATA", data.path())];
     lane(&["tests.torch.test_examples"], &variables);
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -19,13 +20,17 @@ from typing import Any
 
 
 class Recorder:
-    """Keeps every event; answers with ``status`` and, for rank 0, with ``directive``."""
+    """Keeps every event; answers with ``status`` and what ``answer`` has.
+
+    As the real one, it asks a job for nothing in the answer to its start; with ``asks_at_start`` an earlier job was asked.
+    """
 
     def __init__(self, status: int = 202) -> None:
         self.status = status
         self.events: list[dict[str, Any]] = []
         self.requests: list[float] = []
         self.answer: dict[str, Any] = {}
+        self.asks_at_start = False
         #: What is answered instead of JSON.
         self.body: bytes | None = None
         self.headers: dict[str, str] = {}
@@ -40,7 +45,10 @@ class Recorder:
                 recorder.events.extend(body)
                 text = recorder.body
                 if text is None:
-                    text = json.dumps({"accepted": len(body), **recorder.answer}).encode()
+                    answer = dict(recorder.answer)
+                    if not recorder.asks_at_start and any(event.get("phase") == "started" for event in body):
+                        answer.pop("directives", None)
+                    text = json.dumps({"accepted": len(body), **answer}).encode()
                 self.send_response(recorder.status)
                 for name, value in recorder.headers.items():
                     self.send_header(name, value)
@@ -64,7 +72,7 @@ class Recorder:
 
 
 class Harmful:
-    """Accepts connections and hangs, or resets them."""
+    """Accepts connections and hangs, resets them, or answers a byte at a time: in the head or in the body."""
 
     def __init__(self, kind: str) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -83,8 +91,19 @@ class Harmful:
                 connection.recv(10)
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                 connection.close()
-            else:
-                self._kept.append(connection)
+                continue
+            self._kept.append(connection)
+            if self._kind.startswith("drips"):
+                threading.Thread(target=self._drip, args=(connection,), daemon=True).start()
+
+    def _drip(self, connection: socket.socket) -> None:
+        head = b"HTTP/1.1 202 Accepted\r\n" + (b"content-length: 100000\r\n\r\n" if self._kind == "drips the body" else b"x-more: ")
+        with contextlib.suppress(OSError):
+            connection.recv(1 << 16)
+            connection.sendall(head)
+            while True:
+                connection.sendall(b"x")
+                time.sleep(0.02)
 
     def close(self) -> None:
         self._listener.close()

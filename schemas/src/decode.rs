@@ -174,7 +174,20 @@ fn within(field: &'static str, value: Option<f64>, low: f64, high: f64) -> Resul
 
 #[cold]
 fn outside(field: &'static str, value: f64, low: f64, high: f64) -> DecodeError {
-    DecodeError::invalid(field, format_args!("{value} is not between {low} and {high}"))
+    let shown = short_number(value);
+    if high < f64::MAX {
+        return DecodeError::invalid(field, format_args!("{shown} is not between {low} and {high}"));
+    }
+    // A limit of the type is none that anybody could look for.
+    if value.is_finite() && value < low {
+        return DecodeError::invalid(field, format_args!("{shown} is less than {low}"));
+    }
+    DecodeError::invalid(field, format_args!("{shown} is not a finite number"))
+}
+
+/// Returns a number in few characters: with an exponent where it has many digits.
+fn short_number(value: f64) -> String {
+    if value == 0.0 || (1e-7..1e21).contains(&value.abs()) { value.to_string() } else { format!("{value:e}") }
 }
 
 const MAX_COUNTER: f64 = 1e18;

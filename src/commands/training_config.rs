@@ -1,5 +1,6 @@
 //! `eadt training-config`: a `training_config.yaml` as a policy and as settings of the package.
 
+use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
@@ -10,9 +11,10 @@ use eadt_service::files;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
+use serde_saphyr::{MessageFormatter, UserMessageFormatter};
 
 use crate::output::print;
-use crate::settings::first_unknown;
+use crate::settings::{first_unknown, resolve};
 
 #[derive(Debug, Args)]
 pub struct TrainingConfigArgs {
@@ -151,7 +153,10 @@ pub fn print_translation(args: &TrainingConfigArgs) -> anyhow::Result<()> {
 fn read(file: &Path, text: &str) -> anyhow::Result<(TrainingConfigFile, Map<String, Value>)> {
     const OURS: [&str; 2] = ["zero_optimization", "adaptive_training"];
     let name = file.display();
-    let mut tree: Value = serde_saphyr::from_str(text).with_context(|| format!("{name} is no YAML"))?;
+    let mut tree: Value = match serde_saphyr::from_str(text) {
+        Ok(tree) => tree,
+        Err(error) => bail!("cannot read {name}: {}", describe_yaml_error(&error)),
+    };
     let Some(sections) = tree.as_object_mut() else {
         bail!("{name} has no sections: it begins with `training:`, `deepspeed:` or `mps:`");
     };
@@ -172,11 +177,68 @@ fn read(file: &Path, text: &str) -> anyhow::Result<(TrainingConfigFile, Map<Stri
     if let Some(key) = foreign.keys().find(|key| key.chars().any(char::is_control)) {
         bail!("{name} has the key {key:?} in deepspeed: a key is one line of text");
     }
-    if let Some((key, advice)) = first_unknown(&known, schemars::schema_for!(TrainingConfigFile).as_value()) {
+    let schema = schemars::schema_for!(TrainingConfigFile);
+    if let Some((key, advice)) = first_unknown(&known, schema.as_value()) {
         bail!("there is no {key} in {name}: {advice}");
+    }
+    if let Some((key, value, expected)) = first_misfit(&known, schema.as_value(), schema.as_value(), "") {
+        bail!("{key} is {value} in {name}: it must be {expected}");
     }
     let document = serde_json::from_value(tree).with_context(|| format!("{name} is not valid"))?;
     Ok((document, foreign))
+}
+
+/// Returns what is wrong with a text that cannot be read as YAML, and where.
+fn describe_yaml_error(error: &serde_saphyr::Error) -> String {
+    let error = error.without_snippet();
+    let text: Cow<'_, str> = match error {
+        serde_saphyr::Error::MultipleDocuments { .. } => "a second document begins here: keep one".into(),
+        serde_saphyr::Error::DuplicateMappingKey { key: Some(key), .. } => format!("the key {key} comes twice").into(),
+        serde_saphyr::Error::DuplicateMappingKey { .. } => "a key comes twice".into(),
+        _ => UserMessageFormatter.format_message(error),
+    };
+    let text = eadt_service::redact::line(&text);
+    match error.location() {
+        Some(at) => format!("line {}, column {}: {text}", at.line(), at.column()),
+        None => text.to_string(),
+    }
+}
+
+/// Longest value that an error repeats, in characters.
+const SHOWN_CHARS: usize = 60;
+
+/// Returns the key of the first value of another kind than the key has, the value, and the kind that it has. `root`: the schema
+/// of the file; `schema`: the part of it for `tree`, which is at `path`.
+fn first_misfit(tree: &Value, root: &Value, schema: &Value, path: &str) -> Option<(String, String, &'static str)> {
+    let schema = resolve(root, schema);
+    if let (Some(properties), Value::Object(map)) = (schema.get("properties").and_then(Value::as_object), tree) {
+        return map.iter().find_map(|(name, child)| {
+            let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+            first_misfit(child, root, properties.get(name)?, &path)
+        });
+    }
+    let kind = match schema.get("type")? {
+        Value::Array(kinds) => kinds.iter().find(|kind| *kind != "null")?.as_str()?,
+        kind => kind.as_str()?,
+    };
+    let (fits, expected) = match kind {
+        "object" => (tree.is_object(), "a section with keys of its own"),
+        "integer" => (tree.as_u64().is_some_and(|number| u32::try_from(number).is_ok()), "a whole number from 0"),
+        "number" => (tree.is_number(), "a number"),
+        "boolean" => (tree.is_boolean(), "true or false"),
+        "string" => (tree.is_string(), "a text: put it in quotes"),
+        _ => (true, ""),
+    };
+    // A key without a value sets nothing.
+    if fits || tree.is_null() {
+        return None;
+    }
+    let value = match tree {
+        Value::Object(_) => "a section".to_owned(),
+        Value::Array(_) => "a list".to_owned(),
+        value => value.to_string().chars().take(SHOWN_CHARS).collect(),
+    };
+    Some((path.to_owned(), value, expected))
 }
 
 /// Refuses a number that the policy, the settings or the workload could not carry.
@@ -537,6 +599,45 @@ mps:
         }
         assert!(translated("- a\n- b\n", &args(None, None)).unwrap_err().to_string().contains("has no sections"));
         assert!(translated("mps: {enabled: perhaps}\n", &args(None, None)).is_err());
+    }
+
+    #[test]
+    fn a_value_of_another_kind_is_refused_by_its_key_in_words_of_the_file() {
+        for (text, says) in [
+            (
+                "training: {per_device_train_batch_size: 4.5}",
+                "training.per_device_train_batch_size is 4.5 in training_config.yaml: it must be a whole number from 0",
+            ),
+            ("training: {per_device_train_batch_size: -1}", "training.per_device_train_batch_size is -1 in"),
+            ("training: {gradient_accumulation_steps: 99999999999}", "gradient_accumulation_steps is 99999999999 in"),
+            ("mps: {shared_resources: \"2\"}", "mps.shared_resources is \"2\" in"),
+            ("mps: {enabled: perhaps}", "mps.enabled is \"perhaps\" in training_config.yaml: it must be true or false"),
+            ("training: {energy_monitoring_interval: often}", "training.energy_monitoring_interval is \"often\""),
+            (
+                "training: {model_name_or_path: 410}",
+                "training.model_name_or_path is 410 in training_config.yaml: it must be a text",
+            ),
+            ("training: 5", "training is 5 in training_config.yaml: it must be a section"),
+            ("training: [1, 2]", "training is a list in"),
+            ("deepspeed: {zero_optimization: 3}", "deepspeed.zero_optimization is 3 in"),
+            ("deepspeed: {adaptive_training: true}", "deepspeed.adaptive_training is true in"),
+            ("deepspeed: {adaptive_training: {enabled: 1}}", "deepspeed.adaptive_training.enabled is 1 in"),
+            (
+                "mps: {enabled: true, enabled: false}",
+                "cannot read training_config.yaml: line 1, column 22: the key enabled comes twice",
+            ),
+            ("mps: {enabled: true}\n---\nmps: {}\n", "a second document begins here: keep one"),
+            ("training: {energy_monitoring_interval: .nan}", "`.nan` is not a finite number"),
+            ("training: {a: *x}", "cannot read training_config.yaml: line 1, column 15: "),
+        ] {
+            let error = format!("{:#}", whole(text, &args(None, None)).unwrap_err());
+            assert!(error.contains(says), "{text}: {error}");
+            for word in ["struct", "u32", "Policy", "from_str", "serde", "invalid type"] {
+                assert!(!error.contains(word), "{text}: {error}");
+            }
+        }
+        let empty = "training: {adaptive_precision: , dataset_name: ~}\ndeepspeed: {adaptive_training: , zero_optimization: }\n";
+        assert!(whole(empty, &args(None, None)).unwrap().keys.is_empty());
     }
 
     #[test]

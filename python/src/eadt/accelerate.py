@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
+from .accumulation import AccumulatingJob
 from .training import Job
 
 
 def job(accelerator: Any, model: Any, optimizer: Any, *, layers: Any = "auto", **options: Any) -> Job:
-    """Returns a job of what ``accelerator.prepare`` returned. Precision is Accelerate's: it is reported, and not changed."""
+    """Returns a job of what ``accelerator.prepare`` returned. Precision is Accelerate's: it is reported, and not changed.
+
+    Where ``accelerator.accumulate`` accumulates gradients, call ``job.step`` for each micro-batch, or for each optimizer step.
+    """
     scaler = getattr(accelerator, "scaler", None)
-    made = Job(model, optimizer, layers=layers, scaler=scaler, precision=None, **options)
+    made = AccumulatingJob(
+        model, optimizer, made_step=lambda: bool(accelerator.sync_gradients), layers=layers, scaler=scaler, precision=None, **options
+    )
     refusal = (
         "Accelerate was started in BF16 and has no gradient scaler: restart with mixed_precision='fp16'"
         if accelerator.mixed_precision == "bf16"

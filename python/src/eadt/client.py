@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import difflib
 import http.client
+import io
 import json
 import logging
 import math
 import os
 import re
+import socket
 import ssl
 import sys
 import threading
@@ -24,13 +25,14 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from datetime import datetime, timezone
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 from time import time_ns
 from typing import Any, Final
 from urllib.parse import quote, urlsplit
 
 from .directives import Directive, parse_answer, read_file, read_text
-from .events import PROGRESS_FIELDS, event_time, plain_event
+from .events import PROGRESS_FIELDS, event_time, nearest, plain_event
 from .failures import ELSEWHERE, explain, explain_answer
 
 logger = logging.getLogger("eadt")
@@ -40,7 +42,7 @@ DEFAULT_URL: Final = "http://127.0.0.1:9477"
 INTERVAL_SECONDS: Final = 2.0
 #: Seconds between two requests that may be asked for, at most: a day.
 LONGEST_INTERVAL_SECONDS: Final = 86_400.0
-#: Seconds that one step of a request may take.
+#: Seconds that a request may take, with its answer.
 REQUEST_SECONDS: Final = 5.0
 #: Longest wait before a server that failed is tried again.
 BACKOFF_SECONDS: Final = 30.0
@@ -152,6 +154,10 @@ class Client:
         #: Why the newest directive cannot be read; the one before stays.
         self.directives_error: str | None = None
         self._answer: tuple[int, Directive | None] = (0, None)
+        #: Decisions that asked the workload for something before the start of this job had arrived: they were made for an earlier one.
+        self.earlier_decisions: set[str] = set()
+        #: The server's time when the start arrived, to the second, and that of its last answer.
+        self._arrived_at, self._answered_at = "", ""
         #: Reports as they came: time, fields, and a job's count. Whoever takes from it holds the lock; adding needs none.
         self.queue: deque[tuple[int, dict[str, Any], Count | None]] = deque()
         self._reset()
@@ -173,6 +179,10 @@ class Client:
         self._context: ssl.SSLContext | None = None
         self._closing = False
         self._taken: list[dict[str, Any]] = []
+        #: Whether a start was marked that has not arrived.
+        self._is_starting = False
+        #: Threads of other clients, whose last events come before those of this one.
+        self._predecessors: deque[threading.Thread] = deque()
 
     def report(self, **fields: Any) -> None:
         """Stores the newest figures; they are sent within ``interval_seconds``. Never raises, never waits.
@@ -230,6 +240,8 @@ class Client:
                 if newest:
                     self._events.append(newest)
                 moment = time_ns()
+                if fields.get("phase") == "started":
+                    self._begin_job()
                 self._keep(moment, fields)
             if not self._is_running:
                 self._start()
@@ -237,6 +249,16 @@ class Client:
         except Exception as error:
             self.note_failure(error)
         return moment
+
+    def _begin_job(self) -> None:
+        """Notes that what is asked until the start arrives was asked of an earlier job. A file of directives is for this one."""
+        self._is_starting, self._arrived_at = True, ""
+        directive = self._answer[1] if self._directives_file is None else None
+        self.earlier_decisions = set() if directive is None else {directive.decision_id}
+
+    def follow(self, thread: threading.Thread) -> None:
+        """Has the thread of this client send nothing before another one has ended; it waits two seconds at most."""
+        self._predecessors.append(thread)
 
     def add(self, moment: int, **fields: Any) -> None:
         """Keeps what a mark of this time did not say; it is sent with the next report, and again until it arrived."""
@@ -266,11 +288,11 @@ class Client:
 
     def close(self, **fields: Any) -> None:
         """Sends what is left, with ``fields`` as the last event; returns within two seconds, whatever the server does."""
-        thread = self._begin_close(fields)
+        thread = self.begin_close(fields)
         if thread is not None:
             thread.join(CLOSE_SECONDS)
 
-    def _begin_close(self, fields: dict[str, Any]) -> threading.Thread | None:
+    def begin_close(self, fields: dict[str, Any]) -> threading.Thread | None:
         """Has the thread send what is left and end. Returns it, or ``None`` if there is nothing to wait for."""
         if self.is_disabled or self._pid != os.getpid():
             return None
@@ -289,7 +311,7 @@ class Client:
             fields = self.ending() if self.ending is not None else {}
         except Exception as error:
             self.note_failure(error)
-        return self._begin_close(fields)
+        return self.begin_close(fields)
 
     def _start(self) -> None:
         with self._lock:
@@ -328,6 +350,8 @@ class Client:
             self._wake.wait(max(self.interval_seconds, backoff))
             self._wake.clear()
             closing = self._closing
+            while self._predecessors:
+                self._predecessors.popleft().join(CLOSE_SECONDS)
             try:
                 self._read_directives_file()
                 batch = self._take()
@@ -378,8 +402,7 @@ class Client:
         """Logs each field that no event has, once: it is not sent."""
         for name in fields.keys() - PROGRESS_FIELDS - self._unknown_fields:
             self._unknown_fields.add(name)
-            near = difflib.get_close_matches(name, PROGRESS_FIELDS, 1)
-            hint = f"; did you mean {near[0]}?" if near else ""
+            hint = nearest(name, PROGRESS_FIELDS)
             logger.warning("EADT: reports of %s: there is no field %s, which is not sent%s", self.workload, name, hint)
 
     def _note_unfit(self, name: str, instead: str) -> None:
@@ -388,7 +411,7 @@ class Client:
             self._unfit_fields.add(name)
             logger.warning("EADT: reports of %s: %s is %s, and not sent", self.workload, name, instead)
 
-    def _delivered(self, again: frozenset[int] = frozenset(), *, is_taken: bool = True) -> None:
+    def _delivered(self, again: set[int], refused: int) -> None:
         """Forgets what was sent, but marks of these places in the batch, which are sent again. Counts what the collector took."""
         with self._lock:
             taken = {id(fields) for place, fields in enumerate(self._taken) if place not in again}
@@ -396,8 +419,7 @@ class Client:
             # Newer figures may have been stored meanwhile.
             if self._taken and self._newest.get("time") == self._taken[-1]["time"]:
                 self._newest = {}
-        if is_taken:
-            self.sent += len(self._taken) - len(again)
+        self.sent += len(self._taken) - refused
 
     def _post(self, batch: list[dict[str, Any]]) -> None:
         body = json.dumps(batch, allow_nan=False).encode()
@@ -405,7 +427,8 @@ class Client:
         if status in SENT_AGAIN or (status != 202 and status < 400) or status >= 500:
             raise ConnectionError(f"the server answers {explain_answer(status, _reason(answer))}")
         refused = _objects(answer.get("refused"))
-        self._delivered(frozenset(entry["index"] for entry in refused if _is_sent_again(entry)), is_taken=status == 202)
+        places = {place: _is_sent_again(entry) for entry in refused if (place := _place_of(entry, len(batch))) is not None}
+        self._delivered({place for place, again in places.items() if again}, len(places) if status == 202 else len(batch))
         if status != 202:
             raise _Refused(f"the collector refuses the report with {explain_answer(status, _reason(answer))}")
         for entry in refused:
@@ -414,6 +437,7 @@ class Client:
         for told in _objects(answer.get("directives")) if self._directives_file is None else []:
             if told.get("workload") == self.workload:
                 self._take_told(told, "the collector's answer")
+        self._note_arrival()
         if not refused:
             self.last_error = None
 
@@ -422,9 +446,9 @@ class Client:
         after = self._answer[0]
         namespace, _, name = self.workload.partition("/")
         path = f"/v1/directives/{quote(namespace, safe='')}/{quote(name, safe='')}"
-        connection = self._connect(REQUEST_SECONDS + wait_seconds)
+        connection, until = self._connect(), time.monotonic() + REQUEST_SECONDS + wait_seconds
         try:
-            status, answer = self._exchange(connection, "GET", f"{path}?after={after}&wait={wait_seconds}", None)
+            status, answer = self._exchange(connection, "GET", f"{path}?after={after}&wait={wait_seconds}", None, until)
         finally:
             connection.close()
         if status != 200 or "revision" not in answer:
@@ -434,11 +458,30 @@ class Client:
 
     def _take_answer(self, told: dict[str, Any]) -> None:
         revision, directive = parse_answer(told)
+        if directive is not None and self._is_of_an_earlier_job(told):
+            # Before the directive itself: another thread may look for it.
+            self.earlier_decisions.add(directive.decision_id)
         if revision == self._answer[0]:
             return
         self._answer = (revision, directive)
         if self._on_directive is not None:
             self._on_directive(directive, revision)
+
+    def _is_of_an_earlier_job(self, told: dict[str, Any]) -> bool:
+        """Returns whether a directive was made before the start of this job had arrived, as the servers have it; clocks here do not count.
+
+        A collector that has just begun may learn it later.
+        """
+        if self._directives_file is not None:
+            return False
+        asked_at = told["directive"].get("time")
+        return self._is_starting or (isinstance(asked_at, str) and asked_at.endswith("Z") and asked_at[:19] < self._arrived_at)
+
+    def _note_arrival(self) -> None:
+        """Notes that a start has arrived: what is asked from now on may be asked of this job."""
+        with self._lock:
+            if self._is_starting and not any(event.get("phase") == "started" for event in self._events):
+                self._is_starting, self._arrived_at = False, self._answered_at
 
     def _take_told(self, told: dict[str, Any], source: str) -> None:
         """Takes an answer; one that cannot be read keeps no report from being sent."""
@@ -468,18 +511,19 @@ class Client:
             self._take_told(told, str(path))
 
     def _request(self, method: str, path: str, body: bytes | None) -> tuple[int, dict[str, Any]]:
+        until = time.monotonic() + REQUEST_SECONDS
         if self._connection is None:
-            self._connection = self._connect(REQUEST_SECONDS)
-            return self._exchange(self._connection, method, path, body)
+            self._connection = self._connect()
+            return self._exchange(self._connection, method, path, body, until)
         try:
-            return self._exchange(self._connection, method, path, body)
+            return self._exchange(self._connection, method, path, body, until)
         except (ConnectionError, http.client.HTTPException):
             # A kept connection may have ended meanwhile; reports may arrive twice, as counters do no harm.
             self._drop_connection()
-            self._connection = self._connect(REQUEST_SECONDS)
-            return self._exchange(self._connection, method, path, body)
+            self._connection = self._connect()
+            return self._exchange(self._connection, method, path, body, until)
 
-    def _connect(self, timeout: float) -> http.client.HTTPConnection:
+    def _connect(self) -> http.client.HTTPConnection:
         try:
             parts = urlsplit(self.url)
             host, port = parts.hostname, parts.port
@@ -490,8 +534,8 @@ class Client:
         if parts.scheme == "https":
             if self._context is None:
                 self._context = self._trusted()
-            return http.client.HTTPSConnection(host, port or 443, timeout=timeout, context=self._context)
-        return http.client.HTTPConnection(host, port or 80, timeout=timeout)
+            return http.client.HTTPSConnection(host, port or 443, context=self._context)
+        return http.client.HTTPConnection(host, port or 80)
 
     def _trusted(self) -> ssl.SSLContext:
         try:
@@ -510,13 +554,21 @@ class Client:
             raise ValueError(f"the token file of EADT_TOKEN_FILE, {path}, must hold one token and nothing else")
         return words[0]
 
-    def _exchange(self, connection: http.client.HTTPConnection, method: str, path: str, body: bytes | None) -> tuple[int, dict[str, Any]]:
+    def _exchange(
+        self, connection: http.client.HTTPConnection, method: str, path: str, body: bytes | None, until: float
+    ) -> tuple[int, dict[str, Any]]:
+        """Sends a request and reads its answer; raises ``TimeoutError`` if it is not through ``until`` then, however it drips."""
         headers = {"content-type": "application/json"}
         if self._token_file is not None:
             headers["authorization"] = "Bearer " + self._token(self._token_file)
+        connection.timeout = _seconds_until(until)
+        if connection.sock is not None:
+            connection.sock.settimeout(connection.timeout)
+        connection.response_class = lambda sock, *rest, **options: http.client.HTTPResponse(_Bounded(sock, until), *rest, **options)  # type: ignore
         connection.request(method, urlsplit(self.url).path + path, body=body, headers=headers)
         response = connection.getresponse()
         text = response.read(ANSWER_BYTES)
+        self._answered_at = _second_of(response.getheader("date"))
         if 300 <= response.status < 400:
             text = json.dumps({"error": f"a redirect to {response.getheader('location')}, which is not followed"}).encode()
         if response.will_close:
@@ -532,6 +584,50 @@ class Client:
         if connection is not None:
             with contextlib.suppress(Exception):
                 connection.close()
+
+
+class _Bounded:
+    """The reading side of a socket, whose reads all end by one moment: a timeout of the socket is for each of them anew."""
+
+    def __init__(self, sock: socket.socket, until: float) -> None:
+        self._sock, self._until = sock, until
+
+    def makefile(self, mode: str) -> io.BufferedReader:
+        return io.BufferedReader(_BoundedReader(self._sock, self._until))
+
+
+class _BoundedReader(io.RawIOBase):
+    def __init__(self, sock: socket.socket, until: float) -> None:
+        self._sock, self._until = sock, until
+        # It keeps the socket open while the answer is read.
+        self._file = sock.makefile("rb", buffering=0)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        self._sock.settimeout(_seconds_until(self._until))
+        return self._file.readinto(buffer)
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
+def _seconds_until(moment: float) -> float:
+    """Returns the seconds until a moment of the monotonic clock; raises ``TimeoutError`` if it has passed."""
+    left = moment - time.monotonic()
+    if left <= 0:
+        raise TimeoutError("timed out")
+    return left
+
+
+def _second_of(date: str | None) -> str:
+    """Returns the date of an answer as events have their times, to the second; empty if there is none."""
+    try:
+        return event_time(parsedate_to_datetime(date or ""))[:19]
+    except Exception:
+        return ""
 
 
 def _checked_interval(seconds: float) -> float:
@@ -562,7 +658,13 @@ def _objects(listed: Any) -> list[dict[str, Any]]:
 
 def _is_sent_again(refused: dict[str, Any]) -> bool:
     """Returns whether the collector had no room for an event, which is sent again; all else that it refuses it would refuse again."""
-    return refused.get("status") in (429, 503) and isinstance(refused.get("index"), int)
+    return refused.get("status") in (429, 503)
+
+
+def _place_of(refused: dict[str, Any], events: int) -> int | None:
+    """Returns the place in the batch of an event that is refused; ``None``: it names none."""
+    place = refused.get("index")
+    return place if isinstance(place, int) and 0 <= place < events else None
 
 
 def _text_of(nanoseconds: int) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import nn
 
+from .accumulation import AccumulatingJob
 from .freeze import find_blocks, unwrapped
 from .training import Job
 
@@ -84,10 +85,32 @@ class GroupFreezer:
         return self._step(*args, **kwargs)
 
 
+class _EngineSteps:
+    """Notices the optimizer steps of an engine, of which each has ``gradient_accumulation_steps`` micro-batches."""
+
+    def __init__(self, engine: Any) -> None:
+        self._engine = engine
+        #: Steps of the engine at the last micro-batch; ``None``: before the first one, since a checkpoint may be loaded until then.
+        self._steps: int | None = None
+
+    def made_step(self) -> bool:
+        """Returns whether the engine made a step since the last call."""
+        engine = self._engine
+        accumulated = engine.gradient_accumulation_steps()
+        if accumulated <= 1:
+            return True
+        before, self._steps = self._steps, int(engine.global_steps)
+        return engine.micro_steps % accumulated == 0 if before is None else self._steps != before
+
+
 def wrap(engine: Any, **options: Any) -> Job:
-    """Returns a job of a DeepSpeed engine; its precision is fixed at ``initialize`` and is reported as it is."""
+    """Returns a job of a DeepSpeed engine; its precision is fixed at ``initialize`` and is reported as it is.
+
+    Call ``job.step`` after ``engine.step``, for each micro-batch, or for each optimizer step.
+    """
     freezer = GroupFreezer(engine)
-    made = Job(engine, None, freezer=freezer, layers=find_blocks(unwrapped(engine)) or None, **options)
+    blocks = find_blocks(unwrapped(engine)) or None
+    made = AccumulatingJob(engine, None, made_step=_EngineSteps(engine).made_step, freezer=freezer, layers=blocks, **options)
     made.precision_refusal = (
         "DeepSpeed fixes its precision at initialize, and its checkpoints are not portable across it: restart with a conversion"
     )

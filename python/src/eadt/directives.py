@@ -10,10 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .events import event_precision
+from .events import event_precision, nearest
 
 #: The most characters of a file with a token or a directive.
 MAX_CHARACTERS = 1 << 20
+#: What a directive asks for.
+ASKED = ("precision", "frozen_prefix_layers", "checkpoint_now")
+#: Keys of a file with a directive alone, and of one with a revision beside it.
+DIRECTIVE_KEYS = frozenset({*ASKED, "decision_id", "time", "workload", "revision"})
+ANSWER_KEYS = frozenset({"directive", "revision", "workload"})
 
 
 @dataclass(frozen=True)
@@ -35,21 +40,24 @@ def parse_answer(told: dict[str, Any]) -> tuple[int, Directive | None]:
         return revision, None
     if not isinstance(body, dict) or not body.get("decision_id"):
         raise ValueError("a directive has no decision_id")
-    layers, precision = body.get("frozen_prefix_layers"), body.get("precision")
+    layers, precision, checkpoint_now = (body.get(name) for name in ("frozen_prefix_layers", "precision", "checkpoint_now"))
     if layers is not None and (not isinstance(layers, int) or isinstance(layers, bool) or layers < 0):
         raise ValueError(f"frozen_prefix_layers is no number of blocks: {layers!r}")
+    # The text "false" is true in Python.
+    if checkpoint_now not in (None, False, True):
+        raise ValueError(f"checkpoint_now is {checkpoint_now!r}: give true or false")
     directive = Directive(
         decision_id=str(body["decision_id"]),
         precision=None if precision is None else event_precision(precision),
         frozen_prefix_layers=layers,
-        checkpoint_now=bool(body.get("checkpoint_now", False)),
+        checkpoint_now=bool(checkpoint_now),
     )
     return revision, directive
 
 
 def read_text(path: str | os.PathLike[str]) -> str:
-    """Returns what a small file holds; of a device or another file without an end it reads no more than that."""
-    with open(path, encoding="utf-8") as file:
+    """Returns what a small file holds, without a byte order mark; of a device or another file without an end it reads no more than that."""
+    with open(path, encoding="utf-8-sig") as file:
         text = file.read(MAX_CHARACTERS + 1)
     if len(text) > MAX_CHARACTERS:
         raise ValueError(f"it has more than {MAX_CHARACTERS} characters: check that this is the right file")
@@ -57,15 +65,32 @@ def read_text(path: str | os.PathLike[str]) -> str:
 
 
 def read_file(path: Path) -> dict[str, Any]:
-    """Returns the answer that a file holds; the time of its last change is its revision if it names none."""
+    """Returns the answer that a file holds; the time of its last change is its revision if it names none.
+
+    Somebody wrote it by hand: raises ``ValueError`` if a key does not exist, or if it asks for nothing.
+    """
     told = json.loads(read_text(path))
     revision = path.stat().st_mtime_ns
     if not isinstance(told, dict):
         raise ValueError("a directive is no JSON object")
-    if "directive" not in told:
+    if "directive" in told:
+        _check_keys(told, ANSWER_KEYS)
+    else:
         told = {"directive": told or None}
     told.setdefault("revision", revision)
+    body = told["directive"]
+    if isinstance(body, dict):
+        _check_keys(body, DIRECTIVE_KEYS)
+        if body.get("precision") is None and body.get("frozen_prefix_layers") is None and not body.get("checkpoint_now"):
+            raise ValueError(f"it asks for nothing: give {', '.join(ASKED[:-1])} or {ASKED[-1]}, or {{}} to withdraw what was asked")
     return dict(told)
+
+
+def _check_keys(given: dict[str, Any], keys: frozenset[str]) -> None:
+    """Raises ``ValueError`` if there is another key, and names the nearest one."""
+    for name in given:
+        if name not in keys:
+            raise ValueError(f"there is no key {name}{nearest(name, keys)}")
 
 
 def is_distributed() -> bool:
@@ -117,16 +142,23 @@ def agree(value: Any, device: Any = None) -> Any:
     return box[0]
 
 
-def first_refusal(refusal: str | None, device: Any = None) -> str | None:
-    """Returns the refusal of the lowest rank that refuses. A collective: one rank that cannot keeps all from it."""
+def gather(value: Any, device: Any = None) -> list[Any]:
+    """Returns the values of all ranks, in their order. A collective: every rank calls it at the same step."""
     if not is_distributed():
-        return refusal
+        return [value]
     import torch.distributed as distributed
 
     world = distributed.get_world_size()
     if world == 1:
-        return refusal
-    refusals: list[str | None] = [None] * world
+        return [value]
+    values = [None] * world
     with _on(device):
-        distributed.all_gather_object(refusals, refusal)
+        distributed.all_gather_object(values, value)
+    return values
+
+
+def first_refusal(refusals: list[str | None]) -> str | None:
+    """Returns the refusal of the lowest rank that refuses: one rank that cannot keeps all from it."""
+    if len(refusals) == 1:
+        return refusals[0]
     return next((f"rank {rank}: {why}" for rank, why in enumerate(refusals) if why), None)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timezone
 from typing import Any, Final
 
@@ -57,6 +58,12 @@ _PRECISIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "bf16": ("bfloat16", "bf16-mixed", "bf16-true"),
     "fp8": ("float8", "float8_e4m3fn", "float8_e5m2", "transformer-engine", "transformer-engine-float16", "fp8-mixed"),
 }
+
+
+def nearest(name: object, names: Iterable[str]) -> str:
+    """Returns the question for the nearest of these names, to stand behind one that does not exist; empty if none is near."""
+    near = difflib.get_close_matches(str(name), sorted(names), 1)
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 def event_precision(given: object) -> str:

@@ -5,11 +5,15 @@ What frameworks get wrong here is handled or refused; each refusal says why.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import torch
 from torch import nn
+
+#: Freezers of this process.
+_freezers: weakref.WeakSet[BlockFreezer] = weakref.WeakSet()
 
 
 class FreezeRefused(Exception):
@@ -48,7 +52,10 @@ def owner_of(model: nn.Module, blocks: Sequence[nn.Module]) -> nn.Module | None:
 
 
 class BlockFreezer:
-    """Freezes and unfreezes a prefix of blocks of one model, on every rank at the same step."""
+    """Freezes and unfreezes a prefix of blocks of one model, on every rank at the same step.
+
+    What another freezer froze of the same blocks trains again: an earlier job was asked for it, and not this one.
+    """
 
     def __init__(
         self,
@@ -61,6 +68,11 @@ class BlockFreezer:
         self._wrapper_refusal = wrapper_refusal
         self.blocks = list(blocks) if blocks is not None else find_blocks(model)
         self.frozen = 0
+        for other in list(_freezers):
+            if self.blocks and other.frozen > 0 and other.blocks[0] is self.blocks[0]:
+                other.freeze(0)
+                other.close()
+        _freezers.add(self)
         #: Recompilations that torch.compile was given cause for.
         self.recompilations = 0
         #: Weights of each frozen block, and whether each one trained when it was frozen: a loop may thaw its own layers meanwhile.

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
+import sys
+from collections.abc import Iterable
 from typing import Any, Final
 
 import transformers
 from transformers import TrainerCallback
 
+from .callbacks import ValidationLoss, check_options
 from .freeze import BlockFreezer
-from .training import Job, check_layers, quiet
+from .passed import PassedBatches
+from .training import Job, quiet
 
 #: The callback's entry in a checkpoint, among those of stateful callbacks. Not the name of the class: of a class with an entry the trainer
 #: may make a new callback (``restore_callback_states_from_checkpoint``), without the options of this one.
@@ -18,14 +23,21 @@ ENTRY: Final = "eadt"
 
 
 class EadtCallback(TrainerCallback):  # type: ignore[misc]
-    """Reports steps, samples, loss and learning rate; freezes blocks when asked, at a checkpoint that it has written."""
+    """Reports steps, samples, loss and learning rate; freezes blocks when asked, at a checkpoint that it has written.
 
-    def __init__(self, layers: Any = "auto", **options: Any) -> None:
-        check_layers(layers)
+    ``validation_loss``: its name among the metrics; else ``eval_loss``, or the first one of several evaluation data sets.
+    """
+
+    def __init__(self, layers: Any = "auto", *, validation_loss: str | None = None, **options: Any) -> None:
+        check_options(layers, options, EadtCallback.__init__)
+        self._validation_loss = ValidationLoss(validation_loss, _usual_loss)
         self._layers, self._options = layers, options
         self.job: Job | None = None
-        #: The batch that is loaded, and how many of them all ranks load at once.
+        #: After the training, `evaluate` evaluates what is no job any more.
+        self._is_training = False
+        #: The batch that is loaded, and how many of them all ranks load at once. Those of the arguments, if the loader has no fixed one.
         self._loaded, self._at_once = 0, 1
+        self._is_loaded_known = True
         #: Samples of a step, and steps and samples of an epoch, if they are known.
         self._batch = 0
         self._epoch: tuple[int, float] | None = None
@@ -33,14 +45,16 @@ class EadtCallback(TrainerCallback):  # type: ignore[misc]
         self._samples = 0.0
         #: Samples up to a checkpoint beyond those that this batch would have had, and steps before the first epoch of this training.
         self._computed_before, self._steps_before = 0.0, 0
+        #: Counts the batches that are trained on, from the samples at the start on; ``None``: the trainer was not found.
+        self._passed: PassedBatches | None = None
+        self._samples_at_start = 0.0
         #: Steps that the gradient scaler skipped; ``None``: there is no scaler.
         self._skips: int | None = None
 
     @quiet
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         # A training that raised has no end of its own; another one begins.
-        if self.job is not None:
-            self.job.close()
+        self._end()
         model = kwargs.get("model")
         optimizer = kwargs.get("optimizer")
         freezer = None
@@ -51,37 +65,57 @@ class EadtCallback(TrainerCallback):  # type: ignore[misc]
         scaler = getattr(optimizer, "scaler", None)
         self._skips = None if scaler is None else 0
         self.job = Job(model, optimizer, freezer=freezer, **{"scaler": scaler, **self._options})
-        dataloader = kwargs.get("train_dataloader")
-        # A batch that was found by trying, and in older transformers one of a checkpoint, is not what the arguments say.
-        found = getattr(state, "train_batch_size", None) if args.auto_find_batch_size else None
-        self._loaded, self._at_once = _loaded_by(dataloader, args) or (found or args.train_batch_size, _data_ranks(args))
-        self._batch = self._loaded * args.gradient_accumulation_steps * self._at_once
-        self._epoch = _epoch_of(dataloader, args, self._batch)
+        self.job.precision_refusal = "transformers fixes its precision at the start: restart with another one in TrainingArguments"
+        self._is_training = True
+        self._learn_batch(args, state, kwargs.get("train_dataloader"))
         self._go_on(args, state)
         self.job.steps_total = state.global_step
-        self.job.samples_total = self._samples = self._samples_at(state.global_step)
-        self.job.start(global_batch_size=self._batch, steps_remaining=max(0, state.max_steps - state.global_step))
+        self.job.samples_total = self._samples = self._samples_at_start = self._samples_at(state.global_step)
+        self._watch(args, state, model)
+        batch = self._batch if self._is_loaded_known else None
+        self.job.start(global_batch_size=batch, steps_remaining=max(0, state.max_steps - state.global_step))
+
+    def _learn_batch(self, args: Any, state: Any, dataloader: Any) -> None:
+        # A batch that was found by trying, and in older transformers one of a checkpoint, is not what the arguments say.
+        found = getattr(state, "train_batch_size", None) if args.auto_find_batch_size else None
+        loaded = _loaded_by(dataloader, args)
+        self._is_loaded_known = loaded is not None or dataloader is None
+        self._loaded, self._at_once = loaded or (found or args.train_batch_size, _data_ranks(args))
+        self._batch = self._loaded * args.gradient_accumulation_steps * self._at_once
+        self._epoch = _epoch_of(dataloader, args, self._batch) if self._is_loaded_known else None
+
+    def _watch(self, args: Any, state: Any, model: Any) -> None:
+        """Has the batches counted that the trainer trains on from now on."""
+        with contextlib.suppress(Exception):
+            trainer = _trainer_of(state)
+            if trainer is not None:
+                of_rank = self._loaded * self._at_once // _data_ranks(args) if self._is_loaded_known else None
+                self._passed = PassedBatches(trainer, getattr(model, "main_input_name", None), of_rank)
 
     @quiet
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
         job = self.job
         if job is None:
             return control
-        scheduler = kwargs.get("lr_scheduler")
-        samples = self._samples_at(state.global_step)
-        rank_samples, self._samples = (samples - self._samples) / max(1, args.world_size), samples
-        # Before the trainer writes a checkpoint of this step.
-        _keep(state, samples)
+        self._validation_loss.warn_if_missing()
         fields: dict[str, Any] = {
-            "samples_total": samples,
             "steps_total": state.global_step,
             "steps_remaining": max(0, state.max_steps - state.global_step),
         }
+        rank_samples = 0.0
+        samples = self._samples_now(args, state.global_step)
+        if samples is None:
+            self._note_unknown_samples(job)
+        else:
+            rank_samples, self._samples = (samples - self._samples) / max(1, args.world_size), samples
+            fields["samples_total"] = samples
+            # Before the trainer writes a checkpoint of this step.
+            _keep(state, samples)
         if state.epoch is not None:
             fields["epoch"] = state.epoch
         if state.num_input_tokens_seen:
             fields["tokens_total"] = float(state.num_input_tokens_seen)
-        rate = _learning_rate(scheduler, kwargs.get("optimizer"))
+        rate = _learning_rate(kwargs.get("lr_scheduler"), kwargs.get("optimizer"))
         if rate is not None:
             fields["learning_rate"] = rate
         if self._skips is not None:
@@ -98,7 +132,10 @@ class EadtCallback(TrainerCallback):  # type: ignore[misc]
         kept = _kept(state)
         if kept is not None:
             # Steps without the callback are taken to be like those of now.
-            total = kept[1] + max(0.0, self._regular(step) - self._regular(kept[0]))
+            since = self._regular(step) - self._regular(kept[0]) if self._is_loaded_known else 0.0
+            total = kept[1] + max(0.0, since)
+        elif not self._is_loaded_known:
+            total = 0.0
         else:
             then = getattr(state, "train_batch_size", None) or self._loaded
             is_other = then != self._loaded
@@ -107,8 +144,32 @@ class EadtCallback(TrainerCallback):  # type: ignore[misc]
         self._steps_before = step if args.ignore_data_skip else 0
         self._computed_before = total - self._regular(step - self._steps_before)
 
+    def _samples_now(self, args: Any, step: int) -> float | None:
+        """Returns the samples of all ranks up to now; ``None``: unknown.
+
+        Those that were counted, if a batch has a row for each; else as many as the loader takes for a batch.
+        """
+        passed = self._passed
+        if passed is not None and passed.batches == 0:
+            # A trainer with a loop of its own.
+            passed = None
+        if passed is not None and passed.samples is not None:
+            return self._samples_at_start + passed.samples * _data_ranks(args)
+        if not self._is_loaded_known:
+            return None
+        if passed is None or self._epoch is not None:
+            return self._samples_at(step)
+        # Without a length, epochs may end anywhere.
+        return self._samples_at_start + float(passed.batches * self._loaded * self._at_once)
+
+    def _note_unknown_samples(self, job: Job) -> None:
+        """Notes a step whose samples are not counted: once in the log, all of them in the summary."""
+        if job.steps_without_samples == 0:
+            job.client.note_failure("samples are unknown: the loader has no batch size, and a batch no tensor")
+        job.steps_without_samples += 1
+
     def _samples_at(self, step: int) -> float:
-        """Returns the samples of all ranks up to a step of this training."""
+        """Returns the samples of all ranks up to a step of this training, if each batch is as large as the loader says."""
         return self._computed_before + self._regular(step - self._steps_before)
 
     def _regular(self, step: int) -> float:
@@ -130,18 +191,47 @@ class EadtCallback(TrainerCallback):  # type: ignore[misc]
 
     @quiet
     def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any = None, **kwargs: Any) -> None:
-        if self.job is not None and metrics and "eval_loss" in metrics:
-            self.job.evaluated(metrics["eval_loss"])
+        if self.job is None or not self._is_training or not metrics:
+            return
+        loss = self._validation_loss.of(metrics)
+        if loss is not None:
+            self.job.evaluated(loss)
 
     @quiet
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if self.job is not None:
+        if self.job is not None and self._is_training:
             self.job.checkpointed()
 
     @quiet
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._end()
+
+    def _end(self) -> None:
+        passed, self._passed = self._passed, None
+        if passed is not None:
+            passed.close()
+        if self._is_training:
+            self._validation_loss.warn_if_missing()
+        self._is_training = False
         if self.job is not None:
             self.job.close()
+
+
+def _usual_loss(names: Iterable[str]) -> str | None:
+    """Returns ``eval_loss``, or ``eval_NAME_loss`` of one of several data sets: the shortest, since metrics may be called so, too."""
+    losses = [name for name in names if name == "eval_loss" or re.fullmatch("eval_.*_loss", name)]
+    return min(losses, key=len, default=None)
+
+
+def _trainer_of(state: Any) -> Any:
+    """Returns the trainer that calls this callback; ``None``: another one does. Callbacks are not given it, and its batches neither."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        caller = frame.f_locals.get("self")
+        if getattr(caller, "state", None) is state and callable(getattr(caller, "training_step", None)):
+            return caller
+        frame = frame.f_back  # type: ignore[assignment]
+    return None
 
 
 def _keep(state: Any, samples: float) -> None:
@@ -198,6 +288,9 @@ def _epoch_of(dataloader: Any, args: Any, batch: int) -> tuple[int, float] | Non
     # Of several ranks Accelerate fills the last batches up.
     if args.world_size <= 1 and not getattr(sampler, "drop_last", True):
         rows: Any = getattr(sampler, "sampler", None)
+        if not hasattr(rows, "__len__"):
+            # Of a dataset that is only iterated, and tells its length.
+            rows = getattr(dataloader, "dataset", None)
         given = len(rows) if hasattr(rows, "__len__") else samples
         if samples - batch / accumulated < given < samples:
             samples = float(given)

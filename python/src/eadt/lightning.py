@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from lightning.pytorch.callbacks import Callback
-from torch.nn.utils.rnn import PackedSequence
 
+from .batches import batch_size
+from .callbacks import ValidationLoss, check_options
+from .directives import rank_and_world
 from .freeze import BlockFreezer, owner_of
-from .training import Job, check_layers, quiet
+from .training import Job, quiet
 
 #: Names by which modules usually log the loss on data that they do not train on.
 VALIDATION_LOSSES: Final = (
@@ -26,11 +27,16 @@ VALIDATION_LOSSES: Final = (
 )
 
 
+#: What Lightning adds to the name of a figure of the first of several validation loaders.
+FIRST_LOADER: Final = "/dataloader_idx_0"
+
+
 class EadtCallback(Callback):  # type: ignore[misc]
     """Reports steps, samples and loss; takes directives up between steps, after a checkpoint if ``checkpoint_folder`` is given.
 
     ``samples_of``: the samples of a batch, where they are not the length of its first tensor.
-    ``validation_loss``: the name by which the module logs it; else the first one of ``VALIDATION_LOSSES`` that it logs.
+    ``validation_loss``: the name by which the module logs it; else the first one of ``VALIDATION_LOSSES`` that it logs, of several
+    validation loaders that of the first.
     """
 
     def __init__(
@@ -42,24 +48,57 @@ class EadtCallback(Callback):  # type: ignore[misc]
         validation_loss: str | None = None,
         **options: Any,
     ) -> None:
-        check_layers(layers)
+        check_options(layers, options, EadtCallback.__init__)
         self._samples_of = samples_of or batch_size
-        self._validation_losses = VALIDATION_LOSSES if validation_loss is None else (validation_loss,)
+        self._validation_loss = ValidationLoss(validation_loss, _usual_loss)
         self._layers, self._options, self._folder = layers, options, checkpoint_folder
         self.job: Job | None = None
-        #: Optimiser steps as the trainer counts them, those that it expects, and samples of the checkpoint that it goes on from.
+        #: The trainer while it trains.
+        self._trainer: Any = None
+        #: Optimiser steps as the trainer counts them, and those that it expects.
         self._global_step = 0
         self._expected: float | None = None
-        self._restored = 0.0
+        #: What a checkpoint or an earlier training kept.
+        self._kept: dict[str, Any] = {}
         #: Samples since the last step: with accumulated gradients those of several batches.
         self._samples = 0.0
+        #: The batch that is trained on, with the batches that were started and processed before it.
+        self._batch: tuple[Any, int, int] | None = None
 
+    @quiet
     def state_dict(self) -> dict[str, Any]:
-        """Returns what a checkpoint keeps: the trainer counts steps and no samples."""
-        return {} if self.job is None else {"samples_total": self.job.samples_total}
+        """Returns what a checkpoint keeps: the trainer counts no samples, and steps of all optimizers.
 
+        With the samples of batches that have made no step yet: a training that goes on begins after them.
+        """
+        if self.job is None:
+            return {}
+        steps, pending = self.job.steps_total, self._samples
+        if self._trainer is not None:
+            steps += int(self._trainer.global_step) != self._global_step
+            pending += self._samples_of_now(self._trainer)
+        ranks = rank_and_world()
+        return {
+            "samples_total": self.job.samples_total + pending * (1 if ranks is None else ranks[1]),
+            "steps_total": steps,
+            "global_step": self._global_step if self._trainer is None else int(self._trainer.global_step),
+        }
+
+    def _samples_of_now(self, trainer: Any) -> float:
+        """Returns the samples of a batch that was trained on, and that ``on_train_batch_end`` of this callback does not know yet.
+
+        Callbacks before this one write checkpoints then. A batch that is not through will be trained on again.
+        """
+        if self._batch is None:
+            return 0.0
+        batch, started, processed = self._batch
+        progress = trainer.fit_loop.epoch_loop.batch_progress.total
+        is_through = progress.started > started and progress.processed > processed
+        return float(self._samples_of(batch) or 0.0) if is_through else 0.0
+
+    @quiet
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self._restored = float(state_dict.get("samples_total", 0.0))
+        self._kept = dict(state_dict)
 
     @quiet
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
@@ -78,20 +117,35 @@ class EadtCallback(Callback):  # type: ignore[misc]
         owner = None if freezer is None or is_sharded else owner_of(pl_module, freezer.blocks)
         model = pl_module if owner is None else owner
         self.job = Job(model, optimizers, freezer=freezer, **{"scaler": scaler, **self._options})
-        # Batches of a step that an earlier training did not reach are no part of this one.
+        self.job.precision_refusal = "Lightning fixes its precision at the start: restart with another precision of the Trainer"
+        self._trainer, self._batch = trainer, None
         self._global_step, self._samples = int(trainer.global_step), 0.0
-        # The trainer counts the steps of all optimizers.
-        self.job.steps_total = self._global_step // max(1, len(optimizers))
-        self.job.samples_total, self._restored = self._restored, 0.0
-        self._expected = _expected_steps(trainer)
+        self._go_on(self.job, len(optimizers))
+        self._expected = _expected_steps(trainer, pl_module)
         self.job.start(**self._remaining())
+
+    def _go_on(self, job: Job, optimizers: int) -> None:
+        """Takes steps and samples from a checkpoint, or from the training before, if the trainer goes on from there."""
+        kept, self._kept = self._kept, {}
+        if kept.get("global_step", self._global_step) != self._global_step:
+            kept = {}
+        # Checkpoints of older versions have no steps. The trainer counts those of all optimizers.
+        job.steps_total = kept.get("steps_total", self._global_step // max(1, optimizers))
+        job.samples_total = kept.get("samples_total", 0.0)
+
+    @quiet
+    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+        progress = trainer.fit_loop.epoch_loop.batch_progress.total
+        self._batch = (batch, progress.started, progress.processed)
 
     @quiet
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         job = self.job
+        self._batch = None
         # With accumulated gradients several batches are one step.
         if job is None:
             return
+        self._validation_loss.warn_if_missing()
         loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
         self._count(job, batch)
         if trainer.global_step == self._global_step:
@@ -125,25 +179,43 @@ class EadtCallback(Callback):  # type: ignore[misc]
 
     @quiet
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
-        metrics = trainer.callback_metrics
-        loss = next((metrics[name] for name in self._validation_losses if name in metrics), None)
-        if self.job is not None and loss is not None and not trainer.sanity_checking:
+        # After the training, `validate` evaluates what is no job any more.
+        if self.job is None or self._trainer is None or trainer.sanity_checking:
+            return
+        loss = self._validation_loss.of(trainer.callback_metrics)
+        if loss is not None:
             self.job.evaluated(loss)
 
     @quiet
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        if self.job is not None:
-            self.job.close()
+        self._end()
 
     @quiet
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        if self.job is not None:
-            self.job.close()
+        self._end()
+
+    def _end(self) -> None:
+        if self.job is None:
+            return
+        if self._trainer is not None:
+            self._validation_loss.warn_if_missing()
+            # The same trainer may go on.
+            kept = self.state_dict() or {}
+            self._kept = kept if kept.get("global_step") else {}
+        self._trainer = self._batch = None
+        self.job.close()
 
 
-def _expected_steps(trainer: Any) -> float | None:
-    """Returns the optimiser steps of the whole training; ``None`` if it has no end, or none that is known, or several optimizers."""
-    if len(trainer.optimizers) != 1:
+def _usual_loss(names: Iterable[str]) -> str | None:
+    """Returns the first of ``VALIDATION_LOSSES`` among the names of figures, of several loaders that of the first."""
+    wanted = [name + suffix for name in VALIDATION_LOSSES for suffix in ("", FIRST_LOADER)]
+    known = set(names)
+    return next((name for name in wanted if name in known), None)
+
+
+def _expected_steps(trainer: Any, module: Any) -> float | None:
+    """Returns the optimiser steps of the whole training; ``None`` if it has no end that is known, or the module makes its steps itself."""
+    if len(trainer.optimizers) != 1 or not module.automatic_optimization:
         return None
     try:
         steps = float(trainer.estimated_stepping_batches)
@@ -162,48 +234,3 @@ def _refusal_of_strategy(strategy: Any) -> str | None:
     from .freeze import _refusal_of_wrapper
 
     return _refusal_of_wrapper(model)
-
-
-def batch_size(batch: Any) -> int | None:
-    """Returns the samples of a batch: the length of its first tensor, or of its first list of samples; ``None`` if it has none.
-
-    A list of samples has texts, figures, or mappings or data classes of one kind.
-    """
-    for part in _parts(batch):
-        if isinstance(part, PackedSequence):
-            return int(part.batch_sizes[0])
-        if len(getattr(part, "shape", ())) > 0:
-            return int(part.shape[0])
-    listed = next((part for part in _parts(batch) if isinstance(part, (list, tuple)) and part), None)
-    return None if listed is None else len(listed)
-
-
-def _parts(batch: Any) -> Iterator[Any]:
-    """Yields what is inside a batch, in its order, and lists of samples as one."""
-    if isinstance(batch, Mapping):
-        inside = list(batch.values())
-    elif _is_data_class(batch):
-        inside = [getattr(batch, field.name, None) for field in dataclasses.fields(batch)]
-    elif isinstance(batch, (list, tuple)) and not isinstance(batch, PackedSequence) and not _lists_samples(batch):
-        inside = list(batch)
-    else:
-        yield batch
-        return
-    for entry in inside:
-        yield from _parts(entry)
-
-
-def _lists_samples(entries: Sequence[Any]) -> bool:
-    """Returns whether each entry is a sample: texts and figures are, and mappings with the same keys or data classes of one type.
-
-    Mappings with different keys are inputs and targets, as a loader collates them.
-    """
-    if all(isinstance(entry, (str, bytes, int, float)) for entry in entries):
-        return True
-    if all(isinstance(entry, Mapping) for entry in entries):
-        return all(entry.keys() == entries[0].keys() for entry in entries)
-    return all(_is_data_class(entry) and type(entry) is type(entries[0]) for entry in entries)
-
-
-def _is_data_class(value: Any) -> bool:
-    return dataclasses.is_dataclass(value) and not isinstance(value, type)

@@ -6,49 +6,113 @@ import ctypes
 import os
 import threading
 import time
+from collections.abc import Callable
 from types import TracebackType
-from typing import Any
+from typing import Any, Final
+
+#: Seconds for which a reading holds while a measurement runs.
+READING_SECONDS: Final = 1.0
 
 
 class Measurement:
-    """Energy and duration between ``__enter__`` and ``__exit__``."""
+    """Energy and duration between ``__enter__`` and ``__exit__``; while it runs, the energy until now.
 
-    def __init__(self, name: str = "") -> None:
+    ``amount``: what is done with the energy, such as samples; it is asked at each reading, so that both are of the same moment.
+    """
+
+    def __init__(self, name: str = "", amount: Callable[[], float] | None = None) -> None:
         self.name = name
+        #: Seconds from the beginning to the end; ``None`` while it runs.
         self.seconds: float | None = None
-        #: Joules of all GPUs that this process can use; ``None``: unknown, and ``reason`` says why.
-        self.joules: float | None = None
-        self.reason: str | None = None
-        #: GPUs whose energy is in ``joules``.
-        self.devices = 0
-        self._start: tuple[float, dict[str, float]] | None = None
+        self.is_running = False
+        self._joules: float | None = None
+        self._reason: str | None = "it was not begun"
+        self._devices = 0
+        self._amount = amount
+        #: What was done until the last reading.
+        self.amount = 0.0
+        #: When it began, the counters then, and why they could not be read.
+        self._start: tuple[float, dict[str, float], str | None] | None = None
+        #: The last counters that were read, and when the next reading is due while it runs.
+        self._last: dict[str, float] = {}
+        self._due = 0.0
+
+    @property
+    def joules(self) -> float | None:
+        """Joules of all GPUs that this process can use, while it runs until at most a second ago; ``None``: see ``reason``."""
+        self._refresh()
+        return self._joules
+
+    @joules.setter
+    def joules(self, joules: float | None) -> None:
+        self._joules = joules
+
+    @property
+    def reason(self) -> str | None:
+        """Why the energy is unknown; ``None``: it is known."""
+        self._refresh()
+        return self._reason
+
+    @reason.setter
+    def reason(self, reason: str | None) -> None:
+        self._reason = reason
+
+    @property
+    def devices(self) -> int:
+        """GPUs whose energy is in ``joules``."""
+        self._refresh()
+        return self._devices
+
+    @devices.setter
+    def devices(self, devices: int) -> None:
+        self._devices = devices
 
     def __enter__(self) -> Measurement:
+        counters, reason = read_counters()
         # What was measured before is of another stretch.
-        self.seconds, self.joules, self.devices = None, None, 0
-        counters, self.reason = read_counters()
-        self._start = (time.perf_counter(), counters)
+        self.seconds, self._joules, self._reason, self._devices, self.amount = None, None, reason, 0, 0.0
+        self._start, self._last, self._due = (time.perf_counter(), counters, reason), counters, 0.0
+        self.is_running = True
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if self._start is None:
             return
+        self.is_running = False
+        self._read(self._start)
+        self.seconds = time.perf_counter() - self._start[0]
+
+    def _refresh(self) -> None:
+        """Reads the counters of a measurement that runs, once a second at most: a loop may ask in each step."""
+        if not self.is_running or self._start is None or time.perf_counter() < self._due:
+            return
+        self._read(self._start)
+        self._due = time.perf_counter() + READING_SECONDS
+
+    def _read(self, start: tuple[float, dict[str, float], str | None]) -> None:
+        _, before, unread = start
         counters, reason = read_counters()
-        begun, before = self._start
-        self.seconds = time.perf_counter() - begun
-        self.joules, self.devices = None, 0
+        if self._amount is not None:
+            self.amount = self._amount()
+        joules = None
         if not before or counters.keys() != before.keys():
-            self.reason = self.reason or reason or "the GPUs changed meanwhile"
-        elif any(counters[device] < before[device] for device in before):
-            self.reason = "an energy counter was reset meanwhile"
+            reason = unread or reason or "the GPUs changed meanwhile"
+        elif any(counters[device] < self._last[device] for device in before):
+            # What is counted from there on is not all; it may be more than before again.
+            reason = "an energy counter was reset meanwhile"
+            self._start = (start[0], {}, reason)
         else:
-            self.joules = sum(counters[device] - before[device] for device in before)
-            self.devices, self.reason = len(before), None
+            self._last = counters
+            joules = sum(counters[device] - before[device] for device in before)
+            # A GPU always draws power. Its counter moves some times a second.
+            joules, reason = (joules, None) if joules > 0 else (None, "the energy counters did not move yet: it was too short")
+        self._joules, self._reason, self._devices = joules, reason, 0 if joules is None else len(before)
 
     def __repr__(self) -> str:
-        known = f"{self.joules:.1f} J" if self.joules is not None else f"energy unknown ({self.reason})"
-        seconds = f"{self.seconds:.3f} s" if self.seconds is not None else "running"
-        return f"<{self.name or 'measurement'}: {known}, {seconds}>"
+        joules = self.joules
+        known = f"{joules:.1f} J" if joules is not None else f"energy unknown ({self.reason})"
+        seconds = f", {self.seconds:.3f} s" if self.seconds is not None else ", running" if self.is_running else ""
+        return f"<{self.name or 'measurement'}: {known}{seconds}>"
 
 
 def measure(name: str = "") -> Measurement:

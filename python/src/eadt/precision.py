@@ -36,6 +36,11 @@ class PrecisionProbe:
         self._hook: Any = None
         self.look_again()
 
+    @property
+    def is_looking(self) -> bool:
+        """Whether it waits for a forward pass: the precision may be another one since the last."""
+        return self._hook is not None
+
     def look_again(self) -> None:
         """Looks at the next forward pass."""
         if self._hook is None:
@@ -77,6 +82,14 @@ class AutocastControl:
                 return "FP16 on a CPU is not faster and overflows: not done"
             return None
         return f"{precision} cannot be changed to while training: restart with it"
+
+    def is_set(self, precision: str | None, probe: PrecisionProbe) -> bool:
+        """Returns whether this precision (``None``: the one of the start) is computed in without a change."""
+        wanted = precision or self.initial
+        if self.asked == wanted:
+            return True
+        # Nothing was asked for yet: the weights' own precision is computed in.
+        return self.asked is None and not probe.is_looking and wanted == probe.effective
 
     def context(self) -> Any:
         self.is_used = True

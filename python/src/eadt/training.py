@@ -8,13 +8,14 @@ import logging
 import math
 import os
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from time import time_ns
 from types import TracebackType
 from typing import Any
 
 from .client import Client, default_rank
-from .directives import Directive, agree, first_refusal, is_distributed, local_world, rank_and_world
+from .directives import Directive, agree, first_refusal, gather, is_distributed, local_world, rank_and_world
 from .events import clip_text, event_precision, event_time
 from .measure import Measurement
 
@@ -33,6 +34,9 @@ LOOK_EVERY = 100
 
 #: Samples and fields of each step since the last one that was reported. Ranks that report nothing keep no fields.
 Counted = list[tuple[Any, dict[str, Any] | None]]
+
+#: Jobs of this process that began and did not end.
+_begun_jobs: weakref.WeakSet[Job] = weakref.WeakSet()
 
 
 class Job:
@@ -80,7 +84,7 @@ class Job:
         self._begun: int | None = None
         self._look_at = 0
         self.checkpoints = 0
-        self.energy = Measurement("job")
+        self.energy = Measurement("job", lambda: self.samples_total - self._restored_samples)
         #: Directives taken up and refused, newest last: ``(decision_id, refusal or None)``.
         self.answers: list[tuple[str, str | None]] = []
         #: Why W&B, MLflow or TensorBoard did not take figures the last time, by name.
@@ -94,9 +98,13 @@ class Job:
         self.scaler = scaler
         self._agree_every = max(1, agree_every)
         self._revision = 0
+        #: Whether the job began with the first step of its training; ``None`` until then: it may be told that it goes on from a checkpoint.
+        self._is_fresh: bool | None = None
         self._pending: Directive | None = None
-        #: Whether the last directive that was taken up asks for something: the job is not as it was started.
-        self._is_changed = False
+        #: Whether the last directive was begun and failed: what the job does now is no one's request.
+        self._is_half_done = False
+        #: The last decision for which a checkpoint was written.
+        self._checkpointed_for = ""
         #: The step from which on it may be taken up.
         self._due_at = 0
         #: The GPU by which ranks agree; ``None``: PyTorch's current one, or none.
@@ -195,13 +203,38 @@ class Job:
         self.close()
 
     def start(self, **fields: Any) -> None:
-        """Reports that the job starts, with further fields of the event."""
+        """Reports that the job starts, with further fields of the event.
+
+        Ends what this process began for the same workload and nobody ended, as in a notebook's cell that was interrupted.
+        """
+        self._end_others()
+        self._closed_at, self._is_fresh = None, None
+        _begun_jobs.add(self)
         with contextlib.suppress(Exception):
             self.energy.__enter__()
         self._look_up_rank()
         if not self._is_leader:
             return
-        self._begun = self.client.mark(**{**self._surroundings(), **fields, "phase": "started"})
+        # A job that goes on from a checkpoint says so at once, if it knows it already: it is asked what its run before was.
+        counters = {} if self._begins_afresh() else {"steps_total": self._steps, "samples_total": self._samples}
+        self._begun = self.client.mark(**{**self._surroundings(), **counters, **fields, "phase": "started"})
+
+    def _end_others(self) -> None:
+        """Reports the end of other jobs of this workload and rank, before the start of this one, and does not wait for it."""
+        client = self.client
+        for other in list(_begun_jobs):
+            old = other.client
+            if other is self or (old.workload, old.url, other.rank) != (client.workload, client.url, self.rank):
+                continue
+            try:
+                fields = other._end()
+                thread = old.begin_close(fields) if old is not client else None
+                if thread is not None:
+                    client.follow(thread)
+                elif old is client and fields:
+                    client.mark(**fields)
+            except Exception as error:
+                client.note_failure(error)
 
     def autocast(self) -> Any:
         """Returns the context of a forward pass: its precision may be changed by a directive."""
@@ -244,6 +277,8 @@ class Job:
     def _report_step(self, loss: Any) -> None:
         """Adds the steps that were counted, and the loss of the last one or else the newest, to the client's queue."""
         counted, self._counted = self._counted, []
+        if self._is_fresh is None:
+            self._is_fresh = self._begins_afresh()
         if self._begun is not None:
             self._report_beginning()
         self._steps = steps = self._steps + len(counted)
@@ -324,10 +359,10 @@ class Job:
     def evaluated(self, validation_loss: Any, **fields: Any) -> None:
         """Reports the loss on data that the job does not train on, in the unit of the training loss, with further fields of the event.
 
-        ``steps_total``: the steps of the weights that were evaluated, if they are not those of now.
+        ``steps_total``: the steps of the weights that were evaluated, if they are not those of now. After the end nothing is reported.
         """
         self._report_counted()
-        if self._leads():
+        if self._leads() and self._closed_at != self.steps_total:
             self.client.mark(**{"steps_total": self.steps_total, **fields, "validation_loss": validation_loss})
 
     def checkpoint_due(self) -> bool:
@@ -343,7 +378,7 @@ class Job:
         if directive is not None and self.checkpoint_due():
             self._pending = None
             self._take_up(directive)
-        if self._leads():
+        if self._leads() and self._closed_at != self.steps_total:
             self.client.mark(checkpoint_time=event_time(), steps_total=self.steps_total, **self._state())
 
     def close(self) -> None:
@@ -359,6 +394,7 @@ class Job:
 
     def _end(self) -> dict[str, Any]:
         """Ends the measurement, and returns the fields of the last event; none for a rank that reports nothing."""
+        _begun_jobs.discard(self)
         with contextlib.suppress(Exception):
             self.energy.__exit__(None, None, None)
         self._report_counted()
@@ -371,8 +407,8 @@ class Job:
         return fields
 
     def joules_per_sample(self) -> float | None:
-        """Joules of this machine's GPUs per sample, measured here after ``close``; ``None``: unknown."""
-        joules, samples = self.energy.joules, self.samples_total - self._restored_samples
+        """Joules of this machine's GPUs per sample, until the end or at most a second ago; ``None``: unknown."""
+        joules, samples = self.energy.joules, self.energy.amount
         if joules is None or samples <= 0 or self._energy_refusal() is not None:
             return None
         return joules / samples
@@ -380,7 +416,9 @@ class Job:
     def _energy_refusal(self) -> str | None:
         """Returns why the energy of all samples is unknown; ``None``: it is known."""
         if self.energy.joules is None:
-            return self.energy.reason or "still running"
+            return self.energy.reason or "it was not measured"
+        if self.energy.amount <= 0:
+            return "there are no samples yet" if self.energy.is_running else "there are no samples"
         ranks, local = self._most_ranks, local_world()
         if ranks == 1:
             return None
@@ -437,26 +475,60 @@ class Job:
         return state
 
     def _agree(self) -> None:
-        """Every rank learns rank 0's directive: a collective, at the same step of all."""
+        """Every rank learns rank 0's directive, and whether all can: collectives, at the same step of all."""
         self._look_up_rank()
-        told = self.client.directive() if self._is_leader else None
+        told = self._asked() if self._is_leader else None
         if self._world > 1:
             told = agree(told, self._device)
         # A rank of its own without torch.distributed is told nothing.
         if told is None or told[0] == self._revision:
             return
-        self._revision, directive = told
-        if directive is None and not self._is_changed:
-            # Nothing is asked any more, and nothing was taken up: no checkpoint is written for that.
-            self._pending = None
-            self.client.always(decision_id=None, directive_refused=None)
-            return
+        self._revision, asked = told
         # Nothing is asked any more: everything is as at the start.
-        self._pending = directive if directive is not None else Directive(decision_id="")
+        directive = asked if asked is not None else Directive(decision_id="")
+        verdicts = gather((self._own_refusal(directive), self._is_in_force(directive)), self._device)
+        refusal = first_refusal([own for own, _ in verdicts])
+        if refusal is not None or (all(is_done for _, is_done in verdicts) and not self._needs_checkpoint(directive)):
+            # No checkpoint is written for what changes nothing.
+            self._pending = None
+            self._acknowledge(directive, refusal)
+            return
+        self._pending = directive
         self._due_at = self.steps_total
-        if self._looks_before(self._pending):
+        if self._looks_before(directive):
             self._look_again()
             self._due_at += 1
+
+    def _asked(self) -> tuple[int, Directive | None]:
+        """Returns what this job is asked: not what an earlier one was, if it begins its training. One that goes on keeps it."""
+        revision, directive = self.client.directive()
+        if directive is None or revision == self._revision or directive.decision_id not in self.client.earlier_decisions:
+            return revision, directive
+        if not (self._begins_afresh() if self._is_fresh is None else self._is_fresh):
+            return revision, directive
+        logger.info("EADT: %s: directive %s was an earlier job's, and is not taken up", self.client.workload, directive.decision_id)
+        return revision, None
+
+    def _begins_afresh(self) -> bool:
+        """Returns whether no steps or samples of a checkpoint were given, before the first step."""
+        return self._steps == 0 and self._samples == 0
+
+    def _is_in_force(self, directive: Directive) -> bool:
+        """Returns whether this rank does already what is asked; not if it cannot tell."""
+        try:
+            if self._is_half_done or (directive.frozen_prefix_layers or 0) != (self.frozen_layers or 0):
+                return False
+            autocast, precision = self._autocast, directive.precision
+            if autocast is None or not autocast.is_used:
+                return precision is None or precision == self.effective_precision
+            return bool(autocast.is_set(precision, self._probe))
+        except Exception as error:
+            self.client.note_failure(error)
+            return False
+
+    def _needs_checkpoint(self, directive: Directive) -> bool:
+        """Returns whether a checkpoint is asked for that was not written yet, whatever else is."""
+        return directive.checkpoint_now and directive.decision_id != self._checkpointed_for
 
     def _looks_before(self, directive: Directive) -> bool:
         """Returns whether hooks look at one more step before this is taken up: blocks may be unfit to freeze since the last look."""
@@ -464,26 +536,34 @@ class Job:
         return hasattr(self._freezer, "look_again") and layers > 0 and layers != self._freezer.frozen
 
     def _take_up(self, directive: Directive) -> None:
-        # What goes wrong here is an answer, not an exception into training; and no rank may leave the others waiting.
-        try:
-            own = self._refusal(directive)
-        except Exception as error:
-            own = f"the job cannot tell whether it can: {error}"
-        refusal = first_refusal(own, self._device)
+        # A step was looked at since all agreed.
+        refusal = first_refusal(gather(self._own_refusal(directive), self._device))
+        self._checkpointed_for = directive.decision_id
         if refusal is None:
-            # The same on every rank, whatever goes wrong on one.
-            self._is_changed = bool(directive.decision_id)
+            self._is_half_done = True
             try:
                 self._apply(directive)
+                self._is_half_done = False
             except Exception as error:
                 refusal = f"it was begun and failed: {error}"
-        if refusal is not None:
-            logger.warning("EADT: directive %s is refused: %s", directive.decision_id, refusal)
-        if directive.decision_id:
-            self.answers.append((directive.decision_id, refusal))
-            self.client.always(decision_id=directive.decision_id, directive_refused=None if refusal is None else clip_text(refusal))
-        else:
-            self.client.always(decision_id=None, directive_refused=None)
+        self._acknowledge(directive, refusal)
+
+    def _acknowledge(self, directive: Directive, refusal: str | None) -> None:
+        """Has reports say what became of a directive; of a withdrawal they say nothing."""
+        decision = directive.decision_id
+        if decision and self.answers[-1:] != [(decision, refusal)]:
+            self.answers.append((decision, refusal))
+            if refusal is not None:
+                logger.warning("EADT: directive %s is refused: %s", decision, refusal)
+        told = None if refusal is None else clip_text(refusal)
+        self.client.always(decision_id=decision or None, directive_refused=told if decision else None)
+
+    def _own_refusal(self, directive: Directive) -> str | None:
+        """Returns why this rank cannot. What goes wrong is an answer, not an exception into training; no rank leaves the others waiting."""
+        try:
+            return self._refusal(directive)
+        except Exception as error:
+            return f"the job cannot tell whether it can: {error}"
 
     def _refusal(self, directive: Directive) -> str | None:
         layers, precision = directive.frozen_prefix_layers, directive.precision
@@ -528,8 +608,8 @@ class Job:
     def summary(self) -> str:
         """Returns what the job did, in words: unknown figures are called unknown."""
         joules = self.joules_per_sample()
-        why = self._energy_refusal() or "still running"
-        energy = f"{joules:.4g} J/sample" if joules is not None else f"J/sample unknown ({why})"
+        so_far = " so far" if self.energy.is_running else ""
+        energy = f"{joules:.4g} J/sample{so_far}" if joules is not None else f"J/sample unknown ({self._energy_refusal()})"
         lines = [f"{self.client.workload}: {self.steps_total} steps, {self.samples_total:g} samples, {energy}"]
         lines += [f"  {decision}: {refusal or 'done'}" for decision, refusal in self.answers]
         if self.steps_without_samples:
@@ -544,6 +624,11 @@ class Job:
         import html
 
         return f"<pre>{html.escape(self.summary())}</pre>"
+
+
+# A child that was forked ends nothing of its parent's.
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_begun_jobs.clear)
 
 
 def quiet(method: Callable[..., Any]) -> Callable[..., Any]:

@@ -25,7 +25,7 @@ from unittest import mock
 import eadt
 from eadt import Client, event_precision, measure
 from eadt.client import QUEUED_REPORTS, default_rank, default_workload
-from eadt.directives import Directive
+from eadt.directives import DIRECTIVE_KEYS, Directive
 from eadt.events import CHOICES, NUMBERS, PROGRESS_FIELDS, TEXTS, TIMES, WHOLE_NUMBERS, plain_event
 from eadt.training import MAX_COUNTED, _number
 from tests.servers import Harmful, Recorder, absent_url, wait_for
@@ -124,6 +124,13 @@ class TestReports(unittest.TestCase):
             self.assertEqual((counted[0], counted[-1]), ((steps, samples), (steps + 3, samples + 24)))
             started, first = self.server.events[:2]
             self.assertEqual((started["phase"], started["time"]), ("started", first["time"]))
+        self.server.events.clear()
+        job = eadt.job(client=self.client(interval_seconds=600.0))
+        job.steps_total, job.samples_total = 100, 800.0
+        with job:
+            job.step(samples=8)
+        told = [(event.get("phase"), event["steps_total"], event["samples_total"]) for event in self.server.events]
+        self.assertEqual(told, [("started", 100, 800.0), (None, 100, 800.0), (None, 101, 808.0), ("finished", 101, 808.0)])
         self.server.events.clear()
         with mock.patch("eadt.training.START_NS", 0), eadt.job(client=self.client(interval_seconds=600.0)) as job:
             job.step(samples=8)
@@ -255,7 +262,7 @@ class TestReports(unittest.TestCase):
         job = eadt.job(client=self.client(interval_seconds=600.0), freezer=freezer, agree_every=1)
         with job:
             job.step()
-            for layers, waits in ((2, True), (None, False), (0, False), (1, True)):
+            for layers, waits in ((2, True), (None, False), (1, True), (0, False)):
                 job.client._answer = (job.client._answer[0] + 1, Directive("d", frozen_prefix_layers=layers))
                 before, looks = freezer.frozen, freezer.looks
                 job.step()
@@ -334,6 +341,41 @@ class TestReports(unittest.TestCase):
             self.assertEqual((client.directive()[1].precision, taken, client.failed), ("bf16", [3], 0))
             self.assertIn("frozen_prefix_layers is no number of blocks: -1", client.directives_error or "")
             client.close()
+
+    def test_a_file_that_somebody_wrote_is_read_to_the_letter(self) -> None:
+        right = {"decision_id": "x", "frozen_prefix_layers": 1}
+        asks_nothing = "it asks for nothing: give precision, frozen_prefix_layers or checkpoint_now, or {} to withdraw"
+        cases: list[tuple[Any, str | Directive | None]] = [
+            (right, Directive("x", frozen_prefix_layers=1)),
+            ({**right, "time": "2026-01-02T03:04:05Z", "workload": "n/a", "revision": 7}, Directive("x", frozen_prefix_layers=1)),
+            ({"revision": 3, "directive": {**right, "precision": None, "checkpoint_now": True}}, Directive("x", None, 1, True)),
+            ("\ufeff" + json.dumps(right), Directive("x", frozen_prefix_layers=1)),
+            ({"decision_id": "x", "frozen_prefix_layers": 0}, Directive("x", frozen_prefix_layers=0)),
+            ({}, None),
+            ({"directive": None}, None),
+            ({"decision_id": "x", "frozen_layers": 1}, "there is no key frozen_layers; did you mean frozen_prefix_layers?"),
+            ({**right, "frozenPrefixLayers": 2}, "there is no key frozenPrefixLayers; did you mean frozen_prefix_layers?"),
+            ({"directive": {**right, "zzz": 1}}, "there is no key zzz"),
+            ({"directive": right, "revison": 4}, "there is no key revison; did you mean revision?"),
+            ({"decision_id": "x"}, asks_nothing),
+            ({"directive": {"decision_id": "x", "precision": None, "checkpoint_now": False}}, asks_nothing),
+            ({"frozen_prefix_layers": 1}, "a directive has no decision_id"),
+            ({**right, "checkpoint_now": "false"}, "checkpoint_now is 'false': give true or false"),
+            ({**right, "checkpoint_now": []}, "checkpoint_now is []: give true or false"),
+        ]
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, "directive.json")
+            for content, expected in cases:
+                with self.subTest(content):
+                    path.write_text(content if isinstance(content, str) else json.dumps(content), encoding="utf-8")
+                    client = Client(self.server.url, "n/a", directives_file=path)
+                    client._read_directives_file()
+                    if isinstance(expected, str):
+                        self.assertIn(expected, client.directives_error or "")
+                        self.assertEqual(client.directive(), (0, None))
+                    else:
+                        self.assertEqual((client.directive()[1], client.directives_error), (expected, None))
+                        self.assertGreater(client.directive()[0], 0)
 
     def test_answers_that_make_no_sense_lose_no_report_and_no_directive(self) -> None:
         client = self.client(interval_seconds=0.02)
@@ -432,8 +474,7 @@ class TestReports(unittest.TestCase):
             self.assertFalse(ask(7, None), "of an earlier job of this name")
             self.assertTrue(ask(8, 1))
             self.assertFalse(ask(9, None), "not taken up")
-            self.assertTrue(ask(10, 2))
-            job.checkpointed()
+            self.assertFalse(ask(10, 2), "refused at once")
             self.assertEqual(job.client._sticky, {"decision_id": "d-10", "directive_refused": "not these"})
             self.assertFalse(ask(11, None), "refused")
             self.assertEqual(job.client._sticky, {})
@@ -448,6 +489,170 @@ class TestReports(unittest.TestCase):
             job.checkpointed()
             self.assertEqual((freezer.frozen, job.client._sticky), (0, {}))
         self.assertEqual([decision for decision, _ in job.answers], ["d-10", "d-12", "d-13"])
+
+    def test_what_an_earlier_job_was_asked_is_not_taken_up_by_one_that_begins_its_training(self) -> None:
+        def asked(revision: int, decision: str | None, time: str = "") -> dict[str, Any]:
+            body = None if decision is None else {"decision_id": decision, "checkpoint_now": True, **({"time": time} if time else {})}
+            return {"directives": [{"workload": "n/a", "revision": revision, "directive": body}]}
+
+        old, new = "2026-01-02T03:04:05.123456Z", "2999-01-02T03:04:05Z"
+        begins, goes_on = (0, 0.0), (100, 800.0)
+        # Of each: what the answer to the start asks, what later ones ask, and what is taken up.
+        cases: list[tuple[Any, Any, Any, Any]] = [
+            (begins, {}, asked(4, "d-1"), "d-1"),
+            (begins, asked(4, "d-1", new), asked(4, "d-1", new), None),
+            (begins, asked(4, "d-1", old), asked(5, "d-1", new), None),
+            (begins, asked(4, "d-1"), asked(5, "d-2"), "d-2"),
+            (begins, asked(4, "d-1"), asked(5, None), None),
+            # A collector that has just begun learns it later.
+            (begins, {}, asked(4, "d-1", old), None),
+            (begins, {}, asked(4, "d-1", new), "d-1"),
+            (begins, {}, asked(4, "d-1", "x"), "d-1"),
+            (goes_on, asked(4, "d-1", old), asked(4, "d-1", old), "d-1"),
+            ((0, 800.0), asked(4, "d-1", old), asked(4, "d-1", old), "d-1"),
+            (goes_on, {}, asked(4, "d-1", old), "d-1"),
+        ]
+        self.server.asks_at_start = True
+        for (steps, samples), at_start, later, expected in cases:
+            with self.subTest(steps=steps, at_start=at_start, later=later):
+                self.server.answer = at_start
+                requests = len(self.server.requests)
+                with eadt.job(client=self.client(interval_seconds=0.02), agree_every=1) as job:
+                    wait_for(lambda requests=requests: len(self.server.requests) > requests and not job.client._is_starting)
+                    job.steps_total, job.samples_total = steps, samples
+                    self.server.answer = later
+                    for _ in range(2):
+                        # Two more answers, each of which a step sees.
+                        requests = len(self.server.requests)
+                        wait_for(lambda requests=requests: job.client.report() or len(self.server.requests) > requests + 1)
+                        job.step(samples=8)
+                    self.assertEqual(job.checkpoint_due(), expected is not None)
+                    job.checkpointed()
+                self.assertEqual(job.answers, [] if expected is None else [(expected, None)])
+                self.assertEqual(self.server.events[-1].get("decision_id"), expected)
+
+    def test_a_client_of_an_earlier_job_and_a_file_of_directives(self) -> None:
+        client = self.client(interval_seconds=600.0)
+        client._answer = (4, Directive("d-1", checkpoint_now=True))
+        with eadt.job(client=client, agree_every=1) as job:
+            job.step()
+            self.assertFalse(job.checkpoint_due(), "the client's earlier job was asked")
+            client._answer = (5, Directive("d-2", checkpoint_now=True))
+            job.step()
+            self.assertTrue(job.checkpoint_due())
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, "directive.json")
+            path.write_text(json.dumps({"decision_id": "d-1", "checkpoint_now": True, "time": "2026-01-02T03:04:05Z"}))
+            with eadt.job(client=self.client(interval_seconds=0.02, directives_file=path), agree_every=1) as job:
+                wait_for(lambda: job.client.directive()[0])
+                job.step()
+                self.assertTrue(job.checkpoint_due(), "a file is for the job that is given it")
+
+    def test_no_checkpoint_is_written_for_what_changes_nothing_or_is_refused(self) -> None:
+        class Freezer:
+            def __init__(self) -> None:
+                self.blocks, self.frozen = [1, 2, 3], 0
+
+            def refusal(self, layers: int) -> str | None:
+                return f"{layers} of 3 blocks" if layers > 2 else None
+
+            def freeze(self, layers: int) -> None:
+                self.frozen = layers
+
+        freezer = Freezer()
+        job = eadt.job(client=self.client(interval_seconds=600.0), freezer=freezer, agree_every=1)
+        refusal = "this job does not change its precision"
+        # Of each: what is asked, whether a checkpoint is, what is acknowledged, and the blocks that are frozen then.
+        cases: list[tuple[Directive | None, bool, Any, int]] = [
+            (Directive("d-0", frozen_prefix_layers=0), False, ("d-0", None), 0),
+            (Directive("d-1", frozen_prefix_layers=2, checkpoint_now=True), True, ("d-1", None), 2),
+            # As the actuator has it once the job follows.
+            (Directive("d-1", frozen_prefix_layers=2), False, ("d-1", None), 2),
+            (Directive("d-2", frozen_prefix_layers=2), False, ("d-2", None), 2),
+            # Another decision waits for a checkpoint: one is written.
+            (Directive("d-3", frozen_prefix_layers=2, checkpoint_now=True), True, ("d-3", None), 2),
+            (Directive("d-3", frozen_prefix_layers=2), False, ("d-3", None), 2),
+            (Directive("d-4", frozen_prefix_layers=9, checkpoint_now=True), False, ("d-4", "9 of 3 blocks"), 2),
+            (Directive("d-4", frozen_prefix_layers=9), False, ("d-4", "9 of 3 blocks"), 2),
+            (Directive("d-5", precision="bf16", frozen_prefix_layers=1), False, ("d-5", refusal), 2),
+            (Directive("d-6", frozen_prefix_layers=1), True, ("d-6", None), 1),
+            (None, True, ("d-6", None), 0),
+            (None, False, ("d-6", None), 0),
+            (Directive("d-7", checkpoint_now=True), True, ("d-7", None), 0),
+        ]
+        with job:
+            for revision, (directive, due, answer, frozen) in enumerate(cases, start=1):
+                with self.subTest(directive):
+                    job.client._answer = (revision, directive)
+                    job.step()
+                    self.assertEqual(job.checkpoint_due(), due)
+                    if due:
+                        job.checkpointed()
+                    self.assertEqual((job.checkpoint_due(), job.answers[-1], freezer.frozen), (False, answer, frozen))
+                    sticky = {} if directive is None else dict(zip(("decision_id", "directive_refused"), filter(None, answer)))
+                    self.assertEqual(job.client._sticky, sticky)
+        self.assertEqual([decision for decision, _ in job.answers], [f"d-{number}" for number in range(8)])
+
+    def test_one_rank_that_cannot_or_has_not_done_it_yet_decides_for_all(self) -> None:
+        for others, due, refusal in (
+            ([(None, True)], False, None),
+            ([(None, False)], True, None),
+            ([(None, True), ("no scaler", False)], False, "rank 2: no scaler"),
+        ):
+            job = eadt.job(client=self.client(interval_seconds=600.0), agree_every=1)
+            with self.subTest(others=others), mock.patch("eadt.training.gather", side_effect=lambda own, _, others=others: [own, *others]):
+                job.client._answer = (1, Directive("d-1", frozen_prefix_layers=0))
+                job.step()
+                self.assertEqual((job.checkpoint_due(), job.answers), (due, [] if due else [("d-1", refusal)]))
+
+    def test_a_job_that_nobody_ended_ends_before_the_next_one_of_its_name_begins(self) -> None:
+        self.server.events.clear()
+        kept = []
+        for samples, is_shared in ((8, False), (4, False), (2, True)):
+            # As a notebook's cell that was interrupted, and is run again.
+            job = eadt.job(client=kept[-1].client if is_shared else self.client(interval_seconds=0.05))
+            job.start()
+            job.step(samples=samples)
+            kept.append(job)
+        other = eadt.job(client=Client(self.server.url, "n/b", interval_seconds=0.05))
+        other.start()
+        kept[-1].close()
+        begun = time.monotonic()
+        for job in (*kept, other):
+            job.close()
+        self.assertLess(time.monotonic() - begun, 60.0)
+        own = [event for event in self.server.events if event["workload"] == "n/a" and "phase" in event]
+        told = [(event["phase"], event.get("samples_total")) for event in own]
+        started = ("started", None)
+        self.assertEqual(told, [started, ("finished", 8.0), started, ("finished", 4.0), started, ("finished", 2.0)])
+        self.assertEqual([event["time"] for event in own], sorted(event["time"] for event in own))
+        self.assertEqual([e["phase"] for e in self.server.events if e["workload"] == "n/b" and "phase" in e], ["started", "finished"])
+
+    def test_what_is_evaluated_after_the_end_is_no_part_of_the_job(self) -> None:
+        with eadt.job(client=self.client()) as job:
+            job.step(samples=8)
+        job.evaluated(0.5)
+        job.checkpointed()
+        job.client.close()
+        self.assertEqual(self.server.events[-1]["phase"], "finished")
+        job.step(samples=8)
+        job.evaluated(0.5)
+        job.close()
+        self.assertEqual([event["phase"] for event in self.server.events if "phase" in event], ["started", "finished", "finished"])
+        self.assertEqual([event["validation_loss"] for event in self.server.events if "validation_loss" in event], [0.5])
+
+    def test_a_refused_event_that_was_not_sent_is_not_counted(self) -> None:
+        places = (-1, 7, True, "0", None, 2**70)
+        self.server.answer = {"refused": [{"index": index, "status": 429, "error": "full"} for index in places]}
+        client = self.client(interval_seconds=600.0)
+        with client._lock:
+            client.mark(span="1")
+            client.mark(span="2")
+        wait_for(lambda: client.sent)
+        self.assertEqual(client.sent, 1)
+        self.server.answer = {"refused": [{"index": 0, "status": 422, "error": "wrong"}] * 3}
+        client.close()
+        self.assertEqual((client.sent, [event["span"] for event in self.server.events]), (1, ["1", "2", "2"]))
 
     def test_joules_per_sample_are_of_what_was_computed_and_measured_here(self) -> None:
         job = eadt.job(client=self.client(interval_seconds=600.0))
@@ -562,6 +767,21 @@ class TestHarm(unittest.TestCase):
         self.addCleanup(server.close)
         self.check(server.url)
 
+    @mock.patch("eadt.client.REQUEST_SECONDS", 0.3)
+    def test_answers_a_byte_at_a_time(self) -> None:
+        for kind in ("drips the head", "drips the body"):
+            with self.subTest(kind):
+                server = Harmful(kind)
+                self.addCleanup(server.close)
+                client = Client(server.url, "n/a", interval_seconds=0.05)
+                client.report(steps_total=1)
+                wait_for(lambda client=client: client.failed)
+                self.assertEqual((client.sent, client.last_error), (0, "the collector does not answer in time"))
+                with self.assertRaises(TimeoutError):
+                    client.poll_directive()
+                client.close()
+                wait_for(lambda client=client: not client._is_running)
+
     def test_answers_500(self) -> None:
         server = Recorder(500)
         self.addCleanup(server.close)
@@ -595,7 +815,7 @@ class TestFailures(unittest.TestCase):
         told = [str(wait_for(lambda client=client: client.last_error)) for client in made]
         # Together: each waits a second before it tries again.
         for client in made:
-            client._begin_close({})
+            client.begin_close({})
         for client in made:
             client.close()
         self.assertEqual([client.sent for client in made], [0] * len(made))
@@ -869,6 +1089,10 @@ class TestNames(unittest.TestCase):
         schema = json.loads((REPOSITORY / "schemas/json/v1/training.progress.schema.json").read_text())
         self.assertEqual(set(schema["properties"]) - {"collector", "origin"}, PROGRESS_FIELDS)
 
+    def test_keys_of_a_directive_are_those_of_the_schema(self) -> None:
+        schema = json.loads((REPOSITORY / "schemas/json/v1/directive.schema.json").read_text())
+        self.assertEqual({*schema["properties"], "revision"}, DIRECTIVE_KEYS)
+
     def test_what_fits_a_field_is_that_of_the_schema(self) -> None:
         schema = json.loads((REPOSITORY / "schemas/json/v1/training.progress.schema.json").read_text())
         kinds: dict[str, set[str]] = {}
@@ -986,15 +1210,49 @@ class TestNames(unittest.TestCase):
         self.assertEqual((server.events[-1]["phase"], server.events[-1]["steps_total"]), ("finished", 1))
 
     def test_a_measurement_that_is_used_again_is_of_the_new_stretch(self) -> None:
-        counters = [({"a": 1.0}, None), ({"a": 3.0}, None), ({}, "no driver"), ({}, "no driver"), ({"a": 5.0}, None), ({"a": 5.5}, None)]
+        stretches: list[Any] = [[{"a": 1.0}, {"a": 2.0}, {"a": 3.0}], [{}, {}, {}], [{"a": 5.0}, {"a": 5.0}, {"a": 5.5}]]
+        counters = [(counters, None if counters else "no driver") for stretch in stretches for counters in stretch]
         m = measure("again")
+        self.assertEqual(repr(m), "<again: energy unknown (it was not begun)>")
         with mock.patch("eadt.measure.read_counters", side_effect=counters):
             told = []
             for _ in range(3):
                 with m:
-                    self.assertEqual((m.joules, m.seconds, m.devices), (None, None, 0))
+                    told.append((m.joules, m.devices, m.reason))
+                    self.assertIsNone(m.seconds)
+                    # It is read once a second at most.
+                    self.assertEqual(told[-1], (m.joules, m.devices, m.reason))
+                    self.assertTrue(repr(m).endswith(", running>"), repr(m))
                 told.append((m.joules, m.devices, m.reason))
-        self.assertEqual(told, [(2.0, 1, None), (None, 0, "no driver"), (0.5, 1, None)])
+        short = "the energy counters did not move yet: it was too short"
+        unread = (None, 0, "no driver")
+        self.assertEqual(told, [(1.0, 1, None), (2.0, 1, None), unread, unread, (None, 0, short), (0.5, 1, None)])
+
+    @mock.patch("eadt.measure.READING_SECONDS", 0.0)
+    def test_a_counter_that_is_reset_while_a_measurement_runs_leaves_it_unknown(self) -> None:
+        counters = [{"a": 5.0}, {"a": 6.0}, {"a": 1.0}, {"a": 9.0}, {"a": 10.0}]
+        with mock.patch("eadt.measure.read_counters", side_effect=[(counter, None) for counter in counters]), measure("reset") as m:
+            self.assertEqual([m.joules for _ in range(3)], [1.0, None, None])
+        self.assertEqual((m.joules, m.reason), (None, "an energy counter was reset meanwhile"))
+
+    @mock.patch("eadt.measure.READING_SECONDS", 600.0)
+    def test_loggers_have_joules_and_samples_of_one_moment_while_a_job_runs(self) -> None:
+        readings = iter(({"a": 10.0}, {"a": 14.0}, {"a": 30.0}))
+        job = eadt.job(url=absent_url(), workload="n/a")
+        job.samples_total, job.steps_total = 1000.0, 100
+        with mock.patch("eadt.measure.read_counters", side_effect=lambda: (next(readings), None)):
+            self.assertIn("J/sample unknown (it was not begun)", job.summary())
+            job.start()
+            told = []
+            for _ in range(3):
+                job.step(samples=8)
+                figures = job.figures()
+                told.append((figures["eadt/samples_total"], figures["eadt/joules"], figures["eadt/joules_per_sample"]))
+            self.assertIn("0.5 J/sample so far", job.summary())
+            # The last reading holds a while, and its joules are of the samples until then.
+            self.assertEqual(told, [(1008.0, 4.0, 0.5), (1016.0, 4.0, 0.5), (1024.0, 4.0, 0.5)])
+            job.client.begin_close(job._end())
+        self.assertEqual((job.energy.joules, job.joules_per_sample()), (20.0, 20.0 / 24.0))
 
     def test_a_job_that_is_switched_off_reports_nothing(self) -> None:
         server = Recorder()

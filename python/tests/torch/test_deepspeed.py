@@ -27,19 +27,20 @@ import torch
 
 import eadt.deepspeed
 from tests.models import SmallGpt, batches, loss_of
-from tests.servers import Recorder
+from tests.servers import Recorder, wait_for
 
 torch.set_num_threads(1)
 # Faster exchange between processes of one CPU, which is compiled for minutes: there is one process here.
 sys.modules["deepspeed.comm.torch"].build_shm_op = lambda: None
 
 
-def engine_of(stage: int, grouped: bool, scheduler: bool = False, offload: bool = False) -> Any:
+def engine_of(stage: int, grouped: bool, scheduler: bool = False, offload: bool = False, accumulated: int = 1) -> Any:
     torch.manual_seed(0)
     model = SmallGpt(blocks=4, width=32)
     parameters = eadt.deepspeed.parameter_groups(model) if grouped else list(model.parameters())
     config: dict[str, Any] = {
         "train_micro_batch_size_per_gpu": 8,
+        "gradient_accumulation_steps": accumulated,
         "zero_optimization": {"stage": stage},
         "zero_allow_untested_optimizer": True,
         "bf16": {"enabled": False},
@@ -161,6 +162,27 @@ class TestDeepSpeed(unittest.TestCase):
                     break
         self.assertEqual(job.answers[0], ("d-1", None))
         self.assertIn("fixes its precision", job.answers[1][1])
+
+    def test_micro_batches_add_up_to_steps_and_a_directive_waits_for_the_last_one(self) -> None:
+        server = Recorder()
+        self.addCleanup(server.close)
+        body = {"decision_id": "d-1", "frozen_prefix_layers": 2}
+        server.answer = {"directives": [{"workload": "n/a", "revision": 1, "directive": body}]}
+        engine = engine_of(2, grouped=True, accumulated=4)
+        taken = []
+        with eadt.deepspeed.wrap(engine, url=server.url, interval_seconds=0.05, agree_every=2) as job:
+            wait_for(lambda: job.client.report() or job.client.directive()[0])
+            for index, text in enumerate(batches(22)):
+                loss = loss_of(engine, text)
+                engine.backward(loss)
+                engine.step()
+                job.step(samples=len(text), loss=loss)
+                if job.checkpoint_due():
+                    taken.append(index % 4)
+                    job.checkpointed()
+        end = server.events[-1]
+        self.assertEqual((engine.global_steps, end["steps_total"], end["samples_total"]), (5, 5, 5 * 4 * 8.0))
+        self.assertEqual((taken, job.answers), ([3], [("d-1", None)]))
 
     def test_the_plain_freezer_refuses_an_engine(self) -> None:
         from eadt.freeze import BlockFreezer

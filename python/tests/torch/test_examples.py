@@ -1,4 +1,4 @@
-"""Each example under the real program, which asks it to freeze two blocks.
+"""Each example under the real program, asked by a file to freeze two blocks.
 
 All of them run in one process, as ``python -m`` runs them: importing PyTorch and the frameworks is most of what they cost.
 """
@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+from pathlib import Path
 
 from tests.servers import RealCollector
 
@@ -55,13 +56,17 @@ def environment(url: str) -> dict[str, str]:
     return {**clean, "EADT_URL": url, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "MASTER_PORT": str(port)}
 
 
-@unittest.skipUnless(PROGRAM and DATA, "EADT_TEST_PROGRAM and EADT_TEST_DATA name no program with directives in its log")
+@unittest.skipUnless(PROGRAM and DATA, "EADT_TEST_PROGRAM and EADT_TEST_DATA name no program and data folder")
 class TestExamples(unittest.TestCase):
     def test_each_framework_reports_and_takes_up_a_directive(self) -> None:
         collector = RealCollector(PROGRAM, DATA)
         with tempfile.TemporaryDirectory() as folder:
             command = [sys.executable, "-W", "ignore", "-c", RUN, str(STEPS), folder, *EXAMPLES]
-            ran = subprocess.run(command, env=environment(collector.url), capture_output=True, text=True, check=False, timeout=900)
+            # What a log asks was asked of earlier jobs, and these begin their training.
+            asked = Path(folder, "directive.json")
+            asked.write_text(json.dumps({"decision_id": "d-1", "frozen_prefix_layers": 2}))
+            variables = {**environment(collector.url), "EADT_DIRECTIVES_FILE": str(asked)}
+            ran = subprocess.run(command, env=variables, capture_output=True, text=True, check=False, timeout=900)
         self.assertEqual(ran.returncode, 0, f"{ran.stdout}{ran.stderr[-3000:]}")
         said = re.split(r"^example (\w+)$", ran.stdout, flags=re.MULTILINE)[1:]
         losses = {}

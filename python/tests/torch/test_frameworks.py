@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import os
 import signal
 import tempfile
@@ -18,6 +19,7 @@ from accelerate.state import AcceleratorState
 from transformers import BatchEncoding
 
 import eadt.accelerate
+from eadt.accumulation import AccumulatingJob
 from eadt.lightning import EadtCallback, _refusal_of_strategy, batch_size
 from tests.models import SmallGpt, batches, loss_of, moved, weights
 from tests.servers import Recorder, wait_for
@@ -37,6 +39,52 @@ class Lit(pl.LightningModule):
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return torch.optim.AdamW(self.parameters(), lr=1e-3)
+
+
+class Alternating(Lit):
+    """Two optimizers, of which the second one steps every third batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.automatic_optimization = False
+
+    def configure_optimizers(self) -> Any:
+        return [torch.optim.SGD(part.parameters(), lr=1e-3) for part in (self.model.blocks, self.model.head)]
+
+    def training_step(self, batch: list[torch.Tensor], index: int) -> None:
+        for optimizer in self.optimizers():
+            optimizer.zero_grad()
+        self.manual_backward(loss_of(self.model, batch[0]))
+        first, second = self.optimizers()
+        first.step()
+        if index % 3 == 2:
+            second.step()
+
+
+class Twice(Lit):
+    """Two steps of one optimizer for each batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.automatic_optimization = False
+
+    def training_step(self, batch: list[torch.Tensor], _: int) -> None:
+        optimizer = self.optimizers()
+        for _ in range(2):
+            optimizer.zero_grad()
+            self.manual_backward(loss_of(self.model, batch[0]))
+            optimizer.step()
+
+
+class Saves(pl.Callback):
+    """Writes a checkpoint after a batch."""
+
+    def __init__(self, path: str, index: int) -> None:
+        self.path, self.index = path, index
+
+    def on_train_batch_end(self, trainer: pl.Trainer, module: Any, outputs: Any, batch: Any, index: int) -> None:
+        if index == self.index:
+            trainer.save_checkpoint(self.path)
 
 
 class Frameworks(unittest.TestCase):
@@ -61,7 +109,10 @@ class TestLightning(Frameworks):
         class Watch(pl.Callback):
             def on_train_start(self, *_: Any) -> None:
                 # The batches begin when the directive is there: a busy machine may be through with them before.
-                wait_for(lambda: callback.job is not None and callback.job.client.directive()[0])
+                job = callback.job
+                assert job is not None
+                # The answer to the start asks nothing.
+                wait_for(lambda: job.client.report() or job.client.directive()[0])
 
             def on_train_batch_end(self, trainer: Any, module: Any, *_: Any) -> None:
                 if callback.job is not None and callback.job.frozen_layers == 2 and "before" not in seen:
@@ -116,6 +167,72 @@ class TestLightning(Frameworks):
         self.assertEqual((left[0], left[-1], left), (10, 0, sorted(left, reverse=True)))
         samples = [event["samples_total"] for event in self.server.events if "samples_total" in event]
         self.assertEqual((samples[0], samples), (160, sorted(samples)))
+
+    def test_steps_of_modules_that_step_themselves_go_on_from_a_checkpoint(self) -> None:
+        for kind in (Alternating, Twice):
+            with self.subTest(kind.__name__), tempfile.TemporaryDirectory() as folder:
+                self.server.events.clear()
+                trainer = self.trainer(max_epochs=1, default_root_dir=folder)
+                trainer.fit(kind(), self.loader(6))
+                trainer.save_checkpoint(f"{folder}/at-6.ckpt")
+                # The same trainer may go on as well.
+                trainer.fit_loop.max_epochs = 2
+                trainer.fit(trainer.lightning_module, self.loader(6))
+                self.trainer(max_epochs=2, default_root_dir=folder).fit(
+                    kind(), self.loader(6), ckpt_path=f"{folder}/at-6.ckpt", weights_only=False
+                )
+                ends = [event for event in self.server.events if event.get("phase") == "finished"]
+                self.assertEqual([(end["steps_total"], end["samples_total"]) for end in ends], [(6, 48.0), (12, 96.0), (12, 96.0)])
+                since = self.server.events[self.server.events.index(ends[0]) :]
+                self.assertEqual(min(event["steps_total"] for event in since if "steps_total" in event), 6)
+                self.assertFalse([event for event in self.server.events if "steps_remaining" in event])
+
+    def test_a_checkpoint_has_the_samples_of_batches_without_a_step(self) -> None:
+        for index, is_first in ((2, False), (2, True), (3, True), (3, False)):
+            with self.subTest(index=index, is_first=is_first), tempfile.TemporaryDirectory() as folder:
+                path = f"{folder}/saved.ckpt"
+                trainer = self.trainer(Saves(path, index), max_epochs=1, accumulate_grad_batches=4, default_root_dir=folder)
+                if is_first:
+                    trainer.callbacks.reverse()
+                trainer.fit(Lit(), self.loader(8))
+                self.server.events.clear()
+                trainer = self.trainer(max_epochs=1, accumulate_grad_batches=4, default_root_dir=folder)
+                trainer.fit(Lit(), self.loader(8), ckpt_path=path, weights_only=False)
+                samples = [event["samples_total"] for event in self.server.events if "samples_total" in event]
+                end = self.server.events[-1]
+                self.assertEqual((samples[0], samples[-1], end["steps_total"]), (8.0 * (index + 1), 64.0, 2))
+
+    def test_of_several_validation_loaders_one_is_followed_and_none_is_said(self) -> None:
+        class Validates(Lit):
+            name = "val_loss"
+
+            def validation_step(self, batch: list[torch.Tensor], index: int, dataloader_idx: int = 0) -> None:
+                self.log(self.name, float(dataloader_idx + 1))
+
+        last = {"validation_loss": "val_loss/dataloader_idx_1"}
+        for name, options, expected in (("val_loss", {}, [1.0]), ("val_loss", last, [2.0]), ("score", {}, [])):
+            with self.subTest(name, **options), tempfile.TemporaryDirectory() as folder:
+                self.server.events.clear()
+                trainer = self.trainer(max_epochs=1, default_root_dir=folder)
+                self.callback = trainer.callbacks[0] = EadtCallback(url=self.server.url, interval_seconds=0.05, **options)
+                module = Validates()
+                module.name = name
+                with self.assertLogs("eadt", logging.WARNING) as logs:
+                    logging.getLogger("eadt").warning("a line")
+                    trainer.fit(module, self.loader(2), [self.loader(1), self.loader(1)])
+                    # After the training it is none of the job.
+                    trainer.validate(module, [self.loader(1), self.loader(1)], verbose=False)
+                assert self.callback.job is not None
+                self.callback.job.client.close()
+                self.assertEqual([event["validation_loss"] for event in self.server.events if "validation_loss" in event], expected)
+                self.assertEqual(self.server.events[-1]["phase"], "finished")
+                missing = [line for line in logs.output if "without a known loss" in line and "score/dataloader_idx_0" in line]
+                self.assertEqual(len(missing), 0 if expected else 1)
+
+    def test_options_that_are_none_are_refused_where_the_callback_is_made(self) -> None:
+        for options, text in (({"checkpoint_foder": "x"}, "'checkpoint_folder' is meant"), ({"urll": "x"}, "'url' is meant")):
+            with self.subTest(options), self.assertRaisesRegex(TypeError, text):
+                EadtCallback(**options)
 
     def test_samples_and_losses_of_other_names_and_kinds_are_found(self) -> None:
         @dataclasses.dataclass
@@ -261,6 +378,41 @@ class TestAccelerate(Frameworks):
         self.assertEqual(job.effective_precision, "bf16")
         self.assertIn("started in BF16", job.answers[0][1])
         self.assertIn("started in BF16", self.told()["directive_refused"])
+
+    def test_micro_batches_add_up_to_steps_and_a_directive_waits_for_the_last_one(self) -> None:
+        self.ask(frozen_prefix_layers=2)
+        AcceleratorState._reset_state(True)
+        accelerator = Accelerator(cpu=True, gradient_accumulation_steps=3)
+        plain = SmallGpt(blocks=4, width=32)
+        model, optimizer = accelerator.prepare(plain, torch.optim.AdamW(plain.parameters(), lr=1e-3))
+        updates, taken = 0, []
+        with eadt.accelerate.job(accelerator, model, optimizer, url=self.server.url, interval_seconds=0.05, agree_every=2) as job:
+            wait_for(lambda: job.client.report() or job.client.directive()[0])
+            for text in batches(20):
+                with accelerator.accumulate(model):
+                    loss = loss_of(model, text)
+                    accelerator.backward(loss)
+                    optimizer.step()
+                    optimizer.zero_grad()
+                updates += accelerator.sync_gradients
+                job.step(samples=len(text), loss=loss, learning_rate=1e-3)
+                if job.checkpoint_due():
+                    taken.append((accelerator.sync_gradients, job.steps_total))
+                    job.checkpointed()
+        # The samples of two batches reached no weights.
+        end = self.server.events[-1]
+        self.assertEqual((updates, end["steps_total"], end["samples_total"]), (6, 6, 6 * 3 * 8.0))
+        self.assertEqual((taken, job.answers), ([(True, 3)], [("d-1", None)]))
+        self.assertEqual([event["learning_rate"] for event in self.server.events if "learning_rate" in event][-1], 1e-3)
+
+    def test_a_micro_batch_whose_samples_are_none_costs_its_step_alone(self) -> None:
+        ends = iter((False, False, True, False, True, True))
+        job = AccumulatingJob(url=self.server.url, workload="n/a", made_step=lambda: next(ends))
+        for samples in (2, torch.tensor(3), 4.0, float("nan"), 5, 6):
+            job.step(samples)
+        self.assertEqual((job.steps_total, job.samples_total, job.checkpoint_due()), (3, 15.0, False))
+        job.close()
+        self.assertEqual(job.steps_without_samples, 1)
 
 
 if __name__ == "__main__":

@@ -58,6 +58,68 @@ class Stream(torch.utils.data.IterableDataset):
         return iter(torch.arange(48))
 
 
+class Rows(torch.utils.data.Dataset):
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        return {"x": torch.full((4,), 0.1), "labels": torch.tensor(1.0)}
+
+
+class RowStream(torch.utils.data.IterableDataset):
+    def __init__(self, count: int) -> None:
+        self.rows = Rows(count)
+
+    def __iter__(self) -> Any:
+        return (self.rows[index] for index in range(self.rows.count))
+
+
+class RowStreamOfKnownLength(RowStream):
+    def __len__(self) -> int:
+        return self.rows.count
+
+
+class Small(torch.nn.Module):
+    """Counts the rows that it is trained on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = torch.nn.ModuleList(torch.nn.Linear(4, 4) for _ in range(2))
+        self.seen = 0
+
+    def forward(self, x: Any = None, labels: Any = None, **_: Any) -> dict[str, torch.Tensor]:
+        x = x.rows if isinstance(x, Wrapped) else x
+        self.seen += len(x) * self.training
+        for block in self.blocks:
+            x = block(x)
+        return {"loss": x.mean(), "logits": x}
+
+
+class SizesOfItsOwn:
+    """A batch sampler without a batch size."""
+
+    def __len__(self) -> int:
+        return 3
+
+    def __iter__(self) -> Any:
+        yield from ([0, 1], [2, 3, 4, 5, 6], [7])
+
+
+def in_one_row(rows: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
+    """Collates as padding-free training does: the samples one after another."""
+    return {"x": torch.stack([row["x"] for row in rows]).mean(0, keepdim=True), "labels": torch.ones(1)}
+
+
+class Wrapped:
+    """A tensor that nobody sees."""
+
+    def __init__(self, rows: list[dict[str, torch.Tensor]]) -> None:
+        self.rows = torch.stack([row["x"] for row in rows])
+
+
 class Waits(TrainerCallback):
     """Lets the steps begin when the directive is there: a busy machine may be through with them before."""
 
@@ -65,7 +127,10 @@ class Waits(TrainerCallback):
         self.case = case
 
     def on_train_begin(self, *_: Any, **__: Any) -> None:
-        wait_for(lambda: self.case.callback.job is not None and self.case.callback.job.client.directive()[0])
+        job = self.case.callback.job
+        assert job is not None
+        # The answer to the start asks nothing.
+        wait_for(lambda: job.client.report() or job.client.directive()[0])
 
 
 class TestTrainer(unittest.TestCase):
@@ -105,6 +170,157 @@ class TestTrainer(unittest.TestCase):
             callbacks=[self.callback, *callbacks],
             optimizers=optimizers,
         )
+
+    def count(self, data: Any, loader: Any = None, collate: Any = None, step: Any = None, **options: Any) -> tuple[int, Trainer]:
+        """Trains on batches of 4, and returns the rows that the model saw, and the trainer."""
+        given = {"per_device_train_batch_size": 4, "num_train_epochs": 2, **options}
+        arguments = TrainingArguments(
+            output_dir=self.folder, report_to=[], save_strategy="no", use_cpu=True, disable_tqdm=True, logging_strategy="no", **given
+        )
+        self.callback = EadtCallback(url=self.server.url, interval_seconds=0.05)
+        model = Small()
+        trainer = Trainer(model, arguments, train_dataset=data, data_collator=collate, callbacks=[self.callback])
+        if loader is not None:
+            trainer.get_train_dataloader = lambda: loader(trainer)  # type: ignore[method-assign]
+        if step is not None:
+            trainer.training_step = step  # type: ignore[method-assign]
+        self.server.events.clear()
+        trainer.train()
+        return model.seen, trainer
+
+    def test_the_samples_are_those_of_the_batches_that_passed(self) -> None:
+        def of_sizes(trainer: Trainer) -> Any:
+            return torch.utils.data.DataLoader(trainer.train_dataset, batch_sampler=SizesOfItsOwn(), collate_fn=trainer.data_collator)
+
+        def listed(trainer: Trainer) -> Any:
+            return [trainer.data_collator([trainer.train_dataset[0]] * size) for size in (3, 2)]
+
+        accumulated = "gradient_accumulation_steps"
+        for name, data, loader, options, expected, batch in (
+            ("sizes of a batch sampler", Rows(8), of_sizes, {}, 16, None),
+            ("a list", Rows(8), listed, {"max_steps": 4}, 10, None),
+            ("a stream", RowStream(10), None, {"max_steps": 9}, 30, 4),
+            ("a stream, steps over the end", RowStream(10), None, {"max_steps": 6, accumulated: 2}, 58, 8),
+            ("a stream of known length", RowStreamOfKnownLength(10), None, {}, 20, 4),
+            ("a stream of known length, steps of two", RowStreamOfKnownLength(10), None, {accumulated: 2}, 20, 8),
+            ("fewer rows than a batch", RowStream(3), None, {"max_steps": 2}, 6, 4),
+            ("a row more than a batch", Rows(5), None, {}, 10, 4),
+        ):
+            with self.subTest(name):
+                seen, _ = self.count(data, loader, **options)
+                started = next(event for event in self.server.events if event.get("phase") == "started")
+                end = self.server.events[-1]
+                self.assertEqual((seen, end["samples_total"], end["phase"]), (expected, expected, "finished"))
+                self.assertEqual(started.get("global_batch_size"), batch)
+
+    def test_batches_without_a_row_for_each_sample_count_what_the_loader_takes(self) -> None:
+        for data, options, expected in ((Rows(10), {}, 20), (RowStream(10), {"max_steps": 3}, 12)):
+            with self.subTest(type(data).__name__):
+                seen, _ = self.count(data, collate=in_one_row, **options)
+                self.assertEqual((seen, self.server.events[-1]["samples_total"]), (2 * 3 if not options else 3, expected))
+
+    def test_samples_that_nothing_tells_are_unknown_and_said_to_be(self) -> None:
+        def loader(trainer: Trainer) -> Any:
+            return [{"x": Wrapped([trainer.train_dataset[0]] * 3)}]
+
+        with self.assertLogs("eadt", logging.WARNING) as logs:
+            self.count(Rows(8), loader)
+        self.assertFalse([event for event in self.server.events if event.get("samples_total")])
+        job = self.callback.job
+        assert job is not None
+        self.assertEqual((job.steps_total, job.steps_without_samples, job.joules_per_sample()), (2, 2, None))
+        self.assertEqual(len([line for line in logs.output if "samples are unknown" in line]), 1)
+
+    def test_a_trainer_has_its_own_step_again_after_the_training(self) -> None:
+        _, trainer = self.count(Rows(8))
+        self.assertNotIn("training_step", vars(trainer))
+        kept: list[Any] = []
+
+        def step(*arguments: Any) -> Any:
+            kept.append(arguments)
+            return Trainer.training_step(trainer, *arguments)
+
+        seen, trainer = self.count(Rows(8), step=step)
+        self.assertEqual((trainer.training_step, len(kept), seen), (step, 4, 16))
+
+    def test_ranks_count_as_many_samples_each(self) -> None:
+        callback = EadtCallback(url=self.server.url)
+        loader = torch.utils.data.DataLoader(RowStream(10), batch_size=4)
+
+        class Ranks:
+            """As a trainer calls its callbacks."""
+
+            state = TrainerState(max_steps=3)
+
+            def training_step(self, model: Any, inputs: Any) -> None:
+                pass
+
+            def train(self, arguments: TrainingArguments, calls: bool) -> None:
+                model = Small()
+                callback.on_train_begin(arguments, self.state, TrainerControl(), model=model, train_dataloader=loader)
+                for batch in loader:
+                    if calls:
+                        self.training_step(model, batch)
+                    self.state.global_step += 1
+                    callback.on_step_end(arguments, self.state, TrainerControl())
+                callback.on_train_end(arguments, self.state, TrainerControl())
+                self.state.global_step = 0
+                self.state.stateful_callbacks.clear()
+
+        arguments = TrainingArguments(output_dir=self.folder, use_cpu=True, per_device_train_batch_size=4)
+        with mock.patch.object(TrainingArguments, "world_size", 2):
+            # One with a loop of its own, which calls another step, has batches of the loader's size.
+            for calls, expected in ((True, 20.0), (False, 24.0)):
+                Ranks().train(arguments, calls)
+                self.assertEqual(callback._samples, expected)
+
+    def test_an_evaluation_after_the_training_is_none_of_the_job(self) -> None:
+        trainer = self.trainer(small(), 2)
+        trainer.train()
+        trainer.evaluate()
+        assert self.callback.job is not None
+        self.callback.job.client.close()
+        self.assertEqual(self.server.events[-1]["phase"], "finished")
+        self.assertFalse([event for event in self.server.events if "validation_loss" in event])
+
+    def test_of_several_evaluation_data_sets_one_is_followed(self) -> None:
+        for name, expected in ((None, "eval_a_loss"), ("eval_b_loss", "eval_b_loss"), ("x", None)):
+            with self.subTest(name):
+                self.server.events.clear()
+                trainer = self.trainer(small(), 4, eval_strategy="steps", eval_steps=2)
+                trainer.eval_dataset = {"a": dataset(8), "b": dataset(16)}
+                trainer.remove_callback(self.callback)
+                callback = EadtCallback(url=self.server.url, interval_seconds=0.05, validation_loss=name)
+                trainer.add_callback(callback)
+                with self.assertLogs("eadt", logging.WARNING) as logs:
+                    logging.getLogger("eadt").warning("a line")
+                    trainer.train()
+                told = [event["validation_loss"] for event in self.server.events if "validation_loss" in event]
+                logged = [entry[expected] for entry in trainer.state.log_history if expected in entry]
+                self.assertEqual(told, logged)
+                missing = [line for line in logs.output if "without x" in line and "eval_a_loss" in line]
+                self.assertEqual((len(told), len(missing)), (2, 0) if expected else (0, 1))
+
+    def test_options_that_are_none_are_refused_where_the_callback_is_made(self) -> None:
+        for options, error, text in (
+            ({"intervall_seconds": 3}, TypeError, "'interval_seconds' is meant"),
+            ({"validation_los": "x"}, TypeError, "'validation_loss' is meant"),
+            ({"freezer": None}, TypeError, "freezer"),
+            ({"interval_seconds": 0}, ValueError, "interval_seconds"),
+            ({"agree_every": "2"}, TypeError, "agree_every"),
+            ({"precision": "int3"}, ValueError, "precision"),
+            ({"validation_loss": 3}, TypeError, "validation_loss"),
+        ):
+            with self.subTest(options), self.assertRaisesRegex(error, text):
+                EadtCallback(**options)
+        EadtCallback(url="x:1", workload="n/a", token_file="x", agree_every=2, plasticity_every=5, scaler=None, client=None)
+
+    def test_a_precision_is_refused_as_what_the_trainer_fixes(self) -> None:
+        body = {"decision_id": "d-1", "precision": "bf16"}
+        self.server.answer = {"directives": [{"workload": "n/a", "revision": 1, "directive": body}]}
+        self.trainer(small(), 30, callbacks=[Waits(self)]).train()
+        told = [event for event in self.server.events if event.get("decision_id") == "d-1"]
+        self.assertIn("TrainingArguments", told[-1]["directive_refused"])
 
     def test_one_line_reports_progress_loss_and_the_learning_rate(self) -> None:
         trainer = self.trainer(small(), 30, eval_strategy="steps", eval_steps=10)

@@ -216,6 +216,24 @@ class TestFreeze(unittest.TestCase):
         freezer.freeze(0)
         self.assertTrue(all(parameter.requires_grad for parameter in model.parameters()))
 
+    def test_what_an_earlier_job_froze_of_the_same_model_trains_again(self) -> None:
+        model = small()
+        model.blocks[:1].requires_grad_(False)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        earlier = BlockFreezer(model, [optimizer])
+        earlier.freeze(3)
+        another = small()
+        BlockFreezer(another)
+        self.assertEqual(earlier.frozen, 3)
+        # As the callbacks do where a trainer trains once more.
+        later = BlockFreezer(model, [optimizer])
+        self.assertEqual((earlier.frozen, later.frozen, len(optimizer._optimizer_step_pre_hooks)), (0, 0, 0))
+        trained = [all(parameter.requires_grad for parameter in block.parameters()) for block in model.blocks]
+        self.assertEqual(trained, [False, True, True, True], "the loop's own are left to it")
+        before = weights(model.blocks[1])
+        train(model, optimizer, 2)
+        self.assertGreater(moved(model.blocks[1], before), 0.0)
+
     def test_layers_that_a_loop_thaws_itself_go_on_training(self) -> None:
         model = small()
         model.blocks[:3].requires_grad_(False)
@@ -396,10 +414,20 @@ class TestJob(unittest.TestCase):
         with self.job(model, optimizer) as job:
             self.run_job(job, model, optimizer, lambda: job.effective_precision == "fp32")
             self.assertIn("precision", job.live_knobs())
+            saved: list[int] = []
+            take_up = job._take_up
+            job._take_up = lambda directive: (saved.append(job.steps_total), take_up(directive))
+            self.ask(7, precision="fp32")
+            self.run_job(job, model, optimizer, lambda: len(job.answers) == 1)
+            self.assertEqual((job.answers, saved), ([("d-7", None)], []), "it computes in that already")
+            job.answers.clear()
             self.ask(1, precision="bf16")
             self.run_job(job, model, optimizer, lambda: job.effective_precision == "bf16")
-            self.ask(2, precision="fp16")
+            self.ask(8, precision="bf16")
             self.run_job(job, model, optimizer, lambda: len(job.answers) == 2)
+            self.ask(2, precision="fp16")
+            self.run_job(job, model, optimizer, lambda: len(job.answers) == 3)
+            self.assertEqual(len(saved), 1)
             self.assertIn("scaler", job.answers[-1][1])
             self.assertEqual(job.effective_precision, "bf16", "a refused directive changes nothing")
             wait_for(lambda: job.client.report(steps_total=1) or any("directive_refused" in event for event in self.server.events))

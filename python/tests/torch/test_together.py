@@ -1,4 +1,4 @@
-"""Two processes train a small GPT under the real program, which asks them to freeze two blocks."""
+"""Two processes go on training a small GPT under the real program, which asked them to freeze two blocks."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ from tests.servers import RealCollector, wait_for
 
 PROGRAM, DATA = os.environ.get("EADT_TEST_PROGRAM", ""), os.environ.get("EADT_TEST_DATA", "")
 STEPS = 60
+#: Of the checkpoint that they go on from: a job that begins is not asked what an earlier one was.
+STEPS_BEFORE = 100
 
 
 # A busy machine answers late.
@@ -27,10 +29,12 @@ STEPS = 60
 def rank_main(rank: int, folder: str, url: str) -> None:
     plain, model, optimizer = join_ranks(rank, folder)
     before, frozen_at, losses = None, None, []
-    with eadt.job(model, optimizer, layers="auto", url=url, interval_seconds=0.1, agree_every=5) as job:
+    job = eadt.job(model, optimizer, layers="auto", url=url, interval_seconds=0.1, agree_every=5)
+    job.steps_total, job.samples_total = STEPS_BEFORE, 16.0 * STEPS_BEFORE
+    with job:
         if rank == 0:
             # The steps begin when the directive is there: a busy machine may be through with them before.
-            wait_for(lambda: job.client.report(steps_total=0) or job.client.directive()[0])
+            wait_for(lambda: job.client.report(steps_total=STEPS_BEFORE) or job.client.directive()[0])
         for step, text in enumerate(batches(STEPS, rank=rank)):
             optimizer.zero_grad(set_to_none=False)
             loss = loss_of(model, text)

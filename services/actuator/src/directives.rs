@@ -69,14 +69,17 @@ impl PublishedDirectives {
         self.directives.retain(|workload, _| mine(workload));
     }
 
-    /// Returns the publication at `now` after which exactly `wanted` is in the log; it counts as published.
+    /// Returns the publication at `now` that is news to the job, after which what is `wanted` is in the log; it counts as
+    /// published. A request for a checkpoint that is no longer wanted stays in a directive that asks for more: the job would take
+    /// its end for another directive, and write a second checkpoint for it.
     pub fn take_update(&mut self, workload: &str, wanted: Option<Directive>, now: EventTime) -> Option<DirectiveUpdate> {
         let Some(wanted) = wanted else { return self.directives.remove(workload).map(|_| DirectiveUpdate::Withdraw) };
-        let asks = |d: &Directive| (d.precision.clone(), d.frozen_prefix_layers, d.checkpoint_now);
-        let standing = self.directives.get(workload);
         // Another decision that asks for nothing else of the job is no news to it; for a checkpoint each asks by itself.
-        let same = |d: &Directive| asks(d) == asks(&wanted) && (!wanted.checkpoint_now || d.decision_id == wanted.decision_id);
-        if standing.is_some_and(same) {
+        let is_same = |standing: &Directive| {
+            (&standing.precision, standing.frozen_prefix_layers) == (&wanted.precision, wanted.frozen_prefix_layers)
+                && (!wanted.checkpoint_now || standing.checkpoint_now && standing.decision_id == wanted.decision_id)
+        };
+        if self.directives.get(workload).is_some_and(is_same) {
             return None;
         }
         let directive = Directive { time: now, ..wanted };
@@ -300,8 +303,10 @@ mod tests {
         };
         assert!(checkpoint.checkpoint_now && checkpoint.precision.is_some());
         assert!(standing.take_update(workload, build_directive(&other, Some("d-3")), at(3.5)).is_some(), "another one asks");
-        assert!(
-            matches!(standing.take_update(workload, asked, at(4.0)), Some(DirectiveUpdate::Publish(said)) if !said.checkpoint_now)
+        assert_eq!(
+            standing.take_update(workload, asked, at(4.0)),
+            None,
+            "a checkpoint that is not asked for any more is no news"
         );
         assert_eq!(standing.take_update(workload, None, at(5.0)), Some(DirectiveUpdate::Withdraw));
         assert_eq!(standing.take_update(workload, None, at(6.0)), None);
@@ -309,6 +314,33 @@ mod tests {
         assert_eq!(standing.workloads().collect::<Vec<_>>(), [workload]);
         standing.retain_workloads(|_| false);
         assert_eq!(standing, PublishedDirectives::default());
+    }
+
+    #[test]
+    fn only_what_is_news_to_the_job_is_published() {
+        let directive = |decision_id: &str, layers, checkpoint_now| Directive {
+            workload: "n/a".into(),
+            decision_id: decision_id.into(),
+            frozen_prefix_layers: layers,
+            checkpoint_now,
+            ..Directive::default()
+        };
+        for (standing, wanted, is_news) in [
+            (("d-1", Some(3), true), ("d-1", Some(3), false), false),
+            (("d-9", Some(3), true), ("d-1", Some(3), false), false),
+            (("d-1", Some(3), false), ("d-2", Some(3), false), false),
+            (("d-1", Some(3), false), ("d-1", Some(3), true), true),
+            (("d-1", Some(3), true), ("d-2", Some(3), true), true),
+            (("d-1", Some(3), true), ("d-1", Some(4), false), true),
+            (("d-1", Some(3), true), ("d-1", None, true), true),
+            (("d-1", None, true), ("d-1", Some(3), false), true),
+        ] {
+            let of = |(decision, layers, checkpoint): (&str, _, _)| directive(decision, layers, checkpoint);
+            let mut published = PublishedDirectives::default();
+            published.set_from_log("n/a", Some(of(standing)));
+            let update = published.take_update("n/a", Some(of(wanted)), at(1.0));
+            assert_eq!(update.is_some(), is_news, "{standing:?}, then {wanted:?}");
+        }
     }
 
     fn report(rank: u32, precision: Option<&str>, layers: Option<u32>) -> TrainingProgress {

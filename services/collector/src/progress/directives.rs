@@ -1,19 +1,24 @@
 //! Directives as jobs get them: what `directives.v1` asks of each workload, in the answer to its report or by long poll.
 //!
 //! A revision is one more than the log position of the record, so that it grows with every change of a workload's directive and
-//! is the same for every collector. Revision 0: nothing was ever asked.
+//! is the same for every collector. Revision 0: nothing was ever asked of the job, or of an earlier run of it only
+//! ([`super::job_runs`]). After a start the runs of jobs that have a directive are read from the newest reports in the log.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use eadt_bus::{Bus, BusError, ConsumerRecord, IsolationLevel, PollEvent, Remedy, StartOffset, TopicPartition};
-use eadt_schemas::latest::Directive;
-use eadt_schemas::{Topic, decode};
+use eadt_bus::{
+    Bus, BusError, ConsumerRecord, IsolationLevel, PollEvent, Remedy, StartOffset, TopicPartition, UnreadEnd, partition_for_key,
+    read_within,
+};
+use eadt_schemas::latest::{Directive, TrainingProgress};
+use eadt_schemas::{EventTime, Topic, decode};
 use eadt_service::Shutdown;
 use serde::Serialize;
 use tokio::sync::watch;
 
+use super::job_runs::{JobRuns, UNREAD};
 use crate::metrics::CollectorMetrics;
 
 /// How long a poll of the log waits for records.
@@ -21,6 +26,10 @@ const POLL: Duration = Duration::from_millis(100);
 /// Pauses between attempts at a log that cannot be read.
 const RETRY_MIN: Duration = Duration::from_secs(1);
 const RETRY_MAX: Duration = Duration::from_secs(30);
+/// Reports of a partition that are looked through for the starts of runs; those of other workloads are among them.
+const MAX_LOOKBACK_RECORDS: i64 = 200_000;
+/// Longest silence of the log while they are read: jobs wait for their directives meanwhile.
+const READ_STALL: Duration = Duration::from_secs(5);
 
 /// What a workload is asked for now.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
@@ -31,35 +40,72 @@ pub struct DirectiveAnswer {
     pub revision: u64,
     /// `None`: nothing is asked any more.
     pub directive: Option<Directive>,
+    /// When the log took it.
+    #[serde(skip)]
+    pub stamp: EventTime,
 }
 
 /// The newest answer of each workload.
 type DirectiveTable = HashMap<String, DirectiveAnswer>;
 
+/// Returns the revision that asks something of a workload; 0: nothing is asked.
+fn asking_revision(table: &DirectiveTable, workload: &str) -> u64 {
+    table.get(workload).filter(|answer| answer.directive.is_some()).map_or(0, |answer| answer.revision)
+}
+
+#[derive(Debug, Default)]
+struct DirectiveState {
+    /// `None` until the log was read to its end once.
+    table: Option<DirectiveTable>,
+    runs: JobRuns,
+}
+
 /// The directives of all workloads; clones share them.
 #[derive(Debug, Clone)]
 pub struct DirectiveStore {
-    /// `None` until the log was read to its end once.
-    table: Arc<Mutex<Option<DirectiveTable>>>,
+    state: Arc<Mutex<DirectiveState>>,
     /// Sent at every change.
     changes: Arc<watch::Sender<()>>,
 }
 
 impl Default for DirectiveStore {
     fn default() -> Self {
-        Self { table: Arc::default(), changes: Arc::new(watch::Sender::new(())) }
+        Self { state: Arc::default(), changes: Arc::new(watch::Sender::new(())) }
     }
 }
 
 impl DirectiveStore {
-    fn table(&self) -> MutexGuard<'_, Option<DirectiveTable>> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, DirectiveState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns what a workload is asked for; `None` until the log was read to its end.
+    /// Returns what the present run of a workload is asked for; `None` until the log was read to its end.
     pub fn current(&self, workload: &str) -> Option<DirectiveAnswer> {
-        let known = self.table().as_ref()?.get(workload).cloned();
-        Some(known.unwrap_or_else(|| DirectiveAnswer { workload: workload.to_owned(), ..DirectiveAnswer::default() }))
+        let state = self.state();
+        let known = state.table.as_ref()?.get(workload);
+        let known = known.filter(|answer| answer.directive.is_none() || !state.runs.withholds(workload, answer.revision));
+        let nothing = || DirectiveAnswer { workload: workload.to_owned(), ..DirectiveAnswer::default() };
+        Some(known.cloned().unwrap_or_else(nothing))
+    }
+
+    /// Takes in a report: with it another run of the job may begin, or may prove to go on from a checkpoint.
+    pub fn note_report(&self, event: &TrainingProgress) {
+        let (is_changed, is_withheld) = {
+            let mut guard = self.state();
+            let state = &mut *guard;
+            let in_force = state.table.as_ref().map_or(UNREAD, |table| asking_revision(table, &event.workload));
+            let is_changed = state.runs.note(event, in_force);
+            (is_changed, is_changed && in_force != UNREAD && state.runs.withholds(&event.workload, in_force))
+        };
+        if is_withheld {
+            tracing::info!(
+                workload = event.workload,
+                "a directive of an earlier run is withheld; a job that goes on from a checkpoint gets it once it reports its counters"
+            );
+        }
+        if is_changed {
+            self.changes.send_replace(());
+        }
     }
 
     /// Returns what a workload is asked for once its revision is another than `after`, at the latest after `wait` or at a stop.
@@ -87,15 +133,19 @@ impl DirectiveStore {
 
     /// Sets the directive of one workload; [`Self::replace`] comes first.
     fn set(&self, answer: DirectiveAnswer) {
-        if let Some(table) = &mut *self.table() {
+        if let Some(table) = &mut self.state().table {
             table.insert(answer.workload.clone(), answer);
         }
         self.changes.send_replace(());
     }
 
-    /// Replaces all directives by those of the whole log.
-    fn replace(&self, table: DirectiveTable) {
-        *self.table() = Some(table);
+    /// Replaces all directives by those of the whole log. `runs`: of the jobs that have one, as far as the log shows them.
+    fn replace(&self, table: DirectiveTable, runs: JobRuns) {
+        {
+            let mut state = self.state();
+            state.runs.complete(runs, |workload| asking_revision(&table, workload));
+            state.table = Some(table);
+        }
         self.changes.send_replace(());
     }
 
@@ -139,12 +189,76 @@ impl DirectiveStore {
                     _ => {}
                 }
             }
-            if ends.len() == from.len() && session.complete() {
+            if ends.len() == from.len()
+                && let Some(read) = &session.read
+            {
+                let runs = runs_of_log(bus, prefix, read, stop);
+                session.complete(runs);
                 metrics.directives_readable.set(1);
             }
         }
         Ok(())
     }
+}
+
+/// Returns the present runs of the jobs that have a directive; none if the log's reports cannot be read.
+fn runs_of_log(bus: &dyn Bus, prefix: &str, table: &DirectiveTable, stop: &Shutdown) -> JobRuns {
+    read_runs(bus, prefix, table, stop).unwrap_or_else(|error| {
+        tracing::info!(
+            %error,
+            "the log does not show when jobs began: one that began anew before this start may get a directive of its earlier run"
+        );
+        JobRuns::default()
+    })
+}
+
+/// Reads the reports since the oldest directive.
+fn read_runs(bus: &dyn Bus, prefix: &str, table: &DirectiveTable, stop: &Shutdown) -> Result<JobRuns, BusError> {
+    let mut runs = JobRuns::default();
+    let asked = || table.values().filter(|answer| answer.directive.is_some());
+    let Some(oldest) = asked().map(|answer| answer.stamp).min() else { return Ok(runs) };
+    let topic: Arc<str> = format!("{prefix}{}", Topic::TrainingProgress).into();
+    let Some(partitions) = bus.partition_counts(prefix)?.get(&topic).copied() else { return Ok(runs) };
+    let numbers: BTreeSet<i32> = asked().map(|answer| partition_for_key(answer.workload.as_bytes(), partitions)).collect();
+    let places: Vec<_> = numbers.into_iter().map(|number| TopicPartition::new(topic.clone(), number)).collect();
+    let since = bus.offsets_since(&places, oldest)?;
+    let mut from = Vec::new();
+    for (index, at) in places.into_iter().enumerate() {
+        let marks = bus.watermarks(&at)?;
+        let newest = marks.low.max(marks.high - MAX_LOOKBACK_RECORDS);
+        // A log that cannot be searched by time is read from there on; where nothing is newer, nothing is.
+        let start = since.as_ref().map_or(newest, |found| found.get(index).copied().flatten().unwrap_or(marks.high).max(newest));
+        from.push((at, StartOffset::At(start)));
+    }
+    let read = read_within(
+        bus,
+        &from,
+        IsolationLevel::ReadCommitted,
+        READ_STALL,
+        || stop.is_cancelled(),
+        |record| {
+            note_record(&mut runs, table, &record);
+            Ok::<_, BusError>(())
+        },
+    )?;
+    match read {
+        Ok(_) => Ok(runs),
+        // A part of it would be taken for the whole.
+        Err(UnreadEnd::Stopped) => Ok(JobRuns::default()),
+        Err(UnreadEnd::Stalled(_)) => {
+            Err(BusError::new(Remedy::Retry, format!("reading topic {topic}"), "it was not read to its end in time"))
+        }
+    }
+}
+
+/// Takes in a record of the reports, if it is of a workload that has a directive.
+fn note_record(runs: &mut JobRuns, table: &DirectiveTable, record: &ConsumerRecord) {
+    let workload = record.key.as_deref().and_then(|key| std::str::from_utf8(key).ok());
+    let Some(answer) = workload.and_then(|workload| table.get(workload)).filter(|answer| answer.directive.is_some()) else {
+        return;
+    };
+    let Some(Ok(event)) = record.value.as_deref().map(decode::<TrainingProgress>) else { return };
+    runs.note(&event, if answer.stamp <= record.stamp { answer.revision } else { 0 });
 }
 
 /// One pass over the log from its beginning. Its records take effect only at the end of the log, so that no job gets a directive
@@ -171,11 +285,11 @@ impl<'a> DirectiveSession<'a> {
         }
     }
 
-    /// Puts in force what was read. Returns false if it is already.
-    fn complete(&mut self) -> bool {
-        let Some(read) = self.read.take() else { return false };
-        self.directives.replace(read);
-        true
+    /// Puts in force what was read, unless it is already.
+    fn complete(&mut self, runs: JobRuns) {
+        if let Some(read) = self.read.take() {
+            self.directives.replace(read, runs);
+        }
     }
 }
 
@@ -190,11 +304,19 @@ fn answer_of(record: &ConsumerRecord) -> Option<DirectiveAnswer> {
         }
     };
     let revision = u64::try_from(record.offset).unwrap_or_default() + 1;
-    Some(DirectiveAnswer { workload: workload.to_owned(), revision, directive })
+    Some(DirectiveAnswer { workload: workload.to_owned(), revision, directive, stamp: record.stamp })
 }
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use std::sync::atomic::{AtomicI64, Ordering};
+
+    use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions, StampSource};
+    use eadt_bus::{ProducerRecord, topics};
+    use eadt_schemas::latest::JobLifecycle;
+    use eadt_schemas::{Envelope, EventType};
+    use eadt_service::MetricsRegistry;
+
     use super::*;
 
     /// A directive that was read at an offset.
@@ -227,7 +349,7 @@ pub(crate) mod tests {
             for record in records {
                 session.take_record(record);
             }
-            assert!(session.complete());
+            session.complete(JobRuns::default());
             directives
         }
 
@@ -245,7 +367,8 @@ pub(crate) mod tests {
         let mut session = DirectiveSession::new(&directives);
         session.take_record(&record("n/a", 3, Some(2)));
         assert_eq!(directives.current("n/a"), None, "the log was not read to its end");
-        assert!(session.complete() && !session.complete());
+        session.complete(JobRuns::default());
+        session.complete(JobRuns::default());
         let current = |name: &str| directives.current(name).map(|answer| (answer.revision, answer.directive.is_some()));
         assert_eq!((current("n/a"), current("n/b")), (Some((4, true)), Some((0, false))));
         let invalid = ConsumerRecord { value: Some(b"{}".to_vec().into()), ..record("n/a", 4, None) };
@@ -264,7 +387,7 @@ pub(crate) mod tests {
         session.take_record(&old);
         assert_eq!((revision("n/a"), revision("n/b")), (Some(10), Some(2)), "the end was not reached again");
         session.take_record(&new);
-        assert!(session.complete());
+        session.complete(JobRuns::default());
         assert_eq!(
             (revision("n/a"), revision("n/b")),
             (Some(10), Some(0)),
@@ -272,6 +395,64 @@ pub(crate) mod tests {
         );
         session.take_record(&record("n/a", 11, Some(1)));
         assert_eq!(revision("n/a"), Some(12));
+    }
+
+    /// Appends a directive (`None`), or a report of a phase and steps.
+    fn append(log: &EmbeddedLog, workload: &str, report: Option<(JobLifecycle, Option<f64>)>) {
+        let (time, subject) = ("2026-01-02T03:04:05Z".parse().unwrap(), workload.to_owned());
+        let envelope = |kind| Envelope { id: subject.clone(), source: "/test".into(), kind, time, subject: subject.clone() };
+        let record = if let Some((phase, steps_total)) = report {
+            let (workload, collector) = (subject.clone(), "c".to_owned());
+            let event = TrainingProgress { time, workload, collector, phase, steps_total, ..TrainingProgress::default() };
+            let topic = format!("t.{}", Topic::TrainingProgress).into();
+            ProducerRecord::event(&topic, &subject, &envelope(EventType::TrainingProgress), &event)
+        } else {
+            let (workload, decision_id) = (subject.clone(), "d".to_owned());
+            let event = Directive { time, workload, decision_id, frozen_prefix_layers: Some(3), ..Directive::default() };
+            let topic = format!("t.{}", Topic::Directives).into();
+            ProducerRecord::event(&topic, &subject, &envelope(EventType::Directive), &event)
+        };
+        let mut producer = log.producer("test").unwrap();
+        producer.send(record).unwrap();
+        assert!(producer.flush(Duration::from_mins(1)).unwrap());
+    }
+
+    #[test]
+    fn a_collector_that_starts_knows_from_the_log_which_run_a_directive_was_for() {
+        use JobLifecycle::{Finished, Progress, Started};
+
+        let data = tempfile::tempdir().unwrap();
+        // Everything has one event time: the order of the log decides.
+        let millis = AtomicI64::new(1_767_323_045_000);
+        let stamps = StampSource::Injected(Arc::new(move || EventTime::from_millis(millis.fetch_add(1, Ordering::SeqCst))));
+        let log = EmbeddedLog::open(data.path(), EmbeddedOptions { stamps, ..EmbeddedOptions::default() }).unwrap();
+        let plan = topics::plan(&[], &topics::desired("t.", 1, 1), topics::PartitionGrowthPolicy::Refuse);
+        topics::apply(&log, &plan).unwrap();
+        let started = Some((Started, None));
+        for (workload, events) in [
+            ("n/asked", vec![started, Some((Progress, Some(0.0))), None]),
+            ("n/anew", vec![started, None, started, Some((Progress, Some(0.0)))]),
+            ("n/ended", vec![None, Some((Finished, Some(900.0)))]),
+            ("n/goes-on", vec![None, started, Some((Progress, Some(500.0)))]),
+            ("n/silent", vec![None]),
+        ] {
+            for event in events {
+                append(&log, workload, event);
+            }
+        }
+        let (directives, metrics, stop) =
+            (DirectiveStore::default(), CollectorMetrics::new(&MetricsRegistry::default()), Shutdown::new());
+        let begun = Instant::now();
+        std::thread::scope(|scope| {
+            scope.spawn(|| directives.follow(&log, "t.", &metrics, &stop));
+            while directives.current("n/asked").is_none() && begun.elapsed() < Duration::from_mins(1) {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            stop.cancel();
+        });
+        let asked = ["n/asked", "n/anew", "n/ended", "n/goes-on", "n/silent"]
+            .map(|name| directives.current(name).is_some_and(|answer| answer.directive.is_some()));
+        assert_eq!(asked, [true, false, false, true, true]);
     }
 
     #[tokio::test]

@@ -3,9 +3,9 @@
 //! `POST /v1/progress` takes one event or an array of events (`training.progress.v1`), each of which is judged for itself: 202
 //! with `{"accepted", "refused": [{"index", "status", "error", "field"}]}`, or, if none is accepted, the first one's status with
 //! a JSON error `{"error", "field", "index"}`. The answer to rank 0 has the directive of its workload, which `GET
-//! /v1/directives/NAMESPACE/NAME` returns, too ([`super::directives`]). Kubeflow's contract is in [`super::kubeflow`]. Off the
-//! loopback only with TLS and tokens, the operator's ([`super::tokens`]) or those of service accounts ([`super::reviews`]), each
-//! of which is worth something in its namespaces alone. Requests of browsers are refused.
+//! /v1/directives/NAMESPACE/NAME` returns, too ([`super::directives`]); neither has one of an earlier run. Kubeflow's contract
+//! is in [`super::kubeflow`]. Off the loopback only with TLS and tokens, the operator's ([`super::tokens`]) or those of service
+//! accounts ([`super::reviews`]), each of which is worth something in its namespaces alone. Requests of browsers are refused.
 
 use std::fmt::Write;
 use std::net::SocketAddr;
@@ -70,7 +70,7 @@ struct ProgressReceipt {
     accepted: usize,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     refused: Vec<RejectedEvent>,
-    /// Values that are no numbers (`NaN`, `Infinity`): taken as absent.
+    /// Values that are no numbers (`NaN`, `"Infinity"`, `1e999`): taken as absent.
     #[serde(skip_serializing_if = "is_zero")]
     absent_values: usize,
     /// What the workloads are asked for whose rank 0 reported.
@@ -608,7 +608,11 @@ impl ProgressEndpoint {
         wire::check(event, now, self.settings.times)?;
         sender.check(&event.workload)?;
         wire::check_content(event).map_err(|rejection| {
-            let hint = if has_absent { "; NaN is not JSON and is taken for null: leave the field out" } else { "" };
+            let hint = if has_absent {
+                "; NaN is not JSON, and like its text or too large a number it is taken for null: leave the field out"
+            } else {
+                ""
+            };
             Rejection { error: rejection.error.clone() + hint, ..rejection }
         })?;
         Ok(sent)
@@ -640,6 +644,7 @@ impl ProgressEndpoint {
             event.time = sources.time(&event.workload, event.rank, event.time);
         }
         sources.note(&event);
+        self.directives.note_report(&event);
         // Checked before, so nothing is refused here.
         if let Err(refusal) = self.sink.progress(KIND, &event) {
             tracing::warn!(workload = event.workload, %refusal, "progress was refused");
@@ -786,7 +791,7 @@ mod tests {
             ("nonsense", 400, None, None),
             (r#"{"workload":"n/a"} x"#, 400, None, None),
             (r#"{"workload":"n/a","samples_total":"many"}"#, 422, Some("samples_total"), None),
-            (r#"{"workload":"n/a","samples_total":1e999}"#, 400, Some("samples_total"), None),
+            (r#"{"workload":"n/a","samples_total":1e999}"#, 422, None, None),
             (r#"{"workload":"n/a","samples_total":NaN}"#, 422, None, None),
             (r#"{"workload":"n/a","rank":NaN,"loss":1}"#, 422, Some("rank"), None),
             (r#"[{"workload":"n/a","loss":1}"#, 400, None, None),
@@ -830,7 +835,8 @@ mod tests {
             (r#"{"workload":"n/a","loss":NaN}"#, 422, None, "NaN is not JSON"),
             (r#"{"workload":"n/a","rank":-1}"#, 422, Some("rank"), "-1"),
             (r#"{"workload":"","loss":1}"#, 422, Some("workload"), ""),
-            (r#"{"workload":"n/a","loss":1e999}"#, 400, Some("loss"), "out of range"),
+            (r#"{"workload":"n/a","loss":1e999}"#, 422, None, "too large a number"),
+            (r#"{"workload":"n/a","loss":"NaN"}"#, 422, None, "leave the field out"),
             (r#"{"workload":"n/a","loss":}"#, 400, Some("loss"), "expected value"),
             (r#"{"workload":"n/a","time":"9999-12-31T23:59:59Z","loss":1}"#, 422, Some("time"), "future"),
             ("7", 422, None, "not a JSON object"),
@@ -865,7 +871,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_counter_beside_a_value_that_is_no_number_is_taken() {
-        for value in ["NaN", "Infinity", "-Infinity", "nan", "-inf"] {
+        for value in ["NaN", "Infinity", "-Infinity", "nan", "-inf", "\"NaN\"", "\"-Infinity\"", "1e999"] {
             let f = start().await;
             let body = format!(r#"{{"workload":"n/a","samples_total":5,"loss":{value}}}"#);
             assert_eq!(f.progress(body.as_str()).await, (202, json!({"accepted": 1, "absent_values": 1})));
@@ -1175,6 +1181,64 @@ mod tests {
         let ((status, _), ()) = tokio::join!(waiting, stop);
         assert_eq!(status, 200);
         f.task.await.unwrap().unwrap();
+    }
+
+    /// A report of a time that all of them have.
+    fn at_once(fields: &str) -> String {
+        format!("{{\"workload\":\"n/a\",\"time\":\"2026-01-02T03:04:05Z\",{fields}}}")
+    }
+
+    #[tokio::test]
+    async fn a_job_that_begins_anew_gets_nothing_that_was_asked_of_the_run_before() {
+        use crate::progress::directives::tests::record;
+
+        let started = at_once(r#""phase":"started""#);
+        let steps = |steps: u32| at_once(&format!("\"steps_total\":{steps}"));
+        for (reports, revision) in [
+            (vec![steps(5)], Some(7)),
+            (vec![started.clone()], None),
+            (vec![format!("[{started},{}]", steps(0))], None),
+            (vec![format!("[{started},{}]", steps(500))], Some(7)),
+            (vec![started.clone(), steps(500)], Some(7)),
+            (vec![started.clone(), steps(500), at_once(r#""phase":"started","loss":1"#)], Some(7)),
+            (vec![at_once(r#""phase":"started","rank":1"#), steps(5)], Some(7)),
+            (vec![at_once(r#""phase":"finished","steps_total":900"#)], None),
+        ] {
+            let (outlet, _, metrics) = outlet();
+            let known = DirectiveStore::of_records(&[record("n/a", 6, Some(2))]);
+            let source = HttpSource::new(settings(), outlet, metrics, fixed(), "progress/h".into(), None);
+            let HttpSource { endpoint, .. } = source.with_directives(known.clone());
+            let report = |body: &String| endpoint.report(&SenderIdentity(None), body.as_bytes()).unwrap();
+            let answers: Vec<_> = reports.iter().map(report).collect();
+            let told = answers.last().unwrap().directives.first().map(|answer| answer.revision);
+            assert_eq!(told, revision, "{reports:?}");
+            let polled = endpoint.wait_for_directive(&SenderIdentity(None), "n/a", "").await.unwrap();
+            assert_eq!((polled.revision, polled.directive.is_some()), (revision.unwrap_or(0), revision.is_some()), "{reports:?}");
+            // What is asked from now on is of this run.
+            known.add(&[record("n/a", 8, Some(1))]);
+            assert_eq!(report(&steps(0)).directives[0].revision, 9, "{reports:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_job_that_goes_on_from_a_checkpoint_ends_its_long_poll() {
+        use crate::progress::directives::tests::record;
+
+        let (outlet, _, metrics) = outlet();
+        let known = DirectiveStore::of_records(&[record("n/a", 6, Some(2))]);
+        let source = HttpSource::new(settings(), outlet, metrics, fixed(), "progress/h".into(), None);
+        let HttpSource { endpoint, .. } = source.with_directives(known);
+        let sender = SenderIdentity(None);
+        let report = |fields: &str| endpoint.report(&sender, at_once(fields).as_bytes()).map(|_| ());
+        report(r#""phase":"started""#).unwrap();
+        let waiting = endpoint.wait_for_directive(&sender, "n/a", "after=0&wait=30");
+        let goes_on = async {
+            tokio::task::yield_now().await;
+            report(r#""steps_total":500"#)
+        };
+        let (answer, reported) = tokio::join!(waiting, goes_on);
+        reported.unwrap();
+        assert_eq!(answer.unwrap().revision, 7);
     }
 
     #[tokio::test]

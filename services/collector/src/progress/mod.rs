@@ -3,6 +3,7 @@
 pub mod directives;
 pub mod http;
 pub mod job;
+mod job_runs;
 pub mod kubeflow;
 mod precision;
 mod rate;

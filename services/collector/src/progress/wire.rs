@@ -11,8 +11,9 @@ use axum::http::StatusCode;
 use eadt_schemas::EventTime;
 use eadt_schemas::decode::DecodableEvent;
 use eadt_schemas::latest::{JobLifecycle, TrainingProgress};
-use serde::de::{Deserialize, IgnoredAny, MapAccess, Visitor};
+use serde::de::{Deserialize, MapAccess, Visitor};
 use serde::{Deserializer, Serialize};
+use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::precision;
@@ -93,44 +94,52 @@ pub struct ProgressRequest {
     pub records: Vec<Result<ReportedEvent, Rejection>>,
     /// They came in an array.
     pub is_batch: bool,
-    /// Values that are no numbers (`NaN`, `Infinity`), which are taken as absent.
+    /// Values that are no numbers (`NaN`, `"Infinity"`, `1e999`), which are taken as absent.
     pub absent: usize,
 }
 
 /// Reads a request: one object, or an array of at most `limit`. The error is of the whole request.
 pub fn events(body: &[u8], limit: usize) -> Result<ProgressRequest, Rejection> {
-    let (body, absent) = without_not_numbers(body);
+    let (body, mut absent) = without_not_numbers(body);
     if body.trim_ascii_start().first() != Some(&b'[') {
-        return Ok(ProgressRequest { records: vec![event(&body, None)], is_batch: false, absent });
+        let records = vec![event(&body, None, &mut absent)];
+        return Ok(ProgressRequest { records, is_batch: false, absent });
     }
     let texts = elements(&body).map_err(|error| Rejection::new(StatusCode::BAD_REQUEST, error))?;
     if texts.len() > limit {
         let error = format!("{} events in one request, at most {limit} are accepted; send smaller batches", texts.len());
         return Err(Rejection::new(StatusCode::PAYLOAD_TOO_LARGE, error));
     }
-    let records = texts.iter().enumerate().map(|(index, text)| event(text, Some(index))).collect();
+    let records = texts.iter().enumerate().map(|(index, text)| event(text, Some(index), &mut absent)).collect();
     Ok(ProgressRequest { records, is_batch: true, absent })
 }
 
-/// Replaces values that are no JSON and no numbers, as Python and JavaScript write them outside texts, by `null`. Returns how
-/// many.
-pub fn without_not_numbers(body: &[u8]) -> (Cow<'_, [u8]>, usize) {
+/// Returns whether a text stands for no finite number: `NaN`, `-Infinity`, or a number beyond the largest one, `1e999`.
+fn is_not_a_number(text: &[u8]) -> bool {
     const WORDS: [&str; 3] = ["nan", "inf", "infinity"];
+    /// No shorter number without an exponent is too large.
+    const LONG: usize = 300;
+    let unsigned = text.strip_prefix(b"-").or_else(|| text.strip_prefix(b"+")).unwrap_or(text);
+    if WORDS.iter().any(|word| unsigned.eq_ignore_ascii_case(word.as_bytes())) {
+        return true;
+    }
+    let may_be_large = text.len() > LONG || text.iter().any(|byte| b"eE".contains(byte));
+    let number = || std::str::from_utf8(text).ok()?.parse::<f64>().ok();
+    may_be_large && unsigned.first().is_some_and(u8::is_ascii_digit) && number().is_some_and(f64::is_infinite)
+}
+
+/// Replaces values outside texts that are no numbers, as Python and JavaScript write them, by `null`. Returns how many.
+pub fn without_not_numbers(body: &[u8]) -> (Cow<'_, [u8]>, usize) {
     let mut replaced: Option<Vec<u8>> = None;
     let (mut copied, mut count) = (0, 0);
     let mut scan = JsonStringScanner::default();
     let mut at = 0;
     while at < body.len() {
         let is_text = scan.step(body[at]);
-        let starts = !is_text && (body[at].is_ascii_alphabetic() || b"+-".contains(&body[at]));
-        if !starts {
-            at += 1;
-            continue;
-        }
-        let sign = usize::from(b"+-".contains(&body[at]));
-        let letters = body[at + sign..].iter().take_while(|byte| byte.is_ascii_alphabetic()).count();
-        let end = at + sign + letters;
-        if WORDS.iter().any(|word| body[at + sign..end].eq_ignore_ascii_case(word.as_bytes())) {
+        let is_literal = |byte: &&u8| byte.is_ascii_alphanumeric() || b"+-.".contains(*byte);
+        let length = if is_text { 0 } else { body[at..].iter().take_while(is_literal).count() };
+        let end = at + length;
+        if is_not_a_number(&body[at..end]) {
             let out = replaced.get_or_insert_default();
             out.extend_from_slice(&body[copied..at]);
             out.extend_from_slice(b"null");
@@ -207,14 +216,15 @@ fn elements(array: &[u8]) -> Result<Vec<&[u8]>, &'static str> {
     Err("the array does not end: the request is cut off, or a bracket is missing")
 }
 
-fn event(text: &[u8], index: Option<usize>) -> Result<ReportedEvent, Rejection> {
+/// Reads one event; adds to `absent` the texts in it that stand for no numbers.
+fn event(text: &[u8], index: Option<usize>, absent: &mut usize) -> Result<ReportedEvent, Rejection> {
     if text.trim_ascii_start().first() != Some(&b'{') {
         // A list would be read field by field in the order of declaration: nobody means that.
         parse::<&RawValue>(text, index)?;
         return Err(Rejection { index, ..Rejection::new(StatusCode::UNPROCESSABLE_ENTITY, "not a JSON object") });
     }
-    let ObjectKeys(keys) = parse(text, index)?;
-    if let Some(unknown) = keys.iter().find(|key| !FIELDS.contains(key)) {
+    let ObjectMembers(members) = parse(text, index)?;
+    if let Some((unknown, _)) = members.iter().find(|(key, _)| !FIELDS.contains(key)) {
         let shown: String = unknown.chars().take(NEAR_CHARS).collect();
         let error = match nearest(unknown) {
             Some(field) => format!("unknown field; did you mean {field}?"),
@@ -222,16 +232,67 @@ fn event(text: &[u8], index: Option<usize>) -> Result<ReportedEvent, Rejection> 
         };
         return Err(Rejection { index, ..Rejection::of_field(&shown, error) });
     }
-    let mut event: TrainingProgress = parse(text, index)?;
+    let numbers = without_number_texts(&members, absent);
+    let mut event: TrainingProgress = parse(numbers.as_deref().map_or(text, str::as_bytes), index)?;
     event.precision = event.precision.map(|name| precision::event_name(&name));
-    Ok(ReportedEvent { event, timed: keys.iter().any(|key| key == "time") })
+    Ok(ReportedEvent { event, timed: members.iter().any(|(key, _)| key == "time") })
+}
+
+/// Returns an object with `null` for each text of a number field that stands for no number, as `"NaN"`; `None` if there is
+/// none. Adds how many to `absent`.
+fn without_number_texts(members: &[(String, &RawValue)], absent: &mut usize) -> Option<String> {
+    let has_text = |(name, value): &(String, &RawValue)| value.get().contains('"') && NUMBER_FIELDS.contains(name);
+    if !members.iter().any(has_text) {
+        return None;
+    }
+    let before = *absent;
+    let mut shown = Vec::new();
+    for member in members {
+        let (name, value) = (Value::from(member.0.as_str()), member.1.get());
+        let value = if has_text(member) { null_number_texts(value, absent) } else { value.to_owned() };
+        shown.push(format!("{name}:{value}"));
+    }
+    (*absent > before).then(|| format!("{{{}}}", shown.join(",")))
+}
+
+/// Returns a JSON value with `null` for a text that stands for no number, also as an entry of a list.
+fn null_number_texts(value: &str, absent: &mut usize) -> String {
+    let Ok(entries) = serde_json::from_str::<Vec<&RawValue>>(value) else { return null_number_text(value, absent).to_owned() };
+    let entries: Vec<&str> = entries.into_iter().map(|entry| null_number_text(entry.get(), absent)).collect();
+    format!("[{}]", entries.join(","))
+}
+
+fn null_number_text<'a>(value: &'a str, absent: &mut usize) -> &'a str {
+    let text = value.strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
+    if !text.is_some_and(|text| is_not_a_number(text.trim().as_bytes())) {
+        return value;
+    }
+    *absent += 1;
+    "null"
+}
+
+/// Returns the fields of the event with their schemas.
+fn field_schemas() -> Vec<(String, Value)> {
+    let schema = schemars::schema_for!(TrainingProgress);
+    let properties = schema.get("properties").and_then(Value::as_object);
+    properties.into_iter().flatten().map(|(name, schema)| (name.clone(), schema.clone())).collect()
 }
 
 /// Every field of the event.
-static FIELDS: LazyLock<Vec<String>> = LazyLock::new(|| {
-    let schema = schemars::schema_for!(TrainingProgress);
-    let properties = schema.get("properties").and_then(serde_json::Value::as_object);
-    properties.into_iter().flatten().map(|(name, _)| name.clone()).collect()
+static FIELDS: LazyLock<Vec<String>> = LazyLock::new(|| field_schemas().into_iter().map(|(name, _)| name).collect());
+
+/// The fields that are numbers, or lists of them.
+static NUMBER_FIELDS: LazyLock<Vec<String>> = LazyLock::new(|| {
+    fn is_number(schema: &Value) -> bool {
+        let is_kind = |kind: &Value| kind == "number" || kind == "integer";
+        let is_own = match schema.get("type") {
+            Some(Value::Array(kinds)) => kinds.iter().any(is_kind),
+            Some(kind) => is_kind(kind),
+            None => false,
+        };
+        is_own || schema.get("items").is_some_and(is_number)
+    }
+    field_schemas().into_iter().filter(|(_, schema)| is_number(schema)).map(|(name, _)| name).collect()
 });
 
 /// No field has a longer name that anything else could be near to: it bounds what comparing costs, and what is repeated.
@@ -246,27 +307,26 @@ fn nearest(unknown: &str) -> Option<&'static str> {
     (distance(field) <= 1 + unknown.len() / 3).then_some(field.as_str())
 }
 
-/// The keys of an object, whatever their values are.
-struct ObjectKeys(Vec<String>);
+/// The keys of an object and their values as they came.
+struct ObjectMembers<'a>(Vec<(String, &'a RawValue)>);
 
-impl<'de> Deserialize<'de> for ObjectKeys {
+impl<'de> Deserialize<'de> for ObjectMembers<'de> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct ObjectKeysVisitor;
-        impl<'de> Visitor<'de> for ObjectKeysVisitor {
-            type Value = ObjectKeys;
+        struct ObjectMembersVisitor;
+        impl<'de> Visitor<'de> for ObjectMembersVisitor {
+            type Value = ObjectMembers<'de>;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("an object")
             }
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<ObjectKeys, A::Error> {
-                let mut keys = Vec::new();
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<ObjectMembers<'de>, A::Error> {
+                let mut members = Vec::new();
                 while let Some(key) = map.next_key()? {
-                    keys.push(key);
-                    map.next_value::<IgnoredAny>()?;
+                    members.push((key, map.next_value()?));
                 }
-                Ok(ObjectKeys(keys))
+                Ok(ObjectMembers(members))
             }
         }
-        deserializer.deserialize_map(ObjectKeysVisitor)
+        deserializer.deserialize_map(ObjectMembersVisitor)
     }
 }
 
@@ -392,12 +452,66 @@ mod tests {
             (r#"[{"a":nan},{"a":-nan},{"a":+Inf},{"a":inf}]"#, r#"[{"a":null},{"a":null},{"a":null},{"a":null}]"#, 4),
             (r#"{"span":"NaN","b":"\"NaN","c":"\\","d":NaN}"#, r#"{"span":"NaN","b":"\"NaN","c":"\\","d":null}"#, 1),
             (r#"{"a":-1,"b":1e-5,"c":true,"d":null,"e":1e+5}"#, r#"{"a":-1,"b":1e-5,"c":true,"d":null,"e":1e+5}"#, 0),
+            (r#"{"a":1e999,"b":[-1E+400,1e308]}"#, r#"{"a":null,"b":[null,1e308]}"#, 2),
+            (format!("[{}]", "9".repeat(310)).as_str(), "[null]", 1),
+            (r#"{"a":1e-999,"b":1e999x,"c":nano}"#, r#"{"a":1e-999,"b":1e999x,"c":nano}"#, 0),
             ("NaNNaN", "NaNNaN", 0),
             ("-", "-", 0),
             ("", "", 0),
         ] {
             let (cleaned, absent) = without_not_numbers(body.as_bytes());
             assert_eq!((std::str::from_utf8(&cleaned).unwrap(), absent), (expected, count), "{body}");
+        }
+    }
+
+    #[test]
+    fn a_text_that_stands_for_no_number_costs_its_field_alone() {
+        for (fields, absent) in [
+            (r#""loss":"NaN""#, 1),
+            (r#""learning_rate":"-Infinity","loss_scale":" inf ""#, 2),
+            (r#""layers":"nan","plasticity":["NaN",0.5,null],"loss":NaN"#, 3),
+            (r#""gradient_norm":"1e999""#, 1),
+            (r#""span":"NaN""#, 0),
+        ] {
+            let body = format!("{{\"workload\":\"n/a\",\"steps_total\":5,{fields}}}");
+            for (body, records) in [(body.clone(), 1), (format!("[{body},{body}]"), 2)] {
+                let request = events(body.as_bytes(), 10).unwrap();
+                assert_eq!(request.absent, absent * records, "{body}");
+                for record in request.records {
+                    let event = record.unwrap().event;
+                    let read = (event.loss, event.learning_rate, event.loss_scale, event.gradient_norm, event.layers);
+                    assert_eq!((event.steps_total, read), (Some(5.0), (None, None, None, None, None)), "{body}");
+                    assert_eq!(event.plasticity.is_some(), fields.contains("plasticity"), "{body}");
+                    assert_eq!(event.span.as_deref(), fields.contains("span").then_some("NaN"), "{body}");
+                }
+            }
+        }
+        // Any other text is no slip of a framework, and a field without which an event is none stays refused.
+        for (body, field) in [
+            (r#"{"workload":"n/a","loss":"low"}"#, "loss"),
+            (r#"{"workload":"n/a","loss":"0.5"}"#, "loss"),
+            (r#"{"workload":"n/a","rank":"NaN","loss":1}"#, "rank"),
+            (r#"{"workload":"n/a","plasticity":["x"]}"#, "plasticity[0]"),
+            (r#"{"workload":"n/a","loss":"NaN","loss":1}"#, "loss"),
+        ] {
+            let rejection = refused(body);
+            assert_eq!((rejection.status.as_u16(), rejection.field.as_deref()), (422, Some(field)), "{body}");
+        }
+    }
+
+    #[test]
+    fn a_number_out_of_range_is_refused_in_short_words() {
+        let now: EventTime = "2026-01-02T03:04:05Z".parse().unwrap();
+        for (field, value, says) in [
+            ("learning_rate", -1.0, "field learning_rate: -1 is less than 0"),
+            ("gradient_norm", -1e300, "field gradient_norm: -1e300 is less than 0"),
+            ("samples_total", 1e300, "field samples_total: 1e300 is not between 0 and 1000000000000000000"),
+            ("epoch", -0.5, "field epoch: -0.5 is not between 0 and 1000000000"),
+        ] {
+            let body = format!("{{\"workload\":\"n/a\",\"collector\":\"c\",\"time\":\"{now}\",\"{field}\":{value:e}}}");
+            let event = events(body.as_bytes(), 1).unwrap().records.remove(0).unwrap().event;
+            let rejection = check(&event, now, ClockSkewLimits { past: None, future: None }).unwrap_err();
+            assert_eq!((rejection.error.as_str(), rejection.field.as_deref()), (says, Some(field)));
         }
     }
 
