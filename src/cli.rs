@@ -718,7 +718,7 @@ pub struct ReportArgs {
     /// Price of electricity per kWh, in place of the record's.
     #[arg(long, value_name = "PRICE", value_parser = number::any)]
     pub price_per_kwh: Option<f64>,
-    /// Prices by hour (CSV, or a rate document of `OpenEI`) or by time (CSV), in place of the record's.
+    /// Prices by hour (CSV, or a rate document of OpenEI) or by time (CSV), in place of the record's.
     #[arg(long, value_name = "FILE", conflicts_with = "price_per_kwh")]
     pub tariff: Option<PathBuf>,
     /// Zone of the tariff's hours, and of times without a zone in both files, such as Europe/Berlin.
@@ -730,7 +730,7 @@ pub struct ReportArgs {
     /// Carbon intensity in g/kWh, in place of the record's.
     #[arg(long, value_name = "GRAMS", value_parser = number::at_least_zero)]
     pub carbon_grams_per_kwh: Option<f64>,
-    /// Carbon intensities by time (CSV, as Electricity Maps, `WattTime` and others publish them), in place of the record's.
+    /// Carbon intensities by time (CSV, as Electricity Maps, WattTime and others publish them), in place of the record's.
     #[arg(long, value_name = "FILE", conflicts_with = "carbon_grams_per_kwh")]
     pub carbon: Option<PathBuf>,
     /// Column of the carbon intensities [default: the one whose name fits best, life-cycle figures first].

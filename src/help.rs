@@ -1,7 +1,8 @@
 //! Contents of `--help`, `--version` and the manual pages beyond each option: groups of commands, an example of each,
 //! exit statuses.
 
-use clap::{Arg, Command, CommandFactory};
+use clap::builder::UnknownArgumentValueParser;
+use clap::{Arg, ArgAction, Command, CommandFactory};
 
 use crate::cli::Cli;
 
@@ -149,6 +150,36 @@ const MEANINGFUL: [(&[&str], &[&str]); 3] = [
     ),
 ];
 
+/// Options that people give to a command which has none of that name: command, option, and what does it there.
+const ELSEWHERE: &[(&str, &str, &str)] = &[
+    ("report", "html", "--format html prints the page: eadt report PATH --format html > report.html"),
+    ("report", "markdown", "--format markdown prints it"),
+    ("report", "output", "--json, --csv and --format choose the form"),
+    ("report", "from", "the record is named without an option: eadt report PATH"),
+    (
+        "report",
+        "url",
+        "a report reads a record: eadt report PATH; of a running eadt up, eadt get workloads and eadt describe read --url",
+    ),
+    ("get", "html", "a page of the figures is made by eadt report PATH --format html"),
+    ("get", "json", "-o json prints JSON"),
+    ("get", "csv", "-o csv prints CSV"),
+    ("describe", "output", "--json prints JSON"),
+    ("describe", "since", "eadt get --since lists what is new; a description is of the whole record"),
+    (
+        "top",
+        "from",
+        "a record that has ended is read by eadt get, eadt describe and eadt report; a data folder is named by --data-dir",
+    ),
+    ("tail", "from", "a data folder is named by --data-dir; eadt get decisions --from reads an archive"),
+    ("tail", "url", "eadt top --url and eadt get decisions --url read a running eadt up"),
+    ("dashboard", "from", "the record is named without an option: eadt dashboard PATH"),
+    ("dashboard", "url", "eadt up prints the address of its own page; eadt top --url reads it in a terminal"),
+    ("dashboard", "html", "eadt report PATH --format html makes a file; the page of a workload has a link Export"),
+    ("replay", "from", "the record is named without an option: eadt replay PATH"),
+    ("replay", "html", "eadt report DIR --format html makes a page of what replay --out DIR wrote"),
+];
+
 const EXIT_STATUSES: &str = "\
 Exit status:
   0    it did what was asked; also if whoever read its output went away
@@ -175,6 +206,19 @@ pub fn command() -> Command {
         command = command.mut_subcommand(&name, |sub| sub.args(hidden));
     }
     with_examples(command, "")
+}
+
+/// Returns the command line as it is read: an option that another command has, or that is called otherwise here, is refused with the
+/// one that is meant.
+pub fn parser() -> Command {
+    ELSEWHERE.iter().fold(command(), |command, (name, option, tip)| {
+        let refused = Arg::new(*option)
+            .long(*option)
+            .action(ArgAction::SetTrue)
+            .value_parser(UnknownArgumentValueParser::suggest(*tip))
+            .hide(true);
+        command.mut_subcommand(name, |sub| sub.arg(refused))
+    })
 }
 
 fn is_meaningful(option: &str, command: &str) -> bool {
@@ -243,12 +287,57 @@ mod tests {
     }
 
     fn parse(arguments: &[&str]) -> Result<Cli, clap::Error> {
-        Cli::from_arg_matches(&command().try_get_matches_from(arguments)?)
+        Cli::from_arg_matches(&parser().try_get_matches_from(arguments)?)
     }
 
     #[test]
     fn the_arguments_are_consistent() {
         command().debug_assert();
+        parser().debug_assert();
+    }
+
+    #[test]
+    fn an_option_of_another_command_is_refused_with_the_one_that_is_meant() {
+        for (arguments, tip) in [
+            (&["report", "d", "--html", "r.html"][..], "eadt report PATH --format html > report.html"),
+            (&["report", "d", "--html"], "--format html"),
+            (&["report", "--url", "http://127.0.0.1:1"], "eadt report PATH"),
+            (&["get", "decisions", "--json"], "-o json"),
+            (&["describe", "workload", "w", "--since", "5m"], "eadt get --since"),
+            (&["top", "--from", "d"], "--data-dir"),
+            (&["dashboard", "--from", "d"], "eadt dashboard PATH"),
+        ] {
+            let words: Vec<&str> = ["eadt"].into_iter().chain(arguments.iter().copied()).collect();
+            let error = parse(&words).unwrap_err();
+            assert_eq!(error.kind(), clap::error::ErrorKind::UnknownArgument, "{arguments:?}");
+            let text = error.to_string();
+            assert!(text.contains("unexpected argument '--") && text.contains(tip), "{arguments:?}: {text}");
+        }
+        let help = parser().find_subcommand_mut("report").unwrap().render_long_help().to_string();
+        assert!(!help.contains("--html"), "{help}");
+    }
+
+    /// Backticks mark what is typed. A name of the field has none: clippy.toml lists those that clippy takes for code.
+    #[test]
+    fn no_name_of_the_field_is_shown_as_code() {
+        const CODE: [&str; 1] = ["EnergyPolicy"];
+        fn names(command: &mut Command, into: &mut Vec<String>) {
+            let texts = [command.render_long_help().to_string(), command.render_help().to_string()];
+            let quoted = texts.iter().flat_map(|text| text.split('`').skip(1).step_by(2));
+            let is_name = |text: &&str| {
+                text.chars().all(char::is_alphabetic)
+                    && text.chars().skip(1).any(char::is_uppercase)
+                    && text.chars().any(char::is_lowercase)
+            };
+            into.extend(quoted.filter(is_name).map(str::to_owned));
+            command.get_subcommands_mut().for_each(|sub| names(sub, into));
+        }
+        let mut found = Vec::new();
+        let mut root = command();
+        root.build();
+        names(&mut root, &mut found);
+        found.retain(|name| !CODE.contains(&name.as_str()));
+        assert!(found.is_empty(), "{found:?}");
     }
 
     #[test]

@@ -38,7 +38,7 @@ fn main() -> ExitCode {
     let variables: EnvVariables =
         std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?))).collect();
     let secrets = settings::secrets(&variables);
-    let cli = match help::command().try_get_matches().and_then(|matches| Cli::from_arg_matches(&matches)) {
+    let cli = match help::parser().try_get_matches().and_then(|matches| Cli::from_arg_matches(&matches)) {
         Ok(cli) => cli,
         Err(error) => return refuse_command_line(&error, &secrets),
     };

@@ -96,5 +96,5 @@ fn a_job_without_known_power_is_listed_with_its_speed() {
         assert!(good, "{arguments:?}: {out}{err}");
     }
     let (table, err, good) = text(eadt(dir.path(), &["get", "workloads", "--from", dir.path().join("t").to_str().unwrap()]));
-    assert!(good && table.contains("SAMPLES/S NOW") && table.contains(" 10.0 "), "{table}{err}");
+    assert!(good && table.contains("LAST SAMPLES/S") && table.contains(" 10.0 ") && table.contains("  ended  "), "{table}{err}");
 }

@@ -17,6 +17,7 @@ use eadt_dashboard::{
 };
 use eadt_lake::{Archive, LakeError};
 use eadt_report::ReportSettings;
+use eadt_schemas::counts::{counted, counted_as};
 use eadt_schemas::{EventTime, Topic};
 use eadt_service::{ServiceClock, Shutdown, Supervisor, tasks};
 use serde::Deserialize;
@@ -206,12 +207,13 @@ fn verdict(replayed: &ReplayOutcome, not_archived: UnreplayableReason, command: 
         return unknown(&format!("nothing could be compared: {why}"));
     }
     if !check.differences.is_empty() {
-        let places = check.differences.len();
-        let text = format!("a replay differs from the record in {places} places: {command} names them");
+        let places = counted(check.differences.len(), "place");
+        let text = format!("a replay differs from the record in {places}: {command} names them");
         return match not_archived {
             UnreplayableReason::Events(0) => ReplayCheck { verdict: ReplayVerdict::Different, text },
             UnreplayableReason::Events(events) => {
-                unknown(&format!("{events} events are in the log and not in the archive yet; {text}"))
+                let events = counted_as(events, "event is", "events are");
+                unknown(&format!("{events} in the log and not in the archive yet; {text}"))
             }
             UnreplayableReason::Unknown => {
                 unknown(&format!("the log beside the archive could not be opened and may hold more; {text}"))
@@ -221,7 +223,8 @@ fn verdict(replayed: &ReplayOutcome, not_archived: UnreplayableReason, command: 
     if windows + decisions == 0 {
         return unknown("the record has nothing to compare a replay with");
     }
-    let text = format!("a replay gave the same {windows} windows and {decisions} decisions of what is archived: {command}");
+    let (windows, decisions) = (counted(windows, "window"), counted(decisions, "decision"));
+    let text = format!("a replay gave the same {windows} and {decisions} of what is archived: {command}");
     ReplayCheck { verdict: ReplayVerdict::Identical, text }
 }
 
@@ -266,6 +269,7 @@ fn load(
             Ok(bus) => not_archived = UnreplayableReason::Events(load_log(&bus, prefix, &ids, &mut model)?),
             Err(error) if until.is_none() => {
                 not_archived = UnreplayableReason::Unknown;
+                model.set_goes_on();
                 crate::output::note!("warning: only what is archived is shown: {error}");
             }
             // The page would go on showing it without the end of the record.

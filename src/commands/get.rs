@@ -1,7 +1,9 @@
 //! `eadt get` and `eadt describe`: what there is, as a kubectl user asks for it.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
+use std::path::Path;
 
 use eadt_report::units;
 use eadt_schemas::Topic;
@@ -17,7 +19,7 @@ use crate::live::gpus::{GpuSamples, GpuSnapshot};
 use crate::live::keys::SortKey;
 use crate::live::source::{self, ReadExtent, ReadRange, SpanEnd, TOPICS};
 use crate::live::tally::{LiveTally, WorkloadTally};
-use crate::live::{action_word, layout_text, origin_word, saving_text, wire_name};
+use crate::live::{decision_text, layout_text, origin_word, saving_text, wire_name};
 use crate::output_table::{OutputCell, OutputColumn, OutputFormat, OutputTable};
 use crate::settings::ProgramSettings;
 use crate::usage_error;
@@ -33,7 +35,7 @@ fn read(
     match source.page.page()? {
         Some(page) => {
             dashboard_log::read(&page, source.since, topics, shutdown, take)?;
-            Ok(ReadExtent::full(SpanEnd::Newest(None)))
+            Ok(ReadExtent { end: SpanEnd::Newest(None), is_archive_only: false, has_ended: false })
         }
         None => source::read(source.from.as_deref(), settings, topics, ReadRange::last(source.since), shutdown, take),
     }
@@ -44,6 +46,7 @@ fn tally(source: &GetSource, settings: &ProgramSettings, shutdown: &Shutdown) ->
     let mut tally = LiveTally::default();
     let extent = read(source, settings, &TOPICS, shutdown, &mut |topic, value| tally.take(topic, value))?;
     tally.refresh_all();
+    tally.has_ended = extent.has_ended;
     Ok((tally, extent))
 }
 
@@ -55,7 +58,18 @@ struct GetListing {
     known: BTreeSet<String>,
 }
 
+/// Refuses the folder of a record that stands where a name does, if there is nothing else to read.
+fn refuse_folder(args: &GetArgs, settings: &ProgramSettings) -> anyhow::Result<()> {
+    let has_source = args.source.from.is_some() || args.source.page.url.is_some() || !settings.bus.brokers.is_empty();
+    let folder = args.names.iter().find(|name| Path::new(name).is_dir());
+    match folder.filter(|_| !has_source && !settings.bus.data_dir.is_dir()) {
+        Some(folder) => Err(usage_error::impossible(format!("{folder} is a folder, and no name: --from {folder} reads it"))),
+        None => Ok(()),
+    }
+}
+
 pub fn run(args: &GetArgs, settings: &ProgramSettings, shutdown: &Shutdown) -> anyhow::Result<()> {
+    refuse_folder(args, settings)?;
     let (listing, what) = match args.kind {
         GetKind::Workloads => (workloads(args, settings, shutdown)?, "workloads"),
         GetKind::Decisions => (decisions(args, settings, shutdown)?, "decisions"),
@@ -142,6 +156,37 @@ fn wanted(args: &GetArgs, workload: &str) -> bool {
         && (args.names.is_empty() || args.names.iter().any(|wanted| wanted == workload || wanted == name))
 }
 
+/// Returns the columns of workloads. Power and speed are of the newest window, as in the live view; of a record that has ended they
+/// are the last ones.
+fn workload_columns(powered: bool, has_ended: bool) -> Vec<OutputColumn> {
+    let [power, per_sample, speed] = if has_ended {
+        ["LAST POWER", "LAST J/SAMPLE", "LAST SAMPLES/S"]
+    } else {
+        ["POWER NOW", "J/SAMPLE NOW", "SAMPLES/S NOW"]
+    };
+    let speed = OutputColumn::figure(speed, "samples_per_second");
+    vec![
+        OutputColumn::text("WORKLOAD", "workload"),
+        OutputColumn::figure(power, "power_watts"),
+        OutputColumn::figure("J/SAMPLE OF RUN", "joules_per_sample"),
+        OutputColumn::figure(per_sample, "newest_joules_per_sample").wide(),
+        OutputColumn::figure("SAVED OF RUN", "saving_ratio"),
+        OutputColumn::figure("ERROR", "saving_ratio_error").wide(),
+        OutputColumn::figure("COMPARED", "compared_energy_ratio").wide(),
+        OutputColumn::figure("SAVED J", "saving_joules").wide(),
+        OutputColumn::figure("ENERGY", "energy_joules").wide(),
+        // Where nobody knows a power, as with `up --gpus none`, the speed is all there is.
+        if powered { speed.wide() } else { speed },
+        OutputColumn::figure("GPUS", "gpus"),
+        OutputColumn::text("MODE", "mode"),
+        OutputColumn::text("STATE", "state"),
+        OutputColumn::text("ORIGIN", "origin"),
+        OutputColumn::figure("CHANGES", "changes").wide(),
+        OutputColumn::figure("REVERTS", "reverts").wide(),
+        OutputColumn::text("LAYOUT", "layout").wide(),
+    ]
+}
+
 fn workloads(args: &GetArgs, settings: &ProgramSettings, shutdown: &Shutdown) -> anyhow::Result<GetListing> {
     let (tally, extent) = tally(&args.source, settings, shutdown)?;
     let known = tally.workloads.keys().cloned().collect();
@@ -152,29 +197,8 @@ fn workloads(args: &GetArgs, settings: &ProgramSettings, shutdown: &Shutdown) ->
     }
     let mut rows: Vec<&WorkloadRow> = rows.iter().filter(|row| wanted(args, &row.name)).collect();
     args.sort.unwrap_or(SortKey::Name).sort(&mut rows, false);
-    // Where nobody knows a power, as with `up --gpus none`, the speed is all there is.
-    let speed = OutputColumn::figure("SAMPLES/S NOW", "samples_per_second");
     let powered = rows.iter().any(|row| row.power_watts.is_some() || row.energy_joules.is_some());
-    let columns = vec![
-        OutputColumn::text("WORKLOAD", "workload"),
-        // Power and speed are of the newest window, as in the live view.
-        OutputColumn::figure("POWER NOW", "power_watts"),
-        OutputColumn::figure("J/SAMPLE OF RUN", "joules_per_sample"),
-        OutputColumn::figure("J/SAMPLE NOW", "newest_joules_per_sample").wide(),
-        OutputColumn::figure("SAVED OF RUN", "saving_ratio"),
-        OutputColumn::figure("ERROR", "saving_ratio_error").wide(),
-        OutputColumn::figure("COMPARED", "compared_energy_ratio").wide(),
-        OutputColumn::figure("SAVED J", "saving_joules").wide(),
-        OutputColumn::figure("ENERGY", "energy_joules").wide(),
-        if powered { speed.wide() } else { speed },
-        OutputColumn::figure("GPUS", "gpus"),
-        OutputColumn::text("MODE", "mode"),
-        OutputColumn::text("STATE", "state"),
-        OutputColumn::text("ORIGIN", "origin"),
-        OutputColumn::figure("CHANGES", "changes").wide(),
-        OutputColumn::figure("REVERTS", "reverts").wide(),
-        OutputColumn::text("LAYOUT", "layout").wide(),
-    ];
+    let columns = workload_columns(powered, extent.has_ended);
     let partial = args.source.since.is_some();
     let percent = |ratio: f64| format!("{:.1} %", 100.0 * ratio);
     let row = |row: &&WorkloadRow| {
@@ -240,10 +264,7 @@ fn decisions(args: &GetArgs, settings: &ProgramSettings, shutdown: &Shutdown) ->
         vec![
             OutputCell { shown: format!("{}Z", &decision.time.to_string()[..19]), value: decision.time.to_string().into() },
             OutputCell::text(decision.workload.clone()),
-            OutputCell {
-                shown: action_word(decision.action, decision.validation).to_owned(),
-                value: wire_name(&decision.action).into(),
-            },
+            OutputCell { shown: decision_text(decision).into_owned(), value: wire_name(&decision.action).into() },
             OutputCell::text(wire_name(&decision.validation)),
             OutputCell::optional_text(outcome),
             OutputCell::text(origin_word(decision.origin)),
@@ -256,6 +277,54 @@ fn decisions(args: &GetArgs, settings: &ProgramSettings, shutdown: &Shutdown) ->
         ]
     };
     Ok(GetListing { table: OutputTable { columns, rows: decisions.iter().map(row).collect() }, extent, known })
+}
+
+const GPU_COLUMNS: [OutputColumn; 14] = [
+    OutputColumn::text("GPU", "device"),
+    OutputColumn::text("NODE", "node"),
+    OutputColumn::figure("INDEX", "gpu_index"),
+    OutputColumn::text("MODEL", "gpu_model"),
+    OutputColumn::figure("POWER", "power_watts"),
+    OutputColumn::figure("CAP", "power_limit_watts"),
+    OutputColumn::figure("BUSY", "utilization_ratio"),
+    OutputColumn::figure("SM ACTIVE", "sm_active_ratio").wide(),
+    OutputColumn::figure("CLOCK MHZ", "sm_clock_mhz").wide(),
+    OutputColumn::figure("°C", "temperature_celsius").wide(),
+    OutputColumn::text("COLLECTOR", "collector").wide(),
+    OutputColumn::text("SEEN", "time").wide(),
+    OutputColumn::text("ORIGIN", "origin"),
+    OutputColumn::text("WORKLOADS", "workloads"),
+];
+
+fn gpu_row(gpu: &GpuSnapshot<'_>) -> Vec<OutputCell> {
+    let sample = gpu.newest;
+    let percent = |ratio: f64| format!("{:.0} %", 100.0 * ratio);
+    let tenant = |(name, share): &(&str, Option<f64>)| match share {
+        Some(share) if gpu.tenants.len() > 1 => format!("{name} {:.0} %", 100.0 * share),
+        _ => (*name).to_owned(),
+    };
+    let silent = if gpu.is_silent { " (silent)" } else { "" };
+    let workloads: Vec<serde_json::Value> =
+        gpu.tenants.iter().map(|(name, share)| serde_json::json!({"workload": name, "share": share})).collect();
+    vec![
+        OutputCell::text(sample.device.clone()),
+        OutputCell::optional_text(sample.node.clone()),
+        OutputCell::count(sample.gpu_index.map(u64::from)),
+        OutputCell::optional_text(sample.gpu_model.clone()),
+        OutputCell::figure(sample.power_watts.or(sample.power_average_watts), units::format_watts),
+        OutputCell::figure(sample.power_limit_watts, units::format_watts),
+        OutputCell::figure(sample.utilization_ratio, percent),
+        OutputCell::figure(sample.sm_active_ratio, percent),
+        OutputCell::figure(sample.sm_clock_mhz, |mhz| format!("{mhz:.0}")),
+        OutputCell::figure(sample.temperature_celsius, |degrees| format!("{degrees:.0}")),
+        OutputCell::text(sample.collector.clone()),
+        OutputCell::text(sample.time.to_string()),
+        OutputCell::text(origin_word(sample.origin)),
+        OutputCell {
+            shown: format!("{}{silent}", gpu.tenants.iter().map(tenant).collect::<Vec<_>>().join(", ")),
+            value: workloads.into(),
+        },
+    ]
 }
 
 fn gpus(args: &GetArgs, settings: &ProgramSettings, shutdown: &Shutdown) -> anyhow::Result<GetListing> {
@@ -280,21 +349,6 @@ fn gpus(args: &GetArgs, settings: &ProgramSettings, shutdown: &Shutdown) -> anyh
         // One that went long ago has no sample among the newest.
         (extent, known) = read(ReadRange::Whole)?;
     }
-    let columns = vec![
-        OutputColumn::text("GPU", "device"),
-        OutputColumn::text("NODE", "node"),
-        OutputColumn::text("MODEL", "gpu_model"),
-        OutputColumn::figure("POWER", "power_watts"),
-        OutputColumn::figure("CAP", "power_limit_watts"),
-        OutputColumn::figure("BUSY", "utilization_ratio"),
-        OutputColumn::figure("SM ACTIVE", "sm_active_ratio").wide(),
-        OutputColumn::figure("CLOCK MHZ", "sm_clock_mhz").wide(),
-        OutputColumn::figure("°C", "temperature_celsius").wide(),
-        OutputColumn::text("COLLECTOR", "collector").wide(),
-        OutputColumn::text("SEEN", "time").wide(),
-        OutputColumn::text("ORIGIN", "origin"),
-        OutputColumn::text("WORKLOADS", "workloads"),
-    ];
     let is_selected = |gpu: &GpuSnapshot<'_>| {
         let named = |name: &String| *name == gpu.newest.device || gpu.newest.node.as_ref() == Some(name);
         (args.names.is_empty() || args.names.iter().any(named))
@@ -302,36 +356,14 @@ fn gpus(args: &GetArgs, settings: &ProgramSettings, shutdown: &Shutdown) -> anyh
                 gpu.tenants.iter().any(|(workload, _)| workload.split_once('/').is_some_and(|(of, _)| of == namespace))
             })
     };
-    let percent = |ratio: f64| format!("{:.0} %", 100.0 * ratio);
-    let row = |gpu: GpuSnapshot<'_>| {
-        let sample = gpu.newest;
-        let tenant = |(name, share): &(&str, Option<f64>)| match share {
-            Some(share) if gpu.tenants.len() > 1 => format!("{name} {:.0} %", 100.0 * share),
-            _ => (*name).to_owned(),
-        };
-        let silent = if gpu.is_silent { " (silent)" } else { "" };
-        let workloads: Vec<serde_json::Value> =
-            gpu.tenants.iter().map(|(name, share)| serde_json::json!({"workload": name, "share": share})).collect();
-        vec![
-            OutputCell::text(sample.device.clone()),
-            OutputCell::optional_text(sample.node.clone()),
-            OutputCell::optional_text(sample.gpu_model.clone()),
-            OutputCell::figure(sample.power_watts.or(sample.power_average_watts), units::format_watts),
-            OutputCell::figure(sample.power_limit_watts, units::format_watts),
-            OutputCell::figure(sample.utilization_ratio, percent),
-            OutputCell::figure(sample.sm_active_ratio, percent),
-            OutputCell::figure(sample.sm_clock_mhz, |mhz| format!("{mhz:.0}")),
-            OutputCell::figure(sample.temperature_celsius, |degrees| format!("{degrees:.0}")),
-            OutputCell::text(sample.collector.clone()),
-            OutputCell::text(sample.time.to_string()),
-            OutputCell::text(origin_word(sample.origin)),
-            OutputCell {
-                shown: format!("{}{silent}", gpu.tenants.iter().map(tenant).collect::<Vec<_>>().join(", ")),
-                value: workloads.into(),
-            },
-        ]
-    };
-    Ok(GetListing { table: OutputTable { columns, rows: gpus.iter().filter(is_selected).map(row).collect() }, extent, known })
+    Ok(GetListing {
+        table: OutputTable {
+            columns: GPU_COLUMNS.to_vec(),
+            rows: gpus.by_index().iter().filter(|gpu| is_selected(gpu)).map(gpu_row).collect(),
+        },
+        extent,
+        known,
+    })
 }
 
 /// Decisions that `describe` shows.
@@ -369,17 +401,17 @@ pub fn describe(args: &DescribeArgs, settings: &ProgramSettings, shutdown: &Shut
         });
         return crate::output::print(&format!("{}\n", serde_json::to_string_pretty(&document)?));
     }
-    crate::output::print(&description(&details, row))
+    crate::output::print(&description(&details, row, tally.state(row)))
 }
 
 /// The same as `-o json`, for people.
-fn description(details: &WorkloadDetails, row: &WorkloadTally) -> String {
+fn description(details: &WorkloadDetails, row: &WorkloadTally, state: &str) -> String {
     let mut lines: Vec<(String, String)> = vec![("Workload".into(), details.name.clone())];
     let mut add = |name: &str, value: String| lines.push((name.to_owned(), value));
     add("Origin", row.origin().map_or(units::UNKNOWN, origin_word).to_owned());
     let report = &details.report;
     add("Verdict", eadt_report::SavingSummary::of([report]).sentence());
-    add("State", row.state().to_owned());
+    add("State", state.to_owned());
     add("Layout", details.layout.clone().unwrap_or_else(|| units::UNKNOWN.to_owned()));
     if let Some(declared) = &row.declared {
         add("Kind", declared.kind.clone());
@@ -423,25 +455,26 @@ fn description(details: &WorkloadDetails, row: &WorkloadTally) -> String {
         writeln!(text, "{:wide$}  {note}", "Note:").expect("writing to a String");
     }
     text += "\nLast decisions:\n";
-    for decision in details.decisions.iter().rev().take(DECISIONS).rev() {
-        writeln!(
-            text,
-            "  {}Z  {:10}  {}{}",
-            &decision.time.to_string()[..19],
-            action_word(decision.action, decision.validation),
-            if decision.from == decision.to {
-                String::new()
-            } else {
-                format!("{} → {}: ", layout_text(&decision.from), layout_text(&decision.to))
-            },
-            eadt_service::redact::line(&decision.reason),
-        )
-        .expect("writing to a String");
-    }
-    if details.decisions.is_empty() {
-        text += "  none yet\n";
-    }
+    text += &decision_lines(details.decisions.iter().rev().take(DECISIONS).rev());
     text
+}
+
+/// The decisions, one a line, with what they do in a column.
+fn decision_lines<'a>(decisions: impl Iterator<Item = &'a Decision>) -> String {
+    let decisions: Vec<(&Decision, Cow<'static, str>)> = decisions.map(|decision| (decision, decision_text(decision))).collect();
+    let wide = decisions.iter().map(|(_, text)| text.chars().count()).max().unwrap_or(0);
+    let line = |(decision, text): &(&Decision, Cow<'static, str>)| {
+        let change = if decision.from == decision.to {
+            String::new()
+        } else {
+            format!("{} → {}: ", layout_text(&decision.from), layout_text(&decision.to))
+        };
+        let time = decision.time.to_string();
+        let reason = eadt_service::redact::line(&decision.reason);
+        format!("  {}Z  {text:wide$}  {change}{reason}\n", &time[..19])
+    };
+    let lines: Vec<String> = decisions.iter().map(line).collect();
+    if lines.is_empty() { "  none yet\n".to_owned() } else { lines.concat() }
 }
 
 #[cfg(test)]

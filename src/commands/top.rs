@@ -66,7 +66,7 @@ pub fn run(args: &TopArgs, settings: &ProgramSettings, shutdown: &Shutdown) -> a
         simulated: false,
         viewing,
         partial: args.since.is_some(),
-        length: RunLength::Endless,
+        length: if followed.is_complete { RunLength::Over } else { RunLength::Endless },
         state: ViewState::sorted_by(args.sort),
         run_offsets: None,
         drains: false,

@@ -7,7 +7,7 @@ use eadt_schemas::v1::{
 };
 use eadt_schemas::{EventTime, Topic, decode};
 
-use super::{action_word, layout_text, origin_word, wire_name};
+use super::{decision_text, layout_text, origin_word, wire_name};
 
 /// Whether a decision does or judges anything.
 pub fn is_change(decision: &Decision) -> bool {
@@ -43,7 +43,7 @@ pub fn readable(topic: Topic, record: &ConsumerRecord) -> Option<String> {
         Topic::Decisions => decode::<Decision>(value).ok().map(|it| {
             let change =
                 if it.from == it.to { String::new() } else { format!("{} → {}: ", layout_text(&it.from), layout_text(&it.to)) };
-            let text = format!("{:9}  {change}{}", action_word(it.action, it.validation), it.reason);
+            let text = format!("{:9}  {change}{}", decision_text(&it), it.reason);
             line(it.time, &it.workload, origin_word(it.origin), &text)
         }),
         Topic::Actuations => decode::<Actuation>(value).ok().map(|it| {

@@ -26,6 +26,8 @@ const KEYS: Duration = Duration::from_millis(40);
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum RunLength {
     Endless,
+    /// It is over: nobody writes to its record.
+    Over,
     /// Of simulated time.
     Simulated(f64),
     /// Of real time.
@@ -68,7 +70,7 @@ impl RunClock {
     fn progress(&self, length: RunLength, now: Option<EventTime>) -> Option<RunProgress> {
         let elapsed = self.begun.elapsed().as_secs_f64();
         let part = match length {
-            RunLength::Endless => return None,
+            RunLength::Endless | RunLength::Over => return None,
             RunLength::Real(seconds) => elapsed / seconds,
             RunLength::Simulated(seconds) => now.zip(self.from).map_or(0.0, |(now, from)| now.seconds_since(from) / seconds),
         };
@@ -82,6 +84,7 @@ impl LiveViewOptions {
     /// Follows until `stop`; `leave` is cancelled where somebody ends the view.
     pub fn run(mut self, mut reader: Box<dyn PartitionReader>, stop: &Shutdown, leave: &Shutdown) -> anyhow::Result<LiveTally> {
         let mut tally = LiveTally::default();
+        tally.has_ended = self.length == RunLength::Over;
         let mut screen = if self.viewing { Some(TerminalScreen::open()?) } else { None };
         let mut clock = RunClock { begun: Instant::now(), from: None };
         let mut minutes = MinuteTimer::new(Instant::now());

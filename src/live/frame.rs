@@ -59,7 +59,7 @@ pub struct ViewFrame {
     pub origin: Option<Origin>,
     pub mixed: bool,
     pub rows: Vec<WorkloadRow>,
-    /// The power of all workloads together; `None`: of none it is known.
+    /// The power of all workloads together that are not silent; `None`: of none it is known.
     pub power_watts: Option<f64>,
     pub summary: SavingSummary,
     pub counts: ViewCounts,
@@ -88,7 +88,7 @@ impl ViewFrame {
             since: tally.since,
             origin: tally.origin(),
             mixed: tally.is_mixed(),
-            power_watts: rows.iter().filter_map(|row| row.power_watts).reduce(|sum, watts| sum + watts),
+            power_watts: tally.power(),
             rows,
             counts: ViewCounts {
                 windows: tally.windows,
@@ -126,14 +126,14 @@ pub fn rows(tally: &LiveTally) -> Vec<WorkloadRow> {
         .iter()
         .map(|(name, row)| WorkloadRow {
             name: name.clone(),
-            power_watts: row.power_watts,
-            samples_per_second: row.samples_per_second,
-            joules_per_sample: row.joules_per_sample,
+            power_watts: row.power_watts.filter(|_| tally.shows_newest(row)),
+            samples_per_second: row.samples_per_second.filter(|_| tally.shows_newest(row)),
+            joules_per_sample: row.joules_per_sample.filter(|_| tally.shows_newest(row)),
             energy_joules: row.report.as_ref().and_then(|report| report.energy_joules),
             saving: row.saving(),
             gpus: row.gpus.or(row.declared.as_ref().and_then(|declared| declared.gpus)),
             layout: row.layout().and_then(layout_words),
-            state: row.state(),
+            state: tally.state(row),
             mode: row.declared.as_ref().map(|declared| super::wire_name(&declared.mode)),
             changes: row.report.as_ref().map_or(0, |report| report.changes),
             reverts: row.report.as_ref().map_or(0, |report| report.reverts),

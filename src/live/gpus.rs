@@ -2,11 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use eadt_report::liveness::SILENT_SECONDS;
 use eadt_schemas::v1::GpuTelemetry;
 use eadt_schemas::{EventTime, Topic, decode};
-
-/// A sample older than this before the newest of all is of a GPU that was silent.
-const SILENT_SECONDS: f64 = 300.0;
 
 /// The newest sample of each GPU, by workload that it works for.
 #[derive(Debug, Default)]
@@ -44,7 +42,17 @@ impl GpuSamples {
         self.iter().flat_map(|gpu| gpu.newest.node.clone().into_iter().chain([gpu.newest.device.clone()])).collect()
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = GpuSnapshot<'_>> {
+    /// Returns the GPUs by node and index, as `nvidia-smi` lists them on each; those without come last.
+    pub fn by_index(&self) -> Vec<GpuSnapshot<'_>> {
+        let mut gpus: Vec<GpuSnapshot<'_>> = self.iter().collect();
+        gpus.sort_by_key(|gpu| {
+            let GpuTelemetry { node, gpu_index, device, .. } = gpu.newest;
+            (node.is_none(), node.as_deref(), gpu_index.is_none(), *gpu_index, device.as_str())
+        });
+        gpus
+    }
+
+    fn iter(&self) -> impl Iterator<Item = GpuSnapshot<'_>> {
         self.devices.values().filter_map(|of_device| {
             let newest = of_device.values().max_by_key(|sample| sample.time)?;
             // Who has left, or was there before the newest sample's time, is not on it any more.
@@ -77,8 +85,8 @@ mod tests {
             gpus.take(Topic::GpuTelemetry, &serde_json::to_vec(&sample).unwrap());
         };
         take(0, "GPU-1", "a/old", 1.0, true);
-        take(400, "GPU-1", "a/x", 0.25, false);
-        take(400, "GPU-1", "a/y", 0.75, false);
+        take(1000, "GPU-1", "a/x", 0.25, false);
+        take(1000, "GPU-1", "a/y", 0.75, false);
         take(10, "GPU-2", "a/z", 1.0, false);
         gpus.take(Topic::GpuTelemetry, b"{}");
         let shown: Vec<_> = gpus.iter().map(|gpu| (gpu.newest.device.clone(), gpu.tenants.clone(), gpu.is_silent)).collect();
@@ -89,5 +97,33 @@ mod tests {
                 ("GPU-2".to_owned(), vec![("a/z", Some(1.0))], true),
             ]
         );
+    }
+
+    #[test]
+    fn gpus_come_by_node_and_index() {
+        let mut gpus = GpuSamples::default();
+        for (device, node, index) in [
+            ("GPU-a", Some("n-2"), Some(0)),
+            ("GPU-b", Some("n-1"), Some(10)),
+            ("GPU-c", Some("n-1"), Some(2)),
+            ("GPU-d", Some("n-1"), None),
+            ("GPU-e", None, Some(1)),
+            ("GPU-f", Some("n-1"), Some(0)),
+            ("MIG-2", Some("n-1"), Some(2)),
+            ("GPU-g", None, None),
+        ] {
+            let sample = GpuTelemetry {
+                time: EventTime::from_micros(1_700_000_000_000_000),
+                device: device.into(),
+                collector: "c".into(),
+                node: node.map(str::to_owned),
+                gpu_index: index,
+                power_watts: Some(300.0),
+                ..GpuTelemetry::default()
+            };
+            gpus.take(Topic::GpuTelemetry, &serde_json::to_vec(&sample).unwrap());
+        }
+        let order: Vec<&str> = gpus.by_index().iter().map(|gpu| gpu.newest.device.as_str()).collect();
+        assert_eq!(order, ["GPU-f", "GPU-c", "MIG-2", "GPU-b", "GPU-d", "GPU-a", "GPU-e", "GPU-g"]);
     }
 }

@@ -18,8 +18,11 @@ pub mod table;
 pub mod tally;
 pub mod view;
 
-use eadt_report::units;
-use eadt_schemas::v1::{ChangeValidation, ControllerAction, Layout, Origin};
+use std::borrow::Cow;
+
+use eadt_report::{units, words};
+use eadt_schemas::counts::counted;
+use eadt_schemas::v1::{Decision, Layout, Origin};
 
 /// Returns the name of a plain enum value on the wire.
 pub fn wire_name<T: serde::Serialize>(value: &T) -> String {
@@ -34,20 +37,9 @@ pub const fn origin_word(origin: Origin) -> &'static str {
     }
 }
 
-/// Returns what a decision does, in one or two words.
-pub const fn action_word(action: ControllerAction, validation: ChangeValidation) -> &'static str {
-    match (action, validation) {
-        (ControllerAction::Maintain, ChangeValidation::Kept) => "keep",
-        (ControllerAction::Maintain, _) => "maintain",
-        (ControllerAction::Revert, _) => "revert",
-        (ControllerAction::Decrease, _) => "decrease",
-        (ControllerAction::ScaleReplicas, _) => "scale",
-        (ControllerAction::Increase, _) => "increase",
-        (ControllerAction::SetPowerLimit, _) => "power cap",
-        (ControllerAction::SetClocks, _) => "clocks",
-        (ControllerAction::SetPrecision, _) => "precision",
-        (ControllerAction::FreezeLayers, _) => "freeze",
-    }
+/// Returns what a decision does: `lower power limit to 208 W`.
+pub fn decision_text(decision: &Decision) -> Cow<'static, str> {
+    words::action_text(decision.action, decision.validation, &decision.from, &decision.to)
 }
 
 /// A layout in one line: `6×50 % world 6 ≤300 W`; a dash if nothing is set in it.
@@ -60,7 +52,7 @@ pub fn layout_words(layout: &Layout) -> Option<String> {
     let mut parts = Vec::new();
     match (layout.replicas, layout.mps_thread_percentage) {
         (Some(replicas), Some(percent)) => parts.push(format!("{replicas}×{percent} %")),
-        (Some(replicas), None) => parts.push(format!("{replicas} replicas")),
+        (Some(replicas), None) => parts.push(counted(replicas, "replica")),
         (None, Some(percent)) => parts.push(format!("{percent} %")),
         (None, None) => {}
     }
@@ -75,7 +67,7 @@ pub fn layout_words(layout: &Layout) -> Option<String> {
     }
     parts.extend(layout.precision.map(|precision| precision.to_string()));
     if let Some(layers) = layout.frozen_prefix_layers {
-        parts.push(format!("{layers} layers frozen"));
+        parts.push(format!("{} frozen", counted(layers, "layer")));
     }
     (!parts.is_empty()).then(|| parts.join(" "))
 }

@@ -80,13 +80,8 @@ pub struct ReadExtent {
     pub end: SpanEnd,
     /// Whether the log beside the archive was left out, since another process has it.
     pub is_archive_only: bool,
-}
-
-impl ReadExtent {
-    /// Everything up to the end of the span was read.
-    pub const fn full(end: SpanEnd) -> Self {
-        Self { end, is_archive_only: false }
-    }
+    /// Nobody writes there now: its last event is the end of the record.
+    pub has_ended: bool,
 }
 
 /// Returns the range of a log as one with a beginning, and the end of the span. An embedded log that this process holds gets no
@@ -124,7 +119,7 @@ pub fn read(
             let bus = crate::bus::connect(settings)?;
             let (span, end) = resolve_log_range(&*bus, settings, topics, span)?;
             read_bus(&*bus, &settings.topics, topics, span, &BTreeMap::new(), shutdown, take)?;
-            return Ok(ReadExtent::full(end));
+            return Ok(ReadExtent { end, is_archive_only: false, has_ended: false });
         }
         None => settings.bus.data_dir.as_path(),
         Some(path) => path,
@@ -153,7 +148,7 @@ pub fn read(
     };
     let (span, end) = (span.before(newest), SpanEnd::Newest(newest));
     let archived = archive.map(|archive| read_archive(archive, topics, span, take)).transpose()?;
-    let Some(log) = log else { return Ok(ReadExtent::full(end)) };
+    let Some(log) = log else { return Ok(ReadExtent { end, is_archive_only: false, has_ended: true }) };
     let is_archive_only = log.is_err();
     match log {
         Ok(bus) => {
@@ -167,7 +162,7 @@ pub fn read(
             WARNED.call_once(|| crate::output::note!("warning: only what is archived is shown: {error:#}"));
         }
     }
-    Ok(ReadExtent { end, is_archive_only })
+    Ok(ReadExtent { end, is_archive_only, has_ended: !is_archive_only })
 }
 
 /// Topics whose newest record is the end of a span. Workloads are always read whole, and may be declared at any time.

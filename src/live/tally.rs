@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
+use eadt_report::liveness::silence_limit_seconds;
 use eadt_report::{ReportBreakdown, ReportSettings, Reporter, SavingSummary, WorkloadReport};
 use eadt_schemas::v1::{
     Actuation, ActuationOutcome, ChangeValidation, ControllerAction, Decision, EfficiencyWindow, Layout, Origin, WindowKind,
@@ -27,6 +28,8 @@ pub struct LiveTally {
     pub dead_letters: u64,
     /// Events of an output topic that could not be read; always 0 unless another program writes there.
     pub unreadable: u64,
+    /// Nobody writes to the record any more: nothing in it runs.
+    pub has_ended: bool,
     reporter: Reporter,
     /// Workloads with events since their report.
     stale: BTreeSet<String>,
@@ -57,6 +60,8 @@ impl WorkloadSaving {
 /// One workload's latest figures: those of its newest window, and its report, which has those of the run.
 #[derive(Debug, Default)]
 pub struct WorkloadTally {
+    /// Start and end of its newest window.
+    newest_window: Option<(EventTime, EventTime)>,
     pub power_watts: Option<f64>,
     pub samples_per_second: Option<f64>,
     /// Of the newest window, downtime included.
@@ -131,9 +136,37 @@ impl LiveTally {
         self.workloads.get(workload)?.report.as_ref()?.joules_per_sample
     }
 
-    /// J/sample of a workload's newest window.
+    /// J/sample of a workload's newest window; `None` for one that is silent.
     pub fn newest_joules_per_sample(&self, workload: &str) -> Option<f64> {
-        self.workloads.get(workload)?.joules_per_sample
+        self.workloads.get(workload).filter(|row| self.shows_newest(row))?.joules_per_sample
+    }
+
+    /// Returns whether a workload's newest window is of the present: of about the time of the newest one of all.
+    pub fn is_live(&self, row: &WorkloadTally) -> bool {
+        let window = row.newest_window.zip(self.now);
+        window.is_some_and(|((start, end), now)| now.seconds_since(end) <= silence_limit_seconds(end.seconds_since(start)))
+    }
+
+    /// Returns whether the figures of a workload's newest window are shown: a silent one takes no power now. Those of a record
+    /// that has ended are its last ones.
+    pub fn shows_newest(&self, row: &WorkloadTally) -> bool {
+        self.has_ended || self.is_live(row)
+    }
+
+    /// Returns the power in the newest windows of all workloads that are not silent; `None`: of none it is known.
+    pub fn power(&self) -> Option<f64> {
+        let live = self.workloads.values().filter(|row| self.is_live(row));
+        live.filter_map(|row| row.power_watts).reduce(|sum, watts| sum + watts)
+    }
+
+    /// Returns the state of a workload in a word, in the words of the web page.
+    pub fn state(&self, row: &WorkloadTally) -> &'static str {
+        match row.newest_window {
+            _ if self.has_ended => "ended",
+            None => "waiting",
+            Some(_) if !self.is_live(row) => "silent",
+            Some(_) => row.live_state(),
+        }
     }
 
     /// Sums of all workloads, as of the last refresh.
@@ -174,6 +207,7 @@ impl LiveTally {
         self.now = self.now.max(Some(window.window_end));
         self.since = Some(self.since.map_or(window.window_start, |since| since.min(window.window_start)));
         let row = self.row(&window.workload);
+        row.newest_window = row.newest_window.max(Some((window.window_start, window.window_end)));
         row.power_watts = window.mean_power_watts;
         row.samples_per_second = window.samples_per_second;
         row.joules_per_sample = window.energy_per_sample();
@@ -223,7 +257,8 @@ impl WorkloadTally {
         self.window_origin.or(self.declared.as_ref().map(|declared| declared.origin))
     }
 
-    pub fn state(&self) -> &'static str {
+    /// Returns the state of a workload that runs.
+    fn live_state(&self) -> &'static str {
         let paused = self.declared.as_ref().is_some_and(|declared| declared.paused);
         match (self.rolling, self.restarted, self.validating, paused) {
             (true, ..) => "rolling out",
@@ -339,5 +374,43 @@ mod tests {
             assert_eq!(tally.newest_joules_per_sample(NAME), own.last().copied().flatten());
             assert_ne!(tally.run_joules_per_sample(NAME), tally.newest_joules_per_sample(NAME));
         }
+    }
+
+    #[test]
+    fn a_state_tells_what_runs_from_what_is_silent_or_over() {
+        let window = |workload: &str, minute: i64, minutes: i64| EfficiencyWindow {
+            id: format!("{workload}@{minute}"),
+            workload: workload.into(),
+            window_start: at(60 * minute),
+            window_end: at(60 * (minute + minutes)),
+            mean_power_watts: Some(100.0),
+            ..EfficiencyWindow::default()
+        };
+        let mut tally = LiveTally::default();
+        tally.workload(&Workload { workload: "t/declared".into(), ..Workload::default() });
+        for (workload, minute, minutes) in [("t/gone", 0, 1), ("t/short", 14, 1), ("t/slow", -20, 20), ("t/now", 29, 1)] {
+            tally.window(&window(workload, minute, minutes));
+        }
+        let states = |tally: &LiveTally| -> Vec<(String, &'static str, Option<f64>)> {
+            let rows = crate::live::frame::rows(tally);
+            rows.into_iter().map(|row| (row.name, row.state, row.power_watts)).collect()
+        };
+        let state = |name: &str, state, watts| (name.to_owned(), state, watts);
+        assert_eq!(
+            states(&tally),
+            [
+                state("t/declared", "waiting", None),
+                state("t/gone", "silent", None),
+                state("t/now", "steady", Some(100.0)),
+                state("t/short", "steady", Some(100.0)),
+                // Its windows are long, so that the newest one may be this old.
+                state("t/slow", "steady", Some(100.0)),
+            ]
+        );
+        assert_eq!(tally.power(), Some(300.0));
+        tally.has_ended = true;
+        let ended = states(&tally);
+        assert!(ended.iter().all(|(_, state, _)| *state == "ended"), "{ended:?}");
+        assert_eq!(ended[1].2, Some(100.0), "the last figure of each is shown: {ended:?}");
     }
 }

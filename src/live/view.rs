@@ -13,7 +13,7 @@ use std::fmt::Write as _;
 
 use super::frame::{ViewFrame, WorkloadDetails};
 use super::keys::{ViewPage, ViewState};
-use super::{action_word, chart, layout_text, table};
+use super::{chart, decision_text, layout_text, table};
 
 /// Lines of the details below the table; the table goes before.
 const DETAILS: u16 = 14;
@@ -257,7 +257,7 @@ fn decision(decision: &Decision, width: usize, alone: bool) -> Vec<Line<'static>
         (ControllerAction::Revert, _) => Color::Red,
         _ => Color::Yellow,
     };
-    let word = action_word(decision.action, decision.validation);
+    let word = decision_text(decision);
     let time = decision.time.to_string()[11..19].to_owned();
     let mut reason = redact::line(&decision.reason).into_owned();
     if alone && decision.from != decision.to {

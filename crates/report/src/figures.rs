@@ -1,3 +1,5 @@
+use std::borrow::Cow;
+
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::{ControllerAction, Meter, Origin};
 use serde::{Deserialize, Serialize};
@@ -143,8 +145,10 @@ pub(crate) struct WindowPoint {
 pub(crate) struct DecidedChange {
     pub(crate) time: EventTime,
     pub(crate) action: ControllerAction,
+    /// What it did, in words.
+    pub(crate) text: Cow<'static, str>,
     pub(crate) reason: String,
-    pub(crate) taken_back: bool,
+    pub(crate) reverted: bool,
     /// When it was judged, how, and why.
     pub(crate) verdict: Option<(EventTime, ChangeVerdict, String)>,
 }
@@ -155,7 +159,7 @@ pub(crate) enum ChangeVerdict {
     Kept,
     /// It did not improve what it promised, and was left or replaced.
     NoGain,
-    TakenBack,
+    Reverted,
 }
 
 /// One tumbling window.
@@ -193,6 +197,9 @@ pub struct WindowRow {
     pub baseline_samples: Option<f64>,
     /// The decision at its end; absent: nothing is on record.
     pub action: Option<ControllerAction>,
+    /// What it did, in the words of the views; programs have `action`.
+    #[serde(skip)]
+    pub action_text: Option<Cow<'static, str>>,
     /// The reason, in words.
     pub reason: Option<String>,
 }

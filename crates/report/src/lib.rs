@@ -9,12 +9,14 @@ mod comparison;
 mod figures;
 mod grid_data;
 mod headline;
+pub mod liveness;
 mod render;
 mod reporter;
 mod saving;
 mod settings;
 mod stored;
 pub mod units;
+pub mod words;
 
 /// Of `--time-zone`.
 pub use jiff::tz::TimeZone;

@@ -15,6 +15,7 @@ use crate::render::{meter_word, origin_word};
 use crate::saving::{SavingEstimate, WindowBaseline, estimate_saving};
 use crate::stored::StoredWindows;
 use crate::units;
+use crate::words;
 use crate::{EnergyReport, ReportBreakdown, ReportSettings, SpanRow, WindowRow, WorkloadReport};
 
 /// Collects events and reports on what it has at any time.
@@ -86,10 +87,18 @@ impl ReportDecision {
     /// What it says of the change that it concerns; `None`: it judges nothing.
     fn verdict(&self) -> Option<ChangeVerdict> {
         match (self.action, self.validation) {
-            (ControllerAction::Revert, _) => Some(ChangeVerdict::TakenBack),
+            (ControllerAction::Revert, _) => Some(ChangeVerdict::Reverted),
             (_, ChangeValidation::Failed) => Some(ChangeVerdict::NoGain),
             (_, ChangeValidation::Kept) => Some(ChangeVerdict::Kept),
             _ => None,
+        }
+    }
+
+    /// Returns what it does, in words.
+    fn text(&self) -> Cow<'static, str> {
+        match self.layouts.as_deref() {
+            Some((from, to)) => words::action_text(self.action, self.validation, from, to),
+            None => words::action_text(self.action, self.validation, &Layout::default(), &Layout::default()),
         }
     }
 }
@@ -799,12 +808,13 @@ impl WorkloadEvents<'_> {
             .map(|place| {
                 let (id, decided) = all[place];
                 let verdict = verdicts.get(id).and_then(|it| Some((it.time, it.verdict()?, it.reason.to_string())));
-                let taken_back = verdict.as_ref().is_some_and(|(_, verdict, _)| *verdict == ChangeVerdict::TakenBack);
+                let reverted = verdict.as_ref().is_some_and(|(_, verdict, _)| *verdict == ChangeVerdict::Reverted);
                 DecidedChange {
                     time: decided.time,
                     action: decided.action,
+                    text: decided.text(),
                     reason: decided.reason.to_string(),
-                    taken_back,
+                    reverted,
                     verdict,
                 }
             })
@@ -1004,16 +1014,38 @@ impl WorkloadEvents<'_> {
     }
 
     /// The decision at each time; where there are several, the one that changes something.
-    fn by_time(&self) -> BTreeMap<EventTime, (ControllerAction, &str)> {
-        let mut decided: BTreeMap<EventTime, (ControllerAction, &str)> =
-            self.maintained.iter().map(|(time, reason)| (*time, (ControllerAction::Maintain, *reason))).collect();
-        for ReportDecision { time, action, reason, .. } in self.decisions.values() {
-            let entry = decided.entry(*time).or_insert((*action, reason));
-            if entry.0 == ControllerAction::Maintain {
-                *entry = (*action, reason);
+    fn by_time(&self) -> BTreeMap<EventTime, WindowDecision<'_>> {
+        let maintained = self.maintained.iter().map(|&(time, reason)| (time, WindowDecision { decided: None, reason }));
+        let mut all: BTreeMap<EventTime, WindowDecision<'_>> = maintained.collect();
+        for decided in self.decisions.values() {
+            let it = WindowDecision { decided: Some(decided), reason: &decided.reason };
+            let entry = all.entry(decided.time).or_insert(it);
+            if entry.action() == ControllerAction::Maintain {
+                *entry = it;
             }
         }
-        decided
+        all
+    }
+}
+
+/// The decision at the end of a window.
+#[derive(Debug, Clone, Copy)]
+struct WindowDecision<'a> {
+    /// `None`: it maintains, and judges nothing.
+    decided: Option<&'a ReportDecision>,
+    reason: &'a str,
+}
+
+impl WindowDecision<'_> {
+    fn action(&self) -> ControllerAction {
+        self.decided.map_or(ControllerAction::Maintain, |decided| decided.action)
+    }
+
+    fn text(&self) -> Cow<'static, str> {
+        match self.decided {
+            Some(decided) => decided.text(),
+            None => words::maintain_text(ChangeValidation::None).into(),
+        }
     }
 }
 
@@ -1033,7 +1065,7 @@ fn window_point(row: &WindowRow) -> WindowPoint {
 fn window_row(
     window: &ReportWindow,
     observed: EventTimeRange,
-    decided: &BTreeMap<EventTime, (ControllerAction, &str)>,
+    decided: &BTreeMap<EventTime, WindowDecision<'_>>,
     compared: WindowBaseline,
 ) -> WindowRow {
     let decision = decided.get(&window.end);
@@ -1057,8 +1089,9 @@ fn window_row(
         phase: compared.phase.map(|phase| phase as u64 + 1),
         baseline_energy_joules: compared.baseline_joules,
         baseline_samples: compared.baseline_samples,
-        action: decision.map(|(action, _)| *action),
-        reason: decision.map(|(_, reason)| (*reason).to_owned()),
+        action: decision.map(WindowDecision::action),
+        action_text: decision.map(WindowDecision::text),
+        reason: decision.map(|decision| decision.reason.to_owned()),
     }
 }
 

@@ -798,7 +798,7 @@ fn a_page_has_verdict_contents_and_a_chart_that_restarts_do_not_scale() {
         "class=\"baseline\"",
         "class=\"power\"",
         "default-src 'none'",
-        "<strong>Taken back</strong>",
+        "<strong>Reverted</strong>",
     ] {
         assert!(html.contains(part), "{part}: {html}");
     }

@@ -289,7 +289,6 @@ pub async fn guard(State(access): State<Arc<AccessRules>>, request: Request, nex
     };
     let headers = response.headers_mut();
     for (name, value) in [
-        (header::CONTENT_SECURITY_POLICY, CONTENT_SECURITY_POLICY),
         (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
         (header::REFERRER_POLICY, "no-referrer"),
         (header::X_FRAME_OPTIONS, "DENY"),
@@ -298,6 +297,7 @@ pub async fn guard(State(access): State<Arc<AccessRules>>, request: Request, nex
     ] {
         headers.insert(name, HeaderValue::from_static(value));
     }
+    headers.insert(header::CONTENT_SECURITY_POLICY, CONTENT_SECURITY_POLICY.clone());
     response
 }
 

@@ -1,9 +1,14 @@
 //! The page itself: built by `cargo xtask web` from `services/dashboard/web`, embedded as it is and compressed.
 
+use std::sync::LazyLock;
+
 use axum::body::Body;
 use axum::extract::Request;
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use sha2::{Digest as _, Sha256};
 
 /// A file of the page.
 struct WebAsset {
@@ -35,9 +40,26 @@ static ASSETS: [WebAsset; 3] = [
     asset!("/app.css", "app.css", "text/css; charset=utf-8"),
 ];
 
-/// Everything comes from here and nothing runs that is not a file of the page: a name that holds markup stays text.
-pub const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; \
-     connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+/// Everything comes from here, and nothing runs that is not a file of the page or written in it: a name that holds markup stays text.
+pub static CONTENT_SECURITY_POLICY: LazyLock<HeaderValue> = LazyLock::new(|| {
+    let policy = format!(
+        "default-src 'none'; script-src 'self' {}; style-src 'self'; img-src 'self' data:; connect-src 'self'; base-uri 'none'; \
+         form-action 'none'; frame-ancestors 'none'",
+        policy_hash(inline_script())
+    );
+    HeaderValue::from_str(&policy).expect("a policy is visible ASCII")
+});
+
+/// The script that is written in the page: it loads the page again if one of its files could not be loaded.
+pub fn inline_script() -> &'static str {
+    let (_, from) = INDEX.split_once("<script>").expect("the page has a script of its own");
+    from.split_once("</script>").expect("its script ends").0
+}
+
+/// Returns how a content security policy names a text that it lets in.
+pub fn policy_hash(text: &str) -> String {
+    format!("'sha256-{}'", STANDARD.encode(Sha256::digest(text.as_bytes())))
+}
 
 /// Answers a request for a file of the page.
 pub async fn serve(request: Request) -> Response {
@@ -47,12 +69,12 @@ pub async fn serve(request: Request) -> Response {
     let (body, encoding) = if takes_gzip(request.headers()) { (asset.gzip, Some("gzip")) } else { (asset.plain, None) };
     let mut response = Response::new(Body::from(body));
     let headers = response.headers_mut();
-    headers.insert(header::CONTENT_TYPE, header::HeaderValue::from_static(asset.kind));
-    headers.insert(header::VARY, header::HeaderValue::from_static("accept-encoding"));
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(asset.kind));
+    headers.insert(header::VARY, HeaderValue::from_static("accept-encoding"));
     // A newer program has other files under the same names.
-    headers.insert(header::CACHE_CONTROL, header::HeaderValue::from_static("no-cache"));
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
     if let Some(encoding) = encoding {
-        headers.insert(header::CONTENT_ENCODING, header::HeaderValue::from_static(encoding));
+        headers.insert(header::CONTENT_ENCODING, HeaderValue::from_static(encoding));
     }
     response
 }

@@ -2,13 +2,10 @@
 //!
 //! The file's own policy lets nothing run but the page's two blocks, named by their digests, and lets it ask nobody for anything.
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
 use tokio::sync::OwnedSemaphorePermit;
 
-use crate::assets;
+use crate::assets::{self, policy_hash};
 use crate::model::decisions::{DecisionDetail, DecisionQuery};
 use crate::model::detail::{SeriesQuery, WindowSeries, WorkloadDetail};
 use crate::model::fleet::{FleetPage, FleetQuery, InvalidQuery, SortKey};
@@ -104,9 +101,9 @@ const SCRIPT_LINK: &str = r#"<script type="module" src="/app.js"></script>"#;
 fn page(data: &str) -> String {
     let (style, script) = (assets::STYLE, assets::SCRIPT);
     let policy = format!(
-        "default-src 'none'; script-src 'sha256-{}'; style-src 'sha256-{}'; img-src data:; base-uri 'none'; form-action 'none'",
-        digest(script),
-        digest(style)
+        "default-src 'none'; script-src {}; style-src {}; img-src data:; base-uri 'none'; form-action 'none'",
+        policy_hash(script),
+        policy_hash(style)
     );
     // First of all, so that it holds for everything after it.
     let head = format!(r#"<head><meta http-equiv="Content-Security-Policy" content="{policy}" />"#);
@@ -118,11 +115,8 @@ fn page(data: &str) -> String {
         .replacen("<head>", &head, 1)
         .replacen(STYLE_LINK, &format!("<style>{style}</style>"), 1)
         .replacen(SCRIPT_LINK, "", 1)
+        .replacen(&format!("<script>{}</script>", assets::inline_script()), "", 1)
         .replacen("</body>", &block, 1)
-}
-
-fn digest(text: &str) -> String {
-    STANDARD.encode(Sha256::digest(text.as_bytes()))
 }
 
 /// Returns JSON that holds no markup: no name ends a block or begins a comment.
@@ -157,7 +151,7 @@ mod tests {
         for (name, text) in
             [("script-src", block("<script type=\"module\">", "</script>")), ("style-src", block("<style>", "</style>"))]
         {
-            assert!(page.contains(&format!("{name} 'sha256-{}'", digest(&text))), "{name}");
+            assert!(page.contains(&format!("{name} {}", policy_hash(&text))), "{name}");
         }
         assert!(page.find("Content-Security-Policy").unwrap() < page.find("<style>").unwrap());
     }

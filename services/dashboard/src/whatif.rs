@@ -3,13 +3,14 @@
 //! One question at a time, on a thread of its own and within bounds ([`HistorySource`]): whoever looks at the page is answered
 //! meanwhile.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
 use eadt_backtest::{CounterfactualChange, Estimate, HindsightRow, RefusedChange, evaluate_record};
 use eadt_core::controller::{ControllerName, ControllerSettings};
-use eadt_report::WorkloadReport;
-use eadt_schemas::v1::{ControllerAction, Layout, Origin};
+use eadt_report::{WorkloadReport, words};
+use eadt_schemas::v1::{ChangeValidation, ControllerAction, Layout, Origin};
 use serde::{Deserialize, Serialize};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -48,6 +49,8 @@ pub enum WhatIfError {
 pub struct ConsideredRow {
     pub time_ms: i64,
     pub action: ControllerAction,
+    /// What it would have done, in words.
+    pub action_text: Cow<'static, str>,
     pub from: Layout,
     pub to: Layout,
     pub phase: usize,
@@ -61,6 +64,8 @@ pub struct ConsideredRow {
 pub struct RefusedRow {
     pub time_ms: i64,
     pub action: ControllerAction,
+    /// What it would have done, in words.
+    pub action_text: Cow<'static, str>,
     pub from: Layout,
     pub to: Layout,
     pub count: u64,
@@ -153,9 +158,11 @@ fn answer(
 
 fn page(found: HindsightRow, recorded_controller: Option<String>) -> WhatIfPage {
     let left_out = found.changes.len().saturating_sub(MOST_CHANGES) + found.refused.len().saturating_sub(MOST_CHANGES);
+    let text = |action, from: &Layout, to: &Layout| words::action_text(action, ChangeValidation::None, from, to);
     let considered = |change: CounterfactualChange| ConsideredRow {
         time_ms: change.time.millis(),
         action: change.action,
+        action_text: text(change.action, &change.from, &change.to),
         from: change.from,
         to: change.to,
         phase: change.phase,
@@ -166,6 +173,7 @@ fn page(found: HindsightRow, recorded_controller: Option<String>) -> WhatIfPage 
     let refused = |change: RefusedChange| RefusedRow {
         time_ms: change.time.millis(),
         action: change.action,
+        action_text: text(change.action, &change.from, &change.to),
         from: change.from,
         to: change.to,
         count: change.count,

@@ -92,7 +92,7 @@ fn a_decision_shows_what_became_of_it() {
         (&"team/a/d21".into(), &serde_json::Value::Null, &"team/a/d21".into())
     );
     assert!(model.decision_detail("team/b", "team/a/d10").is_none());
-    assert!(model.overview().status.contains("1 had the last change taken back"), "{}", model.overview().status);
+    assert!(model.overview().status.contains("1 had the last change reverted"), "{}", model.overview().status);
 }
 
 #[test]
@@ -486,4 +486,55 @@ async fn a_comparison_of_runs_that_cannot_be_made_is_refused_with_its_reason() {
     let refused = alone.get("/api/v1/compare-run?run=x").await;
     assert!(refused.status == 400 && String::from_utf8_lossy(&refused.body).contains("--compare OTHER"));
     assert_eq!(alone.get("/api/v1/runs").await.json()["runs"], serde_json::json!([]));
+}
+
+#[test]
+fn a_record_that_has_ended_is_told_from_one_that_goes_on() {
+    for (kind, until, goes_on, has_ended) in [
+        (SourceKind::Archive, None, false, true),
+        // Another process has its log, an earlier moment of it, and a log that grows.
+        (SourceKind::Archive, None, true, false),
+        (SourceKind::Archive, Some(at(30)), false, false),
+        (SourceKind::Live, None, false, false),
+    ] {
+        let mut model = DashboardModel::new(SourceFacts { kind, ..facts() }, RetentionLimits::default());
+        if let Some(time) = until {
+            model = model.as_of(time);
+        }
+        if goes_on {
+            model.set_goes_on();
+        }
+        story("team/a", &mut |event| take(&mut model, &event));
+        assert_eq!(model.overview().running, 1, "it is being read");
+        model.set_caught_up();
+        let overview = model.overview();
+        let of_state = |state: &str| model.fleet(&FleetQuery { state: state.into(), ..FleetQuery::default() }).unwrap().matching;
+        assert_eq!((of_state("ended"), of_state("reverted")), if has_ended { (1, 0) } else { (0, 1) });
+        assert_eq!((overview.running, overview.needing_attention), if has_ended { (0, 0) } else { (1, 1) });
+        assert_eq!(overview.power_watts, Some(480.0), "that of the newest windows");
+        let status = "The record of 1 workload ended at 2026-01-01 00:20:00 UTC";
+        assert_eq!(overview.status == status, has_ended, "{}", overview.status);
+    }
+    let mut empty = DashboardModel::new(SourceFacts { kind: SourceKind::Archive, ..facts() }, RetentionLimits::default());
+    empty.set_caught_up();
+    assert_eq!((empty.overview().status.as_str(), empty.overview().waiting_for), ("The record holds no workload", None));
+}
+
+#[test]
+fn decisions_read_as_in_terminals_and_reports() {
+    let (model, report) = both(&["team/a"]);
+    let page = model.decision_page(&DecisionQuery::default()).unwrap();
+    let texts: Vec<&str> = page.rows.iter().map(|row| &*row.action_text).collect();
+    assert_eq!(texts, ["revert", "set power limit to 300 W", "keep", "set power limit to 300 W"]);
+    let html = report.render(eadt_report::RenderFormat::Html);
+    assert!(html.contains("<strong>set power limit to 300 W</strong>: decided at minute 10"), "{html}");
+    let settings = ReportSettings { by: Some(eadt_report::ReportBreakdown::Window), ..ReportSettings::default() };
+    let mut reporter = Reporter::default();
+    story("team/a", &mut |event| match &event {
+        Event::Window(event) => reporter.add_window(event),
+        Event::Decision(event) => reporter.add_decision(event),
+        Event::Actuation(_) | Event::Workload(_) => {}
+    });
+    let text = reporter.build_report(&settings).render(eadt_report::RenderFormat::Text);
+    assert!(text.contains("  set power limit to 300 W  ") && text.contains("  keep  "), "{text}");
 }

@@ -145,7 +145,7 @@ fn it_shows_power_samples_energy_a_sample_layout_savings_and_the_reasons_of_deci
     // 14.4 kJ of the 180 that as many samples would have taken, with an error.
     assert_eq!(figures[..6], [NAME, "480", "W", "4.800", "+8.0", "%"], "{all}");
     assert!(row.contains("of 100 %") && row.contains("6×50 %"), "{all}");
-    assert!(lines.iter().any(|line| line.contains("power cap a lower cap costs no throughput")), "{all}");
+    assert!(lines.iter().any(|line| line.contains("set power limit a lower cap costs no throughput")), "{all}");
     assert!(lines.iter().any(|line| line.contains("UTC 22:14:00")), "{all}");
     // Alone on the page: the verdict, and the layouts.
     let mut state = ViewState::default();

@@ -6,6 +6,7 @@ use eadt_core::FoldSettings;
 use eadt_core::gpu_sharing::GpuSharingSettings;
 use eadt_core::joint::{MAX_PENDING_LAYOUTS, PendingDecision, PendingLayouts};
 use eadt_schemas::EventTime;
+use eadt_schemas::counts::counted_as;
 use eadt_schemas::v1::{
     Actuation, ActuationOutcome, ChangeValidation, ControllerAction, Decision, EfficiencyWindow, Layout, Origin, UpdateMode,
     WindowKind, Workload,
@@ -489,10 +490,8 @@ impl SharingMemberState {
         }
         // One restart is reserved for the restoration of its own share.
         if self.restarts_left(workload, own) < 2 {
-            let restarts = self.restarts.len();
-            return NextMeasurement::Nothing(format!(
-                "{restarts} restart(s) in 24 h are enough, so that it is not measured further"
-            ));
+            let restarts = counted_as(self.restarts.len(), "restart in 24 h is", "restarts in 24 h are");
+            return NextMeasurement::Nothing(format!("{restarts} enough, so that it is not measured further"));
         }
         NextMeasurement::Change(next)
     }

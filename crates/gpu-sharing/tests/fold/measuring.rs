@@ -1,6 +1,7 @@
 //! What workloads do alone: at which shares that is measured, and how each gets its own back.
 
 use eadt_core::FoldSettings;
+use eadt_schemas::counts::counted_as;
 use eadt_schemas::v1::{ActuationOutcome, ControllerAction, EfficiencyWindow, UpdateMode, Workload};
 
 use super::site::{Change, Job, Site, at, in_turn, job, settings_with};
@@ -129,7 +130,7 @@ fn of_the_restarts_of_a_day_one_is_kept_for_the_way_back() {
             site.tell(&site.jobs[0].workload.clone());
         }
         assert_eq!((site.asked(), site.shares()), (asked.to_vec(), vec![50]), "{allowed}");
-        let enough = format!("{} restart(s) in 24 h are enough", asked.len());
+        let enough = counted_as(asked.len(), "restart in 24 h is enough", "restarts in 24 h are enough");
         site.assert_says("a/steep", if allowed < 3 { &enough } else { "what it does there is known" });
     }
 }

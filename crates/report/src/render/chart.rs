@@ -8,7 +8,7 @@ use eadt_schemas::EventTime;
 use eadt_schemas::counts::counted;
 use eadt_schemas::v1::Origin;
 
-use super::{action_word, origin_mark, origin_word};
+use super::{origin_mark, origin_word};
 use crate::figures::{ChangeVerdict, WindowPoint};
 use crate::{WorkloadReport, units};
 
@@ -230,7 +230,7 @@ fn write_marks(out: &mut String, workload: &WorkloadReport, axes: &Axes) -> fmt:
         writeln!(out, "<line class=\"change\" x1=\"{x:.1}\" y1=\"{MARKS}\" x2=\"{x:.1}\" y2=\"{}\"/>", ENERGY.1)?;
         if x - labelled >= APART {
             labelled = x;
-            let sign = if decided.taken_back { "✗" } else { "" };
+            let sign = if decided.reverted { "✗" } else { "" };
             writeln!(
                 out,
                 "<text class=\"small\" x=\"{x:.1}\" y=\"{}\" text-anchor=\"middle\">{}{sign}</text>",
@@ -244,7 +244,7 @@ fn write_marks(out: &mut String, workload: &WorkloadReport, axes: &Axes) -> fmt:
 
 fn write_legend(out: &mut String, origins: &BTreeSet<Origin>) -> fmt::Result {
     out.push_str(
-        "<p class=\"legend\">Numbers: decisions, listed below; ✗: taken back. Above: power. Below: J/sample, from zero; dashed: what the starting \
+        "<p class=\"legend\">Numbers: decisions, listed below; ✗: reverted. Above: power. Below: J/sample, from zero; dashed: what the starting \
          layout takes in this phase; shaded: phases of the work; hatched: restarts, whose J/sample is not in the scale.",
     );
     if origins.len() > 1 {
@@ -274,7 +274,7 @@ fn write_decisions(out: &mut String, workload: &WorkloadReport) -> fmt::Result {
             let word = match verdict {
                 ChangeVerdict::Kept => "Kept",
                 ChangeVerdict::NoGain => "No gain",
-                ChangeVerdict::TakenBack => "Taken back",
+                ChangeVerdict::Reverted => "Reverted",
             };
             format!(" <strong>{word}</strong> at {}: {}", format_time(*time), escape(reason))
         });
@@ -282,7 +282,7 @@ fn write_decisions(out: &mut String, workload: &WorkloadReport) -> fmt::Result {
             out,
             "<li>{} <strong>{}</strong>: {}.{verdict}</li>",
             format_time(decided.time),
-            action_word(decided.action),
+            decided.text,
             escape(&decided.reason)
         )?;
     }

@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 
 use eadt_schemas::EventTime;
-use eadt_schemas::v1::{ControllerAction, Meter, Origin};
+use eadt_schemas::v1::{Meter, Origin};
 
 use crate::{EnergyReport, SpanRow, WindowRow, WorkloadReport};
 
@@ -75,20 +75,6 @@ pub const fn meter_word(meter: Meter) -> &'static str {
         Meter::Module => "module",
         Meter::Node => "node",
         Meter::Wall => "wall",
-    }
-}
-
-const fn action_word(action: ControllerAction) -> &'static str {
-    match action {
-        ControllerAction::Maintain => "maintain",
-        ControllerAction::Decrease => "decrease",
-        ControllerAction::ScaleReplicas => "scale replicas",
-        ControllerAction::Increase => "increase",
-        ControllerAction::Revert => "revert",
-        ControllerAction::SetPowerLimit => "set power limit",
-        ControllerAction::SetClocks => "set clocks",
-        ControllerAction::SetPrecision => "set precision",
-        ControllerAction::FreezeLayers => "freeze layers",
     }
 }
 
@@ -267,7 +253,7 @@ fn windows_table(rows: &[WindowRow]) -> ReportTable {
     }
     head.extend(header_cells(&["coverage", "progress coverage"]));
     let row = |row: &WindowRow| {
-        let action = row.action.map_or(UNKNOWN, action_word);
+        let action = row.action_text.as_deref().unwrap_or(UNKNOWN);
         let action = if row.restarted { format!("{action}, {RESTARTED}") } else { action.to_owned() };
         let mut cells = vec![format_time(row.window_start), origin_word(row.origin).to_owned(), action];
         cells.extend([format_figure(Some(row.duration_seconds)), format_figure(row.energy_joules), format_figure(row.samples)]);

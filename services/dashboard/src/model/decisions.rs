@@ -1,7 +1,9 @@
 //! Decisions: lists, and one with its evidence and what became of it.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
+use eadt_report::words;
 use eadt_schemas::v1::{ActuationOutcome, ChangeValidation, ControllerAction, Layout, Origin};
 use serde::{Deserialize, Serialize};
 
@@ -28,6 +30,8 @@ pub struct DecisionRow {
     pub workload: String,
     pub time_ms: i64,
     pub action: ControllerAction,
+    /// What it does, in words.
+    pub action_text: Cow<'static, str>,
     pub validation: ChangeValidation,
     pub reason: String,
     pub controller: String,
@@ -103,6 +107,7 @@ pub(super) fn decision_row(record: &DecisionRecord) -> DecisionRow {
         workload: decision.workload.to_string(),
         time_ms: decision.time.millis(),
         action: decision.action,
+        action_text: words::action_text(decision.action, decision.validation, &decision.from, &decision.to),
         validation: decision.validation,
         reason: decision.reason.to_string(),
         controller: decision.controller.to_string(),

@@ -168,7 +168,7 @@ impl DashboardModel {
             .iter()
             .filter(|(name, state)| {
                 (wanted.is_empty() || name.to_lowercase().contains(&wanted))
-                    && (states.is_empty() || states.contains(&state.state(self.now)))
+                    && (states.is_empty() || states.contains(&self.state(state)))
             })
             .map(|(name, state)| {
                 let value = self.sort_value(query.sort, state);
@@ -204,7 +204,7 @@ impl DashboardModel {
         let figures = state.figures.as_deref();
         match key {
             SortKey::Name => None,
-            SortKey::State => Some(f64::from(state.state(self.now) as u8)),
+            SortKey::State => Some(f64::from(self.state(state) as u8)),
             SortKey::Power => latest?.power_watts,
             SortKey::JoulesPerSample => latest?.joules_per_sample,
             SortKey::SamplesPerSecond => latest?.samples_per_second,
@@ -223,7 +223,7 @@ impl DashboardModel {
         FleetRow {
             workload: name.to_string(),
             origin: state.origin(),
-            state: state.state(self.now),
+            state: self.state(state),
             mode: state.mode(),
             layout: state.layout().cloned(),
             gpus: latest.and_then(|latest| latest.gpus),
@@ -247,7 +247,7 @@ impl DashboardModel {
 }
 
 fn parse_states(text: &str) -> Result<Vec<WorkloadStatus>, InvalidQuery> {
-    const ALL: [(&str, WorkloadStatus); 9] = [
+    const ALL: [(&str, WorkloadStatus); 10] = [
         ("reverted", WorkloadStatus::Reverted),
         ("refused", WorkloadStatus::Refused),
         ("rolling_out", WorkloadStatus::RollingOut),
@@ -257,6 +257,7 @@ fn parse_states(text: &str) -> Result<Vec<WorkloadStatus>, InvalidQuery> {
         ("steady", WorkloadStatus::Steady),
         ("waiting", WorkloadStatus::Waiting),
         ("silent", WorkloadStatus::Silent),
+        ("ended", WorkloadStatus::Ended),
     ];
     let known = |word: &str| ALL.iter().find(|(name, _)| *name == word).map(|(_, state)| *state);
     let words = text.split(',').filter(|word| !word.is_empty());

@@ -19,6 +19,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use eadt_report::Reporter;
+use eadt_report::liveness::SILENT_SECONDS;
 use eadt_schemas::decode::DecodableEvent;
 use eadt_schemas::v1::{
     Actuation, ActuationOutcome, ChangeValidation, ControllerAction, Decision, DeviceHolders, DeviceIntent, DeviceState,
@@ -31,7 +32,7 @@ use changes::ChangeCounts;
 use devices::DeviceInventory;
 use records::SharedTexts;
 use stages::StageTimes;
-use workload::{DecisionIntake, DecisionRecord, WorkloadState};
+use workload::{DecisionIntake, DecisionRecord, WorkloadState, WorkloadStatus};
 
 /// Rows of a page of a list, if no other number is asked for.
 const DEFAULT_ROWS: usize = 50;
@@ -212,6 +213,8 @@ pub struct DashboardModel {
     /// Why the log cannot be read at present.
     problem: Option<String>,
     caught_up: bool,
+    /// Another process has the log beside the archive, and may go on writing.
+    goes_on: bool,
 }
 
 /// Power of GPUs without a workload, in the newest windows.
@@ -262,6 +265,7 @@ impl DashboardModel {
             times: StageTimes::default(),
             problem: None,
             caught_up: false,
+            goes_on: false,
         }
     }
 
@@ -270,6 +274,16 @@ impl DashboardModel {
     pub fn as_of(mut self, time: EventTime) -> Self {
         self.until = Some(time);
         self
+    }
+
+    /// Returns whether the end of a record is shown that nobody writes to: nothing in it runs any more.
+    fn has_ended(&self) -> bool {
+        self.source.kind == SourceKind::Archive && self.until.is_none() && self.caught_up && !self.goes_on
+    }
+
+    /// Returns the state of a workload.
+    fn state(&self, workload: &WorkloadState) -> WorkloadStatus {
+        if self.has_ended() { WorkloadStatus::Ended } else { workload.state(self.now) }
     }
 
     fn is_later(&self, time: EventTime) -> bool {
@@ -350,6 +364,11 @@ impl DashboardModel {
             self.version += 1;
         }
         self.caught_up = true;
+    }
+
+    /// Another process may go on writing what was read up to now.
+    pub fn set_goes_on(&mut self) {
+        self.goes_on = true;
     }
 
     /// Changes with each event.
@@ -597,6 +616,3 @@ impl DashboardModel {
 
 /// The name under which GPUs without a workload have their windows.
 pub const UNASSIGNED: &str = "gpus";
-
-/// A workload counts as no longer running if its last window ended so long before the newest of all, in seconds.
-const SILENT_SECONDS: f64 = 900.0;

@@ -39,7 +39,7 @@ pub struct FleetOverview {
     /// With a window of the present.
     pub running: usize,
     pub needing_attention: usize,
-    /// Of those that run and whose power is known.
+    /// Of those that run, or ran at the end of a record, and whose power is known.
     pub power_watts: Option<f64>,
     pub power_known: usize,
     /// Of GPUs without a workload.
@@ -140,7 +140,8 @@ impl StatusCounts {
 
     /// Those whose last window is of the present.
     fn running(&self) -> usize {
-        self.0.iter().sum::<usize>() - self.of(WorkloadStatus::Waiting) - self.of(WorkloadStatus::Silent)
+        let others = [WorkloadStatus::Waiting, WorkloadStatus::Silent, WorkloadStatus::Ended];
+        self.0.iter().sum::<usize>() - others.map(|status| self.of(status)).iter().sum::<usize>()
     }
 }
 
@@ -200,13 +201,16 @@ impl DashboardModel {
 
     fn status_counts(&self) -> StatusCounts {
         let mut counts = StatusCounts::default();
-        self.workloads.values().for_each(|workload| counts.0[workload.state(self.now) as usize] += 1);
+        self.workloads.values().for_each(|workload| counts.0[self.state(workload) as usize] += 1);
         counts
     }
 
     fn status(&self, statuses: &StatusCounts) -> String {
         let of = |status| statuses.of(status);
         let count = self.workloads.len();
+        if self.has_ended() {
+            return self.ended_status();
+        }
         if count == 0 {
             return "No workload is known yet".to_owned();
         }
@@ -215,7 +219,7 @@ impl DashboardModel {
         }
         let mut parts = Vec::new();
         for (state, words) in [
-            (WorkloadStatus::Reverted, "had the last change taken back"),
+            (WorkloadStatus::Reverted, "had the last change reverted"),
             (WorkloadStatus::Refused, "could not be changed as decided"),
             (WorkloadStatus::RollingOut, "rolling out a change"),
             (WorkloadStatus::Validating, "checking a change"),
@@ -237,8 +241,18 @@ impl DashboardModel {
         if parts.is_empty() { begin } else { format!("{begin}: {}", parts.join(", ")) }
     }
 
+    /// What a record that has ended holds.
+    fn ended_status(&self) -> String {
+        let workloads = counted(self.workloads.len(), "workload");
+        match self.now {
+            _ if self.workloads.is_empty() => "The record holds no workload".to_owned(),
+            None => format!("The record of {workloads} holds no window"),
+            Some(end) => format!("The record of {workloads} ended at {} UTC", end.to_string()[..19].replace('T', " ")),
+        }
+    }
+
     fn waiting_for(&self) -> Option<String> {
-        if self.now.is_some() {
+        if self.now.is_some() || self.has_ended() {
             return None;
         }
         let length = self.source.window_seconds.map_or_else(String::new, |seconds| format!(" of {seconds:.0} s"));

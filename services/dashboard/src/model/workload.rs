@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use eadt_report::WorkloadReport;
+use eadt_report::liveness::silence_limit_seconds;
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::{
     Actuation, ActuationOutcome, ChangeValidation, ControllerAction, Decision, EfficiencyWindow, Layout, Origin, UpdateMode,
@@ -11,7 +12,6 @@ use eadt_schemas::v1::{
 };
 use serde::Serialize;
 
-use super::SILENT_SECONDS;
 use super::changes::ChangeCounts;
 use super::policies::PolicyChange;
 use super::records::{SharedTexts, StoredActuation, StoredDecision};
@@ -86,7 +86,7 @@ pub struct LatestWindow {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WorkloadStatus {
-    /// The last thing that was decided is to take a change back.
+    /// The last thing that was decided is to revert a change.
     Reverted,
     /// The cluster did not do what was decided.
     Refused,
@@ -99,11 +99,13 @@ pub enum WorkloadStatus {
     Waiting,
     /// Its last window ended long before the newest one.
     Silent,
+    /// The record has ended.
+    Ended,
 }
 
 impl WorkloadStatus {
     /// Each, by its number.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Reverted,
         Self::Refused,
         Self::RollingOut,
@@ -113,6 +115,7 @@ impl WorkloadStatus {
         Self::Steady,
         Self::Waiting,
         Self::Silent,
+        Self::Ended,
     ];
 
     /// Whether somebody should look.
@@ -307,9 +310,13 @@ impl WorkloadState {
 
     /// Whether its last window is of the present.
     pub fn is_live(&self, now: Option<EventTime>) -> bool {
-        self.latest.as_ref().zip(now).is_some_and(|(latest, now)| now.seconds_since(latest.end) <= SILENT_SECONDS)
+        let is_recent = |(latest, now): (&LatestWindow, EventTime)| {
+            now.seconds_since(latest.end) <= silence_limit_seconds(latest.end.seconds_since(latest.start))
+        };
+        self.latest.as_ref().zip(now).is_some_and(is_recent)
     }
 
+    /// Returns its state at the moment that is shown, of a record that goes on then.
     pub fn state(&self, now: Option<EventTime>) -> WorkloadStatus {
         let Some(latest) = &self.latest else { return WorkloadStatus::Waiting };
         if !self.is_live(now) {

@@ -11,7 +11,8 @@ export type State =
   | "paused"
   | "steady"
   | "waiting"
-  | "silent";
+  | "silent"
+  | "ended";
 export type NoticeKind = "change" | "kept" | "no_gain" | "revert" | "recommended" | "refused";
 type Num = number | null;
 
@@ -237,6 +238,8 @@ export interface DecisionRow {
   workload: string;
   time_ms: number;
   action: string;
+  /** What it does, in words. */
+  action_text: string;
   validation: string;
   reason: string;
   controller: string;
@@ -506,6 +509,7 @@ export interface WhatIfPage {
   changes: {
     time_ms: number;
     action: string;
+    action_text: string;
     from: Layout;
     to: Layout;
     phase: number;
@@ -513,7 +517,7 @@ export interface WhatIfPage {
     windows: number;
     effect: Estimate | null;
   }[];
-  refused: { time_ms: number; action: string; from: Layout; to: Layout; count: number; reason: string }[];
+  refused: { time_ms: number; action: string; action_text: string; from: Layout; to: Layout; count: number; reason: string }[];
   left_out: number;
   restarts: number;
   recorded_changes: number;

@@ -1,6 +1,6 @@
 // One decision: from what to what, why, by which figures, what it came to. And the list of all.
 import { type DecisionDetail, type DecisionPage, query } from "./api";
-import { actionWord, count, counted, duration, evidence, layoutParts, moment, visible } from "./format";
+import { actionBadge, count, counted, duration, evidence, layoutParts, moment, visible } from "./format";
 import { ActionBadge, LayoutChange, OriginBadge, Problem } from "./parts";
 import { changed, decisionHref, href, type Live, type Route, useData, workloadHref } from "./state";
 import { DecisionList } from "./workload";
@@ -24,14 +24,14 @@ export function Decision({ route, live }: { route: Route; live: Live }) {
 }
 
 function Detail({ data }: { data: DecisionDetail }) {
-  const { word } = actionWord(data.action, data.validation, data.outcome);
+  const { word } = actionBadge(data);
   return (
     <article>
       <header class="title">
         <h1>
           Decision: {word} <span class="muted">at {moment(data.time_ms)}</span>
         </h1>
-        <ActionBadge action={data.action} validation={data.validation} outcome={data.outcome} />
+        <ActionBadge row={data} />
         <OriginBadge origin={data.origin} />
       </header>
       <p class="reason">
@@ -142,7 +142,7 @@ function Outcome({ data }: { data: DecisionDetail }) {
         ))}
         {verdict && (
           <li>
-            <ActionBadge action={verdict.action} validation={verdict.validation} outcome={verdict.outcome} />{" "}
+            <ActionBadge row={verdict} />{" "}
             <a href={decisionHref(verdict.workload, verdict.id)}>{moment(verdict.time_ms)}</a>
             <p>
               <bdi>{visible(verdict.reason)}</bdi>

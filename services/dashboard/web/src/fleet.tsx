@@ -61,15 +61,17 @@ function Headline({ overview }: { overview: Overview | null }) {
 
 function Figures({ overview }: { overview: Overview }) {
   const { totals, counts } = overview;
-  const known = overview.power_known;
+  const { power_known: known, running } = overview;
+  // Nothing runs in a record that has ended: its last windows have a power.
+  const ended = overview.source.kind === "archive" && running === 0;
   return (
     <dl class="stats">
       <Stat
-        label="Power now"
+        label={ended ? "Power at the end" : "Power now"}
         value={watts(overview.power_watts)}
         note={[
-          known === overview.running ? `${known} running` : `known of ${known} of ${overview.running} running`,
-          overview.idle_power_watts !== null ? `+ ${watts(overview.idle_power_watts)} in ${overview.idle_devices} GPUs without work` : "",
+          ended ? `of ${counted(known, "workload")}` : known === running ? `${count(known)} running` : `known of ${count(known)} of ${count(running)} running`,
+          overview.idle_power_watts !== null ? `+ ${watts(overview.idle_power_watts)} in ${counted(overview.idle_devices, "GPU")} without work` : "",
         ]
           .filter((text) => text !== "")
           .join(" ")}
@@ -89,7 +91,7 @@ function Figures({ overview }: { overview: Overview }) {
 }
 
 const MARKS = { change: ["▲", "busy"], kept: ["✓", "good"], no_gain: ["○", "calm"], revert: ["✗", "bad"], recommended: ["△", "calm"], refused: ["!", "bad"] } as const;
-const WORDS = { change: "change", kept: "kept", no_gain: "no gain, left as it is", revert: "taken back", recommended: "recommended, not made", refused: "refused" } as const;
+const WORDS = { change: "change", kept: "kept", no_gain: "no gain, left as it is", revert: "reverted", recommended: "recommended, not made", refused: "refused" } as const;
 
 function Power({ power, route, hours }: { power: PowerHistory; route: Route; hours: number | null }) {
   const { times, lines, marks } = useMemo(() => {
@@ -149,7 +151,7 @@ function Workloads({ page, route, sort, announce, mixed }: TableProps) {
   const filters = [route.params.get("q"), route.params.get("state")].some((filter) => filter);
   const shown = `${page.before + 1}–${page.before + page.rows.length} of ${count(page.matching)}`;
   useEffect(() => {
-    if (filters) announce(`${page.matching} of ${page.total} workloads match`);
+    if (filters) announce(`${count(page.matching)} of ${counted(page.total, "workload")} ${page.matching === 1 ? "matches" : "match"}`);
   }, [page.matching, filters]);
 
   return (

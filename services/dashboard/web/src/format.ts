@@ -1,5 +1,5 @@
 // Figures as people read them. Unknown is a dash, never a zero.
-import type { ChangeCounts, Layout, State } from "./api";
+import type { ChangeCounts, DecisionRow, Layout, State } from "./api";
 
 export const UNKNOWN = "–";
 type Figure = number | null | undefined;
@@ -90,7 +90,7 @@ export function duration(seconds: Figure): string {
 export function changesNote({ changes, reverts, decided_changes, recommendations }: ChangeCounts): string {
   const others = decided_changes - changes - recommendations;
   const parts = [
-    changes === 0 ? "" : `${reverts === 0 ? "none" : count(reverts)} taken back`,
+    changes === 0 ? "" : `${reverts === 0 ? "none" : count(reverts)} reverted`,
     recommendations > 0 ? `${count(recommendations)} recommended, not made` : "",
     others > 0 ? `${count(others)} decided, not made` : "",
   ];
@@ -126,12 +126,12 @@ export function layoutParts(layout: Layout | null | undefined): [string, string]
   const parts: [string, string][] = [];
   const { replicas, mps_thread_percentage: share } = layout;
   if (replicas !== undefined && share !== undefined) parts.push(["layout", `${replicas}×${share} %`]);
-  else if (replicas !== undefined) parts.push(["layout", `${replicas} replicas`]);
+  else if (replicas !== undefined) parts.push(["layout", counted(replicas, "replica")]);
   else if (share !== undefined) parts.push(["layout", `${share} %`]);
-  if (layout.power_limit_watts !== undefined) parts.push(["power cap", `≤${bare(layout.power_limit_watts)} W`]);
-  if (layout.sm_clock_mhz !== undefined) parts.push(["clock", `≤${bare(layout.sm_clock_mhz)} MHz`]);
+  if (layout.power_limit_watts !== undefined) parts.push(["power limit", `≤${bare(layout.power_limit_watts)} W`]);
+  if (layout.sm_clock_mhz !== undefined) parts.push(["SM clock limit", `≤${bare(layout.sm_clock_mhz)} MHz`]);
   if (layout.precision !== undefined) parts.push(["precision", layout.precision]);
-  if (layout.frozen_prefix_layers !== undefined) parts.push(["frozen", `${layout.frozen_prefix_layers} layers frozen`]);
+  if (layout.frozen_prefix_layers !== undefined) parts.push(["frozen", `${counted(layout.frozen_prefix_layers, "layer")} frozen`]);
   return parts;
 }
 
@@ -141,32 +141,22 @@ export const STATES: Record<State, { mark: string; word: string; tone: string; m
   validating: { mark: "◔", word: "validating", tone: "busy", meaning: "a change is being checked" },
   rolling_out: { mark: "▲", word: "rolling out", tone: "busy", meaning: "a change is being applied" },
   restarted: { mark: "↻", word: "restarted", tone: "busy", meaning: "the newest window holds a restart" },
-  reverted: { mark: "✗", word: "reverted", tone: "bad", meaning: "the last change was taken back" },
+  reverted: { mark: "✗", word: "reverted", tone: "bad", meaning: "the last change was reverted" },
   refused: { mark: "!", word: "refused", tone: "bad", meaning: "the cluster did not do what was decided" },
   paused: { mark: "‖", word: "paused", tone: "calm", meaning: "nothing is changed while it is paused" },
   waiting: { mark: "○", word: "waiting", tone: "calm", meaning: "no window has closed yet" },
   silent: { mark: "·", word: "silent", tone: "calm", meaning: "nothing was heard of it lately" },
+  ended: { mark: "■", word: "ended", tone: "calm", meaning: "the record has ended: nothing of it runs now" },
 };
 
-/** A verb for a decision, with its mark. */
-export function actionWord(action: string, validation: string, outcome: string | null = null): { mark: string; word: string; tone: string } {
-  if (outcome === "recommended") return { mark: "△", word: `${action === "revert" ? "taking back" : (CHANGES[action] ?? action.replaceAll("_", " "))} recommended`, tone: "calm" };
-  if (action === "revert") return { mark: "✗", word: "taken back", tone: "bad" };
-  if (action === "maintain" && validation === "kept") return { mark: "✓", word: "kept", tone: "good" };
-  if (action === "maintain" && validation === "failed") return { mark: "○", word: "no gain", tone: "calm" };
-  if (action === "maintain") return { mark: "–", word: "no change", tone: "calm" };
-  return { mark: "▲", word: CHANGES[action] ?? action.replaceAll("_", " "), tone: "busy" };
+/** What a decision does, in the server's words, with a mark. */
+export function actionBadge({ action, action_text, validation, outcome }: Pick<DecisionRow, "action" | "action_text" | "validation" | "outcome">): { mark: string; word: string; tone: string } {
+  if (outcome === "recommended") return { mark: "△", word: `${action_text} (recommended)`, tone: "calm" };
+  if (action === "revert") return { mark: "✗", word: action_text, tone: "bad" };
+  if (action !== "maintain") return { mark: "▲", word: action_text, tone: "busy" };
+  if (validation === "kept") return { mark: "✓", word: action_text, tone: "good" };
+  return { mark: validation === "failed" ? "○" : "–", word: action_text, tone: "calm" };
 }
-
-const CHANGES: Record<string, string> = {
-  decrease: "fewer resources",
-  increase: "more resources",
-  scale_replicas: "replicas",
-  set_power_limit: "power cap",
-  set_clocks: "clock limit",
-  set_precision: "precision",
-  freeze_layers: "freeze layers",
-};
 
 /** `joules_per_sample` → ["joules per sample", "J/sample", format]. */
 const UNITS: [RegExp, string, number][] = [

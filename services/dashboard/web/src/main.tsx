@@ -12,7 +12,7 @@ import { copy } from "./copy";
 import { Compare } from "./compare";
 import { AllDecisions, Decision } from "./decision";
 import { Fleet } from "./fleet";
-import { clock, duration, visible } from "./format";
+import { clock, counted, duration, visible } from "./format";
 import { OriginBadge } from "./parts";
 import { Pipeline } from "./pipeline";
 import { Policies } from "./policies";
@@ -129,7 +129,7 @@ function App() {
                 </a>
               </>
             ) : (
-              copy.left_out > 0 && ` · ${copy.left_out} workloads with less energy are not in this file`
+              copy.left_out > 0 && ` · ${counted(copy.left_out, "workload with less energy is", "workloads with less energy are")} not in this file`
             )}
           </>
         )}

@@ -1,7 +1,7 @@
 // Small pieces that several views have.
 import type { ComponentChildren } from "preact";
-import type { FleetRow, Layout, Origin, Overview, SavingFigures, State } from "./api";
-import { STATES, actionWord, interval, layoutParts, percent, saving, visible } from "./format";
+import type { DecisionRow, FleetRow, Layout, Origin, Overview, SavingFigures, State } from "./api";
+import { STATES, actionBadge, interval, layoutParts, percent, saving, visible } from "./format";
 
 export function StateBadge({ state }: { state: State }) {
   const { mark, word, tone, meaning } = STATES[state];
@@ -12,8 +12,8 @@ export function StateBadge({ state }: { state: State }) {
   );
 }
 
-export function ActionBadge({ action, validation, outcome }: { action: string; validation: string; outcome: string | null }) {
-  const { mark, word, tone } = actionWord(action, validation, outcome);
+export function ActionBadge({ row }: { row: DecisionRow }) {
+  const { mark, word, tone } = actionBadge(row);
   return (
     <span class={`badge tone-${tone}`}>
       <span aria-hidden="true">{mark}</span> {word}

@@ -203,7 +203,7 @@ function Policy({ row }: { row: PolicyRow }) {
         )}
         {decision && decision.id !== recommended?.id && (
           <li>
-            <ActionBadge action={decision.action} validation={decision.validation} outcome={decision.outcome} />{" "}
+            <ActionBadge row={decision} />{" "}
             <a href={decisionHref(decision.workload, decision.id)}>{moment(decision.time_ms)}</a>
             <bdi class="muted">{visible(decision.reason)}</bdi>
           </li>

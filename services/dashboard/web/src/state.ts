@@ -124,7 +124,10 @@ export interface Loaded<T> {
   error: string | null;
 }
 
-/** Asks at once when the path changes, and again at most once a second while there is something new. What was shown stays meanwhile. */
+/**
+ * Asks at once when the path changes, again at most once a second while there is something new, and two seconds after the server
+ * gave no answer. What was shown stays meanwhile.
+ */
 export function useData<T>(question: string | null, tick: number): Loaded<T> {
   // The same question about another moment is another one.
   const path = question === null ? null : `${addressMoment() ?? ""} ${question}`;
@@ -133,6 +136,8 @@ export function useData<T>(question: string | null, tick: number): Loaded<T> {
   useEffect(() => {
     if (path === null || question === null) return;
     const abort = new AbortController();
+    let timer = 0;
+    let isOver = false;
     const ask = () => {
       const number = asked.current.count + 1;
       asked.current = { ...asked.current, path, at: Date.now(), count: number };
@@ -148,13 +153,15 @@ export function useData<T>(question: string | null, tick: number): Loaded<T> {
           if (!isNewest()) return;
           const text = error instanceof Error ? error.message : String(error);
           setState((state) => ({ data: state.path === path ? state.data : null, error: text, path }));
+          if (!isOver && !(error instanceof ApiError)) timer = window.setTimeout(ask, 2000);
         },
       );
     };
     const fresh = asked.current.path === path;
     const wait = fresh ? Math.max(0, asked.current.at + 1000 - Date.now()) : 0;
-    const timer = window.setTimeout(ask, wait);
+    timer = window.setTimeout(ask, wait);
     return () => {
+      isOver = true;
       clearTimeout(timer);
       // An answer that is on its way counts, if it is to the same question.
       if (asked.current.path !== path) abort.abort();

@@ -21,7 +21,7 @@ type Change = { change: "pause" } | { change: "resume" } | { change: "set_mode";
 const EFFECTS: Record<Mode, string> = {
   observe: "It is reported on, and nothing of it is changed.",
   recommend: "Changes are recommended, and made only if somebody approves them.",
-  enforce: "It is changed within its bounds without being asked about, and a change that does not help is taken back.",
+  enforce: "It is changed within its bounds without being asked about, and a change that does not help is reverted.",
 };
 
 /** Who asks, and whether they may change anything; `null` until it is known. */

@@ -1,6 +1,6 @@
 // What if another controller had decided: what the record tells of it, beside what was recorded.
 import { type Estimate, query, type WhatIfPage } from "./api";
-import { actionWord, count, counted, fixed, moment, percent, perSample, visible, watts } from "./format";
+import { count, counted, fixed, moment, percent, perSample, visible, watts } from "./format";
 import { LayoutChange, OriginBadge, Problem, Stat, Waiting } from "./parts";
 import { changed, href, type Route, useData, workloadHref } from "./state";
 
@@ -8,10 +8,11 @@ const CONTROLLERS = ["hybrid", "power-cap", "frequency", "matrix", "matrix-liter
 
 export function WhatIf({ route }: { route: Route }) {
   const workload = route.params.get("workload") ?? "";
-  const controller = route.params.get("controller") ?? CONTROLLERS[0] ?? "";
+  // None is chosen to begin with: the one that made the record would be compared with itself.
+  const controller = route.params.get("controller");
   // A question is work: it is asked once, and not again with every window.
-  const { data, error } = useData<WhatIfPage>(`what-if${query({ workload, controller })}`, 0);
-  const shown = data?.controller === controller && data.workload === workload ? data : null;
+  const { data, error } = useData<WhatIfPage>(controller === null ? null : `what-if${query({ workload, controller })}`, 0);
+  const shown = controller !== null && data?.controller === controller && data.workload === workload ? data : null;
   return (
     <>
       <nav class="crumbs" aria-label="Where this is">
@@ -21,7 +22,7 @@ export function WhatIf({ route }: { route: Route }) {
         </a>
       </nav>
       <header class="title">
-        <h1>What if {visible(controller)} had decided?</h1>
+        <h1>What if {controller === null ? "another controller" : visible(controller)} had decided?</h1>
         {shown && <OriginBadge origin={shown.origin} />}
         <span class="badge tone-busy">imagined: nothing of it was run</span>
       </header>
@@ -33,7 +34,11 @@ export function WhatIf({ route }: { route: Route }) {
         ))}
       </nav>
       <Problem error={error} />
-      {!shown && error === null && <Waiting text="Going through the record" detail="One question at a time; it may take some seconds" />}
+      {controller === null && <p class="empty">Choose the controller whose decisions are imagined on this record.</p>}
+      {shown !== null && shown.recorded_controller !== null && shown.recorded_controller === controller && (
+        <p class="muted">The record was made under {visible(shown.recorded_controller)} itself: differences come from its settings and from what the record does not tell.</p>
+      )}
+      {controller !== null && !shown && error === null && <Waiting text="Going through the record" detail="One question at a time; it may take some seconds" />}
       {shown && <Answer page={shown} />}
     </>
   );
@@ -108,7 +113,7 @@ function Answer({ page }: { page: WhatIfPage }) {
           <ol class="steps">
             {page.changes.map((row) => (
               <li key={`${row.time_ms}${row.reason}`}>
-                <b>{actionWord(row.action, "pending").word}</b> <span class="muted">{moment(row.time_ms)}, phase {row.phase}</span>{" "}
+                <b>{row.action_text}</b> <span class="muted">{moment(row.time_ms)}, phase {row.phase}</span>{" "}
                 <LayoutChange from={row.from} to={row.to} />
                 <p>
                   <bdi>{visible(row.reason)}</bdi>
@@ -129,7 +134,7 @@ function Answer({ page }: { page: WhatIfPage }) {
           <ol class="steps">
             {page.refused.map((row) => (
               <li key={`${row.time_ms}${row.reason}`}>
-                <b>{actionWord(row.action, "pending").word}</b>{" "}
+                <b>{row.action_text}</b>{" "}
                 <span class="muted">
                   {moment(row.time_ms)}
                   {row.count > 1 ? `, and ${count(row.count - 1)} times more` : ""}
@@ -148,4 +153,4 @@ function Answer({ page }: { page: WhatIfPage }) {
   );
 }
 
-export const whatIfHref = (workload: string): string => href(["what-if"], { workload, controller: CONTROLLERS[0] });
+export const whatIfHref = (workload: string): string => href(["what-if"], { workload });

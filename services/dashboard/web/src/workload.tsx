@@ -6,7 +6,7 @@ import { copy } from "./copy";
 import { TermsButtons } from "./terms";
 import { whatIfHref } from "./whatif";
 import { Chart, type Line, type Mark } from "./chart";
-import { actionWord, changesNote, clock, count, counted, day, digits, duration, interval, joules, kwh, moment, perSample, percent, visible, watts } from "./format";
+import { actionBadge, changesNote, clock, count, counted, day, digits, duration, interval, joules, kwh, moment, perSample, percent, visible, watts } from "./format";
 import { ActionBadge, LayoutChange, LayoutText, OriginBadge, Problem, savingNote, savingTone, Stat, StateBadge, Waiting, WithCode, wholeSaving } from "./parts";
 import { changed, decisionHref, href, type Live, type Route, useData } from "./state";
 
@@ -64,7 +64,8 @@ export function Workload({ name, route, live }: { name: string; route: Route; li
           </p>
         </section>
       )}
-      {detail && detail.row.window_end_ms === null && (
+      {detail && detail.row.window_end_ms === null && detail.row.state === "ended" && <p class="empty">The record holds no window of it.</p>}
+      {detail && detail.row.window_end_ms === null && detail.row.state !== "ended" && (
         <Waiting text={live.overview?.waiting_for ?? "Waiting for the first window of this workload to close"} />
       )}
       {series && series.time_ms.length > 1 && (
@@ -94,7 +95,9 @@ function useRange(route: Route, live: Live): Range {
 function Figures({ detail }: { detail: WorkloadDetail }) {
   const { row, report } = detail;
   if (row.window_end_ms === null) return null;
-  const silent = row.state === "silent";
+  const ended = row.state === "ended";
+  // Of such a one the newest window is long past.
+  const silent = row.state === "silent" || (ended && row.power_watts === null);
   return (
     <dl class="stats">
       <Stat
@@ -118,12 +121,12 @@ function Figures({ detail }: { detail: WorkloadDetail }) {
       <Stat
         label="Throughput kept"
         value={percent(row.throughput_kept_ratio)}
-        note={row.samples_per_second === null ? undefined : `${digits(row.samples_per_second)} samples/s now`}
+        note={row.samples_per_second === null ? undefined : `${digits(row.samples_per_second)} samples/s ${ended ? "at the end" : "now"}`}
       />
       <Stat
-        label={silent ? "Power" : "Power now"}
+        label={silent ? "Power" : ended ? "Power at the end" : "Power now"}
         value={silent ? watts(report?.mean_power_watts) : watts(row.power_watts)}
-        note={silent ? "mean of the run; nothing heard lately" : `${row.gpus === null ? `by a ${report?.meter ?? "?"} meter` : counted(row.gpus, "GPU")}${detail.max_temperature_celsius === null ? "" : `, up to ${digits(detail.max_temperature_celsius, 2)} °C`}`}
+        note={silent ? `mean of the run${ended ? "" : "; nothing heard lately"}` : `${row.gpus === null ? `by a ${report?.meter ?? "?"} meter` : counted(row.gpus, "GPU")}${detail.max_temperature_celsius === null ? "" : `, up to ${digits(detail.max_temperature_celsius, 2)} °C`}`}
       />
       <Stat
         label="Energy used"
@@ -170,7 +173,7 @@ function Charts({ series, decisions, route, range }: { series: Series; decisions
   const marks: Mark[] = decisions
     .filter((row) => row.action !== "maintain" || row.validation === "kept" || row.validation === "failed")
     .map((row) => {
-      const { mark, word, tone } = actionWord(row.action, row.validation, row.outcome);
+      const { mark, word, tone } = actionBadge(row);
       return {
         time: row.time_ms / 1000,
         text: mark,
@@ -278,7 +281,7 @@ export function DecisionList({ rows, withWorkload = false }: { rows: DecisionRow
               <time dateTime={new Date(row.time_ms).toISOString()}>{clock(row.time_ms)}</time>
             </span>
             <span class="what">
-              <ActionBadge action={row.action} validation={row.validation} outcome={row.outcome} />
+              <ActionBadge row={row} />
               {row.outcome && row.outcome !== "ready" && row.outcome !== "recommended" && <span class="muted"> {row.outcome.replaceAll("_", " ")}</span>}
             </span>
             <span class={withWorkload ? "why" : "why sentence"}>

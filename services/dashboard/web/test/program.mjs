@@ -16,7 +16,7 @@ export async function output(...words) {
 
 const running = new Set();
 
-/** Starts a command that serves the page; returns when it says where. */
+/** Starts a command that serves the page; returns when it says where. Fails if another process has its port by now. */
 export async function serve(words, { port = 0 } = {}) {
   const child = spawn(program, words, {
     env: { ...environment, EADT_DASHBOARD__ADDRESS: `127.0.0.1:${port}`, EADT_HTTP__ADDRESS: "127.0.0.1:0" },
@@ -34,6 +34,7 @@ export async function serve(words, { port = 0 } = {}) {
     child.stderr.on("data", read);
     child.on("exit", (code) => failed(new Error(`${words.join(" ")} ended with ${code}: ${text}`)));
   });
+  if (port !== 0 && new URL(url).port !== String(port)) throw new Error(`port ${port} is taken: ${text}`);
   const gone = new Promise((gone) => child.on("exit", gone));
   const kill = async () => {
     child.kill("SIGKILL");
@@ -47,13 +48,14 @@ export function killAll() {
   for (const child of running) child.kill("SIGKILL");
 }
 
-/** A port that nobody has now. */
-export function freePort() {
-  return new Promise((found) => {
+/** Returns a port that nobody has now, below those that the system gives to others meanwhile. */
+export async function freePort() {
+  for (;;) {
+    const port = 12_000 + Math.floor(Math.random() * 18_000);
     const server = createServer();
-    server.listen(0, "127.0.0.1", () => {
-      const { port } = server.address();
-      server.close(() => found(port));
-    });
-  });
+    const isFree = await new Promise((found) => server.on("error", () => found(false)).listen(port, "127.0.0.1", () => found(true)));
+    if (!isFree) continue;
+    await new Promise((closed) => server.close(closed));
+    return port;
+  }
 }
