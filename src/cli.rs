@@ -7,7 +7,8 @@ use clap::builder::PossibleValuesParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use eadt_core::controller::ControllerName;
 use eadt_recordings::{
-    AcceptedFinding, DecimalMark, FieldMap, NamedTimeZone, RecordingFormat, SameTimeRule, TimeFormat, parse_interval,
+    AcceptedFinding, Date, DecimalMark, FieldMap, NamedTimeZone, RecordingFormat, SameTimeRule, TimeFormat, parse_day,
+    parse_interval,
 };
 use eadt_report::{TimeZone, parse_baseline, parse_currency, time_zone};
 use eadt_schemas::v1::Meter;
@@ -501,6 +502,9 @@ pub struct ReadingArgs {
     /// Zone of times without an offset, `Europe/Berlin` or `+02:00` [default: `TZ` of the environment, else UTC].
     #[arg(long, value_name = "ZONE", allow_hyphen_values = true, value_parser = crate::commands::import::zone)]
     pub time_zone: Option<NamedTimeZone>,
+    /// Day of the first row, if times are times of day only, for example `2025-02-03`; they go on over midnight.
+    #[arg(long, value_name = "DATE", value_parser = parse_day)]
+    pub date: Option<Date>,
     /// Time between the rows of a board in a recording without times, for example `20ms`.
     #[arg(long, value_name = "TIME", value_parser = parse_interval)]
     pub interval: Option<Duration>,
@@ -721,9 +725,12 @@ pub struct ReportArgs {
     /// Prices by hour (CSV, or a rate document of OpenEI) or by time (CSV), in place of the record's.
     #[arg(long, value_name = "FILE", conflicts_with = "price_per_kwh")]
     pub tariff: Option<PathBuf>,
-    /// Zone of the tariff's hours, and of times without a zone in both files, such as Europe/Berlin.
-    #[arg(long, value_name = "ZONE", allow_hyphen_values = true, default_value = "UTC", value_parser = time_zone)]
-    pub time_zone: TimeZone,
+    /// Column of the prices [default: the one whose name fits best; several that fit alike are refused].
+    #[arg(long, value_name = "COLUMN", requires = "tariff")]
+    pub price_column: Option<String>,
+    /// Zone of the tariff's hours, and of times without a zone in both files, such as Europe/Berlin [default: UTC].
+    #[arg(long, value_name = "ZONE", allow_hyphen_values = true, value_parser = time_zone)]
+    pub time_zone: Option<TimeZone>,
     /// Currency of the prices, a code such as EUR.
     #[arg(long, value_name = "CODE", value_parser = parse_currency)]
     pub currency: Option<String>,

@@ -51,6 +51,7 @@ fn a_value_that_an_option_does_not_take_is_a_usage_error() {
         (&import, "--time-zone", "Mars", "Europe/Berlin"),
         (&import, "--time-zone", "-99", "Europe/Berlin"),
         (&import, "--time-format", "weekly", "rfc3339"),
+        (&import, "--date", "yesterday", "2025-02-03"),
         (&import, "--workload", "A B/c", "namespace/name"),
         (&import, "--workload", "lab", "namespace/name"),
         (&import, "--map", "power=w", "power_watts"),

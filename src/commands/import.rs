@@ -133,6 +133,7 @@ pub fn reading_options(args: &ReadingArgs, format: RecordingFormat) -> ImportOpt
         maps: args.map.clone(),
         time_format: args.time_format.clone(),
         time_zone: time_zone(args.time_zone.as_ref(), format),
+        date: args.date,
         interval: args.interval,
         meter: args.meter.map(Meter::from),
         decimal: args.decimal.map(DecimalMark::from),

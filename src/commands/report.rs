@@ -34,9 +34,13 @@ pub fn run(args: &ReportArgs, program: &ProgramSettings) -> anyhow::Result<()> {
         let path = args.path.display();
         anyhow::bail!("{path} is a file: for an event log run `eadt replay {path} --out DIR` first, and report on DIR");
     }
-    let zone = &args.time_zone;
-    let prices =
-        args.tariff.as_deref().map(|path| read_supply_file(path, |text, name| read_prices(text, zone, name))).transpose()?;
+    let zone = args.time_zone.as_ref();
+    let column = args.price_column.as_deref();
+    let prices = args
+        .tariff
+        .as_deref()
+        .map(|path| read_supply_file(path, |text, name| read_prices(text, column, zone, name)))
+        .transpose()?;
     let column = args.carbon_column.as_deref();
     let carbon = args
         .carbon

@@ -18,6 +18,7 @@ use crate::names::shell_quote;
 use crate::options::AcceptedFinding;
 use crate::recording::{ProgressMark, RecordedReading, Recording, RecordingSource, SourceKind};
 use crate::report::{BoardSummary, RowMerge};
+use crate::sum_of_devices::leave_sums_out;
 use crate::totals::{ROWS_OF_A_TOTAL, grows_or_restarts};
 use crate::{ImportError, ImportOptions, ImportReport, ReadingField, RecordingFormat, SourceGap, overlap};
 
@@ -89,7 +90,12 @@ pub(crate) fn assemble(mut recording: Recording, options: &ImportOptions) -> Res
     sources.retain(|source| !source.readings.is_empty());
     for source in &mut sources {
         counts.out_of_order += sort(&mut source.readings);
-        merge_readings(source, &mut counts, &recording, options)?;
+        merge_readings(source, &mut counts, &mut recording, options)?;
+    }
+    if recording.format == RecordingFormat::Csv {
+        leave_sums_out(&mut recording, &mut sources);
+    }
+    for source in &mut sources {
         find_gaps(source, &mut gaps);
         if let SourceKind::Device(device) = source.kind.clone() {
             check_power(&mut recording, source)?;
@@ -115,7 +121,7 @@ pub(crate) fn assemble(mut recording: Recording, options: &ImportOptions) -> Res
     sources.retain(|source| !source.readings.is_empty());
     recording.sources = sources;
     note_apart(&mut recording);
-    note_early_ends(&mut recording);
+    note_partial_devices(&mut recording);
     note_no_energy(&mut recording);
 
     let fallback = format!("imported/{}", recording.clean_stem(0));
@@ -255,35 +261,85 @@ fn note_no_energy(recording: &mut Recording) {
     recording.add_note(format!("{what}no energy is known: {why}"));
 }
 
-/// A device whose energy readings end this much before those of another device is noted, in seconds.
-const EARLY_SECONDS: f64 = 60.0;
+/// A device whose energy readings begin this much after, or end this much before, those of another device is noted, in seconds.
+const PARTIAL_SECONDS: f64 = 60.0;
+/// So many devices are named with their times.
+const MOST_NAMED: usize = 8;
 
-/// Notes devices whose energy readings end before those of other devices: coverage does not count them from then on.
-fn note_early_ends(recording: &mut Recording) {
-    // A board that changes hands has a source for each workload: it ends with the last of them.
-    let mut last: BTreeMap<&str, (EventTime, bool)> = BTreeMap::new();
+/// The first and the last energy reading of a device.
+#[derive(Debug, Clone, Copy)]
+struct EnergyRange {
+    first: EventTime,
+    last: EventTime,
+    is_somebodys: bool,
+}
+
+/// Returns the range of energy readings of each device that is of a workload. A board that changes hands has a source for each
+/// workload: it ends with the last of them.
+fn energy_ranges(recording: &Recording) -> Vec<(String, EnergyRange)> {
+    let mut ranges: BTreeMap<&str, EnergyRange> = BTreeMap::new();
     for source in &recording.sources {
+        let mut known = source.readings.iter().filter(|reading| knows_energy(reading)).map(|reading| reading.time);
         if let SourceKind::Device(device) = &source.kind
-            && let Some(reading) = source.readings.iter().rfind(|reading| knows_energy(reading))
+            && let Some(first) = known.next()
         {
-            let (time, is_somebodys) = last.entry(&device.name).or_insert((reading.time, false));
-            *time = reading.time.max(*time);
-            *is_somebodys |= !source.is_nobodys;
+            let last = known.next_back().unwrap_or(first);
+            let range = ranges.entry(&device.name).or_insert(EnergyRange { first, last, is_somebodys: false });
+            range.first = range.first.min(first);
+            range.last = range.last.max(last);
+            range.is_somebodys |= !source.is_nobodys;
         }
     }
-    let somebodys = last.into_iter().filter(|(_, (_, is_somebodys))| *is_somebodys);
-    let mut ends: Vec<(String, EventTime)> = somebodys.map(|(name, (time, _))| (name.to_owned(), time)).collect();
-    let Some(latest) = ends.iter().map(|(_, time)| *time).max() else { return };
-    let early = |time: &EventTime| latest.seconds_since(*time) >= EARLY_SECONDS;
-    ends.retain(|(_, time)| early(time));
-    ends.sort();
-    let Some((name, time)) = ends.first() else { return };
-    let others = if ends.len() > 1 { format!(" and {}", counted(ends.len() - 1, "other device")) } else { String::new() };
-    recording.add_note(format!(
-        "{name}{others}: no energy is known after {time}, {:.0} s before the record ends. What is used after that is in no figure, and coverage does \
-         not count it",
-        latest.seconds_since(*time)
-    ));
+    let somebodys = ranges.into_iter().filter(|(_, range)| range.is_somebodys);
+    somebodys.map(|(name, range)| (name.to_owned(), range)).collect()
+}
+
+/// Returns the time of the run, in recordings that have more than it: outside of it nothing counts.
+fn run_range(recording: &Recording) -> Option<(EventTime, EventTime)> {
+    let is_job = |source: &&RecordingSource| matches!(source.kind, SourceKind::Job { .. }) && recording.format.is_mlperf();
+    let times = || recording.sources.iter().filter(is_job).flat_map(|source| source.readings.iter().map(|reading| reading.time));
+    times().min().zip(times().max())
+}
+
+/// Notes devices whose energy readings begin after those of other devices, or end before them: totals lack them there.
+fn note_partial_devices(recording: &mut Recording) {
+    let ranges = energy_ranges(recording);
+    let (Some(mut earliest), Some(mut latest)) =
+        (ranges.iter().map(|(_, range)| range.first).min(), ranges.iter().map(|(_, range)| range.last).max())
+    else {
+        return;
+    };
+    if let Some((start, stop)) = run_range(recording) {
+        earliest = earliest.max(start);
+        latest = latest.min(stop);
+    }
+    let late = |range: &EnergyRange| range.first.seconds_since(earliest);
+    let early = |range: &EnergyRange| latest.seconds_since(range.last);
+    let those = |seconds: &dyn Fn(&EnergyRange) -> f64| -> Vec<(String, EnergyRange)> {
+        ranges.iter().filter(|(_, range)| seconds(range) >= PARTIAL_SECONDS).cloned().collect()
+    };
+    let (begin_late, end_early) = (those(&late), those(&early));
+    if let Some((_, first)) = begin_late.first() {
+        let which = format!("no energy is known before {}, {:.0} s after the record begins", first.first, late(first));
+        recording.add_note(describe_partial(&begin_late, &which, "before that"));
+    }
+    if let Some((_, first)) = end_early.first() {
+        let which = format!("no energy is known after {}, {:.0} s before the record ends", first.last, early(first));
+        recording.add_note(describe_partial(&end_early, &which, "after that"));
+    }
+}
+
+/// Describes devices of which no energy is known for a part of the time; `which` is that of the first of them.
+fn describe_partial(devices: &[(String, EnergyRange)], which: &str, when: &str) -> String {
+    let name = devices.first().map_or("", |(name, _)| name.as_str());
+    let others = if devices.len() > 1 { format!(" and {}", counted(devices.len() - 1, "other device")) } else { String::new() };
+    let range = |(name, range): &(String, EnergyRange)| format!("{name} from {} to {}", range.first, range.last);
+    let ranges = devices.iter().take(MOST_NAMED).map(range).collect::<Vec<_>>().join("; ");
+    let more = if devices.len() > MOST_NAMED { "; …" } else { "" };
+    format!(
+        "{name}{others}: {which}. What is used {when} is in no figure, also in none of all devices together, and coverage does not count it. \
+         Energy is known of {ranges}{more}"
+    )
 }
 
 /// A total that grows no more often in many rows may be a batch size that was changed.
@@ -501,16 +557,17 @@ fn sort(readings: &mut [RecordedReading]) -> u64 {
 fn merge_readings(
     source: &mut RecordingSource,
     counts: &mut MergeCounts,
-    recording: &Recording,
+    recording: &mut Recording,
     options: &ImportOptions,
 ) -> Result<(), ImportError> {
     if source.readings.windows(2).all(|pair| pair[0].time < pair[1].time) {
         return Ok(());
     }
     let is_device = matches!(source.kind, SourceKind::Device(_));
-    let refuses =
-        is_device && options.same_time.is_none() && matches!(recording.format, RecordingFormat::Csv | RecordingFormat::NvidiaSmi);
     let readings = std::mem::take(&mut source.readings);
+    let may_differ =
+        !recording.format.has_one_reading_a_time() || recording.format.is_mlperf() && differ_little(recording, source, &readings);
+    let refuses = is_device && options.same_time.is_none() && !may_differ;
     for group in readings.chunk_by(|a, b| a.time == b.time) {
         let first = &group[0];
         if group.len() == 1 {
@@ -541,6 +598,29 @@ fn merge_readings(
         source.readings.push(RecordedReading { values: merge_values(group), mark, ..first.clone() });
     }
     Ok(())
+}
+
+/// In no more than one of so many moments, a meter of `MLPerf` may be read twice.
+const MOMENTS_READ_TWICE: usize = 20;
+
+/// Returns whether readings of one moment differ so seldom, or by so little, that they are of one meter; notes the latter.
+fn differ_little(recording: &mut Recording, source: &RecordingSource, readings: &[RecordedReading]) -> bool {
+    if differ_seldom(readings) {
+        return true;
+    }
+    let SourceKind::Device(device) = &source.kind else { return true };
+    let is_one_meter = readings.chunk_by(|a, b| a.time == b.time).all(boards::are_of_one_meter);
+    if is_one_meter {
+        boards::note_one_meter(recording, &device.name);
+    }
+    is_one_meter
+}
+
+/// Returns whether readings of one moment differ seldom.
+fn differ_seldom(readings: &[RecordedReading]) -> bool {
+    let groups = || readings.chunk_by(|a, b| a.time == b.time);
+    let differs = |group: &&[RecordedReading]| group.iter().any(|reading| reading.values != group[0].values);
+    groups().filter(differs).count() * MOMENTS_READ_TWICE <= groups().count()
 }
 
 fn merge_values(group: &[RecordedReading]) -> Box<[(ReadingField, f64)]> {

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::CounterScope;
 
-use crate::checks::{leave_tiny_counters_out, remove, value};
+use crate::checks::{leave_tiny_counters_out, power, remove, value};
 use crate::clock::NamedTimeZone;
 use crate::identity::{IdScope, SeveralBoards, is_zero_uuid};
 use crate::interpolate::LinePoint;
@@ -19,18 +19,23 @@ use crate::{ImportError, ImportOptions, ReadingField, RecordingFormat};
 ///
 /// Readings must be in the order of their files.
 pub(crate) fn resolve_boards(recording: &mut Recording, options: &ImportOptions) -> Result<(), ImportError> {
-    if !matches!(recording.format, RecordingFormat::Csv | RecordingFormat::NvidiaSmi) {
+    if !recording.format.has_one_reading_a_time() {
         leave_tiny_counters_out(recording);
         return Ok(());
     }
     split_interleaved(recording, options)?;
     split_progress_by_file(recording, options)?;
     if !options.accept.contains(&AcceptedFinding::Unordered) {
-        for source in &recording.sources {
+        // Entries of a log of phases are in any order.
+        let is_irregular = |source: &&RecordingSource| matches!(source.kind, SourceKind::Job { irregular: true, .. });
+        for source in recording.sources.iter().filter(|source| !is_irregular(source)) {
             for readings in source.readings.chunk_by(|a, b| a.file == b.file) {
                 refuse_clock_back(recording, readings, options)?;
             }
         }
+    }
+    if recording.format.is_mlperf() {
+        return Ok(());
     }
     join_parts(recording, options)?;
     settle_copied_boards(recording, options)
@@ -64,6 +69,9 @@ fn describe_board(device: &RecordedDevice) -> String {
     if device.is_anonymous { "without the id of a board".to_owned() } else { format!("of {}", device.name) }
 }
 
+/// What to do with the power logs of several nodes or meters that are in one file.
+const FILE_OF_ITS_OWN: &str = "write the readings of each into a file of its own";
+
 /// Returns the remedy for rows of one board and moment.
 fn way_to_tell_apart(recording: &Recording, device: &RecordedDevice) -> String {
     let format = recording.format;
@@ -79,9 +87,11 @@ fn way_to_tell_apart(recording: &Recording, device: &RecordedDevice) -> String {
     }
     let way = match format {
         RecordingFormat::NvidiaSmi => "import the file of each node under a name of its own",
+        RecordingFormat::Mlperf | RecordingFormat::MlperfInference => FILE_OF_ITS_OWN,
         _ => "say which column tells the nodes apart, --map node=COLUMN",
     };
-    format!("if they are of several nodes, {way}; if they are readings of one board, say --same-time mean")
+    let what = if format.is_mlperf() { "nodes or meters" } else { "nodes" };
+    format!("if they are of several {what}, {way}; if they are readings of one board, say --same-time mean")
 }
 
 /// Returns the error for rows of one board and moment that differ.
@@ -262,6 +272,10 @@ fn split_interleaved(recording: &mut Recording, options: &ImportOptions) -> Resu
         let bursts = bursts(&times);
         match (options.same_time, bursts) {
             (Some(SameTimeRule::Mean), _) | (None, None) => {}
+            (None, Some(bursts)) if recording.format.is_mlperf() && are_close_bursts(&source.readings, &bursts) => {
+                let name = device.name.clone();
+                note_one_meter(recording, &name);
+            }
             (None, Some(bursts)) => {
                 let second = &source.readings[bursts.first + 1];
                 let whose = describe_board(device);
@@ -280,6 +294,29 @@ fn split_interleaved(recording: &mut Recording, options: &ImportOptions) -> Resu
         }
     }
     Ok(())
+}
+
+/// Power readings of one meter that come together differ by no more than this part.
+const DIFFERENCE_OF_ONE_METER: f64 = 0.1;
+
+/// Returns whether power readings that come together are so close to each other that they may be of one meter.
+pub(crate) fn are_of_one_meter(group: &[RecordedReading]) -> bool {
+    let watts = || group.iter().filter_map(power);
+    let (least, most) = (watts().fold(f64::INFINITY, f64::min), watts().fold(0.0, f64::max));
+    most - least <= DIFFERENCE_OF_ONE_METER * most
+}
+
+fn are_close_bursts(readings: &[RecordedReading], bursts: &RowBursts) -> bool {
+    let ends = bursts.starts.iter().skip(1).copied().chain([readings.len()]);
+    bursts.starts.iter().zip(ends).all(|(start, end)| are_of_one_meter(&readings[*start..end]))
+}
+
+/// Notes that power readings that come together are taken for those of one meter.
+pub(crate) fn note_one_meter(recording: &mut Recording, device: &str) {
+    recording.add_note(format!(
+        "{device}: power readings come together and are close to each other: they are taken for those of one meter, and averaged; if they \
+         are of several meters, {FILE_OF_ITS_OWN}"
+    ));
 }
 
 /// What the local id of a board that is known by the order of its rows ends with.
@@ -389,19 +426,31 @@ pub(crate) fn refuse_clock_back(
     }
     // With a given zone, times of the hour that comes twice are known.
     let may_be_zone_change = options.time_zone.is_none() && recording.tables.iter().any(|table| table.time_zone.is_some());
-    if !meets_rows && !may_be_zone_change {
+    if !meets_rows && !may_be_zone_change || recording.format.is_mlperf() && is_logger_restart(readings, index) {
         return Ok(());
     }
     let reading = &readings[index];
     let where_to = if meets_rows { "over times that rows above have" } else { "to one hour before the row above goes on" };
     let problem = format!("the clock goes back by {seconds} s here, {where_to}, in rows that are otherwise in order");
+    let of_several = format!("if these are of several nodes or meters, {FILE_OF_ITS_OWN}");
     let zone = match options.time_zone {
+        _ if recording.format == RecordingFormat::Mlperf => of_several.as_str(),
         None => "if summer time ends here, say the zone, for example --time-zone Europe/Berlin",
         Some(_) => "in this zone no clock is set back here",
     };
     let accept = AcceptedFinding::Unordered.name();
     let remedy = format!("{zone}; else correct the times, or say --accept {accept} to have the rows sorted");
     Err(recording.error(reading.file as usize, u64::from(reading.line), problem, remedy))
+}
+
+/// A logger that is started again repeats no more than this part of what it had logged.
+const MOST_REPEATED: f64 = 0.1;
+
+/// Returns whether a logger was started again before the row `index`, and repeats the end of what it had logged.
+fn is_logger_restart(readings: &[RecordedReading], index: usize) -> bool {
+    let times = || readings[..index].iter().map(|reading| reading.time);
+    let (Some(first), Some(last)) = (times().min(), times().max()) else { return false };
+    last.seconds_since(readings[index].time) <= MOST_REPEATED * last.seconds_since(first)
 }
 
 /// A row before which the clock goes back.
@@ -741,8 +790,24 @@ fn merge_boards(recording: &mut Recording, into: FileId, from: FileId) {
             recording.sources[number].file = into;
             continue;
         };
-        let readings = std::mem::take(&mut recording.sources[number].readings);
+        let mut readings = std::mem::take(&mut recording.sources[number].readings);
+        // What rows add makes a counter that begins in each file.
+        if recording.mapped_as.contains_key(&ReadingField::EnergyJoulesTotal) {
+            continue_counter(&recording.sources[target].readings, &mut readings);
+        }
         recording.sources[target].readings.extend(readings);
+    }
+}
+
+/// Lets the energy counter of a later part go on from the end of the earlier one, where both begin at 0.
+fn continue_counter(before: &[RecordedReading], later: &mut Vec<RecordedReading>) {
+    let field = ReadingField::EnergyJoulesTotal;
+    let counts = before.iter().filter_map(|reading| Some((reading.time, value(reading, field)?)));
+    let Some((end, total)) = counts.max_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1))) else { return };
+    // The beginning of the counter, in the first row's interval, is the end of the part before.
+    later.retain(|reading| reading.time > end || value(reading, field) != Some(0.0));
+    for (_, joules) in later.iter_mut().flat_map(|reading| reading.values.iter_mut()).filter(|(other, _)| *other == field) {
+        *joules += total;
     }
 }
 

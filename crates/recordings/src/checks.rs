@@ -5,6 +5,8 @@ use std::ops::{Range, RangeInclusive};
 
 use eadt_schemas::v1::Meter;
 
+use crate::counter_wraps::settle_falls;
+use crate::csv_table::may_count_ticks;
 use crate::names::shell_quote;
 use crate::recording::{RecordedReading, Recording, RecordingSource, SourceKind};
 use crate::report::{COUNTER_JUMPS, COUNTER_LEFT_OUT};
@@ -52,6 +54,9 @@ fn usual_watts(meter: Meter) -> f64 {
 impl ImpossibleWatts {
     /// Returns the unit, other than the present one, in which the column would be possible.
     fn fitting_unit(self, recording: &Recording) -> Option<&'static str> {
+        if self.may_count_ticks(recording) {
+            return None;
+        }
         let units: &[&str] = match self.field {
             ReadingField::EnergyJoulesTotal => &["J", "mJ", "kWh", "Wh", "kJ", "MJ", "mWh", "uJ"],
             _ => &["W", "mW", "kW", "uW", "MW"],
@@ -67,6 +72,13 @@ impl ImpossibleWatts {
             *unit != present && (LEAST_WATTS..=most).contains(&in_unit(unit)) && distance(unit) <= UNIT_DISTANCE.ln()
         });
         possible.min_by(|a, b| distance(a).total_cmp(&distance(b))).map(|unit| unit.name)
+    }
+
+    /// Returns whether it is of a counter that may count ticks, by the name of its column: no unit fits these.
+    fn may_count_ticks(self, recording: &Recording) -> bool {
+        let is_counter = self.field == ReadingField::EnergyJoulesTotal && recording.format == RecordingFormat::Csv;
+        let is_too_much = self.watts > most_watts(recording.meter).0;
+        is_counter && is_too_much && recording.columns.get(&self.field).is_some_and(|column| may_count_ticks(column))
     }
 
     /// Returns true unless the column, in the unit that fits best, is still further from what is known otherwise than counter and
@@ -90,6 +102,13 @@ impl ImpossibleWatts {
             _ if self.watts < LEAST_WATTS => "",
             _ => ", or what the meter covers if it is more than one GPU, --meter module, node or wall",
         };
+        if self.may_count_ticks(recording) {
+            return format!(
+                "if {column} counts ticks, as that of rocm-smi and amdsmi does, map the column of the accumulated energy, or put a column \
+                 counter_resolution beside it, with the microjoules of a tick; else say the unit, --map {}",
+                shell_quote(&format!("{name}={column}:UNIT"))
+            );
+        }
         let unit = self.fitting_unit(recording);
         let map = shell_quote(&format!("{name}={column}:{}", unit.unwrap_or("UNIT")));
         match (unit, way_to_map(recording.format)) {
@@ -124,7 +143,7 @@ const RATIOS_OF_ONE_UNIT: RangeInclusive<f64> = 1.0 / 20.0..=20.0;
 const UNIT_DISTANCE: f64 = 300.0;
 
 /// Returns the unit in which a column is read, if `--map`, the table or the format gives one.
-fn present_unit(recording: &Recording, field: ReadingField) -> Option<Unit> {
+pub(crate) fn present_unit(recording: &Recording, field: ReadingField) -> Option<Unit> {
     let name = recording.mapped_as.get(&field).copied().unwrap_or(field.name());
     let requested = recording.explicit_units.get(&field).copied();
     let of_column = || {
@@ -396,6 +415,7 @@ pub(crate) fn check_counter(
     let field = ReadingField::EnergyJoulesTotal;
     let (most, what) = most_watts(recording.meter);
     refuse_glitches(recording, &mut source.readings, most, what);
+    settle_falls(recording, source, device);
     let steps = counter_steps(&source.readings);
     let sum = |value: fn(&CounterStep<'_>) -> f64| steps.iter().map(value).sum::<f64>();
     let (joules, seconds) = (sum(|step| step.joules), sum(|step| step.seconds));

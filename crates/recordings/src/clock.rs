@@ -6,8 +6,8 @@ use std::str::FromStr;
 
 use eadt_schemas::EventTime;
 use jiff::Timestamp;
-use jiff::civil::DateTime;
-use jiff::fmt::strtime;
+use jiff::civil::{Date, DateTime};
+use jiff::fmt::strtime::{self, BrokenDownTime};
 use jiff::tz::{AmbiguousOffset, Offset, TimeZone};
 
 use crate::InvalidOption;
@@ -151,9 +151,7 @@ impl fmt::Display for TimeFormat {
 impl TimeFormat {
     /// Reads a time, in UTC if it has no offset; an error continues "TEXT is", and names a remedy.
     pub(crate) fn parse(&self, text: &str) -> Result<EventTime, String> {
-        TimeParser::new(Some(self.clone()), None).read(text).map(|stamp| match stamp {
-            ParsedTime::Absolute(time) | ParsedTime::Local(time) | ParsedTime::Ambiguous { first: time, .. } => time,
-        })
+        TimeParser::new(Some(self.clone()), None).read(text).map(ParsedTime::earliest)
     }
 }
 
@@ -237,6 +235,15 @@ pub(crate) enum ParsedTime {
     Ambiguous { first: EventTime, second: EventTime },
 }
 
+impl ParsedTime {
+    /// The time; of one that comes twice, the first.
+    pub(crate) const fn earliest(self) -> EventTime {
+        match self {
+            Self::Absolute(time) | Self::Local(time) | Self::Ambiguous { first: time, .. } => time,
+        }
+    }
+}
+
 /// Reads the times of a file.
 #[derive(Debug, Clone)]
 pub(crate) struct TimeParser {
@@ -311,7 +318,11 @@ impl TimeParser {
             return Err(format!("a number, and its unit is not known; say --time-format {guess} if that is what it is"));
         }
         if is_time_of_day(text) {
-            return Err("a time of day without a date; name the column of the date, too: --map 'time=DATE+CLOCK'".to_owned());
+            return Err(
+                "a time of day without a date; name the column of the date, too: --map 'time=DATE+CLOCK', or say the day of the \
+                        first row, for example --date 2025-02-03"
+                    .to_owned(),
+            );
         }
         // A pattern has the name of a zone as it is, and does not read it.
         let zone = match zone_in(text) {
@@ -334,17 +345,36 @@ impl TimeParser {
 
     /// Whether a text is a time since the year 2000, and no count since a start.
     pub(crate) fn reads_this_century(&self, text: &str) -> bool {
-        let Ok(ParsedTime::Absolute(time) | ParsedTime::Local(time) | ParsedTime::Ambiguous { first: time, .. }) =
-            self.read(text)
-        else {
-            return false;
-        };
-        (FIRST_RECORDS..LAST_RECORDS).contains(&time)
+        self.read(text).is_ok_and(|stamp| (FIRST_RECORDS..LAST_RECORDS).contains(&stamp.earliest()))
     }
 
     /// The pattern that the user gave.
     pub(crate) fn pattern(&self) -> Option<&str> {
         if let TimeFormat::Pattern(pattern) = &self.format { Some(pattern) } else { None }
+    }
+
+    /// Whether a text is a time of day without a date.
+    pub(crate) fn lacks_date(&self, text: &str) -> bool {
+        let is_clock = |parts: BrokenDownTime| parts.hour().is_some() && parts.to_date().is_err();
+        match &self.format {
+            TimeFormat::Auto => is_time_of_day(text),
+            TimeFormat::Pattern(pattern) => break_down(pattern, text.trim()).is_ok_and(is_clock),
+            _ => false,
+        }
+    }
+
+    /// Reads a time of day on a date; an error continues "TEXT is".
+    pub(crate) fn read_on(&self, date: Date, text: &str) -> Result<ParsedTime, String> {
+        let TimeFormat::Pattern(pattern) = &self.format else { return self.read(&format!("{date} {}", text.trim())) };
+        let time = break_down(pattern, text.trim())?.to_time();
+        let time = time.map_err(|_| format!("no time of day in the form --time-format {pattern:?}; name hour and minute"))?;
+        self.resolve_local(date.to_datetime(time))
+    }
+
+    /// Whether a text is a time over which clocks were set forward.
+    pub(crate) fn is_skipped(&self, text: &str) -> bool {
+        let offset = |time: DateTime| self.zone.zone.to_ambiguous_timestamp(time).offset();
+        self.format == TimeFormat::Auto && datetime(text).is_some_and(|time| matches!(offset(time), AmbiguousOffset::Gap { .. }))
     }
 
     /// Whether a text is a date without a time of day.
@@ -392,9 +422,7 @@ impl TimeParser {
     }
 
     fn with_pattern(&self, pattern: &str, text: &str) -> Result<ParsedTime, String> {
-        let plain = if names_half_day(pattern) { with_plain_half(text) } else { Cow::Borrowed(text) };
-        let parts =
-            strtime::parse(pattern, &*plain).map_err(|error| format!("not of the form --time-format {pattern:?} ({error})"))?;
+        let parts = break_down(pattern, text)?;
         if let Ok(timestamp) = parts.to_timestamp() {
             let micros = timestamp.as_microsecond();
             return checked_time(micros as f64).map(|_| ParsedTime::Absolute(EventTime::from_micros(micros)));
@@ -404,6 +432,12 @@ impl TimeParser {
         })?;
         self.resolve_local(time)
     }
+}
+
+/// Returns what a pattern reads in a text.
+fn break_down(pattern: &str, text: &str) -> Result<BrokenDownTime, String> {
+    let plain = if names_half_day(pattern) { with_plain_half(text) } else { Cow::Borrowed(text) };
+    strtime::parse(pattern, &*plain).map_err(|error| format!("not of the form --time-format {pattern:?} ({error})"))
 }
 
 /// Returns a time of day without the AM or PM behind or before it, and these; empty if there is none.

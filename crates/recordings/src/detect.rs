@@ -6,11 +6,15 @@ use std::fmt;
 use eadt_schemas::v1::Meter;
 
 use crate::clock::TimeParser;
-use crate::csv_table::{SUM_WORDS, TIME_NAMES, find_misnamed_boards, is_running_total, names_share_of_power, refuse_json};
+use crate::csv_table::{
+    SUM_WORDS, TIME_NAMES, TickColumn, find_misnamed_boards, find_range_column, find_tick_column, is_running_total,
+    names_share_of_power, refuse_json,
+};
 use crate::error::quote;
 use crate::identity::{names_boards, spelling_key};
 use crate::lines::LineReader;
 use crate::names::shell_quote;
+use crate::prometheus_text::split_printed_series;
 use crate::quantity::{QuantityCell, is_quantity, parse_quantity};
 use crate::recording::Recording;
 use crate::table::{HeaderCriteria, RowCells, TableReader};
@@ -49,9 +53,10 @@ pub fn detect_format(input: RecordingFile<'_>) -> Result<DetectedFormat, ImportE
             () if line.starts_with("# HELP") || line.starts_with("# TYPE") || line.starts_with("DCGM_FI_") => {
                 DetectedFormat::Recording(RecordingFormat::Prometheus)
             }
-            () if line.starts_with("{\"status\"") || line.starts_with("{__name__") => {
+            () if ["{\"status\"", "{__name__", "[{\"metric\""].iter().any(|start| line.starts_with(start)) => {
                 DetectedFormat::Recording(RecordingFormat::Prometheus)
             }
+            () if split_printed_series(line).is_some() => DetectedFormat::Recording(RecordingFormat::Prometheus),
             () if line.contains("timestamp")
                 && ["power.draw", "utilization.gpu", "memory.used"].iter().any(|n| line.contains(n)) =>
             {
@@ -119,6 +124,7 @@ pub fn sketch_table(input: RecordingFile<'_>) -> Result<TablePreview, ImportErro
     suggest_totals_of_boards(&mut columns, &rows);
     drop_duplicate_total(&mut columns);
     drop_sums(&mut columns);
+    drop_ticks(&mut columns);
     drop_misnamed(&mut columns);
     number_boards(&mut columns);
     Ok(TablePreview {
@@ -282,6 +288,22 @@ fn drop_sums(columns: &mut [ColumnPreview]) {
     }
 }
 
+/// Takes the maps of columns away that count the ticks of an energy counter whose energy another column has, and of those that have
+/// the end of its range.
+fn drop_ticks(columns: &mut [ColumnPreview]) {
+    let names: Vec<String> = columns.iter().map(|column| column.name.clone()).collect();
+    let range = find_range_column(&names).map(|(index, _)| index);
+    for (index, column) in columns.iter_mut().enumerate().filter(|(_, column)| column.suggestion.is_some()) {
+        if let Some(TickColumn::Energy(energy)) = find_tick_column(&names, index) {
+            column.suggestion = None;
+            column.values.extend([", of ticks, whose energy ", &quote(&names[energy]), " has"]);
+        } else if range == Some(index) {
+            column.suggestion = None;
+            column.values += ", the end of a counter's range by its name";
+        }
+    }
+}
+
 /// Takes the maps of columns away that are by their names of no board of their own: `gpu0_power_max`, and `cpu_power` beside
 /// `gpu_power`.
 fn drop_misnamed(columns: &mut [ColumnPreview]) {
@@ -362,6 +384,8 @@ mod tests {
             ("Time,07-12-2024 23:12:57.304,Watts,100\n", RecordingFormat::MlperfInference),
             ("# HELP DCGM_FI_DEV_POWER_USAGE x\n", RecordingFormat::Prometheus),
             ("{\"status\":\"success\"}", RecordingFormat::Prometheus),
+            ("[{\"metric\":{\"__name__\":\"up\"},\"values\":[]}]", RecordingFormat::Prometheus),
+            ("nvidia_smi_power_draw_watts{gpu=\"0\"} =>\n250 @[1738576800]\n", RecordingFormat::Prometheus),
             ("time;w\n1;2\n", RecordingFormat::Csv),
             ("", RecordingFormat::Csv),
         ] {

@@ -38,6 +38,17 @@ impl RecordingFormat {
         }
     }
 
+    /// Returns true if the format is one of `MLPerf`, whose power logs are of one meter each.
+    pub(crate) const fn is_mlperf(self) -> bool {
+        matches!(self, Self::Mlperf | Self::MlperfInference)
+    }
+
+    /// Returns true if a board has one reading at a time: several that differ are of several boards. Series of Prometheus settle
+    /// that by their labels, and `dcgmi` has no times.
+    pub(crate) const fn has_one_reading_a_time(self) -> bool {
+        !matches!(self, Self::Prometheus | Self::Dcgmi)
+    }
+
     /// Returns all names, as `mlperf, dcgmi`.
     pub fn names() -> String {
         Self::ALL.map(Self::name).join(", ")

@@ -12,6 +12,7 @@ mod assemble;
 mod boards;
 mod checks;
 mod clock;
+mod counter_wraps;
 mod csv_table;
 mod dcgmi;
 mod decimal_mark;
@@ -44,6 +45,7 @@ mod rounds;
 mod row_times;
 mod rows;
 pub mod series;
+mod sum_of_devices;
 mod sums;
 mod table;
 pub mod tenancy;
@@ -64,9 +66,13 @@ pub use encoding::Encoding;
 pub use error::ImportError;
 pub use fields::ReadingField;
 pub use format::RecordingFormat;
+/// Of `--date`.
+pub use jiff::civil::Date;
 pub use log::{Compression, EventRef, LogChunk, LogChunks, LogError, LogReader, LogWriter, MAX_EVENT_BYTES};
 pub use names::shell_quote;
-pub use options::{AcceptedFinding, FieldMap, FileSetKind, ImportOptions, InvalidOption, SameTimeRule, check_workload};
+pub use options::{
+    AcceptedFinding, FieldMap, FileSetKind, ImportOptions, InvalidOption, SameTimeRule, check_workload, parse_day,
+};
 pub use power_draw::power_draw_is_average;
 pub use quantity::{DecimalMark, QuantityCell};
 pub use report::{

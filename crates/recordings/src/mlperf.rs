@@ -9,8 +9,8 @@
 //! | count of samples, see below | `samples_total` |
 //! | `step_num` × `global_batch_size` at `run_stop`, if that is more than the last count | `samples_total` |
 //!
-//! The count of samples is `samples_count`; else for BERT `epoch_num` (which counts sequences there); else epochs done ×
-//! `train_samples`; else `step_num` × `global_batch_size`.
+//! The count of samples is `samples_count`; else for BERT `epoch_num` (which counts sequences there, unless its numbers are
+//! smaller than a batch); else, but for BERT, epochs done × `train_samples`; else `step_num` × `global_batch_size`.
 //!
 //! A line that begins like an entry and is no whole one is refused and counted. If the log's own `throughput` contradicts the
 //! count, a note has both.
@@ -280,6 +280,33 @@ fn samples_by_steps(training: &TrainingLog) -> Option<f64> {
     Some(stop.step_num? * training.global_batch_size?)
 }
 
+/// The benchmark whose `epoch_num` counts sequences.
+const BERT: &str = "bert";
+
+/// No batch of [`BERT`] is smaller, where the log does not have its size.
+const LEAST_BATCH: f64 = 16.0;
+
+/// Returns whether a log of [`BERT`] counts sequences: its `epoch_num` reaches a batch, or never goes on by one, or `train_samples`
+/// comes within the run. Smaller numbers are those of epochs.
+fn counts_sequences(training: &TrainingLog) -> bool {
+    let entries = &training.entries;
+    let batch = training.global_batch_size.unwrap_or(LEAST_BATCH);
+    let start = entries.iter().filter(|entry| entry.key == MllogKey::RunStart).map(|entry| entry.time).min();
+    let is_count = |entry: &MllogEntry| {
+        let is_total = entry.key == MllogKey::TrainSamples && entry.value.is_some() && Some(entry.time) > start;
+        is_total || entry.epoch_num.is_some_and(|sequences| sequences >= batch)
+    };
+    entries.iter().any(is_count) || go_on_by_more_than_one(entries.iter().filter_map(|entry| entry.epoch_num))
+}
+
+/// Returns whether numbers go on by more than one each time, as those of epochs do not.
+fn go_on_by_more_than_one(numbers: impl Iterator<Item = f64>) -> bool {
+    let mut numbers: Vec<f64> = numbers.filter(|number| *number > 0.0).chain([0.0]).collect();
+    numbers.sort_by(f64::total_cmp);
+    numbers.dedup();
+    numbers.len() > 1 && numbers.windows(2).all(|pair| pair[1] - pair[0] > 1.0)
+}
+
 /// Returns how the log counts samples, with a note if `train_samples` turns out to count batches.
 fn detect_counting(training: &TrainingLog, notes: &mut Vec<String>) -> SampleCounting {
     let entries = &training.entries;
@@ -289,10 +316,15 @@ fn detect_counting(training: &TrainingLog, notes: &mut Vec<String>) -> SampleCou
     let train_samples = entries.iter().find(|entry| entry.key == MllogKey::TrainSamples).and_then(|entry| entry.value);
     let epochs = entries.iter().filter(|entry| entry.key == MllogKey::EpochStop);
     let last_epoch = epochs.clone().filter_map(|entry| entry.epoch_num).next_back();
-    if training.benchmark.as_deref() == Some("bert") || last_epoch.is_some() && last_epoch == train_samples {
+    let is_bert = training.benchmark.as_deref() == Some(BERT);
+    if is_bert && counts_sequences(training) || last_epoch.is_some() && last_epoch == train_samples {
         return SampleCounting::EpochNum;
     }
-    let epochs = epochs.count() as f64;
+    if is_bert && entries.iter().any(|entry| entry.epoch_num.is_some()) {
+        notes.push("epoch_num is less than a batch: it numbers epochs, and does not count the sequences".to_owned());
+    }
+    // The epochs of BERT are not run to their end.
+    let epochs = if is_bert { 0.0 } else { epochs.count() as f64 };
     match (train_samples, training.global_batch_size) {
         (Some(samples), Some(batch)) if epochs > 0.0 => {
             let steps = samples_by_steps(training).map(|samples| samples / batch);
@@ -562,7 +594,8 @@ impl RunWalk {
         match self.counting {
             SampleCounting::SamplesCount => entry.samples_count,
             SampleCounting::EpochNum if entry.key == MllogKey::TrainSamples => entry.value,
-            SampleCounting::EpochNum => entry.epoch_num,
+            // Beside counts of sequences, a number of an epoch is less than any of them.
+            SampleCounting::EpochNum => entry.epoch_num.filter(|count| self.known.is_none_or(|known| *count >= known)),
             // Inside an epoch only its end is known.
             SampleCounting::Epochs(samples) => {
                 (!self.epoch_open || entry.key == MllogKey::EpochStart).then_some(self.epochs_done * samples)

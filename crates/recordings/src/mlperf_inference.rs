@@ -1,10 +1,10 @@
 //! `MLPerf` Inference: `mlperf_log_detail.txt`, whose times are in UTC, and the power analyser's `spl.txt`, whose times are in
 //! the zone of its host.
 //!
-//! `power_begin` and `power_end` become the phases. Samples and tokens are the log's own rates times the time between, because
-//! `LoadGen` pads the queries of Offline: `effective_samples_per_query` is what was asked for, not what was done. Without a rate,
-//! samples are queries × samples per query. The counters are written at both ends only. If two figures of the log differ by more
-//! than 5 %, a note has both.
+//! `power_begin` and `power_end` become the phases. Samples are queries × samples per query. In Offline they are the log's own
+//! rate times the time between, because `LoadGen` pads its query: `effective_samples_per_query` is what was asked for, not what
+//! was done. Where one of the two is absent, the other counts. Tokens are the log's own rate times the time of these samples. The
+//! counters are written at both ends only. If two figures of the log differ by more than 5 %, a note has both.
 
 use std::collections::BTreeMap;
 
@@ -38,6 +38,8 @@ const TOKEN_RATES: [&str; 5] = [
 const SAMPLES_PER_QUERY: &str = "effective_samples_per_query";
 const QUERIES: &str = "result_query_count";
 const PERFORMANCE_SET: [&str; 2] = ["effective_performance_sample_count", "qsl_reported_performance_count"];
+/// Scenarios in which each query is of one sample.
+const SCENARIOS_OF_SINGLE_SAMPLES: [&str; 2] = ["Server", "SingleStream"];
 /// In Offline, the one query's latency: how long the run took.
 const LATENCY: &str = "result_max_latency_ns";
 const OTHERS: [&str; 5] = [SAMPLES_PER_QUERY, QUERIES, PERFORMANCE_SET[0], PERFORMANCE_SET[1], LATENCY];
@@ -135,9 +137,16 @@ impl DetailLog {
         self.first_figure(&SAMPLE_RATES).or_else(queries)
     }
 
-    /// Samples that were asked for.
+    /// Returns true if the scenario is one in which each query is of one sample.
+    fn has_single_samples(&self) -> bool {
+        let scenario = self.scenario.as_deref().unwrap_or_default();
+        SCENARIOS_OF_SINGLE_SAMPLES.iter().any(|known| scenario.eq_ignore_ascii_case(known))
+    }
+
+    /// Samples that were asked for. But for Offline, whose query `LoadGen` pads, these are the samples that were done.
     fn queried(&self) -> Option<f64> {
-        Some(self.figure(QUERIES)? * self.figure(SAMPLES_PER_QUERY)?)
+        let of_query = self.figure(SAMPLES_PER_QUERY).or(self.has_single_samples().then_some(1.0))?;
+        Some(self.figure(QUERIES)? * of_query)
     }
 }
 
@@ -323,15 +332,33 @@ fn power_line(text: &str, clock: &TimeParser) -> Result<(ParsedTime, Option<f64>
 /// Returns how many samples were done in so many seconds, and notes what of the log contradicts that.
 fn samples_done(detail: &DetailLog, seconds: f64, notes: &mut Vec<String>) -> Option<f64> {
     let queried = detail.queried();
-    let Some((key, rate)) = detail.samples_per_second() else {
-        if queried.is_some() && detail.is_offline() {
-            notes.push(
-                "the detail log has no result_samples_per_second: samples are those of the queries, without LoadGen's padding"
-                    .to_owned(),
-            );
+    match (detail.samples_per_second(), queried) {
+        (Some(rate), Some(queried)) if !detail.is_offline() => {
+            let by_rate = rate.1 * seconds;
+            if differ_too_much(queried, by_rate) {
+                notes.push(format!(
+                    "{} {} over the run makes {by_rate:.0} samples, the queries {queried:.0}: counted are the queries, which are those that \
+                     LoadGen has counted",
+                    rate.0, rate.1
+                ));
+            }
+            Some(queried)
         }
-        return queried;
-    };
+        (Some(rate), _) => Some(samples_by_rate(detail, rate, seconds, notes)),
+        (None, _) => {
+            if queried.is_some() && detail.is_offline() {
+                notes.push(
+                    "the detail log has no result_samples_per_second: samples are those of the queries, without LoadGen's padding"
+                        .to_owned(),
+                );
+            }
+            queried
+        }
+    }
+}
+
+/// Returns the samples by a rate of the log, and its key, and notes what of the log contradicts them.
+fn samples_by_rate(detail: &DetailLog, (key, rate): (&str, f64), seconds: f64, notes: &mut Vec<String>) -> f64 {
     let mut done = rate * seconds;
     let latency = detail.figure(LATENCY).map(|nanoseconds| nanoseconds / 1e9).filter(|_| detail.is_offline());
     if let Some(ran) = latency.filter(|ran| *ran > 0.0 && differ_too_much(*ran, seconds)) {
@@ -342,7 +369,7 @@ fn samples_done(detail: &DetailLog, seconds: f64, notes: &mut Vec<String>) -> Op
             seconds.min(ran)
         ));
     }
-    if let Some(queried) = queried.filter(|queried| differ_too_much(*queried, done)) {
+    if let Some(queried) = detail.queried().filter(|queried| differ_too_much(*queried, done)) {
         let set = PERFORMANCE_SET.iter().find_map(|key| detail.figure(key)).filter(|set| *set > 0.0);
         let padded = set.map(|set| (set, (queried / set).ceil() * set)).filter(|(_, padded)| !differ_too_much(*padded, done));
         let why = match padded {
@@ -353,7 +380,7 @@ fn samples_done(detail: &DetailLog, seconds: f64, notes: &mut Vec<String>) -> Op
             "{key} {rate} over the run makes {done:.0} samples, the queries {queried:.0}: {why}; counted are {done:.0}"
         ));
     }
-    Some(done)
+    done
 }
 
 /// Notes figures of the summary that contradict the detail log: the summary of another run, perhaps.

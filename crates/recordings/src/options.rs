@@ -4,7 +4,7 @@ use std::time::Duration;
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::Meter;
 
-use crate::{DecimalMark, ImportError, NamedTimeZone, RecordingFormat, TimeFormat};
+use crate::{Date, DecimalMark, ImportError, NamedTimeZone, RecordingFormat, TimeFormat};
 
 /// A setting of an import that makes no sense.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -70,6 +70,8 @@ pub struct ImportOptions {
     pub time_format: Option<TimeFormat>,
     /// The zone of times without one; formats `csv` and `nvidia-smi`. Default: UTC.
     pub time_zone: Option<NamedTimeZone>,
+    /// Day of the first row where times are times of day only; format `csv`.
+    pub date: Option<Date>,
     /// Separator of a number's whole part and its fraction; formats `csv` and `nvidia-smi`. Default: as the numbers show.
     pub decimal: Option<DecimalMark>,
     /// Meaning of several rows of one moment. Default: rows that differ are refused.
@@ -124,6 +126,12 @@ impl ImportOptions {
                 "leave it out",
             );
         }
+        if self.date.is_some() && format != RecordingFormat::Csv {
+            return wrong(
+                format!("--date is for csv with times of day only; times of {format} have their dates"),
+                "leave it out",
+            );
+        }
         if self.decimal.is_some() && !matches!(format, RecordingFormat::Csv | RecordingFormat::NvidiaSmi) {
             return wrong(format!("--decimal is for csv and nvidia-smi, not for {format}"), "leave it out");
         }
@@ -145,6 +153,11 @@ impl ImportOptions {
             _ => Ok(()),
         }
     }
+}
+
+/// Reads `--date`, a day such as `2025-02-03`.
+pub fn parse_day(text: &str) -> Result<Date, InvalidOption> {
+    Date::strptime("%Y-%m-%d", text.trim()).map_err(|_| InvalidOption::new("say a day such as 2025-02-03"))
 }
 
 /// Returns an error if a text is not `namespace/name`, each of letters, digits, `-`, `_` and `.`.
@@ -250,6 +263,8 @@ mod tests {
         assert!(refused(ImportOptions::default(), RecordingFormat::Csv).contains("--map"));
         let options = ImportOptions { interval: Some(Duration::from_secs(1)), ..ImportOptions::default() };
         assert!(refused(options, RecordingFormat::Mlperf).contains("has its own"));
+        let options = ImportOptions { date: Some("2025-02-03".parse().unwrap()), ..ImportOptions::default() };
+        assert!(refused(options, RecordingFormat::NvidiaSmi).contains("have their dates"));
         let options = ImportOptions { time_zone: Some(NamedTimeZone::utc()), ..ImportOptions::default() };
         assert!(refused(options, RecordingFormat::Mlperf).contains("no local times"));
         for workload in ["bert", "a/b/c", "/x", "x/", "A B/c", "a/b c", "a/b\n", "a//b", "a/ü", "a/b,c"] {

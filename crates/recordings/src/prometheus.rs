@@ -1,6 +1,6 @@
 //! Prometheus: the JSON that `/api/v1/query_range` answers (several files for several queries), or text with a time
 //! stamp on every sample: the exposition format (milliseconds), `promtool tsdb dump` (milliseconds) and `OpenMetrics`
-//! (seconds; it ends with `# EOF`).
+//! (seconds; it ends with `# EOF`). What `promtool query range` prints is read as well, as text and as JSON.
 //!
 //! Series of an exporter of GPUs become telemetry ([`crate::series`] determines the board and workload); a job's `training_*` and
 //! `mps_thread_percentage_current` become progress. A board whose series name several pods or MIG instances is one board: its
@@ -13,7 +13,8 @@ use std::io::Read;
 use eadt_schemas::EventTime;
 use eadt_schemas::counts::counted;
 use eadt_schemas::v1::CounterScope;
-use serde::de::{Deserialize, Deserializer, Visitor};
+use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
+use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 
 use crate::absent::is_absent_text;
 use crate::error::quote;
@@ -23,7 +24,7 @@ use crate::identity::is_zero_uuid;
 use crate::interpolate::LinePoint;
 use crate::lines::LineReader;
 use crate::names::event_name;
-use crate::prometheus_text::{is_end, parse_sample};
+use crate::prometheus_text::{PrintedLine, PrintedQuery, is_end, parse_sample, split_printed_series};
 use crate::recording::{FileId, RecordedDevice, Recording, SourceId, SourceKind, clean_name};
 use crate::series::{
     AttributionRules, BoardHolders, DeviceMetric, ExporterPods, KNOWN_DEVICE_SERIES, MigInstance, PodRule, SeriesAttribution,
@@ -80,6 +81,38 @@ struct AnsweredSeries {
     value: Option<(f64, SampleValue)>,
 }
 
+/// An answer, or the series of one alone, as `promtool query -o json` prints them.
+struct AnswerOrSeries(QueryResponse);
+
+impl<'de> Deserialize<'de> for AnswerOrSeries {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct AnswerVisitor;
+        impl<'de> Visitor<'de> for AnswerVisitor {
+            type Value = AnswerOrSeries;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an answer or its series")
+            }
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<AnswerOrSeries, A::Error> {
+                QueryResponse::deserialize(MapAccessDeserializer::new(map)).map(AnswerOrSeries)
+            }
+            fn visit_seq<A: SeqAccess<'de>>(self, series: A) -> Result<AnswerOrSeries, A::Error> {
+                Vec::deserialize(SeqAccessDeserializer::new(series)).map(|result| AnswerOrSeries(QueryResponse::of(result)))
+            }
+        }
+        deserializer.deserialize_any(AnswerVisitor)
+    }
+}
+
+impl QueryResponse {
+    /// An answer that is nothing but its series.
+    fn of(result: Vec<AnsweredSeries>) -> Self {
+        let is_moment = result.iter().any(|series| series.value.is_some());
+        let result_type = if is_moment { "vector" } else { "matrix" }.to_owned();
+        let data = Some(QueryData { result_type, result });
+        Self { status: "success".to_owned(), error: None, warnings: Vec::new(), is_partial: false, data }
+    }
+}
+
 /// A value as Prometheus writes it, as a text; as a number by others. `None`: it is no number.
 struct SampleValue(Option<f64>);
 
@@ -130,6 +163,18 @@ impl ImportedSeries {
     }
 }
 
+/// What to do about a line of a text.
+const REPAIR: &str = "restore the line or take it out";
+
+/// A sample of a text, as seconds and as milliseconds: which of them is known at the end only.
+struct UnscaledSample {
+    series: usize,
+    seconds: Option<EventTime>,
+    millis: Option<EventTime>,
+    line: u64,
+    value: f64,
+}
+
 struct SeriesSample {
     series: usize,
     time: EventTime,
@@ -162,10 +207,9 @@ pub(crate) fn read(
             return Err(recording.error(file, line, format!("it is {what}, and no text of Prometheus"), remedy));
         }
         // `{__name__="…"}` is a sample of a dump, `{"name",…} 1` one of `OpenMetrics`; `{"status":` an answer.
-        if first.trim_start().starts_with('{')
-            && !matches!(parse_sample(&first), Ok(Some(_)))
-            && !first.trim_start().starts_with("{__")
-        {
+        let begins = |start: &str| first.trim_start().starts_with(start);
+        let is_sample = || matches!(parse_sample(&first), Ok(Some(_))) || split_printed_series(&first).is_some();
+        if begins("[") || begins("{") && !begins("{__") && !is_sample() {
             gathered.read_answers(file, &first, lines, recording)?;
         } else {
             gathered.read_text(file, line, first, lines, recording)?;
@@ -238,7 +282,7 @@ impl PrometheusImport {
         let rest = std::io::Cursor::new(b"\n").chain(lines.into_reader());
         let whole = std::io::Cursor::new(first.as_bytes()).chain(rest);
         // Several answers may follow one after the other.
-        for answer in serde_json::Deserializer::from_reader(whole).into_iter::<QueryResponse>() {
+        for answer in serde_json::Deserializer::from_reader(whole).into_iter::<AnswerOrSeries>() {
             let answer = answer.map_err(|error| {
                 if let Some(ForeignText { what, remedy }) = foreign_json(first) {
                     return ImportError::in_line(&name, 1, format!("it is {what}, and no answer of Prometheus"), remedy);
@@ -246,7 +290,7 @@ impl PrometheusImport {
                 let problem = format!("is not the answer to a query, or truncated: {error}");
                 ImportError { line: Some(error.line() as u64), ..ImportError::in_file(&name, problem, remedy) }
             })?;
-            self.read_answer(file, answer, recording)?;
+            self.read_answer(file, answer.0, recording)?;
         }
         Ok(())
     }
@@ -311,15 +355,7 @@ impl PrometheusImport {
         mut lines: LineReader<'_>,
         recording: &mut Recording,
     ) -> Result<(), ImportError> {
-        /// As seconds and as milliseconds: which of them is known at the end only.
-        struct UnscaledSample {
-            series: usize,
-            seconds: Option<EventTime>,
-            millis: Option<EventTime>,
-            line: u64,
-            value: f64,
-        }
-        let repair = "restore the line or take it out";
+        let mut printed = PrintedQuery::default();
         let mut read: Vec<UnscaledSample> = Vec::new();
         // A series is the same text again and again.
         let mut by_text: HashMap<String, Result<usize, String>> = HashMap::new();
@@ -327,11 +363,25 @@ impl PrometheusImport {
         let mut next = Some((first_line, first));
         while let Some((line, text)) = next {
             open_metrics |= is_end(&text);
+            let text = match printed.read_line(&text) {
+                Some(PrintedLine::Series) => String::new(),
+                Some(PrintedLine::Sample { text, is_moment }) => {
+                    open_metrics = true;
+                    if is_moment {
+                        self.moment = Some(recording.files[file].clone());
+                    }
+                    text
+                }
+                None => text,
+            };
             match parse_sample(&text) {
                 Ok(None) => {}
                 Err(reason) => {
                     let problem = format!("{} is not a sample: {reason}", quote(text.trim()));
-                    let error = recording.error(file, line, problem, repair);
+                    let is_computed = reason == "no metric name" && text.trim_start().starts_with('{');
+                    let remedy =
+                        if is_computed { "query the series themselves, without functions such as rate()" } else { REPAIR };
+                    let error = recording.error(file, line, problem, remedy);
                     self.refuse(recording, reason, line, error);
                 }
                 Ok(Some(sample)) => {
@@ -354,7 +404,7 @@ impl PrometheusImport {
                         }
                         (Ok(_), Some(stamp)) if seconds.or(millis).is_none() => {
                             let problem = format!("time stamp {} is not a time", quote(stamp));
-                            let error = recording.error(file, line, problem, repair).with_column(&*sample.name);
+                            let error = recording.error(file, line, problem, REPAIR).with_column(&*sample.name);
                             self.refuse(recording, "time", line, error);
                         }
                         (Ok(series), Some(_)) => {
@@ -365,25 +415,30 @@ impl PrometheusImport {
             }
             next = lines.next_line()?.map(|(line, text)| (line, text.into_owned()));
         }
+        self.add_scaled(file, read, open_metrics, recording);
+        Ok(())
+    }
+
+    /// Adds samples of a text in seconds, if it is known to be in seconds, else in milliseconds.
+    fn add_scaled(&mut self, file: FileId, read: Vec<UnscaledSample>, mut in_seconds: bool, recording: &mut Recording) {
         // Cut off before its end, or never given one: no recording is as old as its stamps in milliseconds would make it.
         let early = |stamped: &UnscaledSample| stamped.millis.is_some_and(|time| time < MILLIS_FROM);
-        if !open_metrics && !read.is_empty() && read.iter().all(early) {
+        if !in_seconds && !read.is_empty() && read.iter().all(early) {
             let name = &recording.files[file];
             let note = format!(
                 "{name}: time stamps are taken for seconds, though it does not end with # EOF: milliseconds would be in 1970"
             );
             recording.notes.push(note);
-            open_metrics = true;
+            in_seconds = true;
         }
         for UnscaledSample { series, seconds, millis, line, value } in read {
-            if let Some(time) = if open_metrics { seconds } else { millis } {
+            if let Some(time) = if in_seconds { seconds } else { millis } {
                 self.add_sample(recording, series, (time, line), value);
             } else {
-                let error = recording.error(file, line, "the time stamp is not a time", repair);
+                let error = recording.error(file, line, "the time stamp is not a time", REPAIR);
                 self.refuse(recording, "time", line, error);
             }
         }
-        Ok(())
     }
 
     /// Makes readings of what was gathered.
@@ -415,7 +470,8 @@ impl PrometheusImport {
         if let Some(file) = self.moment.take() {
             let mut seen_series = BTreeSet::new();
             if self.samples.iter().all(|sample| seen_series.insert(sample.series)) {
-                let remedy = "ask /api/v1/query_range, not /api/v1/query, or give the answers of several moments";
+                let remedy = "ask /api/v1/query_range, not /api/v1/query (promtool query range, not instant), or give the answers of several \
+                              moments";
                 return Err(ImportError::in_file(file, "holds a \"vector\", not a matrix: one moment is no recording", remedy));
             }
         }

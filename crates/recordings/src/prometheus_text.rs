@@ -65,6 +65,57 @@ pub fn is_end(line: &str) -> bool {
     line.trim() == "# EOF"
 }
 
+/// A line of what `promtool query` prints.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum PrintedLine {
+    /// A series, whose samples follow.
+    Series,
+    /// A sample as a line of the text format, in seconds; `is_moment`: its series is on the same line, as of one moment.
+    Sample { text: String, is_moment: bool },
+}
+
+/// Reads what `promtool query range` and `instant` print: a series and `=>`, then `VALUE @[SECONDS]` on lines of their own, or behind
+/// it.
+#[derive(Debug, Default)]
+pub(crate) struct PrintedQuery {
+    series: Option<String>,
+}
+
+impl PrintedQuery {
+    /// Reads one line. Returns `None` if it is of another form.
+    pub(crate) fn read_line(&mut self, line: &str) -> Option<PrintedLine> {
+        if let Some((series, value)) = split_printed_series(line) {
+            let Some((value, seconds)) = value else {
+                self.series = Some(series.to_owned());
+                return Some(PrintedLine::Series);
+            };
+            return Some(PrintedLine::Sample { text: format!("{series} {value} {seconds}"), is_moment: true });
+        }
+        let (value, seconds) = printed_value(line)?;
+        let series = self.series.as_ref()?;
+        Some(PrintedLine::Sample { text: format!("{series} {value} {seconds}"), is_moment: false })
+    }
+}
+
+/// A value and its time in seconds.
+type PrintedValue<'a> = (&'a str, &'a str);
+
+/// Returns the series of a line that `promtool query` prints, and the value behind it, if there is one.
+pub(crate) fn split_printed_series(line: &str) -> Option<(&str, Option<PrintedValue<'_>>)> {
+    let (series, rest) = line.rsplit_once("=>")?;
+    let series = series.trim();
+    let is_series = series.ends_with('}') || !series.is_empty() && name_end(series, true) == series.len();
+    let value = if rest.trim().is_empty() { None } else { Some(printed_value(rest)?) };
+    is_series.then_some((series, value))
+}
+
+/// `250.1 @[1738576800.123]`
+fn printed_value(text: &str) -> Option<PrintedValue<'_>> {
+    let (value, seconds) = text.trim().strip_suffix(']')?.split_once("@[")?;
+    let (value, seconds) = (value.trim(), seconds.trim());
+    (parse_number(value).is_some() && parse_number(seconds).is_some()).then_some((value, seconds))
+}
+
 /// Reads one line. Returns `None` for an empty line or a comment, and why it is no sample otherwise.
 pub fn parse_sample(line: &str) -> Result<Option<ExpositionSample<'_>>, &'static str> {
     let line = line.trim_matches(|c: char| c.is_ascii_whitespace());
@@ -239,6 +290,29 @@ mod tests {
             let s = one(line).unwrap();
             assert_eq!(s.name, name, "{line}");
             assert_eq!(label.and_then(|(name, _)| s.label(name)), label.map(|(_, value)| value), "{line}");
+        }
+    }
+
+    #[test]
+    fn what_promtool_prints_is_read_line_by_line() {
+        let mut printed = PrintedQuery::default();
+        let sample = |text: &str, is_moment| Some(PrintedLine::Sample { text: text.to_owned(), is_moment });
+        for (line, expected) in [
+            ("250 @[1738576800]", None),
+            ("power{gpu=\"0\", a=\"x => y\"} =>", Some(PrintedLine::Series)),
+            ("250.1 @[1738576800]", sample("power{gpu=\"0\", a=\"x => y\"} 250.1 1738576800", false)),
+            ("NaN @[1738576815.123]", sample("power{gpu=\"0\", a=\"x => y\"} NaN 1738576815.123", false)),
+            ("up => ", Some(PrintedLine::Series)),
+            ("1 @[1738576800]", sample("up 1 1738576800", false)),
+            ("up{} => 1 @[1738576800]", sample("up{} 1 1738576800", true)),
+            ("{gpu=\"0\"} =>", Some(PrintedLine::Series)),
+            ("up 1 1738576800000", None),
+            ("# HELP up a => b", None),
+            ("up{a=\"=>\"} 1", None),
+            ("1 @[x]", None),
+            ("", None),
+        ] {
+            assert_eq!(printed.read_line(line), expected, "{line}");
         }
     }
 

@@ -33,6 +33,8 @@ pub(crate) struct Recording {
     pub(crate) mapped_as: BTreeMap<ReadingField, &'static str>,
     /// Units that `--map` gives.
     pub(crate) explicit_units: BTreeMap<ReadingField, &'static str>,
+    /// Ranges of energy counters that tables have, in joules, the smallest first.
+    pub(crate) counter_ranges: Vec<f64>,
     /// Times without an offset are read as UTC, for want of a zone.
     pub(crate) has_local_times: bool,
     /// What device figures cover.
@@ -161,6 +163,7 @@ impl Recording {
             columns: BTreeMap::new(),
             mapped_as: BTreeMap::new(),
             explicit_units: BTreeMap::new(),
+            counter_ranges: Vec::new(),
             has_local_times: false,
             meter: options.meter.unwrap_or(meter),
             column_of_kinds: None,
@@ -328,6 +331,14 @@ impl Recording {
                     .to_owned()
             }
         });
+    }
+
+    /// Adds the range of an energy counter, in joules.
+    pub(crate) fn add_counter_range(&mut self, joules: f64) {
+        let place = self.counter_ranges.partition_point(|known| *known < joules);
+        if self.counter_ranges.get(place) != Some(&joules) {
+            self.counter_ranges.insert(place, joules);
+        }
     }
 
     /// Adds a note that is not there yet.

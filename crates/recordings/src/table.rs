@@ -1,9 +1,10 @@
 //! Tables of any writing: the separator, the header and the comments are found once, for all readers.
 //!
 //! The separator is `,`, `;`, a tab or `|`, as the header and the lines below it agree best. The header is the line that has the
-//! wanted columns; lines above it are passed over. A row is a line, or several if a quoted cell has line breaks.
+//! wanted columns; lines above it are passed over. A row is a line, or several if a quoted cell has line breaks. Rows that begin with
+//! a name of their own, for which the header has none, as R writes them, have a first column without a name.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use crate::ImportError;
 use crate::encoding::Encoding;
@@ -52,6 +53,11 @@ impl RowCells {
         self.ends.clear();
     }
 
+    /// Puts a blank cell before the others.
+    fn insert_blank(&mut self) {
+        self.ends.insert(0, 0);
+    }
+
     fn close(&mut self, start: usize) {
         // Blanks before the separator are no part of the cell.
         let length = self.text[start..].trim_end().len();
@@ -68,7 +74,7 @@ impl RowCells {
             return true;
         };
         if separator == BLANKS || separator == BLANKS_BUT_UNITS {
-            for cell in row.split_whitespace() {
+            for cell in cells_between_blanks(row) {
                 let cell = cell.trim_matches('"');
                 let follows_number = || self.len().checked_sub(1).and_then(|last| self.get(last)).is_some_and(is_plain_number);
                 if separator == BLANKS_BUT_UNITS && Unit::by_name(cell).is_some() && follows_number() {
@@ -121,6 +127,20 @@ impl RowCells {
     }
 }
 
+/// The cells of a row between blanks, with their quotes. A quoted one may have blanks in it.
+fn cells_between_blanks(row: &str) -> impl Iterator<Item = &str> {
+    let mut rest = row.trim_start();
+    std::iter::from_fn(move || {
+        let ends_cell = |quote: &usize| rest[quote + 1..].chars().next().is_none_or(char::is_whitespace);
+        let inside = rest.strip_prefix('"').unwrap_or_default();
+        let quoted = inside.match_indices('"').map(|(at, _)| at + 1).find(ends_cell);
+        let end = quoted.map_or_else(|| rest.find(char::is_whitespace).unwrap_or(rest.len()), |quote| quote + 1);
+        let (cell, after) = rest.split_at(end);
+        rest = after.trim_start();
+        (!cell.is_empty()).then_some(cell)
+    })
+}
+
 /// Returns an error if the first lines are of a text that is no table.
 fn refuse_foreign_text(recording: &Recording, file: FileId, lines: &VecDeque<(u64, String)>) -> Result<(), ImportError> {
     for (line, text) in lines.iter().take(LINES_OF_FOREIGN_TEXT) {
@@ -156,6 +176,8 @@ pub(crate) struct TableReader<'a> {
     separator: Option<char>,
     /// Cells of the header.
     width: Option<usize>,
+    /// The header as it is written, if it has no name for the first column.
+    header_of_named_rows: Option<RowCells>,
     row: String,
     /// Rows so far, and the bytes of the shortest last cell among them.
     rows: u64,
@@ -180,7 +202,8 @@ const ROWS_TO_TELL_A_CUT: u64 = 3;
 impl<'a> TableReader<'a> {
     fn new(lines: LineReader<'a>, ahead: VecDeque<(u64, String)>, separator: Option<char>) -> Self {
         let row = String::new();
-        Self { lines, ahead, separator, width: None, row, rows: 0, shortest_last_cell: usize::MAX, is_cut: false }
+        let (width, header_of_named_rows, shortest_last_cell) = (None, None, usize::MAX);
+        Self { lines, ahead, separator, width, header_of_named_rows, row, rows: 0, shortest_last_cell, is_cut: false }
     }
 
     /// Finds separator and header. Returns no header if the file has no row.
@@ -230,6 +253,10 @@ impl<'a> TableReader<'a> {
                 table.next_cells(&mut names)?;
             }
         }
+        if found.has_row_names {
+            table.header_of_named_rows = Some(names.clone());
+            names.insert_blank();
+        }
         table.width = Some(names.len());
         Ok((table, Some(HeaderRow { line, names, is_data: found.is_data })))
     }
@@ -277,6 +304,9 @@ impl<'a> TableReader<'a> {
     ) -> Result<Option<u64>, ImportError> {
         loop {
             let Some(line) = self.next_cells(cells)? else { return Ok(None) };
+            if self.header_of_named_rows.as_ref().is_some_and(|header| header == cells) {
+                cells.insert_blank();
+            }
             if is_comment(&self.row) {
                 recording.skip_line(file, line, "comment line");
             } else if is_rule(&self.row) {
@@ -369,6 +399,8 @@ struct HeaderMatch {
     index: usize,
     cells: RowCells,
     is_data: bool,
+    /// Rows have a cell more, their name.
+    has_row_names: bool,
 }
 
 impl HeaderMatch {
@@ -391,7 +423,12 @@ fn find_header(lines: &[(u64, String)], declared: Option<char>, wanted: &HeaderC
     };
     for separator in candidates {
         let (names, index, cells) = line_with_names(lines, separator, wanted)?;
-        let (consistent, plain) = count_matching(&lines[index + 1..], separator, cells.len());
+        let (mut consistent, mut plain) = count_matching(&lines[index + 1..], separator, cells.len());
+        let is_data = names == 0 && (wanted.is_data)(&cells);
+        let has_row_names = !is_data && has_row_names(&lines[index..], separator, &cells);
+        if has_row_names {
+            (consistent, plain) = count_matching(&lines[index + 1..], separator, cells.len() + 1);
+        }
         let score = (names, consistent, plain);
         let is_blank = matches!(separator, Some(BLANKS | BLANKS_BUT_UNITS));
         let is_better = |most: &SeparatorScore| if is_blank { names > most.0 && consistent > 0 } else { score > *most };
@@ -400,8 +437,7 @@ fn find_header(lines: &[(u64, String)], declared: Option<char>, wanted: &HeaderC
             (separator, found.separator) == (Some(BLANKS_BUT_UNITS), Some(BLANKS)) && names == most.0 && consistent > most.1
         };
         if best.as_ref().is_none_or(|(most, found)| is_better(most) || joins_more(most, found)) {
-            let is_data = names == 0 && (wanted.is_data)(&cells);
-            best = Some((score, HeaderMatch { separator, index, cells, is_data }));
+            best = Some((score, HeaderMatch { separator, index, cells, is_data, has_row_names }));
         }
     }
     best.map(|(_, found)| found)
@@ -454,6 +490,77 @@ fn line_with_names(
     })
 }
 
+/// Rows below a header that are looked at.
+const ROWS_TO_MATCH: usize = 50;
+
+/// Returns whether each row below a header has one cell more than it, and the first is a name of the row, as R writes it: quoted, as
+/// those of the header are, and no other's, or the number of the row, from 0 or 1. Between commas, where the cell more may be of a
+/// decimal comma, it must be a quoted number.
+fn has_row_names(lines: &[(u64, String)], separator: Option<char>, header: &RowCells) -> bool {
+    let is_quoted = |text: &str| text.trim_start().starts_with('"');
+    let Some(((_, first), below)) = lines.split_first() else { return false };
+    let rows = below.iter().map(|(_, text)| text.as_str()).filter(|text| !is_comment(text) && *text != first);
+    let rows: Vec<&str> = rows.take(ROWS_TO_MATCH).collect();
+    let mut cells = RowCells::default();
+    // A number and its unit are no two cells.
+    let units = separator.filter(|separator| *separator == BLANKS).map(|_| BLANKS_BUT_UNITS);
+    let (mut names, mut are_numbers_behind): (Vec<String>, bool) = (Vec::new(), true);
+    for row in &rows {
+        let is_longer = |cells: &RowCells| cells.len() == header.len() + 1 && cells.iter().last() != Some("");
+        let fits = [separator, units.or(separator)].into_iter().all(|separator| cells.split(row, separator) && is_longer(&cells));
+        let Some(name) = cells.get(0).filter(|_| fits) else { return false };
+        names.push(name.to_owned());
+        are_numbers_behind &= cells.get(1).is_some_and(is_plain_number);
+    }
+    let numbers: Option<Vec<u32>> = names.iter().map(|name| name.parse().ok()).collect();
+    let numbers = numbers.unwrap_or_default();
+    let grows = numbers.windows(2).all(|pair| pair[0] < pair[1]);
+    let is_numbered =
+        numbers.len() > 1 && numbers[0] <= 1 && (numbers[0]..).zip(&numbers).all(|(place, number)| place == *number);
+    let are_quoted = is_quoted(first) && rows.iter().all(|row| is_quoted(row));
+    let are_distinct = || names.iter().collect::<BTreeSet<_>>().len() == names.len();
+    let begins_with_time =
+        header.get(0).is_some_and(|name| ["time", "date"].iter().any(|word| name.to_lowercase().contains(word)));
+    let are_times = || begins_with_time && names.iter().any(|name| name.contains([':', '-', '/']));
+    // Else the first column may be what the header says, and the last one has no name.
+    let is_measured = numbers.len() > 2 && header.get(0).is_some_and(names_a_measurement);
+    let is_time_behind = begins_with_time && !are_numbers_behind;
+    match (separator, are_quoted) {
+        (None, _) => false,
+        // A number behind the first one may be the whole part of a decimal comma.
+        (Some(','), _) => are_quoted && grows && !numbers.is_empty() && (is_measured || !are_numbers_behind),
+        (_, true) => !names.is_empty() && are_distinct() && !are_times(),
+        (_, false) => is_numbered && (is_measured || is_time_behind),
+    }
+}
+
+/// Returns whether a column is by its name of a measurement, whose values do not count the rows.
+fn names_a_measurement(name: &str) -> bool {
+    const MEASURED: [&str; 14] = [
+        "current",
+        "energy",
+        "joule",
+        "mem",
+        "memory",
+        "power",
+        "pwr",
+        "temp",
+        "temperature",
+        "util",
+        "utilization",
+        "volt",
+        "voltage",
+        "watt",
+    ];
+    const COUNTED: [&str; 19] = [
+        "batch", "count", "date", "elapsed", "epoch", "id", "idx", "index", "iter", "n", "no", "nr", "number", "row", "run",
+        "sample", "sec", "step", "time",
+    ];
+    let name = name.to_lowercase();
+    let has = |words: &[&str]| name.split(|c: char| !c.is_alphanumeric()).any(|word| words.contains(&word.trim_end_matches('s')));
+    (has(&MEASURED) || name == "w") && !has(&COUNTED)
+}
+
 /// Returns how many lines have as many cells as the header, and how many of their cells are numbers, times or plain words.
 fn count_matching(lines: &[(u64, String)], separator: Option<char>, width: usize) -> (usize, usize) {
     if width < 2 {
@@ -461,7 +568,7 @@ fn count_matching(lines: &[(u64, String)], separator: Option<char>, width: usize
     }
     let (mut consistent, mut plain) = (0, 0);
     let mut cells = RowCells::default();
-    for (_, text) in lines.iter().filter(|(_, text)| !is_comment(text)).take(50) {
+    for (_, text) in lines.iter().filter(|(_, text)| !is_comment(text)).take(ROWS_TO_MATCH) {
         if cells.split(text, separator) && cells.len() == width {
             consistent += 1;
             plain += cells.iter().filter(|cell| is_plain(cell)).count();
@@ -542,6 +649,56 @@ mod tests {
         let (_, without_header, _) = rows("2025/02/03 10:00:00,0,120\n2025/02/03 10:00:01,0,120\n", &[]);
         assert_eq!(without_header.len(), 3, "{without_header:?}");
         assert_eq!(without_header[0], "||");
+    }
+
+    #[test]
+    fn rows_with_names_of_their_own_have_a_column_without_a_name() {
+        let of = |text: &str| {
+            let (_, rows, _) = rows(text, &["time", "w"]);
+            rows
+        };
+        for (what, text, expected) in [
+            (
+                "blanks",
+                "\"time\" \"w\"\n\"1\" \"2025-02-03 10:00:00\" 2\n\"2\" \"2025-02-03 10:00:01\" NA\n",
+                ["|time|w", "1|2025-02-03 10:00:00|2", "2|2025-02-03 10:00:01|NA"],
+            ),
+            ("tabs", "\"time\"\t\"w\"\n\"a\"\t\"x y\"\t2\n\"b\"\t\"z\"\t3\n", ["|time|w", "a|x y|2", "b|z|3"]),
+            ("commas", "\"time\",\"w\"\n\"1\",\"x\",2\n\"2\",\"y\",3\n", ["|time|w", "1|x|2", "2|y|3"]),
+            ("semicolons", "\"time\";\"w\"\n\"1\";\"x\";2,5\n\"2\";\"y\";3,5\n", ["|time|w", "1|x|2,5", "2|y|3,5"]),
+            ("without quotes", "time w\n1 x 2\n2 y 3\n", ["|time|w", "1|x|2", "2|y|3"]),
+            ("indented", " time  w\n0   x  2\n1   y  3\n", ["|time|w", "0|x|2", "1|y|3"]),
+            (
+                "times as names",
+                "\"w\" \"x\"\n\"2025-02-03\" 2 1\n\"2025-02-04\" 3 1\n",
+                ["|w|x", "2025-02-03|2|1", "2025-02-04|3|1"],
+            ),
+        ] {
+            assert_eq!(of(text), expected, "{what}");
+        }
+        let numbers = of("power w\n0 252.9 60\n1 251.4 61\n2 255.9 62\n");
+        assert_eq!(numbers, ["|power|w", "0|252.9|60", "1|251.4|61", "2|255.9|62"]);
+        let repeated = of("\"time\" \"w\"\n\"1\" 5 2\n\"time\" \"w\"\n\"2\" 6 3\n");
+        assert_eq!(repeated, ["|time|w", "1|5|2", "|time|w", "2|6|3"]);
+        for (what, text) in [
+            ("decimal commas", "time,w\n2025-02-03T10:00:00Z,1,5\n2025-02-03T10:00:01Z,2,5\n"),
+            ("decimal commas of steps", "time,w\n1,250,5\n2,251,3\n"),
+            ("decimal commas of quoted times", "\"time\",\"w\"\n\"2025-02-03 10:00:00\",1,5\n\"2025-02-03 10:00:01\",2,5\n"),
+            ("units", "time w\n1 100 W\n2 200 W\n"),
+            ("separators at the end", "time;w\n1;2;\n2;3;\n"),
+            ("settings and a last column without a name", "w x\n100 250 3\n200 260 4\n"),
+            ("a last column without a name", "time w\n1 250 70\n2 251 71\n"),
+            ("steps and a last column without a name", "step w\n0 257.5 60\n1 292.2 60\n2 264.7 60\n"),
+            ("steps between tabs", "n\tw\n0\t257.5\t60\n1\t292.2\t60\n2\t264.7\t60\n"),
+            ("a step, a state", "step w temp\n1 251 60 P0\n2 252 60 P0\n3 253 60 P0\n"),
+            ("seconds", "sec w\n0 250 0\n1 251 3\n2 252 6\n"),
+            ("a count before the time", "n time w\n0 1738576800 250 61\n1 1738576801 251 61\n2 1738576802 252 61\n"),
+            ("boards", "gpu w\n0 250 60\n1 251 60\n2 252 60\n"),
+            ("quoted decimal commas", "\"n\",\"w\"\n\"1\",\"250\",5\n\"2\",\"250\",5\n\"3\",\"250\",5\n"),
+            ("two dates and times", "time w\n20250203 10:00:00 5\n20250204 10:00:00 6\n"),
+        ] {
+            assert!(!of(text)[0].starts_with('|'), "{what}");
+        }
     }
 
     #[test]

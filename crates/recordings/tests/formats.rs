@@ -201,7 +201,7 @@ type InferenceCase<'a> = (&'a [(&'a str, &'a str)], &'a str, Option<f64>, Option
 #[test]
 fn mlperf_inference_counts_by_the_logs_own_rates_in_every_scenario() {
     let offline = ("effective_scenario", "\"Offline\"");
-    let cases: [InferenceCase<'_>; 17] = [
+    let cases: [InferenceCase<'_>; 18] = [
         (
             &[offline, ("effective_samples_per_query", "900"), ("result_query_count", "1"), ("result_samples_per_second", "100")],
             "",
@@ -269,11 +269,19 @@ fn mlperf_inference_counts_by_the_logs_own_rates_in_every_scenario() {
                 ("effective_samples_per_query", "1"),
                 ("result_query_count", "20"),
                 ("result_qps_with_loadgen_overhead", "5.0"),
+                ("result_tokens_per_second", "100"),
             ],
             "",
-            Some(50.0),
+            Some(20.0),
+            Some(400.0),
+            "makes 50 samples, the queries 20: counted are the queries",
+        ),
+        (
+            &[("effective_scenario", "\"Server\""), ("result_query_count", "930"), ("result_completed_samples_per_sec", "99.5")],
+            "",
+            Some(930.0),
             None,
-            "the queries 20",
+            "makes 995 samples, the queries 930",
         ),
         (
             &[offline, ("effective_samples_per_query", "900"), ("result_query_count", "1")],
@@ -469,12 +477,34 @@ fn mlperf_counts_the_steps_at_the_stop_and_says_which_rate_contradicts() {
             "throughput of 30.000000 samples/s contradicts",
         ),
         (training(Some(256.0), &with("{\"throughput\": NaN}"), (102, "{}")), Some(2000.0), ""),
+        // BERT counts sequences as epoch_num, but for logs that number epochs by it.
+        (bert(Some(100.0), [0, 150_000], "null"), Some(150_000.0), ""),
+        (bert(Some(100.0), [1, 150_000], "null"), Some(150_000.0), ""),
+        (bert(None, [0, 150_000], "null"), Some(150_000.0), ""),
+        (bert(Some(448.0), [100, 300], "null"), Some(300.0), ""),
+        (bert(Some(100.0), [1, 1], "null"), None, "it numbers epochs"),
+        (bert(None, [1, 2], "null"), None, "does not say how many samples"),
+        (bert(Some(100.0), [1, 1], "150000"), Some(150_000.0), ""),
     ] {
         let imported = read(RecordingFormat::Mlperf, &[("result.txt", &log)], &ImportOptions::default()).unwrap();
         assert_eq!(totals(&imported).0, samples, "{log}{:?}", imported.report.notes);
         let notes = &imported.report.notes;
         assert!(if note.is_empty() { notes.is_empty() } else { notes.iter().any(|text| text.contains(note)) }, "{log}{notes:?}");
     }
+}
+
+/// A log of BERT with these numbers of an epoch at its start and at its end, and the samples of the whole run behind.
+fn bert(batch: Option<f64>, [first, last]: [u32; 2], samples: &str) -> String {
+    let number = |number: u32| format!("{{\"epoch_num\": {number}}}");
+    let (first, last) = (number(first), number(last));
+    let entries = [
+        (0, "epoch_start", "null", first.as_str()),
+        (0, "block_start", "null", "{\"first_epoch_num\": 1, \"epoch_count\": 1}"),
+        (50, "block_stop", "null", "{\"first_epoch_num\": 1}"),
+        (50, "epoch_stop", "null", last.as_str()),
+        (60, "train_samples", samples, "{}"),
+    ];
+    mllog("", T0 - 2, "submission_benchmark", "\"bert\"", "{}") + &training(batch, &entries, (60, "{}"))
 }
 
 /// Twenty power readings from a second on, of this host.

@@ -271,6 +271,42 @@ fn no_value_is_absent_whatever_it_is_written_as() {
 }
 
 #[test]
+fn what_promtool_prints_is_read_as_the_answer_is() {
+    let series = |gpu: u32, first: f64| {
+        let values = (0..5).map(|at| format!("{} @[{}]\n", first + f64::from(at), START + i64::from(at) * 15));
+        format!("DCGM_FI_DEV_POWER_USAGE{{UUID=\"GPU-{gpu}\", gpu=\"{gpu}\"}} =>\n{}", values.collect::<String>())
+    };
+    let values = |gpu: u32, first: f64| {
+        let values: Vec<String> =
+            (0..5).map(|at| format!("[{},\"{}\"]", START + i64::from(at) * 15, first + f64::from(at))).collect();
+        format!(
+            "{{\"metric\":{{\"__name__\":\"DCGM_FI_DEV_POWER_USAGE\",\"UUID\":\"GPU-{gpu}\",\"gpu\":\"{gpu}\"}},\"values\":[{}]}}",
+            values.join(",")
+        )
+    };
+    let (one, other) = (values(0, 300.0), values(1, 200.0));
+    let answer = format!("{{\"status\":\"success\",\"data\":{{\"resultType\":\"matrix\",\"result\":[{one},{other}]}}}}");
+    let readings = |text: &str| {
+        let imported = read(&[text], Some("a/b")).unwrap_or_else(|error| panic!("{error}: {text}"));
+        assert!(imported.report.refused.is_empty(), "{text}");
+        telemetry(&imported).iter().map(|event| (event.device.clone(), event.time, watts(event))).collect::<Vec<_>>()
+    };
+    let expected = readings(&answer);
+    assert_eq!(expected.len(), 10);
+    assert_eq!(readings(&format!("{}{}", series(0, 300.0), series(1, 200.0))), expected, "text");
+    assert_eq!(readings(&format!("[{one},{other}]\n")), expected, "JSON");
+    assert_eq!(readings(&format!("[{one}]\n[{other}]\n")), expected, "JSON of two queries");
+    for (text, part) in [
+        (series(0, 300.0).replace("DCGM_FI_DEV_POWER_USAGE", ""), "query the series themselves"),
+        ("DCGM_FI_DEV_POWER_USAGE{gpu=\"0\"} => 300 @[1738576800]\n".to_owned(), "promtool query range, not instant"),
+        ("[{\"metric\":{\"__name__\":\"DCGM_FI_DEV_POWER_USAGE\"},\"value\":[1738576800,\"300\"]}]".to_owned(), "one moment"),
+    ] {
+        let message = read(&[&text], Some("a/b")).unwrap_err();
+        assert!(message.contains(part), "{message}");
+    }
+}
+
+#[test]
 fn an_answer_of_one_moment_is_no_recording_but_several_are() {
     let moment = |at: i64, watts: u32| {
         format!(

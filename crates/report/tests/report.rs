@@ -438,8 +438,8 @@ fn cost_and_carbon_by_the_time_of_the_energy() {
         format!("datetime,{unit}\n{rows}")
     };
     let zone = eadt_report::time_zone("UTC").unwrap();
-    let prices = eadt_report::read_prices(&table("EUR/kWh", true), &zone, "prices.csv").unwrap();
-    let carbon = eadt_report::read_carbon(&table("gCO2/kWh", true), None, &zone, "grid.csv").unwrap();
+    let prices = eadt_report::read_prices(&table("EUR/kWh", true), None, Some(&zone), "prices.csv").unwrap();
+    let carbon = eadt_report::read_carbon(&table("gCO2/kWh", true), None, Some(&zone), "grid.csv").unwrap();
     let settings = ReportSettings { prices: Some(prices), carbon: Some(carbon), ..ReportSettings::default() };
     let it = report([&first, &second], [], [], &settings).workloads.remove(0);
     near(it.cost, 0.2 + 2.0 * 0.5);
@@ -454,7 +454,7 @@ fn cost_and_carbon_by_the_time_of_the_energy() {
     // A part of the sum is not the sum.
     let first_only =
         format!("datetime,EUR/kWh\n{}{}", at(first.window_start.plus_seconds(-60.0), 0.2), at(first.window_start, 0.2));
-    let prices = eadt_report::read_prices(&first_only, &zone, "prices.csv").unwrap();
+    let prices = eadt_report::read_prices(&first_only, None, Some(&zone), "prices.csv").unwrap();
     let it = report([&first, &second], [], [], &ReportSettings { prices: Some(prices), ..ReportSettings::default() })
         .workloads
         .remove(0);

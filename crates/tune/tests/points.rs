@@ -317,6 +317,31 @@ fn one_glitch_in_any_row_changes_no_choice_by_either_method() {
 }
 
 #[test]
+fn two_glitches_beside_each_other_change_no_choice() {
+    let row = |index: u32| {
+        let clock = 1400.0 - 50.0 * f64::from(index);
+        (clock, 10.0 * (1400.0 / clock).powf(0.9), 300.0 * (clock / 1400.0).powf(1.8))
+    };
+    let rows: Vec<(f64, f64, f64)> = (0..12).map(row).collect();
+    let request = TuningRequest { method: ChoiceMethod::Measured, ..robust(TuningKnob::SmClockMhz, 0.2) };
+    let choice = |rows: &[(f64, f64, f64)]| tuned(&sweep("a", "sm_clock_mhz", rows), &request);
+    let clean = choice(&rows).groups[0].choices.constrained.setting;
+    for first in 6..10 {
+        let mut wrong = rows.clone();
+        for row in &mut wrong[first..first + 2] {
+            row.1 *= 0.5;
+        }
+        let tuning = choice(&wrong);
+        assert_eq!(kinds(&tuning), [NoteKind::Glitch, NoteKind::Glitch], "{first}");
+        assert_eq!(tuning.groups[0].choices.constrained.setting, clean, "{first}");
+    }
+    // Of five settings, two are too many to be left out: the note says that something is wrong.
+    let few: Vec<(f64, f64, f64)> =
+        rows[..5].iter().enumerate().map(|(at, row)| (row.0, row.1, if at < 2 { 0.4 } else { 1.0 } * row.2)).collect();
+    assert_eq!(kinds(&choice(&few)), [NoteKind::Irregular]);
+}
+
+#[test]
 fn a_bad_fit_of_the_power_is_refused_as_one_of_the_times_is() {
     let mut rows = CLOCKS.to_vec();
     rows.extend([(900.0, 17.0, 150.0), (800.0, 18.9, 130.0)]);

@@ -1,10 +1,12 @@
-//! Measurements that their neighbours contradict: a single one must not decide what is chosen.
+//! Measurements that their neighbours contradict: neither a single one nor two beside each other may decide what is chosen.
 //!
-//! Each setting is compared, by the median of its runs, with the settings next to it, without itself (leave one out). Along a
+//! Each setting is compared, by the median of its runs, with the settings next to it, without itself (leave one out), and two
+//! neighbours, which may agree with each other, with the settings next to both. Along a
 //! clock or a cap, time does not fall and power does not rise as the setting falls: between two neighbours a value lies
 //! between theirs, at an end it lies within what a physical exponent allows. Where a setting lies further outside than
 //! [`TIME_MARGIN`] or [`POWER_MARGIN`], the one without which the others agree best is a glitch: its runs outside of the
-//! range are. Of 2,400 published operating points none lies more than 21 % (time) or 6 % (power) outside.
+//! range are. Of 2,400 published operating points none lies more than 21 % (time) or 6 % (power) outside, and no two neighbours more
+//! than 15 % or 10 %.
 
 use serde::{Deserialize, Serialize};
 
@@ -46,6 +48,10 @@ pub struct Glitch {
 }
 
 impl Glitch {
+    fn is_of(&self, m: &SettingMeasurement) -> bool {
+        (self.row, self.setting, self.second_setting) == (m.row, m.setting, m.second_setting)
+    }
+
     /// Value and range for people.
     pub fn words(&self) -> String {
         let (what, unit, digits) = match self.quantity {
@@ -115,60 +121,99 @@ impl NeighbourRange {
     }
 }
 
-/// Takes out the setting without which the others agree best, or its runs outside of the range, until all agree; keeps
-/// every row if more than a quarter of the settings, and more than one, would go.
+/// Indices of the first and the last of the levels that are left out together: one level, or two neighbours.
+type LevelSpan = (usize, usize);
+
+/// A level that lies outside of a range by more than its margin.
+type OutsideLevel = (usize, NeighbourRange);
+
+const QUANTITIES: [GlitchQuantity; 2] = [GlitchQuantity::Duration, GlitchQuantity::Power];
+
+/// Sums of distances below this are of rounding.
+const NO_DISTANCE: f64 = 1e-9;
+
+/// Takes out the setting without which the others agree best, or its runs outside of the range, until all agree; two neighbours if
+/// all others agree without them, and without no single one. Keeps every row if more than a quarter of the settings, and more than
+/// one, would go.
 pub fn find_glitches(knob: TuningKnob, measurements: &[SettingMeasurement]) -> CheckedMeasurements {
     let mut accepted = measurements.to_vec();
     let mut glitches: Vec<Glitch> = Vec::new();
     let most = ((levels(measurements).len() as f64 * SETTINGS_RATIO) as usize).max(1);
     let mut blamed = 0;
-    while let Some(found) = next_glitches(knob, &accepted) {
-        blamed += 1;
+    while let Some((settings, found)) = next_glitches(knob, &accepted) {
+        blamed += settings;
         if blamed > most {
             return CheckedMeasurements { accepted: measurements.to_vec(), glitches: Vec::new(), irregular: true };
         }
-        let rows: Vec<u64> = found.iter().map(|glitch| glitch.row).collect();
-        let (setting, second) = (found[0].setting, found[0].second_setting);
-        accepted.retain(|m| m.setting != setting || m.second_setting != second || !rows.contains(&m.row));
+        accepted.retain(|m| !found.iter().any(|glitch| glitch.is_of(m)));
         glitches.extend(found);
     }
     glitches.sort_by_key(|glitch| glitch.row);
     CheckedMeasurements { accepted, glitches, irregular: false }
 }
 
-/// The runs to take out next; `None` if all settings agree.
-fn next_glitches(knob: TuningKnob, measurements: &[SettingMeasurement]) -> Option<Vec<Glitch>> {
+/// Returns the number of the settings to blame next, and their runs to take out; `None` if all settings agree.
+fn next_glitches(knob: TuningKnob, measurements: &[SettingMeasurement]) -> Option<(usize, Vec<Glitch>)> {
     let levels = levels(measurements);
-    let found = outside(knob, &levels);
-    let without = |index: usize| -> Vec<SettingRuns> {
-        levels.iter().enumerate().filter(|(other, _)| *other != index).map(|(_, level)| level.clone()).collect()
-    };
-    let sum = |found: &[(usize, NeighbourRange)], levels: &[SettingRuns]| -> f64 {
-        found.iter().map(|(index, range)| range.distance(levels[*index].value(range.quantity)).ln()).sum()
-    };
+    let (first, last) = blamed_span(knob, &levels)?;
+    let glitches: Vec<Glitch> =
+        (first..=last).flat_map(|at| runs_outside(knob, measurements, &levels, at, (first, last))).collect();
+    (!glitches.is_empty()).then_some((last + 1 - first, glitches))
+}
+
+/// Returns the sum of the distances of levels from their ranges.
+fn distance_sum(found: &[OutsideLevel], levels: &[SettingRuns]) -> f64 {
+    found.iter().map(|(index, range)| range.distance(levels[*index].value(range.quantity)).ln()).sum()
+}
+
+/// Returns the level without which the others agree best, or two neighbours: if no level is off by itself, or if all others agree
+/// without both, and not without any single one. `None` if all agree.
+fn blamed_span(knob: TuningKnob, levels: &[SettingRuns]) -> Option<LevelSpan> {
+    let singles = outside(knob, levels, 1);
+    let found = [singles.clone(), outside(knob, levels, 2)].concat();
     // Whoever disagrees, and those beside it.
-    let near = |index: &usize| {
+    let near = |index: usize| {
         found
             .iter()
-            .any(|(other, _)| index.abs_diff(*other) <= 1 && levels[*index].second_setting == levels[*other].second_setting)
+            .any(|(other, _)| index.abs_diff(*other) <= 1 && levels[index].second_setting == levels[*other].second_setting)
     };
-    let mut best: Option<(f64, f64, usize)> = None;
-    for index in (0..levels.len()).filter(near) {
-        let rest = without(index);
-        let left = sum(&outside(knob, &rest), &rest);
-        let own: Vec<(usize, NeighbourRange)> = found.iter().filter(|(other, _)| *other == index).copied().collect();
-        let own = sum(&own, &levels);
-        if best.is_none_or(|(least, most, _)| left < least - 1e-9 || left < least + 1e-9 && own > most) {
-            best = Some((left, own, index));
+    let left_without = |(first, last): LevelSpan| {
+        let rest: Vec<SettingRuns> = [&levels[..first], &levels[last + 1..]].concat();
+        [1, 2].map(|length| distance_sum(&outside(knob, &rest, length), &rest)).iter().sum::<f64>()
+    };
+    let own_distance = |(first, last): LevelSpan| {
+        let own: Vec<OutsideLevel> = found.iter().filter(|(other, _)| (first..=last).contains(other)).copied().collect();
+        distance_sum(&own, levels)
+    };
+    let best_of = |length: usize| {
+        let mut best: Option<(f64, f64, LevelSpan)> = None;
+        let spans = (length - 1..levels.len()).map(|last| (last + 1 - length, last));
+        for span in spans.filter(|span| near(span.0) && near(span.1) && is_outnumbered(levels, *span)) {
+            let (left, own) = (left_without(span), own_distance(span));
+            if best.is_none_or(|(least, most, _)| left < least - NO_DISTANCE || left < least + NO_DISTANCE && own > most) {
+                best = Some((left, own, span));
+            }
         }
-    }
-    let level = &levels[best?.2];
-    let index = best?.2;
-    let ranges: Vec<NeighbourRange> = [GlitchQuantity::Duration, GlitchQuantity::Power]
-        .into_iter()
-        .filter_map(|quantity| range(knob, &levels, index, quantity))
-        .collect();
-    let glitch = |run: &usize, range: &NeighbourRange| {
+        best
+    };
+    let single = if singles.is_empty() { None } else { best_of(1) };
+    let is_enough = single.is_some_and(|(left, ..)| left <= NO_DISTANCE);
+    let pair = if is_enough { None } else { best_of(2) };
+    let pair = pair.filter(|(left, ..)| single.is_none() || *left <= NO_DISTANCE);
+    pair.or(single).map(|(.., span)| span)
+}
+
+/// Returns the runs of a level that lie outside of what the levels beside a span leave, or all of them if none does by itself.
+fn runs_outside(
+    knob: TuningKnob,
+    measurements: &[SettingMeasurement],
+    levels: &[SettingRuns],
+    at: usize,
+    span: LevelSpan,
+) -> Vec<Glitch> {
+    let ranges: Vec<NeighbourRange> =
+        QUANTITIES.into_iter().filter_map(|quantity| range(knob, levels, at, span, quantity)).collect();
+    let glitch = |(run, range): &(usize, NeighbourRange)| {
         let m = &measurements[*run];
         Glitch {
             row: m.row,
@@ -183,14 +228,10 @@ fn next_glitches(knob: TuningKnob, measurements: &[SettingMeasurement]) -> Optio
         let distance = |range: &&NeighbourRange| range.distance(value(&measurements[*run], range.quantity));
         ranges.iter().max_by(|a, b| distance(a).total_cmp(&distance(b))).map(|range| (*run, *range))
     };
-    let all: Vec<(usize, NeighbourRange)> = level.runs.iter().filter_map(worst).collect();
-    let off: Vec<Glitch> = all
-        .iter()
-        .filter(|(run, range)| range.is_outside(value(&measurements[*run], range.quantity)))
-        .map(|(run, range)| glitch(run, range))
-        .collect();
-    let all: Vec<Glitch> = all.iter().map(|(run, range)| glitch(run, range)).collect();
-    Some(if off.is_empty() { all } else { off }).filter(|glitches| !glitches.is_empty())
+    let all: Vec<(usize, NeighbourRange)> = levels[at].runs.iter().filter_map(worst).collect();
+    let is_off = |(run, range): &&(usize, NeighbourRange)| range.is_outside(value(&measurements[*run], range.quantity));
+    let off: Vec<Glitch> = all.iter().filter(is_off).map(glitch).collect();
+    if off.is_empty() { all.iter().map(glitch).collect() } else { off }
 }
 
 fn value(m: &SettingMeasurement, quantity: GlitchQuantity) -> f64 {
@@ -200,14 +241,30 @@ fn value(m: &SettingMeasurement, quantity: GlitchQuantity) -> f64 {
     }
 }
 
-/// The levels that lie outside of a range by more than its margin.
-fn outside(knob: TuningKnob, levels: &[SettingRuns]) -> Vec<(usize, NeighbourRange)> {
-    let of = |index: usize| [GlitchQuantity::Duration, GlitchQuantity::Power].map(|quantity| (index, quantity));
-    (0..levels.len())
-        .flat_map(of)
-        .filter_map(|(index, quantity)| Some((index, range(knob, levels, index, quantity)?)))
-        .filter(|(index, range)| range.is_outside(levels[*index].value(range.quantity)))
-        .collect()
+/// The levels that lie outside of a range by more than its margin: each that of the levels beside it, or (`length` 2) two neighbours,
+/// both of them, that of the levels beside the two.
+fn outside(knob: TuningKnob, levels: &[SettingRuns], length: usize) -> Vec<OutsideLevel> {
+    let off = |at: usize, span: LevelSpan, quantity: GlitchQuantity| {
+        range(knob, levels, at, span, quantity)
+            .filter(|range| range.is_outside(levels[at].value(quantity)))
+            .map(|range| (at, range))
+    };
+    let mut found = Vec::new();
+    for first in 0..(levels.len() + 1).saturating_sub(length) {
+        let span = (first, first + length - 1);
+        for quantity in QUANTITIES {
+            let all: Option<Vec<OutsideLevel>> = (span.0..=span.1).map(|at| off(at, span, quantity)).collect();
+            found.extend(all.into_iter().flatten());
+        }
+    }
+    found
+}
+
+/// Returns whether more levels of a slice are left than a span takes out: between two settings alone, it is unknown which is off.
+fn is_outnumbered(levels: &[SettingRuns], (first, last): LevelSpan) -> bool {
+    let same = |level: &&SettingRuns| level.second_setting == levels[first].second_setting;
+    let is_one_slice = levels.get(last).as_ref().is_some_and(same);
+    is_one_slice && levels.iter().filter(same).count() > 2 * (last + 1 - first)
 }
 
 /// Medians by setting, slice by slice of the second knob, in each the highest setting first.
@@ -229,8 +286,14 @@ fn levels(measurements: &[SettingMeasurement]) -> Vec<SettingRuns> {
     order.chunk_by(|a, b| key(a) == key(b)).filter_map(level).collect()
 }
 
-/// Returns the range that the neighbours of a level leave for its time or power; `None` if there are too few.
-fn range(knob: TuningKnob, levels: &[SettingRuns], at: usize, quantity: GlitchQuantity) -> Option<NeighbourRange> {
+/// Returns the range that the levels beside a span leave for the time or power of one in it; `None` if there are too few.
+fn range(
+    knob: TuningKnob,
+    levels: &[SettingRuns],
+    at: usize,
+    (first, last): LevelSpan,
+    quantity: GlitchQuantity,
+) -> Option<NeighbourRange> {
     // A batch size is no clock: neither time nor power has to follow it.
     let (time_exponent, power_exponent) = match knob {
         TuningKnob::SmClockMhz | TuningKnob::MemoryClockMhz => (3.0, 4.0),
@@ -238,13 +301,12 @@ fn range(knob: TuningKnob, levels: &[SettingRuns], at: usize, quantity: GlitchQu
         TuningKnob::PowerLimitWatts => (f64::INFINITY, 1.5),
         TuningKnob::BatchSize => return None,
     };
-    let same = |level: &&SettingRuns| level.second_setting == levels[at].second_setting;
-    // Between two settings alone, it is unknown which of them is off.
-    if levels.iter().filter(same).count() < 3 {
+    if !is_outnumbered(levels, (first, last)) {
         return None;
     }
-    let higher = at.checked_sub(1).and_then(|index| levels.get(index)).filter(same);
-    let lower = levels.get(at + 1).filter(same);
+    let same = |level: &&SettingRuns| level.second_setting == levels[at].second_setting;
+    let higher = first.checked_sub(1).and_then(|index| levels.get(index)).filter(same);
+    let lower = levels.get(last + 1).filter(same);
     let reach = |neighbour: &SettingRuns, exponent: f64| {
         let ratio = neighbour.setting.max(levels[at].setting) / neighbour.setting.min(levels[at].setting);
         ratio.powf(exponent)
@@ -322,6 +384,46 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// A sweep of many settings: what a time goes by and what a power goes by.
+    fn long_sweep(highest: f64, step: f64, slower: f64, drawn: f64) -> Vec<SettingMeasurement> {
+        let setting = |index: u64| highest - step * index as f64;
+        let seconds = |index: u64| 10.0 * (highest / setting(index)).powf(slower);
+        let watts = |index: u64| 0.97 * highest * (setting(index) / highest).powf(drawn);
+        (0..12).map(|index| row(index + 1, setting(index), seconds(index), watts(index))).collect()
+    }
+
+    #[test]
+    fn two_neighbours_that_are_off_alike_are_found_and_only_these_rows() {
+        let clocks = long_sweep(1400.0, 50.0, 0.9, 1.8);
+        let caps = long_sweep(300.0, 15.0, 0.5, 1.0);
+        for (knob, rows) in [(TuningKnob::SmClockMhz, clocks), (TuningKnob::PowerLimitWatts, caps)] {
+            assert!(find_glitches(knob, &rows).glitches.is_empty());
+            for index in 0..rows.len() - 1 {
+                for (time_factor, power_factor) in [(0.5, 1.0), (0.3, 1.0), (3.0, 1.0), (1.0, 0.5), (1.0, 3.0), (0.4, 0.5)] {
+                    let mut wrong = rows.clone();
+                    for m in &mut wrong[index..index + 2] {
+                        let watts = m.energy_joules / m.duration_seconds * power_factor;
+                        m.duration_seconds *= time_factor;
+                        m.energy_joules = watts * m.duration_seconds;
+                    }
+                    let checked = find_glitches(knob, &wrong);
+                    let found: Vec<u64> = checked.glitches.iter().map(|glitch| glitch.row).collect();
+                    // Near the lowest cap any longer time may be true.
+                    if time_factor < 2.0 || knob == TuningKnob::SmClockMhz || index + 3 < rows.len() {
+                        let both = [rows[index].row, rows[index + 1].row];
+                        assert_eq!(found, both, "{knob:?} {index} times {time_factor}, {power_factor}: {checked:?}");
+                    }
+                }
+            }
+        }
+        // Of five settings, two are more than a quarter.
+        let mut few = self::clocks();
+        for m in &mut few[..2] {
+            m.energy_joules *= 0.4;
+        }
+        assert!(find_glitches(TuningKnob::SmClockMhz, &few).irregular);
     }
 
     #[test]

@@ -4,6 +4,7 @@
 use eadt_schemas::v1::Meter;
 
 use super::names_a_sum;
+use super::nested_meters::MeterName;
 use crate::error::quote;
 use crate::units::word_places;
 
@@ -73,13 +74,15 @@ pub(crate) fn find_misnamed_boards(names: &[&str], meter: Meter) -> Vec<Misnamed
     let whole_of_parts = find_whole(&names, meter, true);
     let misnamed = |(index, name): (usize, &BoardName)| {
         let same_board = names.iter().find(|other| name.has_figure && other.is_figured_by(name));
-        let counted = gpu.filter(|_| !counts_machines && !name.is_gpu && name.extent != Extent::Unknown);
+        let is_of_machine = name.extent != Extent::Unknown || name.meter.is_some();
+        let counted = gpu.filter(|_| !counts_machines && !name.is_gpu && is_of_machine);
         let behind = match name.extent {
             Extent::Part => whole_of_parts.or(supply),
             Extent::Supply => whole,
             Extent::Unknown | Extent::Machine => None,
         };
         let behind = behind.or_else(|| names.iter().find(|other| name.is_part_of(other))).filter(|_| counts_machines);
+        let behind = behind.or_else(|| names.iter().find(|other| name.is_within(other)));
         let input = names.iter().find(|other| name.is_output_of(other));
         let problem = match (same_board, counted, behind, input) {
             (Some(other), ..) => format!("by its name another figure of what {} is of", quote(other.text)),
@@ -95,6 +98,26 @@ pub(crate) fn find_misnamed_boards(names: &[&str], meter: Meter) -> Vec<Misnamed
         Some(MisnamedBoard { index, problem })
     };
     names.iter().enumerate().filter_map(misnamed).collect()
+}
+
+/// Finds two of several names, the first of which is of a part of what the second measures, as `core` of `package-0`: their
+/// places.
+pub(super) fn find_part_and_whole(names: &[&str]) -> Option<(usize, usize)> {
+    let names: Vec<BoardName> = names.iter().map(|name| BoardName::new(name)).collect();
+    names.iter().enumerate().find_map(|(part, name)| Some((part, names.iter().position(|other| name.is_within(other))?)))
+}
+
+/// Describes a zone of RAPL below another of these names: by its number it may be a part of that, or the memory beside it.
+pub(super) fn describe_zone(names: &[&str]) -> Option<String> {
+    let names: Vec<BoardName> = names.iter().map(|name| BoardName::new(name)).collect();
+    let of =
+        |zone: &BoardName| names.iter().find(|whole| zone.is_zone_of(whole)).map(|whole| (quote(zone.text), quote(whole.text)));
+    let (zone, whole) = names.iter().find_map(of)?;
+    Some(format!(
+        "{zone} is by its number a zone below {whole}: whether it is a part of that, such as the cores, or the memory beside it, the number \
+         does not say; both count; if it is a part, leave it out, or name each zone by its domain (package-0, core, dram) in a column, and say \
+         --map device=COLUMN"
+    ))
 }
 
 /// Returns a name of the whole machine, beside which supplies do not count, or parts (`is_of_parts`).
@@ -122,6 +145,8 @@ struct BoardName<'n> {
     has_number: bool,
     is_gpu: bool,
     extent: Extent,
+    /// A domain of RAPL, or a side of a power distribution unit.
+    meter: Option<MeterName>,
 }
 
 /// How much of a machine a name is of, if its words say so.
@@ -154,7 +179,7 @@ impl<'n> BoardName<'n> {
         let has_number = words.iter().any(|word| is_number(word));
         let is_gpu = words.iter().any(|word| has(&GPU_WORDS, word));
         let has_figure = board.len() < words.len();
-        Self { text, has_figure, board, has_number, is_gpu, extent: extent_of(&words), words }
+        Self { text, has_figure, board, has_number, is_gpu, extent: extent_of(&words), meter: MeterName::new(text), words }
     }
 
     fn has_word(&self, list: &[&str]) -> bool {
@@ -179,6 +204,19 @@ impl<'n> BoardName<'n> {
             && sides(self) == (false, true)
             && sides(input) == (true, false)
             && source(self) == source(input)
+    }
+
+    /// Returns whether a name is of a domain or a side within that of another, as `core` of `package-0`.
+    fn is_within(&self, whole: &Self) -> bool {
+        let meters = self.meter.as_ref().zip(whole.meter.as_ref());
+        meters.is_some_and(|(part, whole)| part.is_part_of(whole))
+    }
+
+    /// Returns whether a name is of a zone of RAPL below another, as `intel-rapl:0:0` of `intel-rapl:0`.
+    fn is_zone_of(&self, whole: &Self) -> bool {
+        let is_rapl = || self.words.iter().any(|word| word == "rapl");
+        let rest = self.words.strip_prefix(whole.words.as_slice());
+        matches!(rest, Some([number]) if is_number(number)) && whole.has_number && is_rapl()
     }
 
     /// Returns whether a name is of a part of what another, a machine, is of, as `node0 gpu0` of `node0`.
@@ -295,6 +333,14 @@ mod tests {
             (&["0_power", "1_power"], Meter::Gpu, &[]),
             (&["gpu-max-1", "gpu-max-2"], Meter::Gpu, &[]),
             (&["gpu0", "GH200"], Meter::Gpu, &[]),
+            // Domains of RAPL, and sides of a power distribution unit.
+            (&["package-0", "core", "uncore", "dram", "psys"], Meter::Node, &[0, 1, 2, 3]),
+            (&["package-0", "package-1", "core", "dram"], Meter::Gpu, &[2]),
+            (&["gpu0", "package-0", "core", "psys"], Meter::Gpu, &[1, 2, 3]),
+            (&["intel-rapl:0", "intel-rapl:0:0", "intel-rapl:1"], Meter::Node, &[]),
+            (&["inlet", "outlet1", "outlet2", "phase L1"], Meter::Wall, &[1, 2, 3]),
+            (&["outlet1", "outlet2"], Meter::Wall, &[]),
+            (&["L1", "L2", "L3"], Meter::Wall, &[]),
         ] {
             let found: Vec<usize> = find_misnamed_boards(names, meter).into_iter().map(|found| found.index).collect();
             assert_eq!(found, misnamed, "{names:?} {meter:?}");

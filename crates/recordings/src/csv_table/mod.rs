@@ -6,8 +6,13 @@
 //! a whole run, from its first row to its last.
 
 mod board_names;
+mod counter_columns;
+mod nested_meters;
+mod nested_spans;
 mod plan;
+mod slurm_jobs;
 mod steps;
+mod time_columns;
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -16,10 +21,16 @@ use eadt_schemas::EventTime;
 use eadt_schemas::counts::counted;
 use eadt_schemas::v1::{CounterScope, Meter};
 
+use self::board_names::describe_zone;
 pub(crate) use self::board_names::find_misnamed_boards;
+use self::counter_columns::joules_of_tick;
+pub(crate) use self::counter_columns::{TickColumn, find_range_column, find_tick_column, may_count_ticks};
+use self::nested_spans::RowSpan;
 use self::plan::{FieldSource, NumberColumn, TableMapping, ValueExpression};
+use self::slurm_jobs::JobRows;
 use self::steps::CounterIncrements;
 pub(crate) use self::steps::is_running_total;
+use self::time_columns::{ClockDays, NumberedDay, UnknownTime};
 use crate::absent::{is_absent_name, is_absent_number, is_absent_text};
 use crate::boards::several_boards_error;
 use crate::checks::is_power;
@@ -74,6 +85,7 @@ pub(crate) fn read(
     options: &ImportOptions,
 ) -> Result<(), ImportError> {
     let clock = TimeParser::new(options.time_format.clone(), options.time_zone.clone());
+    refuse_date_of_several(files.len(), options)?;
     let mut sources = TableSources::default();
     let mut before = None;
     for (file, lines) in files {
@@ -116,6 +128,13 @@ pub(crate) fn read(
         for line in sources.steps.remove_lines(file, &reader.jobs.steps_of_jobs_with_energy()) {
             recording.skip_line(file, line, STEP_OF_A_JOB);
         }
+        let overlaps = reader.jobs.overlaps();
+        for line in sources.steps.remove_lines(file, &overlaps.within) {
+            recording.skip_line(file, line, STEP_WITHIN_ANOTHER);
+        }
+        if let Some(problem) = overlaps.describe() {
+            recording.add_note(format!("{}: {problem}", recording.files[file]));
+        }
         before = reader.times.file_end(recording);
         reader.finish(recording, table.encoding())?;
     }
@@ -125,6 +144,15 @@ pub(crate) fn read(
     // However many rows these are, the others are no worse for it.
     sources.refuse_misnamed_boards(recording);
     sources.steps.finish(recording, options)
+}
+
+/// Returns an error if the day of the first row is given, and there are several files, which may begin on others.
+fn refuse_date_of_several(files: usize, options: &ImportOptions) -> Result<(), ImportError> {
+    if options.date.is_none() || files < 2 {
+        return Ok(());
+    }
+    let remedy = "import the files one by one, and give their logs to `eadt replay` together";
+    Err(ImportError::in_file("", "--date is the day of the first row of one file", remedy))
 }
 
 /// Returns an error if the first line is one of JSON: split at its commas it would look like a table.
@@ -151,6 +179,7 @@ pub(crate) fn refuse_json(file: &str, header: &HeaderRow) -> Result<(), ImportEr
 pub(crate) const EMPTY_ROW: &str = "empty row";
 const UNITS_BELOW_HEADER: &str = "units below the header";
 const STEP_OF_A_JOB: &str = "step of a job that has a row of its own";
+const STEP_WITHIN_ANOTHER: &str = "step of a job within the time of another on the same nodes, which has their energy";
 
 /// What to do if a header contradicts what is below it.
 const ONE_UNIT: &str = "correct the one that is wrong: nothing shows which";
@@ -304,6 +333,10 @@ struct FileReader<'o> {
     /// Rows of each source so far.
     rows: HashMap<SourceId, i64>,
     times: RowTimes,
+    /// The days of times of day.
+    days: ClockDays,
+    /// The day of hours from 1 to 24.
+    numbered_day: NumberedDay,
     /// The line and time of the first row, and the time of the last.
     span: Option<(u64, EventTime, EventTime)>,
     marks: DecimalMarkDetector,
@@ -313,14 +346,6 @@ struct FileReader<'o> {
     ranks: IdColumns,
     jobs: JobRows,
     kinds: ReadingKinds,
-}
-
-/// Slurm's jobs whose rows have energy, which is that of all steps of the job.
-#[derive(Default)]
-struct JobRows {
-    with_energy: BTreeSet<String>,
-    /// Lines of steps that came before the row of their job.
-    steps: BTreeMap<String, BTreeSet<u64>>,
 }
 
 /// Columns that are not mapped, and may name a reading of some kind in each row.
@@ -430,40 +455,6 @@ fn is_like_series(text: &str) -> bool {
     text.contains(['_', '/', '.']) || has_word(text, &UNIT_WORDS_OF_SERIES)
 }
 
-impl JobRows {
-    /// Notes the job of a row that has its energy; returns whether the row is of a step, such as `101.batch`, of a noted one.
-    fn note_row(&mut self, plan: &TableMapping, line: u64, cells: &RowCells, meter: Meter) -> bool {
-        let energy = plan.figures.iter().find(|figure| figure.adds && figure.field == ReadingField::EnergyJoulesTotal);
-        let Some(FieldSource { take: ValueExpression::Columns(columns), .. }) = energy else { return false };
-        let is_id = |name: &String| JOB_NAMES.iter().any(|job| name.eq_ignore_ascii_case(job));
-        let Some(id) = plan.names.iter().position(is_id).and_then(|column| cells.get(column)) else { return false };
-        if let Some((job, _)) = id.split_once('.') {
-            if !self.with_energy.contains(job) {
-                self.steps.entry(job.to_owned()).or_default().insert(line);
-            }
-            return self.with_energy.contains(job);
-        }
-        let has_energy = |column: &NumberColumn| match parse_quantity(cells.get(column.index).unwrap_or_default(), None) {
-            QuantityCell::Number(joules, _) => joules > 0.0 && !is_absent_number(ReadingField::EnergyJoulesTotal, joules, meter),
-            QuantityCell::Ambiguous => true,
-            QuantityCell::Absent | QuantityCell::UnknownUnit | QuantityCell::NotANumber => false,
-        };
-        if columns.iter().any(has_energy) {
-            self.with_energy.insert(id.to_owned());
-        }
-        false
-    }
-
-    /// Returns the lines of steps whose job has a row with energy, below them.
-    fn steps_of_jobs_with_energy(&self) -> BTreeSet<u64> {
-        let of_jobs = self.steps.iter().filter(|(job, _)| self.with_energy.contains(*job));
-        of_jobs.flat_map(|(_, lines)| lines).copied().collect()
-    }
-}
-
-/// Names of Slurm's columns of jobs.
-const JOB_NAMES: [&str; 2] = ["JobID", "JobIDRaw"];
-
 impl<'o> FileReader<'o> {
     fn new(
         recording: &mut Recording,
@@ -474,10 +465,13 @@ impl<'o> FileReader<'o> {
         options: &'o ImportOptions,
     ) -> Result<Self, ImportError> {
         let mut plan = TableMapping::new(recording, file, &header, options)?;
-        plan.find_time_of_day(recording, (file, header.line), table, clock, options)?;
+        plan.find_rest_of_time(recording, (file, header.line), table, clock, options)?;
         plan.prefer_whole_times(table, clock, options);
         recording.column_of_kinds = plan.find_columns_of_texts(table);
-        let columns: Vec<usize> = plan.number_columns().map(|column| column.index).collect();
+        plan.find_counter_range(recording, table);
+        plan.drop_other_resolutions(table);
+        let columns: Vec<usize> =
+            plan.number_columns().flat_map(|column| [Some(column.index), column.resolution]).flatten().collect();
         let marks = DecimalMarkDetector::new(table, &columns, options.decimal);
         let ids = plan.id_columns(recording);
         let ranks = plan.rank_columns();
@@ -492,6 +486,8 @@ impl<'o> FileReader<'o> {
             separator: table.separator(),
             rows: HashMap::new(),
             times: RowTimes::new(options.time_zone.is_some()),
+            days: ClockDays::default(),
+            numbered_day: NumberedDay::default(),
             span: None,
             marks,
             ids,
@@ -584,8 +580,8 @@ impl<'o> FileReader<'o> {
         let surplus = (width..cells.len()).any(|index| cells.get(index).is_some_and(|cell| !cell.is_empty()));
         if cells.len() < width || surplus {
             let problem = format!("row has {}, its header {width}", counted(cells.len(), "cell"));
-            let remedy =
-                "the file is truncated or damaged here, or a cell has the separator in it: restore the row or take it out";
+            let remedy = "the file is truncated or damaged here, or a cell has the separator in it: restore the row or take it out; if each row \
+                          begins with its number, put a name for that before the others of the header";
             if self.plan.device.is_none() {
                 self.rows.values_mut().for_each(|rows| *rows += 1);
             }
@@ -599,6 +595,9 @@ impl<'o> FileReader<'o> {
         let job = self.plan.has_progress().then(|| sources.job_source(recording, self.file));
         let Some(first) = devices.first().copied().or(job) else { return Ok(()) };
         let time = self.time(recording, line, cells, first)?;
+        if let Some(span) = self.span_of_row(cells, time) {
+            sources.steps.add_span(self.file, line, span, &self.plan.other_texts(cells));
+        }
         for source in devices.iter().copied().chain(job) {
             *self.rows.entry(source).or_default() += 1;
         }
@@ -632,6 +631,15 @@ impl<'o> FileReader<'o> {
         read
     }
 
+    /// Returns from when to when a row is, if it has that.
+    fn span_of_row(&self, cells: &RowCells, time: EventTime) -> Option<RowSpan> {
+        let spans = self.plan.spans?;
+        match parse_quantity(cells.get(spans.duration)?, self.marks.mark()) {
+            QuantityCell::Number(duration, None) => spans.span(time, duration),
+            _ => None,
+        }
+    }
+
     /// Returns the values of a row.
     fn values<'f>(
         &mut self,
@@ -658,13 +666,22 @@ impl<'o> FileReader<'o> {
             let start = self.options.start.unwrap_or(ImportOptions::DEFAULT_START);
             return Ok(start.plus_micros(interval.saturating_mul(self.rows.get(&source).copied().unwrap_or(0))));
         };
-        let mut text = std::borrow::Cow::from(cells.get(column).unwrap_or_default());
-        if let Some(clock) = self.plan.time_of_day.and_then(|column| cells.get(column)) {
-            text = format!("{text} {clock}").into();
+        let error = |text: &str, problem: String| {
+            let problem = format!("{} is {problem}", quote(text));
+            recording.error(self.file, line, problem, "").with_column(self.plan.column_name(column))
+        };
+        let mut text = Cow::from(cells.get(column).unwrap_or_default());
+        if !self.plan.time_parts.is_empty() {
+            let whole = self.plan.time_parts.text(&text, cells, self.clock, &mut self.numbered_day);
+            text = whole.map_err(|(part, problem)| RowError::stop(error(&part, problem)))?.into();
         }
-        let stamp = self.clock.read(&text).map_err(|problem| {
-            let problem = format!("{} is {problem}", quote(&text));
-            RowError::damaged("time", recording.error(self.file, line, problem, "").with_column(self.plan.column_name(column)))
+        let stamp = match self.options.date.filter(|_| self.clock.lacks_date(&text)) {
+            Some(date) => self.days.read(self.clock, source, date, &text),
+            None => self.clock.read(&text).map_err(UnknownTime::Damaged),
+        };
+        let stamp = stamp.map_err(|unknown| match unknown {
+            UnknownTime::Damaged(problem) => RowError::damaged("time", error(&text, problem)),
+            UnknownTime::Day(problem) => RowError::stop(error(&text, problem.to_owned())),
         })?;
         self.times.begin_with(recording, source);
         let time = self.times.resolve_time(source, line, stamp).map_err(|unsettled| {
@@ -817,7 +834,32 @@ impl<'o> FileReader<'o> {
             }
             (None, of_column) => of_column,
         };
-        Ok(Some(unit.map_or(value, |unit| unit.to_base_unit(value))))
+        let value = unit.map_or(value, |unit| unit.to_base_unit(value));
+        match column.resolution.filter(|_| unit.is_none()) {
+            None => Ok(Some(value)),
+            Some(resolution) => Ok(self.joules_of_tick(recording, line, cells, resolution)?.map(|joules| value * joules)),
+        }
+    }
+
+    /// Returns the joules of a tick of a counter in a row, or `None` if the row does not have them.
+    fn joules_of_tick(
+        &mut self,
+        recording: &Recording,
+        line: u64,
+        cells: &RowCells,
+        resolution: usize,
+    ) -> Result<Option<f64>, RowError> {
+        let text = cells.get(resolution).unwrap_or_default();
+        let name = self.plan.column_name(resolution);
+        let error = |problem: String, remedy: &str| recording.error(self.file, line, problem, remedy).with_column(&name);
+        let joules = match self.marks.read(line, text).map_err(|problem| RowError::stop(error(problem, MARK_REMEDY)))? {
+            QuantityCell::Absent => return Ok(None),
+            QuantityCell::Number(value, unit) => joules_of_tick(value, unit),
+            QuantityCell::UnknownUnit | QuantityCell::Ambiguous | QuantityCell::NotANumber => None,
+        };
+        let problem = || format!("{} is not the energy of a tick", quote(text));
+        let damaged = || RowError::damaged("number", error(problem(), "correct the row, take it out, or leave the cell empty"));
+        joules.map(Some).ok_or_else(damaged)
     }
 
     /// Returns an error if rows of one source are of several boards by a column that is not mapped; notes a column that may be one of
@@ -928,6 +970,14 @@ impl<'o> FileReader<'o> {
         let (columns, left_out) = self.plan.column_uses();
         let zone = self.options.time_zone.as_ref().map_or("UTC".to_owned(), ToString::to_string);
         recording.note_left_out(&left_out);
+        if let (Some(first), last) = (self.options.date, self.days.last_day()) {
+            let name = &recording.files[self.file];
+            let note = last.map_or_else(
+                || format!("{name}: --date is not used: no row has a time of day only"),
+                |last| format!("{name}: times of day are taken from {first} to {last}, a day on where they fall by half a day"),
+            );
+            recording.add_note(note);
+        }
         let has_local_times = self.times.has_local_times();
         if has_local_times {
             recording.note_local_times(self.options);
@@ -1120,6 +1170,13 @@ impl TableSources {
 
     /// Refuses the rows whose name in the column of boards is none of a board of its own.
     fn refuse_misnamed_boards(&mut self, recording: &mut Recording) {
+        for boards in self.named.values() {
+            let read = boards.iter().filter(|(_, source)| self.read.contains(source));
+            let names: Vec<&str> = read.map(|(name, _)| name.as_str()).collect();
+            if let Some(note) = describe_zone(&names) {
+                recording.add_note(note);
+            }
+        }
         for (name, source, problem) in self.misnamed_boards(recording.meter) {
             let of_files = (0..recording.files.len()).map(|file| ((file, String::new()), BTreeSet::from([source]))).collect();
             let problem = format!("row is of {}, {problem}: it is left out, or this would count twice", quote(&name));

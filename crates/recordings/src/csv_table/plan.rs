@@ -1,18 +1,22 @@
 //! What each column of a table is, from its header and the `--map`s.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::absent::{FLAGGED_COLUMN, is_absence_flag, is_absent_text, names_absence_flag};
 use crate::checks::is_power;
 use crate::clock::{TimeParser, is_time_of_day};
+use crate::csv_table::board_names::{describe_zone, find_part_and_whole};
+use crate::csv_table::counter_columns::{TickColumn, find_range_column, find_tick_column, is_tick};
+use crate::csv_table::nested_spans::{SpanColumns, names_a_time, names_a_window};
+use crate::csv_table::time_columns::{HeadOfTimes, TimeParts};
 use crate::csv_table::{
-    STEPS, TIME_NAMES, find_misnamed_boards, find_mixed_reading, has_word, names_a_sum, names_another_reading, names_limit,
-    names_power, names_power_at_a_limit,
+    STEPS, TIME_NAMES, find_misnamed_boards, find_mixed_reading, has_word, may_count_ticks, names_a_sum, names_another_reading,
+    names_limit, names_power, names_power_at_a_limit,
 };
 use crate::error::quote;
-use crate::identity::IdColumns;
+use crate::identity::{IdColumns, names_boards};
 use crate::names::shell_quote;
-use crate::quantity::is_quantity;
+use crate::quantity::{QuantityCell, is_quantity, parse_quantity};
 use crate::recording::{FileId, Recording};
 use crate::report::ColumnUse;
 use crate::rounds::names_a_state;
@@ -22,8 +26,8 @@ use crate::units::{
 };
 use crate::{FieldMap, ImportError, ImportOptions, ReadingField};
 
-/// Rows by which a column of dates, or of times of day, is known.
-const ROWS_TO_SEE_DATES: u32 = 50;
+/// Units for which ticks of some 15.3 µJ may be taken.
+const SMALL_UNITS: [&str; 2] = ["uJ", "mJ"];
 
 /// A column that holds numbers.
 #[derive(Debug, Clone, Copy)]
@@ -36,11 +40,13 @@ pub(super) struct NumberColumn {
     pub(super) is_unit_ambiguous: bool,
     /// The column that has the unit of each row.
     pub(super) unit_column: Option<usize>,
+    /// The column that has the energy of each tick of a counter.
+    pub(super) resolution: Option<usize>,
 }
 
 impl NumberColumn {
     const fn new(index: usize, unit: Option<Unit>) -> Self {
-        Self { index, unit, is_unit_explicit: unit.is_some(), is_unit_ambiguous: false, unit_column: None }
+        Self { index, unit, is_unit_explicit: unit.is_some(), is_unit_ambiguous: false, unit_column: None, resolution: None }
     }
 }
 
@@ -76,8 +82,8 @@ pub(super) struct TableMapping {
     /// Empty texts if the table has no header.
     pub(super) names: Vec<String>,
     pub(super) time: Option<usize>,
-    /// The column of the time of day, where `time` is one of the date only.
-    pub(super) time_of_day: Option<usize>,
+    /// Further columns of the time, where `time` is one of the date or the year only.
+    pub(super) time_parts: TimeParts,
     pub(super) device: Option<usize>,
     pub(super) node: Option<usize>,
     pub(super) model: Option<usize>,
@@ -88,6 +94,10 @@ pub(super) struct TableMapping {
     pub(super) has_fractions: bool,
     /// The column that marks the rows in which a value is absent.
     absence_flag: Option<usize>,
+    /// The column that has the end of an energy counter's range.
+    counter_range: Option<usize>,
+    /// The columns of the start or the end of each row, and of how long it took, if rows add energy of one board.
+    pub(super) spans: Option<SpanColumns>,
     /// Columns whose cells show that they have the unit of each row, whatever they are called.
     unit_columns_by_content: Vec<UnitColumn>,
 }
@@ -130,9 +140,21 @@ impl TableMapping {
         }
         planner.find_time()?;
         planner.check_boards()?;
+        planner.check_parts_and_wholes()?;
         let mut plan = planner.plan;
         plan.absence_flag = plan.names.iter().position(|name| names_absence_flag(name));
+        plan.spans = plan.find_spans();
         Ok(plan)
+    }
+
+    /// Returns the columns of the time of each row, if rows add energy, and no column that is not mapped tells boards apart: those of
+    /// several boards may contain each other.
+    fn find_spans(&self) -> Option<SpanColumns> {
+        let adds_energy = self.figures.iter().any(|figure| figure.adds && figure.field == ReadingField::EnergyJoulesTotal);
+        let is_mapped = |index: usize| [self.device, self.node].contains(&Some(index));
+        let tells_boards = |name: &str| names_boards(name) || has_word(name, &["rank", "worker", "host", "node", "job"]);
+        let has_boards = self.names.iter().enumerate().any(|(index, name)| !is_mapped(index) && tells_boards(name));
+        SpanColumns::find(&self.names, self.time?).filter(|_| adds_energy && !has_boards)
     }
 
     /// The name of a column, or its number where the table has no header.
@@ -176,9 +198,13 @@ impl TableMapping {
         if !self.has_telemetry() || recording.mapped_as.contains_key(&ReadingField::EnergyJoulesTotal) {
             return IdColumns::default();
         }
-        let texts = [self.time, self.time_of_day, self.device, self.node];
-        let is_of = |column: &NumberColumn, index: usize| column.index == index || column.unit_column == Some(index);
-        let is_used = |index: usize| texts.contains(&Some(index)) || self.number_columns().any(|column| is_of(column, index));
+        let texts = [self.device, self.node];
+        let is_of = |column: &NumberColumn, index: usize| {
+            column.index == index || [column.unit_column, column.resolution, self.counter_range].contains(&Some(index))
+        };
+        let is_used = |index: usize| {
+            self.is_of_time(index) || texts.contains(&Some(index)) || self.number_columns().any(|column| is_of(column, index))
+        };
         IdColumns::new(
             self.names.iter().enumerate().filter(|(index, _)| !is_used(*index)).map(|(index, name)| (index, name.as_str())),
         )
@@ -193,8 +219,10 @@ impl TableMapping {
         if is_stated || has_units || of_power.next().is_none() {
             return Vec::new();
         }
-        let texts = [self.time, self.time_of_day, self.device, self.node, self.model];
-        let is_used = |index: usize| texts.contains(&Some(index)) || self.number_columns().any(|column| column.index == index);
+        let texts = [self.device, self.node, self.model];
+        let is_used = |index: usize| {
+            self.is_of_time(index) || texts.contains(&Some(index)) || self.number_columns().any(|column| column.index == index)
+        };
         let is_of_kinds = |index: usize| KIND_NAMES.iter().any(|name| self.names[index].eq_ignore_ascii_case(name));
         // These say of what kind a row is, beside what state a board is in.
         let is_of_states = |name: &str| names_a_state(name) && !has_word(name, &["kind", "label"]);
@@ -222,13 +250,8 @@ impl TableMapping {
     /// Returns the use of each column that is read, and the names of those that are left out.
     pub(super) fn column_uses(&self) -> (Vec<ColumnUse>, Vec<String>) {
         let mut uses = Vec::new();
-        let texts = [
-            (self.time, "time"),
-            (self.time_of_day, "time"),
-            (self.device, "device"),
-            (self.node, "node"),
-            (self.model, "gpu_model"),
-        ];
+        uses.extend(self.time_parts.columns().map(|index| (index, "time".to_owned(), None)));
+        let texts = [(self.time, "time"), (self.device, "device"), (self.node, "node"), (self.model, "gpu_model")];
         for (index, field) in texts {
             if let Some(index) = index {
                 uses.push((index, field.to_owned(), None));
@@ -246,6 +269,9 @@ impl TableMapping {
         }
         let units: BTreeSet<usize> = self.number_columns().filter_map(|column| column.unit_column).collect();
         uses.extend(units.into_iter().map(|index| (index, "unit".to_owned(), None)));
+        let resolutions: BTreeSet<usize> = self.number_columns().filter_map(|column| column.resolution).collect();
+        uses.extend(resolutions.into_iter().map(|index| (index, "energy of a tick".to_owned(), None)));
+        uses.extend(self.counter_range.map(|index| (index, "end of the counter's range".to_owned(), None)));
         let has_flagged = self.number_columns().any(|column| self.column_name(column.index).eq_ignore_ascii_case(FLAGGED_COLUMN));
         uses.extend(self.absence_flag.filter(|_| has_flagged).map(|index| (index, "rows without a value".to_owned(), None)));
         let used = |index: usize| uses.iter().any(|(other, ..)| *other == index);
@@ -255,9 +281,14 @@ impl TableMapping {
         (uses.collect(), left_out)
     }
 
-    /// Finds the other half of a time, if the column of times has dates only, or times of day only: a column that is taken if
-    /// nobody has mapped the time, else an error that names it.
-    pub(super) fn find_time_of_day(
+    /// Returns whether a column is one of the time.
+    fn is_of_time(&self, column: usize) -> bool {
+        self.time == Some(column) || self.time_parts.columns().any(|part| part == column)
+    }
+
+    /// Finds the rest of a time, if the column of times has dates only, or times of day only: columns that are taken if nobody has
+    /// mapped the time, else an error that names them.
+    pub(super) fn find_rest_of_time(
         &mut self,
         recording: &Recording,
         place: (FileId, u64),
@@ -265,41 +296,31 @@ impl TableMapping {
         clock: &TimeParser,
         options: &ImportOptions,
     ) -> Result<(), ImportError> {
-        let Some(time) = self.time.filter(|_| self.time_of_day.is_none()) else { return Ok(()) };
-        let width = self.names.len();
-        let (mut dates, mut clocks, mut rows) = (vec![true; width], vec![true; width], 0);
-        table.peek(|cells| {
-            let whole = cells.len() == width && cells.get(time).is_some_and(|cell| !cell.is_empty());
-            if !whole || rows >= ROWS_TO_SEE_DATES {
-                return;
-            }
-            rows += 1;
-            for (index, cell) in cells.iter().enumerate() {
-                dates[index] = dates[index] && clock.is_date(cell);
-                clocks[index] = clocks[index] && is_time_of_day(cell);
-            }
-        });
-        // The row below the header may be one of units, which is no whole row.
-        if rows == 0 || !dates[time] && !clocks[time] {
+        let Some(time) = self.time else { return Ok(()) };
+        let head = HeadOfTimes::new(table, &self.names, time, clock);
+        if !self.time_parts.is_empty() {
+            self.time_parts = head.settle_hours(&self.names, self.time_parts);
             return Ok(());
         }
-        let wanted = if dates[time] { &clocks } else { &dates };
-        let free: Vec<usize> = (0..width).filter(|index| wanted[*index] && *index != time).collect();
-        let [other] = free.as_slice() else { return Ok(()) };
-        let (date, of_day) = if dates[time] { (time, *other) } else { (*other, time) };
+        let Some((first, parts)) = head.other_half(&self.names, time) else { return Ok(()) };
         let is_mapped = options.maps.iter().any(|map| map.field == "time");
         if !is_mapped && clock.pattern().is_none() {
-            (self.time, self.time_of_day) = (Some(date), Some(of_day));
+            (self.time, self.time_parts) = (Some(first), parts);
             return Ok(());
         }
-        let both = format!("time={}+{}", self.column_name(date), self.column_name(of_day));
+        let has_dates = head.half(time) == Some(true);
+        let columns: Vec<usize> = std::iter::once(first).chain(parts.columns()).collect();
+        let names: Vec<String> = columns.iter().map(|index| self.column_name(*index)).collect();
         let form = clock.pattern().map_or(String::new(), |pattern| {
-            let whole = if dates[time] { format!("{pattern} %H:%M:%S") } else { format!("%Y-%m-%d {pattern}") };
+            let whole = if has_dates { format!("{pattern} {}", parts.pattern()) } else { format!("%Y-%m-%d {pattern}") };
             format!(" --time-format {}", shell_quote(&whole))
         });
-        let have = if dates[time] { "dates without a time of day" } else { "times of day without a date" };
-        let problem = format!("{} has {have}, {} has the rest", self.column_name(time), quote(&self.column_name(*other)));
-        let error = recording.error(place.0, place.1, problem, format!("say both: --map {}{form}", shell_quote(&both)));
+        let have = if has_dates { "dates without a time of day" } else { "times of day without a date" };
+        let others = columns.iter().zip(&names).filter(|(index, _)| **index != time).map(|(_, name)| quote(name));
+        let others = others.collect::<Vec<_>>().join(", ");
+        let problem = format!("{} has {have}, {others} has the rest", self.column_name(time));
+        let map = shell_quote(&format!("time={}", names.join("+")));
+        let error = recording.error(place.0, place.1, problem, format!("say both: --map {map}{form}"));
         Err(error.with_column(self.column_name(time)))
     }
 
@@ -307,7 +328,7 @@ impl TableMapping {
     /// nobody has mapped the time, and the column that comes first has none, nor a half of one: it may count seconds since the
     /// start.
     pub(super) fn prefer_whole_times(&mut self, table: &TableReader<'_>, clock: &TimeParser, options: &ImportOptions) {
-        let Some(time) = self.time.filter(|_| self.time_of_day.is_none()) else { return };
+        let Some(time) = self.time.filter(|_| self.time_parts.is_empty()) else { return };
         if options.maps.iter().any(|map| map.field == "time") {
             return;
         }
@@ -329,18 +350,14 @@ impl TableMapping {
         }
     }
 
-    /// Takes the columns of times that had these names before, if nobody has mapped the time.
+    /// Takes the columns of times that had these names before, if nobody has mapped the time as one column.
     pub(super) fn take_times_of(&mut self, before: &Self, options: &ImportOptions) {
-        if options.maps.iter().any(|map| map.field == "time") {
+        if options.maps.iter().any(|map| map.field == "time") && before.time_parts.is_empty() {
             return;
         }
-        let find = |column: Option<usize>| {
-            let name = &before.names[column?];
-            self.names.iter().position(|have| have == name)
-        };
-        let (time, time_of_day) = (find(before.time), find(before.time_of_day));
-        if time.is_some() && time_of_day.is_some() == before.time_of_day.is_some() {
-            (self.time, self.time_of_day) = (time, time_of_day);
+        let find = |column: usize| self.names.iter().position(|have| *have == before.names[column]);
+        if let (Some(time), Some(parts)) = (before.time.and_then(find), before.time_parts.moved(find)) {
+            (self.time, self.time_parts) = (Some(time), parts);
         }
     }
 
@@ -361,11 +378,12 @@ impl TableMapping {
             }
         });
         let numbers: BTreeSet<usize> = {
-            let others = [self.time, self.time_of_day, self.device, self.node, self.model];
+            let others = [self.device, self.node, self.model];
             let mapped: BTreeSet<usize> = self.number_columns().map(|column| column.index).collect();
             let is_of_numbers = |index: &usize| {
                 let half = cells_of_units[*index].0.div_ceil(2).max(1);
-                mapped.contains(index) || !others.contains(&Some(*index)) && cells_of_numbers[*index] >= half
+                let is_other = self.is_of_time(*index) || others.contains(&Some(*index));
+                mapped.contains(index) || !is_other && cells_of_numbers[*index] >= half
             };
             (0..self.names.len()).filter(is_of_numbers).collect()
         };
@@ -427,8 +445,8 @@ impl TableMapping {
     /// whose column may be power or energy by its name.
     pub(super) fn take_units_of_rows(&mut self, has_units: impl Fn(&str, Dimension) -> bool) {
         let names = self.names.clone();
-        let texts = [self.time, self.time_of_day, self.device, self.node, self.model];
-        let used: BTreeSet<usize> = texts.into_iter().flatten().chain(self.number_columns().map(|column| column.index)).collect();
+        let texts = [self.time, self.device, self.node, self.model].into_iter().flatten().chain(self.time_parts.columns());
+        let used: BTreeSet<usize> = texts.chain(self.number_columns().map(|column| column.index)).collect();
         let find = |wanted: &str, dimensions: &[Dimension]| {
             let fits = |name: &str| dimensions.iter().any(|dimension| has_units(name, *dimension));
             let is_wanted =
@@ -468,6 +486,61 @@ impl TableMapping {
                 column.unit_column = own.or_else(|| UNIT_NAMES.iter().find_map(|name| find(name, fitting))).or_else(by_content);
             }
         }
+    }
+
+    /// Finds the column that has the end of an energy counter's range, if a counter is mapped; notes the ranges.
+    pub(super) fn find_counter_range(&mut self, recording: &mut Recording, table: &TableReader<'_>) {
+        let is_counter = |figure: &FieldSource| figure.field == ReadingField::EnergyJoulesTotal && !figure.adds;
+        if !self.figures.iter().any(is_counter) {
+            return;
+        }
+        let Some((index, unit)) = find_range_column(&self.names) else { return };
+        self.counter_range = Some(index);
+        table.peek(|cells| {
+            if let Some(QuantityCell::Number(value, own)) = cells.get(index).map(|cell| parse_quantity(cell, None)) {
+                let joules = own.unwrap_or(unit).to_base_unit(value);
+                if joules > 0.0 {
+                    recording.add_counter_range(joules);
+                }
+            }
+        });
+    }
+
+    /// Takes columns of resolutions for none whose cells are not the energy of a tick, such as bits or seconds.
+    pub(super) fn drop_other_resolutions(&mut self, table: &TableReader<'_>) {
+        let columns: BTreeSet<usize> = self.number_columns().filter_map(|column| column.resolution).collect();
+        let mut others: BTreeSet<usize> = BTreeSet::new();
+        for index in columns {
+            let name = self.column_name(index);
+            table.peek(|cells| {
+                if let Some(QuantityCell::Number(value, unit)) = cells.get(index).map(|cell| parse_quantity(cell, None))
+                    && !is_tick(&name, value, unit)
+                {
+                    others.insert(index);
+                }
+            });
+        }
+        for figure in &mut self.figures {
+            let ValueExpression::Columns(columns) = &mut figure.take else { continue };
+            for column in columns {
+                column.resolution = column.resolution.filter(|index| !others.contains(index));
+            }
+        }
+    }
+
+    /// Returns the texts of a row that may name a board, a component, a user or a job: those in columns that are not mapped, and are
+    /// no time, number or name of a window.
+    pub(super) fn other_texts(&self, cells: &RowCells) -> String {
+        let is_of = |column: &NumberColumn, index: usize| [Some(column.index), column.unit_column].contains(&Some(index));
+        let is_used = |index: usize| {
+            let is_figure = self.number_columns().any(|column| is_of(column, index));
+            is_figure || self.is_of_time(index) || [self.device, self.node].contains(&Some(index))
+        };
+        let is_other = |(index, name): &(usize, &String)| !is_used(*index) && !names_a_window(name) && !names_a_time(name);
+        let others = self.names.iter().enumerate().filter(is_other);
+        let texts = others.map(|(index, _)| cells.get(index).unwrap_or_default());
+        let is_text = |text: &&str| !text.is_empty() && !is_quantity(text);
+        texts.map(|text| if is_text(&text) { text } else { "" }).collect::<Vec<_>>().join("\u{1f}")
     }
 
     /// Returns whether a column of this name has the units of figures of a dimension.
@@ -594,14 +667,10 @@ impl MappingBuilder<'_> {
             _ => None,
         };
         if let Some(before) = text {
-            let index = match (self.find(&map.column)?, map.field.as_str(), map.column.split_once('+')) {
-                (Some(index), ..) => index,
-                (None, "time", Some((date, clock))) => {
-                    let clock = clock.trim();
-                    self.plan.time_of_day = Some(self.find(clock)?.ok_or_else(|| self.no_column(map, clock))?);
-                    self.find(date.trim())?.ok_or_else(|| self.no_column(map, date.trim()))?
-                }
-                (None, ..) => return Err(self.no_column(map, &map.column)),
+            let index = match self.find(&map.column)? {
+                Some(index) => index,
+                None if map.field == "time" && map.column.contains('+') => self.add_parts_of_time(map)?,
+                None => return Err(self.no_column(map, &map.column)),
             };
             if before.is_some() {
                 let problem = format!("{} is mapped twice", map.field);
@@ -622,15 +691,63 @@ impl MappingBuilder<'_> {
             let mut columns = Vec::with_capacity(resolved.columns.len());
             for column in resolved.columns {
                 let unit = self.unit(field, column)?;
+                let resolution = if step.is_none() { self.resolution(field, column)? } else { None };
                 let is_electrical = field.dimension().is_electrical();
                 let is_unit_ambiguous =
                     unit.is_none() && is_electrical && ambiguous_unit(&self.plan.column_name(column.index)).is_some();
-                columns.push(NumberColumn { unit, is_unit_ambiguous, ..column });
+                columns.push(NumberColumn { unit, is_unit_ambiguous, resolution, ..column });
             }
             let board = resolved.board.map(|board| self.board_index(board));
             self.add_figure(map, FieldSource { field, adds: step.is_some(), board, take: ValueExpression::Columns(columns) })?;
         }
         Ok(())
+    }
+
+    /// Returns the column that has the energy of each tick, if an energy counter counts ticks; an error if another column has the
+    /// energy.
+    fn resolution(&mut self, field: ReadingField, column: NumberColumn) -> Result<Option<usize>, ImportError> {
+        let found = find_tick_column(&self.plan.names, column.index).filter(|_| field == ReadingField::EnergyJoulesTotal);
+        let name = self.plan.column_name(column.index);
+        match found {
+            None => {
+                let is_small = column.unit.is_some_and(|unit| SMALL_UNITS.contains(&unit.name));
+                if field == ReadingField::EnergyJoulesTotal && is_small && may_count_ticks(&name) {
+                    self.recording.add_note(format!(
+                        "{name}: if it counts ticks, as that of rocm-smi and amdsmi does, these are of some 15.3 uJ each: map the column \
+                         of the accumulated energy, or put a column counter_resolution beside it"
+                    ));
+                }
+                Ok(None)
+            }
+            // Ticks are in no unit of this size: the user knows better.
+            Some(_) if column.is_unit_explicit && column.unit.is_some_and(|unit| !SMALL_UNITS.contains(&unit.name)) => Ok(None),
+            Some(TickColumn::Energy(energy)) => {
+                let energy = self.plan.column_name(energy);
+                let remedy = format!("map that: --map {}", shell_quote(&format!("{}={energy}", field.name())));
+                Err(self.error(format!("counts ticks, and {} has their energy", quote(&energy)), remedy).with_column(name))
+            }
+            Some(TickColumn::Resolution(_)) if column.is_unit_explicit => {
+                let problem = "counts ticks, whose energy another column has: they are in no unit";
+                Err(self.error(problem, "leave the unit out").with_column(name))
+            }
+            Some(TickColumn::Resolution(resolution)) => Ok(Some(resolution)),
+        }
+    }
+
+    /// Takes `DATE+CLOCK`, or the columns of the year, the month and so on; returns the first one.
+    fn add_parts_of_time(&mut self, map: &FieldMap) -> Result<usize, ImportError> {
+        let find = |name: &str| self.find(name.trim())?.ok_or_else(|| self.no_column(map, name.trim()));
+        let columns: Vec<usize> = map.column.split('+').map(find).collect::<Result<_, _>>()?;
+        let (first, parts) = match columns.as_slice() {
+            [date, clock] => (*date, TimeParts::of_clock(*clock)),
+            several => TimeParts::of_map(&self.plan.names, several).ok_or_else(|| {
+                let problem = "a time of several columns is of a date and a time of day, or of year, month and day";
+                let remedy = "say --map 'time=DATE+CLOCK', or --map 'time=year+month+day+hour' of columns with these names";
+                self.error(problem, remedy)
+            })?,
+        };
+        self.plan.time_parts = parts;
+        Ok(first)
     }
 
     fn board_index(&mut self, name: String) -> usize {
@@ -705,6 +822,9 @@ impl MappingBuilder<'_> {
             return Ok(());
         }
         self.plan.time = found;
+        if let Some((year, parts)) = TimeParts::of_year(&self.plan.names).filter(|_| found.is_none()) {
+            (self.plan.time, self.plan.time_parts) = (Some(year), parts);
+        }
         if self.plan.time.is_some() {
             return Ok(());
         }
@@ -740,6 +860,43 @@ impl MappingBuilder<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Returns an error if a sum has a column of a part of what another column of it measures; notes it of boards of their own.
+    fn check_parts_and_wholes(&mut self) -> Result<(), ImportError> {
+        let mut of_boards: BTreeMap<ReadingField, Vec<usize>> = BTreeMap::new();
+        for figure in self.plan.figures.iter().filter(|figure| figure.field.dimension().is_electrical()) {
+            let ValueExpression::Columns(columns) = &figure.take else { continue };
+            let columns: Vec<usize> = columns.iter().map(|column| column.index).collect();
+            if let Some((part, whole)) = self.find_part_and_whole(&columns) {
+                let problem =
+                    format!("{} is by its name a part of what {} is: the sum has it twice", quote(&part), quote(&whole));
+                return Err(self.error(problem, "take it out of the sum"));
+            }
+            of_boards.entry(figure.field).or_default().extend(columns);
+        }
+        for columns in of_boards.values() {
+            let names: Vec<String> = columns.iter().map(|column| self.plan.column_name(*column)).collect();
+            let names: Vec<&str> = names.iter().map(String::as_str).collect();
+            if let Some(note) = describe_zone(&names) {
+                self.recording.add_note(note);
+            }
+            if let Some((part, whole)) = self.find_part_and_whole(columns) {
+                let (part, whole) = (quote(&part), quote(&whole));
+                self.recording.add_note(format!(
+                    "column {part} is by its name a part of what column {whole} is: both count, and their energy twice; leave one of the two out"
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the names of two of these columns, the first of which is of a part of what the second measures.
+    fn find_part_and_whole(&self, columns: &[usize]) -> Option<(String, String)> {
+        let names: Vec<String> = columns.iter().map(|column| self.plan.column_name(*column)).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let (part, whole) = find_part_and_whole(&names)?;
+        Some((names[part].to_owned(), names[whole].to_owned()))
     }
 
     fn list(&self) -> String {

@@ -7,6 +7,7 @@ use eadt_schemas::counts::counted;
 use eadt_schemas::v1::JobLifecycle;
 
 use super::STEPS;
+use super::nested_spans::{RowSpan, may_contain_inner, take_off_inner};
 use crate::boards;
 use crate::options::{AcceptedFinding, FileSetKind};
 use crate::recording::{FileId, ProgressMark, RecordedReading, Recording, SourceId, SourceKind};
@@ -26,6 +27,10 @@ struct CounterIncrement {
 #[derive(Default)]
 pub(super) struct CounterIncrements {
     by_source: BTreeMap<SourceId, Vec<CounterIncrement>>,
+    /// The time of rows, where they have their start and their duration.
+    spans: BTreeMap<(FileId, u64), RowSpan>,
+    /// The texts of all these rows that may tell boards, users or jobs apart; `None` if they differ.
+    texts: BTreeMap<FileId, Option<String>>,
 }
 
 impl CounterIncrements {
@@ -33,6 +38,41 @@ impl CounterIncrements {
         if !added.is_empty() {
             self.by_source.entry(source).or_default().push(CounterIncrement { time, line, file, added });
         }
+    }
+
+    /// Notes from when to when a row of a file is, and its texts that may tell boards, users or jobs apart.
+    pub(super) fn add_span(&mut self, file: FileId, line: u64, span: RowSpan, text: &str) {
+        self.spans.insert((file, line), span);
+        let known = self.texts.entry(file).or_insert_with(|| Some(text.to_owned()));
+        if known.as_deref() != Some(text) {
+            *known = None;
+        }
+    }
+
+    /// Returns the files whose rows contain others in all that they add; notes those in which they may.
+    fn nested_files(&self, recording: &mut Recording) -> BTreeSet<FileId> {
+        let (mut nested, mut unsure): (BTreeSet<FileId>, BTreeSet<FileId>) = Default::default();
+        for of_file in self.by_source.values().flat_map(|steps| steps.chunk_by(|a, b| a.file == b.file)) {
+            let file = of_file[0].file;
+            for (_, field) in STEPS {
+                let rows = rows_with_spans(of_file, field, &self.spans);
+                let is_energy = field == ReadingField::EnergyJoulesTotal;
+                if is_energy && rows.as_ref().is_some_and(|rows| take_off_inner(rows).is_some()) {
+                    nested.insert(file);
+                } else if rows.is_none_or(|rows| !may_contain_inner(&rows)) {
+                    unsure.insert(file);
+                }
+            }
+        }
+        unsure.extend(nested.iter().filter(|file| self.texts.get(*file).is_none_or(Option::is_none)));
+        for file in nested.intersection(&unsure) {
+            recording.add_note(format!(
+                "{}: rows overlap: the time of some contains that of others, and if their energy does, too, it counts twice; if so, leave \
+                 the rows of one kind out",
+                recording.files[*file]
+            ));
+        }
+        nested.difference(&unsure).copied().collect()
     }
 
     /// Takes out what rows of a file add to a source; returns their lines.
@@ -65,10 +105,15 @@ impl CounterIncrements {
 
     /// Turns what rows add into counters.
     pub(super) fn finish(self, recording: &mut Recording, options: &ImportOptions) -> Result<(), ImportError> {
+        let accepts = options.accept.contains(&AcceptedFinding::GrowingSteps);
+        let nested = if accepts { BTreeSet::new() } else { self.nested_files(recording) };
+        let spans = self.spans;
+        let mut unnamed = 0_usize;
         for (source, mut steps) in self.by_source {
             settle_copied_sums(recording, &mut steps, options)?;
             if !options.accept.contains(&AcceptedFinding::GrowingSteps) {
                 refuse_running_totals(recording, &steps)?;
+                settle_nested_rows(recording, &mut steps, &spans, &nested);
                 refuse_sums(recording, &mut steps);
             }
             if !options.accept.contains(&AcceptedFinding::Unordered) {
@@ -84,11 +129,18 @@ impl CounterIncrements {
                 // What several rows of one time add is of one board, whose counter begins in each file.
                 if device.is_anonymous {
                     (device.is_anonymous, device.local_id) = (false, None);
+                    unnamed += 1;
                 }
                 spread_energy(recording, source, &steps);
             } else {
                 push_counters(recording, source, &steps);
             }
+        }
+        if unnamed > 1 {
+            recording.add_note(format!(
+                "{unnamed} files whose rows add energy name no board: each is taken for a board of its own, and the energy of all is added \
+                 up; if they are of the same boards, say which column names them, --map device=COLUMN"
+            ));
         }
         Ok(())
     }
@@ -148,6 +200,44 @@ fn repeated_range(above: &[&CounterIncrement], rows: &[&CounterIncrement]) -> Op
     let (a, b) = (&above[inside(above)], &rows[inside(rows)]);
     let are_same = a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.time == b.time && a.added == b.added);
     (are_same && a.len() >= ROWS_OF_A_COPY).then_some((from, to))
+}
+
+/// Returns the time of the rows that add to a field, and what they add; `None` if a row has no time.
+fn rows_with_spans(
+    steps: &[CounterIncrement],
+    field: ReadingField,
+    spans: &BTreeMap<(FileId, u64), RowSpan>,
+) -> Option<Vec<(RowSpan, f64)>> {
+    let value = |step: &CounterIncrement| step.added.iter().find(|(other, _)| *other == field).map(|(_, value)| *value);
+    let of_field = steps.iter().filter_map(|step| Some((step, value(step)?)));
+    of_field.map(|(step, value)| Some((*spans.get(&(step.file, step.line))?, value))).collect()
+}
+
+/// Takes what rows of these files add off the row whose time contains theirs.
+fn settle_nested_rows(
+    recording: &mut Recording,
+    steps: &mut [CounterIncrement],
+    spans: &BTreeMap<(FileId, u64), RowSpan>,
+    nested: &BTreeSet<FileId>,
+) {
+    for of_file in steps.chunk_by_mut(|a, b| a.file == b.file).filter(|of_file| nested.contains(&of_file[0].file)) {
+        for (_, field) in STEPS {
+            let rows = rows_with_spans(of_file, field, spans);
+            let Some((own, outer)) = rows.and_then(|rows| take_off_inner(&rows)) else { continue };
+            let values = of_file.iter_mut().flat_map(|step| &mut step.added).filter(|(other, _)| *other == field);
+            for ((_, value), own) in values.zip(own) {
+                *value = own;
+            }
+            let column = recording.columns.get(&field).map_or(field.name(), String::as_str);
+            let note = format!(
+                "{column}: the time of {} contains that of other rows, as that of an epoch contains its steps: what these have is taken off \
+                 it, or it would count twice; --accept {} counts both",
+                counted(outer, "row"),
+                AcceptedFinding::GrowingSteps.name()
+            );
+            recording.add_note(note);
+        }
+    }
 }
 
 /// Refuses rows that have in each of their figures the sum of the rows above, which would count all of it twice.

@@ -19,6 +19,46 @@ const STEPS_HELD: f64 = 1.5;
 /// Of the year 1973: a lesser number may be a date without its separators, or anything.
 const LEAST_SECONDS: f64 = 1e8;
 
+/// The columns of a date.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum DateColumns {
+    Whole(usize),
+    /// Year, month and day.
+    Parts([usize; 3]),
+}
+
+impl DateColumns {
+    const fn first(self) -> usize {
+        match self {
+            Self::Whole(index) | Self::Parts([index, ..]) => index,
+        }
+    }
+
+    /// Returns the date of a row as one text.
+    fn text(self, cells: &[String]) -> String {
+        match self {
+            Self::Whole(index) => cells[index].clone(),
+            Self::Parts([year, month, day]) => format!("{}-{:0>2}-{:0>2}", cells[year], cells[month], cells[day]),
+        }
+    }
+}
+
+/// The columns that make the time of a row together, where no column holds whole times.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct DateAndHour {
+    date: DateColumns,
+    /// Hours such as `13`, or times of day such as `13:00`.
+    hour: usize,
+    minute: Option<usize>,
+}
+
+/// The time of each row.
+struct RowTimes {
+    times: Vec<Timestamp>,
+    /// They name no zone, and none was given: they are read as UTC.
+    is_zone_assumed: bool,
+}
+
 /// The rows below the header, cells without spaces around them.
 pub(super) struct GridDataTable {
     pub(super) header: Vec<String>,
@@ -105,19 +145,83 @@ impl GridDataTable {
         Ok(format!("{name}, {unit}"))
     }
 
+    /// Returns the column that an option names.
+    pub(super) fn named_column(&self, name: &str, option: &str) -> Result<usize, GridDataError> {
+        let like =
+            |is: &dyn Fn(&str) -> bool| (0..self.header.len()).filter(|index| is(&self.header[*index])).collect::<Vec<_>>();
+        let exact = like(&|head| head == name);
+        let found = if exact.is_empty() { like(&|head| head.eq_ignore_ascii_case(name)) } else { exact };
+        match found.as_slice() {
+            [index] => Ok(*index),
+            [] => {
+                let problem = format!("there is no column {name:?} (there are: {})", self.names());
+                Err(GridDataError::new(problem, format!("name one of them with {option}")))
+            }
+            several => {
+                let problem = format!("{} columns are called {name:?}", several.len());
+                Err(GridDataError::new(problem, "give each a name of its own in the header"))
+            }
+        }
+    }
+
+    /// Returns whether a cell of a column is a number.
+    pub(super) fn holds_numbers(&self, index: usize) -> bool {
+        self.rows.iter().any(|(line, cells)| matches!(self.parse_number(*line, &cells[index]), Ok(Some(_))))
+    }
+
+    /// Returns whether columns hold the same values, each in its own unit.
+    pub(super) fn is_one_series(&self, columns: &[usize], kind: UnitKind) -> bool {
+        let units: Option<Vec<ColumnUnit>> = columns.iter().map(|index| read_unit(&self.header[*index], kind).ok()).collect();
+        let Some(units) = units else { return false };
+        let values = |at: usize| -> Vec<Option<f64>> {
+            let value = |(line, cells): &(u64, Vec<String>)| self.parse_number(*line, &cells[columns[at]]).ok().flatten();
+            self.rows.iter().map(|row| value(row).map(|value| value * units[at].per_kwh())).collect()
+        };
+        let first = values(0);
+        let highest = first.iter().flatten().fold(0.0_f64, |highest, value| highest.max(value.abs()));
+        let is_same = |one: Option<f64>, other: Option<f64>| match (one, other) {
+            (Some(one), Some(other)) => (one - other).abs() <= ROUNDED_RATIO * highest,
+            (one, other) => one.is_none() && other.is_none(),
+        };
+        (1..columns.len()).all(|at| first.iter().zip(values(at)).all(|(one, other)| is_same(*one, other)))
+    }
+
     /// The column of the times: by its name, else the first that holds nothing but times.
-    fn time_column(&self, zone: &TimeZone) -> Option<usize> {
+    fn time_column(&self) -> Option<usize> {
         let holds_times = |index: &usize| {
-            let is_time = |cell: &str| cell.parse::<f64>().is_err() && parse_time(cell, zone, None).is_some();
+            let is_time = |cell: &str| cell.parse::<f64>().is_err() && parse_time(cell, &TimeZone::UTC, None).is_some();
             self.rows.iter().all(|(_, cells)| is_time(&cells[*index]))
         };
         let counts = |name: &str| ["unix", "epoch"].iter().any(|word| name.contains(word));
         self.column(is_time).or_else(|| (0..self.header.len()).find(holds_times)).or_else(|| self.column(counts))
     }
 
+    /// The column whose name, without what is in brackets, is one of these.
+    fn column_called(&self, names: &[&str]) -> Option<usize> {
+        self.column(|name| name.split(['[', '(']).next().is_some_and(|name| names.contains(&name.trim())))
+    }
+
     /// The column of hours.
     pub(super) fn hour_column(&self) -> Option<usize> {
-        self.column(|name| name.split(['[', '(']).next().is_some_and(|name| name.trim() == "hour"))
+        self.column_called(&["hour"])
+    }
+
+    /// The columns of year, month and day, if these hold nothing else.
+    fn year_month_day(&self) -> Option<DateColumns> {
+        let parts = [self.column_called(&["year"])?, self.column_called(&["month"])?, self.column_called(&["day"])?];
+        let date = DateColumns::Parts(parts);
+        self.rows.iter().all(|(_, cells)| parse_date(&date.text(cells)).is_some()).then_some(date)
+    }
+
+    /// The column of times of day beside one of dates: by its name, or if a date has several rows.
+    fn clock_column(&self, date: DateColumns) -> Option<usize> {
+        let is_clock = |cell: &str| cell.contains(':') && parse_clock(without_end(cell)).is_some();
+        let holds_clocks = |index: &usize| !self.is_aside(*index) && self.cells(*index).all(is_clock);
+        let clocks: Vec<usize> = (0..self.header.len()).filter(holds_clocks).collect();
+        let dates: BTreeSet<String> = self.rows.iter().map(|(_, cells)| date.text(cells)).collect();
+        let has_several = dates.len() < self.rows.len();
+        let mut begins = clocks.into_iter().filter(|index| !names_end(&self.header[*index]));
+        begins.find(|index| has_several || names_clock(&self.header[*index]))
     }
 
     /// Returns whether a column is left out as one of the rows' dates beside one of hours.
@@ -137,7 +241,8 @@ impl GridDataTable {
             let is_dated = |cell: &str| date_of(cell).is_some() || is_whole_time(cell, true);
             names_date(&self.header[index]) && !self.is_aside(index) && self.varies(index) && self.cells(index).any(is_dated)
         };
-        self.date_column().is_some() || self.whole_time_column().is_some() || (0..self.header.len()).any(is_broken)
+        let is_dated = self.date_column().is_some() || self.whole_time_column().is_some() || self.year_month_day().is_some();
+        is_dated || (0..self.header.len()).any(is_broken)
     }
 
     /// Returns whether a column has two values; the one row of a table counts as well.
@@ -179,27 +284,33 @@ impl GridDataTable {
         self.cells(index).all(|cell| zoned_time(without_end(cell)).is_some()) || names_zone(&self.header[index])
     }
 
-    /// The columns of dates and of hours that make the times together, where no column holds whole times.
-    fn date_and_hour_columns(&self) -> Option<(usize, usize)> {
-        let hour = self.hour_column()?;
-        let date = self.date_column().filter(|date| *date != hour && self.whole_time_column().is_none())?;
-        Some((date, hour))
+    /// The columns of dates and of hours, or of times of day, that make the times together, where no column holds whole times.
+    fn date_and_hour_columns(&self) -> Option<DateAndHour> {
+        if self.whole_time_column().is_some() {
+            return None;
+        }
+        let hour = self.hour_column();
+        let date = self.date_column().map(DateColumns::Whole).or_else(|| self.year_month_day())?;
+        let minute = self.column_called(&["minute"]).filter(|_| hour.is_some());
+        let hour = hour.or_else(|| self.clock_column(date)).filter(|hour| date.first() != *hour)?;
+        Some(DateAndHour { date, hour, minute })
     }
 
-    /// The time of each row.
-    fn times(&self, zone: &TimeZone) -> Result<Vec<Timestamp>, GridDataError> {
-        if let Some((date, hour)) = self.date_and_hour_columns() {
-            return self.times_of_hours(date, hour, zone);
+    /// The time of each row. `stated`: the zone of times that name none.
+    fn times(&self, stated: Option<&TimeZone>) -> Result<RowTimes, GridDataError> {
+        if let Some(columns) = self.date_and_hour_columns() {
+            return self.times_of_hours(columns, stated);
         }
         let of_hours = self.hour_column().and_then(|_| self.whole_time_column());
-        let time = of_hours.or_else(|| self.time_column(zone)).ok_or_else(|| {
+        let time = of_hours.or_else(|| self.time_column()).ok_or_else(|| {
             GridDataError::new(
                 format!("no column holds times (there are: {})", self.names()),
                 "name one datetime, with times such as 2026-01-31T23:00:00Z",
             )
         })?;
         let has_zones = self.rows.iter().all(|(_, cells)| zoned_time(without_end(&cells[time])).is_some());
-        let zone = if has_zones { zone.clone() } else { zone_of(&self.header[time], zone)? };
+        let zone = if has_zones { TimeZone::UTC } else { zone_of(&self.header[time], stated)? };
+        let is_zone_assumed = stated.is_none() && !has_zones && !names_zone(&self.header[time]);
         let mut times: Vec<Timestamp> = Vec::new();
         for (line, cells) in &self.rows {
             let at = parse_time(&cells[time], &zone, times.last().copied()).ok_or_else(|| {
@@ -208,23 +319,34 @@ impl GridDataTable {
             })?;
             times.push(at);
         }
-        Ok(times)
+        Ok(RowTimes { times, is_zone_assumed })
+    }
+
+    /// The day, the hour and the minute of each row.
+    fn days_and_hours(&self, columns: DateAndHour) -> Result<Vec<(u64, Date, i8, i8)>, GridDataError> {
+        let DateAndHour { date, hour, minute } = columns;
+        let mut places = Vec::new();
+        for (line, cells) in &self.rows {
+            let wrong = |index: usize, text: &str, what: &str, remedy: &str| {
+                let problem = format!("column {:?}: {text:?} is no {what}", self.header[index]);
+                GridDataError::new(problem, remedy).at_line(*line)
+            };
+            let text = date.text(cells);
+            let day = date_of(&text).ok_or_else(|| wrong(date.first(), &text, "date", "write dates such as 2026-01-31"))?;
+            let clock = minute.map_or_else(|| cells[hour].clone(), |minute| format!("{}:{}", cells[hour], cells[minute]));
+            let (hours, minutes) = parse_clock(without_end(&clock))
+                .ok_or_else(|| wrong(hour, &clock, "hour", "write hours from 0 to 23, such as 13 or 13:00"))?;
+            places.push((*line, day, hours, minutes));
+        }
+        Ok(places)
     }
 
     /// The time of each row, of its date and its hour: 0 to 23, or 1 to 24 if there is a 24.
-    fn times_of_hours(&self, date: usize, hour: usize, zone: &TimeZone) -> Result<Vec<Timestamp>, GridDataError> {
-        let zone = zone_of(&format!("{} {}", self.header[date], self.header[hour]), zone)?;
-        let mut places: Vec<(u64, Date, i8, i8)> = Vec::new();
-        for (line, cells) in &self.rows {
-            let wrong = |index: usize, what: &str, remedy: &str| {
-                let problem = format!("column {:?}: {:?} is no {what}", self.header[index], cells[index]);
-                GridDataError::new(problem, remedy).at_line(*line)
-            };
-            let day = date_of(&cells[date]).ok_or_else(|| wrong(date, "date", "write dates such as 2026-01-31"))?;
-            let (hours, minutes) =
-                parse_clock(&cells[hour]).ok_or_else(|| wrong(hour, "hour", "write hours from 0 to 23, such as 13 or 13:00"))?;
-            places.push((*line, day, hours, minutes));
-        }
+    fn times_of_hours(&self, columns: DateAndHour, stated: Option<&TimeZone>) -> Result<RowTimes, GridDataError> {
+        let hour = columns.hour;
+        let name = format!("{} {}", self.header[columns.date.first()], self.header[hour]);
+        let zone = zone_of(&name, stated)?;
+        let places = self.days_and_hours(columns)?;
         let first = i8::from(places.iter().any(|(_, _, hours, _)| *hours == 24));
         let mut times: Vec<Timestamp> = Vec::new();
         for (line, day, hours, minutes) in places {
@@ -236,13 +358,23 @@ impl GridDataTable {
             let at = local_time(local, &zone, times.last().copied());
             times.push(at.ok_or_else(|| wrong(format!("{local} is no time")))?);
         }
-        Ok(times)
+        Ok(RowTimes { times, is_zone_assumed: stated.is_none() && !names_zone(&name) })
     }
 
     fn names(&self) -> String {
         self.header.join(", ")
     }
 }
+
+/// Leaves out what is not wanted, if something is.
+pub(super) fn prefer(columns: &mut Vec<usize>, is_wanted: impl Fn(usize) -> bool) {
+    if columns.len() > 1 && columns.iter().any(|index| is_wanted(*index)) {
+        columns.retain(|index| is_wanted(*index));
+    }
+}
+
+/// Values may be rounded by this part of the highest.
+const ROUNDED_RATIO: f64 = 1e-3;
 
 /// Returns whether a column holds times.
 fn is_time(name: &str) -> bool {
@@ -320,6 +452,13 @@ fn names_date(name: &str) -> bool {
     name.split(|c: char| !c.is_alphanumeric()).any(|word| ["date", "datum", "datetime", "timestamp"].contains(&word))
 }
 
+/// Returns whether a column's name is one of times of day.
+fn names_clock(name: &str) -> bool {
+    let name = name.to_lowercase();
+    let words = ["time", "clock", "start", "from", "begin", "beginning", "uhrzeit", "zeit", "von", "anfang"];
+    name.split(|c: char| !c.is_alphanumeric()).any(|word| words.contains(&word))
+}
+
 /// Returns whether a column's name is one of the ends of steps.
 fn names_end(name: &str) -> bool {
     let name = name.to_lowercase();
@@ -334,16 +473,22 @@ fn parse_clock(text: &str) -> Option<(i8, i8)> {
     Some((hours, minutes.ok().filter(|minutes| (0..60).contains(minutes))?))
 }
 
-/// Returns steps from a column of times and one of values × `scale`. A value holds until the next one; if rows are missing, or
-/// have no value, nothing is known.
+/// Returns a source for notes; that its times are read as UTC, if nothing says so.
+pub(super) fn describe_source(source: &str, what: &str, is_zone_assumed: bool) -> String {
+    if is_zone_assumed { format!("{source}, its {what} read as UTC for want of a --time-zone") } else { source.to_owned() }
+}
+
+/// Returns steps from a column of times and one of values × `scale`, and whether the times are read as UTC because nothing names a
+/// zone. A value holds until the next one; if rows are missing, or have no value, nothing is known.
 pub(super) fn read_steps(
     table: &GridDataTable,
     value: usize,
     scale: f64,
-    zone: &TimeZone,
-) -> Result<KwhRateSteps, GridDataError> {
+    stated: Option<&TimeZone>,
+) -> Result<(KwhRateSteps, bool), GridDataError> {
     let mut points: Vec<(u64, Timestamp, Option<f64>)> = Vec::new();
-    for ((line, cells), at) in table.rows.iter().zip(table.times(zone)?) {
+    let RowTimes { times, is_zone_assumed } = table.times(stated)?;
+    for ((line, cells), at) in table.rows.iter().zip(times) {
         let value = table.parse_number(*line, &cells[value])?.map(|value| value * scale);
         points.push((*line, at, value));
     }
@@ -368,8 +513,10 @@ pub(super) fn read_steps(
         let problem = format!("column {:?} has no value", table.header[value]);
         return Err(GridDataError::new(problem, "name another column, or another file"));
     }
-    KwhRateSteps::new(steps)
-        .map_err(|index| GridDataError::new(format!("row {index} is not newer than the one before it"), "sort the rows by time"))
+    let steps = KwhRateSteps::new(steps).map_err(|index| {
+        GridDataError::new(format!("row {index} is not newer than the one before it"), "sort the rows by time")
+    })?;
+    Ok((steps, is_zone_assumed))
 }
 
 /// Less than this no grid emits at its highest, in g/kWh.
@@ -405,24 +552,42 @@ fn carbon_rank(name: &str) -> u32 {
     }
 }
 
-/// The column of the carbon intensities.
+/// Returns whether a column is by its name of what goes with the intensities, such as the version of a model.
+fn names_aside(name: &str) -> bool {
+    let name = name.to_lowercase();
+    let words = ["version", "frequency", "freq", "id", "type", "method", "model", "region", "status", "flag", "rank", "rating"];
+    name.split(|c: char| !c.is_alphanumeric()).any(|word| words.contains(&word))
+        || ["version", "type", "method"].iter().any(|end| name.ends_with(end))
+}
+
+/// The column of the carbon intensities. Of several whose names fit alike, one with a unit goes before one without; intensities
+/// in two units are one.
 fn carbon_column(table: &GridDataTable, named: Option<&str>) -> Result<usize, GridDataError> {
-    let names = table.names();
     if let Some(name) = named {
-        let found = table.header.iter().position(|head| head == name);
-        let problem = format!("there is no column {name:?} (there are: {names})");
-        return found.ok_or_else(|| GridDataError::new(problem, "name one of them with --carbon-column"));
+        return table.named_column(name, "--carbon-column");
     }
-    let rank = |name: &str| if is_time(&name.to_lowercase()) { 0 } else { carbon_rank(name) };
-    let ranks = table.header.iter().enumerate().map(|(index, name)| (index, rank(name)));
-    let best = ranks.filter(|(_, rank)| *rank > 0).max_by_key(|(index, rank)| (*rank, std::cmp::Reverse(*index)));
+    let rank = |index: usize| {
+        let name = &table.header[index];
+        if is_time(&name.to_lowercase()) { 0 } else { carbon_rank(name) }
+    };
+    let mut found: Vec<usize> = (0..table.header.len()).filter(|index| rank(*index) > 0).collect();
+    prefer(&mut found, |index| table.holds_numbers(index) && !names_aside(&table.header[index]));
+    let best = found.iter().map(|index| rank(*index)).max();
+    found.retain(|index| Some(rank(*index)) == best);
+    prefer(&mut found, |index| read_unit(&table.header[index], UnitKind::Mass).is_ok_and(ColumnUnit::is_whole));
+    if found.len() > 1 && !table.is_one_series(&found, UnitKind::Mass) {
+        let names: Vec<&str> = found.iter().map(|index| table.header[*index].as_str()).collect();
+        let problem = format!("{} columns may be the carbon intensity ({})", found.len(), names.join(", "));
+        return Err(GridDataError::new(problem, "name one of them with --carbon-column"));
+    }
+    if let Some(index) = found.first() {
+        return Ok(*index);
+    }
     // `WattTime` has the values in `value`, and what they are in `units`.
-    let plain = table.column(|name| name == "value");
-    match (best, plain) {
-        (Some((index, _)), _) => Ok(index),
-        (None, Some(index)) if carbon_rank(&table.name_with_unit(index, UnitKind::Mass)?) > 0 => Ok(index),
+    match table.column(|name| name == "value") {
+        Some(index) if carbon_rank(&table.name_with_unit(index, UnitKind::Mass)?) > 0 => Ok(index),
         _ => {
-            let problem = format!("no column looks like a carbon intensity (there are: {names})");
+            let problem = format!("no column looks like a carbon intensity (there are: {})", table.names());
             Err(GridDataError::new(problem, "name it with --carbon-column"))
         }
     }
@@ -430,8 +595,9 @@ fn carbon_column(table: &GridDataTable, named: Option<&str>) -> Result<usize, Gr
 
 /// Reads carbon intensities as providers publish them (Electricity Maps, `WattTime`, National Grid and alike): CSV with a column
 /// of times and one of g/kWh, or in the unit that its name has (`lbs/MWh`, `kg/MWh`). Of several columns, life-cycle figures go
-/// before direct ones and actual figures before forecasts; `column` names another one. Times without a zone are of `zone`.
-pub fn read_carbon(text: &str, column: Option<&str>, zone: &TimeZone, source: &str) -> Result<GridCarbon, GridDataError> {
+/// before direct ones and actual figures before forecasts; `column` names another one. Times without a zone are of `zone`, else of
+/// UTC, which the notes then say.
+pub fn read_carbon(text: &str, column: Option<&str>, zone: Option<&TimeZone>, source: &str) -> Result<GridCarbon, GridDataError> {
     let table = GridDataTable::read(text)?;
     let value = carbon_column(&table, column)?;
     let of_zones = table.column(|name| ["zone id", "zone_id", "zone", "region", "ba", "country"].contains(&name));
@@ -444,7 +610,10 @@ pub fn read_carbon(text: &str, column: Option<&str>, zone: &TimeZone, source: &s
         }
     }
     let name = table.header[value].clone();
-    let unit = read_unit(&table.name_with_unit(value, UnitKind::Mass)?, UnitKind::Mass)?;
+    let named = table.name_with_unit(value, UnitKind::Mass)?;
+    // WattTime's own column names no unit; it is lbs/MWh.
+    let is_moer = named.trim().eq_ignore_ascii_case("moer");
+    let unit = read_unit(if is_moer { "MOER (lbs/MWh)" } else { &named }, UnitKind::Mass)?;
     let scale = unit.per_kwh();
     let mut highest = 0.0_f64;
     for (line, cells) in &table.rows {
@@ -460,8 +629,10 @@ pub fn read_carbon(text: &str, column: Option<&str>, zone: &TimeZone, source: &s
         }
     }
     check_unit(&name, unit, highest)?;
-    let steps = read_steps(&table, value, scale, zone)?;
-    Ok(GridCarbon { intensity: CarbonIntensity::Series(steps), source: format!("{source}, column {name:?}") })
+    let (steps, is_zone_assumed) = read_steps(&table, value, scale, zone)?;
+    let as_unit = if is_moer { " in lbs/MWh, as WattTime publishes it" } else { "" };
+    let source = describe_source(&format!("{source}, column {name:?}{as_unit}"), "times", is_zone_assumed);
+    Ok(GridCarbon { intensity: CarbonIntensity::Series(steps), source })
 }
 
 #[cfg(test)]
@@ -471,7 +642,7 @@ mod tests {
     use super::*;
 
     fn grams(text: &str, column: Option<&str>, from: &str, to: &str) -> Option<f64> {
-        let carbon = read_carbon(text, column, &TimeZone::UTC, "x.csv").unwrap_or_else(|error| panic!("{error}: {text}"));
+        let carbon = read_carbon(text, column, None, "x.csv").unwrap_or_else(|error| panic!("{error}: {text}"));
         let interval = EnergyInterval { from: from.parse().unwrap(), to: to.parse().unwrap(), joules: JOULES_PER_KWH };
         carbon.total_grams(&[interval]).sum.map(|grams| (grams * 1e6).round() / 1e6)
     }
@@ -529,7 +700,7 @@ mod tests {
             ("MTU (CET/CEST)", &TimeZone::UTC, 3.0),
         ] {
             let text = format!("{header},gCO2/kWh\n2024-01-01 00:00,2\n2024-01-01 01:00,3\n2024-01-01 02:00,4\n");
-            let carbon = read_carbon(&text, None, zone, "x").unwrap();
+            let carbon = read_carbon(&text, None, Some(zone), "x").unwrap();
             assert_eq!(carbon.total_grams(&[interval]).sum, Some(expected), "{header}");
         }
     }
@@ -550,7 +721,7 @@ mod tests {
         }
         for (header, part) in [("gCO2/km", "\"km\" is no unit of energy"), ("oz CO2/MWh", "\"oz\" is no unit of mass")] {
             let text = format!("datetime,{header}\n2024-01-01T00:00:00Z,100\n");
-            let message = read_carbon(&text, None, &TimeZone::UTC, "x").unwrap_err().to_string();
+            let message = read_carbon(&text, None, None, "x").unwrap_err().to_string();
             assert!(message.contains(part), "{header}: {message}");
         }
     }
@@ -567,7 +738,7 @@ mod tests {
         ] {
             let row = |(hour, value): (&&str, i32)| format!("2024-01-01,{hour},{value}\n");
             let rows: String = hours.iter().zip(2..).map(row).collect();
-            let carbon = read_carbon(&format!("{header},gCO2/kWh\n{rows}"), None, zone, "x").unwrap();
+            let carbon = read_carbon(&format!("{header},gCO2/kWh\n{rows}"), None, Some(zone), "x").unwrap();
             let from = "2024-01-01T01:00:00Z".parse().unwrap();
             let interval = EnergyInterval { from, to: "2024-01-01T02:00:00Z".parse().unwrap(), joules: JOULES_PER_KWH };
             assert_eq!(carbon.total_grams(&[interval]).sum, expected, "{what}");
@@ -577,8 +748,86 @@ mod tests {
             ("2024-01-01,25,1\n", "line 2: column \"Hour\": \"25\" is no hour"),
             ("2024-01-01,1,1\nyesterday,2,1\n", "line 3: column \"Date\": \"yesterday\" is no date"),
         ] {
-            let message = read_carbon(&format!("Date,Hour,gCO2/kWh\n{rows}"), None, &TimeZone::UTC, "x").unwrap_err();
+            let message = read_carbon(&format!("Date,Hour,gCO2/kWh\n{rows}"), None, None, "x").unwrap_err();
             assert!(message.to_string().contains(part), "{message}");
+        }
+    }
+
+    #[test]
+    fn a_date_in_several_columns_or_beside_a_time_of_day_makes_the_times() {
+        let (from, to) = ("2024-01-01T01:00:00Z", "2024-01-01T02:00:00Z");
+        for (what, text) in [
+            ("a time of day", "date,time,gCO2/kWh\n2024-01-01,00:00,2\n2024-01-01,01:00,3\n2024-01-01,02:00,4\n"),
+            ("with seconds", "date,time,gCO2/kWh\n2024-01-01,00:00:00,2\n2024-01-01,01:00:00,3\n2024-01-01,02:00:00,4\n"),
+            (
+                "from and to",
+                "Datum;Anfang;Ende;gCO2/kWh\n01.01.2024;00:00;01:00;2\n01.01.2024;01:00;02:00;3\n01.01.2024;02:00;03:00;4\n",
+            ),
+            ("one row a day", "date,time,gCO2/kWh\n2023-12-31,01:00,2\n2024-01-01,01:00,3\n2024-01-02,01:00,4\n"),
+            ("year to hour", "year,month,day,hour,gCO2/kWh\n2024,1,1,0,2\n2024,1,1,1,3\n2024,1,1,2,4\n"),
+            ("year to hour, to 24", "Year,Month,Day,Hour,gCO2/kWh\n2024,1,1,2,3\n2024,1,1,3,4\n2024,1,1,24,5\n"),
+            ("year to minute", "year,month,day,hour,minute,gCO2/kWh\n2024,1,1,1,0,3\n2024,1,1,1,30,3\n2024,1,1,2,0,4\n"),
+            ("a date, hour and minute", "date,hour,minute,gCO2/kWh\n2024-01-01,1,0,3\n2024-01-01,1,30,3\n2024-01-01,2,0,4\n"),
+            (
+                "a range",
+                "date,hour,gCO2/kWh\n2024-01-01,00:00 - 01:00,2\n2024-01-01,01:00 - 02:00,3\n2024-01-01,02:00 - 03:00,4\n",
+            ),
+        ] {
+            assert_eq!(grams(text, None, from, to), Some(3.0), "{what}");
+        }
+        // A day of the publication is no part of the time.
+        let daily = "date,updated,gCO2/kWh\n2024-01-01,10:00,3\n2024-01-02,11:00,4\n";
+        assert_eq!(grams(daily, None, "2024-01-01T00:00:00Z", "2024-01-01T01:00:00Z"), Some(3.0));
+    }
+
+    #[test]
+    fn columns_that_fit_alike_are_refused_by_name() {
+        let (from, to) = ("2024-01-01T00:00:00Z", "2024-01-01T01:00:00Z");
+        for (columns, cells, expected) in [
+            ("average gCO2/kWh,marginal gCO2/kWh", "300,500", None),
+            ("intensity A,intensity B", "300,500", None),
+            ("carbon_intensity_avg,carbon_intensity_import_avg", "300,500", None),
+            ("gCO2/kWh,CO2 kg/MWh", "300,300", Some(300.0)),
+            ("co2_total,gCO2/kWh", "900,300", Some(300.0)),
+            ("carbon type,carbon intensity", "direct,300", Some(300.0)),
+            ("MOER gCO2/kWh,MOER version,frequency", "300,3.0,300", Some(300.0)),
+            ("MOER version,MOER", "3.0,300", Some(136.077_711)),
+            ("carbon_intensity,carbon_source_id,emissionFactorType", "300,7,2", Some(300.0)),
+        ] {
+            let text = format!("datetime,{columns}\n2024-01-01T00:00:00Z,{cells}\n");
+            if expected.is_some() {
+                assert_eq!(grams(&text, None, from, to), expected, "{columns}");
+                continue;
+            }
+            let message = read_carbon(&text, None, None, "x").unwrap_err().to_string();
+            let names = columns.replace(',', ", ");
+            let all = format!("2 columns may be the carbon intensity ({names}); name one of them with --carbon-column");
+            assert_eq!(message, all);
+            let second = columns.split(',').nth(1);
+            assert_eq!(grams(&text, second, from, to), Some(500.0), "{columns}");
+        }
+    }
+
+    #[test]
+    fn a_zone_that_is_assumed_is_noted_and_one_that_is_given_is_not() {
+        let interval = EnergyInterval {
+            from: "2024-01-01T00:00:00Z".parse().unwrap(),
+            to: "2024-01-01T01:00:00Z".parse().unwrap(),
+            joules: JOULES_PER_KWH,
+        };
+        for (header, time, zone, is_noted) in [
+            ("datetime", "2024-01-01 00:00", None, true),
+            ("date,hour", "2024-01-01,0", None, true),
+            ("datetime", "2024-01-01 00:00", Some(&TimeZone::UTC), false),
+            ("date,hour", "2024-01-01,0", Some(&TimeZone::UTC), false),
+            ("Datetime (Local)", "2024-01-01 00:00", Some(&TimeZone::UTC), false),
+            ("Datetime (UTC)", "2024-01-01 00:00", None, false),
+            ("datetime", "2024-01-01T00:00:00Z", None, false),
+            ("datetime", "1704067200", None, false),
+        ] {
+            let text = format!("{header},gCO2/kWh\n{time},200\n");
+            let total = read_carbon(&text, None, zone, "x").unwrap().total_grams(&[interval]);
+            assert_eq!((total.sum, total.note.contains("for want of a --time-zone")), (Some(200.0), is_noted), "{header} {time}");
         }
     }
 
@@ -621,11 +870,11 @@ mod tests {
             let text = format!("Datetime (Local),gCO2/kWh\n{time},200\n");
             assert_eq!(grams(&text, None, from, to), Some(200.0), "{time}");
             let interval = EnergyInterval { from: from.parse().unwrap(), to: to.parse().unwrap(), joules: JOULES_PER_KWH };
-            let carbon = read_carbon(&text, None, &berlin, "x").unwrap();
+            let carbon = read_carbon(&text, None, Some(&berlin), "x").unwrap();
             assert_eq!(carbon.total_grams(&[interval]).sum, Some(200.0), "{time}");
         }
         let local = "Datetime (Local),gCO2/kWh\n2024-01-01 00:00,200\n";
-        let message = read_carbon(local, None, &TimeZone::UTC, "x").unwrap_err().to_string();
+        let message = read_carbon(local, None, None, "x").unwrap_err().to_string();
         assert!(message.contains("--time-zone"), "{message}");
     }
 
@@ -639,7 +888,7 @@ mod tests {
         assert_eq!(at("2024-01-01T03:00:00Z", "2024-01-01T05:00:00Z"), None, "missing rows");
         assert_eq!(at("2024-01-01T06:00:00Z", "2024-01-01T07:00:00Z"), Some(100.0), "the last one stands for its hour");
         assert_eq!(at("2024-01-01T07:00:00Z", "2024-01-01T08:00:00Z"), None);
-        let carbon = read_carbon(text, None, &TimeZone::UTC, "x.csv").unwrap();
+        let carbon = read_carbon(text, None, None, "x.csv").unwrap();
         let interval = EnergyInterval {
             from: "2024-01-02T00:00:00Z".parse().unwrap(),
             to: "2024-01-02T01:00:00Z".parse().unwrap(),
@@ -652,7 +901,7 @@ mod tests {
     fn the_hour_that_comes_twice_is_two_hours() {
         let zone = TimeZone::posix("CET-1CEST,M3.5.0,M10.5.0/3").unwrap();
         let text = "datetime,gCO2/kWh\n2024-10-27 01:00,1\n2024-10-27 02:00,2\n2024-10-27 02:00,3\n2024-10-27 03:00,4\n";
-        let carbon = read_carbon(text, None, &zone, "x").unwrap();
+        let carbon = read_carbon(text, None, Some(&zone), "x").unwrap();
         let interval = EnergyInterval {
             from: "2024-10-27T01:00:00Z".parse().unwrap(),
             to: "2024-10-27T02:00:00Z".parse().unwrap(),
@@ -663,7 +912,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_read_is_named() {
-        let refused = |text: &str| read_carbon(text, None, &TimeZone::UTC, "x").unwrap_err().to_string();
+        let refused = |text: &str| read_carbon(text, None, None, "x").unwrap_err().to_string();
         for (text, part) in [
             ("", "the file is empty"),
             ("datetime,gCO2/kWh\n", "no row below the header"),
@@ -689,7 +938,7 @@ mod tests {
             let message = refused(text);
             assert!(message.contains(part) && message.contains("; "), "{text:?}: {message}");
         }
-        let other = read_carbon("datetime,gCO2/kWh\n2024-01-01T00:00:00Z,1\n", Some("x"), &TimeZone::UTC, "x").unwrap_err();
+        let other = read_carbon("datetime,gCO2/kWh\n2024-01-01T00:00:00Z,1\n", Some("x"), None, "x").unwrap_err();
         assert!(other.to_string().contains("--carbon-column"), "{other}");
     }
 }

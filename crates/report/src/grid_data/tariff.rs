@@ -3,7 +3,7 @@
 use eadt_models::energy::{OpenEi, Price, Tariff};
 use jiff::tz::TimeZone;
 
-use super::table::{GridDataTable, read_steps};
+use super::table::{GridDataTable, describe_source, prefer, read_steps};
 use super::unit::{ColumnUnit, UnitKind, read_unit};
 use super::{GridDataError, PriceKind, Prices};
 
@@ -24,18 +24,26 @@ fn many_per_kwh(currency: Option<&str>) -> f64 {
 /// Reads prices. JSON is a rate document of `OpenEI`. CSV with a column `hour` (0 to 23) and none of dates is a tariff by hour,
 /// with `days` (`weekday`, `weekend` or `all`) and `month` (1 to 12) where it has them; any other CSV is a time series with a
 /// column of times, or of dates and hours. A price is per kWh, or in the unit that its column's name has (`EUR/MWh`, `ct/kWh`).
-/// Hours, and times without a zone, are of `zone`.
-pub fn read_prices(text: &str, zone: &TimeZone, source: &str) -> Result<Prices, GridDataError> {
+/// Hours, and times without a zone, are of `zone`, else of UTC, which the notes then say. `column` names the column of the prices.
+pub fn read_prices(text: &str, column: Option<&str>, zone: Option<&TimeZone>, source: &str) -> Result<Prices, GridDataError> {
+    let tariff_zone = || zone.cloned().unwrap_or(TimeZone::UTC);
     if text.trim_start_matches('\u{feff}').trim_start().starts_with('{') {
+        if column.is_some() {
+            return Err(GridDataError::new("a rate document of OpenEI has no columns", "leave --price-column out"));
+        }
         let document: OpenEi = serde_json::from_str(text).map_err(|error| {
             GridDataError::new(format!("it is no OpenEI rate document: {error}"), "give the answer of OpenEI's utility_rates")
         })?;
         let tariff = Tariff::from_open_ei(&document)
             .map_err(|error| GridDataError::new(error.to_string(), "give another rate, or its prices as CSV by hour"))?;
-        return Ok(prices(PriceKind::Tariff(tariff, zone.clone()), Some("USD".to_owned()), source));
+        let source = describe_source(source, "hours", zone.is_none());
+        return Ok(Prices { kind: PriceKind::Tariff(tariff, tariff_zone()), currency: Some("USD".to_owned()), source });
     }
     let table = GridDataTable::read(text)?;
-    let value = price_column(&table)?;
+    let value = match column {
+        Some(name) => table.named_column(name, "--price-column")?,
+        None => price_column(&table)?,
+    };
     let name = table.name_with_unit(value, UnitKind::Money)?;
     let unit = read_unit(&name, UnitKind::Money)?;
     let scale = unit.per_kwh();
@@ -43,12 +51,7 @@ pub fn read_prices(text: &str, zone: &TimeZone, source: &str) -> Result<Prices, 
         table.rows.iter().filter_map(|(line, cells)| table.parse_number(*line, &cells[value]).ok().flatten()).collect();
     numbers.sort_by(f64::total_cmp);
     let highest = numbers.last().copied().unwrap_or(0.0).max(0.0);
-    let lower = name.to_lowercase();
-    let currency = ["eur", "usd", "gbp", "chf", "sek", "nok", "dkk", "pln", "jpy", "inr", "cny", "aud", "cad"]
-        .into_iter()
-        .find(|code| lower.split(|c: char| !c.is_ascii_alphabetic()).any(|word| word == *code))
-        .or(name.contains('€').then_some("eur"));
-    let currency = unit.currency.or(currency).map(str::to_uppercase);
+    let currency = currency_of(unit, &name);
     // Single hours of a market may be dear; half of them are not.
     let middle = numbers.get(numbers.len() / 2).copied().unwrap_or(0.0);
     let is_of_market = unit.energy_kwh.is_some_and(|kwh| kwh > 1.0);
@@ -63,16 +66,24 @@ pub fn read_prices(text: &str, zone: &TimeZone, source: &str) -> Result<Prices, 
             format!("{source}, up to {most} per kWh: that is much, check the unit of column {:?}", table.header[value])
         }
     };
-    let source = description.as_str();
-    let kind = match table.hour_column().filter(|_| !table.has_dates()) {
-        Some(hour) => PriceKind::Tariff(by_hour(&table, hour, value, scale)?, zone.clone()),
-        None => PriceKind::Series(read_steps(&table, value, scale, zone)?),
+    let hour = table.hour_column().filter(|_| !table.has_dates());
+    let (kind, what, is_zone_assumed) = if let Some(hour) = hour {
+        (PriceKind::Tariff(by_hour(&table, hour, value, scale)?, tariff_zone()), "hours", zone.is_none())
+    } else {
+        let (steps, is_zone_assumed) = read_steps(&table, value, scale, zone)?;
+        (PriceKind::Series(steps), "times", is_zone_assumed)
     };
-    Ok(prices(kind, currency, source))
+    Ok(Prices { kind, currency, source: describe_source(&description, what, is_zone_assumed) })
 }
 
-fn prices(kind: PriceKind, currency: Option<String>, source: &str) -> Prices {
-    Prices { kind, currency, source: source.to_owned() }
+/// Returns the currency of a unit, else the one that the name of its column has, as a code.
+fn currency_of(unit: ColumnUnit, name: &str) -> Option<String> {
+    let lower = name.to_lowercase();
+    let named = ["eur", "usd", "gbp", "chf", "sek", "nok", "dkk", "pln", "jpy", "inr", "cny", "aud", "cad"]
+        .into_iter()
+        .find(|code| lower.split(|c: char| !c.is_ascii_alphabetic()).any(|word| word == *code))
+        .or(name.contains('€').then_some("eur"));
+    unit.currency.or(named).map(str::to_uppercase)
 }
 
 /// Returns whether a column's name, in lower case, is one of prices.
@@ -95,13 +106,6 @@ fn words(name: &str) -> impl Iterator<Item = &str> {
 const TOTALS: [&str; 3] = ["lmp", "lbmp", "total"];
 const PARTS: [&str; 4] = ["energy", "congestion", "loss", "losses"];
 
-/// Leaves out what is not wanted, if something is.
-fn prefer(columns: &mut Vec<usize>, is_wanted: impl Fn(usize) -> bool) {
-    if columns.len() > 1 && columns.iter().any(|index| is_wanted(*index)) {
-        columns.retain(|index| is_wanted(*index));
-    }
-}
-
 /// Leaves out columns that another one goes before: parts of a price, prices without a unit, those of the intraday market.
 fn prefer_by_name(columns: &mut Vec<usize>, header: &[String]) {
     let lower = |index: usize| header[index].to_lowercase();
@@ -117,45 +121,16 @@ fn prefer_by_name(columns: &mut Vec<usize>, header: &[String]) {
     }
 }
 
-/// Prices may be rounded by this part of the highest.
-const ROUNDED_RATIO: f64 = 1e-3;
-
-/// Returns whether columns hold the same prices, each in another unit.
-fn is_one_price(table: &GridDataTable, columns: &[usize]) -> bool {
-    let scales: Vec<f64> = columns
-        .iter()
-        .filter_map(|index| read_unit(&table.header[*index], UnitKind::Money).ok())
-        .filter(|unit| unit.is_whole())
-        .map(ColumnUnit::per_kwh)
-        .collect();
-    let is_repeated = |(at, scale): (usize, &f64)| scales[..at].contains(scale);
-    if scales.len() != columns.len() || scales.iter().enumerate().any(is_repeated) {
-        return false;
-    }
-    let prices = |at: usize| -> Vec<Option<f64>> {
-        let price = |(line, cells): &(u64, Vec<String>)| table.parse_number(*line, &cells[columns[at]]).ok().flatten();
-        table.rows.iter().map(|row| price(row).map(|price| price * scales[at])).collect()
-    };
-    let first = prices(0);
-    let highest = first.iter().flatten().fold(0.0_f64, |highest, price| highest.max(price.abs()));
-    let is_same = |one: Option<f64>, other: Option<f64>| match (one, other) {
-        (Some(one), Some(other)) => (one - other).abs() <= ROUNDED_RATIO * highest,
-        (one, other) => one.is_none() && other.is_none(),
-    };
-    (1..columns.len()).all(|at| first.iter().zip(prices(at)).all(|(one, other)| is_same(*one, other)))
-}
-
 /// The column of the prices. Of several the one that is called just `price`, or `price_per_kwh`; a whole price goes before its
 /// parts, one with a unit before one without, day-ahead before intraday. One price in two units is one.
 fn price_column(table: &GridDataTable) -> Result<usize, GridDataError> {
     let named: Vec<usize> = (0..table.header.len()).filter(|index| is_price(&table.header[*index].to_lowercase())).collect();
     let Some(first) = named.first().copied() else {
         let problem = format!("no column looks like a price (there are: {})", table.header.join(", "));
-        return Err(GridDataError::new(problem, "name it price_per_kwh, or with its unit, such as EUR/MWh"));
+        let remedy = "name it with --price-column, or in the header price_per_kwh or with its unit, such as EUR/MWh";
+        return Err(GridDataError::new(problem, remedy));
     };
-    let holds_numbers =
-        |index: &usize| table.rows.iter().any(|(line, cells)| matches!(table.parse_number(*line, &cells[*index]), Ok(Some(_))));
-    let mut found: Vec<usize> = named.iter().copied().filter(holds_numbers).collect();
+    let mut found: Vec<usize> = named.iter().copied().filter(|index| table.holds_numbers(*index)).collect();
     let is_exact = |index: &usize| {
         let name = table.header[*index].to_lowercase();
         name.split(['[', '(']).next().is_some_and(|name| ["price", "price_per_kwh"].contains(&name.trim()))
@@ -165,10 +140,10 @@ fn price_column(table: &GridDataTable) -> Result<usize, GridDataError> {
         found = exact;
     }
     prefer_by_name(&mut found, &table.header);
-    if found.len() > 1 && !is_one_price(table, &found) {
+    if found.len() > 1 && !table.is_one_series(&found, UnitKind::Money) {
         let names: Vec<&str> = found.iter().map(|index| table.header[*index].as_str()).collect();
         let problem = format!("{} columns may be the price ({})", found.len(), names.join(", "));
-        return Err(GridDataError::new(problem, "keep one of them in the file"));
+        return Err(GridDataError::new(problem, "name one of them with --price-column"));
     }
     Ok(found.first().copied().unwrap_or(first))
 }
@@ -241,7 +216,7 @@ mod tests {
     }
 
     fn cost(text: &str, zone: &TimeZone, from: &str, to: &str) -> Option<f64> {
-        let prices = read_prices(text, zone, "x").unwrap_or_else(|error| panic!("{error}"));
+        let prices = read_prices(text, None, Some(zone), "x").unwrap_or_else(|error| panic!("{error}"));
         prices.total_cost(&[interval(from, to)]).sum.map(|cost| (cost * 1e9).round() / 1e9)
     }
 
@@ -261,7 +236,7 @@ mod tests {
         let cents = hours("hour;days;ct/kWh", |hour| format!("{hour};weekday;{}\n{hour};weekend;5,0", 100.0 * peak(hour)));
         assert_eq!(cost(&cents, &berlin, wednesday, to), Some(0.5));
         assert_eq!(cost(&cents, &berlin, "2026-06-13T16:00:00Z", "2026-06-13T17:00:00Z"), Some(0.05), "Saturday");
-        assert!(read_prices(&plain, &TimeZone::UTC, "x").unwrap().currency.is_none());
+        assert!(read_prices(&plain, None, None, "x").unwrap().currency.is_none());
     }
 
     #[test]
@@ -288,13 +263,13 @@ mod tests {
             ("start,GBP p/kWh\n2026-01-01T00:00:00Z,20\n2026-01-01T01:00:00Z,40\n", 0.3, Some("GBP")),
         ] {
             assert_eq!(cost(text, &TimeZone::UTC, from, to), Some(expected), "{text}");
-            assert_eq!(read_prices(text, &TimeZone::UTC, "x").unwrap().currency.as_deref(), currency, "{text}");
+            assert_eq!(read_prices(text, None, None, "x").unwrap().currency.as_deref(), currency, "{text}");
         }
         let unnamed = "datetime,price\n2026-01-01T00:00:00Z,200\n2026-01-01T01:00:00Z,400\n";
-        let note = read_prices(unnamed, &TimeZone::UTC, "x").unwrap().total_cost(&[interval(from, to)]).note;
+        let note = read_prices(unnamed, None, None, "x").unwrap().total_cost(&[interval(from, to)]).note;
         assert!(note.contains("taken per kWh, up to 400: the column has no unit"), "{note}");
         let yen = "datetime,price JPY\n2026-01-01T00:00:00Z,30\n2026-01-01T01:00:00Z,40\n";
-        let note = read_prices(yen, &TimeZone::UTC, "x").unwrap().total_cost(&[interval(from, to)]).note;
+        let note = read_prices(yen, None, None, "x").unwrap().total_cost(&[interval(from, to)]).note;
         assert!(!note.contains("taken per kWh"), "{note}");
         let grade = "datetime,price,unit\n2026-01-01T00:00:00Z,0.2,A\n2026-01-01T01:00:00Z,0.4,B\n";
         assert_eq!(cost(grade, &TimeZone::UTC, from, to), Some(0.3), "a column named unit that holds none");
@@ -318,7 +293,7 @@ mod tests {
         ] {
             let text = format!("datetime,{header}\n2026-01-01T00:00:00Z,{value}\n");
             assert_eq!(cost(&text, &TimeZone::UTC, from, to), Some(0.25), "{header}");
-            assert_eq!(read_prices(&text, &TimeZone::UTC, "x").unwrap().currency.as_deref(), currency, "{header}");
+            assert_eq!(read_prices(&text, None, None, "x").unwrap().currency.as_deref(), currency, "{header}");
         }
         let with_unit = "datetime,price_per_kwh,unit\n2026-01-01T00:00:00Z,25,ct/kWh\n";
         assert_eq!(cost(with_unit, &TimeZone::UTC, from, to), Some(0.25), "the column unit completes the name");
@@ -328,7 +303,7 @@ mod tests {
             ("datetime,EUR/MWh\n2026-01-01T00:00:00Z,25\n2026-01-01T01:00:00Z,20\n2026-01-01T02:00:00Z,3000\n", false),
             ("datetime,ct/kWh\n2026-01-01T00:00:00Z,25\n", false),
         ] {
-            let note = read_prices(text, &TimeZone::UTC, "x").unwrap().total_cost(&[interval(from, to)]).note;
+            let note = read_prices(text, None, None, "x").unwrap().total_cost(&[interval(from, to)]).note;
             assert_eq!(note.contains("check the unit of column"), is_noted, "{note}");
         }
     }
@@ -351,14 +326,14 @@ mod tests {
             assert_eq!(cost(&text, &TimeZone::UTC, from, to), Some(0.16), "{header}");
         }
         let broken = hours("hour,price,date", |hour| format!("{hour},0.1,{}", if hour < 5 { "2026-06-10" } else { "x" }));
-        assert!(read_prices(&broken, &TimeZone::UTC, "x").unwrap_err().to_string().contains("\"x\" is no date"));
+        assert!(read_prices(&broken, None, None, "x").unwrap_err().to_string().contains("\"x\" is no date"));
     }
 
     #[test]
     fn several_columns_of_prices_are_named() {
         let rows = "2026-01-01T00:00:00Z,0.1,0.2\n";
         for (columns, part) in [
-            ("Price DE,Price FR", "2 columns may be the price (Price DE, Price FR); keep one"),
+            ("Price DE,Price FR", "2 columns may be the price (Price DE, Price FR); name one of them with --price-column"),
             ("Forecast EUR/kWh,Actual EUR/kWh", "(Forecast EUR/kWh, Actual EUR/kWh)"),
             ("Gas Price,Electricity Price", "(Gas Price, Electricity Price)"),
             ("DE EUR/MWh,FR EUR/MWh", "(DE EUR/MWh, FR EUR/MWh)"),
@@ -367,7 +342,7 @@ mod tests {
             ("Price EUR/kWh,Other EUR/MWh", "(Price EUR/kWh, Other EUR/MWh)"),
             ("Total price DE,Price FR", "(Total price DE, Price FR)"),
         ] {
-            let message = read_prices(&format!("datetime,{columns}\n{rows}"), &TimeZone::UTC, "x").unwrap_err().to_string();
+            let message = read_prices(&format!("datetime,{columns}\n{rows}"), None, None, "x").unwrap_err().to_string();
             assert!(message.contains(part), "{columns}: {message}");
         }
         for (text, expected) in [
@@ -388,8 +363,45 @@ mod tests {
     }
 
     #[test]
+    fn a_column_that_is_named_goes_before_its_name() {
+        let rows = "2026-01-01T00:00:00Z,0.1,0.2\n";
+        let (from, to) = ("2026-01-01T00:00:00Z", "2026-01-01T01:00:00Z");
+        for (columns, named, expected) in [
+            ("Price DE,Price FR", "Price FR", 0.2),
+            ("Price DE,Price FR", "price de", 0.1),
+            ("price,Price", "Price", 0.2),
+            ("price,area factor", "area factor", 0.2),
+            ("Import [ct/kWh],Export [ct/kWh]", "Export [ct/kWh]", 0.002),
+        ] {
+            let text = format!("datetime,{columns}\n{rows}");
+            let prices = read_prices(&text, Some(named), None, "x").unwrap();
+            let sum = prices.total_cost(&[interval(from, to)]).sum.unwrap();
+            assert!((sum - expected).abs() < 1e-9, "{columns}: {named}: {sum}");
+        }
+        for (text, named, part) in [
+            (format!("datetime,Price DE,Price FR\n{rows}"), "Price", "there is no column \"Price\""),
+            (format!("datetime,PRICE,Price\n{rows}"), "price", "2 columns are called \"price\""),
+            ("{\"items\": []}".to_owned(), "rate", "leave --price-column out"),
+        ] {
+            let message = read_prices(&text, Some(named), None, "x").unwrap_err().to_string();
+            assert!(message.contains(part), "{message}");
+        }
+    }
+
+    #[test]
+    fn hours_without_a_zone_are_of_utc_and_the_note_says_so() {
+        let plain = hours("hour,price_per_kwh", |hour| format!("{hour},0.1"));
+        let note = |text: &str, zone: Option<&TimeZone>| {
+            let prices = read_prices(text, None, zone, "x").unwrap();
+            prices.total_cost(&[interval("2026-01-01T00:00:00Z", "2026-01-01T01:00:00Z")]).note
+        };
+        assert!(note(&plain, None).contains("hours read as UTC for want of a --time-zone"), "{}", note(&plain, None));
+        assert!(!note(&plain, Some(&TimeZone::UTC)).contains("--time-zone"));
+    }
+
+    #[test]
     fn what_is_no_tariff_is_named() {
-        let refused = |text: &str| read_prices(text, &TimeZone::UTC, "x").unwrap_err().to_string();
+        let refused = |text: &str| read_prices(text, None, None, "x").unwrap_err().to_string();
         for (text, part) in [
             (String::new(), "the file is empty"),
             ("{}".to_owned(), "no OpenEI rate document"),

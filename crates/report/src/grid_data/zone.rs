@@ -48,14 +48,12 @@ const NO_ZONES: [&str; 18] = [
 ];
 
 /// Returns the zone that a column's name has, as `Datetime (UTC)`, `MTU (CET/CEST)` and `Time (America/New_York)` do; else the given
-/// one. A zone that is not known is refused, unless another one than UTC was given.
-pub(super) fn zone_of(name: &str, default: &TimeZone) -> Result<TimeZone, GridDataError> {
+/// one, else UTC. A zone that is not known is refused, unless one was given.
+pub(super) fn zone_of(name: &str, stated: Option<&TimeZone>) -> Result<TimeZone, GridDataError> {
     let given = |zone: &str| {
-        if *default != TimeZone::UTC {
-            return Ok(default.clone());
-        }
         let problem = format!("column {name:?}: {zone:?} is no time zone that is known here");
-        Err(GridDataError::new(problem, "name it with --time-zone, such as Europe/Berlin, or write UTC in the header"))
+        let remedy = "name it with --time-zone, such as Europe/Berlin or UTC";
+        stated.cloned().ok_or_else(|| GridDataError::new(problem, remedy))
     };
     let mut parts = name.split(|c: char| !(c.is_ascii_alphanumeric() || "/_+-".contains(c)));
     if let Some(place) = parts.find(|part| is_place(part)) {
@@ -85,7 +83,7 @@ pub(super) fn zone_of(name: &str, default: &TimeZone) -> Result<TimeZone, GridDa
     if let Some(last) = last {
         return rule_of(&[last]).map_or_else(|| given(last), Ok);
     }
-    if words.contains(&"local") { given("local") } else { Ok(default.clone()) }
+    if words.contains(&"local") { given("local") } else { Ok(stated.cloned().unwrap_or(TimeZone::UTC)) }
 }
 
 /// Returns whether a column's name has a zone that is known here.
@@ -93,7 +91,7 @@ pub(super) fn names_zone(name: &str) -> bool {
     // No zone is this one.
     let Ok(offset) = Offset::from_seconds(1) else { return false };
     let none = TimeZone::fixed(offset);
-    zone_of(name, &none).is_ok_and(|zone| zone != none)
+    zone_of(name, Some(&none)).is_ok_and(|zone| zone != none)
 }
 
 /// Returns whether a text is a name such as `America/New_York`.
@@ -192,12 +190,12 @@ mod tests {
             ("Time (PJM)", (0.0, 0.0)),
             ("Time (CAISO)", (0.0, 0.0)),
         ] {
-            let zone = zone_of(name, &TimeZone::UTC).unwrap_or_else(|error| panic!("{name}: {error}"));
+            let zone = zone_of(name, None).unwrap_or_else(|error| panic!("{name}: {error}"));
             assert_eq!(hours(&zone), expected, "{name}");
         }
         // Only if this machine has a database.
         if let Ok(new_york) = TimeZone::get("America/New_York") {
-            assert_eq!(hours(&zone_of("Time (America/New_York)", &TimeZone::UTC).unwrap()), hours(&new_york));
+            assert_eq!(hours(&zone_of("Time (America/New_York)", None).unwrap()), hours(&new_york));
         }
     }
 
@@ -225,9 +223,12 @@ mod tests {
             ("Time (Eastern Prevailing)", "\"Eastern Prevailing\""),
             ("Time (Europe/Atlantis)", "\"Europe/Atlantis\""),
         ] {
-            let message = zone_of(name, &TimeZone::UTC).unwrap_err().to_string();
+            let message = zone_of(name, None).unwrap_err().to_string();
             assert!(message.contains(part) && message.contains("; name it with --time-zone"), "{name}: {message}");
-            assert_eq!(zone_of(name, &given).unwrap(), given, "{name}");
+            // UTC that is given is as good as any other zone.
+            for zone in [&given, &TimeZone::UTC] {
+                assert_eq!(zone_of(name, Some(zone)).unwrap(), *zone, "{name}");
+            }
         }
     }
 }
