@@ -317,10 +317,11 @@ mod tests {
         assert!(!help.contains("--html"), "{help}");
     }
 
-    /// Backticks mark what is typed. A name of the field has none: clippy.toml lists those that clippy takes for code.
+    /// Backticks mark what is typed, such as kinds of Kubernetes objects. A name of the field has none: clippy.toml lists those that
+    /// clippy takes for code.
     #[test]
     fn no_name_of_the_field_is_shown_as_code() {
-        const CODE: [&str; 1] = ["EnergyPolicy"];
+        const CODE: [&str; 3] = ["EnergyPolicy", "KafkaTopic", "KafkaUser"];
         fn names(command: &mut Command, into: &mut Vec<String>) {
             let texts = [command.render_long_help().to_string(), command.render_help().to_string()];
             let quoted = texts.iter().flat_map(|text| text.split('`').skip(1).step_by(2));

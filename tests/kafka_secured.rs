@@ -395,9 +395,11 @@ fn the_actuator_changes_a_workload_on_kubernetes_with_exactly_its_rights() {
     for topic in ["device-intents.v1", "directives.v1"] {
         parts.say(record(topic, "nobody", "{".into()));
     }
+    let address = free_address();
     let start = || {
         let mut actuator = parts.as_part("actuator", &["actuator", "--kubernetes"]);
         actuator
+            .env("EADT_HTTP__ADDRESS", &address)
             .env("KUBECONFIG", kubernetes.admin_kubeconfig())
             .env("EADT_KUBERNETES__NAMESPACE", &namespace)
             .env("EADT_KUBERNETES__ONLY_NAMESPACE", &namespace)
@@ -422,6 +424,7 @@ fn the_actuator_changes_a_workload_on_kubernetes_with_exactly_its_rights() {
     // The next one begins with what was said. No agent follows intents here, no job is asked for anything, and no broker forgets
     // a part of a step.
     let actuator = start();
+    eventually("the next one is ready", || page(&address, "/readyz").filter(|page| page.contains(" 200 ")));
     let elsewhere = [
         "Read on topic eadt.actuations.v1",
         "Write on topic eadt.device-intents.v1",

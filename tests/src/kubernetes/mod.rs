@@ -233,7 +233,11 @@ impl Kubernetes {
     pub fn define(&self, definitions: &str) -> Result<()> {
         let begun = Instant::now();
         self.apply("default", definitions)?;
-        self.kubectl(&["wait", "crd", "--all", "--for=condition=Established", "--timeout=60s"])?;
+        // Of a definition that has no conditions yet, kubectl says that it cannot read them.
+        while let Err(error) = self.kubectl(&["wait", "crd", "--all", "--for=condition=Established", "--timeout=60s"]) {
+            ensure!(error.to_string().contains("accessor error") && begun.elapsed() < READY_WITHIN, "{error}");
+            std::thread::sleep(STEP);
+        }
         let kinds = r#"{range .items[*]}{.spec.group}{" "}{.spec.names.kind}{range .spec.versions[?(@.served)]}{" "}{.name}{end}{"\n"}{end}"#;
         let listed = self.kubectl(&["get", "crd", "-o", &format!("jsonpath={kinds}")])?;
         for line in listed.lines() {
