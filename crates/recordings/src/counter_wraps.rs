@@ -8,7 +8,7 @@ use eadt_schemas::counts::counted;
 use crate::ReadingField;
 use crate::checks::{power, present_unit, tenure, value};
 use crate::recording::{RecordedReading, Recording, RecordingSource};
-use crate::units::word_places;
+use crate::units::lowercase_words;
 
 /// Ranges of RAPL's counters, in joules: 2^32 of the units of 2^-16, 2^-14 and 2^-10 J, of which Linux cuts off decimals.
 const RAPL_RANGES: [f64; 5] = [65_532.610_987, 65_536.0, 262_143.328_85, 262_144.0, 4_194_304.0];
@@ -19,11 +19,11 @@ const POWERS_OF_TWO: [f64; 2] = [2_147_483_648.0, 4_294_967_296.0];
 
 /// A counter goes on over the end of its range by no more than so many times its pace, and no less than that part of it.
 const TIMES_OF_THE_PACE: f64 = 1.5;
-/// The same of what power says.
+/// The same where power is known.
 const TIMES_OF_THE_POWER: f64 = 1.25;
 /// If a counter goes on by more, as a share of its range, its pace may fit it by chance.
 const SHARE_BY_PACE: f64 = 0.05;
-/// The same of what power says.
+/// The same where power is known.
 const SHARE_BY_POWER: f64 = 0.5;
 /// If a counter goes on by more between two readings, it may go through its range unseen.
 const SHARE_OF_AN_UNSEEN_WRAP: f64 = 0.25;
@@ -145,7 +145,7 @@ impl CounterTraits {
 
 /// Returns whether a name is of a counter of RAPL.
 fn names_rapl(name: &str) -> bool {
-    word_places(name).into_iter().any(|place| RAPL_WORDS.contains(&name[place].to_lowercase().as_str()))
+    lowercase_words(name).iter().any(|word| RAPL_WORDS.contains(&word.as_str()))
 }
 
 /// Returns the range of a counter, in joules, and the falls that are its end.
@@ -245,7 +245,7 @@ mod tests {
             ("of an idle counter", fall(262_100.0, 56.0, Some(0.0)), false),
             ("a reset not far before", fall(226_000.0, 500.0, Some(18_000.0)), false),
             ("a large rise", fall(250_000.0, 6_000.0, Some(18_000.0)), false),
-            ("a large rise that power says", by_power, true),
+            ("a large rise, as power has it", by_power, true),
             ("another power", CounterFall { by_power: Some(12_000.0), ..by_power }, false),
         ] {
             assert_eq!(found.fits(262_143.328_85), fits, "{what}");

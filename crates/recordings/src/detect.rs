@@ -18,7 +18,7 @@ use crate::prometheus_text::split_printed_series;
 use crate::quantity::{QuantityCell, is_quantity, parse_quantity};
 use crate::recording::Recording;
 use crate::table::{HeaderCriteria, RowCells, TableReader};
-use crate::units::word_places;
+use crate::units::{lowercase_words, word_places};
 use crate::{ImportError, ImportOptions, RecordingFile, RecordingFormat};
 
 /// The format that a file seems to have.
@@ -241,7 +241,7 @@ const TOTAL_WORDS: [&str; 3] = ["total", "counter", "cumulative"];
 fn drop_duplicate_total(columns: &mut [ColumnPreview]) {
     let stem = |name: &str| {
         let is_total = |word: &String| TOTAL_WORDS.contains(&word.as_str());
-        let words: Vec<String> = word_places(name).into_iter().map(|place| name[place].to_ascii_lowercase()).collect();
+        let words = lowercase_words(name);
         let plain: Vec<&String> = words.iter().filter(|word| !is_total(word)).collect();
         (plain.len() < words.len(), plain.into_iter().cloned().collect::<Vec<String>>())
     };

@@ -11,7 +11,7 @@ use crate::recording::SourceId;
 use crate::rounds::{
     MOST_ROWS_OF_TEXTS, MOST_TEXTS, find_rounds, find_unnamed_rounds, may_name_board, names_a_state, names_a_step,
 };
-use crate::units::word_places;
+use crate::units::lowercase_words;
 
 /// Words of columns that name a board.
 const BOARD_WORDS: [&str; 28] = [
@@ -221,7 +221,7 @@ impl IdColumns {
     /// The columns among these that name the ranks of a job.
     pub(crate) fn of_ranks<'n>(names: impl Iterator<Item = (usize, &'n str)>) -> Self {
         let is_rank = |name: &str| {
-            let words: Vec<String> = word_places(name).into_iter().map(|place| name[place].to_ascii_lowercase()).collect();
+            let words = lowercase_words(name);
             let has = |list: &[&str], word: &String| list.contains(&word.as_str());
             words.iter().any(|word| has(&RANK_WORDS, word))
                 && words.iter().all(|word| has(&RANK_WORDS, word) || has(&WORDS_BESIDE_RANKS, word))

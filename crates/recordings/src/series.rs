@@ -157,12 +157,16 @@ pub fn device_metric(name: &str) -> Option<DeviceMetric> {
 
 /// Returns the names in `found` as a sentence part: the first few, and how many more.
 pub fn list_names(found: &BTreeSet<String>) -> String {
+    let names: Vec<&str> = found.iter().map(String::as_str).collect();
+    if names.is_empty() { "no series at all".to_owned() } else { list_first(&names) }
+}
+
+/// Returns the first few names as a sentence part, and how many more there are.
+pub(crate) fn list_first(names: &[&str]) -> String {
     const SHOWN: usize = 8;
-    let shown: Vec<&str> = found.iter().map(String::as_str).take(SHOWN).collect();
-    match found.len() {
-        0 => "no series at all".to_owned(),
-        n if n > SHOWN => format!("{} and {} more", shown.join(", "), n - SHOWN),
-        _ => shown.join(", "),
+    match names.len().checked_sub(SHOWN) {
+        None | Some(0) => names.join(", "),
+        Some(more) => format!("{} and {more} more", names[..SHOWN].join(", ")),
     }
 }
 

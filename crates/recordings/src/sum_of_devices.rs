@@ -9,6 +9,7 @@ use eadt_schemas::EventTime;
 use crate::ReadingField;
 use crate::checks::{remove, value};
 use crate::recording::{Recording, RecordingSource, SourceKind};
+use crate::series::list_first;
 
 /// Fewer readings, or fewer values of them, may be sums by chance.
 const READINGS_OF_A_SUM: usize = 8;
@@ -67,7 +68,7 @@ impl DeviceFigure {
         Some(self.values[place].1)
     }
 
-    /// Returns in how many readings this is the sum of the others; `None` if that says nothing, or it is none.
+    /// Returns in how many readings this is the sum of the others; `None` if it is none, or that may be by chance.
     fn count_sums(&self, parts: &[&Self]) -> Option<usize> {
         let rounding = self.rounding + parts.iter().map(|part| part.rounding).sum::<f64>();
         let tolerance = |value: f64| rounding * (1.0 + ROUNDING) + ROUNDING * value.abs();
@@ -159,7 +160,7 @@ pub(crate) fn leave_sums_out(recording: &mut Recording, sources: &mut [Recording
                 "{}: {} is the sum of that of {} in {} of {} rows: {what}",
                 of(&found.sum),
                 field.name(),
-                list(&parts),
+                list_first(&parts),
                 found.readings,
                 figure.values.len()
             ));
@@ -186,16 +187,6 @@ fn name_devices(sources: &[RecordingSource], figures: &[DeviceFigure]) -> BTreeM
         SourceKind::Job { .. } => None,
     };
     figures.iter().enumerate().filter_map(name).collect()
-}
-
-/// So many parts of a sum are named.
-const MOST_NAMED: usize = 8;
-
-fn list(names: &[&str]) -> String {
-    match names.len().checked_sub(MOST_NAMED) {
-        None | Some(0) => names.join(", "),
-        Some(more) => format!("{} and {more} more", names[..MOST_NAMED].join(", ")),
-    }
 }
 
 #[cfg(test)]

@@ -603,6 +603,11 @@ fn spelled_units(name: &str) -> Vec<(&str, Option<Unit>)> {
     found
 }
 
+/// Returns the words of a name in small letters, as [`word_places`] finds them.
+pub(crate) fn lowercase_words(name: &str) -> Vec<String> {
+    word_places(name).into_iter().map(|place| name[place].to_lowercase()).collect()
+}
+
 /// Returns where the words of a name are, of letters or of digits: `gpu`, `0`, `Power` and `Watts` of `gpu0PowerWatts`.
 pub(crate) fn word_places(name: &str) -> Vec<Range<usize>> {
     let mut places: Vec<Range<usize>> = Vec::new();

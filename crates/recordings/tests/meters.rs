@@ -161,7 +161,7 @@ fn a_fall_that_may_be_a_reset_is_not_counted_on() {
 }
 
 #[test]
-fn rows_that_overlap_are_left_as_they_are_if_a_text_tells_them_apart() {
+fn rows_that_overlap_are_left_as_they_are_if_a_text_differs() {
     let with = |header: &str, texts: [&str; 3]| {
         format!(
             "{header}\n2025-02-03T10:00:00Z,{},3600,36000,9\n2025-02-03T10:10:00Z,{},600,900,4\n2025-02-03T10:50:00Z,{},600,1800,5\n",

@@ -1,11 +1,11 @@
 //! Columns beside that of an energy counter which say how it counts: the end of its range, and the energy of a tick.
 //!
 //! The counter of AMD's boards (`Energy counter` of `rocm-smi`, `energy_accumulator` of `amdsmi`) counts ticks of some 15.3 µJ. A
-//! column of their resolution, or of the energy itself, tells such a counter from one in joules of the same name.
+//! column of their resolution, or of the energy itself, distinguishes such a counter from one in joules of the same name.
 
 use std::ops::RangeInclusive;
 
-use crate::units::{Dimension, Unit, bracketed_unit, word_places, worded_unit};
+use crate::units::{Dimension, Unit, bracketed_unit, lowercase_words, worded_unit};
 
 /// A column that has the energy of what another counts in ticks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -14,10 +14,6 @@ pub(crate) enum TickColumn {
     Resolution(usize),
     /// The energy of all ticks.
     Energy(usize),
-}
-
-fn words(name: &str) -> Vec<String> {
-    word_places(name).into_iter().map(|place| name[place].to_lowercase()).collect()
 }
 
 fn has(words: &[String], wanted: &str) -> bool {
@@ -31,7 +27,7 @@ fn energy_unit(name: &str) -> Option<Unit> {
 
 /// Returns whether the name of a column is one of a counter of ticks. Others give theirs to counters of joules.
 pub(crate) fn may_count_ticks(name: &str) -> bool {
-    let words = words(name);
+    let words = lowercase_words(name);
     let is_counter = has(&words, "accumulator") || has(&words, "counter") && has(&words, "energy");
     is_counter && energy_unit(name).is_none()
 }
@@ -42,9 +38,9 @@ pub(crate) fn find_tick_column(names: &[String], counter: usize) -> Option<TickC
         return None;
     }
     let find = |is_wanted: &dyn Fn(&str) -> bool| (0..names.len()).find(|index| *index != counter && is_wanted(&names[*index]));
-    let is_energy = |name: &str| energy_unit(name).is_some() && has(&words(name), "accumulated");
+    let is_energy = |name: &str| energy_unit(name).is_some() && has(&lowercase_words(name), "accumulated");
     let is_resolution = |name: &str| {
-        let words = words(name);
+        let words = lowercase_words(name);
         has(&words, "resolution")
             && words.iter().all(|word| ["counter", "energy", "resolution", "u", "j", "uj"].contains(&word.as_str()))
     };
@@ -77,7 +73,7 @@ pub(super) fn is_tick(name: &str, value: f64, unit: Option<Unit>) -> bool {
 /// Returns the column of the end of a counter's range, such as `max_energy_range_uj`, and its unit.
 pub(crate) fn find_range_column(names: &[String]) -> Option<(usize, Unit)> {
     names.iter().enumerate().find_map(|(index, name)| {
-        let words = words(name);
+        let words = lowercase_words(name);
         Some(index).filter(|_| has(&words, "energy") && has(&words, "range")).zip(energy_unit(name))
     })
 }

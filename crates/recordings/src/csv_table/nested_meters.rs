@@ -1,9 +1,9 @@
 //! Names of meters of which one measures a part of what another does: the domains of RAPL, and the sides of a power distribution
 //! unit.
 
-use crate::units::word_places;
+use crate::units::lowercase_words;
 
-/// What a name says that it measures, and of which whole.
+/// What a meter measures, and of which whole, by its name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct MeterName {
     /// The words before those of the domain or side, such as a host.
@@ -76,11 +76,6 @@ fn role_of(word: &str) -> Option<Role> {
     ROLE_WORDS.iter().find(|(_, words)| words.contains(&word)).map(|(role, _)| *role)
 }
 
-/// Returns the words of a name; `pp0` and `L1` are two.
-fn words_of(name: &str) -> Vec<String> {
-    word_places(name).into_iter().map(|place| name[place].to_lowercase()).collect()
-}
-
 fn is_number(word: &str) -> bool {
     word.bytes().all(|byte| byte.is_ascii_digit())
 }
@@ -88,7 +83,8 @@ fn is_number(word: &str) -> bool {
 impl MeterName {
     /// Returns `None` if a name is of no such meter.
     pub(super) fn new(name: &str) -> Option<Self> {
-        let words = words_of(name);
+        // `pp0` and `L1` are two words.
+        let words = lowercase_words(name);
         let is_silent = |word: &String| is_number(word) || WORDS_BESIDE_ROLES.contains(&word.as_str());
         let role_at = |at: usize| match (words[at].as_str(), words.get(at + 1).map(String::as_str)) {
             ("pp", Some("0" | "1")) => Some(Role::Core),

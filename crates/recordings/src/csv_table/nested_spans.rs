@@ -3,7 +3,7 @@
 
 use eadt_schemas::EventTime;
 
-use crate::units::{Dimension, bracketed_unit, word_places, worded_unit};
+use crate::units::{Dimension, bracketed_unit, lowercase_words, worded_unit};
 
 /// The time of a row, from its start to its end.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -35,19 +35,15 @@ const TIME_WORDS: [&str; 4] = ["date", "datetime", "time", "timestamp"];
 
 /// Returns whether a column has the names of windows, such as `window_name`.
 pub(super) fn names_a_window(name: &str) -> bool {
-    let words = words(name);
+    let words = lowercase_words(name);
     let is_known = |word: &String| [&WINDOW_WORDS[..], &WORDS_BESIDE_WINDOWS].iter().any(|list| list.contains(&word.as_str()));
     has_one(&words, &WINDOW_WORDS) && words.iter().all(is_known)
 }
 
 /// Returns whether a column has times, such as the end of a row.
 pub(super) fn names_a_time(name: &str) -> bool {
-    let words = words(name);
+    let words = lowercase_words(name);
     [&START_WORDS[..], &END_WORDS, &TIME_WORDS].iter().any(|list| has_one(&words, list))
-}
-
-fn words(name: &str) -> Vec<String> {
-    word_places(name).into_iter().map(|place| name[place].to_lowercase()).collect()
 }
 
 fn has_one(words: &[String], wanted: &[&str]) -> bool {
@@ -58,13 +54,13 @@ impl SpanColumns {
     /// Returns the columns of a table whose column of times is `time`; `None` if its name does not say whether it has starts or ends,
     /// or no column has durations.
     pub(super) fn find(names: &[String], time: usize) -> Option<Self> {
-        let of_time = words(names.get(time)?);
+        let of_time = lowercase_words(names.get(time)?);
         let is_start = has_one(&of_time, &START_WORDS);
         if is_start == has_one(&of_time, &END_WORDS) {
             return None;
         }
         let is_duration = |name: &String| {
-            let words = words(name);
+            let words = lowercase_words(name);
             let is_known =
                 |word: &String| [&DURATION_WORDS[..], &WORDS_BESIDE_DURATIONS].iter().any(|list| list.contains(&word.as_str()));
             has_one(&words, &DURATION_WORDS) && words.iter().all(is_known)

@@ -152,8 +152,8 @@ impl TableMapping {
     fn find_spans(&self) -> Option<SpanColumns> {
         let adds_energy = self.figures.iter().any(|figure| figure.adds && figure.field == ReadingField::EnergyJoulesTotal);
         let is_mapped = |index: usize| [self.device, self.node].contains(&Some(index));
-        let tells_boards = |name: &str| names_boards(name) || has_word(name, &["rank", "worker", "host", "node", "job"]);
-        let has_boards = self.names.iter().enumerate().any(|(index, name)| !is_mapped(index) && tells_boards(name));
+        let names_one = |name: &str| names_boards(name) || has_word(name, &["rank", "worker", "host", "node", "job"]);
+        let has_boards = self.names.iter().enumerate().any(|(index, name)| !is_mapped(index) && names_one(name));
         SpanColumns::find(&self.names, self.time?).filter(|_| adds_energy && !has_boards)
     }
 

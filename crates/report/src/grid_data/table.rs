@@ -473,7 +473,7 @@ fn parse_clock(text: &str) -> Option<(i8, i8)> {
     Some((hours, minutes.ok().filter(|minutes| (0..60).contains(minutes))?))
 }
 
-/// Returns a source for notes; that its times are read as UTC, if nothing says so.
+/// Returns a source for notes, with a remark if its times are read as UTC because no zone is given.
 pub(super) fn describe_source(source: &str, what: &str, is_zone_assumed: bool) -> String {
     if is_zone_assumed { format!("{source}, its {what} read as UTC for want of a --time-zone") } else { source.to_owned() }
 }

@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn hours_without_a_zone_are_of_utc_and_the_note_says_so() {
+    fn hours_without_a_zone_are_of_utc_with_a_note() {
         let plain = hours("hour,price_per_kwh", |hour| format!("{hour},0.1"));
         let note = |text: &str, zone: Option<&TimeZone>| {
             let prices = read_prices(text, None, zone, "x").unwrap();
