@@ -1,4 +1,4 @@
-//! The commit that the program was built from, for `eadt --version`.
+//! The commit that a program was built from, for `eadt --version` and `eadt-agent --version`.
 //!
 //! `SOURCE_COMMIT` if it is set, as in an image built without the repository; else that of the working tree's repository; else `unknown`.
 //! It is run again only after a commit or a checkout.
@@ -10,10 +10,12 @@ use std::path::{Path, PathBuf};
 const DIGITS: usize = 12;
 
 fn main() {
-    println!("cargo:rerun-if-changed=build.rs");
     println!("cargo:rerun-if-env-changed=SOURCE_COMMIT");
+    let variable = |name: &str| std::env::var(name).unwrap_or_default();
+    // Tests of other packages link the node agent's library: a commit must not have all of them built anew.
+    let is_followed = variable("CARGO_PKG_NAME") == "eadt" || variable("PROFILE") == "release";
     let given = std::env::var("SOURCE_COMMIT").ok().filter(|commit| is_commit(commit));
-    let commit = given.or_else(|| repository(Path::new(".git")).and_then(|folder| head(&folder)));
+    let commit = given.or_else(|| is_followed.then(workspace)?.and_then(|folder| head(&repository(&folder.join(".git"))?)));
     let commit = commit.map_or_else(|| "unknown".to_owned(), |commit| commit[..DIGITS].to_owned());
     println!("cargo:rustc-env=SOURCE_COMMIT={commit}");
 }
@@ -22,13 +24,19 @@ fn is_commit(text: &str) -> bool {
     text.len() >= DIGITS && text.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
+/// Returns the folder of the workspace, which has the lock file.
+fn workspace() -> Option<PathBuf> {
+    let package = PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR")?);
+    package.ancestors().find(|folder| folder.join("Cargo.lock").exists()).map(Path::to_owned)
+}
+
 /// Returns the folder of a working tree's repository. In a linked working tree `.git` is a file that names it.
 fn repository(path: &Path) -> Option<PathBuf> {
     if path.is_dir() {
         return Some(path.to_owned());
     }
     let text = fs::read_to_string(path).ok()?;
-    Some(PathBuf::from(text.strip_prefix("gitdir:")?.trim()))
+    Some(path.parent()?.join(text.strip_prefix("gitdir:")?.trim()))
 }
 
 /// Returns the commit that is checked out, and has the script run again when that changes.

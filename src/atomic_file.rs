@@ -20,7 +20,7 @@ pub struct AtomicFile {
 /// Endings of event logs, and what they mean.
 const LOG_ENDINGS: [(&str, Compression); 2] = [(".jsonl", Compression::None), (".jsonl.zst", Compression::Zstd)];
 
-/// How a log of this name is written.
+/// Returns the compression of a log of this name.
 pub fn log_compression(path: &Path) -> anyhow::Result<Compression> {
     let name = path.file_name().unwrap_or_default().to_string_lossy().to_ascii_lowercase();
     let known = LOG_ENDINGS.iter().find(|(ending, _)| name.len() > ending.len() && name.ends_with(ending));
@@ -39,6 +39,9 @@ impl AtomicFile {
 
     /// Refuses a path that is one of `inputs` or something else than a plain file; one that exists, too, unless `forced`.
     pub fn create(path: &Path, inputs: &[PathBuf], forced: bool) -> anyhow::Result<Self> {
+        if path == Path::new("-") {
+            bail!("- is no file, and nothing is written to standard output: name a file (one of that name is ./-)");
+        }
         if let Ok(metadata) = std::fs::metadata(path) {
             if !metadata.is_file() {
                 bail!("{} is no plain file: name another output", path.display());
@@ -94,7 +97,7 @@ impl AtomicFile {
     }
 }
 
-/// Temporary files are private; a result is as readable as any other file.
+/// Makes a temporary file, which is private, as readable as any other file.
 fn readable_by_all(path: &Path) -> std::io::Result<()> {
     #[cfg(unix)]
     {
@@ -104,7 +107,7 @@ fn readable_by_all(path: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// The folder that an output lies in, which must be there: a slip in a path would leave folders behind.
+/// Returns the folder that an output lies in, which must be there: a slip in a path would leave folders behind.
 fn parent(path: &Path) -> anyhow::Result<&Path> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or_else(|| Path::new("."));
     if !folder.is_dir() {
@@ -150,7 +153,7 @@ pub fn check_folder(
     }
     if !forced {
         bail!(
-            "{} exists and is not empty ({}, …): name another output, or say --force to replace it",
+            "{} exists and is not empty ({}, …): name another output, or use --force to replace it",
             path.display(),
             first.file_name().display()
         );
@@ -162,7 +165,7 @@ pub fn check_folder(
 }
 
 fn exists(path: &Path) -> String {
-    format!("{} exists: name another output, or say --force to replace it", path.display())
+    format!("{} exists: name another output, or use --force to replace it", path.display())
 }
 
 #[cfg(test)]
@@ -199,7 +202,7 @@ mod tests {
         }
         std::fs::write(at("old.jsonl"), "mine").unwrap();
         assert!(
-            message("old.jsonl", false).contains("exists: name another output, or say --force"),
+            message("old.jsonl", false).contains("exists: name another output, or use --force"),
             "{}",
             message("old.jsonl", false)
         );
@@ -232,7 +235,7 @@ mod tests {
         std::fs::create_dir(at("out/topic=a")).unwrap();
         std::fs::write(at("out/topic=a/1.parquet"), "rows").unwrap();
         let refused = folder("out", false).unwrap();
-        assert!(refused.contains("exists and is not empty (topic=a, …)") && refused.contains("say --force"), "{refused}");
+        assert!(refused.contains("exists and is not empty (topic=a, …)") && refused.contains("use --force"), "{refused}");
         let input = create_folder(&at("out"), &[at("out/topic=a")], true, own).unwrap_err().to_string();
         assert!(input.contains("is read and would be overwritten"), "{input}");
         std::fs::write(at("out/thesis.tex"), "mine").unwrap();

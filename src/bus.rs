@@ -1,4 +1,4 @@
-//! Which log the settings mean.
+//! Choice of the log from the settings.
 
 use std::sync::Arc;
 
@@ -12,25 +12,25 @@ use crate::settings::ProgramSettings;
 /// The name of this program's clients.
 pub const CLIENT: &str = "eadt";
 
-/// The Kafka of the settings.
+/// Returns the Kafka of the settings.
 pub fn connect(settings: &ProgramSettings) -> anyhow::Result<Arc<dyn Bus>> {
     Ok(Arc::new(kafka(settings)?))
 }
 
-/// The same, with what only a Kafka can be asked.
+/// Returns the same, with what only a Kafka can be asked.
 pub fn kafka(settings: &ProgramSettings) -> Result<KafkaBus, BusError> {
     let bus = &settings.bus;
     let options = KafkaOptions::secured(&*bus.brokers, &bus.properties, &bus.security, CLIENT)?;
     KafkaBus::connect(options.with_fetch(bus.fetch))
 }
 
-/// Kafka where brokers are set, else the embedded log of the data folder.
+/// Opens Kafka if brokers are set, otherwise the embedded log of the data folder.
 pub fn open(settings: &ProgramSettings) -> anyhow::Result<Arc<dyn Bus>> {
     Ok(open_with_clock(settings)?.0)
 }
 
-/// Opens the same, with its clock. The clock of an embedded log of simulated time stays at its newest record: a
-/// simulation that goes on meets what is appended now at once, and not when it gets to the wall clock's time.
+/// Opens the same, with its clock. The clock of an embedded log of simulated time stays at its newest record. A simulation that
+/// goes on then finds new records at once, and not when it reaches the wall clock's time.
 pub fn open_with_clock(settings: &ProgramSettings) -> anyhow::Result<(Arc<dyn Bus>, ServiceClock)> {
     if !settings.bus.brokers.is_empty() {
         return Ok((connect(settings)?, ServiceClock::machine()));
@@ -49,7 +49,7 @@ pub fn open_with_clock(settings: &ProgramSettings) -> anyhow::Result<(Arc<dyn Bu
     Ok((Arc::new(log), clock))
 }
 
-/// The embedded log of these settings.
+/// Returns the embedded log of these settings.
 pub fn open_embedded(settings: &ProgramSettings, stamps: StampSource) -> anyhow::Result<EmbeddedLog> {
     Ok(EmbeddedLog::open(&settings.bus.data_dir.join("log"), EmbeddedOptions { stamps, ..EmbeddedOptions::default() })?)
 }
@@ -70,7 +70,7 @@ pub fn holds_records(settings: &ProgramSettings) -> anyhow::Result<bool> {
     Ok(false)
 }
 
-/// The Kafka of the settings, for services that are processes of their own.
+/// Returns the Kafka of the settings, for services that are processes of their own.
 pub fn shared(settings: &ProgramSettings) -> anyhow::Result<Arc<dyn Bus>> {
     if settings.bus.brokers.is_empty() {
         anyhow::bail!(

@@ -27,7 +27,7 @@ fn controllers() -> PossibleValuesParser {
     PossibleValuesParser::new(ControllerName::NAMED.map(ControllerName::as_str))
 }
 
-/// A level or a filter of log lines.
+/// Parses a level or a filter of log lines.
 fn log_filter(text: &str) -> Result<String, String> {
     match eadt_service::logs::check(text) {
         Ok(()) => Ok(text.to_owned()),
@@ -35,23 +35,23 @@ fn log_filter(text: &str) -> Result<String, String> {
     }
 }
 
-/// An address to listen on.
+/// Parses an address to listen on.
 fn address(text: &str) -> Result<String, eadt_service::address::InvalidAddress> {
     eadt_service::address::parse(text).map(|_| text.to_owned())
 }
 
-/// A UTC date.
+/// Parses a UTC date.
 fn date(text: &str) -> Result<String, String> {
     let is_date = text.len() == 10 && format!("{text}T00:00:00Z").parse::<EventTime>().is_ok();
     if is_date { Ok(text.to_owned()) } else { Err("give a date such as 2026-01-31".to_owned()) }
 }
 
-/// A namespace that a token may be for.
+/// Parses a namespace that a token may be for.
 fn namespace(text: &str) -> Result<String, String> {
     eadt_collector::progress::tokens::check_namespace(text).map(|()| text.to_owned())
 }
 
-/// The length of windows, within what the processor takes.
+/// Parses the length of windows, within the limits of the processor.
 fn window_seconds(text: &str) -> Result<f64, String> {
     let window_seconds = text.trim().parse().map_err(|_| "give a number of seconds".to_owned())?;
     eadt_processor::ProcessorSettings { window_seconds, ..Default::default() }.check().map(|()| window_seconds)
@@ -67,7 +67,7 @@ fn brokers(text: &str) -> Result<String, String> {
     if text.trim().is_empty() { Err("give host:port, several with commas between".to_owned()) } else { Ok(text.to_owned()) }
 }
 
-/// A workload by namespace and name.
+/// Parses a workload by namespace and name.
 fn workload(text: &str) -> Result<String, String> {
     match eadt_recordings::check_workload(text) {
         Ok(()) => Ok(text.to_owned()),
@@ -126,7 +126,7 @@ pub enum CliCommand {
     /// It needs a Kafka (`--kafka` or `KAFKA_BROKERS`). Without one, `eadt up` archives what it does, and `eadt record`
     /// writes an event log.
     Archiver,
-    /// Serve metrics by workload and GPU for Prometheus: power, energy, samples, savings, what became of decisions.
+    /// Serve metrics by workload and GPU for Prometheus: power, energy, samples, savings, outcomes of decisions.
     ///
     /// It needs a Kafka (`--kafka` or `KAFKA_BROKERS`). Without one, `eadt up` serves them if `metrics.by_workload` is set.
     Exporter,
@@ -134,15 +134,15 @@ pub enum CliCommand {
     ///
     /// As a service it needs a Kafka. `--dry-run` needs an archive only, and `--once` takes the embedded log of `eadt up`, too.
     Optimizer(OptimizerArgs),
-    /// Work on an archive.
+    /// Merge the small files of an archive.
     #[command(subcommand)]
     Archive(ArchiveCommand),
     /// Make data sets for learning.
     #[command(subcommand)]
     Dataset(DatasetCommand),
-    /// Let controllers loose on simulated days, or look back on a record: energy per sample, throughput and restarts of each.
+    /// Compare controllers on simulated days or on a record: energy per sample, throughput and restarts of each.
     Backtest(BacktestArgs),
-    /// Look at policies on Kubernetes, pause and resume their workloads, approve what they recommend.
+    /// List and explain policies on Kubernetes, pause and resume their workloads, approve recommendations.
     #[command(subcommand)]
     Policy(PolicyCommand),
     /// Run a job at each setting of a GPU and write the table that `eadt tune` reads.
@@ -154,13 +154,13 @@ pub enum CliCommand {
     /// It prints an `EnergyPolicy` for `kubectl apply -f -`, with a comment for each key: what it sets, or why it has
     /// no effect. A key that nobody knows is refused, and the nearest known one is named.
     TrainingConfig(crate::commands::training_config::TrainingConfigArgs),
-    /// How to share a GPU: predict and choose partitions of its SMs.
+    /// Predict and choose the SM shares of workloads on one GPU.
     #[command(subcommand)]
     Partition(crate::commands::partition::PartitionCommand),
     /// Create or check the topics.
     #[command(subcommand)]
     Topics(TopicsCommand),
-    /// Tokens with which training jobs report their progress.
+    /// Create, list and revoke tokens with which training jobs report their progress.
     #[command(subcommand)]
     Token(TokenCommand),
     /// Turn other people's recordings into an event log.
@@ -178,7 +178,7 @@ pub enum CliCommand {
     Top(TopArgs),
     /// List workloads, decisions or GPUs.
     Get(GetArgs),
-    /// Show one workload: what it takes, what was saved, how it is set, what was decided last and why.
+    /// Show one workload: its power and energy, savings, layout, and the last decisions with their reasons.
     Describe(DescribeArgs),
     /// Show events as they arrive.
     Tail(TailArgs),
@@ -186,7 +186,7 @@ pub enum CliCommand {
     ///
     /// It reads only: outside of any consumer group, so no other process is disturbed. `eadt up` serves the same page by itself.
     Dashboard(DashboardArgs),
-    /// Look for what a start would trip over: settings, brokers, topics, rights, clocks, disk, folders, log, archive.
+    /// Check what a start needs: settings, brokers, topics, rights, clocks, disk, folders, log, archive.
     Doctor(DoctorArgs),
     /// Show settings and their reference.
     #[command(subcommand)]
@@ -194,7 +194,10 @@ pub enum CliCommand {
     /// Show every metric with unit and labels, as Markdown.
     Metrics,
     /// Print a completion script.
-    Completions { shell: clap_complete::Shell },
+    Completions {
+        /// Shell that the script is for.
+        shell: clap_complete::Shell,
+    },
     /// Write the manual pages, a file for each command.
     Man {
         /// Folder to write `eadt.1`, `eadt-up.1`, … into; it exists already.
@@ -307,7 +310,7 @@ pub enum ArchiveCommand {
 
 #[derive(Debug, Args)]
 pub struct OptimizerArgs {
-    /// One look at the archive, then end; without it: at every interval, on Kafka.
+    /// Read the archive once and end. Without it: at every interval, on Kafka.
     #[arg(long)]
     pub once: bool,
     /// Print what would be published; needs the archive only. Implies --once.
@@ -320,9 +323,9 @@ pub struct OptimizerArgs {
 
 #[derive(Debug, Args)]
 pub struct BacktestArgs {
-    /// Look back on a record instead of simulating: what would the controllers have decided, as far as the record
-    /// shows. A data folder or an archive.
-    #[arg(long, value_name = "PATH", conflicts_with_all = ["scenario", "days", "seeds", "oversubscription", "html"])]
+    /// Compute what the controllers would have decided on a record, as far as the record shows, instead of simulating. A data
+    /// folder or an archive.
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["scenario", "days", "seeds", "oversubscription"])]
     pub archive: Option<PathBuf>,
     /// Compare the savings that `eadt report` states with the true ones: the same scenario and seed without any change.
     /// Without `--scenario` on the five built-in ones, without `--controller` of matrix, matrix-literal, power-cap,
@@ -356,6 +359,7 @@ pub struct BacktestArgs {
     /// Replace the output if it exists.
     #[arg(long)]
     pub force: bool,
+    /// Print the result as JSON.
     #[arg(long)]
     pub json: bool,
 }
@@ -399,7 +403,7 @@ pub enum TopicsCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Fail, naming each, where topics are missing or other than they should be; changes nothing.
+    /// Check the topics: fails if one is missing or differs, and names it; changes nothing.
     Check {
         /// Print what is wrong as JSON.
         #[arg(long)]
@@ -460,7 +464,7 @@ pub enum TokenCommand {
         /// Namespaces whose workloads its bearer may report for; `*` is every one. May be repeated.
         #[arg(long, value_name = "NAME", required = true, value_delimiter = ',', value_parser = namespace)]
         namespace: Vec<String>,
-        /// Worth nothing after so much time: `12h`, `90d` [default: it never expires].
+        /// Time until it expires: `12h`, `90d` [default: it never expires].
         #[arg(long, value_name = "TIME", value_parser = duration::parse)]
         expires: Option<Duration>,
         /// Tokens file [default: the setting `collector.progress.tokens_file`].
@@ -479,7 +483,7 @@ pub enum TokenCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Take a token's worth away.
+    /// Revoke a token: collectors refuse it within a second.
     Revoke {
         /// Its id, as `list` prints it: the part between the two underscores.
         id: String,
@@ -744,11 +748,17 @@ pub struct ReportArgs {
     #[arg(long, value_name = "COLUMN", requires = "carbon")]
     pub carbon_column: Option<String>,
     /// Another run to hold this one against: data folder, archive or output of `replay`.
-    #[arg(long, value_name = "OTHER", conflicts_with_all = ["format", "by"])]
+    #[arg(long, value_name = "OTHER", conflicts_with = "by")]
     pub compare: Option<PathBuf>,
     /// Form of the report.
     #[arg(long, value_enum, default_value_t = ReportFormat::Text, conflicts_with = "json")]
     pub format: ReportFormat,
+    /// Write the page of `--format html` too, one HTML file.
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+    /// Replace the page if it exists.
+    #[arg(long, requires = "html")]
+    pub force: bool,
     /// Print raw figures as CSV: a row a workload, with --by a row a window or span.
     #[arg(long, conflicts_with_all = ["json", "format"])]
     pub csv: bool,
@@ -841,7 +851,7 @@ pub struct GetSource {
 
 #[derive(Debug, Args)]
 pub struct GetArgs {
-    /// What to list.
+    /// Kind to list.
     #[arg(value_enum, value_name = "KIND")]
     pub kind: GetKind,
     /// Only these: workloads with or without their namespace; GPUs by UUID or node.
@@ -942,36 +952,41 @@ pub enum ConfigCommand {
 
 #[derive(Debug, Subcommand)]
 pub enum PolicyCommand {
-    /// All policies: their workloads, modes, energy per sample, recommendations and savings.
+    /// List all policies: their workloads, modes, energy per sample, recommendations and savings.
     List {
-        /// Of every namespace.
+        /// List those of every namespace.
         #[arg(short = 'A', long, conflicts_with = "namespace")]
         all_namespaces: bool,
         #[command(flatten)]
         cluster: ClusterOptions,
+        /// Print the list as JSON.
         #[arg(long)]
         json: bool,
     },
-    /// What one policy allows, what was decided and why, and what came of it.
+    /// Show what one policy allows, its decisions with their reasons, and their outcomes.
     Explain {
+        /// Name of the policy.
         name: String,
         #[command(flatten)]
         cluster: ClusterOptions,
+        /// Print everything as JSON.
         #[arg(long)]
         json: bool,
     },
-    /// Change nothing from the next step on, until `resume`.
+    /// Pause: nothing is changed from the next step on, until `resume`.
     Pause(PolicyPause),
-    /// Go on after `pause`.
+    /// Resume after `pause`.
     Resume(PolicyPause),
     /// Have the present recommendation of a policy in mode Recommend applied once.
     Approve {
+        /// Name of the policy.
         name: String,
         /// Only if this is what is recommended.
         #[arg(long, value_name = "ID")]
         decision: Option<String>,
         #[command(flatten)]
         cluster: ClusterOptions,
+        /// Print the approved recommendation as JSON.
         #[arg(long)]
         json: bool,
     },
@@ -989,11 +1004,12 @@ pub struct PolicyPause {
     pub all: bool,
     #[command(flatten)]
     pub cluster: ClusterOptions,
+    /// Print the result as JSON.
     #[arg(long)]
     pub json: bool,
 }
 
-/// Which cluster.
+/// Cluster to read.
 #[derive(Debug, Args)]
 pub struct ClusterOptions {
     /// Context of the kubeconfig [default: the current one, or the cluster that this runs in].

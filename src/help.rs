@@ -1,6 +1,8 @@
 //! Contents of `--help`, `--version` and the manual pages beyond each option: groups of commands, an example of each,
 //! exit statuses.
 
+use std::fmt::Write;
+
 use clap::builder::UnknownArgumentValueParser;
 use clap::{Arg, ArgAction, Command, CommandFactory};
 
@@ -10,7 +12,7 @@ use crate::cli::Cli;
 pub const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (", env!("SOURCE_COMMIT"), ")");
 
 /// The commands by what they are for, in the order of `eadt --help`.
-const GROUPS: [(&str, &[&str]); 5] = [
+pub const GROUPS: [(&str, &[&str]); 5] = [
     ("Run", &["up", "collector", "processor", "actuator", "archiver", "exporter"]),
     ("Observe", &["dashboard", "top", "get", "describe", "tail", "report", "record", "import", "replay"]),
     ("Decide", &["profile", "tune", "partition", "policy", "training-config", "backtest"]),
@@ -27,9 +29,12 @@ const EXAMPLES: &[(&str, &str)] = &[
     ("archiver", "eadt archiver --kafka kafka:9092 --data-dir /var/lib/eadt"),
     ("exporter", "eadt exporter --kafka kafka:9092"),
     ("optimizer", "eadt optimizer --dry-run --data-dir eadt-data"),
+    ("archive", "eadt archive compact eadt-data/archive"),
     ("archive compact", "eadt archive compact eadt-data/archive --before 2026-01-31"),
+    ("dataset", "eadt dataset build eadt-data --out ds"),
     ("dataset build", "eadt dataset build eadt-data --out ds"),
     ("backtest", "eadt backtest --days 2 --seeds 2 --html backtest.html"),
+    ("policy", "eadt policy explain llm-training --namespace team-a"),
     ("policy list", "eadt policy list --all-namespaces"),
     ("policy explain", "eadt policy explain llm-training --namespace team-a"),
     ("policy pause", "eadt policy pause llm-training --namespace team-a"),
@@ -41,15 +46,18 @@ const EXAMPLES: &[(&str, &str)] = &[
     ("tune validate", "eadt tune validate result.json fresh.csv"),
     ("tune aggregate", "eadt tune aggregate series --format nvidia-smi --out points.csv"),
     ("tune export", "eadt tune export result.json --as energy-policy"),
+    ("partition", "eadt partition simulate --out m"),
     ("partition evaluate", "eadt partition evaluate --paper-only"),
     ("partition choose", "eadt partition choose --solo m/solo.csv --workloads Gemm,ViT-inf"),
     ("partition train", "eadt partition train --solo m/solo.csv --co-runs m/co_runs.csv --out model.json"),
     ("partition simulate", "eadt partition simulate --out m"),
+    ("topics", "eadt topics check --kafka kafka:9092"),
     ("topics apply", "eadt topics apply --dry-run --kafka kafka:9092"),
     ("topics check", "eadt topics check --kafka kafka:9092"),
     ("topics list", "eadt topics list --kafka kafka:9092"),
     ("topics desired", "eadt topics desired --strimzi my-kafka"),
     ("topics acls", "eadt topics acls processor --grant User:eadt-processor --kafka kafka:9092"),
+    ("token", "eadt token create --namespace team-a --file tokens.json"),
     ("token create", "eadt token create --namespace team-a --expires 90d --file tokens.json"),
     ("token list", "eadt token list --file tokens.json"),
     ("token revoke", "eadt token revoke 0a1b2c3d --file tokens.json"),
@@ -64,6 +72,7 @@ const EXAMPLES: &[(&str, &str)] = &[
     ("tail", "eadt tail decisions --from-start --changes"),
     ("dashboard", "eadt dashboard --kafka kafka:9092"),
     ("doctor", "eadt doctor processor --kafka kafka:9092"),
+    ("config", "eadt config show --config eadt.toml"),
     ("config reference", "eadt config reference > configuration.md"),
     ("config scenario", "eadt config scenario > scenario.toml"),
     ("config show", "eadt config show --config eadt.toml"),
@@ -72,11 +81,11 @@ const EXAMPLES: &[(&str, &str)] = &[
     ("man", "eadt man ."),
 ];
 
-/// Options that all commands take, and the commands to which they mean something. The others still take them, and do
-/// not list them.
-const MEANINGFUL: [(&[&str], &[&str]); 3] = [
+/// Options that all commands take, and the commands to which they mean something, by their words after `eadt`. The others still
+/// take them, and do not list them.
+const MEANINGFUL: [(&[&str], &[&str]); 4] = [
     (
-        &["kafka", "data_dir"],
+        &["kafka"],
         &[
             "up",
             "collector",
@@ -85,7 +94,10 @@ const MEANINGFUL: [(&[&str], &[&str]); 3] = [
             "archiver",
             "exporter",
             "optimizer",
-            "topics",
+            "topics apply",
+            "topics check",
+            "topics list",
+            "topics acls",
             "dashboard",
             "tail",
             "top",
@@ -93,8 +105,26 @@ const MEANINGFUL: [(&[&str], &[&str]); 3] = [
             "describe",
             "record",
             "doctor",
-            "config",
-            "archive",
+            "config show",
+        ],
+    ),
+    (
+        &["data_dir"],
+        &[
+            "up",
+            "archiver",
+            "optimizer",
+            "topics apply",
+            "topics check",
+            "topics list",
+            "tail",
+            "top",
+            "get",
+            "describe",
+            "record",
+            "doctor",
+            "config show",
+            "archive compact",
         ],
     ),
     (
@@ -107,7 +137,11 @@ const MEANINGFUL: [(&[&str], &[&str]); 3] = [
             "archiver",
             "exporter",
             "optimizer",
-            "topics",
+            "topics apply",
+            "topics check",
+            "topics list",
+            "topics desired",
+            "topics acls",
             "dashboard",
             "tail",
             "top",
@@ -115,9 +149,11 @@ const MEANINGFUL: [(&[&str], &[&str]); 3] = [
             "describe",
             "record",
             "doctor",
-            "config",
-            "archive",
-            "token",
+            "config show",
+            "archive compact",
+            "token create",
+            "token list",
+            "token revoke",
             "replay",
             "report",
             "backtest",
@@ -133,7 +169,10 @@ const MEANINGFUL: [(&[&str], &[&str]); 3] = [
             "archiver",
             "exporter",
             "optimizer",
-            "topics",
+            "topics apply",
+            "topics check",
+            "topics list",
+            "topics acls",
             "dashboard",
             "tail",
             "top",
@@ -141,7 +180,8 @@ const MEANINGFUL: [(&[&str], &[&str]); 3] = [
             "describe",
             "record",
             "doctor",
-            "archive",
+            "config show",
+            "archive compact",
             "replay",
             "report",
             "backtest",
@@ -152,7 +192,6 @@ const MEANINGFUL: [(&[&str], &[&str]); 3] = [
 
 /// Options that people give to a command which has none of that name: command, option, and what does it there.
 const ELSEWHERE: &[(&str, &str, &str)] = &[
-    ("report", "html", "--format html prints the page: eadt report PATH --format html > report.html"),
     ("report", "markdown", "--format markdown prints it"),
     ("report", "output", "--json, --csv and --format choose the form"),
     ("report", "from", "the record is named without an option: eadt report PATH"),
@@ -180,16 +219,21 @@ const ELSEWHERE: &[(&str, &str, &str)] = &[
     ("replay", "html", "eadt report DIR --format html makes a page of what replay --out DIR wrote"),
 ];
 
-const EXIT_STATUSES: &str = "\
-Exit status:
-  0    it did what was asked; also if whoever read its output went away
-  1    it failed, or a check found something wrong (`doctor`, `topics check`, `replay --check`); the reason is on standard error
-  2    the command line is not possible; nothing was done
-  3    it ended in good order, and events are missing: a collector lost some, `replay` refused some (stale ones, too; late ones apart) or
-       could not read some, or `import` wrote its log without rows that it refused
-  130  a second signal ended it before it had drained
-
-`eadt COMMAND --help` shows each command with an example.";
+/// Exit statuses and their meanings.
+pub const EXIT_STATUSES: [(&str, &str); 5] = [
+    ("0", "it did what was asked; also if whoever read its output went away"),
+    (
+        "1",
+        "it failed, or a check found something wrong (`doctor`, `topics check`, `replay --check`); the reason is on standard error",
+    ),
+    ("2", "the command line is not possible; nothing was done"),
+    (
+        "3",
+        "it ended in good order, and events are missing: a collector lost some, `replay` refused some (stale ones, too; late ones apart) or\n\
+         could not read some, or `import` wrote its log without rows that it refused",
+    ),
+    ("130", "a second signal ended it before it had drained"),
+];
 
 /// Returns the command line with all texts of the help.
 pub fn command() -> Command {
@@ -198,14 +242,20 @@ pub fn command() -> Command {
     let groups = groups(&command);
     command =
         command.help_template("{about-with-newline}\n{usage-heading} {usage}\n\n{before-help}Options:\n{options}{after-help}");
-    command = command.before_help(groups).after_help(EXIT_STATUSES);
-    let names: Vec<String> = command.get_subcommands().map(|sub| sub.get_name().to_owned()).collect();
-    for name in names {
-        let hidden = globals.iter().filter(|argument| !is_meaningful(argument.get_id().as_str(), &name));
-        let hidden: Vec<Arg> = hidden.map(|argument| argument.clone().hide(true)).collect();
-        command = command.mut_subcommand(&name, |sub| sub.args(hidden));
+    with_texts(command.before_help(groups).after_help(exit_statuses()), "", &globals)
+}
+
+/// Returns the example of a command, by its words after `eadt`.
+pub fn example(path: &str) -> Option<&'static str> {
+    EXAMPLES.iter().find(|(of, _)| *of == path).map(|(_, example)| *example)
+}
+
+fn exit_statuses() -> String {
+    let mut text = String::from("Exit status:\n");
+    for (status, meaning) in EXIT_STATUSES {
+        writeln!(text, "  {status:<3}  {}", meaning.replace('\n', "\n       ")).expect("String");
     }
-    with_examples(command, "")
+    text + "\n`eadt COMMAND --help` shows each command with an example."
 }
 
 /// Returns the command line as it is read: an option that another command has, or that is called otherwise here, is refused with the
@@ -221,13 +271,14 @@ pub fn parser() -> Command {
     })
 }
 
-fn is_meaningful(option: &str, command: &str) -> bool {
-    MEANINGFUL.iter().all(|(options, commands)| !options.contains(&option) || commands.contains(&command))
+/// Returns whether an option means something to a command, or to one below it.
+fn is_meaningful(option: &str, path: &str) -> bool {
+    let is_at_or_below = |command: &&str| command.strip_prefix(path).is_some_and(|rest| rest.is_empty() || rest.starts_with(' '));
+    MEANINGFUL.iter().all(|(options, commands)| !options.contains(&option) || commands.iter().any(is_at_or_below))
 }
 
-/// The list of commands, by group.
+/// Returns the list of commands, by group.
 fn groups(command: &Command) -> String {
-    use std::fmt::Write;
     let mut text = String::new();
     let wide = command.get_subcommands().map(|sub| sub.get_name().len()).max().unwrap_or_default();
     for (title, names) in GROUPS {
@@ -238,7 +289,7 @@ fn groups(command: &Command) -> String {
         }
         text.push('\n');
     }
-    // What comes before the options ends in an empty line of its own.
+    // The part before the options ends in an empty line.
     text.trim_end().to_owned()
 }
 
@@ -246,11 +297,15 @@ fn groups(command: &Command) -> String {
 const NUMBERS: [&str; 12] =
     ["FACTOR", "TIME", "SECONDS", "DAYS", "WATTS", "COUNT", "ROWS", "RATIO", "PERCENT", "PRICE", "GRAMS", "MHZ,…"];
 
-/// Gives each command its example, and lets every number take what begins with a minus, so that the option reports what
-/// is possible instead of an option of that name being looked for.
-fn with_examples(command: Command, path: &str) -> Command {
+/// Gives each command its example, and the options of all commands at the end, hidden where they mean nothing. Lets every number take
+/// what begins with a minus, so that the option reports what is possible instead of an option of that name being looked for.
+fn with_texts(command: Command, path: &str, globals: &[Arg]) -> Command {
     let names: Vec<String> = command.get_subcommands().map(|sub| sub.get_name().to_owned()).collect();
-    let mut command = command.mut_args(|argument| {
+    let own = globals.iter().filter(|_| !path.is_empty()).map(|argument| {
+        let is_hidden = !is_meaningful(argument.get_id().as_str(), path);
+        argument.clone().help_heading("Global options").hide(is_hidden)
+    });
+    let mut command = command.args(own).mut_args(|argument| {
         if !argument.get_action().takes_values() || argument.is_positional() {
             return argument;
         }
@@ -258,12 +313,12 @@ fn with_examples(command: Command, path: &str) -> Command {
         let is_number = names.iter().any(|name| NUMBERS.contains(&name.as_str()));
         if is_number { argument.allow_hyphen_values(true) } else { argument.allow_negative_numbers(true) }
     });
-    if let Some((_, example)) = EXAMPLES.iter().find(|(of, _)| *of == path) {
+    if let Some(example) = example(path) {
         command = command.after_help(format!("Example:\n  {example}"));
     }
     for name in names {
         let path = if path.is_empty() { name.clone() } else { format!("{path} {name}") };
-        command = command.mut_subcommand(&name, |sub| with_examples(sub, &path));
+        command = command.mut_subcommand(&name, |sub| with_texts(sub, &path, globals));
     }
     command
 }
@@ -274,15 +329,12 @@ mod tests {
 
     use super::*;
 
-    /// Each command without commands of its own, and `tune`, which is both, by its words after `eadt`.
-    fn leaves(command: &Command, path: &str, into: &mut Vec<String>) {
-        let mut subs = command.get_subcommands().peekable();
-        if subs.peek().is_none() || path == "tune" {
-            into.push(path.to_owned());
-        }
-        for sub in subs {
+    /// Each command below this one, by its words after `eadt`.
+    fn all_commands<'a>(command: &'a Command, path: &str, into: &mut Vec<(String, &'a Command)>) {
+        for sub in command.get_subcommands() {
             let path = if path.is_empty() { sub.get_name().to_owned() } else { format!("{path} {}", sub.get_name()) };
-            leaves(sub, &path, into);
+            all_commands(sub, &path, into);
+            into.push((path, sub));
         }
     }
 
@@ -299,8 +351,7 @@ mod tests {
     #[test]
     fn an_option_of_another_command_is_refused_with_the_one_that_is_meant() {
         for (arguments, tip) in [
-            (&["report", "d", "--html", "r.html"][..], "eadt report PATH --format html > report.html"),
-            (&["report", "d", "--html"], "--format html"),
+            (&["report", "d", "--markdown"][..], "--format markdown"),
             (&["report", "--url", "http://127.0.0.1:1"], "eadt report PATH"),
             (&["get", "decisions", "--json"], "-o json"),
             (&["describe", "workload", "w", "--since", "5m"], "eadt get --since"),
@@ -314,7 +365,7 @@ mod tests {
             assert!(text.contains("unexpected argument '--") && text.contains(tip), "{arguments:?}: {text}");
         }
         let help = parser().find_subcommand_mut("report").unwrap().render_long_help().to_string();
-        assert!(!help.contains("--html"), "{help}");
+        assert!(!help.contains("--markdown"), "{help}");
     }
 
     /// Backticks mark what is typed, such as kinds of Kubernetes objects. A name of the field has none: clippy.toml lists those that
@@ -349,8 +400,9 @@ mod tests {
         grouped.sort_unstable();
         names.sort_unstable();
         assert_eq!(grouped, names);
-        let mut paths = Vec::new();
-        leaves(&command, "", &mut paths);
+        let mut all = Vec::new();
+        all_commands(&command, "", &mut all);
+        let mut paths: Vec<&str> = all.iter().map(|(path, _)| &**path).collect();
         let mut of: Vec<&str> = EXAMPLES.iter().map(|(path, _)| *path).collect();
         of.sort_unstable();
         paths.sort_unstable();
@@ -383,12 +435,51 @@ mod tests {
         assert!(apply.contains("Example:\n  eadt topics apply") && apply.contains("--kafka"), "{apply}");
         let tune = help(&["tune"]);
         assert!(tune.contains("Example:\n  eadt tune") && !tune.contains("--kafka") && !tune.contains("--log"), "{tune}");
+        let of_all = |path: &[&str]| help(path).split_once("Global options:").map(|(_, options)| options.to_owned());
+        for (path, shown, hidden) in [
+            (&["processor"][..], &["--kafka", "--config", "--log"][..], &["--data-dir"][..]),
+            (&["archive", "compact"], &["--data-dir", "--config"], &["--kafka"]),
+            (&["topics", "apply"], &["--kafka", "--data-dir"], &[]),
+            (&["topics", "desired"], &["--config"], &["--kafka", "--data-dir", "--log"]),
+            (&["token", "list"], &["--config"], &["--kafka", "--data-dir"]),
+            (&["config"], &["--kafka", "--data-dir", "--log"], &[]),
+            (&["config", "show"], &["--kafka", "--data-dir", "--log"], &[]),
+        ] {
+            let options = of_all(path).unwrap();
+            assert!(shown.iter().all(|option| options.contains(option)), "{path:?}: {options}");
+            assert!(!hidden.iter().any(|option| help(path).contains(option)), "{path:?}: {}", help(path));
+        }
+        for path in [&["tune"][..], &["config", "reference"], &["import"], &["policy", "list"]] {
+            assert_eq!(of_all(path), None, "{path:?}");
+        }
         // They are taken all the same, before and after the command.
-        for arguments in
-            [&["eadt", "--kafka", "k:1", "report", "d"][..], &["eadt", "report", "d", "--kafka", "k:1", "--log-json"]]
-        {
+        for arguments in [
+            &["eadt", "--kafka", "k:1", "report", "d"][..],
+            &["eadt", "report", "d", "--kafka", "k:1", "--log-json"],
+            &["eadt", "--kafka", "k:1", "topics", "desired"],
+            &["eadt", "topics", "--kafka", "k:1", "apply"],
+            &["eadt", "topics", "apply", "--kafka", "k:1"],
+        ] {
             let cli = parse(arguments).unwrap();
             assert_eq!(cli.kafka.as_deref(), Some("k:1"), "{arguments:?}");
+        }
+    }
+
+    #[test]
+    fn every_option_of_every_command_has_a_text() {
+        let command = command();
+        let mut all = Vec::new();
+        all_commands(&command, "", &mut all);
+        let mut bare = Vec::new();
+        for (path, command) in &all {
+            let own =
+                command.get_arguments().filter(|argument| argument.get_help().is_none() && argument.get_long_help().is_none());
+            bare.extend(own.map(|argument| format!("{path} {}", argument.get_id().as_str())));
+        }
+        assert!(bare.is_empty(), "{bare:?}");
+        for (options, commands) in MEANINGFUL {
+            let is_command = |name: &&str| all.iter().any(|(path, _)| path == name);
+            assert!(commands.iter().all(is_command), "{options:?}: {commands:?}");
         }
     }
 

@@ -34,7 +34,7 @@ use settings::{EnvVariables, ProgramSettings};
 const LOST: u8 = 3;
 
 fn main() -> ExitCode {
-    // What is no UTF-8 is no setting.
+    // Variables that are not UTF-8 are no settings.
     let variables: EnvVariables =
         std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?))).collect();
     let secrets = settings::secrets(&variables);
@@ -67,7 +67,7 @@ fn refuse_command_line(error: &clap::Error, secrets: &SecretRedactor) -> ExitCod
     ExitCode::from(usage_error::STATUS)
 }
 
-/// Whether everything was done, but for events that are missing.
+/// Returns whether everything was done, but for events that are missing.
 fn left_events_out(error: &anyhow::Error) -> bool {
     error.is::<services::LostEvents>()
         || error.is::<commands::replay::MissingEvents>()
@@ -117,6 +117,12 @@ fn run(cli: Cli, mut variables: EnvVariables, secrets: &SecretRedactor) -> anyho
     if let (Ok(settings), false) = (&mut settings, matches!(cli.command, CliCommand::Up(_))) {
         settings::carry_prefix(settings);
     }
+    if let Err(error) = &settings {
+        // There is no log yet.
+        for line in error.warnings() {
+            output::print_note(&format!("warning: {line}"));
+        }
+    }
     if let CliCommand::Doctor(args) = &cli.command {
         if let Ok(settings) = &settings {
             start_logs(&cli.command, settings, secrets)?;
@@ -139,7 +145,7 @@ fn run(cli: Cli, mut variables: EnvVariables, secrets: &SecretRedactor) -> anyho
     dispatch(cli.command, settings, cli.config, secrets)
 }
 
-/// On standard error; beside the live view, into the data folder.
+/// Starts logs on standard error; beside the live view, in the data folder.
 fn start_logs(command: &CliCommand, settings: &ProgramSettings, secrets: &SecretRedactor) -> anyhow::Result<()> {
     let file = match command {
         CliCommand::Up(args) if up::wants_view(args) => {
@@ -154,7 +160,7 @@ fn start_logs(command: &CliCommand, settings: &ProgramSettings, secrets: &Secret
     Ok(())
 }
 
-/// Where log lines go while the view of somebody else's pipeline has the terminal.
+/// Opens the file for log lines while the view of another pipeline has the terminal.
 fn view_log() -> anyhow::Result<std::fs::File> {
     let path = std::env::temp_dir().join(format!("eadt-top-{}.log", std::process::id()));
     output::print_note(&format!("log lines are in {}", path.display()));
@@ -174,7 +180,7 @@ fn dispatch(
             services::watch_signals(shutdown.clone());
             future.await
         });
-        // What is still read for a viewer that has gone is not waited for.
+        // Reading for a viewer that has gone is not waited for.
         runtime.shutdown_timeout(std::time::Duration::from_secs(10));
         result
     };

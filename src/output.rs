@@ -13,9 +13,14 @@ pub fn print(text: &str) -> anyhow::Result<()> {
         let mut out = std::io::stdout().lock();
         out.write_all(redact::lines(text).as_bytes()).and_then(|()| out.flush())
     });
+    is_read(written).map(drop)
+}
+
+/// Returns whether somebody still reads standard output, by the result of a write to it.
+pub fn is_read(written: std::io::Result<()>) -> anyhow::Result<bool> {
     match written {
-        Ok(()) => Ok(()),
-        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
         Err(error) => Err(anyhow::Error::from(error).context("cannot write to standard output")),
     }
 }
@@ -28,7 +33,7 @@ pub fn print_note(text: &str) {
     }
 }
 
-/// Columns of the terminal that standard output is; `None` where it is none.
+/// Columns of the terminal that standard output is; `None` if it is none.
 pub fn width() -> Option<usize> {
     let (columns, _) = std::io::stdout().is_terminal().then(crossterm::terminal::size)?.ok()?;
     (columns > 0).then_some(usize::from(columns))

@@ -20,7 +20,7 @@ pub enum OutputFormat {
 pub struct OutputColumn {
     pub heading: &'static str,
     pub name: &'static str,
-    /// Only where there is room: in `wide`, JSON and CSV.
+    /// Shown only if there is room: in `wide`, JSON and CSV.
     pub wide: bool,
     pub right: bool,
 }
@@ -52,7 +52,7 @@ impl OutputCell {
         Self { shown: text.clone(), value: text.into() }
     }
 
-    /// A text that may be unknown: a dash for people, nothing in JSON and CSV.
+    /// Returns a text that may be unknown: a dash for people, nothing in JSON and CSV.
     pub fn optional_text(text: Option<String>) -> Self {
         text.map_or_else(|| Self { shown: units::UNKNOWN.to_owned(), value: Value::Null }, Self::text)
     }
@@ -125,6 +125,8 @@ impl OutputTable {
             cells.chain([self.columns[*index].heading.chars().count()]).max().unwrap_or(0)
         };
         let mut widths: Vec<usize> = columns.iter().map(widest).collect();
+        let names = columns.iter().zip(&mut widths).rev().skip(1).filter(|(index, _)| !self.columns[**index].right);
+        names.for_each(|(_, wide)| *wide = (*wide).min(MOST_NAME));
         if let Some(width) = width {
             fit_names(&mut widths, width, |position| self.columns[columns[position]].right);
         }
@@ -155,14 +157,18 @@ impl OutputTable {
         for row in &self.rows {
             line(&|index| {
                 let position = columns.iter().position(|column| *column == index).unwrap_or(0);
-                // The last column is cut where the terminal ends.
-                let room = if position + 1 == columns.len() { usize::MAX } else { widths[position] };
+                // The last column is cut where the terminal ends. Beside no terminal a long name is whole, and moves its own row only.
+                let is_whole = width.is_none() || position + 1 == columns.len();
+                let room = if is_whole { usize::MAX } else { widths[position] };
                 units::shortened(&shown(row, index), room)
             });
         }
         text
     }
 }
+
+/// Width of a column of names, at most: one long name would widen every row.
+const MOST_NAME: usize = 60;
 
 /// Width of the last column, at least.
 const LEAST_LAST: usize = 20;
@@ -196,6 +202,22 @@ mod tests {
             assert!(text.contains(uuid) && text.lines().all(|line| line.chars().count() <= width), "{text}");
         }
         assert!(!sheet.render(OutputFormat::Table, Some(60)).unwrap().contains(uuid));
+    }
+
+    #[test]
+    fn one_long_name_widens_no_other_row() {
+        let columns = vec![OutputColumn::text("WORKLOAD", "workload"), OutputColumn::figure("W", "w")];
+        let long = format!("lab/{}", "a".repeat(249));
+        let row = |name: &str| vec![OutputCell::text(name), OutputCell::count(Some(300))];
+        let sheet = OutputTable { columns, rows: [long.as_str(), "lab/b"].map(row).to_vec() };
+        for (form, width) in [(OutputFormat::Table, None), (OutputFormat::Table, Some(400)), (OutputFormat::Wide, Some(400))] {
+            let text = sheet.render(form, width).unwrap();
+            let lines: Vec<&str> = text.lines().collect();
+            assert_eq!(lines[2].chars().count(), MOST_NAME + 3 + 3, "{text}");
+            let is_cut = form == OutputFormat::Table && width.is_some();
+            assert!(lines[1].contains(&long) != is_cut && lines[1].ends_with("   300"), "{text}");
+        }
+        assert!(sheet.render(OutputFormat::Csv, None).unwrap().contains(&long));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! How far a command is, with the time left: one bar on standard error, only if that is a terminal.
+//! Progress of a command, with the time left: one bar on standard error, only if that is a terminal.
 
 use std::io::{IsTerminal, Read, Write};
 use std::path::PathBuf;
@@ -12,12 +12,12 @@ use indicatif::{HumanBytes, ProgressBar, ProgressDrawTarget, ProgressFinish, Pro
 
 /// A command that ends sooner shows no bar.
 const DELAY: Duration = Duration::from_secs(1);
-/// How often the bar is drawn again: the time left goes on while a step takes long.
+/// Interval between two drawings of the bar: the time left changes while a step takes long.
 const REDRAW: Duration = Duration::from_millis(500);
 /// Characters of the bar itself.
 const BAR_WIDTH: usize = 24;
 
-/// What is counted.
+/// Unit of the counted work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum WorkUnit {
     /// Steps, with their name in the plural.
@@ -156,7 +156,7 @@ pub fn over_archive(archive: Archive, topics: &[Topic]) -> Result<(Archive, Prog
     Ok(over_files(archive, &listing, topics))
 }
 
-/// As [`over_archive`], of these files.
+/// Like [`over_archive`], of these files.
 pub fn over_files(archive: Archive, listing: &ArchiveListing, topics: &[Topic]) -> (Archive, ProgressMeter) {
     let files = listing.files.iter().filter(|file| topics.contains(&file.name.topic));
     let meter = ProgressMeter::bytes(files.map(|file| file.bytes).sum());

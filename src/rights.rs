@@ -1,4 +1,4 @@
-//! What each part needs to be allowed on a Kafka with access lists, and nothing beyond.
+//! Rights that each part needs on a Kafka with access lists, and nothing beyond.
 
 use clap::ValueEnum;
 use eadt_bus::rights::{AclEntry, AclOperation, AclResource};
@@ -37,7 +37,7 @@ impl AclRole {
         Self::Topics,
     ];
 
-    /// Its name on the command line.
+    /// Returns its name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Self::Collector => "collector",
@@ -100,7 +100,7 @@ impl AclRole {
         }
     }
 
-    /// Its rights, with these settings' names.
+    /// Returns its rights, with these settings' names.
     pub fn rights(self, settings: &ProgramSettings) -> Vec<AclEntry> {
         let prefix = &settings.topics.prefix;
         let every_topic = || AclResource::Topic(prefix.clone());
@@ -131,7 +131,7 @@ impl AclRole {
             rights.push(AclEntry::on(group(name), AclOperation::Read));
             rights.extend(instance.map(|instance| transactional_id(name, instance)));
             if self == Self::Processor {
-                // Of the stages that decide about several workloads, whose names end in these.
+                // Rights of the joint stages, whose group and instance names end in these.
                 let instance = instance.filter(|instance| !instance.starts_with(&format!("{name}-")));
                 for stage in eadt_processor::JOINT_STAGES.map(|stage| stage.name) {
                     rights.push(AclEntry::on(group(&format!("{name}-{stage}")), AclOperation::Read));
@@ -157,7 +157,7 @@ fn transactional_id(group: &str, instance: &str) -> AclEntry {
     AclEntry::on(AclResource::TransactionalId(instance.to_owned()), AclOperation::Write)
 }
 
-/// A user of Strimzi's, by certificate or password as the cluster has it, with these rights.
+/// Returns a user of Strimzi's, by certificate or password as the cluster has it, with these rights.
 pub fn strimzi_user(part: AclRole, cluster: &str, rights: &[AclEntry]) -> String {
     use std::fmt::Write;
     let mut text = format!(

@@ -12,16 +12,16 @@ use serde_json::Value;
 
 use crate::settings::{first_unknown, resolve};
 
-/// A scenario file, with whatever its workloads declare about their controllers checked before anything runs.
+/// Loads a scenario file. Declarations of its workloads about their controllers are checked before anything runs.
 pub fn load(path: &Path) -> anyhow::Result<Scenario> {
     let text = files::read_text(path, files::TEXT_BYTES).with_context(|| format!("cannot read scenario {}", path.display()))?;
     read(path, &text)
 }
 
-/// As [`load`], with the text of the file, which errors call by its name.
+/// Like [`load`], with the text of the file, which errors call by its name.
 pub fn read(path: &Path, text: &str) -> anyhow::Result<Scenario> {
     let invalid = || format!("scenario {} is not valid", path.display());
-    let scenario: Scenario = toml::from_str(text).with_context(invalid)?;
+    let scenario: Scenario = toml::from_str(text).map_err(|error| parse_error(&error)).with_context(invalid)?;
     bounds_are_known(&toml::from_str(text)?).with_context(invalid)?;
     scenario.check().with_context(invalid)?;
     for workload in &scenario.workloads {
@@ -35,6 +35,18 @@ pub fn read(path: &Path, text: &str) -> anyhow::Result<Scenario> {
     Ok(scenario)
 }
 
+/// Characters of a line that an error shows.
+const LINE_CHARS: usize = 400;
+
+/// Returns the reason why a file is no scenario, with the line of the file, cut where it is very long.
+fn parse_error(error: &toml::de::Error) -> anyhow::Error {
+    let cut = |line: &str| match line.char_indices().nth(LINE_CHARS) {
+        Some((end, _)) => format!("{}…", line[..end].trim_end()),
+        None => line.to_owned(),
+    };
+    anyhow::Error::msg(error.to_string().lines().map(cut).collect::<Vec<_>>().join("\n"))
+}
+
 /// Bounds are part of events, which readers of an older version have to understand, so that they refuse nothing themselves.
 fn bounds_are_known(scenario: &Value) -> anyhow::Result<()> {
     let schema = schemars::schema_for!(LayoutBounds);
@@ -46,13 +58,13 @@ fn bounds_are_known(scenario: &Value) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The built-in scenario as a file to start from.
+/// Returns the built-in scenario as a file to start from.
 pub fn built_in() -> anyhow::Result<String> {
     let text = toml::to_string(&Scenario::default())?;
     Ok(format!("# The built-in scenario. Every key and its meaning: eadt config scenario --reference\n\n{text}"))
 }
 
-/// Every key with its default and meaning, as Markdown.
+/// Returns every key with its value in the built-in scenario and its meaning, as Markdown.
 pub fn reference() -> anyhow::Result<String> {
     let schema = schemars::schema_for!(Scenario);
     let root = schema.as_value();
@@ -67,11 +79,11 @@ pub fn reference() -> anyhow::Result<String> {
     Ok(text)
 }
 
-/// The table of one object, then those of the objects in it. `path` is empty at the top; `[]` marks a list.
+/// Writes the table of one object, then those of the objects in it. `path` is empty at the top; `[]` marks a list.
 fn object(root: &Value, schema: &Value, path: &str, defaults: Option<&Value>, text: &mut String) {
     let Some(properties) = resolve(root, schema).get("properties").and_then(Value::as_object) else { return };
     let title = if path.is_empty() { "Top level".to_owned() } else { format!("`{path}`") };
-    write!(text, "\n## {title}\n\n| key | default | meaning |\n|---|---|---|\n").expect("String");
+    write!(text, "\n## {title}\n\n| key | built-in scenario | meaning |\n|---|---|---|\n").expect("String");
     let mut inner = Vec::new();
     for (name, child) in properties {
         let key = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
@@ -98,7 +110,7 @@ fn object(root: &Value, schema: &Value, path: &str, defaults: Option<&Value>, te
     }
 }
 
-/// The forms of a tagged choice (faults).
+/// Writes the forms of a tagged choice (faults).
 fn variants(root: &Value, schema: &Value, path: &str, text: &mut String) {
     let Some(forms) = resolve(root, schema).get("oneOf").and_then(Value::as_array) else { return };
     write!(text, "\n## `{path}`\n\n| kind | further keys | meaning |\n|---|---|---|\n").expect("String");
@@ -152,6 +164,17 @@ mod tests {
             let error = format!("{:#}", from(&format!("[[workloads]]\nname = \"a/b\"\n{line}\n")).unwrap_err());
             assert!(error.contains(part) && error.contains("mine.toml"), "{line}: {error}");
         }
+    }
+
+    #[test]
+    fn an_error_cuts_a_line_that_is_very_long() {
+        let long = "ü".repeat(500_000);
+        for text in ["x".repeat(500_000), format!("name = \"{long}\"\n"), format!("{} = 1", "y".repeat(500_000))] {
+            let error = format!("{:#}", from(&text).unwrap_err());
+            assert!(error.contains("line 1") && error.len() < 5000, "{} bytes", error.len());
+        }
+        let error = format!("{:#}", from("[[workloads]]\nname = \"a/b\"\ngpu_count = 3\n").unwrap_err());
+        assert!(error.contains("gpu_count = 3"), "a short line is whole: {error}");
     }
 
     #[test]

@@ -32,7 +32,7 @@ use crate::live::otlp::OtlpPush;
 use crate::settings::ProgramSettings;
 use crate::up;
 
-/// Which service this process is.
+/// Service that this process runs.
 #[derive(Debug, Clone)]
 pub enum StandaloneService {
     Collector,
@@ -46,15 +46,15 @@ pub enum StandaloneService {
 
 /// Events that did not reach the log: the end of a process that lost some is no success.
 #[derive(Debug, thiserror::Error)]
-#[error("{0} sampled events did not reach the log; the metric eadt_collector_events_dropped says why")]
+#[error("{0} sampled events did not reach the log; see the metric eadt_collector_events_dropped")]
 pub struct LostEvents(pub u64);
 
-/// What the collector of a process lost.
+/// Number of events that the collector of a process lost.
 #[derive(Debug, Clone, Default)]
 pub struct LostEventCounter(Arc<AtomicU64>);
 
 impl LostEventCounter {
-    /// An error where something was lost.
+    /// Returns an error if something was lost.
     pub fn check(&self) -> Result<(), LostEvents> {
         match self.0.load(Ordering::SeqCst) {
             0 => Ok(()),
@@ -64,19 +64,21 @@ impl LostEventCounter {
 }
 
 /// Spawns the task that sends an exporter's metrics to `metrics.otlp.endpoint`, if one is set. The returned value sends the last
-/// figures once they are there.
+/// figures once they are there. `port`: that of the process' metrics, which no other process of the host has.
 #[cfg(feature = "otlp")]
 pub fn spawn_otlp(
     supervisor: &mut Supervisor,
     settings: &ProgramSettings,
     exporter: &Exporter,
+    port: u16,
     shutdown: &Shutdown,
 ) -> anyhow::Result<Option<OtlpPush>> {
     let otlp = &settings.metrics.otlp;
     if otlp.endpoint.is_empty() {
         return Ok(None);
     }
-    let push = OtlpPush::new(otlp, exporter.clone(), ServiceClock::machine())?;
+    let instance = format!("{}:{port}", eadt_collector::host_name());
+    let push = OtlpPush::new(otlp, instance, exporter.clone(), ServiceClock::machine())?;
     supervisor.spawn(&tasks::OTLP, push.clone().run(shutdown.clone()));
     Ok(Some(push))
 }
@@ -85,6 +87,9 @@ pub fn spawn_otlp(
 pub async fn run(single: StandaloneService, mut settings: ProgramSettings, shutdown: Shutdown) -> anyhow::Result<()> {
     if matches!(single, StandaloneService::Actuator(_)) && !settings.actuator.jobs.is_empty() {
         return Err(up::refuse_declared_jobs());
+    }
+    if !matches!(single, StandaloneService::Exporter) && !settings.metrics.otlp.endpoint.is_empty() {
+        tracing::info!("metrics.otlp.endpoint is set, and this service sends nothing there: `eadt exporter` and `eadt up` do");
     }
     let (metrics, health) = (MetricsRegistry::default(), HealthRegistry::default());
     let address = address::parse(&settings.http.address).context("http.address")?;
@@ -107,10 +112,11 @@ pub async fn run(single: StandaloneService, mut settings: ProgramSettings, shutd
             let exporter = Exporter::new(&metrics, settings.metrics.clone());
             #[cfg(feature = "otlp")]
             {
-                push = spawn_otlp(&mut supervisor, &settings, &exporter, &shutdown)?;
+                push = spawn_otlp(&mut supervisor, &settings, &exporter, bound.port(), &shutdown)?;
             }
-            let (bus, names, stop) = (bus.clone(), settings.topics.clone(), shutdown.clone());
-            supervisor.spawn_thread(&tasks::EXPORTER, move || commands::exporter::follow(&*bus, &names, &exporter, &stop));
+            let (bus, names, stop, ready) = (bus.clone(), settings.topics.clone(), shutdown.clone(), health.part("exporter"));
+            supervisor
+                .spawn_thread(&tasks::EXPORTER, move || commands::exporter::follow(&*bus, &names, &exporter, &ready, &stop));
         }
         StandaloneService::Processor => {
             spawn_processor(&mut supervisor, &settings, &bus, HeartbeatClock::default(), &shutdown, &metrics, &health);
@@ -204,7 +210,7 @@ pub fn spawn_collector(
     Ok(())
 }
 
-/// The cluster of a context; empty: the settings' own, the current one, or the one that this process runs in.
+/// Returns the cluster of a context; empty: the settings' own, the current one, or the one that this process runs in.
 pub async fn connect(
     settings: &ProgramSettings,
     context: &str,
@@ -217,7 +223,7 @@ pub async fn connect(
     Ok(KubernetesCluster::new(client, settings.kubernetes.clone(), origin, clock))
 }
 
-/// What the page changes policies by: the cluster of a context, as in [`connect`].
+/// Returns the writer with which the page changes policies: the cluster of a context, as in [`connect`].
 pub async fn policy_editor(
     settings: &ProgramSettings,
     context: &str,
@@ -292,14 +298,14 @@ pub fn spawn_processor(
         ready: health.part(part),
     };
     for stage in JOINT_STAGES.into_iter().filter(|stage| (stage.is_on)(&settings.processor)) {
-        let deps = deps(stage.name, clock.clone());
+        let deps = deps((stage.task)().name, clock.clone());
         supervisor.spawn_thread((stage.task)(), move || (stage.run)(&deps));
     }
     let deps = deps("processor", clock);
     supervisor.spawn_thread(&tasks::PROCESSOR, move || eadt_processor::run_processor(&deps));
 }
 
-/// The web page on a log. Returns where it is; with `further` the next free one of so many ports is taken.
+/// Starts the web page on a log. Returns where it is; with `further` the next free one of so many ports is taken.
 pub async fn spawn_dashboard(
     supervisor: &mut Supervisor,
     settings: &ProgramSettings,

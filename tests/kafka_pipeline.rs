@@ -88,7 +88,7 @@ fn a_new_kafka_needs_its_topics_and_every_service_is_ready_while_it_answers() {
     };
     let wrong = doctor();
     assert_eq!(wrong.len(), 1, "{wrong:#?}");
-    assert!(wrong[0]["remedy"].as_str().unwrap().starts_with("`eadt topics apply`"), "{wrong:#?}");
+    assert!(wrong[0]["remedy"].as_str().unwrap().starts_with("`eadt topics apply --kafka "), "{wrong:#?}");
     let (_, err, good) = text(on(&["topics", "apply"]));
     assert!(good, "{err}");
     assert_eq!(doctor(), [Value::Null; 0]);

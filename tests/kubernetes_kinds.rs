@@ -338,7 +338,7 @@ fn the_workers_of_an_mpi_job_are_changed_while_it_is_suspended_and_their_number_
          "env": [{"name": MPS, "value": "70"}]},
     ]}});
     let job = Suspended::start("v2beta1", "MPIJob", "mpiReplicaSpecs", ("Launcher", &launcher), &workers(3, 50));
-    let why = "the number of ranks of an MPIJob stands in its launcher's command";
+    let why = "the number of ranks of an MPIJob is set in its launcher's command";
     let spec = job.job()["spec"].clone();
     scaled_in_vain(&job.rig, "d-1", workers(4, 50), why);
     // Not in part either.

@@ -221,13 +221,13 @@ fn a_receiver_that_is_not_trusted_gets_nothing_and_what_to_do_is_said() {
             "unknown",
             format!("https://localhost:{port}"),
             ("SSL_CERT_FILE", &other),
-            ["is not trusted: no authority that this machine knows has signed its certificate", "PEM file", named],
+            ["is not trusted: no authority that this machine trusts has signed its certificate", "PEM file", named],
         ),
         (
             "none",
             format!("https://localhost:{port}"),
             ("SSL_CERT_FILE", &missing),
-            ["is not trusted: no authority that this machine knows has signed its certificate", "PEM file", named],
+            ["is not trusted: no authority that this machine trusts has signed its certificate", "PEM file", named],
         ),
         ("other", format!("https://localhost:{port}"), (named, &other), ["is not trusted", &in_other, named]),
         (
@@ -250,7 +250,7 @@ fn a_receiver_that_is_not_trusted_gets_nothing_and_what_to_do_is_said() {
             "https",
             format!("https://localhost:{without_tls}"),
             (named, &known),
-            ["cannot be reached", "it does not speak TLS", "write http://"],
+            ["cannot be reached", "it does not use TLS", "write http://"],
         ),
     ] {
         let (_, said, good) = text(run_to(&endpoint, &dir.path().join(case), variable, authorities));

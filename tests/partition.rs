@@ -102,6 +102,8 @@ fn from_tables_to_a_choice() {
     assert!(page.contains("<p>Simulated, by the tables&#39; column origin"), "{page}");
     assert_eq!(page.matches("class=\"chosen\"").count(), 16);
     assert!(page.contains("groups, 50 % training") && page.ends_with("</html>\n"));
+    let first = page.split("</h1>\n").nth(1).unwrap_or_default();
+    assert!(first.starts_with("<p class=\"verdict\">chosen partitions do "), "{first}");
 }
 
 /// Without tables the paper's workloads are simulated, and it is said so.

@@ -66,11 +66,14 @@ fn documented_queries_and_the_notebook_say_of_an_archive_what_the_report_says() 
     }
 
     // The notebook: the same figures, and a picture of each workload, of its layouts, and of what was saved.
-    std::fs::write(place.path().join("report.json"), report.to_string()).unwrap();
     json(eadt(place.path(), &["dataset", "build", &archive, "--out", &place.path().join("ds").display().to_string(), "--json"]));
     let notebook = root.join("docs/use/notebook.ipynb");
-    let text = eadt_tests::python::script(&root.join("tests/python/run_notebook.py"), &[&notebook, place.path()]).unwrap();
-    let found: Value = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"));
+    let read_notebook = |report: &Value| -> Value {
+        std::fs::write(place.path().join("report.json"), report.to_string()).unwrap();
+        let text = eadt_tests::python::script(&root.join("tests/python/run_notebook.py"), &[&notebook, place.path()]).unwrap();
+        serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))
+    };
+    let found = read_notebook(&report);
     let energy = found["energy"].as_array().unwrap();
     assert_eq!(energy.len(), workloads.len(), "{found}");
     for workload in workloads {
@@ -84,4 +87,15 @@ fn documented_queries_and_the_notebook_say_of_an_archive_what_the_report_says() 
     assert_eq!(figures.len(), workloads.len() + 2, "{found}");
     assert!(figures.iter().flat_map(|figure| figure.as_array().unwrap()).all(|marks| marks.as_u64() > Some(2)), "{found}");
     assert_eq!(found["saved"].as_array().unwrap().len(), workloads.len(), "{found}");
+    let by_window = json(eadt(place.path(), &["report", &archive, "--json", "--by", "window"]));
+    let rows = by_window["workloads"].as_array().unwrap().iter().flat_map(|workload| workload["by_window"].as_array().unwrap());
+    assert_eq!(found["restarted"], rows.filter(|row| row["restarted"] == true).count(), "restarts as the report has them");
+    // A record without a saving has a picture without a bar.
+    let mut unchanged = report.clone();
+    for workload in unchanged["workloads"].as_array_mut().unwrap() {
+        for figure in ["saving_joules", "saving_ratio", "saving_ratio_low", "saving_ratio_high", "throughput_kept_ratio"] {
+            workload[figure] = Value::Null;
+        }
+    }
+    assert!(read_notebook(&unchanged)["saved"][0]["saving_ratio"].is_null());
 }

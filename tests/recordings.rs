@@ -274,7 +274,7 @@ fn a_request_trace_has_tokens_gaps_and_empty_windows() {
         assert!(report[unknown].is_null(), "no power was recorded: unknown, not zero: {unknown} is {}", report[unknown]);
     }
     let shown = text(eadt(dir.path(), &["report", dir.path().join("replayed").to_str().unwrap()])).0;
-    assert!(shown.contains("tokens") && shown.contains("245896"), "{shown}");
+    assert!(shown.contains("tokens") && shown.contains("245,896"), "{shown}");
 
     // Silences of at least a minute and ten median intervals, read without the importer.
     let raw = std::fs::read_to_string(&path).unwrap();
@@ -397,9 +397,9 @@ fn an_import_is_explained_before_anything_is_written() {
     let (out, _, good) = run(&["import", "csv", smi, "--explain"], "");
     assert!(good && out.contains("if so: --map 'power_watts=power.draw [W]'"), "{out}");
     let (_, err, good) = run(&["import", smi, "--out", "x.jsonl"], "");
-    assert!(!good && err.contains("looks like nvidia-smi, so say `eadt import nvidia-smi"), "{err}");
+    assert!(!good && err.contains("looks like nvidia-smi, so use `eadt import nvidia-smi"), "{err}");
     let (_, err, good) = run(&["import", "nvidia-smi", smi, "--time-zone", "Nowhere", "--out", "x.jsonl"], "");
-    assert!(!good && err.contains("\"Nowhere\" is not known here; say for example Europe/Berlin"), "{err}");
+    assert!(!good && err.contains("\"Nowhere\" is not known here; for example Europe/Berlin"), "{err}");
     let files =
         std::fs::read_dir(dir.path()).unwrap().filter_map(Result::ok).filter(|f| f.path().extension() != Some("csv".as_ref()));
     assert!(files.filter(|file| file.path().is_file()).count() == 0, "something was written");

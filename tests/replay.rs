@@ -124,7 +124,7 @@ fn what_is_held_open_is_named_and_closed_if_asked() {
     let log = write(dir.path(), "log.jsonl", &lines);
     let (out, err, good) = text(eadt(dir.path(), &["replay", log.to_str().unwrap()]));
     assert!(!good && err.contains("31 events made no window: 4 are held open where the record ends"), "{out}{err}");
-    for part in ["3 windows of lab/job", "1 window of lab/old", "stands at 2026-01-01T00:10:00", "`--close` closes them"] {
+    for part in ["3 windows of lab/job", "1 window of lab/old", "is at 2026-01-01T00:10:00", "`--close` closes them"] {
         assert!(out.contains(part), "{part}: {out}");
     }
     let said = replay(dir.path(), &log, &["--close"]);
@@ -188,7 +188,7 @@ fn what_cannot_be_used_is_named_as_it_was_given() {
     let err = told(&["report", path]);
     assert!(err.contains(&format!("run `eadt replay {path} --out DIR` first")), "{err}");
     let err = told(&["import", "dcgmi", path, "--interval", "20", "--out", "x.jsonl"]);
-    let option = "error: invalid value '20' for '--interval <TIME>': \"20\" is not an interval; say for example 20ms";
+    let option = "error: invalid value '20' for '--interval <TIME>': \"20\" is not an interval; for example 20ms";
     assert!(err.starts_with(option), "{err}");
 }
 
@@ -208,7 +208,7 @@ fn a_log_is_never_replaced_unasked() {
     assert!(good, "{out}{err}");
     std::fs::write(&log, "mine\n").unwrap();
     let (_, err, good) = import(&log, &[]);
-    assert!(!good && err.contains("run.jsonl exists: name another output, or say --force to replace it"), "{err}");
+    assert!(!good && err.contains("run.jsonl exists: name another output, or use --force to replace it"), "{err}");
     assert_eq!(std::fs::read_to_string(&log).unwrap(), "mine\n");
     assert!(import(&log, &["--force"]).2);
     assert_ne!(std::fs::read_to_string(&log).unwrap(), "mine\n");
@@ -309,7 +309,7 @@ fn a_record_without_a_window_leaves_the_output_as_it_is() {
     assert_eq!(run(&empty, &["--force"]).1, Some(1));
     assert!(entries() > 0, "what was there is not replaced by nothing");
     let (err, code) = run(&log, &[]);
-    assert!(code == Some(1) && err.contains("say --force"), "{err}");
+    assert!(code == Some(1) && err.contains("use --force"), "{err}");
 }
 
 #[test]

@@ -128,7 +128,7 @@ fn wrong_input_is_named_and_nothing_is_chosen() {
     let milliwatts = refused("sm_clock_mhz,duration_seconds,mean_power_watts\n1410,10,350000\n", &[]);
     assert!(milliwatts.contains("points.csv:2") && milliwatts.contains("350000 W") && milliwatts.contains("mW"), "{milliwatts}");
     let one = refused("sm_clock_mhz,duration_seconds,mean_power_watts\n1410,10,350\n", &[]);
-    assert!(one.contains("cannot tell: 1 setting only"), "{one}");
+    assert!(one.contains("not known: 1 setting only"), "{one}");
     assert!(refused("a,b\n1,2\n", &[]).contains("neither sm_clock_mhz nor power_limit_watts"));
     for empty in ["", "\n\n", "\u{feff}"] {
         assert!(refused(empty, &[]).contains("the file is empty; give a table"), "{empty:?}");
@@ -136,7 +136,7 @@ fn wrong_input_is_named_and_nothing_is_chosen() {
     assert!(refused("a,b\n1,2\n", &["--objective", "speed"]).contains("weighted:W"));
     let percent = ["--max-slowdown", "5"];
     let (_, error, _) = run(dir.path(), &[&["tune", "x.csv"], &percent[..]].concat());
-    assert!(error.contains("say 5%"), "{error}");
+    assert!(error.contains("give 5%"), "{error}");
     let (_, error, good) = run(dir.path(), &["tune", "missing.csv", "--max-slowdown", "0.05"]);
     assert!(!good && error.contains("cannot read missing.csv"), "{error}");
     let (_, error, good) = run(dir.path(), &["tune"]);

@@ -121,7 +121,7 @@ fn options_that_are_not_possible_together_are_a_usage_error_and_what_fails_is_no
         (&["import", "mlperf", "a.log", "--map", "power_watts=w", "--out", "a.jsonl"], "--map is for csv"),
         (&["import", "dcgmi", "a.log", "--out", "a.jsonl"], "--interval 20ms"),
         (&["profile", "--knob", "sm_clock_mhz", "--out", "p.csv"], "--settings is needed"),
-        (&["backtest", "--table", "a.csv"], "--table is for tables of boards: say --plant measured"),
+        (&["backtest", "--table", "a.csv"], "--table is for tables of boards: use --plant measured"),
         (&["backtest", "--archive", "nowhere", "--by", "workload"], "--by is for tables of boards"),
         (&["backtest", "--archive", "nowhere", "--power-budget", "500"], "--power-budget is of simulated jobs"),
         (
@@ -154,7 +154,7 @@ fn files_without_an_end_are_refused() {
         &["top", "--url", "http://127.0.0.1:1", "--token-file", "/dev/zero"],
     ] {
         let (err, code) = status(eadt(dir.path(), arguments));
-        assert!(code == Some(1) && err.contains("bytes: check that this is the right file"), "{arguments:?}: {err}");
+        assert!(code == Some(1) && err.contains("iB: check that this is the right file"), "{arguments:?}: {err}");
     }
 }
 
@@ -165,5 +165,21 @@ fn a_password_in_a_value_that_is_refused_is_not_shown() {
     {
         let err = refused(dir.path(), &["top", "--url", url]);
         assert!(err.contains("--url <URL>") && !err.contains("hunter2"), "{err}");
+    }
+}
+
+#[test]
+fn settings_that_are_refused_show_the_warnings_about_all_old_names() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("old.toml");
+    let old = "[processor]\nforeign_partitions = \"process\"\n[processor.sm_partition]\nwindows_min = 0\n";
+    std::fs::write(&path, old).unwrap();
+    for command in [&["config", "show"][..], &["doctor"]] {
+        let arguments = [command, &["--config", path.to_str().unwrap()]].concat();
+        let (err, code) = status(eadt(dir.path(), &arguments));
+        assert_eq!(code, Some(1), "{err}");
+        for name in ["processor.foreign_partitions", "processor.sm_partition"] {
+            assert!(err.contains(&format!("warning: setting {name} from ")), "{err}");
+        }
     }
 }

@@ -12,12 +12,12 @@ use serde_json::Value;
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[error("{path}: {change}")]
 pub struct BreakingChange {
-    /// Where, as a path of field names: `layout.replicas`; empty for the event itself.
+    /// Path of field names: `layout.replicas`; empty for the event itself.
     pub path: String,
     pub change: SchemaChange,
 }
 
-/// What changed.
+/// Kind of change between two versions of a schema.
 #[derive(Debug, Clone, PartialEq)]
 pub enum SchemaChange {
     /// The field is gone, so its content in old events is lost.

@@ -1,4 +1,4 @@
-//! From bytes to a checked event. Unknown fields are ignored; known fields with impossible values are refused.
+//! Decoding of bytes to a checked event. Unknown fields are ignored; known fields with impossible values are refused.
 
 use serde::de::DeserializeOwned;
 
@@ -8,14 +8,14 @@ use crate::v1::{
 };
 use crate::{EventTime, fast};
 
-/// Why a record was not accepted.
+/// The reason why a record was not accepted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{detail}")]
 pub struct DecodeError {
     pub reason: DeadLetterReason,
-    /// The field to blame, where there is one.
+    /// The field to blame, if there is one.
     pub field: Option<&'static str>,
-    /// In words, for the sender.
+    /// Text for the sender.
     pub detail: String,
 }
 
@@ -53,7 +53,7 @@ pub trait DecodableEvent: DeserializeOwned + Default {
         None
     }
 
-    /// As [`Self::check`], for an event that [`Self::decode_fast`] has read: its texts are printable ASCII.
+    /// Like [`Self::check`], for an event that [`Self::decode_fast`] has read: its texts are printable ASCII.
     #[doc(hidden)]
     fn check_plain(&self) -> Result<(), DecodeError> {
         self.check()
@@ -78,7 +78,8 @@ pub fn decode<T: DecodableEvent>(value: &[u8]) -> Result<T, DecodeError> {
     decode_into(&mut event, value).map(|()| event)
 }
 
-/// As [`decode`], into an event that is no longer needed: the memory of its texts is used again. After an error it is of no use.
+/// Like [`decode`], into an event that is no longer needed: the memory of its texts is reused. After an error the event is not
+/// valid.
 pub fn decode_into<T: DecodableEvent>(event: &mut T, value: &[u8]) -> Result<(), DecodeError> {
     if value.len() > MAX_VALUE_BYTES {
         return Err(DecodeError::malformed(format_args!("value of {} bytes is longer than {MAX_VALUE_BYTES}", value.len())));

@@ -19,7 +19,7 @@ macro_rules! event_types {
             /// The event types whose values have a type, and so a schema.
             pub const TYPED: [Self; [$($typed_name,)*].len()] = [$(Self::$typed,)*];
 
-            /// The value of `ce_type`.
+            /// Returns the value of `ce_type`.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Self::$typed => $typed_name,)*
@@ -51,7 +51,7 @@ event_types! { $
         Model = "io.eadt.model.v1",
     }
     other {
-        /// Somebody else's bytes.
+        /// Bytes of another program.
         DeadLetter = "io.eadt.dead-letter.v1",
         /// Opaque.
         ProcessorState = "io.eadt.processor-state.v1",
@@ -67,7 +67,7 @@ impl EventType {
         Self::ALL.into_iter().find(|kind| kind.name() == name)
     }
 
-    /// The type of which this name is that of another version: `io.eadt.decision.v7` is one of decisions.
+    /// Returns the type of which this name is that of another version: `io.eadt.decision.v7` is one of decisions.
     pub fn of_another_version(name: &str) -> Option<Self> {
         let family = |name: &str| {
             let (family, version) = name.rsplit_once(".v")?;
@@ -111,13 +111,17 @@ pub mod header {
     /// The positions of the processor's inputs when it made an output, or the last state of a step, a JSON object: of each input
     /// topic the offset of the first record not yet folded, and `partition`. Outside the comparison of a replay with its record.
     pub const INPUT_POSITIONS: &str = "eadt_input_positions";
-    /// By what the processor made an output: a JSON object of those of its settings that windows and decisions depend on, the
-    /// controllers' where they are not the default. A replay goes by it.
+    /// Settings of the processor that made an output: a JSON object of those that windows and decisions depend on. Settings of
+    /// controllers are included if they differ from the default. A replay goes by it.
     pub const SETTINGS: &str = "eadt_settings";
+    /// Marks a record that its producer sent again because the log had not acknowledged it: the log may have the record already.
+    /// The name counts, whatever the value. Such an event counts as a duplicate, never as stale, if it is not newer than the last
+    /// one of its source.
+    pub const SENT_AGAIN: &str = "eadt_sent_again";
 }
 
 impl Envelope {
-    /// The headers of this envelope, in a fixed order.
+    /// Returns the headers of this envelope, in a fixed order.
     pub fn headers(&self) -> [(&'static str, String); 7] {
         [
             (header::SPEC_VERSION, "1.0".to_owned()),

@@ -1,7 +1,7 @@
 //! One line of an event log: a CloudEvents 1.0 JSON object with what the log knew beside it.
 //!
 //! The extension attributes are `partitionkey` (the CloudEvents extension of that name) and `eadttopic`,
-//! `eadtpartition`, `eadtoffset`, `eadtstamp`. Everything but `type`, `time` and `data` may be absent in a
+//! `eadtpartition`, `eadtoffset`, `eadtstamp`, and for some events `eadtsentagain`. Everything but `type`, `time` and `data` may be absent in a
 //! hand-written log.
 
 use base64::Engine;
@@ -38,16 +38,19 @@ pub struct LoggedEvent {
     /// The log's append time.
     #[serde(rename = "eadtstamp", default, skip_serializing_if = "Option::is_none")]
     pub stamp: Option<EventTime>,
-    /// Of outputs of the processor: the positions of its inputs, the header of that name (`envelope::header::INPUT_POSITIONS`).
+    /// The record has the header `envelope::header::SENT_AGAIN`.
+    #[serde(rename = "eadtsentagain", default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_sent_again: bool,
+    /// Positions of the processor's inputs, for outputs of the processor (header `envelope::header::INPUT_POSITIONS`).
     #[serde(rename = "eadtinputpositions", default, skip_serializing_if = "Option::is_none")]
     pub input_positions: Option<String>,
-    /// Of outputs of the processor: its settings, the header of that name (`envelope::header::SETTINGS`).
+    /// Settings of the processor, for outputs of the processor (header `envelope::header::SETTINGS`).
     #[serde(rename = "eadtsettings", default, skip_serializing_if = "Option::is_none")]
     pub settings: Option<String>,
-    /// Of a dead letter: why it was refused, a `DeadLetterReason` in snake case.
+    /// Reason of a dead letter: a `DeadLetterReason` in snake case.
     #[serde(rename = "eadtreason", default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// Of a dead letter: the reason in words.
+    /// Text of a dead letter's reason.
     #[serde(rename = "eadtdetail", default, skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
     /// The record's value; absent: a tombstone.
@@ -66,7 +69,7 @@ fn json() -> String {
 }
 
 impl LoggedEvent {
-    /// The topic that this event belongs to, `None` where neither topic nor type is known.
+    /// Returns the topic that this event belongs to, `None` if neither topic nor type is known.
     pub fn topic(&self) -> Option<Topic> {
         self.topic.or_else(|| EventType::from_name(&self.kind).and_then(EventType::topic))
     }

@@ -7,16 +7,16 @@
 use crate::EventTime;
 use crate::v1::{CounterScope, GpuTelemetry, JobLifecycle, Meter, Origin, ShareMethod, TrainingProgress};
 
-/// What is left to read of a value. Only ASCII is ever taken.
+/// The rest of a value that is still to be read. Only ASCII is ever taken.
 ///
-/// After a `None` it is of no use: the value is left to the general parser.
+/// It is of no use after a `None`: the general parser reads the value instead.
 #[derive(Debug)]
 pub struct JsonCursor<'a>(&'a [u8]);
 
 /// Every byte of a word.
 const EACH: u64 = 0x0101_0101_0101_0101;
 
-/// How many bytes at the beginning are printable ASCII that JSON does not escape.
+/// Returns the number of bytes at the beginning that are printable ASCII which JSON does not escape.
 #[inline]
 fn plain(bytes: &[u8]) -> usize {
     let (words, rest) = bytes.as_chunks::<8>();
@@ -59,19 +59,19 @@ impl<'a> JsonCursor<'a> {
         Self(value)
     }
 
-    /// Whether everything is read.
+    /// Returns whether everything is read.
     #[inline]
     pub fn is_at_end(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// A number that a field or the object follows, as `serde_json` reads it into a double.
+    /// Reads a number that a field or the object follows, as `serde_json` reads it into a double.
     #[inline]
     pub fn float(&mut self) -> Option<f64> {
         f64::read(self)
     }
 
-    /// A number without sign, fraction and exponent that a field or the object follows.
+    /// Reads a number without sign, fraction and exponent that a field or the object follows.
     #[inline]
     pub fn unsigned(&mut self) -> Option<u64> {
         u64::read(self)
@@ -82,7 +82,7 @@ impl<'a> JsonCursor<'a> {
         bool::read(self)
     }
 
-    /// A time in the form in which times are written.
+    /// Reads a time in the form in which times are written.
     #[inline]
     pub fn time(&mut self) -> Option<EventTime> {
         EventTime::read(self)
@@ -106,7 +106,7 @@ impl<'a> JsonCursor<'a> {
         }
     }
 
-    /// As [`Self::take`], for a text whose length is known when this is compiled, so that it is compared without a call.
+    /// Like [`Self::take`], for a text whose length is known when this is compiled, so that it is compared without a call.
     #[inline]
     fn take_chunk<const N: usize>(&mut self, text: &[u8; N]) -> bool {
         match self.0.split_first_chunk() {
@@ -118,13 +118,13 @@ impl<'a> JsonCursor<'a> {
         }
     }
 
-    /// A text of printable ASCII without escapes.
+    /// Reads a text of printable ASCII without escapes.
     #[inline]
     pub fn text(&mut self) -> Option<&'a str> {
         std::str::from_utf8(self.ascii()?).ok()
     }
 
-    /// As [`Self::text`], as bytes.
+    /// Like [`Self::text`], as bytes.
     #[inline]
     fn ascii(&mut self) -> Option<&'a [u8]> {
         let rest = self.0.strip_prefix(b"\"")?;
@@ -162,7 +162,7 @@ impl<'a> JsonCursor<'a> {
         (count == 1 || (count > 1 && first != Some(&b'0'))).then_some((value, count))
     }
 
-    /// What follows a value; a number that goes on (`1.`, `1e5`, `0x1`) is not at its end.
+    /// Returns true if a value ends here. A number that goes on (`1.`, `1e5`, `0x1`) is not at its end.
     #[inline]
     fn at_end_of_value(&self) -> bool {
         matches!(self.0.first(), Some(b',' | b'}' | b']'))
@@ -173,21 +173,21 @@ impl<'a> JsonCursor<'a> {
 trait JsonField: Default {
     fn read(cursor: &mut JsonCursor<'_>) -> Option<Self>;
 
-    /// As [`Self::read`], into memory that is there already.
+    /// Like [`Self::read`], into memory that is there already.
     #[inline]
     fn read_into(&mut self, cursor: &mut JsonCursor<'_>) -> Option<()> {
         *self = Self::read(cursor)?;
         Some(())
     }
 
-    /// As [`Self::read_into`], where there may be none.
+    /// Like [`Self::read_into`], for an optional field.
     #[inline]
     fn read_option_into(slot: &mut Option<Self>, cursor: &mut JsonCursor<'_>) -> Option<()> {
         *slot = Some(Self::read(cursor)?);
         Some(())
     }
 
-    /// What serde fills in for an absent field.
+    /// Sets the value that serde fills in for an absent field.
     #[inline]
     fn reset(&mut self) {
         *self = Self::default();
@@ -392,7 +392,7 @@ macro_rules! name {
 /// Fields in the order in which they are written; each may be absent, none may come twice.
 macro_rules! fields {
     ($function:ident, $event:ident, $($field:ident),+ $(,)?) => {
-        /// Where it answers `None`, parts of the event are overwritten.
+        /// Reads `value` into `event`. If it returns `None`, parts of the event are overwritten.
         pub fn $function(event: &mut $event, value: &[u8]) -> Option<()> {
             let mut cursor = JsonCursor::new(value);
             if !cursor.take_chunk(b"{\"") {

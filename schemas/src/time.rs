@@ -26,12 +26,12 @@ impl EventTime {
     /// The latest representable time on the wire, 9999-12-31T23:59:59.999999Z.
     pub const MAX: Self = Self(253_402_300_799_999_999);
 
-    /// What a required time field is read as when it is absent; no event has this time.
+    /// Returns the value of a required time field that is absent; no event has this time.
     pub(crate) const fn missing() -> Self {
         Self::MIN
     }
 
-    /// From microseconds since the Unix epoch, clamped to [`Self::MIN`]..=[`Self::MAX`].
+    /// Converts microseconds since the Unix epoch, clamped to [`Self::MIN`]..=[`Self::MAX`].
     pub const fn from_micros(micros: i64) -> Self {
         if micros < Self::MIN.0 {
             Self::MIN
@@ -42,12 +42,12 @@ impl EventTime {
         }
     }
 
-    /// From milliseconds since the Unix epoch (Kafka's log time stamps).
+    /// Converts milliseconds since the Unix epoch (Kafka's log time stamps).
     pub const fn from_millis(millis: i64) -> Self {
         Self::from_micros(millis.saturating_mul(1000))
     }
 
-    /// From seconds since the Unix epoch, rounded to microseconds.
+    /// Converts seconds since the Unix epoch, rounded to microseconds.
     pub fn from_seconds(seconds: f64) -> Self {
         Self::from_micros((seconds * 1e6).round() as i64)
     }
@@ -62,24 +62,24 @@ impl EventTime {
         self.0.div_euclid(1000)
     }
 
-    /// Seconds from `earlier` to `self`; negative where `earlier` is later.
+    /// Returns the seconds from `earlier` to `self`; negative where `earlier` is later.
     pub fn seconds_since(self, earlier: Self) -> f64 {
         (self.0 - earlier.0) as f64 / 1e6
     }
 
-    /// This time moved by `micros`, clamped to the representable range.
+    /// Returns this time moved by `micros`, clamped to the representable range.
     #[must_use]
     pub const fn plus_micros(self, micros: i64) -> Self {
         Self::from_micros(self.0.saturating_add(micros))
     }
 
-    /// This time moved by `seconds`, rounded to microseconds.
+    /// Returns this time moved by `seconds`, rounded to microseconds.
     #[must_use]
     pub fn plus_seconds(self, seconds: f64) -> Self {
         self.plus_micros((seconds * 1e6).round() as i64)
     }
 
-    /// UTC date as `YYYY-MM-DD`.
+    /// Returns the UTC date as `YYYY-MM-DD`.
     pub fn date(self) -> String {
         let (y, m, d) = civil_from_days(self.0.div_euclid(DAY));
         format!("{y:04}-{m:02}-{d:02}")
@@ -99,7 +99,7 @@ impl EventTime {
         digits(&mut out[20..26], micros);
     }
 
-    /// Fast path for exactly the form that [`fmt::Display`] writes.
+    /// Parses exactly the form that [`fmt::Display`] writes, on a fast path.
     pub(crate) fn from_canonical(text: &[u8]) -> Option<Self> {
         let bytes: &[u8; 27] = text.try_into().ok()?;
         if [bytes[4], bytes[7], bytes[10], bytes[13], bytes[16], bytes[19], bytes[26]] != *b"--T::.Z" {

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::EventType;
 
-/// What a topic keeps.
+/// Rule by which a topic deletes records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CleanupPolicy {
     /// Records older than this are deleted.
@@ -58,6 +58,13 @@ macro_rules! topics {
             /// Returns the type of the topic's own events. Private topics have one, too.
             pub const fn event_type(self) -> EventType {
                 match self { $(Self::$topic => EventType::$event,)* }
+            }
+
+            /// Returns whether records of this type belong to the topic: its own events and heartbeats. Dead letters are of any
+            /// type.
+            pub fn takes_type(self, kind: &str) -> bool {
+                matches!(self, Self::DeadLetters)
+                    || [self.event_type().name(), EventType::Heartbeat.name()].contains(&kind)
             }
 
             /// Returns what the topic's records are keyed by, for the reference page.

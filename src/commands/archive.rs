@@ -1,5 +1,6 @@
 //! `eadt archive compact`: fewer, larger files of past days.
 
+use eadt_schemas::counts::counted;
 use eadt_service::ServiceClock;
 
 use crate::cli::ArchiveCommand;
@@ -16,14 +17,21 @@ pub fn run(command: &ArchiveCommand, settings: &ProgramSettings) -> anyhow::Resu
     let before = before.clone().unwrap_or_else(|| ServiceClock::machine().now().date());
     let archive = eadt_lake::Archive::find(&path)?;
     let meter = ProgressMeter::bytes(eadt_lake::compactable_bytes(&archive, &before, TARGET_BYTES)?);
-    let counted = meter.clone();
-    let archive = archive.observed(move |bytes| counted.add(bytes));
+    let bytes_meter = meter.clone();
+    let archive = archive.observed(move |bytes| bytes_meter.add(bytes));
     let done = eadt_lake::compact(&archive, &before, TARGET_BYTES)?;
+    let recorded = archive.record_missing_extents()?;
     meter.finish();
+    if recorded > 0 {
+        crate::output::note!(
+            "note: {} had no record of what was archived: the files that are there are recorded now",
+            counted(recorded, "partition")
+        );
+    }
     if *json {
         say!(
             "{}",
-            serde_json::json!({"files_before": done.files_before, "files_after": done.files_after, "rows": done.rows, "bytes_before": done.bytes_before, "bytes_after": done.bytes_after})
+            serde_json::json!({"files_before": done.files_before, "files_after": done.files_after, "rows": done.rows, "bytes_before": done.bytes_before, "bytes_after": done.bytes_after, "partitions_recorded": recorded})
         );
     } else {
         say!(

@@ -9,7 +9,7 @@ use std::str::FromStr;
 
 use eadt_backtest::{
     BacktestPlan, BacktestReport, Calibration, Contender, HindsightInput, Oversubscription, ScenarioSource, calibration_html,
-    html, render_calibration_report, render_hindsight_report, text,
+    hindsight_html, html, render_calibration_report, render_hindsight_report, text,
 };
 use eadt_core::controller::ControllerName;
 use eadt_lake::Archive;
@@ -78,7 +78,7 @@ fn check_options(args: &BacktestArgs) -> anyhow::Result<()> {
     }
     if args.measured.plant == measured::TestbedName::Simulated {
         return match args.measured.option_of_a_table() {
-            Some(option) => Err(usage_error::impossible(format!("{option} is for tables of boards: say --plant measured, too"))),
+            Some(option) => Err(usage_error::impossible(format!("{option} is for tables of boards: use --plant measured, too"))),
             None => Ok(()),
         };
     }
@@ -112,7 +112,7 @@ fn or_default(named: &[String], default: &[&str]) -> Vec<String> {
     if named.is_empty() { default.iter().map(|name| (*name).to_owned()).collect() } else { named.to_vec() }
 }
 
-/// Reported savings beside the true ones.
+/// Prints reported savings beside the true ones.
 fn calibrate(args: &BacktestArgs, settings: &ProgramSettings) -> anyhow::Result<()> {
     let controllers = controllers(&or_default(&args.controller, &CALIBRATED))?;
     note_idle(&controllers);
@@ -140,11 +140,12 @@ fn calibrate(args: &BacktestArgs, settings: &ProgramSettings) -> anyhow::Result<
     }
 }
 
-/// What the controllers would have decided on a record.
+/// Prints the decisions that the controllers would have made on a record.
 fn look_back(args: &BacktestArgs, path: &Path, settings: &ProgramSettings) -> anyhow::Result<()> {
     let controllers = controllers(&or_default(&args.controller, &CONTROLLERS))?;
+    let page = args.html.as_deref().map(|path| AtomicFile::create(path, &[], args.force)).transpose()?;
     let topics = [Topic::EfficiencyWindows, Topic::Workloads, Topic::Actuations];
-    let (archive, meter) = progress::over_archive(Archive::find(path)?, &topics)?;
+    let (archive, meter) = progress::over_archive(super::find_archive(path, &topics)?, &topics)?;
     let record = HindsightInput {
         windows: events(&archive, Topic::EfficiencyWindows)?,
         workloads: events(&archive, Topic::Workloads)?,
@@ -159,6 +160,9 @@ fn look_back(args: &BacktestArgs, path: &Path, settings: &ProgramSettings) -> an
     if all.is_empty() {
         anyhow::bail!("{} holds no windows of a workload: there is nothing to look back on", path.display());
     }
+    if let Some(page) = page {
+        page.write(&hindsight_html(&all))?;
+    }
     if args.json {
         crate::output::print(&(serde_json::to_string_pretty(&serde_json::json!({ "hindsight": all }))? + "\n"))
     } else {
@@ -168,7 +172,8 @@ fn look_back(args: &BacktestArgs, path: &Path, settings: &ProgramSettings) -> an
 
 fn events<T: DecodableEvent>(archive: &Archive, topic: Topic) -> anyhow::Result<Vec<T>> {
     let read = eadt_lake::read_events(archive, topic)?;
-    super::say_missing(&read.missing);
+    super::warn_missing(&read.missing);
+    super::warn_passed_over(topic, &read.passed_over);
     for (partition, offset, refusal) in &read.refused {
         crate::output::note!("warning: an event of {topic} was left out, partition {partition} offset {offset}: {refusal}");
     }
@@ -179,7 +184,7 @@ fn subjects(names: &[String]) -> anyhow::Result<Vec<ScenarioSource>> {
     names.iter().map(|name| subject(name)).collect()
 }
 
-/// A scenario by its built-in name, or from a file.
+/// Returns a scenario by its built-in name, or from a file.
 fn subject(name: &str) -> anyhow::Result<ScenarioSource> {
     match name {
         "random-days" => return Ok(ScenarioSource::RandomDays),
@@ -227,7 +232,7 @@ fn note_idle(controllers: &[ControllerName]) {
     }
 }
 
-/// The named controllers, after the layout that they are compared with and the oracle.
+/// Returns the named controllers, after the layout that they are compared with and the oracle.
 fn contenders(names: &[String]) -> anyhow::Result<Vec<Contender>> {
     let mut all = vec![Contender::Fixed, Contender::Oracle];
     add_named(&mut all, names)?;

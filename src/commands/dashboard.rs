@@ -98,7 +98,7 @@ fn read_others(paths: &[PathBuf], names: &TopicSettings) -> anyhow::Result<Vec<O
     Ok(others)
 }
 
-/// The page of a folder, with its earlier moments and what a replay of it gives.
+/// Serves the page of a folder, with its earlier moments and the result of a replay.
 async fn serve_folder(
     supervisor: &mut Supervisor,
     path: PathBuf,
@@ -180,11 +180,19 @@ fn replay_words(path: &Path, config: Option<&Path>) -> Vec<OsString> {
     words
 }
 
-/// What is read of that which `eadt replay --check --json` prints.
+/// Fields that are read of the output of `eadt replay --check --json`.
 #[derive(Debug, Deserialize)]
 struct ReplayOutcome {
     events: u64,
     check: Option<ReplayComparison>,
+    #[serde(default)]
+    left_out: ReplayLeftOut,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct ReplayLeftOut {
+    removed_offsets: u64,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -205,6 +213,10 @@ fn verdict(replayed: &ReplayOutcome, not_archived: UnreplayableReason, command: 
     let (windows, decisions) = (check.windows_same, check.decisions_same);
     if let Some(why) = &check.not_compared {
         return unknown(&format!("nothing could be compared: {why}"));
+    }
+    if replayed.left_out.removed_offsets > 0 {
+        let offsets = counted(replayed.left_out.removed_offsets, "offset");
+        return unknown(&format!("files with {offsets} were removed from the archive: {command} names them"));
     }
     if !check.differences.is_empty() {
         let places = counted(check.differences.len(), "place");
@@ -228,14 +240,14 @@ fn verdict(replayed: &ReplayOutcome, not_archived: UnreplayableReason, command: 
     ReplayCheck { verdict: ReplayVerdict::Identical, text }
 }
 
-/// What of a folder a replay does not read, since no archive holds it.
+/// Content of a folder that a replay does not read, since no archive holds it.
 #[derive(Debug, Clone, Copy)]
 enum UnreplayableReason {
     Events(u64),
     Unknown,
 }
 
-/// Everything under a path up to a time, as `eadt report` takes it.
+/// Loads everything under a path up to a time, as `eadt report` takes it.
 fn load(
     path: &Path,
     prefix: &str,
@@ -256,9 +268,9 @@ fn load(
         model = model.as_of(time);
     }
     let log = path.join("log");
-    let archived = match Archive::find(path) {
+    let archived = match super::find_archive(path, &Topic::ALL) {
         Ok(archive) => read_archive(archive, &mut model, until.is_none()),
-        // What the archive does not hold yet is in the log; what both hold counts once.
+        // Records that the archive does not hold yet are in the log; those in both count once.
         Err(LakeError::Absent { .. }) if log.is_dir() => Ok(ArchivedIds::default()),
         Err(error) => Err(error.into()),
     };
@@ -379,6 +391,13 @@ mod tests {
             let text = format!(r#"{{"events": 9, "check": {{"windows_same": 7, "differences": {differences}}}}}"#);
             let check = verdict(&serde_json::from_str(&text).unwrap(), not_archived, "`eadt replay run --check`");
             assert!(check.verdict == expected && check.text.contains(words), "{check:?}");
+        }
+        for differences in ["[]", r#"["one"]"#] {
+            let check = format!(r#"{{"windows_same": 7, "differences": {differences}}}"#);
+            let text = format!(r#"{{"events": 9, "check": {check}, "left_out": {{"removed_offsets": 40}}}}"#);
+            let outcome = serde_json::from_str(&text).unwrap();
+            let check = verdict(&outcome, UnreplayableReason::Events(0), "`eadt replay run --check`");
+            assert!(check.verdict == ReplayVerdict::Unknown && check.text.contains("40 offsets"), "{check:?}");
         }
         assert_eq!(unknown(&"é".repeat(5000)).text.chars().count(), COMPLAINT_CHARS);
     }

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::Context;
 use eadt_dataset::{ColumnCells, DatasetBuilder, DatasetColumn, DatasetTable};
-use eadt_lake::{Archive, TableCells, TableColumn, read_events, write_table};
+use eadt_lake::{TableCells, TableColumn, read_events, write_table};
 use eadt_schemas::Topic;
 use eadt_schemas::counts::counted;
 use eadt_schemas::v1::{Actuation, Decision, EfficiencyWindow};
@@ -22,13 +22,16 @@ pub fn run(command: &DatasetCommand) -> anyhow::Result<()> {
     let DatasetCommand::Build { archive, out, force, json } = command;
     let mut builder = DatasetBuilder::default();
     let topics = [Topic::EfficiencyWindows, Topic::Decisions, Topic::Actuations];
-    let (events, meter) = progress::over_archive(Archive::find(archive)?, &topics)?;
+    let (events, meter) = progress::over_archive(super::find_archive(archive, &topics)?, &topics)?;
     let windows = read_events::<EfficiencyWindow>(&events, Topic::EfficiencyWindows)?;
     let decisions = read_events::<Decision>(&events, Topic::Decisions)?;
     let actuations = read_events::<Actuation>(&events, Topic::Actuations)?;
     meter.finish();
     let missing = || windows.missing.iter().chain(&decisions.missing).chain(&actuations.missing);
-    super::say_missing(missing());
+    super::warn_missing(missing());
+    for (topic, passed_over) in topics.into_iter().zip([&windows.passed_over, &decisions.passed_over, &actuations.passed_over]) {
+        super::warn_passed_over(topic, passed_over);
+    }
     builder.removed(super::missing_offsets(missing()));
     for (partition, offset, refusal) in windows.refused.iter().chain(&decisions.refused).chain(&actuations.refused) {
         crate::output::note!("warning: an event was left out, partition {partition} offset {offset}: {refusal}");

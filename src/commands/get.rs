@@ -1,10 +1,11 @@
 //! `eadt get` and `eadt describe`: what there is, as a kubectl user asks for it.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::path::Path;
 
+use eadt_report::states::ChangeFates;
 use eadt_report::units;
 use eadt_schemas::Topic;
 use eadt_schemas::counts::counted;
@@ -14,12 +15,12 @@ use eadt_service::Shutdown;
 use crate::cli::{DescribeArgs, GetArgs, GetKind, GetSource};
 use crate::live::dashboard_log;
 use crate::live::event_line::is_change;
-use crate::live::frame::{self, WorkloadDetails, WorkloadRow};
+use crate::live::frame::{self, DecidedChange, WorkloadDetails, WorkloadRow};
 use crate::live::gpus::{GpuSamples, GpuSnapshot};
 use crate::live::keys::SortKey;
 use crate::live::source::{self, ReadExtent, ReadRange, SpanEnd, TOPICS};
 use crate::live::tally::{LiveTally, WorkloadTally};
-use crate::live::{decision_text, layout_text, origin_word, saving_text, wire_name};
+use crate::live::{decided_text, decision_text, layout_text, origin_word, saving_text, wire_name};
 use crate::output_table::{OutputCell, OutputColumn, OutputFormat, OutputTable};
 use crate::settings::ProgramSettings;
 use crate::usage_error;
@@ -45,12 +46,20 @@ fn read(
 fn tally(source: &GetSource, settings: &ProgramSettings, shutdown: &Shutdown) -> anyhow::Result<(LiveTally, ReadExtent)> {
     let mut tally = LiveTally::default();
     let extent = read(source, settings, &TOPICS, shutdown, &mut |topic, value| tally.take(topic, value))?;
+    warn_unreadable(source, tally.unreadable);
     tally.refresh_all();
     tally.has_ended = extent.has_ended;
     Ok((tally, extent))
 }
 
-/// A list, and what its emptiness is told with.
+/// Warns of records that are no valid events: nothing shows them. A page counts its own.
+fn warn_unreadable(source: &GetSource, records: u64) {
+    if records > 0 && source.page.url.is_none() {
+        crate::output::note!("warning: {} left out: they are no valid events of their topics", counted(records, "record"));
+    }
+}
+
+/// A list, and the text that is printed if it is empty.
 struct GetListing {
     table: OutputTable,
     extent: ReadExtent,
@@ -58,7 +67,7 @@ struct GetListing {
     known: BTreeSet<String>,
 }
 
-/// Refuses the folder of a record that stands where a name does, if there is nothing else to read.
+/// Refuses the folder of a record in place of a name, if there is nothing else to read.
 fn refuse_folder(args: &GetArgs, settings: &ProgramSettings) -> anyhow::Result<()> {
     let has_source = args.source.from.is_some() || args.source.page.url.is_some() || !settings.bus.brokers.is_empty();
     let folder = args.names.iter().find(|name| Path::new(name).is_dir());
@@ -123,7 +132,7 @@ fn refuse_missing(args: &GetArgs, missing: &[&String], known: &BTreeSet<String>,
     )
 }
 
-/// Whether a name is one of these, with or without its namespace.
+/// Returns whether a name is one of these, with or without its namespace.
 fn has_name(known: &BTreeSet<String>, name: &str) -> bool {
     known.contains(name) || known.iter().any(|known| known.split_once('/').is_some_and(|(_, short)| short == name))
 }
@@ -149,7 +158,7 @@ fn add_names_of_record(
     Ok(())
 }
 
-/// Whether a workload is asked for.
+/// Returns whether a workload is asked for.
 fn wanted(args: &GetArgs, workload: &str) -> bool {
     let (namespace, name) = workload.split_once('/').unwrap_or(("", workload));
     args.namespace.as_deref().is_none_or(|wanted| wanted == namespace)
@@ -175,7 +184,7 @@ fn workload_columns(powered: bool, has_ended: bool) -> Vec<OutputColumn> {
         OutputColumn::figure("COMPARED", "compared_energy_ratio").wide(),
         OutputColumn::figure("SAVED J", "saving_joules").wide(),
         OutputColumn::figure("ENERGY", "energy_joules").wide(),
-        // Where nobody knows a power, as with `up --gpus none`, the speed is all there is.
+        // If no power is known, as with `up --gpus none`, the speed is the only figure.
         if powered { speed.wide() } else { speed },
         OutputColumn::figure("GPUS", "gpus"),
         OutputColumn::text("MODE", "mode"),
@@ -230,16 +239,23 @@ fn workloads(args: &GetArgs, settings: &ProgramSettings, shutdown: &Shutdown) ->
 }
 
 fn decisions(args: &GetArgs, settings: &ProgramSettings, shutdown: &Shutdown) -> anyhow::Result<GetListing> {
-    let (mut decisions, mut outcomes): (Vec<Decision>, BTreeMap<String, Actuation>) = (Vec::new(), BTreeMap::new());
+    let (mut decisions, mut fates): (Vec<Decision>, ChangeFates) = (Vec::new(), ChangeFates::default());
     let topics = [Topic::Decisions, Topic::Actuations];
+    let mut unreadable = 0;
     let extent = read(&args.source, settings, &topics, shutdown, &mut |topic, value| {
         if topic == Topic::Decisions {
-            decisions.extend(eadt_schemas::decode::<Decision>(value));
-        } else if let Ok(actuation) = eadt_schemas::decode::<Actuation>(value) {
-            // The last outcome of the decision.
-            outcomes.insert(actuation.decision_id.clone(), actuation);
+            match eadt_schemas::decode::<Decision>(value) {
+                Ok(decision) => decisions.push(decision),
+                Err(_) => unreadable += 1,
+            }
+        } else {
+            match eadt_schemas::decode::<Actuation>(value) {
+                Ok(actuation) => fates.add(&actuation),
+                Err(_) => unreadable += 1,
+            }
         }
     })?;
+    warn_unreadable(&args.source, unreadable);
     let known = decisions.iter().map(|decision| decision.workload.clone()).collect();
     decisions.retain(|decision| wanted(args, &decision.workload) && (args.all || is_change(decision)));
     decisions.sort_by(|a, b| (a.time, &a.workload).cmp(&(b.time, &b.workload)));
@@ -247,7 +263,7 @@ fn decisions(args: &GetArgs, settings: &ProgramSettings, shutdown: &Shutdown) ->
         OutputColumn::text("TIME", "time"),
         OutputColumn::text("WORKLOAD", "workload"),
         OutputColumn::text("ACTION", "action"),
-        // Of the change before: a row reads as if its own change was kept or failed.
+        // Verdict on the change before: otherwise a row would seem to judge its own change.
         OutputColumn::text("VERDICT ON LAST", "validation"),
         OutputColumn::text("OUTCOME", "outcome"),
         OutputColumn::text("ORIGIN", "origin"),
@@ -259,7 +275,7 @@ fn decisions(args: &GetArgs, settings: &ProgramSettings, shutdown: &Shutdown) ->
         OutputColumn::text("REASON", "reason"),
     ];
     let row = |decision: &Decision| {
-        let outcome = outcomes.get(&decision.id).map(|actuation| wire_name(&actuation.outcome));
+        let outcome = fates.get(&decision.id).map(|fate| fate.outcome().to_owned());
         let layout = |layout| OutputCell { shown: layout_text(layout), value: serde_json::to_value(layout).unwrap_or_default() };
         vec![
             OutputCell { shown: format!("{}Z", &decision.time.to_string()[..19]), value: decision.time.to_string().into() },
@@ -386,7 +402,7 @@ pub fn describe(args: &DescribeArgs, settings: &ProgramSettings, shutdown: &Shut
         ),
         several => {
             let names: Vec<&str> = several.iter().map(|name| name.as_str()).collect();
-            anyhow::bail!("{:?} is in several namespaces: say which of {}", args.name, names.join(", "))
+            anyhow::bail!("{:?} is in several namespaces: name one of {}", args.name, names.join(", "))
         }
     };
     let row = &tally.workloads[&name];
@@ -404,7 +420,7 @@ pub fn describe(args: &DescribeArgs, settings: &ProgramSettings, shutdown: &Shut
     crate::output::print(&description(&details, row, tally.state(row)))
 }
 
-/// The same as `-o json`, for people.
+/// Returns the same as `-o json`, for people.
 fn description(details: &WorkloadDetails, row: &WorkloadTally, state: &str) -> String {
     let mut lines: Vec<(String, String)> = vec![("Workload".into(), details.name.clone())];
     let mut add = |name: &str, value: String| lines.push((name.to_owned(), value));
@@ -459,9 +475,10 @@ fn description(details: &WorkloadDetails, row: &WorkloadTally, state: &str) -> S
     text
 }
 
-/// The decisions, one a line, with what they do in a column.
-fn decision_lines<'a>(decisions: impl Iterator<Item = &'a Decision>) -> String {
-    let decisions: Vec<(&Decision, Cow<'static, str>)> = decisions.map(|decision| (decision, decision_text(decision))).collect();
+/// Returns the decisions, one a line, with what they do in a column.
+fn decision_lines<'a>(decisions: impl Iterator<Item = &'a DecidedChange>) -> String {
+    let decisions: Vec<(&Decision, Cow<'static, str>)> =
+        decisions.map(|decided| (&decided.decision, decided_text(decided))).collect();
     let wide = decisions.iter().map(|(_, text)| text.chars().count()).max().unwrap_or(0);
     let line = |(decision, text): &(&Decision, Cow<'static, str>)| {
         let change = if decision.from == decision.to {

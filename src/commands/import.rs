@@ -111,7 +111,7 @@ fn guess_format(args: &ImportArgs, first: &Path, files: &[PathBuf]) -> anyhow::R
     }
     let names = files.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(" ");
     bail!(
-        "the format goes first, one of {known}: {} looks like {format}, so say `eadt import {format} {names} …`",
+        "the format goes first, one of {known}: {} looks like {format}, so use `eadt import {format} {names} …`",
         first.display()
     )
 }
@@ -143,7 +143,7 @@ pub fn reading_options(args: &ReadingArgs, format: RecordingFormat) -> ImportOpt
     }
 }
 
-/// The zone of local times: `--time-zone`, else the environment's `TZ` where the format has local times.
+/// Returns the zone of local times: `--time-zone`, else the environment's `TZ` where the format has local times.
 fn time_zone(requested: Option<&NamedTimeZone>, format: RecordingFormat) -> Option<NamedTimeZone> {
     if requested.is_some() || !matches!(format, RecordingFormat::Csv | RecordingFormat::NvidiaSmi) {
         return requested.cloned();
@@ -151,7 +151,7 @@ fn time_zone(requested: Option<&NamedTimeZone>, format: RecordingFormat) -> Opti
     let text = std::env::var("TZ").ok().filter(|text| !text.trim().is_empty())?;
     let zone = NamedTimeZone::new(text.trim_start_matches(':'), zone_file);
     if zone.is_err() {
-        tracing::warn!(TZ = %text, "unknown time zone: times without an offset are read as UTC; --time-zone says another");
+        tracing::warn!(TZ = %text, "unknown time zone: times without an offset are read as UTC; --time-zone sets another");
     }
     zone.ok()
 }

@@ -3,7 +3,11 @@
 use std::path::Path;
 
 use anyhow::{Context, bail};
+use clap::Command;
+use clap_mangen::Man;
+use clap_mangen::roff::{Roff, bold, roman};
 
+use crate::help;
 use crate::output::say;
 
 /// Writes a page for each command into a folder that exists.
@@ -11,9 +15,57 @@ pub fn run(folder: &Path) -> anyhow::Result<()> {
     if !folder.is_dir() {
         bail!("{} is no folder: make it first, or name another", folder.display());
     }
-    clap_mangen::generate_to(crate::help::command(), folder).with_context(|| format!("cannot write to {}", folder.display()))?;
+    let mut command = help::command().disable_help_subcommand(true);
+    command.build();
+    write_pages(&command, "", folder).with_context(|| format!("cannot write to {}", folder.display()))?;
     say!("the manual pages are in {0}: man -l {0}/eadt.1", folder.display());
     Ok(())
+}
+
+/// Writes the page of a command, by its words after `eadt`, and the pages of all below it.
+fn write_pages(command: &Command, path: &str, folder: &Path) -> std::io::Result<()> {
+    for sub in command.get_subcommands() {
+        write_pages(sub, format!("{path} {}", sub.get_name()).trim_start(), folder)?;
+    }
+    let man = Man::new(command.clone());
+    let mut text: Vec<u8> = Vec::new();
+    man.render_title(&mut text)?;
+    man.render_name_section(&mut text)?;
+    man.render_synopsis_section(&mut text)?;
+    man.render_description_section(&mut text)?;
+    man.render_options_section(&mut text)?;
+    further_sections(command, path).to_writer(&mut text)?;
+    std::fs::write(folder.join(man.get_filename()), text)
+}
+
+/// Returns the sections after the options: the commands by group, an example, the exit statuses, the version.
+fn further_sections(command: &Command, path: &str) -> Roff {
+    let mut page = Roff::new();
+    let names: Vec<&str> = command.get_subcommands().map(Command::get_name).collect();
+    if !names.is_empty() {
+        page.control("SH", ["COMMANDS"]);
+    }
+    let ungrouped = [("", &*names)];
+    let groups: &[(&str, &[&str])] = if path.is_empty() { &help::GROUPS } else { &ungrouped };
+    for (title, names) in groups {
+        if !title.is_empty() {
+            page.control("SS", [*title]);
+        }
+        for sub in names.iter().filter_map(|name| command.find_subcommand(name)) {
+            let about = sub.get_about().map(ToString::to_string).unwrap_or_default();
+            let name = sub.get_display_name().unwrap_or_else(|| sub.get_name());
+            page.control("TP", []).text([bold(format!("{name}(1)"))]).text([roman(about)]);
+        }
+    }
+    if let Some(example) = help::example(path) {
+        page.control("SH", ["EXAMPLES"]).control("nf", []).text([roman(example)]).control("fi", []);
+    }
+    page.control("SH", ["EXIT STATUS"]);
+    for (status, meaning) in help::EXIT_STATUSES {
+        page.control("TP", []).text([bold(status)]).text([roman(meaning.replace('\n', " "))]);
+    }
+    page.control("SH", ["VERSION"]).text([roman(help::VERSION)]);
+    page
 }
 
 #[cfg(test)]
@@ -27,9 +79,14 @@ mod tests {
         let page = |name: &str| std::fs::read_to_string(dir.path().join(name)).unwrap();
         for name in ["eadt.1", "eadt-up.1", "eadt-topics-apply.1", "eadt-man.1"] {
             assert!(page(name).starts_with(".ie"), "{name}");
+            assert!(page(name).contains(".SH \"EXIT STATUS\"\n") && !page(name).contains("EXTRA"), "{name}: {}", page(name));
         }
         let up = page("eadt-up.1");
-        assert!(up.contains("topic\\-prefix") && up.contains("eadt up \\-\\-speed max"), "{up}");
+        assert!(up.contains("topic\\-prefix") && up.contains(".SH EXAMPLES\n.nf\neadt up \\-\\-speed max"), "{up}");
+        let root = page("eadt.1");
+        let (run_group, observe) = (root.find(".SS Run").unwrap(), root.find(".SS Observe").unwrap());
+        assert!((run_group..observe).contains(&root.find("eadt\\-collector(1)").unwrap()), "{root}");
+        assert!(page("eadt-topics.1").contains("eadt\\-topics\\-apply(1)"));
         assert!(run(&dir.path().join("none")).unwrap_err().to_string().contains("is no folder"));
     }
 }

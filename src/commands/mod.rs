@@ -27,11 +27,14 @@ pub mod training_config;
 pub mod tune;
 
 use std::borrow::Cow;
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use eadt_bus::{Bus, BusError, ConsumerRecord, StartOffset, TopicPartition};
-use eadt_lake::LakeError;
+use eadt_lake::{Archive, ArchiveListing, LakeError};
 use eadt_processor::codec::StructuredEvent;
+use eadt_schemas::counts::counted;
 use eadt_schemas::envelope::header;
 use eadt_schemas::v1::dead_letter_header;
 use eadt_schemas::{EventTime, LoggedEvent, Topic};
@@ -40,7 +43,7 @@ use serde_json::value::RawValue;
 use crate::progress::ProgressMeter;
 use crate::settings::TopicSettings;
 
-/// Every partition of these topics, from `start`.
+/// Returns every partition of these topics, from `start`.
 pub fn partitions(
     bus: &dyn Bus,
     names: &TopicSettings,
@@ -73,7 +76,7 @@ fn missing_topic(bus: &dyn Bus, name: &str, topic: Topic) -> anyhow::Error {
     anyhow::anyhow!("topic {name} does not exist: run `eadt topics apply`{hint}")
 }
 
-/// Whether an error says that nothing was ever archived in a place, rather than that its archive cannot be read.
+/// Returns whether an error says that nothing was ever archived in a place, rather than that its archive cannot be read.
 pub fn is_absent(error: &anyhow::Error) -> bool {
     matches!(error.downcast_ref::<LakeError>(), Some(LakeError::Absent { .. }))
 }
@@ -93,8 +96,59 @@ pub fn meter_of_log(bus: &dyn Bus, from: &[(TopicPartition, StartOffset)]) -> Re
     Ok(ProgressMeter::steps(records, "records"))
 }
 
+/// Opens the archive that a command reads these topics of, as [`Archive::find`] does. Warns if nobody knows whether it is whole.
+pub fn find_archive(path: &Path, topics: &[Topic]) -> Result<Archive, LakeError> {
+    let (archive, listing) = Archive::find_listed(path)?;
+    warn_unrecorded(archive.place(), &listing, topics);
+    Ok(archive)
+}
+
+/// Places that [`warn_unrecorded`] has warned of: a command may read one several times.
+static UNRECORDED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+
+/// Warns if an archive has no record of the offsets that were archived of these topics, so that a missing first or last file
+/// cannot be noticed.
+pub fn warn_unrecorded(place: &str, listing: &ArchiveListing, topics: &[Topic]) {
+    if let Some(about) = describe_unrecorded(listing, topics)
+        && UNRECORDED.lock().unwrap_or_else(PoisonError::into_inner).insert(place.to_owned())
+    {
+        let remedy = "put _archived back from a copy, or let `eadt archive compact` record the files that are there";
+        crate::output::note!("warning: {place} {about}, and what one held is in no figure; {remedy}");
+    }
+}
+
+/// Partitions without a record that are named.
+const UNRECORDED_SHOWN: usize = 5;
+
+/// Returns what an archive lacks of the records of what was archived; `None` if it has them all.
+pub fn describe_unrecorded(listing: &ArchiveListing, topics: &[Topic]) -> Option<String> {
+    const EFFECT: &str = "a missing first or last file cannot be noticed";
+    if listing.lacks_records() {
+        return Some(format!("has files and no folder _archived, which records what was archived: {EFFECT}"));
+    }
+    let partitions: Vec<String> = listing
+        .unrecorded
+        .iter()
+        .filter(|(topic, _)| topics.contains(topic))
+        .map(|(topic, partition)| format!("{topic} partition {partition}"))
+        .collect();
+    let more = partitions.len().saturating_sub(UNRECORDED_SHOWN);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    let named = partitions.iter().take(UNRECORDED_SHOWN).map(String::as_str).collect::<Vec<_>>().join(", ");
+    (!partitions.is_empty())
+        .then(|| format!("has no record in its folder _archived of what was archived of {named}{more}: {EFFECT}"))
+}
+
+/// Warns of records of types that their topic does not take: no figure counts them.
+pub fn warn_passed_over(topic: Topic, passed_over: &BTreeMap<String, u64>) {
+    for (kind, count) in passed_over {
+        let records = counted(*count, "record");
+        crate::output::note!("warning: {records} of {topic} passed over: their type is {kind:?}, which this topic does not take");
+    }
+}
+
 /// Warns of ranges of offsets (topic, partition, first, last) that were archived and are not there any more.
-pub fn say_missing<'a>(missing: impl IntoIterator<Item = &'a (Topic, i32, i64, i64)>) {
+pub fn warn_missing<'a>(missing: impl IntoIterator<Item = &'a (Topic, i32, i64, i64)>) {
     for (topic, partition, from, to) in missing {
         crate::output::note!(
             "warning: {topic} partition {partition} lacks offsets {from} to {to}: a file of the archive was removed"
@@ -107,7 +161,7 @@ pub fn missing_offsets<'a>(missing: impl IntoIterator<Item = &'a (Topic, i32, i6
     missing.into_iter().map(|(_, _, from, to)| u64::try_from(to - from + 1).unwrap_or(0)).sum()
 }
 
-/// The topic behind a full name.
+/// Returns the topic behind a full name.
 pub fn topic_of(record: &ConsumerRecord, prefix: &str) -> Option<Topic> {
     Topic::from_name(&record.at.topic, prefix)
 }
@@ -118,7 +172,7 @@ pub fn topic(name: &str) -> Result<Topic, String> {
     known.ok_or_else(|| format!("no topic is named {name:?}; {}", near(name)))
 }
 
-/// The topics that somebody may have meant; all, where none is near.
+/// Returns the topics that somebody may have meant; all, if none is near.
 fn near(name: &str) -> String {
     let name = name.to_lowercase();
     let distance = |topic: Topic| {
@@ -165,7 +219,7 @@ pub fn nearest_names<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -
     }
 }
 
-/// A record as an event log has it; `None` where its value is not JSON (a dead letter of a malformed event, state).
+/// Returns a record as an event log has it; `None` if its value is not JSON (a dead letter of a malformed event, state).
 pub fn logged(record: &ConsumerRecord, topic: Topic) -> Option<LoggedEvent> {
     let event = record.value.as_deref().filter(|_| record.header(header::TYPE).is_none()).and_then(StructuredEvent::parse);
     let attribute = |name: &str, structured: fn(&StructuredEvent<'_>) -> String| {
@@ -194,6 +248,7 @@ pub fn logged(record: &ConsumerRecord, topic: Topic) -> Option<LoggedEvent> {
         partition: Some(record.at.partition),
         offset: Some(record.offset),
         stamp: Some(record.stamp),
+        is_sent_again: record.headers.get(header::SENT_AGAIN).is_some(),
         input_positions: record.header(header::INPUT_POSITIONS).map(str::to_owned),
         settings: record.header(header::SETTINGS).map(str::to_owned),
         reason: record.header(dead_letter_header::REASON).map(str::to_owned),
@@ -205,6 +260,33 @@ pub fn logged(record: &ConsumerRecord, topic: Topic) -> Option<LoggedEvent> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_archive_without_its_records_is_described() {
+        use eadt_lake::{ArchiveFile, ArchiveFileName};
+        let file = |partition| ArchiveFile {
+            name: ArchiveFileName { topic: Topic::Decisions, partition, first: 0, last: 9, date: "2026-01-02".to_owned() },
+            bytes: 1,
+        };
+        let listing = |unrecorded: &[i32]| ArchiveListing {
+            files: (0..8).map(file).collect(),
+            unrecorded: unrecorded.iter().map(|partition| (Topic::Decisions, *partition)).collect(),
+            ..ArchiveListing::default()
+        };
+        let all = [Topic::Decisions, Topic::EfficiencyWindows];
+        for (unrecorded, topics, part) in [
+            (&[][..], &all[..], None),
+            (&[3][..], &all[1..], None),
+            (&[3][..], &all[..], Some("of decisions.v1 partition 3: a missing")),
+            (&[0, 1, 2, 3, 4, 5, 6][..], &all[..], Some("partition 4 and 2 more: a missing")),
+            (&[0, 1, 2, 3, 4, 5, 6, 7][..], &all[1..], Some("no folder _archived")),
+        ] {
+            let about = describe_unrecorded(&listing(unrecorded), topics);
+            assert_eq!(about.is_some(), part.is_some(), "{unrecorded:?}");
+            assert!(about.unwrap_or_default().contains(part.unwrap_or_default()), "{unrecorded:?}");
+        }
+        assert_eq!(describe_unrecorded(&ArchiveListing::default(), &all), None, "nothing is archived yet");
+    }
 
     #[test]
     fn a_topic_that_is_not_there_is_told_with_those_that_are_near() {

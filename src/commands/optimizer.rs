@@ -16,7 +16,7 @@ use crate::output::say;
 use crate::progress;
 use crate::settings::ProgramSettings;
 
-/// Returns why nothing can be learned from a folder that does not exist; `None` where there is one, or at an object store.
+/// Returns why nothing can be learned from a folder that does not exist; `None` if there is one, or at an object store.
 pub fn missing(location: &str) -> Option<String> {
     let folder = match location.split_once("://") {
         None => location,

@@ -49,7 +49,7 @@ pub fn run(args: &RecordArgs, bus: &dyn Bus, settings: &ProgramSettings, shutdow
         Some(recorded_settings) => settings
             .processor
             .as_recorded(&recorded_settings)
-            .with_context(|| format!("the processor says {recorded_settings} of its settings"))?,
+            .with_context(|| format!("the processor records {recorded_settings} as its settings"))?,
         None => settings.processor.clone(),
     };
     let max_future = max_future.fold_settings().max_future;
@@ -219,7 +219,7 @@ impl PartitionMerge {
         }
     }
 
-    /// The next record; without an event it is not JSON.
+    /// Returns the next record; without an event it is not JSON.
     fn next(&mut self) -> Option<MergedRecord<Option<LoggedEvent>>> {
         let time = |_: usize, event: &Option<LoggedEvent>| event.as_ref().and_then(event_time);
         while let Some(next) = self.folded.next(time) {
@@ -232,7 +232,7 @@ impl PartitionMerge {
     }
 }
 
-/// Event time as the processor sees it: heartbeats and tombstones have none.
+/// Returns the event time as the processor sees it: heartbeats and tombstones have none.
 fn event_time(event: &LoggedEvent) -> Option<EventTime> {
     (event.data.is_some() && event.kind != EventType::Heartbeat.name()).then_some(event.time)
 }

@@ -4,8 +4,8 @@ use std::path::Path;
 
 use anyhow::Context;
 use eadt_report::{
-    FigurePair, GridDataError, RenderFormat, ReportBreakdown, ReportComparison, ReportSettings, Reporter, WorkloadReport,
-    read_carbon, read_prices, units,
+    EnergyReport, FigurePair, GridDataError, RenderFormat, ReportBreakdown, ReportComparison, ReportSettings, Reporter,
+    RunComparison, WorkloadPair, read_carbon, read_prices,
 };
 
 use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions};
@@ -17,6 +17,7 @@ use eadt_service::files;
 use serde_json::json;
 
 use super::{partitions, topic_of};
+use crate::atomic_file::AtomicFile;
 use crate::cli::{Breakdown, ReportArgs, ReportFormat};
 use crate::live::origin_word;
 use crate::live::source::name_page;
@@ -34,6 +35,7 @@ pub fn run(args: &ReportArgs, program: &ProgramSettings) -> anyhow::Result<()> {
         let path = args.path.display();
         anyhow::bail!("{path} is a file: for an event log run `eadt replay {path} --out DIR` first, and report on DIR");
     }
+    let page = args.html.as_deref().map(|path| AtomicFile::create(path, &[], args.force)).transpose()?;
     let zone = args.time_zone.as_ref();
     let column = args.price_column.as_deref();
     let prices = args
@@ -77,14 +79,10 @@ pub fn run(args: &ReportArgs, program: &ProgramSettings) -> anyhow::Result<()> {
     }
     if let Some(other) = &args.compare {
         let other = read(other, names, &settings).with_context(|| format!("--compare {}", other.display()))?;
-        if args.json {
-            return crate::output::print(&format!("{}\n", comparison_json(&report, &other)));
-        }
-        let (text, notes) = comparison_text(&report, &other, args.csv)?;
-        for note in &notes {
-            crate::output::note!("{note}");
-        }
-        return crate::output::print(&text);
+        return print_comparison(args, page, &RunComparison::of(&report, &other));
+    }
+    if let Some(page) = page {
+        page.write(&report.render(RenderFormat::Html))?;
     }
     if args.csv {
         return crate::output::print(&csv(&report, settings.by)?);
@@ -99,18 +97,39 @@ pub fn run(args: &ReportArgs, program: &ProgramSettings) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Prints two runs side by side. In CSV the notes are apart.
+fn print_comparison(args: &ReportArgs, page: Option<AtomicFile>, comparison: &RunComparison<'_>) -> anyhow::Result<()> {
+    if let Some(page) = page {
+        page.write(&comparison.render_html())?;
+    }
+    let text = match args.format {
+        _ if args.json => format!("{}\n", comparison_json(comparison)),
+        _ if args.csv => {
+            for note in comparison.notes() {
+                crate::output::note!("note: {note}");
+            }
+            comparison_table(comparison).render(OutputFormat::Csv, None)?
+        }
+        ReportFormat::Text => comparison.render_text(crate::output::width()),
+        ReportFormat::Markdown => comparison.render_markdown(),
+        ReportFormat::Html => comparison.render_html(),
+    };
+    crate::output::print(&text)
+}
+
 /// Reports on a data folder, an archive or a replay's output. What its archive lacks is noted with each workload, since its
 /// workload is unknown.
-pub fn read(path: &Path, names: &TopicSettings, settings: &ReportSettings) -> anyhow::Result<eadt_report::EnergyReport> {
+pub fn read(path: &Path, names: &TopicSettings, settings: &ReportSettings) -> anyhow::Result<EnergyReport> {
     let mut reporter = Reporter::default();
     let log = path.join("log");
-    let archived = Archive::find(path).map_err(anyhow::Error::from).and_then(|archive| read_archive(archive, &mut reporter));
+    let found = super::find_archive(path, &TOPICS).map_err(anyhow::Error::from);
+    let archived = found.and_then(|archive| read_archive(archive, &mut reporter));
     if archived.is_err() {
-        // Of an archive that cannot be read to its end nothing is reported.
+        // An archive that cannot be read to its end is not reported on at all.
         reporter = Reporter::default();
     }
     let missing: Vec<String> = if log.is_dir() {
-        // What the archive does not hold yet is in the log; what both hold counts once.
+        // Records that the archive does not hold yet are in the log; those in both count once.
         match EmbeddedLog::open(&log, EmbeddedOptions::default()) {
             Ok(bus) => logged(&bus, names, &mut reporter)?,
             Err(error) => crate::output::note!("warning: only what is archived is reported: {error}"),
@@ -136,8 +155,8 @@ pub fn read(path: &Path, names: &TopicSettings, settings: &ReportSettings) -> an
     Ok(report)
 }
 
-/// The rows of a report with raw figures. What a row has several of, such as notes, is left out.
-fn csv(report: &eadt_report::EnergyReport, by: Option<ReportBreakdown>) -> anyhow::Result<String> {
+/// Returns the rows of a report with raw figures. What a row has several of, such as notes, is left out.
+fn csv(report: &EnergyReport, by: Option<ReportBreakdown>) -> anyhow::Result<String> {
     let mut rows: Vec<serde_json::Map<String, serde_json::Value>> = Vec::new();
     for workload in &report.workloads {
         let mut add = |row: serde_json::Value| {
@@ -173,92 +192,65 @@ fn csv(report: &eadt_report::EnergyReport, by: Option<ReportBreakdown>) -> anyho
     Ok(String::from_utf8(writer.into_inner()?)?)
 }
 
-/// Returns two runs side by side as a table with notes, or as CSV with the notes apart.
-fn comparison_text(
-    report: &eadt_report::EnergyReport,
-    other: &eadt_report::EnergyReport,
-    as_csv: bool,
-) -> anyhow::Result<(String, Vec<String>)> {
-    let (sheet, notes) = comparison(report, other);
-    if as_csv {
-        return Ok((sheet.render(OutputFormat::Csv, None)?, notes));
-    }
-    Ok((format!("{}{}\n", sheet.render(OutputFormat::Wide, None)?, notes.join("\n")), Vec::new()))
-}
-
-/// What a careful reader of a comparison should know.
-const COMPARISON_NOTE: &str = "whole runs are compared, restarts and trials included; that they did the same work is not checked";
-
-/// Returns two runs side by side with the keys of the page's `compare-run`: every workload that both have, and the names of all others.
-fn comparison_json(report: &eadt_report::EnergyReport, other: &eadt_report::EnergyReport) -> serde_json::Value {
-    let of = |report: &eadt_report::EnergyReport, name: &str| report.workloads.iter().position(|it| it.workload == name);
-    let only = |a: &eadt_report::EnergyReport, b: &eadt_report::EnergyReport| {
-        let names: Vec<&str> = a.workloads.iter().map(|it| &*it.workload).filter(|name| of(b, name).is_none()).collect();
-        json!({"count": names.len(), "names": names})
-    };
-    let row = |this: &WorkloadReport| {
-        let that = &other.workloads[of(other, &this.workload)?];
-        Some(json!({
-            "workload": this.workload,
-            "this_origin": this.origin,
-            "other_origin": that.origin,
-            "figures": ReportComparison::of(this, that),
+/// Returns two runs side by side with the keys of the page's `compare-run`: every workload that both have, and the names of all
+/// others; and the sums over the former.
+fn comparison_json(comparison: &RunComparison<'_>) -> serde_json::Value {
+    let row = |pair: &WorkloadPair<'_>| {
+        json!({
+            "workload": pair.this.workload,
+            "this_origin": pair.this.origin,
+            "other_origin": pair.other.origin,
+            "figures": pair.figures,
             "refusal": null,
-        }))
+        })
     };
-    let rows: Vec<serde_json::Value> = report.by_energy().into_iter().filter_map(row).collect();
+    let only = |names: &[&str]| json!({"count": names.len(), "names": names});
     json!({
-        "matching": rows.len(),
-        "rows": rows,
-        "only_this": only(report, other),
-        "only_other": only(other, report),
-        "notes": [COMPARISON_NOTE],
+        "matching": comparison.pairs.len(),
+        "totals": comparison.totals(),
+        "rows": comparison.pairs.iter().map(row).collect::<Vec<_>>(),
+        "only_this": only(&comparison.only_this),
+        "only_other": only(&comparison.only_other),
+        "notes": comparison.notes().last().map_or_else(Vec::new, |note| vec![note.clone()]),
     })
 }
 
-/// Two runs side by side, by workload, and the notes on them: one on each workload that only one of them has.
-fn comparison(report: &eadt_report::EnergyReport, other: &eadt_report::EnergyReport) -> (OutputTable, Vec<String>) {
+/// Returns two runs side by side with raw figures, by workload.
+fn comparison_table(comparison: &RunComparison<'_>) -> OutputTable {
+    let figure = |name: &'static str| OutputColumn::figure(name, name);
     let columns = vec![
-        OutputColumn::text("WORKLOAD", "workload"),
-        OutputColumn::figure("J/SAMPLE OTHER", "other_joules_per_sample"),
-        OutputColumn::figure("THIS", "joules_per_sample"),
-        OutputColumn::figure("CHANGE", "joules_per_sample_change_ratio"),
-        OutputColumn::figure("SAMPLES/S OTHER", "other_samples_per_second"),
-        OutputColumn::figure("THIS", "samples_per_second"),
-        OutputColumn::figure("CHANGE", "samples_per_second_change_ratio"),
-        OutputColumn::figure("ENERGY OTHER", "other_energy_joules"),
-        OutputColumn::figure("THIS", "energy_joules"),
-        OutputColumn::text("ORIGINS", "origins"),
+        OutputColumn::text("workload", "workload"),
+        figure("other_joules_per_sample"),
+        figure("joules_per_sample"),
+        figure("joules_per_sample_change_ratio"),
+        figure("other_samples_per_second"),
+        figure("samples_per_second"),
+        figure("samples_per_second_change_ratio"),
+        figure("other_energy_joules"),
+        figure("energy_joules"),
+        OutputColumn::text("origins", "origins"),
+        figure("energy_joules_change_ratio"),
+        figure("other_saving_ratio"),
+        figure("saving_ratio"),
+        figure("other_cost"),
+        figure("cost"),
+        figure("other_co2_grams"),
+        figure("co2_grams"),
     ];
-    let change = |pair: FigurePair| OutputCell::figure(pair.change_ratio, |ratio| format!("{:+.1} %", 100.0 * ratio));
-    let mut rows = Vec::new();
-    let mut notes: Vec<String> = Vec::new();
-    for this in report.by_energy() {
-        let Some(that) = other.workloads.iter().find(|that| that.workload == this.workload) else {
-            notes.push(format!("note: {} is only in this run", this.workload));
-            continue;
-        };
-        let ReportComparison { joules_per_sample, samples_per_second, energy_joules, refusals, .. } =
-            ReportComparison::of(this, that);
-        notes.extend(refusals.iter().map(|refusal| format!("note: {}: {refusal}", this.workload)));
-        rows.push(vec![
-            OutputCell::text(this.workload.clone()),
-            OutputCell::figure(joules_per_sample.other, units::joules_per_sample),
-            OutputCell::figure(joules_per_sample.this, units::joules_per_sample),
-            change(joules_per_sample),
-            OutputCell::figure(samples_per_second.other, units::format_count),
-            OutputCell::figure(samples_per_second.this, units::format_count),
-            change(samples_per_second),
-            OutputCell::figure(energy_joules.other, units::format_joules),
-            OutputCell::figure(energy_joules.this, units::format_joules),
-            OutputCell::text(format!("{} / {}", origin_word(that.origin), origin_word(this.origin))),
-        ]);
-    }
-    let here = |name: &String| report.workloads.iter().any(|this| this.workload == *name);
-    let there = other.workloads.iter().map(|that| &that.workload).filter(|name| !here(name));
-    notes.extend(there.map(|name| format!("note: {name} is only in the other run")));
-    notes.push(format!("note: {COMPARISON_NOTE}"));
-    (OutputTable { columns, rows }, notes)
+    let raw = |value: Option<f64>| OutputCell::figure(value, |value| value.to_string());
+    let row = |WorkloadPair { this, other, figures }: &WorkloadPair<'_>| {
+        let ReportComparison { joules_per_sample, samples_per_second, energy_joules, cost, co2_grams, .. } = figures;
+        let with_change = |pair: &FigurePair| [pair.other, pair.this, pair.change_ratio].map(raw);
+        let mut cells = vec![OutputCell::text(this.workload.clone())];
+        cells.extend(with_change(joules_per_sample));
+        cells.extend(with_change(samples_per_second));
+        cells.extend([raw(energy_joules.other), raw(energy_joules.this)]);
+        cells.push(OutputCell::text(format!("{} / {}", origin_word(other.origin), origin_word(this.origin))));
+        cells.extend([energy_joules.change_ratio, other.saving_ratio, this.saving_ratio].map(raw));
+        cells.extend([cost.other, cost.this, co2_grams.other, co2_grams.this].map(raw));
+        cells
+    };
+    OutputTable { columns, rows: comparison.pairs.iter().map(row).collect() }
 }
 
 /// Reads a file of prices or carbon intensities; its name appears in the notes.
@@ -279,7 +271,10 @@ fn read_archive(archive: Archive, reporter: &mut Reporter) -> anyhow::Result<Vec
     let actuations = visit_events::<Actuation>(&archive, Topic::Actuations, |event| reporter.add_actuation(&event))?;
     meter.finish();
     let missing: Vec<_> = windows.missing.iter().chain(&decisions.missing).chain(&actuations.missing).collect();
-    super::say_missing(missing.iter().copied());
+    super::warn_missing(missing.iter().copied());
+    for (topic, passed_over) in TOPICS.into_iter().zip([&windows.passed_over, &decisions.passed_over, &actuations.passed_over]) {
+        super::warn_passed_over(topic, passed_over);
+    }
     let lacks = |(topic, partition, from, to): &(Topic, i32, i64, i64)| {
         format!(
             "the archive lacks offsets {from} to {to} of {topic} partition {partition}: a file was removed, and figures may lack what it held"
@@ -292,7 +287,7 @@ fn read_archive(archive: Archive, reporter: &mut Reporter) -> anyhow::Result<Vec
     Ok(notes)
 }
 
-/// Everything that the embedded log still has.
+/// Reads everything that the embedded log still has.
 fn logged(bus: &EmbeddedLog, names: &TopicSettings, reporter: &mut Reporter) -> anyhow::Result<()> {
     let from = partitions(bus, names, &TOPICS, StartOffset::Earliest)?;
     let meter = super::meter_of_log(bus, &from)?;
@@ -317,7 +312,7 @@ fn logged(bus: &EmbeddedLog, names: &TopicSettings, reporter: &mut Reporter) -> 
 
 #[cfg(test)]
 mod tests {
-    use eadt_report::{EnergyReport, WorkloadReport};
+    use eadt_report::WorkloadReport;
     use eadt_schemas::v1::Meter;
 
     use super::*;
@@ -340,27 +335,27 @@ mod tests {
     }
 
     #[test]
-    fn two_runs_are_compared_as_a_table_and_as_raw_figures() {
+    fn two_runs_are_compared_in_every_form() {
         let (this, other) = (run_of(3000.0, &["a/both", "a/new"]), run_of(4000.0, &["a/both", "a/old"]));
-        let (table, apart) = comparison_text(&this, &other, false).unwrap();
-        assert!(table.contains("-25.0 %") && table.contains("note: a/new is only in this run\n"), "{table}");
-        assert!(apart.is_empty() && table.ends_with("is not checked\n"), "{table}");
-        let (csv, notes) = comparison_text(&this, &other, true).unwrap();
+        let comparison = RunComparison::of(&this, &other);
+        let csv = comparison_table(&comparison).render(OutputFormat::Csv, None).unwrap();
         let mut rows = csv::Reader::from_reader(csv.as_bytes());
         assert_eq!(&rows.headers().unwrap()[1], "other_joules_per_sample");
         let row = rows.records().next().unwrap().unwrap();
         assert_eq!((&row[0], &row[1], &row[2], &row[3]), ("a/both", "4.0", "3.0", "-0.25"));
         assert_eq!(rows.records().count(), 0, "{csv}");
-        assert!(notes.iter().any(|note| note.contains("a/old is only in the other run")), "{notes:?}");
-        let document = comparison_json(&this, &other);
+        let notes = comparison.notes();
+        assert!(notes.iter().any(|note| note == "a/old is only in the other run"), "{notes:?}");
+        let document = comparison_json(&comparison);
         assert_eq!(
             document["rows"][0]["figures"]["joules_per_sample"],
             json!({"this": 3.0, "other": 4.0, "change_ratio": -0.25})
         );
+        assert_eq!(document["totals"]["energy_joules"]["change_ratio"], -0.25, "{document}");
         assert_eq!(document["rows"].as_array().map(Vec::len), Some(1), "{document}");
         let unmatched = |name: &str| json!({"count": 1, "names": [name]});
         assert_eq!((&document["only_this"], &document["only_other"]), (&unmatched("a/new"), &unmatched("a/old")));
-        assert_eq!((&document["matching"], &document["notes"][0]), (&json!(1), &json!(COMPARISON_NOTE)));
+        assert!(document["matching"] == 1 && document["notes"][0].as_str().is_some_and(|note| note.ends_with("is not checked")));
     }
 
     #[test]
@@ -369,7 +364,8 @@ mod tests {
         this.workloads[0].meter = Some(Meter::Gpu);
         for (meter, is_noted) in [(Meter::Gpu, false), (Meter::Wall, true)] {
             other.workloads[0].meter = Some(meter);
-            let (table, notes) = comparison(&this, &other);
+            let comparison = RunComparison::of(&this, &other);
+            let (table, notes) = (comparison_table(&comparison), comparison.notes());
             assert_eq!(
                 notes.iter().any(|note| note.contains("a/both: ") && note.contains("not be a saving")),
                 is_noted,

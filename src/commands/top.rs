@@ -12,16 +12,16 @@ use crate::live::keys::ViewState;
 use crate::live::source::{self, ReadRange, TOPICS};
 use crate::settings::ProgramSettings;
 
-/// Whether the view takes the terminal.
+/// Returns whether the view takes the terminal.
 pub fn wants_view(args: &TopArgs) -> bool {
     !args.plain && !args.once && std::io::stdout().is_terminal() && std::io::stdin().is_terminal()
 }
 
-/// What is followed.
+/// Input of the view.
 struct LiveViewInput {
     reader: Box<dyn PartitionReader>,
     headline: String,
-    /// Of the names of its topics.
+    /// Prefix of the topics' names.
     prefix: String,
     partitions: usize,
     /// Nobody can append to it meanwhile.
@@ -29,7 +29,7 @@ struct LiveViewInput {
 }
 
 impl LiveViewInput {
-    /// The log behind a page.
+    /// Returns the log behind a page.
     fn page(args: &TopArgs, page: DashboardClient) -> anyhow::Result<Self> {
         let headline = format!("the web page at {page}");
         let log = DashboardLogReader::open(page, args.since)?;
@@ -37,7 +37,7 @@ impl LiveViewInput {
         Ok(Self { reader: Box::new(log), headline, prefix: String::new(), partitions, is_complete: false })
     }
 
-    /// The log of the settings.
+    /// Returns the log of the settings.
     fn log(args: &TopArgs, settings: &ProgramSettings) -> anyhow::Result<Self> {
         let bus = crate::bus::open(settings).map_err(|error| source::name_page(error, settings))?;
         let (span, _) = source::resolve_log_range(&*bus, settings, &TOPICS, ReadRange::last(args.since))?;

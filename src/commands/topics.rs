@@ -69,11 +69,11 @@ pub fn run(command: &TopicsCommand, bus: &dyn Bus, names: &TopicSettings) -> any
     Ok(())
 }
 
-/// What is missing, or other than it should be.
+/// Returns the topics that are missing, or differ from the desired ones.
 pub fn topic_differences(existing: &[TopicSpec], names: &TopicSettings) -> Vec<String> {
     let mut desired = topics::desired(&names.prefix, names.partitions, names.replication);
     for topic in &mut desired {
-        // How many copies must be in step is the operator's affair.
+        // The operator chooses the number of replicas that must be in step.
         topic.settings.remove("min.insync.replicas");
     }
     topics::check(existing, &desired)
@@ -96,7 +96,7 @@ fn join_refusals(refusals: &[String]) -> String {
     sentences.collect::<Vec<_>>().join("; ")
 }
 
-/// The topics as they should be: a line each, as JSON, or as `KafkaTopic` objects of a Kafka cluster that Strimzi runs.
+/// Prints the topics as they should be: a line each, as JSON, or as `KafkaTopic` objects of a Kafka cluster that Strimzi runs.
 pub fn desired(json: bool, strimzi: Option<&str>, names: &TopicSettings) -> anyhow::Result<()> {
     let topics = topics::desired(&names.prefix, names.partitions, names.replication);
     if let Some(cluster) = strimzi {
@@ -114,7 +114,7 @@ pub fn desired(json: bool, strimzi: Option<&str>, names: &TopicSettings) -> anyh
             .iter()
             .map(|topic| {
                 let name = topic.name.strip_prefix(&*names.prefix).unwrap_or(&topic.name);
-                // What depends on the number of copies is left to whoever has them.
+                // Settings that depend on the number of replicas are left to the operator.
                 let mut settings = topic.settings.clone();
                 settings.remove("min.insync.replicas");
                 serde_json::json!({"topic": name, "settings": settings})

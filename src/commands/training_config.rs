@@ -41,7 +41,7 @@ pub struct TrainingConfigArgs {
     pub json: bool,
 }
 
-/// A name as Kubernetes has it for a namespace (RFC 1123, a label).
+/// Returns a name as Kubernetes has it for a namespace (RFC 1123, a label).
 fn label(text: &str) -> Result<String, String> {
     let inside = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
     let ends = !text.starts_with('-') && !text.ends_with('-');
@@ -51,7 +51,7 @@ fn label(text: &str) -> Result<String, String> {
     Err("Kubernetes takes at most 63 lower-case letters, digits and -, neither first nor last a -".to_owned())
 }
 
-/// A name as Kubernetes has it for a workload: labels with dots between them.
+/// Returns a name as Kubernetes has it for a workload: labels with dots between them.
 fn subdomain(text: &str) -> Result<String, String> {
     if text.len() <= 253 && text.split('.').all(|part| label(part).is_ok()) {
         return Ok(text.to_owned());
@@ -114,7 +114,7 @@ struct KeyTranslation {
     value: Value,
     /// It changes something: a field of the policy, a setting or a variable.
     applies: bool,
-    /// What, or why nothing.
+    /// Meaning of the key, or the reason why it has none.
     meaning: String,
 }
 
@@ -273,7 +273,7 @@ fn translate(file: &Path, text: &str, args: &TrainingConfigArgs) -> anyhow::Resu
     Ok(translator.finish())
 }
 
-/// What a file comes to, section by section.
+/// Translation of a file, section by section.
 struct ConfigTranslator<'a> {
     args: &'a TrainingConfigArgs,
     /// The file has settings of `DeepSpeed`'s own.
@@ -309,7 +309,7 @@ impl<'a> ConfigTranslator<'a> {
         self.effects.push(KeyTranslation { key: key.to_owned(), value, applies, meaning });
     }
 
-    /// What the script trains, and the global batch size. `processes`: all of the job, if known.
+    /// Translates the model, the data set, and the global batch size. `processes`: all of the job, if known.
     fn translate_batch(&mut self, file: &Path, training: &TrainingSection, processes: Option<u32>) -> anyhow::Result<()> {
         for (key, value) in
             [("training.model_name_or_path", &training.model_name_or_path), ("training.dataset_name", &training.dataset_name)]
@@ -376,7 +376,7 @@ impl<'a> ConfigTranslator<'a> {
                         layers / 2
                     );
                     if self.on_deepspeed {
-                        why += ". With DeepSpeed frozen weights stand still and no computation is saved, so that a freeze is taken back";
+                        why += ". With DeepSpeed frozen weights do not move and no computation is saved, so that a freeze is taken back";
                     }
                     (true, why)
                 }
@@ -451,7 +451,7 @@ impl<'a> ConfigTranslator<'a> {
             let meaning = match processes.filter(|_| !off) {
                 _ if off => "MPS is not enabled".to_owned(),
                 Some(processes) => format!("spec.replicas: {processes} in the workload"),
-                None => format!("{shared} processes a GPU are spec.replicas of the workload; with --gpus their number is told"),
+                None => format!("{shared} processes a GPU are spec.replicas of the workload; with --gpus their number is given"),
             };
             self.say("mps.shared_resources", json!(shared), !off, meaning);
         }

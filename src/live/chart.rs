@@ -9,12 +9,14 @@ const BLOCKS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇',
 /// Columns of the scale at the left.
 const SCALE: usize = 9;
 
-/// What happened to a workload at a time.
+/// Event of a workload that the chart marks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ChartMark {
     Changed,
     Kept,
     Reverted,
+    /// Recommended or refused: nothing was changed.
+    NotMade,
 }
 
 impl ChartMark {
@@ -23,11 +25,12 @@ impl ChartMark {
             Self::Changed => '▼',
             Self::Kept => '✓',
             Self::Reverted => '✗',
+            Self::NotMade => '△',
         }
     }
 }
 
-/// What lies in one column.
+/// Figures of one column.
 #[derive(Debug, Clone, Copy, Default)]
 struct ChartColumn {
     joules: f64,
@@ -43,7 +46,7 @@ impl ChartColumn {
     }
 }
 
-/// The lines of a chart that is `width` wide and `height` high; empty where there is no room or nothing to draw.
+/// Returns the lines of a chart that is `width` wide and `height` high; empty if there is no room or nothing to draw.
 pub fn chart(rows: &[WindowRow], marks: &[(EventTime, ChartMark)], width: usize, height: usize) -> Vec<Line<'static>> {
     let (Some(first), Some(last)) = (rows.first(), rows.last()) else { return Vec::new() };
     let (from, to) = (first.window_start, last.window_end);
@@ -94,7 +97,7 @@ fn columns(rows: &[WindowRow], wide: usize, at: &impl Fn(EventTime) -> usize) ->
     columns
 }
 
-/// The ends of the scale. Restarts are not in it; the lower end is written beside it, as it is not zero.
+/// Returns the ends of the scale. Restarts are not in it; the lower end is written beside it, as it is not zero.
 fn scale(known: &[f64]) -> (f64, f64) {
     let (low, high) = known.iter().fold((f64::MAX, f64::MIN), |(low, high), value| (low.min(*value), high.max(*value)));
     if known.is_empty() {
@@ -124,8 +127,8 @@ fn marks_line(
     let mut signs = vec![' '; wide];
     for (time, mark) in marks.iter().filter(|(time, _)| (from..=to).contains(time)) {
         let sign = &mut signs[at(*time)];
-        // A revert is never covered.
-        if *sign != ChartMark::Reverted.sign() {
+        // A revert is never covered, and what was done not by what was not done.
+        if *sign != ChartMark::Reverted.sign() && (*mark != ChartMark::NotMade || *sign == ' ') {
             *sign = mark.sign();
         }
     }
@@ -145,7 +148,7 @@ fn power_line(columns: &[ChartColumn]) -> Line<'static> {
     ])
 }
 
-/// The number of the phase where it begins; `·` where none is known.
+/// Returns the number of the phase where it begins; `·` where none is known.
 fn phase_line(columns: &[ChartColumn]) -> Line<'static> {
     let mut text = String::new();
     let mut before = None;
@@ -160,7 +163,7 @@ fn phase_line(columns: &[ChartColumn]) -> Line<'static> {
     Line::from(format!("{:>width$} {text}", "phase", width = SCALE - 1))
 }
 
-/// Where the record begins, its middle, and where it ends.
+/// Returns the line with the record's start, middle and end.
 fn time_line(from: EventTime, to: EventTime, wide: usize) -> Line<'static> {
     let days = to.seconds_since(from) >= 86_400.0;
     let text = |time: EventTime| time.to_string()[if days { 5..16 } else { 11..19 }].replace('T', " ");
@@ -214,6 +217,10 @@ mod tests {
         }
         assert_eq!((column(&text[8], '1'), column(&text[8], '2')), (Some(0), Some(60)));
         assert!(text[9].contains("22:14:00") && text[9].ends_with("23:34:00"), "{}", text[9]);
+        // What was not made covers nothing that was.
+        let marks = [(at(9), ChartMark::Changed), (at(9), ChartMark::NotMade), (at(40), ChartMark::NotMade)];
+        let text = chart(&rows, &marks, 89, 10)[0].to_string();
+        assert_eq!((column(&text, '▼'), column(&text, '△')), (Some(9), Some(40)), "{text}");
         assert!(chart(&rows, &marks, 20, 10).is_empty() && chart(&[], &[], 89, 10).is_empty());
     }
 }

@@ -22,9 +22,9 @@ use tokio::time::timeout;
 
 use crate::progress::ProgressMeter;
 
-/// Where the log is below the page's address.
+/// Path of the log below the page's address.
 const PATH: &str = "/api/v1/log";
-/// How long a page may take to find the beginning of a span, and to answer when a lost stream is asked for again.
+/// Longest time until a page finds the beginning of a span, and until it answers when a lost stream is opened again.
 const FIRST_ANSWER: Duration = Duration::from_mins(1);
 const NEXT_ANSWER: Duration = Duration::from_secs(5);
 /// The page sends a line every few seconds: after so long without any the connection is lost.
@@ -81,7 +81,7 @@ impl fmt::Display for DashboardClient {
     }
 }
 
-/// Why there is no stream, in words.
+/// The reason why there is no stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum StreamUnavailable {
     /// There may be one later.
@@ -97,7 +97,7 @@ impl StreamUnavailable {
 }
 
 impl DashboardClient {
-    /// `url` is one of [`page_url`]. The token is the first one in the file.
+    /// Opens the stream. `url` is one of [`page_url`]. The token is the first one in the file.
     pub fn new(url: &Url, token_file: Option<&Path>) -> anyhow::Result<Self> {
         let client = Client::builder()
             .connect_timeout(NEXT_ANSWER)
@@ -210,7 +210,7 @@ pub struct DashboardLogReader {
     runtime: Handle,
     /// The next offset of each partition.
     positions: LogPositions,
-    /// Where each partition ended at the begin, if the page shows it.
+    /// End of each partition when the stream began, if the page shows it.
     ends: LogPositions,
     /// `None`: the connection is lost.
     response: Option<Response>,
@@ -221,9 +221,9 @@ pub struct DashboardLogReader {
     /// Received, without the lines that were read.
     buffer: Vec<u8>,
     queue: VecDeque<PollEvent>,
-    /// When bytes came last.
+    /// Time at which bytes came last.
     received: Instant,
-    /// Since when there is no stream.
+    /// Time since which there is no stream.
     lost: Option<Instant>,
     next_try: Instant,
     /// The last question since the loss was answered.
@@ -284,14 +284,14 @@ impl DashboardLogReader {
     fn take_lines(&mut self) -> Result<(), BusError> {
         let Some(last) = self.buffer.iter().rposition(|byte| *byte == b'\n') else {
             if self.buffer.len() > LINE_BYTES {
-                return Err(self.failed(format!("a line is longer than {LINE_BYTES} bytes")));
+                return Err(self.failed(format!("a line is longer than {}", files::describe_size(LINE_BYTES as u64))));
             }
             return Ok(());
         };
         let rest = self.buffer.split_off(last + 1);
         let lines = std::mem::replace(&mut self.buffer, rest);
         for line in lines[..last].split(|byte| *byte == b'\n') {
-            // What follows the first line shows that the page can read its log; an empty line does, too.
+            // A line after the first one, even an empty one, shows that the page can read its log.
             let was_first = self.is_first;
             if !line.is_empty() {
                 self.take_line(line)?;
@@ -397,7 +397,7 @@ impl DashboardLogReader {
         }
         if self.has_answered && self.lost.is_some_and(|lost| lost.elapsed() > GIVE_UP) {
             let ends = "its streams end before their first event";
-            return Err(self.failed(format!("{ends}: the log of that process says why")));
+            return Err(self.failed(format!("{ends}: see the log of that process")));
         }
         // Whoever polls is not kept from anything else while the page takes its time.
         let asking = self.asking.get_or_insert_with(|| {

@@ -2,6 +2,7 @@
 
 use eadt_bus::ConsumerRecord;
 use eadt_report::units;
+use eadt_schemas::v1::dead_letter_header as refusal;
 use eadt_schemas::v1::{
     Actuation, ChangeValidation, ControllerAction, Decision, EfficiencyWindow, GpuTelemetry, TrainingProgress, Workload,
 };
@@ -9,13 +10,13 @@ use eadt_schemas::{EventTime, Topic, decode};
 
 use super::{decision_text, layout_text, origin_word, wire_name};
 
-/// Whether a decision does or judges anything.
+/// Returns whether a decision does or judges anything.
 pub fn is_change(decision: &Decision) -> bool {
     decision.action != ControllerAction::Maintain
         || matches!(decision.validation, ChangeValidation::Kept | ChangeValidation::Failed)
 }
 
-/// Whether an event changed or judged something; what cannot be read is always shown.
+/// Returns whether an event changed or judged something; what cannot be read is always shown.
 pub fn is_news(topic: Topic, value: &[u8]) -> bool {
     match topic {
         Topic::Decisions => decode::<Decision>(value).map_or(true, |decision| is_change(&decision)),
@@ -32,28 +33,34 @@ fn figure(value: Option<f64>, text: fn(f64) -> String) -> String {
     value.map_or_else(|| units::UNKNOWN.to_owned(), text)
 }
 
+/// Width of the word for what happened: most actions fit, so that what follows is one column.
+const WORD: usize = 27;
+
 fn line(time: EventTime, of: &str, origin: &str, text: &str) -> String {
     format!("{}Z  {of}  {text}  [{origin}]", &time.to_string()[..19])
 }
 
-/// `None`: the record holds no event of a topic with a form of its own.
+/// Returns a readable line; `None`: the record holds no event of a topic with a form of its own.
 pub fn readable(topic: Topic, record: &ConsumerRecord) -> Option<String> {
+    if topic == Topic::DeadLetters {
+        return Some(dead_letter(record));
+    }
     let value = record.value.as_deref()?;
     match topic {
         Topic::Decisions => decode::<Decision>(value).ok().map(|it| {
             let change =
                 if it.from == it.to { String::new() } else { format!("{} → {}: ", layout_text(&it.from), layout_text(&it.to)) };
-            let text = format!("{:9}  {change}{}", decision_text(&it), it.reason);
+            let text = format!("{:WORD$}  {change}{}", decision_text(&it), it.reason);
             line(it.time, &it.workload, origin_word(it.origin), &text)
         }),
         Topic::Actuations => decode::<Actuation>(value).ok().map(|it| {
             let reason = if it.reason.is_empty() { String::new() } else { format!(": {}", it.reason) };
-            let text = format!("{:9}  {}{reason}", wire_name(&it.outcome), layout_text(&it.layout));
+            let text = format!("{:WORD$}  {}{reason}", wire_name(&it.outcome).replace('_', " "), layout_text(&it.layout));
             line(it.time, &it.workload, origin_word(it.origin), &text)
         }),
         Topic::EfficiencyWindows => decode::<EfficiencyWindow>(value).ok().map(|it| {
             let text = format!(
-                "{:9}  {}  {} J/sample  {} samples/s{}",
+                "{:WORD$}  {}  {} J/sample  {} samples/s{}",
                 it.span.as_deref().unwrap_or("window"),
                 figure(it.mean_power_watts, units::format_watts),
                 figure(it.energy_per_sample(), units::joules_per_sample),
@@ -68,12 +75,12 @@ pub fn readable(topic: Topic, record: &ConsumerRecord) -> Option<String> {
         }),
         Topic::Workloads => decode::<Workload>(value).ok().map(|it| {
             let paused = if it.paused { ", paused" } else { "" };
-            let text = format!("{:9}  {}, {}{paused}", "workload", layout_text(&it.layout), wire_name(&it.mode));
+            let text = format!("{:WORD$}  {}, {}{paused}", "workload", layout_text(&it.layout), wire_name(&it.mode));
             line(it.time, &it.workload, origin_word(it.origin), &text)
         }),
         Topic::GpuTelemetry => decode::<GpuTelemetry>(value).ok().map(|it| {
             let text = format!(
-                "{:9}  {}  {}  {} busy",
+                "{:WORD$}  {}  {}  {} busy",
                 "sample",
                 it.device,
                 figure(it.power_watts.or(it.power_average_watts), units::format_watts),
@@ -82,19 +89,34 @@ pub fn readable(topic: Topic, record: &ConsumerRecord) -> Option<String> {
             line(it.time, it.workload.as_deref().unwrap_or("no workload"), origin_word(it.origin), &text)
         }),
         Topic::TrainingProgress => decode::<TrainingProgress>(value).ok().map(|it| {
-            let text = format!("{:9}  {} samples", wire_name(&it.phase), figure(it.samples_total, units::format_count));
+            let text = format!("{:WORD$}  {} samples", wire_name(&it.phase), figure(it.samples_total, units::format_count));
             line(it.time, &it.workload, origin_word(it.origin), &text)
         }),
         _ => None,
     }
 }
 
-/// What a decision does to a workload, in one word.
+/// Returns who refused an event, why, and where it is. Its value may be anything: the raw form has it.
+fn dead_letter(record: &ConsumerRecord) -> String {
+    let text = |name: &str| record.header(name).unwrap_or(units::UNKNOWN);
+    let refused = format!("refused: {}", text(refusal::REASON).replace('_', " "));
+    let detail = record.header(refusal::DETAIL).map_or_else(String::new, |detail| format!("{detail}; "));
+    format!(
+        "{}Z  {}  {refused:WORD$}  {detail}by {}, at {} partition {} offset {}",
+        &record.stamp.to_string()[..19],
+        text(refusal::ORIGIN_KEY),
+        text(refusal::REFUSED_BY),
+        text(refusal::ORIGIN_TOPIC),
+        text(refusal::ORIGIN_PARTITION),
+        text(refusal::ORIGIN_OFFSET),
+    )
+}
+
+/// Returns a decision in one word. Whether a change was applied is not known here.
 pub const fn outcome_of(decision: &Decision) -> &'static str {
     match (decision.action, decision.validation) {
-        (ControllerAction::Revert, _) => "reverted",
         (ControllerAction::Maintain, ChangeValidation::Kept) => "kept",
         (ControllerAction::Maintain, _) => "maintain",
-        _ => "changed",
+        _ => "decided",
     }
 }

@@ -4,15 +4,29 @@
 //! Energy and samples are counters over the same windows, so that a query divides their rates and never figures of unlike spans.
 //! A saving is an estimate that may fall, and so a gauge beside the energy that it is of. Workloads and GPUs beyond the limits
 //! have no series and are counted.
+//!
+//! A workload has no series before its partitions were read to their end once and its saving was estimated: a scrape in between
+//! would show years of events as if they happened now. Its counters then continue those of the process before. Where retention
+//! has deleted a part they cannot, since they would be lower than before, and what is left would count as new: they start at 0.
+
+mod changes;
+mod history;
+mod specs;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
-use eadt_report::{ReportSettings, Reporter};
+use eadt_bus::{ConsumerRecord, StartOffset, TopicPartition};
+use eadt_report::liveness::silence_limit_seconds;
+use eadt_report::{ReportSettings, Reporter, SavingSummary, SavingVerdict};
 use eadt_schemas::decode::DecodableEvent;
+use eadt_schemas::envelope::header;
 use eadt_schemas::v1::{Actuation, ActuationOutcome, Decision, EfficiencyWindow, GpuTelemetry, Origin, WindowKind};
-use eadt_schemas::{EventTime, Topic, decode};
+use eadt_schemas::{EventTime, EventType, Topic, decode};
 use eadt_service::MetricsRegistry;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
@@ -20,6 +34,9 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 
+use self::changes::UnmatchedChanges;
+use self::history::PartitionHistories;
+pub use self::specs::{GPU_ENERGY, GPU_GAUGES, GPU_SHARE, MetricSpec, OUTCOME, WORKLOAD_COUNTERS, WORKLOAD_GAUGES};
 use super::event_line::outcome_of;
 use super::origin_word;
 use crate::settings::MetricsSettings;
@@ -29,39 +46,202 @@ use crate::settings::MetricsSettings;
 const WINDOWS: u64 = 500_000;
 /// A GPU without samples for so long has no series.
 const GONE_SECONDS: f64 = 300.0;
+/// Workloads whose sums are kept, with series or without, unless more have series: about 1 kB each. Whoever returns continues
+/// its counters.
+const HELD: usize = 10_000;
+/// Changes kept of a workload until decision and report are both read: while its history is read, and after it.
+const CHANGES: (usize, usize) = (20_000, 256);
+/// Longest time for estimating savings at a stretch; what is left follows later.
+const REFRESH: Duration = Duration::from_millis(100);
 /// Everything that may come of a decision, so that each is there with 0 before it first happens.
-pub const OUTCOMES: [&str; 9] =
-    ["maintain", "changed", "reverted", "kept", "ready", "refused", "recommended", "rolled_back", "failed"];
+pub const OUTCOMES: [&str; 10] =
+    ["maintain", "decided", "changed", "reverted", "kept", "ready", "refused", "recommended", "rolled_back", "failed"];
 
-/// Topics that it reads.
-pub const TOPICS: [Topic; 4] = [Topic::EfficiencyWindows, Topic::Decisions, Topic::Actuations, Topic::GpuTelemetry];
+/// Topics that are read from their oldest record.
+pub const HISTORY: [Topic; 3] = [Topic::EfficiencyWindows, Topic::Decisions, Topic::Actuations];
 
-/// Figures of a workload since the exporter started.
+/// Figures of a workload.
 #[derive(Debug, Default)]
 pub struct WorkloadSeries {
     pub origin: Origin,
+    /// Partitions with its events: one, unless a producer has another partitioner.
+    partitions: BTreeSet<i32>,
+    /// Its history was read, so it has series.
+    is_shown: bool,
+    /// Its newest event is much older than those of others: it takes no power now.
+    is_silent: bool,
+    /// Events before its first one here are missing, so no saving can be estimated.
+    is_partial: bool,
+    counters: WorkloadCounters,
+    changes: UnmatchedChanges,
     power_watts: Option<f64>,
+    /// Energy on record, whatever its counter began with.
+    record_energy_joules: Option<f64>,
+    /// Windows that the reporter keeps of it.
+    kept_windows: u64,
+    /// Start of the first window on record.
+    first_window: Option<EventTime>,
+    last_window: Option<EventTime>,
+    /// Length of the newest window.
+    window_seconds: f64,
+    /// Its first event, or the first after it was silent.
+    live_since: Option<EventTime>,
+    last_event: Option<EventTime>,
+    saving_joules: Option<f64>,
+    compared_joules: Option<f64>,
+    expected_joules: Option<f64>,
+}
+
+/// Counters of a workload.
+#[derive(Debug, Default)]
+struct WorkloadCounters {
+    /// They began at 0 when its history was read, and not with its first window.
+    has_restarted: bool,
     /// `None`: of no window is it known, which is no 0.
     energy_joules: Option<f64>,
     /// Energy of the windows whose samples are known. `None`: of no window is energy known, and `samples` have no series either.
     progress_energy_joules: Option<f64>,
-    /// Of windows whose energy is known.
+    /// Samples of windows whose energy is known.
     samples: f64,
     samples_without_energy: f64,
     tokens: f64,
     /// Windows with a restart.
     restarts: u64,
     windows: u64,
-    /// When the first window on record begins: the sums are since then.
-    pub first_window: Option<EventTime>,
-    last_window: Option<EventTime>,
-    pub outcomes: BTreeMap<&'static str, u64>,
-    saving_joules: Option<f64>,
-    compared_joules: Option<f64>,
-    expected_joules: Option<f64>,
+    outcomes: BTreeMap<&'static str, u64>,
 }
 
-/// Of a GPU.
+impl WorkloadCounters {
+    fn new() -> Self {
+        Self { outcomes: OUTCOMES.into_iter().map(|outcome| (outcome, 0)).collect(), ..Self::default() }
+    }
+
+    /// Begins again at 0; what was not known is not known.
+    fn restart(&mut self) {
+        let zero = |known: Option<f64>| known.map(|_| 0.0);
+        *self = Self {
+            has_restarted: true,
+            energy_joules: zero(self.energy_joules),
+            progress_energy_joules: zero(self.progress_energy_joules),
+            ..Self::new()
+        };
+    }
+
+    fn add_window(&mut self, window: &EfficiencyWindow) {
+        self.windows += 1;
+        self.restarts += u64::from(window.has_restart());
+        for joules in energies_of(window) {
+            *self.energy_joules.get_or_insert(0.0) += joules;
+        }
+        self.tokens += window.tokens.unwrap_or(0.0).max(0.0);
+        match (window.energy_of_progress(), window.samples.map(|samples| samples.max(0.0))) {
+            (Some(joules), Some(samples)) => {
+                *self.progress_energy_joules.get_or_insert(0.0) += joules.max(0.0);
+                self.samples += samples;
+            }
+            // Both begin with 0 here, so that the rates have the first window with samples.
+            (Some(_), None) => self.progress_energy_joules = self.progress_energy_joules.or(Some(0.0)),
+            (None, samples) => self.samples_without_energy += samples.unwrap_or(0.0),
+        }
+    }
+}
+
+/// Returns the energy of the run in a window, and the energy that fitted in no window.
+fn energies_of(window: &EfficiencyWindow) -> impl Iterator<Item = f64> + use<> {
+    let unassigned = Some(window.unassigned_energy_joules).filter(|joules| *joules > 0.0);
+    window.run_energy_joules.into_iter().chain(unassigned).map(|joules| joules.max(0.0))
+}
+
+impl WorkloadSeries {
+    /// Returns the start of the sums in event time; `None`: they began with this process.
+    pub fn counted_since(&self) -> Option<EventTime> {
+        self.first_window.filter(|_| !self.counters.has_restarted)
+    }
+
+    /// Returns the number of times that each outcome came.
+    pub fn outcomes(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        self.counters.outcomes.iter().map(|(outcome, count)| (*outcome, *count))
+    }
+
+    fn on_event(&mut self, origin: Origin, time: EventTime) {
+        self.origin = self.origin.max(origin);
+        let since = self.live_since.filter(|_| !self.is_silent);
+        self.live_since = Some(since.map_or(time, |since| since.min(time)));
+        self.is_silent = false;
+        self.last_event = self.last_event.max(Some(time));
+    }
+
+    fn count(&mut self, outcome: Option<&'static str>) {
+        if let Some(outcome) = outcome {
+            *self.counters.outcomes.entry(outcome).or_default() += 1;
+        }
+        self.changes.keep_newest(if self.is_shown { CHANGES.1 } else { CHANGES.0 });
+    }
+
+    /// Sets what a report states. If nothing was changed, nothing was saved of all its energy.
+    fn set_saving(&mut self, summary: &SavingSummary) {
+        let is_unchanged = summary.expected_joules.is_none() && summary.verdict() == SavingVerdict::Unchanged;
+        (self.compared_joules, self.expected_joules) = if is_unchanged {
+            (summary.energy_joules, summary.energy_joules)
+        } else {
+            (summary.expected_joules.map(|_| summary.compared_joules), summary.expected_joules)
+        };
+        self.saving_joules = self.expected_joules.zip(self.compared_joules).map(|(expected, compared)| expected - compared);
+    }
+
+    fn forget_saving(&mut self) {
+        (self.saving_joules, self.compared_joules, self.expected_joules) = (None, None, None);
+    }
+
+    fn newest_event(&self) -> Option<EventTime> {
+        self.last_window.or(self.last_event)
+    }
+
+    /// Returns the order in which workloads get series: live ones first, the longest running before others; then those that ended,
+    /// the last before others. So nobody who runs loses its series to a newcomer.
+    fn rank(&self) -> (bool, i64) {
+        let micros = |time: Option<EventTime>| time.map_or(i64::MAX, EventTime::micros);
+        let order = if self.is_silent { micros(self.newest_event()).saturating_neg() } else { micros(self.live_since) };
+        (self.is_silent, order)
+    }
+
+    /// Gives it series. Their counters begin at 0 if a part of its history is missing.
+    fn show(&mut self, is_cut: bool) {
+        self.is_shown = true;
+        if is_cut || self.is_partial {
+            self.counters.restart();
+        }
+    }
+}
+
+/// The newest event time of an origin, which goes on by this machine's clock: if nothing comes any more, everybody is gone.
+#[derive(Debug, Clone, Copy)]
+struct EventClock {
+    newest: EventTime,
+    received: Instant,
+}
+
+/// Clocks by origin: a simulated or imported record may run beside a measured one, at a time of its own.
+#[derive(Debug, Default)]
+struct EventClocks(BTreeMap<Origin, EventClock>);
+
+impl EventClocks {
+    fn advance(&mut self, origin: Origin, newest: EventTime) {
+        let clock = EventClock { newest, received: Instant::now() };
+        let known = self.0.entry(origin).or_insert(clock);
+        if newest > known.newest {
+            *known = clock;
+        }
+    }
+
+    /// Returns how long ago this was, in seconds by the origin's clock; `None` if it has none.
+    fn seconds_since(&self, origin: Origin, time: EventTime, at: Instant) -> Option<f64> {
+        let clock = self.0.get(&origin)?;
+        Some(clock.newest.seconds_since(time) + at.saturating_duration_since(clock.received).as_secs_f64())
+    }
+}
+
+/// Series of a GPU.
 #[derive(Debug, Default)]
 struct GpuSeries {
     /// The newest of each that uses it.
@@ -73,7 +253,7 @@ struct GpuSeries {
 /// The newest reading of a GPU's energy counter.
 #[derive(Debug)]
 struct CounterReading {
-    /// Whose it is: counters of two collectors differ by what they were read apart.
+    /// Owner of the counter: counters of two collectors differ by the time between their readings.
     collector: String,
     time: EventTime,
     joules: f64,
@@ -94,20 +274,40 @@ impl GpuSeries {
         }
         self.counter = Some(CounterReading { collector: sample.collector.clone(), time: sample.time, joules });
     }
+
+    /// Returns its newest sample if that is of the last minutes.
+    fn newest(&self, clocks: &EventClocks, at: Instant) -> Option<&GpuTelemetry> {
+        let newest = self.samples.values().max_by_key(|sample| sample.time)?;
+        let seconds = clocks.seconds_since(newest.origin, newest.time, at)?;
+        (seconds < GONE_SECONDS).then_some(newest)
+    }
 }
 
 #[derive(Debug, Default)]
 struct ExporterState {
     settings: MetricsSettings,
+    histories: PartitionHistories,
+    /// Partition of the record that is taken; `None`: it is of none that has a history.
+    partition: Option<i32>,
+    /// Workloads whose sums are kept. Some of them have no series: they are beyond the limit, or their history is being read.
     workloads: BTreeMap<String, WorkloadSeries>,
     gpus: BTreeMap<String, GpuSeries>,
-    newest_sample: Option<EventTime>,
-    /// Names beyond the limits.
+    window_clocks: EventClocks,
+    sample_clocks: EventClocks,
+    /// Workloads of which nothing is kept, beyond [`HELD`].
     capped_workloads: BTreeSet<String>,
-    capped_gpus: BTreeSet<String>,
+    /// Workloads that ended and were forgotten for others.
+    forgotten_workloads: BTreeSet<String>,
+    /// GPUs beyond the limit, and their newest sample.
+    capped_gpus: BTreeMap<String, (Origin, EventTime)>,
     unreadable: u64,
     reporter: Option<Reporter>,
+    /// Workloads that the reporter keeps; `None`: all.
+    reported: Option<BTreeSet<String>>,
+    /// Windows that the reporter keeps, and the most that it may.
     windows: u64,
+    windows_max: u64,
+    /// Workloads with events since their saving was estimated, or without series though their history was read.
     stale: BTreeSet<String>,
 }
 
@@ -118,52 +318,102 @@ pub struct Exporter(Arc<Mutex<ExporterState>>);
 impl Exporter {
     /// Registers its metrics: `eadt_workload_…` and `eadt_gpu_…`.
     pub fn new(metrics: &MetricsRegistry, settings: MetricsSettings) -> Self {
-        let state = ExporterState { settings, reporter: Some(Reporter::default()), ..ExporterState::default() };
+        let reporter = Some(Reporter::default());
+        let state = ExporterState { settings, reporter, windows_max: WINDOWS, ..ExporterState::default() };
         let this = Self(Arc::new(Mutex::new(state)));
         metrics.register("workload", |registry| registry.register_collector(Box::new(WorkloadMetrics(this.clone()))));
         metrics.register("gpu", |registry| registry.register_collector(Box::new(GpuMetrics(this.clone()))));
         this
     }
 
-    /// Takes one record's value; events of other topics are ignored.
-    pub fn take(&self, topic: Topic, value: &[u8]) {
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        match topic {
-            Topic::EfficiencyWindows => state.read(value, ExporterState::window),
-            Topic::Decisions => state.read(value, ExporterState::decision),
-            Topic::Actuations => state.read(value, ExporterState::actuation),
-            Topic::GpuTelemetry => state.read(value, ExporterState::sample),
-            _ => {}
+    fn state(&self) -> MutexGuard<'_, ExporterState> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Announces what is read, before anything is: workloads have series once their partitions were at their end.
+    pub fn announce(&self, from: &[(TopicPartition, StartOffset)], prefix: &str) {
+        let mut state = self.state();
+        for (at, _) in from {
+            if let Some(topic) = Topic::from_name(&at.topic, prefix).filter(|topic| HISTORY.contains(topic)) {
+                state.histories.announce(topic, at.partition);
+            }
         }
     }
 
-    /// Brings the savings of one more workload up to date; whether there are others.
-    pub fn refresh_one(&self) -> bool {
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        state.refresh_one();
-        !state.stale.is_empty()
+    /// Takes a record. Tombstones, heartbeats and records of other topics are passed over.
+    pub fn on_record(&self, topic: Topic, record: &ConsumerRecord) {
+        let mut state = self.state();
+        state.histories.on_record(topic, record.at.partition, record.offset);
+        if record.header(header::TYPE) == Some(EventType::Heartbeat.name()) {
+            return;
+        }
+        if let Some(value) = &record.value {
+            state.partition = HISTORY.contains(&topic).then_some(record.at.partition);
+            state.take(topic, value);
+        }
+    }
+
+    /// Notes that a partition was read to its present end.
+    pub fn on_end(&self, at: &TopicPartition, prefix: &str) {
+        let mut state = self.state();
+        if Topic::from_name(&at.topic, prefix).is_some_and(|topic| state.histories.on_end(topic, at.partition)) {
+            state.queue_hidden();
+        }
+    }
+
+    /// Returns whether every partition was read to its end once.
+    pub fn has_caught_up(&self) -> bool {
+        self.state().histories.unread() == 0
+    }
+
+    /// Estimates savings for a moment, and gives series to workloads whose history was read. Returns whether there is more to do.
+    pub fn refresh(&self) -> bool {
+        let begun = Instant::now();
+        loop {
+            if !self.state().refresh_one() {
+                return false;
+            }
+            if begun.elapsed() >= REFRESH {
+                return true;
+            }
+        }
     }
 
     /// Shows what has series at present.
     pub fn read_series<T>(&self, read: impl FnOnce(&SeriesSnapshot<'_>) -> T) -> T {
-        let state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        read(&SeriesSnapshot { workloads: state.workload_rows().collect(), gpus: state.gpu_rows().collect() })
+        let mut state = self.state();
+        let now = Instant::now();
+        state.settle(now);
+        read(&SeriesSnapshot { workloads: state.workload_rows(), gpus: state.gpu_rows(now).collect() })
+    }
+
+    /// Takes the value of a record that no history is read of.
+    #[cfg(test)]
+    pub fn take(&self, topic: Topic, value: &[u8]) {
+        let mut state = self.state();
+        state.partition = None;
+        state.take(topic, value);
     }
 
     /// A series of each metric, for the reference of metrics.
     pub fn touch(&self) {
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state();
+        let zero = Some(0.0);
         if let Some(series) = state.series("namespace/name") {
-            (series.saving_joules, series.compared_joules, series.expected_joules) = (Some(0.0), Some(0.0), Some(0.0));
-            (series.power_watts, series.energy_joules, series.progress_energy_joules) = (Some(0.0), Some(0.0), Some(0.0));
+            (series.saving_joules, series.compared_joules, series.expected_joules) = (zero, zero, zero);
+            (series.power_watts, series.record_energy_joules) = (zero, zero);
+            (series.counters.energy_joules, series.counters.progress_energy_joules) = (zero, zero);
+            series.last_window = Some(EventTime::from_micros(0));
         }
         let sample = GpuTelemetry {
             device: "GPU".into(),
             workload: Some("namespace/name".into()),
             share: Some(1.0),
-            power_watts: Some(0.0),
-            power_limit_watts: Some(0.0),
-            energy_joules_total: Some(0.0),
+            power_watts: zero,
+            power_limit_watts: zero,
+            energy_joules_total: zero,
+            utilization_ratio: zero,
+            temperature_celsius: zero,
             ..GpuTelemetry::default()
         };
         state.sample(&sample);
@@ -171,103 +421,178 @@ impl Exporter {
 }
 
 impl ExporterState {
-    fn read<T: DecodableEvent>(&mut self, value: &[u8], take: fn(&mut Self, &T)) {
-        match decode::<T>(value) {
-            Ok(event) => take(self, &event),
-            Err(_) => self.unreadable += 1,
+    /// Takes one record's value; events of other topics are ignored.
+    fn take(&mut self, topic: Topic, value: &[u8]) {
+        match topic {
+            Topic::EfficiencyWindows => self.read(value, Self::window),
+            Topic::Decisions => self.read(value, Self::decision),
+            Topic::Actuations => self.read(value, Self::actuation),
+            Topic::GpuTelemetry => self.read(value, Self::sample),
+            _ => {}
         }
     }
 
-    /// The series of a workload; `None` if it is beyond the limit.
+    fn read<T: DecodableEvent>(&mut self, value: &[u8], take: fn(&mut Self, &T)) {
+        match decode::<T>(value) {
+            Ok(event) => take(self, &event),
+            // What was there at the start was counted by the process before.
+            Err(_) => self.unreadable += u64::from(self.is_news()),
+        }
+    }
+
+    /// Returns whether the record that is taken is of a partition that was read to its end once.
+    fn is_news(&self) -> bool {
+        self.partition.is_none_or(|partition| self.histories.is_read(partition))
+    }
+
+    /// Returns the series of a workload; `None` if there is no room for its sums.
     fn series(&mut self, name: &str) -> Option<&mut WorkloadSeries> {
         if !self.workloads.contains_key(name) {
-            if self.workloads.len() >= self.settings.workloads_max {
+            if !self.make_room() {
                 // Names are another program's, and so is their number.
                 if self.capped_workloads.len() < 100_000 {
                     self.capped_workloads.insert(name.to_owned());
                 }
                 return None;
             }
-            let outcomes = OUTCOMES.into_iter().map(|outcome| (outcome, 0)).collect();
-            self.workloads.insert(name.to_owned(), WorkloadSeries { outcomes, ..WorkloadSeries::default() });
+            let was_capped = self.capped_workloads.remove(name);
+            let was_forgotten = self.forgotten_workloads.remove(name);
+            let series = WorkloadSeries {
+                is_shown: self.is_news(),
+                is_partial: was_capped || was_forgotten,
+                counters: WorkloadCounters::new(),
+                ..WorkloadSeries::default()
+            };
+            self.workloads.insert(name.to_owned(), series);
         }
-        self.workloads.get_mut(name)
+        let series = self.workloads.get_mut(name)?;
+        series.partitions.extend(self.partition);
+        Some(series)
+    }
+
+    /// Returns whether there is room for the sums of one more workload. If there is none, the one that ended first is forgotten.
+    fn make_room(&mut self) -> bool {
+        if self.workloads.len() < self.settings.workloads_max.max(HELD) {
+            return true;
+        }
+        let ended = self.workloads.iter().filter(|(_, series)| series.is_silent);
+        let Some(name) = ended.min_by_key(|(_, series)| series.newest_event()).map(|(name, _)| name.clone()) else {
+            return false;
+        };
+        self.forget_windows(&name);
+        self.workloads.remove(&name);
+        if self.forgotten_workloads.len() < 100_000 {
+            self.forgotten_workloads.insert(name);
+        }
+        true
     }
 
     fn window(&mut self, window: &EfficiencyWindow) {
         if window.kind != WindowKind::Tumbling {
             return;
         }
+        self.window_clocks.advance(window.origin, window.window_end);
         let Some(series) = self.series(&window.workload) else { return };
-        series.origin = series.origin.max(window.origin);
+        series.on_event(window.origin, window.window_end);
         series.power_watts = window.mean_power_watts;
         series.first_window = Some(series.first_window.map_or(window.window_start, |first| first.min(window.window_start)));
         series.last_window = series.last_window.max(Some(window.window_end));
-        series.windows += 1;
-        series.restarts += u64::from(window.has_restart());
-        let unassigned = Some(window.unassigned_energy_joules).filter(|joules| *joules > 0.0);
-        for joules in window.run_energy_joules.into_iter().chain(unassigned) {
-            *series.energy_joules.get_or_insert(0.0) += joules.max(0.0);
+        series.window_seconds = window.window_end.seconds_since(window.window_start);
+        for joules in energies_of(window) {
+            *series.record_energy_joules.get_or_insert(0.0) += joules;
         }
-        series.tokens += window.tokens.unwrap_or(0.0).max(0.0);
-        match (window.energy_of_progress(), window.samples.map(|samples| samples.max(0.0))) {
-            (Some(joules), Some(samples)) => {
-                *series.progress_energy_joules.get_or_insert(0.0) += joules.max(0.0);
-                series.samples += samples;
-            }
-            // Both begin with 0 here, so that the rates have the first window with samples.
-            (Some(_), None) => series.progress_energy_joules = series.progress_energy_joules.or(Some(0.0)),
-            (None, samples) => series.samples_without_energy += samples.unwrap_or(0.0),
-        }
-        self.windows += 1;
-        if self.windows > WINDOWS && self.reporter.take().is_some() {
-            tracing::warn!(windows = WINDOWS, "savings are not exported any more: there are too many windows to keep");
-            for series in self.workloads.values_mut() {
-                (series.saving_joules, series.compared_joules, series.expected_joules) = (None, None, None);
-            }
-        }
-        if let Some(reporter) = &mut self.reporter {
+        series.counters.add_window(window);
+        if let Some(reporter) = self.reporter_of(&window.workload) {
             reporter.add_window(window);
             self.stale.insert(window.workload.clone());
+            self.count_window(&window.workload);
         }
     }
 
-    fn count(&mut self, workload: &str, origin: Origin, outcome: Option<&'static str>) {
-        let Some(series) = self.series(workload) else { return };
-        series.origin = series.origin.max(origin);
-        if let Some(outcome) = outcome {
-            *series.outcomes.entry(outcome).or_default() += 1;
+    /// Returns the reporter, if it keeps the events of a workload.
+    fn reporter_of(&mut self, name: &str) -> Option<&mut Reporter> {
+        let is_whole = self.workloads.get(name).is_some_and(|series| !series.is_partial);
+        let is_kept = self.reported.as_ref().is_none_or(|names| names.contains(name));
+        self.reporter.as_mut().filter(|_| is_whole && is_kept)
+    }
+
+    /// Counts a window that the reporter has got. If there are too many, the savings of workloads beyond the limit are given up
+    /// first, and then all.
+    fn count_window(&mut self, name: &str) {
+        self.windows += 1;
+        if let Some(series) = self.workloads.get_mut(name) {
+            series.kept_windows += 1;
+        }
+        if self.windows > self.windows_max && self.reported.is_none() {
+            self.keep_ranked();
+        }
+        if self.windows > self.windows_max && self.reporter.take().is_some() {
+            tracing::warn!(windows = self.windows_max, "savings are not exported any more: there are too many windows to keep");
+            self.workloads.values_mut().for_each(WorkloadSeries::forget_saving);
+        }
+    }
+
+    /// From now on keeps windows only of as many workloads as have series.
+    fn keep_ranked(&mut self) {
+        self.settle(Instant::now());
+        let mut ranked: Vec<(&String, &WorkloadSeries)> = self.workloads.iter().collect();
+        ranked.sort_by_key(|(_, series)| series.rank());
+        let names: Vec<String> = ranked.into_iter().map(|(name, _)| name.clone()).collect();
+        let (kept, rest) = names.split_at(names.len().min(self.settings.workloads_max));
+        for name in rest {
+            self.forget_windows(name);
+        }
+        self.reported = Some(kept.iter().cloned().collect());
+    }
+
+    /// Forgets what a workload's saving is estimated of.
+    fn forget_windows(&mut self, name: &str) {
+        if let Some(reporter) = &mut self.reporter {
+            reporter.forget(name);
+        }
+        if let Some(series) = self.workloads.get_mut(name) {
+            self.windows -= std::mem::take(&mut series.kept_windows);
+            series.forget_saving();
         }
     }
 
     fn decision(&mut self, decision: &Decision) {
-        self.count(&decision.workload, decision.origin, Some(outcome_of(decision)));
-        if let Some(reporter) = self.reporter.as_mut().filter(|_| self.workloads.contains_key(&decision.workload)) {
+        let Some(series) = self.series(&decision.workload) else { return };
+        series.on_event(decision.origin, decision.time);
+        let outcome = outcome_of(decision);
+        series.count(Some(outcome));
+        if outcome == "decided" {
+            let applied = series.changes.on_decision(decision);
+            series.count(applied);
+        }
+        if let Some(reporter) = self.reporter_of(&decision.workload) {
             reporter.add_decision(decision);
         }
     }
 
     fn actuation(&mut self, actuation: &Actuation) {
+        let Some(series) = self.series(&actuation.workload) else { return };
+        series.on_event(actuation.origin, actuation.time);
         let outcome = match actuation.outcome {
             // Counted as what was decided.
-            ActuationOutcome::Applied => None,
+            ActuationOutcome::Applied => series.changes.on_applied(&actuation.decision_id),
             ActuationOutcome::Ready => Some("ready"),
             ActuationOutcome::Refused => Some("refused"),
             ActuationOutcome::Recommended => Some("recommended"),
             ActuationOutcome::RolledBack => Some("rolled_back"),
             ActuationOutcome::Failed => Some("failed"),
         };
-        self.count(&actuation.workload, actuation.origin, outcome);
-        if let Some(reporter) = self.reporter.as_mut().filter(|_| self.workloads.contains_key(&actuation.workload)) {
+        series.count(outcome);
+        if let Some(reporter) = self.reporter_of(&actuation.workload) {
             reporter.add_actuation(actuation);
         }
     }
 
     fn sample(&mut self, sample: &GpuTelemetry) {
-        self.newest_sample = self.newest_sample.max(Some(sample.time));
+        self.sample_clocks.advance(sample.origin, sample.time);
         if !self.gpus.contains_key(&sample.device) && self.gpus.len() >= self.settings.gpus_max {
             if self.capped_gpus.len() < 100_000 {
-                self.capped_gpus.insert(sample.device.clone());
+                self.capped_gpus.insert(sample.device.clone(), (sample.origin, sample.time));
             }
             return;
         }
@@ -280,184 +605,85 @@ impl ExporterState {
         } else {
             gpu.samples.insert(sample.workload.clone(), sample.clone());
         }
-        // Who left without a last event.
+        // Workloads that left without a last event are removed.
         gpu.samples.retain(|_, known| sample.time.seconds_since(known.time) < GONE_SECONDS);
     }
 
-    fn workload_rows(&self) -> impl Iterator<Item = WorkloadRow<'_>> {
-        self.workloads.iter().map(|(name, series)| {
-            let (namespace, name) = name.split_once('/').unwrap_or(("", name));
-            WorkloadRow { namespace, name, series }
-        })
+    /// Takes from those who are gone what is of the present only: the power of workloads, and the places of GPUs that others wait
+    /// for.
+    fn settle(&mut self, at: Instant) {
+        for series in self.workloads.values_mut() {
+            let quiet = series.newest_event().and_then(|time| self.window_clocks.seconds_since(series.origin, time, at));
+            series.is_silent = quiet.is_some_and(|seconds| seconds > silence_limit_seconds(series.window_seconds));
+            if series.is_silent {
+                series.power_watts = None;
+            }
+        }
+        if self.gpus.len() >= self.settings.gpus_max {
+            self.gpus.retain(|_, gpu| gpu.newest(&self.sample_clocks, at).is_some());
+        }
+        let (gpus, clocks) = (&self.gpus, &self.sample_clocks);
+        self.capped_gpus.retain(|device, (origin, time)| {
+            let is_heard = clocks.seconds_since(*origin, *time, at).is_some_and(|seconds| seconds < GONE_SECONDS);
+            is_heard && !gpus.contains_key(device)
+        });
     }
 
-    /// Those that were sampled lately.
-    fn gpu_rows(&self) -> impl Iterator<Item = GpuRow<'_>> {
-        let is_fresh =
-            |sample: &GpuTelemetry| self.newest_sample.is_some_and(|now| now.seconds_since(sample.time) < GONE_SECONDS);
-        self.gpus.values().filter_map(move |gpu| {
-            let newest = gpu.samples.values().max_by_key(|sample| sample.time).filter(|newest| is_fresh(newest))?;
-            Some(GpuRow { newest, gpu })
-        })
+    /// Returns the workloads with series, as many as may have some, by name.
+    fn workload_rows(&self) -> Vec<WorkloadRow<'_>> {
+        let mut rows: Vec<WorkloadRow<'_>> = self
+            .workloads
+            .iter()
+            .filter(|(_, series)| series.is_shown)
+            .map(|(name, series)| {
+                let (namespace, name) = name.split_once('/').unwrap_or(("", name));
+                WorkloadRow { namespace, name, series }
+            })
+            .collect();
+        if rows.len() > self.settings.workloads_max {
+            rows.sort_by_key(|row| row.series.rank());
+            rows.truncate(self.settings.workloads_max);
+            rows.sort_by_key(|row| (row.namespace, row.name));
+        }
+        rows
     }
 
-    fn refresh_one(&mut self) {
-        let Some(name) = self.stale.pop_first() else { return };
-        let Some(report) = self.reporter.as_ref().and_then(|reporter| reporter.report_of(&name, &ReportSettings::default()))
-        else {
-            return;
-        };
-        let Some(series) = self.workloads.get_mut(&name) else { return };
-        let summary = eadt_report::SavingSummary::of([&report]);
-        series.saving_joules = summary.saving_joules();
-        series.expected_joules = summary.expected_joules;
-        series.compared_joules = summary.expected_joules.map(|_| summary.compared_joules);
+    /// Returns the number of workloads that run and have no series.
+    fn capped(&self) -> usize {
+        let live = self.workloads.values().filter(|series| series.is_shown && !series.is_silent).count();
+        live.saturating_sub(self.settings.workloads_max) + self.capped_workloads.len()
+    }
+
+    /// Returns the GPUs that were sampled lately.
+    fn gpu_rows(&self, at: Instant) -> impl Iterator<Item = GpuRow<'_>> {
+        self.gpus.values().filter_map(move |gpu| Some(GpuRow { newest: gpu.newest(&self.sample_clocks, at)?, gpu }))
+    }
+
+    /// Lets those have series whose history was read, after their saving is estimated.
+    fn queue_hidden(&mut self) {
+        let hidden = self.workloads.iter().filter(|(_, series)| !series.is_shown && self.histories.are_read(&series.partitions));
+        self.stale.extend(hidden.map(|(name, _)| name.clone()));
+    }
+
+    /// Estimates the saving of one workload whose history was read. Returns whether there was one.
+    fn refresh_one(&mut self) -> bool {
+        let is_read = |name: &&String| self.workloads.get(*name).is_none_or(|series| self.histories.are_read(&series.partitions));
+        let Some(name) = self.stale.iter().find(is_read).cloned() else { return false };
+        self.stale.remove(&name);
+        let report = self.reporter_of(&name).and_then(|reporter| reporter.report_of(&name, &ReportSettings::default()));
+        if let Some(series) = self.workloads.get_mut(&name) {
+            if let Some(report) = report {
+                series.set_saving(&SavingSummary::of([&report]));
+            }
+            if !series.is_shown {
+                series.show(self.histories.is_cut(&series.partitions));
+            }
+        }
+        true
     }
 }
 
-/// A figure of each workload or GPU, under its names.
-#[derive(Debug, Clone, Copy)]
-pub struct MetricSpec<T> {
-    /// Behind `eadt_workload_` or `eadt_gpu_` in the text for Prometheus.
-    pub name: &'static str,
-    /// The instrument in OTLP, and its unit in UCUM.
-    pub instrument: (&'static str, &'static str),
-    pub help: &'static str,
-    pub value: fn(&T) -> Option<f64>,
-}
-
-/// Counters of a workload.
-pub const WORKLOAD_COUNTERS: [MetricSpec<WorkloadSeries>; 7] = [
-    MetricSpec {
-        name: "energy_joules",
-        instrument: ("eadt.workload.energy", "J"),
-        help: "Energy of the run in closed windows, and energy that fitted in none; absent while none is known",
-        value: |it| it.energy_joules,
-    },
-    MetricSpec {
-        name: "progress_energy_joules",
-        instrument: ("eadt.workload.progress_energy", "J"),
-        help: "Energy of the windows whose samples are known: over the samples it is J/sample; absent while none is known",
-        value: |it| it.progress_energy_joules,
-    },
-    MetricSpec {
-        name: "samples",
-        instrument: ("eadt.workload.samples", "{sample}"),
-        help: "Samples of closed windows whose energy is known, redone work left out; absent while none is known",
-        // Beside its energy from the first value on: a rate of one that lacks the other's first window is no J/sample.
-        value: |it| it.progress_energy_joules.map(|_| it.samples),
-    },
-    MetricSpec {
-        name: "samples_without_energy",
-        instrument: ("eadt.workload.samples_without_energy", "{sample}"),
-        help: "Samples of closed windows whose energy is not known: they are in no J/sample",
-        value: |it| Some(it.samples_without_energy),
-    },
-    MetricSpec {
-        name: "tokens",
-        instrument: ("eadt.workload.tokens", "{token}"),
-        help: "Tokens of closed windows",
-        value: |it| Some(it.tokens),
-    },
-    MetricSpec {
-        name: "restart_windows",
-        instrument: ("eadt.workload.restart_windows", "{window}"),
-        help: "Closed windows with a restart or rollout",
-        value: |it| Some(it.restarts as f64),
-    },
-    MetricSpec {
-        name: "windows",
-        instrument: ("eadt.workload.windows", "{window}"),
-        help: "Closed windows",
-        value: |it| Some(it.windows as f64),
-    },
-];
-
-/// Gauges of a workload.
-pub const WORKLOAD_GAUGES: [MetricSpec<WorkloadSeries>; 5] = [
-    MetricSpec {
-        name: "power_watts",
-        instrument: ("eadt.workload.power", "W"),
-        help: "Mean power of the newest window",
-        value: |it| it.power_watts,
-    },
-    MetricSpec {
-        name: "saving_joules",
-        instrument: ("eadt.workload.saving", "J"),
-        help: "Estimated saving in the windows that can be compared, negative: a loss; an estimate, so it may fall",
-        value: |it| it.saving_joules,
-    },
-    MetricSpec {
-        name: "compared_joules",
-        instrument: ("eadt.workload.compared_energy", "J"),
-        help: "Energy that the saving is of; the rest cannot be compared",
-        value: |it| it.compared_joules,
-    },
-    MetricSpec {
-        name: "expected_joules",
-        instrument: ("eadt.workload.expected_energy", "J"),
-        help: "Energy that the starting layout would have taken for the samples of the compared windows",
-        value: |it| it.expected_joules,
-    },
-    MetricSpec {
-        name: "last_window_timestamp_seconds",
-        instrument: ("eadt.workload.last_window_time", "s"),
-        help: "End of the newest window, in event time",
-        value: |it| it.last_window.map(|time| time.micros() as f64 / 1e6),
-    },
-];
-
-/// The counter of decisions and what came of them, by outcome.
-pub const OUTCOME: (&str, (&str, &str), &str) = (
-    "outcomes",
-    ("eadt.workload.outcomes", "{outcome}"),
-    "Decisions and what came of them: maintain, changed, reverted, kept; ready, refused, recommended, rolled_back, failed",
-);
-
-/// Gauges of a GPU, at its newest sample. In OTLP they have the names of the semantic conventions of hardware, where these have
-/// one.
-pub const GPU_GAUGES: [MetricSpec<GpuTelemetry>; 4] = [
-    MetricSpec {
-        name: "power_watts",
-        instrument: ("hw.power", "W"),
-        help: "Power of the whole GPU at its newest sample",
-        value: |it| it.power_watts.or(it.power_average_watts),
-    },
-    MetricSpec {
-        name: "power_limit_watts",
-        instrument: ("eadt.gpu.power_limit", "W"),
-        help: "Power cap in force",
-        value: |it| it.power_limit_watts,
-    },
-    MetricSpec {
-        name: "utilization_ratio",
-        instrument: ("hw.gpu.utilization", "1"),
-        help: "Part of the time in which a kernel ran",
-        value: |it| it.utilization_ratio,
-    },
-    MetricSpec {
-        name: "temperature_celsius",
-        instrument: ("hw.temperature", "Cel"),
-        help: "Temperature of the die",
-        value: |it| it.temperature_celsius,
-    },
-];
-
-/// The counter of a GPU's energy.
-pub const GPU_ENERGY: (&str, (&str, &str), &str) = (
-    "energy_joules",
-    ("hw.energy", "J"),
-    "Energy of the whole GPU by its own counter, since the exporter started; a GPU without a counter has none",
-);
-
-/// The part of a GPU that is a workload's.
-pub const GPU_SHARE: (&str, (&str, &str), &str) = (
-    "share_ratio",
-    ("eadt.gpu.share", "1"),
-    "Part of the GPU's power that is attributed to the workload; what is missing to 1 is nobody's",
-);
-
-/// What has series at present.
+/// Workloads and GPUs with series at present.
 #[derive(Debug)]
 pub struct SeriesSnapshot<'a> {
     pub workloads: Vec<WorkloadRow<'a>>,
@@ -484,7 +710,7 @@ impl<'a> GpuRow<'a> {
         self.gpu.counter.as_ref().map(|_| self.gpu.energy_joules)
     }
 
-    /// Namespace, name and share of those who use it.
+    /// Returns the namespace, name and share of those who use it.
     pub fn shares(&self) -> impl Iterator<Item = (&'a str, &'a str, f64)> + use<'a> {
         self.gpu.samples.iter().filter_map(|(workload, sample)| {
             let (namespace, name) = workload.as_deref()?.split_once('/')?;
@@ -504,8 +730,9 @@ struct WorkloadMetrics(Exporter);
 
 impl Collector for WorkloadMetrics {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let state = self.0.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let rows: Vec<_> = state.workload_rows().map(|row| (row.labels(), row.series)).collect();
+        let mut state = self.0.state();
+        state.settle(Instant::now());
+        let rows: Vec<_> = state.workload_rows().into_iter().map(|row| (row.labels(), row.series)).collect();
         for figure in WORKLOAD_COUNTERS {
             let mut family = encoder.encode_descriptor(figure.name, figure.help, None, MetricType::Counter)?;
             for (labels, series) in &rows {
@@ -525,20 +752,25 @@ impl Collector for WorkloadMetrics {
         let (name, _, help) = OUTCOME;
         let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
         for ([namespace, workload, origin], series) in &rows {
-            for (outcome, count) in &series.outcomes {
-                let labels = [*namespace, *workload, *origin, ("outcome", *outcome)];
-                ConstCounter::new(*count).encode(family.encode_family(&labels)?)?;
+            for (outcome, count) in series.outcomes() {
+                let labels = [*namespace, *workload, *origin, ("outcome", outcome)];
+                ConstCounter::new(count).encode(family.encode_family(&labels)?)?;
             }
         }
         let totals = [
-            ("capped", "Workloads without series of their own, beyond metrics.workloads_max", state.capped_workloads.len()),
+            ("capped", "Workloads that run and have no series of their own, beyond metrics.workloads_max", state.capped()),
             ("savings_given_up", "1 since there are too many windows to estimate savings", usize::from(state.reporter.is_none())),
+            (
+                "unread_partitions",
+                "Partitions that were not read to their end yet since the start: their workloads have no series",
+                state.histories.unread(),
+            ),
         ];
         for (name, help, value) in totals {
             let family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
             ConstGauge::new(value as f64).encode(family)?;
         }
-        let help = "Events that could not be read";
+        let help = "Events that could not be read; of what was there at the start none is counted";
         let family = encoder.encode_descriptor("unreadable_events", help, None, MetricType::Counter)?;
         ConstCounter::new(state.unreadable).encode(family)
     }
@@ -549,8 +781,10 @@ struct GpuMetrics(Exporter);
 
 impl Collector for GpuMetrics {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let state = self.0.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let gpus: Vec<GpuRow<'_>> = state.gpu_rows().collect();
+        let mut state = self.0.state();
+        let now = Instant::now();
+        state.settle(now);
+        let gpus: Vec<GpuRow<'_>> = state.gpu_rows(now).collect();
         for figure in GPU_GAUGES {
             let mut family = encoder.encode_descriptor(figure.name, figure.help, None, MetricType::Gauge)?;
             for row in &gpus {
@@ -589,145 +823,4 @@ fn of_gpu(sample: &GpuTelemetry) -> [(&'static str, &str); 4] {
         ("model", sample.gpu_model.as_deref().unwrap_or_default()),
         ("origin", origin_word(sample.origin)),
     ]
-}
-
-#[cfg(test)]
-mod tests {
-    use eadt_schemas::v1::ControllerAction;
-
-    use super::*;
-
-    fn at(minute: i64) -> EventTime {
-        EventTime::from_micros(1_700_000_040_000_000 + minute * 60_000_000)
-    }
-
-    fn window(name: &str, minute: i64) -> EfficiencyWindow {
-        EfficiencyWindow {
-            id: format!("{name}/{minute}"),
-            workload: name.into(),
-            window_start: at(minute),
-            window_end: at(minute + 1),
-            energy_joules: Some(6000.0),
-            energy_coverage_ratio: 1.0,
-            run_seconds: 60.0,
-            run_energy_joules: Some(6000.0),
-            run_coverage_ratio: 1.0,
-            samples: Some(100.0),
-            progress_coverage_ratio: 1.0,
-            mean_power_watts: Some(100.0),
-            ..EfficiencyWindow::default()
-        }
-    }
-
-    #[test]
-    fn energy_that_is_not_known_is_no_zero_and_its_samples_are_counted_apart() {
-        let metrics = MetricsRegistry::default();
-        let exporter = Exporter::new(&metrics, MetricsSettings::default());
-        let unknown = EfficiencyWindow {
-            energy_joules: None,
-            run_energy_joules: None,
-            energy_coverage_ratio: 0.0,
-            run_coverage_ratio: 0.0,
-            mean_power_watts: None,
-            ..window("a/x", 0)
-        };
-        let counted = |name: &str| {
-            let line = format!("eadt_workload_{name}_total{{namespace=\"a\",workload=\"x\",origin=\"measured\"}} ");
-            metrics.text().lines().find_map(|shown| shown.strip_prefix(&*line).map(str::to_owned))
-        };
-        exporter.take(Topic::EfficiencyWindows, &serde_json::to_vec(&unknown).unwrap());
-        let pair = || (counted("progress_energy_joules"), counted("samples"));
-        assert_eq!((counted("energy_joules"), pair()), (None, (None, None)));
-        assert_eq!(counted("samples_without_energy").as_deref(), Some("100.0"));
-        // Energy and samples of J/sample begin together, with 0 if there was energy before the first sample.
-        let loading = EfficiencyWindow { samples: None, progress_coverage_ratio: 0.0, ..window("a/x", 1) };
-        let shown = |joules: &str, samples: &str| (Some(joules.to_owned()), Some(samples.to_owned()));
-        for (window, expected) in
-            [(loading, shown("0.0", "0.0")), (unknown, shown("0.0", "0.0")), (window("a/x", 2), shown("6000.0", "100.0"))]
-        {
-            exporter.take(Topic::EfficiencyWindows, &serde_json::to_vec(&window).unwrap());
-            assert_eq!(pair(), expected);
-        }
-        assert_eq!(counted("samples_without_energy").as_deref(), Some("200.0"));
-        exporter.take(Topic::EfficiencyWindows, &serde_json::to_vec(&window("a/x", 3)).unwrap());
-        assert_eq!(pair(), shown("12000.0", "200.0"));
-    }
-
-    #[test]
-    fn what_has_not_happened_is_zero_and_what_is_beyond_the_limit_is_counted() {
-        let metrics = MetricsRegistry::default();
-        let limits = MetricsSettings { workloads_max: 2, gpus_max: 1, ..MetricsSettings::default() };
-        let exporter = Exporter::new(&metrics, limits);
-        let take = |topic, event: &dyn erased::Event| exporter.take(topic, &event.bytes());
-        for name in ["a/x", "a/y", "a/z", "b/z"] {
-            for minute in 0..2 {
-                take(Topic::EfficiencyWindows, &window(name, minute));
-            }
-        }
-        let revert = Decision {
-            id: "d".into(),
-            workload: "a/x".into(),
-            time: at(2),
-            action: ControllerAction::Revert,
-            ..Decision::default()
-        };
-        take(Topic::Decisions, &revert);
-        // The counter of GPU-1 goes on by 150 J and is reset, whatever another collector says and in whatever order its tenants'
-        // samples come.
-        for (device, workload, share, second, collector, joules) in [
-            ("GPU-1", "a/x", 0.25, 0.0, "c", 1e6),
-            ("GPU-1", "a/x", 0.25, 0.5, "dcgm", 1e6 - 10.0),
-            ("GPU-1", "a/x", 0.25, 1.0, "c", 1e6 + 100.0),
-            ("GPU-1", "a/y", 0.75, 0.0, "c", 1e6),
-            ("GPU-1", "a/y", 0.75, 1.0, "c", 1e6 + 100.0),
-            ("GPU-1", "a/y", 0.75, 1.5, "dcgm", 1e6 + 90.0),
-            ("GPU-1", "a/y", 0.75, 2.0, "c", 1e6 + 150.0),
-            ("GPU-1", "a/y", 0.75, 3.0, "c", 3.0),
-            ("GPU-2", "a/y", 1.0, 3.0, "c", 0.0),
-        ] {
-            let sample = GpuTelemetry {
-                energy_joules_total: Some(joules),
-                time: at(2).plus_seconds(second),
-                device: device.into(),
-                workload: Some(workload.into()),
-                collector: collector.into(),
-                power_watts: Some(300.0),
-                share: Some(share),
-                ..GpuTelemetry::default()
-            };
-            take(Topic::GpuTelemetry, &sample);
-        }
-        exporter.take(Topic::Decisions, b"{}");
-        while exporter.refresh_one() {}
-        let text = metrics.text();
-        for line in [
-            "eadt_workload_energy_joules_total{namespace=\"a\",workload=\"x\",origin=\"measured\"} 12000.0",
-            "eadt_workload_samples_total{namespace=\"a\",workload=\"y\",origin=\"measured\"} 200.0",
-            "eadt_workload_outcomes_total{namespace=\"a\",workload=\"x\",origin=\"measured\",outcome=\"reverted\"} 1",
-            "eadt_workload_outcomes_total{namespace=\"a\",workload=\"y\",origin=\"measured\",outcome=\"reverted\"} 0",
-            "eadt_workload_capped 2.0",
-            "eadt_workload_unreadable_events_total 1",
-            "eadt_gpu_power_watts{device=\"GPU-1\",node=\"\",model=\"\",origin=\"measured\"} 300.0",
-            "eadt_gpu_energy_joules_total{device=\"GPU-1\",node=\"\",model=\"\",origin=\"measured\"} 150.0",
-            "eadt_gpu_share_ratio{device=\"GPU-1\",node=\"\",origin=\"measured\",namespace=\"a\",workload=\"y\"} 0.75",
-            "eadt_gpu_capped 1.0",
-        ] {
-            assert!(text.lines().any(|shown| shown == line), "{line}: {text}");
-        }
-        // Nothing was applied, so no saving is stated.
-        assert!(!text.contains("eadt_workload_saving_joules{") && !text.contains("\"b\""), "{text}");
-    }
-
-    mod erased {
-        /// An event as its bytes.
-        pub trait Event {
-            fn bytes(&self) -> Vec<u8>;
-        }
-
-        impl<T: serde::Serialize> Event for T {
-            fn bytes(&self) -> Vec<u8> {
-                serde_json::to_vec(self).unwrap()
-            }
-        }
-    }
 }

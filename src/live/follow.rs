@@ -28,9 +28,9 @@ pub enum RunLength {
     Endless,
     /// It is over: nobody writes to its record.
     Over,
-    /// Of simulated time.
+    /// Seconds of simulated time.
     Simulated(f64),
-    /// Of real time.
+    /// Seconds of real time.
     Real(f64),
 }
 
@@ -48,7 +48,7 @@ pub struct LiveViewOptions {
     pub state: ViewState,
     /// Offsets at which this run's events begin; none: the plain form shows only sums.
     pub run_offsets: Option<HashMap<TopicPartition, i64>>,
-    /// At the end read every partition to its end first.
+    /// Read every partition to its end before ending.
     pub drains: bool,
     /// End when everything that is there has been read.
     pub once: bool,
@@ -101,11 +101,12 @@ impl LiveViewOptions {
                 match polled {
                     PollEvent::Record(record) => {
                         ends.remove(&record.at);
-                        let (Some(topic), Some(value)) = (topic_of(&record, &self.prefix), &record.value) else { continue };
-                        tally.take(topic, value);
+                        let Some(topic) = topic_of(&record, &self.prefix) else { continue };
                         if let Some(exporter) = &self.exporter {
-                            exporter.take(topic, value);
+                            exporter.on_record(topic, &record);
                         }
+                        let Some(value) = &record.value else { continue };
+                        tally.take(topic, value);
                         let is_new = self
                             .run_offsets
                             .as_ref()
@@ -119,13 +120,16 @@ impl LiveViewOptions {
                         }
                     }
                     PollEvent::End { at, .. } => {
+                        if let Some(exporter) = &self.exporter {
+                            exporter.on_end(&at, &self.prefix);
+                        }
                         ends.insert(at);
                     }
                     _ => {}
                 }
             }
             if let Some(exporter) = &self.exporter {
-                exporter.refresh_one();
+                exporter.refresh();
             }
             let first = !caught_up && ends.len() == self.partitions;
             caught_up |= first;
@@ -153,6 +157,10 @@ impl LiveViewOptions {
                 Err(_) if TerminalScreen::is_closed() => {}
                 Err(error) => return Err(error),
             }
+        }
+        if let Some(exporter) = &self.exporter {
+            // The last figures are sent after this.
+            while exporter.refresh() {}
         }
         Ok(tally)
     }
@@ -195,8 +203,8 @@ fn first_start(window: &[u8]) -> Option<EventTime> {
     decode::<eadt_schemas::v1::EfficiencyWindow>(window).ok().map(|window| window.window_start)
 }
 
-/// The plain form of what happens: one line a decision that is more than `maintain`, one a change. Windows are on level
-/// debug: there is one for each workload and minute.
+/// Logs an event in plain form: one line a decision that is more than `maintain`, one a change. Windows are on level debug: there
+/// is one for each workload and minute.
 fn log_event(topic: Topic, value: &[u8]) {
     match topic {
         Topic::Decisions => {

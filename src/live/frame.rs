@@ -1,5 +1,6 @@
 //! The content of one frame: taken from the tally, and kept while the view is paused.
 
+use eadt_report::states::ChangeFate;
 use eadt_report::{SavingSummary, WorkloadReport, units};
 use eadt_schemas::EventTime;
 use eadt_schemas::counts::counted;
@@ -12,7 +13,7 @@ use super::tally::{LiveTally, WorkloadSaving};
 /// The part of a run with a given duration that is over.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct RunProgress {
-    /// From 0 to 1.
+    /// Part that is done, from 0 to 1.
     pub part: f64,
     /// Real time until the end, as it goes at present.
     pub left_seconds: Option<f64>,
@@ -36,13 +37,21 @@ pub struct WorkloadRow {
     pub origin: Option<Origin>,
 }
 
+/// A decision, and what became of it.
+#[derive(Debug, Clone)]
+pub struct DecidedChange {
+    pub decision: Decision,
+    /// `None`: no actuator has answered it.
+    pub fate: Option<ChangeFate>,
+}
+
 /// The selected workload.
 #[derive(Debug, Clone)]
 pub struct WorkloadDetails {
     pub name: String,
     pub report: WorkloadReport,
     /// The newest last.
-    pub decisions: Vec<Decision>,
+    pub decisions: Vec<DecidedChange>,
     pub marks: Vec<(EventTime, ChartMark)>,
     pub layout: Option<String>,
 }
@@ -50,7 +59,7 @@ pub struct WorkloadDetails {
 /// A frame's figures.
 #[derive(Debug, Clone, Default)]
 pub struct ViewFrame {
-    /// Where the figures come from: `Kafka kafka:9092 · topics eadt.*`.
+    /// Source of the figures: `Kafka kafka:9092 · topics eadt.*`.
     pub headline: String,
     /// The process simulates, whether or not there are figures yet.
     pub simulated: bool,
@@ -79,7 +88,7 @@ pub struct ViewCounts {
 }
 
 impl ViewFrame {
-    /// The figures so far, with those of the selected workload window by window.
+    /// Returns the figures so far, with those of the selected workload window by window.
     pub fn of(tally: &LiveTally, selected: Option<&str>) -> Self {
         let rows: Vec<WorkloadRow> = rows(tally);
         let summary = tally.summary();
@@ -119,7 +128,7 @@ impl ViewFrame {
     }
 }
 
-/// The workloads by name.
+/// Returns the workloads by name.
 pub fn rows(tally: &LiveTally) -> Vec<WorkloadRow> {
     tally
         .workloads
@@ -143,22 +152,24 @@ pub fn rows(tally: &LiveTally) -> Vec<WorkloadRow> {
 }
 
 impl WorkloadDetails {
-    /// `None`: nothing is known of such a workload.
+    /// Returns the details; `None`: nothing is known of such a workload.
     pub fn of(tally: &LiveTally, name: &str) -> Option<Self> {
         let row = tally.workloads.get(name)?;
         let report = tally.by_window(name).unwrap_or_default();
-        let decisions: Vec<Decision> = row.recent.iter().cloned().collect();
-        let marks = decisions.iter().filter_map(|decision| Some((decision.time, mark(decision)?))).collect();
+        let decided = |decision: &Decision| DecidedChange { decision: decision.clone(), fate: row.fates.get(&decision.id) };
+        let decisions: Vec<DecidedChange> = row.recent.iter().map(decided).collect();
+        let marks = decisions.iter().filter_map(|decided| Some((decided.decision.time, mark(decided)?))).collect();
         let layout = row.layout().and_then(layout_words);
         Some(Self { name: name.to_owned(), report, decisions, marks, layout })
     }
 }
 
-const fn mark(decision: &Decision) -> Option<ChartMark> {
-    match (decision.action, decision.validation) {
-        (ControllerAction::Revert, _) => Some(ChartMark::Reverted),
+fn mark(decided: &DecidedChange) -> Option<ChartMark> {
+    match (decided.decision.action, decided.decision.validation) {
         (ControllerAction::Maintain, ChangeValidation::Kept) => Some(ChartMark::Kept),
         (ControllerAction::Maintain, _) => None,
+        _ if decided.fate.is_some_and(ChangeFate::is_not_made) => Some(ChartMark::NotMade),
+        (ControllerAction::Revert, _) => Some(ChartMark::Reverted),
         _ => Some(ChartMark::Changed),
     }
 }

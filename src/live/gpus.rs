@@ -55,7 +55,7 @@ impl GpuSamples {
     fn iter(&self) -> impl Iterator<Item = GpuSnapshot<'_>> {
         self.devices.values().filter_map(|of_device| {
             let newest = of_device.values().max_by_key(|sample| sample.time)?;
-            // Who has left, or was there before the newest sample's time, is not on it any more.
+            // A workload that left, or whose sample is much older than the newest one, is not on the GPU any more.
             let present = of_device.values().filter(|sample| !sample.last && newest.time.seconds_since(sample.time) < 10.0);
             let tenants = present.filter_map(|sample| Some((sample.workload.as_deref()?, sample.share))).collect();
             let is_silent = self.newest.is_some_and(|now| now.seconds_since(newest.time) > SILENT_SECONDS);

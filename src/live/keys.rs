@@ -1,4 +1,4 @@
-//! What the keys do: sorting, searching, selecting. No terminal here.
+//! Actions of the keys: sorting, searching, selecting. No terminal here.
 
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
@@ -35,7 +35,7 @@ impl SortKey {
         Self::ALL[(at + 1) % Self::ALL.len()]
     }
 
-    /// The largest first, texts by the alphabet; what is not known last.
+    /// Sorts the largest first, texts by the alphabet, and unknown values last.
     pub fn sort(self, rows: &mut [&WorkloadRow], reversed: bool) {
         let figure = |row: &WorkloadRow| match self {
             Self::Energy => row.energy_joules,
@@ -60,19 +60,19 @@ impl SortKey {
     }
 }
 
-/// What the loop around the view does after a key.
+/// Action of the loop around the view after a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ViewAction {
     Stay,
     /// Drain and end.
     Leave,
-    /// As Ctrl-C in a terminal that is not in raw mode.
+    /// Interrupt, like Ctrl-C in a terminal that is not in raw mode.
     Interrupt,
-    /// As Ctrl-Z.
+    /// Suspend, like Ctrl-Z.
     Suspend,
 }
 
-/// What is on top of the table.
+/// Page on top of the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ViewPage {
     #[default]
@@ -81,7 +81,26 @@ pub enum ViewPage {
     Help,
 }
 
-/// Where somebody is in the view.
+/// Place of the cursor while the order of the rows changes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum CursorPlace {
+    /// On the first row, whichever that is: no key has moved it.
+    #[default]
+    FirstRow,
+    /// On the selected workload.
+    Workload,
+}
+
+/// Stage of the process behind the view.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ViewStage {
+    #[default]
+    Running,
+    /// Somebody ended it: what is under way is finished first.
+    Ending,
+}
+
+/// Position of the user in the view.
 #[derive(Debug, Default)]
 pub struct ViewState {
     pub sort: SortKey,
@@ -93,6 +112,8 @@ pub struct ViewState {
     pub searching: bool,
     /// The name that the cursor is on; a workload keeps it wherever sorting puts it.
     pub selected: Option<String>,
+    cursor: CursorPlace,
+    pub stage: ViewStage,
     /// Names in the order of the screen.
     order: Vec<String>,
     /// First row on the screen.
@@ -108,7 +129,7 @@ impl ViewState {
         Self { sort, ..Self::default() }
     }
 
-    /// The rows to show, in order, of as many as fit; and the number of the first, from 0, and of all that match.
+    /// Returns the rows to show, in order, of as many as fit; and the number of the first, from 0, and of all that match.
     pub fn arrange<'a>(&mut self, picture: &'a ViewFrame, fitting: usize) -> (Vec<&'a WorkloadRow>, usize, usize) {
         let wanted = self.search.to_lowercase();
         let mut rows: Vec<&WorkloadRow> =
@@ -116,7 +137,7 @@ impl ViewState {
         self.sort.sort(&mut rows, self.reversed);
         self.order = rows.iter().map(|row| row.name.clone()).collect();
         self.fitting = fitting.max(1);
-        if self.position().is_none() {
+        if self.cursor == CursorPlace::FirstRow || self.position().is_none() {
             self.selected = self.order.first().cloned();
         }
         let at = self.position().unwrap_or_default();
@@ -133,6 +154,7 @@ impl ViewState {
 
     fn select(&mut self, at: usize) {
         self.selected = self.order.get(at.min(self.order.len().saturating_sub(1))).cloned();
+        self.cursor = CursorPlace::Workload;
         self.scroll = 0;
     }
 
@@ -147,7 +169,10 @@ impl ViewState {
     pub fn on_key(&mut self, key: KeyEvent) -> ViewAction {
         if key.modifiers.contains(KeyModifiers::CONTROL) {
             return match key.code {
-                KeyCode::Char('c') => ViewAction::Interrupt,
+                KeyCode::Char('c') => {
+                    self.stage = ViewStage::Ending;
+                    ViewAction::Interrupt
+                }
                 KeyCode::Char('z') => ViewAction::Suspend,
                 _ => ViewAction::Stay,
             };
@@ -157,12 +182,15 @@ impl ViewState {
             return ViewAction::Stay;
         }
         match key.code {
-            KeyCode::Char('q') if self.page == ViewPage::Table => return ViewAction::Leave,
+            KeyCode::Char('q') if self.page == ViewPage::Table => {
+                self.stage = ViewStage::Ending;
+                return ViewAction::Leave;
+            }
             KeyCode::Esc if self.page == ViewPage::Table => self.search.clear(),
             KeyCode::Char('q') | KeyCode::Esc => self.page = ViewPage::Table,
             KeyCode::Char('?' | 'h') => self.page = if self.page == ViewPage::Help { ViewPage::Table } else { ViewPage::Help },
             KeyCode::Enter if self.page == ViewPage::Details => self.page = ViewPage::Table,
-            KeyCode::Enter => (self.page, self.scroll) = (ViewPage::Details, 0),
+            KeyCode::Enter => (self.page, self.scroll, self.cursor) = (ViewPage::Details, 0, CursorPlace::Workload),
             KeyCode::Char('/') => (self.searching, self.page) = (true, ViewPage::Table),
             KeyCode::Char('p' | ' ') => self.paused = !self.paused,
             KeyCode::Char('s') => self.sort = self.sort.next(),
@@ -243,6 +271,36 @@ mod tests {
         press(&mut state, &picture, "G");
         assert_eq!(state.arrange(&picture, 3).1, 97);
         assert_eq!(state.arrange(&picture, 1000).1, 0);
+    }
+
+    #[test]
+    fn the_view_begins_at_the_first_row_until_a_key_moves_the_cursor() {
+        let waiting = |mut picture: ViewFrame| {
+            picture.rows.iter_mut().for_each(|row| row.energy_joules = None);
+            picture
+        };
+        let first = |state: &mut ViewState, picture: &ViewFrame| {
+            let (rows, top, _) = state.arrange(picture, 10);
+            (rows[0].name.clone(), top, state.selected.clone())
+        };
+        // Nothing is known of any, so the order is that of the names; then that of the figures. Another order is no move.
+        let mut state = ViewState::default();
+        for picture in [waiting(picture(40)), picture(40), picture(80)] {
+            let (name, top, selected) = first(&mut state, &picture);
+            assert_eq!((top, selected), (0, Some(name)));
+        }
+        press(&mut state, &picture(40), "sr");
+        let (name, top, selected) = first(&mut state, &picture(40));
+        assert_eq!((top, selected), (0, Some(name)));
+        // A key moved it, or opened the details: it stays on its workload.
+        for keys in ["j", "\n"] {
+            let mut state = ViewState::default();
+            state.arrange(&waiting(picture(40)), 10);
+            press(&mut state, &waiting(picture(40)), keys);
+            let chosen = state.selected.clone();
+            state.arrange(&picture(40), 10);
+            assert_eq!(state.selected, chosen, "{keys:?}");
+        }
     }
 
     #[test]

@@ -31,7 +31,7 @@ impl MinuteTimer {
     }
 }
 
-/// Everything in one line; the origin first.
+/// Returns everything in one line; the origin first.
 pub fn line(picture: &ViewFrame) -> String {
     let ViewCounts { windows, changes, reverts, dead_letters, .. } = picture.counts;
     let origin = match picture.origin {
@@ -40,7 +40,7 @@ pub fn line(picture: &ViewFrame) -> String {
         None if picture.simulated => "simulated",
         None => "no figures yet",
     };
-    let time = picture.now.map_or_else(|| "–".to_owned(), |now| format!("{}Z", &now.to_string()[..19]));
+    let time = picture.now.map_or_else(|| "before the first window".to_owned(), |now| format!("{}Z", &now.to_string()[..19]));
     let [workloads, power] = picture.load();
     let mut parts = vec![
         format!("[{origin}] {time}"),
@@ -60,14 +60,18 @@ pub fn line(picture: &ViewFrame) -> String {
 
 fn saved(summary: &SavingSummary, partial: bool) -> String {
     if partial {
-        return "savings not told: only the end of the record was read".to_owned();
+        return "savings not shown: only the end of the record was read".to_owned();
     }
     let (Some(ratio), Some(part)) = (summary.saving_ratio(), summary.compared_ratio()) else {
         return "no saving known".to_owned();
     };
     let error = summary.ratio_error().map_or_else(String::new, |error| format!(" ± {:.1}", 100.0 * error));
     let rest = if summary.is_whole() { "" } else { ", the rest not known" };
-    format!("saved {:+.1} %{error} of {:.0} % of the energy{rest}", 100.0 * ratio, 100.0 * part)
+    let part = format!("{:.0} % of the energy{rest}", 100.0 * part);
+    if ratio < 0.0 {
+        return format!("used {:.1} %{error} more in {part}", -100.0 * ratio);
+    }
+    format!("saved {:+.1} %{error} of {part}", 100.0 * ratio)
 }
 
 #[cfg(test)]
@@ -91,12 +95,14 @@ mod tests {
         };
         let text = line(&picture);
         assert!(
-            text.starts_with("[simulated] – · 1000 workloads · 400 kW · saved -4.0 % of 59 % of the energy, the rest not known"),
+            text.starts_with(
+                "[simulated] before the first window · 1000 workloads · 400 kW · used 4.0 % more in 59 % of the energy, the rest not known"
+            ),
             "{text}"
         );
         assert!(text.ends_with("0 changes, 0 reverts · 0 windows · 0 dead letters"), "{text}");
         picture.partial = true;
-        assert!(!line(&picture).contains("-4.0"), "{}", line(&picture));
+        assert!(!line(&picture).contains("4.0 %"), "{}", line(&picture));
         picture.rows.truncate(1);
         picture.power_watts = None;
         assert!(line(&picture).contains(" · 1 workload · power unknown · "), "{}", line(&picture));

@@ -20,9 +20,11 @@ pub mod view;
 
 use std::borrow::Cow;
 
+use eadt_report::states::ChangeFate;
 use eadt_report::{units, words};
 use eadt_schemas::counts::counted;
-use eadt_schemas::v1::{Decision, Layout, Origin};
+use eadt_schemas::v1::{ControllerAction, Decision, Layout, Origin};
+use frame::DecidedChange;
 
 /// Returns the name of a plain enum value on the wire.
 pub fn wire_name<T: serde::Serialize>(value: &T) -> String {
@@ -42,12 +44,22 @@ pub fn decision_text(decision: &Decision) -> Cow<'static, str> {
     words::action_text(decision.action, decision.validation, &decision.from, &decision.to)
 }
 
-/// A layout in one line: `6×50 % world 6 ≤300 W`; a dash if nothing is set in it.
+/// Returns the same with what became of it, if it was not made as decided: `lower power limit to 208 W (recommended)`.
+pub fn decided_text(decided: &DecidedChange) -> Cow<'static, str> {
+    let text = decision_text(&decided.decision);
+    let is_change = decided.decision.action != ControllerAction::Maintain;
+    match decided.fate.and_then(ChangeFate::note).filter(|_| is_change) {
+        Some(note) => format!("{text} ({note})").into(),
+        None => text,
+    }
+}
+
+/// Returns a layout in one line: `6×50 % world 6 ≤300 W`; a dash if nothing is set in it.
 pub fn layout_text(layout: &Layout) -> String {
     layout_words(layout).unwrap_or_else(|| units::UNKNOWN.to_owned())
 }
 
-/// A layout in one line; `None` if nothing is set in it.
+/// Returns a layout in one line; `None` if nothing is set in it.
 pub fn layout_words(layout: &Layout) -> Option<String> {
     let mut parts = Vec::new();
     match (layout.replicas, layout.mps_thread_percentage) {
@@ -72,7 +84,7 @@ pub fn layout_words(layout: &Layout) -> Option<String> {
     (!parts.is_empty()).then(|| parts.join(" "))
 }
 
-/// A saving with its error and the part that it is of: `+16.9 ±1.2 of 98 %`.
+/// Returns a saving with its error and the part that it is of: `+16.9 ±1.2 of 98 %`.
 pub fn saving_text(saving: tally::WorkloadSaving) -> String {
     let ratio = 100.0 * saving.ratio;
     let error = saving.ratio_error.map_or_else(String::new, |error| format!(" ±{:.1}", 100.0 * error));

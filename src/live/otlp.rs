@@ -1,7 +1,7 @@
 //! The exporter's metrics for OpenTelemetry: sent by OTLP over HTTP or HTTPS, as protobuf.
 //!
-//! Sums are cumulative, those of workloads since their first window on record and those of GPUs since the exporter started, so
-//! that a report that is lost costs no figure. GPUs have the names of the semantic conventions of hardware (`hw.power`,
+//! Sums are cumulative, those of workloads since their first window (or, if retention has deleted a part of their record, since
+//! the exporter started) and those of GPUs since the exporter started, so that a report that is lost costs no figure. GPUs have the names of the semantic conventions of hardware (`hw.power`,
 //! `hw.energy`, …), workloads have names of their own (`eadt.workload.…`).
 
 use std::error::Error;
@@ -45,13 +45,15 @@ use super::exporter::{
 use super::origin_word;
 use crate::settings::{OTLP_CERTIFICATE, OtlpSettings};
 
-/// How long a receiver may take to answer.
+/// Longest time until a receiver answers.
 const ANSWER: Duration = Duration::from_secs(10);
 /// Bytes of an answer that are read.
 const ANSWER_BYTES: usize = 64 << 10;
+/// Version of the semantic conventions that the names of GPUs are from.
+const SCHEMA_URL: &str = "https://opentelemetry.io/schemas/1.37.0";
 const SENDING: &str = "the OTLP receiver does not take the metrics";
 
-/// Why a report did not arrive.
+/// The reason why a report did not arrive.
 #[derive(Debug, thiserror::Error)]
 enum PushError {
     #[error("{0} cannot be reached: {1}")]
@@ -73,6 +75,8 @@ pub struct OtlpPush {
     /// The file that [`OTLP_CERTIFICATE`] names.
     certificate: Option<PathBuf>,
     interval: Duration,
+    /// Host and port: the process among those that send to one receiver.
+    instance: String,
     exporter: Exporter,
     clock: ServiceClock,
     start: EventTime,
@@ -80,7 +84,7 @@ pub struct OtlpPush {
 
 impl OtlpPush {
     /// An error names the setting or the variable that cannot be used.
-    pub fn new(settings: &OtlpSettings, exporter: Exporter, clock: ServiceClock) -> anyhow::Result<Self> {
+    pub fn new(settings: &OtlpSettings, instance: String, exporter: Exporter, clock: ServiceClock) -> anyhow::Result<Self> {
         let receiver = settings.receiver().map_err(anyhow::Error::msg)?;
         let shown = hide_credentials(receiver.url.as_str()).into_owned();
         let authorities = match receiver.authorities {
@@ -97,7 +101,8 @@ impl OtlpPush {
             headers.insert(AUTHORIZATION, authorization);
         }
         let (interval, start) = (Duration::from_secs_f64(settings.interval_seconds), clock.now());
-        Ok(Self { client, uri, headers, shown, certificate: settings.certificate.clone(), interval, exporter, clock, start })
+        let certificate = settings.certificate.clone();
+        Ok(Self { client, uri, headers, shown, certificate, interval, instance, exporter, clock, start })
     }
 
     /// Sends a report at every interval; the last figures are [`Self::send_last`]'s. A receiver that is away is no failure.
@@ -120,7 +125,7 @@ impl OtlpPush {
     }
 
     async fn send(&self) -> Result<(), PushError> {
-        let report = self.exporter.read_series(|series| report(series, self.start, self.clock.now()));
+        let report = self.exporter.read_series(|series| report(series, &self.instance, self.start, self.clock.now()));
         let Ok(answered) = tokio::time::timeout(ANSWER, self.post(report.encode_to_vec())).await else {
             let late = format!("no answer within {} s", ANSWER.as_secs());
             return Err(PushError::Unreachable(self.shown.clone(), late));
@@ -169,7 +174,7 @@ impl OtlpPush {
                 return PushError::Untrusted(self.shown.clone(), self.explain_certificate(error));
             }
             Some(rustls::Error::InvalidMessage(_)) => {
-                return unreachable(format!("it does not speak TLS ({what}): write http://, or the port that takes https"));
+                return unreachable(format!("it does not use TLS ({what}): write http://, or the port that takes https"));
             }
             Some(rustls::Error::AlertReceived(AlertDescription::CertificateRequired)) => {
                 let forwarder = "send to an OpenTelemetry Collector nearby, which has one and forwards";
@@ -194,7 +199,7 @@ impl OtlpPush {
         match (error, &self.certificate) {
             // A signature is wrong where another authority has the name of one that is known.
             (CertificateError::UnknownIssuer | CertificateError::BadSignature, None) => format!(
-                "no authority that this machine knows has signed its certificate ({error}): name a PEM file with the authority's certificate in {OTLP_CERTIFICATE}"
+                "no authority that this machine trusts has signed its certificate ({error}): name a PEM file with the authority's certificate in {OTLP_CERTIFICATE}"
             ),
             (CertificateError::UnknownIssuer | CertificateError::BadSignature, Some(file)) => format!(
                 "no authority in {} has signed its certificate ({error}): {OTLP_CERTIFICATE} names that file, and it needs the authority's certificate",
@@ -252,7 +257,7 @@ fn machine_authorities() -> RootCertStore {
         let reason = found.errors.first().map(ToString::to_string);
         tracing::warn!(
             reason,
-            "metrics.otlp.endpoint is https, and this machine knows no authority that signs certificates: install ca-certificates, or name a PEM file with the receiver's authority in {OTLP_CERTIFICATE}"
+            "metrics.otlp.endpoint is https, and this machine trusts no authority that signs certificates: install ca-certificates, or name a PEM file with the receiver's authority in {OTLP_CERTIFICATE}"
         );
     }
     authorities
@@ -275,7 +280,7 @@ fn basic_authorization(url: &Url) -> Option<HeaderValue> {
     Some(value)
 }
 
-/// When the points of a report begin and end, in nanoseconds since 1970.
+/// Start and end of the points of a report, in nanoseconds since 1970.
 #[derive(Debug, Clone, Copy)]
 struct PointTimes {
     start: u64,
@@ -283,23 +288,23 @@ struct PointTimes {
 }
 
 /// Makes a report of all series.
-fn report(series: &SeriesSnapshot<'_>, start: EventTime, now: EventTime) -> ExportMetricsServiceRequest {
+fn report(series: &SeriesSnapshot<'_>, instance: &str, start: EventTime, now: EventTime) -> ExportMetricsServiceRequest {
     let times = PointTimes { start: nanos(start), end: nanos(now) };
     let mut metrics = Vec::new();
     for (figures, is_sum) in [(&WORKLOAD_COUNTERS[..], true), (&WORKLOAD_GAUGES[..], false)] {
         for figure in figures {
             let points = series.workloads.iter().filter_map(|row| {
                 let value = (figure.value)(row.series)?;
-                Some(times.since(row.series.first_window).point(of_workload(row), value))
+                Some(times.since(row.series.counted_since()).point(of_workload(row), value))
             });
             metrics.extend(metric(figure.instrument, figure.help, is_sum, points.collect()));
         }
     }
     let outcomes = series.workloads.iter().flat_map(|row| {
-        row.series.outcomes.iter().map(|(outcome, count)| {
+        row.series.outcomes().map(|(outcome, count)| {
             let mut attributes = of_workload(row);
             attributes.push(attribute("eadt.outcome", outcome));
-            times.since(row.series.first_window).point(attributes, *count as f64)
+            times.since(row.series.counted_since()).point(attributes, count as f64)
         })
     });
     metrics.extend(metric(OUTCOME.1, OUTCOME.2, true, outcomes.collect()));
@@ -321,12 +326,16 @@ fn report(series: &SeriesSnapshot<'_>, start: EventTime, now: EventTime) -> Expo
         version: env!("CARGO_PKG_VERSION").to_owned(),
         ..InstrumentationScope::default()
     };
-    let attributes = vec![attribute("service.name", "eadt-exporter"), attribute("service.version", env!("CARGO_PKG_VERSION"))];
+    let attributes = vec![
+        attribute("service.name", "eadt-exporter"),
+        attribute("service.instance.id", instance),
+        attribute("service.version", env!("CARGO_PKG_VERSION")),
+    ];
     ExportMetricsServiceRequest {
         resource_metrics: vec![ResourceMetrics {
             resource: Some(Resource { attributes, ..Resource::default() }),
-            scope_metrics: vec![ScopeMetrics { scope: Some(scope), metrics, ..ScopeMetrics::default() }],
-            ..ResourceMetrics::default()
+            scope_metrics: vec![ScopeMetrics { scope: Some(scope), metrics, schema_url: SCHEMA_URL.to_owned() }],
+            schema_url: SCHEMA_URL.to_owned(),
         }],
     }
 }
@@ -336,7 +345,7 @@ fn gpu_gauge(figure: &MetricSpec<GpuTelemetry>, series: &SeriesSnapshot<'_>, tim
     metric(figure.instrument, figure.help, false, points.collect())
 }
 
-/// A metric with its points; `None` without any.
+/// Returns a metric with its points; `None` without any.
 fn metric((name, unit): (&str, &str), help: &str, is_sum: bool, data_points: Vec<NumberDataPoint>) -> Option<Metric> {
     if data_points.is_empty() {
         return None;
@@ -500,9 +509,12 @@ mod tests {
 
     #[test]
     fn gpus_have_the_conventions_names_and_workloads_their_own() {
-        let report = exporter().read_series(|series| report(series, at(30), at(90)));
+        let report = exporter().read_series(|series| report(series, "host:9464", at(30), at(90)));
         let [resource] = &*report.resource_metrics else { panic!("{report:?}") };
         let [scope] = &*resource.scope_metrics else { panic!("{report:?}") };
+        let of_process = &resource.resource.as_ref().unwrap().attributes;
+        assert!(of_process.contains(&attribute("service.instance.id", "host:9464")), "{of_process:?}");
+        assert_eq!([&*resource.schema_url, &*scope.schema_url], [SCHEMA_URL; 2]);
         let metrics: Vec<Shown> = scope.metrics.iter().map(shown).collect();
         let gpu = "hw.id=GPU-1 hw.type=gpu eadt.origin=measured host.name=node-1";
         let workload = "eadt.workload.namespace=team eadt.workload.name=bert eadt.origin=simulated";

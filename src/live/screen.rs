@@ -135,7 +135,7 @@ static VIEWING: AtomicBool = AtomicBool::new(false);
 /// Set when the process goes on after a stop.
 static CONTINUED: AtomicBool = AtomicBool::new(false);
 
-/// Leaves the view, where there is one: also for an end that runs no destructors.
+/// Leaves the view, if there is one: also for an end that runs no destructors.
 pub fn give_terminal_back() {
     if VIEWING.swap(false, Ordering::SeqCst) {
         leave();

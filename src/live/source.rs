@@ -1,4 +1,4 @@
-//! Where events are read from: Kafka, or a data folder, an archive or the output of a replay.
+//! Sources of events: Kafka, or a data folder, an archive or the output of a replay.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 
 use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions, IN_USE};
 use eadt_bus::{Bus, BusError, ConsumerRecord, IsolationLevel, PollEvent, StartOffset, TopicPartition, read_to_end};
-use eadt_lake::{Archive, ArchiveListing, LakeError};
-use eadt_schemas::{EventTime, Topic};
+use eadt_lake::{Archive, ArchiveListing, LakeError, count_type};
+use eadt_schemas::envelope::header;
+use eadt_schemas::{EventTime, EventType, Topic};
 use eadt_service::{ServiceClock, Shutdown};
 
 use crate::commands::{partitions, topic_of};
@@ -21,16 +22,16 @@ pub const TOPICS: [Topic; 5] =
 const NEWEST: i64 = 20_000;
 /// Distance below which the beginning of a span is found by reading, in records.
 const RECORDS_TO_SCAN: i64 = 64;
-/// Where the first guess of a position is before the end, in records; each further one is four times as far.
+/// Records between the end and the first guess of a position; each further guess is four times as far.
 const FIRST_STEP: i64 = 1000;
 
-/// How much of each topic is read.
+/// Part of each topic that is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReadRange {
     Whole,
-    /// What was appended at this time or after it. Workloads are whole.
+    /// Records that were appended at this time or after it. Workloads are whole.
     Since(EventTime),
-    /// What was appended in so much time before the end of the span.
+    /// Records that were appended in so much time before the end of the span.
     Last(Duration),
     /// The newest records.
     Newest,
@@ -74,7 +75,7 @@ impl SpanEnd {
     }
 }
 
-/// What was read of a place.
+/// Extent of the records that were read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReadExtent {
     pub end: SpanEnd,
@@ -132,8 +133,8 @@ pub fn read(
     }
     let log = path.join("log");
     let log = log.is_dir().then(|| EmbeddedLog::open(&log, EmbeddedOptions::default()));
-    // What the archive does not hold yet is in the log; one that cannot be read is an error.
-    let archive = match Archive::find(path) {
+    // Records that the archive does not hold yet are in the log; one that cannot be read is an error.
+    let archive = match crate::commands::find_archive(path, topics) {
         Ok(archive) => Some(archive),
         Err(LakeError::Absent { .. }) if log.is_some() => None,
         Err(error) => return Err(error.into()),
@@ -240,11 +241,12 @@ fn read_archive(
 ) -> anyhow::Result<NextOffsets> {
     let mut listing = archive.files()?;
     let next: NextOffsets = listing.partitions().into_iter().map(|(partition, (_, last))| (partition, last + 1)).collect();
-    crate::commands::say_missing(listing.missing().filter(|(topic, ..)| topics.contains(topic)));
+    crate::commands::warn_missing(listing.missing().filter(|(topic, ..)| topics.contains(topic)));
     if span == ReadRange::Newest {
         listing = newest_files(listing);
     }
     let (archive, meter) = progress::over_files(archive, &listing, topics);
+    let mut passed_over: BTreeMap<Topic, BTreeMap<String, u64>> = BTreeMap::new();
     for (topic, partition) in next.keys().filter(|(topic, _)| topics.contains(topic)) {
         for row in archive.rows(&listing, *topic, *partition) {
             let row = row?;
@@ -254,16 +256,22 @@ fn read_archive(
             {
                 continue;
             }
+            if let Some(kind) = row.foreign_type() {
+                count_type(passed_over.entry(*topic).or_default(), kind, 1);
+            }
             if let Some(value) = row.value.as_deref().filter(|_| row.kind() == Some(topic.event_type())) {
                 take(*topic, value);
             }
         }
     }
     meter.finish();
+    for (topic, kinds) in &passed_over {
+        crate::commands::warn_passed_over(*topic, kinds);
+    }
     Ok(next)
 }
 
-/// The last file of each partition.
+/// Returns the last file of each partition.
 fn newest_files(listing: ArchiveListing) -> ArchiveListing {
     let mut newest = BTreeMap::new();
     for file in listing.files {
@@ -299,6 +307,9 @@ fn read_bus(
         |record| {
             meter.add(1);
             if let (Some(topic), Some(value)) = (topic_of(&record, &names.prefix), &record.value) {
+                if topic != Topic::DeadLetters && record.header(header::TYPE) == Some(EventType::Heartbeat.name()) {
+                    return Ok(());
+                }
                 let is_older = matches!(span, ReadRange::Since(since) if record.stamp < since && topic != Topic::Workloads);
                 if !is_older {
                     take(topic, value);
@@ -310,7 +321,7 @@ fn read_bus(
     Ok(())
 }
 
-/// Where to begin in each partition.
+/// Returns the offset to begin at, for each partition.
 pub fn starts(
     bus: &dyn Bus,
     names: &TopicSettings,
@@ -328,7 +339,7 @@ pub fn starts(
             }
         }
         ReadRange::Since(since) => {
-            // Which workloads there are is in the oldest records, too: the topic is compacted.
+            // Old records name workloads, too: the topic is compacted, so it is read whole.
             let workloads = format!("{}{}", names.prefix, Topic::Workloads);
             let (whole, rest): (Vec<_>, Vec<_>) = from.into_iter().partition(|(at, _)| *at.topic == *workloads);
             from = whole;
@@ -345,7 +356,7 @@ struct SpanSearch {
     older: i64,
     /// Records from this offset on are of the span.
     newer: i64,
-    /// Nothing is before it.
+    /// Lowest offset of the partition's records.
     low: i64,
 }
 
@@ -383,7 +394,7 @@ fn starts_since(
     Ok(starts.map(|((at, found), end)| (at, StartOffset::At(found.unwrap_or(end)))).collect())
 }
 
-/// As [`starts_since`], of a log that cannot be searched by time. Steps back from the end until a record is older, halves the
+/// Like [`starts_since`], of a log that cannot be searched by time. Steps back from the end until a record is older, halves the
 /// distance, and reads what is left.
 fn search_since(
     bus: &dyn Bus,

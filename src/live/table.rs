@@ -46,11 +46,11 @@ const CHANGES: ViewColumn =
     ViewColumn { title: "changed/back", left: false, text: |row| format!("{}/{}", row.changes, row.reverts) };
 const MODE: ViewColumn = ViewColumn { title: "mode", left: true, text: |row| known(row.mode.as_deref()) };
 
-/// The heading and the rows in `width` columns.
+/// Returns the heading and the rows in `width` columns.
 pub fn lines(rows: &[&WorkloadRow], mixed: bool, width: usize, selected: Option<&str>) -> Vec<Line<'static>> {
     let names: Vec<String> = rows.iter().map(|row| redact::line(&row.name).into_owned()).collect();
     let longest = names.iter().map(|name| name.chars().count()).max().unwrap_or(0).max("workload".len());
-    // What belongs to each figure is not left out: where origins differ, the origin comes before everything else.
+    // If origins differ, the origin comes before all other columns, and is never left out.
     let wanted: Vec<&ViewColumn> = mixed.then_some(&ORIGIN).into_iter().chain(WANTED.iter()).collect();
     let mut columns: Vec<(&ViewColumn, usize, Vec<String>)> = Vec::new();
     let mut left = width.saturating_sub(1);

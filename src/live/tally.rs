@@ -1,15 +1,17 @@
-//! What the views and the closing report know, gathered from events.
+//! State of the views and the closing report, gathered from events.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use eadt_report::liveness::silence_limit_seconds;
+use eadt_report::states::{ChangeFate, ChangeFates, ChangeProgress, WindowPresence, WorkloadStatus};
 use eadt_report::{ReportBreakdown, ReportSettings, Reporter, SavingSummary, WorkloadReport};
 use eadt_schemas::v1::{
-    Actuation, ActuationOutcome, ChangeValidation, ControllerAction, Decision, EfficiencyWindow, Layout, Origin, WindowKind,
-    Workload,
+    Actuation, ChangeValidation, ControllerAction, Decision, EfficiencyWindow, Layout, Origin, WindowKind, Workload,
 };
 use eadt_schemas::{EventTime, Topic, decode};
+
+use super::event_line::is_change;
 
 /// Decisions kept of a workload: those that changed or judged something, and the newest.
 const RECENT: usize = 50;
@@ -35,11 +37,11 @@ pub struct LiveTally {
     stale: BTreeSet<String>,
 }
 
-/// What was saved against the starting layout; negative: lost.
+/// Saving against the starting layout; negative: a loss.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct WorkloadSaving {
     pub joules: f64,
-    /// Of what the starting layout would have used.
+    /// Part of the energy that the starting layout would have used.
     pub ratio: f64,
     /// Half of the width of the ratio's 90 % interval.
     pub ratio_error: Option<f64>,
@@ -48,7 +50,7 @@ pub struct WorkloadSaving {
 }
 
 impl WorkloadSaving {
-    /// The saving that a report states; `None`: it states none.
+    /// Returns the saving that a report states; `None`: it states none.
     pub fn of(report: &WorkloadReport) -> Option<Self> {
         let (joules, ratio) = report.saving_joules.zip(report.saving_ratio)?;
         let ends = report.saving_ratio_low.zip(report.saving_ratio_high);
@@ -64,7 +66,7 @@ pub struct WorkloadTally {
     newest_window: Option<(EventTime, EventTime)>,
     pub power_watts: Option<f64>,
     pub samples_per_second: Option<f64>,
-    /// Of the newest window, downtime included.
+    /// J/sample of the newest window, downtime included.
     pub joules_per_sample: Option<f64>,
     /// The newest window has a restart.
     pub restarted: bool,
@@ -76,10 +78,14 @@ pub struct WorkloadTally {
     pub declared: Option<Workload>,
     /// The report, as of the last refresh.
     pub report: Option<WorkloadReport>,
-    /// Of its windows: the least trustworthy one.
+    /// Origin of its windows: the least trustworthy one.
     window_origin: Option<Origin>,
-    rolling: bool,
-    validating: bool,
+    /// What became of its decisions.
+    pub fates: ChangeFates,
+    last_fate: Option<ChangeFate>,
+    pending_validation: bool,
+    /// Id of the newest change or verdict, if it is a revert.
+    newest_revert: Option<String>,
 }
 
 impl LiveTally {
@@ -95,12 +101,12 @@ impl LiveTally {
         }
     }
 
-    /// The figures so far.
+    /// Returns the figures so far.
     pub fn report(&self) -> eadt_report::EnergyReport {
         self.reporter.build_report(&ReportSettings::default())
     }
 
-    /// The report on one workload, window by window.
+    /// Returns the report on one workload, window by window.
     pub fn by_window(&self, workload: &str) -> Option<WorkloadReport> {
         self.reporter.report_of(workload, &ReportSettings { by: Some(ReportBreakdown::Window), ..ReportSettings::default() })
     }
@@ -131,12 +137,12 @@ impl LiveTally {
         }
     }
 
-    /// J/sample of a workload's run, as its report has it.
+    /// Returns the J/sample of a workload's run, as its report has it.
     pub fn run_joules_per_sample(&self, workload: &str) -> Option<f64> {
         self.workloads.get(workload)?.report.as_ref()?.joules_per_sample
     }
 
-    /// J/sample of a workload's newest window; `None` for one that is silent.
+    /// Returns the J/sample of a workload's newest window; `None` for one that is silent.
     pub fn newest_joules_per_sample(&self, workload: &str) -> Option<f64> {
         self.workloads.get(workload).filter(|row| self.shows_newest(row))?.joules_per_sample
     }
@@ -161,12 +167,14 @@ impl LiveTally {
 
     /// Returns the state of a workload in a word, in the words of the web page.
     pub fn state(&self, row: &WorkloadTally) -> &'static str {
-        match row.newest_window {
-            _ if self.has_ended => "ended",
-            None => "waiting",
-            Some(_) if !self.is_live(row) => "silent",
-            Some(_) => row.live_state(),
-        }
+        let window = match row.newest_window {
+            _ if self.has_ended => WindowPresence::Ended,
+            None => WindowPresence::None,
+            Some(_) if !self.is_live(row) => WindowPresence::Silent,
+            Some(_) => WindowPresence::Live { restarted: row.restarted },
+        };
+        let is_paused = row.declared.as_ref().is_some_and(|declared| declared.paused);
+        WorkloadStatus::of(window, is_paused, row.change_progress()).word()
     }
 
     /// Sums of all workloads, as of the last refresh.
@@ -174,7 +182,7 @@ impl LiveTally {
         SavingSummary::of(self.workloads.values().filter_map(|row| row.report.as_ref()))
     }
 
-    /// The origin of every figure shown; `None` if they differ, or if there is none.
+    /// Returns the origin of every figure shown; `None` if they differ, or if there is none.
     pub fn origin(&self) -> Option<Origin> {
         let mut origins = self.workloads.values().filter_map(WorkloadTally::origin);
         let first = origins.next()?;
@@ -220,8 +228,11 @@ impl LiveTally {
         self.decisions += 1;
         self.reporter.add_decision(decision);
         let row = self.row(&decision.workload);
-        row.validating = decision.validation == ChangeValidation::Pending;
-        // Of consecutive plain `maintain`s only the newest is kept.
+        row.pending_validation = decision.validation == ChangeValidation::Pending;
+        if is_change(decision) {
+            row.newest_revert = (decision.action == ControllerAction::Revert).then(|| decision.id.clone());
+        }
+        // Only the newest of consecutive plain `maintain`s is kept.
         let idle = |d: &Decision| d.action == ControllerAction::Maintain && d.validation != ChangeValidation::Kept;
         if row.recent.back().is_some_and(idle) {
             row.recent.pop_back();
@@ -233,7 +244,10 @@ impl LiveTally {
     pub fn actuation(&mut self, actuation: &Actuation) {
         self.reporter.add_actuation(actuation);
         let row = self.row(&actuation.workload);
-        row.rolling = actuation.outcome == ActuationOutcome::Applied;
+        row.last_fate = Some(ChangeFate::from(actuation));
+        row.fates.add(actuation);
+        // An archive may have the actuations before the decisions, so that these cannot tell which fates are needed.
+        row.fates.keep_newest(2 * RECENT);
         row.actuations.push_back(actuation.clone());
         row.actuations.keep_last(RECENT);
     }
@@ -252,20 +266,18 @@ impl WorkloadTally {
         self.declared.as_ref().map(|declared| &declared.layout)
     }
 
-    /// The origin of its figures: its windows decide, whatever else is declared of it.
+    /// Returns the origin of its figures: its windows decide, whatever else is declared of it.
     pub fn origin(&self) -> Option<Origin> {
         self.window_origin.or(self.declared.as_ref().map(|declared| declared.origin))
     }
 
-    /// Returns the state of a workload that runs.
-    fn live_state(&self) -> &'static str {
-        let paused = self.declared.as_ref().is_some_and(|declared| declared.paused);
-        match (self.rolling, self.restarted, self.validating, paused) {
-            (true, ..) => "rolling out",
-            (_, true, ..) => "restarted",
-            (_, _, true, _) => "validating",
-            (.., true) => "paused",
-            _ => "steady",
+    /// Returns the progress of its newest changes.
+    fn change_progress(&self) -> ChangeProgress {
+        let is_not_made = |id: &String| self.fates.get(id).is_some_and(ChangeFate::is_not_made);
+        ChangeProgress {
+            last_fate: self.last_fate,
+            is_pending: self.pending_validation,
+            is_reverted: self.newest_revert.as_ref().is_some_and(|id| !is_not_made(id)),
         }
     }
 }
@@ -284,9 +296,11 @@ impl<T> KeepLast for VecDeque<T> {
 mod tests {
     use eadt_core::{FoldOutput, FoldSettings, InputEvent, InputRecord, PartitionFold};
     use eadt_dataset::ColumnCells;
-    use eadt_schemas::v1::{GpuTelemetry, TrainingProgress};
+    use eadt_schemas::v1::{ActuationOutcome, GpuTelemetry, TrainingProgress, refusal_reason};
 
     use super::*;
+    use crate::live::chart::ChartMark;
+    use crate::live::frame::WorkloadDetails;
 
     const NAME: &str = "team/job";
 
@@ -316,7 +330,7 @@ mod tests {
                 samples_total: Some(if second < 110 { now * 3.7 } else { 240.0 + (now - 110.0) * 3.9 }),
                 ..TrainingProgress::default()
             };
-            let input = |topic, event| InputRecord { topic, stamp: time, key: None, event };
+            let input = |topic, event| InputRecord { topic, stamp: time, key: None, is_sent_again: false, event };
             partition.fold(&input(Topic::GpuTelemetry, InputEvent::Telemetry(&sample)), &mut out);
             if !(71..110).contains(&second) {
                 partition.fold(&input(Topic::TrainingProgress, InputEvent::Progress(&progress)), &mut out);
@@ -373,6 +387,60 @@ mod tests {
             assert_eq!(tally.run_joules_per_sample(NAME), Some(all));
             assert_eq!(tally.newest_joules_per_sample(NAME), own.last().copied().flatten());
             assert_ne!(tally.run_joules_per_sample(NAME), tally.newest_joules_per_sample(NAME));
+        }
+    }
+
+    #[test]
+    fn a_change_that_was_not_made_looks_like_none_that_was() {
+        use ActuationOutcome::{Ready, Recommended, Refused, RolledBack};
+        let text = "set power limit to 352 W";
+        for (outcome, reason, paused, state, note, mark) in [
+            (Recommended, "", false, "steady", " (recommended)", ChartMark::NotMade),
+            (Refused, refusal_reason::OBSERVED, false, "steady", " (not made)", ChartMark::NotMade),
+            (Refused, refusal_reason::PAUSED, true, "paused", " (not made)", ChartMark::NotMade),
+            (Refused, "a quota", false, "refused", " (refused)", ChartMark::NotMade),
+            (RolledBack, "not ready", false, "refused", " (rolled back)", ChartMark::Changed),
+            (Ready, "", false, "validating", "", ChartMark::Changed),
+        ] {
+            let mut tally = LiveTally::default();
+            let workload = || NAME.to_owned();
+            tally.workload(&Workload { workload: workload(), paused, ..Workload::default() });
+            tally.window(&EfficiencyWindow {
+                workload: workload(),
+                window_start: at(0),
+                window_end: at(60),
+                ..EfficiencyWindow::default()
+            });
+            let change = Decision {
+                id: "change".into(),
+                workload: workload(),
+                time: at(60),
+                action: ControllerAction::SetPowerLimit,
+                to: Layout { power_limit_watts: Some(352.0), ..Layout::default() },
+                ..Decision::default()
+            };
+            let waits = Decision {
+                id: "waits".into(),
+                time: at(120),
+                action: ControllerAction::Maintain,
+                validation: ChangeValidation::Pending,
+                to: Layout::default(),
+                ..change.clone()
+            };
+            tally.decision(&change);
+            tally.decision(&waits);
+            tally.actuation(&Actuation {
+                decision_id: change.id.clone(),
+                workload: workload(),
+                outcome,
+                reason: reason.into(),
+                ..Actuation::default()
+            });
+            assert_eq!(tally.state(&tally.workloads[NAME]), state, "{outcome:?} {reason}");
+            let details = WorkloadDetails::of(&tally, NAME).unwrap();
+            assert_eq!(crate::live::decided_text(&details.decisions[0]), format!("{text}{note}"));
+            assert_eq!(crate::live::decided_text(&details.decisions[1]), "maintain");
+            assert_eq!(details.marks, [(at(60), mark)], "{outcome:?} {reason}");
         }
     }
 

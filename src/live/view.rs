@@ -1,8 +1,10 @@
 //! The view: a pure function from figures, and from where somebody is in it, to a frame.
 
+use eadt_report::states::ChangeFate;
 use eadt_report::{SavingVerdict, units};
+use eadt_schemas::EventTime;
 use eadt_schemas::counts::counted;
-use eadt_schemas::v1::{ChangeValidation, ControllerAction, Decision, Origin};
+use eadt_schemas::v1::{ChangeValidation, ControllerAction, Origin};
 use eadt_service::redact;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout as Split, Rect};
@@ -11,9 +13,9 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Clear, Paragraph};
 use std::fmt::Write as _;
 
-use super::frame::{ViewFrame, WorkloadDetails};
-use super::keys::{ViewPage, ViewState};
-use super::{chart, decision_text, layout_text, table};
+use super::frame::{DecidedChange, RunProgress, ViewFrame, WorkloadDetails};
+use super::keys::{ViewPage, ViewStage, ViewState};
+use super::{chart, decided_text, layout_text, table};
 
 /// Lines of the details below the table; the table goes before.
 const DETAILS: u16 = 14;
@@ -68,7 +70,7 @@ pub fn draw(frame: &mut Frame<'_>, picture: &ViewFrame, state: &mut ViewState) {
     }
 }
 
-/// What of the figures must not be missed, in one word.
+/// Returns the note on the figures' origin that must not be missed, in one word.
 fn badge(picture: &ViewFrame) -> Option<&'static str> {
     match picture.origin {
         Some(Origin::Simulated) => Some(" simulated "),
@@ -88,29 +90,72 @@ fn head_line(picture: &ViewFrame, state: &ViewState, width: u16) -> Line<'static
     if state.paused {
         spans.push(Span::styled(" held: p goes on ", Style::new().fg(Color::Black).bg(Color::Cyan)));
     }
-    if let Some(now) = picture.now {
-        spans.push(format!(" {}Z", &now.to_string()[..19]).into());
-    }
-    let used = |spans: &[Span<'_>]| spans.iter().map(Span::width).sum::<usize>();
+    let used: usize = spans.iter().map(Span::width).sum();
+    let room = usize::from(width).saturating_sub(used);
     let headline = redact::line(&picture.headline);
-    if let Some(progress) = picture.progress {
-        let done = (progress.part * 10.0).round().clamp(0.0, 10.0) as usize;
-        let left = progress.left_seconds.map_or_else(String::new, |left| format!(" {} left", units::format_duration(left)));
-        let percent = format!("  {:.0} %", 100.0 * progress.part);
-        let bar = format!("  {}{}", "█".repeat(done), "░".repeat(10 - done));
-        // It makes way for an address at the begin of the headline, which is of use only if it is whole.
-        let address =
-            headline.split(" · ").next().filter(|first| first.starts_with("http")).map_or(0, |first| first.chars().count());
-        let room = usize::from(width).saturating_sub(used(&spans) + 2 + address);
-        let forms = [format!("{bar}{}{left}", &percent[1..]), format!("{percent}{left}"), percent];
-        let fits = forms.iter().position(|form| address == 0 || form.chars().count() <= room).unwrap_or(0);
-        spans.push(forms[fits].clone().into());
+    // An address is of use only if it is whole.
+    let address = headline.split(" · ").next().filter(|first| first.starts_with("http")).map_or(0, |it| 2 + it.chars().count());
+    let clocks = clock_forms(picture.now);
+    let (bars, plain) = progress_forms(picture.progress);
+    // Beside an address there is some form of the time, if there is a time.
+    let timed = &clocks[..clocks.len().max(2) - 1];
+    let choices = [(timed, &bars, address), (&clocks[..], &bars, 0), (&clocks[..], &plain, 0)];
+    let fitting = choices.into_iter().find_map(|(clocks, forms, beside)| {
+        let mut pairs = clocks.iter().flat_map(move |clock| forms.iter().map(move |form| (clock, form)));
+        pairs.find(|(clock, form)| clock.chars().count() + form.room + beside <= room)
+    });
+    let mut taken = 0;
+    if let Some((clock, form)) = fitting {
+        taken = clock.chars().count() + form.room;
+        spans.push(format!("{clock}{}", form.text).into());
     }
-    let room = usize::from(width).saturating_sub(used(&spans) + 2);
+    let room = room.saturating_sub(taken + 2);
     if room >= 12 {
         spans.push(format!("  {}", headline_within(&headline, room)).dark_gray());
     }
     Line::from(spans)
+}
+
+/// Returns the time in forms from the longest to none. At windows of a minute, the day and the seconds are of least use.
+fn clock_forms(now: Option<EventTime>) -> Vec<String> {
+    let Some(now) = now else { return vec![String::new()] };
+    let text = now.to_string();
+    vec![format!(" {}Z", &text[..19]), format!(" {}Z", &text[11..19]), format!(" {}Z", &text[11..16]), String::new()]
+}
+
+/// A form of the progress of a run.
+struct ProgressForm {
+    text: String,
+    /// Columns that it is given, however long the time left is at present: nothing beside it comes and goes with that.
+    room: usize,
+}
+
+/// Returns the forms of the progress with a bar and the time left, and those without a bar; the longest first.
+fn progress_forms(progress: Option<RunProgress>) -> (Vec<ProgressForm>, Vec<ProgressForm>) {
+    const PERCENT: usize = "100 %".len();
+    const LEFT: usize = " 59 min 59 s left".len();
+    const SHORT_LEFT: usize = " 59 min left".len();
+    let Some(progress) = progress else { return (vec![ProgressForm { text: String::new(), room: 0 }], Vec::new()) };
+    let percent = format!("{:.0} %", 100.0 * progress.part);
+    let left = progress.left_seconds.map_or_else(String::new, |left| format!(" {} left", units::format_duration(left)));
+    // `3 min 12 s` → `3 min`.
+    let short_left = progress.left_seconds.map_or_else(String::new, |left| {
+        let parts: Vec<String> = units::format_duration(left).split(' ').take(2).map(str::to_owned).collect();
+        format!(" {} left", parts.join(" "))
+    });
+    let bar = |cells: usize| {
+        let done = (progress.part * cells as f64).round().clamp(0.0, cells as f64) as usize;
+        format!("{}{}", "█".repeat(done), "░".repeat(cells - done))
+    };
+    let with_bar = |cells: usize, left: &str, room: usize| ProgressForm {
+        text: format!("  {} {percent}{left}", bar(cells)),
+        room: 2 + cells + 1 + PERCENT + room,
+    };
+    let plain = |left: &str, room: usize| ProgressForm { text: format!("  {percent}{left}"), room: 2 + PERCENT + room };
+    (
+        vec![with_bar(10, &left, LEFT), with_bar(5, &left, LEFT), with_bar(5, &short_left, SHORT_LEFT)],
+        vec![plain(&left, LEFT), plain(&short_left, SHORT_LEFT), plain("", 0)],
+    )
 }
 
 /// Returns as many parts of the headline as fit: an address that is cut opens nothing.
@@ -126,7 +171,7 @@ fn headline_within(headline: &str, room: usize) -> String {
     if shown.is_empty() { units::shortened(headline, room) } else { shown }
 }
 
-/// As many of the sums as fit, the most important first.
+/// Returns as many of the sums as fit, the most important first.
 fn totals_line(picture: &ViewFrame, width: u16) -> Line<'static> {
     let (summary, counts) = (&picture.summary, picture.counts);
     let mut parts = picture.load().to_vec();
@@ -157,11 +202,15 @@ fn saved_parts(picture: &ViewFrame) -> Vec<String> {
     let (Some(ratio), Some(part)) = (summary.saving_ratio(), summary.compared_ratio()) else { return Vec::new() };
     let error = summary.ratio_error().map_or_else(String::new, |error| format!(" ±{:.1}", 100.0 * error));
     let unclear = if summary.verdict() == SavingVerdict::Unclear { " (unclear)" } else { "" };
-    let percent = format!("{:+.1} %{error}{unclear}", 100.0 * ratio);
+    let saved = if ratio < 0.0 {
+        format!("used {:.1} %{error} more{unclear}", -100.0 * ratio)
+    } else {
+        format!("saved {:+.1} %{error}{unclear}", 100.0 * ratio)
+    };
     if summary.is_whole() {
-        return vec![format!("saved {percent}")];
+        return vec![saved];
     }
-    vec![format!("saved {percent} of {:.0} %, rest not known", 100.0 * part)]
+    vec![format!("{saved} of {:.0} %, rest not known", 100.0 * part)]
 }
 
 fn draw_table(frame: &mut Frame<'_>, picture: &ViewFrame, state: &mut ViewState, area: Rect) {
@@ -249,15 +298,17 @@ fn wrapped(text: &str, width: usize) -> Vec<String> {
     lines
 }
 
-/// One line where there are others beside it, as many as it takes where it is alone.
-fn decision(decision: &Decision, width: usize, alone: bool) -> Vec<Line<'static>> {
+/// Returns one line where there are others beside it, as many as it takes where it is alone.
+fn decision(decided: &DecidedChange, width: usize, alone: bool) -> Vec<Line<'static>> {
+    let decision = &decided.decision;
     let colour = match (decision.action, decision.validation) {
         (ControllerAction::Maintain, ChangeValidation::Kept) => Color::Green,
         (ControllerAction::Maintain, _) => Color::DarkGray,
+        _ if decided.fate.is_some_and(ChangeFate::is_as_asked) => Color::DarkGray,
         (ControllerAction::Revert, _) => Color::Red,
         _ => Color::Yellow,
     };
-    let word = decision_text(decision);
+    let word = decided_text(decided);
     let time = decision.time.to_string()[11..19].to_owned();
     let mut reason = redact::line(&decision.reason).into_owned();
     if alone && decision.from != decision.to {
@@ -285,7 +336,9 @@ fn decision(decision: &Decision, width: usize, alone: bool) -> Vec<Line<'static>
 }
 
 fn foot_line(picture: &ViewFrame, state: &ViewState, width: u16) -> Line<'static> {
-    let keys = if state.searching {
+    let keys = if state.stage == ViewStage::Ending {
+        "ending: what is under way is finished first · Ctrl-C ends at once"
+    } else if state.searching {
         "type to search · Enter keep · Esc end"
     } else if state.page == ViewPage::Details {
         "↑↓ scroll · Enter Esc back · ? help · q table"

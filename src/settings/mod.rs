@@ -99,7 +99,7 @@ pub struct BusSettings {
     pub brokers: String,
     /// Folder of the embedded log, and of the archive under `archive`. Default: `eadt-data`.
     pub data_dir: PathBuf,
-    /// By what records are read from Kafka: `native`, a fetch path of our own, or `librdkafka`, which also reads from Kafka older
+    /// Client that reads records from Kafka: `native`, a fetch path of our own, or `librdkafka`, which also reads from Kafka older
     /// than 3.0 and knows Kerberos. Groups, transactions and what is written are librdkafka's with both. Default: `native`.
     pub fetch: FetchPath,
     /// How Kafka's brokers know this process, and it them.
@@ -164,9 +164,9 @@ impl Default for LogSettings {
 pub struct MetricsSettings {
     /// Whether `eadt up` has them at `/metrics`, too; `eadt exporter` always does. Default: false.
     pub by_workload: bool,
-    /// Workloads with series; those that come later are counted only. Default: 200.
+    /// Workloads with series; further ones that run are only counted. One that is silent makes room for others. Default: 200.
     pub workloads_max: usize,
-    /// GPUs with series; those that come later are counted only. Default: 1000.
+    /// GPUs with series; further ones are only counted. One that is silent makes room for others. Default: 1000.
     pub gpus_max: usize,
     /// Where the same metrics are sent to.
     pub otlp: OtlpSettings,
@@ -205,12 +205,25 @@ pub enum SettingsError {
     /// A part's own check; names the key.
     #[error("setting {0}")]
     Refused(String),
+    /// One of these, with settings under old names: notes on those that the error is about, warnings about all.
+    #[error("{error}{notes}")]
+    UnderOldNames { error: Box<SettingsError>, notes: String, warnings: Vec<String> },
+}
+
+impl SettingsError {
+    /// Returns the warnings about how the settings were given.
+    pub fn warnings(&self) -> &[String] {
+        match self {
+            Self::UnderOldNames { warnings, .. } => warnings,
+            _ => &[],
+        }
+    }
 }
 
 /// The process environment, passed in so that tests need not change their own.
 pub type EnvVariables = std::collections::HashMap<String, String>;
 
-/// The secrets among variables, which are hidden wherever a text leaves the process.
+/// Returns the secrets among variables, which are hidden wherever a text leaves the process.
 pub fn secrets(variables: &EnvVariables) -> SecretRedactor {
     let own = variables.iter().filter(|(name, _)| is_secret_variable(name)).map(|(_, value)| value.clone());
     let headers = variables.get(OTLP_HEADERS).into_iter().flat_map(|text| text.split(','));
@@ -233,15 +246,25 @@ pub fn load(
     read(file.zip(text.as_deref()), variables, overrides)
 }
 
-/// As [`load`], with the text of the file; errors call the file by its name.
+/// Like [`load`], with the text of the file; errors call the file by its name.
 pub fn read(
     file: Option<(&Path, &str)>,
     variables: &EnvVariables,
     overrides: &[(&str, toml::Value)],
 ) -> Result<ProgramSettings, SettingsError> {
+    let mut old_names = Vec::new();
+    merge(file, variables, overrides, &mut old_names).map_err(|error| renamed::with_old_names(error, &old_names))
+}
+
+fn merge(
+    file: Option<(&Path, &str)>,
+    variables: &EnvVariables,
+    overrides: &[(&str, toml::Value)],
+    old_names: &mut Vec<renamed::OldName>,
+) -> Result<ProgramSettings, SettingsError> {
     let mut builder = Config::builder();
     let mut variables = variables.clone();
-    let mut warnings = renamed::rename_variables(&mut variables)?;
+    renamed::rename_variables(&mut variables, old_names)?;
     let variables = &variables;
     let mut table = None;
     if let Some((path, text)) = file {
@@ -253,13 +276,13 @@ pub fn read(
                 variable_of(&key)
             )));
         }
-        warnings.extend(renamed::rename_in_file(&mut read, &path.display().to_string())?);
+        renamed::rename_in_file(&mut read, &path.display().to_string(), old_names)?;
         let flattened = toml::to_string(&read).map_err(|error| unreadable(error.to_string()))?;
         builder = builder.add_source(File::from_str(&flattened, FileFormat::Toml));
         table = Some(read);
     }
-    let path = file.map(|(path, _)| path);
-    let origins = SettingSources { file: table.as_ref().zip(path), variables, overrides };
+    let (path, old_names) = (file.map(|(path, _)| path), &*old_names);
+    let origins = SettingSources { file: table.as_ref().zip(path), variables, overrides, old_names };
     for (name, option_value, other) in [
         (
             "--kafka",
@@ -291,7 +314,7 @@ pub fn read(
         return Err(SettingsError::Unknown { key, from, advice });
     }
     let mut settings: ProgramSettings = merged.try_deserialize().map_err(|error| origins.explain(&tree, &error))?;
-    settings.warnings = warnings;
+    settings.warnings = old_names.iter().map(renamed::OldName::warning).collect();
     let verbatim = |name: &str| variables.get(name).cloned();
     let properties = variables.iter().filter_map(|(name, value)| Some((property_of_variable(name)?, value.clone())));
     settings.bus.properties.extend(properties);
@@ -341,7 +364,7 @@ pub fn carry_prefix(settings: &mut ProgramSettings) {
     }
 }
 
-/// Whether a variable means a setting. Tests of this project read `EADT_TEST_…`.
+/// Returns whether a variable means a setting. Tests of this project read `EADT_TEST_…`.
 fn is_setting(name: &str) -> bool {
     name.starts_with("EADT_")
         && !name.starts_with("EADT_TEST_")
@@ -357,7 +380,7 @@ fn parse_error(text: &str, error: &toml::de::Error) -> String {
     line.map_or_else(|| error.message().to_owned(), |line| format!("line {line}: {}", error.message()))
 }
 
-/// The variable that sets this key.
+/// Returns the variable that sets this key.
 fn variable_of(key: &str) -> String {
     format!("{ENV_PREFIX}_{}", key.replace('.', "__").to_uppercase())
 }

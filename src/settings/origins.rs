@@ -5,6 +5,7 @@ use std::path::Path;
 use eadt_bus::kafka::is_secret;
 use serde_json::Value;
 
+use super::renamed::OldName;
 use super::{BROKERS, ENV_PREFIX, EnvVariables, ProgramSettings, SettingsError, is_setting};
 
 /// Everything that was merged, last first.
@@ -12,6 +13,8 @@ pub(super) struct SettingSources<'a> {
     pub file: Option<(&'a toml::Table, &'a Path)>,
     pub variables: &'a EnvVariables,
     pub overrides: &'a [(&'a str, toml::Value)],
+    /// Variables here have their new names.
+    pub old_names: &'a [OldName],
 }
 
 impl SettingSources<'_> {
@@ -28,7 +31,8 @@ impl SettingSources<'_> {
             is_setting(name) && path.to_lowercase().replace("__", ".") == key
         };
         if let Some(name) = self.variables.keys().find(means) {
-            return format!(" from {name}");
+            let written = self.old_names.iter().find(|old_name| old_name.new == *name).map_or(name, |old_name| &old_name.old);
+            return format!(" from {written}");
         }
         match self.file {
             Some((table, path)) if lies_in(table, key) => format!(" from {}", path.display()),

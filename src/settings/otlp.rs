@@ -1,4 +1,4 @@
-//! Where metrics for OpenTelemetry are sent to.
+//! Receiver of metrics for OpenTelemetry.
 
 #[cfg(feature = "otlp")]
 use std::fmt::Display;
@@ -33,7 +33,8 @@ const PATH: &str = "/v1/metrics";
 #[serde(default, deny_unknown_fields)]
 pub struct OtlpSettings {
     /// URL of the receiver, as in `http://otel-collector:4318` or `https://otlp.example.com`; without a path `/v1/metrics` is
-    /// added. Empty: nothing is sent. With one `eadt up` has metrics by workload, too. Default: empty.
+    /// added. Empty: nothing is sent. `eadt exporter` sends, and `eadt up`, which has metrics by workload then, too; other
+    /// services send nothing. Default: empty.
     pub endpoint: String,
     /// Seconds between two reports, 1 to 3600. Default: 60.
     pub interval_seconds: f64,
@@ -43,7 +44,7 @@ pub struct OtlpSettings {
     pub certificate: Option<PathBuf>,
 }
 
-/// Where reports are sent to.
+/// Receiver of reports.
 #[cfg(feature = "otlp")]
 #[derive(Debug)]
 pub struct OtlpEndpoint {

@@ -9,54 +9,85 @@ const RENAMED: [(&str, &str); 3] = [
     ("processor.power_budget.turn_min_ratio", "processor.power_budget.cap_change_min_ratio"),
 ];
 
-/// Moves what a settings file has under an old key to the new one. Returns a warning for each.
-pub(super) fn rename_in_file(table: &mut toml::Table, from: &str) -> Result<Vec<String>, SettingsError> {
-    let mut warnings = Vec::new();
+/// A key, or the name of a variable, that the user wrote in its old form.
+#[derive(Debug)]
+pub(super) struct OldName {
+    pub old: String,
+    pub new: String,
+    /// The file, or `the environment`.
+    from: String,
+}
+
+impl OldName {
+    pub fn warning(&self) -> String {
+        let Self { old, new, from } = self;
+        format!("setting {old} from {from} is now called {new}: rename it, the old name will go in a later version")
+    }
+
+    /// Returns a note for a message that calls the setting by its new name.
+    fn note(&self, message: &str) -> Option<String> {
+        let variable = self.new.strip_prefix(ENV_PREFIX).and_then(|rest| rest.strip_prefix('_'));
+        let key = variable.map_or_else(|| self.new.clone(), |rest| rest.to_lowercase().replace("__", "."));
+        let Self { old, new, from } = self;
+        message.contains(&key).then(|| format!(" ({old} from {from} is the old name of {new})"))
+    }
+
+    fn both_set_error(&self) -> SettingsError {
+        let Self { old, new, from } = self;
+        SettingsError::Refused(format!("{old} from {from} is the old name of {new}, which is set there, too: remove {old}"))
+    }
+}
+
+/// Moves what a settings file has under an old key to the new one.
+pub(super) fn rename_in_file(table: &mut toml::Table, from: &str, renamed: &mut Vec<OldName>) -> Result<(), SettingsError> {
     for (old, new) in RENAMED {
-        let (section, old_name) = old.rsplit_once('.').unwrap_or(("", old));
-        let new_name = new.rsplit_once('.').map_or(new, |(_, name)| name);
+        let (section, old_key) = old.rsplit_once('.').unwrap_or(("", old));
+        let new_key = new.rsplit_once('.').map_or(new, |(_, key)| key);
         let mut place = Some(&mut *table);
         for step in section.split('.').filter(|step| !step.is_empty()) {
             place = place.and_then(|table| table.get_mut(step)?.as_table_mut());
         }
-        let Some((table, value)) = place.and_then(|table| table.remove(old_name).map(|value| (table, value))) else {
+        let Some((table, value)) = place.and_then(|table| table.remove(old_key).map(|value| (table, value))) else {
             continue;
         };
-        if table.insert(new_name.to_owned(), value).is_some() {
-            return Err(both_set_error(old, new, from));
+        let name = OldName { old: old.to_owned(), new: new.to_owned(), from: from.to_owned() };
+        if table.insert(new_key.to_owned(), value).is_some() {
+            return Err(name.both_set_error());
         }
-        warnings.push(warning(old, new, from));
+        renamed.push(name);
     }
-    Ok(warnings)
+    Ok(())
 }
 
-/// Gives variables of an old key the name of the new one. Returns a warning for each.
-pub(super) fn rename_variables(variables: &mut EnvVariables) -> Result<Vec<String>, SettingsError> {
-    let mut warnings = Vec::new();
+/// Gives variables of an old key the name of the new one.
+pub(super) fn rename_variables(variables: &mut EnvVariables, renamed: &mut Vec<OldName>) -> Result<(), SettingsError> {
     for (old, new) in RENAMED {
         let variable = |key: &str| format!("{ENV_PREFIX}_{}", key.replace('.', "__").to_uppercase());
         let (before, after) = (variable(old), variable(new));
         let is_of = |name: &str| name.strip_prefix(&*before).is_some_and(|rest| rest.is_empty() || rest.starts_with("__"));
         let mut names: Vec<String> = variables.keys().filter(|name| is_of(name)).cloned().collect();
         names.sort_unstable();
-        for name in names {
-            let renamed = format!("{after}{}", &name[before.len()..]);
-            let value = variables.remove(&name).unwrap_or_default();
-            if variables.insert(renamed.clone(), value).is_some() {
-                return Err(both_set_error(&name, &renamed, "the environment"));
+        for old in names {
+            let new = format!("{after}{}", &old[before.len()..]);
+            let value = variables.remove(&old).unwrap_or_default();
+            let name = OldName { old, new: new.clone(), from: "the environment".to_owned() };
+            if variables.insert(new, value).is_some() {
+                return Err(name.both_set_error());
             }
-            warnings.push(warning(&name, &renamed, "the environment"));
+            renamed.push(name);
         }
     }
-    Ok(warnings)
+    Ok(())
 }
 
-fn warning(old: &str, new: &str, from: &str) -> String {
-    format!("setting {old} from {from} is now called {new}: rename it, the old name will go in a later version")
-}
-
-fn both_set_error(old: &str, new: &str, from: &str) -> SettingsError {
-    SettingsError::Refused(format!("{old} from {from} is the old name of {new}, which is set there, too: remove {old}"))
+/// Returns the error with the names that the user wrote, and with the warnings about all old names.
+pub(super) fn with_old_names(error: SettingsError, renamed: &[OldName]) -> SettingsError {
+    if renamed.is_empty() {
+        return error;
+    }
+    let message = error.to_string();
+    let notes = renamed.iter().filter_map(|name| name.note(&message)).collect();
+    SettingsError::UnderOldNames { error: Box::new(error), notes, warnings: renamed.iter().map(OldName::warning).collect() }
 }
 
 #[cfg(test)]
@@ -110,5 +141,32 @@ mod tests {
     fn an_unknown_key_below_an_old_one_is_refused() {
         let error = from_file("[processor.sm_partition]\nenable = true\n").unwrap_err().to_string();
         assert!(error.contains("unknown setting processor.gpu_sharing.enable"), "{error}");
+    }
+
+    #[test]
+    fn a_refusal_has_the_name_that_the_user_wrote_and_all_warnings() {
+        const FILE: &str = "processor.sm_partition from eadt.toml is the old name of processor.gpu_sharing";
+        const RATIO: &str = "EADT_PROCESSOR__POWER_BUDGET__TURN_MIN_RATIO";
+        for (text, variables, part, warnings) in [
+            ("", &[(RATIO, "much")][..], "cap_change_min_ratio=\"much\" from EADT_PROCESSOR__POWER_BUDGET__TURN_MIN_RATIO: ", 1),
+            ("[processor.sm_partition]\nenable = true\n", &[], FILE, 1),
+            ("[processor.sm_partition]\nwindows_min = \"x\"\n", &[], FILE, 1),
+            // Refused by the part's own check, which knows no origin.
+            ("[processor.sm_partition]\nwindows_min = 0\n", &[], FILE, 1),
+            ("[processor]\nforeign_partitions = \"refuse\"\n", &[], "processor.foreign_partitions from eadt.toml", 1),
+            ("", &[(RATIO, "-1")], "(EADT_PROCESSOR__POWER_BUDGET__TURN_MIN_RATIO from the environment is the old name of ", 1),
+            ("[processor.sm_partition]\nenable = true\n", &[(RATIO, "0.04")], FILE, 2),
+            // What is refused has no old name: nothing is added to its message.
+            ("[topics]\npartitions = 0\n[processor.sm_partition]\nenabled = true\n", &[], "it is not between 1 and 1000", 1),
+            ("[topics]\npartitions = 0\n", &[], "it is not between 1 and 1000", 0),
+        ] {
+            let variables: EnvVariables =
+                variables.iter().map(|(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned())).collect();
+            let error = read(Some((std::path::Path::new("eadt.toml"), text)), &variables, &[]).unwrap_err();
+            let message = error.to_string();
+            assert!(message.contains(part), "{text:?} {variables:?}: {message}");
+            assert_eq!(error.warnings().len(), warnings, "{text:?} {variables:?}: {:?}", error.warnings());
+            assert!(!part.ends_with("1000") || message.ends_with(part), "{message}");
+        }
     }
 }

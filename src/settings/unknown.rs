@@ -14,7 +14,7 @@ fn known(schema: &Value) -> SettingKeys {
     found
 }
 
-/// The schema that a `$ref` (also inside `allOf`/`anyOf` of an optional field) points to.
+/// Returns the schema that a `$ref` (also inside `allOf`/`anyOf` of an optional field) points to.
 pub fn resolve<'a>(root: &'a Value, mut schema: &'a Value) -> &'a Value {
     for _ in 0..16 {
         if let Some(pointer) = schema.get("$ref").and_then(Value::as_str) {
@@ -68,7 +68,7 @@ pub fn first(tree: &Value, schema: &Value) -> Option<(String, String)> {
     Some((shown, advice))
 }
 
-/// The keys of the deepest known section that `unknown` lies in.
+/// Returns the keys of the deepest known section that `unknown` lies in.
 fn section_keys(unknown: &str, known: &SettingKeys) -> String {
     let mut section = unknown;
     while let Some((above, _)) = section.rsplit_once('.') {

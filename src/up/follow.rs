@@ -26,7 +26,7 @@ pub struct LiveViewThread {
     thread: JoinHandle<anyhow::Result<LiveTally>>,
 }
 
-/// Whether the live view takes the terminal.
+/// Returns whether the live view takes the terminal.
 pub fn wants_view(args: &UpArgs) -> bool {
     !args.no_view && !args.json && std::io::stdout().is_terminal() && std::io::stdin().is_terminal()
 }
@@ -52,6 +52,9 @@ impl LiveViewThread {
         }
         let old: HashMap<_, _> =
             from.iter().map(|(at, _)| Ok((at.clone(), bus.watermarks(at)?.high))).collect::<Result<_, eadt_bus::BusError>>()?;
+        if let Some(exporter) = &exporter {
+            exporter.announce(&from, &settings.topics.prefix);
+        }
         let reader = bus.reader(&from, IsolationLevel::ReadCommitted)?;
         let headline = if simulated {
             format!("{page} · simulated cluster · speed {} · {}", settings.simulator.speed, place(settings))
@@ -96,7 +99,7 @@ impl LiveViewThread {
     }
 }
 
-/// Where the log is, in words.
+/// Returns the place of the log.
 pub fn place(settings: &ProgramSettings) -> String {
     if settings.bus.brokers.is_empty() {
         format!("embedded log in {}", settings.bus.data_dir.display())

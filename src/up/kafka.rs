@@ -1,4 +1,4 @@
-//! Which Kafka `up` joins: only the one that its command line names, with topics and groups of its own.
+//! Choice of the Kafka that `up` joins: only the one that its command line names, with topics and groups of its own.
 //!
 //! A variable that services on this machine need must not turn a look at the program into a member of their groups.
 

@@ -198,7 +198,7 @@ pub async fn run(args: &UpArgs, mut settings: ProgramSettings, shutdown: Shutdow
     let exporter = has_metrics.then(|| Exporter::new(&metrics, settings.metrics.clone()));
     #[cfg(feature = "otlp")]
     let push = match &exporter {
-        Some(exporter) => services::spawn_otlp(&mut keepers, &settings, exporter, &keeping)?,
+        Some(exporter) => services::spawn_otlp(&mut keepers, &settings, exporter, bound.port(), &keeping)?,
         None => None,
     };
     if wants_view(args) {
@@ -291,7 +291,7 @@ fn spawn_declared_jobs(
 /// Returns the error of settings that declare jobs where nothing comes of it.
 pub fn refuse_declared_jobs() -> anyhow::Error {
     usage_error::impossible(
-        "actuator.jobs is for `eadt up --gpus nvml` or `--gpus none` without Kafka: elsewhere policies of Kubernetes say what jobs may be asked",
+        "actuator.jobs is for `eadt up --gpus nvml` or `--gpus none` without Kafka: elsewhere policies of Kubernetes set what jobs may be asked",
     )
 }
 
@@ -363,7 +363,7 @@ fn warn_of_unassigned_gpus(args: &UpArgs, raw: &eadt_collector::RawSettings) {
     }
 }
 
-/// The collector of `--gpus nvml` and `--gpus none`.
+/// Returns the collector of `--gpus nvml` and `--gpus none`.
 fn collector_settings(settings: &ProgramSettings, gpus: TelemetrySource) -> eadt_collector::RawSettings {
     let mut raw = settings.collector.clone();
     raw.nvml.enabled = gpus == TelemetrySource::Nvml;
@@ -397,7 +397,7 @@ async fn drain(first: Supervisor, second: Supervisor, third: Supervisor, stages:
     Ok(())
 }
 
-/// The cluster simulator's thread; the handle is for the actuator.
+/// Starts the cluster simulator's thread; the handle is for the actuator.
 pub fn spawn_simulator(
     sampling: &mut Supervisor,
     settings: &ProgramSettings,

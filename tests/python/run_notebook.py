@@ -1,4 +1,4 @@
-"""Runs the code of a notebook in a folder, and prints as JSON what it found: the rows of `energy`, and how much each figure shows.
+"""Runs the code of a notebook in a folder, and prints as JSON what it found: the rows of `energy`, how much each figure shows, and windows with a restart.
 
 usage: run_notebook.py NOTEBOOK FOLDER
 """
@@ -27,4 +27,5 @@ def marks(axis):
 
 
 figures = [[marks(axis) for axis in plt.figure(number).axes] for number in plt.get_fignums()]
-print(json.dumps({"energy": names["energy"].to_dicts(), "figures": figures, "layouts": len(names["layouts"]), "saved": names["saved"].to_dicts()}))
+found = {"energy": names["energy"].to_dicts(), "figures": figures, "layouts": len(names["layouts"]), "saved": names["saved"].to_dicts()}
+print(json.dumps(found | {"restarted": int(names["windows"]["restarted"].sum())}))

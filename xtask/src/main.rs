@@ -52,7 +52,7 @@ enum Command {
     Pictures(pictures::Options),
     /// Build the wheel of the Python package, with the program in it.
     Wheel(wheel::Options),
-    /// Measure the readability of the code: one-word names, wording of comments, long functions, import cycles.
+    /// Measure the readability: one-word names, wording of comments, string literals and pages, long functions, import cycles.
     Words(words::Options),
     /// Licences, bans, sources and advisories of all dependencies, by cargo-deny.
     Deny,

@@ -8,7 +8,7 @@ use crate::process;
 pub trait Machine {
     /// Returns the output of a program that ends with status 0; `None` if it is missing or fails.
     fn output(&self, program: &str, arguments: &[&str]) -> Option<String>;
-    /// `/etc/os-release`, empty where there is none.
+    /// `/etc/os-release`, empty if there is none.
     fn os_release(&self) -> String;
 }
 
@@ -29,7 +29,7 @@ impl Machine for Here {
 /// Something that is not there.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Missing {
-    /// What, and for what.
+    /// The missing program, and its use.
     pub what: String,
     /// Debian and Ubuntu packages that bring it.
     pub packages: Vec<&'static str>,
@@ -38,7 +38,7 @@ pub struct Missing {
 /// Oldest Java that Apache Kafka 4 runs on.
 const JAVA: u32 = 17;
 
-/// Everything that the full run needs and this machine lacks.
+/// Returns everything that the full run needs and this machine lacks.
 pub fn missing(machine: &impl Machine) -> Vec<Missing> {
     let mut missing = Vec::new();
     let mut need = |there: bool, what: String, packages: &[&'static str]| {
@@ -83,7 +83,7 @@ fn java_major(text: &str) -> Option<u32> {
     }
 }
 
-/// The package of a Java that is new enough, by distribution; the default one is too old on Ubuntu 22.04.
+/// Returns the package of a Java that is new enough, by distribution; the default one is too old on Ubuntu 22.04.
 fn java_package(os_release: &str) -> &'static str {
     let value = |name: &str| {
         let line = os_release.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('='));
@@ -96,7 +96,7 @@ fn java_package(os_release: &str) -> &'static str {
     }
 }
 
-/// The commands that install what is missing, each as its words.
+/// Returns the commands that install what is missing, each as its words.
 pub fn install_commands(missing: &[Missing], root: bool) -> Vec<Vec<String>> {
     let packages = missing.iter().flat_map(|missing| missing.packages.iter().copied());
     let sudo = (!root).then_some("sudo");
@@ -139,8 +139,8 @@ pub fn ensure(install: bool) -> anyhow::Result<()> {
 /// Programs of Chromium, by distribution.
 const BROWSERS: [&str; 2] = ["chromium", "chromium-browser"];
 
-/// The packages of the browser's tests that this machine lacks. Node of another source than the distribution brings its own npm,
-/// and the distribution's npm cannot be installed beside it.
+/// Returns the packages of the browser's tests that this machine lacks. Node of another source than the distribution brings its
+/// own npm, and the distribution's npm cannot be installed beside it.
 fn browser_packages(machine: &dyn Machine) -> Vec<&'static str> {
     let has = |program: &str| machine.output(program, &["--version"]).is_some();
     let lacking = [("chromium", BROWSERS.iter().any(|name| has(name))), ("nodejs", has("node")), ("npm", has("npm"))];

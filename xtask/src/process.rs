@@ -5,13 +5,13 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, bail};
 
-/// The root of the repository.
+/// Returns the root of the repository.
 pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the root").to_owned()
 }
 
-/// The cargo that runs us, without what it has told us of our own package: build scripts that look at that would run again, and half
-/// of the dependencies be built anew, whenever somebody builds by hand in between.
+/// Returns the cargo that runs us, without its variables on our own package. Build scripts that read those would run again, and
+/// half of the dependencies would be rebuilt after each build by hand.
 pub fn cargo() -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(root());
@@ -22,14 +22,14 @@ pub fn cargo() -> Command {
     command
 }
 
-/// The command as one would type it.
+/// Returns the command as one would type it.
 pub fn shown(command: &Command) -> String {
     let program = Path::new(command.get_program()).file_name().unwrap_or_default().to_string_lossy().into_owned();
     let words = command.get_args().map(|word| word.to_string_lossy().into_owned());
     std::iter::once(program).chain(words).collect::<Vec<_>>().join(" ")
 }
 
-/// Runs a command with our own output streams; an error where it does not end with status 0.
+/// Runs a command with our own output streams; an error if it does not end with status 0.
 pub fn run(command: &mut Command) -> anyhow::Result<()> {
     let text = shown(command);
     println!("$ {text}");

@@ -14,7 +14,7 @@ pub fn interpreter() -> PathBuf {
     std::env::var_os(VARIABLE).map(PathBuf::from).or_else(with_frameworks).unwrap_or_else(|| PathBuf::from("python3"))
 }
 
-/// The newest environment with the training frameworks in the tests' cache folder.
+/// Returns the newest environment with the training frameworks in the tests' cache folder.
 fn with_frameworks() -> Option<PathBuf> {
     let entries = std::fs::read_dir(cache_folder()?).ok()?.flatten();
     let environments = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with("python-training-"));

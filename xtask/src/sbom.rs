@@ -53,7 +53,7 @@ fn document(features: &[String]) -> anyhow::Result<Value> {
     Ok(from_metadata(&metadata, &checksums(&lock)))
 }
 
-/// Name and version to SHA-256.
+/// Returns the name and version to SHA-256.
 fn checksums(lock: &str) -> BTreeMap<(String, String), String> {
     let value = |package: &str, key: &str| {
         let line = package.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(" = \""));

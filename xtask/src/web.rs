@@ -16,12 +16,12 @@ pub struct Options {
     pub check: bool,
 }
 
-/// The folder of the page's sources.
+/// Returns the folder of the page's sources.
 pub fn folder() -> PathBuf {
     process::root().join("services/dashboard/web")
 }
 
-/// Whether Node and npm are on this machine.
+/// Returns whether Node and npm are on this machine.
 pub fn has_node() -> bool {
     process::output("node", &["--version"]).is_some() && process::output("npm", &["--version"]).is_some()
 }

@@ -1,7 +1,8 @@
-//! `cargo xtask words`: how this code reads, as figures: names of one word, names with several meanings, the words of comments, long
-//! functions, circles of imports. It fails nothing; it shows where to look.
+//! `cargo xtask words`: how this code reads, as figures: names of one word, names with several meanings, the words of comments, of
+//! string literals and of pages, long functions, circles of imports. It fails nothing; it shows where to look.
 //!
-//! In: the product's Rust files (tests, benchmarks and `#[cfg(test)]` modules apart). Out: a table, and the worst places of each figure.
+//! In: the product's Rust files (tests, benchmarks and `#[cfg(test)]` modules apart), and the Markdown pages. Out: a table, and the
+//! worst places of each figure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -9,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use clap::Args;
+use proc_macro2::{TokenStream, TokenTree};
 use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
 
@@ -19,7 +21,7 @@ pub struct Options {
     /// Number of places of each kind that are shown.
     #[arg(long, default_value_t = 20)]
     worst: usize,
-    /// Only files below these folders [default: the product].
+    /// Only files below these folders [default: the product and its pages].
     folders: Vec<PathBuf>,
 }
 
@@ -27,24 +29,33 @@ pub struct Options {
 const PRODUCT: [&str; 4] = ["schemas/src", "crates", "services", "src"];
 /// Crates that are there for tests only.
 const FOR_TESTS: [&str; 2] = ["crates/testing", "crates/faults"];
-/// Words of speech that readers of this field do not expect in comments.
+/// Markdown pages and folders of them.
+const PAGES: [&str; 4] = ["README.md", "CONTRIBUTING.md", "SECURITY.md", "docs"];
+/// Words of speech that readers of this field do not expect in comments, messages and pages.
 const DIALECT: [&str; 9] = ["said", "says", "say", "told", "tells", "tell", "stands", "stand", "heard"];
 const LONG_FUNCTION_LINES: usize = 60;
 const FILES_THAT_SHARE_A_NAME: usize = 3;
 
 pub fn run(options: &Options) -> anyhow::Result<()> {
     let root = process::root();
-    let folders: Vec<PathBuf> =
-        if options.folders.is_empty() { PRODUCT.iter().map(PathBuf::from).collect() } else { options.folders.clone() };
+    let is_whole = options.folders.is_empty();
+    let places = |whole: &[&str]| -> Vec<PathBuf> {
+        if is_whole { whole.iter().map(PathBuf::from).collect() } else { options.folders.clone() }
+    };
+    let read = |file: &Path| fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()));
     let mut code = Code::default();
-    for folder in &folders {
-        for file in files(&root.join(folder))? {
+    for place in places(&PRODUCT) {
+        for file in files(&root.join(place), "rs")? {
             let path = file.strip_prefix(&root).unwrap_or(&file).to_owned();
-            if options.folders.is_empty() && !is_product(&path) {
-                continue;
+            if !is_whole || is_product(&path) {
+                code.read(&path, &read(&file)?).with_context(|| format!("cannot parse {}", path.display()))?;
             }
-            let text = fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
-            code.read(&path, &text).with_context(|| format!("cannot parse {}", path.display()))?;
+        }
+    }
+    for place in places(&PAGES) {
+        for file in files(&root.join(place), "md")? {
+            let path = file.strip_prefix(&root).unwrap_or(&file);
+            code.pages.count(&path.display().to_string(), &page_text(&read(&file)?));
         }
     }
     print!("{}", code.report(options.worst));
@@ -58,21 +69,109 @@ fn is_product(path: &Path) -> bool {
         && path.file_name().is_none_or(|name| name != "tests.rs")
 }
 
-fn files(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
+/// Returns the files of this extension below a folder, in order; `place` may be such a file itself.
+fn files(place: &Path, extension: &str) -> anyhow::Result<Vec<PathBuf>> {
+    let has_extension = |path: &Path| path.extension().is_some_and(|own| own == extension);
+    if place.is_file() {
+        return Ok(Some(place.to_owned()).filter(|path| has_extension(path)).into_iter().collect());
+    }
     let mut found = Vec::new();
-    let mut folders = vec![folder.to_owned()];
+    let mut folders = vec![place.to_owned()];
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(&folder).with_context(|| format!("cannot read {}", folder.display()))? {
             let path = entry?.path();
             if path.is_dir() {
                 folders.push(path);
-            } else if path.extension().is_some_and(|extension| extension == "rs") {
+            } else if has_extension(&path) {
                 found.push(path);
             }
         }
     }
     found.sort();
     Ok(found)
+}
+
+/// Returns the code before the test module at the end of a file. Test modules in files of their own are no end.
+fn without_tests(code: &str) -> &str {
+    let mut modules = code.match_indices("#[cfg(test)]\nmod ");
+    let end = modules.find(|(at, _)| code[*at..].lines().nth(1).is_some_and(|line| line.contains('{')));
+    end.map_or(code, |(at, _)| &code[..at])
+}
+
+/// Returns a page without its code blocks.
+fn page_text(page: &str) -> String {
+    let mut is_code = false;
+    let mut text = String::new();
+    for line in page.lines() {
+        if line.trim_start().starts_with("```") {
+            is_code = !is_code;
+        } else if !is_code {
+            text.extend([line, "\n"]);
+        }
+    }
+    text
+}
+
+/// Returns the text of the string literals that have several words, one a line; doc comments are left out.
+fn string_text(tokens: TokenStream) -> String {
+    let mut text = String::new();
+    for token in tokens {
+        match token {
+            TokenTree::Group(group) => {
+                let inner = group.stream();
+                let is_doc = matches!(inner.clone().into_iter().next(), Some(TokenTree::Ident(name)) if name == "doc");
+                if !is_doc {
+                    text.push_str(&string_text(inner));
+                }
+            }
+            TokenTree::Literal(literal) => {
+                let value = syn::parse_str::<syn::LitStr>(&literal.to_string()).map(|text| text.value()).unwrap_or_default();
+                if value.trim().contains(' ') {
+                    text.extend([value.as_str(), "\n"]);
+                }
+            }
+            TokenTree::Ident(_) | TokenTree::Punct(_) => {}
+        }
+    }
+    text
+}
+
+/// Words of one kind of text, and the dialect in them.
+#[derive(Debug, Default)]
+struct WordCounts {
+    words: usize,
+    /// Number of words of the dialect in each file that has any, and the file.
+    dialect: Vec<(usize, String)>,
+}
+
+impl WordCounts {
+    fn count(&mut self, path: &str, text: &str) {
+        let mut dialect = 0;
+        for word in text.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|word| !word.is_empty()) {
+            self.words += 1;
+            dialect += usize::from(DIALECT.contains(&&*word.to_lowercase()));
+        }
+        if dialect > 0 {
+            self.dialect.push((dialect, path.to_owned()));
+        }
+    }
+
+    /// Returns words of the dialect per 100,000 words, and the number of words.
+    fn figure(&self) -> String {
+        let dialect: usize = self.dialect.iter().map(|(count, _)| count).sum();
+        format!("{:.0} of {}", per_100_000(dialect, self.words), self.words)
+    }
+
+    /// Returns the files with the most words of the dialect first.
+    fn worst(&self) -> Vec<String> {
+        let mut dialect = self.dialect.clone();
+        dialect.sort_by(|a, b| b.cmp(a));
+        dialect.iter().map(|(count, path)| format!("{count:>3} {path}")).collect()
+    }
+}
+
+fn per_100_000(count: usize, words: usize) -> f64 {
+    100_000.0 * count as f64 / words.max(1) as f64
 }
 
 /// A declared name and where it is declared.
@@ -84,9 +183,12 @@ struct Code {
     types: Vec<Place>,
     functions: Vec<Place>,
     long_functions: Vec<(usize, Place)>,
-    comment_words: usize,
-    dialect: Vec<(usize, String)>,
+    comments: WordCounts,
+    strings: WordCounts,
+    pages: WordCounts,
+    /// Number of "if" in comments.
     ifs: usize,
+    /// Number of "returns" in comments.
     returns: usize,
     /// Module path of each file, with the module paths that it names.
     imports: BTreeMap<String, BTreeSet<String>>,
@@ -100,24 +202,21 @@ impl Code {
         visitor.visit_file(&syn::parse_file(text)?);
         let names = visitor.names;
         self.imports.insert(module, names);
-        self.comments(&path.display().to_string(), text);
-        Ok(())
+        self.prose(&path.display().to_string(), text)
     }
 
-    fn comments(&mut self, path: &str, text: &str) {
-        let text = text.split("#[cfg(test)]\nmod ").next().unwrap_or_default();
-        let mut dialect = 0;
-        for line in text.lines().filter_map(|line| line.trim_start().strip_prefix("//")) {
-            for word in line.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|word| !word.is_empty()) {
-                self.comment_words += 1;
-                dialect += usize::from(DIALECT.contains(&&*word.to_lowercase()));
-                self.ifs += usize::from(word.eq_ignore_ascii_case("if"));
-                self.returns += usize::from(word.eq_ignore_ascii_case("returns"));
-            }
+    /// Counts the words of the comments and string literals of a file; those of its tests are left out.
+    fn prose(&mut self, path: &str, text: &str) -> anyhow::Result<()> {
+        let text = without_tests(text);
+        let comments: Vec<&str> = text.lines().filter_map(|line| line.trim_start().strip_prefix("//")).collect();
+        let comments = comments.join("\n");
+        for word in comments.split(|c: char| !c.is_alphanumeric() && c != '_') {
+            self.ifs += usize::from(word.eq_ignore_ascii_case("if"));
+            self.returns += usize::from(word.eq_ignore_ascii_case("returns"));
         }
-        if dialect > 0 {
-            self.dialect.push((dialect, path.to_owned()));
-        }
+        self.comments.count(path, &comments);
+        self.strings.count(path, &string_text(syn::parse_str(text)?));
+        Ok(())
     }
 
     fn report(&self, worst: usize) -> String {
@@ -130,8 +229,7 @@ impl Code {
         let functions = one_word(&self.functions, is_one_word_function);
         let shared = self.shared_names();
         let circle = self.largest_circle();
-        let per = |count: usize| 100_000.0 * count as f64 / self.comment_words.max(1) as f64;
-        let dialect: usize = self.dialect.iter().map(|(count, _)| count).sum();
+        let per = |count: usize| per_100_000(count, self.comments.words);
         for (what, figure) in [
             ("type names of one word, %", format!("{:.0} of {}", share(types.len(), self.types.len()), self.types.len())),
             (
@@ -139,7 +237,9 @@ impl Code {
                 format!("{:.0} of {}", share(functions.len(), self.functions.len()), self.functions.len()),
             ),
             ("type names that three or more files define", shared.len().to_string()),
-            ("said, told, stands, … per 100,000 comment words", format!("{:.0} of {}", per(dialect), self.comment_words)),
+            ("said, told, stands, … per 100,000 comment words", self.comments.figure()),
+            ("said, told, stands, … per 100,000 string words", self.strings.figure()),
+            ("said, told, stands, … per 100,000 page words", self.pages.figure()),
             ("\"if\" per 100,000 comment words", format!("{:.0}", per(self.ifs))),
             ("\"returns\" per 100,000 comment words", format!("{:.0}", per(self.returns))),
             ("functions over 60 lines, %", format!("{:.1}", share(self.long_functions.len(), self.functions.len()))),
@@ -157,9 +257,9 @@ impl Code {
             "type names that most files define",
             shared.iter().map(|(name, files)| format!("{name}: {}", files.join(", "))).collect(),
         );
-        let mut dialect = self.dialect.clone();
-        dialect.sort_by(|a, b| b.cmp(a));
-        section("most dialect", dialect.iter().map(|(count, path)| format!("{count:>3} {path}")).collect());
+        section("most dialect in comments", self.comments.worst());
+        section("most dialect in string literals", self.strings.worst());
+        section("most dialect on pages", self.pages.worst());
         let mut long = self.long_functions.clone();
         long.sort_by(|a, b| b.cmp(a));
         section(
@@ -394,8 +494,33 @@ mod tests {
     fn words_of_comments_are_counted_without_those_of_tests() {
         let text = "//! What is said.\n/// Returns it if it can.\nfn a() {} \n#[cfg(test)]\nmod tests { // told\n}\n";
         let code = code(&[("a/src/x.rs", text)]);
-        assert_eq!((code.comment_words, code.ifs, code.returns), (8, 1, 1));
-        assert_eq!(code.dialect, [(1, "a/src/x.rs".to_owned())]);
+        assert_eq!((code.comments.words, code.ifs, code.returns), (8, 1, 1));
+        assert_eq!(code.comments.dialect, [(1, "a/src/x.rs".to_owned())]);
+    }
+
+    #[test]
+    fn words_of_string_literals_are_counted_without_comments_and_single_words() {
+        for (text, wanted) in [
+            (r#"f("what it says");"#, "what it says\n"),
+            (r##"f(r#"a "raw" text"#, "told")"##, "a \"raw\" text\n"),
+            (r#"f('"', '\'', "a \" b", b"of bytes", "c d")"#, "a \" b\nc d\n"),
+            ("/// A \"doc text\".\n// \"not this\"\nfn f<'a>(x: &'a str) { tracing::info!(x, \"but this\") }", "but this\n"),
+            ("f(\"two \\\n   lines\")", "two lines\n"),
+        ] {
+            assert_eq!(string_text(syn::parse_str(text).unwrap()), wanted, "{text}");
+        }
+        let text =
+            "#[cfg(test)]\nmod fake;\nfn a() { f(\"what it says\") }\n#[cfg(test)]\nmod tests {\n fn b() { f(\"as told\") } }\n";
+        let code = code(&[("a/src/x.rs", text)]);
+        assert_eq!((code.strings.words, code.strings.dialect), (3, vec![(1, "a/src/x.rs".to_owned())]));
+    }
+
+    #[test]
+    fn words_of_pages_are_counted_without_code_blocks() {
+        let mut pages = WordCounts::default();
+        pages.count("a.md", &page_text("# It stands\n```sh\nsay it\n```\nand tells it.\n"));
+        assert_eq!((pages.words, &*pages.worst()), (5, &["  2 a.md".to_owned()][..]));
+        assert_eq!(pages.figure(), "40000 of 5");
     }
 
     #[test]

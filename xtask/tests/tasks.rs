@@ -13,6 +13,11 @@ fn without_tests(text: &str) -> &str {
     text.match_indices("#[cfg(test)]").find(|(at, _)| is_module(&text[*at..])).map_or(text, |(at, _)| &text[..at])
 }
 
+/// Returns whether a file has nothing but tests.
+fn is_of_tests(path: &Path) -> bool {
+    path.file_stem().and_then(|name| name.to_str()).is_some_and(|name| name == "tests" || name.ends_with("_tests"))
+}
+
 /// The sources of the program and of every crate, without their tests.
 fn sources() -> Vec<(PathBuf, String)> {
     let mut folders = vec![root().join("src")];
@@ -25,7 +30,7 @@ fn sources() -> Vec<(PathBuf, String)> {
             let path = entry.unwrap().path();
             if path.is_dir() {
                 folders.push(path);
-            } else if path.extension().is_some_and(|extension| extension == "rs") {
+            } else if path.extension().is_some_and(|extension| extension == "rs") && !is_of_tests(&path) {
                 let text = fs::read_to_string(&path).unwrap();
                 sources.push((path.strip_prefix(root()).unwrap().to_owned(), without_tests(&text).to_owned()));
             }

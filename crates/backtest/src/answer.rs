@@ -1,4 +1,4 @@
-//! What an actuator of a backtest answers to a decision.
+//! Answers of a backtest's actuator to decisions.
 
 use eadt_schemas::v1::{Actuation, ActuationOutcome, Decision, Layout};
 

@@ -13,7 +13,7 @@ use serde::Serialize;
 use crate::simulated::{ReportedRun, record};
 use crate::{BacktestError, BacktestPlan, Contender, Oversubscription, ScenarioSource};
 
-/// Whose reports are checked, on what.
+/// Backtests whose reported savings are compared with the truth.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Calibration {
     pub subjects: Vec<ScenarioSource>,
@@ -21,9 +21,9 @@ pub struct Calibration {
     pub days: f64,
     /// Seeds 0 up to this.
     pub seeds: u64,
-    /// Of workloads that declare none.
+    /// Settings of workloads that declare none.
     pub settings: ControllerSettings,
-    /// From a decision to its effect, in seconds.
+    /// Time from a decision to its effect, in seconds.
     pub delay_seconds: f64,
 }
 
@@ -34,7 +34,7 @@ pub struct CalibrationRun {
     pub workload: String,
     pub controller: ControllerName,
     pub seed: u64,
-    /// Saving of the report; absent where it gives none.
+    /// Saving of the report; absent if it gives none.
     pub reported_ratio: Option<f64>,
     /// Ends of its 90 % interval.
     pub reported_ratio_low: Option<f64>,
@@ -61,7 +61,7 @@ pub struct CalibrationRow {
     pub controller: Option<ControllerName>,
     /// Runs in which something was changed.
     pub runs: usize,
-    /// Of them, those with a saving.
+    /// Number of reports with a saving.
     pub reported: usize,
     /// Part of the reported intervals that hold the truth of the compared windows.
     pub coverage_ratio: Option<f64>,
@@ -382,7 +382,9 @@ const COLOURS: [&str; 6] = ["#2da44e", "#0969da", "#cf222e", "#8250df", "#bf8700
 pub fn calibration_html(report: &CalibrationReport) -> String {
     let title = "Calibration of savings (simulated)";
     let mut out = eadt_html::begin(title, "Reported against true savings (simulated)", "");
-    out.push_str("<ul>");
+    let met = report.targets.iter().filter(|target| target.is_met).count();
+    let length = format!("{}, {}", counted(report.days, "day"), counted(report.seeds, "seed"));
+    put!(out, "<p class=\"verdict\">simulated: {met} of {} kept; {length}</p>\n<ul>", counted(report.targets.len(), "target"));
     for target in &report.targets {
         put!(out, "<li>{}</li>", asked_line(target));
     }
@@ -393,7 +395,7 @@ pub fn calibration_html(report: &CalibrationReport) -> String {
     out
 }
 
-/// A dot for each run with its interval, true across and reported upwards; on the line both are the same.
+/// Draws a dot for each run with its interval, true across and reported upwards; on the line both are the same.
 fn plot(out: &mut String, report: &CalibrationReport) {
     const SIZE: f64 = 560.0;
     const LEFT: f64 = 60.0;
@@ -439,11 +441,10 @@ fn plot(out: &mut String, report: &CalibrationReport) {
             at + 4.0
         );
     }
-    for (value, anchor) in [(low + 0.02, "start"), (0.0, "middle"), (high - 0.02, "end")] {
-        let label = format!("{:+.0} %", 100.0 * value);
+    for (value, label) in eadt_html::percent_ticks(low, high, 6) {
         put!(
             out,
-            "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"{anchor}\">{label}</text><text x=\"50\" y=\"{:.1}\" text-anchor=\"end\">{label}</text>",
+            "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{label}</text><text x=\"50\" y=\"{:.1}\" text-anchor=\"end\">{label}</text>",
             x(value),
             SIZE + 16.0,
             y(value) + 4.0

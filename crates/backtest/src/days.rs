@@ -8,18 +8,18 @@ const KINDS: [&str; 4] = ["host", "compute", "memory", "mid"];
 /// A phase lasts between these, in minutes.
 const MINUTES: std::ops::RangeInclusive<u32> = 120..=480;
 
-/// A job on 3 A100s whose work changes at random: phases of 2 to 8 hours, each bound by the host, the SMs, the memory or by
-/// none of them, no two alike in a row. The seed chooses them and the noise.
+/// Returns a job on 3 A100s whose work changes at random, in phases of 2 to 8 hours. A phase is bound by the host, the SMs, the
+/// memory or by none of them; no two alike follow each other. The seed chooses them and the noise.
 pub fn random_days(seed: u64, days: f64) -> Scenario {
     job("eadt/random-days", seed, random_phases(seed, days, MINUTES))
 }
 
-/// As [`random_days`], with phases that all last so many minutes.
+/// Like [`random_days`], with phases that all last so many minutes.
 pub fn even_phases(seed: u64, days: f64, minutes: u32) -> Scenario {
     job("eadt/even-phases", seed, random_phases(seed, days, minutes..=minutes))
 }
 
-/// As [`random_days`], with phases of half an hour to 4 h, of a job that is suspended every 3 to 8 h for 20 min to 3 h.
+/// Like [`random_days`], with phases of half an hour to 4 h, of a job that is suspended every 3 to 8 h for 20 min to 3 h.
 pub fn come_and_go(seed: u64, days: f64) -> Scenario {
     let mut scenario = job("eadt/come-and-go", seed, random_phases(seed, days, 30..=240));
     let mut chance = Pcg64Mcg::seed_from_u64(seed ^ 0x676f_6e65);

@@ -26,7 +26,7 @@ pub use calibrate::{
 pub use days::{come_and_go, even_phases, random_days};
 pub use hindsight::{
     CounterfactualChange, ENOUGH_WINDOWS, Estimate, HindsightInput, HindsightRow, InsufficientEvidence, RefusedChange,
-    evaluate_record, evaluate_record_counted, render_hindsight_report,
+    evaluate_record, evaluate_record_counted, hindsight_html, render_hindsight_report,
 };
 pub use measured::{
     MeasuredBacktestPlan, MeasuredBoard, MeasuredMean, MeasuredReport, MeasuredRow, SweepKnob, SweepPoint, TestbedError,

@@ -33,7 +33,7 @@ pub enum SweepKnob {
 /// The work of the table at one setting.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SweepPoint {
-    /// In MHz or watts.
+    /// Setting in MHz or watts.
     pub setting: f64,
     pub duration_seconds: f64,
     pub energy_joules: f64,
@@ -95,13 +95,13 @@ impl MeasuredBoard {
         Ok(Self { name: board, knob, points, simulated: false })
     }
 
-    /// The same board, marked as simulated if its rows are.
+    /// Returns the same board, marked as simulated if its rows are.
     #[must_use]
     pub fn simulated(self, simulated: bool) -> Self {
         Self { simulated, ..self }
     }
 
-    /// Whether its knob is the clock.
+    /// Returns whether its knob is the clock.
     pub fn is_of_clocks(&self) -> bool {
         self.knob == SweepKnob::SmClockMhz
     }
@@ -125,7 +125,7 @@ impl MeasuredBoard {
         (REFERENCE_RATE * self.top().duration_seconds / seconds, power_a + part * (power_b - power_a))
     }
 
-    /// The measured setting of least energy per sample among those that keep the throughput.
+    /// Returns the measured setting of least energy per sample among those that keep the throughput.
     fn best(&self, max_slowdown_ratio: f64) -> f64 {
         let floor = REFERENCE_RATE * (1.0 - max_slowdown_ratio) - 1e-9;
         let keeps = |point: &&SweepPoint| self.at(point.setting).0 >= floor;
@@ -133,7 +133,7 @@ impl MeasuredBoard {
         best.map_or(self.top().setting, |point| point.setting)
     }
 
-    /// The job as its objects would have it: one process on one GPU, and the range of the table as bounds.
+    /// Returns the job as its objects would have it: one process on one GPU, and the range of the table as bounds.
     fn workload(&self, setting: Option<f64>, generation: u64, decision_id: Option<String>, ready: EventTime) -> Workload {
         let (least, top) = (self.least().setting, self.top().setting);
         let layout = Layout {
@@ -188,7 +188,7 @@ pub struct MeasuredBacktestPlan {
     /// Seeds 0 up to this; they change the noise of the instruments.
     pub seeds: u64,
     pub settings: ControllerSettings,
-    /// From a decision to its effect, in seconds.
+    /// Time from a decision to its effect, in seconds.
     pub delay_seconds: f64,
 }
 
@@ -199,7 +199,7 @@ struct MeasuredRun {
     samples: f64,
     turns: u64,
     refused: u64,
-    /// In force at the end.
+    /// Setting in force at the end.
     setting: f64,
 }
 
@@ -212,7 +212,7 @@ pub struct MeasuredRow {
     pub saving_ratio: SeedSpread,
     /// 1 − throughput over that at the highest setting: above 0 is slower.
     pub slowdown_ratio: SeedSpread,
-    /// In force at the end, mean over the seeds, in MHz or watts.
+    /// Setting in force at the end, mean over the seeds, in MHz or watts.
     pub final_setting: f64,
     pub turns_per_day: f64,
     /// Changes of layout that a table knows nothing of.
@@ -226,7 +226,7 @@ pub struct MeasuredMean {
     pub boards: usize,
     pub saving_ratio: SeedSpread,
     pub slowdown_ratio: SeedSpread,
-    /// Its mean saving over the oracle's; absent where the oracle saves nothing.
+    /// Its mean saving over the oracle's; absent if the oracle saves nothing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub of_oracle_ratio: Option<f64>,
     /// Boards on which it is slower than the floor by more than a point.
@@ -235,7 +235,7 @@ pub struct MeasuredMean {
     pub costs_energy: usize,
 }
 
-/// What came of it.
+/// Result of a backtest on measured tables.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct MeasuredReport {
     /// `measured-table`: time and power are measured, the course of events is simulated. `simulated-table`: so are time and power
@@ -249,7 +249,7 @@ pub struct MeasuredReport {
 }
 
 impl MeasuredBacktestPlan {
-    /// The first thing that is wrong with it.
+    /// Checks the settings; the error is the first fault.
     pub fn check(&self) -> Result<(), TestbedError> {
         if !(self.days > 0.0 && self.days <= 3660.0) {
             return Err(TestbedError::Days(self.days));
@@ -345,10 +345,10 @@ struct MeasuredTestbed<'a> {
     delay_seconds: f64,
     chance: Pcg64Mcg,
     now: EventTime,
-    /// In force; `None`: nothing limits the board.
+    /// Setting in force; `None`: the board is not limited.
     setting: Option<f64>,
     generation: u64,
-    /// What set it, and since when it is in force.
+    /// The decision that set it, and the time since which it is in force.
     decision_id: Option<String>,
     ready: EventTime,
     state: ControllerState,
@@ -397,7 +397,7 @@ impl<'a> MeasuredTestbed<'a> {
         self.board.workload(self.setting, self.generation, self.decision_id.clone(), self.ready)
     }
 
-    /// One window, and what the controller makes of it.
+    /// Simulates one window, and the controller's decision on it.
     fn window(&mut self) {
         let start = self.now;
         let end = start.plus_seconds(WINDOW_SECONDS);
@@ -437,7 +437,7 @@ impl<'a> MeasuredTestbed<'a> {
         }
     }
 
-    /// The window as instruments with noise would show it.
+    /// Returns the window as instruments with noise would show it.
     fn seen(
         &mut self,
         start: EventTime,
@@ -507,7 +507,7 @@ impl<'a> MeasuredTestbed<'a> {
     }
 }
 
-/// Near enough to normal: a sum of twelve even draws.
+/// Returns a nearly normal random number: a sum of twelve even draws.
 fn normal(chance: &mut Pcg64Mcg) -> f64 {
     use rand::RngExt;
     (0..12).map(|_| chance.random::<f64>()).sum::<f64>() - 6.0
@@ -519,7 +519,7 @@ const SIMULATED_TABLE: &str = "simulated-table";
 /// Boards above which only the means are shown.
 const BOARDS_SHOWN: usize = 12;
 
-/// A table for a terminal.
+/// Returns a table for a terminal.
 pub fn render_measured_report(report: &MeasuredReport) -> String {
     use std::fmt::Write;
     // No "-0.0 %".

@@ -10,7 +10,7 @@ const THREAD_STEP: usize = 5;
 /// Caps that it tries, from the least to the board's limit.
 const CAPS: u32 = 48;
 
-/// Throughput and power of one layout, the temperature settled.
+/// Returns the throughput and power of one layout, the temperature settled.
 fn steady(job: &WorkloadScenario, profile: WorkloadProfile, per_gpu: u32, threads: u32, cap: f64, ambient: f64) -> (f64, f64) {
     let board = job.board.board();
     let runners = vec![GpuProcess { profile, share: f64::from(threads) / 100.0 }; per_gpu as usize];
@@ -25,7 +25,7 @@ fn steady(job: &WorkloadScenario, profile: WorkloadProfile, per_gpu: u32, thread
     (synchronised_rate(&rates, per_gpu), found.power_watts * f64::from(job.gpus))
 }
 
-/// The best layout of a profile; the starting one where nothing is better.
+/// Returns the best layout of a profile; the starting one where nothing is better.
 pub fn best(job: &WorkloadScenario, start: &Layout, profile: WorkloadProfile, max_slowdown: f64, ambient: f64) -> Layout {
     let board = job.board.board();
     let top = job.power_limit_watts.unwrap_or(board.power_limit_watts);

@@ -1,8 +1,9 @@
 //! The table as text and as one HTML file with plots.
 
 use eadt_html::{END, escape};
+use eadt_schemas::counts::counted;
 
-use crate::{BacktestReport, BacktestRow};
+use crate::{BacktestReport, BacktestRow, Contender};
 
 macro_rules! put {
     ($out:expr, $($argument:tt)*) => { $out.push_str(&format!($($argument)*)) };
@@ -15,10 +16,9 @@ macro_rules! line {
     }};
 }
 
-/// A table for a terminal.
+/// Returns a table for a terminal.
 pub fn text(report: &BacktestReport) -> String {
-    let mut out =
-        format!("simulated: {} days, {} seeds; against the fixed layout, restarts included\n", report.days, report.seeds);
+    let mut out = format!("simulated: {}; against the fixed layout, restarts included\n", length(report));
     let mut group = None;
     for row in &report.rows {
         let of = (&row.scenario, &row.workload, row.oversubscription);
@@ -57,7 +57,12 @@ pub fn text(report: &BacktestReport) -> String {
     out
 }
 
-/// The highest power of all GPUs; "–" if the run was too short for a window that counts.
+/// Returns days and seeds in words.
+fn length(report: &BacktestReport) -> String {
+    format!("{}, {}", counted(report.days, "day"), counted(report.seeds, "seed"))
+}
+
+/// Returns the highest power of all GPUs; "–" if the run was too short for a window that counts.
 fn most_watts(row: &BacktestRow) -> String {
     if row.cluster_power_watts_max > 0.0 { format!("{:.0}", row.cluster_power_watts_max) } else { "–".to_owned() }
 }
@@ -66,23 +71,21 @@ fn most_watts(row: &BacktestRow) -> String {
 pub(crate) const RULES: &str = ".less { fill: var(--good); } .more { fill: var(--bad); } rect { fill-opacity: .45; }
 ";
 
-/// One HTML file without anything from outside.
+/// Returns one HTML file without anything from outside.
 pub fn html(report: &BacktestReport) -> String {
     let title = "Backtest (simulated)";
     let mut out = eadt_html::begin(title, title, RULES);
+    for (index, verdict) in comparisons(report).map(verdict).enumerate() {
+        line!(out, "<p{}>simulated: {}</p>", if index == 0 { " class=\"verdict\"" } else { "" }, escape(&verdict));
+    }
     line!(
         out,
-        "<p>{} days, {} seeds. Everything here is simulated, nothing measured. Compared with the layout that nobody touches, same seed; \
+        "<p>{}. Everything here is simulated, nothing measured. Compared with the layout that nobody touches, same seed; \
          restarts, idle power and lost work are included. The oracle knows every phase at once and restarts for nothing.</p>",
-        report.days,
-        report.seeds
+        length(report)
     );
-    for rows in report
-        .rows
-        .chunk_by(|a, b| (&a.scenario, &a.workload, a.oversubscription) == (&b.scenario, &b.workload, b.oversubscription))
-    {
-        let first = &rows[0];
-        let heading = format!("{} · {} · oversubscription {}", first.scenario, first.workload, first.oversubscription);
+    for rows in comparisons(report) {
+        let heading = heading(&rows[0]);
         line!(out, "<h2>{}</h2>", escape(&heading));
         plot(&mut out, &heading, rows);
         let cells = |row: &BacktestRow| {
@@ -107,6 +110,34 @@ pub fn html(report: &BacktestReport) -> String {
     out
 }
 
+/// Returns the rows of each comparison: one scenario, workload and oversubscription.
+fn comparisons(report: &BacktestReport) -> impl Iterator<Item = &[BacktestRow]> {
+    report.rows.chunk_by(|a, b| (&a.scenario, &a.workload, a.oversubscription) == (&b.scenario, &b.workload, b.oversubscription))
+}
+
+fn heading(row: &BacktestRow) -> String {
+    format!("{} · {} · oversubscription {}", row.scenario, row.workload, row.oversubscription)
+}
+
+/// Returns what the best controller of a comparison makes of J/sample, beside the oracle.
+fn verdict(rows: &[BacktestRow]) -> String {
+    let change = |row: &BacktestRow| row.joules_per_sample_change.mean;
+    let is_controller = |row: &&BacktestRow| !matches!(row.controller, Contender::Fixed | Contender::Oracle);
+    let best = rows.iter().filter(is_controller).min_by(|a, b| change(a).total_cmp(&change(b)));
+    let Some(best) = best else { return format!("{}: no controller ran", heading(&rows[0])) };
+    let words = if change(best) < 0.0 { "saves most" } else { "saves nothing, and is the best" };
+    let oracle = rows.iter().find(|row| row.controller == Contender::Oracle);
+    let oracle = oracle.map_or_else(String::new, |row| format!("; the oracle {:+.1} %", 100.0 * change(row)));
+    format!(
+        "{}: {} {words}: {:+.1} % J/sample ({:+.1} % in the worst seed) at {:.0} % of the throughput{oracle}",
+        heading(best),
+        best.controller,
+        100.0 * change(best),
+        100.0 * best.joules_per_sample_change.worst,
+        100.0 * best.throughput_ratio.mean
+    )
+}
+
 const HEAD: [&str; 11] = [
     "controller",
     "J/sample",
@@ -121,7 +152,7 @@ const HEAD: [&str; 11] = [
     "all GPUs, W",
 ];
 
-/// A bar to the mean of each controller, and a dot for each seed.
+/// Draws a bar to the mean of each controller, and a dot for each seed.
 fn plot(out: &mut String, heading: &str, rows: &[BacktestRow]) {
     const LEFT: f64 = 130.0;
     const WIDTH: f64 = 640.0;
@@ -130,15 +161,22 @@ fn plot(out: &mut String, heading: &str, rows: &[BacktestRow]) {
     let low = values().fold(-0.05, f64::min) * 1.05;
     let high = values().fold(0.02, f64::max) * 1.05;
     let x = |value: f64| LEFT + WIDTH * (value - low) / (high - low);
-    let height = LINE * rows.len() as f64 + 30.0;
+    let height = LINE * rows.len() as f64 + 48.0;
+    let floor = height - 40.0;
     line!(
         out,
         "<svg viewBox=\"0 0 800 {height}\" role=\"img\" aria-label=\"change of J/sample by controller: {2}\">\
          <line class=\"axis\" x1=\"{0:.1}\" x2=\"{0:.1}\" y1=\"0\" y2=\"{1}\"/>",
         x(0.0),
-        height - 22.0,
+        floor,
         escape(heading)
     );
+    line!(out, "<line class=\"axis\" x1=\"{LEFT}\" x2=\"{}\" y1=\"{floor}\" y2=\"{floor}\"/>", LEFT + WIDTH);
+    for (value, label) in eadt_html::percent_ticks(low, high, 6) {
+        let (at, below) = (x(value), floor + 15.0);
+        put!(out, "<line class=\"axis\" x1=\"{at:.1}\" x2=\"{at:.1}\" y1=\"{floor}\" y2=\"{}\"/>", floor + 4.0);
+        line!(out, "<text x=\"{at:.1}\" y=\"{below}\" text-anchor=\"middle\">{label}</text>");
+    }
     for (row, index) in rows.iter().zip(0_u32..) {
         let y = LINE * f64::from(index) + 4.0;
         let mean = row.joules_per_sample_change.mean;
@@ -158,10 +196,8 @@ fn plot(out: &mut String, heading: &str, rows: &[BacktestRow]) {
     }
     line!(
         out,
-        "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">change of J/sample against the fixed layout, simulated: bar mean, dots seeds ({:+.0} % to {:+.0} %)</text></svg>",
+        "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">change of J/sample against the fixed layout, simulated: bar mean, dots seeds</text></svg>",
         LEFT + WIDTH / 2.0,
-        height - 6.0,
-        100.0 * low,
-        100.0 * high
+        height - 6.0
     );
 }

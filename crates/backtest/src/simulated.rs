@@ -23,7 +23,7 @@ use crate::{come_and_go, even_phases, oracle, random_days};
 pub enum Contender {
     /// The layout at the start, never touched.
     Fixed,
-    /// In each phase at once the best layout and cap, without any restart.
+    /// The best layout and cap of each phase at once, without any restart.
     Oracle,
     /// The controller `power-budget`: all jobs of the scenario share [`BacktestPlan::power_budget_watts`].
     Budget,
@@ -149,9 +149,9 @@ pub struct BacktestPlan {
     pub days: f64,
     /// Seeds 0 up to this.
     pub seeds: u64,
-    /// Of workloads that declare none.
+    /// Settings of workloads that declare none.
     pub settings: ControllerSettings,
-    /// From a decision to its effect, in seconds.
+    /// Time from a decision to its effect, in seconds.
     pub delay_seconds: f64,
     /// Power that the GPUs of all jobs of a scenario share; [`Contender::Budget`] needs it.
     pub power_budget_watts: Option<f64>,
@@ -197,7 +197,7 @@ struct BacktestTask<'a> {
 }
 
 impl BacktestPlan {
-    /// The first thing that is wrong with it.
+    /// Checks the plan; the error is the first fault.
     pub fn check(&self) -> Result<(), BacktestError> {
         if !(self.days > 0.0 && self.days <= 3660.0) {
             return Err(BacktestError::new(format!("days is {}, but must be above 0 and at most 3660", self.days)));
@@ -242,7 +242,7 @@ impl BacktestPlan {
             let above = |bounds: &LayoutBounds| bounds.oversubscription_percentage_max.unwrap_or(100) > 100;
             let differs = scenario.workloads.iter().any(|job| above(&job.bounds));
             for (index, oversubscription) in self.oversubscription.iter().enumerate() {
-                // Where nothing is above 100 % anyway, both are the same.
+                // If no limit is above 100 % anyway, both are the same.
                 if index > 0 && !differs {
                     continue;
                 }
@@ -337,7 +337,7 @@ struct BacktestJob {
     best: Vec<(String, Layout)>,
     started: Layout,
     total: FastForwardTotals,
-    /// Since the last window.
+    /// Totals since the last window.
     glide: FastForwardTotals,
     changed: bool,
     restarts: Vec<EventTime>,
@@ -390,7 +390,7 @@ impl SimulatedTestbed {
                 power_limit_min_ratio,
                 max_slowdown_ratio,
                 decision_expiry_seconds,
-                // What is decided here takes effect at one moment or never.
+                // A decision takes effect at one moment here, or never.
                 settle_seconds: 0.0,
                 ..BudgetSettings::default()
             };
@@ -446,7 +446,7 @@ impl SimulatedTestbed {
         }
     }
 
-    /// One window of every job, and what its contender makes of it.
+    /// Simulates one window of every job, and the decision of its contender.
     fn window(&mut self) -> Result<(), BacktestError> {
         let start = self.now();
         let end = start.plus_seconds(WINDOW_SECONDS);
@@ -676,7 +676,7 @@ fn add(sum: &mut FastForwardTotals, part: &FastForwardTotals) {
     sum.celsius_max = sum.celsius_max.max(part.celsius_max);
 }
 
-/// The window as the processor would have it.
+/// Returns the window as the processor would have it.
 fn window(glide: &FastForwardTotals, start: EventTime, end: EventTime, state: &Workload, restarted: bool) -> EfficiencyWindow {
     let gpus = state.gpus.unwrap_or(1);
     let samples = glide.samples.max(0.0);

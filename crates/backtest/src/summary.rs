@@ -15,7 +15,7 @@ pub struct SeedSpread {
 }
 
 impl SeedSpread {
-    /// `high_is_bad`: the largest value is the worst.
+    /// Summarises values. `high_is_bad`: the largest value is the worst.
     pub(crate) fn of(values: &[f64], high_is_bad: bool) -> Option<Self> {
         let n = values.len() as f64;
         let mean = values.iter().sum::<f64>() / n;
@@ -49,7 +49,7 @@ pub struct BacktestRow {
     pub changes: Vec<f64>,
 }
 
-/// What came of a contest.
+/// Result of a backtest.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct BacktestReport {
     /// `simulated`: nothing of it was measured.

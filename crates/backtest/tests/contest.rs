@@ -191,4 +191,9 @@ fn those_that_are_compared_stand_in_one_table() {
     assert_eq!(workloads, ["eadt/one", "eadt/one", "eadt/two", "eadt/two"]);
     let page = html(&report);
     assert_eq!((page.matches("<h2>").count(), page.matches("<table>").count(), page.matches("<svg").count()), (2, 2, 2));
+    // The verdict is the first line; ticks are round, and one is one.
+    let verdict = page.split("<h1>").nth(1).and_then(|rest| rest.split_once("</h1>\n")).map_or("", |(_, rest)| rest);
+    assert!(verdict.starts_with("<p class=\"verdict\">simulated: two · eadt/one · oversubscription "), "{page}");
+    assert!(page.contains(" in the worst seed) at ") && page.contains("text-anchor=\"middle\">0 %</text>"), "{page}");
+    assert!(page.contains("0.1 days, 1 seed.") && text(&report).contains("0.1 days, 1 seed;"), "{page}");
 }

@@ -1,6 +1,8 @@
 //! Looking back: a controller on records of which the truth is known.
 
-use eadt_backtest::{HindsightInput, HindsightRow, InsufficientEvidence, evaluate_record, render_hindsight_report};
+use eadt_backtest::{
+    HindsightInput, HindsightRow, InsufficientEvidence, evaluate_record, hindsight_html, render_hindsight_report,
+};
 use eadt_core::controller::{ControllerName, ControllerSettings};
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::{ControllerAction, EfficiencyWindow, Layout, LayoutBounds, Origin, UpdateMode, Workload};
@@ -111,6 +113,10 @@ fn a_change_that_the_record_ran_later_is_told_with_its_effect() {
     let imagined = (280.0 * early + 240.0 * (n + 30.0)) / (22.4 * early + 22.0 * (n + 30.0));
     let total = it.joules_per_sample_change.unwrap();
     assert!((total.value - (imagined / recorded - 1.0)).abs() < 1e-3, "{total:?}");
+    let page = hindsight_html(std::slice::from_ref(&it));
+    for part in ["<p class=\"verdict\">", " would have been best: -", "6 × 50 % → 6 × 40 % in phase 1: -12.7 %"] {
+        assert!(page.contains(part), "{part}: {page}");
+    }
     let text = render_hindsight_report(&[it]);
     assert!(text.contains("6 × 50 % → 6 × 40 % in phase 1: -12.7 %"), "{text}");
     assert!(text.contains("imported record") && text.contains("mode Recommend"), "{text}");
@@ -154,6 +160,61 @@ fn a_phase_that_the_imagined_layout_was_never_in_ends_the_path() {
     let lost = it.refused.iter().find(|refused| refused.action == ControllerAction::Maintain).expect("the path ends");
     assert!(lost.reason.starts_with("not followed any further"), "{lost:?}");
     assert!(it.windows_unknown >= 1 && it.known_ratio.unwrap() < 1.0, "{it:?}");
+}
+
+#[test]
+fn a_refused_change_leaves_no_figure_of_the_controller_itself() {
+    let other = (50, 300.0, 100.0, 3.0);
+    let minutes = [vec![BEFORE; 30], vec![AFTER; 10], vec![other; 20]].concat();
+    let it = literal(&record(&minutes));
+    assert!(!it.refused.is_empty() && it.joules_per_sample_change.is_none(), "{it:#?}");
+    assert!(it.windows_estimated > 0 && it.changes[0].effect.is_some(), "what the record shows is told: {it:#?}");
+    // It waits at its layout: the record's is nothing that it set.
+    assert_eq!(it.windows_unknown, 20, "{it:#?}");
+    assert!(it.notes.iter().any(|note| note.contains("does not show what matrix-literal would have used")), "{:?}", it.notes);
+    let text = render_hindsight_report(&[it]);
+    assert!(text.contains("unknown with the controller") && !text.contains("saves with"), "{text}");
+}
+
+#[test]
+fn the_interval_holds_the_change_with_restarts() {
+    // The job crashes for three minutes: the controller's does not, but its own change takes two.
+    let crash = (50, 200.0, 0.0, 0.01);
+    let minutes = [vec![BEFORE; 57], vec![crash; 3], vec![AFTER; 30]].concat();
+    let mut record = record(&minutes);
+    for window in &mut record.windows[57..60] {
+        window.restarted = true;
+    }
+    let it = literal(&record);
+    assert!(it.refused.is_empty() && it.windows_estimated > 40, "{it:#?}");
+    let (n, early) = (it.windows_estimated as f64, it.windows_as_recorded as f64 - 30.0);
+    // The imagined change takes three windows, in a third of which the job runs.
+    let own = (280.0 * (n + early + 3.0) + 240.0 * 30.0 + 200.0 * 3.0) / (22.4 * (n + early + 3.0) + 22.0 * 30.0);
+    let imagined = (280.0 * (early + 3.0) + 240.0 * (n + 33.0)) / (22.4 * (early + 1.0) + 22.0 * (n + 33.0));
+    let total = it.joules_per_sample_change.unwrap();
+    let with_restarts = imagined / own - 1.0;
+    assert!((total.low - 2e-3..=total.high + 2e-3).contains(&with_restarts), "{with_restarts} is not in {total:?}");
+    assert!(total.low <= total.value && total.value <= total.high, "{total:?}");
+    assert!(total.high - total.low > (total.value - with_restarts).abs() - 2e-3, "{total:?}");
+}
+
+/// The record's controller changes the layout: another one, which is refused, keeps the layout of the start.
+#[test]
+fn changes_by_the_controller_of_the_record_are_not_taken_over() {
+    let elsewhere = (70, 240.0, 22.0, 0.22);
+    let mut record = record(&[vec![BEFORE; 20], vec![elsewhere; 20]].concat());
+    let start = record.workloads[0].clone();
+    let by_others = literal(&record);
+    assert_eq!((by_others.windows_as_recorded, by_others.windows_unknown), (40, 0), "{by_others:#?}");
+    record.workloads.push(Workload {
+        time: at(20),
+        generation: 70,
+        layout: layout(70),
+        decision_id: Some(format!("{NAME}@20/hybrid")),
+        ..start
+    });
+    let it = literal(&record);
+    assert_eq!((it.windows_as_recorded, it.windows_estimated), (20, 20), "{it:#?}");
 }
 
 #[test]

@@ -34,16 +34,18 @@ impl ByteRange {
     }
 }
 
-/// Where the parts of a record lie in the block of its batch. Whoever makes it has found all of them within the block.
+/// Position of each part of a record in the block of its batch. All ranges lie within the block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RecordRanges {
     pub key: ByteRange,
     pub value: ByteRange,
     /// The value of the last header `ce_type`.
     pub event_type: ByteRange,
-    /// Where the first header begins.
+    /// Position of the first header.
     pub headers: u32,
     pub header_count: u32,
+    /// One of the headers is `envelope::header::SENT_AGAIN`.
+    pub is_sent_again: bool,
 }
 
 /// A record of a batch.
@@ -72,10 +74,12 @@ pub struct RecordView<'a> {
     pub value: Option<&'a [u8]>,
     /// The last header `ce_type`, UTF-8 or not.
     pub raw_event_type: Option<&'a [u8]>,
+    /// Its producer sent it again, and the log may have it twice (`envelope::header::SENT_AGAIN`).
+    pub is_sent_again: bool,
 }
 
 impl<'a> RecordView<'a> {
-    /// The type of the event, where it is UTF-8.
+    /// Returns the type of the event, where it is UTF-8.
     pub fn event_type(&self) -> Option<&'a str> {
         self.raw_event_type.and_then(|name| std::str::from_utf8(name).ok())
     }
@@ -108,6 +112,7 @@ impl RecordBatch {
             key: found.ranges.key.of(&self.block),
             value: found.ranges.value.of(&self.block),
             raw_event_type: found.ranges.event_type.of(&self.block),
+            is_sent_again: found.ranges.is_sent_again,
         })
     }
 
@@ -129,7 +134,7 @@ impl RecordBatch {
         })
     }
 
-    /// As [`Self::view`], on its own; its parts share the block.
+    /// Like [`Self::view`], on its own; its parts share the block.
     pub fn record(&self, index: usize) -> Option<ConsumerRecord> {
         let found = self.records.get(index)?;
         Some(ConsumerRecord {
@@ -156,8 +161,9 @@ impl RecordBatch {
         };
         for record in records {
             let (key, value) = (put(&mut block, record.key.as_deref()), put(&mut block, record.value.as_deref()));
-            let (headers, mut event_type) = (block.len() as u32, ByteRange::NONE);
+            let (headers, mut event_type, mut is_sent_again) = (block.len() as u32, ByteRange::NONE, false);
             for (name, value) in record.headers.iter() {
+                is_sent_again |= name == eadt_schemas::envelope::header::SENT_AGAIN;
                 put_varint(&mut block, name.len() as i64);
                 put(&mut block, Some(name.as_bytes()));
                 put_varint(&mut block, value.len() as i64);
@@ -167,7 +173,8 @@ impl RecordBatch {
                 }
             }
             assert_eq!(record.stamp.micros() % 1000, 0, "a stamp of a log");
-            let place = RecordRanges { key, value, event_type, headers, header_count: record.headers.len() as u32 };
+            let header_count = record.headers.len() as u32;
+            let place = RecordRanges { key, value, event_type, headers, header_count, is_sent_again };
             packed.push(BatchRecord { offset: record.offset, stamp_millis: record.stamp.micros() / 1000, ranges: place });
         }
         Some(Self::new(at, block.into(), packed))
@@ -202,10 +209,11 @@ mod tests {
             record(3, Some(b"key"), Some(long), vec![header("ce_type", b"old"), header("a", long), header("ce_type", b"new")]),
             record(4, None, None, Vec::new()),
             record(9, Some(b""), Some(b""), vec![header("ce_type", b"\xff"), header("ce_time", b"")]),
+            record(10, None, Some(long), vec![header("eadt_sent_again", b""), header("ce_type", b"x")]),
         ];
         let batch = RecordBatch::pack(&records).unwrap();
-        assert_eq!((batch.len(), batch.is_empty(), batch.view(3), batch.record(3)), (3, false, None, None));
-        assert_eq!((batch.stamp(3), batch.headers(3).count()), (None, 0));
+        assert_eq!((batch.len(), batch.is_empty(), batch.view(4), batch.record(4)), (4, false, None, None));
+        assert_eq!((batch.stamp(4), batch.headers(4).count()), (None, 0));
         for (index, record) in records.iter().enumerate() {
             assert_eq!(batch.record(index).as_ref(), Some(record));
             assert_eq!(batch.view(index), Some(record.view()));
@@ -213,8 +221,9 @@ mod tests {
             assert!(batch.headers(index).eq(record.headers.raw()), "{index}");
         }
         assert_eq!([0, 1, 2].map(|index| batch.view(index).unwrap().event_type()), [Some("new"), None, None]);
+        assert_eq!([0, 1, 2, 3].map(|index| batch.view(index).unwrap().is_sent_again), [false, false, false, true]);
         let sizes: Vec<_> = batch.sizes().map(|(offset, stamp, bytes)| (offset, stamp.micros(), bytes)).collect();
-        assert_eq!(sizes, [(3, 3_000_000, 303), (4, 4_000_000, 0), (9, 9_000_000, 0)]);
+        assert_eq!(sizes, [(3, 3_000_000, 303), (4, 4_000_000, 0), (9, 9_000_000, 0), (10, 10_000_000, 300)]);
         assert_eq!(RecordBatch::pack(&[]), None);
     }
 }

@@ -1,4 +1,4 @@
-//! What every backend owes: one list of checks, run against each. A check panics where the backend breaks a promise.
+//! Checks that every backend must pass. A check panics if the backend breaks a promise.
 
 pub mod numbered;
 
@@ -17,13 +17,13 @@ use crate::{
 
 /// A backend under test.
 pub trait BackendHarness {
-    /// Sessions of its members, where there are any, last longer than two minutes: no check passes by waiting for the end of one.
+    /// Sessions of its members, if there are any, last longer than two minutes: no check passes by waiting for the end of one.
     fn bus(&self) -> Arc<dyn Bus>;
-    /// The same log through a producer buffer of about 100 small records.
+    /// Returns the same log through a producer buffer of about 100 small records.
     fn tight_bus(&self) -> Arc<dyn Bus>;
     /// Lets compaction and retention go on, a second of log time at least.
     fn settle(&self);
-    /// Whether the log can be searched by time.
+    /// Returns whether the log can be searched by time.
     fn has_time_index(&self) -> bool;
 }
 
@@ -55,7 +55,7 @@ pub const CHECKS: &[ConformanceCheck] = &[
 
 const WAIT: Duration = Duration::from_mins(2);
 
-/// A name that no other check uses.
+/// Returns a name that no other check uses.
 pub fn fresh_name(what: &str) -> String {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     format!("check.{}.{what}.{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed))
@@ -70,7 +70,7 @@ pub fn fresh_topic(bus: &dyn Bus, partitions: i32, settings: &[(&str, &str)]) ->
     name
 }
 
-/// A record with key, value and no headers.
+/// Returns a record with key, value and no headers.
 pub fn outgoing(topic: &Arc<str>, key: &str, value: &str) -> ProducerRecord {
     ProducerRecord {
         topic: Arc::clone(topic),
@@ -122,7 +122,7 @@ pub fn read_to_end(reader: &mut dyn PartitionReader, partitions: usize) -> (Vec<
     (records, ends)
 }
 
-/// Everything of a topic.
+/// Returns everything of a topic.
 pub fn read_all(bus: &dyn Bus, topic: &Arc<str>, partitions: i32, isolation: IsolationLevel) -> Vec<ConsumerRecord> {
     let from: Vec<_> = (0..partitions).map(|p| (TopicPartition::new(Arc::clone(topic), p), StartOffset::Earliest)).collect();
     let mut reader = bus.reader(&from, isolation).expect("a reader is made");

@@ -11,21 +11,21 @@ use sha2::{Digest, Sha256};
 
 use crate::{ConsumerRecord, ProducerRecord, RecordHeader, chaos};
 
-/// What is kept of each part of a refused record that is too large for the dead letters. The limit of an input is one of
-/// compressed bytes, so none of what its readers get; and whoever makes use of that should fill neither the topic nor the memory
-/// of those who refuse it.
+/// Bytes that are kept of each part of a refused record that is too large for the dead letters. The limit of an input counts
+/// compressed bytes, so a part may be far larger. Such records must fill neither the topic nor a reader's memory.
 const KEPT_BYTES: usize = 64 << 10;
-/// All is kept of parts that come to no more: the other headers and what Kafka adds are far less than one kept part.
+/// Most bytes of a refused record that is kept whole. The other headers, and those that Kafka adds, are far less than one kept
+/// part.
 const WHOLE_BYTES: usize = Topic::DeadLetters.max_message_bytes() as usize - KEPT_BYTES;
 
 impl ProducerRecord {
-    /// Bytes of key, value and headers.
+    /// Returns the number of bytes of key, value and headers.
     pub fn size(&self) -> usize {
         let headers: usize = self.headers.iter().map(|(name, value)| name.len() + value.len()).sum();
         self.key.as_ref().map_or(0, Bytes::len) + self.value.as_ref().map_or(0, Bytes::len) + headers
     }
 
-    /// An event of these types' own: its value as JSON, its envelope as headers. The partition is the key's.
+    /// Returns an event of these types' own: its value as JSON, its envelope as headers. The partition is the key's.
     pub fn event(topic: &Arc<str>, key: &str, envelope: &Envelope, value: &impl Serialize) -> Self {
         let value = serde_json::to_string(value).expect("events have string keys and no failing serialiser");
         Self::enveloped(topic, key, envelope, Some(chaos::written(value).into()))
@@ -37,7 +37,7 @@ impl ProducerRecord {
         Self { topic: Arc::clone(topic), partition: None, key, value: None, headers: Vec::new() }
     }
 
-    /// A value as it is, under the headers of this envelope; `None` is a tombstone.
+    /// Returns a value as it is, under the headers of this envelope; `None` is a tombstone.
     pub fn enveloped(topic: &Arc<str>, key: &str, envelope: &Envelope, value: Option<Bytes>) -> Self {
         Self {
             topic: Arc::clone(topic),
@@ -48,9 +48,9 @@ impl ProducerRecord {
         }
     }
 
-    /// A refused record for the topic of dead letters: its value byte for byte, and in the headers why, where from and by which
-    /// `service` (`processor`; its source is `/processor`). Of what would be too large for the topic beginnings are kept, with
-    /// the length and the SHA-256 of the whole.
+    /// Returns a refused record for the topic of dead letters: its value byte for byte, and in the headers why, where from and by
+    /// which `service` (`processor`; its source is `/processor`). Of what would be too large for the topic beginnings are kept,
+    /// with the length and the SHA-256 of the whole.
     pub fn dead_letter(topic: &Arc<str>, record: &ConsumerRecord, refusal: &DecodeError, service: &'static str) -> Self {
         let parts = [record.key.as_deref(), record.value.as_deref(), Some(refusal.detail.as_bytes())];
         let bytes: usize = parts.into_iter().flatten().map(<[u8]>::len).sum();
@@ -95,7 +95,7 @@ impl ProducerRecord {
     }
 }
 
-/// The envelope's attributes as headers of a record.
+/// Returns the envelope's attributes as headers of a record.
 pub fn headers(envelope: &Envelope) -> Vec<RecordHeader> {
     envelope.headers().into_iter().map(|(name, value)| (Arc::from(name), Bytes::from(value))).collect()
 }

@@ -9,7 +9,7 @@ use crate::{
     TransactionEnd, UnreadEnd, read_within,
 };
 
-/// After so long a partition is tried again: its broker may have forgotten this end, too.
+/// Pause before a partition is tried again: its broker may have forgotten this end, too.
 const END_AGAIN: Duration = Duration::from_mins(1);
 
 /// Logs that these partitions are waited for.
@@ -42,7 +42,7 @@ impl HangingEnds {
     /// one of a killed process within 20 s.
     pub const STALL: Duration = Duration::from_secs(25);
 
-    /// With another time than [`Self::STALL`].
+    /// Builds it with another time than [`Self::STALL`].
     pub fn after(stall: Duration) -> Self {
         Self { stall, ended: BTreeMap::new(), has_ended_positions: false }
     }

@@ -30,7 +30,7 @@ enum HeaderStorage {
 #[derive(Clone)]
 struct BatchHeaders {
     block: Bytes,
-    /// Where the first header begins.
+    /// Position of the first header.
     from: usize,
     count: usize,
 }
@@ -80,15 +80,15 @@ impl Default for HeaderStorage {
 pub(crate) struct PackedHeaders {
     pub block: Bytes,
     pub names: Arc<[Arc<str>]>,
-    /// Where the table begins.
+    /// Position of the table.
     pub table: usize,
     pub count: usize,
-    /// Where the first value begins.
+    /// Position of the first value.
     pub values: usize,
 }
 
 impl PackedHeaders {
-    /// The entries of a table: index of the name, length of the value.
+    /// Returns the entries of a table: index of the name, length of the value.
     pub fn entries(table: &[u8]) -> impl Iterator<Item = (usize, usize)> {
         table
             .as_chunks::<ENTRY>()
@@ -97,7 +97,7 @@ impl PackedHeaders {
             .map(|&[a, b, c, d, e, f]| (usize::from(u16::from_le_bytes([a, b])), u32::from_le_bytes([c, d, e, f]) as usize))
     }
 
-    /// An entry of a table.
+    /// Returns an entry of a table.
     pub fn entry(name: u16, length: u32) -> [u8; ENTRY] {
         let mut entry = [0; ENTRY];
         entry[..2].copy_from_slice(&name.to_le_bytes());
@@ -105,12 +105,12 @@ impl PackedHeaders {
         entry
     }
 
-    /// Bytes that a table of so many headers takes.
+    /// Returns the number of bytes that a table of so many headers takes.
     pub const fn table_bytes(count: usize) -> usize {
         count * ENTRY
     }
 
-    /// The last value of this name. Asked for of every record, so it is one plain walk over the table.
+    /// Returns the last value of this name. Asked for of every record, so it is one plain walk over the table.
     fn get(&self, name: &str) -> Option<&[u8]> {
         let table = &self.block[self.table..self.table + Self::table_bytes(self.count)];
         let (mut at, mut found) = (self.values, None);
@@ -147,12 +147,12 @@ impl RecordHeaders {
         }
     }
 
-    /// Names and values, in order. A name that is not UTF-8 is given with what is not replaced.
+    /// Returns the names and values, in order. A name that is not UTF-8 is given with what is not replaced.
     pub fn iter(&self) -> impl Iterator<Item = (Cow<'_, str>, &[u8])> {
         self.raw().map(|(name, value)| (String::from_utf8_lossy(name), value))
     }
 
-    /// Names and values, in order, as they came.
+    /// Returns the names and values, in order, as they came.
     pub fn raw(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
         let (list, packed, in_batch) = match &self.0 {
             HeaderStorage::List(list) => (Some(list), None, None),
@@ -166,7 +166,7 @@ impl RecordHeaders {
         list.chain(packed).chain(in_batch)
     }
 
-    /// The last value of this name.
+    /// Returns the last value of this name.
     pub fn get(&self, name: &str) -> Option<&[u8]> {
         match &self.0 {
             HeaderStorage::List(list) => list.iter().rev().find(|(known, _)| **known == *name).map(|(_, value)| &value[..]),
@@ -190,7 +190,7 @@ impl RecordHeaders {
         self.len() == 0
     }
 
-    /// As a list of their own; values still share the block.
+    /// Returns the headers as a list of their own; values still share the block.
     pub fn to_vec(&self) -> Vec<RecordHeader> {
         match &self.0 {
             HeaderStorage::List(list) => list.clone(),

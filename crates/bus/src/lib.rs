@@ -88,10 +88,11 @@ impl ConsumerRecord {
             key: self.key.as_deref(),
             value: self.value.as_deref(),
             raw_event_type: self.headers.get(header::TYPE),
+            is_sent_again: self.headers.get(header::SENT_AGAIN).is_some(),
         }
     }
 
-    /// The last header of this name, where it is UTF-8.
+    /// Returns the last header of this name, where it is UTF-8.
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.get(name).and_then(|value| std::str::from_utf8(value).ok())
     }
@@ -109,7 +110,7 @@ pub struct ProducerRecord {
     pub headers: Vec<RecordHeader>,
 }
 
-/// What a [`PartitionReader`] or a [`GroupMember`] sees next.
+/// Next item of a [`PartitionReader`] or a [`GroupMember`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PollEvent {
     Record(ConsumerRecord),
@@ -129,7 +130,7 @@ pub enum PollEvent {
     Lost(Vec<TopicPartition>),
 }
 
-/// What the caller should do about an error.
+/// The caller's way out of an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Remedy {
     /// The same call may succeed later; nothing was done.
@@ -145,15 +146,20 @@ pub enum Remedy {
 #[error("{what}: {detail}")]
 pub struct BusError {
     pub remedy: Remedy,
-    /// What was tried, with names and values.
+    /// The action that failed, with names and values.
     pub what: String,
-    /// What came back, and what to do.
+    /// The answer, and what to do.
     pub detail: String,
 }
 
 impl BusError {
     pub fn new(remedy: Remedy, what: impl Into<String>, detail: impl fmt::Display) -> Self {
         Self { remedy, what: what.into(), detail: detail.to_string() }
+    }
+
+    /// Returns the error of a call about a partition that the consumer does not have.
+    pub(crate) fn unassigned(what: &str, at: &TopicPartition) -> Self {
+        Self::new(Remedy::Stop, format!("{what} {at}"), "it is not assigned here")
     }
 }
 
@@ -171,7 +177,7 @@ pub struct TopicSpec {
     pub settings: std::collections::BTreeMap<String, String>,
 }
 
-/// Where a reader begins.
+/// Offset at which a reader begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StartOffset {
     Earliest,
@@ -179,7 +185,7 @@ pub enum StartOffset {
     At(i64),
 }
 
-/// Which records a reader sees.
+/// Records that a reader sees: all, or those of committed transactions only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum IsolationLevel {
     #[default]
@@ -197,15 +203,15 @@ pub struct WatermarkOffsets {
     pub high: i64,
 }
 
-/// What a member of a group is known by, and what it may commit. A name is stable: a newer member of the same one fences the
-/// older and goes on at once, where others wait until the session of a member that was killed has run out.
+/// Name of a member of a group, and what it may commit. A name is stable: a new member of the same name fences the old one and
+/// starts at once. A member without a name waits until the session of a killed member has run out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Membership {
     /// Has no name, and commits positions only.
     Dynamic,
-    /// Of this name (`group.instance.id`), and commits positions only.
+    /// Has a name (`group.instance.id`), and commits positions only.
     Static(String),
-    /// Of this name (`group.instance.id` and `transactional.id`), and commits outputs and positions in one step.
+    /// Has a name (`group.instance.id` and `transactional.id`), and commits outputs and positions in one step.
     Transactional(String),
 }
 
@@ -222,7 +228,7 @@ impl Membership {
     }
 }
 
-/// How a member of a group takes part.
+/// Options of a member of a group.
 #[derive(Debug, Clone)]
 pub struct MemberOptions {
     pub group: String,
@@ -236,11 +242,11 @@ pub struct MemberOptions {
 pub struct CommitStep {
     /// Outputs and state, in order.
     pub outputs: Vec<ProducerRecord>,
-    /// For each input the offset of the first record not yet folded.
+    /// Offset of the first record not yet folded, for each input.
     pub positions: Vec<(TopicPartition, i64)>,
 }
 
-/// How a transaction ends.
+/// End of a transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TransactionEnd {
     Commit,
@@ -249,15 +255,15 @@ pub enum TransactionEnd {
 
 /// A backend.
 pub trait Bus: Send + Sync + fmt::Debug {
-    /// All topics whose names start with `prefix`.
+    /// Returns all topics whose names start with `prefix`.
     fn topics(&self, prefix: &str) -> Result<Vec<TopicSpec>>;
-    /// The partition count of each topic whose name starts with `prefix`. Less is asked for than by [`Self::topics`], and no right to
-    /// read settings is needed.
+    /// Returns the partition count of each topic whose name starts with `prefix`. Less is asked for than by [`Self::topics`], and
+    /// no right to read settings is needed.
     fn partition_counts(&self, prefix: &str) -> Result<std::collections::BTreeMap<Arc<str>, i32>> {
         Ok(self.topics(prefix)?.into_iter().map(|topic| (topic.name, topic.partitions)).collect())
     }
 
-    /// Which right this client lacks on a topic that it cannot see, in words; `None` where the topic is not there.
+    /// Returns the right that this client lacks on a topic that it cannot see, in words; `None` if the topic does not exist.
     fn missing_right(&self, _topic: &str) -> Option<String> {
         None
     }
@@ -271,13 +277,13 @@ pub trait Bus: Send + Sync + fmt::Debug {
     fn offsets_since(&self, _of: &[TopicPartition], _since: EventTime) -> Result<Option<Vec<Option<i64>>>> {
         Ok(None)
     }
-    /// A plain idempotent producer; `name` appears in logs and as the client's id.
+    /// Returns a plain idempotent producer; `name` appears in logs and as the client's id.
     fn producer(&self, name: &str) -> Result<Box<dyn Producer>>;
     /// Reads given partitions outside any group.
     fn reader(&self, from: &[(TopicPartition, StartOffset)], isolation: IsolationLevel) -> Result<Box<dyn PartitionReader>>;
     /// Joins a group. Older members of the same instance are fenced.
     fn member(&self, options: MemberOptions) -> Result<Box<dyn GroupMember>>;
-    /// Positions that a group has committed, `None` where it has none.
+    /// Positions that a group has committed, `None` if it has none.
     fn committed(&self, group: &str, of: &[TopicPartition]) -> Result<Vec<Option<i64>>>;
     /// Asks whether the log serves a topic, for at most four seconds. An error if no broker answers, or if a partition has no
     /// leader.
@@ -324,8 +330,12 @@ pub trait PartitionReader: Send + fmt::Debug {
     fn pause(&mut self, at: &[TopicPartition]) -> Result<()>;
     /// Delivers again what was paused. An end that was reported is reported again, after what came meanwhile.
     fn resume(&mut self, at: &[TopicPartition]) -> Result<()>;
-    /// From now on records may come as [`PollEvent::Batch`] where the log keeps them in batches.
+    /// Accepts records as [`PollEvent::Batch`] from now on, if the log keeps them in batches.
     fn accept_batches(&mut self) {}
+    /// Returns for how long no broker has answered; `None` if the last request was answered, or if there is no broker.
+    fn unanswered(&self) -> Option<Duration> {
+        None
+    }
 }
 
 /// A group member. Delivers nothing of an assigned partition before it is started.
@@ -333,7 +343,7 @@ pub trait GroupMember: PartitionReader {
     /// Begins (or begins anew) to deliver an assigned partition at this offset. An offset that retention has deleted is
     /// [`Remedy::Stop`], here or at the next poll, with the oldest kept offset in words.
     fn start(&mut self, at: &TopicPartition, offset: i64) -> Result<()>;
-    /// The group's committed positions; `None` where there is none.
+    /// Returns the group's committed positions; `None` if there is none.
     fn committed(&mut self, of: &[TopicPartition]) -> Result<Vec<Option<i64>>>;
     /// One atomic step. Returns when it is durable (and, on Kafka, decided: readers see it some milliseconds later).
     /// Nothing is taken out of it: it may be made again where nothing was done ([`Remedy::Retry`]).

@@ -1,6 +1,6 @@
 //! Keys to partitions as the JVM clients do it (`murmur2_random` in librdkafka).
 
-/// Murmur2 with Kafka's seed.
+/// Returns Murmur2 with Kafka's seed.
 pub fn murmur2(data: &[u8]) -> u32 {
     const M: u32 = 0x5bd1_e995;
     let mut h: u32 = 0x9747_b28c ^ data.len() as u32;
@@ -22,7 +22,7 @@ pub fn murmur2(data: &[u8]) -> u32 {
     h ^ (h >> 15)
 }
 
-/// The partition of a key; `partitions` must be positive.
+/// Returns the partition of a key; `partitions` must be positive.
 pub fn partition_for_key(key: &[u8], partitions: i32) -> i32 {
     ((murmur2(key) & 0x7fff_ffff) % partitions as u32) as i32
 }

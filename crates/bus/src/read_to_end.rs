@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use crate::{Bus, BusError, ConsumerRecord, IsolationLevel, PartitionReader, PollEvent, StartOffset, TopicPartition};
 
 const ITEMS: usize = 4096;
-/// How often `stopped` is asked while nothing comes.
+/// Interval between two calls of `stopped` while no records come.
 const WAIT: Duration = Duration::from_millis(100);
 /// A warning is logged if nothing more could be read for this long, and again after as long.
 const SILENCE: Duration = Duration::from_secs(30);
@@ -26,12 +26,12 @@ pub fn read_to_end<E: From<BusError>>(
     Ok(read_within(bus, from, IsolationLevel::ReadCommitted, Duration::MAX, stopped, each)?.ok())
 }
 
-/// Why partitions were not read to their ends.
+/// The reason why partitions were not read to their ends.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum UnreadEnd {
     /// `stopped` returned true.
     Stopped,
-    /// Nothing came of these, which are not at their ends.
+    /// These partitions delivered nothing, and are not at their ends.
     Stalled(Vec<TopicPartition>),
 }
 
@@ -59,7 +59,7 @@ pub fn read_within<E: From<BusError>>(
             return Ok(Err(UnreadEnd::Stopped));
         }
         reader.poll(ITEMS, WAIT, &mut polled)?;
-        // Of those that are waited for: others go on.
+        // Only partitions that are still waited for count.
         let is_awaited = |item: &PollEvent| matches!(item, PollEvent::Record(record) if open.contains_key(&record.at));
         let (received, now) = (polled.iter().any(is_awaited), Instant::now());
         if warning.is_report_due(received, now) {

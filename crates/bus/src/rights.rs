@@ -1,4 +1,4 @@
-//! What a client may be allowed to do on a Kafka, in Kafka's own words.
+//! Rights of a client on a Kafka, in Kafka's own terms.
 
 use std::fmt;
 
@@ -17,7 +17,7 @@ pub enum AclOperation {
 }
 
 impl AclOperation {
-    /// Whether who may do `self` may do `other`, too, without a right of its own.
+    /// Returns whether who may do `self` may do `other`, too, without a right of its own.
     pub fn implies(self, other: Self) -> bool {
         self == other
             || (other == Self::Describe && matches!(self, Self::Read | Self::Write | Self::Alter))
@@ -31,7 +31,7 @@ impl fmt::Display for AclOperation {
     }
 }
 
-/// What an operation is done to.
+/// Resource that an operation needs a right on.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum AclResource {
     Topic(String),
@@ -41,7 +41,7 @@ pub enum AclResource {
 }
 
 impl AclResource {
-    /// Its name; the cluster has a fixed one.
+    /// Returns its name; the cluster has a fixed one.
     pub fn name(&self) -> &str {
         match self {
             Self::Topic(name) | Self::Group(name) | Self::TransactionalId(name) => name,
@@ -49,7 +49,7 @@ impl AclResource {
         }
     }
 
-    /// Its kind, in words.
+    /// Returns its kind, in words.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Topic(_) => "topic",
@@ -69,7 +69,7 @@ impl fmt::Display for AclResource {
     }
 }
 
-/// How the name of a resource is compared.
+/// Way in which the name of a resource is compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PatternType {

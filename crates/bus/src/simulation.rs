@@ -11,9 +11,9 @@ use crate::{ConsumerRecord, PollEvent, ProducerRecord, RecordBatch, RecordHeader
 
 pub use forgetful::ForgetfulBus;
 
-/// Of every topic.
+/// Partitions of every topic.
 pub const PARTITIONS: i32 = 2;
-/// Of every topic's name.
+/// Prefix of every topic's name.
 pub const PREFIX: &str = "eadt.";
 
 /// A record that will be in the log, in the order of stamps.
@@ -27,7 +27,7 @@ pub struct ScheduledRecord {
     pub holes: usize,
 }
 
-/// The log's name of a partition.
+/// Returns the log's name of a partition.
 pub fn place(topic: Topic, partition: i32) -> TopicPartition {
     TopicPartition::new(format!("{PREFIX}{topic}"), partition)
 }
@@ -68,7 +68,7 @@ impl SimLog {
         self.revealed = until;
     }
 
-    /// Whether nothing more comes.
+    /// Returns whether nothing more comes.
     pub fn is_revealed(&self) -> bool {
         self.revealed == self.coming.len()
     }
@@ -85,17 +85,17 @@ impl SimLog {
         log.push(Some(ConsumerRecord { at, offset, stamp, key: record.key, value: record.value, headers }));
     }
 
-    /// The next offset holds no record.
+    /// Skips the next offset: it holds no record.
     pub fn burn(&mut self, at: TopicPartition) {
         self.log.entry(at).or_default().push(None);
     }
 
-    /// The offset that the next record gets.
+    /// Returns the offset that the next record gets.
     pub fn high(&self, at: &TopicPartition) -> i64 {
         self.log.get(at).map_or(0, |log| log.len() as i64)
     }
 
-    /// Everything at these offsets and after them; `None` where an offset holds no record.
+    /// Returns everything at these offsets and after them; `None` if an offset holds no record.
     pub fn from(&self, at: &TopicPartition, offset: i64) -> &[Option<ConsumerRecord>] {
         self.log.get(at).and_then(|log| log.get(offset as usize..)).unwrap_or_default()
     }
@@ -162,7 +162,7 @@ impl SimCursor {
         into.len() > before
     }
 
-    /// Whether all records and the end have been reported.
+    /// Returns whether all records and the end have been reported.
     pub fn is_at_end(&self, log: &SimLog, at: &TopicPartition) -> bool {
         self.reported_end && self.next == Some(log.high(at))
     }

@@ -1,11 +1,11 @@
-//! Why a member has no partition: because others have them all, or because something is wrong.
+//! Reason why a member has no partition: others have them all, or something is wrong.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::Bus;
 
-/// Between two questions about the group.
+/// Interval between two requests about the group.
 const EVERY: Duration = Duration::from_secs(5);
 
 /// Distinguishes a standby member, whose group has more members than partitions, from one that should have some. Only
@@ -33,7 +33,7 @@ impl SpareMemberCheck {
         }
         if self.checked_at.is_none_or(|last| last.elapsed() >= EVERY) {
             self.surplus = bus.has_spare_members(&self.group, &self.topic).unwrap_or_else(|error| {
-                tracing::debug!(%error, "asking whether this member stands by");
+                tracing::debug!(%error, "checking whether this member is on standby");
                 false
             });
             self.checked_at = Some(Instant::now());

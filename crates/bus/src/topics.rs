@@ -17,8 +17,8 @@ pub const DEFAULT_PARTITIONS: i32 = 4;
 
 const DAY_MS: u64 = 86_400_000;
 
-/// All topics of the pipeline as they should be. All have the same partition count: keyed topics are co-partitioned, and a
-/// model event is written to every partition.
+/// Returns all topics of the pipeline as they should be. All have the same partition count: keyed topics are co-partitioned, and
+/// a model event is written to every partition.
 pub fn desired(prefix: &str, partitions: i32, replication: i32) -> Vec<TopicSpec> {
     Topic::ALL
         .into_iter()
@@ -105,7 +105,7 @@ impl fmt::Display for TopicChange {
     }
 }
 
-/// What would be done, and what is refused.
+/// Changes of topics to make, and those that are refused.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct TopicPlan {
     pub actions: Vec<TopicChange>,
@@ -114,7 +114,7 @@ pub struct TopicPlan {
 }
 
 impl TopicPlan {
-    /// Whether everything is as it should be.
+    /// Returns whether everything is as it should be.
     pub fn is_empty(&self) -> bool {
         self.actions.is_empty() && self.refusals.is_empty()
     }
@@ -129,7 +129,7 @@ pub enum PartitionGrowthPolicy {
     Force,
 }
 
-/// What leads from the existing topics to the desired ones. Topics that are not desired are left alone.
+/// Returns the changes from the existing topics to the desired ones. Topics that are not desired are left alone.
 pub fn plan(existing: &[ExistingTopic], desired: &[TopicSpec], repartition: PartitionGrowthPolicy) -> TopicPlan {
     let mut plan = TopicPlan::default();
     for topic in desired {
@@ -168,7 +168,7 @@ fn differing(present: &TopicSpec, topic: &TopicSpec) -> BTreeMap<String, (Option
         .collect()
 }
 
-/// The topics under a prefix as they are.
+/// Returns the topics under a prefix as they are.
 pub fn read_topics(bus: &dyn Bus, prefix: &str) -> Result<Vec<ExistingTopic>> {
     bus.topics(prefix)?
         .into_iter()
@@ -203,7 +203,7 @@ pub fn apply(bus: &dyn Bus, plan: &TopicPlan) -> Result<()> {
     Ok(())
 }
 
-/// Everything that is not as it should be; services refuse to start on it.
+/// Returns everything that is not as it should be; services refuse to start on it.
 pub fn check(existing: &[TopicSpec], desired: &[TopicSpec]) -> Vec<String> {
     let mut wrong = Vec::new();
     for topic in desired {
@@ -221,8 +221,8 @@ pub fn check(existing: &[TopicSpec], desired: &[TopicSpec]) -> Vec<String> {
     wrong
 }
 
-/// The topics as a service needs them at its start: all there, with equal partition counts and the settings of this version.
-/// The partition count.
+/// Checks that the topics are as a service needs them at its start: all there, with equal partition counts and the settings of
+/// this version. Returns the partition count.
 pub fn check_layout(bus: &dyn Bus, prefix: &str) -> Result<i32> {
     let existing = bus.topics(prefix)?;
     let telemetry = format!("{prefix}{}", Topic::GpuTelemetry.base_name());
@@ -230,7 +230,7 @@ pub fn check_layout(bus: &dyn Bus, prefix: &str) -> Result<i32> {
     let (partitions, replication) = present.map_or((DEFAULT_PARTITIONS, 1), |topic| (topic.partitions, topic.replication));
     let mut wanted = desired(prefix, partitions, replication);
     for topic in &mut wanted {
-        // How many copies must be in step is the operator's affair.
+        // The operator chooses the number of replicas that must be in step.
         topic.settings.remove("min.insync.replicas");
     }
     let wrong = check(&existing, &wanted);

@@ -1,4 +1,4 @@
-//! What an actuator needs from a cluster, so that Kubernetes and the simulated cluster are interchangeable.
+//! Interface of a cluster for the actuator, so that Kubernetes and the simulated cluster are interchangeable.
 //!
 //! In: fenced changes of one workload. Out: the workload as it is after them, durable before the call returns.
 //! It holds the interface only: no policy (the actuator decides whether a change may be made), no I/O, no clock.
@@ -20,7 +20,7 @@ pub struct ManagedWorkload {
     pub applied: Option<AppliedDecision>,
     /// The node's MPS default; a process cannot get more. `None`: unknown or unlimited.
     pub mps_default_thread_percentage: Option<u32>,
-    /// When its processes were restarted by a decision, oldest first; at least those of the last 24 h.
+    /// Times at which a decision restarted its processes, oldest first; at least those of the last 24 h.
     pub restarts: Vec<EventTime>,
 }
 
@@ -32,7 +32,7 @@ pub struct AppliedDecision {
     pub decision_time: EventTime,
     /// The generation that it made.
     pub generation: u64,
-    /// When it took effect.
+    /// Time at which it took effect.
     pub time: EventTime,
     /// The layout that it set.
     pub layout: Layout,
@@ -40,7 +40,7 @@ pub struct AppliedDecision {
     pub before: Layout,
     /// Rolled back unless it is ready by then.
     pub ready_by: EventTime,
-    /// When every process of it was ready; `None`: not yet, or never.
+    /// Time at which every process of it was ready; `None`: not yet, or never.
     pub ready_time: Option<EventTime>,
     pub rolled_back: Option<RollbackRecord>,
     /// The user who approved it, if there is one and it is known.
@@ -168,7 +168,7 @@ pub struct ClusterChanges {
     pub revision: u64,
     /// `workloads` has every one: what is not among them has gone.
     pub all: bool,
-    /// Those that changed, in any order.
+    /// Workloads that changed, in any order.
     pub workloads: Vec<ManagedWorkload>,
     /// Names of those that are gone, or did not opt in any more.
     pub removed: Vec<String>,
@@ -209,7 +209,7 @@ impl ClusterError {
 
 /// A cluster. Calls block; what they return is durable.
 pub trait Cluster: Send + Sync + fmt::Debug {
-    /// The cluster's clock: wall clock, or simulated.
+    /// Returns the cluster's clock: wall clock, or simulated.
     fn now(&self) -> EventTime;
     /// Returns the time at which this decision takes effect; `None`: not yet, ask again. A cluster on the wall clock acts at once;
     /// a simulated one acts at a fixed delay after the decision, so that its history does not depend on the host's speed.
@@ -219,7 +219,7 @@ pub trait Cluster: Send + Sync + fmt::Debug {
     }
     /// Grows whenever [`Cluster::workloads`] or a rollout may have changed, so that watching costs nothing.
     fn revision(&self) -> u64;
-    /// Every workload that opted in, in any order.
+    /// Returns every workload that opted in, in any order.
     fn workloads(&self) -> Result<Vec<ManagedWorkload>, ClusterError>;
     /// Returns the changes since a revision of an earlier [`Cluster::changes`]; all workloads without a revision, or if it is too
     /// old.
@@ -245,7 +245,7 @@ pub trait Cluster: Send + Sync + fmt::Debug {
     fn approved_decisions(&self) -> Vec<ApprovedDecision> {
         Vec::new()
     }
-    /// Called with every decision, `maintain` included, for statuses; must not block.
+    /// Receives every decision, `maintain` included, for statuses; must not block.
     fn on_decision(&self, decision: &Decision) {
         let _: &Decision = decision;
     }
@@ -254,15 +254,15 @@ pub trait Cluster: Send + Sync + fmt::Debug {
     fn on_verified_decision(&self, decision: &Decision) {
         let _: &Decision = decision;
     }
-    /// Called with every published actuation, for statuses; must not block.
+    /// Receives every published actuation, for statuses; must not block.
     fn on_actuation(&self, actuation: &Actuation) {
         let _: &Actuation = actuation;
     }
-    /// Called if a job reports that it follows the change of a decision, so that the change may become ready; must not block.
+    /// Receives the report of a job that follows the change of a decision, so that the change may become ready; must not block.
     fn on_job_follows(&self, workload: &str, decision_id: &str) {
         let _: (&str, &str) = (workload, decision_id);
     }
-    /// The node agents through which caps and clocks are turned; `None`: it turns them itself, or not at all.
+    /// Returns the node agents through which caps and clocks are turned; `None`: it turns them itself, or not at all.
     fn devices(&self) -> Option<&dyn DeviceAgents> {
         None
     }
@@ -270,9 +270,9 @@ pub trait Cluster: Send + Sync + fmt::Debug {
 
 /// The node agents of a cluster: their reports, and their intents. Its calls do not block.
 pub trait DeviceAgents: Send + Sync {
-    /// Called with every agent's report; the newest of a node comes last.
+    /// Receives every agent's report; the newest of a node comes last.
     fn on_device_state(&self, state: DeviceState);
-    /// Called with every collector's report on which pods hold its node's GPUs; its time is the log's stamp.
+    /// Receives every collector's report on which pods hold its node's GPUs; its time is the log's stamp.
     fn on_device_holders(&self, holders: DeviceHolders);
     /// Called when leadership begins, after the reports in the log were replayed. `standing`: the intents in the log, one a node.
     fn on_takeover(&self, standing: &[DeviceIntent]);

@@ -48,10 +48,8 @@ fn main() {
                 gpu.time = time;
                 gpu.energy_joules_total = Some(tick as f64 * 30.0);
                 let key = gpu.workload.as_deref();
-                partition.fold(
-                    &InputRecord { topic: Topic::GpuTelemetry, stamp: time, key, event: InputEvent::Telemetry(gpu) },
-                    &mut out,
-                );
+                let (topic, event) = (Topic::GpuTelemetry, InputEvent::Telemetry(gpu));
+                partition.fold(&InputRecord { topic, stamp: time, key, is_sent_again: false, event }, &mut out);
                 events += 1;
             }
             if tick % 10 == 0 {
@@ -62,6 +60,7 @@ fn main() {
                         topic: Topic::TrainingProgress,
                         stamp: time,
                         key: Some(&job.workload),
+                        is_sent_again: false,
                         event: InputEvent::Progress(job),
                     };
                     partition.fold(&input, &mut out);

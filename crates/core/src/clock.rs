@@ -33,7 +33,7 @@ impl LogClock {
         self.elapsed
     }
 
-    /// The newest stamp.
+    /// Returns the newest stamp.
     pub fn stamp(self) -> Option<EventTime> {
         self.stamp
     }

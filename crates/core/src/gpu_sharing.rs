@@ -77,7 +77,7 @@ impl Default for GpuSharingSettings {
 }
 
 impl GpuSharingSettings {
-    /// The first field that is out of its range, with what was expected of it.
+    /// Checks all fields; the error names the first that is out of its range, with the expected range.
     pub fn check(&self) -> Result<(), String> {
         const DAY: f64 = 86_400.0;
         if let Some(share) = self.probe_percentages.iter().find(|share| !(1..=100).contains(*share)) {

@@ -1,10 +1,10 @@
-//! Which record of several co-partitioned inputs is folded next.
+//! Choice of the next record to fold among several co-partitioned inputs.
 //!
-//! The head with the least event time (not ahead of its stamp, unless `max_future` is off) is next; ties go by the inputs'
-//! order. An input that may still have records is waited for; one that is at its end, and not paused, counts as empty. A record
-//! without an event time (a heartbeat, a tombstone, what cannot be decoded) is next once its stamp is not after the stamp of the
-//! head that would be next without it: it moves nothing but the log clock, and must neither hold its input up nor run ahead of the
-//! others.
+//! The head with the least event time (not ahead of its stamp, unless `max_future` is off) is next; ties go by the inputs' order.
+//! An input that may still have records is waited for; one that is at its end, and not paused, counts as empty. A record may have
+//! no event time: a heartbeat, a tombstone, or one that cannot be decoded. It is next once its stamp is not after the stamp of
+//! the head that would be next without it. It moves nothing but the log clock, and must neither hold its input up nor run ahead
+//! of the others.
 
 use std::collections::VecDeque;
 
@@ -56,7 +56,7 @@ pub struct MergedRecord<T> {
 }
 
 impl<T> InputMerge<T> {
-    /// `positions`: where each input begins; their order is that of ties.
+    /// Builds the merge. `positions`: the start of each input; their order is that of ties.
     pub fn new(positions: &[i64], max_future: Option<i64>) -> Self {
         let queue = |position: &i64| InputQueue {
             records: VecDeque::new(),
@@ -68,7 +68,7 @@ impl<T> InputMerge<T> {
         Self { queues: positions.iter().map(queue).collect(), max_future, run: None }
     }
 
-    /// The next record of an input.
+    /// Adds the next record of an input.
     pub fn push(&mut self, input: usize, offset: i64, stamp: EventTime, bytes: usize, record: T) {
         let queue = &mut self.queues[input];
         if queue.records.is_empty() && self.run.is_some_and(|(running, _)| running != input) {
@@ -80,25 +80,25 @@ impl<T> InputMerge<T> {
         queue.position = offset + 1;
     }
 
-    /// Everything before `position` of an input came in, and there is no more for now.
+    /// Notes that everything before `position` of an input came in, and that there is no more for now.
     pub fn end(&mut self, input: usize, position: i64) {
         let queue = &mut self.queues[input];
         queue.at_end = true;
         queue.position = queue.position.max(position);
     }
 
-    /// An input is no longer read: whether it is at its end is unknown until the next [`Self::end`].
+    /// Notes that an input is no longer read: whether it is at its end is unknown until the next [`Self::end`].
     pub fn pause(&mut self, input: usize) {
         self.queues[input].at_end = false;
         self.run = None;
     }
 
-    /// Bytes of an input that wait for their turn: the caller pauses inputs that hold too many.
+    /// Returns the number of bytes of an input that wait for their turn: the caller pauses inputs that hold too many.
     pub fn bytes(&self, input: usize) -> usize {
         self.queues[input].bytes
     }
 
-    /// Whether every input is at its end and all its records were taken.
+    /// Returns whether every input is at its end and all its records were taken.
     pub fn is_exhausted(&self) -> bool {
         self.queues.iter().all(|queue| queue.at_end && queue.records.is_empty())
     }
@@ -108,8 +108,8 @@ impl<T> InputMerge<T> {
         self.queues.iter().map(|queue| queue.records.front().map_or(queue.position, |head| head.offset))
     }
 
-    /// The next record, `None` while an input has to be waited for or all are empty. `time_of(input, record)` is asked once
-    /// for each record that becomes a head.
+    /// Returns the next record, `None` while an input has to be waited for or all are empty. `time_of(input, record)` is asked
+    /// once for each record that becomes a head.
     pub fn next(&mut self, mut time_of: impl FnMut(usize, &T) -> Option<EventTime>) -> Option<MergedRecord<T>> {
         let turn = match self.run {
             Some((input, others)) => {
@@ -130,7 +130,7 @@ impl<T> InputMerge<T> {
         Some(MergedRecord { input, offset: head.offset, stamp: head.stamp, record: head.record })
     }
 
-    /// Whose turn it is of all inputs but one; `None` while one of them has to be waited for.
+    /// Selects the next head of all inputs but one; `None` if one of them has to be waited for.
     fn turn_without(
         &mut self,
         input: usize,
@@ -167,7 +167,7 @@ impl<T> InputQueue<T> {
     }
 }
 
-/// Whose turn it is, of the heads that are offered; ties go to the least head.
+/// Selects the next of the offered heads; ties go to the least head.
 #[derive(Debug, Clone, Copy)]
 pub struct HeadSelector<T> {
     /// Key, head, stamp.
@@ -183,7 +183,7 @@ impl<T> Default for HeadSelector<T> {
 }
 
 impl<T: Ord> HeadSelector<T> {
-    /// A head with its merge key, `None` where it has no event time.
+    /// Offers a head with its merge key, `None` if it has no event time.
     pub fn offer(&mut self, key: Option<EventTime>, stamp: EventTime, head: T) {
         match key {
             Some(key) => self.timed = Some(least(self.timed.take(), (key, head, stamp))),
@@ -191,7 +191,7 @@ impl<T: Ord> HeadSelector<T> {
         }
     }
 
-    /// The head that is next, with its key or, without one, its stamp.
+    /// Returns the head that is next, with its key or, without one, its stamp.
     pub fn next(self) -> Option<(EventTime, T)> {
         match (self.timeless, self.timed) {
             (Some((stamp, head)), Some((_, _, other))) if stamp <= other => Some((stamp, head)),

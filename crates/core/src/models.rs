@@ -86,17 +86,17 @@ impl ModelRegistry {
         ModelOutcome::InForce
     }
 
-    /// A model was withdrawn; false where none of this name was in force.
+    /// Withdraws a model; returns false if no model of this name was in force.
     pub fn withdraw(&mut self, name: &str) -> bool {
         self.models.remove(name).is_some()
     }
 
-    /// The event that brought a model.
+    /// Returns the event that brought a model.
     pub fn event(&self, name: &str) -> Option<&Model> {
         self.models.get(name).map(|model| &model.event)
     }
 
-    /// Throughput of a workload against the power of its GPUs, on the board that it has.
+    /// Returns the throughput of a workload against the power of its GPUs, on the board that it has.
     pub fn cap_curve(
         &self,
         workload: &str,
@@ -110,7 +110,7 @@ impl ModelRegistry {
         Some(if same { Ok(ModelInForce { name, version, document }) } else { Err(UnusableModel::Gpu) })
     }
 
-    /// Power of a board against what it does.
+    /// Returns the power of a board against what it does.
     pub fn power_model(&self, gpu_model: Option<&str>) -> Option<ModelInForce<'_, PowerDocument>> {
         let model = self.models.get(&power_name(gpu_model?))?;
         let ModelDocument::Power(document) = &model.learned else { return None };

@@ -38,7 +38,7 @@ pub enum InputEvent<'a> {
 }
 
 impl InputEvent<'_> {
-    /// Event time; heartbeats, tombstones and what could not be decoded have none.
+    /// Returns the event time; heartbeats, tombstones and what could not be decoded have none.
     pub fn time(&self) -> Option<EventTime> {
         match self {
             Self::Telemetry(event) => Some(event.time),
@@ -58,6 +58,8 @@ pub struct InputRecord<'a> {
     pub stamp: EventTime,
     /// The record's key, where it is UTF-8; `None` is not checked against the event.
     pub key: Option<&'a str>,
+    /// Its producer sent it again, and the log may have it twice (`envelope::header::SENT_AGAIN`).
+    pub is_sent_again: bool,
     pub event: InputEvent<'a>,
 }
 
@@ -87,9 +89,9 @@ pub struct PartitionTally {
 /// Counts of models without effect here, by reason.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ModelsIgnored {
-    /// Of a form that this release does not know.
+    /// Number of models in a format that this release does not know.
     pub version: u64,
-    /// With missing or impossible figures.
+    /// Number of models with missing or impossible figures.
     pub damaged: u64,
     /// Older than the one in force.
     pub older: u64,
@@ -108,12 +110,12 @@ pub struct PartitionHead {
 
 const DEVICE_PREFIX: &str = "gpus//";
 
-/// The name under which a device without a workload is kept. A workload's name has one slash, so the two never meet.
+/// Returns the name under which a device without a workload is kept. A workload's name has one slash, so the two never meet.
 pub fn device_name(device: &str) -> String {
     format!("{DEVICE_PREFIX}{device}")
 }
 
-/// The device of such a name.
+/// Returns the device of such a name.
 pub fn device_of(name: &str) -> Option<&str> {
     name.strip_prefix(DEVICE_PREFIX)
 }
@@ -128,7 +130,7 @@ pub struct PartitionFold {
     free: Vec<usize>,
     index: NameIndex,
     sources: usize,
-    /// Of these, as many as a commit has written.
+    /// Number of sources that a commit has written.
     pub(crate) written_sources: usize,
     usage_by_owner: UsageByOwner,
     /// No workload is due before this log clock.
@@ -172,12 +174,12 @@ impl PartitionFold {
         self.tally
     }
 
-    /// Number of workloads, devices without one included, and of sources.
+    /// Returns the number of workloads, devices without one included, and of sources.
     pub fn workload_and_source_counts(&self) -> (usize, usize) {
         (self.workloads.len() - self.free.len(), self.sources)
     }
 
-    /// Number of sources that no commit has written yet. Those that were forgotten since make it smaller.
+    /// Returns the number of sources that no commit has written yet. Those that were forgotten since make it smaller.
     pub fn new_sources(&self) -> usize {
         self.sources.saturating_sub(self.written_sources)
     }
@@ -186,7 +188,7 @@ impl PartitionFold {
         self.head.clock
     }
 
-    /// The merge key of an event with this time and stamp.
+    /// Returns the merge key of an event with this time and stamp.
     pub fn merge_key(&self, time: EventTime, stamp: EventTime) -> EventTime {
         merge_key(time, stamp, self.settings.max_future)
     }
@@ -280,7 +282,8 @@ impl PartitionFold {
         let merge_time = time.map(|time| self.merge_key(time, input.stamp));
         let overtaken = merge_time.is_some() && merge_time < self.head.merged;
         self.head.merged = self.head.merged.max(merge_time);
-        let place = LogPosition { stamp: input.stamp, merge_time: merge_time.unwrap_or(input.stamp), clock };
+        let merge_time = merge_time.unwrap_or(input.stamp);
+        let place = LogPosition { stamp: input.stamp, merge_time, clock, is_sent_again: input.is_sent_again };
         let refused = match input.event {
             InputEvent::Heartbeat => {
                 self.tally.heartbeats += 1;
@@ -422,7 +425,7 @@ impl PartitionFold {
         }
     }
 
-    /// The log clock passed a time at which workloads may change by themselves.
+    /// Notes that the log clock passed a time at which workloads may change by themselves.
     fn advance_clock(&mut self, clock: i64, out: &mut Vec<FoldOutput>) {
         let mut due: Vec<usize> =
             (0..self.workloads.len()).filter(|i| self.workloads[*i].as_ref().is_some_and(|state| clock >= state.due)).collect();
@@ -449,14 +452,14 @@ impl PartitionFold {
         self.due = self.workloads.iter().flatten().map(|state| state.due).min().unwrap_or(i64::MAX);
     }
 
-    /// The workloads that have open windows, by name.
+    /// Returns the workloads that have open windows, by name.
     pub fn open_windows(&self) -> Vec<OpenWindows<'_>> {
         let mut open: Vec<_> = self.workloads.iter().flatten().filter_map(WorkloadState::open_windows).collect();
         open.sort_by_key(|open| open.workload);
         open
     }
 
-    /// Every input has ended for good: closes all windows, by workload name.
+    /// Closes all windows, by workload name, since every input has ended for good.
     pub fn finish(&mut self, out: &mut Vec<FoldOutput>) {
         let mut all: Vec<usize> = (0..self.workloads.len()).filter(|i| self.workloads[*i].is_some()).collect();
         all.sort_by(|a, b| name_at(&self.workloads, *a).cmp(name_at(&self.workloads, *b)));
@@ -524,7 +527,7 @@ pub fn check_acceptable(
     };
     match key {
         Some(key) if key != expected => {
-            let detail = format!("the record's key {key:?} is not {expected:?}, of which the event speaks");
+            let detail = format!("the record's key {key:?} is not {expected:?}, that of the event");
             Err(DecodeError { reason: DeadLetterReason::WrongKey, field: None, detail })
         }
         _ => Ok(()),
@@ -542,7 +545,7 @@ fn name_at(workloads: &[Option<WorkloadState>], i: usize) -> &str {
     workloads[i].as_ref().map_or("", |state| &state.head.name)
 }
 
-/// Merge key: event time, not ahead of the stamp unless `max_future` is off.
+/// Returns the merge key: event time, not ahead of the stamp unless `max_future` is off.
 pub fn merge_key(time: EventTime, stamp: EventTime, max_future: Option<i64>) -> EventTime {
     if max_future.is_some() { time.min(stamp) } else { time }
 }
@@ -571,7 +574,8 @@ mod tests {
             let event =
                 GpuTelemetry { time: EventTime::from_micros(micros), device: device.to_owned(), ..GpuTelemetry::default() };
             let (topic, event) = (Topic::GpuTelemetry, InputEvent::Telemetry(&event));
-            partition.fold(&InputRecord { topic, stamp: EventTime::from_micros(9), key: Some(device), event }, &mut Vec::new());
+            let stamp = EventTime::from_micros(9);
+            partition.fold(&InputRecord { topic, stamp, key: Some(device), is_sent_again: false, event }, &mut Vec::new());
             partition.new_sources()
         };
         assert_eq!([("a", 1), ("b", 1), ("a", 2)].map(|(device, time)| speak(&mut partition, device, time)), [1, 2, 2]);

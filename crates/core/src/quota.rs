@@ -1,10 +1,9 @@
-//! Who takes how much of a partition's room: so that one who invents names fills his own share, and newcomers of others have
-//! theirs.
+//! Quota of each owner in a partition: an owner that invents names fills its own share only, and newcomers of others keep theirs.
 
 use std::collections::HashMap;
 use std::fmt;
 
-/// Whose a workload is: a namespace's; of a GPU without a workload, the collector's that named it first.
+/// The owner of a workload: its namespace. Of a GPU without a workload: the collector that named it first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum QuotaOwner<'a> {
     Namespace(&'a str),
@@ -12,7 +11,7 @@ pub enum QuotaOwner<'a> {
 }
 
 impl<'a> QuotaOwner<'a> {
-    /// Of a workload, `namespace/name`.
+    /// Returns the owner of the workload `namespace/name`.
     pub fn of_workload(name: &'a str) -> Self {
         Self::Namespace(name.split_once('/').map_or(name, |(namespace, _)| namespace))
     }
@@ -27,17 +26,17 @@ impl fmt::Display for QuotaOwner<'_> {
     }
 }
 
-/// What one of them has in a partition.
+/// Number of entries that one owner has in a partition.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct OwnerUsage {
     pub workloads: usize,
     pub sources: usize,
-    /// Of each workload its sources, times the slices of its open windows: what they may come to hold sums of.
+    /// Largest number of sums: for each workload its sources times the slices of its open windows.
     pub sums: usize,
 }
 
 impl OwnerUsage {
-    /// What a workload takes.
+    /// Returns the usage of one workload.
     pub fn of(sources: usize, sums: usize) -> Self {
         Self { workloads: 1, sources, sums }
     }
@@ -66,7 +65,7 @@ impl UsageByOwner {
         found.copied().unwrap_or_default()
     }
 
-    /// A workload came, and takes this.
+    /// Adds a workload with this usage.
     pub fn add_workload(&mut self, tenant: QuotaOwner<'_>, usage: OwnerUsage) {
         let (all, name) = self.map_and_name(tenant);
         let held = all.entry(name.into()).or_default();
@@ -75,7 +74,7 @@ impl UsageByOwner {
         held.sums += usage.sums;
     }
 
-    /// A workload takes more or less than before. Whose it is, is asked only then: this is called for every event.
+    /// Updates the usage of a workload. The owner is looked up only then: this is called for every event.
     pub fn update_workload<'a>(&mut self, tenant: impl FnOnce() -> QuotaOwner<'a>, before: OwnerUsage, after: OwnerUsage) {
         if before == after {
             return;
@@ -87,7 +86,7 @@ impl UsageByOwner {
         }
     }
 
-    /// A workload is forgotten, with what it still took.
+    /// Removes a workload, with the usage that it still had.
     pub fn remove_workload(&mut self, tenant: QuotaOwner<'_>, usage: OwnerUsage) {
         let (all, name) = self.map_and_name(tenant);
         let Some(held) = all.get_mut(name) else { return };

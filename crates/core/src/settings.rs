@@ -19,13 +19,13 @@ pub struct FoldSettings {
     pub align_to_run: bool,
     /// Version of the rules by which windows are made, at most [`WINDOW_RULES`]; earlier ones are for records made by them.
     pub window_rules: u32,
-    /// How far an event may lie ahead of the log's stamp; `None`: events are simulated or imported, and their time alone
-    /// counts.
+    /// Longest time that an event may lie ahead of the log's stamp; `None`: events are simulated or imported, and only their own
+    /// time counts.
     pub max_future: Option<i64>,
     /// A source is idle once the log clock is this far past its last event; `None`: never (files, whose sources end at
     /// their last record).
     pub idle_grace: Option<i64>,
-    /// Between two power readings further apart than this, power is unknown.
+    /// Longest gap between two power readings, in microseconds; in a longer one power is unknown.
     pub power_gap: i64,
     /// No window closes before the log clock is this far past the first event of a workload without live sources.
     pub join_grace: i64,
@@ -49,9 +49,9 @@ pub struct FoldSettings {
     pub controller_override: Option<ControllerName>,
     /// Used where the workload declares none.
     pub controller_settings: ControllerSettings,
-    /// The cluster's power budget; `None`: there is no second stage.
+    /// The power budget; `None`: there is no power-budget stage.
     pub power_budget: Option<BudgetSettings>,
-    /// How shared GPUs are partitioned; `None`: there is no stage for them.
+    /// Settings of the GPU-sharing stage; `None`: there is no such stage.
     pub gpu_sharing: Option<GpuSharingSettings>,
 }
 
@@ -63,45 +63,44 @@ pub struct FoldSettings {
 /// changed are marked as such. 4: a counter that stood still from the start counts from its first rise on.
 pub const WINDOW_RULES: u32 = 4;
 
-/// Open windows of each source, and more, that a namespace with as many sources as it may have has room for: those of a
-/// source that lags until it is called idle, where windows are of six seconds. Where a tenth of the sources is there,
-/// ten times as many.
+/// Open windows of each source for which a namespace with its most sources has room. It covers a source that lags until it counts
+/// as idle, with windows of six seconds. Where a tenth of the sources is there, ten times as many.
 const SUMS_PER_SOURCE: usize = 40;
 /// Most windows without any event between two with events that are emitted.
 const MAX_EMPTY_WINDOWS: i64 = 1_440;
 
 impl FoldSettings {
-    /// Whether energy counters are tested against power and the board.
+    /// Returns whether energy counters are tested against power and the board.
     pub fn checks_counters(&self) -> bool {
         self.window_rules >= 2
     }
 
-    /// Whether power is tested against what the device can draw.
+    /// Returns whether power is tested against what the device can draw.
     pub fn checks_power(&self) -> bool {
         self.window_rules >= 3
     }
 
-    /// Returns whether a counter that stands still for long from its first sample on counts from its first rise on: where between two steps of
-    /// a coarse counter the first sample lies is not known.
+    /// Returns whether a counter that stands still for long from its first sample on counts from its first rise on. The place of
+    /// the first sample between two steps of a coarse counter is not known.
     pub fn starts_coarse_counters_at_a_rise(&self) -> bool {
         self.window_rules >= 4
     }
 
-    /// Whether a window whose sources have all ended stays open until it is over. It does in files, whose end shows
-    /// that no event follows; live, no such end comes for a job that is done.
+    /// Returns whether a window whose sources have all ended stays open until it is over. It does in files, whose end shows that
+    /// no event follows; live, no such end comes for a job that is done.
     pub fn holds_windows_of_ended(&self) -> bool {
         self.idle_grace.is_none()
     }
 
-    /// The longest time between two windows with events whose windows are emitted, empty as they are. Of a longer one
+    /// Returns the longest time between two windows with events whose windows are emitted, empty as they are. Of a longer one
     /// none is, and what counters rose by across it is unassigned.
     pub fn longest_silence(&self) -> i64 {
         self.window.saturating_mul(self.max_open_windows.min(MAX_EMPTY_WINDOWS))
     }
 
-    /// Most sums that one namespace's workloads may come to hold in one partition, or one collector's devices without a
-    /// workload: sources, times slices of open windows. Some 200 bytes each. Where no source is ever idle, in files,
-    /// nobody is held to it.
+    /// Returns the most sums that one namespace's workloads may come to hold in one partition, or one collector's devices without
+    /// a workload: sources, times slices of open windows. Some 200 bytes each. Where no source is ever idle, in files, nobody is
+    /// held to it.
     pub fn max_sums_per_namespace(&self) -> usize {
         if self.idle_grace.is_some() { self.max_sources_per_namespace.saturating_mul(SUMS_PER_SOURCE) } else { usize::MAX }
     }
@@ -113,17 +112,17 @@ impl FoldSettings {
         self.controller_override.or(named).unwrap_or(self.controller)
     }
 
-    /// Whether the second stage decides about a workload.
+    /// Returns whether the second stage decides about a workload.
     pub fn shares_budget(&self, workload: &Workload) -> bool {
         self.power_budget.is_some() && self.controller_of(Some(workload)) == ControllerName::PowerBudget
     }
 
-    /// Whether the stage of shared GPUs decides about a workload.
+    /// Returns whether the stage of shared GPUs decides about a workload.
     pub fn shares_gpus(&self, workload: &Workload) -> bool {
         self.gpu_sharing.is_some() && self.controller_of(Some(workload)) == ControllerName::SmPartition
     }
 
-    /// Whether the first stage leaves deciding about a workload to another one.
+    /// Returns whether the first stage leaves deciding about a workload to another one.
     pub fn decided_together(&self, workload: &Workload) -> bool {
         self.shares_budget(workload) || self.shares_gpus(workload)
     }

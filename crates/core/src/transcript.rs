@@ -4,8 +4,8 @@
 use eadt_schemas::fnv::Fnv1a;
 use eadt_schemas::v1::{ControllerAction, Decision};
 
-/// What was decided, one thing after another: what changes something in words, the rest as a sum (FNV-1a). Figures to five digits,
-/// beyond which platforms may differ.
+/// Text of decisions, one after another: changes in words, the rest as a checksum (FNV-1a). Figures have five digits, beyond
+/// which platforms may differ.
 pub struct DecisionTranscript {
     text: String,
     sum: Fnv1a,

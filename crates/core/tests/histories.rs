@@ -176,6 +176,36 @@ fn duplicates_are_counted_older_ones_are_stale_and_neither_changes_a_figure() {
 }
 
 #[test]
+fn what_was_sent_again_counts_once_and_is_never_stale() {
+    let run = |again: bool| {
+        let mut bench = Bench::default();
+        bench.put(gpu("a", 0.0, 0.0)).put(rank(0, 5.0, 0.0));
+        bench.put(gpu("a", 20.0, 2000.0)).put(rank(0, 25.0, 250.0)).put(gpu("a", 40.0, 4000.0)).put(rank(0, 45.0, 450.0));
+        if again {
+            // The log has all of these already, but not the next one.
+            bench.put_again(gpu("a", 20.0, 2000.0)).put_again(rank(0, 25.0, 250.0)).put_again(gpu("a", 40.0, 4000.0));
+            bench.put_again(gpu("a", 50.0, 5000.0));
+        } else {
+            bench.put(gpu("a", 50.0, 5000.0));
+        }
+        bench.put(gpu("a", 70.0, 7000.0)).put(rank(0, 75.0, 750.0));
+        bench
+    };
+    let (once, twice) = (run(false), run(true));
+    assert_eq!(twice.reasons(), []);
+    let counts = |bench: &Bench| (bench.windows[0].duplicates, bench.windows[0].stale, bench.windows[0].events);
+    assert_eq!((counts(&once).0, counts(&once).1), (0, 0));
+    assert_eq!(counts(&twice), (3, 0, counts(&once).2));
+    assert_eq!((twice.energies(), twice.partition.tally().stale), (once.energies(), 0));
+    let unmarked = || {
+        let mut bench = Bench::default();
+        bench.put(gpu("a", 0.0, 0.0)).put(gpu("a", 20.0, 2000.0)).stamped(21.0, gpu("a", 10.0, 1000.0));
+        bench.reasons()
+    };
+    assert_eq!(unmarked(), [DeadLetterReason::Stale], "without a mark it is");
+}
+
+#[test]
 fn late_is_exactly_what_lies_in_a_closed_window_and_its_energy_is_not_lost() {
     let mut bench = Bench::default();
     bench.put(gpu("a", 0.0, 0.0)).put(gpu("b", 0.0, 0.0)).put(gpu("b", 40.0, 400.0));
@@ -607,6 +637,7 @@ fn layouts_prices_and_restarts_are_those_of_the_windows_end() {
                 topic: eadt_schemas::Topic::Actuations,
                 stamp: at(130.0),
                 key: Some(JOB),
+                is_sent_again: false,
                 event: eadt_core::InputEvent::Actuation(&ready),
             };
             bench.partition.fold(&input, &mut out);
@@ -653,6 +684,7 @@ fn what_a_record_says_must_be_its_key() {
         topic: eadt_schemas::Topic::GpuTelemetry,
         stamp: at(0.0),
         key: Some("team/other"),
+        is_sent_again: false,
         event: eadt_core::InputEvent::Telemetry(&event),
     };
     bench.partition.fold(&input, &mut out);
@@ -959,6 +991,7 @@ fn a_workload_that_is_managed_no_more_is_forgotten_only_after_the_inputs_retenti
         topic: eadt_schemas::Topic::Workloads,
         stamp: at(1.0),
         key: Some(JOB),
+        is_sent_again: false,
         event: Item::Gone.event(),
     };
     bench.partition.fold(&input, &mut out);
@@ -1051,6 +1084,7 @@ fn a_tombstone_ends_the_management_only() {
         topic: eadt_schemas::Topic::Workloads,
         stamp: at(1.0),
         key: Some(JOB),
+        is_sent_again: false,
         event: Item::Gone.event(),
     };
     bench.partition.fold(&input, &mut out);

@@ -150,7 +150,8 @@ fn a_withdrawn_model_is_forgotten_for_good() {
     assert!(committed.iter().any(|(key, value)| key == &format!("#models//power/{BOARD}") && value.is_some()));
     let name = format!("power/{BOARD}");
     let (topic, event) = (eadt_schemas::Topic::Models, eadt_core::InputEvent::ModelGone);
-    bench.partition.fold(&eadt_core::InputRecord { topic, stamp: at(1_210.0), key: Some(&name), event }, &mut Vec::new());
+    let input = eadt_core::InputRecord { topic, stamp: at(1_210.0), key: Some(&name), is_sent_again: false, event };
+    bench.partition.fold(&input, &mut Vec::new());
     bench.crash(&mut committed);
     for second in (1_210..=1_400).step_by(10) {
         let now = f64::from(second);

@@ -156,7 +156,8 @@ fn the_first_stage_leaves_members_to_this_one_and_says_so_where_there_is_no_budg
         let member = workload("a", 0, 1, 1, None);
         let mut fold = |seconds, event: InputEvent<'_>| {
             let topic = eadt_schemas::Topic::Workloads;
-            partition.fold(&eadt_core::InputRecord { topic, stamp: at(seconds), key: None, event }, &mut out);
+            let stamp = at(seconds);
+            partition.fold(&eadt_core::InputRecord { topic, stamp, key: None, is_sent_again: false, event }, &mut out);
         };
         fold(0, InputEvent::Workload(&member));
         for seconds in (0..=130).step_by(5) {

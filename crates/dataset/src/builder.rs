@@ -17,9 +17,9 @@ pub struct DatasetBuilder {
 /// The tables, and what a user of them must know.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Dataset {
-    /// By workload and window start.
+    /// Windows by workload and window start.
     pub windows: DatasetTable,
-    /// By workload, time and id.
+    /// Decisions by workload, time and id.
     pub decisions: DatasetTable,
     pub counts: DatasetCounts,
     /// SHA-256 of all cells in hexadecimal: equal data sets have equal ones.
@@ -46,7 +46,7 @@ impl DatasetBuilder {
         self.counts.repeated_events += u64::from(!history.actuation(actuation));
     }
 
-    /// A record that is no valid event: counted, in no row.
+    /// Counts a record that is no valid event: it is in no row.
     pub fn refused(&mut self) {
         self.counts.refused_events += 1;
     }

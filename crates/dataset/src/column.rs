@@ -56,7 +56,7 @@ impl ColumnCells {
         }
     }
 
-    /// The type's name, as in the datasheet.
+    /// Returns the type's name, as in the datasheet.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Text(_) => "text",
@@ -83,7 +83,7 @@ pub struct DatasetColumn {
 pub struct DatasetTable {
     /// `windows` or `decisions`.
     pub name: &'static str,
-    /// What one row is.
+    /// Meaning of one row.
     pub row: &'static str,
     pub columns: Vec<DatasetColumn>,
 }
@@ -120,9 +120,9 @@ pub(crate) struct ColumnSpec<R> {
 /// The place of a column's description.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum DescriptionSource {
-    /// In the schema of the window event, under the column's own name.
+    /// The schema of the window event, under the column's own name.
     Window,
-    /// In the schema of the decision event, under the column's own name.
+    /// The schema of the decision event, under the column's own name.
     Decision,
     Text(&'static str),
 }
@@ -141,7 +141,7 @@ impl DescriptionSource {
     }
 }
 
-/// The descriptions of an event's own fields, by name.
+/// Returns the descriptions of an event's own fields, by name.
 fn field_descriptions(kind: EventType) -> BTreeMap<String, String> {
     let schema = documents::schema(kind).expect("this event has a schema");
     let fields = schema["properties"].as_object().into_iter().flatten();

@@ -72,7 +72,7 @@ macro_rules! layout_columns {
 }
 pub(crate) use layout_columns;
 
-/// The columns with the outcome of a row's decision.
+/// Returns the columns with the outcome of a row's decision.
 pub(crate) fn outcome_columns<R: OutcomeRow>() -> [ColumnSpec<R>; 6] {
     let spec = |name, about, get| ColumnSpec { name, role: ColumnRole::Outcome, about: DescriptionSource::Text(about), get };
     [

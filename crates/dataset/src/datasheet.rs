@@ -13,10 +13,10 @@ use crate::builder::Dataset;
 use crate::column::{ColumnCells, ColumnRole, DatasetTable};
 use crate::words::word;
 
-/// What went in, and what is known to be missing.
+/// Counts of the dataset's rows, and of what is known to be missing.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
 pub struct DatasetCounts {
-    /// By workload.
+    /// Counts by workload.
     pub workloads: BTreeMap<String, WorkloadCounts>,
     /// Windows by where their figures come from.
     pub windows_by_origin: BTreeMap<String, u64>,
@@ -39,7 +39,7 @@ pub struct WorkloadCounts {
     pub usable_windows: u64,
     /// Windows whose inputs log retention had deleted.
     pub gap_windows: u64,
-    /// Stretches without any window between the first and the last.
+    /// Intervals without any window between the first and the last.
     pub holes: u64,
     pub first: Option<EventTime>,
     pub last: Option<EventTime>,
@@ -66,7 +66,7 @@ impl DatasetCounts {
     }
 }
 
-/// Equal cells under equal names give equal fingerprints.
+/// Returns a fingerprint: equal cells under equal names give equal ones.
 pub(crate) fn fingerprint(tables: &[&DatasetTable]) -> String {
     let micros = |time: Option<EventTime>| time.map_or(0, EventTime::micros);
     let mut hash = Sha256::new();
@@ -93,7 +93,7 @@ pub(crate) fn fingerprint(tables: &[&DatasetTable]) -> String {
 }
 
 const ROLES: [(ColumnRole, &str); 5] = [
-    (ColumnRole::Key, "says which row it is"),
+    (ColumnRole::Key, "identifies the row"),
     (ColumnRole::Feature, "known at the row's time: from nothing later than the window's end, or the decision's time"),
     (ColumnRole::Decision, "what was decided at the row's time"),
     (ColumnRole::Outcome, "what became of the decision: known later, never a feature"),
@@ -101,7 +101,7 @@ const ROLES: [(ColumnRole, &str); 5] = [
 ];
 
 impl Dataset {
-    /// The data set's manual in Markdown: provenance, counts, known gaps, and every column with role, type and meaning.
+    /// Returns the data set's manual in Markdown: provenance, counts, known gaps, and every column with role, type and meaning.
     pub fn datasheet(&self, source: &str) -> String {
         let mut text = String::from("# Data set\n\n");
         let origins: Vec<_> = self.counts.windows_by_origin.iter().map(|(origin, n)| format!("{n} {origin}")).collect();
@@ -150,7 +150,7 @@ impl Dataset {
         text
     }
 
-    /// The same for programs.
+    /// Returns the same for programs.
     pub fn manifest(&self, source: &str) -> Value {
         let columns = |table: &DatasetTable| -> Vec<Value> {
             let column = |c: &crate::DatasetColumn| json!({"name": c.name, "role": c.role, "type": c.cells.kind(), "unit": documents::unit(c.name), "known": c.cells.known(), "description": c.description});

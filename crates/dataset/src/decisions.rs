@@ -63,7 +63,7 @@ fn evidence(decision: &Decision) -> String {
 /// A column of this table before it has rows.
 type DecisionColumn<'a> = ColumnSpec<DatasetDecisionRow<'a>>;
 
-/// A column that the decision's event has under the same name.
+/// Returns a column that the decision's event has under the same name.
 fn of_event<'a>(role: ColumnRole, name: &'static str, get: CellGetter<DatasetDecisionRow<'a>>) -> DecisionColumn<'a> {
     ColumnSpec { name, role, about: DescriptionSource::Decision, get }
 }
@@ -79,7 +79,7 @@ fn specs<'a>() -> Vec<DecisionColumn<'a>> {
     specs
 }
 
-/// Whose decision it is, and what was decided.
+/// Returns the columns that identify the decision: its id, its workload, and what was decided when.
 fn key_columns<'a>() -> Vec<DecisionColumn<'a>> {
     vec![
         ColumnSpec {
@@ -107,7 +107,7 @@ fn key_columns<'a>() -> Vec<DecisionColumn<'a>> {
     ]
 }
 
-/// What goes with the wanted layout.
+/// Returns the columns that go with the wanted layout.
 fn request_columns<'a>() -> Vec<DecisionColumn<'a>> {
     vec![
         of_event(ColumnRole::Decision, "generation", CellGetter::Int(|row| row.decision.generation.map(|g| g as i64))),
@@ -128,7 +128,7 @@ fn request_columns<'a>() -> Vec<DecisionColumn<'a>> {
     ]
 }
 
-/// What was known of the workload just before.
+/// Returns the columns on the workload just before the decision.
 fn before_columns<'a>() -> Vec<DecisionColumn<'a>> {
     vec![
         ColumnSpec {
@@ -172,7 +172,7 @@ fn before_columns<'a>() -> Vec<DecisionColumn<'a>> {
     ]
 }
 
-/// What to predict: the windows after the change, and the verdict.
+/// Returns the columns to predict: the windows after the change, and the verdict.
 fn label_columns<'a>() -> Vec<DecisionColumn<'a>> {
     vec![
         ColumnSpec {
@@ -205,7 +205,7 @@ fn label_columns<'a>() -> Vec<DecisionColumn<'a>> {
             name: "label_saving_ratio",
             role: ColumnRole::Label,
             about: DescriptionSource::Text(
-                "1 − J/sample after ÷ before; negative where the change cost energy. A change of the work itself is not told apart.",
+                "1 − J/sample after ÷ before; negative where the change cost energy. A change of the work itself is not distinguished.",
             ),
             get: CellGetter::Float(|row| Some(1.0 - row.after.joules_per_sample? / row.before.joules_per_sample?)),
         },

@@ -1,4 +1,4 @@
-//! What is known about one workload, ordered, and what can be asked about it.
+//! Events of one workload in order, and queries on them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,7 +17,7 @@ pub(crate) struct WorkloadHistory {
     /// Tumbling windows by their start.
     windows: BTreeMap<EventTime, EfficiencyWindow>,
     decisions: BTreeMap<(EventTime, String), Decision>,
-    /// By decision.
+    /// Actuations by decision.
     actuations: BTreeMap<String, Vec<Actuation>>,
 }
 
@@ -102,12 +102,12 @@ impl WorkloadHistory {
         self.windows.range(..time).rev().map(|(_, window)| window).filter(move |window| window.window_end <= time)
     }
 
-    /// The window that follows without a hole.
+    /// Returns the window that follows without a hole.
     pub(crate) fn next(&self, window: &EfficiencyWindow) -> Option<&EfficiencyWindow> {
         self.windows.get(&window.window_end)
     }
 
-    /// The decision made at a window's end; of several the one that wants a change.
+    /// Returns the decision made at a window's end; of several the one that wants a change.
     pub(crate) fn decided_at(&self, time: EventTime) -> Option<&Decision> {
         let at_time = self.decisions.range((time, String::new())..).take_while(|((at, _), _)| *at == time);
         at_time.map(|(_, decision)| decision).max_by_key(|decision| decision.from != decision.to)
@@ -140,15 +140,15 @@ impl WorkloadHistory {
         all.filter(move |a| a.outcome == ActuationOutcome::Applied && a.time < time).map(|actuation| actuation.time)
     }
 
-    /// The settled layout that a decision started from.
+    /// Returns the settled layout that a decision started from.
     pub(crate) fn before(&self, decision: &Decision) -> WindowMeans {
         let same = |window: &&EfficiencyWindow| decision.generation.is_none() || window.generation == decision.generation;
         let recent = self.ended_at(decision.time).take(LOOKBACK_WINDOWS).filter(same);
         mean(recent.filter(|window| usable(window)).take(TRIAL_WINDOWS))
     }
 
-    /// The settled layout that a decision led to: the first usable windows that begin after readiness, one window of warm-up left
-    /// out.
+    /// Returns the settled layout that a decision led to: the first usable windows that begin after readiness, one window of
+    /// warm-up left out.
     pub(crate) fn after(&self, became: &OutcomeSummary) -> WindowMeans {
         let (Some(ready), Some(generation), None) = (became.ready, became.generation, became.rolled_back) else {
             return WindowMeans::default();
@@ -165,7 +165,7 @@ impl WorkloadHistory {
         unasked.map(|(_, answers)| answers.len() as u64).sum()
     }
 
-    /// What the controller itself found out about a change of its own.
+    /// Returns the controller's own verdict on its change; `None` if there is none.
     pub(crate) fn validation_verdict(&self, decision: &str) -> Option<bool> {
         let concerning = self.decisions.values().filter(|later| later.concerns.as_deref() == Some(decision));
         concerning.into_iter().find_map(|later| match later.validation {

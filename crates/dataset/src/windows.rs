@@ -64,12 +64,12 @@ fn median(row: &DatasetWindowRow<'_>, value: fn(&EfficiencyWindow) -> Option<f64
 /// A column of this table before it has rows.
 type WindowColumn<'a> = ColumnSpec<DatasetWindowRow<'a>>;
 
-/// A column that the window's event has under the same name.
+/// Returns a column that the window's event has under the same name.
 fn of_window<'a>(role: ColumnRole, name: &'static str, get: CellGetter<DatasetWindowRow<'a>>) -> WindowColumn<'a> {
     ColumnSpec { name, role, about: DescriptionSource::Window, get }
 }
 
-/// A column that the decision's event has under the same name.
+/// Returns a column that the decision's event has under the same name.
 fn of_decision<'a>(name: &'static str, get: CellGetter<DatasetWindowRow<'a>>) -> WindowColumn<'a> {
     ColumnSpec { name, role: ColumnRole::Decision, about: DescriptionSource::Decision, get }
 }
@@ -89,7 +89,7 @@ fn specs<'a>() -> Vec<WindowColumn<'a>> {
     specs
 }
 
-/// Whose window it is, when, and where its figures come from.
+/// Returns the columns that identify the window: workload, times, and the origin of its figures.
 fn key_columns<'a>() -> Vec<WindowColumn<'a>> {
     vec![
         of_window(ColumnRole::Key, "workload", CellGetter::Text(|row| Some(row.window.workload.clone()))),
@@ -100,7 +100,7 @@ fn key_columns<'a>() -> Vec<WindowColumn<'a>> {
     ]
 }
 
-/// Energy, and how much of it is known.
+/// Returns the columns on energy, and on how much of it is known.
 fn energy_columns<'a>() -> Vec<WindowColumn<'a>> {
     vec![
         of_window(ColumnRole::Feature, "energy_method", CellGetter::Text(|row| Some(word(row.window.energy_method)))),
@@ -127,7 +127,7 @@ fn energy_columns<'a>() -> Vec<WindowColumn<'a>> {
     ]
 }
 
-/// Work done, and how efficiently.
+/// Returns the columns on the work done, and on its efficiency.
 fn progress_columns<'a>() -> Vec<WindowColumn<'a>> {
     vec![
         of_window(ColumnRole::Feature, "samples", CellGetter::Float(|row| row.window.samples)),
@@ -156,7 +156,7 @@ fn progress_columns<'a>() -> Vec<WindowColumn<'a>> {
     ]
 }
 
-/// Power, its cost, and means of the GPUs and the job.
+/// Returns the columns on power, its cost, and means of the GPUs and the job.
 fn mean_columns<'a>() -> Vec<WindowColumn<'a>> {
     vec![
         of_window(ColumnRole::Feature, "mean_power_watts", CellGetter::Float(|row| row.window.mean_power_watts)),
@@ -180,7 +180,7 @@ fn mean_columns<'a>() -> Vec<WindowColumn<'a>> {
     ]
 }
 
-/// What happened to the job and to the record of it.
+/// Returns the columns on events of the job and on the completeness of its record.
 fn record_columns<'a>() -> Vec<WindowColumn<'a>> {
     vec![
         of_window(ColumnRole::Feature, "restarted", CellGetter::Bool(|row| Some(row.window.restarted))),
@@ -196,14 +196,14 @@ fn record_columns<'a>() -> Vec<WindowColumn<'a>> {
     ]
 }
 
-/// The windows before, as a controller looks at them.
+/// Returns the columns on the windows before, as a controller uses them.
 fn trailing_columns<'a>() -> Vec<WindowColumn<'a>> {
     vec![
         ColumnSpec {
             name: "usable",
             role: ColumnRole::Feature,
             about: DescriptionSource::Text(
-                "Whether the window says how efficient a settled layout is: energy and progress covered to 90 %, nothing restarted, no input lost, J/sample known.",
+                "Whether the window measures how efficient a settled layout is: energy and progress covered to 90 %, nothing restarted, no input lost, J/sample known.",
             ),
             get: CellGetter::Bool(|row| Some(usable(row.window))),
         },
@@ -234,7 +234,7 @@ fn trailing_columns<'a>() -> Vec<WindowColumn<'a>> {
     ]
 }
 
-/// The decision made at the end of the window.
+/// Returns the columns on the decision made at the end of the window.
 fn decision_columns<'a>() -> Vec<WindowColumn<'a>> {
     vec![
         ColumnSpec {
@@ -250,7 +250,7 @@ fn decision_columns<'a>() -> Vec<WindowColumn<'a>> {
     ]
 }
 
-/// What the decision says of the change before it, and by which models.
+/// Returns the columns on the verdict on the change before the decision, and the models used.
 fn verdict_columns<'a>() -> Vec<WindowColumn<'a>> {
     vec![
         of_decision("validation", CellGetter::Text(|row| Some(word(row.decision?.validation)))),
@@ -258,7 +258,7 @@ fn verdict_columns<'a>() -> Vec<WindowColumn<'a>> {
     ]
 }
 
-/// What to predict: the next window.
+/// Returns the columns to predict: the next window.
 fn label_columns<'a>() -> Vec<WindowColumn<'a>> {
     vec![
         ColumnSpec {

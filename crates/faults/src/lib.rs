@@ -39,7 +39,7 @@ pub fn next_version(event: &mut Value) {
     }
 }
 
-/// Whether this process plays the next minor version of itself.
+/// Returns whether this process plays the next minor version of itself.
 #[cfg(not(debug_assertions))]
 #[inline]
 pub const fn is_next() -> bool {
@@ -65,7 +65,7 @@ pub fn written(text: String) -> String {
     }
 }
 
-/// Whether a record's value has fields that its reader does not know, and is not to be taken for that.
+/// Returns whether a record's value has fields that its reader does not know, and is not to be taken for that.
 #[cfg(not(debug_assertions))]
 #[inline]
 pub const fn is_refused(_: &[u8]) -> bool {
@@ -78,14 +78,14 @@ pub fn is_refused(value: &[u8]) -> bool {
     is_off("unknown-fields") && value.windows(name.len()).any(|part| part == name)
 }
 
-/// Whether a promise is switched off.
+/// Returns whether a promise is switched off.
 #[cfg(not(debug_assertions))]
 #[inline]
 pub const fn is_off(_: &str) -> bool {
     false
 }
 
-/// A phase is reached.
+/// Notes that a phase is reached.
 #[cfg(not(debug_assertions))]
 #[inline]
 pub const fn reach(_: &str) {}

@@ -15,7 +15,7 @@ pub enum ShareObjective {
     Sum,
 }
 
-/// How a candidate is chosen.
+/// Settings for the choice of a candidate.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ChoiceSettings {
@@ -59,7 +59,7 @@ impl ChoiceSettings {
         }
     }
 
-    /// The first field that is out of its range, with what was expected of it.
+    /// Checks all fields; the error names the first that is out of its range, with the expected range.
     pub fn check(&self) -> Result<(), String> {
         for (name, value, low, high) in [
             ("risk_quantile", self.risk_quantile, 1e-6, 0.5),
@@ -75,7 +75,7 @@ impl ChoiceSettings {
     }
 }
 
-/// Why a candidate was taken.
+/// The reason why a candidate was taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ChoiceVerdict {
@@ -140,7 +140,7 @@ pub fn choose(
     choose_among(together, candidates, outlook, settings, &|_| true)
 }
 
-/// The same of the candidates at allowed places only; the first one is what they are compared with, allowed or not.
+/// Returns the same of the candidates at allowed places only; the first one is what they are compared with, allowed or not.
 pub(crate) fn choose_among(
     together: &GpuTenants<'_>,
     candidates: &[ShareCandidate],
@@ -205,7 +205,7 @@ pub(crate) fn choose_among(
     }
 }
 
-/// Linear between the two nearest values.
+/// Interpolates linearly between the two nearest values.
 fn low_quantile(values: &mut [f64], quantile: f64) -> f64 {
     values.sort_unstable_by(f64::total_cmp);
     let place = quantile * (values.len() - 1) as f64;

@@ -62,7 +62,7 @@ type CoRunFigures = (EventTime, Vec<f64>, f64);
 type WindowsByEnd = BTreeMap<EventTime, CoRunFigures>;
 
 /// Finds co-runs. The windows of a GPU at one time count if all workloads that shared it have a usable window, with shares that
-/// sum to at most 100 %: only then it is known which workloads ran and what all of them drew.
+/// sum to at most 100 %. Only then are the workloads and their total power known.
 ///
 /// Medians are of the newest [`GatherSettings::windows_max`] windows; fewer than [`GatherSettings::windows_min`] are no co-run.
 pub fn co_runs<'a>(windows: impl IntoIterator<Item = &'a EfficiencyWindow>, settings: &GatherSettings) -> GatheredRuns {
@@ -132,7 +132,7 @@ pub fn implied_idle_watts(profiles: &BTreeMap<String, SoloProfile>, runs: &[CoRu
         idle_of(&tenants, &shares, run.power_watts).ok()
     };
     let watts = median(&mut runs.iter().filter_map(of).collect::<Vec<_>>())?;
-    // Of all profiles: the idle power of a board is below the least power of any workload.
+    // The idle power of a board is below the least power of any workload, so all profiles count.
     let least = profiles.values().flat_map(SoloProfile::points).map(|point| point.power_watts).fold(f64::INFINITY, f64::min);
     Some(watts.min(MOST_OF_LEAST * least))
 }

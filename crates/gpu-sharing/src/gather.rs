@@ -15,7 +15,7 @@ pub struct GatherSettings {
     pub coverage_min_ratio: f64,
     /// A share is known after this many windows. At least 1. Default 3.
     pub windows_min: u32,
-    /// With this many windows, older ones lose weight. At least 1. Default 60.
+    /// Number of windows from which older ones lose weight. At least 1. Default 60.
     pub windows_max: u32,
 }
 
@@ -25,7 +25,7 @@ impl Default for GatherSettings {
     }
 }
 
-/// Why a window does not count for a workload's profile.
+/// The reason why a window does not count for a workload's profile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SkippedWindow {

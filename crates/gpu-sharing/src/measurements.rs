@@ -25,7 +25,7 @@ pub struct CoRun {
 }
 
 impl CoRun {
-    /// The workloads, sorted: runs of the same group are partitions of the same decision, and never apart in a split.
+    /// Returns the workloads, sorted: runs of the same group are partitions of the same decision, and never apart in a split.
     pub fn group(&self) -> Vec<&str> {
         let mut names: Vec<&str> = self.tenants.iter().map(|tenant| tenant.workload.as_str()).collect();
         names.sort_unstable();
@@ -33,7 +33,7 @@ impl CoRun {
     }
 }
 
-/// Why measurements are refused. Co-runs are counted from 0, in their order.
+/// The reason why measurements are refused. Co-runs are counted from 0, in their order.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum MeasurementsError {
     #[error(transparent)]
@@ -68,7 +68,7 @@ pub struct GpuMeasurements {
 }
 
 impl GpuMeasurements {
-    /// `idle_watts`: power of the GPU while its processes wait.
+    /// Builds the measurements. `idle_watts`: power of the GPU while its processes wait.
     pub fn new(idle_watts: f64, profiles: Vec<SoloProfile>, runs: Vec<CoRun>) -> Result<Self, MeasurementsError> {
         let gpu_model = profiles.first().ok_or(MeasurementsError::NoProfiles)?.gpu_model().to_owned();
         let least = profiles.iter().flat_map(SoloProfile::points).map(|point| point.power_watts).fold(f64::INFINITY, f64::min);
@@ -113,7 +113,7 @@ impl GpuMeasurements {
         ProfileMetric::ALL.into_iter().filter(|metric| self.profiles.values().all(|profile| profile.has(*metric))).collect()
     }
 
-    /// The groups of workloads that ran together.
+    /// Returns the groups of workloads that ran together.
     pub fn groups(&self) -> BTreeSet<Vec<&str>> {
         self.runs.iter().map(CoRun::group).collect()
     }

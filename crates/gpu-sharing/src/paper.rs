@@ -52,7 +52,7 @@ impl PaperModel {
         })
     }
 
-    /// For every candidate, in their order.
+    /// Returns a prediction for every candidate, in their order.
     pub fn predict(&self, together: &GpuTenants<'_>, candidates: &[ShareCandidate]) -> Result<Vec<PairSum>, PredictionError> {
         let (mut rate_rows, mut power_rows) = (Vec::new(), Vec::new());
         for candidate in candidates {
@@ -60,8 +60,9 @@ impl PaperModel {
             power_rows.extend_from_slice(&row[..self.metrics.len()]);
             rate_rows.extend(row);
         }
-        let judge = |forest: &Forest, rows: &[f64]| forest.judge(rows).expect("profiles are checked, so every feature is finite");
-        let (rates, power) = (judge(&self.rates, &rate_rows), judge(&self.power, &power_rows));
+        let predict_trees =
+            |forest: &Forest, rows: &[f64]| forest.predict_trees(rows).expect("profiles are checked, so every feature is finite");
+        let (rates, power) = (predict_trees(&self.rates, &rate_rows), predict_trees(&self.power, &power_rows));
         let of = |i| PairSum { samples_per_second: rates.mean(i), power_watts: power.mean(i) };
         Ok((0..candidates.len()).map(of).collect())
     }

@@ -19,7 +19,7 @@ pub struct GpuTenants<'a> {
     idle_watts: f64,
 }
 
-/// Why there is no prediction for workloads on a GPU.
+/// The reason why there is no prediction for workloads on a GPU.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum PredictionError {
     #[error("{} the GPU: from 2 to 16 can be told apart", counted_as(*count, "workload shares", "workloads share"))]
@@ -50,7 +50,7 @@ pub enum PredictionError {
 }
 
 impl<'a> GpuTenants<'a> {
-    /// `idle_watts`: power of the GPU while its processes wait.
+    /// Builds the tenants. `idle_watts`: power of the GPU while its processes wait.
     pub fn new(tenants: Vec<&'a SoloProfile>, idle_watts: f64) -> Result<Self, PredictionError> {
         if !(2..=16).contains(&tenants.len()) {
             return Err(PredictionError::Tenants { count: tenants.len() });
@@ -93,13 +93,13 @@ impl<'a> GpuTenants<'a> {
             .collect()
     }
 
-    /// Power of the workloads alone, added; the GPU's idle power counts once.
+    /// Returns the power of the workloads alone, added; the GPU's idle power counts once.
     pub(crate) fn added_watts(&self, alone: &[SoloPoint]) -> f64 {
         alone.iter().map(|point| point.power_watts).sum::<f64>() - (alone.len() as f64 - 1.0) * self.idle_watts
     }
 
-    /// The candidates with shares that are multiples of `step` and sum to 100, at each of `clocks`, where every workload was
-    /// measured alone; the equal partition at the highest clock comes first.
+    /// Returns the candidates with shares that are multiples of `step` and sum to 100, at each of `clocks`, where every workload
+    /// was measured alone; the equal partition at the highest clock comes first.
     pub fn candidates(&self, step: u32, clocks: &[Option<f64>]) -> Result<Vec<ShareCandidate>, PredictionError> {
         let count = self.tenants.len();
         if ways(count, step).is_none_or(|ways| ways > PARTITIONS_MAX) {
@@ -135,7 +135,7 @@ fn ways(count: usize, step: u32) -> Option<u64> {
     (1..=parts).try_fold(1_u64, |ways, n| Some(ways.checked_mul((cuts + 1).saturating_sub(n))? / n))
 }
 
-/// Every way to give `count` workloads multiples of `step` that sum to 100.
+/// Lists every way to give `count` workloads multiples of `step` that sum to 100.
 fn partitions(count: usize, step: u32, take: &mut impl FnMut(&[u32])) {
     fn fill(shares: &mut Vec<u32>, left: u32, count: usize, step: u32, take: &mut impl FnMut(&[u32])) {
         if shares.len() + 1 == count {
@@ -181,10 +181,10 @@ pub(crate) struct CandidatePrediction {
 
 /// Predicts throughput and power of candidates.
 pub trait SharePredictor: std::fmt::Debug + Sync {
-    /// For every candidate, in their order.
+    /// Returns a prediction for every candidate, in their order.
     fn predict(&self, together: &GpuTenants<'_>, candidates: &[ShareCandidate]) -> Result<CandidatePredictions, PredictionError>;
 
-    /// The same without opinions, of which there are as many as trees for every candidate.
+    /// Returns the same without opinions, of which there are as many as trees for every candidate.
     fn predict_means(
         &self,
         together: &GpuTenants<'_>,
@@ -202,7 +202,7 @@ impl CandidatePredictions {
         Self { candidates: prospects.collect() }
     }
 
-    /// The expectations, in the order of the candidates.
+    /// Returns the expectations, in the order of the candidates.
     pub fn means(&self) -> impl Iterator<Item = &ExpectedFigures> {
         self.candidates.iter().map(|prospect| &prospect.mean)
     }

@@ -46,12 +46,12 @@ impl ProfileMetric {
         }
     }
 
-    /// A ratio, whose mean over tenants means something; the others add up.
+    /// Returns true for a ratio, whose mean over tenants has a meaning; other metrics are added up.
     pub const fn is_ratio(self) -> bool {
         !matches!(self, Self::PcieTransmitBytesPerSecond | Self::PcieReceiveBytesPerSecond)
     }
 
-    /// Greatest value that is believed. Counters of a device may exceed 1 by their own rounding.
+    /// Returns the greatest value that is believed. Counters of a device may exceed 1 by their own rounding.
     const fn largest(self) -> f64 {
         if self.is_ratio() { 1.05 } else { 1e15 }
     }
@@ -91,7 +91,7 @@ pub struct SoloPoint {
     pub counters: MetricValues,
 }
 
-/// Why a profile is refused. The error names the workload; who reads a table adds file and row.
+/// The reason why a profile is refused. The error names the workload; the reader of a table adds file and row.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum ProfileError {
     #[error("workload {workload} at {percentage} %: {field} is {value}, but must be within {low} and {high}")]
@@ -212,7 +212,7 @@ impl SoloProfile {
         &self.gpu_model
     }
 
-    /// Every measurement, highest clock and smallest share first.
+    /// Returns every measurement, highest clock and smallest share first.
     pub fn points(&self) -> impl Iterator<Item = &SoloPoint> {
         self.curves.iter().flat_map(|curve| &curve.points)
     }
@@ -222,14 +222,14 @@ impl SoloProfile {
         self.curves.iter().map(|curve| curve.sm_clock_mhz)
     }
 
-    /// The whole GPU at the highest clock measured: what progress is compared with.
+    /// Returns the whole GPU at the highest clock measured: what progress is compared with.
     pub fn whole(&self) -> &SoloPoint {
         whole(&self.curves[0])
     }
 
-    /// Slope of throughput over the share of the SMs (least squares, at the highest clock), as a part of the throughput on the
-    /// whole GPU: 1 where throughput grows with the share, near 0 where more SMs do not help. The paper's sensitivity is this
-    /// times [`Self::whole`]'s throughput.
+    /// Returns the slope of throughput over the share of the SMs (least squares, at the highest clock), as a part of the
+    /// throughput on the whole GPU. It is 1 if throughput grows with the share, and near 0 if more SMs do not help. The paper's
+    /// sensitivity is this times [`Self::whole`]'s throughput.
     pub fn elasticity(&self) -> f64 {
         self.share_sensitivity
     }
@@ -246,7 +246,7 @@ impl SoloProfile {
         between(&self.curve(sm_clock_mhz)?.expected, mps_thread_percentage)
     }
 
-    /// Whether every measurement has this metric.
+    /// Returns whether every measurement has this metric.
     pub fn has(&self, metric: ProfileMetric) -> bool {
         self.points().all(|point| point.counters.get(metric).is_some())
     }
@@ -259,7 +259,7 @@ impl SoloProfile {
     }
 }
 
-/// On the line between the two neighbours.
+/// Interpolates on the line between the two neighbours.
 fn between(points: &[SoloPoint], mps_thread_percentage: u32) -> Option<SoloPoint> {
     let above = points.iter().position(|point| point.mps_thread_percentage >= mps_thread_percentage)?;
     let high = points[above];
@@ -279,8 +279,8 @@ fn between(points: &[SoloPoint], mps_thread_percentage: u32) -> Option<SoloPoint
     })
 }
 
-/// The nearest values, by relative squares, of a function that never falls and never bends upwards: more SMs never slow a workload
-/// down, and each further one is worth no more than the one before. Without `idle` it begins at 0 for no SMs.
+/// Returns the nearest values, by relative squares, of a function that never falls and never bends upwards. More SMs never slow a
+/// workload down, and each further one is worth no more than the one before. Without `idle` it begins at 0 for no SMs.
 ///
 /// Such a function is a sum of ramps that end at the measured shares (and a constant), with no negative part: non-negative least
 /// squares, by coordinate descent.
@@ -342,7 +342,7 @@ fn whole(curve: &ShareCurve) -> &SoloPoint {
     curve.points.last().expect("a curve has a point at 100 %, or the profile was refused")
 }
 
-/// Least-squares slope of throughput over the share, in samples/s for the whole GPU.
+/// Returns the least-squares slope of throughput over the share, in samples/s for the whole GPU.
 fn slope(points: &[SoloPoint]) -> f64 {
     let n = points.len() as f64;
     let share = |point: &SoloPoint| f64::from(point.mps_thread_percentage) / 100.0;

@@ -28,7 +28,7 @@ impl SharingModelDocument {
         Self { format: FORMAT.to_owned(), model }
     }
 
-    /// The document of an event; `None`: it is about something else.
+    /// Returns the document of an event; `None`: it is about something else.
     pub fn of(event: &Model) -> Option<Result<Self, UnusableModel>> {
         let board = event.name.strip_prefix(PARTITION_PREFIX)?;
         if event.parameters["format"].as_str() != Some(FORMAT) {
@@ -104,12 +104,12 @@ impl LearnedModels {
         ModelOutcome::InForce
     }
 
-    /// A model was withdrawn; false where none of this name was in force.
+    /// Withdraws a model; returns false if no model of this name was in force.
     pub fn withdraw(&mut self, name: &str) -> bool {
         self.models.remove(name).is_some()
     }
 
-    /// The event that brought a model.
+    /// Returns the event that brought a model.
     pub fn event(&self, name: &str) -> Option<&Model> {
         self.models.get(name).map(|model| &model.event)
     }

@@ -35,11 +35,11 @@ const DAY_SECONDS: f64 = 86_400.0;
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RebalanceSettings {
-    /// How a partition is chosen. The least gain counts against the partition in force.
+    /// Settings for the choice of a partition. The least gain counts against the partition in force.
     pub choice: ChoiceSettings,
     /// Shares are multiples of this percentage. 1 to 50. Default 10.
     pub step_percentage: u32,
-    /// Nothing is changed for this long after a partition is in force or was given up, in seconds. At least 0. Default 3600.
+    /// Time without a change after a partition is in force or was given up, in seconds. At least 0. Default 3600.
     pub hold_seconds: f64,
     /// A partition that is not in force after this time is given up, in seconds. Above 0. Default 1800.
     pub give_up_seconds: f64,
@@ -190,7 +190,7 @@ pub struct RebalanceState {
 }
 
 impl RebalanceState {
-    /// Somebody refused the partition that is wanted, or took it back.
+    /// Notes that somebody refused the partition that is wanted, or took it back.
     pub fn give_up(&mut self, time: EventTime, settings: &RebalanceSettings) {
         if let Some(wanted) = self.wanted.take() {
             self.rest(&wanted.shares, time, settings);
@@ -205,7 +205,7 @@ impl RebalanceState {
         wanted.chain(self.trial.as_ref().map(|trial| &trial.shares)).any(|shares| shares.keys().eq(workloads))
     }
 
-    /// Until when nothing is tried with the workloads of these shares.
+    /// Returns the time until which nothing is tried with the workloads of these shares.
     fn rests_until(&self, of: &SmShares) -> Option<EventTime> {
         self.rests.iter().find(|rest| rest.workloads.iter().eq(of.keys()))?.until
     }
@@ -234,7 +234,7 @@ impl RebalanceState {
 pub struct RebalanceOutcome {
     /// Changes to make now.
     pub decisions: Vec<Decision>,
-    /// Why these, or why none.
+    /// The reason for these decisions, or for none.
     pub reason: String,
     /// State of the validation of the last partition.
     pub validation: ChangeValidation,
@@ -289,7 +289,7 @@ pub fn rebalance(
             state.rest(&in_force, time, settings);
             return RebalanceOutcome::none("somebody else changed the partition that was being judged");
         }
-        if let Some(outcome) = judge_trial(state, trial, time, sharers, settings) {
+        if let Some(outcome) = assess_trial(state, trial, time, sharers, settings) {
             return outcome;
         }
     }
@@ -333,7 +333,7 @@ pub fn rebalance(
     next_decisions(wanted, time, sharers, &present, settings)
 }
 
-/// The partition that was wanted is in force.
+/// Notes that the wanted partition is in force.
 fn on_shares_in_force(
     state: &mut RebalanceState,
     wanted: PendingShares,
@@ -358,7 +358,7 @@ fn on_shares_in_force(
 }
 
 /// Returns the verdict on a partition; `None`: it is reverted.
-fn judge_trial(
+fn assess_trial(
     state: &mut RebalanceState,
     trial: SharesTrial,
     time: EventTime,
@@ -438,7 +438,7 @@ fn together(sharers: &[GpuSharer<'_>], since: Option<EventTime>, settings: &Reba
     sharers.iter().map(of).collect()
 }
 
-/// Work per watt: throughputs as parts of those alone on the whole GPU, over the power of all.
+/// Returns the work per watt: throughputs as parts of those alone on the whole GPU, over the power of all.
 fn shares_worth(sharers: &[GpuSharer<'_>], medians: &[(f64, f64)]) -> Option<f64> {
     let mut work = 0.0;
     for (sharer, (rate, _)) in sharers.iter().zip(medians) {
@@ -448,7 +448,7 @@ fn shares_worth(sharers: &[GpuSharer<'_>], medians: &[(f64, f64)]) -> Option<f64
     (watts > 0.0).then(|| work / watts)
 }
 
-/// The shares in force, or why they cannot be turned.
+/// Returns the shares in force, or why they cannot be turned.
 fn present_shares(sharers: &[GpuSharer<'_>]) -> Result<Vec<u32>, String> {
     let share = |sharer: &GpuSharer<'_>| {
         let Workload { workload, layout, gpus, paused, .. } = sharer.workload;
@@ -465,7 +465,7 @@ fn present_shares(sharers: &[GpuSharer<'_>]) -> Result<Vec<u32>, String> {
     sharers.iter().map(share).collect()
 }
 
-/// Whether each workload's bounds allow its share.
+/// Returns whether each workload's bounds allow its share.
 fn inside_bounds<'a>(sharers: &[GpuSharer<'_>], shares: impl Iterator<Item = &'a u32>) -> bool {
     sharers.iter().zip(shares).all(|(sharer, share)| {
         let bounds = &sharer.workload.bounds;
@@ -474,7 +474,7 @@ fn inside_bounds<'a>(sharers: &[GpuSharer<'_>], shares: impl Iterator<Item = &'a
     })
 }
 
-/// Why the partition in force stays, and whether the predictor was asked.
+/// The reason why the partition in force stays, and whether the predictor was used.
 struct NoChange {
     reason: String,
     used_predictor: bool,
@@ -509,7 +509,7 @@ fn search_shares(
     };
     let together = GpuTenants::new(tenants, idle_watts).map_err(error_text)?;
     let inside = |candidate: &ShareCandidate| inside_bounds(sharers, candidate.mps_thread_percentages.iter());
-    // By name, since other workloads may have had the same shares.
+    // Names are compared, since other workloads may have had the same shares.
     let has_failed = |candidate: &ShareCandidate| {
         let named = || sharers.iter().map(|sharer| &sharer.workload.workload).zip(&candidate.mps_thread_percentages);
         failed.iter().any(|shares| shares.iter().eq(named()))
@@ -559,7 +559,7 @@ fn search_shares(
     Ok(ShareChoice { gain_ratio: gain, ..choice })
 }
 
-/// The changes that may be made now.
+/// Returns the changes that may be made now.
 fn next_decisions(
     wanted: &PendingShares,
     time: EventTime,

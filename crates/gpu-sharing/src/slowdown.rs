@@ -12,7 +12,7 @@ use crate::{
     SharePredictor, SoloPoint, SoloProfile,
 };
 
-/// Why no model can be trained.
+/// The reason why no model can be trained.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum TrainError {
     #[error("no co-run to learn from: measure some pairs together")]
@@ -66,7 +66,7 @@ struct SlowdownDocument {
     origin: Option<Origin>,
 }
 
-/// Why a written model is refused.
+/// The reason why a written model is refused.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum ModelError {
     #[error("the format is {found:?}, but this reads {FORMAT:?}")]
@@ -172,14 +172,14 @@ impl SlowdownModel {
         .checked()?)
     }
 
-    /// The training data of the two forests, with the targets, for a comparison with other learners.
+    /// Returns the training data of the two forests, with the targets, for a comparison with other learners.
     #[allow(clippy::type_complexity, reason = "two tables of rows with targets")]
     pub fn rows(measurements: &GpuMeasurements) -> Result<(Vec<(Vec<f64>, f64)>, Vec<(Vec<f64>, f64)>), TrainError> {
         let all: Vec<usize> = (0..measurements.runs().len()).collect();
         TrainingRows::of(measurements, &all).map(|rows| (rows.rates, rows.power))
     }
 
-    /// The GPU model that it knows.
+    /// Returns the GPU model that it knows.
     pub fn gpu_model(&self) -> &str {
         &self.gpu_model
     }
@@ -190,22 +190,22 @@ impl SlowdownModel {
         Self { origin: Some(origin).filter(|origin| *origin != Origin::Measured), ..self }
     }
 
-    /// Origin of the training measurements, as far as the model names it.
+    /// Returns the origin of the training measurements, as far as the model names it.
     pub fn origin(&self) -> Origin {
         self.origin.unwrap_or_default()
     }
 
-    /// Idle power of the training measurements, in watts.
+    /// Returns the idle power of the training measurements, in watts.
     pub fn idle_watts(&self) -> f64 {
         self.idle_watts
     }
 
-    /// The metrics that a profile must have.
+    /// Returns the metrics that a profile must have.
     pub fn metrics(&self) -> &[ProfileMetric] {
         &self.metrics
     }
 
-    /// Number of nodes of both forests.
+    /// Returns the number of nodes of both forests.
     pub fn nodes(&self) -> usize {
         self.rates.nodes() + self.power.nodes()
     }
@@ -294,8 +294,8 @@ impl SlowdownModel {
             }
             alone.push(points);
         }
-        let rates = self.rates.judge(&rate_rows).expect(FINITE);
-        let power = self.power.judge(&power_rows).expect(FINITE);
+        let rates = self.rates.predict_trees(&rate_rows).expect(FINITE);
+        let power = self.power.predict_trees(&power_rows).expect(FINITE);
         let tenants = together.tenants().len();
         let prospects = alone.iter().enumerate().map(|(candidate, points)| {
             let expected = |rate: &dyn Fn(usize) -> f64, power: f64| ExpectedFigures {
@@ -356,7 +356,7 @@ impl FeatureSet<'_> {
         }
     }
 
-    /// A row for one of the workloads.
+    /// Writes a row for one of the workloads.
     fn rate(
         &self,
         together: &GpuTenants<'_>,
@@ -381,7 +381,7 @@ impl FeatureSet<'_> {
         Ok(())
     }
 
-    /// A row for all of them.
+    /// Writes a row for all of them.
     fn power(
         &self,
         together: &GpuTenants<'_>,

@@ -17,7 +17,7 @@ use eadt_schemas::v1::Origin;
 
 use crate::{CoRun, CoRunTenant, GpuMeasurements, MetricValues, ProfileError, ProfileMetric, SoloPoint, SoloProfile};
 
-/// Why a table is refused. Lines are counted as an editor counts them: the header is line 1.
+/// The reason why a table is refused. Lines are counted as an editor counts them: the header is line 1.
 #[derive(Debug, thiserror::Error)]
 pub enum TableError {
     #[error("{file} lacks the column {column}; it has {has}")]
@@ -41,9 +41,9 @@ pub enum TableError {
 /// A table of workloads alone.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SoloTable {
-    /// By name of the workload.
+    /// Profiles by name of the workload.
     pub profiles: Vec<SoloProfile>,
-    /// Median of the idle rows; absent where there are none.
+    /// Median of the idle rows; absent if there are none.
     pub idle_watts: Option<f64>,
     /// The weakest origin of the rows.
     pub origin: Origin,
@@ -52,7 +52,7 @@ pub struct SoloTable {
 /// A table of co-runs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CoRunTable {
-    /// In the order of the table.
+    /// Co-runs in the order of the table.
     pub runs: Vec<CoRun>,
     /// The weakest origin of the rows.
     pub origin: Origin,
@@ -113,7 +113,7 @@ pub fn read_solo(file: &str, text: &str) -> Result<SoloTable, TableError> {
         let place = readings.entry((workload, percentage, clock.map(f64::to_bits))).or_default();
         if let Some((line, _)) = place.first().filter(|_| !repeated) {
             let detail =
-                format!("the same workload, share and clock as in line {line}: tell repetitions apart by a column {RUN}");
+                format!("the same workload, share and clock as in line {line}: distinguish repetitions by a column {RUN}");
             return Err(TableError::Row { file: file.to_owned(), line: row.line, detail });
         }
         place.push((row.line, point));
@@ -158,7 +158,7 @@ pub fn read_co_runs(file: &str, text: &str) -> Result<CoRunTable, TableError> {
     Ok(CoRunTable { runs: order.iter().map(|name| runs[name].clone()).collect(), origin })
 }
 
-/// The profiles as a table, with the idle power. Every row names `origin`.
+/// Returns the profiles as a table, with the idle power. Every row names `origin`.
 pub fn write_solo(measurements: &GpuMeasurements, origin: Origin) -> String {
     let points = || measurements.profiles().values().flat_map(|profile| profile.points().map(move |point| (profile, point)));
     let clocked = points().any(|(_, point)| point.sm_clock_mhz.is_some());
@@ -200,7 +200,7 @@ pub fn write_solo(measurements: &GpuMeasurements, origin: Origin) -> String {
     text
 }
 
-/// The co-runs as a table. Every row names `origin`.
+/// Returns the co-runs as a table. Every row names `origin`.
 pub fn write_co_runs(measurements: &GpuMeasurements, origin: Origin) -> String {
     let clocked = measurements.runs().iter().any(|run| run.sm_clock_mhz.is_some());
     let mut text = TOGETHER.join(",");

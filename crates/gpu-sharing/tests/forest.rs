@@ -100,7 +100,7 @@ fn what_is_no_number_is_refused_with_its_place() {
     let forest = Forest::grow(&samples(&[vec![0.0], vec![1.0]], &[0.0, 1.0]), &ForestSettings::default()).unwrap();
     assert!(matches!(forest.predict(&[f64::NAN]), Err(RowError::Value { .. })));
     assert!(matches!(forest.predict(&[0.0, 1.0]), Err(RowError::Width { expected: 1, found: 2 })));
-    assert!(matches!(forest.judge(&[]).unwrap().rows(), 0));
+    assert!(matches!(forest.predict_trees(&[]).unwrap().rows(), 0));
 }
 
 #[test]
@@ -165,7 +165,7 @@ proptest! {
     fn a_fully_grown_tree_remembers_its_rows((rows, targets, settings) in data()) {
         let settings = ForestSettings { leaf_min: 1, ..settings };
         let forest = Forest::grow(&samples(&rows, &targets), &settings).unwrap();
-        let judged = forest.judge(&rows.concat()).unwrap();
+        let judged = forest.predict_trees(&rows.concat()).unwrap();
         let single = |row: &Vec<f64>| row.iter().map(|value| (*value as f32).to_bits()).collect::<Vec<_>>();
         for (i, row) in rows.iter().enumerate() {
             let same: Vec<f64> = (0..rows.len()).filter(|j| single(&rows[*j]) == single(row)).map(|j| targets[j]).collect();
@@ -191,7 +191,7 @@ proptest! {
     fn leaves_are_as_large_as_asked((rows, targets, settings) in data()) {
         let distinct: Vec<f64> = (0..targets.len()).map(|i| i as f64).collect();
         let forest = Forest::grow(&samples(&rows, &distinct), &settings).unwrap();
-        let judged = forest.judge(&rows.concat()).unwrap();
+        let judged = forest.predict_trees(&rows.concat()).unwrap();
         for tree in 0..forest.trees() {
             for row in 0..rows.len() {
                 // Leaves are told apart by their values: means of distinct whole numbers may meet, which only adds rows.

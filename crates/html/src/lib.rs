@@ -22,6 +22,7 @@ const STYLE: &str = ":root { color-scheme: light dark; --paper: #fff; --text: #1
 body { font: 15px/1.5 system-ui, sans-serif; margin: 0; background: var(--paper); color: var(--text); }
 main { margin: 2rem auto; max-width: 80rem; padding: 0 1rem; }
 h1 { font-size: 1.5rem; } h2 { font-size: 1.15rem; margin-top: 2rem; } h3 { font-size: 1rem; }
+h1, h2, h3, p, li { overflow-wrap: anywhere; }
 a { color: var(--ink); }
 .verdict { font-size: 1.15rem; font-weight: 600; border-left: .3rem solid var(--ink); padding-left: .8rem; }
 .legend, .small { opacity: .85; } .legend { font-size: .85rem; }
@@ -32,9 +33,15 @@ th, td { padding: .25rem .45rem; border-bottom: 1px solid var(--line); text-alig
 td:first-child { overflow-wrap: anywhere; min-width: 8rem; }
 th { font-weight: 600; } tfoot td { font-weight: 600; }
 .n { text-align: right; white-space: nowrap; } th.n { white-space: normal; }
-svg { width: 100%; height: auto; } svg text { font-size: 12px; fill: currentColor; } svg .small { font-size: 11px; }
+svg { width: 100%; max-width: 64rem; height: auto; } svg text { font-size: 12px; fill: currentColor; } svg .small { font-size: 11px; }
 .axis { stroke: var(--line); }
-@media print { body { background: none; } .scroll { overflow: visible; } section, svg { break-inside: avoid-page; } }
+@page { size: A4 landscape; margin: 12mm; }
+@media print {
+  body { background: none; font-size: 12px; } main { margin: 0; max-width: none; padding: 0; }
+  .scroll { overflow: visible; } table { font-size: .78rem; width: 100%; } th, td { padding: .2rem .3rem; }
+  section, svg, tr { break-inside: avoid-page; } h1, h2, h3, .verdict, summary { break-after: avoid-page; } thead { display: table-header-group; }
+  p, li { orphans: 3; widows: 3; }
+}
 ";
 
 /// Begins a file: its title in the browser, its heading, and rules of its own in CSS (trusted, not escaped).
@@ -50,6 +57,21 @@ where
     H: AsRef<str>,
     R: AsRef<[String]>,
 {
+    table_with_total(label, head, texts, rows, None)
+}
+
+/// Returns the same with a last row that sums up the others.
+pub fn table_with_total<H, R>(
+    label: &str,
+    head: &[H],
+    texts: usize,
+    rows: impl IntoIterator<Item = R>,
+    total: Option<&[String]>,
+) -> String
+where
+    H: AsRef<str>,
+    R: AsRef<[String]>,
+{
     let mut out =
         format!("<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"{}\"><table>\n<thead>", escape(label));
     push_row(&mut out, ["<th scope=\"col\"", "</th>"], head, texts);
@@ -58,7 +80,13 @@ where
         push_row(&mut out, ["<td", "</td>"], row.as_ref(), texts);
         out.push('\n');
     }
-    out.push_str("</tbody>\n</table></div>\n");
+    out.push_str("</tbody>\n");
+    if let Some(cells) = total {
+        out.push_str("<tfoot>");
+        push_row(&mut out, ["<td", "</td>"], cells, texts);
+        out.push_str("</tfoot>\n");
+    }
+    out.push_str("</table></div>\n");
     out
 }
 
@@ -74,7 +102,27 @@ fn push_row<T: AsRef<str>>(out: &mut String, [begin, end]: [&str; 2], cells: &[T
     out.push_str("</tr>");
 }
 
-/// Text for an element or an attribute: markup becomes text, and control characters become visible.
+/// Returns round ratios from `low` to `high` for an axis, about as many as `wanted`, each with its text in per cent.
+pub fn percent_ticks(low: f64, high: f64, wanted: usize) -> Vec<(f64, String)> {
+    let span = 100.0 * (high - low);
+    if !span.is_finite() || span <= 0.0 || wanted == 0 {
+        return Vec::new();
+    }
+    let least = span / wanted as f64;
+    let power = 10_f64.powf(least.log10().floor());
+    let step = [1.0, 2.0, 5.0, 10.0].map(|round| round * power).into_iter().find(|step| *step >= least * (1.0 - 1e-9));
+    let step = step.unwrap_or(10.0 * power);
+    // A tick at an end of the axis is not lost by rounding.
+    let (first, last) = ((100.0 * low / step - 1e-6).ceil() as i64, (100.0 * high / step + 1e-6).floor() as i64);
+    let decimals = usize::try_from(-(step.log10() + 1e-9).floor() as i64).unwrap_or(0);
+    let tick = |number: i64| {
+        let percent = number as f64 * step;
+        (percent / 100.0, format!("{percent:.decimals$} %"))
+    };
+    (first..=last).map(tick).collect()
+}
+
+/// Returns the text for an element or an attribute: markup becomes text, and control characters become visible.
 pub fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
@@ -91,7 +139,7 @@ pub fn escape(text: &str) -> String {
     out
 }
 
-/// The same of a sentence, in which text between backticks is code.
+/// Returns the same of a sentence, in which text between backticks is code.
 pub fn prose(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
@@ -128,6 +176,49 @@ mod tests {
         let file = [begin(hostile, hostile, ""), table(hostile, &[hostile], 1, [[hostile.to_owned()]])].concat();
         assert_eq!(file.matches(escaped).count(), 5);
         assert!(!file.contains("<script") && !file.contains('\u{1b}'), "{file}");
+    }
+
+    #[test]
+    fn ticks_are_round_and_cover_the_axis() {
+        for (low, high, wanted, texts) in [
+            (-0.1, 0.02, 6, "-10 % -8 % -6 % -4 % -2 % 0 % 2 %"),
+            (-0.1, 0.021, 6, "-10 % -5 % 0 %"),
+            (-0.021, 0.092, 4, "0 % 5 %"),
+            (0.0, 0.4, 4, "0 % 10 % 20 % 30 % 40 %"),
+            (0.981, 1.003, 4, "99 % 100 %"),
+            (0.991, 1.003, 3, "99.5 % 100.0 %"),
+            (0.5, 2.0, 3, "50 % 100 % 150 % 200 %"),
+            (0.0, 0.0, 4, ""),
+            (0.0, f64::NAN, 4, ""),
+        ] {
+            let ticks = percent_ticks(low, high, wanted);
+            let shown: Vec<&str> = ticks.iter().map(|(_, text)| text.as_str()).collect();
+            assert_eq!(shown.join(" "), texts, "{low} to {high}");
+            assert!(ticks.iter().all(|(value, _)| (low - 1e-9..=high + 1e-9).contains(value)), "{ticks:?}");
+        }
+    }
+
+    #[test]
+    fn a_total_is_the_foot_of_its_table() {
+        let rows = [["a".to_owned(), "3".to_owned()], ["b".to_owned(), "4".to_owned()]];
+        let total = ["total".to_owned(), "7".to_owned()];
+        let with = table_with_total("figures", &["name", "watts"], 1, &rows, Some(&total));
+        assert!(with.contains("</tbody>\n<tfoot><tr><td>total</td><td class=\"n\">7</td></tr></tfoot>\n</table>"), "{with}");
+        assert!(!table("figures", &["name", "watts"], 1, &rows).contains("<tfoot"));
+    }
+
+    /// A long name makes no page wider, and on paper no row is cut and no heading stands alone.
+    #[test]
+    fn the_style_breaks_long_names_and_keeps_rows_and_headings_together() {
+        let file = begin("Title", "Heading", "");
+        for rule in [
+            "h1, h2, h3, p, li { overflow-wrap: anywhere; }",
+            "size: A4 landscape",
+            "section, svg, tr { break-inside: avoid-page; }",
+            "h1, h2, h3, .verdict, summary { break-after: avoid-page; }",
+        ] {
+            assert!(file.contains(rule), "{rule}");
+        }
     }
 
     #[test]

@@ -31,8 +31,8 @@ use crate::reconcile::{devices, workloads};
 use crate::settings::KubernetesSettings;
 use crate::status::{events, notify, write};
 
-/// A leader that has just begun takes back nothing that was changed before: what kept it from leading (an API server that was away)
-/// kept the controllers from rolling out as well, and they come back with pauses of up to half a minute.
+/// A new leader reverts no earlier change at first. An API server that was away stopped the controllers' rollouts as well, and
+/// they come back with pauses of up to half a minute.
 const NEW_LEADER_GRACE: Duration = Duration::from_mins(1);
 
 /// Kubernetes as the actuator sees it. Its calls block, so they are made from plain threads.
@@ -42,7 +42,7 @@ pub struct KubernetesCluster {
     runtime: Handle,
 }
 
-/// Why the cluster cannot be reached at all.
+/// The reason why the cluster cannot be reached at all.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
     #[error("no context {context} can be used: {detail}; see kubectl config get-contexts")]
@@ -53,7 +53,7 @@ pub enum ConnectError {
     Client { detail: String },
 }
 
-/// The client of a context of the user's kubeconfig; `None`: the current one, or the cluster that this process runs in.
+/// Returns the client of a context of the user's kubeconfig; `None`: the current one, or the cluster that this process runs in.
 pub async fn connect(context: Option<&str>) -> Result<Client, ConnectError> {
     let config = match context {
         Some(context) => {
@@ -68,7 +68,7 @@ pub async fn connect(context: Option<&str>) -> Result<Client, ConnectError> {
 }
 
 impl KubernetesCluster {
-    /// A cluster behind a client. Nothing happens until [`KubernetesCluster::run`] does.
+    /// Returns a cluster behind a client. Nothing happens until [`KubernetesCluster::run`] does.
     pub fn new(client: Client, settings: KubernetesSettings, origin: Origin, clock: ClockFn) -> Self {
         let shared = Arc::new(KubernetesContext::new(client, settings, origin, clock));
         Self { shared, runtime: Handle::current() }
@@ -149,7 +149,7 @@ impl KubernetesCluster {
         }
     }
 
-    /// A process gets no more of a GPU's threads than its node's MPS default, whatever it asks for.
+    /// Checks that no process gets more of a GPU's threads than its node's MPS default, whatever it requests.
     async fn check_mps_defaults(&self, key: &ObjectKey, change: &WorkloadChange) -> Result<(), ClusterError> {
         let Some(observed) = self.watched_object(key) else { return Ok(()) };
         let raised = change

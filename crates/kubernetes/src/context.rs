@@ -167,7 +167,7 @@ impl KubernetesContext {
         self.statuses().remove_policy(name);
     }
 
-    /// A source has been listed once.
+    /// Notes that a source has been listed once.
     pub fn mark_synced(&self, source: WatchSource) {
         if lock(&self.sources).insert(source) {
             self.sources_changed.notify_waiters();
@@ -196,7 +196,7 @@ impl KubernetesContext {
         }
     }
 
-    /// The term in which this process may write.
+    /// Returns the term in which this process may write.
     pub fn term(&self) -> Result<u64, ClusterError> {
         self.leadership.term().ok_or_else(|| ClusterError::new(ClusterRemedy::Stopped, "another actuator leads"))
     }

@@ -1,4 +1,4 @@
-//! How the Kubernetes backend works.
+//! Settings of the Kubernetes backend.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -51,7 +51,7 @@ pub struct ArchiveFile {
 /// The files of an archive, checked against each other.
 #[derive(Debug, Clone, Default)]
 pub struct ArchiveListing {
-    /// By topic, partition and first offset; ranges do not overlap.
+    /// Files by topic, partition and first offset; ranges do not overlap.
     pub files: Vec<ArchiveFile>,
     /// Files whose whole range another file covers: what an interrupted compaction, or an archiver that lost its
     /// partition, left behind. Their rows are in the covering file; [`Archive::sweep`] deletes them.
@@ -60,15 +60,18 @@ pub struct ArchiveListing {
     pub gaps: Vec<(Topic, i32, i64, i64)>,
     /// Ranges as in `gaps` for which files were written once, before the first file of a partition or behind its last one.
     pub lost: Vec<(Topic, i32, i64, i64)>,
+    /// Partitions that have files and no record of the range that was archived: nobody knows whether their first or last file is
+    /// missing.
+    pub unrecorded: Vec<(Topic, i32)>,
 }
 
 impl ArchiveListing {
-    /// Every range that was archived and is not there, of all or of one topic.
+    /// Returns every range that was archived and is not there, of all or of one topic.
     pub fn missing(&self) -> impl Iterator<Item = &(Topic, i32, i64, i64)> {
         self.gaps.iter().chain(&self.lost)
     }
 
-    /// The partitions, with first and last offset.
+    /// Returns the partitions, with first and last offset.
     pub fn partitions(&self) -> BTreeMap<(Topic, i32), (i64, i64)> {
         let mut partitions = BTreeMap::new();
         for ArchiveFile { name, .. } in &self.files {
@@ -80,22 +83,28 @@ impl ArchiveListing {
 }
 
 impl ArchiveListing {
-    /// The newest file of each partition.
+    /// Returns true if there are files, and no record of any partition: the folder of the records was removed or left out of a
+    /// copy, or an earlier version wrote the archive.
+    pub fn lacks_records(&self) -> bool {
+        !self.files.is_empty() && self.lost.is_empty() && self.unrecorded.len() == self.partitions().len()
+    }
+
+    /// Returns the newest file of each partition.
     fn last(&self) -> BTreeMap<(Topic, i32), &ArchiveFile> {
         self.files.iter().map(|file| ((file.name.topic, file.name.partition), file)).collect()
     }
 
-    /// Each superseded file with the one that covers it.
+    /// Returns each superseded file with the one that covers it.
     fn covered(&self) -> impl Iterator<Item = (&ArchiveFile, &ArchiveFile)> {
         self.superseded.iter().filter_map(|old| Some((old, self.files.iter().find(|file| file.name.covers(&old.name))?)))
     }
 }
 
-/// As much of a file's end as holds most footers.
+/// Bytes of a file's end that hold most footers.
 const FOOTER_BYTES: u64 = 64 << 10;
 
 impl Archive {
-    /// A folder, or an object-store URL with credentials from the process's environment (`AWS_…`, `AZURE_…`, `GOOGLE_…`).
+    /// Opens a folder, or an object-store URL with credentials from the process's environment (`AWS_…`, `AZURE_…`, `GOOGLE_…`).
     /// Creates nothing; an absent folder is an empty archive.
     pub fn open(location: &str) -> Result<Self> {
         let ours = |name: &str| ["AWS_", "AZURE_", "GOOGLE_"].iter().any(|prefix| name.starts_with(prefix));
@@ -104,7 +113,7 @@ impl Archive {
         Self::open_with(location, variables.filter(|(name, _)| ours(name)))
     }
 
-    /// As [`Archive::open`], with the object store's options given: names as in its environment variables.
+    /// Like [`Archive::open`], with the object store's options given: names as in its environment variables.
     pub fn open_with(location: &str, options: impl IntoIterator<Item = (String, String)>) -> Result<Self> {
         let refused = |detail: String| LakeError::Location { location: location.to_owned(), detail };
         let Some((scheme, rest)) = location.split_once("://") else { return Self::folder(Path::new(location)) };
@@ -122,7 +131,7 @@ impl Archive {
         Ok(Self { store: Arc::new(objects), place: location.into(), extents: PartitionExtents::default(), observer: None })
     }
 
-    /// A local folder.
+    /// Opens a local folder.
     pub fn folder(root: &Path) -> Result<Self> {
         let place = root.display().to_string();
         if root.as_os_str().is_empty() {
@@ -135,9 +144,14 @@ impl Archive {
         Ok(Self { store, place: place.into(), extents: PartitionExtents::default(), observer: None })
     }
 
-    /// The archive of a data folder (`DIR/archive`), an archive, or a replay's output; [`LakeError::Absent`] if nothing was ever
-    /// archived there.
+    /// Opens the archive of a data folder (`DIR/archive`), an archive, or a replay's output. Returns [`LakeError::Absent`] if
+    /// nothing was ever archived there.
     pub fn find(path: &Path) -> Result<Self> {
+        Ok(Self::find_listed(path)?.0)
+    }
+
+    /// Like [`Archive::find`], with the files that it found.
+    pub fn find_listed(path: &Path) -> Result<(Self, ArchiveListing)> {
         let within: PathBuf = path.join("archive");
         let root = if within.is_dir() { within } else { path.to_owned() };
         let archive = Self::folder(&root)?;
@@ -163,7 +177,7 @@ impl Archive {
                 format!("it holds no Parquet files of EADT any more, and it had {}; put them back from a copy", lost.join(", "));
             return Err(LakeError::Location { location, detail });
         }
-        Ok(archive)
+        Ok((archive, listing))
     }
 
     #[cfg(any(test, feature = "simulation"))]
@@ -185,12 +199,12 @@ impl Archive {
         }
     }
 
-    /// Where it is.
+    /// Returns the place of the archive: a folder or a URL.
     pub fn place(&self) -> &str {
         &self.place
     }
 
-    /// All files. Refuses Parquet of others, and files that share offsets without one covering the other.
+    /// Returns all files. Refuses Parquet of others, and files that share offsets without one covering the other.
     pub fn files(&self) -> Result<ArchiveListing> {
         let found = self.store.list().map_err(|source| self.failed("list", "", source))?;
         let mut files = Vec::with_capacity(found.len());
@@ -207,7 +221,7 @@ impl Archive {
         }
         let mut listing = resolve(files, &self.place)?;
         listing.compare_with(records.into_iter());
-        // What is to be ignored, and why, is not taken from names alone.
+        // Names alone do not decide which files are ignored.
         for (old, new) in listing.covered() {
             self.about(old)?;
             self.about(new)?;
@@ -262,7 +276,7 @@ impl Archive {
                     &covering.insert((&new.name, offsets)).1
                 }
             };
-            // What is deleted next must be there, whole.
+            // Every row of a file that is deleted next must be in the file that covers it.
             if let Some(offset) = self.offsets(&old.name)?.into_iter().find(|offset| offsets.binary_search(offset).is_err()) {
                 let (path, covering) = (self.full(&old.name.path()), self.full(&new.name.path()));
                 return Err(LakeError::Uncovered { path, covering, offset });
@@ -299,17 +313,18 @@ impl Archive {
         }
     }
 
-    /// All rows of a partition in the order of their offsets. Memory: the batches that hold rows out of order within a file.
+    /// Returns all rows of a partition in the order of their offsets. Memory: the batches that hold rows out of order within a
+    /// file.
     pub fn rows(&self, listing: &ArchiveListing, topic: Topic, partition: i32) -> PartitionRows {
         PartitionRows(StoredRows { runs: self.runs_with(listing, topic, partition, ReadColumns::All), run: None })
     }
 
-    /// As [`Archive::rows`], with the rows still in their columns; of the headers that every event has, only the type is read.
+    /// Like [`Archive::rows`], with the rows still in their columns; of the headers that every event has, only the type is read.
     pub fn stored(&self, listing: &ArchiveListing, topic: Topic, partition: i32) -> StoredRows {
         StoredRows { runs: self.stored_runs(listing, topic, partition), run: None }
     }
 
-    /// As [`Archive::stored`], some rows at a time.
+    /// Like [`Archive::stored`], some rows at a time.
     pub fn stored_runs(&self, listing: &ArchiveListing, topic: Topic, partition: i32) -> StoredRuns {
         self.runs_with(listing, topic, partition, ReadColumns::WithoutEnvelope)
     }
@@ -321,7 +336,7 @@ impl Archive {
         StoredRuns { archive: self.clone(), columns, files, current: None }
     }
 
-    /// The rows of several topics, merged by append time (ties: the order of `topics`, partition, offset); rows of one
+    /// Returns the rows of several topics, merged by append time (ties: the order of `topics`, partition, offset); rows of one
     /// partition stay in the order of their offsets.
     pub fn merged(&self, listing: &ArchiveListing, topics: &[Topic]) -> MergedRows {
         let mut inputs = Vec::new();
@@ -362,7 +377,7 @@ impl Archive {
         LakeError::Store { action, path: self.full(path), source }
     }
 
-    /// The same error with the archive's place before the file's path.
+    /// Returns the same error with the archive's place before the file's path.
     pub(crate) fn located(&self, mut error: LakeError) -> LakeError {
         if let LakeError::Foreign { path, .. }
         | LakeError::Misnamed { path, .. }
@@ -376,9 +391,9 @@ impl Archive {
     }
 }
 
-/// The rule for files that share offsets: one that covers another supersedes it; anything else is an error.
+/// Applies the rule for files that share offsets: one that covers another supersedes it; anything else is an error.
 fn resolve(mut files: Vec<ArchiveFile>, place: &str) -> Result<ArchiveListing> {
-    // Of files that begin together the longest comes first.
+    // The longest of several files with one first offset comes first.
     files.sort_by(|a, b| {
         let key = |file: &ArchiveFile| (file.name.topic, file.name.partition, file.name.first, Reverse(file.name.last));
         key(a).cmp(&key(b)).then_with(|| a.name.date.cmp(&b.name.date))
@@ -432,7 +447,7 @@ pub struct StoredRows {
 }
 
 impl StoredRows {
-    /// As [`StoredRuns::row`], for the row that came last.
+    /// Like [`StoredRuns::row`], for the row that came last.
     pub fn row(&self, stored: &StoredRow) -> Result<ArchiveRow> {
         self.runs.row(stored)
     }
@@ -457,7 +472,7 @@ impl Iterator for StoredRows {
     }
 }
 
-/// As [`StoredRows`], some rows at a time.
+/// See [`StoredRows`], some rows at a time.
 #[derive(Debug)]
 pub struct StoredRuns {
     archive: Archive,
@@ -481,7 +496,7 @@ impl StoredRuns {
             match FileRows::open(&self.archive, file, self.columns) {
                 Ok(sorted) => self.current = Some(sorted),
                 Err(error) => {
-                    // Nothing after a file that cannot be read is in order.
+                    // Files after one that cannot be read are not in order.
                     self.files.clear();
                     return Some(Err(error));
                 }
@@ -489,7 +504,7 @@ impl StoredRuns {
         }
     }
 
-    /// The record of a row of the run that came last, with its type and without the other headers that every event has.
+    /// Returns the record of a row of the run that came last, with its type and without the other headers that every event has.
     pub fn row(&self, stored: &StoredRow) -> Result<ArchiveRow> {
         let path = || self.current.as_ref().map_or_else(String::new, |sorted| sorted.name.path());
         stored.row().map_err(|detail| self.archive.located(damaged(&path(), &detail)))
@@ -511,7 +526,7 @@ struct FileRows {
     progress: ReadProgress,
 }
 
-/// How much of a file is read.
+/// Progress of reading a file.
 #[derive(Debug)]
 struct ReadProgress {
     observer: Option<ReadObserver>,
@@ -542,7 +557,7 @@ impl FileRows {
         let twice = due.windows(2).any(|pair| pair[0] == pair[1]);
         let outside = due.iter().any(|offset| !(name.first..=name.last).contains(offset));
         if twice || outside {
-            let detail = if twice { "an offset stands in it twice" } else { "an offset lies outside the range of its name" };
+            let detail = if twice { "an offset is in it twice" } else { "an offset lies outside the range of its name" };
             return Err(located(damaged(&name.path(), &detail)));
         }
         let batches = reader.batches_of(columns).map_err(located)?;
@@ -598,7 +613,7 @@ impl FileRows {
         let (mut places, mut due) = (vec![first], self.due.iter().rev());
         let is_due = due.next() == Some(&first.offset);
         if is_due {
-            // What is wrong with a later row is found when it is the first.
+            // A fault of a later row is found when that row comes first.
             let later = (start + 1..batch.rows()).take(most.max(1) - 1).map_while(|at| place(at).ok());
             places.extend(later.zip(due).take_while(|(place, due)| place.offset == **due).map(|(place, _)| place));
         }

@@ -1,4 +1,4 @@
-//! What a file may take in memory while it is read: a few kilobytes of Parquet can stand for gigabytes.
+//! Limit of the memory that a file may take while it is read: a few kilobytes of Parquet can stand for gigabytes.
 //!
 //! Sizes are taken from the headers of the pages, which the Parquet reader keeps to, before a page is unpacked; from dictionaries,
 //! of which one long text may stand in every row; and, where values share prefixes, from the lengths of these and of the rest. No footer says
@@ -40,17 +40,17 @@ pub(crate) fn max_rows(file_bytes: u64) -> u64 {
     file_bytes.saturating_mul(ROWS_PER_FILE_BYTE)
 }
 
-/// Bytes of batches that may wait for rows before them, by the length of their file.
+/// Returns the number of bytes of batches that may wait for rows before them, by the length of their file.
 pub(crate) fn max_waiting_bytes(file_bytes: u64) -> u64 {
     file_bytes.saturating_mul(WAITING_PER_FILE_BYTE).max(WAITING_BYTES)
 }
 
-/// Bytes that the texts of all rows of a file may have, by the length of the file.
+/// Returns the number of bytes that the texts of all rows of a file may have, by the length of the file.
 pub(crate) fn max_text_bytes(file_bytes: u64) -> u64 {
     file_bytes.saturating_mul(TEXT_PER_FILE_BYTE).max(TEXT_BYTES)
 }
 
-/// Why a file is not read.
+/// The reason why a file is not read.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
     Damaged(String),
@@ -65,7 +65,7 @@ pub(crate) fn check_schema(end: &[u8]) -> Result<(), Refusal> {
     let length = u32::from_le_bytes([*a, *b, *c, *d]) as usize;
     let Some(footer) = rest.len().checked_sub(length).and_then(|start| rest.get(start..)) else { return Ok(()) };
     let mut problem = None;
-    // To its end: a second schema would count instead of the first.
+    // The footer is read to its end: a second schema would count instead of the first.
     let read = ThriftReader::new(footer).each_field(|reader, field| {
         let is_schema = field.id == 2 && field.kind == LIST;
         if is_schema {
@@ -184,7 +184,7 @@ fn page_sizes(chunk: &[u8]) -> Option<Vec<PageSize>> {
     Some(pages)
 }
 
-/// What the values of a column of one row group may take in memory.
+/// Memory that the values of one column of a row group may take.
 #[derive(Debug, Default)]
 struct ColumnSize {
     /// The longest value that may stand in every row.
@@ -202,7 +202,7 @@ impl ColumnSize {
         self.repeated_bytes.saturating_mul(rows).saturating_add(window)
     }
 
-    /// The bytes of the pages in which so many rows in sequence lie.
+    /// Returns the bytes of the pages in which so many rows in sequence lie.
     fn window_bytes(&self, rows: u64) -> u64 {
         let (mut first, mut sum, mut inner, mut greatest) = (0, 0_u64, 0_u64, 0);
         for (last, (values, bytes)) in self.pages.iter().enumerate() {
@@ -292,7 +292,7 @@ fn column_size(input: &ParquetInput, group: &RowGroupMetaData, column: usize) ->
         let mut reader = reader().map_err(|error| wrong(&error))?;
         size.repeated_bytes = longest_with_prefix(&mut reader, chunk).map_err(|error| wrong(&error))?;
     }
-    // What would be little in every row is not measured.
+    // A dictionary that would be small even in every row is not measured.
     let dictionary = greatest(true);
     let longest = if dictionary * BATCH_ROWS as u64 > BATCH_BYTES / 64 {
         let mut reader = reader().map_err(|error| wrong(&error))?;
@@ -308,7 +308,7 @@ fn column_size(input: &ParquetInput, group: &RowGroupMetaData, column: usize) ->
     Ok(size)
 }
 
-/// The packed pages of a column.
+/// Returns the packed pages of a column.
 fn chunk_bytes(input: &ParquetInput, chunk: &ColumnChunkMetaData) -> Result<bytes::Bytes, String> {
     let start = chunk.dictionary_page_offset().unwrap_or_else(|| chunk.data_page_offset());
     let (start, length) = (u64::try_from(start), u64::try_from(chunk.compressed_size()));

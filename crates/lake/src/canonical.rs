@@ -10,7 +10,7 @@ use eadt_schemas::fast::JsonCursor;
 use crate::decode::{CellValue, ColumnSet, DecodedValue};
 use crate::plan::{ColumnType, FieldNode, TopicColumns};
 
-/// `None`: not of that form. `cells` is memory to use.
+/// Decodes a value; returns `None` if it has another form. `cells` is memory to use.
 pub(crate) fn decode<'a>(
     plan: &TopicColumns,
     value: &'a [u8],

@@ -11,7 +11,7 @@ use crate::store::ParquetInput;
 pub(crate) const KEY: &str = "eadt.crc32c";
 /// Placeholder of the digits while they are computed.
 pub(crate) const UNKNOWN: &str = "00000000";
-/// In Thrift's compact protocol: the next field is a text, of eight bytes.
+/// Header of a text field of eight bytes that follows the field before it, in Thrift's compact protocol.
 const VALUE_FOLLOWS: [u8; 2] = [0x18, UNKNOWN.len() as u8];
 /// Length of the footer, and the magic.
 const TAIL_BYTES: u64 = 8;
@@ -31,7 +31,7 @@ pub(crate) fn seal(file: &mut [u8]) -> bool {
 /// Compares a file with its checksum. Returns whether it has one; `Err` with what is wrong with it.
 pub(crate) fn verify(input: &ParquetInput) -> Result<bool, String> {
     let unreadable = |error: parquet::errors::ParquetError| error.to_string();
-    // What is no Parquet at all is found by who reads it.
+    // The reader finds out if the file is no Parquet at all.
     let footer = footer(input)?;
     let start = Length::len(input) - footer.len() as u64;
     let Some(place) = find(&footer) else { return Ok(false) };
@@ -48,7 +48,7 @@ pub(crate) fn verify(input: &ParquetInput) -> Result<bool, String> {
     if format!("{sum:08x}").as_bytes() == digits {
         return Ok(true);
     }
-    Err(format!("its bytes are not the ones that were written: CRC-32C {sum:08x}, and its footer says {}", digits.escape_ascii()))
+    Err(format!("its bytes are not the ones that were written: CRC-32C {sum:08x}, and its footer has {}", digits.escape_ascii()))
 }
 
 /// Returns the footer of a file and the eight bytes after it; nothing if it has none.
@@ -60,7 +60,7 @@ pub(crate) fn footer(input: &ParquetInput) -> Result<bytes::Bytes, String> {
     input.get_bytes(start, (length - start) as usize).map_err(unreadable)
 }
 
-/// Where the footer begins, by the last eight bytes of a file.
+/// Returns the position of the footer, from the last eight bytes of a file.
 fn footer_start(length: u64, tail: Option<[u8; TAIL_BYTES as usize]>) -> Option<u64> {
     let [a, b, c, d, magic @ ..] = tail?;
     if magic != *b"PAR1" {
@@ -69,7 +69,7 @@ fn footer_start(length: u64, tail: Option<[u8; TAIL_BYTES as usize]>) -> Option<
     length.checked_sub(TAIL_BYTES + u64::from(u32::from_le_bytes([a, b, c, d])))
 }
 
-/// Where the digits are in a footer.
+/// Returns the position of the digits in a footer.
 fn find(footer: &[u8]) -> Option<usize> {
     let mut pattern = KEY.as_bytes().to_vec();
     pattern.extend(VALUE_FOLLOWS);

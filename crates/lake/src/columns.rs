@@ -55,7 +55,7 @@ impl ColumnBuilder {
         each!(self, builder => builder.append_nulls(count));
     }
 
-    /// The column so far. The next one gets as much memory at once, because it will be like this one.
+    /// Returns the column so far. The next one gets as much memory at once, because it will be like this one.
     fn finish(&mut self) -> ArrayRef {
         let array: ArrayRef = each!(self, builder => Arc::new(builder.finish()));
         let rows = if array.null_count() < array.len() { array.len() } else { 0 };
@@ -120,7 +120,7 @@ impl RowBatchBuilder {
         self.rows
     }
 
-    /// About the memory that the rows take.
+    /// Returns about the memory that the rows take, in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
@@ -181,7 +181,7 @@ impl RowBatchBuilder {
             let text = std::str::from_utf8(value).ok();
             let column = COLUMN_HEADERS.iter().find(|(known, _)| known.as_bytes() == name).map(|(_, column)| *column);
             match (column, text) {
-                // What follows another one of its name stays behind it.
+                // A second header of the same name stays behind the first one.
                 _ if has_header(&others, name) => {}
                 (Some(CommonColumn::CeTime), Some(text)) => {
                     let parsed = text.parse::<EventTime>().ok();
@@ -230,7 +230,7 @@ impl RowBatchBuilder {
         }
     }
 
-    /// False where the column cannot hold exactly this text.
+    /// Returns false if the column cannot hold exactly this text.
     fn known_header(&mut self, index: usize, text: &str) -> bool {
         match self.plan.columns[index].kind {
             ColumnType::Int => {
@@ -290,7 +290,7 @@ impl RowBatchBuilder {
         }
     }
 
-    /// The column to which the present row's cell is appended.
+    /// Returns the column to which the present row's cell is appended.
     fn column(&mut self, index: usize) -> &mut ColumnBuilder {
         let column = &mut self.columns[index];
         column.fill_to(self.rows);
@@ -298,7 +298,7 @@ impl RowBatchBuilder {
         &mut column.builder
     }
 
-    /// The rows so far as one batch; none are left.
+    /// Returns the rows so far as one batch; none are left.
     pub(crate) fn take(&mut self) -> RecordBatch {
         let rows = self.rows;
         let arrays = self
@@ -315,19 +315,19 @@ impl RowBatchBuilder {
     }
 }
 
-/// The memory of cells of another row.
+/// Returns the memory of cells of another row.
 fn emptied<'a>(mut cells: Vec<(usize, CellValue<'_>)>) -> Vec<(usize, CellValue<'a>)> {
     cells.clear();
     // Collecting takes the vector over as it is; nothing is in it.
     cells.into_iter().map(|(index, _)| (index, CellValue::Bool(false))).collect()
 }
 
-/// Whether `headers_json` has a header of this name.
+/// Returns whether `headers_json` has a header of this name.
 fn has_header(others: &[serde_json::Value], name: &[u8]) -> bool {
     others.iter().any(|header| header[0] == *String::from_utf8_lossy(name))
 }
 
-/// Whether a text that is a time is written as this program writes times.
+/// Returns whether a text that is a time is written as this program writes times.
 fn is_canonical(text: &str) -> bool {
     let text = text.as_bytes();
     // A leap second is read as the second before it.

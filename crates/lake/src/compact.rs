@@ -20,7 +20,7 @@ use crate::plan::{TopicColumns, plan};
 /// Files that are merged into one: all of them may be open at once, if their times overlap. More become one the next time.
 const MAX_MERGED_FILES: usize = 256;
 
-/// What a compaction did.
+/// Result of a compaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CompactionSummary {
     pub files_before: u64,
@@ -30,9 +30,9 @@ pub struct CompactionSummary {
     pub bytes_after: u64,
 }
 
-/// Merges files of dates before `before` (`YYYY-MM-DD`) while their sizes sum to at most `target_bytes`.
-/// Adjoining ranges of one topic, partition and date only, at most 256 files at a time. Memory: the bytes of one merged file, a row
-/// group, and of each file that has rows of one time the batch that is read with its decoded pages (in an object store all its bytes).
+/// Merges files of dates before `before` (`YYYY-MM-DD`) while their sizes sum to at most `target_bytes`. Adjoining ranges of one
+/// topic, partition and date only, at most 256 files at a time. Memory: the bytes of one merged file, a row group, and one batch
+/// with its decoded pages for each file with rows of the same time. Files in an object store take all their bytes.
 pub fn compact(archive: &Archive, before: &str, target_bytes: u64) -> Result<CompactionSummary> {
     archive.drop_superseded()?;
     let listing = archive.files()?;
@@ -164,7 +164,7 @@ struct OpenFile {
     batch: RecordBatch,
     keys: Vec<RowKey>,
     row: usize,
-    /// Where the batch is among those of the rows that wait.
+    /// Index of the batch among those of the waiting rows.
     place: Option<usize>,
 }
 
@@ -188,7 +188,7 @@ struct FileMerge<'a> {
     archive: &'a Archive,
     plan: &'static TopicColumns,
     writer: FileWriter,
-    /// Not open yet, with a time before which they have no row; the earliest last.
+    /// Files that are not open yet, with a time before which they have no row; the earliest last.
     files: Vec<(i64, ArchiveFileName)>,
     open: Vec<Option<OpenFile>>,
     /// The next row of each open file.

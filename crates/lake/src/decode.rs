@@ -1,4 +1,4 @@
-//! From a record's JSON to cells, without the typed event in between.
+//! Decoding of a record's JSON to cells, without the typed event in between.
 //!
 //! What the columns cannot hold exactly is not held by them: the caller then keeps the original bytes.
 
@@ -41,7 +41,7 @@ pub(crate) fn decode<'a>(plan: &TopicColumns, value: &'a [u8], cells: Vec<(usize
     Some(decoded)
 }
 
-/// Any JSON object.
+/// Decodes any JSON object.
 pub(crate) fn general<'a>(plan: &TopicColumns, value: &'a [u8]) -> Option<DecodedValue<'a>> {
     let mut deserializer = serde_json::Deserializer::from_slice(value);
     let mut decoded = DecodedValue::default();
@@ -65,7 +65,7 @@ impl ColumnSet {
         self.0[index / 64] & (1 << (index % 64)) != 0
     }
 
-    /// False where it was there already.
+    /// Returns false if it was there already.
     pub(crate) fn insert(&mut self, index: usize) -> bool {
         let fresh = !self.contains(index);
         self.0[index / 64] |= 1 << (index % 64);

@@ -25,7 +25,7 @@ pub enum LakeError {
     #[error("{path} does not belong to an EADT archive: {detail}; move it out of the archive's folder")]
     Foreign { path: String, detail: String },
     /// A file of ours under a name that is not its own.
-    #[error("{path} is not what its name says: {detail}; give it its own name back, or move it out of the archive's folder")]
+    #[error("{path} is not what its name states: {detail}; give it its own name back, or move it out of the archive's folder")]
     Misnamed { path: String, detail: String },
     /// A file whose range another one covers, which has not all its rows.
     #[error(
@@ -48,7 +48,7 @@ pub enum LakeError {
     },
     /// A file that would take more memory than a file of ours can.
     #[error(
-        "{path} stands for more data than a file of an archive may: {detail}; restore it from a copy, or move it out of the \
+        "{path} expands to more data than a file of an archive may: {detail}; restore it from a copy, or move it out of the \
          archive's folder"
     )]
     TooLarge { path: String, detail: String },
@@ -75,7 +75,7 @@ pub enum LakeError {
 }
 
 impl LakeError {
-    /// Whether the same call may succeed later: a full disk, a store that is away.
+    /// Returns whether the same call may succeed later: a full disk, a store that is away.
     pub fn is_transient(&self) -> bool {
         matches!(self, Self::Store { .. })
     }

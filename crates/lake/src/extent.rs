@@ -87,6 +87,18 @@ impl Archive {
         Ok(())
     }
 
+    /// Records the range of the files of each partition that has no record, and returns how many partitions that were. Whoever
+    /// calls it takes the files that are there as all that were written.
+    pub fn record_missing_extents(&self) -> Result<usize> {
+        let listing = self.files()?;
+        for at in &listing.unrecorded {
+            if let Some(file) = listing.files.iter().find(|file| (file.name.topic, file.name.partition) == *at) {
+                self.extend(&file.name)?;
+            }
+        }
+        Ok(listing.unrecorded.len())
+    }
+
     /// Returns the paths of a partition's records, several if a process was killed between two steps, and the range that they
     /// cover together. Without a record, as in an archive of an earlier version, the range comes from its files.
     fn recorded(&self, (topic, partition): (Topic, i32)) -> Result<(Vec<String>, Option<PartitionExtent>)> {
@@ -110,6 +122,7 @@ impl ArchiveListing {
             extents.entry((record.topic, record.partition)).and_modify(|extent| *extent = extent.with(record)).or_insert(record);
         }
         let there = self.partitions();
+        self.unrecorded = there.keys().filter(|at| !extents.contains_key(*at)).copied().collect();
         for ((topic, partition), PartitionExtent { first, last, .. }) in extents {
             let Some((oldest, newest)) = there.get(&(topic, partition)).copied() else {
                 self.lost.push((topic, partition, first, last));

@@ -45,7 +45,7 @@ const NEWEST: &str = "eadt.newest";
 /// Rows that are written at a time.
 pub(crate) const WRITE_ROWS: usize = ROW_GROUP_ROWS / 4;
 
-/// The file's bytes: rows sorted by event time, then offset. Equal rows give equal bytes.
+/// Returns the file's bytes: rows sorted by event time, then offset. Equal rows give equal bytes.
 pub(crate) fn encode(name: &ArchiveFileName, batches: &[RecordBatch], deleted: &[(i64, i64)]) -> Result<Bytes> {
     let plan = plan(name.topic);
     let order = RowOrder::of(plan, batches);
@@ -64,7 +64,7 @@ pub(crate) fn encode(name: &ArchiveFileName, batches: &[RecordBatch], deleted: &
     writer.finish()
 }
 
-/// What a footer states of rows before they are written.
+/// Facts about the rows that the footer states before they are written.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct RowFacts {
     /// Every row has an event time.
@@ -83,7 +83,7 @@ pub(crate) struct FileWriter {
 }
 
 impl FileWriter {
-    /// `rows` is how many may come.
+    /// Builds the batch. `rows` is the largest number of rows.
     pub(crate) fn new(name: &ArchiveFileName, deleted: &[(i64, i64)], facts: RowFacts, rows: usize) -> Result<Self> {
         let (path, plan) = (name.path(), plan(name.topic));
         let sink = Vec::with_capacity(64 * rows.min(1 << 20));
@@ -107,7 +107,7 @@ impl FileWriter {
         self.write(&batch)
     }
 
-    /// Bytes of the texts so far.
+    /// Returns the number of bytes of the texts so far.
     pub(crate) fn text_bytes(&self) -> u64 {
         self.text_bytes
     }
@@ -126,7 +126,7 @@ fn not_encoded(path: &str, error: &dyn std::fmt::Display) -> LakeError {
     LakeError::Encode { path: path.to_owned(), detail: error.to_string() }
 }
 
-/// The rows at these places; columns without any value, of which there are many, cost nothing.
+/// Returns the rows at these places; columns without any value, of which there are many, cost nothing.
 fn pick(plan: &TopicColumns, batches: &[RecordBatch], places: &[(usize, usize)]) -> Result<RecordBatch, ArrowError> {
     let arrays = plan.schema.fields().iter().enumerate().map(|(column, field)| {
         let arrays: Vec<&dyn Array> = batches.iter().map(|batch| &**batch.column(column)).collect();
@@ -219,7 +219,7 @@ fn properties(plan: &TopicColumns, name: &ArchiveFileName, deleted: &[(i64, i64)
     for (index, column) in plan.columns.iter().enumerate() {
         let path = ColumnPath::from(column.name.as_str());
         let unique = index == plan.common(CommonColumn::CeId);
-        // By these people look for rows; the least and the greatest of other texts cost much and skip nothing.
+        // People search rows by these columns. The least and greatest values of other texts cost much and skip nothing.
         let sought = index == plan.common(CommonColumn::Key) || matches!(column.name.as_str(), "workload" | "device");
         if matches!(column.kind, ColumnType::Text | ColumnType::Json | ColumnType::Bytes) && !sought {
             builder = builder.set_column_statistics_enabled(path.clone(), EnabledStatistics::None);
@@ -381,7 +381,7 @@ impl ArchiveFileReader {
         Err(LakeError::TooLarge { path: self.path.clone(), detail })
     }
 
-    /// Only the offsets, in the order of the file.
+    /// Returns only the offsets, in the order of the file.
     pub(crate) fn offsets(&self) -> Result<Vec<i64>> {
         let (reader, path) = (self, &self.path);
         check_columns(reader.topic, path, reader.metadata.schema())?;
@@ -411,12 +411,12 @@ impl ArchiveFileReader {
         Ok(offsets)
     }
 
-    /// The batches, with exactly the columns of this version. None has more than [`bounds::BATCH_BYTES`] of texts.
+    /// Returns the batches, with exactly the columns of this version. None has more than [`bounds::BATCH_BYTES`] of texts.
     pub(crate) fn batches(self) -> Result<FileBatches> {
         self.batches_of(ReadColumns::All)
     }
 
-    /// As [`Self::batches`]; columns that are not read are null.
+    /// Like [`Self::batches`]; columns that are not read are null.
     pub(crate) fn batches_of(self, columns: ReadColumns) -> Result<FileBatches> {
         check_columns(self.topic, &self.path, self.metadata.schema())?;
         let stated_rows = self.rows();
@@ -469,7 +469,7 @@ pub(crate) struct FileBatches {
     /// A column of which the footer counts nulls only is not read. Without a checksum the footer may be wrong.
     pub(crate) trusts_counts: bool,
     next_group: usize,
-    /// Of the row group before the next one.
+    /// Reader of the row group before the next one.
     reader: Option<ParquetRecordBatchReader>,
     /// Rows so far.
     rows: u64,
@@ -480,7 +480,7 @@ pub(crate) struct FileBatches {
 }
 
 impl FileBatches {
-    /// Bytes of the file.
+    /// Returns the number of bytes of the file.
     pub(crate) fn file_bytes(&self) -> u64 {
         Length::len(&self.input)
     }

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Weak};
 
-/// As many batches are not looked through again.
+/// Number of batches up to which they are not searched again.
 const FEW: usize = 16;
 
 /// Counts the memory of batches that others hold. Those that are let go are found when it matters: when all that came take too
@@ -10,7 +10,7 @@ const FEW: usize = 16;
 #[derive(Debug)]
 pub(crate) struct HeldBatches<T> {
     batches: Vec<(Weak<T>, u64)>,
-    /// Of `batches`, also of those that are let go since the last look.
+    /// Bytes of `batches`, including batches that were released since the last check.
     bytes: u64,
     /// Batches that were there at the last look.
     found: usize,

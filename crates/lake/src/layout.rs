@@ -18,7 +18,7 @@ pub struct ArchiveFileName {
 }
 
 impl ArchiveFileName {
-    /// Relative to the archive, with `/`.
+    /// Returns the relative to the archive, with `/`.
     pub fn path(&self) -> String {
         let Self { topic, partition, first, last, date } = self;
         format!("topic={topic}/date={date}/{topic}+{partition}+{first:020}-{last:020}.parquet")
@@ -47,7 +47,7 @@ impl ArchiveFileName {
         Ok(name)
     }
 
-    /// Same topic and partition, and every offset of `other` is one of this file's.
+    /// Returns true if topic and partition are the same, and every offset of `other` is one of this file's.
     pub(crate) fn covers(&self, other: &Self) -> bool {
         self.topic == other.topic && self.partition == other.partition && self.first <= other.first && other.last <= self.last
     }

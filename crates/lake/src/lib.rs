@@ -34,7 +34,7 @@ mod writer;
 pub use archive::{Archive, ArchiveFile, ArchiveListing, MergedRows, PartitionRows, StoredRows, StoredRuns};
 pub use compact::{CompactionSummary, compact, compactable_bytes};
 pub use error::{LakeError, Result};
-pub use events::{TopicEvents, read_events, visit_events};
+pub use events::{TopicEvents, count_type, read_events, visit_events};
 pub use extent::is_archive_folder;
 pub use layout::ArchiveFileName;
 pub use row::{ArchiveRow, RowHeader, RowView};

@@ -1,4 +1,4 @@
-//! Which columns a topic has, derived from its event type, so that no field can be forgotten.
+//! Columns of a topic, derived from its event type, so that no field can be forgotten.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -92,7 +92,7 @@ impl EventFields {
         ahead.map(|ahead| hint + ahead)
     }
 
-    /// The position of a field. `hint`: where it is expected to be, or shortly before.
+    /// Returns the position of a field. `hint`: where it is expected to be, or shortly before.
     pub(crate) fn find(&self, name: &str, hint: usize) -> Option<usize> {
         for (at, member) in self.list.iter().enumerate().skip(hint).take(12) {
             if member.name == name {
@@ -112,7 +112,7 @@ pub(crate) struct TopicColumns {
     pub columns: Vec<TopicColumn>,
     /// Number of event columns.
     pub event_columns: usize,
-    /// Event columns that contain false where the event lacks the flag.
+    /// Event columns that contain false if the event lacks the flag.
     pub flags: Vec<usize>,
     /// Dead letters only: header name and column of each header that has one.
     pub headers: Vec<(&'static str, usize)>,
@@ -178,7 +178,7 @@ const DEAD_LETTER: [(&str, &str, ColumnType, &str); 9] = {
     ]
 };
 
-/// The plan of a topic.
+/// Returns the plan of a topic.
 pub(crate) fn plan(topic: Topic) -> &'static TopicColumns {
     static PLANS: LazyLock<HashMap<Topic, TopicColumns>> =
         LazyLock::new(|| Topic::ALL.into_iter().map(|topic| (topic, build(topic))).collect());
@@ -222,7 +222,7 @@ fn plain(name: &str, kind: ColumnType, description: &str) -> TopicColumn {
     TopicColumn { name: name.to_owned(), kind, nullable: true, false_when_absent: false, description: description.to_owned() }
 }
 
-/// The fields of an event type: names, types and nullability from its JSON Schema, order from serde.
+/// Returns the fields of an event type: names, types and nullability from its JSON Schema, order from serde.
 fn fields_of<T: JsonSchema + DeserializeOwned + Serialize + Default>(columns: &mut Vec<TopicColumn>) -> EventFields {
     let schema = schemars::schema_for!(T).to_value();
     let written = serde_json::to_value(T::default()).expect("an event is JSON");
@@ -267,7 +267,7 @@ fn description(schema: &Value) -> Option<String> {
     schema["description"].as_str().map(|text| text.split_whitespace().collect::<Vec<_>>().join(" "))
 }
 
-/// The schema behind references, and whether `null` is allowed beside it.
+/// Returns the schema behind references, and whether `null` is allowed beside it.
 fn without_null<'a>(root: &'a Value, schema: &'a Value) -> (&'a Value, bool) {
     let is_null = |schema: &Value| schema["type"] == "null";
     if let Some(name) = schema["$ref"].as_str().and_then(|path| path.strip_prefix("#/$defs/")) {
@@ -296,7 +296,7 @@ fn kind(schema: &Value) -> ColumnType {
     }
 }
 
-/// The fields of the struct at `path` inside `T`, in the order of their declaration, as its `Deserialize` names them.
+/// Returns the fields of the struct at `path` inside `T`, in the order of their declaration, as its `Deserialize` names them.
 fn field_order<T: DeserializeOwned>(path: &[&str]) -> &'static [&'static str] {
     match T::deserialize(FieldOrderProbe { path }) {
         Err(ProbeOutcome::Fields(fields)) => fields,

@@ -15,7 +15,7 @@ use serde_json::value::RawValue;
 use crate::plan::{ColumnType, CommonColumn, EventFields, FieldNode, TopicColumns, plan};
 use crate::row::{ArchiveRow, RowHeader};
 
-/// `[name, text]`, or `[name, {"base64": …}]` where the value is not UTF-8.
+/// Returns `[name, text]`, or `[name, {"base64": …}]` if the value is not UTF-8.
 pub(crate) fn header_to_json(name: &str, value: &[u8]) -> serde_json::Value {
     match std::str::from_utf8(value) {
         Ok(text) => serde_json::json!([name, text]),

@@ -35,26 +35,32 @@ pub struct RowView<'a> {
 }
 
 impl ArchiveRow {
-    /// Everything but the headers.
+    /// Returns everything but the headers.
     pub(crate) fn view(&self) -> RowView<'_> {
         let Self { topic, partition, offset, stamp, key, value, .. } = self;
         let (topic, partition, offset, stamp) = (*topic, *partition, *offset, *stamp);
         RowView { topic, partition, offset, stamp, key: key.as_deref(), value: value.as_deref() }
     }
 
-    /// The headers in their order.
+    /// Returns the headers in their order.
     pub(crate) fn header_views(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
         self.headers.iter().map(|(name, value)| (name.as_bytes(), &**value))
     }
 
-    /// The last header of this name, where it is UTF-8.
+    /// Returns the last header of this name, where it is UTF-8.
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().rev().find(|(n, _)| &**n == name).and_then(|(_, v)| std::str::from_utf8(v).ok())
     }
 
-    /// The event's type: `ce_type`, or what the topic holds where the record has no such header.
-    /// `None`: a type that this version does not know.
+    /// Returns the event's type: `ce_type`, or what the topic holds where the record has no such header. `None`: a type that this
+    /// version does not know.
     pub fn kind(&self) -> Option<EventType> {
         self.header(header::TYPE).map_or(Some(self.topic.event_type()), EventType::from_name)
+    }
+
+    /// Returns the type of a record that its topic does not take. `None` for one that it takes, for tombstones and heartbeats, and
+    /// for dead letters, which are of any type.
+    pub fn foreign_type(&self) -> Option<&str> {
+        self.header(header::TYPE).filter(|kind| self.value.is_some() && !self.topic.takes_type(kind))
     }
 }

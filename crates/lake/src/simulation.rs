@@ -11,7 +11,7 @@ use crate::archive::Archive;
 use crate::store::FolderStore;
 pub use crate::store::{Disk, FolderEntry, ParquetInput};
 
-/// The archive in this folder of a disk.
+/// Returns the archive in this folder of a disk.
 pub fn archive(root: &Path, disk: impl Disk + 'static) -> Archive {
     Archive::on(FolderStore::new(root.to_owned(), disk))
 }
@@ -26,7 +26,7 @@ struct CrashDiskFile {
 struct CrashDiskState {
     /// Operations until the disk dies; `None`: never.
     left: Option<usize>,
-    /// Nothing can be written.
+    /// The disk is full: nothing can be written.
     full: bool,
     /// The names in this folder cannot be made durable, and why.
     unsyncable: Option<(PathBuf, io::ErrorKind)>,
@@ -73,17 +73,17 @@ impl CrashDisk {
         self.state().full = full;
     }
 
-    /// From now on the names in a folder cannot be made durable.
+    /// Makes it impossible, from now on, to make the names in a folder durable.
     pub fn refuse_to_sync(&self, folder: &Path, kind: io::ErrorKind) {
         self.state().unsyncable = Some((folder.to_owned(), kind));
     }
 
-    /// Every file, hidden ones too.
+    /// Returns every file, hidden ones too.
     pub fn files(&self) -> Vec<PathBuf> {
         self.state().files.keys().cloned().collect()
     }
 
-    /// A process that was killed starts again; with `power_loss` only what was synced is there.
+    /// Restarts after the process was killed; with `power_loss` only synced data is left.
     pub fn reboot(&self, power_loss: bool) {
         self.state().left = None;
         if power_loss {
@@ -91,8 +91,8 @@ impl CrashDisk {
         }
     }
 
-    /// Power comes back. Of what was not synced that is there which survived: each name by itself, and of a file's content the
-    /// first half at least.
+    /// Returns the power comes back. Of what was not synced that is there which survived: each name by itself, and of a file's
+    /// content the first half at least.
     pub fn lose_power(&self, mut survives: impl FnMut() -> bool) {
         let mut state = self.state();
         let CrashDiskState { folders, files, durable_folders, durable_files, contents, .. } = &mut *state;

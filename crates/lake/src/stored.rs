@@ -23,7 +23,7 @@ use crate::row::ArchiveRow;
 /// A column of one batch.
 #[derive(Debug)]
 enum StoredColumn {
-    /// Not a single value.
+    /// The column has no value.
     Absent,
     Text(StringArray),
     Time(TimestampMicrosecondArray),
@@ -96,7 +96,7 @@ impl StoredBatch {
         self.batch.num_rows()
     }
 
-    /// Memory of the columns.
+    /// Returns the memory of the columns, in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.batch.get_array_memory_size()
     }
@@ -195,7 +195,7 @@ impl StoredRun {
         self.places.is_empty()
     }
 
-    /// The rows one by one.
+    /// Returns the rows one by one.
     pub fn rows(&self) -> impl Iterator<Item = StoredRow> {
         (0..self.len()).filter_map(|at| self.row(at))
     }
@@ -205,7 +205,7 @@ impl StoredRun {
         Some(StoredRow { batch: Arc::clone(&self.batch), at: self.from + at, place })
     }
 
-    /// Reads as many samples as there are events, column by column, into these events, whose memory is used again. False where a
+    /// Reads as many samples as there are events, column by column, into these events, whose memory is used again. False if a
     /// row holds no good event of this type in the plain form: the content of its event is of no use, and only
     /// [`crate::StoredRuns::row`] gives more.
     pub fn telemetry(&self, events: &mut [&mut GpuTelemetry]) -> Vec<bool> {
@@ -213,7 +213,7 @@ impl StoredRun {
         read_events(&self.batch, EventType::GpuTelemetry, self.from, &mut events[..count], gpu_telemetry)
     }
 
-    /// As [`Self::telemetry`].
+    /// Like [`Self::telemetry`].
     pub fn progress(&self, events: &mut [&mut TrainingProgress]) -> Vec<bool> {
         let count = events.len().min(self.len());
         read_events(&self.batch, EventType::TrainingProgress, self.from, &mut events[..count], training_progress)
@@ -241,7 +241,7 @@ impl StoredRow {
         self.place.offset
     }
 
-    /// The log's append time.
+    /// Returns the log's append time.
     pub fn stamp(&self) -> EventTime {
         self.place.stamp
     }
@@ -250,7 +250,7 @@ impl StoredRow {
         self.batch.key(self.at)
     }
 
-    /// The record as it was, with those headers that were read.
+    /// Returns the record as it was, with those headers that were read.
     pub(crate) fn row(&self) -> Result<ArchiveRow, String> {
         crate::rebuild::row(self.batch.topic, &self.batch.batch, self.at)
     }
@@ -261,7 +261,7 @@ impl StoredRow {
         read_events(&self.batch, EventType::GpuTelemetry, self.at, &mut [event], gpu_telemetry) == [true]
     }
 
-    /// As [`Self::telemetry`].
+    /// Like [`Self::telemetry`].
     pub fn progress(&self, event: &mut TrainingProgress) -> bool {
         read_events(&self.batch, EventType::TrainingProgress, self.at, &mut [event], training_progress) == [true]
     }
@@ -269,7 +269,7 @@ impl StoredRow {
 
 /// A field of an event.
 trait ReadColumn {
-    /// `None`: the column holds what the field cannot.
+    /// Reads a column; returns `None` if it holds a value that the field cannot.
     fn read(&mut self, column: &StoredColumn, at: usize) -> Option<()>;
 }
 

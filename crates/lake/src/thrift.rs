@@ -1,5 +1,5 @@
-//! As much of Thrift's compact protocol as page headers and the schema of a footer need: what they say of sizes is checked before
-//! the Parquet reader follows it.
+//! The part of Thrift's compact protocol that page headers and the schema of a footer need. Sizes in them are checked before the
+//! Parquet reader uses them.
 
 /// Structures and lists within each other, at most. Those of a footer are seven.
 const MAX_DEPTH: u8 = 12;
@@ -34,7 +34,7 @@ impl<'a> ThriftReader<'a> {
         Self { rest: bytes }
     }
 
-    /// Bytes that are not read yet.
+    /// Returns the number of bytes that are not read yet.
     pub(crate) fn remaining(&self) -> usize {
         self.rest.len()
     }

@@ -12,7 +12,7 @@ use crate::file;
 use crate::layout::ArchiveFileName;
 use crate::row::{ArchiveRow, RowView};
 
-/// When a file is complete.
+/// Limits at which a file is complete.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RollLimits {
     /// Rows in a file.
@@ -26,7 +26,7 @@ pub struct RollLimits {
 }
 
 impl Default for RollLimits {
-    /// 983,040 rows (eight row groups), 128 MiB, 256 MiB, ten minutes.
+    /// Returns 983,040 rows (eight row groups), 128 MiB, 256 MiB, ten minutes.
     fn default() -> Self {
         Self { rows: 8 * file::ROW_GROUP_ROWS, bytes: 128 << 20, total_bytes: 256 << 20, age_micros: 600_000_000 }
     }
@@ -37,7 +37,7 @@ impl Default for RollLimits {
 pub struct WrittenFile {
     pub name: ArchiveFileName,
     pub rows: u64,
-    /// Of the file.
+    /// Size of the file in bytes.
     pub bytes: u64,
 }
 
@@ -156,7 +156,7 @@ impl ArchiveWriter {
         }
     }
 
-    /// As [`Self::push_view`], for an owned row.
+    /// Like [`Self::push_view`], for an owned row.
     pub fn push(&mut self, row: &ArchiveRow, now: EventTime) -> Result<()> {
         self.push_view(&row.view(), row.header_views(), || now)
     }
@@ -194,14 +194,14 @@ impl ArchiveWriter {
         Ok(())
     }
 
-    /// Every offset before `position` was delivered: those without a record belong to the open file, too.
+    /// Notes that every offset before `position` was delivered: those without a record belong to the open file, too.
     pub fn advance_to(&mut self, topic: Topic, partition: i32, position: i64) {
         if let Some(PartitionBuffer { open, .. }) = self.partitions.get_mut(&(topic, partition)) {
             open.next = open.next.max(position);
         }
     }
 
-    /// Memory of the rows that are in no file yet, in bytes.
+    /// Returns the memory of the rows that are in no file yet, in bytes.
     pub fn bytes(&self) -> usize {
         self.partitions.values().map(PartitionBuffer::bytes).sum()
     }
@@ -216,7 +216,7 @@ impl ArchiveWriter {
         self.partitions.get(&(topic, partition)).is_some_and(|at| at.rows() > 0)
     }
 
-    /// The first offset of a partition that is in no file.
+    /// Returns the first offset of a partition that is in no file.
     pub fn durable(&self, topic: Topic, partition: i32) -> Option<i64> {
         self.partitions.get(&(topic, partition))?.contents().next().map(|oldest| oldest.first)
     }
@@ -226,7 +226,7 @@ impl ArchiveWriter {
         self.partitions.get(&(topic, partition)).map(|at| at.open.next)
     }
 
-    /// The partition of which a file is due at `now`: by date, rows, bytes, age or the memory of all.
+    /// Returns the partition of which a file is due at `now`: by date, rows, bytes, age or the memory of all.
     pub fn due(&self, now: EventTime) -> Option<(Topic, i32)> {
         let limits = &self.limits;
         let full = self.partitions.iter().find(|(_, PartitionBuffer { complete, open })| {
@@ -242,12 +242,12 @@ impl ArchiveWriter {
         full.or_else(largest).filter(|(_, at)| at.rows() > 0).map(|(at, _)| *at)
     }
 
-    /// Writes one partition's oldest file, which takes no more rows from now on; `None` where there are none.
+    /// Writes one partition's oldest file, which takes no more rows from now on; `None` if there are none.
     pub fn roll(&mut self, topic: Topic, partition: i32) -> Result<Option<WrittenFile>> {
         self.roll_if(topic, partition, || Ok(()))
     }
 
-    /// As [`ArchiveWriter::roll`], unless `allowed` refuses: it is asked once nothing is left but to write.
+    /// Like [`ArchiveWriter::roll`], unless `allowed` refuses: it is asked once nothing is left but to write.
     pub fn roll_if<E: From<LakeError>>(
         &mut self,
         topic: Topic,

@@ -33,7 +33,7 @@ fn main() {
     println!("C  continuous batching with CUDA graphs: 1.6 x tokens per joule at moderate load, -30 % p95 latency");
     let (joules, tokens) = (1000.0, 1000.0);
     println!(
-        "   {:.3} to {:.3} J/token at equal power: energy per token {}; latency says nothing about energy\n",
+        "   {:.3} to {:.3} J/token at equal power: energy per token {}; latency gives nothing about energy\n",
         joules / tokens,
         joules / (1.6 * tokens),
         percent(1.0 / 1.6)

@@ -10,17 +10,17 @@ use crate::fit::{CapCurve, CapCurveVerdict, GpuActivity, PowerModel, PowerPredic
 const CAP_CURVE: &str = "eadt.cap-curve.v1";
 const POWER: &str = "eadt.power-model.v1";
 
-/// Name of the model of a workload's throughput against power.
+/// Returns the name of the model of a workload's throughput against power.
 pub fn cap_curve_name(workload: &str) -> String {
     format!("{CAP_CURVE_PREFIX}{workload}")
 }
 
-/// Name of the model of a board's power.
+/// Returns the name of the model of a board's power.
 pub fn power_name(gpu_model: &str) -> String {
     format!("{POWER_PREFIX}{gpu_model}")
 }
 
-/// Name of the model of what workloads that share a board do to each other.
+/// Returns the name of the model of what workloads that share a board do to each other.
 pub fn partition_name(gpu_model: &str) -> String {
     format!("{PARTITION_PREFIX}{gpu_model}")
 }
@@ -30,7 +30,7 @@ pub const POWER_PREFIX: &str = "power/";
 /// Its form is `eadt_gpu_sharing`'s.
 pub const PARTITION_PREFIX: &str = "partition/";
 
-/// Why a published model is of no use.
+/// The reason why a published model cannot be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum UnusableModel {
     /// Its form has another version than the one that is read here.
@@ -44,7 +44,7 @@ pub enum UnusableModel {
 impl UnusableModel {
     pub const ALL: [Self; 3] = [Self::Version, Self::Damaged, Self::Gpu];
 
-    /// As in metrics.
+    /// Returns the name in metrics.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Version => "version",
@@ -72,7 +72,7 @@ impl CapCurveDocument {
         Self { format: CAP_CURVE.to_owned(), gpu_model, layout, curve }
     }
 
-    /// The document, once `parse` has made one of the event's parameters, whose format is `format`.
+    /// Returns the document, once `parse` has made one of the event's parameters, whose format is `format`.
     pub fn checked(format: Option<&str>, parse: impl FnOnce() -> Option<Self>) -> Result<Self, UnusableModel> {
         if format != Some(CAP_CURVE) {
             return Err(UnusableModel::Version);
@@ -114,12 +114,12 @@ impl PowerDocument {
         Self { format: POWER.to_owned(), clock_max_mhz, model }
     }
 
-    /// Power of a GPU that does this.
+    /// Returns the power of a GPU that does this.
     pub fn expect(&self, sm_active_ratio: f64, dram_active_ratio: f64, clock_mhz: f64) -> PowerPrediction {
         self.model.predict(&activity(sm_active_ratio, dram_active_ratio, clock_mhz, self.clock_max_mhz))
     }
 
-    /// As [`CapCurveDocument::checked`].
+    /// Like [`CapCurveDocument::checked`].
     pub fn checked(format: Option<&str>, parse: impl FnOnce() -> Option<Self>) -> Result<Self, UnusableModel> {
         if format != Some(POWER) {
             return Err(UnusableModel::Version);

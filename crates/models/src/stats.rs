@@ -1,6 +1,6 @@
 //! Order statistics that every part needs.
 
-/// The value in the middle; of an even number of values the mean of the two in the middle. `None` of none.
+/// Returns the value in the middle; of an even number of values the mean of the two in the middle. `None` for none.
 pub(crate) fn median(values: &mut [f64]) -> Option<f64> {
     if values.is_empty() {
         return None;
@@ -10,14 +10,14 @@ pub(crate) fn median(values: &mut [f64]) -> Option<f64> {
     Some(if values.len() % 2 == 1 { values[middle] } else { f64::midpoint(values[middle - 1], values[middle]) })
 }
 
-/// Median distance from the median, scaled so that it is the standard deviation of a normal distribution.
+/// Returns the median distance from the median, scaled so that it is the standard deviation of a normal distribution.
 pub(crate) fn spread(values: &[f64]) -> Option<f64> {
     let middle = median(&mut values.to_vec())?;
     let mut distances: Vec<f64> = values.iter().map(|value| (value - middle).abs()).collect();
     median(&mut distances).map(|distance| 1.4826 * distance)
 }
 
-/// The value that the part `ratio` of the values does not exceed, interpolated between neighbours; sorts them.
+/// Returns the value that the part `ratio` of the values does not exceed, interpolated between neighbours; sorts them.
 pub(crate) fn quantile(values: &mut [f64], ratio: f64) -> Option<f64> {
     if values.is_empty() {
         return None;

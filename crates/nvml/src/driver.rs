@@ -34,7 +34,7 @@ impl NvmlDriver {
     pub fn load(path: Option<&Path>, setting: &str) -> Result<Self, GpuLost> {
         let candidates: Vec<&OsStr> = match path {
             Some(path) => vec![path.as_os_str()],
-            // Only the second name is there without the development package.
+            // Without the development package only the second name exists.
             None => vec![OsStr::new("libnvidia-ml.so"), OsStr::new("libnvidia-ml.so.1")],
         };
         let mut failure = None;
@@ -108,7 +108,7 @@ impl GpuDriver for NvmlDriver {
     }
 }
 
-/// `nvmlDeviceGetPowerUsage` is a one-second average on Ampere and later, GA100 apart.
+/// Returns true if `nvmlDeviceGetPowerUsage` is a one-second average: on Ampere and later, except GA100.
 fn power_usage_is_average(device: &Device<'_>) -> bool {
     match device.architecture() {
         Ok(
@@ -224,7 +224,7 @@ struct NvmlGpu<'a> {
     unsupported: BTreeMap<NvmlCall, String>,
     /// The last sample: a metric is the difference of two.
     gpm: Option<GpmSample<'a>>,
-    /// Whether a process is an MPS server, by its id; `None` where its name cannot be had.
+    /// Whether a process is an MPS server, by its id; `None` if its name cannot be had.
     mps_servers: BTreeMap<u32, Option<bool>>,
     /// Time of the newest sample of process utilisation, by the library's clock.
     processes_seen: u64,
@@ -254,7 +254,7 @@ pub(crate) fn classify(error: &NvmlError) -> NvmlErrorClass {
 }
 
 impl<'n> NvmlGpu<'n> {
-    fn asks(&self, call: NvmlCall) -> bool {
+    fn is_supported(&self, call: NvmlCall) -> bool {
         !self.unsupported.contains_key(&call)
     }
 
@@ -281,28 +281,28 @@ impl<'n> NvmlGpu<'n> {
         }
     }
 
-    fn ask<T>(
+    fn call<T>(
         &mut self,
         call: NvmlCall,
         failed: &mut Vec<FailedReading>,
         read: impl FnOnce(&Device<'n>) -> Result<T, NvmlError>,
     ) -> Result<Option<T>, GpuLost> {
-        if !self.asks(call) {
+        if !self.is_supported(call) {
             return Ok(None);
         }
         let result = read(&self.device);
         self.take(call, result, failed)
     }
 
-    /// As above, for calls that are made only on request: missing support is reported once.
+    /// Does an optional call, which settings request: missing support is reported once.
     fn call_optional<T>(
         &mut self,
         call: NvmlCall,
         failed: &mut Vec<FailedReading>,
         read: impl FnOnce(&Device<'n>) -> Result<T, NvmlError>,
     ) -> Result<Option<T>, GpuLost> {
-        let was_supported = self.asks(call);
-        let found = self.ask(call, failed, read)?;
+        let was_supported = self.is_supported(call);
+        let found = self.call(call, failed, read)?;
         if let Some(why) = self.unsupported.get(&call).filter(|_| was_supported) {
             failed.push(FailedReading { call: call.name(), detail: format!("not supported, or not allowed here: {why}") });
         }
@@ -310,7 +310,7 @@ impl<'n> NvmlGpu<'n> {
     }
 
     fn fields(&mut self, into: &mut GpuTelemetry, failed: &mut Vec<FailedReading>) -> Result<(), GpuLost> {
-        let wanted: Vec<_> = FIELDS.into_iter().filter(|(call, _)| self.asks(*call)).collect();
+        let wanted: Vec<_> = FIELDS.into_iter().filter(|(call, _)| self.is_supported(*call)).collect();
         if wanted.is_empty() {
             return Ok(());
         }
@@ -343,10 +343,11 @@ impl<'n> NvmlGpu<'n> {
 
     fn power_usage(&mut self, into: &mut GpuTelemetry, failed: &mut Vec<FailedReading>) -> Result<(), GpuLost> {
         let field = if self.usage_is_average { NvmlCall::PowerAverage } else { NvmlCall::PowerInstant };
-        if self.asks(field) {
+        if self.is_supported(field) {
             return Ok(());
         }
-        let watts = self.ask(NvmlCall::PowerUsage, failed, Device::power_usage)?.map(|milliwatts| f64::from(milliwatts) / 1000.0);
+        let watts =
+            self.call(NvmlCall::PowerUsage, failed, Device::power_usage)?.map(|milliwatts| f64::from(milliwatts) / 1000.0);
         if self.usage_is_average {
             into.power_average_watts = watts;
         } else {
@@ -356,7 +357,7 @@ impl<'n> NvmlGpu<'n> {
     }
 
     fn probe_gpm(&mut self) -> Result<(), GpuLost> {
-        let supported = self.ask(NvmlCall::Gpm, &mut Vec::new(), Device::gpm_support)?;
+        let supported = self.call(NvmlCall::Gpm, &mut Vec::new(), Device::gpm_support)?;
         if supported == Some(false) {
             self.unsupported.insert(NvmlCall::Gpm, "not supported by this GPU".to_owned());
         }
@@ -364,7 +365,7 @@ impl<'n> NvmlGpu<'n> {
     }
 
     fn gpm(&mut self, into: &mut GpuTelemetry, failed: &mut Vec<FailedReading>) -> Result<(), GpuLost> {
-        if !self.asks(NvmlCall::Gpm) {
+        if !self.is_supported(NvmlCall::Gpm) {
             return Ok(());
         }
         let result = self.device.gpm_sample();
@@ -394,10 +395,10 @@ impl<'n> NvmlGpu<'n> {
         Ok(())
     }
 
-    /// Under MPS the library lists the server among the processes and its clients apart from them.
+    /// Reads the processes. Under MPS the library lists the server among them, and its clients separately.
     fn processes(&mut self, into: &mut GpuTelemetry, failed: &mut Vec<FailedReading>) -> Result<(), GpuLost> {
-        let Some(processes) = self.ask(NvmlCall::Processes, failed, Device::running_compute_processes)? else { return Ok(()) };
-        let clients = self.ask(NvmlCall::Mps, failed, Device::mps_running_compute_processes)?.unwrap_or_default();
+        let Some(processes) = self.call(NvmlCall::Processes, failed, Device::running_compute_processes)? else { return Ok(()) };
+        let clients = self.call(NvmlCall::Mps, failed, Device::mps_running_compute_processes)?.unwrap_or_default();
         let listed: BTreeSet<u32> = processes.iter().map(|process| process.pid).collect();
         self.mps_servers.retain(|pid, _| listed.contains(pid));
         for pid in &listed {
@@ -416,16 +417,16 @@ impl<'n> NvmlGpu<'n> {
     }
 
     fn slow(&mut self, into: &mut GpuTelemetry, failed: &mut Vec<FailedReading>) -> Result<(), GpuLost> {
-        if let Some(memory) = self.ask(NvmlCall::Memory, failed, Device::memory_info)? {
+        if let Some(memory) = self.call(NvmlCall::Memory, failed, Device::memory_info)? {
             into.memory_used_bytes = Some(memory.used);
             into.memory_total_bytes = Some(memory.total);
         }
         into.power_limit_watts = self
-            .ask(NvmlCall::PowerLimit, failed, Device::enforced_power_limit)?
+            .call(NvmlCall::PowerLimit, failed, Device::enforced_power_limit)?
             .map(|milliwatts| f64::from(milliwatts) / 1000.0);
         into.throttle_reasons =
-            self.ask(NvmlCall::ThrottleReasons, failed, Device::current_throttle_reasons)?.map(throttle_reasons);
-        into.mig_enabled = self.ask(NvmlCall::Mig, failed, Device::mig_mode)?.map(|mode| mode.current != 0);
+            self.call(NvmlCall::ThrottleReasons, failed, Device::current_throttle_reasons)?.map(throttle_reasons);
+        into.mig_enabled = self.call(NvmlCall::Mig, failed, Device::mig_mode)?.map(|mode| mode.current != 0);
         self.processes(into, failed)
     }
 }
@@ -438,8 +439,8 @@ impl ReadableGpu for NvmlGpu<'_> {
     fn features(&self) -> (Vec<&'static str>, Vec<&'static str>) {
         // Average usage is not read if a field has it.
         let field = if self.usage_is_average { NvmlCall::PowerAverage } else { NvmlCall::PowerInstant };
-        let calls_used = NvmlCall::ALL.into_iter().filter(|call| *call != NvmlCall::PowerUsage || !self.asks(field));
-        let (yes, no): (Vec<_>, Vec<_>) = calls_used.partition(|call| self.asks(*call));
+        let calls_used = NvmlCall::ALL.into_iter().filter(|call| *call != NvmlCall::PowerUsage || !self.is_supported(field));
+        let (yes, no): (Vec<_>, Vec<_>) = calls_used.partition(|call| self.is_supported(*call));
         let names = |calls: Vec<NvmlCall>| calls.into_iter().map(NvmlCall::name).collect();
         (names(yes), names(no))
     }
@@ -447,18 +448,18 @@ impl ReadableGpu for NvmlGpu<'_> {
     fn read(&mut self, slow: bool, into: &mut GpuTelemetry, failed: &mut Vec<FailedReading>) -> Result<(), GpuLost> {
         // Energy and power first and together: the time of the sample is theirs.
         into.energy_joules_total =
-            self.ask(NvmlCall::Energy, failed, Device::total_energy_consumption)?.map(|millijoules| millijoules as f64 / 1000.0);
+            self.call(NvmlCall::Energy, failed, Device::total_energy_consumption)?.map(|millijoules| millijoules as f64 / 1000.0);
         self.fields(into, failed)?;
         self.power_usage(into, failed)?;
-        if let Some(utilization) = self.ask(NvmlCall::Utilization, failed, Device::utilization_rates)? {
+        if let Some(utilization) = self.call(NvmlCall::Utilization, failed, Device::utilization_rates)? {
             into.utilization_ratio = Some(f64::from(utilization.gpu) / 100.0);
             into.memory_utilization_ratio = Some(f64::from(utilization.memory) / 100.0);
         }
-        into.sm_clock_mhz = self.ask(NvmlCall::SmClock, failed, |device| device.clock_info(Clock::SM))?.map(f64::from);
+        into.sm_clock_mhz = self.call(NvmlCall::SmClock, failed, |device| device.clock_info(Clock::SM))?.map(f64::from);
         into.memory_clock_mhz =
-            self.ask(NvmlCall::MemoryClock, failed, |device| device.clock_info(Clock::Memory))?.map(f64::from);
+            self.call(NvmlCall::MemoryClock, failed, |device| device.clock_info(Clock::Memory))?.map(f64::from);
         into.temperature_celsius =
-            self.ask(NvmlCall::Temperature, failed, |device| device.temperature(TemperatureSensor::Gpu))?.map(f64::from);
+            self.call(NvmlCall::Temperature, failed, |device| device.temperature(TemperatureSensor::Gpu))?.map(f64::from);
         self.gpm(into, failed)?;
         if slow { self.slow(into, failed) } else { Ok(()) }
     }
@@ -467,7 +468,7 @@ impl ReadableGpu for NvmlGpu<'_> {
         let since = self.processes_seen;
         let samples =
             self.call_optional(NvmlCall::ProcessUtilization, failed, |device| match device.process_utilization_stats(since) {
-                // Nothing newer.
+                // No newer samples.
                 Err(NvmlError::NotFound) => Ok(Vec::new()),
                 samples => samples,
             })?;
@@ -493,7 +494,7 @@ impl ReadableGpu for NvmlGpu<'_> {
                 Err(error) => Err(error),
             }
         };
-        // At most as many instances as slices: the smallest has one.
+        // There are at most as many instances as slices: the smallest has one.
         self.call_optional(NvmlCall::MigInstances, failed, |device| {
             let slices = device.mig_device_count()?;
             let all: Result<Vec<_>, NvmlError> = (0..slices).map(|index| instance(index, device)).collect();
@@ -502,7 +503,7 @@ impl ReadableGpu for NvmlGpu<'_> {
     }
 }
 
-/// The same error for several readings that one call failed for; the library's error cannot be cloned.
+/// Returns the same error for several readings that one call failed for; the library's error cannot be cloned.
 fn error_again(error: &NvmlError) -> NvmlError {
     match classify(error) {
         NvmlErrorClass::Unsupported => NvmlError::NotSupported,

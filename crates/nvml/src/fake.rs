@@ -22,7 +22,7 @@ impl FakeLibrary {
         Self::with_gpus(4, scenario)
     }
 
-    /// The same with this many GPUs.
+    /// Returns the same with this many GPUs.
     pub fn with_gpus(gpus: u32, scenario: &str) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let fake = Self { folder };
@@ -42,12 +42,12 @@ impl FakeLibrary {
         fake
     }
 
-    /// The folder of the library and of everything that it reads and writes.
+    /// Returns the folder of the library and of everything that it reads and writes.
     pub fn folder(&self) -> &Path {
         self.folder.path()
     }
 
-    /// Path of the library.
+    /// Returns the path of the library.
     pub fn library(&self) -> PathBuf {
         self.folder().join("libnvidia-ml.so")
     }

@@ -40,7 +40,7 @@ pub struct MigInstances {
 /// An open GPU. Calls block and may hang.
 pub trait ReadableGpu {
     fn identity(&self) -> &GpuIdentity;
-    /// The readings that it supports and those that it does not, in words.
+    /// Returns the readings that it supports and those that it does not, in words.
     fn features(&self) -> (Vec<&'static str>, Vec<&'static str>);
     /// Fills in the GPU's present readings: `power_watts` to `memory_temperature_celsius`, and with `slow` also those that change
     /// rarely. Unsupported and failed readings stay `None`; failures are added to `failed`.
@@ -58,7 +58,7 @@ pub trait ReadableGpu {
 
 /// Opens GPUs.
 pub trait GpuDriver: Send + Sync + fmt::Debug {
-    /// Number of GPUs on this node.
+    /// Returns the number of GPUs on this node.
     fn gpu_count(&self) -> Result<u32, GpuLost>;
     /// Opens a GPU, probes what it supports, and hands it to `body`; the GPU is closed when that returns.
     fn with_gpu(&self, index: u32, body: &mut dyn FnMut(&mut dyn ReadableGpu)) -> Result<(), GpuLost>;

@@ -93,7 +93,7 @@ pub trait SettableGpu {
 
 /// Opens GPUs for changes.
 pub trait SettableDriver: Send + Sync + fmt::Debug {
-    /// Number of GPUs on this node.
+    /// Returns the number of GPUs on this node.
     fn gpu_count(&self) -> Result<u32, GpuLost>;
     /// Opens a GPU, looks up its limits, and hands it to `body`; the GPU is closed when that returns.
     fn with_settable_gpu(&self, index: u32, body: &mut dyn FnMut(&mut dyn SettableGpu)) -> Result<(), GpuLost>;

@@ -58,6 +58,7 @@ fn event(number: i64) -> LoggedEvent {
         partition: Some(3),
         offset: Some(number),
         stamp: Some(time),
+        is_sent_again: false,
         input_positions: None,
         settings: None,
         reason: None,

@@ -1,4 +1,4 @@
-//! What recordings write where there is no value: one table for all readers.
+//! Texts for a missing value in recordings: one table for all readers.
 
 use std::ops::RangeInclusive;
 
@@ -91,7 +91,8 @@ pub(crate) fn is_absent_text(text: &str) -> bool {
         || text.len() <= 16 && WORDS.iter().any(|word| text.eq_ignore_ascii_case(word))
 }
 
-/// Whether a cell for the name of a board or a node is a placeholder for none. Brackets alone are not: `[0]` may be a board.
+/// Returns whether a cell for the name of a board or a node is a placeholder for none. Brackets alone are not: `[0]` may be a
+/// board.
 pub(crate) fn is_absent_name(text: &str) -> bool {
     let plain = text.trim().trim_matches(['[', ']', '<', '>', '(', ')']).trim();
     let words = ["n/a", "nan", "null", "not supported", "unknown error"];

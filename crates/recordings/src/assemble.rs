@@ -16,7 +16,7 @@ use crate::fields::MetricType;
 use crate::fingerprint::Fingerprint;
 use crate::names::shell_quote;
 use crate::options::AcceptedFinding;
-use crate::recording::{ProgressMark, RecordedReading, Recording, RecordingSource, SourceKind};
+use crate::recording::{ProgressMark, RecordedDevice, RecordedReading, Recording, RecordingSource, SourceKind};
 use crate::report::{BoardSummary, RowMerge};
 use crate::sum_of_devices::leave_sums_out;
 use crate::totals::{ROWS_OF_A_TOTAL, grows_or_restarts};
@@ -37,7 +37,7 @@ pub struct ImportedRecording {
 
 #[derive(Debug)]
 struct EventNames {
-    /// Of each source; `None`: it is of no workload.
+    /// Workload of each source; `None`: it belongs to no workload.
     workloads: Vec<Option<String>>,
     collector: String,
     /// `ce_source`.
@@ -45,7 +45,7 @@ struct EventNames {
 }
 
 impl ImportedRecording {
-    /// The events; where times are equal, telemetry before progress. The same every time.
+    /// Returns the events; where times are equal, telemetry before progress. The same every time.
     pub fn events(&self) -> ImportedEvents<'_> {
         ImportedEvents { imported: self, next: 0 }
     }
@@ -100,7 +100,7 @@ pub(crate) fn assemble(mut recording: Recording, options: &ImportOptions) -> Res
         if let SourceKind::Device(device) = source.kind.clone() {
             check_power(&mut recording, source)?;
             let check = check_counter(&mut recording, source, &device.name, options)?;
-            // Those who share a device all have its whole counter.
+            // All workloads that share a device have its whole counter.
             let shared = source.readings.iter().any(|reading| reading.portion.is_some());
             match counters.iter_mut().find(|known: &&mut crate::CounterComparison| shared && known.device == device.name) {
                 Some(known) => {
@@ -169,24 +169,45 @@ pub(crate) fn assemble(mut recording: Recording, options: &ImportOptions) -> Res
         skipped: std::mem::take(&mut recording.skipped),
         refused: std::mem::take(&mut recording.refusals.by_kind),
         tables: std::mem::take(&mut recording.tables),
-        boards: recording.sources.iter().filter_map(board_summary).collect(),
+        boards: board_summaries(&recording.sources),
         counters,
         notes: std::mem::take(&mut recording.notes),
     };
     Ok(ImportedRecording { report, recording, order, names })
 }
 
-/// Returns a report's summary of a device.
-fn board_summary(source: &RecordingSource) -> Option<BoardSummary> {
-    let SourceKind::Device(device) = &source.kind else { return None };
-    let (first, last) = (source.readings.first()?, source.readings.last()?);
-    let watts: Vec<f64> = source.readings.iter().filter_map(power).collect();
+/// Returns a report's summary of each device. A device that several workloads have in turn has a source for each of them.
+fn board_summaries(sources: &[RecordingSource]) -> Vec<BoardSummary> {
+    let mut boards: Vec<(&RecordedDevice, Vec<&RecordingSource>)> = Vec::new();
+    let mut places: BTreeMap<(&str, Option<&str>), usize> = BTreeMap::new();
+    for source in sources {
+        let SourceKind::Device(device) = &source.kind else { continue };
+        let place = *places.entry((device.name.as_str(), device.node.as_deref())).or_insert(boards.len());
+        if place == boards.len() {
+            boards.push((device, Vec::new()));
+        }
+        boards[place].1.push(source);
+    }
+    boards.iter().filter_map(|(device, sources)| board_summary(device, sources)).collect()
+}
+
+/// Returns a report's summary of a device. A reading that hands it over from one workload to the next is in the sources of both, and
+/// counts once.
+fn board_summary(device: &RecordedDevice, sources: &[&RecordingSource]) -> Option<BoardSummary> {
+    let readings = sources.iter().flat_map(|source| &source.readings);
+    let mut readings: Vec<(EventTime, Option<f64>)> = readings.map(|reading| (reading.time, power(reading))).collect();
+    if sources.len() > 1 {
+        readings.sort_by_key(|(time, _)| *time);
+        readings.dedup_by_key(|(time, _)| *time);
+    }
+    let (first, last) = (readings.first()?.0, readings.last()?.0);
+    let watts: Vec<f64> = readings.iter().filter_map(|(_, watts)| *watts).collect();
     Some(BoardSummary {
         device: device.name.clone(),
         node: device.node.clone(),
-        readings: source.readings.len() as u64,
-        first_time: first.time,
-        last_time: last.time,
+        readings: readings.len() as u64,
+        first_time: first,
+        last_time: last,
         mean_power_watts: (!watts.is_empty()).then(|| watts.iter().sum::<f64>() / watts.len() as f64),
     })
 }
@@ -263,7 +284,7 @@ fn note_no_energy(recording: &mut Recording) {
 
 /// A device whose energy readings begin this much after, or end this much before, those of another device is noted, in seconds.
 const PARTIAL_SECONDS: f64 = 60.0;
-/// So many devices are named with their times.
+/// Most devices that are named with their times.
 const MOST_NAMED: usize = 8;
 
 /// The first and the last energy reading of a device.
@@ -346,7 +367,7 @@ fn describe_partial(devices: &[(String, EnergyRange)], which: &str, when: &str) 
 const FEW_RISES: usize = 5;
 const ROWS_OF_STEPS: usize = 10;
 
-/// By how much the mean of a rate and the growth of its total may differ, as a ratio: rates leave pauses out.
+/// Largest ratio between the mean of a rate and the growth of its total: rates leave pauses out.
 const MOST_OF_A_RATE: f64 = 1.25;
 
 /// A time between two rows that is so many times the median is a pause, which rates do not include.
@@ -395,7 +416,7 @@ fn note_contradicting_rates(recording: &mut Recording, source: &RecordingSource)
         if !(1.0 / MOST_OF_A_RATE..=MOST_OF_A_RATE).contains(&(by_rate / counted)) {
             let (total, rate) = (total.name(), rate.name());
             recording.add_note(format!(
-                "{total} grows by {counted} in {seconds:.0} s, {rate} says {by_rate:.0}: the two contradict each other, and windows count \
+                "{total} grows by {counted} in {seconds:.0} s, {rate} gives {by_rate:.0}: the two contradict each other, and windows count \
                  the former; check what each column counts, and its unit"
             ));
         }
@@ -433,7 +454,7 @@ fn check_totals(recording: &mut Recording, source: &mut RecordingSource, options
             let problem =
                 format!("falls {} in {rows} rows, and grows {}: it is no running total", how_often(times), how_often(rises));
             let accept = AcceptedFinding::FallingTotals.name();
-            let remedy = format!("if each row adds so much, say {each}; if it begins anew each time, --accept {accept}");
+            let remedy = format!("if each row adds so much, use {each}; if it begins anew each time, --accept {accept}");
             let error = recording.error(falls[0].file as usize, u64::from(falls[0].line), problem, remedy);
             return Err(error.with_column(column));
         }
@@ -441,7 +462,7 @@ fn check_totals(recording: &mut Recording, source: &mut RecordingSource, options
             let TotalRestarts { count, most, .. } = restarts;
             let what = format!("{} begins anew {}", field.name(), counted(count, "time"));
             if options.accept.contains(&AcceptedFinding::FallingTotals) {
-                recording.add_note(format!("{what}, and what it had counted before is added, as --accept says"));
+                recording.add_note(format!("{what}, and what it had counted before is added, as --accept sets"));
                 TotalRestarts::add_up(source, field);
                 continue;
             }
@@ -449,7 +470,7 @@ fn check_totals(recording: &mut Recording, source: &mut RecordingSource, options
                 let problem =
                     format!("{what}, each time after about {most}, as a count within an epoch does: only one would count");
                 let accept = AcceptedFinding::FallingTotals.name();
-                let remedy = format!("map a total of the whole run, or say --accept {accept} to have what each counts added");
+                let remedy = format!("map a total of the whole run, or use --accept {accept} to have what each counts added");
                 let error = recording.error(falls[0].file as usize, u64::from(falls[0].line), problem, remedy);
                 return Err(error.with_column(column));
             }
@@ -457,14 +478,14 @@ fn check_totals(recording: &mut Recording, source: &mut RecordingSource, options
         let (_, first) = known[0];
         if field.is_progress() && first > 0.0 && known.iter().all(|(_, value)| *value == first) {
             recording.add_note(format!(
-                "{} is {first} in each of {} rows: nothing got done; if each row adds so much, say {each}",
+                "{} is {first} in each of {} rows: nothing got done; if each row adds so much, use {each}",
                 field.name(),
                 known.len()
             ));
         } else if field.is_progress() && first > 0.0 && rises <= FEW_RISES && known.len() >= ROWS_OF_STEPS * (rises + 1) {
             recording.add_note(format!(
                 "{} grows {} only in {} rows, from {first} to {}: between them nothing got done; if each row adds so much, \
-                 say {each}",
+                 use {each}",
                 field.name(),
                 counted(rises, "time"),
                 known.len(),
@@ -600,7 +621,7 @@ fn merge_readings(
     Ok(())
 }
 
-/// In no more than one of so many moments, a meter of `MLPerf` may be read twice.
+/// A meter of `MLPerf` may be read twice in at most one of so many moments.
 const MOMENTS_READ_TWICE: usize = 20;
 
 /// Returns whether readings of one moment differ so seldom, or by so little, that they are of one meter; notes the latter.
@@ -751,9 +772,11 @@ fn telemetry_event(recording: &Recording, names: &EventNames, number: usize, ind
         field.set_telemetry(&mut event, *value);
     }
     if let Some(portion) = &reading.portion {
-        let ends = event.last;
+        let (ends, workload) = (event.last, event.workload.take());
         portion.apply(&mut event);
         event.last |= ends;
+        // A stay that names no workload, and is not nobody's, is of that of its source.
+        event.workload = event.workload.or_else(|| workload.filter(|_| !source.is_nobodys));
     }
     event
 }
@@ -811,6 +834,7 @@ impl ImportedRecording {
             partition: None,
             offset: None,
             stamp: None,
+            is_sent_again: false,
             input_positions: None,
             settings: None,
             reason: None,

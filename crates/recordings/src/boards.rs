@@ -13,6 +13,7 @@ use crate::interpolate::LinePoint;
 use crate::names::event_name;
 use crate::options::{AcceptedFinding, FileSetKind, SameTimeRule};
 use crate::recording::{FileId, RecordedDevice, RecordedReading, Recording, RecordingSource, SourceKind};
+use crate::units::lowercase_words;
 use crate::{ImportError, ImportOptions, ReadingField, RecordingFormat};
 
 /// Settles what a table leaves open: splits rows without an id, refuses a clock that goes back, joins parts of one record.
@@ -53,15 +54,25 @@ pub(crate) fn several_boards_error(
     let what = if found.scope == IdScope::Node { "nodes" } else { "boards" };
     let problem =
         format!("rows {} take turns between {} {what} by this column, which is not mapped", describe_board(device), found.boards);
-    let remedy = format!("{remedy}; if they are readings of one board, say --same-time mean");
+    let remedy = if !device.is_anonymous && names_parts_of_boards(column) {
+        format!("{remedy}; rows of the whole device, which name none, are then left out: its parts have the same energy")
+    } else {
+        format!("{remedy}; if they are readings of one board, use --same-time mean")
+    };
     recording.error(file, found.line, problem, remedy).with_column(column)
+}
+
+/// Returns whether a column is by its name one of parts of a board, such as tiles, which have rows beside those of the board.
+pub(crate) fn names_parts_of_boards(column: &str) -> bool {
+    const PARTS: [&str; 6] = ["chiplet", "subdevice", "tile", "tiles", "xcd", "xcds"];
+    lowercase_words(column).iter().any(|word| PARTS.contains(&word.as_str()))
 }
 
 /// Returns how to distinguish the rows of boards in a format, as text of a remedy.
 fn way_to_tell_boards(format: RecordingFormat) -> &'static str {
     match format {
         RecordingFormat::NvidiaSmi => "record with --query-gpu=timestamp,uuid,…",
-        _ => "say which column tells them apart, --map device=COLUMN",
+        _ => "name the column that distinguishes them, --map device=COLUMN",
     }
 }
 
@@ -69,7 +80,7 @@ fn describe_board(device: &RecordedDevice) -> String {
     if device.is_anonymous { "without the id of a board".to_owned() } else { format!("of {}", device.name) }
 }
 
-/// What to do with the power logs of several nodes or meters that are in one file.
+/// Remedy for power logs of several nodes or meters in one file.
 const FILE_OF_ITS_OWN: &str = "write the readings of each into a file of its own";
 
 /// Returns the remedy for rows of one board and moment.
@@ -81,17 +92,17 @@ fn way_to_tell_apart(recording: &Recording, device: &RecordedDevice) -> String {
     if device.is_anonymous {
         let way = way_to_tell_boards(format);
         return format!(
-            "if they are of several boards, {way}, or say --same-time boards if they come in the same order each time; if they are \
-             readings of one board, say --same-time mean"
+            "if they are of several boards, {way}, or use --same-time boards if they come in the same order each time; if they are \
+             readings of one board, use --same-time mean"
         );
     }
     let way = match format {
         RecordingFormat::NvidiaSmi => "import the file of each node under a name of its own",
         RecordingFormat::Mlperf | RecordingFormat::MlperfInference => FILE_OF_ITS_OWN,
-        _ => "say which column tells the nodes apart, --map node=COLUMN",
+        _ => "name the column that distinguishes the nodes, --map node=COLUMN",
     };
     let what = if format.is_mlperf() { "nodes or meters" } else { "nodes" };
-    format!("if they are of several {what}, {way}; if they are readings of one board, say --same-time mean")
+    format!("if they are of several {what}, {way}; if they are readings of one board, use --same-time mean")
 }
 
 /// Returns the error for rows of one board and moment that differ.
@@ -107,7 +118,7 @@ pub(crate) fn same_time_error(recording: &Recording, source: &RecordingSource, g
     let problem = format!("{} rows {whose} have the time {} and differ, this and {other}", group.len(), first.time);
     let mut remedy = way_to_tell_apart(recording, device);
     if group.len() == 2 && recording.has_local_times {
-        remedy.push_str("; if summer time ends here, say the zone, for example --time-zone Europe/Berlin");
+        remedy.push_str("; if summer time ends here, give the zone, for example --time-zone Europe/Berlin");
     }
     recording.error(second.file as usize, u64::from(second.line), problem, remedy)
 }
@@ -129,7 +140,7 @@ fn running_totals(recording: &Recording, reading: &RecordedReading) -> Vec<(Read
     reading.values.iter().copied().filter(|(field, _)| is_total(*field)).collect()
 }
 
-/// The rows with running totals of each file, in order of time.
+/// Returns the rows with running totals of each file, in order of time.
 fn totals_by_file(recording: &Recording, job: usize) -> Vec<Vec<TotalsRow>> {
     let mut files: Vec<Vec<TotalsRow>> = Vec::new();
     for reading in &recording.sources[job].readings {
@@ -204,8 +215,8 @@ fn drop_repeated_totals(recording: &mut Recording, job: usize, files: &[Vec<Tota
     recording.sources[job].readings.retain(|reading| !reading.values.is_empty() || reading.mark.is_some());
 }
 
-/// Refuses running totals of several files over the same time, or makes a rank of each file if they are of several nodes and
-/// count on their own: put together they would be one counter that goes up and down.
+/// Refuses running totals of several files over the same time. If they are of several nodes and count on their own, makes a rank
+/// of each file. Joined they would be one counter that goes up and down.
 fn split_progress_by_file(recording: &mut Recording, options: &ImportOptions) -> Result<(), ImportError> {
     if recording.format != RecordingFormat::Csv || options.files_are == Some(FileSetKind::Parts) {
         return Ok(());
@@ -232,7 +243,7 @@ fn split_progress_by_file(recording: &mut Recording, options: &ImportOptions) ->
     let (first, second) = (&recording.files[files[a][0].file as usize], files[b][0].file as usize);
     let (field, line) = (files[b][0].totals[0].0, files[b][0].line);
     let problem = format!("{} is counted over the same time in {first}, and differs", field.name());
-    let remedy = "if each file counts its own, say --files-are nodes: they are summed, but for totals that agree, which are the whole job's; if they are parts of one log, say --files-are parts";
+    let remedy = "if each file counts its own, use --files-are nodes: they are summed, but for totals that agree, which are the whole job's; if they are parts of one log, use --files-are parts";
     Err(recording.error(second, u64::from(line), problem, remedy))
 }
 
@@ -260,7 +271,7 @@ fn overlapping_totals(files: &[Vec<TotalsRow>]) -> Option<(usize, usize)> {
 
 /// Splits sources whose rows have no id and come in bursts, once for each tick.
 fn split_interleaved(recording: &mut Recording, options: &ImportOptions) -> Result<(), ImportError> {
-    // What rows add makes two readings of each, close together.
+    // A row that adds an amount makes two readings, close together.
     let has_steps = recording.mapped_as.contains_key(&ReadingField::EnergyJoulesTotal);
     for number in 0..recording.sources.len() {
         let source = &recording.sources[number];
@@ -319,7 +330,7 @@ pub(crate) fn note_one_meter(recording: &mut Recording, device: &str) {
     ));
 }
 
-/// What the local id of a board that is known by the order of its rows ends with.
+/// Suffix of a board's local id, if the board is known by the order of its rows.
 const BY_ORDER: &str = " by order";
 
 fn split_boards(recording: &mut Recording, number: usize, bursts: &RowBursts) {
@@ -361,7 +372,7 @@ struct RowBursts {
 /// More rows a tick are no boards of one node.
 const MOST_BOARDS: usize = 64;
 
-/// Nobody records the boards of a node less often.
+/// Longest interval between two recordings of a node's boards.
 const LONGEST_TICK_SECONDS: f64 = 3600.0;
 
 /// Returns the groups of rows if nearly all have one size, of two or more, and last half of the time between them at most.
@@ -419,7 +430,7 @@ pub(crate) fn refuse_clock_back(
         let problem = format!("the clock goes back by {seconds} s here, as one that counts to 12 without AM and PM does");
         let accept = AcceptedFinding::Unordered.name();
         let remedy = format!(
-            "write hours up to 23, or AM and PM behind the times; if the rows are in another order, say --accept {accept} to have them \
+            "write hours up to 23, or AM and PM behind the times; if the rows are in another order, use --accept {accept} to have them \
              sorted"
         );
         return Err(recording.error(reading.file as usize, u64::from(reading.line), problem, remedy));
@@ -435,11 +446,11 @@ pub(crate) fn refuse_clock_back(
     let of_several = format!("if these are of several nodes or meters, {FILE_OF_ITS_OWN}");
     let zone = match options.time_zone {
         _ if recording.format == RecordingFormat::Mlperf => of_several.as_str(),
-        None => "if summer time ends here, say the zone, for example --time-zone Europe/Berlin",
+        None => "if summer time ends here, give the zone, for example --time-zone Europe/Berlin",
         Some(_) => "in this zone no clock is set back here",
     };
     let accept = AcceptedFinding::Unordered.name();
-    let remedy = format!("{zone}; else correct the times, or say --accept {accept} to have the rows sorted");
+    let remedy = format!("{zone}; else correct the times, or use --accept {accept} to have the rows sorted");
     Err(recording.error(reading.file as usize, u64::from(reading.line), problem, remedy))
 }
 
@@ -521,7 +532,7 @@ fn join_parts(recording: &mut Recording, options: &ImportOptions) -> Result<(), 
         return Ok(());
     }
     files.sort_by_key(|file| (first_time(recording, *file), *file));
-    // Of each node, its files in order of time.
+    // The files of each node in order of time.
     let mut nodes: Vec<Vec<FileId>> = Vec::new();
     let overlaps = Cell::new(false);
     for file in files {
@@ -539,7 +550,7 @@ fn join_parts(recording: &mut Recording, options: &ImportOptions) -> Result<(), 
                         let (a, b) = (&recording.files[*before], &recording.files[file]);
                         let of_board = if board.is_empty() { String::new() } else { format!(" of {board}") };
                         let problem = format!("has the same rows{of_board} as {a}");
-                        let remedy = "if it is a copy, leave one of the two out, or say --files-are parts; if it is another node, say \
+                        let remedy = "if it is a copy, leave one of the two out, or use --files-are parts; if it is another node, use \
                                       --files-are nodes";
                         return Err(ImportError::in_file(b, problem, remedy));
                     }
@@ -590,7 +601,7 @@ fn settle_copied_boards(recording: &mut Recording, options: &ImportOptions) -> R
     if options.files_are == Some(FileSetKind::Nodes) || recording.files.len() < 2 {
         return Ok(());
     }
-    // By what is cheap to compare; those that are alike in it are compared whole.
+    // Sources are grouped by figures that are cheap to compare; those that agree are compared whole.
     let mut alike: HashMap<(usize, EventTime, EventTime), Vec<usize>> = HashMap::new();
     let mut copies: Vec<usize> = Vec::new();
     let mut notes: Vec<String> = Vec::new();
@@ -615,11 +626,11 @@ fn settle_copied_boards(recording: &mut Recording, options: &ImportOptions) -> R
         if are_nodes || board.is_unique && other.is_unique {
             notes.push(format!("{b} {problem}: both are counted; if it is a copy, leave one of the two out"));
         } else if options.files_are.is_none() {
-            let remedy = "if it is a copy, leave one of the two out, or say --files-are parts; if it is another board, say \
+            let remedy = "if it is a copy, leave one of the two out, or use --files-are parts; if it is another board, use \
                           --files-are nodes";
             return Err(ImportError::in_file(b, problem, remedy));
         } else {
-            notes.push(format!("{b} {problem}: it is left out, as the files are said to be parts of one record"));
+            notes.push(format!("{b} {problem}: it is left out, as --files-are makes the files parts of one record"));
             copies.push(number);
         }
     }
@@ -664,7 +675,7 @@ enum FileRelation {
     /// It does, but the energy counter of its board, which has no id, does not go on.
     OtherCounter,
     Overlap,
-    /// What overlaps is the same, row by row.
+    /// The overlap is the same, row by row.
     Copy(String),
 }
 
@@ -737,8 +748,8 @@ fn are_of_one_board(common: &[(EventTime, &ReadingValues)]) -> bool {
     rows.len() >= READINGS_WITHOUT_ID && changes >= CHANGES_WITHOUT_ID
 }
 
-/// Returns the values of power in rows, or if they have none, by how much their energy counter rises from each to the next, in
-/// steps of its rounding: totals differ in each row, and ratios are often alike.
+/// Returns the values of power in rows. If they have none, returns the rises of their energy counter from row to row, in steps of
+/// its rounding. Totals differ in each row, and ratios are often alike.
 fn energy_levels(rows: &[&[(ReadingField, f64)]]) -> Vec<i64> {
     const LEVELS_PER_WATT: f64 = 1e6;
     const LEVELS_PER_TOTAL: f64 = 1e9;
@@ -791,7 +802,7 @@ fn merge_boards(recording: &mut Recording, into: FileId, from: FileId) {
             continue;
         };
         let mut readings = std::mem::take(&mut recording.sources[number].readings);
-        // What rows add makes a counter that begins in each file.
+        // Amounts that rows add make a counter that begins in each file.
         if recording.mapped_as.contains_key(&ReadingField::EnergyJoulesTotal) {
             continue_counter(&recording.sources[target].readings, &mut readings);
         }

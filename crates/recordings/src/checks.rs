@@ -16,7 +16,7 @@ use crate::totals::MOST_OF_A_RESTART;
 use crate::units::Unit;
 use crate::{CounterComparison, ImportError, ImportOptions, ReadingField, RecordingFormat};
 
-/// More than this no such thing draws: a reading above it is in another unit, or damaged.
+/// Returns the most power that such a device draws: a reading above it is in another unit, or damaged.
 fn most_watts(meter: Meter) -> (f64, &'static str) {
     let what = match meter {
         Meter::Gpu => "one GPU board",
@@ -42,7 +42,7 @@ const LEAST_WATTS: f64 = 1.0;
 /// Less than this a node seldom draws at its highest, in watts.
 const LITTLE_FOR_A_NODE_WATTS: f64 = 25.0;
 
-/// What such a thing draws when it works, in watts, to choose among units.
+/// Returns the usual power of such a device at work, in watts, to choose among units.
 fn usual_watts(meter: Meter) -> f64 {
     match meter {
         Meter::Gpu => 250.0,
@@ -81,8 +81,8 @@ impl ImpossibleWatts {
         is_counter && is_too_much && recording.columns.get(&self.field).is_some_and(|column| may_count_ticks(column))
     }
 
-    /// Returns true unless the column, in the unit that fits best, is still further from what is known otherwise than counter and
-    /// power of one device can be: a counter of the whole system may well count several times the power of a board.
+    /// Returns true unless the column, in the unit that fits best, is further from other figures than counter and power of one
+    /// device can be. A counter of the whole system may count several times the power of a board.
     fn may_be_in_another_unit(self, recording: &Recording) -> bool {
         let Some(known) = self.known_watts.filter(|watts| *watts > 0.0) else { return true };
         let present = present_unit(recording, self.field);
@@ -105,14 +105,14 @@ impl ImpossibleWatts {
         if self.may_count_ticks(recording) {
             return format!(
                 "if {column} counts ticks, as that of rocm-smi and amdsmi does, map the column of the accumulated energy, or put a column \
-                 counter_resolution beside it, with the microjoules of a tick; else say the unit, --map {}",
+                 counter_resolution beside it, with the microjoules of a tick; else give the unit, --map {}",
                 shell_quote(&format!("{name}={column}:UNIT"))
             );
         }
         let unit = self.fitting_unit(recording);
         let map = shell_quote(&format!("{name}={column}:{}", unit.unwrap_or("UNIT")));
         match (unit, way_to_map(recording.format)) {
-            (Some(_), None) => format!("say the unit, for example --map {map}{meter}"),
+            (Some(_), None) => format!("give the unit, for example --map {map}{meter}"),
             (None, None) => format!("check that {column} is {name}, and its unit, --map {map}{meter}"),
             (Some(unit), Some(way)) => format!("if it is in {unit}, {way} --map {map}{meter}"),
             (None, Some(way)) => format!("check that {column} is {name}; if it is in another unit, {way} --map {map}{meter}"),
@@ -197,7 +197,7 @@ pub(crate) fn check_power(recording: &mut Recording, source: &mut RecordingSourc
     check_highest_power(recording, source)
 }
 
-/// With fewer rows above, a reading may be their sum by chance: 300 W after five of 60 W.
+/// Least number of rows above a sum. With fewer, a reading may be their sum by chance: 300 W after five of 60 W.
 const ROWS_OF_A_SUM_OF_POWER: usize = 8;
 
 /// Above this, a board draws no such power. Below, a sum is more than so many times any other reading, or it may be by chance.
@@ -246,6 +246,8 @@ fn refuse_sum_of_power(recording: &mut Recording, source: &mut RecordingSource) 
 
 /// The same of a table, whose units people give.
 const READINGS_OF_UNKNOWN_UNIT: usize = 4;
+/// Seconds of a table over which a counter that makes next to nothing is no chance, in however few rows.
+const SECONDS_OF_UNKNOWN_UNIT: f64 = 10.0;
 /// Readings of a format whose units are known, from which on a board that draws next to nothing is refused.
 const READINGS_OF_KNOWN_UNIT: usize = 10;
 
@@ -254,12 +256,18 @@ const READINGS_OF_KNOWN_UNIT: usize = 10;
 fn check_highest_power(recording: &mut Recording, source: &RecordingSource) -> Result<(), ImportError> {
     let known: Vec<&RecordedReading> = source.readings.iter().filter(|reading| power(reading).is_some()).collect();
     let highest = known.iter().filter_map(|reading| power(reading)).fold(0.0, f64::max);
-    let enough = if recording.format == RecordingFormat::Csv { READINGS_OF_UNKNOWN_UNIT } else { READINGS_OF_KNOWN_UNIT };
+    let field = known.iter().find_map(|reading| reading.values.iter().map(|(field, _)| *field).find(|field| is_power(*field)));
+    let field = field.unwrap_or(ReadingField::PowerWatts);
+    let enough = match recording.format {
+        // A unit that the user gives is trusted in few rows.
+        RecordingFormat::Csv if recording.explicit_units.contains_key(&field) => READINGS_OF_UNKNOWN_UNIT,
+        RecordingFormat::Csv => 1,
+        _ => READINGS_OF_KNOWN_UNIT,
+    };
     if highest <= 0.0 || known.len() < enough {
         return Ok(());
     }
-    let field = known.iter().find_map(|reading| reading.values.iter().map(|(field, _)| *field).find(|field| is_power(*field)));
-    let impossible = ImpossibleWatts { field: field.unwrap_or(ReadingField::PowerWatts), watts: highest, known_watts: None };
+    let impossible = ImpossibleWatts { field, watts: highest, known_watts: None };
     let (_, what) = most_watts(recording.meter);
     if highest < LEAST_WATTS {
         let problem = format!("no reading reaches {LEAST_WATTS} W (highest: {highest} W), as {what} does");
@@ -284,13 +292,13 @@ fn refuse_or_note(recording: &mut Recording, error: ImportError, found: Impossib
     let field = found.field;
     let unit = if field == ReadingField::EnergyJoulesTotal { "J" } else { "W" };
     if recording.explicit_units.get(&field) == Some(&unit) {
-        recording.add_note(format!("{}: it is in {unit}, as --map says", error.problem));
+        recording.add_note(format!("{}: it is in {unit}, as --map sets", error.problem));
         return Ok(());
     }
     let column = recording.columns.get(&field).map_or(field.name(), String::as_str);
     let name = recording.mapped_as.get(&field).copied().unwrap_or(field.name());
     let insist = format!("--map {}", shell_quote(&format!("{name}={column}:{unit}")));
-    let way = way_to_map(recording.format).unwrap_or("say");
+    let way = way_to_map(recording.format).unwrap_or("use");
     Err(ImportError { remedy: format!("{}; if it is so little, {way} {insist}", error.remedy), ..error })
 }
 
@@ -385,7 +393,7 @@ struct CounterStep<'r> {
     integral_joules: Option<f64>,
 }
 
-/// The steps of a counter; a fall is a reset, and nothing is known about the time between.
+/// Returns the steps of a counter; a fall is a reset, and nothing is known about the time between.
 fn counter_steps(readings: &[RecordedReading]) -> Vec<CounterStep<'_>> {
     let field = ReadingField::EnergyJoulesTotal;
     let known: Vec<(&RecordedReading, f64)> =
@@ -441,12 +449,12 @@ pub(crate) fn check_counter(
         leave_counter_out(recording, source, &format!("{device}: {problem}, at line {}", step.to.line));
         return Ok(None);
     }
-    // Where the unit is known, power shows whether the counter is broken, if it is read.
+    // If the unit is known, power shows whether the counter is broken, if power is read.
+    let is_enough =
+        steps.len() >= READINGS_OF_UNKNOWN_UNIT || recording.format == RecordingFormat::Csv && seconds >= SECONDS_OF_UNKNOWN_UNIT;
     let may_be_in_no_unit =
         recording.format == RecordingFormat::Csv || integral_joules.is_none() && seconds >= MIN_STANDSTILL_SECONDS;
-    if let Some((step, watts)) =
-        steepest.filter(|(_, watts)| *watts < LEAST_WATTS && may_be_in_no_unit && steps.len() >= READINGS_OF_UNKNOWN_UNIT)
-    {
+    if let Some((step, watts)) = steepest.filter(|(_, watts)| *watts < LEAST_WATTS && may_be_in_no_unit && is_enough) {
         let problem = format!(
             "the energy counter never grows by {LEAST_WATTS} W, as that of {what} does (most: {watts:.3e} W, at this row)"
         );
@@ -491,7 +499,7 @@ pub(crate) fn check_counter(
     let first = steps[0].from;
     let ratio = joules / integral_joules;
     if integral_joules > 0.0 && joules > 0.0 {
-        let both = format!("the energy counter says {joules:.3} J, power over the same {seconds:.3} s {integral_joules:.3} J");
+        let both = format!("the energy counter gives {joules:.3} J, power over the same {seconds:.3} s {integral_joules:.3} J");
         if !RATIOS_OF_ONE_UNIT.contains(&ratio) {
             let impossible = ImpossibleWatts { field, watts: joules / seconds, known_watts: Some(integral_joules / seconds) };
             if joules < integral_joules && !impossible.may_be_in_another_unit(recording) {
@@ -639,8 +647,8 @@ const READINGS_OF_A_DIP: usize = 10;
 /// Dips with fewer readings between them may be of another counter.
 const READINGS_BETWEEN_DIPS: usize = 4;
 
-/// Refuses readings of a counter that fall and come back to where it was, as one of 0 in place of no value: taken for a reset, the
-/// counter would count all of it again.
+/// Refuses readings of a counter that fall and come back, such as a 0 in place of no value. Taken for a reset, the counter would
+/// count everything again.
 fn refuse_dips(recording: &mut Recording, readings: &mut [RecordedReading], most: f64) {
     let field = ReadingField::EnergyJoulesTotal;
     let known: Vec<(usize, f64)> =
@@ -749,7 +757,7 @@ fn describe_standstill(steps: &[CounterStep<'_>], integral_joules: f64) -> Optio
     let describe = |from: &CounterStep<'_>, seconds: f64, missing: f64| {
         let (line, total) = (from.from.line, joules_at(from));
         format!(
-            "the energy counter stands still at {total} J from line {line} on for {seconds:.3} s, in which power says {missing:.3} J"
+            "the energy counter stays at {total} J from line {line} on for {seconds:.3} s, in which power gives {missing:.3} J"
         )
     };
     if integral_joules <= 0.0 {
@@ -767,11 +775,11 @@ fn describe_standstill(steps: &[CounterStep<'_>], integral_joules: f64) -> Optio
         if is_still && end + 1 < steps.len() {
             continue;
         }
-        let stretch = &steps[first..=end];
-        let missing = integral(stretch) - steps[end].joules;
-        let still = stretch.len() - usize::from(!is_still);
-        if still >= 3 && missing > 0.05 * integral_joules && missing > 2.0 * largest && missing > 0.5 * integral(stretch) {
-            return Some(describe(&stretch[0], seconds(stretch), missing));
+        let span = &steps[first..=end];
+        let missing = integral(span) - steps[end].joules;
+        let still = span.len() - usize::from(!is_still);
+        if still >= 3 && missing > 0.05 * integral_joules && missing > 2.0 * largest && missing > 0.5 * integral(span) {
+            return Some(describe(&span[0], seconds(span), missing));
         }
         first = end + 1;
     }

@@ -42,13 +42,13 @@ impl FromStr for TimeFormat {
             pattern if pattern.contains('%') => {
                 if has_half_day_clock(pattern) {
                     return Err(InvalidOption::new(format!(
-                        "time format {pattern:?} has hours from 1 to 12 and nothing that says which half of the day; say %H if hours go on to 23, \
-                         or %p where AM or PM stands"
+                        "time format {pattern:?} has hours from 1 to 12 and nothing that sets the half of the day; use %H if hours go on to 23, \
+                         or %p in place of AM or PM"
                     )));
                 }
                 if let Cow::Owned(plain) = with_plain_half(pattern) {
                     return Err(InvalidOption::new(format!(
-                        "time format {pattern:?} has a half of the day in its text, which is another in other rows; say %I for the hours, and %p \
+                        "time format {pattern:?} has a half of the day in its text, which is another in other rows; use %I for the hours, and %p \
                          in place of {}",
                         if plain.contains("AM") { "the one before noon" } else { "the one after noon" }
                     )));
@@ -102,7 +102,7 @@ fn with_plain_half(text: &str) -> Cow<'_, str> {
     }
     let lower = text.to_ascii_lowercase();
     for (marker, half) in HALVES {
-        // Of ASCII, small letters take the place of capital ones; others are as they are.
+        // Lower case changes ASCII letters only; other markers are searched as they are.
         let Some(at) = lower.find(marker).or_else(|| text.find(marker)) else { continue };
         let end = at + marker.len();
         let is_joined = text[..at].ends_with(|c: char| c == '%' || c.is_ascii_alphabetic());
@@ -118,7 +118,7 @@ fn names_half_day(pattern: &str) -> bool {
     pattern.contains("%p") || pattern.contains("%P")
 }
 
-/// Whether a pattern has the hours of half a day, and not which half.
+/// Returns whether a pattern has the hours of half a day, and not which half.
 fn has_half_day_clock(pattern: &str) -> bool {
     let mut rest = pattern.chars();
     let (mut hours, mut half) = (false, false);
@@ -177,7 +177,7 @@ impl NamedTimeZone {
     }
 
     /// Reads an offset from UTC such as `+02:00`, `-7` or `+0530`, a POSIX rule such as `CET-1CEST,M3.5.0,M10.5.0/3`, or an IANA
-    /// name, whose rules `zone_file` returns: the bytes of its file in the time zone database.
+    /// name. `zone_file` returns the bytes of a name's file in the time zone database.
     pub fn new(text: &str, zone_file: impl FnOnce(&str) -> Option<Vec<u8>>) -> Result<Self, InvalidOption> {
         let text = text.trim();
         let named = |zone| Self { name: text.to_owned(), zone };
@@ -191,7 +191,7 @@ impl NamedTimeZone {
         let rules = text.contains(',').then(|| TimeZone::posix(text).ok()).flatten();
         let zone = rules.or_else(|| TimeZone::tzif(text, &zone_file(text)?).ok());
         zone.map(named).ok_or_else(|| {
-            let forms = "say for example Europe/Berlin, UTC or +02:00";
+            let forms = "for example Europe/Berlin, UTC or +02:00";
             InvalidOption::new(format!("time zone {text:?} is not known here; {forms}"))
         })
     }
@@ -203,7 +203,7 @@ impl fmt::Display for NamedTimeZone {
     }
 }
 
-/// `+02:00`, `+0200`, `+02`, `+2`, `-07:30`.
+/// Parses `+02:00`, `+0200`, `+02`, `+2`, `-07:30`.
 fn parse_offset(text: &str) -> Option<Offset> {
     let (sign, digits) = match text.split_at_checked(1)? {
         ("+", digits) => (1, digits),
@@ -227,16 +227,16 @@ fn parse_offset(text: &str) -> Option<Offset> {
 /// A time as written in a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ParsedTime {
-    /// With an offset of its own, or a count since 1970.
+    /// A time with an offset of its own, or a count since 1970.
     Absolute(EventTime),
-    /// Without an offset.
+    /// A time without an offset.
     Local(EventTime),
-    /// Without an offset, in the hour that comes twice when clocks are set back.
+    /// A time without an offset, in the hour that comes twice when clocks are set back.
     Ambiguous { first: EventTime, second: EventTime },
 }
 
 impl ParsedTime {
-    /// The time; of one that comes twice, the first.
+    /// Returns the time; of one that comes twice, the first.
     pub(crate) const fn earliest(self) -> EventTime {
         match self {
             Self::Absolute(time) | Self::Local(time) | Self::Ambiguous { first: time, .. } => time,
@@ -306,7 +306,7 @@ impl TimeParser {
             if let Some(time) = spreadsheet_time(value) {
                 return Err(format!(
                     "a number, and its unit is not known; as a day of a spreadsheet it is {time}: save the column as text, as in \
-                     2025-02-03 10:00:00, or say --time-format unix if it is seconds"
+                     2025-02-03 10:00:00, or use --time-format unix if it is seconds"
                 ));
             }
             let guess = match value.abs() {
@@ -315,11 +315,11 @@ impl TimeParser {
                 x if x < 1e17 => "unix_us",
                 _ => "unix_ns",
             };
-            return Err(format!("a number, and its unit is not known; say --time-format {guess} if that is what it is"));
+            return Err(format!("a number, and its unit is not known; use --time-format {guess} if that is what it is"));
         }
         if is_time_of_day(text) {
             return Err(
-                "a time of day without a date; name the column of the date, too: --map 'time=DATE+CLOCK', or say the day of the \
+                "a time of day without a date; name the column of the date, too: --map 'time=DATE+CLOCK', or give the day of the \
                         first row, for example --date 2025-02-03"
                     .to_owned(),
             );
@@ -332,28 +332,28 @@ impl TimeParser {
         };
         Err(match patterns_of(text).as_slice() {
             [one] => {
-                format!("not a time of a form that is read by itself; say --time-format \"{one}\"{zone} if that is what it is")
+                format!("not a time of a form that is read by itself; use --time-format \"{one}\"{zone} if that is what it is")
             }
             [one, other, ..] => {
                 let either = format!("\"{one}\" or \"{other}\"{}", zone.trim_end_matches(','));
-                format!("a date of which the day or the month may come first; say --time-format {either}")
+                format!("a date of which the day or the month may come first; use --time-format {either}")
             }
-            [] => "not a time of a known form; say --time-format rfc3339, unix, unix_ms, unix_us, unix_ns or a strptime pattern"
+            [] => "not a time of a known form; use --time-format rfc3339, unix, unix_ms, unix_us, unix_ns or a strptime pattern"
                 .to_owned(),
         })
     }
 
-    /// Whether a text is a time since the year 2000, and no count since a start.
+    /// Returns whether a text is a time since the year 2000, and no count since a start.
     pub(crate) fn reads_this_century(&self, text: &str) -> bool {
         self.read(text).is_ok_and(|stamp| (FIRST_RECORDS..LAST_RECORDS).contains(&stamp.earliest()))
     }
 
-    /// The pattern that the user gave.
+    /// Returns the pattern that the user gave.
     pub(crate) fn pattern(&self) -> Option<&str> {
         if let TimeFormat::Pattern(pattern) = &self.format { Some(pattern) } else { None }
     }
 
-    /// Whether a text is a time of day without a date.
+    /// Returns whether a text is a time of day without a date.
     pub(crate) fn lacks_date(&self, text: &str) -> bool {
         let is_clock = |parts: BrokenDownTime| parts.hour().is_some() && parts.to_date().is_err();
         match &self.format {
@@ -371,13 +371,13 @@ impl TimeParser {
         self.resolve_local(date.to_datetime(time))
     }
 
-    /// Whether a text is a time over which clocks were set forward.
+    /// Returns whether a text is a time over which clocks were set forward.
     pub(crate) fn is_skipped(&self, text: &str) -> bool {
         let offset = |time: DateTime| self.zone.zone.to_ambiguous_timestamp(time).offset();
         self.format == TimeFormat::Auto && datetime(text).is_some_and(|time| matches!(offset(time), AmbiguousOffset::Gap { .. }))
     }
 
-    /// Whether a text is a date without a time of day.
+    /// Returns whether a text is a date without a time of day.
     pub(crate) fn is_date(&self, text: &str) -> bool {
         let is_compact = || self.format == TimeFormat::Auto && compact_date(text.trim()).is_some();
         let is_read = || matches!(self.format, TimeFormat::Auto | TimeFormat::Pattern(_)) && self.read(text).is_ok();
@@ -451,7 +451,7 @@ fn split_half(text: &str) -> (&str, &str) {
     if behind.is_empty() && is_half { (digits.trim_start(), before) } else { (clock, behind) }
 }
 
-/// `10:00`, `9:05:01.250`, `10:00:00,5 PM`, `下午 1:05`.
+/// Returns true for `10:00`, `9:05:01.250`, `9:5:1.25`, `10:00:00,5 PM`, `下午 1:05`.
 pub(crate) fn is_time_of_day(text: &str) -> bool {
     let plain = with_plain_half(text);
     let (clock, rest) = split_half(&plain);
@@ -461,9 +461,17 @@ pub(crate) fn is_time_of_day(text: &str) -> bool {
     matches!(rest.to_ascii_uppercase().as_str(), "" | "AM" | "PM")
         && match parts.as_slice() {
             [hour, minute] => hour.len() <= 2 && digits(hour) && minute.len() == 2 && digits(minute),
-            [hour, minute, second] => hour.len() <= 2 && digits(hour) && minute.len() == 2 && digits(minute) && last(second),
+            [hour, minute, second] => {
+                let has_width = minute.len() == 2 || minute.len() == 1 && is_below_sixty(second);
+                hour.len() <= 2 && digits(hour) && has_width && digits(minute) && last(second)
+            }
             _ => false,
         }
+}
+
+/// Returns whether seconds, with a fraction or without, are those of a minute.
+fn is_below_sixty(second: &str) -> bool {
+    second.replace(',', ".").parse::<f64>().is_ok_and(|second| second < 60.0)
 }
 
 /// Names of the time without an offset.
@@ -480,7 +488,7 @@ fn zone_in(text: &str) -> Option<&str> {
     text.split(|letter: char| !letter.is_ascii_alphanumeric()).rfind(is_name)
 }
 
-/// A time and the offset at its end: ` UTC`, ` GMT`, ` +0200`, `+02:00`.
+/// Returns a time and the offset at its end: ` UTC`, ` GMT`, ` +0200`, `+02:00`.
 fn split_offset(text: &str) -> (&str, Option<Offset>) {
     for name in UTC_NAMES {
         if let Some(clock) = text.strip_suffix(name) {
@@ -539,7 +547,13 @@ fn time_of_day(text: &str) -> Option<String> {
         "AM" => hour % 12,
         _ => hour % 12 + 12,
     };
-    Some(format!("T{hour:02}:{}", rest.replace(',', ".")))
+    let parts = rest.split(':').map(|part| format!("{}{}", if is_of_one_digit(part) { "0" } else { "" }, part.replace(',', ".")));
+    Some(format!("T{hour:02}:{}", parts.collect::<Vec<_>>().join(":")))
+}
+
+/// Returns whether a minute or a second has one digit before its fraction.
+fn is_of_one_digit(part: &str) -> bool {
+    part.split(['.', ',']).next().is_some_and(|whole| whole.len() == 1)
 }
 
 const WEEKDAYS: [&str; 7] = ["monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"];
@@ -654,12 +668,12 @@ fn checked_time(micros: f64) -> Result<EventTime, String> {
     }
 }
 
-/// A count of units of `micros` microseconds each.
+/// Parses a count of units of `micros` microseconds each.
 fn parse_count(text: &str, micros: i64) -> Result<EventTime, String> {
     if let Ok(whole) = text.parse::<i64>() {
         return checked_time(whole as f64 * micros as f64).map(|_| EventTime::from_micros(whole.saturating_mul(micros)));
     }
-    let value: f64 = text.replace(',', ".").parse().map_err(|_| "not a number, as --time-format says".to_owned())?;
+    let value: f64 = text.replace(',', ".").parse().map_err(|_| "not a number, as --time-format requires".to_owned())?;
     checked_time(value * micros as f64)
 }
 
@@ -667,7 +681,7 @@ fn parse_nanoseconds(text: &str) -> Result<EventTime, String> {
     if let Ok(whole) = text.parse::<i64>() {
         return Ok(EventTime::from_micros(whole.div_euclid(1000)));
     }
-    let value: f64 = text.replace(',', ".").parse().map_err(|_| "not a number, as --time-format says".to_owned())?;
+    let value: f64 = text.replace(',', ".").parse().map_err(|_| "not a number, as --time-format requires".to_owned())?;
     checked_time(value / 1000.0)
 }
 
@@ -768,25 +782,25 @@ mod tests {
         assert!(read("unix", "NaN").is_err());
         assert!(read("auto", "02/03/2025 10:00:00").unwrap_err().contains("\"%d/%m/%Y %H:%M:%S\" or \"%m/%d/%Y"));
         for (text, expected) in [
-            ("2/3/2025 10:00:00 PM", "say --time-format \"%d/%m/%Y %I:%M:%S %p\" or \"%m/%d/%Y %I:%M:%S %p\""),
-            ("13/02/2025 01:00:00 p. m.", "say --time-format \"%d/%m/%Y %I:%M:%S %p\" if"),
-            ("13/02/2025 下午 01:00:00", "say --time-format \"%d/%m/%Y %p %I:%M:%S\" if"),
+            ("2/3/2025 10:00:00 PM", "use --time-format \"%d/%m/%Y %I:%M:%S %p\" or \"%m/%d/%Y %I:%M:%S %p\""),
+            ("13/02/2025 01:00:00 p. m.", "use --time-format \"%d/%m/%Y %I:%M:%S %p\" if"),
+            ("13/02/2025 下午 01:00:00", "use --time-format \"%d/%m/%Y %p %I:%M:%S\" if"),
             ("13/02/2025 01:00:00 ĝis", "strptime pattern"),
-            ("02-03-2025 10:00:00", "say --time-format \"%d-%m-%Y %H:%M:%S\" or \"%m-%d-%Y %H:%M:%S\""),
-            ("02/13/2025 10:00", "say --time-format \"%m/%d/%Y %H:%M\""),
-            ("Mon Feb 03 10:00:00 2025", "say --time-format \"%a %b %d %H:%M:%S %Y\""),
-            ("03-Feb-2025 10:00:00.250", "say --time-format \"%d-%b-%Y %H:%M:%S%.f\""),
-            ("03/Feb/2025:10:00:00 +0100", "say --time-format \"%d/%b/%Y:%H:%M:%S %z\""),
+            ("02-03-2025 10:00:00", "use --time-format \"%d-%m-%Y %H:%M:%S\" or \"%m-%d-%Y %H:%M:%S\""),
+            ("02/13/2025 10:00", "use --time-format \"%m/%d/%Y %H:%M\""),
+            ("Mon Feb 03 10:00:00 2025", "use --time-format \"%a %b %d %H:%M:%S %Y\""),
+            ("03-Feb-2025 10:00:00.250", "use --time-format \"%d-%b-%Y %H:%M:%S%.f\""),
+            ("03/Feb/2025:10:00:00 +0100", "use --time-format \"%d/%b/%Y:%H:%M:%S %z\""),
             (
                 "2025-02-03 10:00:00 CET",
-                "say --time-format \"%Y-%m-%d %H:%M:%S CET\", and --time-zone with the offset that CET means, if",
+                "use --time-format \"%Y-%m-%d %H:%M:%S CET\", and --time-zone with the offset that CET means, if",
             ),
-            ("Mon Feb 03 10:00:00 UTC 2025", "say --time-format \"%a %b %d %H:%M:%S UTC %Y\", and --time-zone UTC, if"),
+            ("Mon Feb 03 10:00:00 UTC 2025", "use --time-format \"%a %b %d %H:%M:%S UTC %Y\", and --time-zone UTC, if"),
             ("02/03/2025 10:00:00 EST", "or \"%m/%d/%Y %H:%M:%S EST\", and --time-zone with the offset that EST means"),
-            ("20250203100000", "say --time-format \"%Y%m%d%H%M%S\" if"),
-            ("20250203-100000", "say --time-format \"%Y%m%d-%H%M%S\" if"),
-            ("2025-02-03 10:00:00:500", "say --time-format \"%Y-%m-%d %H:%M:%S:%f\" if"),
-            ("17385768000000", "say --time-format unix_ms if"),
+            ("20250203100000", "use --time-format \"%Y%m%d%H%M%S\" if"),
+            ("20250203-100000", "use --time-format \"%Y%m%d-%H%M%S\" if"),
+            ("2025-02-03 10:00:00:500", "use --time-format \"%Y-%m-%d %H:%M:%S:%f\" if"),
+            ("17385768000000", "use --time-format unix_ms if"),
             ("2025-02-03T10:00:00004.500Z", "strptime pattern"),
             ("2025-02-03 13:00:00 PM", "strptime pattern"),
             ("2025-W06-1", "strptime pattern"),
@@ -832,7 +846,7 @@ mod tests {
         }
         for zone in ["", "Berlin", "+99", "+2:75", "UTC+2", "CEST", "++2"] {
             let error = NamedTimeZone::new(zone, |_| Some(b"no zone".to_vec())).unwrap_err().to_string();
-            assert!(error.contains("is not known here; say for example"), "{zone}: {error}");
+            assert!(error.contains("is not known here; for example"), "{zone}: {error}");
         }
     }
 

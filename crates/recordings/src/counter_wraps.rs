@@ -1,7 +1,8 @@
 //! Energy counters that fall: at the end of their range, as those of RAPL do at 2^32 of their units, or by a reset.
 //!
-//! A fall is the end of a range only if the range is one that the table has or that is known, the counter was close to it, and goes on
-//! from there at its pace, or that of the power. Every other fall is a reset: nothing is counted between its two readings.
+//! A fall is the end of a range under two conditions. The range is in the table or known; and the counter was close to it, and
+//! goes on from there at its pace, or that of the power. Every other fall is a reset: nothing is counted between its two
+//! readings.
 
 use eadt_schemas::counts::counted;
 
@@ -27,7 +28,7 @@ const SHARE_BY_PACE: f64 = 0.05;
 const SHARE_BY_POWER: f64 = 0.5;
 /// If a counter goes on by more between two readings, it may go through its range unseen.
 const SHARE_OF_AN_UNSEEN_WRAP: f64 = 0.25;
-/// In a gap of more times the usual interval, a counter may have been reset.
+/// A gap longer than so many usual intervals may hide a reset of a counter.
 const INTERVALS_OF_A_GAP: f64 = 3.0;
 
 /// A reading of a counter.
@@ -46,7 +47,7 @@ struct CounterFall {
     before: f64,
     after: f64,
     seconds: f64,
-    /// What was used in the meantime by power.
+    /// Energy used in the meantime according to power.
     by_power: Option<f64>,
     /// The same by the counter's readings beside.
     by_pace: Option<f64>,
@@ -112,11 +113,11 @@ impl CounterFall {
     }
 }
 
-/// What is known of a counter beside its falls.
+/// Traits of a counter, except its falls.
 #[derive(Debug, Clone, Copy)]
 struct CounterTraits {
     highest: f64,
-    /// What it goes on by between two readings, at most, where no power is known.
+    /// Largest growth between two readings, if no power is known.
     most_between: f64,
     /// The median of the seconds between two readings.
     usual_seconds: f64,

@@ -4,8 +4,8 @@ use crate::error::quote;
 use crate::quantity::{DecimalMark, QuantityCell, is_quantity, parse_quantity, proven_mark};
 use crate::table::TableReader;
 
-/// What settles an error of [`DecimalMarkDetector::read`].
-pub(crate) const MARK_REMEDY: &str = "say --decimal point or --decimal comma";
+/// Remedy for an error of [`DecimalMarkDetector::read`].
+pub(crate) const MARK_REMEDY: &str = "use --decimal point or --decimal comma";
 
 /// The decimal mark of one table: as the user states it, else as the numbers show.
 #[derive(Debug)]
@@ -14,7 +14,7 @@ pub(crate) struct DecimalMarkDetector {
     mark: Option<DecimalMark>,
     /// Numbers of both marks are among the rows read ahead.
     mixed: bool,
-    /// Nothing shows whether `1.200` is a thousand and more: columns are separated as where a comma is the decimal mark.
+    /// It is open whether `1.200` is a thousand and more: columns are separated as in files with a comma as the decimal mark.
     point_is_open: bool,
     /// The first row with a number that has either reading.
     guessed: Option<u64>,

@@ -7,8 +7,8 @@ use eadt_schemas::v1::Meter;
 
 use crate::clock::TimeParser;
 use crate::csv_table::{
-    SUM_WORDS, TIME_NAMES, TickColumn, find_misnamed_boards, find_range_column, find_tick_column, is_running_total,
-    names_share_of_power, refuse_json,
+    ColumnRole, TIME_NAMES, TickColumn, find_column_roles, find_misnamed_boards, find_range_column, find_tick_column,
+    is_running_total, names_rail_of_module, names_share_of_power, names_total_of_rails, refuse_json, shortened_by_slurm,
 };
 use crate::error::quote;
 use crate::identity::{names_boards, spelling_key};
@@ -18,8 +18,8 @@ use crate::prometheus_text::split_printed_series;
 use crate::quantity::{QuantityCell, is_quantity, parse_quantity};
 use crate::recording::Recording;
 use crate::table::{HeaderCriteria, RowCells, TableReader};
-use crate::units::{lowercase_words, word_places};
-use crate::{ImportError, ImportOptions, RecordingFile, RecordingFormat};
+use crate::units::{Dimension, Unit, bracketed_unit, lowercase_words, word_places, worded_unit};
+use crate::{ImportError, ImportOptions, ReadingField, RecordingFile, RecordingFormat};
 
 /// The format that a file seems to have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,6 +76,8 @@ pub struct TablePreview {
     encoding: &'static str,
     separator: Option<char>,
     header_line: Option<u64>,
+    /// A column has times.
+    has_times: bool,
     columns: Vec<ColumnPreview>,
 }
 
@@ -83,10 +85,43 @@ pub struct TablePreview {
 struct ColumnPreview {
     name: String,
     values: String,
-    /// A `--map`, or another option, that fits.
-    suggestion: Option<String>,
+    suggestion: Option<SuggestedMap>,
     /// Its numbers; none if it has other texts.
     numbers: Vec<f64>,
+}
+
+/// A `--map` that fits the name and the values of a column.
+#[derive(Debug)]
+struct SuggestedMap {
+    field: &'static str,
+    board: Option<String>,
+    /// The name of the column, with a unit behind a colon if it needs one.
+    column: String,
+    /// Further options, with a blank before each.
+    options: String,
+}
+
+impl SuggestedMap {
+    fn new(field: &'static str, column: impl Into<String>) -> Self {
+        Self { field, board: None, column: column.into(), options: String::new() }
+    }
+}
+
+impl fmt::Display for SuggestedMap {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { field, board, column, options } = self;
+        let board = board.as_ref().map_or(String::new(), |board| format!("[{board}]"));
+        write!(f, "--map {}{options}", shell_quote(&format!("{field}{board}={column}")))
+    }
+}
+
+/// Columns of `nvidia-smi dmon` and `pmon` beside `gpu`, of which each of their tables has one. Without `-o DT` they have no time.
+const DMON_COLUMNS: [&str; 9] = ["bar1", "fb", "gtemp", "mclk", "pid", "pviol", "pwr", "rxpci", "sm"];
+
+/// Returns whether a row is the header of a table of `nvidia-smi dmon` or `pmon`.
+fn is_header_of_dmon(cells: &RowCells) -> bool {
+    let has = |names: &[&str]| cells.iter().any(|cell| names.contains(&cell));
+    has(&["gpu"]) && has(&DMON_COLUMNS)
 }
 
 /// Reads the first rows of a table of which no option names the columns.
@@ -96,8 +131,8 @@ pub fn sketch_table(input: RecordingFile<'_>) -> Result<TablePreview, ImportErro
     let file = recording.add_file(&input.name, lines.fingerprint);
     let clock = TimeParser::new(None, None);
     let plain = |cells: &RowCells| cells.len() > 0 && cells.iter().all(|cell| is_quantity(cell) || clock.read(cell).is_ok());
-    let names =
-        |cells: &RowCells| cells.iter().filter(|cell| TIME_NAMES.iter().any(|name| cell.eq_ignore_ascii_case(name))).count();
+    let is_time = |cell: &&str| TIME_NAMES.iter().any(|name| cell.eq_ignore_ascii_case(name));
+    let names = |cells: &RowCells| cells.iter().filter(is_time).count() + usize::from(is_header_of_dmon(cells));
     let (table, header) = TableReader::open(lines, &mut recording, file, &HeaderCriteria { names: &names, is_data: &plain })?;
     let Some(header) = header else {
         return Err(ImportError::in_file(&input.name, "is empty: it has no header", "check that this is the right file"));
@@ -126,74 +161,127 @@ pub fn sketch_table(input: RecordingFile<'_>) -> Result<TablePreview, ImportErro
     drop_sums(&mut columns);
     drop_ticks(&mut columns);
     drop_misnamed(&mut columns);
-    number_boards(&mut columns);
+    assign_boards(&mut columns);
+    suggest_unit_of_module(&mut columns);
+    let has_times = |column: &ColumnPreview| column.values.starts_with(TIMES_FROM) || suggested_field(column) == Some("time");
     Ok(TablePreview {
         file: input.name,
         encoding: table.encoding().name(),
         separator: table.separator(),
         header_line: (!header.is_data).then_some(header.line),
+        has_times: columns.iter().any(has_times),
         columns,
     })
 }
 
-fn sketch_column(name: &str, cells: &[&str], clock: &TimeParser) -> (String, Option<String>) {
+/// How the description of a column of times begins.
+const TIMES_FROM: &str = "times from ";
+
+fn sketch_column(name: &str, cells: &[&str], clock: &TimeParser) -> (String, Option<SuggestedMap>) {
     let known: Vec<&str> = cells.iter().copied().filter(|cell| !crate::absent::is_absent_text(cell)).collect();
     let Some(first) = known.first() else { return ("no values".to_owned(), None) };
-    let lower = name.to_ascii_lowercase();
-    let has = |words: &[&str]| words.iter().any(|word| lower.contains(word));
-    let map = |field: &str| Some(format!("--map {}", shell_quote(&format!("{field}={name}"))));
-    if known.iter().all(|cell| clock.read(cell).is_ok()) {
-        let usual = TIME_NAMES.iter().any(|time| lower == *time);
-        return (format!("times from {first}"), if usual { None } else { map("time") });
+    let is_usual = TIME_NAMES.iter().any(|time| name.eq_ignore_ascii_case(time));
+    // `20250203` is a number, too.
+    if known.iter().all(|cell| clock.read(cell).is_ok() || is_usual && clock.is_date(cell)) {
+        return (format!("{TIMES_FROM}{first}"), (!is_usual).then(|| SuggestedMap::new("time", name)));
     }
-    let numbers: Vec<f64> = known
-        .iter()
-        .filter_map(|cell| match parse_quantity(cell, None) {
-            QuantityCell::Number(value, unit) => Some(unit.map_or(value, |unit| unit.to_base_unit(value))),
-            _ => None,
-        })
-        .collect();
-    if numbers.len() < known.len() {
-        let suggestion = match () {
-            () if has(&["uuid", "device", "gpu", "card", "serial", "bus_id"]) && !has(&["name", "model"]) => map("device"),
-            () if has(&["host", "node"]) => map("node"),
-            () if has(&["model"]) || lower == "name" || has(&["name"]) && has(&["gpu", "device", "card"]) => map("gpu_model"),
-            () => None,
-        };
-        return (format!("texts such as {}", quote(first)), suggestion);
+    let read = |cell: &&str| match parse_quantity(cell, None) {
+        QuantityCell::Number(value, unit) => Some((value, unit)),
+        _ => None,
+    };
+    let quantities: Vec<(f64, Option<Unit>)> = known.iter().filter_map(read).collect();
+    if quantities.len() < known.len() {
+        let energy = ReadingField::EnergyJoulesTotal;
+        let is_energy = lowercase_words(name).iter().any(|word| word == "energy");
+        let why = known.iter().find_map(|cell| shortened_by_slurm(energy, cell)).filter(|_| is_energy).unwrap_or_default();
+        return (format!("texts such as {}{why}", quote(first)), suggest_map_of_texts(name));
+    }
+    let numbers: Vec<f64> =
+        quantities.iter().map(|(value, unit)| unit.map_or(*value, |unit| unit.to_base_unit(*value))).collect();
+    let suggestion = suggest_map_of_numbers(name, &known, &numbers);
+    if let Some(values) = suggestion.as_ref().and_then(|map| find_other_unit(map.field, &known, &quantities)) {
+        return (values, None);
     }
     let low = numbers.iter().copied().fold(f64::INFINITY, f64::min);
     let high = numbers.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-    let values = format!("numbers from {low} to {high}");
-    let is_total = names_a_total(name) || may_be_total(&numbers);
-    let total = |total: &str, added: &str| map(if is_total { total } else { added });
-    let has_repeats = || known.iter().collect::<BTreeSet<_>>().len() < known.len();
-    let suggestion = match () {
+    (format!("numbers from {low} to {high}"), suggestion)
+}
+
+/// Describes a column if a cell has a unit that is none of a field.
+fn find_other_unit(field: &str, texts: &[&str], quantities: &[(f64, Option<Unit>)]) -> Option<String> {
+    let field = ReadingField::from_name(field).or_else(|| ReadingField::from_name(&format!("{field}_total")))?;
+    let mut cells = texts.iter().zip(quantities);
+    let (text, _) = cells.find(|(_, (_, unit))| unit.is_some_and(|unit| unit.dimension != field.dimension()))?;
+    let why = shortened_by_slurm(field, text).unwrap_or_default();
+    Some(format!("numbers such as {}, which is in no unit of {}{why}", quote(text), field.name()))
+}
+
+fn suggest_map_of_texts(name: &str) -> Option<SuggestedMap> {
+    let lower = name.to_ascii_lowercase();
+    let has = |words: &[&str]| words.iter().any(|word| lower.contains(word));
+    let field = match () {
+        () if has(&["uuid", "device", "gpu", "card", "serial", "bus_id"]) && !has(&["name", "model"]) => "device",
+        () if has(&["host", "node"]) => "node",
+        () if has(&["model"]) || lower == "name" || has(&["name"]) && has(&["gpu", "device", "card"]) => "gpu_model",
+        () => return None,
+    };
+    Some(SuggestedMap::new(field, name))
+}
+
+/// Words of columns of times and rates, which count no steps: `elapsed time per iteration (ms)`.
+const WORDS_OF_TIMES: [&str; 8] = ["duration", "elapsed", "latency", "ms", "per", "s", "seconds", "time"];
+
+fn suggest_map_of_numbers(name: &str, known: &[&str], numbers: &[f64]) -> Option<SuggestedMap> {
+    let lower = name.to_ascii_lowercase();
+    let has = |words: &[&str]| words.iter().any(|word| lower.contains(word));
+    let low = numbers.iter().copied().fold(f64::INFINITY, f64::min);
+    let high = numbers.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let map = |field: &'static str| Some(SuggestedMap::new(field, name));
+    let is_total = names_a_total(name) || may_be_total(numbers);
+    let total = |total: &'static str, added: &'static str| map(if is_total { total } else { added });
+    let is_of_times = || lowercase_words(name).iter().any(|word| WORDS_OF_TIMES.contains(&word.as_str()));
+    match () {
         () if has(&["limit", "cap"]) && has(&["power"]) => map("power_limit_watts"),
         () if names_share_of_power(name) => None,
-        () if has(&["power", "watt"]) => map("power_watts"),
+        () if has(&["power", "watt", "pwr"]) => map("power_watts"),
         () if has(&["energy", "joule"]) => total("energy_joules_total", "energy_joules"),
-        () if has(&["util"]) && high > 1.05 => Some(format!("--map {}", shell_quote(&format!("utilization_ratio={name}:%")))),
+        () if has(&["util"]) && high > 1.05 => Some(SuggestedMap::new("utilization_ratio", format!("{name}:%"))),
         () if has(&["util"]) => map("utilization_ratio"),
+        () if lower == "mtemp" => map("memory_temperature_celsius"),
         () if has(&["temp"]) => map("temperature_celsius"),
         () if has(&["samples_per", "throughput"]) => map("samples_per_second"),
         () if has(&["sample", "image"]) => total("samples_total", "samples"),
         () if has(&["token"]) => total("tokens_total", "tokens"),
-        () if lower == "step" || has(&["steps", "iteration"]) => map("steps_total"),
+        () if lower == "step" || has(&["steps", "iteration"]) && !is_of_times() => map("steps_total"),
         () if lower == "loss" => map("loss"),
         () if (has(&["time"]) || lower == "ts") && low >= 1e8 => {
-            let format = match high {
-                x if x < 1e11 => "unix",
-                x if x < 1e14 => "unix_ms",
-                x if x < 1e17 => "unix_us",
-                _ => "unix_ns",
-            };
-            Some(format!("--map {} --time-format {format}", shell_quote(&format!("time={name}"))))
+            let options = format!(" --time-format {}", unit_of_count(high));
+            Some(SuggestedMap { options, ..SuggestedMap::new("time", name) })
         }
-        () if names_boards(name) && (!NAMES_OF_ANY_ID.contains(&lower.as_str()) || has_repeats()) => map("device"),
+        () if may_number_boards(name, known, numbers) => map("device"),
         () => None,
-    };
-    (values, suggestion)
+    }
+}
+
+/// Returns the unit in which a count since 1970 is of this century.
+fn unit_of_count(count: f64) -> &'static str {
+    match count {
+        x if x < 1e11 => "unix",
+        x if x < 1e14 => "unix_ms",
+        x if x < 1e17 => "unix_us",
+        _ => "unix_ns",
+    }
+}
+
+/// Returns whether the numbers of a column may be those of boards. A column `GPU` may have a utilization as well.
+fn may_number_boards(name: &str, known: &[&str], numbers: &[f64]) -> bool {
+    const MOST_GPUS: f64 = 64.0;
+    let has_repeats = || known.iter().collect::<BTreeSet<_>>().len() < known.len();
+    let is_small = |number: &f64| number.fract() == 0.0 && (0.0..MOST_GPUS).contains(number);
+    let lower = name.to_ascii_lowercase();
+    names_boards(name)
+        && (!NAMES_OF_ANY_ID.contains(&lower.as_str()) || has_repeats())
+        && (lower != "gpu" || numbers.iter().all(is_small))
 }
 
 /// Returns whether a column's name says that it counts up, such as `energyTotal`.
@@ -212,10 +300,12 @@ fn may_be_total(numbers: &[f64]) -> bool {
 fn suggest_totals_of_boards(columns: &mut [ColumnPreview], rows: &[Vec<String>]) {
     let Some(device) = columns.iter().position(|column| suggested_field(column) == Some("device")) else { return };
     for (index, column) in columns.iter_mut().enumerate() {
-        let Some(field) = suggested_field(column).map(str::to_owned) else { continue };
-        if !["energy_joules", "samples", "tokens"].contains(&field.as_str()) {
-            continue;
-        }
+        let total = match suggested_field(column) {
+            Some("energy_joules") => "energy_joules_total",
+            Some("samples") => "samples_total",
+            Some("tokens") => "tokens_total",
+            _ => continue,
+        };
         let mut of_boards: BTreeMap<String, Vec<f64>> = BTreeMap::new();
         for row in rows {
             if let (Some(board), Some(cell)) = (row.get(device), row.get(index))
@@ -226,7 +316,7 @@ fn suggest_totals_of_boards(columns: &mut [ColumnPreview], rows: &[Vec<String>])
         }
         let counts_up = of_boards.len() > 1 && of_boards.values().all(|numbers| numbers.len() >= 3 && may_be_total(numbers));
         if let Some(suggestion) = column.suggestion.as_mut().filter(|_| counts_up) {
-            *suggestion = suggestion.replacen(&field, &format!("{field}_total"), 1);
+            suggestion.field = total;
         }
     }
 }
@@ -263,12 +353,12 @@ fn drop_duplicate_total(columns: &mut [ColumnPreview]) {
         };
         columns[left].suggestion = None;
         let name = quote(&columns[kept].name);
-        let told = if counts {
+        let suffix = if counts {
             format!(", of the same quantity as {name}, which is proposed: {why}")
         } else {
             format!(", {why}; {name} is proposed")
         };
-        columns[left].values.push_str(&told);
+        columns[left].values.push_str(&suffix);
     }
 }
 
@@ -321,29 +411,70 @@ fn drop_misnamed(columns: &mut [ColumnPreview]) {
 }
 
 /// Returns the field that the map of a column names.
-fn suggested_field(column: &ColumnPreview) -> Option<&str> {
-    let map = column.suggestion.as_ref()?.strip_prefix("--map ")?;
-    Some(map.trim_start_matches('\'').split_once('=')?.0)
+fn suggested_field(column: &ColumnPreview) -> Option<&'static str> {
+    column.suggestion.as_ref().map(|map| map.field)
 }
 
-/// Names boards where several columns suggest the same figure of a device.
-fn number_boards(columns: &mut [ColumnPreview]) {
-    for field in ["power_watts", "energy_joules_total", "energy_joules", "utilization_ratio", "temperature_celsius"] {
-        for quote in ["", "'"] {
-            let start = format!("--map {quote}{field}=");
-            let fits = |column: &&mut ColumnPreview| column.suggestion.as_ref().is_some_and(|text| text.starts_with(&start));
-            let same: Vec<&mut ColumnPreview> = columns.iter_mut().filter(fits).collect();
-            if same.len() < 2 {
-                continue;
-            }
-            for (number, column) in same.into_iter().enumerate() {
-                let name = &column.name;
-                let unit = if column.suggestion.as_ref().is_some_and(|text| text.ends_with(":%")) { ":%" } else { "" };
-                column.suggestion = Some(format!("--map {}", shell_quote(&format!("{field}[gpu{number}]={name}{unit}"))));
+/// Figures of which each board has one.
+const FIGURES_OF_BOARDS: [&str; 6] =
+    ["power_watts", "energy_joules_total", "energy_joules", "power_limit_watts", "utilization_ratio", "temperature_celsius"];
+
+/// Names the boards of columns that suggest the same figure, and takes the maps of those away that are another figure of these.
+fn assign_boards(columns: &mut [ColumnPreview]) {
+    for field in FIGURES_OF_BOARDS {
+        let places: Vec<usize> = columns
+            .iter()
+            .enumerate()
+            .filter(|(_, column)| suggested_field(column) == Some(field))
+            .map(|(place, _)| place)
+            .collect();
+        let names: Vec<String> = places.iter().map(|place| columns[*place].name.clone()).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        for (place, role) in places.iter().zip(find_column_roles(&names)) {
+            let column = &mut columns[*place];
+            match role {
+                ColumnRole::Figure => {}
+                ColumnRole::FigureOfBoard(board) => {
+                    if let Some(map) = &mut column.suggestion {
+                        map.board = Some(board);
+                    }
+                }
+                ColumnRole::Beside(other) => {
+                    column.suggestion = None;
+                    let other = quote(names[other]);
+                    let text = format!(
+                        ", by its name another figure or part of what {other} is of; if it is of a board of its own, map it as \
+                         {field}[NAME]"
+                    );
+                    column.values.push_str(&text);
+                }
             }
         }
     }
 }
+
+/// Adds the unit and the meter to the map of the power of a module: jtop writes the power of its rails in mW, without a unit.
+fn suggest_unit_of_module(columns: &mut [ColumnPreview]) {
+    /// No module draws more, in watts.
+    const MOST_WATTS: f64 = 200.0;
+    if !columns.iter().any(|column| names_rail_of_module(&column.name)) {
+        return;
+    }
+    for column in columns {
+        let Some(map) = column.suggestion.as_mut().filter(|map| map.field == "power_watts") else { continue };
+        if !names_rail_of_module(&column.name) && !names_total_of_rails(&column.name) {
+            continue;
+        }
+        let has_unit = bracketed_unit(&column.name).is_some() || worded_unit(&column.name, Dimension::Power).is_some();
+        if !has_unit && column.numbers.iter().any(|number| *number > MOST_WATTS) {
+            map.column.push_str(":mW");
+        }
+        " --meter module".clone_into(&mut map.options);
+    }
+}
+
+/// Words of sums of all boards. A mean may be a figure of one.
+const SUM_WORDS: [&str; 6] = ["aggregate", "all", "overall", "sum", "total", "totals"];
 
 /// Returns whether a column's name says that it is of all boards together, such as `total_power_W`.
 fn names_a_sum_column(name: &str) -> bool {
@@ -367,7 +498,13 @@ impl fmt::Display for TablePreview {
             let suggestion = suggestion.as_ref().map_or(String::new(), |suggestion| format!("; if so: {suggestion}"));
             writeln!(f, "  column {name:?}: {values}{suggestion}")?;
         }
-        writeln!(f, "say what its columns are with --map FIELD=COLUMN, and explain again")
+        if !self.has_times {
+            writeln!(
+                f,
+                "no column has whole times: map one as time, use --date if they are times of day, or --interval if it has none"
+            )?;
+        }
+        writeln!(f, "map its columns with --map FIELD=COLUMN, and explain again")
     }
 }
 

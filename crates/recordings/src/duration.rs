@@ -24,14 +24,14 @@ pub fn parse_duration(text: &str) -> Result<Duration, InvalidOption> {
 /// Reads the interval of a recording, in whole microseconds up to a day. Its unit is required: other tools count bare
 /// numbers in milliseconds.
 pub fn parse_interval(text: &str) -> Result<Duration, InvalidOption> {
-    let invalid = || InvalidOption::new(format!("{text:?} is not an interval; say for example 20ms, 0.5s or 1m"));
+    let invalid = || InvalidOption::new(format!("{text:?} is not an interval; for example 20ms, 0.5s or 1m"));
     let length = parse_duration(text).map_err(|_| invalid())?;
     let micros = (length.as_secs_f64() * 1e6).round();
     let good = !split_number_and_unit(text).1.is_empty() && (1.0..=86_400e6).contains(&micros);
     if good { Ok(Duration::from_micros(micros as u64)) } else { Err(invalid()) }
 }
 
-/// The number and its unit.
+/// Returns the number and its unit.
 fn split_number_and_unit(text: &str) -> (&str, &str) {
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     (&text[..end], text[end..].trim())

@@ -30,7 +30,7 @@ impl Encoding {
     }
 }
 
-/// Why a file is not read whose text is UTF-32.
+/// The reason why a file of UTF-32 text is not read.
 pub(crate) const UTF_32: &str = "it is UTF-32 text";
 
 /// Bytes that are looked at to find the encoding.
@@ -85,7 +85,7 @@ struct Utf16Reader<R> {
     big_endian: bool,
     /// Bytes that are not decoded yet.
     pending: Vec<u8>,
-    /// How the line that begins in `pending`, or goes on there, is written.
+    /// Width of the code units in the line that begins in `pending`, or continues there.
     line: Option<CodeUnitWidth>,
     high_surrogate: Option<u16>,
     utf8: Vec<u8>,

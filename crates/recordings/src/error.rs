@@ -5,15 +5,15 @@ use std::fmt;
 /// Displayed as `file:line: column "x": what happened; what to do`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ImportError {
-    /// Empty where the options are to blame: they name themselves.
+    /// Empty if the options are to blame: they name themselves.
     pub file: String,
     /// Counted from 1.
     pub line: Option<u64>,
     /// The column, field or series to blame.
     pub column: Option<String>,
-    /// What happened.
+    /// The problem.
     pub problem: String,
-    /// What to do about it.
+    /// The remedy.
     pub remedy: String,
 }
 
@@ -26,12 +26,12 @@ impl ImportError {
         Self { line: Some(line), ..Self::in_file(file, problem, remedy) }
     }
 
-    /// Whether options are to blame, and no file.
+    /// Returns whether options are to blame, and no file.
     pub fn is_about_options(&self) -> bool {
         self.file.is_empty() && self.line.is_none() && self.column.is_none()
     }
 
-    /// What happened, with the column but without file and line.
+    /// Returns the problem with its column, but without file and line.
     pub(crate) fn without_place(&self) -> String {
         match &self.column {
             Some(column) => format!("column {column:?}: {}", self.problem),
@@ -64,7 +64,7 @@ impl fmt::Display for ImportError {
 
 impl std::error::Error for ImportError {}
 
-/// At most this much of somebody's file is quoted in an error.
+/// Quotes a text for an error, shortened to a limit.
 pub(crate) fn quote(text: &str) -> String {
     let mut short: String = text.chars().take(60).collect();
     if short.len() < text.len() {

@@ -4,12 +4,12 @@ use eadt_schemas::v1::{GpuTelemetry, TrainingProgress};
 
 use crate::units::Dimension;
 
-/// How readings with the same time stamp are put together.
+/// Way in which readings with the same time stamp are combined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum MetricType {
     /// An instantaneous value: their mean.
     Gauge,
-    /// Never falls but at a reset: the last one.
+    /// A value that falls at a reset only: the last one counts.
     Counter,
 }
 
@@ -45,7 +45,7 @@ macro_rules! fields {
         impl ReadingField {
             pub const ALL: &[Self] = &[$(Self::$t,)* $(Self::$p,)*];
 
-            /// The name in the event, unit included.
+            /// Returns the name in the event, unit included.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Self::$t => stringify!($t_name),)*
@@ -53,7 +53,7 @@ macro_rules! fields {
                 }
             }
 
-            /// It belongs to `training.progress`.
+            /// Returns true if it belongs to `training.progress`.
             pub const fn is_progress(self) -> bool {
                 match self {
                     $(Self::$t => false,)*

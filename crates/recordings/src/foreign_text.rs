@@ -1,6 +1,6 @@
 //! Texts of other programs that are no table, by what cannot be mistaken in a line: split into cells they would look like one.
 
-/// What a text is, and the way to what can be read.
+/// Kind of a foreign text, and the way to a readable one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ForeignText {
     /// Continues "it is".
@@ -14,6 +14,11 @@ pub(crate) const LINES_OF_FOREIGN_TEXT: usize = 8;
 const QUERY: &str =
     "record a table: nvidia-smi --query-gpu=timestamp,uuid,name,power.draw.instant,power.draw --format=csv -l 1 > smi.csv";
 const FIELDS: &str = "export it as CSV with a column for each field, for example time,host,index,power_draw";
+const TEGRASTATS: &str = "write its power as a table: (echo time,power_mW; awk 'match($0, /(VDD_IN|POM_5V_IN) [0-9]+/) {power = \
+                          substr($0, RSTART, RLENGTH); sub(/.* /, \"\", power); print $1 \" \" $2 \",\" power}' tegrastats.log) > \
+                          power.csv, and import it as csv with --map power_watts=power_mW --meter module --time-format \
+                          '%m-%d-%Y %H:%M:%S'; without times in its lines, use --interval; a module without VDD_IN draws the sum of its \
+                          rails";
 const BODY: &str = "save the body alone: curl without -i";
 const SERIES: &str = "export it as CSV, or ask /api/v1/query_range of the database";
 const POINTS: &str =
@@ -28,6 +33,7 @@ pub(crate) fn foreign_text(line: &str) -> Option<ForeignText> {
         () if line.starts_with("HTTP/") && line.split_whitespace().nth(1).is_some_and(is_http_status) => {
             ("an HTTP answer with its head", BODY)
         }
+        () if is_of_tegrastats(line) => ("the text of tegrastats", TEGRASTATS),
         () if is_line_protocol(line) => ("InfluxDB's line protocol", FIELDS),
         () => return None,
     };
@@ -43,6 +49,14 @@ pub(crate) fn foreign_json(text: &str) -> Option<ForeignText> {
         () => return None,
     };
     Some(ForeignText { what, remedy })
+}
+
+/// Returns whether a line is of tegrastats, such as `RAM 2448/7620MB (lfb 4x4MB) … GR3D_FREQ 45%`, with a time before it or without.
+fn is_of_tegrastats(line: &str) -> bool {
+    let has_memory = line.split_once("RAM ").is_some_and(|(before, after)| {
+        before.chars().all(|c| c.is_ascii_digit() || "-/: ".contains(c)) && after.contains("MB (lfb ")
+    });
+    has_memory && ["EMC_FREQ", "GR3D_FREQ", " CPU ["].iter().any(|word| line.contains(word))
 }
 
 fn is_http_status(text: &str) -> bool {
@@ -90,6 +104,11 @@ mod tests {
             ("nvidia_smi,host=n1,index=0 power_draw=300,temperature_gpu=60i 1738576800000000000", "InfluxDB's"),
             ("power value=300 1738576800000000000", "InfluxDB's"),
             ("power,host=n1 value=300", "InfluxDB's"),
+            (
+                "RAM 2448/7620MB (lfb 4x4MB) SWAP 0/3810MB (cached 0MB) CPU [12%@1510,off] EMC_FREQ 0% GR3D_FREQ 45%",
+                "the text of tegra",
+            ),
+            ("03-04-2025 10:00:00 RAM 2448/7620MB (lfb 4x4MB) CPU [12%@1510] VDD_IN 5000mW/5000mW", "the text of tegra"),
         ] {
             assert!(foreign_text(line).is_some_and(|found| found.what.starts_with(what)), "{line}");
         }
@@ -103,6 +122,7 @@ mod tests {
             "HTTP requests,power",
             "2025-02-03T10:00:00Z,300,note=x y=2",
             "name=a,b=c d=e",
+            "time,RAM used (MB),GR3D_FREQ",
             "",
         ] {
             assert_eq!(foreign_text(line), None, "{line}");

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::InvalidOption;
 
-/// Whose recording it is.
+/// Format of a recording.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RecordingFormat {

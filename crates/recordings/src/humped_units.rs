@@ -128,7 +128,7 @@ fn read(symbol: &str) -> Option<HumpedUnit<'_>> {
     FOREIGN_UNITS.contains(&symbol).then_some(HumpedUnit::Foreign(symbol))
 }
 
-/// Whether a unit is written by its symbol: `watts` says no more than the field does.
+/// Returns whether a unit is written by its symbol: `watts` says no more than the field does.
 fn is_spelled_by_symbol(text: &str) -> bool {
     text.len() <= 4 && text.contains(['W', 'J', 'w', 'j']) && !text.eq_ignore_ascii_case("watt")
 }

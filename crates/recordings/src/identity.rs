@@ -47,9 +47,9 @@ const BOARD_WORDS: [&str; 28] = [
 /// Words of columns that name a node, or what else a meter of more than a board may be of.
 const NODE_WORDS: [&str; 13] =
     ["host", "hostname", "node", "nodename", "server", "machine", "instance", "nodelist", "fqdn", "ip", "outlet", "pdu", "plug"];
-/// Those of both that may also be of a state or another reading: each text has to be one that may name a board.
+/// Words of both lists that may also name a state or another reading: each text has to be one that may name a board.
 const LOOSE_WORDS: [&str; 10] = ["chip", "die", "ip", "outlet", "pci", "plug", "sensor", "socket", "tile", "topic"];
-/// Those of which numbers may be temperatures, and the greatest number that names a board.
+/// Words whose numbers may be temperatures, and the greatest number that names a board.
 const WORDS_OF_TEMPERATURES: [&str; 4] = ["chip", "die", "sensor", "tile"];
 const MOST_BESIDE_TEMPERATURES: f64 = 15.0;
 /// Words of columns that name a rank of a job.
@@ -60,7 +60,7 @@ const WORDS_BESIDE_RANKS: [&str; 14] =
 /// Words that may be beside them.
 const FURTHER_WORDS: [&str; 11] =
     ["name", "number", "num", "no", "local", "physical", "cuda", "nvidia", "entity", "meter", "module"];
-/// How names of models of boards begin.
+/// First words of board model names.
 const MAKERS: [&str; 7] = ["NVIDIA", "Tesla", "GeForce", "Quadro", "AMD", "Instinct", "Intel"];
 
 /// Rows of a source that are looked at.
@@ -75,7 +75,7 @@ pub(crate) enum IdScope {
     Node,
 }
 
-/// The words of the name of a column, in small letters.
+/// Returns the words of the name of a column, in small letters.
 fn words_of_name(name: &str) -> Vec<String> {
     let mut words = Vec::new();
     let mut word = String::new();
@@ -128,7 +128,7 @@ fn may_name_loosely(word: &str, text: &str) -> bool {
     let is_number_of_board = text.parse::<f64>().is_ok_and(|number| {
         !(matches!(word, "ip" | "pci") || WORDS_OF_TEMPERATURES.contains(&word) && number > MOST_BESIDE_TEMPERATURES)
     });
-    // What tells topics of a broker apart from those of a text.
+    // A topic of a broker has a digit or a separator; a topic of a text has not.
     let is_topic = || word != "topic" || text.contains(|letter: char| letter.is_ascii_digit() || "_/.".contains(letter));
     may_name_board(text) && if text.parse::<f64>().is_ok() { is_number_of_board } else { is_topic() }
 }
@@ -218,7 +218,7 @@ impl IdColumns {
         Self { candidates: names.map(candidate).collect() }
     }
 
-    /// The columns among these that name the ranks of a job.
+    /// Returns the columns among these that name the ranks of a job.
     pub(crate) fn of_ranks<'n>(names: impl Iterator<Item = (usize, &'n str)>) -> Self {
         let is_rank = |name: &str| {
             let words = lowercase_words(name);
@@ -292,7 +292,7 @@ impl IdColumns {
         })
     }
 
-    /// As [`Self::boards_in_rounds`], by a column whose name tells nothing: what the job does may take turns as well.
+    /// Like [`Self::boards_in_rounds`], by a column whose name tells nothing: what the job does may take turns as well.
     pub(crate) fn unnamed_in_rounds(&self, watts_of: impl Fn(SourceId) -> HashMap<u64, f64>) -> Option<SeveralBoards> {
         let is_open = |candidate: &&IdColumn| candidate.values.len() > 1 && candidate.is_of_texts();
         self.candidates.iter().filter(is_open).find_map(|candidate| {
@@ -366,9 +366,8 @@ pub(crate) fn is_unique_id(text: &str) -> bool {
         || text.len() >= 16 && hexadecimal * 4 >= text.len() * 3 && !is_bus_id(text)
 }
 
-/// Returns a text that is the same for one name however rows spell it: in capitals or small letters, with one blank or several,
-/// as `0` or `0.0`, as tables that were put together have it, as a bus id with a longer or a shorter domain, and as a UUID with
-/// `GPU-` before it or without.
+/// Returns a text that is the same for all spellings of one name. Spellings may differ in case, in the number of blanks, as `0`
+/// and `0.0` of joined tables, in the length of a bus id's domain, and in `GPU-` before a UUID.
 pub(crate) fn spelling_key(name: &str) -> Cow<'_, str> {
     if is_bus_id(name) {
         return Cow::Owned(plain_bus_id(name).to_ascii_lowercase());
@@ -381,7 +380,7 @@ pub(crate) fn spelling_key(name: &str) -> Cow<'_, str> {
     spelling_key_of_text(whole.unwrap_or(name))
 }
 
-/// As [`spelling_key`], of names among which `1.0` and `1` are two, as there is a `1.1`.
+/// Like [`spelling_key`], of names among which `1.0` and `1` are two, as there is a `1.1`.
 pub(crate) fn spelling_key_of_text(name: &str) -> Cow<'_, str> {
     let has_plain_blanks = !name.contains(|letter: char| letter.is_whitespace() && letter != ' ') && !name.contains("  ");
     if has_plain_blanks && !name.contains(char::is_uppercase) {

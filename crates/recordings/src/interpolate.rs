@@ -1,18 +1,18 @@
-//! What lies between two readings, on the straight line from one to the other.
+//! Values between two readings, on the straight line from one to the other.
 
 use eadt_schemas::EventTime;
 
 /// A point on the line between the two readings around a time.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct LinePoint {
-    /// At that time.
+    /// Value at that time.
     pub(crate) value: f64,
-    /// How far apart the values of the two are.
+    /// Difference of the two values.
     pub(crate) rise: f64,
 }
 
 impl LinePoint {
-    /// `readings` are in order of time; `None` outside of them.
+    /// Returns the value at a time; `readings` are in order of time; `None` outside of them.
     pub(crate) fn at(readings: &[(EventTime, f64)], time: EventTime) -> Option<Self> {
         let next = readings.partition_point(|(other, _)| *other < time);
         let (to, after) = *readings.get(next)?;

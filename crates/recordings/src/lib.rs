@@ -66,7 +66,7 @@ pub use encoding::Encoding;
 pub use error::ImportError;
 pub use fields::ReadingField;
 pub use format::RecordingFormat;
-/// Of `--date`.
+/// Date of `--date`.
 pub use jiff::civil::Date;
 pub use log::{Compression, EventRef, LogChunk, LogChunks, LogError, LogReader, LogWriter, MAX_EVENT_BYTES};
 pub use names::shell_quote;
@@ -83,7 +83,7 @@ pub use rows::TableRows;
 
 /// One file of a recording.
 pub struct RecordingFile<'a> {
-    /// As the user knows it; errors name it, and devices without a name of their own are called after it.
+    /// Name that the user knows; errors name it, and devices without a name of their own are called after it.
     pub name: String,
     /// Its bytes; zstd is recognised and decompressed.
     pub reader: Box<dyn Read + 'a>,

@@ -12,7 +12,7 @@ pub(crate) const MAX_LINE_BYTES: u64 = 256 << 20;
 
 /// Blank lines in a row before a file is taken for none of ours: a few kilobytes of zstd can hold gigabytes of them.
 pub(crate) const MAX_BLANK_BYTES: u64 = 4 << 20;
-/// As [`MAX_BLANK_BYTES`], of lines that hold no value: comments, and separators alone. Spreadsheets write some megabytes of
+/// See [`MAX_BLANK_BYTES`], of lines that hold no value: comments, and separators alone. Spreadsheets write some megabytes of
 /// empty rows below a table.
 pub(crate) const MAX_BARE_BYTES: u64 = 16 << 20;
 
@@ -21,12 +21,12 @@ pub(crate) struct LineReader<'a> {
     reader: Box<dyn BufRead + 'a>,
     buffer: Vec<u8>,
     pub(crate) number: u64,
-    /// Of the blank lines just read.
+    /// Bytes of the blank lines just read.
     blank_bytes: u64,
-    /// Of the lines without a value just read, blank ones among them.
+    /// Bytes of the lines without a value just read, blank ones included.
     bare_bytes: u64,
     pub(crate) encoding: Encoding,
-    /// Of the first bytes, decompressed and decoded: a file that has grown since keeps it.
+    /// Fingerprint of the first bytes, decompressed and decoded: a file that has grown since keeps it.
     pub(crate) fingerprint: Fingerprint,
     /// The last line, if it has no line end.
     pub(crate) open_line: Option<u64>,
@@ -70,7 +70,7 @@ impl<R: Read> Read for CarriageReturnReader<R> {
     }
 }
 
-/// As many first bytes as show what a file is.
+/// Number of first bytes that show the kind of a file.
 const MAGIC_BYTES: u64 = 16;
 /// The first bytes of what is not read, and what it is.
 const FOREIGN_FORMS: [(&[u8], &str); 13] = [
@@ -186,7 +186,7 @@ impl<'a> LineReader<'a> {
         self.next_line_within(MAX_LINE_BYTES)
     }
 
-    /// As [`Self::next_line`]; returns an error if the line is longer than `max_bytes`, and holds no more of it.
+    /// Like [`Self::next_line`]; returns an error if the line is longer than `max_bytes`, and holds no more of it.
     pub(crate) fn next_line_within(&mut self, max_bytes: u64) -> Result<Option<(u64, Cow<'_, str>)>, ImportError> {
         self.buffer.clear();
         let read = (&mut self.reader)
@@ -229,7 +229,7 @@ impl<'a> LineReader<'a> {
         Err(ImportError::in_line(&self.name, self.number, problem, "check that this is the right file"))
     }
 
-    /// The rest of the input as one reader, for formats that are not made of lines.
+    /// Returns the rest of the input as one reader, for formats that are not made of lines.
     pub(crate) fn into_reader(self) -> Box<dyn BufRead + 'a> {
         self.reader
     }

@@ -66,7 +66,7 @@ pub(crate) fn parse_line(text: &str) -> Option<(&str, Result<LogLine, serde_json
     Some((prefix, entry))
 }
 
-/// The entry with `null` for the numbers that Python writes and JSON does not know; `None` if it has none of them.
+/// Returns the entry with `null` for the numbers that Python writes and JSON does not know; `None` if it has none of them.
 fn without_nan(json: &str) -> Option<String> {
     let mut text = String::with_capacity(json.len());
     let (mut in_text, mut escaped, mut replaced) = (false, false, false);
@@ -91,7 +91,7 @@ fn without_nan(json: &str) -> Option<String> {
     replaced.then_some(text)
 }
 
-/// A number, also one that is written as text.
+/// Returns a number, also one that is written as text.
 pub(crate) fn number(value: &Value) -> Option<f64> {
     let number = value.as_f64().or_else(|| value.as_str()?.trim().parse().ok());
     number.filter(|number: &f64| number.is_finite())
@@ -124,7 +124,7 @@ struct MllogEntry {
     step_num: Option<f64>,
     /// Samples per second, of `tracked_stats`.
     throughput: Option<f64>,
-    /// How the run ended, of `run_stop`.
+    /// Outcome of the run, in `run_stop`.
     status: Option<String>,
 }
 
@@ -139,7 +139,8 @@ struct TrainingLog {
     entries: Vec<MllogEntry>,
 }
 
-/// A time in milliseconds since 1970; `None` if it is none of the years 1970 to 9999: a damaged stamp must not become an event.
+/// Returns a time in milliseconds since 1970; `None` if it is none of the years 1970 to 9999: a damaged stamp must not become an
+/// event.
 fn time_of(time_ms: f64) -> Option<EventTime> {
     (time_ms > 0.0 && time_ms < 2.5e14).then(|| EventTime::from_micros((time_ms * 1000.0).round() as i64))
 }
@@ -267,7 +268,7 @@ enum SampleCounting {
     Unknown,
 }
 
-/// Which entries name the spans.
+/// Entries that name the spans.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum SpanLevel {
     Epochs,
@@ -350,7 +351,7 @@ pub(crate) struct MlperfRun {
     pub(crate) last: EventTime,
 }
 
-/// Seconds between the starts and stops of a kind of span inside the run.
+/// Returns the seconds between the starts and stops of a kind of span inside the run.
 fn seconds_in(entries: &[&MllogEntry], start: MllogKey, stop: MllogKey) -> f64 {
     let mut open = None;
     let mut seconds = 0.0;
@@ -437,11 +438,11 @@ fn write_progress(mut training: TrainingLog, recording: &mut Recording) -> Resul
     }
     let mut notes = Vec::new();
     notes.extend(status.map(|status| {
-        format!("run_stop says {}: the run did not reach its target, and its energy is not that of a training", quote(&status))
+        format!("run_stop is {}: the run did not reach its target, and its energy is not that of a training", quote(&status))
     }));
     let counting = detect_counting(&training, &mut notes);
     if counting == SampleCounting::Unknown {
-        recording.notes.push("the training log does not say how many samples were processed".to_owned());
+        recording.notes.push("the training log does not state how many samples were processed".to_owned());
     }
     let epochs = training.entries.iter().filter(|entry| entry.key == MllogKey::EpochStart).count();
     let blocks = training.entries.iter().any(|entry| entry.key == MllogKey::BlockStart);
@@ -508,7 +509,7 @@ fn write_progress(mut training: TrainingLog, recording: &mut Recording) -> Resul
     if let Some(((samples, counted_at), by_steps)) =
         walk.counted.zip(by_steps).filter(|((samples, _), by_steps)| differ_too_much(*samples, *by_steps))
     {
-        // What was trained after the last count is in the steps only: as much as the time allows.
+        // Samples that were trained after the last count are in the steps only: as many as the time allows.
         let counted_seconds = counted_at.seconds_since(start);
         let run_seconds = stop.unwrap_or(last).seconds_since(start);
         let explained = if counted_seconds > 0.0 { samples * run_seconds / counted_seconds } else { f64::INFINITY };
@@ -586,7 +587,7 @@ impl RunWalk {
         (values, mark)
     }
 
-    /// The count of samples at this entry, where the log knows it.
+    /// Returns the count of samples at this entry, where the log knows it.
     fn samples(&self, entry: &MllogEntry) -> Option<f64> {
         if entry.key == MllogKey::RunStart {
             return (self.counting != SampleCounting::Unknown).then_some(0.0);

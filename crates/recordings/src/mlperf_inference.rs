@@ -40,7 +40,7 @@ const QUERIES: &str = "result_query_count";
 const PERFORMANCE_SET: [&str; 2] = ["effective_performance_sample_count", "qsl_reported_performance_count"];
 /// Scenarios in which each query is of one sample.
 const SCENARIOS_OF_SINGLE_SAMPLES: [&str; 2] = ["Server", "SingleStream"];
-/// In Offline, the one query's latency: how long the run took.
+/// Latency of the one query in Offline: the duration of the run.
 const LATENCY: &str = "result_max_latency_ns";
 const OTHERS: [&str; 5] = [SAMPLES_PER_QUERY, QUERIES, PERFORMANCE_SET[0], PERFORMANCE_SET[1], LATENCY];
 
@@ -311,7 +311,7 @@ fn set_once(recording: &Recording, slot: &mut Option<TimedLine>, found: TimedLin
     Ok(())
 }
 
-/// `Time,…,Watts,…` with further pairs; the first `Watts` is the total, `None` if the analyser had no reading.
+/// Parses `Time,…,Watts,…` with further pairs; the first `Watts` is the total, `None` if the analyser had no reading.
 fn power_line(text: &str, clock: &TimeParser) -> Result<(ParsedTime, Option<f64>), (&'static str, String)> {
     let mut parts = text.split(',');
     let mut after = |name: &str| {
@@ -374,7 +374,7 @@ fn samples_by_rate(detail: &DetailLog, (key, rate): (&str, f64), seconds: f64, n
         let padded = set.map(|set| (set, (queried / set).ceil() * set)).filter(|(_, padded)| !differ_too_much(*padded, done));
         let why = match padded {
             Some((set, padded)) => format!("LoadGen padded them to {padded}, a multiple of the performance set of {set}"),
-            None => "which of the two is right the log does not say".to_owned(),
+            None => "the log does not show which of the two is right".to_owned(),
         };
         notes.push(format!(
             "{key} {rate} over the run makes {done:.0} samples, the queries {queried:.0}: {why}; counted are {done:.0}"
@@ -416,7 +416,7 @@ fn write_phases(detail: &DetailLog, readings: &[(FileId, TimeRange)], recording:
                 format!("no power reading lies between power_begin and power_end: {}", overlap::describe(*first, (begin, end)));
             let remedy = overlap::zone_of_readings(*first, (begin, end)).map_or_else(
                 || "give the spl.txt of this run, or import the power log alone".to_owned(),
-                |zone| format!("if the power analyser's times are local, say its zone: --time-zone {zone}"),
+                |zone| format!("if the power analyser's times are local, give its zone: --time-zone {zone}"),
             );
             return Err(recording.error(file, begin_line, problem, remedy));
         }
@@ -444,7 +444,7 @@ fn write_phases(detail: &DetailLog, readings: &[(FileId, TimeRange)], recording:
     }
     let samples = samples_done(detail, seconds, &mut notes);
     if samples.is_none() {
-        notes.push("the detail log does not say how many samples were processed".to_owned());
+        notes.push("the detail log does not state how many samples were processed".to_owned());
     }
     // Tokens come at the same pace as samples: for as long as there were some.
     let rate = detail.samples_per_second().map(|(_, rate)| rate).filter(|rate| *rate > 0.0);

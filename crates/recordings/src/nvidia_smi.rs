@@ -78,7 +78,7 @@ fn known_column(name: &str) -> Option<QueryColumn> {
     })
 }
 
-/// What to do about labels before lines.
+/// Remedy for labels before lines.
 const WITHOUT_LABELS: &str = "write the lines of each node or process into a file of its own, without the label, as sed -n 's/^node01: //p' \
                               does, and import these files in one call";
 
@@ -96,7 +96,7 @@ fn usual_unit(field: ReadingField) -> Option<Unit> {
 #[derive(Debug)]
 struct NamedColumn {
     text: String,
-    /// Without the unit.
+    /// Name without the unit.
     name: String,
     use_as: Option<QueryColumn>,
     unit: Option<Unit>,
@@ -109,7 +109,7 @@ struct QueryColumns {
     names: RowCells,
 }
 
-/// What names of columns begin with that are of the module around a GPU.
+/// Prefix of column names that refer to the module around a GPU.
 const MODULE: &str = "module.";
 
 /// Returns what a column is used as: with `--meter module` the power of the module, if the table has it, else that of the GPU.
@@ -133,7 +133,7 @@ impl QueryColumns {
         let takes_module = recording.meter == Meter::Module && has_draw(MODULE);
         if !takes_module && has_draw(MODULE) && !has_draw("") {
             let problem = "the power in it is that of modules, not of GPUs alone";
-            return Err(recording.error(file, line, problem, "say --meter module"));
+            return Err(recording.error(file, line, problem, "use --meter module"));
         }
         for text in names.iter() {
             let (name, unit) = name_and_unit(text);
@@ -499,8 +499,8 @@ impl BoardSources {
         source
     }
 
-    /// Takes the board of rows above that had only the bus id or the index of this row, the first of its board, if those rows lie
-    /// before it: its UUID, or bus id, was not known yet. Others are another board's, as in logs of two nodes behind one another.
+    /// Takes over the board of earlier rows that had only the bus id or the index of this row, if it is the first row of its
+    /// board. Its UUID, or bus id, was not known yet. Others are another board's, as in logs of two nodes behind one another.
     fn take_partly_named(
         &mut self,
         recording: &Recording,
@@ -524,7 +524,7 @@ impl BoardSources {
     }
 }
 
-/// A board by its key in [`BoardSources::sources`] and its index.
+/// Returns a board by its key in [`BoardSources::sources`] and its index.
 fn device(
     recording: &Recording,
     file: FileId,

@@ -110,10 +110,10 @@ impl ImportOptions {
             return wrong(format!("collector name {collector:?} is empty, too long or has control characters"), "choose another");
         }
         if !self.maps.is_empty() && format != RecordingFormat::Csv {
-            return wrong(format!("--map is for csv; {format} knows its own columns"), "leave it out, or import as csv");
+            return wrong(format!("--map is for csv; {format} has columns of its own"), "leave it out, or import as csv");
         }
         if self.maps.is_empty() && format == RecordingFormat::Csv {
-            return wrong("csv needs to be told what its columns are".to_owned(), "say for example --map power_watts=Power:mW");
+            return wrong("csv needs a map of its columns".to_owned(), "for example --map power_watts=Power:mW");
         }
         if self.time_format.is_some() && !matches!(format, RecordingFormat::Csv | RecordingFormat::NvidiaSmi) {
             return wrong(format!("--time-format is for csv and nvidia-smi, not for {format}"), "leave it out");
@@ -138,7 +138,7 @@ impl ImportOptions {
         match (self.interval, format) {
             (None, RecordingFormat::Dcgmi) => wrong(
                 "dcgmi logs have no times".to_owned(),
-                "say the interval that dcgmi dmon ran with (-d, in ms) as --interval, for example --interval 20ms",
+                "give the interval that dcgmi dmon ran with (-d, in ms) as --interval, for example --interval 20ms",
             ),
             (
                 Some(_),
@@ -148,7 +148,7 @@ impl ImportOptions {
                 | RecordingFormat::Prometheus,
             ) => wrong(format!("--interval is for recordings without times; {format} has its own"), "leave it out"),
             (Some(interval), _) if interval < Duration::from_micros(1) || interval > Duration::from_hours(24) => {
-                wrong(format!("--interval {interval:?} is not between 1us and 24h"), "say for example --interval 20ms")
+                wrong(format!("--interval {interval:?} is not between 1us and 24h"), "for example --interval 20ms")
             }
             _ => Ok(()),
         }
@@ -157,7 +157,7 @@ impl ImportOptions {
 
 /// Reads `--date`, a day such as `2025-02-03`.
 pub fn parse_day(text: &str) -> Result<Date, InvalidOption> {
-    Date::strptime("%Y-%m-%d", text.trim()).map_err(|_| InvalidOption::new("say a day such as 2025-02-03"))
+    Date::strptime("%Y-%m-%d", text.trim()).map_err(|_| InvalidOption::new("give a day such as 2025-02-03"))
 }
 
 /// Returns an error if a text is not `namespace/name`, each of letters, digits, `-`, `_` and `.`.
@@ -168,7 +168,7 @@ pub fn check_workload(text: &str) -> Result<(), InvalidOption> {
         return Ok(());
     }
     Err(InvalidOption::new(format!(
-        "say namespace/name, for example lab/bert: letters, digits, '-', '_' and '.' only, at most {MAX_WORKLOAD_BYTES} in all"
+        "give namespace/name, for example lab/bert: letters, digits, '-', '_' and '.' only, at most {MAX_WORKLOAD_BYTES} in all"
     )))
 }
 
@@ -189,7 +189,7 @@ pub struct FieldMap {
     pub(crate) field: String,
     /// The board that a column of a wide table is about.
     pub(crate) board: Option<String>,
-    /// As given, unit included: only the header shows whether the last colon separates one.
+    /// Column as given, unit included: only the header shows whether the last colon separates one.
     pub(crate) column: String,
 }
 
@@ -222,7 +222,7 @@ impl FromStr for FieldMap {
     }
 }
 
-/// `gpu0`, `gpu-1`, `GPU 2`.
+/// Returns true for `gpu0`, `gpu-1`, `GPU 2`.
 fn is_gpu_name(text: &str) -> bool {
     let rest = text.get(..3).filter(|start| start.eq_ignore_ascii_case("gpu")).and_then(|_| text.get(3..));
     let digits = rest.map(|rest| rest.trim_start_matches(['-', '_', ' ']));

@@ -39,7 +39,7 @@ pub fn power_draw_is_average(model: &str) -> bool {
     !is_instant
 }
 
-/// `GeForce 840M`, `GeForce 940MX`.
+/// Returns true for `GeForce 840M`, `GeForce 940MX`.
 fn is_old_mobile(word: &str) -> bool {
     let digits = word.strip_suffix("MX").or_else(|| word.strip_suffix('M'));
     digits.is_some_and(|digits| digits.len() == 3 && digits.bytes().all(|byte| byte.is_ascii_digit()))

@@ -73,10 +73,10 @@ struct QueryData {
 #[derive(serde::Deserialize)]
 struct AnsweredSeries {
     metric: LabelMap,
-    /// Of a matrix.
+    /// Values of a matrix.
     #[serde(default)]
     values: Vec<(f64, SampleValue)>,
-    /// Of a vector.
+    /// Value of a vector.
     #[serde(default)]
     value: Option<(f64, SampleValue)>,
 }
@@ -104,7 +104,7 @@ impl<'de> Deserialize<'de> for AnswerOrSeries {
 }
 
 impl QueryResponse {
-    /// An answer that is nothing but its series.
+    /// Returns an answer that is nothing but its series.
     fn of(result: Vec<AnsweredSeries>) -> Self {
         let is_moment = result.iter().any(|series| series.value.is_some());
         let result_type = if is_moment { "vector" } else { "matrix" }.to_owned();
@@ -163,7 +163,7 @@ impl ImportedSeries {
     }
 }
 
-/// What to do about a line of a text.
+/// Remedy for a line of a text.
 const REPAIR: &str = "restore the line or take it out";
 
 /// A sample of a text, as seconds and as milliseconds: which of them is known at the end only.
@@ -182,7 +182,7 @@ struct SeriesSample {
     value: f64,
 }
 
-/// What readings are made for.
+/// Target of the readings.
 enum ReadingTarget {
     Board(RecordedDevice),
     Job { workload: Option<String>, rank: u32 },
@@ -221,7 +221,7 @@ pub(crate) fn read(
 #[derive(Default)]
 struct PrometheusImport {
     series: Vec<ImportedSeries>,
-    /// By name and labels.
+    /// Index of series by name and labels.
     known: HashMap<(String, BTreeMap<String, String>), usize>,
     samples: Vec<SeriesSample>,
     /// Names of series that no field is for.
@@ -306,7 +306,7 @@ impl PrometheusImport {
             recording.notes.push(format!("{name}: the server warned: {warning}"));
         }
         if answer.is_partial {
-            recording.notes.push(format!("{name}: the server says that the answer is not complete"));
+            recording.notes.push(format!("{name}: the server reports that the answer is not complete"));
         }
         let Some(data) = answer.data else { return Err(ImportError::in_file(&name, "holds an answer without data", remedy)) };
         match data.result_type.as_str() {
@@ -480,7 +480,7 @@ impl PrometheusImport {
         let is_named = |series: &ImportedSeries| matches!(series.attribution, SeriesAttribution::Workload { .. });
         let any_named = self.series.iter().filter(is_device).any(is_named);
         if by_labels && !any_named && self.series.iter().filter(is_device).any(|series| series.labels.label("pod").is_some()) {
-            let note = "no series names a pod but the exporter's own: whose GPUs these are is not known; say it with --workload";
+            let note = "no series names a pod but the exporter's own: whose GPUs these are is not known; name it with --workload";
             recording.notes.push(note.to_owned());
         }
         let mut idle = BTreeSet::new();
@@ -492,7 +492,7 @@ impl PrometheusImport {
                     let workload = workload.take().filter(|_| by_labels);
                     if by_labels && workload.is_none() && any_named {
                         let note = format!(
-                            "{} names no workload, but the GPUs' series do: the two never meet; say both with --workload",
+                            "{} names no workload, but the GPUs' series do: the two never match; name both with --workload",
                             series.name
                         );
                         if !recording.notes.contains(&note) {
@@ -569,10 +569,10 @@ impl PrometheusImport {
         targets
     }
 
-    /// Finds boards that are several by the labels of their place, though they go by one name: the same UUID with different
+    /// Finds boards that share one name, but are several by the labels of their place. They have the same UUID with different
     /// values at one time, or the same host and index in two clusters at the same time.
     fn boards_of_several_places(&self, targets: &[ReadingTarget]) -> BTreeMap<usize, BoardCount> {
-        // Of each series, the number of its place.
+        // Number of the place of each series.
         let mut known: HashMap<BTreeMap<&'static str, String>, usize> = HashMap::new();
         let places: Vec<usize> = self
             .series
@@ -642,14 +642,14 @@ impl PrometheusImport {
         let mut notes = Vec::new();
         if !names.is_empty() {
             notes.push(format!(
-                "{} goes by one name in several places at one time: boards are told apart by {}",
+                "{} goes by one name in several places at one time: boards are distinguished by {}",
                 list_names(&names),
                 list_names(&differing)
             ));
         }
         if !unknown.is_empty() {
             notes.push(format!(
-                "{}: nothing that varies tells whether it is several boards or one that is scraped twice: it is taken for several; if it \
+                "{}: nothing that varies shows whether it is several boards or one that is scraped twice: it is taken for several; if it \
                  is one, select one value of {} in the query, else its energy counts twice",
                 list_names(&unknown),
                 list_names(&differing)
@@ -776,8 +776,8 @@ struct PlacedReadings<'a> {
 }
 
 impl PlacedReadings<'_> {
-    /// Power that differs is of several boards; else a figure that goes up and down alike is of one board that is scraped twice.
-    /// A constant figure is no evidence.
+    /// Returns whether boards are several. Power that differs is of several boards. Otherwise a figure that goes up and down
+    /// alike is of one board that is scraped twice. A constant figure is no evidence.
     fn board_count(mut self) -> BoardCount {
         let (mut alike, mut power_differs, mut other_differs, mut exact, mut meet) = (false, false, false, false, false);
         for (field, places) in self.series.values_mut() {
@@ -830,7 +830,7 @@ fn overlap_long(a: &TimeSeries, b: &TimeSeries) -> bool {
 enum SeriesComparison {
     Alike,
     DiffersAtOneTime,
-    /// At times in between.
+    /// Samples are at times in between.
     Differs,
     Unclear,
 }
@@ -957,7 +957,7 @@ fn push_shared(recording: &mut Recording, file: FileId, device: &RecordedDevice,
     }
 }
 
-/// The board of a series; one without a name of its own is called after its node.
+/// Returns the board of a series; one without a name of its own is called after its node.
 fn device(labels: &LabelMap) -> RecordedDevice {
     let label = |name: &str| labels.label(name).filter(|text| text.len() <= 253);
     let named = board(labels).unwrap_or_else(|| crate::series::SeriesBoard {
@@ -976,7 +976,7 @@ fn device(labels: &LabelMap) -> RecordedDevice {
     }
 }
 
-/// The job of a series: of the pod that serves it, which is the target itself.
+/// Returns the job of a series: of the pod that serves it, which is the target itself.
 fn job(labels: &LabelMap) -> ReadingTarget {
     let label = |name: &str| labels.exporter_label(name).filter(|text| text.len() <= 253);
     let workload = label("namespace").zip(label("pod"));
@@ -984,7 +984,7 @@ fn job(labels: &LabelMap) -> ReadingTarget {
     ReadingTarget::Job { workload, rank: label("rank").and_then(|rank| rank.parse().ok()).unwrap_or(0) }
 }
 
-/// Names of workloads as events may have them. One without a namespace is of `imported`.
+/// Returns the names of workloads as events may have them. One without a namespace is of `imported`.
 fn sanitize_attribution(attribution: SeriesAttribution) -> SeriesAttribution {
     match attribution {
         SeriesAttribution::Workload { workload, pod } => {

@@ -43,7 +43,7 @@ impl ExpositionSample<'_> {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {reason}")]
 pub struct ExpositionError {
-    /// From 1.
+    /// Number of the line, from 1.
     pub line: usize,
     pub reason: &'static str,
 }
@@ -109,7 +109,7 @@ pub(crate) fn split_printed_series(line: &str) -> Option<(&str, Option<PrintedVa
     is_series.then_some((series, value))
 }
 
-/// `250.1 @[1738576800.123]`
+/// Parses a value as printed: `250.1 @[1738576800.123]`.
 fn printed_value(text: &str) -> Option<PrintedValue<'_>> {
     let (value, seconds) = text.trim().strip_suffix(']')?.split_once("@[")?;
     let (value, seconds) = (value.trim(), seconds.trim());

@@ -5,7 +5,7 @@ use serde::Serialize;
 use crate::absent::is_absent_text;
 use crate::units::Unit;
 
-/// What separates a number's whole part from its fraction.
+/// Mark between a number's whole part and its fraction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DecimalMark {
@@ -72,7 +72,7 @@ fn is_number(text: &str) -> bool {
     !matches!(parse(text, None), Err(NumberError::Invalid))
 }
 
-/// The decimal mark that a cell proves: `200,5` and `1.234,5` a comma, `200.5` and `1,234,567` a point.
+/// Returns the decimal mark that a cell proves: `200,5` and `1.234,5` a comma, `200.5` and `1,234,567` a point.
 pub(crate) fn proven_mark(text: &str) -> Option<DecimalMark> {
     let (number, _) = split_unit(text.trim());
     let (mantissa, _) = split_exponent(number);
@@ -91,7 +91,7 @@ pub(crate) fn proven_mark(text: &str) -> Option<DecimalMark> {
     parse(number, Some(mark)).is_ok().then_some(mark)
 }
 
-/// The number at the beginning of a text, and the rest.
+/// Returns the number at the beginning of a text, and the rest.
 pub(crate) fn split_unit(text: &str) -> (&str, &str) {
     let mut characters = text.char_indices().peekable();
     let mut after_digit = false;

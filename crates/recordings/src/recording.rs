@@ -9,6 +9,7 @@ use eadt_schemas::v1::{CounterScope, JobLifecycle, Meter};
 use crate::fingerprint::Fingerprint;
 use crate::names::shell_quote;
 use crate::report::{DroppedLines, TableUse};
+use crate::series::list_first;
 use crate::tenancy::ReadingAttribution;
 use crate::{ImportError, ImportOptions, ReadingField, RecordingFormat};
 
@@ -27,9 +28,11 @@ pub(crate) struct Recording {
     pub(crate) files: Vec<String>,
     fingerprints: Vec<Fingerprint>,
     pub(crate) sources: Vec<RecordingSource>,
-    /// The file's name of a field, for error messages.
+    /// The file's name of a field, for error messages; of several boards, the names of all.
     pub(crate) columns: BTreeMap<ReadingField, String>,
-    /// What `--map` calls a field, where that is not its name: `energy_joules` for what rows add to `energy_joules_total`.
+    /// The boards that have columns of their own, and these, by field.
+    columns_of_boards: BTreeMap<ReadingField, Vec<(String, String)>>,
+    /// Name of a field in `--map`, if it is another one: `energy_joules` for amounts that rows add to `energy_joules_total`.
     pub(crate) mapped_as: BTreeMap<ReadingField, &'static str>,
     /// Units that `--map` gives.
     pub(crate) explicit_units: BTreeMap<ReadingField, &'static str>,
@@ -37,7 +40,7 @@ pub(crate) struct Recording {
     pub(crate) counter_ranges: Vec<f64>,
     /// Times without an offset are read as UTC, for want of a zone.
     pub(crate) has_local_times: bool,
-    /// What device figures cover.
+    /// Devices that the figures cover.
     pub(crate) meter: Meter,
     /// A column that names readings of several kinds, with two of them; none if it is mapped.
     pub(crate) column_of_kinds: Option<String>,
@@ -51,7 +54,7 @@ pub(crate) struct Recording {
     pub(crate) skipped: Vec<DroppedLines>,
     /// Rows that are damaged.
     pub(crate) refusals: RowRefusals,
-    /// How each table is read.
+    /// Use of each table.
     pub(crate) tables: Vec<TableUse>,
     pub(crate) notes: Vec<String>,
 }
@@ -65,16 +68,16 @@ pub(crate) struct RowRefusals {
     /// Rows of another quantity by their unit, which say nothing against the mapping, and the first of them.
     others: u64,
     first_other: Option<ImportError>,
-    /// As many are looked at before the table ends.
+    /// Number of rows that are checked before the table ends.
     most: u64,
 }
 
 #[derive(Debug)]
 pub(crate) struct RecordingSource {
     pub(crate) file: FileId,
-    /// From labels in the recording; used where the user names none.
+    /// Workload from labels in the recording; used if the user names none.
     pub(crate) workload: Option<String>,
-    /// Behind the workload's name, for what belongs to the run and not to its job; usually empty.
+    /// Suffix of the workload's name, for devices that belong to the run and not to its job; usually empty.
     pub(crate) suffix: &'static str,
     /// The recording states that it is of no workload.
     pub(crate) is_nobodys: bool,
@@ -115,7 +118,7 @@ pub(crate) struct RecordedReading {
     pub(crate) file: u32,
     pub(crate) values: Box<[(ReadingField, f64)]>,
     pub(crate) mark: Option<Box<ProgressMark>>,
-    /// Of a device that changes hands or is shared.
+    /// Share of a device that changes hands or is shared.
     pub(crate) portion: Option<Box<ReadingAttribution>>,
 }
 
@@ -161,6 +164,7 @@ impl Recording {
             fingerprints: Vec::new(),
             sources: Vec::new(),
             columns: BTreeMap::new(),
+            columns_of_boards: BTreeMap::new(),
             mapped_as: BTreeMap::new(),
             explicit_units: BTreeMap::new(),
             counter_ranges: Vec::new(),
@@ -206,7 +210,7 @@ impl Recording {
         self.push_from(self.sources[source].file, source, time, line, values, mark);
     }
 
-    /// As [`Self::push`], from another file than the source's first.
+    /// Like [`Self::push`], from another file than the source's first.
     pub(crate) fn push_from(
         &mut self,
         file: FileId,
@@ -263,7 +267,7 @@ impl Recording {
         self.refuse_lines(kind, 1, error);
     }
 
-    /// As [`Self::refuse_row`], of several lines; the `error` names the first.
+    /// Like [`Self::refuse_row`], of several lines; the `error` names the first.
     pub(crate) fn refuse_lines(&mut self, kind: &'static str, lines: u64, error: ImportError) {
         let is_other = kind == OF_ANOTHER_UNIT;
         if is_other {
@@ -296,11 +300,31 @@ impl Recording {
         first.map_or(Ok(()), Err)
     }
 
-    /// A `--map` of the column of a field, with the unit that was asked for, under another name.
+    /// Notes the column of a field, and the board that it is of.
+    pub(crate) fn add_column(&mut self, field: ReadingField, board: Option<&str>, column: String) {
+        let Some(board) = board else {
+            self.columns.insert(field, column);
+            return;
+        };
+        let of_boards = self.columns_of_boards.entry(field).or_default();
+        if !of_boards.iter().any(|(have, of_have)| have == board && *of_have == column) {
+            of_boards.push((board.to_owned(), column));
+        }
+        let names: Vec<&str> = of_boards.iter().map(|(_, column)| column.as_str()).collect();
+        self.columns.insert(field, list_first(&names));
+    }
+
+    /// Returns a `--map` of each column of a field, with the unit that was asked for, under another name.
     pub(crate) fn map_again(&self, name: &str, field: ReadingField) -> String {
-        let column = self.columns.get(&field).map_or(field.name(), String::as_str);
         let unit = self.explicit_units.get(&field).map_or(String::new(), |unit| format!(":{unit}"));
-        format!("--map {}", shell_quote(&format!("{name}={column}{unit}")))
+        let map = |target: &str, column: &str| format!("--map {}", shell_quote(&format!("{target}={column}{unit}")));
+        match self.columns_of_boards.get(&field) {
+            Some(boards) => {
+                let maps = boards.iter().map(|(board, column)| map(&format!("{name}[{board}]"), column));
+                maps.collect::<Vec<_>>().join(" ")
+            }
+            None => map(name, self.columns.get(&field).map_or(field.name(), String::as_str)),
+        }
     }
 
     /// Notes boards of one file that have not the same number of rows, if their times are made from it.
@@ -327,7 +351,7 @@ impl Recording {
         self.add_note(match &options.time_zone {
             Some(zone) => format!("times without an offset are read as {zone}"),
             None => {
-                "times without an offset are read as UTC; if they are local, say the zone, for example --time-zone Europe/Berlin"
+                "times without an offset are read as UTC; if they are local, give the zone, for example --time-zone Europe/Berlin"
                     .to_owned()
             }
         });
@@ -385,7 +409,7 @@ impl Recording {
         if same == 0 { label } else { format!("{label}-{}", same + 1) }
     }
 
-    /// A name made from a file's: without folder and ending, with nothing but letters, digits, `.`, `_` and `-`.
+    /// Returns a name made from a file's: without folder and ending, with nothing but letters, digits, `.`, `_` and `-`.
     pub(crate) fn clean_stem(&self, file: FileId) -> String {
         let path = Path::new(&self.files[file]);
         let mut stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
@@ -398,7 +422,7 @@ impl Recording {
     }
 }
 
-/// At most 200 letters, digits, `.`, `_`, `-`; others become `-`.
+/// Returns at most 200 letters, digits, `.`, `_`, `-`; other characters become `-`.
 pub(crate) fn clean_name(text: &str) -> String {
     let keep = |c: char| if c.is_ascii_alphanumeric() || "._-".contains(c) { c } else { '-' };
     let name: String = text.chars().map(keep).take(200).collect();

@@ -1,4 +1,4 @@
-//! What was found in a recording.
+//! Findings of an import.
 
 use std::fmt;
 
@@ -13,7 +13,7 @@ use crate::{DecimalMark, RecordingFormat};
 pub(crate) const COUNTER_LEFT_OUT: &str = "counter left out";
 pub(crate) const COUNTER_JUMPS: &str = "counter";
 
-/// What an import read, what became of it, and what a careful reader wants to know about it.
+/// Result of an import: what was read, what became of it, and notes for a careful reader.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ImportReport {
     pub format: RecordingFormat,
@@ -33,7 +33,7 @@ pub struct ImportReport {
     /// Further rows with the time stamp of another row of their source and other values; put together into one event:
     /// gauges by their mean, counters by the last one in the file.
     pub same_stamp: u64,
-    /// Where rows were dropped or put together.
+    /// Places where rows were dropped or combined.
     pub merges: Vec<RowMerge>,
     /// Rows older than one before them; sorted.
     pub out_of_order: u64,
@@ -46,11 +46,11 @@ pub struct ImportReport {
     /// Damaged rows and impossible readings that became no event, though they should have, by kind; the reason is that of the
     /// first.
     pub refused: Vec<DroppedLines>,
-    /// How each table was read.
+    /// Use of each table.
     pub tables: Vec<TableUse>,
     /// Each device: GPU, node or meter.
     pub boards: Vec<BoardSummary>,
-    /// For each device with an energy counter and power: the energy by each of the two.
+    /// Energy by counter and by power, for each device with both.
     pub counters: Vec<CounterComparison>,
     /// Anything else that a user should know.
     pub notes: Vec<String>,
@@ -80,12 +80,12 @@ pub struct DroppedLines {
 }
 
 impl DroppedLines {
-    /// Whether nothing but the energy counter of the rows was refused: their other readings are in the events.
+    /// Returns whether nothing but the energy counter of the rows was refused: their other readings are in the events.
     pub fn is_counter_only(&self) -> bool {
         [COUNTER_LEFT_OUT, COUNTER_JUMPS].contains(&self.kind)
     }
 
-    /// The first of the lines, and how many there are.
+    /// Returns the first of the lines, and how many there are.
     fn describe(&self) -> String {
         let Self { file, reason, lines, first_line, .. } = self;
         let more = if *lines > 1 { format!(" (the first of {lines} lines)") } else { String::new() };
@@ -111,7 +111,7 @@ pub struct RowMerge {
     pub same_stamp: u64,
 }
 
-/// How a table was read.
+/// Way in which a table was read.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct TableUse {
     pub file: String,
@@ -128,7 +128,7 @@ pub struct TableUse {
     pub time_zone: Option<String>,
 }
 
-/// What a column was read as.
+/// Way in which a column was read.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ColumnUse {
     pub column: String,
@@ -156,7 +156,7 @@ pub struct CounterComparison {
     pub device: String,
     pub counter_joules: f64,
     pub integral_joules: f64,
-    /// Counter minus integral, over the integral; `None` where the integral is 0.
+    /// Counter minus integral, over the integral; `None` if the integral is 0.
     pub difference_ratio: Option<f64>,
 }
 

@@ -221,8 +221,8 @@ pub(crate) fn names_a_step(name: &str) -> bool {
     has(&STEP_NAMES, name.trim()) || word_places(name).into_iter().any(|place| has(&STEP_WORDS, &name[place]))
 }
 
-/// Returns whether a text may name a board in a column whose name does not tell: a small whole number, or a text that is neither
-/// a quantity nor a state, such as `P0`, `idle` or the bits of a reason.
+/// Returns whether a text may name a board in a column whose name does not show it. It is a small whole number, or a text that is
+/// neither a quantity nor a state (`P0`, `idle`, the bits of a reason).
 pub(crate) fn may_name_board(text: &str) -> bool {
     let is_digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     if text.parse::<f64>().is_ok() {
@@ -242,8 +242,8 @@ pub(crate) fn may_name_board(text: &str) -> bool {
 /// The time, the line and the value of a row.
 type ValueRow = (EventTime, u64, u16);
 
-/// Returns the line of the first row of a second value, and the number of values, if nearly all rows are of rounds in which each
-/// value comes once, one round a step of sampling, and the power of two values has different levels.
+/// Returns the line of the first row of a second value, and the number of values. Nearly all rows must be of rounds in which each
+/// value comes once, one round a step of sampling. The power of two values must have different levels.
 ///
 /// A state may change as often, but by turns only by chance. Numbers must come in the same order in each round.
 pub(crate) fn find_rounds(rows: &[ValueRow], watts: &HashMap<u64, f64>, is_numbers: bool) -> Option<(u64, usize)> {
@@ -256,8 +256,8 @@ pub(crate) fn find_rounds(rows: &[ValueRow], watts: &HashMap<u64, f64>, is_numbe
     Some((line, rounds[0].len()))
 }
 
-/// As [`find_rounds`], of a column whose name tells nothing. The levels of the first half of the rounds must be those of the other
-/// half, and numbers none of the time. `numbers` has the number of each value; `None`: they are texts.
+/// Like [`find_rounds`], for a column whose name shows nothing. The levels of both halves of the rounds must be equal, and
+/// numbers must be no times. `numbers` has the number of each value; `None`: the values are texts.
 pub(crate) fn find_unnamed_rounds(rows: &[ValueRow], watts: &HashMap<u64, f64>, numbers: Option<&[i64]>) -> Option<(u64, usize)> {
     let rows = rows_with_power(rows, watts);
     let fewest = if numbers.is_some() { FEWEST_ROUNDS_OF_UNNAMED_NUMBERS } else { FEWEST_ROUNDS };
@@ -278,7 +278,7 @@ pub(crate) fn find_unnamed_rounds(rows: &[ValueRow], watts: &HashMap<u64, f64>, 
     Some((line, boards))
 }
 
-/// The rows that have power, in order of time.
+/// Returns the rows that have power, in order of time.
 fn rows_with_power(rows: &[ValueRow], watts: &HashMap<u64, f64>) -> Vec<ValueRow> {
     let mut rows: Vec<ValueRow> = rows.iter().copied().filter(|(_, line, _)| watts.contains_key(line)).collect();
     rows.sort_unstable();
@@ -312,7 +312,7 @@ fn whole_rounds(rows: &[ValueRow], fewest: usize, is_numbers: bool) -> Option<Ve
     is_right.then_some(rounds)
 }
 
-/// The power of a value in a round.
+/// Returns the power of a value in a round.
 fn watts_in(round: &[ValueRow], value: u16, watts: &HashMap<u64, f64>) -> f64 {
     round.iter().find(|row| row.2 == value).and_then(|row| watts.get(&row.1)).copied().unwrap_or(0.0)
 }

@@ -64,12 +64,12 @@ const HALF_AN_HOUR: i64 = 1_800_000_000;
 const MOST_PAUSE: i64 = 120_000_000;
 
 impl RowTimes {
-    /// `has_zone`: the zone of local times is the user's.
+    /// Builds the times. `has_zone`: the zone of local times is the user's.
     pub(crate) fn new(has_zone: bool) -> Self {
         Self { has_zone, ..Self::default() }
     }
 
-    /// As [`Self::new`], for a file that may go on where another ended.
+    /// Like [`Self::new`], for a file that may go on where another ended.
     pub(crate) fn following(before: Option<FileEnd>, options: &ImportOptions) -> Self {
         let before = before.filter(|_| options.files_are != Some(FileSetKind::Nodes));
         Self { before, ..Self::new(options.time_zone.is_some()) }
@@ -122,7 +122,7 @@ impl RowTimes {
             Some(other) if !self.has_zone => Err(RowTimeError {
                 line,
                 problem: format!("the time has {what}, unlike that of line {other}"),
-                remedy: "say the zone of times without an offset: --time-zone UTC, or for example --time-zone Europe/Berlin"
+                remedy: "give the zone of times without an offset: --time-zone UTC, or for example --time-zone Europe/Berlin"
                     .to_owned(),
             }),
             _ => Ok(()),
@@ -173,10 +173,10 @@ impl RowTimes {
         Err(RowTimeError {
             line,
             problem: format!(
-                "the time comes twice, as {first} and as {second}, since clocks are set back here, and no row above or below tells which \
+                "the time comes twice, as {first} and as {second}, since clocks are set back here, and no row above or below shows which \
                  is meant"
             ),
-            remedy: "say the offset that holds, such as --time-zone +02:00 for summer time or +01:00 for winter time, in an import of this \
+            remedy: "give the offset that holds, such as --time-zone +02:00 for summer time or +01:00 for winter time, in an import of this \
                      file alone; if it goes on where another file ends, give that file before it"
                 .to_owned(),
         })

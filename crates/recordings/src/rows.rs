@@ -77,12 +77,12 @@ impl<'a> TableRows<'a> {
         self.cells.len() - surplus
     }
 
-    /// The text of a cell of the row.
+    /// Returns the text of a cell of the row.
     pub fn text(&self, column: usize) -> &str {
         self.cells.get(column).unwrap_or_default()
     }
 
-    /// The number in a cell of the row.
+    /// Returns the number in a cell of the row.
     pub fn number(&mut self, column: usize) -> Result<QuantityCell, ImportError> {
         let text = self.cells.get(column).unwrap_or_default();
         let marks = self.decimal_marks.get_or_insert_with(|| DecimalMarkDetector::new(&self.table, &[], None));
@@ -93,7 +93,7 @@ impl<'a> TableRows<'a> {
     }
 }
 
-/// What is wrong with a row of which [`TableReader::is_cut`] returns true.
+/// Fault of a row for which [`TableReader::is_cut`] returns true.
 pub(crate) const CUT: &str =
     "the last line has no line end, and its last cell is shorter than in every row above: it may be cut off";
 pub(crate) const CUT_REMEDY: &str = "end the line if it is whole, else restore the row or take it out";

@@ -1,4 +1,4 @@
-//! Which board a Prometheus series is about, which reading it is, and whose board that is. Pure.
+//! Board, reading and owner of a Prometheus series. Pure.
 //!
 //! The import of recordings and the collector's scrapes ask the same functions, so that one exporter gives one answer either way.
 
@@ -203,19 +203,19 @@ pub fn board(labels: &impl SeriesLabels) -> Option<SeriesBoard> {
     Some(SeriesBoard { device, node, gpu_index, gpu_model: gpu_model(labels) })
 }
 
-/// The first of these labels that a series has.
+/// Returns the first of these labels that a series has.
 fn first_label<'l>(labels: &'l impl SeriesLabels, names: &[&str]) -> Option<&'l str> {
     names.iter().filter_map(|name| labels.label(name)).find(|value| value.len() <= MAX_LABEL_BYTES)
 }
 
-/// Which board of its node a series is about.
+/// Returns the board of its node that a series is about.
 pub(crate) fn gpu(labels: &impl SeriesLabels) -> Option<&str> {
     // DCGM's `device` is the board's file, `nvidia0`.
     let of_file = || first_label(labels, &["device"])?.strip_prefix("nvidia").filter(|index| is_index(index));
     first_label(labels, &["gpu", "minor_number", "minor"]).or_else(of_file)
 }
 
-/// The name of the board's product. `nvidia_gpu_prometheus_exporter` has it in `name`.
+/// Returns the name of the board's product. `nvidia_gpu_prometheus_exporter` has it in `name`.
 pub(crate) fn gpu_model(labels: &impl SeriesLabels) -> Option<String> {
     first_label(labels, &["modelName", "model_name", "name"]).map(str::to_owned)
 }
@@ -255,7 +255,7 @@ pub enum PodRule {
     Ignore,
 }
 
-/// The alphabet of Kubernetes' generated suffixes: no vowels, nothing that looks alike.
+/// Returns true if a text has only letters of Kubernetes' generated suffixes: no vowels, nothing that looks alike.
 fn is_generated_suffix(part: &str, lengths: std::ops::RangeInclusive<usize>) -> bool {
     lengths.contains(&part.len()) && part.bytes().all(|b| b"bcdfghjklmnpqrstvwxz2456789".contains(&b))
 }
@@ -295,7 +295,7 @@ pub fn is_workload(text: &str) -> bool {
             if !namespace.is_empty() && !name.is_empty() && !name.contains('/'))
 }
 
-/// How labels become a workload.
+/// Rules that derive a workload from labels.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AttributionRules {
     /// Label that names the workload; goes before pods.
@@ -363,9 +363,9 @@ fn names_an_exporter(pod: &str) -> bool {
     has("dcgm") || (has("exporter") && gpu())
 }
 
-/// The pod of a series: name and namespace. The labels of the exporter go before those of its target.
+/// Returns the pod of a series: name and namespace. The labels of the exporter go before those of its target.
 fn pod(labels: &impl SeriesLabels) -> Option<(&str, Option<&str>)> {
-    // Of 2020: `pod_name` and `pod_namespace`.
+    // Exporters of 2020 wrote `pod_name` and `pod_namespace`.
     let pairs = [
         ("exported_pod", "exported_namespace"),
         ("exported_pod_name", "exported_pod_namespace"),

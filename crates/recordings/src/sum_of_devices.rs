@@ -14,13 +14,13 @@ use crate::series::list_first;
 /// Fewer readings, or fewer values of them, may be sums by chance.
 const READINGS_OF_A_SUM: usize = 8;
 const LEVELS_OF_A_SUM: usize = 8;
-/// So many readings of a sum may lie outside the time of its parts: all begin and end in turn.
+/// Most readings of a sum outside the time of its parts: all begin and end in turn.
 const READINGS_OUTSIDE: usize = 2;
-/// In so many of a hundred readings, a sum is one.
+/// Percentage of readings that must be sums for a series to count as a sum.
 const PERCENT_OF_SUMS: usize = 95;
 /// Means of a sum and of its parts differ by no larger part, as rows may be absent.
 const DIFFERENCE_OF_MEANS: f64 = 0.01;
-/// By how much a sum may be rounded, as a part of it.
+/// Largest rounding of a sum, as a part of it.
 const ROUNDING: f64 = 1e-6;
 /// Steps in which readings may be rounded.
 const STEPS: [f64; 4] = [1.0, 0.1, 0.01, 0.001];
@@ -34,7 +34,7 @@ struct DeviceFigure {
     source: usize,
     values: Vec<(EventTime, f64)>,
     mean: f64,
-    /// By how much a value may be rounded.
+    /// Largest rounding of a value.
     rounding: f64,
 }
 
@@ -58,7 +58,7 @@ impl DeviceFigure {
             return None;
         }
         let mean = values.iter().map(|(_, value)| value).sum::<f64>() / values.len() as f64;
-        // Of a rise, both ends are rounded.
+        // A rise is rounded at both ends.
         let rounding = if is_counter { step } else { step / 2.0 };
         Some(Self { source: place, values, mean, rounding })
     }

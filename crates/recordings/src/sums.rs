@@ -4,17 +4,17 @@
 /// Kind of the rows that are refused.
 pub(crate) const SUM_OF_ROWS: &str = "sum";
 
-/// With fewer rows above, a last row may be their sum by chance.
+/// Least number of rows above a sum; with fewer, a last row may be their sum by chance.
 const ROWS_OF_A_SUM: usize = 5;
 /// The same of one of several sums, each of the rows since the one before.
 const ROWS_OF_A_SUBTOTAL: usize = 3;
-/// So many groups of rows end with their sum, or it is by chance.
+/// Least number of groups of rows that end with their sum; fewer may be by chance.
 const SUBTOTALS: usize = 2;
 /// A sum is more than so many times the largest row, or it may be the next of values that double.
 const TIMES_THE_LARGEST: f64 = 2.0;
 /// Whole numbers below this are often sums by chance.
 const SMALL_WHOLE_NUMBER: f64 = 32.0;
-/// By how much a sum may be rounded.
+/// Largest rounding of a sum, as a part of it.
 const ROUNDING: f64 = 1e-6;
 
 /// Rows that are summed.
@@ -47,7 +47,7 @@ impl SummedRows {
     }
 }
 
-/// How sure it is to be that a value is a sum.
+/// Certainty with which a value must be a sum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Certainty {
     /// It may be by chance, as beside another column whose sums are none.
@@ -55,8 +55,8 @@ pub(crate) enum Certainty {
     Sure,
 }
 
-/// Returns the places of the values that are sums of values above them, in the order of their rows: the last one if it is that of
-/// all others, and those that end each a group of rows. The last group may be unfinished.
+/// Returns the places of the values that are sums of values above them, in the order of their rows. A sum is the last value if it
+/// is that of all others, or the end of a group of rows. The last group may be unfinished.
 pub(crate) fn find_sums(values: &[f64], certainty: Certainty) -> Vec<usize> {
     let is_sure = |rows: SummedRows| certainty == Certainty::Possible || rows.is_telling();
     let (mut group, mut longest, mut telling, mut places) = (SummedRows::default(), 0, 0, Vec::new());

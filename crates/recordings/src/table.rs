@@ -23,7 +23,7 @@ const MAX_ROW_LINES: usize = 100;
 const SEPARATORS: [char; 4] = [',', ';', '\t', '|'];
 /// Represents any number of blanks, which separate columns only if nothing else finds as many of the wanted names.
 const BLANKS: char = ' ';
-/// As [`BLANKS`], where a number and the unit behind it are one cell: `100 W`.
+/// See [`BLANKS`], where a number and the unit behind it are one cell: `100 W`.
 const BLANKS_BUT_UNITS: char = '\u{2007}';
 
 /// The cells of one row, in memory that is used again.
@@ -127,7 +127,7 @@ impl RowCells {
     }
 }
 
-/// The cells of a row between blanks, with their quotes. A quoted one may have blanks in it.
+/// Returns the cells of a row between blanks, with their quotes. A quoted one may have blanks in it.
 fn cells_between_blanks(row: &str) -> impl Iterator<Item = &str> {
     let mut rest = row.trim_start();
     std::iter::from_fn(move || {
@@ -162,7 +162,7 @@ fn is_rule(row: &str) -> bool {
     is_ruled_off && row.chars().all(is_of_rule) && ["---", "===", "───", "━━━"].iter().any(|rule| row.contains(rule))
 }
 
-/// What a reader looks for.
+/// Criteria by which a reader finds the header.
 pub(crate) struct HeaderCriteria<'f> {
     /// Returns how many of the wanted columns a row names.
     pub(crate) names: &'f dyn Fn(&RowCells) -> usize,
@@ -326,8 +326,8 @@ impl<'a> TableReader<'a> {
         self.shortest_last_cell = self.shortest_last_cell.min(length);
     }
 
-    /// Whether the row last returned seems to be cut off: its line is the last, has no end, and its last cell is shorter than in
-    /// every row above.
+    /// Returns whether the row last returned seems to be cut off: its line is the last, has no end, and its last cell is shorter
+    /// than in every row above.
     pub(crate) fn is_cut(&self) -> bool {
         self.is_cut
     }
@@ -388,14 +388,14 @@ fn is_comment(text: &str) -> bool {
     text.starts_with('#') || text.starts_with("//")
 }
 
-/// A comment without its sign: some programs write the header as one.
+/// Returns a comment without its sign: some programs write the header as one.
 fn strip_comment(text: &str) -> &str {
     text.trim_start().trim_start_matches(['#', '/']).trim_start()
 }
 
 struct HeaderMatch {
     separator: Option<char>,
-    /// Of the header's line.
+    /// Index of the header's line.
     index: usize,
     cells: RowCells,
     is_data: bool,
@@ -412,7 +412,7 @@ impl HeaderMatch {
     }
 }
 
-/// How well a separator fits: wanted names, lines of the header's length, cells that are plain.
+/// Score of a separator: wanted names, lines of the header's length, cells that are plain.
 type SeparatorScore = (usize, usize, usize);
 
 fn find_header(lines: &[(u64, String)], declared: Option<char>, wanted: &HeaderCriteria<'_>) -> Option<HeaderMatch> {
@@ -493,9 +493,9 @@ fn line_with_names(
 /// Rows below a header that are looked at.
 const ROWS_TO_MATCH: usize = 50;
 
-/// Returns whether each row below a header has one cell more than it, and the first is a name of the row, as R writes it: quoted, as
-/// those of the header are, and no other's, or the number of the row, from 0 or 1. Between commas, where the cell more may be of a
-/// decimal comma, it must be a quoted number.
+/// Returns whether each row below a header has one cell more than it, and the first is a name of the row, as R writes it. Such a
+/// name is quoted like the header and unique, or it is the number of the row, from 0 or 1. Between commas, where the cell more
+/// may be of a decimal comma, it must be a quoted number.
 fn has_row_names(lines: &[(u64, String)], separator: Option<char>, header: &RowCells) -> bool {
     let is_quoted = |text: &str| text.trim_start().starts_with('"');
     let Some(((_, first), below)) = lines.split_first() else { return false };

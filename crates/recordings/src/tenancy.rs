@@ -1,4 +1,4 @@
-//! Which part of a board belongs to which workload over time. Pure.
+//! Attribution of a board's parts to workloads over time. Pure.
 //!
 //! A stay is a workload's time on a board. When the workloads of a board change, the reading at the change belongs to the new
 //! ones and, marked `last`, to those that left. Each stay has its own `tenure`, within which alone differences may be taken.
@@ -13,7 +13,7 @@ pub struct BoardTenant {
     pub workload: String,
     /// Part of the board's power attributed to it, 0 to 1; `None`: all of it.
     pub share: Option<f64>,
-    /// How the share was found; `None` if there is none.
+    /// Method that found the share; `None` if there is none.
     pub method: Option<ShareMethod>,
 }
 
@@ -26,7 +26,7 @@ pub fn unattributed_share(tenants: &[BoardTenant]) -> f64 {
     if left > 1e-6 { left.min(1.0) } else { 0.0 }
 }
 
-/// To whom a reading belongs: what an event of telemetry has of it.
+/// Attribution of a reading to a workload, as in a telemetry event.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct ReadingAttribution {
     /// `None`: it belongs to nobody.

@@ -1,8 +1,8 @@
 //! Running totals that begin anew.
 
-/// With fewer rows, a running total cannot be distinguished from what rows add.
+/// Least number of rows of a running total; with fewer it cannot be distinguished from amounts that rows add.
 pub(crate) const ROWS_OF_A_TOTAL: usize = 5;
-/// What is left of a total that begins anew, at most.
+/// Largest part of a total that remains when it begins anew.
 pub(crate) const MOST_OF_A_RESTART: f64 = 0.1;
 
 /// Returns whether a total grows from one value to the next, or begins anew.

@@ -329,7 +329,7 @@ impl Unit {
         (self.scale, self.offset) == (1.0, 0.0)
     }
 
-    /// A value of this unit in the unit of the events.
+    /// Returns a value of this unit in the unit of the events.
     pub fn to_base_unit(self, value: f64) -> f64 {
         // Division keeps 32402 mW at 32.402 W; a product with 1e-3 would not.
         let scaled = if self.scale < 1.0 { value / (1.0 / self.scale).round() } else { value * self.scale };
@@ -338,12 +338,12 @@ impl Unit {
 }
 
 impl Dimension {
-    /// Whether it is power or energy, in whose units a false reading looks like a true one.
+    /// Returns whether it is power or energy, in whose units a false reading looks like a true one.
     pub const fn is_electrical(self) -> bool {
         matches!(self, Self::Power | Self::Energy)
     }
 
-    /// The units of this dimension, for error messages.
+    /// Returns the units of this dimension, for error messages.
     pub fn units(self) -> String {
         let names: Vec<&str> = UNITS.iter().filter(|unit| unit.dimension == self).map(|unit| unit.name).collect();
         if names.is_empty() { "none".to_owned() } else { names.join(", ") }
@@ -364,8 +364,9 @@ pub fn bracketed_unit(name: &str) -> Option<Unit> {
     Unit::by_name(inside).or_else(|| power_hours(inside)?.1)
 }
 
-/// Returns the end of a text that is a unit of power and one of time apart from it, such as `kW·h`, and the unit of energy that they
-/// are, if it is one of those known here. Seconds and minutes need a sign of a product, since `power_W_s` may say how often.
+/// Returns the end of a text that joins a unit of power and one of time, such as `kW·h`, with the unit of energy that they make.
+/// Returns `None` if that unit is not known here. Seconds and minutes need a sign of a product, since `power_W_s` may say how
+/// often.
 fn power_hours(text: &str) -> Option<(&str, Option<Unit>)> {
     let text = text.trim();
     ["h", "hr", "hrs", "min", "s"].into_iter().find_map(|time| {
@@ -390,7 +391,7 @@ pub fn suffix_unit(name: &str) -> Option<Unit> {
     last.or_else(of_words)
 }
 
-/// What may stand before the unit at the end of a column's name.
+/// Characters that may stand before the unit at the end of a column's name.
 const UNIT_SEPARATORS: [char; 9] = ['_', ',', '/', '.', '-', ' ', '、', '，', '：'];
 
 /// Numbers and prefixes of units in writings without separators.
@@ -439,7 +440,7 @@ const UNIT_RESTS: [&str; 8] = ["w", "j", "wh", "ws", "wat", "вт", "втч", "�
 const UNIT_STEMS: [&str; 12] = ["watt", "joule", "vatio", "vátio", "julio", "ват", "джоул", "瓦", "焦", "ワ", "ジ", "와"];
 /// The same of other units that power may be given in, which are known in brackets only.
 const RESTS_IN_BRACKETS: [&str; 8] = ["", "v", "va", "var", "volt", "volts", "voltamp", "voltampere"];
-/// How symbols in Cyrillic letters with a prefix begin, in small letters.
+/// Beginnings of prefixed units in Cyrillic letters, in lower case.
 const CYRILLIC_PREFIXED: [&str; 7] = ["квт", "мвт", "мквт", "гвт", "кдж", "мдж", "гдж"];
 
 /// Returns what the last brackets of a name, or what is behind its last separator, has of a unit that is not known and begins with a
@@ -480,7 +481,7 @@ fn bare_factor(name: &str) -> Option<&str> {
     ending().or_else(|| last_brackets(name).filter(has_exponent).filter(|text| is_thousands(text)))
 }
 
-/// Whether a word may be milli as well as mega, since the name has capitals only: `POWER_MW`.
+/// Returns whether a word may be milli as well as mega, since the name has capitals only: `POWER_MW`.
 fn is_mega_by_capitals(name: &str, word: &str) -> bool {
     matches!(word, "MW" | "MJ") && name.trim() != word && !name.contains(char::is_lowercase)
 }
@@ -788,15 +789,16 @@ pub(crate) fn is_unit_of_others(text: &str) -> bool {
     UNITS_OF_OTHERS.iter().any(|unit| text.trim().eq_ignore_ascii_case(unit))
 }
 
-/// Those of [`FOREIGN_UNITS`] that mean something else outside of brackets: `power_PS` is of a power supply, `power_cal` calibrated.
+/// Units of [`FOREIGN_UNITS`] that mean something else outside of brackets: `power_PS` is of a power supply, `power_cal`
+/// calibrated.
 const UNITS_IN_BRACKETS: [&str; 2] = ["PS", "cal"];
 
 /// Milli or mega: letter case has to tell, and does not.
 pub(crate) const AMBIGUOUS_UNITS: [&str; 6] = ["mw", "Mw", "mj", "Mj", "mwh", "Mwh"];
 
-/// Returns what a column's name says of the unit that rules out to read it as power or energy in any unit known here: another
-/// unit in the last brackets, after the last separator or after a word (`Apparent power (VA)`, `power_dW`, `powerGW`), a multiple
-/// (`power (W x10)`, `power [0.1W]`, `tenths of a watt`), another unit that is spelled out (`kilowatt_seconds`, `dWatts`), or an
+/// Returns the part of a column's name that forbids reading it as power or energy in a known unit. It may be another unit in the
+/// last brackets, after the last separator or after a word (`Apparent power (VA)`, `power_dW`, `powerGW`). It may be a multiple
+/// (`power (W x10)`, `power [0.1W]`, `tenths of a watt`), a unit that is spelled out (`kilowatt_seconds`, `dWatts`), or an
 /// [`ambiguous_unit`].
 pub fn unreadable_unit(name: &str) -> Option<&str> {
     let name = name.trim();
@@ -818,7 +820,7 @@ pub fn unreadable_unit(name: &str) -> Option<&str> {
         .or_else(|| bare_factor(name).or_else(|| prefixed_unit(name)).filter(|_| !is_readable))
 }
 
-/// Returns what a column's name says of a unit of power or energy that may be read in two ways: letters that may be milli or mega
+/// Returns the part of a column's name that may be read as two units of power or energy. It is letters that may be milli or mega
 /// (`power_mw_avg`, `powerMw`), or the end of a word that may be a unit (`chipkW`).
 pub fn ambiguous_unit(name: &str) -> Option<&str> {
     let humped = || {
@@ -870,7 +872,7 @@ fn worded_factor(name: &str) -> Option<&str> {
     })
 }
 
-/// Whether digits are ten, a hundred and so on.
+/// Returns whether digits are ten, a hundred and so on.
 fn is_power_of_ten(digits: &str) -> bool {
     digits.len() > 1 && digits.strip_prefix('1').is_some_and(|zeros| zeros.bytes().all(|digit| digit == b'0'))
 }
@@ -882,7 +884,7 @@ fn factor(name: &str) -> Option<&str> {
     last.or_else(times_ten)
 }
 
-/// Whether a text is a unit of power or energy and a factor: `W x10`, `0.1 W`, `0.1W`, `W/10`, `10^-1 W`.
+/// Returns whether a text is a unit of power or energy and a factor: `W x10`, `0.1 W`, `0.1W`, `W/10`, `10^-1 W`.
 fn is_multiple(text: &str) -> bool {
     let is_factor = |part: &str| {
         part.contains(|c: char| c.is_numeric())

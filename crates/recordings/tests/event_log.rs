@@ -22,6 +22,7 @@ fn event(number: i64) -> LoggedEvent {
         partition: Some(3),
         offset: Some(number),
         stamp: None,
+        is_sent_again: false,
         input_positions: None,
         settings: None,
         reason: None,
@@ -37,6 +38,19 @@ fn log(count: i64, compression: Compression) -> Vec<u8> {
     }
     assert_eq!(writer.events(), count as u64);
     writer.finish().unwrap()
+}
+
+#[test]
+fn a_mark_of_a_record_that_was_sent_again_comes_back() {
+    for is_sent_again in [false, true] {
+        let mut writer = LogWriter::new(Vec::new(), Compression::None).unwrap();
+        writer.write(&LoggedEvent { is_sent_again, ..event(2) }).unwrap();
+        let bytes = writer.finish().unwrap();
+        assert_eq!(String::from_utf8_lossy(&bytes).contains("\"eadtsentagain\":true"), is_sent_again);
+        let mut reader = LogReader::new("a.jsonl", bytes.as_slice()).unwrap();
+        let got = reader.next_event().unwrap().unwrap();
+        assert_eq!((got.is_sent_again, got.to_logged().unwrap().is_sent_again), (is_sent_again, is_sent_again));
+    }
 }
 
 #[test]

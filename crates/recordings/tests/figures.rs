@@ -211,9 +211,9 @@ fn a_column_in_a_unit_that_makes_next_to_nothing_is_refused_with_the_unit() {
         let unit = if map.starts_with("energy") { "J" } else { "W" };
         let insist = format!("{map}:{unit}");
         let error = read(CSV, &[("a.csv", &text)], &csv(gpu, map)).unwrap_err();
-        assert!(error.contains(&format!("if it is so little, say --map {insist}")), "{error}");
+        assert!(error.contains(&format!("if it is so little, use --map {insist}")), "{error}");
         let imported = read(CSV, &[("a.csv", &text)], &csv(gpu, &insist)).unwrap();
-        assert!(imported.report.notes.iter().any(|note| note.contains("as --map says")), "{:?}", imported.report.notes);
+        assert!(imported.report.notes.iter().any(|note| note.contains("as --map sets")), "{:?}", imported.report.notes);
         let milli = format!("{map}:m{unit}");
         assert!(read(CSV, &[("a.csv", &text)], &csv(gpu, &milli)).is_err(), "{milli}");
     }
@@ -282,7 +282,7 @@ fn batch_sizes_and_totals_are_told_apart() {
     let notes = |imported: ImportedRecording| imported.report.notes.join("\n");
     let (as_total, as_each) = (notes(total(&ramp).unwrap()), notes(each(&ramp).unwrap()));
     assert!(as_total.contains("grows 3 times only") && as_total.contains("--map samples=n"), "{as_total}");
-    assert!(as_each.contains("if it is a running total, say --map samples_total=n"), "{as_each}");
+    assert!(as_each.contains("if it is a running total, use --map samples_total=n"), "{as_each}");
 }
 
 #[test]
@@ -629,7 +629,7 @@ fn a_board_without_an_id_that_is_scraped_twice_is_one() {
     ] {
         let imported = read(RecordingFormat::Prometheus, &[("p.prom", &scraped(late, watts))], &options).unwrap();
         assert_eq!(joules(&imported).len(), boards, "{what}: {:?}", imported.report.notes);
-        let noted = imported.report.notes.iter().any(|note| note.contains("nothing that varies tells"));
+        let noted = imported.report.notes.iter().any(|note| note.contains("nothing that varies shows"));
         assert_eq!(noted, is_unknown, "{what}: {:?}", imported.report.notes);
     }
 }

@@ -311,7 +311,7 @@ fn mlperf_inference_counts_by_the_logs_own_rates_in_every_scenario() {
             None,
             "the summary may be of another run",
         ),
-        (&[], "", None, None, "does not say how many samples"),
+        (&[], "", None, None, "does not state how many samples"),
         // What LoadGen says of its own result.
         (&[("result_samples_per_second", "1"), ("result_validity", "\"VALID\"")], "Result is : VALID\n", Some(10.0), None, ""),
         (&[("result_samples_per_second", "1"), ("result_validity", "\"INVALID\"")], "", Some(10.0), None, "is \"INVALID\""),
@@ -461,7 +461,7 @@ fn mlperf_counts_the_steps_at_the_stop_and_says_which_rate_contradicts() {
         (
             training(Some(10.0), epochs, (101, "{\"status\": \"aborted\"}")),
             Some(2000.0),
-            "run_stop says \"aborted\": the run did not reach its target",
+            "run_stop is \"aborted\": the run did not reach its target",
         ),
         (training(Some(256.0), epochs, (102, "{\"step_num\": 2000}")), Some(512_000.0), "train_samples 1000 counts batches"),
         (training(Some(256.0), &[], (100, "{\"step_num\": 50}")), Some(12_800.0), ""),
@@ -483,7 +483,7 @@ fn mlperf_counts_the_steps_at_the_stop_and_says_which_rate_contradicts() {
         (bert(None, [0, 150_000], "null"), Some(150_000.0), ""),
         (bert(Some(448.0), [100, 300], "null"), Some(300.0), ""),
         (bert(Some(100.0), [1, 1], "null"), None, "it numbers epochs"),
-        (bert(None, [1, 2], "null"), None, "does not say how many samples"),
+        (bert(None, [1, 2], "null"), None, "does not state how many samples"),
         (bert(Some(100.0), [1, 1], "150000"), Some(150_000.0), ""),
     ] {
         let imported = read(RecordingFormat::Mlperf, &[("result.txt", &log)], &ImportOptions::default()).unwrap();
@@ -739,13 +739,13 @@ fn csv_reads_units_and_refuses_impossible_ones() {
     let error = |texts: &[&str]| read(RecordingFormat::Csv, &[("board.csv", text)], &maps(texts)).unwrap_err();
     assert_eq!(
         error(&["power_watts=Power"]),
-        "board.csv:2: column \"Power\": 350000 W is more than one GPU board can draw (5000 W); say the unit, for example \
+        "board.csv:2: column \"Power\": 350000 W is more than one GPU board can draw (5000 W); give the unit, for example \
          --map power_watts=Power:mW, or what the meter covers if it is more than one GPU, --meter module, node or wall"
     );
     assert!(error(&["power_watts=Watt"]).contains("has no column \"Watt\"; the columns are: \"Time\", \"Power\""));
     assert!(error(&["power_watts=Power:bananas"]).contains("unknown unit \"bananas\""));
     assert!(error(&["power_watts=Power:MHz"]).contains("MHz is not a unit of power_watts; units of power_watts: W, mW"));
-    assert!(error(&["power_watts=Energy"]).contains("the header says mJ, which is not a unit of power_watts"));
+    assert!(error(&["power_watts=Energy"]).contains("the header gives mJ, which is not a unit of power_watts"));
     assert!(error(&["utilization_ratio=Util"]).contains("board.csv:2: column \"Util\": field utilization_ratio: 50 is not"));
     assert!(error(&["power_watts=Power:mW", "time=#9"]).contains("has no column \"#9\""));
     let counter = text.replace("[mJ]", "");
@@ -758,7 +758,7 @@ fn errors_read_as_sentences() {
     let error = |text: &str, options: &ImportOptions| read(RecordingFormat::Csv, &[("a.csv", text)], options).unwrap_err();
     assert_eq!(
         error("time,W\n", &ImportOptions::default()),
-        "csv needs to be told what its columns are; say for example --map power_watts=Power:mW"
+        "csv needs a map of its columns; for example --map power_watts=Power:mW"
     );
     let power = || maps(&["power_watts=W"]);
     assert_eq!(error("", &power()), "a.csv: is empty: it has no header; check that this is the right file");
@@ -766,7 +766,7 @@ fn errors_read_as_sentences() {
         ("%m-%d-%Y", "noon", "\"noon\" is not of the form --time-format \"%m-%d-%Y\""),
         ("%H:%M", "12:30", "\"12:30\" is no full date and time in the form --time-format \"%H:%M\"; name year"),
         ("unix", "1e300", "\"1e300\" is outside the years 0 to 9999; check --time-format"),
-        ("auto", "1700000000", "\"1700000000\" is a number, and its unit is not known; say --time-format unix if"),
+        ("auto", "1700000000", "\"1700000000\" is a number, and its unit is not known; use --time-format unix if"),
         ("auto", "noon", "\"noon\" is not a time of a known form"),
     ] {
         let options = ImportOptions { time_format: Some(format.parse().unwrap()), ..power() };
@@ -838,7 +838,7 @@ fn csv_names_damage_by_line() {
     assert!(imported.report.to_string().contains("refused: 1 line of a.csv, the first at 3: row has 1 cell"));
     assert!(error("time,w\n2022-07-13 02:0\n2022-07-13 02\n").starts_with("a.csv:2: row has 1 cell"));
     assert!(error("time,w\n2022-07-13 02:07:36,1e999\n").contains("a.csv:2: column \"w\": \"1e999\" is not a number"));
-    assert!(error("time,w\n1700000000,5\n").contains("say --time-format unix "));
+    assert!(error("time,w\n1700000000,5\n").contains("use --time-format unix "));
     assert!(error("x,w\n1,5\n").contains("--map time=COLUMN"));
     assert!(error("time,w\n2022-07-13 02:07:36,-5\n").contains("field power_watts: -5 is not between"));
     assert!(error("").contains("a.csv"));

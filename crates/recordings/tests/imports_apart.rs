@@ -166,10 +166,12 @@ fn replay(imports: &[&ImportedRecording]) -> (f64, f64) {
         let stamp = event.time;
         if topic == Topic::GpuTelemetry {
             let sample = eadt_schemas::decode(data).unwrap();
-            partition.fold(&InputRecord { topic, stamp, key, event: InputEvent::Telemetry(&sample) }, &mut out);
+            let event = InputEvent::Telemetry(&sample);
+            partition.fold(&InputRecord { topic, stamp, key, is_sent_again: false, event }, &mut out);
         } else {
             let progress = eadt_schemas::decode(data).unwrap();
-            partition.fold(&InputRecord { topic, stamp, key, event: InputEvent::Progress(&progress) }, &mut out);
+            let event = InputEvent::Progress(&progress);
+            partition.fold(&InputRecord { topic, stamp, key, is_sent_again: false, event }, &mut out);
         }
     }
     partition.finish(&mut out);

@@ -220,5 +220,5 @@ fn a_comment_below_the_header_may_have_the_units() {
         assert_eq!(skipped.iter().map(|skipped| skipped.lines).sum::<u64>(), 1, "{what}: {skipped:?}");
     }
     let error = read(&format!("time,power_mW\n# s,W\n{}", rows(",30500")), "power_watts=power_mW").unwrap_err();
-    assert!(error.starts_with("t.csv:2: ") && error.contains("the header says mW, the row of units below it W"), "{error}");
+    assert!(error.starts_with("t.csv:2: ") && error.contains("the header gives mW, the row of units below it W"), "{error}");
 }

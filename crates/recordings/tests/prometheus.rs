@@ -68,6 +68,14 @@ fn joules(imported: &ImportedRecording) -> BTreeMap<String, f64> {
 }
 
 #[test]
+fn a_board_of_several_pods_is_one_board_of_the_report() {
+    let pod = |name: &str| format!("gpu=0,UUID=GPU-s,{OWN},exported_namespace=lab,exported_pod={name}");
+    let imported = read(&[&answer(&[series(POWER, &pod("a"), 100.0, 1.0), series(POWER, &pod("b"), 100.0, 1.0)])], None).unwrap();
+    let boards = &imported.report.boards;
+    assert_eq!((boards.len(), boards[0].readings, boards[0].mean_power_watts), (1, 11, Some(105.0)), "{boards:?}");
+}
+
+#[test]
 fn the_energy_of_a_board_goes_to_its_pods_once_and_never_to_the_exporter() {
     let pod = |gpu: &str, name: &str| format!("gpu=0,UUID={gpu},{OWN},exported_namespace=lab,exported_pod={name}");
     let mig = |id: &str, profile: &str, name: &str| format!("{},GPU_I_ID={id},GPU_I_PROFILE={profile}", pod("GPU-m", name));
@@ -362,7 +370,7 @@ fn boards_of_one_name_in_several_places_are_several_boards() {
         assert_eq!(devices.into_iter().collect::<Vec<_>>(), names, "{what}");
         assert_eq!(events.iter().filter_map(watts).sum::<f64>(), 11.0 * 400.0, "{what}: nothing is averaged");
         let notes = imported.report.notes.join("; ");
-        assert!(notes.contains("boards are told apart by") && !notes.contains("is a guess"), "{what}: {notes}");
+        assert!(notes.contains("boards are distinguished by") && !notes.contains("is a guess"), "{what}: {notes}");
     }
     // Two servers of one pair, an exporter that moved to another pod, and the same reading twice are one board.
     for (what, a, b) in [

@@ -22,10 +22,12 @@ fn fold(imported: &ImportedRecording, align_to_run: bool) -> Vec<EfficiencyWindo
         let topic = event.topic().unwrap();
         if topic == Topic::GpuTelemetry {
             let sample = eadt_schemas::decode(data).unwrap();
-            partition.fold(&InputRecord { topic, stamp: event.time, key, event: InputEvent::Telemetry(&sample) }, &mut out);
+            let (stamp, event) = (event.time, InputEvent::Telemetry(&sample));
+            partition.fold(&InputRecord { topic, stamp, key, is_sent_again: false, event }, &mut out);
         } else {
             let progress = eadt_schemas::decode(data).unwrap();
-            partition.fold(&InputRecord { topic, stamp: event.time, key, event: InputEvent::Progress(&progress) }, &mut out);
+            let (stamp, event) = (event.time, InputEvent::Progress(&progress));
+            partition.fold(&InputRecord { topic, stamp, key, is_sent_again: false, event }, &mut out);
         }
     }
     partition.finish(&mut out);

@@ -55,17 +55,17 @@ fn a_map_of_the_time_names_all_its_columns() {
     let options =
         |form: &str, mapped: &str| ImportOptions { time_format: Some(form.parse().unwrap()), ..maps(&[mapped, "power_watts=w"]) };
     let error = read(CSV, &[("t.csv", hours)], &options("%d/%m/%Y", "time=day")).unwrap_err();
-    assert!(error.ends_with("say both: --map time=day+hour --time-format '%d/%m/%Y %H'"), "{error}");
+    assert!(error.ends_with("give both: --map time=day+hour --time-format '%d/%m/%Y %H'"), "{error}");
     near(span_and_joules(&imported(hours, &options("%d/%m/%Y %H", "time=day+hour"))).2, 720_000.0, "as the remedy says");
     let plain = hours.replace("03/02/2025", "2025-02-03");
     let error = read(CSV, &[("t.csv", &plain)], &maps(&["time=day", "power_watts=w"])).unwrap_err();
-    assert!(error.contains("dates without a time of day") && error.ends_with("say both: --map time=day+hour"), "{error}");
+    assert!(error.contains("dates without a time of day") && error.ends_with("give both: --map time=day+hour"), "{error}");
     near(span_and_joules(&imported(&plain, &maps(&["time=day+hour", "power_watts=w"]))).2, 720_000.0, "a date and an hour");
     let parts = "when,year,month,day,hour,w\na,2025,2,3,10,100\nb,2025,2,3,11,300\n";
     near(span_and_joules(&imported(parts, &maps(&["time=year+month+day+hour", "power_watts=w"]))).2, 720_000.0, "year to hour");
     let clock = "year,month,day,at,w\n2025,2,3,10:00,100\n2025,2,3,11:00,300\n";
     let error = read(CSV, &[("t.csv", clock)], &maps(&["time=at", "power_watts=w"])).unwrap_err();
-    assert!(error.ends_with("say both: --map time=year+month+day+at"), "{error}");
+    assert!(error.ends_with("give both: --map time=year+month+day+at"), "{error}");
     near(span_and_joules(&imported(clock, &maps(&["time=year+month+day+at", "power_watts=w"]))).2, 720_000.0, "year to clock");
     let error = read(CSV, &[("t.csv", parts)], &maps(&["time=when+month+day", "power_watts=w"])).unwrap_err();
     assert!(error.contains("time=year+month+day+hour"), "{error}");

@@ -17,14 +17,14 @@ pub struct FigurePair {
 }
 
 impl FigurePair {
-    fn of(this: Option<f64>, other: Option<f64>, refused: bool) -> Self {
+    pub(crate) fn of(this: Option<f64>, other: Option<f64>, refused: bool) -> Self {
         let change_ratio = divide_known(this, other).filter(|_| !refused).map(|ratio| ratio - 1.0);
         Self { this, other, change_ratio }
     }
 }
 
-/// What `eadt report --compare` and the web page compare of two reports. Whole runs are compared, restarts and trials included;
-/// that they did the same work is not checked.
+/// Comparison of two reports for `eadt report --compare` and the web page. Whole runs are compared, restarts and trials included.
+/// That they did the same work is not checked.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ReportComparison {
     pub joules_per_sample: FigurePair,
@@ -36,7 +36,7 @@ pub struct ReportComparison {
     pub duration_seconds: FigurePair,
     pub cost: FigurePair,
     pub co2_grams: FigurePair,
-    /// Why changes are refused, in words; empty if none is.
+    /// Reasons why changes are refused; empty if none is.
     pub refusals: Vec<String>,
 }
 
@@ -75,9 +75,9 @@ fn refuse_origins(this: &WorkloadReport, other: &WorkloadReport) -> Option<Strin
 /// Difference of two sums over the same windows, as a part of them: by the order in which they were summed.
 const ROUNDING: f64 = 1e-9;
 
-/// Returns why no change is computed if both have the same figures, as a record and its replay have: a replay with another controller
-/// decides anew about what was drawn, and "+0.0 %" would read as if that controller took as much. Whether they are one record is not
-/// known: two runs of one seed are equal, too.
+/// Returns the reason why no change is computed if both have the same figures, as a record and its replay have. A replay with
+/// another controller decides anew on recorded power, and "+0.0 %" would look as if that controller used as much. Whether they
+/// are one record is not known: two runs of one seed are equal, too.
 fn refuse_equal_figures(this: &WorkloadReport, other: &WorkloadReport) -> Option<String> {
     let figures = |report: &WorkloadReport| Some([report.energy_joules?, report.samples?, report.duration_seconds?]);
     let is_equal = |(a, b): (f64, f64)| (a - b).abs() <= ROUNDING * a.abs().max(b.abs());

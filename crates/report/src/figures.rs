@@ -36,7 +36,7 @@ pub struct WorkloadReport {
     /// Energy of the windows and energy that fits in none of them.
     pub energy_joules: Option<f64>,
     pub energy_kwh: Option<f64>,
-    /// Those of the windows, and those that are of none of them.
+    /// Samples of all windows, and samples outside of all windows.
     pub samples: Option<f64>,
     pub tokens: Option<f64>,
     pub joules_per_sample: Option<f64>,
@@ -54,20 +54,20 @@ pub struct WorkloadReport {
     pub decisions: u64,
     /// Decisions to change something, reverts included, whether or not they were applied.
     pub decided_changes: u64,
-    /// Of those: written as recommendations (mode `recommend`) and not applied.
+    /// Number of these changes that were written as recommendations (mode `recommend`) and not applied.
     pub recommendations: u64,
-    /// Of those: applied, reverts included. If no actuator is on record: in force in a window after it, by its layout or
-    /// generation.
+    /// Number of these changes that were applied, reverts included. If no actuator is on record: that were in force in a later
+    /// window, by its layout or generation.
     pub changes: u64,
     /// Reverts that were applied.
     pub reverts: u64,
     /// The weakest of its windows: simulated before imported before measured. Rows by window or span have their own.
     pub origin: Origin,
-    /// What the power and energy figures cover; absent where there are none.
+    /// Devices that the power and energy figures cover; absent if there are none.
     pub meter: Option<Meter>,
-    /// In `currency`.
+    /// Cost in `currency`.
     pub cost: Option<f64>,
-    /// As the user named it; absent where nobody did, or where there is no cost.
+    /// Currency as the user named it; absent without a name or without a cost.
     pub currency: Option<String>,
     pub co2_grams: Option<f64>,
     /// Energy that the starting layout would have taken for the samples of the compared windows, less what they took, restarts,
@@ -76,16 +76,16 @@ pub struct WorkloadReport {
     pub saving_joules: Option<f64>,
     /// `saving_joules` over what the starting layout would have taken.
     pub saving_ratio: Option<f64>,
-    /// Lower end of the 90 % interval of `saving_ratio`; absent where the user gave the baseline.
+    /// Lower end of the 90 % interval of `saving_ratio`; absent if the user gave the baseline.
     pub saving_ratio_low: Option<f64>,
     /// Upper end of the 90 % interval of `saving_ratio`.
     pub saving_ratio_high: Option<f64>,
     /// Samples of the compared windows over those that the starting layout would have done in the same time.
     pub throughput_kept_ratio: Option<f64>,
-    /// What the saving compares with: the J/sample given by the user, else what the starting layout is estimated to have
-    /// taken in the time of all windows that are compared.
+    /// J/sample that the saving is compared with: the user's figure, otherwise the estimate for the starting layout in the time
+    /// of all compared windows.
     pub baseline_joules_per_sample: Option<f64>,
-    /// What these windows took for a sample. Not `joules_per_sample`, which is of all windows.
+    /// J/sample of the compared windows. `joules_per_sample` is that of all windows.
     pub compared_joules_per_sample: Option<f64>,
     /// Their part of the energy in all windows: what the saving is about. The rest is not comparable.
     pub compared_energy_ratio: Option<f64>,
@@ -106,22 +106,25 @@ pub struct WorkloadReport {
     /// closed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unassigned_samples: Option<f64>,
-    /// As `unassigned_samples`, tokens.
+    /// Tokens, like `unassigned_samples`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unassigned_tokens: Option<f64>,
-    /// Why no energy is known, and what would change it; absent if some is known. A note has the same words.
+    /// The reason why no energy is known, with the remedy; absent if some is known. A note has the same text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub why_no_energy: Option<String>,
-    /// What a careful reader should know.
+    /// Notes for a careful reader.
     pub notes: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub by_window: Option<Vec<WindowRow>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub by_span: Option<Vec<SpanRow>>,
-    /// For the chart.
+    /// Its setting was changed, by anybody, and the starting setting was not measured in any phase of the changed part.
+    #[serde(skip)]
+    pub(crate) lacks_baseline: bool,
+    /// Points of the chart.
     #[serde(skip)]
     pub(crate) curve: Vec<WindowPoint>,
-    /// For the chart: what was changed, and what came of it.
+    /// Changes and their outcomes, for the chart.
     #[serde(skip)]
     pub(crate) decided: Vec<DecidedChange>,
 }
@@ -145,15 +148,15 @@ pub(crate) struct WindowPoint {
 pub(crate) struct DecidedChange {
     pub(crate) time: EventTime,
     pub(crate) action: ControllerAction,
-    /// What it did, in words.
+    /// Text of the change.
     pub(crate) text: Cow<'static, str>,
     pub(crate) reason: String,
     pub(crate) reverted: bool,
-    /// When it was judged, how, and why.
+    /// Time, result and reason of the verdict.
     pub(crate) verdict: Option<(EventTime, ChangeVerdict, String)>,
 }
 
-/// What was found of a change.
+/// Verdict on a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ChangeVerdict {
     Kept,
@@ -179,14 +182,14 @@ pub struct WindowRow {
     pub joules_per_sample: Option<f64>,
     /// Processes restarted or rolled out in it; false if only a cap, a clock or what a job turns by itself changed.
     pub restarted: bool,
-    /// Of the whole window, also outside of the run, as the window's event has it: each device's energy over its own covered
-    /// time, summed. A device without known energy adds nothing.
+    /// Mean power of the whole window, also outside of the run, as in the window's event: each device's energy over its own
+    /// covered time, summed. A device without known energy adds nothing.
     pub mean_power_watts: Option<f64>,
     /// The same inside the run.
     pub run_mean_power_watts: Option<f64>,
     pub coverage_ratio: f64,
     pub progress_coverage_ratio: f64,
-    /// Phase of the job's work, numbered from 1 in order of appearance; absent where it is not known.
+    /// Phase of the job's work, numbered from 1 in order of appearance; absent if it is not known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub phase: Option<u64>,
     /// Energy that the starting layout would have taken in its time, in J; absent: it is not comparable, or nothing was changed.
@@ -197,7 +200,7 @@ pub struct WindowRow {
     pub baseline_samples: Option<f64>,
     /// The decision at its end; absent: nothing is on record.
     pub action: Option<ControllerAction>,
-    /// What it did, in the words of the views; programs have `action`.
+    /// Text of the action, in the words of the views; programs read `action`.
     #[serde(skip)]
     pub action_text: Option<Cow<'static, str>>,
     /// The reason, in words.
@@ -223,7 +226,7 @@ pub struct SpanRow {
 
 pub(crate) const JOULES_PER_KWH: f64 = 3.6e6;
 
-/// `None` unless both are known and the divisor is positive.
+/// Divides; returns `None` unless both are known and the divisor is positive.
 pub(crate) fn divide_known(value: Option<f64>, divisor: Option<f64>) -> Option<f64> {
     let divisor = divisor.filter(|divisor| *divisor > 0.0)?;
     value.map(|value| value / divisor).filter(|ratio| ratio.is_finite())

@@ -20,7 +20,8 @@ pub struct SavingSummary {
     /// Workloads whose energy is not known; it is in no sum.
     pub without_energy: usize,
     pub energy_joules: Option<f64>,
-    /// Energy of the windows that are compared.
+    /// Energy of the windows that are compared. Beside workloads with a saving, the energy of those that nothing changed is in it:
+    /// they would have taken the same.
     pub compared_joules: f64,
     /// Energy that the starting layouts would have taken for their samples; `None`: nothing is compared.
     pub expected_joules: Option<f64>,
@@ -29,6 +30,10 @@ pub struct SavingSummary {
     pub error_joules: f64,
     /// Least and greatest part of the throughput that was kept; `None`: that of a compared workload is not known.
     pub throughput: Option<(f64, f64)>,
+    /// Energy of the workloads that nothing changed.
+    unchanged_joules: f64,
+    /// The setting of a workload without a saving was changed, whoever did it.
+    lacks_baseline: bool,
     /// Compared workloads with an interval, and those without: these are compared with a given baseline.
     with_interval: usize,
     without_interval: usize,
@@ -39,11 +44,13 @@ pub struct SavingSummary {
     pub reverts: u64,
     /// Changes that were decided, applied or not.
     pub decided_changes: u64,
-    /// Of those: written as recommendations and not applied.
+    /// Number of these changes that were written as recommendations and not applied.
     pub recommendations: u64,
     /// Cost of the energy; `None`: a workload's is not known, or their currencies differ.
-    cost: Option<f64>,
-    currency: Option<String>,
+    pub cost: Option<f64>,
+    pub currency: Option<String>,
+    /// Emissions of the energy; `None`: a workload's are not known.
+    pub co2_grams: Option<f64>,
     /// The origin of all; `None`: they differ.
     pub origin: Option<Origin>,
 }
@@ -73,6 +80,11 @@ impl SavingSummary {
         }
         all.error_joules = if all.without_interval > 0 { 0.0 } else { all.error_joules.sqrt() };
         all.throughput = all.throughput.filter(|_| !all.lacks_throughput);
+        // Beside a saving, the energy that nothing changed counts with a saving of zero.
+        if let Some(expected) = all.expected_joules.as_mut() {
+            *expected += all.unchanged_joules;
+            all.compared_joules += all.unchanged_joules;
+        }
         all
     }
 
@@ -80,7 +92,9 @@ impl SavingSummary {
     fn add(&mut self, workload: &WorkloadReport) {
         let first = self.workloads == 0;
         self.origin = if first { Some(workload.origin) } else { self.origin.filter(|origin| *origin == workload.origin) };
-        self.cost = if first { workload.cost } else { self.cost.zip(workload.cost).map(|(a, b)| a + b) };
+        let sum = |sum: Option<f64>, own: Option<f64>| if first { own } else { sum.zip(own).map(|(sum, own)| sum + own) };
+        self.cost = sum(self.cost, workload.cost);
+        self.co2_grams = sum(self.co2_grams, workload.co2_grams);
         if first {
             self.currency.clone_from(&workload.currency);
         } else if self.currency != workload.currency {
@@ -91,12 +105,18 @@ impl SavingSummary {
         self.reverts += workload.reverts;
         self.decided_changes += workload.decided_changes;
         self.recommendations += workload.recommendations;
+        self.lacks_baseline |= workload.lacks_baseline;
         let Some(energy) = workload.energy_joules else {
             self.without_energy += 1;
             return;
         };
         self.energy_joules = Some(self.energy_joules.unwrap_or(0.0) + energy);
-        let (Some(saving), Some(part)) = (workload.saving_joules, workload.compared_energy_ratio) else { return };
+        let (Some(saving), Some(part)) = (workload.saving_joules, workload.compared_energy_ratio) else {
+            if workload.changes == 0 && !workload.lacks_baseline {
+                self.unchanged_joules += energy;
+            }
+            return;
+        };
         let compared = part * (energy - workload.unassigned_energy_joules.unwrap_or(0.0));
         let expected = compared + saving;
         self.compared_joules += compared;
@@ -117,30 +137,30 @@ impl SavingSummary {
         }
     }
 
-    /// Energy saved in the compared windows; negative: lost.
+    /// Returns the energy saved in the compared windows; negative: lost.
     pub fn saving_joules(&self) -> Option<f64> {
         self.expected_joules.map(|expected| expected - self.compared_joules)
     }
 
-    /// The saving over what the starting layouts would have taken.
+    /// Returns the saving over what the starting layouts would have taken.
     pub fn saving_ratio(&self) -> Option<f64> {
         let expected = self.expected_joules.filter(|expected| *expected > 0.0)?;
         Some(self.saving_joules()? / expected)
     }
 
-    /// Half of the width of the 90 % interval of the ratio; `None`: it has none.
+    /// Returns the half of the width of the 90 % interval of the ratio; `None`: it has none.
     pub fn ratio_error(&self) -> Option<f64> {
         let expected = self.expected_joules.filter(|expected| *expected > 0.0)?;
         Some(self.error_joules / expected).filter(|error| *error > 0.0)
     }
 
-    /// Part of the energy that is compared.
+    /// Returns the part of the energy that is compared.
     pub fn compared_ratio(&self) -> Option<f64> {
         let energy = self.energy_joules.filter(|energy| *energy > 0.0)?;
         self.expected_joules.map(|_| (self.compared_joules / energy).clamp(0.0, 1.0))
     }
 
-    /// Whether the saving may be called that of the whole run.
+    /// Returns whether the saving may be called that of the whole run.
     pub fn is_whole(&self) -> bool {
         self.without_energy == 0 && self.compared_ratio().is_some_and(|part| part >= 1.0 - REST)
     }
@@ -148,7 +168,8 @@ impl SavingSummary {
     /// Returns the verdict on the compared part.
     pub fn verdict(&self) -> SavingVerdict {
         let Some(saving) = self.saving_joules().filter(|_| self.saving_ratio().is_some()) else {
-            return if self.changes == 0 { SavingVerdict::Unchanged } else { SavingVerdict::Unknown };
+            let is_unchanged = self.changes == 0 && !self.lacks_baseline;
+            return if is_unchanged { SavingVerdict::Unchanged } else { SavingVerdict::Unknown };
         };
         match saving {
             _ if saving.abs() <= self.error_joules => SavingVerdict::Unclear,
@@ -157,7 +178,7 @@ impl SavingSummary {
         }
     }
 
-    /// The verdict as a sentence, without the name of what it is about.
+    /// Returns the verdict as a sentence, without the name of what it is about.
     pub fn sentence(&self) -> String {
         let Some(energy) = self.energy_joules else { return "the energy is not known".to_owned() };
         if self.without_energy > 0 {
@@ -195,7 +216,7 @@ impl SavingSummary {
         )
     }
 
-    /// What became of the decided changes if none was applied: empty if none was decided.
+    /// Returns a text on decided changes if none was applied; empty if none was decided.
     fn unapplied_changes(&self) -> String {
         let changes = |count: u64| counted_as(count, "change was", "changes were");
         match (self.decided_changes, self.recommendations) {
@@ -245,7 +266,7 @@ impl SavingSummary {
 const SENTENCES: usize = 10;
 
 impl EnergyReport {
-    /// The workloads, those that used most energy first.
+    /// Returns the workloads, those that used most energy first.
     pub fn by_energy(&self) -> Vec<&WorkloadReport> {
         let mut workloads: Vec<&WorkloadReport> = self.workloads.iter().collect();
         let energy = |workload: &WorkloadReport| workload.energy_joules.unwrap_or(-1.0);
@@ -253,7 +274,7 @@ impl EnergyReport {
         workloads
     }
 
-    /// What to read first: the verdict on all workloads, then on each, those that used most energy first.
+    /// Returns the report's first lines: the verdict on all workloads, then on each, those that used most energy first.
     pub fn headline(&self) -> Vec<String> {
         if self.workloads.is_empty() {
             return Vec::new();
@@ -348,6 +369,37 @@ mod tests {
         let all = SavingSummary::of(both.iter().chain([&third]));
         near(all.compared_ratio().unwrap(), 0.5);
         assert!(!all.is_whole());
+    }
+
+    /// What nothing changed would have taken the same: its energy is compared, and its saving is zero.
+    #[test]
+    fn energy_that_nothing_changed_counts_with_a_saving_of_zero() {
+        let changed = workload(1e6, 1.0, 0.2, 0.03);
+        let without = |changes: u64, lacks_baseline: bool| WorkloadReport {
+            saving_joules: None,
+            compared_energy_ratio: None,
+            changes,
+            lacks_baseline,
+            ..workload(3e6, 1.0, 0.0, 0.0)
+        };
+        for (other, compared, said) in [
+            (without(0, false), Some(1.0), "saved 5.9 % ± 0.9 of the energy (250 kJ, 0.0694 kWh); throughput 97 %; 4 MJ"),
+            (without(0, true), Some(0.25), "what the whole run saved is not known: 75 % of its energy (3 MJ) has nothing"),
+            (without(2, false), Some(0.25), "what the whole run saved is not known: 75 % of its energy (3 MJ) has nothing"),
+        ] {
+            for both in [[&changed, &other], [&other, &changed]] {
+                let all = SavingSummary::of(both);
+                assert_eq!(all.compared_ratio(), compared, "{all:?}");
+                assert!(all.saving_joules().is_some_and(|joules| (joules - 250e3).abs() < 1e-3), "{all:?}");
+                assert!(all.sentence().starts_with(said), "{}", all.sentence());
+            }
+        }
+        // Without any saving there is none of zero either.
+        let all = SavingSummary::of([&without(0, false), &without(0, false)]);
+        assert_eq!((all.expected_joules, all.verdict()), (None, SavingVerdict::Unchanged));
+        let all = SavingSummary::of([&without(0, false), &without(1, false)]);
+        assert_eq!((all.expected_joules, all.verdict()), (None, SavingVerdict::Unknown));
+        assert_eq!(SavingSummary::of([&without(0, true)]).verdict(), SavingVerdict::Unknown);
     }
 
     /// A given baseline is a fixed figure without an interval: ± of the other workload alone would be too narrow.

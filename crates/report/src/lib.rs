@@ -12,13 +12,16 @@ mod headline;
 pub mod liveness;
 mod render;
 mod reporter;
+mod run_comparison;
 mod saving;
 mod settings;
+pub mod states;
 mod stored;
+mod totals;
 pub mod units;
 pub mod words;
 
-/// Of `--time-zone`.
+/// Zone of `--time-zone`.
 pub use jiff::tz::TimeZone;
 
 pub use comparison::{FigurePair, ReportComparison};
@@ -27,9 +30,11 @@ pub use grid_data::{GridCarbon, GridDataError, Prices, read_carbon, read_prices,
 pub use headline::{SavingSummary, SavingVerdict};
 pub use render::{RenderFormat, meter_word};
 pub use reporter::Reporter;
+pub use run_comparison::{RunComparison, RunTotals, WorkloadPair};
 pub use settings::{
     InvalidBaseline, InvalidBreakdown, InvalidCurrency, ReportBreakdown, ReportSettings, parse_baseline, parse_currency,
 };
+pub use totals::ReportTotals;
 
 use eadt_schemas::v1::{Actuation, Decision, EfficiencyWindow};
 

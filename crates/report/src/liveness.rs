@@ -1,4 +1,4 @@
-//! When a workload or a GPU counts as silent: the same in terminals and on the web page.
+//! Time after which a workload or a GPU counts as silent: the same in terminals and on the web page.
 
 /// A GPU is silent if its newest sample is so much older than the newest of all, in seconds; so is a workload by its windows.
 pub const SILENT_SECONDS: f64 = 900.0;

@@ -36,13 +36,13 @@ const LONG_REASON_BYTES: usize = 1_024;
 struct StoredEvents {
     windows: StoredWindows,
     spans: BTreeMap<(EventTime, String), SpanRow>,
-    /// By id, without those in `maintained`.
+    /// Decisions by id, without those in `maintained`.
     decisions: BTreeMap<Box<str>, ReportDecision>,
     /// Reasons of decisions that only maintain, by time and the end of their id: a controller makes one for each window.
     maintained: BTreeMap<(EventTime, Arc<str>), Arc<str>>,
     /// Reasons of [`LONG_REASON_BYTES`] and more, each once: a file of some kilobytes can have one of a megabyte in every row.
     long_reasons: BTreeSet<Arc<str>>,
-    /// By id of the decision.
+    /// Actuations by the decision's id.
     actuations: BTreeMap<Box<str>, ActuationSummary>,
     unlimited: [Option<f64>; 2],
     actuated: bool,
@@ -53,14 +53,14 @@ struct StoredEvents {
 /// The events of a workload as a report is made of them.
 #[derive(Debug, Default)]
 pub(crate) struct WorkloadEvents<'a> {
-    /// By start and id.
+    /// Windows by start and id.
     windows: Vec<ReportWindow>,
     spans: Vec<&'a SpanRow>,
-    /// By time.
+    /// `maintain` decisions by time.
     maintained: Vec<(EventTime, &'a str)>,
-    /// By id, without those in `maintained`.
+    /// Decisions by id, without those in `maintained`.
     pub(crate) decisions: Cow<'a, BTreeMap<Box<str>, ReportDecision>>,
-    /// By id of the decision.
+    /// Actuations by the decision's id.
     pub(crate) actuations: Cow<'a, BTreeMap<Box<str>, ActuationSummary>>,
     /// Power cap and SM clock at which nothing is held back, if a controller reported them: a limit this high is none.
     pub(crate) unlimited: [Option<f64>; 2],
@@ -79,12 +79,12 @@ pub(crate) struct ReportDecision {
     reason: Arc<str>,
     /// The decision that this one is about, of changes and verdicts.
     pub(crate) concerns: Option<Box<str>>,
-    /// From and to, of changes and verdicts.
+    /// Layouts before and after, for changes and verdicts.
     pub(crate) layouts: Option<Box<(Layout, Layout)>>,
 }
 
 impl ReportDecision {
-    /// What it says of the change that it concerns; `None`: it judges nothing.
+    /// Returns the verdict on the change that the decision concerns; `None` if it has none.
     fn verdict(&self) -> Option<ChangeVerdict> {
         match (self.action, self.validation) {
             (ControllerAction::Revert, _) => Some(ChangeVerdict::Reverted),
@@ -175,7 +175,7 @@ pub(crate) struct ReportWindow {
 }
 
 impl ActuationSummary {
-    /// Whether the change was made, if it was taken back later, too.
+    /// Returns whether the change was made, if it was taken back later, too.
     fn was_applied(&self) -> bool {
         self.applied.or(self.ready).or(self.rolled_back).is_some()
     }
@@ -212,16 +212,16 @@ impl ReportWindow {
     fn energy_of_progress(&self) -> Option<f64> {
         let known = self.run_energy?;
         let own = self.energy_per_sample.zip(self.samples).map_or(known, |(joules, samples)| joules * samples);
-        // Not for a difference by rounding.
+        // A difference by rounding does not count.
         Some(if own > known * (1.0 + 1e-9) { own } else { known })
     }
 
-    /// Seconds of known energy, of a mean device.
+    /// Returns the seconds of known energy, of a mean device.
     pub(crate) fn covered_seconds(&self) -> f64 {
         self.run_seconds * self.run_coverage
     }
 
-    /// Seconds in which the energy of its known devices is known, of a mean one of them.
+    /// Returns the seconds in which the energy of its known devices is known, of a mean one of them.
     fn powered_seconds(&self) -> f64 {
         (self.covered_seconds() * self.devices_per_known).min(self.run_seconds)
     }
@@ -236,7 +236,7 @@ impl ReportWindow {
         divide_known(self.run_energy, Some(self.powered_seconds()))
     }
 
-    /// Whether something is known of all of it, from its start to its end.
+    /// Returns whether something is known of all of it, from its start to its end.
     fn is_observed_whole(&self) -> bool {
         self.observed.is_some_and(|(from, to)| from <= self.start && to >= self.end)
     }
@@ -248,7 +248,7 @@ impl ReportWindow {
 
 type EventTimeRange = (EventTime, EventTime);
 
-/// A part of some seconds; where the two come from different clocks of the same time, never more than all of it.
+/// Returns a part of some seconds; where the two come from different clocks of the same time, never more than all of it.
 fn part_of(part: f64, seconds: f64) -> f64 {
     divide_known(Some(part), Some(seconds)).map_or(0.0, |ratio| ratio.min(1.0))
 }
@@ -362,18 +362,18 @@ impl Reporter {
         collected.actuations.insert(event.decision_id.as_str().into(), fate);
     }
 
-    /// The report on one workload so far; `None` if nothing is known of it.
+    /// Returns the report on one workload so far; `None` if nothing is known of it.
     pub fn report_of(&self, workload: &str, settings: &ReportSettings) -> Option<WorkloadReport> {
         self.workloads.get(workload).map(|collected| collected.events().workload_report(workload, settings))
     }
 
-    /// The report on everything so far.
+    /// Returns the report on everything so far.
     pub fn build_report(&self, settings: &ReportSettings) -> EnergyReport {
         let of = |(name, collected): (&String, &StoredEvents)| collected.events().workload_report(name, settings);
         EnergyReport { workloads: self.workloads.iter().map(of).collect() }
     }
 
-    /// The same on one workload, without the chart that HTML has; `None` if nothing is known of it.
+    /// Returns the same on one workload, without the chart that HTML has; `None` if nothing is known of it.
     pub fn workload_report(&self, name: &str, settings: &ReportSettings) -> Option<WorkloadReport> {
         let report = self.workloads.get(name)?.events().workload_report(name, settings);
         Some(WorkloadReport { curve: Vec::new(), decided: Vec::new(), ..report })
@@ -491,7 +491,7 @@ struct SharingComparison {
 }
 
 impl SharingComparison {
-    /// Unknown of a workload that never shared.
+    /// Returns sharing figures: unknown for a workload that never shared.
     fn of(collected: &WorkloadEvents<'_>) -> Self {
         let windows = |shared: bool| collected.run().filter(move |window| window.shared == shared);
         let energy = |shared: bool| sum_known(windows(shared).map(|window| window.run_energy));
@@ -522,7 +522,7 @@ const MOST_POWER_GAP_SECONDS: f64 = 86_400.0;
 /// Note if spans are asked for and there are none.
 pub(crate) const NO_SPANS: &str = "the job named no spans (epochs, training blocks): there is nothing to break down by";
 
-/// The sum of what is known; `None` where nothing is.
+/// Returns the sum of what is known; `None` if nothing is.
 pub(crate) fn sum_known(values: impl Iterator<Item = Option<f64>>) -> Option<f64> {
     values.flatten().fold(None, |sum, value| Some(sum.unwrap_or(0.0) + value))
 }
@@ -587,7 +587,7 @@ impl WorkloadEvents<'_> {
         self.windows.iter().filter(|window| window.run_seconds > 0.0)
     }
 
-    /// Seconds of the run that lie between two windows: of a long silence no window is written.
+    /// Returns the seconds of the run that lie between two windows: of a long silence no window is written.
     fn silent_seconds(&self) -> f64 {
         let mut silent = 0.0;
         let mut before: Option<&ReportWindow> = None;
@@ -617,7 +617,7 @@ impl WorkloadEvents<'_> {
         self.figures(name, settings, saving, notes)
     }
 
-    /// Everything but the saving, which comes with its notes.
+    /// Returns everything but the saving, which comes with its notes.
     fn figures(&self, name: &str, settings: &ReportSettings, saving: SavingEstimate, of_saving: Vec<String>) -> WorkloadReport {
         let mut notes = Vec::new();
         let in_windows = sum_known(self.run().map(|window| window.run_energy));
@@ -635,7 +635,7 @@ impl WorkloadEvents<'_> {
         let in_devices = self.run().map(|window| window.seconds_in_run(observed)).sum::<f64>();
         let silent = self.silent_seconds();
         let duration = in_intervals.map(|seconds| seconds + silent);
-        // As many devices were silent as there are otherwise.
+        // The number of silent devices is taken to be the usual number.
         let device_seconds = in_devices + silent * divide_known(Some(in_devices), in_intervals).unwrap_or(1.0);
         if silent > 0.0 {
             notes.push(format!(
@@ -682,6 +682,7 @@ impl WorkloadEvents<'_> {
             throughput_ratio,
             compared,
             compared_ratio,
+            lacks_baseline,
             windows: comparisons,
         } = saving;
         let sharing = SharingComparison::of(self);
@@ -752,6 +753,7 @@ impl WorkloadEvents<'_> {
             unassigned_tokens,
             why_no_energy,
             notes,
+            lacks_baseline,
             curve: rows.iter().map(window_point).collect(),
             decided: changes,
             by_window: (settings.by == Some(ReportBreakdown::Window)).then_some(rows),
@@ -767,7 +769,7 @@ impl WorkloadEvents<'_> {
         all
     }
 
-    /// The number of changes that were written as recommendations and not made, neither then nor later.
+    /// Returns the number of changes that were written as recommendations and not made, neither then nor later.
     fn recommendation_count(&self) -> u64 {
         let recommended = |id: &str| self.actuations.get(id).is_some_and(|fate| fate.recommended && !fate.was_applied());
         self.decided_changes().iter().filter(|(id, _)| recommended(id)).count() as u64
@@ -834,8 +836,8 @@ impl WorkloadEvents<'_> {
         ]
     }
 
-    /// Returns the mean power in the run over the time in which it is known, in W: in each interval that of all windows together
-    /// (devices without a workload have one each), weighted by the longest of their covered times.
+    /// Returns the mean power in the run over the time in which it is known, in W. Each interval counts with the power of all its
+    /// windows together, weighted by the longest of their covered times. Devices without a workload have one window each.
     fn mean_power(&self) -> Option<f64> {
         let mut intervals = BTreeMap::<EventTime, (f64, f64)>::new();
         for window in self.run() {
@@ -849,7 +851,7 @@ impl WorkloadEvents<'_> {
         divide_known(joules, sum_known(intervals.values().map(|(_, seconds)| Some(*seconds))))
     }
 
-    /// The energy of each window of the run, spread evenly over the window.
+    /// Returns the energy of each window of the run, spread evenly over the window.
     fn energy_by_time(&self) -> Vec<eadt_models::energy::EnergyInterval> {
         let instant = |time: EventTime| jiff::Timestamp::from_microsecond(time.micros()).unwrap_or(jiff::Timestamp::MAX);
         let interval = |window: &ReportWindow| {
@@ -859,13 +861,13 @@ impl WorkloadEvents<'_> {
         self.run().filter_map(interval).collect()
     }
 
-    /// The sum, where every window with energy has the figure: a part of the cost is not the cost.
+    /// Returns the sum, where every window with energy has the figure: a part of the cost is not the cost.
     fn sum_if_complete(&self, of: fn(&ReportWindow) -> Option<f64>) -> Option<f64> {
         let with_energy = || self.run().filter(|window| window.run_energy.is_some_and(|joules| joules > 0.0));
         with_energy().all(|window| of(window).is_some()).then(|| sum_known(with_energy().map(of))).flatten()
     }
 
-    /// Whether nothing is known of the run's energy.
+    /// Returns whether nothing is known of the run's energy.
     fn lacks_energy(&self) -> bool {
         !self.windows.is_empty() && self.run().all(|window| window.run_energy.is_none() && window.unassigned <= 0.0)
     }
@@ -935,8 +937,8 @@ impl WorkloadEvents<'_> {
         }
         if self.windows.iter().all(|window| window.gpus == 0) {
             return format!(
-                "no device was heard that is assigned to it. Import its power log, too ({MAP}, and the same `--workload`), or let a collector \
-                 read its GPUs and name it for them (`eadt up --gpus nvml --workload`, or `collector.assignments`)"
+                "no device that is assigned to it reported. Import its power log, too ({MAP}, and the same `--workload`), or let a \
+                 collector read its GPUs and name it for them (`eadt up --gpus nvml --workload`, or `collector.assignments`)"
             );
         }
         if self.run().any(|window| window.contradicted_seconds > 0.0) {
@@ -947,7 +949,7 @@ impl WorkloadEvents<'_> {
         let (from, to) = self.observed_range();
         let seconds = to.seconds_since(from);
         if seconds <= 0.0 {
-            return "its devices were heard at one moment only, and energy is known from two readings on. Record for longer, and more often"
+            return "its devices reported at one moment only, and energy is known from two readings on. Record for longer, and more often"
                 .to_owned();
         }
         let no_power = format!(
@@ -1013,7 +1015,7 @@ impl WorkloadEvents<'_> {
         }
     }
 
-    /// The decision at each time; where there are several, the one that changes something.
+    /// Returns the decision at each time; where there are several, the one that changes something.
     fn by_time(&self) -> BTreeMap<EventTime, WindowDecision<'_>> {
         let maintained = self.maintained.iter().map(|&(time, reason)| (time, WindowDecision { decided: None, reason }));
         let mut all: BTreeMap<EventTime, WindowDecision<'_>> = maintained.collect();

@@ -36,7 +36,7 @@ pub struct ReportSettings {
     pub prices: Option<Prices>,
     /// Name of the currency that prices are in, such as `EUR`; no event contains it.
     pub currency: Option<String>,
-    /// In place of the carbon intensities that the windows carry.
+    /// Carbon intensity that replaces those of the windows.
     pub carbon_grams_per_kwh: Option<f64>,
     /// Carbon intensities by time, in place of those that the windows carry; `carbon_grams_per_kwh` goes before.
     pub carbon: Option<GridCarbon>,

@@ -32,13 +32,13 @@ const METERS: [Meter; 4] = [Meter::Gpu, Meter::Module, Meter::Node, Meter::Wall]
 
 type Words = [u64; WORDS];
 
-/// What windows are sorted by: start and id; `None` is the usual id of that start.
+/// Sort key of windows: start and id; `None` is the usual id of that start.
 type WindowKey = (EventTime, Option<Box<str>>);
 
 /// Windows, by start and id.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct StoredWindows {
-    /// By the key of their first window, or by one before it.
+    /// Blocks by the key of their first window, or by one before it.
     blocks: BTreeMap<WindowKey, WindowBlock>,
     layouts: Vec<Arc<Layout>>,
     /// Ids that are not the usual ones.

@@ -1,4 +1,4 @@
-//! What a decision does, in the words of Kubernetes and NVML: the same in terminals, reports and on the web page.
+//! Texts for decisions in the terms of Kubernetes and NVML: the same in terminals, reports and on the web page.
 
 use std::borrow::Cow;
 

@@ -11,17 +11,17 @@ use eadt_schemas::EventTime;
 pub struct ServiceClock(Arc<dyn Fn() -> EventTime + Send + Sync>);
 
 impl ServiceClock {
-    /// Any other clock than the machine's.
+    /// Builds a clock other than the machine's.
     pub fn new(now: impl Fn() -> EventTime + Send + Sync + 'static) -> Self {
         Self(Arc::new(now))
     }
 
-    /// The machine's clock.
+    /// Returns the machine's clock.
     pub fn machine() -> Self {
         Self::new(|| Self::of(SystemTime::now()))
     }
 
-    /// A clock that always shows `at`.
+    /// Returns a clock that always shows `at`.
     pub fn fixed(at: EventTime) -> Self {
         Self::new(move || at)
     }
@@ -30,7 +30,7 @@ impl ServiceClock {
         (self.0)()
     }
 
-    /// A time of the machine's clock as event time; before 1970 it is 1970.
+    /// Returns a time of the machine's clock as event time; before 1970 it is 1970.
     pub fn of(time: SystemTime) -> EventTime {
         let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
         EventTime::from_micros(i64::try_from(since.as_micros()).unwrap_or(i64::MAX))
@@ -57,12 +57,12 @@ pub struct MonotonicClock {
 }
 
 impl MonotonicClock {
-    /// The machine's monotonic clock.
+    /// Returns the machine's monotonic clock.
     pub fn machine() -> Self {
         Self::default()
     }
 
-    /// Time passes only because somebody waits, and waiting takes none of the machine's.
+    /// Returns a clock whose time passes only by waits, which take none of the machine's time.
     pub fn simulated() -> Self {
         Self { simulated: Some(Arc::new(Mutex::new(Instant::now()))) }
     }

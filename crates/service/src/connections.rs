@@ -28,20 +28,20 @@ use crate::Shutdown;
 const REFUSED: Duration = Duration::from_millis(50);
 /// Heads of requests are short.
 const HEAD_BYTES: usize = 16 << 10;
-/// A stranger does not give way before its first request could be read, however many come meanwhile: it has this long if there
-/// are [`MANY`] strangers or more, and less if there are fewer, in proportion, but at least [`LEAST_TO_SPEAK`]. This caps how
-/// many are accepted while every place is taken: 100 a second where strangers have one place, 320 where they have four to
-/// [`MANY`], and ten more for each further one.
+/// A stranger does not give way before its first request could be read, however many come meanwhile. It has this long if there
+/// are [`MANY`] strangers or more. With fewer it has less in proportion, but at least [`LEAST_TO_SPEAK`]. This caps how many are
+/// accepted while every place is taken: 100 a second where strangers have one place, 320 where they have four to [`MANY`], and
+/// ten more for each further one.
 const TO_SPEAK: Duration = Duration::from_millis(100);
 const LEAST_TO_SPEAK: Duration = Duration::from_millis(10);
 const MANY: usize = 32;
 
-/// What clients may take.
+/// Limits on the clients of a server.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ConnectionLimits {
     /// Connections at once.
     pub connections: usize,
-    /// What happens to one more.
+    /// Treatment of a connection beyond the limit.
     pub when_full: OverflowPolicy,
     /// Longest handshake, and longest wait for the head of a request, of a further one from the last answer on.
     pub request: Duration,
@@ -49,18 +49,18 @@ pub struct ConnectionLimits {
     pub lifetime: Duration,
 }
 
-/// What happens to a connection beyond the limit.
+/// Treatment of a connection beyond the limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OverflowPolicy {
-    /// It takes the place of the oldest that nobody is known of ([`ClientIdentity`]), which had time to speak before. Where most
-    /// are known it is let in as one of a few more, and once it is known, too, it takes the place of the oldest of whoever has
-    /// the most, if that is more than it has itself then.
+    /// It takes the place of the oldest that nobody is known of ([`ClientIdentity`]), which had time to speak before. If most are
+    /// known, it is admitted as one of a few more. Once it is known, too, it replaces the oldest connection of the client with
+    /// the most, if that client has more than its own.
     EndStrangers,
     /// It takes the place of the oldest: an answer takes no time, so the oldest is who dawdles.
     EndOldest,
 }
 
-/// Why a connection was ended.
+/// The reason why a connection was ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CloseReason {
     Handshake,
@@ -69,7 +69,7 @@ pub enum CloseReason {
     GaveWay,
 }
 
-/// Who speaks over a connection, as far as that is known. Each request has its connection's among its extensions.
+/// The client of a connection, as far as it is known. Each request has its connection's among its extensions.
 #[derive(Debug, Clone, Default)]
 pub struct ClientIdentity(Arc<ClientEntry>);
 
@@ -80,7 +80,7 @@ struct ClientEntry {
     roll: ClientRegistry,
 }
 
-/// Who is known, the oldest first, and how many there may be.
+/// Known clients, the oldest first, and the largest number of them.
 #[derive(Debug, Clone, Default)]
 struct ClientRegistry {
     known: Arc<Mutex<Vec<Weak<ClientEntry>>>>,
@@ -106,8 +106,8 @@ impl ClientIdentity {
         Self(Arc::new(ClientEntry { roll: roll.clone(), ..ClientEntry::default() }))
     }
 
-    /// From here on it is known whose the connection is, and it gives way only to those who have fewer. False: every place is
-    /// taken, and nobody has more than this one would; the connection is to end.
+    /// Names the client of the connection, which then gives way only to clients with fewer connections. Returns false if every
+    /// place is taken, and no client has more than this one would; the connection is to end.
     pub fn identify(&self, name: &str) -> bool {
         let mut known = self.0.roll.lock();
         if self.0.name.get().is_some() {
@@ -156,7 +156,7 @@ impl OpenConnection {
 }
 
 impl ConnectionLimits {
-    /// For those of whom it is not known yet whether they have less than others: they have these places, however many are known.
+    /// Returns the number of places for unknown clients. They have these places, however many clients are known.
     fn spare(&self) -> usize {
         if self.when_full == OverflowPolicy::EndStrangers { self.connections / 8 + 1 } else { 0 }
     }

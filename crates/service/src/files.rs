@@ -20,15 +20,38 @@ pub fn read_bytes(path: &Path, max_bytes: u64) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     File::open(path)?.take(max_bytes + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > max_bytes {
-        let text = format!("it has more than {max_bytes} bytes: check that this is the right file");
+        let text = format!("it has more than {}: check that this is the right file", describe_size(max_bytes));
         return Err(Error::new(ErrorKind::FileTooLarge, text));
     }
     Ok(bytes)
 }
 
+/// Returns a limit for a message, in the largest unit of which it is a multiple: `64 MiB`, `1000 bytes`.
+pub fn describe_size(bytes: u64) -> String {
+    let units = [(30, "GiB"), (20, "MiB"), (10, "KiB")];
+    let unit = units.into_iter().find(|(shift, _)| bytes > 0 && bytes.trailing_zeros() >= *shift);
+    unit.map_or_else(|| format!("{bytes} bytes"), |(shift, name)| format!("{} {name}", bytes >> shift))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_limit_is_described_in_its_largest_whole_unit() {
+        for (bytes, text) in [
+            (0, "0 bytes"),
+            (1000, "1000 bytes"),
+            (1025, "1025 bytes"),
+            (1 << 10, "1 KiB"),
+            (1536, "1536 bytes"),
+            (3 << 19, "1536 KiB"),
+            (TEXT_BYTES, "64 MiB"),
+            (2 << 30, "2 GiB"),
+        ] {
+            assert_eq!(describe_size(bytes), text);
+        }
+    }
 
     #[test]
     fn endless_files_are_refused_and_those_at_the_bound_are_read() {

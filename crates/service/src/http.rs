@@ -49,7 +49,7 @@ struct TaskFailureCollector;
 
 impl Collector for TaskFailureCollector {
     fn encode(&self, mut encoder: DescriptorEncoder) -> fmt::Result {
-        let help = "Tasks that failed or panicked; docs/reference/tasks.md says what it means";
+        let help = "Tasks that failed or panicked; see docs/reference/tasks.md";
         let mut family = encoder.encode_descriptor("task_failures", help, None, MetricType::Counter)?;
         for task in eadt_tasks::ALL.iter().filter(|task| task.has_begun()) {
             let label = [("task", task.name)];
@@ -72,7 +72,7 @@ impl MetricsRegistry {
         add(registry.sub_registry_with_prefix(format!("eadt_{part}")))
     }
 
-    /// The `OpenMetrics` text.
+    /// Returns the `OpenMetrics` text.
     pub fn text(&self) -> String {
         let registry = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut text = String::new();
@@ -119,14 +119,14 @@ impl HealthRegistry {
         metrics.register("service", |registry| registry.register_collector(Box::new(ReadinessCollector(self.clone()))));
     }
 
-    /// A part that is not ready yet.
+    /// Returns a part that is not ready yet.
     pub fn part(&self, name: &'static str) -> ReadinessFlag {
         let flag = Arc::new(AtomicBool::new(false));
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push((name, flag.clone()));
         ReadinessFlag(flag)
     }
 
-    /// The parts that are not ready. A process that has no part yet is starting, and not ready either.
+    /// Returns the parts that are not ready. A process that has no part yet is starting, and not ready either.
     pub fn waiting(&self) -> Vec<&'static str> {
         let parts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if parts.is_empty() {
@@ -136,7 +136,7 @@ impl HealthRegistry {
     }
 }
 
-/// The operational routes, to be merged with a service's own.
+/// Returns the operational routes, to be merged with a service's own.
 pub fn routes(metrics: MetricsRegistry, health: HealthRegistry) -> Router {
     health.register(&metrics);
     Router::new()
@@ -176,7 +176,7 @@ pub async fn serve(
     serve_near(address, 0, router, shutdown).await
 }
 
-/// As [`serve`], but takes the next free port if the address's own is taken, of at most `further` that follow it.
+/// Like [`serve`], but takes the next free port if the address's own is taken, of at most `further` that follow it.
 pub async fn serve_near(
     address: SocketAddr,
     further: u16,

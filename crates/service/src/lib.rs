@@ -1,4 +1,5 @@
-//! What every service has: supervised tasks, a drain in two signals, `/metrics`, `/healthz`, `/readyz`, logs, a clock to inject.
+//! Parts that every service has: supervised tasks, a drain in two signals, `/metrics`, `/healthz`, `/readyz`, logs, a clock to
+//! inject.
 //!
 //! In: named tasks. Out: their end, reported once. It never exits the process and never decides what a service does.
 

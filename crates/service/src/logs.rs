@@ -9,7 +9,7 @@ use tracing_subscriber::EnvFilter;
 
 use crate::redact::{RedactingWriter, SecretRedactor};
 
-/// How log lines look.
+/// Format of log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LogFormat {
@@ -37,12 +37,12 @@ pub fn start(format: LogFormat, filter: &str, file: Option<File>, secrets: Secre
     start_on(|| Box::new(std::io::stderr()), format, filter, file, secrets)
 }
 
-/// Whether the user wants no colours (<https://no-color.org>): `NO_COLOR` is set, and not empty.
+/// Returns whether the user wants no colours (<https://no-color.org>): `NO_COLOR` is set, and not empty.
 pub fn is_colourless() -> bool {
     std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty())
 }
 
-/// As [`start`], through this writer to standard error, which may clear a progress bar first.
+/// Like [`start`], through this writer to standard error, which may clear a progress bar first.
 pub fn start_on(
     stderr: fn() -> Box<dyn Write>,
     format: LogFormat,
@@ -53,7 +53,7 @@ pub fn start_on(
     let failed = |detail: String| LogError { filter: filter.to_owned(), detail };
     let parsed = EnvFilter::try_new(filter).map_err(|error| failed(error.to_string()))?;
     let coloured = !is_colourless() && std::io::IsTerminal::is_terminal(&std::io::stderr());
-    // Where standard error is gone, as with a closed terminal, the subscriber's own report of that would panic.
+    // If standard error is gone, as with a closed terminal, the subscriber's own report of that would panic.
     let builder = tracing_subscriber::fmt().with_env_filter(parsed).with_ansi(coloured).log_internal_errors(false);
     let on_stderr = {
         let secrets = secrets.clone();

@@ -12,17 +12,17 @@ use eadt_tasks::LOG_PROBE;
 use crate::Shutdown;
 use crate::http::HealthRegistry;
 
-/// Between two questions while the log answers. With the question's own limit of four seconds, and the one more that is asked
-/// before the part falls, that is 12 s from a broker's death to the end of readiness.
+/// Interval between two probes while the log answers. A probe takes at most four seconds, and one more is sent before the part is
+/// not ready. So readiness ends 12 s after a broker's death.
 const EVERY: Duration = Duration::from_secs(3);
-/// Before a question that was not answered is asked again.
+/// Pause before a probe without an answer is repeated.
 const AGAIN: Duration = Duration::from_secs(1);
 /// Questions without an answer after which the log counts as away: one may meet a broker that is just restarting.
 const MISSES: u32 = 2;
-/// How soon a shutdown is seen.
+/// Longest time until a shutdown is noticed.
 const PIECE: Duration = Duration::from_millis(100);
 
-/// What the answers so far mean.
+/// State of a readiness probe after its answers so far.
 #[derive(Debug, Default)]
 struct ProbeState {
     misses: u32,
@@ -30,7 +30,7 @@ struct ProbeState {
     away: bool,
 }
 
-/// What follows from an answer.
+/// Change of state that follows from an answer.
 #[derive(Debug, PartialEq, Eq)]
 enum ProbeTransition {
     Same,

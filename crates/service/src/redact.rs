@@ -63,7 +63,7 @@ impl SecretRedactor {
     /// Secrets with these texts; those of less than four bytes are left out.
     pub fn new(secrets: impl IntoIterator<Item = String>) -> Self {
         let mut secrets: Vec<String> = secrets.into_iter().filter(|text| text.len() >= SHORTEST).collect();
-        // As errors quote them.
+        // The form in which errors quote them.
         let quoted: Vec<String> = secrets.iter().map(|text| text.escape_debug().to_string()).collect();
         secrets.extend(quoted);
         // The longest first: one may contain another.
@@ -151,11 +151,11 @@ const SECRET_NAME_ENDS: [&str; 17] = [
     "accountkey",
     "privatekey",
 ];
-/// Where a value, or a URL, ends.
+/// Characters that end a value, or a URL.
 const END: &[char] = &[' ', '\t', '\n', '\r', '"', '\'', '<', '>', '`', '|', '\\'];
 
-/// Replaces what is secret by its form in a text: user and password of every URL, also of one without its scheme, the values of
-/// its secret parameters, and every value behind the name of a secret, as in `host:9092?password=VALUE`.
+/// Replaces parts of a text that are secret by their form: user and password of every URL, also of one without its scheme, and
+/// the values of its secret parameters. Replaces every value behind the name of a secret, as in `host:9092?password=VALUE`.
 pub fn hide_credentials(text: &str) -> Cow<'_, str> {
     let steps: [fn(&str) -> Option<String>; 3] = [hide_url_secrets, hide_users_of_hosts, hide_named_values];
     steps.iter().fold(Cow::Borrowed(text), |shown, hide| match hide(&shown) {
@@ -310,7 +310,7 @@ fn hide_url_secrets(text: &str) -> Option<String> {
         let (authority, path) = url.split_at(authority_end(url));
         let is_port = |port: &str| port.bytes().all(|byte| byte.is_ascii_digit());
         let has_user = authority.contains('@');
-        // Of several URLs in a list each has its own credentials; a part that has neither host nor user is of a password.
+        // Each of several URLs in a list has its own credentials. A part that has neither host nor user belongs to a password.
         for (number, part) in authority.split(',').enumerate() {
             if number > 0 {
                 shown.push(',');

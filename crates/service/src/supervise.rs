@@ -6,6 +6,7 @@
 use std::fmt;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::{Duration, Instant};
 
 use eadt_tasks::{OnFailure, TaskEntry, panicked};
 use tokio::task::{JoinError, JoinHandle, JoinSet};
@@ -48,7 +49,7 @@ impl Supervisor {
         Self { shutdown, tasks: JoinSet::new() }
     }
 
-    /// Cancelled when everything should drain.
+    /// Returns the shutdown that is cancelled when everything should drain.
     pub fn shutdown(&self) -> Shutdown {
         self.shutdown.clone()
     }
@@ -152,8 +153,38 @@ fn task_result<E: Into<AnyError>>(joined: Result<Result<(), E>, JoinError>) -> R
 /// Exit status after a second SIGINT, as shells have it.
 const INTERRUPTED: i32 = 130;
 
-/// Cancels `shutdown` at the first SIGINT, SIGTERM or SIGHUP; at a second SIGINT or SIGTERM ends the process at once, with status
-/// 130, after `before_end`, which gives the terminal back.
+/// Signals within this time of the first one are that one sent again: `timeout` signals the process, and then its group.
+const SAME_SIGNAL: Duration = Duration::from_secs(1);
+
+/// Effect of a signal that asks the process to end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum SignalEffect {
+    Drain,
+    Ignored,
+    Abort,
+}
+
+/// Decides about each signal that asks the process to end. Pure: the caller has the clock.
+#[derive(Debug, Default)]
+struct SignalPolicy {
+    draining_since: Option<Instant>,
+}
+
+impl SignalPolicy {
+    fn on_signal(&mut self, now: Instant, is_hangup: bool) -> SignalEffect {
+        match self.draining_since {
+            None => {
+                self.draining_since = Some(now);
+                SignalEffect::Drain
+            }
+            Some(first) if is_hangup || now.duration_since(first) < SAME_SIGNAL => SignalEffect::Ignored,
+            Some(_) => SignalEffect::Abort,
+        }
+    }
+}
+
+/// Cancels `shutdown` at the first SIGINT, SIGTERM or SIGHUP; at a second SIGINT or SIGTERM, [`SAME_SIGNAL`] later or more, ends the
+/// process at once, with status 130, after `before_end`, which gives the terminal back.
 ///
 /// A terminal that is closed sends SIGHUP, and its shell may send another one: neither ends what drains. A SIGHUP that this process was
 /// started to ignore, as by `nohup`, stays ignored.
@@ -163,22 +194,24 @@ pub async fn on_signals(shutdown: Shutdown, before_end: impl FnOnce()) -> std::i
     let drains_at_hangup = !ignores_hangup();
     let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
     let mut hangup = drains_at_hangup.then(|| signal(SignalKind::hangup())).transpose()?;
-    let mut draining = false;
+    let mut policy = SignalPolicy::default();
     loop {
-        let aborts = tokio::select! {
-            _ = interrupt.recv() => draining,
-            _ = terminate.recv() => draining,
-            () = next_hangup(hangup.as_mut()) => false,
+        let is_hangup = tokio::select! {
+            _ = interrupt.recv() => false,
+            _ = terminate.recv() => false,
+            () = next_hangup(hangup.as_mut()) => true,
         };
-        if aborts {
-            break;
-        }
-        if !std::mem::replace(&mut draining, true) {
-            tracing::info!("draining; a second signal aborts");
-            shutdown.cancel();
+        match policy.on_signal(Instant::now(), is_hangup) {
+            SignalEffect::Drain => {
+                tracing::info!("draining; a second signal aborts");
+                shutdown.cancel();
+            }
+            SignalEffect::Ignored => {}
+            SignalEffect::Abort => break,
         }
     }
     before_end();
+    tracing::warn!("aborted by a second signal before everything was drained");
     #[allow(clippy::disallowed_methods, reason = "the user asked twice: nothing is waited for any more")]
     std::process::exit(INTERRUPTED)
 }
@@ -211,6 +244,25 @@ mod tests {
         assert_eq!(is_first_signal_ignored("Name:\teadt\nSigIgn:\t0000000000001001\n"), Some(true));
         assert_eq!(is_first_signal_ignored("SigIgn:\t0000000000001000\n"), Some(false));
         assert_eq!(is_first_signal_ignored("Name:\teadt\n"), None);
+    }
+
+    #[test]
+    fn a_signal_that_comes_twice_in_a_moment_is_one_and_a_later_one_aborts() {
+        use SignalEffect::{Abort, Drain, Ignored};
+        let begun = Instant::now();
+        // Milliseconds, whether it is SIGHUP, and the effect.
+        for signals in [
+            &[(0, false, Drain), (0, false, Ignored), (999, false, Ignored), (1000, false, Abort)][..],
+            &[(0, true, Drain), (1, true, Ignored), (5000, true, Ignored), (5001, false, Abort)],
+            &[(0, false, Drain), (2000, true, Ignored), (2000, false, Abort)],
+            &[(0, true, Drain), (500, false, Ignored), (60_000, false, Abort)],
+        ] {
+            let mut policy = SignalPolicy::default();
+            for (millis, is_hangup, effect) in signals {
+                let now = begun + Duration::from_millis(*millis);
+                assert_eq!(policy.on_signal(now, *is_hangup), *effect, "{millis} of {signals:?}");
+            }
+        }
     }
 
     #[tokio::test]

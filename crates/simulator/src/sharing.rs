@@ -1,4 +1,4 @@
-//! What a laboratory would measure of workloads that share a simulated GPU: each alone at several shares of the SMs, and
+//! Measurements as in a laboratory, of workloads that share a simulated GPU: each alone at several shares of the SMs, and
 //! together at several partitions. Simulated, like everything here.
 //!
 //! [`paper_suite`] are the sixteen workloads of the paper on SM allocation: SM and memory activity are those of its Table 1
@@ -38,13 +38,13 @@ impl LabNoise {
     /// Perfect instruments.
     pub const NONE: Self = Self { throughput_ratio: 0.0, power_ratio: 0.0, counter_ratio: 0.0, seed: 0 };
 
-    /// What the simulator's other instruments have: 2 % of throughput, 1.5 % of power and of counters.
+    /// Returns the noise of the simulator's other instruments: 2 % of throughput, 1.5 % of power and of counters.
     pub const fn usual(seed: u64) -> Self {
         Self { throughput_ratio: 0.02, power_ratio: 0.015, counter_ratio: 0.015, seed }
     }
 }
 
-/// Why a laboratory cannot measure.
+/// The reason why a laboratory cannot measure.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum LabError {
     #[error("the laboratory's figures are refused")]
@@ -85,14 +85,14 @@ impl SharingLab {
         &self.workloads
     }
 
-    /// Every pair, a workload with itself included, whose memory fits together.
+    /// Returns every pair, a workload with itself included, whose memory fits together.
     pub fn pairs(&self, memory_gib: f64) -> Vec<Vec<usize>> {
         let count = self.workloads.len();
         let all = (0..count).flat_map(|a| (a..count).map(move |b| vec![a, b]));
         all.filter(|pair| self.memory_gib(pair) <= memory_gib).collect()
     }
 
-    /// Every triple of different workloads whose memory fits together.
+    /// Returns every triple of different workloads whose memory fits together.
     pub fn triples(&self, memory_gib: f64) -> Vec<Vec<usize>> {
         let count = self.workloads.len();
         let all = (0..count).flat_map(|a| (a + 1..count).flat_map(move |b| (b + 1..count).map(move |c| vec![a, b, c])));
@@ -103,7 +103,7 @@ impl SharingLab {
         group.iter().map(|workload| self.workloads[*workload].profile.memory_gib).sum()
     }
 
-    /// Everything of a plan: each workload alone at tenths of the SMs and at the plan's shares, and the groups together.
+    /// Measures everything of a plan: each workload alone at tenths of the SMs and at the plan's shares, and the groups together.
     pub fn measure(&self, plan: &LabPlan) -> Result<GpuMeasurements, LabError> {
         let mut shares: Vec<u32> = plan.partitions.iter().flatten().copied().chain(TENTHS).collect();
         shares.sort_unstable();
@@ -177,7 +177,7 @@ impl SharingLab {
         CoRun { tenants, sm_clock_mhz: clock, power_watts: steady.power_watts * factor(&mut random, self.noise.power_ratio) }
     }
 
-    /// The steady state once the temperature has settled.
+    /// Returns the steady state once the temperature has settled.
     fn settled(&self, runners: &[GpuProcess], clock_mhz: Option<f64>) -> SteadyState {
         let board = self.board.board();
         let limits = OperatingLimits { clock_mhz, power_watts: None };
@@ -189,7 +189,7 @@ impl SharingLab {
         steady
     }
 
-    /// The same reading has the same noise, whatever else is measured.
+    /// Returns the noise of a reading; the same reading has the same noise, whatever else is measured.
     fn noise_of(&self, names: &[&str], shares: &[u32], clock: Option<f64>) -> Pcg64Mcg {
         generator(self.noise.seed, names, shares, clock, 0)
     }
@@ -251,7 +251,7 @@ const PAPER: [PaperWorkload; 16] = [
 /// Memory in GiB at which the paper's sixteen workloads make its 121 pairs.
 pub const PAPER_MEMORY_GIB: f64 = 26.0;
 
-/// The paper's sixteen workloads.
+/// Returns the paper's sixteen workloads.
 pub fn paper_suite() -> Vec<SharedWorkload> {
     let workload = |(
         name,
@@ -308,7 +308,7 @@ pub fn stress_suite(count: usize, seed: u64) -> Vec<SharedWorkload> {
         .collect()
 }
 
-/// The nine partitions of a pair: 10 and 90 %, 20 and 80 %, …
+/// Returns the nine partitions of a pair: 10 and 90 %, 20 and 80 %, …
 pub fn tenths() -> Vec<Vec<u32>> {
     (1..10).map(|tenth| vec![tenth * 10, 100 - tenth * 10]).collect()
 }

@@ -29,8 +29,8 @@ tasks! {
     POD_FACTS "pod-facts" in "collector, a lookup of a pod": Restart, "the pod's workload is looked up again after ten seconds";
     NVML_OPEN "nvml-open" in "collector, node agent": Starter, "the start fails with an error; the thread of a library that hangs is abandoned";
     PROCESSOR "processor" in "`eadt processor`, `eadt up`": Fatal, "the next start resumes from its last step";
-    CLUSTER "cluster" in "processor, the joint stage of the power budget": Fatal, "as the processor";
-    GPU "gpu" in "processor, the joint stage of GPU sharing": Fatal, "as the processor";
+    POWER_BUDGET "power-budget" in "processor, the joint stage of the power budget": Fatal, "as the processor";
+    GPU_SHARING "gpu-sharing" in "processor, the joint stage of GPU sharing": Fatal, "as the processor";
     ACTUATOR "actuator" in "`eadt actuator`, `eadt up`": Fatal, "the next start resumes from its positions; changes are fenced by their decisions";
     KUBERNETES "kubernetes" in "actuator, its watches, statuses and intents": Fatal, "as the actuator; an unavailable API server is no failure of its tasks";
     ARCHIVER "archiver" in "`eadt archiver`, `eadt up`": Fatal, "the next start resumes after the last complete file";
@@ -40,7 +40,7 @@ tasks! {
     SIMULATOR "simulator" in "`eadt actuator`, `eadt up`, simulated": Fatal, "the next start resumes from its last step";
     STAGE "stage" in "`eadt up`": Fatal, "as the task that it supervises";
     FOLLOWER "follower" in "`eadt up`, `eadt top`: the live view, and the closing report": Fatal, "the terminal is restored; the error is printed instead of the report";
-    EXPORTER "exporter" in "`eadt exporter`": Fatal, "the next start reads the log again; counters start at 0, as after any restart";
+    EXPORTER "exporter" in "`eadt exporter`": Fatal, "the next start reads the log again; workloads have no series until it was read";
     OTLP "otlp" in "`eadt exporter`, `eadt up`, with `metrics.otlp.endpoint`": Report, "the receiver gets no more metrics; the service continues, and `/metrics` has them";
     DURATION "duration" in "`eadt up --gpus nvml --duration`": Fatal, "the run ends early, so that it does not run forever";
     MAINTENANCE "maintenance" in "`eadt up`, maintenance of the log": Restart, "it is tried again after a minute";

@@ -52,7 +52,7 @@ pub struct Seeds {
 }
 
 impl Seeds {
-    /// Only this one.
+    /// Returns only this seed.
     pub fn one(seed: u64) -> Self {
         Self { first: seed, least: 1, until: None }
     }
@@ -94,7 +94,7 @@ pub fn tell_all(seeds: Seeds, story: impl Fn(u64) -> Result<usize, String> + Syn
     let thread = || {
         let (mut stories, mut crashes) = (0, 0);
         loop {
-            // In order: if one fails, all earlier seeds have been started, and run to their ends.
+            // Seeds are taken in order: if one fails, all earlier seeds have been started, and run to their ends.
             let seed = next.fetch_add(1, Ordering::Relaxed);
             if seed >= first_wrong.load(Ordering::Relaxed) || !seeds.has(seed) {
                 return Ok((stories, crashes));

@@ -38,7 +38,7 @@ const NUMBERS: [&str; 5] = ["run", "sm_clock_mhz", "power_limit_watts", "memory_
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidPattern {
-    #[error("pattern {text:?} has an unclosed brace; say for example {{workload}}-{{sm_clock_mhz}}-{{run}}")]
+    #[error("pattern {text:?} has an unclosed brace; for example {{workload}}-{{sm_clock_mhz}}-{{run}}")]
     Brace { text: String },
     #[error("pattern {text:?} names {field} twice, or names nothing between braces")]
     Field { text: String, field: String },
@@ -47,7 +47,7 @@ pub enum InvalidPattern {
 }
 
 impl FileNamePattern {
-    /// As it was given.
+    /// Returns the pattern as it was given.
     pub fn text(&self) -> &str {
         &self.text
     }
@@ -81,14 +81,14 @@ impl FileNamePattern {
         Ok(pattern)
     }
 
-    /// `sm_clock_mhz` or `power_limit_watts`.
+    /// Returns `sm_clock_mhz` or `power_limit_watts`.
     pub fn knob(&self) -> Option<&str> {
         let fields =
             self.parts.iter().filter_map(|part| if let FileNamePart::Field(field) = part { Some(field.as_str()) } else { None });
         fields.into_iter().find(|field| ["sm_clock_mhz", "power_limit_watts"].contains(field))
     }
 
-    /// The columns of a name; `None` where it does not fit.
+    /// Returns the columns of a name; `None` if it does not fit.
     pub fn read(&self, name: &str) -> Option<GroupKey> {
         let mut found = GroupKey::new();
         fits(&self.parts, name, &mut found).then_some(found)
@@ -134,7 +134,7 @@ pub struct RunProfile {
     pub counter_ratio: Option<f64>,
     /// Start, where the file has times of its own.
     pub start: Option<EventTime>,
-    /// What of the file is in no figure: rows that were refused, or an energy counter that was left out.
+    /// Parts of the file that are in no figure: rows that were refused, or an energy counter that was left out.
     pub refused: Option<String>,
 }
 
@@ -149,7 +149,7 @@ struct BoardReadings {
     counters: Option<(f64, f64)>,
 }
 
-/// What names the power in a format, for errors.
+/// Returns the remedy for a recording of this format without power, for errors.
 fn power_remedy(format: RecordingFormat) -> &'static str {
     match format {
         RecordingFormat::Csv => "name the column of the power with --map power_watts=COLUMN[:UNIT]",
@@ -229,8 +229,8 @@ pub fn read(
 /// A longer time without a reading than so many usual intervals of a board is a silence.
 const INTERVALS_OF_A_SILENCE: f64 = 3.0;
 
-/// The longest silence of a board within a span, and the longest time that would be none, in seconds; `None` if there is no
-/// silence. A board that begins after the span, or ends before it does, is silent there, too.
+/// Returns the longest silence of a board within a span, and the longest time that would be none, in seconds; `None` if there is
+/// no silence. A board that begins after the span, or ends before it does, is silent there, too.
 fn longest_silence(boards: &[BoardReadings], begin: EventTime, end: EventTime) -> Option<(f64, f64)> {
     let of = |board: &BoardReadings| {
         let times: Vec<EventTime> = board.readings.iter().map(|reading| reading.0).collect();
@@ -247,9 +247,9 @@ fn longest_silence(boards: &[BoardReadings], begin: EventTime, end: EventTime) -
     boards.iter().filter_map(of).max_by(|a, b| a.0.total_cmp(&b.0))
 }
 
-/// What a file holds.
+/// Readings of a file.
 struct FileReadings {
-    /// Those that have at least two readings.
+    /// Boards that have at least two readings.
     boards: Vec<BoardReadings>,
     rows: usize,
     refused: Option<String>,
@@ -299,7 +299,7 @@ fn read_boards(
     Ok(FileReadings { boards: boards.into_values().filter(|board| board.readings.len() >= 2).collect(), rows, refused })
 }
 
-/// From the first to the last reading in which any board worked; `None` if none did.
+/// Returns the times of the first and the last reading in which any board worked; `None` if none did.
 fn busy_span(boards: &[BoardReadings], active: &impl Fn(&ProfileReading) -> bool) -> Option<(EventTime, EventTime)> {
     let of = |board: &BoardReadings| {
         let begin = board.readings.iter().position(active)?;
@@ -389,7 +389,7 @@ pub fn points(mut profiles: Vec<RunProfile>, knob: &str) -> OperatingPoints {
     found
 }
 
-/// Operating points as a table that `eadt tune` reads.
+/// Returns operating points as a table that `eadt tune` reads.
 pub fn to_csv(points: &[MeasuredOperatingPoint]) -> Result<String, csv::Error> {
     let mut table = csv::Writer::from_writer(Vec::new());
     let Some(first) = points.first() else { return Ok(String::new()) };

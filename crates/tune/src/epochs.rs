@@ -28,7 +28,7 @@ pub fn read(file: &str, reader: impl Read, request: &TuningRequest) -> Result<Tr
     let header = TableHeader::new(file, table.names());
     let column = |field: &str| {
         let found = header.field(&request.maps, field, Dimension::Count)?;
-        found.ok_or_else(|| header.missing(field, &format!("say which column it is: --map {field}=COLUMN")))
+        found.ok_or_else(|| header.missing(field, &format!("name its column: --map {field}=COLUMN")))
     };
     let (batch, metric, epoch) = (column("batch_size")?, column("target_metric")?, column("target_epoch")?);
     set_numbers(&mut table, &[&batch, &metric, &epoch], request.decimal);
@@ -87,7 +87,7 @@ impl TrainingRuns {
         self.rows.iter().filter(|(own, metric, _)| same(own) && close(*metric)).map(|(_, _, epochs)| *epochs).collect()
     }
 
-    /// Every target that a group was trained to.
+    /// Returns every target that a group was trained to.
     pub fn targets(&self, key: &GroupKey) -> Vec<f64> {
         let same = |own: &GroupKey| own.iter().all(|(column, value)| key.get(column) == Some(value));
         let mut found: BTreeMap<u64, f64> = BTreeMap::new();

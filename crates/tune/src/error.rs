@@ -47,7 +47,7 @@ impl fmt::Display for TableError {
 
 impl std::error::Error for TableError {}
 
-/// At most this much of somebody's file is quoted in an error.
+/// Quotes a text for an error, shortened to a limit.
 pub(crate) fn quote(text: &str) -> String {
     let short: String = text.chars().take(60).collect();
     let more = if short.len() < text.len() { "…" } else { "" };

@@ -115,7 +115,7 @@ fn setting<'a>(tuning: &'a TuningResult, group: &'a TuningGroup) -> ExportedSett
     }
 }
 
-/// Quoted for YAML and TOML: JSON's strings are strings in both.
+/// Quotes for YAML and TOML: JSON's strings are strings in both.
 fn quoted(text: &str) -> String {
     let json = serde_json::to_string(text).unwrap_or_default();
     let mut quoted = String::with_capacity(json.len());
@@ -129,12 +129,12 @@ fn quoted(text: &str) -> String {
     quoted
 }
 
-/// Whether a reader may take a character for the end of a line, as YAML 1.1 takes U+0085, U+2028 and U+2029.
+/// Returns whether a reader may take a character for the end of a line, as YAML 1.1 takes U+0085, U+2028 and U+2029.
 fn leaves_line(c: char) -> bool {
     c.is_control() || matches!(c, '\u{2028}' | '\u{2029}')
 }
 
-/// A comment must stay on its line.
+/// Removes line breaks: a comment must stay on its line.
 fn one_line(text: &str) -> String {
     text.chars().map(|c| if leaves_line(c) { ' ' } else { c }).collect()
 }

@@ -1,4 +1,4 @@
-//! From tables of measurements to choices, reports and settings: all of `eadt tune` but its arguments and files.
+//! Choices, reports and settings from tables of measurements: all of `eadt tune` but its arguments and files.
 //!
 //! In: readers over tables ([`points`], [`epochs`]) and profiling series ([`aggregate`]). Out: a [`TuningResult`] with every
 //! choice and its source, as JSON, text or HTML, and settings made from it ([`export`]); or a [`TableError`] that names

@@ -3,6 +3,7 @@
 use std::io::Read;
 use std::str::FromStr;
 
+use eadt_models::choose::TuningKnob;
 use eadt_recordings::units::{Dimension, Unit, bracketed_unit, unreadable_unit, worded_unit};
 use eadt_recordings::{DecimalMark, QuantityCell, RecordingFile, TableRows, shell_quote};
 
@@ -20,7 +21,7 @@ pub struct FieldMap {
 
 /// A map that makes no sense.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("--map {text:?} is not FIELD=COLUMN[:UNIT]; say for example --map duration_seconds=elapsed:ms")]
+#[error("--map {text:?} is not FIELD=COLUMN[:UNIT]; for example --map duration_seconds=elapsed:ms")]
 pub struct InvalidMap {
     text: String,
 }
@@ -89,7 +90,7 @@ fn check_maps(file: &str, maps: &[FieldMap]) -> Result<(), TableError> {
     Ok(())
 }
 
-/// What a rate counts, before `/s`. `time/s` is a time in seconds.
+/// Words that a rate may count, before `/s`. `time/s` is a time in seconds.
 const COUNTED: [&str; 29] = [
     "1",
     "sample",
@@ -127,7 +128,7 @@ const RATE_TIMES: [&str; 14] =
 /// Words that say a rate.
 const RATES: [&str; 9] = ["throughput", "goodput", "fps", "ips", "qps", "rps", "tps", "speed", "rate"];
 
-/// Of these, words that a time has too: `time at fixed rate`.
+/// Words among these that a time may have too: `time at fixed rate`.
 const RATES_OF_TIMES: [&str; 2] = ["rate", "speed"];
 /// Words that say a time.
 const TIMES: [&str; 4] = ["time", "duration", "elapsed", "runtime"];
@@ -151,13 +152,13 @@ fn reads_as_rate(head: &str) -> bool {
         || words.iter().any(|word| says_rate(word) || ["persec", "persecond"].iter().any(|end| word.ends_with(end)))
 }
 
-/// The names in a column expression, with and without the unit at its end.
+/// Returns the names in a column expression, with and without the unit at its end.
 fn column_names(columns: &str) -> impl Iterator<Item = &str> {
     let without_unit = columns.rsplit_once(':').map_or(columns, |(columns, _)| columns);
     [columns, without_unit].into_iter().chain(without_unit.split('+').map(str::trim))
 }
 
-/// `Power` of `Power [W]`.
+/// Returns `Power` for `Power [W]`.
 fn plain_name(head: &str) -> &str {
     head.split(['[', '(']).next().unwrap_or(head).trim()
 }
@@ -173,10 +174,10 @@ pub(crate) struct TableHeader<'a> {
     pub(crate) names: Vec<String>,
 }
 
-/// What a GPU draws when it works, to choose among units.
+/// Usual power of a GPU at work in watts, to choose among units.
 const USUAL_WATTS: f64 = 250.0;
 
-/// Where a number comes from.
+/// Columns that a number comes from.
 #[derive(Debug, Clone)]
 pub(crate) struct FieldColumn {
     pub(crate) field: String,
@@ -186,12 +187,12 @@ pub(crate) struct FieldColumn {
     pub(crate) unit: Option<Unit>,
     /// The unit is the user's.
     pub(crate) is_unit_explicit: bool,
-    /// For messages.
+    /// Name for messages.
     pub(crate) name: String,
 }
 
 impl FieldColumn {
-    /// Of some units the one in which a figure of so many watts would be nearest to what a GPU draws when it works.
+    /// Returns the unit, of `units`, in which a figure of so many watts would be nearest to the usual power of a GPU.
     pub(crate) fn likely_unit<'u>(&self, watts: f64, units: &[&'u str]) -> &'u str {
         let present = self.unit.map_or(1.0, |unit| unit.to_base_unit(1.0));
         let in_unit = |name: &str| Unit::by_name(name).map_or(f64::NAN, |unit| watts * unit.to_base_unit(1.0) / present);
@@ -199,12 +200,12 @@ impl FieldColumn {
         units.iter().copied().min_by(|a, b| distance(a).total_cmp(&distance(b))).unwrap_or_default()
     }
 
-    /// A `--map` of the same column in another unit.
+    /// Returns a `--map` of the same column in another unit.
     pub(crate) fn map_with_unit(&self, unit: &str) -> String {
         format!("--map {}", shell_quote(&format!("{}={}:{unit}", self.field, self.name)))
     }
 
-    /// The number in one of the column's cells, in the field's own unit; `None` if there is no value.
+    /// Returns the number in one of the column's cells, in the field's own unit; `None` if there is no value.
     pub(crate) fn number(&self, rows: &mut TableRows<'_>, index: usize) -> Result<Option<f64>, (String, String)> {
         let correct = || "correct the cell, or name another column with --map".to_owned();
         let found = rows.number(index).map_err(|error| (error.problem, error.remedy))?;
@@ -218,12 +219,25 @@ impl FieldColumn {
             QuantityCell::Number(_, Some(own)) if self.is_unit_explicit && self.unit != Some(own) => {
                 let mapped_unit = self.unit.map_or("", |unit| unit.name);
                 let remedy = format!("leave the unit out: --map {}", shell_quote(&format!("{}={}", self.field, self.name)));
-                Err((format!("--map says {mapped_unit}, the cell says {text}"), remedy))
+                Err((format!("--map gives {mapped_unit}, the cell gives {text}"), remedy))
             }
             QuantityCell::Number(value, Some(own)) => Ok(Some(own.to_base_unit(value))),
             QuantityCell::UnknownUnit => Err((format!("{text} has an unknown unit"), correct())),
-            QuantityCell::Ambiguous | QuantityCell::NotANumber => Err((format!("{text} is not a number"), correct())),
+            QuantityCell::Ambiguous | QuantityCell::NotANumber => match self.setting_in_name(rows.text(index)) {
+                Some(setting) => Ok(Some(setting)),
+                None => Err((format!("{text} is not a number"), correct())),
+            },
         }
+    }
+
+    /// Returns the setting of a knob that a name ends with, as that of a window of Zeus, `__GlobalPowerLimitOptimizer_250`.
+    fn setting_in_name(&self, text: &str) -> Option<f64> {
+        TuningKnob::from_name(&self.field)?;
+        let end = text.trim_end_matches(|letter: char| letter.is_ascii_digit() || letter == '.').len();
+        let (name, number) = text.split_at(end);
+        let is_name = name.ends_with(['_', '-', '=']) && name.contains(char::is_alphabetic);
+        let setting = number.parse::<f64>().ok().filter(|_| is_name)?;
+        Some(self.unit.map_or(setting, |unit| unit.to_base_unit(setting)))
     }
 }
 
@@ -275,7 +289,7 @@ impl<'a> TableHeader<'a> {
                     return Err(TableError::new(
                         self.file,
                         problem,
-                        format!("say the number of the one that is meant: {numbers}"),
+                        format!("give the number of the one that is meant: {numbers}"),
                     ));
                 }
             }
@@ -289,7 +303,7 @@ impl<'a> TableHeader<'a> {
         Ok(None)
     }
 
-    /// The column of a name, or an error that names the nearest.
+    /// Returns the column of a name, or an error that names the nearest.
     pub(crate) fn named(&self, name: &str, remedy: &str) -> Result<usize, TableError> {
         self.find(name)?.ok_or_else(|| self.missing(name, remedy))
     }
@@ -307,7 +321,7 @@ impl<'a> TableHeader<'a> {
         Ok(self.find(name)?.is_some())
     }
 
-    /// A field by its map, or under its own name; `None` where neither is there.
+    /// Returns a field by its map, or under its own name; `None` if neither is there.
     pub(crate) fn field(&self, maps: &[FieldMap], field: &str, dimension: Dimension) -> Result<Option<FieldColumn>, TableError> {
         let column = |indices: Vec<usize>, unit: Option<&str>, name: &str| {
             let is_unit_asked = unit.is_some();
@@ -348,7 +362,8 @@ impl<'a> TableHeader<'a> {
         column(indices, unit, columns).map(Some)
     }
 
-    /// The unit that the headers of the columns of a field say; an error if one says a unit that cannot be read, or they differ.
+    /// Returns the unit that the headers of the columns of a field say; an error if one says a unit that cannot be read, or they
+    /// differ.
     fn unit_of_headers(
         &self,
         field: &str,
@@ -361,8 +376,8 @@ impl<'a> TableHeader<'a> {
         let mut units: Vec<(&str, Option<Unit>)> = Vec::new();
         for head in indices.iter().map(|index| self.names[*index].as_str()) {
             if let Some(other) = unreadable_unit(head).filter(|_| is_electrical) {
-                let problem = format!("the header {} says {other}, which is not a unit of {field}", quote(head));
-                let remedy = format!("say the unit, --map {}; units: {}", map(), dimension.units());
+                let problem = format!("the header {} gives {other}, which is not a unit of {field}", quote(head));
+                let remedy = format!("give the unit, --map {}; units: {}", map(), dimension.units());
                 return Err(TableError::new(self.file, problem, remedy));
             }
             let unit = header_unit(head, dimension).map(|unit| self.unit(field, unit.name, dimension)).transpose()?;
@@ -374,8 +389,8 @@ impl<'a> TableHeader<'a> {
         if let Some((head, unit)) = units.into_iter().find(|(_, unit)| scale(*unit) != scale(first)) {
             let name = |unit: Option<Unit>| unit.map_or("none", |unit| unit.name);
             let (first_head, head, first, unit) = (quote(first_head), quote(head), name(first), name(unit));
-            let problem = format!("the columns of {field} differ in their units: {first_head} says {first}, {head} says {unit}");
-            let remedy = format!("write them in one unit, or say the unit if it is the same: --map {}", map());
+            let problem = format!("the columns of {field} differ in their units: {first_head} has {first}, {head} has {unit}");
+            let remedy = format!("write them in one unit, or give the unit if it is the same: --map {}", map());
             return Err(TableError::new(self.file, problem, remedy));
         }
         Ok(first)

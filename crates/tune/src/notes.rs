@@ -1,4 +1,4 @@
-//! What a careful reader of a table should know: each thing that looks wrong, and is no reason to refuse.
+//! Notes for a careful reader of a table: findings that look wrong, but are no reason to refuse it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -51,14 +51,14 @@ const CAP_RATIO: f64 = 0.05;
 const AGREE_RATIO: f64 = 0.05;
 /// Fewer equal times may be chance.
 const SAME_SETTINGS: usize = 3;
-/// So may times of few digits, over all settings that two groups have in common.
+/// Digits of all common times of two groups, from which equal times are no chance.
 const SAME_DIGITS: usize = 9;
-/// So may a time and a power of fewer digits together, of two settings.
+/// Digits of a time and a power together, from which equal figures of two settings are no chance.
 const SAME_POINT_DIGITS: usize = 7;
 /// Lines that a note lists before it counts.
 const LINES: usize = 6;
 
-/// The notes on a table, by group and then by kind.
+/// Returns the notes on a table, by group and then by kind.
 pub(crate) fn notes(groups: &BTreeMap<GroupKey, PointGroup>, knobs: TuningKnobs) -> Vec<TableNote> {
     let mut notes = Vec::new();
     for (key, group) in groups {
@@ -83,7 +83,7 @@ pub(crate) fn notes(groups: &BTreeMap<GroupKey, PointGroup>, knobs: TuningKnobs)
     notes
 }
 
-/// The note on groups whose rows are simulated.
+/// Returns the note on groups whose rows are simulated.
 fn simulated(groups: &BTreeMap<GroupKey, PointGroup>) -> Option<TableNote> {
     let of: Vec<GroupKey> = groups.iter().filter(|(_, group)| group.is_simulated).map(|(key, _)| key.clone()).collect();
     let text = format!(
@@ -94,7 +94,7 @@ fn simulated(groups: &BTreeMap<GroupKey, PointGroup>) -> Option<TableNote> {
     (!of.is_empty()).then_some(TableNote { kind: NoteKind::Simulated, groups: of, rows: Vec::new(), text })
 }
 
-/// The note on rows that differ in a column that is not used, and in their figures.
+/// Returns the note on rows that differ in a column that is not used, and in their figures.
 fn mixed_rows(key: &GroupKey, mixed: &MixedColumn) -> String {
     let by: Vec<&str> = key.keys().map(String::as_str).chain([mixed.name.as_str()]).collect();
     format!(
@@ -130,7 +130,7 @@ fn glitches(group: &PointGroup, knobs: TuningKnobs) -> Vec<(NoteKind, Vec<u64>, 
     checked.glitches.iter().map(note).collect()
 }
 
-/// The cap of a row, if a knob is one.
+/// Returns the cap of a row, if a knob is one.
 fn cap_of(measurement: &SettingMeasurement, knobs: TuningKnobs) -> Option<f64> {
     match knobs {
         TuningKnobs { first: TuningKnob::PowerLimitWatts, .. } => Some(measurement.setting),
@@ -140,7 +140,7 @@ fn cap_of(measurement: &SettingMeasurement, knobs: TuningKnobs) -> Option<f64> {
 }
 
 fn caps_not_kept(group: &PointGroup, knobs: TuningKnobs) -> Option<(Vec<u64>, String)> {
-    // Of several boards whose energies were added up, each has the cap.
+    // The cap holds for each of several boards whose energies were added up.
     let boards = group.boards.max(1) as f64;
     let mut above: Vec<(f64, f64, u64)> = Vec::new();
     let mut settings = BTreeSet::new();
@@ -180,12 +180,12 @@ fn constant_times(measurements: &[SettingMeasurement]) -> Option<(Vec<u64>, Stri
     }
     let text = format!(
         "every setting took {first} s to the last digit: the times may be of a fixed time, not of a fixed amount of work, and then \
-         say nothing of a slowdown"
+         show no slowdown"
     );
     Some((Vec::new(), text))
 }
 
-/// Settings that took the same time and the same energy, both in so many digits that it is no chance.
+/// Returns the settings that took the same time and the same energy, both in so many digits that it is no chance.
 fn same_points(measurements: &[SettingMeasurement], knobs: TuningKnobs) -> Option<(Vec<u64>, String)> {
     let mut by_figures: BTreeMap<(u64, u64), Vec<&SettingMeasurement>> = BTreeMap::new();
     for m in measurements {
@@ -263,7 +263,7 @@ fn times(group: &PointGroup) -> SettingDurations {
     times
 }
 
-/// Whether two groups have the same times at all settings that both have, and so many that it is no chance.
+/// Returns whether two groups have the same times at all settings that both have, and so many that it is no chance.
 fn are_copies(a: &SettingDurations, b: &SettingDurations) -> bool {
     let common: Vec<(&Vec<u64>, &Vec<u64>)> = a.iter().filter_map(|(place, runs)| Some((runs, b.get(place)?))).collect();
     let distinct: BTreeSet<u64> = common.iter().flat_map(|(runs, _)| runs.iter().copied()).collect();

@@ -1,4 +1,4 @@
-//! In which order settings are measured.
+//! Order in which settings are measured.
 
 use std::str::FromStr;
 
@@ -10,7 +10,7 @@ use rand_pcg::rand_core::{Rng, SeedableRng};
 pub struct SweepSettings(pub Vec<f64>);
 
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
-#[error("{text:?} are no settings; say for example 1410,1305,1200 or 705:1410:15 (from, to, step), each above 0")]
+#[error("{text:?} are no settings; for example 1410,1305,1200 or 705:1410:15 (from, to, step), each above 0")]
 pub struct InvalidSettings {
     text: String,
 }
@@ -48,12 +48,12 @@ impl FromStr for SweepSettings {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SweepStep {
     pub setting: f64,
-    /// From 1; 0 is the cold run, whose figures are thrown away.
+    /// Number of the run, from 1; 0 is the cold run, whose figures are discarded.
     pub run: u32,
 }
 
-/// A cold run at the highest setting, then `runs` rounds of all settings, each in a random order of its own: so that what drifts
-/// with time (temperature, other tenants) falls on no setting in particular.
+/// Returns a cold run at the highest setting, then `runs` rounds of all settings, each in a random order of its own. So drifts
+/// with time (temperature, other tenants) affect no setting in particular.
 pub fn plan(settings: &SweepSettings, runs: u32, seed: u64) -> Vec<SweepStep> {
     let Some(&highest) = settings.0.first() else { return Vec::new() };
     let mut random = Pcg64Mcg::seed_from_u64(seed);

@@ -22,7 +22,7 @@ pub struct PointGroup {
     pub runs: Vec<Option<String>>,
     /// Boards whose energies or powers are added up in each row.
     pub boards: usize,
-    /// Of each row with both: line, and power × time over energy.
+    /// Line, and power × time over energy, of each row with both.
     pub power_ratios: Vec<(u64, f64)>,
     /// Energy is what is read; else power × time.
     pub energy_is_used: bool,
@@ -65,7 +65,7 @@ pub const FIELDS: [&str; 7] =
 struct PointColumns {
     keys: Vec<(String, usize)>,
     setting: FieldColumn,
-    /// Of the second knob.
+    /// Column of the second knob.
     second: Option<FieldColumn>,
     duration: FieldColumn,
     energy: Option<FieldColumn>,
@@ -122,7 +122,7 @@ pub fn read(file: &str, reader: impl Read, request: &TuningRequest) -> Result<BT
             let second = request.knobs.second.zip(measurement.second_setting);
             let second = second.map_or(String::new(), |(knob, value)| format!(" with {} {value}", knob.name()));
             let twice = run.as_ref().map_or(String::new(), |run| format!(" in run {run}"));
-            let problem = format!("{knob} {setting}{second} of {} stands there twice{twice} (first in line {first})", name(&key));
+            let problem = format!("{knob} {setting}{second} of {} is there twice{twice} (first in line {first})", name(&key));
             return Err(row.wrong(Some(&plan.setting.name), problem, plan.tell_apart(&header, request, other, &cells)));
         }
         first_rows.insert((key.clone(), place, run.clone()), (line, cells));
@@ -193,7 +193,7 @@ fn mixed_values(rows: &[(&str, &SettingMeasurement)]) -> Option<(Vec<String>, f6
 }
 
 impl PointColumns {
-    /// The columns that hold numbers.
+    /// Returns the columns that hold numbers.
     fn columns(&self) -> Vec<&FieldColumn> {
         let needed = [Some(&self.setting), self.second.as_ref(), Some(&self.duration)];
         let figures = [self.energy.as_ref(), self.power.as_ref(), self.compared.as_ref()];
@@ -239,10 +239,10 @@ impl PointColumns {
         let indices: Vec<usize> = (0..one.len().min(other.len())).filter(differs).collect();
         let free: Vec<&str> = indices.iter().map(|index| header.names[*index].as_str()).collect();
         let Some(first) = free.first() else {
-            return "keep one of the two rows, or tell runs apart by a column of its own: --map run=COLUMN".to_owned();
+            return "keep one of the two rows, or distinguish runs by a column of its own: --map run=COLUMN".to_owned();
         };
         if let Some(run) = free.iter().find(|name| reads_as_run(name) && !reads_as_setting(name)) {
-            return format!("say that column {} tells runs apart: --map {}", quote(run), shell_quote(&format!("run={run}")));
+            return format!("map column {} to the run: --map {}", quote(run), shell_quote(&format!("run={run}")));
         }
         let by = |name: &str| request.by.iter().map(String::as_str).chain([name]).collect::<Vec<_>>().join(",");
         // Runs of different GPUs, batch sizes or clocks are no repetitions.
@@ -253,7 +253,7 @@ impl PointColumns {
         }
         let by = by(first);
         let run = shell_quote(&format!("run={first}"));
-        format!("group by what differs (--by {}), or say that it tells runs apart (--map {run})", shell_quote(&by))
+        format!("group by what differs (--by {}), or map it to the run (--map {run})", shell_quote(&by))
     }
 }
 
@@ -296,7 +296,7 @@ fn reads_as_setting(name: &str) -> bool {
     !is_reading && (SETTING_NAMES.iter().any(|setting| name.contains(setting)) || is_word())
 }
 
-/// A group's name, for people.
+/// Returns a group's name, for people.
 pub fn name(key: &GroupKey) -> String {
     if key.is_empty() {
         return "all rows".to_owned();
@@ -314,7 +314,7 @@ fn plan(file: &str, header: &TableHeader<'_>, request: &TuningRequest) -> Result
         }
     }
     let needed = |field: &str, dimension| {
-        let remedy = format!("say which column it is: --map {field}=COLUMN[:UNIT]");
+        let remedy = format!("name its column: --map {field}=COLUMN[:UNIT]");
         header.field(maps, field, dimension)?.ok_or_else(|| header.missing(field, &remedy))
     };
     let dimension = |knob: TuningKnob| match knob {
@@ -338,7 +338,7 @@ fn plan(file: &str, header: &TableHeader<'_>, request: &TuningRequest) -> Result
     let power = header.field(maps, "mean_power_watts", Dimension::Power)?;
     if energy.is_none() && power.is_none() {
         let problem = format!("neither energy_joules nor mean_power_watts is there (there are: {})", header.names.join(", "));
-        return Err(TableError::new(file, problem, "say which column holds one: --map energy_joules=COLUMN[:UNIT]"));
+        return Err(TableError::new(file, problem, "name the column of one: --map energy_joules=COLUMN[:UNIT]"));
     }
     // A field that the user mapped is meant; one that only happens to be there must not overrule it.
     let mapped = |field: &str| maps.iter().any(|map| map.field == field);
@@ -394,7 +394,7 @@ impl RowReader<'_, '_> {
         Ok(value)
     }
 
-    /// The sum of a column's cells in the field's own unit, above 0.
+    /// Returns the sum of a column's cells in the field's own unit, above 0.
     fn number(&mut self, column: &FieldColumn) -> Result<f64, TableError> {
         let mut sum = 0.0;
         for &index in &column.indices {
@@ -410,7 +410,7 @@ impl RowReader<'_, '_> {
         Ok(sum)
     }
 
-    /// The measurement, and power × time over energy where both are known.
+    /// Returns the measurement, and power × time over energy where both are known.
     fn measurement(
         &mut self,
         plan: &PointColumns,
@@ -429,7 +429,7 @@ impl RowReader<'_, '_> {
         let duration_seconds = self.number(&plan.duration)?;
         let energy = plan.energy.as_ref().map(|column| self.number(column).map(|value| (column, value))).transpose()?;
         let power = plan.power.as_ref().map(|column| self.number(column).map(|value| (column, value))).transpose()?;
-        // What is only compared may be absent.
+        // A value that is only compared may be absent.
         let compared = plan.compared.as_ref().and_then(|column| self.number(column).ok());
         let (column, joules, ratio) = match (energy, power) {
             (Some((column, joules)), None) => (column, joules, compared.map(|watts| watts * duration_seconds / joules)),
@@ -464,7 +464,7 @@ impl RowReader<'_, '_> {
             let units = if column.dimension == Dimension::Energy { &["mJ", "uJ"] } else { &["mW", "uW"] };
             let unit = column.likely_unit(watts, units);
             let remedy = format!(
-                "is it in {unit}? say so: {}; for several GPUs together raise the limit: --max-power-watts {}",
+                "if it is in {unit}, give {}; for several GPUs together raise the limit: --max-power-watts {}",
                 column.map_with_unit(unit),
                 round_up(watts)
             );
@@ -476,7 +476,7 @@ impl RowReader<'_, '_> {
             let unit = column.likely_unit(watts, units);
             let in_milliseconds = plan.duration.map_with_unit("ms");
             let remedy =
-                format!("is it in {unit}, or the time in ms? say so: {}, or {in_milliseconds}", column.map_with_unit(unit));
+                format!("if it is in {unit}, or the time in ms, give {}, or {in_milliseconds}", column.map_with_unit(unit));
             return Err(self.wrong(Some(&column.name), problem, remedy));
         }
         Ok((SettingMeasurement { setting, second_setting, duration_seconds, energy_joules: joules, row: self.line }, ratio))
@@ -504,12 +504,12 @@ impl RowReader<'_, '_> {
         }
         let (name, unit) = (knob.name(), knob.unit());
         let problem = format!("{setting} {unit} cannot be a {name}");
-        // In which unit the same figure would be possible.
+        // Find a unit in which the same figure would be possible.
         let figure = setting / column.unit.map_or(1.0, |unit| unit.to_base_unit(1.0));
         let candidates = if column.dimension == Dimension::Clock { ["GHz", "kHz", "Hz"] } else { ["mW", "kW", "W"] };
         let fits = |unit: &&str| Unit::by_name(unit).is_some_and(|unit| (least..=most).contains(&unit.to_base_unit(figure)));
         let remedy = match candidates.iter().find(|unit| fits(unit)) {
-            Some(unit) => format!("is it in {unit}? say so: {}", column.map_with_unit(unit)),
+            Some(unit) => format!("if it is in {unit}, give {}", column.map_with_unit(unit)),
             None => {
                 format!("settings of {name} are {least} to {most} {unit}: correct the cell, or name another column with --map")
             }
@@ -518,7 +518,7 @@ impl RowReader<'_, '_> {
     }
 }
 
-/// The next number of one digit and zeros.
+/// Returns the next number of one digit and zeros.
 fn round_up(value: f64) -> f64 {
     let scale = 10_f64.powf(value.log10().floor());
     (value / scale).ceil() * scale

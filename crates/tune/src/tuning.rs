@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use eadt_models::choose::{
-    BatchPoint, ChoiceLimits, ChoiceMethod, ChoiceObjective, EnergyToAccuracy, LimitPreset, SettingChoices, TuningKnob,
-    TuningKnobs, choose, energy_to_accuracy,
+    BatchPoint, ChoiceLimits, ChoiceMethod, ChoiceObjective, ChoiceRefusal, EnergyToAccuracy, LimitPreset, SettingChoices,
+    TuningKnob, TuningKnobs, choose, energy_to_accuracy,
 };
 use eadt_models::fit::{CapCurve, CapPoint};
 use eadt_recordings::DecimalMark;
@@ -16,18 +16,18 @@ use crate::map::FieldMap;
 use crate::notes::{TableNote, notes};
 use crate::points::{GroupKey, PointGroup};
 
-/// What is asked of a table.
+/// Options for reading and tuning a table.
 #[derive(Debug, Clone)]
 pub struct TuningRequest {
     pub maps: Vec<FieldMap>,
-    /// What separates a number's whole part from its fraction; `None`: as the numbers show.
+    /// Mark between a number's whole part and its fraction; `None`: as the numbers show.
     pub decimal: Option<DecimalMark>,
     /// Columns whose values make a group.
     pub by: Vec<String>,
     pub knobs: TuningKnobs,
     /// Setting of the second knob that the reference has; `None`: the highest.
     pub reference_second_setting: Option<f64>,
-    /// For groups that the preset does not name; `None`: these are skipped.
+    /// Limit for groups that the preset does not name; `None`: these are skipped.
     pub max_slowdown_ratio: Option<f64>,
     pub min_ratio: Option<f64>,
     pub preset: Option<LimitPreset>,
@@ -39,7 +39,7 @@ pub struct TuningRequest {
     pub max_power_watts: f64,
 }
 
-/// Where the figures come from.
+/// Source of the figures.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TuningSource {
     pub file: String,
@@ -64,7 +64,7 @@ pub struct TuningGroup {
     pub cap_curve: Option<CapCurve>,
     /// Every measured setting with median time and energy, the highest first: for plots.
     pub points: Vec<[f64; 3]>,
-    /// Of each of `points`, the setting of the second knob.
+    /// Setting of the second knob, for each of `points`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub point_second_settings: Vec<f64>,
     /// `simulated` if a row is marked so in the column `origin`, else absent.
@@ -78,7 +78,7 @@ impl TuningGroup {
         if self.is_simulated() { " (simulated)" } else { "" }
     }
 
-    /// Whether its figures are of a simulated board.
+    /// Returns whether its figures are of a simulated board.
     pub fn is_simulated(&self) -> bool {
         self.origin.is_some()
     }
@@ -112,7 +112,7 @@ pub struct TuningResult {
     pub second_knob: Option<TuningKnob>,
     pub objective: ChoiceObjective,
     pub source: TuningSource,
-    /// What looks wrong in the table.
+    /// Findings that look wrong in the table.
     #[serde(default)]
     pub notes: Vec<TableNote>,
 }
@@ -122,7 +122,7 @@ pub fn tune(file: &str, groups: &BTreeMap<GroupKey, PointGroup>, request: &Tunin
     tune_counted(file, groups, request, &|| ())
 }
 
-/// As [`tune`]; `on_group` is called after each group.
+/// Like [`tune`]; `on_group` is called after each group.
 pub fn tune_counted(
     file: &str,
     groups: &BTreeMap<GroupKey, PointGroup>,
@@ -161,18 +161,20 @@ fn tune_group(key: &GroupKey, group: &PointGroup, request: &TuningRequest) -> Re
         let measured_settings: Vec<String> =
             points.iter().map(|point| request.knobs.words(point.setting, point.second_setting)).collect();
         return Err(format!(
-            "cannot tell: {} only ({}), {} are needed; measure more of them",
+            "not known: {} only ({}), {} are needed; measure more of them",
             counted(points.len(), "setting"),
             measured_settings.join(", "),
             request.min_settings
         ));
     }
     let choices = choose(request.knobs, &group.measurements, &limits, request.method).map_err(|refusal| {
+        let is_of_curves =
+            matches!(refusal, ChoiceRefusal::TooFew { .. } | ChoiceRefusal::NoCurve { .. } | ChoiceRefusal::NoPowerCurve { .. });
         let remedy = match request.method {
-            ChoiceMethod::Robust(_) => ", or choose among the measured points with --method measured",
-            ChoiceMethod::Measured => "",
+            ChoiceMethod::Robust(_) if is_of_curves => ", or choose among the measured points with --method measured",
+            ChoiceMethod::Robust(_) | ChoiceMethod::Measured => "",
         };
-        format!("cannot tell: {refusal}{remedy}")
+        format!("not known: {refusal}{remedy}")
     })?;
     let cap_curve = (request.knobs == TuningKnob::PowerLimitWatts.into()).then(|| {
         let point = |point: &SettingMedian| CapPoint { watts: point.joules / point.seconds, throughput: 1.0 / point.seconds };
@@ -201,7 +203,7 @@ fn limits(key: &GroupKey, request: &TuningRequest) -> Result<ChoiceLimits, Strin
     };
     let max = named.map(|limits| limits.max_slowdown).or(request.max_slowdown_ratio);
     let ratio = named.map_or(request.min_ratio, |limits| limits.min_ratio);
-    let max_slowdown_ratio = max.ok_or("the preset does not name this workload: add it, or say --max-slowdown for the others")?;
+    let max_slowdown_ratio = max.ok_or("the preset does not name this workload: add it, or use --max-slowdown for the others")?;
     let (objective, reference_second_setting) = (request.objective, request.reference_second_setting);
     Ok(ChoiceLimits { max_slowdown_ratio, min_setting_ratio: ratio, objective, reference_second_setting })
 }
@@ -215,7 +217,7 @@ struct SettingMedian {
     joules: f64,
 }
 
-/// The highest setting first.
+/// Returns the medians, the highest setting first.
 fn medians(group: &PointGroup) -> Vec<SettingMedian> {
     let mut sorted = group.measurements.clone();
     let second = |setting: Option<f64>| setting.unwrap_or(0.0);

@@ -121,7 +121,7 @@ fn wrong_tables_are_named_by_file_row_column_and_remedy() {
         (
             "twice",
             with("1000,115", "1200,115"),
-            &["points.csv:4: column \"sm_clock_mhz\"", "stands there twice", "first in line 3", "run"],
+            &["points.csv:4: column \"sm_clock_mhz\"", "is there twice", "first in line 3", "run"],
         ),
         ("empty group", with("bert,A100,1200", "bert,,1200"), &["points.csv:3: column \"gpu_model\": the cell is empty"]),
         ("no rows", GOOD.lines().next().unwrap().to_owned(), &["there is no row below the header"]),
@@ -144,12 +144,28 @@ fn wrong_tables_are_named_by_file_row_column_and_remedy() {
 }
 
 #[test]
+fn a_setting_is_read_at_the_end_of_the_name_of_a_window() {
+    let rows = [(250, 9.99, 1900.3), (225, 10.70, 1832.9), (200, 10.24, 1672.2), (175, 10.36, 1551.8), (150, 10.41, 1449.6)];
+    let row = |(cap, seconds, joules): &(u32, f64, f64)| format!("1.0,__GlobalPowerLimitOptimizer_{cap},{seconds},{joules}\n");
+    let text = format!("start_time,window_name,elapsed_time,gpu0_energy\n{}", rows.iter().map(row).collect::<String>());
+    let maps = ["power_limit_watts=window_name", "duration_seconds=elapsed_time", "energy_joules=gpu0_energy"];
+    let zeus = TuningRequest { max_slowdown_ratio: Some(0.1), ..request(TuningKnob::PowerLimitWatts, &[], &maps) };
+    let tuning = tuned(&text, &zeus);
+    let choices = &tuning.groups[0].choices;
+    assert_eq!((choices.reference.setting, choices.constrained.setting), (250.0, 150.0));
+    for name in ["epoch", "250x", "-250", "2025-02-30"] {
+        let odd = text.replace("__GlobalPowerLimitOptimizer_250", name);
+        assert!(refused(&odd, &zeus).contains("; "), "{name}");
+    }
+}
+
+#[test]
 fn a_group_that_cannot_be_told_says_so_beside_those_that_can() {
     let text = format!("{GOOD}lstm,A100,1410,10,2000\nllm,A100,1410,10,2000\nllm,A100,1200,11,2000\n");
     let tuning = tuned(&text, &clocks());
     assert_eq!(tuning.groups.len(), 2);
     let reasons: Vec<_> = tuning.skipped.iter().map(|skipped| skipped.reason.as_str()).collect();
-    assert!(reasons[0].starts_with("cannot tell: 2 settings only (1410 MHz, 1200 MHz), 3 are needed"), "{reasons:?}");
+    assert!(reasons[0].starts_with("not known: 2 settings only (1410 MHz, 1200 MHz), 3 are needed"), "{reasons:?}");
     assert!(reasons[1].contains("1 setting only (1410 MHz)"), "{reasons:?}");
     let robust = TuningRequest { method: ChoiceMethod::Robust(RobustSettings::default()), ..clocks() };
     let tuning = tuned(GOOD, &robust);
@@ -217,6 +233,9 @@ fn reports_hold_every_group_and_escape_what_users_wrote() {
     let html = tuning.html();
     assert!(html.contains("&lt;b&gt;&amp;x") && !html.contains("<b>&x"));
     assert_eq!(html.matches("<svg ").count(), 2);
+    for tick in ["text-anchor=\"middle\">0 %</text>", "text-anchor=\"end\">100 %</text>"] {
+        assert!(html.contains(tick), "{tick}: {html}");
+    }
     assert!(!html.contains("://"), "it loads nothing");
     assert!(html.contains("Source: points.csv: 3 rows in lines 2 to 4"), "every figure has its source");
     let plain = tuning.text();
@@ -471,10 +490,10 @@ fn a_unit_in_the_name_of_a_column_holds() {
         points::read("points.csv", least.as_bytes(), &request(&["duration_seconds=time_min", "mean_power_watts=power"])).unwrap();
     assert_eq!(groups.values().next().unwrap().measurements[0].duration_seconds, 10.0, "the least time, or minutes");
     for (heads, map, said) in [
-        ("energy_mJ,idle_nJ", "energy_mJ+idle_nJ", "the header \"idle_nJ\" says nJ, which is not a unit of energy_joules"),
-        ("gpu0_kilojoules,gpu1_gigajoules", "gpu0_kilojoules+gpu1_gigajoules", "says gigajoules"),
-        ("gpu0 [J],gpu1 [kJ]", "gpu0+gpu1", "\"gpu0 [J]\" says J, \"gpu1 [kJ]\" says kJ"),
-        ("gpu0_kJ,gpu1", "gpu0_kJ+gpu1", "\"gpu0_kJ\" says kJ, \"gpu1\" says none"),
+        ("energy_mJ,idle_nJ", "energy_mJ+idle_nJ", "the header \"idle_nJ\" gives nJ, which is not a unit of energy_joules"),
+        ("gpu0_kilojoules,gpu1_gigajoules", "gpu0_kilojoules+gpu1_gigajoules", "gives gigajoules"),
+        ("gpu0 [J],gpu1 [kJ]", "gpu0+gpu1", "\"gpu0 [J]\" has J, \"gpu1 [kJ]\" has kJ"),
+        ("gpu0_kJ,gpu1", "gpu0_kJ+gpu1", "\"gpu0_kJ\" has kJ, \"gpu1\" has none"),
     ] {
         let sum = format!("workload,sm_clock_mhz,duration_seconds,{heads}\na,1400,10,2,1\n");
         let error = refused(&sum, &request(&[&format!("energy_joules={map}")]));
@@ -621,7 +640,7 @@ fn what_a_table_leaves_open_is_asked_with_the_option_that_settles_it() {
     let open = "sm_clock_mhz;duration_seconds;mean_power_watts\n1410;1.200;300\n1200;1.300;250\n1000;1.400;200\n";
     let message = refused(open, &request(TuningKnob::SmClockMhz, &[], &[]));
     assert!(message.starts_with("points.csv:2: column \"duration_seconds\": \"1.200\" may be a thousand and more"), "{message}");
-    assert!(message.ends_with("say --decimal point or --decimal comma"), "{message}");
+    assert!(message.ends_with("use --decimal point or --decimal comma"), "{message}");
     for (decimal, seconds) in [(eadt_recordings::DecimalMark::Point, 1.2), (eadt_recordings::DecimalMark::Comma, 1200.0)] {
         let asked = TuningRequest { decimal: Some(decimal), ..request(TuningKnob::SmClockMhz, &[], &[]) };
         let groups = points::read("points.csv", open.as_bytes(), &asked).unwrap();
@@ -668,7 +687,7 @@ fn remedies_are_options_that_work() {
     assert!(refused(&equal, &clocks()).contains("keep one of the two rows"));
     let two = "sm_clock_mhz,t,energy_joules,t\n1410,10,3000,10\n";
     let message = refused(two, &request(TuningKnob::SmClockMhz, &[], &["duration_seconds=t"]));
-    assert!(message.contains("2 columns are called \"t\"; say the number of the one that is meant: #2, #4"), "{message}");
+    assert!(message.contains("2 columns are called \"t\"; give the number of the one that is meant: #2, #4"), "{message}");
 }
 
 #[test]

@@ -39,7 +39,7 @@ def explain(error: BaseException) -> str:
     if isinstance(error, TimeoutError):
         return "the collector does not answer in time"
     if isinstance(error, http.client.BadStatusLine) and not isinstance(error, http.client.RemoteDisconnected):
-        return "the server does not answer in HTTP: where it speaks TLS, EADT_URL begins with https://"
+        return "the server does not answer in HTTP: if it uses TLS, EADT_URL begins with https://"
     return text
 
 

@@ -273,7 +273,7 @@ def _refusal_of_shared_weights(model: nn.Module, blocks: Sequence[nn.Module], la
             others.update(id(parameter) for parameter in module.parameters(recurse=False))
             waiting.extend(module.children())
     if weights & others:
-        return f"the first {layers} blocks share weights with other parts of the model, which would stand still, too"
+        return f"the first {layers} blocks share weights with other parts of the model, which would not train, too"
     return None
 
 

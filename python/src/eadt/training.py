@@ -563,7 +563,7 @@ class Job:
         try:
             return self._refusal(directive)
         except Exception as error:
-            return f"the job cannot tell whether it can: {error}"
+            return f"the job cannot check whether it can: {error}"
 
     def _refusal(self, directive: Directive) -> str | None:
         layers, precision = directive.frozen_prefix_layers, directive.precision

@@ -880,7 +880,7 @@ class TestFailures(unittest.TestCase):
             threading.Thread(target=alert, daemon=True).start()
             secure, told = self.failures((server.url.replace("http:", "https:"), {}), (f"http://127.0.0.1:{listener.getsockname()[1]}", {}))
         self.assertIn("without TLS, EADT_URL begins with http://", secure)
-        self.assertIn("where it speaks TLS, EADT_URL begins with https://", told)
+        self.assertIn("if it uses TLS, EADT_URL begins with https://", told)
         self.assertTrue(told.isprintable(), told)
 
     def test_a_file_that_cannot_be_used_is_named_and_its_token_is_not(self) -> None:

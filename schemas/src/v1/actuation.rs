@@ -24,6 +24,18 @@ pub enum ActuationOutcome {
     Failed,
 }
 
+/// Reasons of refusals that the user asked for.
+pub mod refusal_reason {
+    /// Mode `Observe`.
+    pub const OBSERVED: &str = "the workload is in mode observe: nothing is changed";
+    pub const PAUSED: &str = "the workload is paused";
+
+    /// Returns whether a refusal for this reason is by the workload's mode or pause.
+    pub fn is_by_policy(reason: &str) -> bool {
+        [OBSERVED, PAUSED].contains(&reason)
+    }
+}
+
 /// What the actuator did about one decision. Key: the workload.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema, Default)]
 #[serde(default)]
@@ -38,14 +50,14 @@ pub struct Actuation {
     /// `namespace/name`.
     #[schemars(length(max = 253), pattern("^[^/]+/[^/]+$"))]
     pub workload: String,
-    /// When it was so.
+    /// Time of the event.
     #[serde(default = "EventTime::missing")]
     pub time: EventTime,
     /// Whether the workload is real.
     pub origin: Origin,
     /// What became of the decision.
     pub outcome: ActuationOutcome,
-    /// In words; empty where there is nothing to explain.
+    /// Text of the reason; empty if there is nothing to explain.
     pub reason: String,
     /// The layout that is in force, or being rolled out, after this.
     #[serde(deserialize_with = "super::common::object")]
@@ -67,7 +79,7 @@ pub struct Actuation {
 #[serde(default)]
 #[schemars(extend("required" = ["time", "workload", "decision_id"]))]
 pub struct Directive {
-    /// When it was asked.
+    /// Time of the request.
     #[serde(default = "EventTime::missing")]
     pub time: EventTime,
     /// `namespace/name`.

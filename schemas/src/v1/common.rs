@@ -199,7 +199,7 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// What the job turns by itself when it is asked: neither its object nor a device shows it.
+    /// Returns the settings that the job changes by itself on request: neither its object nor a device shows them.
     pub const fn asked_of_job(&self) -> (Option<Precision>, Option<u32>) {
         (self.precision, self.frozen_prefix_layers)
     }
@@ -234,17 +234,17 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for StrictObject<T> {
     }
 }
 
-/// As [`object`], where it may be absent or null.
+/// Like [`object`], for a field that may be absent or null.
 pub(super) fn optional_object<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
     Ok(Option::<StrictObject<T>>::deserialize(deserializer)?.map(|object| object.0))
 }
 
-/// A list whose entries are read as [`object`].
+/// Returns a list whose entries are read as [`object`].
 pub(super) fn objects<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Vec<T>, D::Error> {
     Ok(Vec::<StrictObject<T>>::deserialize(deserializer)?.into_iter().map(|object| object.0).collect())
 }
 
-/// As [`objects`], where it may be absent or null.
+/// Like [`objects`], for a field that may be absent or null.
 pub(super) fn optional_objects<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
     deserializer: D,
 ) -> Result<Option<Vec<T>>, D::Error> {

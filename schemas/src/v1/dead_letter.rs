@@ -8,7 +8,7 @@ pub mod dead_letter_header {
     pub const REASON: &str = "eadt_reason";
     /// The reason in words.
     pub const DETAIL: &str = "eadt_detail";
-    /// The offending field, where one is to blame.
+    /// The offending field, if one is to blame.
     pub const FIELD: &str = "eadt_field";
     pub const ORIGIN_TOPIC: &str = "eadt_origin_topic";
     pub const ORIGIN_PARTITION: &str = "eadt_origin_partition";

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::{Layout, Origin};
 use crate::EventTime;
 
-/// What a controller wants.
+/// Kind of change that a controller asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema, Default)]
 #[serde(rename_all = "snake_case")]
 #[schemars(rename = "Action")]
@@ -44,7 +44,7 @@ pub enum ChangeValidation {
     Pending,
     /// The change improved what it promised: kept.
     Kept,
-    /// It did not: reverted, replaced by another change, or left as it is; the action and the reason say which.
+    /// It did not: reverted, replaced by another change, or left as it is; the action and the reason show which.
     Failed,
 }
 
@@ -71,7 +71,7 @@ pub struct Decision {
     pub controller_version: String,
     /// What is to be done.
     pub action: ControllerAction,
-    /// Why, in words.
+    /// Text of the reason.
     pub reason: String,
     /// The layout that the decision starts from.
     #[serde(deserialize_with = "super::common::object")]

@@ -11,7 +11,7 @@ use crate::EventTime;
 #[serde(default)]
 #[schemars(extend("required" = ["time", "node", "decision_id", "time_to_live_seconds"]))]
 pub struct DeviceIntent {
-    /// When it was asked.
+    /// Time of the request.
     #[serde(default = "EventTime::missing")]
     pub time: EventTime,
     /// The node whose agent is asked.
@@ -111,7 +111,7 @@ pub enum SettingOutcome {
 #[serde(default)]
 #[schemars(extend("required" = ["time", "node"]))]
 pub struct DeviceState {
-    /// When it was so.
+    /// Time of the event.
     #[serde(default = "EventTime::missing")]
     pub time: EventTime,
     /// The agent's node.
@@ -138,7 +138,7 @@ pub struct DeviceState {
     pub devices: Vec<DeviceReport>,
     /// The state of the default thread percentage of the node's MPS daemons.
     pub mps_default_outcome: SettingOutcome,
-    /// In words; empty where there is nothing to explain.
+    /// Text of the reason; empty if there is nothing to explain.
     pub mps_default_reason: String,
     /// The default in force; absent: no daemon answers, or daemons differ.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -170,7 +170,7 @@ pub struct DeviceReport {
     pub decision_id: Option<String>,
     /// The state of the power cap.
     pub power_limit_outcome: SettingOutcome,
-    /// In words; empty where there is nothing to explain.
+    /// Text of the reason; empty if there is nothing to explain.
     pub power_limit_reason: String,
     /// The power cap in force, whoever set it.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -194,7 +194,7 @@ pub struct DeviceReport {
     pub default_power_limit_watts: Option<f64>,
     /// The state of the bound of the SM clock.
     pub sm_clock_outcome: SettingOutcome,
-    /// In words; empty where there is nothing to explain.
+    /// Text of the reason; empty if there is nothing to explain.
     pub sm_clock_reason: String,
     /// The upper bound of the SM clock that the agent holds; absent: none.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -218,7 +218,7 @@ pub struct DeviceReport {
 #[serde(default)]
 #[schemars(extend("required" = ["time", "node"]))]
 pub struct DeviceHolders {
-    /// When it was so.
+    /// Time of the event.
     #[serde(default = "EventTime::missing")]
     pub time: EventTime,
     /// The collector's node.

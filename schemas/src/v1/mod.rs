@@ -11,7 +11,7 @@ mod telemetry;
 mod window;
 mod workload;
 
-pub use actuation::{Actuation, ActuationOutcome, Directive};
+pub use actuation::{Actuation, ActuationOutcome, Directive, refusal_reason};
 pub use common::{
     Layout, Meter, Origin, Precision, SOURCE_KINDS_BY_PREFERENCE, ShareMethod, computes_fp8, is_older_than_ampere, source_rank,
 };

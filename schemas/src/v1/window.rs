@@ -195,8 +195,8 @@ pub struct EfficiencyWindow {
     pub generation: Option<u64>,
     /// The layout changed, rolled out or restarted in this window.
     pub restarted: bool,
-    /// Of `restarted`: only a power cap, a clock, the precision or frozen layers changed, which restarts nothing. The window's
-    /// figures are of two settings.
+    /// True if `restarted` is set only because a power cap, a clock, the precision or frozen layers changed, which restarts
+    /// nothing. The window's figures are of two settings.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub only_settings_changed: bool,
     /// Inputs of this window are missing for good: log retention deleted them.
@@ -233,7 +233,7 @@ fn is_zero(seconds: &f64) -> bool {
 const MIN_KNOWN: f64 = 0.9;
 
 impl EfficiencyWindow {
-    /// Whether processes restarted in this window: what is shown as a restart.
+    /// Returns whether processes restarted in this window: what is shown as a restart.
     pub fn has_restart(&self) -> bool {
         self.restarted && !self.only_settings_changed
     }
@@ -274,7 +274,7 @@ impl EfficiencyWindow {
         (samples > 0.0).then(|| joules / samples).filter(|value| value.is_finite())
     }
 
-    /// Whether progress is known for nearly all of the observed part of the run.
+    /// Returns whether progress is known for nearly all of the observed part of the run.
     pub fn runs_throughout(&self) -> bool {
         let observed = self.observed_start.zip(self.observed_end).map(|(from, to)| to.seconds_since(from));
         let run = observed.map_or(self.run_seconds, |seconds| self.run_seconds.min(seconds));

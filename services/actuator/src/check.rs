@@ -4,12 +4,14 @@
 use eadt_bus::chaos;
 use eadt_cluster::{JobRequest, ManagedWorkload, WorkloadChange};
 use eadt_schemas::EventTime;
-use eadt_schemas::v1::{ControllerAction, Decision, Layout, LayoutBounds, Precision, UpdateMode, Workload, is_older_than_ampere};
+use eadt_schemas::v1::{
+    ControllerAction, Decision, Layout, LayoutBounds, Precision, UpdateMode, Workload, is_older_than_ampere, refusal_reason,
+};
 
 use crate::ActuatorSettings;
 use crate::plan::PlannedChange;
 
-/// Why a decision is not applied.
+/// The reason why a decision is not applied.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DecisionRefusal {
     /// Short and fixed, for metrics.
@@ -35,7 +37,7 @@ impl CheckedChange {
         &self.change
     }
 
-    /// The same change, approved by somebody.
+    /// Returns the same change, approved by somebody.
     #[must_use]
     pub fn approved_by(mut self, by: Option<String>) -> Self {
         self.change.approved_by = by;
@@ -126,10 +128,10 @@ fn check_time(
 
 fn check_permitted(state: &Workload) -> Result<(), DecisionRefusal> {
     if state.mode == UpdateMode::Observe {
-        return refuse("mode", "the workload is in mode observe: nothing is changed".into());
+        return refuse("mode", refusal_reason::OBSERVED.into());
     }
     if state.paused {
-        return refuse("paused", "the workload is paused".into());
+        return refuse("paused", refusal_reason::PAUSED.into());
     }
     Ok(())
 }
@@ -340,7 +342,7 @@ fn check_replicas(replicas: u32, to: &Layout, state: &Workload) -> Result<(), De
     }
 }
 
-/// A layout in words, for a reason.
+/// Returns a layout in words, for a reason.
 fn describe_layout(layout: &Layout) -> String {
     let mut parts = Vec::new();
     let mut add = |name: &str, value: Option<f64>, unit: &str| {

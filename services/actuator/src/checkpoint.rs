@@ -32,7 +32,7 @@ pub enum CheckpointGate {
 pub struct CheckpointWait {
     reports: JobReports,
     began: EventTime,
-    /// When somebody asked about it last.
+    /// Time of the last query about it.
     last_query: Instant,
     /// The last checkpoint when the wait began, and now; `None`: the job reports none.
     first: Option<EventTime>,

@@ -176,7 +176,7 @@ fn apply(job: &mut ManagedWorkload, change: &WorkloadChange, now: EventTime) -> 
         rolled_back: None,
         approved_by: change.approved_by.clone(),
     };
-    // What a job was started with is nothing that it could acknowledge.
+    // A job acknowledges no request that it was started with.
     applied.ready_time = applied.job_request().is_none().then_some(now);
     applied.generation = replace(&mut job.state, &change.layout, Some(&change.decision_id), now, applied.ready_time);
     job.applied = Some(applied);

@@ -106,14 +106,14 @@ fn follows_request(request: JobRequest, report: &TrainingProgress) -> Option<boo
 struct JobRequestReports {
     workload: String,
     request: JobRequest,
-    /// Ranks from here on are of processes that are no more.
+    /// Number of replicas: higher ranks belong to processes that have ended.
     replicas: u32,
     /// Consecutive reports of each rank that follow the request.
     ranks: BTreeMap<u32, u32>,
-    /// The last word that was another.
+    /// The last report that contradicted the request.
     contradiction: Option<String>,
     decision_id: String,
-    /// Why the job does not do it.
+    /// The reason why the job refuses.
     refusal: Option<String>,
 }
 
@@ -173,7 +173,7 @@ impl JobRequestTracker {
         self.jobs.is_empty()
     }
 
-    /// Whether it follows exactly these workloads' changes.
+    /// Returns whether it follows exactly these workloads' changes.
     pub fn follows_exactly(&self, waiting: &[(&String, &AppliedDecision)]) -> bool {
         self.jobs.len() == waiting.len() && waiting.iter().all(|(_, applied)| self.jobs.contains_key(&applied.decision_id))
     }
@@ -212,7 +212,7 @@ impl JobRequestTracker {
         Ok(done.map(|(decision, answers)| (answers.workload.clone(), decision.clone())).collect())
     }
 
-    /// Why a job refused what the change of a decision asks of it; `None`: it did not.
+    /// Returns the reason why a job refused the request of a decision; `None` if it did not.
     pub fn refusal(&self, decision: &str) -> Option<&str> {
         self.jobs.get(decision)?.refusal.as_deref()
     }

@@ -10,7 +10,7 @@ use crate::check::DecisionRefusal;
 /// The managed workloads by name, as they were seen last.
 pub type WorkloadView = BTreeMap<String, ManagedWorkload>;
 
-/// The workload that the decision is for.
+/// Returns the workload that the decision is for.
 pub fn find_workload<'a>(decision: &Decision, view: &'a WorkloadView) -> Result<&'a ManagedWorkload, DecisionRefusal> {
     view.get(&decision.workload)
         .ok_or_else(|| DecisionRefusal::new("not_managed", "the workload has not opted in, or does not exist"))

@@ -42,7 +42,7 @@ pub fn plan_decision(decision: &Decision, managed: &ManagedWorkload) -> Decision
     DecisionPlan::Change(PlannedChange { layout, restarts })
 }
 
-/// The decision's knobs over the present ones: a knob that it does not name stays as it is.
+/// Returns the decision's knobs over the present ones: a knob that it does not name stays as it is.
 fn merge_layouts(to: &Layout, present: &Layout) -> Layout {
     Layout {
         replicas: to.replicas.or(present.replicas),
@@ -56,7 +56,8 @@ fn merge_layouts(to: &Layout, present: &Layout) -> Layout {
     }
 }
 
-/// Number, world and thread percentage of processes are fixed when they start; everything else turns while they run.
+/// Returns true if the change needs a restart. Number, world and thread percentage of processes are fixed when they start;
+/// everything else turns while they run.
 fn needs_restart(from: &Layout, to: &Layout) -> bool {
     let of_processes = |l: &Layout| (l.replicas, l.mps_thread_percentage, l.world_size, l.local_world_size);
     of_processes(from) != of_processes(to)

@@ -91,13 +91,13 @@ pub fn unreported_changes(published: Option<&Workload>, present: &ManagedWorkloa
     reports
 }
 
-/// Nothing but the times at which it was seen differs: an actuator that starts sees everything for its first time.
+/// Returns true if only the times of observation differ: an actuator that starts observes everything for the first time.
 fn equal_but_time(published: &Workload, state: &Workload) -> bool {
     published.ready_time.is_some() == state.ready_time.is_some()
         && *published == Workload { time: published.time, ready_time: published.ready_time, ..state.clone() }
 }
 
-/// A decision that was not applied. `managed`: the workload, where there is one.
+/// Returns a decision that was not applied. `managed`: the workload, if there is one.
 pub fn refused_report(
     decision: &Decision,
     refusal: &DecisionRefusal,
@@ -107,7 +107,7 @@ pub fn refused_report(
     unchanged_report(decision, ActuationOutcome::Refused, refusal.reason.clone(), managed, now)
 }
 
-/// A decision that was written as a recommendation.
+/// Returns a decision that was written as a recommendation.
 pub fn recommended_report(decision: &Decision, managed: &ManagedWorkload, now: EventTime) -> ActuatorEvent {
     let reason = "the workload is in mode recommend: written as a recommendation, nothing was changed";
     unchanged_report(decision, ActuationOutcome::Recommended, reason.into(), Some(managed), now)
@@ -151,7 +151,7 @@ fn unchanged_report(
     }))
 }
 
-/// Deterministic, so that a report that is repeated after a crash is the same event.
+/// Returns a deterministic id, so that a report that is repeated after a crash is the same event.
 pub fn actuation_id(decision_id: &str, outcome: ActuationOutcome) -> String {
     format!("{decision_id}/{}", name(outcome))
 }

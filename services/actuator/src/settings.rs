@@ -43,7 +43,7 @@ pub struct ActuatorSettings {
     /// Longest pause before a failed call is tried again, in seconds of wall time. Default 10.
     pub retry_max_seconds: f64,
     /// Jobs of `eadt up --gpus nvml` and `none`, without Kafka, that may be asked to freeze blocks or to compute in another precision:
-    /// outside of Kubernetes no policy says so. Anywhere else they are refused.
+    /// outside of Kubernetes no policy permits it. Anywhere else they are refused.
     pub jobs: Vec<DeclaredJob>,
 }
 
@@ -56,7 +56,7 @@ pub struct DeclaredJob {
     /// `enforce` asks the job. `recommend` only decides, and goes on asking for what was applied before. `observe` begins nothing, and
     /// what was asked is withdrawn. Default `recommend`.
     pub mode: UpdateMode,
-    /// Who decides. Default `layers`.
+    /// Controller that decides. Default `layers`.
     pub controller: JobController,
     /// Most blocks that the job may be asked to freeze. Default 0.
     pub frozen_prefix_layers_max: u32,

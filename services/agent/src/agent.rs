@@ -56,7 +56,7 @@ impl AgentDependencies {
     }
 }
 
-/// Why the agent ended before a stop, or could not start.
+/// The reason why the agent ended before a stop, or could not start.
 #[derive(Debug, thiserror::Error)]
 pub enum AgentError {
     #[error(transparent)]
@@ -180,7 +180,7 @@ fn unrestored_units(ledger: &Ledger) -> Result<Vec<String>, LedgerError> {
     Ok(records.map(|record| record.map_or_else(|error| error.to_string(), |record| record.unit)).collect())
 }
 
-/// The driver and the number of its GPUs; bounded, because with a broken driver these calls may never return.
+/// Returns the driver and the number of its GPUs; bounded, because with a broken driver these calls may never return.
 async fn open(
     settings: &AgentSettings,
     injected: Option<Arc<dyn SettableDriver>>,

@@ -15,12 +15,12 @@ pub(crate) trait SettingKnob<O> {
     fn original_setting(&self) -> O;
     fn set(&mut self, value: u32) -> Result<(), GpuSettingError>;
     fn put_back(&mut self, original: &O) -> Result<(), GpuSettingError>;
-    /// Whether a call that failed has changed nothing, and will not.
+    /// Returns whether a call that failed has changed nothing, and will not.
     fn all_or_nothing(&self) -> bool;
-    /// Whether the device may make another value of the one that it is given. Of one that keeps what it is given, another value is
-    /// somebody else's who was quick.
+    /// Returns whether the device may make another value of the one that it is given. Of one that keeps what it is given, another
+    /// value is somebody else's who was quick.
     fn rounds(&self) -> bool;
-    /// A value in words.
+    /// Returns a value in words.
     fn describe(&self, value: u32) -> String;
 }
 
@@ -38,7 +38,7 @@ pub(crate) struct SettingStatus {
     pub outcome: SettingOutcome,
     pub reason: String,
     pub done: Option<ChangeResult>,
-    /// The value in force, where it can be seen.
+    /// The value in force, if it can be seen.
     pub value: Option<u32>,
 }
 
@@ -172,7 +172,7 @@ pub(crate) fn apply_setting<O: OriginalValue + Clone>(
                 Err(GpuSettingError::Lost(lost)) => return Err(lost),
                 Err(error) => {
                     let unsupported = matches!(error, GpuSettingError::Unsupported { .. });
-                    // Without a change there is nothing to put back. If there may have been one, the record distinguishes our
+                    // Without a change there is nothing to restore. If there may have been one, the record distinguishes our
                     // value from that of others.
                     if before.entry.is_none() && (unsupported || knob.all_or_nothing()) {
                         *recorded = before;
@@ -226,7 +226,7 @@ fn save_record<O>(
     Ok(())
 }
 
-/// The value in force, where it can be seen.
+/// Returns the value in force, if it can be seen.
 fn read_again<O>(knob: &mut dyn SettingKnob<O>) -> Result<Option<u32>, GpuLost> {
     match knob.read() {
         Ok(SettingReading::Value(value)) => Ok(Some(value)),

@@ -38,7 +38,7 @@ pub enum SettingStep {
     PutBack,
     /// The original is in force already: forget it.
     Forget,
-    /// Somebody else changed it: forget the original, touch nothing.
+    /// Somebody else changed it: forget the original, and change nothing.
     GiveUp,
 }
 

@@ -17,7 +17,7 @@ const CLOCK_MARGIN_MHZ: u32 = 30;
 /// Looks in a row that must find the clock above its bound.
 const MAX_CLOCK_OVERSHOOTS: u32 = 3;
 
-/// Which of a node's settings its operator lets change.
+/// Settings of a node's GPUs that its operator allows to change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AllowedSettings {
     pub power: bool,
@@ -151,7 +151,7 @@ fn watts(milliwatts: u32) -> f64 {
     f64::from(milliwatts) / 1000.0
 }
 
-/// The value to hold, and why another one is not.
+/// Returns the value to hold, and why another one is not.
 pub(crate) fn split(requested: Option<Result<u32, String>>) -> (Option<u32>, Option<String>) {
     match requested {
         None => (None, None),

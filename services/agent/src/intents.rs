@@ -26,7 +26,7 @@ const POLL: Duration = Duration::from_millis(50);
 const RETRY_MIN: Duration = Duration::from_millis(200);
 const RETRY_MAX: Duration = Duration::from_secs(10);
 
-/// Why an intent is not followed.
+/// The reason why an intent is not followed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum IntentRefusal {
     #[error("{0}")]

@@ -55,7 +55,7 @@ pub enum ClockOriginal {
 }
 
 impl ClockOriginal {
-    /// For [`eadt_nvml::set::SettableGpu::restore_clock`].
+    /// Returns the clocks for [`eadt_nvml::set::SettableGpu::restore_clock`].
     pub fn clocks(self) -> Option<ApplicationClocks> {
         match self {
             Self::Unlocked => None,
@@ -82,7 +82,7 @@ pub struct LedgerRecord {
     pub power_limit_milliwatts: Option<LedgerEntry>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sm_clock_mhz: Option<LedgerEntry<ClockOriginal>>,
-    /// In thousandths of a percent, so that the daemon's value is put back exactly.
+    /// Default in thousandths of a percent, so that the daemon's value is restored exactly.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mps_default_millipercent: Option<LedgerEntry>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -94,7 +94,7 @@ pub struct LedgerRecord {
 }
 
 impl LedgerRecord {
-    /// Whether something is changed, and its original to be put back.
+    /// Returns whether something is changed, and its original to be put back.
     pub fn is_changed(&self) -> bool {
         self.power_limit_milliwatts.is_some() || self.sm_clock_mhz.is_some() || self.mps_default_millipercent.is_some()
     }
@@ -190,7 +190,7 @@ impl Ledger {
         Ok(Self { folder: folder.into(), _lock: Some(Arc::new(file)), _programs: Some(Arc::new(programs)) })
     }
 
-    /// For looking only.
+    /// Opens the ledger for reading only.
     pub fn open_read_only(folder: &Path) -> Self {
         Self { folder: folder.into(), _lock: None, _programs: None }
     }
@@ -242,7 +242,7 @@ impl Ledger {
         File::open(&*self.folder).and_then(|folder| folder.sync_all()).map_err(disk("sync the state folder", &self.folder))
     }
 
-    /// Every record of something that is changed, and every one that cannot be read.
+    /// Returns every record of something that is changed, and every one that cannot be read.
     pub fn changed(&self) -> Result<Vec<Result<LedgerRecord, LedgerError>>, LedgerError> {
         let list = match std::fs::read_dir(&*self.folder) {
             Ok(list) => list,

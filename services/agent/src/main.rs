@@ -1,12 +1,15 @@
 //! The node agent's program: arguments, settings, signals.
 
+use std::ffi::OsString;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::Context;
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
+use clap_mangen::Man;
+use clap_mangen::roff::{Roff, bold, roman};
 use eadt_agent::ledger::Ledger;
 use eadt_agent::{AgentDependencies, AgentSummary, LazyBus, RawSettings, settings};
 use eadt_bus::Bus;
@@ -18,12 +21,25 @@ use eadt_service::supervise::{on_signals, spawn_detached};
 use eadt_service::{HealthRegistry, MetricsRegistry, Shutdown, http, logs, redact, tasks};
 use serde_json::json;
 
+/// The version and the commit that the program was built from.
+const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (", env!("SOURCE_COMMIT"), ")");
+/// The variable that names the settings file, as for `eadt`.
+const CONFIG_FILE: &str = "EADT_CONFIG_FILE";
+/// Its old name.
+const OLD_CONFIG_FILE: &str = "EADT_CONFIG";
+const EXAMPLE: &str = "eadt-agent --kafka kafka:9092 --state-dir /var/lib/eadt-agent";
+const EXIT_STATUSES: [(&str, &str); 3] = [
+    ("0", "it did what was asked, and put every setting back"),
+    ("1", "it failed, or a setting is not put back yet; the reason is on standard error"),
+    ("2", "the command line is not possible; nothing was done"),
+];
+
 /// Holds power caps, clocks and MPS defaults on this node as intents ask for, and always puts them back.
 #[derive(Debug, Parser)]
-#[command(name = "eadt-agent", version)]
+#[command(name = "eadt-agent", version = VERSION, after_help = format!("Example:\n  {EXAMPLE}"))]
 struct Cli {
     /// Settings file (TOML). Later wins: defaults, this file, `EADT_…` variables, flags.
-    #[arg(long, global = true, env = "EADT_CONFIG", value_name = "FILE")]
+    #[arg(long, global = true, env = CONFIG_FILE, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Kafka bootstrap servers, host:port separated by commas.
     #[arg(long, global = true, value_name = "BROKERS")]
@@ -49,6 +65,12 @@ enum AgentCommand {
     Restore,
     /// Show each GPU, what it allows, and what is to be put back; changes nothing.
     Show,
+    /// Write the manual page.
+    #[command(hide = true)]
+    Man {
+        /// Folder to write `eadt-agent.1` into; it exists already.
+        folder: PathBuf,
+    },
 }
 
 fn main() -> ExitCode {
@@ -56,7 +78,9 @@ fn main() -> ExitCode {
     let mut variables: settings::EnvVariables =
         std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?))).collect();
     // The file's own name is no setting.
-    variables.remove("EADT_CONFIG");
+    for name in [CONFIG_FILE, OLD_CONFIG_FILE] {
+        variables.remove(name);
+    }
     let secrets = settings::secrets(&variables);
     match start(&cli, &variables, &secrets) {
         Ok(code) => code,
@@ -83,7 +107,7 @@ fn start(cli: &Cli, variables: &settings::EnvVariables, secrets: &SecretRedactor
     .into_iter()
     .filter_map(|(key, value)| Some((key, value?)))
     .collect();
-    let raw = settings::load(cli.config.as_deref(), variables, &overrides)?;
+    let raw = settings::load(settings_file(cli, std::env::var_os(OLD_CONFIG_FILE)).as_deref(), variables, &overrides)?;
     logs::start(raw.log.format, &raw.log.filter, None, secrets.clone())?;
     // The devices have threads of their own.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start")?;
@@ -91,7 +115,41 @@ fn start(cli: &Cli, variables: &settings::EnvVariables, secrets: &SecretRedactor
         AgentCommand::Run => runtime.block_on(run(&raw)),
         AgentCommand::Restore => runtime.block_on(restore(&raw)),
         AgentCommand::Show => show(&raw),
+        AgentCommand::Man { folder } => write_manual(folder),
     }
+}
+
+/// Returns the settings file of `--config` or of the variable, else that of the variable's old name.
+fn settings_file(cli: &Cli, old: Option<OsString>) -> Option<PathBuf> {
+    cli.config.clone().or_else(|| old.map(PathBuf::from))
+}
+
+/// Writes the manual page into a folder that exists.
+fn write_manual(folder: &Path) -> anyhow::Result<ExitCode> {
+    let command = Cli::command().disable_help_subcommand(true);
+    let mut further = Roff::new();
+    further.control("SH", ["COMMANDS"]);
+    for sub in command.get_subcommands().filter(|sub| !sub.is_hide_set()) {
+        let about = sub.get_about().map(ToString::to_string).unwrap_or_default();
+        further.control("TP", []).text([bold(sub.get_name())]).text([roman(about)]);
+    }
+    further.control("SH", ["EXAMPLES"]).control("nf", []).text([roman(EXAMPLE)]).control("fi", []);
+    further.control("SH", ["EXIT STATUS"]);
+    for (status, meaning) in EXIT_STATUSES {
+        further.control("TP", []).text([bold(status)]).text([roman(meaning)]);
+    }
+    further.control("SH", ["VERSION"]).text([roman(VERSION)]);
+    let page = Man::new(command);
+    let mut text: Vec<u8> = Vec::new();
+    page.render_title(&mut text)?;
+    page.render_name_section(&mut text)?;
+    page.render_synopsis_section(&mut text)?;
+    page.render_description_section(&mut text)?;
+    page.render_options_section(&mut text)?;
+    further.to_writer(&mut text)?;
+    let path = folder.join(page.get_filename());
+    std::fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Returns the log of the settings; `None`: intents come from a file and nothing is published.

@@ -35,12 +35,12 @@ pub struct MpsDaemon {
 }
 
 impl MpsDaemon {
-    /// Its name in the ledger.
+    /// Returns its name in the ledger.
     pub fn unit(&self) -> String {
         format!("mps:{}", self.pipe_directory.display())
     }
 
-    /// Whether the daemon's folder is there; without it no program is started.
+    /// Returns whether the daemon's folder is there; without it no program is started.
     pub fn present(&self) -> bool {
         self.pipe_directory.join("control").exists()
     }
@@ -105,7 +105,7 @@ impl MpsDaemon {
         }
     }
 
-    /// The default in thousandths of a percent.
+    /// Returns the default in thousandths of a percent.
     pub fn default_millipercent(&self) -> Result<u32, String> {
         let answer = self.control("get_default_active_thread_percentage")?;
         let value = answer.lines().rev().find_map(|line| line.trim().parse::<f64>().ok());
@@ -191,7 +191,7 @@ impl<'a> MpsEnforcer<'a> {
         MpsReport { outcome, reason, millipercent, original_millipercent }
     }
 
-    /// A daemon that ended has forgotten its default, ours included.
+    /// Returns the report for a daemon that ended: it has forgotten its default, ours included.
     fn absent(&mut self, is_requested: bool, refused: Option<String>) -> MpsReport {
         let outcome = match (&refused, is_requested) {
             (Some(_), _) => SettingOutcome::Refused,
@@ -252,7 +252,7 @@ impl SettingKnob<u32> for MpsKnob<'_> {
     }
 }
 
-/// All daemons of a node as one: the worst outcome, and the default where all have the same.
+/// Returns all daemons of a node as one: the worst outcome, and the default where all have the same.
 pub(crate) fn together(reports: &[MpsReport]) -> MpsReport {
     let rank = |outcome: SettingOutcome| match outcome {
         SettingOutcome::Failed => 5,

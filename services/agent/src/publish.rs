@@ -142,7 +142,7 @@ impl ReportOutbox {
         ProducerRecord::event(&topic, &state.node, &envelope, state)
     }
 
-    /// True once the log has them all.
+    /// Sends the reports; returns true once the log has them all.
     fn send(
         &self,
         log: &LazyBus,

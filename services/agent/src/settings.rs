@@ -39,7 +39,7 @@ pub struct RawSettings {
 pub struct RawBus {
     /// Kafka bootstrap servers, `host:port` separated by commas. The variable `KAFKA_BROKERS` sets it, too.
     pub brokers: String,
-    /// Client that reads records from Kafka: `librdkafka` or `native`. Default: `librdkafka`.
+    /// Client that reads records from Kafka: `native` or `librdkafka`. Default: `native`.
     pub fetch: FetchPath,
     /// Authentication between this process and Kafka's brokers.
     pub security: SecuritySettings,
@@ -201,7 +201,7 @@ pub struct AgentSettings {
 /// The process environment, passed in so that tests need not change their own.
 pub type EnvVariables = std::collections::HashMap<String, String>;
 
-/// The secrets among variables, which are hidden in errors and log lines.
+/// Returns the secrets among variables, which are hidden in errors and log lines.
 pub fn secrets(variables: &EnvVariables) -> SecretRedactor {
     SecretRedactor::new(variables.iter().filter(|(name, _)| is_secret_variable(name)).map(|(_, value)| value.clone()))
 }

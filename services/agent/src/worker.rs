@@ -15,9 +15,9 @@ pub(crate) struct LiveIntent {
     pub desired: Arc<DesiredNodeSettings>,
     pub intent_time: EventTime,
     pub decision_id: String,
-    /// By the wall clock, which the sender roughly shares.
+    /// End of the intent by the wall clock, which the sender roughly shares.
     pub until: EventTime,
-    /// By a monotonic clock.
+    /// End of the intent by a monotonic clock.
     pub until_instant: Instant,
 }
 
@@ -41,7 +41,7 @@ pub(crate) struct SharedIntent {
 #[derive(Debug, Clone)]
 pub(crate) struct IntentSnapshot {
     pub desired: Arc<DesiredNodeSettings>,
-    /// Nothing is wished for any more, and this is the last step.
+    /// No setting is requested any more, and this is the last step.
     pub stopping: bool,
     version: u64,
 }
@@ -76,7 +76,7 @@ impl SharedIntent {
         chaos::is_off("time-to-live") || self.clock.now() < live.until && Instant::now() < live.until_instant
     }
 
-    /// The intent in force; the dead man's switch: past its time there is none.
+    /// Returns the intent in force; the dead man's switch: past its time there is none.
     pub fn live(&self) -> Option<LiveIntent> {
         let live = self.lock().live.clone();
         live.filter(|live| self.still_live(live))
@@ -114,7 +114,7 @@ struct SlotState<R> {
     name: String,
     busy: Option<Instant>,
     stuck: bool,
-    /// Why the device is not to be had now.
+    /// The reason why the device is not available now.
     lost: Option<String>,
     report: Option<R>,
     ended: bool,
@@ -125,7 +125,7 @@ struct SlotState<R> {
 pub(crate) struct SlotView<R> {
     pub name: String,
     pub report: Option<R>,
-    /// Why nothing newer is known.
+    /// The reason why nothing newer is known.
     pub trouble: Option<String>,
     pub ended: bool,
 }
@@ -148,7 +148,7 @@ impl<R: Clone> WorkerSlot<R> {
         self.lock().busy = Some(Instant::now());
     }
 
-    /// True where the call had been reported as stuck.
+    /// Returns true if the call had been reported as stuck.
     pub fn end(&self) -> bool {
         let mut state = self.lock();
         state.busy = None;

@@ -2,4 +2,5 @@
 
 mod crash;
 mod holds;
+mod program;
 mod support;

@@ -15,9 +15,9 @@ use crate::settings::ArchiverSettings;
 /// Timeout for looking up rows in the log; a slower broker is not waited for.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Returns an error, before anything starts, if the archiver could not go on: because of its settings, an archive that
-/// is ahead of the log or belongs to another one, or a file whose content does not match its name. A store or a log
-/// that is unreachable is no error: the archiver waits for it.
+/// Returns an error, before anything starts, if the archiver could not work. Causes are its settings, an archive that is ahead of
+/// the log or belongs to another one, and a file whose content does not match its name. A store or a log that is unreachable is
+/// no error: the archiver waits for it.
 pub fn check(settings: &ArchiverSettings, prefix: &str, bus: &dyn Bus) -> Result<(), ArchiverError> {
     settings.check().map_err(ArchiverError::Settings)?;
     match verify_same_log(&Archive::open(&settings.location)?, prefix, bus, &MonotonicClock::machine()) {
@@ -63,7 +63,7 @@ pub(crate) fn verify_same_log(
     Ok(())
 }
 
-/// An error where the archive's last offset of a partition is none that the log has given away.
+/// Returns an error if the archive's last offset of a partition is one that the log has not reached.
 pub(crate) fn check_not_ahead(
     archive: &Archive,
     topic: Topic,

@@ -15,7 +15,7 @@ pub struct TopicLabel {
     topic: &'static str,
 }
 
-/// What failed: `store` (folder or object store) or `log`.
+/// Part that failed: `store` (folder or object store) or `log`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct PartLabel {
     pub part: &'static str,

@@ -66,7 +66,7 @@ const ASK_MAX: Duration = Duration::from_secs(5);
 const ASKING: &str = "the log does not answer";
 
 impl ArchiverError {
-    /// Whether the same call may succeed later, with nothing done so far.
+    /// Returns whether the same call may succeed later, with nothing done so far.
     fn is_transient(&self) -> bool {
         match self {
             Self::Bus(error) => error.remedy == Remedy::Retry,
@@ -101,7 +101,7 @@ pub fn run(deps: &ArchiverDependencies) -> Result<(), ArchiverError> {
     run_on(deps, &Archive::open(&deps.settings.location)?, &MonotonicClock::machine())
 }
 
-/// As [`run`], into an archive that is open already, with somebody else's time: pauses and deadlines are the timer's.
+/// Like [`run`], into an archive that is open already, with somebody else's time: pauses and deadlines are the timer's.
 pub fn run_on(deps: &ArchiverDependencies, archive: &Archive, timer: &MonotonicClock) -> Result<(), ArchiverError> {
     deps.settings.check().map_err(ArchiverError::Settings)?;
     let metrics = ArchiverMetrics::new(&deps.metrics);
@@ -251,7 +251,7 @@ impl<'a> ArchiverSession<'a> {
         }
     }
 
-    /// What arrived since a partition's end was last reached is still to be read.
+    /// Marks partitions as open again if records arrived since their end was last reached.
     fn reopen_ends(&mut self) {
         for at in &self.owned_partitions {
             let position = self.topic(at).and_then(|topic| self.writer.position(topic, at.partition));
@@ -474,7 +474,7 @@ impl<'a> ArchiverSession<'a> {
         Ok(())
     }
 
-    /// What must never be: as if everything that is open had been written.
+    /// Breaks a promise, for chaos tests: continues as if all open files had been written.
     fn discard_open_files(&mut self) {
         for at in &self.owned_partitions {
             let Some(topic) = self.topic(at) else { continue };

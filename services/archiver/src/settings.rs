@@ -50,7 +50,7 @@ impl Default for ArchiverSettings {
 }
 
 impl ArchiverSettings {
-    /// The first value that is out of its range, in words.
+    /// Checks all values; the error is the first that is out of its range.
     pub fn check(&self) -> Result<(), String> {
         if self.location.is_empty() {
             return Err("archiver.location is empty: name a folder or an object-store URL".to_owned());

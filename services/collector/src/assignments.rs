@@ -129,7 +129,7 @@ impl AssignmentTable {
     }
 }
 
-/// The content of an assignments file.
+/// Returns the content of an assignments file.
 pub fn read(text: &[u8]) -> Result<Vec<GpuAssignment>, String> {
     let list: Vec<GpuAssignment> =
         serde_json::from_slice(text).map_err(|error| format!("not a JSON array of assignments: {error}"))?;

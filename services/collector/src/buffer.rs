@@ -9,19 +9,19 @@ use std::time::{Duration, Instant};
 
 use eadt_bus::{ProducerRecord, RecordHeader, chaos};
 
-/// How much is kept.
+/// Limits of a buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BufferLimits {
     pub events: usize,
-    /// What they take in memory.
+    /// Bytes of the events in memory.
     pub bytes: usize,
 }
 
-/// What was offered and given up, since creation.
+/// Counts of events offered and discarded since the buffer was made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct BufferCounts {
     pub offered: u64,
-    /// Given up for want of room.
+    /// Events discarded because the buffer was full.
     pub evicted: u64,
     /// Offered after the end.
     pub too_late: u64,
@@ -30,7 +30,7 @@ pub struct BufferCounts {
     pub bytes: usize,
 }
 
-/// What offering an event cost.
+/// Result of offering an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OfferOutcome {
     /// It is in; so many others were given up for it.
@@ -41,11 +41,11 @@ pub enum OfferOutcome {
     TooLate,
 }
 
-/// What [`EventBuffer::take`] found.
+/// Result of [`EventBuffer::take`].
 #[derive(Debug)]
 pub enum TakeOutcome {
     Event(ProducerRecord),
-    /// Nothing came in time.
+    /// No event came in time.
     Empty,
     /// Closed and empty: nothing will ever come.
     Ended,
@@ -70,7 +70,7 @@ struct BufferState {
 }
 
 impl BufferState {
-    /// Whether company is not worth waiting for: a mark is there, or half the room is gone.
+    /// Returns whether company is not worth waiting for: a mark is there, or half the room is gone.
     fn presses(&self, limits: BufferLimits) -> bool {
         self.urgent || 2 * self.counts.events >= limits.events || 2 * self.counts.bytes >= limits.bytes
     }
@@ -84,10 +84,10 @@ pub struct EventBuffer {
     changed: Condvar,
 }
 
-/// What the allocator and the counts of shared texts cost beside each of them.
+/// Bytes of the allocator and of the reference counts, for each text.
 const ALLOCATION: usize = 32;
 
-/// What an event takes in memory: its texts, and what holds them, which for small values is as much again.
+/// Returns the memory that an event takes, in bytes: its texts, and what holds them. For small values the two are about equal.
 fn size(event: &ProducerRecord) -> usize {
     let text = |text: &Option<bytes::Bytes>| text.as_ref().map_or(0, |text| text.len() + ALLOCATION);
     let header = |(name, value): &RecordHeader| size_of::<RecordHeader>() + name.len() + value.len() + 2 * ALLOCATION;
@@ -144,7 +144,7 @@ impl EventBuffer {
         OfferOutcome::Evicting(evicted)
     }
 
-    /// The oldest event, waiting at most `timeout` for one. One that had to be waited for waits `linger` longer for company,
+    /// Takes the oldest event, waiting at most `timeout` for one. After a wait it waits `linger` longer for further events,
     /// unless it is a mark or the buffer fills up.
     pub fn take(&self, timeout: Duration, linger: Duration) -> TakeOutcome {
         let idle = |state: &mut BufferState| state.counts.events == 0 && state.closed.is_none();
@@ -189,7 +189,7 @@ impl EventBuffer {
         waiting
     }
 
-    /// Since when it is closed.
+    /// Returns the time at which the buffer was closed.
     pub fn closed(&self) -> Option<Instant> {
         self.lock().closed
     }

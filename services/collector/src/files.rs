@@ -13,7 +13,7 @@ pub struct WatchedFiles<const N: usize> {
 }
 
 impl<const N: usize> WatchedFiles<N> {
-    /// Of which nothing was read yet.
+    /// Watches these files, none of which was read yet.
     pub fn new(paths: [PathBuf; N]) -> Self {
         Self { paths, stamps: [None; N], failure: None }
     }

@@ -1,10 +1,9 @@
 //! The collector: what GPUs draw and what training jobs get done becomes events in the log.
 //!
-//! In: this machine's GPUs through NVML; dcgm-exporter endpoints; progress posted by jobs over HTTP, also in Kubeflow
-//! Trainer's form; jobs' own Prometheus endpoints. Out: `gpu.telemetry.v1` and `training.progress.v1`, one sample
-//! one event. It never invents a value (what is not supported or failed is absent, never zero), never changes a
-//! setting of a GPU, never blocks a source while the log is away, and never loses an event uncounted: sampled =
-//! sent + dropped.
+//! In: this machine's GPUs through NVML; dcgm-exporter endpoints; progress posted by jobs over HTTP, also in Kubeflow Trainer's
+//! form; jobs' own Prometheus endpoints. Out: `gpu.telemetry.v1` and `training.progress.v1`, one sample one event. It never
+//! invents a value: one that is not supported or failed is absent, never zero. It never changes a setting of a GPU, and never
+//! blocks a source while the log is away. It never loses an event uncounted: sampled = sent + dropped.
 //!
 //! Sources implement one trait ([`source::CollectorSource`]) and hand events to one [`sink::EventSink`]; one thread
 //! publishes from a bounded [`buffer`]. Each source names itself in `collector`: `nvml/NAME`, `dcgm/NAME`, `progress/NAME`,
@@ -105,6 +104,7 @@ pub enum CollectorError {
 pub async fn run(settings: CollectorSettings, deps: CollectorDependencies) -> Result<CollectorSummary, CollectorError> {
     let ready = deps.health.part("collector");
     let metrics = CollectorMetrics::new(&deps.metrics);
+    metrics.begin_counters(&source_kinds(&settings));
     let limits = BufferLimits { events: settings.buffer.events, bytes: settings.buffer.bytes };
     let buffer = Arc::new(EventBuffer::new(limits));
     let sink = EventSink::new(buffer.clone(), metrics.clone(), &settings.name, &deps.topic_prefix);
@@ -203,6 +203,17 @@ pub async fn run(settings: CollectorSettings, deps: CollectorDependencies) -> Re
     );
     collected.map_err(CollectorError::Task)?;
     Ok(summary)
+}
+
+/// Returns the kinds of the configured sources.
+fn source_kinds(settings: &CollectorSettings) -> Vec<&'static str> {
+    let kinds = [
+        (nvml::KIND, settings.nvml.is_some()),
+        (dcgm::KIND, !settings.dcgm.is_empty()),
+        (progress::http::KIND, settings.progress.is_some()),
+        (progress::job::KIND, !settings.jobs.is_empty()),
+    ];
+    kinds.into_iter().filter(|(_, is_configured)| *is_configured).map(|(kind, _)| kind).collect()
 }
 
 fn sources(

@@ -9,8 +9,11 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
 use std::sync::atomic::AtomicU64;
 
-/// Why an event was not delivered: `buffer_full`, `delivery_failed`, `unconfirmed`, `shutdown`, `refused`. Why a connection was
-/// ended: `tls`, `slow`.
+/// Reasons why an event is not delivered.
+const DROP_REASONS: [&str; 5] = ["buffer_full", "delivery_failed", "unconfirmed", "shutdown", "refused"];
+
+/// Reason why an event was not delivered: `buffer_full`, `delivery_failed`, `unconfirmed`, `shutdown`, `refused`. Reason why a
+/// connection was ended: `tls`, `slow`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct ReasonLabel {
     pub reason: &'static str,
@@ -63,8 +66,8 @@ pub struct CodeLabel {
     pub code: u16,
 }
 
-/// What came of a token of a service account that was unknown: `accepted`, `refused`, `unanswered` by the API server, or `put_off`
-/// because too many were.
+/// Outcome of an unknown token of a service account: `accepted`, `refused`, `unanswered` by the API server, or `put_off` because
+/// too many were unknown.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct OutcomeLabel {
     pub outcome: &'static str,
@@ -166,7 +169,7 @@ impl CollectorMetrics {
             all.log_reachable.clone(),
         );
         registry.register("assignments_failed", "1 while the assignments file cannot be used", all.assignments_failed.clone());
-        registry.register("kubelet_up", "1 while the kubelet says which pods hold GPUs", all.kubelet_up.clone());
+        registry.register("kubelet_up", "1 while the kubelet reports which pods hold GPUs", all.kubelet_up.clone());
         registry.register("kubelet_failures", "Questions that the kubelet did not answer", all.kubelet_failures.clone());
         registry.register(
             "kubelet_unmatched",
@@ -275,6 +278,17 @@ impl CollectorMetrics {
         touch(&self.progress_refused, &CodeLabel { code: 0 });
         touch(&self.connections_refused, &ReasonLabel { reason: "" });
         touch(&self.token_reviews, &OutcomeLabel { outcome: "" });
+    }
+
+    /// Begins the counters of configured sources and of losses with 0. A source that is silent from the start then shows, and the
+    /// first loss is a rise.
+    pub(crate) fn begin_counters(&self, sources: &[&'static str]) {
+        for &source in sources {
+            touch(&self.sampled, &SourceLabel { source });
+        }
+        for reason in DROP_REASONS {
+            touch(&self.dropped, &ReasonLabel { reason });
+        }
     }
 
     pub(crate) fn drop_events(&self, reason: &'static str, count: u64) {

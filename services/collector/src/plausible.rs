@@ -3,7 +3,7 @@
 use eadt_schemas::decode::DecodableEvent;
 use eadt_schemas::latest::GpuTelemetry;
 
-/// Readings that a working sensor never gives as zero; drivers and exporters report zero for "not supported".
+/// Removes zeros that a working sensor never gives: drivers and exporters report zero for "not supported".
 fn zeros(event: &mut GpuTelemetry, removed: &mut Vec<&'static str>) {
     for (field, value) in [
         ("power_watts", &mut event.power_watts),
@@ -47,7 +47,7 @@ fn reading<'a>(event: &'a mut GpuTelemetry, field: &str) -> Option<&'a mut Optio
     })
 }
 
-/// Power that what is metered cannot draw.
+/// Removes power that the metered device cannot draw.
 fn impossible_power(event: &mut GpuTelemetry, removed: &mut Vec<&'static str>) {
     let meter = event.meter;
     for (field, value) in [
@@ -55,7 +55,7 @@ fn impossible_power(event: &mut GpuTelemetry, removed: &mut Vec<&'static str>) {
         ("power_average_watts", &mut event.power_average_watts),
         ("power_limit_watts", &mut event.power_limit_watts),
     ] {
-        // What is no number is for the checks of the event.
+        // The checks of the event find values that are no numbers.
         if value.is_some_and(|watts| watts > 0.0 && !meter.can_draw(watts)) {
             *value = None;
             removed.push(field);
@@ -77,7 +77,7 @@ pub fn leave_out_impossible(event: &mut GpuTelemetry) -> Vec<&'static str> {
     removed
 }
 
-/// Whether any sensor answered.
+/// Returns whether any sensor answered.
 pub fn has_reading(event: &GpuTelemetry) -> bool {
     let readings = [
         event.power_watts,

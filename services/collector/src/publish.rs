@@ -1,4 +1,4 @@
-//! From the buffer to the log, by one thread.
+//! Publishing of buffered events to the log, by one thread.
 //!
 //! An event is *sent* when the log acknowledged it. Every other one is *dropped*, for a counted reason, so that
 //! sampled = sent + dropped holds exactly at the end and, with what is waiting and in flight, at any time.
@@ -26,7 +26,7 @@ pub struct CollectorSummary {
 /// Events that did not reach the log, by reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct DropCounts {
-    /// Given up for want of room while the log was away.
+    /// Events discarded because the buffer was full while the log was away.
     pub buffer_full: u64,
     /// Taken by the producer, which then failed to deliver them.
     pub delivery_failed: u64,
@@ -84,7 +84,7 @@ struct PublisherState {
     past: ProducerCounts,
     unconfirmed: u64,
     reported: ProducerCounts,
-    /// When nothing was on its way, or something of it had arrived or failed.
+    /// Last time at which nothing was in flight, or an event had arrived or failed.
     moved: Instant,
     stalled: bool,
     away: bool,
@@ -252,7 +252,7 @@ impl EventPublisher {
     }
 
     fn summary(&self, sending: &PublisherState, discarded: u64) -> CollectorSummary {
-        // What came after the end is in the metrics already.
+        // Events that came after the end are in the metrics already.
         let waiting = self.buffer.abandon() + discarded;
         let buffer = self.buffer.counts();
         let unconfirmed = sending.unconfirmed;

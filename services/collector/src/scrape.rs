@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
+use eadt_service::files::describe_size;
 use reqwest::{Client, Url};
 
 use crate::metrics::{CollectorMetrics, ScrapeLabel};
 use crate::settings::ScrapeTarget;
 
-/// Why a scrape gave no text.
+/// The reason why a scrape gave no text.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ScrapeError {
     #[error("cannot reach it: {0}")]
@@ -16,8 +17,8 @@ pub(crate) enum ScrapeError {
     Timeout(Duration),
     #[error("it answered with status {0}")]
     Status(u16),
-    #[error("its answer is larger than {0} bytes; raise body_bytes if that is right")]
-    TooLarge(usize),
+    #[error("its answer is larger than {0}; raise body_bytes if that is right")]
+    TooLarge(String),
     #[error("its answer is not UTF-8")]
     NotText,
 }
@@ -39,13 +40,12 @@ impl ScrapeError {
 pub(crate) struct Scraper {
     client: Client,
     target: ScrapeTarget,
-    /// The URL without what may be a secret.
-    shown: String,
     metrics: CollectorMetrics,
     failing: bool,
 }
 
-fn shown(url: &Url) -> String {
+/// Returns a URL without what may be a secret.
+pub(crate) fn shown(url: &Url) -> String {
     let mut url = url.clone();
     // Neither can fail for an http URL; were it otherwise, they stay, which hides nothing less.
     let cleared = url.set_username("").and(url.set_password(None));
@@ -62,12 +62,12 @@ impl Scraper {
             .no_proxy()
             .user_agent(concat!("eadt-collector/", env!("CARGO_PKG_VERSION")))
             .build()?;
-        Ok(Self { client, shown: shown(&target.url), target, metrics, failing: false })
+        Ok(Self { client, target, metrics, failing: false })
     }
 
-    /// The target as shown in logs and metrics.
+    /// Returns the target as shown in logs and metrics.
     pub fn shown(&self) -> &str {
-        &self.shown
+        &self.target.shown
     }
 
     pub fn interval(&self) -> Duration {
@@ -78,12 +78,12 @@ impl Scraper {
     pub async fn text(&mut self) -> Option<String> {
         let result = self.fetch().await;
         let outcome = result.as_ref().map_or_else(ScrapeError::outcome, |_| "ok");
-        self.metrics.scrapes.get_or_create(&ScrapeLabel { target: self.shown.clone(), outcome }).inc();
+        self.metrics.scrapes.get_or_create(&ScrapeLabel { target: self.target.shown.clone(), outcome }).inc();
         match &result {
             Err(error) if !self.failing => {
-                tracing::warn!(target_url = self.shown, %error, "scrape failed; its samples are missing until it works again");
+                tracing::warn!(target_url = self.shown(), %error, "scrape failed; its samples are missing until it works again");
             }
-            Ok(_) if self.failing => tracing::info!(target_url = self.shown, "scrape works again"),
+            Ok(_) if self.failing => tracing::info!(target_url = self.shown(), "scrape works again"),
             _ => {}
         }
         self.failing = result.is_err();
@@ -111,7 +111,7 @@ impl Scraper {
         let mut body = Vec::new();
         while let Some(chunk) = response.chunk().await.map_err(failed)? {
             if body.len() + chunk.len() > self.target.body_bytes {
-                return Err(ScrapeError::TooLarge(self.target.body_bytes));
+                return Err(ScrapeError::TooLarge(describe_size(self.target.body_bytes as u64)));
             }
             body.extend_from_slice(&chunk);
         }
@@ -145,7 +145,7 @@ mod tests {
     const PATIENCE: Duration = Duration::from_mins(1);
 
     fn scraper(url: Url, timeout: Duration) -> Scraper {
-        let target = ScrapeTarget { url, interval: Duration::from_secs(1), timeout, body_bytes: 1024 };
+        let target = ScrapeTarget { shown: shown(&url), url, interval: Duration::from_secs(1), timeout, body_bytes: 1024 };
         Scraper::new(target, CollectorMetrics::new(&eadt_service::MetricsRegistry::default())).unwrap()
     }
 

@@ -1,4 +1,4 @@
-//! What an operator writes ([`RawSettings`]) and what the collector runs on ([`CollectorSettings`]).
+//! The operator's settings ([`RawSettings`]), and the checked ones ([`CollectorSettings`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -367,6 +367,8 @@ pub struct NvmlSettings {
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct ScrapeTarget {
     pub url: Url,
+    /// The URL without what may be a secret, for logs and metrics. No two targets share one.
+    pub shown: String,
     pub interval: Duration,
     pub timeout: Duration,
     pub body_bytes: usize,
@@ -412,7 +414,7 @@ pub(crate) struct JobSettings {
 
 /// Longest collector or node name: what `eadt-schemas` accepts, less the suffix that names the kind of source.
 const NAME_BYTES: usize = 240;
-/// Of a connection to the progress endpoint: senders begin a new one then.
+/// Longest life of a connection to the progress endpoint; senders begin a new one then.
 const CONNECTION_LIFETIME: Duration = Duration::from_mins(10);
 
 impl RawSettings {
@@ -470,6 +472,9 @@ impl RawSettings {
                 metrics: raw.metrics,
             });
         }
+        let of_dcgm = dcgm.iter_mut().enumerate().map(|(i, settings)| (format!("dcgm[{i}]"), &mut settings.target));
+        let of_jobs = jobs.iter_mut().enumerate().map(|(i, settings)| (format!("jobs[{i}]"), &mut settings.target));
+        tell_apart(of_dcgm.chain(of_jobs).collect());
         let (kubelet_pods, api_server) = (self.kubelet.pods, self.kubelet.api_server);
         if api_server && !self.kubelet.enabled {
             return Err(refuse("kubelet.api_server", "there are no pods to ask for: enable kubelet, too"));
@@ -477,7 +482,7 @@ impl RawSettings {
         if self.kubelet.process_directory.is_some() && !api_server {
             return Err(refuse(
                 "kubelet.process_directory",
-                "only the API server knows whose processes they are: set kubelet.api_server, too",
+                "only the API server resolves whose processes they are: set kubelet.api_server, too",
             ));
         }
         let enabled = self.kubelet.enabled;
@@ -638,11 +643,26 @@ fn target(field: &str, url: &str, interval: f64, timeout: f64, body_bytes: usize
         return Err(refuse(name, detail));
     }
     Ok(ScrapeTarget {
+        shown: crate::scrape::shown(&parsed),
         url: parsed,
         interval: seconds(&format!("{field}.interval_seconds"), interval, 0.05, 3600.0)?,
         timeout: seconds(&format!("{field}.timeout_seconds"), timeout, 0.05, 300.0)?,
         body_bytes: within(&format!("{field}.body_bytes"), body_bytes, 1 << 10, 1 << 30)?,
     })
+}
+
+/// Adds its place in the settings to the name of each target that shares its name with another, as two do that differ in what is
+/// not shown of their URLs.
+fn tell_apart(targets: Vec<(String, &mut ScrapeTarget)>) {
+    let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+    for (_, target) in &targets {
+        *counts.entry(target.shown.clone()).or_default() += 1;
+    }
+    for (field, target) in targets {
+        if counts.get(&target.shown).is_some_and(|count| *count > 1) {
+            target.shown = format!("{} ({field})", target.shown);
+        }
+    }
 }
 
 fn rules(
@@ -660,13 +680,13 @@ fn rules(
             return Err(refuse(field, "it is of workloads that a label names: set workload_label, too"));
         }
         if !is_workload(&format!("{namespace}/x")) {
-            return Err(refuse(field, format!("{namespace:?} cannot stand before the slash of namespace/name")));
+            return Err(refuse(field, format!("{namespace:?} cannot be before the slash of namespace/name")));
         }
     }
     Ok(AttributionRules { workload_label, workload_namespace, pods })
 }
 
-/// This host's name as the kernel has it; `localhost` where that cannot be read.
+/// Returns this host's name as the kernel has it; `localhost` where that cannot be read.
 pub fn host_name() -> String {
     std::fs::read_to_string("/proc/sys/kernel/hostname")
         .map(|name| name.trim().to_owned())
@@ -723,6 +743,20 @@ mod tests {
         ] {
             assert_eq!(check(text).unwrap_err().field, field, "{text}");
         }
+    }
+
+    #[test]
+    fn targets_that_differ_in_their_query_have_names_of_their_own() {
+        let text = "[[dcgm]]\nurl = \"http://u:p@x/federate?match=a&token=s3cret\"\n\
+                    [[dcgm]]\nurl = \"http://x/federate?match=b&token=s3cret\"\n\
+                    [[dcgm]]\nurl = \"http://y/metrics?token=s3cret\"\n\
+                    [[jobs]]\nurl = \"http://x/federate\"\nworkload = \"a/b\"";
+        let settings = check(text).unwrap();
+        let targets = settings.dcgm.iter().map(|of| &of.target).chain(settings.jobs.iter().map(|of| &of.target));
+        let shown: Vec<&str> = targets.map(|target| target.shown.as_str()).collect();
+        let expected =
+            ["http://x/federate (dcgm[0])", "http://x/federate (dcgm[1])", "http://y/metrics", "http://x/federate (jobs[0])"];
+        assert_eq!(shown, expected);
     }
 
     #[test]

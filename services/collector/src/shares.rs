@@ -66,13 +66,13 @@ pub fn attribute(claims: &[ShareSignals], whole: DeviceTotals) -> Vec<BoardTenan
     all(vec![equal; merged.len()], ShareMethod::Equal)
 }
 
-/// A signal that every claim has.
+/// Returns a signal that every claim has.
 fn every(claims: &[ShareSignals], signal: impl Fn(&ShareSignals) -> Option<f64>) -> Option<Vec<f64>> {
     let values: Vec<f64> = claims.iter().filter_map(|claim| signal(claim).filter(|value| value.is_finite())).collect();
     (!claims.is_empty() && values.len() == claims.len()).then_some(values)
 }
 
-/// Each value over `total`, rounded so that their sum is at most 1.
+/// Returns each value over `total`, rounded so that their sum is at most 1.
 fn parts(values: &[f64], total: f64) -> Vec<f64> {
     let mut shares: Vec<f64> = values.iter().map(|value| value / total).collect();
     let mut sum: f64 = shares.iter().sum();
@@ -85,7 +85,7 @@ fn parts(values: &[f64], total: f64) -> Vec<f64> {
     shares
 }
 
-/// Several pods of one workload on one device are one tenant.
+/// Merges several pods of one workload on one device into one tenant.
 fn merge(claims: &[ShareSignals]) -> Vec<ShareSignals> {
     let mut merged: Vec<ShareSignals> = Vec::new();
     let add = |a: Option<f64>, b: Option<f64>| Some(a? + b?);

@@ -1,4 +1,4 @@
-//! Where sources hand their events over: checked, encoded as CloudEvents, put into the buffer.
+//! Sink of the sources' events: they are checked, encoded as CloudEvents, and put into the buffer.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ pub struct EventSink {
 }
 
 impl EventSink {
-    /// `name` is the collector's; `prefix` that of the topics.
+    /// Builds the sink. `name` is the collector's; `prefix` that of the topics.
     pub(crate) fn new(buffer: Arc<EventBuffer>, metrics: CollectorMetrics, name: &str, prefix: &str) -> Self {
         Self {
             buffer,

@@ -1,4 +1,4 @@
-//! What every source of events has in common.
+//! Common interface of all sources of events.
 
 use std::fmt;
 use std::pin::Pin;
@@ -14,7 +14,7 @@ pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 #[error("{source_name}: {detail}")]
 pub struct SourceError {
     pub source_name: &'static str,
-    /// What happened, to what, and what to do.
+    /// The problem, its object, and the remedy.
     pub detail: String,
 }
 
@@ -24,9 +24,9 @@ impl SourceError {
     }
 }
 
-/// Where events come from.
+/// A source of events.
 pub trait CollectorSource: Send + fmt::Debug {
-    /// What it runs as.
+    /// Returns the source's task.
     fn task(&self) -> &'static TaskEntry;
     /// Takes hold of what it needs (a port, a library), so that what is missing is an error at start.
     fn open(&mut self) -> BoxFuture<'_, Result<(), SourceError>>;

@@ -1,4 +1,4 @@
-//! From one reading of a device to events for the workloads that it works for. Pure.
+//! Events of a device's workloads, from one reading of the device. Pure.
 
 use eadt_recordings::tenancy::{BoardTenancies, ReadingAttribution};
 pub use eadt_recordings::tenancy::{BoardTenant, unattributed_share};

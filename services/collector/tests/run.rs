@@ -121,7 +121,7 @@ async fn every_exporter_says_whose_gpus_its_are_and_what_says_nothing_is_counted
          [[dcgm]]\nurl = \"{federate}\"\n[[dcgm]]\nurl = \"{old}\"\n[[dcgm]]\nurl = \"{none}\"\n\
          [[jobs]]\nurl = \"{none}\"\nworkload = \"n/train\"\n"
     ));
-    let useless = format!("eadt_collector_scrape_skipped_total{{target=\"{none}\",kind=\"no_usable_series\"}}");
+    let useless = format!("eadt_collector_scrape_skipped_total{{target=\"{none} (dcgm[4])\",kind=\"no_usable_series\"}}");
     running.until("each exporter", |events| events.len() >= 8).await;
     for _ in 0..100 {
         if running.metric(&useless).is_some_and(|count| count >= 2.0) {
@@ -130,8 +130,15 @@ async fn every_exporter_says_whose_gpus_its_are_and_what_says_nothing_is_counted
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     assert!(running.metric(&useless).is_some_and(|count| count >= 2.0), "{}", running.metrics.text());
-    let unnamed = format!("eadt_collector_scrape_skipped_total{{target=\"{hpc}\",kind=\"no_workload\"}}");
+    let unnamed = format!("eadt_collector_scrape_skipped_total{{target=\"{hpc} (dcgm[1])\",kind=\"no_workload\"}}");
     assert!(running.metric(&unnamed).is_some_and(|count| count >= 3.0), "{}", running.metrics.text());
+    // A source that is configured and silent has a series, so that an alert can name it; so has each loss before the first one.
+    let sampled = |source: &str| running.metric(&format!("eadt_collector_events_sampled_total{{source=\"{source}\"}}"));
+    assert_eq!([sampled("job"), sampled("progress"), sampled("nvml")], [Some(0.0), None, None]);
+    for reason in ["buffer_full", "delivery_failed", "unconfirmed", "shutdown", "refused"] {
+        let dropped = running.metric(&format!("eadt_collector_events_dropped_total{{reason=\"{reason}\"}}"));
+        assert_eq!(dropped, Some(0.0), "{reason}");
+    }
     let bus = running.bus.clone();
     running.stop().await.unwrap();
     let seen: std::collections::BTreeSet<_> = bus

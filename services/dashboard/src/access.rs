@@ -51,7 +51,7 @@ struct AccessToken {
     editor: Option<EditorIdentity>,
 }
 
-/// Those who may read.
+/// Tokens of readers.
 #[derive(Clone, Default)]
 pub struct AccessTokens(Vec<AccessToken>);
 
@@ -142,7 +142,7 @@ pub struct AccessRules {
     pub tokens: Option<AccessTokens>,
 }
 
-/// Why a request is refused.
+/// The reason why a request is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AccessRefusal {
     Host,
@@ -203,7 +203,7 @@ fn is_api(path: &str) -> bool {
 }
 
 impl AccessRules {
-    /// Whether a request may be answered. Files of the page hold no data and need no token.
+    /// Returns an error if a request may not be answered. Files of the page hold no data and need no token.
     pub fn check(&self, method: &Method, path: &str, headers: &HeaderMap) -> Result<(), AccessRefusal> {
         let text = |name: header::HeaderName| headers.get(name).map(|value| value.to_str().unwrap_or_default());
         let host = text(header::HOST).unwrap_or_default();
@@ -226,7 +226,7 @@ impl AccessRules {
         if open || self.token_fits(headers) { Ok(()) } else { Err(refusal_without_token(headers)) }
     }
 
-    /// Whether the token that comes with these headers may read.
+    /// Returns whether the token that comes with these headers may read.
     pub fn token_fits(&self, headers: &HeaderMap) -> bool {
         self.tokens.as_ref().is_none_or(|tokens| tokens_of(headers).any(|token| tokens.find(token).is_some()))
     }
@@ -244,7 +244,7 @@ impl AccessRules {
         found.into_iter().find_map(|token| token.editor.clone()).ok_or(refusal)
     }
 
-    /// Whether a token alone may read.
+    /// Returns whether a token alone may read.
     pub fn accepts_token(&self, token: &str) -> bool {
         self.tokens.as_ref().is_none_or(|tokens| tokens.find(token).is_some())
     }
@@ -262,7 +262,7 @@ impl AccessRules {
     }
 }
 
-/// The tokens that come with a request.
+/// Returns the tokens that come with a request.
 fn tokens_of(headers: &HeaderMap) -> impl Iterator<Item = &str> {
     let text = |name: header::HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
     let bearer = text(header::AUTHORIZATION).and_then(|value| value.split_once(' '));
@@ -272,7 +272,7 @@ fn tokens_of(headers: &HeaderMap) -> impl Iterator<Item = &str> {
     bearer.into_iter().chain(cookie)
 }
 
-/// The name in a `Host`, without its port.
+/// Returns the name in a `Host`, without its port.
 fn name_of(host: &str) -> &str {
     if host.starts_with('[') {
         return host.find(']').map_or(host, |end| &host[..=end]);

@@ -36,7 +36,7 @@ use crate::shared_model::SharedModel;
 use crate::whatif::{WhatIf, WhatIfError, WhatIfQuery};
 use crate::{policy_edits, stream};
 
-/// What every handler may use.
+/// Shared state of all handlers.
 #[derive(Debug, Clone)]
 pub struct ApiContext {
     pub model: SharedModel,
@@ -48,7 +48,7 @@ pub struct ApiContext {
     pub runs: Arc<[OtherRun]>,
     /// The log behind the page; `None`: it shows an archive.
     pub log: Option<LogSource>,
-    /// What changes the terms of workloads; `None`: nothing here can.
+    /// Writer of workloads' policies; `None`: they cannot be changed here.
     pub editor: Option<Arc<dyn PolicyWriter>>,
     pub answers: Arc<ResponseCache>,
     /// One file is made at a time.
@@ -64,7 +64,7 @@ impl ApiContext {
     }
 }
 
-/// The routes of the interface.
+/// Returns the routes of the interface.
 pub fn routes(context: ApiContext) -> Router {
     Router::new()
         .route("/api/v1/overview", get(overview))
@@ -80,7 +80,7 @@ pub fn routes(context: ApiContext) -> Router {
         .route("/api/v1/compare", get(compare))
         .route("/api/v1/runs", get(runs))
         .route("/api/v1/compare-run", get(compare_run))
-        .route("/api/v1/what-if", get(ask_what_if))
+        .route("/api/v1/what-if", get(get_what_if))
         .route("/api/v1/export", get(export))
         .route("/api/v1/pipeline", get(pipeline))
         .route("/api/v1/events", get(stream::events))
@@ -116,8 +116,8 @@ async fn refuse_method(method: Method) -> ApiError {
 /// Names the moment that a question is about, in milliseconds since the Unix epoch.
 const MOMENT: &str = "eadt-at-ms";
 
-/// What a question is about: the newest state, or that of an earlier moment. It is taken after the parameters of a question:
-/// reading a moment costs much, and nothing is read for a question that is refused.
+/// State that a request is about: the newest one, or that of an earlier moment. It is taken after the parameters of a request:
+/// reading a moment costs much, and a refused request must cause no reading.
 struct AsOfContext(ApiContext);
 
 impl FromRequestParts<ApiContext> for AsOfContext {
@@ -150,7 +150,7 @@ impl From<InvalidQuery> for ApiError {
     }
 }
 
-/// JSON that no cache keeps.
+/// Returns JSON that no cache keeps.
 pub(crate) fn uncached_json(value: impl Serialize) -> Response {
     ([(header::CACHE_CONTROL, HeaderValue::from_static("no-store"))], Json(value)).into_response()
 }
@@ -296,17 +296,17 @@ impl From<WhatIfError> for ApiError {
     }
 }
 
-async fn ask_what_if(State(context): State<ApiContext>, ApiQuery(query): ApiQuery<WhatIfQuery>) -> Result<Response, ApiError> {
+async fn get_what_if(State(context): State<ApiContext>, ApiQuery(query): ApiQuery<WhatIfQuery>) -> Result<Response, ApiError> {
     let Some(what_if) = &context.what_if else {
         return Err(ApiError::not_found("there is no record here to look back on"));
     };
     let workload = query.workload.clone();
-    let mut page = what_if.ask(query).await?;
+    let mut page = what_if.page(query).await?;
     page.report = context.model.read(|model| model.workload_detail(&workload)).and_then(|detail| detail.report);
     Ok(uncached_json(page))
 }
 
-/// A run in one file, made off the serving threads.
+/// Returns a run in one file, made off the serving threads.
 async fn export(State(context): State<ApiContext>, ApiQuery(query): ApiQuery<ExportQuery>) -> Result<Response, ApiError> {
     let Ok(turn) = context.export_turn.clone().try_acquire_owned() else {
         return Err(ApiError(

@@ -26,11 +26,11 @@ pub(crate) enum AsOfError {
     Unreadable(String),
     #[error("other earlier moments are being read: ask again in a few seconds")]
     Busy,
-    #[error("reading the record failed: the log of this process says why")]
+    #[error("reading the record failed: see the log of this process")]
     Failed,
 }
 
-/// What was known at a time, and the answers that were made of it.
+/// The model at an earlier time, and the answers made from it.
 #[derive(Debug, Clone)]
 pub(crate) struct AsOfModel {
     pub model: SharedModel,
@@ -41,7 +41,7 @@ pub(crate) struct AsOfModel {
 struct CachedAsOfModel {
     time: EventTime,
     model: AsOfModel,
-    /// When it was asked about last.
+    /// Time of the last request about it.
     used: Instant,
 }
 
@@ -60,7 +60,7 @@ impl fmt::Debug for AsOfReader {
 }
 
 impl AsOfReader {
-    /// `load` returns everything up to a time; it may block.
+    /// Builds the reader. `load` returns everything up to a time; it may block.
     pub fn new(load: impl Fn(EventTime) -> Result<DashboardModel, String> + Send + Sync + 'static) -> Self {
         Self { load: Arc::new(load), cached: Arc::default(), request_permits: Arc::new(Semaphore::new(MOST_WAITING)) }
     }

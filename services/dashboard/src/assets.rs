@@ -50,7 +50,7 @@ pub static CONTENT_SECURITY_POLICY: LazyLock<HeaderValue> = LazyLock::new(|| {
     HeaderValue::from_str(&policy).expect("a policy is visible ASCII")
 });
 
-/// The script that is written in the page: it loads the page again if one of its files could not be loaded.
+/// Returns the script that is written in the page: it loads the page again if one of its files could not be loaded.
 pub fn inline_script() -> &'static str {
     let (_, from) = INDEX.split_once("<script>").expect("the page has a script of its own");
     from.split_once("</script>").expect("its script ends").0

@@ -21,7 +21,7 @@ const POINTS: usize = 300;
 /// Rows of GPUs and of policies.
 const MOST_ROWS: usize = 200;
 
-/// What is exported.
+/// Selection of the export.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ExportQuery {
@@ -36,11 +36,11 @@ struct ExportedWorkload {
     series: WindowSeries,
     /// Newest first.
     decisions: Vec<DecisionDetail>,
-    /// Of how many.
+    /// Number of all decisions.
     all_decisions: usize,
 }
 
-/// What the page in the file answers itself with.
+/// Answers that the exported page carries with it.
 #[derive(Debug, Serialize)]
 struct ExportBundle {
     overview: FleetOverview,
@@ -97,7 +97,7 @@ fn export_workload(model: &SharedModel, name: &str) -> Option<ExportedWorkload> 
 const STYLE_LINK: &str = r#"<link rel="stylesheet" href="/app.css" />"#;
 const SCRIPT_LINK: &str = r#"<script type="module" src="/app.js"></script>"#;
 
-/// The page around some JSON.
+/// Returns the page around some JSON.
 fn page(data: &str) -> String {
     let (style, script) = (assets::STYLE, assets::SCRIPT);
     let policy = format!(

@@ -1,13 +1,15 @@
-//! Where the model's events come from: a log that is followed, or an archive that is read once.
+//! Sources of the model's events: a log that is followed, or an archive that is read once.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::time::{Duration, Instant};
 
-use eadt_bus::{Bus, BusError, ConsumerRecord, IsolationLevel, PollEvent, Remedy, StartOffset, TopicPartition, TopicSpec};
+use eadt_bus::{
+    Bus, BusError, ConsumerRecord, IsolationLevel, PartitionReader, PollEvent, Remedy, StartOffset, TopicPartition, TopicSpec,
+};
 use eadt_lake::{Archive, ArchiveListing, LakeError};
-use eadt_schemas::Topic;
 use eadt_schemas::envelope::header;
 use eadt_schemas::v1::{Actuation, Decision, EfficiencyWindow, GpuTelemetry, Workload, dead_letter_header};
+use eadt_schemas::{EventTime, Topic};
 use eadt_service::Shutdown;
 
 use crate::model::DashboardModel;
@@ -27,6 +29,8 @@ const MOST_SAMPLES: f64 = 30_000.0;
 /// Records of one poll.
 const BATCH: usize = 4096;
 const POLL: Duration = Duration::from_millis(200);
+/// Time without an answer of any broker after which the page says so: a broker is replaced in less.
+const OUTAGE: Duration = Duration::from_secs(5);
 /// Waits after an error that passes.
 const RETRY: Duration = Duration::from_secs(1);
 /// Shown as the reason of a dead letter that has none.
@@ -48,12 +52,12 @@ pub enum FeedError {
 
 /// Follows the log from its oldest record until the shutdown, outside of any group. Errors that pass are waited out.
 pub fn follow(bus: &dyn Bus, prefix: &str, model: &SharedModel, shutdown: &Shutdown) -> Result<(), FeedError> {
-    let mut positions = positions(bus, prefix)?;
+    let positions = positions(bus, prefix)?;
     let samples = format!("{prefix}{}", Topic::GpuTelemetry);
-    let mut ahead: BTreeSet<TopicPartition> = positions.keys().filter(|at| *at.topic != *samples).cloned().collect();
-    let mut budget = SampleBudget::new();
+    let ahead: BTreeSet<TopicPartition> = positions.keys().filter(|at| *at.topic != *samples).cloned().collect();
+    let mut progress = FeedProgress { positions, ahead, budget: SampleBudget::new() };
     while !shutdown.is_cancelled() {
-        match read_on(bus, prefix, model, shutdown, &mut positions, &mut ahead, &mut budget) {
+        match read_on(bus, prefix, model, shutdown, &mut progress) {
             Ok(()) => {}
             Err(error) => {
                 model.change(|model| model.set_problem(Some(error.to_string())));
@@ -98,8 +102,8 @@ pub(crate) fn topic_spec<'a>(existing: &'a [TopicSpec], name: &str) -> Option<&'
     existing.iter().find(|spec| *spec.name == *name)
 }
 
-/// How many samples may be decoded now: a page that decoded all samples of 10,000 GPUs would take a core for figures that nobody
-/// reads.
+/// Number of samples that may be decoded now. A page that decoded all samples of 10,000 GPUs would take a core for figures that
+/// nobody reads.
 #[derive(Debug)]
 struct SampleBudget {
     left: f64,
@@ -123,47 +127,74 @@ impl SampleBudget {
     }
 }
 
+/// How far the log was read.
+#[derive(Debug)]
+struct FeedProgress {
+    positions: BTreeMap<TopicPartition, StartOffset>,
+    /// Partitions whose end was not reached yet.
+    ahead: BTreeSet<TopicPartition>,
+    budget: SampleBudget,
+}
+
 fn read_on(
     bus: &dyn Bus,
     prefix: &str,
     model: &SharedModel,
     shutdown: &Shutdown,
-    positions: &mut BTreeMap<TopicPartition, StartOffset>,
-    ahead: &mut BTreeSet<TopicPartition>,
-    budget: &mut SampleBudget,
+    progress: &mut FeedProgress,
 ) -> Result<(), BusError> {
-    let from: Vec<_> = positions.iter().map(|(at, start)| (at.clone(), *start)).collect();
+    let from: Vec<_> = progress.positions.iter().map(|(at, start)| (at.clone(), *start)).collect();
     let mut reader = bus.reader(&from, IsolationLevel::ReadCommitted)?;
     let mut batch = Vec::new();
     while !shutdown.is_cancelled() {
-        reader.poll(BATCH, POLL, &mut batch)?;
-        let polled = Instant::now();
-        budget.refill(polled);
-        model.change(|model| {
-            model.set_problem(None);
-            for polled in batch.drain(..) {
-                match polled {
-                    PollEvent::Record(record) => {
-                        positions.insert(record.at.clone(), StartOffset::At(record.offset + 1));
-                        if let Some(topic) = Topic::from_name(&record.at.topic, prefix) {
-                            take(model, topic, &record, budget);
-                        }
-                    }
-                    PollEvent::End { at, .. } => {
-                        ahead.remove(&at);
-                    }
-                    _ => {}
-                }
-            }
-            if ahead.is_empty() {
-                model.set_caught_up();
-            }
-        });
+        let polled = poll_once(&mut *reader, prefix, model, progress, &mut batch)?;
         // While old events are read, each saving would be computed for nothing.
         let left = POLL.mul_f64(REFRESH_PART);
-        while ahead.is_empty() && model.change(|model| model.refresh(REFRESH_AT_ONCE)) && polled.elapsed() < left {}
+        while progress.ahead.is_empty() && model.change(|model| model.refresh(REFRESH_AT_ONCE)) && polled.elapsed() < left {}
     }
     Ok(())
+}
+
+/// Takes in what there is, and whether the brokers answer; returns the time at which it came.
+fn poll_once(
+    reader: &mut dyn PartitionReader,
+    prefix: &str,
+    model: &SharedModel,
+    progress: &mut FeedProgress,
+    batch: &mut Vec<PollEvent>,
+) -> Result<Instant, BusError> {
+    reader.poll(BATCH, POLL, batch)?;
+    let polled = Instant::now();
+    progress.budget.refill(polled);
+    let unanswered = reader.unanswered().filter(|_| batch.is_empty());
+    model.change(|model| {
+        for event in batch.drain(..) {
+            match event {
+                PollEvent::Record(record) => {
+                    progress.positions.insert(record.at.clone(), StartOffset::At(record.offset + 1));
+                    if let Some(topic) = Topic::from_name(&record.at.topic, prefix) {
+                        take(model, topic, &record, &mut progress.budget);
+                    }
+                }
+                PollEvent::End { at, .. } => {
+                    progress.ahead.remove(&at);
+                }
+                _ => {}
+            }
+        }
+        model.set_problem(outage_problem(unanswered, model.newest_record()));
+        if progress.ahead.is_empty() {
+            model.set_caught_up();
+        }
+    });
+    Ok(polled)
+}
+
+/// Returns what is wrong if no broker has answered for this time; `None` for a short one. The same text as long as it lasts.
+fn outage_problem(unanswered: Option<Duration>, newest: Option<EventTime>) -> Option<String> {
+    unanswered.filter(|time| *time >= OUTAGE)?;
+    let newest = newest.map(|stamp| format!("; the newest record is of {} UTC", stamp.to_string()[..19].replace('T', " ")));
+    Some(format!("no broker answers{}", newest.unwrap_or_default()))
 }
 
 fn take(model: &mut DashboardModel, topic: Topic, record: &ConsumerRecord, budget: &mut SampleBudget) {
@@ -178,7 +209,7 @@ fn take(model: &mut DashboardModel, topic: Topic, record: &ConsumerRecord, budge
     }
 }
 
-/// What an archive holds: a log beside it may hold the same.
+/// Ids of the events in an archive: a log beside it may hold the same.
 #[derive(Debug, Default)]
 pub struct ArchivedIds {
     ids: HashSet<String>,
@@ -234,6 +265,10 @@ pub fn load_archive(archive: &Archive, model: &mut DashboardModel) -> Result<Arc
     let missing = [&workloads.missing, &windows.missing, &decisions.missing, &actuations.missing];
     for (topic, partition, from, to) in missing.into_iter().flatten() {
         tracing::warn!(%topic, partition, from, to, "a file of the archive was removed");
+    }
+    let kinds = [&workloads.passed_over, &windows.passed_over, &decisions.passed_over, &actuations.passed_over];
+    for (kind, count) in kinds.into_iter().flatten() {
+        tracing::warn!(kind, count, "records of a type that their topic does not take were passed over");
     }
     let refused = workloads.refused.len() + windows.refused.len() + decisions.refused.len() + actuations.refused.len();
     (0..refused).for_each(|_| model.unreadable());
@@ -297,4 +332,53 @@ fn load_devices(archive: &Archive, model: &mut DashboardModel) -> Result<(), Fee
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{RetentionLimits, SourceFacts, SourceKind};
+
+    /// A reader to which nothing comes, of a log that was last heard of so long ago.
+    #[derive(Debug)]
+    struct SilentReader(Option<Duration>);
+
+    impl PartitionReader for SilentReader {
+        fn poll(&mut self, _: usize, _: Duration, _: &mut Vec<PollEvent>) -> Result<(), BusError> {
+            Ok(())
+        }
+
+        fn pause(&mut self, _: &[TopicPartition]) -> Result<(), BusError> {
+            Ok(())
+        }
+
+        fn resume(&mut self, _: &[TopicPartition]) -> Result<(), BusError> {
+            Ok(())
+        }
+
+        fn unanswered(&self) -> Option<Duration> {
+            self.0
+        }
+    }
+
+    #[test]
+    fn brokers_that_do_not_answer_are_a_problem_until_one_does() {
+        let source =
+            SourceFacts { kind: SourceKind::Live, place: "a test".to_owned(), window_seconds: None, version: "0".to_owned() };
+        let model = SharedModel::new(DashboardModel::new(source, RetentionLimits::default()));
+        let mut progress = FeedProgress { positions: BTreeMap::new(), ahead: BTreeSet::new(), budget: SampleBudget::new() };
+        let mut problem = |unanswered: Option<u64>| {
+            let mut reader = SilentReader(unanswered.map(Duration::from_secs));
+            poll_once(&mut reader, "eadt.", &model, &mut progress, &mut Vec::new()).unwrap();
+            model.read(|model| model.overview().problem)
+        };
+        assert_eq!(problem(None), None, "nothing new is no outage");
+        assert_eq!(problem(Some(1)), None, "a broker that is replaced");
+        let away = Some("no broker answers".to_owned());
+        assert_eq!((problem(Some(5)), problem(Some(60))), (away.clone(), away), "the same text as long as it lasts");
+        assert_eq!(problem(None), None, "one answers again");
+        let stamp = EventTime::from_micros(1_767_225_600_000_000);
+        let text = outage_problem(Some(OUTAGE), Some(stamp)).unwrap();
+        assert_eq!(text, "no broker answers; the newest record is of 2026-01-01 00:00:00 UTC");
+    }
 }

@@ -34,6 +34,7 @@ pub use model::decisions::{DecisionPage, DecisionQuery};
 pub use model::fleet::{FleetPage, FleetQuery, SortKey};
 pub use model::policies::{PolicyPage, PolicyQuery};
 pub use model::runs::{OtherRun, RunPage, RunQuery};
+pub use model::saving_parts::{SavingPart, SavingPartKind, SavingParts};
 pub use model::sharing::{AttributionBasis, SharingPage, SharingQuery};
 pub use model::{DashboardModel, ReplayCheck, ReplayVerdict, RetentionLimits, SourceFacts, SourceKind};
 pub use server::{DashboardServer, ListenError};

@@ -44,14 +44,15 @@ const POLL: Duration = Duration::from_millis(200);
 const CHUNK_BYTES: usize = 256 << 10;
 /// Chunks that wait for a slow client. Then the thread waits, too.
 const CHUNKS: usize = 2;
-/// How often a full channel is looked at, and how long a client may take nothing: its place is for those who read.
+/// Interval between two checks of a full channel, and the longest time that a client may take nothing. Its place is for clients
+/// that read.
 const ROOM_PAUSE: Duration = Duration::from_millis(10);
 const STALLED_CLIENT_TIMEOUT: Duration = Duration::from_mins(1);
 /// Longest time without a line.
 const KEEP_ALIVE: Duration = Duration::from_secs(3);
 /// Longest span that can be asked for, in seconds: about 300 years.
 const LONGEST_SECONDS: f64 = 1e10;
-/// Beyond any topic's partitions: what another program sends takes no memory for more.
+/// Bound above any topic's partition count: a request of another program takes no memory for more.
 const MOST_PARTITIONS: usize = 100_000;
 
 /// The next offset of each partition of some topics, as text: `decisions.v1:0,12;workloads.v1:7,7`.
@@ -173,7 +174,7 @@ pub struct LogSource {
     turns: Arc<Semaphore>,
 }
 
-/// Why no stream is opened.
+/// The reason why no stream is opened.
 #[derive(Debug, thiserror::Error)]
 enum OpenError {
     #[error("the log cannot be read: {0}")]
@@ -200,7 +201,7 @@ impl From<OpenError> for ApiError {
 }
 
 impl LogSource {
-    /// `prefix` is the one of the topics' names.
+    /// Builds it; `prefix` is the one of the topics' names.
     pub fn new(bus: Arc<dyn Bus>, prefix: String, lines: Arc<dyn LogLines>) -> Self {
         Self { bus, prefix, lines, turns: Arc::new(Semaphore::new(MOST_STREAMS)) }
     }
@@ -211,7 +212,7 @@ impl LogSource {
 
     /// Opens a stream at these positions, or at the records that are as new as `since`. Blocks.
     fn open(self, since: Option<EventTime>, at: Option<&LogPositions>) -> Result<LogStream, OpenError> {
-        // Where a client goes on, no old record is looked for.
+        // No old record is searched for if the client continues.
         let since = if at.is_some() { None } else { since };
         let mut from = self.lines.starts(since).map_err(OpenError::Unreadable)?;
         let (mut positions, mut ends) = (LogPositions::default(), LogPositions::default());
@@ -245,14 +246,14 @@ struct LogStream {
     source: LogSource,
     reader: Box<dyn PartitionReader>,
     positions: LogPositions,
-    /// Where each partition ended at the begin; `None`: the client knows that it has everything up to there. A busy log may never
-    /// be at all of its ends at once.
+    /// End of each partition when the stream began; `None`: the client has everything up to there. A busy log may never be at all
+    /// of its ends at once.
     ends: Option<LogPositions>,
     /// Partitions that are read to their ends.
     ended: BTreeSet<TopicPartition>,
     /// The client knows that all of them are.
     is_end_sent: bool,
-    /// When lines were sent last.
+    /// Time at which lines were sent last.
     sent: Instant,
 }
 
@@ -281,7 +282,7 @@ impl LogStream {
         is_there
     }
 
-    /// Whether everything is read that was there at the begin, and the client does not know it.
+    /// Returns whether everything is read that was there at the begin, and the client does not know it.
     fn has_passed_ends(&self) -> bool {
         let is_passed =
             |(topic, partition, end): (Topic, i32, i64)| self.positions.offset(topic, partition).is_some_and(|next| next >= end);
@@ -348,7 +349,7 @@ pub(crate) struct LogQuery {
     at: Option<String>,
 }
 
-/// `GET /api/v1/log`.
+/// Serves `GET /api/v1/log`.
 pub(crate) async fn follow(State(context): State<ApiContext>, ApiQuery(query): ApiQuery<LogQuery>) -> Result<Response, ApiError> {
     let refused = |text: String| ApiError(StatusCode::BAD_REQUEST, text);
     let Some(source) = context.log.clone() else {

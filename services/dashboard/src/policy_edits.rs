@@ -15,7 +15,7 @@ use crate::api::{ApiContext, ApiError, uncached_json};
 use crate::extract::{ApiBody, ApiPath};
 use crate::model::policies::EffectivePolicy;
 
-/// What is asked for.
+/// Requested change of a policy.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(tag = "change", rename_all = "snake_case", deny_unknown_fields)]
 pub enum PolicyEditRequest {
@@ -31,24 +31,24 @@ pub enum PolicyEditRequest {
     },
 }
 
-/// What became of it.
+/// Result of the change.
 #[derive(Debug, Serialize)]
 struct PolicyEditResponse {
     workload: String,
     /// `false`: it was so already.
     changed: bool,
-    /// Whose name it was done in.
+    /// Name of the user in the change.
     by: String,
 }
 
-/// Who is asking, and what they may do.
+/// The viewer, and their rights.
 #[derive(Debug, Serialize)]
 struct ViewerSession {
     /// `None`: they may only read.
     editor: Option<String>,
     /// The only namespaces whose policies they may change; `None`: there is no such limit.
     namespaces: Option<Vec<String>>,
-    /// Why they may only read.
+    /// The reason why they may only read.
     read_only: Option<&'static str>,
 }
 
@@ -119,7 +119,7 @@ async fn check_and_change(
     carry_out(editor, workload, kind, change, &by.name).await
 }
 
-/// The change, if it is one of what the person saw.
+/// Returns the change, if it is one of what the person saw.
 fn build_change(request: PolicyEditRequest, workload: &str, terms: &EffectivePolicy) -> Result<PolicyEdit, ApiError> {
     Ok(match request {
         PolicyEditRequest::Pause => PolicyEdit::Pause,

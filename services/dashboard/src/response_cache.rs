@@ -31,7 +31,7 @@ struct CachedResponse {
 pub struct ResponseCache(Mutex<HashMap<String, CachedResponse>>);
 
 impl ResponseCache {
-    /// The kept answer, or a new one. Questions wait for each other, so that the same one is not worked on twice.
+    /// Returns the kept answer, or a new one. Questions wait for each other, so that the same one is not worked on twice.
     pub fn get<E>(&self, query: &str, version: u64, make: impl FnOnce() -> Result<Bytes, E>) -> Result<Bytes, E> {
         let mut cache = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();

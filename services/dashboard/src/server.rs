@@ -104,12 +104,12 @@ impl DashboardServer {
         self
     }
 
-    /// Where it listens.
+    /// Returns the address on which it listens.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// What to open in a browser.
+    /// Returns the address to open in a browser.
     pub fn url(&self) -> String {
         format!("http://{}/", self.address)
     }

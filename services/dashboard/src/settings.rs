@@ -33,7 +33,7 @@ impl Default for DashboardSettings {
 }
 
 impl DashboardSettings {
-    /// The first value that cannot be used, in words.
+    /// Checks all values; the error is the first that cannot be used.
     pub fn check(&self) -> Result<(), String> {
         let address = self.socket()?;
         if !address.ip().is_loopback() && self.token_file.is_none() {

@@ -39,7 +39,7 @@ pub struct SharedModel {
 impl SharedModel {
     pub fn new(model: DashboardModel) -> Self {
         let version_sender = watch::Sender::new(model.version());
-        // Without chance two processes would differ by chance of their versions only.
+        // Without a random number two processes might give equal ids.
         let boot = getrandom::u64().unwrap_or_else(|_| u64::from(std::process::id()));
         Self { model: Arc::new(RwLock::new(model)), version_sender: Arc::new(version_sender), snapshot: Arc::default(), boot }
     }
@@ -59,7 +59,7 @@ impl SharedModel {
         changed
     }
 
-    /// The overview for all who follow: it is made at most once in [`UPDATE_PAUSE`], however many they are.
+    /// Returns the overview for all who follow: it is made at most once in [`UPDATE_PAUSE`], however many they are.
     pub(crate) fn snapshot(&self) -> OverviewSnapshot {
         let mut cached = self.snapshot.lock().unwrap_or_else(PoisonError::into_inner);
         let known = cached

@@ -1,4 +1,4 @@
-//! What changes, as server-sent events: at most two updates a second, and each notice once.
+//! Stream of changes as server-sent events: at most two updates a second, and each notice once.
 //!
 //! The id of an event is the process's number and the model's version. Who reconnects with it gets what it missed, or, from another
 //! process, a `reset`: everything it has is to be asked for anew.
@@ -36,7 +36,7 @@ struct SseSubscription {
 }
 
 impl SseSubscription {
-    /// The next event; `None` ends the stream.
+    /// Returns the next event; `None` ends the stream.
     async fn next(mut self) -> Option<(Result<Event, Infallible>, Self)> {
         loop {
             if let Some(event) = self.queue.pop_front() {
@@ -60,7 +60,7 @@ impl SseSubscription {
     fn fill(&mut self) {
         let snapshot = self.context.model.snapshot();
         if self.sent.is_some_and(|sent| sent >= snapshot.version) {
-            // What is new is not in it yet: the next one is due soon.
+            // The snapshot does not hold the news yet: the next one is due soon.
             self.next = Instant::now() + SOON;
             return;
         }
@@ -84,7 +84,7 @@ fn event(name: &str, boot: u64, version: u64, json: &str) -> Event {
     Event::default().event(name).id(format!("{boot:016x}-{version}")).data(json)
 }
 
-/// `GET /api/v1/events`.
+/// Serves `GET /api/v1/events`.
 pub async fn events(State(context): State<ApiContext>, headers: HeaderMap) -> Response {
     let last = headers.get("last-event-id").and_then(|value| value.to_str().ok());
     let sent = last.and_then(|id| version_of(id, context.model.boot));
@@ -95,7 +95,7 @@ pub async fn events(State(context): State<ApiContext>, headers: HeaderMap) -> Re
         .into_response()
 }
 
-/// The version in an id; `None` if another process gave it.
+/// Returns the version in an id; `None` if another process gave it.
 fn version_of(id: &str, boot: u64) -> Option<u64> {
     let (process, version) = id.split_once('-')?;
     (u64::from_str_radix(process, 16) == Ok(boot)).then(|| version.parse().ok()).flatten()

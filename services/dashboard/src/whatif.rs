@@ -1,4 +1,4 @@
-//! What another controller would have decided on the record of a workload: `eadt backtest --archive`, beside what was recorded.
+//! Decisions that another controller would have made on a workload's record: `eadt backtest --archive`, beside what was recorded.
 //!
 //! One question at a time, on a thread of its own and within bounds ([`HistorySource`]): whoever looks at the page is answered
 //! meanwhile.
@@ -21,7 +21,7 @@ const QUEUE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Changes and refusals that are shown, the first ones.
 const MOST_CHANGES: usize = 200;
 
-/// Which controller on which workload.
+/// The controller and the workload of a what-if question.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WhatIfQuery {
@@ -40,7 +40,7 @@ pub enum WhatIfError {
     Record(#[from] HistoryError),
     #[error("no window of {0:?} is on record")]
     NoWindows(String),
-    #[error("the look back failed: the log of this process says why")]
+    #[error("the look back failed: see the log of this process")]
     Failed,
 }
 
@@ -49,7 +49,7 @@ pub enum WhatIfError {
 pub struct ConsideredRow {
     pub time_ms: i64,
     pub action: ControllerAction,
-    /// What it would have done, in words.
+    /// Text of the action that it would have taken.
     pub action_text: Cow<'static, str>,
     pub from: Layout,
     pub to: Layout,
@@ -64,7 +64,7 @@ pub struct ConsideredRow {
 pub struct RefusedRow {
     pub time_ms: i64,
     pub action: ControllerAction,
-    /// What it would have done, in words.
+    /// Text of the action that it would have taken.
     pub action_text: Cow<'static, str>,
     pub from: Layout,
     pub to: Layout,
@@ -85,7 +85,7 @@ pub struct WhatIfPage {
     pub windows_unknown: u64,
     pub known_ratio: Option<f64>,
     pub recorded_joules_per_sample: Option<f64>,
-    /// With the ends of its 90 % interval; absent if nothing is estimated.
+    /// With the ends of its 90 % interval; absent if nothing is estimated, or if something is refused.
     pub joules_per_sample_change: Option<Estimate>,
     pub changes: Vec<ConsideredRow>,
     pub refused: Vec<RefusedRow>,
@@ -93,7 +93,7 @@ pub struct WhatIfPage {
     pub left_out: usize,
     pub restarts: u64,
     pub recorded_changes: u64,
-    /// That was in force, as declared last.
+    /// Controller in force, as declared last.
     pub recorded_controller: Option<String>,
     pub notes: Vec<String>,
     /// The report on what was recorded; absent if its record is too long for it to be computed here.
@@ -109,13 +109,13 @@ pub struct WhatIf {
 }
 
 impl WhatIf {
-    /// `settings` are those of workloads that declare none.
+    /// Builds it; `settings` are those of workloads that declare none.
     pub fn new(records: HistorySource, settings: ControllerSettings) -> Self {
         Self { records, settings: Arc::new(settings), turn: Arc::new(Semaphore::new(1)) }
     }
 
     /// Returns the decisions that a controller would have made; without the report.
-    pub(crate) async fn ask(&self, query: WhatIfQuery) -> Result<WhatIfPage, WhatIfError> {
+    pub(crate) async fn page(&self, query: WhatIfQuery) -> Result<WhatIfPage, WhatIfError> {
         let controller: ControllerName = query
             .controller
             .parse()

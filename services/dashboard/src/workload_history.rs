@@ -19,12 +19,12 @@ use crate::feed::{FeedError, topic_spec};
 const LONGEST: Duration = Duration::from_secs(20);
 const MOST_WINDOWS: usize = 20_000;
 
-/// Where records are.
+/// Place of the records.
 #[derive(Debug, Clone)]
 pub enum HistorySource {
-    /// In a log, the page's own.
+    /// The dashboard's own log.
     Log { bus: Arc<dyn Bus>, prefix: String },
-    /// In an archive, and perhaps in the embedded log beside it.
+    /// An archive, and perhaps the embedded log beside it.
     Folder { path: PathBuf, prefix: String },
 }
 

@@ -1,10 +1,13 @@
 //! What is shown is what the report says of the same events, and stays within bounds.
 
-use eadt_dashboard::{DashboardModel, DecisionQuery, FleetQuery, OtherRun, RetentionLimits, SortKey, SourceFacts, SourceKind};
+use eadt_dashboard::{
+    DashboardModel, DecisionQuery, FleetQuery, OtherRun, RetentionLimits, SavingPartKind, SavingParts, SortKey, SourceFacts,
+    SourceKind,
+};
 use eadt_report::{ReportSettings, Reporter, SavingSummary, SavingVerdict};
 use eadt_schemas::v1::{
     Actuation, ActuationOutcome, ChangeValidation, ControllerAction, Decision, EfficiencyWindow, GpuTelemetry, Layout, Origin,
-    UpdateMode, Workload,
+    UpdateMode, Workload, refusal_reason,
 };
 
 use crate::support::{Event, actuation, at, capped, decision, facts, model, serve_runs, story, take, window};
@@ -52,6 +55,90 @@ fn every_figure_of_a_row_is_the_reports() {
     assert_eq!((totals.saving_verdict, totals.saving_is_whole), (SavingVerdict::Saved, true));
     let width = totals.saving_ratio_high.zip(totals.saving_ratio_low).map(|(high, low)| 0.5 * (high - low));
     assert!(width.zip(summary.ratio_error()).is_some_and(|(a, b)| (a - b).abs() < 1e-12), "{totals:?}");
+}
+
+/// Returns the parts of a saving and the report's figure: ten windows, then ten under a cap that saves a fifth. `change` makes
+/// other events of these.
+fn parts_of(change: impl FnOnce(&mut Vec<Event>)) -> (SavingParts, f64) {
+    let (mut model, mut events) = (model(), Vec::new());
+    story("team/a", &mut |event| {
+        // Up to the verdict.
+        if !matches!(&event, Event::Decision(decision) if decision.time > at(20)) {
+            events.push(event);
+        }
+    });
+    change(&mut events);
+    for event in &events {
+        take(&mut model, event);
+    }
+    let detail = model.workload_detail("team/a").unwrap();
+    (detail.saving_parts.unwrap(), detail.report.unwrap().saving_joules.unwrap())
+}
+
+#[test]
+fn the_parts_of_a_saving_add_up_and_are_of_the_change_in_force() {
+    use SavingPartKind::{HoldOuts, Limits, Restarts, TakenBack};
+    type Change<'a> = &'a dyn Fn(&mut Vec<Event>);
+    type PartEnergies<'a> = &'a [(SavingPartKind, f64)];
+    let hold_out = |events: &mut Vec<Event>| {
+        for event in events {
+            if let Event::Decision(decision) = event {
+                decision.evidence.insert("hold_out".to_owned(), 1.0);
+            }
+        }
+    };
+    let restart = |events: &mut Vec<Event>| {
+        for event in events {
+            if let Event::Window(window) = event
+                && window.window_start == at(10)
+            {
+                (window.restarted, window.samples) = (true, Some(0.0));
+                (window.joules_per_sample, window.samples_per_second) = (None, Some(0.0));
+            }
+        }
+    };
+    let taken_back = |events: &mut Vec<Event>| {
+        events.retain(|event| !matches!(event, Event::Decision(decision) if decision.time == at(20)));
+        let revert = decision("team/a", 15, ControllerAction::Revert, ChangeValidation::Failed, Some("team/a/d10"));
+        let revert = Decision { from: capped(300.0), to: Layout::default(), ..revert };
+        events.push(Event::Actuation(actuation("team/a", 15, &revert.id, ActuationOutcome::Applied)));
+        events.push(Event::Decision(revert));
+        for event in events {
+            if let Event::Window(back) = event
+                && back.window_start >= at(15)
+            {
+                *back = window("team/a", (back.window_start.seconds_since(at(0)) / 60.0) as i64, 36_000.0, &Layout::default());
+            }
+        }
+    };
+    let slower = |events: &mut Vec<Event>| {
+        for event in events {
+            if let Event::Window(window) = event
+                && window.window_start >= at(10)
+            {
+                (window.samples, window.samples_per_second) = (Some(5700.0), Some(95.0));
+                window.joules_per_sample = Some(28_800.0 / 5700.0);
+            }
+        }
+    };
+    let cases: [(&str, Change<'_>, PartEnergies<'_>); 5] = [
+        ("a cap", &|_| (), &[(Limits, 72_000.0)]),
+        ("a hold-out", &hold_out, &[(HoldOuts, 72_000.0)]),
+        // It takes as much as before, and does nothing.
+        ("a restart", &restart, &[(Limits, 64_800.0), (Restarts, -28_800.0)]),
+        ("a cap that is taken back", &taken_back, &[(TakenBack, 36_000.0)]),
+        // Samples that were not done would have taken 6 J each.
+        ("a cap that slows", &slower, &[(Limits, 72_000.0 - 10.0 * 300.0 * 6.0)]),
+    ];
+    for (name, change, wanted) in cases {
+        let (SavingParts { baseline_joules, parts, actual_joules }, saving) = parts_of(change);
+        let near = |a: f64, b: f64| (a - b).abs() < 1e-6 * baseline_joules;
+        let sum: f64 = parts.iter().map(|part| part.joules).sum();
+        assert!(near(baseline_joules - sum, actual_joules) && near(sum, saving), "{name}: {parts:?} for {saving}");
+        let found: Vec<(SavingPartKind, f64)> = parts.iter().map(|part| (part.kind, part.joules)).collect();
+        let same = found.len() == wanted.len() && found.iter().zip(wanted).all(|(a, b)| a.0 == b.0 && near(a.1, b.1));
+        assert!(same, "{name}: {found:?} instead of {wanted:?}");
+    }
 }
 
 #[test]
@@ -121,6 +208,32 @@ fn what_is_only_recommended_is_no_change_and_takes_nothing_back() {
     // Somebody approved the first one after all.
     model.actuation(&actuation("team/a", 26, "team/a/d21", ActuationOutcome::Applied));
     assert_eq!(kinds(&model), ["change", "kept", "change", "recommended"]);
+}
+
+#[test]
+fn what_the_user_does_not_want_changed_is_no_alarm() {
+    for (mode, paused, reason, state, fate, kinds) in [
+        (UpdateMode::Observe, false, refusal_reason::OBSERVED, "steady", "not_allowed", &["not_made"][..]),
+        (UpdateMode::Enforce, true, refusal_reason::PAUSED, "paused", "not_allowed", &["not_made"]),
+        (UpdateMode::Enforce, false, "the quota of the namespace is used up", "refused", "refused", &["not_made", "refused"]),
+    ] {
+        let mut model = model();
+        model.declaration(&Workload { time: at(0), workload: "team/a".into(), mode, paused, ..Workload::default() });
+        (0..3).for_each(|minute| model.window(&window("team/a", minute, 600.0, &Layout::default())));
+        model.decision(&decision("team/a", 2, ControllerAction::SetPowerLimit, ChangeValidation::None, None));
+        let refused = actuation("team/a", 2, "team/a/d2", ActuationOutcome::Refused);
+        model.actuation(&Actuation { reason: reason.to_owned(), ..refused });
+        let row = serde_json::to_value(&model.fleet(&FleetQuery::default()).unwrap().rows[0]).unwrap();
+        assert_eq!(row["state"], state, "{reason}");
+        let overview = model.overview();
+        let is_well = overview.needing_attention == 0 && overview.status == "The only workload is well";
+        assert_eq!(is_well, state != "refused", "{overview:?}");
+        let decided = serde_json::to_value(&model.decision_page(&DecisionQuery::default()).unwrap().rows[0]).unwrap();
+        assert_eq!((&decided["outcome"], &decided["fate"]), (&"refused".into(), &fate.into()), "{reason}");
+        let power = serde_json::to_value(model.power_history(None, None)).unwrap();
+        let marks: Vec<&str> = power["marks"].as_array().unwrap().iter().map(|mark| mark["kind"].as_str().unwrap()).collect();
+        assert_eq!(marks, kinds, "{reason}");
+    }
 }
 
 #[test]
@@ -327,7 +440,7 @@ fn why_no_energy_is_known_is_said_apart() {
     let detail = model.workload_detail("team/unknown").unwrap();
     assert_eq!(detail.report.unwrap().energy_joules, None);
     let why = detail.why_no_energy.expect("the report begins this note as the page expects");
-    assert!(why.starts_with("no device was heard") && why.contains("--map power_watts"), "{why}");
+    assert!(why.starts_with("no device that is assigned to it") && why.contains("--map power_watts"), "{why}");
     assert_eq!(model.workload_detail("team/known").unwrap().why_no_energy, None);
 }
 

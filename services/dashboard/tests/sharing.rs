@@ -89,7 +89,7 @@ fn who_left_is_gone_and_who_is_silent_counts_for_nothing() {
     let page = model.sharing(&SharingQuery::default());
     assert_eq!((page.totals.silent, page.totals.power_watts), (1, Some(400.0)));
     assert!(page.devices.iter().any(|device| device.silent), "{page:?}");
-    assert!(page.unknown[0].contains("1 GPU was not heard"), "{:?}", page.unknown);
+    assert!(page.unknown[0].contains("1 GPU has not reported"), "{:?}", page.unknown);
 }
 
 #[test]
@@ -156,8 +156,7 @@ fn what_is_not_known_is_said() {
     model.device_intent(&intent);
     let page = model.sharing(&SharingQuery::default());
     let text = page.unknown.join("\n");
-    for wanted in ["1 GPU reports no power", "divided equally", "sum to more than all", "does not say which", "has not reported"]
-    {
+    for wanted in ["1 GPU reports no power", "divided equally", "sum to more than all", "does not name", "has not reported"] {
         assert!(text.contains(wanted), "{wanted}: {text}");
     }
     let first = &page.devices[0];

@@ -8,7 +8,7 @@ use prometheus_client::metrics::gauge::Gauge;
 
 use crate::learn::ModelVerdict;
 
-/// What became of a fit: `publish`, `keep` or `cannot_tell`.
+/// Verdict on a fit: `publish`, `keep` or `cannot_tell`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct VerdictLabel {
     verdict: &'static str,

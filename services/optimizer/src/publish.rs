@@ -57,7 +57,7 @@ impl PublishedModels {
         Ok(Self { topic, partitions })
     }
 
-    /// The newest version of every model.
+    /// Returns the newest version of every model.
     pub(crate) fn in_force(&self) -> BTreeMap<String, Model> {
         let mut newest: BTreeMap<String, Model> = BTreeMap::new();
         for model in self.partitions.iter().flat_map(BTreeMap::values) {

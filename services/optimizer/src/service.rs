@@ -36,7 +36,7 @@ pub struct OptimizerDependencies {
     pub once: bool,
 }
 
-/// Why the optimizer ended.
+/// The reason why the optimizer ended.
 #[derive(Debug, thiserror::Error)]
 pub enum OptimizerError {
     #[error("{0}")]

@@ -1,4 +1,4 @@
-//! What came of one input and waits for its turn in the merge: single records, and batches whose records stay where they lie.
+//! Records of one input that wait for their turn in the merge: single ones, and batches whose records stay in their block.
 
 use std::collections::VecDeque;
 
@@ -8,7 +8,7 @@ use eadt_bus::{ConsumerRecord, RecordBatch, RecordView};
 #[derive(Debug, Default)]
 pub struct ArrivedRecords {
     waiting: VecDeque<InputChunk>,
-    /// Of the first batch, how many records were taken.
+    /// Number of records that were taken from the first batch.
     taken_count: usize,
 }
 

@@ -1,4 +1,4 @@
-//! From a record's bytes to what the fold takes.
+//! Decoding of records for the fold.
 
 use std::borrow::Cow;
 
@@ -43,7 +43,7 @@ impl<'a> StructuredEvent<'a> {
         is_likely.then(|| serde_json::from_slice(value).ok()).flatten()
     }
 
-    /// The value that binary mode would have; `None`: a tombstone.
+    /// Returns the value that binary mode would have; `None`: a tombstone.
     pub fn data(&self) -> Option<Cow<'a, str>> {
         let of_base64 = || self.data_base64.as_deref().map(|data| Cow::Owned(value_of_base64(data)));
         self.data.map(|data| Cow::Borrowed(data.get())).or_else(of_base64)
@@ -68,8 +68,7 @@ pub enum DecodedRecord {
 }
 
 impl DecodedRecord {
-    /// As [`Self::decode`], for a record where it lies and in place of one that is folded: the events that there are many of use
-    /// its memory again.
+    /// Like [`Self::decode`], for a record in its block, and in place of a folded one: frequent events reuse its memory.
     pub fn decode_view_into(&mut self, topic: Topic, record: &RecordView<'_>) {
         // Compared as bytes first: all but a few are of the topic's type, and need no check for UTF-8.
         if record.raw_event_type == Some(topic.event_type().name().as_bytes()) {
@@ -79,7 +78,7 @@ impl DecodedRecord {
         }
     }
 
-    /// As [`Self::decode_view_into`], for the parts of a record.
+    /// Like [`Self::decode_view_into`], for the parts of a record.
     pub fn decode_into(&mut self, topic: Topic, kind: Option<&str>, value: Option<&[u8]>) {
         if kind == Some(topic.event_type().name()) {
             self.decode_expected_into(topic, value);
@@ -103,8 +102,8 @@ impl DecodedRecord {
         }
     }
 
-    /// As [`Self::decode_into`], but only for a value in the form that EADT itself writes; false for all others, after which this
-    /// holds nothing of use.
+    /// Like [`Self::decode_into`], but only for a value in the form that EADT itself writes. Returns false for all others, after
+    /// which this record is not valid.
     pub fn decode_canonical_into(&mut self, topic: Topic, kind: Option<&str>, value: &[u8]) -> bool {
         fn read<T: DecodableEvent>(event: &mut T, value: &[u8]) -> Option<Result<(), DecodeError>> {
             (value.len() <= MAX_VALUE_BYTES).then(|| event.decode_fast(value)).flatten().map(|()| event.check_plain())

@@ -38,9 +38,9 @@ impl HeartbeatWriter {
         self.clock.now()
     }
 
-    /// Looks after heartbeats on their way, in every turn: a client library that delivers nothing any more is noticed and made anew
-    /// though nothing else is sent meanwhile.
-    pub fn look_after(&mut self) -> Result<()> {
+    /// Polls the deliveries of heartbeats, in every turn: a client library that no longer delivers is noticed and made anew even if
+    /// nothing else is sent meanwhile.
+    pub fn poll_deliveries(&mut self) -> Result<()> {
         match self.producer.poll_deliveries() {
             Err(error) if error.remedy == Remedy::Retry => Ok(()),
             looked => looked,
@@ -132,7 +132,7 @@ mod tests {
         let mut heartbeats = heartbeats(&bus, 2_500_000);
         for (fault, error) in [(None, false), (Some(Remedy::Retry), false), (Some(Remedy::Stop), true)] {
             bus.script().delivery_faults = fault.into_iter().collect();
-            assert_eq!(heartbeats.look_after().is_err(), error, "{fault:?}");
+            assert_eq!(heartbeats.poll_deliveries().is_err(), error, "{fault:?}");
         }
         assert_eq!(bus.script().delivery_polls, 3);
     }

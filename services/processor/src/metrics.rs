@@ -38,7 +38,7 @@ pub struct ProcessorMetrics {
     pub windows: Counter,
     pub decisions: Counter,
     dead_letters: Family<ReasonLabels, Counter>,
-    foreign_partition_records: Family<TopicLabels, Counter>,
+    misplaced_records: Family<TopicLabels, Counter>,
     pub heartbeats: Counter,
     pub gaps: Counter,
     pub restarts: Counter,
@@ -64,9 +64,12 @@ pub struct JointMetrics {
     pub commit_seconds: Histogram,
 }
 
+/// Returns the help of a metric by its name after the prefix and what it means.
+type HelpText = fn(name: &str, meaning: &str) -> String;
+
 impl JointMetrics {
-    fn new(registry: &mut Registry, stage: &str, members: &str, looks: &str) -> Self {
-        let this = Self {
+    fn new() -> Self {
+        Self {
             runs_here: Gauge::default(),
             members: Gauge::default(),
             looks: Counter::default(),
@@ -75,16 +78,24 @@ impl JointMetrics {
             gaps: Counter::default(),
             restarts: Counter::default(),
             commit_seconds: Histogram::new(exponential_buckets(0.0005, 2.0, 15)),
-        };
-        registry.register("runs_here", format!("1 where this processor runs {stage}, else 0"), this.runs_here.clone());
-        registry.register("members", members, this.members.clone());
-        registry.register("looks", looks, this.looks.clone());
-        registry.register("late", "Events that came after a look that they belonged to", this.late.clone());
-        registry.register("decisions", "Decisions written, maintain included", this.decisions.clone());
-        registry.register("gaps", "Positions that retention had deleted", this.gaps.clone());
-        registry.register("restarts", "Sessions on the bus that began anew after an error", this.restarts.clone());
-        registry.register_with_unit("commit", "Time of an atomic step", Unit::Seconds, this.commit_seconds.clone());
-        this
+        }
+    }
+
+    fn register(&self, registry: &mut Registry, help: HelpText, [stage, members, looks]: [&str; 3]) {
+        let runs_here = format!("1 where this processor runs {stage}, else 0");
+        registry.register("runs_here", help("runs_here", &runs_here), self.runs_here.clone());
+        registry.register("members", help("members", members), self.members.clone());
+        for (name, meaning, counter) in [
+            ("looks", looks, &self.looks),
+            ("late", "Events that came after a look that they belonged to", &self.late),
+            ("decisions", "Decisions written, maintain included", &self.decisions),
+            ("gaps", "Positions that retention had deleted", &self.gaps),
+            ("restarts", "Sessions on the bus that began anew after an error", &self.restarts),
+        ] {
+            registry.register(name, help(name, meaning), counter.clone());
+        }
+        let commit = help("commit_seconds", "Time of an atomic step");
+        registry.register_with_unit("commit", commit, Unit::Seconds, self.commit_seconds.clone());
     }
 
     fn set_running(&self, here: bool) {
@@ -108,16 +119,17 @@ impl PowerBudgetMetrics {
     pub fn new(metrics: &MetricsRegistry) -> Self {
         metrics.register("power_budget", |registry| {
             let this = Self {
-                joint: JointMetrics::new(
-                    registry,
-                    "the power budget's stage",
-                    "Workloads that share the power budget",
-                    "Ends of windows at which the budget was shared anew",
-                ),
+                joint: JointMetrics::new(),
                 short: Counter::default(),
                 budget_watts: Gauge::default(),
                 exposed_watts: Gauge::default(),
             };
+            let meanings = [
+                "the power budget's stage",
+                "Workloads that share the power budget",
+                "Ends of windows at which the budget was shared anew",
+            ];
+            this.joint.register(registry, |_, meaning| meaning.to_owned(), meanings);
             registry.register("short", "Looks at which the lowest caps did not fit into the budget", this.short.clone());
             let watts = || Unit::Other("watts".into());
             registry.register_with_unit(
@@ -136,7 +148,7 @@ impl PowerBudgetMetrics {
         })
     }
 
-    /// Whether the stage runs here, and with which budget.
+    /// Sets whether the stage runs here, and with which budget.
     pub fn set_running(&self, budget_watts: Option<f64>) {
         self.joint.set_running(budget_watts.is_some());
         self.budget_watts.set(budget_watts.unwrap_or(0.0));
@@ -156,7 +168,7 @@ impl PowerBudgetMetrics {
     }
 }
 
-/// Metrics of the stage of shared GPUs; names are prefixed with `eadt_sm_partition_`.
+/// Metrics of the stage of shared GPUs; names are prefixed with `eadt_gpu_sharing_`, and with their old prefix as well.
 #[derive(Debug)]
 pub struct GpuSharingMetrics {
     pub joint: JointMetrics,
@@ -168,41 +180,43 @@ pub struct GpuSharingMetrics {
 
 impl GpuSharingMetrics {
     pub fn new(metrics: &MetricsRegistry) -> Self {
+        let this = Self {
+            joint: JointMetrics::new(),
+            shared_gpus: Gauge::default(),
+            measured: Gauge::default(),
+            models: Counter::default(),
+            models_ignored: Family::default(),
+        };
+        metrics.register("gpu_sharing", |registry| this.register(registry, |_, meaning| meaning.to_owned()));
         metrics.register("sm_partition", |registry| {
-            let this = Self {
-                joint: JointMetrics::new(
-                    registry,
-                    "the stage of shared GPUs",
-                    "Workloads that name the controller sm-partition, and those that did and were measured",
-                    "Ends of windows at which shared GPUs were looked at",
-                ),
-                shared_gpus: Gauge::default(),
-                measured: Gauge::default(),
-                models: Counter::default(),
-                models_ignored: Family::default(),
-            };
-            registry.register("models", "Learned slowdown models that came into force", this.models.clone());
-            registry.register(
-                "models_ignored",
-                "Learned slowdown models that said nothing, by reason: version, damaged, older",
-                this.models_ignored.clone(),
-            );
-            registry.register("shared_gpus", "GPUs that members share with others, at the last look", this.shared_gpus.clone());
-            registry.register(
-                "measured",
-                "Members whose throughput and power alone are known, at the last look",
-                this.measured.clone(),
-            );
-            this
-        })
+            this.register(registry, |name, _| format!("Old name of eadt_gpu_sharing_{name}"));
+        });
+        this
     }
 
-    /// As [`ProcessorMetrics::init_series`].
+    fn register(&self, registry: &mut Registry, help: HelpText) {
+        let meanings = [
+            "the stage of shared GPUs",
+            "Workloads that name the controller sm-partition, and those that did and were measured",
+            "Ends of windows at which shared GPUs were looked at",
+        ];
+        self.joint.register(registry, help, meanings);
+        let models = help("models", "Learned slowdown models that came into force");
+        registry.register("models", models, self.models.clone());
+        let ignored = help("models_ignored", "Ignored learned slowdown models, by reason: version, damaged, older");
+        registry.register("models_ignored", ignored, self.models_ignored.clone());
+        let shared = help("shared_gpus", "GPUs that members share with others, at the last look");
+        registry.register("shared_gpus", shared, self.shared_gpus.clone());
+        let measured = help("measured", "Members whose throughput and power alone are known, at the last look");
+        registry.register("measured", measured, self.measured.clone());
+    }
+
+    /// Like [`ProcessorMetrics::init_series`].
     pub fn init_series(&self) {
         let _series = self.models_ignored.get_or_create(&ReasonLabels { reason: "" });
     }
 
-    /// Whether the stage runs here.
+    /// Sets whether the stage runs here.
     pub fn set_running(&self, here: bool) {
         self.joint.set_running(here);
         if !here {
@@ -238,7 +252,7 @@ impl ProcessorMetrics {
                 windows: Counter::default(),
                 decisions: Counter::default(),
                 dead_letters: Family::default(),
-                foreign_partition_records: Family::default(),
+                misplaced_records: Family::default(),
                 heartbeats: Counter::default(),
                 gaps: Counter::default(),
                 restarts: Counter::default(),
@@ -252,7 +266,11 @@ impl ProcessorMetrics {
                 sources: Gauge::default(),
             };
             registry.register("events", "Records folded, heartbeats and refused ones included", this.events.clone());
-            registry.register("duplicates", "Events as old as their source's last one", this.duplicates.clone());
+            registry.register(
+                "duplicates",
+                "Events as old as their source's last one, or older and sent again",
+                this.duplicates.clone(),
+            );
             registry.register("late", "Events whose window was closed", this.late.clone());
             registry.register("stale", "Events older than their source's last one", this.stale.clone());
             registry.register("late_tables", "Table events merged after a larger key", this.late_tables.clone());
@@ -260,17 +278,23 @@ impl ProcessorMetrics {
             let ignored = this.models_ignored.clone();
             registry.register(
                 "models_ignored",
-                "Learned models that said nothing, by reason: version, damaged, older; gpu counts decisions",
+                "Ignored learned models, by reason: version, damaged, older; gpu counts decisions",
                 ignored,
             );
             registry.register("windows", "Windows written, spans included", this.windows.clone());
             registry.register("decisions", "Decisions written, maintain included", this.decisions.clone());
+            for reason in DeadLetterReason::ALL {
+                // The first refused record is then a rise.
+                drop(this.dead_letters.get_or_create(&ReasonLabels { reason: reason.name() }));
+            }
             registry.register("dead_letters", "Refused records by reason", this.dead_letters.clone());
             registry.register(
-                "foreign_partition_records",
+                "misplaced_records",
                 "Records outside the partition that their key belongs to, by topic: their producer has another partitioner",
-                this.foreign_partition_records.clone(),
+                this.misplaced_records.clone(),
             );
+            let old_help = "Old name of eadt_processor_misplaced_records";
+            registry.register("foreign_partition_records", old_help, this.misplaced_records.clone());
             registry.register("heartbeats", "Heartbeats appended to quiet partitions", this.heartbeats.clone());
             registry.register("gaps", "Positions that retention had deleted", this.gaps.clone());
             registry.register("restarts", "Sessions on the bus that began anew after an error", this.restarts.clone());
@@ -291,11 +315,11 @@ impl ProcessorMetrics {
     pub fn init_series(&self) {
         let _series = self.dead_letters.get_or_create(&ReasonLabels { reason: "" });
         let _series = self.models_ignored.get_or_create(&ReasonLabels { reason: "" });
-        let _series = self.foreign_partition_records.get_or_create(&TopicLabels { topic: "" });
+        let _series = self.misplaced_records.get_or_create(&TopicLabels { topic: "" });
     }
 
-    pub fn foreign_partition(&self, topic: Topic) {
-        self.foreign_partition_records.get_or_create(&TopicLabels { topic: topic.base_name() }).inc();
+    pub fn misplaced_record(&self, topic: Topic) {
+        self.misplaced_records.get_or_create(&TopicLabels { topic: topic.base_name() }).inc();
     }
 
     pub fn dead_letter(&self, reason: DeadLetterReason) {

@@ -37,7 +37,7 @@ pub fn belongs_to(topic: Topic, record: &RecordView<'_>, partitions: i32) -> Opt
     home_partition(topic, record, partitions).filter(|partition| *partition != record.partition)
 }
 
-/// Returns the partition that a key belongs to; `None` where any will do.
+/// Returns the partition that a key belongs to; `None` if any will do.
 fn home_partition(topic: Topic, record: &RecordView<'_>, partitions: i32) -> Option<i32> {
     let key = record.key.filter(|key| !key.is_empty())?;
     let anywhere = topic == Topic::Models || record.raw_event_type == Some(EventType::Heartbeat.name().as_bytes());
@@ -50,7 +50,7 @@ pub struct MisplacedRecordCheck {
     policy: MisplacedRecordPolicy,
     counts: PartitionCounts,
     warned: [bool; INPUTS.len()],
-    /// Of each input the last key that lay where it belongs, with its partition: the next record often has the same.
+    /// Last key that lay in its right partition, with that partition, by input: the next record often has the same.
     checked: [(Vec<u8>, i32); INPUTS.len()],
 }
 
@@ -80,7 +80,7 @@ impl MisplacedRecordCheck {
             *checked_partition = partition;
             return None;
         }
-        metrics.foreign_partition(topic);
+        metrics.misplaced_record(topic);
         let key = String::from_utf8_lossy(record.key.unwrap_or_default());
         if !std::mem::replace(&mut self.warned[input], true) {
             tracing::warn!(

@@ -26,7 +26,7 @@ pub struct OutputTopics {
 }
 
 impl OutputTopics {
-    /// `settings`: the header value that names the settings by which the outputs were made.
+    /// Builds it. `settings`: the header value that names the settings by which the outputs were made.
     pub fn new(prefix: &str, settings: String) -> Self {
         let name = |topic: Topic| Arc::from(format!("{prefix}{topic}"));
         let mut of_state = headers(&envelope("", EventType::ProcessorState, EventTime::from_micros(0), ""));
@@ -59,13 +59,13 @@ impl OutputTopics {
         output
     }
 
-    /// A refused record: its own bytes, and in the headers why, where from, and by which stage (`processor`,
+    /// Returns a refused record: its own bytes, and in the headers why, where from, and by which stage (`processor`,
     /// `processor/cluster`).
     pub fn dead_letter(&self, record: &ConsumerRecord, refusal: &DecodeError, stage: &'static str) -> ProducerRecord {
         ProducerRecord::dead_letter(&self.dead_letters, record, refusal, stage)
     }
 
-    /// State goes to the partition that it is the state of, whatever its key.
+    /// Returns a state record. State goes to the partition that it is the state of, whatever its key.
     pub fn state(&self, partition: i32, record: StateRecord) -> ProducerRecord {
         ProducerRecord {
             topic: Arc::clone(&self.state),

@@ -29,14 +29,14 @@ pub struct FoldCounts {
     /// Windows and decisions.
     pub outputs: usize,
     pub dead_letters: usize,
-    /// Of the records that are refused.
+    /// Bytes of refused records.
     pub dead_letter_bytes: usize,
     /// Sources that were not there before.
     pub new_sources: usize,
     pub records: usize,
 }
 
-/// What restoring a partition needs.
+/// Everything that restoring a partition needs.
 #[derive(Debug, Clone, Copy)]
 pub struct PartitionContext<'a> {
     pub bus: &'a dyn Bus,
@@ -53,15 +53,15 @@ pub struct PartitionTask {
     pub number: i32,
     inputs: Vec<TopicPartition>,
     partition: PartitionFold,
-    /// Whose turn it is; the records themselves are in `arrived`.
+    /// Order of the inputs' records; the records themselves are in `arrived`.
     merge: InputMerge<()>,
-    /// By input.
+    /// Records that wait, by input.
     arrived: Vec<ArrivedRecords>,
     heads: Vec<DecodedRecord>,
     paused: Vec<bool>,
     /// Time of the partition's last record, by the heartbeats' clock.
     pub last_record_time: EventTime,
-    /// Where the input that heartbeats are appended to ends; `None` while there is more to read.
+    /// End of the input that heartbeats are appended to; `None` while there is more to read.
     telemetry_end: Option<i64>,
     tally_counted: PartitionTally,
     foreign: MisplacedRecordCheck,
@@ -142,7 +142,7 @@ impl PartitionTask {
         let PartitionContext { bus, names, settings, metrics, .. } = *with;
         let was_given_up = state.was_given_up;
         if was_given_up {
-            tracing::warn!(partition = number, topic = %names.state, "the state is gone: windows begin anew where the positions stand");
+            tracing::warn!(partition = number, topic = %names.state, "the state is gone: windows begin anew at the positions");
             state.emitted = EmittedIds::default();
         } else if state.is_new() && committed.iter().any(Option::is_some) {
             tracing::warn!(partition = number, topic = %names.state, "positions were committed and the state is not there: everything is folded again");
@@ -202,7 +202,7 @@ impl PartitionTask {
         &self.inputs
     }
 
-    /// Of each input the offset of the first record that is not folded.
+    /// Returns the offset of the first record that is not folded, for each input.
     pub fn positions(&self) -> impl Iterator<Item = i64> {
         self.merge.positions()
     }
@@ -221,7 +221,7 @@ impl PartitionTask {
         bytes
     }
 
-    /// As [`Self::push`], for records that stay in their batch.
+    /// Like [`Self::push`], for records that stay in their batch.
     pub fn push_batch(&mut self, batch: RecordBatch) -> usize {
         let Some(input) = self.input_index(&batch.at) else { return 0 };
         let mut bytes = 0;
@@ -253,7 +253,7 @@ impl PartitionTask {
         }
     }
 
-    /// Where the telemetry input ends; `None` while there is more to read.
+    /// Returns the end of the telemetry input; `None` while there is more to read.
     pub fn telemetry_end(&self) -> Option<i64> {
         self.telemetry_end
     }
@@ -285,6 +285,7 @@ impl PartitionTask {
                 topic: INPUTS[next.input],
                 stamp: next.stamp,
                 key: key.or(Some("\u{fffd}")),
+                is_sent_again: record.is_sent_again,
                 event: refusal.as_ref().map_or_else(|| self.heads[next.input].event(), InputEvent::Refused),
             };
             self.partition.fold(&input, &mut self.scratch);
@@ -336,7 +337,7 @@ impl PartitionTask {
         positions.to_json().into()
     }
 
-    /// Whether anything was folded since the last commit.
+    /// Returns whether anything was folded since the last commit.
     pub fn is_dirty(&self) -> bool {
         self.folded_since_commit
     }
@@ -377,7 +378,7 @@ impl PartitionTask {
     }
 }
 
-/// What a record holds, in bytes.
+/// Returns the size of key and value, in bytes.
 pub fn record_size(record: &ConsumerRecord) -> usize {
     record.key.as_ref().map_or(0, Bytes::len) + record.value.as_ref().map_or(0, Bytes::len)
 }
@@ -387,7 +388,7 @@ pub const RECORD_OVERHEAD_BYTES: usize = 256;
 
 const MIN_INPUT_BUFFER_BYTES: usize = 64 << 10;
 
-/// What each of so many inputs may hold of the budget, but at least one good batch, in bytes.
+/// Returns the share of the budget that each of `inputs` may buffer, in bytes. It is at least one good batch.
 pub fn input_buffer_share(buffer_bytes: usize, inputs: usize) -> usize {
     (buffer_bytes / inputs.max(1)).max(MIN_INPUT_BUFFER_BYTES)
 }
@@ -661,6 +662,30 @@ mod tests {
     }
 
     #[test]
+    fn an_older_record_that_was_sent_again_is_a_duplicate_and_any_other_is_a_dead_letter() {
+        for (name, letters, duplicates) in [(header::SENT_AGAIN, 0, 2.0), ("eadt_other", 2, 0.0)] {
+            for is_batch in [false, true] {
+                let rig = Rig::new();
+                let mut owned = rig.begin(0);
+                rig.feed(&mut owned, 0, 30);
+                let (sample, report) = (gpu("team/one", "GPU-1", 10), rank("team/one", 10));
+                for (topic, value) in [(Topic::GpuTelemetry, &sample), (Topic::TrainingProgress, &report)] {
+                    let record = rig.bus.append(topic, 0, 30, "team/one", Some(value.as_slice()), &[(name, "1")]);
+                    if is_batch {
+                        owned.push_batch(RecordBatch::pack(&[record]).unwrap());
+                    } else {
+                        owned.push(record);
+                    }
+                }
+                rig.end(&mut owned);
+                let (folded, _) = rig.fold(&mut owned, 100);
+                assert_eq!((folded.records, folded.dead_letters), (14, letters), "{name} {is_batch}");
+                assert_eq!(rig.bus.metric("eadt_processor_duplicates_total"), Some(duplicates), "{name} {is_batch}");
+            }
+        }
+    }
+
+    #[test]
     fn a_record_outside_its_keys_partition_is_counted_and_refused_if_the_settings_say_so() {
         for (foreign, letters) in [(MisplacedRecordPolicy::Process, 0), (MisplacedRecordPolicy::DeadLetter, 26)] {
             let rig = Rig { foreign, ..Rig::new() };
@@ -675,8 +700,10 @@ mod tests {
             });
             // Half of the 52 records are telemetry.
             for topic in ["gpu.telemetry.v1", "training.progress.v1"] {
-                let name = format!("eadt_processor_foreign_partition_records_total{{topic=\"{topic}\"}}");
-                assert_eq!(rig.bus.metric(&name), Some(26.0), "{foreign:?}");
+                for metric in ["misplaced_records", "foreign_partition_records"] {
+                    let name = format!("eadt_processor_{metric}_total{{topic=\"{topic}\"}}");
+                    assert_eq!(rig.bus.metric(&name), Some(26.0), "{metric}, {foreign:?}");
+                }
             }
             let warnings = said.iter().filter(|line| line.starts_with("WARN") && line.contains("murmur2_random"));
             assert_eq!(warnings.count(), 2, "one a topic: {said:?}");
@@ -689,7 +716,7 @@ mod tests {
         let mut owned = rig.begin(eadt_bus::partition_for_key(b"team/one", crate::scripted::PARTITIONS));
         rig.feed(&mut owned, 0, 130);
         rig.fold(&mut owned, 1_000);
-        assert_eq!(rig.bus.metric("eadt_processor_foreign_partition_records_total{topic=\"gpu.telemetry.v1\"}"), None);
+        assert_eq!(rig.bus.metric("eadt_processor_misplaced_records_total{topic=\"gpu.telemetry.v1\"}"), None);
     }
 
     #[test]

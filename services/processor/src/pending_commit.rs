@@ -14,8 +14,8 @@ const POLL_TIMEOUT: Duration = Duration::from_millis(5);
 /// its sender likes.
 const MAX_DEAD_LETTERS: usize = 1_000;
 pub const MAX_DEAD_LETTER_BYTES: usize = 1 << 20;
-/// So many new sources are committed at once: the state entry of each takes memory, too, and a sender of invented GPUs
-/// publishes nothing else for which a commit is made.
+/// Number of new sources that causes a commit at once. The state entry of each takes memory, too, and a sender of invented GPUs
+/// causes no other commit.
 const MAX_NEW_SOURCES: usize = 1_024;
 /// An output that waits for a commit takes memory: this many are committed at once.
 pub const MAX_OUTPUTS: usize = 8_192;
@@ -26,13 +26,12 @@ const INPUT_BYTES_PER_STATE_BYTE: usize = 20;
 /// Largest credit: between the ends of two windows nothing is committed, and at an end every workload is.
 const MAX_STATE_WRITE_CREDIT: usize = 64 << 20;
 const MAX_LINGER: Duration = Duration::from_secs(5);
-/// While a backlog is worked through, what a step costs beyond its records is shared by more of them: an output waits up to so
-/// many times as long as otherwise, but at most [`MAX_LINGER`] and this part of how late it is anyway. What is read live is a
-/// moment late, and waits for nothing.
+/// During a backlog more records share the fixed cost of a step. An output waits up to so many times as long as otherwise, but at
+/// most [`MAX_LINGER`] and this part of its lateness. What is read live is a moment late, and waits for nothing.
 const BACKLOG_LINGER_FACTOR: u32 = 200;
 const LATENESS_PER_LINGER: u32 = 20;
 
-/// Which partitions a commit writes.
+/// Partitions that a commit writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CommitScope {
     /// Partitions with outputs.
@@ -90,7 +89,7 @@ impl PendingCommit {
         }
     }
 
-    /// Whether it takes so much memory that it is committed before anything else is folded.
+    /// Returns whether it takes so much memory that it is committed before anything else is folded.
     pub fn is_full(&self) -> bool {
         self.outputs.len() >= MAX_OUTPUTS || self.has_many_letters() || self.has_many_new_sources()
     }
@@ -121,8 +120,8 @@ impl PendingCommit {
     }
 }
 
-/// How long an output waits for company whose commit writes so many bytes of state, at least `least`; `late`: how long ago the
-/// newest record that was read came into the log.
+/// Returns how long an output waits for others to be committed with it. The commit writes `state_bytes` of state; the wait is at
+/// least `least`. `late` is the age of the newest record that was read.
 pub fn output_linger(state_bytes: usize, credit: usize, least: Duration, late: Duration) -> Duration {
     if state_bytes < LARGE_STATE_BYTES || credit >= state_bytes {
         least.max((least * BACKLOG_LINGER_FACTOR).min(MAX_LINGER).min(late / LATENESS_PER_LINGER))

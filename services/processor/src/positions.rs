@@ -29,7 +29,7 @@ impl PartitionOffsets {
         }
     }
 
-    /// The header [`eadt_schemas::envelope::header::INPUT_POSITIONS`].
+    /// Returns the header [`eadt_schemas::envelope::header::INPUT_POSITIONS`].
     pub fn to_json(&self) -> String {
         let mut text = format!("{{\"partition\":{}", self.partition);
         for (topic, offset) in INPUTS.iter().zip(self.offsets) {
@@ -39,7 +39,7 @@ impl PartitionOffsets {
         text
     }
 
-    /// `None`: not such a header, or one of a version with other inputs.
+    /// Parses positions; returns `None` if it is not such a header, or one of a version with other inputs.
     pub fn from_json(text: &str) -> Option<Self> {
         let offsets: BTreeMap<&str, i64> = serde_json::from_str(text).ok()?;
         let mut this = Self::start(i32::try_from(*offsets.get("partition")?).ok()?);

@@ -31,7 +31,7 @@ use crate::outputs::OutputTopics;
 /// each time that they are not enough. Dead letters are as large as what was refused, and an eighth of them is looked at.
 const SCAN_RECORDS: i64 = 256;
 const SCAN_FACTOR: i64 = 8;
-/// With more partitions than this, the search begins with an eighth, too.
+/// Number of partitions above which the search begins with an eighth, too.
 const MANY_PARTITIONS: usize = 16;
 /// If there is no state, the search goes no further back: the one step that there was emitted no more than half of it.
 const MAX_SCAN_RECORDS: i64 = SCAN_RECORDS * SCAN_FACTOR * SCAN_FACTOR;
@@ -59,7 +59,7 @@ pub trait StageRecords {
     /// The name in its dead letters of the service that refused them.
     const SERVICE: &'static str;
     const INPUTS: &'static [Topic];
-    /// Beside dead letters and state.
+    /// Output topics beside dead letters and state.
     const OUTPUTS: &'static [Topic];
     /// Keys under which outputs of all partitions come together in one.
     const SHARED_KEYS: &'static [(Topic, &'static str)];
@@ -216,14 +216,14 @@ fn read_states<S: StageRecords>(
         }
         Ok::<_, BusError>(())
     };
-    // What of it is in the outputs is seen there.
+    // The state of a hanging transaction is aborted here. Its outputs are examined when the outputs are read.
     if hanging.read_to_end(bus, member, &from, TransactionEnd::Abort, || shutdown.is_cancelled(), each)?.is_none() {
         let what = format!("restoring {}", names.state);
         return Err(BusError::new(Remedy::Retry, what, "stopped before the state was read"));
     }
     let state = |(number, (records, offsets)): (i32, Newest<S::Offsets>)| {
         let offsets = match offsets {
-            // What is deleted on purpose leaves tombstones.
+            // A state that is deleted on purpose leaves tombstones.
             _ if records.values().all(Option::is_none) => RestoredOffsets::NoState,
             Some((offsets, written)) => RestoredOffsets::Known(offsets, written),
             None => RestoredOffsets::Unrecorded,
@@ -277,7 +277,7 @@ struct OutputScan {
 }
 
 impl OutputScan {
-    /// At so many of a partition's newest records, or at all that there are.
+    /// Builds the scan of a partition's newest records: `depth` of them, or all.
     fn from_watermarks(WatermarkOffsets { low, high }: WatermarkOffsets, depth: i64) -> Self {
         let start = low.max(high - depth);
         Self { start, next: start, is_whole: start == low, half: start.midpoint(high), oldest: None }
@@ -316,7 +316,7 @@ fn is_state_given_up(depth: i64, spoke_early: bool, is_letters: bool) -> bool {
 struct StalledOutputs {
     /// Some outputs that the state knows of, or whose state is not among those that are restored.
     known: BTreeSet<TopicPartition>,
-    /// Only outputs beyond the state.
+    /// Partitions with outputs beyond the state only.
     beyond: BTreeSet<TopicPartition>,
 }
 
@@ -332,7 +332,7 @@ fn read_stalled_outputs<S: StageRecords>(
     let each = |record: ConsumerRecord| {
         match classify_output::<S>(names, states, &record) {
             OutputOwner::State { is_beyond: true, .. } => stalled.beyond.insert(record.at),
-            // Of a partition that another member has now, say: whoever restores it does not repeat what is readable.
+            // The partition may belong to another member now, which does not repeat readable outputs.
             OutputOwner::State { .. } | OutputOwner::OtherState => stalled.known.insert(record.at),
             OutputOwner::OtherStage => false,
         };
@@ -367,7 +367,7 @@ fn find_outputs_beyond_state<S: StageRecords>(
             }
         }
         let before = open.clone();
-        // In the older half of what was looked at.
+        // Partitions with outputs in the older half of the records that were read.
         let mut spoke_early = BTreeSet::new();
         let from: Vec<_> = looks.iter().map(|(at, look)| (at.clone(), StartOffset::At(look.start))).collect();
         let each = |record: ConsumerRecord| {
@@ -394,7 +394,7 @@ fn find_outputs_beyond_state<S: StageRecords>(
             Err(UnreadEnd::Stalled(partitions)) => {
                 // Once more with all of them: what is readable by then counts.
                 open = before;
-                // What hangs may have begun before what was looked at.
+                // The hanging transaction may have begun before the first record that was read.
                 let is_cut = |look: &OutputScan| look.next == look.start && !look.is_whole;
                 if depth < MAX_SCAN_RECORDS && partitions.iter().any(|at| looks.get(at).is_some_and(is_cut)) {
                     tracing::info!(?partitions, "these are not readable to their ends: looking further back");
@@ -433,21 +433,21 @@ fn find_outputs_beyond_state<S: StageRecords>(
             state = number,
             service = S::SERVICE,
             outputs = state.emitted.0.len(),
-            "the state is behind what was said: a part of a step was lost, as where a broker forgot it; its events are folded again, and what was said is not repeated"
+            "the state is behind what was published: a part of a step was lost, as where a broker forgot it; its events are folded again, and what was published is not repeated"
         );
     }
     Ok(())
 }
 
-/// Whose a record of an output topic is, and whether the state knows of it.
+/// Owner of a record in an output topic. For this stage: whether its state includes the record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum OutputOwner {
-    /// Of this stage; the number of the state that it is of.
+    /// This stage, and the state with this number.
     State {
         number: i32,
         is_beyond: bool,
     },
-    /// Of this stage, of a state that is not restored here or does not record its offsets.
+    /// This stage, and a state that is not restored here or does not record its offsets.
     OtherState,
     OtherStage,
 }
@@ -804,7 +804,7 @@ mod tests {
 
     #[test]
     fn without_state_a_first_step_is_found_and_not_everything_is_read() {
-        let told = |lines: &[String]| lines.iter().any(|line| line.contains("what was said is not repeated"));
+        let told = |lines: &[String]| lines.iter().any(|line| line.contains("what was published is not repeated"));
         let log = Log::open();
         log.send(Topic::EfficiencyWindows, windows(1..4_001));
         let (said, state) = lines(|| log.start());

@@ -42,18 +42,18 @@ impl ScriptedPoll {
 #[derive(Default)]
 pub struct Script {
     pub log: BTreeMap<TopicPartition, Vec<ConsumerRecord>>,
-    /// Where partitions begin of which retention has deleted something.
+    /// Low watermarks of partitions from which retention has deleted records.
     pub lows: BTreeMap<TopicPartition, i64>,
     pub partitions: BTreeMap<Topic, i32>,
     pub committed: BTreeMap<TopicPartition, i64>,
     pub turns: VecDeque<ScriptedPoll>,
-    /// How the next polls of a reader fail.
+    /// Errors of the next polls of a reader.
     pub reads: VecDeque<Remedy>,
-    /// How the next commits fail, none of which takes place.
+    /// Errors of the next commits; none of them takes place.
     pub commits: VecDeque<Remedy>,
-    /// How the next records of a producer fail.
+    /// Errors of the next records of a producer.
     pub sends: VecDeque<Remedy>,
-    /// How often somebody looked after what is on its way.
+    /// Number of polls for delivery reports.
     pub delivery_polls: usize,
     /// Faults of the next looks.
     pub delivery_faults: VecDeque<Remedy>,
@@ -165,12 +165,12 @@ impl ScriptedBus {
         self.append(Topic::GpuTelemetry, number, at, "", Some(b"{}"), &[(header::TYPE, EventType::Heartbeat.name())])
     }
 
-    /// That these partitions of all inputs are this member's now.
+    /// Returns the event that assigns these partitions of all inputs to this member.
     pub fn assigned(numbers: &[i32]) -> PollEvent {
         PollEvent::Assigned(inputs(numbers))
     }
 
-    /// That all inputs of these partitions end where the log does.
+    /// Returns the end events of all inputs of these partitions.
     pub fn ends(&self, numbers: &[i32]) -> Vec<PollEvent> {
         let end = |at: TopicPartition| PollEvent::End { position: self.high(&at), at };
         inputs(numbers).into_iter().map(end).collect()

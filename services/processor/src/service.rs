@@ -105,7 +105,7 @@ impl RestartBackoff {
         Self { least, next: least }
     }
 
-    /// After a session that lasted so long.
+    /// Returns the pause after a session that lasted so long.
     fn next_pause(&mut self, lasted: Duration) -> Duration {
         let pause = if lasted > MAX_PAUSE { self.least } else { self.next };
         self.next = (pause * 2).min(MAX_PAUSE);
@@ -156,7 +156,7 @@ impl StopBacklog {
         self.ends.iter().map(of_partition).sum()
     }
 
-    /// Whether to go on with so much that is not folded.
+    /// Returns whether to go on with so much that is not folded.
     fn goes_on(&self, unread: u64, now: Instant) -> bool {
         if unread == 0 {
             return false;
@@ -169,7 +169,7 @@ impl StopBacklog {
     }
 }
 
-/// From joining the group to the first error.
+/// Session of a processor, from joining the group to the first error.
 struct ProcessorSession<'a> {
     deps: &'a ProcessorDependencies,
     metrics: &'a ProcessorMetrics,
@@ -291,7 +291,7 @@ impl<'a> ProcessorSession<'a> {
         self.metrics.input_bytes.inc_by(bytes as u64);
     }
 
-    /// Until the end is asked for, and then until what was there at that moment is folded.
+    /// Returns true until a stop, and then until the records that were there at that moment are folded.
     fn goes_on(&self, rest: &mut Option<StopBacklog>) -> Result<bool, BusError> {
         if !self.deps.shutdown.is_cancelled() {
             return Ok(true);
@@ -385,7 +385,7 @@ impl<'a> ProcessorSession<'a> {
         if chaos::is_off("heartbeats") {
             return Ok(());
         }
-        self.heartbeats.look_after()?;
+        self.heartbeats.poll_deliveries()?;
         for owned in self.owned.values_mut() {
             let (last_record_time, sent) =
                 self.heartbeats.write_if_quiet(owned.number, owned.last_record_time, owned.telemetry_end())?;

@@ -84,7 +84,7 @@ pub struct ProcessorSettings {
     pub window_seconds: f64,
     /// Version of the rules by which windows are made. 1: `joules_per_sample` leaves downtime out, and energy counters are
     /// believed whatever the power is. 2: downtime is in, and counters are tested. 3: power that no such device can draw is no
-    /// reading, and windows in which nothing restarted are marked. 4: a counter that stands still from the start counts from its
+    /// reading, and windows in which nothing restarted are marked. 4: a counter that does not move at the start counts from its
     /// first rise on. A replay takes the version that the record was made by. 1 to 4. Default 4.
     pub window_rules: u32,
     /// How far an event may lie ahead of the log's stamp, in seconds, before it is a dead letter; `off` where event times are
@@ -108,8 +108,8 @@ pub struct ProcessorSettings {
     pub max_workloads_per_namespace: Option<usize>,
     /// Most sources (a device or rank seen by a collector) in one partition; new ones beyond it are refused. Default 50,000.
     pub max_sources: usize,
-    /// Most sources of one namespace in one partition. Of sources times stretches of open windows it may have forty times as
-    /// many: events that would make more are refused. Default: half of `max_sources`.
+    /// Most sources of one namespace in one partition. Of sources times slices of open windows it may have forty times as many:
+    /// events that would make more are refused. Default: half of `max_sources`.
     pub max_sources_per_namespace: Option<usize>,
     /// Most sources of one workload. Default 16,384.
     pub max_sources_per_workload: usize,
@@ -250,7 +250,7 @@ fn micros(seconds: f64) -> i64 {
 }
 
 impl ProcessorSettings {
-    /// The first value that is out of its range, in words.
+    /// Checks all values; the error is the first that is out of its range.
     pub fn check(&self) -> Result<(), String> {
         for (name, value, low, high) in [
             ("window_seconds", self.window_seconds, 1.0, 86_400.0),
@@ -312,13 +312,13 @@ impl ProcessorSettings {
         Ok(())
     }
 
-    /// Whether there is a power budget to share, so that the power budget's stage has something to do.
+    /// Returns whether there is a power budget to share, so that the power budget's stage has something to do.
     pub fn shares_power(&self) -> bool {
         self.power_budget.budget_watts.is_some()
     }
 
-    /// What windows and decisions depend on: a JSON object, for the outputs' headers. Of the controllers' settings only what is
-    /// not the default: decisions name the version of their controller.
+    /// Returns the settings that windows and decisions depend on, as a JSON object for the outputs' headers. Settings of
+    /// controllers are included only if they differ from the default: decisions name the version of their controller.
     pub fn recorded_json(&self) -> String {
         let mut mine = json(self);
         mine.retain(|name, _| DECISIVE.contains(&name.as_str()));

@@ -127,7 +127,7 @@ fn next() -> Vec<EfficiencyWindow> {
 }
 
 fn stage() -> Story<GpuSharingFold> {
-    Story { part: "gpu", settings: settings(), new: GpuSharingFold::new, run: GPU_SHARING_STAGE.run, history, next }
+    Story { part: "gpu-sharing", settings: settings(), new: GpuSharingFold::new, run: GPU_SHARING_STAGE.run, history, next }
 }
 
 #[test]

@@ -171,7 +171,7 @@ impl Site {
     fn process(&self, settings: &ProcessorSettings, decisions: usize) -> String {
         let (shutdown, metrics, health) = (Shutdown::new(), MetricsRegistry::default(), HealthRegistry::default());
         let first = self.service(settings, &shutdown, &metrics, &health, "processor");
-        let second = self.service(settings, &shutdown, &metrics, &health, "cluster");
+        let second = self.service(settings, &shutdown, &metrics, &health, "power-budget");
         let threads =
             [std::thread::spawn(move || run_processor(&first)), std::thread::spawn(move || (POWER_BUDGET_STAGE.run)(&second))];
         let until = Instant::now() + Duration::from_mins(3);

@@ -103,7 +103,7 @@ fn next() -> Vec<EfficiencyWindow> {
 }
 
 fn stage() -> Story<PowerBudgetFold> {
-    Story { part: "cluster", settings: settings(), new: PowerBudgetFold::new, run: POWER_BUDGET_STAGE.run, history, next }
+    Story { part: "power-budget", settings: settings(), new: PowerBudgetFold::new, run: POWER_BUDGET_STAGE.run, history, next }
 }
 
 #[test]

@@ -145,7 +145,8 @@ fn straight(coming: &[ScheduledRecord], settings: &ProcessorSettings) -> (Said, 
             let kind = record.headers.first().and_then(|(_, kind)| std::str::from_utf8(kind).ok());
             let decoded = DecodedRecord::decode(*topic, kind, record.value.as_deref());
             let key = record.key.as_deref().and_then(|key| std::str::from_utf8(key).ok());
-            partition.fold(&InputRecord { topic: *topic, stamp: *stamp, key, event: decoded.event() }, &mut out);
+            let input = InputRecord { topic: *topic, stamp: *stamp, key, is_sent_again: false, event: decoded.event() };
+            partition.fold(&input, &mut out);
             for output in out.drain(..) {
                 match output {
                     FoldOutput::Window(window) => {

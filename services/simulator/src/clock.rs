@@ -19,7 +19,7 @@ impl SimClock {
         EventTime::from_micros(self.0.load(Ordering::Acquire))
     }
 
-    /// This clock as a function.
+    /// Returns this clock as a function.
     pub fn source(&self) -> Arc<dyn Fn() -> EventTime + Send + Sync> {
         let clock = self.clone();
         Arc::new(move || clock.now())

@@ -26,7 +26,7 @@ use crate::{SimClock, SimulatedCluster, SimulationSpeed, SimulatorSettings, reco
 
 /// Least wall time between two steps, so that steps are worth their commit.
 const TICK: Duration = Duration::from_millis(50);
-/// How long a poll waits while an answer is owed: it bounds how late a call of the actuator is seen.
+/// Longest poll while an answer is owed: it bounds the delay until a call of the actuator is noticed.
 const HELD_POLL: Duration = Duration::from_millis(1);
 /// An answer that is owed for so long is worth a warning, and another each time it has passed again.
 const WARN: Duration = Duration::from_secs(10);
@@ -34,10 +34,10 @@ const WARN: Duration = Duration::from_secs(10);
 const CATCH_UP: Duration = Duration::from_secs(1);
 /// Pauses before another try, the first and the longest.
 const RETRY: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(10));
-/// What is tried again, in the words of the log lines.
+/// Name of the repeated action in log lines.
 const GOING_ON: &str = "the simulation goes on from its last committed state";
 
-/// Why the simulation cannot go on.
+/// The reason why the simulation cannot continue.
 #[derive(Debug, thiserror::Error)]
 pub enum SimulatorError {
     #[error("cannot start: {0}")]
@@ -60,7 +60,7 @@ pub enum SimulatorError {
     NoSpeed,
 }
 
-/// How a simulation ended.
+/// End of a simulation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SimulationEnd {
     /// Its duration is over.
@@ -88,7 +88,7 @@ struct DriverState {
 }
 
 impl SimulationDriver {
-    /// A driver and the cluster that it drives. `clock` shows its time; give the embedded log the same one.
+    /// Returns a driver and the cluster that it drives. `clock` shows its time; give the embedded log the same one.
     pub fn new(settings: SimulatorSettings, clock: SimClock) -> Result<(Self, SimulatedCluster), SimulatorError> {
         settings.check().map_err(SimulatorError::Settings)?;
         let (cluster, commands, shared) = handle::connect(clock.clone());
@@ -129,7 +129,7 @@ impl SimulationDriver {
     }
 }
 
-/// From joining the group to the first error.
+/// Session of a driver, from joining the group to the first error.
 struct DriverSession<'a> {
     driver: &'a SimulationDriver,
     metrics: &'a SimulatorMetrics,
@@ -157,7 +157,7 @@ struct PendingReply {
 
 impl Drop for PendingReply {
     fn drop(&mut self) {
-        // Without a commit nothing of it is left.
+        // Without a commit the change is lost.
         let failed = || Err(ClusterError::new(ClusterRemedy::Retry, "the bus did not take the change"));
         // The caller may have gone with its own shutdown.
         drop(self.reply.send(self.result.take().unwrap_or_else(failed)));
@@ -221,7 +221,7 @@ impl<'a> DriverSession<'a> {
                 }
             }
         }
-        // What is read twice changes nothing.
+        // Reading a record twice changes nothing.
         let committed = HangingEnds::default().fetch_positions(&mut *member, &assigned)?;
         let stored = read_state(bus, &TopicPartition::new(topics.state.clone(), state_partition), shutdown)?;
         for (at, position) in assigned.iter().zip(committed) {
@@ -282,7 +282,7 @@ impl<'a> DriverSession<'a> {
                 let pending = self.state.gate.pending_answers(&self.driver.rules, &self.state.cluster.managed(), now);
                 self.metrics.pending_answers.set(pending.len() as i64);
                 if let Some(first) = pending.first() {
-                    // What waits for an answer must be seen by those who owe it.
+                    // Events that wait for an answer must be visible to those who owe it.
                     if self.changed {
                         self.commit()?;
                     }
@@ -374,7 +374,7 @@ impl<'a> DriverSession<'a> {
         }
     }
 
-    /// How far simulated time may go now, and how long to wait after that.
+    /// Returns the time up to which simulated time may advance now, and the wait after that.
     fn next_step(&mut self, now: EventTime) -> (EventTime, Duration) {
         let DriverSession { driver, state, end, .. } = self;
         let mut stop = now.plus_seconds(MAX_STEP_SECONDS);
@@ -448,7 +448,7 @@ impl<'a> DriverSession<'a> {
 
 impl Drop for DriverSession<'_> {
     fn drop(&mut self) {
-        // What was not committed did not happen.
+        // Uncommitted changes did not happen.
         for unanswered in &mut self.unanswered {
             unanswered.result = None;
         }
@@ -466,7 +466,7 @@ fn initial_state(scenario: &Scenario, start: EventTime) -> Result<DriverState, S
     Ok(DriverState { cluster, gate })
 }
 
-/// The newest state on the topic.
+/// Returns the newest state on the topic.
 fn read_state(bus: &dyn Bus, at: &TopicPartition, shutdown: &Shutdown) -> Result<Option<DriverState>, SimulatorError> {
     let mut newest = BTreeMap::new();
     let read = read_to_end(

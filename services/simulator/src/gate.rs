@@ -1,4 +1,4 @@
-//! Where simulated time waits. Pure.
+//! Moments at which simulated time waits. Pure.
 //!
 //! Simulated time stops at a moment at which others owe an answer, until the answer is on the bus:
 //!
@@ -7,11 +7,11 @@
 //!   `maintain`, its outcome: what is decided takes effect at exactly this moment;
 //! - when a rollout is complete, until that was reported; when its time is up, until it was taken back.
 //!
-//! There is no timeout: it would make the history depend on the host's speed. Nothing is waited for that cannot come. A
-//! window that no source reported in has no decision. A window that a silent source (a lost device, a job that restarts)
-//! still holds open has none yet: it is looked at again every effect delay of simulated time, until the source reports
-//! again or was silent for longer than the processor's `idle_grace`. When all sources of a workload are silent, only the
-//! processor's heartbeats close its windows, at a time that no event fixes; such windows are not waited for.
+//! There is no timeout: it would make the history depend on the host's speed. Nothing is waited for that cannot come. A window
+//! that no source reported in has no decision. A window that a silent source (a lost device, a job that restarts) still holds
+//! open has none yet. It is checked again every effect delay of simulated time, until the source reports again or was silent for
+//! longer than the processor's `idle_grace`. When all sources of a workload are silent, only the processor's heartbeats close its
+//! windows, at a time that no event fixes; such windows are not waited for.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -24,7 +24,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::SimulatorSettings;
 
-/// How the gate counts.
+/// Timing of the gate.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct GateTiming {
     window_micros: i64,
@@ -47,13 +47,13 @@ impl GateTiming {
         }
     }
 
-    /// End of the window that holds `time`.
+    /// Returns the end of the window that holds `time`.
     fn end_of(&self, time: EventTime) -> EventTime {
         EventTime::from_micros((time.micros().div_euclid(self.window_micros) + 1) * self.window_micros)
     }
 
-    /// The first moment of effect that is not before `time`, where `time` lies between a window's end and it.
-    /// Nothing closes at `start`, where the simulation begins.
+    /// Returns the first moment of effect that is not before `time`, where `time` lies between a window's end and it. Nothing
+    /// closes at `start`, where the simulation begins.
     pub fn align_to_effect(&self, time: EventTime, start: EventTime) -> EventTime {
         let edge = time.micros().div_euclid(self.window_micros) * self.window_micros;
         if edge <= start.micros() {
@@ -110,7 +110,7 @@ impl fmt::Display for PendingAnswer {
     }
 }
 
-/// Whose turn it is in one workload: see [`TimeGate::decision_horizons`].
+/// Horizon of one workload's decisions: see [`TimeGate::decision_horizons`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DecisionHorizon {
     /// Decisions up to this time are acted on now.
@@ -227,7 +227,7 @@ impl TimeGate {
         }
     }
 
-    /// The next moment after `now` at which something may be owed for a window.
+    /// Returns the next moment after `now` at which something may be owed for a window.
     pub fn next_stop(&self, rules: &GateTiming, now: EventTime) -> EventTime {
         let GateTiming { window_micros, delay_micros, .. } = *rules;
         let edge = (now.micros() - delay_micros).div_euclid(window_micros) + 1;
@@ -239,7 +239,7 @@ impl TimeGate {
         regular
     }
 
-    /// Up to which decision time the actuator may act on each workload now. A decision of a later time waits.
+    /// Returns the decision time up to which the actuator may act on each workload now. A later decision waits.
     pub fn decision_horizons(&self, rules: &GateTiming, now: EventTime) -> BTreeMap<String, DecisionHorizon> {
         let turn = |watched: &WorkloadGate| DecisionHorizon { through: watched.due(rules, now).through };
         self.workloads.iter().map(|(name, watched)| (name.clone(), turn(watched))).collect()
@@ -248,7 +248,7 @@ impl TimeGate {
 
 /// The windows of a workload whose moment of effect has come.
 struct DueWindows {
-    /// Those whose decision is owed.
+    /// Windows whose decision is owed.
     unanswered: Vec<EventTime>,
     /// All windows up to this end are due.
     through: EventTime,

@@ -15,7 +15,7 @@ use crate::gate::DecisionHorizon;
 
 /// Calls that wait for the driver. One actuator makes one call at a time; the rest is room for tests and tools.
 const QUEUE: usize = 16;
-/// How long a call waits for a driver that has not restored its state yet.
+/// Longest time that a call waits for a driver that has not restored its state yet.
 const START: Duration = Duration::from_secs(2);
 
 /// The simulated cluster as an actuator sees it: what it shows is durable, and a call is answered once its effect is.
@@ -40,7 +40,7 @@ pub(crate) enum ClusterRequest {
     EditPolicy { workload: String, change: PolicyEdit, by: String },
 }
 
-/// What a call gave.
+/// Result of a call.
 #[derive(Debug)]
 pub(crate) enum ClusterReply {
     Managed(Box<ManagedWorkload>),
@@ -49,7 +49,7 @@ pub(crate) enum ClusterReply {
     PolicyEdited(bool),
 }
 
-/// What the driver shows.
+/// Snapshot that the driver shares.
 #[derive(Debug, Default)]
 pub(crate) struct SharedSnapshot {
     snapshot: Mutex<DriverSnapshot>,

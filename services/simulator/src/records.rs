@@ -14,7 +14,7 @@ const SOURCE: &str = "/simulator";
 /// Key of the state record.
 pub const STATE_KEY: &str = "simulator";
 
-/// A reported event. Key: the workload, or the device where it has none.
+/// Returns a reported event. Key: the workload, or the device where it has none.
 pub fn event(telemetry: &Arc<str>, progress: &Arc<str>, event: &SimulatedEvent) -> ProducerRecord {
     match event {
         SimulatedEvent::Telemetry(t) => {
@@ -42,8 +42,8 @@ struct StatePieces {
     bytes: usize,
 }
 
-/// The driver's state at `now`: one record, or the pieces of a state that is larger than a record, and then what names them. They
-/// go to one partition and are committed together, so that the newest of each belong together.
+/// Returns the driver's state at `now`: one record, or the pieces of a state that is larger than a record, and then what names
+/// them. They go to one partition and are committed together, so that the newest of each belong together.
 pub fn state(topic: &Arc<str>, partition: i32, now: EventTime, state: &impl Serialize) -> Vec<ProducerRecord> {
     let whole = record(topic, STATE_KEY, state_id(STATE_KEY, now), EventType::SimulatorState, now, state);
     let value = whole.value.clone().unwrap_or_default();
@@ -72,7 +72,7 @@ fn piece_key(number: u32) -> String {
     format!("{STATE_KEY}/{number}")
 }
 
-/// Why there is no state.
+/// The reason why there is no state.
 #[derive(Debug, PartialEq, Eq)]
 pub enum StateReadError {
     Damaged(String),

@@ -149,7 +149,7 @@ impl Default for SimulatorSettings {
 }
 
 impl SimulatorSettings {
-    /// The first thing that is wrong, in words.
+    /// Checks the settings; the error is the first fault.
     pub fn check(&self) -> Result<(), String> {
         self.scenario.check().map_err(|error| error.to_string())?;
         if self.group.is_empty() || self.instance.is_empty() {

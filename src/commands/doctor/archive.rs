@@ -4,8 +4,10 @@ use std::collections::BTreeMap;
 
 use eadt_bus::{Bus, TopicPartition};
 use eadt_lake::{Archive, ArchiveListing};
+use eadt_schemas::Topic;
 
 use super::Findings;
+use crate::commands::describe_unrecorded;
 use crate::progress::ProgressMeter;
 use crate::settings::ProgramSettings;
 
@@ -41,6 +43,7 @@ pub fn check_archive(settings: &ProgramSettings, bus: Option<&dyn Bus>, findings
             ),
         );
     }
+    report_unrecorded(&listing, findings);
     if !listing.superseded.is_empty() {
         let about = format!("{} files hold nothing that others do not", listing.superseded.len());
         findings.notice("archive", about, "`eadt archive compact` removes them");
@@ -55,6 +58,22 @@ pub fn check_archive(settings: &ProgramSettings, bus: Option<&dyn Bus>, findings
             "archive",
             format!("{location}: {} files, {} KiB, no gaps, the newest can be read", listing.files.len(), bytes >> 10),
         );
+    }
+}
+
+/// Reports partitions of which nothing records the range that was archived. Where no partition has a record, their folder is gone;
+/// where some have, somebody who deleted old files may have deleted the others.
+fn report_unrecorded(listing: &ArchiveListing, findings: &mut Findings) {
+    let Some(about) = describe_unrecorded(listing, &Topic::ALL) else { return };
+    let (about, remedy) = (
+        format!("it {about}"),
+        "put _archived back from a copy; if an earlier version wrote the archive, or the records were deleted with old files on \
+         purpose, `eadt archive compact` records the files that are there",
+    );
+    if listing.lacks_records() {
+        findings.wrong("archive", about, remedy);
+    } else {
+        findings.notice("archive", about, remedy);
     }
 }
 
@@ -83,7 +102,7 @@ fn check_newest_files(archive: &Archive, listing: &ArchiveListing, findings: &mu
     meter.finish();
 }
 
-/// What the archive has that the log has not, and the other way round.
+/// Compares the archive with the log, in both directions.
 fn compare_with_log(bus: &dyn Bus, settings: &ProgramSettings, listing: &ArchiveListing, findings: &mut Findings) {
     let mut waiting = 0;
     for ((topic, partition), (_, last)) in listing.partitions() {

@@ -25,7 +25,7 @@ pub fn compare(bus: &dyn Bus, prefix: &str, clock: &ServiceClock, max_future_sec
     }
 }
 
-/// When the record was handed over, its stamp, and when it was known to be there.
+/// Appends a probe. Returns the time when the record was handed over, its stamp, and the time when it was known to be there.
 fn append_probe(bus: &dyn Bus, at: &TopicPartition, clock: &ServiceClock) -> Result<(EventTime, EventTime, EventTime), BusError> {
     let from = bus.watermarks(at)?.high;
     let mut reader = bus.reader(&[(at.clone(), StartOffset::At(from))], IsolationLevel::ReadCommitted)?;
@@ -100,8 +100,8 @@ mod tests {
     use super::super::CheckStatus;
     use super::*;
 
-    /// What is said where the log's clock runs so many seconds ahead of this machine's.
-    fn told(ahead_seconds: i64, max_future: Option<f64>) -> super::super::Finding {
+    /// Returns the finding for a log's clock that runs so many seconds ahead of this machine's.
+    fn finding(ahead_seconds: i64, max_future: Option<f64>) -> super::super::Finding {
         let dir = tempfile::tempdir().unwrap();
         let now = EventTime::from_micros(1_767_225_600_000_000);
         let stamp = EventTime::from_micros(now.micros() + ahead_seconds * 1_000_000);
@@ -116,20 +116,20 @@ mod tests {
 
     #[test]
     fn clocks_that_agree_are_well() {
-        assert_eq!(told(0, Some(60.0)).state, CheckStatus::Ok);
+        assert_eq!(finding(0, Some(60.0)).state, CheckStatus::Ok);
     }
 
     #[test]
     fn a_clock_that_is_not_kept_is_found_in_both_directions() {
-        let ahead = told(90, Some(60.0));
+        let ahead = finding(90, Some(60.0));
         assert!(ahead.state == CheckStatus::Wrong && ahead.about.contains("90.0 s ahead"), "{ahead:?}");
-        let behind = told(-90, Some(60.0));
+        let behind = finding(-90, Some(60.0));
         assert!(
             behind.state == CheckStatus::Wrong && behind.about.contains("behind this machine's: events from here are refused"),
             "{behind:?}"
         );
         assert!(behind.remedy.unwrap().contains("NTP"));
-        let little = told(-30, Some(60.0));
+        let little = finding(-30, Some(60.0));
         assert!(little.state == CheckStatus::Wrong && !little.about.contains("refused"), "{little:?}");
     }
 

@@ -1,5 +1,6 @@
 //! Checks that ask nobody: settings, files of secrets, folders, disk space.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use eadt_bus::embedded::EmbeddedOptions;
@@ -10,7 +11,7 @@ use crate::settings::ProgramSettings;
 /// A log or an archive fills this in about a day of a busy machine.
 const LITTLE_BYTES: u64 = 4 << 30;
 
-/// What the loader leaves to those who run a part.
+/// Checks settings that the loader leaves to the services.
 pub fn settings(settings: &ProgramSettings, findings: &mut Findings) {
     let before = findings.0.len();
     let checks = [
@@ -69,7 +70,7 @@ pub fn secrets(settings: &ProgramSettings, findings: &mut Findings) {
     }
 }
 
-/// The archive's folder, where it is one.
+/// Returns the archive's folder, where it is one.
 pub fn archive_folder(settings: &ProgramSettings) -> Option<PathBuf> {
     let location = &settings.archiver.location;
     match location.split_once("://") {
@@ -96,8 +97,7 @@ pub fn folders(settings: &ProgramSettings, findings: &mut Findings) {
             continue;
         }
         if let Err(error) = tempfile::tempfile_in(&present) {
-            let remedy =
-                format!("let the user of this process write there: chown or chmod {}, or name another folder", present.display());
+            let remedy = write_remedy(error.kind(), &present);
             findings.wrong("folders", format!("{name} {shown}: cannot write to {}: {error}", present.display()), &remedy);
             continue;
         }
@@ -115,7 +115,24 @@ pub fn folders(settings: &ProgramSettings, findings: &mut Findings) {
     }
 }
 
-/// The folder, or the nearest one above it that is there.
+/// Returns what lets this process write to a folder, by why it could not.
+fn write_remedy(kind: ErrorKind, folder: &Path) -> String {
+    let shown = folder.display();
+    match kind {
+        ErrorKind::ReadOnlyFilesystem => {
+            format!("the file system of {shown} is mounted read-only: name a folder on another one, or mount it writable")
+        }
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
+            format!("free some space for {shown}, or name a folder on another disk")
+        }
+        ErrorKind::PermissionDenied => {
+            format!("let the user of this process write there: chown or chmod {shown}, or name another folder")
+        }
+        _ => format!("name another folder, or find out why nobody can write to {shown}"),
+    }
+}
+
+/// Returns the folder, or the nearest one above it that is there.
 fn nearest_existing(folder: &Path) -> PathBuf {
     let absolute = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
     if absolute.exists() && folder.exists() {
@@ -161,6 +178,19 @@ mod tests {
         let states: Vec<_> = findings.0.iter().map(|finding| finding.state).collect();
         assert_eq!(states, [CheckStatus::Wrong, CheckStatus::Wrong, CheckStatus::Notice, CheckStatus::Notice, CheckStatus::Ok]);
         assert!(findings.0[0].about.contains("/d: 0 MiB are free"), "{:?}", findings.0[0]);
+    }
+
+    #[test]
+    fn the_remedy_for_a_folder_fits_why_it_cannot_be_written() {
+        for (kind, part) in [
+            (ErrorKind::ReadOnlyFilesystem, "read-only"),
+            (ErrorKind::StorageFull, "free some space"),
+            (ErrorKind::PermissionDenied, "chown or chmod /d"),
+            (ErrorKind::NotFound, "name another folder"),
+        ] {
+            let remedy = write_remedy(kind, Path::new("/d"));
+            assert!(remedy.contains(part) && (kind == ErrorKind::PermissionDenied) == remedy.contains("chown"), "{remedy}");
+        }
     }
 
     #[test]

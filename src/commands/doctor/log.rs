@@ -14,7 +14,7 @@ use crate::progress::ProgressMeter;
 use crate::rights::AclRole;
 use crate::settings::ProgramSettings;
 
-/// Who is asked about where nobody is named.
+/// Parts that are checked if none is named.
 const USUAL: [AclRole; 4] = [AclRole::Collector, AclRole::Processor, AclRole::Actuator, AclRole::Archiver];
 
 /// Checks of a Kafka, of which the first waits for a broker: connection, topics, rights, their layout, clocks, keys.
@@ -46,7 +46,8 @@ pub fn kafka(parts: &[AclRole], settings: &ProgramSettings, findings: &mut Findi
     let absent = AbsentTopics::among(&existing, settings, |topic| bus.missing_right(topic));
     if absent.is_everything(settings) {
         // One thing is to be done. What else there may be is known once it is.
-        findings.wrong("topics", absent.text(settings), "`eadt topics apply` makes them; then look again");
+        let remedy = format!("{} makes them; then look again", command(settings, "topics apply"));
+        findings.wrong("topics", absent.text(settings), &remedy);
         return None;
     }
     meter.add(1);
@@ -66,6 +67,14 @@ pub fn kafka(parts: &[AclRole], settings: &ProgramSettings, findings: &mut Findi
         findings.unchecked("clock", "needs the topics");
     }
     Some(Arc::new(bus))
+}
+
+/// Returns a command as it is to be typed: on Kafka with the brokers, which it would else not find.
+fn command(settings: &ProgramSettings, words: &str) -> String {
+    match settings.bus.brokers.as_str() {
+        "" => format!("`eadt {words}`"),
+        brokers => format!("`eadt {words} --kafka {brokers}`"),
+    }
 }
 
 /// Topics that are not seen.
@@ -131,21 +140,26 @@ fn check_layout(
 ) {
     let names = &settings.topics;
     let before = findings.wrong_count();
-    if !absent.missing.is_empty() {
-        findings.wrong("topics", absent.text(settings), "`eadt topics apply` makes them");
+    match (absent.missing.is_empty(), settings.bus.brokers.is_empty()) {
+        (true, _) => {}
+        (false, true) => findings.notice("topics", absent.text(settings), "`eadt up` makes them when it starts"),
+        (false, false) => {
+            findings.wrong("topics", absent.text(settings), &format!("{} makes them", command(settings, "topics apply")));
+        }
     }
     let desired = topics::desired(&names.prefix, names.partitions, names.replication);
     let holds_data = |spec: &TopicSpec| {
         let mut partitions = (0..spec.partitions).map(|number| TopicPartition::new(Arc::clone(&spec.name), number));
         partitions.any(|at| bus.watermarks(&at).is_ok_and(|marks| marks.high > 0))
     };
-    for (about, remedy) in partition_counts(existing, &desired, holds_data) {
-        findings.wrong("topics", about, remedy);
+    for (about, remedy) in partition_counts(existing, &desired, |words| command(settings, words), holds_data) {
+        findings.wrong("topics", about, &remedy);
     }
     let mut others = crate::commands::topics::topic_differences(existing, names);
     others.retain(|wrong| !wrong.ends_with(" is missing") && !wrong.contains(" partitions instead of "));
     for wrong in others {
-        findings.wrong("topics", wrong, "`eadt topics apply --dry-run` shows what it would change, `eadt topics apply` does it");
+        let (shows, does) = (command(settings, "topics apply --dry-run"), command(settings, "topics apply"));
+        findings.wrong("topics", wrong, &format!("{shows} shows what it would change, {does} does it"));
     }
     for topic in existing.iter().filter(|topic| topic.replication < 2 && settings.topics.replication > 1) {
         let about = format!("{} has {} copies instead of {}", topic.name, topic.replication, settings.topics.replication);
@@ -155,7 +169,7 @@ fn check_layout(
             "add copies with Kafka's kafka-reassign-partitions; a topic's count is not changed by itself",
         );
     }
-    if findings.wrong_count() == before && absent.hidden.is_empty() {
+    if findings.wrong_count() == before && absent.hidden.is_empty() && absent.missing.is_empty() {
         findings.ok("topics", format!("all {} are as they should be", desired.len()));
     }
 }
@@ -164,20 +178,22 @@ fn check_layout(
 fn partition_counts(
     existing: &[TopicSpec],
     desired: &[TopicSpec],
+    command: impl Fn(&str) -> String,
     holds_data: impl Fn(&TopicSpec) -> bool,
-) -> Vec<(String, &'static str)> {
-    let mut found: BTreeMap<(i32, i32, &'static str), Vec<&str>> = BTreeMap::new();
+) -> Vec<(String, String)> {
+    let mut found: BTreeMap<(i32, i32, String), Vec<&str>> = BTreeMap::new();
     for topic in desired {
         let Some(present) = existing.iter().find(|present| present.name == topic.name) else { continue };
         let (is, should_be) = (present.partitions, topic.partitions);
         let remedy = if is == should_be {
             continue;
         } else if is > should_be {
-            "a topic cannot shrink: set topics.partitions to what is there, or use another topics.prefix"
+            "a topic cannot shrink: set topics.partitions to what is there, or use another topics.prefix".to_owned()
         } else if holds_data(present) {
-            "set topics.partitions to what is there; or `eadt topics apply --repartition`, which leaves the history of keys behind"
+            let apply = command("topics apply --repartition");
+            format!("set topics.partitions to what is there; or {apply}, which leaves the history of keys behind")
         } else {
-            "`eadt topics apply` adds them"
+            format!("{} adds them", command("topics apply"))
         };
         found.entry((is, should_be, remedy)).or_default().push(&topic.name);
     }
@@ -188,7 +204,7 @@ fn partition_counts(
     found.into_iter().map(|((is, should_be, remedy), names)| (text(is, should_be, &names), remedy)).collect()
 }
 
-/// What each part lacks. Of a topic that does not exist nobody has or lacks a right.
+/// Finds the rights that each part lacks. Topics that do not exist are left out.
 fn rights(bus: &KafkaBus, parts: &[AclRole], settings: &ProgramSettings, absent: &AbsentTopics, findings: &mut Findings) {
     let names = topics::desired(&settings.topics.prefix, 1, 1).into_iter().map(|topic| topic.name.to_string());
     let names: Vec<String> = names.filter(|name| !absent.missing.contains(name)).collect();
@@ -201,9 +217,11 @@ fn rights(bus: &KafkaBus, parts: &[AclRole], settings: &ProgramSettings, absent:
             }
             Ok(lacking) => {
                 let (who, name) = (bus.principal(), part.name());
+                let grant = command(settings, &format!("topics acls {name} --grant {who}"));
+                let look = command(settings, &format!("doctor {name}"));
                 let remedy = format!(
-                    "`eadt topics acls {name} --grant {who}` as a user who may alter the cluster, or apply deploy/kafka/acls/{name}.yaml; \
-                     name only the parts that this user runs (`eadt doctor {name}`)"
+                    "{grant} as a user who may alter the cluster, or apply deploy/kafka/acls/{name}.yaml; name only the parts that \
+                     this user runs ({look})"
                 );
                 for right in lacking {
                     findings.wrong("rights", format!("the {name} needs {right}, and {who} may not"), &remedy);
@@ -231,7 +249,7 @@ pub fn embedded(settings: &ProgramSettings, findings: &mut Findings) -> Option<A
             if message.contains(IN_USE) {
                 findings.unchecked("log", format!("{}: {IN_USE}; stop that one to look closer", dir.display()));
             } else {
-                let remedy = "docs/operate/operations.md says how a damaged or newer log is replaced by a copy";
+                let remedy = "see docs/operate/operations.md for replacing a damaged or newer log by a copy";
                 findings.wrong("log", message, remedy);
             }
             return None;
@@ -291,14 +309,37 @@ mod tests {
     }
 
     #[test]
+    fn topics_that_a_start_makes_are_no_fault_of_a_log_that_has_none() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut settings = ProgramSettings::default();
+        settings.bus.data_dir = dir.path().to_owned();
+        drop(crate::bus::open_embedded(&settings, StampSource::Wall).unwrap());
+        let mut findings = Findings::default();
+        assert!(embedded(&settings, &mut findings).is_some());
+        assert_eq!(findings.wrong_count(), 0, "{findings:?}");
+        let remedies: Vec<_> = findings.0.iter().filter_map(|finding| finding.remedy.as_deref()).collect();
+        assert_eq!(remedies, ["`eadt up` makes them when it starts"]);
+    }
+
+    #[test]
+    fn a_command_on_kafka_names_its_brokers() {
+        let mut settings = ProgramSettings::default();
+        assert_eq!(command(&settings, "topics apply"), "`eadt topics apply`");
+        settings.bus.brokers = "k:1,l:1".to_owned();
+        assert_eq!(command(&settings, "topics apply"), "`eadt topics apply --kafka k:1,l:1`");
+    }
+
+    #[test]
     fn the_remedy_for_a_partition_count_is_one_that_is_not_refused() {
+        let on_kafka = |words: &str| format!("`eadt {words} --kafka k:1`");
         let told = |is: i32, should_be: i32, holds_data: bool| {
-            partition_counts(&topics::desired("eadt.", is, 1), &topics::desired("eadt.", should_be, 1), |_| holds_data)
+            let (existing, desired) = (topics::desired("eadt.", is, 1), topics::desired("eadt.", should_be, 1));
+            partition_counts(&existing, &desired, on_kafka, |_| holds_data)
         };
         assert!(told(4, 4, true).is_empty());
         for (is, should_be, holds_data, remedy) in [
-            (4, 8, false, "`eadt topics apply` adds them"),
-            (4, 8, true, "--repartition"),
+            (4, 8, false, "`eadt topics apply --kafka k:1` adds them"),
+            (4, 8, true, "`eadt topics apply --repartition --kafka k:1`"),
             (8, 4, false, "cannot shrink"),
             (8, 4, true, "cannot shrink"),
         ] {
@@ -310,7 +351,7 @@ mod tests {
                 "{found:?}"
             );
         }
-        let one = partition_counts(&all()[..1], &topics::desired("eadt.", 8, 1), |_| false);
+        let one = partition_counts(&all()[..1], &topics::desired("eadt.", 8, 1), on_kafka, |_| false);
         assert!(one[0].0.contains(" has 4 partitions instead of 8"), "{one:?}");
     }
 }

@@ -16,7 +16,7 @@ use crate::cli::DoctorArgs;
 use crate::rights::AclRole;
 use crate::settings::{ProgramSettings, SettingsError};
 
-/// How a check ended.
+/// Result of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CheckStatus {
@@ -38,7 +38,7 @@ pub struct Finding {
     pub remedy: Option<String>,
 }
 
-/// What was found so far.
+/// Findings so far.
 #[derive(Debug, Default)]
 pub struct Findings(Vec<Finding>);
 
@@ -63,8 +63,8 @@ impl Findings {
         self.add(check, CheckStatus::Unchecked, about, None);
     }
 
-    /// What is wrong first, then what could not be looked at, what should be known, and what is well. Each in the order of the
-    /// checks, in which a cause comes before what follows from it.
+    /// Sorts faults first, then checks that could not be made, notices, and what is well. Within each, the order of the checks
+    /// stays, in which a cause comes before its effects.
     fn sort(&mut self) {
         self.0.sort_by_key(|finding| match finding.state {
             CheckStatus::Wrong => 0,

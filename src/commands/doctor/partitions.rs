@@ -12,7 +12,7 @@ use crate::settings::ProgramSettings;
 /// Records of each partition that are looked at.
 const NEWEST: i64 = 200;
 
-/// What was found in one topic.
+/// Findings in one topic.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct KeyPlacement {
     records: u64,

@@ -1,4 +1,4 @@
-//! What `eadt partition` understands.
+//! Arguments of `eadt partition`.
 
 use std::path::PathBuf;
 
@@ -70,6 +70,7 @@ pub struct PartitionEvaluateArgs {
     /// Replace the output if it exists.
     #[arg(long)]
     pub force: bool,
+    /// Print the result as JSON.
     #[arg(long)]
     pub json: bool,
 }
@@ -105,6 +106,7 @@ pub struct PartitionChooseArgs {
     /// Choose a clock, too, among those at which every workload was measured.
     #[arg(long)]
     pub clocks: bool,
+    /// Print the result as JSON.
     #[arg(long)]
     pub json: bool,
 }
@@ -143,6 +145,7 @@ pub struct PartitionTrainArgs {
     pub force: bool,
     #[command(flatten)]
     pub growth: ForestArgs,
+    /// Print the result as JSON.
     #[arg(long)]
     pub json: bool,
 }

@@ -82,7 +82,9 @@ fn evaluate(args: &args::PartitionEvaluateArgs) -> anyhow::Result<()> {
         (findings?, Origin::Simulated, SIMULATED.to_owned())
     };
     if let Some(page) = page {
-        page.write(&findings.html("Sharing a GPU: predicted and chosen partitions", std::slice::from_ref(&note)))?;
+        let mark = if origin == Origin::Measured { String::new() } else { format!(" ({})", origin_word(origin)) };
+        let heading = format!("Sharing a GPU: predicted and chosen partitions{mark}");
+        page.write(&findings.html(&heading, std::slice::from_ref(&note)))?;
     }
     if args.json {
         let gains = findings.workload_gains();
@@ -153,7 +155,7 @@ fn train(args: &args::PartitionTrainArgs) -> anyhow::Result<()> {
                 score.of_oracle_ratio * 100.0
             );
         }
-        (Err(error), _) => crate::output::note!("warning: how good the model is cannot be told: {error}"),
+        (Err(error), _) => crate::output::note!("warning: how good the model is cannot be computed: {error}"),
         (Ok(()), None) => {}
     }
     Ok(())
@@ -329,7 +331,7 @@ fn read_model(path: &Path) -> anyhow::Result<SlowdownModel> {
     })
 }
 
-/// The clocks at which all workloads were measured, the highest first.
+/// Returns the clocks at which all workloads were measured, the highest first.
 fn common_clocks(tenants: &[&SoloProfile]) -> anyhow::Result<Vec<Option<f64>>> {
     let common: Vec<Option<f64>> =
         tenants[0].clocks().filter(|clock| tenants.iter().all(|tenant| tenant.clocks().any(|own| own == *clock))).collect();

@@ -155,7 +155,7 @@ impl ProfileRunner for AgentRunner {
         // The whole run lies between two readings. If there is none, joining returns the reason.
         let reading = reads.recv().is_ok();
         let mut command = Command::new(&self.command[0]);
-        // What it prints is no result of ours, and whoever reads ours may have seen enough.
+        // The command's output is not part of the result, and the reader of the result may have ended.
         command
             .args(&self.command[1..])
             .stdin(Stdio::null())
@@ -188,7 +188,7 @@ impl ProfileRunner for AgentRunner {
 struct TimedTelemetry {
     /// Begin of the call, in seconds since the readings began: energy and power are read first.
     seconds: f64,
-    /// How long the call took: somewhere within it lies the moment that energy and power are of.
+    /// Duration of the call in seconds. Energy and power are of a moment within it.
     took_seconds: f64,
     telemetry: GpuTelemetry,
 }
@@ -227,7 +227,7 @@ fn sample(
                 }
             }
             if readings.len() == 1 {
-                // Nobody listens any more only where the run was given up, which ends this by itself.
+                // The receiver is gone only if the run was given up, which ends this thread by itself.
                 first.send(()).ok();
             }
             // One reading after the end, so that the whole run is between two.
@@ -295,7 +295,7 @@ fn measure(readings: &[TimedTelemetry], from: f64, to: f64) -> anyhow::Result<Ru
             (after - before) / between_seconds * (to - from)
         }
         _ if integral.covered_ratio > 0.9 => integral.joules,
-        _ => bail!("neither energy counter nor enough readings of the power: the run is too short, or the GPU does not say"),
+        _ => bail!("neither energy counter nor enough readings of the power: the run is too short, or the GPU reports none"),
     };
     Ok(RunMeasurement {
         duration_seconds: to - from,
@@ -335,7 +335,7 @@ impl IntentFile {
     }
 }
 
-/// The agent sees the old order or the new one, never half of one.
+/// Replaces the order, so that the agent sees the old one or the new one, never half of one.
 fn replace(path: &Path, text: &str) -> std::io::Result<()> {
     let next = path.with_extension("next");
     std::fs::write(&next, text)?;

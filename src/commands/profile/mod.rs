@@ -98,7 +98,7 @@ struct RunMeasurement {
 /// Something that runs the job at a setting. What it changes is put back when it is dropped.
 trait ProfileRunner {
     fn gpu_model(&self) -> &str;
-    /// `measured` or `simulated`.
+    /// Returns `measured` or `simulated`.
     fn origin(&self) -> &'static str;
     fn run(&mut self, step: SweepStep) -> anyhow::Result<RunMeasurement>;
 }
@@ -190,7 +190,7 @@ fn push(table: &mut String, args: &ProfileArgs, rig: &dyn ProfileRunner, step: S
     table.push('\n');
 }
 
-/// As CSV has it.
+/// Quotes a text for CSV.
 fn quoted(text: &str) -> String {
     if text.contains(['"', ',', '\n', '\r']) { format!("\"{}\"", text.replace('"', "\"\"")) } else { text.to_owned() }
 }

@@ -55,7 +55,7 @@ impl SimulatedRunner {
         Ok(new)
     }
 
-    /// From half to all of what the board has, in steps that it has.
+    /// Returns settings from half to all of the board's range, in its own steps.
     pub fn settings(&self) -> SweepSettings {
         let board = self.board;
         let (low, high, step) = match self.knob {

@@ -8,7 +8,7 @@ use eadt_schemas::v1::EfficiencyWindow;
 /// First and last moment.
 type TimeExtent = Option<(EventTime, EventTime)>;
 
-/// When each workload has energy, and when progress.
+/// Times of each workload's energy, and of its progress.
 #[derive(Debug, Default)]
 pub struct WorkloadTimeExtents {
     by_workload: BTreeMap<String, (TimeExtent, TimeExtent)>,

@@ -19,7 +19,7 @@ pub struct ArchiveSource {
     rows: StoredRuns,
     topic: Topic,
     partition: i32,
-    /// Where the positions of inputs are noted, if the outputs are compared.
+    /// Outputs in which the positions of inputs are noted, if they are compared.
     own: Option<SharedOutputs>,
 }
 
@@ -38,7 +38,8 @@ impl ArchiveSource {
         for (stored, is_read) in run.rows().zip(is_read) {
             if is_read {
                 let (topic, key, stamp) = (self.topic, stored.key().unwrap_or_default(), stored.stamp());
-                let raw = RawRecord { topic, kind: None, key, value: None, stamp };
+                // A mark of the record would be in a header beside the columns.
+                let raw = RawRecord { topic, kind: None, key, value: None, stamp, is_sent_again: false };
                 batch.slot().set_position(raw, Some(self.partition), Some(stored.offset()));
             } else {
                 build(batch.slot(), &self.rows, &stored)?;
@@ -85,11 +86,14 @@ pub fn settings(archive: &Archive, listing: &ArchiveListing) -> anyhow::Result<O
     Ok(any.then(|| log::UNNAMED.to_owned()))
 }
 
-/// The record's own outputs, by partition and offset.
+/// Reads the record's own outputs, by partition and offset.
 pub fn read_own(archive: &Archive, listing: &ArchiveListing, own: &mut ProcessorOutputs) -> anyhow::Result<()> {
     for (topic, partition) in listing.partitions().into_keys().filter(|(topic, _)| ProcessorOutputs::TOPICS.contains(topic)) {
         for row in archive.rows(listing, topic, partition) {
             let row = row?;
+            if let Some(kind) = row.foreign_type() {
+                own.pass_over(kind);
+            }
             if row.kind() == Some(topic.event_type()) {
                 let headers = OutputHeaders {
                     positions: row.header(header::INPUT_POSITIONS),
@@ -112,7 +116,42 @@ fn build(fed: &mut ReplayRecord, rows: &StoredRuns, stored: &StoredRow) -> eadt_
         key: row.key.as_deref().unwrap_or_default(),
         value: row.value.as_deref(),
         stamp: row.stamp,
+        is_sent_again: row.header(header::SENT_AGAIN).is_some(),
     };
     fed.refill(raw, Some(row.partition), Some(row.offset));
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use bytes::Bytes;
+    use eadt_lake::{ArchiveRow, ArchiveWriter, RollLimits};
+    use eadt_schemas::EventTime;
+
+    use super::*;
+
+    #[test]
+    fn records_of_other_types_among_the_outputs_are_counted() {
+        let folder = tempfile::tempdir().unwrap();
+        let archive = Archive::folder(folder.path()).unwrap();
+        let mut writer = ArchiveWriter::new(archive.clone(), RollLimits::default());
+        for offset in 0..3 {
+            let row = ArchiveRow {
+                topic: Topic::EfficiencyWindows,
+                partition: 0,
+                offset,
+                stamp: EventTime::from_millis(offset),
+                key: None,
+                value: Some(Bytes::from_static(b"{\"watts\":1}")),
+                headers: vec![(Arc::from(header::TYPE), Bytes::from_static(b"com.example.row"))],
+            };
+            writer.push(&row, row.stamp).unwrap();
+        }
+        writer.roll_all().unwrap();
+        let mut own = ProcessorOutputs::default();
+        read_own(&archive, &archive.files().unwrap(), &mut own).unwrap();
+        assert_eq!((own.passed_over, own.windows.len()), ([("com.example.row".to_owned(), 3)].into(), 0));
+    }
 }

@@ -68,7 +68,7 @@ pub struct ReplayBatch {
     pub first_damage: Option<LogError>,
     /// Found behind the records; the last of its source.
     pub error: Option<anyhow::Error>,
-    /// Nothing follows. Threads set it, so that one that panicked is not taken for the end.
+    /// This is the last batch. Threads set it, so that a panic does not count as the end.
     pub last: bool,
 }
 
@@ -104,20 +104,20 @@ pub struct BatchSender {
 }
 
 impl BatchSender {
-    /// An empty batch.
+    /// Returns an empty batch.
     pub fn batch(&self) -> ReplayBatch {
         let mut batch = self.back.try_recv().unwrap_or_default();
         batch.clear();
         batch
     }
 
-    /// False once nobody wants more.
+    /// Sends a batch; returns false once nobody wants more.
     pub fn send(&self, batch: ReplayBatch) -> bool {
         self.send.send(batch).is_ok()
     }
 }
 
-/// Where the batches of a lane come from, and where they go back to.
+/// Channel of a lane's batches, and the one that returns them.
 type ReceivingLane = (Receiver<ReplayBatch>, SyncSender<ReplayBatch>);
 
 fn lane() -> (BatchSender, ReceivingLane) {
@@ -136,7 +136,7 @@ pub struct BatchReceiver {
     /// The batch that was received last, without its records.
     batch: ReplayBatch,
     own: SharedOutputs,
-    /// Before the present batch.
+    /// Lines before the present batch.
     lines: u64,
     events: u64,
 }
@@ -165,7 +165,7 @@ impl BatchReceiver {
                     Err(error) => batch.error = Some(carried(error)),
                 }
                 goes_on = !batch.last && batch.error.is_none();
-                // Nobody waits for it where the replay has failed.
+                // If the replay has failed, nobody waits for the batch.
                 goes_on &= sender.send(batch);
             }
         })?;
@@ -182,7 +182,7 @@ impl BatchReceiver {
         std::mem::swap(&mut self.batch.records, records);
         std::mem::swap(&mut self.batch.records, &mut used.records);
         let from = if self.turn == 0 { self.lanes.len() - 1 } else { self.turn - 1 };
-        // Only memory: dropped where the lane has ended.
+        // Returns memory only; it is dropped if the lane has ended.
         self.lanes[from].1.try_send(used).ok();
         self.turn = (self.turn + 1) % self.lanes.len();
         let mut own = self.own.lock();

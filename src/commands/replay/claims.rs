@@ -56,10 +56,10 @@ impl ClaimSpan {
     }
 }
 
-/// What is metered, and its name.
+/// Meter and name of a board.
 type BoardKey = (Meter, String);
 
-/// Who claims a board. Claims of one workload may alternate: they are kept apart.
+/// Claimant of a board. Claims of one workload may alternate: they are kept apart.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Claimant {
     workload: String,
@@ -71,7 +71,7 @@ struct Claimant {
 /// The boards that the events of one log name, and whose they are when.
 #[derive(Debug, Default)]
 pub struct BoardClaims {
-    /// By what is metered and its name, and by who claims it.
+    /// Spans of claims, by board and claimant.
     by_board: HashMap<BoardKey, BTreeMap<Claimant, Vec<ClaimSpan>>>,
     /// Spans in all.
     spans: usize,

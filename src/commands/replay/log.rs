@@ -69,16 +69,16 @@ pub struct LogReadOptions {
     pub check: bool,
     /// The running totals of imports, to be compared with those of other logs.
     pub totals: bool,
-    /// Whose each board is, to be compared within the log and with other logs.
+    /// Read the claims to boards, to compare them within the log and with other logs.
     pub claims: bool,
 }
 
-/// The log's events, and what else is wanted of it.
+/// Returns the log's events, and what else is wanted of it.
 pub fn read(path: &Path, wanted: LogReadOptions, own: SharedOutputs, meter: &ProgressMeter) -> anyhow::Result<BatchReceiver> {
     let (name, file) = (path.display().to_string(), MeteredReader::new(open(path)?, meter));
     let lanes = std::thread::available_parallelism().map_or(1, usize::from).min(MOST_LANES);
     let (lanes, batches) = BatchReceiver::new(name.clone(), lanes, own);
-    // Of each lane one chunk waits and one is taken apart.
+    // One chunk of each lane waits, and one is parsed.
     let (give_back, used) = sync_channel(2 * lanes.len());
     let mut work = Vec::new();
     for lane in lanes {
@@ -125,7 +125,7 @@ fn decode_chunks(lane: &BatchSender, work: &Receiver<ChunkMessage>, give_back: &
                     batch.error = Some(error);
                 }
                 (batch.lines, batch.events) = (chunk.lines(), chunk.good_count());
-                // Only memory: dropped if the cutting thread has ended.
+                // Returns memory only; it is dropped if the cutting thread has ended.
                 give_back.try_send(chunk).ok();
             }
             ChunkMessage::Failed(error) => batch.error = Some(error.into()),
@@ -188,8 +188,8 @@ fn decode(chunk: &mut LogChunk, batch: &mut ReplayBatch, wanted: LogReadOptions)
     Ok(())
 }
 
-/// The input that an event belongs to; one of a version of its type that is not known here, too, so that it is refused as a live
-/// processor refuses it.
+/// Returns the input that an event belongs to; one of a version of its type that is not known here, too, so that it is refused as
+/// a live processor refuses it.
 fn input(event: &EventRef<'_>) -> Option<Topic> {
     let topic = event.topic().or_else(|| EventType::of_another_version(&event.kind)?.topic());
     topic.filter(|topic| Topic::PROCESSOR_INPUTS.contains(topic))
@@ -202,6 +202,7 @@ fn raw<'a>(topic: Topic, event: &'a EventRef<'_>) -> RawRecord<'a> {
         key: key(event).as_bytes(),
         value: event.value(),
         stamp: event.stamp.unwrap_or(event.time),
+        is_sent_again: event.is_sent_again,
     }
 }
 

@@ -34,10 +34,10 @@ use crate::usage_error;
 
 /// Refused events that are named, for each reason; the rest is counted.
 const REFUSALS_SHOWN: usize = 10;
-/// What stale events are, and how a log comes to have them.
+/// Explanation of stale events, and of how a log comes to have them.
 const STALE_EVENTS: &str = "refused (stale is what is older than the last event of its source: sort the log by time, and see that no \
      two recordings name one source alike)";
-/// What late events are, and how a log of imports comes to have them.
+/// Explanation of late events, and of how a log of imports comes to have them.
 const LATE_EVENTS: &str = "late events are of windows that were closed when they came; logs that were put behind one another (`cat`) are no longer \
      in order of time: name each of them, `eadt replay A B`, or import their files in one command";
 /// Topics of partitions of archives that are each read by a thread of its own, at most; more are read by the thread that folds.
@@ -45,7 +45,7 @@ const READ_AHEAD_SOURCES: usize = 64;
 /// Workloads that are named whose windows are held open.
 const HELD_SHOWN: usize = 10;
 
-/// What a replay printed.
+/// Output of a replay.
 #[derive(Debug, serde::Serialize)]
 struct ReplaySummary {
     events: u64,
@@ -62,7 +62,7 @@ struct ReplaySummary {
     late_tables: u64,
     /// Events that came after a look at the cluster that they belonged to.
     late_for_cluster: u64,
-    /// Events of unknown types that no input takes, by type.
+    /// Events of types that no input takes, by type; where the record is compared, of types that its own topics do not take, too.
     passed_over: BTreeMap<String, u64>,
     /// Lines and ends of logs that could not be read.
     left_out: LeftOut,
@@ -77,7 +77,7 @@ struct ReplaySummary {
 
 pub fn run(args: &ReplayArgs, settings: &ProgramSettings) -> anyhow::Result<()> {
     let began = std::time::Instant::now();
-    // Of each log or archive, because those are compared one after the other.
+    // One for each log or archive, because they are compared one after the other.
     let own: Vec<SharedOutputs> = args.logs.iter().map(|_| SharedOutputs::default()).collect();
     let inputs = args.logs.iter().map(|path| ReplayInput::open(path)).collect::<anyhow::Result<Vec<_>>>()?;
     let meter = ProgressMeter::bytes(input_bytes(args, &inputs));
@@ -150,8 +150,9 @@ pub fn run(args: &ReplayArgs, settings: &ProgramSettings) -> anyhow::Result<()> 
         recorded.forget_positions();
     }
     for (kind, count) in &recorded.passed_over {
-        tracing::warn!(%kind, count, "passed over: an unknown type of event, which no input takes");
+        tracing::warn!(%kind, count, "passed over: a type of event that its topic does not take");
     }
+    let check = args.check.then(|| compare(&mut recorded, &produced));
     let summary = ReplaySummary {
         events: counts.events,
         windows: counts.windows,
@@ -170,7 +171,7 @@ pub fn run(args: &ReplayArgs, settings: &ProgramSettings) -> anyhow::Result<()> 
         held_open,
         seconds,
         events_per_second: counts.events as f64 / seconds.max(1e-9),
-        check: args.check.then(|| compare(&mut recorded, &produced)),
+        check,
     };
     print(args, &summary)?;
     if counts.events == 0 {
@@ -197,11 +198,11 @@ pub fn run(args: &ReplayArgs, settings: &ProgramSettings) -> anyhow::Result<()> 
     if !contradictions.is_empty() {
         bail!(contradictions.join("; "));
     }
-    // What a check compares with was made without them, too.
+    // The record that a check compares with was made without them, too.
     if args.check { Ok(()) } else { summary.check_missing() }
 }
 
-/// What a replay reads.
+/// Input of a replay.
 enum ReplayInput {
     Log(log::LogHead),
     Archive(Archive, ArchiveListing),
@@ -212,13 +213,13 @@ impl ReplayInput {
         if !path.is_dir() {
             return log::head(path).map(Self::Log);
         }
-        let archive = Archive::find(path)?;
-        let listing = archive.files()?;
-        super::say_missing(listing.missing());
+        let (archive, listing) = Archive::find_listed(path)?;
+        super::warn_unrecorded(archive.place(), &listing, &Topic::ALL);
+        super::warn_missing(listing.missing());
         Ok(Self::Archive(archive, listing))
     }
 
-    /// It has no stamps of a log.
+    /// Returns true if it has no stamps of a log.
     fn is_imported(&self) -> bool {
         matches!(self, Self::Log(head) if !head.stamped)
     }
@@ -254,7 +255,7 @@ fn sources(
     let mut sources: Vec<Box<dyn ReplaySource>> = Vec::new();
     for ((path, own), input) in args.logs.iter().zip(own).zip(inputs) {
         let partitions = input.partitions();
-        // What a log has stamped, a collector has assigned.
+        // The boards of a log with stamps were assigned by a collector.
         let claims = input.is_imported();
         let ReplayInput::Archive(archive, listing) = input else {
             let wanted = log::LogReadOptions { check: args.check, totals: args.logs.len() > 1, claims };
@@ -264,8 +265,9 @@ fn sources(
         let bytes_meter = meter.clone();
         let archive = archive.observed(move |bytes| bytes_meter.add(bytes));
         let mut outputs = ProcessorOutputs::default();
-        let missing = listing.missing().filter(|(topic, ..)| Topic::PROCESSOR_INPUTS.contains(topic));
-        outputs.left_out.removed_offsets = super::missing_offsets(missing);
+        let missing: Vec<_> = listing.missing().filter(|(topic, ..)| is_read(args, *topic)).collect();
+        outputs.left_out.removed_offsets = super::missing_offsets(missing.iter().copied());
+        outputs.holes.extend(missing.iter().map(|(topic, partition, ..)| (*topic, *partition)));
         if args.check {
             archive::read_own(&archive, &listing, &mut outputs)?;
         }
@@ -283,14 +285,17 @@ fn sources(
     Ok(sources)
 }
 
+/// Returns whether a topic of an archive is read.
+fn is_read(args: &ReplayArgs, topic: Topic) -> bool {
+    Topic::PROCESSOR_INPUTS.contains(&topic) || args.check && ProcessorOutputs::TOPICS.contains(&topic)
+}
+
 /// Returns the bytes that are read: of event logs, and of the files of archives.
 fn input_bytes(args: &ReplayArgs, inputs: &[ReplayInput]) -> u64 {
-    let is_read =
-        |topic: &Topic| Topic::PROCESSOR_INPUTS.contains(topic) || args.check && ProcessorOutputs::TOPICS.contains(topic);
     let bytes = |(path, input): (&PathBuf, &ReplayInput)| match input {
         ReplayInput::Log(_) => std::fs::metadata(path).map_or(0, |found| found.len()),
         ReplayInput::Archive(_, listing) => {
-            listing.files.iter().filter(|file| is_read(&file.name.topic)).map(|file| file.bytes).sum()
+            listing.files.iter().filter(|file| is_read(args, file.name.topic)).map(|file| file.bytes).sum()
         }
     };
     args.logs.iter().zip(inputs).map(bytes).sum()
@@ -373,7 +378,7 @@ fn fold(args: &ReplayArgs, settings: &eadt_processor::ProcessorSettings, recorde
         processor = settings.as_recorded(first).with_context(|| {
             format!("the record's processor had settings that this version does not know ({first}); use the version that made it")
         })?;
-        processor.check().map_err(|refusal| anyhow!("the record says of its processor what cannot be: {refusal}"))?;
+        processor.check().map_err(|refusal| anyhow!("the record has impossible settings of its processor: {refusal}"))?;
         if processor != *settings {
             let words = if first == "{}" { "its defaults" } else { first };
             tracing::info!("the record's processor was set by {words}, and so is this replay, but for what is set here");
@@ -391,22 +396,26 @@ fn fold(args: &ReplayArgs, settings: &eadt_processor::ProcessorSettings, recorde
     Ok(fold)
 }
 
+fn outputs_text(windows: u64, spans: u64, decisions: u64) -> String {
+    format!("{}, {}, {}", counted(windows, "window"), counted(spans, "span"), counted(decisions, "decision"))
+}
+
 fn print(args: &ReplayArgs, summary: &ReplaySummary) -> anyhow::Result<()> {
     if args.json {
         say!("{}", serde_json::to_string(summary)?);
         return Ok(());
     }
     let ReplaySummary { events, seconds, events_per_second, windows, spans, decisions, refused, .. } = summary;
-    say!(
-        "{events} events in {seconds:.2} s ({events_per_second:.0} events/s): {windows} windows, {spans} spans, {decisions} decisions"
-    );
+    let (events, outputs) = (counted(*events, "event"), outputs_text(*windows, *spans, *decisions));
+    say!("{events} in {seconds:.2} s ({events_per_second:.0} events/s): {outputs}");
     let reasons: Vec<String> = summary.refused_by_reason.iter().map(|(reason, count)| format!("{count} {reason}")).collect();
     say!("{refused} refused{}", if reasons.is_empty() { String::new() } else { format!(": {}", reasons.join(", ")) });
     if summary.late > 0 {
         say!("{LATE_EVENTS}");
     }
     if summary.duplicates + summary.late_tables > 0 {
-        say!("{} duplicates (counted once), {} tables that came too late", summary.duplicates, summary.late_tables);
+        let (duplicates, tables) = (counted(summary.duplicates, "duplicate"), counted(summary.late_tables, "table"));
+        say!("{duplicates} (counted once), {tables} that came too late");
     }
     for (kind, count) in &summary.passed_over {
         say!("{} of the unknown type {kind:?} passed over", counted(*count, "event"));
@@ -436,6 +445,10 @@ fn print(args: &ReplayArgs, summary: &ReplaySummary) -> anyhow::Result<()> {
             let count = check.other_duplicates;
             say!("check: {count} of these windows count other numbers of events that came again, which is not compared");
         }
+        if check.windows_beyond_record > 0 {
+            let windows = counted(check.windows_beyond_record, "window");
+            say!("check: {windows} of the replay come after the last one of the record, and are not compared");
+        }
         for excused in &check.excused {
             say!("check: not compared: {excused}");
         }
@@ -447,4 +460,14 @@ fn print(args: &ReplayArgs, summary: &ReplaySummary) -> anyhow::Result<()> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_output_is_singular() {
+        assert_eq!(outputs_text(0, 1, 2), "0 windows, 1 span, 2 decisions");
+    }
 }

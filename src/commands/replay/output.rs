@@ -25,12 +25,12 @@ pub struct ReplayWriter {
     forced: bool,
     /// Opened with the first window or decision, so that a record without any leaves things as they are.
     writer: Option<ArchiveWriter>,
-    /// For each partition the next offset, and the greatest event time so far: the stamps of this output never fall.
+    /// Next offset and greatest event time so far, by partition: the stamps of this output never fall.
     next: BTreeMap<(Topic, i32), (i64, EventTime)>,
 }
 
 impl ReplayWriter {
-    /// `inputs` are the logs and archives that are read.
+    /// Creates the output. `inputs` are the logs and archives that are read.
     pub fn create(path: &Path, inputs: &[PathBuf], forced: bool) -> anyhow::Result<Self> {
         check_folder(path, inputs, forced, is_archive_folder)?;
         Ok(Self { path: path.to_owned(), inputs: inputs.to_vec(), forced, writer: None, next: BTreeMap::new() })

@@ -19,7 +19,7 @@ pub struct ImportedTotals {
     by_counter: BTreeMap<CounterKey, Vec<(i64, f64)>>,
 }
 
-/// What is read of an event of progress.
+/// Fields that are read of a progress event.
 #[derive(Deserialize)]
 struct ProgressTotals {
     workload: String,

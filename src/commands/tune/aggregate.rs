@@ -34,6 +34,7 @@ pub struct TuneAggregateArgs {
     /// Replace the output if it exists.
     #[arg(long)]
     pub force: bool,
+    /// Print the result as JSON.
     #[arg(long)]
     pub json: bool,
 }
@@ -165,7 +166,7 @@ pub fn run(args: &TuneAggregateArgs) -> anyhow::Result<()> {
     ))
 }
 
-/// Every plain file under a path.
+/// Finds every plain file under a path.
 fn find(path: &Path, into: &mut Vec<PathBuf>) -> anyhow::Result<()> {
     let cannot = || format!("cannot read {}", path.display());
     if !path.is_dir() {

@@ -23,8 +23,10 @@ pub struct TuneExportArgs {
     /// Namespace of the policies, where the workload names none.
     #[arg(long, default_value = "default")]
     pub namespace: String,
+    /// API version of the workloads that the policies target.
     #[arg(long, default_value = "apps/v1")]
     pub target_api_version: String,
+    /// Kind of the workloads that the policies target.
     #[arg(long, default_value = "StatefulSet")]
     pub target_kind: String,
     /// Name of the workload [default: the group's `workload`].
@@ -48,7 +50,7 @@ pub enum FormName {
 /// Reads `COLUMN=VALUE`.
 fn column_and_value(text: &str) -> Result<(String, String), String> {
     let parts = text.split_once('=').map(|(column, value)| (column.to_owned(), value.to_owned()));
-    parts.ok_or_else(|| "say COLUMN=VALUE, for example workload=bert".to_owned())
+    parts.ok_or_else(|| "give COLUMN=VALUE, for example workload=bert".to_owned())
 }
 
 pub fn run(args: &TuneExportArgs) -> anyhow::Result<()> {

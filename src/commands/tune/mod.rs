@@ -144,20 +144,20 @@ pub enum MethodName {
     Measured,
 }
 
-/// `0.05`, or `5%`.
+/// Parses `0.05`, or `5%`.
 fn ratio(text: &str) -> Result<f64, String> {
-    let wrong = || format!("{text:?} is not a ratio; say for example 0.05 or 5%");
+    let wrong = || format!("{text:?} is not a ratio; for example 0.05 or 5%");
     let value: f64 = match text.strip_suffix('%') {
         Some(percent) => percent.trim().parse::<f64>().map_err(|_| wrong())? / 100.0,
         None => text.trim().parse().map_err(|_| wrong())?,
     };
     if value > 1.0 {
-        return Err(format!("{text} is more than 1; for {text} percent say {text}%"));
+        return Err(format!("{text} is more than 1; for {text} percent give {text}%"));
     }
     if (0.0..=1.0).contains(&value) { Ok(value) } else { Err(wrong()) }
 }
 
-/// A ratio above 0.5 and below 1.
+/// Returns a ratio above 0.5 and below 1.
 fn confidence(text: &str) -> Result<f64, String> {
     let value = ratio(text)?;
     if value > 0.5 && value < 1.0 { Ok(value) } else { Err("give a ratio above 0.5 and below 1".to_owned()) }
@@ -199,7 +199,7 @@ fn write(path: &Path, inputs: &[PathBuf], text: &str, forced: bool) -> anyhow::R
     AtomicFile::create(path, inputs, forced)?.write(text)
 }
 
-/// The knobs that are named; where none is, the one that the table has.
+/// Returns the knobs that are named; where none is, the one that the table has.
 pub(crate) fn knobs_of(path: &Path, columns: &PointTableArgs, names: &[KnobName]) -> anyhow::Result<TuningKnobs> {
     let named: Vec<TuningKnob> = names.iter().map(|name| (*name).into()).collect();
     let alone = |knob: &TuningKnob| TuningKnob::SINGLY_TUNABLE.contains(knob);
@@ -234,20 +234,20 @@ pub(crate) fn knobs_of(path: &Path, columns: &PointTableArgs, names: &[KnobName]
     match found.as_slice() {
         [knob] => Ok((*knob).into()),
         [] => bail!(
-            "{}: neither sm_clock_mhz nor power_limit_watts is a column; say which one it is, for example --map sm_clock_mhz=COLUMN",
+            "{}: neither sm_clock_mhz nor power_limit_watts is a column; map one of them, for example --map sm_clock_mhz=COLUMN",
             path.display()
         ),
-        _ => bail!("{}: sm_clock_mhz and power_limit_watts are both there; say which one was turned with --knob", path.display()),
+        _ => bail!("{}: sm_clock_mhz and power_limit_watts are both there; name the turned one with --knob", path.display()),
     }
 }
 
 /// Reads `KNOB=VALUE`.
 fn reference(text: &str) -> Result<(String, f64), String> {
     let parts = text.split_once('=').and_then(|(knob, value)| Some((knob.trim().to_owned(), value.trim().parse::<f64>().ok()?)));
-    parts.filter(|(_, value)| value.is_finite()).ok_or_else(|| "say KNOB=VALUE, for example batch_size=64".to_owned())
+    parts.filter(|(_, value)| value.is_finite()).ok_or_else(|| "give KNOB=VALUE, for example batch_size=64".to_owned())
 }
 
-/// The value of `--reference`, which is of the second knob.
+/// Returns the value of `--reference`, which is of the second knob.
 fn reference_of(knobs: TuningKnobs, reference: Option<&(String, f64)>) -> anyhow::Result<Option<f64>> {
     let Some((name, value)) = reference else { return Ok(None) };
     let refused = |why: String| Err(usage_error::invalid("--reference <KNOB=VALUE>", format_args!("{name}={value}"), why));
@@ -341,7 +341,7 @@ fn target(text: &str) -> Result<(Option<String>, f64), String> {
         None => (None, text),
     };
     let number = number.parse().ok().filter(|n: &f64| n.is_finite());
-    let number = number.ok_or("say a number or VALUE=NUMBER, for example 0.6 or cifar100=0.6")?;
+    let number = number.ok_or("give a number or VALUE=NUMBER, for example 0.6 or cifar100=0.6")?;
     Ok((of, number))
 }
 
@@ -353,7 +353,7 @@ mod tests {
     fn ratios_are_not_percent_by_accident() {
         assert_eq!(ratio("0.05"), Ok(0.05));
         assert_eq!(ratio("5%"), Ok(0.05));
-        assert!(ratio("5").unwrap_err().contains("say 5%"));
+        assert!(ratio("5").unwrap_err().contains("give 5%"));
         for text in ["", "x", "-0.1", "nan", "-5%"] {
             assert!(ratio(text).is_err(), "{text}");
         }

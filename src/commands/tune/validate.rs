@@ -31,6 +31,7 @@ pub struct TuneValidateArgs {
     /// Fewer runs of a setting prove nothing.
     #[arg(long, value_name = "COUNT", default_value_t = 2)]
     pub min_runs: usize,
+    /// Print the result as JSON.
     #[arg(long)]
     pub json: bool,
 }

@@ -1,5 +1,5 @@
 use eadt_report::WorkloadReport;
-use eadt_schemas::v1::{Actuation, ActuationOutcome, EfficiencyWindow, Layout, Workload};
+use eadt_schemas::v1::{Actuation, ActuationOutcome, Decision, EfficiencyWindow, Layout, Workload};
 use eadt_schemas::{EventTime, Topic};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
@@ -82,14 +82,53 @@ fn an_address_is_whole_or_not_there() {
     // A run of a given length: its progress makes way.
     picture.now = Some(at(0));
     picture.progress = Some(RunProgress { part: 0.41, left_seconds: Some(192.0) });
-    for (width, shown) in [(60, "  41 %  http://127.0.0.1:9580/"), (80, "left  http://127.0.0.1:9580/"), (100, "█░░░░░░ 41 % ")]
+    for (width, shown) in [(70, "left  http://127.0.0.1:9580/"), (80, "left  http://127.0.0.1:9580/"), (100, "█░░░░░░ 41 % ")]
     {
         let head = &screen(&picture, &mut ViewState::default(), width, 24)[0];
         assert!(head.contains(shown) && head.contains("http://127.0.0.1:9580/"), "{width}: {head}");
     }
+    // What is left of an address is not shown.
+    let head = &screen(&picture, &mut ViewState::default(), 60, 24)[0];
+    assert!(head.contains("██░░░ 41 % 3 min 12 s left") && !head.contains("http"), "{head}");
     (picture.headline, picture.now, picture.progress) = ("k".repeat(90), None, None);
     let head = &screen(&picture, &mut ViewState::default(), 80, 24)[0];
     assert!(head.contains("kkk…kkk"), "{head}");
+}
+
+#[test]
+fn a_simulated_run_shows_its_bar_and_the_time_left_in_60_columns_and_more_and_nothing_of_it_is_cut() {
+    let mut picture = ViewFrame { simulated: true, now: Some(at(0)), ..ViewFrame::of(&LiveTally::default(), None) };
+    picture.headline = "http://127.0.0.1:44167/ · speed 60 · embedded log in eadt-data".to_owned();
+    // The text of the time left grows and shrinks: what is beside it stays.
+    for seconds in [5.0, 59.0, 60.0, 192.0, 3599.0, 3600.0, 10_740.0] {
+        picture.progress = Some(RunProgress { part: 0.4, left_seconds: Some(seconds) });
+        for (width, bar, whole, has_address) in
+            [(60, "██░░░ 40 %", " left", false), (80, "██░░░ 40 %", " left", true), (120, "████░░░░░░ 40 %", " left", true)]
+        {
+            let head = &screen(&picture, &mut ViewState::default(), width, 24)[0];
+            assert!(head.contains(bar) && head.contains(whole) && head.contains(" simulated "), "{width} {seconds}: {head}");
+            assert_eq!(head.contains("http://127.0.0.1:44167/"), has_address, "{width} {seconds}: {head}");
+        }
+        for width in 17..=130 {
+            let head = &screen(&picture, &mut ViewState::default(), width, 24)[0];
+            let has = |text: &str| head.contains(text);
+            // The time, the part and the time left are whole or not there.
+            assert!(!has("Z") || has(":14Z") || has("22:14:00Z"), "{width}: {head}");
+            assert!(!has("40") || has("40 %"), "{width}: {head}");
+            assert!(width < 50 || has(" left"), "{width}: {head}");
+            assert!(!has("http") || has("http://127.0.0.1:44167/"), "{width}: {head}");
+        }
+    }
+}
+
+#[test]
+fn a_run_that_is_being_ended_says_so() {
+    let mut state = ViewState::default();
+    let picture = many(3);
+    assert!(screen(&picture, &mut state, 80, 24)[23].contains("q end"));
+    state.on_key(crossterm::event::KeyCode::Char('q').into());
+    let foot = &screen(&picture, &mut state, 80, 24)[23];
+    assert!(foot.contains("ending: what is under way is finished first"), "{foot}");
 }
 
 #[test]
@@ -192,7 +231,7 @@ fn from_one_to_a_thousand_workloads_and_from_80_to_200_columns_nothing_is_cut_an
                 lines[0].contains(" simulated ") && lines[0].contains("41 %") && lines[0].contains("3 min 12 s left"),
                 "{all}"
             );
-            assert!(lines[1].contains("saved -3.5 %") && lines[1].contains("of 59 %, rest not known"), "{all}");
+            assert!(lines[1].contains("used 3.5 % more") && lines[1].contains("of 59 %, rest not known"), "{all}");
             let rows = lines.iter().filter(|line| line.contains("/train-")).count();
             assert!(rows == count || rows >= usize::from(height) / 3, "{rows}: {all}");
             let note = format!("rows 1 to {rows} of {count}");

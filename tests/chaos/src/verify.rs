@@ -120,7 +120,8 @@ pub fn straight(told: &[Told], settings: &FoldSettings, partitions: i32) -> (Vec
         for (i, told) in told.iter().enumerate().filter(|(_, told)| told.partition(partitions) == number) {
             let decoded = DecodedRecord::decode(told.topic, Some(told.kind.name()), Some(&told.value));
             let stamp = EventTime::from_micros((BASE_SECONDS + 1_000_000) * 1_000_000 + i as i64 * 1000);
-            let input = InputRecord { topic: told.topic, stamp, key: Some(&told.key), event: decoded.event() };
+            let (topic, key) = (told.topic, Some(told.key.as_str()));
+            let input = InputRecord { topic, stamp, key, is_sent_again: false, event: decoded.event() };
             partition.fold(&input, &mut out);
             for output in out.drain(..) {
                 match output {

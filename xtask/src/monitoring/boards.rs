@@ -42,7 +42,7 @@ pub struct Board {
     panels: &'static [Panel],
 }
 
-/// The four, in the order of their links.
+/// Returns the four, in the order of their links.
 pub fn all() -> [Board; 4] {
     [
         Board { file: "gpus", title: "EADT · GPU Metrics", by_workload: false, panels: GPUS },
@@ -117,24 +117,24 @@ const ENERGY: &[Panel] = &[
         "Saving, of the part that can be compared",
         "percentunit",
         &[(
-            "sum(eadt_workload_saving_joules{namespace=~\"$namespace\",workload=~\"$workload\"}) / sum(eadt_workload_expected_joules{namespace=~\"$namespace\",workload=~\"$workload\"}) or vector(0)",
+            "sum(eadt_workload_saving_joules{namespace=~\"$namespace\",workload=~\"$workload\"}) / (sum(eadt_workload_expected_joules{namespace=~\"$namespace\",workload=~\"$workload\"}) > 0)",
             "",
         )],
-        "Over the whole record. It is the saving of a part of the energy, which the next figure shows. 0 if nothing was changed.",
+        "Over the whole record. It is the saving of a part of the energy, which the next figure shows. 0 if nothing was changed; no value if nothing can be compared.",
     ),
     figure(
         "Energy that the saving is of",
         "percentunit",
         &[(
-            "sum(eadt_workload_compared_joules{namespace=~\"$namespace\",workload=~\"$workload\"}) / sum(eadt_workload_energy_joules_total{namespace=~\"$namespace\",workload=~\"$workload\"}) or vector(0)",
+            "sum(eadt_workload_compared_joules{namespace=~\"$namespace\",workload=~\"$workload\"}) / (sum(eadt_workload_record_energy_joules{namespace=~\"$namespace\",workload=~\"$workload\"}) > 0)",
             "",
         )],
-        "The rest ran in phases in which the starting layout was never measured: its saving is unknown.",
+        "The rest ran in phases in which the starting layout was never measured: its saving is unknown. No value if nothing can be compared.",
     ),
     figure(
         "Energy",
         "joule",
-        &[("sum(eadt_workload_energy_joules_total{namespace=~\"$namespace\",workload=~\"$workload\"})", "")],
+        &[("sum(eadt_workload_record_energy_joules{namespace=~\"$namespace\",workload=~\"$workload\"})", "")],
         "Of the workloads' runs, since the beginning of the record.",
     ),
     figure(
@@ -165,7 +165,7 @@ const ENERGY: &[Panel] = &[
             "sum by (namespace, workload) (eadt_workload_power_watts{namespace=~\"$namespace\",workload=~\"$workload\"})",
             "{{namespace}}/{{workload}}",
         )],
-        "Mean of the newest window.",
+        "Mean of the newest window, while the workload is not silent.",
     ),
     lines(
         "Energy per sample",
@@ -197,16 +197,16 @@ const ENERGY: &[Panel] = &[
     lines(
         "Saving in joules",
         "joule",
-        &[(
-            "eadt_workload_saving_joules{namespace=~\"$namespace\",workload=~\"$workload\"} or 0 * eadt_workload_energy_joules_total{namespace=~\"$namespace\",workload=~\"$workload\"}",
-            "{{namespace}}/{{workload}}",
-        )],
-        "An estimate, so it may fall; negative: a loss. Trials come first, savings after them.",
+        &[("eadt_workload_saving_joules{namespace=~\"$namespace\",workload=~\"$workload\"}", "{{namespace}}/{{workload}}")],
+        "An estimate, so it may fall; negative: a loss; 0 if nothing was changed. Trials come first, savings after them.",
     ),
     lines(
         "Not attributed",
         "watt",
-        &[("sum(eadt_gpu_power_watts) - sum(eadt_workload_power_watts)", "GPUs less workloads")],
+        &[(
+            "(sum(eadt_gpu_power_watts) - (sum(eadt_workload_power_watts) or 0 * sum(eadt_gpu_power_watts))) and max(eadt_workload_unread_partitions) == 0",
+            "GPUs less workloads",
+        )],
         "Power of GPUs, idle ones included, that is in no workload's newest window. A large figure shows a gap in the attribution.",
     ),
     stacked(
@@ -216,7 +216,7 @@ const ENERGY: &[Panel] = &[
             "sum by (outcome) (increase(eadt_workload_outcomes_total{namespace=~\"$namespace\",workload=~\"$workload\",outcome!=\"maintain\"}[$__rate_interval]))",
             "{{outcome}}",
         )],
-        "Decisions and their outcomes.",
+        "decided: to change something; changed and reverted: applied. In mode recommend nothing is.",
     ),
     lines(
         "Windows with a restart",
@@ -233,19 +233,22 @@ const SHARING: &[Panel] = &[
     figure(
         "GPUs that are shared",
         "short",
-        &[("count(count by (device) (eadt_gpu_share_ratio{namespace=~\"$namespace\"}) > 1) or vector(0)", "")],
+        &[(
+            "count(count by (device) (eadt_gpu_share_ratio{namespace=~\"$namespace\"}) > 1) or 0 * count(eadt_gpu_power_watts)",
+            "",
+        )],
         "With more than one workload.",
     ),
     figure(
         "Shared GPUs under the stage",
         "short",
-        &[("max(eadt_sm_partition_shared_gpus) or vector(0)", "")],
+        &[("max(eadt_gpu_sharing_shared_gpus)", "")],
         "Those whose SM shares the controller sm-partition sets.",
     ),
     figure(
         "Members measured alone",
         "short",
-        &[("max(eadt_sm_partition_measured) or vector(0)", "")],
+        &[("max(eadt_gpu_sharing_measured)", "")],
         "Members with known throughput and power alone: without these no share is changed.",
     ),
     stacked(
@@ -279,8 +282,8 @@ const SHARING: &[Panel] = &[
         "Looks and decisions of the stage",
         "cpm",
         &[
-            ("sum(rate(eadt_sm_partition_looks_total[$__rate_interval])) * 60 or vector(0)", "looks"),
-            ("sum(rate(eadt_sm_partition_decisions_total[$__rate_interval])) * 60 or vector(0)", "decisions"),
+            ("sum(rate(eadt_gpu_sharing_looks_total[$__rate_interval])) * 60", "looks"),
+            ("sum(rate(eadt_gpu_sharing_decisions_total[$__rate_interval])) * 60", "decisions"),
         ],
         "A look is the end of a window at which shared GPUs were evaluated.",
     ),
@@ -320,7 +323,7 @@ const PIPELINE: &[Panel] = &[
     lines(
         "Dead letters",
         "short",
-        &[("sum by (reason) (increase(eadt_processor_dead_letters_total[$__rate_interval])) or vector(0)", "{{reason}}")],
+        &[("sum by (reason) (increase(eadt_processor_dead_letters_total[$__rate_interval]))", "{{reason}}")],
         "If it grows, a producer sends unusable records. eadt tail dead-letters shows them with their reasons.",
     ),
     lines(
@@ -333,16 +336,16 @@ const PIPELINE: &[Panel] = &[
         "Collector: sampled, sent, dropped",
         "cps",
         &[
-            ("sum(rate(eadt_collector_events_sampled_total[$__rate_interval])) or vector(0)", "sampled"),
-            ("sum(rate(eadt_collector_events_sent_total[$__rate_interval])) or vector(0)", "sent"),
-            ("sum by (reason) (rate(eadt_collector_events_dropped_total[$__rate_interval])) or vector(0)", "dropped: {{reason}}"),
+            ("sum(rate(eadt_collector_events_sampled_total[$__rate_interval]))", "sampled"),
+            ("sum(rate(eadt_collector_events_sent_total[$__rate_interval]))", "sent"),
+            ("sum by (reason) (rate(eadt_collector_events_dropped_total[$__rate_interval]))", "dropped: {{reason}}"),
         ],
-        "Sent and dropped add up to sampled. 0 in a simulation, which has no collector.",
+        "Sent and dropped add up to sampled. No data in a simulation, which has no collector.",
     ),
     lines(
         "Archived rows",
         "cps",
-        &[("sum by (topic) (rate(eadt_archiver_rows_total[$__rate_interval])) or vector(0)", "{{topic}}")],
+        &[("sum by (topic) (rate(eadt_archiver_rows_total[$__rate_interval]))", "{{topic}}")],
         "Rows in completed files.",
     ),
     lines(
@@ -351,7 +354,7 @@ const PIPELINE: &[Panel] = &[
         &[
             ("sum(increase(eadt_processor_restarts_total[$__rate_interval]))", "processor"),
             ("sum(increase(eadt_actuator_restarts_total[$__rate_interval]))", "actuator"),
-            ("sum(increase(eadt_simulator_restarts_total[$__rate_interval])) or vector(0)", "simulator"),
+            ("sum(increase(eadt_simulator_restarts_total[$__rate_interval]))", "simulator"),
         ],
         "Sessions on the bus that ended with an error and restarted from the committed positions: check the broker.",
     ),
@@ -367,14 +370,21 @@ const PIPELINE: &[Panel] = &[
         &[("sum by (task) (increase(eadt_service_task_failures_total[$__rate_interval]))", "{{task}}")],
         "docs/reference/tasks.md has the consequence of each.",
     ),
+    lines(
+        "Exporter: partitions to be read",
+        "short",
+        &[("max(eadt_workload_unread_partitions)", "partitions")],
+        "Above 0 after a start, until the history is read. Until then the workloads of these partitions have no series.",
+    ),
     lines("Parts that are ready", "short", &[("min by (part) (eadt_service_ready)", "{{part}}")], "As /readyz has it."),
     lines("Services up", "short", &[("up{job=~\"eadt.*\"}", "{{service}}")], "0: Prometheus cannot scrape it."),
 ];
 
-const DATASOURCE: &str = "prometheus";
+/// The variable by which people choose among Grafana's sources.
+const DATASOURCE: &str = "${datasource}";
 
 impl Board {
-    /// The dashboard as Grafana provisions it.
+    /// Returns the dashboard as Grafana provisions it.
     pub fn json(&self) -> String {
         let links: Vec<Value> = all()
             .iter()
@@ -384,14 +394,13 @@ impl Board {
                 json!({"title": other.title, "type": "link", "url": url, "keepTime": true, "includeVars": true, "icon": "dashboard"})
             })
             .collect();
-        let variables = if self.by_workload {
-            vec![
+        let mut variables = vec![source_variable()];
+        if self.by_workload {
+            variables.extend([
                 variable("namespace", "label_values(eadt_workload_windows_total, namespace)"),
                 variable("workload", "label_values(eadt_workload_windows_total{namespace=~\"$namespace\"}, workload)"),
-            ]
-        } else {
-            Vec::new()
-        };
+            ]);
+        }
         let annotations = if self.by_workload {
             vec![
                 annotation("Changes", "orange", "changed"),
@@ -468,7 +477,21 @@ impl Panel {
     }
 }
 
-/// A choice of several values. Grafana puts them into the query as an alternation of escaped texts.
+/// Returns the choice of the data source; at first that of our provisioning, or else Grafana's default.
+fn source_variable() -> Value {
+    json!({
+        "name": "datasource",
+        "label": "Data source",
+        "type": "datasource",
+        "query": "prometheus",
+        "refresh": 1,
+        "multi": false,
+        "includeAll": false,
+        "current": {"text": "Prometheus", "value": "prometheus"},
+    })
+}
+
+/// Returns a choice of several values. Grafana puts them into the query as an alternation of escaped texts.
 fn variable(name: &str, query: &str) -> Value {
     json!({
         "name": name,
@@ -485,11 +508,12 @@ fn variable(name: &str, query: &str) -> Value {
     })
 }
 
-/// A mark wherever something came of a decision.
+/// Returns a mark wherever something came of a decision: at every step, what came since the step before. `increase` would not see
+/// what came between two ranges.
 fn annotation(name: &str, colour: &str, outcome: &str) -> Value {
-    let query = format!(
-        "increase(eadt_workload_outcomes_total{{namespace=~\"$namespace\",workload=~\"$workload\",outcome=\"{outcome}\"}}[1m]) > 0"
-    );
+    let outcomes =
+        format!("eadt_workload_outcomes_total{{namespace=~\"$namespace\",workload=~\"$workload\",outcome=\"{outcome}\"}}");
+    let query = format!("{outcomes} - last_over_time({outcomes}[5m] offset 1m) > 0");
     json!({
         "name": name,
         "datasource": {"type": "prometheus", "uid": DATASOURCE},

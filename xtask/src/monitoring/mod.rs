@@ -6,7 +6,7 @@
 mod boards;
 mod rules;
 
-/// Path and content of each file.
+/// Returns the path and content of each file.
 pub fn files() -> Vec<(String, String)> {
     let mut files: Vec<(String, String)> =
         boards::all().iter().map(|board| (format!("deploy/grafana/dashboards/{}.json", board.file), board.json())).collect();
@@ -33,6 +33,8 @@ mod tests {
             assert!(panels.len() >= 5, "{}", board.title);
             let mut titles: Vec<&str> = panels.iter().map(|panel| panel["title"].as_str().unwrap()).collect();
             for panel in panels {
+                let text = panel.to_string();
+                assert!(!text.contains("vector("), "{}: a 0 that nobody has measured: {text}", board.title);
                 assert!(!panel["description"].as_str().unwrap().is_empty(), "{}: {}", board.title, panel["title"]);
                 let at = &panel["gridPos"];
                 assert!(at["x"].as_u64().unwrap() + at["w"].as_u64().unwrap() <= 24, "{panel}");

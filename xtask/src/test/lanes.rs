@@ -27,7 +27,7 @@ pub enum Job {
 }
 
 impl Job {
-    /// A module of the tests on real parts that begins with Kafka.
+    /// Returns true for a module of the tests on real parts that begins with Kafka.
     pub fn is_of_kafka(&self) -> bool {
         matches!(self, Self::Test((name, _)) if name.contains(" kafka_"))
     }

@@ -16,7 +16,7 @@ pub struct Totals {
     /// Ignored tests, and those that printed "skipped: …" with the reason.
     pub skipped: u64,
     pub failures: Vec<Failure>,
-    /// Why tests were skipped.
+    /// Reasons why tests were skipped.
     pub reasons: Vec<String>,
     /// Each test with its seconds.
     pub seconds: Vec<(String, f64)>,

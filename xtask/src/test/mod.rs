@@ -50,7 +50,7 @@ const PROGRAM: &str = "EADT_TEST_PROGRAM";
 /// The variables with the seconds of wall time of each simulation, and with its first seed (`crates/testing`).
 const STORY_SECONDS: &str = "EADT_TEST_STORY_SECONDS";
 const FIRST_SEED: &str = "EADT_TEST_FIRST_SEED";
-/// Which part of the fault rows is run: `1/3` (`tests/chaos`).
+/// Variable for the part of the fault rows that is run: `1/3` (`tests/chaos`).
 const ROWS: &str = "EADT_TEST_ROWS";
 /// Parts in which rows and targets are drawn: three consecutive seeds see all.
 const PARTS: u64 = 3;
@@ -191,7 +191,7 @@ impl Environment<'_> {
 }
 
 impl Environment<'_> {
-    /// A process for each module, or one for the names that were asked for.
+    /// Returns a process for each module, or one for the names that were asked for.
     fn by_module(&self, binary: &Binary, selection: &Selection) -> anyhow::Result<Vec<Job>> {
         if !selection.names.is_empty() {
             return Ok(vec![Job::Test(self.test(binary, selection, REAL_PARTS_AT_ONCE))]);
@@ -217,7 +217,7 @@ fn next_seed() -> anyhow::Result<u64> {
     Ok(seed)
 }
 
-/// The folder in which the tests keep what they fetch and build.
+/// Returns the folder in which the tests keep what they fetch and build.
 pub fn cache_folder() -> Option<PathBuf> {
     let path = |name: &str| std::env::var_os(name).map(PathBuf::from);
     let user = || path("XDG_CACHE_HOME").or_else(|| Some(path("HOME")?.join(".cache")));

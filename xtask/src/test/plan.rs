@@ -108,7 +108,7 @@ pub fn longest_first(mut binaries: Vec<Binary>) -> Vec<Binary> {
     binaries
 }
 
-/// A cargo whose compiler of this workspace's crates reports lints, too, and refuses warnings.
+/// Returns a cargo whose compiler of this workspace's crates reports lints, too, and refuses warnings.
 pub fn linting_cargo() -> Command {
     let mut cargo = process::cargo();
     cargo.env("RUSTC_WORKSPACE_WRAPPER", "clippy-driver").env("CLIPPY_ARGS", "-Dwarnings__CLIPPY_HACKERY__");

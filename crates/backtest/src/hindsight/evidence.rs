@@ -26,6 +26,18 @@ pub struct Estimate {
     pub confidence_saves_ratio: f64,
 }
 
+impl Estimate {
+    /// Returns this estimate with an interval that holds both.
+    pub(super) fn spanning(self, other: Self) -> Self {
+        Self {
+            value: self.value,
+            low: self.low.min(other.low),
+            high: self.high.max(other.high),
+            confidence_saves_ratio: f64::midpoint(self.confidence_saves_ratio, other.confidence_saves_ratio),
+        }
+    }
+}
+
 /// Power and throughput of a usable window.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct WindowMeasurement {
@@ -43,12 +55,22 @@ impl WindowMeasurement {
         Some(Self { watts, samples_per_second })
     }
 
+    /// Returns the figures of the whole window, the downtime of a restart included.
+    pub fn with_downtime(window: &EfficiencyWindow, coverage_min_ratio: f64) -> Option<Self> {
+        let covered = window.energy_coverage_ratio >= coverage_min_ratio && !window.gap;
+        let watts = window.mean_power_watts.filter(|watts| covered && *watts > 0.0)?;
+        let seconds = window.window_end.seconds_since(window.window_start);
+        let samples = window.samples.filter(|samples| *samples >= 0.0 && seconds > 0.0).unwrap_or(0.0);
+        Some(Self { watts, samples_per_second: if samples > 0.0 { samples / seconds } else { 0.0 } })
+    }
+
     fn joules_per_sample(self) -> f64 {
         self.watts / self.samples_per_second
     }
 }
 
-/// The same layout, as far as energy and throughput are concerned. A cap at or above the board's own limit is none.
+/// Returns true if the layouts are equal as far as energy and throughput are concerned. A cap at or above the board's own limit
+/// is none.
 pub fn same_layout(a: &Layout, b: &Layout, board_watts: Option<f64>) -> bool {
     let cap = |layout: &Layout| layout.power_limit_watts.filter(|watts| board_watts.is_none_or(|board| *watts < board - 0.5));
     let near = |a: Option<f64>, b: Option<f64>| match (a, b) {
@@ -84,7 +106,7 @@ pub enum InsufficientEvidence {
 impl std::fmt::Display for InsufficientEvidence {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::NoPhase => f.write_str("memory activity (DRAM) is not on record, so phases of the job cannot be told apart"),
+            Self::NoPhase => f.write_str("memory activity (DRAM) is not on record, so phases of the job cannot be distinguished"),
             Self::NeverObserved { phase, windows: 0 } => write!(f, "the layout was never observed in phase {phase} of the job"),
             Self::NeverObserved { phase, windows } => {
                 write!(
@@ -104,20 +126,20 @@ impl std::fmt::Display for InsufficientEvidence {
 #[derive(Debug)]
 pub struct RecordEvidence {
     groups: Vec<EvidenceGroup>,
-    /// Of each window of the record, where that is known. Numbered from 1 in the order in which they appear.
+    /// Phase of each window of the record, if it is known. Phases are numbered from 1 in the order in which they appear.
     phases: Vec<Option<usize>>,
     board_watts: Option<f64>,
 }
 
 impl RecordEvidence {
-    /// `layouts`: what was in force in each window, `None` where that is not known.
+    /// Builds the evidence. `layouts`: the layout in force in each window, `None` if it is not known.
     pub fn new(
         windows: &[&EfficiencyWindow],
         layouts: &[Option<Layout>],
         coverage_min_ratio: f64,
         board_watts: Option<f64>,
     ) -> Self {
-        // Of each phase the mean logarithm of a sample's memory activity, and of how many windows.
+        // Mean logarithm of a sample's memory activity, and number of windows, for each phase.
         let mut centres: Vec<(f64, f64)> = Vec::new();
         let mut this = Self { groups: Vec::new(), phases: Vec::with_capacity(windows.len()), board_watts };
         for (index, (window, layout)) in windows.iter().zip(layouts).enumerate() {
@@ -141,7 +163,7 @@ impl RecordEvidence {
         this
     }
 
-    /// The phase of the job in a window of the record.
+    /// Returns the phase of the job in a window of the record.
     pub fn phase(&self, window: usize) -> Option<usize> {
         self.phases[window]
     }
@@ -162,7 +184,7 @@ impl RecordEvidence {
         Ok(group)
     }
 
-    /// A window of a group, another one each time.
+    /// Returns a window of a group, another one each time.
     pub fn window(&self, group: usize, turn: usize) -> usize {
         let windows = &self.groups[group].windows;
         windows[turn % windows.len()]
@@ -172,14 +194,15 @@ impl RecordEvidence {
         self.groups[group].windows.len()
     }
 
-    /// J/sample of group `to` over that of `from`, less 1: negative saves.
+    /// Returns the J/sample of group `to` over that of `from`, less 1: negative saves.
     pub fn effect(&self, from: usize, to: usize, seed: u64) -> Estimate {
         let ratio = |from: WindowMeasurement, to: WindowMeasurement| to.joules_per_sample() / from.joules_per_sample() - 1.0;
         let (from, to) = (&self.groups[from].figures, &self.groups[to].figures);
         estimate(ratio(mean(from), mean(to)), seed, |random| ratio(resampled(from, random), resampled(to, random)))
     }
 
-    /// J/sample of windows as they were together with so many windows of some groups, over that of `recorded`, less 1.
+    /// Returns the J/sample of windows as they were together with so many windows of some groups, over that of `recorded`, less
+    /// 1.
     pub fn total_effect(
         &self,
         factual: &[WindowMeasurement],
@@ -203,7 +226,7 @@ impl RecordEvidence {
     }
 }
 
-/// The nearest phase within reach, or a new one; numbered from 1.
+/// Returns the nearest phase within reach, or a new one; numbered from 1.
 fn phase_of(intensity: f64, centres: &mut Vec<(f64, f64)>) -> usize {
     let distance = |centre: &(f64, f64)| (centre.0 - intensity).abs();
     let nearest = (0..centres.len()).min_by(|a, b| distance(&centres[*a]).total_cmp(&distance(&centres[*b])));
@@ -230,7 +253,7 @@ fn mean(figures: &[WindowMeasurement]) -> WindowMeasurement {
     WindowMeasurement { watts: sum.watts / count, samples_per_second: sum.samples_per_second / count }
 }
 
-/// Standard deviation of J/sample over its mean.
+/// Returns the standard deviation of J/sample over its mean.
 fn spread(figures: &[WindowMeasurement]) -> f64 {
     let values: Vec<f64> = figures.iter().map(|one| one.joules_per_sample()).collect();
     let count = values.len() as f64;
@@ -238,13 +261,13 @@ fn spread(figures: &[WindowMeasurement]) -> f64 {
     (values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / (count - 1.0)).sqrt() / mean
 }
 
-/// The mean of as many windows, drawn with replacement.
+/// Returns the mean of as many windows, drawn with replacement.
 fn resampled(figures: &[WindowMeasurement], random: &mut Pcg64Mcg) -> WindowMeasurement {
     let drawn: Vec<WindowMeasurement> = (0..figures.len()).map(|_| figures[random.random_range(0..figures.len())]).collect();
     mean(&drawn)
 }
 
-/// The interval by the bootstrap; the same seed gives the same.
+/// Returns the interval by the bootstrap; the same seed gives the same.
 fn estimate(value: f64, seed: u64, mut resample: impl FnMut(&mut Pcg64Mcg) -> f64) -> Estimate {
     let mut random = Pcg64Mcg::seed_from_u64(seed);
     let mut values: Vec<f64> = (0..RESAMPLES).map(|_| resample(&mut random)).collect();

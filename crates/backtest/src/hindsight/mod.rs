@@ -4,13 +4,22 @@
 //! the record ran, it sees the record's own windows. Where it would have had another one, it sees windows of that layout from
 //! another time of the record, of the same phase of the job. The phase is recognised by the memory activity of a sample, which
 //! hardly depends on the layout. A change is refused if the record never ran its target in the present phase for three consistent
-//! windows: its effect is unknown, and the controller goes on where the record is. Nothing is extrapolated.
+//! windows: its effect is unknown, and the controller keeps its layout. If a phase begins in which the record never ran that
+//! layout, the controller waits: the record's layout is nothing that it set. Nothing is extrapolated.
 //!
 //! Compared is J/sample of the windows that the controller would have seen with J/sample of the record's windows of the same
 //! times. The interval holds 90 % of what chance among the windows makes of it; it knows nothing of what else differed between
-//! the times. Windows of restarts, the record's and the imagined ones, are in neither figure; both are counted.
+//! the times. Windows of restarts, the record's and the imagined ones, are in neither figure; both are counted. The interval also
+//! holds the change with these windows, so that it does not exclude a sign that restarts decide.
+//!
+//! If the record lacks a change that the controller would have made, it does not show what that controller would have used: there
+//! is no estimate then. A controller that is kept from its settings stays where it would never have stayed, so that even the sign
+//! would be wrong.
 
 mod evidence;
+mod page;
+#[cfg(test)]
+mod tests;
 mod walk;
 
 use eadt_core::controller::{ControllerName, ControllerSettings};
@@ -20,8 +29,9 @@ use eadt_schemas::v1::{Actuation, ControllerAction, EfficiencyWindow, Layout, Or
 use serde::Serialize;
 
 pub use evidence::{ENOUGH_WINDOWS, Estimate, InsufficientEvidence};
+pub use page::hindsight_html;
 
-/// What is on record. Events in any order, repeated ones included.
+/// Recorded events, in any order, repeated ones included.
 #[derive(Debug, Clone, Default)]
 pub struct HindsightInput {
     pub windows: Vec<EfficiencyWindow>,
@@ -44,11 +54,11 @@ pub struct HindsightRow {
     pub windows_estimated: u64,
     /// Usable windows for which no other window shows that effect.
     pub windows_unknown: u64,
-    /// As recorded and estimated over all usable ones: how much of the record the rest is about.
+    /// Part of the usable windows that are as recorded or estimated: the part of the record that the other figures cover.
     pub known_ratio: Option<f64>,
     /// J/sample of the known windows in the record.
     pub recorded_joules_per_sample: Option<f64>,
-    /// Change of it under the controller; absent where nothing is estimated.
+    /// Change of it under the controller; absent if nothing is estimated, or if something is refused.
     pub joules_per_sample_change: Option<Estimate>,
     /// Changes of the layout that the record can follow.
     pub changes: Vec<CounterfactualChange>,
@@ -68,9 +78,9 @@ pub struct CounterfactualChange {
     pub action: ControllerAction,
     pub from: Layout,
     pub to: Layout,
-    /// Of the job, numbered as the record goes through them.
+    /// Phase of the job; phases are numbered in the order of the record.
     pub phase: usize,
-    /// Why, in the controller's words.
+    /// The controller's reason.
     pub reason: String,
     /// Windows of the record that ran the new layout in this phase.
     pub windows: usize,
@@ -84,7 +94,7 @@ pub struct RefusedChange {
     pub action: ControllerAction,
     pub from: Layout,
     pub to: Layout,
-    /// How often the controller would have wanted it.
+    /// Number of times that the controller would have made the change.
     pub count: u64,
     /// The first time.
     pub time: EventTime,
@@ -102,7 +112,7 @@ pub fn evaluate_record(
     evaluate_record_counted(record, controllers, settings, &|| ())
 }
 
-/// As [`evaluate_record`]; `on_row` is called after each workload and controller.
+/// Like [`evaluate_record`]; `on_row` is called after each workload and controller.
 pub fn evaluate_record_counted(
     record: &HindsightInput,
     controllers: &[ControllerName],
@@ -112,7 +122,7 @@ pub fn evaluate_record_counted(
     let jobs = walk::jobs(record);
     let pairs = jobs.iter().flat_map(|job| controllers.iter().map(move |controller| (job, *controller)));
     let walked = pairs.map(|(job, controller)| {
-        let row = walk::walk(job, controller, settings);
+        let row = walk::walk(job, controller, settings, &mut |_| ());
         on_row();
         row
     });
@@ -121,13 +131,13 @@ pub fn evaluate_record_counted(
 
 const SHOWN: usize = 5;
 
-/// For a terminal.
+/// Renders the report for a terminal.
 pub fn render_hindsight_report(all: &[HindsightRow]) -> String {
     use std::fmt::Write;
     let mut out = String::new();
     let mut put = |line: std::fmt::Arguments<'_>| out.write_fmt(line).expect("a String takes every write");
     let percent = |ratio: f64| format!("{:.0} %", 100.0 * ratio);
-    put(format_args!("What the record can tell of other decisions; nothing here was run.\n"));
+    put(format_args!("What the record shows of other decisions; nothing here was run.\n"));
     for it in all {
         let mark = match it.origin {
             Origin::Measured => "measured",
@@ -148,6 +158,9 @@ pub fn render_hindsight_report(all: &[HindsightRow]) -> String {
                 "  J/sample: {recorded:.4} in the record's known windows, {} with the controller; saves with {} confidence\n",
                 interval(&change),
                 percent(change.confidence_saves_ratio)
+            )),
+            (Some(recorded), None) if !it.refused.is_empty() => put(format_args!(
+                "  J/sample: {recorded:.4} in the record's known windows; unknown with the controller: the record lacks changes of it\n"
             )),
             (Some(recorded), None) if it.changes.is_empty() => {
                 put(format_args!("  J/sample: {recorded:.4}; the controller changes nothing that the record can follow\n"));
@@ -206,7 +219,7 @@ fn interval(estimate: &Estimate) -> String {
     format!("{value} ({low} to {high})")
 }
 
-/// As `6 × 50 %, 300 W`.
+/// Formats a layout as `6 × 50 %, 300 W`.
 fn layout(layout: &Layout) -> String {
     let mut parts = Vec::new();
     match (layout.replicas, layout.mps_thread_percentage) {

@@ -9,7 +9,7 @@ use eadt_schemas::v1::{
     Actuation, ActuationOutcome, ControllerAction, Decision, EfficiencyWindow, Layout, Origin, UpdateMode, WindowKind, Workload,
 };
 
-use super::evidence::{InsufficientEvidence, RecordEvidence, WindowMeasurement, same_layout};
+use super::evidence::{Estimate, InsufficientEvidence, RecordEvidence, WindowMeasurement, same_layout};
 use super::{CounterfactualChange, HindsightInput, HindsightRow, RefusedChange};
 use crate::answer::answer;
 
@@ -22,7 +22,7 @@ pub struct RecordedJob<'a> {
     actuations: Vec<&'a Actuation>,
 }
 
-/// The workloads that have tumbling windows; GPUs without one have nobody to decide for them.
+/// Returns the workloads that have tumbling windows; GPUs without one have nobody to decide for them.
 pub fn jobs(record: &HindsightInput) -> Vec<RecordedJob<'_>> {
     let mut windows: BTreeMap<&str, BTreeMap<(EventTime, &str), &EfficiencyWindow>> = BTreeMap::new();
     for window in record.windows.iter().filter(|w| w.kind == WindowKind::Tumbling && w.workload.contains('/')) {
@@ -43,10 +43,44 @@ pub fn jobs(record: &HindsightInput) -> Vec<RecordedJob<'_>> {
 #[derive(Debug)]
 struct CounterfactualLayout {
     layout: Layout,
+    /// The decision that set it: the controller's own if `is_imagined`.
+    decision_id: Option<String>,
+    /// The controller has changed something. Until then it has what others than the record's controller set.
+    is_imagined: bool,
     /// The window's number from which on it is in force and warm enough to be compared.
     ready_from: usize,
+    /// The change to it replaces processes.
+    restarts: bool,
+    /// Part of the time of such a change in which the job runs.
+    running_ratio: f64,
     /// Downtime in seconds that was not reported to the controller yet.
     unreported_downtime: Option<f64>,
+    /// The reason why its effect is not known at present.
+    unknown: Option<InsufficientEvidence>,
+}
+
+impl CounterfactualLayout {
+    /// Returns a layout that is in force from window `ready_from` on, without a restart.
+    fn new(layout: Layout, decision_id: Option<String>, is_imagined: bool, ready_from: usize) -> Self {
+        Self {
+            layout,
+            decision_id,
+            is_imagined,
+            ready_from,
+            restarts: false,
+            running_ratio: 1.0,
+            unreported_downtime: None,
+            unknown: None,
+        }
+    }
+}
+
+/// Windows that count only if restarts do: the record restarts in them, or the controller would.
+#[derive(Debug, Default)]
+struct RestartWindows {
+    recorded: Vec<WindowMeasurement>,
+    factual: Vec<WindowMeasurement>,
+    estimated: BTreeMap<usize, usize>,
 }
 
 struct HindsightWalk<'a> {
@@ -57,63 +91,37 @@ struct HindsightWalk<'a> {
     /// Grows with every change of the layout that the controller is shown.
     generation: u64,
     last_layout: Option<Layout>,
-    imagined: Option<CounterfactualLayout>,
+    /// `None` before the first window.
+    current: Option<CounterfactualLayout>,
     actuation: Option<Actuation>,
-    /// How often windows of a group were lent.
+    /// Number of times that windows of a group were used.
     turns: BTreeMap<usize, usize>,
     factual: Vec<WindowMeasurement>,
     recorded: Vec<WindowMeasurement>,
     estimated: BTreeMap<usize, usize>,
+    around_restarts: RestartWindows,
     unknown: u64,
     it: HindsightRow,
 }
 
-/// Time that a rollout takes where the record has none.
+/// Returns the time that a rollout takes where the record has none.
 fn downtime_seconds(job: &RecordedJob<'_>, settings: &ControllerSettings) -> f64 {
     let mut known: Vec<f64> = job.actuations.iter().filter_map(|it| it.downtime_seconds).filter(|s| *s > 0.0).collect();
     known.sort_by(f64::total_cmp);
     known.get(known.len() / 2).copied().unwrap_or(settings.restart_seconds)
 }
 
-/// Lets a controller loose on a job.
-pub fn walk(job: &RecordedJob<'_>, name: ControllerName, settings: &ControllerSettings) -> HindsightRow {
+/// Lets a controller loose on a job; `on_decision` sees each of its decisions.
+pub fn walk(
+    job: &RecordedJob<'_>,
+    name: ControllerName,
+    settings: &ControllerSettings,
+    on_decision: &mut dyn FnMut(&Decision),
+) -> HindsightRow {
     let declared = job.tables.last().and_then(|table| ControllerSettings::from_workload(table).ok().flatten());
     let settings = declared.as_ref().unwrap_or(settings);
     let layouts: Vec<Option<Layout>> = job.windows.iter().map(|window| layout_of(job, window).cloned()).collect();
-    let board_watts = job.tables.iter().rev().find_map(|table| table.gpu_power_limit_watts);
-    let changes = layouts.windows(2).filter(|pair| pair[0].is_some() && pair[0] != pair[1]).count();
-    let mut walk = HindsightWalk {
-        job,
-        evidence: RecordEvidence::new(&job.windows, &layouts, settings.coverage_min_ratio, board_watts),
-        coverage_min_ratio: settings.coverage_min_ratio,
-        board_watts,
-        generation: 0,
-        last_layout: None,
-        imagined: None,
-        actuation: None,
-        turns: BTreeMap::new(),
-        factual: Vec::new(),
-        recorded: Vec::new(),
-        estimated: BTreeMap::new(),
-        unknown: 0,
-        it: HindsightRow {
-            workload: job.name.to_owned(),
-            controller: name,
-            origin: job.windows.iter().map(|window| window.origin).max().unwrap_or(Origin::Measured),
-            windows: job.windows.len() as u64,
-            windows_as_recorded: 0,
-            windows_estimated: 0,
-            windows_unknown: 0,
-            known_ratio: None,
-            recorded_joules_per_sample: None,
-            joules_per_sample_change: None,
-            changes: Vec::new(),
-            refused: Vec::new(),
-            restarts: 0,
-            recorded_changes: changes as u64,
-            notes: Vec::new(),
-        },
-    };
+    let mut walk = HindsightWalk::new(job, name, settings, &layouts);
     let mut state = ControllerState::default();
     let downtime = downtime_seconds(job, settings);
     for (index, (recorded, layout)) in job.windows.iter().zip(&layouts).enumerate() {
@@ -129,6 +137,7 @@ pub fn walk(job: &RecordedJob<'_>, name: ControllerName, settings: &ControllerSe
             models: None,
         };
         let decision = decide(name, &mut state, &window, &context);
+        on_decision(&decision);
         if decision.action != ControllerAction::Maintain && decision.from != decision.to {
             walk.evaluate_change(index, &decision, downtime);
         }
@@ -136,7 +145,7 @@ pub fn walk(job: &RecordedJob<'_>, name: ControllerName, settings: &ControllerSe
     walk.finish(downtime)
 }
 
-/// The newest table event up to the window's end.
+/// Returns the newest table event up to the window's end.
 fn table_of<'a>(job: &RecordedJob<'a>, window: &EfficiencyWindow) -> Option<&'a Workload> {
     let known = job.tables.partition_point(|table| table.time <= window.window_end);
     job.tables[..known].last().copied()
@@ -146,84 +155,189 @@ fn layout_of<'a>(job: &RecordedJob<'a>, window: &'a EfficiencyWindow) -> Option<
     window.layout.as_ref().or_else(|| table_of(job, window).map(|table| &table.layout))
 }
 
-impl HindsightWalk<'_> {
-    /// The window and the workload as the controller would have seen them.
-    fn controller_view(&mut self, index: usize, table: &Workload, recorded: Option<&Layout>) -> (EfficiencyWindow, Workload) {
-        let own = self.job.windows[index];
-        let figures = WindowMeasurement::of(own, self.coverage_min_ratio);
-        let mut window = own.clone();
-        let layout = match self.imagined.take() {
-            None => {
-                if let Some(figures) = figures {
-                    self.it.windows_as_recorded += 1;
-                    self.factual.push(figures);
-                    self.recorded.push(figures);
-                }
-                recorded.cloned().unwrap_or_else(|| table.layout.clone())
-            }
-            Some(mut imagined) => {
-                let rolling = index < imagined.ready_from;
-                let same = recorded.is_some_and(|recorded| same_layout(recorded, &imagined.layout, self.board_watts));
-                let group = self.evidence.find_group(&imagined.layout, self.evidence.phase(index));
-                let mut lost = false;
-                // Where the record restarts, or knows nothing, nothing is decided, as while the imagined change rolls out.
-                match (figures.filter(|_| !rolling), same, group) {
-                    (None, ..) => window.restarted = true,
-                    (Some(figures), true, _) => {
-                        self.it.windows_as_recorded += 1;
-                        self.factual.push(figures);
-                        self.recorded.push(figures);
-                    }
-                    (Some(figures), false, Ok(group)) => {
-                        let turn = self.turns.entry(group).or_default();
-                        let lent = self.job.windows[self.evidence.window(group, *turn)];
-                        *turn += 1;
-                        window = EfficiencyWindow {
-                            id: own.id.clone(),
-                            window_start: own.window_start,
-                            window_end: own.window_end,
-                            ..lent.clone()
-                        };
-                        self.it.windows_estimated += 1;
-                        *self.estimated.entry(group).or_default() += 1;
-                        self.recorded.push(figures);
-                    }
-                    (Some(_), false, Err(unknown)) => {
-                        self.unknown += 1;
-                        self.abandon_layout(own.window_end, &imagined.layout, recorded, unknown);
-                        lost = true;
-                    }
-                }
-                if lost {
-                    self.actuation = None;
-                    recorded.cloned().unwrap_or_else(|| table.layout.clone())
-                } else {
-                    if !rolling && let Some(downtime) = imagined.unreported_downtime.take() {
-                        self.ready(own.window_end, downtime);
-                    }
-                    let layout = imagined.layout.clone();
-                    self.imagined = Some(imagined);
-                    layout
-                }
-            }
-        };
-        if self.last_layout.as_ref() != Some(&layout) {
-            self.generation += 1;
-            self.last_layout = Some(layout.clone());
+impl<'a> HindsightWalk<'a> {
+    /// `layouts`: the layout in force in each window, `None` if it is not known.
+    fn new(job: &'a RecordedJob<'a>, name: ControllerName, settings: &ControllerSettings, layouts: &[Option<Layout>]) -> Self {
+        let board_watts = job.tables.iter().rev().find_map(|table| table.gpu_power_limit_watts);
+        let changes = layouts.windows(2).filter(|pair| pair[0].is_some() && pair[0] != pair[1]).count();
+        Self {
+            job,
+            evidence: RecordEvidence::new(&job.windows, layouts, settings.coverage_min_ratio, board_watts),
+            coverage_min_ratio: settings.coverage_min_ratio,
+            board_watts,
+            generation: 0,
+            last_layout: None,
+            current: None,
+            actuation: None,
+            turns: BTreeMap::new(),
+            factual: Vec::new(),
+            recorded: Vec::new(),
+            estimated: BTreeMap::new(),
+            around_restarts: RestartWindows::default(),
+            unknown: 0,
+            it: HindsightRow {
+                workload: job.name.to_owned(),
+                controller: name,
+                origin: job.windows.iter().map(|window| window.origin).max().unwrap_or(Origin::Measured),
+                windows: job.windows.len() as u64,
+                windows_as_recorded: 0,
+                windows_estimated: 0,
+                windows_unknown: 0,
+                known_ratio: None,
+                recorded_joules_per_sample: None,
+                joules_per_sample_change: None,
+                changes: Vec::new(),
+                refused: Vec::new(),
+                restarts: 0,
+                recorded_changes: changes as u64,
+                notes: Vec::new(),
+            },
         }
-        (window.layout, window.generation) = (Some(layout.clone()), Some(self.generation));
+    }
+
+    /// Returns the window and the workload as the controller would have seen them.
+    fn controller_view(&mut self, index: usize, table: &Workload, recorded: Option<&Layout>) -> (EfficiencyWindow, Workload) {
+        let current = self.follow_others(index, table, recorded);
+        let mut current = self.follow_rollback(index, current);
+        let mut window = self.window_seen(index, &mut current, recorded);
+        if self.last_layout.as_ref() != Some(&current.layout) {
+            self.generation += 1;
+            self.last_layout = Some(current.layout.clone());
+        }
+        (window.layout, window.generation) = (Some(current.layout.clone()), Some(self.generation));
         let workload = Workload {
-            layout,
+            layout: current.layout.clone(),
             generation: self.generation,
-            // What is asked is what it would have done had it been allowed to.
+            // The record's decision made the record's layout. Under its id, the controller would take its own change for
+            // somebody else's.
+            decision_id: current.decision_id.clone(),
+            // The question is which decisions the controller would have made if it had been allowed to.
             mode: UpdateMode::Enforce,
             paused: false,
             ..table.clone()
         };
+        self.current = Some(current);
         (window, workload)
     }
 
-    /// The imagined rollout is complete.
+    /// Returns the controller's layout. As long as it has changed nothing, that is the record's, without the changes by the
+    /// record's controller: they would not have been made.
+    fn follow_others(&mut self, index: usize, table: &Workload, recorded: Option<&Layout>) -> CounterfactualLayout {
+        let layout = recorded.unwrap_or(&table.layout);
+        let by_controller = table.decision_id.is_some() || self.is_rolled_back(table) || self.is_next_decided(index, layout);
+        let stays = |it: &CounterfactualLayout| {
+            it.is_imagined || by_controller || (it.layout == *layout && it.decision_id == table.decision_id)
+        };
+        let set_by_others = || CounterfactualLayout::new(layout.clone(), table.decision_id.clone(), false, index);
+        self.current.take().filter(stays).unwrap_or_else(set_by_others)
+    }
+
+    /// Returns whether a window has the layout of a decision that is published after the window's end.
+    fn is_next_decided(&self, index: usize, layout: &Layout) -> bool {
+        let end = self.job.windows[index].window_end;
+        let next = self.job.tables.iter().find(|table| table.time > end);
+        next.is_some_and(|table| table.decision_id.is_some() && table.layout == *layout)
+    }
+
+    /// Returns whether the record's actuator made this layout by undoing a change.
+    fn is_rolled_back(&self, table: &Workload) -> bool {
+        let undoes = |it: &&Actuation| {
+            it.outcome == ActuationOutcome::RolledBack && it.generation == table.generation && it.layout == table.layout
+        };
+        self.job.actuations.iter().any(undoes)
+    }
+
+    /// Undoes the controller's change if the record made the same decision, and its actuator undid it.
+    fn follow_rollback(&mut self, index: usize, current: CounterfactualLayout) -> CounterfactualLayout {
+        let until = self.job.windows[index].window_end;
+        let is_undone = |it: &&Actuation| {
+            matches!(it.outcome, ActuationOutcome::RolledBack | ActuationOutcome::Failed)
+                && it.time <= until
+                && current.decision_id.as_ref() == Some(&it.decision_id)
+        };
+        let undone = self.job.actuations.iter().copied().find(is_undone).filter(|_| current.is_imagined);
+        let Some(undone) = undone else { return current };
+        self.actuation = Some(Actuation { generation: self.generation + 1, ..undone.clone() });
+        CounterfactualLayout::new(undone.layout.clone(), None, true, index + 1)
+    }
+
+    /// Returns the window that the controller would have seen, and counts it.
+    fn window_seen(&mut self, index: usize, current: &mut CounterfactualLayout, recorded: Option<&Layout>) -> EfficiencyWindow {
+        let own = self.job.windows[index];
+        let figures = WindowMeasurement::of(own, self.coverage_min_ratio);
+        let same = recorded.is_none_or(|recorded| same_layout(recorded, &current.layout, self.board_watts));
+        let rolling = index < current.ready_from;
+        if let Some(downtime) = current.unreported_downtime.take_if(|_| !rolling) {
+            self.ready(own.window_end, downtime);
+        }
+        if rolling || figures.is_none() {
+            self.add_restart(index, current, figures, same);
+        }
+        // If the record restarts, or the window is not usable, nothing is decided, as while the imagined change rolls out.
+        let Some(figures) = figures.filter(|_| !rolling) else {
+            return EfficiencyWindow { restarted: own.restarted || current.is_imagined || !same, ..own.clone() };
+        };
+        let window = if same {
+            self.it.windows_as_recorded += 1;
+            self.factual.push(figures);
+            own.clone()
+        } else {
+            match self.evidence.find_group(&current.layout, self.evidence.phase(index)) {
+                Ok(group) => self.borrowed_window(index, group),
+                Err(unknown) => {
+                    self.unknown += 1;
+                    if current.unknown.as_ref() != Some(&unknown) {
+                        current.unknown = Some(unknown.clone());
+                        self.lose_layout(own.window_end, &current.layout, recorded, unknown);
+                    }
+                    return without_figures(own);
+                }
+            }
+        };
+        current.unknown = None;
+        self.recorded.push(figures);
+        window
+    }
+
+    /// Returns a window of a group in the place of one of the record.
+    fn borrowed_window(&mut self, index: usize, group: usize) -> EfficiencyWindow {
+        let own = self.job.windows[index];
+        let turn = self.turns.entry(group).or_default();
+        let lent = self.job.windows[self.evidence.window(group, *turn)];
+        *turn += 1;
+        self.it.windows_estimated += 1;
+        *self.estimated.entry(group).or_default() += 1;
+        EfficiencyWindow { id: own.id.clone(), window_start: own.window_start, window_end: own.window_end, ..lent.clone() }
+    }
+
+    /// Counts a window in which the record restarts, or the controller would, for the figure with restarts. `same`: the record
+    /// runs the controller's layout.
+    fn add_restart(&mut self, index: usize, current: &CounterfactualLayout, figures: Option<WindowMeasurement>, same: bool) {
+        let own = self.job.windows[index];
+        let restarting = index < current.ready_from && current.restarts;
+        let Some(recorded) = WindowMeasurement::with_downtime(own, self.coverage_min_ratio) else { return };
+        if figures.is_some() || !own.has_restart() {
+            // Only the controller restarts. A restart of the record's own at another window is not counted twice.
+            if figures.is_some() && restarting && !same {
+                let samples_per_second = recorded.samples_per_second * current.running_ratio;
+                self.around_restarts.recorded.push(recorded);
+                self.around_restarts.factual.push(WindowMeasurement { samples_per_second, ..recorded });
+            }
+        } else if same || restarting {
+            self.around_restarts.recorded.push(recorded);
+            self.around_restarts.factual.push(recorded);
+        } else if let Ok(group) = self.evidence.find_group(&current.layout, self.phase_before(index)) {
+            self.around_restarts.recorded.push(recorded);
+            *self.around_restarts.estimated.entry(group).or_default() += 1;
+        }
+    }
+
+    /// Returns the phase of the job in a window, or the last known one before it.
+    fn phase_before(&self, index: usize) -> Option<usize> {
+        (0..=index).rev().find_map(|index| self.evidence.phase(index))
+    }
+
+    /// Completes the imagined rollout.
     fn ready(&mut self, time: EventTime, downtime: f64) {
         if let Some(actuation) = &mut self.actuation {
             actuation.outcome = ActuationOutcome::Ready;
@@ -232,10 +346,11 @@ impl HindsightWalk<'_> {
         }
     }
 
-    /// The record does not know the imagined layout in the phase that has begun: the controller goes on where the record is.
-    fn abandon_layout(&mut self, time: EventTime, imagined: &Layout, recorded: Option<&Layout>, unknown: InsufficientEvidence) {
+    /// Notes that the record does not know the controller's layout in the phase that has begun. The controller waits at it: had
+    /// it been given the record's layout, it would take that for somebody's change.
+    fn lose_layout(&mut self, time: EventTime, held: &Layout, recorded: Option<&Layout>, unknown: InsufficientEvidence) {
         let to = recorded.cloned().unwrap_or_default();
-        self.refuse(ControllerAction::Maintain, imagined.clone(), to, time, unknown);
+        self.refuse(ControllerAction::Maintain, held.clone(), to, time, unknown);
     }
 
     fn refuse(&mut self, action: ControllerAction, from: Layout, to: Layout, time: EventTime, unknown: InsufficientEvidence) {
@@ -245,16 +360,16 @@ impl HindsightWalk<'_> {
             return;
         }
         let reason = if action == ControllerAction::Maintain {
-            format!("not followed any further: {unknown}")
+            format!("not followed any further in this phase: {unknown}")
         } else {
             unknown.to_string()
         };
         self.it.refused.push(RefusedChange { action, from, to, count: 1, time, unknown, reason });
     }
 
-    /// What becomes of a decision to change something.
+    /// Evaluates a decision to change something.
     fn evaluate_change(&mut self, index: usize, decision: &Decision, downtime: f64) {
-        let phase = self.evidence.phase(index).or_else(|| (0..index).rev().find_map(|before| self.evidence.phase(before)));
+        let phase = self.phase_before(index);
         let window = self.job.windows[index];
         let seconds = window.window_end.seconds_since(window.window_start).max(1e-3);
         let rolling = if decision.restarts { (downtime / seconds).ceil() as usize } else { 0 };
@@ -262,9 +377,9 @@ impl HindsightWalk<'_> {
         let ready_from = index + 2 + rolling;
         let evidence = self.evidence.find_group(&decision.to, phase);
         match evidence {
-            // What the record did itself is seen, however short.
+            // A change that the record made itself is evaluated, however short.
             Err(unknown) if !self.is_next_of_record(index, &decision.to, ready_from) => {
-                let reason = format!("the record cannot tell: {unknown}");
+                let reason = format!("the record does not show it: {unknown}");
                 self.actuation =
                     Some(answer(decision, ActuationOutcome::Refused, reason, decision.from.clone(), self.generation));
                 self.refuse(decision.action, decision.from.clone(), decision.to.clone(), decision.time, unknown);
@@ -286,8 +401,12 @@ impl HindsightWalk<'_> {
                 let downtime = if decision.restarts { downtime } else { 0.0 };
                 self.actuation =
                     Some(answer(decision, ActuationOutcome::Applied, String::new(), decision.to.clone(), self.generation + 1));
-                self.imagined =
-                    Some(CounterfactualLayout { layout: decision.to.clone(), ready_from, unreported_downtime: Some(downtime) });
+                self.current = Some(CounterfactualLayout {
+                    restarts: decision.restarts,
+                    running_ratio: (1.0 - downtime / (seconds * (rolling + 1) as f64)).max(0.0),
+                    unreported_downtime: Some(downtime),
+                    ..CounterfactualLayout::new(decision.to.clone(), Some(decision.id.clone()), true, ready_from)
+                });
             }
         }
     }
@@ -298,14 +417,15 @@ impl HindsightWalk<'_> {
         let windows = &self.job.windows;
         let same = |a: &Layout, b: &Layout| same_layout(a, b, self.board_watts);
         let recorded = layout_of(self.job, windows[index]);
-        let is_on_record = self.imagined.as_ref().is_none_or(|it| recorded.is_some_and(|at| same(at, &it.layout)));
+        let is_on_record = self.current.as_ref().is_none_or(|it| recorded.is_some_and(|at| same(at, &it.layout)));
         let times = windows[index].window_end..=windows[until.min(windows.len() - 1)].window_end;
         let applies =
             |it: &Actuation| it.outcome == ActuationOutcome::Applied && times.contains(&it.time) && same(&it.layout, to);
         is_on_record && self.job.actuations.iter().any(|it| applies(it))
     }
 
-    fn finish(mut self, downtime: f64) -> HindsightRow {
+    fn finish(self, downtime: f64) -> HindsightRow {
+        let change = self.total_change();
         let mut it = self.it;
         it.windows_unknown = self.unknown;
         let known = it.windows_as_recorded + it.windows_estimated;
@@ -314,9 +434,11 @@ impl HindsightWalk<'_> {
         let total = |of: fn(&WindowMeasurement) -> f64| self.recorded.iter().map(of).sum::<f64>();
         let (watts, rate) = (total(|f| f.watts), total(|f| f.samples_per_second));
         it.recorded_joules_per_sample = (rate > 0.0).then(|| watts / rate);
-        if !self.estimated.is_empty() {
-            let estimated: Vec<(usize, usize)> = std::mem::take(&mut self.estimated).into_iter().collect();
-            it.joules_per_sample_change = Some(self.evidence.total_effect(&self.factual, &estimated, &self.recorded, 0));
+        if it.refused.is_empty() {
+            it.joules_per_sample_change = change;
+        } else {
+            let name = it.controller;
+            it.notes.push(format!("the record does not show what {name} would have used: it lacks changes that {name} makes"));
         }
         if self.job.tables.is_empty() {
             it.notes.push("nobody managed this workload: without its layout and bounds on record nothing is decided".to_owned());
@@ -335,11 +457,50 @@ impl HindsightWalk<'_> {
         }
         if it.restarts > 0 || it.recorded_changes > 0 {
             it.notes.push(format!(
-                "restarts are in no J/sample here: {} at {downtime:.0} s each stand beside the record's own",
+                "restarts are in no J/sample here, but the interval of its change holds the change with them, too: {} at \
+                 {downtime:.0} s each, instead of the record's own",
                 counted_as(it.restarts, "imagined one", "imagined ones")
             ));
         }
         it
+    }
+
+    /// Returns the change of J/sample in the windows that are known; `None` if nothing is estimated. The interval holds the change
+    /// without restarts and the one with them.
+    fn total_change(&self) -> Option<Estimate> {
+        if self.estimated.is_empty() {
+            return None;
+        }
+        let total = |factual: &[WindowMeasurement], estimated: &BTreeMap<usize, usize>, recorded: &[WindowMeasurement]| {
+            let estimated: Vec<(usize, usize)> = estimated.iter().map(|(group, windows)| (*group, *windows)).collect();
+            self.evidence.total_effect(factual, &estimated, recorded, 0)
+        };
+        let without = total(&self.factual, &self.estimated, &self.recorded);
+        let around = &self.around_restarts;
+        if around.recorded.is_empty() {
+            return Some(without);
+        }
+        let mut estimated = self.estimated.clone();
+        for (group, windows) in &around.estimated {
+            *estimated.entry(*group).or_default() += windows;
+        }
+        let factual = [&self.factual[..], &around.factual[..]].concat();
+        let recorded = [&self.recorded[..], &around.recorded[..]].concat();
+        Some(without.spanning(total(&factual, &estimated, &recorded)))
+    }
+}
+
+/// Returns the window of a layout of which nothing is known in this phase.
+fn without_figures(window: &EfficiencyWindow) -> EfficiencyWindow {
+    EfficiencyWindow {
+        id: window.id.clone(),
+        workload: window.workload.clone(),
+        window_start: window.window_start,
+        window_end: window.window_end,
+        origin: window.origin,
+        gpus: window.gpus,
+        ranks: window.ranks,
+        ..EfficiencyWindow::default()
     }
 }
 

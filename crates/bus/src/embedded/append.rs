@@ -155,7 +155,7 @@ fn targets<'a>(
     let mut targets: Vec<AppendTarget<'a>> = Vec::new();
     let mut index: HashMap<(u32, i32), usize> = HashMap::new();
     let mut last = None;
-    // As the sticky partitioner does: keyless records of one append stay together.
+    // Records without a key of one append stay together, as with the sticky partitioner.
     appender.spread = appender.spread.wrapping_add(1);
     for record in records {
         let (topic, partition) = check_record(shared, record, &mut last)?;

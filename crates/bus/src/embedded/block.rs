@@ -16,7 +16,7 @@ const NONE: u32 = u32::MAX;
 /// A block is closed at this size: what a reader holds in memory of each partition.
 const BLOCK_BYTES: usize = 128 << 10;
 
-/// What is to be written of one record.
+/// One record to write.
 #[derive(Debug, Clone, Copy)]
 pub struct BlockEntry<'a> {
     pub offset: i64,
@@ -49,7 +49,7 @@ impl BlockBuilder {
         self.count == 0
     }
 
-    /// False, and nothing taken, where the offset lies too far behind the base for one block.
+    /// Returns false, and takes nothing, if the offset lies too far behind the base for one block.
     pub fn push(&mut self, entry: &BlockEntry<'_>) -> bool {
         let Ok(delta) = u32::try_from(entry.offset - self.base) else { return false };
         self.records.put_u32_le(delta);
@@ -80,8 +80,8 @@ impl BlockBuilder {
         }) as u16
     }
 
-    /// Whether a record of so many bytes belongs into this block: any into an empty one, and else while there is room for it, in
-    /// the table of names for as many as a record may have, too.
+    /// Returns whether a record of so many bytes belongs into this block. An empty block takes any record. Another one needs room
+    /// for the record, and for as many names as a record may have.
     pub fn has_room_for(&self, bytes: usize) -> bool {
         let room = self.names.len() <= usize::from(u16::MAX) / 2 && self.records.len() + bytes <= BLOCK_BYTES;
         self.is_empty() || room
@@ -155,12 +155,12 @@ impl BlockReader {
         Ok(Self { at, base, block, next, remaining, latest, names })
     }
 
-    /// The stamp of the block's newest record.
+    /// Returns the stamp of the block's newest record.
     pub fn latest(&self) -> EventTime {
         self.latest
     }
 
-    /// The next record.
+    /// Returns the next record.
     pub fn next_record(&mut self) -> Result<Option<ConsumerRecord>, MalformedBlock> {
         if self.remaining == 0 {
             return Ok(None);

@@ -41,7 +41,7 @@ impl DurableCommitFile {
         File::open(dir.join(NAME)).and_then(|file| read(&file)).unwrap_or(0)
     }
 
-    /// `newest`: the commit that the store ends with.
+    /// Opens the file. `newest`: the commit that the store ends with.
     pub fn open(dir: &Path, newest: u64) -> io::Result<Self> {
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(dir.join(NAME))?;
         let durable_commit = read(&file)?;
@@ -56,7 +56,7 @@ impl DurableCommitFile {
         self.newest
     }
 
-    /// The number of the next commit.
+    /// Returns the number of the next commit.
     pub fn next(&self) -> u64 {
         self.newest + 1
     }
@@ -65,7 +65,7 @@ impl DurableCommitFile {
         self.newest = number;
     }
 
-    /// This commit and those before it are on the disk.
+    /// Records that this commit and those before it are on the disk.
     pub fn mark_durable(&mut self, number: u64) {
         if number <= self.durable_commit {
             return;

@@ -33,7 +33,7 @@ pub struct PendingReclaims {
 }
 
 impl Default for PendingReclaims {
-    /// As at a start: nobody knows what the one before had removed.
+    /// Returns the state at a start: it is unknown how much the process before had removed.
     fn default() -> Self {
         Self { reclaims: RECLAIMS }
     }
@@ -45,7 +45,7 @@ impl PendingReclaims {
         if removed_bytes > 0 {
             self.reclaims = RECLAIMS;
         }
-        // By itself the store rewrites only what is appended to, and to a full disk nothing is.
+        // The store by itself rewrites only blocks that are appended to, and on a full disk nothing is appended.
         let due = removed_bytes >= RECLAIM_AFTER_BYTES || self.reclaims > 0 && is_short_of_room();
         self.reclaims = self.reclaims.saturating_sub(u8::from(due));
         due
@@ -67,7 +67,7 @@ pub fn run(shared: &EmbeddedLogState, now: EventTime) -> Result<MaintenanceCount
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct SweepProgress {
     done: MaintenanceCounts,
-    /// Of all blocks that went or were replaced.
+    /// Bytes of all blocks that were removed or replaced.
     removed_bytes: u64,
 }
 
@@ -87,7 +87,7 @@ fn sweep(shared: &EmbeddedLogState, now: EventTime, swept: &mut SweepProgress) -
         for partition in partitions {
             if partition.fresh_bytes.load(Ordering::Relaxed) >= COMPACT_AFTER_BYTES {
                 partition.fresh_bytes.store(0, Ordering::Relaxed);
-                // What was not finished is due again, as at a start.
+                // A compaction that was not finished is due again, as at a start.
                 compact(shared, partition, settings, now, swept)
                     .inspect_err(|_| partition.fresh_bytes.store(i64::MAX, Ordering::Relaxed))?;
             }
@@ -96,7 +96,7 @@ fn sweep(shared: &EmbeddedLogState, now: EventTime, swept: &mut SweepProgress) -
     Ok(())
 }
 
-/// The offset below which a partition's blocks are more than the limit, of their bases and sizes, newest first.
+/// Returns the offset below which a partition's blocks are more than the limit, of their bases and sizes, newest first.
 fn too_large_below(sizes: impl Iterator<Item = Result<(i64, u32)>>, limit: u64) -> Result<i64> {
     let mut total = 0;
     for row in sizes {
@@ -189,7 +189,7 @@ fn compact(
         if builder.is_empty() {
             compacted.changes.remove_block(key.to_vec());
         } else {
-            // In place: a reader that is past this base misses nothing.
+            // The block keeps its base: a reader that is past this base misses nothing.
             compacted.changes.put_block(block_key(partition.topic, partition.at.partition, base), builder.finish());
         }
         if compacted.changes.is_a_portion() {
@@ -199,7 +199,7 @@ fn compact(
     if compacted.changes.is_empty() { Ok(()) } else { compacted.commit(shared, swept) }
 }
 
-/// What is committed next of a compaction.
+/// Changes that the compaction commits next.
 struct CompactionBatch {
     changes: WriteBatch,
     records: u64,

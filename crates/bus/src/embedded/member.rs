@@ -13,7 +13,7 @@ use crate::{
     BusError, CommitStep, GroupMember, MemberOptions, Membership, PartitionReader, PollEvent, Remedy, Result, TopicPartition,
 };
 
-/// Who is in which group.
+/// Owners of consumer groups, and epochs of their instances.
 #[derive(Debug, Default)]
 pub struct GroupRegistry {
     owners: HashMap<String, GroupOwner>,

@@ -72,7 +72,7 @@ struct ProducerQueuesState {
     queues: Vec<Arc<ProducerQueue>>,
     /// Bytes waiting in all lanes.
     bytes: usize,
-    /// Somebody flushes.
+    /// A caller flushes.
     urgent: bool,
     closing: bool,
     /// The writer panicked.
@@ -90,7 +90,7 @@ impl ProducerQueuesState {
         (1..BATCH_BYTES).contains(&self.bytes) && !self.urgent && !self.closing
     }
 
-    /// So much more waits, or somebody flushes; whether the writer is to be woken: only when something begins or is due, since
+    /// Counts bytes that wait, or a flush. Returns whether to wake the writer: only if records begin to wait or are due, since
     /// each notice costs a system call.
     fn count_waiting(&mut self, bytes: usize, urgent: bool) -> bool {
         let before = self.bytes;
@@ -225,7 +225,7 @@ fn write_lane(shared: &EmbeddedLogState, lane: &ProducerQueue, closing: bool) ->
     written
 }
 
-/// How many of these records are written at once: each is in memory several times over meanwhile.
+/// Returns the number of these records to write at once. Each record is in memory several times meanwhile.
 fn batch_len(records: &[ProducerRecord]) -> usize {
     let mut bytes = 0;
     let last = records.iter().position(|record| {
@@ -316,7 +316,7 @@ impl Producer for EmbeddedProducer {
             state.bytes += bytes;
             state.counts.accepted += 1;
         }
-        // At least one, so that the writer sees that something waits.
+        // At least one byte, so that the writer notices a waiting record.
         self.notify_writer(bytes.max(1), false);
         Ok(())
     }

@@ -29,7 +29,7 @@ struct PartitionCursor {
     next: Option<i64>,
     /// Blocks are fetched from this base on.
     scan: i64,
-    /// Where the partition ended when the call began.
+    /// End of the partition when the call began.
     end: i64,
     paused: bool,
     /// Whether the end was reported since the last record.
@@ -48,7 +48,7 @@ pub struct PartitionCursors {
 }
 
 impl PartitionCursors {
-    /// Nothing is delivered of it before [`Self::seek`].
+    /// Adds a partition. Nothing of it is delivered before [`Self::seek`].
     pub fn add(&mut self, partition: Arc<EmbeddedPartition>) {
         self.all.push(PartitionCursor {
             partition,
@@ -89,7 +89,7 @@ impl PartitionCursors {
     pub fn set_paused(&mut self, at: &[TopicPartition], paused: bool) -> Result<()> {
         for at in at {
             let cursor = self.cursor(at, if paused { "pausing" } else { "resuming" })?;
-            // What was appended while it was paused was not looked at.
+            // Records that were appended during the pause were not read.
             cursor.reported_end &= cursor.paused == paused;
             cursor.paused = paused;
         }
@@ -97,10 +97,7 @@ impl PartitionCursors {
     }
 
     fn cursor(&mut self, at: &TopicPartition, what: &str) -> Result<&mut PartitionCursor> {
-        self.all
-            .iter_mut()
-            .find(|cursor| cursor.partition.at == *at)
-            .ok_or_else(|| BusError::new(Remedy::Stop, format!("{what} {at}"), "it is not assigned here"))
+        self.all.iter_mut().find(|cursor| cursor.partition.at == *at).ok_or_else(|| BusError::unassigned(what, at))
     }
 
     /// Appends the available items, at most `max`.

@@ -6,7 +6,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use eadt_schemas::EventTime;
 
-/// Where the stamps of appended records come from.
+/// Source of the stamps of appended records.
 #[derive(Clone, Default)]
 pub enum StampSource {
     /// The larger of the wall clock and the last stamp plus the time elapsed since.
@@ -43,7 +43,7 @@ impl StampClock {
         Self { source, last, last_at: Instant::now() }
     }
 
-    /// The stamp for an append that happens now, in whole milliseconds.
+    /// Returns the stamp for an append that happens now, in whole milliseconds.
     pub fn stamp(&mut self) -> EventTime {
         let stamp = match &self.source {
             StampSource::Wall => {

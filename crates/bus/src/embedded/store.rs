@@ -12,24 +12,24 @@ use super::durable_commit::DurableCommitFile;
 use super::{EmbeddedOptions, FreeSpaceSource, IN_USE, lock};
 use crate::{BusError, Remedy, Result};
 
-/// How often the free space of the disk is looked at.
+/// Interval between two checks of the disk's free space.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
-/// How long a stopped store is searched for damage.
+/// Longest time that a stopped store is searched for damage.
 const LONGEST_LOOK: Duration = Duration::from_secs(10);
 /// Many changes are committed in portions of this size.
 const PORTION_BYTES: u64 = 4 << 20;
-/// How many reclaims give back what was removed.
+/// Number of reclaims that return removed bytes to the file system.
 pub const RECLAIMS: u8 = 3;
-/// Of rows and blocks as this version writes them; stored, so that an older program does not guess at a newer one's.
-/// Since 2 both keyspaces have the number of the newest commit.
+/// Version of the rows and blocks that this program writes. It is stored, so that an older program refuses a newer store. Since
+/// 2, both keyspaces have the number of the newest commit.
 const FORMAT: u32 = 2;
 const FORMAT_KEY: &[u8] = b"f";
 /// The number of the newest commit.
 const COMMIT_KEY: &[u8] = b"n";
-/// What the files of the store itself begin with, and the newest form of them that it reads.
+/// The store library's file that names its format: file name, first bytes, and the newest format that this program reads.
 const FILES: (&str, &[u8], u8) = ("version", b"FJL", 3);
 
-/// What must survive once a write has returned.
+/// Fault that a write must survive once it has returned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DurabilityLevel {
     /// The death of the process, at any point.
@@ -48,8 +48,8 @@ pub struct WriteBatch {
 }
 
 impl WriteBatch {
-    /// Those that leave less than there was. They may use half of the reserve: a log that has filled its disk could otherwise
-    /// never let go what has expired.
+    /// Builds a batch that leaves less data than before. It may use half of the reserve: otherwise a log that has filled its disk
+    /// could never delete expired records.
     pub fn for_cleanup() -> Self {
         Self { is_tidying: true, ..Self::default() }
     }
@@ -92,7 +92,7 @@ pub struct LogStore {
     space: Mutex<CachedFreeSpace>,
     /// Held while a commit takes its number and is written, so that the store's number never falls.
     witness: Mutex<DurableCommitFile>,
-    /// What [`LogStore::find_damage`] found.
+    /// Result of [`LogStore::find_damage`].
     damage: OnceLock<Option<String>>,
 }
 
@@ -132,7 +132,7 @@ impl std::fmt::Debug for LogStore {
     }
 }
 
-/// The key of a block: topic, partition, base offset, so that rows sort as the log does.
+/// Returns the key of a block: topic, partition, base offset, so that rows sort as the log does.
 pub fn block_key(topic: u32, partition: i32, base: i64) -> [u8; 16] {
     let mut key = [0; 16];
     key[..4].copy_from_slice(&topic.to_be_bytes());
@@ -141,7 +141,7 @@ pub fn block_key(topic: u32, partition: i32, base: i64) -> [u8; 16] {
     key
 }
 
-/// The base offset in a block's key.
+/// Returns the base offset in a block's key.
 pub fn base_of(key: &[u8]) -> i64 {
     key.get(8..16).and_then(|bytes| bytes.try_into().ok()).map_or(0, i64::from_be_bytes)
 }
@@ -150,17 +150,17 @@ pub fn topic_key(name: &str) -> Vec<u8> {
     [b"t", name.as_bytes()].concat()
 }
 
-/// Next offset and newest stamp of a partition.
+/// Returns the key of a partition's next offset and newest stamp.
 pub fn end_key(topic: u32, partition: i32) -> Vec<u8> {
     [&b"e"[..], &topic.to_be_bytes(), &partition.to_be_bytes()].concat()
 }
 
-/// Oldest kept offset of a partition.
+/// Returns the key of a partition's oldest kept offset.
 pub fn low_key(topic: u32, partition: i32) -> Vec<u8> {
     [&b"l"[..], &topic.to_be_bytes(), &partition.to_be_bytes()].concat()
 }
 
-/// Committed position of a group.
+/// Returns the key of a group's committed position.
 pub fn position_key(group: &str, topic: u32, partition: i32) -> Vec<u8> {
     [&b"p"[..], &(group.len() as u32).to_be_bytes(), group.as_bytes(), &topic.to_be_bytes(), &partition.to_be_bytes()].concat()
 }
@@ -254,7 +254,7 @@ impl LogStore {
         &self.dir
     }
 
-    /// All or nothing. [`Remedy::Retry`] when the disk is nearly full: nothing was written.
+    /// Commits all changes or none. Returns [`Remedy::Retry`] if the disk is nearly full: nothing was written.
     pub fn commit(&self, changes: WriteBatch, survives: DurabilityLevel) -> Result<()> {
         self.claim(&changes)?;
         self.write(changes, survives)
@@ -325,7 +325,7 @@ impl LogStore {
     /// Rewrites what holds removed rows, so that the disk gets their space back. The store does so in steps: values that an
     /// earlier commit removed go, then their files from its list, then the files; so a space is back after [`RECLAIMS`].
     pub fn reclaim(&self) -> Result<()> {
-        // What nothing follows still counts as being read. And what is rewritten needs room as well.
+        // The newest commit counts as being read until another one follows it. The rewrite needs room, too.
         self.commit(WriteBatch::for_cleanup(), DurabilityLevel::Process)?;
         let what = || format!("reclaiming space in {}", self.dir.display());
         self.blocks
@@ -352,7 +352,7 @@ impl LogStore {
             .map(|row| row.into_inner().map(|(key, value)| (key.into(), value.into())).map_err(|error| self.read_error(&error)))
     }
 
-    /// The base of the newest block that begins at or before `offset`.
+    /// Returns the base of the newest block that begins at or before `offset`.
     pub fn base_at(&self, topic: u32, partition: i32, offset: i64) -> Result<Option<i64>> {
         self.blocks
             .range(block_key(topic, partition, 0)..=block_key(topic, partition, offset))
@@ -432,7 +432,8 @@ fn find_missing_path(dir: &Path) -> Option<PathBuf> {
     if DurableCommitFile::read_durable_commit(dir) == 0 {
         return None;
     }
-    // In the order in which they were made. A start that was killed while it made one leaves its number out.
+    // Keyspaces are numbered in the order in which they were made. A start that was killed while it made one leaves its number
+    // out.
     let keyspaces = dir.join("keyspaces");
     let entries = std::fs::read_dir(&keyspaces).into_iter().flatten().flatten();
     let mut ids: Vec<u64> = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).filter(|id| *id > 0).collect();
@@ -470,8 +471,8 @@ fn is_surroundings(error: &std::io::Error) -> bool {
         || matches!(error.raw_os_error(), Some(23 | 24))
 }
 
-/// What to do about a store that cannot be read. The archive beside it goes with it: a new log begins at offset 0 again, where an
-/// archive of another one would take its records for known.
+/// Returns the error text for a store that cannot be read. The archive beside it must be moved with it: a new log begins at
+/// offset 0 again, and an archive of the old one would take its records for known.
 pub fn damaged_store_message(dir: &Path, why: &str) -> String {
     let whole = dir.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(dir).display();
     format!(

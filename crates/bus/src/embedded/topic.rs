@@ -29,7 +29,7 @@ pub struct EmbeddedPartition {
     pub at: TopicPartition,
     low: AtomicI64,
     high: AtomicI64,
-    /// Of the newest record, in microseconds.
+    /// Stamp of the newest record, in microseconds.
     stamp: AtomicI64,
     /// Bytes appended since compaction last looked.
     pub fresh_bytes: AtomicI64,
@@ -53,7 +53,7 @@ impl EmbeddedPartition {
         self.high.load(Ordering::Acquire)
     }
 
-    /// The stamp for what is appended now: that of the newest record where the clock is behind it.
+    /// Returns the stamp for what is appended now: that of the newest record where the clock is behind it.
     pub fn append_stamp(&self, now: EventTime) -> EventTime {
         now.max(EventTime::from_micros(self.stamp.load(Ordering::Acquire)))
     }
@@ -103,7 +103,7 @@ impl TopicConfig {
             }
         }
         if let Some(kind) = all.get("message.timestamp.type").filter(|kind| *kind != "LogAppendTime") {
-            return Err(format!("the embedded log only knows message.timestamp.type=LogAppendTime: value={kind:?}"));
+            return Err(format!("the embedded log supports only message.timestamp.type=LogAppendTime: value={kind:?}"));
         }
         let unlimited = |value: i64| (value >= 0).then_some(value);
         Ok(Self {
@@ -143,7 +143,7 @@ impl EmbeddedTopic {
         self.settings.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// `max.message.bytes`, and whether every record needs a key.
+    /// Returns `max.message.bytes`, and whether every record needs a key.
     pub fn limits(&self) -> (usize, bool) {
         let settings = self.settings.read().unwrap_or_else(PoisonError::into_inner);
         (settings.max_message_bytes, settings.compact)
@@ -174,7 +174,7 @@ pub struct TopicRegistry {
 }
 
 impl TopicRegistry {
-    /// All topics of the store, and the newest stamp of all partitions.
+    /// Loads all topics of the store, and the newest stamp of all partitions.
     pub fn load(store: &LogStore) -> Result<(Self, EventTime)> {
         let (mut by_name, mut newest) = (ByName::default(), EventTime::MIN);
         for (key, value) in store.meta_with_prefix(b"t")? {
@@ -218,7 +218,7 @@ impl TopicRegistry {
         self.by_name.get(name).cloned()
     }
 
-    /// In the order of their names.
+    /// Returns all topics by name.
     pub fn all(&self) -> impl Iterator<Item = &Arc<EmbeddedTopic>> {
         let mut topics: Vec<_> = self.by_name.values().collect();
         topics.sort_by(|a, b| a.name.cmp(&b.name));
@@ -374,7 +374,7 @@ mod tests {
             (
                 "message.timestamp.type",
                 "CreateTime",
-                "the embedded log only knows message.timestamp.type=LogAppendTime: value=\"CreateTime\"",
+                "the embedded log supports only message.timestamp.type=LogAppendTime: value=\"CreateTime\"",
             ),
         ] {
             assert_eq!(parse(&[(name, value)]), Err(why.to_owned()));

@@ -22,7 +22,7 @@ use rdkafka::producer::Producer as _;
 
 /// Appended to the prefix of transactional ids for the producer that finds out whether they may be used.
 const PROBE: &str = "doctor";
-/// Between two questions of which the first could not be answered yet.
+/// Pause before a request is repeated that could not be answered yet.
 const AGAIN: Duration = Duration::from_millis(200);
 
 impl KafkaBus {
@@ -53,7 +53,8 @@ impl KafkaBus {
         for id in &ids {
             of_ids.insert(id.clone(), self.may_use_transactional_id(id)?);
         }
-        // Of a topic that may not even be looked at nothing more is known: what lacks for certain is what would let one look.
+        // If the client may not even describe a topic, its other rights are unknown. Only the right to describe is missing for
+        // certain.
         let looks = |right: &AclEntry| right.operation.implies(AclOperation::Describe);
         let hidden = |right: &AclEntry, allowed: &BTreeSet<AclOperation>| {
             allowed.is_empty() && !looks(right) && wanted.iter().any(|other| other.resource == right.resource && looks(other))
@@ -70,7 +71,7 @@ impl KafkaBus {
         Ok(wanted.iter().filter(|right| !has(right)).cloned().collect())
     }
 
-    /// The name by which the brokers know this client, as far as it can know itself.
+    /// Returns the name by which the brokers know this client, as far as it can know itself.
     pub fn principal(&self) -> String {
         self.shared.options.principal()
     }
@@ -125,7 +126,7 @@ fn allows(allowed: &BTreeSet<AclOperation>, wanted: AclOperation) -> bool {
     allowed.iter().any(|operation| operation.implies(wanted))
 }
 
-/// What can be asked for in place of a right.
+/// Returns the rights to check in place of `right`.
 fn expand(right: &AclEntry, topics: &[String]) -> Vec<AclEntry> {
     match (&right.resource, right.pattern) {
         (AclResource::Topic(prefix), PatternType::Prefixed) => topics
@@ -227,7 +228,7 @@ struct AdminRequest<'a> {
 }
 
 impl<'a> AdminRequest<'a> {
-    /// `operations`: whether the answer should contain the operations that the client may do.
+    /// Builds a request. `operations`: whether the answer should contain the operations that the client may do.
     #[allow(unsafe_code)]
     fn new(
         client: &'a rdkafka::client::Client<KafkaContext>,
@@ -257,7 +258,7 @@ impl<'a> AdminRequest<'a> {
         }
     }
 
-    /// The answer, once there is one.
+    /// Returns the answer, once there is one.
     #[allow(unsafe_code)]
     fn wait_for_response(&self, what: &str) -> Result<AdminResponse> {
         let millis = c_int::try_from((ANSWER + Duration::from_secs(1)).as_millis()).unwrap_or(c_int::MAX);

@@ -12,30 +12,30 @@ use rdkafka::error::KafkaResult;
 use rdkafka::types::RDKafkaErrorCode as Code;
 
 use super::errors::{explain, from_error, missing_right_message};
-use super::{ANSWER, KafkaBusState, ONE_BROKER, ask_another};
+use super::{ANSWER, KafkaBusState, ONE_BROKER, may_retry_unanswered};
 use crate::rights::{AclOperation, AclResource};
 use crate::{BusError, Remedy, Result, TopicSpec};
 
-/// How long a changed setting may take to be shown.
+/// Longest time until a changed setting is shown.
 const TAKEN: Duration = Duration::from_secs(5);
 
 fn options() -> AdminOptions {
     AdminOptions::new().request_timeout(Some(ANSWER)).operation_timeout(Some(ANSWER))
 }
 
-/// The settings of topics. Whoever is asked may be gone and not be known to be: others are asked soon, by a new client.
+/// Returns the settings of topics. Whoever is asked may be gone and not be known to be: others are asked soon, by a new client.
 fn describe(shared: &KafkaBusState, resources: &[ResourceSpecifier<'_>], what: &str) -> Result<Vec<ConfigResourceResult>> {
     let options = AdminOptions::new().request_timeout(Some(ONE_BROKER)).operation_timeout(Some(ONE_BROKER));
     let begun = Instant::now();
     loop {
         match block_on(shared.admin()?.describe_configs(resources, &options)) {
-            Err(error) if ask_another(&error, begun) => {}
+            Err(error) if may_retry_unanswered(&error, begun) => {}
             described => return described.map_err(|error| from_error(what, &error, Remedy::Retry)),
         }
     }
 }
 
-/// Names, partition counts and replication.
+/// Returns the names, partition counts and replication.
 pub fn layout(shared: &KafkaBusState, prefix: &str) -> Result<Vec<(String, i32, i32)>> {
     let metadata = shared
         .metadata(None)
@@ -160,7 +160,8 @@ fn check_results(what: &str, who: &str, operation: AclOperation, outcome: KafkaR
     })
 }
 
-/// The controller answers before every broker knows; the next call of the caller should find the partitions.
+/// Waits until the partitions are known. The controller answers before every broker knows them, and the caller's next call should
+/// find them.
 fn await_partitions(shared: &KafkaBusState, what: &str, name: &str, partitions: i32) -> Result<()> {
     let begun = Instant::now();
     loop {

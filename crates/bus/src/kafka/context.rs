@@ -12,6 +12,7 @@ use rdkafka::producer::ProducerContext;
 use rdkafka::types::RDKafkaErrorCode as Code;
 
 use super::errors::{from_code, missing_right_message};
+use super::events::may_be_in_log;
 use crate::rights::{AclOperation, AclResource};
 use crate::{BusError, ProducerRecord, Remedy};
 
@@ -31,10 +32,12 @@ pub struct UnconfirmedRecords {
     /// They were on their way: the log may have them.
     pub in_flight: Vec<ProducerRecord>,
     pub unsent: Vec<ProducerRecord>,
+    /// Number of all of them that the log may have: some of the unsent ones were sent, and wait to be sent again.
+    pub unanswered: usize,
 }
 
 impl DeliveryTracker {
-    /// From now on, records that are purged are kept and not counted as failed.
+    /// Keeps purged records from now on, and does not count them as failed.
     pub fn keep_purged(&self) {
         *self.unconfirmed.lock().unwrap_or_else(PoisonError::into_inner) = Some(UnconfirmedRecords::default());
     }
@@ -46,11 +49,13 @@ impl DeliveryTracker {
     /// Returns whether this record was purged and is kept.
     fn keep_if_purged(&self, code: Code, message: &BorrowedMessage<'_>) -> bool {
         let mut given_back = self.unconfirmed.lock().unwrap_or_else(PoisonError::into_inner);
-        match (given_back.as_mut(), code) {
-            (Some(records), Code::PurgeInflight) => records.in_flight.push(detached(message)),
-            (Some(records), Code::PurgeQueue) => records.unsent.push(detached(message)),
+        let Some(records) = given_back.as_mut() else { return false };
+        match code {
+            Code::PurgeInflight => records.in_flight.push(detached(message)),
+            Code::PurgeQueue => records.unsent.push(detached(message)),
             _ => return false,
         }
+        records.unanswered += usize::from(code == Code::PurgeInflight || may_be_in_log(message));
         true
     }
 }

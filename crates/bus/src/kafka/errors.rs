@@ -1,4 +1,4 @@
-//! What an error of the client library means to the caller.
+//! Remedies for the errors of the client library.
 
 use rdkafka::error::KafkaError;
 use rdkafka::types::RDKafkaErrorCode as Code;
@@ -6,7 +6,7 @@ use rdkafka::types::RDKafkaErrorCode as Code;
 use crate::rights::{AclOperation, AclResource};
 use crate::{BusError, Remedy};
 
-/// A newer member or producer of the same name has taken over.
+/// Returns true if a newer member or producer of the same name has taken over.
 pub fn is_fenced(code: Code) -> bool {
     matches!(
         code,
@@ -14,7 +14,7 @@ pub fn is_fenced(code: Code) -> bool {
     )
 }
 
-/// Trying again cannot help, somebody has to change something.
+/// Returns true if a retry cannot help, because somebody has to change something.
 pub fn is_final(code: Code) -> bool {
     is_fenced(code)
         || is_denied(code)
@@ -43,6 +43,14 @@ pub fn is_denied(code: Code) -> bool {
     )
 }
 
+/// Prefix of the text about a fence.
+const FENCED: &str = "fenced: ";
+
+/// Returns true if an error reports that a newer member or producer of the same name has taken over.
+pub fn is_about_fence(error: &BusError) -> bool {
+    error.remedy == Remedy::Stop && error.detail.starts_with(FENCED)
+}
+
 /// Prefix of the text that [`missing_right_message`] returns.
 const DENIED: &str = "denied: ";
 
@@ -55,7 +63,8 @@ pub fn missing_right_message(who: &str, operation: AclOperation, resource: &AclR
 pub fn explain(code: Code, detail: &str) -> String {
     if is_fenced(code) {
         return format!(
-            "fenced: a newer member of the same instance has taken over ({detail}); where both are to run, give each an instance name of its own"
+            "{FENCED}a newer member of the same instance has taken over, or its group took this member for one after an outage ({detail}); \
+             where two are to run, give each an instance name of its own, and where there is only this one, start it again"
         );
     }
     if detail.starts_with(DENIED) {
@@ -72,6 +81,11 @@ pub fn explain(code: Code, detail: &str) -> String {
         Code::UnknownTopicOrPartition | Code::UnknownTopic => {
             format!("there is no such topic or partition ({detail}): run `eadt topics apply`")
         }
+        Code::AllBrokersDown => {
+            format!(
+                "the broker that answered knows no broker, or none can be reached: one that comes back needs a moment ({detail})"
+            )
+        }
         Code::UnknownPartition => {
             format!(
                 "there is no such partition, or every broker that has it is away ({detail}): start them, or run `eadt topics apply`"
@@ -81,7 +95,7 @@ pub fn explain(code: Code, detail: &str) -> String {
     }
 }
 
-/// An error whose remedy follows from its code: final ones stop, `otherwise` for all others.
+/// Returns an error whose remedy follows from its code: final ones stop, `otherwise` for all others.
 pub fn from_code(what: impl Into<String>, code: Code, detail: &str, otherwise: Remedy) -> BusError {
     BusError::new(if is_final(code) { Remedy::Stop } else { otherwise }, what, explain(code, detail))
 }
@@ -111,7 +125,7 @@ mod tests {
     #[test]
     fn what_nobody_can_wait_for_stops_and_says_what_to_do() {
         for (code, expected) in [
-            (Code::Fenced, "fenced: a newer member of the same instance has taken over (said)"),
+            (Code::Fenced, "fenced: a newer member of the same instance has taken over, or "),
             (Code::ProducerFenced, "fenced: "),
             (Code::FencedInstanceId, "fenced: "),
             (Code::FencedMemberEpoch, "fenced: "),
@@ -134,6 +148,7 @@ mod tests {
             let error = from_code("doing it", code, "said", Remedy::Retry);
             assert_eq!((error.remedy, error.what.as_str()), (Remedy::Stop, "doing it"), "{code:?}");
             assert!(error.detail.starts_with(expected), "{code:?}: {}", error.detail);
+            assert_eq!(is_about_fence(&error), is_fenced(code), "{code:?}");
         }
     }
 

@@ -1,8 +1,8 @@
 //! The consumer's event queue, read directly.
 //!
-//! Unsafe code, as in `acls.rs` and nowhere else in the crate. The safe wrapper reports the end of a partition without its
-//! topic and offset, and both are needed: the processor knows that its state is complete by the offset at which a partition
-//! ended, control records included. Everything that leaves this module is owned.
+//! Unsafe code, as in `acls.rs` and nowhere else in the crate. The safe wrapper reports the end of a partition without its topic
+//! and offset. Both are needed: from the offset of the end, control records included, the processor knows that its state is
+//! complete. Everything that leaves this module is owned.
 
 use std::ffi::{CStr, c_void};
 use std::ptr::{self, NonNull};
@@ -12,6 +12,7 @@ use std::time::Duration;
 use eadt_schemas::EventTime;
 use rdkafka::bindings as native;
 use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::message::BorrowedMessage;
 use rdkafka::types::RDKafkaErrorCode as Code;
 
 use super::context::KafkaContext;
@@ -64,7 +65,7 @@ impl Drop for RdKafkaEvent {
 }
 
 impl ConsumerQueue {
-    /// The consumer must have a group id: only then all its events come to one queue.
+    /// Builds the queue. The consumer must have a group id: only then do all its events come to one queue.
     #[allow(unsafe_code)]
     pub fn new(consumer: BaseConsumer<KafkaContext>) -> Option<Self> {
         // SAFETY: the client lives as long as `consumer`; the queue handle is released in `drop`, before it.
@@ -77,7 +78,7 @@ impl ConsumerQueue {
         self.consumer.as_ref().expect("taken by drop only")
     }
 
-    /// The next event; waits at most so long. `None` also for events that concern nobody.
+    /// Returns the next event; waits at most so long. `None` also for events that concern nobody.
     #[allow(unsafe_code)]
     pub fn next(&mut self, timeout: Duration) -> Option<ConsumerEvent> {
         // Rounded up, so that a wait below a millisecond is not a spin.
@@ -209,7 +210,7 @@ impl Drop for ConsumerQueue {
     }
 }
 
-/// Names and values in order. The client library takes a message's headers apart here, for the first time.
+/// Returns the names and values in order. The client library takes a message's headers apart here, for the first time.
 #[allow(unsafe_code)]
 fn headers(message: &native::rd_kafka_message_t) -> impl Iterator<Item = (&[u8], &[u8])> {
     let mut list = ptr::null_mut();
@@ -226,6 +227,14 @@ fn headers(message: &native::rd_kafka_message_t) -> impl Iterator<Item = (&[u8],
         // SAFETY: name is a C string and value has `length` bytes, both owned by the message.
         got.then(|| unsafe { (CStr::from_ptr(name).to_bytes(), bytes(value, length).unwrap_or_default()) })
     })
+}
+
+/// Returns whether the log may have a record that was not delivered: it was sent, and not refused.
+#[allow(unsafe_code)]
+pub fn may_be_in_log(message: &BorrowedMessage<'_>) -> bool {
+    // SAFETY: a message of the library, which lives as long as the reference.
+    let status = unsafe { native::rd_kafka_message_status(message.ptr()) };
+    status != native::rd_kafka_msg_status_t::RD_KAFKA_MSG_STATUS_NOT_PERSISTED
 }
 
 /// # Safety
@@ -249,7 +258,7 @@ pub(super) unsafe fn text(message: *const std::ffi::c_char) -> String {
     unsafe { CStr::from_ptr(message) }.to_string_lossy().into_owned()
 }
 
-/// One text for all records; bounded, since foreign producers may invent names without end.
+/// Returns one text for all records; bounded, since foreign producers may invent names without end.
 fn intern(known: &mut Vec<Arc<str>>, name: &str) -> Arc<str> {
     if let Some(known) = known.iter().find(|known| &***known == name) {
         return Arc::clone(known);

@@ -41,7 +41,7 @@ impl FromStr for FetchPath {
     }
 }
 
-/// What [`Fetcher::poll`] leaves to its owner.
+/// Rebalance that [`Fetcher::poll`] leaves to its caller.
 #[derive(Debug)]
 pub enum RebalanceEvent {
     Assign(Vec<TopicPartition>),
@@ -60,6 +60,11 @@ impl Fetcher {
             Self::Library(fetcher) => fetcher.consumer(),
             Self::Native(fetcher) => fetcher.events().consumer(),
         }
+    }
+
+    /// Returns whether the consumer of the client library fetches the records.
+    pub fn is_of_library(&self) -> bool {
+        matches!(self, Self::Library(_))
     }
 
     /// Returns the partitions, and the next offset of those that were started.
@@ -118,7 +123,15 @@ impl Fetcher {
         }
     }
 
-    /// From now on records may come as batches, where the path has them.
+    /// Returns for how long no broker has answered, if this path knows it.
+    pub fn unanswered(&self) -> Option<Duration> {
+        match self {
+            Self::Library(_) => None,
+            Self::Native(fetcher) => fetcher.unanswered(),
+        }
+    }
+
+    /// Accepts batches of records from now on, if the path has them.
     pub fn accept_batches(&mut self) {
         match self {
             Self::Library(_) => {}
@@ -167,6 +180,11 @@ pub fn group_failure(
         Code::UnknownTopicOrPartition | Code::UnknownTopic | Code::UnknownPartition => {
             Some(BusError::new(Remedy::Retry, of(), explain(code, detail)))
         }
+        // A lost connection is in the log already, once, and comes back by itself.
+        Code::BrokerTransportFailure | Code::AllBrokersDown => {
+            tracing::debug!(?code, "{detail}");
+            None
+        }
         code => {
             tracing::warn!(?code, partition = at.map(ToString::to_string), "{detail}");
             None
@@ -184,4 +202,24 @@ pub fn lost_position(consumer: &BaseConsumer<KafkaContext>, at: &TopicPartition,
         Err(_) => format!("retention has deleted what was there ({detail})"),
     };
     BusError::new(Remedy::Stop, format!("reading {at} from {position}"), detail)
+}
+
+#[cfg(test)]
+mod tests {
+    use rdkafka::config::{ClientConfig, FromClientConfigAndContext};
+
+    use super::*;
+
+    #[test]
+    fn lost_connections_are_no_warning_and_other_errors_of_no_call_are() {
+        let consumer = BaseConsumer::from_config_and_context(&ClientConfig::new(), KafkaContext::new("".into())).unwrap();
+        for (code, warns) in
+            [(Code::AllBrokersDown, false), (Code::BrokerTransportFailure, false), (Code::OperationTimedOut, true)]
+        {
+            let (lines, error) =
+                eadt_testing::lines(|| group_failure(&consumer, "group", code, "0/1 brokers are down", false, None));
+            assert!(error.is_none(), "{error:?}");
+            assert_eq!(lines.iter().any(|line| line.contains("WARN") && line.contains("0/1")), warns, "{code:?}: {lines:?}");
+        }
+    }
 }

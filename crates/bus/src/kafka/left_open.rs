@@ -1,4 +1,4 @@
-//! What a killed process leaves behind, for tests on a real broker.
+//! State that a killed process leaves at the broker, for tests on a real one.
 
 use rdkafka::producer::{BaseProducer, Producer as _};
 

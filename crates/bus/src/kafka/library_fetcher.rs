@@ -12,7 +12,8 @@ use super::events::{ConsumerEvent, ConsumerQueue};
 use super::fetcher::{RebalanceEvent, group_failure, lost_position};
 use crate::{BusError, PollEvent, Remedy, Result, TopicPartition};
 
-/// What a paused partition may hold here before the broker is asked to pause, too: that costs fetching again.
+/// Bytes that a paused partition may hold here before it is paused at the broker, too. A pause at the broker costs fetching
+/// again.
 const HOLD_BYTES: usize = 2 << 20;
 /// Asking for the end of a partition that was resumed.
 const ASK: Duration = Duration::from_secs(1);
@@ -47,7 +48,7 @@ pub struct LibraryFetcher {
     events: ConsumerQueue,
     group: String,
     partitions: Vec<LibraryPartition>,
-    /// Where the last record belonged: records come in runs.
+    /// Index of the last record's partition: records come in runs.
     last: usize,
     /// Starts not yet passed on.
     dirty: bool,
@@ -124,10 +125,7 @@ impl LibraryFetcher {
     }
 
     fn find_partition(&mut self, at: &TopicPartition, what: &str) -> Result<&mut LibraryPartition> {
-        self.partitions
-            .iter_mut()
-            .find(|part| part.at == *at)
-            .ok_or_else(|| BusError::new(Remedy::Stop, format!("{what} {at}"), "it is not assigned here"))
+        self.partitions.iter_mut().find(|part| part.at == *at).ok_or_else(|| BusError::unassigned(what, at))
     }
 
     fn assign_started(&mut self) -> Result<()> {
@@ -170,7 +168,7 @@ impl LibraryFetcher {
                 ConsumerEvent::Record(record) => {
                     let bytes = record.value.as_ref().map_or(0, bytes::Bytes::len) + 256;
                     let Some(part) = self.find(&record.at) else { continue };
-                    // What was fetched before a new start, or twice around a pause.
+                    // Records that were fetched before a new start, or twice around a pause.
                     if part.next.is_none_or(|next| record.offset < next) {
                         continue;
                     }
@@ -320,7 +318,7 @@ mod tests {
         PollEvent::Record(ConsumerRecord { at: at(partition), offset, stamp, key: None, value, headers: Vec::new().into() })
     }
 
-    /// Of brokers, for these partitions, none of them started.
+    /// Returns a fetcher of these brokers' partitions, none of which is started.
     fn reading(brokers: &MockBrokers, partitions: &[i32]) -> LibraryFetcher {
         let Fetcher::Library(mut fetcher) =
             brokers.bus.fetcher("reader", &Membership::Dynamic, IsolationLevel::ReadCommitted).unwrap()

@@ -4,9 +4,9 @@
 //! must be made anew, which fences whatever the broker still holds of the old one.
 //!
 //! The client library sends a request again by itself if the connection that it was sent on is lost, and reports success once the
-//! second one was answered. The first one may still be on its way, and brokers cannot distinguish it from one of a later
-//! transaction (KIP-890 is not in the library): an old commit or abort would then end a later transaction in its middle. So after
-//! every step during which a connection was lost, and after every abort, the next one begins with a fresh producer.
+//! second one was answered. The first one may still be on its way. Brokers cannot distinguish it from one of a later transaction
+//! (KIP-890 is not in the library). An old commit or abort would then end a later transaction in its middle. So after every step
+//! during which a connection was lost, and after every abort, the next one begins with a fresh producer.
 
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
@@ -19,8 +19,9 @@ use rdkafka::types::RDKafkaErrorCode;
 use rdkafka::{Offset, TopicPartitionList};
 
 use super::KafkaBus;
+use super::client_watch::ConsumerWatch;
 use super::context::KafkaContext;
-use super::errors::{from_code, from_error, is_fenced, missing_right_message};
+use super::errors::{from_code, from_error, is_about_fence, is_fenced, missing_right_message};
 use super::fetch::HangingParts;
 use super::fetcher::{Fetcher, RebalanceEvent};
 use super::producer::{LOOK_EVERY, hand_over, serve_deliveries, wait_until_delivered};
@@ -35,6 +36,10 @@ pub const TRANSACTION_TIMEOUT: Duration = Duration::from_secs(10);
 pub const SESSION_TIMEOUT: Duration = Duration::from_secs(30);
 /// The client library's own interval is three seconds.
 const HEARTBEAT: Duration = Duration::from_secs(5);
+/// What is wrong with a client that the brokers do not answer.
+pub const CLIENT_UNANSWERED: &str = "no broker answers this client, though the cluster answers others: it is made anew";
+/// The broker was away for longer than [`SESSION_TIMEOUT`].
+const GIVEN_UP: &str = "the group gave the member up: its session ran out";
 /// The library emits few events, and all of them are in its queue already.
 const DRAIN_TIMEOUT: Duration = Duration::from_millis(500);
 /// A transaction that is not taken back within this time is ended by the next producer of its name: waiting longer is lost time.
@@ -82,10 +87,11 @@ pub struct KafkaMember {
     group: String,
     topics: Vec<Arc<str>>,
     fetcher: Fetcher,
+    watch: ConsumerWatch,
     transactional: Option<TransactionalProducer>,
     /// Partitions were reported as revoked; the next poll gives them away.
     leaving: bool,
-    /// Why nothing more can be committed.
+    /// The reason why nothing more can be committed.
     dead: Option<String>,
     leaves: bool,
 }
@@ -110,10 +116,12 @@ impl KafkaMember {
             .consumer()
             .subscribe(&topics)
             .map_err(|error| from_error(format!("joining group {}", options.group), &error, Remedy::Stop))?;
+        let watched_topic = options.topics.first().cloned().unwrap_or_default();
         Ok(Self {
             group: options.group.clone(),
             topics: options.topics.clone(),
             fetcher,
+            watch: ConsumerWatch::new(bus, &watched_topic),
             transactional,
             leaving: false,
             dead: None,
@@ -127,7 +135,7 @@ impl KafkaMember {
         })
     }
 
-    /// What the group hands out must be of what was asked for.
+    /// Returns an error if the group assigns a partition of a topic that this member did not ask for.
     fn check_assigned(&self, partitions: &[TopicPartition]) -> Result<()> {
         match partitions.iter().find(|at| !self.topics.contains(&at.topic)) {
             Some(at) if !crate::chaos::is_off("member-name") => {
@@ -142,13 +150,29 @@ impl KafkaMember {
         format!("committing for group {}", self.group)
     }
 
+    /// Returns an error to join again by, in place of a fence that an outage may have brought about.
+    fn join_again_after_outage(&self, error: BusError) -> BusError {
+        if !is_about_fence(&error) || crate::chaos::is_off("join-again") || !self.watch.may_join_again(&self.group) {
+            return error;
+        }
+        let detail = format!("{}; the brokers were away shortly before: it joins once more", error.detail);
+        BusError::new(Remedy::Restart, error.what, detail)
+    }
+
     fn commit_positions(&self, positions: &TopicPartitionList) -> Result<()> {
         if positions.count() == 0 {
             return Ok(());
         }
-        // Setting a position twice is harmless, so an open outcome only asks for another look at the committed ones.
         let consumer = self.fetcher.consumer();
+        let given_up = || BusError::new(Remedy::Restart, self.description(), GIVEN_UP);
+        // Without an id until it has joined again, it would be answered as if a newer member had fenced it.
+        if consumer.assignment_lost() {
+            return Err(given_up());
+        }
+        // Setting a position twice is harmless, so an open outcome only asks for another look at the committed ones.
         consumer.commit(positions, CommitMode::Sync).map_err(|error| match consumer.client().fatal_error() {
+            // The session ran out while the request waited for the broker, and the request was sent without an id.
+            Some((code, _)) if is_fenced(code) && consumer.assignment_lost() => given_up(),
             // An error that a heartbeat received before is not repeated, such as that a newer member of the name has joined.
             Some((code, detail)) => from_code(self.description(), code, &detail, Remedy::Restart),
             None => from_error(self.description(), &error, Remedy::Restart),
@@ -160,7 +184,7 @@ impl KafkaMember {
         let Err(error) = self.try_transaction(step, positions) else { return Ok(()) };
         let is_fenced = self.is_fenced();
         let is_id_unsure = self.transactional.as_ref().is_some_and(|transactional| transactional.is_id_unsure);
-        // What else than a newer member may have fenced it.
+        // Causes other than a newer member may have fenced it.
         let detail = if is_taken_back(&error, is_fenced, begun.elapsed()) {
             format!("it took longer than {TRANSACTION_TIMEOUT:?}, and the broker took it back")
         } else if is_fenced && is_id_unsure {
@@ -174,7 +198,7 @@ impl KafkaMember {
         Err(BusError::new(Remedy::Restart, error.what, detail))
     }
 
-    /// Whether the producer cannot go on because another one, or the broker itself, has ended its transaction.
+    /// Returns whether the producer cannot go on because another one, or the broker itself, has ended its transaction.
     fn is_fenced(&self) -> bool {
         let fatal = self.transactional.as_ref().and_then(|transactional| transactional.producer.client().fatal_error());
         fatal.is_some_and(|(code, _)| is_fenced(code))
@@ -212,7 +236,7 @@ impl KafkaMember {
                 Err(_) => {}
             }
         }
-        // Nothing could be asked: the next heartbeat is.
+        // The request could not be sent; the next heartbeat repeats it.
         let begun = Instant::now();
         while begun.elapsed() < HEARTBEAT && !is_fatal() {
             std::thread::sleep(Duration::from_millis(50));
@@ -235,7 +259,7 @@ impl KafkaMember {
         }
         producer.begin_transaction().map_err(|error| from_error(&what, &error, Remedy::Restart))?;
         crate::chaos::reach("step.begun");
-        // Nothing is decided before the commit is asked for: everything up to there can be taken back for certain.
+        // Everything before the request to commit can be aborted for certain.
         if let Err(error) = fill_transaction(producer, context, step, positions, &self.fetcher, &what) {
             // A fatal error purges the records in flight, and the delivery reports contain only the purge.
             if let Some((code, detail)) = producer.client().fatal_error() {
@@ -269,9 +293,9 @@ impl KafkaMember {
     }
 }
 
-/// The name by which the group knows a member: its own, and a mark of what it reads. To a member of a name that it knows the
-/// group gives back what that one had, whatever it asks for now, as long as the session lasts: so who reads other topics, or
-/// topics with other partitions, is somebody else.
+/// Returns the name by which the group knows a member: its own, and a mark of what it reads. While the session lasts, the group
+/// gives a member of a known name the partitions that it had, whatever topics it asks for now. So a member that reads other
+/// topics, or topics with other partitions, needs another name.
 fn membership(own: &Membership, layout: &[(Arc<str>, i32)]) -> Membership {
     match own {
         Membership::Dynamic => Membership::Dynamic,
@@ -295,8 +319,8 @@ fn member_name(name: &str, layout: &[(Arc<str>, i32)]) -> String {
     format!("{name}-{:08x}", mark as u32 ^ (mark >> 32) as u32)
 }
 
-/// Whether a step that took so long may have been ended for its age: the broker then answers as if a newer producer had fenced
-/// it, and only the group knows better.
+/// Returns whether a step that took so long may have been ended for its age: the broker then answers as if a newer producer had
+/// fenced it, and only the group knows better.
 fn is_taken_back(error: &BusError, is_fenced: bool, lasted: Duration) -> bool {
     error.remedy == Remedy::Stop && is_fenced && lasted >= TRANSACTION_TIMEOUT
 }
@@ -310,7 +334,7 @@ fn begin_error(instance: &str, who: &str, error: &KafkaError) -> BusError {
     from_error(what, error, Remedy::Restart)
 }
 
-/// Everything of a step but its commit.
+/// Writes everything of a step but its commit.
 fn fill_transaction(
     producer: &Arc<BaseProducer<KafkaContext>>,
     context: &KafkaContext,
@@ -323,7 +347,7 @@ fn fill_transaction(
     let late = || BusError::new(Remedy::Restart, what, "the broker did not take the outputs in time; they were taken back");
     for (number, output) in step.outputs.iter().enumerate() {
         if number.is_multiple_of(LOOK_EVERY) {
-            // What was delivered takes memory until its report is looked at.
+            // Delivered records take memory until their reports are read.
             producer.poll(Duration::ZERO);
         }
         let mut begun = None;
@@ -350,7 +374,7 @@ fn fill_transaction(
         // A member whose session ran out, with the broker away for longer, has no id until it has joined again; the broker takes
         // that for one whom a newer member fenced. Asked after the id was, because it is given up together with the partitions.
         if fetcher.consumer().assignment_lost() {
-            return Err(BusError::new(Remedy::Restart, what, "the group gave the member up: its session ran out"));
+            return Err(BusError::new(Remedy::Restart, what, GIVEN_UP));
         }
         send_positions(producer, positions, membership).ok_or_else(late)?.map_err(|error| match error {
             KafkaError::Transaction(error) => positions_error(what, context.client_name(), positions, &error),
@@ -361,23 +385,23 @@ fn fill_transaction(
     Ok(())
 }
 
-/// `None`: no answer came. Then the call still goes on, and nothing else can be asked of this producer: the library (2.12) waits
-/// without end where the group's coordinator is lost at the wrong moment.
+/// Sends positions. Returns `None` if no answer came. Then the call still goes on, and nothing else can be asked of this
+/// producer: the library (2.12) waits without end if the group's coordinator is lost at the wrong moment.
 fn send_positions(
     producer: &Arc<BaseProducer<KafkaContext>>,
     positions: &TopicPartitionList,
     membership: ConsumerGroupMetadata,
 ) -> Option<KafkaResult<()>> {
     // One answer.
-    let (tell, hear) = mpsc::sync_channel(1);
+    let (sender, receiver) = mpsc::sync_channel(1);
     let (producer, positions) = (Arc::clone(producer), positions.clone());
     let asking = eadt_tasks::KAFKA_POSITIONS.thread(move || {
         let sent = producer.send_offsets_to_transaction(&positions, &membership, TRANSACTION_TIMEOUT);
         drop(producer);
         // Whoever asked may have given up.
-        drop(tell.send(sent));
+        drop(sender.send(sent));
     });
-    asking.is_ok().then(|| hear.recv_timeout(TRANSACTION_TIMEOUT + DRAIN_TIMEOUT).ok()).flatten()
+    asking.is_ok().then(|| receiver.recv_timeout(TRANSACTION_TIMEOUT + DRAIN_TIMEOUT).ok()).flatten()
 }
 
 /// Reads all events that the library has emitted so far. They are on a queue, and a lost connection is known only once they were
@@ -429,7 +453,13 @@ impl PartitionReader for KafkaMember {
         if std::mem::take(&mut self.leaving) {
             self.fetcher.clear()?;
         }
-        match self.fetcher.poll(max, timeout, into)? {
+        let before = into.len();
+        let rebalance = self.fetcher.poll(max, timeout, into).map_err(|error| self.join_again_after_outage(error))?;
+        let received = rebalance.is_some() || self.fetcher.is_of_library() && into.len() > before;
+        if self.watch.is_replacement_due(self.fetcher.consumer(), received) {
+            return Err(BusError::new(Remedy::Restart, format!("reading for group {}", self.group), CLIENT_UNANSWERED));
+        }
+        match rebalance {
             None => {}
             Some(RebalanceEvent::Assign(partitions)) => {
                 self.check_assigned(&partitions)?;
@@ -479,7 +509,7 @@ impl GroupMember for KafkaMember {
         let (mut begun, mut last) = (Instant::now(), Instant::now());
         loop {
             if let Some((code, detail)) = self.fetcher.consumer().client().fatal_error() {
-                return Err(from_code(self.description(), code, &detail, Remedy::Restart));
+                return Err(self.join_again_after_outage(from_code(self.description(), code, &detail, Remedy::Restart)));
             }
             if begun.elapsed() >= HEARTBEAT {
                 break;
@@ -514,7 +544,7 @@ impl GroupMember for KafkaMember {
                 .map_err(|error| from_error(format!("{}, {at}", self.description()), &error, Remedy::Stop))?;
         }
         if self.transactional.is_some() {
-            return self.commit_transaction(step, &positions);
+            return self.commit_transaction(step, &positions).map_err(|error| self.join_again_after_outage(error));
         }
         if !step.outputs.is_empty() {
             return Err(BusError::new(
@@ -523,7 +553,7 @@ impl GroupMember for KafkaMember {
                 "a member that is not transactional commits positions only, never outputs",
             ));
         }
-        self.commit_positions(&positions)
+        self.commit_positions(&positions).map_err(|error| self.join_again_after_outage(error))
     }
 }
 
@@ -734,6 +764,26 @@ mod tests {
     }
 
     #[test]
+    fn a_member_that_is_fenced_shortly_after_an_outage_joins_again_and_any_other_ends() {
+        let brokers = MockBrokers::start();
+        for (has_outage, remedy) in [(true, Remedy::Restart), (false, Remedy::Stop)] {
+            let mut member = brokers.transactional();
+            if has_outage {
+                member.watch.remember_outage();
+            }
+            brokers.cluster.request_errors(ApiKey::Heartbeat, &[RD_KAFKA_RESP_ERR_FENCED_INSTANCE_ID]);
+            let (mut polled, mut fenced) = (Vec::new(), None);
+            until(|| {
+                fenced = member.poll(1, Duration::from_millis(50), &mut polled).err();
+                fenced.is_some()
+            });
+            let error = fenced.unwrap();
+            assert!(error.remedy == remedy && error.detail.starts_with("fenced: "), "{error}");
+            assert_eq!(error.detail.contains("joins once more"), has_outage, "{error}");
+        }
+    }
+
+    #[test]
     fn a_member_that_can_ask_nobody_waits_for_a_heartbeat_to_tell() {
         let brokers = MockBrokers::start();
         let mut member = brokers.transactional();
@@ -756,6 +806,8 @@ mod tests {
         // So a group answers whom it does not know: as if a newer member had come.
         brokers.cluster.request_errors(ApiKey::OffsetCommit, &[RD_KAFKA_RESP_ERR_FENCED_INSTANCE_ID]);
         assert!(!member.is_replaced());
+        let error = member.commit_positions(&one_position()).unwrap_err();
+        assert!(error.remedy == Remedy::Restart && error.detail == GIVEN_UP, "{error}");
     }
 
     #[test]

@@ -22,12 +22,12 @@ pub struct MockBrokers {
 }
 
 impl MockBrokers {
-    /// One broker, with a topic `in` of two partitions, and `out` and `other` of one.
+    /// Starts one broker, with a topic `in` of two partitions, and `out` and `other` of one.
     pub fn start() -> Self {
         Self::start_with(&[])
     }
 
-    /// The same, and a bus with these properties.
+    /// Starts the same, and a bus with these properties.
     pub fn start_with(properties: &[(&str, &str)]) -> Self {
         let cluster = MockCluster::new(1).unwrap();
         for (topic, partitions) in [("in", 2), ("out", 1), ("other", 1)] {
@@ -39,7 +39,7 @@ impl MockBrokers {
         Self { cluster, bus: KafkaBus::connect(options).unwrap() }
     }
 
-    /// A member of [`GROUP`] that reads both partitions of `in` from their beginning.
+    /// Returns a member of [`GROUP`] that reads both partitions of `in` from their beginning.
     pub fn member(&self, membership: Membership) -> KafkaMember {
         let mut member = KafkaMember::join(&self.bus, &options(membership)).unwrap();
         for at in await_assignment(&mut member) {
@@ -52,7 +52,7 @@ impl MockBrokers {
         self.member(Membership::Transactional("instance".into()))
     }
 
-    /// Of the first partition of `in`, from its beginning.
+    /// Returns a reader of the first partition of `in`, from its beginning.
     pub fn reader(&self) -> Box<dyn PartitionReader> {
         self.bus.reader(&[(at(0), StartOffset::Earliest)], IsolationLevel::ReadCommitted).unwrap()
     }
@@ -77,7 +77,7 @@ pub fn outgoing(topic: &str, partition: i32, value: &str) -> ProducerRecord {
     ProducerRecord { topic: topic.into(), partition: Some(partition), key: Some("key".into()), value, headers: Vec::new() }
 }
 
-/// An output, and a position of the first partition of `in`.
+/// Returns an output, and a position of the first partition of `in`.
 pub fn step(position: i64) -> CommitStep {
     CommitStep { outputs: vec![outgoing("out", 0, "output")], positions: vec![(at(0), position)] }
 }
@@ -102,7 +102,7 @@ pub fn poll(reader: &mut dyn PartitionReader, count: usize) -> Vec<PollEvent> {
     polled
 }
 
-/// Topic, partition and offset of records; `e` and the position of ends.
+/// Returns the topic, partition and offset of records; `e` and the position of ends.
 pub fn describe_items(polled: &[PollEvent]) -> Vec<String> {
     let one = |item: &PollEvent| match item {
         PollEvent::Record(record) => format!("{}/{}", record.at, record.offset),

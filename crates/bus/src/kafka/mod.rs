@@ -6,6 +6,9 @@
 
 mod acls;
 mod admin;
+#[cfg(test)]
+mod brokerless_tests;
+mod client_watch;
 mod context;
 mod errors;
 mod events;
@@ -19,14 +22,14 @@ mod member;
 mod mock;
 mod packing;
 mod producer;
-mod producer_watchdog;
 mod reader;
 mod secret;
 mod security;
+mod silence_watchdog;
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use eadt_schemas::EventTime;
@@ -44,6 +47,7 @@ use crate::{
     Bus, BusError, GroupMember, IsolationLevel, MemberOptions, Membership, PartitionReader, Producer, Remedy, Result,
     StartOffset, TopicPartition, TopicSpec, WatermarkOffsets,
 };
+use client_watch::{MetadataClient, RequestResult};
 use context::KafkaContext;
 use errors::{explain, from_error, missing_right_message};
 use events::ConsumerQueue;
@@ -63,16 +67,18 @@ pub use left_open::LeftOpen;
 pub use secret::{Secret, hide, is_secret, is_secret_variable, property_of_variable, secret_in_file};
 pub use security::{SaslMechanism, SecurityProtocol, SecuritySettings, TLS};
 
-/// How long one attempt to connect may take; there are several within [`CONNECT`].
+/// Longest time of one attempt to connect; there are several within [`CONNECT`].
 const ATTEMPT: Duration = Duration::from_secs(2);
-/// How long a broker may take to answer the first question.
+/// Longest time until a broker answers the first request.
 const CONNECT: Duration = Duration::from_secs(10);
-/// How long a broker may take to answer any later one.
+/// Longest time until a broker answers any later request.
 const ANSWER: Duration = Duration::from_secs(30);
-/// How long the question of a readiness probe may take.
+/// Longest time of a readiness probe's request.
 const PROBE: Duration = Duration::from_secs(4);
 /// A broker that does not answer for so long may be gone: it is time to ask another one.
 const ONE_BROKER: Duration = Duration::from_secs(5);
+/// Pause before a broker is asked again that knew no broker, itself included: the cluster has not taken it back yet.
+const BROKERLESS_PAUSE: Duration = Duration::from_millis(200);
 
 /// Properties that the promises of this module rest on, or that are set by other means.
 const RESERVED: [&str; 17] = [
@@ -95,7 +101,7 @@ const RESERVED: [&str; 17] = [
     "transactional.id",
 ];
 
-/// How to reach the brokers.
+/// Connection to the brokers.
 #[derive(Clone)]
 pub struct KafkaOptions {
     /// `host:port`, separated by commas.
@@ -104,7 +110,7 @@ pub struct KafkaOptions {
     pub properties: BTreeMap<String, String>,
     /// Appears in the brokers' logs.
     pub client_id: String,
-    /// By what records are read.
+    /// Client that reads records.
     pub fetch: FetchPath,
 }
 
@@ -131,7 +137,7 @@ impl KafkaOptions {
         let mut all = security.properties()?;
         for (name, value) in properties {
             if all.insert(name.clone(), value.clone()).is_some() {
-                let detail = format!("bus.properties.{name} says what bus.security says, too: leave one out");
+                let detail = format!("bus.properties.{name} sets what bus.security sets, too: leave one out");
                 return Err(BusError::new(Remedy::Stop, "securing the connection to Kafka", detail));
             }
         }
@@ -144,7 +150,8 @@ impl KafkaOptions {
         Self { fetch, ..self }
     }
 
-    /// The name by which the brokers know this client, as far as it can know itself: they may map certificates to other names.
+    /// Returns the name by which the brokers know this client, as far as it can know itself: they may map certificates to other
+    /// names.
     fn principal(&self) -> String {
         let of = |name: &str| self.properties.get(name).filter(|value| !value.is_empty());
         let protocol = of("security.protocol").map(|protocol| protocol.to_lowercase()).unwrap_or_default();
@@ -164,8 +171,9 @@ pub struct KafkaBus {
 
 struct KafkaBusState {
     options: KafkaOptions,
-    /// For questions only.
-    metadata_client: BaseConsumer<KafkaContext>,
+    metadata_client: MetadataClient,
+    /// For each group the outage after which its fenced member joined again last.
+    joined_again: Mutex<BTreeMap<String, Instant>>,
 }
 
 impl fmt::Debug for KafkaBus {
@@ -174,32 +182,66 @@ impl fmt::Debug for KafkaBus {
     }
 }
 
-/// Whether a question that was first asked at `begun` was left unanswered, and there is time to ask it of another broker.
-fn ask_another(error: &KafkaError, begun: Instant) -> bool {
+/// Returns whether a question that was first asked at `begun` was left unanswered, and there is time to ask it of another broker.
+fn may_retry_unanswered(error: &KafkaError, begun: Instant) -> bool {
     let code = if let KafkaError::AdminOp(code) = error { Some(*code) } else { error.rdkafka_error_code() };
     code == Some(RDKafkaErrorCode::OperationTimedOut) && begun.elapsed() < ANSWER
 }
 
 impl KafkaBusState {
-    /// The client for questions. Nobody listens to its events, so they are let go here.
-    fn metadata_client(&self) -> &BaseConsumer<KafkaContext> {
-        while self.metadata_client.poll(Duration::ZERO).is_some() {}
-        &self.metadata_client
+    /// Makes a request by the client for metadata, and replaces that client if nobody answers it.
+    fn ask<T>(&self, request: impl FnOnce(&BaseConsumer<KafkaContext>) -> KafkaResult<T>) -> KafkaResult<T> {
+        let (client, asked) = (self.metadata_client.get(), Instant::now());
+        let answer = request(&client);
+        let is_due = self.metadata_client.note(&client, asked, RequestResult::of(&answer));
+        if is_due && !crate::chaos::is_off("fresh-metadata-client") {
+            match make_metadata_client(&self.options, KafkaContext::new(self.options.principal().into())) {
+                Ok(fresh) => self.metadata_client.replace(&client, fresh),
+                Err(error) => tracing::warn!(%error, "the client for metadata, which nobody answers, cannot be made anew"),
+            }
+        }
+        answer
     }
 
-    /// What the cluster says of itself, or of a topic. The client asks one broker, also where that one has gone meanwhile.
+    /// Asks one broker for the metadata of the cluster, or of a topic. An answer without any broker is an error: the library gives
+    /// up those that it knew.
+    fn fetch_metadata(&self, topic: Option<&str>, timeout: Duration) -> KafkaResult<Metadata> {
+        self.ask(|client| {
+            let metadata = client.fetch_metadata(topic, timeout)?;
+            if metadata.brokers().is_empty() {
+                return Err(KafkaError::MetadataFetch(RDKafkaErrorCode::AllBrokersDown));
+            }
+            Ok(metadata)
+        })
+    }
+
+    /// Returns the metadata of the cluster, or of a topic. The client asks one broker, even if that one has gone meanwhile.
     fn metadata(&self, topic: Option<&str>) -> KafkaResult<Metadata> {
         let begun = Instant::now();
         loop {
-            match self.metadata_client().fetch_metadata(topic, ONE_BROKER) {
-                Err(error) if ask_another(&error, begun) => {}
+            match self.fetch_metadata(topic, ONE_BROKER) {
+                Err(error) if may_retry_unanswered(&error, begun) => {}
+                Err(KafkaError::MetadataFetch(RDKafkaErrorCode::AllBrokersDown)) if begun.elapsed() < ANSWER => {
+                    std::thread::sleep(BROKERLESS_PAUSE);
+                }
                 answer => return answer,
             }
         }
     }
 
-    /// A client for one administrative call. It sends the request to the broker that it first knew as the controller, and goes
-    /// on waiting for that one after it has gone; it finds another one only at the next of its rare looks for changes.
+    /// Notes that a fenced member of this group joins again after an outage. Returns false if one has done so after that outage
+    /// already.
+    fn note_joined_again(&self, group: &str, outage: Instant) -> bool {
+        let mut joined_again = self.joined_again.lock().unwrap_or_else(PoisonError::into_inner);
+        if joined_again.get(group).is_some_and(|last| outage <= *last) {
+            return false;
+        }
+        joined_again.insert(group.to_owned(), Instant::now());
+        true
+    }
+
+    /// Returns a client for one administrative call. It sends the request to the broker that it first knew as the controller, and
+    /// goes on waiting for that one after it has gone; it finds another one only at the next of its rare looks for changes.
     fn admin(&self) -> Result<AdminClient<KafkaContext>> {
         AdminClient::from_config_and_context(&base_config(&self.options), KafkaContext::new(self.options.principal().into()))
             .map_err(|error| from_error(format!("connecting to Kafka at {}", self.options.brokers), &error, Remedy::Stop))
@@ -218,11 +260,7 @@ impl KafkaBus {
             ));
         }
         let context = KafkaContext::new(options.principal().into());
-        let mut asking = base_config(&options);
-        // The end of a partition is where the next append goes, committed or not.
-        asking.set("isolation.level", "read_uncommitted");
-        let asking = BaseConsumer::from_config_and_context(&asking, context.clone())
-            .map_err(|error| from_error(&what, &error, Remedy::Stop))?;
+        let asking = make_metadata_client(&options, context.clone()).map_err(|error| from_error(&what, &error, Remedy::Stop))?;
         let begun = Instant::now();
         while let Err(error) = asking.fetch_metadata(None, ATTEMPT) {
             // Serves the queue, so that the context hears what went wrong.
@@ -240,21 +278,20 @@ impl KafkaBus {
                 std::thread::sleep(Duration::from_millis(50));
                 continue;
             }
+            // That all brokers are down says no more than that none answered.
             let why = context.last_error().unwrap_or(detail);
+            let why = if why.contains("brokers are down") { String::new() } else { format!(" ({why})") };
             return Err(BusError::new(
                 Remedy::Stop,
                 what,
-                format!(
-                    "no broker answered at {} within {} s: is Kafka running there? ({why})",
-                    options.brokers,
-                    CONNECT.as_secs()
-                ),
+                format!("no broker answered at {} within {} s: is Kafka running there?{why}", options.brokers, CONNECT.as_secs()),
             ));
         }
-        Ok(Self { shared: Arc::new(KafkaBusState { options, metadata_client: asking }) })
+        let (metadata_client, joined_again) = (MetadataClient::new(asking), Mutex::default());
+        Ok(Self { shared: Arc::new(KafkaBusState { options, metadata_client, joined_again }) })
     }
 
-    /// For a new client of this bus.
+    /// Returns a context for a new client of this bus.
     fn context(&self) -> KafkaContext {
         KafkaContext::new(self.shared.options.principal().into())
     }
@@ -263,7 +300,7 @@ impl KafkaBus {
         &self.shared.options.client_id
     }
 
-    /// The settings of a consumer.
+    /// Returns the settings of a consumer.
     fn consumer_config(&self, group: &str, membership: &Membership, isolation: IsolationLevel) -> ClientConfig {
         let mut config = base_config(&self.shared.options);
         config
@@ -373,7 +410,7 @@ impl KafkaBus {
         config
     }
 
-    /// The topics with how many partitions they have, by name; refuses where one is missing.
+    /// Returns the topics with how many partitions they have, by name; refuses where one is missing.
     fn require_topics(&self, topics: &[Arc<str>]) -> Result<Vec<(Arc<str>, i32)>> {
         // Names only: of other people's topics the settings may not be shown.
         let present = admin::layout(&self.shared, "")?;
@@ -394,6 +431,13 @@ impl KafkaBus {
     }
 }
 
+fn make_metadata_client(options: &KafkaOptions, context: KafkaContext) -> KafkaResult<BaseConsumer<KafkaContext>> {
+    let mut config = base_config(options);
+    // The end of a partition is where the next append goes, committed or not.
+    config.set("isolation.level", "read_uncommitted");
+    BaseConsumer::from_config_and_context(&config, context)
+}
+
 fn make_producer(config: &ClientConfig, name: &str, context: KafkaContext) -> Result<(BaseProducer<KafkaContext>, KafkaContext)> {
     let producer = BaseProducer::from_config_and_context(config, context.clone())
         .map_err(|error| from_error(format!("making producer {name}"), &error, Remedy::Stop))?;
@@ -405,10 +449,10 @@ fn transactional_id(instance: &str) -> String {
     if crate::chaos::is_off("fencing") { format!("{instance}-{}", std::process::id()) } else { instance.to_owned() }
 }
 
-/// What a producer holds of records that are not delivered.
+/// Property for the most kilobytes of undelivered records that a producer holds.
 const QUEUE: &str = "queue.buffering.max.kbytes";
 
-/// Our defaults, then the user's properties, for every client.
+/// Returns our defaults, then the user's properties, for every client.
 fn base_config(options: &KafkaOptions) -> ClientConfig {
     let mut config = ClientConfig::new();
     config.set_log_level(RDKafkaLogLevel::Info);
@@ -508,9 +552,8 @@ impl Bus for KafkaBus {
 
     fn watermarks(&self, at: &TopicPartition) -> Result<WatermarkOffsets> {
         let begun = Instant::now();
-        let asking = self.shared.metadata_client();
         loop {
-            let error = match asking.fetch_watermarks(&at.topic, at.partition, ONE_BROKER) {
+            let error = match self.shared.ask(|client| client.fetch_watermarks(&at.topic, at.partition, ONE_BROKER)) {
                 Ok((low, high)) => return Ok(WatermarkOffsets { low, high }),
                 Err(error) => error,
             };
@@ -525,7 +568,7 @@ impl Bus for KafkaBus {
                 )
             );
             let ask_who_leads = || {
-                if let Err(error) = asking.fetch_metadata(Some(&at.topic), ONE_BROKER) {
+                if let Err(error) = self.shared.fetch_metadata(Some(&at.topic), ONE_BROKER) {
                     tracing::debug!(%at, %error, "asking who leads it");
                 }
             };
@@ -546,7 +589,7 @@ impl Bus for KafkaBus {
             );
             let moving = missing || leaderless;
             if leaderless {
-                // What it was told while a broker came back it believes for minutes.
+                // The client believes for minutes what it was answered while a broker came back.
                 ask_who_leads();
             }
             if !moving || begun.elapsed() > CONNECT {
@@ -577,8 +620,8 @@ impl Bus for KafkaBus {
         let what = || format!("looking for the records since {since}");
         let begun = Instant::now();
         let found = loop {
-            match self.shared.metadata_client().offsets_for_times(times.clone(), ONE_BROKER) {
-                Err(error) if ask_another(&error, begun) => {}
+            match self.shared.ask(|client| client.offsets_for_times(times.clone(), ONE_BROKER)) {
+                Err(error) if may_retry_unanswered(&error, begun) => {}
                 answer => break answer.map_err(|error| from_error(what(), &error, Remedy::Retry))?,
             }
         };
@@ -619,7 +662,7 @@ impl Bus for KafkaBus {
     fn probe(&self, topic: &str) -> Result<()> {
         let what = || format!("asking Kafka at {} about topic {topic}", self.shared.options.brokers);
         let failed = |error: KafkaError| from_error(what(), &error, Remedy::Retry);
-        let metadata = self.shared.metadata_client().fetch_metadata(Some(topic), PROBE).map_err(failed)?;
+        let metadata = self.shared.fetch_metadata(Some(topic), PROBE).map_err(failed)?;
         let Some(known) = metadata.topics().iter().find(|known| known.name() == topic) else {
             return Err(BusError::new(Remedy::Retry, what(), "the broker left it out"));
         };
@@ -639,10 +682,9 @@ impl Bus for KafkaBus {
     fn has_spare_members(&self, group: &str, topic: &str) -> Result<bool> {
         let what = || format!("asking Kafka at {} about group {group}", self.shared.options.brokers);
         let failed = |error: KafkaError| from_error(what(), &error, Remedy::Retry);
-        let asking = self.shared.metadata_client();
-        let metadata = asking.fetch_metadata(Some(topic), PROBE).map_err(failed)?;
+        let metadata = self.shared.fetch_metadata(Some(topic), PROBE).map_err(failed)?;
         let partitions = metadata.topics().first().map_or(0, |topic| topic.partitions().len());
-        let groups = asking.fetch_group_list(Some(group), PROBE).map_err(failed)?;
+        let groups = self.shared.ask(|client| client.fetch_group_list(Some(group), PROBE)).map_err(failed)?;
         let members =
             groups.groups().iter().filter(|known| known.name() == group).map(|known| known.members().len()).sum::<usize>();
         Ok(members > partitions)

@@ -7,8 +7,8 @@ use bytes::{Bytes, BytesMut};
 
 use crate::headers::{PackedHeaders, RecordHeaders};
 
-/// Of one block. A record that is kept holds its whole block, so blocks are small; a dozen records of the pipeline fit, and
-/// with them the price of an allocation is shared.
+/// Bytes of one block. A record that is kept holds its whole block, so blocks are small. A dozen records of the pipeline fit, and
+/// share the cost of an allocation.
 const BLOCK: usize = 16 << 10;
 /// Room asked for besides key and value; headers of the pipeline take two thirds of it.
 const HEADERS: usize = 512;
@@ -29,7 +29,7 @@ pub struct RecordPacker {
     names: Vec<Arc<str>>,
     /// The same names, for the records; `None`: made anew for the next one.
     shared: Option<Arc<[Arc<str>]>>,
-    /// Of the record in work: index of the name, length of the value.
+    /// Index of the name and length of the value, for each header of the present record.
     entries: Vec<(usize, usize)>,
 }
 

@@ -2,12 +2,15 @@
 //!
 //! The client library (2.12) sometimes never delivers anything again after its broker was away for some seconds, and
 //! reports nothing. So a producer whose records nobody acknowledges although the cluster answers is made anew, with the
-//! records that it had taken. Records that were in flight may then be in the log twice, and none is missing.
+//! records that it had taken. Some of these may then be in the log twice, and none is missing. They carry a mark
+//! ([`SENT_AGAIN`]), so that readers count them once.
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
+use eadt_schemas::envelope::header::SENT_AGAIN;
 use rdkafka::config::ClientConfig;
 use rdkafka::error::KafkaError;
 use rdkafka::message::{Header, OwnedHeaders};
@@ -16,13 +19,13 @@ use rdkafka::types::RDKafkaErrorCode as Code;
 
 use super::context::KafkaContext;
 use super::errors::from_error;
-use super::producer_watchdog::ProducerWatchdog;
+use super::silence_watchdog::SilenceWatchdog;
 use super::{KafkaBus, make_producer};
 use crate::{Bus, BusError, Producer, ProducerCounts, ProducerRecord, Remedy, Result};
 
 /// Time for records that are in flight at the end.
 const LAST_FLUSH: Duration = Duration::from_secs(10);
-/// Between two looks for delivery reports: a broker needs a millisecond or two, and may be away for minutes.
+/// Shortest pause between two polls for delivery reports: a broker needs a millisecond or two, and may be away for minutes.
 const SHORTEST_PAUSE: Duration = Duration::from_micros(100);
 const LONGEST_PAUSE: Duration = Duration::from_millis(5);
 /// Delivery reports are looked at after so many records.
@@ -50,8 +53,8 @@ pub fn hand_over(producer: &BaseProducer<KafkaContext>, record: &ProducerRecord)
     }
 }
 
-/// Serves delivery reports until nothing is in flight, at most until then; true when nothing is. The library's own `flush` waits in
-/// steps of a hundred milliseconds.
+/// Serves delivery reports until nothing is in flight, or until the deadline. Returns true if nothing is in flight. The library's
+/// own `flush` waits in steps of a hundred milliseconds.
 pub fn wait_until_delivered(producer: &BaseProducer<KafkaContext>, deadline: Instant) -> bool {
     let begun = Instant::now();
     while producer.in_flight_count() > 0 {
@@ -73,7 +76,7 @@ pub fn serve_deliveries(producer: &BaseProducer<KafkaContext>, begun: Instant) {
     }
 }
 
-/// Between two looks for silence while somebody waits.
+/// Interval between two checks for silence while a caller waits.
 const WAIT_STEP: Duration = Duration::from_secs(1);
 /// Time to wait for the records of a producer that is given up.
 const GIVE_BACK: Duration = Duration::from_secs(2);
@@ -86,10 +89,10 @@ pub struct KafkaProducer {
     context: KafkaContext,
     name: String,
     accepted_count: u64,
-    silence: ProducerWatchdog,
+    silence: SilenceWatchdog,
     /// Topic of the last record, which is what the cluster is asked about.
     topic: Box<str>,
-    /// Given back by a producer before, and not handed over again yet.
+    /// Records that an earlier producer gave back, and that were not handed over again yet.
     again: VecDeque<ProducerRecord>,
 }
 
@@ -109,7 +112,7 @@ impl KafkaProducer {
             context,
             name: name.to_owned(),
             accepted_count: 0,
-            silence: ProducerWatchdog::new(Instant::now()),
+            silence: SilenceWatchdog::new(Instant::now()),
             topic: "".into(),
             again: VecDeque::new(),
         })
@@ -119,7 +122,7 @@ impl KafkaProducer {
         self.producer.as_ref().expect("there is one but while it is made anew")
     }
 
-    fn tell_failure(&self) -> Result<()> {
+    fn report_failure(&self) -> Result<()> {
         let what = || format!("delivering records of producer {}", self.name);
         self.context.take_failure(what, || self.producer().client().fatal_error(), Remedy::Stop).map_or(Ok(()), Err)
     }
@@ -152,20 +155,21 @@ impl KafkaProducer {
             drop(old);
         }
         let back = deliveries.take_back();
-        let (unanswered, unsent) = (back.in_flight.len(), back.unsent.len());
-        // What it did not give back either is lost.
-        let lost = self.accepted_count.saturating_sub(self.completed() + (unanswered + unsent + self.again.len()) as u64);
+        let (given_back, unanswered) = (back.in_flight.len() + back.unsent.len(), back.unanswered);
+        // Records that the old producer did not give back are lost.
+        let lost = self.accepted_count.saturating_sub(self.completed() + (given_back + self.again.len()) as u64);
         deliveries.failed.fetch_add(lost, Ordering::Relaxed);
-        for record in back.unsent.into_iter().rev().chain(back.in_flight.into_iter().rev()) {
+        for mut record in back.unsent.into_iter().rev().chain(back.in_flight.into_iter().rev()) {
+            mark_sent_again(&mut record);
             self.again.push_front(record);
         }
         self.silence.renew(Instant::now());
         tracing::warn!(
             producer = self.name,
             unanswered,
-            unsent,
+            unsent = given_back - unanswered,
             lost,
-            "the log answers, but acknowledged nothing to this producer: it was made anew; of what was unanswered some may be in the log twice"
+            "the log answers, but acknowledged nothing to this producer: it was made anew; what was not acknowledged is sent again and marked, since the log may have it already"
         );
         self.hand_over_again()
     }
@@ -182,13 +186,21 @@ impl KafkaProducer {
     }
 }
 
+/// Marks a record that is sent again. All of them, not only those that were sent before as far as the library knows: it takes
+/// requests for unsent that were on their way to a broker that it gave up.
+fn mark_sent_again(record: &mut ProducerRecord) {
+    if record.headers.iter().all(|(name, _)| **name != *SENT_AGAIN) {
+        record.headers.push((SENT_AGAIN.into(), Bytes::from_static(b"1")));
+    }
+}
+
 impl Producer for KafkaProducer {
     fn send(&mut self, record: ProducerRecord) -> Result<()> {
         if self.accepted_count.is_multiple_of(LOOK_EVERY as u64) {
             self.producer().poll(Duration::ZERO);
             self.watch_silence()?;
         }
-        self.tell_failure()?;
+        self.report_failure()?;
         let what = || format!("appending to topic {}", record.topic);
         let mut queued = self.again.is_empty()
             && hand_over(self.producer(), &record).map_err(|error| from_error(what(), &error, Remedy::Retry))?;
@@ -230,7 +242,7 @@ impl Producer for KafkaProducer {
         let mut settled = false;
         while !settled {
             settled = wait_until_delivered(self.producer(), deadline.min(Instant::now() + WAIT_STEP)) && self.again.is_empty();
-            self.tell_failure()?;
+            self.report_failure()?;
             if settled || Instant::now() >= deadline {
                 break;
             }
@@ -257,7 +269,7 @@ mod tests {
 
     use super::super::mock::{MockBrokers, outgoing};
     use super::*;
-    use crate::TopicPartition;
+    use crate::{IsolationLevel, PollEvent, StartOffset, TopicPartition};
 
     /// Of this thread so far.
     fn cpu() -> Duration {
@@ -302,13 +314,26 @@ mod tests {
 
     #[test]
     fn a_producer_that_nobody_answers_though_the_cluster_does_is_made_anew_and_nothing_is_missing() {
+        // To be tried again, for ever: nothing was written, or it is not known.
+        use RDKafkaRespErr::{
+            RD_KAFKA_RESP_ERR_NOT_ENOUGH_REPLICAS as UNWRITTEN, RD_KAFKA_RESP_ERR_NOT_ENOUGH_REPLICAS_AFTER_APPEND as WRITTEN,
+        };
+        for answer in [UNWRITTEN, WRITTEN] {
+            let line = renew_while_answered(answer);
+            assert!(line.contains("lost=0"), "{line}");
+            assert!(answer == UNWRITTEN || !line.contains("unanswered=0"), "{line}");
+        }
+    }
+
+    /// Sends 100 records while the broker answers so, until the producer is made anew. Returns the line about it.
+    fn renew_while_answered(answer: RDKafkaRespErr) -> String {
         let brokers = MockBrokers::start();
         let mut producer =
             KafkaProducer::new(&brokers.bus, brokers.bus.producer_config().set("message.timeout.ms", "0").clone(), "silent")
                 .unwrap();
-        producer.silence = ProducerWatchdog::with_limit(Instant::now(), Duration::from_millis(300));
-        // To be tried again, for ever; the mock forgets what it was told to answer only as it is asked.
-        let away = vec![RDKafkaRespErr::RD_KAFKA_RESP_ERR_NOT_ENOUGH_REPLICAS; 100_000];
+        producer.silence = SilenceWatchdog::with_limit(Instant::now(), Duration::from_millis(300));
+        // The mock forgets what it was told to answer only as it is asked.
+        let away = vec![answer; 100_000];
         brokers.cluster.request_errors(RDKafkaApiKey::Produce, &away);
         for number in 0..100 {
             producer.send(outgoing("out", 0, &number.to_string())).unwrap();
@@ -321,14 +346,29 @@ mod tests {
                 std::thread::sleep(Duration::from_millis(20));
             }
         });
-        assert!(lines.iter().any(|line| line.contains("it was made anew")), "{lines:?}");
+        let line = lines.iter().find(|line| line.contains("it was made anew")).unwrap_or_else(|| panic!("{lines:?}")).clone();
         assert_eq!(producer.counts(), ProducerCounts { accepted: 100, acknowledged: 0, failed: 0 });
         // From here on a pause of a busy machine is no silence.
-        producer.silence = ProducerWatchdog::new(Instant::now());
+        producer.silence = SilenceWatchdog::new(Instant::now());
         brokers.cluster.clear_request_errors(RDKafkaApiKey::Produce);
         assert!(producer.flush(super::super::mock::WAIT).unwrap());
         assert_eq!(producer.counts(), ProducerCounts { accepted: 100, acknowledged: 100, failed: 0 });
         let at = TopicPartition { topic: "out".into(), partition: 0 };
         assert_eq!(brokers.bus.watermarks(&at).unwrap().high, 100);
+        let mut reader = brokers.bus.reader(&[(at, StartOffset::Earliest)], IsolationLevel::ReadUncommitted).unwrap();
+        let polled = super::super::mock::poll(&mut *reader, 100);
+        let is_marked = |item: &PollEvent| matches!(item, PollEvent::Record(record) if record.view().is_sent_again);
+        assert_eq!(polled.iter().filter(|item| is_marked(item)).count(), 100, "{polled:?}");
+        line
+    }
+
+    #[test]
+    fn a_record_that_is_sent_again_twice_is_marked_once() {
+        let mut record = outgoing("out", 0, "value");
+        record.headers.push(("ce_id".into(), "7".into()));
+        mark_sent_again(&mut record);
+        mark_sent_again(&mut record);
+        let names: Vec<_> = record.headers.iter().map(|(name, _)| &**name).collect();
+        assert_eq!(names, ["ce_id", SENT_AGAIN]);
     }
 }

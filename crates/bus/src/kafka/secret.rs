@@ -19,7 +19,7 @@ impl Secret {
         Self(SecretString::from(text.into()))
     }
 
-    /// The text itself, for whoever hands it on.
+    /// Returns the text itself, for whoever hands it on.
     pub fn expose(&self) -> &str {
         self.0.expose_secret()
     }
@@ -86,7 +86,7 @@ pub fn is_secret_variable(name: &str) -> bool {
     if name.ends_with("_file") || name.ends_with(".location") {
         return false;
     }
-    // As a whole it is never right: it is a table, and may hold anything.
+    // The whole table is never a valid value, and it may hold secrets.
     let properties = name == "eadt_bus.properties";
     properties
         || (cloud && ["key", "connection_string"].iter().any(|part| name.contains(part)))
@@ -98,8 +98,8 @@ pub fn hide<S: Serializer>(properties: &std::collections::BTreeMap<String, Strin
     serializer.collect_map(properties.iter().map(|(name, value)| (name, if is_secret(name) { HIDDEN } else { value })))
 }
 
-/// The key of the first secret among the settings of a file, where none belongs: files are copied, committed and shown. Its
-/// value is left out.
+/// Returns the key of the first secret among the settings of a file, where none belongs: files are copied, committed and shown.
+/// Its value is left out.
 pub fn secret_in_file(settings: &Value) -> Option<String> {
     let bus = settings.get("bus")?;
     let typed = bus.get("security").and_then(Value::as_object).into_iter().flatten();
@@ -112,7 +112,7 @@ pub fn secret_in_file(settings: &Value) -> Option<String> {
     names.into_iter().find(|name| is_secret(name)).map(|name| format!("bus.properties.{name}"))
 }
 
-/// Dotted names, however deep the file nests them.
+/// Collects dotted names, however deep the file nests them.
 fn dotted_names(value: &Value, path: String, names: &mut Vec<String>) {
     match value.as_object() {
         None => names.push(path),

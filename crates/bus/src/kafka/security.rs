@@ -1,4 +1,4 @@
-//! How a client and the brokers know each other: TLS, SCRAM, client certificates.
+//! Authentication between a client and the brokers: TLS, SCRAM, client certificates.
 //!
 //! In: settings, and the files that they name. Out: properties of the client library. Settings that cannot be meant are
 //! refused here, since the client library would go on without them or report nothing of use.
@@ -77,7 +77,8 @@ pub struct SecuritySettings {
 }
 
 impl SecuritySettings {
-    /// The properties of the client library that this means. Reads the files of secrets, and looks whether the others can be.
+    /// Returns the properties of the client library that this means. Reads the files of secrets, and looks whether the others can
+    /// be.
     pub fn properties(&self) -> Result<BTreeMap<String, String>> {
         let mut properties = BTreeMap::new();
         let mut set = |name: &str, value: String| properties.insert(name.to_owned(), value);
@@ -90,7 +91,7 @@ impl SecuritySettings {
             };
         }
         if !TLS {
-            return Err(security_error("this build knows no TLS: build with --features kafka-tls".to_owned()));
+            return Err(security_error("this build has no TLS: build with --features kafka-tls".to_owned()));
         }
         if let Some(file) = &self.ca_file {
             set("ssl.ca.location", check_readable("ca_file", file)?);
@@ -120,7 +121,8 @@ impl SecuritySettings {
             SecurityProtocol::Plaintext => {}
             SecurityProtocol::Ssl => {
                 if password.is_some() || !self.username.is_empty() {
-                    let detail = "bus.security has a user, but protocol ssl knows clients by certificate: set it to sasl_ssl";
+                    let detail =
+                        "bus.security has a user, but protocol ssl identifies clients by certificate: set it to sasl_ssl";
                     return Err(security_error(detail.to_owned()));
                 }
                 set("security.protocol", "ssl".to_owned());
@@ -196,7 +198,7 @@ fn read_secret(file: &Path) -> std::io::Result<String> {
     Ok(text)
 }
 
-/// A secret from its variable or its file.
+/// Returns a secret from its variable or its file.
 fn secret(key: &str, value: Option<&Secret>, file: Option<&Path>) -> Result<Option<Secret>> {
     let found = match (value, file) {
         (Some(_), Some(_)) => {
@@ -287,7 +289,7 @@ mod tests {
             (SecuritySettings { certificate_file: missing(), ..with_user() }, "needs bus.security.key_file"),
             (SecuritySettings { key_file: missing(), ..with_user() }, "needs bus.security.certificate_file"),
             (SecuritySettings { key_password: Some(Secret::new("x")), ..with_user() }, "without bus.security.key_file"),
-            (SecuritySettings { protocol: SecurityProtocol::Ssl, ..with_user() }, "knows clients by certificate"),
+            (SecuritySettings { protocol: SecurityProtocol::Ssl, ..with_user() }, "identifies clients by certificate"),
         ] {
             let error = security.properties().unwrap_err().to_string();
             assert!(error.contains(part) && !error.contains("hunter2"), "{error}");

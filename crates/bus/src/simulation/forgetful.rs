@@ -28,14 +28,14 @@ pub struct ForgetfulBus<B> {
     pub inner: B,
     hanging: Arc<Mutex<HangingByPartition>>,
     positions: Arc<Mutex<HangingPositions>>,
-    /// How many offsets readers that began at one had before them, together.
+    /// Sum of the offsets that readers that began at an offset had before them.
     pub asked: Arc<AtomicI64>,
 }
 
 /// A group's positions, of which a transaction hangs.
 #[derive(Debug, Default)]
 struct HangingPositions {
-    /// Those of before the transaction.
+    /// Positions before the transaction.
     before: BTreeMap<TopicPartition, i64>,
     hang: bool,
 }
@@ -45,7 +45,7 @@ impl<B: Bus> ForgetfulBus<B> {
         Self { inner, hanging: Arc::default(), positions: Arc::default(), asked: Arc::default() }
     }
 
-    /// What `append` appends to these partitions belongs to a transaction that nobody marks.
+    /// Makes the records that `append` appends to these partitions part of a transaction that hangs.
     pub fn hang(&self, partitions: &[TopicPartition], is_own: bool, append: impl FnOnce()) {
         let end = |at: &TopicPartition| self.inner.watermarks(at).unwrap().high;
         let firsts: Vec<_> = partitions.iter().map(end).collect();
@@ -64,7 +64,7 @@ impl<B: Bus> ForgetfulBus<B> {
         }
     }
 
-    /// Nobody marked the newest positions of the only group; these were those before.
+    /// Makes the newest positions of the only group hang; `before` are the positions before them.
     pub fn hang_positions(&self, before: &[(TopicPartition, i64)]) {
         *self.positions.lock().unwrap() = HangingPositions { before: before.iter().cloned().collect(), hang: true };
     }
@@ -73,7 +73,7 @@ impl<B: Bus> ForgetfulBus<B> {
         self.hanging.lock().unwrap().get(at).is_some_and(|hanging| hanging.ended.is_none())
     }
 
-    /// How the transaction in this partition was ended; `None`: it hangs, or there is none.
+    /// Returns the end of the transaction in this partition; `None`: it hangs, or there is none.
     pub fn ended(&self, at: &TopicPartition) -> Option<TransactionEnd> {
         self.hanging.lock().unwrap().get(at).and_then(|hanging| hanging.ended)
     }

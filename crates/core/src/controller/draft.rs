@@ -130,12 +130,12 @@ impl DecisionDraft {
         self.with_validation(note.validation, &note.concerns).with_hold_until(note.hold_until).maintain(note.reason)
     }
 
-    /// A change of a knob that turns while the processes run.
+    /// Returns a change of a knob that turns while the processes run.
     pub fn change_without_restart(self, action: ControllerAction, to: Layout, reason: String) -> Decision {
         Decision { restarts: false, ..self.change_with_restart(action, to, reason) }
     }
 
-    /// A change of the layout, which restarts the workload's processes.
+    /// Returns a change of the layout, which restarts the workload's processes.
     pub fn change_with_restart(mut self, action: ControllerAction, to: Layout, reason: String) -> Decision {
         self.decision.action = action;
         self.decision.restarts = true;

@@ -17,7 +17,7 @@ pub(crate) struct MeasuredWindow {
 }
 
 impl MeasuredWindow {
-    /// The window's figures, or why it decides nothing.
+    /// Returns the window's figures, or why it decides nothing.
     pub fn from_event(window: &EfficiencyWindow, coverage_min_ratio: f64) -> Result<Self, String> {
         if window.gap {
             return Err("events of this window were deleted from the log before they were read: it decides nothing".into());
@@ -51,7 +51,7 @@ impl MeasuredWindow {
         self.samples_per_second / self.watts
     }
 
-    /// The power to compare, and whose it is in words.
+    /// Returns the power to compare, and whose it is in words.
     pub fn power(&self, reading: PowerReading) -> (f64, &'static str) {
         select_power(reading, self.watts, self.watts_per_gpu)
     }
@@ -94,12 +94,12 @@ pub(crate) struct Medians {
 }
 
 impl Medians {
-    /// The power to compare, and whose it is in words.
+    /// Returns the power to compare, and whose it is in words.
     pub fn power(&self, reading: PowerReading) -> (f64, &'static str) {
         select_power(reading, self.watts, self.watts_per_gpu)
     }
 
-    /// `None` where nothing was processed.
+    /// Returns J/sample; `None` if nothing was processed.
     pub fn joules_per_sample(&self) -> Option<f64> {
         (self.efficiency > 0.0).then(|| 1.0 / self.efficiency)
     }

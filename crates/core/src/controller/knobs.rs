@@ -1,4 +1,4 @@
-//! From an action to a layout.
+//! Layouts that the actions of the matrix lead to.
 
 use std::cmp::Reverse;
 
@@ -24,7 +24,7 @@ pub(super) struct MatrixKnobs {
 }
 
 impl MatrixKnobs {
-    /// The knobs of a layout, or why they cannot be turned.
+    /// Returns the knobs of a layout, or why they cannot be turned.
     pub fn from_layout(layout: &Layout) -> Result<Self, String> {
         match (layout.replicas, layout.mps_thread_percentage) {
             (Some(replicas), Some(threads)) => Ok(Self { replicas, threads }),
@@ -33,7 +33,7 @@ impl MatrixKnobs {
         }
     }
 
-    /// This layout with the knobs so.
+    /// Returns this layout with the knobs so.
     pub fn in_layout(self, layout: &Layout, gpus: u32) -> Layout {
         Layout {
             replicas: Some(self.replicas),
@@ -44,7 +44,7 @@ impl MatrixKnobs {
         }
     }
 
-    /// As `MPS 50 % → 40 %, 6 → 9 replicas`.
+    /// Formats a change as `MPS 50 % → 40 %, 6 → 9 replicas`.
     pub fn change_to(self, to: Self) -> String {
         let mut parts = Vec::new();
         if to.replicas != self.replicas {
@@ -57,7 +57,7 @@ impl MatrixKnobs {
     }
 }
 
-/// The formulas of the seed; explicit bounds of the workload still hold.
+/// Returns the knobs by the formulas of the seed; explicit bounds of the workload still hold.
 pub(super) fn literal_target(action: ControllerAction, from: MatrixKnobs, gpus: u32, bounds: &LayoutBounds) -> MatrixKnobs {
     let MatrixKnobs { replicas, threads } = from;
     let to = match action {
@@ -78,7 +78,7 @@ pub(super) fn literal_target(action: ControllerAction, from: MatrixKnobs, gpus: 
     MatrixKnobs { replicas, threads: if to.threads == threads { threads } else { limits.clamp_threads(to.threads, per_gpu) } }
 }
 
-/// The layout that an action of the precise matrix leads to, or the reason why it must not be.
+/// Returns the layout that an action of the precise matrix leads to, or the reason why it must not be.
 pub(super) fn precise_target(
     action: ControllerAction,
     from: MatrixKnobs,
@@ -119,7 +119,7 @@ pub(super) fn precise_target(
     Ok(to)
 }
 
-/// Other layouts worth trying: each number of processes per GPU with as many threads as may be, nearest numbers first.
+/// Returns other layouts worth trying: each number of processes per GPU with as many threads as allowed, nearest numbers first.
 pub(super) fn alternative_knobs(
     from: MatrixKnobs,
     gpus: u32,
@@ -147,7 +147,7 @@ pub(super) fn alternative_knobs(
     all
 }
 
-/// The change must go the way that the action means, end inside the limits and change something.
+/// Checks that the change goes the way that the action means, ends inside the limits, and changes something.
 fn check_room(
     action: ControllerAction,
     from: MatrixKnobs,
@@ -182,7 +182,7 @@ fn check_room(
     })
 }
 
-/// A new number of replicas must fit GPUs, batch and backend.
+/// Checks that a new number of replicas fits GPUs, batch and backend.
 fn check_world(replicas: u32, gpus: u32, workload: &Workload) -> Result<(), String> {
     if !replicas.is_multiple_of(gpus) {
         return Err(format!("{replicas} replicas do not spread evenly over {gpus} GPUs"));
@@ -205,7 +205,7 @@ fn check_world(replicas: u32, gpus: u32, workload: &Workload) -> Result<(), Stri
     Ok(())
 }
 
-/// Where the knobs may go.
+/// The range within which each knob may be set.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct KnobLimits {
     threads_min: u32,

@@ -16,7 +16,7 @@ pub(super) struct Thresholds {
 }
 
 impl Thresholds {
-    /// Exactly those of the settings.
+    /// Returns exactly the thresholds of the settings.
     pub fn literal(settings: &ControllerSettings) -> Self {
         Self {
             high_watts: settings.power_high_watts,
@@ -28,7 +28,7 @@ impl Thresholds {
         }
     }
 
-    /// With dead bands, and lowered to what the workload's boards can draw.
+    /// Returns thresholds with dead bands, lowered to the power that the workload's boards can draw.
     pub fn precise(settings: &ControllerSettings, reading: PowerReading, workload: &Workload, gpus: u32) -> Self {
         let boards = match reading {
             PowerReading::PerGpu => 1.0,
@@ -47,7 +47,7 @@ impl Thresholds {
         }
     }
 
-    /// The table. A figure exactly on a threshold is on neither side of it.
+    /// Returns the action of the table. A figure exactly on a threshold is on neither side of it.
     pub fn action(&self, watts: f64, efficiency: f64) -> ControllerAction {
         let (up, down) = (1.0 + self.power_hysteresis, 1.0 - self.power_hysteresis);
         let (better, worse) = (1.0 + self.efficiency_hysteresis, 1.0 - self.efficiency_hysteresis);
@@ -62,7 +62,7 @@ impl Thresholds {
         }
     }
 
-    /// Where a power and an efficiency lie, in words.
+    /// Returns a sentence that compares power and efficiency with the thresholds, as the reason for `action`.
     pub fn explain(&self, action: ControllerAction, whose: &str, watts: f64, efficiency: f64) -> String {
         let Self { high_watts, low_watts, poor, good, .. } = *self;
         match action {

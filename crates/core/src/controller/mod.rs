@@ -61,12 +61,12 @@ macro_rules! controllers {
         }
 
         impl ControllerName {
-            /// Those that decide about each workload by its power and throughput alone.
+            /// Controllers that decide about each workload by its power and throughput alone.
             pub const ALL: [Self; [$($alone_name,)*].len()] = [$(Self::$alone,)*];
             /// Whatever a workload may name.
             pub const NAMED: [Self; [$($alone_name,)* $($other_name,)*].len()] = [$(Self::$alone,)* $(Self::$other,)*];
 
-            /// As in settings, workloads and decisions.
+            /// Returns the name in settings, workloads and decisions.
             pub const fn as_str(self) -> &'static str {
                 match self {
                     $(Self::$alone => $alone_name,)*
@@ -118,7 +118,7 @@ pub struct UnknownController {
     name: String,
 }
 
-/// As `hybrid, power-cap and frequency`.
+/// Formats names as `hybrid, power-cap and frequency`.
 fn names(controllers: &[ControllerName]) -> String {
     let names: Vec<_> = controllers.iter().map(|name| name.as_str()).collect();
     match names.split_last() {
@@ -141,13 +141,13 @@ impl FromStr for ControllerName {
 pub struct ControllerContext<'a> {
     /// Layout, mode, bounds and prices in force; `None`: nobody manages this workload, so only `maintain` is possible.
     pub workload: Option<&'a Workload>,
-    /// What became of this workload's last decision that was not `maintain`.
+    /// Outcome of this workload's last decision that was not `maintain`.
     pub last_actuation: Option<&'a Actuation>,
     /// The job's own estimate of the time that it still needs.
     pub remaining_seconds: Option<f64>,
-    /// When the job's last checkpoint was complete.
+    /// Time at which the job's last checkpoint was complete.
     pub checkpoint_time: Option<EventTime>,
-    /// What the job last reported about its training.
+    /// The job's latest training report.
     pub training: Option<&'a TrainingReport>,
     pub settings: &'a ControllerSettings,
     /// Learned models in force.
@@ -157,7 +157,7 @@ pub struct ControllerContext<'a> {
 /// The reason of a decision about a workload in mode `observe`.
 const UNMANAGED: &str = "nobody manages this workload: it is only observed";
 
-/// One decision for one closed tumbling window; `maintain` with a reason where nothing is to be done.
+/// Returns one decision for one closed tumbling window; `maintain` with a reason where nothing is to be done.
 ///
 /// Windows come in the order of their ends. The same state, window and context give the same decision.
 pub fn decide(

@@ -16,7 +16,7 @@ pub(super) fn decide(state: &mut ControllerState, window: &EfficiencyWindow, con
     let Some(workload) = context.workload else {
         return draft.maintain(super::UNMANAGED);
     };
-    // What is known about the past first: a fate must not be missed because this window decides nothing.
+    // Settle past changes first: an outcome must not be missed because this window decides nothing.
     let fate = context.last_actuation.and_then(|actuation| trial::on_actuation(state, workload, actuation, now, settings));
     let outside = trial::follow_layout(state, workload, now, settings);
     state.forget_before(now);
@@ -58,7 +58,7 @@ pub(super) fn decide(state: &mut ControllerState, window: &EfficiencyWindow, con
     propose(state, window, workload, draft, context)
 }
 
-/// The window's figures if it can be compared with others of this layout, or why not.
+/// Returns the window's figures if it can be compared with others of this layout, or why not.
 fn usable_window(
     state: &mut ControllerState,
     window: &EfficiencyWindow,
@@ -74,7 +74,7 @@ fn usable_window(
     MeasuredWindow::of_layout(window, workload, settings.coverage_min_ratio)
 }
 
-/// A change is on its way to the cluster. Where nothing is applied without a person, nothing is waited for.
+/// Returns true if a change is on its way to the cluster. If nothing is applied without a person, nothing is waited for.
 fn awaits_rollout(state: &ControllerState, workload: &Workload) -> bool {
     workload.mode == UpdateMode::Enforce && !state.proposals.is_empty()
 }
@@ -207,7 +207,7 @@ fn propose(
     }
 }
 
-/// Whether a restart for this action is not tabu, affordable and worth its cost.
+/// Checks that a restart for this action is not tabu, affordable and worth its cost.
 fn check_restart_allowed(
     state: &ControllerState,
     action: ControllerAction,

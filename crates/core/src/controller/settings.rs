@@ -39,7 +39,7 @@ impl ControllerObjective {
         matches!(self, Self::Energy)
     }
 
-    /// As ` for the energy-delay product`, where it is another than energy.
+    /// Formats the objective as ` for the energy-delay product`, if it is another than energy.
     pub(super) fn purpose_suffix(self) -> String {
         if self.is_energy() { String::new() } else { format!(" for the {}", self.display_name()) }
     }
@@ -50,7 +50,7 @@ impl ControllerObjective {
         if self.is_energy() { String::new() } else { format!(", {} {:+.1} %", self.display_name(), -100.0 * gain_ratio) }
     }
 
-    /// Its name in words.
+    /// Returns its name in words.
     pub const fn display_name(self) -> &'static str {
         match self {
             Self::Energy => "energy",
@@ -262,7 +262,7 @@ impl Default for ControllerSettings {
 }
 
 impl ControllerSettings {
-    /// The settings that a workload declares; what it does not name has its default.
+    /// Returns the settings that a workload declares; what it does not name has its default.
     pub fn from_workload(by: &Workload) -> Result<Option<Self>, DecodeError> {
         let Some(declared) = &by.controller_settings else { return Ok(None) };
         let refused = |detail: String| DecodeError::invalid("controller_settings", detail);
@@ -271,7 +271,7 @@ impl ControllerSettings {
         Ok(Some(settings))
     }
 
-    /// The first field that is out of its range, with what was expected of it.
+    /// Checks all fields; the error names the first that is out of its range, with the expected range.
     pub fn check(&self) -> Result<(), String> {
         const LONG: f64 = 366.0 * 86_400.0;
         let ranges = [

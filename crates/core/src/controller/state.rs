@@ -7,7 +7,7 @@ use super::seek::SeekState;
 use super::training::JobKnobState;
 use super::trial::{ChangeTrial, FailedChange, ProposedChange};
 
-/// What a workload's controller remembers from window to window; part of the processor's state.
+/// State of a workload's controller between windows; part of the processor's state.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ControllerState {
@@ -20,33 +20,33 @@ pub struct ControllerState {
     /// The change that failed and is not yet taken back.
     pub(super) unreverted: Option<FailedChange>,
     pub(super) hold: Option<HoldDown>,
-    /// How long the next hold lasts; absent: the setting's.
+    /// Duration of the next hold, in seconds; `None`: the setting's.
     pub(super) next_hold_seconds: Option<f64>,
     pub(super) tabu: Vec<TabuAction>,
     /// Restarts of the last 24 h that decisions caused, oldest first.
     pub(super) restarts: Vec<Restart>,
-    /// What kept changes saved, by action.
+    /// Savings of kept changes, by action.
     pub(super) savings: Vec<ActionSaving>,
-    /// How long the last measured rollout took.
+    /// Duration of the last measured rollout, in seconds.
     pub(super) rollout_seconds: Option<f64>,
-    /// When `matrix-literal` looked last.
+    /// Time of the last evaluation by `matrix-literal`.
     pub(super) looked: Option<EventTime>,
-    /// What `power-cap`, `frequency` and `hybrid` measured.
+    /// Measurements of `power-cap`, `frequency` and `hybrid`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) seek: Option<Box<SeekState>>,
-    /// What `layers` and `precision` know of the job's own knobs, also within `hybrid`.
+    /// State of `layers` and `precision` for the job's own knobs, also within `hybrid`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) training: Option<Box<JobKnobState>>,
 }
 
-/// Nothing is tried before `until`.
+/// A pause: nothing is tried before `until`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct HoldDown {
     pub until: EventTime,
     pub why: String,
 }
 
-/// From this layout this action is not tried again before `until`.
+/// An action that is not tried again from this layout before `until`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(super) struct TabuAction {
     pub from: Layout,

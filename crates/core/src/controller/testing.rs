@@ -41,7 +41,7 @@ pub(super) fn knobs(layout: &Layout) -> (u32, u32) {
 }
 
 impl ControllerBench {
-    /// The seed's workload: 3 GPUs, 6 replicas of 50 %, everything declared that its steps need.
+    /// Returns the seed's workload: 3 GPUs, 6 replicas of 50 %, everything declared that its steps need.
     pub fn new(name: ControllerName) -> Self {
         Self {
             name,
@@ -79,7 +79,7 @@ impl ControllerBench {
         Self::new(ControllerName::Matrix)
     }
 
-    /// A full window at this power per GPU and efficiency.
+    /// Returns a full window at this power per GPU and efficiency.
     pub fn window(&self, watts_per_gpu: f64, efficiency: f64) -> EfficiencyWindow {
         let gpus = self.workload.gpus.unwrap_or(1);
         let watts = watts_per_gpu * f64::from(gpus);
@@ -120,7 +120,7 @@ impl ControllerBench {
         self.decide(&window)
     }
 
-    /// The same window `count` times; gives the last decision. All but the last must be `maintain`.
+    /// Feeds the same window `count` times, and returns the last decision. All but the last must be `maintain`.
     pub fn feed_times(&mut self, count: usize, watts_per_gpu: f64, efficiency: f64) -> Decision {
         for _ in 1..count {
             let decision = self.feed(watts_per_gpu, efficiency);
@@ -143,7 +143,7 @@ impl ControllerBench {
         });
     }
 
-    /// Somebody sets this layout.
+    /// Sets this layout, as a user would.
     pub fn set_layout(&mut self, layout: Layout) {
         self.generations += 1;
         self.workload.generation = self.generations;
@@ -159,7 +159,7 @@ impl ControllerBench {
         self.report(decision, ActuationOutcome::Applied, "");
     }
 
-    /// A window in which the workload restarts.
+    /// Feeds a window in which the workload restarts.
     pub fn restart_window(&mut self) -> Decision {
         let mut window = self.window(80.0, 0.01);
         window.restarted = true;

@@ -16,7 +16,7 @@ pub(super) struct ProposedChange {
     pub from: Layout,
     pub to: Layout,
     pub expires: EventTime,
-    /// What it has to beat; absent for a revert, which nothing has to justify.
+    /// The figures to beat; `None` for a revert, which needs no justification.
     pub baseline: Option<Medians>,
 }
 
@@ -100,7 +100,7 @@ impl ChangeTrial {
 }
 
 impl TrialVerdict {
-    /// As `4.10 J/sample instead of 4.60 (-10.9 %) at 98.7 % of the throughput`.
+    /// Formats the result as `4.10 J/sample instead of 4.60 (-10.9 %) at 98.7 % of the throughput`.
     pub fn explain(&self, before: &Medians) -> String {
         let throughput = 100.0 * self.throughput_ratio;
         match (self.after.joules_per_sample(), before.joules_per_sample()) {
@@ -154,7 +154,7 @@ fn settle_proposal(
     match actuation.outcome {
         ActuationOutcome::Applied | ActuationOutcome::Ready => {
             state.count_restart(actuation.time, id.clone());
-            // What was proposed beside it was made for the layout before.
+            // Other proposals were made for the layout before this one.
             state.proposals.clear();
             state.unreverted = None;
             state.trial = baseline.map(|baseline| ChangeTrial {
@@ -197,7 +197,7 @@ fn settle_proposal(
     }
 }
 
-/// The actuator itself undid a change, or failed to.
+/// Notes that the actuator itself undid a change, or failed to.
 fn on_undone(
     state: &mut ControllerState,
     id: &str,

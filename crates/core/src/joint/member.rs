@@ -1,4 +1,5 @@
-//! What the members of every joint stage keep alike: layouts whose time has not come, and the decision that waits for a window.
+//! State that the members of every joint stage share: layouts that are not in force yet, and the decision that waits for a
+//! window.
 
 use std::collections::VecDeque;
 
@@ -75,13 +76,13 @@ impl PendingDecision {
         Some(decision)
     }
 
-    /// A change that still waits for its window at the next look.
+    /// Returns a change that still waits for its window at the next look.
     pub fn take_overdue(&mut self) -> Option<Decision> {
         let decision = self.waiting.take()?;
         self.emit_change(decision)
     }
 
-    /// The same, but that nothing waits.
+    /// Returns the same, but that nothing waits.
     #[must_use]
     pub fn without_waiting(&self) -> Self {
         Self { waiting: None, decided: self.decided }

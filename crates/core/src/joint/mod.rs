@@ -28,7 +28,7 @@ pub enum JointEvent<'a> {
 }
 
 impl JointEvent<'_> {
-    /// Event time, where it has one.
+    /// Returns the event time, if it has one.
     pub fn time(&self) -> Option<EventTime> {
         match self {
             Self::Window(window) => Some(window.window_end),
@@ -42,7 +42,7 @@ pub trait JointFold: Sized {
     /// Counts over the life of a value, for metrics.
     type Tally: Copy + std::fmt::Debug;
 
-    /// The fold that these records of the state topic describe, the newest of each key; others' are passed over.
+    /// Returns the fold that these records of the state topic describe, the newest of each key; others' are passed over.
     fn restore<K: AsRef<str>, V: AsRef<[u8]>>(
         settings: FoldSettings,
         records: impl IntoIterator<Item = (K, Option<V>)>,
@@ -98,10 +98,10 @@ pub trait JointFold: Sized {
     /// Returns how far event time may be ahead of the log's stamp, in microseconds; `None`: any.
     fn max_future(&self) -> Option<i64>;
 
-    /// The records of everything that changed since the last call.
+    /// Returns the records of everything that changed since the last call.
     fn take_changes(&mut self) -> Vec<StateRecord>;
 
-    /// Number of members.
+    /// Returns the number of members.
     fn member_count(&self) -> usize;
 
     fn tally(&self) -> Self::Tally;

@@ -1,4 +1,4 @@
-//! One workload that shares the cluster's power budget.
+//! One workload that shares the power budget.
 
 use std::collections::VecDeque;
 
@@ -45,13 +45,13 @@ fn cap(workload: &Workload) -> Option<f64> {
     workload.layout.power_limit_watts.or(workload.gpu_power_limit_watts)
 }
 
-/// Power of all GPUs of a workload.
+/// Returns the power of all GPUs of a workload.
 fn total_watts(watts: Option<f64>, workload: &Workload) -> Option<f64> {
     Some(watts? * f64::from(workload.gpus?))
 }
 
 impl BudgetMember {
-    /// A layout, whatever its time.
+    /// Adds a layout, whatever its time.
     pub fn set_layout(&mut self, layout: &Workload) {
         self.joined.get_or_insert(layout.time);
         if let Some(oldest) = self.coming.put(layout) {
@@ -68,7 +68,7 @@ impl BudgetMember {
         }
     }
 
-    /// The newest layout, in force at the last look or not.
+    /// Returns the newest layout, in force at the last look or not.
     fn newest_layout(&self) -> Option<&Workload> {
         self.coming.newest().or(self.now.as_ref())
     }
@@ -78,17 +78,17 @@ impl BudgetMember {
         self.newest_layout().is_some_and(|newest| settings.shares_budget(newest))
     }
 
-    /// The layout in force as of the last look, where it shares the budget.
+    /// Returns the layout in force as of the last look, where it shares the budget.
     pub fn present_layout(&self, settings: &FoldSettings) -> Option<&Workload> {
         self.now.as_ref().filter(|now| settings.shares_budget(now))
     }
 
-    /// It has nothing to do with the budget any more.
+    /// Returns true if it has nothing to do with the budget any more.
     pub fn is_gone(&self, settings: &FoldSettings) -> bool {
         self.coming.is_empty() && self.present_layout(settings).is_none()
     }
 
-    /// Time goes on to a look.
+    /// Advances the time to an allocation.
     pub fn advance_to(&mut self, time: EventTime, name: &str, grants: &mut BudgetState) {
         for layout in self.coming.take_due(time) {
             if let Some(decided) = layout.decision_id.as_deref().and_then(|id| allocation::decided_at(name, id)) {
@@ -106,7 +106,7 @@ impl BudgetMember {
         if self.now.as_ref().is_some_and(|now| now.time > layout.time) {
             return;
         }
-        // Until it is ready some GPUs may hold what was in force before.
+        // Until the layout is ready, some GPUs may keep the cap that was in force before.
         self.lingering_watts = match &self.now {
             _ if layout.ready_time.is_some() => Some(0.0),
             Some(now) => total_watts(cap(now), now).zip(self.lingering_watts).map(|(before, longer)| before.max(longer)),
@@ -123,7 +123,7 @@ impl BudgetMember {
         self.origin
     }
 
-    /// What may be done about it at a look.
+    /// Returns the kind of change that is allowed at `time`.
     pub fn cap_change_state(&self, time: EventTime, settings: &BudgetSettings) -> CapChangeState {
         if self.now.as_ref().is_some_and(|now| now.ready_time.is_none()) {
             return CapChangeState::Rolling;
@@ -139,7 +139,7 @@ impl BudgetMember {
         self.through.max(self.joined).is_some_and(|last| time.seconds_since(last) <= settings.silence_seconds)
     }
 
-    /// Throughput against power, and the learned model that it is from, where it is.
+    /// Returns the throughput against power, and the learned model that it is from, where it is.
     pub fn points(&self, workload: &Workload, models: &ModelRegistry) -> (Vec<PowerPoint>, Option<String>) {
         let measured = self.measured.points();
         if measured.len() >= MEASURED_ENOUGH {
@@ -175,7 +175,7 @@ impl BudgetMember {
         }
     }
 
-    /// The decision of a look that a window completes; `reason` where the look did not wait for it.
+    /// Returns the decision of a look that a window completes; `reason` where the look did not wait for it.
     pub fn decision_for(&mut self, window: &EfficiencyWindow, settings: &BudgetSettings, reason: &str) -> Option<Decision> {
         let end = window.window_end;
         let workload = self.now.as_ref().or(self.newest_layout()).filter(|_| self.saying.has_no_decision_for(end));

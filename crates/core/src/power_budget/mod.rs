@@ -1,12 +1,12 @@
-//! The joint stage of the controller `power-budget`: the fold of one cluster, whose workloads share a power budget.
+//! The joint stage of the controller `power-budget`: the fold of the workloads that share a power budget.
 //!
 //! In: efficiency windows, workloads, actuations and models, in the order that the log gives them. Out: decisions of the
 //! workloads whose controller is `power-budget`, its *members*. Their windows come from the first stage, which leaves deciding
 //! to this one. Like that it reads no clock, never awaits, does no I/O.
 //!
-//! **When it looks.** At the end of every window that any member has, once: the first window that ends later than all before it
-//! has the cluster looked at, as it was at that time. A look at `T` goes by what was so before `T`: windows that end before it,
-//! layouts and actuations of times up to it. So it waits for nobody: a member that fell silent holds up no decision of
+//! **Time of an allocation.** One allocation is made at the end of every window that any member has. The first window that ends
+//! later than all before it starts it, for the state at that time. A look at `T` goes by what was so before `T`: windows that end
+//! before it, layouts and actuations of times up to it. So it waits for nobody: a member that fell silent holds up no decision of
 //! another, and in which order the windows of one time come in makes no difference. Figures are one window old for that, which
 //! costs nothing where they are means of hours.
 //!
@@ -67,7 +67,7 @@ struct PowerBudgetHead {
     crowded_by: Option<String>,
 }
 
-/// State of the cluster.
+/// State of the power-budget stage.
 #[derive(Debug)]
 pub struct PowerBudgetFold {
     settings: FoldSettings,
@@ -83,7 +83,7 @@ pub struct PowerBudgetFold {
 }
 
 impl PowerBudgetFold {
-    /// Without a budget in its settings it has no members.
+    /// Builds the stage. Without a budget in its settings it has no members.
     pub fn new(settings: FoldSettings) -> Self {
         Self {
             budget: settings.power_budget.unwrap_or_default(),
@@ -105,7 +105,7 @@ impl PowerBudgetFold {
         }
     }
 
-    /// Looks at the cluster as it was at `time`.
+    /// Allocates the budget for the state at `time`.
     fn decide_at(&mut self, time: EventTime, out: &mut Vec<Decision>) {
         let forgotten: Vec<String> = self
             .members
@@ -226,10 +226,10 @@ impl JointFold for PowerBudgetFold {
         Ok(())
     }
 
-    /// A tombstone has no time of its own: it counts from the next look on.
+    /// Notes a tombstone. It has no time of its own: it counts from the next allocation on.
     fn on_workload_gone(&mut self, name: &str) {
         if let Some(member) = self.members.get_mut(name) {
-            // What was granted may still come into force if it is back soon.
+            // The granted power may still come into force if the workload is back soon.
             *member = BudgetMember::default();
             self.changed.insert(name.to_owned());
         }

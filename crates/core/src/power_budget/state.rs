@@ -1,4 +1,4 @@
-//! What a commit writes of the cluster's state, and how it is read again.
+//! Records of the power-budget stage's state: writing and reading them.
 //!
 //! It lies in the state topic beside the first stage's, in the partition of number 0. No key of a workload begins like these, so
 //! that either stage passes over the other's records.
@@ -27,15 +27,15 @@ struct StoredMember {
     grants: PowerGrants,
 }
 
-/// The records of everything that changed since the last call.
-pub fn take_changes(cluster: &mut PowerBudgetFold) -> Vec<StateRecord> {
-    let mut records = vec![StateRecord { key: POWER_BUDGET_PREFIX.to_owned(), value: Some(json(&cluster.head)) }];
-    for name in std::mem::take(&mut cluster.changed_models) {
-        let value = cluster.models.event(&name).map(json);
+/// Returns the records of everything that changed since the last call.
+pub fn take_changes(fold: &mut PowerBudgetFold) -> Vec<StateRecord> {
+    let mut records = vec![StateRecord { key: POWER_BUDGET_PREFIX.to_owned(), value: Some(json(&fold.head)) }];
+    for name in std::mem::take(&mut fold.changed_models) {
+        let value = fold.models.event(&name).map(json);
         records.push(StateRecord { key: format!("{MODEL}{name}"), value });
     }
-    for name in std::mem::take(&mut cluster.changed) {
-        let record = cluster.members.get(&name).map(|member| StoredMemberRef { member, grants: cluster.grants.grants_of(&name) });
+    for name in std::mem::take(&mut fold.changed) {
+        let record = fold.members.get(&name).map(|member| StoredMemberRef { member, grants: fold.grants.grants_of(&name) });
         records.push(StateRecord { key: format!("{MEMBER}{name}"), value: record.as_ref().map(json) });
     }
     records
@@ -43,22 +43,22 @@ pub fn take_changes(cluster: &mut PowerBudgetFold) -> Vec<StateRecord> {
 
 /// Takes in the newest record of each key; those of other stages are passed over.
 pub fn restore<K: AsRef<str>, V: AsRef<[u8]>>(
-    mut cluster: PowerBudgetFold,
+    mut fold: PowerBudgetFold,
     records: impl IntoIterator<Item = (K, Option<V>)>,
 ) -> Result<PowerBudgetFold, StateError> {
     for (key, value) in records {
         let (key, Some(value)) = (key.as_ref(), value) else { continue };
         if key == POWER_BUDGET_PREFIX {
-            cluster.head = from_json(key, value.as_ref())?;
+            fold.head = from_json(key, value.as_ref())?;
         } else if let Some(name) = key.strip_prefix(MEMBER) {
             let StoredMember { member, grants } = from_json(key, value.as_ref())?;
-            cluster.grants.put(name, grants);
-            cluster.members.insert(name.to_owned(), member);
+            fold.grants.put(name, grants);
+            fold.members.insert(name.to_owned(), member);
         } else if key.starts_with(MODEL) {
-            cluster.models.put(&from_json(key, value.as_ref())?);
+            fold.models.put(&from_json(key, value.as_ref())?);
         } else if key.starts_with(POWER_BUDGET_PREFIX) {
             return Err(StateError::NewKind { key: key.to_owned() });
         }
     }
-    Ok(cluster)
+    Ok(fold)
 }

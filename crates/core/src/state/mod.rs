@@ -1,14 +1,19 @@
-//! What a commit writes of a partition's state, and how it is read again.
+//! Records of a partition's state: how a commit writes them, and how they are read again.
 //!
-//! The first byte of every record names its form, so that a state of an older release can be read by a newer one, and one of a
-//! newer release is refused by an older one, whatever its key: `{` is the first form, JSON, which all small records have, those
-//! of the second stages, too; 4 is the present one of workloads, [`wire`], and 2 the one before it; 3 is a piece of one of these,
-//! [`pieces`]. Fields of JSON may come within a form, where who does not know them may leave them out; what means something else
-//! by the same bytes gets a form of its own. What is read is what was written, to the last bit. A workload's sources are written
-//! in blocks, because thousands of them in one record would exceed the log's message limit, and a block whose sources hold too
-//! much for that in pieces.
+//! The first byte of every record names its form:
 //!
-//! Of every kind of key and every form a sample is kept beside the tests of its crate, and read for good.
+//! - `{`: the first form, JSON. All small records have it, those of the joint stages included.
+//! - 4: the present form of workloads, see [`wire`]; 2 is the one before it.
+//! - 3: a piece of one of these, see [`pieces`].
+//!
+//! A newer release reads the state of an older one. An older release refuses a form that it does not know, whatever the record's
+//! key. A JSON form may get fields that older releases can ignore. If the same bytes change their meaning, they get a form of
+//! their own. Values are read back to the last bit.
+//!
+//! A workload's sources are written in blocks, because thousands of them in one record would exceed the log's message limit. A
+//! block whose sources are too large for that is written in pieces.
+//!
+//! A sample of every kind of key and every form is kept beside the tests of this crate, and every release must read it.
 
 mod pieces;
 #[cfg(test)]
@@ -37,12 +42,12 @@ const MOST_WINDOWS: i64 = 1_000_000;
 /// Key of what belongs to no workload. It is written with every step, as those of the other stages are that are no more than
 /// their prefix.
 pub const PARTITION_KEY: &str = "#";
-/// Before the name of a model. A workload's name has one slash, so no key of a workload begins like this.
+/// Prefix of a model's key. A workload's name has one slash, so no key of a workload begins like this.
 const MODEL_PREFIX: &str = "#models//";
 
-/// Before every key of the cluster's stage, which keeps its state in the same topic.
+/// Prefix of every key of the power-budget stage, which keeps its state in the same topic.
 pub const POWER_BUDGET_PREFIX: &str = "#cluster//";
-/// Before every key of the stage of shared GPUs, likewise.
+/// Prefix of every key of the GPU-sharing stage, in the same topic.
 pub const GPU_SHARING_PREFIX: &str = "#gpu//";
 
 /// Returns whether a key is of a joint stage's state, which the first stage passes over.
@@ -92,19 +97,19 @@ fn key(workload: &str, block: u32) -> String {
     format!("{workload}#{block}")
 }
 
-/// The first form, that of small records.
+/// Encodes a value in the first form, that of small records.
 pub fn json(value: &impl Serialize) -> Vec<u8> {
     serde_json::to_vec(value).expect("state has string keys and finite numbers")
 }
 
-/// The byte of a form, and what follows it in postcard's encoding, which has about so many bytes.
+/// Returns the byte of a form, and what follows it in postcard's encoding, which has about so many bytes.
 fn encode(form: u8, value: &impl Serialize, about: usize) -> Vec<u8> {
     let mut begun = Vec::with_capacity(about);
     begun.push(form);
     postcard::to_extend(value, begun).expect("a vector takes everything")
 }
 
-/// From what follows the byte of the form, all of it.
+/// Decodes a value, from all of the bytes after that of the form.
 fn decode<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, String> {
     match postcard::take_from_bytes(bytes) {
         Ok((value, [])) => Ok(value),
@@ -152,7 +157,7 @@ impl StoredRecord {
         }
     }
 
-    /// Which of the workload's records it is, and how many there are.
+    /// Returns the number of this record among the workload's records, and their total.
     fn number_and_total(&self) -> (u32, u32) {
         match self {
             Self::Block(block) => (block.block, block.blocks),
@@ -161,7 +166,7 @@ impl StoredRecord {
     }
 }
 
-/// The blocks of a workload, of all its records in order.
+/// Returns the blocks of a workload, of all its records in order.
 fn join_pieces(workload: &str, records: Vec<StoredRecord>) -> Result<Vec<DecodedBlock>, StateError> {
     let mut blocks = Vec::new();
     let mut whole = Vec::new();
@@ -211,7 +216,7 @@ impl DecodedBlock {
     }
 }
 
-/// The blocks of a workload, encoded: [`BLOCK`] sources each, and its head with the first.
+/// Returns the blocks of a workload, encoded: [`BLOCK`] sources each, and its head with the first.
 fn blocks(state: &WorkloadState) -> Vec<Vec<u8>> {
     let of = state.source_count().div_ceil(BLOCK).max(1) as u32;
     let block = |number: u32| {
@@ -233,12 +238,12 @@ fn blocks(state: &WorkloadState) -> Vec<Vec<u8>> {
 }
 
 impl PartitionFold {
-    /// Whether anything was folded that a commit would have to write.
+    /// Returns whether anything was folded that a commit would have to write.
     pub fn has_changes(&self) -> bool {
         !self.changed.is_empty() || !self.forgotten.is_empty() || !self.changed_models.is_empty()
     }
 
-    /// The records of everything that changed since the last call.
+    /// Returns the records of everything that changed since the last call.
     pub fn take_changes(&mut self) -> Vec<StateRecord> {
         self.written_sources = self.workload_and_source_counts().1;
         let mut records = vec![StateRecord { key: PARTITION_KEY.to_owned(), value: Some(json(&self.head)) }];
@@ -268,7 +273,7 @@ impl PartitionFold {
         records
     }
 
-    /// The partition that these records describe; of several with one key the last counts.
+    /// Returns the partition that these records describe; of several with one key the last counts.
     pub fn restore<K: Into<String>, V: AsRef<[u8]>>(
         settings: FoldSettings,
         records: impl IntoIterator<Item = (K, Option<V>)>,

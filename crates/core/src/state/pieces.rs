@@ -13,7 +13,7 @@ pub const FORM: u8 = 3;
 /// Most bytes of a block that are written as one record: with key and headers half of what the log takes by default.
 const MOST: usize = 512 * 1024;
 
-/// What follows the first byte, in postcard's encoding; it is the form: nothing is ever added, removed or moved.
+/// Content behind the first byte, in postcard's encoding. It is the form: nothing is ever added, removed or moved.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 pub struct BlockPiece<'a> {
     pub workload: &'a str,
@@ -31,13 +31,13 @@ impl<'a> BlockPiece<'a> {
         encode(FORM, self, 32 + self.workload.len() + self.bytes.len())
     }
 
-    /// From what follows the first byte.
+    /// Reads the bytes that follow the first byte.
     pub fn read(bytes: &'a [u8]) -> Result<Self, String> {
         decode(bytes)
     }
 }
 
-/// The records of a workload with these blocks: the blocks themselves, nearly always.
+/// Returns the records of a workload with these blocks: the blocks themselves, nearly always.
 pub fn split_blocks(workload: &str, blocks: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
     if blocks.iter().all(|block| block.len() <= MOST) {
         return blocks;

@@ -46,7 +46,7 @@ fn gpu() -> GpuSource {
 
 /// A source with these gauges in one slice.
 fn gauged(sums: [f64; GAUGES], counts: [u32; GAUGES]) -> GpuSource {
-    let stretch = GpuSums {
+    let slice = GpuSums {
         joules: 1.5,
         covered: [1, 2, 3],
         from: at(1),
@@ -60,7 +60,7 @@ fn gauged(sums: [f64; GAUGES], counts: [u32; GAUGES]) -> GpuSource {
         unassigned: 6.5,
         contradicted: 3,
     };
-    GpuSource { slices: [GpuSums::default(), stretch].into(), ..gpu() }
+    GpuSource { slices: [GpuSums::default(), slice].into(), ..gpu() }
 }
 
 fn rank(unassigned: [f64; COUNTERS], redone: [f64; COUNTERS]) -> RankSource {

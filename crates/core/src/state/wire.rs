@@ -26,7 +26,7 @@ pub const FORM: u8 = 4;
 pub struct CheckedBlock<'a> {
     #[serde(borrow)]
     pub block: WireBlock<'a>,
-    /// In the order of the block's GPUs.
+    /// Counter checks in the order of the block's GPUs.
     pub checks: Vec<WireCounterCheck>,
 }
 
@@ -38,7 +38,7 @@ impl CheckedBlock<'_> {
 }
 
 impl<'a> CheckedBlock<'a> {
-    /// From what follows the first byte.
+    /// Reads the bytes that follow the first byte.
     pub fn read(bytes: &'a [u8]) -> Result<Self, String> {
         let read: Self = decode(bytes)?;
         let (checks, gpus) = (read.checks.len(), read.block.gpus.len());
@@ -46,7 +46,7 @@ impl<'a> CheckedBlock<'a> {
     }
 }
 
-/// What is remembered of one GPU's energy counter.
+/// State of the check of one GPU's energy counter.
 #[derive(Serialize, Deserialize)]
 pub struct WireCounterCheck {
     counted: f64,
@@ -54,7 +54,7 @@ pub struct WireCounterCheck {
     steps: u32,
     waiting_steps: u32,
     power_unknown: bool,
-    /// Stretches with contradicted time, and how much.
+    /// Slices with contradicted time, and how much.
     contradicted_slices: Vec<(u32, i64)>,
     /// Steps not summed yet that are contradicted.
     pending: Vec<u32>,
@@ -108,7 +108,7 @@ pub struct WireBlock<'a> {
 }
 
 impl<'a> WireBlock<'a> {
-    /// From what follows the first byte.
+    /// Reads the bytes that follow the first byte.
     pub fn read(bytes: &'a [u8]) -> Result<Self, String> {
         decode(bytes)
     }
@@ -116,7 +116,7 @@ impl<'a> WireBlock<'a> {
 
 /// A value that this release does not know.
 #[derive(Debug, thiserror::Error)]
-#[error("{0} is no {1} that this release knows")]
+#[error("{0} is no {1} of this release")]
 pub struct UnknownCode(u8, &'static str);
 
 /// Numbers of the variants: fixed for good, whatever order the types have.
@@ -294,21 +294,21 @@ struct WirePowerSegment {
     from: f64,
     /// `None`: as `from`.
     to: Option<f64>,
-    /// Against the step's begin.
+    /// Start, relative to the step's start.
     start: i64,
-    /// Against the step's length.
+    /// Length, relative to the step's length.
     duration: i64,
 }
 
 #[derive(Serialize, Deserialize)]
 struct WirePending {
-    /// Against the end of the step before it.
+    /// Start, relative to the end of the step before it.
     from: i64,
-    /// Against `from`.
+    /// End, relative to `from`.
     to: i64,
     power: Option<WirePowerSegment>,
     origin: u8,
-    /// Which gauges, and their values.
+    /// Bits of the gauges that are present, and their values.
     gauges: Option<(u8, Vec<f64>)>,
 }
 

@@ -12,9 +12,8 @@ use serde::Deserialize;
 /// reading that is not supported, or a board that sleeps, and then its counter may not move.
 const MIN_EVIDENCE_WATTS: f64 = 1.0;
 
-/// Most that the counter may show, as a multiple of the power limit in force. Boards keep the limit within a second,
-/// but it may have been higher when the step began: caps go down to a quarter of what the board can draw (100 of 400 W
-/// on an A100).
+/// Most that the counter may show, as a multiple of the power limit in force. Boards keep the limit within a second, but it may
+/// have been higher when the step began. Caps go down to a quarter of the board's power (100 of 400 W on an A100).
 const LIMIT_FACTOR: f64 = 4.0;
 
 /// Ratio of counter and power that is within what averaging and sampling of power make of a sound pair over any length
@@ -24,7 +23,8 @@ const LONG_RUN_FACTOR: f64 = 3.0;
 /// Readings after which older evidence counts half: a counter that was repaired is believed again within some minutes.
 const MAX_STEPS: u32 = 240;
 
-/// Most that a metered thing may draw if its limit is unknown, in watts: several times what is built today.
+/// Returns the most power that a metered device may draw if its limit is unknown, in watts: several times that of today's
+/// devices.
 fn ceiling_watts(meter: Meter) -> f64 {
     match meter {
         Meter::Gpu | Meter::Module => 10e3,
@@ -33,11 +33,11 @@ fn ceiling_watts(meter: Meter) -> f64 {
     }
 }
 
-/// Ratio up to which counter and power may differ over so many steps between two power readings: all of them may have
+/// Returns the ratio up to which counter and power may differ over so many steps between two power readings. All of them may have
 /// met the board idle while it worked in between.
 ///
-/// That `n` readings all miss work that takes the share `d` of the time has a probability of `(1 - d)^n`, which is
-/// below one in a thousand from about `d = 7 / (n + 6)` on.
+/// The probability that `n` readings all miss work that takes the share `d` of the time is `(1 - d)^n`. It is below one in a
+/// thousand from about `d = 7 / (n + 6)` on.
 fn allowed_ratio(meter: Meter, steps: u32) -> f64 {
     let missed = (7.0 / (f64::from(steps) + 6.0)).min(1.0);
     (1.0 + (meter.highest_over_idle() - 1.0) * missed).max(LONG_RUN_FACTOR)
@@ -64,7 +64,7 @@ pub struct CounterStep {
     pub waiting: bool,
     /// The source was not silent in it.
     pub is_live: bool,
-    /// How coarse counters begin, as [`crate::FoldSettings::starts_coarse_counters_at_a_rise`].
+    /// Rule for the beginning of coarse counters, see [`crate::FoldSettings::starts_coarse_counters_at_a_rise`].
     pub starts_at_a_rise: bool,
 }
 
@@ -115,7 +115,7 @@ impl CounterCheck {
             return EnergyCounterVerdict::Contradicted;
         }
         if step.joules == 0.0 {
-            return self.judge_standstill(step, evidence);
+            return self.check_standstill(step, evidence);
         }
         if let Some(integral) = evidence.filter(|_| self.is_first_rise(step)) {
             // The rise itself is no evidence, for or against the counter.
@@ -148,7 +148,7 @@ impl CounterCheck {
     }
 
     /// Notes a step in which the counter did not move.
-    fn judge_standstill(&mut self, step: &CounterStep, evidence: Option<f64>) -> EnergyCounterVerdict {
+    fn check_standstill(&mut self, step: &CounterStep, evidence: Option<f64>) -> EnergyCounterVerdict {
         if !step.waiting && evidence.is_none() {
             return EnergyCounterVerdict::Believed;
         }
@@ -170,7 +170,7 @@ impl CounterCheck {
         self.power_unknown |= !power_known;
     }
 
-    /// The counter was believed, or goes on from here.
+    /// Resets the check: the counter was believed, or goes on from here.
     pub fn reset(&mut self) {
         (self.waiting_steps, self.power_unknown) = (0, false);
     }

@@ -64,7 +64,7 @@ pub struct PowerSegment {
 }
 
 impl PowerSegment {
-    /// The power between two samples of one source; `None` where nothing is known about it.
+    /// Returns the power between two samples of one source; `None` if nothing is known about it.
     pub fn between(a: &EnergySample, b: &EnergySample, power_gap: i64) -> Option<Self> {
         let duration = b.time.micros() - a.time.micros();
         if a.tenure != b.tenure || duration <= 0 {
@@ -87,7 +87,7 @@ impl PowerSegment {
         segment(EnergyBasis::Average, before * a.share, after * b.share)
     }
 
-    /// The same counted power all the time.
+    /// Returns the same counted power all the time.
     pub fn constant(watts: f64, start: EventTime, end: EventTime) -> Self {
         Self { kind: EnergyBasis::Counter, from: watts, to: watts, start, duration: end.micros() - start.micros() }
     }
@@ -134,7 +134,7 @@ pub struct PendingStep {
 }
 
 impl PendingStep {
-    /// A sample that no step leads to.
+    /// Returns a sample that no step leads to.
     pub fn without_step(time: EventTime, origin: Origin, gauges: Option<Gauges>) -> Self {
         Self { from: time, to: time, power: None, origin, gauges, contradicted: false }
     }
@@ -171,7 +171,7 @@ pub struct LastCounterSample {
 pub struct Gauges {
     /// A bit for each that is there.
     present: u8,
-    /// 0 where there is none.
+    /// 0 if there is none.
     values: [f64; GAUGES],
 }
 
@@ -205,7 +205,7 @@ pub const DRAM: usize = 5;
 pub const SM_CLOCK: usize = 6;
 pub const TEMPERATURE: usize = 7;
 
-/// The gauges of a sample, each in its place.
+/// Returns the gauges of a sample, each in its place.
 pub fn gauges(event: &GpuTelemetry) -> Gauges {
     Gauges::from([
         event.utilization_ratio,
@@ -261,7 +261,7 @@ impl GpuSums {
         self.covered.iter().sum()
     }
 
-    /// Whether anything of the source touches the slice.
+    /// Returns whether anything of the source touches the slice.
     pub fn has_data(&self) -> bool {
         self.events > 0 || self.from < self.to
     }
@@ -292,7 +292,7 @@ impl GpuSums {
         }
     }
 
-    /// Cuts a slice `[start, end]` at `at` and returns the part after it, and whether the cut went through what was summed
+    /// Divides a slice `[start, end]` at `at`. Returns the part after it, and whether the division went through what was summed
     /// already (its energy is then divided by time).
     pub fn split(&mut self, at: EventTime) -> (Self, bool) {
         if self.from >= self.to || self.to <= at {

@@ -15,22 +15,23 @@ use serde::{Deserialize, Serialize};
 pub struct TumblingWindows {
     /// Microseconds, positive.
     pub size: i64,
-    /// Where window 0 begins: the epoch, or a job's start.
+    /// Start of window 0: the epoch, or a job's start.
     pub origin: EventTime,
 }
 
 impl TumblingWindows {
-    /// Start of the window that holds `time`; right for times before the origin, too.
+    /// Returns the start of the window that holds `time`; right for times before the origin, too.
     pub fn start(self, time: EventTime) -> EventTime {
         time.plus_micros(-(time.micros() - self.origin.micros()).rem_euclid(self.size))
     }
 
-    /// End of the window that holds `time`; a window's end belongs to the next one.
+    /// Returns the end of the window that holds `time`; a window's end belongs to the next one.
     pub fn end(self, time: EventTime) -> EventTime {
         self.start(time).plus_micros(self.size)
     }
 
-    /// Whether both ends of the window of `time` are times that can be written; where one is not, it would be another window.
+    /// Returns whether both ends of the window of `time` are times that can be written; where one is not, it would be another
+    /// window.
     pub fn is_representable(self, time: EventTime) -> bool {
         let start = time.micros() - (time.micros() - self.origin.micros()).rem_euclid(self.size);
         start >= EventTime::MIN.micros() && start.saturating_add(self.size) <= EventTime::MAX.micros()
@@ -124,7 +125,7 @@ mod tests {
     #[test]
     fn cuts_are_whole_where_each_window_ends_at_one() {
         let windows = TumblingWindows { size: 60_000_000, origin: at(0) };
-        for (cuts, whole) in [
+        for (edges, whole) in [
             (&[][..], true),
             (&[0, 60], true),
             (&[0, 30, 60, 75, 120], true),
@@ -139,8 +140,8 @@ mod tests {
             (&[0, 60, 60, 120], false),
             (&[0, 30, 600], false),
         ] {
-            let cuts: SliceEdges = cuts.iter().copied().map(at).collect();
-            assert_eq!(are_whole(&cuts, windows), whole, "{cuts:?}");
+            let edges: SliceEdges = edges.iter().copied().map(at).collect();
+            assert_eq!(are_whole(&edges, windows), whole, "{edges:?}");
         }
         assert!(!are_whole(&[0, 60].map(at).into(), TumblingWindows { size: 0, ..windows }));
     }
@@ -159,20 +160,20 @@ mod tests {
 
     #[test]
     fn a_step_is_spread_over_every_stretch_it_crosses() {
-        let cuts: SliceEdges = [10, 20, 25, 40].map(at).into();
+        let edges: SliceEdges = [10, 20, 25, 40].map(at).into();
         let mut seen = Vec::new();
-        assert_eq!(spread_over_slices(&cuts, at(5), at(30), |i, a, b| seen.push((i, a, b))), 5_000_000);
+        assert_eq!(spread_over_slices(&edges, at(5), at(30), |i, a, b| seen.push((i, a, b))), 5_000_000);
         assert_eq!(seen, [(0, at(10), at(20)), (1, at(20), at(25)), (2, at(25), at(30))]);
-        assert_eq!(spread_over_slices(&cuts, at(1), at(4), |_, _, _| panic!("before the first cut")), 3_000_000);
-        assert_eq!((slice_at(&cuts, at(10)), slice_at(&cuts, at(39)), slice_at(&cuts, at(40))), (Some(0), Some(2), None));
+        assert_eq!(spread_over_slices(&edges, at(1), at(4), |_, _, _| panic!("before the first cut")), 3_000_000);
+        assert_eq!((slice_at(&edges, at(10)), slice_at(&edges, at(39)), slice_at(&edges, at(40))), (Some(0), Some(2), None));
     }
 
     #[test]
     fn no_stretch_gets_a_part_without_length_and_what_lies_behind_the_last_cut_gets_none() {
-        let cuts: SliceEdges = [10, 20, 40].map(at).into();
+        let edges: SliceEdges = [10, 20, 40].map(at).into();
         let parts = |from, to| {
             let mut seen = Vec::new();
-            let before = spread_over_slices(&cuts, at(from), at(to), |i, a, b| seen.push((i, a, b)));
+            let before = spread_over_slices(&edges, at(from), at(to), |i, a, b| seen.push((i, a, b)));
             (before, seen)
         };
         assert_eq!(parts(12, 20), (0, vec![(0, at(12), at(20))]), "up to a cut");

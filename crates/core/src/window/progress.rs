@@ -33,9 +33,9 @@ impl ProgressCounters {
 /// Longest time between two values of one counter of a source, in microseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ProgressGaps {
-    /// Of totals: one that is away for as long is not waited for any more.
+    /// For totals: a total that is away for longer is no longer waited for.
     pub total: i64,
-    /// Of rates: if two are further apart, nothing is known of the time between them.
+    /// For rates: if two are further apart, the time between them counts as unknown.
     pub rate: i64,
 }
 
@@ -56,7 +56,7 @@ pub struct CounterState {
     pub total: Option<TimedValue>,
     #[serde(rename = "r")]
     pub rate: Option<TimedValue>,
-    /// What rates have added to the total since, and up to when.
+    /// Amount that rates have added since the last total, and the time up to which they did.
     #[serde(rename = "a")]
     pub added: Option<TimedValue>,
     /// The total is not waited for: the source fell silent after it, or went on without it for too long. Nobody knows when the
@@ -113,7 +113,7 @@ impl CounterState {
         (at(self.total), at(self.rate))
     }
 
-    /// Up to when the counter is known, where more of it is about to come.
+    /// Returns the time up to which the counter is known, if more of it is about to come.
     fn awaited_from(&self, time: EventTime, gaps: ProgressGaps) -> Option<EventTime> {
         let total = self.total.filter(|_| !self.idle).map(|total| (self.added.unwrap_or(total), gaps.total));
         let (known, gap) = total.or(self.rate.map(|rate| (rate, gaps.rate)))?;
@@ -121,7 +121,7 @@ impl CounterState {
         (0 < silent && silent < gap).then_some(known.time)
     }
 
-    /// Whether the total was left out for so long that an event at `time` without it is not waited for any more.
+    /// Returns whether the total was left out for so long that an event at `time` without it is not waited for any more.
     fn is_given_up(&self, time: EventTime, gaps: ProgressGaps) -> bool {
         self.added.or(self.total).is_some_and(|known| time.micros() - known.time.micros() >= gaps.total)
     }
@@ -139,14 +139,14 @@ enum CounterGain {
     Unknown,
     /// It began anew.
     Fall,
-    /// From the first value to the second; up to the third it was done before.
+    /// A gain from the first value to the second. Work up to the third value was done before.
     Counter(f64, f64, f64),
     /// A rate from the first value to the second, per second.
     Rate(f64, f64),
 }
 
 impl CounterGain {
-    /// New and redone amount between two fractions of the step of `seconds`.
+    /// Returns the new and redone amount between two fractions of the step of `seconds`.
     fn amounts_between(self, from: f64, to: f64, seconds: f64) -> (f64, f64) {
         match self {
             Self::Unknown | Self::Fall => (0.0, 0.0),
@@ -174,7 +174,7 @@ pub struct RankSums {
     /// Microseconds of known progress, by counter.
     #[serde(rename = "c")]
     pub covered: [i64; COUNTERS],
-    /// As those of energy.
+    /// Start, as in the sums of energy.
     #[serde(rename = "f")]
     pub from: EventTime,
     #[serde(rename = "t")]
@@ -229,7 +229,7 @@ impl RankSums {
         }
     }
 
-    /// As [`super::energy::GpuSums::split_at`].
+    /// Like [`super::energy::GpuSums::split_at`].
     pub fn split(&mut self, at: EventTime) -> (Self, bool) {
         if self.from >= self.to || self.to <= at {
             return (Self::default(), false);
@@ -264,8 +264,8 @@ pub struct ProgressStep {
 }
 
 impl ProgressStep {
-    /// From what was known to an event; `done` holds the largest totals before the event. Both take it in. `idle`: the source
-    /// was silent for too long before it.
+    /// Returns the step from the known state to an event, and adds the event to both. `done` holds the largest totals before the
+    /// event. `idle`: the source was silent for too long before it.
     pub fn advance_to(
         counters: &mut [CounterState; COUNTERS],
         count: &ProgressCounters,
@@ -289,7 +289,7 @@ impl ProgressStep {
         Self { to: count.time, gains, idle: idles, fell }
     }
 
-    /// New and redone amount of counter `i` over the whole step.
+    /// Returns the new and redone amount of counter `i` over the whole step.
     pub fn total_amounts(&self, i: usize) -> (f64, f64) {
         let (gain, from) = self.gains[i];
         gain.amounts_between(0.0, 1.0, self.to.seconds_since(from))
@@ -432,15 +432,15 @@ mod tests {
     #[test]
     fn what_a_total_says_beyond_the_rate_of_the_same_time_belongs_to_no_known_time() {
         let (mut memory, mut done) = (Default::default(), [0.0; COUNTERS]);
-        let cuts: SliceEdges = [0, 60, 120].map(at).into();
-        let mut stretches = VecDeque::new();
+        let edges: SliceEdges = [0, 60, 120].map(at).into();
+        let mut slices = VecDeque::new();
         let mut add = |count: &ProgressCounters| {
-            ProgressStep::advance_to(&mut memory, count, &mut done, false, GAPS).add_to_slices(&mut stretches, &cuts)[SAMPLES]
+            ProgressStep::advance_to(&mut memory, count, &mut done, false, GAPS).add_to_slices(&mut slices, &edges)[SAMPLES]
         };
         // By rate 450, as the total is long in coming.
         assert_eq!([total(0, 0.0), rate(50, 9.0), rate(100, 9.0)].map(|count| add(&count)), [0.0; 3]);
         assert_eq!(add(&total(100, 1_000.0)), 550.0);
-        assert_eq!(stretches.iter().map(|sums| sums.amounts[SAMPLES]).collect::<Vec<_>>(), [90.0, 360.0]);
+        assert_eq!(slices.iter().map(|sums| sums.amounts[SAMPLES]).collect::<Vec<_>>(), [90.0, 360.0]);
     }
 
     #[test]
@@ -476,18 +476,18 @@ mod tests {
     #[test]
     fn what_was_done_before_the_first_cut_is_handed_back() {
         let (mut memory, mut done) = (Default::default(), [0.0; COUNTERS]);
-        let cuts: SliceEdges = [40, 60, 140].map(at).into();
+        let edges: SliceEdges = [40, 60, 140].map(at).into();
         ProgressStep::advance_to(&mut memory, &total(0, 0.0), &mut done, false, GAPS);
         let step = ProgressStep::advance_to(&mut memory, &total(100, 500.0), &mut done, false, GAPS);
-        let mut stretches = VecDeque::new();
-        assert_eq!(step.add_to_slices(&mut stretches, &cuts), [200.0, 0.0, 0.0]);
-        assert_eq!(stretches.iter().map(|sums| sums.amounts[SAMPLES]).collect::<Vec<_>>(), [100.0, 200.0]);
+        let mut slices = VecDeque::new();
+        assert_eq!(step.add_to_slices(&mut slices, &edges), [200.0, 0.0, 0.0]);
+        assert_eq!(slices.iter().map(|sums| sums.amounts[SAMPLES]).collect::<Vec<_>>(), [100.0, 200.0]);
         // The same of a rate, from 10 to 20 a second in 32 s: 12.5 a second in the first half, 17.5 in the second.
-        let (mut memory, mut stretches) = (Default::default(), VecDeque::new());
+        let (mut memory, mut slices) = (Default::default(), VecDeque::new());
         ProgressStep::advance_to(&mut memory, &rate(24, 10.0), &mut done, false, GAPS);
         let step = ProgressStep::advance_to(&mut memory, &rate(56, 20.0), &mut done, false, GAPS);
-        assert_eq!(step.add_to_slices(&mut stretches, &cuts), [200.0, 0.0, 0.0]);
-        assert_eq!(stretches[0].amounts[SAMPLES], 280.0);
+        assert_eq!(step.add_to_slices(&mut slices, &edges), [200.0, 0.0, 0.0]);
+        assert_eq!(slices[0].amounts[SAMPLES], 280.0);
     }
 
     #[test]

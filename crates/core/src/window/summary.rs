@@ -1,4 +1,4 @@
-//! What comes out when an interval closes: totals over slices and sources, then the window event.
+//! Output of a closed interval: totals over slices and sources, then the window event.
 
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::{EfficiencyWindow, EnergyMethod, Meter, Origin, WindowKind, Workload};
@@ -48,7 +48,7 @@ impl EnergySums {
         }
     }
 
-    /// Mean watts of all devices with known energy together.
+    /// Returns the mean watts of all devices with known energy together.
     fn mean_watts(&self) -> Option<f64> {
         (self.filled_time > 0).then(|| self.filled / (self.filled_time as f64 / 1e6))
     }
@@ -106,7 +106,7 @@ pub struct IntervalTotals {
     /// Microseconds of device time in which an energy counter contradicts power or the board.
     #[serde(skip_serializing_if = "is_zero")]
     pub contradicted: i64,
-    /// From the first to the last moment that any source knows something about.
+    /// Time from the first to the last moment for which any source has figures.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub observed: Option<(EventTime, EventTime)>,
 }
@@ -134,7 +134,7 @@ impl IntervalTotals {
         }
     }
 
-    /// A device's part of a slice, expected up to `until`; also to the device's own, of the interval and of its run.
+    /// Adds a device's part of a slice, expected up to `until`; also to the device's own, of the interval and of its run.
     pub fn add_device(&mut self, slice: WindowSlice, sums: Option<&GpuSums>, until: EventTime, own: &mut [EnergySums; 2]) {
         let expected = (until.min(slice.to).micros() - slice.from.micros()).max(0);
         let mut part = EnergySums { expected, ..EnergySums::default() };
@@ -172,7 +172,7 @@ impl IntervalTotals {
         self.run.extrapolate(devices.iter().map(|device| &device[1]));
     }
 
-    /// A rank's part of a slice.
+    /// Adds a rank's part of a slice.
     pub fn add_rank(&mut self, slice: WindowSlice, sums: Option<&RankSums>) {
         let mut gap = slice.micros();
         if let Some(sums) = sums {
@@ -195,7 +195,7 @@ impl IntervalTotals {
         self.progress_gap = self.progress_gap.max(gap);
     }
 
-    /// Somebody knows something about this time.
+    /// Marks this time as observed.
     pub fn mark_observed(&mut self, from: EventTime, to: EventTime) {
         self.observed = Some(self.observed.map_or((from, to), |(first, last)| (first.min(from), last.max(to))));
     }
@@ -261,7 +261,7 @@ impl IntervalTotals {
     }
 }
 
-/// What an interval is called and what was in force.
+/// Name of an interval, and the layout in force.
 #[derive(Debug, Clone, Copy)]
 pub struct IntervalContext<'a> {
     pub id_prefix: &'a str,
@@ -272,11 +272,11 @@ pub struct IntervalContext<'a> {
     pub end: EventTime,
     pub table: Option<&'a Workload>,
     pub run_declared: bool,
-    /// As [`crate::FoldSettings::window_rules`].
+    /// See [`crate::FoldSettings::window_rules`].
     pub rules: u32,
 }
 
-/// The event of a closed interval; refusal counts and unassigned energy are the caller's to add.
+/// Returns the event of a closed interval; refusal counts and unassigned energy are the caller's to add.
 pub fn build_window_event(interval: &IntervalContext<'_>, totals: &IntervalTotals) -> EfficiencyWindow {
     let energy = totals.energy.joules();
     let run = if interval.run_declared { &totals.run } else { &totals.energy };
@@ -361,7 +361,7 @@ mod tests {
         EventTime::from_micros(seconds * 1_000_000)
     }
 
-    fn stretch(from: i64, to: i64, in_run: bool) -> WindowSlice {
+    fn slice(from: i64, to: i64, in_run: bool) -> WindowSlice {
         WindowSlice { from: at(from), to: at(to), in_run }
     }
 
@@ -465,7 +465,7 @@ mod tests {
         let gap = |from, to, largest, until| {
             let sums = GpuSums { from: at(from), to: at(to), largest: largest * SECOND, events: 1, ..GpuSums::default() };
             let mut totals = IntervalTotals::default();
-            totals.add_device(stretch(1_000, 1_060, false), Some(&sums), at(until), &mut Default::default());
+            totals.add_device(slice(1_000, 1_060, false), Some(&sums), at(until), &mut Default::default());
             totals.energy_gap / SECOND
         };
         assert_eq!(gap(1_005, 1_050, 20, 1_060), 20, "a step");
@@ -480,7 +480,7 @@ mod tests {
         let gap = |from, to, largest| {
             let sums = RankSums { from: at(from), to: at(to), largest: largest * SECOND, events: 1, ..RankSums::default() };
             let mut totals = IntervalTotals::default();
-            totals.add_rank(stretch(1_000, 1_060, false), Some(&sums));
+            totals.add_rank(slice(1_000, 1_060, false), Some(&sums));
             totals.progress_gap / SECOND
         };
         assert_eq!([gap(1_005, 1_050, 20), gap(1_030, 1_050, 20), gap(1_005, 1_035, 20)], [20, 30, 25]);
@@ -492,11 +492,11 @@ mod tests {
         let mut totals =
             IntervalTotals { origin: Origin::Imported, meter: Meter::Node, devices: 1, ranks: 1, ..IntervalTotals::default() };
         let mut device = <[EnergySums; 2]>::default();
-        for (stretch, joules) in [(stretch(0, 20, false), 600.0), (stretch(20, 60, true), 8_000.0)] {
-            let known = [stretch.micros(), 0, 0];
-            let gpu = GpuSums { joules, covered: known, from: stretch.from, to: stretch.to, ..GpuSums::default() };
-            totals.add_slice(stretch);
-            totals.add_device(stretch, Some(&gpu), at(60), &mut device);
+        for (slice, joules) in [(slice(0, 20, false), 600.0), (slice(20, 60, true), 8_000.0)] {
+            let known = [slice.micros(), 0, 0];
+            let gpu = GpuSums { joules, covered: known, from: slice.from, to: slice.to, ..GpuSums::default() };
+            totals.add_slice(slice);
+            totals.add_device(slice, Some(&gpu), at(60), &mut device);
         }
         totals.add_devices(&[device]);
         let rank = RankSums {
@@ -507,7 +507,7 @@ mod tests {
             largest: 4 * SECOND,
             ..RankSums::default()
         };
-        totals.add_rank(stretch(0, 60, false), Some(&rank));
+        totals.add_rank(slice(0, 60, false), Some(&rank));
         let interval = IntervalContext {
             id_prefix: "team/job",
             workload: "team/job",
@@ -584,14 +584,14 @@ mod tests {
     fn where_the_energy_of_the_run_is_not_known_that_of_the_window_speaks() {
         let mut totals = IntervalTotals::default();
         let mut device = <[EnergySums; 2]>::default();
-        for (stretch, known) in [(stretch(0, 20, false), 20 * SECOND), (stretch(20, 60, true), 0)] {
+        for (slice, known) in [(slice(0, 20, false), 20 * SECOND), (slice(20, 60, true), 0)] {
             let gpu = GpuSums { joules: 2_000.0 * (known / SECOND) as f64 / 20.0, covered: [known, 0, 0], ..GpuSums::default() };
-            totals.add_slice(stretch);
-            totals.add_device(stretch, Some(&gpu), at(60), &mut device);
+            totals.add_slice(slice);
+            totals.add_device(slice, Some(&gpu), at(60), &mut device);
         }
         totals.add_devices(&[device]);
         let rank = RankSums { amounts: [600.0, 0.0, 0.0], covered: [60 * SECOND, 0, 0], ..RankSums::default() };
-        totals.add_rank(stretch(0, 60, false), Some(&rank));
+        totals.add_rank(slice(0, 60, false), Some(&rank));
         let interval = IntervalContext {
             id_prefix: "team/job",
             workload: "team/job",

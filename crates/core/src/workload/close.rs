@@ -25,11 +25,12 @@ struct SourceChoice {
     meter: Meter,
     /// Source and the time up to which it is expected, by device name.
     gpus: Vec<(usize, EventTime)>,
-    /// By rank.
+    /// Chosen source of each rank.
     ranks: Vec<usize>,
 }
 
-/// Of several sources for the same thing the best one that covers about as much as the most covering one.
+/// Returns the best of several sources for the same thing, among those that cover at least 95 % of what the best covering one
+/// does.
 fn pick<K: Ord>(sources: &[usize], known: impl Fn(usize) -> i64, rank: impl Fn(usize) -> K) -> usize {
     let most = sources.iter().map(|i| known(*i)).max().unwrap_or(0);
     let enough = |i: &&usize| known(**i) * 100 >= most * 95;
@@ -150,7 +151,7 @@ impl WorkloadState {
             }
             (covered.iter().sum(), covered, touched)
         };
-        // By device, each with its chosen source; sources of one device are neighbours in the order.
+        // Devices, each with its chosen source; sources of one device are neighbours in the order.
         let mut devices: Vec<(usize, i64)> = Vec::new();
         let mut group: Vec<usize> = Vec::new();
         let parts: Vec<_> = self.gpus.iter().map(part).collect();
@@ -303,7 +304,7 @@ impl WorkloadState {
         window
     }
 
-    /// Energy of closed time, of one source a device: of the one whose figures the windows had, where they had any.
+    /// Returns the energy of closed time, of one source a device: of the one whose figures the windows had, where they had any.
     fn take_unassigned_energy(&mut self, choice: &SourceChoice) -> f64 {
         let mut sum = 0.0;
         let mut order = self.gpu_order.as_slice();
@@ -367,7 +368,7 @@ impl WorkloadState {
         values.reduce(|best, rank| if rank.0 > best.0 { rank } else { best }).map(|(_, value)| value)
     }
 
-    /// `None`: the second stage decides.
+    /// Returns the decision; `None` if a joint stage decides.
     fn decide(&mut self, window: &EfficiencyWindow, settings: &FoldSettings) -> Option<eadt_schemas::v1::Decision> {
         let remaining = self.newest(|rank| rank.remaining_seconds);
         let checkpoint = self.newest(|rank| rank.checkpoint);

@@ -29,14 +29,14 @@ use report::TrainingReports;
 use source::{GpuSource, Liveness, LivenessState, LivenessSummary, NameIndex, RankSource};
 use table::{JobRuns, LayoutHistory, OpenSpan};
 
-/// Spans that one workload may have open, and cuts that one may have beside its window edges: a job that names a new span
+/// Spans that one workload may have open, and slice edges that one may have beside its window edges: a job that names a new span
 /// with every event must not grow the state without bound.
 const MAX_SPANS: usize = 256;
 const MAX_SLICE_EDGES: usize = 4_096;
-/// How long, in log time, telemetry waits for a job that has not said anything yet.
+/// Longest log time that telemetry waits for a job without any event, in microseconds.
 const START_GRACE: i64 = 60 * crate::settings::SECOND;
 
-/// Where and when an event stands in the log.
+/// Position of an event in the log, and its times.
 #[derive(Debug, Clone, Copy)]
 pub struct LogPosition {
     pub stamp: EventTime,
@@ -44,9 +44,11 @@ pub struct LogPosition {
     pub merge_time: EventTime,
     /// Log clock, microseconds.
     pub clock: i64,
+    /// Its producer sent it again, and the log may have it twice.
+    pub is_sent_again: bool,
 }
 
-/// What the partition has already, of all and of each.
+/// Number of sources in a partition, in total and by owner.
 #[derive(Debug, Clone, Copy)]
 pub struct PartitionUsage<'a> {
     pub sources: usize,
@@ -66,7 +68,7 @@ pub struct OpenWindows<'a> {
     pub sources_behind: usize,
 }
 
-/// What became of an event.
+/// Result of folding one event.
 #[derive(Debug, Clone, PartialEq)]
 pub enum FoldOutcome {
     Folded,
@@ -90,7 +92,7 @@ pub struct WorkloadHead {
     /// `namespace/name`, or [`crate::partition::device_name`] for a device without a workload.
     pub name: Box<str>,
     pub windows: TumblingWindows,
-    /// By the end of an open window: devices that other workloads were on, too, and how many there were at most.
+    /// Devices that were shared with other workloads, with the largest number of them, by the end of an open window.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub shared: BTreeMap<EventTime, BTreeMap<Box<str>, u32>>,
     /// End of the last closed window.
@@ -115,10 +117,10 @@ pub struct WorkloadHead {
     /// Log clock at the last event of any kind.
     #[serde(rename = "heard")]
     pub last_event_clock: i64,
-    /// Of a device without a workload: the collector that named it first.
+    /// The collector that named the device first, if this is a device without a workload.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub found_by: Option<Box<str>>,
-    /// What its job reports about its training; `None`: nothing.
+    /// The job's training reports; `None`: it sent none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub training: Option<Box<TrainingReports>>,
 }
@@ -160,14 +162,14 @@ pub struct WorkloadState {
     pub changed: bool,
     /// State blocks that the last commit wrote.
     pub blocks: u32,
-    /// Those in force in the partition.
+    /// Models in force in the partition.
     pub models: Arc<ModelRegistry>,
     /// Decisions for which the workload's model was of no use because it was learned on another board, not counted yet.
     pub of_another_gpu: u64,
 }
 
-/// The span that an event turns to from the one that its source is in, `""` for none; `None`: it stays in that. The source's end,
-/// or its job's, is in none.
+/// Returns the span that an event turns to from the one that its source is in, `""` for none; `None`: it stays in that. The
+/// source's end, or its job's, is in none.
 fn next_span<'a>(event: &'a TrainingProgress, span: Option<&str>) -> Option<&'a str> {
     let ends = event.last || event.phase == JobLifecycle::Finished;
     let next = if ends { Some("") } else { event.span.as_deref() };
@@ -201,7 +203,7 @@ impl WorkloadState {
         )
     }
 
-    /// Who this counts for.
+    /// Returns the owner whose quota this workload counts against.
     pub fn quota_owner(&self) -> QuotaOwner<'_> {
         match device_of(&self.head.name) {
             Some(_) => QuotaOwner::Collector(self.head.found_by.as_deref().unwrap_or_default()),
@@ -209,7 +211,7 @@ impl WorkloadState {
         }
     }
 
-    /// From what a commit wrote.
+    /// Restores the state from the parts that a commit wrote.
     pub fn from_parts(mut head: WorkloadHead, gpus: Vec<GpuSource>, ranks: Vec<RankSource>) -> Self {
         head.tables = head.tables.with_settings_read_again();
         let mut state = Self {
@@ -251,7 +253,7 @@ impl WorkloadState {
         self.recount();
     }
 
-    /// The windows that are open; `None` if there are none.
+    /// Returns the windows that are open; `None` if there are none.
     pub fn open_windows(&self) -> Option<OpenWindows<'_>> {
         let (from, to) = (*self.head.slice_edges.front()?, *self.head.slice_edges.back()?);
         let pairs = self.head.slice_edges.iter().zip(self.head.slice_edges.iter().skip(1));
@@ -265,7 +267,7 @@ impl WorkloadState {
         self.gpus.len() + self.ranks.len()
     }
 
-    /// What this takes of its tenant's room.
+    /// Returns how much of its owner's quota this workload uses.
     pub fn owner_usage(&self) -> OwnerUsage {
         OwnerUsage::of(self.source_count(), self.source_count() * self.head.slice_edges.len())
     }
@@ -278,7 +280,7 @@ impl WorkloadState {
         self.gpus.iter_mut().map(|gpu| &mut gpu.liveness).chain(self.ranks.iter_mut().map(|rank| &mut rank.liveness))
     }
 
-    /// End of the oldest open window.
+    /// Returns the end of the oldest open window.
     fn oldest_edge(&self) -> Option<EventTime> {
         let (first, second) = (*self.head.slice_edges.front()?, *self.head.slice_edges.get(1)?);
         Some(if self.is_gap(first, second) { second } else { self.head.windows.end(first) })
@@ -306,7 +308,7 @@ impl WorkloadState {
         is_gap(self.head.windows, from, to)
     }
 
-    /// The edges of windows between two times.
+    /// Returns the edges of windows between two times.
     fn window_edges(&self, from: EventTime, to: EventTime) -> impl Iterator<Item = EventTime> + use<> {
         let (size, first) = (self.head.windows.size, self.head.windows.end(from));
         (0..).map(move |n| first.plus_micros(n * size)).take_while(move |edge| *edge < to)
@@ -389,7 +391,7 @@ impl WorkloadState {
         Ok(())
     }
 
-    /// Goes on with other windows: open time is cut anew, closed time stays as it is.
+    /// Continues with other windows: open time gets new slice edges, closed time stays as it is.
     pub fn set_windows(&mut self, windows: TumblingWindows) {
         if self.head.windows == windows {
             return;
@@ -406,7 +408,7 @@ impl WorkloadState {
         let mut edge = windows.end(first);
         while edge < end {
             self.insert_edge(edge);
-            // Of a gap only the windows at its ends are cut off.
+            // A gap splits only the windows at its ends.
             if let Some((_, to)) = gaps.iter().find(|(from, to)| *from < edge && edge < *to) {
                 edge = windows.start(to.plus_micros(-1)).max(edge);
                 self.insert_edge(edge);
@@ -447,7 +449,7 @@ impl WorkloadState {
         self.head.counts.late_tables += u64::from(divided);
     }
 
-    /// Inserts a cut; true where it went through what was summed already.
+    /// Inserts a slice edge. Returns true if it divides amounts that were summed already.
     fn split_slice(&mut self, i: usize, at: EventTime) -> bool {
         self.head.slice_edges.insert(i, at);
         let mut divided = false;
@@ -472,8 +474,8 @@ impl WorkloadState {
         divided
     }
 
-    /// No run or span begins or ends before this any more: every live rank has passed it. While a job may still be about to
-    /// say that it started, nothing is settled.
+    /// Returns the time before which no run or span begins or ends any more: every live rank has passed it. Nothing is settled
+    /// while the start of a job may still be reported.
     fn settled_through(&self, clock: i64) -> EventTime {
         match self.reached {
             Some(reached) => reached,
@@ -486,7 +488,7 @@ impl WorkloadState {
         self.reached = self.ranks.iter().filter(|rank| rank.liveness.is_live()).map(|rank| rank.liveness.last).min();
     }
 
-    /// A source begins, wakes or goes on: where none was live, the workload has something to wait for again.
+    /// Notes that a source begins, wakes or goes on: if none was live, the workload has something to wait for again.
     fn on_source_live(&mut self, clock: i64) {
         if self.live == 0 {
             self.head.joined = clock;
@@ -540,7 +542,12 @@ impl WorkloadState {
         FoldOutcome::Refused(DecodeError { reason: DeadLetterReason::Late, field: Some("time"), detail })
     }
 
-    fn count_stale(&mut self, time: EventTime, last: EventTime) -> FoldOutcome {
+    /// Counts an event that is older than the last one of its source. One that was sent again was most likely folded before.
+    fn count_older(&mut self, time: EventTime, last: EventTime, is_sent_again: bool) -> FoldOutcome {
+        if is_sent_again {
+            self.head.counts.duplicates += 1;
+            return FoldOutcome::Duplicate;
+        }
         self.head.counts.stale += 1;
         let detail = format!("time={time} is not newer than the source's last event at {last}");
         FoldOutcome::Refused(DecodeError { reason: DeadLetterReason::Stale, field: Some("time"), detail })
@@ -565,22 +572,22 @@ impl WorkloadState {
         self.check_sum_quota(self.head.slice_edges.len(), settings.max_sums_per_namespace() / 2, usage)
     }
 
-    /// Whether the tenant may come to hold so many sums more: a source has some for each slice that it speaks of both ends of,
-    /// so few events of many sources would else take memory for all slices that one of them has made. New sources, and cuts
-    /// within windows, get half of the room: windows go on to open, and with that to close.
+    /// Returns an error if the owner has no quota for so many more sums. A source has sums for each slice whose two ends it
+    /// reports. Otherwise few events of many sources could take memory for all slices that one of them has made. New sources, and
+    /// slice edges within windows, get half of the quota: windows go on to open, and with that to close.
     fn check_sum_quota(&self, more: usize, most: usize, usage: PartitionUsage<'_>) -> Result<(), DecodeError> {
         let tenant = self.quota_owner();
         if more == 0 || usage.by_owner.usage_of(tenant).sums.saturating_add(more) <= most {
             return Ok(());
         }
         let detail = format!(
-            "sources times stretches of open windows of the {tenant} would be more than {most} \
+            "sources times slices of open windows of the {tenant} would be more than {most} \
              (by processor.max_sources_per_namespace): its windows wait for sources that lag, or runs and spans cut them"
         );
         Err(DecodeError { reason: DeadLetterReason::StateLimit, field: None, detail })
     }
 
-    /// Whether the spans and cuts that are kept leave room for those that an event of this source adds.
+    /// Returns an error unless the spans and edges that are kept leave room for those that an event of this source adds.
     fn check_edge_quota(
         &self,
         source: Option<usize>,
@@ -606,7 +613,7 @@ impl WorkloadState {
                 format!("runs and spans begin and end at {most} times in the workload's open windows, more are not kept"),
             );
         }
-        // Of one instant, or of closed time, they make no cut each.
+        // Starts of the same instant, or of closed time, do not add an edge each.
         if event.phase == JobLifecycle::Started && self.head.runs.count() >= MAX_SLICE_EDGES {
             return refused(
                 "phase",
@@ -633,7 +640,7 @@ impl WorkloadState {
             if event.time <= liveness.last {
                 if event.time < liveness.last {
                     let last = liveness.last;
-                    return self.count_stale(event.time, last);
+                    return self.count_older(event.time, last, place.is_sent_again);
                 }
                 self.head.counts.duplicates += 1;
                 if event.last && liveness.life != LivenessState::Ended {
@@ -751,7 +758,7 @@ impl WorkloadState {
         if let Some(i) = found {
             let last = self.ranks[i].liveness.last;
             if event.time < last {
-                return self.count_stale(event.time, last);
+                return self.count_older(event.time, last, place.is_sent_again);
             }
         } else if let Err(refusal) = self.check_source_quota(usage, settings) {
             return FoldOutcome::Refused(refusal);
@@ -816,7 +823,7 @@ impl WorkloadState {
         }
     }
 
-    /// A second event of one instant: its marks count, its counters only where the first had none.
+    /// Folds a second event of one instant: its marks count, its counters only if the first had none.
     fn same_instant(&mut self, i: usize, event: &TrainingProgress, place: LogPosition, settings: &FoldSettings) -> FoldOutcome {
         let before = self.ranks[i].clone();
         let runs = self.head.runs.clone();
@@ -887,7 +894,7 @@ impl WorkloadState {
         i
     }
 
-    /// Runs begin and end at cuts; true where a new job begins after a finished one.
+    /// Begins and ends runs at slice edges. Returns true if a new job begins after a finished one.
     fn mark_phase(&mut self, event: &TrainingProgress, settings: &FoldSettings) -> bool {
         match event.phase {
             JobLifecycle::Progress => false,
@@ -910,7 +917,7 @@ impl WorkloadState {
         }
     }
 
-    /// Spans begin and end at cuts, too. A source's end or its job's ends its span.
+    /// Begins and ends spans at slice edges. The end of a source, or of its job, ends its span.
     fn mark_span(&mut self, i: usize, event: &TrainingProgress, settings: &FoldSettings) {
         if let Some(next) = next_span(event, self.ranks[i].span.as_deref()) {
             self.insert_edge(event.time);
@@ -944,7 +951,7 @@ impl WorkloadState {
         }
     }
 
-    /// Silent devices and ranks are not expected back after the job was laid out anew.
+    /// Forgets silent devices and ranks, which are not expected back after the job was laid out anew.
     pub fn forget_missing(&mut self, time: EventTime) {
         if self.missing > 0 {
             self.source_liveness_mut().for_each(|liveness| liveness.give_up(time));
@@ -952,7 +959,7 @@ impl WorkloadState {
         }
     }
 
-    /// The log clock moved to `due` or past it: sources fall silent, dead ones are forgotten.
+    /// Advances the log clock to `due` or past it: sources fall silent, dead ones are forgotten.
     pub fn advance_clock(&mut self, clock: i64, settings: &FoldSettings) {
         for liveness in self.source_liveness_mut() {
             liveness.advance_clock(clock, settings);
@@ -986,7 +993,7 @@ impl WorkloadState {
         self.due = due.max(clock + 1);
     }
 
-    /// Whether nothing is left that a later event could need.
+    /// Returns whether nothing is left that a later event could need.
     pub fn is_forgettable(&self, clock: i64, settings: &FoldSettings) -> bool {
         self.source_count() == 0
             && self.head.slice_edges.is_empty()

@@ -50,7 +50,7 @@ pub struct ValidationLoss {
     pub loss: f64,
 }
 
-/// How much each block still changed at a time; from the input side.
+/// Change of each block at one time; from the input side.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Plasticity {
     pub time: EventTime,
@@ -61,9 +61,9 @@ pub struct Plasticity {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TrainingReports {
-    /// Up to the end of the last closed window.
+    /// Report at the end of the last closed window.
     pub newest: TrainingReport,
-    /// By the end of an open window: what was reported in it.
+    /// Reports by the end of the open window that they belong to.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub open: BTreeMap<EventTime, TrainingReport>,
 }

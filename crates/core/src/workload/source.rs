@@ -25,7 +25,7 @@ pub enum LivenessState {
     Ended,
 }
 
-/// When events of a source were received, and whether it is live.
+/// Times at which events of a source were received, and whether it is live.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
 pub struct Liveness {
     /// Time of its newest event.
@@ -38,10 +38,10 @@ pub struct Liveness {
     /// Log clock since which each event lagged its stamp by more than the grace.
     pub lagging_since: Option<i64>,
     pub life: LivenessState,
-    /// Nobody expects it back: it ended, or the job was laid out anew while it was silent.
+    /// The source is not expected back: it ended, or the job got another layout while it was silent.
     #[serde(rename = "gone")]
     pub is_retired: bool,
-    /// Since when nobody expects it back, where it did not end.
+    /// Time from which it is not expected back, if it did not end.
     #[serde(default)]
     #[serde(rename = "gone_at")]
     pub retired_at: Option<EventTime>,
@@ -50,8 +50,8 @@ pub struct Liveness {
     pub silence: Option<(EventTime, EventTime)>,
 }
 
-/// What a workload counts of a source's liveness. A copy of the whole, taken of fields that were just written one by one, would
-/// wait for them: each sample takes two.
+/// Copy of a source's liveness as the workload counts it. A copy of all of [`Liveness`] would wait for fields that were just
+/// written: each sample would take two copies.
 #[derive(Debug, Clone, Copy)]
 pub struct LivenessSummary {
     pub merge_time: EventTime,
@@ -132,8 +132,8 @@ impl Liveness {
         }
     }
 
-    /// Its life as far as the time before an event at `time` is concerned: across a silence for which no windows are opened, what
-    /// its counters rose by belongs to none of them.
+    /// Returns its life as far as the time before an event at `time` is concerned: across a silence for which no windows are
+    /// opened, what its counters rose by belongs to none of them.
     pub fn life_at(&self, time: EventTime, settings: &FoldSettings) -> LivenessState {
         let silent = time.micros() - self.last.micros() > settings.longest_silence();
         if silent && self.life != LivenessState::Ended { LivenessState::Idle } else { self.life }
@@ -143,12 +143,12 @@ impl Liveness {
         self.life == LivenessState::Live
     }
 
-    /// Silent, and expected to report.
+    /// Returns true if it is silent, and expected to report.
     pub fn is_missing(&self) -> bool {
         self.life == LivenessState::Idle && !self.is_retired
     }
 
-    /// Whether it was silent, and expected to report, at the end of a window in which it sent no event. Whether it has
+    /// Returns whether it was silent, and expected to report, at the end of a window in which it sent no event. Whether it has
     /// come back since makes no difference, or the figures would depend on whose event of one instant comes first.
     pub fn is_missing_at(&self, end: EventTime) -> bool {
         let expected = self.retired_at.map_or(!self.is_retired, |since| end <= since);
@@ -156,7 +156,7 @@ impl Liveness {
         now || self.silence.is_some_and(|(from, to)| from < end && end <= to)
     }
 
-    /// Nobody expects it back from this time on, where it is silent.
+    /// Stops expecting the source from this time on, if it is silent.
     pub fn give_up(&mut self, time: EventTime) {
         if self.is_missing() {
             (self.is_retired, self.retired_at) = (true, Some(time));
@@ -178,7 +178,7 @@ pub struct GpuSource {
     #[serde(rename = "pulse")]
     pub liveness: Liveness,
     pub sample: EnergySample,
-    /// By open slice; shorter than the workload's if no event came yet.
+    /// Sums by open slice; fewer than the workload's slices if no event came yet.
     #[serde(rename = "stretches")]
     pub slices: VecDeque<GpuSums>,
     /// Steps that are not in `slices` yet, in order.
@@ -204,8 +204,8 @@ const MAX_PENDING: usize = 1_024;
 const COUNTER_PAUSE: i64 = crate::settings::SECOND;
 
 impl GpuSource {
-    /// Adds joules of no known or of closed time, reported by a sample at `time`: they belong to its window, whichever
-    /// others are open, or they would depend on whose event of one instant comes first.
+    /// Adds joules of unknown or closed time, reported by a sample at `time`. They belong to the sample's window, whichever
+    /// others are open. Otherwise they would depend on the order of events of one instant.
     fn add_unassigned(&mut self, joules: f64, time: EventTime, slice_edges: &SliceEdges) {
         match slice_at(slice_edges, time).filter(|_| joules != 0.0) {
             Some(i) => slice_mut(&mut self.slices, i).unassigned += joules,
@@ -278,7 +278,7 @@ impl GpuSource {
         })
     }
 
-    /// The energy between the newest sample and this one, which came while the source was so alive.
+    /// Returns the energy between the newest sample and this one, which came while the source was so alive.
     pub fn segment_since_last(
         &mut self,
         sample: &EnergySample,
@@ -300,7 +300,7 @@ impl GpuSource {
                 return self.on_counter_back(sample, between, slice_edges, power_gap);
             }
         } else if idle {
-            // Nobody knows when in the gap it was used; the counter knows how much.
+            // The counter gives the energy of the gap, but not its time within the gap.
             self.add_unassigned(between.map_or(0.0, |segment| segment.total_joules()), sample.time, slice_edges);
         }
         between.filter(|_| !idle)
@@ -391,7 +391,7 @@ impl GpuSource {
                 self.pending.pop_front();
                 add_to_slices(&mut self.slices, &mut self.last_counter_sample, slice_edges, &step);
             } else {
-                // What is summed of it ends after the counter was lost, where the whole step does.
+                // The summed part counts as ending after the counter was lost, if the whole step does.
                 let part = PendingStep { to: end, gauges: None, ..step };
                 add_step(&mut self.slices, slice_edges, &part);
                 note_summed(&mut self.last_counter_sample, step.to, part.joules());
@@ -449,7 +449,7 @@ pub struct RankSource {
 }
 
 impl RankSource {
-    /// Takes the counters of an event that came while the source was so alive; true where one fell.
+    /// Takes the counters of an event that came while the source was so alive; true if one fell.
     pub fn count_progress(
         &mut self,
         count: &ProgressCounters,
@@ -526,7 +526,7 @@ impl NameIndex {
         self.hasher.hash_one(key)
     }
 
-    /// The place of the item with this key, where `is` confirms it.
+    /// Returns the place of the item with this key, where `is` confirms it.
     pub fn find(&self, key: &impl std::hash::Hash, is: impl Fn(usize) -> bool) -> Option<usize> {
         self.table.find(self.hash(key), |i| is(*i as usize)).map(|i| *i as usize)
     }
@@ -690,10 +690,10 @@ mod tests {
 
     #[test]
     fn what_is_set_aside_belongs_to_the_window_of_the_sample_that_told_of_it() {
-        let cuts: SliceEdges = [0, 60, 120].map(at).into();
+        let edges: SliceEdges = [0, 60, 120].map(at).into();
         let mut gpu = device(read(0, None, 0.0));
         for (joules, seconds) in [(5.0, 70), (2.0, 119), (1.0, 10), (40.0, 120)] {
-            gpu.add_unassigned(joules, at(seconds), &cuts);
+            gpu.add_unassigned(joules, at(seconds), &edges);
         }
         assert_eq!(gpu.slices.iter().map(|sums| sums.unassigned).collect::<Vec<_>>(), [1.0, 7.0]);
         assert_eq!((gpu.unassigned, gpu.unassigned_of_first_slices(1), gpu.unassigned_of_first_slices(2)), (40.0, 41.0, 48.0));
@@ -814,18 +814,18 @@ mod tests {
 
     #[test]
     fn a_sample_behind_a_windows_edge_counts_once_and_its_energy_on_both_sides() {
-        let cuts: SliceEdges = [0, 20, 40].map(at).into();
+        let edges: SliceEdges = [0, 20, 40].map(at).into();
         let mut gpu = device(read(0, None, 80.0));
         let sample = read(30, None, 80.0);
-        let flow = gpu.segment_since_last(&sample, LivenessState::Live, &cuts, GAP);
+        let flow = gpu.segment_since_last(&sample, LivenessState::Live, &edges, GAP);
         let gauges = Some(energy::Gauges::from([Some(0.5); energy::GAUGES]));
         let mut step =
             PendingStep { from: at(0), to: at(30), power: flow, origin: Origin::Measured, gauges, contradicted: false };
-        gpu.add_step(&mut step, &cuts, EventTime::MIN, GAP);
+        gpu.add_step(&mut step, &edges, EventTime::MIN, GAP);
         let sums = |gpu: &GpuSource| gpu.slices.iter().map(|sums| (sums.joules, sums.events)).collect::<Vec<_>>();
-        gpu.sum_through(&cuts, at(20));
+        gpu.sum_through(&edges, at(20));
         assert_eq!(sums(&gpu), [(1_600.0, 0)]);
-        gpu.sum_through(&cuts, at(40));
+        gpu.sum_through(&edges, at(40));
         assert_eq!((sums(&gpu), gpu.pending.len()), (vec![(1_600.0, 0), (800.0, 1)], 0));
     }
 
@@ -855,7 +855,7 @@ mod tests {
             Origin::Measured,
             &settings,
         );
-        let place = LogPosition { stamp: at(30), merge_time: at(30), clock: 0 };
+        let place = LogPosition { stamp: at(30), merge_time: at(30), clock: 0, is_sent_again: false };
         let until = |event: &TrainingProgress| rank.known_until(event, place, &settings);
         assert_eq!(until(&event(30, None)), at(10), "its counter is to come");
         assert_eq!(until(&TrainingProgress { phase: JobLifecycle::Finished, ..event(30, None) }), at(30));

@@ -26,12 +26,12 @@ pub struct LayoutHistory {
 }
 
 impl LayoutHistory {
-    /// The newest layout.
+    /// Returns the newest layout.
     pub fn newest(&self) -> Option<&Workload> {
         self.layouts.back()
     }
 
-    /// The controller settings that it declares.
+    /// Returns the controller settings that it declares.
     pub fn settings(&self) -> Option<&ControllerSettings> {
         self.settings.as_deref()
     }
@@ -51,12 +51,12 @@ impl LayoutHistory {
         self.layouts.is_empty()
     }
 
-    /// The layout in force at a time.
+    /// Returns the layout in force at a time.
     pub fn at(&self, time: EventTime) -> Option<&Workload> {
         self.layouts.iter().rev().find(|layout| layout.time <= time)
     }
 
-    /// Takes a layout and the controller settings that it declares; true where it is a new generation of the newest one.
+    /// Takes a layout and the controller settings that it declares; true if it is a new generation of the newest one.
     pub fn put(&mut self, layout: &Workload, settings: Option<ControllerSettings>) -> bool {
         if self.newest().is_none_or(|newest| newest.time <= layout.time) {
             self.settings = settings.map(Box::new);
@@ -73,7 +73,7 @@ impl LayoutHistory {
         renewed
     }
 
-    /// The workload is managed no more.
+    /// Notes that the workload is no longer managed.
     pub fn clear(&mut self) {
         self.layouts.clear();
         self.settings = None;
@@ -95,7 +95,7 @@ impl LayoutHistory {
         }
     }
 
-    /// Whether the layout changed, rolled out or restarted in `(start, end]`.
+    /// Returns whether the layout changed, rolled out or restarted in `(start, end]`.
     pub fn was_restarted_between(&self, start: EventTime, end: EventTime) -> bool {
         let within = |time: EventTime| start < time && time <= end;
         let mut generation = None;
@@ -111,7 +111,7 @@ impl LayoutHistory {
             || self.changes.iter().any(|time| within(*time))
     }
 
-    /// Whether all that changed in `(start, end]` are settings that restart nothing: power caps, clocks, and what a job
+    /// Returns whether all that changed in `(start, end]` are settings that restart nothing: power caps, clocks, and what a job
     /// turns by itself.
     ///
     /// False if nothing changed, and where the layout before a change is not known any more.
@@ -147,7 +147,7 @@ impl LayoutHistory {
     }
 }
 
-/// Whether two layouts have the same processes and other settings.
+/// Returns whether two layouts have the same processes and other settings.
 fn differ_in_settings_only(before: &Workload, after: &Workload) -> bool {
     let processes = |layout: &Layout| {
         let Layout { replicas, mps_thread_percentage, world_size, local_world_size, .. } = layout;
@@ -173,12 +173,12 @@ impl JobRuns {
         !self.0.is_empty()
     }
 
-    /// Those that are kept.
+    /// Returns the number of runs that are kept.
     pub fn count(&self) -> usize {
         self.0.len()
     }
 
-    /// The job started; true where a new job begins after a finished one.
+    /// Notes that the job started; returns true if a new job begins after a finished one.
     pub fn start(&mut self, time: EventTime) -> bool {
         match self.0.last_mut() {
             // A rank that reports its start later, or a restart within the run.
@@ -201,7 +201,7 @@ impl JobRuns {
         }
     }
 
-    /// Whether a slice lies in a run; runs begin and end at slice edges.
+    /// Returns whether a slice lies in a run; runs begin and end at slice edges.
     pub fn contains_slice(&self, from: EventTime, to: EventTime) -> bool {
         self.0.iter().any(|run| run.start.is_none_or(|start| start <= from) && run.end.is_none_or(|end| to <= end))
     }
@@ -221,7 +221,7 @@ pub struct OpenSpan {
     pub name: Box<str>,
     pub start: EventTime,
     pub end: Option<EventTime>,
-    /// Of the windows that are closed.
+    /// Totals of the closed windows.
     pub totals: IntervalTotals,
     /// Inputs of it are missing for good.
     pub gap: bool,

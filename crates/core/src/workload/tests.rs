@@ -64,7 +64,7 @@ impl Fold {
     }
 
     fn place(time: EventTime, clock: i64) -> LogPosition {
-        LogPosition { stamp: time, merge_time: time, clock: clock * SECOND }
+        LogPosition { stamp: time, merge_time: time, clock: clock * SECOND, is_sent_again: false }
     }
 
     /// Folds a sample at this second of the log clock.

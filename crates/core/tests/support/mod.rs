@@ -138,9 +138,19 @@ impl Bench {
 
     /// Folds one record with a stamp at this second.
     pub fn stamped(&mut self, stamp: f64, item: impl Into<Item>) -> &mut Self {
+        self.fold(stamp, &item.into(), false)
+    }
+
+    /// Folds one record whose stamp is its event time, and which its producer sent again.
+    pub fn put_again(&mut self, item: impl Into<Item>) -> &mut Self {
         let item = item.into();
+        let stamp = item.event().time().expect("an event with a time").seconds_since(at(0.0));
+        self.fold(stamp, &item, true)
+    }
+
+    fn fold(&mut self, stamp: f64, item: &Item, is_sent_again: bool) -> &mut Self {
         let mut out = Vec::new();
-        let input = InputRecord { topic: item.topic(), stamp: at(stamp), key: None, event: item.event() };
+        let input = InputRecord { topic: item.topic(), stamp: at(stamp), key: None, is_sent_again, event: item.event() };
         self.partition.fold(&input, &mut out);
         self.keep(out);
         self

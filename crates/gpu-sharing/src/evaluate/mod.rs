@@ -33,7 +33,7 @@ pub struct EvaluationSet {
 }
 
 impl EvaluationSet {
-    /// Real measurements: nothing is truer than they are.
+    /// Builds the truth from real measurements: nothing is truer than they are.
     pub fn of(measured: GpuMeasurements) -> Self {
         Self { truth: measured.clone(), measured }
     }
@@ -131,12 +131,12 @@ pub struct EvaluationFindings {
 }
 
 impl EvaluationFindings {
-    /// The score of a method under a split.
+    /// Returns the score of a method under a split.
     pub fn score(&self, split: &str, method: EvaluatedMethod) -> Option<&MethodScore> {
         self.lines.iter().find(|line| line.split == split && line.method == method).map(|line| &line.score)
     }
 
-    /// Mean over the workloads of their gain over equal shares, and the largest of them: the paper's figures.
+    /// Returns the mean over the workloads of their gain over equal shares, and the largest of them: the paper's figures.
     pub fn workload_gains(&self) -> Option<(f64, f64)> {
         let gains = || self.workloads.iter().map(|line| line.gain_ratio);
         let largest = gains().reduce(f64::max)?;
@@ -144,7 +144,7 @@ impl EvaluationFindings {
     }
 }
 
-/// Why an experiment cannot be run.
+/// The reason why an experiment cannot be run.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum EvaluateError {
     #[error("the experiment needs at least four groups of workloads, but there are {groups}")]
@@ -183,7 +183,7 @@ pub fn by_group(
     Ok(())
 }
 
-/// For every workload a model that never saw it, tested on all groups with it.
+/// Trains, for every workload, a model that never saw it, and tests it on all groups with it.
 pub fn by_unseen_workload(
     name: &str,
     trial: &EvaluationSet,
@@ -200,7 +200,7 @@ pub fn by_unseen_workload(
     test(name, trial, &groups, &splits, settings, findings)
 }
 
-/// A bar for every workload, as in the paper's figure of test pairs.
+/// Writes a bar for every workload, as in the paper's figure of test pairs.
 pub fn workload_bars(
     trial: &EvaluationSet,
     settings: &EvaluateSettings,
@@ -215,10 +215,10 @@ pub fn workload_bars(
         }
         let runs: Vec<usize> = split.training.iter().flat_map(|group| groups[*group].runs.iter().copied()).collect();
         let model = SlowdownModel::train_on(&trial.measured, &runs, &settings.forest)?;
-        let score = |judge| {
+        let score = |chooser| {
             let mut tally = ScoreTally::default();
             for group in &split.testing {
-                tally.add(trial, &groups[*group], &judge, &ChoiceSettings::paper());
+                tally.add(trial, &groups[*group], &chooser, &ChoiceSettings::paper());
             }
             tally.score()
         };
@@ -237,7 +237,7 @@ pub fn workload_bars(
     Ok(())
 }
 
-/// A model trained on one trial, its choices tested on another: triples by pairs, a finer grid, clocks.
+/// Tests the choices of a model trained on one trial on another: triples by pairs, a finer grid, clocks.
 pub fn elsewhere(
     name: &str,
     model: &SlowdownModel,
@@ -248,7 +248,7 @@ pub fn elsewhere(
     let groups = groups(trial)?;
     let quantile = careful(choice);
     let mean = ChoiceSettings { risk_quantile: None, gain_min_ratio: 0.0, ..*choice };
-    for (method, judge, choice) in [
+    for (method, chooser, choice) in [
         (EvaluatedMethod::Equal, ShareChooser::Equal, &mean),
         (EvaluatedMethod::Additive, ShareChooser::Predictor(&AdditivePredictor), &mean),
         (EvaluatedMethod::SlowdownMean, ShareChooser::Predictor(model), &mean),
@@ -257,7 +257,7 @@ pub fn elsewhere(
     ] {
         let tallies = groups.par_iter().map(|group| {
             let mut tally = ScoreTally::default();
-            tally.add(trial, group, &judge, choice);
+            tally.add(trial, group, &chooser, choice);
             tally
         });
         let tallies: Vec<ScoreTally> = tallies.collect();
@@ -267,7 +267,7 @@ pub fn elsewhere(
     Ok(())
 }
 
-/// The default way to deal with doubt, whatever is sought.
+/// Returns the default way to deal with doubt, whatever is sought.
 fn careful(choice: &ChoiceSettings) -> ChoiceSettings {
     let ChoiceSettings { risk_quantile, gain_min_ratio, .. } = ChoiceSettings::default();
     ChoiceSettings { risk_quantile, gain_min_ratio, ..*choice }
@@ -293,17 +293,17 @@ fn test(
         let runs: Vec<usize> = split.training.iter().flat_map(|group| groups[*group].runs.iter().copied()).collect();
         let slowdown = SlowdownModel::train_on(&trial.measured, &runs, &settings.forest)?;
         let of_paper = if pairs_only { Some(PaperModel::train_on(&trial.measured, &runs, &single_rows)?) } else { None };
-        let mut judges = vec![
+        let mut choosers = vec![
             (EvaluatedMethod::Equal, ShareChooser::Equal, &mean),
             (EvaluatedMethod::Additive, ShareChooser::Predictor(&AdditivePredictor), &mean),
         ];
-        judges.extend(of_paper.as_ref().map(|model| (EvaluatedMethod::Paper, ShareChooser::Paper(model), &mean)));
-        judges.push((EvaluatedMethod::SlowdownMean, ShareChooser::Predictor(&slowdown), &mean));
-        judges.push((EvaluatedMethod::SlowdownQuantile, ShareChooser::Predictor(&slowdown), &quantile));
-        judges.push((EvaluatedMethod::Oracle, ShareChooser::Oracle, &mean));
-        let tallies = judges.into_iter().map(|(method, judge, choice)| {
+        choosers.extend(of_paper.as_ref().map(|model| (EvaluatedMethod::Paper, ShareChooser::Paper(model), &mean)));
+        choosers.push((EvaluatedMethod::SlowdownMean, ShareChooser::Predictor(&slowdown), &mean));
+        choosers.push((EvaluatedMethod::SlowdownQuantile, ShareChooser::Predictor(&slowdown), &quantile));
+        choosers.push((EvaluatedMethod::Oracle, ShareChooser::Oracle, &mean));
+        let tallies = choosers.into_iter().map(|(method, chooser, choice)| {
             let mut tally = ScoreTally::default();
-            split.testing.iter().for_each(|group| tally.add(trial, &groups[*group], &judge, choice));
+            split.testing.iter().for_each(|group| tally.add(trial, &groups[*group], &chooser, choice));
             (method, tally)
         });
         Ok(tallies.collect())

@@ -4,7 +4,7 @@ use std::fmt::{self, Write};
 
 use eadt_html::{END, escape};
 
-use super::{EvaluationFindings, FindingLine};
+use super::{EvaluatedMethod, EvaluationFindings, FindingLine};
 
 impl EvaluationFindings {
     /// Tables, one a split; ratios in percent.
@@ -21,7 +21,7 @@ impl EvaluationFindings {
         page
     }
 
-    /// The lines of each split, in order.
+    /// Returns the lines of each split, in order.
     fn splits(&self) -> impl Iterator<Item = &[FindingLine]> {
         self.lines.chunk_by(|a, b| a.split == b.split)
     }
@@ -78,6 +78,9 @@ const RULES: &str = ".chosen { fill: var(--ink); } .equal { fill: var(--ink); fi
 
 fn write_html(findings: &EvaluationFindings, heading: &str, notes: &[String], out: &mut String) -> fmt::Result {
     out.push_str(&eadt_html::begin("Sharing a GPU", heading, RULES));
+    if let Some(verdict) = verdict(findings) {
+        writeln!(out, "<p class=\"verdict\">{}</p>", escape(&verdict))?;
+    }
     for note in notes {
         writeln!(out, "<p>{}</p>", escape(note))?;
     }
@@ -97,7 +100,26 @@ fn write_html(findings: &EvaluationFindings, heading: &str, notes: &[String], ou
     Ok(())
 }
 
-/// Throughput per watt as a part of the oracle's: the choice and equal shares.
+/// Returns what chosen partitions bring against equal shares: of workloads that were not seen before, else of the first split.
+fn verdict(findings: &EvaluationFindings) -> Option<String> {
+    if let Some((mean, largest)) = findings.workload_gains() {
+        let workloads = findings.workloads.len();
+        return Some(format!(
+            "chosen partitions do {:+.1} % work per watt against equal shares: the mean of {workloads} workloads that were not seen before; \
+             largest {:+.1} %",
+            100.0 * mean,
+            100.0 * largest
+        ));
+    }
+    let line = findings.lines.iter().find(|line| line.method == EvaluatedMethod::SlowdownMean)?;
+    let (gain, of_oracle) = (100.0 * line.score.gain_mean_ratio, 100.0 * line.score.of_oracle_ratio);
+    Some(format!(
+        "chosen partitions do {gain:+.1} % work per watt against equal shares, {of_oracle:.1} % of the best ({})",
+        line.split
+    ))
+}
+
+/// Writes throughput per watt as a part of the oracle's: the choice and equal shares.
 fn write_bars(findings: &EvaluationFindings, out: &mut String) -> fmt::Result {
     const ROW: usize = 34;
     let Some((mean, largest)) = findings.workload_gains() else { return Ok(()) };

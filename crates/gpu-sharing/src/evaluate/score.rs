@@ -51,7 +51,7 @@ pub(super) struct CoRunGroup<'a> {
     pub runs: Vec<usize>,
 }
 
-/// The groups of a trial in the order of their names.
+/// Returns the groups of a trial in the order of their names.
 pub(super) fn groups(trial: &EvaluationSet) -> Result<Vec<CoRunGroup<'_>>, EvaluateError> {
     let (measured, truth) = (&trial.measured, &trial.truth);
     let same = |run: usize| {
@@ -97,7 +97,7 @@ pub(super) fn groups(trial: &EvaluationSet) -> Result<Vec<CoRunGroup<'_>>, Evalu
     Ok(groups)
 }
 
-/// Whether a partition really keeps the limits of a choice.
+/// Returns whether a partition really keeps the limits of a choice.
 fn keeps_limits(own: &[f64], equal: &[f64], group: &CoRunGroup<'_>, choice: &ChoiceSettings) -> bool {
     let whole = group.truth.tenants().iter().map(|tenant| tenant.whole().samples_per_second);
     own.iter().zip(equal).zip(whole).all(|((own, equal), whole)| {
@@ -122,7 +122,7 @@ pub(super) struct ScoreTally {
 
 impl ScoreTally {
     /// Adds the method's choice in one group.
-    pub fn add(&mut self, trial: &EvaluationSet, group: &CoRunGroup<'_>, judge: &ShareChooser<'_>, choice: &ChoiceSettings) {
+    pub fn add(&mut self, trial: &EvaluationSet, group: &CoRunGroup<'_>, chooser: &ShareChooser<'_>, choice: &ChoiceSettings) {
         let runs: Vec<&CoRun> = group.runs.iter().map(|run| &trial.truth.runs()[*run]).collect();
         let scale = ObjectiveScale::new(choice.objective, &group.truth);
         let rates = |run: &CoRun| run.tenants.iter().map(|tenant| tenant.samples_per_second).collect::<Vec<_>>();
@@ -132,7 +132,7 @@ impl ScoreTally {
         let oracle = (0..worth.len()).filter(allowed).reduce(|best, place| if worth[place] > worth[best] { place } else { best });
         let oracle = oracle.unwrap_or(0);
         let predicted: Option<Vec<(f64, f64)>>;
-        let chosen = match judge {
+        let chosen = match chooser {
             ShareChooser::Equal => {
                 predicted = None;
                 0

@@ -1,4 +1,4 @@
-//! Which groups are learned from and which are tested.
+//! Division of the groups into those to learn from and those to test.
 
 use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::Rng;
@@ -11,7 +11,7 @@ pub(super) struct TrainTestSplit {
     pub testing: Vec<usize>,
 }
 
-/// A random part of the groups; at least one on each side.
+/// Returns a random part of the groups; at least one on each side.
 pub(super) fn by_ratio(groups: usize, ratio: f64, random: &mut Pcg64Mcg) -> TrainTestSplit {
     let mut order: Vec<usize> = (0..groups).collect();
     for i in (1..groups).rev() {

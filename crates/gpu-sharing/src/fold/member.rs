@@ -47,7 +47,7 @@ struct ShareMeasurement {
 }
 
 impl ShareMeasurement {
-    /// Whether it is because of this that the workload has a share.
+    /// Returns whether it is because of this that the workload has a share.
     fn explains(&self, share: Option<u32>) -> bool {
         share.is_some_and(|share| share == self.before || share == self.requested || self.tried.contains(&share))
     }
@@ -98,12 +98,12 @@ pub struct SharingMemberState {
     origin: Origin,
     seat: Option<WorkloadGpus>,
     gathered: ProfileGatherer,
-    /// Why the newest window does not count for the profile.
+    /// The reason why the newest window does not count for the profile.
     passed: Option<SkippedWindow>,
-    /// Why the newest window is not usable at all.
+    /// The reason why the newest window is not usable at all.
     mute: Option<SkippedWindow>,
     figures: Vec<WindowFigures>,
-    /// When changes of this controller came into force, within a day.
+    /// Times at which changes of this controller came into force, within a day.
     restarts: VecDeque<EventTime>,
     probe: Option<ShareMeasurement>,
     no_probe_before: Option<EventTime>,
@@ -120,7 +120,7 @@ fn gather_settings(own: &GpuSharingSettings) -> GatherSettings {
 }
 
 impl SharingMemberState {
-    /// A layout, whatever its time.
+    /// Adds a layout, whatever its time.
     pub fn set_layout(&mut self, layout: &Workload) {
         self.joined.get_or_insert(layout.time);
         if let Some(oldest) = self.coming.put(layout) {
@@ -128,7 +128,7 @@ impl SharingMemberState {
         }
     }
 
-    /// The workload is gone; what was measured of it is kept for when it comes back, and the share that it had before that.
+    /// Removes the workload. Its measurements are kept for its return, and the share that it had before them.
     pub fn leave(&mut self) {
         let gathered = std::mem::take(&mut self.gathered);
         let restarts = std::mem::take(&mut self.restarts);
@@ -147,17 +147,17 @@ impl SharingMemberState {
         }
     }
 
-    /// The newest layout, in force at the last look or not.
+    /// Returns the newest layout, in force at the last look or not.
     fn newest_layout(&self) -> Option<&Workload> {
         self.coming.newest().or(self.now.as_ref())
     }
 
-    /// Whether the first stage leaves its windows to this one.
+    /// Returns whether the first stage leaves its windows to this one.
     pub fn is_shared(&self, settings: &FoldSettings) -> bool {
         self.newest_layout().is_some_and(|newest| settings.shares_gpus(newest))
     }
 
-    /// The layout in force as of the last look, where this stage decides about it.
+    /// Returns the layout in force as of the last look, where this stage decides about it.
     pub fn present(&self, settings: &FoldSettings) -> Option<&Workload> {
         self.now.as_ref().filter(|now| settings.shares_gpus(now))
     }
@@ -198,13 +198,13 @@ impl SharingMemberState {
         refused
     }
 
-    /// Whether nothing was applied of a change so far.
+    /// Returns whether nothing was applied of a change so far.
     fn is_open(&self, request: &RequestedShare) -> bool {
         !request.applied && self.now.as_ref().is_some_and(|now| now.generation == request.generation)
     }
 
-    /// Whether an answer is the end of the change that was decided last. Only the newest of its decisions is in flight: an older
-    /// one may be refused for having been overtaken.
+    /// Returns whether an answer is the end of the change that was decided last. Only the newest of its decisions is in flight:
+    /// an older one may be refused for having been overtaken.
     fn ends_change(&mut self, answer: &ActuationAnswer) -> bool {
         let Some(mut request) =
             self.requested_share.take_if(|request| (request.first..=request.newest).contains(&answer.decided))
@@ -221,7 +221,7 @@ impl SharingMemberState {
         ends
     }
 
-    /// A change of its share was decided.
+    /// Notes that a change of its share was decided.
     pub fn on_decision(&mut self, decision: &Decision) {
         let (Some(to), Some(generation)) = (decision.to.mps_thread_percentage, decision.generation) else { return };
         match &mut self.requested_share {
@@ -284,7 +284,7 @@ impl SharingMemberState {
         self.last_usable_end.is_none_or(|last| time.seconds_since(last) > own.silence_seconds)
     }
 
-    /// Whether its window that ends with a look is to be expected.
+    /// Returns whether its window that ends with a look is to be expected.
     pub fn is_awaited(&self, time: EventTime, own: &GpuSharingSettings) -> bool {
         self.through.max(self.joined).is_some_and(|last| time.seconds_since(last) <= own.silence_seconds)
     }
@@ -332,7 +332,7 @@ impl SharingMemberState {
         }
     }
 
-    /// The decision of a look that a window completes; `reason` where the look did not wait for it.
+    /// Returns the decision of a look that a window completes; `reason` where the look did not wait for it.
     pub fn decision_for(&mut self, window: &EfficiencyWindow, own: &GpuSharingSettings, reason: &str) -> Option<Decision> {
         let end = window.window_end;
         let workload = self.now.as_ref().or(self.newest_layout()).filter(|_| self.saying.has_no_decision_for(end));
@@ -340,8 +340,8 @@ impl SharingMemberState {
         self.saying.take_for_window(window, missed)
     }
 
-    /// The change that gives it back the share that it had before it was measured. `Ok(None)`: it has its own share; `Err`: why
-    /// that has to wait.
+    /// Returns the change that gives it back the share that it had before it was measured. `Ok(None)`: it has its own share;
+    /// `Err`: why that has to wait.
     pub fn restore_share(
         &mut self,
         time: EventTime,
@@ -378,7 +378,7 @@ impl SharingMemberState {
         Ok(Some(Decision { action, to, restarts: true, ..draft(workload, time, own, reason) }))
     }
 
-    /// Somebody else decides about it by now: what is left to be done is to give its share back.
+    /// Returns the decision that gives its share back, if somebody else decides about it by now.
     pub fn leaves(&mut self, time: EventTime, own: &GpuSharingSettings) -> Option<Decision> {
         let now = self.now.clone().filter(|_| self.probe.is_some())?;
         self.restore_share(time, &now, own, &format!("{CONTROLLER} does not decide about it any more")).ok().flatten()
@@ -406,7 +406,7 @@ impl SharingMemberState {
             self.rest(time, own);
         }
         match self.measures_next(time, name, workload, own) {
-            NextMeasurement::Change(to) => self.ask(time, workload, own, to),
+            NextMeasurement::Change(to) => self.request_measurement(time, workload, own, to),
             NextMeasurement::Wait(reason) => stay(reason),
             NextMeasurement::Nothing(reason) => {
                 match self.restore_share(time, workload, own, &format!("alone on its GPU: {reason}")) {
@@ -433,7 +433,7 @@ impl SharingMemberState {
         !self.knows(name, probe.requested, own) && last.is_some_and(|last| time.seconds_since(last) > own.silence_seconds)
     }
 
-    /// Why the newest window does not count, where it does not.
+    /// Returns the reason why the newest window does not count; empty if it does.
     fn lacking(&self) -> String {
         self.mute.map(|why| format!("; the newest does not count: {}", skip_reason_text(why))).unwrap_or_default()
     }
@@ -442,7 +442,7 @@ impl SharingMemberState {
         self.gathered.windows_at(name, share) >= gather_settings(own).windows_min
     }
 
-    /// The share to measure it at next.
+    /// Returns the share to measure it at next.
     fn measures_next(&self, time: EventTime, name: &str, workload: &Workload, own: &GpuSharingSettings) -> NextMeasurement {
         let nothing = |reason: &str| NextMeasurement::Nothing(reason.to_owned());
         if workload.gpus != Some(1) || workload.layout.replicas != Some(1) {
@@ -496,8 +496,8 @@ impl SharingMemberState {
         NextMeasurement::Change(next)
     }
 
-    /// Asks for a share to measure it at.
-    fn ask(&mut self, time: EventTime, workload: &Workload, own: &GpuSharingSettings, to: u32) -> Decision {
+    /// Returns the decision that requests a share to measure the workload at.
+    fn request_measurement(&mut self, time: EventTime, workload: &Workload, own: &GpuSharingSettings, to: u32) -> Decision {
         let share = workload.layout.mps_thread_percentage.unwrap_or(100);
         let mut probe = self.probe.take().unwrap_or(ShareMeasurement {
             before: share,
@@ -534,7 +534,7 @@ enum NextMeasurement {
     Nothing(String),
 }
 
-/// The share nearest to one that a workload's bounds allow.
+/// Returns the share nearest to one that a workload's bounds allow.
 fn inside_bounds(share: u32, workload: &Workload) -> u32 {
     let most = workload.bounds.mps_thread_percentage_max.unwrap_or(u32::MAX);
     share.min(most).max(workload.bounds.mps_thread_percentage_min.unwrap_or(0))
@@ -545,7 +545,7 @@ fn request_expiry(request: &RequestedShare, own: &GpuSharingSettings) -> EventTi
     request.newest.plus_seconds(own.decision_expiry_seconds + SETTLE_SECONDS)
 }
 
-/// The time of a workload's decision of this id, where it is of this controller.
+/// Returns the time of a workload's decision of this id, where it is of this controller.
 fn decided_at(workload: &str, id: &str) -> Option<EventTime> {
     id.strip_prefix(workload)?.strip_prefix('@')?.strip_suffix(CONTROLLER)?.strip_suffix('/')?.parse().ok()
 }
@@ -561,7 +561,7 @@ fn skip_reason_text(passed: SkippedWindow) -> &'static str {
     }
 }
 
-/// A decision that leaves everything as it is.
+/// Returns a decision that leaves everything as it is.
 pub fn draft(workload: &Workload, time: EventTime, own: &GpuSharingSettings, reason: String) -> Decision {
     let share = workload.layout.mps_thread_percentage.map(f64::from);
     Decision {

@@ -48,7 +48,7 @@ const MAX_STRANGERS: usize = 64;
 
 const DAY_SECONDS: f64 = 86_400.0;
 
-/// Why a share at which a workload was measured is given back when others come.
+/// The reason for giving back a share at which a workload was measured, when other workloads come.
 const NOT_ALONE: &str = "it is not alone on its GPU any more";
 
 /// Counts over the life of this value, for metrics.
@@ -97,7 +97,7 @@ struct UnmanagedTenant {
 }
 
 impl UnmanagedTenant {
-    /// Whether it was there shortly before a look. Whose window of that look's time comes first makes no difference.
+    /// Returns whether it was there shortly before a look. Whose window of that look's time comes first makes no difference.
     fn is_there(&self, time: EventTime, silence_seconds: f64) -> bool {
         let last = if self.newest < time { Some(self.newest) } else { self.before };
         last.is_some_and(|last| time.seconds_since(last) <= silence_seconds)
@@ -122,7 +122,7 @@ impl SharingMember<'_> {
     }
 }
 
-/// Why no partition of a GPU is sought; `tenants`: workloads on it, members or not.
+/// Returns the reason why no partition of a GPU is searched for. `tenants`: number of workloads on it, members or not.
 fn find_obstacle(
     gpu: &SharedGpu,
     time: EventTime,
@@ -229,7 +229,7 @@ impl GpuSharingFold {
         true
     }
 
-    /// A workload that somebody else decides about.
+    /// Notes a workload that somebody else decides about.
     fn on_unmanaged_window(&mut self, window: &EfficiencyWindow) {
         // Without members there are no evaluations, although GPUs come and go.
         let swept = *self.head.swept.get_or_insert(window.window_end);

@@ -9,7 +9,7 @@ const MEMBER: &str = "#gpu//member//";
 const DEVICE: &str = "#gpu//device//";
 const MODEL: &str = "#gpu//model//";
 
-/// The records of everything that changed since the last call.
+/// Returns the records of everything that changed since the last call.
 pub fn take_changes(stage: &mut GpuSharingFold) -> Vec<StateRecord> {
     let mut records = vec![StateRecord { key: GPU_SHARING_PREFIX.to_owned(), value: Some(json(&stage.head)) }];
     for name in std::mem::take(&mut stage.changed_models) {

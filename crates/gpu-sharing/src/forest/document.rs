@@ -22,7 +22,7 @@ pub(super) struct ForestDocument {
     trees: Vec<String>,
 }
 
-/// Why a written forest is refused.
+/// The reason why a written forest is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DocumentError {
     #[error("the format is {found:?}, but this reads {FORMAT:?}")]

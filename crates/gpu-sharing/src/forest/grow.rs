@@ -59,7 +59,7 @@ impl<'a> TreeGrower<'a> {
         }
     }
 
-    /// The tree of this number: it depends on nothing that another tree did.
+    /// Returns the tree of this number: it depends on nothing that another tree did.
     pub fn tree(&mut self, settings: &ForestSettings, tried: u32, number: u32) -> Vec<TreeNode> {
         let rows = self.data.targets.len();
         let mut random = Pcg64Mcg::seed_from_u64(mixed(settings.seed, number));
@@ -86,7 +86,7 @@ impl<'a> TreeGrower<'a> {
         nodes
     }
 
-    /// The mean target of a node; fills `centred`.
+    /// Returns the mean target of a node; fills `centred`.
     fn centre(&mut self, task: PendingNode) -> TargetMean {
         let rows = &self.order[task.start..task.end];
         let targets = self.data.targets;
@@ -236,7 +236,7 @@ struct TargetMean {
     varies: bool,
 }
 
-/// A cut from `low`, included, to `high`, excluded.
+/// Returns a cut from `low`, included, to `high`, excluded.
 fn cut_between(low: f32, high: f32, bits: u32) -> f32 {
     // 24 bits: every part of [0, 1) that is drawn is exact.
     let part = (bits >> 8) as f32 * (1.0 / 16_777_216.0);
@@ -245,7 +245,7 @@ fn cut_between(low: f32, high: f32, bits: u32) -> f32 {
     if cut < high { cut } else { low }
 }
 
-/// A whole number below `limit`, by multiplication; the bias for so few is below 1e-6.
+/// Returns a whole number below `limit`, by multiplication; the bias for so few is below 1e-6.
 fn below(limit: u32, random: &mut Pcg64Mcg) -> u32 {
     ((u64::from(random.next_u32()) * u64::from(limit)) >> 32) as u32
 }

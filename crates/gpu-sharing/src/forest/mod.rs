@@ -98,17 +98,17 @@ impl Forest {
         Ok(Self { features: samples.names().to_vec(), trees })
     }
 
-    /// Names of the features, in the order of a row's values.
+    /// Returns the names of the features, in the order of a row's values.
     pub fn features(&self) -> &[String] {
         &self.features
     }
 
-    /// Number of trees.
+    /// Returns the number of trees.
     pub fn trees(&self) -> usize {
         self.trees.len()
     }
 
-    /// Number of nodes of all trees: what size and memory grow with.
+    /// Returns the number of nodes of all trees: what size and memory grow with.
     pub fn nodes(&self) -> usize {
         self.trees.iter().map(Vec::len).sum()
     }
@@ -119,7 +119,7 @@ impl Forest {
     }
 
     /// Returns the prediction of each tree for each row. `rows` holds the rows one after another.
-    pub fn judge(&self, rows: &[f64]) -> Result<TreePredictions, RowError> {
+    pub fn predict_trees(&self, rows: &[f64]) -> Result<TreePredictions, RowError> {
         let width = self.features.len();
         if !rows.len().is_multiple_of(width) {
             return Err(RowError::Width { expected: width, found: rows.len() % width });
@@ -136,12 +136,12 @@ impl Forest {
         Ok(TreePredictions { rows: count, values })
     }
 
-    /// The mean of the trees for one row.
+    /// Returns the mean of the trees for one row.
     pub fn predict(&self, row: &[f64]) -> Result<f64, RowError> {
         if row.len() != self.features.len() {
             return Err(RowError::Width { expected: self.features.len(), found: row.len() });
         }
-        Ok(self.judge(row)?.mean(0))
+        Ok(self.predict_trees(row)?.mean(0))
     }
 }
 
@@ -178,7 +178,7 @@ impl TreePredictions {
         f64::from(self.values[tree * self.rows + row])
     }
 
-    /// The mean of the trees.
+    /// Returns the mean of the trees.
     pub fn mean(&self, row: usize) -> f64 {
         (0..self.trees()).map(|tree| self.of(tree, row)).sum::<f64>() / self.trees() as f64
     }

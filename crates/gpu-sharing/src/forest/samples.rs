@@ -4,12 +4,12 @@ pub(super) const LANES: usize = 8;
 /// Largest magnitude of a value: differences and squares of single-precision numbers stay finite.
 const LARGEST: f64 = 1e30;
 
-/// Whether a forest can compare this value.
+/// Returns whether a forest can compare this value.
 pub(super) fn is_usable(value: f64) -> bool {
     value.is_finite() && value.abs() <= LARGEST
 }
 
-/// Why samples are refused.
+/// The reason why samples are refused.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum SamplesError {
     #[error("a forest needs at least one feature and two samples, but there are {features} features and {rows} samples")]
@@ -68,17 +68,17 @@ impl TrainingSamples {
         &self.targets
     }
 
-    /// Number of samples.
+    /// Returns the number of samples.
     pub fn len(&self) -> usize {
         self.targets.len()
     }
 
-    /// Never: samples are refused where there are none.
+    /// Returns false: samples are refused if there are none.
     pub fn is_empty(&self) -> bool {
         self.targets.is_empty()
     }
 
-    /// The features of one row.
+    /// Returns the features of one row.
     pub fn row(&self, row: usize) -> &[f64] {
         &self.values[row * self.names.len()..][..self.names.len()]
     }

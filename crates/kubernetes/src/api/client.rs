@@ -37,7 +37,7 @@ impl std::fmt::Debug for ApiServer {
     }
 }
 
-/// The resource of a kind.
+/// Returns the resource of a kind.
 pub fn kind_resource(kind: &WorkloadKind) -> ApiResource {
     ApiResource {
         group: kind.group.into(),
@@ -48,12 +48,22 @@ pub fn kind_resource(kind: &WorkloadKind) -> ApiResource {
     }
 }
 
-/// An error in words, without the repetitions of the client's own.
+/// Returns an error in words, without the repetitions of the client's own.
 pub fn error_text(error: &Error) -> String {
     match error {
         Error::Api(status) if !status.message.is_empty() => format!("{} ({})", status.message, status.code),
         Error::Api(status) => format!("{} ({})", status.reason, status.code),
         other => other.to_string(),
+    }
+}
+
+/// Returns the same, with the missing right if the request was refused.
+pub fn error_text_with_right(error: &Error, verb: &str, resource: &str) -> String {
+    match error {
+        Error::Api(status) if matches!(status.code, 401 | 403) => {
+            format!("{}; the service account needs the verb {verb} for {resource}", error_text(error))
+        }
+        _ => error_text(error),
     }
 }
 
@@ -77,13 +87,13 @@ pub fn cluster_error(what: &str, error: &Error) -> ClusterError {
     ClusterError::new(remedy, detail)
 }
 
-/// The API server's authorizer forbids it. It does so for a moment after every start, before it has read its roles, and while roles
-/// are replaced; so this is no final answer, as that of an admission plugin is.
+/// Returns true if the API server's authorizer forbids it. It does so for a moment after every start, before it has read its
+/// roles, and while roles are replaced. So this is no final answer.
 pub fn is_permission_missing(status: &kube::core::Status) -> bool {
     status.code == 403 && status.message.contains("forbidden: User \"")
 }
 
-/// The other owners of fields and their fields, where that is why a write failed.
+/// Returns the other owners of fields and their fields, where that is why a write failed.
 pub fn field_conflict(error: &Error) -> Option<String> {
     let Error::Api(status) = error else { return None };
     let causes = status.details.as_ref()?.causes.iter().filter(|cause| cause.reason == "FieldManagerConflict");
@@ -91,7 +101,7 @@ pub fn field_conflict(error: &Error) -> Option<String> {
     (status.code == 409 && !conflicts.is_empty()).then(|| conflicts.join(", "))
 }
 
-/// The fields that others own, as the API server names them.
+/// Returns the fields that others own, as the API server names them.
 pub fn conflicting_fields(error: &Error) -> Vec<String> {
     let Error::Api(status) = error else { return vec![] };
     let causes = status.details.iter().flat_map(|details| &details.causes);
@@ -134,7 +144,7 @@ impl ApiServer {
         }
     }
 
-    /// The same for a kind whose fields have owners, which needs no more of the object than what is kept of it.
+    /// Writes an object of a kind whose fields have owners. It needs only the stored part of the object.
     pub async fn apply(&self, observed: &WorkloadObject, write: &ObjectWrite) -> Result<Value, Error> {
         let mut configuration = change::apply_configuration(observed, write);
         if eadt_faults::is_off("fence") {
@@ -200,7 +210,7 @@ impl ApiServer {
         Api::namespaced_with(self.client.clone(), &observed.namespace, &pod_resource())
     }
 
-    /// The pods that hold GPUs of a node, of all namespaces.
+    /// Returns the pods that hold GPUs of a node, of all namespaces.
     pub async fn gpu_pods(&self, node: &str) -> Result<Vec<GpuPod>, ClusterError> {
         let what = format!("listing the pods of node {node}, of all namespaces, to know whose its GPUs are");
         let api: Api<DynamicObject> = Api::all_with(self.client.clone(), &pod_resource());
@@ -209,12 +219,12 @@ impl ApiServer {
         Ok(list.items.iter().filter_map(|pod| serde_json::to_value(pod).ok()).filter_map(|pod| read_gpu_pod(&pod)).collect())
     }
 
-    /// The quotas of a namespace.
+    /// Returns the quotas of a namespace.
     pub async fn quotas(&self, namespace: &str) -> Result<Vec<Value>, ClusterError> {
         self.list(namespace, core_resource("ResourceQuota", "resourcequotas")).await
     }
 
-    /// The disruption budgets of a namespace.
+    /// Returns the disruption budgets of a namespace.
     pub async fn budgets(&self, namespace: &str) -> Result<Vec<Value>, ClusterError> {
         let group = ApiResource {
             group: "policy".into(),
@@ -231,7 +241,7 @@ impl ApiServer {
         list.items.iter().map(object_value).collect()
     }
 
-    /// The pods of a workload, those that are ending included.
+    /// Returns the pods of a workload, those that are ending included.
     pub async fn pods(&self, observed: &WorkloadObject) -> Result<Vec<WorkloadPod>, ClusterError> {
         let Some(selector) = pod_selector(observed) else { return Ok(vec![]) };
         let what = format!("listing the pods of {}", observed.workload());
@@ -296,7 +306,7 @@ fn is_owned_by(pod: &Value, observed: &WorkloadObject) -> bool {
     owners.any(|owner| owner["controller"] == true && (owner["uid"] == observed.uid.as_str() || between(owner)))
 }
 
-/// An object as JSON.
+/// Returns an object as JSON.
 pub fn object_value(object: &DynamicObject) -> Result<Value, ClusterError> {
     serde_json::to_value(object)
         .map_err(|error| ClusterError::new(ClusterRemedy::Refused, format!("an object is no JSON: {error}")))

@@ -1,8 +1,8 @@
 //! Leader election by a Lease, as Kubernetes' own controllers do it: 15 s without a renewal and another one leads.
 //!
 //! A leader trusts itself for less time than the others wait, and measures both with clocks of its own process: wall clocks that
-//! differ do no harm. What a leader that was paused may still have under way is fenced where it is written: by the resource
-//! version of its last read, and by the term (the number of changes of leadership) on the object's mark.
+//! differ do no harm. Late writes of a leader that was paused are fenced at the object: by the resource version of its last read,
+//! and by the term on the object's mark. The term is the number of changes of leadership.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -33,7 +33,7 @@ pub struct Leadership {
 #[derive(Debug, Default)]
 struct LeaseHold {
     until: Option<Instant>,
-    /// Since when without a gap.
+    /// Time since which this process has led without a gap.
     since: Option<Instant>,
     term: u64,
 }
@@ -45,13 +45,13 @@ impl Default for Leadership {
 }
 
 impl Leadership {
-    /// The term in which this process leads now; `None`: it does not.
+    /// Returns the term in which this process leads now; `None`: it does not.
     pub fn term(&self) -> Option<u64> {
         let held = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         held.until.filter(|until| Instant::now() < *until).map(|_| held.term)
     }
 
-    /// For how long this process has led without a gap; `None`: it does not lead.
+    /// Returns how long this process has led without a gap; `None`: it does not lead.
     pub fn led_for(&self) -> Option<Duration> {
         let held = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         held.until.filter(|until| Instant::now() < *until).and_then(|_| held.since).map(|since| since.elapsed())
@@ -96,7 +96,7 @@ pub struct LeaseCandidate {
 enum LeaseAction {
     /// Write this.
     Take(LeaseSpec),
-    /// Somebody else leads.
+    /// Another process leads.
     Wait { holder: String },
 }
 
@@ -155,7 +155,7 @@ impl LeaseCandidate {
         }
     }
 
-    /// One round: the term in which this candidate leads now, or who else does.
+    /// Does one round: returns the term in which this candidate leads now, or who else does.
     async fn renew_or_acquire(&mut self) -> Result<Result<u64, String>, Error> {
         let present = self.api.get_opt(&self.name).await?;
         let spec = present.as_ref().and_then(|lease| lease.spec.clone()).unwrap_or_default();
@@ -202,7 +202,7 @@ fn now() -> MicroTime {
     MicroTime(k8s_openapi::jiff::Timestamp::now())
 }
 
-/// `present`: the Lease, where there is one; `unchanged`: for how long it has been like this.
+/// Returns the next action. `present`: the Lease, if there is one; `unchanged`: for how long it has been like this.
 fn next_move(identity: &str, present: Option<&LeaseSpec>, unchanged: Duration, now: MicroTime) -> LeaseAction {
     let holder = present.and_then(|spec| spec.holder_identity.as_deref()).unwrap_or_default();
     let mine = holder == identity;

@@ -10,10 +10,10 @@ use std::time::Duration;
 use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec, TokenReviewStatus};
 use kube::core::Request;
 use kube::core::params::PostParams;
-use kube::{Client, Error, Resource};
+use kube::{Client, Resource};
 use serde::Deserialize;
 
-use crate::api::client::error_text;
+use crate::api::client::error_text_with_right;
 
 /// One question: a sender waits for it.
 const ANSWER: Duration = Duration::from_secs(5);
@@ -23,7 +23,7 @@ const ANSWER: Duration = Duration::from_secs(5);
 pub struct ReviewedUser {
     /// The name of the user; of a service account `system:serviceaccount:NAMESPACE:NAME`.
     pub user: String,
-    /// Those of the audiences asked for that the token is good for; none where the API server does not know of audiences.
+    /// Requested audiences for which the token is valid; none if the API server does not know audiences.
     pub audiences: Vec<String>,
 }
 
@@ -53,7 +53,7 @@ impl TokenReviews {
     /// Returns the user of a token; `None`: it is invalid, or not for this audience. The error has the reason why there is no
     /// answer, as text.
     pub async fn review(&self, token: &str, audience: &str) -> Result<Option<ReviewedUser>, String> {
-        let answer = tokio::time::timeout(ANSWER, self.ask(token, audience)).await;
+        let answer = tokio::time::timeout(ANSWER, self.create_review(token, audience)).await;
         let answer = answer.unwrap_or_else(|_| Err(format!("no answer from the API server within {} s", ANSWER.as_secs())));
         let status = answer.map_err(|detail| format!("reviewing a token: {}", redact_token(token, &detail)))?;
         if let Some(detail) = status.error.as_deref().filter(|detail| !detail.is_empty()) {
@@ -62,14 +62,15 @@ impl TokenReviews {
         Ok(read_bearer(status))
     }
 
-    async fn ask(&self, token: &str, audience: &str) -> Result<TokenReviewStatus, String> {
+    async fn create_review(&self, token: &str, audience: &str) -> Result<TokenReviewStatus, String> {
         let spec = TokenReviewSpec { token: token.to_owned(), audiences: Some(vec![audience.to_owned()]) };
         let review = TokenReview { spec, ..TokenReview::default() };
         let body = serde_json::to_vec(&review).map_err(|error| error.to_string())?;
         let request = Request::new(TokenReview::url_path(&(), None)).create(&PostParams::default(), body);
         let request = request.map_err(|error| error.to_string())?;
         // Read as text, since the client's own parser logs an answer that it cannot parse.
-        let text = self.client.request_text(request).await.map_err(|error| review_error(&error))?;
+        let text =
+            self.client.request_text(request).await.map_err(|error| error_text_with_right(&error, "create", "tokenreviews"))?;
         let answer: CachedReview =
             serde_json::from_str(&text).map_err(|_| "the API server's answer is no TokenReview".to_owned())?;
         Ok(answer.status)
@@ -79,15 +80,6 @@ impl TokenReviews {
 fn read_bearer(status: TokenReviewStatus) -> Option<ReviewedUser> {
     let user = status.user.and_then(|user| user.username).filter(|_| status.authenticated == Some(true))?;
     Some(ReviewedUser { user, audiences: status.audiences.unwrap_or_default() })
-}
-
-fn review_error(error: &Error) -> String {
-    match error {
-        Error::Api(status) if matches!(status.code, 401 | 403) => {
-            format!("{}; the service account needs the verb create for tokenreviews", error_text(error))
-        }
-        _ => error_text(error),
-    }
 }
 
 /// Returns a server's text, in which it may repeat the token, without the token.
@@ -131,7 +123,7 @@ mod tests {
     #[test]
     fn a_refusal_names_the_right_that_is_missing_and_no_token() {
         let status = kube::core::Status::failure("tokenreviews is forbidden", "Forbidden").with_code(403).boxed();
-        let told = review_error(&Error::Api(status));
+        let told = error_text_with_right(&kube::Error::Api(status), "create", "tokenreviews");
         assert!(told.contains("create for tokenreviews"), "{told}");
         assert_eq!(redact_token("a.b.c", "token a.b.c is bad"), "token TOKEN is bad");
     }

@@ -1,8 +1,8 @@
 //! Index of the pods that hold GPUs, by node, and the workload of each. Pure.
 //!
-//! The watch reports pods and the resources that they request. To decide whether a new pod belongs to a workload may need more
-//! than that (the owner of its owner), so the API server is queried: once for each workload that it may belong to, and not again
-//! until another such pod comes.
+//! The watch reports pods and the resources that they request. Whether a new pod belongs to a workload may depend on the owner of
+//! its owner. So the API server is queried once for each workload that it may belong to, and not again until another such pod
+//! comes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -39,7 +39,7 @@ pub struct WorkloadPods {
 }
 
 impl WorkloadPods {
-    /// Nothing is known yet of a workload's pods but how they are found.
+    /// Builds the state of a workload whose pods are not known yet; only their selector is.
     pub fn unresolved(observed: &WorkloadObject) -> Self {
         Self { uid: observed.uid.clone(), selector: pod_selector(observed), pods: BTreeSet::new(), unresolved: true }
     }
@@ -61,12 +61,12 @@ pub struct GpuPodIndex {
 }
 
 impl GpuPodIndex {
-    /// A list of all pods begins.
+    /// Begins a list of all pods.
     pub fn begin_list(&mut self) {
         self.listing = Some(BTreeSet::new());
     }
 
-    /// All pods were listed: what was not among them is gone.
+    /// Ends a list of all pods: a pod that was not in it is gone.
     pub fn end_list(&mut self) {
         let listed = self.listing.take().unwrap_or_default();
         let unlisted: Vec<_> = self.node_by_uid.keys().filter(|uid| !listed.contains(*uid)).cloned().collect();
@@ -118,7 +118,7 @@ impl GpuPodIndex {
         true
     }
 
-    /// A pod is gone; true where that is new.
+    /// Removes a pod; returns true if it was there.
     pub fn remove(&mut self, uid: &str) -> bool {
         let Some(node) = self.node_by_uid.remove(uid) else { return false };
         if let Some(pods) = self.pods_by_node.get_mut(&node) {
@@ -142,13 +142,13 @@ impl GpuPodIndex {
         }
     }
 
-    /// The workloads of which must be asked which pods are theirs. What comes from now on may be missing in the answers.
+    /// Returns the workloads of which must be asked which pods are theirs. What comes from now on may be missing in the answers.
     pub fn take_unresolved(&mut self) -> Vec<ObjectKey> {
         let unknown = self.workloads.iter_mut().filter_map(|(key, own)| std::mem::take(&mut own.unresolved).then(|| key.clone()));
         unknown.collect()
     }
 
-    /// The pods of a workload; `None`: there was no answer.
+    /// Sets the pods of a workload; `None`: there was no answer.
     pub fn resolve(&mut self, key: &ObjectKey, pods: Option<BTreeSet<String>>) {
         let Some(own) = self.workloads.get_mut(key) else { return };
         let Some(pods) = pods else {
@@ -209,7 +209,7 @@ impl GpuPodIndex {
     }
 }
 
-/// Whether a selector, as it is sent to the API server, selects what has these labels.
+/// Returns whether a selector, as it is sent to the API server, selects what has these labels.
 fn selector_matches(selector: &str, labels: &Value) -> bool {
     let mut depth = 0_u32;
     // Lists of values have commas of their own.

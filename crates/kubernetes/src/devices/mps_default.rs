@@ -48,7 +48,7 @@ impl MpsDefaultRequest {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MpsDefaultAgreement {
     pub thread_percentage: u32,
-    /// Never empty.
+    /// Workloads that requested it; never empty.
     workloads: BTreeSet<String>,
     /// One of the policies, which represents all of them.
     policy: PolicyKey,
@@ -62,7 +62,7 @@ impl MpsDefaultAgreement {
         Some(Self { thread_percentage, workloads, policy: PolicyKey::default() })
     }
 
-    /// The same, by the word of those who ask for it now; `None`: none of `asked` does.
+    /// Returns the same, by the word of those who ask for it now; `None`: none of `asked` does.
     fn renewed<'a>(&self, requests: impl Iterator<Item = &'a MpsDefaultRequest>) -> Option<Self> {
         let policy = requests.filter(|request| self.covers(request)).map(|request| request.policy.clone()).min()?;
         Some(Self { policy, ..self.clone() })
@@ -73,12 +73,12 @@ impl MpsDefaultAgreement {
         format!("{}/{}@mps-default", self.policy.0, self.policy.1)
     }
 
-    /// This workload is one of those that ask for it.
+    /// Returns true if this workload is one of those that requested it.
     pub fn covers(&self, request: &MpsDefaultRequest) -> bool {
         self.workloads.contains(&request.workload) && request.thread_percentage == self.thread_percentage
     }
 
-    /// All whose word it was still ask for it.
+    /// Returns true if all workloads that requested it still do.
     pub fn is_still_requested(&self, requests: &BTreeMap<ObjectKey, MpsDefaultRequest>) -> bool {
         requests.values().filter(|request| self.covers(request)).count() == self.workloads.len()
     }
@@ -108,7 +108,7 @@ pub type NodeGpuPods<'a> = BTreeMap<&'a str, Vec<(&'a GpuPod, PodOwnership<'a>)>
 pub struct AgreementOutcome {
     /// Requested defaults by node.
     pub agreed: BTreeMap<String, MpsDefaultAgreement>,
-    /// Why not, by workload.
+    /// Reasons against the requested default, by workload.
     pub disputes: BTreeMap<ObjectKey, String>,
     /// Workloads of nodes whose pods are not known yet: their earlier messages are kept.
     pub undetermined: BTreeSet<ObjectKey>,
@@ -145,8 +145,8 @@ pub fn agree_defaults(
             }
             Some(why) => {
                 for key in here.into_keys().cloned() {
-                    let say = || format!("the MPS default of node {node} is not asked for: {why}");
-                    outcome.disputes.entry(key).or_insert_with(say);
+                    let dispute = || format!("the MPS default of node {node} is not asked for: {why}");
+                    outcome.disputes.entry(key).or_insert_with(dispute);
                 }
             }
         }
@@ -159,8 +159,8 @@ pub fn agree_defaults(
     outcome
 }
 
-/// Why a node is not asked for what the first of its workloads wants: the same words while the same do not agree, whichever pods
-/// they have.
+/// Returns the reason why a node does not get the default that its first workload wants. The text stays the same while the same
+/// workloads disagree, whichever pods they have.
 fn find_disagreement(
     first: &MpsDefaultRequest,
     here: &BTreeMap<&ObjectKey, &MpsDefaultRequest>,

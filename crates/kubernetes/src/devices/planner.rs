@@ -42,9 +42,9 @@ pub struct DevicePlanner {
     pub mps_defaults: BTreeMap<String, MpsDefaultAgreement>,
     /// Messages about MPS defaults, by policy.
     mps_default_messages: BTreeMap<PolicyKey, String>,
-    /// When the watch of pods failed last.
+    /// Time of the last failure of the watch of pods.
     pod_watch_failed: Option<Instant>,
-    /// Since when something is wished for, and where pods run is not known.
+    /// Time since which settings are requested, but the placement of pods is not known.
     placement_unknown_since: Option<Instant>,
     /// The reports of agents and collectors from before this process led were read.
     pub took_over: bool,
@@ -61,7 +61,7 @@ impl DevicePlanner {
         self.holders.insert(holders.node.clone(), holders);
     }
 
-    /// The MPS default that a node's agent reports.
+    /// Returns the MPS default that a node's agent reports.
     pub fn reported_mps_default(&self, node: &str) -> Option<u32> {
         self.device_states.get(node)?.mps_default_thread_percentage
     }
@@ -94,7 +94,7 @@ impl DevicePlanner {
         self.pod_watch_failed = Some(Instant::now());
     }
 
-    /// Since when where pods run is not known, although it should be.
+    /// Returns how long the placement of pods has not been known, although it should be.
     pub fn placement_unknown_for(&mut self, followed: &BTreeSet<&ObjectKey>, now: EventTime) -> Option<Duration> {
         let failing = self.pod_watch_failed.is_some_and(|failed| failed.elapsed() < POD_WATCH_FAILURE_REPEATS);
         // The earlier leader's requests are kept until the nodes of their pods are known.
@@ -109,7 +109,7 @@ impl DevicePlanner {
         None
     }
 
-    /// Another one leads.
+    /// Notes that another process leads.
     pub fn step_down(&mut self) {
         (self.pod_watch_failed, self.placement_unknown_since) = (None, None);
         self.set_pod_watch(false);

@@ -46,12 +46,12 @@ pub enum ExclusiveGpus {
 /// The nodes where a workload runs, with its GPUs on each.
 pub type GpuPlacement = BTreeMap<String, ExclusiveGpus>;
 
-/// How far the agents have carried out a target.
+/// Progress of the agents with a target.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SettingsProgress {
     /// Every device of every node holds it.
     Held,
-    /// Not yet; what is waited for.
+    /// Not yet, with the reason for waiting.
     Pending(String),
     /// An agent will not hold it, and why.
     Refused(String),
@@ -96,7 +96,7 @@ impl DesiredGpuSettings {
     }
 }
 
-/// The nodes of a workload's pods.
+/// Returns the nodes of a workload's pods.
 pub fn nodes_of_pods(own: &[WorkloadPod]) -> BTreeSet<String> {
     own.iter().filter(|pod| !pod.terminating).filter_map(|pod| pod.node.clone()).collect()
 }
@@ -123,7 +123,7 @@ pub fn find_placement(
 
 /// Returns the GPUs of a shared node that the workload has for itself; the error has the reason if there is none.
 ///
-/// The report counts if it is newer than every pod that holds GPUs there and names each of them: the kubelet identifies pods by
+/// The report counts if it is newer than every pod that holds GPUs there, and names each of them. The kubelet identifies pods by
 /// name, and another pod of the same name may have come since.
 fn exclusive_gpus(
     tenants: &[GpuPod],
@@ -166,7 +166,7 @@ fn exclusive_gpus(
 /// Returns the reports of these GPUs. The error names a GPU that the agent does not know, or states that it knows none.
 fn device_reports<'a>(whose: &ExclusiveGpus, node: &str, state: &'a DeviceState) -> Result<Vec<&'a DeviceReport>, String> {
     if state.devices.is_empty() {
-        return Err(format!("the agent of node {node} knows no GPU"));
+        return Err(format!("the agent of node {node} reports no GPU"));
     }
     match whose {
         ExclusiveGpus::All => Ok(state.devices.iter().collect()),
@@ -175,7 +175,7 @@ fn device_reports<'a>(whose: &ExclusiveGpus, node: &str, state: &'a DeviceState)
             .iter()
             .map(|gpu| {
                 let report = state.devices.iter().find(|report| report.device == *gpu);
-                report.ok_or_else(|| format!("the agent of node {node} knows no GPU {gpu}"))
+                report.ok_or_else(|| format!("the agent of node {node} reports no GPU {gpu}"))
             })
             .collect(),
     }
@@ -196,7 +196,7 @@ pub fn check_supported(
         return Err(format!("the agent of node {node} has stopped"));
     }
     if now.seconds_since(state.time) > REPORT_STALE_SECONDS {
-        return Err(format!("the agent of node {node} has said nothing since {}", state.time));
+        return Err(format!("the agent of node {node} has not reported since {}", state.time));
     }
     for device in device_reports(whose, node, state)? {
         for (what, unit, requested, low, high) in [
@@ -210,7 +210,7 @@ pub fn check_supported(
                 (Some(low), Some(high)) => {
                     return Err(format!("{at} takes a {what} from {low} to {high} {unit}, not {requested}"));
                 }
-                _ => return Err(format!("{at} does not say which {what} it takes")),
+                _ => return Err(format!("{at} does not report which {what} it accepts")),
             }
         }
     }
@@ -465,12 +465,12 @@ mod tests {
         };
         assert!(refused(None, 0.0).contains("no agent"));
         assert!(refused(Some(&DeviceState { stopped: true, ..good.clone() }), 0.0).contains("stopped"));
-        assert!(refused(Some(&good), 181.0).contains("said nothing"));
+        assert!(refused(Some(&good), 181.0).contains("has not reported"));
         assert!(refused(Some(&DeviceState { devices: vec![], ..good.clone() }), 0.0).contains("no GPU"));
         let these =
             |gpu: &str| check_supported(&wish, "n", &ExclusiveGpus::Listed([gpu.to_owned()].into()), Some(&good), at(0.0));
         assert_eq!(these("GPU-1"), Ok(()));
-        assert!(these("GPU-2").unwrap_err().contains("knows no GPU GPU-2"));
+        assert!(these("GPU-2").unwrap_err().contains("reports no GPU GPU-2"));
         let with = |change: fn(&mut DeviceReport)| {
             let mut state = good.clone();
             change(&mut state.devices[0]);
@@ -478,7 +478,7 @@ mod tests {
         };
         assert!(with(|d| d.power_limit_watts_min = Some(350.0)).contains("from 350 to 700 W, not 300"));
         assert!(with(|d| d.sm_clock_mhz_max = Some(1400.0)).contains("not 1417"));
-        assert!(with(|d| d.sm_clock_mhz_max = None).contains("does not say"));
+        assert!(with(|d| d.sm_clock_mhz_max = None).contains("does not report"));
     }
 
     #[test]

@@ -36,7 +36,7 @@ pub struct GpuModelIndex {
 
 #[derive(Debug, Default)]
 struct NodeGpus {
-    /// When its collector spoke last.
+    /// Time of its collector's last report.
     time: EventTime,
     gpus_by_workload: BTreeMap<String, Vec<(String, GpuModel)>>,
     /// Models of the held devices, by UUID.

@@ -92,7 +92,7 @@ fn pause_set_by(observed: &WorkloadObject, paused: bool, since: &StateHistory) -
     if since.state.as_ref().is_some_and(resumed_by_namespace) { None } else { Some(own) }
 }
 
-/// Equal in everything but the times at which it was seen.
+/// Returns true if both are equal in everything but the times of observation.
 fn equal_but_time(a: &Workload, b: &Workload) -> bool {
     let timeless = |w: &Workload| Workload { time: EventTime::default(), ..w.clone() };
     timeless(a) == timeless(b)

@@ -61,12 +61,12 @@ async fn until_served(
     }
 }
 
-/// Whether a list failed because nothing of its kind is served any more.
+/// Returns whether a list failed because nothing of its kind is served any more.
 fn is_absent(error: &watcher::Error) -> bool {
     matches!(error, watcher::Error::InitialListFailed(Error::Api(status)) if status.code == 404)
 }
 
-/// The objects of a resource, as far as they are looked at.
+/// Returns the objects of a resource, as far as they are looked at.
 fn watched_api(shared: &KubernetesContext, resource: &ApiResource) -> Api<DynamicObject> {
     let client = shared.server.client.clone();
     match &shared.settings.only_namespace {
@@ -77,9 +77,9 @@ fn watched_api(shared: &KubernetesContext, resource: &ApiResource) -> Api<Dynami
 
 /// Retries of a read: an error is logged once, until another one comes, and followed by a pause.
 ///
-/// Pauses are a quarter of client-go's (0.8 s, doubled up to 30 s, and up to as much again at random): one actuator has few
-/// watches, and everybody who waits for its results waits for them after an outage. `WatchStreamExt::backoff` is not used: it
-/// resets at every [`Event::Init`], which comes before each list, even before one that fails.
+/// Pauses are a quarter of client-go's (0.8 s, doubled up to 30 s, and up to as much again at random). One actuator has few
+/// watches, and after an outage all its results wait for them. `WatchStreamExt::backoff` is not used: it resets at every
+/// [`Event::Init`], which comes before each list, even before one that fails.
 struct WatchBackoff<'a> {
     what: &'a str,
     last_error: String,
@@ -91,7 +91,7 @@ impl<'a> WatchBackoff<'a> {
         Self { what, last_error: String::new(), pauses: DefaultBackoff::default() }
     }
 
-    /// Something was read.
+    /// Notes that something was read.
     fn succeeded(&mut self) {
         self.pauses.reset();
         if !std::mem::take(&mut self.last_error).is_empty() {
@@ -250,7 +250,7 @@ pub async fn watch_namespaces(shared: Arc<KubernetesContext>) {
 
 /// Watches the objects of a kind for ever; keeps those that opted in.
 pub async fn watch_objects(shared: Arc<KubernetesContext>, kind: &'static WorkloadKind) {
-    // Which objects lost their policy is known only once the policies were listed.
+    // The objects without a policy are known only after the policies were listed.
     shared.wait_synced(WatchSource::Policies).await;
     let resource = kind_resource(kind);
     let mut attempts = WatchBackoff::new(kind.kind);

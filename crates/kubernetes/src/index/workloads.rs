@@ -96,7 +96,7 @@ impl ChangeLog {
         }
     }
 
-    /// `None`: it is not known any more.
+    /// Returns the changes since a revision; `None`: they are not known any more.
     fn changed_since(&self, revision: u64) -> Option<impl Iterator<Item = &String>> {
         (revision >= self.complete_after).then(|| self.changes.range(revision + 1..).map(|(_, workload)| workload))
     }
@@ -176,7 +176,7 @@ impl WorkloadIndex {
         }
     }
 
-    /// Everything of a kind was listed: what was not among it is gone.
+    /// Removes objects of a kind that were not in a complete list.
     pub fn retain_listed(&mut self, kind: &'static str, there: &BTreeSet<ObjectKey>) {
         let unlisted: Vec<_> = self.entries.keys().filter(|key| key.kind == kind && !there.contains(key)).cloned().collect();
         for key in unlisted {
@@ -220,7 +220,7 @@ impl WorkloadIndex {
         }
     }
 
-    /// All policies were listed.
+    /// Removes policies that were not in a complete list.
     pub fn retain_policies(&mut self, there: &BTreeSet<PolicyKey>, now: EventTime) {
         let unlisted: Vec<_> = self.policies.keys().filter(|name| !there.contains(name)).cloned().collect();
         for name in unlisted {
@@ -244,7 +244,7 @@ impl WorkloadIndex {
         self.reevaluate(target, None, now);
     }
 
-    /// The value of a namespace's annotation that pauses its workloads.
+    /// Sets the value of a namespace's annotation that pauses its workloads.
     pub fn set_namespace_pause(&mut self, name: &str, value: Option<&str>, now: EventTime) {
         let before = match value {
             Some(value) => self.namespace_pauses.insert(name.to_owned(), value.to_owned()),
@@ -265,7 +265,7 @@ impl WorkloadIndex {
         }
     }
 
-    /// The policies for an object.
+    /// Returns the policies for an object.
     pub fn policies_for(&self, key: &ObjectKey) -> Vec<&WorkloadPolicy> {
         self.targets.get(key).into_iter().flatten().filter_map(|name| self.policies.get(name)).collect()
     }
@@ -290,7 +290,7 @@ impl WorkloadIndex {
         self.problems_below(rule, &parents)
     }
 
-    /// `parents`: what manages the policy's target, as `Kind/name`.
+    /// Returns the problems of a policy. `parents`: the managers of its target, as `Kind/name`.
     fn problems_below(&self, rule: &WorkloadPolicy, parents: &[String]) -> Vec<PolicyProblem> {
         let mut problems = rule.resolved.as_ref().err().cloned().unwrap_or_default();
         let key = rule.target_key();
@@ -430,7 +430,8 @@ impl WorkloadIndex {
         self.keys_by_workload.get(workload).into_iter().flatten().filter_map(|key| self.entries.get(key))
     }
 
-    /// A workload that opted in. Of two objects of different kinds with one name only one is known, rather one with a policy.
+    /// Returns a workload that opted in. Of two objects of different kinds with one name only one is known, rather one with a
+    /// policy.
     fn find_managed(&self, workload: &str) -> Option<&ManagedWorkload> {
         self.entries_named(workload)
             .filter(|entry| entry.reportable().is_some())
@@ -438,7 +439,7 @@ impl WorkloadIndex {
             .reportable()
     }
 
-    /// Every workload that opted in.
+    /// Returns every workload that opted in.
     pub fn workloads(&self) -> Vec<ManagedWorkload> {
         self.keys_by_workload.keys().filter_map(|workload| self.find_managed(workload)).cloned().collect()
     }
@@ -459,7 +460,7 @@ impl WorkloadIndex {
         changes
     }
 
-    /// The object of a workload.
+    /// Returns the object of a workload.
     pub fn find(&self, workload: &str) -> Option<&WorkloadEntry> {
         self.entries_named(workload).filter(|entry| !entry.orphaned).min_by_key(|entry| entry.terms.policy.is_none())
     }
@@ -490,13 +491,13 @@ impl WorkloadIndex {
         }
     }
 
-    /// Whether the job follows the last change of its workload.
+    /// Returns whether the job follows the last change of its workload.
     pub fn job_follows_last(&self, key: &ObjectKey) -> bool {
         let applied = self.entries.get(key).and_then(|entry| entry.managed.rolling_out());
         applied.is_none_or(|applied| self.job_follows(key, applied))
     }
 
-    /// Whether a change needs nothing of its job that the job does not do.
+    /// Returns whether a change needs nothing of its job that the job does not do.
     pub fn job_follows(&self, key: &ObjectKey, applied: &AppliedDecision) -> bool {
         applied.job_request().is_none()
             || self.followed_decisions.get(key).is_some_and(|decision| *decision == applied.decision_id)
@@ -535,12 +536,12 @@ impl WorkloadEntry {
         (!self.orphaned || self.object.labels.contains_key(OBSERVE)).then_some(&self.managed)
     }
 
-    /// The enabled knobs' fields are to be taken over.
+    /// Returns true if the enabled knobs' fields are to be taken over.
     pub fn wants_take_over(&self) -> bool {
         self.terms.mode == UpdateMode::Enforce && self.may_take_over()
     }
 
-    /// Some of the enabled knobs' fields are not EADT's, and nothing speaks against taking them over.
+    /// Returns true if some of the enabled knobs' fields are not EADT's, and nothing prevents taking them over.
     pub fn may_take_over(&self) -> bool {
         let observed = &self.object;
         let is_taken = |field: &ManagedField| {
@@ -565,7 +566,7 @@ impl WorkloadEntry {
             })
     }
 
-    /// Only its job has not followed yet: pods and devices have nothing to do with the change that is on its way.
+    /// Returns true if only its job has not followed yet: pods and devices have nothing to do with the change that is on its way.
     pub fn waits_for_job(&self) -> bool {
         let of_others = |layout: &Layout| Layout { precision: None, frozen_prefix_layers: None, ..layout.clone() };
         let whole = self.object.progress.complete() && self.object.change_annotation.as_ref().is_some_and(|mark| !mark.resume);
@@ -585,7 +586,7 @@ impl WorkloadEntry {
     }
 }
 
-/// An object as its children name it.
+/// Returns an object as its children name it.
 fn child_key(key: &ObjectKey) -> String {
     format!("{}/{}/{}", key.namespace, key.kind, key.name)
 }

@@ -47,7 +47,7 @@ fn conflict<T>(detail: impl Into<String>) -> Result<T, ClusterError> {
     Err(ClusterError::new(ClusterRemedy::Conflict, detail.into()))
 }
 
-/// The leadership under which this process writes must not be older than the object's last one.
+/// Checks that the leadership under which this process writes is not older than the object's last one.
 fn check_term(mark: &ChangeAnnotation, term: u64) -> Result<(), ClusterError> {
     if mark.term > term && !eadt_faults::is_off("fence") {
         return conflict(format!("another actuator leads: its term is {}, this one's {term}", mark.term));
@@ -187,7 +187,7 @@ pub fn plan_resume(observed: &WorkloadObject, term: u64) -> Result<PlannedWrite,
     Ok(PlannedWrite::Write(Box::new(rewrite_mark(observed, mark, Some(false)))))
 }
 
-/// A write that leaves the values as they are.
+/// Returns a write that leaves the values as they are.
 fn rewrite_mark(observed: &WorkloadObject, mark: ChangeAnnotation, suspend: Option<bool>) -> ObjectWrite {
     let fields = observed.take_over.iter().flat_map(|take_over| take_over.fields.iter().map(|former| &former.field));
     let values = fields.map(|field| (field.clone(), current_value(observed, field))).collect();
@@ -266,7 +266,7 @@ fn check_knobs_allowed(observed: &WorkloadObject, turned: ChangedKnobs) -> Resul
     }
 }
 
-/// The fields of the knobs that may be turned, with their present values.
+/// Returns the fields of the knobs that may be turned, with their present values.
 pub fn knob_fields(observed: &WorkloadObject, knobs: AllowedKnobs) -> Vec<ManagedField> {
     let mut fields = Vec::new();
     let can = |turn: TemplateUpdate| !matches!(turn, TemplateUpdate::Immutable(_));
@@ -361,7 +361,7 @@ fn layout_values(observed: &WorkloadObject, take_over: &TakeOverRecord, layout: 
     }
 }
 
-/// The number to write for the part that is scaled.
+/// Returns the number to write for the part that is scaled.
 fn scaled_replicas(observed: &WorkloadObject, layout: &Layout) -> Result<u32, ClusterError> {
     let Some(now) = observed.scaled_pods else { return refuse("its number of processes cannot be changed") };
     let processes = layout.replicas.or(observed.layout.replicas).unwrap_or(observed.pods);
@@ -435,7 +435,7 @@ pub fn plan_restore(
     Ok(Some(complete_write(observed, values, turned, mark, &layout, now, term)))
 }
 
-/// A write as a server-side apply: exactly the fields that EADT owns.
+/// Returns a write as a server-side apply: exactly the fields that EADT owns.
 pub fn apply_configuration(observed: &WorkloadObject, write: &ObjectWrite) -> Value {
     let mut templates: BTreeMap<&str, BTreeMap<&str, Vec<Value>>> = BTreeMap::new();
     let mut object = json!({
@@ -472,7 +472,7 @@ pub fn apply_configuration(observed: &WorkloadObject, write: &ObjectWrite) -> Va
     object
 }
 
-/// A write as a merge patch of a custom resource: whole lists, read from `object` at the same resource version.
+/// Returns a write as a merge patch of a custom resource: whole lists, read from `object` at the same resource version.
 pub fn merge_write(observed: &WorkloadObject, object: &Value, write: &ObjectWrite) -> Value {
     let mut whole = object.clone();
     for container in &observed.containers {
@@ -532,7 +532,7 @@ fn json_text(value: &impl serde::Serialize) -> String {
     eadt_faults::written(serde_json::to_string(value).expect("marks have string keys and no failing serialiser"))
 }
 
-/// The settings of a layout that agents hold.
+/// Returns the settings of a layout that agents hold.
 pub fn agent_settings(layout: &Layout) -> (Option<f64>, Option<f64>) {
     (layout.power_limit_watts, layout.sm_clock_mhz)
 }

@@ -16,7 +16,7 @@ pub struct AllowedKnobs {
 }
 
 impl AllowedKnobs {
-    /// The first knob that a change turns although it may not.
+    /// Returns the first knob that a change turns although it may not.
     pub fn first_forbidden(self, from: &Layout, to: &Layout) -> Option<&'static str> {
         let world = |l: &Layout| (l.replicas, l.world_size, l.local_world_size);
         [
@@ -32,7 +32,7 @@ impl AllowedKnobs {
     }
 }
 
-/// What may be changed on one workload.
+/// Changes that are allowed on one workload.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct EffectivePolicy {
     /// The policy's name, in the workload's namespace; `None`: the label, which only lets it be observed.
@@ -47,7 +47,7 @@ pub struct EffectivePolicy {
     pub knobs: AllowedKnobs,
     /// The MPS default that is requested for the nodes of its pods.
     pub mps_default_thread_percentage: Option<u32>,
-    /// Why no process may be restarted now; `None`: it may.
+    /// The reason why no process may be restarted now; `None`: it may.
     pub no_restarts_now: Option<String>,
     pub backend: Option<String>,
     pub global_batch_size: Option<u32>,

@@ -5,7 +5,7 @@ use serde_json::Value;
 /// A path into an object; `*` matches every element of a list.
 pub type FieldPath = &'static [&'static str];
 
-/// How a field of the pod template is written.
+/// Way of writing a field of the pod template.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TemplateUpdate {
     /// It is written; the kind's own controller replaces the pods.
@@ -16,7 +16,7 @@ pub enum TemplateUpdate {
     Immutable(&'static str),
 }
 
-/// Where processes get the world size from.
+/// Source of the world size for the processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WorldSizeSource {
     /// `WORLD_SIZE` and `LOCAL_WORLD_SIZE` in the pod template.
@@ -25,7 +25,7 @@ pub enum WorldSizeSource {
     Operator,
 }
 
-/// How a write avoids overwriting the fields of others.
+/// Way of writing that keeps the fields of others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WriteMethod {
     /// Server-side apply: containers and variables are lists that merge by name.
@@ -44,7 +44,7 @@ pub struct WorkloadKind {
     pub plural: &'static str,
     /// Pod templates whose containers may hold GPUs.
     pub templates: &'static [FieldPath],
-    /// Where a kind without templates defines the environment of its processes: `env` beside `resourcesPerNode`.
+    /// Path to the environment of the processes in a kind without templates: `env` beside `resourcesPerNode`.
     pub trainer: Option<FieldPath>,
     /// Numbers of processes, which are added up; one that is absent counts as 1.
     pub replicas: &'static [FieldPath],
@@ -163,7 +163,7 @@ pub static WORKLOAD_KINDS: [WorkloadKind; 8] = [
         suspend: Some(&["spec", "runPolicy", "suspend"]),
         environment: TemplateUpdate::Suspended,
         scale: TemplateUpdate::Immutable(
-            "the number of ranks of an MPIJob stands in its launcher's command, which is not changed",
+            "the number of ranks of an MPIJob is set in its launcher's command, which is not changed",
         ),
         world_size_source: WorldSizeSource::Operator,
         write_method: WriteMethod::ReplaceList,
@@ -226,7 +226,7 @@ pub static WORKLOAD_KINDS: [WorkloadKind; 8] = [
 ];
 
 impl WorkloadKind {
-    /// The kind that a reference with `apiVersion` and `kind` means; the version may be another one of the same group.
+    /// Returns the kind that a reference with `apiVersion` and `kind` means; the version may be another one of the same group.
     pub fn find(api_version: &str, kind: &str) -> Option<&'static Self> {
         let group = api_version.rsplit_once('/').map_or("", |(group, _)| group);
         WORKLOAD_KINDS.iter().find(|known| known.kind == kind && known.group == group)
@@ -236,13 +236,13 @@ impl WorkloadKind {
         format!("{}/{}", self.group, self.version)
     }
 
-    /// The names of all kinds, for messages.
+    /// Returns the names of all kinds, for messages.
     pub fn names() -> String {
         WORKLOAD_KINDS.iter().map(|kind| kind.kind).collect::<Vec<_>>().join(", ")
     }
 }
 
-/// Every value at a place, with the names and positions that lead to it.
+/// Returns every value at a place, with the names and positions that lead to it.
 pub fn values_at<'a>(object: &'a Value, place: &[&str]) -> Vec<(Vec<PathStep>, &'a Value)> {
     let Some((first, rest)) = place.split_first() else { return vec![(vec![], object)] };
     let below = |step: PathStep, value: &'a Value| {
@@ -265,7 +265,7 @@ pub enum PathStep {
     Index(usize),
 }
 
-/// The value at a path, to be changed. Missing objects on the way are made; a list is never extended.
+/// Returns the value at a path, to be changed. Missing objects on the way are made; a list is never extended.
 pub fn value_at_mut<'a>(object: &'a mut Value, path: &[PathStep]) -> Option<&'a mut Value> {
     let Some((first, rest)) = path.split_first() else { return Some(object) };
     match first {
@@ -279,7 +279,7 @@ pub fn value_at_mut<'a>(object: &'a mut Value, path: &[PathStep]) -> Option<&'a 
     }
 }
 
-/// A place without `*`, as a path.
+/// Returns a place without `*`, as a path.
 pub fn place_steps(place: FieldPath) -> Vec<PathStep> {
     place.iter().map(|name| PathStep::Name((*name).to_owned())).collect()
 }

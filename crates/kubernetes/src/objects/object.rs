@@ -70,7 +70,7 @@ pub struct WorkloadObject {
     pub taken_back: Vec<TakenBackField>,
     /// The field manager of its annotation that pauses or resumes it.
     pub pause_set_by: Option<String>,
-    /// Why it is not to be touched, in words.
+    /// Reasons why it must not be changed.
     pub problems: Vec<String>,
 }
 
@@ -94,12 +94,12 @@ pub struct GpuContainer {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum VariableValue {
     Number(u32),
-    /// Not one that EADT can read or may write; why.
+    /// A value that EADT cannot read or may not write, with the reason.
     Foreign(String),
 }
 
 impl WorkloadObject {
-    /// `namespace/name`.
+    /// Returns `namespace/name`.
     pub fn workload(&self) -> String {
         format!("{}/{}", self.namespace, self.name)
     }
@@ -221,7 +221,7 @@ impl WorkloadObject {
         };
     }
 
-    /// The value that all containers with GPUs agree on.
+    /// Returns the value that all containers with GPUs agree on.
     fn agreed_variable(&mut self, name: &'static str) -> Option<u32> {
         let mut value = None;
         for container in &self.containers {
@@ -241,8 +241,8 @@ impl WorkloadObject {
         value.flatten()
     }
 
-    /// The generation of the layout: the object's own and the changes that it does not show, without those that only annotations
-    /// made.
+    /// Returns the generation of the layout: the object's own and the changes that it does not show, without those that only
+    /// annotations made.
     pub fn layout_generation(&self) -> u64 {
         let offset = self.change_annotation.as_ref().map_or(0, |mark| mark.generation_offset);
         self.generation.saturating_add(offset).saturating_sub(self.quiet_generations).max(0).unsigned_abs()
@@ -299,7 +299,7 @@ fn read_container(template: &[PathStep], index: usize, name: &str, gpus: u32, en
         let Some(known) = VARIABLES.into_iter().find(|known| entry["name"] == **known) else { continue };
         order.push(known);
         if variables.insert(known, read_variable(entry)).is_some() {
-            variables.insert(known, VariableValue::Foreign("stands there twice: keep one of them".into()));
+            variables.insert(known, VariableValue::Foreign("is there twice: keep one of them".into()));
         }
     }
     GpuContainer { place: path_text(template), template: template.to_vec(), index, name: name.to_owned(), gpus, variables, order }
@@ -313,13 +313,14 @@ fn path_text(path: &[PathStep]) -> String {
     path.iter().map(step).collect::<Vec<_>>().join(".")
 }
 
-/// The same in every process: marks carry it.
+/// Returns a hash of the spec that is the same in every process: marks carry it.
 fn spec_hash(value: &Value) -> u64 {
     let digest = Sha256::digest(value.to_string());
     digest.iter().take(8).fold(0, |all, byte| all << 8 | u64::from(*byte))
 }
 
-/// GPUs and parts of GPUs that a container asks for: `nvidia.com/gpu`, `nvidia.com/gpu.shared`, `nvidia.com/mig-…`.
+/// Returns the number of GPUs and parts of GPUs that a container requests: `nvidia.com/gpu`, `nvidia.com/gpu.shared`,
+/// `nvidia.com/mig-…`.
 pub fn requested_gpus(resources: &Value) -> u32 {
     let limits = resources["limits"].as_object().into_iter().flatten();
     let limits = limits.filter(
@@ -376,7 +377,7 @@ fn count_pods(kind: &'static WorkloadKind, object: &Value, problems: &mut Vec<St
     (parts, size)
 }
 
-/// GPUs that the pods ask for together.
+/// Returns the number of GPUs that the pods request together.
 fn total_gpus(kind: &'static WorkloadKind, containers: &[GpuContainer], parts: &[(FieldPath, u32)], pods: u32) -> Option<u32> {
     let of_template = |place: &str| containers.iter().filter(|c| c.place == place).map(|c| c.gpus).fold(0, u32::saturating_add);
     let gpus = if kind.templates.len() > 1 && kind.templates.len() == kind.replicas.len() {
@@ -393,7 +394,7 @@ fn total_gpus(kind: &'static WorkloadKind, containers: &[GpuContainer], parts: &
     Some(gpus).filter(|gpus| *gpus > 0)
 }
 
-/// The selector of the object's pods as text for a list call.
+/// Returns the selector of the object's pods as text for a list call.
 fn selector_text(object: &Value) -> Option<String> {
     let selector = &object["spec"]["selector"];
     let mut terms = Vec::new();

@@ -26,7 +26,7 @@ pub fn is_ours(manager: &str) -> bool {
     manager == MANAGER || manager == RECORDER
 }
 
-/// The owners of a field other than EADT.
+/// Returns the owners of a field other than EADT.
 pub fn field_owners(managed_fields: &Value, kind: &WorkloadKind, field: &ManagedField) -> Vec<FieldOwner> {
     let path = managed_path(kind, field);
     let mut owners: Vec<_> = managed_entries(managed_fields)
@@ -57,7 +57,7 @@ pub fn taken_back(managed_fields: &Value, kind: &WorkloadKind, take_over: &TakeO
     owned.filter(|back| !back.owners.is_empty()).collect()
 }
 
-/// These fields and whose they are, for people; `None`: there are none.
+/// Returns a text with these fields and their owners; `None`: there are none.
 pub fn describe_taken_back(taken_back: &[TakenBackField]) -> Option<String> {
     let one = |TakenBackField { field, owners }: &TakenBackField| {
         let owners: Vec<_> = owners.iter().map(|owner| owner.manager.as_str()).collect();
@@ -67,14 +67,15 @@ pub fn describe_taken_back(taken_back: &[TakenBackField]) -> Option<String> {
     (!all.is_empty()).then(|| all.join(", "))
 }
 
-/// The fields of a record that are new since the one `before`, which may be somebody else's by now. What is not there has no owner.
+/// Returns the fields of a record that are new since the one `before`, which may be somebody else's by now. What is not there has
+/// no owner.
 pub fn fields_to_take(before: Option<&TakeOverRecord>, record: &TakeOverRecord) -> Vec<ManagedField> {
     let known = |field: &ManagedField| before.iter().flat_map(|before| &before.fields).any(|former| former.field == *field);
     let there = record.fields.iter().filter(|former| former.value.is_some() && !known(&former.field));
     there.map(|former| former.field.clone()).collect()
 }
 
-/// The list of owners after EADT took these fields over.
+/// Returns the list of owners after EADT took these fields over.
 pub fn entries_after_take_over(managed_fields: &Value, kind: &WorkloadKind, fields: &[ManagedField], time: &str) -> Value {
     let mut list: Vec<Value> = managed_entries(managed_fields).filter(|entry| entry.is_object()).cloned().collect();
     let mut mine =
@@ -132,7 +133,7 @@ fn is_entry_of(entry: &Value, manager: &str, operation: &str) -> bool {
     entry["manager"] == manager && entry["operation"] == operation && entry["subresource"].as_str().is_none_or(str::is_empty)
 }
 
-/// A field's path in `fieldsV1`. Keys of list items hold JSON, so they are compared as such.
+/// Returns a field's path in `fieldsV1`. Keys of list items hold JSON, so they are compared as such.
 fn managed_path(kind: &WorkloadKind, field: &ManagedField) -> Vec<ManagedPathPart> {
     let name = |name: &str| ManagedPathPart::Field(name.to_owned());
     match field {

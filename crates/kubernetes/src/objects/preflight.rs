@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::objects::kinds::{WorkloadKind, values_at};
 use crate::objects::rollout::RolloutStrategy;
 
-/// A quantity of Kubernetes: `500m`, `1.5`, `2Gi`, `1e3`.
+/// Returns a quantity of Kubernetes: `500m`, `1.5`, `2Gi`, `1e3`.
 fn quantity(value: &Value) -> Option<f64> {
     let text = match value {
         Value::String(text) => text.trim(),
@@ -90,7 +90,7 @@ fn pod_demand(template: &Value) -> BTreeMap<String, f64> {
     sum
 }
 
-/// Whether a quota counts pods of this template: all its scopes hold for them. A scope that is not known counts none.
+/// Returns whether a quota counts pods of this template: all its scopes hold for them. A scope that is not known counts none.
 fn quota_counts_pod(quota: &Value, template: &Value, requests: &BTreeMap<String, f64>) -> bool {
     let spec = &template["spec"];
     let holds = |scope: &Value, operator: &str, values: &Value| {
@@ -120,7 +120,7 @@ fn quota_counts_pod(quota: &Value, template: &Value, requests: &BTreeMap<String,
     named.chain(selected).all(|holds| holds == Some(true))
 }
 
-/// Quality of service: pods that ask for no CPU and no memory. Other resources do not count.
+/// Returns true for the quality of service of pods that request no CPU and no memory. Other resources do not count.
 fn is_best_effort(requests: &BTreeMap<String, f64>) -> bool {
     let asks = |name: &&str| requests.get(*name).is_some_and(|value| *value > 0.0);
     !["requests.cpu", "requests.memory", "limits.cpu", "limits.memory"].iter().any(asks)
@@ -239,12 +239,12 @@ fn exceeded_disruption_budget(budgets: &[Value], template: &Value, needed: u32, 
     })
 }
 
-/// A number of pods, or a percentage of them, which Kubernetes rounds up.
+/// Returns a number of pods, or a percentage of them, which Kubernetes rounds up.
 fn percentage_up(value: &Value, pods: u32) -> Option<u32> {
     number_or_percentage(value, |percent| (u64::from(pods) * percent).div_ceil(100))
 }
 
-/// The same where Kubernetes rounds down: pods that may be unavailable in a rollout.
+/// Returns the same where Kubernetes rounds down: pods that may be unavailable in a rollout.
 fn percentage_down(value: &Value, pods: u32) -> Option<u32> {
     number_or_percentage(value, |percent| u64::from(pods) * percent / 100)
 }
@@ -258,7 +258,7 @@ fn number_or_percentage(value: &Value, of: impl Fn(u64) -> u64) -> Option<u32> {
     Some(number.try_into().unwrap_or(u32::MAX))
 }
 
-/// A selector of labels; an empty one selects everything, none nothing.
+/// Returns true if a selector matches these labels; an empty selector matches everything, none nothing.
 fn label_selector_matches(selector: &Value, labels: &Value) -> bool {
     let Some(selector) = selector.as_object() else { return false };
     let equal = selector.get("matchLabels").and_then(Value::as_object).into_iter().flatten();

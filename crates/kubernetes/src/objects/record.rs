@@ -32,7 +32,7 @@ pub struct ChangeAnnotation {
     /// alone caused later generations. Absent if the write changes the spec.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub spec: Option<SpecVersion>,
-    /// When processes were restarted by a change, oldest first.
+    /// Times at which a change restarted processes, oldest first.
     pub restarts: Vec<EventTime>,
     /// The change replaces all pods at once: processes of different worlds never meet.
     pub together: bool,

@@ -5,7 +5,7 @@ use serde_json::Value;
 use crate::objects::kinds::{WorkloadKind, values_at};
 use crate::objects::object::WorkloadObject;
 
-/// How the kind's controller replaces pods.
+/// Way in which the kind's controller replaces pods.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RolloutStrategy {
     /// One after another, or a few at once; pods below `partition` stay.
@@ -35,7 +35,7 @@ impl RolloutStrategy {
         }
     }
 
-    /// Why a change of the pods cannot be rolled out. `together`: it must replace all pods at once.
+    /// Returns the reason why a change of the pods cannot be rolled out. `together`: the change must replace all pods at once.
     pub fn forbids(&self, kind: &WorkloadKind, together: bool) -> Option<String> {
         match self {
             Self::Rolling { partition: 1.. } => Some(
@@ -127,7 +127,7 @@ impl RolloutProgress {
         this
     }
 
-    /// Every pod is a new one and ready.
+    /// Returns true if every pod is a new one and ready.
     pub fn complete(&self) -> bool {
         let none_else = self.present.is_none_or(|present| present == self.wanted);
         self.observed && self.updated >= self.wanted && self.ready >= self.wanted && none_else
@@ -158,7 +158,7 @@ pub struct WorkloadPod {
     pub revision: Option<String>,
     pub ready: bool,
     pub terminating: bool,
-    /// Why it does not get ready, in words.
+    /// The reason why the pod does not get ready.
     pub trouble: Option<String>,
 }
 

@@ -39,7 +39,7 @@ const CHANGE_WITHIN: Duration = Duration::from_secs(30);
 /// Number of retries of a write that conflicts with a newer status.
 const CONFLICTS: usize = 5;
 
-/// Why a call failed, in words for the person who made it.
+/// The reason why a call failed, for the person who made it.
 #[derive(Debug, thiserror::Error)]
 pub enum AccessError {
     #[error("no cluster to talk to: {0}; set KUBECONFIG, or name a context with --context")]
@@ -94,12 +94,12 @@ impl PolicyAccess {
         Ok(Self::new(client, namespace))
     }
 
-    /// A cluster that somebody has opened.
+    /// Returns a cluster that somebody has opened.
     pub fn new(client: Client, namespace: String) -> Self {
         Self { client, namespace, manager: MANAGER.to_owned() }
     }
 
-    /// The same cluster, written to in the name of somebody: the object's owners of fields show it.
+    /// Returns the same cluster, written to in the name of somebody: the object's owners of fields show it.
     #[must_use]
     pub fn on_behalf_of(&self, name: &str) -> Self {
         let mut manager = format!("{ON_BEHALF}{name}");
@@ -117,12 +117,12 @@ impl PolicyAccess {
         PatchParams { field_manager: Some(self.manager.clone()), ..PatchParams::default() }
     }
 
-    /// The namespace of the context.
+    /// Returns the namespace of the context.
     pub fn namespace(&self) -> &str {
         &self.namespace
     }
 
-    /// The policies of a namespace (`None`: of all), by namespace and name.
+    /// Returns the policies of a namespace (`None`: of all), by namespace and name.
     pub async fn list(&self, namespace: Option<&str>) -> Result<Vec<PolicyView>, AccessError> {
         let api: Api<EnergyPolicy> = match namespace {
             Some(namespace) => Api::namespaced(self.client.clone(), namespace),
@@ -135,7 +135,7 @@ impl PolicyAccess {
         Ok(views)
     }
 
-    /// One policy.
+    /// Returns one policy.
     pub async fn get(&self, namespace: &str, name: &str) -> Result<PolicyView, AccessError> {
         let policy = self.policy(namespace, name).await?;
         Box::pin(self.view(policy)).await
@@ -190,7 +190,7 @@ impl PolicyAccess {
         let target = &view.policy.spec.target_ref;
         let Some(kind) = WorkloadKind::find(&target.api_version, &target.kind) else {
             let known = WorkloadKind::names();
-            return Err(AccessError::Refused(format!("{} is not a kind that EADT changes; it knows {known}", target.kind)));
+            return Err(AccessError::Refused(format!("{} is not a kind that EADT changes; it supports {known}", target.kind)));
         };
         let api = self.objects(namespace, &kind_resource(kind));
         let what = format!("{} {} {namespace}/{}", pause_verb(pause), target.kind, target.name);
@@ -205,7 +205,7 @@ impl PolicyAccess {
         Ok(PauseResult { changed, by_namespace: self.is_namespace_paused(namespace).await? })
     }
 
-    /// Whether a whole namespace is paused, as far as the caller may see it.
+    /// Returns whether a whole namespace is paused, as far as the caller may see it.
     async fn is_namespace_paused(&self, namespace: &str) -> Result<bool, AccessError> {
         let namespaces: Api<Namespace> = Api::all(self.client.clone());
         let what = format!("reading namespace {namespace}");
@@ -297,7 +297,7 @@ impl PolicyAccess {
         Err(changed_meanwhile(namespace, name))
     }
 
-    /// `None`: the policy was written meanwhile.
+    /// Tries to approve; returns `None` if the policy was written meanwhile.
     async fn try_approve(
         &self,
         namespace: &str,

@@ -50,8 +50,11 @@ pub fn find_target_problems(
             note(policy, ProblemReason::TargetConflict, message);
         }
         if WorkloadKind::find(&wanted.api_version, kind).is_none() {
-            let message =
-                format!("{kind} of {} is not a kind that EADT knows; it knows {}", wanted.api_version, WorkloadKind::names());
+            let message = format!(
+                "{kind} of {} is not a kind that EADT supports; it supports {}",
+                wanted.api_version,
+                WorkloadKind::names()
+            );
             note(policy, ProblemReason::UnsupportedKind, message);
             continue;
         }

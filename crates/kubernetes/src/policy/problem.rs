@@ -1,4 +1,4 @@
-//! Why a policy permits nothing, for its conditions.
+//! Problems for which a policy permits nothing, for its conditions.
 
 use std::fmt;
 
@@ -47,7 +47,7 @@ impl fmt::Display for ProblemReason {
     }
 }
 
-/// Why a policy permits nothing. Nothing is touched while there is one.
+/// The reason why a policy permits nothing. While there is one, no workload is changed.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
 #[error("{message}")]
 pub struct PolicyProblem {

@@ -20,7 +20,7 @@ use crate::objects::owners::last_manager;
 #[derive(Debug, Clone, PartialEq)]
 pub struct ResolvedPolicy {
     terms: EffectivePolicy,
-    /// When processes may be restarted; `None`: at any time.
+    /// Times at which processes may be restarted; `None`: at any time.
     pub schedule: Option<RestartSchedule>,
     /// Least time between two restarts.
     pub cooldown: Duration,
@@ -31,7 +31,7 @@ pub struct ResolvedPolicy {
 }
 
 impl ResolvedPolicy {
-    /// The terms in force at `now`; `last_restart` is when a change restarted the workload's processes last.
+    /// Returns the terms in force at `now`; `last_restart` is when a change restarted the workload's processes last.
     pub fn terms(&self, now: EventTime, last_restart: Option<EventTime>) -> EffectivePolicy {
         let cooling = last_restart.and_then(|last| {
             let (cooldown, since) = (self.cooldown.as_secs_f64(), now.seconds_since(last));
@@ -148,7 +148,7 @@ fn event_bounds(spec: &EnergyPolicySpec) -> v1::LayoutBounds {
     }
 }
 
-/// The controller's settings: those that are named, and those that the policy has fields for.
+/// Returns the controller's settings: those that are named, and those that the policy has fields for.
 fn controller_settings(spec: &EnergyPolicySpec) -> Result<Option<Map<String, Value>>, PolicyProblem> {
     let named = spec.controller.as_ref().and_then(|controller| controller.settings.clone());
     let mut settings = named.unwrap_or_default();

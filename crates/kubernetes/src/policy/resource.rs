@@ -24,7 +24,7 @@ pub struct WorkloadPolicy {
     pub resolved: Result<ResolvedPolicy, Vec<PolicyProblem>>,
 }
 
-/// The resource of policies.
+/// Returns the resource of policies.
 pub fn policy_resource() -> ApiResource {
     ApiResource::erase::<EnergyPolicy>(&())
 }
@@ -70,13 +70,13 @@ fn unreadable_policy(object: &Value, error: &str) -> Result<(WorkloadPolicy, Ene
 }
 
 impl WorkloadPolicy {
-    /// The object that it is for; `None`: it is of no kind that is known.
+    /// Returns the object that it is for; `None`: it is of no kind that is known.
     pub fn target_key(&self) -> Option<ObjectKey> {
         let kind = WorkloadKind::find(&self.target.api_version, &self.target.kind)?;
         Some(ObjectKey { kind: kind.kind, namespace: self.namespace.clone(), name: self.target.name.clone() })
     }
 
-    /// The terms for its workload at `now`.
+    /// Returns the terms for its workload at `now`.
     pub fn terms(&self, observed: &WorkloadObject, now: EventTime) -> EffectivePolicy {
         match &self.resolved {
             Ok(resolved) => {

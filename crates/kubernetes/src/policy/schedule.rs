@@ -1,4 +1,4 @@
-//! When processes may be restarted. Pure: the time zone database is part of the program.
+//! Schedule of times at which processes may be restarted. Pure: the time zone database is part of the program.
 
 use eadt_schemas::EventTime;
 use jiff::Timestamp;
@@ -43,7 +43,7 @@ impl RestartSchedule {
         Ok(Self { zone_name: name.clone(), zone, windows: windows.collect::<Result<_, _>>()? })
     }
 
-    /// Why nothing may be restarted now; `None`: it may.
+    /// Returns the reason why nothing may be restarted now; `None` if it may.
     pub fn closed(&self, now: EventTime) -> Option<String> {
         // Every time that an event can have is one that jiff can have.
         let local = Timestamp::from_microsecond(now.micros()).unwrap_or(Timestamp::UNIX_EPOCH).to_zoned(self.zone.clone());

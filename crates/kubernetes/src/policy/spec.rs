@@ -1,4 +1,4 @@
-//! What a user writes. The doc comments are what `kubectl explain` shows; the rules are checked by the API server.
+//! The custom resource as a user writes it. `kubectl explain` shows the doc comments; the API server checks the rules.
 
 // Columns repeat their keys, which clippy takes for repeated attributes.
 #![allow(clippy::duplicated_attributes)]

@@ -48,12 +48,12 @@ pub struct EnergyPolicyStatus {
 #[derive(KubeSchema, Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Condition {
-    /// What it is about.
+    /// Type of the condition.
     #[serde(rename = "type")]
     #[schemars(length(min = 1, max = 316))]
     pub kind: String,
     pub status: ConditionStatus,
-    /// Why, in one word.
+    /// Reason, in one word.
     #[schemars(length(min = 1, max = 1024))]
     pub reason: String,
     /// Why, for people.
@@ -309,7 +309,7 @@ pub fn set_condition(
 }
 
 impl EnergyPolicyStatus {
-    /// The condition of this type.
+    /// Returns the condition of this type.
     pub fn condition(&self, kind: ConditionType) -> Option<&Condition> {
         self.conditions.iter().find(|condition| condition.kind == kind.as_str())
     }

@@ -71,7 +71,7 @@ fn policy_state(view: &PolicyView) -> (String, Option<String>) {
     }
 }
 
-/// One policy: what it allows, what was decided and why, what came of it.
+/// Describes one policy: what it allows, what was decided and why, what came of it.
 pub fn explain_policy(view: &PolicyView) -> String {
     let policy = &view.policy;
     let (namespace, name) = (policy.namespace().unwrap_or_default(), policy.name_any());
@@ -209,7 +209,7 @@ fn current_text(current: &CurrentState) -> String {
     format!("{}{origin}{time}", parts.join(", "))
 }
 
-/// A layout in a few words.
+/// Returns a layout in a few words.
 pub fn settings_text(settings: &LayoutSettings) -> String {
     let mut parts = Vec::new();
     let mut add =
@@ -223,7 +223,7 @@ pub fn settings_text(settings: &LayoutSettings) -> String {
     if parts.is_empty() { "unknown".to_owned() } else { parts.join(", ") }
 }
 
-/// A policy with what is known beside it, for programs.
+/// Returns a policy with what is known beside it, for programs.
 pub fn policy_json(view: &PolicyView) -> Value {
     let (state, why) = policy_state(view);
     json!({

@@ -27,7 +27,7 @@ const MAX_QUERY_ROUNDS: u32 = 3;
 const MAX_PLACEMENT_UNKNOWN: Duration = Duration::from_mins(3);
 /// All held settings are checked again this often, since reports of collectors expire.
 const REEVALUATION_PERIOD: Duration = Duration::from_secs(15);
-/// Between two looks, however much news there is.
+/// Shortest pause between two rounds, however much news there is.
 const MIN_ROUND_PAUSE: Duration = Duration::from_millis(200);
 
 /// Runs for ever.
@@ -117,7 +117,7 @@ async fn reconcile_devices(shared: &KubernetesContext, all: bool) {
     }
     let changed = agents.gpu_pods.take_changed_nodes();
     let mut before = std::mem::take(&mut agents.assignments);
-    let judge = |(key, desired): (ObjectKey, DesiredGpuSettings)| {
+    let assign_target = |(key, desired): (ObjectKey, DesiredGpuSettings)| {
         let known = before.remove(&key);
         let undisturbed = |place: &GpuPlacement| !place.is_empty() && place.keys().all(|node| !changed.contains(node));
         let known = match known {
@@ -137,7 +137,7 @@ async fn reconcile_devices(shared: &KubernetesContext, all: bool) {
         };
         Some((key, TargetAssignment { target: desired, placement: place }))
     };
-    let addressed = desired_settings.into_iter().filter_map(judge).collect();
+    let addressed = desired_settings.into_iter().filter_map(assign_target).collect();
     agents.assignments = addressed;
     let messages = agents.agree_mps_defaults(&requests, now);
     agents.plan_intents();
@@ -152,7 +152,7 @@ fn publish_mps_default_messages(shared: &KubernetesContext, messages: BTreeMap<P
     }
 }
 
-/// Asks which pods are whose, where that is not known; false where it is.
+/// Asks which pods are whose, where that is not known; false if it is.
 async fn resolve_unknown_pods(shared: &KubernetesContext) -> bool {
     let unknown = shared.device_planner().gpu_pods.take_unresolved();
     let any = !unknown.is_empty();
@@ -226,7 +226,7 @@ pub fn assign_target(shared: &KubernetesContext, key: &ObjectKey, place: GpuPlac
     }
 }
 
-/// Whether agents hold what a change that is rolling out asks of them.
+/// Returns whether agents hold what a change that is rolling out asks of them.
 pub async fn target_status(
     shared: &KubernetesContext,
     key: &ObjectKey,

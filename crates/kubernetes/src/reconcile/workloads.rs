@@ -26,9 +26,9 @@ use crate::reconcile::devices;
 
 /// Workloads that are reconciled concurrently.
 const CONCURRENT_WORKLOADS: usize = 16;
-/// Between two rounds, so that a burst of news of one workload is one round.
+/// Shortest pause between two rounds, so that a burst of news of one workload is one round.
 const MIN_ROUND_PAUSE: Duration = Duration::from_millis(20);
-/// Until what failed is tried again; it doubles with every failure in a row.
+/// Pause before a failed round is repeated; it doubles with every failure in a row.
 const RETRY: Duration = Duration::from_secs(1);
 const LONGEST_RETRY: Duration = Duration::from_secs(30);
 /// Workloads in a rollout are checked this often even without news, since the end of a pod is no news of its workload.
@@ -134,7 +134,7 @@ pub async fn run(shared: Arc<KubernetesContext>) {
     }
 }
 
-/// Reads the target of a new policy; false where that must be tried again.
+/// Reads the target of a new policy; false if that must be tried again.
 async fn read_target(shared: &KubernetesContext, key: ObjectKey) -> bool {
     let Some(kind) = key.kind() else { return true };
     match shared.server.get(kind, &key.namespace, &key.name).await {
@@ -152,10 +152,10 @@ async fn read_target(shared: &KubernetesContext, key: ObjectKey) -> bool {
     true
 }
 
-/// One round for one workload.
+/// Does one round for one workload.
 async fn reconcile_workload(shared: &KubernetesContext, key: ObjectKey) -> (ObjectKey, ReconcileResult) {
     let Some(entry) = shared.read_index(|state| state.entry(&key).cloned()) else { return (key, ReconcileResult::Done) };
-    let tell = |trouble: Option<&str>| {
+    let report_trouble = |trouble: Option<&str>| {
         let rules = shared.read_index(|state| {
             state.policies_for(&key).into_iter().map(|rule| (rule.namespace.clone(), rule.name.clone())).collect::<Vec<_>>()
         });
@@ -167,13 +167,13 @@ async fn reconcile_workload(shared: &KubernetesContext, key: ObjectKey) -> (Obje
     };
     let round = match reconcile_step(shared, &key, &entry).await {
         Ok(again) => {
-            tell(None);
+            report_trouble(None);
             if again { ReconcileResult::InProgress } else { ReconcileResult::Done }
         }
         // It is no trouble of the workload's, which is looked at again if this process leads again.
         Err(error) if error.remedy == ClusterRemedy::Stopped => ReconcileResult::Failed,
         Err(error) => {
-            tell(Some(&error.detail));
+            report_trouble(Some(&error.detail));
             let again = error.remedy != ClusterRemedy::Refused;
             tracing::warn!(%key, %error, again, "a workload cannot be looked after");
             if again { ReconcileResult::Failed } else { ReconcileResult::Done }
@@ -182,7 +182,7 @@ async fn reconcile_workload(shared: &KubernetesContext, key: ObjectKey) -> (Obje
     (key, round)
 }
 
-/// Does what is due; true where more will be.
+/// Does what is due; true if more will be.
 async fn reconcile_step(shared: &KubernetesContext, key: &ObjectKey, entry: &WorkloadEntry) -> Result<bool, ClusterError> {
     if entry.must_restore() {
         return restore_fields(shared, key, entry).await;
@@ -369,7 +369,7 @@ fn take_written(
     Ok(())
 }
 
-/// The time of entries in `managedFields`, which is the wall's whatever the events' is.
+/// Returns the time of entries in `managedFields`, which is the wall's whatever the events' is.
 fn wall_time() -> String {
     let now = k8s_openapi::jiff::Timestamp::now();
     now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()

@@ -47,7 +47,7 @@ pub struct PolicyStatusCache {
     pub version: String,
     /// The status as it was last written or read, by any writer.
     pub status: EnergyPolicyStatus,
-    /// When this process wrote it.
+    /// Time at which this process wrote it.
     pub written: Option<Instant>,
     /// The reason why its workload cannot be reconciled.
     pub trouble: Option<String>,
@@ -85,7 +85,7 @@ struct VerifiedChange {
 }
 
 impl PolicyStatusCache {
-    /// The policy's object was seen with this status.
+    /// Notes that the policy's object was seen with this status.
     pub fn on_policy_object(&mut self, uid: &str, version: &str, status: EnergyPolicyStatus) {
         if self.uid != uid {
             *self = Self { uid: uid.to_owned(), ..Self::default() };
@@ -132,7 +132,7 @@ impl PolicyStatusCache {
         self.pending_updates.push(news);
     }
 
-    /// A recommendation; the same once more has another id.
+    /// Notes a recommendation; the same one once more has another id.
     pub fn on_recommendation(&mut self, decision: &Decision) {
         let same = self.recommendation.as_ref().is_some_and(|known| known.from == decision.from && known.to == decision.to);
         if !same {
@@ -145,7 +145,7 @@ impl PolicyStatusCache {
         self.recommendation = Some(decision.clone());
     }
 
-    /// The present recommendation, where it is the one that was approved under this id.
+    /// Returns the present recommendation, where it is the one that was approved under this id.
     pub fn approved_recommendation(&self, id: &str) -> Option<&Decision> {
         self.recommendation.as_ref().filter(|_| self.ids.iter().any(|known| known == id))
     }
@@ -163,7 +163,7 @@ impl PolicyStatusCache {
         self.last_outcome = None;
     }
 
-    /// A decision of before this process led.
+    /// Notes a decision from before this process led.
     pub fn on_verified_decision(&mut self, decision: &Decision) {
         if decision.validation == ChangeValidation::Kept {
             self.push_update(StatusUpdate::Verified(VerifiedChange::from_decision(decision)));
@@ -230,7 +230,7 @@ impl VerifiedChange {
         }
     }
 
-    /// A kept change adds to what those before it saved.
+    /// Adds the saving of a kept change to that of those before it.
     fn add_effect(&self, gain: f64, known: SavingEffect) -> SavingEffect {
         // Decisions are read again where their positions were not committed.
         if known.verified_time.is_some_and(|time| self.time <= time) {
@@ -267,12 +267,12 @@ const fn origin_name(origin: Origin) -> Option<&'static str> {
     }
 }
 
-/// Three digits after the point are enough for people, and for less than that nothing is written.
+/// Rounds to three digits after the point: enough for people, and smaller changes are not written.
 fn round_figure(value: f64) -> f64 {
     (value * 1000.0).round() / 1000.0
 }
 
-/// A layout in words.
+/// Returns a layout in words.
 pub fn layout_text(layout: &Layout) -> String {
     let number = |value: Option<u32>, unit: &str| value.map(|value| format!("{value}{unit}"));
     let parts = [
@@ -313,7 +313,7 @@ fn action_text(action: ControllerAction) -> String {
     serde_json::to_value(action).ok().and_then(|value| value.as_str().map(str::to_owned)).unwrap_or_default()
 }
 
-/// The status of a policy at `now`. `entry`: its workload, where it is there.
+/// Returns the status of a policy at `now`. `entry`: its workload, where it is there.
 pub fn build_status(
     rule: &WorkloadPolicy,
     entry: Option<&WorkloadEntry>,

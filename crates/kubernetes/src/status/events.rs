@@ -22,7 +22,7 @@ const RETRY: Duration = Duration::from_secs(2);
 const ATTEMPTS: u32 = 3;
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The reason of an Event, as `kubectl` shows it.
+/// Returns the reason of an Event, as `kubectl` shows it.
 fn event_reason(outcome: ActuationOutcome) -> &'static str {
     match outcome {
         ActuationOutcome::Applied => "Applied",
@@ -55,7 +55,7 @@ pub async fn write_events(shared: Arc<KubernetesContext>) {
     }
 }
 
-/// The workload, and its policy.
+/// Returns the workload, and its policy.
 fn event_references(shared: &KubernetesContext, workload: &str) -> Vec<ObjectReference> {
     shared.read_index(|state| {
         let Some(entry) = state.find(workload) else { return vec![] };

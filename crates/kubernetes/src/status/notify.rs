@@ -5,24 +5,27 @@ use eadt_schemas::v1::{Actuation, Decision};
 
 use crate::context::KubernetesContext;
 use crate::objects::key::{ObjectKey, PolicyKey};
+use crate::status::content::PolicyStatusCache;
 
-/// A decision was read.
+/// Notes a decision.
 pub fn on_decision(shared: &KubernetesContext, decision: &Decision) {
-    let Some(name) = policy_of(shared, &decision.workload) else { return };
-    let mut statuses = shared.statuses();
-    statuses.policies.entry(name.clone()).or_default().on_decision(decision);
-    statuses.changed.insert(name);
+    update_status(shared, &decision.workload, |status| status.on_decision(decision));
 }
 
-/// A decision of before was read again that found that a change helped.
+/// Notes an earlier decision that found that a change helped.
 pub fn on_verified_decision(shared: &KubernetesContext, decision: &Decision) {
-    let Some(name) = policy_of(shared, &decision.workload) else { return };
+    update_status(shared, &decision.workload, |status| status.on_verified_decision(decision));
+}
+
+/// Updates the status of the policy of a workload, if it has one.
+fn update_status(shared: &KubernetesContext, workload: &str, update: impl FnOnce(&mut PolicyStatusCache)) {
+    let Some(name) = policy_of(shared, workload) else { return };
     let mut statuses = shared.statuses();
-    statuses.policies.entry(name.clone()).or_default().on_verified_decision(decision);
+    update(statuses.policies.entry(name.clone()).or_default());
     statuses.changed.insert(name);
 }
 
-/// Something became of a decision.
+/// Notes an actuation.
 pub fn on_actuation(shared: &KubernetesContext, actuation: &Actuation) {
     let name = policy_of(shared, &actuation.workload);
     let mut statuses = shared.statuses();
@@ -50,7 +53,7 @@ pub fn approved_decisions(shared: &KubernetesContext) -> Vec<ApprovedDecision> {
     known.collect()
 }
 
-/// Whether this decision is the recommendation that somebody approved.
+/// Returns whether this decision is the recommendation that somebody approved.
 pub fn is_approved(shared: &KubernetesContext, decision: &str, workload: &str) -> bool {
     let Some(name) = policy_of(shared, workload) else { return false };
     let id = shared.read_index(|state| state.policy(&name)?.approved_decision().map(str::to_owned));

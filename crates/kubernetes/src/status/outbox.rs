@@ -44,7 +44,7 @@ pub(super) struct WorkloadEvent {
 }
 
 impl StatusOutbox {
-    /// This process leads in this term; `None`: it does not, or not for sure.
+    /// Sets the term in which this process leads; `None`: it does not, or not for sure.
     pub fn set_term(&mut self, term: Option<u64>) {
         if term.is_some() && self.term != term {
             self.term = term;
@@ -78,7 +78,8 @@ impl StatusOutbox {
         }
     }
 
-    /// Why the nodes of a policy's workload do not have the MPS default that it names; `None`: they have, or it names none.
+    /// Sets the reason why the nodes of a policy's workload do not have the MPS default that it names. `None`: they have it, or
+    /// it names none.
     pub fn set_mps_default(&mut self, name: PolicyKey, why: Option<String>) {
         // A policy that is gone has no status.
         let Some(known) = self.policies.get_mut(&name) else { return };
@@ -115,7 +116,7 @@ impl StatusOutbox {
     }
 }
 
-/// The note of an Event, cut to what Kubernetes takes; it ends with the decision.
+/// Returns the note of an Event, cut to what Kubernetes takes; it ends with the decision.
 fn event_note(actuation: &Actuation) -> String {
     let mut note = match actuation.outcome {
         ActuationOutcome::Applied => format!("applied {}", content::layout_text(&actuation.layout)),

@@ -22,7 +22,7 @@ pub struct FolderEntry {
 
 /// A file system, as far as an archive needs one.
 pub trait Disk: Send + Sync + fmt::Debug {
-    /// True where the folder was not there before.
+    /// Creates a folder; returns true if it was not there before.
     fn make_folder(&self, path: &Path) -> io::Result<bool>;
     /// Creates or replaces.
     fn write(&self, path: &Path, bytes: &Bytes) -> io::Result<()>;
@@ -30,7 +30,7 @@ pub trait Disk: Send + Sync + fmt::Debug {
     fn sync_folder(&self, path: &Path) -> io::Result<()>;
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
     fn remove(&self, path: &Path) -> io::Result<()>;
-    /// What a folder holds, in the order of names, whoever else writes and deletes there meanwhile.
+    /// Returns the entries of a folder by name, even if others write and delete there meanwhile.
     fn entries(&self, path: &Path) -> io::Result<Vec<FolderEntry>>;
     fn open(&self, path: &Path) -> io::Result<ParquetInput>;
 }
@@ -39,14 +39,14 @@ pub trait Disk: Send + Sync + fmt::Debug {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct OsDisk;
 
-/// How long a folder is read again that changes each time.
+/// Longest time that a folder is read again if it changes each time.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Between two readings of it.
+/// Pause between two readings of a folder.
 const PAUSE: Duration = Duration::from_millis(10);
 /// Names of so many bytes come in one system call, so that they are what was there at one time: half of the buffer of the C
 /// library.
 const ONE_CALL: usize = 16 << 10;
-/// What each name takes there beside its own bytes, at most.
+/// Most bytes that a name takes there beside its own.
 const BESIDE_NAME: usize = 27;
 /// Two changes that are further apart have different times, even where the file system takes them from the timer's interrupts.
 const TICK: Duration = Duration::from_millis(20);

@@ -50,7 +50,7 @@ impl<D: Disk> FolderStore<D> {
         self.keep_folders(parent)?;
         let outside = path == self.root || !path.starts_with(&self.root);
         match self.disk.sync_folder(if parent.as_os_str().is_empty() { Path::new(".") } else { parent }) {
-            // Somebody else's folder, around the archive.
+            // The folder is outside of the archive, and another user's.
             Err(error) if outside && cannot_be_synced(error.kind()) => {
                 tracing::debug!(folder = %parent.display(), %error, "not synced");
             }
@@ -94,7 +94,7 @@ impl<D: Disk> FolderStore<D> {
     }
 }
 
-/// Folder and name of a file.
+/// Returns the folder and the name of a file.
 fn parts(path: &Path) -> io::Result<(&Path, &str)> {
     match (path.parent(), path.file_name().and_then(|name| name.to_str())) {
         (Some(folder), Some(name)) => Ok((folder, name)),

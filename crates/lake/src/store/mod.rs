@@ -1,4 +1,4 @@
-//! Where files are put: a folder or an object store. A file is visible whole or not at all.
+//! Storage of files: a folder or an object store. A file is visible whole or not at all.
 
 mod disk;
 mod local;
@@ -28,8 +28,8 @@ pub(crate) struct StoredFile {
 }
 
 pub(crate) trait ArchiveStore: Send + Sync + fmt::Debug {
-    /// Every `.parquet` file at the top and under the top's `topic=…` folders, hidden ones apart, and the records of what was
-    /// archived. An absent archive is empty.
+    /// Returns every `.parquet` file at the top and under the top's `topic=…` folders, hidden ones apart, and the records of what
+    /// was archived. An absent archive is empty.
     fn list(&self) -> io::Result<Vec<StoredFile>>;
     /// Makes a new file visible, durably and in one step. The same content again is accepted: the call may be repeated.
     /// [`io::ErrorKind::AlreadyExists`] where other content has that name.
@@ -37,9 +37,9 @@ pub(crate) trait ArchiveStore: Send + Sync + fmt::Debug {
     /// Makes a visible file durable that whoever made it may have left between the two.
     fn make_durable(&self, path: &str) -> io::Result<()>;
     fn read(&self, path: &str) -> io::Result<ParquetInput>;
-    /// Some bytes of a file. An error where it has not that many.
+    /// Returns some bytes of a file, or an error if the file has fewer.
     fn range(&self, path: &str, range: Range<u64>) -> io::Result<Bytes>;
-    /// Deleting what is gone already is accepted.
+    /// Deletes a file. A file that is gone already is no error.
     fn delete(&self, path: &str) -> io::Result<()>;
     /// Removes what an interrupted [`ArchiveStore::create`] left behind; returns how many files that were.
     fn sweep(&self) -> io::Result<u64>;
@@ -53,7 +53,7 @@ pub enum ParquetInput {
 }
 
 impl ParquetInput {
-    /// All bytes.
+    /// Returns all bytes.
     pub(crate) fn whole(&self) -> io::Result<Bytes> {
         let length = usize::try_from(Length::len(self)).map_err(io::Error::other)?;
         self.get_bytes(0, length).map_err(io::Error::other)
@@ -87,7 +87,7 @@ impl ChunkReader for ParquetInput {
     }
 }
 
-/// Whether two files have the same content.
+/// Returns whether two files have the same content.
 pub(crate) fn same(input: &ParquetInput, bytes: &Bytes) -> io::Result<bool> {
     if Length::len(input) != bytes.len() as u64 {
         return Ok(false);

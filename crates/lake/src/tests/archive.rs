@@ -605,8 +605,23 @@ fn windows_come_back_typed() {
     let mut tombstone = row(Topic::EfficiencyWindows, 0, 6, 300, &json!({}));
     tombstone.value = None;
     rows.push(tombstone);
+    // Records of other programs are counted by their types, heartbeats and tombstones are not.
+    let of_type = |offset: i64, kind: &str| {
+        let mut foreign = row(Topic::EfficiencyWindows, 0, offset, 300, &json!({"watts": 1}));
+        for (name, value) in &mut foreign.headers {
+            if &**name == "ce_type" {
+                *value = kind.as_bytes().to_vec().into();
+            }
+        }
+        foreign
+    };
+    let kinds = ["com.example.row", "com.example.row", "io.eadt.heartbeat.v1", "io.eadt.decision.v1"];
+    rows.extend((7..).zip(kinds).map(|(offset, kind)| of_type(offset, kind)));
+    rows.push(ArchiveRow { value: None, ..of_type(11, "com.example.row") });
     write(&archive, RollLimits::default(), &rows);
     let read = read_events::<EfficiencyWindow>(&Archive::find(folder.path()).unwrap(), Topic::EfficiencyWindows).unwrap();
+    let passed_over = [("com.example.row".to_owned(), 2), ("io.eadt.decision.v1".to_owned(), 1)];
+    assert_eq!(read.passed_over, passed_over.into());
     assert_eq!(read.events, (0..5).map(window).collect::<Vec<_>>());
     assert_eq!(read.refused.iter().map(|(partition, offset, _)| (*partition, *offset)).collect::<Vec<_>>(), [(0, 5)]);
     let read = read_events::<EfficiencyWindow>(&Archive::find(&root).unwrap(), Topic::Decisions).unwrap();

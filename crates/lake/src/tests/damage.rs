@@ -86,6 +86,31 @@ fn a_file_that_is_gone_is_missed_wherever_it_was() {
     assert_eq!(lost(&archive), [(TOPIC, 1, 0, 14)]);
 }
 
+#[test]
+fn a_partition_without_a_record_is_named_until_its_range_is_recorded() {
+    let (folder, archive, _) = archive();
+    let unrecorded = |archive: &Archive| {
+        let listing = archive.files().unwrap();
+        (listing.unrecorded.clone(), listing.lacks_records())
+    };
+    assert_eq!(unrecorded(&archive), (vec![], false));
+    fs::remove_file(&records(folder.path())[1]).unwrap();
+    assert_eq!(unrecorded(&archive), (vec![(TOPIC, 1)], false), "the other partition has one");
+    fs::remove_dir_all(folder.path().join("_archived")).unwrap();
+    assert_eq!(unrecorded(&archive), (vec![(TOPIC, 0), (TOPIC, 1)], true));
+    assert_eq!(Archive::find_listed(folder.path()).unwrap().1.unrecorded.len(), 2);
+    let other = Archive::folder(folder.path()).unwrap();
+    assert_eq!((other.record_missing_extents().unwrap(), other.record_missing_extents().unwrap()), (2, 0));
+    assert_eq!((unrecorded(&other), records(folder.path()).len()), ((vec![], false), 2));
+    let files = other.files().unwrap().files;
+    let last = files.last().unwrap().name.clone();
+    fs::remove_file(folder.path().join(last.path())).unwrap();
+    assert_eq!(lost(&other), [(TOPIC, last.partition, last.first, last.last)]);
+    // What is left of a topic whose files are all gone is a record.
+    fs::remove_dir_all(folder.path().join(format!("topic={TOPIC}"))).unwrap();
+    assert_eq!(unrecorded(&other), (vec![], false));
+}
+
 /// The records of an archive.
 fn records(folder: &Path) -> Vec<PathBuf> {
     let mut records: Vec<_> = fs::read_dir(folder.join("_archived")).unwrap().map(|entry| entry.unwrap().path()).collect();

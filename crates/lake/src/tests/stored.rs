@@ -97,6 +97,10 @@ fn what_columns_do_not_hold_is_left_to_the_decoder() {
     }
     let mut typed_twice = with(&|_| {});
     typed_twice.headers.push((Arc::from(header::TYPE), Bytes::from_static(b"io.eadt.heartbeat.v1")));
+    // The mark is a header, which a replay reads from the built row.
+    let mut sent_again = with(&|_| {});
+    sent_again.headers.push((Arc::from(header::SENT_AGAIN), Bytes::from_static(b"1")));
+    assert_eq!(stored(std::slice::from_ref(&sent_again))[0].row().unwrap().header(header::SENT_AGAIN), Some("1"));
     for row in [
         with(&|event| drop(event.insert("of_tomorrow".into(), json!(1)))),
         with(&|event| drop(event.insert("meter".into(), json!("thumb")))),
@@ -108,6 +112,7 @@ fn what_columns_do_not_hold_is_left_to_the_decoder() {
         tombstone,
         other_type,
         typed_twice,
+        sent_again,
     ] {
         assert!(!stored(std::slice::from_ref(&row))[0].telemetry(&mut GpuTelemetry::default()), "{row:?}");
     }

@@ -14,7 +14,7 @@ pub struct BatchPoint {
     pub joules_per_epoch: f64,
 }
 
-/// How many epochs one training run took to its target.
+/// Epochs that one training run took to its target.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct EpochsToTarget {
     pub batch_size: u64,
@@ -41,10 +41,10 @@ pub struct ExcludedBatch {
     pub reason: String,
 }
 
-/// What training to a target costs.
+/// Cost of training to a target.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct EnergyToAccuracy {
-    /// Least energy; `None` where no batch size is eligible.
+    /// Least energy; `None` if no batch size is eligible.
     pub min_energy: Option<BatchChoice>,
     /// Least time; the price of the one above.
     pub min_duration: Option<BatchChoice>,

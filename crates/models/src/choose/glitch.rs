@@ -1,33 +1,56 @@
 //! Measurements that their neighbours contradict: neither a single one nor two beside each other may decide what is chosen.
 //!
-//! Each setting is compared, by the median of its runs, with the settings next to it, without itself (leave one out), and two
-//! neighbours, which may agree with each other, with the settings next to both. Along a
-//! clock or a cap, time does not fall and power does not rise as the setting falls: between two neighbours a value lies
-//! between theirs, at an end it lies within what a physical exponent allows. Where a setting lies further outside than
-//! [`TIME_MARGIN`] or [`POWER_MARGIN`], the one without which the others agree best is a glitch: its runs outside of the
-//! range are. Of 2,400 published operating points none lies more than 21 % (time) or 6 % (power) outside, and no two neighbours more
-//! than 15 % or 10 %.
+//! Each setting is compared, by the median of its runs, with the settings next to it (leave one out). Two neighbours, which may
+//! agree with each other, are compared with the settings next to both. Along a clock or a cap, time does not fall and power does
+//! not rise as the setting falls. Neither follows the setting by more than a physical exponent, and a cap far above what the board
+//! draws changes next to nothing. A contradiction is between two settings. The one without which the rest is smooth is the glitch;
+//! if nothing decides between them, both are left out.
+//!
+//! What makes a setting look better than it is decides a choice, and has the tighter margin: less time or power below the
+//! reference, more of them at it. That margin grows with the scatter of the other settings. Of 2,400 published operating points
+//! none lies more than 21 % (time) or 6 % (power) outside, and no two neighbours more than 15 % or 10 %.
 
 use serde::{Deserialize, Serialize};
 
 use super::{SettingMeasurement, TuningKnob};
 use crate::stats::median;
 
-/// Times outside of the range by more than this part are glitches.
-const TIME_MARGIN: f64 = 0.25;
-/// Powers outside of the range by more than this part are glitches.
-const POWER_MARGIN: f64 = 0.20;
-/// Where more than this part of the settings is outside, no setting is: something else than the knob changed.
+/// Parts by which a value may lie outside of its range.
+#[derive(Debug, Clone, Copy)]
+struct QuantityMargins {
+    /// For what flatters a setting; it grows with the scatter, up to `wide`.
+    tight: f64,
+    wide: f64,
+}
+
+const TIME_MARGINS: QuantityMargins = QuantityMargins { tight: 0.13, wide: 0.25 };
+const POWER_MARGINS: QuantityMargins = QuantityMargins { tight: 0.08, wide: 0.20 };
+/// The tight margin is at least so many times the largest distance, as a logarithm, among the other settings.
+const TIMES_SCATTER: f64 = 2.0;
+/// If the board draws more than this part of a cap at the next one, the cap may hold it.
+const BINDING_RATIO: f64 = 0.75;
+/// If the board draws less than this part of a cap at the next one, the cap changes next to nothing.
+const IDLE_RATIO: f64 = 0.5;
+/// If more than this part of the settings is outside, none is a glitch: something else than the knob changed.
 const SETTINGS_RATIO: f64 = 0.25;
 
 /// The quantity of a glitch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum GlitchQuantity {
-    /// In seconds.
+    /// Duration in seconds.
     Duration,
     /// Mean power in watts.
     Power,
+}
+
+impl GlitchQuantity {
+    const fn margins(self) -> QuantityMargins {
+        match self {
+            Self::Duration => TIME_MARGINS,
+            Self::Power => POWER_MARGINS,
+        }
+    }
 }
 
 /// A row that is left out, because the settings next to it contradict it.
@@ -35,13 +58,13 @@ pub enum GlitchQuantity {
 pub struct Glitch {
     /// Row of the table.
     pub row: u64,
-    /// In the first knob's unit.
+    /// Setting in the first knob's unit.
     pub setting: f64,
-    /// In the second knob's unit; `None`: there is one knob.
+    /// Setting in the second knob's unit; `None`: there is one knob.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub second_setting: Option<f64>,
     pub quantity: GlitchQuantity,
-    /// In seconds or watts.
+    /// Value in seconds or watts.
     pub value: f64,
     /// The range that the neighbours leave, in seconds or watts.
     pub expected: [f64; 2],
@@ -52,7 +75,7 @@ impl Glitch {
         (self.row, self.setting, self.second_setting) == (m.row, m.setting, m.second_setting)
     }
 
-    /// Value and range for people.
+    /// Returns value and range for people.
     pub fn words(&self) -> String {
         let (what, unit, digits) = match self.quantity {
             GlitchQuantity::Duration => ("took", "s", 3),
@@ -75,8 +98,17 @@ impl Glitch {
 pub struct CheckedMeasurements {
     pub accepted: Vec<SettingMeasurement>,
     pub glitches: Vec<Glitch>,
-    /// So many settings are outside that none was left out.
+    /// Too many settings are outside, so that none was left out.
     pub irregular: bool,
+    /// The settings that are outside, in the first and the second knob's unit, if none was left out.
+    pub contradicted: Vec<(f64, Option<f64>)>,
+}
+
+impl CheckedMeasurements {
+    /// Returns whether a setting is outside of what its neighbours leave, and was not left out.
+    pub fn is_contradicted(&self, setting: f64, second_setting: Option<f64>) -> bool {
+        self.contradicted.contains(&(setting, second_setting))
+    }
 }
 
 /// The runs of a setting, and their median time and power.
@@ -84,6 +116,8 @@ pub struct CheckedMeasurements {
 struct SettingRuns {
     setting: f64,
     second_setting: Option<f64>,
+    /// The highest setting of the table, against which savings count.
+    is_highest: bool,
     duration: f64,
     power: f64,
     /// Indices of the measurements.
@@ -104,21 +138,25 @@ impl SettingRuns {
 struct NeighbourRange {
     quantity: GlitchQuantity,
     expected: [f64; 2],
+    /// Parts by which a value may lie below and above.
+    margins: [f64; 2],
 }
 
 impl NeighbourRange {
-    /// Returns the distance of a value from the range, as a ratio; below 1 inside.
-    fn distance(&self, value: f64) -> f64 {
-        (self.expected[0] / value).max(value / self.expected[1])
-    }
-
     fn is_outside(&self, value: f64) -> bool {
-        let margin = match self.quantity {
-            GlitchQuantity::Duration => TIME_MARGIN,
-            GlitchQuantity::Power => POWER_MARGIN,
-        };
-        self.distance(value) > 1.0 + margin
+        let [below, above] = self.margins;
+        self.expected[0] / value > 1.0 + below || value / self.expected[1] > 1.0 + above
     }
+}
+
+/// Returns the distance of a value from a range, as a ratio; below 1 inside.
+fn distance(expected: [f64; 2], value: f64) -> f64 {
+    (expected[0] / value).max(value / expected[1])
+}
+
+/// Returns the distance of a value from a range, as a logarithm; 0 inside.
+fn log_distance(expected: [f64; 2], value: f64) -> f64 {
+    distance(expected, value).max(1.0).ln()
 }
 
 /// Indices of the first and the last of the levels that are left out together: one level, or two neighbours.
@@ -131,76 +169,154 @@ const QUANTITIES: [GlitchQuantity; 2] = [GlitchQuantity::Duration, GlitchQuantit
 
 /// Sums of distances below this are of rounding.
 const NO_DISTANCE: f64 = 1e-9;
+/// If the rest is as smooth to within this, as a logarithm, nothing tells which of two levels is off.
+const UNDECIDED_DISTANCE: f64 = 0.03;
 
-/// Takes out the setting without which the others agree best, or its runs outside of the range, until all agree; two neighbours if
-/// all others agree without them, and without no single one. Keeps every row if more than a quarter of the settings, and more than
-/// one, would go.
+/// Largest distance of a value from that of a neighbour.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum NeighbourReach {
+    /// As far as is possible: no row outside of it can be right.
+    Possible,
+    /// As far as is usual.
+    Usual,
+}
+
+/// Levels to take out together, and the number of settings that are at fault.
+#[derive(Debug)]
+struct BlamedLevels {
+    spans: Vec<LevelSpan>,
+    settings: usize,
+}
+
+/// A span that may be at fault.
+#[derive(Debug, Clone, Copy)]
+struct BlameCandidate {
+    span: LevelSpan,
+    /// Sum of the distances of the rest, of those beyond their margins.
+    left: f64,
+    /// Sum of all distances of the rest.
+    roughness: f64,
+}
+
+/// Takes out the setting without which the others agree best, or its runs outside of the range, until all agree. Takes out all of
+/// several settings if nothing tells which is at fault. Takes out two neighbours if all others agree without them, and without no
+/// single one. Keeps every row if more than a quarter of the settings, and more than one, are at fault.
 pub fn find_glitches(knob: TuningKnob, measurements: &[SettingMeasurement]) -> CheckedMeasurements {
     let mut accepted = measurements.to_vec();
     let mut glitches: Vec<Glitch> = Vec::new();
-    let most = ((levels(measurements).len() as f64 * SETTINGS_RATIO) as usize).max(1);
+    let highest = measurements.iter().map(|m| m.setting).fold(0.0, f64::max);
+    let all = levels(measurements, highest);
+    let most = ((all.len() as f64 * SETTINGS_RATIO) as usize).max(1);
     let mut blamed = 0;
-    while let Some((settings, found)) = next_glitches(knob, &accepted) {
+    while let Some((settings, found)) = next_glitches(knob, &accepted, highest) {
         blamed += settings;
         if blamed > most {
-            return CheckedMeasurements { accepted: measurements.to_vec(), glitches: Vec::new(), irregular: true };
+            let found = [outside(knob, &all, 1), outside(knob, &all, 2)].concat();
+            let contradicted = found.iter().map(|(at, _)| (all[*at].setting, all[*at].second_setting)).collect();
+            let accepted = measurements.to_vec();
+            return CheckedMeasurements { accepted, glitches: Vec::new(), irregular: true, contradicted };
         }
         accepted.retain(|m| !found.iter().any(|glitch| glitch.is_of(m)));
         glitches.extend(found);
     }
     glitches.sort_by_key(|glitch| glitch.row);
-    CheckedMeasurements { accepted, glitches, irregular: false }
+    CheckedMeasurements { accepted, glitches, irregular: false, contradicted: Vec::new() }
 }
 
-/// Returns the number of the settings to blame next, and their runs to take out; `None` if all settings agree.
-fn next_glitches(knob: TuningKnob, measurements: &[SettingMeasurement]) -> Option<(usize, Vec<Glitch>)> {
-    let levels = levels(measurements);
-    let (first, last) = blamed_span(knob, &levels)?;
-    let glitches: Vec<Glitch> =
-        (first..=last).flat_map(|at| runs_outside(knob, measurements, &levels, at, (first, last))).collect();
-    (!glitches.is_empty()).then_some((last + 1 - first, glitches))
+/// Returns the number of the settings at fault next, and their runs to take out; `None` if all settings agree.
+fn next_glitches(knob: TuningKnob, measurements: &[SettingMeasurement], highest: f64) -> Option<(usize, Vec<Glitch>)> {
+    let levels = levels(measurements, highest);
+    let BlamedLevels { spans, settings } = blamed_levels(knob, &levels)?;
+    let mut glitches: Vec<Glitch> = Vec::new();
+    for span in spans {
+        glitches.extend((span.0..=span.1).flat_map(|at| runs_outside(knob, measurements, &levels, at, span)));
+    }
+    (!glitches.is_empty()).then_some((settings, glitches))
 }
 
 /// Returns the sum of the distances of levels from their ranges.
 fn distance_sum(found: &[OutsideLevel], levels: &[SettingRuns]) -> f64 {
-    found.iter().map(|(index, range)| range.distance(levels[*index].value(range.quantity)).ln()).sum()
+    found.iter().map(|(index, range)| log_distance(range.expected, levels[*index].value(range.quantity))).sum()
 }
 
-/// Returns the level without which the others agree best, or two neighbours: if no level is off by itself, or if all others agree
-/// without both, and not without any single one. `None` if all agree.
-fn blamed_span(knob: TuningKnob, levels: &[SettingRuns]) -> Option<LevelSpan> {
-    let singles = outside(knob, levels, 1);
-    let found = [singles.clone(), outside(knob, levels, 2)].concat();
-    // Whoever disagrees, and those beside it.
+/// Returns the levels without which the others agree best, or two neighbours: if no level is off by itself, or if all others agree
+/// without both, and not without any single one. `None` if all agree, or if those at fault are within their own margins.
+fn blamed_levels(knob: TuningKnob, levels: &[SettingRuns]) -> Option<BlamedLevels> {
+    let (singles, pairs) = (outside(knob, levels, 1), outside(knob, levels, 2));
+    let found = [singles.clone(), pairs.clone()].concat();
+    let single = blamed_single(knob, levels, &singles, found.clone());
+    if single.as_ref().is_some_and(|(left, _)| *left <= NO_DISTANCE) {
+        return single.map(|(_, blamed)| blamed);
+    }
+    let disagreeing = if single.is_none() { &pairs } else { &found };
+    let pair = if pairs.is_empty() { None } else { candidates(knob, levels, disagreeing, 2).first().copied() };
+    let pair = pair.filter(|pair| single.is_none() || pair.left <= NO_DISTANCE);
+    let pair = pair.map(|pair| BlamedLevels { spans: vec![pair.span], settings: 2 });
+    pair.or(single.map(|(_, blamed)| blamed))
+}
+
+/// Returns the single levels at fault, and the sum of the distances that are left without one; several if nothing tells which.
+fn blamed_single(
+    knob: TuningKnob,
+    levels: &[SettingRuns],
+    singles: &[OutsideLevel],
+    mut found: Vec<OutsideLevel>,
+) -> Option<(f64, BlamedLevels)> {
+    let is_outside = |at: usize| singles.iter().any(|(other, _)| *other == at);
+    while found.iter().any(|(at, _)| is_outside(*at)) {
+        let all = candidates(knob, levels, &found, 1);
+        let best = all.first()?;
+        let ties = all.iter().filter(|other| other.roughness <= best.roughness + UNDECIDED_DISTANCE);
+        let mut spans: Vec<LevelSpan> = ties.map(|other| other.span).filter(|span| is_outside(span.0)).collect();
+        if !spans.is_empty() {
+            spans.sort_unstable();
+            return Some((best.left, BlamedLevels { spans, settings: 1 }));
+        }
+        // It is within its own margin, and flatters nothing: those beside it are right.
+        found.retain(|(at, _)| at.abs_diff(best.span.0) > 1);
+    }
+    None
+}
+
+/// Returns the spans without which least is outside, of those that disagree and those beside them; that of the smoothest rest
+/// first.
+fn candidates(knob: TuningKnob, levels: &[SettingRuns], found: &[OutsideLevel], length: usize) -> Vec<BlameCandidate> {
     let near = |index: usize| {
         found
             .iter()
             .any(|(other, _)| index.abs_diff(*other) <= 1 && levels[index].second_setting == levels[*other].second_setting)
     };
-    let left_without = |(first, last): LevelSpan| {
-        let rest: Vec<SettingRuns> = [&levels[..first], &levels[last + 1..]].concat();
-        [1, 2].map(|length| distance_sum(&outside(knob, &rest, length), &rest)).iter().sum::<f64>()
+    let candidate = |span: LevelSpan| {
+        let rest: Vec<SettingRuns> = [&levels[..span.0], &levels[span.1 + 1..]].concat();
+        let left = [1, 2].map(|length| distance_sum(&outside(knob, &rest, length), &rest)).iter().sum::<f64>();
+        BlameCandidate { span, left, roughness: roughness(knob, &rest) }
     };
-    let own_distance = |(first, last): LevelSpan| {
-        let own: Vec<OutsideLevel> = found.iter().filter(|(other, _)| (first..=last).contains(other)).copied().collect();
-        distance_sum(&own, levels)
-    };
-    let best_of = |length: usize| {
-        let mut best: Option<(f64, f64, LevelSpan)> = None;
-        let spans = (length - 1..levels.len()).map(|last| (last + 1 - length, last));
-        for span in spans.filter(|span| near(span.0) && near(span.1) && is_outnumbered(levels, *span)) {
-            let (left, own) = (left_without(span), own_distance(span));
-            if best.is_none_or(|(least, most, _)| left < least - NO_DISTANCE || left < least + NO_DISTANCE && own > most) {
-                best = Some((left, own, span));
-            }
-        }
-        best
-    };
-    let single = if singles.is_empty() { None } else { best_of(1) };
-    let is_enough = single.is_some_and(|(left, ..)| left <= NO_DISTANCE);
-    let pair = if is_enough { None } else { best_of(2) };
-    let pair = pair.filter(|(left, ..)| single.is_none() || *left <= NO_DISTANCE);
-    pair.or(single).map(|(.., span)| span)
+    let spans = (length - 1..levels.len()).map(|last| (last + 1 - length, last));
+    let spans = spans.filter(|span| near(span.0) && near(span.1) && is_outnumbered(levels, *span));
+    let mut all: Vec<BlameCandidate> = spans.map(candidate).collect();
+    let least = all.iter().map(|candidate| candidate.left).fold(f64::INFINITY, f64::min);
+    all.retain(|candidate| candidate.left <= least + NO_DISTANCE);
+    all.sort_by(|a, b| a.roughness.total_cmp(&b.roughness));
+    all
+}
+
+/// Returns the sum of the distances of all levels from what is usual beside their neighbours, as logarithms.
+fn roughness(knob: TuningKnob, levels: &[SettingRuns]) -> f64 {
+    let of = |quantity| (0..levels.len()).map(|at| usual_distance(knob, levels, at, quantity)).sum::<f64>();
+    QUANTITIES.into_iter().map(of).sum()
+}
+
+/// Returns the largest distance of the other levels of a slice from what is usual, as a logarithm.
+fn scatter(knob: TuningKnob, levels: &[SettingRuns], at: usize, quantity: GlitchQuantity) -> f64 {
+    let is_other = |index: &usize| *index != at && levels[*index].second_setting == levels[at].second_setting;
+    let rest: Vec<SettingRuns> = (0..levels.len()).filter(is_other).map(|index| levels[index].clone()).collect();
+    (0..rest.len()).map(|at| usual_distance(knob, &rest, at, quantity)).fold(0.0, f64::max)
+}
+
+/// Returns the distance of a level from what is usual beside its neighbours, as a logarithm.
+fn usual_distance(knob: TuningKnob, levels: &[SettingRuns], at: usize, quantity: GlitchQuantity) -> f64 {
+    let expected = expected_range(knob, levels, at, (at, at), quantity, NeighbourReach::Usual);
+    expected.map_or(0.0, |expected| log_distance(expected, levels[at].value(quantity)))
 }
 
 /// Returns the runs of a level that lie outside of what the levels beside a span leave, or all of them if none does by itself.
@@ -225,8 +341,8 @@ fn runs_outside(
         }
     };
     let worst = |run: &usize| {
-        let distance = |range: &&NeighbourRange| range.distance(value(&measurements[*run], range.quantity));
-        ranges.iter().max_by(|a, b| distance(a).total_cmp(&distance(b))).map(|range| (*run, *range))
+        let own = |range: &&NeighbourRange| distance(range.expected, value(&measurements[*run], range.quantity));
+        ranges.iter().max_by(|a, b| own(a).total_cmp(&own(b))).map(|range| (*run, *range))
     };
     let all: Vec<(usize, NeighbourRange)> = levels[at].runs.iter().filter_map(worst).collect();
     let is_off = |(run, range): &&(usize, NeighbourRange)| range.is_outside(value(&measurements[*run], range.quantity));
@@ -241,8 +357,8 @@ fn value(m: &SettingMeasurement, quantity: GlitchQuantity) -> f64 {
     }
 }
 
-/// The levels that lie outside of a range by more than its margin: each that of the levels beside it, or (`length` 2) two neighbours,
-/// both of them, that of the levels beside the two.
+/// Returns the levels that lie outside of the range of the levels beside them by more than its margin. With `length` 2: two
+/// neighbours that both lie outside of the range of the levels beside the two.
 fn outside(knob: TuningKnob, levels: &[SettingRuns], length: usize) -> Vec<OutsideLevel> {
     let off = |at: usize, span: LevelSpan, quantity: GlitchQuantity| {
         range(knob, levels, at, span, quantity)
@@ -268,7 +384,7 @@ fn is_outnumbered(levels: &[SettingRuns], (first, last): LevelSpan) -> bool {
 }
 
 /// Medians by setting, slice by slice of the second knob, in each the highest setting first.
-fn levels(measurements: &[SettingMeasurement]) -> Vec<SettingRuns> {
+fn levels(measurements: &[SettingMeasurement], highest: f64) -> Vec<SettingRuns> {
     let mut order: Vec<usize> = (0..measurements.len()).collect();
     let key = |index: &usize| (measurements[*index].second_setting.unwrap_or(0.0), measurements[*index].setting);
     order.sort_by(|a, b| key(b).0.total_cmp(&key(a).0).then(key(b).1.total_cmp(&key(a).1)));
@@ -278,6 +394,7 @@ fn levels(measurements: &[SettingMeasurement]) -> Vec<SettingRuns> {
         Some(SettingRuns {
             setting: first.setting,
             second_setting: first.second_setting,
+            is_highest: first.setting >= highest,
             duration: middle(GlitchQuantity::Duration)?,
             power: middle(GlitchQuantity::Power)?,
             runs: runs.to_vec(),
@@ -286,43 +403,74 @@ fn levels(measurements: &[SettingMeasurement]) -> Vec<SettingRuns> {
     order.chunk_by(|a, b| key(a) == key(b)).filter_map(level).collect()
 }
 
-/// Returns the range that the levels beside a span leave for the time or power of one in it; `None` if there are too few.
+/// Returns the range that the levels beside a span leave for the time or power of one in it, with its margins; `None` if there are
+/// too few.
 fn range(
+    knob: TuningKnob,
+    levels: &[SettingRuns],
+    at: usize,
+    span: LevelSpan,
+    quantity: GlitchQuantity,
+) -> Option<NeighbourRange> {
+    let expected = expected_range(knob, levels, at, span, quantity, NeighbourReach::Possible)?;
+    let QuantityMargins { tight, wide } = quantity.margins();
+    let is_near = distance(expected, levels[at].value(quantity)) <= 1.0 + tight;
+    let flattering = match (span.0 == span.1, is_near) {
+        (true, true) => tight,
+        (true, false) => tight.max((TIMES_SCATTER * scatter(knob, levels, at, quantity)).min(wide)),
+        (false, _) => wide,
+    };
+    let SettingRuns { is_highest, second_setting, .. } = levels[at];
+    // Of several slices, the reference may be in another.
+    let below = if is_highest && second_setting.is_none() { wide } else { flattering };
+    let above = if is_highest { flattering } else { wide };
+    Some(NeighbourRange { quantity, expected, margins: [below, above] })
+}
+
+/// Returns the largest exponent of the setting by which a value follows it; `None` if nothing has to follow it. `load`: the power
+/// at the neighbour over the lower one of both caps.
+fn largest_exponent(knob: TuningKnob, quantity: GlitchQuantity, load: f64) -> Option<f64> {
+    match (knob, quantity) {
+        (TuningKnob::SmClockMhz | TuningKnob::MemoryClockMhz, GlitchQuantity::Duration) => Some(3.0),
+        (TuningKnob::SmClockMhz | TuningKnob::MemoryClockMhz, GlitchQuantity::Power) => Some(4.0),
+        (TuningKnob::PowerLimitWatts, GlitchQuantity::Duration) => Some(if load > BINDING_RATIO { 4.0 } else { 0.3 }),
+        (TuningKnob::PowerLimitWatts, GlitchQuantity::Power) if load > BINDING_RATIO => Some(1.25),
+        (TuningKnob::PowerLimitWatts, GlitchQuantity::Power) => Some(if load > IDLE_RATIO { 0.6 } else { 0.3 }),
+        (TuningKnob::BatchSize, _) => None,
+    }
+}
+
+/// Returns what the levels beside a span leave for the time or power of one in it; `None` if there are too few.
+fn expected_range(
     knob: TuningKnob,
     levels: &[SettingRuns],
     at: usize,
     (first, last): LevelSpan,
     quantity: GlitchQuantity,
-) -> Option<NeighbourRange> {
-    // A batch size is no clock: neither time nor power has to follow it.
-    let (time_exponent, power_exponent) = match knob {
-        TuningKnob::SmClockMhz | TuningKnob::MemoryClockMhz => (3.0, 4.0),
-        // A cap may come close to what the board draws when it idles: the time then has no bound.
-        TuningKnob::PowerLimitWatts => (f64::INFINITY, 1.5),
-        TuningKnob::BatchSize => return None,
-    };
+    reach: NeighbourReach,
+) -> Option<[f64; 2]> {
     if !is_outnumbered(levels, (first, last)) {
         return None;
     }
-    let same = |level: &&SettingRuns| level.second_setting == levels[at].second_setting;
+    let own = &levels[at];
+    let same = |level: &&SettingRuns| level.second_setting == own.second_setting;
     let higher = first.checked_sub(1).and_then(|index| levels.get(index)).filter(same);
     let lower = levels.get(last + 1).filter(same);
-    let reach = |neighbour: &SettingRuns, exponent: f64| {
-        let ratio = neighbour.setting.max(levels[at].setting) / neighbour.setting.min(levels[at].setting);
-        ratio.powf(exponent)
-    };
-    let value = |level: &SettingRuns| level.value(quantity);
-    let expected = match (higher, lower, quantity) {
-        (None, None, _) => return None,
-        (Some(a), Some(b), _) => [value(a).min(value(b)), value(a).max(value(b))],
-        // The lowest setting: slower and of less power than the one above it.
-        (Some(a), None, GlitchQuantity::Duration) => [value(a), value(a) * reach(a, time_exponent)],
-        (Some(a), None, GlitchQuantity::Power) => [value(a) / reach(a, power_exponent), value(a)],
-        // The highest.
-        (None, Some(b), GlitchQuantity::Duration) => [value(b) / reach(b, time_exponent.min(3.0)), value(b)],
-        (None, Some(b), GlitchQuantity::Power) => [value(b), value(b) * reach(b, power_exponent)],
-    };
-    Some(NeighbourRange { quantity, expected })
+    let mut expected: Option<[f64; 2]> = None;
+    for (neighbour, is_higher) in higher.map(|level| (level, true)).into_iter().chain(lower.map(|level| (level, false))) {
+        let [low, high] = [neighbour.setting.min(own.setting), neighbour.setting.max(own.setting)];
+        let exponent = largest_exponent(knob, quantity, neighbour.power / low)?;
+        // A cap may come close to what the board draws when it idles: the time below it then has no bound.
+        let is_unbounded = is_higher && (knob, quantity) == (TuningKnob::PowerLimitWatts, GlitchQuantity::Duration);
+        let ratio = if is_unbounded && reach == NeighbourReach::Possible { f64::INFINITY } else { (high / low).powf(exponent) };
+        let value = neighbour.value(quantity);
+        // As the setting falls, time rises and power falls.
+        let is_least = is_higher == (quantity == GlitchQuantity::Duration);
+        let [from, to] = if is_least { [value, value * ratio] } else { [value / ratio, value] };
+        expected = Some(expected.map_or([from, to], |[least, most]| [from.max(least), to.min(most)]));
+    }
+    // What lies between two neighbours that contradict each other is no contradiction.
+    expected.map(|[from, to]| [from.min(to), from.max(to)])
 }
 
 #[cfg(test)]
@@ -424,6 +572,59 @@ mod tests {
             m.energy_joules *= 0.4;
         }
         assert!(find_glitches(TuningKnob::SmClockMhz, &few).irregular);
+    }
+
+    /// Caps of published sweeps: of a board that is busy, and of two that draw little at every cap.
+    fn published_caps() -> [Vec<SettingMeasurement>; 3] {
+        let caps = [250.0, 225.0, 200.0, 175.0, 150.0, 125.0, 100.0];
+        let busy = [(7.61, 187.7), (7.67, 178.4), (7.84, 159.2), (8.21, 137.9), (8.49, 131.0), (9.22, 109.3), (11.28, 86.9)];
+        let idle = [(998.5, 39.0), (941.5, 38.1), (986.0, 37.8), (886.2, 37.7), (894.6, 38.2), (917.1, 38.3), (1025.7, 39.0)];
+        let even = [(64.7, 40.1), (61.3, 37.9), (60.5, 38.5), (61.3, 37.2), (61.8, 38.4), (60.5, 38.1), (61.2, 38.4)];
+        [busy, idle, even].map(|rows| {
+            let rows = caps.iter().zip(rows).zip(1..);
+            rows.map(|((cap, (seconds, watts)), index)| row(index, *cap, seconds, watts)).collect()
+        })
+    }
+
+    #[test]
+    fn a_row_that_looks_better_than_it_is_goes_and_a_sound_one_beside_it_stays() {
+        // By the place of the cap: times the time, and times the power.
+        let cases = [
+            (0, 6, 0.7, 1.0),
+            (0, 6, 1.0, 0.75),
+            (0, 2, 1.0, 0.75),
+            (0, 5, 1.0, 0.75),
+            (1, 5, 1.0, 0.75),
+            (1, 6, 1.0, 0.75),
+            (2, 6, 1.0, 0.75),
+            (2, 5, 1.0, 0.75),
+            (2, 3, 0.7, 1.0),
+            (2, 0, 1.0, 1.4),
+            (2, 0, 1.6, 1.0),
+        ];
+        for rows in published_caps() {
+            let checked = find_glitches(TuningKnob::PowerLimitWatts, &rows);
+            assert!(checked.glitches.is_empty() && !checked.irregular, "{checked:?}");
+        }
+        for (sweep, place, time_factor, power_factor) in cases {
+            let mut rows = published_caps()[sweep].clone();
+            let m = &mut rows[place];
+            let watts = m.energy_joules / m.duration_seconds * power_factor;
+            m.duration_seconds *= time_factor;
+            m.energy_joules = watts * m.duration_seconds;
+            let checked = find_glitches(TuningKnob::PowerLimitWatts, &rows);
+            let found: Vec<u64> = checked.glitches.iter().map(|glitch| glitch.row).collect();
+            assert_eq!(found, [rows[place].row], "sweep {sweep}, row {place} times {time_factor}, {power_factor}: {checked:?}");
+        }
+    }
+
+    #[test]
+    fn of_two_settings_that_nothing_decides_between_both_go() {
+        let mut rows = published_caps()[0].clone();
+        // Much slower at 125 W than at 100 W, which a cap near what the board draws when idle may be: either may be wrong.
+        rows[5] = row(6, 125.0, 9.22 * 1.6, 109.3);
+        let found = find_glitches(TuningKnob::PowerLimitWatts, &rows).glitches;
+        assert_eq!(found.iter().map(|glitch| glitch.row).collect::<Vec<_>>(), [6, 7], "{found:?}");
     }
 
     #[test]

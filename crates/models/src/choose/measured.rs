@@ -23,7 +23,7 @@ pub(super) fn choose(points: &[SettingPoint], limits: &ChoiceLimits, knobs: Tuni
     }
 }
 
-/// A setting as measured.
+/// Returns a setting as measured.
 pub(super) fn choice(points: &[SettingPoint], index: usize) -> SettingChoice {
     let (point, reference) = (points[index], points[0]);
     SettingChoice {
@@ -45,7 +45,7 @@ pub(super) fn score(points: &[SettingPoint], objective: ChoiceObjective, index: 
     objective.score(points[index].joules / points[0].joules, points[index].seconds / points[0].seconds)
 }
 
-/// Every choice, all but the constrained one among the measured points.
+/// Returns every choice, all but the constrained one among the measured points.
 pub(super) fn choices(
     points: &[SettingPoint],
     constrained: usize,
@@ -116,7 +116,7 @@ pub(super) fn reason(
             let least = chosen.saving_lower_ratio.map_or(String::new(), |least| format!(" (at least {})", percent(least)));
             let most = chosen.slowdown_upper_ratio.map_or(String::new(), |most| format!(" (at most {})", percent(most)));
             format!(
-                " as measured; the fitted curves say {}{least} at {}{most}, with a mean error of {} in time and {} in power",
+                " as measured; the fitted curves give {}{least} at {}{most}, with a mean error of {} in time and {} in power",
                 percent(saving),
                 percent(slowdown),
                 percent(fits.duration.mape_ratio),

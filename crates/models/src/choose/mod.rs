@@ -1,5 +1,5 @@
-//! Chooses a setting of one knob or of two: the highest one is the reference, a limit on the slowdown against it is kept, and of
-//! the settings that keep it the best by an objective is taken.
+//! Chooses a setting of one knob or of two. The highest setting is the reference. Of the settings that keep a limit on the
+//! slowdown against it, the best by an objective is taken.
 //!
 //! Every figure of a [`SettingChoice`] is measured at its setting. Fitted curves bound it and are given beside it.
 
@@ -24,7 +24,7 @@ pub use robust::RobustSettings;
 pub use runs::{CombinedRuns, DroppedRun, FixedWorkRun, combine};
 pub use validate::{PromiseVerdict, PromisedChoice, ValidationTolerances, validate};
 
-/// What is turned.
+/// The knob that is turned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TuningKnob {
@@ -38,10 +38,10 @@ pub enum TuningKnob {
 
 impl TuningKnob {
     pub const ALL: [Self; 4] = [Self::SmClockMhz, Self::PowerLimitWatts, Self::MemoryClockMhz, Self::BatchSize];
-    /// Those that may be turned alone.
+    /// Knobs that may be turned alone.
     pub const SINGLY_TUNABLE: [Self; 2] = [Self::SmClockMhz, Self::PowerLimitWatts];
 
-    /// As in events and tables.
+    /// Returns the name in events and tables.
     pub const fn name(self) -> &'static str {
         match self {
             Self::SmClockMhz => "sm_clock_mhz",
@@ -51,7 +51,7 @@ impl TuningKnob {
         }
     }
 
-    /// Empty for a count.
+    /// Returns the unit; empty for a count.
     pub const fn unit(self) -> &'static str {
         match self {
             Self::SmClockMhz | Self::MemoryClockMhz => "MHz",
@@ -64,7 +64,7 @@ impl TuningKnob {
         Self::ALL.into_iter().find(|knob| knob.name() == name)
     }
 
-    /// A setting for people, such as `1410 MHz`.
+    /// Returns a setting for people, such as `1410 MHz`.
     pub fn words(self, setting: f64) -> String {
         match self {
             Self::SmClockMhz => format!("{setting} MHz"),
@@ -93,7 +93,7 @@ impl TuningKnobs {
         std::iter::once(self.first).chain(self.second)
     }
 
-    /// A setting for people, such as `1410 MHz, batch size 64`.
+    /// Returns a setting for people, such as `1410 MHz, batch size 64`.
     pub fn words(self, setting: f64, second_setting: Option<f64>) -> String {
         let first = self.first.words(setting);
         match self.second.zip(second_setting) {
@@ -106,9 +106,9 @@ impl TuningKnobs {
 /// A fixed amount of work at a setting. Several of the same setting are runs.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SettingMeasurement {
-    /// In the first knob's unit.
+    /// Setting in the first knob's unit.
     pub setting: f64,
-    /// In the second knob's unit; `None`: there is one knob.
+    /// Setting in the second knob's unit; `None`: there is one knob.
     pub second_setting: Option<f64>,
     pub duration_seconds: f64,
     pub energy_joules: f64,
@@ -167,7 +167,7 @@ pub enum ChoiceMethod {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct SettingChoice {
     pub setting: f64,
-    /// Of the second knob; absent where one is turned.
+    /// Setting of the second knob; absent if only one is turned.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub second_setting: Option<f64>,
     /// 1 − `E/E_reference`: above 0 is less energy.
@@ -195,7 +195,7 @@ pub struct SettingChoice {
 pub struct CurveFits {
     pub duration: FitQuality,
     pub power: FitQuality,
-    /// Of the bounds, one-sided.
+    /// One-sided confidence of the bounds.
     pub confidence: f64,
     pub resamples: u32,
     pub seed: u64,
@@ -242,7 +242,7 @@ pub struct SettingChoices {
 pub enum ChoiceRefusal {
     #[error("no measurement")]
     Empty,
-    #[error("too few settings: {found}, and {needed} are needed to tell what a setting costs: measure more of them")]
+    #[error("too few settings: {found}, and {needed} are needed to know what a setting costs: measure more of them")]
     TooFew { found: usize, needed: usize },
     #[error("row {row}: {what} is {value}; it must be finite and above 0")]
     Value { row: u64, what: &'static str, value: f64 },
@@ -263,6 +263,11 @@ pub enum ChoiceRefusal {
     Reference { words: String, glitch: Box<Glitch> },
     #[error("the reference {words} was not measured, and everything is compared with it: measure it, or name another one")]
     NoReference { words: String },
+    #[error(
+        "more than a quarter of the settings contradict their neighbours, {words} among them: time or power does not follow the knob; \
+         measure them again, or group by what else differs"
+    )]
+    Irregular { words: String },
 }
 
 /// All runs of a setting, combined by the median.
@@ -294,10 +299,23 @@ pub fn choose(
         fits.dropped_rows.extend(checked.glitches.iter().map(|glitch| glitch.row));
         fits.dropped_rows.sort_unstable();
     }
+    refuse_contradicted(knobs, &choices, &checked)?;
     choices.measurements = measurements.len();
     choices.glitches = checked.glitches;
     choices.irregular = checked.irregular;
     Ok(choices)
+}
+
+/// Returns an error if a saving rests on a setting that its neighbours contradict, and that was not left out.
+fn refuse_contradicted(knobs: TuningKnobs, choices: &SettingChoices, checked: &CheckedMeasurements) -> Result<(), ChoiceRefusal> {
+    if choices.constrained == choices.reference {
+        return Ok(());
+    }
+    let is_contradicted = |choice: &&SettingChoice| checked.is_contradicted(choice.setting, choice.second_setting);
+    match [&choices.constrained, &choices.reference].into_iter().find(is_contradicted) {
+        Some(choice) => Err(ChoiceRefusal::Irregular { words: knobs.words(choice.setting, choice.second_setting) }),
+        None => Ok(()),
+    }
 }
 
 impl ChoiceLimits {

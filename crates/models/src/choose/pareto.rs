@@ -19,8 +19,8 @@ pub(crate) fn front(points: &[SettingPoint]) -> Vec<usize> {
     order
 }
 
-/// Of a front, the index of the point furthest below the line from its fastest to its cheapest point, both axes scaled to
-/// the front's own range. A front without a bend has its knee at the fastest point: nothing is worth its time.
+/// Returns the index of the front's knee: the point furthest below the line from its fastest to its cheapest point. Both axes are
+/// scaled to the front's own range. A front without a bend has its knee at the fastest point: no saving is worth its time.
 pub(crate) fn knee(points: &[SettingPoint], front: &[usize]) -> usize {
     let (Some(&first), Some(&last)) = (front.first(), front.last()) else { return 0 };
     let seconds = points[last].seconds - points[first].seconds;

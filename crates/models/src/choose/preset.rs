@@ -14,7 +14,7 @@ pub struct LimitPreset {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WorkloadLimits {
-    /// As in the table's column `workload`; letter case does not matter.
+    /// Name as in the table's column `workload`; letter case does not matter.
     pub workload: String,
     /// Time over the reference's, less 1.
     pub max_slowdown: f64,
@@ -25,7 +25,7 @@ pub struct WorkloadLimits {
 
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum InvalidPreset {
-    #[error("workload={workload} stands there twice")]
+    #[error("workload={workload} is there twice")]
     Twice { workload: String },
     #[error("workload={workload}: {refusal}")]
     Limits { workload: String, refusal: ChoiceRefusal },

@@ -21,7 +21,7 @@ pub struct RobustSettings {
     pub confidence: f64,
     /// Resampled fits. Default 300.
     pub resamples: u32,
-    /// Of the resampling. Default 0.
+    /// Seed of the resampling. Default 0.
     pub seed: u64,
 }
 
@@ -84,12 +84,12 @@ impl CurveShape {
         }
     }
 
-    /// Whether settings above the knee are as the knee.
+    /// Returns whether settings above the knee are as the knee.
     fn has_plateau(self) -> bool {
         matches!(self, Self::ClockTime | Self::CapTime)
     }
 
-    /// Where the knee may be; the first one is taken unless another one fits clearly better.
+    /// Returns the positions where the knee may be. The first one is taken unless another one fits clearly better.
     fn knees(self) -> Vec<f64> {
         let scan = |from: f64, step: f64, count: u32| (0..count).map(|i| from + step * f64::from(i)).collect();
         match self {
@@ -109,7 +109,7 @@ struct FittedCurve {
     ceiling: f64,
     coefficients: CurveTerms,
     settings: Vec<f64>,
-    /// Of each measurement: index into `settings`, weight.
+    /// Each measurement's index into `settings`, and its weight.
     runs: Vec<(usize, f64)>,
     /// Knees that resampled runs may choose between, the fitted one and that of [`CurveShape::knees`]' first among them.
     candidates: Vec<KneeCandidate>,
@@ -121,13 +121,13 @@ struct FittedCurve {
 #[derive(Debug)]
 struct KneeCandidate {
     knee: f64,
-    /// Of each setting, over the fitted value.
+    /// Terms of each setting, over the fitted value.
     rows: Vec<CurveTerms>,
     gram: NormalEquations<COLUMNS>,
 }
 
-/// Of losses in the order of [`CurveShape::knees`]: the least; but a knee above which nothing changes hides a slowdown, and is
-/// claimed only where it explains much.
+/// Returns the index of the least loss, in the order of [`CurveShape::knees`]. A knee above which nothing changes hides a
+/// slowdown, so it is taken only if it explains much.
 fn pick(shape: CurveShape, losses: &[f64]) -> usize {
     let least = losses.iter().enumerate().min_by(|a, b| a.1.total_cmp(b.1)).map_or(0, |(index, _)| index);
     if shape.has_plateau() && losses[least] > PLATEAU_RATIO * losses[0] { 0 } else { least }
@@ -144,7 +144,7 @@ fn deviation_of(residuals: &[f64]) -> f64 {
     1e-4 + sizes.select_nth_unstable_by(middle, f64::total_cmp).1.to_owned() * 1.4826
 }
 
-/// Weighted least squares on relative residuals, weights by Huber; returns coefficients, weights and their loss.
+/// Returns the weighted least squares on relative residuals, weights by Huber; returns coefficients, weights and their loss.
 fn regress(rows: &[CurveTerms], values: &[f64], rounds: u32) -> (CurveTerms, Vec<f64>, f64) {
     let mut weights = vec![1.0; rows.len()];
     let mut coefficients = [0.0; COLUMNS];
@@ -221,7 +221,7 @@ impl FittedCurve {
         self.at_knee(phi, self.knee, &self.coefficients)
     }
 
-    /// What another set of runs might have given. Knees near the fitted one compete anew, by the same rule.
+    /// Returns the curve that another set of runs might have given. Knees near the fitted one compete anew, by the same rule.
     fn resampled(&self, random: &mut Pcg64Mcg) -> (f64, CurveTerms) {
         let mut sums = vec![0.0; self.settings.len()];
         let mut squares = 0.0;
@@ -256,7 +256,7 @@ impl FittedCurve {
     }
 }
 
-/// Evenly from 0 to below `count`.
+/// Returns a random index, evenly from 0 to below `count`.
 fn index(random: &mut Pcg64Mcg, count: usize) -> usize {
     ((u128::from(random.next_u64()) * count as u128) >> 64) as usize
 }
@@ -311,7 +311,7 @@ pub(super) fn choose(
         quality(&slices, reference.setting, |slice| &slice.power, |m| m.energy_joules / m.duration_seconds)
     });
     let (Some(duration), Some(power)) = (duration, power) else { return Err(ChoiceRefusal::Empty) };
-    // What was dropped must not count in the measured medians, either.
+    // Dropped rows must not count in the measured medians either.
     let dropped_rows: Vec<u64> = slices.iter().flat_map(|slice| slice.dropped_rows.iter().copied()).collect();
     let points = if dropped_rows.is_empty() {
         measured.to_vec()
@@ -371,7 +371,7 @@ impl CurveSlice {
     }
 }
 
-/// How well the curves of all slices together describe what they were fitted to.
+/// Returns how well the curves of all slices together describe the measurements that they were fitted to.
 fn quality(
     slices: &[CurveSlice],
     top: f64,

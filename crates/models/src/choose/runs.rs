@@ -45,7 +45,7 @@ const RUNS_MIN: usize = 3;
 
 /// The rule: the cold run is dropped if its setting has another run; then, of at least three runs, those are dropped whose time
 /// or energy lies more than 10 % and more than five standard deviations from the median; the rest is combined by the
-/// median. `None` of no runs.
+/// median. `None` for no runs.
 pub fn combine(runs: &[FixedWorkRun]) -> Option<CombinedRuns> {
     let mut dropped = Vec::new();
     let mut accepted: Vec<usize> = (0..runs.len()).collect();

@@ -5,22 +5,22 @@ use serde::{Deserialize, Serialize};
 use super::{SettingMeasurement, SettingPoint};
 use crate::stats::median;
 
-/// What a choice promised.
+/// Promise of a choice, to be checked.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct PromisedChoice {
     pub reference_setting: f64,
-    /// Of the second knob; absent where one is turned.
+    /// Setting of the second knob; absent if only one is turned.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reference_second_setting: Option<f64>,
     pub setting: f64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub second_setting: Option<f64>,
     pub max_slowdown_ratio: f64,
-    /// At least this is saved: the lower bound where there is one, else the measured saving.
+    /// Promised saving: the lower bound if there is one, otherwise the measured saving.
     pub saving_ratio: f64,
 }
 
-/// What is allowed to differ.
+/// Allowed differences.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ValidationTolerances {
     /// The saving may be this much less than promised, in absolute terms. Default 0.02.
@@ -47,12 +47,12 @@ pub struct PromiseVerdict {
     pub saving_ratio: Option<f64>,
     /// Largest relative difference between runs of a setting, in time or energy.
     pub spread_ratio: Option<f64>,
-    /// In words, each failed or undecided condition; empty if everything holds.
+    /// Text of each failed or undecided condition; empty if everything holds.
     pub problems: Vec<String>,
 }
 
 impl PromiseVerdict {
-    /// All three are proved.
+    /// Returns true if all three are proved.
     pub fn holds(&self) -> bool {
         self.penalty_kept == Some(true) && self.saving_reached == Some(true) && self.stable == Some(true)
     }

@@ -43,7 +43,7 @@ impl CarbonIntensity {
         KwhRateSteps::new(steps).map(Self::Series).map_err(|index| InvalidIntensity::Order { index })
     }
 
-    /// The CO₂-equivalent of this energy.
+    /// Returns the CO₂-equivalent of this energy.
     pub fn carbon(&self, intervals: &[EnergyInterval]) -> CarbonEmissions {
         match self {
             Self::Constant(grams) => {

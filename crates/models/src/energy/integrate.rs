@@ -1,12 +1,12 @@
 /// A power reading.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PowerSample {
-    /// From any origin that all samples of a series share.
+    /// Time in seconds, from any origin that all samples of a series share.
     pub seconds: f64,
     pub watts: f64,
 }
 
-/// How power becomes energy.
+/// Rule by which power is integrated to energy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum IntegrationRule {
     /// Power changes evenly from one reading to the next.
@@ -47,7 +47,7 @@ pub struct IntegratedEnergy {
 }
 
 impl IntegratedEnergy {
-    /// Over the covered time; `None` where nothing is covered.
+    /// Returns the mean power over the covered time, in watts; `None` if nothing is covered.
     pub fn mean_watts(&self) -> Option<f64> {
         (self.covered_seconds > 0.0).then(|| self.joules / self.covered_seconds)
     }
@@ -84,7 +84,7 @@ impl PowerSeries {
         &self.samples
     }
 
-    /// E = ∫P dt over the whole series; `None` of fewer than two readings.
+    /// Returns E = ∫P dt over the whole series; `None` for fewer than two readings.
     pub fn energy(&self, rule: IntegrationRule) -> Option<IntegratedEnergy> {
         let (first, last) = (self.samples.first()?, self.samples.last()?);
         (first.seconds < last.seconds).then(|| self.energy_between(first.seconds, last.seconds, rule, None))

@@ -5,7 +5,7 @@ use super::{EnergyInterval, JOULES_PER_KWH, seconds_between};
 /// The value of a kWh by time: a price, or grams of CO₂. Has no value for the time between two steps that do not touch.
 #[derive(Debug, Clone, PartialEq)]
 pub struct KwhRateSteps {
-    /// From, to, and the value of a kWh, in order of time.
+    /// Start, end, and the value of a kWh, in order of time.
     steps: Vec<(Timestamp, Timestamp, f64)>,
 }
 
@@ -30,12 +30,12 @@ impl KwhRateSteps {
         }
     }
 
-    /// From the first to the last moment that it covers; `None` without steps.
+    /// Returns the first and the last moment that it covers; `None` without steps.
     pub fn span(&self) -> Option<(Timestamp, Timestamp)> {
         Some((self.steps.first()?.0, self.steps.last()?.1))
     }
 
-    /// The energy of these intervals by the value of its time.
+    /// Returns the energy of these intervals by the value of its time.
     pub fn weigh(&self, intervals: &[EnergyInterval]) -> WeightedEnergy {
         let mut weighed = WeightedEnergy::default();
         for interval in intervals {

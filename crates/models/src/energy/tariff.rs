@@ -11,7 +11,7 @@ pub struct Price {
     pub per_kwh: f64,
 }
 
-/// What electricity costs by month, kind of day and hour, in local time.
+/// Price of electricity by month, kind of day and hour, in local time.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Tariff {
     prices: Vec<Price>,
@@ -70,7 +70,7 @@ impl Tariff {
         Ok(Self { prices, weekday, weekend })
     }
 
-    /// The first rate of an `OpenEI` document; a kWh costs `rate` + `adj`.
+    /// Returns the first rate of an `OpenEI` document; a kWh costs `rate` + `adj`.
     pub fn from_open_ei(document: &OpenEi) -> Result<Self, InvalidTariff> {
         let rate = document.items.first().ok_or(InvalidTariff::Empty)?;
         let prices = rate
@@ -85,14 +85,14 @@ impl Tariff {
         Self::new(prices, &rate.energyweekdayschedule, &rate.energyweekendschedule)
     }
 
-    /// The price at an instant, in currency units per kWh.
+    /// Returns the price at an instant, in currency units per kWh.
     pub fn price_at(&self, time: Timestamp, zone: &TimeZone) -> f64 {
         let local = time.to_zoned(zone.clone());
         let days = if local.weekday().to_monday_zero_offset() >= 5 { &self.weekend } else { &self.weekday };
         self.prices[days[usize::from(local.month().unsigned_abs()) - 1][usize::from(local.hour().unsigned_abs())]].per_kwh
     }
 
-    /// What the energy of these intervals costs; one that spans several hours is split where the local hour changes.
+    /// Returns the cost of these intervals' energy. An interval over several hours is split where the local hour changes.
     pub fn cost(&self, intervals: &[EnergyInterval], zone: &TimeZone) -> f64 {
         intervals.iter().map(|interval| self.cost_of(interval, zone)).sum()
     }
@@ -112,7 +112,7 @@ impl Tariff {
     }
 }
 
-/// Where the local hour changes next: also where a zone is half an hour off, or where clocks are put back.
+/// Returns the next change of the local hour, also if the zone is half an hour off, or if clocks are put back.
 fn next_hour(at: Timestamp, zone: &TimeZone) -> Timestamp {
     let local = at.to_zoned(zone.clone());
     let since = 60 * i64::from(local.minute()) + i64::from(local.second());

@@ -9,7 +9,7 @@ use super::{FitError, FitQuality};
 pub struct CapPoint {
     /// Mean power in watts, or the cap.
     pub watts: f64,
-    /// In any unit, the same for all points.
+    /// Throughput in any unit, the same for all points.
     pub throughput: f64,
 }
 
@@ -18,7 +18,7 @@ pub struct CapPoint {
 pub struct PowerLaw {
     pub a: f64,
     pub b: f64,
-    /// In ln-ln space, where it is fitted.
+    /// R² in ln-ln space, in which the law is fitted.
     pub r_squared: Option<f64>,
     pub mape_ratio: f64,
 }
@@ -29,10 +29,10 @@ pub struct OffsetPowerLaw {
     pub a: f64,
     pub b: f64,
     pub offset_watts: f64,
-    /// In ln-ln space, where it is fitted.
+    /// R² in ln-ln space, in which the law is fitted.
     pub r_squared: Option<f64>,
     pub mape_ratio: f64,
-    /// P0 / (1 − b): where throughput per watt is highest; `None` where it has no peak (b ≥ 1), or none above 0 W.
+    /// P0 / (1 − b): where throughput per watt is highest; `None` if it has no peak (b ≥ 1), or none above 0 W.
     pub peak_watts: Option<f64>,
     /// The peak lies where it was measured.
     pub peak_measured: bool,
@@ -105,7 +105,7 @@ impl CapCurve {
         })
     }
 
-    /// Throughput at a power by the offset law; `None` outside the measured range and where there is no information.
+    /// Returns the throughput at a power by the offset law; `None` outside the measured range and where there is no information.
     pub fn throughput(&self, watts: f64) -> Option<f64> {
         let [low, high] = self.watts_range;
         let law = &self.offset_power_law;
@@ -143,7 +143,7 @@ fn log_fit(points: &[CapPoint], offset: f64) -> LogFit {
     LogFit { a: (y_mean - b * x_mean).exp(), b, squares, r_squared: (syy > 1e-20).then(|| 1.0 - squares / syy) }
 }
 
-/// The P0 below the lowest power with the least squares: a scan, for there may be several minima, then golden sections.
+/// Returns the P0 below the lowest power with the least squares: a scan, for there may be several minima, then golden sections.
 fn least_offset(points: &[CapPoint], low: f64) -> f64 {
     const STEPS: u32 = 100;
     let most = 0.98 * low;

@@ -24,12 +24,12 @@ impl<const P: usize> NormalEquations<P> {
         }
     }
 
-    /// `AᵀA` alone, for other values.
+    /// Returns `AᵀA` alone, for other values.
     pub(crate) fn without_values(&self) -> Self {
         Self { gram: self.gram, rhs: [0.0; P] }
     }
 
-    /// Σ weight·(row · x − value)² less Σ weight·value².
+    /// Returns Σ weight·(row · x − value)² less Σ weight·value².
     pub(crate) fn loss(&self, x: &[f64; P]) -> f64 {
         let mut loss = 0.0;
         for i in 0..P {
@@ -47,7 +47,7 @@ impl<const P: usize> NormalEquations<P> {
     }
 }
 
-/// x ≥ 0 with the least Σ weight·(row · x − value)².
+/// Returns x ≥ 0 with the least Σ weight·(row · x − value)².
 pub(crate) fn nnls<const P: usize>(normal: &NormalEquations<P>) -> [f64; P] {
     // Columns scaled to length 1: tolerances then mean the same in every unit.
     let mut scale = [0.0; P];
@@ -114,7 +114,7 @@ pub(crate) fn nnls<const P: usize>(normal: &NormalEquations<P>) -> [f64; P] {
     x
 }
 
-/// The least squares over the passive columns by Cholesky; `None` where these depend on each other.
+/// Returns the least squares over the passive columns by Cholesky; `None` if these depend on each other.
 fn solve<const P: usize>(gram: &[[f64; P]; P], rhs: &[f64; P], passive: &[bool; P]) -> Option<[f64; P]> {
     let mut factor = [[0.0; P]; P];
     for i in (0..P).filter(|&i| passive[i]) {

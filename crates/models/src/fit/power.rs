@@ -61,7 +61,7 @@ impl GpuActivity {
 }
 
 impl PowerModel {
-    /// Non-negative least squares on relative errors, so that a board at 80 W counts as much as one at 400 W.
+    /// Fits by non-negative least squares on relative errors, so that a board at 80 W counts as much as one at 400 W.
     pub fn fit(observations: &[PowerObservation]) -> Result<Self, FitError> {
         for (index, PowerObservation { activity, watts }) in observations.iter().enumerate() {
             let ratios = [

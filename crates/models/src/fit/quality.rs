@@ -1,9 +1,9 @@
 use serde::{Deserialize, Serialize};
 
-/// How well a model describes what it was fitted to.
+/// Agreement of a model with the measurements that it was fitted to.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct FitQuality {
-    /// Part of the variance that the model explains; `None` where nothing varies.
+    /// Part of the variance that the model explains; `None` if nothing varies.
     pub r_squared: Option<f64>,
     /// Mean absolute error as a part of the measured value.
     pub mape_ratio: f64,
@@ -12,7 +12,7 @@ pub struct FitQuality {
 }
 
 impl FitQuality {
-    /// `None` of no measurements.
+    /// Returns the quality; `None` for no measurements.
     pub fn of(observed: &[f64], predicted: &[f64]) -> Option<Self> {
         Some(Self {
             r_squared: r_squared(observed, predicted),
@@ -22,7 +22,7 @@ impl FitQuality {
     }
 }
 
-/// R² = 1 − Σ(y − ŷ)² / Σ(y − ȳ)²; `None` where y does not vary. Negative where the mean would be the better model.
+/// Returns R² = 1 − Σ(y − ŷ)² / Σ(y − ȳ)²; `None` if y does not vary. It is negative if the mean would be the better model.
 pub fn r_squared(observed: &[f64], predicted: &[f64]) -> Option<f64> {
     let mean = observed.iter().sum::<f64>() / observed.len() as f64;
     let total: f64 = observed.iter().map(|y| (y - mean).powi(2)).sum();
@@ -30,7 +30,7 @@ pub fn r_squared(observed: &[f64], predicted: &[f64]) -> Option<f64> {
     (total > 1e-12 * mean * mean * observed.len() as f64).then(|| 1.0 - residual / total)
 }
 
-/// Mean of |ŷ − y| / |y|, over those that are not 0; `None` where there is none.
+/// Returns the mean of |ŷ − y| / |y|, over those that are not 0; `None` if there is none.
 pub fn mape_ratio(observed: &[f64], predicted: &[f64]) -> Option<f64> {
     let errors: Vec<f64> =
         observed.iter().zip(predicted).filter(|(y, _)| **y != 0.0).map(|(y, fitted)| ((fitted - y) / y).abs()).collect();

@@ -13,7 +13,7 @@ pub struct FakeMps {
 }
 
 impl FakeMps {
-    /// A daemon with this default.
+    /// Returns a daemon with this default.
     pub fn new(default: &str) -> Self {
         let fake = Self { folder: tempfile::tempdir().expect("a temporary folder") };
         std::fs::create_dir(fake.pipe_directory()).expect("the folder is writable");

@@ -5,14 +5,17 @@ use eadt_schemas::v1::Meter;
 
 use super::names_a_sum;
 use super::nested_meters::MeterName;
+use super::rails::{BoardPart, board_part};
 use crate::error::quote;
 use crate::units::word_places;
 
 /// Words that say which figure of a board a name is of, beside the figure itself.
-const FIGURE_WORDS: [&str; 16] = [
-    "average", "avg", "cap", "limit", "max", "maximum", "mean", "median", "min", "minimum", "peak", "process", "std", "stddev",
-    "stdev", "tdp",
+const FIGURE_WORDS: [&str; 17] = [
+    "average", "avg", "cap", "last", "limit", "max", "maximum", "mean", "median", "min", "minimum", "peak", "process", "std",
+    "stddev", "stdev", "tdp",
 ];
+/// Words of figures from which energy follows best, the best first; it does not follow from others.
+const BEST_FIGURES: [&[&str]; 3] = [&["average", "avg", "mean"], &["last"], &["median"]];
 /// Words of which limit a name is of.
 const WORDS_BESIDE_LIMITS: [&str; 2] = ["default", "enforced"];
 /// Percentiles that are written behind a name, as `p95`.
@@ -20,14 +23,14 @@ const PERCENTILES: [&str; 5] = ["50", "75", "90", "95", "99"];
 /// Words that say that a name is of a GPU.
 const GPU_WORDS: [&str; 6] = ["accelerator", "card", "cuda", "gpu", "gpus", "nvidia"];
 /// Words of other parts of a machine, and of all of it.
-const PART_WORDS: [&str; 11] = ["cpu", "cpus", "disk", "dram", "fan", "fans", "memory", "package", "pkg", "ram", "soc"];
+const PART_WORDS: [&str; 12] = ["cpu", "cpus", "disk", "dram", "fan", "fans", "memory", "package", "pck", "pkg", "ram", "soc"];
 /// Words of parts that hosts have in their names, too: of a part beside a word of energy or power, as `Mem Power`.
 const SENSOR_PART_WORDS: [&str; 5] = ["dimm", "hdd", "mem", "nvme", "ssd"];
 const MACHINE_WORDS: [&str; 8] = ["chassis", "host", "machine", "node", "platform", "server", "sys", "system"];
 /// Words that name all of a machine; a mean of its parts is none of it.
 const TOTAL_WORDS: [&str; 6] = ["aggregate", "all", "overall", "sum", "total", "totals"];
-/// The machine, in the names of its sensors: `System Board Pwr Consumption`.
-const MACHINE_PHRASE: [&str; 2] = ["system", "board"];
+/// The machine, in the names of its sensors: `System Board Pwr Consumption`, `PowerControl.PowerConsumedWatts`.
+const MACHINE_PHRASES: [[&str; 2]; 2] = [["system", "board"], ["power", "control"]];
 /// Words of power supplies: what they supply lies behind them.
 const SUPPLY_WORDS: [&str; 4] = ["ps", "psu", "supplies", "supply"];
 /// Words of energy and power, which say nothing about what they are of.
@@ -73,7 +76,12 @@ pub(crate) fn find_misnamed_boards(names: &[&str], meter: Meter) -> Vec<Misnamed
     let whole = find_whole(&names, meter, false);
     let whole_of_parts = find_whole(&names, meter, true);
     let misnamed = |(index, name): (usize, &BoardName)| {
-        let same_board = names.iter().find(|other| name.has_figure && other.is_figured_by(name));
+        let is_figure_of = |(place, other): &(usize, &BoardName)| {
+            other.is_figured_by(name) || name.is_figure_beside(other) && (other.figure, *place) < (name.figure, index)
+        };
+        let figure = names.iter().enumerate().find(|found| name.has_figure && is_figure_of(found));
+        let total = || names.iter().find(|other| name.part == BoardPart::Total && other.part == BoardPart::Input);
+        let same_board = figure.map(|(_, other)| other).or_else(total);
         let is_of_machine = name.extent != Extent::Unknown || name.meter.is_some();
         let counted = gpu.filter(|_| !counts_machines && !name.is_gpu && is_of_machine);
         let behind = match name.extent {
@@ -82,7 +90,7 @@ pub(crate) fn find_misnamed_boards(names: &[&str], meter: Meter) -> Vec<Misnamed
             Extent::Unknown | Extent::Machine => None,
         };
         let behind = behind.or_else(|| names.iter().find(|other| name.is_part_of(other))).filter(|_| counts_machines);
-        let behind = behind.or_else(|| names.iter().find(|other| name.is_within(other)));
+        let behind = behind.or_else(|| names.iter().find(|other| name.is_within(other) || name.is_rail_of(other)));
         let input = names.iter().find(|other| name.is_output_of(other));
         let problem = match (same_board, counted, behind, input) {
             (Some(other), ..) => format!("by its name another figure of what {} is of", quote(other.text)),
@@ -103,8 +111,18 @@ pub(crate) fn find_misnamed_boards(names: &[&str], meter: Meter) -> Vec<Misnamed
 /// Finds two of several names, the first of which is of a part of what the second measures, as `core` of `package-0`: their
 /// places.
 pub(super) fn find_part_and_whole(names: &[&str]) -> Option<(usize, usize)> {
+    find_pair(names, BoardName::is_within)
+}
+
+/// Finds two of several names, the first of which is of a rail or a chip of the board of the second: their places.
+pub(super) fn find_rail_and_board(names: &[&str]) -> Option<(usize, usize)> {
+    find_pair(names, BoardName::is_rail_of)
+}
+
+/// Finds the places of two names, the first of which is to the second as `is_pair` tells.
+fn find_pair<'n>(names: &[&'n str], is_pair: impl Fn(&BoardName<'n>, &BoardName<'n>) -> bool) -> Option<(usize, usize)> {
     let names: Vec<BoardName> = names.iter().map(|name| BoardName::new(name)).collect();
-    names.iter().enumerate().find_map(|(part, name)| Some((part, names.iter().position(|other| name.is_within(other))?)))
+    names.iter().enumerate().find_map(|(part, name)| Some((part, names.iter().position(|other| is_pair(name, other))?)))
 }
 
 /// Describes a zone of RAPL below another of these names: by its number it may be a part of that, or the memory beside it.
@@ -115,7 +133,7 @@ pub(super) fn describe_zone(names: &[&str]) -> Option<String> {
     let (zone, whole) = names.iter().find_map(of)?;
     Some(format!(
         "{zone} is by its number a zone below {whole}: whether it is a part of that, such as the cores, or the memory beside it, the number \
-         does not say; both count; if it is a part, leave it out, or name each zone by its domain (package-0, core, dram) in a column, and say \
+         does not show; both count; if it is a part, leave it out, or name each zone by its domain (package-0, core, dram) in a column, and use \
          --map device=COLUMN"
     ))
 }
@@ -136,20 +154,23 @@ fn find_whole<'b, 'n>(names: &'b [BoardName<'n>], meter: Meter, is_of_parts: boo
 }
 
 /// The name of a board, by its words.
-struct BoardName<'n> {
+pub(super) struct BoardName<'n> {
     text: &'n str,
     words: Vec<String>,
     /// The words that are of the board itself, and not of a figure of it.
     board: Vec<String>,
     has_figure: bool,
+    /// Rank of the figure: 0 if the name has no word of one, greater if less energy follows from it.
+    figure: usize,
     has_number: bool,
     is_gpu: bool,
     extent: Extent,
+    part: BoardPart,
     /// A domain of RAPL, or a side of a power distribution unit.
     meter: Option<MeterName>,
 }
 
-/// How much of a machine a name is of, if its words say so.
+/// Part of a machine that a name refers to, if its words show it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Extent {
     Unknown,
@@ -160,11 +181,11 @@ enum Extent {
 }
 
 impl<'n> BoardName<'n> {
-    fn new(text: &'n str) -> Self {
+    pub(super) fn new(text: &'n str) -> Self {
         let places = word_places(text);
         let words: Vec<String> = places.iter().map(|place| text[place.clone()].to_lowercase()).collect();
         let has = |list: &[&str], word: &String| list.contains(&word.as_str());
-        // Before a slash is what has the board, such as a namespace.
+        // The owner of the board, such as a namespace, stands before a slash.
         let own = text.rfind('/').unwrap_or(0);
         let last = words.len().saturating_sub(1);
         let has_percentile = last > 0 && words[last - 1] == "p" && has(&PERCENTILES, &words[last]);
@@ -179,7 +200,21 @@ impl<'n> BoardName<'n> {
         let has_number = words.iter().any(|word| is_number(word));
         let is_gpu = words.iter().any(|word| has(&GPU_WORDS, word));
         let has_figure = board.len() < words.len();
-        Self { text, has_figure, board, has_number, is_gpu, extent: extent_of(&words), meter: MeterName::new(text), words }
+        let rank_of = |at: usize| BEST_FIGURES.iter().position(|best| has(best, &words[at])).unwrap_or(BEST_FIGURES.len()) + 1;
+        let figure = (0..words.len()).filter(|at| is_of_figure(*at)).map(rank_of).max().unwrap_or(0);
+        let (extent, part) = (extent_of(&words), board_part(&words, is_gpu, |word| is_number(word) || is_electrical(word)));
+        Self { text, has_figure, figure, board, has_number, is_gpu, extent, part, meter: MeterName::new(text), words }
+    }
+
+    /// Returns how far a name is from that of the power of a whole board, and of its plain figure: the nearest is the least.
+    pub(super) fn distance_from_board(&self) -> (u8, usize) {
+        let is_of_part = self.part == BoardPart::Rail || self.extent == Extent::Part && !self.is_gpu;
+        let distance = match () {
+            () if is_of_part || self.extent == Extent::Supply => 2,
+            () if self.part == BoardPart::Unknown => 1,
+            () => 0,
+        };
+        (distance, self.figure)
     }
 
     fn has_word(&self, list: &[&str]) -> bool {
@@ -190,6 +225,19 @@ impl<'n> BoardName<'n> {
     fn is_figured_by(&self, other: &Self) -> bool {
         let number = self.words.split_first().filter(|(first, _)| *first == "gpu").map(|(_, number)| number);
         !self.has_figure && (self.words == other.board || number.is_some_and(|number| number == other.board.as_slice()))
+    }
+
+    /// Returns whether two names are of figures of the same board, as `gpu0 max` and `gpu0 mean`. A number alone may be of a pod.
+    fn is_figure_beside(&self, other: &Self) -> bool {
+        let is_telling = |word: &String| GPU_WORDS.contains(&word.as_str()) || is_electrical(word);
+        other.has_figure && self.board == other.board && self.board.iter().any(is_telling)
+    }
+
+    /// Returns whether a name is of a rail or a chip of the board of another, as `GPU Chip Power` of `Board Power`.
+    fn is_rail_of(&self, whole: &Self) -> bool {
+        let has_number = |number: &String| self.words.contains(number);
+        let is_of_board = whole.part != BoardPart::Whole || whole.words.iter().filter(|word| is_number(word)).all(has_number);
+        self.part.is_part_of(whole.part) && is_of_board
     }
 
     /// Returns whether a name is of the output of what another is the input of, as `PSU1 Output Power` of `PSU1 Input Power`.
@@ -231,11 +279,24 @@ fn is_number(word: &str) -> bool {
     word.bytes().all(|byte| byte.is_ascii_digit())
 }
 
+fn is_electrical(word: &str) -> bool {
+    ELECTRICAL_WORDS.contains(&word)
+}
+
+pub(super) fn names_gpu(word: &str) -> bool {
+    GPU_WORDS.contains(&word)
+}
+
+/// Returns whether a word in the name of a column says no more than that it is of power or of a GPU.
+pub(super) fn says_no_part(word: &str) -> bool {
+    is_electrical(word) || names_gpu(word)
+}
+
 /// Returns how much of a machine a name of such words is of.
 fn extent_of(words: &[String]) -> Extent {
     let mut words: Vec<&str> = words.iter().map(String::as_str).collect();
-    if let Some(at) = words.windows(2).position(|pair| pair == MACHINE_PHRASE) {
-        // The first word of the phrase is one of a machine by itself.
+    if let Some(at) = words.windows(2).position(|pair| MACHINE_PHRASES.iter().any(|phrase| pair == phrase)) {
+        // The first word of the phrase is one of a machine, or of power, by itself.
         words.remove(at + 1);
     }
     let has = |list: &[&str]| words.iter().any(|word| list.contains(word));
@@ -250,7 +311,7 @@ fn extent_of(words: &[String]) -> Extent {
         () if has(&SUPPLY_WORDS) => Extent::Supply,
         () if has(&MACHINE_WORDS) => Extent::Machine,
         () if has(sensor_parts) || has(&PART_WORDS) || has(&GPU_WORDS) => Extent::Part,
-        // Of energy and power only, without a number, is the sum.
+        // A name of energy and power only, without a number, is the sum.
         () if !words.iter().any(|word| is_number(word)) => Extent::Machine,
         () => Extent::Unknown,
     }
@@ -341,6 +402,40 @@ mod tests {
             (&["inlet", "outlet1", "outlet2", "phase L1"], Meter::Wall, &[1, 2, 3]),
             (&["outlet1", "outlet2"], Meter::Wall, &[]),
             (&["L1", "L2", "L3"], Meter::Wall, &[]),
+            // Figures of one board, of which none is plain.
+            (
+                &[
+                    "cuda:0 (gpu:0)/power_usage (W)/min",
+                    "cuda:0 (gpu:0)/power_usage (W)/mean",
+                    "cuda:1 (gpu:1)/power_usage (W)/last",
+                ],
+                Meter::Gpu,
+                &[0],
+            ),
+            (&["Average Power", "Peak Power", "Minimum Power"], Meter::Wall, &[1, 2]),
+            (&["Peak Power", "Minimum Power"], Meter::Wall, &[1]),
+            (&["gpu-max-1", "gpu-min-1"], Meter::Gpu, &[1]),
+            // Rails, chips and connectors of a board, and parts of a machine in other tools' words.
+            (
+                &["GPU Power", "GPU Core (NVVDD) Input Power (avg)", "GPU FBVDD Input Power", "GPU 16-pin HVPWR Power"],
+                Meter::Gpu,
+                &[1, 2, 3],
+            ),
+            (&["GPU Chip Power Draw", "Board Power Draw"], Meter::Gpu, &[0]),
+            (&["gpu0 power", "gpu1 power", "gpu0 memory power"], Meter::Gpu, &[2]),
+            (&["gpu1 power", "gpu0 chip power"], Meter::Gpu, &[]),
+            (&["GPU Core Power", "GPU Memory Power"], Meter::Gpu, &[]),
+            (&["gpu-1", "core-1", "chip-1"], Meter::Node, &[]),
+            (&["VDD_IN", "VDD_CPU_GPU_CV", "VDD_SOC", "TOT"], Meter::Module, &[1, 2, 3]),
+            (&["Power VDD_CPU_CV", "Power VDD_GPU_SOC", "Power VDD_SYS_5V0", "Power TOT"], Meter::Module, &[0, 1, 2]),
+            (&["POM_5V_IN", "POM_5V_GPU", "POM_5V_CPU"], Meter::Module, &[1, 2]),
+            (&["VDD_GPU_SOC", "VDD_CPU_CV", "VIN_SYS_5V0"], Meter::Module, &[]),
+            (&["DC_NODE_POWER_W", "PCK_POWER_W", "GPU0_POWER_W"], Meter::Gpu, &[0, 1]),
+            (
+                &["PowerControl.PowerConsumedWatts", "PowerSupplies.0.PowerInputWatts", "PowerSupplies.1.PowerInputWatts"],
+                Meter::Wall,
+                &[1, 2],
+            ),
         ] {
             let found: Vec<usize> = find_misnamed_boards(names, meter).into_iter().map(|found| found.index).collect();
             assert_eq!(found, misnamed, "{names:?} {meter:?}");

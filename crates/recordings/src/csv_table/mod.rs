@@ -1,15 +1,16 @@
 //! Any table; [`crate::FieldMap`]s define its columns.
 //!
-//! Rows that add to a counter (`samples=*`, `tokens=GeneratedTokens`) are moments, not intervals: the counter keeps its
-//! value up to the row's time and has the new one a microsecond later, so that each row counts in the window
-//! that it lies in and a silence counts nothing. A table that has nothing but progress is taken for
-//! a whole run, from its first row to its last.
+//! Rows that add to a counter (`samples=*`, `tokens=GeneratedTokens`) are moments, not intervals. The counter keeps its value up
+//! to the row's time and has the new one a microsecond later. So each row counts in the window that it lies in, and a silence
+//! counts nothing. A table that has nothing but progress is taken for a whole run, from its first row to its last.
 
+mod board_columns;
 mod board_names;
 mod counter_columns;
 mod nested_meters;
 mod nested_spans;
 mod plan;
+mod rails;
 mod slurm_jobs;
 mod steps;
 mod time_columns;
@@ -21,20 +22,22 @@ use eadt_schemas::EventTime;
 use eadt_schemas::counts::counted;
 use eadt_schemas::v1::{CounterScope, Meter};
 
+pub(crate) use self::board_columns::{ColumnRole, find_column_roles};
 use self::board_names::describe_zone;
 pub(crate) use self::board_names::find_misnamed_boards;
 use self::counter_columns::joules_of_tick;
 pub(crate) use self::counter_columns::{TickColumn, find_range_column, find_tick_column, may_count_ticks};
-use self::nested_spans::RowSpan;
+use self::nested_spans::{RowMoment, RowSpan, SpanColumns};
 use self::plan::{FieldSource, NumberColumn, TableMapping, ValueExpression};
+pub(crate) use self::rails::{names_rail_of_module, names_total_of_rails};
 use self::slurm_jobs::JobRows;
 use self::steps::CounterIncrements;
 pub(crate) use self::steps::is_running_total;
 use self::time_columns::{ClockDays, NumberedDay, UnknownTime};
 use crate::absent::{is_absent_name, is_absent_number, is_absent_text};
-use crate::boards::several_boards_error;
+use crate::boards::{names_parts_of_boards, several_boards_error};
 use crate::checks::is_power;
-use crate::clock::TimeParser;
+use crate::clock::{ParsedTime, TimeFormat, TimeParser};
 use crate::decimal_mark::{DecimalMarkDetector, MARK_REMEDY};
 use crate::error::quote;
 use crate::foreign_text::{ForeignText, foreign_json};
@@ -53,7 +56,7 @@ use crate::table::{HeaderCriteria, HeaderRow, RowCells, TableReader};
 use crate::units::{Dimension, Unit, ambiguous_unit, is_unit_of_others, word_places};
 use crate::{ImportError, ImportOptions, ReadingField};
 
-/// What one row adds to a counter.
+/// Fields for amounts that one row adds to a counter.
 const STEPS: [(&str, ReadingField); 4] = [
     ("samples", ReadingField::SamplesTotal),
     ("tokens", ReadingField::TokensTotal),
@@ -64,10 +67,10 @@ const TEXT_FIELDS: [&str; 4] = ["time", "device", "node", "gpu_model"];
 /// Looked for, in this order, where no `time=` is given.
 pub(crate) const TIME_NAMES: [&str; 7] = ["time", "timestamp", "datetime", "date_time", "ts", "date", "_timestamp"];
 
-/// Nothing is read more often, in the mean.
+/// Shortest mean interval between two readings.
 const SHORTEST_INTERVAL_SECONDS: f64 = 0.005;
 
-/// Every FIELD that a map may name.
+/// Returns every FIELD that a map may name.
 pub(crate) fn known_targets() -> Vec<&'static str> {
     let texts = TEXT_FIELDS.into_iter().chain(STEPS.iter().map(|(name, _)| *name));
     texts.chain(ReadingField::ALL.iter().map(|field| field.name())).collect()
@@ -175,13 +178,14 @@ pub(crate) fn refuse_json(file: &str, header: &HeaderRow) -> Result<(), ImportEr
     Err(ImportError::in_line(file, header.line, "it is JSON, and no table of this form", remedy))
 }
 
-/// Why rows are passed over.
+/// The reason for skipping an empty row.
 pub(crate) const EMPTY_ROW: &str = "empty row";
 const UNITS_BELOW_HEADER: &str = "units below the header";
+const ENDS_BEFORE_FIGURES: &str = "row that ends before the columns that are mapped, as others do";
 const STEP_OF_A_JOB: &str = "step of a job that has a row of its own";
 const STEP_WITHIN_ANOTHER: &str = "step of a job within the time of another on the same nodes, which has their energy";
 
-/// What to do if a header contradicts what is below it.
+/// Remedy for a header that contradicts the values below it.
 const ONE_UNIT: &str = "correct the one that is wrong: nothing shows which";
 
 /// Words of readings of power, of shares, which are none also of power, and of other readings, in a column that names what each
@@ -277,9 +281,9 @@ fn names_power_at_a_limit(text: &str) -> bool {
     names_power(text) == Some(true) && !names_limit(last)
 }
 
-/// Returns whether a text, such as `system/gpu_0_power_usage_percentage`, names power as a share of something.
+/// Returns whether a text, such as `system/gpu_0_power_usage_percentage` or `Power [% TDP]`, names power as a share of something.
 pub(crate) fn names_share_of_power(text: &str) -> bool {
-    has_word(text, &SHARE_WORDS) && has_word(text, &POWER_WORDS)
+    (has_word(text, &SHARE_WORDS) || text.contains('%')) && has_word(text, &POWER_WORDS)
 }
 
 /// Returns how many of the mapped columns, or usual columns of time, a row names.
@@ -323,6 +327,31 @@ fn has_readings(cells: &RowCells, options: &ImportOptions, clock: &TimeParser) -
     numbers > 0 || cells.iter().any(is_quantity) && cells.iter().all(|cell| is_quantity(cell) || is_time(cell))
 }
 
+/// Rows among the first of a table that end after the same column, and such columns at most: more are of damaged rows.
+const FEWEST_SHORT_ROWS: usize = 3;
+const MOST_SHORT_WIDTHS: usize = 3;
+
+/// Returns the numbers of cells of rows that leave the last columns out, in a table of tabs in which other rows have them: turbostat
+/// writes what a package draws behind the rest of its first CPU only.
+fn find_short_widths(table: &TableReader<'_>, width: usize) -> BTreeSet<usize> {
+    let mut rows: BTreeMap<usize, usize> = BTreeMap::new();
+    table.peek(|cells| *rows.entry(cells.len()).or_default() += 1);
+    let is_known = table.separator() == Some('\t') && rows.remove(&width).is_some();
+    let are_of_writer = is_known && rows.len() <= MOST_SHORT_WIDTHS;
+    let is_short = |(cells, rows): &(usize, usize)| *cells < width && *rows >= FEWEST_SHORT_ROWS;
+    rows.into_iter().filter(is_short).map(|(cells, _)| cells).filter(|_| are_of_writer).collect()
+}
+
+/// Returns the time that a count of seconds is if it counts days, as spreadsheets do; `None` if that is of no record.
+fn spreadsheet_day(options: &ImportOptions, time: EventTime) -> Option<EventTime> {
+    /// 1970-01-01, 2000-01-01 and 2100-01-01.
+    const EPOCH: f64 = 25_569.0;
+    const RECORDS: std::ops::Range<f64> = 36_526.0..73_051.0;
+    let days = time.micros() as f64 / 1e6;
+    let is_day = options.time_format == Some(TimeFormat::Unix) && RECORDS.contains(&days);
+    is_day.then(|| EventTime::from_seconds((days - EPOCH) * 86_400.0))
+}
+
 struct FileReader<'o> {
     file: FileId,
     plan: TableMapping,
@@ -346,6 +375,8 @@ struct FileReader<'o> {
     ranks: IdColumns,
     jobs: JobRows,
     kinds: ReadingKinds,
+    /// The numbers of cells of rows that leave the last columns out.
+    short_widths: BTreeSet<usize>,
 }
 
 /// Columns that are not mapped, and may name a reading of some kind in each row.
@@ -470,12 +501,14 @@ impl<'o> FileReader<'o> {
         recording.column_of_kinds = plan.find_columns_of_texts(table);
         plan.find_counter_range(recording, table);
         plan.drop_other_resolutions(table);
+        plan.note_equal_columns(recording, table);
         let columns: Vec<usize> =
             plan.number_columns().flat_map(|column| [Some(column.index), column.resolution]).flatten().collect();
         let marks = DecimalMarkDetector::new(table, &columns, options.decimal);
         let ids = plan.id_columns(recording);
         let ranks = plan.rank_columns();
         let kinds = ReadingKinds::new(&plan.columns_of_kinds(recording));
+        let short_widths = find_short_widths(table, plan.names.len());
         Ok(Self {
             file,
             kinds,
@@ -493,7 +526,18 @@ impl<'o> FileReader<'o> {
             ids,
             ranks,
             jobs: JobRows::default(),
+            short_widths,
         })
+    }
+
+    /// Returns whether a row leaves the last columns out, as others do, and these have all figures: it has none.
+    fn ends_before_figures(&self, cells: &RowCells) -> bool {
+        let mut columns = self.plan.number_columns().map(|column| column.index).peekable();
+        let has_figures = columns.peek().is_some();
+        self.plan.time.is_some()
+            && has_figures
+            && self.short_widths.contains(&cells.len())
+            && columns.all(|index| index >= cells.len())
     }
 
     /// Takes a comment directly below the header for one of units, if it is one; returns whether it is.
@@ -569,16 +613,16 @@ impl<'o> FileReader<'o> {
         cells.len() >= 2 && is_named && cells.iter().all(|cell| cell.is_empty() || is_name(cell))
     }
 
-    fn read_row(
-        &mut self,
-        recording: &mut Recording,
-        sources: &mut TableSources,
-        line: u64,
-        cells: &RowCells,
-    ) -> Result<(), RowError> {
+    /// Returns whether a row has a cell for each column; false if it leaves the last ones out, as others do. Returns an error if it is
+    /// damaged.
+    fn has_all_cells(&mut self, recording: &mut Recording, line: u64, cells: &RowCells) -> Result<bool, RowError> {
         let width = self.plan.names.len();
         let surplus = (width..cells.len()).any(|index| cells.get(index).is_some_and(|cell| !cell.is_empty()));
         if cells.len() < width || surplus {
+            if !surplus && self.ends_before_figures(cells) {
+                recording.skip_line(self.file, line, ENDS_BEFORE_FIGURES);
+                return Ok(false);
+            }
             let problem = format!("row has {}, its header {width}", counted(cells.len(), "cell"));
             let remedy = "the file is truncated or damaged here, or a cell has the separator in it: restore the row or take it out; if each row \
                           begins with its number, put a name for that before the others of the header";
@@ -586,6 +630,19 @@ impl<'o> FileReader<'o> {
                 self.rows.values_mut().for_each(|rows| *rows += 1);
             }
             return Err(RowError::damaged("cells", recording.error(self.file, line, problem, remedy)));
+        }
+        Ok(true)
+    }
+
+    fn read_row(
+        &mut self,
+        recording: &mut Recording,
+        sources: &mut TableSources,
+        line: u64,
+        cells: &RowCells,
+    ) -> Result<(), RowError> {
+        if !self.has_all_cells(recording, line, cells)? {
+            return Ok(());
         }
         if self.jobs.note_row(&self.plan, line, cells, recording.meter) {
             recording.skip_line(self.file, line, STEP_OF_A_JOB);
@@ -595,9 +652,7 @@ impl<'o> FileReader<'o> {
         let job = self.plan.has_progress().then(|| sources.job_source(recording, self.file));
         let Some(first) = devices.first().copied().or(job) else { return Ok(()) };
         let time = self.time(recording, line, cells, first)?;
-        if let Some(span) = self.span_of_row(cells, time) {
-            sources.steps.add_span(self.file, line, span, &self.plan.other_texts(cells));
-        }
+        self.note_span(sources, line, cells, time);
         for source in devices.iter().copied().chain(job) {
             *self.rows.entry(source).or_default() += 1;
         }
@@ -631,13 +686,37 @@ impl<'o> FileReader<'o> {
         read
     }
 
-    /// Returns from when to when a row is, if it has that.
-    fn span_of_row(&self, cells: &RowCells, time: EventTime) -> Option<RowSpan> {
-        let spans = self.plan.spans?;
-        match parse_quantity(cells.get(spans.duration)?, self.marks.mark()) {
-            QuantityCell::Number(duration, None) => spans.span(time, duration),
-            _ => None,
+    /// Notes from when to when a row is, if it has that.
+    fn note_span(&self, sources: &mut TableSources, line: u64, cells: &RowCells, time: EventTime) {
+        let Some(columns) = self.plan.spans else { return };
+        let Some(span) = self.span_of_row(columns, cells, time) else { return };
+        match (columns.moment, self.plan.may_nest) {
+            (RowMoment::Unnamed, _) => sources.steps.add_unnamed_span(self.file, line, span),
+            (_, true) => sources.steps.add_span(self.file, line, span, &self.plan.other_texts(cells)),
+            (_, false) => sources.steps.add_span_of_several(self.file, line, span),
         }
+    }
+
+    /// Returns from when to when a row is, if it has that.
+    fn span_of_row(&self, columns: SpanColumns, cells: &RowCells, time: EventTime) -> Option<RowSpan> {
+        let moment = |column: Option<usize>| self.clock.read(cells.get(column?)?).ok();
+        let between = || {
+            let (own, other) = (moment(self.plan.time)?, moment(columns.other_end)?);
+            let has_offset = |time: ParsedTime| matches!(time, ParsedTime::Absolute(_));
+            let seconds = match columns.moment {
+                RowMoment::Start => other.earliest().seconds_since(own.earliest()),
+                RowMoment::End | RowMoment::Unnamed => own.earliest().seconds_since(other.earliest()),
+            };
+            (self.plan.time_parts.is_empty() && has_offset(own) == has_offset(other)).then_some(seconds)
+        };
+        let duration = || match parse_quantity(cells.get(columns.duration?)?, self.marks.mark()) {
+            QuantityCell::Number(duration, None) => Some(duration * columns.seconds_per_unit),
+            QuantityCell::Number(duration, Some(unit)) => {
+                (unit.dimension == Dimension::Duration).then(|| unit.to_base_unit(duration))
+            }
+            QuantityCell::Absent | QuantityCell::UnknownUnit | QuantityCell::Ambiguous | QuantityCell::NotANumber => None,
+        };
+        columns.span(time, between().or_else(duration)?)
     }
 
     /// Returns the values of a row.
@@ -697,16 +776,30 @@ impl<'o> FileReader<'o> {
     /// is read.
     fn check_unit_of_times(&self, recording: &mut Recording) -> Result<(), ImportError> {
         let Some((line, first, last)) = self.span else { return Ok(()) };
-        // Of one board: rows of several come at one time.
+        // Rows of one board count: rows of several boards come at one time.
         let of = |is_board: bool| {
             let is_wanted = |source: SourceId| matches!(recording.sources[source].kind, SourceKind::Device(_)) == is_board;
             self.rows.iter().filter(|(source, _)| is_wanted(**source)).map(|(_, rows)| *rows).max()
         };
         let rows = of(true).or_else(|| of(false)).unwrap_or(0);
+        let is_too_fast = last.seconds_since(first).abs() < SHORTEST_INTERVAL_SECONDS * rows as f64;
+        if let (Some(day), Some(column)) = (spreadsheet_day(self.options, first), self.plan.time) {
+            let problem = format!(
+                "by --time-format unix the first row is of {}; as a day of a spreadsheet it is of {}",
+                first.date(),
+                day.date()
+            );
+            let remedy = "if so, save the column as text, as in 2025-02-03 10:00:00, and leave --time-format out";
+            if is_too_fast {
+                return Err(recording.error(self.file, line, problem, remedy).with_column(self.plan.column_name(column)));
+            }
+            recording.add_note(format!("{}: {problem}; {remedy}", recording.files[self.file]));
+            return Ok(());
+        }
         let (Some((unit, then)), Some(column)) = (self.clock.larger_unit(first), self.plan.time) else { return Ok(()) };
         let problem = format!("by --time-format the first row is of {}; as {unit} it would be of {}", first.date(), then.date());
-        let remedy = format!("if so, say --time-format {unit}");
-        if last.seconds_since(first).abs() < SHORTEST_INTERVAL_SECONDS * rows as f64 {
+        let remedy = format!("if so, use --time-format {unit}");
+        if is_too_fast {
             return Err(recording.error(self.file, line, problem, remedy).with_column(self.plan.column_name(column)));
         }
         recording.add_note(format!("{}: {problem}; {remedy}", recording.files[self.file]));
@@ -811,12 +904,12 @@ impl<'o> FileReader<'o> {
                 return Err(damaged(if why.is_empty() { kind_of(own.name, "unit") } else { "unit" }, problem));
             }
             (Some(own), Some(mapped_unit)) if column.is_unit_explicit && own != mapped_unit => {
-                let problem = format!("--map says {}, the cell says {}", mapped_unit.name, quote(text));
+                let problem = format!("--map gives {}, the cell gives {}", mapped_unit.name, quote(text));
                 return Err(RowError::stop(error(problem, "leave the unit out of --map: the cells have their own")));
             }
             (Some(own), _) => {
                 if let Some(in_header) = self.plan.contradicted_unit(column, own) {
-                    let problem = format!("the header says {in_header}, the cell says {}", quote(text));
+                    let problem = format!("the header gives {in_header}, the cell gives {}", quote(text));
                     return Err(RowError::stop(error(problem, ONE_UNIT)));
                 }
                 Some(own)
@@ -825,11 +918,11 @@ impl<'o> FileReader<'o> {
                 let name = name();
                 let ambiguous = ambiguous_unit(&name).unwrap_or_default();
                 let problem = format!(
-                    "the header says {ambiguous}, which is not a unit of {}, and the cell {} has none",
+                    "the header gives {ambiguous}, which is not a unit of {}, and the cell {} has none",
                     field.name(),
                     quote(text)
                 );
-                let remedy = format!("say the unit after a colon; units of {}: {}", field.name(), field.dimension().units());
+                let remedy = format!("give the unit after a colon; units of {}: {}", field.name(), field.dimension().units());
                 return Err(RowError::stop(error(problem, &remedy)));
             }
             (None, of_column) => of_column,
@@ -871,7 +964,7 @@ impl<'o> FileReader<'o> {
             Meter::Node | Meter::Wall => &[IdScope::Node],
             Meter::Gpu | Meter::Module => &[IdScope::Node, IdScope::Board],
         };
-        if self.options.same_time.is_some() || plan.device.is_some() && plan.node.is_some() {
+        if plan.device.is_some() && plan.node.is_some() || self.options.same_time.is_some() && !self.has_rows_of_parts(scopes) {
             return Ok(());
         }
         let watts_of = |source: SourceId| -> HashMap<u64, f64> {
@@ -890,7 +983,7 @@ impl<'o> FileReader<'o> {
             if let Some(found) = unnamed {
                 let column = plan.column_name(found.column);
                 recording.add_note(format!(
-                    "the power takes turns with the {} values of column {}, as that of several boards would: if they are boards, say \
+                    "the power takes turns with the {} values of column {}, as that of several boards would: if they are boards, use \
                      --map {}; if not, nothing is to be done",
                     found.boards,
                     quote(&column),
@@ -906,8 +999,14 @@ impl<'o> FileReader<'o> {
             (_, None, IdScope::Node) => map("node", &column),
             _ => map("device", &column),
         };
-        let remedy = format!("say that it tells them apart, {maps}");
+        let remedy = format!("map it to distinguish them, {maps}");
         Err(several_boards_error(recording, self.file, &found, &column, &remedy))
+    }
+
+    /// Returns whether rows of a board that is mapped are of its parts, such as tiles: their mean is not that of the board.
+    fn has_rows_of_parts(&self, scopes: &[IdScope]) -> bool {
+        let found = self.plan.device.and_then(|_| self.ids.several_boards(scopes));
+        found.is_some_and(|found| names_parts_of_boards(&self.plan.column_name(found.column)))
     }
 
     /// Returns an error if rows of several ranks have totals of their own, of which the highest would count; notes ranks of which
@@ -926,7 +1025,7 @@ impl<'o> FileReader<'o> {
             are_alike &= by_time.entry(reading.time).or_insert(reading).values == reading.values;
             rows += 1;
         }
-        let way = "write the rows of each rank into a file of its own and say --files-are nodes";
+        let way = "write the rows of each rank into a file of its own and use --files-are nodes";
         if are_alike && by_time.len() * 2 <= rows {
             let note = format!(
                 "{column}: all ranks have the same figures, taken for those of the whole job; if each counts its own, {way}"
@@ -941,7 +1040,7 @@ impl<'o> FileReader<'o> {
         let problem =
             format!("rows of {} ranks take turns by this column, which is not mapped: they would count as one", found.boards);
         let remedy = format!(
-            "keep the rows of one rank if it counts the whole job, else {way}; to read them as one counter say --same-time mean"
+            "keep the rows of one rank if it counts the whole job, else {way}; to read them as one counter use --same-time mean"
         );
         Err(recording.error(self.file, found.line, problem, remedy).with_column(column))
     }
@@ -954,7 +1053,7 @@ impl<'o> FileReader<'o> {
             quote(power),
             quote(other)
         );
-        let remedy = "keep the rows of power only, or write each kind of reading into a column of its own; if all of it is power, say \
+        let remedy = "keep the rows of power only, or write each kind of reading into a column of its own; if all of it is power, give \
                       the unit, --map power_watts=COLUMN:W";
         Err(recording.error(self.file, line, problem, remedy).with_column(self.plan.column_name(column)))
     }
@@ -1045,7 +1144,7 @@ fn has_node(nodes: &BTreeSet<FileNode>, node: &FileNode) -> bool {
 
 #[derive(Default)]
 struct TableSources {
-    /// By node and device, each in the one way in which all its spellings are alike.
+    /// Sources by node and device, in a form in which all spellings of a device are equal.
     devices: HashMap<(Option<FileId>, String, usize), SourceId>,
     /// The boards of each node as their first rows name them.
     named: BTreeMap<String, Vec<(String, SourceId)>>,
@@ -1062,7 +1161,7 @@ struct TableSources {
 }
 
 impl TableSources {
-    /// The sources of a row: one, or one for each board that has columns of its own.
+    /// Returns the sources of a row: one, or one for each board that has columns of its own.
     fn row_sources(&mut self, recording: &mut Recording, reader: &FileReader<'_>, cells: &RowCells) -> Vec<SourceId> {
         let plan = &reader.plan;
         if !plan.has_telemetry() {
@@ -1130,15 +1229,15 @@ impl TableSources {
         sources
     }
 
-    /// Refuses the rows of a file that name no board if others name one, or all boards of their node together, and the rows that
-    /// name all together if others of their node name one: they are of one of those boards, or a sum or mean of them, which would
-    /// count twice.
+    /// Refuses the rows of a file that name no board, if others name one, or all boards of their node together. Refuses rows that
+    /// name all together, if others of their node name one. Such rows are of one of those boards, or a sum or mean of them, which
+    /// would count twice.
     fn refuse_rows_without_id(&mut self, recording: &mut Recording) {
         let mut without_id = std::mem::take(&mut self.without_id);
         let mut sums = std::mem::take(&mut self.sums);
         let nodes_of_sums: BTreeSet<FileNode> = sums.keys().cloned().collect();
         let of_sums: BTreeSet<SourceId> = sums.values().flatten().copied().collect();
-        // What is refused by its name has no energy that a sum would count twice.
+        // A board that is refused by its name has no energy that a sum would count twice.
         let misnamed: BTreeSet<SourceId> = self
             .misnamed_boards(recording.meter)
             .into_iter()
@@ -1246,6 +1345,9 @@ impl TableSources {
     ) {
         let (mut levels, mut added) = (Vec::new(), Vec::new());
         for (figure, value) in values {
+            if figure.adds && matches!(figure.take, ValueExpression::One) {
+                self.steps.note_counted_rows(file, figure.field);
+            }
             if figure.adds { &mut added } else { &mut levels }.push((figure.field, *value));
         }
         recording.push_from(file, source, time, line, &levels, None);
@@ -1254,14 +1356,14 @@ impl TableSources {
 }
 
 /// Returns what to do if energy is a number that Slurm has rounded and shortened, such as `600K` or `1.20M`.
-fn shortened_by_slurm(field: ReadingField, text: &str) -> Option<&'static str> {
+pub(crate) fn shortened_by_slurm(field: ReadingField, text: &str) -> Option<&'static str> {
     let number = text.trim().strip_suffix(|letter: char| "KMGTP".contains(letter))?;
     let is_shortened = field.dimension() == Dimension::Energy && number.parse::<f64>().is_ok();
     is_shortened.then_some(": sacct rounds ConsumedEnergy so; take its column ConsumedEnergyRaw, which is in joules")
 }
 
 /// Words of what is of several boards, and words beside them that add nothing.
-pub(crate) const SUM_WORDS: [&str; 9] = ["all", "total", "totals", "sum", "overall", "aggregate", "average", "avg", "mean"];
+const SUM_WORDS: [&str; 10] = ["all", "total", "totals", "tot", "sum", "overall", "aggregate", "average", "avg", "mean"];
 const WORDS_BESIDE_SUMS: [&str; 20] = [
     "gpu",
     "gpus",

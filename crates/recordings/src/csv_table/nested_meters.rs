@@ -3,7 +3,7 @@
 
 use crate::units::lowercase_words;
 
-/// What a meter measures, and of which whole, by its name.
+/// Parts of a meter's name: what it measures, and of which whole.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct MeterName {
     /// The words before those of the domain or side, such as a host.

@@ -1,5 +1,5 @@
-//! Rows whose time contains that of other rows, as the window of an epoch contains those of its steps: what the inner rows have is
-//! taken off the outer one, or it would count twice.
+//! Rows whose time contains that of other rows, as the window of an epoch contains those of its steps. The amounts of the inner
+//! rows are subtracted from the outer one, or they would count twice.
 
 use eadt_schemas::EventTime;
 
@@ -12,21 +12,31 @@ pub(super) struct RowSpan {
     pub(super) end: EventTime,
 }
 
-/// Columns that have the start or the end of a row, and how long it took.
+/// The moment of a row that its column of times has, by the name of that column.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum RowMoment {
+    Start,
+    End,
+    /// The name says neither.
+    Unnamed,
+}
+
+/// Columns that have the start or the end of a row, and its other end or how long it took.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct SpanColumns {
-    /// The column of times has the start, not the end.
-    is_start: bool,
-    pub(super) duration: usize,
-    seconds_per_unit: f64,
+    pub(super) moment: RowMoment,
+    /// The column of the ends of rows whose time is their start, or of the starts.
+    pub(super) other_end: Option<usize>,
+    pub(super) duration: Option<usize>,
+    pub(super) seconds_per_unit: f64,
 }
 
 const START_WORDS: [&str; 3] = ["begin", "start", "started"];
 const END_WORDS: [&str; 5] = ["end", "ended", "finish", "finished", "stop"];
 const DURATION_WORDS: [&str; 2] = ["duration", "elapsed"];
 /// Words that may stand beside those of a duration.
-const WORDS_BESIDE_DURATIONS: [&str; 11] =
-    ["time", "window", "s", "sec", "secs", "seconds", "ms", "msec", "milliseconds", "us", "total"];
+const WORDS_BESIDE_DURATIONS: [&str; 12] =
+    ["time", "window", "s", "sec", "secs", "seconds", "ms", "msec", "milliseconds", "us", "total", "raw"];
 
 /// Words of the column that has the names of windows, and words beside them.
 const WINDOW_WORDS: [&str; 7] = ["epoch", "iteration", "phase", "span", "stage", "step", "window"];
@@ -51,40 +61,155 @@ fn has_one(words: &[String], wanted: &[&str]) -> bool {
 }
 
 impl SpanColumns {
-    /// Returns the columns of a table whose column of times is `time`; `None` if its name does not say whether it has starts or ends,
-    /// or no column has durations.
+    /// Returns the columns of a table whose column of times is `time`; `None` if no column has the other end of rows or their
+    /// durations. If the name of `time` says neither start nor end, what has elapsed may be since the start of the job.
     pub(super) fn find(names: &[String], time: usize) -> Option<Self> {
         let of_time = lowercase_words(names.get(time)?);
-        let is_start = has_one(&of_time, &START_WORDS);
-        if is_start == has_one(&of_time, &END_WORDS) {
-            return None;
-        }
+        let moment = match (has_one(&of_time, &START_WORDS), has_one(&of_time, &END_WORDS)) {
+            (true, false) => RowMoment::Start,
+            (false, true) => RowMoment::End,
+            (false, false) => RowMoment::Unnamed,
+            (true, true) => return None,
+        };
+        let wanted = if moment == RowMoment::Unnamed { &DURATION_WORDS[..1] } else { &DURATION_WORDS[..] };
         let is_duration = |name: &String| {
             let words = lowercase_words(name);
-            let is_known =
-                |word: &String| [&DURATION_WORDS[..], &WORDS_BESIDE_DURATIONS].iter().any(|list| list.contains(&word.as_str()));
-            has_one(&words, &DURATION_WORDS) && words.iter().all(is_known)
+            let is_known = |word: &String| [wanted, &WORDS_BESIDE_DURATIONS[..]].iter().any(|list| list.contains(&word.as_str()));
+            has_one(&words, wanted) && words.iter().all(is_known)
         };
-        let duration = names.iter().position(is_duration)?;
-        let unit = bracketed_unit(&names[duration]).or_else(|| worded_unit(&names[duration], Dimension::Duration));
+        let duration = names.iter().position(is_duration);
+        let other_end = other_end(names, &of_time, moment);
+        duration.or(other_end)?;
+        let unit = duration.map(|index| &names[index]);
+        let unit = unit.and_then(|name| bracketed_unit(name).or_else(|| worded_unit(name, Dimension::Duration)));
         let seconds_per_unit =
             unit.filter(|unit| unit.dimension == Dimension::Duration).map_or(1.0, |unit| unit.to_base_unit(1.0));
-        Some(Self { is_start, duration, seconds_per_unit })
+        Some(Self { moment, other_end, duration, seconds_per_unit })
     }
 
-    /// Returns the span of a row with this time and duration.
-    pub(super) fn span(self, time: EventTime, duration: f64) -> Option<RowSpan> {
-        let seconds = Some(duration * self.seconds_per_unit).filter(|seconds| *seconds > 0.0 && seconds.is_finite())?;
-        let (start, end) = if self.is_start { (time, time.plus_seconds(seconds)) } else { (time.plus_seconds(-seconds), time) };
+    /// Returns the span of a row with this time that took so many seconds. A time whose name says nothing is taken for the end.
+    pub(super) fn span(self, time: EventTime, seconds: f64) -> Option<RowSpan> {
+        let seconds = Some(seconds).filter(|seconds| *seconds > 0.0 && seconds.is_finite())?;
+        let (start, end) = match self.moment {
+            RowMoment::Start => (time, time.plus_seconds(seconds)),
+            RowMoment::End | RowMoment::Unnamed => (time.plus_seconds(-seconds), time),
+        };
         Some(RowSpan { start, end })
     }
 }
 
-/// By how much the span of an inner row may stand out, in microseconds: starts and durations are rounded.
+/// Returns the column that has the ends of rows if a column has their starts, or the starts: `end_time` beside `start_time`.
+fn other_end(names: &[String], of_time: &[String], moment: RowMoment) -> Option<usize> {
+    let (own, wanted) = match moment {
+        RowMoment::Start => (&START_WORDS[..], &END_WORDS[..]),
+        RowMoment::End => (&END_WORDS[..], &START_WORDS[..]),
+        RowMoment::Unnamed => return None,
+    };
+    let rest = |words: &[String], left_out: &[&str]| {
+        let rest = words.iter().filter(|word| !left_out.contains(&word.as_str()));
+        rest.cloned().collect::<Vec<String>>()
+    };
+    let beside = rest(of_time, own);
+    names.iter().position(|name| {
+        let words = lowercase_words(name);
+        has_one(&words, wanted) && rest(&words, wanted) == beside
+    })
+}
+
+/// Seconds, or the part of its length, by which a row may begin before the row above ends: times and durations are rounded.
+const OVERLAP_SECONDS: f64 = 2.0;
+const OVERLAP_RATIO: f64 = 0.02;
+
+/// Returns whether rows come one after the other.
+fn follow_each_other(spans: &[RowSpan]) -> bool {
+    let mut ordered = spans.to_vec();
+    ordered.sort_by_key(|span| span.start);
+    ordered.windows(2).all(|pair| {
+        let length = pair[0].end.seconds_since(pair[0].start);
+        pair[0].end.seconds_since(pair[1].start) <= OVERLAP_SECONDS.max(OVERLAP_RATIO * length).min(length / 2.0)
+    })
+}
+
+/// Returns the spans of rows whose times may be their starts or their ends, given as if these were ends: those that come one after
+/// the other; `None` if neither do, as durations since the start of a job.
+pub(super) fn choose_moments(ended: &[RowSpan]) -> Option<Vec<RowSpan>> {
+    let begun = |span: &RowSpan| {
+        let micros = span.end.micros() - span.start.micros();
+        RowSpan { start: span.end, end: span.end.plus_micros(micros) }
+    };
+    let begun: Vec<RowSpan> = ended.iter().map(begun).collect();
+    [ended.to_vec(), begun].into_iter().find(|spans| follow_each_other(spans))
+}
+
+/// Time between two rows, in microseconds, in which nothing is known; what is shorter is of rounding.
+const PAUSE_MICROS: i64 = 1_000_000;
+
+/// Returns the stretches of time that rows cover, in order.
+pub(super) fn covered_stretches(spans: &[RowSpan]) -> Vec<RowSpan> {
+    let mut ordered = spans.to_vec();
+    ordered.sort_by_key(|span| span.start);
+    let mut stretches: Vec<RowSpan> = Vec::new();
+    for span in ordered {
+        match stretches.last_mut() {
+            Some(last) if span.start.micros() - last.end.micros() <= PAUSE_MICROS => last.end = last.end.max(span.end),
+            _ => stretches.push(span),
+        }
+    }
+    stretches
+}
+
+/// The longest time between two points of a counter, in microseconds: a source that is silent for longer has ended.
+const LONGEST_SILENCE_MICROS: i64 = 6 * 3_600_000_000;
+
+/// Returns the times at which the counter of some rows has a point: their starts and ends, and some between if these are far apart
+/// and a row covers that time.
+fn counter_times(rows: &[(RowSpan, f64)]) -> Vec<EventTime> {
+    let mut ends: Vec<EventTime> = rows.iter().flat_map(|(span, _)| [span.start, span.end]).collect();
+    ends.sort_unstable();
+    ends.dedup();
+    let covered = covered_stretches(&rows.iter().map(|(span, _)| *span).collect::<Vec<_>>());
+    let is_covered = |time: EventTime| {
+        let stretch = covered.partition_point(|stretch| stretch.start <= time).checked_sub(1).map(|place| covered[place]);
+        stretch.is_some_and(|stretch| time < stretch.end)
+    };
+    let mut times: Vec<EventTime> = Vec::with_capacity(ends.len());
+    for pair in ends.windows(2) {
+        let micros = pair[1].micros() - pair[0].micros();
+        let parts = if is_covered(pair[0]) { micros / LONGEST_SILENCE_MICROS + 1 } else { 1 };
+        times.extend((0..parts).map(|part| pair[0].plus_micros(micros / parts * part)));
+    }
+    times.extend(ends.last());
+    times
+}
+
+/// Returns the points of a counter to which each row adds evenly over its span, in order of time.
+pub(super) fn counter_points(rows: &[(RowSpan, f64)]) -> Vec<(EventTime, f64)> {
+    let mut order: Vec<usize> = (0..rows.len()).collect();
+    order.sort_by_key(|row| rows[*row].0.start);
+    let (mut waiting, mut open, mut counted) = (order.into_iter().peekable(), Vec::<usize>::new(), 0.0);
+    let mut points = Vec::new();
+    for time in counter_times(rows) {
+        open.extend(std::iter::from_fn(|| waiting.next_if(|row| rows[*row].0.start < time)));
+        open.retain(|row| {
+            let (span, value) = rows[*row];
+            let is_over = span.end <= time;
+            counted += if is_over { value } else { 0.0 };
+            !is_over
+        });
+        let part = |row: &usize| {
+            let (RowSpan { start, end }, value) = rows[*row];
+            value * (time.seconds_since(start) / end.seconds_since(start))
+        };
+        points.push((time, counted + open.iter().map(part).sum::<f64>()));
+    }
+    points
+}
+
+/// Time by which the span of an inner row may exceed the outer one, in microseconds: starts and durations are rounded.
 const TOLERANCE_MICROS: i64 = 10_000;
 /// An outer row has at least this part of what its inner rows have together.
 const LEAST_OF_INNER: f64 = 0.98;
-/// So many rows within another are no chance.
+/// Number of rows within another one that cannot be chance.
 const INNER_ROWS: usize = 2;
 
 /// Returns how many rows each row has directly within, and what these have together; `None` if some overlap in part only.
@@ -121,6 +246,11 @@ fn have_all(rows: &[(RowSpan, f64)], inner: &[(usize, f64)]) -> bool {
 /// Returns whether each row may contain the rows within it, if there are any.
 pub(super) fn may_contain_inner(rows: &[(RowSpan, f64)]) -> bool {
     sums_within(rows).is_some_and(|inner| have_all(rows, &inner))
+}
+
+/// Returns whether each row has others within; `None` if some overlap in part only.
+pub(super) fn have_inner(rows: &[(RowSpan, f64)]) -> Option<Vec<bool>> {
+    Some(sums_within(rows)?.iter().map(|(count, _)| *count > 0).collect())
 }
 
 /// Returns what each row has apart from the rows within it, and how many rows have others within; `None` if rows are not nested: none
@@ -164,13 +294,38 @@ mod tests {
     }
 
     #[test]
+    fn a_counter_grows_over_the_span_of_each_row_only() {
+        let points = |rows: &[(RowSpan, f64)]| {
+            let begin = EventTime::from_seconds(1.7e9);
+            counter_points(rows).iter().map(|(time, total)| (time.seconds_since(begin), *total)).collect::<Vec<_>>()
+        };
+        let apart = [row(0.0, 60.0, 600.0), row(660.0, 720.0, 300.0)];
+        assert_eq!(points(&apart), [(0.0, 0.0), (60.0, 600.0), (660.0, 600.0), (720.0, 900.0)]);
+        let together = [row(0.0, 40.0, 400.0), row(20.0, 60.0, 800.0)];
+        assert_eq!(points(&together), [(0.0, 0.0), (20.0, 200.0), (40.0, 800.0), (60.0, 1200.0)]);
+        assert_eq!(points(&[row(0.0, 43_200.0, 30.0)]), [(0.0, 0.0), (14_400.0, 10.0), (28_800.0, 20.0), (43_200.0, 30.0)]);
+        let spans = |rows: &[(RowSpan, f64)]| covered_stretches(&rows.iter().map(|(span, _)| *span).collect::<Vec<_>>()).len();
+        assert_eq!((spans(&apart), spans(&together)), (2, 1));
+        let chosen = |rows: &[(RowSpan, f64)]| choose_moments(&rows.iter().map(|(span, _)| *span).collect::<Vec<_>>());
+        assert_eq!(chosen(&apart).map(|spans| spans[1].start), Some(apart[1].0.start), "ends");
+        let of_starts = [row(-60.0, 0.0, 1.0), row(-30.0, 70.0, 1.0), row(170.0, 180.0, 1.0)];
+        assert_eq!(chosen(&of_starts).map(|spans| spans[1].start), Some(of_starts[1].0.end), "starts");
+        let since_the_start = [row(0.0, 10.0, 1.0), row(0.0, 20.0, 1.0), row(0.0, 30.0, 1.0)];
+        assert_eq!(chosen(&since_the_start), None);
+    }
+
+    #[test]
     fn columns_of_spans_are_known_by_their_names() {
         let find = |names: &[&str]| {
             let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
-            SpanColumns::find(&names, 0).map(|found| (found.is_start, found.duration, found.seconds_per_unit))
+            SpanColumns::find(&names, 0).map(|found| (found.moment, found.other_end, found.duration, found.seconds_per_unit))
         };
-        assert_eq!(find(&["start_time", "window_name", "elapsed_time", "gpu0_energy"]), Some((true, 2, 1.0)));
-        assert_eq!(find(&["end", "duration_ms"]), Some((false, 1, 1e-3)));
+        let zeus = find(&["start_time", "window_name", "elapsed_time", "gpu0_energy"]);
+        assert_eq!(zeus, Some((RowMoment::Start, None, Some(2), 1.0)));
+        assert_eq!(find(&["end", "duration_ms"]), Some((RowMoment::End, None, Some(1), 1e-3)));
+        assert_eq!(find(&["End", "Start", "ElapsedRaw"]), Some((RowMoment::End, Some(1), Some(2), 1.0)));
+        assert_eq!(find(&["start_time", "end_time", "end"]), Some((RowMoment::Start, Some(1), None, 1.0)));
+        assert_eq!(find(&["timestamp", "duration"]), Some((RowMoment::Unnamed, None, Some(1), 1.0)));
         assert_eq!(find(&["timestamp", "elapsed_time"]), None, "it may be since the start of the job");
         assert_eq!(find(&["start_time", "energy"]), None);
         for (name, is_window) in [("window_name", true), ("phase", true), ("name", false), ("user", false), ("step_user", false)]

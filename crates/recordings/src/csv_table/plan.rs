@@ -1,11 +1,13 @@
-//! What each column of a table is, from its header and the `--map`s.
+//! Meaning of each column of a table, from its header and the `--map`s.
 
 use std::collections::{BTreeMap, BTreeSet};
+
+use eadt_schemas::v1::Meter;
 
 use crate::absent::{FLAGGED_COLUMN, is_absence_flag, is_absent_text, names_absence_flag};
 use crate::checks::is_power;
 use crate::clock::{TimeParser, is_time_of_day};
-use crate::csv_table::board_names::{describe_zone, find_part_and_whole};
+use crate::csv_table::board_names::{describe_zone, find_part_and_whole, find_rail_and_board};
 use crate::csv_table::counter_columns::{TickColumn, find_range_column, find_tick_column, is_tick};
 use crate::csv_table::nested_spans::{SpanColumns, names_a_time, names_a_window};
 use crate::csv_table::time_columns::{HeadOfTimes, TimeParts};
@@ -96,8 +98,10 @@ pub(super) struct TableMapping {
     absence_flag: Option<usize>,
     /// The column that has the end of an energy counter's range.
     counter_range: Option<usize>,
-    /// The columns of the start or the end of each row, and of how long it took, if rows add energy of one board.
+    /// The columns of the start or the end of each row, and of how long it took, if rows add energy.
     pub(super) spans: Option<SpanColumns>,
+    /// A row may contain others: no column that is not mapped distinguishes boards, whose rows may contain each other.
+    pub(super) may_nest: bool,
     /// Columns whose cells show that they have the unit of each row, whatever they are called.
     unit_columns_by_content: Vec<UnitColumn>,
 }
@@ -140,29 +144,34 @@ impl TableMapping {
         }
         planner.find_time()?;
         planner.check_boards()?;
+        planner.check_columns_of_boards()?;
         planner.check_parts_and_wholes()?;
         let mut plan = planner.plan;
         plan.absence_flag = plan.names.iter().position(|name| names_absence_flag(name));
         plan.spans = plan.find_spans();
+        plan.may_nest = !plan.has_unmapped_boards();
         Ok(plan)
     }
 
-    /// Returns the columns of the time of each row, if rows add energy, and no column that is not mapped tells boards apart: those of
-    /// several boards may contain each other.
+    /// Returns the columns of the time of each row, if rows add energy.
     fn find_spans(&self) -> Option<SpanColumns> {
         let adds_energy = self.figures.iter().any(|figure| figure.adds && figure.field == ReadingField::EnergyJoulesTotal);
-        let is_mapped = |index: usize| [self.device, self.node].contains(&Some(index));
-        let names_one = |name: &str| names_boards(name) || has_word(name, &["rank", "worker", "host", "node", "job"]);
-        let has_boards = self.names.iter().enumerate().any(|(index, name)| !is_mapped(index) && names_one(name));
-        SpanColumns::find(&self.names, self.time?).filter(|_| adds_energy && !has_boards)
+        SpanColumns::find(&self.names, self.time?).filter(|_| adds_energy)
     }
 
-    /// The name of a column, or its number where the table has no header.
+    /// Returns whether a column that is not mapped distinguishes boards, nodes or jobs.
+    fn has_unmapped_boards(&self) -> bool {
+        let is_mapped = |index: usize| [self.device, self.node].contains(&Some(index));
+        let names_one = |name: &str| names_boards(name) || has_word(name, &["rank", "worker", "host", "node", "job"]);
+        self.names.iter().enumerate().any(|(index, name)| !is_mapped(index) && names_one(name))
+    }
+
+    /// Returns the name of a column, or its number where the table has no header.
     pub(super) fn column_name(&self, index: usize) -> String {
         self.names.get(index).filter(|name| !name.is_empty()).cloned().unwrap_or_else(|| format!("#{}", index + 1))
     }
 
-    /// The columns that hold numbers.
+    /// Returns the columns that hold numbers.
     pub(super) fn number_columns(&self) -> impl Iterator<Item = &NumberColumn> {
         self.figures.iter().flat_map(|figure| match &figure.take {
             ValueExpression::Columns(columns) => columns.as_slice(),
@@ -178,7 +187,7 @@ impl TableMapping {
         self.figures.iter().any(|figure| !figure.field.is_progress())
     }
 
-    /// The column that names a board where nothing else does: that of power, else of energy, else the first.
+    /// Returns the column that names a board where nothing else does: that of power, else of energy, else the first.
     pub(super) fn main_column(&self) -> Option<String> {
         let rank = |field: ReadingField| match field {
             ReadingField::PowerWatts => 0,
@@ -210,8 +219,8 @@ impl TableMapping {
         )
     }
 
-    /// Returns the columns that are not mapped, and may name the kind of reading of each row that is mapped as power, and whether
-    /// their names say that they do: none if the user states the unit, or rows have a column of units, which tells them apart.
+    /// Returns the unmapped columns that may name the kind of reading of each row that is mapped as power, and whether their
+    /// names show it. Returns none if the user states the unit, or if a column of units distinguishes the rows.
     pub(super) fn columns_of_kinds(&self, recording: &Recording) -> Vec<(usize, bool)> {
         let is_stated = recording.explicit_units.keys().any(|field| is_power(*field));
         let mut of_power = self.figures.iter().filter(|figure| is_power(figure.field) && figure.board.is_none());
@@ -302,8 +311,13 @@ impl TableMapping {
             self.time_parts = head.settle_hours(&self.names, self.time_parts);
             return Ok(());
         }
-        let Some((first, parts)) = head.other_half(&self.names, time) else { return Ok(()) };
         let is_mapped = options.maps.iter().any(|map| map.field == "time");
+        let Some((first, parts)) = head.other_half(&self.names, time) else {
+            if !is_mapped && clock.pattern().is_some() && !head.has_times() {
+                self.take_halves_of_pattern(table, time);
+            }
+            return Ok(());
+        };
         if !is_mapped && clock.pattern().is_none() {
             (self.time, self.time_parts) = (Some(first), parts);
             return Ok(());
@@ -320,13 +334,21 @@ impl TableMapping {
         let others = others.collect::<Vec<_>>().join(", ");
         let problem = format!("{} has {have}, {others} has the rest", self.column_name(time));
         let map = shell_quote(&format!("time={}", names.join("+")));
-        let error = recording.error(place.0, place.1, problem, format!("say both: --map {map}{form}"));
+        let error = recording.error(place.0, place.1, problem, format!("give both: --map {map}{form}"));
         Err(error.with_column(self.column_name(time)))
     }
 
-    /// Takes, of several columns that are called like one of times, the first in which most rows have times of this century, if
-    /// nobody has mapped the time, and the column that comes first has none, nor a half of one: it may count seconds since the
-    /// start.
+    /// Takes the columns of a date and a time of day for one time, which a pattern then reads as `DATE CLOCK`.
+    fn take_halves_of_pattern(&mut self, table: &TableReader<'_>, time: usize) {
+        let head = HeadOfTimes::new(table, &self.names, time, &TimeParser::new(None, None));
+        if let Some((first, parts)) = head.other_half(&self.names, time) {
+            (self.time, self.time_parts) = (Some(first), parts);
+        }
+    }
+
+    /// Chooses among several columns with names of times, if nobody has mapped the time. If the first one has no times, nor
+    /// halves of times, it may count seconds since the start. Then the first column in which most rows have times of this century
+    /// is taken.
     pub(super) fn prefer_whole_times(&mut self, table: &TableReader<'_>, clock: &TimeParser, options: &ImportOptions) {
         let Some(time) = self.time.filter(|_| self.time_parts.is_empty()) else { return };
         if options.maps.iter().any(|map| map.field == "time") {
@@ -528,8 +550,38 @@ impl TableMapping {
         }
     }
 
-    /// Returns the texts of a row that may name a board, a component, a user or a job: those in columns that are not mapped, and are
-    /// no time, number or name of a window.
+    /// Notes columns of two boards that have the same changing values in the first rows: they may be one reading.
+    pub(super) fn note_equal_columns(&self, recording: &mut Recording, table: &TableReader<'_>) {
+        const FEWEST_VALUES: usize = 8;
+        let column_of_board = |figure: &FieldSource| match &figure.take {
+            ValueExpression::Columns(columns) if figure.board.is_some() && columns.len() == 1 => {
+                figure.field.dimension().is_electrical().then_some((figure.field, columns[0].index))
+            }
+            _ => None,
+        };
+        let columns: Vec<(ReadingField, usize)> = self.figures.iter().filter_map(column_of_board).collect();
+        let mut values: Vec<Vec<String>> = vec![Vec::new(); columns.len()];
+        table.peek(|cells| {
+            for (values, (_, column)) in values.iter_mut().zip(&columns) {
+                values.push(cells.get(*column).unwrap_or_default().to_owned());
+            }
+        });
+        let is_equal = |a: usize, b: usize| columns[a].0 == columns[b].0 && values[a] == values[b];
+        let changes = |at: usize| values[at].iter().collect::<BTreeSet<_>>().len() >= FEWEST_VALUES;
+        let pairs = (0..columns.len()).flat_map(|b| (0..b).map(move |a| (a, b)));
+        for (a, b) in pairs.filter(|(a, b)| is_equal(*a, *b) && changes(*a)) {
+            recording.add_note(format!(
+                "columns {} and {} have the same values in the first {} rows: if they are one reading, its energy counts twice; map one \
+                 of them",
+                quote(&self.column_name(columns[a].1)),
+                quote(&self.column_name(columns[b].1)),
+                values[a].len()
+            ));
+        }
+    }
+
+    /// Returns the texts of a row that may name a board, a component, a user or a job. They are in unmapped columns, and are no
+    /// time, number or name of a window.
     pub(super) fn other_texts(&self, cells: &RowCells) -> String {
         let is_of = |column: &NumberColumn, index: usize| [Some(column.index), column.unit_column].contains(&Some(index));
         let is_used = |index: usize| {
@@ -587,7 +639,7 @@ impl TableMapping {
         for column in self.number_columns().filter(|column| !column.is_unit_explicit) {
             let Some(below) = unit(column.index) else { continue };
             if let Some(in_header) = self.contradicted_unit(*column, below) {
-                let problem = format!("the header says {in_header}, the row of units below it {}", below.name);
+                let problem = format!("the header gives {in_header}, the row of units below it {}", below.name);
                 return Err((self.column_name(column.index), problem));
             }
         }
@@ -742,7 +794,7 @@ impl MappingBuilder<'_> {
             [date, clock] => (*date, TimeParts::of_clock(*clock)),
             several => TimeParts::of_map(&self.plan.names, several).ok_or_else(|| {
                 let problem = "a time of several columns is of a date and a time of day, or of year, month and day";
-                let remedy = "say --map 'time=DATE+CLOCK', or --map 'time=year+month+day+hour' of columns with these names";
+                let remedy = "use --map 'time=DATE+CLOCK', or --map 'time=year+month+day+hour' of columns with these names";
                 self.error(problem, remedy)
             })?,
         };
@@ -777,10 +829,10 @@ impl MappingBuilder<'_> {
             let second = map.column.as_str();
             let problem = format!("{field} is filled by two --map, by {} and by {}", quote(&first), quote(second));
             let remedy = if figure.field.is_progress() {
-                format!("keep one of them, or say their sum: --map {}", shell_quote(&format!("{field}={first}+{second}")))
+                format!("keep one of them, or map their sum: --map {}", shell_quote(&format!("{field}={first}+{second}")))
             } else {
                 format!(
-                    "say which board each is, --map {} --map {}, or their sum, --map {}",
+                    "map each to its board, --map {} --map {}, or their sum, --map {}",
                     shell_quote(&format!("{field}[gpu0]={first}")),
                     shell_quote(&format!("{field}[gpu1]={second}")),
                     shell_quote(&format!("{field}={first}+{second}"))
@@ -790,7 +842,8 @@ impl MappingBuilder<'_> {
         }
         if let ValueExpression::Columns(columns) = &figure.take {
             let column = columns.iter().map(|column| self.plan.column_name(column.index)).collect::<Vec<_>>().join("+");
-            self.recording.columns.insert(figure.field, column);
+            let board = figure.board.map(|board| self.plan.boards[board].clone());
+            self.recording.add_column(figure.field, board.as_deref(), column);
         }
         if let ValueExpression::Columns(columns) = &figure.take
             && let Some(unit) = columns[0].unit.filter(|_| columns[0].is_unit_explicit)
@@ -830,20 +883,20 @@ impl MappingBuilder<'_> {
         }
         if self.header.is_data {
             let problem = "the first row has readings: the table has no header";
-            return Err(self.error(problem, "say the number of the column of the times, for example --map time=#1"));
+            return Err(self.error(problem, "give the number of the column of the times, for example --map time=#1"));
         }
         let problem = format!("no column is called time or timestamp; the columns are: {}", self.list());
-        Err(self.error(problem, "say --map time=COLUMN, or --interval where rows have no time"))
+        Err(self.error(problem, "use --map time=COLUMN, or --interval where rows have no time"))
     }
 
-    /// Where boards have columns of their own, a figure without a board belongs to none of them.
+    /// Checks that each figure names its board, if boards have columns of their own.
     fn check_boards(&self) -> Result<(), ImportError> {
         let plan = &self.plan;
         let loose = |figure: &&FieldSource| figure.board.is_none() && !figure.field.is_progress();
         if let Some(figure) = plan.figures.iter().find(loose).filter(|_| !plan.boards.is_empty()) {
             let name = step_name(figure).unwrap_or(figure.field.name());
             let problem = format!("{name} is of no board, where other figures are of {}", plan.boards.join(", "));
-            return Err(self.error(problem, format!("say whose it is, for example --map {name}[{}]=COLUMN", plan.boards[0])));
+            return Err(self.error(problem, format!("name its owner, for example --map {name}[{}]=COLUMN", plan.boards[0])));
         }
         for (at, figure) in plan.figures.iter().enumerate().filter(|(_, figure)| figure.board.is_some()) {
             let ValueExpression::Columns(columns) = &figure.take else { continue };
@@ -862,13 +915,54 @@ impl MappingBuilder<'_> {
         Ok(())
     }
 
+    /// Returns an error if a column that is mapped to a board of its own is by its name another figure, or a part, of what another
+    /// such column is of. Domains and sides of meters are noted instead.
+    fn check_columns_of_boards(&self) -> Result<(), ImportError> {
+        let mut of_fields: BTreeMap<ReadingField, Vec<(usize, usize)>> = BTreeMap::new();
+        for figure in self.plan.figures.iter().filter(|figure| figure.field.dimension().is_electrical()) {
+            if let (ValueExpression::Columns(columns), Some(board)) = (&figure.take, figure.board)
+                && let [column] = columns.as_slice()
+            {
+                of_fields.entry(figure.field).or_default().push((column.index, board));
+            }
+        }
+        for (field, columns) in of_fields {
+            let names: Vec<String> = columns.iter().map(|(column, _)| self.plan.column_name(*column)).collect();
+            let names: Vec<&str> = names.iter().map(String::as_str).collect();
+            if find_part_and_whole(&names).is_some() {
+                continue;
+            }
+            // What a pattern takes in was checked by what replaces its braces, where rails may have lost their names.
+            let mut misnamed = find_misnamed_boards(&names, self.recording.meter).into_iter();
+            let explicit = misnamed.find(|found| self.is_named_by_a_map(columns[found.index].1));
+            let rail = || {
+                let (part, whole) = find_rail_and_board(&names)?;
+                Some((part, format!("by its name of a part of what {} is of", quote(names[whole]))))
+            };
+            let Some((at, problem)) = explicit.map(|found| (found.index, found.problem)).or_else(rail) else { continue };
+            let name = self.recording.mapped_as.get(&field).copied().unwrap_or(field.name());
+            let map = shell_quote(&format!("{name}[{}]={}", self.plan.boards[columns[at].1], names[at]));
+            let problem = format!("column {} is {problem}: both would count", quote(names[at]));
+            let is_of_machine = find_misnamed_boards(&names, Meter::Node).is_empty();
+            let node = if is_of_machine { "; if all of them are of one machine, use --meter node" } else { "" };
+            return Err(self.error(problem, format!("leave out --map {map}, or narrow the pattern that takes it in{node}")));
+        }
+        Ok(())
+    }
+
+    /// Returns whether a `--map` names a board, as no pattern does.
+    fn is_named_by_a_map(&self, board: usize) -> bool {
+        self.options.maps.iter().any(|map| map.board.as_deref() == Some(self.plan.boards[board].as_str()))
+    }
+
     /// Returns an error if a sum has a column of a part of what another column of it measures; notes it of boards of their own.
     fn check_parts_and_wholes(&mut self) -> Result<(), ImportError> {
         let mut of_boards: BTreeMap<ReadingField, Vec<usize>> = BTreeMap::new();
         for figure in self.plan.figures.iter().filter(|figure| figure.field.dimension().is_electrical()) {
             let ValueExpression::Columns(columns) = &figure.take else { continue };
             let columns: Vec<usize> = columns.iter().map(|column| column.index).collect();
-            if let Some((part, whole)) = self.find_part_and_whole(&columns) {
+            let twice = self.find_pair(&columns, find_part_and_whole).or_else(|| self.find_pair(&columns, find_rail_and_board));
+            if let Some((part, whole)) = twice {
                 let problem =
                     format!("{} is by its name a part of what {} is: the sum has it twice", quote(&part), quote(&whole));
                 return Err(self.error(problem, "take it out of the sum"));
@@ -881,7 +975,7 @@ impl MappingBuilder<'_> {
             if let Some(note) = describe_zone(&names) {
                 self.recording.add_note(note);
             }
-            if let Some((part, whole)) = self.find_part_and_whole(columns) {
+            if let Some((part, whole)) = self.find_pair(columns, find_part_and_whole) {
                 let (part, whole) = (quote(&part), quote(&whole));
                 self.recording.add_note(format!(
                     "column {part} is by its name a part of what column {whole} is: both count, and their energy twice; leave one of the two out"
@@ -892,10 +986,10 @@ impl MappingBuilder<'_> {
     }
 
     /// Returns the names of two of these columns, the first of which is of a part of what the second measures.
-    fn find_part_and_whole(&self, columns: &[usize]) -> Option<(String, String)> {
+    fn find_pair(&self, columns: &[usize], find: impl Fn(&[&str]) -> Option<(usize, usize)>) -> Option<(String, String)> {
         let names: Vec<String> = columns.iter().map(|column| self.plan.column_name(*column)).collect();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
-        let (part, whole) = find_part_and_whole(&names)?;
+        let (part, whole) = find(&names)?;
         Some((names[part].to_owned(), names[whole].to_owned()))
     }
 
@@ -908,7 +1002,7 @@ impl MappingBuilder<'_> {
     fn no_column(&self, map: &FieldMap, name: &str) -> ImportError {
         if self.header.is_data {
             let problem = format!("has no column {}: the first row has readings, there is no header", quote(name));
-            return self.error(problem, format!("say columns by their number, for example --map {}=#2", map.field));
+            return self.error(problem, format!("name columns by their number, for example --map {}=#2", map.field));
         }
         let problem = format!("has no column {}; the columns are: {}", quote(name), self.list());
         self.error(problem, format!("correct --map {}", shell_quote(&map_text(map))))
@@ -929,7 +1023,7 @@ impl MappingBuilder<'_> {
             if found.len() > 1 {
                 let numbers = found.iter().map(|index| format!("#{}", index + 1)).collect::<Vec<_>>().join(", ");
                 let problem = format!("{} columns are called {}", found.len(), quote(name));
-                return Err(self.error(problem, format!("say the number of the one that is meant: {numbers}")));
+                return Err(self.error(problem, format!("give the number of the one that is meant: {numbers}")));
             }
             if let Some(index) = found.first() {
                 return Ok(Some(*index));
@@ -943,7 +1037,7 @@ impl MappingBuilder<'_> {
         Ok(None)
     }
 
-    /// A column with the unit at its end, if it has one.
+    /// Returns a column with the unit at its end, if it has one.
     fn find_with_unit(&self, map: &FieldMap, text: &str) -> Result<Option<NumberColumn>, ImportError> {
         if let Some(index) = self.find(text)? {
             return Ok(Some(NumberColumn::new(index, None)));
@@ -976,7 +1070,7 @@ impl MappingBuilder<'_> {
         Err(self.no_column(map, name))
     }
 
-    /// `A+B`, `A + B:mW`: the unit at the end holds for all that have none.
+    /// Resolves `A+B`, `A + B:mW`: the unit at the end holds for all that have none.
     fn resolve_sum(&self, map: &FieldMap) -> Result<Vec<NumberColumn>, ImportError> {
         let mut columns = Vec::new();
         for part in map.column.split('+') {
@@ -993,7 +1087,7 @@ impl MappingBuilder<'_> {
         if map.board.is_some() {
             return Err(self.error(
                 format!("--map {} names a board and a column for each", shell_quote(&map_text(map))),
-                "leave out the board: what stands for the braces names it",
+                "leave out the board: what replaces the braces names it",
             ));
         }
         let with_unit = pattern.suffix.rsplit_once(':');
@@ -1011,7 +1105,8 @@ impl MappingBuilder<'_> {
             if let Some((index, board)) = matching.iter().find(is_sum).filter(|_| matching.len() > 1) {
                 let name = self.plan.column_name(*index);
                 let problem = format!("column {name:?} is of {board:?}, by its name what the other boards have together");
-                let remedy = "use {n} in place of the braces if the others have numbers, or map each board's column by itself";
+                let remedy = "use {n} in place of the braces if the others have numbers, map each board's column by itself, or this one \
+                              alone if the others are parts of it";
                 return Err(self.error(problem, remedy));
             }
             self.check_board_names(map, &matching, unit.is_some())?;
@@ -1052,12 +1147,13 @@ impl MappingBuilder<'_> {
                 | ReadingField::TokensPerSecond
         );
         let Some(multiple) = count_multiple(name).filter(|_| is_count) else { return Ok(()) };
-        let problem = format!("the header says {multiple}, a multiple, where {} is a plain count", field.name());
+        let problem = format!("the header gives {multiple}, a multiple, where {} is a plain count", field.name());
         let remedy = "write whole counts into the column, 1500000 for 1.5 M, and name it without the multiple";
         Err(self.error(problem, remedy).with_column(name))
     }
 
-    /// The unit to read a column in: the one asked for, else the header's own (`Power [mW]`, `power_mW`), else the field's.
+    /// Returns the unit to read a column in: the one asked for, else the header's own (`Power [mW]`, `power_mW`), else the
+    /// field's.
     fn unit(&mut self, field: ReadingField, column: NumberColumn) -> Result<Option<Unit>, ImportError> {
         let name = self.plan.column_name(column.index);
         let bracketed = bracketed_unit(&name);
@@ -1069,9 +1165,9 @@ impl MappingBuilder<'_> {
         let is_open =
             |unit: &&str| ambiguous_unit(&name) == Some(*unit) && bracketed.is_none_or(|bracketed| may_be_unit(unit, bracketed));
         if let Some(other) = unreadable_unit(&name).filter(|unit| is_electrical && !is_open(unit)) {
-            let problem = format!("the header says {other}, which is not a unit of {}", field.name());
+            let problem = format!("the header gives {other}, which is not a unit of {}", field.name());
             return Err(self
-                .error(problem, format!("map another column, or say the unit after a colon; {remedy}"))
+                .error(problem, format!("map another column, or give the unit after a colon; {remedy}"))
                 .with_column(name));
         }
         let is_power = is_power(field) && is_electrical;
@@ -1079,15 +1175,15 @@ impl MappingBuilder<'_> {
         let is_energy = field.dimension() == Dimension::Energy && is_electrical;
         let is_another = is_power && names_no_power(&name) || is_energy && names_no_energy(&name);
         if let Some(other) = other_electrical_unit(&name, field.dimension()).filter(|_| is_electrical && bracketed.is_none()) {
-            let problem = format!("the header says {}, which is not a unit of {}", other.name, field.name());
+            let problem = format!("the header gives {}, which is not a unit of {}", other.name, field.name());
             return Err(self
-                .error(problem, format!("map another column, or say the unit after a colon; {remedy}"))
+                .error(problem, format!("map another column, or give the unit after a colon; {remedy}"))
                 .with_column(name));
         }
         if is_limit || is_another && bracketed.is_none() {
             let problem = format!("by its name it is no {}", field.name());
             return Err(self
-                .error(problem, format!("map another column, or say the unit after a colon; {remedy}"))
+                .error(problem, format!("map another column, or give the unit after a colon; {remedy}"))
                 .with_column(name));
         }
         match (column.unit, bracketed) {
@@ -1095,12 +1191,14 @@ impl MappingBuilder<'_> {
                 Err(self.error(format!("{} is not a unit of {}", mapped_unit.name, field.name()), remedy).with_column(name))
             }
             (None, Some(own)) if !fits(&own) => {
-                let problem = format!("the header says {}, which is not a unit of {}", own.name, field.name());
-                Err(self.error(problem, format!("map another column, or say the unit after a colon; {remedy}")).with_column(name))
+                let problem = format!("the header gives {}, which is not a unit of {}", own.name, field.name());
+                Err(self
+                    .error(problem, format!("map another column, or give the unit after a colon; {remedy}"))
+                    .with_column(name))
             }
             (Some(mapped_unit), Some(own)) if mapped_unit != own => {
                 let note =
-                    format!("column {name:?}: the header says {}, --map says {}, which is taken", own.name, mapped_unit.name);
+                    format!("column {name:?}: the header gives {}, --map gives {}, which is taken", own.name, mapped_unit.name);
                 self.recording.add_note(note);
                 Ok(Some(mapped_unit))
             }
@@ -1134,8 +1232,8 @@ fn other_electrical_unit(name: &str, dimension: Dimension) -> Option<Unit> {
     is_open.then(|| worded_unit(name, other))?
 }
 
-/// What to do if a pattern takes in too many columns.
-const NARROWER_PATTERN: &str = "say more of the name in the pattern, use {n} in place of the braces if the boards have numbers, or map each board's column by itself";
+/// Remedy for a pattern that takes in too many columns.
+const NARROWER_PATTERN: &str = "put more of the name into the pattern, use {n} in place of the braces if the boards have numbers, or map each board's column by itself";
 
 /// `gpu.{n}.power`: `{n}` means digits, another word in braces any text.
 #[derive(Debug, Clone, Copy)]
@@ -1165,7 +1263,7 @@ impl<'t> ColumnPattern<'t> {
     }
 }
 
-/// A map as it was given.
+/// Returns a map as it was given.
 fn map_text(map: &FieldMap) -> String {
     match &map.board {
         Some(board) => format!("{}[{board}]={}", map.field, map.column),

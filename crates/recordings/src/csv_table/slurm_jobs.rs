@@ -33,7 +33,7 @@ pub(super) struct JobRows {
     unplaced: BTreeMap<String, Vec<u64>>,
 }
 
-/// When and where a job or a step ran.
+/// Time and nodes of a job or a step.
 #[derive(Debug, Clone)]
 struct JobRun {
     line: u64,
@@ -128,7 +128,7 @@ impl JobRows {
     pub(super) fn overlaps(&self) -> JobOverlaps {
         let passed_over = self.steps_of_jobs_with_energy();
         let mut runs: Vec<&JobRun> = self.runs.iter().filter(|run| !passed_over.contains(&run.line)).collect();
-        // Of those that begin together, the longest first.
+        // The longest of several runs that begin together comes first.
         runs.sort_by(|a, b| a.start.cmp(&b.start).then(b.end.cmp(&a.end)).then(b.joules.total_cmp(&a.joules)));
         let unplaced = self.unplaced.iter().find(|(job, lines)| lines.len() > 1 && !self.with_energy.contains(*job));
         let unplaced = unplaced.and_then(|(_, lines)| lines.first().copied());

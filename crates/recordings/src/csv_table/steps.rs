@@ -7,11 +7,14 @@ use eadt_schemas::counts::counted;
 use eadt_schemas::v1::JobLifecycle;
 
 use super::STEPS;
-use super::nested_spans::{RowSpan, may_contain_inner, take_off_inner};
+use super::nested_spans::{
+    RowSpan, choose_moments, counter_points, covered_stretches, have_inner, may_contain_inner, take_off_inner,
+};
 use crate::boards;
 use crate::options::{AcceptedFinding, FileSetKind};
 use crate::recording::{FileId, ProgressMark, RecordedReading, Recording, SourceId, SourceKind};
 use crate::sums::{Certainty, SUM_OF_ROWS, find_sums};
+use crate::tenancy::ReadingAttribution;
 use crate::totals::{ROWS_OF_A_TOTAL, grows_or_restarts};
 use crate::{ImportError, ImportOptions, ReadingField};
 
@@ -27,8 +30,12 @@ struct CounterIncrement {
 #[derive(Default)]
 pub(super) struct CounterIncrements {
     by_source: BTreeMap<SourceId, Vec<CounterIncrement>>,
-    /// The time of rows, where they have their start and their duration.
+    /// The time of rows that have their start or end, and their other end or duration.
     spans: BTreeMap<(FileId, u64), RowSpan>,
+    /// The time of rows that have a time and a duration, as if that time were their end.
+    unnamed_spans: BTreeMap<(FileId, u64), RowSpan>,
+    /// Fields of which each row of a file is one.
+    counted_rows: BTreeSet<(FileId, ReadingField)>,
     /// The texts of all these rows that may tell boards, users or jobs apart; `None` if they differ.
     texts: BTreeMap<FileId, Option<String>>,
 }
@@ -49,12 +56,33 @@ impl CounterIncrements {
         }
     }
 
+    /// Notes from when to when a row is, in a file whose rows may be of several boards.
+    pub(super) fn add_span_of_several(&mut self, file: FileId, line: u64, span: RowSpan) {
+        self.spans.insert((file, line), span);
+    }
+
+    /// Notes the span of a row whose time may be its start or its end, as if it were the end.
+    pub(super) fn add_unnamed_span(&mut self, file: FileId, line: u64, span: RowSpan) {
+        self.unnamed_spans.insert((file, line), span);
+    }
+
+    /// Notes that each row of a file is one of a field, `*`.
+    pub(super) fn note_counted_rows(&mut self, file: FileId, field: ReadingField) {
+        self.counted_rows.insert((file, field));
+    }
+
     /// Returns the files whose rows contain others in all that they add; notes those in which they may.
     fn nested_files(&self, recording: &mut Recording) -> BTreeSet<FileId> {
         let (mut nested, mut unsure): (BTreeSet<FileId>, BTreeSet<FileId>) = Default::default();
         for of_file in self.by_source.values().flat_map(|steps| steps.chunk_by(|a, b| a.file == b.file)) {
             let file = of_file[0].file;
-            for (_, field) in STEPS {
+            // Rows of several boards may contain each other.
+            if !self.texts.contains_key(&file) {
+                continue;
+            }
+            // One a row is less than what the rows within have, and shows nothing.
+            let telling = STEPS.into_iter().filter(|(_, field)| !self.counted_rows.contains(&(file, *field)));
+            for (_, field) in telling {
                 let rows = rows_with_spans(of_file, field, &self.spans);
                 let is_energy = field == ReadingField::EnergyJoulesTotal;
                 if is_energy && rows.as_ref().is_some_and(|rows| take_off_inner(rows).is_some()) {
@@ -107,14 +135,14 @@ impl CounterIncrements {
     pub(super) fn finish(self, recording: &mut Recording, options: &ImportOptions) -> Result<(), ImportError> {
         let accepts = options.accept.contains(&AcceptedFinding::GrowingSteps);
         let nested = if accepts { BTreeSet::new() } else { self.nested_files(recording) };
-        let spans = self.spans;
+        let Self { by_source, spans, unnamed_spans, counted_rows, .. } = self;
         let mut unnamed = 0_usize;
-        for (source, mut steps) in self.by_source {
+        for (source, mut steps) in by_source {
             settle_copied_sums(recording, &mut steps, options)?;
             if !options.accept.contains(&AcceptedFinding::GrowingSteps) {
                 refuse_running_totals(recording, &steps)?;
-                settle_nested_rows(recording, &mut steps, &spans, &nested);
-                refuse_sums(recording, &mut steps);
+                settle_nested_rows(recording, &mut steps, &spans, (&nested, &counted_rows));
+                refuse_sums(recording, &mut steps, &counted_rows);
             }
             if !options.accept.contains(&AcceptedFinding::Unordered) {
                 refuse_clock_back(recording, &steps, options)?;
@@ -124,14 +152,18 @@ impl CounterIncrements {
                 recording.out_of_order += u64::from(step.time < newest);
                 newest = newest.max(step.time);
             }
+            if matches!(recording.sources[source].kind, SourceKind::Job { .. }) {
+                count_at_ends(&mut steps, &spans);
+            }
             steps.sort_by_key(|step| step.time);
             if let SourceKind::Device(device) = &mut recording.sources[source].kind {
-                // What several rows of one time add is of one board, whose counter begins in each file.
+                // Rows of one time that add amounts belong to one board, whose counter begins in each file.
                 if device.is_anonymous {
                     (device.is_anonymous, device.local_id) = (false, None);
                     unnamed += 1;
                 }
-                spread_energy(recording, source, &steps);
+                let own = own_spans(&steps, &spans, &unnamed_spans);
+                spread_energy(recording, source, &steps, &own)?;
             } else {
                 push_counters(recording, source, &steps);
             }
@@ -139,7 +171,7 @@ impl CounterIncrements {
         if unnamed > 1 {
             recording.add_note(format!(
                 "{unnamed} files whose rows add energy name no board: each is taken for a board of its own, and the energy of all is added \
-                 up; if they are of the same boards, say which column names them, --map device=COLUMN"
+                 up; if they are of the same boards, set the column that names them, --map device=COLUMN"
             ));
         }
         Ok(())
@@ -173,7 +205,7 @@ fn settle_copied_sums(
             if options.files_are.is_none() {
                 let (a, b) = (&recording.files[*before], &recording.files[*later]);
                 let problem = format!("adds the same at the same times as {a}, from {from} to {to}");
-                let remedy = "if it is a copy, leave one of the two out, or say --files-are parts; if each file counts its own, say \
+                let remedy = "if it is a copy, leave one of the two out, or use --files-are parts; if each file counts its own, use \
                               --files-are nodes";
                 return Err(ImportError::in_file(b, problem, remedy));
             }
@@ -218,11 +250,17 @@ fn settle_nested_rows(
     recording: &mut Recording,
     steps: &mut [CounterIncrement],
     spans: &BTreeMap<(FileId, u64), RowSpan>,
-    nested: &BTreeSet<FileId>,
+    (nested, counted_rows): (&BTreeSet<FileId>, &BTreeSet<(FileId, ReadingField)>),
 ) {
     for of_file in steps.chunk_by_mut(|a, b| a.file == b.file).filter(|of_file| nested.contains(&of_file[0].file)) {
         for (_, field) in STEPS {
             let rows = rows_with_spans(of_file, field, spans);
+            if counted_rows.contains(&(of_file[0].file, field)) {
+                let Some(outer) = rows.and_then(|rows| have_inner(&rows)) else { continue };
+                let values = of_file.iter_mut().flat_map(|step| &mut step.added).filter(|(other, _)| *other == field);
+                values.zip(outer).filter(|(_, is_outer)| *is_outer).for_each(|((_, value), _)| *value = 0.0);
+                continue;
+            }
             let Some((own, outer)) = rows.and_then(|rows| take_off_inner(&rows)) else { continue };
             let values = of_file.iter_mut().flat_map(|step| &mut step.added).filter(|(other, _)| *other == field);
             for ((_, value), own) in values.zip(own) {
@@ -241,7 +279,7 @@ fn settle_nested_rows(
 }
 
 /// Refuses rows that have in each of their figures the sum of the rows above, which would count all of it twice.
-fn refuse_sums(recording: &mut Recording, steps: &mut Vec<CounterIncrement>) {
+fn refuse_sums(recording: &mut Recording, steps: &mut Vec<CounterIncrement>, counted_rows: &BTreeSet<(FileId, ReadingField)>) {
     let mut sums: BTreeSet<(FileId, u64)> = BTreeSet::new();
     for of_file in steps.chunk_by(|a, b| a.file == b.file) {
         let (mut figures, mut sure): (BTreeMap<u64, usize>, BTreeSet<u64>) = Default::default();
@@ -251,8 +289,9 @@ fn refuse_sums(recording: &mut Recording, steps: &mut Vec<CounterIncrement>) {
                 |step: &CounterIncrement| step.added.iter().find(|(other, _)| *other == field).map(|(_, value)| *value);
             let known: Vec<(u64, f64)> = of_file.iter().filter_map(|step| Some((step.line, of_field(step)?))).collect();
             let values: Vec<f64> = known.iter().map(|(_, value)| *value).collect();
-            // What is the same in each row, such as one step of each, says nothing.
-            if values.windows(2).all(|pair| pair[0] == pair[1]) {
+            // Values that are the same in each row, such as one step of each, show nothing.
+            let is_count = counted_rows.contains(&(of_file[0].file, field));
+            if is_count || values.windows(2).all(|pair| pair[0] == pair[1]) {
                 without_sums.insert(field);
                 continue;
             }
@@ -270,7 +309,7 @@ fn refuse_sums(recording: &mut Recording, steps: &mut Vec<CounterIncrement>) {
     for step in steps.iter().filter(|step| sums.contains(&(step.file, step.line))) {
         let (field, value) = step.added[0];
         let problem = format!("{value} is the sum of the rows above: it is left out, or these would count twice");
-        let remedy = format!("take the row out, or say --accept {} if it is one more", AcceptedFinding::GrowingSteps.name());
+        let remedy = format!("take the row out, or use --accept {} if it is one more", AcceptedFinding::GrowingSteps.name());
         let column = recording.columns.get(&field).map_or(field.name(), String::as_str);
         let error = recording.error(step.file, step.line, problem, remedy).with_column(column);
         recording.refuse_row(SUM_OF_ROWS, error);
@@ -295,47 +334,124 @@ fn refuse_clock_back(recording: &Recording, steps: &[CounterIncrement], options:
     steps.chunk_by(|a, b| a.file == b.file).try_for_each(of_file)
 }
 
-/// Power assumed for a table of one row, in watts: its duration is unknown.
-const SINGLE_ROW_WATTS: f64 = 1_000.0;
+/// Sets the times of rows that have their starts to their ends: what a row counts is done by then.
+fn count_at_ends(steps: &mut [CounterIncrement], spans: &BTreeMap<(FileId, u64), RowSpan>) {
+    for step in steps {
+        step.time = spans.get(&(step.file, step.line)).map_or(step.time, |span| span.end);
+    }
+}
 
-/// Makes an energy counter of what rows add. The energy of a row was used since the row before it; that of the first row over the
-/// median distance of two rows.
-fn spread_energy(recording: &mut Recording, source: SourceId, steps: &[CounterIncrement]) {
+/// Returns the time of each row by its own columns, if it has that.
+fn own_spans(
+    steps: &[CounterIncrement],
+    named: &BTreeMap<(FileId, u64), RowSpan>,
+    unnamed: &BTreeMap<(FileId, u64), RowSpan>,
+) -> Vec<Option<RowSpan>> {
+    let of = |known: &BTreeMap<(FileId, u64), RowSpan>| {
+        steps.iter().map(|step| known.get(&(step.file, step.line)).copied()).collect::<Vec<Option<RowSpan>>>()
+    };
+    let named = of(named);
+    if named.iter().any(Option::is_some) {
+        return named;
+    }
+    let unnamed = of(unnamed);
+    let known: Vec<RowSpan> = unnamed.iter().flatten().copied().collect();
+    let mut chosen = choose_moments(&known).unwrap_or_default().into_iter();
+    unnamed.iter().map(|span| span.and_then(|_| chosen.next())).collect()
+}
+
+/// Returns when the energy of each row was used: in its own time, else since the row before it. That of a first row without a time
+/// of its own was used over the median distance of two rows. Returns an error if nothing shows how long a row took.
+fn energy_spans(
+    recording: &mut Recording,
+    steps: &[CounterIncrement],
+    own: &[Option<RowSpan>],
+) -> Result<Vec<RowSpan>, ImportError> {
     let field = ReadingField::EnergyJoulesTotal;
-    let joules = |step: &CounterIncrement| step.added.iter().map(|(_, value)| *value).sum::<f64>();
+    let column = recording.columns.get(&field).map_or(field.name(), String::as_str).to_owned();
     let mut distances: Vec<i64> =
         steps.windows(2).map(|pair| pair[1].time.micros() - pair[0].time.micros()).filter(|micros| *micros > 0).collect();
     distances.sort_unstable();
-    let first = &steps[0];
-    let single_row = || (steps.iter().map(joules).sum::<f64>() / SINGLE_ROW_WATTS).max(1.0);
-    let span = distances.get(distances.len() / 2).map_or_else(single_row, |micros| *micros as f64 / 1e6);
-    let note = format!(
-        "{}: energy of a row is taken to be used since the row before it, that of the first row in {span} s",
-        recording.columns.get(&field).map_or(field.name(), String::as_str)
-    );
+    let median = distances.get(distances.len() / 2).copied();
+    let (mut before, mut newest): (Option<EventTime>, Option<EventTime>) = (None, None);
+    let mut spans: Vec<RowSpan> = Vec::with_capacity(steps.len());
+    for (step, own) in steps.iter().zip(own) {
+        if newest.is_some_and(|newest| newest < step.time) {
+            before = newest;
+        }
+        newest = Some(step.time);
+        let start = before.or_else(|| median.map(|micros| step.time.plus_micros(-micros)));
+        let Some(span) = own.or(start.map(|start| RowSpan { start, end: step.time })) else {
+            let problem = "the energy of this row is all there is, and nothing shows over how long it was used";
+            let remedy = "add a column of how long it took (duration, in seconds) or of its start and its end (start_time, mapped as \
+                          time, and end_time); if it is the last reading of a counter, add the first, and use --map \
+                          energy_joules_total=COLUMN";
+            return Err(recording.error(step.file, step.line, problem, remedy).with_column(column));
+        };
+        spans.push(span);
+    }
+    let note = if own.iter().all(Option::is_some) {
+        let pauses: f64 = covered_stretches(&spans).windows(2).map(|pair| pair[1].start.seconds_since(pair[0].end)).sum();
+        let unknown = if pauses > 0.0 { format!("; of {pauses:.0} s between rows no energy is known") } else { String::new() };
+        format!("{column}: energy of a row is taken to be used in its own time, by its duration or its start and end{unknown}")
+    } else {
+        let seconds = median.map_or(0.0, |micros| micros as f64 / 1e6);
+        format!("{column}: energy of a row is taken to be used since the row before it, that of the first row in {seconds} s")
+    };
     recording.add_note(note);
+    Ok(spans)
+}
+
+/// Makes an energy counter of what rows add. Its source is another stay after a time that no row covers: nothing is known about that.
+fn spread_energy(
+    recording: &mut Recording,
+    source: SourceId,
+    steps: &[CounterIncrement],
+    own: &[Option<RowSpan>],
+) -> Result<(), ImportError> {
+    let field = ReadingField::EnergyJoulesTotal;
+    let joules = |step: &CounterIncrement| step.added.iter().map(|(_, value)| *value).sum::<f64>();
+    let spans = energy_spans(recording, steps, own)?;
+    let rows: Vec<(RowSpan, f64)> = spans.iter().copied().zip(steps.iter().map(joules)).collect();
     // The reading of a row that has other figures, such as power, gets the counter, too.
     let readings = &recording.sources[source].readings;
     let mut places: BTreeMap<(u32, u32), usize> =
         readings.iter().enumerate().map(|(place, reading)| ((reading.file, reading.line), place)).collect();
     let row =
         |step: &CounterIncrement| (u32::try_from(step.file).unwrap_or(u32::MAX), u32::try_from(step.line).unwrap_or(u32::MAX));
-    let mut total = 0.0;
-    for same_time in steps.chunk_by(|a, b| a.time == b.time) {
-        total += same_time.iter().map(joules).sum::<f64>();
-        let read: Vec<usize> = same_time.iter().filter_map(|step| places.remove(&row(step))).collect();
+    for (time, total) in counter_points(&rows) {
+        let first = steps.partition_point(|step| step.time < time);
+        let end = steps.partition_point(|step| step.time <= time);
+        let read: Vec<usize> = steps[first..end].iter().filter_map(|step| places.remove(&row(step))).collect();
         for place in &read {
             let reading = &mut recording.sources[source].readings[*place];
             reading.values = reading.values.iter().copied().chain([(field, total)]).collect();
         }
         if read.is_empty() {
-            let step = &same_time[0];
-            recording.push_from(step.file, source, step.time, step.line, &[(field, total)], None);
+            let step = &steps[if first < end { first } else { end.saturating_sub(1) }];
+            recording.push_from(step.file, source, time, step.line, &[(field, total)], None);
         }
     }
-    recording.push_from(first.file, source, first.time.plus_seconds(-span), first.line, &[(field, 0.0)], None);
-    // In the order of the files; the start of the counter comes before the first row.
-    recording.sources[source].readings.sort_by_key(|reading| (reading.file, reading.line, reading.time));
+    // Rows go in the order of the files; the start of the counter comes before the first row.
+    let readings = &mut recording.sources[source].readings;
+    readings.sort_by_key(|reading| (reading.file, reading.line, reading.time));
+    split_stays(readings, &covered_stretches(&spans));
+    Ok(())
+}
+
+/// Marks readings of a counter by the stretch of time in which they lie, if there are several. Readings beside it, as of power, leave
+/// no time unknown.
+fn split_stays(readings: &mut [RecordedReading], stretches: &[RowSpan]) {
+    let is_counted =
+        |reading: &RecordedReading| reading.values.iter().any(|(field, _)| *field == ReadingField::EnergyJoulesTotal);
+    if stretches.len() < 2 || !readings.iter().all(is_counted) {
+        return;
+    }
+    for reading in readings {
+        let place = stretches.partition_point(|stretch| stretch.start <= reading.time).saturating_sub(1);
+        let tenure = stretches[place].start.micros().unsigned_abs();
+        reading.portion = Some(Box::new(ReadingAttribution { tenure, ..ReadingAttribution::default() }));
+    }
 }
 
 fn push_counters(recording: &mut Recording, source: SourceId, steps: &[CounterIncrement]) {
@@ -391,30 +507,30 @@ fn refuse_running_totals(recording: &mut Recording, steps: &[CounterIncrement]) 
         let total = recording.map_again(field.name(), field);
         if kind == ColumnKind::Either {
             recording.add_note(format!(
-                "{name}: {column} {grows}; each row adds so much to {}; if it is a running total, say {total}",
+                "{name}: {column} {grows}; each row adds so much to {}; if it is a running total, use {total}",
                 field.name()
             ));
             continue;
         }
         let problem = format!("{grows}, as a running total does, not what a row adds");
         let accept = AcceptedFinding::GrowingSteps.name();
-        let remedy = format!("say {total}; or, if each row adds so much to {name}, --accept {accept}");
+        let remedy = format!("use {total}; or, if each row adds so much to {name}, --accept {accept}");
         return Err(recording.error(first_step.file, first_step.line, problem, remedy).with_column(column));
     }
     Ok(())
 }
 
-/// What a column looks like by its values.
+/// Kind of a column, judged by its values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ColumnKind {
-    /// What a row adds.
+    /// An amount that a row adds.
     Step,
     /// A batch size that grows, or a running total.
     Either,
     RunningTotal,
 }
 
-/// How often a column grows and falls from row to row.
+/// Number of times that a column grows and falls from row to row.
 #[derive(Debug, Clone, Copy)]
 struct ColumnGrowth {
     rows: usize,
@@ -436,7 +552,7 @@ const RISES_A_FALL: usize = 10;
 const RISES_A_RESTART: usize = 3;
 /// Batch sizes that grow seldom have more levels, unless each is held for long.
 const MOST_LEVELS: usize = 8;
-/// A level of a batch size is held for as many rows, on average, where there are many of them.
+/// A level of a batch size is held for as many rows, on average, if there are many of them.
 const ROWS_OF_A_LEVEL: usize = 10;
 
 /// Returns whether a column rises by the same at the same distances, give or take a row.
@@ -456,7 +572,7 @@ fn begins_anew(values: &[f64]) -> bool {
     falls > 0 && pairs().all(grows_or_restarts) && rises * 5 >= (values.len() - 1 - falls) * 4
 }
 
-/// How much more the last rise before a fall is than the first, where values double.
+/// Least factor from the first rise to the last one before a fall, in values that double.
 const RISES_OF_A_SWEEP: f64 = 4.0;
 
 /// Returns whether a column rises by more and more until it falls, each time.

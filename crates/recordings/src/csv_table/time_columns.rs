@@ -33,26 +33,27 @@ fn column_called(names: &[String], name: &str) -> Option<usize> {
 }
 
 impl TimeParts {
-    /// A date and a time of day.
+    /// Returns a date and a time of day.
     pub(super) fn of_clock(clock: usize) -> Self {
         Self { clock: Some(clock), ..Self::default() }
     }
 
-    /// The columns `hour`, `minute` and `second` beside one of dates; `None` if there is no column of hours.
+    /// Returns the columns `hour`, `minute` and `second` beside one of dates; `None` if there is no column of hours.
     fn of_hours(names: &[String]) -> Option<Self> {
         let hour = Some(column_called(names, "hour")?);
         Some(Self { hour, minute: column_called(names, "minute"), second: column_called(names, "second"), ..Self::default() })
     }
 
-    /// The column of the year, and the columns `month` and `day` with those of the hour; `None` if one of the three is missing.
+    /// Returns the column of the year, and the columns `month` and `day` with those of the hour; `None` if one of the three is
+    /// missing.
     pub(super) fn of_year(names: &[String]) -> Option<(usize, Self)> {
         let month_and_day = Some([column_called(names, "month")?, column_called(names, "day")?]);
         let year = column_called(names, "year")?;
         Some((year, Self { month_and_day, ..Self::of_hours(names).unwrap_or_default() }))
     }
 
-    /// The columns of a map `time=year+month+day+hour`, or of one with a time of day in place of the hour; `None` if the names do not
-    /// say what they have.
+    /// Returns the columns of a map `time=year+month+day+hour`, or of one with a time of day in place of the hour; `None` if the
+    /// names do not say what they have.
     pub(super) fn of_map(names: &[String], columns: &[usize]) -> Option<(usize, Self)> {
         let (year, parts) = Self::of_year(names)?;
         let is_mapped = |index: &usize| columns.contains(index);
@@ -64,7 +65,7 @@ impl TimeParts {
         (columns.len() == all.len() && columns.iter().all(|index| all.contains(index))).then_some((year, parts))
     }
 
-    /// The pattern of the parts behind a date.
+    /// Returns the pattern of the parts behind a date.
     pub(super) const fn pattern(&self) -> &'static str {
         match (self.clock, self.minute, self.second) {
             (Some(_), ..) => "%H:%M:%S",
@@ -83,7 +84,7 @@ impl TimeParts {
         self.month_and_day.into_iter().flatten().chain(further.into_iter().flatten())
     }
 
-    /// The same parts in other columns; `None` if one has no column.
+    /// Returns the same parts in other columns; `None` if one has no column.
     pub(super) fn moved(&self, place: impl Fn(usize) -> Option<usize>) -> Option<Self> {
         let of = |column: Option<usize>| column.map(&place).map_or(Some(None), |found| found.map(Some));
         let month_and_day = match self.month_and_day {
@@ -137,14 +138,14 @@ impl TimeParts {
     }
 }
 
-/// What is wrong with hours to 24 that a pattern would have to read.
+/// Fault of hours to 24 that a pattern would have to read.
 const HOURS_TO_24: &str =
     "one of the hours from 1 to 24, which no pattern reads; write dates such as 2025-02-03, or hours from 0 to 23";
 
-/// What is wrong with an hour 24 below hours that were read as those from 0 to 23.
+/// Fault of an hour 24 below hours that were read as those from 0 to 23.
 const LATE_24: &str = "no hour from 0 to 23, as which the hours of the first rows are read; write hours from 0 to 23";
 
-/// What is wrong with an hour that the day does not have.
+/// Fault of an hour that the day does not have.
 const UNPLACED_HOUR: &str = "no hour of that day, on which clocks were set forward, so that it is not known from where hours are \
                              counted; check --time-zone, or write times with their offsets, such as 2025-03-30T03:00:00+02:00";
 
@@ -176,11 +177,13 @@ impl NumberedDay {
     }
 }
 
-/// What the first rows have in each column.
+/// Kinds of values in the first rows of each column.
 pub(super) struct HeadOfTimes {
     rows: u32,
     dates: Vec<bool>,
     clocks: Vec<bool>,
+    /// A row of the column of times has a whole one.
+    has_time: bool,
     /// Whole numbers from 0 to 24.
     hours: Vec<bool>,
     has_24: Vec<bool>,
@@ -194,7 +197,7 @@ impl HeadOfTimes {
         let width = names.len();
         let all = || vec![true; width];
         let has_24 = vec![false; width];
-        let mut head = Self { rows: 0, dates: all(), clocks: all(), hours: all(), has_24, days: Vec::new() };
+        let mut head = Self { rows: 0, dates: all(), clocks: all(), has_time: false, hours: all(), has_24, days: Vec::new() };
         let hours = column_called(names, "hour");
         table.peek(|cells| {
             // The row below the header may be one of units, which is no whole row.
@@ -202,6 +205,7 @@ impl HeadOfTimes {
                 return;
             }
             let is_looked_at = head.rows < ROWS_TO_SEE_DATES;
+            head.has_time |= is_looked_at && cells.get(time).is_some_and(|cell| clock.read(cell).is_ok());
             head.rows += 1;
             let hour = hours.and_then(|hours| cells.get(hours)).and_then(|hour| hour.parse::<u32>().ok());
             if let (Some(date), Some(hour)) = (cells.get(time), hour) {
@@ -240,6 +244,11 @@ impl HeadOfTimes {
             }
             [_, between @ .., _] => several(&self.days) > 0 && several(between) * 10 >= between.len() * 9,
         }
+    }
+
+    /// Returns whether the column of times has whole times, or dates.
+    pub(super) const fn has_times(&self) -> bool {
+        self.has_time
     }
 
     /// Returns whether a column has dates only (true), or times of day only (false); `None` if it has neither.
@@ -288,12 +297,12 @@ const NEARLY_A_DAY: f64 = 82_800.0;
 /// A row that is earlier than the one above by no more than this, and later than the one before that, is out of order.
 const SMALL_FALL: f64 = 600.0;
 
-/// What is wrong with a row that may be out of order, or of the next day.
+/// Fault of a row that may be out of order, or belong to the next day.
 const UNKNOWN_DAY: &str = "a time of day before that of the row above, by less than half a day: it may be of the next day, or out of \
                            order; write whole times, such as 2025-02-03T10:00:00, into the rows, or sort them if they are of one \
-                           day; if rows are of several boards, say --map device=COLUMN";
+                           day; if rows are of several boards, use --map device=COLUMN";
 
-/// Why the time of a row is not known.
+/// The reason why the time of a row is not known.
 #[derive(Debug)]
 pub(super) enum UnknownTime {
     /// The text is no time; it continues "TEXT is".
@@ -365,7 +374,7 @@ impl ClockDays {
         Ok(stamp)
     }
 
-    /// The last day of a row; `None` if no row has a time of day only.
+    /// Returns the last day of a row; `None` if no row has a time of day only.
     pub(super) fn last_day(&self) -> Option<Date> {
         self.of_sources.values().map(|above| above.date).max()
     }

@@ -7,21 +7,21 @@ use eadt_schemas::{EventTime, Topic};
 
 use super::EventRef;
 
-/// `None`: not in that form, which does not show whether it is an event.
+/// Parses an event; returns `None` if it is not in that form, which does not show whether it is an event.
 pub(super) fn parse(line: &[u8]) -> Option<EventRef<'_>> {
     let (event, rest) = parse_envelope(line)?;
     let (data, rest) = optional(rest, ",\"data\":", object)?;
     (rest == "}").then_some(EventRef { data: data.map(Cow::Borrowed), ..event })
 }
 
-/// As [`parse`], but with everything up to the line's last brace as the value: an event only if that is one JSON object.
+/// Like [`parse`], but with everything up to the line's last brace as the value: an event only if that is one JSON object.
 pub(super) fn parse_unchecked_value(line: &[u8]) -> Option<EventRef<'_>> {
     let (event, rest) = parse_envelope(line)?;
     let data = rest.strip_prefix(",\"data\":")?.strip_suffix('}')?;
     Some(EventRef { data: Some(Cow::Borrowed(data)), ..event })
 }
 
-/// Everything before the value, and what is left.
+/// Returns everything before the value, and what is left.
 fn parse_envelope(line: &[u8]) -> Option<(EventRef<'_>, &str)> {
     let line = std::str::from_utf8(line).ok()?.trim_ascii_end();
     let (kind, rest) = text(line.strip_prefix("{\"specversion\":\"1.0\",\"type\":\"")?)?;
@@ -49,6 +49,7 @@ fn parse_envelope(line: &[u8]) -> Option<(EventRef<'_>, &str)> {
         partition: partition.map(i32::try_from).transpose().ok()?,
         offset,
         stamp,
+        is_sent_again: false,
         input_positions: None,
         settings: None,
         reason: None,
@@ -68,7 +69,7 @@ fn optional<'a, T>(rest: &'a str, label: &str, read: impl Fn(&'a str) -> ParsedP
     }
 }
 
-/// A text without escapes, behind its opening quote.
+/// Returns a text without escapes, behind its opening quote.
 fn text(rest: &str) -> ParsedPrefix<'_, &str> {
     let end = unescaped(rest.as_bytes())?;
     (rest.as_bytes()[end] == b'"').then(|| (&rest[..end], &rest[end + 1..]))
@@ -111,7 +112,7 @@ fn integer(rest: &str) -> ParsedPrefix<'_, i64> {
     Some((rest[..end].parse().ok()?, &rest[end..]))
 }
 
-/// From an opening brace to the closing one that belongs to it.
+/// Takes an object, from its opening brace to the closing one.
 fn object(rest: &str) -> ParsedPrefix<'_, &str> {
     let bytes = rest.as_bytes();
     if bytes.first() != Some(&b'{') {

@@ -23,7 +23,7 @@ enum LogFraming {
     Values,
 }
 
-/// Where a value of [`LogFraming::Values`] ends in its chunk, and where it began in the log.
+/// End of a value of [`LogFraming::Values`] in its chunk, and its start in the log.
 #[derive(Debug, Clone, Copy)]
 struct ValueSpan {
     end: usize,
@@ -36,10 +36,10 @@ pub struct LogChunk {
     name: String,
     framing: LogFraming,
     bytes: Vec<u8>,
-    /// How many of the bytes belong to it; the rest is kept for the next use.
+    /// Number of bytes that belong to the chunk; the rest is kept for the next use.
     filled: usize,
     values: Vec<ValueSpan>,
-    /// Where the chunk begins in the uncompressed log.
+    /// Position of the chunk in the uncompressed log.
     offset: u64,
     /// The present event.
     start: usize,
@@ -90,15 +90,15 @@ impl LogChunk {
         self.good
     }
 
-    /// The present event where it looks as [`crate::LogWriter`] writes it, much faster than [`Self::event`]. Its value is taken
-    /// to go on to the end of the line: whoever finds there a whole JSON object and nothing else has the event for certain,
+    /// Returns the present event where it looks as [`crate::LogWriter`] writes it, much faster than [`Self::event`]. Its value is
+    /// taken to go on to the end of the line: whoever finds there a whole JSON object and nothing else has the event for certain,
     /// everybody else asks [`Self::event`].
     pub fn likely_event(&self) -> Option<EventRef<'_>> {
         let line = self.current_event();
         if line.len() > MAX_EVENT_BYTES { None } else { canonical::parse_unchecked_value(line) }
     }
 
-    /// The present event.
+    /// Returns the present event.
     pub fn event(&mut self) -> Result<EventRef<'_>, LogError> {
         let line = &self.bytes[self.start..self.end];
         if line.len() > MAX_EVENT_BYTES {
@@ -158,7 +158,7 @@ pub struct LogChunks<'a> {
     framing: LogFraming,
     /// A line's beginning that is left from the last chunk.
     carry: Vec<u8>,
-    /// Of the next chunk.
+    /// Position of the next chunk.
     offset: u64,
     ended: bool,
     /// Bytes since the last event in which there was none.
@@ -174,7 +174,7 @@ impl std::fmt::Debug for LogChunks<'_> {
 }
 
 impl<'a> LogChunks<'a> {
-    /// `name` is what errors call the log.
+    /// Opens the log. `name` is its name in errors.
     pub fn new(name: impl Into<String>, reader: impl Read + 'a) -> Result<Self, LogError> {
         let name = name.into();
         let failed = |name: &str, error: &io::Error| LogError {
@@ -192,7 +192,7 @@ impl<'a> LogChunks<'a> {
         Ok(Self { name, reader, framing: shape, carry: Vec::new(), offset: mark_bytes, ended: false, blank: 0, failed: None })
     }
 
-    /// Bytes of the uncompressed log that are in chunks.
+    /// Returns the number of bytes of the uncompressed log that are in chunks.
     pub fn bytes(&self) -> u64 {
         self.offset
     }
@@ -202,7 +202,7 @@ impl<'a> LogChunks<'a> {
         self.fill(chunk, CHUNK_BYTES)
     }
 
-    /// As [`Self::next`], but ends the chunk as soon as the reader has given a whole event: for logs that are still written.
+    /// Like [`Self::next`], but ends the chunk as soon as the reader has given a whole event: for logs that are still written.
     pub(super) fn next_soon(&mut self, chunk: &mut LogChunk) -> Result<bool, LogError> {
         self.fill(chunk, 1)
     }
@@ -227,13 +227,13 @@ impl<'a> LogChunks<'a> {
         self.failed.take().map_or(Ok(false), Err)
     }
 
-    /// Nothing can be read from here on; what is in the chunk is good.
+    /// Stops reading here; what is in the chunk is good.
     fn fail(&mut self, offset: u64, problem: String) {
         self.ended = true;
         self.failed = Some(LogError { name: self.name.clone(), line: 1, offset, good: 0, problem, can_go_on: false, cut: false });
     }
 
-    /// As [`Self::set_failed`], where the log was cut if the source ended too early.
+    /// Like [`Self::set_failed`], where the log was cut if the source ended too early.
     fn fail_to_read(&mut self, offset: u64, error: &io::Error) {
         let cut = error.kind() == io::ErrorKind::UnexpectedEof;
         self.fail(offset, format!("is truncated or damaged: {error}"));
@@ -242,7 +242,7 @@ impl<'a> LogChunks<'a> {
         }
     }
 
-    /// A small compressed file may hold blank lines without end.
+    /// Stops at too many blank lines: a small compressed file may hold blank lines without end.
     fn fail_blank(&mut self) {
         let problem = format!("no event in {} MiB of blank lines: not an event log", MAX_BLANK_BYTES >> 20);
         self.fail(self.offset, problem);
@@ -340,7 +340,7 @@ impl<'a> LogChunks<'a> {
                         }
                         _ => {
                             let (at, odd) = (self.offset + used as u64 - 1, char::from(byte));
-                            return self.fail(at, format!("{odd:?} stands where an event should begin"));
+                            return self.fail(at, format!("{odd:?} is where an event should begin"));
                         }
                     }
                 } else if in_text {
@@ -398,7 +398,7 @@ fn decode_text<'a>(mut reader: Box<dyn BufRead + 'a>) -> io::Result<(Box<dyn Buf
     if is_wide { Ok((decode(rest)?.0, 0)) } else { Ok((rest, mark_bytes as u64)) }
 }
 
-/// An array begins with a bracket; an event that is spread over lines has no closing brace on its first.
+/// Detects the framing. An array begins with a bracket; an event that is spread over lines has no closing brace on its first.
 fn detect_framing(reader: &mut impl BufRead) -> io::Result<LogFraming> {
     let available = reader.fill_buf()?;
     let text = available.trim_ascii_start();

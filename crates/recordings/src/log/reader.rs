@@ -19,7 +19,7 @@ pub struct LogError {
     pub name: String,
     /// Counted from 1; in a JSON array, the number of the element.
     pub line: u64,
-    /// Where the line begins, in bytes of the uncompressed log.
+    /// Position of the line, in bytes of the uncompressed log.
     pub offset: u64,
     /// Events read before it.
     pub good: u64,
@@ -31,7 +31,7 @@ pub struct LogError {
 }
 
 impl LogError {
-    /// The same, counted from further back: behind so many lines and good events.
+    /// Returns the same, counted from further back: behind so many lines and good events.
     #[must_use]
     pub fn offset_by(self, lines: u64, good: u64) -> Self {
         Self { line: self.line + lines, good: self.good + good, ..self }
@@ -48,7 +48,7 @@ pub struct EventRef<'a> {
     pub source: Cow<'a, str>,
     #[serde(borrow, default)]
     pub id: Cow<'a, str>,
-    /// That of the data, if the event itself has none.
+    /// Time of the event, or of the data if the event itself has none.
     #[serde(default = "no_time")]
     pub time: EventTime,
     #[serde(borrow, default)]
@@ -63,6 +63,8 @@ pub struct EventRef<'a> {
     pub offset: Option<i64>,
     #[serde(rename = "eadtstamp", default)]
     pub stamp: Option<EventTime>,
+    #[serde(rename = "eadtsentagain", default)]
+    pub is_sent_again: bool,
     #[serde(rename = "eadtinputpositions", borrow, default)]
     pub input_positions: Option<Cow<'a, str>>,
     #[serde(rename = "eadtsettings", borrow, default)]
@@ -109,17 +111,17 @@ impl<'a> EventRef<'a> {
 }
 
 impl EventRef<'_> {
-    /// The topic that this event belongs to, `None` where neither topic nor type is known.
+    /// Returns the topic that this event belongs to, `None` if neither topic nor type is known.
     pub fn topic(&self) -> Option<Topic> {
         self.topic.or_else(|| EventType::from_name(&self.kind).and_then(EventType::topic))
     }
 
-    /// The record's value; `None`: a tombstone. One JSON value in outline; whoever decodes it finds what is wrong inside.
+    /// Returns the record's value; `None`: a tombstone. One JSON value in outline; whoever decodes it finds what is wrong inside.
     pub fn value(&self) -> Option<&[u8]> {
         self.data.as_deref().map(str::as_bytes)
     }
 
-    /// A copy that outlives the buffer; refused where the value is no JSON after all.
+    /// Returns a copy that outlives the buffer; refused where the value is no JSON after all.
     pub fn to_logged(&self) -> Result<LoggedEvent, serde_json::Error> {
         let data = self.data.as_deref().map(|data| RawValue::from_string(data.to_owned())).transpose()?;
         Ok(LoggedEvent {
@@ -135,6 +137,7 @@ impl EventRef<'_> {
             partition: self.partition,
             offset: self.offset,
             stamp: self.stamp,
+            is_sent_again: self.is_sent_again,
             input_positions: self.input_positions.as_deref().map(str::to_owned),
             settings: self.settings.as_deref().map(str::to_owned),
             reason: self.reason.as_deref().map(str::to_owned),
@@ -151,14 +154,14 @@ impl EventRef<'_> {
 pub struct LogReader<'a> {
     chunks: LogChunks<'a>,
     chunk: LogChunk,
-    /// Before the present chunk.
+    /// Lines before the present chunk.
     lines: u64,
     good: u64,
     ended: bool,
 }
 
 impl<'a> LogReader<'a> {
-    /// `name` is what errors call the log.
+    /// Opens the log. `name` is its name in errors.
     pub fn new(name: impl Into<String>, reader: impl Read + 'a) -> Result<Self, LogError> {
         Ok(Self { chunks: LogChunks::new(name, reader)?, chunk: LogChunk::default(), lines: 0, good: 0, ended: false })
     }

@@ -2,7 +2,7 @@ use std::io::{self, BufWriter, Write};
 
 use eadt_schemas::LoggedEvent;
 
-/// How a log is written.
+/// Compression of a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Compression {
     #[default]
@@ -11,7 +11,7 @@ pub enum Compression {
 }
 
 impl Compression {
-    /// By a file's name: `.zst` is zstd.
+    /// Returns the compression for a file's name: `.zst` is zstd.
     pub fn of_name(name: &str) -> Self {
         if name.rsplit('.').next().is_some_and(|ending| ending.eq_ignore_ascii_case("zst")) { Self::Zstd } else { Self::None }
     }

@@ -1,7 +1,7 @@
 //! Power logs of a run: one device a file and host, switches apart from nodes.
 //!
 //! A log is that of an interconnect if its file or its host is named after one (`sw_0`, `switch-1`, `leaf`, …), whatever the
-//! other name is: a switch's log that calls its host a node must not count as one. Its power belongs to a workload of its own,
+//! other name is. A switch's log that calls its host a node must not count as a node. Its power belongs to a workload of its own,
 //! the run's name with [`INTERCONNECT`] behind it, which starts and finishes with the run.
 
 use std::path::Path;
@@ -14,7 +14,7 @@ use crate::overlap::{self, TimeRange};
 use crate::recording::{FileId, ProgressMark, RecordedDevice, Recording, SourceId, SourceKind, clean_name};
 use crate::{ImportError, ReadingField};
 
-/// Behind the name of the run's workload.
+/// Suffix behind the name of the run's workload.
 const INTERCONNECT: &str = "-interconnect";
 /// Parts of names that switches have.
 const SWITCH_NAMES: [&str; 8] = ["sw", "switch", "switches", "ibsw", "nvswitch", "interconnect", "leaf", "spine"];
@@ -85,7 +85,7 @@ impl PowerLogs {
         source
     }
 
-    /// A name that no other device has: nodes' files of several folders are often named alike.
+    /// Returns a name that no other device has: nodes' files of several folders are often named alike.
     fn unique_name(&self, name: String, file: FileId, recording: &Recording) -> String {
         let is_taken = |name: &str| self.0.iter().any(|log| device(recording, log).name == name);
         if !is_taken(&name) {
@@ -193,7 +193,7 @@ fn device<'a>(recording: &'a Recording, log: &PowerLog) -> &'a RecordedDevice {
     }
 }
 
-/// Times and watts in the order of time, equal times averaged.
+/// Returns times and watts in the order of time, equal times averaged.
 fn readings(recording: &Recording, log: &PowerLog) -> Vec<(EventTime, f64)> {
     let all = &recording.sources[log.source].readings;
     let mut readings: Vec<(EventTime, f64)> =

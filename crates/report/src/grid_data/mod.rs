@@ -21,7 +21,7 @@ pub use tariff::read_prices;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}{problem}; {remedy}", line.map_or(String::new(), |line| format!("line {line}: ")))]
 pub struct GridDataError {
-    /// From 1.
+    /// Line of the file, from 1.
     pub line: Option<u64>,
     pub problem: String,
     pub remedy: String,
@@ -41,7 +41,7 @@ impl GridDataError {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Prices {
     kind: PriceKind,
-    /// As the file names it, such as `EUR`.
+    /// Currency as the file names it, such as `EUR`.
     pub currency: Option<String>,
     /// Its source, for notes.
     pub source: String,
@@ -49,9 +49,9 @@ pub struct Prices {
 
 #[derive(Debug, Clone, PartialEq)]
 enum PriceKind {
-    /// By month, kind of day and hour of this zone.
+    /// A tariff by month, kind of day and hour of this zone.
     Tariff(Tariff, TimeZone),
-    /// By time.
+    /// A price by time.
     Series(KwhRateSteps),
 }
 
@@ -63,7 +63,7 @@ pub struct GridCarbon {
     pub source: String,
 }
 
-/// A zone of the machine's time zone database, such as `Europe/Berlin`.
+/// Returns a zone of the machine's time zone database, such as `Europe/Berlin`.
 pub fn time_zone(name: &str) -> Result<TimeZone, GridDataError> {
     if name.eq_ignore_ascii_case("utc") {
         return Ok(TimeZone::UTC);

@@ -11,12 +11,13 @@ use jiff::tz::TimeZone;
 use super::unit::{ColumnUnit, UnitKind, has_energy_unit, read_unit};
 use super::zone::{names_zone, zone_of};
 use super::{GridCarbon, GridDataError};
+use crate::units;
 
 /// More than any grid emits, in g/kWh.
 const GRAMS_MAX: f64 = 3000.0;
 /// A value holds until the next; if one is missing, no longer than this many usual steps.
 const STEPS_HELD: f64 = 1.5;
-/// Of the year 1973: a lesser number may be a date without its separators, or anything.
+/// Least Unix time in seconds that counts as a time (in 1973): a lesser number may be a date without its separators, or anything.
 const LEAST_SECONDS: f64 = 1e8;
 
 /// The columns of a date.
@@ -105,12 +106,12 @@ impl GridDataTable {
         Ok(Self { header, rows, semicolons: separator == ';' })
     }
 
-    /// The first column whose name, in lower case, is like this.
+    /// Returns the first column whose name, in lower case, is like this.
     pub(super) fn column(&self, is: impl Fn(&str) -> bool) -> Option<usize> {
         self.header.iter().position(|name| is(&name.to_lowercase()))
     }
 
-    /// A number, of a size that sums of it stay numbers; `None` if there is no value.
+    /// Returns a number, of a size that sums of it stay numbers; `None` if there is no value.
     pub(super) fn parse_number(&self, line: u64, cell: &str) -> Result<Option<f64>, GridDataError> {
         if ["", "-", "n/e", "n/a", "na", "nan", "null", "none"].iter().any(|absent| cell.eq_ignore_ascii_case(absent)) {
             return Ok(None);
@@ -186,7 +187,7 @@ impl GridDataTable {
         (1..columns.len()).all(|at| first.iter().zip(values(at)).all(|(one, other)| is_same(*one, other)))
     }
 
-    /// The column of the times: by its name, else the first that holds nothing but times.
+    /// Returns the column of the times: by its name, else the first that holds nothing but times.
     fn time_column(&self) -> Option<usize> {
         let holds_times = |index: &usize| {
             let is_time = |cell: &str| cell.parse::<f64>().is_err() && parse_time(cell, &TimeZone::UTC, None).is_some();
@@ -196,24 +197,24 @@ impl GridDataTable {
         self.column(is_time).or_else(|| (0..self.header.len()).find(holds_times)).or_else(|| self.column(counts))
     }
 
-    /// The column whose name, without what is in brackets, is one of these.
+    /// Returns the column whose name, without what is in brackets, is one of these.
     fn column_called(&self, names: &[&str]) -> Option<usize> {
         self.column(|name| name.split(['[', '(']).next().is_some_and(|name| names.contains(&name.trim())))
     }
 
-    /// The column of hours.
+    /// Returns the column of hours.
     pub(super) fn hour_column(&self) -> Option<usize> {
         self.column_called(&["hour"])
     }
 
-    /// The columns of year, month and day, if these hold nothing else.
+    /// Returns the columns of year, month and day, if these hold nothing else.
     fn year_month_day(&self) -> Option<DateColumns> {
         let parts = [self.column_called(&["year"])?, self.column_called(&["month"])?, self.column_called(&["day"])?];
         let date = DateColumns::Parts(parts);
         self.rows.iter().all(|(_, cells)| parse_date(&date.text(cells)).is_some()).then_some(date)
     }
 
-    /// The column of times of day beside one of dates: by its name, or if a date has several rows.
+    /// Returns the column of times of day beside one of dates: by its name, or if a date has several rows.
     fn clock_column(&self, date: DateColumns) -> Option<usize> {
         let is_clock = |cell: &str| cell.contains(':') && parse_clock(without_end(cell)).is_some();
         let holds_clocks = |index: &usize| !self.is_aside(*index) && self.cells(*index).all(is_clock);
@@ -251,8 +252,8 @@ impl GridDataTable {
         self.rows.len() == 1 || self.cells(index).any(|cell| Some(cell) != first)
     }
 
-    /// The column of dates beside one of hours: one that holds nothing else, by its name, else the first; else one of the name that
-    /// holds some.
+    /// Returns the column of dates beside one of hours: one that holds nothing else, by its name, else the first; else one of the
+    /// name that holds some.
     fn date_column(&self) -> Option<usize> {
         let columns: Vec<usize> = (0..self.header.len()).filter(|index| !self.is_aside(*index)).collect();
         let is_named = |index: &usize| names_date(&self.header[*index]);
@@ -266,7 +267,7 @@ impl GridDataTable {
         named.or_else(|| whole.first().copied()).or_else(|| columns.iter().copied().find(holds_some))
     }
 
-    /// The column of whole times: one whose cells or whose name have a zone, else the first.
+    /// Returns the column of whole times: one whose cells or whose name have a zone, else the first.
     fn whole_time_column(&self) -> Option<usize> {
         let holds_times = |index: &usize| {
             let counts = is_time(&self.header[*index].to_lowercase());
@@ -284,7 +285,8 @@ impl GridDataTable {
         self.cells(index).all(|cell| zoned_time(without_end(cell)).is_some()) || names_zone(&self.header[index])
     }
 
-    /// The columns of dates and of hours, or of times of day, that make the times together, where no column holds whole times.
+    /// Returns the columns of dates and of hours, or of times of day, that make the times together, where no column holds whole
+    /// times.
     fn date_and_hour_columns(&self) -> Option<DateAndHour> {
         if self.whole_time_column().is_some() {
             return None;
@@ -296,7 +298,7 @@ impl GridDataTable {
         Some(DateAndHour { date, hour, minute })
     }
 
-    /// The time of each row. `stated`: the zone of times that name none.
+    /// Returns the time of each row. `stated`: the zone of times that name none.
     fn times(&self, stated: Option<&TimeZone>) -> Result<RowTimes, GridDataError> {
         if let Some(columns) = self.date_and_hour_columns() {
             return self.times_of_hours(columns, stated);
@@ -322,7 +324,7 @@ impl GridDataTable {
         Ok(RowTimes { times, is_zone_assumed })
     }
 
-    /// The day, the hour and the minute of each row.
+    /// Returns the day, the hour and the minute of each row.
     fn days_and_hours(&self, columns: DateAndHour) -> Result<Vec<(u64, Date, i8, i8)>, GridDataError> {
         let DateAndHour { date, hour, minute } = columns;
         let mut places = Vec::new();
@@ -341,7 +343,7 @@ impl GridDataTable {
         Ok(places)
     }
 
-    /// The time of each row, of its date and its hour: 0 to 23, or 1 to 24 if there is a 24.
+    /// Returns the time of each row, of its date and its hour: 0 to 23, or 1 to 24 if there is a 24.
     fn times_of_hours(&self, columns: DateAndHour, stated: Option<&TimeZone>) -> Result<RowTimes, GridDataError> {
         let hour = columns.hour;
         let name = format!("{} {}", self.header[columns.date.first()], self.header[hour]);
@@ -361,9 +363,22 @@ impl GridDataTable {
         Ok(RowTimes { times, is_zone_assumed: stated.is_none() && !names_zone(&name) })
     }
 
-    fn names(&self) -> String {
-        self.header.join(", ")
+    /// Returns the names of the columns, for an error.
+    pub(super) fn names(&self) -> String {
+        list_first(self.header.iter().map(String::as_str))
     }
+}
+
+/// Names of columns that an error lists, and characters of each.
+const NAMES_SHOWN: usize = 12;
+const NAME_CHARS: usize = 60;
+
+/// Returns the first names as a sentence part, and how many more there are.
+pub(super) fn list_first<'a>(names: impl ExactSizeIterator<Item = &'a str>) -> String {
+    let more = names.len().saturating_sub(NAMES_SHOWN);
+    let shown: Vec<String> = names.take(NAMES_SHOWN).map(|name| units::shortened(name, NAME_CHARS)).collect();
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    format!("{}{more}", shown.join(", "))
 }
 
 /// Leaves out what is not wanted, if something is.
@@ -387,7 +402,7 @@ fn without_end(text: &str) -> &str {
     text.split_once(" - ").map_or(text, |(from, _)| from).trim()
 }
 
-/// Times without a zone are of `zone`.
+/// Parses a time; one without a zone is of `zone`.
 fn parse_time(text: &str, zone: &TimeZone, after: Option<Timestamp>) -> Option<Timestamp> {
     let text = without_end(text);
     zoned_time(text).or_else(|| local_time(parse_local(text)?, zone, after))
@@ -532,7 +547,7 @@ fn check_unit(name: &str, unit: ColumnUnit, highest: f64) -> Result<(), GridData
     Err(GridDataError::new(problem, "name the unit in the header, such as kgCO2/kWh or gCO2/kWh"))
 }
 
-/// How well a column's name fits carbon intensities; 0: not at all.
+/// Returns how well a column's name fits carbon intensities; 0: not at all.
 fn carbon_rank(name: &str) -> u32 {
     let name = name.to_lowercase();
     let other = ["%", "percent", "source", "index", "estimat", "forecast_", "quality", "name", "zone"];
@@ -560,8 +575,8 @@ fn names_aside(name: &str) -> bool {
         || ["version", "type", "method"].iter().any(|end| name.ends_with(end))
 }
 
-/// The column of the carbon intensities. Of several whose names fit alike, one with a unit goes before one without; intensities
-/// in two units are one.
+/// Returns the column of the carbon intensities. Of several whose names fit alike, one with a unit goes before one without;
+/// intensities in two units are one.
 fn carbon_column(table: &GridDataTable, named: Option<&str>) -> Result<usize, GridDataError> {
     if let Some(name) = named {
         return table.named_column(name, "--carbon-column");
@@ -576,8 +591,8 @@ fn carbon_column(table: &GridDataTable, named: Option<&str>) -> Result<usize, Gr
     found.retain(|index| Some(rank(*index)) == best);
     prefer(&mut found, |index| read_unit(&table.header[index], UnitKind::Mass).is_ok_and(ColumnUnit::is_whole));
     if found.len() > 1 && !table.is_one_series(&found, UnitKind::Mass) {
-        let names: Vec<&str> = found.iter().map(|index| table.header[*index].as_str()).collect();
-        let problem = format!("{} columns may be the carbon intensity ({})", found.len(), names.join(", "));
+        let names = list_first(found.iter().map(|index| table.header[*index].as_str()));
+        let problem = format!("{} columns may be the carbon intensity ({names})", found.len());
         return Err(GridDataError::new(problem, "name one of them with --carbon-column"));
     }
     if let Some(index) = found.first() {
@@ -778,6 +793,21 @@ mod tests {
         // A day of the publication is no part of the time.
         let daily = "date,updated,gCO2/kWh\n2024-01-01,10:00,3\n2024-01-02,11:00,4\n";
         assert_eq!(grams(daily, None, "2024-01-01T00:00:00Z", "2024-01-01T01:00:00Z"), Some(3.0));
+    }
+
+    #[test]
+    fn an_error_lists_the_first_columns_of_very_many() {
+        let columns = |name: &str| (0..3000).map(|column| format!("{name}{column}")).collect::<Vec<_>>().join(",");
+        let cells = |count: u32| (0..count).map(|cell| cell.to_string()).collect::<Vec<_>>().join(",");
+        for (header, count, part) in [
+            (columns("c"), 3000, "c10 and 2989 more"),
+            (columns("carbon"), 3000, "carbon11 and 2988 more"),
+            ("c".repeat(9000), 1, "c…c"),
+        ] {
+            let text = format!("datetime,{header}\n2024-01-01T00:00:00Z,{}\n2024-01-01T01:00:00Z,{0}\n", cells(count));
+            let error = read_carbon(&text, None, None, "file").unwrap_err().to_string();
+            assert!(error.contains(part) && error.len() < 600, "{error}");
+        }
     }
 
     #[test]

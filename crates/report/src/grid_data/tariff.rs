@@ -3,7 +3,7 @@
 use eadt_models::energy::{OpenEi, Price, Tariff};
 use jiff::tz::TimeZone;
 
-use super::table::{GridDataTable, describe_source, prefer, read_steps};
+use super::table::{GridDataTable, describe_source, list_first, prefer, read_steps};
 use super::unit::{ColumnUnit, UnitKind, read_unit};
 use super::{GridDataError, PriceKind, Prices};
 
@@ -121,12 +121,12 @@ fn prefer_by_name(columns: &mut Vec<usize>, header: &[String]) {
     }
 }
 
-/// The column of the prices. Of several the one that is called just `price`, or `price_per_kwh`; a whole price goes before its
-/// parts, one with a unit before one without, day-ahead before intraday. One price in two units is one.
+/// Returns the column of the prices. Of several the one that is called just `price`, or `price_per_kwh`; a whole price goes
+/// before its parts, one with a unit before one without, day-ahead before intraday. One price in two units is one.
 fn price_column(table: &GridDataTable) -> Result<usize, GridDataError> {
     let named: Vec<usize> = (0..table.header.len()).filter(|index| is_price(&table.header[*index].to_lowercase())).collect();
     let Some(first) = named.first().copied() else {
-        let problem = format!("no column looks like a price (there are: {})", table.header.join(", "));
+        let problem = format!("no column looks like a price (there are: {})", table.names());
         let remedy = "name it with --price-column, or in the header price_per_kwh or with its unit, such as EUR/MWh";
         return Err(GridDataError::new(problem, remedy));
     };
@@ -141,8 +141,8 @@ fn price_column(table: &GridDataTable) -> Result<usize, GridDataError> {
     }
     prefer_by_name(&mut found, &table.header);
     if found.len() > 1 && !table.is_one_series(&found, UnitKind::Money) {
-        let names: Vec<&str> = found.iter().map(|index| table.header[*index].as_str()).collect();
-        let problem = format!("{} columns may be the price ({})", found.len(), names.join(", "));
+        let names = list_first(found.iter().map(|index| table.header[*index].as_str()));
+        let problem = format!("{} columns may be the price ({names})", found.len());
         return Err(GridDataError::new(problem, "name one of them with --price-column"));
     }
     Ok(found.first().copied().unwrap_or(first))
@@ -173,7 +173,7 @@ fn by_hour(table: &GridDataTable, hour: usize, value: usize, scale: f64) -> Resu
             Some("weekend" | "weekends") => &[1],
             Some(other) => {
                 let problem = format!("{other:?} is no kind of days");
-                return Err(GridDataError::new(problem, "say weekday, weekend or all").at_line(*line));
+                return Err(GridDataError::new(problem, "write weekday, weekend or all").at_line(*line));
             }
         };
         let Some(price) = table.parse_number(*line, &cells[value])? else {

@@ -2,12 +2,12 @@
 
 use super::GridDataError;
 
-/// What the values of a column count.
+/// Quantity that the values of a column count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum UnitKind {
-    /// In whole units of a currency.
+    /// Whole units of a currency.
     Money,
-    /// In grams.
+    /// Grams.
     Mass,
 }
 
@@ -196,7 +196,7 @@ const MASSES: &[(&str, f64)] = &[
     ("pounds", 453.592_37),
 ];
 
-/// In grams.
+/// Grams of a short ton.
 const SHORT_TON: f64 = 907_184.74;
 
 /// Units of mass that a name may have without the energy that they are per.
@@ -205,7 +205,7 @@ const PLAIN_MASSES: &[&str] = &["kg", "kgs", "lb", "lbs", "ton", "tons", "tonne"
 /// Units of mass that are none of those above; those of carbon without its oxygen, too.
 const FOREIGN_MASSES: &[&str] = &["ug", "µg", "μg", "ng", "cg", "dg", "oz", "mt", "kt", "gt", "gc", "kgc", "tc", "mol"];
 
-/// What stands between a unit of mass and the energy.
+/// Words that may stand between a unit of mass and the energy.
 const SUBSTANCES: &[&str] = &[
     "co2",
     "eq",
@@ -225,7 +225,7 @@ const SUBSTANCES: &[&str] = &[
     "ghg",
     "emissions",
 ];
-/// What may follow `co2` in a word.
+/// Suffixes that may follow `co2` in a word.
 const EQUIVALENTS: &[&str] = &["", "e", "eq", "eqv", "equiv", "equivalent", "äq", "aeq", "äquivalent", "éq", "équivalent"];
 
 /// Words before `per kWh` that are no unit.
@@ -297,7 +297,7 @@ const NEAR_UNITS: &[&str] = &[
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum UnitToken {
-    /// In lower case; `is_joined`: nothing separates it from the one before.
+    /// A word in lower case; `is_joined`: nothing separates it from the one before.
     Word {
         text: String,
         is_joined: bool,
@@ -550,7 +550,7 @@ pub(super) fn read_unit(name: &str, kind: UnitKind) -> Result<ColumnUnit, GridDa
 fn amount_before(before: &[UnitToken], kind: UnitKind, is_divided: bool) -> Result<Option<UnitAmount>, String> {
     let breaks = before.iter().rev().take_while(|token| **token == UnitToken::Break).count();
     let before = &before[..before.len() - breaks];
-    // What is in brackets before the sign need be no unit.
+    // Text in brackets before the sign need not be a unit.
     let is_unit_due = is_divided && breaks == 0;
     match kind {
         UnitKind::Money => money_before(before, is_divided, is_unit_due),

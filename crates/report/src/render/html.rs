@@ -2,7 +2,8 @@ use std::fmt::{self, Write};
 
 use eadt_html::{END, escape, prose};
 
-use super::{NOTHING, ReportTable, chart, origin_mark, sections};
+use super::columns::ReportTable;
+use super::{NOTHING, ReportSection, SharedNote, chart, origin_mark, sections};
 use crate::{EnergyReport, SavingSummary, WorkloadReport, units};
 
 /// Rules of the charts.
@@ -19,28 +20,52 @@ pub(super) fn render(report: &EnergyReport, out: &mut String) -> fmt::Result {
     if report.workloads.is_empty() {
         writeln!(out, "<p>{NOTHING}</p>")?;
     } else {
-        for (index, line) in report.headline().iter().enumerate() {
-            writeln!(out, "<p{}>{}</p>", if index == 0 { " class=\"verdict\"" } else { "" }, escape(line))?;
-        }
+        write_lines(&report.headline(), out)?;
         write_contents(out, report)?;
-        for section in sections(report) {
-            writeln!(out, "<h2>{}</h2>", escape(&section.heading))?;
-            let ReportTable { head, texts, rows } = &section.table;
-            out.push_str(&eadt_html::table(&section.heading, head, *texts, rows));
-            if !section.notes.is_empty() {
-                out.push_str("<ul>\n");
-                for note in section.notes {
-                    writeln!(out, "<li>{}: {}</li>", escape(&note.about), prose(&note.text))?;
-                }
-                out.push_str("</ul>\n");
-            }
-        }
+        write_sections(sections(report), out)?;
         out.push_str(chart::PATTERN);
         for (index, workload) in report.by_energy().into_iter().enumerate() {
             write_workload(out, index, workload)?;
         }
     }
     out.push_str(END);
+    Ok(())
+}
+
+/// Writes a page without charts.
+pub(super) fn write_document(title: &str, lines: &[String], sections: Vec<ReportSection>, out: &mut String) -> fmt::Result {
+    out.push_str(&eadt_html::begin(title, title, ""));
+    write_lines(lines, out)?;
+    write_sections(sections, out)?;
+    out.push_str(END);
+    Ok(())
+}
+
+/// Writes lines of which the first is the verdict.
+fn write_lines(lines: &[String], out: &mut String) -> fmt::Result {
+    for (index, line) in lines.iter().enumerate() {
+        writeln!(out, "<p{}>{}</p>", if index == 0 { " class=\"verdict\"" } else { "" }, escape(line))?;
+    }
+    Ok(())
+}
+
+/// Writes tables with their headings and notes.
+fn write_sections(sections: Vec<ReportSection>, out: &mut String) -> fmt::Result {
+    for section in sections {
+        let ReportTable { head, texts, rows, total } = &section.table;
+        if !rows.is_empty() {
+            writeln!(out, "<h2>{}</h2>", escape(&section.heading))?;
+            out.push_str(&eadt_html::table_with_total(&section.heading, head, *texts, rows, total.as_deref()));
+        }
+        if !section.notes.is_empty() {
+            out.push_str("<ul>\n");
+            for SharedNote { about, text } in &section.notes {
+                let about = if about.is_empty() { String::new() } else { format!("{}: ", escape(about)) };
+                writeln!(out, "<li>{about}{}</li>", prose(text))?;
+            }
+            out.push_str("</ul>\n");
+        }
+    }
     Ok(())
 }
 
@@ -60,7 +85,7 @@ fn write_contents(out: &mut String, report: &EnergyReport) -> fmt::Result {
     Ok(())
 }
 
-/// The verdict on one workload, its chart and its decisions.
+/// Writes the verdict on one workload, its chart and its decisions.
 fn write_workload(out: &mut String, index: usize, workload: &WorkloadReport) -> fmt::Result {
     let name = escape(&workload.workload);
     let mark = origin_mark(workload.curve.iter().map(|point| point.origin));

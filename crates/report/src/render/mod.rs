@@ -1,6 +1,8 @@
 //! A report for readers.
 
 mod chart;
+mod columns;
+mod comparison;
 mod html;
 mod markdown;
 mod text;
@@ -11,10 +13,13 @@ use std::fmt;
 
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::{Meter, Origin};
+use serde::Serialize;
 
-use crate::{EnergyReport, SpanRow, WindowRow, WorkloadReport};
+use crate::units::{self, ColumnUnit};
+use crate::{EnergyReport, ReportTotals, SpanRow, WindowRow, WorkloadReport};
+use columns::{ColumnTotal, ReportTable, TableColumns};
 
-/// In which form a report is written.
+/// Output format of a report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RenderFormat {
     /// A table for terminals.
@@ -26,13 +31,13 @@ pub enum RenderFormat {
 }
 
 impl EnergyReport {
-    /// The report in this form, ended by a line break.
+    /// Returns the report in this form, ended by a line break.
     pub fn render(&self, form: RenderFormat) -> String {
         let mut out = String::new();
         let written = match form {
             RenderFormat::Text => text::render(self, None, &mut out),
             RenderFormat::Json => {
-                out = serde_json::to_string_pretty(self).expect("numbers and texts are always JSON");
+                out = serde_json::to_string_pretty(&ReportDocument::of(self)).expect("numbers and texts are always JSON");
                 out.push('\n');
                 Ok(())
             }
@@ -43,21 +48,13 @@ impl EnergyReport {
         out
     }
 
-    /// As [`RenderFormat::Text`], for a terminal of so many columns: a table that is wider is broken between its columns, its
+    /// Like [`RenderFormat::Text`], for a terminal of so many columns: a table that is wider is broken between its columns, its
     /// first one repeated, so that no figure is cut or broken.
     pub fn render_text(&self, width: Option<usize>) -> String {
         let mut out = String::new();
         text::render(self, width, &mut out).expect("a String takes every write");
         out
     }
-}
-
-/// A table whose first columns are texts and whose others are figures.
-struct ReportTable {
-    head: Vec<Cow<'static, str>>,
-    /// Number of text columns at the left.
-    texts: usize,
-    rows: Vec<Vec<String>>,
 }
 
 pub(crate) const fn origin_word(origin: Origin) -> &'static str {
@@ -88,33 +85,9 @@ fn origin_mark(origins: impl Iterator<Item = Origin>) -> String {
     }
 }
 
-fn header_cells(names: &[&'static str]) -> Vec<Cow<'static, str>> {
-    names.iter().map(|name| Cow::Borrowed(*name)).collect()
-}
-
 const UNKNOWN: &str = "-";
-/// Beside the decision of a window whose J/sample holds the downtime of a restart.
+/// Mark beside the decision of a window whose J/sample holds the downtime of a restart.
 const RESTARTED: &str = "restart";
-
-/// About six significant digits, never an exponent below 10¹⁵.
-fn format_figure(value: Option<f64>) -> String {
-    let Some(value) = value else { return UNKNOWN.to_owned() };
-    let size = value.abs();
-    if size >= 1e15 || size > 0.0 && size < 1e-6 {
-        return format!("{value:.5e}");
-    }
-    let digits = match size {
-        x if x >= 1e5 => 1,
-        x if x >= 1e4 => 2,
-        x if x >= 1e3 => 3,
-        x if x >= 10.0 => 4,
-        x if x >= 0.01 || x == 0.0 => 6,
-        _ => 9,
-    };
-    let text = format!("{value:.digits$}");
-    let text = text.trim_end_matches('0').trim_end_matches('.');
-    if text == "-0" { "0".to_owned() } else { text.to_owned() }
-}
 
 fn percent(ratio: Option<f64>) -> String {
     ratio.map_or_else(|| UNKNOWN.to_owned(), |ratio| format!("{:.2} %", ratio * 100.0))
@@ -129,168 +102,165 @@ fn format_interval(low: Option<f64>, high: Option<f64>) -> String {
     ends.unwrap_or_else(|| UNKNOWN.to_owned())
 }
 
+/// Formats a time to the second, or with its fraction if it has one.
 fn format_time(time: EventTime) -> String {
-    time.to_string()
+    let text = time.to_string();
+    text.strip_suffix(".000000Z").map_or_else(|| text.clone(), |whole| format!("{whole}Z"))
 }
 
-/// Text without anything that moves a cursor or ends a row.
+/// Returns the text without anything that moves a cursor or ends a row.
 fn one_line(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
 
-fn totals_table(report: &EnergyReport) -> ReportTable {
-    let tokens = report.workloads.iter().any(|w| w.tokens.is_some());
-    let mut head = header_cells(&[
-        "workload",
-        "origin",
-        "meter",
-        "s",
-        "energy J",
-        "kWh",
-        "samples",
-        "J/sample",
-        "samples/J",
-        "mean W",
-        "coverage",
-    ]);
-    if tokens {
-        head.extend(header_cells(&["tokens", "tokens/J"]));
+/// Workloads of a report from which on its tables have a total row.
+const WITH_TOTAL: usize = 2;
+/// Origin or meter of a total over several.
+const MIXED: &str = "mixed";
+
+/// Returns the name of the total row. Energy that is not known is in no sum.
+fn total_name(totals: &ReportTotals) -> String {
+    match totals.without_energy {
+        0 => "total".to_owned(),
+        without => format!("total of {} of {}", totals.workloads - without, totals.workloads),
     }
-    let row = |w: &WorkloadReport| {
-        let mut row = vec![
-            w.workload.clone(),
-            origin_word(w.origin).to_owned(),
-            w.meter.map_or(UNKNOWN, meter_word).to_owned(),
-            format_figure(w.duration_seconds),
-            format_figure(w.energy_joules),
-            format_figure(w.energy_kwh),
-            format_figure(w.samples),
-            format_figure(w.joules_per_sample),
-            format_figure(w.samples_per_joule),
-            format_figure(w.mean_power_watts),
-            percent(w.coverage_ratio),
-        ];
-        if tokens {
-            row.extend([format_figure(w.tokens), format_figure(w.tokens_per_joule)]);
-        }
-        row
-    };
-    ReportTable { head, texts: 3, rows: report.by_energy().into_iter().map(row).collect() }
 }
 
-fn counts_table(report: &EnergyReport) -> ReportTable {
-    let unapplied = report.workloads.iter().any(|w| w.decided_changes > w.changes);
-    let recommended = report.workloads.iter().any(|w| w.recommendations > 0);
-    let mut head = header_cells(&["workload", "origin", "windows", "decisions"]);
-    if unapplied {
-        head.extend(header_cells(&["changes decided"]));
-    }
-    if recommended {
-        head.extend(header_cells(&["recommended"]));
-    }
-    head.extend(header_cells(&["changes", "reverts"]));
-    let row = |w: &WorkloadReport| {
-        let unapplied = unapplied.then_some(w.decided_changes);
-        let recommended = recommended.then_some(w.recommendations);
-        let counts = [w.windows, w.decisions].into_iter().chain(unapplied).chain(recommended).chain([w.changes, w.reverts]);
-        let texts = [w.workload.clone(), origin_word(w.origin).to_owned()];
-        texts.into_iter().chain(counts.map(|count| count.to_string())).collect()
-    };
-    ReportTable { head, texts: 2, rows: report.by_energy().into_iter().map(row).collect() }
+/// Begins a table of workloads: name and origin, and a total row if there are several.
+fn workload_columns<'a>(workloads: &'a [&'a WorkloadReport], totals: &ReportTotals) -> TableColumns<'a, &'a WorkloadReport> {
+    let mut columns = TableColumns::new(workloads, workloads.len() >= WITH_TOTAL);
+    columns.text("workload", &total_name(totals), |w| w.workload.clone());
+    columns.text("origin", totals.origin.map_or(MIXED, origin_word), |w| origin_word(w.origin).to_owned());
+    columns
 }
 
-fn savings_table(report: &EnergyReport) -> ReportTable {
-    let mut head = header_cells(&[
-        "workload",
-        "origin",
-        "compared",
-        "baseline J/sample",
-        "J/sample there",
-        "saving J",
-        "saving",
-        "90 % interval",
-        "throughput kept",
-        "cost",
-        "CO₂ g",
-        "in no window J",
-    ]);
-    if let Some(currency) = report.workloads.iter().find_map(|w| w.currency.as_deref()) {
-        head[9] = format!("cost {currency}").into();
-    }
-    let row = |w: &WorkloadReport| {
-        vec![
-            w.workload.clone(),
-            origin_word(w.origin).to_owned(),
-            percent(w.compared_energy_ratio),
-            format_figure(w.baseline_joules_per_sample),
-            format_figure(w.compared_joules_per_sample),
-            format_figure(w.saving_joules),
-            signed_percent(w.saving_ratio),
-            format_interval(w.saving_ratio_low, w.saving_ratio_high),
-            percent(w.throughput_kept_ratio),
-            format_figure(w.cost),
-            format_figure(w.co2_grams),
-            format_figure(w.unassigned_energy_joules),
-        ]
+fn totals_table(workloads: &[&WorkloadReport], totals: &ReportTotals) -> ReportTable {
+    use ColumnTotal::{Blank, Figure};
+    let mut columns = workload_columns(workloads, totals);
+    let meters: BTreeSet<Meter> = workloads.iter().filter_map(|w| w.meter).collect();
+    let meter = match (meters.first(), meters.len()) {
+        (Some(meter), 1) => meter_word(*meter),
+        (Some(_), _) => MIXED,
+        (None, _) => UNKNOWN,
     };
-    ReportTable { head, texts: 2, rows: report.by_energy().into_iter().map(row).collect() }
+    columns.text("meter", meter, |w| w.meter.map_or(UNKNOWN, meter_word).to_owned());
+    columns.cells("duration", "", |w| w.duration_seconds.map_or_else(|| UNKNOWN.to_owned(), units::format_duration));
+    columns.figures("energy", ColumnUnit::JOULES, Figure(totals.energy_joules), |w| w.energy_joules);
+    columns.figures("kWh", ColumnUnit::KILOWATT_HOURS, Figure(totals.energy_kwh), |w| w.energy_kwh);
+    columns.figures("samples", ColumnUnit::COUNT, Blank, |w| w.samples);
+    columns.figures("J/sample", ColumnUnit::PER_WORK, Blank, |w| w.joules_per_sample);
+    columns.figures("samples/J", ColumnUnit::PER_WORK, Blank, |w| w.samples_per_joule);
+    columns.figures("mean power", ColumnUnit::WATTS, Blank, |w| w.mean_power_watts);
+    columns.cells("coverage", "", |w| percent(w.coverage_ratio));
+    if workloads.iter().any(|w| w.tokens.is_some()) {
+        columns.figures("tokens", ColumnUnit::COUNT, Blank, |w| w.tokens);
+        columns.figures("tokens/J", ColumnUnit::PER_WORK, Blank, |w| w.tokens_per_joule);
+    }
+    columns.finish()
+}
+
+fn counts_table(workloads: &[&WorkloadReport], totals: &ReportTotals) -> ReportTable {
+    let mut columns = workload_columns(workloads, totals);
+    let mut count = |head: &'static str, total: u64, of: fn(&WorkloadReport) -> u64| {
+        columns.figures(head, ColumnUnit::COUNT, ColumnTotal::Figure(Some(total as f64)), |w| Some(of(w) as f64));
+    };
+    count("windows", totals.windows, |w| w.windows);
+    count("decisions", totals.decisions, |w| w.decisions);
+    if workloads.iter().any(|w| w.decided_changes > w.changes) {
+        count("changes decided", totals.decided_changes, |w| w.decided_changes);
+    }
+    if workloads.iter().any(|w| w.recommendations > 0) {
+        count("recommended", totals.recommendations, |w| w.recommendations);
+    }
+    count("changes", totals.changes, |w| w.changes);
+    count("reverts", totals.reverts, |w| w.reverts);
+    columns.finish()
+}
+
+fn savings_table(workloads: &[&WorkloadReport], totals: &ReportTotals) -> ReportTable {
+    use ColumnTotal::{Blank, Figure};
+    let mut columns = workload_columns(workloads, totals);
+    columns.cells("compared", &percent(totals.compared_energy_ratio), |w| percent(w.compared_energy_ratio));
+    columns.figures("baseline J/sample", ColumnUnit::PER_WORK, Blank, |w| w.baseline_joules_per_sample);
+    columns.figures("J/sample there", ColumnUnit::PER_WORK, Blank, |w| w.compared_joules_per_sample);
+    columns.figures("saved", ColumnUnit::JOULES, Figure(totals.saving_joules), |w| w.saving_joules);
+    columns.cells("saving", &signed_percent(totals.saving_ratio), |w| signed_percent(w.saving_ratio));
+    let interval = format_interval(totals.saving_ratio_low, totals.saving_ratio_high);
+    columns.cells("90 % interval", &interval, |w| format_interval(w.saving_ratio_low, w.saving_ratio_high));
+    columns.cells("throughput kept", "", |w| percent(w.throughput_kept_ratio));
+    let cost = workloads.iter().find_map(|w| w.currency.as_deref());
+    let cost = cost.map_or(Cow::Borrowed("cost"), |currency| format!("cost {currency}").into());
+    columns.figures(cost, ColumnUnit::MONEY, Figure(totals.cost), |w| w.cost);
+    columns.figures("CO₂", ColumnUnit::GRAMS, Figure(totals.co2_grams), |w| w.co2_grams);
+    let unassigned = Figure(totals.unassigned_energy_joules);
+    columns.figures("in no window", ColumnUnit::JOULES, unassigned, |w| w.unassigned_energy_joules);
+    columns.finish()
 }
 
 fn windows_table(rows: &[WindowRow]) -> ReportTable {
-    let tokens = rows.iter().any(|row| row.tokens.is_some());
-    let mut head = header_cells(&["window", "origin", "decision", "s", "energy J", "samples"]);
-    if tokens {
-        head.extend(header_cells(&["tokens"]));
+    use ColumnTotal::Blank;
+    let mut columns = TableColumns::new(rows, false);
+    columns.text("window", "", |row| format_time(row.window_start));
+    columns.text("origin", "", |row| origin_word(row.origin).to_owned());
+    columns.text("decision", "", |row| {
+        let action = row.action_text.as_deref().unwrap_or(UNKNOWN);
+        if row.restarted { format!("{action}, {RESTARTED}") } else { action.to_owned() }
+    });
+    columns.cells("duration", "", |row| units::format_duration(row.duration_seconds));
+    columns.figures("energy", ColumnUnit::JOULES, Blank, |row| row.energy_joules);
+    columns.figures("samples", ColumnUnit::COUNT, Blank, |row| row.samples);
+    if rows.iter().any(|row| row.tokens.is_some()) {
+        columns.figures("tokens", ColumnUnit::COUNT, Blank, |row| row.tokens);
     }
-    // Mean power of the whole window; the energy beside it is of the run.
-    let parts = rows.iter().any(|row| {
+    columns.figures("J/sample", ColumnUnit::PER_WORK, Blank, |row| row.joules_per_sample);
+    // Of the whole window; the energy beside it is of the run.
+    columns.figures("mean power", ColumnUnit::WATTS, Blank, |row| row.mean_power_watts);
+    let has_parts = rows.iter().any(|row| {
         let both = row.mean_power_watts.zip(row.run_mean_power_watts);
         both.is_some_and(|(whole, run)| (whole - run).abs() > 1e-6 * whole.abs())
     });
-    head.extend(header_cells(&["J/sample", "mean W"]));
-    if parts {
-        head.extend(header_cells(&["mean W in run"]));
+    if has_parts {
+        columns.figures("mean power in run", ColumnUnit::WATTS, Blank, |row| row.run_mean_power_watts);
     }
-    head.extend(header_cells(&["coverage", "progress coverage"]));
-    let row = |row: &WindowRow| {
-        let action = row.action_text.as_deref().unwrap_or(UNKNOWN);
-        let action = if row.restarted { format!("{action}, {RESTARTED}") } else { action.to_owned() };
-        let mut cells = vec![format_time(row.window_start), origin_word(row.origin).to_owned(), action];
-        cells.extend([format_figure(Some(row.duration_seconds)), format_figure(row.energy_joules), format_figure(row.samples)]);
-        if tokens {
-            cells.push(format_figure(row.tokens));
-        }
-        cells.extend([format_figure(row.joules_per_sample), format_figure(row.mean_power_watts)]);
-        if parts {
-            cells.push(format_figure(row.run_mean_power_watts));
-        }
-        cells.extend([percent(Some(row.coverage_ratio)), percent(Some(row.progress_coverage_ratio))]);
-        cells
-    };
-    ReportTable { head, texts: 3, rows: rows.iter().map(row).collect() }
+    columns.cells("coverage", "", |row| percent(Some(row.coverage_ratio)));
+    columns.cells("progress coverage", "", |row| percent(Some(row.progress_coverage_ratio)));
+    columns.finish()
 }
 
 fn spans_table(rows: &[SpanRow]) -> ReportTable {
-    let tokens = rows.iter().any(|row| row.tokens.is_some());
-    let mut head = header_cells(&["span", "origin", "start", "s", "energy J", "samples"]);
-    if tokens {
-        head.extend(header_cells(&["tokens"]));
+    use ColumnTotal::Blank;
+    let mut columns = TableColumns::new(rows, false);
+    columns.text("span", "", |row| row.span.clone());
+    columns.text("origin", "", |row| origin_word(row.origin).to_owned());
+    columns.text("start", "", |row| format_time(row.start));
+    columns.cells("duration", "", |row| units::format_duration(row.duration_seconds));
+    columns.figures("energy", ColumnUnit::JOULES, Blank, |row| row.energy_joules);
+    columns.figures("samples", ColumnUnit::COUNT, Blank, |row| row.samples);
+    if rows.iter().any(|row| row.tokens.is_some()) {
+        columns.figures("tokens", ColumnUnit::COUNT, Blank, |row| row.tokens);
     }
-    head.extend(header_cells(&["J/sample", "mean W", "coverage"]));
-    let row = |row: &SpanRow| {
-        let mut cells = vec![row.span.clone(), origin_word(row.origin).to_owned(), format_time(row.start)];
-        cells.extend([format_figure(Some(row.duration_seconds)), format_figure(row.energy_joules), format_figure(row.samples)]);
-        if tokens {
-            cells.push(format_figure(row.tokens));
-        }
-        cells.extend([
-            format_figure(row.joules_per_sample),
-            format_figure(row.mean_power_watts),
-            percent(Some(row.coverage_ratio)),
-        ]);
-        cells
-    };
-    ReportTable { head, texts: 3, rows: rows.iter().map(row).collect() }
+    columns.figures("J/sample", ColumnUnit::PER_WORK, Blank, |row| row.joules_per_sample);
+    columns.figures("mean power", ColumnUnit::WATTS, Blank, |row| row.mean_power_watts);
+    columns.cells("coverage", "", |row| percent(Some(row.coverage_ratio)));
+    columns.finish()
+}
+
+/// A report as JSON: the verdict and the sums, then each workload.
+#[derive(Debug, Serialize)]
+struct ReportDocument<'a> {
+    /// First line of the report, in words.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    verdict: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    totals: Option<ReportTotals>,
+    workloads: &'a [WorkloadReport],
+}
+
+impl<'a> ReportDocument<'a> {
+    fn of(report: &'a EnergyReport) -> Self {
+        let totals = (!report.workloads.is_empty()).then(|| ReportTotals::of(&report.workloads));
+        Self { verdict: report.headline().into_iter().next(), totals, workloads: &report.workloads }
+    }
 }
 
 /// Heading and table of everything in a report, in order, with the notes behind the totals.
@@ -300,7 +270,7 @@ struct ReportSection {
     notes: Vec<SharedNote>,
 }
 
-/// A note, and the workloads that it is about.
+/// A note, and the workloads that it is about; empty if it is about all.
 struct SharedNote {
     about: String,
     text: String,
@@ -308,35 +278,42 @@ struct SharedNote {
 
 impl fmt::Display for SharedNote {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.about, self.text)
+        if !self.about.is_empty() {
+            write!(f, "{}: ", self.about)?;
+        }
+        f.write_str(&self.text)
     }
 }
 
 /// Names listed before the rest is counted.
 const NAMES_SHOWN: usize = 3;
 
-/// Each note once, with the workloads that it is about.
-fn notes(report: &EnergyReport) -> Vec<SharedNote> {
+/// Returns the first names, and how many more there are.
+fn list_names(names: &[&str]) -> String {
+    let more = names.len().saturating_sub(NAMES_SHOWN);
+    let first = names[..names.len() - more].join(", ");
+    if more == 0 { first } else { format!("{first} and {more} more") }
+}
+
+/// Returns each note once, with the workloads that it is about. Given are names of workloads with a note.
+fn shared_notes<'a>(all: impl Iterator<Item = (&'a str, &'a str)>) -> Vec<SharedNote> {
     let mut notes: Vec<(&str, Vec<&str>)> = Vec::new();
-    for workload in &report.workloads {
-        for note in &workload.notes {
-            match notes.iter_mut().find(|(known, _)| known == note) {
-                Some((_, workloads)) => workloads.push(&workload.workload),
-                None => notes.push((note, vec![&workload.workload])),
-            }
+    for (workload, note) in all {
+        match notes.iter_mut().find(|(known, _)| *known == note) {
+            Some((_, workloads)) => workloads.push(workload),
+            None => notes.push((note, vec![workload])),
         }
     }
     let line = |(note, workloads): (&str, Vec<&str>)| {
-        let more = workloads.len().saturating_sub(NAMES_SHOWN);
-        let names = workloads[..workloads.len() - more].join(", ");
-        let about = match (workloads.len(), more) {
-            (1, _) => names,
-            (all, 0) => format!("{all} workloads ({names})"),
-            (all, more) => format!("{all} workloads ({names} and {more} more)"),
-        };
+        let names = list_names(&workloads);
+        let about = if workloads.len() == 1 { names } else { format!("{} workloads ({names})", workloads.len()) };
         SharedNote { about, text: note.to_owned() }
     };
     notes.into_iter().map(line).collect()
+}
+
+fn notes(report: &EnergyReport) -> Vec<SharedNote> {
+    shared_notes(report.workloads.iter().flat_map(|it| it.notes.iter().map(move |note| (it.workload.as_str(), note.as_str()))))
 }
 
 fn sections(report: &EnergyReport) -> Vec<ReportSection> {
@@ -345,10 +322,16 @@ fn sections(report: &EnergyReport) -> Vec<ReportSection> {
         let figures = [w.baseline_joules_per_sample, w.saving_joules, w.cost, w.co2_grams, w.unassigned_energy_joules];
         figures.iter().any(Option::is_some)
     };
+    let (workloads, totals) = (report.by_energy(), ReportTotals::of(&report.workloads));
+    let section = |heading: &str, table: ReportTable, notes: Vec<SharedNote>| ReportSection {
+        heading: format!("{heading}{mark}"),
+        table,
+        notes,
+    };
     let mut sections = vec![
-        ReportSection { heading: format!("Energy by workload{mark}"), table: totals_table(report), notes: Vec::new() },
-        ReportSection { heading: format!("Saving, cost and carbon{mark}"), table: savings_table(report), notes: Vec::new() },
-        ReportSection { heading: format!("Windows and decisions{mark}"), table: counts_table(report), notes: notes(report) },
+        section("Energy by workload", totals_table(&workloads, &totals), Vec::new()),
+        section("Saving, cost and carbon", savings_table(&workloads, &totals), Vec::new()),
+        section("Windows and decisions", counts_table(&workloads, &totals), notes(report)),
     ];
     if !report.workloads.iter().any(priced) {
         sections.remove(1);
@@ -384,22 +367,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figures_are_readable_and_unknown_is_not_zero() {
-        for (value, text) in [
-            (None, "-"),
-            (Some(0.0), "0"),
-            (Some(-0.0), "0"),
-            (Some(1_878_755.57), "1878755.6"),
-            (Some(0.894_308), "0.894308"),
-            (Some(6781.34), "6781.34"),
-            (Some(277.048), "277.048"),
-            (Some(-12.5), "-12.5"),
-            (Some(0.000_012_5), "0.0000125"),
-            (Some(1e-9), "1.00000e-9"),
-            (Some(100.0), "100"),
-        ] {
-            assert_eq!(format_figure(value), text);
-        }
+    fn times_have_no_empty_fraction_and_texts_are_one_line() {
+        assert_eq!(format_time(EventTime::from_micros(1_700_000_000_000_000)), "2023-11-14T22:13:20Z");
+        assert_eq!(format_time(EventTime::from_micros(1_700_000_000_250_000)), "2023-11-14T22:13:20.250000Z");
         assert_eq!(signed_percent(Some(-0.0731)), "-7.31 %");
         assert_eq!(one_line("a\u{1b}[2J\nb"), "a\u{fffd}[2J\u{fffd}b");
     }

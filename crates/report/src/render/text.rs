@@ -1,25 +1,38 @@
 use std::fmt::{self, Write};
 use std::ops::Range;
 
-use super::{NOTHING, ReportTable, one_line, sections};
+use super::columns::ReportTable;
+use super::{NOTHING, ReportSection, one_line, sections};
 use crate::{EnergyReport, units};
 
 pub(super) fn render(report: &EnergyReport, width: Option<usize>, out: &mut String) -> fmt::Result {
     if report.workloads.is_empty() {
         return writeln!(out, "{NOTHING}");
     }
-    for line in report.headline() {
-        for part in wrap_line(&one_line(&line), width) {
+    write_document(&report.headline(), sections(report), width, out)
+}
+
+/// Writes lines, then tables with their headings and notes.
+pub(super) fn write_document(
+    lines: &[String],
+    sections: Vec<ReportSection>,
+    width: Option<usize>,
+    out: &mut String,
+) -> fmt::Result {
+    for line in lines {
+        for part in wrap_line(&one_line(line), width) {
             writeln!(out, "{part}")?;
         }
     }
-    for section in sections(report) {
+    for section in sections {
         if !out.is_empty() {
             out.push('\n');
         }
-        out.push_str(&one_line(&section.heading));
-        out.push('\n');
-        write_table(out, &section.table, width);
+        if !section.table.rows.is_empty() {
+            out.push_str(&one_line(&section.heading));
+            out.push('\n');
+            write_table(out, &section.table, width);
+        }
         for note in section.notes {
             for part in wrap_line(&one_line(&format!("note: {note}")), width) {
                 writeln!(out, "{part}")?;
@@ -58,7 +71,8 @@ fn write_table(out: &mut String, table: &ReportTable, width: Option<usize>) {
         let cell = one_line(cell);
         if column == 0 { units::shortened(&cell, room) } else { cell }
     };
-    let rows: Vec<Vec<String>> = table.rows.iter().map(|row| row.iter().enumerate().map(cell).collect()).collect();
+    let all = table.rows.iter().chain(&table.total);
+    let rows: Vec<Vec<String>> = all.map(|row| row.iter().enumerate().map(cell).collect()).collect();
     let wide = |column: usize| {
         let cells = rows.iter().map(|row| row[column].chars().count());
         cells.chain([table.head[column].chars().count()]).max().unwrap_or(0)
@@ -94,7 +108,7 @@ fn write_table(out: &mut String, table: &ReportTable, width: Option<usize>) {
     }
 }
 
-/// The columns of the parts that a table is broken into, those after the first part without the first column. Each has at
+/// Returns the columns of the parts that a table is broken into, those after the first part without the first column. Each has at
 /// least one: what is wider than the terminal alone is left to it.
 fn split_columns(widths: &[usize], width: Option<usize>) -> Vec<Range<usize>> {
     let width = width.unwrap_or(usize::MAX);
@@ -118,7 +132,7 @@ mod tests {
     fn a_long_name_leaves_room_for_figures() {
         let name = format!("lab/{}", "a".repeat(249));
         let (head, row) = (vec!["workload".into(), "energy J".into()], vec![name.clone(), "24357.5".to_owned()]);
-        let table = ReportTable { head, rows: vec![row], texts: 1 };
+        let table = ReportTable { head, rows: vec![row], texts: 1, total: None };
         let render = |width| {
             let mut out = String::new();
             write_table(&mut out, &table, width);

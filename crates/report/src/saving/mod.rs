@@ -1,4 +1,4 @@
-//! What the changes saved: J/sample as it was against J/sample as the starting layout would have had it, with a 90 % interval.
+//! Saving of the changes: measured J/sample against the J/sample of the starting layout, with a 90 % interval.
 //!
 //! docs/use/report.md has the method for readers. In short:
 //!
@@ -25,7 +25,7 @@ use eadt_schemas::counts::counted;
 use phases::{WindowObservation, assign_phases};
 use timeline::{SettingTimeline, WindowSetting};
 
-/// What a window is compared with.
+/// Baseline that a window is compared with.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub(crate) struct WindowBaseline {
     /// Number of the phase, from 0; `None`: not known.
@@ -49,6 +49,8 @@ pub(crate) struct SavingEstimate {
     pub(crate) compared: Option<f64>,
     /// Their part of the energy of the run's windows.
     pub(crate) compared_ratio: Option<f64>,
+    /// The setting was changed, and there is nothing to compare with.
+    pub(crate) lacks_baseline: bool,
     /// One for each window of the run, in its order.
     pub(crate) windows: Vec<WindowBaseline>,
 }
@@ -63,7 +65,7 @@ const PRIOR_DEVIATION: (f64, f64) = (0.01, 0.02);
 const PRIOR_WINDOWS: f64 = 2.0;
 /// A baseline may wander by this part in an hour, and by its root in more.
 const DRIFT_PER_ROOT_HOUR: f64 = 0.005;
-/// What is compared with a measured baseline is known no better than this.
+/// Least relative uncertainty of a comparison with a measured baseline.
 const FLOOR: f64 = 0.008;
 /// A baseline of few windows may be of other work than it seems: this part, over their number.
 const LONELY: f64 = 0.03;
@@ -92,7 +94,7 @@ pub(crate) fn estimate_saving(
     let result = compared.estimate_saving(&windows);
     if compared.others == 0 {
         notes.push(NO_BASELINE.to_owned());
-        return SavingEstimate { windows: result.windows, ..SavingEstimate::default() };
+        return SavingEstimate { windows: result.windows, lacks_baseline: true, ..SavingEstimate::default() };
     }
     if compared.without_baseline > 0 {
         notes.push(format!(
@@ -113,7 +115,7 @@ pub(crate) fn estimate_saving(
     result
 }
 
-/// The whole run against a fixed figure.
+/// Compares the whole run with a fixed figure.
 fn saving_against(windows: &[&ReportWindow], baseline: f64, notes: &mut Vec<String>) -> SavingEstimate {
     let mut compared = BaselineComparison::default();
     for window in windows {
@@ -175,6 +177,7 @@ impl BaselineComparison {
             compared: compared.filter(|_| joules.is_some()),
             compared_ratio: divide_known(sums.joules, sum_known(windows.iter().map(|window| energy_with_unassigned(window))))
                 .filter(|_| joules.is_some()),
+            lacks_baseline: false,
             windows: self.windows.clone(),
         }
     }
@@ -217,7 +220,7 @@ fn compare(windows: &[&ReportWindow], timeline: &SettingTimeline) -> BaselineCom
             found[*index] = phase;
         }
     }
-    // By starting setting and phase.
+    // Baselines by starting setting and phase.
     let mut baselines: Vec<((usize, usize), PhaseBaseline)> = Vec::new();
     for index in &observed {
         let Some(phase) = found[*index] else { continue };
@@ -275,7 +278,7 @@ fn baseline_index(baselines: &mut Vec<((usize, usize), PhaseBaseline)>, of: (usi
     })
 }
 
-/// Relative variance of baseline energy over baseline samples.
+/// Returns the relative variance of baseline energy over baseline samples.
 fn variance(baselines: &[((usize, usize), PhaseBaseline)], comparison: &BaselineComparison, windows: &[&ReportWindow]) -> f64 {
     let all = |of: fn(&WindowBaseline) -> Option<f64>| comparison.windows.iter().filter_map(of).sum::<f64>();
     let (joules, samples) = (all(|it| it.baseline_joules), all(|it| it.baseline_samples));
@@ -350,7 +353,8 @@ fn power_and_rate(window: &ReportWindow) -> (f64, f64) {
     (over(window.run_energy, seconds.0), over(window.samples, seconds.1))
 }
 
-/// Seconds in which the energy of a window is known, and in which its progress is. A restart makes none, and is known to.
+/// Returns the seconds in which the energy of a window is known, and in which its progress is. A restart makes none, and is known
+/// to.
 fn known_seconds(window: &ReportWindow) -> (f64, f64) {
     let progress = if window.restarted { window.run_seconds } else { window.progress_seconds() };
     (window.covered_seconds(), progress)
@@ -375,7 +379,7 @@ fn window_observation(window: &ReportWindow, setting: &WindowSetting) -> Option<
     })
 }
 
-/// A window that can be compared with others of its setting.
+/// Returns true if a window can be compared with others of its setting.
 fn is_comparable(window: &ReportWindow) -> bool {
     let known = counts_for_saving(window) && !window.restarted && !window.redone && window.progress_coverage >= GOOD_COVERAGE;
     let (watts, rate) = power_and_rate(window);

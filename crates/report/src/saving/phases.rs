@@ -13,7 +13,7 @@
 
 use eadt_schemas::EventTime;
 
-/// What one undisturbed window shows. Figures are natural logarithms.
+/// Measured figures of one undisturbed window, as natural logarithms.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct WindowObservation {
     pub start: EventTime,
@@ -48,8 +48,8 @@ const NOISE_ASSUMED: f64 = 0.02;
 /// Difference of one window from its segment, and of two segments, that is none.
 const SAME_WINDOW: f64 = 0.035;
 const SAME_SEGMENT: f64 = 0.03;
-/// By so much may what a sample needs depend on the limits, and on the processes: memory traffic, SM cycles. Of the latter those
-/// that wait for memory fall with the clock.
+/// Largest change of what a sample needs (memory traffic, SM cycles), as a logarithm: with the limits, and with the processes. SM
+/// cycles that wait for memory fall with the clock.
 const LIMITS_SHIFT: [f64; 2] = [0.03, 0.12];
 const PROCESSES_SHIFT: [f64; 2] = [0.10, 0.30];
 
@@ -59,7 +59,7 @@ const NEAR: usize = 6;
 const FIGURES: usize = 3;
 
 impl WindowObservation {
-    /// What a setting decides: throughput, power, memory traffic.
+    /// Returns the figures that depend on the setting: throughput, power, memory traffic.
     fn figures(&self) -> [Option<f64>; FIGURES] {
         [Some(self.rate), Some(self.watts), self.memory]
     }
@@ -113,7 +113,7 @@ pub(super) fn assign_phases(all: &[WindowObservation]) -> Vec<Option<usize>> {
     found
 }
 
-/// Standard deviation of one window's figures, from the differences of neighbours with the same setting.
+/// Returns the standard deviation of one window's figures, from the differences of neighbours with the same setting.
 fn estimate_noise(all: &[WindowObservation]) -> [f64; FIGURES] {
     let neighbours = || all.windows(2).filter(|pair| pair[0].setting == pair[1].setting && are_adjacent(&pair[0], &pair[1]));
     let of = |figure: usize| {
@@ -124,7 +124,7 @@ fn estimate_noise(all: &[WindowObservation]) -> [f64; FIGURES] {
         }
         let middle = differences.len() / 2;
         let median = *differences.select_nth_unstable_by(middle, f64::total_cmp).1;
-        // Of a normal distribution; a difference has twice the variance of one figure.
+        // 1.4826 holds for a normal distribution. A difference has twice the variance of one figure.
         (1.4826 * median / std::f64::consts::SQRT_2).clamp(NOISE_RANGE.0, NOISE_RANGE.1)
     };
     std::array::from_fn(of)
@@ -238,7 +238,7 @@ impl SegmentSummary {
         self.end = self.end.max(other.end);
     }
 
-    /// Distance from the same setting of a phase; above 1 it is not the same work.
+    /// Returns the distance from the same setting of a phase; above 1 it is not the same work.
     fn distance_to(&self, known: &Self, noise: &[f64; FIGURES]) -> f64 {
         let part = (1.0 / self.count + 1.0 / known.count).sqrt();
         let apart = |figure: usize| {
@@ -248,7 +248,8 @@ impl SegmentSummary {
         (0..FIGURES).map(apart).fold(0.0, f64::max)
     }
 
-    /// Distance in what a sample needs from another setting of a phase; above 1 it is not the same work. `None` without counters.
+    /// Returns the distance in what a sample needs from another setting of a phase; above 1 it is not the same work. `None`
+    /// without counters.
     fn needs_apart(&self, known: &Self, noise: &[f64; FIGURES]) -> Option<f64> {
         let shift = if self.processes == known.processes { LIMITS_SHIFT } else { PROCESSES_SHIFT };
         let part = (1.0 / self.count + 1.0 / known.count).sqrt();
@@ -259,7 +260,7 @@ impl SegmentSummary {
         memory.map(|memory| cycles.map_or(memory, |cycles| cycles.max(memory)))
     }
 
-    /// With lower limits throughput and power are not higher.
+    /// Returns false if lower limits come with higher throughput or power.
     fn is_possible(&self, known: &Self, noise: &[f64; FIGURES]) -> bool {
         if self.processes != known.processes {
             return true;
@@ -272,7 +273,7 @@ impl SegmentSummary {
     }
 }
 
-/// What is known of a phase: one summary for each setting.
+/// Profile of a phase: one summary for each setting.
 #[derive(Debug, Clone, PartialEq, Default)]
 struct PhaseProfile {
     settings: Vec<SegmentSummary>,
@@ -287,7 +288,7 @@ impl PhaseProfile {
     }
 }
 
-/// The phase that a segment belongs to. `before`: the phase of the windows before a change of the setting.
+/// Returns the phase that a segment belongs to. `before`: the phase of the windows before a change of the setting.
 fn recognise(phases: &[PhaseProfile], summary: &SegmentSummary, before: Option<usize>, noise: &[f64; FIGURES]) -> Option<usize> {
     let mut measured: Option<(f64, usize)> = None;
     let mut by_needs: Option<(f64, usize)> = None;

@@ -52,7 +52,7 @@ impl SettingTimeline {
         for window in windows {
             let mut acted = false;
             while let Some(change) = changes.next_if(|change| change.at < window.end) {
-                // What was there before a change right at the start was not measured.
+                // The setting before a change right at the start was not measured.
                 if settings.is_empty() && start.is_none() && !change.undoes {
                     let before = match change.from {
                         Some(layout) => known.index_of(layout),
@@ -77,7 +77,7 @@ impl SettingTimeline {
             let other = last.is_some_and(|(before, _)| before != index);
             let decided_before = |layout: &Layout| decided.iter().any(|(known, at)| *known == layout && *at <= window.end);
             let ours = acted || layout.is_none_or(decided_before);
-            // Somebody else's layout is what everything is compared with from then on.
+            // A layout that somebody else sets is the starting setting from then on.
             if start.is_none() || (other && collected.actuated && !ours && start != Some(index)) {
                 start = Some(index);
             }
@@ -137,7 +137,7 @@ impl DistinctSettings {
         (index, processes, limits)
     }
 
-    /// A setting of which nothing is known but that it is another one.
+    /// Returns a setting of which nothing is known but that it is another one.
     fn of_name(&mut self, name: &str) -> SettingIndex {
         let place = self.names.iter().position(|known| known == name).unwrap_or_else(|| {
             self.names.push(name.to_owned());
@@ -185,7 +185,7 @@ struct AppliedChange<'a> {
     from: Option<&'a Layout>,
 }
 
-/// Everything that an actuator did, in order of time.
+/// Returns everything that an actuator did, in order of time.
 fn applied_changes<'a>(collected: &'a WorkloadEvents<'_>) -> Vec<AppliedChange<'a>> {
     let mut changes = Vec::new();
     for (id, fate) in &*collected.actuations {

@@ -21,8 +21,8 @@ const STARTS: [FreeParameters; 3] =
 const RATE_WEIGHT: f64 = 2.0;
 const STEPS: usize = 25;
 
-/// Least squares over relative deviations of rate and power (Levenberg–Marquardt within bounds, from three starts).
-/// The board stays as it is.
+/// Fits by least squares over relative deviations of rate and power (Levenberg–Marquardt within bounds, from three starts). The
+/// board stays as it is.
 ///
 /// `None` for a sweep without three points, or with one that is not above 0.
 pub fn fit(board: &BoardParameters, sweep: &Sweep) -> Option<SweepFit> {

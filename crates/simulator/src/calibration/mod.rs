@@ -1,4 +1,4 @@
-//! How far the GPU model can be trusted: it is held against what others measured on real boards.
+//! Comparison of the GPU model with published measurements of real boards.
 //!
 //! In: [`Sweep`]s, speed and power of one job over power caps or SM clocks. [`fit`] seeks the workload whose simulated
 //! sweep comes nearest, with the board's own parameters left as they are; what remains is the model's [`SweepDeviation`].
@@ -45,8 +45,8 @@ pub struct Sweep {
 }
 
 impl Sweep {
-    /// Least mean absolute deviation of the rate that anything can have whose rate never falls with the setting: what of a
-    /// measured sweep is noise to every model without noise. Settings are taken in ascending order.
+    /// Returns the least mean absolute deviation of the rate that anything can have whose rate never falls with the setting: what
+    /// of a measured sweep is noise to every model without noise. Settings are taken in ascending order.
     pub fn rate_noise_ratio(&self) -> f64 {
         let mut points = self.points.clone();
         points.sort_by(|a, b| a.setting.total_cmp(&b.setting));
@@ -73,7 +73,7 @@ pub struct SweepDeviation {
 }
 
 impl SweepDeviation {
-    /// The mean over several sweeps, each with the same weight; `None` without any.
+    /// Returns the mean over several sweeps, each with the same weight; `None` without any.
     pub fn mean(all: &[Self]) -> Option<Self> {
         let count = all.len() as f64;
         let mean = |part: fn(&Self) -> f64| all.iter().map(part).sum::<f64>() / count;
@@ -84,7 +84,7 @@ impl SweepDeviation {
 /// Surroundings of the boards; no source gives their temperature, so it is assumed.
 const AMBIENT_CELSIUS: f64 = 30.0;
 
-/// The steady state once the temperature has settled.
+/// Returns the steady state once the temperature has settled.
 fn settled(board: &BoardParameters, runners: &[GpuProcess], limits: OperatingLimits) -> SteadyState {
     let mut steady = solve(board, runners, limits, 60.0);
     for _ in 0..2 {
@@ -94,7 +94,7 @@ fn settled(board: &BoardParameters, runners: &[GpuProcess], limits: OperatingLim
     steady
 }
 
-/// The sweep as the model has it, at the settings of a measured one.
+/// Returns the sweep as the model has it, at the settings of a measured one.
 pub fn simulate(board: &BoardParameters, profile: WorkloadProfile, knob: SweepAxis, settings: &[f64]) -> Vec<SweepPoint> {
     let runner = [GpuProcess { profile, share: 1.0 }];
     let at = |setting: &f64| {
@@ -109,7 +109,7 @@ pub fn simulate(board: &BoardParameters, profile: WorkloadProfile, knob: SweepAx
     settings.iter().map(at).collect()
 }
 
-/// How far the simulated sweep of a workload is from a measured one.
+/// Returns the deviation of a workload's simulated sweep from a measured one.
 pub fn deviation(board: &BoardParameters, profile: WorkloadProfile, sweep: &Sweep) -> SweepDeviation {
     let settings: Vec<f64> = sweep.points.iter().map(|point| point.setting).collect();
     let ours = simulate(board, profile, sweep.knob, &settings);

@@ -3,7 +3,7 @@ use crate::gpu::solve::{
 };
 use crate::gpu::{BoardModel, BoardParameters, SimulationNoise, WorkloadProfile};
 
-/// Where a value comes from.
+/// Source of a parameter's value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ParameterOrigin {
     /// Published by the vendor, reported by a device, or measured by others.
@@ -27,9 +27,9 @@ impl ParameterOrigin {
 /// A parameter of the model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ModelParameter {
-    /// What it belongs to: a board, a workload, the model.
+    /// Owner of the parameter: a board, a workload, the model.
     pub of: String,
-    /// With its unit.
+    /// Name, with its unit.
     pub name: &'static str,
     pub value: String,
     pub origin: ParameterOrigin,
@@ -39,7 +39,7 @@ pub struct ModelParameter {
 const SHEET: &str = "vendor's data sheet, nvidia-smi";
 const STUDY: &str = "study of the equations, to sweeps of the sources above";
 
-/// Every parameter of the boards, the workloads, the instruments and the equations.
+/// Returns every parameter of the boards, the workloads, the instruments and the equations.
 pub fn parameters() -> Vec<ModelParameter> {
     let mut all = Vec::new();
     for model in [BoardModel::V100, BoardModel::A100, BoardModel::H100, BoardModel::H200] {

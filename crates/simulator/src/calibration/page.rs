@@ -14,7 +14,7 @@ pub struct CalibrationCheck {
 /// Begins the part of the page that needs no measurements by others.
 const PARAMETERS: &str = "## Parameters\n";
 
-/// The page as Markdown.
+/// Returns the page as Markdown.
 pub fn page(checks: &[CalibrationCheck]) -> String {
     let mut page = String::from(
         "# Calibration of the simulated GPUs\n\n\
@@ -25,7 +25,7 @@ pub fn page(checks: &[CalibrationCheck]) -> String {
          coverage, burst) while the board stays as it is; the figures are mean absolute deviations of what then remains. They \
          are deviations of a fit, not of a forecast for jobs nobody measured; the boards' voltage curves were fitted to the same \
          sources. The jobs under power caps are every task of \
-         the source at its default batch size; the means over all its jobs stand beside them. Those of movielens-1m draw far less \
+         the source at its default batch size; the means over all its jobs are beside them. Those of movielens-1m draw far less \
          than any cap, and at the default batch size the times vary by up to 8 % without order: no model without noise comes nearer. *Noise* is the least deviation of any \
          throughput that never falls with the cap. Of the clocks, those are left out at which the measured board drew more than 95 % of \
          the sweep's highest power: there its own limit held the clock.\n\n\
@@ -42,7 +42,7 @@ pub fn page(checks: &[CalibrationCheck]) -> String {
     page + "\n" + &parameter_tables()
 }
 
-/// The second part of the page; the same whatever measurements are at hand.
+/// Returns the second part of the page; the same whatever measurements are at hand.
 pub fn parameter_tables() -> String {
     let mut page = format!(
         "{PARAMETERS}\n*Measured*: published by the vendor, reported by a device, or measured by others. *Fitted*: chosen so that \

@@ -4,7 +4,7 @@ use super::settled;
 use crate::gpu::{BoardParameters, GpuProcess, OperatingLimits};
 use crate::sharing::{SharedWorkload, SharingLab, tenths};
 
-/// What the best of nine partitions gains in summed samples per joule over equal shares.
+/// Gain in summed samples per joule of the best of nine partitions over equal shares.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PairGains {
     pub pairs: usize,
@@ -13,12 +13,12 @@ pub struct PairGains {
 }
 
 impl PairGains {
-    /// The mean over the workloads.
+    /// Returns the mean over the workloads.
     pub fn mean(&self) -> f64 {
         self.workloads.values().sum::<f64>() / self.workloads.len() as f64
     }
 
-    /// The workload that gains most.
+    /// Returns the gain of the workload that gains most.
     pub fn largest(&self) -> f64 {
         self.workloads.values().copied().fold(0.0, f64::max)
     }
@@ -49,7 +49,7 @@ pub fn equal_against_best(board: &BoardParameters, suite: &[SharedWorkload], lab
     PairGains { pairs: pairs.len(), workloads: sums.into_iter().map(|(name, (sum, count))| (name, sum / count)).collect() }
 }
 
-/// Mean over all pairs of a suite of the speeds side by side without shares, each over its speed alone, summed.
+/// Returns the mean over all pairs of a suite of the speeds side by side without shares, each over its speed alone, summed.
 pub fn mean_sharing_gain(board: &BoardParameters, suite: &[SharedWorkload]) -> f64 {
     let runner = |workload: &SharedWorkload| GpuProcess { profile: workload.profile, share: 1.0 };
     let alone: Vec<f64> =

@@ -21,7 +21,7 @@ pub(super) struct SimulatedGpu {
     meter: EnergyMeter,
 }
 
-/// What the processes on a GPU do to it in one interval.
+/// Load of the processes on a GPU in one interval.
 pub(super) enum GpuLoad<'a> {
     /// They compute.
     Running { steady: &'a SteadyState, processes: u32, memory_gib: f64 },
@@ -41,7 +41,7 @@ impl SimulatedGpu {
         }
     }
 
-    /// Power that it really draws.
+    /// Returns the power that it really draws.
     fn watts(&self, board: &BoardParameters, load: &GpuLoad<'_>) -> f64 {
         match load {
             GpuLoad::Running { steady, .. } => steady.power_watts,
@@ -93,7 +93,7 @@ impl SimulatedGpu {
         self.meter.reset();
     }
 
-    /// What a collector reads at `time`.
+    /// Returns the sample that a collector reads at `time`.
     pub fn read(
         &self,
         board: &BoardParameters,
@@ -154,12 +154,12 @@ impl SimulatedGpu {
     }
 }
 
-/// As an instrument shows it: `per_unit` steps a unit.
+/// Rounds a value as an instrument shows it: `per_unit` steps a unit.
 fn rounded(value: f64, per_unit: f64) -> f64 {
     (value * per_unit).round() / per_unit
 }
 
-/// A UUID in the driver's form; the same for the same seed and place.
+/// Returns a UUID in the driver's form; the same for the same seed and place.
 fn uuid(seed: u64, stream: u64) -> String {
     let mut words = [0_u64; 2];
     let mut state = seed ^ stream.wrapping_mul(0xd134_2543_de82_ef95);

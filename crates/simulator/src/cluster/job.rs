@@ -18,9 +18,9 @@ pub(super) struct SimulatedJob {
     /// The recommendation that somebody approved, and who; applied once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approval: Option<RecommendationApproval>,
-    /// Which processes run from when on, in order of time; `None`: none do. The first entry is in force.
+    /// Processes and the time from which they run, in order of time; `None`: none run. The first entry is in force.
     pub runs: Vec<(EventTime, Option<Layout>)>,
-    /// When the present generation becomes ready; `None`: it is, or never will be.
+    /// Time at which the present generation becomes ready; `None`: it is, or never will be.
     pub ready_at: Option<EventTime>,
     pub restart_seconds: f64,
     /// Place among the workloads of the scenario.
@@ -31,7 +31,7 @@ pub(super) struct SimulatedJob {
     #[serde(default)]
     #[serde(rename = "seen")]
     held_gpus: bool,
-    /// How often it came to them.
+    /// Number of times that it came to its GPUs.
     #[serde(default)]
     stays: u64,
 }
@@ -43,7 +43,7 @@ pub(super) struct RecommendationApproval {
     pub by: String,
 }
 
-/// What the job got done.
+/// Progress of the job.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 struct JobProgress {
     up: bool,
@@ -126,7 +126,7 @@ impl SimulatedJob {
         }
     }
 
-    /// What it has on its GPUs in the interval that starts at `begin`.
+    /// Returns the job's processes on its GPUs in the interval that starts at `begin`.
     pub fn present(&self, scenario: &Scenario, start: EventTime, begin: EventTime) -> JobPlacement {
         let config = &scenario.workloads[self.index];
         let elapsed = begin.seconds_since(start);
@@ -142,7 +142,7 @@ impl SimulatedJob {
         }
     }
 
-    /// The processes that run from `begin` on, which the job notices.
+    /// Returns the processes that run from `begin` on, which the job notices.
     fn in_force(&mut self, start: EventTime, begin: EventTime, config: &WorkloadScenario) -> Option<Layout> {
         while self.runs.get(1).is_some_and(|(from, _)| *from <= begin) {
             self.runs.remove(0);
@@ -153,7 +153,7 @@ impl SimulatedJob {
         layout
     }
 
-    /// When, after `begin`, the job does something else by itself: other processes run, or its next phase begins.
+    /// Returns the time after `begin` at which the job changes by itself: other processes run, or its next phase begins.
     pub fn next_change(&self, scenario: &Scenario, start: EventTime, begin: EventTime) -> Option<EventTime> {
         let run = self.runs.iter().map(|(from, _)| *from).find(|from| *from > begin);
         let (config, elapsed) = (&scenario.workloads[self.index], begin.seconds_since(start));
@@ -174,10 +174,10 @@ impl SimulatedJob {
     ) {
         let config = &scenario.workloads[self.index];
         let (board, noise) = (config.board.board(), &scenario.noise);
-        // Before the job notices a restart: what that loses counts.
+        // Samples before the job notices a restart: those that the restart loses count.
         let samples = self.job.samples;
         let layout = self.in_force(start, begin, config);
-        // What its GPUs draw while it is away is not its energy.
+        // Energy of its GPUs while it is away is not its own.
         let away = config.is_away(begin.seconds_since(start));
         let mut elsewhere = FastForwardTotals::default();
         let profile = config.profile_at(begin.seconds_since(start), layout.as_ref());
@@ -269,7 +269,7 @@ impl SimulatedJob {
                     sample.share_method = Some(ShareMethod::ProcessUtilization);
                 }
                 if leaves {
-                    // What is used from now on is the others'.
+                    // Energy from now on belongs to the other jobs.
                     (sample.last, sample.share) = (true, Some(0.0));
                 }
                 sample.tenure = Some(self.stays);

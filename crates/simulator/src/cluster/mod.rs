@@ -75,7 +75,7 @@ pub struct ClusterSimulation {
 }
 
 impl ClusterSimulation {
-    /// A cluster that begins at `start`, which must be a whole multiple of the sample interval since the epoch.
+    /// Returns a cluster that begins at `start`, which must be a whole multiple of the sample interval since the epoch.
     pub fn new(scenario: Scenario, start: EventTime) -> Result<Self, ScenarioError> {
         scenario.check()?;
         let interval = scenario.sample_interval_micros();
@@ -107,7 +107,7 @@ impl ClusterSimulation {
         self.start
     }
 
-    /// The next instant to be reported: everything before it was.
+    /// Returns the next instant to be reported: everything before it was.
     pub fn now(&self) -> EventTime {
         self.instant(self.reported)
     }
@@ -116,7 +116,7 @@ impl ClusterSimulation {
         self.start.plus_micros(index as i64 * self.scenario.sample_interval_micros())
     }
 
-    /// The first instant that is not before `time`.
+    /// Returns the first instant that is not before `time`.
     pub fn instant_at_or_after(&self, time: EventTime) -> EventTime {
         let interval = self.scenario.sample_interval_micros();
         let behind = (time.micros() - self.start.micros()).max(0);
@@ -192,19 +192,19 @@ impl ClusterSimulation {
         Ok(self.find(workload)?.substitute(layout, now))
     }
 
-    /// The next time after now at which an object changes by itself or a rollout runs out of time, on an instant.
+    /// Returns the next time after now at which an object changes by itself or a rollout runs out of time, on an instant.
     pub fn next_transition(&self) -> Option<EventTime> {
         let now = self.now();
         let times = self.workloads.iter().flat_map(SimulatedJob::transitions);
         times.filter(|time| *time > now).min().map(|time| self.instant_at_or_after(time))
     }
 
-    /// The workloads that opted in.
+    /// Returns the workloads that opted in.
     pub fn managed(&self) -> Vec<ManagedWorkload> {
         self.workloads.iter().filter(|w| w.opted_in).map(|w| w.managed.clone()).collect()
     }
 
-    /// Names of all workloads, those that did not opt in included.
+    /// Returns the names of all workloads, those that did not opt in included.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.workloads.iter().map(|w| w.managed.state.workload.as_str())
     }
@@ -236,12 +236,12 @@ impl ClusterSimulation {
         self.find(workload)?.change_terms(change, by, now)
     }
 
-    /// The recommendations that somebody approved and that still are recommended.
+    /// Returns the recommendations that somebody approved and that still are recommended.
     pub fn approved(&self) -> Vec<ApprovedDecision> {
         self.workloads.iter().filter_map(SimulatedJob::approved).collect()
     }
 
-    /// The last recommendation for a workload.
+    /// Returns the last recommendation for a workload.
     pub fn recommendation(&self, workload: &str) -> Option<&Decision> {
         self.workloads.iter().find(|w| w.managed.state.workload == workload)?.recommendation.as_deref()
     }

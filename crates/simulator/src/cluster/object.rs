@@ -158,7 +158,7 @@ impl SimulatedJob {
         Ok(true)
     }
 
-    /// The recommendation that somebody approved, while it still is what is recommended.
+    /// Returns the recommendation that somebody approved, while it still is what is recommended.
     pub fn approved(&self) -> Option<ApprovedDecision> {
         let approval = self.approval.as_ref()?;
         let decision = self.recommendation.as_ref().filter(|recommended| recommended.id == approval.decision_id)?;
@@ -218,7 +218,7 @@ impl SimulatedJob {
         }
     }
 
-    /// When the object changes by itself, and when its rollout runs out of time.
+    /// Returns the times at which the object changes by itself, and at which its rollout runs out of time.
     pub fn transitions(&self) -> impl Iterator<Item = EventTime> {
         self.ready_at.into_iter().chain(self.managed.rolling_out().map(|applied| applied.ready_by))
     }

@@ -1,4 +1,4 @@
-//! Who is on which GPUs in an interval: what a job does there depends on all of them.
+//! Placement of jobs on GPUs in an interval: the speed of a job depends on all jobs on its GPUs.
 
 use eadt_schemas::v1::Layout;
 
@@ -24,11 +24,11 @@ pub(super) struct JobPlacements {
     jobs: Vec<JobPlacement>,
 }
 
-/// What processes one GPU has.
+/// Processes on one GPU.
 #[derive(Debug, Default)]
 pub(super) struct GpuProcesses {
     pub runners: Vec<GpuProcess>,
-    /// Which of the runners are the job's own.
+    /// Range of the runners that are the job's own.
     pub own: std::ops::Range<usize>,
     pub limits: OperatingLimits,
     /// Jobs that hold the GPU.
@@ -46,7 +46,7 @@ impl JobPlacements {
         self.jobs[index].holds_gpus
     }
 
-    /// The processes on one GPU of a job.
+    /// Returns the processes on one GPU of a job.
     pub fn gpu_processes(&self, index: usize, gpu: u32) -> GpuProcesses {
         let mut company = GpuProcesses::default();
         let least = |a: Option<f64>, b: Option<f64>| match (a, b) {
@@ -76,7 +76,7 @@ impl JobPlacements {
 }
 
 impl GpuProcesses {
-    /// A job by itself.
+    /// Returns a job by itself.
     pub fn alone(layout: Option<&Layout>, profile: WorkloadProfile, processes: u32) -> Self {
         let Some(layout) = layout else { return Self::default() };
         let share = f64::from(layout.mps_thread_percentage.unwrap_or(100)) / 100.0;
@@ -89,7 +89,7 @@ impl GpuProcesses {
         }
     }
 
-    /// The job's part of the GPU's power: of the time of the SMs; of a GPU that waits, all tenants the same.
+    /// Returns the job's part of the GPU's power: of the time of the SMs; of a GPU that waits, all tenants the same.
     pub fn share(&self, steady: Option<&SteadyState>) -> f64 {
         let active = |steady: &SteadyState| {
             let of = &steady.runner_sm_active_ratio;

@@ -229,7 +229,7 @@ impl Default for WorkloadScenario {
 }
 
 impl WorkloadScenario {
-    /// A job of one profile.
+    /// Returns a job of one profile.
     pub fn constant(name: &str, profile: WorkloadProfile) -> Self {
         Self { name: name.into(), schedule: PhaseSchedule::constant("constant", profile), ..Self::default() }
     }
@@ -257,31 +257,31 @@ impl Scenario {
         (self.progress_interval_seconds * 1000.0).round() as i64 * 1000
     }
 
-    /// Whether what a job does depends on another one, or whether it is there.
+    /// Returns whether what a job does depends on another one, or whether it is there.
     pub fn shares_gpus(&self) -> bool {
         self.workloads.iter().any(|workload| workload.shares_gpus_of.is_some() || !workload.away.is_empty())
     }
 
-    /// Whether any job has the GPUs of another one.
+    /// Returns whether any job has the GPUs of another one.
     pub fn has_tenants(&self) -> bool {
         self.workloads.iter().any(|workload| workload.shares_gpus_of.is_some())
     }
 
-    /// The place of the workload whose GPUs a workload has.
+    /// Returns the place of the workload whose GPUs a workload has.
     pub(super) fn host(&self, index: usize) -> usize {
         let host = self.workloads.get(index).and_then(|workload| workload.shares_gpus_of.as_ref());
         host.and_then(|host| self.workloads.iter().position(|other| other.name == *host)).unwrap_or(index)
     }
 
-    /// Whether the counter of a workload's device is reset in the interval of `seconds` that ends at `elapsed`: a fault names one
-    /// of the workloads that share the device.
+    /// Returns whether the counter of a workload's device is reset in the interval of `seconds` that ends at `elapsed`: a fault
+    /// names one of the workloads that share the device.
     pub(super) fn resets(&self, index: usize, device: u32, elapsed: f64, seconds: f64) -> bool {
         let place = |of: &str| self.workloads.iter().position(|workload| workload.name == of);
         let mut named = self.faults.iter().filter_map(|fault| place(fault.resets(device, elapsed, seconds)?));
         named.any(|other| self.host(other) == self.host(index))
     }
 
-    /// The first thing that is wrong with it, with the field.
+    /// Checks the scenario; the error is the first fault, with the field.
     pub fn check(&self) -> Result<(), ScenarioError> {
         let fail = |detail: String| Err(ScenarioError { detail });
         within("sample_interval_seconds", self.sample_interval_seconds, 0.001, 60.0)?;
@@ -331,7 +331,7 @@ impl Scenario {
 }
 
 impl WorkloadScenario {
-    /// What the job does after so many seconds, as it is laid out.
+    /// Returns the job's profile after so many seconds, in this layout.
     pub(super) fn profile_at(&self, elapsed_seconds: f64, layout: Option<&Layout>) -> WorkloadProfile {
         let profile = self.schedule.at(elapsed_seconds).0.profile;
         self.training.as_ref().map_or(profile, |training| training.profile_with_frozen_layers(profile, layout))
@@ -341,7 +341,7 @@ impl WorkloadScenario {
         self.away.iter().any(|absence| (absence.from_seconds..absence.until_seconds).contains(&elapsed_seconds))
     }
 
-    /// Seconds after the start of the simulation at which it next leaves or comes back, after so many.
+    /// Returns the seconds after the start of the simulation at which it next leaves or comes back, after so many.
     pub(super) fn next_absence_edge(&self, elapsed_seconds: f64) -> Option<f64> {
         let edges = self.away.iter().flat_map(|absence| [absence.from_seconds, absence.until_seconds]);
         edges.filter(|edge| *edge > elapsed_seconds).reduce(f64::min)

@@ -1,4 +1,4 @@
-//! How a simulated job trains: its loss, the plasticity of its blocks, and what freezing and precision do to it.
+//! Training of a simulated job: its loss, the plasticity of its blocks, and the effects of freezing and precision.
 //!
 //! Simulated, not measured. Loss follows a learning curve (Hestness et al. 2017, Kaplan et al. 2020, Hoffmann et al. 2022). A
 //! backward pass costs twice the forward pass (Kaplan et al. 2020), so that `k` frozen blocks of `L` leave `1 − ⅔·k/L` of the
@@ -27,7 +27,7 @@ pub struct TrainingScenario {
     pub loss_range: f64,
     /// Steps after which the loss begins to follow a power of the steps. Above 0. Default 500.
     pub loss_steps: f64,
-    /// That power. 0 to 2. Default 0.5.
+    /// Exponent of that power law. 0 to 2. Default 0.5.
     pub loss_exponent: f64,
     /// The validation loss is evaluated this often, in seconds. Above 0. Default 60.
     pub evaluation_seconds: f64,
@@ -75,7 +75,7 @@ impl Default for TrainingScenario {
 }
 
 impl TrainingScenario {
-    /// The fields that have a range, with it.
+    /// Returns the fields that have a range, with it.
     pub(super) fn ranges(&self) -> [(&'static str, f64, f64, f64); 13] {
         [
             ("training.layers", f64::from(self.layers), 1.0, 512.0),
@@ -94,7 +94,7 @@ impl TrainingScenario {
         ]
     }
 
-    /// Why the job cannot do what a layout asks of it.
+    /// Returns the reason why the job cannot do what a layout asks of it.
     pub(super) fn refusal(&self, from: &Layout, to: &Layout) -> Option<String> {
         if let Some(why) = &self.refuses {
             return Some(format!("the job refuses: {why}"));
@@ -109,7 +109,7 @@ impl TrainingScenario {
             .then(|| "the job changes its precision between fp16 and bf16 only: others are fixed at its start".into())
     }
 
-    /// The profile of a job with these layers frozen.
+    /// Returns the profile of a job with these layers frozen.
     pub(super) fn profile_with_frozen_layers(&self, profile: WorkloadProfile, layout: Option<&Layout>) -> WorkloadProfile {
         let frozen = layout.and_then(|layout| layout.frozen_prefix_layers).unwrap_or(0).min(self.layers);
         if frozen == 0 {
@@ -121,7 +121,7 @@ impl TrainingScenario {
         WorkloadProfile { samples_per_second: profile.samples_per_second / total, host_ratio: host / total, ..profile }
     }
 
-    /// Plasticity of a block when so much of the planned samples is done.
+    /// Returns the plasticity of a block when so much of the planned samples is done.
     fn plasticity(&self, block: u32, done: f64) -> f64 {
         let depth = f64::from(block) / f64::from((self.layers - 1).max(1));
         let settled = self.first_block_settled_ratio + (self.last_block_settled_ratio - self.first_block_settled_ratio) * depth;
@@ -141,7 +141,7 @@ pub(super) struct TrainingState {
     validation_loss: Option<f64>,
 }
 
-/// How far a job is.
+/// Progress of a job's training.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct TrainingAdvance {
     /// Optimiser steps so far, and those of this interval.

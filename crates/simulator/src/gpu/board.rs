@@ -12,7 +12,7 @@ pub enum BoardModel {
 }
 
 impl BoardModel {
-    /// The parameters of this board.
+    /// Returns the parameters of this board.
     pub const fn board(self) -> &'static BoardParameters {
         match self {
             Self::V100 => &V100,
@@ -29,7 +29,7 @@ impl BoardModel {
 /// of an A100); those of H100 and H200, all thermal values and the split of power over its parts are assumed.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct BoardParameters {
-    /// As the driver names it.
+    /// Name that the driver gives.
     pub name: &'static str,
     /// Streaming multiprocessors.
     pub sm_count: u32,
@@ -73,24 +73,25 @@ const LEAKAGE_PER_KELVIN: f64 = 0.006;
 const WAITING_FACTOR: f64 = 1.4;
 
 impl BoardParameters {
-    /// Power in watts at `celsius` that is drawn whatever runs.
+    /// Returns the power in watts at `celsius` that is drawn whatever runs.
     pub fn static_watts_at(&self, celsius: f64) -> f64 {
         self.static_watts * (1.0 + LEAKAGE_PER_KELVIN * (celsius - 50.0))
     }
 
-    /// Power in watts at `celsius` while processes hold the GPU without computing: starting, loading, writing a checkpoint.
+    /// Returns the power in watts at `celsius` while processes hold the GPU without computing: starting, loading, writing a
+    /// checkpoint.
     pub fn waiting_watts_at(&self, celsius: f64) -> f64 {
         WAITING_FACTOR * self.static_watts_at(celsius)
     }
 
-    /// Relative voltage at an SM clock; 1 at and below the knee.
+    /// Returns the relative voltage at an SM clock; 1 at and below the knee.
     pub(crate) fn voltage(&self, clock_mhz: f64) -> f64 {
         let x = ((clock_mhz - self.voltage_knee_mhz) / (self.clock_max_mhz - self.voltage_knee_mhz)).max(0.0);
         let [a, b] = self.voltage_slope;
         1.0 + a * x + b * x * x
     }
 
-    /// The highest clock that can be locked and is not above `clock_mhz`; the lowest one where there is none.
+    /// Returns the highest clock that can be locked and is not above `clock_mhz`; the lowest one where there is none.
     pub fn clock_at_most(&self, clock_mhz: f64) -> f64 {
         let below_max = (self.clock_max_mhz - clock_mhz).max(0.0) / self.clock_step_mhz;
         (self.clock_max_mhz - (below_max - 1e-9).ceil() * self.clock_step_mhz).max(self.clock_min_mhz)

@@ -10,7 +10,7 @@ pub struct ThermalState {
 }
 
 impl ThermalState {
-    /// A board as warm as its surroundings.
+    /// Returns a board as warm as its surroundings.
     pub const fn at_ambient(ambient_celsius: f64) -> Self {
         Self { celsius: ambient_celsius }
     }
@@ -34,12 +34,12 @@ impl EnergyMeter {
         self.joules += watts * seconds;
     }
 
-    /// What the counter shows, in joules: whole millijoules, rounded down.
+    /// Returns the reading of the counter, in joules: whole millijoules, rounded down.
     pub fn joules(&self) -> f64 {
         (self.joules * 1000.0).floor() / 1000.0
     }
 
-    /// The driver was loaded again.
+    /// Notes that the driver was loaded again.
     pub fn reset(&mut self) {
         self.joules = 0.0;
     }

@@ -4,7 +4,7 @@ use rand_pcg::Pcg64Mcg;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What a noise figure disturbs; each has its own stream of random numbers.
+/// Quantity that noise disturbs; each has its own stream of random numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum NoiseChannel {
     Power,
@@ -23,15 +23,15 @@ pub enum NoiseChannel {
 #[serde(default, deny_unknown_fields)]
 pub struct SimulationNoise {
     pub seed: u64,
-    /// Of one power reading. 0 to 0.2. Default 0.015.
+    /// Noise of one power reading, relative. 0 to 0.2. Default 0.015.
     pub power_ratio: f64,
     /// Error of a device's power sensor, the same for the device's whole life. 0 to 0.2. Default 0.01.
     pub gain_ratio: f64,
-    /// Of one reading of an activity ratio. 0 to 0.2. Default 0.015.
+    /// Noise of one reading of an activity ratio, relative. 0 to 0.2. Default 0.015.
     pub activity_ratio: f64,
-    /// Of a job's speed. 0 to 0.2. Default 0.02.
+    /// Noise of a job's speed, relative. 0 to 0.2. Default 0.02.
     pub throughput_ratio: f64,
-    /// How long a job's speed stays about the same, in seconds. Above 0. Default 60.
+    /// Time for which a job's speed stays about the same, in seconds. Above 0. Default 60.
     pub throughput_seconds: f64,
 }
 
@@ -55,23 +55,23 @@ const THROUGHPUT: u64 = 2 << 32;
 const LIMIT: f64 = 4.0;
 
 impl SimulationNoise {
-    /// No noise at all.
+    /// Returns settings without any noise.
     pub fn none() -> Self {
         Self { seed: 0, power_ratio: 0.0, gain_ratio: 0.0, activity_ratio: 0.0, throughput_ratio: 0.0, throughput_seconds: 60.0 }
     }
 
-    /// Gain of a device's power sensor; it applies to its power and to its energy counter.
+    /// Returns the gain of a device's power sensor; it applies to its power and to its energy counter.
     pub fn gain(&self, device: u64) -> f64 {
         1.0 + self.gain_ratio * self.draw(GAIN, device, 0)
     }
 
-    /// Factor of one reading at `micros` since the epoch.
+    /// Returns the factor of one reading at `micros` since the epoch.
     pub fn reading(&self, channel: NoiseChannel, device: u64, micros: i64) -> f64 {
         let ratio = if channel == NoiseChannel::Power { self.power_ratio } else { self.activity_ratio };
         1.0 + ratio * self.draw(channel as u64, device, micros as u64)
     }
 
-    /// Factor of a job's speed at `micros` since the epoch: even between the instants at which a new value is drawn.
+    /// Returns the factor of a job's speed at `micros` since the epoch: even between the instants at which a new value is drawn.
     pub fn throughput(&self, job: u64, micros: i64) -> f64 {
         let interval = ((self.throughput_seconds * 1e6) as i64).max(1);
         1.0 + self.throughput_ratio * self.draw(THROUGHPUT, job, micros.div_euclid(interval) as u64)

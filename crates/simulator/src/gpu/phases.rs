@@ -29,12 +29,12 @@ const fn yes() -> bool {
 }
 
 impl PhaseSchedule {
-    /// One profile for ever.
+    /// Returns one profile for ever.
     pub fn constant(name: &str, profile: WorkloadProfile) -> Self {
         Self { phases: vec![WorkloadPhase { name: name.into(), seconds: 3600.0, profile }], repeat: true }
     }
 
-    /// The phase `elapsed` seconds after the job's start, and the seconds after the start at which it ends; `None`:
+    /// Returns the phase `elapsed` seconds after the job's start, and the seconds after the start at which it ends; `None`:
     /// never. Times before the start count as the start.
     ///
     /// # Panics
@@ -53,7 +53,7 @@ impl PhaseSchedule {
         unreachable!("a schedule has at least one phase")
     }
 
-    /// What is wrong with it, where something is.
+    /// Returns an error if the schedule is not valid.
     pub fn check(&self) -> Result<(), String> {
         if self.phases.is_empty() {
             return Err("a schedule needs at least one phase".into());
@@ -72,7 +72,7 @@ fn phase(name: &str, minutes: u32, profile: WorkloadProfile) -> WorkloadPhase {
     WorkloadPhase { name: name.into(), seconds: f64::from(minutes) * 60.0, profile }
 }
 
-/// The default scenario's language model, meant for 3 A100s, 6 replicas of 50 %.
+/// Returns the default scenario's language model, meant for 3 A100s, 6 replicas of 50 %.
 ///
 /// Short sequences are bound by the SMs and worth their power. Long ones are bound by the memory: more SMs than it can
 /// feed only cost energy. While data are prepared the GPUs mostly wait, and what they do wants all SMs at once.
@@ -102,7 +102,7 @@ pub fn llm_training_phases() -> PhaseSchedule {
     }
 }
 
-/// The default scenario's power-heavy second job, meant for 2 H100s, 4 replicas of 50 %.
+/// Returns the default scenario's power-heavy second job, meant for 2 H100s, 4 replicas of 50 %.
 ///
 /// Large images cost much energy each and need all SMs; small ones need few SMs and much of the host, so that more
 /// processes side by side get more done.

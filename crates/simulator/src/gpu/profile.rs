@@ -88,7 +88,7 @@ impl WorkloadProfile {
         ..Self::MID
     };
 
-    /// One of `compute`, `memory`, `host`, `mid`.
+    /// Returns one of `compute`, `memory`, `host`, `mid`.
     pub fn named(name: &str) -> Option<Self> {
         Some(match name {
             "compute" => Self::COMPUTE,
@@ -99,13 +99,13 @@ impl WorkloadProfile {
         })
     }
 
-    /// This profile at another speed.
+    /// Returns this profile at another speed.
     #[must_use]
     pub const fn at_rate(self, samples_per_second: f64) -> Self {
         Self { samples_per_second, ..self }
     }
 
-    /// The first field that is out of its range, with what was expected of it.
+    /// Checks all fields; the error names the first that is out of its range, with the expected range.
     pub fn check(&self) -> Result<(), String> {
         let fields = [
             ("samples_per_second", self.samples_per_second, 1e-9, 1e9),

@@ -82,10 +82,10 @@ pub struct SteadyStateCache {
 }
 
 impl SteadyStateCache {
-    /// Beyond this number of states it starts anew.
+    /// Number of states above which the cache starts anew.
     const CAPACITY: usize = 16_384;
 
-    /// As [`solve`], with the temperature rounded to 0.5 °C.
+    /// Like [`solve`], with the temperature rounded to 0.5 °C.
     pub fn solve(
         &mut self,
         board: &'static BoardParameters,
@@ -129,7 +129,7 @@ fn key(board: &'static BoardParameters, runners: &[GpuProcess], limits: Operatin
     key
 }
 
-/// The steady state of a board at `celsius`, at the highest clock that the limits allow.
+/// Returns the steady state of a board at `celsius`, at the highest clock that the limits allow.
 ///
 /// A cap below what the board draws at its lowest clock holds the clock there and is exceeded, as on hardware.
 pub fn solve(board: &BoardParameters, runners: &[GpuProcess], limits: OperatingLimits, celsius: f64) -> SteadyState {
@@ -273,7 +273,7 @@ impl<'a> SteadyStateSolver<'a> {
         }
     }
 
-    /// Bracketed false position (Illinois) for the highest clock at which the cap holds; ends on the side that holds it.
+    /// Finds, by bracketed false position (Illinois), the highest clock at which the cap holds; ends on the side that holds it.
     fn find_capped_clock(&mut self, cap: f64, mut low: (f64, f64), mut high: (f64, f64)) {
         let mut side = 0_i8;
         for _ in 0..60 {
@@ -389,23 +389,24 @@ impl GpuProcessGroup {
         }
     }
 
-    /// SMs that it would keep active, as a part of all: where all of them together want more than there are, each gets less.
+    /// Returns the SMs that it would keep active, as a part of all. If all of them together want more than there are, each gets
+    /// less.
     fn sm_demand(&self) -> f64 {
         self.share.min(self.runner.profile.sm_coverage_ratio) * (self.rate * self.gpu_seconds).clamp(0.0, 1.0)
     }
 
-    /// How much it gets in the way of the others.
+    /// Returns how much the group slows down the others.
     fn pressure(&self) -> f64 {
         0.5 * (self.sm_active + self.dram)
     }
 
-    /// SM time, weighted with what a cycle costs.
+    /// Returns SM time, weighted with the energy of a cycle.
     fn sm_energy(&self) -> f64 {
         let issue = (self.compute_seconds / self.gpu_seconds.max(1e-12)).clamp(0.0, 1.0);
         self.runner.profile.energy_intensity * (STALL_COST + (1.0 - STALL_COST) * issue) * self.sm_active
     }
 
-    /// One damped step; gives the largest relative change.
+    /// Does one damped step; returns the largest relative change.
     fn step(&mut self, gpu: &GpuContention) -> f64 {
         let p = &self.runner.profile;
         let share = self.share / gpu.oversubscription;
@@ -431,12 +432,12 @@ fn damped(old: f64, new: f64) -> f64 {
     old + DAMPING * (new - old)
 }
 
-/// (a⁻⁶ + b⁻⁶)^(-1/6): at most the smaller one.
+/// Returns (a⁻⁶ + b⁻⁶)^(-1/6): at most the smaller one.
 fn smooth_min_6(a: f64, b: f64) -> f64 {
     1.0 / (a.powi(-6) + b.powi(-6)).cbrt().sqrt()
 }
 
-/// (a⁻⁸ + b⁻⁸)^(-1/8).
+/// Returns (a⁻⁸ + b⁻⁸)^(-1/8).
 fn smooth_min_8(a: f64, b: f64) -> f64 {
     1.0 / (a.powi(-8) + b.powi(-8)).sqrt().sqrt().sqrt()
 }

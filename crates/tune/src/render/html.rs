@@ -159,11 +159,11 @@ fn write_plot(group: &TuningGroup, name: &str, knobs: TuningKnobs, out: &mut Str
     let floor = HEIGHT - BOTTOM;
     writeln!(out, "<line class=\"axis\" x1=\"{LEFT}\" y1=\"{floor}\" x2=\"{WIDTH}\" y2=\"{floor}\"/>")?;
     writeln!(out, "<line class=\"axis\" x1=\"{LEFT}\" y1=\"{TOP}\" x2=\"{LEFT}\" y2=\"{floor}\"/>")?;
-    for step in 0..=4 {
-        let part = f64::from(step) / 4.0;
-        let (time, energy) = (left + part * (right - left), low + part * (high - low));
-        writeln!(out, "<text x=\"{:.1}\" y=\"{}\" text-anchor=\"middle\">{}</text>", x(time), floor + 16.0, percent(time))?;
-        writeln!(out, "<text x=\"{}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>", LEFT - 6.0, y(energy) + 4.0, percent(energy))?;
+    for (time, label) in eadt_html::percent_ticks(left, right, 5) {
+        writeln!(out, "<text x=\"{:.1}\" y=\"{}\" text-anchor=\"middle\">{label}</text>", x(time), floor + 16.0)?;
+    }
+    for (energy, label) in eadt_html::percent_ticks(low, high, 5) {
+        writeln!(out, "<text x=\"{}\" y=\"{:.1}\" text-anchor=\"end\">{label}</text>", LEFT - 6.0, y(energy) + 4.0)?;
     }
     writeln!(
         out,

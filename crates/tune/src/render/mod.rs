@@ -16,12 +16,12 @@ impl TuningResult {
         text::render(self)
     }
 
-    /// One HTML file with plots; it loads nothing from elsewhere.
+    /// Returns one HTML file with plots; it loads nothing from elsewhere.
     pub fn html(&self) -> String {
         html::render(self)
     }
 
-    /// Mean measured saving without and with the limits, over the groups; `None` where there is none.
+    /// Returns the mean measured saving without and with the limits, over the groups; `None` if there is none.
     pub fn mean_savings(&self) -> Option<[f64; 2]> {
         let count = self.groups.len() as f64;
         let mean = |of: fn(&TuningGroup) -> f64| self.groups.iter().map(of).sum::<f64>() / count;
@@ -29,7 +29,7 @@ impl TuningResult {
     }
 }
 
-/// A note with the group that it is about.
+/// Returns a note with the group that it is about.
 fn note_line(note: &TableNote) -> String {
     match note.groups.as_slice() {
         [group] => format!("{}: {}", points::name(group), note.text),

@@ -15,7 +15,7 @@ pub struct ClusterView {
     revision: Option<u64>,
     /// Read again whatever the revision is.
     refresh_requested: bool,
-    /// When everything was read, not only what changed.
+    /// Time of the last read of everything, not only of changes.
     last_full_read: Instant,
     not_before: Option<Instant>,
     failures: u32,
@@ -124,7 +124,7 @@ impl ClusterView {
         }
     }
 
-    /// The view is of this revision now.
+    /// Notes that the view is of this revision.
     pub fn end_changes(&mut self, revision: u64) {
         self.revision = Some(revision);
         self.refresh_requested = false;
@@ -132,7 +132,7 @@ impl ClusterView {
         self.not_before = None;
     }
 
-    /// A read failed: pauses, longer with every failure in a row; returns the pause.
+    /// Returns a read failed: pauses, longer with every failure in a row; returns the pause.
     pub fn on_failure(&mut self, pause: impl Fn(u32) -> Duration) -> Duration {
         let pause = pause(self.failures);
         self.failures += 1;

@@ -22,7 +22,7 @@ pub struct QueuedDecision {
     pub decision: Result<Decision, DecodeError>,
     /// Failed attempts so far.
     pub attempts: u32,
-    /// Why the last of them failed.
+    /// Error of the last attempt.
     pub trouble: Option<String>,
     pub not_before: Option<Instant>,
 }
@@ -68,7 +68,7 @@ impl DecisionQueue {
         self.partitions.is_empty()
     }
 
-    /// Number of assigned partitions.
+    /// Returns the number of assigned partitions.
     pub fn len(&self) -> usize {
         self.partitions.len()
     }

@@ -78,7 +78,7 @@ impl<'a> DeviceIntents<'a> {
         self.published.set_from_log(node, value.and_then(|value| decode(value).ok()));
     }
 
-    /// Called when all published intents were read.
+    /// Notes that all published intents were read.
     pub fn on_read(&mut self) {
         if !std::mem::replace(&mut self.has_taken_over, true) {
             self.agents.on_takeover(&self.published.intents().cloned().collect::<Vec<_>>());
@@ -103,7 +103,7 @@ impl<'a> DeviceIntents<'a> {
 fn take_report(agents: &dyn DeviceAgents, holders: &str, record: &ConsumerRecord) {
     let Some(value) = record.value.as_deref() else { return };
     let result = if *record.at.topic == *holders {
-        // By the log's clock: a report from a node whose clock is ahead must not count for longer.
+        // The log's clock counts: a report from a node whose clock is ahead must not count for longer.
         decode::<DeviceHolders>(value).map(|holders| agents.on_device_holders(DeviceHolders { time: record.stamp, ..holders }))
     } else {
         decode::<DeviceState>(value).map(|state| agents.on_device_state(state))

@@ -26,7 +26,7 @@ pub struct JobDirectives<'a> {
     /// Jobs whose changes wait for them.
     request_tracker: JobRequestTracker,
     poll_not_before: Option<Instant>,
-    /// When reading is tried again after an error.
+    /// Time of the next read after an error.
     retry_not_before: Option<Instant>,
     /// Decisions that wait for a checkpoint, by their id.
     checkpoints: BTreeMap<String, CheckpointWait>,

@@ -24,7 +24,7 @@ use eadt_bus::{
     Bus, BusError, CommitStep, GroupMember, HangingEnds, MemberOptions, Membership, PollEvent, Remedy, RetryBackoff,
     SpareMemberCheck, StartOffset, TopicPartition, partition_for_key, read_to_end,
 };
-use eadt_cluster::{Cluster, ClusterChanges, ClusterError, ManagedWorkload};
+use eadt_cluster::{Cluster, ClusterChanges, ClusterError, ClusterRemedy, ManagedWorkload};
 use eadt_schemas::decode;
 use eadt_schemas::v1::{ChangeValidation, Decision};
 use eadt_service::http::ReadinessFlag;
@@ -41,15 +41,15 @@ use publisher::ActuatorPublisher;
 use rollbacks::RollbackRetries;
 use topics::{ActuatorTopics, partition_count};
 
-/// Decisions of a partition that are read again at a start for their verdicts on changes: many more than arrive while a status is
-/// written, even if the API server is unavailable for some minutes.
+/// Decisions of a partition that are read again at a start for their verdicts on changes. They are many more than arrive while a
+/// status is written, even if the API server is unavailable for some minutes.
 const VERDICTS: i64 = 10_000;
 /// Shorter where a test waits for it.
 const STALL: Duration = if cfg!(test) { Duration::from_millis(300) } else { HangingEnds::STALL };
 /// Longest wait for the next record; it bounds how late a finished rollout is noticed. Each look costs some 60 µs.
 const POLL: Duration = Duration::from_millis(20);
 
-/// Why the actuator ended.
+/// The reason why the actuator ended.
 #[derive(Debug, thiserror::Error)]
 pub enum ActuatorError {
     #[error("cannot start: {0}")]
@@ -123,7 +123,7 @@ struct ActuatorSession<'a> {
     directives: JobDirectives<'a>,
     publisher: ActuatorPublisher<'a>,
     rollbacks: RollbackRetries,
-    /// When approved recommendations are tried again without news: one of them waits for a checkpoint.
+    /// Time at which approved recommendations are tried again without news: one of them waits for a checkpoint.
     approvals_not_before: Option<Instant>,
     /// Decisions of before this session that found a change to help, for the cluster once the workloads are known.
     verdicts: Vec<Decision>,
@@ -327,6 +327,11 @@ impl<'a> ActuatorSession<'a> {
         self.metrics.retries.inc();
         let settings = &self.deps.settings;
         let pause = self.view.on_failure(|failures| retry_pause(settings, failures));
+        if error.remedy == ClusterRemedy::Stopped {
+            // It ends with this process, which drains.
+            tracing::debug!(%error, "{what}");
+            return;
+        }
         tracing::warn!(%error, pause_seconds = pause.as_secs_f64(), "{what}; it is tried again");
     }
 
@@ -346,7 +351,7 @@ impl<'a> ActuatorSession<'a> {
     }
 }
 
-/// The pause before a failed call is tried again; it doubles with every failure in a row.
+/// Returns the pause before a failed call is tried again; it doubles with every failure in a row.
 fn retry_pause(settings: &ActuatorSettings, attempts: u32) -> Duration {
     let ActuatorSettings { retry_min_seconds, retry_max_seconds, .. } = settings;
     Duration::from_secs_f64((retry_min_seconds * 2_f64.powi(attempts.min(30) as i32)).min(*retry_max_seconds))

@@ -52,8 +52,8 @@ impl ActuatorSession<'_> {
         }
     }
 
-    /// Reads the newest outcomes of these partitions to their ends, so that they are not repeated: something of their step was aborted.
-    /// What hangs of them is committed, since it was so.
+    /// Reads the newest outcomes of these partitions to their ends, so that they are not repeated: a part of their transaction
+    /// was aborted. Commits the part that hangs, since the transaction was committed.
     fn read_outcomes(&mut self, parts: &[TopicPartition]) -> Result<(), BusError> {
         let Self { deps, topics, member, hanging, publisher, .. } = self;
         let mut from = Vec::new();

@@ -25,7 +25,7 @@ use crate::sink::EventSink;
 use crate::source::{BoxFuture, CollectorSource, SourceError};
 use crate::tenancy::DeviceTenancy;
 
-const KIND: &str = "dcgm";
+pub(crate) const KIND: &str = "dcgm";
 
 /// An exporter speaks for the GPUs of one node, a Prometheus server for those of a cluster.
 const MAX_DEVICES: usize = 10_000;
@@ -45,7 +45,7 @@ pub(crate) struct DcgmSource {
     clock: ServiceClock,
 }
 
-/// What is known of the exporter's GPUs, and where their samples go.
+/// Known GPUs of the exporter, and the sink of their samples.
 #[derive(Debug)]
 struct DcgmDevices {
     known: HashMap<String, DcgmDevice>,

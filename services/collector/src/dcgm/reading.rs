@@ -1,4 +1,4 @@
-//! From an exporter's text to one reading a GPU. Pure.
+//! Parsing of an exporter's text to one reading a GPU. Pure.
 //!
 //! What DCGM marks as "no value" is absent, never a number. The first of several series for one reading holds, as
 //! in Prometheus. Readings of single MIG instances do not describe the GPU and are left out, except the activity of each, by
@@ -28,10 +28,10 @@ pub struct DeviceReading {
     pub tenants: Vec<BoardTenant>,
 }
 
-/// What an answer held.
+/// Content of a scrape.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct DcgmScrape {
-    /// By device.
+    /// Readings by device.
     pub devices: Vec<DeviceReading>,
     /// Well-formed sample lines of an exporter of GPUs.
     pub samples: u64,
@@ -46,10 +46,10 @@ pub struct DcgmScrape {
     pub unnamed: Option<String>,
 }
 
-/// So many names are kept for a message.
+/// Most names that are kept for a message.
 const MAX_NAMES: usize = 50;
 
-/// What was not used.
+/// Counts of lines and values that were not used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SkipCounts {
     /// Lines that are no samples.
@@ -217,7 +217,7 @@ impl DeviceReadingBuilder {
 
     fn finish(mut self, skipped: &mut SkipCounts) -> DeviceReading {
         if let (None, Some(used), Some(free)) = (self.event.memory_total_bytes, self.event.memory_used_bytes, self.memory_free) {
-            // What the driver reserves is in neither, so this is a little less than the board has.
+            // Memory that the driver reserves is in neither, so the sum is a little less than the board has.
             if (0.0..1e9).contains(&free) {
                 self.event.memory_total_bytes = Some(used + (free * MIB) as u64);
             }

@@ -17,7 +17,7 @@ const ALLOCATABLE: &str = "/v1.PodResourcesLister/GetAllocatableResources";
 /// Largest answer: the kubelet's own clients allow as much.
 const ANSWER_BYTES: usize = 16 << 20;
 
-/// Nothing is asked.
+/// Request without fields.
 #[derive(Clone, Copy, PartialEq, prost::Message)]
 pub struct EmptyRequest {}
 
@@ -46,7 +46,7 @@ pub struct ContainerResources {
     pub name: String,
     #[prost(message, repeated, tag = "2")]
     pub devices: Vec<ContainerDevices>,
-    /// What DRA drivers gave it.
+    /// Resources from DRA drivers.
     #[prost(message, repeated, tag = "5")]
     pub dynamic_resources: Vec<DynamicResource>,
 }
@@ -57,7 +57,7 @@ pub struct ContainerDevices {
     /// `nvidia.com/gpu`, `nvidia.com/gpu.shared`, `nvidia.com/mig-1g.10gb`, …
     #[prost(string, tag = "1")]
     pub resource_name: String,
-    /// As the device plugin names them: `GPU-…`, `GPU-…::3`, `MIG-…`.
+    /// Ids that the device plugin gives: `GPU-…`, `GPU-…::3`, `MIG-…`.
     #[prost(string, repeated, tag = "2")]
     pub device_ids: Vec<String>,
 }
@@ -116,12 +116,12 @@ impl KubeletClient {
         answer.map(tonic::Response::into_inner).map_err(|status| format!("{}: {}", status.code(), status.message()))
     }
 
-    /// The pods of the node and the devices that they hold.
+    /// Returns the pods of the node and the devices that they hold.
     pub async fn list(&self) -> Result<ListPodResourcesResponse, String> {
         self.call(LIST).await
     }
 
-    /// The devices that pods may get; of a shared GPU every replica.
+    /// Returns the devices that pods may get; of a shared GPU every replica.
     pub async fn allocatable(&self) -> Result<AllocatableResourcesResponse, String> {
         self.call(ALLOCATABLE).await
     }

@@ -1,4 +1,4 @@
-//! From the kubelet's list to who holds which GPU. Pure.
+//! Holders of each GPU, from the kubelet's list. Pure.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,7 @@ pub struct PodAllocation {
 /// Devices and the pods that hold them.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct DeviceAllocations {
-    /// By UUID of a GPU or a MIG instance, in the order of the pods' names.
+    /// Allocations by UUID of a GPU or a MIG instance, in the order of the pods' names.
     pub by_device: BTreeMap<String, Vec<PodAllocation>>,
     /// Pods with GPUs whose UUID the kubelet does not report: claims of DRA drivers, and plugins that name devices by index.
     pub nameless: Vec<(PodKey, String)>,
@@ -31,7 +31,7 @@ pub struct DeviceAllocations {
 /// NVIDIA's device plugin names replicas of a shared GPU `UUID::N`.
 const REPLICA: &str = "::";
 
-/// UUID and whether it is a replica; `None`: not a UUID.
+/// Returns the UUID and whether it is a replica; `None`: not a UUID.
 fn device(id: &str) -> Option<(&str, bool)> {
     let (uuid, shared) = match id.split_once(REPLICA) {
         Some((uuid, replica)) if !replica.is_empty() && replica.bytes().all(|b| b.is_ascii_digit()) => (uuid, true),
@@ -41,7 +41,7 @@ fn device(id: &str) -> Option<(&str, bool)> {
     (uuid.starts_with("GPU-") || uuid.starts_with("MIG-")).then_some((uuid, shared))
 }
 
-/// `resources`: prefixes of the names that GPUs have, `nvidia.com/` for example.
+/// Returns the holders. `resources`: prefixes of the names that GPUs have, `nvidia.com/` for example.
 pub fn holders(list: &ListPodResourcesResponse, resources: &[String]) -> DeviceAllocations {
     let mut all = DeviceAllocations::default();
     let is_gpu = |name: &str| resources.iter().any(|prefix| name.starts_with(prefix.as_str()));
@@ -72,7 +72,7 @@ pub fn holders(list: &ListPodResourcesResponse, resources: &[String]) -> DeviceA
     all
 }
 
-/// Number of replicas that each shared device is offered as.
+/// Returns the number of replicas that each shared device is offered as.
 pub fn replicas(allocatable: &AllocatableResourcesResponse) -> BTreeMap<String, u32> {
     let mut all = BTreeMap::new();
     for id in allocatable.devices.iter().flat_map(|devices| &devices.device_ids) {

@@ -1,4 +1,4 @@
-//! Which pods hold this node's GPUs, from the kubelet, and which workloads these pods are of.
+//! Pods that hold this node's GPUs, from the kubelet, and the workloads of these pods.
 //!
 //! The kubelet is asked over and over: version 1 of its API has no watch. Who a pod belongs to is asked of [`PodFactsLookup`]
 //! once a minute. Who holds what is also published, for those who address GPUs by it. While the kubelet does not answer, the last
@@ -28,7 +28,7 @@ use api::KubeletClient;
 use holders::{DeviceAllocations, PodAllocation, PodKey, holders};
 use owners::{PodFacts, PodFactsLookup};
 
-/// How long an answer holds while the kubelet gives none.
+/// Longest time that an answer holds while the kubelet gives none.
 const STALE: Duration = Duration::from_mins(1);
 /// A pod's facts are asked for again after this time: another of the same name may have come, with another MPS percentage.
 const FRESH: Duration = Duration::from_mins(1);
@@ -41,7 +41,7 @@ const FACTS_RETRY_INTERVAL: Duration = Duration::from_secs(10);
 /// is gone.
 const REPUBLISH_INTERVAL: Duration = Duration::from_mins(1);
 
-/// How the kubelet is asked, checked.
+/// Checked settings for calls to the kubelet.
 #[derive(Debug, Clone, PartialEq)]
 pub struct KubeletSettings {
     pub socket: PathBuf,
@@ -54,13 +54,13 @@ pub struct KubeletSettings {
 }
 
 type TenantsByGpu = HashMap<String, Arc<[BoardTenant]>>;
-/// How GPUs in MIG mode are cut, by the GPU's UUID.
+/// MIG instances by the GPU's UUID.
 type InstancesByGpu = BTreeMap<String, MigInstances>;
 /// GPUs that answered, by their UUIDs.
 type IdentityByGpu = BTreeMap<String, GpuIdentity>;
-/// What each process used of a GPU's SMs, added up, and when it was read last, by the GPU's UUID.
+/// Time of the last reading, and each process's use of the GPU's SMs, added up, by the GPU's UUID.
 type ProcessUsageByGpu = HashMap<String, (Instant, BTreeMap<u32, f64>)>;
-/// What the processes of each pod used, by its UID; `None`: of no pod. Only their proportions mean something.
+/// Use of the processes of each pod, by the pod's UID; `None`: processes of no pod. Only the proportions have a meaning.
 type UsageByPod = BTreeMap<Option<String>, f64>;
 
 /// The workloads of this node's GPUs by the kubelet's word. Clones share them.
@@ -78,18 +78,18 @@ struct PodGpuState {
 }
 
 impl PodGpus {
-    /// Of whoever asks the kubelet like this; `None`: nobody does.
+    /// Builds the table for these settings; `None`: the kubelet is not used.
     pub fn new(settings: Option<&KubeletSettings>) -> Self {
         let processes = settings.and_then(|settings| settings.process_directory.as_ref()).map(|_| Mutex::default());
         Self(Arc::new(PodGpuState { followed: settings.is_some(), processes, ..PodGpuState::default() }))
     }
 
-    /// Whether [`Self::set_instances`] is of use.
+    /// Returns whether [`Self::set_instances`] is of use.
     pub fn wants_instances(&self) -> bool {
         self.0.followed
     }
 
-    /// Whether [`Self::add_process_usage`] is of use.
+    /// Returns whether [`Self::add_process_usage`] is of use.
     pub fn wants_processes(&self) -> bool {
         self.0.processes.is_some()
     }
@@ -111,7 +111,7 @@ impl PodGpus {
         processes.map(|p| std::mem::take(&mut *p.lock().unwrap_or_else(PoisonError::into_inner))).unwrap_or_default()
     }
 
-    /// The workloads of a GPU; `None` where no pod holds it.
+    /// Returns the workloads of a GPU; `None` if no pod holds it.
     pub fn of(&self, uuid: &str) -> Option<Arc<[BoardTenant]>> {
         self.0.tenants.read().unwrap_or_else(PoisonError::into_inner).get(uuid).cloned()
     }
@@ -149,7 +149,7 @@ impl PodGpus {
     }
 }
 
-/// What is known of a pod, and when it is asked for next.
+/// Known facts of a pod, and the time of the next query.
 #[derive(Debug)]
 struct CachedPodFacts {
     facts: Option<PodFacts>,
@@ -189,7 +189,7 @@ impl HoldersPublisher {
     }
 }
 
-/// Who holds which GPU, instances as parts of the GPU that they are cut from, and who holds one that is not known.
+/// Returns the holders of each GPU, and the pods that hold an unknown one. MIG instances count as parts of their GPU.
 fn held_devices(
     holders: &DeviceAllocations,
     known: &HashMap<PodKey, CachedPodFacts>,
@@ -223,7 +223,7 @@ fn held_devices(
     (devices.into_iter().map(held).collect(), unplaced.into_iter().collect())
 }
 
-/// The GPU that a device is, or is an instance of, and then the instance's slices.
+/// Returns the GPU that a device is, or is an instance of, and then the instance's slices.
 fn gpu_of<'a>(device: &'a str, mig_instances: &'a InstancesByGpu) -> Option<(&'a str, Option<u32>)> {
     if device.starts_with("GPU-") {
         return Some((device, None));
@@ -239,7 +239,7 @@ pub(crate) struct KubeletPoller {
     gpus: PodGpus,
     metrics: CollectorMetrics,
     known: HashMap<PodKey, CachedPodFacts>,
-    /// By the GPU's UUID, and when it was read last.
+    /// Time of the last reading, and use by pod, by the GPU's UUID.
     used: HashMap<String, (Instant, UsageByPod)>,
     asking: JoinSet<PodFactsResult>,
     complained: HashSet<String>,
@@ -272,13 +272,13 @@ impl KubeletPoller {
         let mut answered: Option<Instant> = None;
         while !shutdown.is_cancelled() {
             let answer = tokio::select! {
-                asked = self.ask(&mut kubelet) => asked,
+                asked = self.list_allocations(&mut kubelet) => asked,
                 () = shutdown.cancelled() => return,
             };
             match answer {
                 Ok(holders) => {
                     if answered.is_none_or(|at| at.elapsed() > STALE) {
-                        tracing::info!(devices = holders.by_device.len(), "the kubelet says which pods hold GPUs");
+                        tracing::info!(devices = holders.by_device.len(), "the kubelet reports which pods hold GPUs");
                     }
                     self.metrics.kubelet_up.set(1);
                     answered = Some(Instant::now());
@@ -292,7 +292,7 @@ impl KubeletPoller {
                     self.metrics.kubelet_failures.inc();
                     if self.metrics.kubelet_up.set(0) != 0 || answered.is_none() && self.complained.insert("kubelet".to_owned()) {
                         let socket = self.settings.socket.display();
-                        tracing::warn!(%socket, detail, "the kubelet does not say which pods hold GPUs; mount its socket, and run as a user that may open it");
+                        tracing::warn!(%socket, detail, "the kubelet does not report which pods hold GPUs; mount its socket, and run as a user that may open it");
                     }
                     if answered.is_some_and(|at| at.elapsed() > STALE) {
                         self.gpus.replace(TenantsByGpu::new());
@@ -306,7 +306,7 @@ impl KubeletPoller {
         }
     }
 
-    async fn ask(&self, kubelet: &mut Option<KubeletClient>) -> Result<DeviceAllocations, String> {
+    async fn list_allocations(&self, kubelet: &mut Option<KubeletClient>) -> Result<DeviceAllocations, String> {
         let connection = match kubelet {
             Some(connection) => connection,
             None => kubelet.insert(KubeletClient::connect(&self.settings.socket, self.settings.timeout).await?),
@@ -392,9 +392,9 @@ fn record_facts(known: &mut HashMap<PodKey, CachedPodFacts>, complained: &mut Ha
     }
 }
 
-/// Workloads and shares of every GPU, and the number of instances of which no GPU is known. A GPU that also works for a pod of
-/// which nothing is known is cut by what is known of the others only where that is a measure of its own: the stranger's part
-/// is nobody's. An instance that several pods share is cut equally.
+/// Workloads and shares of every GPU, and the number of instances of which no GPU is known. A GPU may also work for an unknown
+/// pod. It is shared by the known pods only if their parts are measured; the unknown pod's part is assigned to nobody. An
+/// instance that several pods share is cut equally.
 fn tenants<'a>(
     holders: &DeviceAllocations,
     known: &HashMap<PodKey, CachedPodFacts>,
@@ -436,7 +436,7 @@ fn tenants<'a>(
             mig_slices: mig_instances.get(device).map(|instances| instances.slices),
         };
         let mut tenants = attribute(&claims, whole);
-        // What a stranger has of these is out of the sum already.
+        // If shares are measured, a stranger's part is subtracted already.
         let measured = [ShareMethod::MigSlices, ShareMethod::ProcessUtilization].map(Some);
         if strangers > 0 && tenants.iter().any(|tenant| !measured.contains(&tenant.method)) {
             let part = tenants.len() as f64 / (tenants.len() + strangers) as f64;

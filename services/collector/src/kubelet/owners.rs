@@ -13,7 +13,7 @@ use crate::source::BoxFuture;
 pub struct PodFacts {
     /// `namespace/name` of the outermost owner that scales.
     pub workload: String,
-    /// Of the pod; `None`: not known.
+    /// UID of the pod; `None`: not known.
     pub uid: Option<String>,
     /// `CUDA_MPS_ACTIVE_THREAD_PERCENTAGE` of its container with GPUs; `None`: not set, or not known.
     pub mps_thread_percentage: Option<f64>,

@@ -1,8 +1,8 @@
-//! Which pod a process is of, by its control group.
+//! Pod of a process, by its control group.
 
 use std::path::Path;
 
-/// The UID of the pod of a process; `None`: it is of none, or has ended.
+/// Returns the UID of the pod of a process; `None`: it is of none, or has ended.
 pub fn pod_of(directory: &Path, process: u32) -> Option<String> {
     pod_uid(&std::fs::read_to_string(directory.join(process.to_string()).join("cgroup")).ok()?)
 }

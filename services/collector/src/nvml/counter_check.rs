@@ -9,7 +9,7 @@ use eadt_schemas::EventTime;
 /// The result of a check.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum CounterVerdict {
-    /// Within the tolerance.
+    /// The counter is within the tolerance.
     Trusted { counter_joules: f64, integral_joules: f64 },
     /// Outside of it: the counter is left out.
     Untrusted { counter_joules: f64, integral_joules: f64 },
@@ -22,7 +22,7 @@ impl CounterVerdict {
         !matches!(self, Self::Untrusted { .. })
     }
 
-    /// Counter over integral, less 1; `None` where nothing was compared.
+    /// Returns counter over integral, less 1; `None` if nothing was compared.
     pub fn error_ratio(self) -> Option<f64> {
         match self {
             Self::Trusted { counter_joules, integral_joules } | Self::Untrusted { counter_joules, integral_joules } => {

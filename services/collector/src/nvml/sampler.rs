@@ -31,7 +31,7 @@ enum CounterTrust {
 enum SamplerStage {
     Running,
     Stopping,
-    /// Nothing is published any more.
+    /// The sampler publishes nothing any more.
     Closed,
     /// The thread has ended.
     Ended,
@@ -40,7 +40,7 @@ enum SamplerStage {
 #[derive(Debug)]
 struct SamplerState {
     schedule: SampleSchedule,
-    /// Since when a call has not returned.
+    /// Start of a call that has not returned.
     busy: Option<Instant>,
     stuck: bool,
     /// UUID, once known.
@@ -67,7 +67,8 @@ struct SamplerThreadState {
 }
 
 impl GpuSampler {
-    /// The first sample is due at `first`, the same for all GPUs: their samples then share wake-ups and log writes.
+    /// Builds the schedule. The first sample is due at `first`, the same for all GPUs: their samples then share wake-ups and log
+    /// writes.
     pub fn new(index: u32, first: Instant, settings: NvmlSettings, context: SamplerContext) -> Self {
         let device = format!("index-{index}");
         context.up(&device, false);
@@ -86,7 +87,7 @@ impl GpuSampler {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The thread. A panic costs the samples until it goes on, not the GPU.
+    /// Runs the thread. A panic costs the samples until it goes on, not the GPU.
     pub fn run_supervised(&self, driver: &dyn GpuDriver) {
         while GPU_SAMPLER.watch(|| self.run(driver)).is_err() {
             tracing::error!(gpu = self.index, "this GPU's thread is the one that panicked");
@@ -273,7 +274,7 @@ impl GpuSampler {
             let label = DeviceCallLabel { device: identity.uuid.clone(), call: field };
             self.context.metrics.readings_implausible.get_or_create(&label).inc();
         }
-        self.judge_counter(&mut sample, progress);
+        self.check_counter(&mut sample, progress);
         let assigned = self.context.assignments.of(&identity.uuid, Some(identity.index));
         let tenants = assigned.or_else(|| self.context.pods.of(&identity.uuid));
         let tenants: &[BoardTenant] = tenants.as_deref().unwrap_or_default();
@@ -296,7 +297,7 @@ impl GpuSampler {
         self.publish(&events);
     }
 
-    fn judge_counter(&self, sample: &mut GpuTelemetry, progress: &mut SamplerThreadState) {
+    fn check_counter(&self, sample: &mut GpuTelemetry, progress: &mut SamplerThreadState) {
         let label = DeviceLabel { device: sample.device.clone() };
         let Some(joules) = sample.energy_joules_total else { return };
         if progress.last_joules.replace(joules).is_some_and(|last| joules < last) {

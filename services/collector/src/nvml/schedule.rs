@@ -1,4 +1,4 @@
-//! When the next sample is due. Pure.
+//! Schedule of samples. Pure.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ pub struct SampleSchedule {
 }
 
 impl SampleSchedule {
-    /// The first sample is due at `first`.
+    /// Builds the schedule. The first sample is due at `first`.
     pub fn new(first: Instant, period: Duration) -> Self {
         Self { due: first, period: period.max(Duration::from_micros(1)) }
     }
@@ -19,7 +19,7 @@ impl SampleSchedule {
         self.due
     }
 
-    /// The due sample was taken, or missed: the next one is due a period later.
+    /// Notes that the due sample was taken, or missed: the next one is due a period later.
     pub fn advance(&mut self) {
         self.due += self.period;
     }

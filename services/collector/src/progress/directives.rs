@@ -21,7 +21,7 @@ use tokio::sync::watch;
 use super::job_runs::{JobRuns, UNREAD};
 use crate::metrics::CollectorMetrics;
 
-/// How long a poll of the log waits for records.
+/// Longest time that a poll of the log waits for records.
 const POLL: Duration = Duration::from_millis(100);
 /// Pauses between attempts at a log that cannot be read.
 const RETRY_MIN: Duration = Duration::from_secs(1);
@@ -31,7 +31,7 @@ const MAX_LOOKBACK_RECORDS: i64 = 200_000;
 /// Longest silence of the log while they are read: jobs wait for their directives meanwhile.
 const READ_STALL: Duration = Duration::from_secs(5);
 
-/// What a workload is asked for now.
+/// Present directive for a workload.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct DirectiveAnswer {
     /// `namespace/name`.
@@ -40,7 +40,7 @@ pub struct DirectiveAnswer {
     pub revision: u64,
     /// `None`: nothing is asked any more.
     pub directive: Option<Directive>,
-    /// When the log took it.
+    /// Time at which the log took it.
     #[serde(skip)]
     pub stamp: EventTime,
 }
@@ -266,7 +266,7 @@ fn note_record(runs: &mut JobRuns, table: &DirectiveTable, record: &ConsumerReco
 #[derive(Debug)]
 struct DirectiveSession<'a> {
     directives: &'a DirectiveStore,
-    /// What was read so far; `None` once the end was reached.
+    /// Directives that were read so far; `None` once the end was reached.
     read: Option<DirectiveTable>,
 }
 

@@ -1,11 +1,12 @@
 //! The endpoint that training jobs report to.
 //!
-//! `POST /v1/progress` takes one event or an array of events (`training.progress.v1`), each of which is judged for itself: 202
-//! with `{"accepted", "refused": [{"index", "status", "error", "field"}]}`, or, if none is accepted, the first one's status with
-//! a JSON error `{"error", "field", "index"}`. The answer to rank 0 has the directive of its workload, which `GET
-//! /v1/directives/NAMESPACE/NAME` returns, too ([`super::directives`]); neither has one of an earlier run. Kubeflow's contract
-//! is in [`super::kubeflow`]. Off the loopback only with TLS and tokens, the operator's ([`super::tokens`]) or those of service
-//! accounts ([`super::reviews`]), each of which is worth something in its namespaces alone. Requests of browsers are refused.
+//! `POST /v1/progress` takes one event or an array of events (`training.progress.v1`), each of which is checked by itself. The
+//! answer is 202 with `{"accepted", "refused": [{"index", "status", "error", "field"}]}`. If none is accepted, it is the first
+//! one's status with a JSON error `{"error", "field", "index"}`. The answer to rank 0 has the directive of its workload, which
+//! `GET /v1/directives/NAMESPACE/NAME` returns, too ([`super::directives`]); neither has one of an earlier run. Kubeflow's
+//! contract is in [`super::kubeflow`]. Off the loopback only with TLS and tokens, the operator's ([`super::tokens`]) or those of
+//! service accounts ([`super::reviews`]), each of which is worth something in its namespaces alone. Requests of browsers are
+//! refused.
 
 use std::fmt::Write;
 use std::net::SocketAddr;
@@ -41,9 +42,9 @@ use crate::settings::ProgressSettings;
 use crate::sink::EventSink;
 use crate::source::{BoxFuture, CollectorSource, SourceError};
 
-const KIND: &str = "progress";
+pub(crate) const KIND: &str = "progress";
 
-/// How long a stop waits for requests under way.
+/// Longest time that a stop waits for requests under way.
 const STOP: Duration = Duration::from_secs(2);
 
 /// A source that was silent for so long is forgotten, in seconds; its job died without a farewell.
@@ -73,7 +74,7 @@ struct ProgressReceipt {
     /// Values that are no numbers (`NaN`, `"Infinity"`, `1e999`): taken as absent.
     #[serde(skip_serializing_if = "is_zero")]
     absent_values: usize,
-    /// What the workloads are asked for whose rank 0 reported.
+    /// Directives for the workloads whose rank 0 reported.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     directives: Vec<DirectiveAnswer>,
 }
@@ -93,17 +94,17 @@ struct ProgressEndpoint {
     /// `None` after the end.
     sources: Mutex<Option<ProgressSources>>,
     rate: Mutex<RateLimiter>,
-    /// Of those together that are not known.
+    /// Common limit of all senders that are not known.
     strangers: Mutex<RateLimiter>,
     secrets: OnceLock<EndpointSecrets>,
-    /// Where tokens of service accounts are accepted.
+    /// Verifier of service accounts' tokens, if they are accepted.
     accounts: Option<ServiceAccountVerifier>,
     directives: DirectiveStore,
     /// Cancelled when the endpoint stops: nobody waits any longer.
     stopping: Shutdown,
 }
 
-/// Who sends; `None` where nobody is asked.
+/// Sender of a request; `None` if no token is required.
 #[derive(Debug, Clone)]
 struct SenderIdentity(Option<TokenGrant>);
 
@@ -236,7 +237,8 @@ fn router(endpoint: Arc<ProgressEndpoint>) -> Router {
         .with_state(endpoint)
 }
 
-/// Before anything of a body is read: who is it, and not too often, known or not. And an end to requests that take too long.
+/// Checks sender and rate of a request before its body is read, whether the sender is known or not. Ends requests that take too
+/// long.
 async fn admit(State(endpoint): State<Arc<ProgressEndpoint>>, mut request: Request, next: Next) -> Response {
     let kind = endpoint_at(request.uri().path());
     let refused = |rejection: Rejection| {
@@ -285,9 +287,9 @@ fn endpoint_at(path: &str) -> &'static str {
     }
 }
 
-/// How metrics name what is asked for in vain.
+/// Endpoint label, in metrics, of requests for unknown paths.
 const NO_ENDPOINT: &str = "none";
-/// How metrics name questions for directives.
+/// Endpoint label, in metrics, of requests for directives.
 const DIRECTIVES: &str = "directives";
 /// A question for directives waits for no longer.
 const LONGEST_POLL: Duration = Duration::from_secs(30);
@@ -310,7 +312,7 @@ fn check_route(method: &Method, path: &str, endpoint: &str) -> Result<(), Reject
     Ok(())
 }
 
-/// Whether a content encoding is none: an empty one names no coding.
+/// Returns whether a content encoding is none: an empty one names no coding.
 fn is_identity(encoding: &[u8]) -> bool {
     let encoding = encoding.trim_ascii();
     encoding.is_empty() || encoding.eq_ignore_ascii_case(b"identity")
@@ -367,7 +369,7 @@ async fn report(
 struct DirectivePoll {
     /// The revision that the job knows.
     after: Option<u64>,
-    /// How long to wait for another one, in seconds.
+    /// Longest time to wait for another revision, in seconds.
     wait: f64,
 }
 
@@ -383,7 +385,7 @@ impl DirectivePoll {
                 _ => false,
             };
             if !is_read {
-                let error = "not understood: after=REVISION and wait=SECONDS, from 0, may stand in the query";
+                let error = "not understood: after=REVISION and wait=SECONDS, from 0, may be in the query";
                 return Err(Rejection::new(StatusCode::BAD_REQUEST, error));
             }
         }
@@ -451,12 +453,12 @@ impl ProgressEndpoint {
         self.secrets.get().expect("opened before it runs")
     }
 
-    /// Whether senders need a token.
+    /// Returns whether senders need a token.
     fn asks(&self) -> bool {
         self.secrets().asks() || self.accounts.is_some()
     }
 
-    /// What the bearer of a token may do.
+    /// Returns the rights of the bearer of a token.
     async fn grant(&self, headers: &HeaderMap) -> Result<TokenGrant, Rejection> {
         let header_text = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
         let token = header_text.and_then(|text| text.split_once(' ')).filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
@@ -490,7 +492,7 @@ impl ProgressEndpoint {
         })
     }
 
-    /// Who sends this.
+    /// Returns the sender of a request.
     async fn sender(&self, method: &Method, headers: &HeaderMap) -> Result<SenderIdentity, Rejection> {
         refuse_browsers(method, headers)?;
         Ok(SenderIdentity(if self.asks() { Some(self.grant(headers).await?) } else { None }))
@@ -514,7 +516,7 @@ impl ProgressEndpoint {
         })
     }
 
-    /// Not more often than they may.
+    /// Checks that a sender does not send more often than it may.
     fn paced(&self, sender: &SenderIdentity) -> Result<(), Rejection> {
         let name = sender.0.as_ref().map_or("", |grant| &grant.id);
         let admitted = self.rate.lock().unwrap_or_else(PoisonError::into_inner).admit(name, Instant::now());
@@ -831,7 +833,7 @@ mod tests {
         let good = |loss: u32| format!(r#"{{"workload":"n/a","loss":{loss}}}"#);
         for (bad, status, field, says) in [
             (r#"{"workload":"n/a","losss":1}"#, 422, Some("losss"), "did you mean loss?"),
-            (r#"{"workload":"n/a"}"#, 422, None, "says nothing of the job"),
+            (r#"{"workload":"n/a"}"#, 422, None, "has nothing about the job"),
             (r#"{"workload":"n/a","loss":NaN}"#, 422, None, "NaN is not JSON"),
             (r#"{"workload":"n/a","rank":-1}"#, 422, Some("rank"), "-1"),
             (r#"{"workload":"","loss":1}"#, 422, Some("workload"), ""),

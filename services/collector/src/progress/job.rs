@@ -18,7 +18,7 @@ use crate::settings::JobSettings;
 use crate::sink::EventSink;
 use crate::source::{BoxFuture, CollectorSource, SourceError};
 
-const KIND: &str = "job";
+pub(crate) const KIND: &str = "job";
 
 /// Ranks of one job that are followed.
 const MAX_RANKS: usize = 10_000;
@@ -61,7 +61,7 @@ impl ProgressField {
         Self::MpsThreadPercentage,
     ];
 
-    /// The metric that is read where settings name no other.
+    /// Returns the metric that is read where settings name no other.
     pub const fn default_metric(self) -> &'static str {
         match self {
             Self::SamplesTotal => "training_samples_total",
@@ -81,7 +81,7 @@ impl ProgressField {
         }
     }
 
-    /// Sets the field where it is free; false where it is taken.
+    /// Sets the field where it is free; false if it is taken.
     fn set(self, event: &mut TrainingProgress, value: f64) -> bool {
         let whole = || (value >= 1.0 && value <= f64::from(u32::MAX)).then_some(value.round() as u32);
         let slot = match self {
@@ -108,7 +108,7 @@ impl ProgressField {
     }
 }
 
-/// What a job's answer held.
+/// Content of a job's answer.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct JobScrape {
     /// One event a rank, without collector.
@@ -123,7 +123,7 @@ pub struct JobScrape {
     pub names: BTreeSet<String>,
 }
 
-/// So many names are kept for a message.
+/// Most names that are kept for a message.
 const MAX_NAMES: usize = 50;
 
 /// Reads a job's answer, complete at `now`. Series with a `rank` label are that rank's, the others `rank`'s.

@@ -24,7 +24,7 @@ fn counters(event: &TrainingProgress) -> Counters {
     [event.steps_total, event.samples_total, event.tokens_total]
 }
 
-/// Where a run begins.
+/// Beginning of a run.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum RunOrigin {
     /// Not known yet. `first`: the first counters after the start, and their time.

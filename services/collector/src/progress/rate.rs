@@ -1,4 +1,4 @@
-//! How often somebody may ask. Pure.
+//! Rate limit of requests. Pure.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -11,9 +11,10 @@ const SENDERS: usize = 1024;
 pub struct RateLimiter {
     /// Time that one request takes out.
     each: Duration,
-    /// What a full bucket holds.
+    /// Capacity of a full bucket.
     burst: Duration,
-    /// When each sender's bucket is full again. A full one is as good as none, so this is as large as there were senders lately.
+    /// Time at which each sender's bucket is full again. A full one is as good as none, so this is as large as there were senders
+    /// lately.
     full_at: HashMap<String, Instant>,
     /// Full ones are looked for again when there are so many.
     look_at: usize,

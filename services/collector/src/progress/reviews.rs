@@ -108,7 +108,7 @@ impl ServiceAccountVerifier {
         Self { audience, reviewer, clock, metrics, state, away: AtomicBool::new(false) }
     }
 
-    /// The audience that tokens must be for.
+    /// Returns the audience that tokens must be for.
     pub fn audience(&self) -> &str {
         &self.audience
     }
@@ -124,7 +124,7 @@ impl ServiceAccountVerifier {
             }
             match self.next(hash, now, Instant::now()) {
                 ReviewStep::Done(verdict) => return verdict,
-                ReviewStep::Ask(question) => return self.ask(question, token, claims.expires).await,
+                ReviewStep::Ask(question) => return self.review_token(question, token, claims.expires).await,
                 ReviewStep::AwaitAnswer(mut hearing) => {
                     // Whoever asked may have hung up before the answer.
                     let answer = hearing.wait_for(Option::is_some).await.ok().and_then(|verdict| verdict.clone());
@@ -156,18 +156,18 @@ impl ServiceAccountVerifier {
             }
         }
         state.strangers += usize::from(stranger);
-        let (say, hearing) = watch::channel(None);
-        state.asking.insert(token, hearing);
-        ReviewStep::Ask(PendingReview { accounts: self, token, stranger, sender: say })
+        let (sender, receiver) = watch::channel(None);
+        state.asking.insert(token, receiver);
+        ReviewStep::Ask(PendingReview { accounts: self, token, stranger, sender })
     }
 
-    async fn ask(&self, question: PendingReview<'_>, token: &str, expires: Option<EventTime>) -> GrantResult {
+    async fn review_token(&self, question: PendingReview<'_>, token: &str, expires: Option<EventTime>) -> GrantResult {
         let asked_at = self.clock.now();
         let answer = self.reviewer.review(token, &self.audience).await;
         let (outcome, verdict) = match answer {
             Err(detail) => {
                 if !self.away.swap(true, Ordering::Relaxed) {
-                    tracing::warn!(detail, "tokens of service accounts cannot be checked; their senders are told to come again");
+                    tracing::warn!(detail, "tokens of service accounts cannot be checked; their senders get 503 and retry");
                 }
                 self.state().memory.no_answer(question.token, self.clock.now());
                 ("unanswered", Err(TokenRefusal::Unanswered))

@@ -12,10 +12,10 @@ use crate::files::WatchedFiles;
 use crate::metrics::CollectorMetrics;
 use crate::settings::ProgressSettings;
 
-/// How often the files are looked at.
+/// Interval between two checks of the files.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
-/// What senders are held to, and the endpoint itself.
+/// Tokens and certificate of the endpoint.
 #[derive(Debug)]
 pub struct EndpointSecrets {
     tokens: Option<Arc<RwLock<TokenStore>>>,
@@ -46,12 +46,12 @@ impl EndpointSecrets {
         self.certificate.clone()
     }
 
-    /// Whether senders need a token.
+    /// Returns whether senders need a token.
     pub fn asks(&self) -> bool {
         self.tokens.is_some()
     }
 
-    /// What the bearer of a token may do; `None` where it is worth nothing.
+    /// Returns the rights of the bearer of a token; `None` if the token is not valid.
     pub fn verify(&self, token: &str, now: EventTime) -> Option<TokenGrant> {
         let tokens = self.tokens.as_ref()?;
         tokens.read().unwrap_or_else(PoisonError::into_inner).verify(token, now)
@@ -77,7 +77,7 @@ impl SecretsReloader {
         }
     }
 
-    /// Whether all that is in force is what the files hold now.
+    /// Returns whether all that is in force is what the files hold now.
     fn reload_changed(&mut self) -> bool {
         let tokens = self.tokens.as_mut().is_none_or(|(files, in_force)| {
             files.reload_if_changed(|[path]| {

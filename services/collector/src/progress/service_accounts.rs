@@ -15,7 +15,7 @@ use super::tokens::{TokenGrant, TokenHash};
 
 /// A projected token has a thousand or two.
 const TOKEN_BYTES: usize = 8 << 10;
-/// How the name of every service account's user begins.
+/// Prefix of every service account's user name.
 const USER: &str = "system:serviceaccount:";
 /// Longest namespace, a DNS label.
 const NAMESPACE_BYTES: usize = 63;
@@ -26,7 +26,8 @@ const NAME_BYTES: usize = 253;
 const ACCEPTED: usize = 4096;
 /// Refused and unanswered ones; more only cost another question.
 const OTHERS: usize = 4096;
-/// How long a refused token is not asked for again, in seconds: a sender that goes on with it costs six questions a minute.
+/// Time during which a refused token is not verified again, in seconds: a sender that keeps sending it costs six requests a
+/// minute.
 const REFUSED_SECONDS: f64 = 10.0;
 /// Time for which a token is not asked for again if the API server did not answer, in seconds.
 const UNANSWERED_SECONDS: f64 = 1.0;
@@ -86,12 +87,12 @@ impl TokenClaims {
 pub struct ReviewedUser {
     /// The name of the user.
     pub user: String,
-    /// Those of the audiences asked for that the token is good for; none where the API server does not know of audiences.
+    /// Requested audiences for which the token is valid; none if the API server does not know audiences.
     pub audiences: Vec<String>,
 }
 
 impl ReviewedUser {
-    /// What this bearer may do: report for the account's own namespace, where the token is for this audience.
+    /// Returns the rights of this bearer: reports for the account's own namespace, if the token is for this audience.
     pub fn grant(&self, audience: &str) -> Option<TokenGrant> {
         let (namespace, name) = self.user.strip_prefix(USER)?.split_once(':')?;
         let is_name = |text: &str, bytes: usize, dots: bool| {
@@ -103,7 +104,7 @@ impl ReviewedUser {
     }
 }
 
-/// What is remembered of a token.
+/// Cached result of a token's review.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ReviewCacheLookup {
     /// Accepted lately.
@@ -181,7 +182,7 @@ struct ReviewCacheEntry<T> {
 }
 
 impl<T> ReviewCacheEntry<T> {
-    /// A clock that was set back is before `since`, and makes nothing last longer.
+    /// Returns whether an entry still holds. A clock that was set back is before `since`, and makes nothing last longer.
     fn holds(&self, now: EventTime) -> bool {
         self.since <= now && now < self.until
     }

@@ -11,7 +11,7 @@ use eadt_schemas::latest::{JobLifecycle, TrainingProgress};
 #[derive(Debug)]
 pub struct ProgressSources {
     last: HashMap<(String, u32), TrainingProgress>,
-    /// How many each namespace has; none has 0.
+    /// Number of sources by namespace; a namespace without sources has no entry.
     of: HashMap<String, usize>,
     limit: usize,
     limit_per_namespace: usize,
@@ -45,7 +45,7 @@ impl ProgressSources {
         self.last.is_empty()
     }
 
-    /// The last event of a source that has not ended.
+    /// Returns the last event of a source that has not ended.
     pub fn last(&self, workload: &str, rank: u32) -> Option<&TrainingProgress> {
         self.last.get(&(workload.to_owned(), rank))
     }

@@ -15,12 +15,12 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
-/// How every token of a file begins, and no JWT does.
+/// Prefix of every token in a file; no JWT begins with it.
 pub const PREFIX: &str = "eadt_";
 /// Random bytes of the id, and of the secret.
 const ID_BYTES: usize = 6;
 const SECRET_BYTES: usize = 32;
-/// How much chance a token needs.
+/// Random bytes that a token needs.
 pub const CHANCE_BYTES: usize = ID_BYTES + SECRET_BYTES;
 /// Every namespace.
 const ALL: &str = "*";
@@ -68,7 +68,7 @@ fn hexadecimal(bytes: &[u8]) -> String {
     })
 }
 
-/// What is kept of a token.
+/// Stored part of a token.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TokenEntry {
@@ -91,21 +91,21 @@ pub struct TokenStore {
     pub tokens: Vec<TokenEntry>,
 }
 
-/// What the bearer of a token may do.
+/// Rights of the bearer of a token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TokenGrant {
-    /// Of the token; of a service account the name of its user.
+    /// Id of the token, or the user name of a service account.
     pub id: String,
     namespaces: Vec<String>,
 }
 
 impl TokenGrant {
-    /// Of somebody whose name is `id`, for one namespace; the caller knows that it is one, and not [`ALL`].
+    /// Returns the rights of `id` for one namespace. The caller checks that it is a namespace, and not [`ALL`].
     pub(super) fn of_namespace(id: &str, namespace: &str) -> Self {
         Self { id: id.to_owned(), namespaces: vec![namespace.to_owned()] }
     }
 
-    /// Whether the bearer may report for this workload, `namespace/name`.
+    /// Returns whether the bearer may report for this workload, `namespace/name`.
     pub fn allows(&self, workload: &str) -> bool {
         let namespace = workload.split_once('/').map(|(namespace, _)| namespace);
         namespace.is_some_and(|namespace| self.namespaces.iter().any(|own| own == ALL || own == namespace))
@@ -137,7 +137,7 @@ pub enum TokensError {
 }
 
 impl TokenStore {
-    /// A new token made of `chance`, which must be unpredictable.
+    /// Returns a new token made of `chance`, which must be unpredictable.
     pub fn create(
         &mut self,
         chance: &[u8; CHANCE_BYTES],
@@ -194,7 +194,7 @@ fn check_namespaces(namespaces: &[String]) -> Result<(), String> {
         return Err("no namespace is named".to_owned());
     }
     let odd = namespaces.iter().find(|name| name.is_empty() || name.contains('/') || name.chars().any(char::is_control));
-    odd.map_or(Ok(()), |name| Err(format!("{name:?} is no namespace: name what stands before the slash of a workload, or *")))
+    odd.map_or(Ok(()), |name| Err(format!("{name:?} is no namespace: name what is before the slash of a workload, or *")))
 }
 
 /// Returns an error if a token cannot be for a namespace.
@@ -221,7 +221,7 @@ pub fn read(path: &Path) -> Result<TokenStore, TokensError> {
     parse(&text).map_err(failed)
 }
 
-/// The content of a tokens file.
+/// Returns the content of a tokens file.
 pub fn parse(text: &[u8]) -> Result<TokenStore, String> {
     let tokens: TokenStore = serde_json::from_slice(text).map_err(|error| error.to_string())?;
     tokens.check()?;

@@ -1,4 +1,4 @@
-//! What jobs send: from bytes to events, or why not. Pure.
+//! Parsing of jobs' requests: from bytes to events, or to a rejection. Pure.
 //!
 //! Stricter than the log: there unknown fields are another version's, here they are somebody's typing, and whoever sent them
 //! is still there to receive the error.
@@ -18,17 +18,17 @@ use serde_json::value::RawValue;
 
 use super::precision;
 
-/// Why a request was not accepted.
+/// The reason why a request was not accepted.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Rejection {
     #[serde(skip)]
     pub status: StatusCode,
-    /// What is wrong, and what to do.
+    /// The problem, and the remedy.
     pub error: String,
     /// Path of the field to blame.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub field: Option<String>,
-    /// Which event of the batch, from 0.
+    /// Index of the event in the batch, from 0.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub index: Option<usize>,
     /// Every event of a batch, if none of several was accepted.
@@ -45,11 +45,11 @@ pub struct Rejection {
 /// One event of a batch that was not accepted.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct RejectedEvent {
-    /// Which event of the batch, from 0.
+    /// Index of the event in the batch, from 0.
     pub index: usize,
     /// The status that it alone would have.
     pub status: u16,
-    /// What is wrong, and what to do.
+    /// The problem, and the remedy.
     pub error: String,
     /// Path of the field to blame.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -73,7 +73,7 @@ impl Rejection {
     }
 }
 
-/// How far from this machine's clock times may lie, in seconds. `None`: any.
+/// Largest difference of times from this machine's clock, in seconds. `None`: no limit.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ClockSkewLimits {
     pub past: Option<f64>,
@@ -384,7 +384,7 @@ pub fn check_content(event: &TrainingProgress) -> Result<(), Rejection> {
     if says_something(event) {
         return Ok(());
     }
-    let error = "it says nothing of the job: add a counter (samples_total, tokens_total, steps_total), a rate, loss, another \
+    let error = "it has nothing about the job: add a counter (samples_total, tokens_total, steps_total), a rate, loss, another \
                  reading, a span, or phase started or finished";
     Err(Rejection::new(StatusCode::UNPROCESSABLE_ENTITY, error))
 }
@@ -406,7 +406,7 @@ fn says_something(event: &TrainingProgress) -> bool {
         }
 }
 
-/// A length of time in words.
+/// Returns a length of time in words.
 fn span(seconds: f64) -> String {
     match seconds {
         s if s < 120.0 => format!("{s:.3} s").replace(".000", ""),

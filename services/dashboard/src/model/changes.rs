@@ -1,4 +1,4 @@
-//! How many changes were decided, how many of them were only recommended, and how many were made.
+//! Number of changes that were decided, that were only recommended, and that were made.
 
 use std::ops::AddAssign;
 
@@ -13,9 +13,9 @@ use super::workload::DecisionRecord;
 pub struct ChangeCounts {
     /// Decisions to change something, reverts included, whether or not they were applied.
     pub decided_changes: u64,
-    /// Of those: recommended and not applied.
+    /// Number of these that were recommended and not applied.
     pub recommendations: u64,
-    /// Of those: applied, reverts included.
+    /// Number of these that were applied, reverts included.
     pub changes: u64,
     /// Reverts that were applied.
     pub reverts: u64,

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::DashboardModel;
 use super::fleet::InvalidQuery;
 
-/// Which two.
+/// The two runs to compare.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CompareQuery {
@@ -31,7 +31,7 @@ pub struct CompareSide {
     /// Only windows within this part count, and there is no saving: that compares with the record's start.
     pub part: bool,
     pub report: WorkloadReport,
-    /// In force at the end of the record; none of a part that ends before.
+    /// Layout in force at the end of the record; `None` for a part that ends before.
     pub layout: Option<Layout>,
     pub mode: Option<UpdateMode>,
     pub gpu_model: Option<String>,
@@ -43,12 +43,12 @@ pub struct ComparePage {
     pub b: CompareSide,
     /// `b` is this one, `a` the other.
     pub figures: ReportComparison,
-    /// What a careful reader should know.
+    /// Notes for a careful reader.
     pub notes: Vec<String>,
 }
 
 impl DashboardModel {
-    /// Two reports side by side.
+    /// Compares two reports side by side.
     pub fn compare(&self, query: &CompareQuery) -> Result<ComparePage, InvalidQuery> {
         let a = self.compare_side(&query.a, query.a_from_ms, query.a_to_ms)?;
         let b = self.compare_side(&query.b, query.b_from_ms, query.b_to_ms)?;

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
+use eadt_report::states::ChangeFate;
 use eadt_report::words;
 use eadt_schemas::v1::{ActuationOutcome, ChangeValidation, ControllerAction, Layout, Origin};
 use serde::{Deserialize, Serialize};
@@ -12,13 +13,13 @@ use super::records::StoredActuation;
 use super::workload::DecisionRecord;
 use super::{DEFAULT_ROWS, DashboardModel, rows_of_page};
 
-/// Which decisions.
+/// Selection of decisions.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct DecisionQuery {
     /// Only of this workload.
     pub workload: Option<String>,
-    /// How many to leave out, newest first.
+    /// Number of decisions to skip, newest first.
     pub skip: usize,
     pub limit: Option<usize>,
 }
@@ -30,7 +31,7 @@ pub struct DecisionRow {
     pub workload: String,
     pub time_ms: i64,
     pub action: ControllerAction,
-    /// What it does, in words.
+    /// Text of the action.
     pub action_text: Cow<'static, str>,
     pub validation: ChangeValidation,
     pub reason: String,
@@ -38,8 +39,10 @@ pub struct DecisionRow {
     pub origin: Origin,
     pub from: Layout,
     pub to: Layout,
-    /// Of the last thing that an actuator reported.
+    /// Outcome that an actuator reported last.
     pub outcome: Option<ActuationOutcome>,
+    /// The same, with refusals by the workload's mode or pause apart.
+    pub fate: Option<ChangeFate>,
     /// The decision that this one judges.
     pub concerns: Option<String>,
 }
@@ -115,6 +118,7 @@ pub(super) fn decision_row(record: &DecisionRecord) -> DecisionRow {
         from: (*decision.from).clone(),
         to: (*decision.to).clone(),
         outcome: record.actuations.last().map(|actuation| actuation.outcome),
+        fate: record.fate(),
         concerns: decision.concerns.as_deref().map(str::to_owned),
     }
 }
@@ -154,7 +158,7 @@ impl DashboardModel {
         Ok(DecisionPage { rows, matching: records.len(), dropped: self.counts.decisions_dropped })
     }
 
-    /// One decision; `None` if it is not kept.
+    /// Returns one decision; `None` if it is not kept.
     pub fn decision_detail(&self, workload: &str, id: &str) -> Option<DecisionDetail> {
         let all: Vec<&DecisionRecord> = self.decisions_of(workload).collect();
         let at = all.iter().position(|record| *record.decision.id == *id)?;

@@ -7,11 +7,12 @@ use serde::{Deserialize, Serialize};
 
 use super::DashboardModel;
 use super::fleet::FleetRow;
+use super::saving_parts::SavingParts;
 
 const DEFAULT_POINTS: usize = 240;
 const MOST_POINTS: usize = 2_000;
 
-/// Which part of a workload's windows, and in how many points.
+/// Part of a workload's windows, and the number of points.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SeriesQuery {
@@ -26,9 +27,11 @@ pub struct WorkloadDetail {
     pub row: FleetRow,
     /// The report's figures; absent if its record is too long for them to be computed here.
     pub report: Option<WorkloadReport>,
-    /// Why no energy of its run is known, and which setting or option changes that, in the report's words; absent if
+    /// The reason why no energy of its run is known, with the setting or option that changes that, as in the report; absent if
     /// some is known.
     pub why_no_energy: Option<String>,
+    /// What was saved by what; absent if no saving is known.
+    pub saving_parts: Option<SavingParts>,
     pub declaration: Option<DeclarationFacts>,
     pub max_temperature_celsius: Option<f64>,
     pub coverage_ratio: Option<f64>,
@@ -40,7 +43,7 @@ pub struct DeclarationFacts {
     pub kind: String,
     pub mode: UpdateMode,
     pub paused: bool,
-    /// Who set the mode, and who paused or resumed it, where that is known.
+    /// The user who set the mode, and the one who paused or resumed it, if known.
     pub mode_set_by: Option<String>,
     pub pause_set_by: Option<String>,
     pub controller: Option<String>,
@@ -81,7 +84,7 @@ pub struct WindowSeries {
 }
 
 impl DashboardModel {
-    /// One workload's figures; `None` if it is not known.
+    /// Returns one workload's figures; `None` if it is not known.
     pub fn workload_detail(&self, name: &str) -> Option<WorkloadDetail> {
         let (key, state) = self.workloads.get_key_value(name)?;
         let declaration = state.declaration.as_deref().map(|declared| DeclarationFacts {
@@ -100,8 +103,9 @@ impl DashboardModel {
             price_per_kwh: declared.price_per_kwh,
             carbon_grams_per_kwh: declared.carbon_grams_per_kwh,
         });
-        // Of this moment, so that the figures at the top are of the same windows as the chart.
-        let report = if state.is_exact() { self.reporter.workload_report(name, &ReportSettings::default()) } else { None };
+        // The report must be of this moment, so that the figures at the top are of the same windows as the chart.
+        let mut report = if state.is_exact() { self.reporter.workload_report(name, &by_window()) } else { None };
+        let windows = report.as_mut().and_then(|report| report.by_window.take()).unwrap_or_default();
         let mut row = self.row(key, state);
         if let Some(report) = &report {
             (row.saving_joules, row.saving_ratio, row.energy_joules) =
@@ -114,22 +118,23 @@ impl DashboardModel {
         }
         let report = report.filter(|report| report.windows > 0);
         let why_no_energy = report.as_ref().and_then(|report| report.why_no_energy.clone());
+        let saving_parts = report.as_ref().and_then(|report| SavingParts::of(report, &windows, state));
         Some(WorkloadDetail {
             row,
             report,
             why_no_energy,
+            saving_parts,
             declaration,
             max_temperature_celsius: state.latest.as_ref().and_then(|latest| latest.temperature_celsius),
             coverage_ratio: state.latest.as_ref().map(|latest| latest.coverage_ratio),
         })
     }
 
-    /// The windows of a workload; `None` if it is not known.
+    /// Returns the windows of a workload; `None` if it is not known.
     pub fn series(&self, name: &str, query: &SeriesQuery) -> Option<WindowSeries> {
         let state = self.workloads.get(name)?;
-        let settings = ReportSettings { by: Some(ReportBreakdown::Window), ..ReportSettings::default() };
         let rows = if state.is_exact() {
-            self.reporter.workload_report(name, &settings).and_then(|report| report.by_window)
+            self.reporter.workload_report(name, &by_window()).and_then(|report| report.by_window)
         } else {
             None
         };
@@ -152,6 +157,11 @@ impl DashboardModel {
         shown.chunks(windows_per_point).for_each(|windows| series.push(windows));
         Some(series)
     }
+}
+
+/// Asks for a report with its windows.
+fn by_window() -> ReportSettings {
+    ReportSettings { by: Some(ReportBreakdown::Window), ..ReportSettings::default() }
 }
 
 impl WindowSeries {
@@ -181,7 +191,7 @@ impl WindowSeries {
     }
 }
 
-/// Weighted mean of what is known, with the least and the greatest.
+/// Returns the weighted mean of what is known, with the least and the greatest.
 fn weighted_mean(
     windows: &[&WindowRow],
     figure: impl Fn(&WindowRow) -> Option<f64>,

@@ -37,12 +37,12 @@ pub struct DeviceSnapshot {
     pub meter: Meter,
     pub mig_enabled: Option<bool>,
     pub mps_enabled: Option<bool>,
-    /// Of the whole device.
+    /// Power of the whole device.
     pub power_watts: Option<f64>,
     pub power_limit_watts: Option<f64>,
     /// Workloads that share it, as its collector counts them.
     pub tenants: Option<u32>,
-    /// Of its newest sample.
+    /// Time of its newest sample.
     pub time: EventTime,
     /// False: only its node names it.
     pub has_sample: bool,
@@ -56,17 +56,17 @@ impl DeviceSnapshot {
         self.attributions.iter().filter(|known| self.time.seconds_since(known.time) < ABSENT_SECONDS)
     }
 
-    /// The workloads that it works for.
+    /// Returns the workloads that it works for.
     pub fn workloads(&self) -> impl Iterator<Item = &str> {
         self.attributions().filter_map(|known| known.workload.as_deref())
     }
 
-    /// Whether several workloads are on it.
+    /// Returns whether several workloads are on it.
     pub fn is_shared(&self) -> bool {
         self.workloads().nth(1).is_some() || self.tenants.is_some_and(|tenants| tenants > 1)
     }
 
-    /// Part of its power that is attributed to workloads, 0 to 1; `None` if their shares sum to more than all of it.
+    /// Returns the part of its power that is attributed to workloads, 0 to 1; `None` if their shares sum to more than all of it.
     pub fn attributed_ratio(&self) -> Option<f64> {
         let sum: f64 = self.attributions().filter(|known| known.workload.is_some()).map(|known| known.share.unwrap_or(1.0)).sum();
         (sum <= 1.0 + 1e-6).then(|| sum.min(1.0))
@@ -218,7 +218,7 @@ impl NodeSnapshot {
         named
     }
 
-    /// The pods that hold a device, by the word of the kubelet.
+    /// Returns the pods that hold a device, by the word of the kubelet.
     pub fn pods(&self, device: &str) -> &[PodName] {
         let holders = self.holders.as_ref().and_then(|holders| holders.devices.iter().find(|held| held.device == device));
         holders.map_or(&[], |held| &held.pods)
@@ -263,7 +263,7 @@ impl DeviceInventory {
         self.nodes.entry(name.to_owned()).or_default()
     }
 
-    /// Time of the newest sample.
+    /// Returns the time of the newest sample.
     pub fn newest(&self) -> Option<EventTime> {
         self.newest
     }

@@ -2,17 +2,18 @@
 
 use std::cmp::Ordering;
 
+use eadt_report::states::WorkloadStatus;
 use eadt_report::{SavingSummary, SavingVerdict};
 use eadt_schemas::v1::{Layout, Origin, UpdateMode};
 use serde::{Deserialize, Serialize};
 
-use super::workload::{WorkloadState, WorkloadStatus};
+use super::workload::WorkloadState;
 use super::{DEFAULT_ROWS, DashboardModel, rows_of_page};
 
 /// Points of the line in a row.
 const SPARKLINE: usize = 40;
 
-/// What the rows are sorted by. Unknown figures come last in either direction.
+/// Column that the rows are sorted by. Unknown figures come last in either direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SortKey {
@@ -27,7 +28,7 @@ pub enum SortKey {
     State,
 }
 
-/// Which rows, in which order, from where on.
+/// Selection and order of the rows.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct FleetQuery {
@@ -59,7 +60,7 @@ pub struct FleetRow {
     pub mode: Option<UpdateMode>,
     pub layout: Option<Layout>,
     pub gpus: Option<u32>,
-    /// Of the newest window; absent for a workload that is silent.
+    /// Power of the newest window; absent for a workload that is silent.
     pub power_watts: Option<f64>,
     pub samples_per_second: Option<f64>,
     pub joules_per_sample: Option<f64>,
@@ -85,7 +86,7 @@ pub struct FleetPage {
     pub rows: Vec<FleetRow>,
     /// All workloads.
     pub total: usize,
-    /// Those that the filter lets through.
+    /// Number of rows that match the filter.
     pub matching: usize,
     /// The number of these before this page.
     pub before: usize,
@@ -99,12 +100,12 @@ pub struct FleetPage {
 pub struct InvalidQuery(pub String);
 
 impl InvalidQuery {
-    /// No workload has this name.
+    /// Returns the error that no workload has this name.
     pub fn no_workload(name: &str) -> Self {
         Self(format!("no workload is named {name:?} here"))
     }
 
-    /// More windows are on record than are kept.
+    /// Returns the error that more windows are on record than are kept.
     pub fn too_long(name: &str) -> Self {
         Self(format!(
             "the record of {name:?} is too long to be compared here: `eadt report --compare` does it, or set dashboard.windows higher"
@@ -112,7 +113,7 @@ impl InvalidQuery {
     }
 }
 
-/// What a row is placed by: its figure, then its name.
+/// Sort key of a row: its figure, then its name.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct FleetCursor<'a> {
     /// Already turned, so that less comes first.
@@ -132,7 +133,7 @@ impl<'a> FleetCursor<'a> {
         by_value.then(if descending_names { by_name.reverse() } else { by_name })
     }
 
-    /// As a cursor has it: the bits of the figure, then the name.
+    /// Returns the text of a cursor: the bits of the figure, then the name.
     fn text(self) -> String {
         let value = self.value.map_or_else(|| "-".to_owned(), |value| format!("{:016x}", value.to_bits()));
         format!("{value}:{}", self.name)
@@ -149,7 +150,7 @@ impl<'a> FleetCursor<'a> {
 }
 
 impl DashboardModel {
-    /// One page of the fleet.
+    /// Returns one page of the fleet.
     pub fn fleet(&self, query: &FleetQuery) -> Result<FleetPage, InvalidQuery> {
         let wanted = query.q.to_lowercase();
         let states = parse_states(&query.state)?;
@@ -214,7 +215,7 @@ impl DashboardModel {
         }
     }
 
-    /// One workload's row.
+    /// Returns one workload's row.
     pub(super) fn row(&self, name: &str, state: &WorkloadState) -> FleetRow {
         let latest = state.latest.as_ref();
         let live = latest.filter(|_| state.is_live(self.now));

@@ -1,4 +1,4 @@
-//! What the page shows, as a fold over events. Pure: its only time is that of the events.
+//! The dashboard's model, as a fold over events. Pure: its only time is that of the events.
 
 pub mod changes;
 pub mod compare;
@@ -10,6 +10,7 @@ pub mod overview;
 pub mod policies;
 mod records;
 pub mod runs;
+pub mod saving_parts;
 pub mod sharing;
 pub mod stages;
 pub mod trace;
@@ -20,10 +21,11 @@ use std::sync::Arc;
 
 use eadt_report::Reporter;
 use eadt_report::liveness::SILENT_SECONDS;
+use eadt_report::states::{ChangeFate, WorkloadStatus};
 use eadt_schemas::decode::DecodableEvent;
 use eadt_schemas::v1::{
-    Actuation, ActuationOutcome, ChangeValidation, ControllerAction, Decision, DeviceHolders, DeviceIntent, DeviceState,
-    EfficiencyWindow, GpuTelemetry, UpdateMode, WindowKind, Workload,
+    Actuation, ChangeValidation, ControllerAction, Decision, DeviceHolders, DeviceIntent, DeviceState, EfficiencyWindow,
+    GpuTelemetry, WindowKind, Workload,
 };
 use eadt_schemas::{EventTime, Topic, decode};
 use serde::Serialize;
@@ -32,7 +34,7 @@ use changes::ChangeCounts;
 use devices::DeviceInventory;
 use records::SharedTexts;
 use stages::StageTimes;
-use workload::{DecisionIntake, DecisionRecord, WorkloadState, WorkloadStatus};
+use workload::{DecisionIntake, DecisionRecord, WorkloadState};
 
 /// Rows of a page of a list, if no other number is asked for.
 const DEFAULT_ROWS: usize = 50;
@@ -44,7 +46,7 @@ fn rows_of_page(limit: Option<usize>, default: usize) -> usize {
     limit.unwrap_or(default).clamp(1, MOST_ROWS)
 }
 
-/// What the model may keep.
+/// Limits of what the model keeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RetentionLimits {
     /// Windows of all workloads together of which savings are computed.
@@ -63,7 +65,7 @@ impl Default for RetentionLimits {
     }
 }
 
-/// Where the events come from.
+/// Kind of source of the events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SourceKind {
@@ -77,9 +79,9 @@ pub enum SourceKind {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct SourceFacts {
     pub kind: SourceKind,
-    /// In words: `embedded log in eadt-data`.
+    /// Text of the place: `embedded log in eadt-data`.
     pub place: String,
-    /// Length of a window; absent where it is not known.
+    /// Length of a window; absent if it is not known.
     pub window_seconds: Option<f64>,
     pub version: String,
 }
@@ -93,7 +95,7 @@ pub enum ReplayVerdict {
     /// The record's own windows and decisions.
     Identical,
     Different,
-    /// Nothing that could be compared.
+    /// Nothing could be compared.
     Unknown,
 }
 
@@ -101,7 +103,7 @@ pub enum ReplayVerdict {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct ReplayCheck {
     pub verdict: ReplayVerdict,
-    /// In words.
+    /// Text of the result.
     pub text: String,
 }
 
@@ -110,7 +112,7 @@ pub struct ReplayCheck {
 pub struct DashboardCounts {
     pub windows: u64,
     pub decisions: u64,
-    /// Of all workloads.
+    /// Changes of all workloads.
     #[serde(flatten)]
     pub changes: ChangeCounts,
     pub dead_letters: u64,
@@ -146,6 +148,9 @@ pub enum NoticeKind {
     Revert,
     /// A change or revert that was recommended and not made.
     Recommended,
+    /// A change or revert that was refused: nothing was changed.
+    NotMade,
+    /// An actuator did not do what was decided.
     Refused,
 }
 
@@ -161,15 +166,18 @@ impl NoticeKind {
         }
     }
 
-    /// The same of what is only recommended.
-    fn if_recommended(self, is_recommended: bool) -> Self {
-        if is_recommended && matches!(self, Self::Change | Self::Revert) { Self::Recommended } else { self }
+    /// Returns the same of a decision with this fate.
+    fn if_not_made(self, fate: Option<ChangeFate>) -> Self {
+        match (self, fate) {
+            (Self::Change | Self::Revert, Some(ChangeFate::Recommended)) => Self::Recommended,
+            (Self::Change | Self::Revert, Some(ChangeFate::NotAllowed | ChangeFate::Refused)) => Self::NotMade,
+            (kind, _) => kind,
+        }
     }
 
-    /// Returns the notice of an outcome to viewers; `None` if it is as decided.
-    fn of_outcome(outcome: ActuationOutcome) -> Option<Self> {
-        matches!(outcome, ActuationOutcome::Refused | ActuationOutcome::Failed | ActuationOutcome::RolledBack)
-            .then_some(Self::Refused)
+    /// Returns the notice of a fate to viewers; `None` if it is as decided, or as the user asked.
+    fn of_fate(fate: ChangeFate) -> Option<Self> {
+        matches!(fate, ChangeFate::Refused | ChangeFate::Failed | ChangeFate::RolledBack).then_some(Self::Refused)
     }
 }
 
@@ -197,7 +205,7 @@ pub struct DashboardModel {
     last_samples_update: Option<EventTime>,
     reporter: Reporter,
     texts: SharedTexts,
-    /// Without changes, which each workload counts.
+    /// Counts, without changes, which each workload counts.
     counts: DashboardCounts,
     now: Option<EventTime>,
     version: u64,
@@ -210,7 +218,7 @@ pub struct DashboardModel {
     notices: VecDeque<ChangeNotice>,
     dead_letters: BTreeMap<String, u64>,
     times: StageTimes,
-    /// Why the log cannot be read at present.
+    /// The reason why the log cannot be read at present.
     problem: Option<String>,
     caught_up: bool,
     /// Another process has the log beside the archive, and may go on writing.
@@ -358,7 +366,7 @@ impl DashboardModel {
         }
     }
 
-    /// Every event that was there at the start is taken in.
+    /// Notes that every event that was there at the start is taken in.
     pub fn set_caught_up(&mut self) {
         if !self.caught_up {
             self.version += 1;
@@ -366,7 +374,7 @@ impl DashboardModel {
         self.caught_up = true;
     }
 
-    /// Another process may go on writing what was read up to now.
+    /// Notes that another process may continue to write what was read up to now.
     pub fn set_goes_on(&mut self) {
         self.goes_on = true;
     }
@@ -376,7 +384,7 @@ impl DashboardModel {
         self.version
     }
 
-    /// The end of the newest window.
+    /// Returns the end of the newest window.
     pub fn now(&self) -> Option<EventTime> {
         self.now
     }
@@ -392,12 +400,13 @@ impl DashboardModel {
         &self.source
     }
 
-    /// Length of a window: that of the newest one if there is any, since the processor may have other settings than the page.
+    /// Returns the length of a window: that of the newest one if there is any, since the processor may have other settings than
+    /// the page.
     fn window_seconds(&self) -> Option<f64> {
         self.times.window_seconds.or(self.source.window_seconds)
     }
 
-    /// What happened after this version, as far as it is kept.
+    /// Returns the kept notices after this version.
     pub fn notices_after(&self, version: u64) -> impl Iterator<Item = &ChangeNotice> {
         self.notices.iter().filter(move |notice| notice.version > version)
     }
@@ -442,7 +451,7 @@ impl DashboardModel {
         }
         let texts = &mut self.texts;
         let outcome = state.count_early(&mut self.held_early, |state| state.decision(event, &name, texts));
-        let recommends = state.mode() == Some(UpdateMode::Recommend);
+        let foreseen = state.foreseen_fate();
         match outcome {
             DecisionIntake::Repeated => return,
             DecisionIntake::Kept => self.held_decisions += 1,
@@ -451,7 +460,7 @@ impl DashboardModel {
         self.counts.decisions += 1;
         self.times.decision = self.times.decision.max(Some(event.time));
         if let Some(kind) = NoticeKind::of_decision(event.action, event.validation) {
-            let kind = kind.if_recommended(recommends);
+            let kind = kind.if_not_made(foreseen);
             self.notice(event.time, &event.workload, &event.id, kind, &event.reason);
         }
         self.mark_stale(&name);
@@ -470,7 +479,7 @@ impl DashboardModel {
         self.times.actuation = self.times.actuation.max(Some(event.time));
         let texts = &mut self.texts;
         state.count_early(&mut self.held_early, |state| state.actuation(event, texts));
-        if let Some(kind) = NoticeKind::of_outcome(event.outcome) {
+        if let Some(kind) = NoticeKind::of_fate(ChangeFate::from(event)) {
             self.notice(event.time, &event.workload, &event.decision_id, kind, &event.reason);
         }
         self.mark_stale(&name);
@@ -535,7 +544,7 @@ impl DashboardModel {
         }
     }
 
-    /// The workload's name as it is kept; `None` if there are too many workloads.
+    /// Returns the workload's name as it is kept; `None` if there are too many workloads.
     fn admit(&mut self, name: &str) -> Option<Arc<str>> {
         if let Some((name, _)) = self.workloads.get_key_value(name) {
             return Some(name.clone());

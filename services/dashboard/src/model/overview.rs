@@ -1,5 +1,6 @@
 //! The fleet as a whole: a sentence, a few figures, power over time.
 
+use eadt_report::states::WorkloadStatus;
 use eadt_report::{SavingSummary, SavingVerdict, WorkloadReport};
 use eadt_schemas::EventTime;
 use eadt_schemas::counts::counted;
@@ -7,7 +8,7 @@ use eadt_schemas::v1::Origin;
 use serde::Serialize;
 
 use super::stages::StageProgress;
-use super::workload::{DecisionRecord, WorkloadStatus};
+use super::workload::DecisionRecord;
 use super::{DashboardCounts, DashboardModel, NoticeKind, ReplayCheck, SourceFacts};
 
 /// Workloads that have a layer of their own in the chart of power.
@@ -26,23 +27,23 @@ pub struct FleetOverview {
     pub first_ms: Option<i64>,
     /// Absent if no replay was asked for.
     pub replay: Option<ReplayCheck>,
-    /// In a sentence.
+    /// Status in one sentence.
     pub status: String,
-    /// What is being waited for; absent once there is a window.
+    /// Reason for waiting; absent once there is a window.
     pub waiting_for: Option<String>,
     /// Everything that was there at the start is taken in.
     pub caught_up: bool,
-    /// Of every figure, if they agree.
+    /// Origin of all figures, if they agree.
     pub origin: Option<Origin>,
     pub mixed_origins: bool,
     pub workloads: usize,
-    /// With a window of the present.
+    /// Number of workloads with a window of the present.
     pub running: usize,
     pub needing_attention: usize,
-    /// Of those that run, or ran at the end of a record, and whose power is known.
+    /// Power of all workloads that run, or ran at the end of a record, and whose power is known, in watts.
     pub power_watts: Option<f64>,
     pub power_known: usize,
-    /// Of GPUs without a workload.
+    /// Power of GPUs without a workload, in watts.
     pub idle_power_watts: Option<f64>,
     pub idle_devices: usize,
     pub totals: FleetTotals,
@@ -51,7 +52,7 @@ pub struct FleetOverview {
     pub counts: DashboardCounts,
     pub dead_letters: Vec<(String, u64)>,
     pub stages: Vec<StageProgress>,
-    /// Why the log cannot be read at present; absent if it can be.
+    /// The reason why the log cannot be read at present; absent if it can be.
     pub problem: Option<String>,
     /// The log's stamp of the newest record; absent if no log was read.
     pub newest_record_ms: Option<i64>,
@@ -113,7 +114,7 @@ pub struct PowerHistory {
 pub struct PowerLayer {
     /// Absent: all others.
     pub workload: Option<String>,
-    /// `None` where nothing is known.
+    /// `None` if nothing is known.
     pub power_watts: Vec<Option<f32>>,
 }
 
@@ -138,7 +139,7 @@ impl StatusCounts {
         WorkloadStatus::ALL.into_iter().filter(|status| status.needs_attention()).map(|status| self.of(status)).sum()
     }
 
-    /// Those whose last window is of the present.
+    /// Returns the number of workloads whose last window is of the present.
     fn running(&self) -> usize {
         let others = [WorkloadStatus::Waiting, WorkloadStatus::Silent, WorkloadStatus::Ended];
         self.0.iter().sum::<usize>() - others.map(|status| self.of(status)).iter().sum::<usize>()
@@ -146,7 +147,7 @@ impl StatusCounts {
 }
 
 impl DashboardModel {
-    /// The fleet in a few figures.
+    /// Returns the fleet in a few figures.
     pub fn overview(&self) -> FleetOverview {
         let states = || self.workloads.values();
         let statuses = self.status_counts();
@@ -223,7 +224,7 @@ impl DashboardModel {
             (WorkloadStatus::Refused, "could not be changed as decided"),
             (WorkloadStatus::RollingOut, "rolling out a change"),
             (WorkloadStatus::Validating, "checking a change"),
-            (WorkloadStatus::Silent, "no longer heard"),
+            (WorkloadStatus::Silent, "no longer reporting"),
         ] {
             let number = of(state);
             if number > 0 {
@@ -241,7 +242,7 @@ impl DashboardModel {
         if parts.is_empty() { begin } else { format!("{begin}: {}", parts.join(", ")) }
     }
 
-    /// What a record that has ended holds.
+    /// Returns the status text of a record that has ended.
     fn ended_status(&self) -> String {
         let workloads = counted(self.workloads.len(), "workload");
         match self.now {
@@ -259,7 +260,7 @@ impl DashboardModel {
         Some(if !self.caught_up {
             "Reading what the log holds already".to_owned()
         } else if self.workloads.is_empty() {
-            format!("Waiting for the first workload to be heard of; figures appear when its first window{length} closes")
+            format!("Waiting for the first workload to report; figures appear when its first window{length} closes")
         } else {
             format!(
                 "Waiting for the first window{length} to close: it does once every GPU and every rank has reported past its end"
@@ -267,10 +268,10 @@ impl DashboardModel {
         })
     }
 
-    /// Power of the fleet in this range; without ends, over the whole record.
+    /// Returns the power of the fleet in this range; without ends, over the whole record.
     pub fn power_history(&self, from: Option<EventTime>, to: Option<EventTime>) -> Option<PowerHistory> {
         let ends = |state: &super::WorkloadState| state.latest.as_ref().map(|latest| latest.end);
-        // Where some windows are still open, the newest interval would look like a fall of power.
+        // If some windows are still open, the newest interval would look like a fall of power.
         let settled = self.workloads.values().filter(|state| state.is_live(self.now)).filter_map(ends).min().or(self.now)?;
         let first = self.workloads.values().filter_map(|state| Some(state.trace.points().next()?.start)).min()?;
         let (from, to) = (from.unwrap_or(first).max(first), to.unwrap_or(settled).min(settled));
@@ -303,15 +304,15 @@ impl DashboardModel {
         Some(PowerHistory { edges_ms: grid.edges_ms(), layers, marks, marks_left_out, others: others.count })
     }
 
-    /// The newest marks in a range, oldest first, and how many are left out.
+    /// Returns the newest marks in a range, oldest first, and how many are left out.
     fn marks(&self, from: EventTime, to: EventTime) -> (Vec<DecisionMark>, usize) {
         let mut marks = Vec::new();
         for (workload, state) in &self.workloads {
             for record in state.decisions() {
                 let DecisionRecord { decision, actuations } = record;
-                let kind = NoticeKind::of_decision(decision.action, decision.validation)
-                    .map(|kind| kind.if_recommended(record.is_only_recommended()));
-                let outcomes = actuations.iter().map(|actuation| (actuation.time, NoticeKind::of_outcome(actuation.outcome)));
+                let kind =
+                    NoticeKind::of_decision(decision.action, decision.validation).map(|kind| kind.if_not_made(record.fate()));
+                let outcomes = actuations.iter().map(|actuation| (actuation.time, NoticeKind::of_fate(actuation.fate())));
                 for (time, kind) in std::iter::once((decision.time, kind)).chain(outcomes) {
                     if let Some(kind) = kind.filter(|_| (from..=to).contains(&time)) {
                         marks.push((time.millis(), marks.len(), &**workload, &*decision.id, kind));
@@ -343,7 +344,7 @@ struct TimeGrid {
 }
 
 impl TimeGrid {
-    /// At least a second long.
+    /// Divides a range into intervals of at least a second.
     fn of(from: EventTime, to: EventTime) -> Self {
         let span = to.micros() - from.micros();
         // Whole minutes where that is possible: no interval then holds more windows than its neighbour.
@@ -357,7 +358,7 @@ impl TimeGrid {
         (0..=self.count).map(|index| (self.from + index * self.width).div_euclid(1000)).collect()
     }
 
-    /// Mean power over each interval's known part, into `mean`; `sums` is room to count in.
+    /// Writes the mean power over each interval's known part into `mean`; `sums` is room to count in.
     fn mean(&self, state: &super::WorkloadState, sums: &mut Vec<(f64, i64)>, mean: &mut Vec<Option<f32>>) {
         sums.clear();
         sums.resize(self.count as usize, (0.0, 0));

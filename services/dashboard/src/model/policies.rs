@@ -1,4 +1,4 @@
-//! What may be done to each workload: mode, bounds, pause, and what was changed of them last. As declarations in the log carry it.
+//! Policy of each workload as declared in the log: mode, bounds, pause, and their last change.
 
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::{ActuationOutcome, ControllerAction, LayoutBounds, UpdateMode, Workload};
@@ -9,7 +9,7 @@ use super::fleet::InvalidQuery;
 use super::workload::WorkloadState;
 use super::{DEFAULT_ROWS, DashboardModel, rows_of_page};
 
-/// Which workloads.
+/// Selection of workloads.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct PolicyQuery {
@@ -17,17 +17,17 @@ pub struct PolicyQuery {
     pub q: String,
     /// Only `observe`, `recommend`, `enforce`, `paused`, or `none`: without a declaration.
     pub mode: String,
-    /// How many rows to leave out, by name.
+    /// Number of rows to skip, by name.
     pub skip: usize,
     pub limit: Option<usize>,
 }
 
-/// What is in force for a workload.
+/// Policy in force for a workload.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct EffectivePolicy {
     pub mode: UpdateMode,
     pub paused: bool,
-    /// Who set the mode, and who paused or resumed it, where that is known.
+    /// The user who set the mode, and the one who paused or resumed it, if known.
     pub mode_set_by: Option<String>,
     pub pause_set_by: Option<String>,
     /// Absent: the processor's default.
@@ -60,7 +60,7 @@ pub struct PolicyChange {
 }
 
 impl PolicyChange {
-    /// What changed between two declarations; `None` if nothing of the terms did.
+    /// Returns the change between two declarations; `None` if the policy is the same.
     pub fn between(before: &Workload, after: &Workload) -> Option<Self> {
         let terms = EffectivePolicy::from(before);
         // The same terms in another's name are no change.
@@ -77,7 +77,7 @@ pub struct PolicyRow {
     /// Absent: nobody has declared it, so nothing of it is ever changed.
     pub terms: Option<EffectivePolicy>,
     pub kind: Option<String>,
-    /// Of the newest declaration.
+    /// Time of the newest declaration.
     pub declared_ms: Option<i64>,
     /// Absent: none since the oldest declaration that the log still has.
     pub changed: Option<PolicyChange>,
@@ -93,7 +93,7 @@ pub struct PolicyCounts {
     pub observe: usize,
     pub recommend: usize,
     pub enforce: usize,
-    /// Of these, how many are paused.
+    /// Number of these that are paused.
     pub paused: usize,
     pub undeclared: usize,
 }
@@ -105,7 +105,7 @@ pub struct PolicyPage {
     pub matching: usize,
 }
 
-/// What a query lets through.
+/// Returns the filter for a mode.
 fn filter(mode: &str) -> Result<fn(&WorkloadState) -> bool, InvalidQuery> {
     Ok(match mode {
         "" => |_| true,
@@ -119,7 +119,7 @@ fn filter(mode: &str) -> Result<fn(&WorkloadState) -> bool, InvalidQuery> {
 }
 
 impl DashboardModel {
-    /// The kind of a workload and what may be done to it; `None`: nobody has declared it.
+    /// Returns the kind of a workload and what may be done to it; `None`: nobody has declared it.
     pub(crate) fn declared_terms(&self, workload: &str) -> Option<(String, EffectivePolicy)> {
         let declared = self.workloads.get(workload)?.declaration.as_deref()?;
         Some((declared.kind.clone(), EffectivePolicy::from(declared)))

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
+use eadt_report::states::ChangeFate;
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::{Actuation, ActuationOutcome, ChangeValidation, ControllerAction, Decision, Layout, Origin};
 
@@ -13,7 +14,7 @@ const LEAST_TEXTS: usize = 1024;
 #[derive(Debug, Default)]
 pub struct SharedTexts {
     texts: HashSet<Arc<str>>,
-    /// With as many texts, unused ones are dropped.
+    /// Number of texts from which unused ones are dropped.
     next_purge: usize,
     /// Names of the evidence of a decision: most decisions of a controller have the same.
     names: HashSet<Arc<[Arc<str>]>>,
@@ -71,13 +72,13 @@ pub struct StoredDecision {
     pub concerns: Option<Box<str>>,
     pub from: Arc<Layout>,
     pub to: Arc<Layout>,
-    /// In the order of the names.
+    /// Values in the order of the names.
     evidence: Box<[f64]>,
     evidence_names: Arc<[Arc<str>]>,
 }
 
 impl StoredDecision {
-    /// `before` is a decision with which it may have layouts in common.
+    /// Stores a decision. `before` is a decision with which it may have layouts in common.
     pub fn new(decision: &Decision, workload: &Arc<str>, before: Option<&Self>, texts: &mut SharedTexts) -> Self {
         let known = before.into_iter().flat_map(|before| [&before.to, &before.from]);
         let from = shared_layout(&decision.from, known);
@@ -105,6 +106,10 @@ impl StoredDecision {
         }
     }
 
+    pub fn has_evidence(&self, name: &str) -> bool {
+        self.evidence_names.iter().any(|known| **known == *name)
+    }
+
     pub fn evidence(&self) -> BTreeMap<String, f64> {
         self.evidence_names.iter().map(ToString::to_string).zip(self.evidence.iter().copied()).collect()
     }
@@ -113,7 +118,7 @@ impl StoredDecision {
 /// An actuation as it is kept, beside the decision that it answers.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StoredActuation {
-    /// Without the decision's own, with which it begins.
+    /// Id without the decision's own, with which it begins.
     id: Arc<str>,
     pub time: EventTime,
     pub outcome: ActuationOutcome,
@@ -125,7 +130,7 @@ pub struct StoredActuation {
 }
 
 impl StoredActuation {
-    /// `known` are layouts of which its own may be one.
+    /// Stores an actuation. `known` are layouts of which its own may be one.
     pub fn new<'a>(actuation: &Actuation, known: impl IntoIterator<Item = &'a Arc<Layout>>, texts: &mut SharedTexts) -> Self {
         Self {
             id: texts.get(Self::own_part(actuation)),
@@ -139,7 +144,12 @@ impl StoredActuation {
         }
     }
 
-    /// Whether it is this one, which answers the same decision.
+    /// Returns what became of the decision by it.
+    pub fn fate(&self) -> ChangeFate {
+        ChangeFate::new(self.outcome, &self.reason)
+    }
+
+    /// Returns whether it is this one, which answers the same decision.
     pub fn is(&self, actuation: &Actuation) -> bool {
         *self.id == *Self::own_part(actuation)
     }

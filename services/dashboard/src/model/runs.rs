@@ -61,7 +61,7 @@ impl RunList {
     }
 }
 
-/// Which run, and which workloads.
+/// The run to compare with, and a selection of workloads.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RunQuery {
@@ -69,7 +69,7 @@ pub struct RunQuery {
     pub run: String,
     /// A part of the workload's name, in either case.
     pub q: String,
-    /// How many rows to leave out, those with the most energy first.
+    /// Number of rows to skip, those with the most energy first.
     pub skip: usize,
     pub limit: Option<usize>,
 }
@@ -116,7 +116,7 @@ pub struct RunPage {
     pub matching: usize,
     pub only_this: UnmatchedWorkloads,
     pub only_other: UnmatchedWorkloads,
-    /// What a careful reader should know.
+    /// Notes for a careful reader.
     pub notes: Vec<String>,
 }
 

@@ -1,4 +1,4 @@
-//! Who shares which GPU: a row for each GPU, with the power of each workload on it, and what is nobody's.
+//! Sharing of GPUs: a row for each GPU, with the power of each workload on it, and the power that is assigned to none.
 //!
 //! A sample's share is the part of the power that is a workload's. Windows are made of it; here it is shown at one moment. Energy
 //! is the report's, of the workload as a whole: samples of one moment do not contain it.
@@ -16,27 +16,27 @@ use super::devices::{DeviceSnapshot, NodeSnapshot, PowerAttribution};
 use super::{DashboardModel, SILENT_SECONDS, rows_of_page};
 
 const DEFAULT_ROWS: usize = 60;
-/// With more GPUs they are grouped by node, unless a node or a workload is asked for.
+/// Number of GPUs above which they are grouped by node, unless a node or a workload is requested.
 const GROUPED: usize = 100;
 /// The controller of the stage that divides shared GPUs.
 const STAGE: &str = "sm-partition";
 
-/// Which GPUs.
+/// Selection of GPUs.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SharingQuery {
-    /// Only of this node; `-`: of none that is known.
+    /// Only GPUs of this node; `-`: GPUs without a known node.
     pub node: Option<String>,
     /// A part of a GPU's, a node's or a workload's name, in either case.
     pub q: String,
-    /// Only those that several workloads share.
+    /// Only GPUs that several workloads share.
     pub shared: bool,
-    /// How many rows to leave out.
+    /// Number of rows to skip.
     pub skip: usize,
     pub limit: Option<usize>,
 }
 
-/// How it is known which part of a GPU's power is a workload's.
+/// Method by which a workload's part of a GPU's power is known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AttributionBasis {
@@ -44,7 +44,7 @@ pub enum AttributionBasis {
     Whole,
     /// Activity was measured for each.
     Activity,
-    /// By what each was given: SM percentages or MIG slices. A model, no measurement.
+    /// Allotted SM percentages or MIG slices. A model, no measurement.
     Allotment,
     /// Declared by whoever assigned the GPU.
     Assigned,
@@ -74,7 +74,7 @@ pub struct TenantRow {
     pub basis: AttributionBasis,
     /// Its part of the GPU's power now.
     pub power_watts: Option<f64>,
-    /// Of the layout in force.
+    /// MPS thread percentage of the layout in force.
     pub mps_thread_percentage: Option<u32>,
     /// GPUs that it had in its newest window.
     pub gpus: Option<u32>,
@@ -83,7 +83,7 @@ pub struct TenantRow {
     pub joules_per_sample: Option<f64>,
 }
 
-/// What was asked of a GPU, and what became of it.
+/// Requested settings of a GPU, and their outcomes.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct RequestedDeviceSettings {
     pub power_limit_watts: Option<f64>,
@@ -111,9 +111,9 @@ pub struct DeviceRow {
     pub shared: bool,
     /// No sample was received lately: its figures are of `time_ms`, and in no total.
     pub silent: bool,
-    /// Of its newest sample; absent: none has come, and only its node's agent or kubelet names it.
+    /// Time of its newest sample; absent: none has come, and only its node's agent or kubelet names it.
     pub time_ms: Option<i64>,
-    /// Of the whole GPU.
+    /// Power of the whole GPU.
     pub power_watts: Option<f64>,
     pub power_limit_watts: Option<f64>,
     pub tenants: Vec<TenantRow>,
@@ -126,18 +126,18 @@ pub struct DeviceRow {
     pub pods: Vec<PodName>,
     /// The newest decision of the stage of shared GPUs on a workload that is on it.
     pub decision: Option<DecisionRow>,
-    /// What is not known of it, in sentences.
+    /// Sentences on figures that are not known.
     pub unknown: Vec<String>,
 }
 
-/// The GPUs of one node, where there are too many for a row each.
+/// The GPUs of one node, if there are too many for a row each.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct NodeRow {
     /// Absent: their samples name no node.
     pub node: Option<String>,
     pub gpus: usize,
     pub shared: usize,
-    /// Without a workload.
+    /// Number of GPUs without a workload.
     pub idle: usize,
     pub silent: usize,
     pub workloads: usize,
@@ -149,18 +149,18 @@ pub struct NodeRow {
 /// Power of all GPUs with recent samples, by whose it is and how that is known.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct SharingTotals {
-    /// Those that are silent included.
+    /// Number of GPUs, silent ones included.
     pub gpus: usize,
     pub shared: usize,
     pub idle: usize,
-    /// Without a sample lately, or ever.
+    /// Number of GPUs without a recent sample.
     pub silent: usize,
-    /// Of GPUs whose power is known.
+    /// Power of GPUs whose power is known.
     pub power_watts: Option<f64>,
     pub power_known: usize,
-    /// Of GPUs whose shares contradict each other: in no other figure here.
+    /// Power of GPUs whose shares contradict each other: in no other figure here.
     pub contradicted_power_watts: f64,
-    /// Of workloads that have their GPU to themselves, or whose activity was measured.
+    /// Power of workloads that have their GPU to themselves, or whose activity was measured.
     pub metered_power_watts: f64,
     /// Attributed by what each was given.
     pub modelled_power_watts: f64,
@@ -177,7 +177,7 @@ pub struct SharingPage {
     /// Time of the newest sample.
     pub now_ms: Option<i64>,
     pub totals: SharingTotals,
-    /// What is not known of all of them together, in sentences.
+    /// Sentences on figures that are not known of all GPUs together.
     pub unknown: Vec<String>,
     /// Nodes instead of GPUs.
     pub grouped: bool,
@@ -197,7 +197,7 @@ fn in_order((a_name, a): &DeviceEntry<'_>, (b_name, b): &DeviceEntry<'_>) -> Ord
 }
 
 impl DashboardModel {
-    /// Who shares which GPU.
+    /// Returns the GPUs and the workloads that share them.
     pub fn sharing(&self, query: &SharingQuery) -> SharingPage {
         let wanted = query.q.to_lowercase();
         let has = |text: &str| text.to_lowercase().contains(&wanted);
@@ -291,7 +291,7 @@ impl DashboardModel {
         })
     }
 
-    /// The newest decision of the stage of shared GPUs on a workload.
+    /// Returns the newest decision of the stage of shared GPUs on a workload.
     fn newest_division(&self, workload: &str) -> Option<DecisionRow> {
         self.decisions_of(workload).find(|record| *record.decision.controller == *STAGE).map(decision_row)
     }
@@ -331,44 +331,40 @@ impl DashboardModel {
     fn sharing_unknown(&self, all: &[DeviceEntry<'_>]) -> Vec<String> {
         let mut unknown = Vec::new();
         let reporting = || all.iter().map(|(_, device)| *device).filter(|device| !self.is_silent(device));
-        let mut say = |count: usize, one: &str, many: &str| {
+        let mut add = |count: usize, one: &str, many: &str| {
             if count > 0 {
                 unknown.push(counted_as(count, one, many));
             }
         };
         let without_samples = all.iter().filter(|(_, device)| !device.has_sample).count();
-        say(all.len() - without_samples - reporting().count(), "GPU was not heard of lately", "GPUs were not heard of lately");
-        say(
+        add(all.len() - without_samples - reporting().count(), "GPU has not reported lately", "GPUs have not reported lately");
+        add(
             without_samples,
             "GPU is named by its node, and this page has read no sample of it",
             "GPUs are named by their nodes, and this page has read no sample of them",
         );
         let no_power = reporting().filter(|device| device.power_watts.is_none()).count();
-        say(no_power, "GPU reports no power: its watts are in no total", "GPUs report no power: their watts are in no total");
+        add(no_power, "GPU reports no power: its watts are in no total", "GPUs report no power: their watts are in no total");
         let equal =
             |device: &&DeviceSnapshot| device.attributions().any(|known| AttributionBasis::of(known) == AttributionBasis::Equal);
-        say(
+        add(
             reporting().filter(equal).count(),
-            "GPU has workloads that nothing tells apart: its power is divided equally",
-            "GPUs have workloads that nothing tells apart: their power is divided equally",
+            "GPU has workloads that nothing distinguishes: its power is divided equally",
+            "GPUs have workloads that nothing distinguishes: their power is divided equally",
         );
         let contradicted = reporting().filter(|device| device.attributed_ratio().is_none()).count();
-        say(
+        add(
             contradicted,
             "GPU has shares that sum to more than all of it: its power is in no part of the total",
             "GPUs have shares that sum to more than all of them: their power is in no part of the total",
         );
         let wide = reporting().filter(|device| device.meter != Meter::Gpu).count();
-        say(wide, "meter covers more than one GPU board", "meters cover more than one GPU board");
+        add(wide, "meter covers more than one GPU board", "meters cover more than one GPU board");
         let unplaced: usize =
             self.devices.nodes().filter_map(|(_, node)| node.holders.as_ref()).map(|holders| holders.unplaced.len()).sum();
-        say(
-            unplaced,
-            "pod holds a GPU of which the kubelet does not say which",
-            "pods hold GPUs of which the kubelet does not say which",
-        );
+        add(unplaced, "pod holds a GPU that the kubelet does not name", "pods hold GPUs that the kubelet does not name");
         let silent_agents = self.devices.nodes().filter(|(_, node)| node.intent.is_some() && node.state.is_none()).count();
-        say(
+        add(
             silent_agents,
             "node was asked for settings, and its agent has not reported",
             "nodes were asked for settings, and their agents have not reported",
@@ -376,7 +372,7 @@ impl DashboardModel {
         unknown
     }
 
-    /// The GPUs by node; those with the most watts of nobody first.
+    /// Returns the GPUs by node; those with the most watts of nobody first.
     fn node_rows(&self, found: &[DeviceEntry<'_>]) -> Vec<NodeRow> {
         let mut nodes: BTreeMap<Option<&str>, Vec<&DeviceSnapshot>> = BTreeMap::new();
         for (_, device) in found {
@@ -424,7 +420,7 @@ fn requested_device_settings(device: &str, node: &NodeSnapshot, now: Option<Even
     })
 }
 
-/// What is not known of a GPU.
+/// Returns sentences on the figures of a GPU that are not known.
 fn describe_unknown(device: &DeviceSnapshot, tenants: &[TenantRow], silent: bool) -> Vec<String> {
     if !device.has_sample {
         return vec![
@@ -433,7 +429,7 @@ fn describe_unknown(device: &DeviceSnapshot, tenants: &[TenantRow], silent: bool
     }
     let mut unknown = Vec::new();
     if silent {
-        unknown.push("not heard of lately: these are its last figures".to_owned());
+        unknown.push("no report lately: these are its last figures".to_owned());
     }
     if device.power_watts.is_none() {
         unknown.push("its power is not reported".to_owned());
@@ -445,16 +441,16 @@ fn describe_unknown(device: &DeviceSnapshot, tenants: &[TenantRow], silent: bool
         unknown.push("the shares sum to more than all of it".to_owned());
     }
     if tenants.iter().any(|tenant| tenant.basis == AttributionBasis::Equal) {
-        unknown.push("no signal tells its workloads apart: each counts as much as the others".to_owned());
+        unknown.push("no signal distinguishes its workloads: each counts as much as the others".to_owned());
     } else if tenants.iter().any(|tenant| tenant.basis == AttributionBasis::Allotment) {
         unknown.push("power is divided by what each was given, not by what it used".to_owned());
     }
     if device.mig_enabled == Some(true) && tenants.iter().all(|tenant| tenant.share_ratio >= 1.0) && !tenants.is_empty() {
-        unknown.push("it is cut into MIG instances, and nothing tells which are whose".to_owned());
+        unknown.push("it is cut into MIG instances, and nothing shows which are whose".to_owned());
     }
     unknown
 }
-/// What shares leave of a GPU; sums of rounded shares miss 1 by a hair.
+/// Returns the part of a GPU that shares leave. Rounding errors of shares count as none.
 fn unassigned_part(attributed: f64) -> f64 {
     let rest = 1.0 - attributed;
     if rest < 1e-6 { 0.0 } else { rest }

@@ -1,4 +1,4 @@
-//! How far each stage of the pipeline has come by the times of its events, and which of them has stopped.
+//! Progress of each stage of the pipeline by the times of its events, and whether it has stopped.
 
 use eadt_schemas::EventTime;
 use serde::Serialize;
@@ -9,8 +9,8 @@ use super::{DashboardModel, SourceKind};
 const WINDOW_SECONDS: f64 = 60.0;
 /// A stage that is more windows behind than these has stopped, or has more to do than it can.
 const STALLED_WINDOWS: f64 = 3.0;
-/// Windows are called stalled only if they are behind by more than one window and this: for two minutes the processor waits for a
-/// source that is silent, and one minute is for everything else.
+/// Windows count as stalled only if they are behind by more than one window and this time. The processor waits two minutes for a
+/// silent source; one minute is for everything else.
 const WINDOWS_SLACK_SECONDS: f64 = 180.0;
 /// Outcomes are called stalled only after so long: a restart may wait for a checkpoint.
 const LEAST_OUTCOME_SECONDS: f64 = 600.0;
@@ -36,10 +36,10 @@ pub struct StageProgress {
     pub stage: StageName,
     /// Time of its newest event; of a window, its end.
     pub newest_ms: Option<i64>,
-    /// How far windows end before the newest sample, and for how long the oldest decision has waited for its outcome. Absent if
-    /// there is nothing to be behind of.
+    /// For windows: seconds that they end before the newest sample. For decisions: seconds that the oldest one has waited for its
+    /// outcome. Absent if there is nothing to be behind of.
     pub behind_seconds: Option<f64>,
-    /// What has stopped, and what to look at; absent if nothing has, and of an archive.
+    /// Text on a stage that has stopped, with the remedy; absent if none has, and for an archive.
     pub stalled: Option<String>,
 }
 
@@ -68,7 +68,7 @@ impl StageTimes {
 }
 
 impl DashboardModel {
-    /// The stages in the order of the pipeline.
+    /// Returns the stages in the order of the pipeline.
     pub(super) fn stages(&self) -> Vec<StageProgress> {
         let times = &self.times;
         let window = self.window_seconds().unwrap_or(WINDOW_SECONDS);
@@ -78,7 +78,7 @@ impl DashboardModel {
         let is_stalled = |behind: Option<f64>, limit: f64| follows && behind.is_some_and(|behind| behind > limit);
         let window_lag = times.sample.zip(self.now.or(times.first_sample));
         let window_lag = window_lag.map(|(sample, end)| sample.seconds_since(end).max(0.0));
-        // Without seconds: a text that changed with each of them would be read out each time.
+        // The text has no seconds: a screen reader would read it out with each change.
         let no_windows = || {
             "windows are far behind the samples: the processor has stopped or cannot keep up, or a source of samples holds the time \
              back; `eadt doctor` looks for what stops it"
@@ -115,7 +115,7 @@ impl DashboardModel {
         ]
     }
 
-    /// How long each running workload's newest change has waited for its outcome.
+    /// Returns the seconds that each running workload's newest change has waited for its outcome.
     fn unanswered_seconds(&self) -> impl Iterator<Item = f64> {
         let running = self.workloads.values().filter(move |state| state.is_live(self.now));
         running.filter_map(move |state| Some(self.now?.seconds_since(state.unanswered_since()?).max(0.0)))

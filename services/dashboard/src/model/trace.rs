@@ -49,7 +49,7 @@ pub struct TracePoint {
     pub end: EventTime,
     /// Over the time with known power.
     pub power_watts: Option<f32>,
-    /// Without windows that have a restart.
+    /// J/sample without windows that have a restart.
     pub joules_per_sample: Option<f32>,
     pub restarted: bool,
 }
@@ -97,7 +97,7 @@ impl WorkloadTimeline {
         (self.width, self.first, self.intervals) = (self.width * 2, first, halved);
     }
 
-    /// The intervals in order of time; those without a window have no figures.
+    /// Returns the intervals in order of time; those without a window have no figures.
     pub fn points(&self) -> impl DoubleEndedIterator<Item = TracePoint> {
         self.intervals.iter().enumerate().map(|(index, interval)| {
             let start = EventTime::from_micros((self.first + index as i64) * self.width);
@@ -112,7 +112,7 @@ impl WorkloadTimeline {
         })
     }
 
-    /// The last `count` known J/sample, oldest first.
+    /// Returns the last `count` known J/sample, oldest first.
     pub fn sparkline(&self, count: usize) -> Vec<f32> {
         let mut values: Vec<f32> = self.points().rev().filter_map(|point| point.joules_per_sample).take(count).collect();
         values.reverse();

@@ -1,16 +1,16 @@
-//! What is known of one workload.
+//! State of one workload.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use eadt_report::WorkloadReport;
 use eadt_report::liveness::silence_limit_seconds;
+use eadt_report::states::{ChangeFate, ChangeProgress, WindowPresence, WorkloadStatus};
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::{
     Actuation, ActuationOutcome, ChangeValidation, ControllerAction, Decision, EfficiencyWindow, Layout, Origin, UpdateMode,
     Workload,
 };
-use serde::Serialize;
 
 use super::changes::ChangeCounts;
 use super::policies::PolicyChange;
@@ -60,6 +60,11 @@ impl DecisionRecord {
         self.has_any(&[ActuationOutcome::Recommended]) && !self.was_applied()
     }
 
+    /// Returns what became of it, as an actuator reported it last.
+    pub fn fate(&self) -> Option<ChangeFate> {
+        self.actuations.last().map(StoredActuation::fate)
+    }
+
     fn add(&mut self, actuation: &Actuation, texts: &mut SharedTexts) {
         let known = [self.decision.to.clone(), self.decision.from.clone()];
         add_actuation(&mut self.actuations, actuation, ACTUATIONS, &known, texts);
@@ -80,48 +85,6 @@ pub struct LatestWindow {
     /// `None`: other things than GPUs were metered.
     pub gpus: Option<u32>,
     pub restarted: bool,
-}
-
-/// How a workload is, in one word.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum WorkloadStatus {
-    /// The last thing that was decided is to revert a change.
-    Reverted,
-    /// The cluster did not do what was decided.
-    Refused,
-    RollingOut,
-    Restarted,
-    Validating,
-    Paused,
-    Steady,
-    /// No window has closed yet.
-    Waiting,
-    /// Its last window ended long before the newest one.
-    Silent,
-    /// The record has ended.
-    Ended,
-}
-
-impl WorkloadStatus {
-    /// Each, by its number.
-    pub const ALL: [Self; 10] = [
-        Self::Reverted,
-        Self::Refused,
-        Self::RollingOut,
-        Self::Restarted,
-        Self::Validating,
-        Self::Paused,
-        Self::Steady,
-        Self::Waiting,
-        Self::Silent,
-        Self::Ended,
-    ];
-
-    /// Whether somebody should look.
-    pub fn needs_attention(self) -> bool {
-        matches!(self, Self::Reverted | Self::Refused)
-    }
 }
 
 /// The result of taking in a decision.
@@ -159,7 +122,7 @@ pub struct WorkloadState {
     maintain: Option<Box<DecisionRecord>>,
     /// Actuations by the decision that they answer, if it was not read yet: nothing orders the reading of two topics.
     early_actuations: BTreeMap<Box<str>, Vec<StoredActuation>>,
-    last_outcome: Option<ActuationOutcome>,
+    last_fate: Option<ChangeFate>,
     pending_validation: bool,
 }
 
@@ -210,7 +173,7 @@ impl WorkloadState {
     }
 
     pub fn actuation(&mut self, actuation: &Actuation, texts: &mut SharedTexts) {
-        self.last_outcome = Some(actuation.outcome);
+        self.last_fate = Some(ChangeFate::from(actuation));
         let is_answered = |record: &DecisionRecord| *record.decision.id == *actuation.decision_id;
         if let Some(record) = self.changes.iter_mut().rev().find(|record| is_answered(record)) {
             let before = ChangeCounts::from(&*record);
@@ -248,7 +211,7 @@ impl WorkloadState {
         self.declaration = Some(Box::new(declaration.clone()));
     }
 
-    /// Whether its saving is computed.
+    /// Returns whether its saving is computed.
     pub fn is_exact(&self) -> bool {
         !self.too_long
     }
@@ -291,7 +254,7 @@ impl WorkloadState {
         (newest.decision.action != ControllerAction::Maintain).then_some(newest.decision.time)
     }
 
-    /// The origin of its figures: its windows decide, whatever else is declared of it.
+    /// Returns the origin of its figures: its windows decide, whatever else is declared of it.
     pub fn origin(&self) -> Option<Origin> {
         self.window_origin.or_else(|| self.declaration.as_ref().map(|declaration| declaration.origin))
     }
@@ -304,11 +267,21 @@ impl WorkloadState {
         self.declaration.as_ref().map(|declaration| declaration.mode)
     }
 
+    /// Returns the fate that its policy has for a change; `None` if it may be made.
+    pub fn foreseen_fate(&self) -> Option<ChangeFate> {
+        match self.mode()? {
+            UpdateMode::Observe => Some(ChangeFate::NotAllowed),
+            _ if self.is_paused() => Some(ChangeFate::NotAllowed),
+            UpdateMode::Recommend => Some(ChangeFate::Recommended),
+            UpdateMode::Enforce => None,
+        }
+    }
+
     pub fn is_paused(&self) -> bool {
         self.declaration.as_ref().is_some_and(|declaration| declaration.paused)
     }
 
-    /// Whether its last window is of the present.
+    /// Returns whether its last window is of the present.
     pub fn is_live(&self, now: Option<EventTime>) -> bool {
         let is_recent = |(latest, now): (&LatestWindow, EventTime)| {
             now.seconds_since(latest.end) <= silence_limit_seconds(latest.end.seconds_since(latest.start))
@@ -318,28 +291,19 @@ impl WorkloadState {
 
     /// Returns its state at the moment that is shown, of a record that goes on then.
     pub fn state(&self, now: Option<EventTime>) -> WorkloadStatus {
-        let Some(latest) = &self.latest else { return WorkloadStatus::Waiting };
-        if !self.is_live(now) {
-            return WorkloadStatus::Silent;
-        }
-        match self.last_outcome {
-            Some(ActuationOutcome::Applied) => return WorkloadStatus::RollingOut,
-            Some(ActuationOutcome::Refused | ActuationOutcome::Failed | ActuationOutcome::RolledBack) => {
-                return WorkloadStatus::Refused;
-            }
-            _ => {}
-        }
-        let is_revert =
-            |newest: &DecisionRecord| newest.decision.action == ControllerAction::Revert && !newest.is_only_recommended();
-        let reverted = self.newest_change().is_some_and(is_revert);
-        // What is recommended and not made has no effect to wait for.
-        let validating = self.pending_validation && self.last_outcome != Some(ActuationOutcome::Recommended);
-        match (latest.restarted, validating, reverted, self.is_paused()) {
-            (true, ..) => WorkloadStatus::Restarted,
-            (_, true, ..) => WorkloadStatus::Validating,
-            (_, _, true, _) => WorkloadStatus::Reverted,
-            (_, _, _, true) => WorkloadStatus::Paused,
-            _ => WorkloadStatus::Steady,
-        }
+        let window = match &self.latest {
+            None => WindowPresence::None,
+            Some(_) if !self.is_live(now) => WindowPresence::Silent,
+            Some(latest) => WindowPresence::Live { restarted: latest.restarted },
+        };
+        let is_revert = |newest: &DecisionRecord| {
+            newest.decision.action == ControllerAction::Revert && !newest.fate().is_some_and(ChangeFate::is_not_made)
+        };
+        let changes = ChangeProgress {
+            last_fate: self.last_fate,
+            is_pending: self.pending_validation,
+            is_reverted: self.newest_change().is_some_and(is_revert),
+        };
+        WorkloadStatus::of(window, self.is_paused(), changes)
     }
 }

@@ -13,7 +13,7 @@ export type State =
   | "waiting"
   | "silent"
   | "ended";
-export type NoticeKind = "change" | "kept" | "no_gain" | "revert" | "recommended" | "refused";
+export type NoticeKind = "change" | "kept" | "no_gain" | "revert" | "recommended" | "not_made" | "refused";
 type Num = number | null;
 
 export interface Layout {
@@ -189,9 +189,21 @@ export interface WorkloadReport extends ChangeCounts {
   notes: string[];
 }
 
+export type SavingPartKind = "limits" | "layouts" | "taken_back" | "hold_outs" | "restarts" | "other";
+
+/** From what the starting layout would have taken to what was taken: `baseline_joules` less all parts is `actual_joules`. */
+export interface SavingParts {
+  baseline_joules: number;
+  /** `joules`: saved; negative: taken beyond the starting layout. */
+  parts: { kind: SavingPartKind; joules: number; windows: number }[];
+  actual_joules: number;
+}
+
 export interface WorkloadDetail {
   row: FleetRow;
   report: WorkloadReport | null;
+  /** `null`: no saving is known. A file that an earlier version saved has none. */
+  saving_parts?: SavingParts | null;
   /** And which setting or option changes that. */
   why_no_energy: string | null;
   declaration: {
@@ -247,6 +259,8 @@ export interface DecisionRow {
   from: Layout;
   to: Layout;
   outcome: string | null;
+  /** The same, with refusals by the workload's mode or pause apart, as "not_allowed". */
+  fate: string | null;
   concerns: string | null;
 }
 
@@ -536,6 +550,13 @@ export class ApiError extends Error {
   }
 }
 
+/** The server gave no answer at all. */
+export class NoAnswer extends Error {
+  constructor() {
+    super("The server does not answer");
+  }
+}
+
 export function query(values: Record<string, string | number | null | undefined>): string {
   const given = Object.entries(values).filter(([, value]) => value !== null && value !== undefined && value !== "");
   const text = new URLSearchParams(given.map(([key, value]) => [key, String(value)])).toString();
@@ -556,13 +577,22 @@ export async function get<T>(path: string, signal?: AbortSignal): Promise<T> {
   }
   const at = addressMoment();
   const headers = { accept: "application/json", ...(at === null ? {} : { "eadt-at-ms": String(at) }) };
-  return read<T>(await fetch(`/api/v1/${path}`, { signal: signal ?? null, headers }));
+  return ask<T>(path, { signal: signal ?? null, headers });
 }
 
 /** Asks for a change. */
 export async function post<T>(path: string, body: unknown): Promise<T> {
   const headers = { accept: "application/json", "content-type": "application/json" };
-  return read<T>(await fetch(`/api/v1/${path}`, { method: "POST", headers, body: JSON.stringify(body) }));
+  return ask<T>(path, { method: "POST", headers, body: JSON.stringify(body) });
+}
+
+async function ask<T>(path: string, request: RequestInit): Promise<T> {
+  try {
+    return await read<T>(await fetch(`/api/v1/${path}`, request));
+  } catch (error) {
+    // A browser's own words for a broken connection differ, and say nothing to a reader.
+    throw error instanceof TypeError ? new NoAnswer() : error;
+  }
 }
 
 async function read<T>(response: Response): Promise<T> {

@@ -47,7 +47,7 @@ export function Compare({ route, live }: { route: Route; live: Live }) {
         </div>
       </section>
       {path !== null && <Problem error={error} />}
-      {path !== null && data && <Figures page={data} />}
+      {path !== null && data && <Figures page={data} work={otherWork(data, one, two)} />}
       {path !== null && data && one && two && <Charts page={data} one={one} two={two} />}
     </>
   );
@@ -112,6 +112,16 @@ function Heading({ side }: { side: CompareSide }) {
   );
 }
 
+/** Returns what the phases of two times of one workload say of comparing them; `null`: they are of the same work, or nothing tells. */
+function otherWork(page: ComparePage, one: Series | null, two: Series | null): string | null {
+  if (page.a.workload !== page.b.workload || one === null || two === null) return null;
+  const phases = (series: Series) => [...new Set(series.phase.filter((phase) => phase !== null))].sort((a, b) => a - b);
+  const [first, second] = [phases(one), phases(two)];
+  if (first.length === 0 || second.length === 0 || first.join() === second.join()) return null;
+  const named = (list: number[]) => (list.length === 1 ? `phase ${list[0]}` : `phases ${list.join(", ")}`);
+  return `the first time is of ${named(first)} of the job's work, the second of ${named(second)}: a sample may take another energy there whatever the layout, so neither is called better`;
+}
+
 /** Why changes are not computed. */
 export function Refusals({ texts }: { texts: string[] }) {
   return (
@@ -140,7 +150,7 @@ export function Change({ pair, better }: { pair: FigurePair; better: "less" | "m
   );
 }
 
-function Figures({ page }: { page: ComparePage }) {
+function Figures({ page, work }: { page: ComparePage; work: string | null }) {
   const { a, b } = page;
   const rows = FIGURES.filter(([key]) => page.figures[key].this !== null || page.figures[key].other !== null);
   const saved = ({ part, report }: CompareSide) =>
@@ -172,7 +182,7 @@ function Figures({ page }: { page: ComparePage }) {
                 <td>{text(page.figures[key].other)}</td>
                 <td>{text(page.figures[key].this)}</td>
                 <td class="num">
-                  <Change pair={page.figures[key]} better={better} />
+                  <Change pair={page.figures[key]} better={work === null ? better : null} />
                 </td>
               </tr>
             ))}
@@ -203,8 +213,10 @@ function Figures({ page }: { page: ComparePage }) {
       </div>
       <Refusals texts={page.figures.refusals} />
       <ul class="notes">
-        {[...page.notes, ...notesOf(a), ...notesOf(b)].map((note) => (
-          <li key={note}>{visible(note)}</li>
+        {[...(work === null ? [] : [work]), ...new Set([...page.notes, ...notesOf(a), ...notesOf(b)])].map((note) => (
+          <li key={note}>
+            <WithCode text={visible(note)} />
+          </li>
         ))}
       </ul>
     </section>

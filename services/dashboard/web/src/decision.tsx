@@ -1,6 +1,6 @@
 // One decision: from what to what, why, by which figures, what it came to. And the list of all.
 import { type DecisionDetail, type DecisionPage, query } from "./api";
-import { actionBadge, count, counted, duration, evidence, layoutParts, moment, visible } from "./format";
+import { actionBadge, count, counted, duration, evidence, layoutParts, moment, predictions, visible } from "./format";
 import { ActionBadge, LayoutChange, OriginBadge, Problem } from "./parts";
 import { changed, decisionHref, href, type Live, type Route, useData, workloadHref } from "./state";
 import { DecisionList } from "./workload";
@@ -29,7 +29,7 @@ function Detail({ data }: { data: DecisionDetail }) {
     <article>
       <header class="title">
         <h1>
-          Decision: {word} <span class="muted">at {moment(data.time_ms)}</span>
+          Decision: {word} <span class="muted whole">at {moment(data.time_ms)}</span>
         </h1>
         <ActionBadge row={data} />
         <OriginBadge origin={data.origin} />
@@ -167,6 +167,7 @@ function Evidence({ data }: { data: DecisionDetail }) {
   const after = data.verdict?.evidence;
   const names = [...new Set([...Object.keys(data.evidence), ...Object.keys(after ?? {})])].sort();
   if (names.length === 0) return null;
+  const predicted = predictions(data);
   return (
     <section class="panel" aria-labelledby="evidence-heading">
       <h2 id="evidence-heading">The figures behind it</h2>
@@ -186,6 +187,13 @@ function Evidence({ data }: { data: DecisionDetail }) {
             </tr>
           </thead>
           <tbody>
+            {predicted.map(({ label, expected, found }) => (
+              <tr key={label} class="predicted">
+                <th scope="row">{label}: expected{after ? ", and found" : ""}</th>
+                <td class="num">{expected}</td>
+                {after && <td class="num">{found}</td>}
+              </tr>
+            ))}
             {names.map((name) => (
               <tr key={name}>
                 <th scope="row" title={name}>

@@ -1,10 +1,10 @@
 // All workloads: a sentence, a few figures, power over time, a table sorted by what matters.
 import { useEffect, useMemo } from "preact/hooks";
-import { type FleetPage, type FleetRow, type Overview, type PowerHistory, query } from "./api";
+import { addressMoment, type FleetPage, type FleetRow, type Overview, type PowerHistory, query, type SharingPage } from "./api";
 import { Chart, type Line } from "./chart";
 import { copy } from "./copy";
-import { changesNote, clock, count, counted, digits, duration, interval, joules, kwh, perSample, percent, STATES, visible, watts } from "./format";
-import { LayoutText, OriginBadge, Problem, SavingText, savingNote, savingTone, Sparkline, Stalls, Stat, StateBadge, Waiting, wholeSaving } from "./parts";
+import { changesNote, clock, count, counted, digits, duration, interval, joules, kwh, moment, perSample, percent, STATES, visible, watts } from "./format";
+import { LayoutText, OriginBadge, Problem, SavingText, savingNote, savingTone, Sparkline, Stalls, Stat, StateBadge, Waiting, wholeSaving, WithTimes } from "./parts";
 import { useRowKeys } from "./rows";
 import { changed, decisionHref, type Live, type Route, useData, workloadHref } from "./state";
 import { workloadColours } from "./workload-colours";
@@ -31,15 +31,26 @@ const COLUMNS: Column[] = [
   { key: null, label: "Layout", className: "wide" },
 ];
 
+/** What of an address is understood: another word in it is left out, so that a mistyped link shows the fleet all the same. */
+function knownChoice(params: Record<string, string | undefined>): { sort: string; order: string | undefined; state: string | undefined } {
+  const states = params.state?.split(",").filter((word) => word in STATES).join(",");
+  return {
+    sort: COLUMNS.some(({ key }) => key !== null && key === params.sort) ? (params.sort ?? "saving") : "saving",
+    order: params.order === "asc" || params.order === "desc" ? params.order : undefined,
+    state: states || undefined,
+  };
+}
+
 export function Fleet({ route, live, announce }: { route: Route; live: Live; announce: (text: string) => void }) {
   const { overview, tick } = live;
   const params = Object.fromEntries(route.params);
-  const sort = params.sort ?? "saving";
-  const fleetPath = `fleet${query({ sort, order: params.order, q: params.q, state: params.state, cursor: params.cursor })}`;
+  const { sort, order, state } = knownChoice(params);
+  const fleetPath = `fleet${query({ sort, order, q: params.q, state, cursor: params.cursor })}`;
   const { data: page, error } = useData<FleetPage>(fleetPath, tick);
   const hours = Number(params.hours) || null;
   const from = hours !== null && overview?.now_ms ? overview.now_ms - hours * 3_600_000 : null;
   // A moving start would ask anew with each update: a minute is fine enough.
+  const { data: sharing } = useData<SharingPage>("sharing?limit=1", tick);
   const { data: power } = useData<PowerHistory | null>(`power${query({ from_ms: from && Math.floor(from / 60_000) * 60_000 })}`, tick);
 
   return (
@@ -48,7 +59,7 @@ export function Fleet({ route, live, announce }: { route: Route; live: Live; ann
       <Problem error={error} />
       {overview && <Stalls overview={overview} />}
       {overview?.waiting_for && <Waiting text={overview.waiting_for} detail={overview.source.place} />}
-      {overview && overview.now_ms !== null && <Figures overview={overview} />}
+      {overview && overview.now_ms !== null && <Figures overview={overview} sharing={sharing} />}
       {power && power.layers.length > 0 && <Power power={power} route={route} hours={hours} />}
       {page && page.total > 0 && <Workloads page={page} route={route} sort={sort} announce={announce} mixed={overview?.mixed_origins ?? false} />}
     </>
@@ -56,10 +67,34 @@ export function Fleet({ route, live, announce }: { route: Route; live: Live; ann
 }
 
 function Headline({ overview }: { overview: Overview | null }) {
-  return <h1 class="sentence">{overview?.status ?? "Asking for the fleet…"}</h1>;
+  const at = addressMoment();
+  return (
+    <h1 class="sentence">
+      <WithTimes text={overview?.status ?? (at === null ? "Asking for the fleet…" : `Reading the record as of ${moment(at)}…`)} />
+    </h1>
+  );
 }
 
-function Figures({ overview }: { overview: Overview }) {
+/** Power that is no workload's: of idle GPUs, and what the parts of shared ones leave. */
+function Unassigned({ overview, sharing }: { overview: Overview; sharing: SharingPage | null }) {
+  const totals = sharing?.totals;
+  // Without samples of GPUs, as in the output of a replay, only windows of idle ones are known.
+  const sampled = totals !== undefined && totals.power_watts !== null ? totals : null;
+  const unassigned = sampled?.unassigned_power_watts ?? overview.idle_power_watts;
+  if (unassigned === null) return null;
+  const idle = sampled?.idle ?? overview.idle_devices;
+  const part = sampled?.power_watts ? `, ${percent(unassigned / sampled.power_watts)} of the power of ${counted(sampled.power_known, "GPU")}` : "";
+  return (
+    <Stat
+      label="Idle and unassigned"
+      value={watts(unassigned)}
+      title="power of GPUs without a workload, and of shared ones what is no workload's part"
+      note={`${idle === 0 ? "no GPU" : counted(idle, "GPU")} without work${part}`}
+    />
+  );
+}
+
+function Figures({ overview, sharing }: { overview: Overview; sharing: SharingPage | null }) {
   const { totals, counts } = overview;
   const { power_known: known, running } = overview;
   // Nothing runs in a record that has ended: its last windows have a power.
@@ -69,13 +104,9 @@ function Figures({ overview }: { overview: Overview }) {
       <Stat
         label={ended ? "Power at the end" : "Power now"}
         value={watts(overview.power_watts)}
-        note={[
-          ended ? `of ${counted(known, "workload")}` : known === running ? `${count(known)} running` : `known of ${count(known)} of ${count(running)} running`,
-          overview.idle_power_watts !== null ? `+ ${watts(overview.idle_power_watts)} in ${counted(overview.idle_devices, "GPU")} without work` : "",
-        ]
-          .filter((text) => text !== "")
-          .join(" ")}
+        note={ended ? `of ${counted(known, "workload")}` : known === running ? `${count(known)} running` : `known of ${count(known)} of ${count(running)} running`}
       />
+      <Unassigned overview={overview} sharing={sharing} />
       <Stat
         label="Energy saved"
         value={wholeSaving(totals)}
@@ -90,11 +121,11 @@ function Figures({ overview }: { overview: Overview }) {
   );
 }
 
-const MARKS = { change: ["▲", "busy"], kept: ["✓", "good"], no_gain: ["○", "calm"], revert: ["✗", "bad"], recommended: ["△", "calm"], refused: ["!", "bad"] } as const;
-const WORDS = { change: "change", kept: "kept", no_gain: "no gain, left as it is", revert: "reverted", recommended: "recommended, not made", refused: "refused" } as const;
+const MARKS = { change: ["▲", "busy"], kept: ["✓", "good"], no_gain: ["○", "calm"], revert: ["✗", "bad"], recommended: ["△", "calm"], not_made: ["△", "calm"], refused: ["!", "bad"] } as const;
+const WORDS = { change: "change", kept: "kept", no_gain: "no gain, left as it is", revert: "reverted", recommended: "recommended, not made", not_made: "not made", refused: "refused" } as const;
 
 function Power({ power, route, hours }: { power: PowerHistory; route: Route; hours: number | null }) {
-  const { times, lines, marks } = useMemo(() => {
+  const { times, span, lines, marks } = useMemo(() => {
     const times = power.edges_ms.slice(0, -1).map((edge) => edge / 1000);
     const colours = workloadColours([power.layers.flatMap((layer) => layer.workload ?? [])]);
     // The largest lies at the bottom, so that its own line is level where it is.
@@ -112,10 +143,11 @@ function Power({ power, route, hours }: { power: PowerHistory; route: Route; hou
       href: decisionHref(mark.workload, mark.decision_id),
       title: `${clock(mark.time_ms)} ${WORDS[mark.kind]}: ${visible(mark.workload)}`,
     }));
-    return { times, lines, marks };
+    // To the end of the last interval.
+    const span = ((power.edges_ms.at(-1) ?? 0) - (power.edges_ms[0] ?? 0)) / 1000;
+    return { times, span, lines, marks };
   }, [power]);
   if (times.length < 2) return null;
-  const span = (times.at(-1) ?? 0) - (times[0] ?? 0);
   return (
     <section class="panel" aria-labelledby="power-heading">
       <header class="panel-head">
@@ -260,7 +292,7 @@ function Row({ row, mixed }: { row: FleetRow; mixed: boolean }) {
   return (
     <tr>
       <th scope="row">
-        <a href={workloadHref(row.workload)} class="name">
+        <a href={workloadHref(row.workload)} class="name clip" title={visible(row.workload)}>
           <span class="muted">{visible(namespace)}/</span>
           <bdi>{visible(name)}</bdi>
         </a>

@@ -1,5 +1,5 @@
 // Figures as people read them. Unknown is a dash, never a zero.
-import type { ChangeCounts, DecisionRow, Layout, State } from "./api";
+import type { ChangeCounts, DecisionDetail, DecisionRow, Layout, State } from "./api";
 
 export const UNKNOWN = "–";
 type Figure = number | null | undefined;
@@ -145,38 +145,104 @@ export const STATES: Record<State, { mark: string; word: string; tone: string; m
   refused: { mark: "!", word: "refused", tone: "bad", meaning: "the cluster did not do what was decided" },
   paused: { mark: "‖", word: "paused", tone: "calm", meaning: "nothing is changed while it is paused" },
   waiting: { mark: "○", word: "waiting", tone: "calm", meaning: "no window has closed yet" },
-  silent: { mark: "·", word: "silent", tone: "calm", meaning: "nothing was heard of it lately" },
+  silent: { mark: "·", word: "silent", tone: "calm", meaning: "no report of it lately" },
   ended: { mark: "■", word: "ended", tone: "calm", meaning: "the record has ended: nothing of it runs now" },
 };
 
 /** What a decision does, in the server's words, with a mark. */
-export function actionBadge({ action, action_text, validation, outcome }: Pick<DecisionRow, "action" | "action_text" | "validation" | "outcome">): { mark: string; word: string; tone: string } {
-  if (outcome === "recommended") return { mark: "△", word: `${action_text} (recommended)`, tone: "calm" };
+export function actionBadge({ action, action_text, validation, fate }: Pick<DecisionRow, "action" | "action_text" | "validation" | "fate">): { mark: string; word: string; tone: string } {
+  if (fate === "recommended") return { mark: "△", word: `${action_text} (recommended)`, tone: "calm" };
+  if (fate === "not_allowed") return { mark: "△", word: `${action_text} (not made)`, tone: "calm" };
+  if (fate === "refused") return { mark: "!", word: `${action_text} (refused)`, tone: "bad" };
   if (action === "revert") return { mark: "✗", word: action_text, tone: "bad" };
   if (action !== "maintain") return { mark: "▲", word: action_text, tone: "busy" };
   if (validation === "kept") return { mark: "✓", word: action_text, tone: "good" };
   return { mark: validation === "failed" ? "○" : "–", word: action_text, tone: "calm" };
 }
 
-/** `joules_per_sample` → ["joules per sample", "J/sample", format]. */
-const UNITS: [RegExp, string, number][] = [
-  [/_joules_per_sample$/, "J/sample", 1],
-  [/^joules_per_sample/, "J/sample", 1],
-  [/_per_second$/, "/s", 1],
-  [/_joules$/, "J", 1],
-  [/_watts$/, "W", 1],
-  [/_mhz$/, "MHz", 1],
-  [/_seconds$/, "s", 1],
-  [/_celsius$/, "°C", 1],
-  [/_(ratio|utilization)$/, "%", 100],
-  [/_percentage$/, "%", 1],
+/** The end of a figure's name, with its unit, the factor to it, and what the end says of the quantity. */
+const UNITS: [RegExp, string, number, string][] = [
+  [/samples_per_second_per_watt$/, "samples/J", 1, "samples per joule"],
+  [/joules_per_sample$/, "J/sample", 1, "energy per sample"],
+  [/samples_per_second$/, "samples/s", 1, "throughput"],
+  [/_per_second$/, "/s", 1, "per second"],
+  [/joules$/, "J", 1, "energy"],
+  [/watts$/, "W", 1, ""],
+  [/mhz$/, "MHz", 1, ""],
+  [/seconds$/, "s", 1, ""],
+  [/gib$/, "GiB", 1, ""],
+  [/celsius$/, "°C", 1, ""],
+  [/(ratio|utilization)$/, "%", 100, ""],
+  [/percentage$/, "%", 1, ""],
 ];
 
+/** What follows the unit in a name. */
+const ENDS: Record<string, string> = { min: ", at least", max: ", at most", running: ", downtime left out" };
+
+/** Figures of the controllers whose names alone do not say what they are. */
+const LABELS: Record<string, string> = {
+  joules_per_sample: "Energy per sample, newest window",
+  joules_per_sample_running: "Energy per sample, newest window, downtime left out",
+  samples_per_second: "Throughput, newest window",
+  power_watts: "Power, newest window",
+  power_per_gpu_watts: "Power per GPU, newest window",
+  energy_coverage_ratio: "Part of the window with known energy",
+  progress_coverage_ratio: "Part of the window with known progress",
+  gpus: "GPUs",
+  phase: "Phase, as the controller counts them",
+  power_limit_watts: "Power limit",
+  sm_clock_limit_mhz: "SM clock limit",
+  restarts_last_day: "Restarts in the last 24 h",
+  reference_samples_per_second: "Throughput without a limit",
+  reference_samples_per_second_min: "Throughput that is to be kept",
+  reference_joules_per_sample: "Energy per sample without a limit",
+  measured_windows: "Windows measured at this setting",
+  measured_joules_per_sample: "Energy per sample at this setting",
+  gain_ratio: "Energy per sample that the last change saved",
+  objective_gain_ratio: "What the last change gained by the objective",
+  throughput_ratio: "Throughput that the last change left",
+  hold_out_extra_watts: "Power that the hold-out takes beyond the limit",
+};
+
+/** The name of a figure in words, and its value with the unit that the name has. */
 export function evidence(name: string, value: number): { label: string; text: string } {
-  const unit = UNITS.find(([pattern]) => pattern.test(name));
-  const label = name.replaceAll("_", " ");
-  const figure = Number.isInteger(value * (unit?.[2] ?? 1)) ? count(value * (unit?.[2] ?? 1)) : digits(value * (unit?.[2] ?? 1), 4);
-  return { label, text: unit ? `${figure} ${unit[1]}` : figure };
+  const [, base = name, end = ""] = /^(.*)_(min|max|running)$/.exec(name) ?? [];
+  const unit = UNITS.find(([pattern]) => pattern.test(base));
+  const [, symbol, factor, quantity] = unit ?? [null, "", 1, ""];
+  const when = base.startsWith("before_") ? ", before the last change" : base.startsWith("after_") ? ", after the last change" : "";
+  const words = (unit ? base.replace(unit[0], quantity) : base).replace(/^(before|after)_/, "").replaceAll("_", " ").trim();
+  const label = LABELS[name] ?? `${words.slice(0, 1).toUpperCase()}${words.slice(1)}${when}${ENDS[end] ?? ""}`;
+  const scaled = value * factor;
+  const figure = Number.isInteger(scaled) ? count(scaled) : digits(scaled, 4);
+  return { label, text: symbol === "" ? figure : `${figure} ${symbol}` };
+}
+
+/** What a decision said that its change would bring, and what its verdict found: saving, energy per sample, throughput. */
+export interface Prediction {
+  label: string;
+  expected: string;
+  found: string;
+}
+
+/** Predictions of a change beside the figures of its verdict. A change that only tries a setting predicts nothing. */
+export function predictions({ action, reason, evidence: figures, verdict }: DecisionDetail): Prediction[] {
+  if (action === "maintain") return [];
+  const stated = (pattern: RegExp, group = 1): number | null => {
+    const text = pattern.exec(reason)?.[group];
+    return text === undefined ? null : Number(text);
+  };
+  // The controllers put what they expect into words; `layers` also has it as a figure.
+  const words = stated(/(?:is expected to save|is better by) (\d+(?:\.\d+)?) %/);
+  const saving = figures.expected_saving_ratio ?? (words === null ? null : words / 100);
+  const best = /about (\d+(?:\.\d+)?) J\/sample at (\d+(?:\.\d+)?) % of the throughput without a limit/;
+  const [energy, kept] = [stated(best, 1), stated(best, 2)];
+  const { gain_ratio: gain, after_joules_per_sample: after, after_samples_per_second: rate, reference_samples_per_second: reference } = verdict?.evidence ?? {};
+  const found = rate !== undefined && reference !== undefined && reference > 0 ? rate / reference : null;
+  const rows: Prediction[] = [{ label: "Saving of energy per sample", expected: saving === null ? "none stated" : percent(saving), found: percent(gain) }];
+  if (energy !== null) rows.push({ label: "Energy per sample", expected: `${perSample(energy)} J/sample`, found: after === undefined ? UNKNOWN : `${perSample(after)} J/sample` });
+  if (kept !== null) rows.push({ label: "Throughput, of that without a limit", expected: percent(kept / 100, 0), found: percent(found, 0) });
+  // Nothing was predicted, and nothing was found.
+  return rows.filter((row) => row.expected !== "none stated" || row.found !== UNKNOWN);
 }
 
 /** Others wrote it: what moves the cursor, reorders text or cannot be seen stands as its code. */

@@ -43,6 +43,8 @@ function App() {
   const { data: runs } = useData<RunList>(copy === null && newest.connection === "open" ? "runs" : null, 0);
   const views = runs && runs.runs.length > 0 ? [...VIEWS, RUNS] : VIEWS;
   const live = at === null ? newest : { ...newest, overview: past.data };
+  // Until a moment is read, the figures of the one before are still there.
+  const isReading = at !== null && !past.isCurrent;
   // A log that grows has no earlier moments: an address of an archive's page goes on at the newest.
   const isLive = newest.overview?.source.kind === "live";
   useEffect(() => {
@@ -114,7 +116,7 @@ function App() {
         </span>
       </header>
       {newest.overview?.source.kind === "archive" && copy === null && <TimeTravel newest={newest.overview} at={at} error={at === null ? null : past.error} />}
-      <main id="main" tabIndex={-1}>
+      <main id="main" tabIndex={-1} class={isReading ? "reading" : undefined} aria-busy={isReading}>
         <View view={view} route={route} live={live} runs={runs} announce={setSpoken} />
       </main>
       <footer class="foot">

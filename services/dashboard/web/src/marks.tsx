@@ -48,6 +48,12 @@ function MarkLink({ mark }: { mark: Mark }) {
   );
 }
 
+/** `at 00:08:00`, or from the first to the last. */
+function timesText(marks: [Mark, ...Mark[]]): string {
+  const [first, last] = [clock(marks[0].time * 1000), clock((marks.at(-1) ?? marks[0]).time * 1000)];
+  return first === last ? `at ${first}` : `from ${first} to ${last}`;
+}
+
 /** Several marks in one place. The list is there while the pointer or the focus is on it; Escape closes it. */
 function MarkGroup({ marks }: { marks: [Mark, ...Mark[]] }) {
   const [open, setOpen] = useState(false);
@@ -74,7 +80,7 @@ function MarkGroup({ marks }: { marks: [Mark, ...Mark[]] }) {
         <span aria-hidden="true">{mark.text}</span>
         <sub aria-hidden="true">{marks.length}</sub>
         <span class="sr">
-          {marks.length} decisions from {clock(marks[0].time * 1000)} to {clock((marks.at(-1) ?? mark).time * 1000)}
+          {marks.length} decisions {timesText(marks)}
         </span>
       </button>
       {open && (

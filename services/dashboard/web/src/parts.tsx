@@ -30,7 +30,7 @@ const ORIGINS: Record<Origin, string> = {
 export function OriginBadge({ origin, mixed = false }: { origin: Origin | null; mixed?: boolean }) {
   if (mixed) {
     return (
-      <span class="badge origin" title="figures of several origins: each row says its own">
+      <span class="badge origin" title="figures of several origins: each row shows its own">
         several origins
       </span>
     );
@@ -149,6 +149,24 @@ export function Sparkline({ values }: { values: number[] }) {
 /** Text in which what stands between backticks is code. */
 export function WithCode({ text }: { text: string }) {
   return <>{text.split("`").map((part, index) => (index % 2 === 1 ? <code key={index}>{part}</code> : part))}</>;
+}
+
+/** Text whose dates and times are not broken over lines. */
+export function WithTimes({ text }: { text: string }) {
+  const parts = text.split(/(\d{4}-\d\d-\d\d(?: \d\d:\d\d:\d\d(?: UTC)?)?)/);
+  return (
+    <>
+      {parts.map((part, index) =>
+        index % 2 === 1 ? (
+          <span key={index} class="whole">
+            {part}
+          </span>
+        ) : (
+          part
+        ),
+      )}
+    </>
+  );
 }
 
 export function Problem({ error }: { error: string | null }) {

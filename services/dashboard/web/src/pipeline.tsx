@@ -90,7 +90,7 @@ export function Pipeline({ live }: { live: Live }) {
       <section class="panel" aria-labelledby="dead-heading">
         <h2 id="dead-heading">Events that were refused</h2>
         {overview.dead_letters.length === 0 ? (
-          <p class="empty">None. Each would stand in the topic of dead letters with its reason.</p>
+          <p class="empty">None. Each would be in the topic of dead letters with its reason.</p>
         ) : (
           <table class="plain">
             <thead>

@@ -32,7 +32,7 @@ export function Policies({ route, live }: { route: Route; live: Live }) {
   return (
     <>
       <h1>Policies</h1>
-      <p class="muted">What may be done to each workload, as its declarations in the log say. Nothing is changed on a workload that has none.</p>
+      <p class="muted">What may be done to each workload, by its declarations in the log. Nothing is changed on a workload that has none.</p>
       {session?.read_only && (
         <p class="muted">
           <WithCode text={session.read_only} />

@@ -13,8 +13,8 @@ const BASES: Record<Basis, [string, string]> = {
   whole: ["metered", "it has the GPU to itself"],
   activity: ["metered", "by the activity of each"],
   allotment: ["modelled", "by what each was given"],
-  assigned: ["modelled", "as whoever assigned the GPU said"],
-  equal: ["assumed", "in equal parts: nothing tells them apart"],
+  assigned: ["modelled", "as the GPU was assigned"],
+  equal: ["assumed", "in equal parts: nothing distinguishes them"],
 };
 
 export function Sharing({ route, live }: { route: Route; live: Live }) {
@@ -76,7 +76,7 @@ export function Sharing({ route, live }: { route: Route; live: Live }) {
 }
 
 function sentence({ totals, now_ms }: SharingPage): string {
-  if (totals.gpus === 0) return "No GPU was heard of yet";
+  if (totals.gpus === 0) return "No GPU has reported yet";
   const gpus = `${count(totals.gpus)} GPU${totals.gpus === 1 ? "" : "s"}`;
   const shared = totals.shared === 0 ? "none is shared" : `${count(totals.shared)} shared`;
   const idle = totals.idle === 0 ? "none without work" : `${count(totals.idle)} without work`;
@@ -243,7 +243,7 @@ function More({ row }: { row: DeviceRow }) {
         .filter(([wish]) => wish !== "")
         .map(([wish, outcome]) => (
           <li key={wish} class="muted">
-            asked: {wish}: {outcome === null ? "the node's agent has not said" : outcome.replaceAll("_", " ")}
+            asked: {wish}: {outcome === null ? "no report from the node's agent yet" : outcome.replaceAll("_", " ")}
             {asked?.reason ? ` (${visible(asked.reason)})` : ""}
           </li>
         ))}

@@ -1,7 +1,8 @@
 // Where the viewer is (the address), what is new (the stream of events), and what a view has asked for.
 import { useEffect, useRef, useState } from "preact/hooks";
-import { addressMoment, ApiError, forgetSession, get, type Notice, type Overview, query } from "./api";
+import { addressMoment, ApiError, forgetSession, get, NoAnswer, type Notice, type Overview, query } from "./api";
 import { copy } from "./copy";
+import { clock } from "./format";
 
 export interface Route {
   parts: string[];
@@ -56,6 +57,9 @@ export interface Live {
   notice: Notice | null;
 }
 
+/** The moment of the newest figures that came; `null`: none did. */
+let newestShown: number | null = null;
+
 /** Follows the stream; the browser reconnects by itself with the id of the last event. */
 export function useLive(session: number): Live {
   const [live, setLive] = useState<Live>({ connection: copy ? "open" : "connecting", overview: copy?.overview ?? null, tick: 0, notice: null });
@@ -72,6 +76,7 @@ export function useLive(session: number): Live {
       });
       source.addEventListener("update", (event) => {
         const { overview } = JSON.parse((event as MessageEvent<string>).data) as { overview: Overview };
+        newestShown = overview.now_ms;
         setLive((live) => ({ ...live, connection: "open", overview, tick: live.tick + 1 }));
       });
       source.addEventListener("notice", (event) => {
@@ -122,6 +127,15 @@ export function useQuiet(overview: Overview | null): number | null {
 export interface Loaded<T> {
   data: T | null;
   error: string | null;
+  /** What is there answers the question that is asked now, or that one failed. */
+  isCurrent: boolean;
+}
+
+/** What a failed question says. `hasData`: something of the same question is shown meanwhile. */
+function failureText(error: unknown, hasData: boolean): string {
+  if (!(error instanceof NoAnswer)) return error instanceof Error ? error.message : String(error);
+  const shown = addressMoment() ?? newestShown;
+  return `${error.message}${hasData && shown !== null ? `; shown is ${clock(shown)}` : ""}. Trying again.`;
 }
 
 /**
@@ -131,7 +145,7 @@ export interface Loaded<T> {
 export function useData<T>(question: string | null, tick: number): Loaded<T> {
   // The same question about another moment is another one.
   const path = question === null ? null : `${addressMoment() ?? ""} ${question}`;
-  const [state, setState] = useState<Loaded<T> & { path: string | null }>({ data: null, error: null, path: null });
+  const [state, setState] = useState<Omit<Loaded<T>, "isCurrent"> & { path: string | null }>({ data: null, error: null, path: null });
   const asked = useRef<{ path: string | null; at: number; count: number; answered: number }>({ path: null, at: 0, count: 0, answered: 0 });
   useEffect(() => {
     if (path === null || question === null) return;
@@ -151,8 +165,10 @@ export function useData<T>(question: string | null, tick: number): Loaded<T> {
         (data) => isNewest() && setState({ data, error: null, path }),
         (error: unknown) => {
           if (!isNewest()) return;
-          const text = error instanceof Error ? error.message : String(error);
-          setState((state) => ({ data: state.path === path ? state.data : null, error: text, path }));
+          setState((state) => {
+            const data = state.path === path ? state.data : null;
+            return { data, error: failureText(error, data !== null), path };
+          });
           if (!isOver && !(error instanceof ApiError)) timer = window.setTimeout(ask, 2000);
         },
       );
@@ -167,7 +183,7 @@ export function useData<T>(question: string | null, tick: number): Loaded<T> {
       if (asked.current.path !== path) abort.abort();
     };
   }, [path, tick]);
-  return state.path === path || state.data === null ? state : { data: state.data, error: state.error };
+  return { data: state.data, error: state.error, isCurrent: state.path === path };
 }
 
 /** Dark or light, by the system unless the viewer has said otherwise. */

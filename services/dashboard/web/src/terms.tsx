@@ -1,6 +1,6 @@
 // Changes what may be done to a workload: what is so, what would be, and only then the change.
 import { useEffect, useRef, useState } from "preact/hooks";
-import { askSession, mayChange, type Mode, post, type Session, workloadPath } from "./api";
+import { askSession, mayChange, type Mode, NoAnswer, post, type Session, workloadPath } from "./api";
 import { copy } from "./copy";
 import { visible } from "./format";
 import { Problem } from "./parts";
@@ -60,22 +60,25 @@ export function TermsButtons({ workload, terms, recommended }: { workload: strin
       setSaid(changed ? "Done: it is shown here when the actuator has declared it." : "It was so already.");
       dialog.current?.close();
     } catch (failure) {
-      setError(failure instanceof Error ? failure.message : String(failure));
+      const unknown = failure instanceof NoAnswer ? ": whether it was done is shown here once it does" : "";
+      setError(`${failure instanceof Error ? failure.message : String(failure)}${unknown}`);
     }
   };
+  // Several workloads are in one list.
+  const named = (word: string) => `${word} ${visible(workload)}`;
   const outdated = asked && describeOutdated(asked, terms, recommended);
   const lookAgain = asked?.change === "set_mode" ? askMode : recommended && (() => ask({ change: "approve", shown: recommended }));
   return (
     <span class="terms-buttons">
       {recommended && !terms.paused && terms.mode === "recommend" && (
-        <button type="button" class="button" onClick={() => ask({ change: "approve", shown: recommended })}>
+        <button type="button" class="button" aria-label={named("Approve")} onClick={() => ask({ change: "approve", shown: recommended })}>
           Approve
         </button>
       )}
-      <button type="button" class="button" onClick={() => ask({ change: terms.paused ? "resume" : "pause" })}>
+      <button type="button" class="button" aria-label={named(terms.paused ? "Resume" : "Pause")} onClick={() => ask({ change: terms.paused ? "resume" : "pause" })}>
         {terms.paused ? "Resume" : "Pause"}
       </button>
-      <button type="button" class="button" onClick={askMode}>
+      <button type="button" class="button" aria-label={named("Mode")} onClick={askMode}>
         Mode
       </button>
       <span class="muted" role="status">

@@ -7,6 +7,7 @@ import { TermsButtons } from "./terms";
 import { whatIfHref } from "./whatif";
 import { Chart, type Line, type Mark } from "./chart";
 import { actionBadge, changesNote, clock, count, counted, day, digits, duration, interval, joules, kwh, moment, perSample, percent, visible, watts } from "./format";
+import { SavingBridge } from "./saving";
 import { ActionBadge, LayoutChange, LayoutText, OriginBadge, Problem, savingNote, savingTone, Stat, StateBadge, Waiting, WithCode, wholeSaving } from "./parts";
 import { changed, decisionHref, href, type Live, type Route, useData } from "./state";
 
@@ -36,7 +37,7 @@ export function Workload({ name, route, live }: { name: string; route: Route; li
         {detail && <OriginBadge origin={detail.row.origin} />}
         {detail && <LayoutText layout={detail.row.layout} />}
         {detail?.declaration && <TermsButtons workload={name} terms={detail.declaration} recommended={null} />}
-        {copy === null && (
+        {copy === null && detail && (
           <nav class="links" aria-label="More on this workload">
             <a class="button" href={compareHref(name, series)}>
               Compare
@@ -71,6 +72,7 @@ export function Workload({ name, route, live }: { name: string; route: Route; li
       {series && series.time_ms.length > 1 && (
         <Charts series={series} decisions={decisions?.rows ?? []} route={route} range={range} />
       )}
+      {detail?.saving_parts && <SavingBridge parts={detail.saving_parts} row={detail.row} />}
       {decisions && <Decisions page={decisions} name={name} />}
       {detail && <Facts detail={detail} />}
     </>
@@ -126,14 +128,14 @@ function Figures({ detail }: { detail: WorkloadDetail }) {
       <Stat
         label={silent ? "Power" : ended ? "Power at the end" : "Power now"}
         value={silent ? watts(report?.mean_power_watts) : watts(row.power_watts)}
-        note={silent ? `mean of the run${ended ? "" : "; nothing heard lately"}` : `${row.gpus === null ? `by a ${report?.meter ?? "?"} meter` : counted(row.gpus, "GPU")}${detail.max_temperature_celsius === null ? "" : `, up to ${digits(detail.max_temperature_celsius, 2)} °C`}`}
+        note={silent ? `mean of the run${ended ? "" : "; no report lately"}` : `${row.gpus === null ? `by a ${report?.meter ?? "?"} meter` : counted(row.gpus, "GPU")}${detail.max_temperature_celsius === null ? "" : `, up to ${digits(detail.max_temperature_celsius, 2)} °C`}`}
       />
       <Stat
         label="Energy used"
         value={joules(report?.energy_joules)}
         note={
           detail.why_no_energy
-            ? "not known: why is said below"
+            ? "not known: see the reason below"
             : report
               ? `${kwh(report.energy_joules)} in ${duration(report.duration_seconds)}, ${percent(report.coverage_ratio, 0)} covered`
               : undefined
@@ -282,12 +284,12 @@ export function DecisionList({ rows, withWorkload = false }: { rows: DecisionRow
             </span>
             <span class="what">
               <ActionBadge row={row} />
-              {row.outcome && row.outcome !== "ready" && row.outcome !== "recommended" && <span class="muted"> {row.outcome.replaceAll("_", " ")}</span>}
+              {row.outcome && !["ready", "recommended", "refused"].includes(row.outcome) && <span class="muted"> {row.outcome.replaceAll("_", " ")}</span>}
             </span>
             <span class={withWorkload ? "why" : "why sentence"}>
               {withWorkload && (
-                <b>
-                  <bdi>{visible(row.workload)}</bdi>{" "}
+                <b class="clip" title={visible(row.workload)}>
+                  <bdi>{visible(row.workload)}</bdi>
                 </b>
               )}
               {row.action !== "maintain" && <LayoutChange from={row.from} to={row.to} />} <bdi>{visible(row.reason)}</bdi>

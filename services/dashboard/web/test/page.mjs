@@ -129,7 +129,8 @@ const tests = {
       await dialog.getByText(text).first().waitFor();
       await press(name);
     };
-    const asked = (name) => policy.getByRole("button", { name, exact: true }).click();
+    // Each button names its workload: several are in one list.
+    const asked = (name) => policy.getByRole("button", { name: `${name} eadt/llm-training`, exact: true }).click();
     await asked("Pause");
     await isAccessible(page, "the dialog of a change");
     // Nothing happens before it is confirmed.
@@ -452,6 +453,117 @@ const tests = {
       await page.locator(".reason").waitFor();
       await close(page);
     }
+  },
+
+  async "a badge stays in its cell, and a list of decisions fits the screen"() {
+    const server = await archive();
+    const texts = ["lower power limit to 120 W", "lower SM clock limit to 1,410 MHz", "set power limit to 352 W", "unfreeze all but 12 layers"];
+    const longest = `eadt/${"n".repeat(248)}`;
+    const prepare = (page) =>
+      changeAnswers(page, /api\/v1\/decisions/, (text) => {
+        const answer = JSON.parse(text);
+        answer.rows.forEach((row, index) => Object.assign(row, { action: "set_power_limit", action_text: texts[index % texts.length], outcome: ["recommended", "rolled_back", "ready"][index % 3], fate: ["recommended", "rolled_back", "ready"][index % 3] }));
+        answer.rows[0].workload = longest;
+        return JSON.stringify(answer);
+      });
+    for (const width of [1280, 720, 400]) {
+      for (const view of ["#/decisions", "#/workload/eadt/llm-training"]) {
+        const page = await open(`${server.url}${view}`, { width, prepare });
+        await page.locator("a.decision").first().waitFor();
+        const apart = await page.locator("a.decision").evaluateAll((rows) =>
+          rows.flatMap((row) => {
+            const [badge, cell, why] = [".badge", ".what", ".why"].map((part) => row.querySelector(part).getBoundingClientRect());
+            const isIn = badge.right <= cell.right + 0.5 && badge.left >= cell.left - 0.5;
+            return isIn && (badge.right <= why.left || badge.bottom <= why.top + 0.5) ? [] : [row.innerText];
+          }),
+        );
+        assert.deepEqual(apart, [], `${view} at ${width}: badges over other text`);
+        const wide = await page.evaluate(() => document.documentElement.scrollWidth);
+        assert.ok(wide <= width, `${view} at ${width}: ${wide} px wide`);
+        const rows = await page.locator("a.decision").evaluateAll((rows) => rows.map((row) => row.getBoundingClientRect().height));
+        assert.ok(Math.max(...rows) < 400, `${view} at ${width}: a long name takes ${Math.max(...rows)} px`);
+        await close(page);
+      }
+    }
+  },
+
+  async "the parts of a saving add up to the report's, and a prediction stands beside what was found"() {
+    const server = await archive();
+    const ask = async (path) => (await fetch(`${server.url}api/v1/${path}`)).json();
+    for (const name of ["eadt/llm-training", "eadt/vision-pretraining"]) {
+      const { saving_parts: parts, report, row } = await ask(`workloads/${name}`);
+      const sum = parts.parts.reduce((sum, part) => sum + part.joules, 0);
+      const near = (a, b) => Math.abs(a - b) <= 1e-6 * parts.baseline_joules;
+      assert.ok(near(parts.baseline_joules - sum, parts.actual_joules) && near(sum, report.saving_joules), JSON.stringify(parts));
+      assert.ok(parts.parts.find(({ kind }) => kind === "limits").joules > 0 && parts.parts.find(({ kind }) => kind === "restarts").joules < 0, JSON.stringify(parts));
+      for (const width of [1280, 400]) {
+        const page = await open(`${server.url}#/workload/${name}`, { width });
+        const rows = page.locator(".bridge tbody tr");
+        await rows.first().waitFor();
+        const texts = await rows.locator("td:nth-child(2)").allInnerTexts();
+        assert.equal(texts.length, parts.parts.length + 2);
+        const figures = texts.map((text) => joules(text).value);
+        const shown = figures.slice(0, -1).reduce((sum, figure) => sum + figure, 0);
+        assert.ok(Math.abs(shown - figures.at(-1)) <= 0.02 * parts.baseline_joules, `${texts} adds up`);
+        // Each bar begins where the one before ends.
+        const bars = await page.locator(".bar-part").evaluateAll((bars) => bars.map((bar) => bar.getBoundingClientRect()).map(({ left, right }) => [left, right]));
+        bars.slice(1, -1).forEach(([left, right], index) => {
+          const before = bars[index];
+          const touches = (edge) => before.some((other) => Math.abs(other - edge) < 2.5);
+          assert.ok(touches(left) || touches(right), `${JSON.stringify(bars)}: bar ${index + 1}`);
+        });
+        assert.ok(await page.evaluate(() => document.documentElement.scrollWidth <= innerWidth), `the bars fit into ${width} px`);
+        await isAccessible(page, `the parts of a saving at ${width}`);
+        await close(page);
+      }
+      assert.ok(row.saving_ratio > 0);
+    }
+    const { rows } = await ask(`decisions?${new URLSearchParams({ workload: "eadt/llm-training", limit: 200 })}`);
+    const stated = rows.find(({ action, reason }) => action === "scale_replicas" && / is expected to save [\d.]+ %/.test(reason));
+    const { verdict, reason } = await ask(`decision?${new URLSearchParams({ workload: stated.workload, id: stated.id })}`);
+    const page = await open(`${server.url}#/decision?${new URLSearchParams({ workload: stated.workload, id: stated.id })}`);
+    const cells = await page.locator("tr.predicted").first().locator("td").allInnerTexts();
+    assert.equal(number(/[−\d.]+/.exec(cells[0])[0]), Number(/is expected to save ([\d.]+) %/.exec(reason)[1]));
+    assert.ok(Math.abs(number(/[−\d.]+/.exec(cells[1])[0]) - 100 * verdict.evidence.gain_ratio) <= 0.051, cells[1]);
+    // No figure under its raw name, and none without its unit.
+    const labels = await page.locator("section[aria-labelledby=evidence-heading] tbody tr").allInnerTexts();
+    assert.ok(labels.every((label) => /^[A-Z]/.test(label) && !/ per second | ratio\b| watts\b/.test(label)), labels.join("\n"));
+    assert.ok(labels.some((label) => /^Throughput that is to be kept\s+[\d.]+ samples\/s/.test(label)), labels.join("\n"));
+    await isAccessible(page, "a prediction");
+    await close(page);
+  },
+
+  async "a mistyped address and a server that is away are told in words"() {
+    const server = await archive();
+    const page = await open(`${server.url}#/fleet?sort=bogus&order=up&state=none`);
+    const rows = page.locator(".fleet tbody tr");
+    await rows.first().waitFor();
+    assert.equal(await page.locator(".problem").count(), 0);
+    await page.goto(`${server.url}#/what-if?controller=matrix`);
+    await page.getByRole("link", { name: "eadt/llm-training" }).waitFor();
+    assert.equal(await page.locator(".problem").count(), 0);
+    await page.goto(`${server.url}#/workload/no/such`);
+    await page.locator(".problem").getByText("no workload is named").waitFor();
+    assert.equal(await page.getByRole("link", { name: "Compare", exact: true }).count(), 0, "nothing is offered for what is not there");
+    await page.route("**/api/v1/policies*", (route) => route.abort("connectionrefused"));
+    await page.goto(`${server.url}#/policies`);
+    await page.locator(".problem").getByText("The server does not answer. Trying again.").waitFor();
+    await page.unroute("**/api/v1/policies*");
+    await page.locator("li.gpu").first().waitFor();
+    assert.equal(await page.locator(".problem").count(), 0, "it was asked again");
+    const { first_ms: first, now_ms: last } = await (await fetch(`${server.url}api/v1/overview`)).json();
+    const name = "eadt/llm-training";
+    const hour = 3_600_000;
+    const times = { a: name, a_from: first, a_to: first + hour / 2, b: name, b_from: last - hour / 2, b_to: last };
+    await page.goto(`${server.url}#/compare?${new URLSearchParams(times)}`);
+    await page.locator(".notes li").getByText(/the first time is of phase 1 of the job's work, the second of phase 3/).waitFor();
+    assert.equal(await page.locator(".compare .tone-bad, .compare .tone-good").count(), 0, "other work is neither better nor worse");
+    assert.ok(!(await page.locator(".notes").innerText()).includes("`"), "code is code");
+    await page.goto(`${server.url}#/what-if?${new URLSearchParams({ workload: name, controller: "matrix" })}`);
+    await page.locator("#refused-heading").waitFor();
+    const reasons = await page.locator("main").innerText();
+    assert.ok(!/in phase \d+ of the job|^maintain\b/m.test(reasons), "phases are numbered once");
+    await close(page);
   },
 
   async "phases are named above the plot, where no line crosses their names"() {

@@ -11,13 +11,13 @@ use serde_json::Value;
 
 use super::FittedParameters;
 
-/// Everything of a layout but what limits the power.
+/// Returns everything of a layout but what limits the power.
 fn shape(layout: &Layout) -> LayoutShape {
     [layout.replicas, layout.mps_thread_percentage, layout.world_size, layout.local_world_size]
 }
 
-/// The windows of the layout that has most of them (ties: the smaller one): throughput of different layouts is no function of
-/// power.
+/// Returns the windows of the layout that has most of them (ties: the smaller one): throughput of different layouts is no
+/// function of power.
 pub(super) fn comparable<'a>(windows: impl Iterator<Item = &'a EfficiencyWindow>) -> Vec<&'a EfficiencyWindow> {
     let mut by_shape: BTreeMap<_, Vec<_>> = BTreeMap::new();
     for window in windows {

@@ -74,7 +74,7 @@ fn co_run_errors(
     errors.ratio().is_finite().then_some(errors)
 }
 
-/// The same of adding up, at its best: with the idle power of each set of workloads that fits its own co-runs, as online.
+/// Returns the same of adding up, at its best: with the idle power of each set of workloads that fits its own co-runs, as online.
 fn additive_error(found: &BoardCoRuns, runs: &[CoRun]) -> Option<f64> {
     let mut sets: BTreeMap<Vec<&str>, Vec<CoRun>> = BTreeMap::new();
     for run in runs {
@@ -121,7 +121,7 @@ fn train(measurements: &GpuMeasurements) -> Result<(SharingModelDocument, u32), 
     }
 }
 
-/// The sets of workloads that ran together, in the order in which they first did.
+/// Returns the sets of workloads that ran together, in the order in which they first did.
 fn sets(runs: &[GatheredRun]) -> Vec<Vec<String>> {
     let mut first: BTreeMap<Vec<&str>, _> = BTreeMap::new();
     for run in runs {
@@ -147,7 +147,7 @@ struct BoardCoRuns {
 }
 
 impl BoardCoRuns {
-    /// `None`: no GPU was shared.
+    /// Returns the scope; `None`: no GPU was shared.
     fn of(scope: &FitScope<'_>, windows: &[&EfficiencyWindow]) -> Option<Self> {
         let settings = GatherSettings::default();
         let GatheredRuns { mut runs, passed } = co_runs(windows.iter().copied(), &settings);
@@ -184,7 +184,7 @@ impl BoardCoRuns {
     }
 }
 
-/// `None`: no GPU of this board was shared.
+/// Proposes a model; `None`: no GPU of this board was shared.
 pub(super) fn propose(scope: &FitScope<'_>, gpu_model: &str, windows: &[&EfficiencyWindow]) -> Option<ModelProposal> {
     let mut windows = windows.to_vec();
     windows.sort_by(|a, b| (a.window_end, &a.workload).cmp(&(b.window_end, &b.workload)));
@@ -203,7 +203,7 @@ pub(super) fn propose(scope: &FitScope<'_>, gpu_model: &str, windows: &[&Efficie
         let reason = format!(
             "{} co-runs of {} sets of workloads in {used} usable windows: {SETS_MIN} sets are needed, and optimizer.windows_min asks for \
              {windows_min} windows ({unprofiled} other co-runs have a workload that was not measured alone at 100 % and at its share, and \
-             {passed} windows beside others say nothing)",
+             {passed} windows beside others are not usable)",
             runs.len(),
             sets.len(),
         );

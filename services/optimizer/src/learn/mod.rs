@@ -45,7 +45,7 @@ pub struct ModelProposal {
     pub verdict: ModelVerdict,
     /// The reason as text.
     pub reason: String,
-    /// Figures on training and held-back data; empty where nothing was fitted.
+    /// Figures on training and held-back data; empty if nothing was fitted.
     pub metrics: BTreeMap<String, f64>,
     /// The event to publish; only with [`ModelVerdict::Publish`].
     pub model: Option<Model>,
@@ -57,7 +57,7 @@ impl ModelProposal {
     }
 }
 
-/// A document as the parameters of an event.
+/// Returns a document as the parameters of an event.
 fn parameters(document: &impl Serialize) -> Value {
     serde_json::to_value(document).expect("invariant fits_are_json: finite numbers and texts")
 }
@@ -80,7 +80,7 @@ pub fn learn(
         let shared = gpu_sharing::propose(&scope, board, &windows);
         let windows = windows.into_iter().filter(|window| is_alone(window)).collect();
         let subject = FitSubject { name: power_name(board), gpu_model: Some(board), windows, scope };
-        proposals.push(subject.judge(power::fit, power::predict));
+        proposals.push(subject.fit_and_validate(power::fit, power::predict));
         proposals.extend(shared);
     }
     let workloads: BTreeSet<&str> = training.windows.iter().map(|window| window.workload.as_str()).collect();
@@ -89,12 +89,13 @@ pub fn learn(
         let windows = cap_curve::comparable(training.windows.iter().filter(alone));
         let gpu_model = training.workloads.get(workload).and_then(|known| known.gpu_model.as_deref());
         let subject = FitSubject { name: cap_curve_name(workload), gpu_model, windows, scope };
-        proposals.push(subject.judge(cap_curve::fit, cap_curve::predict));
+        proposals.push(subject.fit_and_validate(cap_curve::fit, cap_curve::predict));
     }
     proposals
 }
 
-/// Beside others a workload has a part of a board's power, and a throughput that is theirs, too.
+/// Returns true if a window is of a workload alone on its boards. Beside others it has a part of a board's power, and its
+/// throughput depends on them.
 fn is_alone(window: &EfficiencyWindow) -> bool {
     window.tenants.is_none_or(|tenants| tenants <= 1)
 }
@@ -159,7 +160,7 @@ type PredictFn = fn(&Value, &EfficiencyWindow) -> Option<(f64, f64)>;
 /// Fits a model; the error has the reason if the windows are not sufficient.
 type FitFn = fn(&[&EfficiencyWindow], Option<&str>) -> Result<FittedParameters, String>;
 
-/// Mean absolute error as a part of the true value, and over how many windows.
+/// Returns the mean absolute error as a part of the true value, and over how many windows.
 fn error_of(parameters: &Value, predict: PredictFn, windows: &[&EfficiencyWindow]) -> Option<(f64, usize)> {
     let errors: Vec<f64> = windows
         .iter()
@@ -187,7 +188,7 @@ fn error_of_constant(
 }
 
 impl FitSubject<'_> {
-    fn judge(mut self, fit: FitFn, predict: PredictFn) -> ModelProposal {
+    fn fit_and_validate(mut self, fit: FitFn, predict: PredictFn) -> ModelProposal {
         self.windows.sort_by(|a, b| (a.window_start, &a.workload).cmp(&(b.window_start, &b.workload)));
         self.windows.drain(..self.windows.len().saturating_sub(self.scope.settings.windows_max));
         let count = self.windows.len();

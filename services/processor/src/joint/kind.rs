@@ -1,4 +1,4 @@
-//! What differs between the joint stages: the fold, the names of its group and state, the metrics.
+//! Differences between the joint stages: the fold, the names of its group and state, the metrics.
 
 use std::fmt::Debug;
 
@@ -19,11 +19,11 @@ pub trait JointStageDefinition: Debug {
     const GROUP_SUFFIX: &'static str;
     /// Name in log lines and errors.
     const DESCRIPTION: &'static str;
-    /// What its dead letters are refused by.
+    /// Name of the service in its dead letters.
     const SERVICE: &'static str;
-    /// What its decisions' ids end in, after a slash.
+    /// Suffix of its decisions' ids, after a slash.
     const CONTROLLER: &'static str;
-    /// What the keys of its state begin with, beside others' of the topic.
+    /// Prefix of its keys in the state topic, which other stages share.
     const STATE_PREFIX: &'static str;
 
     fn new(metrics: &MetricsRegistry) -> Self;
@@ -31,13 +31,13 @@ pub trait JointStageDefinition: Debug {
     /// Makes every series, so that the reference shows its labels.
     fn init_series(&self) {}
 
-    /// Returns what it runs as.
+    /// Returns the task that it runs as. Its readiness has the same name.
     fn task() -> &'static TaskEntry;
 
-    /// Whether it has anything to do.
+    /// Returns whether it has anything to do.
     fn is_on(settings: &ProcessorSettings) -> bool;
 
-    /// A decision that was not applied within this time is void, in seconds.
+    /// Returns the time after which a decision that was not applied is void, in seconds.
     fn decision_expiry_seconds(settings: &ProcessorSettings) -> f64;
 
     fn metrics(&self) -> &JointMetrics;
@@ -66,7 +66,7 @@ impl JointStageDefinition for PowerBudgetStage {
     }
 
     fn task() -> &'static TaskEntry {
-        &tasks::CLUSTER
+        &tasks::POWER_BUDGET
     }
 
     fn is_on(settings: &ProcessorSettings) -> bool {
@@ -111,7 +111,7 @@ impl JointStageDefinition for GpuSharingStage {
     }
 
     fn task() -> &'static TaskEntry {
-        &tasks::GPU
+        &tasks::GPU_SHARING
     }
 
     fn is_on(settings: &ProcessorSettings) -> bool {
@@ -165,7 +165,13 @@ mod tests {
     }
 
     #[test]
-    fn the_cluster_counts_what_was_folded_and_tells_its_budget_only_where_it_runs() {
+    fn the_task_of_a_stage_has_the_name_of_its_feature() {
+        let tasks = [PowerBudgetStage::task(), GpuSharingStage::task()];
+        assert_eq!(tasks.map(|task| task.name), ["power-budget", "gpu-sharing"]);
+    }
+
+    #[test]
+    fn the_power_budget_counts_what_was_folded_and_reports_only_where_it_runs() {
         let bus = ScriptedBus::default();
         let kind = <PowerBudgetStage as JointStageDefinition>::new(&bus.metrics);
         let told = || {
@@ -184,9 +190,14 @@ mod tests {
     fn the_stage_of_shared_gpus_counts_what_was_folded_and_tells_where_it_runs() {
         let bus = ScriptedBus::default();
         let kind = <GpuSharingStage as JointStageDefinition>::new(&bus.metrics);
-        let told = || {
+        let values_under = |prefix: &str| {
             ["runs_here", "looks_total", "late_total", "models_total", "shared_gpus", "measured"]
-                .map(|name| bus.metric(&format!("eadt_sm_partition_{name}")).unwrap())
+                .map(|name| bus.metric(&format!("{prefix}_{name}")).unwrap())
+        };
+        let told = || {
+            let values = values_under("eadt_gpu_sharing");
+            assert_eq!(values_under("eadt_sm_partition"), values, "the old names have the same values");
+            values
         };
         JointStageDefinition::set_running(&kind, Some(&settings(None, true)));
         let before = GpuSharingTally { looks: 2, late: 1, models: 1, ..GpuSharingTally::default() };

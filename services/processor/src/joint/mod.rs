@@ -37,11 +37,11 @@ const POLL_ITEMS: usize = 64;
 /// A joint stage for whoever starts it, lets it into Kafka, or compares its decisions.
 #[derive(Debug, Clone, Copy)]
 pub struct JointStageEntry {
-    /// At the end of its group's name and of its member's.
+    /// Suffix of its group's name and of its member's.
     pub name: &'static str,
     /// Controller of its decisions.
     pub controller: &'static str,
-    /// Returns what it runs as.
+    /// Returns the task that it runs as. Its readiness has the same name.
     pub task: fn() -> &'static TaskEntry,
     /// Returns whether it has anything to do.
     pub is_on: fn(&ProcessorSettings) -> bool,
@@ -89,7 +89,7 @@ fn run_joint_stage<K: JointStageDefinition>(deps: &ProcessorDependencies) -> Res
     })
 }
 
-/// From joining the group to the first error.
+/// Session of a stage, from joining the group to the first error.
 struct JointSession<'a, K: JointStageDefinition> {
     deps: &'a ProcessorDependencies,
     kind: &'a K,
@@ -295,11 +295,11 @@ mod tests {
     fn the_stage_of_shared_gpus_runs_where_it_is_on() {
         let bus = ScriptedBus::default();
         let then = bus.clone();
-        bus.turns([assigned(0), ScriptedPoll::look(move || assert_eq!(then.metric("eadt_sm_partition_runs_here"), Some(1.0)))]);
+        bus.turns([assigned(0), ScriptedPoll::look(move || assert_eq!(then.metric("eadt_gpu_sharing_runs_here"), Some(1.0)))]);
         let mut settings = settings();
         settings.gpu_sharing.enabled = true;
         (GPU_SHARING_STAGE.run)(&bus.service(&settings)).unwrap();
-        assert_eq!(bus.metric("eadt_sm_partition_runs_here"), Some(0.0));
+        assert_eq!(bus.metric("eadt_gpu_sharing_runs_here"), Some(0.0));
     }
 
     #[test]

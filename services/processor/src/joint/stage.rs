@@ -258,13 +258,12 @@ impl<K: JointStageDefinition> JointStage<K> {
     }
 }
 
-/// For each topic the offsets of the first records that are not folded, partition by partition, as written by
-/// [`JointStage::positions_json`].
+/// Offsets of the first records that are not folded, by topic and partition, as written by [`JointStage::positions_json`].
 #[derive(Debug)]
 pub struct StageOffsets(BTreeMap<String, Vec<i64>>);
 
 impl StageOffsets {
-    /// `None`: anything else, such as the first stage's.
+    /// Parses offsets; returns `None` for anything else, such as the first stage's.
     fn from_json(text: &str) -> Option<Self> {
         serde_json::from_str(text).ok().map(Self)
     }
@@ -313,7 +312,7 @@ impl<K: JointStageDefinition> StageRecords for JointStage<K> {
     }
 }
 
-/// All partitions of the inputs. A model is written to every partition, and one of them is enough.
+/// Returns all partitions of the inputs. A model is written to every partition, and one of them is enough.
 fn input_partitions(bus: &dyn Bus, prefix: &str) -> Result<Vec<(Topic, TopicPartition)>> {
     let counts = bus.partition_counts(prefix)?;
     let mut inputs = Vec::new();
@@ -699,10 +698,10 @@ mod tests {
     fn each_stage_knows_its_own_state_and_decisions() {
         type Power = JointStage<PowerBudgetStage>;
         type Gpus = JointStage<GpuSharingStage>;
-        for (key, cluster, gpus) in
+        for (key, power_budget, gpus) in
             [("#cluster//x", true, false), ("#gpu//x", false, true), ("#", false, false), ("a/b#0", false, false)]
         {
-            assert_eq!((Power::is_state_key(key), Gpus::is_state_key(key)), (cluster, gpus), "{key}");
+            assert_eq!((Power::is_state_key(key), Gpus::is_state_key(key)), (power_budget, gpus), "{key}");
         }
         let stands = r#"{"efficiency.windows.v1":[7]}"#;
         let said = |id: &str, positions: &str| {

@@ -35,16 +35,16 @@ pub struct OfflineJointStage {
     settings: FoldSettings,
     inputs: BTreeMap<ArrivalOrder, OfflineInput>,
     count: u64,
-    /// Of each partition the newest stamp of what the first stage folded: a window came when it was closed.
+    /// Newest stamp that the first stage folded, by partition: a window came when it was closed.
     stamps: HashMap<i32, EventTime>,
-    /// Of each input stamp and time of its newest record.
+    /// Stamp and time of the newest record, by input.
     newest: HashMap<StageInput, (EventTime, EventTime)>,
     /// Partitions of the workloads that were ever members: where their windows and decisions belong.
     members: HashMap<String, i32>,
 }
 
 impl OfflineJointStage {
-    /// The stages that these settings ask for.
+    /// Returns the stages that these settings ask for.
     pub fn enabled_stages(settings: &FoldSettings) -> Vec<Self> {
         let of = |which| Self {
             which,
@@ -55,8 +55,8 @@ impl OfflineJointStage {
             newest: HashMap::new(),
             members: HashMap::new(),
         };
-        let cluster = settings.power_budget.is_some().then(|| of(JointStageChoice::PowerBudget));
-        cluster.into_iter().chain(settings.gpu_sharing.is_some().then(|| of(JointStageChoice::GpuSharing))).collect()
+        let power_budget = settings.power_budget.is_some().then(|| of(JointStageChoice::PowerBudget));
+        power_budget.into_iter().chain(settings.gpu_sharing.is_some().then(|| of(JointStageChoice::GpuSharing))).collect()
     }
 
     fn is_member(&self, workload: &Workload) -> bool {
@@ -71,7 +71,7 @@ impl OfflineJointStage {
             OfflineInput::Table(fed) => fed.event.event().time(),
             OfflineInput::Window(window) => Some(window.window_end),
         };
-        // What has no time moves no clock: it goes first.
+        // A record without a time moves no clock: it goes first.
         let mut time = event_time.map_or(EventTime::MIN, |time| merge_key(time, stamp, self.settings.max_future));
         let place = (STAGE_INPUTS.iter().position(|other| *other == topic).unwrap_or(STAGE_INPUTS.len()), partition);
         // Records of one input stay in their order.
@@ -122,9 +122,9 @@ impl OfflineJointStage {
     pub fn fold(self, emit: impl FnMut(i32, Decision) -> Result<(), ReplayError>) -> Result<u64, ReplayError> {
         match self.which {
             JointStageChoice::PowerBudget => {
-                let mut cluster = PowerBudgetFold::new(self.settings.clone());
-                self.fold_in(&mut cluster, emit)?;
-                Ok(cluster.tally().late)
+                let mut power_budget = PowerBudgetFold::new(self.settings.clone());
+                self.fold_in(&mut power_budget, emit)?;
+                Ok(power_budget.tally().late)
             }
             JointStageChoice::GpuSharing => {
                 let mut gpus = GpuSharingFold::new(self.settings.clone());

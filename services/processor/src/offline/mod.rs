@@ -20,7 +20,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use eadt_core::partition::device_of;
-use eadt_core::{FoldOutput, FoldSettings, InputRecord, PartitionFold};
+use eadt_core::{FoldOutput, FoldSettings, PartitionFold};
 use eadt_schemas::counts::counted;
 use eadt_schemas::decode::DecodeError;
 use eadt_schemas::v1::{Decision, EfficiencyWindow, WindowKind};
@@ -67,7 +67,7 @@ impl fmt::Display for OpenAtEnd {
         write!(f, "{} of {workload}, {from} to {to}: ", counted(*windows, "window"))?;
         match (sources_behind, log_clock) {
             (0, Some(clock)) => {
-                write!(f, "processor.join_grace_seconds have not passed on the log's clock, which stands at {clock}")
+                write!(f, "processor.join_grace_seconds have not passed on the log's clock, which is at {clock}")
             }
             (0, None) => f.write_str("processor.join_grace_seconds have not passed on the log's clock"),
             (behind, _) => write!(f, "{} may still have events of the first one", counted(*behind, "live source")),
@@ -99,7 +99,7 @@ pub struct ReplayCounts {
     /// Events of closed windows, whether or not a window after them counts them.
     pub late: u64,
     pub stale: u64,
-    /// Events as old as their source's last one.
+    /// Events as old as their source's last one, or older and sent again.
     pub duplicates: u64,
     /// Table events merged after a larger key.
     pub late_tables: u64,
@@ -143,7 +143,7 @@ pub fn replay(
     Ok(all.counts)
 }
 
-/// Whether [`replay`] folds these partitions side by side, if none of their sources mixes them.
+/// Returns whether [`replay`] folds these partitions side by side, if none of their sources mixes them.
 pub fn folds_side_by_side(settings: &FoldSettings) -> bool {
     OfflineJointStage::enabled_stages(settings).is_empty()
 }
@@ -167,12 +167,12 @@ struct ReplayGroup {
     at_the_end: OpenWindowPolicy,
 }
 
-/// What is left of a group once it is folded.
+/// Result of folding one group of partitions.
 #[derive(Default)]
 struct GroupResult {
     counts: ReplayCounts,
     open: Vec<(PartitionOffsets, OpenAtEnd)>,
-    /// Of the one group that there is then; they fold when everything is read.
+    /// The joint stages, if there is one group only; they fold when everything is read.
     joint_stages: Vec<OfflineJointStage>,
 }
 
@@ -220,8 +220,7 @@ impl ReplayGroup {
             let (partition, positions) = partitions
                 .entry(record.partition)
                 .or_insert_with(|| (PartitionFold::new(settings.clone()), PartitionOffsets::start(record.partition)));
-            let input = InputRecord { topic: record.topic, stamp: record.stamp, key: record.key(), event: record.event.event() };
-            partition.fold(&input, &mut out);
+            partition.fold(&record.input(), &mut out);
             if let Some(offset) = record.offset {
                 positions.advance(record.topic, offset);
             }

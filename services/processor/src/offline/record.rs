@@ -2,12 +2,13 @@
 
 use std::error::Error;
 
+use eadt_core::InputRecord;
 use eadt_schemas::v1::{GpuTelemetry, TrainingProgress};
 use eadt_schemas::{EventTime, Topic};
 
 use crate::codec::DecodedRecord;
 
-/// What is wrong with a source, or with what takes the outputs.
+/// Error of a source, or of the consumer of the outputs.
 pub type ReplayError = Box<dyn Error + Send + Sync>;
 
 /// A record of an input topic as a file has it.
@@ -21,6 +22,8 @@ pub struct RawRecord<'a> {
     pub value: Option<&'a [u8]>,
     /// The log's stamp; the event's own time where there is none.
     pub stamp: EventTime,
+    /// The record has the header `envelope::header::SENT_AGAIN`.
+    pub is_sent_again: bool,
 }
 
 /// A decoded record.
@@ -32,11 +35,12 @@ pub struct ReplayRecord {
     pub(super) stamp: EventTime,
     /// Empty: none. A log written by hand may leave keys out; heartbeats have none.
     pub(super) key: String,
+    is_sent_again: bool,
     pub(super) event: DecodedRecord,
 }
 
 impl Default for ReplayRecord {
-    /// A heartbeat of no time, to be renewed.
+    /// Returns a heartbeat of no time, to be renewed.
     fn default() -> Self {
         Self {
             topic: Topic::GpuTelemetry,
@@ -44,6 +48,7 @@ impl Default for ReplayRecord {
             offset: None,
             stamp: EventTime::default(),
             key: String::new(),
+            is_sent_again: false,
             event: DecodedRecord::Heartbeat,
         }
     }
@@ -57,14 +62,14 @@ impl ReplayRecord {
         fed
     }
 
-    /// As [`Self::new`], in place of a record that is folded: its memory is used again.
+    /// Like [`Self::new`], in place of a record that is folded: its memory is used again.
     pub fn refill(&mut self, raw: RawRecord<'_>, partition: Option<i32>, offset: Option<i64>) {
         self.event.decode_into(raw.topic, raw.kind, raw.value);
         self.set_position(raw, partition, offset);
     }
 
-    /// As [`Self::refill`] where the value is an object in the form that EADT itself writes, and nothing else. False: it is not,
-    /// and what this holds is of no use.
+    /// Like [`Self::refill`], but only for a value that is an object in the form that EADT itself writes. Returns false for all
+    /// others, after which this record is not valid.
     pub fn refill_canonical(&mut self, raw: RawRecord<'_>, partition: Option<i32>, offset: Option<i64>) -> bool {
         let canonical = raw.value.is_some_and(|value| self.event.decode_canonical_into(raw.topic, raw.kind, value));
         if canonical {
@@ -81,7 +86,7 @@ impl ReplayRecord {
         if let DecodedRecord::Telemetry(event) = &mut self.event { Some(event) } else { None }
     }
 
-    /// As [`Self::telemetry`].
+    /// Like [`Self::telemetry`].
     fn progress(&mut self) -> Option<&mut TrainingProgress> {
         if !matches!(self.event, DecodedRecord::Progress(_)) {
             self.event = DecodedRecord::Progress(TrainingProgress::default());
@@ -92,6 +97,7 @@ impl ReplayRecord {
     /// Sets everything but the event.
     pub fn set_position(&mut self, raw: RawRecord<'_>, partition: Option<i32>, offset: Option<i64>) {
         (self.topic, self.partition, self.offset, self.stamp) = (raw.topic, partition.unwrap_or(0), offset, raw.stamp);
+        self.is_sent_again = raw.is_sent_again;
         self.key.clear();
         self.key.push_str(std::str::from_utf8(raw.key).unwrap_or_default());
     }
@@ -99,6 +105,12 @@ impl ReplayRecord {
     /// Returns its event, if it is a sample of a GPU.
     pub fn as_telemetry(&self) -> Option<&GpuTelemetry> {
         if let DecodedRecord::Telemetry(event) = &self.event { Some(event) } else { None }
+    }
+
+    /// Returns the record as the fold takes it.
+    pub(super) fn input(&self) -> InputRecord<'_> {
+        let (topic, stamp, is_sent_again) = (self.topic, self.stamp, self.is_sent_again);
+        InputRecord { topic, stamp, key: self.key(), is_sent_again, event: self.event.event() }
     }
 
     pub(super) fn key(&self) -> Option<&str> {
@@ -113,7 +125,7 @@ impl ReplayRecord {
 /// Records in order. Those that are replaced leave their memory to those that come.
 #[derive(Debug, Default)]
 pub struct RecordBatch {
-    /// Those from `filled` on are kept for their memory.
+    /// Records; those from `filled` on are kept for their memory.
     records: Vec<ReplayRecord>,
     filled: usize,
 }
@@ -148,7 +160,7 @@ impl RecordBatch {
         self.records[self.filled..].iter_mut().take(count).filter_map(ReplayRecord::telemetry).collect()
     }
 
-    /// As [`Self::telemetry`].
+    /// Like [`Self::telemetry`].
     pub fn progress(&mut self, count: usize) -> Vec<&mut TrainingProgress> {
         self.reserve(count);
         self.records[self.filled..].iter_mut().take(count).filter_map(ReplayRecord::progress).collect()
@@ -168,7 +180,7 @@ impl RecordBatch {
 
 /// Records in order, some at a time.
 pub trait ReplaySource: Send {
-    /// The partition of all its records, if they are of one and have the order of its log.
+    /// Returns the partition of all its records, if they are of one and have the order of its log.
     fn partition(&self) -> Option<i32>;
 
     /// Puts the next records into the batch, in place of those in it. Returns false at the end.
@@ -183,7 +195,7 @@ pub struct RecordSource<I> {
 }
 
 impl<I> RecordSource<I> {
-    /// Of one partition, or without one mixed.
+    /// Builds the source of one partition, or of several mixed ones (`None`).
     pub fn new(records: I, partition: Option<i32>) -> Self {
         Self { records, partition }
     }

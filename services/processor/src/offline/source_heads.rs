@@ -1,4 +1,4 @@
-//! Whose turn it is among the sources of a replay.
+//! Choice of the next source in a replay.
 //!
 //! Sources are merged as the live inputs are, see [`eadt_core::merge`]: of each partition the head with the least event time.
 
@@ -65,7 +65,7 @@ struct PartitionTurn {
     members: Vec<usize>,
     /// The next source, and its rank among the partitions.
     next: Option<(EventTime, usize)>,
-    /// That source, and whose turn it is of all others: they are looked at again only if another source is next.
+    /// That source, and the next head of all others. The others are compared again only if another source is next.
     run: Option<(usize, HeadSelector<(usize, usize)>)>,
 }
 
@@ -153,7 +153,7 @@ impl PartitionTurn {
         }
     }
 
-    /// Whose turn it is of all sources but one.
+    /// Selects the next head of all sources but one.
     fn without(&self, i: usize, sources: &[OpenSource]) -> HeadSelector<(usize, usize)> {
         let mut turn = HeadSelector::default();
         for member in self.members.iter().filter(|member| **member != i) {

@@ -60,7 +60,7 @@ pub(super) fn fold_groups(
     stopped.store(true, Ordering::Relaxed);
     drop(receive);
     let joined = workers.into_iter().map(|worker| worker.join().map_err(|panic| eadt_service::tasks::panicked(&*panic).into()));
-    // What a thread panicked of is the reason for which others stopped.
+    // A thread's panic is the reason why the others stopped.
     joined.collect::<Result<(), ReplayError>>()?;
     results
 }
@@ -141,8 +141,8 @@ mod tests {
                 ..GpuTelemetry::default()
             };
             let value = serde_json::to_vec(&event)?;
-            let raw =
-                RawRecord { topic: Topic::GpuTelemetry, kind: None, key: workload.as_bytes(), value: Some(&value), stamp: time };
+            let (topic, key, stamp) = (Topic::GpuTelemetry, workload.as_bytes(), time);
+            let raw = RawRecord { topic, kind: None, key, value: Some(&value), stamp, is_sent_again: false };
             *batch.slot() = ReplayRecord::new(raw, Some(self.partition), Some(self.second));
             batch.keep();
             self.second += 1;

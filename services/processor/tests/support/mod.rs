@@ -104,7 +104,9 @@ fn replay_with(settings: &ProcessorSettings, inputs: &[(Topic, Vec<ConsumerRecor
                 .filter(|record| record.at.partition == partition)
                 .map(|r| {
                     let (key, value) = (r.key.as_deref().unwrap_or_default(), r.value.as_deref());
-                    let raw = RawRecord { topic: *topic, kind: r.header(header::TYPE), key, value, stamp: r.stamp };
+                    let (topic, kind, stamp) = (*topic, r.header(header::TYPE), r.stamp);
+                    let is_sent_again = r.view().is_sent_again;
+                    let raw = RawRecord { topic, kind, key, value, stamp, is_sent_again };
                     ReplayRecord::new(raw, Some(partition), Some(r.offset))
                 })
                 .collect();

@@ -13,7 +13,7 @@ use crate::batch::BatchRecord;
 const HEAD_BYTES: usize = 61;
 /// Bytes before those that the length counts.
 const LENGTH_END: usize = 12;
-/// Where the bytes begin that the checksum is of.
+/// Position of the first byte that the checksum covers.
 const SUMMED_FROM: usize = 21;
 /// The format since Kafka 0.11.
 const MAGIC: u8 = 2;
@@ -39,7 +39,7 @@ pub enum BatchError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BatchHeader {
     pub base_offset: i64,
-    /// With the head.
+    /// Size in bytes, with the head.
     pub bytes: usize,
     pub leader_epoch: i32,
     magic: u8,
@@ -118,7 +118,7 @@ pub fn end_of_batches(mut bytes: &[u8]) -> Option<(i64, i32)> {
 #[derive(Debug, Default)]
 pub struct BatchStream {
     bytes: Bytes,
-    /// Not begun yet, by their first offsets.
+    /// Aborted transactions that have not begun yet, by their first offsets.
     aborted: VecDeque<AbortedTransaction>,
     /// Producers whose transaction is one that was taken back.
     aborting: Vec<i64>,

@@ -50,7 +50,10 @@ fn follow_layout(shared: &Arc<SharedFetchState>) {
     const WHAT: &str = "asking who leads the partitions that are read";
     let mut backoff = RetryBackoff::new(LAYOUT_PAUSE, MOST_PAUSE);
     while let Some(topics) = shared.wait_for_layout_need() {
-        let pause = match ask_for_layout(shared, &topics) {
+        let asked = Instant::now();
+        let answer = fetch_cluster_metadata(shared, &topics);
+        shared.note_answer(asked, answer.is_ok());
+        let pause = match answer {
             Ok(layout) => {
                 backoff.on_success(WHAT);
                 for node in shared.take_layout(&layout, Instant::now()) {
@@ -71,12 +74,12 @@ fn follow_layout(shared: &Arc<SharedFetchState>) {
 }
 
 /// Asks one broker after the other, those that are known first.
-fn ask_for_layout(shared: &SharedFetchState, topics: &[String]) -> Result<ClusterMetadata> {
+fn fetch_cluster_metadata(shared: &SharedFetchState, topics: &[String]) -> Result<ClusterMetadata> {
     let known = shared.addresses().into_iter().map(|broker| (broker.host, broker.port));
     let configured = shared.options.bootstrap.iter().filter_map(|address| parse_address(address));
     let mut last = ConnectionError::Refused("no broker is configured".to_owned());
     for (host, port) in known.chain(configured) {
-        let ask = || {
+        let fetch = || {
             let mut connection =
                 BrokerConnection::open(&host, port, &shared.options, |socket| shared.keep_socket(NO_NODE, socket))?;
             let version = connection.versions.metadata;
@@ -85,7 +88,7 @@ fn ask_for_layout(shared: &SharedFetchState, topics: &[String]) -> Result<Cluste
             })?;
             Ok(read_metadata(body, version)?)
         };
-        let answer = ask();
+        let answer = fetch();
         shared.forget_socket(NO_NODE);
         match answer {
             Ok(layout) => return Ok(layout),
@@ -113,7 +116,10 @@ fn fetch_from_broker(shared: &Arc<SharedFetchState>, node: i32) {
     let what = format!("reading from broker {node}");
     let mut link = None;
     while let Some(plan) = shared.wait_for_plan(node) {
-        match fetch_once(shared, node, &mut link, &plan) {
+        let asked = Instant::now();
+        let answer = fetch_once(shared, node, &mut link, &plan);
+        shared.note_answer(asked, answer.is_ok());
+        match answer {
             Ok(pause) => {
                 backoff.on_success(&what);
                 if !pause.is_zero() && !shared.pause_thread(pause) {
@@ -168,7 +174,7 @@ fn fetch_once(shared: &Arc<SharedFetchState>, node: i32, link: &mut Option<Broke
 
 fn open_connection(shared: &SharedFetchState, node: i32) -> Result<BrokerConnection> {
     let Some(broker) = shared.address(node) else {
-        return Err(ConnectionError::Refused(format!("nobody says where broker {node} is")));
+        return Err(ConnectionError::Refused(format!("no broker reports the address of broker {node}")));
     };
     BrokerConnection::open(&broker.host, broker.port, &shared.options, |socket| shared.keep_socket(node, socket))
 }

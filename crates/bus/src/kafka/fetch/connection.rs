@@ -19,6 +19,8 @@ const KEPT_BYTES: usize = 8 << 20;
 pub enum ConnectionError {
     #[error("{0}")]
     Io(#[from] io::Error),
+    #[error("no answer within {} s", .0.as_secs_f64())]
+    Unanswered(Duration),
     #[error("{0}")]
     Wire(#[from] WireError),
     #[error("an answer has {0} bytes, more than receive.message.max.bytes")]
@@ -31,6 +33,16 @@ pub enum ConnectionError {
 }
 
 pub type Result<T> = std::result::Result<T, ConnectionError>;
+
+impl ConnectionError {
+    /// The system reports a time that ran out as a resource that is unavailable.
+    fn of_exchange(error: io::Error, timeout: Duration) -> Self {
+        match error.kind() {
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => Self::Unanswered(timeout),
+            _ => Self::Io(error),
+        }
+    }
+}
 
 /// The bytes of a connection.
 #[derive(Debug)]
@@ -69,8 +81,9 @@ pub struct BrokerConnection {
     outbox: Vec<u8>,
     inbox: Vec<u8>,
     max_answer: usize,
+    answer_timeout: Duration,
     pub versions: NegotiatedVersions,
-    /// When the broker wants to know again who this is; it is connected to anew before.
+    /// Time at which the broker ends the authentication; before it the client connects anew.
     expires: Option<Instant>,
 }
 
@@ -80,7 +93,7 @@ fn open_socket(host: &str, port: u16, timeout: Duration) -> Result<TcpStream> {
         match TcpStream::connect_timeout(&address, timeout) {
             Ok(socket) => {
                 socket.set_nodelay(true)?;
-                // So that a broker that vanished without a word is found out.
+                // The timeout detects a broker that vanished.
                 socket.set_read_timeout(Some(timeout))?;
                 socket.set_write_timeout(Some(timeout))?;
                 return Ok(socket);
@@ -97,7 +110,8 @@ impl BrokerConnection {
         let socket = open_socket(host, port, options.timeout)?;
         opened(&socket);
         // A broker holds a request back for so long by itself.
-        socket.set_read_timeout(Some(options.timeout + options.max_wait))?;
+        let answer_timeout = options.timeout + options.max_wait;
+        socket.set_read_timeout(Some(answer_timeout))?;
         let stream = security::wrap_in_tls(socket, host, &options.security)?;
         let mut connection = Self {
             stream,
@@ -106,6 +120,7 @@ impl BrokerConnection {
             outbox: Vec::new(),
             inbox: Vec::new(),
             max_answer: options.answer_bytes,
+            answer_timeout,
             versions: NegotiatedVersions { fetch: 0, metadata: 0 },
             expires: None,
         };
@@ -118,7 +133,7 @@ impl BrokerConnection {
     }
 
     /// Waits for an answer for so long from now on.
-    pub fn set_answer_timeout(&self, timeout: Duration) -> Result<()> {
+    pub fn set_answer_timeout(&mut self, timeout: Duration) -> Result<()> {
         #[cfg_attr(
             not(feature = "kafka-tls"),
             expect(clippy::infallible_destructuring_match, reason = "a feature adds a stream")
@@ -128,7 +143,9 @@ impl BrokerConnection {
             #[cfg(feature = "kafka-tls")]
             BrokerStream::Tls(stream) => &stream.sock,
         };
-        Ok(socket.set_read_timeout(Some(timeout))?)
+        socket.set_read_timeout(Some(timeout))?;
+        self.answer_timeout = timeout;
+        Ok(())
     }
 
     /// Returns whether the broker will soon take no more requests here.
@@ -152,7 +169,7 @@ impl BrokerConnection {
         body(out);
         let length = (out.len() - 4) as u32;
         out[..4].copy_from_slice(&length.to_be_bytes());
-        self.stream.send(out)?;
+        self.stream.send(out).map_err(|error| ConnectionError::of_exchange(error, self.answer_timeout))?;
         let length = self.read_answer()?;
         let mut reader = WireReader::new(&self.inbox[..length]);
         if reader.i32()? != self.correlation {
@@ -170,8 +187,10 @@ impl BrokerConnection {
 
     /// Reads an answer into the inbox, and returns its length.
     fn read_answer(&mut self) -> Result<usize> {
+        let timeout = self.answer_timeout;
+        let unanswered = |error: io::Error| ConnectionError::of_exchange(error, timeout);
         let mut length = [0; 4];
-        self.stream.read_exact(&mut length)?;
+        self.stream.read_exact(&mut length).map_err(unanswered)?;
         let length = u32::from_be_bytes(length) as usize;
         if length > self.max_answer {
             return Err(ConnectionError::AnswerSize(length));
@@ -186,9 +205,24 @@ impl BrokerConnection {
             if self.inbox.len() < until {
                 self.inbox.resize(until, 0);
             }
-            self.stream.read_exact(&mut self.inbox[filled..until])?;
+            self.stream.read_exact(&mut self.inbox[filled..until]).map_err(unanswered)?;
             filled = until;
         }
         Ok(length)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_that_ran_out_is_reported_with_its_length() {
+        let text = |kind: io::ErrorKind, millis| {
+            ConnectionError::of_exchange(io::Error::from(kind), Duration::from_millis(millis)).to_string()
+        };
+        assert_eq!(text(io::ErrorKind::WouldBlock, 9_000), "no answer within 9 s");
+        assert_eq!(text(io::ErrorKind::TimedOut, 9_100), "no answer within 9.1 s");
+        assert_eq!(text(io::ErrorKind::ConnectionReset, 9_000), io::Error::from(io::ErrorKind::ConnectionReset).to_string());
     }
 }

@@ -9,7 +9,7 @@ use super::messages::{read_api_versions, read_fetch, read_metadata};
 use super::records::header_ranges;
 use crate::RecordHeaders;
 
-/// What is unpacked of an input at most.
+/// Most bytes that one input may unpack to.
 const LIMIT_BYTES: usize = 4 << 20;
 
 /// Reads an input. Its first byte selects the form. Returns how many records it found.

@@ -33,7 +33,7 @@ pub enum ApiKey {
 }
 
 impl ApiKey {
-    /// The versions that are written and read here.
+    /// Returns the versions that are written and read here.
     pub const fn versions(self) -> RangeInclusive<i16> {
         match self {
             Self::Fetch => 12..=13,
@@ -69,7 +69,7 @@ pub fn read_api_versions(body: &[u8]) -> Result<std::result::Result<NegotiatedVe
     let mut reader = WireReader::new(body);
     let error = reader.i16()?;
     if error != 0 {
-        return Ok(Err(format!("it does not say which requests it knows (error {error}): it is older than Kafka 2.4")));
+        return Ok(Err(format!("it does not report its supported requests (error {error}): it is older than Kafka 2.4")));
     }
     let (mut fetch, mut metadata) = (None, None);
     for _ in 0..reader.compact_count()? {
@@ -84,7 +84,8 @@ pub fn read_api_versions(body: &[u8]) -> Result<std::result::Result<NegotiatedVe
             _ => {}
         }
     }
-    let needs = |api: ApiKey| format!("it knows no version of {api:?} of {:?}, which Kafka 3.0 to 4.4 know", api.versions());
+    let needs =
+        |api: ApiKey| format!("it supports no version of {api:?} of {:?}, which Kafka 3.0 to 4.4 support", api.versions());
     Ok(match (fetch, metadata) {
         (Some(fetch), Some(metadata)) => Ok(NegotiatedVersions { fetch, metadata }),
         (None, _) => Err(needs(ApiKey::Fetch)),
@@ -394,7 +395,7 @@ pub struct PartitionResponse<'a> {
     pub aborted: Vec<AbortedTransaction>,
     /// −1 if the leader is to be read from.
     pub preferred_replica: i32,
-    /// Where the log was cut off before the asked position.
+    /// Position before the asked one at which the log was cut off.
     pub diverging_offset: Option<i64>,
     pub records: &'a [u8],
 }

@@ -68,7 +68,7 @@ struct PartitionReadState {
     reported_end: Option<i64>,
     chunk: Option<FetchedChunk>,
     open: Option<OpenBatch>,
-    /// Why nothing more of it can be read before it is started anew.
+    /// The damage that ends reading until a new start.
     damage: Option<String>,
 }
 
@@ -87,7 +87,7 @@ impl PartitionReadState {
         self.deliver_open_batch(unpacker, delivery, has_more).map_err(|(offset, error)| {
             let damage = format!("the batch at offset {offset} cannot be read: {error}");
             let error = BusError::new(Remedy::Stop, format!("reading {}", self.at), &damage);
-            // What is behind it must not be taken for what comes next.
+            // A batch behind the damaged one must not be taken for the next one.
             self.damage = Some(damage);
             error
         })
@@ -153,6 +153,11 @@ impl NativeFetcher {
         &self.events
     }
 
+    /// Returns for how long no broker has answered.
+    pub fn unanswered(&self) -> Option<Duration> {
+        self.shared.unanswered(Instant::now())
+    }
+
     pub fn positions(&self) -> impl Iterator<Item = (&TopicPartition, Option<i64>)> {
         self.partitions.iter().map(|partition| (&partition.at, partition.next))
     }
@@ -201,10 +206,7 @@ impl NativeFetcher {
     }
 
     fn find_partition(&self, at: &TopicPartition, what: &str) -> Result<usize> {
-        self.partitions
-            .iter()
-            .position(|partition| partition.at == *at)
-            .ok_or_else(|| BusError::new(Remedy::Stop, format!("{what} {at}"), "it is not assigned here"))
+        self.partitions.iter().position(|partition| partition.at == *at).ok_or_else(|| BusError::unassigned(what, at))
     }
 
     /// Appends at most `max` items, a batch counting as its records; a rebalance ends the call at once.

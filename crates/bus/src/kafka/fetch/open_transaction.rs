@@ -26,19 +26,19 @@ use crate::TopicPartition;
 
 /// Pause between two requests while the broker is busy.
 const PAUSE: Duration = Duration::from_millis(10);
-/// After this long no other broker is asked, and none again: it is left to the client library. Connecting may take as long.
+/// Time after which no further broker is asked, and the client library ends the transaction. Connecting may take as long.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// An earlier transaction of the name is being ended.
 const CONCURRENT_TRANSACTIONS: i16 = 51;
 /// The coordinator is being loaded, is not available, or is another broker by now.
 const COORDINATOR_MOVES: [i16; 3] = [14, 15, 16];
-/// How long a transaction without records may be open, and how long its end is asked for. After it the broker aborts it, and with it
-/// what was to be committed.
+/// Longest time that a transaction without records may be open, and that its end is requested for. After it the broker aborts it,
+/// with everything that was to be committed.
 const EMPTY_TRANSACTION_TIMEOUT: Duration = Duration::from_mins(1);
 /// Pause before the end is asked for again.
 const RECONNECT_PAUSE: Duration = Duration::from_millis(500);
 
-/// What came of asking.
+/// Result of the request to end a transaction.
 #[derive(Debug)]
 pub enum OpenTransactionEnd {
     /// `error`: the code in the last answer, 0 for none.
@@ -62,7 +62,7 @@ pub fn end_open_transaction(options: &FetchOptions, id: &str, transaction_timeou
     }
 }
 
-/// What is ended of a hanging transaction, and how.
+/// Parts of a hanging transaction to end, and how to end them.
 #[derive(Debug, Clone, Copy)]
 pub struct HangingParts<'a> {
     pub outputs: &'a [TopicPartition],
@@ -117,14 +117,14 @@ impl<'a> Coordinator<'a> {
     fn connect(options: &FetchOptions, id: &'a str, begun: Instant) -> Result<Self> {
         let quick = FetchOptions { timeout: options.timeout.min(PATIENCE), max_wait: Duration::ZERO, ..options.clone() };
         let coordinator = find_coordinator(&quick, id, begun)?;
-        let connection = BrokerConnection::open(&coordinator.host, coordinator.port, &quick, |_| {})?;
+        let mut connection = BrokerConnection::open(&coordinator.host, coordinator.port, &quick, |_| {})?;
         // As long as the library waits: whoever gives up earlier does not know what the request will do.
         connection.set_answer_timeout(options.timeout)?;
         Ok(Self { connection, id, begun })
     }
 
     /// Sends a request again while the broker is busy with the transaction before. Returns the answer, and how often it was sent.
-    fn ask<T>(
+    fn request<T>(
         &mut self,
         api: ApiKey,
         write: impl Fn(&mut Vec<u8>),
@@ -144,7 +144,7 @@ impl<'a> Coordinator<'a> {
     fn init_producer_id(&mut self, transaction_timeout: Duration) -> Result<(std::result::Result<ProducerId, i16>, u32)> {
         let timeout_ms = i32::try_from(transaction_timeout.as_millis()).unwrap_or(i32::MAX);
         let id = self.id;
-        self.ask(
+        self.request(
             ApiKey::InitProducerId,
             |body| write_init_producer_id(body, id, timeout_ms),
             |answer| Ok(read_init_producer_id(answer)?),
@@ -156,12 +156,12 @@ impl<'a> Coordinator<'a> {
         let id = self.id;
         if !parts.outputs.is_empty() {
             let write = |body: &mut Vec<u8>| write_add_partitions(body, id, producer, parts.outputs);
-            let (added, _) = self.ask(ApiKey::AddPartitionsToTxn, write, |answer| Ok(read_add_partitions(answer)?))?;
+            let (added, _) = self.request(ApiKey::AddPartitionsToTxn, write, |answer| Ok(read_add_partitions(answer)?))?;
             added.map_err(|code| refused("take the partitions", id, code))?;
         }
         if let Some(group) = parts.group {
             let write = |body: &mut Vec<u8>| write_add_offsets(body, id, producer, group);
-            let (added, _) = self.ask(ApiKey::AddOffsetsToTxn, write, |answer| Ok(read_transaction_error(answer)?))?;
+            let (added, _) = self.request(ApiKey::AddOffsetsToTxn, write, |answer| Ok(read_transaction_error(answer)?))?;
             added.map_err(|code| refused("take the group's positions", id, code))?;
         }
         Ok(())
@@ -170,7 +170,7 @@ impl<'a> Coordinator<'a> {
     fn end_transaction(&mut self, producer: ProducerId, is_committed: bool) -> Result<std::result::Result<(), i16>> {
         let id = self.id;
         let write = |body: &mut Vec<u8>| write_end_transaction(body, id, producer, is_committed);
-        Ok(self.ask(ApiKey::EndTxn, write, |answer| Ok(read_transaction_error(answer)?))?.0)
+        Ok(self.request(ApiKey::EndTxn, write, |answer| Ok(read_transaction_error(answer)?))?.0)
     }
 }
 
@@ -178,14 +178,14 @@ impl<'a> Coordinator<'a> {
 fn find_coordinator(options: &FetchOptions, id: &str, begun: Instant) -> Result<BrokerAddress> {
     let mut last = ConnectionError::Refused("no broker is configured".to_owned());
     for (host, port) in options.bootstrap.iter().filter_map(|address| parse_address(address)) {
-        let ask = || {
+        let find = || {
             let mut connection = BrokerConnection::open(&host, port, options, |_| {})?;
             let version = *ApiKey::FindCoordinator.versions().end();
             let answer = connection.exchange(ApiKey::FindCoordinator, version, |body| write_find_coordinator(body, id))?;
             read_find_coordinator(answer)?
                 .map_err(|code| ConnectionError::Refused(format!("no coordinator for transactions of {id} (error {code})")))
         };
-        match ask() {
+        match find() {
             Ok(coordinator) => return Ok(coordinator),
             Err(error) => last = error,
         }

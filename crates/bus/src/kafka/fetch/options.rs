@@ -1,4 +1,4 @@
-//! What the properties of the client library mean for reading without it.
+//! Translation of the client library's properties for reading without the library.
 
 use std::time::Duration;
 
@@ -6,14 +6,14 @@ use rdkafka::config::ClientConfig;
 
 use super::security::{ConnectionSecurity, read_security};
 
-/// How to connect and how much to read ahead.
+/// Options of connections to the brokers, and of reading ahead.
 #[derive(Debug, Clone)]
 pub struct FetchOptions {
     /// `host:port`, as they are configured.
     pub bootstrap: Vec<String>,
     pub client_id: String,
     pub rack: String,
-    /// How long a broker holds a request back while it has nothing.
+    /// Longest time that a broker holds a request back while it has no records.
     pub max_wait: Duration,
     /// Compressed bytes that are read ahead, of all partitions together.
     pub budget_bytes: usize,
@@ -21,7 +21,7 @@ pub struct FetchOptions {
     pub partition_bytes: usize,
     /// Bytes of an answer at most.
     pub answer_bytes: usize,
-    /// How long a broker may take to connect or to answer.
+    /// Longest time that a broker may take to connect or to answer.
     pub timeout: Duration,
     pub is_committed_only: bool,
     pub security: ConnectionSecurity,

@@ -75,7 +75,7 @@ impl VarintReader<'_> {
         }
     }
 
-    /// Bytes with their length before them; `None` if it is negative. Nearly all have fewer than 64.
+    /// Reads bytes with their length before them; `None` if it is negative. Nearly all have fewer than 64.
     #[inline]
     fn bytes(&mut self) -> Result<Option<Range<usize>>> {
         match self.bytes.get(self.at) {
@@ -104,7 +104,7 @@ impl VarintReader<'_> {
     }
 }
 
-/// A batch has fewer bytes than 4 GiB.
+/// Converts a range; a batch has fewer bytes than 4 GiB.
 fn byte_range(range: Range<usize>) -> ByteRange {
     ByteRange { from: range.start as u32, length: range.len() as u32 }
 }
@@ -113,25 +113,27 @@ fn byte_range(range: Range<usize>) -> ByteRange {
 pub fn next_record(unpacked: &[u8], at: &mut usize) -> Result<ParsedRecord> {
     let mut cursor = VarintReader { bytes: unpacked, at: *at };
     let Some(body) = cursor.bytes()? else { return Err(RecordError("the length of a record is negative")) };
-    // Nothing of it may lie beyond its own end.
+    // No part of a record may lie beyond its end.
     cursor = VarintReader { bytes: &unpacked[..body.end], at: body.start };
     cursor.byte()?;
     let (timestamp_delta, offset_delta) = (cursor.varint()?, cursor.varint()?);
     let (key, value) = (cursor.byte_range()?, cursor.byte_range()?);
     let count = u32::try_from(cursor.varint()?).map_err(|_| RecordError("a record has an impossible number of headers"))?;
-    let (headers, mut event_type) = (cursor.at as u32, ByteRange::NONE);
+    let (headers, mut event_type, mut is_sent_again) = (cursor.at as u32, ByteRange::NONE, false);
     for _ in 0..count {
         let Some(name) = cursor.bytes()? else { return Err(RecordError("a header of a record has no name")) };
         let value = cursor.bytes()?;
-        if unpacked[name] == *header::TYPE.as_bytes() {
+        let name = &unpacked[name];
+        if *name == *header::TYPE.as_bytes() {
             event_type = byte_range(value.unwrap_or(cursor.at..cursor.at));
         }
+        is_sent_again |= *name == *header::SENT_AGAIN.as_bytes();
     }
     if cursor.at != body.end {
         return Err(RecordError("a record is longer than its parts"));
     }
     *at = body.end;
-    let place = RecordRanges { key, value, event_type, headers, header_count: count };
+    let place = RecordRanges { key, value, event_type, headers, header_count: count, is_sent_again };
     Ok(ParsedRecord { offset_delta, timestamp_delta, ranges: place })
 }
 
@@ -200,7 +202,11 @@ pub mod tests {
 
     pub fn sent() -> impl Strategy<Value = SentRecord> {
         let some = || option::of(vec(any::<u8>(), 0..40));
-        let name = prop_oneof![vec(any::<u8>(), 0..9), Just(header::TYPE.as_bytes().to_vec())];
+        let name = prop_oneof![
+            vec(any::<u8>(), 0..9),
+            Just(header::TYPE.as_bytes().to_vec()),
+            Just(header::SENT_AGAIN.as_bytes().to_vec())
+        ];
         (any::<i64>(), any::<i32>(), some(), some(), vec((name, some()), 0..6)).prop_map(
             |(timestamp_delta, offset_delta, key, value, headers)| SentRecord {
                 timestamp_delta,
@@ -221,6 +227,8 @@ pub mod tests {
                 let headers = || header_ranges(bytes, place.headers as usize, place.header_count as usize);
                 let types = headers().filter(|(name, _)| bytes[name.clone()] == *header::TYPE.as_bytes());
                 assert_eq!(place.event_type.of(bytes), types.last().map(|(_, value)| &bytes[value]), "the last one");
+                let is_mark = |name: std::ops::Range<usize>| bytes[name] == *header::SENT_AGAIN.as_bytes();
+                assert_eq!(place.is_sent_again, headers().any(|(name, _)| is_mark(name)));
                 Ok(SentRecord {
                     timestamp_delta,
                     offset_delta,

@@ -17,7 +17,7 @@ use crate::kafka::{SaslMechanism, Secret};
 /// The broker names its rounds of hashing; more would only cost time.
 const MOST_ROUNDS: u32 = 1_000_000;
 
-/// As whom, and how that is proved.
+/// User of a connection, and the credentials.
 #[derive(Debug, Clone)]
 pub struct SaslUser {
     mechanism: SaslMechanism,
@@ -59,7 +59,7 @@ impl SaslUser {
         let (proof, expected) = scram.final_message(self.password.expose(), &first).map_err(refused)?;
         let (last, lifetime) = self.send(connection, proof.as_bytes())?;
         if !is_signed(&last, &expected) {
-            return Err(refused("the broker does not know the password either: it is not the one that it says"));
+            return Err(refused("the broker does not know the password either: it is not the one that it claims to be"));
         }
         Ok(lifetime)
     }

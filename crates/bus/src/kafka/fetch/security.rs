@@ -7,7 +7,7 @@ use rdkafka::config::ClientConfig;
 
 use super::connection::{BrokerConnection, BrokerStream, Result};
 
-/// How a connection is protected, and as whom.
+/// Protection of a connection, and the user.
 #[derive(Debug, Clone, Default)]
 pub struct ConnectionSecurity {
     #[cfg(feature = "kafka-tls")]
@@ -23,7 +23,7 @@ pub fn read_security(config: &ClientConfig) -> std::result::Result<ConnectionSec
     if protocol == "plaintext" {
         Ok(ConnectionSecurity::default())
     } else {
-        Err(format!("this build knows no security.protocol={protocol}: build with --features kafka-tls"))
+        Err(format!("this build has no security.protocol={protocol}: build with --features kafka-tls"))
     }
     #[cfg(feature = "kafka-tls")]
     {

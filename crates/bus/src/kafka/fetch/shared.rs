@@ -99,6 +99,11 @@ impl SharedFetchState {
         drop(self.arrival.wait_timeout_while(state, timeout, is_idle));
     }
 
+    /// Returns for how long no broker has answered; `None` if the last request was answered.
+    pub fn unanswered(&self, now: Instant) -> Option<Duration> {
+        self.lock().unanswered_since.map(|since| now.saturating_duration_since(since))
+    }
+
     /// Ends the threads, also where they wait for a broker.
     pub fn stop(&self) {
         let mut state = self.lock();
@@ -119,6 +124,12 @@ impl SharedFetchState {
             state.failures.push_back(failure);
         }
         self.arrival.notify_all();
+    }
+
+    /// Notes whether a broker answered a request that was made at `asked`.
+    pub fn note_answer(&self, asked: Instant, is_answered: bool) {
+        let mut state = self.lock();
+        state.unanswered_since = if is_answered { None } else { state.unanswered_since.or(Some(asked)) };
     }
 
     pub fn is_stopped(&self) -> bool {

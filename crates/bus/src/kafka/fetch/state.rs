@@ -13,7 +13,7 @@ use crate::TopicPartition;
 
 /// Pause of a partition after a broker could not serve it.
 const BACKOFF: Duration = Duration::from_millis(100);
-/// How long the broker that was recommended is asked, before the leader is asked again who is best.
+/// Duration of reading from a recommended broker, before the leader is asked for a recommendation again.
 const PREFERRED: Duration = Duration::from_mins(5);
 /// While a partition is full, those at their end are asked for no more often than this. The pause is made here and not at the
 /// broker: the reader may make room at any moment, and a request that waits there cannot be called back.
@@ -69,7 +69,7 @@ pub const UNKNOWN_END: i64 = i64::MAX;
 pub struct FetchedChunk {
     pub slot: usize,
     pub batches: BatchStream,
-    /// Where the partition ended as far as readers may see it.
+    /// End of the partition that readers may see.
     pub end: i64,
     pub bytes: usize,
 }
@@ -115,7 +115,7 @@ impl PartitionFetch {
         }
     }
 
-    /// The broker to ask.
+    /// Returns the broker to ask.
     fn broker_to_fetch_from(&self, now: Instant) -> Option<i32> {
         match self.preferred {
             Some((node, until)) if until > now => Some(node),
@@ -134,10 +134,12 @@ pub struct FetchState {
     pub needs_metadata: bool,
     /// Brokers with a thread.
     pub threads: Vec<i32>,
-    /// When each broker was last asked.
+    /// Time of the last request to each broker.
     pub last_requests: HashMap<i32, Instant>,
     pub sockets: HashMap<i32, TcpStream>,
     pub failures: VecDeque<FetchFailure>,
+    /// Time of the first request since the last answer of any broker; `None` if the last request was answered.
+    pub unanswered_since: Option<Instant>,
 }
 
 /// A request to be made.
@@ -152,8 +154,8 @@ pub struct FetchPlan {
 }
 
 impl FetchState {
-    /// A pause stops requests. After it the end is asked for anew, and answers to requests from before it are dropped, as after a
-    /// start: the partition may have gone on.
+    /// Pauses a partition: requests stop. After a pause the end is requested anew, and answers to requests from before it are
+    /// dropped, as after a start: the partition may have gone on.
     pub fn set_paused(&mut self, slot: usize, is_paused: bool) {
         let Some(partition) = self.partitions.get_mut(slot) else { return };
         partition.is_paused = is_paused;

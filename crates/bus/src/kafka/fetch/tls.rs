@@ -62,6 +62,9 @@ impl TlsFiles {
         while connection.is_handshaking() {
             connection.complete_io(&mut socket).map_err(|error| match error.kind() {
                 io::ErrorKind::InvalidData => refused(&error),
+                io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
+                    ConnectionError::Unanswered(socket.read_timeout().ok().flatten().unwrap_or_default())
+                }
                 _ => ConnectionError::Io(error),
             })?;
         }

@@ -82,14 +82,14 @@ impl<'a> WireReader<'a> {
         if count > self.rest.len() { Err(WireError("an array has more elements than bytes")) } else { Ok(count) }
     }
 
-    /// A string or bytes with a length of two bytes, `None` if it is null.
+    /// Reads a string or bytes with a length of two bytes, `None` if it is null.
     #[cfg_attr(not(feature = "kafka-tls"), allow(dead_code, reason = "SASL needs the build with TLS"))]
     pub fn short_bytes(&mut self) -> Result<Option<&'a [u8]>> {
         let length = self.i16()?;
         usize::try_from(length).ok().map(|length| self.take(length)).transpose()
     }
 
-    /// Bytes with a length of four bytes, empty if they are null.
+    /// Reads bytes with a length of four bytes, empty if they are null.
     #[cfg_attr(not(feature = "kafka-tls"), allow(dead_code, reason = "SASL needs the build with TLS"))]
     pub fn long_bytes(&mut self) -> Result<&'a [u8]> {
         let length = self.i32()?;
@@ -118,7 +118,7 @@ pub trait WireWriter {
     fn put_i32(&mut self, value: i32);
     fn put_i64(&mut self, value: i64);
     fn put_unsigned_varint(&mut self, value: u32);
-    /// A text with a length of two bytes.
+    /// Writes a text with a length of two bytes.
     fn put_short_text(&mut self, text: &str);
     fn put_compact_text(&mut self, text: &str);
     fn put_compact_count(&mut self, count: usize);

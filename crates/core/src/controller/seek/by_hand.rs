@@ -1,4 +1,4 @@
-//! What is remembered and what is planned of it, on points that are put down by hand.
+//! A test bench for `seek`: remembered measurements are set by hand, and the next step is planned from them.
 
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::{Actuation, ActuationOutcome, ChangeValidation, EfficiencyWindow, Layout, Model, Workload};
@@ -11,7 +11,7 @@ use crate::controller::testing::{ControllerBench, layout};
 use crate::controller::{ControllerContext, ControllerName, ControllerObjective, ControllerState};
 use crate::models::ModelRegistry;
 
-/// What was measured, put down by hand: what is planned of it.
+/// A controller bench with measurements that are set by hand.
 pub(super) struct SeekFixture {
     pub bench: ControllerBench,
     pub seek: SeekState,
@@ -36,7 +36,7 @@ pub(super) fn phases(present: usize, all: &[&[SettingFigures]]) -> JobPhases {
 }
 
 impl SeekFixture {
-    /// In the starting layout at this cap, in the first of these phases.
+    /// Builds a fixture in the starting layout at this cap, in the first of these phases.
     pub fn new(setting: f64, all: &[&[SettingFigures]]) -> Self {
         let base = Some(StartingLayout { layout_key: HERE, own: None });
         let seek = SeekState { base, phases: phases(0, all), began: EventTime::from_seconds(0.0), ..SeekState::default() };
@@ -47,7 +47,7 @@ impl SeekFixture {
         }
     }
 
-    /// In this layout instead.
+    /// Puts the workload into another layout.
     pub fn at(mut self, layout_key: LayoutKey) -> Self {
         self.operating_point.layout_key = layout_key;
         let set = layout(layout_key.replicas, layout_key.threads, 3);
@@ -135,7 +135,7 @@ fn savings_are_reckoned_against_the_starting_layouts_energy_or_what_others_took_
     assert_eq!(energy(&[&[there[1], third(300.0)], twice, &equal]), Some(8.0));
 }
 
-/// A turn of the knob and a change of the layout, both not judged yet.
+/// Returns a turn of the knob and a change of the layout, both not judged yet.
 fn changing() -> (SeekState, ControllerState, SeekChange) {
     let change = |id: &str, to: Layout| SeekChange { id: id.into(), from: layout(6, 50, 3), to, generation: 2, hold_out: false };
     let trial = change("moved", layout(9, 30, 3));
@@ -279,7 +279,7 @@ fn ten_settings_of_a_layout_are_enough_and_those_of_another_one_are_not_counted(
     assert!(others.contains("; tries "), "{others}");
 }
 
-/// The root of the watts in samples/s, or another power of them, scaled to 100 samples/s at 400 W.
+/// Returns the root of the watts in samples/s, or another power of them, scaled to 100 samples/s at 400 W.
 fn law(exponent: f64, shape: [u32; 4]) -> ModelRegistry {
     let a = 100.0 / 400_f64.powf(exponent);
     let fit = json!({"a": a, "b": exponent, "offset_watts": 0.0, "r_squared": 0.9, "mape_ratio": 0.02, "peak_watts": null, "peak_measured": false});

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::knob::SeekKnob;
 use crate::controller::ControllerObjective;
 
-/// What was measured at one setting in one layout.
+/// Measured figures of one setting in one layout.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(from = "PackedSetting", into = "PackedSetting")]
 pub(super) struct MeasuredSetting {
@@ -23,7 +23,7 @@ pub(super) struct MeasuredSetting {
     pub windows: u32,
 }
 
-/// As JSON, short: it is written with every window.
+/// Compact JSON form: it is written with every window.
 type PackedSetting = (u32, u32, f64, f64, f64, f64, u32);
 
 impl From<PackedSetting> for MeasuredSetting {
@@ -38,7 +38,7 @@ impl From<MeasuredSetting> for PackedSetting {
     }
 }
 
-/// The part of a layout that only a restart changes; 0 where it is unknown.
+/// The part of a layout that only a restart changes; 0 if it is unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub(super) struct LayoutKey {
     pub replicas: u32,
@@ -67,7 +67,7 @@ impl MeasuredSetting {
     }
 }
 
-/// Enough for a figure with a noise of a per cent, and short in the state.
+/// Rounds to six digits: enough for a figure with a noise of a per cent, and short in the state.
 pub(super) fn round_to_six_digits(value: f64) -> f64 {
     if value == 0.0 || !value.is_finite() {
         return value;
@@ -84,8 +84,7 @@ const VOUCHES: f64 = 0.06;
 const STRIDE: f64 = 0.85;
 const LONG_STRIDE: f64 = 0.75;
 const HARDLY: f64 = 0.25;
-/// Where the score fell by at least this, as a logarithm, towards the highest measured setting, a higher one may be
-/// better still.
+/// Least fall of the score's logarithm, towards the highest measured setting, from which a still higher setting is tried.
 const WORTH_RISING: f64 = 0.01;
 /// Scores within this factor of the least are ties.
 const HAIR: f64 = 1.0002;
@@ -104,18 +103,18 @@ struct CurveNode {
 #[derive(Debug, Clone)]
 pub(super) struct SettingCurve<'a> {
     knob: &'a SeekKnob,
-    /// By setting, ascending; at least one.
+    /// Measured points by setting, ascending; at least one.
     nodes: Vec<CurveNode>,
     /// The setting from which on nothing is held back, as a logarithm, where that was measured.
     free: Option<f64>,
 }
 
-/// What a setting is expected to do.
+/// Expected throughput and power at a setting.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct SettingEstimate {
     pub samples_per_second: f64,
     pub watts: f64,
-    /// Measured on both sides.
+    /// True if lower and higher settings were measured.
     pub inside: bool,
 }
 
@@ -129,7 +128,7 @@ impl SettingEstimate {
     }
 }
 
-/// What is possible at a setting.
+/// Throughput and power that a setting may have at least and at most.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct PossibleRange {
     pub samples_per_second: (f64, f64),
@@ -179,18 +178,18 @@ impl<'a> SettingCurve<'a> {
         (!merged.is_empty()).then_some(Self { knob, nodes: merged, free })
     }
 
-    /// Logarithm of a setting; nothing is held back above the free one.
+    /// Returns the logarithm of a setting; nothing is held back above the free one.
     fn log_setting(&self, setting: f64) -> f64 {
         let at = setting.ln();
         self.free.map_or(at, |free| at.min(free))
     }
 
-    /// What is expected at a setting.
+    /// Returns the expected figures at a setting.
     pub fn estimate_at(&self, setting: f64) -> SettingEstimate {
         self.interpolate(self.log_setting(setting))
     }
 
-    /// What is possible at a setting: one value between measured points, and beyond them whatever physics allows.
+    /// Returns the possible figures at a setting: one value between measured points, and beyond them whatever physics allows.
     pub fn possible_range(&self, setting: f64) -> PossibleRange {
         let at = self.log_setting(setting);
         let expected = self.interpolate(at);
@@ -215,7 +214,7 @@ impl<'a> SettingCurve<'a> {
         self.extrapolate(at, self.extrapolation_slopes(STEEPER))
     }
 
-    /// What is expected, with these slopes below the lowest point.
+    /// Returns the expected figures at the logarithm `at` of a setting, with these slopes below the lowest point.
     fn extrapolate(&self, at: f64, (rate_slope, watts_slope): (f64, f64)) -> SettingEstimate {
         let (first, last) = (self.nodes[0], self.nodes[self.nodes.len() - 1]);
         let (ln_rate, ln_watts) = if at < first.at {
@@ -232,8 +231,8 @@ impl<'a> SettingCurve<'a> {
         SettingEstimate { samples_per_second: ln_rate.exp(), watts: ln_watts.exp(), inside }
     }
 
-    /// How throughput and power fall below the lowest point, as exponents; throughput by so much more than between the lowest
-    /// two.
+    /// Returns the exponents of throughput and power below the lowest point. They come from the lowest two points; the one of
+    /// throughput is multiplied by `factor` and raised by `more`.
     fn extrapolation_slopes(&self, (factor, more): (f64, f64)) -> (f64, f64) {
         let prior = self.knob.prior_exponents();
         match self.nodes.as_slice() {
@@ -246,18 +245,18 @@ impl<'a> SettingCurve<'a> {
         }
     }
 
-    /// The setting of the least score among those with at least this throughput; also one that is a stride beyond what was
-    /// measured.
+    /// Returns the setting of the least score among those with at least this throughput; also one that is a stride beyond what
+    /// was measured.
     pub fn best(&self, samples_per_second_min: f64, objective: ControllerObjective) -> BestSetting {
         self.minimize_score(samples_per_second_min, objective, true)
     }
 
-    /// The same among what was measured.
+    /// Returns the same among what was measured.
     pub fn best_measured(&self, samples_per_second_min: f64, objective: ControllerObjective) -> BestSetting {
         self.minimize_score(samples_per_second_min, objective, false)
     }
 
-    /// The highest measured throughput, and the energy per sample there.
+    /// Returns the highest measured throughput, and the energy per sample there.
     pub fn fastest(&self) -> SettingEstimate {
         self.interpolate(self.nodes[self.nodes.len() - 1].at)
     }
@@ -275,9 +274,8 @@ impl<'a> SettingCurve<'a> {
         let candidates = (0..=steps as u32).map(|step| low + (high - low) * f64::from(step) / steps);
         let enough = |expected: &SettingEstimate| expected.samples_per_second >= samples_per_second_min * (1.0 - 1e-9);
         let mut candidates = candidates.map(|at| (at, self.interpolate(at))).filter(|(_, expected)| enough(expected));
-        // The products are soon worse where throughput falls more steeply than it did, so they would never find out whether it
-        // does: whether throughput is enough is a question for the steeper slope, whether it is worth a look one for what was
-        // seen.
+        // If throughput falls more steeply than it did, the products are soon worse, and the search would never find out. So the
+        // steeper slope decides whether throughput is enough, and the measured slope whether a setting is worth a trial.
         let hoped = self.extrapolation_slopes(if objective.is_energy() { STEEPER } else { (1.0, 0.0) });
         let score = |at: f64| self.extrapolate(at, hoped).score(objective);
         let least_score = candidates.clone().map(|(at, _)| score(at)).reduce(f64::min);
@@ -289,7 +287,7 @@ impl<'a> SettingCurve<'a> {
         let free = self.free.is_some_and(|free| at >= free - SAME);
         let setting = if free || !feasible { self.knob.top } else { self.knob.round_to_step(at.exp()) };
         if self.free.is_none() && self.knob.top.ln() > last.at + SAME {
-            // What lies above was never measured: where it may be needed, or better, it comes next.
+            // Settings above the last point were never measured: the next one is tried if it may be needed, or better.
             if !feasible {
                 let short = samples_per_second_min / last.ln_rate.exp();
                 let setting = self.knob.round_to_step(1.02 * last.at.exp() * short.powi(2).max(1.05));

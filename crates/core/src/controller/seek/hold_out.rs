@@ -12,7 +12,7 @@ const WINDOWS: u32 = 3;
 /// A baseline younger than this needs no hold-out, in seconds.
 const AGE_SECONDS: f64 = 2.0 * 3600.0;
 
-/// What hold-outs cost so far, and the one that goes on.
+/// Energy that hold-outs cost so far, and the present hold-out.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct HoldOuts {

@@ -1,7 +1,7 @@
 //! The work of the last hour against what the starting layout would have done: what `max_slowdown_ratio` promises.
 //!
-//! A restart costs throughput as a cap does. Both draw on the same hour: where a restart would bring it below the floor, `hybrid`
-//! first runs without a limit until the hour allows it, and after one it does so until the hour is made up.
+//! A restart costs throughput as a cap does. Both draw on the same hour. If a restart would bring it below the floor, `hybrid`
+//! first runs without a limit until the hour allows it. After a restart it does so until the hour is made up.
 
 use eadt_schemas::EventTime;
 use serde::{Deserialize, Serialize};
@@ -17,7 +17,7 @@ const PART_SECONDS: f64 = 300.0;
 pub(super) struct HourlyThroughput {
     /// Start, samples done and samples due.
     parts: Vec<(EventTime, f64, f64)>,
-    /// Throughput of the starting layout in the present phase, where it is known.
+    /// Throughput of the starting layout in the present phase, if it is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub due_rate: Option<f64>,
 }

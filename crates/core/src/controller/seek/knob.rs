@@ -1,4 +1,4 @@
-//! What is turned while the job runs: the power cap or the clock of its GPUs.
+//! The knob that is turned while the job runs: the power cap or the clock of its GPUs.
 
 use eadt_schemas::v1::{ControllerAction, EfficiencyWindow, Layout, Workload};
 
@@ -23,7 +23,7 @@ pub(super) struct SeekKnob {
 }
 
 impl SeekKnob {
-    /// The power cap of one GPU, or why none can be sought.
+    /// Returns the power cap of one GPU, or why none can be sought.
     pub fn power_limit(workload: &Workload, own: Option<f64>, settings: &ControllerSettings) -> Result<Self, String> {
         let bounds = &workload.bounds;
         let board = workload.gpu_power_limit_watts.filter(|watts| *watts > 0.0);
@@ -35,7 +35,7 @@ impl SeekKnob {
         Self { turned: SeekKnobKind::PowerLimit, top, least, step: 1.0, unlimited: false }.validate_range()
     }
 
-    /// The SM clock of the GPUs, or why none can be sought. `highest` is the highest that was seen without a limit.
+    /// Returns the SM clock of the GPUs, or why none can be sought. `highest` is the highest that was seen without a limit.
     pub fn clock(own: Option<f64>, highest: Option<f64>, settings: &ControllerSettings) -> Result<Self, String> {
         let top = settings.sm_clock_mhz_max.or(highest).map(|top| own.map_or(top, |own| own.min(top)));
         let Some(top) = top.filter(|top| *top > 0.0) else {
@@ -68,7 +68,7 @@ impl SeekKnob {
         }
     }
 
-    /// The action that turns it to a setting. Only a revert takes a limit away.
+    /// Returns the action that turns it to a setting. Only a revert takes a limit away.
     pub fn action(&self, to: f64) -> ControllerAction {
         match self.turned {
             _ if self.removes_limit(to) => ControllerAction::Revert,
@@ -77,7 +77,7 @@ impl SeekKnob {
         }
     }
 
-    /// The setting of a layout; the top where it has none.
+    /// Returns the setting of a layout; the top where it has none.
     pub fn setting_of(&self, layout: &Layout) -> f64 {
         let set = match self.turned {
             SeekKnobKind::PowerLimit => layout.power_limit_watts,
@@ -90,7 +90,7 @@ impl SeekKnob {
         self.unlimited && to >= self.top
     }
 
-    /// A layout with this setting.
+    /// Returns a layout with this setting.
     pub fn with_setting(&self, layout: &Layout, to: f64) -> Layout {
         match self.turned {
             SeekKnobKind::PowerLimit => Layout { power_limit_watts: Some(to), ..layout.clone() },
@@ -98,7 +98,7 @@ impl SeekKnob {
         }
     }
 
-    /// What the setting limits, as the window has it.
+    /// Returns the quantity that the setting limits, in this window: power of a GPU in watts, or its clock in MHz.
     pub fn limited_quantity(&self, window: &EfficiencyWindow, watts_per_gpu: f64) -> f64 {
         match self.turned {
             SeekKnobKind::PowerLimit => watts_per_gpu,
@@ -106,7 +106,7 @@ impl SeekKnob {
         }
     }
 
-    /// A setting that can be set: on a step, inside the range.
+    /// Returns a setting that can be set: on a step, inside the range.
     pub fn round_to_step(&self, wanted: f64) -> f64 {
         if wanted >= self.top {
             return self.top;
@@ -114,7 +114,8 @@ impl SeekKnob {
         ((wanted / self.step).round() * self.step).clamp(self.least, self.top)
     }
 
-    /// How throughput and power fall with a setting before anything is measured: exponents. Only the first step rests on them.
+    /// Returns the exponents of throughput and power over the setting that hold before anything is measured. Only the first step
+    /// depends on them.
     pub fn prior_exponents(&self) -> (f64, f64) {
         match self.turned {
             SeekKnobKind::PowerLimit => (0.5, 1.0),

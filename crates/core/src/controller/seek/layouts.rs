@@ -1,10 +1,10 @@
-//! Which other layout is worth a restart.
+//! Choice of another layout that is worth a restart.
 //!
-//! Compared is the energy, or whatever the objective names, that a layout is expected to save: in this phase for as long as
-//! it is likely to go on, and in the other phases after that. Counted against it is the time that its restart costs, and that
-//! of the way back if it was never tried. Measured figures count as measured. A layout that was never tried in this phase is
-//! expected to do what it did in others, against the best known one. If nothing is known, it is given a chance that shrinks
-//! with every other layout that was tried.
+//! Layouts are compared by the energy, or whatever the objective names, that they are expected to save. This phase counts for as
+//! long as it is likely to go on, then the other phases. Counted against it is the time that its restart costs, and that of the
+//! way back if it was never tried. Measured figures count as measured. A layout that was never tried in this phase is expected to
+//! do what it did in others, against the best known one. If nothing is known, it is given a chance that shrinks with every other
+//! layout that was tried.
 
 use super::curve::{BestSetting, LayoutKey};
 use super::hourly_throughput::HOUR_SECONDS;
@@ -58,15 +58,15 @@ struct LayoutCandidate {
 }
 
 impl SeekPlanner<'_> {
-    /// The layout to go to, where one is worth it. `settled`: the present one is at its best.
+    /// Returns the layout to go to, if one is worth it. `settled`: the present one is at its best.
     pub(super) fn other_layout(&self, phase: &JobPhase, floor: f64, here: &BestSetting, settled: bool) -> Option<SeekStep> {
         let gpus = self.workload.gpus.unwrap_or(self.gpus);
         let from = MatrixKnobs::from_layout(&self.workload.layout).ok().filter(|_| gpus > 0)?;
         let settings = self.context.settings;
         let layout_key = self.operating_point.layout_key;
         let hope = if settled { 1.0 } else { 1.0 - EXPLORATION_BONUS };
-        // What is a little too slow at a setting that was not meant for it may be fast enough at a higher one, at the price of
-        // energy; what stays too slow is no choice, so anything that is fast enough is better.
+        // A layout that is a little too slow at a setting meant for another one may be fast enough at a higher setting, for more
+        // energy. One that stays too slow is no candidate, so any layout that is fast enough is better.
         let short = floor / here.expected.samples_per_second;
         let feasible = here.feasible && short < 1.02;
         let here_score = here.expected.score(settings.objective);
@@ -217,7 +217,7 @@ impl SeekPlanner<'_> {
         Some(SeekStep::Move { to, setting, why })
     }
 
-    /// Part of the starting layout's work that must be done in any hour, a little below the floor of one setting.
+    /// Returns the part of the starting layout's work that must be done in any hour, a little below the floor of one setting.
     fn hour_part(&self) -> f64 {
         1.0 - self.context.settings.max_slowdown_ratio - HOUR_SLACK
     }

@@ -46,7 +46,7 @@ use hourly_throughput::HourlyThroughput;
 use knob::SeekKnob;
 use phase::{JobPhase, JobPhases, OperatingPoint, PhaseMatch, SeekObservation};
 
-/// What these controllers remember of a workload.
+/// State of the seeking controllers for one workload.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct SeekState {
@@ -63,7 +63,7 @@ pub(super) struct SeekState {
     warming_up: u32,
     /// Layouts that are not tried for some time.
     barred: Vec<TabuLayout>,
-    /// What a roll-back restores, until it is seen.
+    /// The layout that a roll-back restores, until a workload event shows it.
     restoring: Option<Layout>,
     /// The knob is not turned for some time.
     knob_barred: Option<TabuLayout>,
@@ -104,7 +104,7 @@ struct TabuLayout {
     why: String,
 }
 
-/// What is to be done next.
+/// The next step of a seeking controller.
 #[derive(Debug, Clone, PartialEq)]
 enum SeekStep {
     /// Wait for more windows at this setting.
@@ -144,7 +144,7 @@ pub(super) fn decide(
     decision
 }
 
-/// The learned curve of a workload's throughput against power, where one is in force and power is what is turned.
+/// Returns the learned curve of a workload's throughput against power, if one is in force and power is what is turned.
 fn cap_curve<'a>(
     name: ControllerName,
     workload: &Workload,
@@ -169,7 +169,7 @@ impl SeekState {
         context: &ControllerContext<'_>,
     ) -> Decision {
         let (settings, now) = (context.settings, window.window_end);
-        // What is known about the past first: a fate must not be missed because this window decides nothing.
+        // Settle past changes first: an outcome must not be missed because this window decides nothing.
         let fate = context.last_actuation.and_then(|actuation| self.on_actuation(state, workload, actuation, now, settings));
         let outside = self.follow_layout(name, state, workload, now);
         state.forget_before(now);
@@ -227,7 +227,7 @@ impl SeekState {
         let matched =
             self.phases.observe_window(operating_point, observation, &knob, (1.0 + settings.phase_change_ratio).ln(), now);
         if matches!(matched, PhaseMatch::Known | PhaseMatch::New) {
-            // What was being tried was tried on other work.
+            // The work changed, so the change under trial was measured on other work.
             (self.turn, self.trial) = (None, None);
             self.hold_outs.end();
         }
@@ -243,7 +243,7 @@ impl SeekState {
             let of_start = |phase: &JobPhase| phase.free_rate(base.layout_key, &knob, settings.seek_windows);
             if name == ControllerName::Hybrid {
                 self.hour.due_rate = self.phases.present().and_then(of_start);
-                // What the starting layout would do of work that nobody knows yet is not known either.
+                // If the phase is doubtful, the starting layout's throughput is unknown as well.
                 self.add_to_hour(window, self.hour.due_rate.filter(|_| matched != PhaseMatch::Doubtful));
             }
         }
@@ -263,7 +263,7 @@ impl SeekState {
         let may_turn =
             workload.mode == UpdateMode::Enforce && self.knob_barred.is_none() && !hot && operating_point.setting < knob.top;
         if matched == PhaseMatch::Doubtful && self.phases.doubts() >= patience && may_turn && !self.phases.are_brief() {
-            // What was best for the old work may be far too slow for the new one.
+            // The setting that was best for the old work may be far too slow for the new one.
             let (top, unit) = (knob.top, knob.unit());
             let why =
                 format!("the job does something else than before: nothing is held back at {top:.0} {unit} until it is known");
@@ -492,7 +492,7 @@ impl SeekState {
         None
     }
 
-    /// The actuator undid a change, or failed to: it is not tried again for some time.
+    /// Notes that the actuator undid a change, or failed to: the change is not tried again for some time.
     fn on_undone(
         &mut self,
         state: &mut ControllerState,
@@ -523,12 +523,12 @@ impl SeekState {
         }
     }
 
-    /// Whether a turn or a layout is being measured.
+    /// Returns whether a turn or a layout is being measured.
     pub fn is_trying(&self) -> bool {
         self.turn.is_some() || self.trial.is_some()
     }
 
-    /// The job's own knobs made this generation: the layout is the one that was measured, and only the work is another.
+    /// Accepts a generation that the job's own knobs made: the layout is the one that was measured, and only the work is another.
     pub fn accept_generation(&mut self, generation: u64) {
         if self.base.is_some() && self.generation.replace(generation) != Some(generation) {
             self.phases.clear_doubts();
@@ -572,7 +572,7 @@ impl SeekState {
             ControllerName::Frequency => workload.layout.sm_clock_mhz,
             _ => workload.layout.power_limit_watts,
         };
-        // What a decision made is no wish of the user's.
+        // A layout that a decision set is not the user's choice.
         let own = own.filter(|_| workload.decision_id.is_none());
         let concerns = self.trial.take().or(self.turn.take()).map(|change| change.id);
         let first = self.base.is_none();
@@ -610,7 +610,7 @@ impl SeekState {
         self.hour.add(start, end, done, due);
     }
 
-    /// The window's figures if it can be compared with others of this layout, or why not.
+    /// Returns the window's figures if it can be compared with others of this layout, or why not.
     fn usable_window(
         &mut self,
         window: &EfficiencyWindow,
@@ -638,16 +638,16 @@ impl SeekState {
         }
     }
 
-    /// Least throughput that is allowed where the starting layout has this much.
+    /// Returns the least throughput that is allowed where the starting layout has this much.
     #[allow(clippy::unused_self, reason = "reads as what it belongs to")]
     fn throughput_floor(&self, reference: f64, settings: &ControllerSettings) -> f64 {
         let relative = reference * (1.0 - settings.max_slowdown_ratio);
         settings.samples_per_second_min.map_or(relative, |least| relative.max(least))
     }
 
-    /// Throughput of the starting layout with nothing held back, in a phase. Where only other layouts were measured so, the
-    /// best of them stands in for it: what one is ahead by in one phase says nothing about another, and rather too much
-    /// throughput is demanded than too little. One that was behind in another phase is taken to be so here, too.
+    /// Returns the throughput of the starting layout with nothing held back, in a phase. If only other layouts were measured so,
+    /// the best of them replaces it. A lead in one phase shows nothing about another phase, and too much demanded throughput is
+    /// safer than too little. One that was behind in another phase is taken to be so here, too.
     fn reference_throughput(
         &self,
         phase: &JobPhase,
@@ -674,8 +674,9 @@ impl SeekState {
             .reduce(f64::max)
     }
 
-    /// J/sample of the starting layout with nothing held back, in a phase: what savings are reckoned against. Where it was not
-    /// measured in this phase, that of other layouts here, over what these took of it in phases where both were measured.
+    /// Returns the J/sample of the starting layout with nothing held back, in a phase: what savings are reckoned against. Where
+    /// it was not measured in this phase, that of other layouts here, over what these took of it in phases where both were
+    /// measured.
     fn reference_energy(&self, phase: &JobPhase, base: LayoutKey, knob: &SeekKnob, settings: &ControllerSettings) -> Option<f64> {
         let free = |phase: &JobPhase, layout_key: LayoutKey| {
             let free =
@@ -758,7 +759,7 @@ impl SeekPlanner<'_> {
             }
             return measures(settings.reference_windows);
         };
-        // Where nobody knows what the starting layout would do, this one is at least not slowed down by more than it may be.
+        // If the starting layout's throughput is unknown, the present layout is at least not slowed down by more than is allowed.
         let own = phase.free_rate(operating_point.layout_key, knob, need).filter(|_| !measured);
         let reference_here = own.map_or(reference, |own| own.min(reference));
         // Restarts and changes of the work cost throughput, too, which only `hybrid` reckons with.
@@ -766,7 +767,7 @@ impl SeekPlanner<'_> {
         let common_floor = seek.throughput_floor(reference, settings) + margin * reference;
         let floor = seek.throughput_floor(reference_here, settings) + margin * reference_here;
         let Some(curve) = phase.curve(operating_point.layout_key, knob) else { return measuring };
-        // Where the knob cannot be turned, what was not measured is out of reach.
+        // If the knob cannot be turned, only measured settings are available.
         let stuck = seek.knob_barred.is_some();
         let best = if stuck { curve.best_measured(floor, objective) } else { curve.best(floor, objective) };
         let points = phase.points.iter().filter(|p| p.layout_key == operating_point.layout_key).count();
@@ -839,8 +840,8 @@ impl SeekPlanner<'_> {
         SeekStep::Stay(held)
     }
 
-    /// Where nothing was measured in this layout but what it does without a limit: the cap that a learned curve finds best.
-    /// The curve must be of this layout, and say of what was measured what was measured; it only says what to try first.
+    /// Returns the cap that a learned curve finds best, if this layout was measured only without a limit. The curve must be of
+    /// this layout and agree with that measurement. It only chooses the first cap to try.
     fn learned_cap_step(&self, phase: &JobPhase, floor: f64) -> Option<SeekStep> {
         let (knob, operating_point) = (self.knob, self.operating_point);
         let model = self.learned?;
@@ -858,7 +859,7 @@ impl SeekPlanner<'_> {
         if scale.ln().abs() > (1.0 + self.context.settings.phase_change_ratio).ln() {
             return None;
         }
-        // Where the curve ends below what is drawn, the two are not of the same power.
+        // If the measured power is above the curve's range, the two throughputs are of different powers and give no scale.
         let scale = if here.reading <= high { scale } else { 1.0 };
         let (from, to) = (low.max(knob.least), free.min(knob.top));
         let energy = |watts: f64| Some((watts, watts / (scale * curve.throughput(watts)?)));
@@ -867,7 +868,7 @@ impl SeekPlanner<'_> {
         let best = (0..=ADVICE_STEPS)
             .filter_map(|step| energy(from + (to - from) * f64::from(step) / steps))
             .filter(|(watts, joules)| watts / joules >= floor)
-            // Of equals the higher one.
+            // Equal scores: the higher setting wins.
             .reduce(|best, next| if score(next) <= score(best) { next } else { best })?;
         let setting = knob.round_to_step(best.0);
         if (here.reading / setting).ln() < 2.0 * NOTCH {

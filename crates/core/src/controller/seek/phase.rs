@@ -66,7 +66,7 @@ impl JobPhase {
         SettingCurve::fit(self.points.iter().filter(|p| p.layout_key == layout_key), knob)
     }
 
-    /// Throughput of a layout with nothing held back, where it was measured over so many windows.
+    /// Returns the throughput of a layout with nothing held back, where it was measured over so many windows.
     pub fn free_rate(&self, layout_key: LayoutKey, knob: &SeekKnob, windows: u32) -> Option<f64> {
         let free = self.points.iter().find(|p| p.layout_key == layout_key && p.setting >= knob.top && p.windows >= windows);
         free.map(|p| p.samples_per_second)
@@ -123,7 +123,7 @@ impl JobPhase {
         Some(self.misfit_of_intensity(observation, tolerance).map_or(worst, |intensity| intensity.max(worst)))
     }
 
-    /// The same of memory activity alone, which does not depend on the layout. `None`: it is not known.
+    /// Returns the same of memory activity alone, which does not depend on the layout. `None`: it is not known.
     fn misfit_of_intensity(&self, observation: &SeekObservation, tolerance: f64) -> Option<f64> {
         let (now, then) = observation.dram_seconds_per_sample.zip(self.dram_seconds_per_sample)?;
         // Activity and throughput are uneven both, and each in its own way.
@@ -131,7 +131,7 @@ impl JobPhase {
     }
 }
 
-/// Distance of two figures above 0, as a logarithm.
+/// Returns the distance of two figures above 0, as a logarithm.
 fn log_distance(a: f64, b: f64) -> f64 {
     (a / b).ln().abs()
 }
@@ -197,7 +197,7 @@ impl JobPhases {
             self.begin(operating_point, &[observation], now);
             return PhaseMatch::New;
         };
-        // Of a layout that was not measured yet, all that is known is what does not depend on it.
+        // If this layout was not measured in the phase yet, only figures that do not depend on the layout can be compared.
         let misfit = phase
             .distance_to(operating_point, &observation, knob, tolerance)
             .or_else(|| phase.misfit_of_intensity(&observation, tolerance));
@@ -293,7 +293,7 @@ impl JobPhases {
         visits > 0 && seconds / f64::from(visits) < BRIEF_SECONDS
     }
 
-    /// Part of the time so far that a phase made up.
+    /// Returns the part of the time so far that a phase made up.
     pub fn time_share(&self, phase: &JobPhase, now: EventTime) -> f64 {
         let lasted = |p: &JobPhase| {
             let visit =

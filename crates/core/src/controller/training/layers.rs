@@ -46,7 +46,7 @@ pub(super) struct LayerFreezing {
     trend: Option<LossTrend>,
     /// Steps of the last evaluation that the trend was made of.
     anchor_steps: f64,
-    /// How far above the trend before this one loss was then.
+    /// Excess of the loss over the trend before this one, as a ratio, when this trend began.
     carried_ratio: f64,
     /// Freezes in force, oldest first.
     freezes: Vec<LayerFreeze>,
@@ -59,7 +59,7 @@ pub(super) struct LayerFreezing {
     recovering: u32,
     /// Steps up to which evaluations are no part of the next trend.
     excluded_steps: f64,
-    /// Why nothing is frozen any more in this run.
+    /// The reason why nothing is frozen any more in this run.
     stopped: Option<String>,
 }
 
@@ -75,7 +75,7 @@ struct LayerBlock {
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 struct LayerFreeze {
-    /// As the job was asked before.
+    /// Number of frozen layers in the request before.
     from: Option<u32>,
     to: Option<u32>,
     learning_rate: Option<f64>,
@@ -87,15 +87,15 @@ struct LayerFreeze {
 /// Freezes to be taken back.
 pub(super) struct LayerUnfreeze {
     pub to: Layout,
-    /// How many freezes are left.
+    /// Number of freezes that are left.
     pub freezes: usize,
     pub why: String,
-    /// Nothing is frozen again for some time.
+    /// True if nothing is frozen again for some time.
     pub bars: bool,
 }
 
 impl LayerFreezing {
-    /// A layout without any of the standing freezes; `None`: nothing is frozen by us.
+    /// Returns a layout without any of the standing freezes; `None`: nothing is frozen by us.
     pub fn without_freezes(&self, layout: &Layout) -> Option<Layout> {
         let first = self.freezes.first()?;
         Some(Layout { frozen_prefix_layers: first.from, ..layout.clone() })
@@ -105,7 +105,7 @@ impl LayerFreezing {
         self.freezes.len()
     }
 
-    /// Whether the learning rate is still rising.
+    /// Returns whether the learning rate is still rising.
     pub fn is_warming_up(&self) -> bool {
         self.warming_up
     }
@@ -149,14 +149,14 @@ impl LayerFreezing {
         }
     }
 
-    /// A freeze is on its way to the job.
+    /// Notes that a freeze is on its way to the job.
     pub fn on_freeze_requested(&mut self, from: &Layout, to: &Layout) {
         let (from, to) = (from.frozen_prefix_layers, to.frozen_prefix_layers);
         self.freezes.push(LayerFreeze { from, to, learning_rate: self.learning_rate, after_steps: Some(self.evaluated_steps) });
         self.frozen_at_steps = self.evaluated_steps;
     }
 
-    /// All freezes but the first `count` were taken back.
+    /// Keeps the first `count` freezes: all others were taken back.
     pub fn keep_first(&mut self, count: usize) {
         if count < self.freezes.len() {
             self.recovering = RECOVERY_EVALUATIONS;
@@ -171,14 +171,14 @@ impl LayerFreezing {
         self.freezes.truncate(count);
     }
 
-    /// Somebody else set the number of frozen layers: nothing of it is ours.
+    /// Notes that somebody else set the number of frozen layers: none of it is ours.
     pub fn on_external_change(&mut self, frozen_layers: Option<u32>) {
         if self.freezes.last().is_some_and(|last| last.to != frozen_layers) {
             self.keep_first(0);
         }
     }
 
-    /// What to go back to: quality or the learning rate left the range that freezing was decided for.
+    /// Returns what to unfreeze, if quality or the learning rate left the range that freezing was decided for.
     pub fn check_quality(
         &mut self,
         report: &TrainingReport,
@@ -239,7 +239,7 @@ impl LayerFreezing {
         (new.steps > self.anchor_steps).then_some((new.steps, over))
     }
 
-    /// The next blocks to freeze, or why none.
+    /// Returns the next blocks to freeze, or why none.
     pub fn plan(
         &mut self,
         report: &TrainingReport,
@@ -340,7 +340,7 @@ impl LayerFreezing {
         Ok((Layout { frozen_prefix_layers: Some(to), ..workload.layout.clone() }, saved, why))
     }
 
-    /// The part of the remaining energy that freezing `more` blocks is expected to save, or why it is too little.
+    /// Returns the part of the remaining energy that freezing `more` blocks is expected to save, or why it is too little.
     #[allow(clippy::too_many_arguments, reason = "all of it is weighed")]
     fn expected_saving(
         more: u32,
@@ -383,7 +383,7 @@ impl LayerFreezing {
         ))
     }
 
-    /// The curve that the guard compares with, or why there is none: what nobody can guard is not frozen.
+    /// Returns the curve that the guard compares with, or why there is none: what nobody can guard is not frozen.
     fn trend_to_guard(&self, settings: &ControllerSettings) -> Result<LossTrend, String> {
         if let Some(trend) = self.trend.filter(|_| !self.freezes.is_empty()) {
             return Ok(trend);
@@ -408,7 +408,7 @@ impl LayerFreezing {
         Ok(trend)
     }
 
-    /// Whether a freeze is kept, and why.
+    /// Returns whether a freeze is kept, and why.
     pub fn verdict(
         &self,
         gain_ratio: f64,

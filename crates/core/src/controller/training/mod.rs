@@ -1,4 +1,4 @@
-//! What a job turns by itself when it is asked: its precision and the blocks at its input side that it freezes.
+//! Knobs that a job turns by itself on request: its precision, and the blocks at its input side that it freezes.
 //!
 //! Both go through the same steps as other changes, without restarts. What they rest on comes from the job's own reports
 //! ([`TrainingReport`]), and quality is a limit of its own: J/sample always falls when less is computed.
@@ -31,7 +31,7 @@ use super::{ControllerContext, ControllerName, ControllerSettings};
 use layers::LayerFreezing;
 use precision::PrecisionChoice;
 
-/// What is remembered of a job's own knobs.
+/// State of the controllers of a job's own knobs.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct JobKnobState {
@@ -41,7 +41,7 @@ pub(super) struct JobKnobState {
     proposal: Option<JobChange>,
     trial: Option<JobTrial>,
     barred: Vec<TabuKnob>,
-    /// What is to be taken back, until it is.
+    /// The change to take back, until it is taken back.
     pending_revert: Option<PendingRevert>,
     /// The last change that was applied, and the layout that a roll-back restores.
     last_id: Option<String>,
@@ -52,7 +52,7 @@ pub(super) struct JobKnobState {
     precision: PrecisionChoice,
 }
 
-/// Which of a job's knobs a change turns.
+/// The knob that a change turns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum JobKnob {
@@ -68,9 +68,9 @@ struct JobChange {
     from: Layout,
     to: Layout,
     expires: EventTime,
-    /// What it has to beat; `None`: it takes something back, which nothing has to justify.
+    /// The figures to beat; `None`: the change takes something back, and needs no justification.
     baseline: Option<TrialBaseline>,
-    /// How many freezes stand after it.
+    /// Number of freezes after the change.
     freezes: usize,
 }
 
@@ -108,7 +108,7 @@ struct PendingRevert {
 }
 
 impl PendingRevert {
-    /// Whether a layout has what is to be gone back to.
+    /// Returns whether a layout has what is to be gone back to.
     fn is_done(&self, layout: &Layout) -> bool {
         let precision = layout.precision == self.to.precision;
         match self.knob {
@@ -117,7 +117,7 @@ impl PendingRevert {
         }
     }
 
-    /// Whether an unfreeze that leaves so many freezes takes more back than this one.
+    /// Returns whether an unfreeze that leaves so many freezes takes more back than this one.
     fn is_weaker_than(&self, freezes: usize) -> bool {
         self.knob == JobKnob::Precision || freezes < self.freezes
     }
@@ -130,7 +130,7 @@ impl PendingRevert {
     }
 }
 
-/// Nothing is asked of a knob before `until`.
+/// A knob that is not changed before `until`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 struct TabuKnob {
     knob: JobKnob,
@@ -144,15 +144,15 @@ enum JobKnobPlan {
     None(String),
 }
 
-/// Where a window leaves the job's knobs.
+/// Result of a window for the job's own knobs.
 pub(super) enum JobKnobOutcome {
-    /// Something about a change of their own.
+    /// A decision about a change of the job's own knobs.
     Decided(Box<Decision>),
-    /// Nothing is under way; `hindrance`: why nothing can be begun with this window.
+    /// No change is under way. `hindrance`: the reason why none can be begun with this window.
     Idle { draft: Box<DecisionDraft>, hindrance: Option<String> },
 }
 
-/// The knobs that a controller turns.
+/// Returns the knobs that a controller turns.
 const fn knobs(name: ControllerName) -> &'static [JobKnob] {
     match name {
         ControllerName::Layers => &[JobKnob::Layers],
@@ -161,13 +161,13 @@ const fn knobs(name: ControllerName) -> &'static [JobKnob] {
     }
 }
 
-/// Whether a policy lets any of the job's own knobs be turned.
+/// Returns whether a policy lets any of the job's own knobs be turned.
 pub(super) fn is_bounded(workload: &Workload) -> bool {
     let bounds = &workload.bounds;
     bounds.frozen_prefix_layers_max.is_some_and(|most| most > 0) || bounds.precisions.as_ref().is_some_and(|all| !all.is_empty())
 }
 
-/// `layers` or `precision` by itself.
+/// Decides for `layers` or `precision` alone.
 pub(super) fn decide(
     name: ControllerName,
     state: &mut ControllerState,
@@ -189,7 +189,7 @@ pub(super) fn decide(
 }
 
 impl JobKnobState {
-    /// Whether one of its own changes made the layout in force.
+    /// Returns whether one of its own changes made the layout in force.
     pub fn is_own_generation(&self, generation: u64) -> bool {
         self.own_generation == Some(generation)
     }
@@ -385,7 +385,7 @@ impl JobKnobState {
                 ActuationOutcome::Refused => {
                     let change = self.proposal.take()?;
                     let why = format!("the last decision was refused: {}", actuation.reason);
-                    // What is to be taken back stays pending, and is asked for again.
+                    // A change to take back stays pending, and is requested again.
                     let until = change.baseline.is_some().then(|| now.plus_seconds(settings.hold_seconds));
                     if let Some(until) = until {
                         self.set_tabu(change.knob, until, &why);
@@ -418,7 +418,7 @@ impl JobKnobState {
         None
     }
 
-    /// A change is on its way to the job.
+    /// Notes that a change is on its way to the job.
     fn begin_trial(&mut self, change: JobChange, actuation: &Actuation, settings: &ControllerSettings) {
         self.last_id = Some(change.id.clone());
         self.own_generation = Some(actuation.generation);
@@ -436,7 +436,8 @@ impl JobKnobState {
         self.trial = Some(JobTrial { change, generation, windows: Vec::new(), warming_up: settings.warm_up_windows });
     }
 
-    /// The job, or the actuator, did not do what was to be taken back: it stays in force, and is asked for again.
+    /// Notes that the job, or the actuator, did not take a change back: the change stays in force, and its revert is requested
+    /// again.
     fn refused_revert(
         &mut self,
         change: &JobChange,
@@ -470,7 +471,7 @@ impl JobKnobState {
         }
     }
 
-    /// The actuator took a change back, because the job refused it or did not take it up, or failed to.
+    /// Notes that the actuator took a change back, because the job refused it or did not take it up, or failed to.
     fn on_undone(
         &mut self,
         change: &JobChange,
@@ -521,7 +522,7 @@ impl JobKnobState {
         })
     }
 
-    /// The window's figures if it can be compared with others of this layout, or why not.
+    /// Returns the window's figures if it can be compared with others of this layout, or why not.
     fn usable_window(
         &mut self,
         window: &EfficiencyWindow,
@@ -658,7 +659,7 @@ fn windows_needed(knob: JobKnob, to: &Layout, settings: &ControllerSettings) -> 
     (if is_test { settings.precision_trial_windows } else { settings.validation_windows }) as usize
 }
 
-/// As `4.10 J/sample instead of 4.60 (-10.9 %) at 98.7 % of the throughput`.
+/// Formats the result as `4.10 J/sample instead of 4.60 (-10.9 %) at 98.7 % of the throughput`.
 fn explain(before: &Medians, after: &Medians, gain_ratio: f64, throughput_ratio: f64) -> String {
     match (after.joules_per_sample(), before.joules_per_sample()) {
         (Some(now), Some(then)) => format!(

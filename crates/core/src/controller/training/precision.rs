@@ -14,7 +14,7 @@ use super::super::history::MeasuredWindow;
 use super::{JobKnobPlan, turns_live};
 use crate::workload::report::TrainingReport;
 
-/// In its first steps a gradient scaler looks for its scale, and skips steps doing so.
+/// Number of first steps in which a gradient scaler searches for its scale, and skips steps.
 const SCALER_STEPS: f64 = 200.0;
 /// Steps over which skipped ones are counted, at least.
 const COUNTED_STEPS: f64 = 200.0;
@@ -58,7 +58,7 @@ impl PrecisionChoice {
         }
     }
 
-    /// Part of the steps that overflowed and were skipped, if enough were counted.
+    /// Returns the part of the steps that overflowed and were skipped, if enough were counted.
     fn skip_ratio(&self) -> Option<f64> {
         let (first, last) = (self.marks.front()?, self.marks.back()?);
         let steps = last.0 - first.0;
@@ -111,7 +111,7 @@ impl PrecisionChoice {
         }
     }
 
-    /// From FP16 to BF16 where too many steps overflow.
+    /// Plans the change from FP16 to BF16 if too many steps overflow.
     fn leave_fp16(
         skips: Option<f64>,
         allowed: &[Precision],
@@ -150,7 +150,7 @@ impl PrecisionChoice {
         JobKnobPlan::Change { action: ControllerAction::SetPrecision, to, expected_gain_ratio: 0.0, why }
     }
 
-    /// From BF16 to FP16 as a measured trial only.
+    /// Plans the change from BF16 to FP16, as a measured trial only.
     fn test_fp16(
         report: &TrainingReport,
         allowed: &[Precision],
@@ -178,7 +178,7 @@ impl PrecisionChoice {
         JobKnobPlan::Change { action: ControllerAction::SetPrecision, to, expected_gain_ratio: TEST_GAIN, why }
     }
 
-    /// Whether another precision is kept, and why.
+    /// Returns whether another precision is kept, and why.
     #[allow(clippy::too_many_arguments, reason = "all of it is weighed")]
     pub fn verdict(
         &self,
@@ -210,7 +210,7 @@ impl PrecisionChoice {
     }
 }
 
-/// Standard error of the difference of two means of J/sample, as a part of the first.
+/// Returns the standard error of the difference of two means of J/sample, as a part of the first.
 fn standard_error_ratio(before: &[MeasuredWindow], after: &[MeasuredWindow]) -> Option<f64> {
     let of = |windows: &[MeasuredWindow]| -> Option<(f64, f64)> {
         let n = windows.len() as f64;

@@ -1,4 +1,4 @@
-//! Where validation loss would be without a change: a curve through the evaluations before it.
+//! Expected validation loss without a change: a curve through the evaluations before it.
 
 use serde::{Deserialize, Serialize};
 
@@ -35,7 +35,7 @@ impl LossTrend {
         curves.min_by(|a, b| a.scatter_ratio.total_cmp(&b.scatter_ratio)).filter(|best| best.scatter_ratio.is_finite())
     }
 
-    /// Least squares with this shape; neither floor nor scale is negative: without a change loss does not rise.
+    /// Returns the least squares with this shape; neither floor nor scale is negative: without a change loss does not rise.
     fn with_shape(evaluations: &[(f64, f64)], offset: f64, exponent: f64) -> Self {
         let n = evaluations.len() as f64;
         let points = || evaluations.iter().map(|(steps, loss)| ((steps + offset).powf(-exponent), *loss));

@@ -8,13 +8,13 @@ pub struct ConcavePowerCurve {
     pub knots: Vec<(f64, f64)>,
 }
 
-/// How throughput rises with power where nothing is known: with its root.
+/// Exponent of throughput over power that is assumed if nothing was measured: the square root.
 const PRIOR_EXPONENT: f64 = 0.5;
 /// Pieces of the prior.
 const PRIOR_PIECES: u32 = 16;
 impl ConcavePowerCurve {
-    /// From `least` to `most` watts. Below what was measured throughput falls as the power does, which is the most that it can;
-    /// above it rises as it did last.
+    /// Builds the curve from `least` to `most` watts. Below the measured points throughput falls as the power does, which is the
+    /// most that it can. Above them it rises as it did last.
     pub fn from_points(points: &[PowerPoint], least: f64, most: f64) -> Self {
         let usable = |p: &&PowerPoint| {
             p.watts > 0.0 && p.samples_per_second > 0.0 && p.watts.is_finite() && p.samples_per_second.is_finite()
@@ -52,7 +52,7 @@ impl ConcavePowerCurve {
         Self { knots: (0..=PRIOR_PIECES).map(piece).collect() }
     }
 
-    /// The power from which on another watt only costs: where energy per sample is least with enough throughput.
+    /// Returns the power from which on another watt only costs: where energy per sample is least with enough throughput.
     pub fn most_efficient_watts(&self, progress_min: f64) -> f64 {
         let energy = |(watts, progress): (f64, f64)| watts / progress;
         let mut best: Option<(f64, f64)> = None;
@@ -71,7 +71,7 @@ impl ConcavePowerCurve {
     }
 }
 
-/// The least concave function that is nowhere below the points and never falls.
+/// Returns the least concave function that is nowhere below the points and never falls.
 fn majorant(sorted: &[(f64, f64)]) -> Vec<(f64, f64)> {
     let mut hull: Vec<(f64, f64)> = Vec::with_capacity(sorted.len());
     for &point in sorted {

@@ -1,14 +1,14 @@
-//! A cluster's power budget, shared among its workloads: the controller `power-budget`.
+//! Allocation of a power budget among the workloads that share it: the controller `power-budget`.
 //!
-//! In: the workloads of a cluster with their layouts in force, and what is known of their throughput against power. Out:
-//! decisions that set power caps. The sum over all GPUs of the highest cap that may come into force is never above the budget:
-//! reductions are decided at once; a raise is given only what is left while every reduction that is not in force yet counts as
-//! not made, and every raise that was given counts until it has expired, whether it was carried out or not.
+//! In: the workloads that share the budget, with their layouts in force, and what is known of their throughput against power.
+//! Out: decisions that set power caps. The sum over all GPUs of the highest cap that may come into force is never above the
+//! budget: reductions are decided at once; a raise is given only what is left while every reduction that is not in force yet
+//! counts as not made, and every raise that was given counts until it has expired, whether it was carried out or not.
 //!
-//! Watts go where another joule gives the most work (water-filling): of each workload the throughput against the power of a
-//! GPU is made concave, cut into straight pieces, and the pieces of all workloads are filled in the order of their slopes.
-//! Work is counted in GPUs at full throughput, because samples of different jobs cannot be compared. No workload gets more
-//! than the cap at which it takes least energy for a sample without being slower than it may be; none less than its bounds.
+//! Watts go where another joule gives the most work (water-filling). Each workload's throughput against the power of a GPU is
+//! made concave and divided into straight pieces. The pieces of all workloads are filled in the order of their slopes. Work is
+//! counted in GPUs at full throughput, because samples of different jobs cannot be compared. No workload gets more than the cap
+//! at which it takes least energy for a sample without being slower than it may be; none less than its bounds.
 
 mod curve;
 mod points;
@@ -18,6 +18,7 @@ mod tests;
 use std::collections::BTreeMap;
 
 use eadt_schemas::EventTime;
+use eadt_schemas::counts::counted_as;
 use eadt_schemas::v1::{ControllerAction, Decision, UpdateMode, Workload};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -29,7 +30,7 @@ pub use points::CapMeasurements;
 /// The controller's name in decisions.
 pub const CONTROLLER: &str = ControllerName::PowerBudget.as_str();
 /// Grows with every change of what it decides.
-pub(crate) const VERSION: &str = "2";
+pub(crate) const VERSION: &str = "3";
 
 /// How a budget is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -39,15 +40,15 @@ pub struct BudgetSettings {
     /// in force is never raised above it. Absent: there is no budget. Above 0, at most 1,000,000,000.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub budget_watts: Option<f64>,
-    /// Lowest cap as a part of the board's limit, where the workload's bounds do not say. 0.001 to 1. Default 0.3.
+    /// Lowest cap as a part of the board's limit, where the workload's bounds have none. 0.001 to 1. Default 0.3.
     pub power_limit_min_ratio: f64,
     /// Throughput that a workload may lose where there is power enough. 0 to 0.9. Default 0.07.
     pub max_slowdown_ratio: f64,
     /// Caps that differ by less than this part are left as they are, unless the budget is exceeded. 0 to 0.5. Default 0.02.
     pub cap_change_min_ratio: f64,
-    /// A window with less known energy or progress than this part of its time says nothing. 0 to 1. Default 0.9.
+    /// A window with less known energy or progress than this part of its time does not count. 0 to 1. Default 0.9.
     pub coverage_min_ratio: f64,
-    /// A workload without a window that says something for so long, in event time, is left as it is, and its cap counts in full, in
+    /// A workload without a window that counts for so long, in event time, is left as it is, and its cap counts in full, in
     /// seconds. Above 0, at most 86,400. Default 300.
     pub silence_seconds: f64,
     /// A decision that was not applied within this time is void, in seconds. Above 0, at most 86,400. Default 300.
@@ -74,7 +75,7 @@ impl Default for BudgetSettings {
 }
 
 impl BudgetSettings {
-    /// The first field that is out of its range, with what was expected of it.
+    /// Checks all fields; the error names the first that is out of its range, with the expected range.
     pub fn check(&self) -> Result<(), String> {
         const DAY: f64 = 86_400.0;
         let ranges = [
@@ -93,7 +94,7 @@ impl BudgetSettings {
         }
     }
 
-    /// Without a budget nothing is too much.
+    /// Returns the budget in watts; infinity if there is none.
     fn watts_or_unlimited(&self) -> f64 {
         self.budget_watts.unwrap_or(f64::INFINITY)
     }
@@ -106,25 +107,25 @@ pub struct PowerPoint {
     pub samples_per_second: f64,
 }
 
-/// What may be done about a workload at a look.
+/// Kind of change that is allowed for a workload in one allocation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum CapChangeState {
     /// Its cap may be turned.
     #[default]
     Open,
-    /// Nothing that counts was heard of it for a while: nobody can say what it would lose or gain. A monitor that fails must slow
-    /// no job, so it is left alone; where the budget is exceeded it gives up watts like all others.
+    /// It had no usable window for a while, so its loss or gain is unknown. A monitor that fails must slow no job, so its cap
+    /// stays. If the budget is exceeded, it gives up watts like all others.
     Silent,
     /// Its last change is not in force yet: no other one would be accepted.
     Rolling,
 }
 
-/// One workload of the cluster.
+/// One workload that shares the budget.
 #[derive(Debug, Clone, Copy)]
 pub struct BudgetedWorkload<'a> {
     /// Layout, bounds and board in force.
     pub workload: &'a Workload,
-    /// What was measured, or what a learned curve says; without any, throughput is taken to rise with the root of the power.
+    /// Measured points, or those of a learned curve. If there are none, throughput is assumed to rise with the root of the power.
     pub points: &'a [PowerPoint],
     /// Name and version of the learned model that the points are from.
     pub model_version: Option<&'a str>,
@@ -135,7 +136,7 @@ pub struct BudgetedWorkload<'a> {
 }
 
 impl<'a> BudgetedWorkload<'a> {
-    /// One whose cap may be turned and is in force as its layout says.
+    /// Builds a workload whose cap may be turned and is in force as its layout shows.
     pub fn new(workload: &'a Workload, points: &'a [PowerPoint]) -> Self {
         Self { workload, points, model_version: None, cap_change: CapChangeState::Open, lingering_watts: Some(0.0) }
     }
@@ -157,7 +158,7 @@ pub struct BudgetState {
     grants: BTreeMap<String, PowerGrants>,
 }
 
-/// Those of one workload.
+/// Grants of one workload.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct PowerGrants(Vec<PowerGrant>);
@@ -169,7 +170,7 @@ impl PowerGrants {
 }
 
 impl BudgetState {
-    /// Those of a workload, where there are any.
+    /// Returns the grants of a workload, if there are any.
     pub fn grants_of(&self, workload: &str) -> Option<&PowerGrants> {
         self.grants.get(workload)
     }
@@ -182,12 +183,12 @@ impl BudgetState {
         }
     }
 
-    /// The decision was refused: it will not come into force.
+    /// Notes that the decision was refused: it will not come into force.
     pub fn on_refused(&mut self, workload: &str, decision: &str) {
         self.retain(workload, |grant| grant.decision != decision);
     }
 
-    /// A decision of this time is in force: no older one will be accepted.
+    /// Notes that a decision of this time is in force: no older one will be accepted.
     pub fn on_applied(&mut self, workload: &str, time: EventTime) {
         self.retain(workload, |grant| grant.time > time);
     }
@@ -213,20 +214,20 @@ impl BudgetState {
     }
 }
 
-/// What became of a look at a cluster.
+/// Result of one allocation.
 #[derive(Debug, Clone, PartialEq)]
 pub struct BudgetOutcome {
     /// Changes to make now.
     pub decisions: Vec<Decision>,
     /// Power of all GPUs if every cap that may come into force did and were reached, in watts; `None`: a cap is not known.
     pub exposed_watts: Option<f64>,
-    /// What the workloads need at least does not fit.
+    /// The lowest caps of the workloads exceed the budget.
     pub short: bool,
-    /// Why these, or why none.
+    /// The reason for these changes, or for none.
     pub reason: String,
 }
 
-/// What is possible on one workload's GPUs.
+/// Caps that are possible on one workload's GPUs, in watts.
 #[derive(Debug, Clone)]
 struct CapRange {
     gpus: f64,
@@ -246,7 +247,7 @@ const EPSILON: f64 = 1e-6;
 #[derive(Debug, Clone, PartialEq)]
 struct AllocatedCaps {
     caps: Vec<f64>,
-    /// What the workloads need at least, where that is above the budget.
+    /// Power that the lowest caps need, in watts, if it is above the budget.
     short: Option<f64>,
 }
 
@@ -285,7 +286,7 @@ fn distribute_watts(ranges: &[CapRange], settings: &BudgetSettings) -> Allocated
     AllocatedCaps { caps: caps.into_iter().zip(ranges).map(whole).collect(), short: None }
 }
 
-/// `pressed`: the caps in force exceed the budget, so that everybody has to give.
+/// Returns the caps that are possible. `pressed`: the caps in force exceed the budget, so that all workloads have to give.
 fn cap_range(
     consumer: &BudgetedWorkload<'_>,
     state: &BudgetState,
@@ -297,7 +298,7 @@ fn cap_range(
     let board = gpu_power_limit_watts.filter(|watts| *watts > 0.0);
     let unlimited =
         || format!("neither a cap nor the board's power limit of {workload} is known: nobody can say what it may draw");
-    // Of a workload that is paused or only observed nobody holds a cap: its GPUs are back at the board's limit, or on their way
+    // A workload that is paused or only observed has no cap in force: its GPUs are back at the board's limit, or on their way
     // there.
     let held = !consumer.workload.paused && consumer.workload.mode != UpdateMode::Observe;
     let in_force = layout.power_limit_watts.filter(|_| held).or(board).ok_or_else(unlimited)?;
@@ -310,8 +311,8 @@ fn cap_range(
     let known_top = top.is_some();
     let top = top.unwrap_or(in_force);
     let least = bounds.power_limit_watts_min.unwrap_or(settings.power_limit_min_ratio * board.unwrap_or(top)).ceil().min(top);
-    // What must not be turned stays as it is, and counts; and so does what nobody knows the top of: measured against itself it
-    // would only ever fall.
+    // A workload that must not be changed keeps its cap, and counts. So does one without a known highest cap: measured against
+    // itself it would only ever fall.
     let turns = consumer.workload.mode == UpdateMode::Enforce && !consumer.workload.paused && known_top;
     let (least, most) = match consumer.cap_change {
         CapChangeState::Open if turns => (least, top),
@@ -319,7 +320,7 @@ fn cap_range(
         CapChangeState::Open | CapChangeState::Silent | CapChangeState::Rolling => (in_force, in_force),
     };
     let gpus = f64::from(gpus);
-    // Of fewer GPUs than before the others may still run.
+    // If the workload had more GPUs before, the others may still run.
     let exposed = in_force.max(lingering / gpus).max(state.highest_watts(workload));
     Ok(CapRange { gpus, least, most, in_force, exposed, curve: ConcavePowerCurve::from_points(consumer.points, least, most) })
 }
@@ -328,7 +329,7 @@ fn total_exposed_watts(ranges: &[CapRange]) -> f64 {
     ranges.iter().map(|range| range.exposed * range.gpus).sum()
 }
 
-/// Looks at a cluster at the end of a window. `consumers` are all workloads whose power counts, in the order of their names.
+/// Allocates the budget at the end of a window. `consumers` are all workloads whose power counts, in the order of their names.
 ///
 /// Where a cap is not known nobody gets more, because nobody can say what is left; those whose caps are known still give up what
 /// is too much already. `unknown`: why somebody's cap is not known who is not among them.
@@ -387,7 +388,10 @@ pub fn allocate(
             "the budget of {budget_watts:.0} W cannot be held: the workloads' lowest caps need {need:.0} W; every cap goes to its lowest"
         ),
         (None, None) if decisions.is_empty() => format!("{exposed_watts:.0} of {budget_watts:.0} W are given out"),
-        (None, None) => format!("{} cap(s) change; {exposed_watts:.0} of {budget_watts:.0} W may be drawn", decisions.len()),
+        (None, None) => {
+            let changes = counted_as(decisions.len(), "cap changes", "caps change");
+            format!("{changes}; {exposed_watts:.0} of {budget_watts:.0} W may be drawn")
+        }
     };
     BudgetOutcome { decisions, exposed_watts: unknown.is_none().then_some(exposed_watts), short: shared.short.is_some(), reason }
 }
@@ -401,10 +405,10 @@ fn decision(
     settings: &BudgetSettings,
 ) -> Decision {
     let what = if watts < range.in_force { "gives up" } else { "gets" };
+    let gpus = if range.gpus > 1.0 { format!("each of its {:.0} GPUs", range.gpus) } else { "its GPU".to_owned() };
     let reason = format!(
-        "{what} {:.0} W of each of its {:.0} GPU(s), {:.0} → {watts:.0} W: the budget of {:.0} W goes where a joule does most work",
+        "{what} {:.0} W of {gpus}, {:.0} → {watts:.0} W: the budget of {:.0} W goes where a joule does most work",
         (watts - range.in_force).abs(),
-        range.gpus,
         range.in_force,
         settings.watts_or_unlimited()
     );
@@ -418,12 +422,12 @@ fn decision(
     decision
 }
 
-/// A decision to leave a workload as it is.
+/// Returns a decision to leave a workload as it is.
 pub(crate) fn maintain(workload: &Workload, time: EventTime, settings: &BudgetSettings, reason: String) -> Decision {
     draft(workload, time, settings, reason)
 }
 
-/// It maintains unless told otherwise.
+/// Drafts a decision that maintains, unless changed.
 fn draft(workload: &Workload, time: EventTime, settings: &BudgetSettings, reason: String) -> Decision {
     let in_force = workload.layout.power_limit_watts.or(workload.gpu_power_limit_watts);
     let evidence =
@@ -445,7 +449,7 @@ fn draft(workload: &Workload, time: EventTime, settings: &BudgetSettings, reason
     }
 }
 
-/// The time of the decision of this id, where it is of this controller.
+/// Returns the time of the decision of this id, where it is of this controller.
 pub(crate) fn decided_at(workload: &str, id: &str) -> Option<EventTime> {
     id.strip_prefix(workload)?.strip_prefix('@')?.strip_suffix(CONTROLLER)?.strip_suffix('/')?.parse().ok()
 }

@@ -30,7 +30,7 @@ pub struct ControllerRef {
 }
 
 impl ControllerRef {
-    /// The controller among the owners; there is one at most.
+    /// Returns the controller among the owners; there is one at most.
     pub fn of(metadata: &ObjectMeta) -> Option<Self> {
         let owner = metadata.owner_references.iter().flatten().find(|owner| owner.controller == Some(true))?;
         Some(Self {
@@ -41,7 +41,7 @@ impl ControllerRef {
         })
     }
 
-    /// The resource to read it as, where its own owner may matter.
+    /// Returns the resource to read it as, where its own owner may matter.
     pub fn resource(&self) -> Option<ApiResource> {
         let (group, version) = self.api_version.rsplit_once('/').unwrap_or(("", &self.api_version));
         let (.., plural) = FOLLOWED_OWNERS.into_iter().find(|known| (known.0, known.1) == (group, &*self.kind))?;
@@ -55,8 +55,8 @@ impl ControllerRef {
     }
 }
 
-/// Name of the workload of a pod, its owners given from the nearest to the outermost: the outermost that is of a kind that
-/// policies are for, else the outermost that is known of, else the pod.
+/// Returns the name of a pod's workload; the owners go from the nearest to the outermost. It is the outermost owner of a kind
+/// that policies support, otherwise the outermost known owner, otherwise the pod.
 pub fn outermost_workload<'a>(pod: &'a str, owners: &'a [ControllerRef]) -> &'a str {
     let known = owners.iter().rfind(|owner| WorkloadKind::find(&owner.api_version, &owner.kind).is_some());
     // A static pod belongs to its node, which is no workload.
@@ -74,7 +74,7 @@ pub fn mps_thread_percentage(pod: &Pod) -> Option<f64> {
         })
     });
     let (Some(only), None) = (containers.next(), containers.next()) else { return None };
-    // Of two variables with one name, the last one applies.
+    // The last one of several variables with one name applies.
     let variable = only.env.iter().flatten().rfind(|variable| variable.name == MPS_PERCENTAGE)?;
     let percentage: f64 = variable.value.as_ref()?.trim().parse().ok()?;
     (1.0..=100.0).contains(&percentage).then_some(percentage)

@@ -12,10 +12,10 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use k8s_openapi::api::core::v1::Pod;
+use kube::Client;
 use kube::api::{Api, DynamicObject, GetParams};
-use kube::{Client, Error};
 
-use crate::api::client::error_text;
+use crate::api::client::error_text_with_right;
 use cache::OwnerCache;
 use chain::ControllerRef;
 pub use chain::FOLLOWED_OWNERS;
@@ -32,7 +32,7 @@ const OWNER_CACHE_TTL: Duration = Duration::from_mins(10);
 #[derive(Debug, Clone, PartialEq)]
 pub struct PodFacts {
     /// `namespace/name` of the outermost owner of a kind that policies are for; of the outermost owner known, or of the pod
-    /// itself, where there is none.
+    /// itself, if there is none.
     pub workload: String,
     /// The pod's uid.
     pub uid: Option<String>,
@@ -60,15 +60,15 @@ impl PodFactsReader {
     /// Reads the facts about a pod; the error has the reason why there are none, as text.
     pub async fn facts(&self, namespace: &str, name: &str) -> Result<PodFacts, String> {
         let what = format!("reading pod {namespace}/{name}");
-        let answer = tokio::time::timeout(CALL_TIMEOUT, self.ask(namespace, name)).await;
+        let answer = tokio::time::timeout(CALL_TIMEOUT, self.read_facts(namespace, name)).await;
         answer
             .unwrap_or_else(|_| Err(format!("no answer from the API server within {} s", CALL_TIMEOUT.as_secs())))
             .map_err(|detail| format!("{what}: {detail}"))
     }
 
-    async fn ask(&self, namespace: &str, name: &str) -> Result<PodFacts, String> {
+    async fn read_facts(&self, namespace: &str, name: &str) -> Result<PodFacts, String> {
         let pods: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
-        let pod = pods.get_with(name, &GetParams::any()).await.map_err(|error| pod_error("pods", &error))?;
+        let pod = pods.get_with(name, &GetParams::any()).await.map_err(|error| error_text_with_right(&error, "get", "pods"))?;
         let mut owners = Vec::new();
         let mut next = ControllerRef::of(&pod.metadata);
         while let Some(owner) = next {
@@ -82,7 +82,7 @@ impl PodFactsReader {
         Ok(PodFacts { workload, uid: pod.metadata.uid.clone(), mps_thread_percentage: chain::mps_thread_percentage(&pod) })
     }
 
-    /// The owner of an owner, where it matters.
+    /// Returns the owner of an owner, where it matters.
     async fn read_owner(&self, namespace: &str, owner: &ControllerRef) -> Result<Option<ControllerRef>, String> {
         let Some(resource) = owner.resource() else { return Ok(None) };
         let known = self.owners.lock().unwrap_or_else(PoisonError::into_inner).get(&owner.uid, Instant::now());
@@ -91,8 +91,10 @@ impl PodFactsReader {
         }
         let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), namespace, &resource);
         let metadata = api.get_metadata_with(&owner.name, &GetParams::any()).await;
-        let metadata =
-            metadata.map_err(|error| format!("its {} {}: {}", owner.kind, owner.name, pod_error(&resource.plural, &error)))?;
+        let metadata = metadata.map_err(|error| {
+            let text = error_text_with_right(&error, "get", &resource.plural);
+            format!("its {} {}: {text}", owner.kind, owner.name)
+        })?;
         // Another object of the same name does not give the owner of this one.
         if metadata.metadata.uid.as_deref() != Some(&*owner.uid) {
             return Err(format!("its {} {} is gone, and another of that name is there", owner.kind, owner.name));
@@ -100,14 +102,5 @@ impl PodFactsReader {
         let above = ControllerRef::of(&metadata.metadata);
         self.owners.lock().unwrap_or_else(PoisonError::into_inner).put(&owner.uid, above.clone(), Instant::now());
         Ok(above)
-    }
-}
-
-fn pod_error(plural: &str, error: &Error) -> String {
-    match error {
-        Error::Api(status) if matches!(status.code, 401 | 403) => {
-            format!("{}; the service account needs the verb get for {plural}", error_text(error))
-        }
-        _ => error_text(error),
     }
 }

@@ -1,24 +1,24 @@
-//! When a producer is silent though the cluster is not. Pure: the caller asks the cluster.
+//! Detection of a client that is silent though the cluster is not. Pure: the caller asks the cluster.
 
 use std::time::{Duration, Instant};
 
-/// Nothing is acknowledged for so long before the cluster is asked, and it must answer for as long again: the library itself
-/// needs some seconds to find a broker that has come back.
+/// Time without an acknowledgement after which the cluster is asked, and for which it must answer then. The library itself needs
+/// some seconds to find a broker that has come back.
 const LIMIT: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
-pub struct ProducerWatchdog {
+pub struct SilenceWatchdog {
     limit: Duration,
     completed: u64,
-    /// When nothing was on its way, or something of it was acknowledged or failed.
+    /// Last time at which nothing was in flight, or a record was acknowledged or failed.
     moved: Instant,
     probed_at: Option<Instant>,
     answers_since: Option<Instant>,
-    /// How often the producer was made anew.
+    /// Number of times that the client was replaced.
     pub renewals: u64,
 }
 
-impl ProducerWatchdog {
+impl SilenceWatchdog {
     pub fn new(now: Instant) -> Self {
         Self::with_limit(now, LIMIT)
     }
@@ -27,13 +27,14 @@ impl ProducerWatchdog {
         Self { limit, completed: 0, moved: now, probed_at: None, answers_since: None, renewals: 0 }
     }
 
-    /// The producer is another one.
+    /// Records that the client was replaced.
     pub fn renew(&mut self, now: Instant) {
         (self.moved, self.probed_at, self.answers_since) = (now, None, None);
         self.renewals += 1;
     }
 
-    /// Whether it is time to ask the cluster whether it answers.
+    /// Returns whether it is time to ask the cluster whether it answers. `completed` changes with every sign of the brokers; nothing is
+    /// waited for while it is `accepted`.
     pub fn is_probe_due(&mut self, now: Instant, completed: u64, accepted: u64) -> bool {
         if completed != self.completed || completed == accepted {
             self.completed = completed;
@@ -47,7 +48,7 @@ impl ProducerWatchdog {
         waited
     }
 
-    /// Whether the producer is to be made anew, after the cluster did or did not answer.
+    /// Returns whether the client is to be made anew, after the cluster did or did not answer.
     pub fn is_renewal_due(&mut self, now: Instant, answered: bool) -> bool {
         // Asking takes time, too.
         self.probed_at = Some(now);
@@ -66,7 +67,7 @@ mod tests {
     /// Asks each second whether it is due, as long as it is silent; the second in which it is over.
     fn over_at(answers: impl Fn(u64) -> bool, completed: impl Fn(u64) -> u64) -> Option<u64> {
         let begun = Instant::now();
-        let mut silence = ProducerWatchdog::new(begun);
+        let mut silence = SilenceWatchdog::new(begun);
         (0..200).find(|second| {
             let now = begun + Duration::from_secs(*second);
             silence.is_probe_due(now, completed(*second), 100) && silence.is_renewal_due(now, answers(*second))

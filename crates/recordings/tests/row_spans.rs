@@ -1,0 +1,173 @@
+//! Rows that add energy and have a time of their own: it counts in that time, and nothing is known of the time between.
+
+use eadt_recordings::{ImportOptions, ImportedRecording, RecordingFormat};
+use eadt_schemas::v1::Meter;
+
+use crate::support::{maps, near, progress, read_texts as read, telemetry};
+
+const CSV: RecordingFormat = RecordingFormat::Csv;
+
+/// Joules of the counter, and the seconds of which they are known.
+fn known(imported: &ImportedRecording) -> (f64, f64) {
+    let rows = telemetry(imported);
+    let pairs = rows.windows(2).filter(|pair| pair[0].tenure == pair[1].tenure && pair[0].device == pair[1].device);
+    pairs.fold((0.0, 0.0), |(joules, seconds), pair| {
+        let counted = pair[1].energy_joules_total.zip(pair[0].energy_joules_total).map_or(0.0, |(after, before)| after - before);
+        (joules + counted, seconds + pair[1].time.seconds_since(pair[0].time))
+    })
+}
+
+fn unix(options: ImportOptions) -> ImportOptions {
+    ImportOptions { time_format: Some("unix".parse().unwrap()), ..options }
+}
+
+fn of_node(options: ImportOptions) -> ImportOptions {
+    ImportOptions { meter: Some(Meter::Node), ..options }
+}
+
+#[test]
+fn energy_counts_in_the_time_of_its_row() {
+    let windows = (0..5).map(|row| format!("{},epoch,60.0,18000.0\n", 1_741_082_400 + 660 * row)).collect::<Vec<_>>().concat();
+    let zeus = format!("start_time,window_name,elapsed_time,gpu0_energy\n{windows}");
+    let run = "2025-03-04T10:10:00,590.5,254.1,0.04\n";
+    let emissions = "timestamp,duration,gpu_power,gpu_energy";
+    let runs = ["2025-03-04T10:30:00", "2025-03-04T11:00:00", "2025-03-06T11:00:00"].map(|time| format!("{time},1500.5,0.12\n"));
+    let slurm = "JobID|Start|End|ElapsedRaw|NodeList|ConsumedEnergyRaw\n\
+                 100|2025-03-04T10:00:00|2025-03-04T10:28:00|1680|n7|1500000\n";
+    let both = "start_time,end_time,j\n2025-03-04T10:00:00Z,2025-03-04T10:05:00Z,90000\n2025-03-04T11:00:00Z,2025-03-04T11:01:00Z,6000\n";
+    let begun =
+        "timestamp,duration,j\n2025-03-04T10:00:00Z,60,9000\n2025-03-04T10:01:10Z,100,9000\n2025-03-04T10:03:00Z,10,1000\n";
+    let since_start =
+        "timestamp,duration,j\n2025-03-04T10:00:10Z,10,3000\n2025-03-04T10:00:20Z,20,3100\n2025-03-04T10:00:30Z,30,2900\n";
+    let zeus_map = ["time=start_time", "energy_joules=gpu0_energy"];
+    for (what, text, options, (joules, seconds), first) in [
+        ("windows apart", &zeus, unix(maps(&zeus_map)), (90_000.0, 300.0), "2025-03-04T10:00:00"),
+        (
+            "a run",
+            &format!("{emissions}\n{run}"),
+            maps(&["energy_joules=gpu_energy:kWh"]),
+            (144_000.0, 590.5),
+            "2025-03-04T10:00:09.5",
+        ),
+        (
+            "runs days apart",
+            &format!("timestamp,duration,gpu_energy\n{}", runs.concat()),
+            maps(&["energy_joules=gpu_energy:kWh"]),
+            (1_296_000.0, 4_501.5),
+            "2025-03-04T10:04:59.5",
+        ),
+        (
+            "a job",
+            &slurm.to_owned(),
+            of_node(maps(&["time=End", "energy_joules=ConsumedEnergyRaw"])),
+            (1_500_000.0, 1_680.0),
+            "2025-03-04T10:00:00",
+        ),
+        (
+            "start and end",
+            &both.to_owned(),
+            maps(&["time=start_time", "energy_joules=j"]),
+            (96_000.0, 360.0),
+            "2025-03-04T10:00:00",
+        ),
+        ("times that are starts", &begun.to_owned(), maps(&["energy_joules=j"]), (19_000.0, 170.0), "2025-03-04T10:00:00"),
+        // As without a duration: since the row before.
+        (
+            "since the start of the job",
+            &since_start.to_owned(),
+            maps(&["energy_joules=j"]),
+            (9_000.0, 30.0),
+            "2025-03-04T10:00:00",
+        ),
+    ] {
+        let imported = read(CSV, &[("t.csv", text)], &options).unwrap_or_else(|error| panic!("{what}: {error}"));
+        let found = known(&imported);
+        near(found.0, joules, what);
+        near(found.1, seconds, what);
+        let rows = telemetry(&imported);
+        assert!(rows[0].time.to_string().starts_with(first), "{what}: {}", rows[0].time);
+        assert!(rows.iter().all(|row| row.workload.is_some()), "{what}");
+    }
+}
+
+#[test]
+fn a_long_row_has_points_between() {
+    let text = "start_time,elapsed_time,j\n2025-03-04T10:00:00Z,172800,50000000\n";
+    let imported = read(CSV, &[("t.csv", text)], &maps(&["time=start_time", "energy_joules=j"])).unwrap();
+    let (joules, seconds) = known(&imported);
+    near(joules, 5e7, "joules");
+    near(seconds, 172_800.0, "seconds");
+    let rows = telemetry(&imported);
+    assert!(
+        rows.windows(2).all(|pair| pair[1].time.seconds_since(pair[0].time) <= 21_600.0),
+        "a source that is silent has ended"
+    );
+}
+
+#[test]
+fn a_lone_row_without_a_time_of_its_own_is_refused() {
+    for text in [
+        "time,j\n2025-02-03T10:02:00Z,60000\n",
+        "time,j\n2025-02-03T10:02:00Z,60000\n2025-02-03T10:02:00Z,50000\n",
+        "time,duration,j\n2025-02-03T10:02:00Z,0,60000\n",
+    ] {
+        let error = read(CSV, &[("s.csv", text)], &maps(&["energy_joules=j"])).unwrap_err();
+        assert!(error.contains("over how long it was used") && error.contains("duration"), "{text}: {error}");
+    }
+}
+
+#[test]
+fn few_rows_in_another_unit_are_refused_with_the_unit() {
+    let rows = ["10:30", "11:00", "11:30"].iter().zip([0.12, 0.13, 0.14]);
+    let rows: Vec<String> = rows.map(|(clock, kwh)| format!("2025-03-04T{clock}:00,1700.5,254.1,{kwh}\n")).collect();
+    for (count, map) in [
+        (1, "energy_joules=gpu_energy"),
+        (2, "energy_joules=gpu_energy"),
+        (3, "energy_joules=gpu_energy"),
+        (2, "energy_joules_total=gpu_energy"),
+        (3, "energy_joules_total=gpu_energy"),
+    ] {
+        let text = format!("timestamp,duration,gpu_power,gpu_energy\n{}", rows[..count].concat());
+        let error = read(CSV, &[("emissions.csv", &text)], &maps(&[map])).unwrap_err();
+        assert!(error.contains(&format!("--map {map}:kWh")), "{count} rows, {map}: {error}");
+        assert!(read(CSV, &[("emissions.csv", &text)], &maps(&[&format!("{map}:kWh")])).is_ok(), "{count} rows, {map}");
+    }
+    let few = "time,w\n2025-03-04T10:00:00Z,0.3\n2025-03-04T10:00:01Z,0.31\n";
+    let error = read(CSV, &[("w.csv", few)], &maps(&["power_watts=w"])).unwrap_err();
+    assert!(error.contains("--map power_watts=w:kW"), "{error}");
+}
+
+#[test]
+fn a_window_that_contains_others_is_none_of_them() {
+    let rows = [
+        "1738576800,step,10.0,3000",
+        "1738576810.1,step,9.5,2900",
+        "1738576819.8,step,10.0,3010",
+        "1738576800,epoch,30.0,9000",
+        "1738576830,step,10,3000",
+    ];
+    let text = format!("start_time,window_name,elapsed_time,gpu0_energy\n{}\n", rows.join("\n"));
+    for counted in ["samples=*", "steps=*"] {
+        let options = unix(maps(&["time=start_time", "energy_joules[gpu0]=gpu0_energy:J", counted]));
+        let imported = read(CSV, &[("z.csv", &text)], &options).unwrap();
+        near(known(&imported).0, 12_000.0, counted);
+        let most = |count: fn(&eadt_schemas::v1::TrainingProgress) -> Option<f64>| {
+            progress(&imported).iter().filter_map(count).fold(0.0, f64::max)
+        };
+        let count = if counted == "samples=*" { most(|row| row.samples_total) } else { most(|row| row.steps_total) };
+        near(count, 4.0, counted);
+    }
+}
+
+#[test]
+fn days_of_a_spreadsheet_are_no_seconds() {
+    let rows = |seconds: u32| {
+        let row = |row| format!("{:.9},300\n", 45_720.416_666_667 + f64::from(seconds * row) / 86_400.0);
+        (0..20).map(row).collect::<Vec<_>>().concat()
+    };
+    let options = unix(maps(&["power_watts=w"]));
+    let error = read(CSV, &[("x.csv", &format!("time,w\n{}", rows(1)))], &options).unwrap_err();
+    assert!(error.contains("as a day of a spreadsheet it is of 2025-03-04"), "{error}");
+    let hourly = read(CSV, &[("x.csv", &format!("time,w\n{}", rows(3600)))], &options).unwrap();
+    assert!(hourly.report.notes.iter().any(|note| note.contains("as a day of a spreadsheet")), "{:?}", hourly.report.notes);
+}

@@ -1,0 +1,68 @@
+//! Two runs side by side: every workload that both have, the sums of these, and the names of all others.
+
+use serde::Serialize;
+
+use crate::comparison::FigurePair;
+use crate::{EnergyReport, ReportComparison, SavingSummary, WorkloadReport};
+
+/// A workload in both runs.
+#[derive(Debug, Clone)]
+pub struct WorkloadPair<'a> {
+    pub this: &'a WorkloadReport,
+    pub other: &'a WorkloadReport,
+    pub figures: ReportComparison,
+}
+
+/// Sums over the workloads that both runs have. A sum is absent if a part of it is not known, and a change if that of a
+/// workload is refused.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct RunTotals {
+    pub energy_joules: FigurePair,
+    pub cost: FigurePair,
+    pub co2_grams: FigurePair,
+}
+
+/// Two runs, compared workload by workload.
+#[derive(Debug, Clone)]
+pub struct RunComparison<'a> {
+    /// Those that used most energy in this run come first.
+    pub pairs: Vec<WorkloadPair<'a>>,
+    /// Names of the workloads that only this run has.
+    pub only_this: Vec<&'a str>,
+    /// Names of the workloads that only the other run has.
+    pub only_other: Vec<&'a str>,
+}
+
+impl<'a> RunComparison<'a> {
+    /// Compares a run with another one.
+    pub fn of(this: &'a EnergyReport, other: &'a EnergyReport) -> Self {
+        let pair = |this: &'a WorkloadReport| {
+            let other = find(other, &this.workload)?;
+            Some(WorkloadPair { this, other, figures: ReportComparison::of(this, other) })
+        };
+        let pairs = this.by_energy().into_iter().filter_map(pair).collect();
+        Self { pairs, only_this: names_missing(this, other), only_other: names_missing(other, this) }
+    }
+
+    /// Returns the sums over the workloads of both runs.
+    pub fn totals(&self) -> RunTotals {
+        let this = SavingSummary::of(self.pairs.iter().map(|pair| pair.this));
+        let other = SavingSummary::of(self.pairs.iter().map(|pair| pair.other));
+        let is_refused = self.pairs.iter().any(|pair| !pair.figures.refusals.is_empty());
+        let pair = |of: fn(&SavingSummary) -> Option<f64>, is_refused: bool| FigurePair::of(of(&this), of(&other), is_refused);
+        RunTotals {
+            energy_joules: pair(|sums| sums.energy_joules.filter(|_| sums.without_energy == 0), is_refused),
+            cost: pair(|sums| sums.cost, is_refused || this.currency != other.currency),
+            co2_grams: pair(|sums| sums.co2_grams, is_refused),
+        }
+    }
+}
+
+fn find<'a>(run: &'a EnergyReport, name: &str) -> Option<&'a WorkloadReport> {
+    run.workloads.iter().find(|it| it.workload == name)
+}
+
+/// Returns the names of a run's workloads that the other one lacks.
+fn names_missing<'a>(run: &'a EnergyReport, other: &EnergyReport) -> Vec<&'a str> {
+    run.workloads.iter().map(|it| it.workload.as_str()).filter(|name| find(other, name).is_none()).collect()
+}

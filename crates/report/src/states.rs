@@ -1,0 +1,284 @@
+//! States of workloads, and what became of decisions: the same in terminals and on the web page.
+
+use std::collections::BTreeMap;
+
+use eadt_schemas::EventTime;
+use eadt_schemas::v1::{Actuation, ActuationOutcome, refusal_reason};
+use serde::Serialize;
+
+/// What became of a decision, as an actuator reported it last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ChangeFate {
+    /// Written; its rollout is in progress.
+    Applied,
+    Ready,
+    /// Written as a recommendation; nothing was changed.
+    Recommended,
+    /// Refused by the mode or the pause that the user set.
+    NotAllowed,
+    /// Refused for another reason.
+    Refused,
+    RolledBack,
+    Failed,
+}
+
+impl ChangeFate {
+    /// Returns the fate that an outcome and its reason mean.
+    pub fn new(outcome: ActuationOutcome, reason: &str) -> Self {
+        match outcome {
+            ActuationOutcome::Applied => Self::Applied,
+            ActuationOutcome::Ready => Self::Ready,
+            ActuationOutcome::Recommended => Self::Recommended,
+            ActuationOutcome::Refused if refusal_reason::is_by_policy(reason) => Self::NotAllowed,
+            ActuationOutcome::Refused => Self::Refused,
+            ActuationOutcome::RolledBack => Self::RolledBack,
+            ActuationOutcome::Failed => Self::Failed,
+        }
+    }
+
+    /// Returns whether the change was not made.
+    pub const fn is_not_made(self) -> bool {
+        matches!(self, Self::Recommended | Self::NotAllowed | Self::Refused)
+    }
+
+    /// Returns whether the change was not made because the user did not want it made.
+    pub const fn is_as_asked(self) -> bool {
+        matches!(self, Self::Recommended | Self::NotAllowed)
+    }
+
+    /// Returns the outcome as events name it.
+    pub const fn outcome(self) -> &'static str {
+        match self {
+            Self::Applied => "applied",
+            Self::Ready => "ready",
+            Self::Recommended => "recommended",
+            Self::NotAllowed | Self::Refused => "refused",
+            Self::RolledBack => "rolled_back",
+            Self::Failed => "failed",
+        }
+    }
+
+    /// Returns what a decision's text lacks; `None` if the change was made, or is being made.
+    pub const fn note(self) -> Option<&'static str> {
+        match self {
+            Self::Applied | Self::Ready => None,
+            Self::Recommended => Some("recommended"),
+            Self::NotAllowed => Some("not made"),
+            Self::Refused => Some("refused"),
+            Self::RolledBack => Some("rolled back"),
+            Self::Failed => Some("failed"),
+        }
+    }
+}
+
+impl From<&Actuation> for ChangeFate {
+    fn from(actuation: &Actuation) -> Self {
+        Self::new(actuation.outcome, &actuation.reason)
+    }
+}
+
+/// The fates of decisions by their ids, from actuations in the order of their log.
+#[derive(Debug, Clone, Default)]
+pub struct ChangeFates(BTreeMap<String, (EventTime, ChangeFate)>);
+
+impl ChangeFates {
+    /// Takes an actuation: the last one of a decision counts.
+    pub fn add(&mut self, actuation: &Actuation) {
+        self.0.insert(actuation.decision_id.clone(), (actuation.time, ChangeFate::from(actuation)));
+    }
+
+    /// Returns what became of a decision; `None` if no actuator has answered it.
+    pub fn get(&self, decision_id: &str) -> Option<ChangeFate> {
+        self.0.get(decision_id).map(|(_, fate)| *fate)
+    }
+
+    /// Drops the oldest if there are more than twice as many as `keep`.
+    pub fn keep_newest(&mut self, keep: usize) {
+        if self.0.len() > 2 * keep {
+            let mut times: Vec<EventTime> = self.0.values().map(|(time, _)| *time).collect();
+            times.sort_unstable();
+            let oldest = times[times.len() - keep];
+            self.0.retain(|_, (time, _)| *time >= oldest);
+        }
+    }
+}
+
+/// A workload's newest window.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WindowPresence {
+    /// None has closed yet.
+    None,
+    /// It ended long before the newest window of all.
+    Silent,
+    Live {
+        restarted: bool,
+    },
+    /// The record has ended.
+    Ended,
+}
+
+/// Progress of the newest changes of a workload.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ChangeProgress {
+    /// Fate of the decision that was answered last.
+    pub last_fate: Option<ChangeFate>,
+    /// The newest decision waits for the effect of a change.
+    pub is_pending: bool,
+    /// The newest change, or verdict on one, is a revert that was made.
+    pub is_reverted: bool,
+}
+
+/// Status of a workload, in one word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WorkloadStatus {
+    /// The last thing that was decided is to revert a change.
+    Reverted,
+    /// The cluster did not do what was decided.
+    Refused,
+    RollingOut,
+    Restarted,
+    Validating,
+    Paused,
+    Steady,
+    /// No window has closed yet.
+    Waiting,
+    /// Its last window ended long before the newest one.
+    Silent,
+    /// The record has ended.
+    Ended,
+}
+
+impl WorkloadStatus {
+    /// Each, by its number.
+    pub const ALL: [Self; 10] = [
+        Self::Reverted,
+        Self::Refused,
+        Self::RollingOut,
+        Self::Restarted,
+        Self::Validating,
+        Self::Paused,
+        Self::Steady,
+        Self::Waiting,
+        Self::Silent,
+        Self::Ended,
+    ];
+
+    /// Returns the state of a workload. What the user asked for is no fault: a change that a mode or a pause keeps from being
+    /// made leaves the workload as it was.
+    pub fn of(window: WindowPresence, is_paused: bool, changes: ChangeProgress) -> Self {
+        let restarted = match window {
+            WindowPresence::None => return Self::Waiting,
+            WindowPresence::Silent => return Self::Silent,
+            WindowPresence::Ended => return Self::Ended,
+            WindowPresence::Live { restarted } => restarted,
+        };
+        match changes.last_fate {
+            Some(ChangeFate::Applied) => return Self::RollingOut,
+            _ if is_paused => return Self::Paused,
+            Some(ChangeFate::Refused | ChangeFate::Failed | ChangeFate::RolledBack) => return Self::Refused,
+            _ => {}
+        }
+        // A change that was not made has no effect to wait for.
+        let validating = changes.is_pending && !changes.last_fate.is_some_and(ChangeFate::is_not_made);
+        match (restarted, validating, changes.is_reverted) {
+            (true, ..) => Self::Restarted,
+            (_, true, _) => Self::Validating,
+            (.., true) => Self::Reverted,
+            _ => Self::Steady,
+        }
+    }
+
+    /// Returns whether somebody should look.
+    pub fn needs_attention(self) -> bool {
+        matches!(self, Self::Reverted | Self::Refused)
+    }
+
+    /// Returns the state for a terminal.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Reverted => "reverted",
+            Self::Refused => "refused",
+            Self::RollingOut => "rolling out",
+            Self::Restarted => "restarted",
+            Self::Validating => "validating",
+            Self::Paused => "paused",
+            Self::Steady => "steady",
+            Self::Waiting => "waiting",
+            Self::Silent => "silent",
+            Self::Ended => "ended",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_that_the_user_does_not_want_made_is_no_fault() {
+        use ActuationOutcome::{Applied, Failed, Ready, Recommended, Refused, RolledBack};
+        let live = WindowPresence::Live { restarted: false };
+        let state = |outcome: Option<(ActuationOutcome, &str)>, is_paused: bool, is_pending: bool| {
+            let last_fate = outcome.map(|(outcome, reason)| ChangeFate::new(outcome, reason));
+            WorkloadStatus::of(live, is_paused, ChangeProgress { last_fate, is_pending, is_reverted: false }).word()
+        };
+        for (outcome, is_paused, is_pending, word) in [
+            (None, false, false, "steady"),
+            (None, false, true, "validating"),
+            (None, true, true, "paused"),
+            (Some((Applied, "")), false, false, "rolling out"),
+            (Some((Applied, "")), true, false, "rolling out"),
+            (Some((Ready, "")), false, true, "validating"),
+            (Some((Recommended, "")), false, true, "steady"),
+            (Some((Recommended, "")), true, true, "paused"),
+            (Some((Refused, refusal_reason::OBSERVED)), false, true, "steady"),
+            (Some((Refused, refusal_reason::PAUSED)), true, false, "paused"),
+            // Resumed, and nothing was decided since then.
+            (Some((Refused, refusal_reason::PAUSED)), false, false, "steady"),
+            (Some((Refused, "a quota")), false, true, "refused"),
+            (Some((Refused, "a quota")), true, false, "paused"),
+            (Some((RolledBack, "not ready")), false, false, "refused"),
+            (Some((Failed, "")), false, false, "refused"),
+        ] {
+            assert_eq!(state(outcome, is_paused, is_pending), word, "{outcome:?} {is_paused} {is_pending}");
+        }
+        let reverted = ChangeProgress { is_reverted: true, ..ChangeProgress::default() };
+        assert_eq!(WorkloadStatus::of(live, false, reverted), WorkloadStatus::Reverted);
+        assert_eq!(WorkloadStatus::of(live, true, reverted), WorkloadStatus::Paused);
+        for (window, word) in
+            [(WindowPresence::None, "waiting"), (WindowPresence::Silent, "silent"), (WindowPresence::Ended, "ended")]
+        {
+            assert_eq!(WorkloadStatus::of(window, true, reverted).word(), word);
+        }
+    }
+
+    #[test]
+    fn a_fate_is_the_last_outcome_of_its_decision() {
+        let actuation = |second: i64, id: &str, outcome| Actuation {
+            time: EventTime::from_micros(second * 1_000_000),
+            decision_id: id.into(),
+            outcome,
+            ..Actuation::default()
+        };
+        let mut fates = ChangeFates::default();
+        for (second, id, outcome) in [
+            (1, "a", ActuationOutcome::Recommended),
+            (2, "b", ActuationOutcome::Refused),
+            (3, "a", ActuationOutcome::Applied),
+            (4, "a", ActuationOutcome::Ready),
+        ] {
+            fates.add(&actuation(second, id, outcome));
+        }
+        assert_eq!((fates.get("a"), fates.get("b"), fates.get("c")), (Some(ChangeFate::Ready), Some(ChangeFate::Refused), None));
+        fates.keep_newest(1);
+        assert_eq!(fates.get("b"), Some(ChangeFate::Refused), "two are not too many");
+        fates.add(&actuation(5, "c", ActuationOutcome::Recommended));
+        fates.keep_newest(1);
+        assert_eq!((fates.get("a"), fates.get("c")), (None, Some(ChangeFate::Recommended)));
+        let words = |fate: ChangeFate| (fate.outcome(), fate.note());
+        assert_eq!(words(ChangeFate::NotAllowed), ("refused", Some("not made")));
+        assert_eq!(words(ChangeFate::Ready), ("ready", None));
+    }
+}
