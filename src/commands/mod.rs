@@ -132,11 +132,8 @@ pub fn describe_unrecorded(listing: &ArchiveListing, topics: &[Topic]) -> Option
         .filter(|(topic, _)| topics.contains(topic))
         .map(|(topic, partition)| format!("{topic} partition {partition}"))
         .collect();
-    let more = partitions.len().saturating_sub(UNRECORDED_SHOWN);
-    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-    let named = partitions.iter().take(UNRECORDED_SHOWN).map(String::as_str).collect::<Vec<_>>().join(", ");
-    (!partitions.is_empty())
-        .then(|| format!("has no record in its folder _archived of what was archived of {named}{more}: {EFFECT}"))
+    let named = eadt_report::words::list_first(&partitions, UNRECORDED_SHOWN);
+    (!partitions.is_empty()).then(|| format!("has no record in its folder _archived of what was archived of {named}: {EFFECT}"))
 }
 
 /// Warns of records of types that their topic does not take: no figure counts them.

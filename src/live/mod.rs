@@ -21,22 +21,15 @@ pub mod view;
 use std::borrow::Cow;
 
 use eadt_report::states::ChangeFate;
+pub use eadt_report::words::origin_word;
 use eadt_report::{units, words};
 use eadt_schemas::counts::counted;
-use eadt_schemas::v1::{ControllerAction, Decision, Layout, Origin};
+use eadt_schemas::v1::{ControllerAction, Decision, Layout};
 use frame::DecidedChange;
 
 /// Returns the name of a plain enum value on the wire.
 pub fn wire_name<T: serde::Serialize>(value: &T) -> String {
     serde_json::to_value(value).ok().and_then(|v| v.as_str().map(str::to_owned)).unwrap_or_default()
-}
-
-pub const fn origin_word(origin: Origin) -> &'static str {
-    match origin {
-        Origin::Measured => "measured",
-        Origin::Imported => "imported",
-        Origin::Simulated => "simulated",
-    }
 }
 
 /// Returns what a decision does: `lower power limit to 208 W`.

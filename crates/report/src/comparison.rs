@@ -5,7 +5,8 @@ use serde::Serialize;
 
 use crate::WorkloadReport;
 use crate::figures::divide_known;
-use crate::render::{meter_word, origin_word};
+use crate::render::meter_word;
+use crate::words::origin_word;
 
 /// A figure of this one and of the other.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]

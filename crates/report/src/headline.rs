@@ -7,7 +7,7 @@ use eadt_schemas::counts::{counted, counted_as};
 use eadt_schemas::v1::Origin;
 use serde::Serialize;
 
-use crate::render::origin_word;
+use crate::words::origin_word;
 use crate::{EnergyReport, WorkloadReport, units};
 
 /// Part of the energy that may stay outside of the comparison of a saving that is called the run's.

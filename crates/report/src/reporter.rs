@@ -11,11 +11,12 @@ use eadt_schemas::v1::{
 
 use crate::figures::{ChangeVerdict, DecidedChange, JOULES_PER_KWH, WindowPoint, divide_known};
 use crate::grid_data::GridTotal;
-use crate::render::{meter_word, origin_word};
+use crate::render::meter_word;
 use crate::saving::{SavingEstimate, WindowBaseline, estimate_saving};
 use crate::stored::StoredWindows;
 use crate::units;
 use crate::words;
+use crate::words::origin_word;
 use crate::{EnergyReport, ReportBreakdown, ReportSettings, SpanRow, WindowRow, WorkloadReport};
 
 /// Collects events and reports on what it has at any time.

@@ -1,9 +1,28 @@
-//! Texts for decisions in the terms of Kubernetes and NVML: the same in terminals, reports and on the web page.
+//! Texts for decisions in the terms of Kubernetes and NVML, and of lists: the same in terminals, reports and on the web page.
 
 use std::borrow::Cow;
 
 use eadt_schemas::counts::counted;
-use eadt_schemas::v1::{ChangeValidation, ControllerAction, Layout};
+use eadt_schemas::v1::{ChangeValidation, ControllerAction, Layout, Origin};
+
+/// Returns the origin of figures, in a word.
+pub const fn origin_word(origin: Origin) -> &'static str {
+    match origin {
+        Origin::Measured => "measured",
+        Origin::Imported => "imported",
+        Origin::Simulated => "simulated",
+    }
+}
+
+/// Returns the first names, `most` at most, and how many more there are: `a, b and 3 more`.
+pub fn list_first(names: &[impl AsRef<str>], most: usize) -> String {
+    let first = &names[..names.len().min(most)];
+    let shown = first.iter().map(AsRef::as_ref).collect::<Vec<_>>().join(", ");
+    match names.len() - first.len() {
+        0 => shown,
+        more => format!("{shown} and {more} more"),
+    }
+}
 
 /// Returns what a decision does, as an order: `lower power limit to 208 W`, `scale to 9 replicas`, `revert`.
 ///

@@ -23,6 +23,7 @@ mod tests;
 mod walk;
 
 use eadt_core::controller::{ControllerName, ControllerSettings};
+use eadt_report::words::origin_word;
 use eadt_schemas::EventTime;
 use eadt_schemas::counts::counted_as;
 use eadt_schemas::v1::{Actuation, ControllerAction, EfficiencyWindow, Layout, Origin, Workload};
@@ -139,12 +140,7 @@ pub fn render_hindsight_report(all: &[HindsightRow]) -> String {
     let percent = |ratio: f64| format!("{:.0} %", 100.0 * ratio);
     put(format_args!("What the record shows of other decisions; nothing here was run.\n"));
     for it in all {
-        let mark = match it.origin {
-            Origin::Measured => "measured",
-            Origin::Imported => "imported",
-            Origin::Simulated => "simulated",
-        };
-        put(format_args!("\n{} · {} · {mark} record\n", it.workload, it.controller));
+        put(format_args!("\n{} · {} · {} record\n", it.workload, it.controller, origin_word(it.origin)));
         put(format_args!(
             "  windows: {}; usable: {} as recorded, {} estimated, {} unknown ({} known)\n",
             it.windows,

@@ -1,7 +1,7 @@
 //! Controllers in hindsight as one HTML file.
 
 use eadt_html::{END, escape};
-use eadt_schemas::v1::Origin;
+use eadt_report::words::origin_word;
 
 use super::{Estimate, HindsightRow, interval, layout};
 
@@ -43,7 +43,7 @@ fn verdicts(all: &[HindsightRow]) -> Vec<String> {
     let verdict = |rows: &[HindsightRow]| {
         let known = rows.iter().filter_map(|row| Some((row, row.joules_per_sample_change.as_ref()?)));
         let best = known.min_by(|(_, a), (_, b)| a.value.total_cmp(&b.value));
-        let (workload, mark) = (&rows[0].workload, origin(rows[0].origin));
+        let (workload, mark) = (&rows[0].workload, origin_word(rows[0].origin));
         match best {
             Some((row, change)) => {
                 format!("{workload} ({mark}): {} would have been best: {} J/sample", row.controller, interval(change))
@@ -54,14 +54,6 @@ fn verdicts(all: &[HindsightRow]) -> Vec<String> {
     all.chunk_by(|a, b| a.workload == b.workload).map(verdict).collect()
 }
 
-const fn origin(origin: Origin) -> &'static str {
-    match origin {
-        Origin::Measured => "measured",
-        Origin::Imported => "imported",
-        Origin::Simulated => "simulated",
-    }
-}
-
 fn cells(row: &HindsightRow) -> [String; 11] {
     let unknown = || "–".to_owned();
     let percent = |ratio: f64| format!("{:.0} %", 100.0 * ratio);
@@ -69,7 +61,7 @@ fn cells(row: &HindsightRow) -> [String; 11] {
     [
         row.workload.clone(),
         row.controller.to_string(),
-        origin(row.origin).to_owned(),
+        origin_word(row.origin).to_owned(),
         row.windows.to_string(),
         row.known_ratio.map_or_else(unknown, percent),
         row.recorded_joules_per_sample.map_or_else(unknown, |joules| format!("{joules:.4}")),
@@ -86,7 +78,7 @@ fn push_row(out: &mut String, row: &HindsightRow) {
     if row.changes.is_empty() && row.refused.is_empty() && row.notes.is_empty() {
         return;
     }
-    out.extend([format!("<h2>{} · {} ({})</h2>\n<ul>\n", escape(&row.workload), row.controller, origin(row.origin))]);
+    out.extend([format!("<h2>{} · {} ({})</h2>\n<ul>\n", escape(&row.workload), row.controller, origin_word(row.origin))]);
     for change in row.changes.iter().take(LISTED) {
         let effect = change.effect.as_ref().map_or_else(|| "effect unknown".to_owned(), interval);
         let line = format!(

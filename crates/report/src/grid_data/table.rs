@@ -11,7 +11,7 @@ use jiff::tz::TimeZone;
 use super::unit::{ColumnUnit, UnitKind, has_energy_unit, read_unit};
 use super::zone::{names_zone, zone_of};
 use super::{GridCarbon, GridDataError};
-use crate::units;
+use crate::{units, words};
 
 /// More than any grid emits, in g/kWh.
 const GRAMS_MAX: f64 = 3000.0;
@@ -375,10 +375,8 @@ const NAME_CHARS: usize = 60;
 
 /// Returns the first names as a sentence part, and how many more there are.
 pub(super) fn list_first<'a>(names: impl ExactSizeIterator<Item = &'a str>) -> String {
-    let more = names.len().saturating_sub(NAMES_SHOWN);
-    let shown: Vec<String> = names.take(NAMES_SHOWN).map(|name| units::shortened(name, NAME_CHARS)).collect();
-    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-    format!("{}{more}", shown.join(", "))
+    let names: Vec<String> = names.map(|name| units::shortened(name, NAME_CHARS)).collect();
+    words::list_first(&names, NAMES_SHOWN)
 }
 
 /// Leaves out what is not wanted, if something is.

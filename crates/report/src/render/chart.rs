@@ -8,8 +8,9 @@ use eadt_schemas::EventTime;
 use eadt_schemas::counts::counted;
 use eadt_schemas::v1::{ControllerAction, Origin};
 
-use super::{origin_mark, origin_word};
+use super::origin_mark;
 use crate::figures::{ChangeVerdict, DecidedChange, WindowPoint};
+use crate::words::origin_word;
 use crate::{WorkloadReport, units};
 
 const WIDTH: f64 = 900.0;

@@ -6,12 +6,11 @@ use eadt_schemas::counts::counted;
 use eadt_schemas::v1::Origin;
 
 use super::columns::{ColumnTotal, ReportTable, TableColumns};
-use super::{
-    ReportSection, SharedNote, html, list_names, markdown, origin_mark, origin_word, shared_notes, signed_percent, text,
-};
+use super::{NAMES_SHOWN, ReportSection, SharedNote, html, markdown, origin_mark, shared_notes, signed_percent, text};
 use crate::comparison::FigurePair;
 use crate::run_comparison::WorkloadPair;
 use crate::units::{self, ColumnUnit};
+use crate::words::{list_first, origin_word};
 use crate::{ReportComparison, RunComparison, RunTotals};
 
 const TITLE: &str = "Two runs";
@@ -84,7 +83,11 @@ impl RunComparison<'_> {
             match names.as_slice() {
                 [] => {}
                 [one] => notes.push(general(format!("{one} is only in {run}"))),
-                _ => notes.push(general(format!("{} workloads are only in {run}: {}", names.len(), list_names(names)))),
+                _ => notes.push(general(format!(
+                    "{} workloads are only in {run}: {}",
+                    names.len(),
+                    list_first(names, NAMES_SHOWN)
+                ))),
             }
         }
         notes.push(general(WHOLE_RUNS.to_owned()));

@@ -16,6 +16,7 @@ use eadt_schemas::v1::{Meter, Origin};
 use serde::Serialize;
 
 use crate::units::{self, ColumnUnit};
+use crate::words::{list_first, origin_word};
 use crate::{EnergyReport, ReportTotals, SpanRow, WindowRow, WorkloadReport};
 use columns::{ColumnTotal, ReportTable, TableColumns};
 
@@ -54,14 +55,6 @@ impl EnergyReport {
         let mut out = String::new();
         text::render(self, width, &mut out).expect("a String takes every write");
         out
-    }
-}
-
-pub(crate) const fn origin_word(origin: Origin) -> &'static str {
-    match origin {
-        Origin::Measured => "measured",
-        Origin::Imported => "imported",
-        Origin::Simulated => "simulated",
     }
 }
 
@@ -288,13 +281,6 @@ impl fmt::Display for SharedNote {
 /// Names listed before the rest is counted.
 const NAMES_SHOWN: usize = 3;
 
-/// Returns the first names, and how many more there are.
-fn list_names(names: &[&str]) -> String {
-    let more = names.len().saturating_sub(NAMES_SHOWN);
-    let first = names[..names.len() - more].join(", ");
-    if more == 0 { first } else { format!("{first} and {more} more") }
-}
-
 /// Returns each note once, with the workloads that it is about. Given are names of workloads with a note.
 fn shared_notes<'a>(all: impl Iterator<Item = (&'a str, &'a str)>) -> Vec<SharedNote> {
     let mut notes: Vec<(&str, Vec<&str>)> = Vec::new();
@@ -305,7 +291,7 @@ fn shared_notes<'a>(all: impl Iterator<Item = (&'a str, &'a str)>) -> Vec<Shared
         }
     }
     let line = |(note, workloads): (&str, Vec<&str>)| {
-        let names = list_names(&workloads);
+        let names = list_first(&workloads, NAMES_SHOWN);
         let about = if workloads.len() == 1 { names } else { format!("{} workloads ({names})", workloads.len()) };
         SharedNote { about, text: note.to_owned() }
     };
