@@ -56,7 +56,10 @@ pub fn open_embedded(settings: &ProgramSettings, stamps: StampSource) -> anyhow:
 
 /// Returns whether the log in the data folder has or had a record, or something of it is archived.
 pub fn holds_records(settings: &ProgramSettings) -> anyhow::Result<bool> {
-    if std::fs::read_dir(settings.bus.data_dir.join("archive")).is_ok_and(|mut entries| entries.next().is_some()) {
+    let has_files = |entry: std::io::Result<std::fs::DirEntry>| {
+        entry.is_ok_and(|entry| entry.file_name().to_string_lossy().starts_with("topic="))
+    };
+    if std::fs::read_dir(settings.bus.data_dir.join("archive")).is_ok_and(|mut entries| entries.any(has_files)) {
         return Ok(true);
     }
     let log = open_embedded(settings, StampSource::Wall)?;

@@ -10,7 +10,7 @@ use eadt_recordings::{
     AcceptedFinding, Date, DecimalMark, FieldMap, NamedTimeZone, RecordingFormat, SameTimeRule, TimeFormat, parse_day,
     parse_interval,
 };
-use eadt_report::{TimeZone, parse_baseline, parse_currency, time_zone};
+use eadt_report::{TimeZone, grid_time_format, parse_baseline, parse_currency, time_zone};
 use eadt_schemas::v1::Meter;
 use eadt_schemas::{EventTime, Topic};
 use eadt_simulator_service::SimulationSpeed;
@@ -735,6 +735,9 @@ pub struct ReportArgs {
     /// Zone of the tariff's hours, and of times without a zone in both files, such as Europe/Berlin [default: UTC].
     #[arg(long, value_name = "ZONE", allow_hyphen_values = true, value_parser = time_zone)]
     pub time_zone: Option<TimeZone>,
+    /// Form of times or dates in both files whose day or month may come first, a strptime format such as `%m/%d/%Y %H:%M`.
+    #[arg(long, value_name = "FORMAT", value_parser = grid_time_format)]
+    pub time_format: Option<String>,
     /// Currency of the prices, a code such as EUR.
     #[arg(long, value_name = "CODE", value_parser = parse_currency)]
     pub currency: Option<String>,
@@ -887,7 +890,10 @@ pub struct DescribeArgs {
     pub from: Option<PathBuf>,
     #[command(flatten)]
     pub page: PageSource,
-    /// Print everything as JSON.
+    /// Form: a text with the last decisions, or with `wide` all that are kept; everything as JSON; the figures as CSV, one a row.
+    #[arg(short, long, value_enum, default_value_t = OutputFormat::Table, conflicts_with = "json")]
+    pub output: OutputFormat,
+    /// Print everything as JSON, as `-o json` does.
     #[arg(long)]
     pub json: bool,
 }
@@ -1027,7 +1033,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn up_says_which_controllers_there_are_and_which_one_decides() {
+    fn up_lists_the_controllers_and_which_one_decides() {
         let mut up = Cli::command().find_subcommand("up").unwrap().clone();
         let help = up.render_long_help().to_string();
         for name in ControllerName::NAMED {

@@ -203,7 +203,7 @@ const ELSEWHERE: &[(&str, &str, &str)] = &[
     ("get", "html", "a page of the figures is made by eadt report PATH --format html"),
     ("get", "json", "-o json prints JSON"),
     ("get", "csv", "-o csv prints CSV"),
-    ("describe", "output", "--json prints JSON"),
+    ("describe", "csv", "-o csv prints CSV"),
     ("describe", "since", "eadt get --since lists what is new; a description is of the whole record"),
     (
         "top",
@@ -230,7 +230,7 @@ pub const EXIT_STATUSES: [(&str, &str); 5] = [
     (
         "3",
         "it ended in good order, and events are missing: a collector lost some, `replay` refused some (stale ones, too; late ones apart) or\n\
-         could not read some, or `import` wrote its log without rows that it refused",
+         could not read some, `replay --check` found decisions whose windows the record lacks, or `import` wrote its log without rows that it refused",
     ),
     ("130", "a second signal ended it before it had drained"),
 ];
@@ -355,6 +355,7 @@ mod tests {
             (&["report", "--url", "http://127.0.0.1:1"], "eadt report PATH"),
             (&["get", "decisions", "--json"], "-o json"),
             (&["describe", "workload", "w", "--since", "5m"], "eadt get --since"),
+            (&["describe", "workload", "w", "--csv"], "-o csv"),
             (&["top", "--from", "d"], "--data-dir"),
             (&["dashboard", "--from", "d"], "eadt dashboard PATH"),
         ] {

@@ -71,6 +71,7 @@ fn refuse_command_line(error: &clap::Error, secrets: &SecretRedactor) -> ExitCod
 fn left_events_out(error: &anyhow::Error) -> bool {
     error.is::<services::LostEvents>()
         || error.is::<commands::replay::MissingEvents>()
+        || error.is::<commands::replay::UncomparedDecisions>()
         || error.is::<eadt_recordings::RefusedLines>()
 }
 

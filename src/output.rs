@@ -40,12 +40,12 @@ pub fn width() -> Option<usize> {
 }
 
 /// As `println!`, but a closed pipe is no panic. Only where `?` may return an error.
-macro_rules! say {
+macro_rules! print_line {
     ($($argument:tt)*) => {
         $crate::output::print(&format!("{}\n", format_args!($($argument)*)))?
     };
 }
-pub(crate) use say;
+pub(crate) use print_line;
 
 /// As `crate::output::note!`, but a closed pipe is no panic.
 macro_rules! note {

@@ -1,5 +1,7 @@
 //! Rows for people and for programs: a table, a wide table, JSON or CSV. A table has figures with units; the others raw ones.
 
+use std::borrow::Cow;
+
 use clap::ValueEnum;
 use eadt_report::units;
 use serde_json::{Map, Value};
@@ -16,9 +18,9 @@ pub enum OutputFormat {
 }
 
 /// A column: its heading for people, its name for programs.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct OutputColumn {
-    pub heading: &'static str,
+    pub heading: Cow<'static, str>,
     pub name: &'static str,
     /// Shown only if there is room: in `wide`, JSON and CSV.
     pub wide: bool,
@@ -27,15 +29,21 @@ pub struct OutputColumn {
 
 impl OutputColumn {
     pub const fn text(heading: &'static str, name: &'static str) -> Self {
-        Self { heading, name, wide: false, right: false }
+        Self { heading: Cow::Borrowed(heading), name, wide: false, right: false }
     }
 
     pub const fn figure(heading: &'static str, name: &'static str) -> Self {
-        Self { heading, name, wide: false, right: true }
+        Self { heading: Cow::Borrowed(heading), name, wide: false, right: true }
     }
 
-    pub const fn wide(self) -> Self {
-        Self { wide: true, ..self }
+    pub const fn wide(mut self) -> Self {
+        self.wide = true;
+        self
+    }
+
+    /// Puts another text into the heading.
+    pub fn headed(self, heading: impl Into<Cow<'static, str>>) -> Self {
+        Self { heading: heading.into(), ..self }
     }
 }
 
@@ -153,7 +161,7 @@ impl OutputTable {
             text.push_str(line.trim_end());
             text.push('\n');
         };
-        line(&|index| self.columns[index].heading.to_owned());
+        line(&|index| self.columns[index].heading.clone().into_owned());
         for row in &self.rows {
             line(&|index| {
                 let position = columns.iter().position(|column| *column == index).unwrap_or(0);

@@ -169,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bar_says_how_much_is_done_and_how_long_the_rest_takes() {
+    fn a_bar_shows_how_much_is_done_and_how_long_the_rest_takes() {
         let text = |unit, done, elapsed| bar_text(unit, done, 8, elapsed, Duration::from_secs(90));
         assert_eq!(text(WorkUnit::Bytes, 2, Duration::ZERO), "", "most commands end sooner");
         assert_eq!(bar_text(WorkUnit::Steps("records"), 0, 0, DELAY, DELAY), "", "nobody knows how many");

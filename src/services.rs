@@ -340,16 +340,22 @@ pub fn spawn_archiver(
     metrics: &MetricsRegistry,
     health: &HealthRegistry,
 ) {
-    let deps = ArchiverDependencies {
+    let mut deps = ArchiverDependencies {
         settings: settings.archiver.clone(),
         prefix: settings.topics.prefix.clone(),
         bus: bus.clone(),
         clock: ServiceClock::machine(),
         shutdown: shutdown.clone(),
         metrics: metrics.clone(),
+        new_archive_id: 0,
         ready: health.part("archiver"),
     };
-    supervisor.spawn_thread(&tasks::ARCHIVER, move || eadt_archiver::run(&deps));
+    supervisor.spawn_thread(&tasks::ARCHIVER, move || {
+        let mut id = [0; 16];
+        getrandom::fill(&mut id).map_err(|error| anyhow::anyhow!("the system gives no randomness: {error}"))?;
+        deps.new_archive_id = u128::from_ne_bytes(id);
+        anyhow::Ok(eadt_archiver::run(&deps)?)
+    });
 }
 
 /// Drains at the first signal, ends at the second; a closed terminal drains.

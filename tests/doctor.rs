@@ -17,16 +17,16 @@ fn report(mut command: Command) -> (Vec<Value>, bool) {
     assert_eq!(report["healthy"], good, "{out}");
     let findings = report["findings"].as_array().unwrap().clone();
     for finding in &findings {
-        let told = matches!(finding["state"].as_str().unwrap(), "wrong" | "notice");
-        assert_eq!(finding["remedy"].is_string(), told, "what is wrong has a remedy, what is right has none: {finding}");
+        let has_remedy = matches!(finding["state"].as_str().unwrap(), "wrong" | "notice");
+        assert_eq!(finding["remedy"].is_string(), has_remedy, "what is wrong has a remedy, what is right has none: {finding}");
     }
     (findings, good)
 }
 
-/// What is wrong, or what is only said, of one check.
-fn told(findings: &[Value], check: &str, state: &str) -> Vec<String> {
-    let told = findings.iter().filter(|finding| finding["check"] == check && finding["state"] == state);
-    told.map(|finding| finding["about"].as_str().unwrap().to_owned()).collect()
+/// The findings of one check in one state.
+fn findings_of(findings: &[Value], check: &str, state: &str) -> Vec<String> {
+    let matching = findings.iter().filter(|finding| finding["check"] == check && finding["state"] == state);
+    matching.map(|finding| finding["about"].as_str().unwrap().to_owned()).collect()
 }
 
 /// A data folder with a log and an archive, made by a short simulation.
@@ -43,8 +43,8 @@ fn a_new_machine_and_a_used_one_are_well() {
     let fresh = dir.path().join("not/there/yet");
     let (findings, good) = report(eadt(&fresh, &["doctor"]));
     assert!(good, "{findings:#?}");
-    assert!(told(&findings, "folders", "ok")[0].contains("can be made"), "{findings:#?}");
-    assert_eq!(told(&findings, "log", "notice").len(), 1, "{findings:#?}");
+    assert!(findings_of(&findings, "folders", "ok")[0].contains("can be made"), "{findings:#?}");
+    assert_eq!(findings_of(&findings, "log", "notice").len(), 1, "{findings:#?}");
     assert!(!fresh.exists(), "the doctor makes nothing");
 
     made(dir.path());
@@ -52,7 +52,7 @@ fn a_new_machine_and_a_used_one_are_well() {
     let (findings, good) = report(eadt(dir.path(), &["doctor"]));
     assert!(good, "{findings:#?}");
     for check in ["settings", "folders", "disk", "log", "topics", "archive"] {
-        assert!(!told(&findings, check, "ok").is_empty() || check == "disk", "{check}: {findings:#?}");
+        assert!(!findings_of(&findings, check, "ok").is_empty() || check == "disk", "{check}: {findings:#?}");
     }
     assert_eq!(files(&dir.path().join("archive")), before, "the doctor changes nothing");
     let (out, _, good) = text(eadt(dir.path(), &["doctor"]));
@@ -75,15 +75,15 @@ fn settings_that_cannot_be_used_are_found() {
         ("[bus.security]\npassword = \"x\"\n", "bus.security.password is a secret"),
     ] {
         let (findings, good) = with(file);
-        let wrong = told(&findings, "settings", "wrong");
+        let wrong = findings_of(&findings, "settings", "wrong");
         assert!(!good && wrong.iter().any(|about| about.contains(part)), "{file}: {findings:#?}");
     }
     let (findings, good) = with("[http]\naddress = \"127.0.0.1:9464\"\n");
-    assert!(good && told(&findings, "settings", "notice").is_empty(), "{findings:#?}");
+    assert!(good && findings_of(&findings, "settings", "notice").is_empty(), "{findings:#?}");
     let mut open = eadt(dir.path(), &["doctor"]);
     open.env("EADT_HTTP__ADDRESS", "0.0.0.0:9464");
     let (findings, good) = report(open);
-    assert!(good && told(&findings, "settings", "notice")[0].contains("other machines"), "{findings:#?}");
+    assert!(good && findings_of(&findings, "settings", "notice")[0].contains("other machines"), "{findings:#?}");
 }
 
 #[test]
@@ -92,17 +92,17 @@ fn folders_that_cannot_be_written_or_anybody_may_change_are_found() {
     let file = dir.path().join("a file");
     std::fs::write(&file, "").unwrap();
     let (findings, good) = report(eadt(&file.join("data"), &["doctor"]));
-    assert!(!good && told(&findings, "folders", "wrong")[0].contains("is no folder"), "{findings:#?}");
+    assert!(!good && findings_of(&findings, "folders", "wrong")[0].contains("is no folder"), "{findings:#?}");
     // Nobody, root neither, writes there.
     let (findings, good) = report(eadt(Path::new("/proc/eadt"), &["doctor"]));
-    assert!(!good && told(&findings, "folders", "wrong")[0].contains("cannot write to /proc"), "{findings:#?}");
+    assert!(!good && findings_of(&findings, "folders", "wrong")[0].contains("cannot write to /proc"), "{findings:#?}");
     // The same file system has no space.
-    assert!(!told(&findings, "disk", "wrong").is_empty(), "{findings:#?}");
+    assert!(!findings_of(&findings, "disk", "wrong").is_empty(), "{findings:#?}");
     let open = dir.path().join("open");
     std::fs::create_dir(&open).unwrap();
     std::fs::set_permissions(&open, std::fs::Permissions::from_mode(0o777)).unwrap();
     let (findings, good) = report(eadt(&open, &["doctor"]));
-    assert!(!good && told(&findings, "folders", "wrong")[0].contains("every user"), "{findings:#?}");
+    assert!(!good && findings_of(&findings, "folders", "wrong")[0].contains("every user"), "{findings:#?}");
 }
 
 #[test]
@@ -119,7 +119,7 @@ fn secrets_that_everybody_may_read_are_found() {
             let mut command = eadt(dir.path(), &["doctor"]);
             command.envs(variables.iter().map(|variable| (variable, &secret)));
             let (findings, _) = report(command);
-            let about = told(&findings, "secrets", state);
+            let about = findings_of(&findings, "secrets", state);
             assert!(
                 about.len() == 1 && about[0].contains("may read") == (state == "wrong"),
                 "{variables:?} {mode:o}: {findings:#?}"
@@ -139,9 +139,9 @@ fn a_file_of_tokens_that_everybody_may_change_is_found() {
         let mut command = eadt(dir.path(), &["doctor"]);
         command.env("EADT_COLLECTOR__PROGRESS__TOKENS_FILE", &tokens);
         let (findings, good) = report(command);
-        assert!(told(&findings, "secrets", state).len() == 1 && good == (state == "ok"), "{mode:o}: {findings:#?}");
+        assert!(findings_of(&findings, "secrets", state).len() == 1 && good == (state == "ok"), "{mode:o}: {findings:#?}");
         let shown = format!("every user of this machine may change {}", tokens.display());
-        assert_eq!(told(&findings, "secrets", "wrong").iter().any(|about| about.starts_with(&shown)), state == "wrong");
+        assert_eq!(findings_of(&findings, "secrets", "wrong").iter().any(|about| about.starts_with(&shown)), state == "wrong");
     }
 }
 
@@ -151,7 +151,7 @@ fn a_broker_that_is_away_is_found() {
     let mut command = eadt(dir.path(), &["doctor"]);
     command.env("KAFKA_BROKERS", "127.0.0.1:1");
     let (findings, good) = report(command);
-    assert!(!good && told(&findings, "broker", "wrong")[0].contains("127.0.0.1:1"), "{findings:#?}");
+    assert!(!good && findings_of(&findings, "broker", "wrong")[0].contains("127.0.0.1:1"), "{findings:#?}");
 }
 
 #[test]
@@ -160,27 +160,27 @@ fn a_log_that_is_in_use_damaged_or_of_another_archive_is_found() {
     made(dir.path());
     // In use: no fault, but not looked at.
     let elsewhere = tempfile::tempdir().unwrap();
-    let said = elsewhere.path().join("up.log");
+    let log = elsewhere.path().join("up.log");
     let up = eadt(dir.path(), &["up", "--speed", "1", "--no-view"])
         .stdout(std::process::Stdio::null())
-        .stderr(std::fs::File::create(&said).unwrap())
+        .stderr(std::fs::File::create(&log).unwrap())
         .spawn()
         .unwrap();
     let up = support::Running(up);
     let began = std::time::Instant::now();
-    while !std::fs::read_to_string(&said).unwrap().contains("metrics and health") {
-        assert!(began.elapsed() < std::time::Duration::from_mins(1), "{}", std::fs::read_to_string(&said).unwrap());
+    while !std::fs::read_to_string(&log).unwrap().contains("metrics and health") {
+        assert!(began.elapsed() < std::time::Duration::from_mins(1), "{}", std::fs::read_to_string(&log).unwrap());
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
     let (findings, good) = report(eadt(dir.path(), &["doctor"]));
-    assert!(good && told(&findings, "log", "unchecked").len() == 1, "{findings:#?}");
+    assert!(good && findings_of(&findings, "log", "unchecked").len() == 1, "{findings:#?}");
     drop(up);
 
     // Topics that somebody has changed.
     let mut fewer = eadt(dir.path(), &["doctor"]);
     fewer.env("EADT_TOPICS__PARTITIONS", "7");
     let (findings, good) = report(fewer);
-    let wrong = told(&findings, "topics", "wrong");
+    let wrong = findings_of(&findings, "topics", "wrong");
     assert!(!good && wrong.iter().any(|about| about.contains("4 partitions instead of 7")), "{findings:#?}");
 
     // A file that was removed from the archive, and one that was spoilt.
@@ -193,7 +193,7 @@ fn a_log_that_is_in_use_damaged_or_of_another_archive_is_found() {
     let whole = std::fs::read(&newest).unwrap();
     std::fs::write(&newest, &whole[..whole.len() / 2]).unwrap();
     let (findings, good) = report(eadt(dir.path(), &["doctor"]));
-    assert!(!good && told(&findings, "archive", "wrong").iter().any(|about| about.contains("damaged")), "{findings:#?}");
+    assert!(!good && findings_of(&findings, "archive", "wrong").iter().any(|about| about.contains("damaged")), "{findings:#?}");
     std::fs::write(&newest, &whole).unwrap();
 
     // A log of another life beside the archive.
@@ -206,14 +206,17 @@ fn a_log_that_is_in_use_damaged_or_of_another_archive_is_found() {
     assert!(text(short).2);
     std::fs::rename(other.path().join("log"), dir.path().join("log")).unwrap();
     let (findings, good) = report(eadt(dir.path(), &["doctor"]));
-    assert!(!good && told(&findings, "archive", "wrong").iter().any(|about| about.contains("of another log")), "{findings:#?}");
+    assert!(
+        !good && findings_of(&findings, "archive", "wrong").iter().any(|about| about.contains("of another log")),
+        "{findings:#?}"
+    );
 
     // A store that is no store.
     for (path, _) in files(&dir.path().join("log")) {
         std::fs::write(dir.path().join("log").join(path), "not a store").unwrap();
     }
     let (findings, good) = report(eadt(dir.path(), &["doctor"]));
-    assert!(!good && !told(&findings, "log", "wrong").is_empty(), "{findings:#?}");
+    assert!(!good && !findings_of(&findings, "log", "wrong").is_empty(), "{findings:#?}");
 }
 
 #[test]
@@ -232,7 +235,10 @@ fn a_gap_in_the_archive_is_found() {
     let middle = middle.unwrap_or_else(|| panic!("no partition has three files: {by_partition:#?}"));
     std::fs::remove_file(archive.join(middle)).unwrap();
     let (findings, good) = report(eadt(dir.path(), &["doctor"]));
-    assert!(!good && told(&findings, "archive", "wrong").iter().any(|about| about.contains("lacks offsets")), "{findings:#?}");
+    assert!(
+        !good && findings_of(&findings, "archive", "wrong").iter().any(|about| about.contains("lacks offsets")),
+        "{findings:#?}"
+    );
 
     // All files: what was archived is all that is left.
     for entry in std::fs::read_dir(&archive).unwrap().map(Result::unwrap) {
@@ -241,6 +247,6 @@ fn a_gap_in_the_archive_is_found() {
         }
     }
     let (findings, good) = report(eadt(dir.path(), &["doctor"]));
-    let wrong = told(&findings, "archive", "wrong");
+    let wrong = findings_of(&findings, "archive", "wrong");
     assert!(!good && wrong.iter().any(|about| about.contains("gpu.telemetry.v1 partition")), "{findings:#?}");
 }

@@ -31,8 +31,11 @@ fn changes(decisions: &[Value]) -> Vec<(&str, &Value)> {
 #[test]
 fn blocks_are_frozen_by_directive_acknowledged_judged_and_kept() {
     let dir = tempfile::tempdir().unwrap();
-    run(dir.path(), "2h", |scenario| scenario);
+    // The longest name: the job answers with an id that is longer.
+    let name = format!("lab/{}", "g".repeat(249));
+    run(dir.path(), "2h", |scenario| scenario.replace("lab/gpt", &name));
     let decisions = events(dir.path(), "decisions.v1");
+    assert!(decisions.iter().all(|decision| decision["workload"] == name.as_str()));
     let changes = changes(&decisions);
     assert!(!changes.is_empty() && changes.iter().all(|(action, _)| *action == "freeze_layers"), "{changes:?}");
     let first = decisions.iter().find(|decision| decision["action"] == "freeze_layers").unwrap();
@@ -45,7 +48,7 @@ fn blocks_are_frozen_by_directive_acknowledged_judged_and_kept() {
     assert!(directives.iter().any(|asked| asked["decision_id"] == id && asked["frozen_prefix_layers"] == *changes[0].1));
     // Acknowledged by the job, after it was applied.
     let progress = events(dir.path(), "training.progress.v1");
-    let report = progress.iter().find(|report| report["decision_id"] == id).expect("the job says what it followed");
+    let report = progress.iter().find(|report| report["decision_id"] == id).expect("the job reports what it followed");
     assert_eq!(&report["frozen_prefix_layers"], changes[0].1);
     assert_eq!(report["plasticity"][0], Value::Null, "a frozen block has none");
     let outcomes: Vec<_> = events(dir.path(), "actuations.v1")
@@ -86,7 +89,7 @@ fn a_freeze_that_costs_quality_is_taken_back_and_a_refused_one_is_not_asked_agai
     run(dir.path(), "90m", |scenario| scenario.replace("freezing_loss_ratio = 0.05", "refuses = \"reentrant checkpointing\""));
     let decisions = events(dir.path(), "decisions.v1");
     assert_eq!(changes(&decisions).len(), 1, "it is asked once");
-    let told = decisions.iter().find(|decision| decision["reason"].as_str().unwrap().contains("reentrant checkpointing"));
-    assert!(told.is_some_and(|told| !told["hold_until"].is_null()));
+    let decision = decisions.iter().find(|decision| decision["reason"].as_str().unwrap().contains("reentrant checkpointing"));
+    assert!(decision.is_some_and(|decision| !decision["hold_until"].is_null()));
     assert!(events(dir.path(), "directives.v1").is_empty());
 }

@@ -39,8 +39,8 @@ async fn a_token_reports_for_its_namespaces_and_is_rotated_without_a_restart() {
 
     let wrong = format!("{}x", &team_a[..team_a.len() - 1]);
     for bad in [None, Some(""), Some("eadt__"), Some(wrong.as_str()), Some(id.as_str()), Some("Bearer")] {
-        let (status, told) = post(bad, V1, progress("team-a/x")).await;
-        assert_eq!(status, 401, "{bad:?}: {told}");
+        let (status, response) = post(bad, V1, progress("team-a/x")).await;
+        assert_eq!(status, 401, "{bad:?}: {response}");
     }
     // Without TLS there is no answer at all.
     let mut plain = ingest.plain().await;
@@ -68,15 +68,15 @@ async fn a_token_reports_for_its_namespaces_and_is_rotated_without_a_restart() {
 
     // What cannot be used changes nothing.
     std::fs::write(tokens(ingest.dir.path()), "nonsense").unwrap();
-    ingest.told.until("the former one stays in force");
+    ingest.stderr.until("the former one stays in force");
     assert_eq!(ingest.post(&next, Some(&second), V1, &progress("team-a/x")).await.0, 202);
 
     support::signal(&ingest.child.0, "-INT");
     assert!(ingest.child.0.wait().unwrap().success());
-    ingest.told.drain();
-    let said = ingest.told.so_far.join("\n");
+    ingest.stderr.drain();
+    let logged = ingest.stderr.so_far.join("\n");
     for token in [&team_a, &everyone, &second] {
-        assert!(!said.contains(secret(token)), "a secret is in the logs");
+        assert!(!logged.contains(secret(token)), "a secret is in the logs");
     }
 }
 
@@ -103,23 +103,23 @@ async fn slow_senders_are_cut_off_and_large_and_frequent_ones_refused() {
     drop(body.read_to_end(&mut bytes).await);
     assert!(String::from_utf8_lossy(&bytes).starts_with("HTTP/1.1 408 "), "{}", String::from_utf8_lossy(&bytes));
 
-    // They held every place and are gone: others are served, and told when they come too often.
+    // They held every place and are gone: others are served, and refused when they come too often.
     let until = Instant::now() + Duration::from_mins(3);
     loop {
-        let (status, told) = ingest.post(&trusted, Some(&all), V1, &progress("n/x")).await;
+        let (status, response) = ingest.post(&trusted, Some(&all), V1, &progress("n/x")).await;
         if status == 429 {
-            assert!(told["error"].as_str().unwrap().contains("requests_per_second"), "{told}");
+            assert!(response["error"].as_str().unwrap().contains("requests_per_second"), "{response}");
             break;
         }
-        assert!(status == 202 && Instant::now() < until, "{status}: {told}");
+        assert!(status == 202 && Instant::now() < until, "{status}: {response}");
     }
     let large = "x".repeat(5000);
     loop {
-        let (status, told) = ingest.post(&trusted, Some(&all), V1, &large).await;
+        let (status, response) = ingest.post(&trusted, Some(&all), V1, &large).await;
         if status == 413 {
             break;
         }
-        assert!(status == 429 && Instant::now() < until, "{status}: {told}");
+        assert!(status == 429 && Instant::now() < until, "{status}: {response}");
         tokio::time::sleep(PAUSE).await;
     }
 }
@@ -140,12 +140,12 @@ async fn strangers_hold_no_place_that_a_job_needs_and_do_not_ask_without_end() {
         "POST {V1} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\nauthorization: Bearer {all}\r\ncontent-length: {}\r\n\r\n{body}",
         body.len()
     );
-    let mut told = Vec::new();
+    let mut bytes = Vec::new();
     for answers in 1..=2 {
         job.write_all(kept.as_bytes()).await.unwrap();
-        while String::from_utf8_lossy(&told).matches(r#"{"accepted":1}"#).count() < answers {
-            let read = tokio::time::timeout(patience, job.read_buf(&mut told)).await.expect("the job is answered").unwrap();
-            assert!(read > 0, "ended after {}", String::from_utf8_lossy(&told));
+        while String::from_utf8_lossy(&bytes).matches(r#"{"accepted":1}"#).count() < answers {
+            let read = tokio::time::timeout(patience, job.read_buf(&mut bytes)).await.expect("the job is answered").unwrap();
+            assert!(read > 0, "ended after {}", String::from_utf8_lossy(&bytes));
         }
         if answers == 2 {
             break;
@@ -163,7 +163,7 @@ async fn strangers_hold_no_place_that_a_job_needs_and_do_not_ask_without_end() {
             assert!(ended.is_err(), "{ended:?}");
         }
     }
-    // Who asks on and on without a valid token is told so, and who has one is answered all the same.
+    // Who asks on and on without a valid token is refused, and who has one is answered all the same.
     // Over one connection: with a handshake for each a busy machine would not ask too often.
     let mut stranger = ingest.tls(&trusted).await.unwrap();
     let asked = format!(
@@ -172,25 +172,25 @@ async fn strangers_hold_no_place_that_a_job_needs_and_do_not_ask_without_end() {
     let until = Instant::now() + patience;
     loop {
         stranger.write_all(asked.as_bytes()).await.unwrap();
-        let mut told = Vec::<u8>::new();
-        while !told.ends_with(b"}") {
+        let mut bytes = Vec::<u8>::new();
+        while !bytes.ends_with(b"}") {
             let read =
-                tokio::time::timeout(patience, stranger.read_buf(&mut told)).await.expect("a stranger is answered").unwrap();
-            assert!(read > 0, "ended after {}", String::from_utf8_lossy(&told));
+                tokio::time::timeout(patience, stranger.read_buf(&mut bytes)).await.expect("a stranger is answered").unwrap();
+            assert!(read > 0, "ended after {}", String::from_utf8_lossy(&bytes));
         }
-        let told = String::from_utf8_lossy(&told);
-        if told.starts_with("HTTP/1.1 429 ") {
-            assert!(told.contains("requests_per_second"), "{told}");
+        let answer = String::from_utf8_lossy(&bytes);
+        if answer.starts_with("HTTP/1.1 429 ") {
+            assert!(answer.contains("requests_per_second"), "{answer}");
             break;
         }
-        assert!(told.starts_with("HTTP/1.1 401 ") && Instant::now() < until, "{told}");
+        assert!(answer.starts_with("HTTP/1.1 401 ") && Instant::now() < until, "{answer}");
     }
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(ingest.post(&trusted, Some(&all), V1, &body).await.0, 202);
 }
 
 #[test]
-fn what_is_missing_is_told_before_anything_is_served() {
+fn what_is_missing_is_reported_before_anything_is_served() {
     let dir = tempfile::tempdir().unwrap();
     let up = |pairs: &[(&str, &str)]| {
         let mut command = eadt(dir.path(), &["up", "--gpus", "nvml", "--no-view"]);

@@ -78,6 +78,7 @@ fn start(bus: &KafkaBus, instance: &str, place: &Path) -> Running {
         clock: ServiceClock::machine(),
         shutdown: shutdown.clone(),
         metrics: metrics.clone(),
+        new_archive_id: 1,
         ready: health.part("archiver"),
     };
     Running { thread: std::thread::spawn(move || run(&service)), shutdown, metrics, health }

@@ -74,7 +74,7 @@ fn kafka_keeps_every_promise() {
     }
 }
 
-/// A member with what it was told, on its own thread as in a service.
+/// A member with the events that it got, on its own thread as in a service.
 struct Running {
     member: Box<dyn GroupMember>,
     owned: Vec<TopicPartition>,
@@ -132,7 +132,7 @@ fn two_members_share_co_partitioned_topics_and_hand_over() {
         first.poll();
         second.poll();
         if first.revoked {
-            // Told, not gone yet: the last step still counts.
+            // Revoked, not gone yet: the last step still counts.
             let at = TopicPartition::new(Arc::clone(&topics[0]), 3);
             first
                 .member
@@ -152,6 +152,15 @@ fn two_members_share_co_partitioned_topics_and_hand_over() {
         assert_eq!(partitions(&topics[0]).len(), 2);
     }
     assert!(!first.lost && !second.lost);
+    let mut expected: Vec<String> = topics.iter().map(ToString::to_string).collect();
+    expected.sort();
+    let members = bus.group_members(&group).unwrap();
+    assert_eq!(members.len(), 2, "{members:?}");
+    for mut member in members {
+        member.topics.sort();
+        assert_eq!(member.topics, expected, "{}", member.name);
+    }
+    assert!(bus.group_members(&fresh_name("absent")).unwrap().is_empty());
     read_count(&bus, &topics[1], 4, 1);
     let at = TopicPartition::new(Arc::clone(&topics[0]), 3);
     assert_eq!(bus.committed(&group, &[at]).unwrap(), [Some(0)]);
@@ -212,8 +221,8 @@ fn a_transaction_that_a_killed_process_left_open_is_ended_before_the_library_ask
     let (input, output) = (fresh_topic(&bus, 1, &[]), fresh_topic(&bus, 1, &[]));
     let (group, instance) = (fresh_name("group"), fresh_name("instance"));
     let killed = LeftOpen::begin(&bus, &instance, &outgoing(&output, "k", "open")).unwrap();
-    let (said, (mut member, _)) = lines(|| join(&bus, &group, Some(&instance), &[input]));
-    let asked: Vec<_> = said.iter().filter(|line| line.contains("asked to end an open transaction")).collect();
+    let (logged, (mut member, _)) = lines(|| join(&bus, &group, Some(&instance), &[input]));
+    let asked: Vec<_> = logged.iter().filter(|line| line.contains("asked to end an open transaction")).collect();
     assert!(asked.len() == 1 && asked[0].contains(" error=0"), "{asked:?}");
     assert!(!asked[0].contains(" requests=1 "), "the first answer is that the broker is busy with it: {asked:?}");
     killed.commit().unwrap_err();
@@ -287,12 +296,12 @@ fn much_is_read_in_order_with_pauses_that_reach_the_broker() {
 }
 
 #[test]
-fn a_broker_that_is_away_is_said_within_its_time() {
+fn a_broker_that_is_away_is_reported_within_its_time() {
     let begun = Instant::now();
     let error = KafkaBus::connect(options("127.0.0.1:1".into(), &[])).unwrap_err();
     assert_eq!(error.remedy, Remedy::Stop);
-    let told = error.to_string();
-    assert!(told.contains("no broker answered at 127.0.0.1:1") && told.contains("is Kafka running there?"), "{told}");
+    let message = error.to_string();
+    assert!(message.contains("no broker answered at 127.0.0.1:1") && message.contains("is Kafka running there?"), "{message}");
     assert!(begun.elapsed() < Duration::from_mins(1));
 }
 
@@ -303,14 +312,14 @@ fn settings_that_break_promises_are_refused() {
         ("partitioner", "random"),
         ("isolation.level", "read_uncommitted"),
     ] {
-        let told = KafkaBus::connect(options("127.0.0.1:1".into(), &[(name, value)])).unwrap_err().to_string();
-        assert!(told.contains(name) && told.contains("cannot be changed"), "{told}");
+        let message = KafkaBus::connect(options("127.0.0.1:1".into(), &[(name, value)])).unwrap_err().to_string();
+        assert!(message.contains(name) && message.contains("cannot be changed"), "{message}");
     }
-    let told = KafkaBus::connect(options("127.0.0.1:1".into(), &[("no.such.property", "x")])).unwrap_err().to_string();
-    assert!(told.contains("no.such.property"), "{told}");
-    let told =
+    let message = KafkaBus::connect(options("127.0.0.1:1".into(), &[("no.such.property", "x")])).unwrap_err().to_string();
+    assert!(message.contains("no.such.property"), "{message}");
+    let message =
         KafkaBus::connect(options("127.0.0.1:1".into(), &[("sasl.password", "hunter2"), ("linger.ms", "soon")])).unwrap_err();
-    assert!(!format!("{told} {told:?}").contains("hunter2"));
+    assert!(!format!("{message} {message:?}").contains("hunter2"));
 }
 
 #[test]
@@ -352,7 +361,7 @@ fn a_member_of_missing_topics_is_refused() {
     assert!(error.to_string().contains("no.such.topic") && error.to_string().contains("eadt topics apply"), "{error}");
 }
 
-/// Questions about settings go to the broker that a client was first told is the controller, which may be gone.
+/// Questions about settings go to the broker that a client first got as the controller, which may be gone.
 #[test]
 fn questions_are_answered_whichever_broker_of_three_is_gone() {
     let mut kafka = Kafka::start_cluster(3, &["broker.session.timeout.ms=3000", "broker.heartbeat.interval.ms=500"]).unwrap();
@@ -454,7 +463,7 @@ fn a_broker_that_is_away_for_longer_than_a_session_fences_nobody() {
     read_count(&bus, &output, 1, 2);
 }
 
-/// Kills the only broker right after it said that a step was committed, starts it again, and takes two more steps as a service
+/// Kills the only broker right after it acknowledged that a step was committed, starts it again, and takes two more steps as a service
 /// does. Apache Kafka 4.3.1 then often takes the partitions that it had still to mark for deleted ones, because for a moment nobody
 /// leads them, and leaves the transaction open in them.
 fn killed_right_after_its_answer(comes_back: bool) {
@@ -463,7 +472,7 @@ fn killed_right_after_its_answer(comes_back: bool) {
     let (input, output) = (fresh_topic(&bus, 1, &[]), fresh_topic(&bus, 1, &[]));
     let (group, instance) = (fresh_name("group"), fresh_name("instance"));
     let (mut member, assigned) = join(&bus, &group, Some(&instance), &[Arc::clone(&input)]);
-    // Its positions say what is done. Where nobody can say them, the outputs do, once what hangs in both is aborted.
+    // Its positions show what is done. If they are unavailable, the outputs do, once what hangs in both is aborted.
     let again = || {
         let (mut member, assigned) = join(&bus, &group, Some(&instance), &[Arc::clone(&input)]);
         let committed = member.committed(&assigned).unwrap_or_else(|error| {

@@ -83,7 +83,7 @@ fn read_whole(
             match item {
                 PollEvent::Record(record) => records.push(record),
                 PollEvent::End { at, position } => drop(ends.insert(at, position)),
-                other => panic!("a reader outside any group was told {other:?}"),
+                other => panic!("a reader outside any group got {other:?}"),
             }
         }
     }
@@ -119,7 +119,7 @@ fn read_batches(
                     }
                 }
                 PollEvent::End { .. } => {}
-                other => panic!("a reader outside any group was told {other:?}"),
+                other => panic!("a reader outside any group got {other:?}"),
             }
         }
         assert!(records.len() - before <= 100, "a batch counts as its records");

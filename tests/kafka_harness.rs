@@ -29,8 +29,8 @@ fn a_broker_starts_restarts_and_leaves_nothing_running() {
 }
 
 #[test]
-fn a_broker_that_cannot_start_says_why() {
+fn a_broker_that_cannot_start_reports_why() {
     let error = Kafka::start_with(&["log.dirs=/proc/nowhere"]).unwrap_err();
-    let told = format!("{error:#}");
-    assert!(told.contains("failed") || told.contains("ended at its start"), "{told}");
+    let message = format!("{error:#}");
+    assert!(message.contains("failed") || message.contains("ended at its start"), "{message}");
 }

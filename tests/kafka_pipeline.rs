@@ -79,7 +79,7 @@ fn a_new_kafka_needs_its_topics_and_every_service_is_ready_while_it_answers() {
     let run = ["up", "--kafka", &brokers, "--speed", "max", "--duration", "1m", "--no-view"];
     let (_, err, good) = text(eadt(look.path(), &run));
     assert!(good && err.contains("up writes simulated events to Kafka at"), "{err}");
-    // The doctor says the same, and that alone is wrong.
+    // The doctor reports the same, and that alone is wrong.
     let doctor = || {
         let (out, _, _) = text(on(&["doctor", "--json"]));
         let report: Value = serde_json::from_str(&out).unwrap();
@@ -94,7 +94,7 @@ fn a_new_kafka_needs_its_topics_and_every_service_is_ready_while_it_answers() {
     assert_eq!(doctor(), [Value::Null; 0]);
 
     let free = || std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
-    // Of the two processors one stands by, and is ready to.
+    // Of the two processors one is standby, and is ready.
     let services: Vec<(&str, String, Running)> = ["collector", "processor", "processor", "archiver", "actuator", "optimizer"]
         .into_iter()
         .enumerate()
@@ -146,7 +146,7 @@ fn the_loop_closes_between_separate_processes() {
     stop(processor);
     stop(archiver);
 
-    // An event log recorded from the topics tells the same story as the archive.
+    // An event log recorded from the topics agrees with the archive.
     let log = dir.path().join("recorded.jsonl.zst");
     let recorded = json(on(&kafka, dir.path(), &["record", "--out", log.to_str().unwrap(), "--json"]));
     assert_eq!(recorded["not_json"], 0, "{recorded}");
@@ -160,7 +160,7 @@ fn the_loop_closes_between_separate_processes() {
     assert_eq!(replayed["check"]["differences"], serde_json::json!([]), "{replayed}");
 }
 
-/// Jobs that post real times into a log of simulated ones: live they hold nobody up, but in a merge by event time what stands behind
+/// Jobs that post real times into a log of simulated ones: live they hold nobody up, but in a merge by event time what is behind
 /// them in their input comes last.
 #[test]
 fn what_came_in_another_order_than_its_times_is_left_out_of_a_check_and_nothing_else() {
@@ -223,7 +223,7 @@ fn a_real_recording_gives_the_same_windows_through_kafka() {
     let archiver = start(&kafka, dir.path(), &["archiver"]);
     let (out, err, good) = text(on(&kafka, dir.path(), &["collector", "--recording", paths[0]]));
     assert!(good, "{out}{err}");
-    // Five whole minutes and two parts; all are closed once its sources have said their last and the join grace is over.
+    // Five whole minutes and two parts; all are closed once its sources have sent their last and the join grace is over.
     let offline = dir.path().join("offline");
     json(eadt(dir.path(), &["replay", paths[0], "--json", "--out", offline.to_str().unwrap()]));
     let expected = json(eadt(dir.path(), &["report", offline.to_str().unwrap(), "--json", "--by", "window"]));

@@ -1,13 +1,15 @@
 //! The processor on Apache Kafka: records of a size that only a cluster lets through.
 
 use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use eadt_bus::ProducerRecord;
 use eadt_bus::conformance::{outgoing, read_count, send_all};
 use eadt_bus::kafka::{KafkaBus, KafkaOptions};
 use eadt_bus::topics::{PartitionGrowthPolicy, apply, desired, plan};
-use eadt_processor::{HeartbeatClock, ProcessorDependencies, ProcessorSettings, run_processor};
+use eadt_processor::{HeartbeatClock, ProcessorDependencies, ProcessorError, ProcessorSettings, run_processor};
 use eadt_schemas::v1::dead_letter_header as header;
 use eadt_schemas::{EventTime, Topic};
 use eadt_service::{HealthRegistry, MetricsRegistry, Shutdown};
@@ -41,7 +43,7 @@ fn records_that_are_small_only_while_they_are_compressed_hold_no_partition_up() 
     let service = ProcessorDependencies {
         settings: ProcessorSettings { prefix: PREFIX.to_owned(), dead_letter_seconds: 0.0, ..ProcessorSettings::default() },
         bus: Arc::new(bus.clone()),
-        // It stands: nothing is quiet.
+        // It does not move: nothing is quiet.
         clock: HeartbeatClock::new(|| EventTime::from_micros(0)),
         shutdown: shutdown.clone(),
         metrics,
@@ -63,4 +65,65 @@ fn records_that_are_small_only_while_they_are_compressed_hold_no_partition_up() 
     assert_eq!(behind.value.as_deref(), Some(&b"behind them"[..]));
     assert!(letters.iter().all(|letter| letter.header(header::REASON) == Some("malformed")));
     assert_eq!([value, key, behind].map(|letter| letter.header(header::ORIGIN_OFFSET)), [Some("0"), Some("1"), Some("2")]);
+}
+
+struct Running {
+    thread: JoinHandle<Result<(), ProcessorError>>,
+    shutdown: Shutdown,
+    metrics: MetricsRegistry,
+    health: HealthRegistry,
+}
+
+impl Running {
+    fn start(bus: &KafkaBus, group: &str, instance: &str) -> Self {
+        let (shutdown, metrics, health) = (Shutdown::new(), MetricsRegistry::default(), HealthRegistry::default());
+        let service = ProcessorDependencies {
+            settings: ProcessorSettings {
+                prefix: PREFIX.to_owned(),
+                group: group.to_owned(),
+                instance: instance.to_owned(),
+                dead_letter_seconds: 0.0,
+                ..ProcessorSettings::default()
+            },
+            bus: Arc::new(bus.clone()),
+            // It does not move: nothing is quiet.
+            clock: HeartbeatClock::new(|| EventTime::from_micros(0)),
+            shutdown: shutdown.clone(),
+            metrics: metrics.clone(),
+            ready: health.part("processor"),
+        };
+        Self { thread: std::thread::spawn(move || run_processor(&service)), shutdown, metrics, health }
+    }
+
+    fn stop(self) {
+        self.shutdown.cancel();
+        self.thread.join().unwrap().unwrap();
+    }
+}
+
+#[test]
+fn beside_a_processor_no_other_one_of_another_group_begins() {
+    let kafka = Kafka::start().unwrap();
+    let bus = connect(&kafka, &[]);
+    apply(&bus, &plan(&[], &desired(PREFIX, 1, 1), PartitionGrowthPolicy::Refuse)).unwrap();
+    let name = |topic: Topic| -> Arc<str> { format!("{PREFIX}{topic}").into() };
+    let refused = |value: &str| send_all(&bus, &[outgoing(&name(Topic::GpuTelemetry), "lab/a", value)]);
+    let first = Running::start(&bus, "processor", "processor-0");
+    refused("one");
+    read_count(&bus, &name(Topic::DeadLetters), 1, 1);
+
+    let second = Running::start(&bus, "processor-v2", "processor-1");
+    let begun = Instant::now();
+    let restarts =
+        |text: &str| text.lines().find_map(|line| line.strip_prefix("eadt_processor_restarts_total ")?.parse::<u64>().ok());
+    while restarts(&second.metrics.text()).is_none_or(|restarts| restarts == 0) {
+        assert!(begun.elapsed() < Duration::from_mins(1), "it does not wait: {}", second.metrics.text());
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    refused("two");
+    let letters = read_count(&bus, &name(Topic::DeadLetters), 1, 2);
+    assert_eq!(letters.iter().map(|letter| letter.value.as_deref()).collect::<Vec<_>>(), [Some(&b"one"[..]), Some(&b"two"[..])]);
+    assert_eq!((first.health.waiting().len(), second.health.waiting().len()), (0, 1), "the second one is not ready");
+    second.stop();
+    first.stop();
 }

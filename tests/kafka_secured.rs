@@ -1,4 +1,4 @@
-//! The program on a secured Apache Kafka: each service with exactly its rights, `eadt doctor`, and no secret in anything it says.
+//! The program on a secured Apache Kafka: each service with exactly its rights, `eadt doctor`, and no secret in any of its outputs.
 
 use crate::support;
 
@@ -75,8 +75,8 @@ fn grant(kafka: &SecuredKafka, dir: &Path, user: &str, parts: &[&str]) {
     let mut args = vec!["topics", "acls"];
     args.extend(parts);
     args.extend(["--grant", &principal]);
-    let said = succeeds(as_admin(kafka, dir, &args));
-    assert!(said.contains(&format!("allowed {principal}: ")), "{said}");
+    let printed = succeeds(as_admin(kafka, dir, &args));
+    assert!(printed.contains(&format!("allowed {principal}: ")), "{printed}");
 }
 
 /// Of the rights of these parts, which a user has, those that he has not needed so far.
@@ -121,11 +121,11 @@ fn the_loop_closes_with_exactly_the_rights_of_each_part() {
     succeeds(fewer);
     let other = BTreeMap::from([("retention.ms".to_owned(), "1000".to_owned())]);
     kafka.admin().unwrap().alter_topic("eadt.decisions.v1", &other).unwrap();
-    let said = succeeds(as_user(&kafka, dir, "maker", &["topics", "apply"]));
-    assert!(said.contains("from 2 to 4 partitions") && said.contains("change eadt.decisions.v1"), "{said}");
+    let printed = succeeds(as_user(&kafka, dir, "maker", &["topics", "apply"]));
+    assert!(printed.contains("from 2 to 4 partitions") && printed.contains("change eadt.decisions.v1"), "{printed}");
     assert!(succeeds(as_user(&kafka, dir, "maker", &["topics", "apply"])).contains("as they should be"), "idempotent");
 
-    // Nobody else gets anywhere, and is told what for.
+    // Nobody else gets anywhere, and the error names the right.
     for service in ["processor", "archiver", "collector", "optimizer"] {
         let lacks = "Describe";
         let (_, err, good) = text(as_user(&kafka, dir, "nobody", &[service]));
@@ -138,7 +138,7 @@ fn the_loop_closes_with_exactly_the_rights_of_each_part() {
     let (_, err, good) = text(as_user(&kafka, dir, "processor", &["topics", "acls", "processor", "--grant", "User:processor"]));
     assert!(!good && err.contains("denied"), "{err}");
 
-    // The doctor says the same before anything is started.
+    // The doctor reports the same before anything is started.
     let (good, found) = findings(&kafka, dir, "processor", &["processor"]);
     assert!(good, "{found:#?}");
     let clock = found.iter().find(|finding| finding["check"] == "clock").unwrap();
@@ -146,9 +146,9 @@ fn the_loop_closes_with_exactly_the_rights_of_each_part() {
     let alone = |finding: &Value| finding["state"] == "notice" && finding["about"].as_str().unwrap().contains("have one copy");
     assert!(found.iter().any(alone), "{found:#?}");
     let (good, found) = findings(&kafka, dir, "reader", &["processor"]);
-    let told = wrong(&found, "rights");
+    let missing = wrong(&found, "rights");
     for lacking in ["Write on topic eadt.decisions.v1", "Read on group processor", "Write on transactional id processor-"] {
-        assert!(!good && told.iter().any(|about| about.contains(lacking)), "{lacking}: {told:#?}");
+        assert!(!good && missing.iter().any(|about| about.contains(lacking)), "{lacking}: {missing:#?}");
     }
 
     let simulated = |user: &str, args: &[&str]| {
@@ -166,10 +166,10 @@ fn the_loop_closes_with_exactly_the_rights_of_each_part() {
         .stdout(Stdio::null());
     let processor = Running(processor.spawn().unwrap());
     let archiver = simulated("archiver", &["archiver"]);
-    say(&kafka, record("gpu.telemetry.v1", "nobody", "{".into()));
+    publish(&kafka, record("gpu.telemetry.v1", "nobody", "{".into()));
     let cluster = simulated("cluster", &["actuator", "--speed", "max", "--duration", "40m"]);
     ends(cluster, Duration::from_mins(5));
-    // The next one begins with what was said.
+    // The next one begins with what was written.
     ends(simulated("cluster", &["actuator", "--speed", "max", "--duration", "41m"]), Duration::from_mins(5));
     let began = Instant::now();
     loop {
@@ -195,7 +195,7 @@ fn the_loop_closes_with_exactly_the_rights_of_each_part() {
         signal(&process.0, "-TERM");
         ends(process, Duration::from_mins(1));
     }
-    // The next start looks at what was said.
+    // The next start looks at what was written.
     let address = free_address();
     let mut again = as_user(&kafka, dir, "processor", &["processor"]);
     again.env("EADT_PROCESSOR__MAX_FUTURE_SECONDS", "off").env("EADT_HTTP__ADDRESS", &address).stdout(Stdio::null());
@@ -247,7 +247,7 @@ fn eventually<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-fn say(kafka: &SecuredKafka, record: ProducerRecord) {
+fn publish(kafka: &SecuredKafka, record: ProducerRecord) {
     let mut producer = kafka.admin().unwrap().producer("test").unwrap();
     producer.send(record).unwrap();
     assert!(producer.flush(Duration::from_mins(1)).unwrap());
@@ -280,14 +280,14 @@ impl Parts {
     }
 
     /// What a topic holds, as the reader sees it.
-    fn told(&self, topic: &str) -> Vec<Value> {
+    fn events(&self, topic: &str) -> Vec<Value> {
         let out = succeeds(self.as_part("reader", &["tail", topic, "--until-end", "--json"]));
         out.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()["data"].clone()).collect()
     }
 
-    /// Says something in the name of a part that does not run here.
-    fn say(&self, record: ProducerRecord) {
-        say(&self.kafka, record);
+    /// Sends a record in the name of a part that does not run here.
+    fn publish(&self, record: ProducerRecord) {
+        publish(&self.kafka, record);
     }
 }
 
@@ -313,7 +313,7 @@ fn what_touches_gpus_jobs_and_models_works_with_exactly_its_rights() {
         frozen_prefix_layers: Some(1),
         ..Directive::default()
     };
-    parts.say(record("directives.v1", "lab/bert", serde_json::to_vec(&asked).unwrap()));
+    parts.publish(record("directives.v1", "lab/bert", serde_json::to_vec(&asked).unwrap()));
     let address = free_address();
     let start = || {
         let mut collector = parts.as_part("collector", &["collector"]);
@@ -328,8 +328,8 @@ fn what_touches_gpus_jobs_and_models_works_with_exactly_its_rights() {
     let accepted = eventually("progress is taken", || ask(&address, "POST", "/v1/progress", &progress));
     assert!(accepted.starts_with("HTTP/1.1 2"), "{accepted}");
     eventually("both are in the log", || {
-        let gpus = parts.told("gpu.telemetry.v1").iter().any(|event| event["device"] == "GPU-fake-0");
-        let jobs = parts.told("training.progress.v1").iter().any(|event| event["workload"] == "lab/bert");
+        let gpus = parts.events("gpu.telemetry.v1").iter().any(|event| event["device"] == "GPU-fake-0");
+        let jobs = parts.events("training.progress.v1").iter().any(|event| event["workload"] == "lab/bert");
         (gpus && jobs).then_some(())
     });
     stops(collector);
@@ -343,7 +343,7 @@ fn what_touches_gpus_jobs_and_models_works_with_exactly_its_rights() {
     });
     stops(collector);
 
-    // The agent follows an intent, says so, and puts everything back.
+    // The agent follows an intent, reports it, and puts everything back.
     let agent = runs(agent_as(&parts.kafka, dir, "agent", &fake));
     let intent = DeviceIntent {
         time: now(),
@@ -353,16 +353,16 @@ fn what_touches_gpus_jobs_and_models_works_with_exactly_its_rights() {
         devices: Some(vec![DeviceSetting { power_limit_watts: Some(400.0), ..DeviceSetting::default() }]),
         ..DeviceIntent::default()
     };
-    parts.say(record("device-intents.v1", "node-1", "{".into()));
-    eventually("what is no intent is put aside", || (!parts.told("dead-letters.v1").is_empty()).then_some(()));
-    parts.say(record("device-intents.v1", "node-1", serde_json::to_vec(&intent).unwrap()));
+    parts.publish(record("device-intents.v1", "node-1", "{".into()));
+    eventually("what is no intent is put aside", || (!parts.events("dead-letters.v1").is_empty()).then_some(()));
+    parts.publish(record("device-intents.v1", "node-1", serde_json::to_vec(&intent).unwrap()));
     let watts = || fake.settings(0).power_milliwatts / 1000;
     eventually("the intent is held", || (watts() == 400).then_some(()));
-    let says = |state: &Value| state["node"] == "node-1" && state["devices"][0]["power_limit_outcome"] == "held";
-    eventually("and said to be", || parts.told("device-states.v1").iter().any(says).then_some(()));
+    let is_held = |state: &Value| state["node"] == "node-1" && state["devices"][0]["power_limit_outcome"] == "held";
+    eventually("and reported as held", || parts.events("device-states.v1").iter().any(is_held).then_some(()));
     stops(agent);
     assert_eq!(watts(), 700);
-    assert_eq!(parts.told("device-states.v1").last().unwrap()["stopped"], true);
+    assert_eq!(parts.events("device-states.v1").last().unwrap()["stopped"], true);
 
     // The optimizer learns from an archive, and publishes.
     let simulated = dir.join("simulated");
@@ -370,7 +370,7 @@ fn what_touches_gpus_jobs_and_models_works_with_exactly_its_rights() {
     let mut optimizer = parts.as_part("optimizer", &["optimizer"]);
     optimizer.env("EADT_OPTIMIZER__LOCATION", simulated.join("archive"));
     let optimizer = runs(optimizer);
-    let models = eventually("models are published", || Some(parts.told("models.v1")).filter(|models| !models.is_empty()));
+    let models = eventually("models are published", || Some(parts.events("models.v1")).filter(|models| !models.is_empty()));
     assert!(models.iter().all(|model| model["version"] == "1"), "{models:#?}");
     stops(optimizer);
     // The next one compares with what is in force.
@@ -393,7 +393,7 @@ fn the_actuator_changes_a_workload_on_kubernetes_with_exactly_its_rights() {
     }
     // What it reads of itself is there, if nothing that it could go by.
     for topic in ["device-intents.v1", "directives.v1"] {
-        parts.say(record(topic, "nobody", "{".into()));
+        parts.publish(record(topic, "nobody", "{".into()));
     }
     let address = free_address();
     let start = || {
@@ -407,21 +407,21 @@ fn the_actuator_changes_a_workload_on_kubernetes_with_exactly_its_rights() {
         runs(actuator)
     };
     let actuator = start();
-    let present = eventually("the workload is said to be ready", || {
-        let last = parts.told("workloads.v1").pop().filter(|last| last["ready_time"].is_string())?;
+    let present = eventually("the workload is reported as ready", || {
+        let last = parts.events("workloads.v1").pop().filter(|last| last["ready_time"].is_string())?;
         Some(serde_json::from_value(last).unwrap())
     });
-    parts.say(record("decisions.v1", "nobody", "{".into()));
-    eventually("what is no decision is put aside", || (!parts.told("dead-letters.v1").is_empty()).then_some(()));
-    parts.say(decision("d-1", present, 45));
+    parts.publish(record("decisions.v1", "nobody", "{".into()));
+    eventually("what is no decision is put aside", || (!parts.events("dead-letters.v1").is_empty()).then_some(()));
+    parts.publish(decision("d-1", present, 45));
     eventually("45 % is in force", || {
         let set = kubernetes.kubectl(&["-n", &namespace, "get", "statefulset", "llm", "-o", "json"]).unwrap();
         (percentage(&serde_json::from_str(&set).unwrap()) == Some("45")).then_some(())
     });
     let ready = |event: &Value| event["decision_id"] == "d-1" && event["outcome"] == "ready";
-    eventually("what came of it is said", || parts.told("actuations.v1").iter().any(ready).then_some(()));
+    eventually("what came of it is reported", || parts.events("actuations.v1").iter().any(ready).then_some(()));
     stops(actuator);
-    // The next one begins with what was said. No agent follows intents here, no job is asked for anything, and no broker forgets
+    // The next one begins with what was written. No agent follows intents here, no job is asked for anything, and no broker forgets
     // a part of a step.
     let actuator = start();
     eventually("the next one is ready", || page(&address, "/readyz").filter(|page| page.contains(" 200 ")));
@@ -443,10 +443,10 @@ fn the_actuator_changes_a_workload_on_kubernetes_with_exactly_its_rights() {
     stops(actuator);
 }
 
-/// Every text that a process has written, and what its page said.
-struct Said(Vec<(String, String)>);
+/// Every text that a process has written, and what its page returned.
+struct Texts(Vec<(String, String)>);
 
-impl Said {
+impl Texts {
     fn run(&mut self, what: &str, mut command: Command) -> bool {
         let output = command.output().unwrap();
         for (stream, bytes) in [("stdout", &output.stdout), ("stderr", &output.stderr)] {
@@ -478,15 +478,15 @@ fn ask(address: &str, method: &str, path: &str, body: &str) -> Option<String> {
 /// Status and body of a report over TLS.
 fn post(address: &str, trusted: &Certificate, token: &str) -> (u16, String) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let (status, told) = runtime.block_on(async {
+    let (status, body) = runtime.block_on(async {
         let stream = tls(address, trusted).await.unwrap();
         answer(stream, &request(Some(token), V1, &progress("team-a/x"))).await
     });
-    (status, told.to_string())
+    (status, body.to_string())
 }
 
 #[test]
-fn no_secret_is_ever_said() {
+fn no_output_contains_a_secret() {
     let kafka = SecuredKafka::start(&["worker", "other"]).unwrap();
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path();
@@ -506,9 +506,9 @@ fn no_secret_is_ever_said() {
     secrets.extend(key.lines().filter(|line| !line.starts_with("-----")).map(str::to_owned));
     secrets.extend([&known, &unknown].map(|token| secret(token).to_owned()));
     secrets.extend([account.rsplit_once('.').unwrap().1.to_owned(), store.to_owned()]);
-    let mut said = Said(Vec::new());
+    let mut texts = Texts(Vec::new());
     let talkative = |command: &mut Command| {
-        // Everything that the client library can be made to say, too.
+        // Everything that the client library can be made to log, too.
         command.env("EADT_LOG__FILTER", "trace").env("EADT_BUS__PROPERTIES__DEBUG", "all");
         command.env("AWS_ACCESS_KEY_ID", "eadt").env("AWS_SECRET_ACCESS_KEY", store).env("AZURE_STORAGE_ACCOUNT_KEY", store);
     };
@@ -562,19 +562,19 @@ fn no_secret_is_ever_said() {
         }
         if service == "collector" {
             for (token, expected) in [(&known, 202), (&unknown, 401), (&account, 401)] {
-                let (status, told) = post(&listen, &trusted, token);
-                assert_eq!(status, expected, "{told}");
-                said.0.push((format!("an answer with status {status}"), told));
+                let (status, body) = post(&listen, &trusted, token);
+                assert_eq!(status, expected, "{body}");
+                texts.0.push((format!("an answer with status {status}"), body));
             }
         }
         for path in ["/metrics", "/healthz", "/readyz"] {
-            said.0.push((format!("{service} {path}"), page(&address, path).unwrap()));
+            texts.0.push((format!("{service} {path}"), page(&address, path).unwrap()));
         }
         signal(&process.0, "-TERM");
         ends(process, Duration::from_mins(1));
         let text = std::fs::read_to_string(&log).unwrap();
         assert!(text.contains("SASL") && text.contains("SCRAM"), "{service} was not talkative enough: {} bytes", text.len());
-        said.0.push((format!("{service} log"), text));
+        texts.0.push((format!("{service} log"), text));
     }
 
     // What shows settings, and what fails.
@@ -590,29 +590,29 @@ fn no_secret_is_ever_said() {
         talkative(&mut command);
         with_endpoint(&mut command);
         command.env_remove("EADT_BUS__SECURITY__PASSWORD_FILE").env("EADT_BUS__SECURITY__PASSWORD", password("worker"));
-        said.run(&args.join(" "), command);
+        texts.run(&args.join(" "), command);
     }
     let mut wrong = as_user(&kafka, dir, "worker", &["topics", "list"]);
     talkative(&mut wrong);
     wrong.env_remove("EADT_BUS__SECURITY__PASSWORD_FILE").env("EADT_BUS__SECURITY__PASSWORD", password("other"));
-    assert!(!said.run("a wrong password", wrong));
+    assert!(!texts.run("a wrong password", wrong));
     // A password that looks like a number stays what it is, and is wrong.
     let mut number = as_user(&kafka, dir, "worker", &["topics", "list"]);
     talkative(&mut number);
     number.env_remove("EADT_BUS__SECURITY__PASSWORD_FILE").env("EADT_BUS__SECURITY__PASSWORD", "0123456789");
-    assert!(!said.run("a number as password", number));
+    assert!(!texts.run("a number as password", number));
     // The program of the tests is built without object stores.
     let mut elsewhere = as_user(&kafka, dir, "worker", &["archiver"]);
     talkative(&mut elsewhere);
     elsewhere.env("EADT_ARCHIVER__LOCATION", "s3://eadt/archive");
-    assert!(!said.run("an archive in an object store", elsewhere));
+    assert!(!texts.run("an archive in an object store", elsewhere));
     let mut both = as_user(&kafka, dir, "worker", &["topics", "list"]);
     both.env("EADT_BUS__SECURITY__PASSWORD", password("worker"));
-    assert!(!said.run("two passwords", both));
+    assert!(!texts.run("two passwords", both));
     let mut key = as_admin(&kafka, dir, &["topics", "list"]);
     talkative(&mut key);
     key.env("EADT_BUS__SECURITY__KEY_PASSWORD", "planted-key-password-91ab");
-    said.run("a key with a password", key);
+    texts.run("a key with a password", key);
     for (name, line) in [
         ("typed", "[bus.security]\npassword = \"planted-worker-7f3c1e\"\n"),
         ("property", "[bus.properties]\n\"sasl.password\" = \"planted-worker-7f3c1e\"\n"),
@@ -621,17 +621,17 @@ fn no_secret_is_ever_said() {
         let file = dir.join(format!("{name}.toml"));
         std::fs::write(&file, line).unwrap();
         let command = as_user(&kafka, dir, "worker", &["config", "show", "--config", file.to_str().unwrap()]);
-        assert!(!said.run(&format!("a secret in the settings file, {name}"), command));
-        let (what, text) = said.0.last().unwrap();
+        assert!(!texts.run(&format!("a secret in the settings file, {name}"), command));
+        let (what, text) = texts.0.last().unwrap();
         assert!(text.contains("is a secret") && text.contains("EADT_BUS__"), "{what}: {text}");
     }
 
-    let shown = &said.0.iter().find(|(what, _)| what == "config show (stdout)").unwrap().1;
+    let shown = &texts.0.iter().find(|(what, _)| what == "config show (stdout)").unwrap().1;
     assert!(shown.contains("worker") && shown.contains("password = \"…\""), "{shown}");
-    for (what, text) in &said.0 {
+    for (what, text) in &texts.0 {
         for secret in &secrets {
-            assert!(!text.contains(secret.as_str()), "{what} says {secret}");
+            assert!(!text.contains(secret.as_str()), "{what} has {secret}");
         }
     }
-    assert!(said.0.len() > 35, "{}", said.0.len());
+    assert!(texts.0.len() > 35, "{}", texts.0.len());
 }

@@ -1,4 +1,4 @@
-//! A secured Apache Kafka: who is let in, who may do what, and what somebody without a right is told.
+//! A secured Apache Kafka: who is let in, who may do what, and the error for somebody without a right.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -80,7 +80,7 @@ fn only_who_is_known_by_password_or_certificate_gets_in() {
                     if error.contains(part) {
                         break;
                     }
-                    // A busy machine may not get as far as to say no while a connection is waited for.
+                    // A busy machine may not get as far as to refuse while a connection is waited for.
                     let silent = error.contains("no broker answered");
                     assert!(silent && begun.elapsed() < Duration::from_secs(30), "{what}: {error}");
                 }
@@ -117,7 +117,7 @@ fn reads_natively_by_every_mechanism(kafka: &SecuredKafka) {
                 let (begun, mut polled, mut offsets) = (Instant::now(), Vec::new(), Vec::new());
                 while offsets.len() < wanted as usize {
                     assert!(begun.elapsed() < WAIT, "by {security:?} only {offsets:?} came");
-                    // The broker takes a moment to act on what it was told.
+                    // The broker takes a moment to act on a change.
                     if let Err(error) = reader.poll(100, Duration::from_millis(100), &mut polled) {
                         assert!(error.to_string().contains("lacks the right"), "by {security:?}: {error}");
                     }
@@ -164,7 +164,7 @@ fn no_right_of_a_file_implies_another_one_and_lacking_any_is_noticed() {
     let topics = topic_names();
     for (part, rights) in &files {
         let begun = Instant::now();
-        // The broker takes a moment to act on what it was told.
+        // The broker takes a moment to act on a change.
         loop {
             let lacking = kafka.bus(part).unwrap().missing_rights(rights, &topics).unwrap();
             if lacking.is_empty() {
@@ -178,11 +178,11 @@ fn no_right_of_a_file_implies_another_one_and_lacking_any_is_noticed() {
             assert!(!lacking.is_empty(), "{part} needs no {right}: another right implies it");
             for missing in lacking {
                 let same = missing.operation == right.operation && missing.resource.name().starts_with(right.resource.name());
-                assert!(same, "{user} was refused {right}, and is said to lack {missing}");
+                assert!(same, "{user} was refused {right}, and is reported to lack {missing}");
             }
         }
         let nothing = kafka.bus("nobody").unwrap().missing_rights(rights, &topics).unwrap();
-        // Of topics that may not be looked at, no more can be told than what would let one look.
+        // Of topics that may not be looked at, no more can be reported than what would let one look.
         let certain = |right: &&AclEntry| {
             right.operation.implies(AclOperation::Describe) || !matches!(right.resource, AclResource::Topic(_))
         };
@@ -249,7 +249,7 @@ fn read_until(bus: &KafkaBus, enough: impl Fn(&[PollEvent]) -> bool) -> Result<(
     Ok(())
 }
 
-/// The client library looks for the group beside the reading, and tells of it when it is refused.
+/// The client library looks for the group beside the reading, and reports it if it is refused.
 fn read_on(bus: &KafkaBus) -> Result<(), eadt_bus::BusError> {
     read_until(bus, |_| false)
 }
@@ -259,7 +259,7 @@ fn look(bus: &KafkaBus) -> Result<(), eadt_bus::BusError> {
 }
 
 #[test]
-fn somebody_without_a_right_is_told_who_lacks_which_on_what() {
+fn the_error_of_a_missing_right_names_user_right_and_resource() {
     let topic = |name: &str| AclResource::Topic(format!("eadt.{name}.v1"));
     let all = [
         AclEntry::on_prefix(AclResource::Topic("eadt.".into()), AclOperation::Describe),
@@ -307,9 +307,9 @@ fn somebody_without_a_right_is_told_who_lacks_which_on_what() {
     }
     for (user, _, act, lacks) in cases {
         let error = act(&connect(user)).expect_err(lacks);
-        let said = error.to_string();
-        assert!(said.contains(&format!("User:{user} lacks the right")) && said.contains(lacks), "{lacks}: {said}");
-        assert_eq!(error.remedy, Remedy::Stop, "{said}");
+        let message = error.to_string();
+        assert!(message.contains(&format!("User:{user} lacks the right")) && message.contains(lacks), "{lacks}: {message}");
+        assert_eq!(error.remedy, Remedy::Stop, "{message}");
     }
 }
 

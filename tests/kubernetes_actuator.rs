@@ -53,14 +53,14 @@ fn the_seeds_flow_runs_on_a_real_api_server_and_everything_is_as_before_once_the
     change(ControllerAction::Increase, (3, 100, 1));
     change(ControllerAction::Revert, (9, 45, 3));
 
-    // What was kept adds up, whichever process says so.
+    // What was kept adds up, whichever process reports it.
     let evidence = |before: f64| [("gain_ratio".to_owned(), 0.1), ("before_joules_per_sample".to_owned(), before)].into();
     for (concerns, before, saved) in [("d-4", 4.0, "10.0 %"), ("d-5", 3.6, "19.0 %")] {
         let decision = rig.decision(&format!("kept-{concerns}"), ControllerAction::Maintain, layout(9, 45, 3));
         let origin = Origin::Simulated;
         let concerns = Some(concerns.to_owned());
         rig.decide(&Decision { validation: ChangeValidation::Kept, concerns, evidence: evidence(before), origin, ..decision });
-        let status = rig.eventually("it is told", || {
+        let status = rig.eventually("it is reported", || {
             let status = rig.policy("llm")["status"].clone();
             (status["effect"]["summary"] == format!("{saved} (simulated)")).then_some(status)
         });
@@ -74,7 +74,7 @@ fn the_seeds_flow_runs_on_a_real_api_server_and_everything_is_as_before_once_the
     let names = [(5, "Kept"), (4, "Kept"), (3, "Applied"), (2, "Applied"), (1, "Applied")];
     assert_eq!(past, names.map(|(number, outcome)| format!("\"d-{number}\" \"{outcome}\"")));
 
-    // No decision made more than one generation, and every one is told once.
+    // No decision made more than one generation, and every one is reported once.
     for decision in 1..=5 {
         assert_eq!(rig.outcomes(&format!("d-{decision}")), [ActuationOutcome::Applied, ActuationOutcome::Ready]);
     }
@@ -109,7 +109,7 @@ fn named(mut object: serde_json::Value, name: &str, target: &str) -> serde_json:
 }
 
 #[test]
-fn what_cannot_be_is_told_by_a_condition_and_nothing_is_touched() {
+fn what_cannot_be_is_reported_by_a_condition_and_nothing_is_touched() {
     let mut rig = Rig::new("conditions");
     let job = |name: &str| named(training(), name, name);
     let policy = |name: &str, target: &str| named(energy_policy("Enforce"), name, target);
@@ -167,8 +167,8 @@ fn what_cannot_be_is_told_by_a_condition_and_nothing_is_touched() {
             (rig.condition(name, kind) == expected).then_some(())
         });
         let conditions = rig.policy(name)["status"]["conditions"].as_array().unwrap().clone();
-        let told = conditions.iter().find(|condition| condition["type"] == kind).unwrap();
-        assert!(told["message"].as_str().unwrap().len() > 20, "{name}: it says what, and of what: {told}");
+        let found = conditions.iter().find(|condition| condition["type"] == kind).unwrap();
+        assert!(found["message"].as_str().unwrap().len() > 20, "{name}: it names what, and of what: {found}");
     }
     assert_eq!(state(&rig), before, "nothing is touched");
 
@@ -203,12 +203,12 @@ fn a_rollout_that_never_becomes_ready_is_rolled_back_with_its_broken_pod() {
     rig.give_rollouts(120.0);
     // It can be changed again.
     rig.change("d-2", ControllerAction::Decrease, layout(6, 45, 2), ActuationOutcome::Ready);
-    rig.eventually("the policy says so", || (rig.condition("llm", "Degraded") == "False AsExpected").then_some(()));
+    rig.eventually("the policy reports it", || (rig.condition("llm", "Degraded") == "False AsExpected").then_some(()));
 }
 
 /// One process a node is allowed here.
 #[test]
-fn a_rollout_whose_pods_find_no_node_goes_back_and_says_what_the_scheduler_said() {
+fn a_rollout_whose_pods_find_no_node_goes_back_and_reports_the_schedulers_reason() {
     let mut rig = Rig::new("pending");
     let mut set = training();
     set["spec"]["template"]["spec"]["affinity"] = json!({"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [
@@ -219,12 +219,12 @@ fn a_rollout_whose_pods_find_no_node_goes_back_and_says_what_the_scheduler_said(
     rig.start(1.0);
     rig.ready_with(&layout(6, 50, 2));
     let no_node = format!("0/{NODES} nodes are available");
-    // Said of those that wait, once nothing else is wrong with any pod.
+    // Reported of those that wait, once nothing else is wrong with any pod.
     let pending = |pods: &[Value]| {
         let conditions = |pod: &Value| pod["status"]["conditions"].as_array().cloned().unwrap_or_default();
         let ready = |pod: &Value| conditions(pod).iter().any(|is| is["type"] == "Ready" && is["status"] == "True");
         let waits = |pod: &Value| {
-            let message = |is: &Value| is["message"].as_str().is_some_and(|said| said.contains(&no_node));
+            let message = |is: &Value| is["message"].as_str().is_some_and(|text| text.contains(&no_node));
             conditions(pod).iter().any(|is| is["type"] == "PodScheduled" && is["status"] == "False" && message(is))
         };
         let stays = |pod: &Value| pod["metadata"]["deletionTimestamp"].is_null() && (ready(pod) || waits(pod));
@@ -361,7 +361,7 @@ fn somebody_who_takes_a_field_back_is_named_and_not_fought() {
     rig.apply_as("gitops", "llm-training", &threads("60"));
     rig.ready_with(&layout(9, 60, 3));
     let named = format!("{THREADS} of container train");
-    rig.says_taken_back(&named, "gitops");
+    rig.await_taken_back(&named, "gitops");
     let refused = rig.change("d-2", ControllerAction::Decrease, layout(9, 45, 3), ActuationOutcome::Refused);
     assert!(refused.reason.contains("gitops") && refused.reason.contains("took fields back"), "{}", refused.reason);
     assert_eq!(environment(&rig.set("llm-training"))[THREADS], "60");
@@ -371,11 +371,13 @@ fn somebody_who_takes_a_field_back_is_named_and_not_fought() {
     // Neither a decision to leave everything as it is nor another process makes it good.
     rig.decide(&rig.decision("d-3", ControllerAction::Maintain, layout(9, 60, 3)));
     rig.eventually("the policy shows the decision", || (last(&rig)["decisionId"] == "d-3").then_some(()));
-    rig.says_taken_back(&named, "gitops");
+    rig.await_taken_back(&named, "gitops");
     rig.stop();
     rig.start(120.0);
-    rig.eventually("another process says it", || (rig.condition("llm", "TelemetryFresh") == "Unknown NoWindowYet").then_some(()));
-    rig.says_taken_back(&named, "gitops");
+    rig.eventually("another process reports it", || {
+        (rig.condition("llm", "TelemetryFresh") == "Unknown NoWindowYet").then_some(())
+    });
+    rig.await_taken_back(&named, "gitops");
 
     // What is EADT's goes back; what was taken back stays, and whose it is.
     rig.kubectl(&["delete", "energypolicy", "llm"]);
@@ -395,7 +397,7 @@ fn somebody_who_takes_a_field_back_is_named_and_not_fought() {
     rig.change("d-4", ControllerAction::Decrease, layout(6, 45, 2), ActuationOutcome::Ready);
     rig.apply_as("gitops", "llm-training", &threads("55"));
     rig.ready_with(&layout(6, 55, 2));
-    rig.says_taken_back(&named, "gitops");
+    rig.await_taken_back(&named, "gitops");
     rig.kubectl(&["delete", "energypolicy", "llm"]);
     rig.apply(&energy_policy("Enforce"));
     as_expected(&rig);
@@ -410,7 +412,7 @@ fn a_pause_holds_at_the_next_step() {
     rig.eventually("it is paused", || rig.published().filter(|workload| workload.paused));
     let refused = rig.change("d-1", ControllerAction::Decrease, layout(6, 40, 2), ActuationOutcome::Refused);
     assert!(refused.reason.contains("paused"), "{}", refused.reason);
-    rig.eventually("the policy says so", || (rig.condition("llm", "Ready") == "False Paused").then_some(()));
+    rig.eventually("the policy reports it", || (rig.condition("llm", "Ready") == "False Paused").then_some(()));
     rig.kubectl(&["annotate", "statefulset", "llm-training", "eadt.dev/paused-"]);
     rig.eventually("it goes on", || rig.published().filter(|workload| !workload.paused));
     rig.change("d-2", ControllerAction::Decrease, layout(6, 40, 2), ActuationOutcome::Ready);
@@ -450,7 +452,7 @@ fn an_autoscaler_on_the_same_object_is_not_fought_either() {
     rig.decide(&decision);
     rig.outcome("d-2", ActuationOutcome::Refused);
     assert_eq!(rig.set("llm-training")["spec"]["replicas"], 7);
-    rig.says_taken_back("replicas", "kube-controller-manager");
+    rig.await_taken_back("replicas", "kube-controller-manager");
     rig.kubectl(&["delete", "energypolicy", "llm"]);
     let set = rig.given_back();
     let env = environment(&set);
@@ -475,7 +477,7 @@ fn what_quotas_and_disruption_budgets_do_not_allow_is_refused_before_anything_is
         assert!(refused.reason.contains(word), "{word}: {}", refused.reason);
     }
     rig.kubectl(&["delete", "resourcequota", "team"]);
-    // One that counts other pods stands in nobody's way, and one that counts these does.
+    // One that counts other pods is in nobody's way, and one that counts these does.
     for (name, scope, used) in [("short", "Terminating", "\"0\""), ("best-effort", "BestEffort", "\"6\"")] {
         rig.apply(&json!({
             "apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": name}, "spec": {"hard": {"pods": "6"}, "scopes": [scope]},
@@ -545,7 +547,7 @@ fn an_actuator_whose_clock_is_an_hour_off_changes_nothing_and_one_with_a_right_c
         rig.start(120.0);
         rig.ready_with(&layout(6, 50, 2));
         let generation = rig.set("llm-training")["metadata"]["generation"].clone();
-        // What the processor says, whose clock is right; one decision is new, the other one was over long ago.
+        // What the processor publishes, whose clock is right; one decision is new, the other one was over long ago.
         for (id, age_seconds) in [("fresh", 0.0), ("old", 1800.0)] {
             let time = now().plus_seconds(-age_seconds);
             let decision = rig.decision(id, ControllerAction::Decrease, layout(6, 40, 2));
@@ -562,7 +564,7 @@ fn an_actuator_whose_clock_is_an_hour_off_changes_nothing_and_one_with_a_right_c
     }
 }
 
-/// The job says when its last checkpoint was complete.
+/// The job reports when its last checkpoint was complete.
 fn checkpoint(rig: &Rig, checkpoint_time: EventTime) {
     let (time, workload) = (now(), rig.workload());
     let progress = TrainingProgress {
@@ -610,7 +612,7 @@ fn a_restart_waits_for_the_jobs_checkpoint_and_is_refused_where_none_comes() {
     assert_eq!(environment(&rig.set("llm-training"))["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"], "40");
 }
 
-/// The job says what it computes in and what it does not train; as any job, more than once.
+/// The job reports what it computes in and what it does not train; as any job, more than once.
 fn doing(rig: &Rig, precision: &str, frozen_prefix_layers: u32) {
     for _ in 0..2 {
         does(rig, precision, frozen_prefix_layers);
@@ -633,8 +635,8 @@ fn does(rig: &Rig, precision: &str, frozen_prefix_layers: u32) {
 
 /// What the job is asked for, as a job that starts now would read it.
 fn asked(rig: &Rig) -> Option<(Option<String>, Option<u32>, String)> {
-    let stands: Option<Directive> = rig.last(Topic::Directives, &rig.workload());
-    stands.map(|asked| (asked.precision, asked.frozen_prefix_layers, asked.decision_id))
+    let directive: Option<Directive> = rig.last(Topic::Directives, &rig.workload());
+    directive.map(|asked| (asked.precision, asked.frozen_prefix_layers, asked.decision_id))
 }
 
 #[test]
@@ -653,9 +655,9 @@ fn a_job_is_asked_for_precision_and_frozen_layers_and_where_it_does_not_follow_t
 
     let bf16 = Layout { precision: Some(Precision::Bf16), ..plain.clone() };
     rig.decide(&rig.decision("d-1", ControllerAction::SetPrecision, bf16.clone()));
-    let stands = rig.eventually("the job is asked", || asked(&rig));
-    assert_eq!(stands, (Some("bf16".into()), None, "d-1".into()));
-    let message = rig.eventually("the status says what is waited for", || {
+    let request = rig.eventually("the job is asked", || asked(&rig));
+    assert_eq!(request, (Some("bf16".into()), None, "d-1".into()));
+    let message = rig.eventually("the status shows what is waited for", || {
         let policy = rig.policy("llm");
         let conditions = policy["status"]["conditions"].as_array()?;
         let progressing = conditions.iter().find(|condition| condition["type"] == "Progressing")?;
@@ -674,7 +676,7 @@ fn a_job_is_asked_for_precision_and_frozen_layers_and_where_it_does_not_follow_t
     rig.eventually("the job has taken it up", again);
     rig.ready_with(&bf16);
 
-    // A job that does something else: everything is as it was before that decision, and it says why.
+    // A job that does something else: everything is as it was before that decision, and it reports why.
     rig.give_rollouts(1.0);
     rig.stop_clock();
     let frozen = Layout { frozen_prefix_layers: Some(8), ..bf16.clone() };
@@ -700,7 +702,7 @@ fn a_job_is_asked_for_precision_and_frozen_layers_and_where_it_does_not_follow_t
     let wide = Layout { precision: Some(Precision::Fp32), ..plain.clone() };
     assert!(rig.change("d-4", ControllerAction::SetPrecision, wide, ActuationOutcome::Refused).reason.contains("bf16, fp16"));
 
-    // Another actuator goes on with what stands; a pause and the end of the policy end it.
+    // Another actuator goes on with what is in force; a pause and the end of the policy end it.
     rig.give_rollouts(120.0);
     let fp16 = Layout { precision: Some(Precision::Fp16), ..plain };
     rig.decide(&rig.decision("d-5", ControllerAction::SetPrecision, fp16));

@@ -30,8 +30,8 @@ impl Installed<'_> {
     }
 
     fn get(&self, what: &[&str]) -> Option<Value> {
-        let told = self.kubernetes.kubectl(&[&["-n", &self.namespace, "get", "-o", "json"], what].concat()).ok()?;
-        Some(serde_json::from_str(&told).unwrap())
+        let json = self.kubernetes.kubectl(&[&["-n", &self.namespace, "get", "-o", "json"], what].concat()).ok()?;
+        Some(serde_json::from_str(&json).unwrap())
     }
 
     /// Runs the only container of a pod as its node would.
@@ -54,7 +54,7 @@ impl Installed<'_> {
         command.output().unwrap()
     }
 
-    /// `helm test`: whether it passed, what the pod said.
+    /// `helm test`: whether it passed, and its output.
     fn test(&self) -> (bool, String) {
         let mut helm = self.helm(&["test", "eadt", "--timeout", "120s"]);
         let begun = Instant::now();
@@ -74,15 +74,15 @@ impl Installed<'_> {
         let status = json!({"status": {"phase": phase}}).to_string();
         let patch = ["-n", &self.namespace, "patch", "pod", "eadt-test", "--subresource=status", "--type=merge", "-p", &status];
         self.kubernetes.kubectl(&patch).unwrap();
-        let told = helm.wait_with_output().unwrap();
-        let said = String::from_utf8_lossy(&ran.stdout).into_owned() + &String::from_utf8_lossy(&ran.stderr);
-        assert_eq!(told.status.success(), ran.status.success(), "{}", String::from_utf8_lossy(&told.stderr));
-        (told.status.success(), said)
+        let helm_output = helm.wait_with_output().unwrap();
+        let logs = String::from_utf8_lossy(&ran.stdout).into_owned() + &String::from_utf8_lossy(&ran.stderr);
+        assert_eq!(helm_output.status.success(), ran.status.success(), "{}", String::from_utf8_lossy(&helm_output.stderr));
+        (helm_output.status.success(), logs)
     }
 }
 
 #[test]
-fn helm_test_passes_once_the_topics_are_there_and_says_what_is_missing_before() {
+fn helm_test_passes_once_the_topics_are_there_and_lists_what_is_missing_before() {
     let kafka = Kafka::start().unwrap();
     let kubernetes = Kubernetes::shared();
     let definitions = std::fs::read_to_string(eadt_tests::root().join("deploy/crds/energypolicies.yaml"));
@@ -91,16 +91,16 @@ fn helm_test_passes_once_the_topics_are_there_and_says_what_is_missing_before() 
     let installed = Installed { kubernetes, namespace, home: tempfile::tempdir().unwrap() };
     let brokers = format!("kafka.brokers={}", kafka.brokers().replace(',', "\\,"));
     let install = ["install", "eadt", "deploy/helm/eadt", "--skip-crds", "--set", "topics.replication=1", "--set", &brokers];
-    let told = installed.helm(&install).wait_with_output().unwrap();
-    assert!(told.status.success(), "{}", String::from_utf8_lossy(&told.stderr));
+    let helm_output = installed.helm(&install).wait_with_output().unwrap();
+    assert!(helm_output.status.success(), "{}", String::from_utf8_lossy(&helm_output.stderr));
 
-    let (passed, said) = installed.test();
-    assert!(!passed && said.contains("eadt.decisions.v1") && said.contains("eadt topics apply"), "{said}");
+    let (passed, logs) = installed.test();
+    assert!(!passed && logs.contains("eadt.decisions.v1") && logs.contains("eadt topics apply"), "{logs}");
 
     let jobs = installed.get(&["jobs"]).unwrap();
     let job = jobs["items"].as_array().unwrap().iter().find(|job| job["metadata"]["name"].as_str().unwrap().contains("topics"));
     let made = installed.play(&job.unwrap()["spec"]["template"]);
     assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
-    let (passed, said) = installed.test();
-    assert!(passed && said.contains("as they should be"), "{said}");
+    let (passed, logs) = installed.test();
+    assert!(passed && logs.contains("as they should be"), "{logs}");
 }

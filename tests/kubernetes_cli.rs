@@ -43,7 +43,7 @@ fn eadt(kubeconfig: &Path, arguments: &[&str]) -> Output {
     command.args(arguments).env_clear().env("KUBECONFIG", kubeconfig).output().unwrap()
 }
 
-fn said(output: &Output) -> String {
+fn stdout_of(output: &Output) -> String {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout.clone()).unwrap()
 }
@@ -77,43 +77,43 @@ fn recommend(kubernetes: &Kubernetes, namespace: &str, expires: &str) {
 }
 
 #[test]
-fn without_a_cluster_it_says_what_to_do() {
-    let told = complaint(&eadt(Path::new("/nowhere/config"), &["policy", "list"]));
-    assert!(told.contains("no cluster to talk to") && told.contains("KUBECONFIG"), "{told}");
-    let told = complaint(&eadt(&Kubernetes::shared().admin_kubeconfig(), &["policy", "list", "--context", "elsewhere"]));
-    assert!(told.contains("elsewhere"), "{told}");
-    let told = complaint(&eadt(Path::new("/nowhere/config"), &["policy", "pause"]));
-    assert!(told.contains("NAME") || told.contains("--all"), "{told}");
+fn without_a_cluster_the_error_names_the_remedy() {
+    let error = complaint(&eadt(Path::new("/nowhere/config"), &["policy", "list"]));
+    assert!(error.contains("no cluster to talk to") && error.contains("KUBECONFIG"), "{error}");
+    let error = complaint(&eadt(&Kubernetes::shared().admin_kubeconfig(), &["policy", "list", "--context", "elsewhere"]));
+    assert!(error.contains("elsewhere"), "{error}");
+    let error = complaint(&eadt(Path::new("/nowhere/config"), &["policy", "pause"]));
+    assert!(error.contains("NAME") || error.contains("--all"), "{error}");
 }
 
 #[test]
 fn policies_are_listed_and_explained() {
     let kubernetes = kubernetes();
     let (config, namespace) = (kubernetes.admin_kubeconfig(), kubernetes.namespace("list").unwrap());
-    let empty = said(&eadt(&config, &["policy", "list", "-n", &namespace]));
+    let empty = stdout_of(&eadt(&config, &["policy", "list", "-n", &namespace]));
     assert_eq!(empty, format!("there is no policy in namespace {namespace}\n"));
-    let told = complaint(&eadt(&config, &["policy", "explain", "llm", "-n", &namespace]));
-    assert!(told.contains(&format!("there is no policy llm in namespace {namespace}")), "{told}");
+    let error = complaint(&eadt(&config, &["policy", "explain", "llm", "-n", &namespace]));
+    assert!(error.contains(&format!("there is no policy llm in namespace {namespace}")), "{error}");
 
     kubernetes.apply(&namespace, POLICY).unwrap();
-    let waiting = said(&eadt(&config, &["policy", "explain", "llm", "-n", &namespace]));
+    let waiting = stdout_of(&eadt(&config, &["policy", "explain", "llm", "-n", &namespace]));
     assert!(waiting.contains("there is no StatefulSet llm-training in this namespace"), "{waiting}");
     kubernetes.apply(&namespace, WORKLOAD).unwrap();
     recommend(kubernetes, &namespace, "2099-01-01T00:00:00.000000Z");
 
-    let table = said(&eadt(&config, &["policy", "list", "-A"]));
+    let table = stdout_of(&eadt(&config, &["policy", "list", "-A"]));
     let row = table.lines().find(|line| line.starts_with(&namespace)).unwrap_or_else(|| panic!("{table}"));
     for cell in ["llm", "StatefulSet llm-training", "Recommend", "in force", "1.25", "replicas 6 → 9"] {
         assert!(row.contains(cell), "{cell:?} is not in {row:?}");
     }
-    let explained = said(&eadt(&config, &["policy", "explain", "llm", "-n", &namespace]));
+    let explained = stdout_of(&eadt(&config, &["policy", "explain", "llm", "-n", &namespace]));
     for words in ["bounds        replicas 3 to 9", "three more ranks", "(simulated)", "eadt policy approve llm"] {
         assert!(explained.contains(words), "{words:?} is not in\n{explained}");
     }
-    let list: Value = serde_json::from_str(&said(&eadt(&config, &["policy", "list", "-n", &namespace, "--json"]))).unwrap();
+    let list: Value = serde_json::from_str(&stdout_of(&eadt(&config, &["policy", "list", "-n", &namespace, "--json"]))).unwrap();
     assert_eq!(list["policies"][0]["status"]["recommendation"]["decisionId"], "d-60");
     let one: Value =
-        serde_json::from_str(&said(&eadt(&config, &["policy", "explain", "llm", "-n", &namespace, "--json"]))).unwrap();
+        serde_json::from_str(&stdout_of(&eadt(&config, &["policy", "explain", "llm", "-n", &namespace, "--json"]))).unwrap();
     assert_eq!((&one["paused"], &one["target_found"], &one["state"]), (&json!(false), &json!(true), &json!("in force")));
 }
 
@@ -122,12 +122,12 @@ fn a_workload_and_a_namespace_are_paused_and_resumed() {
     let kubernetes = kubernetes();
     let (config, namespace) = (kubernetes.admin_kubeconfig(), kubernetes.namespace("pause").unwrap());
     kubernetes.apply(&namespace, POLICY).unwrap();
-    let told = complaint(&eadt(&config, &["policy", "pause", "llm", "-n", &namespace]));
-    assert!(told.contains("StatefulSet") && told.contains("is not there"), "{told}");
+    let error = complaint(&eadt(&config, &["policy", "pause", "llm", "-n", &namespace]));
+    assert!(error.contains("StatefulSet") && error.contains("is not there"), "{error}");
     kubernetes.apply(&namespace, WORKLOAD).unwrap();
 
     let workload = ["sts", "llm-training", "-n", &namespace];
-    let run = |words: &[&str]| said(&eadt(&config, &[&["policy"], words, &["-n", &namespace]].concat()));
+    let run = |words: &[&str]| stdout_of(&eadt(&config, &[&["policy"], words, &["-n", &namespace]].concat()));
     assert!(run(&["pause", "llm"]).starts_with("paused: "));
     assert!(run(&["pause", "llm"]).starts_with("paused already: "));
     assert_eq!(annotation(kubernetes, &workload, "eadt.dev/paused"), "true");
@@ -159,7 +159,7 @@ fn a_recommendation_is_approved_once_and_only_what_was_seen() {
     assert!(complaint(&approve(&[])).contains("expired"));
     recommend(kubernetes, &namespace, "2099-01-01T00:00:00.000000Z");
     assert!(complaint(&approve(&["--decision", "d-0"])).contains("what is recommended by now is d-60"));
-    let approved = said(&approve(&["--decision", "d-60"]));
+    let approved = stdout_of(&approve(&["--decision", "d-60"]));
     assert!(approved.starts_with("approved d-60: replicas 6 → 9"), "{approved}");
     assert_eq!(annotation(kubernetes, &["epol", "llm", "-n", &namespace], "eadt.dev/approved"), "d-60");
 
@@ -188,7 +188,7 @@ fn the_program_understands_the_charts_settings_and_commands() {
         let mut command = Command::new(eadt_tests::program());
         command.env_clear().env("EADT_CONFIG_FILE", file.path()).env("EADT_HTTP__ADDRESS", "0.0.0.0:9464");
         command.env("EADT_KUBERNETES__IDENTITY", "eadt-actuator-0").env("EADT_COLLECTOR__NODE", "gpu-0");
-        said(&command.args(arguments).output().unwrap())
+        stdout_of(&command.args(arguments).output().unwrap())
     };
     let shown = run(&["config", "show"]);
     for wanted in [

@@ -141,11 +141,11 @@ fn everything_is_accepted_strictly() {
     }
 
     std::fs::write(file.path(), everything.replace("serviceName:", "servceName:")).unwrap();
-    let told = format!(
+    let errors = format!(
         "{:#}",
         kubernetes.kubectl(&["apply", "--dry-run=server", "--validate=strict", "-f", file.path().to_str().unwrap()]).unwrap_err()
     );
-    assert!(told.contains("servceName"), "the check bites: {told}");
+    assert!(errors.contains("servceName"), "the check bites: {errors}");
 }
 
 #[test]
@@ -234,7 +234,7 @@ fn locked_down(flags: &[&str], asks: bool, reviews: bool) -> Vec<String> {
             assert_eq!(security["capabilities"]["drop"][0], "ALL", "{name}");
             let added = agent.then(|| serde_json::json!(["SYS_ADMIN"]));
             assert_eq!(security["capabilities"].get("add"), added.as_ref(), "{name}");
-            assert!(security.get("runAsUser").is_none(), "{name}: the pod says as whom");
+            assert!(security.get("runAsUser").is_none(), "{name}: the pod sets as whom");
             assert!(security.get("privileged").is_none(), "{name}");
             assert!(container["resources"]["requests"]["memory"].is_string(), "{name}");
             assert!(container["resources"]["limits"]["memory"].is_string(), "{name}");
@@ -342,24 +342,24 @@ fn every_port_that_a_part_opens_is_let_in_and_has_a_name() {
     }
     assert!(opened["eadt-collector"].contains("progress"), "{opened:?}");
 
-    // What the collector is told is what its port, its files and its folders are.
+    // What the collector is given is what its port, its files and its folders are.
     let collector = of("DaemonSet").find(|part| part["metadata"]["name"] == "eadt-collector").unwrap();
     let container = &collector["spec"]["template"]["spec"]["containers"][0];
-    let told = |name: &str| {
+    let setting = |name: &str| {
         let variables = container["env"].as_array().unwrap().iter();
         let mut found = variables.filter(|variable| variable["name"] == format!("EADT_COLLECTOR__PROGRESS__{name}"));
         found.next().unwrap()["value"].as_str().unwrap().to_owned()
     };
     let port = container["ports"].as_array().unwrap().iter().find(|port| port["name"] == "progress").unwrap();
-    assert_eq!(told("LISTEN"), format!("0.0.0.0:{}", port["containerPort"]));
+    assert_eq!(setting("LISTEN"), format!("0.0.0.0:{}", port["containerPort"]));
     let mounts: BTreeSet<&str> =
         container["volumeMounts"].as_array().unwrap().iter().map(|mount| mount["mountPath"].as_str().unwrap()).collect();
     for (file, name) in [("CERTIFICATE", "tls.crt"), ("KEY", "tls.key"), ("TOKENS_FILE", "tokens.json")] {
-        let path = told(file);
+        let path = setting(file);
         let (folder, last) = path.rsplit_once('/').unwrap();
         assert!(last == name && mounts.contains(folder), "{path}");
     }
-    assert_eq!((told("SERVICE_ACCOUNTS__ENABLED"), told("SERVICE_ACCOUNTS__AUDIENCE")), ("true".into(), "eadt".into()));
+    assert_eq!((setting("SERVICE_ACCOUNTS__ENABLED"), setting("SERVICE_ACCOUNTS__AUDIENCE")), ("true".into(), "eadt".into()));
 }
 
 #[test]
@@ -407,7 +407,7 @@ fn own((group, resource, verb): (&str, &str, &str)) -> Right {
 }
 
 #[test]
-fn what_stands_beside_the_chart_fits_it() {
+fn the_manifests_beside_the_chart_fit_it() {
     let objects = objects(&chart::template(&EVERYTHING).unwrap());
     let ports: BTreeMap<&str, u64> = objects
         .iter()
@@ -446,8 +446,8 @@ fn the_chart_is_installed_and_leaves_nothing_behind() {
         .unwrap();
     let run = |arguments: &[&str]| {
         let output = helm(Some(kubernetes), &[arguments, &["-n", &namespace]].concat());
-        let told = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(output.status.success(), "{arguments:?}: {told}");
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{arguments:?}: {errors}");
         String::from_utf8(output.stdout).unwrap()
     };
     // There is nobody here who would give the archiver a volume.

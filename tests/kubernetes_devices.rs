@@ -23,7 +23,7 @@ use eadt_tests::kubernetes::proxy::{Answer, Fault, Passed};
 use http::Method;
 use serde_json::{Value, json};
 
-/// The node's collector says which pods hold which GPU.
+/// The node's collector reports which pods hold which GPU.
 fn hold(rig: &Rig, node: &str, gpus: &[(&str, Vec<String>)]) {
     let name = |name: &String| {
         let workload = name.starts_with("llm-training-").then(|| rig.workload());
@@ -35,7 +35,7 @@ fn hold(rig: &Rig, node: &str, gpus: &[(&str, Vec<String>)]) {
         default_power_limit_watts: Some(400.0),
         pods: pods.iter().map(name).collect(),
     };
-    // Of pods that have only just come a report says nothing, and this one is not repeated.
+    // Of pods that have only just come a report has nothing, and this one is not repeated.
     std::thread::sleep(Duration::from_secs(3));
     let devices = gpus.iter().map(held).collect();
     let event = DeviceHolders { time: now(), node: node.to_owned(), devices, unplaced: Vec::new() };
@@ -112,7 +112,7 @@ fn a_cap_is_asked_of_the_agents_of_the_jobs_nodes_and_withdrawn_with_its_policy(
     let refused = rig.change("d-1", ControllerAction::Decrease, cap(300.0), ActuationOutcome::Refused);
     assert!(refused.reason.contains("no agent has reported"), "{refused:?}");
     answer(&rig, &nodes, SettingOutcome::Untouched, "");
-    // Reports are heard before the decisions that follow them.
+    // Reports are read before the decisions that follow them.
     let refused = rig.change("d-2", ControllerAction::Decrease, cap(240.0), ActuationOutcome::Refused);
     assert!(refused.reason.contains("from 250 to 700 W, not 240"), "{refused:?}");
     assert_eq!(intents(&rig), BTreeMap::new(), "nobody is asked for what is refused");
@@ -122,7 +122,7 @@ fn a_cap_is_asked_of_the_agents_of_the_jobs_nodes_and_withdrawn_with_its_policy(
     assert_eq!(
         rig.outcomes("d-3"),
         [ActuationOutcome::Applied],
-        "it is ready when the agents say so: {:#?}\n{:#}",
+        "it is ready when the agents report it: {:#?}\n{:#}",
         rig.actuations(),
         rig.set("llm-training")
     );
@@ -207,7 +207,7 @@ fn a_cap_that_is_held_asks_nothing_of_the_api_server_and_misses_nothing() {
     // More than two of the rounds in which everything is looked at.
     let quiet = |rig: &Rig| {
         let rest = |request: &Passed| request.path.contains("/leases");
-        rig.eventually("everything is told", || {
+        rig.eventually("everything is reported", || {
             std::thread::sleep(Duration::from_secs(2));
             rig.proxy().passed().iter().all(rest).then_some(())
         });
@@ -301,8 +301,8 @@ fn set_to(rig: &Rig, fake: &FakeLibrary, power_milliwatts: u32, lock_mhz: u32) {
     rig.eventually(&format!("{wanted:?}"), || (0..4).all(|gpu| fake.settings(gpu) == wanted).then_some(()));
 }
 
-/// Waits until the agent has said what its devices take: until then nothing is asked of it.
-fn heard(rig: &Rig) {
+/// Waits until the agent has published what its devices take: until then nothing is asked of it.
+fn await_device_states(rig: &Rig) {
     rig.eventually("the agent has spoken", || {
         let last = rig.read::<DeviceState>(Topic::DeviceStates).pop()?;
         (!last.stopped && !last.devices.is_empty()).then_some(())
@@ -317,7 +317,7 @@ fn a_real_agent_holds_what_is_decided_and_puts_everything_back() {
     let as_before = |rig: &Rig| set_to(rig, &fake, untouched.power_milliwatts, untouched.lock_mhz);
     let pods = uids(&rig.pods());
     let agent = Agent::start(&rig, NODE, &fake, state.path(), |_| {});
-    heard(&rig);
+    await_device_states(&rig);
     let refused = rig.change("d-1", ControllerAction::Decrease, cap(150.0), ActuationOutcome::Refused);
     assert!(refused.reason.contains("from 200 to 700 W, not 150"), "{refused:?}");
     let both = Layout { sm_clock_mhz: Some(1417.0), ..cap(400.0) };
@@ -327,7 +327,7 @@ fn a_real_agent_holds_what_is_decided_and_puts_everything_back() {
     set_to(&rig, &fake, 400_000, 1410);
     rig.ready_with(&ready.layout);
 
-    // An agent that goes away puts everything back; the next one hears what still stands.
+    // An agent that goes away puts everything back; the next one gets what is still in force.
     agent.stop(&rig);
     as_before(&rig);
     let agent = Agent::start(&rig, NODE, &fake, state.path(), |_| {});
@@ -355,7 +355,7 @@ fn a_real_agent_holds_what_is_decided_and_puts_everything_back() {
     agent.stop(&rig);
     let agent = Agent::start(&rig, NODE, &fake, state.path(), |raw| raw.agent.clocks = false);
     set_to(&rig, &fake, 400_000, 0);
-    heard(&rig);
+    await_device_states(&rig);
     let back = rig.change(
         "d-3",
         ControllerAction::Decrease,
@@ -488,11 +488,11 @@ fn a_node_has_the_mps_default_that_all_its_jobs_policies_name() {
             let why = format!("{}: {}", degraded["reason"].as_str()?, degraded["message"].as_str()?);
             why.contains(word).then_some(())
         };
-        rig.eventually(&format!("{name} says {word}"), why);
+        rig.eventually(&format!("{name} shows {word}"), why);
     };
     tenant(&rig, "first", 40);
     rig.start(60.0);
-    heard(&rig);
+    await_device_states(&rig);
     is(&rig, "its job is alone there", 40.0);
     degraded(&rig, "first", "AsExpected");
     // While the only pod there is replaced it stays.
@@ -523,7 +523,7 @@ fn a_node_has_the_mps_default_that_all_its_jobs_policies_name() {
     rig.kubectl(&["delete", "pod", "other", "--grace-period=0", "--force"]);
     is(&rig, "it is gone", 40.0);
 
-    // An agent that may not is told of, and deleting the policies ends it.
+    // An agent that may not is reported, and deleting the policies ends it.
     agent.stop(&rig);
     is(&rig, "the agent has stopped", 100.0);
     let agent = Agent::start(&rig, MPS_NODE, &fake, state.path(), |_| {});

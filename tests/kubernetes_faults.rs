@@ -157,7 +157,7 @@ fn a_workload_of_a_mebibyte_is_changed_like_any_other() {
 }
 
 #[test]
-fn a_workload_that_has_no_room_for_a_record_is_not_touched_and_its_policy_says_why() {
+fn a_workload_that_has_no_room_for_a_record_is_not_touched_and_its_policy_reports_why() {
     // etcd's own limit of a request.
     const LIMIT: usize = 3 << 19;
     let _peace = in_peace();
@@ -171,7 +171,7 @@ fn a_workload_that_has_no_room_for_a_record_is_not_touched_and_its_policy_says_w
     let full = rig.set("llm-training");
     rig.apply(&energy_policy("Enforce"));
     rig.start(120.0);
-    rig.eventually("the policy says so", || (rig.condition("llm", "Degraded") == "True CannotChange").then_some(()));
+    rig.eventually("the policy reports it", || (rig.condition("llm", "Degraded") == "True CannotChange").then_some(()));
     let policy = rig.policy("llm");
     let degraded = policy["status"]["conditions"].as_array().unwrap().iter().find(|c| c["type"] == "Degraded").unwrap();
     let message = degraded["message"].as_str().unwrap();
@@ -185,12 +185,12 @@ fn a_workload_that_has_no_room_for_a_record_is_not_touched_and_its_policy_says_w
     let container = json!({"name": "logs", "args": ["x"]});
     rig.patch("llm-training", &json!({"spec": {"template": {"spec": {"containers": [container]}}}}));
     taken_over(&rig);
-    rig.eventually("the policy says so", || (rig.condition("llm", "Degraded") == "False AsExpected").then_some(()));
+    rig.eventually("the policy reports it", || (rig.condition("llm", "Degraded") == "False AsExpected").then_some(()));
     changed_once(&rig, "d-1", 40);
 }
 
 #[test]
-fn a_decision_that_expires_while_nothing_can_be_written_says_why_it_waited() {
+fn a_decision_that_expires_while_nothing_can_be_written_reports_why_it_waited() {
     let _peace = in_peace();
     let rig = enforced("expires");
     let before = generation(&rig);
@@ -253,7 +253,7 @@ fn an_actuator_that_starts_while_the_api_server_answers_nobody_goes_on_once_it_a
     let mut rig = Rig::behind_proxy("starts");
     rig.apply(&without_pods());
     rig.apply(&energy_policy("Enforce"));
-    // Whether these kinds are served, which they are not here, cannot be told for now.
+    // Whether these kinds are served, which they are not here, is unknown for now.
     for group in ["/apis/kubeflow.org/", "/apis/jobset.x-k8s.io/"] {
         rig.proxy().interfere(fault(Method::GET, group, Answer::Refused { code: 500, retry_after: None }, usize::MAX));
     }
@@ -476,7 +476,7 @@ fn hundreds_of_workloads_are_watched_in_pages_changed_once_each_and_then_left_al
     // A watch that a busy machine lost begins anew with another list.
     let further = pages.take_while(|page| page.query.contains("continue=")).count();
     assert_eq!(1 + further, COUNT / 100, "the list came in pages");
-    // Once everything is told, only the lease is left to look after.
+    // Once everything is reported, only the lease is left to look after.
     until("silence", &|| rig.proxy().passed().iter().all(|request| request.path.contains("/leases")));
 }
 

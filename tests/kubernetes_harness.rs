@@ -1,5 +1,5 @@
 //! The harness itself: a control plane starts, survives restarts of its parts with its data, and goes with its owner; pods do
-//! what they are told.
+//! what they are asked.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -113,11 +113,11 @@ fn what_ends_by_itself_is_started_again_and_what_was_stopped_is_not() {
 }
 
 #[test]
-fn what_cannot_start_says_why() {
+fn what_cannot_start_reports_why() {
     let flags = vec!["--no-such-flag".to_owned()];
     let settings = Settings { api_server_flags: flags, controllers: false, ..Settings::default() };
-    let told = format!("{:#}", Kubernetes::start_with(&settings).unwrap_err());
-    assert!(told.contains("kube-apiserver ended") && told.contains("no-such-flag"), "{told}");
+    let error = format!("{:#}", Kubernetes::start_with(&settings).unwrap_err());
+    assert!(error.contains("kube-apiserver ended") && error.contains("no-such-flag"), "{error}");
 }
 
 #[tokio::test]
@@ -170,7 +170,7 @@ async fn a_world_is_ready_when_its_pods_agree() -> Result<()> {
 }
 
 #[tokio::test]
-async fn pods_crash_wait_and_take_their_time_as_they_are_told() -> Result<()> {
+async fn pods_crash_wait_and_take_their_time_as_their_annotations_ask() -> Result<()> {
     let kubernetes = Kubernetes::shared();
     let client = kubernetes.client().await?;
     let namespace = kubernetes.namespace("stages")?;
@@ -242,7 +242,7 @@ fn kubectl_speaks_to_it() -> Result<()> {
     let kubernetes = Kubernetes::shared();
     let nodes = kubernetes.kubectl(&["get", "nodes", "-o", "name"])?;
     assert_eq!(nodes.lines().count(), 4, "{nodes}");
-    let told = format!("{:#}", kubernetes.kubectl(&["get", "nonsense"]).unwrap_err());
-    assert!(told.contains("nonsense"), "{told}");
+    let error = format!("{:#}", kubernetes.kubectl(&["get", "nonsense"]).unwrap_err());
+    assert!(error.contains("nonsense"), "{error}");
     Ok(())
 }

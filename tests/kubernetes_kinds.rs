@@ -196,7 +196,7 @@ fn a_deployment_whose_new_pods_crash_goes_back() {
 struct Suspended {
     rig: Rig,
     kind: &'static str,
-    /// Where its parts stand.
+    /// Where its parts are.
     parts: &'static str,
     /// Beside the workers.
     first: &'static str,
@@ -359,7 +359,7 @@ fn the_workers_of_an_mpi_job_are_changed_while_it_is_suspended_and_their_number_
 }
 
 #[test]
-fn a_job_set_is_never_touched_and_what_would_help_is_said() {
+fn a_job_set_is_never_touched_and_what_would_help_is_reported() {
     define("jobset.x-k8s.io", "v1alpha2", "JobSet");
     let mut rig = Rig::new("jobset");
     let job = |command: &str, copies: u32, pods: u32| {
@@ -390,7 +390,7 @@ fn a_job_set_is_never_touched_and_what_would_help_is_said() {
     in_vain(threads, "the environment of a JobSet's jobs is immutable");
     scaled_in_vain(&rig, "d-2", workers(6, 50), "the replicas of a JobSet's jobs are immutable");
     recommended(&rig, "d-3", ControllerAction::Decrease, workers(5, 40), "threads 50 % → 40 %");
-    // Who approves what cannot be done is told so.
+    // Who approves what cannot be done gets an error.
     rig.kubectl(&["annotate", "energypolicy", "llm", "eadt.dev/approved=d-3"]);
     in_vain(rig.outcome("d-3", ActuationOutcome::Refused), "the environment of a JobSet's jobs is immutable");
     given_back(&rig, "jobset", &untouched, || ());

@@ -1,4 +1,4 @@
-//! GPUs are reported with the workloads of the pods that hold them: the kubelet says which pods, the owners at a real API server
+//! GPUs are reported with the workloads of the pods that hold them: the kubelet lists which pods, the owners at a real API server
 //! whose they are, to an account with exactly what the chart grants, of which every right is used.
 
 #[path = "../services/collector/tests/support/kubelet.rs"]

@@ -1,4 +1,4 @@
-//! `EnergyPolicy` on the real API server: what is refused and how it is said, what is filled in, what people see.
+//! `EnergyPolicy` on the real API server: what is refused and with which message, what is filled in, what people see.
 
 use std::sync::Once;
 
@@ -159,9 +159,9 @@ fn a_wrong_policy_is_refused_with_its_field() -> Result<()> {
         match refused {
             Ok(done) => failures.push(format!("{spec} was accepted: {done}")),
             Err(error) => {
-                let told = error.to_string();
-                if !told.contains(field) || !told.to_lowercase().contains(&why.to_lowercase()) {
-                    failures.push(format!("{spec}: {field:?} and {why:?} should be said, not: {told}"));
+                let message = error.to_string();
+                if !message.contains(field) || !message.to_lowercase().contains(&why.to_lowercase()) {
+                    failures.push(format!("{spec}: {field:?} and {why:?} should be in the message, not: {message}"));
                 }
             }
         }
@@ -221,9 +221,12 @@ fn a_policy_that_is_too_large_is_refused_with_its_field() -> Result<()> {
         let file = tempfile::Builder::new().suffix(".json").tempfile()?;
         std::fs::write(file.path(), manifest("p", &spec).to_string())?;
         let made = kubernetes.kubectl(&["-n", &namespace, "create", "-f", file.path().to_str().unwrap_or_default()]);
-        let told = made.expect_err(field).to_string().to_lowercase();
-        let start = &told[..told.len().min(2000)];
-        assert!(told.contains(&field.to_lowercase()) && told.contains(why), "{field:?} and {why:?} should be said, not: {start}");
+        let message = made.expect_err(field).to_string().to_lowercase();
+        let start = &message[..message.len().min(2000)];
+        assert!(
+            message.contains(&field.to_lowercase()) && message.contains(why),
+            "{field:?} and {why:?} should be in the message, not: {start}"
+        );
     }
     // What people write stays possible.
     let settings = json!({"controller": {"name": "hybrid", "settings": {"seek_windows": 4, "max_slowdown_ratio": 0.05}}});
@@ -256,8 +259,8 @@ async fn defaults_are_filled_in_and_the_target_stays() -> Result<()> {
     assert_eq!(stored, "Recommend 8", "the API server fills them in, not the reader");
 
     let other = json!({"targetRef": {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "other"}});
-    let told = kubernetes.apply(&namespace, &manifest("p", &other).to_string()).unwrap_err().to_string();
-    assert!(told.contains("spec.targetRef") && told.contains("delete the policy and create another one"), "{told}");
+    let message = kubernetes.apply(&namespace, &manifest("p", &other).to_string()).unwrap_err().to_string();
+    assert!(message.contains("spec.targetRef") && message.contains("delete the policy and create another one"), "{message}");
     kubernetes.apply(&namespace, &manifest("p", &json!({"updateMode": "Observe"})).to_string())?;
     Ok(())
 }
@@ -316,7 +319,7 @@ async fn the_status_is_its_own_and_shows_in_columns() -> Result<()> {
 
     let odd = json!({"type": "Ready", "status": "Maybe", "reason": "Tested", "message": "", "lastTransitionTime": now});
     let wrong = json!({"status": {"conditions": [odd]}});
-    let told = policies.patch_status("p", &PatchParams::default(), &Patch::Merge(&wrong)).await.unwrap_err().to_string();
-    assert!(told.contains("status.conditions[0].status") && told.contains("Unsupported value"), "{told}");
+    let message = policies.patch_status("p", &PatchParams::default(), &Patch::Merge(&wrong)).await.unwrap_err().to_string();
+    assert!(message.contains("status.conditions[0].status") && message.contains("Unsupported value"), "{message}");
     Ok(())
 }

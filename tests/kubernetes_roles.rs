@@ -42,7 +42,7 @@ fn all_are_used(mut rig: Rig) {
     answer(&rig, &nodes(&rig), SettingOutcome::Untouched, "");
     rig.give_rollouts(5.0);
     rig.change("d-4", ControllerAction::Decrease, cap(300.0), ActuationOutcome::RolledBack);
-    rig.eventually("the policy says so", || (rig.condition("llm", "Ready").starts_with("True")).then_some(()));
+    rig.eventually("the policy reports it", || (rig.condition("llm", "Ready").starts_with("True")).then_some(()));
     rig.eventually("an Event is written", || {
         (!rig.kubectl(&["get", "events.events.k8s.io", "-o", "name"]).is_empty()).then_some(())
     });

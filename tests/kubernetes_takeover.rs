@@ -1,4 +1,4 @@
-//! Two actuators on a real API server and a real Apache Kafka: who stands by goes on where the leader stopped.
+//! Two actuators on a real API server and a real Apache Kafka: the standby goes on where the leader stopped.
 
 use crate::support;
 
@@ -57,8 +57,8 @@ impl Place {
             if let Some(seen) = look() {
                 return seen;
             }
-            let said = || ["a", "b"].map(|who| std::fs::read_to_string(self.log(who)).unwrap_or_default()).join("\n--\n");
-            assert!(begun.elapsed() < WITHIN, "not within {WITHIN:?}: {what}\n{}", said());
+            let logs = || ["a", "b"].map(|who| std::fs::read_to_string(self.log(who)).unwrap_or_default()).join("\n--\n");
+            assert!(begun.elapsed() < WITHIN, "not within {WITHIN:?}: {what}\n{}", logs());
             std::thread::sleep(Duration::from_millis(100));
         }
     }
@@ -70,7 +70,7 @@ impl Place {
         });
     }
 
-    fn told(&self, topic: &str) -> Vec<Value> {
+    fn events(&self, topic: &str) -> Vec<Value> {
         let (out, errors, good) = text(self.on(&["tail", topic, "--from-start", "--until-end", "--json"]));
         assert!(good, "{errors}");
         out.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()["data"].clone()).collect()
@@ -79,7 +79,7 @@ impl Place {
     /// The layout with this percentage, once it is ready.
     fn ready_with(&self, percentage: u32) -> Workload {
         self.eventually(&format!("{percentage} % is ready"), || {
-            let last = self.told("workloads.v1").pop()?;
+            let last = self.events("workloads.v1").pop()?;
             let there = last["layout"]["mps_thread_percentage"] == percentage && last["ready_time"].is_string();
             there.then(|| serde_json::from_value(last).unwrap())
         })
@@ -108,7 +108,7 @@ impl Place {
 }
 
 #[test]
-fn an_actuator_that_stands_by_goes_on_with_the_decisions_of_one_that_left_or_was_killed() {
+fn a_standby_actuator_goes_on_with_the_decisions_of_one_that_left_or_was_killed() {
     let kubernetes = Kubernetes::shared();
     kubernetes.define(include_str!("../deploy/crds/energypolicies.yaml")).unwrap();
     let namespace = kubernetes.namespace("takeover").unwrap();
@@ -141,8 +141,9 @@ fn an_actuator_that_stands_by_goes_on_with_the_decisions_of_one_that_left_or_was
     assert!(killed < TAKEN_OVER, "{killed:?}");
 
     let all_ready = || {
-        let told = place.told("actuations.v1");
-        let of = |id: &str| told.iter().filter(|a| a["decision_id"] == id).map(|a| a["outcome"].clone()).collect::<Vec<_>>();
+        let actuations = place.events("actuations.v1");
+        let of =
+            |id: &str| actuations.iter().filter(|a| a["decision_id"] == id).map(|a| a["outcome"].clone()).collect::<Vec<_>>();
         let all: Vec<_> = (1..=4).map(|number| of(&format!("d-{number}"))).collect();
         all[3].contains(&json!("ready")).then_some(all)
     };

@@ -81,19 +81,19 @@ fn a_service_account_reports_for_its_own_namespace_as_long_as_the_api_server_kno
     let mut ingest = Ingest::start_with(dir, &more, |command| {
         command.env("KUBECONFIG", &kubeconfig);
     });
-    assert!(ingest.told.so_far.last().unwrap().contains("service_accounts=true"), "{:?}", ingest.told.so_far.last());
+    assert!(ingest.stderr.so_far.last().unwrap().contains("service_accounts=true"), "{:?}", ingest.stderr.so_far.last());
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let once = |token: &str, path: &str, body: &str| runtime.block_on(ingest.post(&trusted, Some(token), path, body));
-    // The API server of a busy machine may not answer in time, which is told so, and another time it does.
-    let unchecked = |status: u16, told: &Value| {
-        status == 503 && told["error"].as_str().is_some_and(|error| error.contains("cannot be checked now"))
+    // The API server of a busy machine may not answer in time, which is reported, and another time it does.
+    let unchecked = |status: u16, answer: &Value| {
+        status == 503 && answer["error"].as_str().is_some_and(|error| error.contains("cannot be checked now"))
     };
     let until_checked = |token: &str, path: &str, body: &str| {
         let begun = Instant::now();
         loop {
-            let (status, told) = once(token, path, body);
-            if !unchecked(status, &told) || begun.elapsed() > WITHIN {
-                return (status, told);
+            let (status, answer) = once(token, path, body);
+            if !unchecked(status, &answer) || begun.elapsed() > WITHIN {
+                return (status, answer);
             }
             std::thread::sleep(PAUSE);
         }
@@ -102,27 +102,27 @@ fn a_service_account_reports_for_its_own_namespace_as_long_as_the_api_server_kno
     let eventually = |what: &str, token: &str, workload: &str, status: u16, meanwhile: u16| {
         let begun = Instant::now();
         loop {
-            let (got, told) = once(token, V1, &progress(workload));
+            let (got, answer) = once(token, V1, &progress(workload));
             if got == status {
-                return told;
+                return answer;
             }
-            assert!((got == meanwhile || unchecked(got, &told)) && begun.elapsed() < WITHIN, "{what}: {got}: {told}");
+            assert!((got == meanwhile || unchecked(got, &answer)) && begun.elapsed() < WITHIN, "{what}: {got}: {answer}");
             std::thread::sleep(PAUSE);
         }
     };
     let (of_a, of_b) = (format!("{team_a}/x"), format!("{team_b}/x"));
 
     // Without the right to ask nothing is known of anybody.
-    let (status, told) = once(&a, V1, &progress(&of_a));
-    assert!(status == 503 && told["error"].as_str().unwrap().contains("cannot be checked now"), "{status}: {told}");
+    let (status, answer) = once(&a, V1, &progress(&of_a));
+    assert!(status == 503 && answer["error"].as_str().unwrap().contains("cannot be checked now"), "{status}: {answer}");
     assert_eq!(post(&of_file, "team-c/x").0, 202);
     cluster.bind(&own);
     eventually("the right is in force", &a, &of_a, 202, 503);
 
     assert_eq!(post(&b, &of_b).0, 202);
-    let (status, told) = post(&a, &of_b);
-    assert_eq!((status, &told["field"]), (403, &json!("workload")), "{told}");
-    assert!(told["error"].as_str().unwrap().contains(&format!("system:serviceaccount:{team_a}:train")), "{told}");
+    let (status, answer) = post(&a, &of_b);
+    assert_eq!((status, &answer["field"]), (403, &json!("workload")), "{answer}");
+    assert!(answer["error"].as_str().unwrap().contains(&format!("system:serviceaccount:{team_a}:train")), "{answer}");
     let trainer = |namespace: &str| format!("/apis/trainer.kubeflow.org/v1alpha1/namespaces/{namespace}/trainjobs/j/status");
     let update = r#"{"trainerStatus":{"progressPercentage":0}}"#;
     let update = |namespace: &str| until_checked(&a, &trainer(namespace), update).0;
@@ -141,10 +141,10 @@ fn a_service_account_reports_for_its_own_namespace_as_long_as_the_api_server_kno
     let worthless =
         [api_servers.as_str(), &vaults, "garbage", "a.b.c", "", &a[1..], &a[..a.len() - 6], &of_file[..of_file.len() - 1]];
     for bad in claimed.iter().map(String::as_str).chain(worthless) {
-        let (status, told) = post(bad, &of_a);
-        assert!(status == 401, "{bad}: {status}: {told}");
+        let (status, answer) = post(bad, &of_a);
+        assert!(status == 401, "{bad}: {status}: {answer}");
     }
-    // The API server says so, too, where what the token says of itself is not looked at.
+    // The API server refuses it, too, where the token's own claims are not looked at.
     runtime.block_on(async {
         let reviews = TokenReviews::new(kubernetes.client().await.unwrap());
         for (token, audience, found) in [
@@ -187,8 +187,8 @@ fn a_service_account_reports_for_its_own_namespace_as_long_as_the_api_server_kno
     // Without an API server: what is remembered, tokens of the file, and nothing else.
     let new = cluster.token(&team_b, &eadt);
     kubernetes.kill(Component::ApiServer).unwrap();
-    let told = eventually("what was remembered is over", &b, &of_b, 503, 202);
-    assert!(told["error"].as_str().unwrap().contains("the API server does not answer"), "{told}");
+    let answer = eventually("what was remembered is over", &b, &of_b, 503, 202);
+    assert!(answer["error"].as_str().unwrap().contains("the API server does not answer"), "{answer}");
     assert_eq!(once(&new, V1, &progress(&of_b)).0, 503);
     assert_eq!(post(&of_file, "team-c/x").0, 202);
     assert_eq!(post("garbage", &of_b).0, 401);
@@ -199,18 +199,18 @@ fn a_service_account_reports_for_its_own_namespace_as_long_as_the_api_server_kno
 
     support::signal(&ingest.child.0, "-INT");
     assert!(ingest.child.0.wait().unwrap().success());
-    ingest.told.drain();
-    let said = ingest.told.so_far.join("\n");
-    assert!(said.contains("tokens of service accounts cannot be checked") && said.contains("checked again"), "{said}");
-    assert!(said.contains("verb create for tokenreviews"), "what was missing: {said}");
-    assert!(said.contains("/apis/authentication.k8s.io/v1/tokenreviews"), "the client says all it has to say");
+    ingest.stderr.drain();
+    let logged = ingest.stderr.so_far.join("\n");
+    assert!(logged.contains("tokens of service accounts cannot be checked") && logged.contains("checked again"), "{logged}");
+    assert!(logged.contains("verb create for tokenreviews"), "what was missing: {logged}");
+    assert!(logged.contains("/apis/authentication.k8s.io/v1/tokenreviews"), "the client logs all it has");
     let collectors: Value = serde_json::from_slice(&std::fs::read(&kubeconfig).unwrap()).unwrap();
     let collectors = collectors["users"][0]["user"]["token"].as_str().unwrap();
     for token in [&a, &b, &both, &vaults, &api_servers, &of_pod, &new].map(String::as_str).into_iter().chain([collectors]) {
         let (signed, signature) = token.rsplit_once('.').unwrap();
-        assert!(!said.contains(signature) && !said.contains(signed.rsplit_once('.').unwrap().1), "a token is in the logs");
+        assert!(!logged.contains(signature) && !logged.contains(signed.rsplit_once('.').unwrap().1), "a token is in the logs");
     }
-    assert!(!said.contains(secret(&of_file)), "a secret is in the logs");
+    assert!(!logged.contains(secret(&of_file)), "a secret is in the logs");
 
     let account = format!("{own}/{NAME}");
     let requests: Vec<_> = kubernetes.requests().unwrap().into_iter().filter(|request| request.account == account).collect();

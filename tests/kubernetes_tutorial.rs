@@ -1,4 +1,4 @@
-//! The tutorial of docs/operate/kubernetes.md, its commands as they stand there, on a real control plane. Pods cannot run anything here, so
+//! The tutorial of docs/operate/kubernetes.md, its commands as they are there, on a real control plane. Pods cannot run anything here, so
 //! the services that the chart installs are played by `eadt up --kubernetes` beside the cluster.
 
 use crate::support;
@@ -63,7 +63,7 @@ impl Reader<'_> {
 }
 
 #[test]
-fn the_tutorials_commands_do_what_it_says() {
+fn the_tutorials_commands_do_what_it_promises() {
     let kubernetes = Kubernetes::start().unwrap();
     let bin = tempfile::tempdir().unwrap();
     let tools = tools().unwrap();
@@ -98,9 +98,9 @@ fn the_tutorials_commands_do_what_it_says() {
     reader.until("something is recommended", &mut services, data.path(), |reader| {
         reader.get("energypolicy/llm")["status"]["recommendation"]["summary"].is_string()
     });
-    let told = reader.run(read);
+    let printed = reader.run(read);
     for word in ["Recommend", "eadt policy approve llm", "simulated"] {
-        assert!(told.contains(word), "no {word} in\n{told}");
+        assert!(printed.contains(word), "no {word} in\n{printed}");
     }
     let unchanged = reader.get("statefulset/llm-training");
     assert_eq!((&unchanged["spec"], &unchanged["metadata"]["generation"]), (&before["spec"], &before["metadata"]["generation"]));
@@ -112,8 +112,8 @@ fn the_tutorials_commands_do_what_it_says() {
         let mark = &set["metadata"]["annotations"]["eadt.dev/applied"];
         set["spec"] != before["spec"] && mark.as_str().is_some_and(|mark| mark.contains("\"ready_time\":\""))
     });
-    let told = reader.run(watch);
-    assert!(told.contains("Applied") && told.contains("Ready"), "{told}");
+    let printed = reader.run(watch);
+    assert!(printed.contains("Applied") && printed.contains("Ready"), "{printed}");
 
     assert!(reader.run(pause).contains("paused: "));
     let paused = reader.get("statefulset/llm-training");
@@ -123,8 +123,8 @@ fn the_tutorials_commands_do_what_it_says() {
     let still = reader.get("statefulset/llm-training");
     assert_eq!((&still["spec"], &still["metadata"]["generation"]), (&paused["spec"], &paused["metadata"]["generation"]));
 
-    let told = reader.run(delete);
-    assert!(told.contains("deleted"), "{told}");
+    let printed = reader.run(delete);
+    assert!(printed.contains("deleted"), "{printed}");
     reader.until("everything is as before", &mut services, data.path(), |reader| {
         let now = reader.get("statefulset/llm-training");
         let own = now["metadata"]["annotations"].as_object().unwrap().keys().any(|name| name.starts_with("eadt.dev/"));

@@ -88,16 +88,16 @@ impl Place<'_> {
         let mut watch = Running(command.spawn().unwrap());
         let output = BufReader::new(watch.0.stdout.take().expect("it is piped"));
         // More than the jobs have states.
-        let (tell, told) = sync_channel(100_000);
+        let (sender, layouts) = sync_channel(100_000);
         std::thread::spawn(move || {
             let sets = serde_json::Deserializer::from_reader(output).into_iter::<Value>();
             for set in sets.map_while(Result::ok) {
-                if tell.send(set).is_err() {
+                if sender.send(set).is_err() {
                     break;
                 }
             }
         });
-        (watch, told)
+        (watch, layouts)
     }
 }
 
@@ -131,7 +131,7 @@ fn within(expected: &[Layout], seen: &[Layout]) -> bool {
 }
 
 /// The events of a topic, as the program's log holds them.
-fn told(data: &Path, topic: &str, workload: &str) -> Vec<Value> {
+fn events(data: &Path, topic: &str, workload: &str) -> Vec<Value> {
     let (out, errors, good) =
         support::text(eadt(data, &["tail", topic, "--from-start", "--until-end", "--json", "--key", workload]));
     assert!(good, "{errors}");
@@ -203,7 +203,7 @@ fn the_seeds_flow_is_decided_and_carried_out_on_a_real_cluster_that_is_then_as_b
 
     // Why each step was taken, and that what followed was measured under it.
     let workload = format!("{}/{}", place.namespace, names[0]);
-    let decisions = told(data.path(), "decisions.v1", &workload);
+    let decisions = events(data.path(), "decisions.v1", &workload);
     let steps: Vec<(&str, &str)> = decisions
         .iter()
         .map(|decision| (decision["action"].as_str().unwrap(), decision["validation"].as_str().unwrap()))
@@ -222,7 +222,7 @@ fn the_seeds_flow_is_decided_and_carried_out_on_a_real_cluster_that_is_then_as_b
         assert!(all.any(|there| *there == step), "{step:?} is not in its place in {steps:?}");
     }
     assert!(decisions.iter().all(|decision| decision["origin"] == "simulated"));
-    let windows = told(data.path(), "efficiency.windows.v1", &workload);
+    let windows = events(data.path(), "efficiency.windows.v1", &workload);
     let watts = |layout: (u64, u64)| {
         let of = windows.iter().filter(|window| {
             (window["layout"]["replicas"].as_u64(), window["layout"]["mps_thread_percentage"].as_u64())
@@ -235,7 +235,7 @@ fn the_seeds_flow_is_decided_and_carried_out_on_a_real_cluster_that_is_then_as_b
     };
     assert!(watts((6, 40)) < 0.95 * watts((6, 50)), "fewer threads draw less: the plant follows the pods");
     let downtime = |actuation: &Value| actuation["downtime_seconds"].as_f64();
-    let actuations = told(data.path(), "actuations.v1", &workload);
+    let actuations = events(data.path(), "actuations.v1", &workload);
     assert!(actuations.iter().filter_map(downtime).filter(|seconds| *seconds > 0.0).count() >= 5, "{actuations:#?}");
     let idle = windows.iter().filter(|window| window["restarted"] == true).count();
     assert!(idle >= 5, "restarts show in {idle} windows");

@@ -55,6 +55,24 @@ fn lists_count_back_from_the_newest_event_and_refuse_names_that_do_not_exist() {
     let (err, code) = status(eadt(dir.path(), &["describe", "workload", "vision"]));
     assert!(code == Some(1) && err.contains("no workload is named \"vision\" here; there are eadt/llm-training"), "{err}");
 
+    // A description has the forms of a list; its figures are those of the list.
+    let describe = |form: &[&str]| text(eadt(dir.path(), &[&["describe", "workload", "llm-training"][..], form].concat()));
+    let row = whole.iter().find(|row| row["workload"] == "eadt/llm-training").unwrap();
+    let (figures, err, good) = describe(&["-o", "csv"]);
+    assert!(good && figures.starts_with("figure,value\nstate,ended\n"), "{figures}{err}");
+    assert!(figures.contains(&format!("\nenergy_joules,{}\n", row["energy_joules"])), "{figures}");
+    let forms: Vec<String> = [&["-o", "json"][..], &["--json"], &["-o", "table"], &[], &["-o", "wide"]]
+        .into_iter()
+        .map(|form| describe(form).0)
+        .collect();
+    assert!(forms[0] == forms[1] && forms[0].contains("\"earlier_decisions\""), "{}", forms[0]);
+    assert!(forms[2] == forms[3] && forms[4].lines().count() >= forms[3].lines().count(), "{}", forms[4]);
+    let (err, code) = status(eadt(dir.path(), &["describe", "workload", "llm-training", "--json", "-o", "csv"]));
+    assert_eq!(code, Some(2), "{err}");
+    // Sums of a part of the run are not called the run's.
+    let (table, err, good) = text(eadt(dir.path(), &["get", "workloads", "--since", "10m", "-o", "wide"]));
+    assert!(good && table.contains("J/SAMPLE OF LAST 10 MIN") && table.contains("ENERGY OF LAST 10 MIN"), "{table}{err}");
+
     let tail = |key: &str| text(eadt(dir.path(), &["tail", "actuations", "--until-end", "--workload", key]));
     let (out, err, good) = tail("llm-training");
     assert!(
@@ -79,7 +97,7 @@ fn lists_count_back_from_the_newest_event_and_refuse_names_that_do_not_exist() {
     }
 }
 
-/// As `up --gpus none` leaves it: what a job says of itself is all there is.
+/// As `up --gpus none` leaves it: what a job reports of itself is all there is.
 #[test]
 fn a_job_without_known_power_is_listed_with_its_speed() {
     let dir = tempfile::tempdir().unwrap();

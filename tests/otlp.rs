@@ -47,20 +47,20 @@ fn receiver() -> (String, Receiver<Posted>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     // More than there are reports.
-    let (tell, told) = sync_channel(10_000);
+    let (sender, requests) = sync_channel(10_000);
     std::thread::spawn(move || {
         for (number, stream) in listener.incoming().enumerate() {
             let status = if number == 0 { "503 Service Unavailable" } else { "200 OK" };
             let Ok(stream) = stream else { continue };
             let posted = read(&stream).expect("a request");
             // Before the answer, after which the run may be over.
-            if tell.send(posted).is_err() {
+            if sender.send(posted).is_err() {
                 return;
             }
             answer(stream, status).expect("somebody who waits for an answer");
         }
     });
-    (url, told)
+    (url, requests)
 }
 
 /// An authority: the PEM file with its certificate, and what a server needs that it has signed a certificate for `localhost` for.
@@ -89,7 +89,7 @@ fn tls_receiver(config: ServerConfig) -> (u16, Receiver<Posted>) {
     let port = listener.local_addr().unwrap().port();
     let config = Arc::new(config);
     // More than there are reports.
-    let (tell, told) = sync_channel(100);
+    let (sender, requests) = sync_channel(100);
     std::thread::spawn(move || {
         for stream in listener.incoming().flatten() {
             let mut stream = StreamOwned::new(ServerConnection::new(config.clone()).unwrap(), stream);
@@ -99,16 +99,16 @@ fn tls_receiver(config: ServerConfig) -> (u16, Receiver<Posted>) {
                 std::io::copy(&mut stream.sock, &mut std::io::sink()).ok();
                 continue;
             };
-            if tell.send(posted).is_err() {
+            if sender.send(posted).is_err() {
                 return;
             }
             answer(&mut stream, "200 OK").expect("somebody who waits for an answer");
         }
     });
-    (port, told)
+    (port, requests)
 }
 
-/// A server that takes no TLS, and says so by HTTP: its port.
+/// A server that takes no TLS, and answers so by HTTP: its port.
 fn server_without_tls() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -160,16 +160,16 @@ fn points(report: &ExportMetricsServiceRequest) -> BTreeMap<(String, String), f6
 #[test]
 fn a_receiver_gets_the_figures_of_the_report_also_after_it_was_away() {
     let dir = tempfile::tempdir().unwrap();
-    let (url, told) = receiver();
+    let (url, requests) = receiver();
     // Some seconds, so that there are reports before the last one.
     let mut up = eadt(dir.path(), &["up", "--speed", "300", "--duration", "15m", "--no-view"]);
     up.env("EADT_METRICS__OTLP__ENDPOINT", url).env("EADT_METRICS__OTLP__INTERVAL_SECONDS", "1");
     up.env("OTEL_EXPORTER_OTLP_HEADERS", "api-key=a%20s%C3%A9cret");
-    let (_, said, good) = text(up);
-    assert!(good, "{said}");
-    assert!(said.contains("does not take the metrics") && said.contains("answered 503"), "{said}");
-    assert!(said.contains("it works again") && !said.contains("cret"), "{said}");
-    let posted: Vec<Posted> = told.try_iter().collect();
+    let (_, err, good) = text(up);
+    assert!(good, "{err}");
+    assert!(err.contains("does not take the metrics") && err.contains("answered 503"), "{err}");
+    assert!(err.contains("it works again") && !err.contains("cret"), "{err}");
+    let posted: Vec<Posted> = requests.try_iter().collect();
     assert!(posted.len() > 2, "{}", posted.len());
     for (head, _) in &posted {
         let head = head.to_lowercase();
@@ -193,25 +193,25 @@ fn a_receiver_gets_the_figures_of_the_report_also_after_it_was_away() {
 fn an_https_receiver_gets_them_if_its_authority_is_named_or_known_to_the_machine() {
     let dir = tempfile::tempdir().unwrap();
     let (known, config) = authority(dir.path(), "known");
-    let (port, told) = tls_receiver(config);
+    let (port, requests) = tls_receiver(config);
     // The second is where this machine's authorities are read from.
     for variable in ["OTEL_EXPORTER_OTLP_CERTIFICATE", "SSL_CERT_FILE"] {
         let data = dir.path().join(variable);
-        let (_, said, good) = text(run_to(&format!("https://localhost:{port}"), &data, variable, &known));
-        assert!(good && !said.contains("does not take the metrics"), "{variable}: {said}");
-        let posted: Vec<Posted> = told.try_iter().collect();
-        let (head, report) = posted.last().unwrap_or_else(|| panic!("{variable}: {said}"));
+        let (_, err, good) = text(run_to(&format!("https://localhost:{port}"), &data, variable, &known));
+        assert!(good && !err.contains("does not take the metrics"), "{variable}: {err}");
+        let posted: Vec<Posted> = requests.try_iter().collect();
+        let (head, report) = posted.last().unwrap_or_else(|| panic!("{variable}: {err}"));
         assert!(head.starts_with("POST /v1/metrics HTTP/1.1\r\n"), "{head}");
         assert!(points(report).keys().any(|(instrument, _)| instrument == "hw.power"), "{variable}: {report:?}");
     }
 }
 
 #[test]
-fn a_receiver_that_is_not_trusted_gets_nothing_and_what_to_do_is_said() {
+fn a_receiver_that_is_not_trusted_gets_nothing_and_the_remedy_is_reported() {
     let dir = tempfile::tempdir().unwrap();
     let (known, config) = authority(dir.path(), "known");
     let (other, _) = authority(dir.path(), "other");
-    let (port, told) = tls_receiver(config);
+    let (port, requests) = tls_receiver(config);
     let without_tls = server_without_tls();
     let in_other = format!("no authority in {} has signed its certificate", other.display());
     let named = "OTEL_EXPORTER_OTLP_CERTIFICATE";
@@ -253,15 +253,15 @@ fn a_receiver_that_is_not_trusted_gets_nothing_and_what_to_do_is_said() {
             ["cannot be reached", "it does not use TLS", "write http://"],
         ),
     ] {
-        let (_, said, good) = text(run_to(&endpoint, &dir.path().join(case), variable, authorities));
-        assert!(good, "{case}: the run goes on: {said}");
-        let line = said.lines().find(|line| line.contains("does not take the metrics"));
-        let line = line.unwrap_or_else(|| panic!("{case}: {said}"));
+        let (_, err, good) = text(run_to(&endpoint, &dir.path().join(case), variable, authorities));
+        assert!(good, "{case}: the run goes on: {err}");
+        let line = err.lines().find(|line| line.contains("does not take the metrics"));
+        let line = line.unwrap_or_else(|| panic!("{case}: {err}"));
         for part in [&*endpoint, parts[0], parts[1], parts[2]] {
             assert!(line.contains(part), "{case}: {part}: {line}");
         }
-        assert_eq!(said.contains("install ca-certificates"), case == "none", "{case}: {said}");
-        assert_eq!(told.try_iter().count(), 0, "{case}");
+        assert_eq!(err.contains("install ca-certificates"), case == "none", "{case}: {err}");
+        assert_eq!(requests.try_iter().count(), 0, "{case}");
     }
 }
 
@@ -284,8 +284,8 @@ fn a_receiver_that_cannot_be_used_is_an_error_before_anything_runs() {
     ] {
         let mut up = eadt(dir.path(), &["up", "--speed", "max", "--duration", "1m", "--no-view"]);
         up.env("EADT_METRICS__OTLP__ENDPOINT", "https://127.0.0.1:1").env(variable, value).stdout(Stdio::null());
-        let (_, said, good) = text(up);
-        assert!(!good && said.contains(error), "{variable}={value}: {said}");
+        let (_, err, good) = text(up);
+        assert!(!good && err.contains(error), "{variable}={value}: {err}");
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "{variable}: nothing was begun");
     }
 }

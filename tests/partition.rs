@@ -54,13 +54,13 @@ fn from_tables_to_a_choice() {
     // A model carries its origin to a choice from tables that are measured.
     let measured = path("measured.csv");
     std::fs::write(&measured, std::fs::read_to_string(&solo).unwrap().replace(",simulated", ",measured")).unwrap();
-    let says_simulated = |more: &[&str]| {
+    let shows_simulated = |more: &[&str]| {
         let arguments = [&["partition", "choose", "--solo", &measured, "--workloads", "Gemm,ViT-inf"], more].concat();
         let (out, error, success) = text(eadt(dir.path(), &arguments));
         assert!(success, "{error}");
         out.contains("predicted from simulated measurements")
     };
-    assert!(!says_simulated(&[]) && says_simulated(&["--model", &model]));
+    assert!(!shows_simulated(&[]) && shows_simulated(&["--model", &model]));
     let three = choose("Gemm,ViT-inf,Sorting", &["--model", &model]);
     assert_eq!((0..3).map(|place| share(&three, place)).sum::<u64>(), 100);
     assert_eq!(choose("Gemm,Gemm", &["--max-slowdown", "0.1"])["verdict"], "infeasible");
@@ -106,9 +106,9 @@ fn from_tables_to_a_choice() {
     assert!(first.starts_with("<p class=\"verdict\">chosen partitions do "), "{first}");
 }
 
-/// Without tables the paper's workloads are simulated, and it is said so.
+/// Without tables the paper's workloads are simulated, and it is shown.
 #[test]
-fn the_experiment_says_that_it_is_simulated() {
+fn the_experiment_shows_that_it_is_simulated() {
     let dir = tempfile::tempdir().unwrap();
     let arguments = ["evaluate", "--paper-only", "--training", "0.5", "--repeats", "1", "--trees", "10"];
     assert_eq!(run(dir.path(), &arguments)["origin"], "simulated");

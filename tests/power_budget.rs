@@ -15,9 +15,9 @@ fn a_budget_is_held_in_one_process_and_replays_to_the_same_decisions() {
         let (decisions, workloads) = (tail(&command, "decisions.v1"), tail(&command, "workloads.v1"));
         assert!(decisions.len() >= 2 * 115, "{}", decisions.len());
         judge(&decisions, &workloads);
-        let mut told: Vec<String> = decisions.iter().map(ToString::to_string).collect();
-        told.sort();
-        told
+        let mut sorted: Vec<String> = decisions.iter().map(ToString::to_string).collect();
+        sorted.sort();
+        sorted
     };
     let [one, other] = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
     assert!(run(one.path()) == run(other.path()), "the same seed gave other decisions");

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::support::{Running, Told, eadt};
+use crate::support::{Running, StderrLines, eadt};
 
 /// Serves the text of a dcgm-exporter with two GPUs; returns the port. The energy counter grows with each scrape.
 fn dcgm() -> u16 {
@@ -65,13 +65,12 @@ fn query(port: u16, expression: &str) -> Result<usize, String> {
     Ok(answer["data"]["result"].as_array().map_or(0, Vec::len))
 }
 
-/// Panels that may show nothing: a simulation has no collector, shares no GPU by the stage, and may have completed no file yet.
-const MAY_BE_EMPTY: [&str; 5] = [
+/// Panels that may show nothing: a simulation has no collector, and shares no GPU by the stage.
+const MAY_BE_EMPTY: [&str; 4] = [
     "Shared GPUs under the stage",
     "Members measured alone",
     "Looks and decisions of the stage",
     "Collector: sampled, sent, dropped",
-    "Archived rows",
 ];
 
 /// The panels that show nothing, with their queries.
@@ -105,8 +104,8 @@ fn no_panel_is_empty_and_a_reverted_decision_raises_an_alert() {
     let mut up = eadt(dir.path(), &["up", "--speed", "240", "--seed", "0", "--no-view"]);
     up.env("EADT_METRICS__BY_WORKLOAD", "true").env("EADT_HTTP__ADDRESS", "127.0.0.1:0");
     let mut up = Running(up.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap());
-    let mut told = Told::by(&mut up.0);
-    let line = told.until("metrics and health");
+    let mut stderr = StderrLines::by(&mut up.0);
+    let line = stderr.until("metrics and health");
     let address = line.split("127.0.0.1:").nth(1).unwrap_or_else(|| panic!("{line}"));
     let address: String = address.chars().take_while(char::is_ascii_digit).collect();
 

@@ -130,6 +130,6 @@ fn pyarrow_duckdb_and_polars_read_what_was_written() {
     let file = folder.path().join("expected.json");
     fs::write(&file, expected.to_string()).expect("a file");
     let script = eadt_tests::root().join("tests/python/read_archive.py");
-    let said = eadt_tests::python::script(&script, &[&root, &file]).expect("a readable archive");
-    assert!(said.contains("4 topics agree"), "{said}");
+    let output = eadt_tests::python::script(&script, &[&root, &file]).expect("a readable archive");
+    assert!(output.contains("4 topics agree"), "{output}");
 }

@@ -19,12 +19,12 @@ fn the_example_of_the_documentation_reads_a_data_set() {
     let build = |name: &str, more: &[&str]| {
         let to = out.path().join(name);
         let (from, place) = (data.path().display().to_string(), to.display().to_string());
-        let said = json(eadt(data.path(), &[&["dataset", "build", &from, "--out", &place, "--json"], more].concat()));
-        (to, said)
+        let summary = json(eadt(data.path(), &[&["dataset", "build", &from, "--out", &place, "--json"], more].concat()));
+        (to, summary)
     };
-    let (first, said) = build("first", &[]);
-    assert_eq!((said["windows"].as_u64(), said["decisions"].as_u64()), (Some(windows), Some(decisions)), "{said}");
-    assert_eq!(said["counts"]["windows_by_origin"]["simulated"].as_u64(), Some(windows), "{said}");
+    let (first, summary) = build("first", &[]);
+    assert_eq!((summary["windows"].as_u64(), summary["decisions"].as_u64()), (Some(windows), Some(decisions)), "{summary}");
+    assert_eq!(summary["counts"]["windows_by_origin"]["simulated"].as_u64(), Some(windows), "{summary}");
     let (second, _) = build("second", &[]);
     assert_eq!(files(&first), files(&second), "the same archive gives the same files");
     build("first", &["--force"]);

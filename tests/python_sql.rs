@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use support::{eadt, json};
 
 #[test]
-fn documented_queries_and_the_notebook_say_of_an_archive_what_the_report_says() {
+fn documented_queries_and_the_notebook_agree_with_the_report_of_an_archive() {
     let place = tempfile::tempdir().unwrap();
     json(eadt(
         &place.path().join("eadt-data"),
@@ -33,7 +33,7 @@ fn documented_queries_and_the_notebook_say_of_an_archive_what_the_report_says() 
     }
     assert!(asked >= 5, "only {asked} queries");
 
-    // What the query says of each workload is what the report says.
+    // What the query gives for each workload is what the report gives.
     let archive = place.path().join("eadt-data").display().to_string();
     let report = json(eadt(place.path(), &["report", &archive, "--json"]));
     let workloads = report["workloads"].as_array().unwrap();

@@ -416,7 +416,7 @@ fn an_import_that_refused_rows_ends_with_a_status_of_its_own_and_its_log_is_writ
     let dir = tempfile::tempdir().unwrap();
     let torn = "2025/07/03 12:00:41.000, GPU-1\n";
     let rows = "2025/07/03 12:00:41.000, GPU-1, many W\n".repeat(50);
-    for (what, line, expected, said) in [
+    for (what, line, expected, message) in [
         ("whole", "", Some(0), ""),
         ("absent", "2025/07/03 12:00:41.000, GPU-1, [N/A]\n", Some(0), ""),
         ("header", "# noise\ntimestamp, uuid, power.draw [W]\n", Some(0), ""),
@@ -431,7 +431,7 @@ fn an_import_that_refused_rows_ends_with_a_status_of_its_own_and_its_log_is_writ
         };
         let (err, code) = status(import(&["--out", log.to_str().unwrap()]));
         assert_eq!(code, expected, "{what}: {err}");
-        assert!(err.contains(said) && err.contains("refused") == (expected == Some(3)), "{what}: {err}");
+        assert!(err.contains(message) && err.contains("refused") == (expected == Some(3)), "{what}: {err}");
         assert_eq!(log.exists(), expected != Some(1), "{what}");
         if expected == Some(1) {
             continue;

@@ -57,11 +57,11 @@ fn an_event_of_a_newer_type_is_refused_and_one_of_an_unknown_type_is_counted() {
     let newer = event("io.eadt.gpu.telemetry.v2", 15, None, object!({"device": "a", "watts": 100.0}));
     let foreign = event("com.example.weather.v1", 16, None, object!({}));
     let log = write(dir.path(), "log.jsonl", &[telemetry("a", 10, None), newer, foreign, telemetry("a", 20, None)]);
-    let said = replay_with_losses(dir.path(), &log, &[]);
-    assert_eq!(said["events"], 3, "{said}");
-    assert_eq!(said["refused"], 1, "{said}");
-    assert_eq!(said["refused_by_reason"], object!({"unexpected_type": 1}), "{said}");
-    assert_eq!(said["passed_over"], object!({"com.example.weather.v1": 1}), "{said}");
+    let summary = replay_with_losses(dir.path(), &log, &[]);
+    assert_eq!(summary["events"], 3, "{summary}");
+    assert_eq!(summary["refused"], 1, "{summary}");
+    assert_eq!(summary["refused_by_reason"], object!({"unexpected_type": 1}), "{summary}");
+    assert_eq!(summary["passed_over"], object!({"com.example.weather.v1": 1}), "{summary}");
     let (out, err, good) = text(eadt(dir.path(), &["replay", log.to_str().unwrap()]));
     assert!(!good && out.contains("1 refused: 1 unexpected_type"), "{out}{err}");
     assert!(err.ends_with("error: windows and decisions lack what was left out: 1 event refused\n"), "{err}");
@@ -87,10 +87,10 @@ fn an_event_after_the_last_closed_window_counts_as_late_and_spans_are_no_windows
     lines.push(telemetry("b", 30, Some(200)));
     let log = write(dir.path(), "log.jsonl", &lines);
     let out = dir.path().join("out");
-    let said = replay(dir.path(), &log, &["--out", out.to_str().unwrap()]);
-    assert_eq!((said["windows"].as_u64(), said["spans"].as_u64()), (Some(3), Some(1)), "{said}");
-    assert_eq!((said["late"].as_u64(), said["refused"].as_u64()), (Some(1), Some(1)), "{said}");
-    assert_eq!(said["refused_by_reason"], object!({"late": 1}), "{said}");
+    let summary = replay(dir.path(), &log, &["--out", out.to_str().unwrap()]);
+    assert_eq!((summary["windows"].as_u64(), summary["spans"].as_u64()), (Some(3), Some(1)), "{summary}");
+    assert_eq!((summary["late"].as_u64(), summary["refused"].as_u64()), (Some(1), Some(1)), "{summary}");
+    assert_eq!(summary["refused_by_reason"], object!({"late": 1}), "{summary}");
     let (printed, err, good) = text(eadt(dir.path(), &["replay", log.to_str().unwrap()]));
     assert!(
         good && printed.contains("1 late\nlate events are of windows that were closed") && printed.contains("`eadt replay A B`"),
@@ -99,7 +99,7 @@ fn an_event_after_the_last_closed_window_counts_as_late_and_spans_are_no_windows
     let archive = eadt_lake::Archive::find(&out).unwrap();
     let windows = eadt_lake::read_events::<EfficiencyWindow>(&archive, Topic::EfficiencyWindows).unwrap();
     let in_windows: u64 = windows.events.iter().map(|window| window.late).sum();
-    assert_eq!(in_windows, 0, "no window could say so");
+    assert_eq!(in_windows, 0, "no window could show it");
 
     let report =
         |by: &str| json(eadt(dir.path(), &["report", out.to_str().unwrap(), "--json", "--by", by]))["workloads"][0].clone();
@@ -109,14 +109,14 @@ fn an_event_after_the_last_closed_window_counts_as_late_and_spans_are_no_windows
     assert_eq!(spans["by_span"].as_array().unwrap().len(), 1, "{spans}");
 }
 
-/// An event of another workload, months back and appended last, is merged first: the log's clock then stands still.
+/// An event of another workload, months back and appended last, is merged first: the log's clock then stops.
 #[test]
 fn what_is_held_open_is_named_and_closed_if_asked() {
     let dir = tempfile::tempdir().unwrap();
     let mut lines: Vec<String> = (0..30).map(|second| telemetry("a", second * 5, Some(second * 5))).collect();
     let whole = write(dir.path(), "whole.jsonl", &lines);
-    let said = replay(dir.path(), &whole, &[]);
-    assert_eq!((said["windows"].as_u64(), said["open_windows"].as_u64()), (Some(2), Some(1)), "{said}");
+    let summary = replay(dir.path(), &whole, &[]);
+    assert_eq!((summary["windows"].as_u64(), summary["open_windows"].as_u64()), (Some(2), Some(1)), "{summary}");
     let mut late: Value = serde_json::from_str(&telemetry("b", 0, Some(600))).unwrap();
     (late["data"]["workload"], late["partitionkey"]) = ("lab/old".into(), "lab/old".into());
     (late["data"]["time"], late["time"]) = ("2025-08-01T00:00:00Z".into(), "2025-08-01T00:00:00Z".into());
@@ -127,8 +127,8 @@ fn what_is_held_open_is_named_and_closed_if_asked() {
     for part in ["3 windows of lab/job", "1 window of lab/old", "is at 2026-01-01T00:10:00", "`--close` closes them"] {
         assert!(out.contains(part), "{part}: {out}");
     }
-    let said = replay(dir.path(), &log, &["--close"]);
-    assert_eq!((said["windows"].as_u64(), said["open_windows"].as_u64()), (Some(4), Some(0)), "{said}");
+    let summary = replay(dir.path(), &log, &["--close"]);
+    assert_eq!((summary["windows"].as_u64(), summary["open_windows"].as_u64()), (Some(4), Some(0)), "{summary}");
 }
 
 #[test]
@@ -139,32 +139,32 @@ fn a_log_that_was_cut_or_damaged_is_read_as_far_as_it_is_whole() {
     let text_of = std::fs::read_to_string(&log).unwrap();
     let cut = dir.path().join("cut.jsonl");
     std::fs::write(&cut, &text_of[..text_of.len() - 40]).unwrap();
-    let said = replay_with_losses(dir.path(), &cut, &[]);
-    assert_eq!((said["events"].as_u64(), said["windows"].as_u64()), (Some(29), Some(3)), "{said}");
-    assert!(said["left_out"]["cut"][0].as_str().unwrap().contains("cut.jsonl:30 (byte "), "{said}");
+    let summary = replay_with_losses(dir.path(), &cut, &[]);
+    assert_eq!((summary["events"].as_u64(), summary["windows"].as_u64()), (Some(29), Some(3)), "{summary}");
+    assert!(summary["left_out"]["cut"][0].as_str().unwrap().contains("cut.jsonl:30 (byte "), "{summary}");
     let (out, ..) = text(eadt(dir.path(), &["replay", cut.to_str().unwrap()]));
     assert!(out.contains("the log was cut: read up to the last whole event, before "), "{out}");
 
     lines[7].truncate(50);
     let damaged = write(dir.path(), "damaged.jsonl", &lines);
-    let said = replay_with_losses(dir.path(), &damaged, &[]);
-    assert_eq!((said["events"].as_u64(), said["left_out"]["damaged_lines"].as_u64()), (Some(29), Some(1)), "{said}");
-    assert!(said["left_out"]["first_damage"].as_str().unwrap().contains("damaged.jsonl:8 "), "{said}");
+    let summary = replay_with_losses(dir.path(), &damaged, &[]);
+    assert_eq!((summary["events"].as_u64(), summary["left_out"]["damaged_lines"].as_u64()), (Some(29), Some(1)), "{summary}");
+    assert!(summary["left_out"]["first_damage"].as_str().unwrap().contains("damaged.jsonl:8 "), "{summary}");
     let table = write(dir.path(), "table.jsonl", &["time,power".to_owned(), "1,2".to_owned()]);
     let (_, err, good) = text(eadt(dir.path(), &["replay", table.to_str().unwrap()]));
     assert!(!good && err.contains("is not a CloudEvents JSON object"), "{err}");
 }
 
 #[test]
-fn a_check_that_compares_nothing_fails_and_says_so() {
+fn a_check_that_compares_nothing_fails_and_reports_it() {
     let dir = tempfile::tempdir().unwrap();
     let lines: Vec<String> = (0..20).map(|second| telemetry("a", second * 10, None)).collect();
     let log = write(dir.path(), "log.jsonl", &lines);
     let output = eadt(dir.path(), &["replay", log.to_str().unwrap(), "--check", "--json"]).output().unwrap();
     assert!(!output.status.success());
-    let said: Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(said["check"]["windows_same"], 0, "{said}");
-    assert_eq!(said["check"]["not_compared"], "the record holds no windows", "{said}");
+    let summary: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(summary["check"]["windows_same"], 0, "{summary}");
+    assert_eq!(summary["check"]["not_compared"], "the record holds no windows", "{summary}");
     let (out, err, good) = text(eadt(dir.path(), &["replay", log.to_str().unwrap(), "--check"]));
     assert!(!good && err.contains("nothing could be compared: the record holds no windows"), "{err}");
     assert!(out.contains("check: nothing could be compared"), "{out}");
@@ -175,19 +175,19 @@ fn what_cannot_be_used_is_named_as_it_was_given() {
     let dir = tempfile::tempdir().unwrap();
     let log = write(dir.path(), "log.jsonl", &[telemetry("a", 10, None)]);
     let path = log.to_str().unwrap();
-    let told = |arguments: &[&str]| {
+    let error_of = |arguments: &[&str]| {
         let (out, err, good) = text(eadt(dir.path(), arguments));
         assert!(!good && out.is_empty(), "{out}{err}");
         err
     };
     for window in ["0", "nan", "1e9"] {
-        let err = told(&["replay", path, "--window", window]);
+        let err = error_of(&["replay", path, "--window", window]);
         let option = format!("error: invalid value '{window}' for '--window <SECONDS>': ");
         assert!(err.starts_with(&option) && err.contains("must be within 1 and 86400"), "{err}");
     }
-    let err = told(&["report", path]);
+    let err = error_of(&["report", path]);
     assert!(err.contains(&format!("run `eadt replay {path} --out DIR` first")), "{err}");
-    let err = told(&["import", "dcgmi", path, "--interval", "20", "--out", "x.jsonl"]);
+    let err = error_of(&["import", "dcgmi", path, "--interval", "20", "--out", "x.jsonl"]);
     let option = "error: invalid value '20' for '--interval <TIME>': \"20\" is not an interval; for example 20ms";
     assert!(err.starts_with(option), "{err}");
 }
@@ -282,10 +282,10 @@ fn a_report_names_the_currency_that_it_was_given() {
     let (_, err, good) = report(&["--currency", "bananas"]);
     assert!(!good && err.contains("is no code of three letters"), "{err}");
     // 120 s were recorded; the windows that they lie in are longer.
-    let said = json(eadt(dir.path(), &["report", out.to_str().unwrap(), "--json"]));
-    assert_eq!(said["workloads"][0]["duration_seconds"], 120.0, "{said}");
-    assert_eq!(said["workloads"][0]["energy_joules"], 12_000.0, "{said}");
-    assert!(said["workloads"][0]["currency"].is_null());
+    let summary = json(eadt(dir.path(), &["report", out.to_str().unwrap(), "--json"]));
+    assert_eq!(summary["workloads"][0]["duration_seconds"], 120.0, "{summary}");
+    assert_eq!(summary["workloads"][0]["energy_joules"], 12_000.0, "{summary}");
+    assert!(summary["workloads"][0]["currency"].is_null());
 }
 
 #[test]
@@ -326,9 +326,9 @@ fn a_byte_order_mark_before_a_log_is_no_damage() {
     ] {
         let path = dir.path().join(name);
         std::fs::write(&path, text).unwrap();
-        let said = replay(dir.path(), &path, &[]);
-        assert_eq!((&said["events"], &said["windows"]), (&expected["events"], &expected["windows"]), "{name}");
-        assert_eq!(said["left_out"]["damaged_lines"], 0, "{name}");
+        let summary = replay(dir.path(), &path, &[]);
+        assert_eq!((&summary["events"], &summary["windows"]), (&expected["events"], &expected["windows"]), "{name}");
+        assert_eq!(summary["left_out"]["damaged_lines"], 0, "{name}");
     }
 }
 
@@ -399,7 +399,7 @@ fn a_log_of_which_a_line_cannot_be_read_ends_with_a_status_of_its_own() {
     events.push(late);
     let (err, code) = status(eadt(dir.path(), &["replay", write(dir.path(), "late.jsonl", &events).to_str().unwrap()]));
     assert_eq!(code, Some(0), "what comes late is late in a live processor, too: {err}");
-    // Older than the last one of their source: what they say is lost.
+    // Older than the last one of their source: what they report is lost.
     events.pop();
     let stale = [101, 102].map(|second| telemetry("a", second, Some(200)));
     events.extend(stale);

@@ -13,7 +13,7 @@ use eadt_bus::{Bus, ProducerRecord};
 use eadt_schemas::v1::Model;
 use eadt_schemas::{Envelope, EventType};
 use serde_json::Value;
-use support::{Running, SAYS_WINDOWS, Told, eadt, files, json, signal, text};
+use support::{LOG_WINDOWS, Running, StderrLines, eadt, files, json, signal, text};
 
 const JOBS: [&str; 2] = ["lab/products", "lab/vision"];
 const MINUTES: usize = 150;
@@ -79,11 +79,11 @@ fn a_shared_gpu_gives_more_work_per_joule_than_in_equal_shares_and_replays_to_th
     let [dir, equal] = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
     run(dir.path(), "enforce");
     run(equal.path(), "observe");
-    let said = decisions(dir.path());
-    let ids: HashSet<&str> = said.iter().map(|decision| decision["id"].as_str().unwrap()).collect();
-    assert_eq!(ids.len(), said.len(), "a decision was said twice");
-    assert!(said.iter().all(|decision| decision["controller"] == "sm-partition" && decision["origin"] == "simulated"));
-    let changes: Vec<&Value> = said.iter().filter(|decision| decision["action"] != "maintain").collect();
+    let decided = decisions(dir.path());
+    let ids: HashSet<&str> = decided.iter().map(|decision| decision["id"].as_str().unwrap()).collect();
+    assert_eq!(ids.len(), decided.len(), "a decision was published twice");
+    assert!(decided.iter().all(|decision| decision["controller"] == "sm-partition" && decision["origin"] == "simulated"));
+    let changes: Vec<&Value> = decided.iter().filter(|decision| decision["action"] != "maintain").collect();
     let alone = changes.iter().filter(|change| change["reason"].as_str().unwrap().starts_with("alone on its GPU")).count();
     assert_eq!((alone, changes.len()), (6, 8), "two shares of each and the way back, then the partition: {changes:#?}");
     let [down, up] = [changes[6], changes[7]];
@@ -93,7 +93,7 @@ fn a_shared_gpu_gives_more_work_per_joule_than_in_equal_shares_and_replays_to_th
         assert!(reason.contains(other["workload"].as_str().unwrap()) && reason.contains("says the additive model"), "{reason}");
         assert!(change["evidence"]["expected_gain_ratio"].as_f64().unwrap() > 0.1 && change["model_version"].is_null());
     }
-    assert!(said.iter().any(|decision| decision["validation"] == "kept"));
+    assert!(decided.iter().any(|decision| decision["validation"] == "kept"));
     assert!(decisions(equal.path()).iter().all(|decision| decision["action"] == "maintain"));
 
     let (chosen, equal) = (outcome(dir.path()), outcome(equal.path()));
@@ -123,7 +123,7 @@ fn a_shared_gpu_gives_more_work_per_joule_than_in_equal_shares_and_replays_to_th
             json(eadt(dir.path(), &["replay", record.to_str().unwrap(), "--check", "--json", "--out", out.to_str().unwrap()]));
         assert_eq!(replayed["check"]["differences"], serde_json::json!([]), "{replayed}");
         assert_eq!(replayed["check"]["excused"], serde_json::json!([]), "{replayed}");
-        assert_eq!(replayed["check"]["decisions_same"].as_u64(), Some(said.len() as u64), "{replayed}");
+        assert_eq!(replayed["check"]["decisions_same"].as_u64(), Some(decided.len() as u64), "{replayed}");
         written.push(files(&out));
     }
     assert!(written[0] == written[1], "an archive and a log replay to other bytes");
@@ -184,19 +184,19 @@ fn what_pairs_did_together_decides_about_a_pair_that_nobody_saw() {
     assert_eq!(learn()["records_sent"], 0, "nothing new was archived");
 
     simulate(90);
-    let said = decisions(dir.path());
+    let decided = decisions(dir.path());
     let version = format!("{MODEL}@1");
-    let by_model: Vec<&Value> = said.iter().filter(|decision| decision["model_version"] == *version).collect();
+    let by_model: Vec<&Value> = decided.iter().filter(|decision| decision["model_version"] == *version).collect();
     let changed: Vec<&&Value> = by_model.iter().filter(|decision| decision["action"] != "maintain").collect();
     let of = |decision: &Value, pair: usize| {
         let name = decision["workload"].as_str().unwrap();
         name == format!("lab/a{pair}") || name == format!("lab/b{pair}")
     };
-    assert!(by_model.iter().any(|decision| of(decision, 8)), "the ninth pair was not asked about: {:#?}", said.last());
+    assert!(by_model.iter().any(|decision| of(decision, 8)), "the ninth pair was not asked about: {:#?}", decided.last());
     for change in &changed {
         assert!(change["reason"].as_str().unwrap().ends_with(&format!("says {version}")), "{change:#?}");
     }
-    let ninth = said.iter().rfind(|decision| of(decision, 8)).unwrap();
+    let ninth = decided.iter().rfind(|decision| of(decision, 8)).unwrap();
     println!("{} decisions by the model, {} changes; at last: {}", by_model.len(), changed.len(), ninth["reason"]);
 
     assert!(!changed.is_empty());
@@ -214,17 +214,17 @@ fn what_pairs_did_together_decides_about_a_pair_that_nobody_saw() {
     simulate(1);
     publish(two.path(), serde_json::from_value(proposal["model"].clone()).unwrap());
     simulate(MINUTES - 1);
-    let said = decisions(two.path());
-    let by_model: Vec<&Value> = said.iter().filter(|decision| decision["model_version"] == *version).collect();
-    println!("{} decisions by the model; the last one: {}", by_model.len(), said.last().unwrap()["reason"]);
+    let decided = decisions(two.path());
+    let by_model: Vec<&Value> = decided.iter().filter(|decision| decision["model_version"] == *version).collect();
+    println!("{} decisions by the model; the last one: {}", by_model.len(), decided.last().unwrap()["reason"]);
     let changed = by_model.iter().filter(|decision| decision["action"] != "maintain").count();
-    assert!(changed == 2 && by_model.len() > 2, "{changed} of {}: {:#?}", by_model.len(), said.last());
+    assert!(changed == 2 && by_model.len() > 2, "{changed} of {}: {:#?}", by_model.len(), decided.last());
     let check = replayed(two.path());
     assert_eq!((&check["differences"], &check["excused"]), (&serde_json::json!([]), &serde_json::json!([])), "{check}");
-    assert_eq!(check["decisions_same"].as_u64(), Some(said.len() as u64), "{check}");
+    assert_eq!(check["decisions_same"].as_u64(), Some(decided.len() as u64), "{check}");
 }
 
-/// What a replay says of all decisions.
+/// What a replay reports of all decisions.
 fn replayed(dir: &Path) -> Value {
     let log = dir.join("record.jsonl");
     json(eadt(dir, &["record", "--out", log.to_str().unwrap(), "--json"]));
@@ -263,12 +263,12 @@ fn kill_9_changes_no_decision() {
     let scenario = straight.path().join("scenario.toml");
     for windows in [3, 10, 20, 25, 40, 10, 2, 3] {
         let mut command = up(broken.path(), &scenario, &["--speed", "3600"]);
-        command.env(SAYS_WINDOWS.0, SAYS_WINDOWS.1);
+        command.env(LOG_WINDOWS.0, LOG_WINDOWS.1);
         let mut child = Running(command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap());
-        let mut told = Told::by(&mut child.0);
-        told.until("simulating now");
+        let mut stderr = StderrLines::by(&mut child.0);
+        stderr.until("simulating now");
         (0..windows).for_each(|_| {
-            told.until(" window ");
+            stderr.until(" window ");
         });
         signal(&child.0, "-KILL");
         child.0.wait().unwrap();

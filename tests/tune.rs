@@ -51,8 +51,8 @@ fn the_example_is_tuned_exported_and_validated() {
 
     // The table itself keeps its promise; a table in which the chosen clock is slow breaks it.
     let validate = |fresh: &str| run(dir.path(), &["tune", "validate", &saved, fresh]);
-    let (told, error, good) = validate(&example);
-    assert!(good, "{told}{error}");
+    let (out, error, good) = validate(&example);
+    assert!(good, "{out}{error}");
     let chosen = group(&result, &[("workload", "memory")])["constrained"]["setting"].to_string();
     let slow: Vec<String> = std::fs::read_to_string(&example)
         .unwrap()
@@ -65,8 +65,8 @@ fn the_example_is_tuned_exported_and_validated() {
         })
         .collect();
     std::fs::write(path("slow.csv"), slow.join("\n") + "\n").unwrap();
-    let (told, error, good) = validate(&path("slow.csv"));
-    assert!(!good && told.contains("BROKEN") && told.contains("slower by") && error.contains("1 of 2 groups"), "{told}{error}");
+    let (out, error, good) = validate(&path("slow.csv"));
+    assert!(!good && out.contains("BROKEN") && out.contains("slower by") && error.contains("1 of 2 groups"), "{out}{error}");
 }
 
 #[test]
@@ -76,12 +76,12 @@ fn profiles_of_simulated_gpus_go_straight_into_tune() {
     let points = path("caps.csv");
     let profile = |out: &str, knob: &str| {
         let args = ["profile", "--simulate", "V100:compute", "--knob", knob, "--workload", "lab/bert", "--out", out];
-        let (told, error, good) = run(dir.path(), &args);
+        let (out, error, good) = run(dir.path(), &args);
         assert!(good, "{error}");
-        told
+        out
     };
-    let told = profile(&points, "power_limit_watts");
-    assert!(told.contains("simulated") && told.contains("eadt tune"), "{told}");
+    let out = profile(&points, "power_limit_watts");
+    assert!(out.contains("simulated") && out.contains("eadt tune"), "{out}");
     let table = std::fs::read_to_string(&points).unwrap();
     assert!(table.lines().skip(1).all(|line| line.ends_with(",simulated")), "{table}");
     assert_eq!(table.lines().count(), 1 + 3 * 7, "three runs of 250 to 100 W, without the cold one");

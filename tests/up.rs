@@ -15,7 +15,7 @@ use eadt_schemas::envelope::Envelope;
 use eadt_schemas::v1::{ControllerAction, Decision, Layout, Workload};
 use eadt_schemas::{EventTime, EventType};
 use serde_json::Value;
-use support::{Running, SAYS_WINDOWS, Told, eadt, files, json, signal, status, text};
+use support::{LOG_WINDOWS, Running, StderrLines, eadt, files, json, signal, status, text};
 
 fn replayed(dir: &Path, out: &str) -> Value {
     let (archive, out) = (dir.join("archive"), dir.join(out));
@@ -47,7 +47,7 @@ fn decisions(dir: &Path) -> Vec<(String, Vec<Value>)> {
 fn within_hours_the_matrix_changes_shares_and_replicas_keeps_one_change_and_takes_another_back() {
     let dir = tempfile::tempdir().unwrap();
     json(eadt(dir.path(), &[RUN, &["--controller", "matrix"]].concat()));
-    let all: Vec<Value> = decisions(dir.path()).into_iter().flat_map(|(_, said)| said).collect();
+    let all: Vec<Value> = decisions(dir.path()).into_iter().flat_map(|(_, decided)| decided).collect();
     for (field, value) in [
         ("action", "decrease"),
         ("action", "increase"),
@@ -96,15 +96,18 @@ fn the_loop_closes_and_the_archive_replays_to_the_same_decisions() {
         assert!(workload["energy_joules"].as_f64().unwrap() > 0.0);
         assert!(workload["samples"].as_f64().unwrap() > 0.0);
     }
-    for (workload, said) in decisions(dir.path()) {
+    for (workload, decided) in decisions(dir.path()) {
         // First without a cap, then the cap that saves energy and keeps the throughput, then layouts: one kept, one taken back.
-        let first = said.iter().find(|decision| decision["action"] != "maintain").unwrap();
+        let first = decided.iter().find(|decision| decision["action"] != "maintain").unwrap();
         let reason = first["reason"].as_str().unwrap();
         assert!(first["action"] == "set_power_limit" && reason.contains("100 % of the throughput without a limit"), "{first}");
-        let has = |part: &str| said.iter().any(|decision| decision["reason"].as_str().unwrap().contains(part));
+        let has = |part: &str| decided.iter().any(|decision| decision["reason"].as_str().unwrap().contains(part));
         assert!(has("holds ") && has("of the throughput without a limit") && has("is expected to save"), "{workload}");
-        assert!(said.iter().any(|decision| decision["action"] == "revert" && decision["validation"] == "failed"), "{workload}");
-        assert!(said.iter().any(|decision| decision["restarts"] == true && decision["action"] != "revert"), "{workload}");
+        assert!(
+            decided.iter().any(|decision| decision["action"] == "revert" && decision["validation"] == "failed"),
+            "{workload}"
+        );
+        assert!(decided.iter().any(|decision| decision["restarts"] == true && decision["action"] != "revert"), "{workload}");
         assert!(has("the job does again what it did before"), "{workload}");
     }
     for workload in workloads {
@@ -115,7 +118,7 @@ fn the_loop_closes_and_the_archive_replays_to_the_same_decisions() {
         assert!(figure("throughput_kept_ratio") > 0.9, "{workload}");
     }
     let from_archive = json(eadt(dir.path(), &["report", dir.path().to_str().unwrap(), "--json"]));
-    assert_eq!(from_archive["workloads"], closing["workloads"], "the archive tells what the live run told");
+    assert_eq!(from_archive["workloads"], closing["workloads"], "the archive shows what the live run showed");
 
     let first = replayed(dir.path(), "replay-1");
     assert!(first["check"]["windows_same"].as_u64().unwrap() >= 2 * 350, "{first}");
@@ -146,12 +149,12 @@ fn the_same_seed_gives_the_same_run_also_after_kill_9() {
     json(eadt(straight.path(), &["up", "--speed", "max", "--duration", "2h", "--json", "--no-view", "--seed", "7"]));
     for round in 0..4 {
         let mut command = eadt(broken.path(), &["up", "--speed", "3600", "--no-view", "--seed", "7"]);
-        command.env(SAYS_WINDOWS.0, SAYS_WINDOWS.1);
+        command.env(LOG_WINDOWS.0, LOG_WINDOWS.1);
         let mut child = Running(command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap());
-        let mut told = Told::by(&mut child.0);
-        told.until("simulating now");
+        let mut stderr = StderrLines::by(&mut child.0);
+        stderr.until("simulating now");
         for _ in 0..=7 * round {
-            told.until(" window ");
+            stderr.until(" window ");
         }
         signal(&child.0, "-KILL");
         child.0.wait().unwrap();
@@ -173,16 +176,16 @@ fn the_same_seed_gives_the_same_run_also_after_kill_9() {
 fn ctrl_c_drains_prints_the_report_and_exits_0() {
     let dir = tempfile::tempdir().unwrap();
     let mut child = eadt(dir.path(), &["up", "--speed", "600", "--no-view", "--json"])
-        .env(SAYS_WINDOWS.0, SAYS_WINDOWS.1)
+        .env(LOG_WINDOWS.0, LOG_WINDOWS.1)
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    let mut told = Told::by(&mut child);
-    told.until(" window ");
+    let mut stderr = StderrLines::by(&mut child);
+    stderr.until(" window ");
     signal(&child, "-INT");
     let output = child.wait_with_output().unwrap();
-    assert!(output.status.success(), "{:?}", told.so_far);
+    assert!(output.status.success(), "{:?}", stderr.so_far);
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert!(report["workloads"][0]["windows"].as_u64().unwrap() > 0);
 }
@@ -191,18 +194,18 @@ fn ctrl_c_drains_prints_the_report_and_exits_0() {
 fn a_closed_terminal_drains_once_and_nohup_keeps_it_running() {
     let dir = tempfile::tempdir().unwrap();
     let start = |command: &mut std::process::Command| {
-        command.env(SAYS_WINDOWS.0, SAYS_WINDOWS.1).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+        command.env(LOG_WINDOWS.0, LOG_WINDOWS.1).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
     };
     let words = ["up", "--speed", "600", "--no-view", "--json"];
     let mut child = start(&mut eadt(dir.path(), &words));
-    let mut told = Told::by(&mut child);
-    told.until(" window ");
+    let mut stderr = StderrLines::by(&mut child);
+    stderr.until(" window ");
     // The kernel sends it, and then the shell.
     signal(&child, "-HUP");
-    told.until("draining; a second signal aborts");
+    stderr.until("draining; a second signal aborts");
     signal(&child, "-HUP");
     let output = child.wait_with_output().unwrap();
-    assert!(output.status.success(), "{:?}", told.so_far);
+    assert!(output.status.success(), "{:?}", stderr.so_far);
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     let windows = |report: &Value| report["workloads"][0]["windows"].as_u64().unwrap();
     assert!(windows(&report) > 0);
@@ -222,13 +225,13 @@ fn a_closed_terminal_drains_once_and_nohup_keeps_it_running() {
         };
     }
     let mut child = start(ignoring.current_dir(dir.path()));
-    let mut told = Told::by(&mut child);
-    told.until(" window ");
+    let mut stderr = StderrLines::by(&mut child);
+    stderr.until(" window ");
     signal(&child, "-HUP");
-    told.until(" window ");
-    assert_eq!(child.try_wait().unwrap(), None, "{:?}", told.so_far);
+    stderr.until(" window ");
+    assert_eq!(child.try_wait().unwrap(), None, "{:?}", stderr.so_far);
     signal(&child, "-TERM");
-    assert!(child.wait_with_output().unwrap().status.success(), "{:?}", told.so_far);
+    assert!(child.wait_with_output().unwrap().status.success(), "{:?}", stderr.so_far);
 }
 
 #[test]
@@ -290,11 +293,11 @@ fn a_second_ctrl_c_ends_at_once_what_does_not_drain() {
     let mut command = observing(dir.path(), &fake, &[]);
     // So long a stop waits for a GPU that hangs.
     let mut child = Running(command.env("EADT_COLLECTOR__NVML__CALL_TIMEOUT_SECONDS", "30").spawn().unwrap());
-    let mut told = Told::by(&mut child.0);
+    let mut stderr = StderrLines::by(&mut child.0);
     // The next one: the first one hangs from the start.
-    told.until("GPU opened");
+    stderr.until("GPU opened");
     signal(&child.0, "-INT");
-    told.until("draining; a second signal aborts");
+    stderr.until("draining; a second signal aborts");
     // Those of the first second are the first one sent again.
     let status = loop {
         signal(&child.0, "-INT");
@@ -303,7 +306,7 @@ fn a_second_ctrl_c_ends_at_once_what_does_not_drain() {
         }
         std::thread::sleep(Duration::from_millis(50));
     };
-    assert_eq!(status.code(), Some(130), "{:?}", told.so_far);
+    assert_eq!(status.code(), Some(130), "{:?}", stderr.so_far);
 }
 
 #[test]
@@ -312,9 +315,9 @@ fn with_real_gpus_the_duration_is_real_time_from_this_start() {
     for round in 0..2 {
         let began = Instant::now();
         let output = observing(dir.path(), &fake, &["--duration", "2"]).output().unwrap();
-        let told = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success() && told.contains("the duration is over"), "{told}");
-        assert!(began.elapsed() >= Duration::from_secs(2), "{round}: {told}");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && stderr.contains("the duration is over"), "{stderr}");
+        assert!(began.elapsed() >= Duration::from_secs(2), "{round}: {stderr}");
         serde_json::from_slice::<Value>(&output.stdout).unwrap()["workloads"].as_array().unwrap();
     }
     let (_, err, good) = text(observing(dir.path(), &fake, &["--duration", "2", "--speed", "60"]));
@@ -354,7 +357,7 @@ fn workload_assigns_all_gpus_and_without_it_a_line_names_the_option() {
 }
 
 #[test]
-fn simulated_time_ends_where_it_was_told_to_unless_decisions_are_on_their_way() {
+fn simulated_time_ends_where_it_was_set_to_unless_decisions_are_on_their_way() {
     for (duration, end) in [("5", "00:00:05.0"), ("59s", "00:00:59.0"), ("61", "00:01:10.0"), ("1.5m", "00:01:30.0")] {
         let dir = tempfile::tempdir().unwrap();
         let (_, err, good) = text(eadt(dir.path(), &["up", "--speed", "max", "--no-view", "--duration", duration]));
@@ -366,12 +369,12 @@ fn simulated_time_ends_where_it_was_told_to_unless_decisions_are_on_their_way() 
 }
 
 #[test]
-fn a_second_process_on_the_same_folder_is_told_what_to_do() {
+fn the_error_of_a_second_process_on_the_same_folder_names_the_remedy() {
     let dir = tempfile::tempdir().unwrap();
     let mut command = eadt(dir.path(), &["up", "--speed", "1", "--no-view"]);
     let mut first = Running(command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap());
-    let mut told = Told::by(&mut first.0);
-    told.until("simulating now");
+    let mut stderr = StderrLines::by(&mut first.0);
+    stderr.until("simulating now");
     let second = eadt(dir.path(), &["up", "--speed", "max", "--duration", "1m", "--no-view"]).output().unwrap();
     signal(&first.0, "-TERM");
     first.0.wait().unwrap();
@@ -411,8 +414,8 @@ fn a_terminal_follows_a_running_up_through_its_page() {
     let mut command = eadt(dir.path(), &["up", "--speed", "1", "--no-view"]);
     command.env("EADT_DASHBOARD__ADDRESS", "127.0.0.1:0");
     let mut up = Running(command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap());
-    let mut told = Told::by(&mut up.0);
-    let line = told.until("the web page url=");
+    let mut stderr = StderrLines::by(&mut up.0);
+    let line = stderr.until("the web page url=");
     let page = line.split('"').find(|part| part.starts_with("http://")).unwrap().to_owned();
     // Its folder holds no log: everything comes through the page.
     let through_the_page = |args: &[&str]| eadt(other.path(), &[args, &["--url", page.as_str()]].concat());
@@ -519,8 +522,8 @@ fn the_controller_of_a_record_does_in_hindsight_what_it_did() {
     let dir = tempfile::tempdir().unwrap();
     json(eadt(dir.path(), &["up", "--speed", "max", "--duration", "3h", "--seed", "3", "--json", "--no-view"]));
     let archive = dir.path().to_str().unwrap();
-    let told = json(eadt(dir.path(), &["backtest", "--archive", archive, "--controller", "hybrid", "--json"]));
-    let jobs = told["hindsight"].as_array().unwrap();
+    let backtest = json(eadt(dir.path(), &["backtest", "--archive", archive, "--controller", "hybrid", "--json"]));
+    let jobs = backtest["hindsight"].as_array().unwrap();
     assert_eq!(jobs.len(), 2);
     for job in jobs {
         // Trials that were cut short are no evidence of what they do, and are followed all the same.
@@ -590,7 +593,7 @@ fn a_look_at_the_program_joins_no_kafka_and_takes_a_free_port() {
         assert!(err.contains(&format!("port {} of {setting} is taken: ", port(listener))), "{setting}: {err}");
     }
     assert!(err.contains("jobs report (EADT_URL) at http://127.0.0.1:"), "{err}");
-    // Told to, it does, and says first where it writes.
+    // If asked to, it does, and prints first where it writes.
     let (_, err, good) = text(eadt(dir.path(), &["up", "--duration", "1m", "--no-view", "--kafka", "127.0.0.1:1"]));
     assert!(!good && err.contains("up writes simulated events to Kafka at 127.0.0.1:1: topics up."), "{err}");
 }
@@ -687,7 +690,7 @@ fn what_a_declared_job_was_asked_for_is_withdrawn_once_it_is_declared_no_more() 
     let asked = newest("directives.v1").expect("the job is asked");
     assert_eq!((&asked["partitionkey"], &asked["data"]["decision_id"]), (&"lab/gpt".into(), &decision.into()), "{asked}");
     assert_eq!(asked["data"]["frozen_prefix_layers"], 4, "{asked}");
-    // It is asked for what stands, also after another start.
+    // It is asked for what is in force, also after another start.
     run(job, "2s");
     assert_eq!(newest("directives.v1").unwrap(), asked);
     run("", "4s");
@@ -700,7 +703,7 @@ fn what_a_declared_job_was_asked_for_is_withdrawn_once_it_is_declared_no_more() 
 }
 
 #[test]
-fn the_optimizer_says_where_it_looked_for_an_archive() {
+fn the_optimizer_reports_where_it_looked_for_an_archive() {
     let dir = tempfile::tempdir().unwrap();
     for flag in ["--dry-run", "--once"] {
         let (out, err, good) = text(eadt(&dir.path().join("none"), &["optimizer", flag]));

@@ -1,4 +1,4 @@
-//! What the program says when its surroundings fail it, and that its advice works when it is followed to the letter.
+//! What the program reports when its surroundings fail it, and that its advice works when it is followed to the letter.
 
 use crate::support;
 
@@ -8,11 +8,11 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use serde_json::Value;
-use support::{Running, SAYS_WINDOWS, Told, eadt, files, json, signal, text};
+use support::{LOG_WINDOWS, Running, StderrLines, eadt, files, json, signal, text};
 
 const RUN: &[&str] = &["up", "--speed", "max", "--duration", "20m", "--json", "--no-view"];
 
-/// What a run says that cannot start; it prints no report.
+/// The error of a run that cannot start; it prints no report.
 fn refused(dir: &Path) -> String {
     let (out, err, good) = text(eadt(dir, RUN));
     assert!(!good && out.is_empty(), "{out}{err}");
@@ -22,10 +22,10 @@ fn refused(dir: &Path) -> String {
     errors[0].to_owned()
 }
 
-/// Does what "move PATH away" says, to the letter; where it is now.
-fn move_away(told: &str) -> PathBuf {
-    let path = told.split("move ").nth(1).and_then(|rest| rest.split(" away").next()).map(PathBuf::from);
-    let path = path.unwrap_or_else(|| panic!("nothing is to be moved: {told}"));
+/// Follows "move PATH away" to the letter; where it is now.
+fn move_away(message: &str) -> PathBuf {
+    let path = message.split("move ").nth(1).and_then(|rest| rest.split(" away").next()).map(PathBuf::from);
+    let path = path.unwrap_or_else(|| panic!("nothing is to be moved: {message}"));
     let elsewhere = path.with_extension("moved");
     fs::rename(&path, &elsewhere).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     elsewhere
@@ -50,12 +50,12 @@ fn the_advice_for_a_damaged_store_works_to_the_letter() {
     let before = json(eadt(&dir, RUN));
     let copy = files(&dir);
     fs::write(dir.join("log/version"), b"what is this").unwrap();
-    let told = refused(&dir);
-    assert!(told.contains("the store is damaged") && told.contains("put back a copy"), "{told}");
-    let moved = move_away(&told);
+    let message = refused(&dir);
+    assert!(message.contains("the store is damaged") && message.contains("put back a copy"), "{message}");
+    let moved = move_away(&message);
     let again = json(eadt(&dir, RUN));
     assert_eq!(windows(&again), windows(&before), "a new log begins at the beginning");
-    // What was archived is still read where it is now, as the message says.
+    // What was archived is still read where it is now, as the message promises.
     let old = json(eadt(parent.path(), &["report", moved.to_str().unwrap(), "--json"]));
     assert_eq!(windows(&old), windows(&before), "{old}");
     let (archive, out) = (moved.join("archive"), parent.path().join("replayed"));
@@ -81,9 +81,9 @@ fn a_log_that_was_cut_off_is_noticed_before_anything_runs_on_it() {
     let (path, used) = journal(&dir);
     let whole = fs::read(&path).unwrap();
     fs::write(&path, &whole[..used / 2]).unwrap();
-    let told = refused(&dir);
-    assert!(told.contains("the store is damaged") && told.contains("cut off"), "{told}");
-    move_away(&told);
+    let message = refused(&dir);
+    assert!(message.contains("the store is damaged") && message.contains("cut off"), "{message}");
+    move_away(&message);
     assert_eq!(windows(&json(eadt(&dir, RUN))), windows(&before));
 }
 
@@ -93,23 +93,23 @@ fn a_store_of_a_newer_version_is_left_alone() {
     json(eadt(dir.path(), RUN));
     let before = files(&dir.path().join("archive"));
     fs::write(dir.path().join("log/version"), b"FJL\x09").unwrap();
-    let told = refused(dir.path());
-    assert!(told.contains("a newer version of eadt wrote it") && !told.contains("damaged"), "{told}");
+    let message = refused(dir.path());
+    assert!(message.contains("a newer version of eadt wrote it") && !message.contains("damaged"), "{message}");
     fs::write(dir.path().join("log/version"), b"FJL\x03").unwrap();
     assert_eq!(files(&dir.path().join("archive")), before);
     json(eadt(dir.path(), RUN));
 }
 
 #[test]
-fn an_archive_without_its_log_is_said_before_anything_starts_and_the_advice_works() {
+fn an_archive_without_its_log_is_reported_before_anything_starts_and_the_advice_works() {
     let dir = tempfile::tempdir().unwrap();
     let before = json(eadt(dir.path(), RUN));
     fs::remove_dir_all(dir.path().join("log")).unwrap();
     let archive = files(&dir.path().join("archive"));
-    let told = refused(dir.path());
-    assert!(told.contains("is ahead of the log") && told.contains("archiver.location"), "{told}");
+    let message = refused(dir.path());
+    assert!(message.contains("is ahead of the log") && message.contains("archiver.location"), "{message}");
     assert_eq!(files(&dir.path().join("archive")), archive, "nothing was written");
-    let moved = move_away(&told);
+    let moved = move_away(&message);
     assert_eq!(windows(&json(eadt(dir.path(), RUN))), windows(&before));
     let old = json(eadt(dir.path(), &["report", moved.to_str().unwrap(), "--json"]));
     assert_eq!(windows(&old), windows(&before));
@@ -134,20 +134,20 @@ fn a_renamed_or_foreign_file_in_the_archive_is_named_and_nothing_is_written() {
     assert!(last > 2, "{name}");
     let inside = format!("{stem}+{:020}-{:020}.parquet", 1, 1);
     fs::write(archive.join(&inside), bytes).unwrap();
-    let told = refused(dir.path());
-    assert!(told.contains(&inside) && told.contains(&format!("it was written as {name}")), "{told}");
+    let message = refused(dir.path());
+    assert!(message.contains(&inside) && message.contains(&format!("it was written as {name}")), "{message}");
     assert!(archive.join(&inside).exists(), "it is never swept");
     fs::remove_file(archive.join(&inside)).unwrap();
     fs::write(archive.join(name.replace(range, "part-0.parquet")), b"PAR1").unwrap();
-    let told = refused(dir.path());
-    assert!(told.contains("part-0.parquet") && told.contains("move it out of the archive's folder"), "{told}");
+    let message = refused(dir.path());
+    assert!(message.contains("part-0.parquet") && message.contains("move it out of the archive's folder"), "{message}");
     fs::remove_file(archive.join(name.replace(range, "part-0.parquet"))).unwrap();
     assert_eq!(files(&archive), before);
     json(eadt(dir.path(), RUN));
 }
 
 #[test]
-fn a_busy_port_is_said_with_the_setting_that_changes_it() {
+fn a_busy_port_is_reported_with_the_setting_that_changes_it() {
     let dir = tempfile::tempdir().unwrap();
     let held = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = held.local_addr().unwrap().to_string();
@@ -163,12 +163,12 @@ fn a_busy_port_is_said_with_the_setting_that_changes_it() {
         command.env("EADT_HTTP__ADDRESS", &address);
         let (out, err, good) = text(command);
         assert!(!good && out.is_empty(), "{args:?}: {out}{err}");
-        let told = err.lines().find(|line| line.starts_with("error: ")).unwrap_or_else(|| panic!("{args:?}: {err}"));
+        let message = err.lines().find(|line| line.starts_with("error: ")).unwrap_or_else(|| panic!("{args:?}: {err}"));
         for part in [&*address, "http.address", "EADT_HTTP__ADDRESS", "in use"] {
-            assert!(told.contains(part), "{args:?}: {part} is not in {told}");
+            assert!(message.contains(part), "{args:?}: {part} is not in {message}");
         }
     }
-    // As it says.
+    // As it advises.
     drop(held);
     let mut command = eadt(dir.path(), RUN);
     command.env("EADT_HTTP__ADDRESS", "127.0.0.1:0");
@@ -184,7 +184,7 @@ fn copied(from: &Path, to: &Path) {
     }
 }
 
-/// A replay of its archive gives what stands in it.
+/// A replay of its archive gives what is in it.
 fn replays(data: &Path) {
     let elsewhere = tempfile::tempdir().unwrap();
     let (archive, out) = (data.join("archive"), elsewhere.path().join("replayed"));
@@ -217,11 +217,11 @@ fn a_snapshot_of_a_running_one_is_a_backup() {
     let [live, snapshot] = ["live", "snapshot"].map(|name| parent.path().join(name));
     let args = ["up", "--speed", "600", "--no-view"];
     let mut command = eadt(&live, &args);
-    command.env(SAYS_WINDOWS.0, SAYS_WINDOWS.1).stdout(Stdio::null()).stderr(Stdio::piped());
+    command.env(LOG_WINDOWS.0, LOG_WINDOWS.1).stdout(Stdio::null()).stderr(Stdio::piped());
     let mut running = Running(command.spawn().unwrap());
-    let mut told = Told::by(&mut running.0);
+    let mut stderr = StderrLines::by(&mut running.0);
     for _ in 0..24 {
-        told.until(" window ");
+        stderr.until(" window ");
     }
     // Nothing changes while it is copied, as in a snapshot of a file system.
     signal(&running.0, "-STOP");

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use support::{eadt, status};
 
-/// Runs, and returns what is said of a command line that must not be possible.
+/// Runs, and returns the error of a command line that must not be possible.
 fn refused(dir: &Path, arguments: &[&str]) -> String {
     let mut command = eadt(dir, arguments);
     command.current_dir(dir);
@@ -35,7 +35,7 @@ fn a_value_that_an_option_does_not_take_is_a_usage_error() {
     let report = ["report", "nowhere"];
     let token = ["token", "create", "--file", "tokens.json"];
     let choose = ["partition", "choose", "--solo", &csv, "--workloads", "a,b"];
-    for (command, option, value, says) in [
+    for (command, option, value, expected) in [
         (&["up"][..], "--duration", "-1h", "such as 20ms, 90s, 15m, 6h or 2d"),
         (&["up"], "--duration", "soon", "such as 20ms"),
         (&["up", "--gpus", "none"], "--duration", "0s", "such as 20ms"),
@@ -102,7 +102,7 @@ fn a_value_that_an_option_does_not_take_is_a_usage_error() {
         let given = [command, &if option.is_empty() { vec![value] } else { vec![option, value] }].concat();
         let err = refused(dir.path(), &given);
         assert!(err.contains(option) && err.contains(value), "{given:?}: {err}");
-        assert!(err.contains(says), "{given:?}: it does not say {says:?}: {err}");
+        assert!(err.contains(expected), "{given:?}: it does not have {expected:?}: {err}");
     }
     let left: Vec<_> = std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(left.len(), 4, "nothing was done: {left:?}");
@@ -111,7 +111,7 @@ fn a_value_that_an_option_does_not_take_is_a_usage_error() {
 #[test]
 fn options_that_are_not_possible_together_are_a_usage_error_and_what_fails_is_none() {
     let dir = tempfile::tempdir().unwrap();
-    for (arguments, says) in [
+    for (arguments, expected) in [
         (&["up", "--gpus", "none", "--speed", "2"][..], "--speed is of the simulation"),
         (&["up", "--gpus", "none", "--kubernetes"], "--kubernetes runs simulated GPUs"),
         (&["up", "--topic-prefix", "a."], "--topic-prefix is of a Kafka"),
@@ -132,7 +132,7 @@ fn options_that_are_not_possible_together_are_a_usage_error_and_what_fails_is_no
     ] {
         std::fs::write(dir.path().join("a.log"), "").unwrap();
         let err = refused(dir.path(), arguments);
-        assert!(err.contains(says), "{arguments:?}: {err}");
+        assert!(err.contains(expected), "{arguments:?}: {err}");
     }
     let (err, code) = status(eadt(dir.path(), &["report", "nowhere"]));
     assert_eq!(code, Some(1), "{err}");

@@ -23,6 +23,15 @@ pub fn counted_as<N: Copy + Display + PartialEq + From<u8>>(count: N, one: &str,
     format!("{count} {words}")
 }
 
+/// Returns the first names, `most` at most, and how many more there are: `a, b and 3 more`.
+pub fn list_first(names: &[impl AsRef<str>], most: usize) -> String {
+    let shown = names.iter().take(most).map(AsRef::as_ref).collect::<Vec<_>>().join(", ");
+    match names.len().saturating_sub(most) {
+        0 => shown,
+        more => format!("{shown} and {more} more"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -35,5 +44,11 @@ mod tests {
         assert_eq!(irregular, ["3 entries", "3 days", "3 batches", "3 processes"]);
         let verbs = [1_u64, 2].map(|count| counted_as(count, "window has", "windows have"));
         assert_eq!(verbs, ["1 window has", "2 windows have"]);
+    }
+
+    #[test]
+    fn of_a_longer_list_the_first_names_and_the_count_of_the_others_are_given() {
+        let lists = [0, 2, 3].map(|most| list_first(&["a", "b", "c"][..most], 2));
+        assert_eq!(lists, ["", "a, b", "a, b and 1 more"]);
     }
 }

@@ -100,12 +100,23 @@ pub fn name(field: &'static str, text: &str) -> Result<(), DecodeError> {
     at_most(field, text, MAX_NAME_BYTES)
 }
 
+/// Checks an id of EADT: of an event, and wherever one is repeated, also in what jobs send back.
 fn id(field: &'static str, text: &str) -> Result<(), DecodeError> {
     at_most(field, text, MAX_ID_BYTES)
 }
 
 fn optional_id(field: &'static str, value: Option<&str>) -> Result<(), DecodeError> {
-    value.filter(|text| !text.is_empty()).map_or(Ok(()), |text| id(field, text))
+    optional_id_of::<false>(field, value)
+}
+
+/// Checks an id, if there is one. `PLAIN`: its text is known to be printable ASCII.
+#[inline]
+fn optional_id_of<const PLAIN: bool>(field: &'static str, value: Option<&str>) -> Result<(), DecodeError> {
+    match value.filter(|text| !text.is_empty()) {
+        Some(text) if PLAIN => length(field, text, MAX_ID_BYTES),
+        Some(text) => id(field, text),
+        None => Ok(()),
+    }
 }
 
 /// Checks how long a text is.
@@ -311,7 +322,7 @@ impl TrainingProgress {
         within("loss_scale", self.loss_scale, 0.0, f64::MAX)?;
         list("plasticity", self.plasticity.as_deref())?;
         list("live_knobs", self.live_knobs.as_deref())?;
-        text_of::<PLAIN>("decision_id", self.decision_id.as_deref())?;
+        optional_id_of::<PLAIN>("decision_id", self.decision_id.as_deref())?;
         text_of::<PLAIN>("directive_refused", self.directive_refused.as_deref())?;
         percentage("mps_thread_percentage", self.mps_thread_percentage)
     }

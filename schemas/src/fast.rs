@@ -466,7 +466,7 @@ mod tests {
     }
 
     #[test]
-    fn plain_text_ends_where_any_other_byte_stands() {
+    fn plain_text_ends_at_any_other_byte() {
         for length in 0..20 {
             for byte in 0..=255_u8 {
                 let mut bytes = vec![b'a'; 20];
@@ -573,7 +573,7 @@ mod tests {
         #[test]
         fn numbers_are_read_as_serde_reads_them(number in number(), field in prop::sample::select(vec!["power_watts", "gpu_index", "tenure"])) {
             let bytes = format!("{{\"device\":\"d\",\"{field}\":{number}}}").into_bytes();
-            // Order of declaration: tenure stands after gpu_index, power_watts after both.
+            // Order of declaration: tenure is after gpu_index, power_watts after both.
             same(gpu_telemetry(&bytes).as_ref(), &bytes)?;
         }
 

@@ -17,7 +17,9 @@ pub mod event_log;
 pub mod fast;
 mod fields;
 pub mod fnv;
+pub mod secret_names;
 pub mod time;
+pub mod time_text;
 pub mod topics;
 pub mod v1;
 

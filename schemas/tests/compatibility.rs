@@ -36,7 +36,7 @@ fn current_schemas_may_follow_the_released_ones() {
     assert!(compared > 0, "no released schemas; `cargo xtask release-schemas` freezes them");
 }
 
-/// Applies a change to the released telemetry or decision schema and says what the comparison finds.
+/// Applies a change to the released telemetry or decision schema and returns what the comparison finds.
 fn breaks(kind: EventType, change: impl FnOnce(&mut Value)) -> Vec<(String, SchemaChange)> {
     let old = documents::schema(kind).unwrap();
     let mut new = old.clone();
@@ -147,7 +147,7 @@ fn refusing_unknown_fields_bites() {
 }
 
 #[test]
-fn a_break_says_where_and_what() {
+fn a_break_is_reported_with_its_place_and_kind() {
     let text = |path: &str, change| BreakingChange { path: path.to_owned(), change }.to_string();
     assert_eq!(text("power_watts", SchemaChange::FieldRemoved), "power_watts: field removed");
     assert_eq!(

@@ -1,4 +1,4 @@
-//! The checked-in documents are what the types say.
+//! The checked-in documents are those of the types.
 
 use std::fs;
 use std::path::Path;
@@ -36,7 +36,7 @@ fn checked_in_documents_are_up_to_date() {
 }
 
 #[test]
-fn schemas_are_valid_and_every_field_says_what_it_means() {
+fn schemas_are_valid_and_every_field_has_a_description() {
     for kind in EventType::TYPED {
         let schema = schema(kind).unwrap();
         assert_eq!(schema["$schema"], "https://json-schema.org/draft/2020-12/schema");

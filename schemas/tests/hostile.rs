@@ -14,11 +14,11 @@ fn telemetry(rest: &str) -> Result<GpuTelemetry, DecodeError> {
     decode(format!("{GOOD}{rest}}}").as_bytes())
 }
 
-fn refused(rest: &str, reason: DeadLetterReason, says: &str) {
+fn refused(rest: &str, reason: DeadLetterReason, expected: &str) {
     let shown: String = rest.chars().take(60).collect();
     let refusal = telemetry(rest).expect_err(&shown);
     assert_eq!(refusal.reason, reason, "{shown}: {refusal}");
-    assert!(refusal.detail.contains(says), "{shown}: {refusal}");
+    assert!(refusal.detail.contains(expected), "{shown}: {refusal}");
     assert!(refusal.detail.len() < 600, "{shown}: the reason is {} bytes long", refusal.detail.len());
 }
 
@@ -47,7 +47,7 @@ fn impossible_numbers() {
 
 #[test]
 fn wrong_shapes() {
-    for (value, says) in [
+    for (value, expected) in [
         ("", "not a JSON object"),
         ("null", "not a JSON object"),
         ("[]", "not a JSON object"),
@@ -60,7 +60,7 @@ fn wrong_shapes() {
         ("\u{feff}{}", "not a JSON object"),
     ] {
         let refusal = decode::<GpuTelemetry>(value.as_bytes()).expect_err(value);
-        assert!(refusal.detail.contains(says), "{value}: {refusal}");
+        assert!(refusal.detail.contains(expected), "{value}: {refusal}");
     }
     assert!(decode::<GpuTelemetry>(&[0xff, 0xfe, b'{', b'}']).is_err());
     refused(",\"node\":7", DeadLetterReason::Malformed, "invalid type");
@@ -80,7 +80,7 @@ fn each_entry_of_a_nodes_intent_is_checked() {
         intent(r#"{"device":"GPU-1","power_limit_watts":300}"#).unwrap().devices.unwrap()[1].power_limit_watts,
         Some(300.0)
     );
-    for (entry, says) in [
+    for (entry, expected) in [
         (r#"{"power_limit_watts":-1}"#, "field devices.power_limit_watts: -1 is not between"),
         (r#"{"sm_clock_mhz":1e6}"#, "field devices.sm_clock_mhz"),
         (r#"{"workload":"no-slash"}"#, "is not namespace/name"),
@@ -89,7 +89,7 @@ fn each_entry_of_a_nodes_intent_is_checked() {
         ("7", "expected an object"),
     ] {
         let refusal = intent(entry).expect_err(entry);
-        assert!(refusal.detail.contains(says), "{entry}: {refusal}");
+        assert!(refusal.detail.contains(expected), "{entry}: {refusal}");
     }
 }
 

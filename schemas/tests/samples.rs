@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use eadt_schemas::decode::{DecodableEvent, DecodeError};
+use eadt_schemas::decode::{DecodableEvent, DecodeError, MAX_ID_BYTES, MAX_NAME_BYTES};
 use eadt_schemas::documents::{name_and_version, schema};
 use eadt_schemas::{EventType, decode, v1};
 use serde_json::Value;
@@ -75,7 +75,7 @@ fn schema_and_decoder_require_the_same_fields() {
     }
 }
 
-/// Every place of a sample where a number, a text, a flag or an object stands, as JSON pointers.
+/// Every place of a sample where a number, a text, a flag or an object is, as JSON pointers.
 fn places(value: &Value, at: &str, into: &mut Vec<String>) {
     for (name, inner) in value.as_object().into_iter().flatten() {
         let path = format!("{at}/{name}");
@@ -148,7 +148,7 @@ fn schema_and_decoder_refuse_the_same_values() {
         let mut all = Vec::new();
         places(&sample, "", &mut all);
         for place in all {
-            // Two rules that a JSON Schema cannot say: windows end after they start; model parameters are anybody's.
+            // Two rules that a JSON Schema cannot express: windows end after they start; model parameters are anybody's.
             if place.starts_with("/parameters") || place.starts_with("/window_") {
                 continue;
             }
@@ -157,10 +157,52 @@ fn schema_and_decoder_refuse_the_same_values() {
                 *changed.pointer_mut(&place).unwrap() = value.clone();
                 let decoded = decode_as(kind, changed.to_string().as_bytes());
                 let valid = validator.is_valid(&changed);
-                assert_eq!(decoded.is_ok(), valid, "{} {place} = {value}: decoder says {decoded:?}", kind.name());
+                assert_eq!(decoded.is_ok(), valid, "{} {place} = {value}: decoder returns {decoded:?}", kind.name());
                 refused += usize::from(!valid);
             }
         }
     }
     assert!(refused > 1000, "only {refused} values refused");
+}
+
+/// Every place of an id of EADT, in lists too, as JSON pointers.
+fn id_places(value: &Value, at: &str, into: &mut Vec<String>) {
+    for (index, inner) in value.as_array().into_iter().flatten().enumerate() {
+        id_places(inner, &format!("{at}/{index}"), into);
+    }
+    for (name, inner) in value.as_object().into_iter().flatten() {
+        let place = format!("{at}/{name}");
+        id_places(inner, &place, into);
+        if matches!(name.as_str(), "id" | "concerns") || name.ends_with("_id") {
+            into.push(place);
+        }
+    }
+}
+
+#[test]
+fn an_id_of_the_longest_names_is_accepted_wherever_it_is_repeated() {
+    let mut tried = 0;
+    for kind in EventType::TYPED {
+        let (sample, validator) = (sample(kind, ""), validator(kind));
+        let mut all = Vec::new();
+        id_places(&sample, "", &mut all);
+        for place in all.iter().filter(|place| !place.starts_with("/parameters")) {
+            // Of ASCII, which is read by another path, and of other characters.
+            for (letter, bytes, expected) in [
+                ("x", MAX_NAME_BYTES + 1, Some(true)),
+                ("x", MAX_ID_BYTES, Some(true)),
+                ("\u{e9}", MAX_ID_BYTES, Some(true)),
+                ("x", MAX_ID_BYTES + 1, None),
+            ] {
+                let mut changed = sample.clone();
+                *changed.pointer_mut(place).unwrap() = letter.repeat(bytes / letter.len()).into();
+                let decoded = decode_as(kind, changed.to_string().as_bytes());
+                let what = format!("{} {place} with {bytes} bytes: {decoded:?}", kind.name());
+                assert_eq!(decoded.is_ok(), expected.unwrap_or_else(|| validator.is_valid(&changed)), "{what}");
+                assert!(expected.is_none() || validator.is_valid(&changed), "{what}");
+                tried += 1;
+            }
+        }
+    }
+    assert!(tried >= 48, "{tried}");
 }

@@ -4,7 +4,7 @@ use crate::usage_error;
 use anyhow::bail;
 
 use crate::cli::AclsArgs;
-use crate::output::say;
+use crate::output::print_line;
 use crate::rights::{AclRole, strimzi_user};
 use crate::settings::ProgramSettings;
 
@@ -30,7 +30,7 @@ pub fn run(args: &AclsArgs, settings: &ProgramSettings) -> anyhow::Result<()> {
             crate::bus::kafka(settings)?.grant(principal, &rights)?;
         }
         for right in &rights {
-            say!("{}{principal}: {right}", if args.dry_run { "would allow " } else { "allowed " });
+            print_line!("{}{principal}: {right}", if args.dry_run { "would allow " } else { "allowed " });
         }
         return Ok(());
     }
@@ -51,11 +51,11 @@ pub fn run(args: &AclsArgs, settings: &ProgramSettings) -> anyhow::Result<()> {
                 })
             })
             .collect();
-        say!("{}", serde_json::json!({ "rights": list }));
+        print_line!("{}", serde_json::json!({ "rights": list }));
     } else {
         for part in &parts {
             for right in part.rights(settings) {
-                say!("{}: {right}", part.name());
+                print_line!("{}: {right}", part.name());
             }
         }
     }

@@ -4,7 +4,7 @@ use eadt_schemas::counts::counted;
 use eadt_service::ServiceClock;
 
 use crate::cli::ArchiveCommand;
-use crate::output::say;
+use crate::output::print_line;
 use crate::progress::ProgressMeter;
 use crate::settings::ProgramSettings;
 
@@ -29,12 +29,12 @@ pub fn run(command: &ArchiveCommand, settings: &ProgramSettings) -> anyhow::Resu
         );
     }
     if *json {
-        say!(
+        print_line!(
             "{}",
             serde_json::json!({"files_before": done.files_before, "files_after": done.files_after, "rows": done.rows, "bytes_before": done.bytes_before, "bytes_after": done.bytes_after, "partitions_recorded": recorded})
         );
     } else {
-        say!(
+        print_line!(
             "{} files of days before {before} became {} ({} rows, {} → {} bytes)",
             done.files_before,
             done.files_after,

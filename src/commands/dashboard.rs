@@ -73,7 +73,7 @@ pub async fn run(
         }
     };
     let server = server.with_runs(others);
-    crate::output::say!("the web page is at {}", server.url());
+    crate::output::print_line!("the web page is at {}", server.url());
     supervisor.spawn(&tasks::DASHBOARD, server.run());
     supervisor.join().await?;
     Ok(())
@@ -193,6 +193,7 @@ struct ReplayOutcome {
 #[serde(default)]
 struct ReplayLeftOut {
     removed_offsets: u64,
+    unrecorded_partitions: u64,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -200,6 +201,8 @@ struct ReplayLeftOut {
 struct ReplayComparison {
     windows_same: u64,
     decisions_same: u64,
+    windows_beyond_record: u64,
+    decisions_beyond_windows: u64,
     differences: Vec<IgnoredAny>,
     not_compared: Option<String>,
 }
@@ -235,9 +238,21 @@ fn verdict(replayed: &ReplayOutcome, not_archived: UnreplayableReason, command: 
     if windows + decisions == 0 {
         return unknown("the record has nothing to compare a replay with");
     }
-    let (windows, decisions) = (counted(windows, "window"), counted(decisions, "decision"));
-    let text = format!("a replay gave the same {windows} and {decisions} of what is archived: {command}");
-    ReplayCheck { verdict: ReplayVerdict::Identical, text }
+    let same = format!("the same {} and {} of what is archived", counted(windows, "window"), counted(decisions, "decision"));
+    if check.decisions_beyond_windows > 0 {
+        let decisions = counted(check.decisions_beyond_windows, "decision");
+        return unknown(&format!("the archive lacks the windows of {decisions}; otherwise a replay gave {same}: {command}"));
+    }
+    if replayed.left_out.unrecorded_partitions > 0 {
+        let partitions = counted(replayed.left_out.unrecorded_partitions, "partition");
+        let text = "nothing in the folder _archived records what was archived of";
+        return unknown(&format!("{text} {partitions}, so files may be missing; otherwise a replay gave {same}: {command}"));
+    }
+    let beyond = match check.windows_beyond_record {
+        0 => String::new(),
+        count => format!(", and {} behind its end", counted(count, "window")),
+    };
+    ReplayCheck { verdict: ReplayVerdict::Identical, text: format!("a replay gave {same}{beyond}: {command}") }
 }
 
 /// Content of a folder that a replay does not read, since no archive holds it.
@@ -313,7 +328,7 @@ mod tests {
     use crate::cli::{Cli, CliCommand};
 
     #[test]
-    fn the_badge_says_what_the_replay_compared() {
+    fn the_badge_shows_what_the_replay_compared() {
         let of_events = |events: u64, differences: &[&str], same: u64, not_compared: Option<&str>| {
             let check = serde_json::json!({
                 "windows_same": same, "decisions_same": same, "differences": differences, "not_compared": not_compared,
@@ -381,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn a_difference_says_nothing_while_the_archive_is_not_whole() {
+    fn a_difference_means_nothing_while_the_archive_is_not_whole() {
         for (differences, not_archived, expected, words) in [
             (r#"["one"]"#, UnreplayableReason::Events(0), ReplayVerdict::Different, "differs from the record"),
             (r#"["one"]"#, UnreplayableReason::Events(7), ReplayVerdict::Unknown, "7 events are in the log"),
@@ -391,6 +406,16 @@ mod tests {
             let text = format!(r#"{{"events": 9, "check": {{"windows_same": 7, "differences": {differences}}}}}"#);
             let check = verdict(&serde_json::from_str(&text).unwrap(), not_archived, "`eadt replay run --check`");
             assert!(check.verdict == expected && check.text.contains(words), "{check:?}");
+        }
+        for (beyond, left_out, words) in [
+            (r#""decisions_beyond_windows": 20"#, "{}", "windows of 20 decisions"),
+            (r#""windows_beyond_record": 20"#, r#"{"unrecorded_partitions": 2}"#, "_archived"),
+        ] {
+            let check = format!(r#"{{"windows_same": 7, "differences": [], {beyond}}}"#);
+            let text = format!(r#"{{"events": 9, "check": {check}, "left_out": {left_out}}}"#);
+            let outcome = serde_json::from_str(&text).unwrap();
+            let check = verdict(&outcome, UnreplayableReason::Events(0), "`eadt replay run --check`");
+            assert!(check.verdict == ReplayVerdict::Unknown && check.text.contains(words), "{check:?}");
         }
         for differences in ["[]", r#"["one"]"#] {
             let check = format!(r#"{{"windows_same": 7, "differences": {differences}}}"#);

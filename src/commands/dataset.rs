@@ -12,7 +12,7 @@ use serde_json::json;
 
 use crate::atomic_file::create_folder;
 use crate::cli::DatasetCommand;
-use crate::output::say;
+use crate::output::print_line;
 use crate::progress;
 
 /// The machine-readable datasheet.
@@ -57,14 +57,20 @@ pub fn run(command: &DatasetCommand) -> anyhow::Result<()> {
     }
     let (windows, decisions) = (dataset.windows.rows(), dataset.decisions.rows());
     if *json {
-        say!(
+        print_line!(
             "{}",
             json!({"out": out, "windows": windows, "decisions": decisions, "fingerprint": dataset.fingerprint, "counts": dataset.counts})
         );
     } else {
         let origins: Vec<_> = dataset.counts.windows_by_origin.iter().map(|(origin, n)| format!("{n} {origin}")).collect();
-        say!("{}: {} ({}), {}", out.display(), counted(windows, "window"), origins.join(", "), counted(decisions, "decision"));
-        say!("what is in it: {}", out.join("README.md").display());
+        print_line!(
+            "{}: {} ({}), {}",
+            out.display(),
+            counted(windows, "window"),
+            origins.join(", "),
+            counted(decisions, "decision")
+        );
+        print_line!("what is in it: {}", out.join("README.md").display());
     }
     Ok(())
 }

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::path::Path;
+use std::time::Duration;
 
 use eadt_report::states::ChangeFates;
 use eadt_report::units;
@@ -20,8 +21,8 @@ use crate::live::gpus::{GpuSamples, GpuSnapshot};
 use crate::live::keys::SortKey;
 use crate::live::source::{self, ReadExtent, ReadRange, SpanEnd, TOPICS};
 use crate::live::tally::{LiveTally, WorkloadTally};
-use crate::live::{decided_text, decision_text, layout_text, origin_word, saving_text, wire_name};
-use crate::output_table::{OutputCell, OutputColumn, OutputFormat, OutputTable};
+use crate::live::{decided_text, decision_text, layout_text, layout_words, origin_word, saving_text, wire_name};
+use crate::output_table::{OutputCell, OutputColumn, OutputFormat, OutputTable, csv_cell};
 use crate::settings::ProgramSettings;
 use crate::usage_error;
 
@@ -166,32 +167,36 @@ fn wanted(args: &GetArgs, workload: &str) -> bool {
 }
 
 /// Returns the columns of workloads. Power and speed are of the newest window, as in the live view; of a record that has ended they
-/// are the last ones.
-fn workload_columns(powered: bool, has_ended: bool) -> Vec<OutputColumn> {
+/// are the last ones. The sums are of the run, or of the last so much time of it.
+fn workload_columns(powered: bool, has_ended: bool, since: Option<Duration>) -> Vec<OutputColumn> {
     let [power, per_sample, speed] = if has_ended {
         ["LAST POWER", "LAST J/SAMPLE", "LAST SAMPLES/S"]
     } else {
         ["POWER NOW", "J/SAMPLE NOW", "SAMPLES/S NOW"]
     };
     let speed = OutputColumn::figure(speed, "samples_per_second");
+    let of_last = since.map(|since| format!(" OF LAST {}", units::format_duration(since.as_secs_f64()).to_uppercase()));
+    let summed = |heading: &'static str, of_run: &str, name: &'static str| {
+        OutputColumn::figure(heading, name).headed(format!("{heading}{}", of_last.as_deref().unwrap_or(of_run)))
+    };
     vec![
         OutputColumn::text("WORKLOAD", "workload"),
         OutputColumn::figure(power, "power_watts"),
-        OutputColumn::figure("J/SAMPLE OF RUN", "joules_per_sample"),
+        summed("J/SAMPLE", " OF RUN", "joules_per_sample"),
         OutputColumn::figure(per_sample, "newest_joules_per_sample").wide(),
         OutputColumn::figure("SAVED OF RUN", "saving_ratio"),
         OutputColumn::figure("ERROR", "saving_ratio_error").wide(),
         OutputColumn::figure("COMPARED", "compared_energy_ratio").wide(),
         OutputColumn::figure("SAVED J", "saving_joules").wide(),
-        OutputColumn::figure("ENERGY", "energy_joules").wide(),
+        summed("ENERGY", "", "energy_joules").wide(),
         // If no power is known, as with `up --gpus none`, the speed is the only figure.
         if powered { speed.wide() } else { speed },
         OutputColumn::figure("GPUS", "gpus"),
         OutputColumn::text("MODE", "mode"),
         OutputColumn::text("STATE", "state"),
         OutputColumn::text("ORIGIN", "origin"),
-        OutputColumn::figure("CHANGES", "changes").wide(),
-        OutputColumn::figure("REVERTS", "reverts").wide(),
+        summed("CHANGES", "", "changes").wide(),
+        summed("REVERTS", "", "reverts").wide(),
         OutputColumn::text("LAYOUT", "layout").wide(),
     ]
 }
@@ -207,7 +212,7 @@ fn workloads(args: &GetArgs, settings: &ProgramSettings, shutdown: &Shutdown) ->
     let mut rows: Vec<&WorkloadRow> = rows.iter().filter(|row| wanted(args, &row.name)).collect();
     args.sort.unwrap_or(SortKey::Name).sort(&mut rows, false);
     let powered = rows.iter().any(|row| row.power_watts.is_some() || row.energy_joules.is_some());
-    let columns = workload_columns(powered, extent.has_ended);
+    let columns = workload_columns(powered, extent.has_ended, args.source.since);
     let partial = args.source.since.is_some();
     let percent = |ratio: f64| format!("{:.1} %", 100.0 * ratio);
     let row = |row: &&WorkloadRow| {
@@ -382,7 +387,7 @@ fn gpus(args: &GetArgs, settings: &ProgramSettings, shutdown: &Shutdown) -> anyh
     })
 }
 
-/// Decisions that `describe` shows.
+/// Decisions that `describe` shows, unless all that are kept are asked for.
 const DECISIONS: usize = 12;
 
 pub fn describe(args: &DescribeArgs, settings: &ProgramSettings, shutdown: &Shutdown) -> anyhow::Result<()> {
@@ -407,21 +412,48 @@ pub fn describe(args: &DescribeArgs, settings: &ProgramSettings, shutdown: &Shut
     };
     let row = &tally.workloads[&name];
     let details = WorkloadDetails::of(&tally, &name).unwrap_or_else(|| unreachable!("it is one of the tally's"));
-    if args.json {
-        let document = serde_json::json!({
-            "workload": name,
-            "report": row.report,
-            "declared": row.declared,
-            "decisions": row.recent,
-            "actuations": row.actuations,
-        });
-        return crate::output::print(&format!("{}\n", serde_json::to_string_pretty(&document)?));
-    }
-    crate::output::print(&description(&details, row, tally.state(row)))
+    let state = tally.state(row);
+    let output = if args.json { OutputFormat::Json } else { args.output };
+    let text = match output {
+        OutputFormat::Table => description(&details, row, state, DECISIONS),
+        OutputFormat::Wide => description(&details, row, state, details.decisions.len()),
+        OutputFormat::Json => {
+            let document = serde_json::json!({
+                "workload": name,
+                "state": state,
+                "report": row.report,
+                "declared": row.declared,
+                "decisions": row.recent,
+                "earlier_decisions": details.earlier,
+                "actuations": row.actuations,
+            });
+            format!("{}\n", serde_json::to_string_pretty(&document)?)
+        }
+        OutputFormat::Csv => figures_table(row, state)?.render(OutputFormat::Csv, None)?,
+    };
+    crate::output::print(&text)
 }
 
-/// Returns the same as `-o json`, for people.
-fn description(details: &WorkloadDetails, row: &WorkloadTally, state: &str) -> String {
+/// Returns the figures of a workload, one a row, under the names of the report. Lists have commands of their own.
+fn figures_table(row: &WorkloadTally, state: &str) -> anyhow::Result<OutputTable> {
+    let mut figures: Vec<(String, serde_json::Value)> = vec![("state".to_owned(), state.into())];
+    if let Some(declared) = &row.declared {
+        figures.push(("mode".to_owned(), wire_name(&declared.mode).into()));
+        figures.push(("controller".to_owned(), declared.controller.clone().into()));
+        figures.push(("layout".to_owned(), layout_words(&declared.layout).into()));
+    }
+    if let serde_json::Value::Object(report) = serde_json::to_value(&row.report)? {
+        figures.extend(report.into_iter().filter(|(_, value)| !value.is_array() && !value.is_object()));
+    }
+    let cell = |value: serde_json::Value| OutputCell { shown: csv_cell(&value), value };
+    Ok(OutputTable {
+        columns: vec![OutputColumn::text("FIGURE", "figure"), OutputColumn::text("VALUE", "value")],
+        rows: figures.into_iter().map(|(name, value)| vec![OutputCell::text(name), cell(value)]).collect(),
+    })
+}
+
+/// Returns the same as `-o json`, for people, with the last `decisions` decisions.
+fn description(details: &WorkloadDetails, row: &WorkloadTally, state: &str, decisions: usize) -> String {
     let mut lines: Vec<(String, String)> = vec![("Workload".into(), details.name.clone())];
     let mut add = |name: &str, value: String| lines.push((name.to_owned(), value));
     add("Origin", row.origin().map_or(units::UNKNOWN, origin_word).to_owned());
@@ -471,7 +503,10 @@ fn description(details: &WorkloadDetails, row: &WorkloadTally, state: &str) -> S
         writeln!(text, "{:wide$}  {note}", "Note:").expect("writing to a String");
     }
     text += "\nLast decisions:\n";
-    text += &decision_lines(details.decisions.iter().rev().take(DECISIONS).rev());
+    if let Some(earlier) = details.earlier_line(decisions) {
+        writeln!(text, "  {earlier}").expect("writing to a String");
+    }
+    text += &decision_lines(details.decisions.iter().rev().take(decisions).rev());
     text
 }
 

@@ -13,7 +13,7 @@ use eadt_schemas::v1::Meter;
 
 use crate::atomic_file::AtomicFile;
 use crate::cli::{FormatOrFile, ImportArgs, ImportFilesAre, ReadingArgs};
-use crate::output::say;
+use crate::output::print_line;
 use crate::progress::{MeteredReader, ProgressMeter};
 use crate::usage_error;
 
@@ -33,10 +33,10 @@ pub fn run(args: &ImportArgs) -> anyhow::Result<()> {
     }
     target.finish(log.finish().with_context(cannot)?)?;
     if args.json {
-        say!("{}", serde_json::to_string(&imported.report)?);
+        print_line!("{}", serde_json::to_string(&imported.report)?);
     } else {
         crate::output::print(&imported.report.to_string())?;
-        say!("written to {}", out.display());
+        print_line!("written to {}", out.display());
     }
     Ok(imported.report.check_refused()?)
 }
@@ -72,11 +72,11 @@ fn explain(args: &ImportArgs, format: RecordingFormat, files: &[PathBuf], option
     }
     let report = import(format, files, options)?.report;
     if args.json {
-        say!("{}", serde_json::to_string(&report)?);
+        print_line!("{}", serde_json::to_string(&report)?);
         return Ok(());
     }
     crate::output::print(&ExplainedReport(&report).to_string())?;
-    say!("nothing is written");
+    print_line!("nothing is written");
     Ok(())
 }
 
@@ -105,7 +105,7 @@ fn guess_format(args: &ImportArgs, first: &Path, files: &[PathBuf]) -> anyhow::R
     };
     if args.explain {
         if !args.json {
-            say!("format: {format}, as the first lines look");
+            print_line!("format: {format}, as the first lines look");
         }
         return Ok(format);
     }

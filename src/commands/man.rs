@@ -8,7 +8,7 @@ use clap_mangen::Man;
 use clap_mangen::roff::{Roff, bold, roman};
 
 use crate::help;
-use crate::output::say;
+use crate::output::print_line;
 
 /// Writes a page for each command into a folder that exists.
 pub fn run(folder: &Path) -> anyhow::Result<()> {
@@ -18,7 +18,7 @@ pub fn run(folder: &Path) -> anyhow::Result<()> {
     let mut command = help::command().disable_help_subcommand(true);
     command.build();
     write_pages(&command, "", folder).with_context(|| format!("cannot write to {}", folder.display()))?;
-    say!("the manual pages are in {0}: man -l {0}/eadt.1", folder.display());
+    print_line!("the manual pages are in {0}: man -l {0}/eadt.1", folder.display());
     Ok(())
 }
 

@@ -34,7 +34,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use eadt_bus::{Bus, BusError, ConsumerRecord, StartOffset, TopicPartition};
 use eadt_lake::{Archive, ArchiveListing, LakeError};
 use eadt_processor::codec::StructuredEvent;
-use eadt_schemas::counts::counted;
+use eadt_schemas::counts::{counted, list_first};
 use eadt_schemas::envelope::header;
 use eadt_schemas::v1::dead_letter_header;
 use eadt_schemas::{EventTime, LoggedEvent, Topic};
@@ -76,7 +76,7 @@ fn missing_topic(bus: &dyn Bus, name: &str, topic: Topic) -> anyhow::Error {
     anyhow::anyhow!("topic {name} does not exist: run `eadt topics apply`{hint}")
 }
 
-/// Returns whether an error says that nothing was ever archived in a place, rather than that its archive cannot be read.
+/// Returns whether an error means that nothing was ever archived in a place, rather than that its archive cannot be read.
 pub fn is_absent(error: &anyhow::Error) -> bool {
     matches!(error.downcast_ref::<LakeError>(), Some(LakeError::Absent { .. }))
 }
@@ -132,7 +132,7 @@ pub fn describe_unrecorded(listing: &ArchiveListing, topics: &[Topic]) -> Option
         .filter(|(topic, _)| topics.contains(topic))
         .map(|(topic, partition)| format!("{topic} partition {partition}"))
         .collect();
-    let named = eadt_report::words::list_first(&partitions, UNRECORDED_SHOWN);
+    let named = list_first(&partitions, UNRECORDED_SHOWN);
     (!partitions.is_empty()).then(|| format!("has no record in its folder _archived of what was archived of {named}: {EFFECT}"))
 }
 
@@ -286,8 +286,8 @@ mod tests {
     }
 
     #[test]
-    fn a_topic_that_is_not_there_is_told_with_those_that_are_near() {
-        let told = |name: &str| topic(name).unwrap_err();
+    fn an_unknown_topic_is_reported_with_those_that_are_near() {
+        let error = |name: &str| topic(name).unwrap_err();
         for (name, near) in [
             ("decisons", "did you mean decisions?"),
             ("windows", "did you mean efficiency.windows?"),
@@ -296,15 +296,15 @@ mod tests {
             ("device", "did you mean device-intents or device-states or device-holders?"),
             ("deadletters", "did you mean dead-letters?"),
         ] {
-            assert_eq!(told(name), format!("no topic is named {name:?}; {near}"));
+            assert_eq!(error(name), format!("no topic is named {name:?}; {near}"));
         }
-        let far = told("energy-of-the-sun");
+        let far = error("energy-of-the-sun");
         assert!(far.contains("there are ") && far.contains("gpu.telemetry, ") && far.contains("models"), "{far}");
         assert_eq!(topic("decisions"), Ok(Topic::Decisions));
     }
 
     #[test]
-    fn a_name_that_is_not_there_is_told_with_those_that_are_near() {
+    fn an_unknown_name_is_reported_with_those_that_are_near() {
         let known = ["team/llm", "team/vision", "lab/llm"];
         assert_eq!(nearest_names("lml", known), "did you mean lab/llm or team/llm?");
         assert_eq!(nearest_names("team/visoin", known), "did you mean team/vision?");

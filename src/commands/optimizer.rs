@@ -12,7 +12,7 @@ use eadt_service::{HealthRegistry, MetricsRegistry, ServiceClock, Shutdown};
 use serde_json::json;
 
 use crate::cli::OptimizerArgs;
-use crate::output::say;
+use crate::output::print_line;
 use crate::progress;
 use crate::settings::ProgramSettings;
 
@@ -62,11 +62,11 @@ pub fn run(args: &OptimizerArgs, settings: &ProgramSettings, shutdown: &Shutdown
         (round.proposals, round.sent)
     };
     if args.json {
-        say!("{}", json!({"proposals": proposals, "records_sent": sent}));
+        print_line!("{}", json!({"proposals": proposals, "records_sent": sent}));
         return Ok(());
     }
     if proposals.is_empty() {
-        say!("{} holds no usable windows: nothing can be learned from it", settings.optimizer.location);
+        print_line!("{} holds no usable windows: nothing can be learned from it", settings.optimizer.location);
     }
     for ModelProposal { name, verdict, reason, model, .. } in &proposals {
         let (what, origin) = match (verdict, model) {
@@ -76,10 +76,10 @@ pub fn run(args: &OptimizerArgs, settings: &ProgramSettings, shutdown: &Shutdown
             (ModelVerdict::CannotTell, _) => ("cannot tell".to_owned(), None),
         };
         let origin = origin.map(|origin| format!(" ({origin})")).unwrap_or_default();
-        say!("{name}: {what}{origin}: {reason}");
+        print_line!("{name}: {what}{origin}: {reason}");
     }
     if !args.dry_run {
-        say!("{} written to {}models.v1", counted(sent, "record"), settings.topics.prefix);
+        print_line!("{} written to {}models.v1", counted(sent, "record"), settings.topics.prefix);
     }
     Ok(())
 }

@@ -6,7 +6,7 @@ use eadt_schemas::EventTime;
 use serde_json::json;
 
 use crate::cli::{ClusterOptions, PolicyCommand, PolicyPause};
-use crate::output::say;
+use crate::output::print_line;
 
 pub fn run(command: &PolicyCommand) -> anyhow::Result<()> {
     if let PolicyCommand::Crd = command {
@@ -25,10 +25,10 @@ async fn run_command(command: &PolicyCommand) -> anyhow::Result<()> {
             let views = access.list(wanted).await?;
             if *json {
                 let policies: Vec<_> = views.iter().map(words::policy_json).collect();
-                say!("{}", json!({ "policies": policies }));
+                print_line!("{}", json!({ "policies": policies }));
             } else if views.is_empty() {
                 let place = wanted.map_or_else(|| "any namespace".to_owned(), |namespace| format!("namespace {namespace}"));
-                say!("there is no policy in {place}");
+                print_line!("there is no policy in {place}");
             } else {
                 crate::output::print(&words::policy_table(&views))?;
             }
@@ -38,7 +38,7 @@ async fn run_command(command: &PolicyCommand) -> anyhow::Result<()> {
             let (access, namespace) = open(cluster).await?;
             let view = access.get(&namespace, name).await?;
             if *json {
-                say!("{}", words::policy_json(&view));
+                print_line!("{}", words::policy_json(&view));
             } else {
                 crate::output::print(&words::explain_policy(&view))?;
             }
@@ -50,10 +50,10 @@ async fn run_command(command: &PolicyCommand) -> anyhow::Result<()> {
             let (access, namespace) = open(cluster).await?;
             let approved = access.approve(&namespace, name, decision.as_deref(), now()).await?;
             if *json {
-                say!("{}", json!({"namespace": namespace, "name": name, "approved": approved}));
+                print_line!("{}", json!({"namespace": namespace, "name": name, "approved": approved}));
             } else {
                 let (id, summary) = (&approved.decision_id, &approved.summary);
-                say!("approved {id}: {summary}; it is applied once, unless it expires or no longer fits");
+                print_line!("approved {id}: {summary}; it is applied once, unless it expires or no longer fits");
             }
             Ok(())
         }
@@ -71,18 +71,18 @@ async fn pause(what: &PolicyPause, pause: bool) -> anyhow::Result<()> {
     };
     let paused = pause || by_namespace;
     if what.json {
-        say!("{}", json!({"namespace": namespace, "name": what.name, "paused": paused, "changed": changed}));
+        print_line!("{}", json!({"namespace": namespace, "name": what.name, "paused": paused, "changed": changed}));
         return Ok(());
     }
     if paused && !pause {
-        say!("still paused: {whose}, by its namespace; eadt policy resume --all -n {namespace} resumes that");
+        print_line!("still paused: {whose}, by its namespace; eadt policy resume --all -n {namespace} resumes that");
         return Ok(());
     }
     match (changed, pause) {
-        (true, true) => say!("paused: {whose}; nothing is changed from the next step on"),
-        (true, false) => say!("resumed: {whose}"),
-        (false, true) => say!("paused already: {whose}"),
-        (false, false) => say!("not paused: {whose}"),
+        (true, true) => print_line!("paused: {whose}; nothing is changed from the next step on"),
+        (true, false) => print_line!("resumed: {whose}"),
+        (false, true) => print_line!("paused already: {whose}"),
+        (false, false) => print_line!("not paused: {whose}"),
     }
     Ok(())
 }

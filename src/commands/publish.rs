@@ -12,7 +12,7 @@ use eadt_schemas::counts::counted;
 use eadt_schemas::{Envelope, Topic};
 use eadt_service::Shutdown;
 
-use crate::output::say;
+use crate::output::print_line;
 use crate::progress::{MeteredReader, ProgressMeter};
 use crate::settings::TopicSettings;
 
@@ -79,7 +79,7 @@ pub fn run(logs: &[PathBuf], bus: &dyn Bus, names: &TopicSettings, shutdown: &Sh
     }
     meter.finish();
     let counts = producer.counts();
-    say!(
+    print_line!(
         "{} events published, {} failed, {left_out} outputs left out, {unusable} of unknown type, {damaged} damaged lines",
         counts.acknowledged,
         counts.failed

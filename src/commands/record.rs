@@ -18,7 +18,7 @@ use eadt_service::Shutdown;
 use super::{logged, partitions, topic_of};
 use crate::atomic_file::AtomicFile;
 use crate::cli::RecordArgs;
-use crate::output::say;
+use crate::output::print_line;
 use crate::settings::ProgramSettings;
 
 /// Summary of a recording.
@@ -121,11 +121,11 @@ pub fn run(args: &RecordArgs, bus: &dyn Bus, settings: &ProgramSettings, shutdow
     sink.finish()?;
     drop(meter);
     if args.json {
-        say!("{}", serde_json::to_string(&recorded)?);
+        print_line!("{}", serde_json::to_string(&recorded)?);
     } else {
-        say!("{} in {}", counted(recorded.events, "event"), args.out.display());
+        print_line!("{} in {}", counted(recorded.events, "event"), args.out.display());
         if recorded.not_json > 0 {
-            say!("{} left out: no JSON value (dead letters of malformed events)", counted(recorded.not_json, "record"));
+            print_line!("{} left out: no JSON value (dead letters of malformed events)", counted(recorded.not_json, "record"));
         }
     }
     Ok(())

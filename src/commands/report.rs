@@ -36,18 +36,18 @@ pub fn run(args: &ReportArgs, program: &ProgramSettings) -> anyhow::Result<()> {
         anyhow::bail!("{path} is a file: for an event log run `eadt replay {path} --out DIR` first, and report on DIR");
     }
     let page = args.html.as_deref().map(|path| AtomicFile::create(path, &[], args.force)).transpose()?;
-    let zone = args.time_zone.as_ref();
+    let (zone, form) = (args.time_zone.as_ref(), args.time_format.as_deref());
     let column = args.price_column.as_deref();
     let prices = args
         .tariff
         .as_deref()
-        .map(|path| read_supply_file(path, |text, name| read_prices(text, column, zone, name)))
+        .map(|path| read_supply_file(path, |text, name| read_prices(text, column, zone, form, name)))
         .transpose()?;
     let column = args.carbon_column.as_deref();
     let carbon = args
         .carbon
         .as_deref()
-        .map(|path| read_supply_file(path, |text, name| read_carbon(text, column, zone, name)))
+        .map(|path| read_supply_file(path, |text, name| read_carbon(text, column, zone, form, name)))
         .transpose()?;
     let settings = ReportSettings {
         prices,
@@ -265,6 +265,7 @@ const TOPICS: [Topic; 3] = [Topic::EfficiencyWindows, Topic::Decisions, Topic::A
 
 /// Reads everything in an archive, and returns notes on what it lacks.
 fn read_archive(archive: Archive, reporter: &mut Reporter) -> anyhow::Result<Vec<String>> {
+    let unrecorded = super::describe_unrecorded(&archive.files()?, &TOPICS);
     let (archive, meter) = progress::over_archive(archive, &TOPICS)?;
     let windows = visit_events::<EfficiencyWindow>(&archive, Topic::EfficiencyWindows, |event| reporter.add_window(&event))?;
     let decisions = visit_events::<Decision>(&archive, Topic::Decisions, |event| reporter.add_decision(&event))?;
@@ -280,7 +281,8 @@ fn read_archive(archive: Archive, reporter: &mut Reporter) -> anyhow::Result<Vec
             "the archive lacks offsets {from} to {to} of {topic} partition {partition}: a file was removed, and figures may lack what it held"
         )
     };
-    let notes = missing.into_iter().map(lacks).collect();
+    let unrecorded = unrecorded.map(|about| format!("the archive {about}, and figures may lack what one held"));
+    let notes = missing.into_iter().map(lacks).chain(unrecorded).collect();
     for (partition, offset, refusal) in windows.refused.iter().chain(&decisions.refused).chain(&actuations.refused) {
         crate::output::note!("warning: an event was left out, partition {partition} offset {offset}: {refusal}");
     }

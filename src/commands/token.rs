@@ -8,7 +8,7 @@ use eadt_service::ServiceClock;
 use serde_json::json;
 
 use crate::cli::TokenCommand;
-use crate::output::say;
+use crate::output::print_line;
 use crate::settings::ProgramSettings;
 
 pub fn run(command: &TokenCommand, settings: &ProgramSettings) -> anyhow::Result<()> {
@@ -24,9 +24,9 @@ pub fn run(command: &TokenCommand, settings: &ProgramSettings) -> anyhow::Result
                 Ok((token, entry.id.clone()))
             })?;
             if *json {
-                say!("{}", json!({"id": id, "token": token.reveal(), "namespaces": namespace, "expires": expires}));
+                print_line!("{}", json!({"id": id, "token": token.reveal(), "namespaces": namespace, "expires": expires}));
             } else {
-                say!("{}", token.reveal());
+                print_line!("{}", token.reveal());
                 let until = expires.map_or_else(|| "until it is revoked".to_owned(), |time| format!("until {time}"));
                 crate::output::note!(
                     "token {id} may report for {} {until}; this is the only time that it is shown, {} keeps its hash",
@@ -43,7 +43,7 @@ pub fn run(command: &TokenCommand, settings: &ProgramSettings) -> anyhow::Result
                     .iter()
                     .map(|entry| json!({"id": entry.id, "namespaces": entry.namespaces, "created": entry.created, "expires": entry.expires}))
                     .collect();
-                say!("{}", json!({ "tokens": list }));
+                print_line!("{}", json!({ "tokens": list }));
                 return Ok(());
             }
             for entry in &tokens {
@@ -52,10 +52,10 @@ pub fn run(command: &TokenCommand, settings: &ProgramSettings) -> anyhow::Result
                     Some(expires) => format!("until {expires}"),
                     None => "until it is revoked".to_owned(),
                 };
-                say!("{}  {}  created {}  {until}", entry.id, entry.namespaces.join(","), entry.created);
+                print_line!("{}  {}  created {}  {until}", entry.id, entry.namespaces.join(","), entry.created);
             }
             if tokens.is_empty() {
-                say!("no tokens: nobody can report; eadt token create makes one");
+                print_line!("no tokens: nobody can report; eadt token create makes one");
             }
         }
         TokenCommand::Revoke { id, file } => {

@@ -4,7 +4,7 @@ use eadt_bus::topics::PartitionGrowthPolicy;
 use eadt_bus::{Bus, TopicSpec, topics};
 
 use crate::cli::TopicsCommand;
-use crate::output::say;
+use crate::output::print_line;
 use crate::settings::TopicSettings;
 
 pub fn run(command: &TopicsCommand, bus: &dyn Bus, names: &TopicSettings) -> anyhow::Result<()> {
@@ -18,13 +18,13 @@ pub fn run(command: &TopicsCommand, bus: &dyn Bus, names: &TopicSettings) -> any
             let plan = topics::plan(&topics::read_topics(bus, &names.prefix)?, &desired, force);
             if *json {
                 let changes: Vec<_> = plan.actions.iter().map(ToString::to_string).collect();
-                say!("{}", serde_json::json!({"dry_run": dry_run, "changes": changes, "refusals": plan.refusals}));
+                print_line!("{}", serde_json::json!({"dry_run": dry_run, "changes": changes, "refusals": plan.refusals}));
             } else if plan.refusals.is_empty() {
                 for action in &plan.actions {
-                    say!("{}{action}", if *dry_run { "would " } else { "" });
+                    print_line!("{}{action}", if *dry_run { "would " } else { "" });
                 }
                 if plan.is_empty() {
-                    say!("{} topics are as they should be", desired.len());
+                    print_line!("{} topics are as they should be", desired.len());
                 }
             }
             if !plan.refusals.is_empty() {
@@ -37,13 +37,13 @@ pub fn run(command: &TopicsCommand, bus: &dyn Bus, names: &TopicSettings) -> any
         TopicsCommand::Check { json } => {
             let wrong = topic_differences(&existing, names);
             if *json {
-                say!("{}", serde_json::json!({ "wrong": wrong }));
+                print_line!("{}", serde_json::json!({ "wrong": wrong }));
             }
             if !wrong.is_empty() {
                 anyhow::bail!("{}; `eadt topics apply` mends what can be mended", wrong.join("; "));
             }
             if !json {
-                say!(
+                print_line!(
                     "all {} topics are as they should be",
                     topics::desired(&names.prefix, names.partitions, names.replication).len()
                 );
@@ -54,15 +54,21 @@ pub fn run(command: &TopicsCommand, bus: &dyn Bus, names: &TopicSettings) -> any
                 .iter()
                 .map(|t| serde_json::json!({"name": &*t.name, "partitions": t.partitions, "replication": t.replication, "settings": t.settings}))
                 .collect();
-            say!("{}", serde_json::json!({ "topics": list }));
+            print_line!("{}", serde_json::json!({ "topics": list }));
         }
         TopicsCommand::List { .. } => {
             for topic in &existing {
                 let settings: Vec<_> = topic.settings.iter().map(|(k, v)| format!("{k}={v}")).collect();
-                say!("{}  partitions={} replication={} {}", topic.name, topic.partitions, topic.replication, settings.join(" "));
+                print_line!(
+                    "{}  partitions={} replication={} {}",
+                    topic.name,
+                    topic.partitions,
+                    topic.replication,
+                    settings.join(" ")
+                );
             }
             if existing.is_empty() {
-                say!("no topics with prefix {:?}: run `eadt topics apply`", names.prefix);
+                print_line!("no topics with prefix {:?}: run `eadt topics apply`", names.prefix);
             }
         }
     }
@@ -107,7 +113,7 @@ pub fn desired(json: bool, strimzi: Option<&str>, names: &TopicSettings) -> anyh
                 "metadata": {"name": &*topic.name, "labels": {"strimzi.io/cluster": cluster}},
                 "spec": {"partitions": topic.partitions, "replicas": topic.replication, "config": topic.settings},
             });
-            say!("---\n{}", serde_json::to_string_pretty(&object)?);
+            print_line!("---\n{}", serde_json::to_string_pretty(&object)?);
         }
     } else if json {
         let list: Vec<_> = topics
@@ -120,11 +126,17 @@ pub fn desired(json: bool, strimzi: Option<&str>, names: &TopicSettings) -> anyh
                 serde_json::json!({"topic": name, "settings": settings})
             })
             .collect();
-        say!("{}", serde_json::to_string_pretty(&serde_json::json!({ "topics": list }))?);
+        print_line!("{}", serde_json::to_string_pretty(&serde_json::json!({ "topics": list }))?);
     } else {
         for topic in &topics {
             let settings: Vec<_> = topic.settings.iter().map(|(k, v)| format!("{k}={v}")).collect();
-            say!("{}  partitions={} replication={} {}", topic.name, topic.partitions, topic.replication, settings.join(" "));
+            print_line!(
+                "{}  partitions={} replication={} {}",
+                topic.name,
+                topic.partitions,
+                topic.replication,
+                settings.join(" ")
+            );
         }
     }
     Ok(())
@@ -157,13 +169,13 @@ mod tests {
     }
 
     #[test]
-    fn one_reason_is_said_once() {
+    fn one_reason_is_listed_once() {
         let (four, two) = (topics::desired("p.", 4, 1), topics::desired("p.", 2, 1));
         let existing: Vec<_> = four.iter().map(|spec| topics::ExistingTopic { spec: spec.clone(), holds_data: false }).collect();
-        let said = join_refusals(&topics::plan(&existing, &two, PartitionGrowthPolicy::Refuse).refusals);
-        assert_eq!(said.matches("cannot shrink").count(), 1, "{said}");
+        let text = join_refusals(&topics::plan(&existing, &two, PartitionGrowthPolicy::Refuse).refusals);
+        assert_eq!(text.matches("cannot shrink").count(), 1, "{text}");
         for topic in &four {
-            assert!(said.contains(&*topic.name), "{said}");
+            assert!(text.contains(&*topic.name), "{text}");
         }
         assert_eq!(join_refusals(&["p.a has 4".to_owned(), "p.b has 3".to_owned()]), "p.a has 4; p.b has 3");
     }

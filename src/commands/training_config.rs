@@ -305,7 +305,7 @@ impl<'a> ConfigTranslator<'a> {
         }
     }
 
-    fn say(&mut self, key: &str, value: Value, applies: bool, meaning: String) {
+    fn add_effect(&mut self, key: &str, value: Value, applies: bool, meaning: String) {
         self.effects.push(KeyTranslation { key: key.to_owned(), value, applies, meaning });
     }
 
@@ -315,7 +315,7 @@ impl<'a> ConfigTranslator<'a> {
             [("training.model_name_or_path", &training.model_name_or_path), ("training.dataset_name", &training.dataset_name)]
         {
             if let Some(value) = value {
-                self.say(key, json!(value), false, "the training script reads it".into());
+                self.add_effect(key, json!(value), false, "the training script reads it".into());
             }
         }
         let batch = training
@@ -331,7 +331,7 @@ impl<'a> ConfigTranslator<'a> {
             ("training.gradient_accumulation_steps", training.gradient_accumulation_steps),
         ] {
             if let Some(value) = value {
-                self.say(key, json!(value), global.is_some(), batch_meaning.clone());
+                self.add_effect(key, json!(value), global.is_some(), batch_meaning.clone());
             }
         }
         if let Some(global) = global {
@@ -345,11 +345,11 @@ impl<'a> ConfigTranslator<'a> {
         if let Some(seconds) = training.energy_monitoring_interval {
             let meaning = format!("processor.window_seconds = {seconds} in the settings file: one length for all workloads");
             self.settings.insert("processor.window_seconds".into(), json!(seconds));
-            self.say("training.energy_monitoring_interval", json!(seconds), true, meaning);
+            self.add_effect("training.energy_monitoring_interval", json!(seconds), true, meaning);
         }
         if let Some(threshold) = training.energy_efficiency_threshold {
             let meaning = "it has no unit, and J/sample is compared with the job's own, not with a constant".into();
-            self.say("training.energy_efficiency_threshold", json!(threshold), false, meaning);
+            self.add_effect("training.energy_efficiency_threshold", json!(threshold), false, meaning);
         }
         if let Some(adapts) = training.adaptive_precision {
             let (effect, meaning) = match (adapts, self.on_deepspeed) {
@@ -361,7 +361,7 @@ impl<'a> ConfigTranslator<'a> {
                     (true, why.into())
                 }
             };
-            self.say("training.adaptive_precision", json!(adapts), effect, meaning);
+            self.add_effect("training.adaptive_precision", json!(adapts), effect, meaning);
         }
         if let Some(freezes) = training.dynamic_layer_freezing {
             let (effect, meaning) = match (freezes, self.args.layers) {
@@ -381,17 +381,17 @@ impl<'a> ConfigTranslator<'a> {
                     (true, why)
                 }
             };
-            self.say("training.dynamic_layer_freezing", json!(freezes), effect, meaning);
+            self.add_effect("training.dynamic_layer_freezing", json!(freezes), effect, meaning);
         }
     }
 
     fn translate_deepspeed(&mut self, deepspeed: DeepSpeedSection, foreign: Map<String, Value>, mps: &MpsSection) {
         if let Some(zero) = deepspeed.zero_optimization {
             let meaning = "DeepSpeed reads it; package: model_parameters=eadt.deepspeed.parameter_groups(model)".into();
-            self.say("deepspeed.zero_optimization", Value::Object(zero), false, meaning);
+            self.add_effect("deepspeed.zero_optimization", Value::Object(zero), false, meaning);
         }
         for (key, value) in foreign {
-            self.say(&format!("deepspeed.{key}"), value, false, "DeepSpeed reads it".into());
+            self.add_effect(&format!("deepspeed.{key}"), value, false, "DeepSpeed reads it".into());
         }
         let adaptive = deepspeed.adaptive_training.unwrap_or_default();
         // An enforced policy needs bounds, and this file may come to none.
@@ -399,7 +399,7 @@ impl<'a> ConfigTranslator<'a> {
         self.mode = if adaptive.enabled == Some(true) && has_bounds { "Enforce" } else { "Recommend" };
         if let Some(enabled) = adaptive.enabled {
             let why = if enabled && !has_bounds { ", since nothing in the file bounds what may be changed" } else { "" };
-            self.say(
+            self.add_effect(
                 "deepspeed.adaptive_training.enabled",
                 json!(enabled),
                 !enabled || has_bounds,
@@ -414,7 +414,7 @@ impl<'a> ConfigTranslator<'a> {
                 let meaning = format!(
                     "hybrid compares what was measured, not watts with a threshold; the controller matrix takes it as {setting}"
                 );
-                self.say(key, json!(watts), false, meaning);
+                self.add_effect(key, json!(watts), false, meaning);
             }
         }
     }
@@ -428,7 +428,7 @@ impl<'a> ConfigTranslator<'a> {
                 (false, true) => "training.backend: gloo, since NCCL refuses two processes on a GPU",
                 (false, false) => "one process a GPU without mps.shared_resources above 1, for which any backend does",
             };
-            self.say("mps.enabled", json!(enabled), !off, meaning.into());
+            self.add_effect("mps.enabled", json!(enabled), !off, meaning.into());
         }
         if shares_gpus {
             self.about.insert("backend".into(), json!("gloo"));
@@ -442,7 +442,7 @@ impl<'a> ConfigTranslator<'a> {
                     .insert("environment".into(), json!({ "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": percentage.to_string() }));
                 format!("bounds.mpsThreadPercentage, and CUDA_MPS_ACTIVE_THREAD_PERCENTAGE={percentage} in the workload's pods")
             };
-            self.say("mps.initial_thread_percentage", json!(percentage), !off, meaning);
+            self.add_effect("mps.initial_thread_percentage", json!(percentage), !off, meaning);
         }
         if let Some(shared) = mps.shared_resources {
             if let Some(processes) = processes.filter(|_| !off) {
@@ -453,7 +453,7 @@ impl<'a> ConfigTranslator<'a> {
                 Some(processes) => format!("spec.replicas: {processes} in the workload"),
                 None => format!("{shared} processes a GPU are spec.replicas of the workload; with --gpus their number is given"),
             };
-            self.say("mps.shared_resources", json!(shared), !off, meaning);
+            self.add_effect("mps.shared_resources", json!(shared), !off, meaning);
         }
     }
 
@@ -532,7 +532,7 @@ mps:
     }
 
     fn effect_of<'a>(effects: &'a [KeyTranslation], key: &str) -> &'a KeyTranslation {
-        effects.iter().find(|effect| effect.key == key).unwrap_or_else(|| panic!("nothing is said of {key}"))
+        effects.iter().find(|effect| effect.key == key).unwrap_or_else(|| panic!("no effect of {key} is listed"))
     }
 
     #[test]
@@ -560,7 +560,7 @@ mps:
     }
 
     #[test]
-    fn every_key_says_what_it_comes_to_or_why_to_nothing() {
+    fn every_key_lists_its_effect_or_why_it_has_none() {
         let (effects, policy) = translated(FILE, &args(Some(3), Some(24))).unwrap();
         assert_eq!(effects.len(), 16);
         assert_eq!(effect_of(&effects, "deepspeed.gradient_clipping").meaning, "DeepSpeed reads it");
@@ -603,7 +603,7 @@ mps:
 
     #[test]
     fn a_value_of_another_kind_is_refused_by_its_key_in_words_of_the_file() {
-        for (text, says) in [
+        for (text, expected) in [
             (
                 "training: {per_device_train_batch_size: 4.5}",
                 "training.per_device_train_batch_size is 4.5 in training_config.yaml: it must be a whole number from 0",
@@ -631,7 +631,7 @@ mps:
             ("training: {a: *x}", "cannot read training_config.yaml: line 1, column 15: "),
         ] {
             let error = format!("{:#}", whole(text, &args(None, None)).unwrap_err());
-            assert!(error.contains(says), "{text}: {error}");
+            assert!(error.contains(expected), "{text}: {error}");
             for word in ["struct", "u32", "Policy", "from_str", "serde", "invalid type"] {
                 assert!(!error.contains(word), "{text}: {error}");
             }
@@ -661,7 +661,7 @@ mps:
     }
 
     #[test]
-    fn what_is_said_of_a_key_is_what_the_policy_has() {
+    fn the_listed_effect_of_a_key_is_what_the_policy_has() {
         let (effects, policy) = translated("deepspeed: {adaptive_training: {enabled: true}}\n", &args(None, None)).unwrap();
         assert_eq!(policy["spec"]["updateMode"], "Recommend");
         assert!(!effects[0].applies && effects[0].meaning.contains("Recommend"), "{}", effects[0].meaning);

@@ -14,6 +14,8 @@ const SCALE: usize = 9;
 pub enum ChartMark {
     Changed,
     Kept,
+    /// Judged to save nothing, and left or replaced.
+    NoGain,
     Reverted,
     /// Recommended or refused: nothing was changed.
     NotMade,
@@ -24,6 +26,7 @@ impl ChartMark {
         match self {
             Self::Changed => '▼',
             Self::Kept => '✓',
+            Self::NoGain => '○',
             Self::Reverted => '✗',
             Self::NotMade => '△',
         }

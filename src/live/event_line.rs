@@ -1,6 +1,7 @@
 //! One event as one line that people can read.
 
 use eadt_bus::ConsumerRecord;
+use eadt_report::states::is_change_or_verdict;
 use eadt_report::units;
 use eadt_schemas::v1::dead_letter_header as refusal;
 use eadt_schemas::v1::{
@@ -12,8 +13,7 @@ use super::{decision_text, layout_text, origin_word, wire_name};
 
 /// Returns whether a decision does or judges anything.
 pub fn is_change(decision: &Decision) -> bool {
-    decision.action != ControllerAction::Maintain
-        || matches!(decision.validation, ChangeValidation::Kept | ChangeValidation::Failed)
+    is_change_or_verdict(decision.action, decision.validation)
 }
 
 /// Returns whether an event changed or judged something; what cannot be read is always shown.

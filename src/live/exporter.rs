@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 
 use eadt_bus::{ConsumerRecord, StartOffset, TopicPartition};
 use eadt_report::liveness::silence_limit_seconds;
-use eadt_report::{ReportSettings, Reporter, SavingSummary, SavingVerdict};
+use eadt_report::{GPUS_WITHOUT_WORKLOAD, ReportSettings, Reporter, SavingSummary, SavingVerdict};
 use eadt_schemas::decode::DecodableEvent;
 use eadt_schemas::envelope::header;
 use eadt_schemas::v1::{Actuation, ActuationOutcome, Decision, EfficiencyWindow, GpuTelemetry, Origin, WindowKind};
@@ -36,7 +36,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 
 use self::changes::UnmatchedChanges;
 use self::history::PartitionHistories;
-pub use self::specs::{GPU_ENERGY, GPU_GAUGES, GPU_SHARE, MetricSpec, OUTCOME, WORKLOAD_COUNTERS, WORKLOAD_GAUGES};
+pub use self::specs::{GPU_ENERGY, GPU_GAUGES, GPU_SHARE, IDLE_ENERGY, MetricSpec, OUTCOME, WORKLOAD_COUNTERS, WORKLOAD_GAUGES};
 use super::event_line::outcome_of;
 use super::origin_word;
 use crate::settings::MetricsSettings;
@@ -75,7 +75,7 @@ pub struct WorkloadSeries {
     counters: WorkloadCounters,
     changes: UnmatchedChanges,
     power_watts: Option<f64>,
-    /// Energy on record, whatever its counter began with.
+    /// Energy on record, whatever its counter began with: as of its newest report, and the windows since then.
     record_energy_joules: Option<f64>,
     /// Windows that the reporter keeps of it.
     kept_windows: u64,
@@ -99,7 +99,8 @@ struct WorkloadCounters {
     has_restarted: bool,
     /// `None`: of no window is it known, which is no 0.
     energy_joules: Option<f64>,
-    /// Energy of the windows whose samples are known. `None`: of no window is energy known, and `samples` have no series either.
+    /// Energy of the windows, with that of downtime, without what fitted in none. `None`: of no window is energy known, and
+    /// `samples` have no series either.
     progress_energy_joules: Option<f64>,
     /// Samples of windows whose energy is known.
     samples: f64,
@@ -134,14 +135,14 @@ impl WorkloadCounters {
             *self.energy_joules.get_or_insert(0.0) += joules;
         }
         self.tokens += window.tokens.unwrap_or(0.0).max(0.0);
-        match (window.energy_of_progress(), window.samples.map(|samples| samples.max(0.0))) {
-            (Some(joules), Some(samples)) => {
+        // As in a report: a window without samples, such as one of a restart, counts with its energy.
+        let samples = window.samples.unwrap_or(0.0).max(0.0);
+        match window.energy_of_progress() {
+            Some(joules) => {
                 *self.progress_energy_joules.get_or_insert(0.0) += joules.max(0.0);
                 self.samples += samples;
             }
-            // Both begin with 0 here, so that the rates have the first window with samples.
-            (Some(_), None) => self.progress_energy_joules = self.progress_energy_joules.or(Some(0.0)),
-            (None, samples) => self.samples_without_energy += samples.unwrap_or(0.0),
+            None => self.samples_without_energy += samples,
         }
     }
 }
@@ -156,6 +157,11 @@ impl WorkloadSeries {
     /// Returns the start of the sums in event time; `None`: they began with this process.
     pub fn counted_since(&self) -> Option<EventTime> {
         self.first_window.filter(|_| !self.counters.has_restarted)
+    }
+
+    /// Returns the energy of its windows and that which fitted in none; `None` while none is known.
+    pub fn energy_joules(&self) -> Option<f64> {
+        self.counters.energy_joules
     }
 
     /// Returns the number of times that each outcome came.
@@ -180,6 +186,7 @@ impl WorkloadSeries {
 
     /// Sets what a report states. If nothing was changed, nothing was saved of all its energy.
     fn set_saving(&mut self, summary: &SavingSummary) {
+        self.record_energy_joules = summary.energy_joules;
         let is_unchanged = summary.expected_joules.is_none() && summary.verdict() == SavingVerdict::Unchanged;
         (self.compared_joules, self.expected_joules) = if is_unchanged {
             (summary.energy_joules, summary.energy_joules)
@@ -384,7 +391,8 @@ impl Exporter {
         let mut state = self.state();
         let now = Instant::now();
         state.settle(now);
-        read(&SeriesSnapshot { workloads: state.workload_rows(), gpus: state.gpu_rows(now).collect() })
+        let (workloads, gpus) = (state.workload_rows(), state.gpu_rows(now).collect());
+        read(&SeriesSnapshot { workloads, gpus, idle_gpus: state.idle_gpus() })
     }
 
     /// Takes the value of a record that no history is read of.
@@ -399,6 +407,9 @@ impl Exporter {
     pub fn touch(&self) {
         let mut state = self.state();
         let zero = Some(0.0);
+        if let Some(series) = state.series(GPUS_WITHOUT_WORKLOAD) {
+            series.counters.energy_joules = zero;
+        }
         if let Some(series) = state.series("namespace/name") {
             (series.saving_joules, series.compared_joules, series.expected_joules) = (zero, zero, zero);
             (series.power_watts, series.record_energy_joules) = (zero, zero);
@@ -513,7 +524,8 @@ impl ExporterState {
     fn reporter_of(&mut self, name: &str) -> Option<&mut Reporter> {
         let is_whole = self.workloads.get(name).is_some_and(|series| !series.is_partial);
         let is_kept = self.reported.as_ref().is_none_or(|names| names.contains(name));
-        self.reporter.as_mut().filter(|_| is_whole && is_kept)
+        // Nothing is decided, and so nothing saved, on GPUs without a workload.
+        self.reporter.as_mut().filter(|_| is_whole && is_kept && name != GPUS_WITHOUT_WORKLOAD)
     }
 
     /// Counts a window that the reporter has got. If there are too many, the savings of workloads beyond the limit are given up
@@ -535,7 +547,8 @@ impl ExporterState {
     /// From now on keeps windows only of as many workloads as have series.
     fn keep_ranked(&mut self) {
         self.settle(Instant::now());
-        let mut ranked: Vec<(&String, &WorkloadSeries)> = self.workloads.iter().collect();
+        let mut ranked: Vec<(&String, &WorkloadSeries)> =
+            self.workloads.iter().filter(|(name, _)| *name != GPUS_WITHOUT_WORKLOAD).collect();
         ranked.sort_by_key(|(_, series)| series.rank());
         let names: Vec<String> = ranked.into_iter().map(|(name, _)| name.clone()).collect();
         let (kept, rest) = names.split_at(names.len().min(self.settings.workloads_max));
@@ -624,8 +637,8 @@ impl ExporterState {
         }
         let (gpus, clocks) = (&self.gpus, &self.sample_clocks);
         self.capped_gpus.retain(|device, (origin, time)| {
-            let is_heard = clocks.seconds_since(*origin, *time, at).is_some_and(|seconds| seconds < GONE_SECONDS);
-            is_heard && !gpus.contains_key(device)
+            let is_recent = clocks.seconds_since(*origin, *time, at).is_some_and(|seconds| seconds < GONE_SECONDS);
+            is_recent && !gpus.contains_key(device)
         });
     }
 
@@ -634,7 +647,7 @@ impl ExporterState {
         let mut rows: Vec<WorkloadRow<'_>> = self
             .workloads
             .iter()
-            .filter(|(_, series)| series.is_shown)
+            .filter(|(name, series)| series.is_shown && *name != GPUS_WITHOUT_WORKLOAD)
             .map(|(name, series)| {
                 let (namespace, name) = name.split_once('/').unwrap_or(("", name));
                 WorkloadRow { namespace, name, series }
@@ -650,8 +663,14 @@ impl ExporterState {
 
     /// Returns the number of workloads that run and have no series.
     fn capped(&self) -> usize {
-        let live = self.workloads.values().filter(|series| series.is_shown && !series.is_silent).count();
+        let workloads = self.workloads.iter().filter(|(name, _)| *name != GPUS_WITHOUT_WORKLOAD);
+        let live = workloads.filter(|(_, series)| series.is_shown && !series.is_silent).count();
         live.saturating_sub(self.settings.workloads_max) + self.capped_workloads.len()
+    }
+
+    /// Returns the sums of GPUs without a workload; `None` before a window of one was read, or its history was.
+    fn idle_gpus(&self) -> Option<&WorkloadSeries> {
+        self.workloads.get(GPUS_WITHOUT_WORKLOAD).filter(|series| series.is_shown)
     }
 
     /// Returns the GPUs that were sampled lately.
@@ -688,6 +707,8 @@ impl ExporterState {
 pub struct SeriesSnapshot<'a> {
     pub workloads: Vec<WorkloadRow<'a>>,
     pub gpus: Vec<GpuRow<'a>>,
+    /// Sums of GPUs without a workload.
+    pub idle_gpus: Option<&'a WorkloadSeries>,
 }
 
 /// A workload's series.
@@ -799,6 +820,11 @@ impl Collector for GpuMetrics {
             if let Some(joules) = row.energy_joules() {
                 ConstCounter::new(joules).encode(family.encode_family(&of_gpu(row.newest))?)?;
             }
+        }
+        let (name, _, help) = IDLE_ENERGY;
+        if let Some(joules) = state.idle_gpus().and_then(WorkloadSeries::energy_joules) {
+            let family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+            ConstCounter::new(joules).encode(family)?;
         }
         let (name, _, help) = GPU_SHARE;
         let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;

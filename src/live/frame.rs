@@ -1,12 +1,14 @@
 //! The content of one frame: taken from the tally, and kept while the view is paused.
 
 use eadt_report::states::ChangeFate;
-use eadt_report::{SavingSummary, WorkloadReport, units};
+use eadt_report::{ChangeRecord, GPUS_WITHOUT_WORKLOAD, SavingSummary, WorkloadReport, units};
 use eadt_schemas::EventTime;
 use eadt_schemas::counts::counted;
 use eadt_schemas::v1::{ChangeValidation, ControllerAction, Decision, Origin};
+use eadt_service::redact;
 
 use super::chart::ChartMark;
+use super::event_line::is_change;
 use super::layout_words;
 use super::tally::{LiveTally, WorkloadSaving};
 
@@ -52,6 +54,9 @@ pub struct WorkloadDetails {
     pub report: WorkloadReport,
     /// The newest last.
     pub decisions: Vec<DecidedChange>,
+    /// Changes and verdicts before these.
+    pub earlier: usize,
+    /// Of the whole record.
     pub marks: Vec<(EventTime, ChartMark)>,
     pub layout: Option<String>,
 }
@@ -115,7 +120,8 @@ impl ViewFrame {
     /// Returns how many workloads there are, and their power; an unknown one is called unknown, never 0.
     pub fn load(&self) -> [String; 2] {
         let power = self.power_watts.map_or_else(|| "power unknown".to_owned(), units::format_watts);
-        [counted(self.rows.len(), "workload"), power]
+        let workloads = self.rows.iter().filter(|row| row.name != GPUS_WITHOUT_WORKLOAD).count();
+        [counted(workloads, "workload"), power]
     }
 
     /// Takes out the figures that need the whole record.
@@ -158,18 +164,32 @@ impl WorkloadDetails {
         let report = tally.by_window(name).unwrap_or_default();
         let decided = |decision: &Decision| DecidedChange { decision: decision.clone(), fate: row.fates.get(&decision.id) };
         let decisions: Vec<DecidedChange> = row.recent.iter().map(decided).collect();
-        let marks = decisions.iter().filter_map(|decided| Some((decided.decision.time, mark(decided)?))).collect();
+        let changes = tally.changes(name);
+        let earlier = changes.len().saturating_sub(count_changes(&decisions));
+        let marks = changes.iter().map(|change| (change.time, mark(change))).collect();
         let layout = row.layout().and_then(layout_words);
-        Some(Self { name: name.to_owned(), report, decisions, marks, layout })
+        Some(Self { name: name.to_owned(), report, decisions, earlier, marks, layout })
+    }
+
+    /// Returns the line on the changes and verdicts that are not among the last `shown` decisions; `None` if all are.
+    pub fn earlier_line(&self, shown: usize) -> Option<String> {
+        let hidden = self.decisions.len().saturating_sub(shown);
+        let earlier = self.earlier + count_changes(&self.decisions[..hidden]);
+        (earlier > 0).then(|| format!("{earlier} earlier: eadt get decisions {}", redact::line(&self.name)))
     }
 }
 
-fn mark(decided: &DecidedChange) -> Option<ChartMark> {
-    match (decided.decision.action, decided.decision.validation) {
-        (ControllerAction::Maintain, ChangeValidation::Kept) => Some(ChartMark::Kept),
-        (ControllerAction::Maintain, _) => None,
-        _ if decided.fate.is_some_and(ChangeFate::is_not_made) => Some(ChartMark::NotMade),
-        (ControllerAction::Revert, _) => Some(ChartMark::Reverted),
-        _ => Some(ChartMark::Changed),
+/// Returns how many of these change or judge something.
+fn count_changes(decisions: &[DecidedChange]) -> usize {
+    decisions.iter().filter(|decided| is_change(&decided.decision)).count()
+}
+
+fn mark(change: &ChangeRecord) -> ChartMark {
+    match (change.action, change.validation) {
+        (ControllerAction::Maintain, ChangeValidation::Failed) => ChartMark::NoGain,
+        (ControllerAction::Maintain, _) => ChartMark::Kept,
+        _ if change.is_not_made => ChartMark::NotMade,
+        _ if change.takes_back => ChartMark::Reverted,
+        _ => ChartMark::Changed,
     }
 }

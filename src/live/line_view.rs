@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use eadt_report::{SavingSummary, units};
+use eadt_report::{SavingSummary, SavingVerdict, units};
 use eadt_schemas::counts::counted;
 
 use super::frame::{ViewCounts, ViewFrame};
@@ -63,7 +63,9 @@ fn saved(summary: &SavingSummary, partial: bool) -> String {
         return "savings not shown: only the end of the record was read".to_owned();
     }
     let (Some(ratio), Some(part)) = (summary.saving_ratio(), summary.compared_ratio()) else {
-        return "no saving known".to_owned();
+        let is_unchanged = summary.energy_joules.is_some() && summary.verdict() == SavingVerdict::Unchanged;
+        let text = if is_unchanged { "nothing was changed, so nothing was saved" } else { "no saving known" };
+        return text.to_owned();
     };
     let error = summary.ratio_error().map_or_else(String::new, |error| format!(" ± {:.1}", 100.0 * error));
     let rest = if summary.is_whole() { "" } else { ", the rest not known" };
@@ -84,7 +86,8 @@ mod tests {
 
     #[test]
     fn a_thousand_workloads_are_one_line_with_the_origin_and_what_is_not_known() {
-        let report = serde_json::json!({"energy_joules": 1e6, "compared_energy_ratio": 0.59, "saving_joules": -22700.0, "saving_ratio": -0.04});
+        let report =
+            serde_json::json!({"energy_joules": 1e6, "compared_energy_joules": 590e3, "expected_energy_joules": 567_300.0});
         let report: WorkloadReport = serde_json::from_value(report).unwrap();
         let mut picture = ViewFrame {
             rows: vec![WorkloadRow { power_watts: Some(400.0), ..WorkloadRow::default() }; 1000],
@@ -106,6 +109,16 @@ mod tests {
         picture.rows.truncate(1);
         picture.power_watts = None;
         assert!(line(&picture).contains(" · 1 workload · power unknown · "), "{}", line(&picture));
+        // Without a change there is no saving, and that is known.
+        picture.partial = false;
+        let unchanged: WorkloadReport = serde_json::from_value(serde_json::json!({"energy_joules": 1e6})).unwrap();
+        for (summary, text) in [
+            (SavingSummary::default(), " · no saving known · "),
+            (SavingSummary::of([&unchanged]), " · nothing was changed, so nothing was saved · "),
+        ] {
+            picture.summary = summary;
+            assert!(line(&picture).contains(text), "{}", line(&picture));
+        }
         let start = Instant::now();
         let mut minutes = MinuteTimer::new(start);
         let over: Vec<bool> = (0..180).map(|second| minutes.is_over(start + Duration::from_secs(second))).collect();

@@ -20,7 +20,7 @@ pub mod view;
 
 use std::borrow::Cow;
 
-use eadt_report::states::ChangeFate;
+use eadt_report::states::{ChangeFate, HOLD_OUT, verdict_of_action};
 pub use eadt_report::words::origin_word;
 use eadt_report::{units, words};
 use eadt_schemas::counts::counted;
@@ -34,7 +34,8 @@ pub fn wire_name<T: serde::Serialize>(value: &T) -> String {
 
 /// Returns what a decision does: `lower power limit to 208 W`.
 pub fn decision_text(decision: &Decision) -> Cow<'static, str> {
-    words::action_text(decision.action, decision.validation, &decision.from, &decision.to)
+    let verdict = verdict_of_action(decision.validation, decision.evidence.contains_key(HOLD_OUT));
+    words::action_text(decision.action, verdict, &decision.from, &decision.to)
 }
 
 /// Returns the same with what became of it, if it was not made as decided: `lower power limit to 208 W (recommended)`.

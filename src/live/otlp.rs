@@ -39,8 +39,8 @@ use rustls::{AlertDescription, CertificateError, ClientConfig, RootCertStore};
 use url::{Position, Url};
 
 use super::exporter::{
-    Exporter, GPU_ENERGY, GPU_GAUGES, GPU_SHARE, MetricSpec, OUTCOME, SeriesSnapshot, WORKLOAD_COUNTERS, WORKLOAD_GAUGES,
-    WorkloadRow,
+    Exporter, GPU_ENERGY, GPU_GAUGES, GPU_SHARE, IDLE_ENERGY, MetricSpec, OUTCOME, SeriesSnapshot, WORKLOAD_COUNTERS,
+    WORKLOAD_GAUGES, WorkloadRow,
 };
 use super::origin_word;
 use crate::settings::{OTLP_CERTIFICATE, OtlpSettings};
@@ -313,6 +313,11 @@ fn report(series: &SeriesSnapshot<'_>, instance: &str, start: EventTime, now: Ev
     }
     let energy = series.gpus.iter().filter_map(|row| Some(times.point(of_gpu(row.newest), row.energy_joules()?)));
     metrics.extend(metric(GPU_ENERGY.1, GPU_ENERGY.2, true, energy.collect()));
+    let idle = series.idle_gpus.and_then(|gpus| {
+        let attributes = vec![attribute("eadt.origin", origin_word(gpus.origin))];
+        Some(times.since(gpus.counted_since()).point(attributes, gpus.energy_joules()?))
+    });
+    metrics.extend(metric(IDLE_ENERGY.1, IDLE_ENERGY.2, true, idle.into_iter().collect()));
     let shares = series.gpus.iter().flat_map(|row| {
         row.shares().map(|(namespace, name, share)| {
             let mut attributes = of_gpu(row.newest);

@@ -4,8 +4,12 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use eadt_report::liveness::silence_limit_seconds;
-use eadt_report::states::{ChangeFate, ChangeFates, ChangeProgress, WindowPresence, WorkloadStatus};
-use eadt_report::{ReportBreakdown, ReportSettings, Reporter, SavingSummary, WorkloadReport};
+use eadt_report::states::{
+    ChangeFate, ChangeFates, ChangeProgress, RunProgress, WindowPresence, WorkloadStatus, decision_takes_back, may_be_changed,
+};
+use eadt_report::{
+    ChangeRecord, GPUS_WITHOUT_WORKLOAD, ReportBreakdown, ReportSettings, Reporter, SavingSummary, WorkloadReport,
+};
 use eadt_schemas::v1::{
     Actuation, ChangeValidation, ControllerAction, Decision, EfficiencyWindow, Layout, Origin, WindowKind, Workload,
 };
@@ -84,8 +88,11 @@ pub struct WorkloadTally {
     pub fates: ChangeFates,
     last_fate: Option<ChangeFate>,
     pending_validation: bool,
-    /// Id of the newest change or verdict, if it is a revert.
+    /// Id of the newest change or verdict, if it takes a change back.
     newest_revert: Option<String>,
+    /// Id of the newest change or verdict, if it is a change.
+    newest_change: Option<String>,
+    run: RunProgress,
 }
 
 impl LiveTally {
@@ -109,6 +116,11 @@ impl LiveTally {
     /// Returns the report on one workload, window by window.
     pub fn by_window(&self, workload: &str) -> Option<WorkloadReport> {
         self.reporter.report_of(workload, &ReportSettings { by: Some(ReportBreakdown::Window), ..ReportSettings::default() })
+    }
+
+    /// Returns every change that was decided for a workload, and every verdict on one, by time.
+    pub fn changes(&self, workload: &str) -> Vec<ChangeRecord> {
+        self.reporter.changes_of(workload)
     }
 
     /// Brings the reports up to date; for every frame, not for every event. Where there are very many, the rest follows at later
@@ -159,9 +171,11 @@ impl LiveTally {
         self.has_ended || self.is_live(row)
     }
 
-    /// Returns the power in the newest windows of all workloads that are not silent; `None`: of none it is known.
+    /// Returns the power in the newest windows of all workloads that are not silent; `None`: of none it is known. That of GPUs
+    /// without a workload is not in it: each of these has a window of its own. Nor is that of GPUs whose job has ended.
     pub fn power(&self) -> Option<f64> {
-        let live = self.workloads.values().filter(|row| self.is_live(row));
+        let workloads = self.workloads.iter().filter(|(name, _)| *name != GPUS_WITHOUT_WORKLOAD);
+        let live = workloads.map(|(_, row)| row).filter(|row| self.is_live(row) && !row.run.has_ended());
         live.filter_map(|row| row.power_watts).reduce(|sum, watts| sum + watts)
     }
 
@@ -170,6 +184,7 @@ impl LiveTally {
         let window = match row.newest_window {
             _ if self.has_ended => WindowPresence::Ended,
             None => WindowPresence::None,
+            Some(_) if row.run.has_ended() => WindowPresence::Ended,
             Some(_) if !self.is_live(row) => WindowPresence::Silent,
             Some(_) => WindowPresence::Live { restarted: row.restarted },
         };
@@ -220,6 +235,7 @@ impl LiveTally {
         row.samples_per_second = window.samples_per_second;
         row.joules_per_sample = window.energy_per_sample();
         row.restarted = window.has_restart();
+        row.run.add(window);
         row.gpus = window.meter.is_of_gpu().then_some(window.gpus);
         row.window_origin = row.window_origin.max(Some(window.origin));
     }
@@ -230,11 +246,11 @@ impl LiveTally {
         let row = self.row(&decision.workload);
         row.pending_validation = decision.validation == ChangeValidation::Pending;
         if is_change(decision) {
-            row.newest_revert = (decision.action == ControllerAction::Revert).then(|| decision.id.clone());
+            row.newest_revert = decision_takes_back(decision).then(|| decision.id.clone());
+            row.newest_change = (decision.action != ControllerAction::Maintain).then(|| decision.id.clone());
         }
         // Only the newest of consecutive plain `maintain`s is kept.
-        let idle = |d: &Decision| d.action == ControllerAction::Maintain && d.validation != ChangeValidation::Kept;
-        if row.recent.back().is_some_and(idle) {
+        if row.recent.back().is_some_and(|newest| !is_change(newest)) {
             row.recent.pop_back();
         }
         row.recent.push_back(decision.clone());
@@ -246,7 +262,7 @@ impl LiveTally {
         let row = self.row(&actuation.workload);
         row.last_fate = Some(ChangeFate::from(actuation));
         row.fates.add(actuation);
-        // An archive may have the actuations before the decisions, so that these cannot tell which fates are needed.
+        // An archive may have the actuations before the decisions, so that these do not show which fates are needed.
         row.fates.keep_newest(2 * RECENT);
         row.actuations.push_back(actuation.clone());
         row.actuations.keep_last(RECENT);
@@ -278,6 +294,8 @@ impl WorkloadTally {
             last_fate: self.last_fate,
             is_pending: self.pending_validation,
             is_reverted: self.newest_revert.as_ref().is_some_and(|id| !is_not_made(id)),
+            is_unanswered: self.declared.as_ref().is_some_and(may_be_changed)
+                && self.newest_change.as_ref().is_some_and(|id| self.fates.get(id).is_none()),
         }
     }
 }
@@ -390,6 +408,151 @@ mod tests {
         }
     }
 
+    /// Half an hour with a change after six minutes and its restart. Of the minutes 14 to 16 there is no window, and the next one
+    /// carries what a counter rose by over them.
+    fn changed_run() -> (Vec<EfficiencyWindow>, Decision, [Actuation; 2]) {
+        let window = |minute: i64| {
+            let joules = if minute < 6 { 36_000.1 } else { 28_800.3 };
+            let samples = (minute != 6).then_some(6000.7);
+            let is_after_silence = minute == 17;
+            EfficiencyWindow {
+                id: format!("{NAME}/{minute}"),
+                workload: NAME.into(),
+                window_start: at(60 * minute),
+                window_end: at(60 * minute + 60),
+                energy_joules: Some(joules),
+                energy_coverage_ratio: 1.0,
+                run_seconds: 60.0,
+                run_energy_joules: Some(joules),
+                run_coverage_ratio: 1.0,
+                samples,
+                progress_coverage_ratio: samples.map_or(0.1, |_| 1.0),
+                restarted: samples.is_none(),
+                mean_power_watts: Some(joules / 60.0),
+                unassigned_energy_joules: if is_after_silence { 2_280_525.3 } else { 0.0 },
+                unassigned_samples: if is_after_silence { 223_728.0 } else { 0.0 },
+                ..EfficiencyWindow::default()
+            }
+        };
+        let change = Decision {
+            id: "change".into(),
+            workload: NAME.into(),
+            time: at(360),
+            action: ControllerAction::Decrease,
+            ..Decision::default()
+        };
+        let answer = |outcome, second| Actuation {
+            id: format!("change/{second}"),
+            decision_id: change.id.clone(),
+            workload: NAME.into(),
+            time: at(second),
+            outcome,
+            ..Actuation::default()
+        };
+        let answers = [answer(ActuationOutcome::Applied, 363), answer(ActuationOutcome::Ready, 400)];
+        ((0..14).chain(17..30).map(window).collect(), change, answers)
+    }
+
+    #[test]
+    fn every_view_has_the_saving_of_the_report_to_the_last_digit() {
+        let (windows, change, answers) = changed_run();
+        let metrics = eadt_service::MetricsRegistry::default();
+        let exporter = crate::live::exporter::Exporter::new(&metrics, crate::settings::MetricsSettings::default());
+        let mut tally = LiveTally::default();
+        let mut take = |topic, value: serde_json::Value| {
+            let bytes = value.to_string().into_bytes();
+            tally.take(topic, &bytes);
+            exporter.take(topic, &bytes);
+        };
+        for window in &windows {
+            take(Topic::EfficiencyWindows, serde_json::to_value(window).unwrap());
+        }
+        take(Topic::Decisions, serde_json::to_value(&change).unwrap());
+        for answer in &answers {
+            take(Topic::Actuations, serde_json::to_value(answer).unwrap());
+        }
+        tally.refresh_all();
+        while exporter.refresh() {}
+
+        let report = eadt_report::report(&windows, [&change], &answers, &ReportSettings::default());
+        let it = &report.workloads[0];
+        assert!(it.saving_ratio.is_some_and(|ratio| (0.05..0.2).contains(&ratio)), "{it:?}");
+        assert!(it.compared_energy_ratio.is_some_and(|part| part < 0.3), "the silence's energy is not compared: {it:?}");
+        let figures = (it.saving_joules, it.saving_ratio, it.compared_energy_ratio);
+        for summary in [SavingSummary::of(&report.workloads), tally.summary()] {
+            assert_eq!((summary.saving_joules(), summary.saving_ratio(), summary.compared_ratio()), figures);
+            assert_eq!((Some(summary.compared_joules), summary.energy_joules), (it.compared_energy_joules, it.energy_joules));
+        }
+        let totals = eadt_report::ReportTotals::of(&report.workloads);
+        assert_eq!((totals.saving_joules, totals.saving_ratio, totals.compared_energy_ratio), figures);
+        let row = crate::live::frame::rows(&tally).remove(0);
+        let saving = row.saving.unwrap();
+        assert_eq!((Some(saving.joules), Some(saving.ratio), saving.compared_ratio), figures);
+        let described = WorkloadDetails::of(&tally, NAME).unwrap().report;
+        assert_eq!((described.saving_joules, described.saving_ratio, described.compared_energy_ratio), figures);
+
+        let exported = |name: &str| -> Option<f64> {
+            let series = format!("eadt_workload_{name}{{namespace=\"team\",workload=\"job\",origin=\"measured\"}} ");
+            metrics.text().lines().find_map(|line| line.strip_prefix(&*series)?.parse().ok())
+        };
+        let exporteds = ["saving_joules", "compared_joules", "expected_joules", "record_energy_joules"].map(exported);
+        let wanted = [it.saving_joules, it.compared_energy_joules, it.expected_energy_joules, it.energy_joules];
+        assert_eq!(exporteds, wanted);
+        let [joules, samples] = ["progress_energy_joules_total", "samples_total"].map(exported);
+        let per_sample = joules.zip(samples).map(|(joules, samples)| joules / samples);
+        assert_eq!((per_sample, tally.run_joules_per_sample(NAME)), (it.joules_per_sample, it.joules_per_sample));
+    }
+
+    #[test]
+    fn every_change_and_verdict_is_marked_and_those_that_are_not_listed_are_counted() {
+        let mut tally = LiveTally::default();
+        let decide = |minute: i64, action, validation| Decision {
+            id: format!("d{minute}"),
+            workload: NAME.into(),
+            time: at(60 * minute),
+            action,
+            validation,
+            ..Decision::default()
+        };
+        tally.decision(&decide(1, ControllerAction::SetPowerLimit, ChangeValidation::None));
+        // A verdict is no plain `maintain`: the next one does not take its place.
+        tally.decision(&decide(2, ControllerAction::Maintain, ChangeValidation::Failed));
+        tally.decision(&decide(3, ControllerAction::Maintain, ChangeValidation::None));
+        tally.decision(&decide(4, ControllerAction::Maintain, ChangeValidation::None));
+        let details = |tally: &LiveTally| WorkloadDetails::of(tally, NAME).unwrap();
+        let listed = |details: &WorkloadDetails| -> Vec<String> {
+            details.decisions.iter().map(|decided| decided.decision.id.clone()).collect()
+        };
+        let first = details(&tally);
+        assert_eq!((listed(&first), first.earlier_line(50)), (vec!["d1".to_owned(), "d2".into(), "d4".into()], None));
+        assert_eq!(first.marks, [(at(60), ChartMark::Changed), (at(120), ChartMark::NoGain)]);
+        for minute in 5..65 {
+            tally.decision(&decide(minute, ControllerAction::SetPowerLimit, ChangeValidation::None));
+        }
+        let all = details(&tally);
+        assert_eq!((all.marks.len(), all.marks[0]), (62, (at(60), ChartMark::Changed)));
+        assert_eq!((all.decisions.len(), all.earlier), (50, 12));
+        assert_eq!(all.earlier_line(50).as_deref(), Some("12 earlier: eadt get decisions team/job"));
+        assert_eq!(all.earlier_line(10).as_deref(), Some("52 earlier: eadt get decisions team/job"));
+    }
+
+    #[test]
+    fn gpus_without_a_workload_have_a_row_and_are_no_workload() {
+        let mut tally = LiveTally::default();
+        for (workload, watts) in [("team/job", 100.0), ("gpus", 60.0), ("gpus", 70.0)] {
+            tally.window(&EfficiencyWindow {
+                id: format!("{workload}/{watts}"),
+                workload: workload.into(),
+                window_start: at(0),
+                window_end: at(60),
+                mean_power_watts: Some(watts),
+                ..EfficiencyWindow::default()
+            });
+        }
+        let frame = crate::live::frame::ViewFrame::of(&tally, None);
+        assert_eq!((frame.rows.len(), frame.load()), (2, ["1 workload".to_owned(), "100 W".to_owned()]));
+    }
+
     #[test]
     fn a_change_that_was_not_made_looks_like_none_that_was() {
         use ActuationOutcome::{Ready, Recommended, Refused, RolledBack};
@@ -445,7 +608,7 @@ mod tests {
     }
 
     #[test]
-    fn a_state_tells_what_runs_from_what_is_silent_or_over() {
+    fn a_state_separates_what_runs_from_what_is_silent_or_over() {
         let window = |workload: &str, minute: i64, minutes: i64| EfficiencyWindow {
             id: format!("{workload}@{minute}"),
             workload: workload.into(),
@@ -476,6 +639,15 @@ mod tests {
             ]
         );
         assert_eq!(tally.power(), Some(300.0));
+        let run = |run_seconds| EfficiencyWindow { run_declared: true, run_seconds, ..window("t/now", 29, 1) };
+        tally.window(&run(60.0));
+        assert_eq!(states(&tally)[2].1, "steady");
+        tally.window(&run(0.0));
+        assert_eq!(
+            (states(&tally)[2].1, tally.power()),
+            ("ended", Some(200.0)),
+            "its job has ended, and its GPU is without work"
+        );
         tally.has_ended = true;
         let ended = states(&tally);
         assert!(ended.iter().all(|(_, state, _)| *state == "ended"), "{ended:?}");

@@ -1,6 +1,6 @@
 //! The view: a pure function from figures, and from where somebody is in it, to a frame.
 
-use eadt_report::states::ChangeFate;
+use eadt_report::states::{ChangeFate, decision_takes_back};
 use eadt_report::{SavingVerdict, units};
 use eadt_schemas::EventTime;
 use eadt_schemas::counts::counted;
@@ -268,7 +268,9 @@ fn draw_details(frame: &mut Frame<'_>, details: &WorkloadDetails, area: Rect, sc
         lines.push(Line::from("no decision yet: the first window is still open").dark_gray());
     }
     let room = high.saturating_sub(lines.len());
-    let all: Vec<Line<'static>> = decisions.into_iter().flatten().collect();
+    let earlier = details.earlier_line(details.decisions.len()).filter(|_| alone);
+    let earlier = earlier.map(|line| Line::from(line).dark_gray());
+    let all: Vec<Line<'static>> = decisions.into_iter().flatten().chain(earlier).collect();
     let from = scroll.map_or(0, |scroll| {
         *scroll = (*scroll).min(all.len().saturating_sub(room));
         *scroll
@@ -303,9 +305,10 @@ fn decision(decided: &DecidedChange, width: usize, alone: bool) -> Vec<Line<'sta
     let decision = &decided.decision;
     let colour = match (decision.action, decision.validation) {
         (ControllerAction::Maintain, ChangeValidation::Kept) => Color::Green,
+        (ControllerAction::Maintain, ChangeValidation::Failed) => Color::Yellow,
         (ControllerAction::Maintain, _) => Color::DarkGray,
         _ if decided.fate.is_some_and(ChangeFate::is_as_asked) => Color::DarkGray,
-        (ControllerAction::Revert, _) => Color::Red,
+        _ if decision_takes_back(decision) => Color::Red,
         _ => Color::Yellow,
     };
     let word = decided_text(decided);

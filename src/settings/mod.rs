@@ -1,5 +1,6 @@
 //! Settings: defaults, then a TOML file, then `EADT_…` variables, then flags. Unknown keys are refused.
 
+pub mod kafka_names;
 mod origins;
 mod otlp;
 mod reference;
@@ -19,6 +20,7 @@ use eadt_service::redact::{SecretRedactor, secrets_within};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+pub use kafka_names::carry_prefix;
 use origins::SettingSources;
 pub use otlp::{OTLP_CERTIFICATE, OTLP_HEADERS, OtlpSettings};
 pub use reference::markdown as reference_markdown;
@@ -339,31 +341,6 @@ fn merge(
     validate(settings, &origins)
 }
 
-/// Names that an installation has in Kafka carry the prefix of its topics, as these do: two installations on one cluster would take
-/// each other's partitions, and end each other's processes. The names of the default prefix are as they are; `up` has its own rule.
-pub fn carry_prefix(settings: &mut ProgramSettings) {
-    let prefix = &settings.topics.prefix;
-    if *prefix == TopicSettings::default().prefix {
-        return;
-    }
-    let ProgramSettings { processor, archiver, actuator, simulator, .. } = settings;
-    for name in [
-        &mut processor.group,
-        &mut processor.instance,
-        &mut archiver.group,
-        &mut archiver.instance,
-        &mut actuator.group,
-        &mut actuator.instance,
-        &mut simulator.group,
-        &mut simulator.instance,
-    ] {
-        // What is empty is refused, and what was shown can be given again.
-        if !name.is_empty() && !name.starts_with(prefix.as_str()) {
-            name.insert_str(0, prefix);
-        }
-    }
-}
-
 /// Returns whether a variable means a setting. Tests of this project read `EADT_TEST_…`.
 fn is_setting(name: &str) -> bool {
     name.starts_with("EADT_")
@@ -429,6 +406,7 @@ fn validate(settings: ProgramSettings, origins: &SettingSources<'_>) -> Result<P
     settings.optimizer.check().map_err(SettingsError::Refused)?;
     settings.kubernetes.check().map_err(SettingsError::Refused)?;
     settings.dashboard.check().map_err(SettingsError::Refused)?;
+    kafka_names::check(&settings).map_err(SettingsError::Refused)?;
     Ok(settings)
 }
 
@@ -472,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_keys_that_are_near_to_none_are_told_what_there_is() {
+    fn unknown_keys_that_are_near_to_none_list_what_there_is() {
         let message = with_file("[up]\nspeed = 3\n").unwrap_err().to_string();
         assert!(message.contains("; known sections are actuator, archiver, bus, "), "{message}");
         let message = with_file("[topics]\ncleanup_of_old_things = true\n").unwrap_err().to_string();
@@ -503,7 +481,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_that_cannot_be_used_is_told_with_its_key_its_origin_and_what_is_possible() {
+    fn a_value_that_cannot_be_used_is_reported_with_its_key_its_origin_and_what_is_possible() {
         let wrong = |pairs: &[(&str, &str)]| load(None, &variables(pairs), &[]).unwrap_err().to_string();
         assert_eq!(
             wrong(&[("EADT_LOG__FORMAT", "xml")]),
@@ -528,7 +506,7 @@ mod tests {
     }
 
     #[test]
-    fn a_variable_sets_a_property_of_the_client_library_as_it_stands() {
+    fn a_variable_sets_a_property_of_the_client_library_as_it_is() {
         let env = variables(&[
             ("EADT_BUS__PROPERTIES__SASL__PASSWORD", "0123"),
             ("EADT_BUS__PROPERTIES__LINGER.MS", "5"),
@@ -604,6 +582,17 @@ mod tests {
             ("EADT_BUS__PROPERTIES__SASL.PASSWORD", MARK.to_owned()),
             ("EADT_BUS__PROPERTIES__SSL__KEY__PEM", MARK.to_owned()),
             ("EADT_BUS__PROPERTIES__SASL__OAUTHBEARER__CLIENT__SECRET", MARK.to_owned()),
+            ("EADT_BUS__PROPERTIES__SASL__OAUTHBEARER__CONFIG", MARK.to_owned()),
+            ("EADT_BUS__PROPERTIES__SASL__OAUTHBEARER__CLIENT__CREDENTIALS__CLIENT__SECRET", MARK.to_owned()),
+            ("EADT_BUS__PROPERTIES__SASL__OAUTHBEARER__ASSERTION__PRIVATE__KEY__PASSPHRASE", MARK.to_owned()),
+            ("EADT_BUS__PROPERTIES__SASL__OAUTHBEARER__ASSERTION__PRIVATE__KEY__PEM", MARK.to_owned()),
+            ("EADT_BUS__PROPERTIES__SSL__KEYSTORE__PASSWORD", MARK.to_owned()),
+            ("EADT_BUS__PROPERTIES__SSL_KEY", MARK.to_owned()),
+            ("EADT_BUS__PROPERTIES__SSL__CA__PEM", MARK.to_owned()),
+            // Misspelt.
+            ("EADT_BUS__PROPERTIES__SASL__PASWORD", MARK.to_owned()),
+            ("EADT_BUS__PROPERTIES__SASL__PWD", MARK.to_owned()),
+            ("EADT_BUS__PROPERTIES__SASL__OAUTHBEARER__CLIENT__SECRT", MARK.to_owned()),
             ("EADT_BUS__SECURITY__PASSWORT", MARK.to_owned()),
             ("EADT_BUS__SECURITY__PASSWORD__X", MARK.to_owned()),
             ("EADT_BUS__BROKERS", format!("user:{MARK}@host:9092")),
@@ -616,6 +605,9 @@ mod tests {
             format!("[bus.security]\npassword = \"{MARK}\"\n"),
             format!("[bus.security]\npassword = \"{MARK}\n"),
             format!("[bus]\nproperties = \"sasl.password={MARK}\"\n"),
+            format!("[bus.properties]\n\"sasl.pasword\" = \"{MARK}\"\n"),
+            format!("[bus.properties]\n\"sasl.oauthbearer.assertion.private.key.passphrase\" = \"{MARK}\"\n"),
+            format!("[bus.security]\nkey_pasword = \"{MARK}\"\n"),
             format!("[bus.properties]\nsasl.password = [\"{MARK}\"]\n"),
             format!("[archiver]\nlocation = \"s3://key:{MARK}@bucket\"\nroll_seconds = -1\n"),
             format!("[archiver]\nlocation = [\"s3://bucket?secret={MARK}\"]\n"),
@@ -624,6 +616,14 @@ mod tests {
             let text = with_file(&file).unwrap_err().to_string();
             let shown = SecretRedactor::default().redact(&text).into_owned();
             assert!(!shown.contains(MARK), "{file}: {shown}");
+        }
+    }
+
+    #[test]
+    fn a_value_of_a_property_that_does_not_exist_is_not_shown_from_a_file_either() {
+        let settings = with_file("[bus.properties]\n\"no.such\" = \"Mark3d\"\n\"linger.ms\" = \"7\"\n").unwrap();
+        for shown in [toml::to_string(&settings).unwrap(), serde_json::to_string(&settings).unwrap()] {
+            assert!(!shown.contains("Mark3d") && shown.contains("no.such"), "{shown}");
         }
     }
 
@@ -657,6 +657,15 @@ mod tests {
             }
         }
         assert!(seen > 0);
+    }
+
+    #[test]
+    fn two_services_in_one_consumer_group_are_refused() {
+        let env = variables(&[("EADT_PROCESSOR__GROUP", "team"), ("EADT_ARCHIVER__GROUP", "team")]);
+        let error = load(None, &env, &[]).unwrap_err().to_string();
+        assert!(error.starts_with("setting processor.group and archiver.group are both \"team\", one consumer group"), "{error}");
+        let env = variables(&[("EADT_TOPICS__PREFIX", "lab."), ("EADT_PROCESSOR__GROUP", "lab.archiver")]);
+        assert!(load(None, &env, &[]).unwrap_err().to_string().contains("are both \"lab.archiver\""));
     }
 
     #[test]

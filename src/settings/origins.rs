@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use eadt_bus::kafka::is_secret;
+use eadt_schemas::secret_names::is_secret_name;
 use serde_json::Value;
 
 use super::renamed::OldName;
@@ -52,7 +52,7 @@ impl SettingSources<'_> {
             return SettingsError::Refused(error.to_string());
         }
         let detail = plain(&json.into_inner().to_string());
-        if key.starts_with("bus.properties") || is_secret(&key) {
+        if key.starts_with("bus.properties") || is_secret_name(&key) {
             // The value may be a secret, and the library's words quote it.
             let expected = detail.rsplit_once(", expected ").map_or("it cannot be used", |(_, expected)| expected);
             let advice = "properties are set one by one, as EADT_BUS__PROPERTIES__LINGER__MS for linger.ms";

@@ -169,8 +169,8 @@ mod tests {
             ("a b=hidden", "\"a b\" is no name of a header"),
             ("a=hid%0Aden", "the value of a is none that a header can have"),
         ] {
-            let said = headers(text).unwrap_err();
-            assert!(said.contains(error) && said.contains(OTLP_HEADERS) && !said.contains("hid"), "{text}: {said}");
+            let message = headers(text).unwrap_err();
+            assert!(message.contains(error) && message.contains(OTLP_HEADERS) && !message.contains("hid"), "{text}: {message}");
         }
     }
 
@@ -209,9 +209,9 @@ mod tests {
             (file("cut.pem", &two[..two.len() / 4]), "missing section end"),
             (file("other.pem", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"), "invalid peer certificate"),
         ] {
-            let said = receiver("https://collector:4318", &file).unwrap_err();
+            let message = receiver("https://collector:4318", &file).unwrap_err();
             let named = format!("{OTLP_CERTIFICATE}={}", file.display());
-            assert!(said.contains(error) && said.starts_with(&named) && said.contains("name a PEM file"), "{said}");
+            assert!(message.contains(error) && message.starts_with(&named) && message.contains("name a PEM file"), "{message}");
             assert!(receiver("http://collector:4318", &file).unwrap().authorities.is_none(), "{}", file.display());
         }
     }

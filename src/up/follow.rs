@@ -188,8 +188,8 @@ mod tests {
                 std::thread::sleep(Duration::from_millis(5));
             }
             let ended = follower.finish().map(drop).map_err(|error| format!("{error:#}"));
-            let said = "the task that follows the outputs failed: panicked: on purpose".to_owned();
-            assert_eq!(ended, if panics { Err(said) } else { Ok(()) });
+            let message = "the task that follows the outputs failed: panicked: on purpose".to_owned();
+            assert_eq!(ended, if panics { Err(message) } else { Ok(()) });
             assert_eq!(FOLLOWER.failures() - before, u64::from(panics));
             assert_eq!(shutdown.is_cancelled(), panics);
         }

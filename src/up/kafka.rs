@@ -129,7 +129,7 @@ mod tests {
         assert!(simulator.group.starts_with(own) && simulator.instance.starts_with(own));
         assert_eq!(lines, ["up writes simulated events to Kafka at test:9092: topics up.node-1-lab.*, groups up.node-1-lab.*"]);
 
-        // Told otherwise: both, or one.
+        // Set otherwise: both, or one.
         let (settings, lines) = settled(&["--kafka", "k:1", "--topic-prefix", "lab.", "--group-prefix", ""], &[]);
         assert_eq!(
             (&*settings.topics.prefix, &*settings.processor.group),

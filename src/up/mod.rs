@@ -144,7 +144,7 @@ pub async fn run(args: &UpArgs, mut settings: ProgramSettings, shutdown: Shutdow
     let address = address::parse(&settings.http.address).context("http.address")?;
     let routes = http::routes(metrics.clone(), health.clone());
     let (bound, server) = http::serve_near(address, FURTHER_PORTS, routes, keeping.clone()).await?;
-    say_moved(args, "http.address", address, bound, "metrics and health are at ");
+    print_moved_address(args, "http.address", address, bound, "metrics and health are at ");
     tracing::info!(address = %bound, "metrics and health");
     if !embedded {
         services::watch_log(&health, &settings, &bus, &keeping)?;
@@ -257,7 +257,7 @@ fn spawn_end(sampling: &mut Supervisor, duration: std::time::Duration, shutdown:
 }
 
 /// Warns that a port is taken and which one is used in its place.
-fn say_moved(args: &UpArgs, setting: &str, wanted: SocketAddr, bound: SocketAddr, what: &str) {
+fn print_moved_address(args: &UpArgs, setting: &str, wanted: SocketAddr, bound: SocketAddr, what: &str) {
     if wanted.port() == 0 || bound.port() == wanted.port() {
         return;
     }
@@ -304,7 +304,7 @@ async fn progress_listener(args: &UpArgs, raw: &eadt_collector::RawSettings) -> 
     let listener = http::bind_near(wanted, FURTHER_PORTS).await.with_context(|| {
         format!("cannot listen on {wanted}; set collector.progress.listen to a free port, or stop what holds it")
     })?;
-    say_moved(args, "collector.progress.listen", wanted, listener.local_addr()?, "jobs report (EADT_URL) at http://");
+    print_moved_address(args, "collector.progress.listen", wanted, listener.local_addr()?, "jobs report (EADT_URL) at http://");
     Ok(Some(listener.into_std()?))
 }
 
@@ -319,7 +319,7 @@ async fn bind_page(
     let server = services::spawn_dashboard(keepers, settings, bus, FURTHER_PORTS, keeping).await?;
     let url = server.url();
     if let Ok(wanted) = settings.dashboard.socket() {
-        say_moved(args, "dashboard.address", wanted, server.address(), "the web page is at ");
+        print_moved_address(args, "dashboard.address", wanted, server.address(), "the web page is at ");
     }
     let views = wants_view(args);
     tracing::info!(url, "the web page");
@@ -351,7 +351,7 @@ fn assign_all_gpus(gpus: TelemetrySource, workload: &str, raw: &mut eadt_collect
 const NO_GPU_ASSIGNED: &str = "no GPU is assigned to a job, so J/sample will be unknown: name the job with --workload NAMESPACE/NAME, or each \
 job's GPUs in collector.assignments";
 
-/// Says at the start that J/sample will be unknown, if GPUs are read and no workload is named for any of them.
+/// Prints at the start that J/sample will be unknown, if GPUs are read and no workload is named for any of them.
 fn warn_of_unassigned_gpus(args: &UpArgs, raw: &eadt_collector::RawSettings) {
     let is_assigned = !raw.assignments.is_empty() || raw.assignments_file.is_some() || raw.kubelet.enabled;
     if !raw.nvml.enabled || is_assigned {

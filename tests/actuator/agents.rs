@@ -17,13 +17,13 @@ pub fn history(rig: &Rig) -> Vec<(String, Option<DeviceIntent>)> {
     rig.records(Topic::DeviceIntents).into_iter().map(of).collect()
 }
 
-/// The intents that stand, by node.
+/// The intents in force, by node.
 pub fn intents(rig: &Rig) -> BTreeMap<String, DeviceIntent> {
     let last: BTreeMap<_, _> = history(rig).into_iter().collect();
     last.into_iter().filter_map(|(node, intent)| Some((node, intent?))).collect()
 }
 
-/// Every agent says what became of its intent.
+/// Every agent reports what became of its intent.
 pub fn answer(rig: &Rig, nodes: &BTreeSet<String>, outcome: SettingOutcome, reason: &str) {
     let standing = intents(rig);
     let mut producer = rig.log.producer("agents").unwrap();

@@ -60,7 +60,7 @@ pub struct Rig {
     pub namespace: String,
     pub log: EmbeddedLog,
     pub clock: Arc<dyn Fn() -> EventTime + Send + Sync>,
-    /// At what time the clock stands, if it does.
+    /// The time at which the clock is stopped, if it is.
     standing: Arc<Mutex<Option<EventTime>>>,
     /// Where figures of the workloads come from.
     pub origin: Origin,
@@ -112,7 +112,7 @@ impl Rig {
         topics::apply(&log, &plan).unwrap();
         let namespace = kubernetes.namespace(prefix).unwrap();
         let standing: Arc<Mutex<Option<EventTime>>> = Arc::default();
-        let stands = standing.clone();
+        let stopped_at = standing.clone();
         Self {
             account: account(kubernetes, &runtime, &namespace),
             everywhere: false,
@@ -121,7 +121,7 @@ impl Rig {
             runtime,
             client,
             log,
-            clock: Arc::new(move || stands.lock().unwrap().unwrap_or_else(now)),
+            clock: Arc::new(move || stopped_at.lock().unwrap().unwrap_or_else(now)),
             standing,
             origin: Origin::Simulated,
             checkpoint_wait_seconds: 60.0,
@@ -221,7 +221,7 @@ impl Rig {
         }
     }
 
-    /// Another process: it knows only what the API server says.
+    /// Another process: it knows only what the API server returns.
     pub fn start_over(&mut self) {
         self.disconnect();
         self.connect();
@@ -298,7 +298,7 @@ impl Rig {
 
     /// A condition of a policy as `status reason`.
     pub fn condition(&self, name: &str, kind: &str) -> String {
-        self.condition_of(name, kind).map_or_else(String::new, |(said, _)| said)
+        self.condition_of(name, kind).map_or_else(String::new, |(reason, _)| reason)
     }
 
     /// A condition of a policy as `status reason`, and its message.
@@ -309,12 +309,12 @@ impl Rig {
         Some((format!("{} {}", text("status"), text("reason")), text("message")))
     }
 
-    /// Waits until the policy says that this field was taken back by this manager.
-    pub fn says_taken_back(&self, field: &str, manager: &str) {
-        self.eventually(&format!("it is said that {manager} took {field} back"), || {
-            let (said, message) = self.condition_of("llm", "Degraded")?;
+    /// Waits until the policy reports that this field was taken back by this manager.
+    pub fn await_taken_back(&self, field: &str, manager: &str) {
+        self.eventually(&format!("it is reported that {manager} took {field} back"), || {
+            let (condition, message) = self.condition_of("llm", "Degraded")?;
             let named = message.contains(&format!("{field} (by {manager})"));
-            (said == "True FieldTakenBack" && named).then_some(())
+            (condition == "True FieldTakenBack" && named).then_some(())
         });
     }
 
@@ -337,7 +337,7 @@ impl Rig {
         records.filter_map(|record| decode(record.value.as_deref()?).ok()).collect()
     }
 
-    /// What stands under a key of a topic.
+    /// The last value of a key of a topic.
     pub fn last<T: eadt_schemas::decode::DecodableEvent>(&self, topic: Topic, key: &str) -> Option<T> {
         let of_key = |record: &ConsumerRecord| record.key.as_deref() == Some(key.as_bytes());
         decode(self.records(topic).into_iter().rfind(of_key)?.value.as_deref()?).ok()
@@ -464,7 +464,7 @@ impl Rig {
         }
     }
 
-    /// What stands in the namespace, of whatever kind, for the message of a failure.
+    /// The objects in the namespace, of whatever kind, for the message of a failure.
     fn present(&self) -> String {
         let ask = |arguments: &[&str]| {
             let all = [&["-n", &*self.namespace, "get"], arguments].concat();

@@ -75,7 +75,7 @@ fn main() -> Result<(), Error> {
         }
         asked(port)
     })?;
-    agent.say("at rest", before)?;
+    agent.print_load("at rest", before)?;
 
     let before = agent.used()?;
     let pace = rest.max(Duration::from_secs(30)) / INTENTS;
@@ -87,7 +87,7 @@ fn main() -> Result<(), Error> {
         }
         asks.ask()
     })?;
-    agent.say(&format!("{sent} intents, of which every second one changes everything"), before)?;
+    agent.print_load(&format!("{sent} intents, of which every second one changes everything"), before)?;
     let begun = Instant::now();
     while !held(asks.watts()) {
         if begun.elapsed() > PATIENCE {
@@ -227,11 +227,11 @@ impl Agent {
 
     fn resident(&self, name: &str) -> Result<f64, Error> {
         let status = self.read("status")?;
-        let line = status.lines().find_map(|line| line.strip_prefix(name)).ok_or("no memory is told")?;
+        let line = status.lines().find_map(|line| line.strip_prefix(name)).ok_or("no memory is reported")?;
         Ok(line.trim().trim_end_matches("kB").trim().parse::<f64>()? / 1024.0)
     }
 
-    fn say(&self, what: &str, (own, programs, since): (f64, f64, Instant)) -> Result<(), Error> {
+    fn print_load(&self, what: &str, (own, programs, since): (f64, f64, Instant)) -> Result<(), Error> {
         let (own_now, programs_now, now) = self.used()?;
         let seconds = (now - since).as_secs_f64();
         let share = |cpu: f64| cpu / seconds * 100.0;

@@ -89,7 +89,7 @@ fn main() -> Result<(), Error> {
     Ok(())
 }
 
-/// What a child process said of itself.
+/// What a child process printed of itself.
 #[derive(Debug, Clone, Copy)]
 struct Used {
     cpu: f64,
@@ -203,11 +203,12 @@ fn spawn_on(path: &str, what: &str, brokers: &str, prefix: &str, seconds: u64, d
     let mut command = Command::new(std::env::current_exe()?);
     command.args(["child", what, brokers, prefix, &seconds, &place]).env("EADT_BUS__FETCH", path);
     let output = command.output()?;
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    let numbers: Vec<f64> = said.lines().last().unwrap_or_default().split(' ').filter_map(|text| text.parse().ok()).collect();
+    let output_text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let numbers: Vec<f64> =
+        output_text.lines().last().unwrap_or_default().split(' ').filter_map(|text| text.parse().ok()).collect();
     match numbers[..] {
         [cpu, wall, peak_mib] if output.status.success() => Ok(Used { cpu, wall, peak_mib }),
-        _ => Err(format!("{what} failed: {said}{}", String::from_utf8_lossy(&output.stderr)).into()),
+        _ => Err(format!("{what} failed: {output_text}{}", String::from_utf8_lossy(&output.stderr)).into()),
     }
 }
 
@@ -348,7 +349,7 @@ fn transactions(bus: &KafkaBus, stop: &AtomicBool) -> Result<Times, Error> {
     Ok(Times::new(times))
 }
 
-/// Outputs first, positions later, nothing in one transaction: a crash in between says them twice.
+/// Outputs first, positions later, nothing in one transaction: a crash in between writes them twice.
 #[derive(Debug)]
 struct AtLeastOnce(KafkaBus);
 

@@ -217,8 +217,8 @@ fn packages(name: &str, wanted: &[&str]) -> Result<PathBuf, Error> {
 
 fn succeed(command: &mut Command) -> anyhow::Result<()> {
     let output = command.stdin(Stdio::null()).output()?;
-    let said = [output.stdout, output.stderr].concat();
-    anyhow::ensure!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&said));
+    let printed = [output.stdout, output.stderr].concat();
+    anyhow::ensure!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&printed));
     Ok(())
 }
 

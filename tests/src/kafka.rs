@@ -19,7 +19,7 @@ use crate::{INSTALL, cache};
 
 static CHOSEN_PATH: OnceLock<FetchPath> = OnceLock::new();
 
-/// Returns by what the tests read from Kafka: what [`choose_fetch_path`] chose, else what the variable of `bus.fetch` says, so that each
+/// Returns by what the tests read from Kafka: what [`choose_fetch_path`] chose, else the variable of `bus.fetch`, so that each
 /// test runs on both paths.
 pub fn fetch_path() -> FetchPath {
     *CHOSEN_PATH.get_or_init(|| match std::env::var("EADT_BUS__FETCH") {
@@ -91,7 +91,7 @@ struct Keeper {
 #[derive(Debug, Clone)]
 struct Classes {
     jars: PathBuf,
-    /// What the JVM is told of the file that has them as they are in memory. Reading, checking and linking them is a third of what a start
+    /// The JVM's option for the file that has them as they are in memory. Reading, checking and linking them is a third of what a start
     /// costs otherwise. A JVM that cannot use it, finding it empty, goes on without.
     archive: String,
 }
@@ -264,9 +264,9 @@ impl Kafka {
         ]);
         java.arg(self.classes.path()).arg(class).args(["--bootstrap-server", &self.brokers()]).args(arguments);
         let output = java.stdin(Stdio::null()).output().context("starting java")?;
-        let (said, complaint) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-        ensure!(output.status.success(), "{class} {}: {said}{complaint}", arguments.join(" "));
-        Ok(said.into_owned())
+        let (stdout, complaint) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        ensure!(output.status.success(), "{class} {}: {stdout}{complaint}", arguments.join(" "));
+        Ok(stdout.into_owned())
     }
 
     /// Waits until every partition of the cluster has all its copies.
@@ -307,8 +307,8 @@ impl Kafka {
             .stdin(Stdio::null())
             .output()
             .map_err(|error| anyhow!(no_java(&error)))?;
-        let said = || [output.stdout.as_slice(), &output.stderr].map(String::from_utf8_lossy).join("\n");
-        ensure!(output.status.success(), "formatting the broker's storage failed: {}", said());
+        let output_text = || [output.stdout.as_slice(), &output.stderr].map(String::from_utf8_lossy).join("\n");
+        ensure!(output.status.success(), "formatting the broker's storage failed: {}", output_text());
         Ok(())
     }
 
@@ -362,8 +362,8 @@ impl Kafka {
             let alive = is_alive(broker);
             if !alive || begun.elapsed() > READY_WITHIN {
                 let state = if alive { "is not ready after five minutes" } else { "ended at its start" };
-                let told = lines[lines.len().saturating_sub(15)..].join("\n");
-                bail!("the Kafka broker {state}; its log is {}:\n{told}", self.log.display());
+                let tail = lines[lines.len().saturating_sub(15)..].join("\n");
+                bail!("the Kafka broker {state}; its log is {}:\n{tail}", self.log.display());
             }
             std::thread::sleep(Duration::from_millis(50));
         }
@@ -425,15 +425,15 @@ pub fn version() -> &'static str {
     POM.split("<kafka.version>").nth(1).and_then(|rest| rest.split('<').next()).expect("the pom names a version")
 }
 
-/// The build of the installed Java, as it may stand in a file's name; asked once.
+/// The build of the installed Java, as it may be in a file's name; asked once.
 fn java_build() -> Result<&'static str> {
     static BUILD: LazyLock<Result<String, String>> = LazyLock::new(|| {
         let output = Command::new("java").arg("-version").stdin(Stdio::null()).output();
         let output = output.map_err(|error| no_java(&error))?;
         // OpenJDK Runtime Environment (build 17.0.15+6-Debian-1deb12u1)
-        let said = String::from_utf8_lossy(&output.stderr);
-        let build = said.split("(build ").nth(1).and_then(|rest| rest.split([')', ',']).next());
-        let build = build.ok_or_else(|| format!("java -version names no build: {}", said.trim()))?;
+        let version_text = String::from_utf8_lossy(&output.stderr);
+        let build = version_text.split("(build ").nth(1).and_then(|rest| rest.split([')', ',']).next());
+        let build = build.ok_or_else(|| format!("java -version names no build: {}", version_text.trim()))?;
         Ok(build.chars().map(|c| if c.is_ascii_alphanumeric() || "+-.".contains(c) { c } else { '_' }).collect())
     });
     BUILD.as_deref().map_err(|error| anyhow!("{error}"))
@@ -471,8 +471,8 @@ fn fetch_jars() -> Result<PathBuf> {
         .stdin(Stdio::null())
         .output()
         .map_err(|error| anyhow!("mvn does not start ({error}), so Apache Kafka cannot be fetched: {INSTALL}"))?;
-    let said = || [output.stdout.as_slice(), &output.stderr].map(String::from_utf8_lossy).join("\n");
-    ensure!(output.status.success(), "fetching Apache Kafka {} with Maven failed: {}", version(), said());
+    let output_text = || [output.stdout.as_slice(), &output.stderr].map(String::from_utf8_lossy).join("\n");
+    ensure!(output.status.success(), "fetching Apache Kafka {} with Maven failed: {}", version(), output_text());
     fs::write(jars.join(".complete"), "")?;
     Ok(jars)
 }

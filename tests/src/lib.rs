@@ -2,7 +2,7 @@
 //!
 //! In: `java` and `mvn`; Go (1.26 or newer, else one is fetched) and `python3`. Out: a running broker, a running control plane, gone
 //! when the test process is gone, however it ends. What is fetched and built is kept in the user's cache folder, never in the tree.
-//! It never skips: what is missing is an error that says how to get it.
+//! It never skips: what is missing is an error that names how to get it.
 
 pub mod cache;
 pub mod kafka;

@@ -1,4 +1,4 @@
-//! Ports for processes that are told theirs.
+//! Ports for processes that are given theirs.
 
 use std::hash::{BuildHasher, RandomState};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};

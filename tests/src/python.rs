@@ -23,7 +23,7 @@ pub fn interpreter() -> Result<PathBuf> {
     Ok(environment.join("bin/python"))
 }
 
-/// What the training frameworks take on disk, said before they are fetched.
+/// What the training frameworks take on disk, printed before they are fetched.
 const FRAMEWORKS_SIZE: &str = "5.3 GB";
 
 /// The interpreter with the training frameworks that the Python package is tested on; made once, in the user's cache folder.
@@ -80,7 +80,7 @@ fn no_distribution(stderr: &str) -> Option<String> {
         .map(str::to_owned)
 }
 
-/// Runs test modules of the Python package in one process; what they said.
+/// Runs test modules of the Python package in one process; returns their output.
 pub fn package_tests(interpreter: &Path, modules: &[&str], variables: &[(&str, &Path)]) -> Result<()> {
     let folder = root().join("python");
     let mut command = Command::new(interpreter);

@@ -26,7 +26,7 @@ pub fn tail(command: &dyn Fn(&[&str]) -> Command, topic: &str) -> Vec<Value> {
 /// Every decision once, all by the cluster's stage; caps in force never above the budget once they were within it.
 pub fn judge(decisions: &[Value], workloads: &[Value]) {
     let ids: HashSet<&str> = decisions.iter().map(|decision| decision["id"].as_str().unwrap()).collect();
-    assert_eq!(ids.len(), decisions.len(), "a decision was said twice");
+    assert_eq!(ids.len(), decisions.len(), "a decision was published twice");
     assert!(decisions.iter().all(|decision| decision["controller"] == "power-budget"));
     assert!(decisions.iter().any(|decision| decision["action"] == "set_power_limit"));
     let mut layouts: Vec<&Value> = workloads.iter().collect();

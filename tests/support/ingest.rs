@@ -15,9 +15,9 @@ use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
-use super::{Running, Told, eadt, text};
+use super::{Running, StderrLines, eadt, text};
 
-/// Whatever might say a secret says everything.
+/// Whatever might log a secret logs everything.
 const LOG: &str =
     "info,eadt_collector=trace,eadt_kubernetes=trace,hyper=trace,hyper_util=trace,kube=trace,kube_client=trace,tower_http=trace";
 
@@ -26,7 +26,7 @@ pub struct Ingest {
     pub dir: tempfile::TempDir,
     _fake: FakeLibrary,
     pub child: Running,
-    pub told: Told,
+    pub stderr: StderrLines,
     address: String,
 }
 
@@ -90,11 +90,11 @@ impl Ingest {
         }
         with(&mut command);
         let mut child: Child = command.spawn().unwrap();
-        let mut told = Told::by(&mut child);
-        let line = told.until("progress endpoint listens");
+        let mut stderr = StderrLines::by(&mut child);
+        let line = stderr.until("progress endpoint listens");
         assert!(line.contains("tls=true") && line.contains("tokens=true"), "{line}");
         let address = line.split("address=").nth(1).unwrap().split(' ').next().unwrap().to_owned();
-        Self { dir, _fake: fake, child: Running(child), told, address }
+        Self { dir, _fake: fake, child: Running(child), stderr, address }
     }
 
     pub async fn plain(&self) -> TcpStream {
@@ -133,7 +133,7 @@ pub fn request(token: Option<&str>, path: &str, body: &str) -> String {
 pub async fn answer(mut stream: impl AsyncRead + AsyncWrite + Unpin, request: &str) -> (u16, Value) {
     stream.write_all(request.as_bytes()).await.unwrap();
     let mut bytes = Vec::new();
-    // Whoever does not read the rest of a request breaks the connection off; what was said before counts.
+    // Whoever does not read the rest of a request breaks the connection off; what was sent before counts.
     drop(stream.read_to_end(&mut bytes).await);
     let text = String::from_utf8_lossy(&bytes).into_owned();
     let status = text.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or_else(|| panic!("{text:?}"));

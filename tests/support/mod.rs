@@ -83,21 +83,21 @@ pub fn files(root: &Path) -> Vec<(String, Vec<u8>)> {
     found
 }
 
-/// What a process says on standard error, line by line as it comes.
-pub struct Told {
+/// The standard error of a process, line by line as it comes.
+pub struct StderrLines {
     lines: Receiver<String>,
     pub so_far: Vec<String>,
 }
 
-impl Told {
+impl StderrLines {
     /// Takes the child's standard error, which must be piped, and reads it to the end, so that the child never waits for room.
     pub fn by(child: &mut Child) -> Self {
         let stderr = child.stderr.take().expect("standard error is piped");
-        // More than any of these processes says; were it ever full, the child would wait for the test.
-        let (say, lines) = sync_channel(100_000);
+        // More than any of these processes writes; were it ever full, the child would wait for the test.
+        let (sender, lines) = sync_channel(100_000);
         std::thread::spawn(move || {
             for line in BufReader::new(stderr).lines().map_while(Result::ok) {
-                if say.send(line).is_err() {
+                if sender.send(line).is_err() {
                     break;
                 }
             }
@@ -105,7 +105,7 @@ impl Told {
         Self { lines, so_far: Vec::new() }
     }
 
-    /// Reads to the end of what is said, once the process has ended.
+    /// Reads to the end of standard error, once the process has ended.
     pub fn drain(&mut self) {
         self.so_far.extend(self.lines.iter());
     }
@@ -116,7 +116,7 @@ impl Told {
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             let Ok(line) = self.lines.recv_timeout(left) else {
-                panic!("nothing was said of {part:?}:\n{}", self.so_far.join("\n"));
+                panic!("no line has {part:?}:\n{}", self.so_far.join("\n"));
             };
             self.so_far.push(line.clone());
             if line.contains(part) {
@@ -126,8 +126,8 @@ impl Told {
     }
 }
 
-/// A line for each window, which `up` without a terminal says at level debug.
-pub const SAYS_WINDOWS: (&str, &str) = ("EADT_LOG__FILTER", "info,eadt::live=debug,fjall=warn,lsm_tree=warn");
+/// A line for each window, which `up` without a terminal logs at level debug.
+pub const LOG_WINDOWS: (&str, &str) = ("EADT_LOG__FILTER", "info,eadt::live=debug,fjall=warn,lsm_tree=warn");
 
 /// A process that is killed when the test ends.
 pub struct Running(pub Child);

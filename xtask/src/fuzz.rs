@@ -143,12 +143,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_log_of_a_broken_target_says_why_and_where_the_input_is() {
+    fn the_log_of_a_broken_target_shows_why_and_where_the_input_is() {
         let log = "INFO: Seed: 7\n#2 INITED\nthread 'main' panicked at src/lib.rs:7:5:\nno such thing\n==1== ERROR: libFuzzer: deadly signal\n\
                    artifact_prefix='target/fuzz/state-'; Test unit written to target/fuzz/state-crash-1\n";
-        let told = Report::read(log);
-        assert!(told.panic.starts_with("thread 'main' panicked at src/lib.rs:7:5:\nno such thing\n"), "{}", told.panic);
-        assert_eq!(told.input.as_deref(), Some("target/fuzz/state-crash-1"));
+        let report = Report::read(log);
+        assert!(report.panic.starts_with("thread 'main' panicked at src/lib.rs:7:5:\nno such thing\n"), "{}", report.panic);
+        assert_eq!(report.input.as_deref(), Some("target/fuzz/state-crash-1"));
         let nothing = Report::read("INFO: Seed: 7\n");
         assert_eq!((nothing.panic.as_str(), nothing.input), ("", None));
     }

@@ -38,7 +38,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
 
 fn document(features: &[String]) -> anyhow::Result<Value> {
     let version = process::output("rustc", &["-vV"]).context("rustc does not run")?;
-    let host = version.lines().find_map(|line| line.strip_prefix("host: ")).context("rustc does not say its host")?.to_owned();
+    let host = version.lines().find_map(|line| line.strip_prefix("host: ")).context("rustc does not print its host")?.to_owned();
     let mut cargo = process::cargo();
     cargo.args(["metadata", "--format-version=1", "--locked", "--filter-platform", &host]);
     if !features.is_empty() {

@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_wheel_that_was_made_last_is_told() {
+    fn the_wheel_that_was_made_last_is_reported() {
         let folder = tempfile::tempdir().unwrap();
         assert_eq!(newest_wheel(folder.path()), None);
         for (name, second) in [("old.whl", 1), ("new.whl", 3), ("other.txt", 5)] {

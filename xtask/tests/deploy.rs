@@ -59,7 +59,7 @@ fn own_services(compose: &Value) -> Vec<Own> {
     .collect()
 }
 
-/// The built program: where the test run says, else built now.
+/// The built program: from where the test run sets, else built now.
 fn program() -> PathBuf {
     if let Some(path) = std::env::var_os("EADT_TEST_PROGRAM") {
         return path.into();
@@ -215,8 +215,8 @@ fn promtool_is_content_with_the_rules_and_settings() {
         let output = Command::new("promtool").current_dir(root()).args(arguments).output();
         let output =
             output.unwrap_or_else(|error| panic!("promtool: {error}; `cargo xtask test --install` brings Debian's prometheus"));
-        let told = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-        assert!(output.status.success(), "promtool {arguments:?}: {told}");
+        let printed = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert!(output.status.success(), "promtool {arguments:?}: {printed}");
     };
     promtool(&["check", "rules", "deploy/prometheus/rules.yml"]);
     promtool(&["check", "config", "deploy/prometheus/prometheus.yml"]);

@@ -11,7 +11,7 @@ fn read(path: &str) -> String {
     std::fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-/// What a text says in code.
+/// What a text has in code.
 fn code(text: &str) -> impl Iterator<Item = &str> {
     text.split('`').skip(1).step_by(2)
 }
@@ -22,7 +22,7 @@ fn tests(text: &str) -> Vec<(&str, &str)> {
     references.filter(|(file, _)| Path::new(file).extension().is_some_and(|extension| extension == "rs")).collect()
 }
 
-/// The fault rows that a text tells to run, but for the command itself.
+/// The fault rows that a text asks to run, but for the command itself.
 fn rows(text: &str) -> Vec<&str> {
     let named = code(text).filter_map(|code| code.strip_prefix("cargo xtask chaos "));
     named.flat_map(str::split_whitespace).filter(|row| row.starts_with(|first: char| first.is_ascii_lowercase())).collect()

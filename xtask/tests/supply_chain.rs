@@ -16,8 +16,8 @@ fn deny() -> toml::Table {
 
 /// Everything that is built on this platform with any of the features, tests included.
 fn packages() -> Vec<Value> {
-    let told = cargo(&["metadata", "--format-version=1", "--all-features", "--filter-platform", &host()]);
-    let metadata: Value = serde_json::from_str(&told).unwrap();
+    let json = cargo(&["metadata", "--format-version=1", "--all-features", "--filter-platform", &host()]);
+    let metadata: Value = serde_json::from_str(&json).unwrap();
     let nodes = metadata["resolve"]["nodes"].as_array().unwrap();
     let uses: BTreeMap<&str, &Vec<Value>> =
         nodes.iter().map(|node| (node["id"].as_str().unwrap(), node["deps"].as_array().unwrap())).collect();
@@ -166,7 +166,7 @@ fn what_is_banned_is_not_used() {
     let bans = deny["bans"]["deny"].as_array().unwrap();
     for package in packages() {
         for dependency in package["dependencies"].as_array().unwrap() {
-            // Optional ones count when something turns them on; then they are resolved and stand in `packages`.
+            // Optional ones count when something turns them on; then they are resolved and are in `packages`.
             let optional = dependency["optional"] == true && package["source"].is_string();
             let ban = bans.iter().find(|ban| ban["crate"].as_str() == dependency["name"].as_str());
             let Some(ban) = ban.filter(|_| !optional && dependency["kind"] != "dev") else { continue };
@@ -179,7 +179,7 @@ fn what_is_banned_is_not_used() {
 }
 
 #[test]
-fn licence_expressions_are_read_as_spdx_says() {
+fn licence_expressions_are_read_as_spdx_defines() {
     let allowed: BTreeSet<String> = ["MIT", "ISC", "Apache-2.0 WITH LLVM-exception"].map(str::to_owned).into();
     for (expression, expected) in [
         ("MIT", true),

@@ -1,4 +1,4 @@
-//! Whatever runs beside its caller is in the table of crates/tasks, and the page says what the table says.
+//! Whatever runs beside its caller is in the table of crates/tasks, and the page agrees with the table.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -39,7 +39,7 @@ fn sources() -> Vec<(PathBuf, String)> {
     sources
 }
 
-/// Calls that start something beside their caller: with the file, the line and what stands before and after the name.
+/// Calls that start something beside their caller: with the file, the line and what is before and after the name.
 fn starts<'a>(file: &'a Path, code: &'a str) -> impl Iterator<Item = (&'a Path, usize, &'a str, &'a str)> {
     code.match_indices("spawn").filter_map(move |(at, _)| {
         let line = code[..at].matches('\n').count();
@@ -54,7 +54,7 @@ fn starts<'a>(file: &'a Path, code: &'a str) -> impl Iterator<Item = (&'a Path, 
     })
 }
 
-/// Sets of tasks whose every end is looked at: where they are, and the entry by which that is said.
+/// Sets of tasks whose every end is looked at: where they are, and the entry that looks at it.
 const SETS: [(&str, &str); 5] = [
     ("crates/kubernetes/src/cluster.rs", "KUBERNETES.failed("),
     ("services/collector/src/kubelet/mod.rs", "POD_FACTS.failed("),
@@ -85,7 +85,7 @@ fn nothing_is_started_without_its_entry() {
             let waited =
                 after.starts_with("spawn_blocking(") && (statement.contains(").await") || code.contains("= resume_panic("));
             let stage = before.contains("|stage| tokio::") && code.contains("tasks::STAGE.failed(");
-            let of_set = SETS.iter().any(|(path, said)| file == Path::new(path) && code.contains(said));
+            let of_set = SETS.iter().any(|(path, looked_at)| file == Path::new(path) && code.contains(looked_at));
             assert!(
                 with_entry || source || other || waited || stage || of_set,
                 "{}:{line} starts something that crates/tasks does not know: `{}`; start it with an entry of the table \

@@ -1,4 +1,4 @@
-//! The walls between the crates, as cargo sees them. docs/architecture.md says what each is for.
+//! The walls between the crates, as cargo sees them. docs/architecture.md explains what each is for.
 
 use crate::support;
 
@@ -17,14 +17,14 @@ struct Workspace {
     members: BTreeSet<String>,
     /// Package name, the package that its manifest names, and a feature that it asks of that one (tests included).
     features: BTreeSet<(String, String, String)>,
-    /// Names of packages that say which native library they are linked with.
+    /// Names of packages that name which native library they are linked with.
     links: BTreeSet<String>,
 }
 
 impl Workspace {
     fn load() -> Self {
-        let told = cargo(&["metadata", "--format-version=1", "--filter-platform", &host()]);
-        let metadata: Value = serde_json::from_str(&told).expect("cargo metadata prints JSON");
+        let json = cargo(&["metadata", "--format-version=1", "--filter-platform", &host()]);
+        let metadata: Value = serde_json::from_str(&json).expect("cargo metadata prints JSON");
         let text = |value: &Value| value.as_str().expect("a string").to_owned();
         let list = |value: &Value| value.as_array().expect("an array").clone();
         let names = list(&metadata["packages"]).iter().map(|p| (text(&p["id"]), text(&p["name"]))).collect();
@@ -184,8 +184,8 @@ fn services_do_not_know_each_other() {
 /// Names of the packages that cargo builds for this machine with these words.
 fn built(words: &[&str]) -> BTreeSet<String> {
     let tree = ["tree", "--prefix=none", "--format={p}"];
-    let told = cargo(&[&tree, words].concat());
-    told.lines().filter_map(|line| line.split_whitespace().next().map(str::to_owned)).collect()
+    let output = cargo(&[&tree, words].concat());
+    output.lines().filter_map(|line| line.split_whitespace().next().map(str::to_owned)).collect()
 }
 
 #[test]

@@ -79,7 +79,7 @@ fn the_same_seeds_give_the_same_bytes_on_any_number_of_cores() {
     assert_ne!(one.0, serde_json::to_string(&report(&other)).unwrap());
 }
 
-/// A restart stands still for two minutes and loses a minute's work, and both are paid for.
+/// A restart stops work for two minutes and loses a minute's work, and both are paid for.
 #[test]
 fn restarts_cost_what_they_cost() {
     let runs = contest(vec![constant(WorkloadProfile::MID)], &["fixed", "hybrid"], 0.25, 1).run(&|| ()).unwrap();
@@ -107,7 +107,7 @@ fn clamped_means_no_more_than_all_threads() {
     };
     assert!(best(Oversubscription::Allowed) < best(Oversubscription::Clamped) - 0.01);
     assert!(best(Oversubscription::Clamped) < 0.0);
-    // Where the bounds allow nothing else, one table says it all.
+    // Where the bounds allow nothing else, one table shows it all.
     let mut clamped = WorkloadScenario::constant("eadt/job", WorkloadProfile::HOST);
     clamped.bounds = LayoutBounds::default();
     let scenario = Scenario { workloads: vec![clamped], ..Scenario::default() };
@@ -122,14 +122,14 @@ fn a_rollout_that_never_gets_ready_is_rolled_back_and_not_tried_again_at_once() 
     let scenario = Scenario { workloads: vec![job], faults: vec![fault], ..Scenario::default() };
     let subject = ScenarioSource::Scenario { name: "never-ready".into(), scenario: Box::new(scenario) };
     let contest = contest(vec![subject.clone()], &["hybrid"], 0.5, 1);
-    let mut told = 0;
+    let mut rolled_back = 0;
     let mut moves = 0;
     trace(&contest, &subject, contest.contenders[0], 0, &mut |decision, _| {
-        told += u32::from(decision.reason.contains("was rolled back"));
+        rolled_back += u32::from(decision.reason.contains("was rolled back"));
         moves += u32::from(decision.restarts && decision.action != ControllerAction::Revert);
     })
     .unwrap();
-    assert!(told >= 1 && moves >= 1);
+    assert!(rolled_back >= 1 && moves >= 1);
     assert!(moves <= 3, "{moves} restarts, each of them in vain");
 }
 
@@ -182,7 +182,7 @@ fn a_power_budget_is_kept_and_spent_where_it_does_most() {
 }
 
 #[test]
-fn those_that_are_compared_stand_in_one_table() {
+fn those_that_are_compared_are_in_one_table() {
     let jobs = ["eadt/one", "eadt/two"].map(|name| WorkloadScenario::constant(name, WorkloadProfile::MID));
     let scenario = Scenario { workloads: jobs.to_vec(), ..Scenario::default() };
     let subject = ScenarioSource::Scenario { name: "two".into(), scenario: Box::new(scenario) };

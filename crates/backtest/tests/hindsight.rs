@@ -83,7 +83,7 @@ fn literal(record: &HindsightInput) -> HindsightRow {
 }
 
 #[test]
-fn a_change_that_the_record_ran_later_is_told_with_its_effect() {
+fn a_change_that_the_record_ran_later_is_reported_with_its_effect() {
     let mut minutes = vec![BEFORE; 60];
     minutes.extend(vec![AFTER; 30]);
     let it = literal(&record(&minutes));
@@ -114,7 +114,7 @@ fn a_change_that_the_record_ran_later_is_told_with_its_effect() {
     let total = it.joules_per_sample_change.unwrap();
     assert!((total.value - (imagined / recorded - 1.0)).abs() < 1e-3, "{total:?}");
     let page = hindsight_html(std::slice::from_ref(&it));
-    for part in ["<p class=\"verdict\">", " would have been best: -", "6 × 50 % → 6 × 40 % in phase 1: -12.7 %"] {
+    for part in ["<p class=\"verdict\">", " would have saved most: -", "6 × 50 % → 6 × 40 % in phase 1: -12.7 %"] {
         assert!(page.contains(part), "{part}: {page}");
     }
     let text = render_hindsight_report(&[it]);
@@ -135,7 +135,7 @@ fn a_layout_that_the_record_never_ran_is_refused() {
 }
 
 #[test]
-fn another_phase_of_the_job_tells_nothing() {
+fn another_phase_of_the_job_shows_nothing() {
     let mut minutes = vec![BEFORE; 40];
     // The same power and throughput, but a sample moves twice as much: other work.
     minutes.extend(vec![(40, 240.0, 22.0, 0.44); 40]);
@@ -168,7 +168,7 @@ fn a_refused_change_leaves_no_figure_of_the_controller_itself() {
     let minutes = [vec![BEFORE; 30], vec![AFTER; 10], vec![other; 20]].concat();
     let it = literal(&record(&minutes));
     assert!(!it.refused.is_empty() && it.joules_per_sample_change.is_none(), "{it:#?}");
-    assert!(it.windows_estimated > 0 && it.changes[0].effect.is_some(), "what the record shows is told: {it:#?}");
+    assert!(it.windows_estimated > 0 && it.changes[0].effect.is_some(), "what the record shows is reported: {it:#?}");
     // It waits at its layout: the record's is nothing that it set.
     assert_eq!(it.windows_unknown, 20, "{it:#?}");
     assert!(it.notes.iter().any(|note| note.contains("does not show what matrix-literal would have used")), "{:?}", it.notes);
@@ -244,7 +244,7 @@ fn a_controller_that_has_nothing_to_decide_by_is_noted() {
 }
 
 #[test]
-fn a_workload_that_nobody_managed_is_said_to_be_one() {
+fn a_workload_that_nobody_managed_is_reported_as_one() {
     let mut record = record(&[BEFORE; 10]);
     record.workloads.clear();
     let it = literal(&record);

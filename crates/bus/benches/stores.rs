@@ -179,7 +179,7 @@ fn quantiles(mut times: Vec<Duration>) -> String {
 }
 
 fn measure_until_kill<S: Store>(dir: &Path) -> Result<(), Error> {
-    let say = |what: &str, figures: String| println!("{:6} {what:28} {figures}", S::NAME);
+    let report = |what: &str, figures: String| println!("{:6} {what:28} {figures}", S::NAME);
     let store = S::open(dir)?;
     // Does not compress to nothing, as real records do not.
     let mut seed = 1_u64;
@@ -199,7 +199,7 @@ fn measure_until_kill<S: Store>(dir: &Path) -> Result<(), Error> {
         times.push(one.elapsed());
     }
     let wall = begun.elapsed().as_secs_f64();
-    say(
+    report(
         "batches of 1000, fsync",
         format!(
             "{}; {:.0} MB/s, {:.2} µs CPU/record",
@@ -219,7 +219,7 @@ fn measure_until_kill<S: Store>(dir: &Path) -> Result<(), Error> {
         store.commit(&rows, Durable::Power)?;
         times.push(one.elapsed());
     }
-    say("step of 8 small rows, fsync", quantiles(times));
+    report("step of 8 small rows, fsync", quantiles(times));
     if S::CHEAP_DURABILITY {
         let mut times = Vec::new();
         for n in 0..SMALL {
@@ -227,22 +227,22 @@ fn measure_until_kill<S: Store>(dir: &Path) -> Result<(), Error> {
             store.commit(&[(key(200, n), &block[..10 * RECORD])], Durable::Process)?;
             times.push(one.elapsed());
         }
-        say("batch of 10, kill -9 safe", quantiles(times));
+        report("batch of 10, kill -9 safe", quantiles(times));
     } else {
-        say("batch of 10, kill -9 safe", "only by fsync".to_owned());
+        report("batch of 10, kill -9 safe", "only by fsync".to_owned());
     }
-    say("on disk after writing", format!("{:.2} x the payload", folder_bytes(dir) as f64 / 1e6 / megabytes));
+    report("on disk after writing", format!("{:.2} x the payload", folder_bytes(dir) as f64 / 1e6 / megabytes));
 
     // What kill -9 does.
     std::process::abort();
 }
 
 fn measure_after_kill<S: Store>(dir: &Path) -> Result<(), Error> {
-    let say = |what: &str, figures: String| println!("{:6} {what:28} {figures}", S::NAME);
+    let report = |what: &str, figures: String| println!("{:6} {what:28} {figures}", S::NAME);
     let megabytes = BATCHES as f64 * (RECORD * PER_BATCH) as f64 / 1e6;
     let begun = Instant::now();
     let store = S::open(dir)?;
-    say("open after a kill", format!("{:.0} ms", begun.elapsed().as_secs_f64() * 1e3));
+    report("open after a kill", format!("{:.0} ms", begun.elapsed().as_secs_f64() * 1e3));
 
     let (begun, cpu) = (Instant::now(), cpu_seconds());
     let (mut bytes, mut sum) = (0_u64, 0_u64);
@@ -253,7 +253,7 @@ fn measure_after_kill<S: Store>(dir: &Path) -> Result<(), Error> {
     })?;
     let (wall, cpu) = (begun.elapsed().as_secs_f64(), cpu_seconds() - cpu);
     let records = bytes as f64 / RECORD as f64;
-    say(
+    report(
         "sequential read",
         format!("{:.0} MB/s, {:.3} µs CPU/record (sum {sum})", bytes as f64 / 1e6 / wall, cpu * 1e6 / records),
     );
@@ -262,7 +262,7 @@ fn measure_after_kill<S: Store>(dir: &Path) -> Result<(), Error> {
     for partition in 0..PARTITIONS {
         store.trim(partition, BATCHES / PARTITIONS / 2)?;
     }
-    say(
+    report(
         "retention drops half",
         format!(
             "{:.0} ms, then {:.2} x the payload on disk",
@@ -270,7 +270,7 @@ fn measure_after_kill<S: Store>(dir: &Path) -> Result<(), Error> {
             folder_bytes(dir) as f64 / 1e6 / megabytes
         ),
     );
-    say("peak memory", peak_memory());
+    report("peak memory", peak_memory());
     Ok(())
 }
 

@@ -50,8 +50,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pauses_grow_and_one_line_tells_of_many_attempts() {
-        let (said, ()) = lines(|| {
+    fn pauses_grow_and_one_line_reports_many_attempts() {
+        let (logged, ()) = lines(|| {
             let mut backoff = RetryBackoff::new(Duration::from_millis(100), Duration::from_secs(2));
             for _ in 0..2 {
                 let full = |n| format!("the disk is full: {n} MiB are free");
@@ -61,22 +61,25 @@ mod tests {
                 backoff.on_success("writing");
             }
         });
-        let told: Vec<_> = said.iter().filter(|line| !line.starts_with("DEBUG")).collect();
-        assert_eq!(told.len(), 4, "{told:?}");
-        assert!(told[0].starts_with("WARN") && told[0].contains("the disk is full") && told[0].contains("every 2 s"), "{told:?}");
-        assert!(told[1].starts_with("INFO") && told[1].contains("attempts=7"), "{told:?}");
+        let reported: Vec<_> = logged.iter().filter(|line| !line.starts_with("DEBUG")).collect();
+        assert_eq!(reported.len(), 4, "{reported:?}");
+        assert!(
+            reported[0].starts_with("WARN") && reported[0].contains("the disk is full") && reported[0].contains("every 2 s"),
+            "{reported:?}"
+        );
+        assert!(reported[1].starts_with("INFO") && reported[1].contains("attempts=7"), "{reported:?}");
     }
 
     #[test]
-    fn another_trouble_is_told_too() {
-        let (said, ()) = lines(|| {
+    fn another_error_is_logged_too() {
+        let (logged, ()) = lines(|| {
             let mut backoff = RetryBackoff::new(Duration::ZERO, Duration::ZERO);
             for error in ["no route 1", "no route 2", "no leader", "no leader"] {
                 assert_eq!(backoff.on_failure("asking", &error), Duration::ZERO);
             }
         });
-        let told: Vec<_> = said.iter().filter(|line| line.starts_with("WARN")).collect();
-        assert_eq!(told.len(), 2, "{told:?}");
+        let reported: Vec<_> = logged.iter().filter(|line| line.starts_with("WARN")).collect();
+        assert_eq!(reported.len(), 2, "{reported:?}");
     }
 
     #[test]

@@ -34,9 +34,9 @@ pub type ConformanceCheck = (&'static str, fn(&dyn BackendHarness));
 pub const CHECKS: &[ConformanceCheck] = &[
     ("records come back in order, from the partition of their key, as they were sent", round_trip),
     ("a record goes to the partition that it names", explicit_partition),
-    ("the end of a partition is told once, and again after more records", ends),
+    ("the end of a partition is reported once, and again after more records", ends),
     ("a paused partition delivers nothing and loses nothing", pauses),
-    ("readers start where they are told", starts),
+    ("readers start at the requested position", starts),
     ("a log that can be searched by time finds the first record since", searches_by_time),
     ("a member delivers only what it started", member_starts),
     ("a step makes outputs and positions visible together", atomic_step),
@@ -48,7 +48,7 @@ pub const CHECKS: &[ConformanceCheck] = &[
     ("a full buffer refuses, and the counts are exact", full_buffer),
     ("an oversized record is refused or counted as failed", oversized),
     ("compaction keeps the last record of each key", compaction),
-    ("retention deletes, and a deleted position is an error that says so", retention),
+    ("retention deletes, and a deleted position is an error that names it", retention),
     ("topics are listed, changed and extended, never shrunk", topic_changes),
     ("what partitions hold is read to the end that they have, and no further", whole),
 ];
@@ -106,7 +106,7 @@ pub fn send_all(bus: &dyn Bus, records: &[ProducerRecord]) {
 pub fn read_to_end(reader: &mut dyn PartitionReader, partitions: usize) -> (Vec<ConsumerRecord>, HashMap<TopicPartition, i64>) {
     let (mut records, mut ends, mut polled, begun) = (Vec::new(), HashMap::new(), Vec::new(), Instant::now());
     while ends.len() < partitions {
-        assert!(begun.elapsed() < WAIT, "ends not told: {ends:?}");
+        assert!(begun.elapsed() < WAIT, "ends not reported: {ends:?}");
         reader.poll(100, Duration::from_millis(100), &mut polled).expect("records are read");
         for item in polled.drain(..) {
             match item {
@@ -115,7 +115,7 @@ pub fn read_to_end(reader: &mut dyn PartitionReader, partitions: usize) -> (Vec<
                     records.push(record);
                 }
                 PollEvent::End { at, position } => drop(ends.insert(at, position)),
-                other => panic!("a reader outside any group was told {other:?}"),
+                other => panic!("a reader outside any group returned {other:?}"),
             }
         }
     }
@@ -251,7 +251,7 @@ fn ends(backend: &dyn BackendHarness) {
     assert_eq!((none.len(), ends[&at]), (0, 0));
     let mut polled = Vec::new();
     reader.poll(100, Duration::from_millis(300), &mut polled).unwrap();
-    assert_eq!(polled, [], "the end was told already");
+    assert_eq!(polled, [], "the end was reported already");
     send_all(&*bus, &[outgoing(&topic, "k", "1"), outgoing(&topic, "k", "2")]);
     let (mut records, mut ends) = read_to_end(&mut *reader, 1);
     while records.len() < 2 {
@@ -516,7 +516,7 @@ fn static_member(backend: &dyn BackendHarness) {
     // Also if it commits nothing: it receives the error with a heartbeat.
     let (begun, mut polled) = (Instant::now(), Vec::new());
     let error = loop {
-        assert!(begun.elapsed() < WAIT, "an older member of the name is told nothing");
+        assert!(begun.elapsed() < WAIT, "an older member of the name gets no error");
         if let Err(error) = zombie.poll(10, Duration::from_millis(100), &mut polled) {
             break error;
         }
@@ -580,7 +580,7 @@ fn oversized(backend: &dyn BackendHarness) {
     let counts = producer.counts();
     assert_eq!(counts.acknowledged, 0);
     assert_eq!((counts.accepted, counts.failed), if refused { (0, 0) } else { (1, 1) });
-    assert!(refused || flush_failed, "nobody was told");
+    assert!(refused || flush_failed, "nobody got an error");
     send(&mut *producer, &outgoing(&topic, "k", "small"));
     assert!(producer.flush(WAIT).unwrap());
     assert_eq!(values(&read_all(&*bus, &topic, 1, IsolationLevel::ReadCommitted)), ["small"]);

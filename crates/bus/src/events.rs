@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dead_letter_keeps_the_bytes_and_says_why_and_where_from() {
+    fn a_dead_letter_keeps_the_bytes_and_gives_the_reason_and_where_from() {
         let record = ConsumerRecord {
             at: TopicPartition::new("eadt.gpu.telemetry.v1", 3),
             offset: 17,

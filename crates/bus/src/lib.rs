@@ -246,6 +246,15 @@ pub struct CommitStep {
     pub positions: Vec<(TopicPartition, i64)>,
 }
 
+/// A member of a group, as the log describes it to others.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GroupMemberDescription {
+    /// Its name, as far as it has one, and the address of its host.
+    pub name: String,
+    /// Topics that it subscribes to; empty if the log does not know them, such as during a rebalance.
+    pub topics: Vec<String>,
+}
+
 /// End of a transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TransactionEnd {
@@ -272,6 +281,10 @@ pub trait Bus: Send + Sync + fmt::Debug {
     fn alter_topic(&self, name: &str, settings: &std::collections::BTreeMap<String, String>) -> Result<()>;
     fn add_partitions(&self, name: &str, partitions: i32) -> Result<()>;
     fn watermarks(&self, at: &TopicPartition) -> Result<WatermarkOffsets>;
+    /// Like [`Self::watermarks`], with an answer or an error within about this time: for whoever must end soon.
+    fn watermarks_within(&self, at: &TopicPartition, _timeout: Duration) -> Result<WatermarkOffsets> {
+        self.watermarks(at)
+    }
     /// Returns the offset of the first record of each partition whose stamp is not before `since`; `None` for a partition
     /// without one. Returns `None` for all if the log cannot be searched by time.
     fn offsets_since(&self, _of: &[TopicPartition], _since: EventTime) -> Result<Option<Vec<Option<i64>>>> {
@@ -295,6 +308,10 @@ pub trait Bus: Send + Sync + fmt::Debug {
     fn has_spare_members(&self, _group: &str, _topic: &str) -> Result<bool> {
         Ok(false)
     }
+    /// Returns the members of a group, those of dead processes included until their session has run out.
+    fn group_members(&self, _group: &str) -> Result<Vec<GroupMemberDescription>> {
+        Ok(Vec::new())
+    }
 }
 
 /// Appends without transactions.
@@ -310,7 +327,14 @@ pub trait Producer: Send + fmt::Debug {
     }
     /// Counts of records since creation. Each sent record ends as exactly one of acknowledged or failed.
     fn counts(&self) -> ProducerCounts;
-    /// Waits until nothing is in flight, at most so long; true when nothing is, and everything acknowledged is durable.
+    /// Returns a number that changes while the records that have been on their way for longest are acknowledged or fail. If it stays
+    /// and something is in flight, a part of the log is silent, though another part may acknowledge.
+    fn oldest_progress(&self) -> u64 {
+        let counts = self.counts();
+        counts.acknowledged + counts.failed
+    }
+    /// Waits until nothing is in flight, at most so long; true when nothing is, and everything acknowledged is durable. Records in
+    /// flight after false may be given up by the producer's end.
     fn flush(&mut self, timeout: Duration) -> Result<bool>;
 }
 
@@ -336,6 +360,19 @@ pub trait PartitionReader: Send + fmt::Debug {
     fn unanswered(&self) -> Option<Duration> {
         None
     }
+    /// Returns for how long one of the brokers that partitions are read from has not answered; `None` if all of them answered their
+    /// last request, or if that is not known.
+    fn silent_broker(&self) -> Option<Duration> {
+        None
+    }
+}
+
+/// A broker that leaves a request unanswered for so long is silent.
+const SILENCE: Duration = Duration::from_secs(5);
+
+/// Returns whether one of the brokers that partitions are read from is silent: others may go on, and whoever reads is not ready.
+pub fn is_any_broker_silent(reader: &(impl PartitionReader + ?Sized)) -> bool {
+    reader.silent_broker().is_some_and(|silent| silent >= SILENCE)
 }
 
 /// A group member. Delivers nothing of an assigned partition before it is started.
@@ -363,7 +400,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_record_says_where_it_stands_and_its_headers_as_text() {
+    fn a_record_shows_its_position_and_its_headers_as_text() {
         let header = |name: &str, value: &'static [u8]| (Arc::from(name), Bytes::from_static(value));
         let record = ConsumerRecord {
             at: TopicPartition::new("eadt.decisions.v1", 3),

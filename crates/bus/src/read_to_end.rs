@@ -193,14 +193,14 @@ mod tests {
             },
         );
         assert_eq!(offsets, (0..ITEMS as i64).collect::<Vec<_>>());
-        // The reader stands after them.
+        // The reader is after them.
         let mut polled = Vec::new();
         reader.unwrap().unwrap().poll(1, Duration::ZERO, &mut polled).unwrap();
         assert!(matches!(&polled[..], [PollEvent::Record(record)] if record.offset == ITEMS as i64), "{polled:?}");
     }
 
     #[test]
-    fn a_silence_is_said_after_half_a_minute_and_again_after_as_long() {
+    fn a_silence_is_logged_after_half_a_minute_and_again_after_as_long() {
         let begun = Instant::now();
         let mut silence = ReadWatchdog { limit: SILENCE, since: begun };
         for (seconds, received, is_due) in [

@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rights_are_said_in_kafkas_words() {
+    fn rights_are_named_in_kafkas_words() {
         let topic = AclResource::Topic("eadt.decisions.v1".into());
         assert_eq!(AclEntry::on(topic, AclOperation::Write).to_string(), "Write on topic eadt.decisions.v1");
         let ids = AclResource::TransactionalId("processor-".into());

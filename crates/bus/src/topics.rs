@@ -328,9 +328,9 @@ mod tests {
             ]
         );
         let plan = plan(&existing(&present, false), &topics, PartitionGrowthPolicy::Refuse);
-        let said: Vec<_> = plan.actions.iter().map(ToString::to_string).collect();
-        assert_eq!(said[0], "change p.gpu.telemetry.v1: message.timestamp.type from CreateTime to LogAppendTime");
-        assert_eq!(said.len(), 3);
+        let texts: Vec<_> = plan.actions.iter().map(ToString::to_string).collect();
+        assert_eq!(texts[0], "change p.gpu.telemetry.v1: message.timestamp.type from CreateTime to LogAppendTime");
+        assert_eq!(texts.len(), 3);
     }
 
     #[test]

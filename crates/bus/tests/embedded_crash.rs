@@ -1,6 +1,6 @@
 //! What the embedded log keeps when its process is killed, its disk is full, its folder is damaged or already open.
 //!
-//! Crash tests run this binary again as a child, told by the environment what to do.
+//! Crash tests run this binary again as a child, controlled by environment variables.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -118,23 +118,23 @@ fn fill_the_disk(dir: &Path, file_limit: Option<u64>) {
 fn a_full_disk_stops_with_words_and_leaves_nothing_half() {
     let dir = tempfile::tempdir().unwrap();
     drop(open(dir.path()));
-    // The signal that tells of the limit is ignored by what sh starts, so that the write itself fails.
+    // The signal of the limit is ignored by what sh starts, so that the write itself fails.
     let plain = again("fill", dir.path());
     let mut command = Command::new("sh");
     command.args(["-c", "trap '' XFSZ; exec \"$0\" \"$@\""]).arg(plain.get_program()).args(plain.get_args());
     command.env(CHILD, "fill").env(DIR, dir.path()).stdout(Stdio::piped()).stderr(Stdio::null());
-    let told = String::from_utf8(command.output().unwrap().stdout).unwrap();
-    let steps = steps_until_it_failed(&told);
+    let output = String::from_utf8(command.output().unwrap().stdout).unwrap();
+    let steps = steps_until_it_failed(&output);
     has_these_steps_and_goes_on(&open(dir.path()), steps);
 }
 
-/// How many steps a child had acknowledged before it said that the disk is full, and what to do.
-fn steps_until_it_failed(told: &str) -> u64 {
-    let failed = told.lines().find(|line| line.starts_with("failed")).unwrap_or_else(|| panic!("nothing failed: {told}"));
+/// How many steps a child had acknowledged before it reported that the disk is full, and what to do.
+fn steps_until_it_failed(output: &str) -> u64 {
+    let failed = output.lines().find(|line| line.starts_with("failed")).unwrap_or_else(|| panic!("nothing failed: {output}"));
     assert!(failed.contains("Stop") && failed.contains("the disk is full") && failed.contains("start again"), "{failed}");
-    assert!(told.lines().any(|line| line.starts_with("again Stop")), "{told}");
-    let steps = told.lines().filter(|line| line.contains("step ")).count() as u64;
-    assert!(steps > 10, "{told}");
+    assert!(output.lines().any(|line| line.starts_with("again Stop")), "{output}");
+    let steps = output.lines().filter(|line| line.contains("step ")).count() as u64;
+    assert!(steps > 10, "{output}");
     steps
 }
 
@@ -167,8 +167,8 @@ fn a_file_system_without_any_room_stops_with_words_and_leaves_nothing_half() {
     let Some(disk) = disk(place.path(), 16 << 20) else { return };
     let dir = place.path().join("log");
     drop(open(&dir));
-    let told = String::from_utf8(again("fill-disk", &dir).output().unwrap().stdout).unwrap();
-    let steps = steps_until_it_failed(&told);
+    let output = String::from_utf8(again("fill-disk", &dir).output().unwrap().stdout).unwrap();
+    let steps = steps_until_it_failed(&output);
     disk.resize(128 << 20).unwrap();
     has_these_steps_and_goes_on(&open(&dir), steps);
 }
@@ -234,7 +234,7 @@ fn a_log_that_has_filled_its_file_system_lets_go_what_expired_and_goes_on() {
     assert_eq!(member(&log).commit(&step()).unwrap_err().remedy, Remedy::Retry);
     let expired = log.log_time().plus_micros(3_600_000_000);
     // The store writes in the background, too, and a write that finds the disk full there stops it until it is opened again, as
-    // it says.
+    // it reports.
     let mut log = Some(log);
     let again = |error: BusError| {
         assert!(error.to_string().contains("then start again; everything acknowledged is kept"), "{error}");
@@ -341,7 +341,7 @@ fn synced_library(dir: &Path) -> PathBuf {
     library
 }
 
-/// Runs the child on `dir` for a while with a power cut at its end; what it said, of plain records those that the last step
+/// Runs the child on `dir` for a while with a power cut at its end; what it printed, of plain records those that the last step
 /// made durable with itself; and what is left, in `left`.
 fn power_cut(what: &str, dir: &Path, shadow: &Path, left: &Path, library: &Path, run: Duration, lie: bool) -> AcknowledgedSteps {
     std::fs::create_dir(shadow).unwrap();
@@ -423,7 +423,7 @@ fn a_power_cut_loses_nothing_that_was_committed_and_leaves_nothing_half() {
 
 /// The test above bites: where syncs are not done, steps that were acknowledged are gone.
 #[test]
-fn a_disk_that_says_it_synced_and_did_not_loses_steps() {
+fn a_disk_that_acknowledges_a_sync_that_it_did_not_do_loses_steps() {
     let data = tempfile::tempdir().unwrap();
     let library = synced_library(data.path());
     let [dir, shadow, left] = ["log", "shadow", "left"].map(|name| data.path().join(name));
@@ -436,14 +436,14 @@ fn a_disk_that_says_it_synced_and_did_not_loses_steps() {
 }
 
 #[test]
-fn a_second_process_is_told_to_use_kafka() {
+fn a_second_process_is_refused_and_pointed_to_kafka() {
     let dir = tempfile::tempdir().unwrap();
     let log = open(dir.path());
-    let told = |dir: &Path| String::from_utf8(again("open", dir).output().unwrap().stdout).unwrap();
-    let refused = told(dir.path());
+    let output_of = |dir: &Path| String::from_utf8(again("open", dir).output().unwrap().stdout).unwrap();
+    let refused = output_of(dir.path());
     assert!(refused.contains("refused") && refused.contains("use Kafka (--kafka) for more than one process"), "{refused}");
     drop(log);
-    assert!(told(dir.path()).contains("opened"));
+    assert!(output_of(dir.path()).contains("opened"));
 }
 
 #[test]
@@ -457,21 +457,21 @@ fn a_damaged_store_is_named_with_a_remedy_and_left_as_it_is() {
     let marker = dir.join("version");
     let before = std::fs::read(&marker).unwrap();
     std::fs::write(&marker, b"not a store").unwrap();
-    let told = damage(&dir);
+    let message = damage(&dir);
     // The archive that lies beside it belongs to this log: both go.
-    assert!(told.contains(&format!("move {} away", data.path().display())), "{told}");
+    assert!(message.contains(&format!("move {} away", data.path().display())), "{message}");
     assert_eq!(std::fs::read(&marker).unwrap(), b"not a store");
     std::fs::write(&marker, before).unwrap();
     assert_eq!(read_all(&open(&dir), &"output".into(), 2, IsolationLevel::ReadCommitted).len(), 2000);
 }
 
-/// What opening a damaged log says.
+/// Returns the error of opening a damaged log.
 fn damage(dir: &Path) -> String {
     let error = EmbeddedLog::open(dir, options()).unwrap_err();
     assert_eq!(error.remedy, Remedy::Stop);
-    let told = error.to_string();
-    assert!(told.contains("the store is damaged") && told.contains(&*dir.to_string_lossy()), "{told}");
-    told
+    let message = error.to_string();
+    assert!(message.contains("the store is damaged") && message.contains(&*dir.to_string_lossy()), "{message}");
+    message
 }
 
 /// Steps that are durable when this returns.
@@ -500,8 +500,8 @@ fn a_log_that_was_cut_off_or_overwritten_is_noticed_and_a_copy_brings_it_back() 
         std::fs::write(&journal, &whole[..at]).unwrap();
         // Again after the store has tidied what it found.
         for _ in 0..2 {
-            let told = damage(dir.path());
-            assert!(told.contains("cut off") && told.contains("put back a copy"), "{told}");
+            let message = damage(dir.path());
+            assert!(message.contains("cut off") && message.contains("put back a copy"), "{message}");
         }
         let mut torn = whole.clone();
         torn[at..at + 8].fill(0xff);
@@ -536,8 +536,8 @@ fn a_log_that_lost_files_is_noticed() {
         if path.is_dir() { std::fs::remove_dir_all(&path) } else { std::fs::remove_file(&path) }.unwrap();
         // It is no better when it is opened again.
         for _ in 0..2 {
-            let told = damage(&damaged);
-            assert!(told.contains("put back a copy"), "{lost}: {told}");
+            let message = damage(&damaged);
+            assert!(message.contains("put back a copy"), "{lost}: {message}");
         }
     }
     all(&open(dir.path()));
@@ -547,7 +547,7 @@ fn a_log_that_lost_files_is_noticed() {
 fn a_store_of_a_newer_version_is_not_touched() {
     let dir = tempfile::tempdir().unwrap();
     durable_steps(dir.path(), 3);
-    let told = |dir: &Path| {
+    let open_error = |dir: &Path| {
         let error = EmbeddedLog::open(dir, options()).unwrap_err();
         assert_eq!(error.remedy, Remedy::Stop);
         error.to_string()
@@ -555,12 +555,12 @@ fn a_store_of_a_newer_version_is_not_touched() {
     let marker = dir.path().join("version");
     let before = std::fs::read(&marker).unwrap();
     std::fs::write(&marker, b"FJL\x04").unwrap();
-    let newer = told(dir.path());
+    let newer = open_error(dir.path());
     assert!(newer.contains("a newer version of eadt wrote it (format 4") && !newer.contains("damaged"), "{newer}");
     std::fs::write(&marker, before).unwrap();
     // The same store with rows of a later kind.
     change(dir.path(), |_, meta| meta.insert("f", 3_u32.to_be_bytes()).unwrap());
-    assert!(told(dir.path()).contains("format 3, this version reads up to 2"), "{}", told(dir.path()));
+    assert!(open_error(dir.path()).contains("format 3, this version reads up to 2"), "{}", open_error(dir.path()));
     change(dir.path(), |_, meta| meta.insert("f", 2_u32.to_be_bytes()).unwrap());
     assert_eq!(read_all(&open(dir.path()), &"output".into(), 2, IsolationLevel::ReadCommitted).len(), 3);
 }
@@ -601,8 +601,8 @@ fn a_store_of_the_format_before_is_read_and_becomes_one_of_this() {
     all(&open(dir.path()));
     // Without it a store of this format lacks files.
     change(dir.path(), |blocks, _| blocks.remove(COMMIT).unwrap());
-    let told = damage(dir.path());
-    assert!(told.contains("its records end at commit 0"), "{told}");
+    let message = damage(dir.path());
+    assert!(message.contains("its records end at commit 0"), "{message}");
 }
 
 #[test]
@@ -633,7 +633,7 @@ fn a_disk_below_its_reserve_refuses_and_goes_on_when_there_is_room() {
     let error = member.commit(&step).unwrap_err();
     assert_eq!(error.remedy, Remedy::Retry);
     assert!(error.to_string().contains("the disk is full"), "{error}");
-    // A plain producer keeps what it took and says that it is not written.
+    // A plain producer keeps what it took and reports that it is not written.
     let mut producer = log.producer("p").unwrap();
     let waiting: Vec<_> = (0..20).map(|n| outgoing(&"output".into(), "k", &format!("waits {n}"))).collect();
     for record in &waiting {
@@ -678,7 +678,7 @@ fn below_its_reserve_a_log_still_lets_go_what_it_need_not_keep() {
             topics.iter().flat_map(|(name, _)| [outgoing(name, "k", &filler), outgoing(name, "k", &filler)]).collect();
         eadt_bus::conformance::send_all(&log, &records);
     }
-    // Somebody else has taken all of the disk: nothing is done, and nothing is said to be gone.
+    // Somebody else has taken all of the disk: nothing is done, and nothing is reported as gone.
     drop(log);
     free.store(0, Ordering::Relaxed);
     let log = EmbeddedLog::open(dir.path(), options).unwrap();

@@ -1,4 +1,4 @@
-//! Random histories of the embedded log against a model of some dozen lines: after every call the log holds what the model says,
+//! Random histories of the embedded log against a model of some dozen lines: after every call the log holds what the model holds,
 //! also where it was closed or its process died in between.
 //!
 //! Here a process dies between two calls: the log goes on with a copy of its folder as it lies there, unclosed. Deaths and power
@@ -199,7 +199,7 @@ struct History {
     /// Taken out only while it is closed.
     open: Option<Open>,
     model: Model,
-    /// Where the readers stand: behind the last record, and whether the end was told since.
+    /// Positions of the readers, behind the last record, and whether the end was reported since.
     read: BTreeMap<TopicPartition, (i64, bool)>,
     /// All that was ever appended, by place.
     ever: BTreeMap<(TopicPartition, i64), ConsumerRecord>,
@@ -261,10 +261,10 @@ impl History {
 
     fn begin(&mut self, log: EmbeddedLog) {
         let (member, producer) = (as_member(&log), log.producer("plain").unwrap());
-        let readers = self.read.iter().map(|(at, (next, told))| {
+        let readers = self.read.iter().map(|(at, (next, is_end_reported))| {
             let mut reader = log.reader(&[(at.clone(), StartOffset::At(*next))], IsolationLevel::ReadCommitted).unwrap();
-            if *told && self.model.held[at].high == *next {
-                // The end is told once by each reader.
+            if *is_end_reported && self.model.held[at].high == *next {
+                // Each reader reports the end once.
                 let mut polled = Vec::new();
                 reader.poll(1, Duration::ZERO, &mut polled).unwrap();
                 assert_eq!(polled, [PollEvent::End { at: at.clone(), position: *next }]);
@@ -307,7 +307,7 @@ impl History {
     }
 
     fn all(&mut self, wanted: &[Wanted]) -> Vec<ProducerRecord> {
-        // Who has no key says which partition: the log's choice is not the model's to know.
+        // Records without a key name a partition: the log's choice is not the model's to know.
         let known = |wanted: &Wanted| Wanted { key: wanted.key.or(wanted.partition.is_none().then_some(1)), ..wanted.clone() };
         wanted.iter().map(|wanted| self.outgoing(&known(wanted))).collect()
     }
@@ -467,7 +467,7 @@ impl History {
         for (at, reader) in &mut open.as_mut().expect("it is open between calls").readers {
             let mut polled = Vec::new();
             reader.poll(most, Duration::ZERO, &mut polled).unwrap();
-            let (next, told) = read.get_mut(at).expect("each reader has its place");
+            let (next, is_end_reported) = read.get_mut(at).expect("each reader has its place");
             let held = &model.held[at];
             let skipped = |from: i64, to: i64| held.records.iter().any(|r| (from..to).contains(&r.offset));
             for item in polled {
@@ -475,18 +475,18 @@ impl History {
                     PollEvent::Record(record) => {
                         assert!(record.offset >= *next && !skipped(*next, record.offset), "{at}: {} after {next}", record.offset);
                         assert_eq!(Some(&record), ever.get(&(at.clone(), record.offset)));
-                        (*next, *told) = (record.offset + 1, false);
+                        (*next, *is_end_reported) = (record.offset + 1, false);
                     }
                     PollEvent::End { position, .. } => {
                         assert_eq!(position, held.high, "{at}");
                         // A reader that is opened again ends where all that came after the last end was compacted away.
                         assert!(
-                            (!*told || position > *next) && !skipped(*next, position),
+                            (!*is_end_reported || position > *next) && !skipped(*next, position),
                             "{at}: ended at {position} after {next}"
                         );
-                        (*next, *told) = (position, true);
+                        (*next, *is_end_reported) = (position, true);
                     }
-                    other => panic!("a reader outside any group was told {other:?}"),
+                    other => panic!("a reader outside any group returned {other:?}"),
                 }
             }
         }
@@ -555,17 +555,17 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..cases(48) })]
 
     #[test]
-    fn a_log_holds_what_the_model_says(calls in prop::collection::vec(call(), 1..40)) {
+    fn a_log_holds_what_the_model_holds(calls in prop::collection::vec(call(), 1..40)) {
         let mut history = History::new();
         for call in &calls {
             history.call(call);
             history.check();
         }
         history.read(usize::MAX);
-        for (at, (next, told)) in &history.read {
+        for (at, (next, is_end_reported)) in &history.read {
             let held = &history.model.held[at];
-            // An end is not told again if all that came after it was compacted away.
-            let is_gap = *told && held.records.iter().all(|record| record.offset < *next);
+            // An end is not reported again if all that came after it was compacted away.
+            let is_gap = *is_end_reported && held.records.iter().all(|record| record.offset < *next);
             prop_assert!(*next == held.high || is_gap, "{} is read to {} and ends at {}", at, next, held.high);
         }
     }

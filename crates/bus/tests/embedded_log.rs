@@ -80,7 +80,7 @@ fn retention_is_by_age_and_by_size_and_survives_a_restart() {
         let reading = TopicPartition::new(Arc::clone(&by_age), 0);
         let mut behind = log.reader(&[(reading, StartOffset::Earliest)], IsolationLevel::ReadCommitted).unwrap();
         log.maintain(at(110)).unwrap();
-        // A reader that retention has overtaken is told so.
+        // A reader that retention has overtaken gets an error.
         let error = behind.poll(10, Duration::ZERO, &mut Vec::new()).unwrap_err();
         assert!(error.to_string().contains("deleted what was there: go on at 2"), "{error}");
         (by_age, by_size)
@@ -212,7 +212,7 @@ fn a_dropped_producer_still_delivers_what_it_took_and_closing_the_log_waits_for_
 }
 
 #[test]
-fn a_writer_that_panics_loses_nothing_uncounted_and_tells_every_producer() {
+fn a_writer_that_panics_loses_nothing_uncounted_and_fails_every_producer() {
     let dir = tempfile::tempdir().unwrap();
     let broken = Arc::new(AtomicBool::new(false));
     let panics = Arc::clone(&broken);
@@ -239,7 +239,7 @@ fn a_writer_that_panics_loses_nothing_uncounted_and_tells_every_producer() {
     let counts = one.counts();
     assert_eq!((counts.accepted, counts.acknowledged, counts.failed), (2, 0, 2));
     assert_eq!(eadt_tasks::LOG_WRITER.failures(), before + 1, "counted");
-    // Whoever comes later, or again, is told, too, and nothing more is taken.
+    // Whoever comes later, or again, gets the error, too, and nothing more is taken.
     for mut producer in [one, other, log.producer("new").unwrap()] {
         let taken = producer.counts().accepted;
         assert_eq!(producer.send(outgoing(&topic, "k", "d")).unwrap_err().remedy, Remedy::Stop);

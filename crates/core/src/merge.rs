@@ -360,7 +360,7 @@ mod tests {
         assert_eq!(order, [0, 1, 0, 1, 0, 1]);
     }
 
-    /// A job that posts real times into a log of simulated ones: nothing but what stands behind its event may wait for it.
+    /// A job that posts real times into a log of simulated ones: nothing but what is behind its event may wait for it.
     #[test]
     fn an_event_of_a_far_future_keeps_no_heartbeat_of_another_input_waiting() {
         let mut merge = InputMerge::new(&[0, 0, 0], None);

@@ -561,7 +561,7 @@ mod tests {
     use crate::workload::source::{GpuSource, Liveness};
 
     #[test]
-    fn the_name_of_a_device_is_no_workloads_and_says_which_it_is() {
+    fn the_name_of_a_device_is_no_workloads_and_shows_which_it_is() {
         assert_eq!(device_name("GPU-1"), "gpus//GPU-1");
         assert_eq!(device_of(&device_name("GPU-1")), Some("GPU-1"));
         assert_eq!(device_of("gpus/GPU-1"), None, "a workload of the namespace gpus");
@@ -602,6 +602,7 @@ mod tests {
                 slices: VecDeque::new(),
                 pending: VecDeque::new(),
                 last_counter_sample: None,
+                last_power_sample: None,
                 check: crate::window::counter::CounterCheck::default(),
                 unassigned: 0.0,
                 primary: false,

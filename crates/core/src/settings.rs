@@ -60,8 +60,9 @@ pub struct FoldSettings {
 /// 1: `joules_per_sample` is mean power over the rate while progress was known, and counters are believed. 2: it is
 /// energy over samples of one span, downtime included, and counters are tested against power and the board. 3: power
 /// that no such device can draw is no reading, and windows in which only a cap, a clock or what a job turns by itself
-/// changed are marked as such. 4: a counter that stood still from the start counts from its first rise on.
-pub const WINDOW_RULES: u32 = 4;
+/// changed are marked as such. 4: a counter that stood still from the start counts from its first rise on. 5: power is known
+/// between two readings of it also if readings without power lie between them.
+pub const WINDOW_RULES: u32 = 5;
 
 /// Open windows of each source for which a namespace with its most sources has room. It covers a source that lags until it counts
 /// as idle, with windows of six seconds. Where a tenth of the sources is there, ten times as many.
@@ -80,10 +81,15 @@ impl FoldSettings {
         self.window_rules >= 3
     }
 
-    /// Returns whether a counter that stands still for long from its first sample on counts from its first rise on. The place of
+    /// Returns whether a counter that does not move for long from its first sample on counts from its first rise on. The place of
     /// the first sample between two steps of a coarse counter is not known.
     pub fn starts_coarse_counters_at_a_rise(&self) -> bool {
         self.window_rules >= 4
+    }
+
+    /// Returns whether power is known between two readings of it also if readings without power lie between them.
+    pub fn bridges_missing_power(&self) -> bool {
+        self.window_rules >= 5
     }
 
     /// Returns whether a window whose sources have all ended stays open until it is over. It does in files, whose end shows that

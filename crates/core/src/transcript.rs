@@ -60,6 +60,6 @@ pub fn assert_kept(file: &str, text: &str) {
     let differs = before.lines().zip(text.lines()).find(|(before, now)| before != now);
     assert!(
         before == text,
-        "the rules decide otherwise than {file} says: where that is meant, raise their version and run this test once with EADT_NEW_DECISIONS=1\n{differs:#?}"
+        "the rules decide otherwise than in {file}: where that is meant, raise their version and run this test once with EADT_NEW_DECISIONS=1\n{differs:#?}"
     );
 }

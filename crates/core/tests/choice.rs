@@ -1,4 +1,4 @@
-//! Whose figures count in a window where several tell of the same.
+//! Whose figures count in a window where several report the same.
 
 use crate::support;
 
@@ -47,11 +47,11 @@ fn devices_that_all_leave_are_missed_until_the_window_ends() {
     assert_eq!((window.energy_joules, window.energy_coverage_ratio), (Some(6_000.0), 0.5));
 }
 
-/// A window with these words at its begin and end: samples, ranks.
-fn progress(say: impl Fn(f64) -> Vec<TrainingProgress>) -> (Option<f64>, u32) {
+/// A window with these events at its begin and end: samples, ranks.
+fn progress(events_at: impl Fn(f64) -> Vec<TrainingProgress>) -> (Option<f64>, u32) {
     let mut bench = Bench::default();
     for second in [0.0, 30.0, 60.0] {
-        for event in say(second) {
+        for event in events_at(second) {
             bench.put(event);
         }
     }

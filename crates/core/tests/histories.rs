@@ -45,7 +45,7 @@ fn one_fast_clock_closes_nobodys_window() {
     }
     assert_eq!(bench.starts(), [0.0], "at a stamp of 60 s, not of 10 s");
     assert_eq!(bench.reasons(), []);
-    // Its energy counts at the times it says.
+    // Its energy counts at the times it reports.
     assert_eq!(bench.energies(), [(0.0, Some(60.0 + 10.0))]);
 }
 
@@ -238,7 +238,7 @@ fn counters_that_fall_fall_back_to_power_and_a_change_of_tenure_is_no_difference
 
 /// A GPU that comes back to a workload whose windows closed as it left, and whose counter is away twice in closed time.
 #[test]
-fn what_a_counter_tells_of_closed_time_is_unassigned_however_often_it_was_away() {
+fn what_a_counter_reports_of_closed_time_is_unassigned_however_often_it_was_away() {
     for away in [vec![], vec![12], vec![12, 13], vec![13, 15], vec![58, 59, 60, 61]] {
         let mut bench = Bench::default();
         let stay = |second: i32, tenure| GpuTelemetry {
@@ -330,7 +330,7 @@ fn loss(second: f64) -> TrainingProgress {
     TrainingProgress { samples_total: None, loss: Some(2.0), ..rank(0, second, 0.0) }
 }
 
-/// What windows say of progress.
+/// What windows report of progress.
 fn progress(bench: &Bench) -> Vec<(f64, f64, f64, Option<f64>)> {
     let part = |w: &eadt_schemas::v1::EfficiencyWindow| {
         let samples = (w.samples.map_or(0.0, round), round(w.unassigned_samples));
@@ -383,7 +383,7 @@ fn a_counter_that_stays_away_holds_the_windows_as_long_as_a_silent_source_and_it
     bench.put(rank(0, 175.0, 1750.0)).put(rank(0, 185.0, 1850.0));
     // Whether others' events closed the windows before the counter came back makes no difference.
     assert_eq!(progress(&bench), [(500.0, 0.0, 50.0 / 60.0, None), (0.0, 0.0, 0.0, None), (50.0, 1250.0, 5.0 / 60.0, None)]);
-    // Rates that follow say when again.
+    // Rates that follow show when again.
     let mut bench = Bench::default();
     let rate = |second: f64| TrainingProgress { samples_total: None, samples_per_second: Some(10.0), ..rank(0, second, 0.0) };
     bench.put(rank(0, 0.0, 0.0)).put(rate(110.0)).put(loss(120.0)).put(rate(125.0)).put(rate(240.0)).put(rank(0, 250.0, 2800.0));
@@ -444,7 +444,7 @@ fn a_counter_that_stays_away_too_long_gives_way_to_power_and_the_whole_stays_who
         let whole: f64 = bench.windows.iter().map(|w| w.energy_joules.unwrap_or(0.0) + w.unassigned_energy_joules).sum();
         assert_eq!(round(whole), 24_000.0, "{watts:?}");
     }
-    // The windows close while the counter is away: what power said of closed time counts once.
+    // The windows close while the counter is away: what power gave for closed time counts once.
     let mut bench = Bench::default();
     let read = |second: f64| GpuTelemetry { power_watts: Some(80.0), ..gpu("a", second, second * 100.0) };
     let failed = |second: f64| GpuTelemetry { energy_joules_total: None, ..read(second) };
@@ -539,7 +539,7 @@ fn a_span_is_exact_to_its_ends_over_windows_and_the_remainder_belongs_to_the_nex
 }
 
 #[test]
-fn a_span_that_several_ranks_name_is_said_once_in_the_words_of_the_first() {
+fn a_span_that_several_ranks_name_is_published_once_in_the_words_of_the_first() {
     let mut bench = Bench::default();
     for second in 0..=120 {
         let now = f64::from(second);
@@ -550,9 +550,9 @@ fn a_span_that_several_ranks_name_is_said_once_in_the_words_of_the_first() {
                 50 => Some(""),
                 _ => None,
             };
-            let told = rank(number, now + f64::from(number), now * 2.0);
+            let event = rank(number, now + f64::from(number), now * 2.0);
             if span.is_some() || second % 20 == 0 {
-                bench.put(TrainingProgress { span: span.map(ToOwned::to_owned), ..told });
+                bench.put(TrainingProgress { span: span.map(ToOwned::to_owned), ..event });
             }
         }
         bench.put(power("a", now, 100.0));
@@ -594,7 +594,7 @@ fn every_gauge_has_its_mean_in_the_window() {
 }
 
 #[test]
-fn power_readings_far_apart_say_nothing_about_the_time_between() {
+fn power_readings_far_apart_show_nothing_about_the_time_between() {
     let mut bench = Bench::new(FoldSettings { idle_grace: None, ..FoldSettings::default() });
     bench.put(power("a", 0.0, 100.0)).put(power("a", 60.0, 100.0)).put(power("a", 300.0, 100.0)).put(power("a", 360.0, 100.0));
     let coverage: Vec<f64> = bench.windows.iter().map(|w| w.energy_coverage_ratio).collect();
@@ -662,7 +662,7 @@ fn a_layout_that_comes_late_is_counted() {
     steady(&mut bench, "a", 40, 60, 10);
     assert_eq!(bench.windows[0].late_tables, 1);
 
-    // Also where only GPUs are heard of, and where nothing was summed yet it is not late.
+    // Also where only GPUs report, and where nothing was summed yet it is not late.
     let mut bench = Bench::default();
     for second in [0.0, 10.0, 20.0, 30.0] {
         bench.put(gpu("a", second, second));
@@ -676,7 +676,7 @@ fn a_layout_that_comes_late_is_counted() {
 }
 
 #[test]
-fn what_a_record_says_must_be_its_key() {
+fn the_name_in_a_record_must_be_its_key() {
     let mut bench = Bench::default();
     let event = gpu("a", 0.0, 0.0);
     let mut out = Vec::new();
@@ -765,11 +765,11 @@ fn few_events_of_many_sources_take_no_room_for_all_that_one_of_them_has_cut() {
     let room = settings.max_sums_per_namespace();
     assert_eq!(room, 4_000);
     let mut bench = Bench::new(settings);
-    // One rank of a job says that it began, again and again, which cuts its window each time.
+    // One rank of a job reports that it began, again and again, which cuts its window each time.
     for n in 0..1_000 {
         bench.put(phase(1.0 + f64::from(n) / 1e3, 0.0, JobLifecycle::Started));
     }
-    assert_eq!(bench.reasons(), [], "that is what it said itself");
+    assert_eq!(bench.reasons(), [], "that is what it reported itself");
     // Others speak at both ends of the window: each would have sums for every one of these stretches.
     for number in 1..50 {
         bench.put(rank(number, 0.5, 0.0));
@@ -909,7 +909,7 @@ fn windows_before_the_open_ones_are_opened_over_a_gap_too() {
 }
 
 #[test]
-fn a_source_that_stands_still_lets_no_more_windows_be_open_than_the_cap() {
+fn a_source_that_does_not_move_lets_no_more_windows_be_open_than_the_cap() {
     let settings = FoldSettings { max_future: None, idle_grace: None, max_open_windows: 10, ..FoldSettings::default() };
     let mut bench = Bench::new(settings);
     bench.put(gpu("still", 0.0, 0.0));
@@ -1032,7 +1032,7 @@ fn a_device_that_left_is_not_missed_as_long_as_another_stays() {
 }
 
 #[test]
-fn windows_whose_inputs_retention_deleted_say_so() {
+fn windows_whose_inputs_retention_deleted_are_marked() {
     let mut bench = Bench::default();
     steady(&mut bench, "a", 0, 70, 10);
     bench.partition.mark_gap();
@@ -1042,7 +1042,7 @@ fn windows_whose_inputs_retention_deleted_say_so() {
 }
 
 #[test]
-fn state_of_many_sources_is_written_in_blocks_and_a_missing_one_is_said() {
+fn state_of_many_sources_is_written_in_blocks_and_a_missing_one_is_reported() {
     let mut bench = Bench::default();
     for i in 0..600 {
         bench.put(gpu(&format!("GPU-{i}"), 0.0, 0.0));
@@ -1150,7 +1150,7 @@ fn before_a_run_that_nobody_watched_there_is_no_window() {
 }
 
 #[test]
-fn a_run_and_a_span_that_are_told_after_the_telemetry_are_exact_all_the_same() {
+fn a_run_and_a_span_that_are_reported_after_the_telemetry_are_exact_all_the_same() {
     // An import into a live log: the telemetry was read before the progress. Power rises from 10 W to 1 kW at the start.
     let in_order = |late: bool| {
         let mut bench = Bench::new(FoldSettings { max_future: None, ..FoldSettings::default() });
@@ -1284,8 +1284,8 @@ fn a_counter_that_contradicts_power_gives_way_to_it_and_one_that_does_not_is_bel
     // (what, the meter, energy, seconds in which the counter is contradicted), of 600 s at 300 W.
     let cases: Vec<(&str, Metered, f64, f64)> = vec![
         ("sound", metered(5.0, |s| Some(s * 300.0), steady), 180_000.0, 0.0),
-        ("stands still", metered(15.0, |_| Some(5_198_685.762), steady), 180_000.0, 600.0),
-        ("stands still at 0", metered(5.0, |_| Some(0.0), steady), 180_000.0, 600.0),
+        ("does not move", metered(15.0, |_| Some(5_198_685.762), steady), 180_000.0, 600.0),
+        ("does not move at 0", metered(5.0, |_| Some(0.0), steady), 180_000.0, 600.0),
         ("stops", metered(5.0, |s| Some(s.min(300.0) * 300.0), steady), 180_000.0, 300.0),
         // Where it goes on, it has risen by far too little for the time.
         ("stops for 200 s", metered(5.0, |s| Some((s - (s - 200.0).clamp(0.0, 200.0)) * 300.0), steady), 180_000.0, 205.0),
@@ -1306,7 +1306,7 @@ fn a_counter_that_contradicts_power_gives_way_to_it_and_one_that_does_not_is_bel
         ("idle at 0 W", metered(5.0, |_| Some(7.0), |_| Some(0.0)), 0.0, 0.0),
         ("power of 0 W", metered(5.0, |s| Some(s * 300.0), |_| Some(0.0)), 180_000.0, 0.0),
         ("no power", metered(5.0, |s| Some(s * 300.0), |_| None), 180_000.0, 0.0),
-        ("no power, stands still", metered(5.0, |_| Some(7.0), |_| None), 0.0, 0.0),
+        ("no power, does not move", metered(5.0, |_| Some(7.0), |_| None), 0.0, 0.0),
         ("no counter", metered(5.0, |_| None, steady), 180_000.0, 0.0),
         // It moves every 20 s or every 100 ms, or in steps of 1 kJ. What it owes in the end is power's.
         ("every 20 s", metered(5.0, |s| Some((s / 20.0).floor() * 6_000.0), steady), 180_000.0, 0.0),
@@ -1350,7 +1350,7 @@ fn a_coarse_counter_counts_from_its_first_rise_on() {
 }
 
 #[test]
-fn by_the_first_rules_a_counter_is_believed_whatever_power_says() {
+fn by_the_first_rules_a_counter_is_believed_whatever_power_shows() {
     let metered = Metered { step: 15.0, joules: |_| Some(5_198_685.762), watts: |_| Some(300.0) };
     assert_eq!(totals(&metered.windows(1, None)), (0.0, 0.0));
     let (stuck, by_power) = (&metered.windows(1, None)[0], &metered.windows(2, None)[0]);
@@ -1377,8 +1377,57 @@ fn by_the_third_rules_power_that_no_such_device_can_draw_is_no_reading() {
         let now = windows(3, watts);
         assert!((totals(&now).0 - 177_000.0).abs() < 1.0, "{watts} W: {}", totals(&now).0);
         assert!(now.iter().any(|window| window.energy_coverage_ratio < 1.0), "{watts} W");
+        assert!((totals(&windows(5, watts)).0 - 180_000.0).abs() < 1.0, "{watts} W, by the readings around it");
     }
     assert_eq!(windows(3, 450.0), windows(2, 450.0), "what a board can draw is believed");
+}
+
+#[test]
+fn readings_without_power_between_two_with_it_change_no_energy() {
+    type PowerAt = fn(f64) -> Option<f64>;
+    fn watts(second: f64) -> f64 {
+        200.0 + second / 10.0
+    }
+    let cases: [(&str, PowerAt, f64, f64); 5] = [
+        ("each has power", |s| Some(watts(s)), 138_000.0, 138_000.0),
+        ("every other one", |s| (s % 4.0 == 0.0).then(|| watts(s)), 138_000.0, 0.0),
+        ("nine of ten", |s| (s % 20.0 != 6.0).then(|| watts(s)), 138_000.0, 110_448.0),
+        ("one in 100 s", |s| (s % 100.0 == 0.0).then(|| watts(s)), 138_000.0, 0.0),
+        // That is more than the gap.
+        ("one in 150 s", |s| (s % 150.0 == 0.0).then(|| watts(s)), 0.0, 0.0),
+    ];
+    for (what, watts, joules, by_earlier_rules) in cases {
+        let metered = Metered { step: 2.0, joules: |_| None, watts };
+        let windows = metered.windows(5, None);
+        assert!((totals(&windows).0 - joules).abs() < 1.0, "{what}: {} J", totals(&windows).0);
+        assert!(windows.iter().all(|window| window.energy_coverage_ratio == 1.0 || window.energy_joules.is_none()), "{what}");
+        assert!(windows.iter().all(|window| window.unassigned_energy_joules == 0.0), "{what}");
+        assert_eq!(metered.windows(5, Some(3)), windows, "{what}: with crashes");
+        let earlier = totals(&metered.windows(4, None)).0;
+        assert!((earlier - by_earlier_rules).abs() < 1.0, "{what}: {earlier} J by rules 4");
+    }
+    // A device whose power is missing from some time on is not waited for, and what was known before stays.
+    let lost = Metered { step: 2.0, joules: |_| None, watts: |s| (s <= 300.0).then(|| watts(s)) };
+    assert!((totals(&lost.windows(5, None)).0 - 64_500.0).abs() < 1.0);
+    assert_eq!(totals(&lost.windows(5, None)), totals(&lost.windows(4, None)));
+}
+
+#[test]
+fn two_exporters_of_one_board_are_as_good_as_the_one_with_power() {
+    // Power each 15 s; utilization 7 s later.
+    let energies = |both: bool| {
+        let mut bench = Bench::default();
+        for second in (0..=300).step_by(15) {
+            let now = f64::from(second);
+            bench.put(power("a", now, 300.0));
+            if both && second < 300 {
+                bench.put(GpuTelemetry { power_watts: None, utilization_ratio: Some(0.5), ..power("a", now + 7.0, 0.0) });
+            }
+        }
+        bench.finish().energies()
+    };
+    assert_eq!(energies(true), energies(false));
+    assert_eq!(energies(true)[..5], [0.0, 60.0, 120.0, 180.0, 240.0].map(|start| (start, Some(18_000.0))));
 }
 
 /// Samples of a board at 100 W, five seconds apart; the newest is marked `last`.

@@ -1,4 +1,4 @@
-//! Learned models come with the log, survive a crash, are named in decisions, and say nothing where they are not understood.
+//! Learned models come with the log, survive a crash, are named in decisions, and change nothing where they are not understood.
 
 use crate::support;
 
@@ -49,7 +49,7 @@ fn managed(second: f64) -> Workload {
     }
 }
 
-/// A sample that says what the power model asks for.
+/// A sample that has what the power model needs.
 fn busy(second: f64) -> GpuTelemetry {
     let (active, dram, clock) = (Some(0.8), Some(0.4), Some(1200.0));
     GpuTelemetry { sm_active_ratio: active, dram_active_ratio: dram, sm_clock_mhz: clock, ..gpu("a", second, second * 300.0) }
@@ -88,9 +88,9 @@ fn decisions_name_the_versions_of_their_time_also_after_crashes() {
     assert_eq!(named(120.0), (String::new(), None));
     let phi: f64 = 1200.0 / 1410.0;
     let watts = 0.8 * (100.0 * phi + 150.0 * phi.powi(3)) + 60.0 * 0.4;
-    let near = |said: (String, Option<f64>), name: &str, expected: f64| {
-        assert_eq!(said.0, name);
-        assert!((said.1.unwrap() - expected).abs() < 1e-6, "{said:?}, {expected}");
+    let near = |found: (String, Option<f64>), name: &str, expected: f64| {
+        assert_eq!(found.0, name);
+        assert!((found.1.unwrap() - expected).abs() < 1e-6, "{found:?}, {expected}");
     };
     near(named(240.0), &format!("power/{BOARD}@1"), 50.0 + watts);
     near(named(360.0), &format!("power/{BOARD}@1, cap-curve/{JOB}@5"), 50.0 + watts);
@@ -103,7 +103,7 @@ fn decisions_name_the_versions_of_their_time_also_after_crashes() {
 }
 
 #[test]
-fn what_is_not_understood_is_counted_and_says_nothing() {
+fn what_is_not_understood_is_counted_and_changes_nothing() {
     let without = text(&run(&[], None));
     let other = |second: f64, change: &dyn Fn(&mut Model)| {
         let mut model = power_model(second, "1", 50.0);

@@ -1,4 +1,4 @@
-//! What of a window anybody saw: the length of a recording that says nothing of its run.
+//! What of a window anybody saw: the length of a recording that reports nothing of its run.
 
 use crate::support;
 

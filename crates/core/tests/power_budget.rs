@@ -1,5 +1,5 @@
 //! The second stage: when it looks, what counts, that the budget is never exceeded, and that neither a restart nor the order of
-//! what comes at one time changes what it says.
+//! what comes at one time changes what it decides.
 
 use crate::support;
 
@@ -67,22 +67,22 @@ fn window(workload: &Workload, minute: i64, exponent: f64) -> EfficiencyWindow {
     }
 }
 
-/// A cluster under test: what it says, in order.
+/// A cluster under test: its decisions, in order.
 struct Site {
     cluster: PowerBudgetFold,
-    said: Vec<Decision>,
+    decisions: Vec<Decision>,
 }
 
 impl Site {
     fn new(budget_watts: f64) -> Self {
-        Self { cluster: PowerBudgetFold::new(settings(budget_watts)), said: Vec::new() }
+        Self { cluster: PowerBudgetFold::new(settings(budget_watts)), decisions: Vec::new() }
     }
 
     fn fold(&mut self, event: JointEvent<'_>, key: &str) -> Vec<Decision> {
         let mut out = Vec::new();
         let stamp = event.time().unwrap_or(at(0));
         self.cluster.fold(event, Some(key), stamp, &mut out).unwrap();
-        self.said.extend(out.iter().cloned());
+        self.decisions.extend(out.iter().cloned());
         out
     }
 
@@ -130,10 +130,10 @@ fn every_window_of_a_member_has_one_decision_and_others_have_none() {
     }
     for minute in 1..4 {
         for workload in [&b, &a, &other] {
-            let said = site.window(&window(workload, minute, 0.5));
+            let decisions = site.window(&window(workload, minute, 0.5));
             let expected = usize::from(workload.workload != other.workload);
-            assert_eq!(said.len(), expected, "{said:?}");
-            for decision in said {
+            assert_eq!(decisions.len(), expected, "{decisions:?}");
+            for decision in decisions {
                 assert_eq!((&decision.workload, decision.time), (&workload.workload, at(minute * 60)));
                 assert_eq!(decision.id, format!("{}@{}/power-budget", workload.workload, at(minute * 60)));
                 assert_eq!(decision.evidence["members"], 2.0);
@@ -146,9 +146,9 @@ fn every_window_of_a_member_has_one_decision_and_others_have_none() {
 }
 
 #[test]
-fn the_first_stage_leaves_members_to_this_one_and_says_so_where_there_is_no_budget() {
+fn the_first_stage_leaves_members_to_this_one_and_reports_it_where_there_is_no_budget() {
     let (name, budget) = (ControllerName::PowerBudget, BudgetSettings { budget_watts: Some(1.0), ..BudgetSettings::default() });
-    let said = |power_budget| {
+    let decisions_with = |power_budget| {
         let settings = FoldSettings { power_budget, ..FoldSettings::default() };
         assert_eq!(settings.shares_budget(&workload("a", 0, 1, 1, None)), power_budget.is_some());
         let mut partition = PartitionFold::new(settings);
@@ -174,8 +174,8 @@ fn the_first_stage_leaves_members_to_this_one_and_says_so_where_there_is_no_budg
         out.into_iter()
             .filter_map(|output| if let eadt_core::FoldOutput::Decision(decision) = output { Some(*decision) } else { None })
     };
-    assert_eq!(said(Some(budget)).count(), 0);
-    let alone: Vec<Decision> = said(None).collect();
+    assert_eq!(decisions_with(Some(budget)).count(), 0);
+    let alone: Vec<Decision> = decisions_with(None).collect();
     assert!(!alone.is_empty());
     for decision in alone {
         assert_eq!((decision.controller.as_str(), decision.action), (name.as_str(), ControllerAction::Maintain));
@@ -194,26 +194,26 @@ fn what_exceeds_the_budget_is_reduced_at_once_and_raises_wait_until_that_is_in_f
     let [("team/a", watts)] = turned(&first)[..] else { panic!("{first:?}") };
     assert!(watts < 400.0);
     site.window(&window(&b, 1, 0.9));
-    let raises = |said: &[Decision]| {
+    let raises = |decisions: &[Decision]| {
         let more = |d: &&Decision| d.to.power_limit_watts > d.from.power_limit_watts && d.from.power_limit_watts.is_some();
-        said.iter().filter(more).map(|d| d.workload.clone()).collect::<Vec<_>>()
+        decisions.iter().filter(more).map(|d| d.workload.clone()).collect::<Vec<_>>()
     };
     // Applied, but not ready: b gets nothing of it.
     a = Workload { ready_time: None, ..workload("a", 70, 2, 2, Some(120.0)) };
     site.declare(&a);
     for minute in 2..4 {
-        let said = [site.window(&window(&b, minute, 0.9)), site.window(&window(&a, minute, 0.02))].concat();
-        assert!(raises(&said).is_empty(), "minute {minute}: {said:?}");
-        assert!(said.iter().any(|d| d.workload == a.workload && d.reason.contains("not ready")), "{said:?}");
+        let decisions = [site.window(&window(&b, minute, 0.9)), site.window(&window(&a, minute, 0.02))].concat();
+        assert!(raises(&decisions).is_empty(), "minute {minute}: {decisions:?}");
+        assert!(decisions.iter().any(|d| d.workload == a.workload && d.reason.contains("not ready")), "{decisions:?}");
     }
     a = workload("a", 190, 2, 2, Some(120.0));
     site.declare(&a);
-    let said = [site.window(&window(&b, 4, 0.9)), site.window(&window(&a, 4, 0.02))].concat();
-    assert_eq!(raises(&said), ["team/b"], "{said:?}");
+    let decisions = [site.window(&window(&b, 4, 0.9)), site.window(&window(&a, 4, 0.02))].concat();
+    assert_eq!(raises(&decisions), ["team/b"], "{decisions:?}");
 }
 
 #[test]
-fn a_member_that_does_not_tell_counts_in_full_and_holds_nobody_up() {
+fn a_member_that_does_not_report_counts_in_full_and_holds_nobody_up() {
     let mut site = Site::new(1_000.0);
     let (a, b) = (workload("a", 0, 1, 2, Some(200.0)), workload("b", 0, 1, 2, Some(300.0)));
     site.declare(&a);
@@ -222,18 +222,18 @@ fn a_member_that_does_not_tell_counts_in_full_and_holds_nobody_up() {
         site.window(&window(&a, minute, 0.9));
         site.window(&window(&b, minute, 0.02));
     }
-    let before = site.said.len();
+    let before = site.decisions.len();
     for minute in 3..20 {
-        let said = site.window(&window(&a, minute, 0.9));
-        assert!(said.iter().any(|d| d.workload == a.workload && d.time == at(minute * 60)), "{said:?}");
+        let decisions = site.window(&window(&a, minute, 0.9));
+        assert!(decisions.iter().any(|d| d.workload == a.workload && d.time == at(minute * 60)), "{decisions:?}");
         if minute > 8 {
-            assert_eq!(turned(&said), [], "b is silent: its 600 W are not touched, and a has no room: {said:?}");
+            assert_eq!(turned(&decisions), [], "b is silent: its 600 W are not touched, and a has no room: {decisions:?}");
         }
-        let exposed = said[0].evidence["cluster_exposed_watts"];
+        let exposed = decisions[0].evidence["cluster_exposed_watts"];
         assert!((1_000.0 - 1e-6..=1_000.0 + 1e-6).contains(&exposed), "{exposed} W");
     }
     // While it was not silent for long, what it could give was still asked of it.
-    assert!(turned(&site.said[before..]).iter().all(|(name, _)| *name == "team/b"));
+    assert!(turned(&site.decisions[before..]).iter().all(|(name, _)| *name == "team/b"));
     // It is back, late windows included: each has its decision.
     for minute in [18, 19, 20] {
         assert_eq!(site.window(&window(&b, minute, 0.02)).iter().filter(|d| d.workload == b.workload).count(), 1);
@@ -247,8 +247,8 @@ fn a_silent_member_gives_up_watts_where_the_budget_is_exceeded() {
     let (a, b) = (workload("a", 0, 1, 2, Some(200.0)), workload("b", -1_000, 1, 2, Some(400.0)));
     site.declare(&b);
     site.declare(&a);
-    let said = site.window(&window(&a, 1, 0.5));
-    assert!(turned(&said).iter().any(|(name, watts)| *name == "team/b" && *watts < 400.0), "{said:?}");
+    let decisions = site.window(&window(&a, 1, 0.5));
+    assert!(turned(&decisions).iter().any(|(name, watts)| *name == "team/b" && *watts < 400.0), "{decisions:?}");
 }
 
 #[test]
@@ -259,14 +259,17 @@ fn an_unknown_cap_lets_nobody_have_more() {
     site.declare(&a);
     site.declare(&unknown);
     for minute in 1..4 {
-        let said = site.window(&window(&a, minute, 0.9));
-        assert_eq!(turned(&said), []);
-        assert!(said[0].reason.contains("team/b") && !said[0].evidence.contains_key("cluster_exposed_watts"), "{said:?}");
+        let decisions = site.window(&window(&a, minute, 0.9));
+        assert_eq!(turned(&decisions), []);
+        assert!(
+            decisions[0].reason.contains("team/b") && !decisions[0].evidence.contains_key("cluster_exposed_watts"),
+            "{decisions:?}"
+        );
     }
     // What is too much already is given up all the same.
     site.declare(&workload("a", 200, 2, 4, None));
-    let said = site.window(&window(&workload("a", 200, 2, 4, None), 4, 0.9));
-    assert!(turned(&said).iter().any(|(name, watts)| *name == "team/a" && *watts <= 250.0), "{said:?}");
+    let decisions = site.window(&window(&workload("a", 200, 2, 4, None), 4, 0.9));
+    assert!(turned(&decisions).iter().any(|(name, watts)| *name == "team/a" && *watts <= 250.0), "{decisions:?}");
 }
 
 #[test]
@@ -280,9 +283,9 @@ fn a_member_beyond_the_cap_is_refused_and_nobody_gets_more() {
         site.cluster.fold(JointEvent::Input(InputEvent::Workload(&b)), Some(&b.workload), at(0), &mut Vec::new()).unwrap_err();
     assert!(refused.detail.contains("processor.max_workloads"), "{refused}");
     for minute in 1..4 {
-        let said = site.window(&window(&a, minute, 0.9));
-        assert_eq!(turned(&said), [], "{said:?}");
-        assert!(said[0].reason.contains("team/b"), "{said:?}");
+        let decisions = site.window(&window(&a, minute, 0.9));
+        assert_eq!(turned(&decisions), [], "{decisions:?}");
+        assert!(decisions[0].reason.contains("team/b"), "{decisions:?}");
     }
     site.fold(JointEvent::Input(InputEvent::WorkloadGone), &b.workload);
     assert_eq!(turned(&site.window(&window(&a, 4, 0.9))).len(), 1);
@@ -298,7 +301,7 @@ fn who_was_crowded_out_counts_until_it_has_a_place() {
     let crowded = |site: &mut Site, minute| site.window(&window(&a, minute, 0.9))[0].reason.contains("team/c shares the budget");
     site.cluster.fold(JointEvent::Input(InputEvent::Workload(&c)), Some(&c.workload), at(0), &mut Vec::new()).unwrap_err();
     assert!(crowded(&mut site, 1));
-    // What others say changes nothing of it.
+    // What others report changes nothing of it.
     site.declare(&b);
     assert!(crowded(&mut site, 2));
     site.fold(JointEvent::Input(InputEvent::WorkloadGone), &b.workload);
@@ -314,9 +317,9 @@ fn a_silent_member_is_left_alone_while_the_budget_is_not_exceeded() {
     let (a, b) = (workload("a", 0, 1, 2, Some(300.0)), workload("b", -1_000, 1, 2, Some(300.0)));
     site.declare(&b);
     site.declare(&a);
-    let said: Vec<Decision> = (1..4).flat_map(|minute| site.window(&window(&a, minute, 0.9))).collect();
-    let turned = turned(&said);
-    assert!(!turned.is_empty() && turned.iter().all(|(name, watts)| *name == "team/a" && *watts > 300.0), "{said:?}");
+    let decisions: Vec<Decision> = (1..4).flat_map(|minute| site.window(&window(&a, minute, 0.9))).collect();
+    let turned = turned(&decisions);
+    assert!(!turned.is_empty() && turned.iter().all(|(name, watts)| *name == "team/a" && *watts > 300.0), "{decisions:?}");
 }
 
 #[test]
@@ -338,21 +341,21 @@ fn a_refused_raise_is_free_again_and_an_unanswered_or_applied_one_is_not() {
         let (a, b) = (workload("a", 0, 1, 2, Some(200.0)), workload("b", 0, 1, 2, Some(200.0)));
         site.declare(&a);
         site.declare(&b);
-        let mut said = Vec::new();
+        let mut decisions = Vec::new();
         for minute in 1..3 {
-            said = [site.window(&window(&a, minute, 0.9)), site.window(&window(&b, minute, 0.02))].concat();
+            decisions = [site.window(&window(&a, minute, 0.9)), site.window(&window(&b, minute, 0.02))].concat();
         }
-        let raise = said.iter().find(|d| d.action == ControllerAction::SetPowerLimit).unwrap().clone();
+        let raise = decisions.iter().find(|d| d.action == ControllerAction::SetPowerLimit).unwrap().clone();
         if let Some(answer) = answer {
             site.answer(&raise, 125, answer);
         }
         // It leaves enforcement, so that nothing is asked of it any more; what is left over goes to the other one.
         let (left, stays) = if raise.workload == a.workload { (&a, &b) } else { (&b, &a) };
         site.declare(&Workload { mode: UpdateMode::Recommend, time: at(126), ready_time: Some(at(126)), ..left.clone() });
-        let said = [site.window(&window(&a, 3, 0.9)), site.window(&window(&b, 3, 0.9))].concat();
+        let decisions = [site.window(&window(&a, 3, 0.9)), site.window(&window(&b, 3, 0.9))].concat();
         let granted = raise.to.power_limit_watts.unwrap();
-        assert!(said[0].evidence["cluster_exposed_watts"] <= 1_000.0 && granted > 200.0, "{said:?}");
-        let other = turned(&said).iter().find(|(name, _)| *name == stays.workload).map_or(200.0, |(_, watts)| *watts);
+        assert!(decisions[0].evidence["cluster_exposed_watts"] <= 1_000.0 && granted > 200.0, "{decisions:?}");
+        let other = turned(&decisions).iter().find(|(name, _)| *name == stays.workload).map_or(200.0, |(_, watts)| *watts);
         assert_eq!(other + granted > 500.0, refused, "{other} W and {granted} W of each GPU");
     }
 }
@@ -372,36 +375,36 @@ fn a_learned_curve_is_used_until_enough_is_measured_and_is_named() {
         json!({"format": "eadt.cap-curve.v1", "gpu_model": "H100", "layout": [null, null, null, null], "curve": curve});
     let model = Model { name: "cap-curve/team/a".into(), version: "7".into(), time: at(10), parameters, ..Model::default() };
     site.fold(JointEvent::Input(InputEvent::Model(&model)), "cap-curve/team/a");
-    let said = [site.window(&window(&a, 1, 0.9)), site.window(&window(&b, 1, 0.9))].concat();
-    let of_a = said.iter().find(|d| d.workload == "team/a" && d.action == ControllerAction::SetPowerLimit).unwrap();
+    let decisions = [site.window(&window(&a, 1, 0.9)), site.window(&window(&b, 1, 0.9))].concat();
+    let of_a = decisions.iter().find(|d| d.workload == "team/a" && d.action == ControllerAction::SetPowerLimit).unwrap();
     assert_eq!(of_a.model_version.as_deref(), Some("cap-curve/team/a@7"), "{of_a:?}");
-    let caps: BTreeMap<&str, f64> = turned(&said).into_iter().collect();
+    let caps: BTreeMap<&str, f64> = turned(&decisions).into_iter().collect();
     assert!(caps["team/a"] < 200.0, "a flat curve needs no watts: {caps:?}");
-    // It is state: known after a restart, and withdrawn after one it says nothing any more.
+    // It is state: known after a restart, and withdrawn after one it decides nothing any more.
     let mut kept = BTreeMap::new();
     site.restart(&mut kept, &settings(1_000.0));
-    let said = [site.window(&window(&a, 2, 0.9)), site.window(&window(&b, 2, 0.9))].concat();
-    assert!(said.iter().any(|d| d.model_version == of_a.model_version), "{said:?}");
+    let decisions = [site.window(&window(&a, 2, 0.9)), site.window(&window(&b, 2, 0.9))].concat();
+    assert!(decisions.iter().any(|d| d.model_version == of_a.model_version), "{decisions:?}");
     site.fold(JointEvent::Input(InputEvent::ModelGone), "cap-curve/team/a");
     site.restart(&mut kept, &settings(1_000.0));
-    let said = [site.window(&window(&a, 3, 0.9)), site.window(&window(&b, 3, 0.9))].concat();
-    assert!(said.iter().all(|d| d.model_version.is_none()));
+    let decisions = [site.window(&window(&a, 3, 0.9)), site.window(&window(&b, 3, 0.9))].concat();
+    assert!(decisions.iter().all(|d| d.model_version.is_none()));
 }
 
 #[test]
-fn a_workload_that_changes_its_controller_joins_and_leaves_at_the_time_at_which_it_says_so() {
+fn a_workload_that_changes_its_controller_joins_and_leaves_at_the_time_of_that_change() {
     let mut site = Site::new(700.0);
     let (a, b) = (workload("a", 0, 1, 1, Some(350.0)), workload("b", 90, 1, 1, None));
     site.declare(&a);
     site.declare(&b);
-    let said = site.window(&window(&a, 1, 0.5));
-    assert_eq!(said[0].evidence["members"], 1.0, "b joined later than this window ended");
-    let said = site.window(&window(&a, 2, 0.5));
-    assert_eq!(said[0].evidence["members"], 2.0);
+    let decisions = site.window(&window(&a, 1, 0.5));
+    assert_eq!(decisions[0].evidence["members"], 1.0, "b joined later than this window ended");
+    let decisions = site.window(&window(&a, 2, 0.5));
+    assert_eq!(decisions[0].evidence["members"], 2.0);
     site.declare(&Workload { controller: Some("hybrid".into()), ..workload("b", 130, 2, 1, None) });
     assert!(site.window(&window(&b, 2, 0.5)).is_empty(), "the first stage decides about it again");
-    let said = site.window(&window(&a, 3, 0.5));
-    assert_eq!(said.last().unwrap().evidence["members"], 1.0);
+    let decisions = site.window(&window(&a, 3, 0.5));
+    assert_eq!(decisions.last().unwrap().evidence["members"], 1.0);
     assert_eq!(site.cluster.member_count(), 1, "nothing is kept of who left");
 }
 
@@ -427,9 +430,9 @@ fn kept() -> (Site, Vec<Workload>) {
     let (site, members) = &mut site;
     let refused = site.window(&window(&members[2], 4, 0.9)).pop().expect("a decision for each window");
     site.answer(&refused, 241, ActuationOutcome::Refused);
-    // What it said for the others waits for their windows.
+    // What it decided for the others waits for their windows.
     (
-        Site { cluster: std::mem::replace(&mut site.cluster, PowerBudgetFold::new(settings(1_000.0))), said: Vec::new() },
+        Site { cluster: std::mem::replace(&mut site.cluster, PowerBudgetFold::new(settings(1_000.0))), decisions: Vec::new() },
         members.clone(),
     )
 }
@@ -438,8 +441,8 @@ fn kept() -> (Site, Vec<Workload>) {
 fn minutes((site, members): &mut (Site, Vec<Workload>), minutes: std::ops::Range<i64>) {
     for minute in minutes {
         for i in 0..members.len() {
-            let said = site.window(&window(&members[i], minute, 0.9));
-            for (name, watts) in turned(&said) {
+            let decisions = site.window(&window(&members[i], minute, 0.9));
+            for (name, watts) in turned(&decisions) {
                 let Some(i) = members.iter().position(|member| member.workload == name).filter(|i| *i != 2) else { continue };
                 let seconds = minute * 60 + 5;
                 members[i].layout.power_limit_watts = Some(watts);
@@ -463,9 +466,9 @@ fn state_that_any_release_kept_goes_on_as_if_nothing_had_happened() {
         both.1.push(d);
         minutes(both, 6..30);
     }
-    assert!(turned(&straight.0.said).len() > 2, "something is decided: {:?}", turned(&straight.0.said));
-    assert!(straight.0.said.iter().any(|decision| decision.model_version.is_some()));
-    assert_eq!(straight.0.said, restored.0.said);
+    assert!(turned(&straight.0.decisions).len() > 2, "something is decided: {:?}", turned(&straight.0.decisions));
+    assert!(straight.0.decisions.iter().any(|decision| decision.model_version.is_some()));
+    assert_eq!(straight.0.decisions, restored.0.decisions);
     // All kinds of keys are in it, and of each a newer form is refused; a newer kind, too.
     let keys: Vec<&str> = state.iter().map(|(key, _)| key.as_str()).collect();
     let member = |name: &str| format!("#cluster//member//team/{name}");
@@ -533,7 +536,7 @@ impl Plant {
         self.workloads.iter().zip(&self.held_watts).map(|(w, watts)| f64::from(w.gpus.unwrap()) * watts).sum()
     }
 
-    fn hear(&mut self, decisions: Vec<Decision>) {
+    fn observe(&mut self, decisions: Vec<Decision>) {
         for decision in decisions.into_iter().filter(|decision| decision.action != ControllerAction::Maintain) {
             let i = self.workloads.iter().position(|w| w.workload == decision.workload).unwrap();
             self.waiting[i].push(decision);
@@ -601,8 +604,8 @@ proptest! {
             let minute = n as i64 + 1;
             for (i, exponent) in exponents.iter().enumerate().take(gpus.len()) {
                 if !matches!(turns[i], Turn::Silent) {
-                    let said = plant.site.window(&window(&plant.workloads[i], minute, *exponent));
-                    plant.hear(said);
+                    let decisions = plant.site.window(&window(&plant.workloads[i], minute, *exponent));
+                    plant.observe(decisions);
                 }
             }
             for (i, turn) in turns.iter().enumerate().take(gpus.len()) {
@@ -626,10 +629,10 @@ proptest! {
         prop_assert_eq!(plant.site.cluster.tally().late, 0);
     }
 
-    /// The same history with restarts anywhere says the same, and so does one in which what belongs to one time comes in another
+    /// The same history with restarts anywhere decides the same, and so does one in which what belongs to one time comes in another
     /// order.
     #[test]
-    fn neither_restarts_nor_the_order_within_one_time_change_what_is_said(
+    fn neither_restarts_nor_the_order_within_one_time_change_the_decisions(
         gpus in prop::collection::vec(1_u32..9, 2..5),
         exponents in prop::collection::vec(prop::collection::vec(0.02..1.5_f64, 5), 12),
         missing in prop::collection::vec(0_usize..12, 12),
@@ -637,7 +640,7 @@ proptest! {
     ) {
         let budget = 250.0 * f64::from(gpus.iter().sum::<u32>());
         let settings = settings(budget);
-        let tell = |backwards: bool, restarts: Option<&[bool]>| -> Vec<Decision> {
+        let run = |backwards: bool, restarts: Option<&[bool]>| -> Vec<Decision> {
             let mut site = Site::new(budget);
             let mut workloads: Vec<Workload> =
                 gpus.iter().enumerate().map(|(i, gpus)| workload(&format!("w{i}"), 0, 1, *gpus, None)).collect();
@@ -651,16 +654,16 @@ proptest! {
                 if backwards {
                     order.reverse();
                 }
-                let mut said = Vec::new();
+                let mut decisions = Vec::new();
                 for i in order {
-                    said.extend(site.window(&window(&workloads[i], minute, exponents[i])));
+                    decisions.extend(site.window(&window(&workloads[i], minute, exponents[i])));
                     if restarts.is_some_and(|restarts| restarts[step % restarts.len()]) {
                         site.restart(&mut kept, &settings);
                     }
                     step += 1;
                 }
-                said.sort_by(|a, b| a.id.cmp(&b.id));
-                for decision in said.iter().filter(|decision| decision.action != ControllerAction::Maintain) {
+                decisions.sort_by(|a, b| a.id.cmp(&b.id));
+                for decision in decisions.iter().filter(|decision| decision.action != ControllerAction::Maintain) {
                     let workload = workloads.iter_mut().find(|w| w.workload == decision.workload).unwrap();
                     if decision.generation == Some(workload.generation) {
                         workload.layout = decision.to.clone();
@@ -673,19 +676,19 @@ proptest! {
                     site.declare(workload);
                 }
             }
-            site.said.sort_by(|a, b| a.id.cmp(&b.id));
-            site.said
+            site.decisions.sort_by(|a, b| a.id.cmp(&b.id));
+            site.decisions
         };
-        let straight = tell(false, None);
+        let straight = run(false, None);
         prop_assert!(straight.iter().any(|decision| decision.action == ControllerAction::SetPowerLimit));
-        prop_assert_eq!(&tell(false, Some(&restarts)), &straight);
-        prop_assert_eq!(&tell(true, None), &straight);
+        prop_assert_eq!(&run(false, Some(&restarts)), &straight);
+        prop_assert_eq!(&run(true, None), &straight);
     }
 }
 
 #[test]
 fn a_layout_that_is_older_than_the_known_one_changes_nothing() {
-    let told = |late: bool| {
+    let decisions_with = |late: bool| {
         let mut site = Site::new(500.0);
         let newer = workload("a", 50, 3, 2, Some(300.0));
         site.declare(&workload("a", 0, 1, 2, None));
@@ -697,9 +700,9 @@ fn a_layout_that_is_older_than_the_known_one_changes_nothing() {
         for minute in 2..4 {
             site.window(&window(&newer, minute, 0.5));
         }
-        site.said.into_iter().map(|decision| (decision.time, decision.from, decision.to)).collect::<Vec<_>>()
+        site.decisions.into_iter().map(|decision| (decision.time, decision.from, decision.to)).collect::<Vec<_>>()
     };
-    let said = told(false);
-    assert!(said.iter().any(|(_, from, _)| from.power_limit_watts == Some(300.0)), "{said:#?}");
-    assert_eq!(told(true), said);
+    let expected = decisions_with(false);
+    assert!(expected.iter().any(|(_, from, _)| from.power_limit_watts == Some(300.0)), "{expected:#?}");
+    assert_eq!(decisions_with(true), expected);
 }

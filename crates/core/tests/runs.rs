@@ -28,7 +28,7 @@ fn minute(bench: &mut Bench, from: f64) {
 }
 
 #[test]
-fn a_start_that_is_told_after_the_samples_around_it_keeps_what_they_say() {
+fn a_start_that_is_reported_after_the_samples_around_it_keeps_their_figures() {
     let mut bench = aligned();
     bench
         .put(gpu("a", 70.0, 7_000.0))
@@ -64,13 +64,13 @@ fn what_is_summed_before_a_start_keeps_its_window() {
 }
 
 #[test]
-fn who_was_heard_last_in_closed_time_may_still_tell_of_the_time_before_a_start() {
+fn who_reported_last_in_closed_time_may_still_report_of_the_time_before_a_start() {
     let of = |number: u32, second: f64| TrainingProgress { scope: CounterScope::Rank, ..rank(number, second, second * 10.0) };
-    let begun = |heard: bool| {
+    let begun = |is_reported: bool| {
         let mut bench = aligned();
         bench.put(gpu("a", 40.0, 0.0)).put(last(gpu("a", 59.5, 100.0)));
         assert_eq!(bench.starts(), [0.0]);
-        if heard {
+        if is_reported {
             bench.stamped(62.0, of(1, 59.0));
             assert_eq!(bench.reasons(), [DeadLetterReason::Late]);
         }
@@ -78,13 +78,13 @@ fn who_was_heard_last_in_closed_time_may_still_tell_of_the_time_before_a_start()
         bench.windows[1..].iter().map(|w| (second(w.window_start), w.samples.map(round))).collect::<Vec<_>>()
     };
     assert_eq!(begun(true), [(60.0, Some(150.0)), (75.0, Some(50.0))]);
-    assert_eq!(begun(false), [(75.0, None)], "who ended tells nothing more");
+    assert_eq!(begun(false), [(75.0, None)], "who ended reports nothing more");
 }
 
 #[test]
 fn energy_that_is_summed_already_is_divided_by_time_and_counted() {
     let mut bench = Bench::new(FoldSettings { max_future: None, ..FoldSettings::default() });
-    // From 100 W to 200 W in 30 s: 4,500 J. A minute after its first sample nobody waits for a job to say that it began.
+    // From 100 W to 200 W in 30 s: 4,500 J. A minute after its first sample nobody waits for a job to report that it began.
     bench.stamped(0.0, power("a", 0.0, 100.0));
     minute(&mut bench, 0.0);
     bench.stamped(61.0, power("a", 30.0, 200.0)).stamped(61.0, phase(15.0, 0.0, JobLifecycle::Started)).finish();
@@ -124,7 +124,7 @@ fn a_start_in_closed_time_is_late_and_its_run_is_known() {
 }
 
 #[test]
-fn a_span_that_begins_within_what_devices_said_already_is_exact() {
+fn a_span_that_begins_within_what_devices_reported_already_is_exact() {
     // Power rises by 1 W a second; the rank is 7.5 s behind.
     let mut bench = Bench::default();
     for second in (0..=240).step_by(5) {
@@ -145,7 +145,7 @@ fn a_span_that_begins_within_what_devices_said_already_is_exact() {
     assert_eq!(bench.windows.iter().map(|w| w.late_tables).sum::<u64>(), 0);
 }
 
-/// What is said of spans by rank 0, whose events are these.
+/// What rank 0 reports of spans, whose events are these.
 fn spans(events: &[TrainingProgress]) -> Vec<EfficiencyWindow> {
     let mut bench = Bench::default();
     for event in events {
@@ -184,7 +184,7 @@ fn a_span_is_restarted_where_a_counter_fell_or_the_layout_changed_in_it() {
 }
 
 #[test]
-fn a_span_whose_inputs_are_missing_says_so() {
+fn a_span_whose_inputs_are_missing_is_marked() {
     let mut bench = Bench::default();
     bench.put(gpu("a", 0.0, 0.0)).put(named(10.0, "before")).put(named(40.0, "epoch 1"));
     bench.put(gpu("a", 61.0, 0.0)).put(rank(0, 61.0, 61.0));

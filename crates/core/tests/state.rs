@@ -14,15 +14,22 @@ use serde_json::{Value, json};
 use support::{Bench, Stored, at, gpu, last, layout, phase, power, rank, stored};
 
 /// The format that is written now.
-const PRESENT: u32 = 4;
-/// The one before it.
-const BEFORE: u32 = 2;
-/// Blocks of a format in pieces, as if a record would not hold them; of the present one in the file `v5`.
-const PIECES: u32 = 3;
-const PRESENT_PIECES: u32 = 5;
+const PRESENT: u32 = 6;
+/// First byte of a piece of a block.
+const PIECE: u8 = 3;
+/// Blocks of the present format in pieces, as if a record would not hold them.
+const PRESENT_PIECES: u32 = 7;
+/// All formats before the present one; 3 is format 2 in pieces, 5 is format 4 in pieces.
+const EARLIER: [u32; 5] = [1, 2, 3, 4, 5];
 
-/// Everything that state can hold: counters that come and go, gauges, shares, tenures, silences, rates, spans, runs, layouts.
-fn before() -> Bench {
+/// Returns whether a format has the power readings that wait for the next one.
+fn has_waiting_power(version: u32) -> bool {
+    version >= 6
+}
+
+/// Everything that state of this format can hold: counters and power that come and go, gauges, shares, tenures, silences, rates, spans,
+/// runs, layouts.
+fn before(version: u32) -> Bench {
     // The samples hold what this controller remembers.
     let controller = ControllerName::Matrix;
     let mut bench = Bench::new(FoldSettings { join_grace: 0, controller, ..FoldSettings::default() });
@@ -47,6 +54,10 @@ fn before() -> Bench {
         let lost = GpuTelemetry { energy_joules_total: (second < 150).then_some(now * 10.0), ..power("lost", now, 10.5) };
         bench.put(lost);
         bench.put(GpuTelemetry { meter: Meter::Wall, power_average_watts: Some(900.0), ..power("wall", now, 950.0) });
+        if has_waiting_power(version) {
+            // Its power is missing since second 192.
+            bench.put(GpuTelemetry { power_watts: (second % 12 == 0).then_some(90.5 + now), ..power("sparse", now, 0.0) });
+        }
         if second < 60 {
             bench.put(gpu("silent", now + 0.5, now));
         }
@@ -73,12 +84,15 @@ fn before() -> Bench {
     bench
 }
 
-fn after(bench: &mut Bench) {
+fn after(bench: &mut Bench, version: u32) {
     bench.put(layout(200.6, 2));
     for second in (202..=330).step_by(4) {
         let now = f64::from(second);
         for device in ["a", "lost", "silent"] {
             bench.put(gpu(device, now, now * 301.7));
+        }
+        if has_waiting_power(version) {
+            bench.put(power("sparse", now, 90.5 + now));
         }
         bench.put(power("shared", now, 300.0)).put(power("GPU-alone", now, 50.0)).put(rank(0, now + 0.25, now * 10.0));
         bench.put(TrainingProgress {
@@ -91,7 +105,7 @@ fn after(bench: &mut Bench) {
 }
 
 fn of_version(version: u32) -> Stored {
-    let present = || before().partition.take_changes();
+    let present = || before(version).partition.take_changes();
     stored(&format!("v{version}"), || if version == PRESENT_PIECES { in_pieces(present()) } else { present() })
 }
 
@@ -103,7 +117,7 @@ fn in_pieces(records: Vec<StateRecord>) -> Vec<StateRecord> {
         let value = value.unwrap();
         let (workload, of) = (key.strip_suffix("#0").expect("one block each"), value.len().div_ceil(700));
         for (number, bytes) in value.chunks(700).enumerate() {
-            let begun = vec![PIECES as u8];
+            let begun = vec![PIECE];
             let value = postcard::to_extend(&(workload, number as u32, of as u32, number + 1 == of, bytes), begun).unwrap();
             records.push(StateRecord { key: format!("{workload}#{number}"), value: Some(value) });
         }
@@ -113,15 +127,15 @@ fn in_pieces(records: Vec<StateRecord>) -> Vec<StateRecord> {
 
 #[test]
 fn state_of_every_version_goes_on_as_if_nothing_had_happened() {
-    let mut straight = before();
-    let settings = straight.partition.settings().clone();
-    let (windows, decisions) = (straight.windows.len(), straight.decisions.len());
-    after(&mut straight);
-    assert!(windows > 0 && straight.windows.len() > windows + 2, "{windows} of {}", straight.windows.len());
-    for version in [1, BEFORE, PIECES, PRESENT, PRESENT_PIECES] {
+    for version in EARLIER.into_iter().chain([PRESENT, PRESENT_PIECES]) {
+        let mut straight = before(version);
+        let settings = straight.partition.settings().clone();
+        let (windows, decisions) = (straight.windows.len(), straight.decisions.len());
+        after(&mut straight, version);
+        assert!(windows > 0 && straight.windows.len() > windows + 2, "{windows} of {}", straight.windows.len());
         let mut bench = Bench::new(settings.clone());
-        bench.partition = PartitionFold::restore(settings.clone(), of_version(version)).unwrap();
-        after(&mut bench);
+        bench.partition = PartitionFold::restore(settings, of_version(version)).unwrap();
+        after(&mut bench, version);
         let json = |windows: &[_]| serde_json::to_string(windows).unwrap();
         assert_eq!(json(&bench.windows), json(&straight.windows[windows..]), "version {version}");
         assert_eq!(bench.decisions, straight.decisions[decisions..], "version {version}");
@@ -135,16 +149,16 @@ fn state_of_a_newer_release_is_refused_and_damaged_state_too() {
     let value = value.unwrap();
     let restore = |value: &[u8]| PartitionFold::restore(FoldSettings::default(), [(key.clone(), Some(value.to_vec()))]).map(drop);
     restore(&value).unwrap();
-    let newer = restore(&[&[5], &value[1..]].concat()).unwrap_err();
-    assert!(matches!(newer, StateError::Newer { form: 5, .. }), "{newer}");
-    assert!(newer.to_string().contains("\"team/job#0\" has form 5"), "{newer}");
+    let newer = restore(&[&[8], &value[1..]].concat()).unwrap_err();
+    assert!(matches!(newer, StateError::Newer { form: 8, .. }), "{newer}");
+    assert!(newer.to_string().contains("\"team/job#0\" has form 8"), "{newer}");
     for length in 0..value.len() {
         let error = restore(&value[..length]).unwrap_err();
         assert!(matches!(error, StateError::Unreadable { .. }), "{length}: {error}");
     }
     let error = restore(&[&value[..], &[0]].concat()).unwrap_err();
     assert!(error.to_string().contains("1 bytes are left over"), "{error}");
-    // Whatever else is wrong, it is said or taken, and nothing panics.
+    // Whatever else is wrong, it is reported or taken, and nothing panics.
     for i in 1..value.len() {
         let mut damaged = value.clone();
         damaged[i] ^= 1 << (i % 8);

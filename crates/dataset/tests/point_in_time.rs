@@ -164,22 +164,22 @@ fn a_change_is_joined_with_what_came_of_it() {
 fn a_planted_leak_is_seen_in_labels_only() {
     let events = a_change_that_helps();
     let mut leaking = events.clone();
-    // After the decision everything is told differently.
+    // After the decision all events differ.
     for window in leaking.windows.iter_mut().filter(|window| window.window_end > minute(10)) {
         window.energy_joules = window.energy_joules.map(|joules| joules * 3.0);
         window.joules_per_sample = window.joules_per_sample.map(|joules| joules * 3.0);
     }
     leaking.actuations[1].downtime_seconds = Some(1.0);
-    let (told, retold) = (events.build(), leaking.build());
+    let (unchanged, leaked) = (events.build(), leaking.build());
     assert_eq!(
-        known_then(&told.decisions, "decision_time", minute(10)),
-        known_then(&retold.decisions, "decision_time", minute(10))
+        known_then(&unchanged.decisions, "decision_time", minute(10)),
+        known_then(&leaked.decisions, "decision_time", minute(10))
     );
     assert_ne!(
-        float(&told.decisions, "label_after_joules_per_sample", 0),
-        float(&retold.decisions, "label_after_joules_per_sample", 0)
+        float(&unchanged.decisions, "label_after_joules_per_sample", 0),
+        float(&leaked.decisions, "label_after_joules_per_sample", 0)
     );
-    assert_ne!(told.fingerprint, retold.fingerprint);
+    assert_ne!(unchanged.fingerprint, leaked.fingerprint);
 }
 
 #[test]
@@ -191,14 +191,14 @@ fn what_did_not_come_to_rest_has_no_label() {
     assert_eq!(cell(&dataset.decisions, "outcome", 0), "Some(\"rolled_back\")");
     assert_eq!(float(&dataset.decisions, "label_saving_ratio", 0), None);
 
-    // Somebody else changed the layout again at once: what follows says nothing about this change.
+    // Somebody else changed the layout again at once: what follows shows nothing about this change.
     let mut changed_again = a_change_that_helps();
     changed_again.windows.iter_mut().filter(|w| w.window_start >= minute(12)).for_each(|w| w.generation = Some(3));
     assert_eq!(float(&changed_again.build().decisions, "label_saving_ratio", 0), None);
 }
 
 #[test]
-fn what_is_missing_is_counted_and_said() {
+fn what_is_missing_is_counted_and_reported() {
     let mut events = a_change_that_helps();
     events.windows.remove(3);
     events.windows.push(EfficiencyWindow { kind: WindowKind::Span, span: Some("epoch 1".to_owned()), ..window(0, 1, 1.0, 1.0) });

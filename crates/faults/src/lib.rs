@@ -115,7 +115,7 @@ pub fn reach(phase: &str) {
         return;
     }
     if let Err(error) = std::fs::write(file, phase) {
-        tracing::error!(%error, file, "the chaos harness cannot be told that a phase was reached");
+        tracing::error!(%error, file, "cannot report to the chaos harness that a phase was reached");
         return;
     }
     let go = std::path::PathBuf::from(format!("{file}.go"));
@@ -124,7 +124,7 @@ pub fn reach(phase: &str) {
     }
     for signal in [std::path::Path::new(file), &go] {
         if let Err(error) = std::fs::remove_file(signal) {
-            tracing::error!(%error, file, "the chaos harness cannot be told that a phase is left");
+            tracing::error!(%error, file, "cannot report to the chaos harness that a phase is left");
         }
     }
 }

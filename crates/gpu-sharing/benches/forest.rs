@@ -55,7 +55,7 @@ impl Peer {
         writeln!(self.0.stdin.as_mut().unwrap(), "{command} {times}").unwrap();
         let mut line = String::new();
         self.1.read_line(&mut line).unwrap();
-        line.trim().parse().unwrap_or_else(|_| panic!("the peer said {line:?}"))
+        line.trim().parse().unwrap_or_else(|_| panic!("the peer answered {line:?}"))
     }
 }
 

@@ -24,7 +24,7 @@ pub enum TrainError {
     #[error("no forest can be grown with these settings")]
     Settings(#[from] SettingsError),
     #[error(transparent)]
-    CannotTell(#[from] PredictionError),
+    Prediction(#[from] PredictionError),
     #[error(transparent)]
     Model(#[from] ModelError),
 }
@@ -47,7 +47,7 @@ pub struct SlowdownModel {
     clock_max_mhz: Option<f64>,
     rates: Forest,
     power: Forest,
-    /// Origin of the training measurements, if they were not measured here and the model itself says so.
+    /// Origin of the training measurements, if they were not measured here and the model itself declares it.
     origin: Option<Origin>,
 }
 

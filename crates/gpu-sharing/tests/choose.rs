@@ -1,4 +1,4 @@
-//! Choices: what is a candidate, which one is taken, what cannot be told.
+//! Choices: what is a candidate, which one is taken, what is unknown.
 
 use crate::support;
 
@@ -53,7 +53,7 @@ fn candidates_are_equal_shares_and_every_partition() {
 }
 
 #[test]
-fn what_cannot_be_told_is_not_guessed() {
+fn what_is_unknown_is_not_guessed() {
     let a = tenths("a", |s| s);
     let other = SoloProfile::new("o".into(), "other board".into(), a.points().copied().collect()).unwrap();
     let alone = GpuTenants::new(vec![&a], 30.0).unwrap_err();

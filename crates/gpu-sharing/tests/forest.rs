@@ -51,7 +51,7 @@ fn errors_agree_with_smartcore() {
     assert!(mean(&ours) < 2.6, "{ours:?}");
 }
 
-/// One feature, two samples: a tree says 1 above its cut, so the forest's mean is the chance of a cut below: the value itself.
+/// One feature, two samples: a tree gives 1 above its cut, so the forest's mean is the chance of a cut below: the value itself.
 #[test]
 fn cuts_are_uniform() {
     let forest = Forest::grow(
@@ -194,14 +194,14 @@ proptest! {
         let judged = forest.predict_trees(&rows.concat()).unwrap();
         for tree in 0..forest.trees() {
             for row in 0..rows.len() {
-                // Leaves are told apart by their values: means of distinct whole numbers may meet, which only adds rows.
+                // Leaves are distinguished by their values: means of distinct whole numbers may meet, which only adds rows.
                 let together = (0..rows.len()).filter(|other| judged.of(tree, *other) == judged.of(tree, row)).count();
                 prop_assert!(together >= (settings.leaf_min as usize).min(rows.len()));
             }
         }
     }
 
-    /// Written and read again, it is the same forest, and says the same bits.
+    /// Written and read again, it is the same forest, and gives the same bits.
     #[test]
     fn writing_is_exact((rows, targets, settings) in data()) {
         let forest = Forest::grow(&samples(&rows, &targets), &settings).unwrap();

@@ -67,7 +67,7 @@ fn windows_alone_become_a_profile() {
 }
 
 #[test]
-fn windows_that_say_nothing_about_a_workload_alone_are_passed_over() {
+fn windows_that_show_nothing_about_a_workload_alone_are_passed_over() {
     let settings = GatherSettings::default();
     let own = workload("a/b", 50);
     let mut gathered = ProfileGatherer::default();
@@ -252,16 +252,16 @@ fn what_must_not_be_turned_stays() {
 #[test]
 fn a_partition_has_to_show_that_it_helps() {
     let mut gpu = Gpu::measured(&[50, 50], &[0.95, 0.05]);
-    let mut said = Vec::new();
+    let mut outcomes = Vec::new();
     for minute in 3..12 {
-        said.push(gpu.minute(minute, 0.9, 60.0));
+        outcomes.push(gpu.minute(minute, 0.9, 60.0));
     }
     assert_eq!(gpu.shares(), [90, 10]);
-    let kept: Vec<_> = said.iter().filter(|outcome| outcome.validation == ChangeValidation::Kept).collect();
-    assert_eq!(kept.len(), 1, "{said:?}");
+    let kept: Vec<_> = outcomes.iter().filter(|outcome| outcome.validation == ChangeValidation::Kept).collect();
+    assert_eq!(kept.len(), 1, "{outcomes:?}");
     assert!(kept[0].reason.contains("work per watt against the one before it"), "{}", kept[0].reason);
-    assert!(said.iter().any(|outcome| outcome.validation == ChangeValidation::Pending));
-    assert!(said.last().unwrap().reason.starts_with("nothing is tried before"));
+    assert!(outcomes.iter().any(|outcome| outcome.validation == ChangeValidation::Pending));
+    assert!(outcomes.last().unwrap().reason.starts_with("nothing is tried before"));
 }
 
 /// Whoever predicts: what a partition gives is judged beside what there was before, which must be known.
@@ -295,7 +295,7 @@ fn a_partition_that_does_not_help_is_taken_back_and_not_tried_again() {
     assert!(of([80, 20]) <= 1 && reverts.len() <= 6, "{reverts:?}");
 }
 
-/// Without the idle power of the board, the additive model is made to say of the present partition what was measured.
+/// Without the idle power of the board, the additive model is made to give for the present partition what was measured.
 #[test]
 fn idle_power_is_what_windows_together_imply() {
     let mut gpu = Gpu::new(&[50, 50], &[0.95, 0.05]);
@@ -355,7 +355,7 @@ fn an_older_state_goes_on() {
     assert_eq!(outcome.decisions[0].action, ControllerAction::Revert, "{outcome:?}");
 }
 
-/// Nobody can tell what shares give that sum to more than the GPU: they are left for equal ones, or for what is better than those.
+/// It is unknown what shares give that sum to more than the GPU: they are left for equal ones, or for what is better than those.
 #[test]
 fn shares_of_more_than_the_gpu_are_left_whatever_that_gains() {
     for (exponents, expected) in [([0.5, 0.5], [50, 50]), ([0.95, 0.05], [90, 10])] {
@@ -430,7 +430,7 @@ fn a_way_back_is_forgotten_where_somebody_else_changed_the_shares() {
 
 /// What failed and how long is rested is of the workloads that shared the GPU: others are looked at anew, and find nothing of it.
 #[test]
-fn what_failed_with_some_workloads_says_nothing_of_others() {
+fn what_failed_with_some_workloads_shows_nothing_of_others() {
     let mut gpu = Gpu::new(&[50, 50], &[0.95, 0.05]);
     let minute = gpu.until_it_is_taken_back();
     for minute in minute..minute + 3 {

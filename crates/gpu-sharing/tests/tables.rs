@@ -1,4 +1,4 @@
-//! Measurements as tables: there and back, and what is said of tables that cannot be used.
+//! Measurements as tables: there and back, and the errors of tables that cannot be used.
 
 use std::error::Error;
 
@@ -53,7 +53,7 @@ fn a_table_has_the_weakest_origin_of_its_rows() {
 }
 
 #[test]
-fn unusable_tables_are_told_by_file_line_and_column() {
+fn unusable_tables_are_reported_by_file_line_and_column() {
     let error = |text: &str| {
         let error = read_solo("solo.csv", text).unwrap_err();
         error.source().map_or_else(|| error.to_string(), |source| format!("{error}: {source}"))

@@ -207,7 +207,7 @@ mod tests {
         assert!(!table("figures", &["name", "watts"], 1, &rows).contains("<tfoot"));
     }
 
-    /// A long name makes no page wider, and on paper no row is cut and no heading stands alone.
+    /// A long name makes no page wider, and on paper no row is cut and no heading is alone at the end of a page.
     #[test]
     fn the_style_breaks_long_names_and_keeps_rows_and_headings_together() {
         let file = begin("Title", "Heading", "");

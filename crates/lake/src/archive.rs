@@ -1,7 +1,7 @@
 //! The content of an archive, and its rows in order.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,10 +15,12 @@ use crate::error::{LakeError, Result};
 use crate::extent::{PartitionExtent, PartitionExtents};
 use crate::file::{ArchiveFileReader, FileBatches, FileFooter, NewestRow, ReadColumns, damaged, refused};
 use crate::held::HeldBatches;
+use crate::identity::{SharedArchiveIds, recorded_id};
 use crate::layout::ArchiveFileName;
 use crate::row::ArchiveRow;
 use crate::store::{ArchiveStore, BucketStore, FolderStore, OsDisk};
 use crate::stored::{StoredBatch, StoredRow, StoredRun};
+use crate::writer_group::is_group_record;
 
 /// A folder or object store with one Parquet file for each range of offsets.
 ///
@@ -28,6 +30,9 @@ pub struct Archive {
     pub(crate) store: Arc<dyn ArchiveStore>,
     place: Arc<str>,
     pub(crate) extents: PartitionExtents,
+    pub(crate) ids: SharedArchiveIds,
+    /// The id that the archive gets if it has none.
+    pub(crate) new_id: Option<Arc<str>>,
     observer: Option<ReadObserver>,
 }
 
@@ -128,7 +133,7 @@ impl Archive {
             refused(format!("{error}{build}"))
         })?;
         let objects = BucketStore::new(store.into(), prefix).map_err(|error| refused(error.to_string()))?;
-        Ok(Self { store: Arc::new(objects), place: location.into(), extents: PartitionExtents::default(), observer: None })
+        Ok(Self::of_store(Arc::new(objects), location))
     }
 
     /// Opens a local folder.
@@ -140,8 +145,12 @@ impl Archive {
         if root.exists() && !root.is_dir() {
             return Err(LakeError::Location { location: place, detail: "it is a file, not a folder".to_owned() });
         }
-        let store = Arc::new(FolderStore::new(root.to_owned(), OsDisk));
-        Ok(Self { store, place: place.into(), extents: PartitionExtents::default(), observer: None })
+        Ok(Self::of_store(Arc::new(FolderStore::new(root.to_owned(), OsDisk)), &place))
+    }
+
+    fn of_store(store: Arc<dyn ArchiveStore>, place: &str) -> Self {
+        let (extents, ids) = (PartitionExtents::default(), SharedArchiveIds::default());
+        Self { store, place: place.into(), extents, ids, new_id: None, observer: None }
     }
 
     /// Opens the archive of a data folder (`DIR/archive`), an archive, or a replay's output. Returns [`LakeError::Absent`] if
@@ -182,7 +191,7 @@ impl Archive {
 
     #[cfg(any(test, feature = "simulation"))]
     pub(crate) fn on(store: impl ArchiveStore + 'static) -> Self {
-        Self { store: Arc::new(store), place: "test".into(), extents: PartitionExtents::default(), observer: None }
+        Self::of_store(Arc::new(store), "test")
     }
 
     /// Calls `on_read` with the bytes of each file as its rows are read: of a file that is read to its end, all of its bytes. A
@@ -208,8 +217,18 @@ impl Archive {
     pub fn files(&self) -> Result<ArchiveListing> {
         let found = self.store.list().map_err(|source| self.failed("list", "", source))?;
         let mut files = Vec::with_capacity(found.len());
-        let mut records = Vec::new();
+        let (mut records, mut ids) = (Vec::new(), BTreeSet::new());
         for file in found {
+            if let Some(kind) = file.special {
+                return Err(LakeError::Foreign { path: self.full(&file.path), detail: format!("it is {kind}, not a file") });
+            }
+            if let Some(id) = recorded_id(&file.path) {
+                ids.insert(id.to_owned());
+                continue;
+            }
+            if is_group_record(&file.path) {
+                continue;
+            }
             if let Some(extent) = PartitionExtent::parse(&file.path) {
                 records.push(extent);
                 continue;
@@ -219,6 +238,7 @@ impl Archive {
                 Err(detail) => return Err(LakeError::Foreign { path: self.full(&file.path), detail }),
             }
         }
+        self.set_recorded_ids(ids);
         let mut listing = resolve(files, &self.place)?;
         listing.compare_with(records.into_iter());
         // Names alone do not decide which files are ignored.
@@ -233,6 +253,11 @@ impl Archive {
     /// file of each, which alone determines where a writer goes on, so that a misnamed one is an error and not a hole or a jump.
     pub fn newest(&self, listing: &ArchiveListing) -> Result<BTreeMap<(Topic, i32), NewestRow>> {
         listing.last().into_iter().map(|(at, file)| Ok((at, self.about(file)?.newest))).collect()
+    }
+
+    /// Checks every file by its footer: it is the one that its name states, and of this archive.
+    pub fn check_footers(&self, listing: &ArchiveListing) -> Result<()> {
+        listing.files.iter().try_for_each(|file| self.about(file).map(drop))
     }
 
     /// Makes the newest file of every partition durable: whoever made it may have been killed before, and what a writer adds
@@ -303,7 +328,9 @@ impl Archive {
             match reader.try_parse_sized(&end, file.bytes) {
                 Ok(()) => {
                     let metadata = reader.finish().map_err(|error| wrong(&error))?;
-                    return FileFooter::of(&file.name, &metadata).map_err(|error| self.located(error));
+                    let footer = FileFooter::of(&file.name, &metadata).map_err(|error| self.located(error))?;
+                    self.check_id(&path, footer.archive_id.as_deref())?;
+                    return Ok(footer);
                 }
                 Err(ParquetError::NeedMoreData(needed)) if (length + 1..=file.bytes).contains(&(needed as u64)) => {
                     length = needed as u64;
@@ -349,7 +376,9 @@ impl Archive {
     }
 
     pub(crate) fn reader(&self, name: &ArchiveFileName) -> Result<ArchiveFileReader> {
-        ArchiveFileReader::open(name, self.input(name)?).map_err(|error| self.located(error))
+        let reader = ArchiveFileReader::open(name, self.input(name)?).map_err(|error| self.located(error))?;
+        self.check_id(&name.path(), reader.archive_id())?;
+        Ok(reader)
     }
 
     fn input(&self, name: &ArchiveFileName) -> Result<crate::store::ParquetInput> {
@@ -483,7 +512,7 @@ pub struct StoredRuns {
 }
 
 impl StoredRuns {
-    /// Returns the next rows, at most so many, that stand one after another in their columns.
+    /// Returns the next rows, at most so many, that are adjacent in their columns.
     pub fn next_run(&mut self, most: usize) -> Option<Result<StoredRun>> {
         loop {
             if let Some(current) = &mut self.current {
@@ -566,7 +595,7 @@ impl FileRows {
         Ok(Self { name, batches, batch: None, due, early: BTreeMap::new(), held: HeldBatches::new(), progress })
     }
 
-    /// Returns the next rows in the order of their offsets, at most so many, that stand one after another.
+    /// Returns the next rows in the order of their offsets, at most so many, that are adjacent.
     fn next_run(&mut self, most: usize) -> Option<Result<StoredRun>> {
         let due = *self.due.last()?;
         if let Some(run) = self.early.remove(&due) {

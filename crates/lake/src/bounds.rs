@@ -1,7 +1,7 @@
-//! Limit of the memory that a file may take while it is read: a few kilobytes of Parquet can stand for gigabytes.
+//! Limit of the memory that a file may take while it is read: a few kilobytes of Parquet can hold gigabytes.
 //!
 //! Sizes are taken from the headers of the pages, which the Parquet reader keeps to, before a page is unpacked; from dictionaries,
-//! of which one long text may stand in every row; and, where values share prefixes, from the lengths of these and of the rest. No footer says
+//! of which one long text may be in every row; and, where values share prefixes, from the lengths of these and of the rest. No footer states
 //! how long texts are, and one that did could lie.
 
 use std::sync::Arc;
@@ -20,12 +20,12 @@ pub(crate) const BATCH_ROWS: usize = 1_024;
 pub(crate) const BATCH_BYTES: u64 = 32 << 20;
 /// Unpacked pages of all columns at a time: a dictionary and a page each. Writers fill pages up to one MiB.
 const MAX_UNPACKED_PAGE_BYTES: u64 = 256 << 20;
-/// Rows that a byte of a file may stand for. Each row has an id, and takes some bytes.
+/// Rows that a byte of a file may hold. Each row has an id, and takes some bytes.
 const ROWS_PER_FILE_BYTE: u64 = 64;
 /// Batches that wait for rows before them, in bytes: so many, or this multiple of their file.
 const WAITING_BYTES: u64 = 256 << 20;
 const WAITING_PER_FILE_BYTE: u64 = 256;
-/// Bytes of the texts of all rows of a file: so many, or this multiple of the file. A text of a dictionary may stand in every row, and
+/// Bytes of the texts of all rows of a file: so many, or this multiple of the file. A text of a dictionary may be in every row, and
 /// readers keep some of them. Rows of ours have some hundred bytes of texts, and take a byte of the file at least.
 const TEXT_BYTES: u64 = 512 << 20;
 const TEXT_PER_FILE_BYTE: u64 = 1_024;
@@ -187,9 +187,9 @@ fn page_sizes(chunk: &[u8]) -> Option<Vec<PageSize>> {
 /// Memory that the values of one column of a row group may take.
 #[derive(Debug, Default)]
 struct ColumnSize {
-    /// The longest value that may stand in every row.
+    /// The longest value that may be in every row.
     repeated_bytes: u64,
-    /// Values and bytes of the pages whose values stand there once.
+    /// Values and bytes of the pages whose values are there once.
     pages: Vec<(u64, u64)>,
     /// The largest dictionary and the largest page.
     unpacked_bytes: u64,
@@ -301,10 +301,10 @@ fn column_size(input: &ParquetInput, group: &RowGroupMetaData, column: usize) ->
         dictionary
     };
     size.repeated_bytes = size.repeated_bytes.max(longest);
-    let stands_once = |page: &&PageSize| {
+    let is_stored_once = |page: &&PageSize| {
         page.kind != DICTIONARY_PAGE && page.encoding != DELTA_BYTE_ARRAY && !DICTIONARY_ENCODINGS.contains(&page.encoding)
     };
-    size.pages = pages.iter().filter(stands_once).map(|page| (page.values, page.unpacked_bytes)).collect();
+    size.pages = pages.iter().filter(is_stored_once).map(|page| (page.values, page.unpacked_bytes)).collect();
     Ok(size)
 }
 
@@ -322,7 +322,7 @@ fn chunk_bytes(input: &ParquetInput, chunk: &ColumnChunkMetaData) -> Result<byte
 }
 
 /// Returns the length of the longest text that shares a prefix with the one before. Refuses lengths that are more than their page has
-/// values: the Parquet reader makes room for as many as they say.
+/// values: the Parquet reader makes room for as many as they declare.
 fn longest_with_prefix(pages: &mut impl PageReader, chunk: &ColumnChunkMetaData) -> Result<u64, String> {
     let mut longest = 0;
     while let Some(page) = pages.get_next_page().map_err(|error| error.to_string())? {

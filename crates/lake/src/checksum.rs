@@ -2,7 +2,8 @@
 //! there moves a column.
 //!
 //! The footer has the key `eadt.crc32c` with eight hexadecimal digits: CRC-32C of all bytes of the file, these digits taken as
-//! zeros. A copy keeps it, other programs pass over it. Files of versions before it have none and are read as they are.
+//! zeros. A copy keeps it, other programs pass over it. Files of versions before it have none and are read as they are; their
+//! `created_by` distinguishes them from files whose key was damaged.
 
 use parquet::file::reader::{ChunkReader, Length};
 

@@ -13,7 +13,7 @@ use arrow::array::RecordBatch;
 use crate::archive::{Archive, ArchiveFile};
 use crate::bounds;
 use crate::error::{LakeError, Result};
-use crate::file::{self, FileBatches, FileFooter, FileWriter, RowFacts, RowKey};
+use crate::file::{self, FileBatches, FileFooter, FileOrigin, FileWriter, RowFacts, RowKey};
 use crate::layout::ArchiveFileName;
 use crate::plan::{TopicColumns, plan};
 
@@ -81,11 +81,13 @@ fn merge(archive: &Archive, group: &[ArchiveFile], done: &mut CompactionSummary)
     let rows: u64 = footers.iter().map(|footer| footer.rows).sum();
     let deleted: Vec<(i64, i64)> = footers.iter().flat_map(|footer| footer.deleted.iter().copied()).collect();
     let facts = facts(archive, group, &footers)?;
-    let writer = FileWriter::new(&name, &deleted, facts, usize::try_from(rows).unwrap_or(usize::MAX))?;
+    let archive_id = archive.id_of_new_file()?;
+    let origin = FileOrigin { archive_id: archive_id.as_deref(), deleted: &deleted };
+    let writer = FileWriter::new(&name, origin, facts, usize::try_from(rows).unwrap_or(usize::MAX))?;
     let files = group.iter().zip(&footers).map(|(old, footer)| (footer.least_time, old.name.clone())).collect();
     let (bytes, text_bytes) = match FileMerge::new(archive, &name, files, writer).run(rows)? {
         Some(merged) => merged,
-        None => encode_unsorted(archive, &name, group, &deleted)?,
+        None => encode_unsorted(archive, &name, group, origin)?,
     };
     let size = bytes.len() as u64;
     if text_bytes > bounds::max_text_bytes(size) {
@@ -144,7 +146,7 @@ pub(crate) fn encode_unsorted(
     archive: &Archive,
     name: &ArchiveFileName,
     group: &[ArchiveFile],
-    deleted: &[(i64, i64)],
+    origin: FileOrigin<'_>,
 ) -> Result<(bytes::Bytes, u64)> {
     let mut batches = Vec::new();
     for old in group {
@@ -152,7 +154,7 @@ pub(crate) fn encode_unsorted(
             batches.push(batch.map_err(|error| archive.located(error))?);
         }
     }
-    Ok((file::encode(name, &batches, deleted)?, batches.iter().map(file::batch_text_bytes).sum()))
+    Ok((file::encode(name, &batches, origin)?, batches.iter().map(file::batch_text_bytes).sum()))
 }
 
 /// Bytes of batches of which rows wait to be written together.

@@ -27,6 +27,19 @@ pub enum LakeError {
     /// A file of ours under a name that is not its own.
     #[error("{path} is not what its name states: {detail}; give it its own name back, or move it out of the archive's folder")]
     Misnamed { path: String, detail: String },
+    /// A file of another archive.
+    #[error(
+        "{path} is of another archive: {detail}; put this archive's own file in its place, or move it out of the archive's folder; \
+         if archives are merged on purpose, copy the files _archived/id+* of each, too"
+    )]
+    OtherArchive { path: String, detail: String },
+    /// Archivers of another consumer group write the same archive.
+    #[error(
+        "{path} records that archivers of another consumer group write this archive, not those of {group:?}: give the archiver the \
+         same name (archiver.group) or another location (archiver.location); if the group was renamed, stop the archivers of the \
+         former one, and delete {path}"
+    )]
+    OtherGroup { path: String, group: String },
     /// A file whose range another one covers, which has not all its rows.
     #[error(
         "{path} has offset {offset}, which {covering} lacks although its range covers it; keep both files, and restore \

@@ -13,7 +13,9 @@ use eadt_schemas::Topic;
 
 use crate::archive::{Archive, ArchiveListing};
 use crate::error::Result;
+use crate::identity::recorded_id;
 use crate::layout::ArchiveFileName;
+use crate::writer_group::is_group_record;
 
 /// The offsets of a partition for which files were written, inclusive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,16 +30,16 @@ pub(crate) struct PartitionExtent {
 pub(crate) type PartitionExtents = Arc<Mutex<BTreeMap<(Topic, i32), PartitionExtent>>>;
 
 /// The folder of the records. Programs that read Parquet pass over names that begin with `_`.
-const EXTENTS_FOLDER: &str = "_archived";
+pub(crate) const EXTENTS_FOLDER: &str = "_archived";
 
 /// Returns whether a folder of this name at the top of an archive is one of the archive's.
 pub fn is_archive_folder(name: &str) -> bool {
     name == EXTENTS_FOLDER || name.starts_with("topic=")
 }
 
-/// Returns whether a file is a record of some partition.
+/// Returns whether a file is a record of some partition, of the archive's id, or of its writers' group.
 pub(crate) fn is_record(path: &str) -> bool {
-    PartitionExtent::parse(path).is_some()
+    PartitionExtent::parse(path).is_some() || recorded_id(path).is_some() || is_group_record(path)
 }
 
 impl PartitionExtent {
@@ -87,10 +89,12 @@ impl Archive {
         Ok(())
     }
 
-    /// Records the range of the files of each partition that has no record, and returns how many partitions that were. Whoever
-    /// calls it takes the files that are there as all that were written.
+    /// Records the range of the files of each partition that has no record, and the id of the files if there is no record of one.
+    /// Returns how many partitions that were. Whoever calls it takes the files that are there as all that were written.
     pub fn record_missing_extents(&self) -> Result<usize> {
         let listing = self.files()?;
+        self.newest(&listing)?;
+        self.record_missing_id()?;
         for at in &listing.unrecorded {
             if let Some(file) = listing.files.iter().find(|file| (file.name.topic, file.name.partition) == *at) {
                 self.extend(&file.name)?;

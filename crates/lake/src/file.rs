@@ -24,6 +24,7 @@ use parquet::schema::types::ColumnPath;
 use crate::bounds::{self, Refusal};
 use crate::checksum;
 use crate::error::{LakeError, Result};
+use crate::identity;
 use crate::layout::ArchiveFileName;
 use crate::plan::{ColumnType, CommonColumn, TopicColumns, plan};
 use crate::store::ParquetInput;
@@ -42,15 +43,27 @@ const DELETED: &str = "eadt.deleted";
 /// another one.
 const NEWEST: &str = "eadt.newest";
 
+/// `created_by` of files that always have a checksum. Those of earlier versions have `eadt` alone.
+const CREATED_BY: &str = "eadt version 2";
+
 /// Rows that are written at a time.
 pub(crate) const WRITE_ROWS: usize = ROW_GROUP_ROWS / 4;
 
+/// Facts that a footer states beside those about the rows.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct FileOrigin<'a> {
+    /// Id of the archive that the file is written for.
+    pub archive_id: Option<&'a str>,
+    /// See [`FileFooter::deleted`].
+    pub deleted: &'a [(i64, i64)],
+}
+
 /// Returns the file's bytes: rows sorted by event time, then offset. Equal rows give equal bytes.
-pub(crate) fn encode(name: &ArchiveFileName, batches: &[RecordBatch], deleted: &[(i64, i64)]) -> Result<Bytes> {
+pub(crate) fn encode(name: &ArchiveFileName, batches: &[RecordBatch], origin: FileOrigin<'_>) -> Result<Bytes> {
     let plan = plan(name.topic);
     let order = RowOrder::of(plan, batches);
     let rows: usize = batches.iter().map(RecordBatch::num_rows).sum();
-    let mut writer = FileWriter::new(name, deleted, order.facts, rows)?;
+    let mut writer = FileWriter::new(name, origin, order.facts, rows)?;
     if order.sorted {
         for batch in batches {
             writer.write(batch)?;
@@ -84,10 +97,10 @@ pub(crate) struct FileWriter {
 
 impl FileWriter {
     /// Builds the batch. `rows` is the largest number of rows.
-    pub(crate) fn new(name: &ArchiveFileName, deleted: &[(i64, i64)], facts: RowFacts, rows: usize) -> Result<Self> {
+    pub(crate) fn new(name: &ArchiveFileName, origin: FileOrigin<'_>, facts: RowFacts, rows: usize) -> Result<Self> {
         let (path, plan) = (name.path(), plan(name.topic));
         let sink = Vec::with_capacity(64 * rows.min(1 << 20));
-        let properties = properties(plan, name, deleted, facts);
+        let properties = properties(plan, name, origin, facts);
         let writer = ArrowWriter::try_new(sink, plan.schema.clone(), Some(properties)).map_err(|e| not_encoded(&path, &e))?;
         Ok(Self { path, plan, writer, text_bytes: 0 })
     }
@@ -198,19 +211,22 @@ impl RowFacts {
     }
 }
 
-fn properties(plan: &TopicColumns, name: &ArchiveFileName, deleted: &[(i64, i64)], facts: RowFacts) -> WriterProperties {
+fn properties(plan: &TopicColumns, name: &ArchiveFileName, origin: FileOrigin<'_>, facts: RowFacts) -> WriterProperties {
     let mut metadata =
         vec![KeyValue::new(FORMAT.to_owned(), FORMAT_VERSION.to_owned()), KeyValue::new(PLACE.to_owned(), name.path())];
     metadata.push(KeyValue::new(checksum::KEY.to_owned(), checksum::UNKNOWN.to_owned()));
-    if !deleted.is_empty() {
-        metadata.push(KeyValue::new(DELETED.to_owned(), serde_json::json!(deleted).to_string()));
+    if let Some(id) = origin.archive_id {
+        metadata.push(KeyValue::new(identity::KEY.to_owned(), id.to_owned()));
+    }
+    if !origin.deleted.is_empty() {
+        metadata.push(KeyValue::new(DELETED.to_owned(), serde_json::json!(origin.deleted).to_string()));
     }
     if let Some(newest) = facts.newest {
         metadata.push(KeyValue::new(NEWEST.to_owned(), serde_json::json!(newest).to_string()));
     }
     let by_time = SortingColumn { column_idx: plan.common(CommonColumn::CeTime) as i32, descending: false, nulls_first: false };
     let mut builder = WriterProperties::builder()
-        .set_created_by("eadt".to_owned())
+        .set_created_by(CREATED_BY.to_owned())
         .set_compression(Compression::ZSTD(ZstdLevel::try_new(3).expect("3 is a level")))
         .set_max_row_group_row_count(Some(ROW_GROUP_ROWS))
         .set_statistics_enabled(EnabledStatistics::Chunk)
@@ -248,6 +264,8 @@ pub type NewestRow = Option<(i64, EventTime)>;
 /// The content of a file's footer.
 #[derive(Debug)]
 pub(crate) struct FileFooter {
+    /// Id of the archive that the file was written for; files of earlier versions do not record it.
+    pub archive_id: Option<String>,
     pub deleted: Vec<(i64, i64)>,
     /// Offset and append time of the row with the greatest offset; files of older versions do not record it.
     pub newest: NewestRow,
@@ -274,6 +292,9 @@ impl FileFooter {
             (Some(other), _) => return Err(LakeError::Newer { column: format!("format {other}"), path }),
             (None, _) => return Err(LakeError::Foreign { path, detail: "another program wrote it".to_owned() }),
         }
+        if always_has_checksum(metadata) && entry(checksum::KEY).is_none() {
+            return Err(damaged(&path, &NO_CHECKSUM));
+        }
         let bounds = [
             (CommonColumn::Offset, "offsets", name.first..=name.last),
             (CommonColumn::Partition, "partitions", name.partition.into()..=name.partition.into()),
@@ -291,6 +312,7 @@ impl FileFooter {
         let newest = newest.map_err(|error| damaged(&path, &error))?;
         let (least_time, timed) = times(name.topic, metadata);
         Ok(Self {
+            archive_id: entry(identity::KEY).map(str::to_owned),
             rows: metadata.file_metadata().num_rows().try_into().unwrap_or(0),
             timed,
             least_time,
@@ -298,6 +320,13 @@ impl FileFooter {
             newest: newest.map(|(offset, stamp)| (offset, EventTime::from_micros(stamp))),
         })
     }
+}
+
+const NO_CHECKSUM: &str = "its footer lacks the checksum that its writer always writes";
+
+/// Returns whether the version that wrote a file always writes a checksum: a footer without one is damaged.
+fn always_has_checksum(metadata: &ParquetMetaData) -> bool {
+    metadata.file_metadata().created_by() == Some(CREATED_BY)
 }
 
 /// Returns the least and greatest value of a column of integers in each row group that records them.
@@ -342,6 +371,7 @@ fn times(topic: Topic, metadata: &ParquetMetaData) -> (i64, bool) {
 pub(crate) struct ArchiveFileReader {
     topic: Topic,
     path: String,
+    archive_id: Option<String>,
     input: ParquetInput,
     metadata: ArrowReaderMetadata,
     /// It has a checksum, and its bytes are those that were written.
@@ -355,14 +385,23 @@ impl ArchiveFileReader {
         let footer = checksum::footer(&input).map_err(|detail| damaged(&path, &detail))?;
         bounds::check_schema(&footer).map_err(|refusal| refused(&path, refusal))?;
         let metadata = ArrowReaderMetadata::load(&input, ArrowReaderOptions::new()).map_err(|error| damaged(&path, &error))?;
-        FileFooter::of(name, metadata.metadata())?;
-        let reader = Self { topic: name.topic, path, input, metadata, is_verified };
+        let archive_id = FileFooter::of(name, metadata.metadata())?.archive_id;
+        // The key may be there and its value of another form.
+        if !is_verified && always_has_checksum(metadata.metadata()) {
+            return Err(damaged(&path, &NO_CHECKSUM));
+        }
+        let reader = Self { topic: name.topic, path, archive_id, input, metadata, is_verified };
         let groups = reader.metadata.metadata().row_groups();
         let in_groups = groups.iter().map(|group| u64::try_from(group.num_rows()).unwrap_or(0)).fold(0, u64::saturating_add);
         reader.check_rows(reader.rows().max(in_groups))?;
         let chunks = bounds::check_chunks(reader.metadata.metadata(), reader.file_bytes());
         chunks.map_err(|refusal| refused(&reader.path, refusal))?;
         Ok(reader)
+    }
+
+    /// Returns the id of the archive that the file was written for.
+    pub(crate) fn archive_id(&self) -> Option<&str> {
+        self.archive_id.as_deref()
     }
 
     pub(crate) fn rows(&self) -> u64 {
@@ -404,7 +443,7 @@ impl ArchiveFileReader {
                 return Err(damaged(path, &"a row has no offset"));
             }
             offsets.extend_from_slice(column.values());
-            // The footer may say less than there is.
+            // The footer may declare less than there is.
             reader.check_rows(offsets.len() as u64)?;
         }
         check_row_count(path, offsets.len() as u64, reader.rows())?;
@@ -420,7 +459,7 @@ impl ArchiveFileReader {
     pub(crate) fn batches_of(self, columns: ReadColumns) -> Result<FileBatches> {
         check_columns(self.topic, &self.path, self.metadata.schema())?;
         let stated_rows = self.rows();
-        let Self { topic, path, input, metadata, is_verified } = self;
+        let Self { topic, path, input, metadata, is_verified, .. } = self;
         let skipped = columns.skipped(plan(topic));
         let trusts_counts = is_verified && columns != ReadColumns::All;
         Ok(FileBatches {

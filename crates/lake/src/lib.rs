@@ -17,6 +17,7 @@ mod events;
 mod extent;
 mod file;
 mod held;
+mod identity;
 mod layout;
 mod plan;
 mod rebuild;
@@ -30,6 +31,7 @@ mod table;
 mod tests;
 mod thrift;
 mod writer;
+mod writer_group;
 
 pub use archive::{Archive, ArchiveFile, ArchiveListing, MergedRows, PartitionRows, StoredRows, StoredRuns};
 pub use compact::{CompactionSummary, compact, compactable_bytes};

@@ -417,7 +417,7 @@ mod tests {
         assert_eq!(kind(plan(Topic::DeadLetters), "origin_offset"), Some(ColumnType::Int));
         for topic in Topic::ALL {
             for column in &plan(topic).columns {
-                assert!(!column.description.is_empty(), "{topic}: {} says nothing about itself", column.name);
+                assert!(!column.description.is_empty(), "{topic}: {} has no description", column.name);
             }
         }
     }

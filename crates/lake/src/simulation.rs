@@ -200,10 +200,10 @@ impl Disk for CrashDisk {
         let name = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let folders = state.folders.iter().filter(|other| other.parent() == Some(path));
         let files = state.files.iter().filter(|(other, _)| other.parent() == Some(path));
-        let folders = folders.map(|other| FolderEntry { name: name(other), folder: true, bytes: 0 });
+        let folders = folders.map(|other| FolderEntry { name: name(other), folder: true, special: None, bytes: 0 });
         let files = files.map(|(other, content)| {
             let bytes = state.contents[*content].bytes.len() as u64;
-            FolderEntry { name: name(other), folder: false, bytes }
+            FolderEntry { name: name(other), folder: false, special: None, bytes }
         });
         Ok(folders.chain(files).collect())
     }

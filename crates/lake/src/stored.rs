@@ -436,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_stand_in_the_order_of_the_columns() {
+    fn fields_are_in_the_order_of_the_columns() {
         let telemetry: &[&str] = eadt_schemas::gpu_telemetry_fields!(names);
         let progress: &[&str] = eadt_schemas::training_progress_fields!(names);
         for (topic, names) in [(Topic::GpuTelemetry, telemetry), (Topic::TrainingProgress, progress)] {

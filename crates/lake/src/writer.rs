@@ -8,7 +8,7 @@ use eadt_schemas::{EventTime, Topic};
 use crate::archive::Archive;
 use crate::columns::RowBatchBuilder;
 use crate::error::{LakeError, Result};
-use crate::file;
+use crate::file::{self, FileOrigin};
 use crate::layout::ArchiveFileName;
 use crate::row::{ArchiveRow, RowView};
 
@@ -261,7 +261,9 @@ impl ArchiveWriter {
         let Some(content) = at.complete.front() else { return Ok(None) };
         let date = EventTime::from_micros(content.day * DAY_MICROS).date();
         let name = ArchiveFileName { topic, partition, first: content.first, last: content.next - 1, date };
-        let bytes = file::encode(&name, &content.batches, &content.deleted)?;
+        let archive_id = self.archive.id_of_new_file()?;
+        let origin = FileOrigin { archive_id: archive_id.as_deref(), deleted: &content.deleted };
+        let bytes = file::encode(&name, &content.batches, origin)?;
         let written = WrittenFile { name, rows: content.rows as u64, bytes: bytes.len() as u64 };
         allowed()?;
         self.archive.create(&written.name, bytes)?;

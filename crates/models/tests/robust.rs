@@ -177,7 +177,7 @@ fn the_same_seed_gives_the_same_choice_and_an_order_of_rows_does_not_matter() {
 }
 
 #[test]
-fn an_infeasible_limit_keeps_the_reference_and_says_so() {
+fn an_infeasible_limit_keeps_the_reference_and_reports_it() {
     let truth = truth(BoardModel::A100, WorkloadProfile::COMPUTE);
     let measured = measure(&truth, &mut Noise(Pcg64Mcg::seed_from_u64(2)));
     let limits = ChoiceLimits {
@@ -195,7 +195,7 @@ fn an_infeasible_limit_keeps_the_reference_and_says_so() {
 }
 
 #[test]
-fn what_cannot_be_told_is_refused() {
+fn what_is_undecided_is_refused() {
     let limits = ChoiceLimits {
         max_slowdown_ratio: 0.1,
         min_setting_ratio: None,

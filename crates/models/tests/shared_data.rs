@@ -156,7 +156,7 @@ fn a100_power_from_counters() {
         },
         watts: number(row, "power_usage"),
     };
-    // Each application's own model; then one for all, which has to say that it is worse.
+    // Each application's own model; then one for all, which has to show that it is worse.
     let groups = by(&all, &["application"]);
     let mut errors = Vec::new();
     for (application, rows) in &groups {

@@ -50,7 +50,7 @@ fn older_boards_have_application_clocks_which_can_be_read() {
 }
 
 #[test]
-fn what_cannot_be_set_says_so() {
+fn what_cannot_be_set_is_reported() {
     let fake = FakeLibrary::new("0 unsupported 1\n1 forbidden 1\n2 set_fails 1\n");
     on(&fake, 0, |gpu| {
         assert_eq!((gpu.limits().power, gpu.limits().clock.is_some()), (None, false));

@@ -185,7 +185,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tells_absent_texts_from_values() {
+    fn distinguishes_absent_texts_from_values() {
         for text in [
             "",
             "  ",
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn knows_the_numbers_that_stand_for_none() {
+    fn knows_the_numbers_that_mean_none() {
         let absent = |field, value| is_absent_number(field, value, Meter::Gpu);
         for (field, value) in [
             (ReadingField::PowerWatts, -1.0),

@@ -423,10 +423,16 @@ fn note_contradicting_rates(recording: &mut Recording, source: &RecordingSource)
     }
 }
 
-/// Returns an error if a running total falls again and again, as what each row adds does; notes one that never changes.
+/// Returns an error if a running total falls again and again, as what each row adds does; notes one that begins anew or never changes.
 fn check_totals(recording: &mut Recording, source: &mut RecordingSource, options: &ImportOptions) -> Result<(), ImportError> {
-    if recording.format != RecordingFormat::Csv {
-        return Ok(());
+    match recording.format {
+        RecordingFormat::Csv => {}
+        RecordingFormat::Prometheus => {
+            return PROGRESS_TOTALS
+                .into_iter()
+                .try_for_each(|field| settle_restarts(recording, source, field, options).map(drop));
+        }
+        _ => return Ok(()),
     }
     for (field, step) in [
         (ReadingField::SamplesTotal, "samples"),
@@ -441,7 +447,8 @@ fn check_totals(recording: &mut Recording, source: &mut RecordingSource, options
         }
         let column = recording.columns.get(&field).map_or(field.name(), String::as_str).to_owned();
         let falls: Vec<&RecordedReading> = known.windows(2).filter(|pair| pair[1].1 < pair[0].1).map(|pair| pair[1].0).collect();
-        let restarts = TotalRestarts::of(&known.iter().map(|(_, value)| *value).collect::<Vec<f64>>());
+        let (first, last) = (known[0].1, known[known.len() - 1].1);
+        let (is_constant, count) = (known.iter().all(|(_, value)| *value == first), known.len());
         let rises = known.windows(2).filter(|pair| pair[1].1 > pair[0].1).count();
         let each = recording.map_again(step, field);
         let is_often = falls.len() >= 2 && falls.len() * 5 >= known.len();
@@ -458,73 +465,148 @@ fn check_totals(recording: &mut Recording, source: &mut RecordingSource, options
             let error = recording.error(falls[0].file as usize, u64::from(falls[0].line), problem, remedy);
             return Err(error.with_column(column));
         }
-        if let Some(restarts) = restarts.filter(|_| field.is_progress()) {
-            let TotalRestarts { count, most, .. } = restarts;
-            let what = format!("{} begins anew {}", field.name(), counted(count, "time"));
-            if options.accept.contains(&AcceptedFinding::FallingTotals) {
-                recording.add_note(format!("{what}, and what it had counted before is added, as --accept sets"));
-                TotalRestarts::add_up(source, field);
-                continue;
-            }
-            if restarts.is_regular {
-                let problem =
-                    format!("{what}, each time after about {most}, as a count within an epoch does: only one would count");
-                let accept = AcceptedFinding::FallingTotals.name();
-                let remedy = format!("map a total of the whole run, or use --accept {accept} to have what each counts added");
-                let error = recording.error(falls[0].file as usize, u64::from(falls[0].line), problem, remedy);
-                return Err(error.with_column(column));
-            }
+        if !field.is_progress() {
+            continue;
         }
-        let (_, first) = known[0];
-        if field.is_progress() && first > 0.0 && known.iter().all(|(_, value)| *value == first) {
+        if settle_restarts(recording, source, field, options)? {
+            continue;
+        }
+        if first > 0.0 && is_constant {
             recording.add_note(format!(
-                "{} is {first} in each of {} rows: nothing got done; if each row adds so much, use {each}",
+                "{} is {first} in each of {count} rows: nothing got done; if each row adds so much, use {each}",
                 field.name(),
-                known.len()
             ));
-        } else if field.is_progress() && first > 0.0 && rises <= FEW_RISES && known.len() >= ROWS_OF_STEPS * (rises + 1) {
+        } else if first > 0.0 && rises <= FEW_RISES && count >= ROWS_OF_STEPS * (rises + 1) {
             recording.add_note(format!(
-                "{} grows {} only in {} rows, from {first} to {}: between them nothing got done; if each row adds so much, \
+                "{} grows {} only in {count} rows, from {first} to {last}: between them nothing got done; if each row adds so much, \
                  use {each}",
                 field.name(),
                 counted(rises, "time"),
-                known.len(),
-                known[known.len() - 1].1
             ));
         }
     }
     Ok(())
 }
 
+/// Running totals of a job.
+const PROGRESS_TOTALS: [ReadingField; 3] = [ReadingField::SamplesTotal, ReadingField::TokensTotal, ReadingField::StepsTotal];
+
+/// Adds up a total that begins anew if this is accepted, or if another total of the job goes on: then it is the count of a process
+/// that took the job up again. Notes any other restart, after which the job may repeat its work. Returns whether it was added up, and an
+/// error if the total of a table counts within an epoch.
+fn settle_restarts(
+    recording: &mut Recording,
+    source: &mut RecordingSource,
+    field: ReadingField,
+    options: &ImportOptions,
+) -> Result<bool, ImportError> {
+    let known: Vec<(&RecordedReading, f64)> =
+        source.readings.iter().filter_map(|reading| Some((reading, value(reading, field)?))).collect();
+    if recording.mapped_as.contains_key(&field) || known.len() < ROWS_OF_A_TOTAL {
+        return Ok(false);
+    }
+    let values: Vec<f64> = known.iter().map(|(_, value)| *value).collect();
+    let Some(restarts) = TotalRestarts::of(&values) else { return Ok(false) };
+    let TotalRestarts { most, counted_once, counted_each_time, .. } = restarts;
+    let falls: Vec<&[(&RecordedReading, f64)]> = known.windows(2).filter(|pair| is_restart(pair[0].1, pair[1].1)).collect();
+    let Some([(_, before), (after_fall, after)]) = falls.first() else { return Ok(false) };
+    let what = format!("{} begins anew {}", field.name(), counted(falls.len(), "time"));
+    let first_fall = format!("{what}, at {} from {before} to {after}", after_fall.time);
+    let accept = AcceptedFinding::FallingTotals.name();
+    if options.accept.contains(&AcceptedFinding::FallingTotals) {
+        recording.add_note(format!("{what}, and what it had counted before is added, as --accept sets"));
+        TotalRestarts::add_up(source, field);
+    } else if recording.format == RecordingFormat::Csv && restarts.is_regular {
+        let problem = format!("{what}, each time after about {most}, as a count within an epoch does: only one would count");
+        let remedy = format!("map a total of the whole run, or use --accept {accept} to have what each counts added");
+        let column = recording.columns.get(&field).map_or(field.name(), String::as_str);
+        let error = recording.error(after_fall.file as usize, u64::from(after_fall.line), problem, remedy);
+        return Err(error.with_column(column));
+    } else if let Some(other) = total_that_goes_on(recording, source, field, &falls) {
+        recording.add_note(format!(
+            "{first_fall}, and {} goes on: what it had counted before is added, {counted_each_time} in all",
+            other.name()
+        ));
+        TotalRestarts::add_up(source, field);
+    } else {
+        recording.add_note(format!(
+            "{first_fall}: what it counts again up to {most} is taken for repeated work, which counts once, {counted_once} in all; if \
+             the job went on from where it was, use --accept {accept}, which counts {counted_each_time}"
+        ));
+        return Ok(false);
+    }
+    Ok(true)
+}
+
+/// Returns another total of a source that goes on over each of these falls, and grows after it.
+fn total_that_goes_on(
+    recording: &Recording,
+    source: &RecordingSource,
+    field: ReadingField,
+    falls: &[&[(&RecordedReading, f64)]],
+) -> Option<ReadingField> {
+    let readings = &source.readings;
+    let is_read = |other: &ReadingField| *other != field && !recording.mapped_as.contains_key(other);
+    PROGRESS_TOTALS.into_iter().filter(is_read).find(|other| {
+        let of = |reading: &RecordedReading| value(reading, *other);
+        let last = readings.iter().rev().find_map(of);
+        falls.iter().all(|pair| {
+            let until = readings.partition_point(|reading| reading.time <= pair[0].0.time);
+            let from = readings.partition_point(|reading| reading.time < pair[1].0.time);
+            let (before, after) = (readings[..until].iter().rev().find_map(of), readings[from..].iter().find_map(of));
+            let goes_on = |(before, after): (f64, f64)| before > 0.0 && after >= before && last > Some(before);
+            before.zip(after).is_some_and(goes_on)
+        })
+    })
+}
+
+/// Returns whether a total falls to next to nothing.
+fn is_restart(before: f64, after: f64) -> bool {
+    after < before && grows_or_restarts(&[before, after])
+}
+
 /// A running total that begins anew, from next to nothing each time.
 #[derive(Debug, Clone, Copy)]
 struct TotalRestarts {
-    count: usize,
     /// The most that it has counted before one.
     most: f64,
-    /// It begins anew several times, after the same count, as in each epoch.
+    /// It begins anew several times, after the same count, as in each epoch, and never falls otherwise.
     is_regular: bool,
+    /// Its growth if what it counts again is repeated work.
+    counted_once: f64,
+    /// Its growth if what it had counted before each restart is added.
+    counted_each_time: f64,
 }
 
 /// The counts of epochs differ by no larger part, as those of a job that is restarted do.
 const DIFFERENCE_OF_EPOCHS: f64 = 0.1;
 
 impl TotalRestarts {
-    /// Returns `None` if a total never falls, or falls to more than next to nothing, as after a checkpoint.
+    /// Returns `None` if a total never falls, or only to more than next to nothing, as after a checkpoint.
     fn of(values: &[f64]) -> Option<Self> {
-        let before: Vec<f64> = values.windows(2).filter(|pair| pair[1] < pair[0]).map(|pair| pair[0]).collect();
+        let restarts = values.windows(2).filter(|pair| is_restart(pair[0], pair[1]));
+        let before: Vec<f64> = restarts.map(|pair| pair[0]).collect();
         let most = before.iter().copied().fold(0.0, f64::max);
-        let is_regular = before.len() >= 2 && before.iter().all(|count| *count >= (1.0 - DIFFERENCE_OF_EPOCHS) * most);
-        let restarts = Self { count: before.len(), most, is_regular };
-        (restarts.count > 0 && values.windows(2).all(grows_or_restarts)).then_some(restarts)
+        let is_even = before.len() >= 2 && before.iter().all(|count| *count >= (1.0 - DIFFERENCE_OF_EPOCHS) * most);
+        let is_regular = is_even && values.windows(2).all(grows_or_restarts);
+        let first = values.first().copied().unwrap_or(0.0);
+        let growth = |values: &[f64]| values.iter().copied().fold(first, f64::max) - first;
+        let mut summed = values.to_vec();
+        Self::add_to(summed.iter_mut());
+        let (counted_once, counted_each_time) = (growth(values), growth(&summed));
+        (!before.is_empty()).then_some(Self { most, is_regular, counted_once, counted_each_time })
     }
 
     /// Adds to a total what it had counted before it began anew.
     fn add_up(source: &mut RecordingSource, field: ReadingField) {
+        let values = source.readings.iter_mut().flat_map(|reading| &mut reading.values);
+        Self::add_to(values.filter(|(other, _)| *other == field).map(|(_, value)| value));
+    }
+
+    fn add_to<'v>(values: impl Iterator<Item = &'v mut f64>) {
         let (mut counted_before, mut last) = (0.0, 0.0);
-        for (_, value) in source.readings.iter_mut().flat_map(|reading| &mut reading.values).filter(|(other, _)| *other == field)
-        {
-            if *value < last {
+        for value in values {
+            if is_restart(last, *value) {
                 counted_before += last;
             }
             last = *value;

@@ -24,6 +24,10 @@ pub(crate) fn resolve_boards(recording: &mut Recording, options: &ImportOptions)
         leave_tiny_counters_out(recording);
         return Ok(());
     }
+    debug_assert!(
+        recording.sources.iter().all(|source| source.readings.is_sorted_by_key(|reading| reading.file)),
+        "readings are in the order of their files"
+    );
     split_interleaved(recording, options)?;
     split_progress_by_file(recording, options)?;
     if !options.accept.contains(&AcceptedFinding::Unordered) {
@@ -69,7 +73,7 @@ pub(crate) fn names_parts_of_boards(column: &str) -> bool {
 }
 
 /// Returns how to distinguish the rows of boards in a format, as text of a remedy.
-fn way_to_tell_boards(format: RecordingFormat) -> &'static str {
+fn way_to_distinguish_boards(format: RecordingFormat) -> &'static str {
     match format {
         RecordingFormat::NvidiaSmi => "record with --query-gpu=timestamp,uuid,…",
         _ => "name the column that distinguishes them, --map device=COLUMN",
@@ -84,13 +88,13 @@ fn describe_board(device: &RecordedDevice) -> String {
 const FILE_OF_ITS_OWN: &str = "write the readings of each into a file of its own";
 
 /// Returns the remedy for rows of one board and moment.
-fn way_to_tell_apart(recording: &Recording, device: &RecordedDevice) -> String {
+fn way_to_distinguish(recording: &Recording, device: &RecordedDevice) -> String {
     let format = recording.format;
     if let Some(kinds) = &recording.column_of_kinds {
         return format!("column {kinds}: keep the rows of power only, or write each kind of reading into a column of its own");
     }
     if device.is_anonymous {
-        let way = way_to_tell_boards(format);
+        let way = way_to_distinguish_boards(format);
         return format!(
             "if they are of several boards, {way}, or use --same-time boards if they come in the same order each time; if they are \
              readings of one board, use --same-time mean"
@@ -116,7 +120,7 @@ pub(crate) fn same_time_error(recording: &Recording, source: &RecordingSource, g
     };
     let whose = describe_board(device);
     let problem = format!("{} rows {whose} have the time {} and differ, this and {other}", group.len(), first.time);
-    let mut remedy = way_to_tell_apart(recording, device);
+    let mut remedy = way_to_distinguish(recording, device);
     if group.len() == 2 && recording.has_local_times {
         remedy.push_str("; if summer time ends here, give the zone, for example --time-zone Europe/Berlin");
     }
@@ -231,11 +235,16 @@ fn split_progress_by_file(recording: &mut Recording, options: &ImportOptions) ->
             return Ok(());
         }
         let source = recording.sources.swap_remove(job);
-        for (rank, readings) in source.readings.chunk_by(|a, b| a.file == b.file).enumerate() {
+        let is_made = |reading: &RecordedReading| reading.values.iter().all(|(field, _)| recording.mapped_as.contains_key(field));
+        // Counters of what rows add are of all files together.
+        let (made, own): (Vec<RecordedReading>, Vec<RecordedReading>) = source.readings.into_iter().partition(is_made);
+        let mut ranks: Vec<Vec<RecordedReading>> = own.chunk_by(|a, b| a.file == b.file).map(<[_]>::to_vec).collect();
+        ranks.extend((!made.is_empty()).then_some(made));
+        for (rank, readings) in ranks.into_iter().enumerate() {
             let kind = SourceKind::Job { rank: rank as u32, irregular: false, scope: CounterScope::Rank };
             let file = readings[0].file as usize;
             let own = recording.add_source(file, source.workload.clone(), kind);
-            recording.sources[own].readings = readings.to_vec();
+            recording.sources[own].readings = readings;
         }
         recording.add_note("each file counts its own samples, tokens and steps: they are summed".to_owned());
         return Ok(());
@@ -291,14 +300,14 @@ fn split_interleaved(recording: &mut Recording, options: &ImportOptions) -> Resu
                 let second = &source.readings[bursts.first + 1];
                 let whose = describe_board(device);
                 let problem = format!("{} rows {whose} come close together again and again", bursts.size);
-                let remedy = way_to_tell_apart(recording, device);
+                let remedy = way_to_distinguish(recording, device);
                 return Err(recording.error(second.file as usize, u64::from(second.line), problem, remedy));
             }
             (Some(SameTimeRule::Boards), _) if !device.is_anonymous => {}
             (Some(SameTimeRule::Boards), None) => {
                 let first = &source.readings[0];
                 let problem = "--same-time boards: rows do not come in groups of one size";
-                let remedy = way_to_tell_boards(recording.format);
+                let remedy = way_to_distinguish_boards(recording.format);
                 return Err(recording.error(first.file as usize, u64::from(first.line), problem, remedy));
             }
             (Some(SameTimeRule::Boards), Some(bursts)) => split_boards(recording, number, &bursts),
@@ -595,8 +604,8 @@ const READINGS_OF_ONE_BOARD: usize = 10;
 const LEVELS_OF_ONE_BOARD: usize = 4;
 
 /// Returns an error if boards of two files, whatever their names, have the same readings at the same times: one file is a copy of
-/// the other under another id, and would count twice. If the files are said to be parts of one record, the copy is left out; boards
-/// that their UUIDs or nodes tell apart are noted.
+/// the other under another id, and would count twice. If the files are declared parts of one record, the copy is left out; boards
+/// that their UUIDs or nodes distinguish are noted.
 fn settle_copied_boards(recording: &mut Recording, options: &ImportOptions) -> Result<(), ImportError> {
     if options.files_are == Some(FileSetKind::Nodes) || recording.files.len() < 2 {
         return Ok(());

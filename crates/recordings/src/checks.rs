@@ -193,8 +193,53 @@ pub(crate) fn check_power(recording: &mut Recording, source: &mut RecordingSourc
         }
     }
     refuse_sum_of_power(recording, source);
+    refuse_power_above_limit(recording, source);
     refuse_power_glitches(recording, source);
     check_highest_power(recording, source)
+}
+
+/// A board may exceed its limit for a moment, and a mean may be of the time before the limit was lowered. Above so many times its
+/// highest limit no reading is true.
+const TIMES_THE_LIMIT: f64 = 2.0;
+
+/// Refuses readings of power that are far above the highest limit of the device in this record. If most are, the limit is of something
+/// else, or in another unit: this is noted.
+fn refuse_power_above_limit(recording: &mut Recording, source: &mut RecordingSource) {
+    let limits = source.readings.iter().filter_map(|reading| value(reading, ReadingField::PowerLimitWatts));
+    let limit = limits.fold(0.0, f64::max);
+    let SourceKind::Device(device) = &source.kind else { return };
+    if limit <= 0.0 {
+        return;
+    }
+    for field in [ReadingField::PowerWatts, ReadingField::PowerAverageWatts] {
+        let known = source.readings.iter().filter(|reading| value(reading, field).is_some()).count();
+        let is_above =
+            |reading: &&mut RecordedReading| value(reading, field).is_some_and(|watts| watts > TIMES_THE_LIMIT * limit);
+        let above: Vec<&mut RecordedReading> = source.readings.iter_mut().filter(is_above).collect();
+        if above.is_empty() {
+            continue;
+        }
+        if above.len() * 2 > known {
+            recording.add_note(format!(
+                "{}: {} is above {TIMES_THE_LIMIT} times the limit of {limit} W in {} of {known} rows, and is kept: check the unit of \
+                 the limit, and what it is of",
+                device.name,
+                field.name(),
+                above.len()
+            ));
+            continue;
+        }
+        for reading in above {
+            let watts = value(reading, field).unwrap_or_default();
+            let problem =
+                format!("{watts} W is more than {TIMES_THE_LIMIT} times the limit of the device ({limit} W): no reading");
+            let error =
+                recording.error(reading.file as usize, u64::from(reading.line), problem, "correct the row or take it out");
+            let error = error.with_column(recording.columns.get(&field).map_or(field.name(), String::as_str));
+            recording.refuse_row("power above limit", error);
+            remove(reading, field);
+        }
+    }
 }
 
 /// Least number of rows above a sum. With fewer, a reading may be their sum by chance: 300 W after five of 60 W.
@@ -592,7 +637,7 @@ pub(crate) fn leave_tiny_counters_out(recording: &mut Recording) {
     let has_others = growths.iter().flatten().any(|(watts, _)| (LEAST_WATTS..=most).contains(watts));
     for (source, growth) in sources.iter_mut().zip(growths).filter(|_| has_others) {
         let SourceKind::Device(device) = &source.kind else { continue };
-        let Some((watts, _)) = growth.filter(|(watts, is_told)| *watts < LEAST_WATTS && !is_told) else { continue };
+        let Some((watts, _)) = growth.filter(|(watts, is_unit_known)| *watts < LEAST_WATTS && !is_unit_known) else { continue };
         let why = format!(
             "{}: the energy counter never grows by {LEAST_WATTS} W, as that of {what} does and others here do (most: {watts:.3e} W)",
             device.name

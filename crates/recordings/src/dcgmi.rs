@@ -85,8 +85,9 @@ pub(crate) fn read(
                 let name = format!("{}:gpu-{id}", recording.board_file_name(file));
                 (recording.add_device(file, RecordedDevice { name, gpu_index: Some(id), ..RecordedDevice::default() }), 0)
             });
-            let time = start.plus_micros(interval.saturating_mul(*row));
+            let (source, time) = (*source, start.plus_micros(interval.saturating_mul(*row)));
             *row += 1;
+            recording.check_board_count(file, line)?;
             let cells: Vec<&str> = cells.collect();
             if cells.len() != header.len() {
                 let problem = {
@@ -114,7 +115,7 @@ pub(crate) fn read(
             }
             match damaged {
                 Some(error) => recording.refuse_row("number", error),
-                None => recording.push(*source, time, line, &values, None),
+                None => recording.push(source, time, line, &values, None),
             }
         }
         if let (true, Some(line)) = (devices.is_empty(), first_instance) {

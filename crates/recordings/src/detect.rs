@@ -284,7 +284,7 @@ fn may_number_boards(name: &str, known: &[&str], numbers: &[f64]) -> bool {
         && (lower != "gpu" || numbers.iter().all(is_small))
 }
 
-/// Returns whether a column's name says that it counts up, such as `energyTotal`.
+/// Returns whether a column's name states that it counts up, such as `energyTotal`.
 fn names_a_total(name: &str) -> bool {
     let is_total = |word: &str| TOTAL_WORDS.iter().any(|total| word.eq_ignore_ascii_case(total));
     word_places(name).into_iter().any(|place| is_total(&name[place]))
@@ -476,7 +476,7 @@ fn suggest_unit_of_module(columns: &mut [ColumnPreview]) {
 /// Words of sums of all boards. A mean may be a figure of one.
 const SUM_WORDS: [&str; 6] = ["aggregate", "all", "overall", "sum", "total", "totals"];
 
-/// Returns whether a column's name says that it is of all boards together, such as `total_power_W`.
+/// Returns whether a column's name states that it is of all boards together, such as `total_power_W`.
 fn names_a_sum_column(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
     name.split(|c: char| !c.is_ascii_alphanumeric()).any(|word| SUM_WORDS.contains(&word))

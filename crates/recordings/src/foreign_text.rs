@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn texts_of_other_programs_are_told_from_tables() {
+    fn texts_of_other_programs_are_distinguished_from_tables() {
         for (line, what) in [
             ("==============NVSMI LOG==============", "the text of nvidia-smi -q"),
             ("| NVIDIA-SMI 535.104.05             Driver Version: 535.104.05   CUDA Version: 12.2     |", "the table that"),

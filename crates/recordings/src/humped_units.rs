@@ -112,7 +112,7 @@ pub(crate) fn humped_units(name: &str) -> Vec<HumpedUnit<'_>> {
     found
 }
 
-/// Reads a symbol. `W` and `J` say no more than the field does.
+/// Reads a symbol. `W` and `J` state no more than the field does.
 fn read(symbol: &str) -> Option<HumpedUnit<'_>> {
     if symbol.chars().count() < 2 {
         return None;
@@ -128,7 +128,7 @@ fn read(symbol: &str) -> Option<HumpedUnit<'_>> {
     FOREIGN_UNITS.contains(&symbol).then_some(HumpedUnit::Foreign(symbol))
 }
 
-/// Returns whether a unit is written by its symbol: `watts` says no more than the field does.
+/// Returns whether a unit is written by its symbol: `watts` states no more than the field does.
 fn is_spelled_by_symbol(text: &str) -> bool {
     text.len() <= 4 && text.contains(['W', 'J', 'w', 'j']) && !text.eq_ignore_ascii_case("watt")
 }
@@ -145,7 +145,7 @@ fn after_quantity(word: &str) -> Option<HumpedUnit<'_>> {
     }
     let text = &word[stem.len()..];
     match symbol {
-        // Letter case has to tell, and the name has one only.
+        // Letter case has to show it, and the name has one only.
         "mw" | "mj" | "mwh" => Some(HumpedUnit::Ambiguous(text)),
         "gw" | "gwh" => Some(HumpedUnit::Foreign(text)),
         _ => Unit::by_name(symbol).map(|unit| HumpedUnit::Known(text, unit)),

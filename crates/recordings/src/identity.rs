@@ -292,7 +292,7 @@ impl IdColumns {
         })
     }
 
-    /// Like [`Self::boards_in_rounds`], by a column whose name tells nothing: what the job does may take turns as well.
+    /// Like [`Self::boards_in_rounds`], by a column whose name shows nothing: what the job does may take turns as well.
     pub(crate) fn unnamed_in_rounds(&self, watts_of: impl Fn(SourceId) -> HashMap<u64, f64>) -> Option<SeveralBoards> {
         let is_open = |candidate: &&IdColumn| candidate.values.len() > 1 && candidate.is_of_texts();
         self.candidates.iter().filter(is_open).find_map(|candidate| {
@@ -444,7 +444,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_columns_tell_what_they_tell_apart() {
+    fn names_of_columns_show_what_they_distinguish() {
         for (name, scope) in [
             ("gpu_id", Some(IdScope::Board)),
             ("gpuId", Some(IdScope::Board)),

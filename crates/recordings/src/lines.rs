@@ -93,6 +93,9 @@ const FOREIGN_FORMS: [(&[u8], &str); 13] = [
 /// can hold gigabytes of one line; a recording in which nothing but the time changes is a thousandth of its size.
 const UNPACKED_BYTES: u64 = 256 << 20;
 const UNPACKED_PER_BYTE: u64 = 4_000;
+/// See [`UNPACKED_BYTES`] and [`UNPACKED_PER_BYTE`], of lines: each may become a reading, which takes more memory than its text.
+const UNPACKED_LINES: u64 = 4_000_000;
+const UNPACKED_LINES_PER_BYTE: u64 = 64;
 
 /// Counts the bytes that are read through it.
 struct CountingReader<R> {
@@ -123,18 +126,27 @@ impl<R: BufRead> BufRead for CountingReader<R> {
 struct BoundedDecoder<R: BufRead> {
     decoder: zstd::stream::read::Decoder<'static, CountingReader<R>>,
     unpacked: u64,
+    /// Line feeds and carriage returns; a line may end with either or both.
+    line_ends: [u64; 2],
 }
 
 impl<R: BufRead> Read for BoundedDecoder<R> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let count = self.decoder.read(into)?;
         self.unpacked += count as u64;
-        let packed = self.decoder.get_ref().bytes;
-        if self.unpacked <= packed.saturating_mul(UNPACKED_PER_BYTE).max(UNPACKED_BYTES) {
-            return Ok(count);
+        for (ends, end) in self.line_ends.iter_mut().zip([b'\n', b'\r']) {
+            *ends += memchr::memchr_iter(end, &into[..count]).count() as u64;
         }
-        let problem =
-            format!("it holds more than {} MiB in {packed} compressed bytes, as no recording does", UNPACKED_BYTES >> 20);
+        let packed = self.decoder.get_ref().bytes;
+        let lines = self.line_ends.into_iter().max().unwrap_or_default();
+        let what = if self.unpacked > packed.saturating_mul(UNPACKED_PER_BYTE).max(UNPACKED_BYTES) {
+            format!("{} MiB", UNPACKED_BYTES >> 20)
+        } else if lines > packed.saturating_mul(UNPACKED_LINES_PER_BYTE).max(UNPACKED_LINES) {
+            format!("{UNPACKED_LINES} lines")
+        } else {
+            return Ok(count);
+        };
+        let problem = format!("it holds more than {what} in {packed} compressed bytes, as no recording does");
         Err(io::Error::new(io::ErrorKind::FileTooLarge, problem))
     }
 }
@@ -156,7 +168,7 @@ pub(crate) fn decompressed<'a>(reader: impl Read + 'a) -> io::Result<Box<dyn Buf
     let whole = io::Cursor::new(magic).chain(reader);
     if is_zstd {
         let decoder = zstd::stream::read::Decoder::with_buffer(CountingReader { inner: whole, bytes: 0 })?;
-        Ok(Box::new(BufReader::with_capacity(1 << 17, BoundedDecoder { decoder, unpacked: 0 })))
+        Ok(Box::new(BufReader::with_capacity(1 << 17, BoundedDecoder { decoder, unpacked: 0, line_ends: [0; 2] })))
     } else {
         Ok(Box::new(whole))
     }
@@ -267,11 +279,14 @@ mod tests {
     fn rows_without_end_in_a_few_kilobytes_are_an_error() {
         let rows = b"2025-02-03T10:00:00Z,100\n".repeat(1 << 16);
         let bytes = rows.len();
-        let packed = packed(std::iter::repeat_n(rows, 300));
-        assert!(packed.len() < 100_000, "{}", packed.len());
-        let mut read = decompressed(&packed[..]).unwrap();
-        let error = io::copy(&mut read, &mut io::sink()).unwrap_err();
-        assert!(error.to_string().starts_with("it holds more than 256 MiB in "), "{error}");
+        let long = [vec![b' '; 1 << 20], vec![b'\n']].concat();
+        for (rows, expected) in [(rows, "it holds more than 4000000 lines in "), (long, "it holds more than 256 MiB in ")] {
+            let packed = packed(std::iter::repeat_n(rows, 300));
+            assert!(packed.len() < 100_000, "{}", packed.len());
+            let mut read = decompressed(&packed[..]).unwrap();
+            let error = io::copy(&mut read, &mut io::sink()).unwrap_err();
+            assert!(error.to_string().starts_with(expected), "{error}");
+        }
         // The same rows in a plain file, of any length.
         let plain = b"2025-02-03T10:00:00Z,100\n".repeat(1 << 16);
         assert_eq!(io::copy(&mut decompressed(&plain[..]).unwrap(), &mut io::sink()).unwrap(), bytes as u64);

@@ -344,6 +344,7 @@ impl FileReader<'_> {
             ParsedTime::Absolute(time) | ParsedTime::Local(time) | ParsedTime::Ambiguous { second: time, .. } => time,
         };
         let source = boards.source(recording, (file, latest), &id, model);
+        recording.check_board_count(file, line).map_err(RowError::stop)?;
         self.times.begin_with(recording, source);
         let time = self.times.resolve_time(source, line, stamp).map_err(|unsettled| {
             RowError::stop(recording.error(file, line, unsettled.problem, unsettled.remedy).with_column("timestamp"))
@@ -419,7 +420,7 @@ struct BoardId<'c> {
     unique: Option<&'c str>,
     bus_id: Option<&'c str>,
     index: Option<&'c str>,
-    /// A UUID of zeros: it tells rows that have it from those of the other boards of their file.
+    /// A UUID of zeros: it distinguishes rows that have it from those of the other boards of their file.
     placeholder: Option<&'c str>,
 }
 

@@ -44,7 +44,7 @@ pub enum AcceptedFinding {
     Unordered,
     /// The amounts that rows add never fall, as a running total does.
     GrowingSteps,
-    /// A running total falls again and again.
+    /// A running total falls again and again. What it had counted before it begins anew near zero is added.
     FallingTotals,
 }
 
@@ -91,6 +91,9 @@ pub struct ImportOptions {
     /// Refused rows after which an import may end before its files do; for tests, which have not the time for as many.
     #[doc(hidden)]
     pub most_refused_rows: Option<u64>,
+    /// Boards after which an import ends; for tests.
+    #[doc(hidden)]
+    pub most_boards: Option<usize>,
 }
 
 impl ImportOptions {
@@ -182,7 +185,7 @@ const MAX_WORKLOAD_BYTES: usize = 253;
 /// from 1. Without UNIT the cell's own (`250 W`), the header's (`Power [mW]`) or the field's is taken.
 ///
 /// A table with a column for each board takes `FIELD[BOARD]=COLUMN`; `gpu0=COLUMN` is short for `power_watts[gpu0]=COLUMN`; and
-/// `FIELD=gpu.{n}.power` maps each column of this form to a board, named by the text in place of the braces. `FIELD=A+B` is a
+/// `FIELD=gpu.{n}.power` maps each column of this form to a board, named by the texts in place of the braces. `FIELD=A+B` is a
 /// sum.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FieldMap {

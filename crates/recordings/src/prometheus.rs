@@ -516,6 +516,7 @@ impl PrometheusImport {
                         push_shared(recording, series.file, &device, moments);
                     } else {
                         let source = recording.add_device(series.file, device);
+                        recording.check_board_count(series.file, moments.first().map_or(0, |moment| moment.line))?;
                         for moment in moments {
                             recording.push_portion(source, (moment.time, moment.line), &moment.values, None);
                         }

@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use eadt_schemas::EventTime;
+use eadt_schemas::counts::list_first;
 use eadt_schemas::v1::{CounterScope, JobLifecycle, Meter};
 
 use crate::fingerprint::Fingerprint;
 use crate::names::shell_quote;
 use crate::report::{DroppedLines, TableUse};
-use crate::series::list_first;
+use crate::series::NAMES_SHOWN;
 use crate::tenancy::ReadingAttribution;
 use crate::{ImportError, ImportOptions, ReadingField, RecordingFormat};
 
@@ -21,6 +22,8 @@ pub(crate) type SourceId = usize;
 /// Refused rows after which an import ends at once if they are more than half of its rows so far. Tables of a board that gives no
 /// figures at first begin with hours of such rows.
 const MOST_REFUSED_ROWS: u64 = 5_000_000;
+/// Boards and jobs of an import, at most: a table whose column of boards changes with each row has millions.
+const MOST_BOARDS: usize = 100_000;
 
 #[derive(Debug)]
 pub(crate) struct Recording {
@@ -28,6 +31,7 @@ pub(crate) struct Recording {
     pub(crate) files: Vec<String>,
     fingerprints: Vec<Fingerprint>,
     pub(crate) sources: Vec<RecordingSource>,
+    most_boards: usize,
     /// The file's name of a field, for error messages; of several boards, the names of all.
     pub(crate) columns: BTreeMap<ReadingField, String>,
     /// The boards that have columns of their own, and these, by field.
@@ -65,7 +69,7 @@ pub(crate) struct RowRefusals {
     first: Option<ImportError>,
     pub(crate) by_kind: Vec<DroppedLines>,
     rows: u64,
-    /// Rows of another quantity by their unit, which say nothing against the mapping, and the first of them.
+    /// Rows of another quantity by their unit, which are nothing against the mapping, and the first of them.
     others: u64,
     first_other: Option<ImportError>,
     /// Number of rows that are checked before the table ends.
@@ -163,6 +167,7 @@ impl Recording {
             files: Vec::new(),
             fingerprints: Vec::new(),
             sources: Vec::new(),
+            most_boards: options.most_boards.unwrap_or(MOST_BOARDS),
             columns: BTreeMap::new(),
             columns_of_boards: BTreeMap::new(),
             mapped_as: BTreeMap::new(),
@@ -196,6 +201,17 @@ impl Recording {
 
     pub(crate) fn add_device(&mut self, file: FileId, device: RecordedDevice) -> SourceId {
         self.add_source(file, None, SourceKind::Device(device))
+    }
+
+    /// Returns an error if the recording has more boards by now than one import may have.
+    pub(crate) fn check_board_count(&self, file: FileId, line: u64) -> Result<(), ImportError> {
+        let most = self.most_boards;
+        if self.sources.len() <= most {
+            return Ok(());
+        }
+        let problem = format!("the recording has more than {most} boards");
+        let remedy = "check that the column of boards does not change with each row, or import the boards in several parts";
+        Err(self.error(file, line, problem, remedy))
     }
 
     /// Adds a reading; one without values and marks is left out.
@@ -311,7 +327,7 @@ impl Recording {
             of_boards.push((board.to_owned(), column));
         }
         let names: Vec<&str> = of_boards.iter().map(|(_, column)| column.as_str()).collect();
-        self.columns.insert(field, list_first(&names));
+        self.columns.insert(field, list_first(&names, NAMES_SHOWN));
     }
 
     /// Returns a `--map` of each column of a field, with the unit that was asked for, under another name.

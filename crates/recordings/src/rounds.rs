@@ -17,7 +17,7 @@ const FEWEST_ROUNDS: usize = 5;
 const FEWEST_ROUNDS_OF_NUMBERS: usize = 8;
 /// Boards are read in turn within one step of sampling. Hours of a day and phases of a job take turns more slowly.
 const LONGEST_ROUND_SECONDS: f64 = 900.0;
-/// Fewer rounds of numbers, or more of them, in a column whose name tells nothing may be what a job does.
+/// Fewer rounds of numbers, or more of them, in a column whose name shows nothing may be what a job does.
 const FEWEST_ROUNDS_OF_UNNAMED_NUMBERS: usize = 20;
 const MOST_UNNAMED_NUMBERS: usize = 16;
 /// The least difference between the mean powers of two boards, as a share of the greater one, that shows two levels.

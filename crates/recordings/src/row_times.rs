@@ -224,8 +224,8 @@ mod tests {
                 Ok(&["23:59:59", "00:00:00", "00:50:00", "00:50:01", "01:30:00"]),
             ),
             ("begins in the first", &["02:40:00", "02:50:00", "02:00:00"], Ok(&["00:40:00", "00:50:00", "01:00:00"])),
-            ("nothing tells", &["02:40:00", "02:50:00", "03:00:00"], Err(1)),
-            ("nothing tells, and rows are doubled", &["02:40:00", "02:40:00", "02:40:01"], Err(1)),
+            ("nothing shows it", &["02:40:00", "02:50:00", "03:00:00"], Err(1)),
+            ("nothing shows it, and rows are doubled", &["02:40:00", "02:40:00", "02:40:01"], Err(1)),
         ] {
             let expected = expected.map(|times| times.iter().map(|time| (*time).to_owned()).collect::<Vec<_>>());
             assert_eq!(settle(rows), expected, "{what}");

@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use eadt_schemas::counts::list_first;
 use eadt_schemas::v1::ShareMethod;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -155,19 +156,13 @@ pub fn device_metric(name: &str) -> Option<DeviceMetric> {
     Some(DeviceMetric { field, rank, unit: Unit::by_name(unit), is_power_usage: POWER_USAGE_SERIES.contains(&name) })
 }
 
+/// Names that a message lists; of others it gives the count.
+pub(crate) const NAMES_SHOWN: usize = 8;
+
 /// Returns the names in `found` as a sentence part: the first few, and how many more.
 pub fn list_names(found: &BTreeSet<String>) -> String {
     let names: Vec<&str> = found.iter().map(String::as_str).collect();
-    if names.is_empty() { "no series at all".to_owned() } else { list_first(&names) }
-}
-
-/// Returns the first few names as a sentence part, and how many more there are.
-pub(crate) fn list_first(names: &[&str]) -> String {
-    const SHOWN: usize = 8;
-    match names.len().checked_sub(SHOWN) {
-        None | Some(0) => names.join(", "),
-        Some(more) => format!("{} and {more} more", names[..SHOWN].join(", ")),
-    }
+    if names.is_empty() { "no series at all".to_owned() } else { list_first(&names, NAMES_SHOWN) }
 }
 
 /// Names of series that are read, for messages.

@@ -5,11 +5,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use eadt_schemas::EventTime;
+use eadt_schemas::counts::list_first;
 
 use crate::ReadingField;
 use crate::checks::{remove, value};
 use crate::recording::{Recording, RecordingSource, SourceKind};
-use crate::series::list_first;
+use crate::series::NAMES_SHOWN;
 
 /// Fewer readings, or fewer values of them, may be sums by chance.
 const READINGS_OF_A_SUM: usize = 8;
@@ -24,6 +25,8 @@ const DIFFERENCE_OF_MEANS: f64 = 0.01;
 const ROUNDING: f64 = 1e-6;
 /// Steps in which readings may be rounded.
 const STEPS: [f64; 4] = [1.0, 0.1, 0.01, 0.001];
+/// Steps of coarse readings of power, such as those of a meter that shows 0.1 kW.
+const COARSE_STEPS: [f64; 8] = [1000.0, 500.0, 200.0, 100.0, 50.0, 20.0, 10.0, 5.0];
 
 const FIELDS: [ReadingField; 3] = [ReadingField::PowerWatts, ReadingField::PowerAverageWatts, ReadingField::EnergyJoulesTotal];
 
@@ -38,12 +41,16 @@ struct DeviceFigure {
     rounding: f64,
 }
 
-/// Returns the step in which values are rounded; 0 if they are not.
-fn rounding_step(values: &[f64]) -> f64 {
+/// Returns the step in which values are rounded; 0 if they are not. Few values of power may be multiples of a coarse step by chance,
+/// and those of a counter are if the power hardly changes.
+fn rounding_step(values: &[f64], is_counter: bool) -> f64 {
     let tolerance = |step: f64, value: f64| 1e-6 * step + 4.0 * f64::EPSILON * value.abs();
     let is_rounded =
         |step: &f64| values.iter().all(|value| ((value / step).round() * step - value).abs() <= tolerance(*step, *value));
-    STEPS.into_iter().find(is_rounded).unwrap_or(0.0)
+    let levels: BTreeSet<u64> = values.iter().map(|value| value.to_bits()).collect();
+    let may_be_coarse = !is_counter && levels.len() >= LEVELS_OF_A_SUM;
+    let coarse = COARSE_STEPS.into_iter().filter(|_| may_be_coarse);
+    coarse.chain(STEPS).find(is_rounded).unwrap_or(0.0)
 }
 
 impl DeviceFigure {
@@ -51,8 +58,8 @@ impl DeviceFigure {
         let known: Vec<(EventTime, f64)> =
             source.readings.iter().filter_map(|reading| Some((reading.time, value(reading, field)?))).collect();
         let numbers: Vec<f64> = known.iter().map(|(_, value)| *value).collect();
-        let step = rounding_step(&numbers);
         let is_counter = field == ReadingField::EnergyJoulesTotal;
+        let step = rounding_step(&numbers, is_counter);
         let values = if is_counter { known.windows(2).map(|pair| (pair[1].0, pair[1].1 - pair[0].1)).collect() } else { known };
         if values.len() < READINGS_OF_A_SUM {
             return None;
@@ -72,21 +79,25 @@ impl DeviceFigure {
     fn count_sums(&self, parts: &[&Self]) -> Option<usize> {
         let rounding = self.rounding + parts.iter().map(|part| part.rounding).sum::<f64>();
         let tolerance = |value: f64| rounding * (1.0 + ROUNDING) + ROUNDING * value.abs();
-        let is_sum = |(time, value): &(EventTime, f64)| {
+        // The value of a row, and its distance from the sum of its parts.
+        let compare = |(time, value): &(EventTime, f64)| {
             let sum: Option<f64> = parts.iter().map(|part| part.at(*time)).sum();
-            sum.is_some_and(|sum| (sum - value).abs() <= tolerance(*value))
+            Some((*value, (sum? - value).abs())).filter(|(_, distance)| *distance <= tolerance(*value))
         };
-        let sums: Vec<f64> = self.values.iter().filter(|row| is_sum(row)).map(|(_, value)| *value).collect();
-        let width = 2.0 * tolerance(self.mean);
-        let levels: BTreeSet<i64> = sums.iter().map(|value| (value / width).round() as i64).collect();
-        let is_telling = sums.len() >= READINGS_OF_A_SUM && levels.len() >= LEVELS_OF_A_SUM;
+        let sums: Vec<(f64, f64)> = self.values.iter().filter_map(compare).collect();
+        let furthest = sums.iter().map(|(_, distance)| *distance).fold(self.rounding, f64::max);
+        // Few levels of a coarse sum are wider than all that its parts may be off together, which they seldom are.
+        let is_coarse = self.rounding > STEPS[0] / 2.0;
+        let width = 2.0 * if is_coarse { furthest } else { tolerance(self.mean) };
+        let levels: BTreeSet<i64> = sums.iter().map(|(value, _)| (value / width).round() as i64).collect();
+        let is_significant = sums.len() >= READINGS_OF_A_SUM && levels.len() >= LEVELS_OF_A_SUM;
         // The same twice is no sum, but a figure and its double.
         let is_repeated = |(place, part): (usize, &&Self)| parts[..place].iter().any(|other| other.values == part.values);
         let has_parts = parts.len() > 1
             && !parts.iter().enumerate().any(is_repeated)
             && parts.iter().all(|part| part.mean > tolerance(self.mean));
         let is_mostly = sums.len() * 100 >= self.values.len() * PERCENT_OF_SUMS;
-        (is_telling && has_parts && is_mostly).then_some(sums.len())
+        (is_significant && has_parts && is_mostly).then_some(sums.len())
     }
 }
 
@@ -160,7 +171,7 @@ pub(crate) fn leave_sums_out(recording: &mut Recording, sources: &mut [Recording
                 "{}: {} is the sum of that of {} in {} of {} rows: {what}",
                 of(&found.sum),
                 field.name(),
-                list_first(&parts),
+                list_first(&parts, NAMES_SHOWN),
                 found.readings,
                 figure.values.len()
             ));

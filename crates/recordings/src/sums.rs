@@ -42,7 +42,7 @@ impl SummedRows {
     }
 
     /// Returns whether the sum of such rows is none by chance: a larger batch is the sum of equal ones, too.
-    fn is_telling(self) -> bool {
+    fn is_significant(self) -> bool {
         self.smallest < self.largest && (self.largest >= SMALL_WHOLE_NUMBER || self.has_fractions)
     }
 }
@@ -58,7 +58,7 @@ pub(crate) enum Certainty {
 /// Returns the places of the values that are sums of values above them, in the order of their rows. A sum is the last value if it
 /// is that of all others, or the end of a group of rows. The last group may be unfinished.
 pub(crate) fn find_sums(values: &[f64], certainty: Certainty) -> Vec<usize> {
-    let is_sure = |rows: SummedRows| certainty == Certainty::Possible || rows.is_telling();
+    let is_sure = |rows: SummedRows| certainty == Certainty::Possible || rows.is_significant();
     let (mut group, mut longest, mut telling, mut places) = (SummedRows::default(), 0, 0, Vec::new());
     for (place, value) in values.iter().enumerate() {
         if group.is_sum(*value, ROWS_OF_A_SUBTOTAL) {

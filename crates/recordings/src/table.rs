@@ -151,7 +151,7 @@ fn refuse_foreign_text(recording: &Recording, file: FileId, lines: &VecDeque<(u6
     Ok(())
 }
 
-/// Returns whether a line rules off others, as in `|---|---|` and `+=====+`. Hyphens alone may stand for no value.
+/// Returns whether a line rules off others, as in `|---|---|` and `+=====+`. Hyphens alone may mean no value.
 fn is_rule(row: &str) -> bool {
     // Several runs, such as `-------- -----`, of which one is longer than any sign of no value.
     let is_of_hyphens = row.split_whitespace().count() >= 2
@@ -227,7 +227,7 @@ impl<'a> TableReader<'a> {
             ahead.pop_front();
         }
         let found = find_header(ahead.make_contiguous(), declared, wanted);
-        // Above a header, any line may stand.
+        // Above a header, any line may be.
         let is_header = |found: &HeaderMatch| found.has_table(wanted) && foreign_text(&ahead[found.index].1).is_none();
         if !found.as_ref().is_some_and(is_header) {
             refuse_foreign_text(recording, file, &ahead)?;
@@ -522,7 +522,7 @@ fn has_row_names(lines: &[(u64, String)], separator: Option<char>, header: &RowC
     let begins_with_time =
         header.get(0).is_some_and(|name| ["time", "date"].iter().any(|word| name.to_lowercase().contains(word)));
     let are_times = || begins_with_time && names.iter().any(|name| name.contains([':', '-', '/']));
-    // Else the first column may be what the header says, and the last one has no name.
+    // Else the first column may be what the header names, and the last one has no name.
     let is_measured = numbers.len() > 2 && header.get(0).is_some_and(names_a_measurement);
     let is_time_behind = begins_with_time && !are_numbers_behind;
     match (separator, are_quoted) {

@@ -50,9 +50,11 @@ const UNITS: &[Unit] = &[
     unit("µJ", Energy, 1e-6),
     unit("kJ", Energy, 1e3),
     unit("MJ", Energy, 1e6),
+    unit("GJ", Energy, 1e9),
     unit("mWh", Energy, 3.6),
     unit("Wh", Energy, 3600.0),
     unit("kWh", Energy, 3.6e6),
+    unit("MWh", Energy, 3.6e9),
     unit("ratio", Ratio, 1.0),
     unit("%", Ratio, 0.01),
     unit("MHz", Clock, 1.0),
@@ -158,7 +160,7 @@ const SPELLINGS: &[(&str, &str)] = &[
     ("hours", "h"),
 ];
 
-/// Units of power and energy in other languages, in small letters. Symbols in which letter case tells milli from mega are
+/// Units of power and energy in other languages, in small letters. Symbols in which letter case distinguishes milli from mega are
 /// [`CYRILLIC_SYMBOLS`].
 const FOREIGN_SPELLINGS: &[(&str, &str)] = &[
     ("vatio", "W"),
@@ -365,7 +367,7 @@ pub fn bracketed_unit(name: &str) -> Option<Unit> {
 }
 
 /// Returns the end of a text that joins a unit of power and one of time, such as `kW·h`, with the unit of energy that they make.
-/// Returns `None` if that unit is not known here. Seconds and minutes need a sign of a product, since `power_W_s` may say how
+/// Returns `None` if that unit is not known here. Seconds and minutes need a sign of a product, since `power_W_s` may state how
 /// often.
 fn power_hours(text: &str) -> Option<(&str, Option<Unit>)> {
     let text = text.trim();
@@ -391,7 +393,7 @@ pub fn suffix_unit(name: &str) -> Option<Unit> {
     last.or_else(of_words)
 }
 
-/// Characters that may stand before the unit at the end of a column's name.
+/// Characters that may be before the unit at the end of a column's name.
 const UNIT_SEPARATORS: [char; 9] = ['_', ',', '/', '.', '-', ' ', '、', '，', '：'];
 
 /// Numbers and prefixes of units in writings without separators.
@@ -466,7 +468,7 @@ fn prefixed_unit(name: &str) -> Option<&str> {
     Some(last).filter(is_prefixed).or_else(|| joined().filter(is_prefixed)).filter(is_unknown)
 }
 
-/// Returns a power of ten by which a name says that its values are multiplied or divided: `*1000` of `power *1000`, `/1000` of
+/// Returns a power of ten by which a name states that its values are multiplied or divided: `*1000` of `power *1000`, `/1000` of
 /// `power (/1000)`, `1e3` of `power [1e3]`.
 fn bare_factor(name: &str) -> Option<&str> {
     let ending = || {
@@ -530,7 +532,7 @@ const SPELLED_PREFIXES: [(&str, &str); 12] = [
 const LONGEST_SPELLING: usize = 3;
 
 /// Returns the symbol of a unit that is spelled out in small letters: `kWh` of `kilowatthours`, `nJ` of `nanojoule`. A plain `watt`
-/// or `joule` says no more than the field does, and is none.
+/// or `joule` states no more than the field does, and is none.
 fn spelled_symbol(text: &str) -> Option<String> {
     let prefixed = SPELLED_PREFIXES.iter().find_map(|(prefix, letter)| Some((*letter, text.strip_prefix(*prefix)?)));
     let (letter, base) = prefixed.unwrap_or(("", text));
@@ -672,7 +674,7 @@ const COUNT_WORDS: [&str; 6] = ["thousand", "thousands", "million", "millions", 
 /// Words that a letter behind them makes a multiple of.
 const COUNTED_WORDS: [&str; 7] = ["images", "samples", "sequences", "steps", "token", "tokens", "total"];
 
-/// Returns the multiple in which the name of a column says that it counts: `M` of `tokens (M)`, `tokens_M`, `Mtokens` and `M tokens`,
+/// Returns the multiple in which the name of a column states that it counts: `M` of `tokens (M)`, `tokens_M`, `Mtokens` and `M tokens`,
 /// `millions` of `tokens in millions`, `1e6` of `tokens (1e6)`.
 pub(crate) fn count_multiple(name: &str) -> Option<&str> {
     let is_one = |list: &[&str], word: &str| list.iter().any(|known| word.eq_ignore_ascii_case(known));
@@ -702,7 +704,7 @@ fn is_thousands(text: &str) -> bool {
 }
 
 /// Units that are none of power or energy that is read here. `V` and `A` may name a feed or a phase as well.
-pub(crate) const FOREIGN_UNITS: [&str; 48] = [
+pub(crate) const FOREIGN_UNITS: [&str; 46] = [
     "hp",
     "HP",
     "PS",
@@ -737,12 +739,10 @@ pub(crate) const FOREIGN_UNITS: [&str; 48] = [
     "dBm",
     "nJ",
     "cJ",
-    "GJ",
     "mWs",
     "kWs",
     "uWh",
     "µWh",
-    "MWh",
     "GWh",
     "BTU",
     "Btu",
@@ -793,8 +793,8 @@ pub(crate) fn is_unit_of_others(text: &str) -> bool {
 /// calibrated.
 const UNITS_IN_BRACKETS: [&str; 2] = ["PS", "cal"];
 
-/// Milli or mega: letter case has to tell, and does not.
-pub(crate) const AMBIGUOUS_UNITS: [&str; 6] = ["mw", "Mw", "mj", "Mj", "mwh", "Mwh"];
+/// Milli or mega: letter case has to show it, and does not.
+pub(crate) const AMBIGUOUS_UNITS: [&str; 7] = ["mw", "Mw", "mj", "Mj", "mwh", "Mwh", "MWH"];
 
 /// Returns the part of a column's name that forbids reading it as power or energy in a known unit. It may be another unit in the
 /// last brackets, after the last separator or after a word (`Apparent power (VA)`, `power_dW`, `powerGW`). It may be a multiple
@@ -970,6 +970,7 @@ mod tests {
         assert_eq!(ours(152_162_756.0, "mJ"), 152_162.756);
         assert_eq!(ours(1.5, "kW"), 1500.0);
         assert_eq!(ours(2.0, "kWh"), 7.2e6);
+        assert_eq!((ours(2.0, "MWh"), ours(2.0, "GJ")), (7.2e9, 2e9));
         assert_eq!(ours(87.0, "%"), 0.87);
         assert_eq!(ours(1.41, "GHz"), 1410.0);
         assert_eq!(ours(2.0, "MiB"), 2_097_152.0);
@@ -996,7 +997,7 @@ mod tests {
     }
 
     #[test]
-    fn finds_a_unit_of_power_or_energy_wherever_it_stands_in_a_name() {
+    fn finds_a_unit_of_power_or_energy_wherever_it_is_in_a_name() {
         let name = |unit: Option<Unit>| unit.map_or("", |unit| unit.name);
         for (text, unit) in [
             ("power (in mW)", "mW"),
@@ -1096,6 +1097,14 @@ mod tests {
             ("milliwatthours_total", "mWh"),
             ("watt_seconds_total", "J"),
             ("energy_megajoule", "MJ"),
+            ("Energy [MWh]", "MWh"),
+            ("energy_MWh_total", "MWh"),
+            ("energyMWh", "MWh"),
+            ("energy_megawatt_hours", "MWh"),
+            ("Energy (MW·h)", "MWh"),
+            ("energy_MW_h", "MWh"),
+            ("Energy (giga joules)", "GJ"),
+            ("heat [GJ]", "GJ"),
             ("Energy (kW·h)", "kWh"),
             ("Energy [kW h]", "kWh"),
             ("Energy (in kW · h)", "kWh"),
@@ -1171,7 +1180,9 @@ mod tests {
         for (text, unit) in [
             ("Apparent power (VA)", Some("VA")),
             ("power_dW", Some("dW")),
-            ("energy [MWh]", Some("MWh")),
+            ("energy [MWh]", None),
+            ("energy [GWh]", Some("GWh")),
+            ("ENERGY_MWH", Some("MWH")),
             ("power (W x10)", Some("W x10")),
             ("power [0.1 W]", Some("0.1 W")),
             ("power_in_mw", Some("mw")),
@@ -1188,7 +1199,7 @@ mod tests {
             ("chipkW [W]", None),
             ("powerGW", Some("GW")),
             ("apparentPowerVA", Some("VA")),
-            ("energyMWh", Some("MWh")),
+            ("energyMWh", None),
             ("power [0.1W]", Some("0.1W")),
             ("power (W/10)", Some("W/10")),
             ("power (1/10 W)", Some("1/10 W")),
@@ -1236,14 +1247,15 @@ mod tests {
             ("power (GPU 0)", None),
             ("power_mW", None),
             ("gpu_var_watts", None),
-            ("energy_megawatt_hours", Some("megawatt_hours")),
+            ("energy_megawatt_hours", None),
             ("gigawatthours", Some("gigawatthours")),
             ("Energy (microwatthour)", Some("microwatthour")),
             ("kilowatt_seconds", Some("kilowatt_seconds")),
             ("energyMilliwattSeconds", Some("MilliwattSeconds")),
             ("energy_nanojoules", Some("nanojoules")),
             ("deciwatts_avg", Some("deciwatts")),
-            ("Energy (giga joules)", Some("giga joules")),
+            ("Energy (giga joules)", None),
+            ("Energy (giga watts)", Some("giga watts")),
             ("dWatts", Some("dWatts")),
             ("power_dWatts", Some("dWatts")),
             ("power (dWatts)", Some("dWatts")),
@@ -1252,7 +1264,7 @@ mod tests {
             ("power_mwatts", Some("mwatts")),
             ("powerMWatts", Some("MWatts")),
             ("MWATTS", Some("MWATTS")),
-            ("energy_MWhr", Some("MWhr")),
+            ("energy_MWhr", None),
             ("energy Wmin", Some("Wmin")),
             ("energy_watt_minutes", Some("watt_minutes")),
             ("energy (W·min)", Some("W·min")),
@@ -1291,8 +1303,8 @@ mod tests {
             ("samples_per_10", Some("10")),
             ("energy kWhr", None),
             ("energy_watts_seconds", None),
-            ("Energy (MW·h)", Some("MW·h")),
-            ("energy_MW_h", Some("MW_h")),
+            ("Energy (MW·h)", None),
+            ("energy_MW_h", None),
             ("energy_gigajoules [J]", None),
             ("energy_kW_h", None),
             ("omega_watts", None),
@@ -1332,7 +1344,7 @@ mod tests {
     }
 
     #[test]
-    fn tells_absent_from_zero_and_from_nonsense() {
+    fn distinguishes_absent_from_zero_and_from_nonsense() {
         for text in ["", " ", "[N/A]", "N/A", "[Not Supported]", "nan", "NaN", "-", "null", "[Unknown Error]"] {
             assert_eq!(parse_cell(text), NumberCell::Absent, "{text:?}");
         }

@@ -76,7 +76,7 @@ fn comes_back_as_it_was_written() {
 }
 
 #[test]
-fn a_cut_log_says_where_and_what_is_good() {
+fn a_cut_log_is_reported_with_the_place_and_what_is_good() {
     let bytes = log(10, Compression::None);
     let cut = &bytes[..bytes.len() - 20];
     let mut reader = LogReader::new("cut.jsonl", cut).unwrap();
@@ -285,33 +285,33 @@ impl std::io::Read for Pieces<'_> {
     }
 }
 
-/// What a log says: its events, and its errors as text.
-type Said = Vec<Result<LoggedEvent, String>>;
+/// What is read of a log: its events, and its errors as text.
+type ReadResults = Vec<Result<LoggedEvent, String>>;
 
-fn one_by_one(bytes: &[u8]) -> Said {
-    let mut said = Vec::new();
+fn one_by_one(bytes: &[u8]) -> ReadResults {
+    let mut results = Vec::new();
     let mut reader = LogReader::new("l", bytes).unwrap();
     loop {
         match reader.next_event() {
-            Ok(None) => return said,
-            Ok(Some(event)) => said.push(Ok(event.to_logged().unwrap())),
-            Err(error) => said.push(Err(error.to_string())),
+            Ok(None) => return results,
+            Ok(Some(event)) => results.push(Ok(event.to_logged().unwrap())),
+            Err(error) => results.push(Err(error.to_string())),
         }
     }
 }
 
 /// The same through chunks, each event first as it seems to be.
-fn in_chunks(reader: impl std::io::Read) -> (Said, usize) {
-    let mut said = Vec::new();
+fn in_chunks(reader: impl std::io::Read) -> (ReadResults, usize) {
+    let mut results = Vec::new();
     let mut chunks = LogChunks::new("l", reader).unwrap();
     let mut chunk = LogChunk::default();
     let (mut lines, mut good, mut count) = (0, 0, 0);
     loop {
         match chunks.next(&mut chunk) {
             Ok(true) => count += 1,
-            Ok(false) => return (said, count),
+            Ok(false) => return (results, count),
             Err(error) => {
-                said.push(Err(error.offset_by(lines, good).to_string()));
+                results.push(Err(error.offset_by(lines, good).to_string()));
                 continue;
             }
         }
@@ -322,12 +322,12 @@ fn in_chunks(reader: impl std::io::Read) -> (Said, usize) {
                 .filter(|event| event.data.as_ref().is_some_and(|data| data.get().starts_with('{')));
             if let Some(event) = likely {
                 chunk.count_good();
-                said.push(Ok(event));
+                results.push(Ok(event));
                 continue;
             }
             match chunk.event() {
-                Ok(event) => said.push(Ok(event.to_logged().unwrap())),
-                Err(error) => said.push(Err(error.offset_by(lines, good).to_string())),
+                Ok(event) => results.push(Ok(event.to_logged().unwrap())),
+                Err(error) => results.push(Err(error.offset_by(lines, good).to_string())),
             }
         }
         lines += chunk.lines();
@@ -336,40 +336,43 @@ fn in_chunks(reader: impl std::io::Read) -> (Said, usize) {
 }
 
 /// `LoggedEvent` compares by what it would be written as.
-fn written(said: &Said) -> Vec<String> {
-    said.iter().map(|said| said.as_ref().map_or_else(Clone::clone, |event| serde_json::to_string(event).unwrap())).collect()
+fn written(results: &ReadResults) -> Vec<String> {
+    results
+        .iter()
+        .map(|result| result.as_ref().map_or_else(Clone::clone, |event| serde_json::to_string(event).unwrap()))
+        .collect()
 }
 
 #[test]
 fn a_log_of_many_chunks_reads_the_same() {
     for compression in [Compression::None, Compression::Zstd] {
         let bytes = log(5_000, compression);
-        let (said, chunks) = in_chunks(bytes.as_slice());
+        let (results, chunks) = in_chunks(bytes.as_slice());
         assert!(chunks > 3, "{chunks}");
-        assert_eq!(said.len(), 5_000);
-        assert_eq!(written(&said), written(&one_by_one(&bytes)));
+        assert_eq!(results.len(), 5_000);
+        assert_eq!(written(&results), written(&one_by_one(&bytes)));
     }
-    // Damage behind the first chunk is told with what was good before it, over all chunks.
+    // Damage behind the first chunk is reported with what was good before it, over all chunks.
     let mut text = log(5_000, Compression::None);
     let at = text.len() - 100;
     text.truncate(at);
-    let (said, _) = in_chunks(text.as_slice());
-    assert_eq!(written(&said), written(&one_by_one(&text)));
-    let error = said.last().unwrap().as_ref().unwrap_err();
+    let (results, _) = in_chunks(text.as_slice());
+    assert_eq!(written(&results), written(&one_by_one(&text)));
+    let error = results.last().unwrap().as_ref().unwrap_err();
     assert!(error.contains("4999 events before it are good") && error.contains("l:5000 "), "{error}");
     let mut packed = log(20_000, Compression::Zstd);
     packed.truncate(packed.len() / 2);
-    let (said, _) = in_chunks(packed.as_slice());
-    assert_eq!(written(&said), written(&one_by_one(&packed)));
-    assert!(said.last().unwrap().as_ref().unwrap_err().contains("truncated or damaged"));
+    let (results, _) = in_chunks(packed.as_slice());
+    assert_eq!(written(&results), written(&one_by_one(&packed)));
+    assert!(results.last().unwrap().as_ref().unwrap_err().contains("truncated or damaged"));
 }
 
 proptest! {
     #![proptest_config(cases(40))]
 
-    /// However the bytes arrive and whatever stands between the events.
+    /// However the bytes arrive and whatever is between the events.
     #[test]
-    fn chunks_say_what_the_reader_says(
+    fn chunks_return_what_the_reader_returns(
         parts in proptest::collection::vec((0..9_usize, 1..40_i64), 0..40),
         sizes in proptest::collection::vec(1..70_000_usize, 1..6),
         array in any::<bool>(),

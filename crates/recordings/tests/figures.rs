@@ -190,7 +190,7 @@ fn a_column_in_a_unit_that_makes_next_to_nothing_is_refused_with_the_unit() {
         assert!((got / expected - 1.0).abs() < 1e-3, "{what}: {got} instead of {expected}");
     }
     for (what, text, meter, map) in [
-        ("a counter that stands still", &total(0.0), gpu, "energy_joules_total=e"),
+        ("a counter that does not move", &total(0.0), gpu, "energy_joules_total=e"),
         ("a small node", &each(12.0), node, "power_watts=e"),
         ("an edge node", &each(4.0), node, "power_watts=e"),
         ("an edge node at the wall", &each(1.2), wall, "power_watts=e"),
@@ -232,7 +232,7 @@ fn a_column_in_a_unit_that_makes_next_to_nothing_is_refused_with_the_unit() {
 }
 
 #[test]
-fn batch_sizes_and_totals_are_told_apart() {
+fn batch_sizes_and_totals_are_distinguished() {
     let batch = |value: fn(u32) -> u32| table("time,w,n", 40, |row| format!("{}Z,100,{}", clock(row), value(row)));
     let total = |text: &str| read(CSV, &[("a.csv", text)], &maps(&["power_watts=w", "samples_total=n"]));
     let each = |text: &str| read(CSV, &[("a.csv", text)], &maps(&["power_watts=w", "samples=n"]));
@@ -286,7 +286,7 @@ fn batch_sizes_and_totals_are_told_apart() {
 }
 
 #[test]
-fn rows_without_an_id_are_refused_if_they_come_in_bursts_or_a_column_tells_them_apart() {
+fn rows_without_an_id_are_refused_if_they_come_in_bursts_or_a_column_distinguishes_them() {
     // Eight boards of 100 to 800 W, some milliseconds apart.
     let bursts = |milliseconds: u32, ticks: u32, second: fn(u32) -> u32, header: &str, slash: bool| {
         let row = |at: u32| {
@@ -317,7 +317,7 @@ fn rows_without_an_id_are_refused_if_they_come_in_bursts_or_a_column_tells_them_
         assert_eq!(joules(&read(format, &[("a.csv", text)], &options(Some(SameTimeRule::Mean))).unwrap()).len(), 1);
     }
 
-    // Tables of boards that are read in turn: the column that tells them apart is not mapped.
+    // Tables of boards that are read in turn: the column that distinguishes them is not mapped.
     let turns = |header: &str, cells: &[&str], milliseconds: u32, rows: u32| {
         let row = |at: u32| {
             let millis = at * milliseconds;
@@ -382,7 +382,7 @@ fn rows_without_an_id_are_refused_if_they_come_in_bursts_or_a_column_tells_them_
 }
 
 #[test]
-fn a_note_says_where_counter_and_power_contradict_each_other_and_what_windows_do() {
+fn a_note_shows_where_counter_and_power_contradict_each_other_and_what_windows_do() {
     let rows = |power: fn(u32) -> u32, counter: fn(u32) -> u32| {
         table("time,power,energy", 120, |at| format!("{}Z,{},{}", clock(at), power(at), counter(at)))
     };
@@ -403,7 +403,7 @@ fn a_note_says_where_counter_and_power_contradict_each_other_and_what_windows_do
 }
 
 #[test]
-fn an_hour_that_comes_twice_is_refused_whatever_rows_say() {
+fn an_hour_that_comes_twice_is_refused_whatever_rows_show() {
     let hour = |row: u32| format!("2025-10-26 02:{:02}:00", row % 60);
     let maps_of = |map: &str| maps(&[map]);
     let energy = table("time,n", 120, |row| format!("{},{}", hour(row), 6000 + row % 7));
@@ -479,7 +479,7 @@ fn lines_in_another_encoding_and_tables_of_other_columns_are_no_single_row() {
 }
 
 #[test]
-fn what_is_not_known_is_said_with_what_would_make_it_known() {
+fn what_is_not_known_is_reported_with_what_would_make_it_known() {
     let smi = |header: &str, cells: &str| table(header, 20, |second| format!("{}.000, GPU-1, {cells}", smi_clock(second)));
     let csv = |header: &str, cells: &str| table(header, 20, |second| format!("{},{cells}", clock(10 * second)));
     let one = table("time,power,temp", 20, |second| format!("{},{},40", clock(second), if second == 5 { "100" } else { "" }));
@@ -647,7 +647,7 @@ fn boards_with_an_id_may_be_read_in_bursts() {
 }
 
 #[test]
-fn an_hour_that_comes_twice_is_not_told_by_the_file_of_another_board() {
+fn an_hour_that_comes_twice_is_not_resolved_by_the_file_of_another_board() {
     let log = |board: &str, minute: u32| {
         table("time,board,p", 20, |row| format!("2024-10-27 {:02}:{:02}:{:02},{board},300", 1 + minute / 60, minute % 60, row))
     };
@@ -698,10 +698,10 @@ fn totals_of_several_files_over_one_time_are_not_one_counter() {
     ] {
         near(samples(&read_two(&a, &b, None).unwrap_or_else(|error| panic!("{what}: {error}"))), expected, what);
     }
-    // A total that both say is the whole job's.
+    // A total that both report is the whole job's.
     let (a, b) = (log(0, 0, 11, 10), log(300, 0, 11, 10));
     let imported = read_two(&a, &b, Some(FileSetKind::Nodes)).unwrap();
-    near(samples(&imported), 100.0, "one total, said by two");
+    near(samples(&imported), 100.0, "one total, reported by two");
     assert!(progress(&imported).iter().all(|row| row.scope == CounterScope::Global));
     assert!(imported.report.notes.iter().any(|note| note.contains("the same in r0.csv, r1.csv")), "{:?}", imported.report.notes);
     // What rows add is summed, whosever it is.
@@ -714,7 +714,7 @@ fn totals_of_several_files_over_one_time_are_not_one_counter() {
 }
 
 #[test]
-fn small_silences_are_said() {
+fn small_silences_are_reported() {
     // A batch size that changed.
     let entry = |time: u64, key: &str, value: &str, metadata: &str| {
         format!(

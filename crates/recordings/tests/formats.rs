@@ -38,7 +38,7 @@ fn power_log() -> String {
 }
 
 #[test]
-fn mlperf_tells_phases_blocks_evaluations_and_samples() {
+fn mlperf_has_phases_blocks_evaluations_and_samples() {
     let log = [
         "+ shell trace\n".to_owned(),
         mllog("0: ", T0 - 2000, "submission_benchmark", "\"llama2_70b_lora\"", "{}"),
@@ -69,12 +69,12 @@ fn mlperf_tells_phases_blocks_evaluations_and_samples() {
     assert!(power[19].last);
 
     let progress = progress(&events);
-    let told: Vec<_> = progress
+    let found: Vec<_> = progress
         .iter()
         .map(|event| ((event.time.millis() - T0 as i64), event.phase, event.span.as_deref(), event.samples_total))
         .collect();
     assert_eq!(
-        told,
+        found,
         [
             (0, JobLifecycle::Started, Some("block 1"), Some(0.0)),
             (10_000, JobLifecycle::Progress, Some("evaluation 1"), Some(100.0)),
@@ -125,7 +125,7 @@ fn mlperf_entries_between_colours_of_a_terminal_are_read() {
 }
 
 #[test]
-fn mlperf_errors_say_where_and_what() {
+fn mlperf_errors_report_where_and_what() {
     let start = mllog("", T0, "run_start", "null", "{}");
     let error = |files: &[(&str, &str)]| read(RecordingFormat::Mlperf, files, &ImportOptions::default()).unwrap_err();
     let cut = ":::MLLOG {\"time_ms\": 17000000, \"key\": \"run_st";
@@ -177,7 +177,7 @@ fn mlperf_inference_joins_both_files_by_their_clock() {
     assert!(error.starts_with("spl.txt:1: column \"Time\""), "{error}");
 }
 
-/// A detail log of these entries, run from second 2 to second 12, and power of 500 W every second but where `watts` says else.
+/// A detail log of these entries, run from second 2 to second 12, and power of 500 W every second but where `watts` gives another.
 fn inference(entries: &[(&str, &str)], watts: &[(usize, &str)], summary: &str) -> Result<ImportedRecording, String> {
     let watts = |i: usize| watts.iter().find(|(at, _)| *at == i).map_or("500.0", |(_, text)| text);
     let line = |i: usize| format!("Time,01-10-2025 13:00:{i:02}.000,Watts,{},Volts,230.1\n", watts(i));
@@ -312,7 +312,7 @@ fn mlperf_inference_counts_by_the_logs_own_rates_in_every_scenario() {
             "the summary may be of another run",
         ),
         (&[], "", None, None, "does not state how many samples"),
-        // What LoadGen says of its own result.
+        // What LoadGen reports of its own result.
         (&[("result_samples_per_second", "1"), ("result_validity", "\"VALID\"")], "Result is : VALID\n", Some(10.0), None, ""),
         (&[("result_samples_per_second", "1"), ("result_validity", "\"INVALID\"")], "", Some(10.0), None, "is \"INVALID\""),
         (&[("result_samples_per_second", "1")], "Result is : INVALID\n", Some(10.0), None, "is \"INVALID\""),
@@ -343,13 +343,13 @@ fn mlperf_inference_power_that_was_not_read_is_absent_and_damage_is_left_out() {
         let refused: u64 = imported.report.refused.iter().map(|refused| refused.lines).sum();
         assert_eq!(refused, damaged, "{watts:?}: {:?}", imported.report.refused);
     }
-    // A number that JSON does not have, in an entry that says nothing of progress; a cut entry.
+    // A number that JSON does not have, in an entry that reports nothing of progress; a cut entry.
     let lines = ":::MLLOG {\"key\": \"x\", \"value\": NaN, \"time_ms\": 1}\n:::MLLOG {\"key\": \"result_tok\n";
     let imported = inference(&[("result_samples_per_second", "1")], &[], lines).unwrap();
-    let said = |lines: &[DroppedLines]| lines.iter().map(|some| (some.reason.clone(), some.lines)).collect::<Vec<_>>();
-    assert_eq!(said(&imported.report.skipped), [("log entry about neither progress nor power".to_owned(), 1)]);
+    let counts = |lines: &[DroppedLines]| lines.iter().map(|some| (some.reason.clone(), some.lines)).collect::<Vec<_>>();
+    assert_eq!(counts(&imported.report.skipped), [("log entry about neither progress nor power".to_owned(), 1)]);
     let damaged = "damaged log entry: \":::MLLOG {\\\"key\\\": \\\"result_tok\"";
-    assert_eq!(said(&imported.report.refused), [(damaged.to_owned(), 1)]);
+    assert_eq!(counts(&imported.report.refused), [(damaged.to_owned(), 1)]);
 }
 
 #[test]
@@ -383,7 +383,7 @@ fn mlperf_inference_without_power_between_begin_and_end_is_refused_with_the_shif
 }
 
 #[test]
-fn mlperf_inference_says_which_analysers_readings_lie_outside_the_run_or_are_another_ones() {
+fn mlperf_inference_reports_which_analysers_readings_lie_outside_the_run_or_are_another_ones() {
     let spl = |hour: u32, milliseconds: u32, watts: fn(u32) -> u32| {
         let line = |i: u32| format!("Time,01-10-2025 {hour:02}:00:{i:02}.{milliseconds:03},Watts,{},Volts,230\n", watts(i));
         (0..15).map(line).collect::<String>()
@@ -417,7 +417,7 @@ fn training(batch: Option<f64>, entries: &[(u64, &str, &str, &str)], stop: (u64,
 }
 
 #[test]
-fn mlperf_counts_the_steps_at_the_stop_and_says_which_rate_contradicts() {
+fn mlperf_counts_the_steps_at_the_stop_and_reports_which_rate_contradicts() {
     let epochs: &[(u64, &str, &str, &str)] = &[
         (0, "train_samples", "1000", "{}"),
         (1, "epoch_start", "null", "{\"epoch_num\": 1}"),
@@ -521,7 +521,7 @@ fn host_log(second: i64, watts: u32, host: &str) -> String {
 type PowerCase<'a> = (&'a [(&'a str, String)], &'a [&'a str], &'a [&'a str], &'a [&'a str]);
 
 #[test]
-fn mlperf_keeps_switches_apart_and_says_what_lies_outside_the_run() {
+fn mlperf_keeps_switches_apart_and_reports_what_lies_outside_the_run() {
     let run = training(Some(8.0), &[], (30, "{\"step_num\": 10}"));
     let hours = 3600;
     let cases: [PowerCase<'_>; 9] = [
@@ -762,7 +762,7 @@ fn errors_read_as_sentences() {
     );
     let power = || maps(&["power_watts=W"]);
     assert_eq!(error("", &power()), "a.csv: is empty: it has no header; check that this is the right file");
-    for (format, time, said) in [
+    for (format, time, expected) in [
         ("%m-%d-%Y", "noon", "\"noon\" is not of the form --time-format \"%m-%d-%Y\""),
         ("%H:%M", "12:30", "\"12:30\" is no full date and time in the form --time-format \"%H:%M\"; name year"),
         ("unix", "1e300", "\"1e300\" is outside the years 0 to 9999; check --time-format"),
@@ -770,20 +770,20 @@ fn errors_read_as_sentences() {
         ("auto", "noon", "\"noon\" is not a time of a known form"),
     ] {
         let options = ImportOptions { time_format: Some(format.parse().unwrap()), ..power() };
-        let told = error(&format!("time,W\n{time},100\n"), &options);
-        assert!(told.starts_with(&format!("a.csv:2: column \"time\": {said}")), "{told}");
+        let message = error(&format!("time,W\n{time},100\n"), &options);
+        assert!(message.starts_with(&format!("a.csv:2: column \"time\": {expected}")), "{message}");
     }
     let folder = std::env::temp_dir();
     let input = RecordingFile::new("folder", std::fs::File::open(&folder).unwrap());
-    let told = import(RecordingFormat::Csv, vec![input], &power()).unwrap_err().to_string();
-    assert!(told.starts_with("folder: cannot be read: ") && told.ends_with("; name the files in it"), "{told}");
+    let message = import(RecordingFormat::Csv, vec![input], &power()).unwrap_err().to_string();
+    assert!(message.starts_with("folder: cannot be read: ") && message.ends_with("; name the files in it"), "{message}");
 }
 
 #[test]
 fn csv_sorts_and_reports_duplicates_equal_stamps_and_gaps() {
     let mut text = "ts,w\n".to_owned();
     for second in [0, 1, 2, 4, 3, 3, 5, 5, 6, 60] {
-        // Second 3 is told twice alike, second 5 with two values.
+        // Second 3 is given twice alike, second 5 with two values.
         let watts = if second == 5 { 100 + text.len() % 7 } else { 100 };
         text += &[(1_700_000_000 + second).to_string(), format!(",{watts}\n")].concat();
     }
@@ -817,9 +817,9 @@ fn csv_counts_requests_and_adds_up_tokens() {
     let text = "TIMESTAMP,Generated\n2023-11-16 18:17:03.5,10\n2023-11-16 18:17:03.5,5\n2023-11-16 18:17:09.0,7\n";
     let imported = read(RecordingFormat::Csv, &[("trace.csv", text)], &maps(&["samples=*", "tokens=Generated"])).unwrap();
     let events = imported.events().collect::<Vec<_>>();
-    let told: Vec<_> =
+    let totals: Vec<_> =
         progress(&events).iter().map(|event| (event.samples_total.unwrap(), event.tokens_total.unwrap())).collect();
-    assert_eq!(told, [(0.0, 0.0), (2.0, 15.0), (2.0, 15.0), (3.0, 22.0)]);
+    assert_eq!(totals, [(0.0, 0.0), (2.0, 15.0), (2.0, 15.0), (3.0, 22.0)]);
     assert_eq!(events[1].time.micros() - events[0].time.micros(), 1);
     assert_eq!(events[2].time.to_string(), "2023-11-16T18:17:09.000000Z");
     assert_eq!((imported.report.duplicates, imported.report.same_stamp, imported.report.rows), (0, 0, 3));

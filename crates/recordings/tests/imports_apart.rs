@@ -139,7 +139,7 @@ fn a_file_keeps_its_boards_and_ids_as_it_grows_and_in_any_writing() {
 }
 
 #[test]
-fn the_longest_names_are_told_apart_and_make_ids_that_are_accepted() {
+fn the_longest_names_are_distinguished_and_make_ids_that_are_accepted() {
     let column = |end: &str| format!("{}{end}", "c".repeat(400));
     let text = table(&format!("{},{}", column("a"), column("b")), |second| format!("{},{}", 100 + second, 300 + second));
     let folder = "f".repeat(300);

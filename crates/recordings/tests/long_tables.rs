@@ -47,7 +47,7 @@ fn boards_that_take_turns_by_a_column_of_boards_are_refused() {
         );
         assert!(error.contains("--map") && error.contains("device="), "{what}: {error}");
         let mapped = maps(&["power_watts=w", &format!("device={column}")]);
-        assert!(read(&text, &mapped).is_ok(), "{what}: as it is said");
+        assert!(read(&text, &mapped).is_ok(), "{what}: as it is mapped");
         let mean = ImportOptions { same_time: Some(SameTimeRule::Mean), ..power.clone() };
         assert!(read(&text, &mean).is_ok(), "{what}: one board");
     }
@@ -60,7 +60,7 @@ fn boards_that_take_turns_by_a_column_of_boards_are_refused() {
 fn a_column_that_may_be_one_of_boards_by_the_power_only_is_noted() {
     let power = maps(&["power_watts=w"]);
     for (what, number, header, rows, column) in [
-        ("a name that tells nothing", 10, "time,which,w", &["left,300", "right,100"][..], Some("which")),
+        ("a name that shows nothing", 10, "time,which,w", &["left,300", "right,100"][..], Some("which")),
         ("small numbers", 30, "time,x,w", &["0,300", "1,100", "2,250"], Some("x")),
         ("small numbers, few rounds", 10, "time,x,w", &["0,300", "1,100", "2,250"], None),
         ("a blank name", 10, "time,,w", &["a7,300", "b3,100"], Some("#2")),

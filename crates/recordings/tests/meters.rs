@@ -412,3 +412,24 @@ fn a_column_that_is_the_sum_of_others_is_left_out() {
     let idle = table("time,g0,g1,rest", 61, 1, |_| "50,50,100".to_owned());
     assert_eq!(total(&idle, &options), (12_000.0, false));
 }
+
+#[test]
+fn a_sum_that_is_rounded_more_coarsely_than_its_parts_is_left_out() {
+    let part = |row: u32, factor: u32| 1000.0 + 9.7 * f64::from(row * factor % 200);
+    let parts = |row: u32| [37, 53, 71].map(|factor| part(row, factor));
+    let options = of_node(maps(&["power_watts[x]=g0", "power_watts[y]=g1", "power_watts[z]=g2", "power_watts[s]=rest"]));
+    let import = |step: f64, factor: f64| {
+        let text = table("time,g0,g1,g2,rest", 120, 10, |row| {
+            let [a, b, c] = parts(row);
+            format!("{a:.1},{b:.1},{c:.1},{:.1}", (factor * (a + b + c) / step).round() * step)
+        });
+        let imported = read(CSV, &[("s.csv", &text)], &options).unwrap();
+        (joules(&imported), has_note(&imported, "is the sum of that of"))
+    };
+    let (with_losses, is_noted) = import(100.0, 1.06);
+    assert!(!is_noted, "what a supply loses is no rounding");
+    for step in [0.1, 1.0, 10.0, 100.0] {
+        let (counted, is_noted) = import(step, 1.0);
+        assert!(is_noted && counted < 0.6 * with_losses, "in steps of {step} W: {counted} of {with_losses}");
+    }
+}

@@ -180,7 +180,7 @@ fn what_changes_hands_has_stays_of_its_own() {
 }
 
 #[test]
-fn several_values_of_one_reading_at_one_time_are_counted_and_said() {
+fn several_values_of_one_reading_at_one_time_are_counted_and_reported() {
     let replica = |name: &str, watts: f64| series(POWER, &format!("gpu=0,UUID=GPU-x,prometheus_replica={name}"), watts, 0.0);
     let power = |file: &str| format!("{POWER}{{UUID=\"GPU-x\"}} {file}");
     for (files, duplicates, same_stamp, watts) in [
@@ -384,7 +384,7 @@ fn boards_of_one_name_in_several_places_are_several_boards() {
 }
 
 #[test]
-fn boards_without_a_host_are_told_apart_by_any_label_of_the_index() {
+fn boards_without_a_host_are_distinguished_by_any_label_of_the_index() {
     for (one, other) in [
         ("device=nvidia0", "device=nvidia1"),
         ("device=nvidia0,UUID=N/A", "device=nvidia1,UUID=N/A"),
@@ -400,7 +400,7 @@ fn boards_without_a_host_are_told_apart_by_any_label_of_the_index() {
 }
 
 #[test]
-fn power_usage_is_an_average_where_the_model_says_so() {
+fn power_usage_is_an_average_for_models_that_average_it() {
     for (labels, instant, average) in [
         ("UUID=GPU-1,modelName=NVIDIA A100-SXM4-80GB", Some(300.0), None),
         ("UUID=GPU-1,modelName=NVIDIA H100 80GB HBM3", None, Some(300.0)),

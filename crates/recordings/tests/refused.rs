@@ -72,7 +72,7 @@ fn refused_lines_are_an_error_and_lines_without_figures_are_none() {
         ),
         ("a negative value", CSV, &power, w(&[(3, "2025-02-03T10:00:12Z,-5")]), Some((1, "-5 is not between"))),
         ("a last row that is cut", CSV, &power, w(&[]) + "2025-02-03T10:03:00Z,1", Some((1, "it may be cut off"))),
-        ("a counter that stands still", CSV, &counted, stuck, Some((13, "stays at"))),
+        ("a counter that does not move", CSV, &counted, stuck, Some((13, "stays at"))),
         ("no values of nvidia-smi", SMI, &plain, smi("2025/02/03 10:00:09.000, GPU-1, [N/A], P0"), None),
         ("a repeated header", SMI, &plain, smi("timestamp, uuid, power.draw [W], pstate"), None),
         ("a unit", SMI, &plain, smi("2025/02/03 10:00:09.000, GPU-1, 100 V, P0"), Some((1, "has an unknown unit"))),

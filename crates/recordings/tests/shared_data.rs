@@ -279,7 +279,7 @@ fn azure_requests_fill_46_of_58_windows() {
         .collect();
     assert_eq!(windows.iter().filter(|window| window.0 == 0.0).count(), 12);
     assert_eq!(windows[0], (63.0, 1478.0));
-    // The README's 16,642 stands beside the window with most tokens.
+    // The README's 16,642 is beside the window with most tokens.
     let busiest = (0..58).max_by(|a, b| windows[*a].1.total_cmp(&windows[*b].1)).unwrap();
     assert_eq!((busiest, windows[busiest].1), (14, 16_642.0));
     assert!(!imported.report.gaps.is_empty());

@@ -104,7 +104,7 @@ fn one_board_has_one_identity() {
 }
 
 #[test]
-fn rows_without_an_id_are_refused_or_told_apart_by_their_order() {
+fn rows_without_an_id_are_refused_or_distinguished_by_their_order() {
     let boards = [100.0, 200.0, 300.0, 400.0];
     let interleaved = smi("timestamp, power.draw [W]", &boards, 0..=5, |_| String::new());
     let one_stamp = interleaved.replace(".001,", ".000,").replace(".002,", ".000,").replace(".003,", ".000,");
@@ -521,11 +521,11 @@ fn units_are_the_cells_the_users_or_the_headers() {
 }
 
 #[test]
-fn a_unit_of_the_header_counts_wherever_it_stands_and_one_that_cannot_be_read_is_refused() {
+fn a_unit_of_the_header_counts_wherever_it_is_and_one_that_cannot_be_read_is_refused() {
     let rows =
         |power: &str| (0..6).map(|row| format!("2025-02-03T10:00:{:02}Z,{power}\n", row * 10)).collect::<Vec<_>>().concat();
     let options = |column: &str| maps(&[&format!("power_watts={column}")]);
-    // 3 W of a small board: no figure is impossible, so that only the header tells.
+    // 3 W of a small board: no figure is impossible, so that only the header shows it.
     let omega = format!("time,omega_watts\n{}", rows("3"));
     assert_eq!(total(&read(CSV, &[("t.csv", &omega)], &options("omega_watts")).unwrap()), 150.0, "a node called omega");
     for column in [
@@ -554,8 +554,8 @@ fn a_unit_of_the_header_counts_wherever_it_stands_and_one_that_cannot_be_read_is
         let text = format!("time,{column}\n{}", rows("3000"));
         let error = read(CSV, &[("t.csv", &text)], &options(column)).unwrap_err();
         assert!(error.contains(&format!("the header gives {unit}, which is not a unit of power_watts")), "{column}: {error}");
-        let said = read(CSV, &[("t.csv", &text)], &options(&format!("{column}:mW"))).unwrap();
-        assert!((total(&said) - 150.0).abs() < 1e-9, "{column}");
+        let imported = read(CSV, &[("t.csv", &text)], &options(&format!("{column}:mW"))).unwrap();
+        assert!((total(&imported) - 150.0).abs() < 1e-9, "{column}");
     }
 }
 
@@ -581,7 +581,7 @@ fn a_cells_unit_counts_where_the_header_leaves_it_open_and_one_that_contradicts_
         let found = import(column, cell).unwrap_or_else(|error| panic!("{column} {cell}: {error}"));
         assert!((found - joules).abs() < 1e-6, "{column} {cell}: {found}");
     }
-    for (column, cell, said) in [
+    for (column, cell, unit) in [
         ("power_mw", "250 W", "mw"),
         ("power [mW]", "250 W", "mW"),
         ("power_kW", "250 W", "kW"),
@@ -590,7 +590,7 @@ fn a_cells_unit_counts_where_the_header_leaves_it_open_and_one_that_contradicts_
         ("chipkW", "250000 mW", "kW"),
     ] {
         let error = import(column, cell).unwrap_err();
-        assert!(error.contains(&format!("the header gives {said}, the cell gives \"{cell}\"")), "{column}: {error}");
+        assert!(error.contains(&format!("the header gives {unit}, the cell gives \"{cell}\"")), "{column}: {error}");
     }
     let units = |header: &str, unit: &str| {
         let text = format!("time,{header}\n,{unit}\n2025-02-03T10:00:00Z,250000\n2025-02-03T10:00:10Z,250000\n");
@@ -708,7 +708,7 @@ fn a_counter_that_contradicts_the_power_is_left_out() {
     let held = |rows: u32, every: u32| -> Vec<(f64, f64)> {
         (0..rows).map(|row| row / every).map(|scrape| (watts(scrape), 1500.0 * f64::from(every * scrape))).collect()
     };
-    for (what, rows, said) in [
+    for (what, rows, expected) in [
         ("never moves", vec![(300.0, 4742.776); 13], "stays at 4742.776 J from line 2 on for 60.000 s"),
         ("stops", stuck_after, "stays at 1022500 J from line 17 on for 120.000 s"),
         ("leaps", leap, "grows by 183300 W here, more than one GPU board can draw (5000 W), at line 22"),
@@ -720,7 +720,7 @@ fn a_counter_that_contradicts_the_power_is_left_out() {
         assert!(!has_counter(&imported), "{what}");
         near(total(&imported), 300.0 * 5.0 * (rows.len() - 1) as f64, what);
         assert!(
-            imported.report.notes.iter().any(|note| note.contains(said) && note.contains("left out")),
+            imported.report.notes.iter().any(|note| note.contains(expected) && note.contains("left out")),
             "{what}: {:?}",
             imported.report.notes
         );
@@ -849,6 +849,29 @@ fn lines_that_never_hold_a_value_are_errors_soon() {
 }
 
 #[test]
+fn a_recording_of_more_boards_than_an_import_takes_is_an_error() {
+    let boards = |row: &dyn Fn(u32, u32) -> String| -> String {
+        (0..3).flat_map(|second| (0..11).map(move |board| (second, board))).map(|(second, board)| row(second, board)).collect()
+    };
+    let rows = boards(&|second, board| format!("2025-02-03T10:00:0{second}Z,gpu-{board},100\n"));
+    let table = format!("time,device,w\n{rows}");
+    let dmon = format!("#Entity   POWER\n{}", boards(&|_, board| format!("GPU {board}  100\n")));
+    for (most_boards, expected) in [(Some(11), None), (Some(10), Some("has more than 10 boards"))] {
+        let options = ImportOptions { most_boards, ..maps(&["power_watts=w", "device=device"]) };
+        let of_table = read(CSV, &[("a.csv", &table)], &options).err();
+        let interval = Some(std::time::Duration::from_secs(1));
+        let options = ImportOptions { most_boards, interval, ..plain() };
+        let of_dmon = read(RecordingFormat::Dcgmi, &[("a.txt", &dmon)], &options).err();
+        for error in [of_table, of_dmon] {
+            assert!(
+                expected.map_or(error.is_none(), |text| error.as_ref().is_some_and(|error| error.contains(text))),
+                "{error:?}"
+            );
+        }
+    }
+}
+
+#[test]
 fn a_table_may_begin_with_rows_without_figures() {
     let good = |second: u32| format!("2025-02-03T10:{:02}:{:02}Z,100\n", second / 60, second % 60);
     let rows = (1..150).fold(String::new(), |rows, second| rows + &good(second));
@@ -875,7 +898,7 @@ fn a_mark_that_nothing_settles_is_asked_for() {
     assert!(error.ends_with("use --decimal point or --decimal comma"), "{error}");
     for (decimal, joules) in [(eadt_recordings::DecimalMark::Point, 12.5), (eadt_recordings::DecimalMark::Comma, 12_500.0)] {
         let options = ImportOptions { decimal: Some(decimal), ..maps(&["power_watts=w"]) };
-        near(total(&read(CSV, &[("o.csv", open)], &options).unwrap()), joules, "as is said");
+        near(total(&read(CSV, &[("o.csv", open)], &options).unwrap()), joules, "as is mapped");
     }
     // Any number that can be read in one way only settles it, in any column; and who separates with a comma has no decimal comma.
     for (what, text, joules) in [
@@ -922,7 +945,7 @@ fn a_last_cell_that_is_cut_off_is_no_reading() {
     for (what, table) in [
         ("it has its end", format!("{table}\n")),
         ("it is as long as another", format!("{table}51.5")),
-        ("too few rows tell", "time,w\n2025-02-03T10:00:00Z,100\n2025-02-03T10:00:10Z,9".to_owned()),
+        ("too few rows show it", "time,w\n2025-02-03T10:00:00Z,100\n2025-02-03T10:00:10Z,9".to_owned()),
     ] {
         assert!(read(CSV, &[("t.csv", &table)], &maps(&["power_watts=w"])).unwrap().report.refused.is_empty(), "{what}");
     }
@@ -948,7 +971,7 @@ fn a_date_and_a_time_of_day_in_columns_of_their_own_are_one_time() {
     let table = "day,clock,w\n2025-02-03,10:00:00,100\n2025-02-03,10:00:10,300\n";
     let error = joules(table, &["time=day", "power_watts=w"]).unwrap_err();
     assert!(error.contains("dates without a time of day") && error.ends_with("give both: --map time=day+clock"), "{error}");
-    near(joules(table, &["time=day+clock", "power_watts=w"]).unwrap(), 2000.0, "as the remedy says");
+    near(joules(table, &["time=day+clock", "power_watts=w"]).unwrap(), 2000.0, "as the remedy proposes");
     let slashes = table.replace("2025-02-03", "03/02/2025");
     let options =
         |form: &str, mapped: &str| ImportOptions { time_format: Some(form.parse().unwrap()), ..maps(&[mapped, "power_watts=w"]) };
@@ -971,7 +994,7 @@ fn times_with_and_without_an_offset_need_a_zone() {
     );
     let zone =
         |name: &str| ImportOptions { time_zone: Some(NamedTimeZone::new(name, |_| None).unwrap()), ..maps(&["power_watts=w"]) };
-    near(total(&read(CSV, &[("t.csv", table)], &zone(BERLIN)).unwrap()), 2000.0, "the zone is said");
+    near(total(&read(CSV, &[("t.csv", table)], &zone(BERLIN)).unwrap()), 2000.0, "the zone is given");
     let turned = "time,w\n2025-07-03 10:00:00,100\n2025-07-03T10:00:10Z,300\n";
     assert!(read(CSV, &[("t.csv", turned)], &maps(&["power_watts=w"])).unwrap_err().contains("t.csv:3"));
     let offsets = "time,w\n2025-07-03T10:00:00+02:00,100\n2025-07-03T08:00:10Z,300\n";
@@ -979,7 +1002,7 @@ fn times_with_and_without_an_offset_need_a_zone() {
 }
 
 #[test]
-fn a_record_that_begins_in_the_hour_that_comes_twice_is_refused_unless_its_rows_tell() {
+fn a_record_that_begins_in_the_hour_that_comes_twice_is_refused_unless_its_rows_show_which() {
     let zone =
         |name: &str| ImportOptions { time_zone: Some(NamedTimeZone::new(name, |_| None).unwrap()), ..maps(&["power_watts=w"]) };
     let row = |time: &str, watts: u32| format!("2024-10-27 {time},{watts}\n");
@@ -992,7 +1015,7 @@ fn a_record_that_begins_in_the_hour_that_comes_twice_is_refused_unless_its_rows_
         "{error}"
     );
     assert!(error.contains("--time-zone +02:00"), "{error}");
-    near(total(&read(CSV, &[("f.csv", &table)], &zone("+01:00")).unwrap()), 180_000.0, "as the remedy says");
+    near(total(&read(CSV, &[("f.csv", &table)], &zone("+01:00")).unwrap()), 180_000.0, "as the remedy proposes");
     let both = format!("time,w\n{}{}{}", minutes(30, 60, 100), minutes(0, 60, 100), row("03:00:00", 100));
     near(total(&read(CSV, &[("f.csv", &both)], &zone(BERLIN)).unwrap()), 540_000.0, "the clock is set back within it");
     // Repeated rows are no clock that is set back.
@@ -1033,7 +1056,7 @@ fn power_that_is_read_more_rarely_than_it_counts_is_noted_with_the_setting() {
     assert_eq!(notes(&table(2), &["power_watts=w"]), "");
     assert!(notes(&table(2000), &["power_watts=w"]).contains("86400 is the most"));
     let counter = table(10).replace("time,w", "time,e").replace(",300", ",5000");
-    assert!(!notes(&counter, &["energy_joules_total=e"]).contains("power_gap_seconds"), "a counter tells");
+    assert!(!notes(&counter, &["energy_joules_total=e"]).contains("power_gap_seconds"), "a counter shows it");
 }
 
 #[test]
@@ -1127,7 +1150,7 @@ fn what_would_be_misread_stops_with_the_way_out() {
         let error = read(CSV, &[("s.csv", &text)], &as_device).unwrap_err();
         assert!(error.contains("power_usage_percentage"), "{error}");
     }
-    // Names of hosts are none of readings, and who says W is believed.
+    // Names of hosts are none of readings, and W, if mapped, is believed.
     let hosts = mixed.replace("gpu_0_utilization_percentage", "mem01");
     near(total(&read(CSV, &[("h.csv", &hosts)], &as_device).unwrap()), 3970.0, "hosts");
     let parts = mixed.replace("gpu_0_power_watts", "total_power").replace("gpu_0_utilization_percentage", "fan");
@@ -1135,7 +1158,7 @@ fn what_would_be_misread_stops_with_the_way_out() {
     let in_watts = maps(&["device=key", "power_watts=value:W"]);
     near(total(&read(CSV, &[("p.csv", &parts)], &in_watts).unwrap()), 3000.0, "the whole, and not the fan in it");
 
-    // Seconds that are said to be milliseconds; counts that may be so are noted.
+    // Seconds that are mapped as milliseconds; counts that may be so are noted.
     let milliseconds = |rows: String| {
         let format = Some(TimeFormat::UnixMs);
         read(CSV, &[("u.csv", &rows)], &ImportOptions { time_format: format, ..maps(&["device=key", "power_watts=value"]) })
@@ -1162,7 +1185,11 @@ fn what_would_be_misread_stops_with_the_way_out() {
         let text = format!("time,{column}\n2025-02-03T10:00:00Z,12\n2025-02-03T10:00:10Z,12\n");
         let error = read(CSV, &[("v.csv", &text)], &maps(&[&format!("power_watts={column}")])).unwrap_err();
         assert!(error.contains(&format!("column \"{column}\": by its name it is no power_watts")), "{error}");
-        near(total(&read(CSV, &[("v.csv", &text)], &maps(&[&format!("power_watts={column}:W")])).unwrap()), 120.0, "as is said");
+        near(
+            total(&read(CSV, &[("v.csv", &text)], &maps(&[&format!("power_watts={column}:W")])).unwrap()),
+            120.0,
+            "as is mapped",
+        );
     }
     let (power, energy) = ("power_watts", "energy_joules");
     for (field, column, is_unit) in [
@@ -1183,7 +1210,7 @@ fn what_would_be_misread_stops_with_the_way_out() {
         assert_eq!(error.contains("the header gives"), is_unit, "{error}");
         assert!(error.contains("map another column, or give the unit after a colon"), "{error}");
         let unit = if field == power { "W" } else { "J" };
-        assert!(read(CSV, &[("v.csv", &text)], &maps(&[&format!("{field}={column}:{unit}")])).is_ok(), "{column}: as is said");
+        assert!(read(CSV, &[("v.csv", &text)], &maps(&[&format!("{field}={column}:{unit}")])).is_ok(), "{column}: as is mapped");
     }
     for (field, column) in [
         (power, "current"),
@@ -1212,7 +1239,7 @@ fn what_would_be_misread_stops_with_the_way_out() {
     }
     let error = read(CSV, &[("a.csv", apparent)], &maps(&["power_watts=Power"])).unwrap_err();
     assert!(error.contains("the header gives VA, which is not a unit of power_watts"), "{error}");
-    near(total(&read(CSV, &[("a.csv", apparent)], &maps(&["power_watts=Power:W"])).unwrap()), 3000.0, "as is said");
+    near(total(&read(CSV, &[("a.csv", apparent)], &maps(&["power_watts=Power:W"])).unwrap()), 3000.0, "as is mapped");
     let suffix = apparent.replace("Power (VA)", "apparent_power_VA");
     let error = read(CSV, &[("a.csv", &suffix)], &maps(&["power_watts=apparent_power_VA"])).unwrap_err();
     assert!(error.contains("the header gives VA, which is not a unit of power_watts"), "{error}");
@@ -1255,7 +1282,7 @@ fn what_would_be_misread_stops_with_the_way_out() {
             assert!(error.contains(what) && error.contains(way), "{error}");
         }
     }
-    // Above a table, any line may stand.
+    // Above a table, any line may be.
     for above in ["run lr=0.1,bs=64 1738576800", "config,lr=0.1 bs=64", "| NVIDIA-SMI 535 |", "HTTP/1.1 200 OK"] {
         let text = format!("{above}\ntime,power\n2025-02-03T10:00:00Z,300\n2025-02-03T10:00:10Z,300\n");
         near(total(&read(CSV, &[("t.csv", &text)], &maps(&["power_watts=power"])).unwrap()), 3_000.0, above);
@@ -1386,7 +1413,7 @@ fn spellings_of_one_board_are_one_board() {
 }
 
 #[test]
-fn a_column_of_units_says_them_row_by_row() {
+fn a_column_of_units_gives_them_row_by_row() {
     let joules = |header: &str, rows: &[&str], mapped: &str| {
         read(CSV, &[("t.csv", &ten_seconds(header, rows))], &maps(&[mapped])).map(|imported| total(&imported))
     };
@@ -1425,7 +1452,7 @@ fn a_column_of_units_says_them_row_by_row() {
 }
 
 #[test]
-fn rows_of_several_kinds_are_named_by_the_column_that_tells_them() {
+fn rows_of_several_kinds_are_named_by_the_column_that_distinguishes_them() {
     let long = ten_seconds("time,gpu,metric,value", &["0,power,300", "0,temperature,60"]);
     let error = read(CSV, &[("t.csv", &long)], &maps(&["device=gpu", "power_watts=value"])).unwrap_err();
     assert!(
@@ -1438,7 +1465,7 @@ fn rows_of_several_kinds_are_named_by_the_column_that_tells_them() {
         let text = format!("{}2025-02-03T10:01:00Z,{other}\n", ten_seconds("time,_field,v", &["power_draw,300"]));
         let error = read(CSV, &[("t.csv", &text)], &maps(&["power_watts=v"])).map(|imported| total(&imported)).unwrap_err();
         assert!(error.starts_with("t.csv:13: column \"_field\": names readings of several kinds"), "{error}");
-        assert!(read(CSV, &[("t.csv", &text)], &maps(&["power_watts=v:W"])).is_ok(), "{other}: as is said");
+        assert!(read(CSV, &[("t.csv", &text)], &maps(&["power_watts=v:W"])).is_ok(), "{other}: as is mapped");
     }
     for (header, rows) in [
         ("time,note,v", &["power cap set,300", "loss spike,300"][..1]),
@@ -1704,7 +1731,7 @@ fn steps_of_a_job_do_not_count_beside_the_job_wherever_its_row_is() {
 }
 
 #[test]
-fn a_flag_of_a_row_says_that_its_value_is_none() {
+fn a_flag_of_a_row_marks_its_value_as_none() {
     let row = |second: u32, flag: &str, value: &str| format!("run,gpu_power,{value},2025-02-03T10:00:{second:02}Z,{flag}\n");
     for (yes, no) in [("1", "0"), ("True", "False"), ("t", "f")] {
         let rows = (0..=10).map(|second| if second == 5 { row(second, yes, "0") } else { row(second, no, "300") });
@@ -1756,10 +1783,10 @@ fn multiples_of_counts_are_refused_and_rates_that_contradict_a_total_are_noted()
     for (columns, is_noted) in [(&["samples_total=n", "samples_per_second=rate"][..], true), (&["samples_total=n"], false)] {
         let imported = read(CSV, &[("t.csv", &table("time,n,rate"))], &maps(columns)).unwrap();
         let notes = &imported.report.notes;
-        let is_said = notes.iter().any(|note| note.contains("grows by 1000 in 100 s, samples_per_second gives 5120"));
-        assert_eq!(is_said, is_noted, "{notes:?}");
+        let is_shown = notes.iter().any(|note| note.contains("grows by 1000 in 100 s, samples_per_second gives 5120"));
+        assert_eq!(is_shown, is_noted, "{notes:?}");
     }
-    // A pause of ten hours, of which a rate says nothing.
+    // A pause of ten hours, of which a rate shows nothing.
     let row = |row: u32| format!("2025-02-03T{:02}:{:02}:{:02}Z,{},10\n", 8 + row / 8 * 10, row / 6, row % 6 * 10, row * 100);
     let paused = format!("time,n,rate\n{}", (0..=15).map(row).collect::<String>());
     let imported = read(CSV, &[("t.csv", &paused)], &maps(&["samples_total=n", "samples_per_second=rate"])).unwrap();
@@ -1963,13 +1990,13 @@ fn a_known_series_that_makes_next_to_nothing_or_too_much_is_refused_without_a_ma
     };
     let options = ImportOptions { workload: Some("lab/a".to_owned()), ..plain() };
     let energy = "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION";
-    for (what, name, first, step, said, unit) in [
+    for (what, name, first, step, expected, unit) in [
         ("joules", energy, 1000.0, 3000.0, "never grows by 1 W", "J"),
         ("milliwatts", "DCGM_FI_DEV_POWER_USAGE", 300_000.0, 0.0, "more than one GPU board can draw", "mW"),
     ] {
         let error = read(RecordingFormat::Prometheus, &[("p.prom", &text(name, first, step))], &options).unwrap_err();
         assert!(
-            error.contains(said) && error.contains(&format!("if it is in {unit}, write the readings as a table")),
+            error.contains(expected) && error.contains(&format!("if it is in {unit}, write the readings as a table")),
             "{what}: {error}"
         );
         assert!(!error.contains("give the unit"), "{what}: {error}");
@@ -1983,8 +2010,9 @@ fn a_known_series_that_makes_next_to_nothing_or_too_much_is_refused_without_a_ma
         let imported = read(RecordingFormat::Prometheus, &[("p.prom", &both)], &options).unwrap();
         assert_eq!(imported.report.boards.len(), boards, "{what}");
         let notes = &imported.report.notes;
-        let says = |note: &String| note.contains("GPU-2: the energy counter never grows by 1 W") && note.contains("not known");
-        assert_eq!(notes.iter().any(says), noted, "{what}: {notes:?}");
+        let has_note =
+            |note: &String| note.contains("GPU-2: the energy counter never grows by 1 W") && note.contains("not known");
+        assert_eq!(notes.iter().any(has_note), noted, "{what}: {notes:?}");
     }
 }
 
@@ -2017,4 +2045,176 @@ fn a_word_that_begins_as_a_multiple_is_no_unit() {
     }
     let text = varying("time,power (kilo)", 0..20, 300);
     assert!(read(CSV, &[("w.csv", &text)], &maps(&["power_watts=power (kilo)"])).is_err());
+}
+
+#[test]
+fn what_rows_add_goes_beside_every_other_figure_of_the_job() {
+    let row = |row: u32| {
+        let time = format!("2025-02-03T10:{:02}:{:02}Z", row / 6, row % 6 * 10);
+        format!("{time},{},{},{},3.2,300\n", 30 + row % 5, 100 * row, 3.0 - 0.01 * f64::from(row))
+    };
+    let text = format!("time,n,s,loss,rate,w\n{}", (0..40).map(row).collect::<String>());
+    let totals = |step: &str, beside: &[&str]| {
+        let own = format!("{step}=n");
+        let mut mapped = vec![own.as_str()];
+        mapped.extend(beside);
+        let imported = read(CSV, &[("t.csv", &text)], &maps(&mapped)).unwrap_or_else(|error| panic!("{mapped:?}: {error}"));
+        let of_step = |event: &eadt_schemas::v1::TrainingProgress| match step {
+            "samples" => event.samples_total,
+            "tokens" => event.tokens_total,
+            _ => event.steps_total,
+        };
+        let known: Vec<_> = progress(&imported).iter().filter_map(|event| Some((event.time, of_step(event)?))).collect();
+        (known, imported.report.out_of_order)
+    };
+    for step in ["samples", "tokens", "steps"] {
+        let alone = totals(step, &[]);
+        assert_eq!(alone.0.last().unwrap().1, 1280.0, "{step}");
+        for other in ["loss=loss", "samples_per_second=rate", "steps_total=s", "tokens_total=s", "samples_total=s"] {
+            if other.starts_with(&format!("{step}_total")) {
+                continue;
+            }
+            for beside in [&[other][..], &[other, "power_watts=w"]] {
+                assert_eq!(totals(step, beside), alone, "{step} beside {beside:?}");
+            }
+        }
+    }
+    // Each file has a total of its own; what rows add is of both.
+    let node = |first: u32| {
+        let row = |row: u32| format!("2025-02-03T10:00:{row:02}.{first:03}Z,32,{}\n", first + 10 * row);
+        format!("time,n,s\n{}", (0..10).map(row).collect::<String>())
+    };
+    let options = ImportOptions { files_are: Some(FileSetKind::Nodes), ..maps(&["samples=n", "steps_total=s"]) };
+    let imported = read(CSV, &[("a.csv", &node(0)), ("b.csv", &node(300))], &options).unwrap();
+    let rows = progress(&imported);
+    let ranks: std::collections::BTreeSet<u32> =
+        rows.iter().filter(|row| row.samples_total.is_some()).map(|row| row.rank).collect();
+    assert_eq!((ranks.len(), rows.iter().filter_map(|row| row.samples_total).fold(0.0, f64::max)), (1, 640.0));
+}
+
+/// A figure of each row.
+type Count<'c> = &'c dyn Fn(u32) -> u32;
+/// A counter, another one beside it, the samples of all, and the note.
+type TotalsCase<'c> = (&'c str, Count<'c>, Option<Count<'c>>, f64, Option<&'c str>);
+/// Power, its limit, the energy, the readings refused, and the note.
+type LimitCase<'c> = (&'c str, Count<'c>, Count<'c>, f64, u64, Option<&'c str>);
+
+#[test]
+fn a_total_that_begins_anew_once_is_noted_or_added_up_if_another_goes_on() {
+    let table = |samples: Count<'_>, steps: Count<'_>| {
+        let row = |row: u32| format!("2025-02-03T10:{:02}:{:02}Z,{},{}\n", row / 6, row % 6 * 10, samples(row), steps(row));
+        format!("time,n,s\n{}", (0..60).map(row).collect::<String>())
+    };
+    let anew = |row: u32| if row < 20 { 100 * row } else { 100 * (row - 20) };
+    let resumed = |row: u32| if row < 20 { 100 * row } else { 100 * (row - 5) };
+    let goes_on = |row: u32| 5 + row;
+    let stays = |_: u32| 7;
+    let cases: [TotalsCase<'_>; 5] = [
+        ("alone", &anew, None, 3900.0, Some("counts once, 3900 in all")),
+        ("beside a total that goes on", &anew, Some(&goes_on), 5800.0, Some("steps_total goes on")),
+        ("beside one that begins anew", &anew, Some(&anew), 3900.0, Some("--accept falling-totals, which counts 5800")),
+        ("beside one that stays", &anew, Some(&stays), 3900.0, Some("counts once, 3900 in all")),
+        ("from a checkpoint", &resumed, None, 5400.0, None),
+    ];
+    for (what, samples, steps, total, note) in cases {
+        let mapped = if steps.is_some() { &["samples_total=n", "steps_total=s"][..] } else { &["samples_total=n"] };
+        let imported = read(CSV, &[("t.csv", &table(samples, steps.unwrap_or(&stays)))], &maps(mapped)).unwrap();
+        near(progress(&imported).last().unwrap().samples_total.unwrap(), total, what);
+        let notes = &imported.report.notes;
+        let found = notes.iter().find(|note| note.starts_with("samples_total begins anew 1 time, at 2025-02-03T10:03:20"));
+        assert_eq!(found.map(|found| found.contains(note.unwrap_or_default())), note.map(|_| true), "{what}: {notes:?}");
+    }
+    let row = |row: u32| {
+        format!("training_samples_total{{job=\"x\"}} {} {}\n", anew(row), 1_738_576_800_000_u64 + 15_000 * u64::from(row))
+    };
+    let text: String = (0..40).map(row).collect();
+    for (accept, total, note) in
+        [(vec![], 1900.0, "which counts 3800"), (vec![AcceptedFinding::FallingTotals], 3800.0, "as --accept sets")]
+    {
+        let options = ImportOptions { accept, workload: Some("lab/a".to_owned()), ..plain() };
+        let imported = read(RecordingFormat::Prometheus, &[("p.prom", &text)], &options).unwrap();
+        near(progress(&imported).last().unwrap().samples_total.unwrap(), total, note);
+        assert!(imported.report.notes.iter().any(|found| found.contains(note)), "{:?}", imported.report.notes);
+    }
+}
+
+#[test]
+fn power_far_above_the_limit_of_its_device_is_no_reading() {
+    let table = |watts: Count<'_>, limit: Count<'_>| {
+        let row = |second: u32| format!("2025/02/03 10:00:{second:02}.000, 0, {} W, {} W\n", watts(second), limit(second));
+        format!("timestamp, index, power.draw.instant [W], enforced.power.limit [W]\n{}", (0..30).map(row).collect::<String>())
+    };
+    let even = |_: u32| 300;
+    let spike = |second: u32| if second == 17 { 4200 } else { 300 };
+    let peak = |second: u32| if second == 17 { 700 } else { 300 };
+    let (high, low) = (|_: u32| 400, |_: u32| 100);
+    let lowered = |second: u32| if second < 15 { 400 } else { 100 };
+    let cases: [LimitCase<'_>; 4] = [
+        ("a spike", &spike, &high, 8_700.0, 1, None),
+        ("a peak", &peak, &high, 9_100.0, 0, None),
+        ("a limit that was lowered", &even, &lowered, 8_700.0, 0, None),
+        ("the limit of something else", &even, &low, 8_700.0, 0, Some("limit of 100 W in 30 of 30 rows")),
+    ];
+    for (what, watts, limit, joules, refused, note) in cases {
+        let imported =
+            read(SMI, &[("smi.csv", &table(watts, limit))], &plain()).unwrap_or_else(|error| panic!("{what}: {error}"));
+        near(total(&imported), joules, what);
+        assert_eq!(imported.report.refused.iter().map(|refused| refused.lines).sum::<u64>(), refused, "{what}");
+        let notes = &imported.report.notes;
+        assert_eq!(notes.iter().any(|found| found.contains("times the limit")), note.is_some(), "{what}: {notes:?}");
+        assert!(note.is_none_or(|note| notes.iter().any(|found| found.contains(note))), "{what}: {notes:?}");
+    }
+}
+
+#[test]
+fn a_pattern_may_have_several_braces() {
+    let pivot =
+        "time,h1:gpu0,h1:gpu1,h2:gpu0,h2:cpu0\n2025-02-03T10:00:00Z,100,200,300,90\n2025-02-03T10:00:10Z,100,200,300,90\n";
+    let columns = [
+        "train/cuda:0 (gpu:2)/power_usage (W)/mean",
+        "train/cuda:1 (gpu:3)/power_usage (W)/mean",
+        "train/cuda:1 (gpu:3)/power_usage (W)/max",
+    ];
+    let nvitop = format!("time,{}\n2025-02-03T10:00:00Z,100,200,400\n2025-02-03T10:00:10Z,100,200,400\n", columns.join(","));
+    for (text, pattern, boards, energy) in [
+        (pivot, "{h}:gpu{n}", &["w:h1:0", "w:h1:1", "w:h2:0"][..], 6_000.0),
+        (pivot, "{h}:gpu{n}:W", &["w:h1:0", "w:h1:1", "w:h2:0"], 6_000.0),
+        (pivot, "h1:gpu{n}", &["w:gpu0", "w:gpu1"], 3_000.0),
+        (nvitop.as_str(), "train/cuda:{n} (gpu:{m})/power_usage (W)/mean:W", &["w:0:2", "w:1:3"], 3_000.0),
+    ] {
+        let imported = read(CSV, &[("w.csv", text)], &maps(&[&format!("power_watts={pattern}")]))
+            .unwrap_or_else(|error| panic!("{pattern}: {error}"));
+        let names: Vec<String> = joules(&imported).iter().map(|(device, _)| without_fingerprint(device)).collect();
+        assert_eq!(names, boards, "{pattern}");
+        near(total(&imported), energy, pattern);
+    }
+    let error = read(CSV, &[("w.csv", pivot)], &maps(&["power_watts={h}:tpu{n}"])).unwrap_err();
+    assert!(error.contains("has no column \"{h}:tpu{n}\""), "{error}");
+}
+
+#[test]
+fn ranks_that_are_the_devices_are_ranks_all_the_same() {
+    let table = |samples: &dyn Fn(u32, u32) -> u32| {
+        let row = |second: u32, rank: u32| format!("2025-02-03T10:00:{second:02}Z,{rank},{},300\n", samples(second, rank));
+        let rows = (0..10).flat_map(|second| (0..4).map(move |rank| row(second, rank)));
+        format!("time,rank,n,w\n{}", rows.collect::<String>())
+    };
+    let options = maps(&["device=rank", "power_watts=w", "samples_total=n"]);
+    let imported = read(CSV, &[("r.csv", &table(&|second, _| 80 * second))], &options).unwrap();
+    near(total(&imported), 4.0 * 9.0 * 300.0, "each device");
+    assert_eq!(progress(&imported).last().unwrap().samples_total, Some(720.0));
+    let notes = &imported.report.notes;
+    assert!(notes.iter().any(|note| note.starts_with("rank: all ranks have the same figures")), "{notes:?}");
+    let error = read(CSV, &[("r.csv", &table(&|second, rank| 80 * second + 1000 * rank))], &options).unwrap_err();
+    assert!(error.contains("rows of 4 ranks") && error.contains("is mapped as that of the devices"), "{error}");
+}
+
+#[test]
+fn energy_may_be_in_megawatt_hours() {
+    let row = |minute: u32| format!("2025-02-03T10:{minute:02}:00Z,{:.4}\n", 100.0 + 0.0025 * f64::from(minute));
+    let text = format!("time,Energy (MWh)\n{}", (0..6).map(row).collect::<String>());
+    let options = ImportOptions { meter: Some(Meter::Wall), ..maps(&["energy_joules_total=Energy (MWh)"]) };
+    let imported = read(CSV, &[("m.csv", &text)], &options).unwrap();
+    let counts: Vec<f64> = telemetry(&imported).iter().filter_map(|row| row.energy_joules_total).collect();
+    near(counts[5] - counts[0], 0.0125 * 3.6e9, "MWh");
 }

@@ -9,7 +9,7 @@ use eadt_report::{ReportBreakdown, ReportSettings, Reporter, WorkloadReport};
 use eadt_schemas::Topic;
 use eadt_schemas::v1::{EfficiencyWindow, WindowKind};
 use eadt_testing::shared_data;
-use support::read;
+use support::{maps, read, read_texts};
 
 /// As a replay of a log without stamps does it.
 fn fold(imported: &ImportedRecording, align_to_run: bool) -> Vec<EfficiencyWindow> {
@@ -174,5 +174,67 @@ fn dcgmi_windows_and_unassigned_add_up_to_the_counter() {
     for (file, joules) in [("GA100-bfs-1410-1.txt", 1353.012), ("GA100-lud-510-0.txt", 2831.456)] {
         let it = report(&fold(&read(RecordingFormat::Dcgmi, &folder, &[file], &options), false));
         near(it.energy_joules, joules, 1e-9);
+    }
+}
+
+#[test]
+fn what_rows_count_has_the_time_of_the_energy_that_they_add() {
+    let clock = |seconds: u32| format!("2025-02-03T10:{:02}:{:02}Z", seconds / 60, seconds % 60);
+    let amounts = |row: u32| format!("{},{}", 18 * (1000 + 100 * (row % 3)), 1000 + 100 * (row % 3));
+    let table = |header: &str, row: &dyn Fn(u32) -> String| format!("{header}\n{}", (1..=6).map(row).collect::<String>());
+    let since_before = |offset: u32| table("time,j,n", &|row| format!("{},{}\n", clock(60 * row + offset), amounts(row)));
+    let duration = table("finished,duration,j,n", &|row| format!("{},60,{}\n", clock(60 * row), amounts(row)));
+    let both_ends = table("start,end,j,n", &|row| format!("{},{},{}\n", clock(60 * row - 60), clock(60 * row), amounts(row)));
+    let requests = table("time,j,n", &|row| format!("{},{}\n", clock(57 + 40 * row), amounts(row)));
+    for (what, text, time) in [
+        ("on edges of windows", since_before(0), "time=time"),
+        ("beside them", since_before(7), "time=time"),
+        ("durations", duration, "time=finished"),
+        ("starts and ends", both_ends, "time=start"),
+        ("shorter than a window", requests, "time=time"),
+    ] {
+        let options = maps(&[time, "energy_joules=j:J", "samples=n"]);
+        let imported =
+            read_texts(RecordingFormat::Csv, &[("t.csv", &text)], &options).unwrap_or_else(|error| panic!("{what}: {error}"));
+        let windows = fold(&imported, false);
+        let it = report(&windows);
+        near(it.samples, 6600.0, 1e-9);
+        near(it.joules_per_sample, 18.0, 1e-6);
+        let counted = windows.iter().filter(|window| window.kind == WindowKind::Tumbling);
+        let counted: Vec<(f64, f64)> = counted.filter_map(|window| window.energy_joules.zip(window.samples)).collect();
+        assert!(counted.len() >= 4, "{what}: {counted:?}");
+        assert!(counted.iter().all(|(joules, samples)| (joules - 18.0 * samples).abs() < 0.1), "{what}: {counted:?}");
+    }
+}
+
+#[test]
+fn readings_without_power_leave_the_energy_of_those_with_it() {
+    let clock = |seconds: u32| format!("10:{:02}:{:02}", seconds / 60, seconds % 60);
+    let smi = |second: u32| {
+        let power = if second.is_multiple_of(2) { "300.00 W" } else { "[N/A]" };
+        format!("2025/02/03 {}.000, 0, {power}, 97 %\n", clock(second))
+    };
+    let smi = (0..=120).map(smi).collect::<String>();
+    let smi = format!("timestamp, index, power.draw.instant [W], utilization.gpu [%]\n{smi}");
+    let csv = |row: u32| format!("2025-02-03T{}Z,{},60\n", clock(2 * row), if row.is_multiple_of(5) { "300" } else { "" });
+    let csv = format!("time,power,temp\n{}", (0..=60).map(csv).collect::<String>());
+    let series = |name: &str, labels: &str, value: &str, offset: u32, count: u32| {
+        let value = |i: u32| format!("[{},\"{value}\"]", 1_738_576_800 + 15 * i + offset);
+        let values = (0..count).map(value).collect::<Vec<_>>().join(",");
+        format!("{{\"metric\":{{\"__name__\":\"{name}\",{labels}}},\"values\":[{values}]}}")
+    };
+    let power = series("DCGM_FI_DEV_POWER_USAGE", "\"gpu\":\"0\",\"UUID\":\"GPU-a\"", "300", 0, 9);
+    let utilization = series("nvidia_smi_utilization_gpu_ratio", "\"uuid\":\"GPU-a\"", "0.5", 7, 8);
+    let prometheus =
+        format!("{{\"status\":\"success\",\"data\":{{\"resultType\":\"matrix\",\"result\":[{power},{utilization}]}}}}");
+    let columns = maps(&["power_watts=power:W", "temperature_celsius=temp"]);
+    for (format, text, options) in [
+        (RecordingFormat::NvidiaSmi, smi, ImportOptions::default()),
+        (RecordingFormat::Csv, csv, columns),
+        (RecordingFormat::Prometheus, prometheus, ImportOptions::default()),
+    ] {
+        let imported = read_texts(format, &[("file", &text)], &options).unwrap_or_else(|error| panic!("{format:?}: {error}"));
+        let it = report(&fold(&imported, false));
+        near(it.energy_joules, 36_000.0, 1e-9);
     }
 }

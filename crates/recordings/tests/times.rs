@@ -56,7 +56,7 @@ fn a_map_of_the_time_names_all_its_columns() {
         |form: &str, mapped: &str| ImportOptions { time_format: Some(form.parse().unwrap()), ..maps(&[mapped, "power_watts=w"]) };
     let error = read(CSV, &[("t.csv", hours)], &options("%d/%m/%Y", "time=day")).unwrap_err();
     assert!(error.ends_with("give both: --map time=day+hour --time-format '%d/%m/%Y %H'"), "{error}");
-    near(span_and_joules(&imported(hours, &options("%d/%m/%Y %H", "time=day+hour"))).2, 720_000.0, "as the remedy says");
+    near(span_and_joules(&imported(hours, &options("%d/%m/%Y %H", "time=day+hour"))).2, 720_000.0, "as the remedy proposes");
     let plain = hours.replace("03/02/2025", "2025-02-03");
     let error = read(CSV, &[("t.csv", &plain)], &maps(&["time=day", "power_watts=w"])).unwrap_err();
     assert!(error.contains("dates without a time of day") && error.ends_with("give both: --map time=day+hour"), "{error}");
@@ -227,7 +227,7 @@ fn the_energy_of_rows_goes_on_in_the_next_part_of_a_record() {
         assert_eq!(boards, 1);
         near(joules, expected, "parts of one board");
     }
-    // Without an id each file is a board of its own; the energy is the same, and a note says so.
+    // Without an id each file is a board of its own; the energy is the same, and a note reports it.
     let (a, b) = (format!("time,joules\n{}", part(10, "")), format!("time,joules\n{}", part(20, "")));
     let imported = read(CSV, &[("a.csv", &a), ("b.csv", &b)], &maps(&["energy_joules=joules"])).unwrap();
     let (boards, joules) = total(&imported);

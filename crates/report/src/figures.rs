@@ -4,6 +4,9 @@ use eadt_schemas::EventTime;
 use eadt_schemas::v1::{ControllerAction, Meter, Origin};
 use serde::{Deserialize, Serialize};
 
+/// Name under which the windows of GPUs without a workload are reported. It has no namespace, so that no workload has it.
+pub const GPUS_WITHOUT_WORKLOAD: &str = "gpus";
+
 /// Everything that is known about the workloads of a data folder, an archive or a replay.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct EnergyReport {
@@ -87,7 +90,11 @@ pub struct WorkloadReport {
     pub baseline_joules_per_sample: Option<f64>,
     /// J/sample of the compared windows. `joules_per_sample` is that of all windows.
     pub compared_joules_per_sample: Option<f64>,
-    /// Their part of the energy in all windows: what the saving is about. The rest is not comparable.
+    /// Energy of the compared windows: what the saving is about. Energy in no window is not in it.
+    pub compared_energy_joules: Option<f64>,
+    /// Energy that the starting layout would have taken for their samples: `compared_energy_joules` and `saving_joules`.
+    pub expected_energy_joules: Option<f64>,
+    /// `compared_energy_joules` over `energy_joules`. The rest is not comparable.
     pub compared_energy_ratio: Option<f64>,
     /// J/sample while it had its GPUs to itself, restarts included; only of a workload that also shared them.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -102,6 +109,9 @@ pub struct WorkloadReport {
     /// Part of `energy_joules` that lies in no window, because it became known after the window was closed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unassigned_energy_joules: Option<f64>,
+    /// Energy of its GPUs before its run began and after it ended, in no other figure here; absent if there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub outside_run_energy_joules: Option<f64>,
     /// Part of `samples` that is of no window: their total rose by them over a silence, or they became known after the window was
     /// closed.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -147,7 +157,8 @@ pub(crate) struct WindowPoint {
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct DecidedChange {
     pub(crate) time: EventTime,
-    pub(crate) action: ControllerAction,
+    /// It takes back a change that failed.
+    pub(crate) takes_back: bool,
     /// Text of the change.
     pub(crate) text: Cow<'static, str>,
     pub(crate) reason: String,
@@ -225,6 +236,11 @@ pub struct SpanRow {
 }
 
 pub(crate) const JOULES_PER_KWH: f64 = 3.6e6;
+
+/// Returns the part of an energy that is compared, from 0 to 1.
+pub(crate) fn compared_part(compared_joules: Option<f64>, energy_joules: Option<f64>) -> Option<f64> {
+    divide_known(compared_joules, energy_joules).map(|part| part.clamp(0.0, 1.0))
+}
 
 /// Divides; returns `None` unless both are known and the divisor is positive.
 pub(crate) fn divide_known(value: Option<f64>, divisor: Option<f64>) -> Option<f64> {

@@ -7,6 +7,7 @@ use eadt_schemas::counts::{counted, counted_as};
 use eadt_schemas::v1::Origin;
 use serde::Serialize;
 
+use crate::figures::{GPUS_WITHOUT_WORKLOAD, compared_part};
 use crate::words::origin_word;
 use crate::{EnergyReport, WorkloadReport, units};
 
@@ -16,6 +17,7 @@ const REST: f64 = 0.05;
 /// Sums of one workload or of several, and the verdict that follows from them.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct SavingSummary {
+    /// GPUs without a workload are none: their energy is in `energy_joules`, and in no figure of the saving.
     pub workloads: usize,
     /// Workloads whose energy is not known; it is in no sum.
     pub without_energy: usize,
@@ -30,6 +32,12 @@ pub struct SavingSummary {
     pub error_joules: f64,
     /// Least and greatest part of the throughput that was kept; `None`: that of a compared workload is not known.
     pub throughput: Option<(f64, f64)>,
+    /// Reports that were summed up, that of GPUs without a workload included.
+    reports: usize,
+    /// The energy of a report is not known.
+    pub(crate) lacks_energy: bool,
+    /// Energy without that of GPUs without a workload.
+    workloads_joules: f64,
     /// Energy of the workloads that nothing changed.
     unchanged_joules: f64,
     /// The setting of a workload without a saving was changed, whoever did it.
@@ -37,7 +45,7 @@ pub struct SavingSummary {
     /// Compared workloads with an interval, and those without: these are compared with a given baseline.
     with_interval: usize,
     without_interval: usize,
-    /// A compared workload has no throughput to stand beside.
+    /// A compared workload has no throughput to compare with.
     lacks_throughput: bool,
     /// Changes that were applied, and the reverts among them.
     pub changes: u64,
@@ -90,7 +98,8 @@ impl SavingSummary {
 
     /// Adds a workload; the error is summed as its square.
     fn add(&mut self, workload: &WorkloadReport) {
-        let first = self.workloads == 0;
+        let first = self.reports == 0;
+        let is_workload = workload.workload != GPUS_WITHOUT_WORKLOAD;
         self.origin = if first { Some(workload.origin) } else { self.origin.filter(|origin| *origin == workload.origin) };
         let sum = |sum: Option<f64>, own: Option<f64>| if first { own } else { sum.zip(own).map(|(sum, own)| sum + own) };
         self.cost = sum(self.cost, workload.cost);
@@ -100,25 +109,29 @@ impl SavingSummary {
         } else if self.currency != workload.currency {
             (self.cost, self.currency) = (None, None);
         }
-        self.workloads += 1;
+        self.reports += 1;
+        self.workloads += usize::from(is_workload);
         self.changes += workload.changes;
         self.reverts += workload.reverts;
         self.decided_changes += workload.decided_changes;
         self.recommendations += workload.recommendations;
         self.lacks_baseline |= workload.lacks_baseline;
         let Some(energy) = workload.energy_joules else {
-            self.without_energy += 1;
+            self.without_energy += usize::from(is_workload);
+            self.lacks_energy = true;
             return;
         };
         self.energy_joules = Some(self.energy_joules.unwrap_or(0.0) + energy);
-        let (Some(saving), Some(part)) = (workload.saving_joules, workload.compared_energy_ratio) else {
+        if !is_workload {
+            return;
+        }
+        self.workloads_joules += energy;
+        let (Some(expected), Some(compared)) = (workload.expected_energy_joules, workload.compared_energy_joules) else {
             if workload.changes == 0 && !workload.lacks_baseline {
                 self.unchanged_joules += energy;
             }
             return;
         };
-        let compared = part * (energy - workload.unassigned_energy_joules.unwrap_or(0.0));
-        let expected = compared + saving;
         self.compared_joules += compared;
         self.expected_joules = Some(self.expected_joules.unwrap_or(0.0) + expected);
         match workload.saving_ratio_low.zip(workload.saving_ratio_high) {
@@ -154,10 +167,9 @@ impl SavingSummary {
         Some(self.error_joules / expected).filter(|error| *error > 0.0)
     }
 
-    /// Returns the part of the energy that is compared.
+    /// Returns the part of the workloads' energy that is compared.
     pub fn compared_ratio(&self) -> Option<f64> {
-        let energy = self.energy_joules.filter(|energy| *energy > 0.0)?;
-        self.expected_joules.map(|_| (self.compared_joules / energy).clamp(0.0, 1.0))
+        compared_part(self.expected_joules.map(|_| self.compared_joules), Some(self.workloads_joules))
     }
 
     /// Returns whether the saving may be called that of the whole run.
@@ -206,7 +218,7 @@ impl SavingSummary {
                 if part < 0.995 { format!(" ({:.0} % of the energy could be compared)", 100.0 * part) } else { String::new() };
             return format!("{compared}{of}; {used}");
         }
-        let rest = energy - self.compared_joules;
+        let rest = self.workloads_joules - self.compared_joules;
         format!(
             "what the whole run saved is not known: {:.0} % of its energy ({}) has nothing to be compared with. Only of the other {:.0} %: {compared}; \
              {used}",
@@ -289,7 +301,7 @@ impl EnergyReport {
         if let [one] = ordered.as_slice() {
             return vec![format!("{}{}: {}", mark(all.origin), one.workload, all.sentence())];
         }
-        let mut lines = vec![format!("{}{} workloads: {}", mark(all.origin), all.workloads, all.sentence())];
+        let mut lines = vec![format!("{}{}: {}", mark(all.origin), counted(all.workloads, "workload"), all.sentence())];
         for workload in ordered.iter().take(SENTENCES) {
             let own = if all.origin.is_none() { mark(Some(workload.origin)) } else { String::new() };
             lines.push(format!("{}: {own}{}", workload.workload, SavingSummary::of([*workload]).sentence()));
@@ -312,6 +324,8 @@ mod tests {
         WorkloadReport {
             workload: "team/job".into(),
             energy_joules: Some(energy),
+            compared_energy_joules: Some(compared * energy),
+            expected_energy_joules: Some(expected),
             compared_energy_ratio: Some(compared),
             saving_joules: Some(expected * ratio),
             saving_ratio: Some(ratio),
@@ -323,31 +337,41 @@ mod tests {
         }
     }
 
+    fn without_saving(workload: WorkloadReport) -> WorkloadReport {
+        WorkloadReport {
+            saving_joules: None,
+            compared_energy_joules: None,
+            expected_energy_joules: None,
+            compared_energy_ratio: None,
+            ..workload
+        }
+    }
+
     fn sentence(workload: &WorkloadReport) -> String {
         SavingSummary::of([workload]).sentence()
     }
 
     #[test]
     fn a_saving_of_nearly_all_energy_is_that_of_the_run() {
-        let said = sentence(&workload(2_504_000.0, 1.0, 0.241, 0.012));
-        assert_eq!(said, "saved 24.1 % ± 1.2 of the energy (795 kJ, 0.221 kWh); throughput 97 %; 2.50 MJ (0.696 kWh) used");
-        let said = sentence(&workload(1e6, 0.97, 0.1, 0.01));
-        assert!(said.starts_with("saved 10.0 % ± 1.0") && said.contains("(97 % of the energy could be compared)"), "{said}");
+        let text = sentence(&workload(2_504_000.0, 1.0, 0.241, 0.012));
+        assert_eq!(text, "saved 24.1 % ± 1.2 of the energy (795 kJ, 0.221 kWh); throughput 97 %; 2.50 MJ (0.696 kWh) used");
+        let text = sentence(&workload(1e6, 0.97, 0.1, 0.01));
+        assert!(text.starts_with("saved 10.0 % ± 1.0") && text.contains("(97 % of the energy could be compared)"), "{text}");
     }
 
     /// 41 % of the energy ran in phases that were never measured at the starting layout. In truth the run saved 16.9 %.
     #[test]
     fn a_part_is_never_worded_as_the_whole() {
-        let said = sentence(&workload(1e6, 0.59, -0.04, 0.019));
-        assert!(said.starts_with("what the whole run saved is not known: 41 % of its energy (410 kJ) has nothing"), "{said}");
-        assert!(said.contains("Only of the other 59 %: used 4.0 % ± 1.9 more energy"), "{said}");
+        let text = sentence(&workload(1e6, 0.59, -0.04, 0.019));
+        assert!(text.starts_with("what the whole run saved is not known: 41 % of its energy (410 kJ) has nothing"), "{text}");
+        assert!(text.contains("Only of the other 59 %: used 4.0 % ± 1.9 more energy"), "{text}");
     }
 
     #[test]
     fn what_may_be_nothing_is_not_called_a_saving() {
-        let said = sentence(&workload(1e6, 1.0, 0.004, 0.012));
-        assert!(said.starts_with("no clear saving: 0.4 % ± 1.2 less energy"), "{said}");
-        let unknown = WorkloadReport { saving_joules: None, compared_energy_ratio: None, ..workload(1e6, 1.0, 0.1, 0.01) };
+        let text = sentence(&workload(1e6, 1.0, 0.004, 0.012));
+        assert!(text.starts_with("no clear saving: 0.4 % ± 1.2 less energy"), "{text}");
+        let unknown = without_saving(workload(1e6, 1.0, 0.1, 0.01));
         assert!(sentence(&unknown).contains("is not known: the starting layout was not measured"), "{}", sentence(&unknown));
         let unchanged = WorkloadReport { changes: 0, ..unknown };
         assert!(sentence(&unchanged).starts_with("nothing was changed"), "{}", sentence(&unchanged));
@@ -365,7 +389,7 @@ mod tests {
         near(all.saving_ratio().unwrap(), 1.0 - 4e6 / expected);
         assert_eq!(all.verdict(), SavingVerdict::Unclear);
         // A workload without a comparison is part of what is not known.
-        let third = WorkloadReport { saving_joules: None, compared_energy_ratio: None, ..workload(4e6, 1.0, 0.0, 0.0) };
+        let third = without_saving(workload(4e6, 1.0, 0.0, 0.0));
         let all = SavingSummary::of(both.iter().chain([&third]));
         near(all.compared_ratio().unwrap(), 0.5);
         assert!(!all.is_whole());
@@ -376,13 +400,11 @@ mod tests {
     fn energy_that_nothing_changed_counts_with_a_saving_of_zero() {
         let changed = workload(1e6, 1.0, 0.2, 0.03);
         let without = |changes: u64, lacks_baseline: bool| WorkloadReport {
-            saving_joules: None,
-            compared_energy_ratio: None,
             changes,
             lacks_baseline,
-            ..workload(3e6, 1.0, 0.0, 0.0)
+            ..without_saving(workload(3e6, 1.0, 0.0, 0.0))
         };
-        for (other, compared, said) in [
+        for (other, compared, expected) in [
             (without(0, false), Some(1.0), "saved 5.9 % ± 0.9 of the energy (250 kJ, 0.0694 kWh); throughput 97 %; 4 MJ"),
             (without(0, true), Some(0.25), "what the whole run saved is not known: 75 % of its energy (3 MJ) has nothing"),
             (without(2, false), Some(0.25), "what the whole run saved is not known: 75 % of its energy (3 MJ) has nothing"),
@@ -391,7 +413,7 @@ mod tests {
                 let all = SavingSummary::of(both);
                 assert_eq!(all.compared_ratio(), compared, "{all:?}");
                 assert!(all.saving_joules().is_some_and(|joules| (joules - 250e3).abs() < 1e-3), "{all:?}");
-                assert!(all.sentence().starts_with(said), "{}", all.sentence());
+                assert!(all.sentence().starts_with(expected), "{}", all.sentence());
             }
         }
         // Without any saving there is none of zero either.
@@ -416,22 +438,50 @@ mod tests {
             let all = SavingSummary::of(both);
             assert_eq!((all.ratio_error(), all.error_joules, all.throughput), (None, 0.0, None));
             assert_eq!(all.verdict(), SavingVerdict::Saved);
-            let said = all.sentence();
-            assert!(said.starts_with("saved 12.7 % of the energy (583 kJ") && !said.contains("throughput"), "{said}");
+            let text = all.sentence();
+            assert!(text.starts_with("saved 12.7 % of the energy (583 kJ") && !text.contains("throughput"), "{text}");
         }
-        let worse = WorkloadReport { saving_joules: Some(-1e6), saving_ratio: Some(-0.5), ..given };
+        let worse =
+            WorkloadReport { saving_joules: Some(-1e6), saving_ratio: Some(-0.5), expected_energy_joules: Some(2e6), ..given };
         for (workloads, than) in [
             (vec![&worse], "the given baseline ("),
             (vec![&worse, &worse], "the given baselines ("),
             (vec![&worse, &estimated], "the given baselines and starting layouts ("),
         ] {
-            let said = SavingSummary::of(workloads).sentence();
-            assert!(said.contains(&format!("more energy than {than}")), "{said}");
+            let text = SavingSummary::of(workloads).sentence();
+            assert!(text.contains(&format!("more energy than {than}")), "{text}");
         }
     }
 
+    /// Nobody could have changed what idle GPUs take: a saving is not of them. Their energy is used all the same.
     #[test]
-    fn workloads_of_unknown_energy_are_not_said_to_have_used_less() {
+    fn gpus_without_a_workload_are_no_workload_and_in_no_saving() {
+        let job = workload(1e6, 0.8, 0.2, 0.03);
+        let idle = |energy: Option<f64>| WorkloadReport {
+            workload: GPUS_WITHOUT_WORKLOAD.into(),
+            energy_joules: energy,
+            changes: 0,
+            ..without_saving(workload(3e6, 1.0, 0.0, 0.0))
+        };
+        let alone = SavingSummary::of([&job]);
+        for (energy, used) in [(Some(3e6), 4e6), (None, 1e6)] {
+            let idle = idle(energy);
+            for both in [[&job, &idle], [&idle, &job]] {
+                let all = SavingSummary::of(both);
+                assert_eq!((all.workloads, all.without_energy, all.energy_joules), (1, 0, Some(used)));
+                assert_eq!((all.compared_joules, all.expected_joules), (alone.compared_joules, alone.expected_joules));
+                assert_eq!((all.saving_ratio(), all.compared_ratio()), (alone.saving_ratio(), Some(0.8)));
+                assert!(all.sentence().contains(" 20 % of its energy (200 kJ) has nothing"), "{}", all.sentence());
+            }
+        }
+        let lines = EnergyReport { workloads: vec![idle(Some(3e6)), job] }.headline();
+        assert!(lines[0].starts_with("1 workload: ") && lines[1].starts_with("gpus: nothing was changed"), "{lines:?}");
+        let all = SavingSummary::of([&idle(Some(3e6))]);
+        assert_eq!((all.verdict(), all.compared_ratio(), all.energy_joules), (SavingVerdict::Unchanged, None, Some(3e6)));
+    }
+
+    #[test]
+    fn workloads_of_unknown_energy_are_not_reported_to_have_used_less() {
         let last = |workload: WorkloadReport| EnergyReport { workloads: vec![workload; SENTENCES + 1] }.headline().pop().unwrap();
         assert_eq!(last(workload(1e6, 1.0, 0.2, 0.01)), "1 more workload, which used less: in the tables");
         assert_eq!(last(WorkloadReport::default()), "1 more workload: in the tables");

@@ -25,11 +25,11 @@ pub mod words;
 pub use jiff::tz::TimeZone;
 
 pub use comparison::{FigurePair, ReportComparison};
-pub use figures::{EnergyReport, SpanRow, WindowRow, WorkloadReport};
-pub use grid_data::{GridCarbon, GridDataError, Prices, read_carbon, read_prices, time_zone};
+pub use figures::{EnergyReport, GPUS_WITHOUT_WORKLOAD, SpanRow, WindowRow, WorkloadReport};
+pub use grid_data::{GridCarbon, GridDataError, Prices, grid_time_format, read_carbon, read_prices, time_zone};
 pub use headline::{SavingSummary, SavingVerdict};
 pub use render::{RenderFormat, meter_word};
-pub use reporter::Reporter;
+pub use reporter::{ChangeRecord, Reporter};
 pub use run_comparison::{RunComparison, RunTotals, WorkloadPair};
 pub use settings::{
     InvalidBaseline, InvalidBreakdown, InvalidCurrency, ReportBreakdown, ReportSettings, parse_baseline, parse_currency,

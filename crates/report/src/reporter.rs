@@ -9,10 +9,11 @@ use eadt_schemas::v1::{
     Origin, WindowKind,
 };
 
-use crate::figures::{ChangeVerdict, DecidedChange, JOULES_PER_KWH, WindowPoint, divide_known};
+use crate::figures::{ChangeVerdict, DecidedChange, JOULES_PER_KWH, WindowPoint, compared_part, divide_known};
 use crate::grid_data::GridTotal;
 use crate::render::meter_word;
 use crate::saving::{SavingEstimate, WindowBaseline, estimate_saving};
+use crate::states::{HOLD_OUT, is_change_or_verdict, takes_back, verdict_of_action};
 use crate::stored::StoredWindows;
 use crate::units;
 use crate::words;
@@ -77,6 +78,7 @@ pub(crate) struct ReportDecision {
     pub(crate) time: EventTime,
     pub(crate) action: ControllerAction,
     validation: ChangeValidation,
+    is_hold_out: bool,
     reason: Arc<str>,
     /// The decision that this one is about, of changes and verdicts.
     pub(crate) concerns: Option<Box<str>>,
@@ -88,20 +90,43 @@ impl ReportDecision {
     /// Returns the verdict on the change that the decision concerns; `None` if it has none.
     fn verdict(&self) -> Option<ChangeVerdict> {
         match (self.action, self.validation) {
-            (ControllerAction::Revert, _) => Some(ChangeVerdict::Reverted),
+            _ if self.takes_back() => Some(ChangeVerdict::Reverted),
             (_, ChangeValidation::Failed) => Some(ChangeVerdict::NoGain),
             (_, ChangeValidation::Kept) => Some(ChangeVerdict::Kept),
             _ => None,
         }
     }
 
+    /// Returns the verdict that its action follows from.
+    fn verdict_of_action(&self) -> ChangeValidation {
+        verdict_of_action(self.validation, self.is_hold_out)
+    }
+
+    /// Returns whether it takes back a change that failed.
+    fn takes_back(&self) -> bool {
+        takes_back(self.action, self.verdict_of_action())
+    }
+
     /// Returns what it does, in words.
     fn text(&self) -> Cow<'static, str> {
+        let validation = self.verdict_of_action();
         match self.layouts.as_deref() {
-            Some((from, to)) => words::action_text(self.action, self.validation, from, to),
-            None => words::action_text(self.action, self.validation, &Layout::default(), &Layout::default()),
+            Some((from, to)) => words::action_text(self.action, validation, from, to),
+            None => words::action_text(self.action, validation, &Layout::default(), &Layout::default()),
         }
     }
+}
+
+/// A change that was decided, or a verdict on one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ChangeRecord {
+    pub time: EventTime,
+    pub action: ControllerAction,
+    pub validation: ChangeValidation,
+    /// It takes back a change that failed.
+    pub takes_back: bool,
+    /// It was recommended or refused, and not made.
+    pub is_not_made: bool,
 }
 
 /// Outcome of a decision to change something.
@@ -109,6 +134,7 @@ impl ReportDecision {
 pub(crate) struct ActuationSummary {
     /// Written as a recommendation, and nothing was touched.
     recommended: bool,
+    refused: bool,
     pub(crate) applied: Option<EventTime>,
     pub(crate) ready: Option<EventTime>,
     pub(crate) rolled_back: Option<EventTime>,
@@ -141,6 +167,8 @@ pub(crate) struct ReportWindow {
     pub(crate) devices_per_known: f64,
     /// Energy is known in the window, be it outside of the run.
     pub(crate) has_energy: bool,
+    /// Energy of the window before the run began and after it ended.
+    pub(crate) outside_energy: Option<f64>,
     /// The longest stretch without known energy, in s.
     pub(crate) largest_gap: f64,
     /// Telemetry and progress events.
@@ -179,6 +207,11 @@ impl ActuationSummary {
     /// Returns whether the change was made, if it was taken back later, too.
     fn was_applied(&self) -> bool {
         self.applied.or(self.ready).or(self.rolled_back).is_some()
+    }
+
+    /// Returns whether an actuator recommended or refused the change, and nobody made it later.
+    fn is_not_made(&self) -> bool {
+        (self.recommended || self.refused) && !self.was_applied()
     }
 }
 
@@ -285,6 +318,7 @@ impl Reporter {
             mean_power: event.mean_power_watts,
             devices_per_known: devices_per_known(event),
             has_energy: event.energy_joules.is_some(),
+            outside_energy: outside_energy(event),
             largest_gap: event.energy_largest_gap_seconds,
             events: event.events,
             ranks: event.ranks,
@@ -322,9 +356,11 @@ impl Reporter {
             *known = known.map_or(top, |known| Some(top.map_or(known, |top| known.max(top))));
         }
         let verdict = event.concerns.is_some() && event.validation != ChangeValidation::Pending;
-        let is_change_or_verdict = event.action != ControllerAction::Maintain || verdict;
+        let has_layouts = event.action != ControllerAction::Maintain || verdict;
+        // A verdict may name no change.
+        let is_kept = has_layouts || is_change_or_verdict(event.action, event.validation);
         let usual = usual_end(event);
-        if let Some(end) = usual.filter(|_| !is_change_or_verdict) {
+        if let Some(end) = usual.filter(|_| !is_kept) {
             collected.decisions.remove(event.id.as_str());
             collected.maintain(event.time, end, &event.reason);
             return;
@@ -336,9 +372,10 @@ impl Reporter {
             time: event.time,
             action: event.action,
             validation: event.validation,
+            is_hold_out: event.evidence.contains_key(HOLD_OUT),
             reason: collected.shared_reason(&event.reason),
-            concerns: event.concerns.as_deref().filter(|_| is_change_or_verdict).map(Box::from),
-            layouts: is_change_or_verdict.then(|| Box::new((event.from.clone(), event.to.clone()))),
+            concerns: event.concerns.as_deref().filter(|_| has_layouts).map(Box::from),
+            layouts: has_layouts.then(|| Box::new((event.from.clone(), event.to.clone()))),
         };
         collected.decisions.insert(event.id.as_str().into(), decided);
     }
@@ -355,7 +392,11 @@ impl Reporter {
                 fate.recommended = true;
                 None
             }
-            ActuationOutcome::Refused | ActuationOutcome::Failed => return,
+            ActuationOutcome::Refused => {
+                fate.refused = true;
+                None
+            }
+            ActuationOutcome::Failed => return,
         };
         if let Some(time) = time {
             *time = Some(time.map_or(event.time, |known| known.min(event.time)));
@@ -394,6 +435,23 @@ impl Reporter {
         Some(WorkloadReport { curve: Vec::new(), decided: Vec::new(), ..report })
     }
 
+    /// Returns every change that was decided for a workload, and every verdict on one, by time; empty if nothing is known of it.
+    pub fn changes_of(&self, name: &str) -> Vec<ChangeRecord> {
+        let Some(collected) = self.workloads.get(name) else { return Vec::new() };
+        let all = collected.decisions.iter().filter(|(_, decided)| is_change_or_verdict(decided.action, decided.validation));
+        let mut changes: Vec<ChangeRecord> = all
+            .map(|(id, decided)| ChangeRecord {
+                time: decided.time,
+                action: decided.action,
+                validation: decided.validation,
+                takes_back: decided.takes_back(),
+                is_not_made: collected.actuations.get(id).is_some_and(ActuationSummary::is_not_made),
+            })
+            .collect();
+        changes.sort_by_key(|change| change.time);
+        changes
+    }
+
     /// Forgets a workload, so that whoever follows a log for weeks can bound what is kept.
     pub fn forget(&mut self, name: &str) {
         self.workloads.remove(name);
@@ -413,6 +471,12 @@ fn devices_per_known(event: &EfficiencyWindow) -> f64 {
     let covered = event.window_end.seconds_since(event.window_start) * event.energy_coverage_ratio;
     let known = divide_known(event.energy_joules, event.mean_power_watts);
     divide_known(known, Some(covered)).filter(|ratio| *ratio > 0.0).unwrap_or(1.0)
+}
+
+/// Returns the energy of a window before the run began and after it ended. A difference by rounding is none.
+fn outside_energy(event: &EfficiencyWindow) -> Option<f64> {
+    let energy = event.energy_joules.filter(|_| event.run_declared)?;
+    Some(energy - event.run_energy_joules.unwrap_or(0.0)).filter(|outside| *outside > 1e-6 * energy)
 }
 
 /// Returns whether energy is unknown in the time in which a counter is contradicted: nothing is known by power in the whole
@@ -558,6 +622,7 @@ impl StoredEvents {
         let mut windows = self.windows.to_vec();
         if windows.iter().any(|window| window.declared) {
             for window in windows.iter_mut().filter(|window| !window.declared) {
+                window.outside_energy = window.run_energy;
                 (window.run_seconds, window.run_coverage, window.run_energy) = (0.0, 0.0, None);
                 window.energy_per_sample = None;
             }
@@ -586,6 +651,15 @@ impl WorkloadEvents<'_> {
     /// Windows that overlap the run.
     pub(crate) fn run(&self) -> impl Iterator<Item = &ReportWindow> {
         self.windows.iter().filter(|window| window.run_seconds > 0.0)
+    }
+
+    /// Returns the energy before the run began and after it ended, and the seconds of the windows in which it was taken.
+    fn outside_run(&self) -> Option<(f64, f64)> {
+        let outside = |window: &ReportWindow| {
+            let seconds = window.end.seconds_since(window.start) - window.run_seconds;
+            window.outside_energy.map(|joules| (joules, seconds))
+        };
+        self.windows.iter().filter_map(outside).reduce(|(sum, total), (joules, seconds)| (sum + joules, total + seconds))
     }
 
     /// Returns the seconds of the run that lie between two windows: of a long silence no window is written.
@@ -647,6 +721,14 @@ impl WorkloadEvents<'_> {
         let coverage = self.run().next().map(|_| part_of(self.run().map(ReportWindow::covered_seconds).sum(), device_seconds));
         let [(samples, unassigned_samples), (tokens, unassigned_tokens)] = self.progress_totals();
         note_unassigned(unassigned, unassigned_samples, unassigned_tokens, &mut notes);
+        let outside = self.outside_run();
+        if let Some((joules, seconds)) = outside {
+            notes.push(format!(
+                "{} more were taken before its run began or after it ended, in {}: they are in none of its figures",
+                units::format_joules(joules),
+                units::format_duration(seconds)
+            ));
+        }
         let of_samples = MatchedTotals::of(self.run(), |window| window.samples);
         let of_tokens = MatchedTotals::of(self.run(), |window| window.tokens);
         let kwh = energy.map(|joules| joules / JOULES_PER_KWH);
@@ -681,8 +763,9 @@ impl WorkloadEvents<'_> {
             ratio,
             interval,
             throughput_ratio,
+            compared_joules,
+            expected_joules,
             compared,
-            compared_ratio,
             lacks_baseline,
             windows: comparisons,
         } = saving;
@@ -732,7 +815,7 @@ impl WorkloadEvents<'_> {
             decided_changes: self.decided_changes().len() as u64,
             recommendations: self.recommendation_count(),
             changes: changes.len() as u64,
-            reverts: changes.iter().filter(|change| change.action == ControllerAction::Revert).count() as u64,
+            reverts: changes.iter().filter(|change| change.takes_back).count() as u64,
             origin: self.origin.unwrap_or_default(),
             meter: self.meter.filter(|_| energy.is_some()),
             cost,
@@ -745,11 +828,14 @@ impl WorkloadEvents<'_> {
             throughput_kept_ratio: throughput_ratio,
             baseline_joules_per_sample: baseline,
             compared_joules_per_sample: compared,
-            compared_energy_ratio: compared_ratio,
+            compared_energy_joules: compared_joules,
+            expected_energy_joules: expected_joules,
+            compared_energy_ratio: compared_part(compared_joules, energy),
             alone_joules_per_sample: sharing.alone,
             shared_joules_per_sample: sharing.shared,
             shared_energy_ratio: sharing.part,
             unassigned_energy_joules: unassigned,
+            outside_run_energy_joules: outside.map(|(joules, _)| joules),
             unassigned_samples,
             unassigned_tokens,
             why_no_energy,
@@ -814,7 +900,7 @@ impl WorkloadEvents<'_> {
                 let reverted = verdict.as_ref().is_some_and(|(_, verdict, _)| *verdict == ChangeVerdict::Reverted);
                 DecidedChange {
                     time: decided.time,
-                    action: decided.action,
+                    takes_back: decided.takes_back(),
                     text: decided.text(),
                     reason: decided.reason.to_string(),
                     reverted,
@@ -954,8 +1040,9 @@ impl WorkloadEvents<'_> {
                 .to_owned();
         }
         let no_power = format!(
-            "no reading of its devices has power or an energy counter that can be used: absent values such as [N/A], and power that no such \
-             device can draw, count as none. Map or collect one of the two ({MAP})"
+            "no two readings of its devices have an energy counter that can be used, or power no further apart than \
+             processor.power_gap_seconds, {POWER_GAP_SECONDS:.0} by default: absent values such as [N/A], and power that no such device \
+             can draw, count as none. Map or collect one of the two ({MAP})"
         );
         let replay = |seconds: &str| format!("replay with EADT_PROCESSOR__POWER_GAP_SECONDS={seconds}");
         let gap = |apart: &str, remedy: &str| {

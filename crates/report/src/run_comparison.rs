@@ -51,7 +51,7 @@ impl<'a> RunComparison<'a> {
         let is_refused = self.pairs.iter().any(|pair| !pair.figures.refusals.is_empty());
         let pair = |of: fn(&SavingSummary) -> Option<f64>, is_refused: bool| FigurePair::of(of(&this), of(&other), is_refused);
         RunTotals {
-            energy_joules: pair(|sums| sums.energy_joules.filter(|_| sums.without_energy == 0), is_refused),
+            energy_joules: pair(|sums| sums.energy_joules.filter(|_| !sums.lacks_energy), is_refused),
             cost: pair(|sums| sums.cost, is_refused || this.currency != other.currency),
             co2_grams: pair(|sums| sums.co2_grams, is_refused),
         }

@@ -3,8 +3,35 @@
 use std::collections::BTreeMap;
 
 use eadt_schemas::EventTime;
-use eadt_schemas::v1::{Actuation, ActuationOutcome, refusal_reason};
+use eadt_schemas::v1::{
+    Actuation, ActuationOutcome, ChangeValidation, ControllerAction, Decision, EfficiencyWindow, UpdateMode, Workload,
+    refusal_reason,
+};
 use serde::Serialize;
+
+/// Returns whether a decision changes something, or judges a change. The others only maintain.
+pub const fn is_change_or_verdict(action: ControllerAction, validation: ChangeValidation) -> bool {
+    !matches!(action, ControllerAction::Maintain) || matches!(validation, ChangeValidation::Kept | ChangeValidation::Failed)
+}
+
+/// Name of the evidence that only hold-outs have.
+pub const HOLD_OUT: &str = "hold_out";
+
+/// Returns the verdict that an action follows from. A hold-out is due by time: it follows from none, whatever it judges.
+pub const fn verdict_of_action(validation: ChangeValidation, is_hold_out: bool) -> ChangeValidation {
+    if is_hold_out { ChangeValidation::None } else { validation }
+}
+
+/// Returns whether an action takes back a change that failed. `verdict` is that of [`verdict_of_action`]. A revert without a
+/// failure only removes a limit, or restores what a measurement changed.
+pub const fn takes_back(action: ControllerAction, verdict: ChangeValidation) -> bool {
+    matches!(action, ControllerAction::Revert) && matches!(verdict, ChangeValidation::Failed)
+}
+
+/// Returns whether a decision takes back a change that failed.
+pub fn decision_takes_back(decision: &Decision) -> bool {
+    takes_back(decision.action, verdict_of_action(decision.validation, decision.evidence.contains_key(HOLD_OUT)))
+}
 
 /// What became of a decision, as an actuator reported it last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
@@ -104,6 +131,32 @@ impl ChangeFates {
     }
 }
 
+/// Whether a job's run has ended, by its windows in order of time.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct RunProgress {
+    has_begun: bool,
+    has_ended: bool,
+}
+
+impl RunProgress {
+    /// Takes the newest window. A window before the run lies outside of it, too: one within it comes first.
+    pub fn add(&mut self, window: &EfficiencyWindow) {
+        let is_within = window.run_declared && window.run_seconds > 0.0;
+        self.has_begun |= is_within;
+        self.has_ended = self.has_begun && window.run_declared && !is_within;
+    }
+
+    /// Returns whether the job has reported its end, and the newest window lies after it.
+    pub const fn has_ended(self) -> bool {
+        self.has_ended
+    }
+}
+
+/// Returns whether a workload's policy lets an actuator make or recommend a change.
+pub fn may_be_changed(declared: &Workload) -> bool {
+    matches!(declared.mode, UpdateMode::Recommend | UpdateMode::Enforce) && !declared.paused
+}
+
 /// A workload's newest window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WindowPresence {
@@ -114,7 +167,7 @@ pub enum WindowPresence {
     Live {
         restarted: bool,
     },
-    /// The record has ended.
+    /// Its run, or the record, has ended.
     Ended,
 }
 
@@ -125,8 +178,10 @@ pub struct ChangeProgress {
     pub last_fate: Option<ChangeFate>,
     /// The newest decision waits for the effect of a change.
     pub is_pending: bool,
-    /// The newest change, or verdict on one, is a revert that was made.
+    /// The newest change, or verdict on one, takes a change back, and was made.
     pub is_reverted: bool,
+    /// No actuator has answered the newest change, and the workload's policy lets one.
+    pub is_unanswered: bool,
 }
 
 /// Status of a workload, in one word.
@@ -137,6 +192,7 @@ pub enum WorkloadStatus {
     Reverted,
     /// The cluster did not do what was decided.
     Refused,
+    /// A change was decided, and is not in force yet.
     RollingOut,
     Restarted,
     Validating,
@@ -146,7 +202,7 @@ pub enum WorkloadStatus {
     Waiting,
     /// Its last window ended long before the newest one.
     Silent,
-    /// The record has ended.
+    /// Its run, or the record, has ended.
     Ended,
 }
 
@@ -181,11 +237,12 @@ impl WorkloadStatus {
             _ => {}
         }
         // A change that was not made has no effect to wait for.
-        let validating = changes.is_pending && !changes.last_fate.is_some_and(ChangeFate::is_not_made);
-        match (restarted, validating, changes.is_reverted) {
+        let is_made = !changes.last_fate.is_some_and(ChangeFate::is_not_made) && !changes.is_unanswered;
+        match (restarted, changes.is_pending && is_made, changes.is_reverted, changes.is_unanswered) {
             (true, ..) => Self::Restarted,
-            (_, true, _) => Self::Validating,
-            (.., true) => Self::Reverted,
+            (_, true, ..) => Self::Validating,
+            (_, _, true, _) => Self::Reverted,
+            (.., true) => Self::RollingOut,
             _ => Self::Steady,
         }
     }
@@ -222,7 +279,7 @@ mod tests {
         let live = WindowPresence::Live { restarted: false };
         let state = |outcome: Option<(ActuationOutcome, &str)>, is_paused: bool, is_pending: bool| {
             let last_fate = outcome.map(|(outcome, reason)| ChangeFate::new(outcome, reason));
-            WorkloadStatus::of(live, is_paused, ChangeProgress { last_fate, is_pending, is_reverted: false }).word()
+            WorkloadStatus::of(live, is_paused, ChangeProgress { last_fate, is_pending, ..ChangeProgress::default() }).word()
         };
         for (outcome, is_paused, is_pending, word) in [
             (None, false, false, "steady"),
@@ -251,6 +308,60 @@ mod tests {
             [(WindowPresence::None, "waiting"), (WindowPresence::Silent, "silent"), (WindowPresence::Ended, "ended")]
         {
             assert_eq!(WorkloadStatus::of(window, true, reverted).word(), word);
+        }
+    }
+
+    #[test]
+    fn a_change_that_no_actuator_answered_is_neither_steady_nor_checked() {
+        let state = |last_fate, is_pending, is_reverted| {
+            let changes = ChangeProgress { last_fate, is_pending, is_reverted, is_unanswered: true };
+            WorkloadStatus::of(WindowPresence::Live { restarted: false }, false, changes).word()
+        };
+        assert_eq!(state(None, false, false), "rolling out");
+        // Fates are of decisions before it.
+        assert_eq!(state(Some(ChangeFate::Ready), true, false), "rolling out");
+        assert_eq!(state(Some(ChangeFate::Recommended), true, false), "rolling out");
+        assert_eq!(state(None, false, true), "reverted");
+    }
+
+    #[test]
+    fn a_run_ends_with_the_first_window_after_it() {
+        let has_ended = |windows: &[(bool, f64)]| {
+            let mut run = RunProgress::default();
+            for (run_declared, run_seconds) in windows {
+                run.add(&EfficiencyWindow {
+                    run_declared: *run_declared,
+                    run_seconds: *run_seconds,
+                    ..EfficiencyWindow::default()
+                });
+            }
+            run.has_ended()
+        };
+        // Closed before the job reported, before its run, within it, in its last moments, after it.
+        let windows = [(false, 60.0), (true, 0.0), (true, 60.0), (true, 0.5), (true, 0.0)];
+        let ended: Vec<bool> = (1..=5).map(|count| has_ended(&windows[..count])).collect();
+        assert_eq!(ended, [false, false, false, false, true]);
+        assert!(!has_ended(&[(true, 60.0), (true, 0.0), (true, 30.0)]), "it runs again");
+    }
+
+    #[test]
+    fn only_a_revert_of_a_change_that_failed_takes_it_back() {
+        use ChangeValidation::{Failed, Kept, None, Pending};
+        for (action, validation, is_hold_out, expected) in [
+            (ControllerAction::Revert, Failed, false, true),
+            // The change before is judged in the same decision.
+            (ControllerAction::Revert, Failed, true, false),
+            (ControllerAction::Revert, None, true, false),
+            // Only a limit is removed, or a share is restored after a measurement.
+            (ControllerAction::Revert, None, false, false),
+            (ControllerAction::Revert, Kept, false, false),
+            (ControllerAction::Revert, Pending, false, false),
+            (ControllerAction::Maintain, Failed, false, false),
+            (ControllerAction::SetPowerLimit, Failed, false, false),
+        ] {
+            let evidence = is_hold_out.then(|| (HOLD_OUT.to_owned(), 1.0)).into_iter().collect();
+            let decision = Decision { action, validation, evidence, ..Decision::default() };
+            assert_eq!(decision_takes_back(&decision), expected, "{decision:?}");
         }
     }
 

@@ -12,7 +12,7 @@ use eadt_schemas::v1::{Layout, Meter, Origin};
 use crate::reporter::ReportWindow;
 
 /// Words of a window.
-const WORDS: usize = 31;
+const WORDS: usize = 32;
 /// Windows of a block: to add one, the others of its block are read.
 const BLOCK: usize = 32;
 /// Room is made for so many more bytes, or for an eighth of those that are there.
@@ -217,7 +217,7 @@ fn known_value(bits: u64) -> Option<f64> {
     (bits != UNKNOWN).then(|| f64::from_bits(bits))
 }
 
-/// Returns everything of a window but layout and id. A length stands for the end, since the next window has the same.
+/// Returns everything of a window but layout and id. A length replaces the end, since the next window has the same.
 fn words_of(window: &ReportWindow) -> Words {
     let micros = |time: EventTime| time.micros();
     let start = micros(window.start);
@@ -268,6 +268,7 @@ fn words_of(window: &ReportWindow) -> Words {
         window.late,
         window.stale,
         flags << 8 | (window.origin as u64) << 4 | window.meter as u64,
+        known_bits(window.outside_energy),
     ]
 }
 
@@ -306,6 +307,7 @@ fn window_of(words: &Words) -> ReportWindow {
         declared: flag(0),
         contradicted_unknown: flag(1).then(|| flag(2)),
         has_energy: flag(3),
+        outside_energy: known_value(words[31]),
         restarted: flag(4),
         has_restart: flag(5),
         redone: flag(6),
@@ -349,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn usual_ids_take_no_memory_and_others_are_told_apart() {
+    fn usual_ids_take_no_memory_and_others_are_distinguished() {
         let mut stored = StoredWindows::default();
         let at = EventTime::from_micros(60_000_000);
         stored.insert(NAME, &format!("{NAME}/tumbling/{at}"), &window(1, 1));

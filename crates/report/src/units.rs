@@ -47,7 +47,7 @@ pub fn format_grams(value: f64) -> String {
     ColumnScale::of(ColumnUnit::GRAMS, &[Some(value)]).format(value)
 }
 
-/// Formats an amount of money, whose currency stands elsewhere: `0.607`, `1,234.50`.
+/// Formats an amount of money, whose currency is given elsewhere: `0.607`, `1,234.50`.
 pub fn format_money(value: f64) -> String {
     ColumnScale::of(ColumnUnit::MONEY, &[Some(value)]).format(value)
 }
@@ -65,7 +65,7 @@ pub fn kilowatt_hours(joules: f64) -> String {
 /// Unit of the figures of a table's column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ColumnUnit {
-    /// Stands behind each figure; empty if the heading names it.
+    /// Follows each figure; empty if the heading names it.
     name: &'static str,
     /// Number of prefixes that it may have: 1 is `k` alone.
     prefixes: usize,
@@ -92,7 +92,7 @@ impl ColumnUnit {
     pub(crate) const MONEY: Self = Self { decimals: 2, ..Self::of("", 0, 3) };
 }
 
-/// Prefix and decimals that all figures of a column have, so that their decimal points stand below each other.
+/// Prefix and decimals that all figures of a column have, so that their decimal points are below each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ColumnScale {
     unit: ColumnUnit,

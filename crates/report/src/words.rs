@@ -1,4 +1,4 @@
-//! Texts for decisions in the terms of Kubernetes and NVML, and of lists: the same in terminals, reports and on the web page.
+//! Texts for decisions in the terms of Kubernetes and NVML: the same in terminals, reports and on the web page.
 
 use std::borrow::Cow;
 
@@ -14,23 +14,15 @@ pub const fn origin_word(origin: Origin) -> &'static str {
     }
 }
 
-/// Returns the first names, `most` at most, and how many more there are: `a, b and 3 more`.
-pub fn list_first(names: &[impl AsRef<str>], most: usize) -> String {
-    let first = &names[..names.len().min(most)];
-    let shown = first.iter().map(AsRef::as_ref).collect::<Vec<_>>().join(", ");
-    match names.len() - first.len() {
-        0 => shown,
-        more => format!("{shown} and {more} more"),
-    }
-}
-
 /// Returns what a decision does, as an order: `lower power limit to 208 W`, `scale to 9 replicas`, `revert`.
 ///
 /// A decision to maintain that confirms the change before is `keep`; one that finds no gain in it and leaves it is `no gain`.
+/// `validation` is that of [`crate::states::verdict_of_action`]. A revert of nothing that failed has the words of its change.
 pub fn action_text(action: ControllerAction, validation: ChangeValidation, from: &Layout, to: &Layout) -> Cow<'static, str> {
     match action {
         ControllerAction::Maintain => maintain_text(validation).into(),
-        ControllerAction::Revert => "revert".into(),
+        ControllerAction::Revert if validation == ChangeValidation::Failed => "revert".into(),
+        ControllerAction::Revert => restored_text(from, to),
         ControllerAction::Decrease | ControllerAction::Increase => share_text(action, from, to),
         ControllerAction::ScaleReplicas => match to.replicas {
             Some(replicas) => format!("scale to {}", counted(replicas, "replica")).into(),
@@ -56,6 +48,24 @@ pub(crate) const fn maintain_text(validation: ChangeValidation) -> &'static str 
         ChangeValidation::Failed => "no gain",
         ChangeValidation::None | ChangeValidation::Pending => "maintain",
     }
+}
+
+/// Describes a change back to former settings, by the first that differs.
+fn restored_text(from: &Layout, to: &Layout) -> Cow<'static, str> {
+    let action = if from.replicas != to.replicas {
+        ControllerAction::ScaleReplicas
+    } else if from.mps_thread_percentage != to.mps_thread_percentage {
+        // No percentage is all of the GPU.
+        let percent = |layout: &Layout| layout.mps_thread_percentage.unwrap_or(u32::MAX);
+        if percent(to) < percent(from) { ControllerAction::Decrease } else { ControllerAction::Increase }
+    } else if from.power_limit_watts != to.power_limit_watts {
+        ControllerAction::SetPowerLimit
+    } else if from.sm_clock_mhz != to.sm_clock_mhz {
+        ControllerAction::SetClocks
+    } else {
+        return "revert".into();
+    };
+    action_text(action, ChangeValidation::None, from, to)
 }
 
 /// Describes another SM share of each process. Without one, a process may use the whole GPU.
@@ -126,11 +136,17 @@ mod tests {
             (FreezeLayers, frozen(8), none(), "unfreeze all layers"),
             (SetPrecision, none(), layout(|layout| layout.precision = Some(Precision::Bf16)), "set precision to bf16"),
             (SetPrecision, none(), none(), "reset precision"),
-            (Revert, watts(300.0), watts(400.0), "revert"),
+            (Revert, clock(1325.0), none(), "remove SM clock limit"),
+            (Revert, watts(300.0), watts(400.0), "raise power limit to 400 W"),
+            (Revert, share(30), share(50), "raise SM share to 50 %"),
+            (Revert, share(30), none(), "end GPU sharing"),
+            (Revert, replicas(9), replicas(6), "scale to 6 replicas"),
+            (Revert, none(), none(), "revert"),
             (Maintain, watts(300.0), watts(300.0), "maintain"),
         ] {
             assert_eq!(action_text(action, ChangeValidation::None, &from, &to), text);
         }
+        assert_eq!(action_text(Revert, ChangeValidation::Failed, &watts(300.0), &watts(400.0)), "revert");
         let judged = [ChangeValidation::Kept, ChangeValidation::Failed, ChangeValidation::Pending];
         let texts = judged.map(|validation| action_text(Maintain, validation, &none(), &none()));
         assert_eq!(texts, ["keep", "no gain", "maintain"]);

@@ -38,7 +38,9 @@ fn change(workload: &str, minute: i64, action: ControllerAction) -> (Decision, A
         ..Actuation::default()
     };
     let reason = format!("decided at {minute}");
-    (Decision { id, workload, time: at(minute), action, reason, origin: Origin::Simulated, ..Decision::default() }, actuation)
+    let validation = if action == ControllerAction::Revert { ChangeValidation::Failed } else { ChangeValidation::None };
+    let decision = Decision { id, workload, time: at(minute), action, validation, reason, ..Decision::default() };
+    (Decision { origin: Origin::Simulated, ..decision }, actuation)
 }
 
 fn verdict(workload: &str, minute: i64, on: i64, validation: ChangeValidation) -> Decision {
@@ -78,7 +80,7 @@ fn tables_have_units_separators_and_a_total() {
     assert_eq!(cost("lab/big"), "lab/big simulated - - - - - - - 0.6068 0.922 kg -");
     assert!(cost("total").ends_with("0.6978 1.061 kg -"), "{}", cost("total"));
     assert_eq!(row(&text, "Windows and decisions", "total"), "total simulated 2 0 0 0");
-    // Decimal points stand below each other.
+    // Decimal points are below each other.
     let rows = text.lines().filter(|line| line.starts_with("  ") && line.contains(" MJ "));
     let points: Vec<Option<usize>> = rows.map(|line| line.find(" MJ ")).collect();
     assert!(points.len() == 3 && points.iter().all(|point| *point == points[0]), "{text}");

@@ -3,7 +3,8 @@
 use eadt_report::{EnergyReport, RenderFormat, ReportBreakdown, ReportSettings, Reporter, report};
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::{
-    Actuation, ActuationOutcome, ControllerAction, Decision, EfficiencyWindow, EnergyMethod, Layout, Meter, Origin, WindowKind,
+    Actuation, ActuationOutcome, ChangeValidation, ControllerAction, Decision, EfficiencyWindow, EnergyMethod, Layout, Meter,
+    Origin, WindowKind,
 };
 use eadt_testing::cases;
 use proptest::prelude::*;
@@ -39,6 +40,7 @@ fn decision(minute: i64, action: ControllerAction) -> Decision {
         workload: NAME.to_owned(),
         time: at(minute),
         action,
+        validation: if action == ControllerAction::Revert { ChangeValidation::Failed } else { ChangeValidation::None },
         reason: "too much power for the samples".to_owned(),
         origin: Origin::Simulated,
         ..Decision::default()
@@ -161,7 +163,7 @@ fn a_given_baseline_is_compared_with_the_whole_run() {
 }
 
 #[test]
-fn without_a_change_nothing_is_said_about_a_saving() {
+fn without_a_change_nothing_is_reported_about_a_saving() {
     let (windows, decisions, _) = story();
     let it = report(&windows, &decisions, [], &ReportSettings::default()).workloads.remove(0);
     assert_eq!((it.saving_joules, it.saving_ratio, it.baseline_joules_per_sample), (None, None, None));
@@ -175,7 +177,7 @@ fn without_a_change_nothing_is_said_about_a_saving() {
 }
 
 #[test]
-fn without_an_actuator_the_generation_tells_the_change() {
+fn without_an_actuator_the_generation_shows_the_change() {
     let (mut windows, ..) = story();
     for (index, window) in windows.iter_mut().enumerate() {
         window.generation = Some(if index < 3 { 7 } else { 8 });
@@ -229,7 +231,7 @@ fn unknown_is_null_and_never_zero() {
     assert_eq!(it["origin"], "measured");
     assert_eq!(report.workloads[0].notes.len(), 1);
     assert!(report.workloads[0].notes[0].starts_with("no energy is known: no device that is assigned to it"));
-    assert!(!report.render(RenderFormat::Text).contains("Saving"), "nothing to say about it");
+    assert!(!report.render(RenderFormat::Text).contains("Saving"), "nothing to report about it");
     assert_eq!(serde_json::from_value::<EnergyReport>(json).unwrap().workloads[0].workload, "lab/dark");
 }
 
@@ -314,6 +316,49 @@ fn windows_that_closed_before_the_job_spoke_are_not_the_run() {
     near(it.duration_seconds, 165.0);
     assert_eq!(it.by_window.unwrap()[0].energy_joules, None);
     assert_eq!(it.windows, 4);
+    // The meter read 4,000 J: a window before the run, and a quarter of the one in which it began.
+    near(it.outside_run_energy_joules, 1250.0);
+    let note = "1.25 kJ more were taken before its run began or after it ended, in 1 min 15 s: they are in none of its figures";
+    assert!(it.notes.iter().any(|text| text == note), "{:?}", it.notes);
+    // Nobody reports phases: nothing is outside.
+    assert_eq!(
+        report([&window(0, 1000.0, 100.0)], [], [], &ReportSettings::default()).workloads[0].outside_run_energy_joules,
+        None
+    );
+}
+
+#[test]
+fn a_hold_out_is_a_change_and_takes_nothing_back() {
+    let limited = Layout { sm_clock_mhz: Some(1200.0), ..Layout::default() };
+    let hold_out = |minute, validation| Decision {
+        validation,
+        concerns: Some("d2".to_owned()),
+        from: limited.clone(),
+        evidence: [("hold_out".to_owned(), 1.0)].into(),
+        ..decision(minute, ControllerAction::Revert)
+    };
+    let decisions = [
+        Decision { to: limited.clone(), ..decision(2, ControllerAction::SetClocks) },
+        hold_out(4, ChangeValidation::None),
+        // It also judges the change before.
+        hold_out(6, ChangeValidation::Failed),
+        Decision { concerns: Some("d2".to_owned()), from: limited.clone(), ..decision(8, ControllerAction::Revert) },
+    ];
+    let windows: Vec<EfficiencyWindow> = (0..10).map(|minute| window(minute, 1000.0, 100.0)).collect();
+    let counts = |decisions: &[Decision]| {
+        let it = report(&windows, decisions, &[2, 4, 6, 8].map(applied), &ReportSettings::default()).workloads.remove(0);
+        (it.changes, it.reverts)
+    };
+    assert_eq!((counts(&decisions[..3]), counts(&decisions)), ((3, 0), (4, 1)));
+    let mut reporter = Reporter::default();
+    for decision in &decisions {
+        reporter.add_decision(decision);
+    }
+    let takes_back: Vec<bool> = reporter.changes_of(NAME).iter().map(|change| change.takes_back).collect();
+    assert_eq!(takes_back, [false, false, false, true]);
+    let html = report(&windows, &decisions[..3], &[2, 4, 6].map(applied), &ReportSettings::default()).render(RenderFormat::Html);
+    assert_eq!(html.matches("<strong>remove SM clock limit</strong>").count(), 2, "{html}");
+    assert!(!html.contains("<strong>Reverted</strong>") && !html.contains("←</text>"), "{html}");
 }
 
 /// A log of 12.14 s in a window of 60.
@@ -375,7 +420,7 @@ fn without_a_declared_run_the_duration_is_what_was_observed() {
         near(report([&first, &second], [], [], &settings).workloads[0].duration_seconds, whole);
     }
 
-    // A job that says when it runs is believed.
+    // A job that reports when it runs is believed.
     let mut declared = observed(0, 1.0, 59.0, 5800.0);
     (declared.run_declared, declared.run_seconds, declared.run_coverage_ratio) = (true, 20.0, 1.0);
     let it = report([&declared], [], [], &settings).workloads.remove(0);
@@ -403,12 +448,12 @@ fn tokens_and_what_a_joule_does() {
     }
     let it = report(&windows, [], [], &settings).workloads.remove(0);
     assert_eq!((it.tokens, it.tokens_per_joule, it.samples_per_joule), (Some(12_000.0), None, None));
-    // Nothing says tokens: no column of dashes.
+    // Nothing reports tokens: no column of dashes.
     assert!(!report([&window(0, 1.0, 1.0)], [], [], &settings).render(RenderFormat::Text).contains("tokens"));
 }
 
 #[test]
-fn a_cost_names_its_currency_or_says_that_nobody_did() {
+fn a_cost_names_its_currency_or_reports_that_none_was_given() {
     let settings = ReportSettings { price_per_kwh: Some(0.25), ..ReportSettings::default() };
     let unnamed = report([&window(0, 3.6e6, 1.0)], [], [], &settings);
     assert_eq!((unnamed.workloads[0].cost, &unnamed.workloads[0].currency), (Some(0.25), &None));
@@ -438,8 +483,8 @@ fn cost_and_carbon_by_the_time_of_the_energy() {
         format!("datetime,{unit}\n{rows}")
     };
     let zone = eadt_report::time_zone("UTC").unwrap();
-    let prices = eadt_report::read_prices(&table("EUR/kWh", true), None, Some(&zone), "prices.csv").unwrap();
-    let carbon = eadt_report::read_carbon(&table("gCO2/kWh", true), None, Some(&zone), "grid.csv").unwrap();
+    let prices = eadt_report::read_prices(&table("EUR/kWh", true), None, Some(&zone), None, "prices.csv").unwrap();
+    let carbon = eadt_report::read_carbon(&table("gCO2/kWh", true), None, Some(&zone), None, "grid.csv").unwrap();
     let settings = ReportSettings { prices: Some(prices), carbon: Some(carbon), ..ReportSettings::default() };
     let it = report([&first, &second], [], [], &settings).workloads.remove(0);
     near(it.cost, 0.2 + 2.0 * 0.5);
@@ -454,7 +499,7 @@ fn cost_and_carbon_by_the_time_of_the_energy() {
     // A part of the sum is not the sum.
     let first_only =
         format!("datetime,EUR/kWh\n{}{}", at(first.window_start.plus_seconds(-60.0), 0.2), at(first.window_start, 0.2));
-    let prices = eadt_report::read_prices(&first_only, None, Some(&zone), "prices.csv").unwrap();
+    let prices = eadt_report::read_prices(&first_only, None, Some(&zone), None, "prices.csv").unwrap();
     let it = report([&first, &second], [], [], &ReportSettings { prices: Some(prices), ..ReportSettings::default() })
         .workloads
         .remove(0);
@@ -464,7 +509,7 @@ fn cost_and_carbon_by_the_time_of_the_energy() {
 }
 
 #[test]
-fn a_note_that_many_workloads_share_is_said_once() {
+fn a_note_that_many_workloads_share_is_reported_once() {
     let windows: Vec<EfficiencyWindow> = (0..5)
         .map(|index| EfficiencyWindow {
             workload: format!("lab/job-{index}"),
@@ -483,14 +528,14 @@ fn a_note_that_many_workloads_share_is_said_once() {
 }
 
 #[test]
-fn no_spans_are_said_in_words_and_in_json() {
+fn no_spans_are_reported_in_words_and_in_json() {
     let settings = ReportSettings { by: Some(ReportBreakdown::Span), ..ReportSettings::default() };
     let without = report([&window(0, 1.0, 1.0)], [], [], &settings);
     for form in [RenderFormat::Text, RenderFormat::Markdown, RenderFormat::Html, RenderFormat::Json] {
         assert!(without.render(form).contains("the job named no spans"), "{form:?}");
     }
     assert_eq!(without.workloads[0].by_span.as_deref(), Some(&[][..]));
-    // Nobody asked: nothing to say.
+    // Nobody asked: nothing to report.
     let json = report([&window(0, 1.0, 1.0)], [], [], &ReportSettings::default()).render(RenderFormat::Json);
     assert!(json.contains("\"notes\": []"), "{json}");
 }
@@ -507,7 +552,7 @@ fn every_figure_fits_into_a_narrow_terminal_whole() {
         let narrow = report.render_text(Some(width));
         let tables = narrow.lines().filter(|line| line.starts_with("  "));
         for line in tables {
-            // The first column and one more always stand side by side.
+            // The first column and one more are always side by side.
             assert!(line.chars().count() <= width.max(50), "{width}: {line:?}");
         }
         assert_eq!(words(&narrow), words(&wide), "{width}");
@@ -521,8 +566,8 @@ fn windows_whose_counter_contradicts_power_are_counted_in_a_note() {
     let notes = |windows: &[EfficiencyWindow]| report(windows, [], [], &ReportSettings::default()).workloads.remove(0).notes;
     assert_eq!(notes(&windows), Vec::<String>::new());
     (windows[0].counter_contradicted_seconds, windows[2].counter_contradicted_seconds) = (60.0, 15.4);
-    // How the energy of the rest is known, what of the time is covered, and what may be said.
-    for (method, covered, said) in [
+    // How the energy of the rest is known, what of the time is covered, and the expected note.
+    for (method, covered, expected) in [
         (EnergyMethod::Integral, 1.0, "energy is the integral of power: an energy counter contradicted it"),
         (EnergyMethod::Mixed, 1.0, "energy is the integral of power: an energy counter contradicted it"),
         (EnergyMethod::Mixed, 0.9, "energy is the integral of power, and unknown where no power is on record: an energy counter"),
@@ -537,7 +582,7 @@ fn windows_whose_counter_contradicts_power_are_counted_in_a_note() {
             (window.energy_method, window.energy_coverage_ratio) = (method, covered);
         }
         let notes = notes(&windows);
-        let wanted = format!("in 2 windows, for 75 s of device time, {said}");
+        let wanted = format!("in 2 windows, for 75 s of device time, {expected}");
         assert!(notes.len() == 1 && notes[0].starts_with(&wanted), "{method:?}, {covered}: {notes:?}");
     }
 }
@@ -560,20 +605,20 @@ fn read_every(minute: i64, seconds: f64) -> EfficiencyWindow {
 }
 
 #[test]
-fn no_known_energy_says_why_and_what_would_change_it() {
+fn unknown_energy_comes_with_the_reason_and_what_would_change_it() {
     type Change = fn(&mut EfficiencyWindow);
     let nothing: Change = |_| {};
-    for (minutes, apart, change, said) in [
+    for (minutes, apart, change, expected) in [
         (30, 300.0, nothing, ["readings of its devices are about 3", "replay with EADT_PROCESSOR__POWER_GAP_SECONDS=3"]),
-        (30, 1.0, nothing, ["no reading of its devices has power or an energy counter", "power_watts=COLUMN:W"]),
-        (2, 60.0, nothing, ["no reading of its devices has power", "energy_joules_total=COLUMN:J"]),
+        (30, 1.0, nothing, ["no two readings of its devices have an energy counter", "power_watts=COLUMN:W"]),
+        (2, 60.0, nothing, ["or power no further apart than processor.power_gap_seconds, 120", "energy_joules_total=COLUMN:J"]),
         (
             30,
             300.0,
             |it| it.ranks = 1,
-            ["either readings of its devices are 120 s or more apart", "; or no reading of its devices has"],
+            ["either readings of its devices are 120 s or more apart", "; or no two readings of its devices have"],
         ),
-        (30, 1.0, |it| it.ranks = 1, ["no reading of its devices has power", "[N/A]"]),
+        (30, 1.0, |it| it.ranks = 1, ["no two readings of its devices have an energy counter", "[N/A]"]),
         (1, 1.0, |it| it.observed_end = it.observed_start, ["reported at one moment only", "two readings"]),
         (9, 1.0, |it| (it.gpus, it.ranks) = (0, 1), ["no device that is assigned to it", "the same `--workload`"]),
         (9, 1.0, |it| it.counter_contradicted_seconds = 60.0, ["its energy counter cannot be believed", "power_watts=COLUMN:W"]),
@@ -591,7 +636,7 @@ fn no_known_energy_says_why_and_what_would_change_it() {
         let it = report(&windows, [], [], &ReportSettings::default()).workloads.remove(0);
         let notes = it.notes;
         let why = notes.iter().filter(|note| note.starts_with("no energy is known: ")).collect::<Vec<_>>();
-        assert!(why.len() == 1 && said.iter().all(|part| why[0].contains(part)), "{said:?}: {notes:?}");
+        assert!(why.len() == 1 && expected.iter().all(|part| why[0].contains(part)), "{expected:?}: {notes:?}");
         assert_eq!(why[0].strip_prefix("no energy is known: "), it.why_no_energy.as_deref());
     }
     // Energy of no window is energy.
@@ -633,7 +678,7 @@ fn changes_are_those_that_were_made() {
         .chain(outcome(ActuationOutcome::Refused).split_off(1))
         .collect();
     let none = "nothing was changed, so nothing was saved: 3 changes were ";
-    for (name, windows, actuations, wanted, said) in [
+    for (name, windows, actuations, wanted, expected) in [
         (
             "recommend",
             &untouched,
@@ -659,7 +704,7 @@ fn changes_are_those_that_were_made() {
             format!("{none}decided, and the record shows none of them made; "),
         ),
         (
-            "no actuator, nothing is said",
+            "no actuator, nothing is reported",
             &unnamed,
             vec![],
             (3, 0, 0, 0),
@@ -673,8 +718,8 @@ fn changes_are_those_that_were_made() {
         let it = &report.workloads[0];
         assert_eq!((it.decided_changes, it.recommendations, it.changes, it.reverts), wanted, "{name}");
         let headline = report.headline().remove(0);
-        assert_eq!(headline.contains("nothing was changed"), !said.is_empty(), "{name}: {headline}");
-        assert!(headline.contains(&said), "{name}: {headline}");
+        assert_eq!(headline.contains("nothing was changed"), !expected.is_empty(), "{name}: {headline}");
+        assert!(headline.contains(&expected), "{name}: {headline}");
         assert_eq!(report.render(RenderFormat::Html).matches("class=\"change\"").count() > 0, wanted.2 > 0, "{name}");
         let text = report.render(RenderFormat::Text);
         assert_eq!(text.contains("changes decided"), wanted.0 > wanted.2, "{name}: {text}");
@@ -758,7 +803,7 @@ fn breaks_down_by_window_and_by_span() {
 }
 
 #[test]
-fn every_rendering_says_simulated_beside_every_heading() {
+fn every_rendering_shows_simulated_beside_every_heading() {
     let (windows, decisions, actuations) = story();
     let settings = ReportSettings { by: Some(ReportBreakdown::Window), ..ReportSettings::default() };
     let report = report(&windows, &decisions, &actuations, &settings);
@@ -816,7 +861,7 @@ fn a_page_has_verdict_contents_and_a_chart_that_restarts_do_not_scale() {
 
 /// One workload measured, one simulated, one that was simulated first and measured then.
 #[test]
-fn measured_figures_never_stand_under_simulated_and_simulated_ones_always_say_so() {
+fn measured_figures_are_never_under_simulated_and_simulated_ones_are_always_marked() {
     let named = |name: &str, minute, origin| EfficiencyWindow {
         workload: name.to_owned(),
         id: format!("{name}/{minute}"),
@@ -864,7 +909,7 @@ fn measured_figures_never_stand_under_simulated_and_simulated_ones_always_say_so
     let body =
         html.lines().filter(|line| line.starts_with("<tr><td") || (line.starts_with("<h2") && !line.contains("over time")));
     check(&mut body.map(|line| (line.starts_with("<h2"), line.to_owned())));
-    // The curve of the mixed one changes its stroke, and says what the strokes mean.
+    // The curve of the mixed one changes its stroke, and explains what the strokes mean.
     let charts: Vec<&str> = html.split("<section").filter(|part| part.contains("over time")).collect();
     let chart = |name: &str| *charts.iter().find(|chart| chart.contains(name)).unwrap();
     assert!(chart("toy/job").contains("over time (simulated)"));
@@ -993,7 +1038,7 @@ fn devices_side_by_side_share_their_time_and_add_up_their_power() {
 }
 
 #[test]
-fn progress_of_no_window_is_counted_and_said() {
+fn progress_of_no_window_is_counted_and_reported() {
     let silent = EfficiencyWindow { unassigned_samples: 500_010.0, unassigned_tokens: 2_048.0, ..window(1500, 1000.0, 100.0) };
     let windows = [window(0, 1000.0, 100.0), silent];
     let mut reporter = Reporter::default();
@@ -1002,7 +1047,7 @@ fn progress_of_no_window_is_counted_and_said() {
     }
     let report = reporter.build_report(&ReportSettings::default());
     let note = "500010 samples, 2048 tokens of the totals are of no window, so in no power, J/sample or saving";
-    assert!(report.workloads[0].notes.iter().any(|said| said.starts_with(note)), "{:?}", report.workloads[0].notes);
+    assert!(report.workloads[0].notes.iter().any(|text| text.starts_with(note)), "{:?}", report.workloads[0].notes);
     let it = &report.workloads[0];
     assert_eq!((it.samples, it.unassigned_samples), (Some(500_210.0), Some(500_010.0)));
     assert_eq!((it.tokens, it.unassigned_tokens), (Some(2_048.0), Some(2_048.0)));
@@ -1017,8 +1062,8 @@ fn progress_of_no_window_is_counted_and_said() {
         eadt_report::report([&window(0, 6000.0, 60.0), &second(1560)], [], [], &ReportSettings::default()).workloads.remove(0);
     near(it.energy_joules.zip(it.samples).map(|(joules, samples)| joules / samples), 100.0);
     near(it.joules_per_sample, 100.0);
-    let said = |part: &str| it.notes.iter().any(|note| note.contains(part));
-    assert!(said("9.33 MJ, 93300 samples of the totals are of no window") && !said("nothing is known"), "{:?}", it.notes);
+    let has_note = |part: &str| it.notes.iter().any(|note| note.contains(part));
+    assert!(has_note("9.33 MJ, 93300 samples of the totals are of no window") && !has_note("nothing is known"), "{:?}", it.notes);
     let mut quiet = Reporter::default();
     quiet.add_window(&windows[0]);
     assert!(!quiet.build_report(&ReportSettings::default()).render(RenderFormat::Text).contains("of no window"));

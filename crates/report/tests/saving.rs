@@ -1,6 +1,9 @@
 //! The saving against the starting layout, with its interval: true while the work of the job changes.
 
-use eadt_report::{EnergyReport, RenderFormat, ReportBreakdown, ReportSettings, Reporter, WindowRow, WorkloadReport, report};
+use eadt_report::{
+    EnergyReport, RenderFormat, ReportBreakdown, ReportSettings, ReportTotals, Reporter, SavingSummary, WindowRow,
+    WorkloadReport, report,
+};
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::{Actuation, ActuationOutcome, ChangeValidation, ControllerAction, Decision, EfficiencyWindow, Layout};
 use eadt_testing::cases;
@@ -167,6 +170,48 @@ fn a_failed_try_costs_energy_and_nothing_after_it_counts() {
     run.steady(50, 10.0);
     near(run.report().saving_joules, -1800.0);
     near(run.report().throughput_kept_ratio, 61.0 / 63.0);
+}
+
+/// Nothing is known of when energy in no window was taken, and for which samples: it is in no figure of the saving, whatever window
+/// carries it.
+#[test]
+fn energy_and_samples_of_no_window_change_no_figure_of_a_saving() {
+    let mut run = Run::default();
+    run.steady(6, 10.0);
+    run.keep(8.0, 500.0);
+    run.steady(40, 8.0);
+    let saving = |it: &WorkloadReport| {
+        let interval = (it.saving_ratio_low, it.saving_ratio_high);
+        let energies = (it.compared_energy_joules, it.expected_energy_joules, it.saving_joules, it.saving_ratio);
+        (energies, interval, it.baseline_joules_per_sample, it.compared_joules_per_sample, it.throughput_kept_ratio)
+    };
+    let settings = ReportSettings { baselines: [(NAME.to_owned(), 12.0)].into(), ..ReportSettings::default() };
+    let against = |run: &Run| report(&run.windows, &run.decisions, &run.actuations, &settings).workloads.remove(0);
+    let wanted = [run.report(), against(&run)].each_ref().map(saving);
+    let took = run.report().energy_joules.unwrap();
+    near(run.report().compared_energy_joules, took);
+    // A window of the baseline, the restart, one that validates, one of the run after it.
+    for carries in [3, 6, 8, 30] {
+        let mut run = run.clone();
+        run.windows[carries].unassigned_energy_joules = 1e9;
+        run.windows[carries].unassigned_samples = 1e7;
+        assert_eq!([run.report(), against(&run)].each_ref().map(saving), wanted, "{carries}");
+        let it = run.report();
+        near(it.energy_joules, took + 1e9);
+        near(it.compared_energy_ratio, took / (took + 1e9));
+        assert_eq!((it.saving_ratio, it.compared_energy_ratio), of_summary(&it), "{carries}");
+    }
+}
+
+/// The saving and the compared part, as the headline, the totals, the views and the metrics have it.
+fn of_summary(workload: &WorkloadReport) -> (Option<f64>, Option<f64>) {
+    let summary = SavingSummary::of([workload]);
+    let totals = ReportTotals::of(std::slice::from_ref(workload));
+    assert_eq!((totals.saving_joules, totals.saving_ratio), (workload.saving_joules, workload.saving_ratio));
+    assert_eq!(totals.compared_energy_ratio, summary.compared_ratio());
+    assert_eq!(Some(summary.compared_joules).filter(|_| workload.saving_joules.is_some()), workload.compared_energy_joules);
+    assert_eq!((summary.expected_joules, summary.saving_joules()), (workload.expected_energy_joules, workload.saving_joules));
+    (summary.saving_ratio(), summary.compared_ratio())
 }
 
 /// The work, as counters of memory traffic show it, whatever the layout.
@@ -433,6 +478,25 @@ proptest! {
         prop_assert!((it.baseline_joules_per_sample.unwrap() - 10.0).abs() <= 1e-9);
     }
 
+    /// The headline is that of the table, to the last digit.
+    #[test]
+    fn the_summary_of_a_workload_has_the_figures_of_its_report(
+        steps in steps(),
+        unassigned in proptest::collection::vec((0..200_usize, 0.0..1e6_f64, 0.0..1e3_f64), 0..6),
+    ) {
+        let mut run = constant_work(&steps);
+        let count = run.windows.len();
+        for (index, joules, samples) in unassigned {
+            let window = &mut run.windows[index % count];
+            (window.unassigned_energy_joules, window.unassigned_samples) = (joules, samples);
+        }
+        let it = run.report();
+        prop_assert_eq!((it.saving_ratio, it.compared_energy_ratio), of_summary(&it));
+        let rows = report_by_window(&run);
+        let compared = rows.iter().filter(|row| row.baseline_energy_joules.is_some()).filter_map(|row| row.energy_joules);
+        prop_assert_eq!(it.compared_energy_joules, Some(compared.sum::<f64>()));
+    }
+
     #[test]
     fn order_and_repetition_change_nothing(steps in steps(), order in any::<u64>(), repeat in 1..3_usize) {
         let run = constant_work(&steps);
@@ -454,18 +518,18 @@ proptest! {
         prop_assert_eq!(reporter.build_report(&ReportSettings::default()).workloads.remove(0), run.report());
     }
 
-    /// Nothing that lies crosswise makes it panic or say a number that is none.
+    /// Nothing that lies crosswise makes it panic or give a number that is none.
     #[test]
-    fn whatever_is_applied_and_said_the_saving_is_a_number_or_unknown(
+    fn whatever_is_applied_and_decided_the_saving_is_a_number_or_unknown(
         windows in proptest::collection::vec((0.0..1e4_f64, 0.0..1e3_f64, any::<bool>()), 1..40),
-        said in proptest::collection::vec((0..40_i64, 0..6_usize, 0..4_usize, 0..6_usize), 0..30),
+        decisions in proptest::collection::vec((0..40_i64, 0..6_usize, 0..4_usize, 0..6_usize), 0..30),
         done in proptest::collection::vec((0..40_i64, 0..30_usize, 0..6_usize), 0..30),
     ) {
         let mut run = Run::default();
         for (joules, samples, restarted) in windows {
             run.window(joules, samples).restarted = restarted;
         }
-        for (index, (minute, action, validation, concerns)) in said.into_iter().enumerate() {
+        for (index, (minute, action, validation, concerns)) in decisions.into_iter().enumerate() {
             run.minute = minute;
             let action = [ControllerAction::Maintain, ControllerAction::Maintain, ControllerAction::Maintain, ControllerAction::Decrease, ControllerAction::Revert, ControllerAction::Increase][action];
             let validation = [ChangeValidation::None, ChangeValidation::Pending, ChangeValidation::Kept, ChangeValidation::Failed][validation];

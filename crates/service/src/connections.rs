@@ -399,11 +399,11 @@ mod tests {
     }
 
     async fn answer(stream: &mut TcpStream) -> String {
-        let mut told = Vec::new();
-        while !told.ends_with(b"it works") {
-            assert!(stream.read_buf(&mut told).await.unwrap() > 0, "ended after {}", String::from_utf8_lossy(&told));
+        let mut response = Vec::new();
+        while !response.ends_with(b"it works") {
+            assert!(stream.read_buf(&mut response).await.unwrap() > 0, "ended after {}", String::from_utf8_lossy(&response));
         }
-        String::from_utf8(told).unwrap()
+        String::from_utf8(response).unwrap()
     }
 
     #[tokio::test]
@@ -427,8 +427,8 @@ mod tests {
         let mut idle = server.connect().await;
         idle.write_all(b"GET /works HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
         for stream in [&mut silent, &mut half] {
-            let told = rest(stream).await;
-            assert!(!told.contains(" 200 "), "{told}");
+            let response = rest(stream).await;
+            assert!(!response.contains(" 200 "), "{response}");
         }
         rest(&mut idle).await;
         for _ in 0..3 {

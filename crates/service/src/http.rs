@@ -229,9 +229,9 @@ mod tests {
         }
         let mut probe = TcpStream::connect(address).await.unwrap();
         probe.write_all(b"GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await.unwrap();
-        let mut told = String::new();
-        probe.read_to_string(&mut told).await.unwrap();
-        assert!(told.starts_with("HTTP/1.1 200 ") && told.ends_with("ok\n"), "{told}");
+        let mut response = String::new();
+        probe.read_to_string(&mut response).await.unwrap();
+        assert!(response.starts_with("HTTP/1.1 200 ") && response.ends_with("ok\n"), "{response}");
         for stream in &mut silent[..LIMITS.connections] {
             let ended = timeout(Duration::from_mins(1), stream.read_u8()).await.expect("its place is given away");
             assert!(ended.is_err(), "{ended:?}");
@@ -287,9 +287,9 @@ mod tests {
                 let mut client = TcpStream::connect(address).await.unwrap();
                 let request = format!("{method} {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: 0\r\n\r\n");
                 client.write_all(request.as_bytes()).await.unwrap();
-                let mut told = String::new();
-                client.read_to_string(&mut told).await.unwrap();
-                assert_eq!(told.starts_with("HTTP/1.1 405 "), refused, "{method} {path}: {told}");
+                let mut response = String::new();
+                client.read_to_string(&mut response).await.unwrap();
+                assert_eq!(response.starts_with("HTTP/1.1 405 "), refused, "{method} {path}: {response}");
             }
         }
         shutdown.cancel();

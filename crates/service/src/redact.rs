@@ -8,18 +8,23 @@ use std::fmt;
 use std::io::{self, Write};
 use std::sync::Arc;
 
+use eadt_schemas::secret_names::{is_secret_name, is_secret_parameter};
+
 /// Text in place of a secret.
 pub const HIDDEN: &str = "…";
 /// A secret shorter than this is not searched for in texts: it would hide parts of ordinary words.
 const SHORTEST: usize = 4;
 
-/// Returns whether a character moves the cursor, changes the order of text, or is not visible at all.
+/// Returns whether a character moves the cursor, changes the order of text, or is not visible at all: control characters, and
+/// format characters (general category Cf) and `Default_Ignorable_Code_Point` of Unicode, unassigned ones included.
 fn steers(character: char) -> bool {
     character.is_control()
         || matches!(character,
-            '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}' | '\u{180b}'..='\u{180f}'
-            | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{3164}' | '\u{feff}' | '\u{ffa0}'
-            | '\u{fff0}'..='\u{fffb}' | '\u{1d173}'..='\u{1d17a}' | '\u{e0000}'..='\u{e0fff}')
+            '\u{ad}' | '\u{34f}' | '\u{600}'..='\u{605}' | '\u{61c}' | '\u{6dd}' | '\u{70f}' | '\u{890}'..='\u{891}' | '\u{8e2}'
+            | '\u{115f}'..='\u{1160}' | '\u{17b4}'..='\u{17b5}' | '\u{180b}'..='\u{180f}' | '\u{200b}'..='\u{200f}'
+            | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{3164}' | '\u{fe00}'..='\u{fe0f}' | '\u{feff}' | '\u{ffa0}'
+            | '\u{fff0}'..='\u{fffb}' | '\u{110bd}' | '\u{110cd}' | '\u{13430}'..='\u{1343f}' | '\u{1bca0}'..='\u{1bca3}'
+            | '\u{1d173}'..='\u{1d17a}' | '\u{e0000}'..='\u{e0fff}')
 }
 
 fn escape(text: &str, keep: impl Fn(char) -> bool) -> Cow<'_, str> {
@@ -100,7 +105,6 @@ pub fn secrets_within(value: &str) -> Vec<String> {
         for pair in word.split(['?', '&', ';', '#', ',']) {
             if let Some((name, value)) = pair.trim().split_once('=')
                 && is_secret_parameter(name)
-                && !name.to_ascii_lowercase().ends_with("_file")
             {
                 secrets.push(value.trim_matches(['"', '\'', ' ']).to_owned());
             }
@@ -124,33 +128,6 @@ fn percent_decoded(text: &str) -> Option<String> {
     String::from_utf8(decoded).ok().filter(|decoded| decoded != text)
 }
 
-/// Returns whether a parameter of a URL or of a connection string holds a secret, such as a signature of a shared link.
-fn is_secret_parameter(name: &str) -> bool {
-    let name = name.to_ascii_lowercase();
-    matches!(name.as_str(), "sig" | "key" | "auth" | "pwd" | "pass" | "jwt" | "bearer")
-        || SECRET_NAME_ENDS.iter().chain(&["credential", "api-key", "apikey"]).any(|part| name.contains(part))
-}
-
-/// Ends of the names that hold a secret in any `NAME=VALUE`. `tokens=` and `password_file=` are none of them.
-const SECRET_NAME_ENDS: [&str; 17] = [
-    "password",
-    "passwd",
-    "passphrase",
-    "secret",
-    "token",
-    "signature",
-    "access_key",
-    "secret_key",
-    "api_key",
-    "account_key",
-    "private_key",
-    "access-key",
-    "account-key",
-    "private-key",
-    "accesskey",
-    "accountkey",
-    "privatekey",
-];
 /// Characters that end a value, or a URL.
 const END: &[char] = &[' ', '\t', '\n', '\r', '"', '\'', '<', '>', '`', '|', '\\'];
 
@@ -225,9 +202,8 @@ fn hide_named_values(text: &str) -> Option<String> {
         let is_of_name = |character: char| character.is_alphanumeric() || "_-.".contains(character);
         let start = before.trim_end_matches(is_of_name).len();
         let is_parameter = before[..start].ends_with(['?', '&', ';']);
-        let name = before[start..].to_ascii_lowercase();
-        let is_secret = SECRET_NAME_ENDS.iter().any(|end| name.ends_with(end))
-            || is_parameter && is_secret_parameter(&name) && !name.ends_with("_file");
+        let name = &before[start..];
+        let is_secret = is_secret_name(name) || is_parameter && is_secret_parameter(name);
         shown.push_str(&rest[..=at]);
         rest = after;
         if is_secret {
@@ -375,6 +351,9 @@ impl<W: Write> Write for RedactingWriter<W> {
 
 #[cfg(test)]
 mod tests {
+    use eadt_testing::cases;
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -389,6 +368,7 @@ mod tests {
             ("user\u{202e}gpj.exe\u{2066}x\u{2069}", "user\\u202egpj.exe\\u2066x\\u2069"),
             ("a\u{200b}b\u{200d}c\u{feff}d\u{2060}e\u{ad}f", "a\\u200bb\\u200dc\\ufeffd\\u2060e\\u00adf"),
             ("tag\u{e0041}", "tag\\udb40\\udc41"),
+            ("n/a\u{fe0f} n/a\u{1bca0}", "n/a\\ufe0f n/a\\ud82f\\udca0"),
             ("a\u{2028}b\u{85}c", "a\\u2028b\\u0085c"),
         ] {
             assert_eq!(line(text), shown);
@@ -396,6 +376,20 @@ mod tests {
         }
         assert_eq!(lines("a\tb\nc"), "a\tb\nc");
         assert_eq!(line("a\tb\nc"), "a\\u0009b\\u000ac");
+    }
+
+    proptest! {
+        #![proptest_config(cases(4_000))]
+        /// All but one block of tags, variation selectors and unassigned ones are about three hundred characters.
+        #[test]
+        fn no_format_character_and_no_ignorable_one_is_shown(
+            character in r"[\p{Cc}\p{Cf}\p{Default_Ignorable_Code_Point}\p{Bidi_Control}\p{Zl}\p{Zp}&&[^\u{E0000}-\u{E0FFF}]]",
+            far in "[\u{E0000}-\u{E0FFF}]",
+        ) {
+            for text in [character, far] {
+                prop_assert!(line(&text).is_ascii(), "{:?}", text);
+            }
+        }
     }
 
     #[test]
@@ -409,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn credentials_of_urls_are_hidden_wherever_they_stand() {
+    fn credentials_of_urls_are_hidden_wherever_they_are() {
         for (text, shown) in [
             ("no URL here, a@b.c", "no URL here, a@b.c"),
             ("http://host:9400/metrics", "http://host:9400/metrics"),
@@ -452,6 +446,11 @@ mod tests {
             ("<https://host> and <a@b>, http://h:80 is away, ask a@b", "<https://host> and <a@b>, http://h:80 is away, ask a@b"),
             ("setting x.password=\"hunter 2\" from y", "setting x.password=\"…\" from y"),
             ("sasl.password=hunter2", "sasl.password=…"),
+            ("the property sasl.pasword=hunter2 is not possible", "the property sasl.pasword=… is not possible"),
+            (
+                "EADT_BUS__PROPERTIES__ASSERTION__PRIVATE__KEY__PASSPHRASE=hunter2",
+                "EADT_BUS__PROPERTIES__ASSERTION__PRIVATE__KEY__PASSPHRASE=…",
+            ),
             ("key=ns/job tokens=3 password_file=/run/x password=", "key=ns/job tokens=3 password_file=/run/x password="),
         ] {
             assert_eq!(hide_credentials(text), shown);

@@ -224,7 +224,7 @@ async fn next_hangup(hangup: Option<&mut tokio::signal::unix::Signal>) {
     }
 }
 
-/// Returns whether this process was started with SIGHUP ignored; also where the system does not say so, since a handler cannot be undone.
+/// Returns whether this process was started with SIGHUP ignored; also where the system does not report it, since a handler cannot be undone.
 fn ignores_hangup() -> bool {
     std::fs::read_to_string("/proc/self/status").ok().and_then(|status| is_first_signal_ignored(&status)).unwrap_or(true)
 }
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_failure_tells_its_causes() {
+    async fn a_failure_shows_its_causes() {
         #[derive(Debug, thiserror::Error)]
         #[error("a source cannot start")]
         struct Start(#[source] std::io::Error);
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_task_for_which_nobody_waits_is_said_to_have_failed() {
+    async fn a_task_for_which_nobody_waits_is_reported_to_have_failed() {
         let before = eadt_tasks::SIGNALS.failures();
         spawn_detached(&eadt_tasks::SIGNALS, async { Ok::<_, String>(()) }).await.unwrap();
         assert_eq!(eadt_tasks::SIGNALS.failures(), before);

@@ -1,4 +1,4 @@
-//! The GPU model against measurements by others, and the page that says so. Skipped, with a message, where they are absent.
+//! The GPU model against measurements by others, and the page of their comparison. Skipped, with a message, where they are absent.
 
 #[path = "support/sweeps.rs"]
 #[allow(dead_code, reason = "the example uses the rest")]
@@ -45,5 +45,5 @@ fn pairs_gain_what_the_paper_measured() {
 #[test]
 fn the_page_has_the_parameters_of_the_code() {
     let page = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/evidence/calibration.md")).unwrap();
-    assert!(page.ends_with(&parameter_tables()), "generate docs/evidence/calibration.md again; its first lines say how");
+    assert!(page.ends_with(&parameter_tables()), "generate docs/evidence/calibration.md again; its first lines show how");
 }

@@ -184,7 +184,7 @@ impl Job {
 
     /// Everything but plain `maintain`, over some hours.
     fn story(&mut self, hours: u32) -> Vec<Decision> {
-        let mut told = Vec::new();
+        let mut decisions = Vec::new();
         for _ in 0..60 * hours {
             let decision = self.window();
             let news = decision.action != ControllerAction::Maintain
@@ -192,10 +192,10 @@ impl Job {
             if news {
                 let layout = (decision.to.replicas.unwrap(), decision.to.mps_thread_percentage.unwrap());
                 println!("{} {:?} {layout:?} {:?}: {}", decision.time, decision.action, decision.validation, decision.reason);
-                told.push(decision);
+                decisions.push(decision);
             }
         }
-        told
+        decisions
     }
 }
 
@@ -245,7 +245,7 @@ fn kept_changes_save_energy_and_reverted_ones_cost() {
 }
 
 #[test]
-fn the_same_seed_tells_the_same_story() {
+fn the_same_seed_gives_the_same_story() {
     let noise = SimulationNoise { seed: 5, ..SimulationNoise::default() };
     assert_eq!(llm(noise).story(2), llm(noise).story(2));
     assert_ne!(llm(noise).story(2), llm(SimulationNoise { seed: 6, ..noise }).story(2));

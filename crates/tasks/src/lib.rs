@@ -152,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_panic_is_counted_said_and_begun_again() {
+    fn a_panic_is_counted_logged_and_begun_again() {
         static TASK: TaskEntry = TaskEntry::new("test", "tests", OnFailure::Restart, "");
         assert!(!TASK.has_begun());
         let mut left = 2;
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn each_entry_has_a_name_of_its_own_and_says_something() {
+    fn each_entry_has_a_name_of_its_own_and_a_description() {
         let names: std::collections::BTreeSet<_> = ALL.iter().map(|task| task.name).collect();
         assert_eq!(names.len(), ALL.len());
         assert!(ALL.iter().all(|task| !task.place.is_empty() && !task.meaning.is_empty()));

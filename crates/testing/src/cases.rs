@@ -32,23 +32,23 @@ mod tests {
 
     /// Run in a process of its own, because variables belong to the whole process.
     #[test]
-    #[ignore = "asked by the_variable_is_heard"]
-    fn as_many_as_the_variable_says() {
+    #[ignore = "asked by the_variable_is_read"]
+    fn as_many_as_the_variable_sets() {
         println!("cases={}", cases(7).cases);
     }
 
     #[test]
-    fn the_variable_is_heard() {
-        let said = |asked: Option<&str>| {
+    fn the_variable_is_read() {
+        let output_with = |asked: Option<&str>| {
             let mut command = Command::new(std::env::current_exe().unwrap());
-            command.args(["cases::tests::as_many_as_the_variable_says", "--ignored", "--nocapture"]).env_remove("PROPTEST_CASES");
+            command.args(["cases::tests::as_many_as_the_variable_sets", "--ignored", "--nocapture"]).env_remove("PROPTEST_CASES");
             command.envs(asked.map(|number| ("PROPTEST_CASES", number)));
             let output = command.output().unwrap();
             assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
             String::from_utf8(output.stdout).unwrap()
         };
-        assert!(said(None).contains("cases=7"), "{}", said(None));
-        assert!(said(Some("3")).contains("cases=3"), "{}", said(Some("3")));
-        assert!(said(Some("30000")).contains("cases=30000"), "{}", said(Some("30000")));
+        assert!(output_with(None).contains("cases=7"), "{}", output_with(None));
+        assert!(output_with(Some("3")).contains("cases=3"), "{}", output_with(Some("3")));
+        assert!(output_with(Some("30000")).contains("cases=30000"), "{}", output_with(Some("30000")));
     }
 }

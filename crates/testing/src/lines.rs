@@ -31,14 +31,14 @@ pub fn lines<T>(of: impl FnOnce() -> T) -> (Vec<String>, T) {
     OTHER.get_or_init(|| Dispatch::new(NoSubscriber::default()));
     let kept = Kept::default();
     let writer = kept.clone();
-    let said = tracing_subscriber::fmt()
+    let subscriber = tracing_subscriber::fmt()
         .with_max_level(Level::DEBUG)
         .with_ansi(false)
         .with_target(false)
         .without_time()
         .with_writer(move || writer.clone())
         .finish();
-    let given = tracing::subscriber::with_default(said, of);
+    let given = tracing::subscriber::with_default(subscriber, of);
     let lines = std::mem::take(&mut *kept.0.lock().unwrap_or_else(PoisonError::into_inner));
     (lines, given)
 }
@@ -49,14 +49,14 @@ mod tests {
 
     #[test]
     fn lines_are_kept_with_their_levels_and_fields() {
-        let (said, given) = lines(|| {
+        let (logged, given) = lines(|| {
             tracing::warn!(error = %"it is full", n = 7, "writing");
             tracing::debug!("again, and\nagain");
             tracing::trace!("not this one");
             3
         });
         assert_eq!(
-            (said.as_slice(), given),
+            (logged.as_slice(), given),
             (&["WARN writing error=it is full n=7".to_owned(), "DEBUG again, and\nagain".to_owned()][..], 3)
         );
     }

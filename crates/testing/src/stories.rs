@@ -78,9 +78,9 @@ impl Seeds {
 /// Runs one story per seed, as many in parallel as there are cores. Each returns the number of its crashes, or the failure at its
 /// end. Variables select the seeds (`EADT_TEST_SEED`, `EADT_TEST_SEEDS`, `EADT_TEST_FIRST_SEED`, `EADT_TEST_STORY_SECONDS`).
 /// `package` and `test` are the package and the module of the test.
-pub fn tell(package: &str, test: &str, story: impl Fn(u64) -> Result<usize, String> + Sync) {
+pub fn run_stories(package: &str, test: &str, story: impl Fn(u64) -> Result<usize, String> + Sync) {
     let seeds = Seeds::from_environment();
-    let (stories, crashes) = tell_all(seeds, story).unwrap_or_else(|(seed, wrong)| {
+    let (stories, crashes) = run_all_stories(seeds, story).unwrap_or_else(|(seed, wrong)| {
         panic!("seed {seed}: {wrong}\nrepeat it with: EADT_TEST_SEED={seed} cargo test -p {package} --test integration {test}::")
     });
     println!("{stories} stories with {crashes} crashes, from seed {}", seeds.first);
@@ -89,7 +89,7 @@ pub fn tell(package: &str, test: &str, story: impl Fn(u64) -> Result<usize, Stri
 
 /// Returns the number of stories and of their crashes, or the lowest seed that fails, in any order of the threads, and its
 /// failure.
-pub fn tell_all(seeds: Seeds, story: impl Fn(u64) -> Result<usize, String> + Sync) -> Result<(u64, usize), (u64, String)> {
+pub fn run_all_stories(seeds: Seeds, story: impl Fn(u64) -> Result<usize, String> + Sync) -> Result<(u64, usize), (u64, String)> {
     let (next, first_wrong) = (AtomicU64::new(seeds.first), AtomicU64::new(u64::MAX));
     let thread = || {
         let (mut stories, mut crashes) = (0, 0);
@@ -153,16 +153,16 @@ mod tests {
             _ => Ok(1),
         };
         let of = |first, least| Seeds { first, least, until: None };
-        assert_eq!(tell_all(of(0, 100), late), Err((7, "it panicked; see above".to_owned())));
-        assert_eq!(tell_all(of(0, 7), late), Ok((7, 7)));
-        assert_eq!(tell_all(of(3, 4), late), Ok((4, 4)));
-        assert_eq!(tell_all(Seeds::one(8), late), Err((8, "another one".to_owned())));
+        assert_eq!(run_all_stories(of(0, 100), late), Err((7, "it panicked; see above".to_owned())));
+        assert_eq!(run_all_stories(of(0, 7), late), Ok((7, 7)));
+        assert_eq!(run_all_stories(of(3, 4), late), Ok((4, 4)));
+        assert_eq!(run_all_stories(Seeds::one(8), late), Err((8, "another one".to_owned())));
     }
 
     #[test]
-    fn time_that_is_left_is_used_and_a_least_number_is_told_without_any() {
+    fn time_that_is_left_is_used_and_a_least_number_is_run_without_any() {
         let story = |seed: u64| if seed < 20 { Ok(1) } else { Err("there was time".to_owned()) };
-        let until = |until| tell_all(Seeds { first: 5, least: 3, until: Some(until) }, story);
+        let until = |until| run_all_stories(Seeds { first: 5, least: 3, until: Some(until) }, story);
         assert_eq!(until(Instant::now()), Ok((3, 3)));
         assert_eq!(until(Instant::now() + Duration::from_mins(1)), Err((20, "there was time".to_owned())));
     }

@@ -125,12 +125,12 @@ const COUNTED: [&str; 29] = [
 /// Units of time that a rate may be per.
 const RATE_TIMES: [&str; 14] =
     ["s", "sec", "secs", "second", "seconds", "ms", "min", "mins", "minute", "minutes", "h", "hr", "hour", "hours"];
-/// Words that say a rate.
+/// Words that name a rate.
 const RATES: [&str; 9] = ["throughput", "goodput", "fps", "ips", "qps", "rps", "tps", "speed", "rate"];
 
 /// Words among these that a time may have too: `time at fixed rate`.
 const RATES_OF_TIMES: [&str; 2] = ["rate", "speed"];
-/// Words that say a time.
+/// Words that name a time.
 const TIMES: [&str; 4] = ["time", "duration", "elapsed", "runtime"];
 
 /// Returns whether a column's name is one of a rate: `samples_per_second`, `throughput`, `it/s`. `time per step/s` is none.
@@ -146,10 +146,10 @@ fn reads_as_rate(head: &str) -> bool {
         let is_divided = words[at + 1] == "per" && !is_time(words[at]) || words[at + 1] == "/" && is_counted(at);
         is_divided && is_time(words[at + 2])
     };
-    let says_time = words.iter().any(|word| TIMES.contains(word));
-    let says_rate = |word: &str| RATES.contains(&word) && !(says_time && RATES_OF_TIMES.contains(&word));
+    let names_time = words.iter().any(|word| TIMES.contains(word));
+    let names_rate = |word: &str| RATES.contains(&word) && !(names_time && RATES_OF_TIMES.contains(&word));
     (2..words.len()).any(|end| is_per_time(end - 2))
-        || words.iter().any(|word| says_rate(word) || ["persec", "persecond"].iter().any(|end| word.ends_with(end)))
+        || words.iter().any(|word| names_rate(word) || ["persec", "persecond"].iter().any(|end| word.ends_with(end)))
 }
 
 /// Returns the names in a column expression, with and without the unit at its end.
@@ -362,7 +362,7 @@ impl<'a> TableHeader<'a> {
         column(indices, unit, columns).map(Some)
     }
 
-    /// Returns the unit that the headers of the columns of a field say; an error if one says a unit that cannot be read, or they
+    /// Returns the unit that the headers of the columns of a field give; an error if one gives a unit that cannot be read, or they
     /// differ.
     fn unit_of_headers(
         &self,
@@ -384,7 +384,7 @@ impl<'a> TableHeader<'a> {
             units.push((head, unit));
         }
         let Some((first_head, first)) = units.first().copied() else { return Ok(None) };
-        // A column that says none is in the field's own.
+        // A column that gives none is in the field's own.
         let scale = |unit: Option<Unit>| unit.map_or((0.0, 1.0), |unit| (unit.to_base_unit(0.0), unit.to_base_unit(1.0)));
         if let Some((head, unit)) = units.into_iter().find(|(_, unit)| scale(*unit) != scale(first)) {
             let name = |unit: Option<Unit>| unit.map_or("none", |unit| unit.name);

@@ -123,7 +123,7 @@ pub fn read(file: &str, reader: impl Read, request: &TuningRequest) -> Result<BT
             let second = second.map_or(String::new(), |(knob, value)| format!(" with {} {value}", knob.name()));
             let twice = run.as_ref().map_or(String::new(), |run| format!(" in run {run}"));
             let problem = format!("{knob} {setting}{second} of {} is there twice{twice} (first in line {first})", name(&key));
-            return Err(row.wrong(Some(&plan.setting.name), problem, plan.tell_apart(&header, request, other, &cells)));
+            return Err(row.wrong(Some(&plan.setting.name), problem, plan.describe_difference(&header, request, other, &cells)));
         }
         first_rows.insert((key.clone(), place, run.clone()), (line, cells));
         let group = groups.entry(key).or_default();
@@ -234,7 +234,7 @@ impl PointColumns {
     }
 
     /// Describes how to distinguish two rows of one setting: by a column that is not used yet and differs.
-    fn tell_apart(&self, header: &TableHeader<'_>, request: &TuningRequest, one: &[String], other: &[String]) -> String {
+    fn describe_difference(&self, header: &TableHeader<'_>, request: &TuningRequest, one: &[String], other: &[String]) -> String {
         let differs = |index: &usize| !self.is_used(*index) && one[*index] != other[*index] && !header.names[*index].is_empty();
         let indices: Vec<usize> = (0..one.len().min(other.len())).filter(differs).collect();
         let free: Vec<&str> = indices.iter().map(|index| header.names[*index].as_str()).collect();
@@ -260,7 +260,7 @@ impl PointColumns {
 /// Words in the name of a column that distinguishes runs.
 const RUN_NAMES: [&str; 6] = ["run", "repeat", "repetition", "trial", "seed", "iteration"];
 
-/// Parts of the name of a column that says what ran, on what, or at which setting.
+/// Parts of the name of a column that shows what ran, on what, or at which setting.
 const SETTING_NAMES: [&str; 14] = [
     "gpu",
     "device",

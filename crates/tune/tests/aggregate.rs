@@ -9,7 +9,7 @@ use eadt_tune::aggregate::{FileNamePattern, points, read, to_csv};
 use eadt_tune::points::GroupKey;
 
 #[test]
-fn names_say_what_was_run() {
+fn names_show_what_was_run() {
     let pattern = FileNamePattern::new("{gpu_model}-{workload}-{sm_clock_mhz}-{run}").unwrap();
     let read = |name: &str| pattern.read(name).map(|key| key.into_values().collect::<Vec<_>>().join("|"));
     assert_eq!(read("GA100-bfs-1410-1").unwrap(), "GA100|1|1410|bfs");
@@ -101,7 +101,7 @@ fn runs_that_started_together_are_all_kept() {
 }
 
 #[test]
-fn silences_and_refused_rows_of_a_run_are_said() {
+fn silences_and_refused_rows_of_a_run_are_reported() {
     let run = series(0, 200);
     let read = |text: &str| read("a.csv", text.as_bytes(), GroupKey::new(), RecordingFormat::Csv, &options());
     assert_eq!(read(&run).unwrap().refused, None);
@@ -136,12 +136,12 @@ fn silences_and_refused_rows_of_a_run_are_said() {
     assert!(ends.unwrap_err().to_string().contains("no power is known for 200 s within the run"));
     let stuck = of(&|at| second(at, 0, "5000")).unwrap();
     assert_eq!(stuck.energy_joules, 399.0 * 300.0);
-    let said = stuck.refused.unwrap();
-    assert!(said.contains("the counter is left out") && !said.contains("in no figure"), "{said}");
+    let reason = stuck.refused.unwrap();
+    assert!(reason.contains("the counter is left out") && !reason.contains("in no figure"), "{reason}");
 }
 
 #[test]
-fn files_that_say_nothing_are_errors() {
+fn files_without_a_figure_are_errors() {
     let refused =
         |text: &str| read("x.csv", text.as_bytes(), GroupKey::new(), RecordingFormat::Csv, &options()).unwrap_err().to_string();
     assert!(
@@ -188,7 +188,7 @@ fn power_is_read_under_each_name_that_nvidia_smi_has_for_it() {
 }
 
 #[test]
-fn boards_of_one_file_are_added_up_and_what_lacks_power_says_how_to_record_it() {
+fn boards_of_one_file_are_added_up_and_what_lacks_power_comes_with_how_to_record_it() {
     let two = smi("index, power.draw [W]", |second| format!("0, 200.00 W\n2026/01/01 00:00:0{second}.000, 1, 100.00 W"));
     let profile = read("x.csv", two.as_bytes(), GroupKey::new(), RecordingFormat::NvidiaSmi, &ImportOptions::default()).unwrap();
     assert_eq!((profile.energy_joules, profile.duration_seconds, profile.active_power_watts), (1500.0, 5.0, 300.0));

@@ -95,7 +95,7 @@ fn settings_from_a_simulated_board_are_marked() {
 }
 
 #[test]
-fn what_cannot_be_exported_says_why() {
+fn what_cannot_be_exported_gives_the_reason() {
     let same = export(&tuning(0.2), ExportFormat::EnergyPolicy, &target(Some("one"))).unwrap_err();
     assert!(matches!(same, ExportError::SameTarget { .. }), "{same}");
     assert_eq!(export(&tuning(0.0), ExportFormat::NodeAgent, &target(None)), Err(ExportError::Nothing));
@@ -119,7 +119,7 @@ fn named(workload: &str) -> TuningResult {
 }
 
 #[test]
-fn a_workload_keeps_its_name_and_one_that_cannot_is_said() {
+fn a_workload_keeps_its_name_and_one_that_cannot_is_reported() {
     let policy = |name: &str| export(&named(name), ExportFormat::EnergyPolicy, &target(None)).unwrap();
     let same = policy("lab/llama.v2-70b");
     assert!(same.contains("name: \"llama.v2-70b\"") && !same.contains("is no name of Kubernetes"), "{same}");

@@ -160,7 +160,7 @@ fn a_setting_is_read_at_the_end_of_the_name_of_a_window() {
 }
 
 #[test]
-fn a_group_that_cannot_be_told_says_so_beside_those_that_can() {
+fn a_group_that_cannot_be_recommended_for_is_reported_beside_those_that_can() {
     let text = format!("{GOOD}lstm,A100,1410,10,2000\nllm,A100,1410,10,2000\nllm,A100,1200,11,2000\n");
     let tuning = tuned(&text, &clocks());
     assert_eq!(tuning.groups.len(), 2);
@@ -354,7 +354,7 @@ fn two_glitches_beside_each_other_change_no_choice() {
         assert_eq!(kinds(&tuning), [NoteKind::Glitch, NoteKind::Glitch], "{first}");
         assert_eq!(tuning.groups[0].choices.constrained.setting, clean, "{first}");
     }
-    // Of five settings, two are too many to be left out: the note says that something is wrong.
+    // Of five settings, two are too many to be left out: the note reports that something is wrong.
     let few: Vec<(f64, f64, f64)> =
         rows[..5].iter().enumerate().map(|(at, row)| (row.0, row.1, if at < 2 { 0.4 } else { 1.0 } * row.2)).collect();
     assert_eq!(kinds(&choice(&few)), [NoteKind::Irregular]);
@@ -489,15 +489,15 @@ fn a_unit_in_the_name_of_a_column_holds() {
     let groups =
         points::read("points.csv", least.as_bytes(), &request(&["duration_seconds=time_min", "mean_power_watts=power"])).unwrap();
     assert_eq!(groups.values().next().unwrap().measurements[0].duration_seconds, 10.0, "the least time, or minutes");
-    for (heads, map, said) in [
+    for (heads, map, expected) in [
         ("energy_mJ,idle_nJ", "energy_mJ+idle_nJ", "the header \"idle_nJ\" gives nJ, which is not a unit of energy_joules"),
-        ("gpu0_kilojoules,gpu1_gigajoules", "gpu0_kilojoules+gpu1_gigajoules", "gives gigajoules"),
+        ("gpu0_kilojoules,gpu1_terajoules", "gpu0_kilojoules+gpu1_terajoules", "gives terajoules"),
         ("gpu0 [J],gpu1 [kJ]", "gpu0+gpu1", "\"gpu0 [J]\" has J, \"gpu1 [kJ]\" has kJ"),
         ("gpu0_kJ,gpu1", "gpu0_kJ+gpu1", "\"gpu0_kJ\" has kJ, \"gpu1\" has none"),
     ] {
         let sum = format!("workload,sm_clock_mhz,duration_seconds,{heads}\na,1400,10,2,1\n");
         let error = refused(&sum, &request(&[&format!("energy_joules={map}")]));
-        assert!(error.contains(said) && error.contains(&format!("energy_joules={map}:UNIT")), "{heads}: {error}");
+        assert!(error.contains(expected) && error.contains(&format!("energy_joules={map}:UNIT")), "{heads}: {error}");
     }
     let same = "workload,sm_clock_mhz,duration_seconds,gpu0_kJ,gpu1_kilojoules\na,1400,10,2,1\n";
     let groups = points::read("points.csv", same.as_bytes(), &request(&["energy_joules=gpu0_kJ+gpu1_kilojoules"])).unwrap();
@@ -822,7 +822,7 @@ fn rows_that_differ_in_an_unused_column_and_in_their_figures_are_noted() {
 }
 
 #[test]
-fn repetitions_are_not_told_apart_by_what_ran() {
+fn repetitions_are_not_distinguished_by_what_ran() {
     for (column, proposes_run) in [
         ("gpu", false),
         ("batch_size", false),

@@ -1,4 +1,4 @@
-//! Published sweeps: no figure claims more than their own rows say. Skipped, with a message, where they are absent.
+//! Published sweeps: no figure claims more than their own rows show. Skipped, with a message, where they are absent.
 
 use eadt_models::choose::{ChoiceMethod, ChoiceObjective, RobustSettings, SettingChoice, TuningKnob};
 use eadt_testing::shared_data;
@@ -67,7 +67,7 @@ fn request(set: &Set, method: ChoiceMethod) -> TuningRequest {
 }
 
 #[test]
-fn no_group_claims_more_than_its_rows_say_and_no_published_row_is_a_glitch() {
+fn no_group_claims_more_than_its_rows_show_and_no_published_row_is_a_glitch() {
     for set in &SETS {
         let Some(folder) = shared_data(set.folder) else { return };
         for file in set.files {

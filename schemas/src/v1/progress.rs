@@ -152,7 +152,7 @@ pub struct TrainingProgress {
     pub live_knobs: Option<Vec<String>>,
     /// The decision of the last directive that the job has taken up, or refused.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 253))]
+    #[schemars(length(max = 1024))]
     pub decision_id: Option<String>,
     /// Why the job does not do what that directive asks; absent: it does.
     #[serde(skip_serializing_if = "Option::is_none")]

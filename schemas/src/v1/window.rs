@@ -42,7 +42,7 @@ pub enum EnergyMethod {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema, Default)]
 #[serde(default)]
 #[schemars(extend("required" = ["id", "workload", "window_start", "window_end"]))]
-#[allow(clippy::struct_excessive_bools, reason = "each says something of its own, and all are fields of an event")]
+#[allow(clippy::struct_excessive_bools, reason = "each has a meaning of its own, and all are fields of an event")]
 pub struct EfficiencyWindow {
     /// `workload`, kind, span and start: deterministic.
     #[schemars(length(min = 1, max = 1024))]

@@ -493,7 +493,7 @@ pub(crate) mod tests {
         assert_eq!(why(&bf16, &|_| {}), Ok(()));
         assert_eq!(why(&|to| to.frozen_prefix_layers = Some(12), &|_| {}), Ok(()));
         let refused =
-            |told: Result<(), String>, word: &str| assert!(told.as_ref().is_err_and(|why| why.contains(word)), "{told:?}");
+            |result: Result<(), String>, word: &str| assert!(result.as_ref().is_err_and(|why| why.contains(word)), "{result:?}");
         refused(why(&|to| to.precision = Some(Precision::Fp16), &|_| {}), "bf16, tf32");
         refused(why(&|to| to.frozen_prefix_layers = Some(13), &|_| {}), "above 12");
         refused(why(&bf16, &|m| m.state.gpu_model = Some("Tesla V100".into())), "Ampere");

@@ -282,13 +282,13 @@ mod tests {
     }
 
     #[test]
-    fn what_stands_is_said_once_and_withdrawn() {
+    fn a_directive_is_published_once_and_withdrawn() {
         let (mut standing, workload) = (PublishedDirectives::default(), "eadt/llm-training");
         let asked = build_directive(&asking(), None);
-        let Some(DirectiveUpdate::Publish(said)) = standing.take_update(workload, asked.clone(), at(1.0)) else {
+        let Some(DirectiveUpdate::Publish(directive)) = standing.take_update(workload, asked.clone(), at(1.0)) else {
             panic!("it is news")
         };
-        assert_eq!(said.time, at(1.0));
+        assert_eq!(directive.time, at(1.0));
         let mut other = asking();
         other.applied = Some(AppliedDecision { decision_id: "d-1".into(), ..applied() });
         assert_eq!(
@@ -310,7 +310,7 @@ mod tests {
         );
         assert_eq!(standing.take_update(workload, None, at(5.0)), Some(DirectiveUpdate::Withdraw));
         assert_eq!(standing.take_update(workload, None, at(6.0)), None);
-        standing.set_from_log(workload, Some(said));
+        standing.set_from_log(workload, Some(directive));
         assert_eq!(standing.workloads().collect::<Vec<_>>(), [workload]);
         standing.retain_workloads(|_| false);
         assert_eq!(standing, PublishedDirectives::default());
@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_has_taken_it_up_when_every_rank_that_speaks_says_so() {
+    fn a_job_follows_a_request_when_every_rank_that_reports_follows_it() {
         let before = Layout { precision: Some(Precision::Fp16), frozen_prefix_layers: Some(8), ..Layout::default() };
         let layout = Layout { precision: Some(Precision::Bf16), replicas: Some(2), ..before.clone() };
         let of = |before: &Layout, layout: &Layout| {
@@ -364,27 +364,31 @@ mod tests {
         };
         assert_eq!(of(&before, &before), None);
         assert_eq!(of(&layout, &Layout::default()), None, "going back is no question");
-        let mut heard = of(&before, &layout).unwrap();
+        let mut pending = of(&before, &layout).unwrap();
         assert_eq!(
-            heard.request,
+            pending.request,
             JobRequest { precision: Some(Precision::Bf16), frozen_prefix_layers: None },
             "only what is new"
         );
-        assert!(!heard.is_done(), "nobody has said anything");
-        heard.add_report(&report(0, None, None));
-        assert!(!heard.is_done() && heard.describe_missing().contains("none of its reports"), "{}", heard.describe_missing());
-        heard.add_report(&report(0, Some("BF16"), None));
-        assert!(!heard.is_done(), "the other one may not have spoken yet");
-        heard.add_report(&report(1, Some("fp16"), Some(8)));
-        heard.add_report(&report(0, Some("bf16"), None));
-        assert!(!heard.is_done());
+        assert!(!pending.is_done(), "nobody has reported anything");
+        pending.add_report(&report(0, None, None));
+        assert!(
+            !pending.is_done() && pending.describe_missing().contains("none of its reports"),
+            "{}",
+            pending.describe_missing()
+        );
+        pending.add_report(&report(0, Some("BF16"), None));
+        assert!(!pending.is_done(), "the other one may not have reported yet");
+        pending.add_report(&report(1, Some("fp16"), Some(8)));
+        pending.add_report(&report(0, Some("bf16"), None));
+        assert!(!pending.is_done());
         assert_eq!(
-            heard.describe_missing(),
+            pending.describe_missing(),
             "the job did not follow the requested precision bf16: rank 1 reports fp16 and 8 frozen layers"
         );
-        heard.add_report(&report(5, Some("fp16"), Some(8)));
-        heard.add_report(&report(1, Some("bf16"), Some(8)));
-        assert!(heard.is_done(), "rank 5 is none of the two processes");
+        pending.add_report(&report(5, Some("fp16"), Some(8)));
+        pending.add_report(&report(1, Some("bf16"), Some(8)));
+        assert!(pending.is_done(), "rank 5 is none of the two processes");
 
         let mut asked = of(&before, &layout).unwrap();
         let refused = |decision: &str, why: Option<&str>| TrainingProgress {
@@ -402,9 +406,9 @@ mod tests {
         let layers = Layout { frozen_prefix_layers: Some(4), ..before.clone() };
         let both = Layout { precision: Some(Precision::Bf16), ..layers };
         let asked = JobRequest::between(&before, &both).unwrap();
-        let said = |precision, layers| follows_request(asked, &report(0, precision, layers));
+        let follows = |precision, layers| follows_request(asked, &report(0, precision, layers));
         assert_eq!(
-            (said(Some("bf16"), Some(4)), said(Some("bf16"), Some(8)), said(Some("bf16"), None)),
+            (follows(Some("bf16"), Some(4)), follows(Some("bf16"), Some(8)), follows(Some("bf16"), None)),
             (Some(true), Some(false), None)
         );
     }

@@ -97,12 +97,12 @@ mod tests {
     }
 
     #[test]
-    fn a_wish_is_said_once_renewed_in_time_and_withdrawn() {
+    fn an_intent_is_published_once_renewed_in_time_and_withdrawn() {
         let mut published = PublishedIntents::default();
         let wanted = [wish("a", 300.0), wish("b", 300.0)];
         let first = published.take_updates(&wanted, at(0.0));
         assert_eq!(shape(&first), [("a", Some(at(0.0))), ("b", Some(at(0.0)))]);
-        let IntentUpdate::Publish(intent) = &first[0] else { panic!("it is said") };
+        let IntentUpdate::Publish(intent) = &first[0] else { panic!("it is published") };
         assert!(intent.time_to_live_seconds > 2.0 * RENEW_SECONDS, "one that is late does not end it");
         assert_eq!(published.take_updates(&wanted, at(99.0)), []);
         let changed = [wish("a", 250.0), wish("b", 300.0)];
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_leader_goes_on_where_the_log_stands() {
+    fn a_new_leader_goes_on_where_the_log_ends() {
         let mut published = PublishedIntents::default();
         let wanted = [wish("a", 300.0)];
         published.set_from_log("a", Some(DeviceIntent { time: at(50.0), time_to_live_seconds: 300.0, ..wish("a", 300.0) }));

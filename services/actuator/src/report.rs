@@ -24,7 +24,7 @@ pub fn unreported_changes(published: Option<&Workload>, present: &ManagedWorkloa
     let published = published.filter(|published| published.generation <= state.generation);
     // An event of this generation or a later one was published.
     let is_published = |generation: u64| published.is_some_and(|w| w.generation >= generation);
-    let said_ready = |generation: u64| {
+    let is_published_ready = |generation: u64| {
         published.is_some_and(|w| w.generation > generation || w.generation == generation && w.ready_time.is_some())
     };
     if let Some(applied) = &present.applied {
@@ -65,7 +65,7 @@ pub fn unreported_changes(published: Option<&Workload>, present: &ManagedWorkloa
             }
         }
         if let Some(ready) = applied.ready_time {
-            if !said_ready(applied.generation) {
+            if !is_published_ready(applied.generation) {
                 let downtime = Some(ready.seconds_since(applied.time));
                 reports.push(actuation(ActuationOutcome::Ready, ready, "", &applied.layout, applied.generation, downtime));
             }
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn every_step_is_said_once_whenever_it_is_seen() {
+    fn every_step_is_published_once_whenever_it_is_seen() {
         let [before, rolling, ready] = history();
         assert_eq!(shape(&unreported_changes(None, &before)), [("workload", at(0.0), 4)]);
         assert_eq!(shape(&unreported_changes(Some(&before.state), &before)), []);
@@ -233,13 +233,13 @@ mod tests {
             shape(&late),
             [("applied", at(70.0), 5), ("rolling", at(70.0), 5), ("ready", at(190.0), 5), ("workload", at(190.0), 5)]
         );
-        assert_eq!(late[..2], step[..], "what is said late is what would have been said in time");
+        assert_eq!(late[..2], step[..], "what is published late is what would have been published in time");
         let ActuatorEvent::Actuation(ready) = &late[2] else { panic!("ready was expected") };
         assert_eq!(ready.downtime_seconds, Some(120.0));
     }
 
     #[test]
-    fn a_rollback_is_said_once_and_nothing_after_it() {
+    fn a_rollback_is_published_once_and_nothing_after_it() {
         let [_, rolling, _] = history();
         let mut back = rolling.clone();
         let reason = "not ready 600 s after the change".to_owned();
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_actuator_says_nothing_of_what_it_only_sees_anew() {
+    fn a_new_actuator_publishes_nothing_about_what_it_only_sees_anew() {
         let before = managed();
         let mut seen_again = before.clone();
         seen_again.state.time = at(500.0);

@@ -32,7 +32,7 @@ pub struct ActuatorSettings {
     /// much work. 0 to 86,400. Default 120.
     pub checkpoint_max_age_seconds: f64,
     /// Longest wait for a checkpoint that was requested from a job, in seconds; then the decision is refused. Later decisions
-    /// about workloads of the same partition wait as well. 0: no checkpoint is requested. 0 to 3,600. Default 60.
+    /// about the same workload wait as well. 0: no checkpoint is requested. 0 to 3,600. Default 60.
     pub checkpoint_wait_seconds: f64,
     /// Interval in which the whole cluster is read even without reported changes, in seconds of wall time. 1 to 3,600. Default
     /// 30.

@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn a_disk_that_fails_says_so() {
+    fn a_failed_disk_is_reported() {
         let folder = tempfile::tempdir().unwrap();
         let state = folder.path().join("state");
         let ledger = Ledger::open(&state).unwrap();

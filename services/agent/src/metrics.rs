@@ -120,7 +120,7 @@ mod tests {
         let names: Vec<&str> = source.split("registry.register(\"").skip(1).filter_map(|rest| rest.split('"').next()).collect();
         assert!(names.len() > 8, "{names:?}");
         for name in names.into_iter().filter(|name| !name.contains(')')) {
-            assert!(page.contains(&format!("`eadt_agent_{name}`")), "docs/operate/agent.md says nothing of eadt_agent_{name}");
+            assert!(page.contains(&format!("`eadt_agent_{name}`")), "docs/operate/agent.md lacks eadt_agent_{name}");
         }
     }
 }

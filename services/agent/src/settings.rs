@@ -347,7 +347,7 @@ mod tests {
 
     #[test]
     fn each_refusal_names_its_key() {
-        for (text, says) in [
+        for (text, expected) in [
             ("[agent]\nchek_seconds = 1", "chek_seconds"),
             ("[collector]\nx = 1", "collector"),
             ("[agent]\ncheck_seconds = 0", "agent.check_seconds"),
@@ -358,7 +358,7 @@ mod tests {
             ("[agent", "settings"),
         ] {
             let error = given(text, &[]).unwrap_err().to_string();
-            assert!(error.contains(says), "{text}: {error}");
+            assert!(error.contains(expected), "{text}: {error}");
         }
     }
 
@@ -374,7 +374,7 @@ mod tests {
         }
     }
 
-    /// The page tells every setting with its default.
+    /// The page lists every setting with its default.
     #[test]
     fn the_page_names_every_setting() {
         let page = include_str!("../../../docs/operate/agent.md");

@@ -133,7 +133,7 @@ fn what_a_control_program_sets_after_its_agent_was_killed_is_put_back_too() {
             .is_ok_and(|files| files.flatten().any(|file| file.file_name().to_string_lossy().starts_with("mps")))
     };
     while !setup.mps.pipe_directory().join("waits").exists() {
-        assert!(Instant::now() < deadline, "the program is told");
+        assert!(Instant::now() < deadline, "the program gets its intent");
         std::thread::sleep(Duration::from_millis(1));
     }
     assert!(record(), "the record comes before the change");
@@ -175,19 +175,19 @@ fn sigterm_puts_back_and_ends_well() {
 }
 
 #[test]
-fn mistakes_say_what_to_do() {
+fn errors_name_the_remedy() {
     let setup = Setup::new();
     let run = |variable: &str, value: &str| {
         let output = setup.agent("run").env(variable, value).output().unwrap();
         assert!(!output.status.success());
         String::from_utf8_lossy(&output.stderr).into_owned()
     };
-    let said = run("EADT_AGENT__LIBRARY_PATH", "/nowhere/libnvidia-ml.so");
-    assert!(said.contains("install the NVIDIA driver"), "{said}");
-    let said = run("EADT_AGENT__CHEK_SECONDS", "1");
-    assert!(said.contains("chek_seconds"), "{said}");
+    let error = run("EADT_AGENT__LIBRARY_PATH", "/nowhere/libnvidia-ml.so");
+    assert!(error.contains("install the NVIDIA driver"), "{error}");
+    let error = run("EADT_AGENT__CHEK_SECONDS", "1");
+    assert!(error.contains("chek_seconds"), "{error}");
     let mut bare = Command::new(env!("CARGO_BIN_EXE_eadt-agent"));
     let output = bare.env_remove("KAFKA_BROKERS").output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(said.contains("nothing to follow: give --kafka BROKERS"), "{said}");
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(error.contains("nothing to follow: give --kafka BROKERS"), "{error}");
 }

@@ -84,7 +84,9 @@ async fn what_is_asked_is_held_reported_and_put_back_at_the_end() {
         })
         .await;
     running
-        .until("said", || last(&*bus).devices.first().is_some_and(|d| d.power_limit_outcome == SettingOutcome::Restored))
+        .until("the outcome is published", || {
+            last(&*bus).devices.first().is_some_and(|d| d.power_limit_outcome == SettingOutcome::Restored)
+        })
         .await;
     // Without a value the node's intent is withdrawn.
     publish_raw(&*bus, NODE, None);
@@ -134,7 +136,7 @@ async fn without_a_live_intent_everything_is_put_back() {
     running.until("held", || of(&fake, 0) == (300_000, 1410)).await;
     publish(&*bus, &short(6.0));
     running.until("the dead man's switch", || (0..4).all(|gpu| of(&fake, gpu) == AS_BEFORE)).await;
-    running.until("it says so", || last(&*bus).live_until.is_none()).await;
+    running.until("it publishes its stop", || last(&*bus).live_until.is_none()).await;
     assert_eq!(running.metric("eadt_agent_intent_live "), Some(0.0));
 
     // What came too late, or is older, from the future, or unreadable, is not followed.
@@ -178,7 +180,7 @@ async fn what_somebody_else_changed_is_left_alone_and_reported() {
         })
         .await;
     fake.change(0, FakeSettings { power_milliwatts: 450_000, lock_mhz: 1410, ..FakeSettings::default() });
-    // Clocks above the bound tell that the lock is gone.
+    // Clocks above the bound show that the lock is gone.
     fake.change(1, FakeSettings { power_milliwatts: 300_000, lock_mhz: 0, ..FakeSettings::default() });
     running
         .until("seen", || {
@@ -237,11 +239,11 @@ async fn what_cannot_be_is_refused_with_the_reason_and_nothing_is_touched() {
         })
         .await;
     let devices = last(&*bus).devices;
-    let told: Vec<_> = devices.iter().map(|d| (d.power_limit_outcome, d.power_limit_reason.as_str())).collect();
-    assert_eq!(told[0], (SettingOutcome::Refused, "100 W is not between 200 and 700 W, which this GPU takes"));
-    assert_eq!(told[1], (SettingOutcome::Refused, "this GPU takes no power cap"));
-    assert_eq!(told[2], (SettingOutcome::Failed, "set power limit failed: no permission; run the agent as root"));
-    assert_eq!(told[3], (SettingOutcome::Failed, "the device accepted 300 W but reports 700 W"));
+    let outcomes: Vec<_> = devices.iter().map(|d| (d.power_limit_outcome, d.power_limit_reason.as_str())).collect();
+    assert_eq!(outcomes[0], (SettingOutcome::Refused, "100 W is not between 200 and 700 W, which this GPU takes"));
+    assert_eq!(outcomes[1], (SettingOutcome::Refused, "this GPU takes no power cap"));
+    assert_eq!(outcomes[2], (SettingOutcome::Failed, "set power limit failed: no permission; run the agent as root"));
+    assert_eq!(outcomes[3], (SettingOutcome::Failed, "the device accepted 300 W but reports 700 W"));
     assert_eq!(
         (devices[0].sm_clock_outcome, devices[0].sm_clock_reason.as_str()),
         (SettingOutcome::Refused, "the intent requests 1410 MHz and 1500 MHz: request one")
@@ -293,7 +295,7 @@ async fn a_hanging_or_lost_gpu_holds_up_nobody() {
     running.until("the others follow", || of(&fake, 0) == (250_000, 0) && of(&fake, 3) == (250_000, 0)).await;
     assert_eq!((of(&fake, 1), of(&fake, 2)), ((300_000, 0), (300_000, 0)));
     running
-        .until("said", || {
+        .until("the outcome is published", || {
             let devices = last(&*bus).devices;
             devices[1].power_limit_reason == "the device does not answer"
                 && devices[2].power_limit_outcome == SettingOutcome::Failed
@@ -301,7 +303,7 @@ async fn a_hanging_or_lost_gpu_holds_up_nobody() {
         .await;
     fake.set("1 hang 1\n");
     running.until("it is back", || of(&fake, 2) == (250_000, 0)).await;
-    // A stop waits for a hanging device no longer than it may, and says what it leaves.
+    // A stop waits for a hanging device no longer than it may, and reports what it leaves.
     let stopping = Instant::now();
     let left = running.stop().await.unwrap().unrestored;
     assert!(stopping.elapsed() < Duration::from_mins(1));
@@ -350,7 +352,7 @@ async fn the_mps_default_changes_only_where_every_tenant_allows_it() {
     publish(&*bus, &tenants([true, true]));
     let held = || mps.default() == "50" && last(&*bus).mps_default_outcome == SettingOutcome::Held;
     running.until("held again", held).await;
-    // A control program that did as it was told, and never says so. It is not waited for as long as those that answer.
+    // A control program that did as it was asked, and never answers. It is not waited for as long as those that answer.
     publish(&*bus, &tenants([true, false]));
     running.until("put back", || mps.default() == "33.333" && last(&*bus).mps_default_reason == refused).await;
     running.stop().await.unwrap();
@@ -390,7 +392,7 @@ async fn what_talks_to_the_log_is_begun_again_after_a_panic() {
         }
     };
     let running = start_on(&settings(&fake, &folder.path().join("state")), Some(LazyBus::new(connect)));
-    running.until("its state is said", || !states(&*bus).is_empty()).await;
+    running.until("its state is published", || !states(&*bus).is_empty()).await;
     running.until("ready", || running.health.waiting().is_empty()).await;
     publish(&*bus, &asking(vec![wish(None, Some(400.0), None)]));
     running.until("followed", || of(&fake, 0) == (400_000, 0)).await;

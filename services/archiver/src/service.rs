@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use eadt_bus::{
     Bus, BusError, CommitStep, ConsumerRecord, GroupMember, MemberOptions, Membership, PollEvent, RecordBatch, RecordView,
-    Remedy, RetryBackoff, SpareMemberCheck, TopicPartition, chaos,
+    Remedy, RetryBackoff, SpareMemberCheck, TopicPartition, chaos, is_any_broker_silent,
 };
 use eadt_lake::{Archive, ArchiveWriter, LakeError, RowView};
 use eadt_schemas::{EventTime, Topic};
@@ -27,6 +27,8 @@ pub struct ArchiverDependencies {
     pub clock: ServiceClock,
     pub shutdown: Shutdown,
     pub metrics: MetricsRegistry,
+    /// Random id that the archive gets if it has none.
+    pub new_archive_id: u128,
     /// Set while partitions are read and files can be written.
     pub ready: ReadinessFlag,
 }
@@ -104,6 +106,7 @@ pub fn run(deps: &ArchiverDependencies) -> Result<(), ArchiverError> {
 /// Like [`run`], into an archive that is open already, with somebody else's time: pauses and deadlines are the timer's.
 pub fn run_on(deps: &ArchiverDependencies, archive: &Archive, timer: &MonotonicClock) -> Result<(), ArchiverError> {
     deps.settings.check().map_err(ArchiverError::Settings)?;
+    let archive = &archive.clone().with_new_id(deps.new_archive_id);
     let metrics = ArchiverMetrics::new(&deps.metrics);
     let most = Duration::from_secs_f64(deps.settings.retry_max_seconds);
     let mut backoff = RetryBackoff::new(RETRY_MIN, most);
@@ -116,6 +119,7 @@ pub fn run_on(deps: &ArchiverDependencies, archive: &Archive, timer: &MonotonicC
                 if swept > 0 {
                     tracing::info!(files = swept, "removed what an interrupted archiver left behind");
                 }
+                archive.claim_for_group(&deps.settings.group)?;
                 verify_same_log(archive, &deps.prefix, &*deps.bus, timer)?;
                 ArchiverSession::join(deps, &metrics, archive, timer, &mut backoff)
             })
@@ -129,15 +133,28 @@ pub fn run_on(deps: &ArchiverDependencies, archive: &Archive, timer: &MonotonicC
         };
         metrics.failures.get_or_create(&error.part()).inc();
         if deps.shutdown.is_cancelled() {
-            let error = error.message_with_cause();
-            tracing::warn!(error, "stopped before everything was in files; the rest is archived at the next start");
-            return Ok(());
+            return end_early(error, metrics.waiting_rows.get());
         }
         if timer.now() - began > most {
             backoff.on_success(ARCHIVING);
         }
         sleep(backoff.on_failure(ARCHIVING, &error.message_with_cause()), timer, &deps.shutdown);
+        // A log that was away a moment ago is not asked again: a question may take half a minute.
+        if deps.shutdown.is_cancelled() && matches!(error, ArchiverError::Bus(_)) {
+            return end_early(error, metrics.waiting_rows.get());
+        }
     }
+}
+
+/// Returns how a stop ends that an error cut short. Nothing is lost: what is in no file is in the log. `waiting_rows`: rows that were
+/// read and are in no file.
+fn end_early(error: ArchiverError, waiting_rows: i64) -> Result<(), ArchiverError> {
+    if waiting_rows > 0 {
+        return Err(ArchiverError::Unwritten(Box::new(error)));
+    }
+    let error = error.message_with_cause();
+    tracing::warn!(error, "stopped while the log or the store was away; nothing that was read is missing in files");
+    Ok(())
 }
 
 fn sleep(wait: Duration, timer: &MonotonicClock, shutdown: &Shutdown) {
@@ -195,7 +212,11 @@ impl<'a> ArchiverSession<'a> {
             writer,
             member,
             owned_partitions: BTreeSet::new(),
-            standby: SpareMemberCheck::new(&*deps.settings.group, format!("{}{}", deps.prefix, Topic::GpuTelemetry)),
+            standby: SpareMemberCheck::new(
+                &*deps.settings.group,
+                format!("{}{}", deps.prefix, Topic::GpuTelemetry),
+                topics.to_vec(),
+            ),
             ended: BTreeSet::new(),
             current: None,
             waiting: VecDeque::new(),
@@ -210,8 +231,9 @@ impl<'a> ArchiverSession<'a> {
         let mut polled = Vec::new();
         loop {
             if self.deps.shutdown.is_cancelled() && drain.is_none() {
-                drain = Some(self.timer.now() + Duration::from_secs_f64(self.deps.settings.drain_seconds));
-                self.reopen_ends();
+                let until = self.timer.now() + Duration::from_secs_f64(self.deps.settings.drain_seconds);
+                drain = Some(until);
+                self.reopen_ends(until);
             }
             self.poll(&mut polled)?;
             self.waiting.extend(polled.drain(..));
@@ -235,7 +257,7 @@ impl<'a> ArchiverSession<'a> {
                 Err(error) => return Err(error),
             }
             let in_place = self.standby.is_ready(self.owned_partitions.len(), &*self.deps.bus);
-            self.deps.ready.set(self.stalled.is_none() && in_place);
+            self.deps.ready.set(self.stalled.is_none() && in_place && !is_any_broker_silent(&*self.member));
             self.metrics.waiting_rows.set(self.writer.rows() as i64);
             self.metrics.waiting_bytes.set(self.writer.bytes() as i64);
             if let Some(until) = drain {
@@ -251,12 +273,17 @@ impl<'a> ArchiverSession<'a> {
         }
     }
 
-    /// Marks partitions as open again if records arrived since their end was last reached.
-    fn reopen_ends(&mut self) {
+    /// Marks partitions as open again if records arrived since their end was last reached. Once the log leaves a question unanswered,
+    /// or at `until`, no further one is asked: the other partitions are open, too.
+    fn reopen_ends(&mut self, until: Instant) {
+        let mut is_answered = true;
         for at in &self.owned_partitions {
             let position = self.topic(at).and_then(|topic| self.writer.position(topic, at.partition));
-            let high = self.deps.bus.watermarks(at).map(|watermarks| watermarks.high);
-            if !matches!((position, high), (Some(position), Ok(high)) if position >= high) {
+            let left = until.saturating_duration_since(self.timer.now());
+            is_answered &= !left.is_zero();
+            let high = is_answered.then(|| self.deps.bus.watermarks_within(at, left).ok()).flatten().map(|ends| ends.high);
+            is_answered &= high.is_some();
+            if !matches!((position, high), (Some(position), Some(high)) if position >= high) {
                 self.ended.remove(at);
             }
         }
@@ -539,12 +566,13 @@ fn view(topic: Topic, record: &ConsumerRecord) -> RowView<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
     use std::path::Path;
-    use std::sync::atomic::{AtomicI64, Ordering};
+    use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 
     use bytes::Bytes;
     use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions, StampSource};
-    use eadt_bus::{ProducerRecord, topics};
+    use eadt_bus::{IsolationLevel, PartitionReader, Producer, ProducerRecord, StartOffset, TopicSpec, WatermarkOffsets, topics};
     use eadt_service::HealthRegistry;
 
     use super::*;
@@ -562,6 +590,7 @@ mod tests {
             clock: ServiceClock::fixed(EventTime::from_micros(START)),
             shutdown: Shutdown::new(),
             metrics: MetricsRegistry::default(),
+            new_archive_id: 1,
             ready: HealthRegistry::default().part("archiver"),
         }
     }
@@ -578,6 +607,90 @@ mod tests {
             headers: Vec::new(),
         };
         member.commit(&CommitStep { outputs: vec![output; records], positions: Vec::new() }).unwrap();
+    }
+
+    /// A log that may stop answering.
+    #[derive(Debug, Clone)]
+    struct SilentLog {
+        inner: EmbeddedLog,
+        is_silent: Arc<AtomicBool>,
+        /// Number of questions about ends.
+        asked: Arc<AtomicUsize>,
+    }
+
+    impl Bus for SilentLog {
+        fn topics(&self, prefix: &str) -> eadt_bus::Result<Vec<TopicSpec>> {
+            self.inner.topics(prefix)
+        }
+        fn create_topic(&self, topic: &TopicSpec) -> eadt_bus::Result<()> {
+            self.inner.create_topic(topic)
+        }
+        fn alter_topic(&self, name: &str, settings: &BTreeMap<String, String>) -> eadt_bus::Result<()> {
+            self.inner.alter_topic(name, settings)
+        }
+        fn add_partitions(&self, name: &str, partitions: i32) -> eadt_bus::Result<()> {
+            self.inner.add_partitions(name, partitions)
+        }
+        fn watermarks(&self, at: &TopicPartition) -> eadt_bus::Result<WatermarkOffsets> {
+            self.asked.fetch_add(1, Ordering::Relaxed);
+            if self.is_silent.load(Ordering::Relaxed) {
+                return Err(BusError::new(Remedy::Retry, "asking", "no broker answers"));
+            }
+            self.inner.watermarks(at)
+        }
+        fn producer(&self, name: &str) -> eadt_bus::Result<Box<dyn Producer>> {
+            self.inner.producer(name)
+        }
+        fn reader(
+            &self,
+            from: &[(TopicPartition, StartOffset)],
+            isolation: IsolationLevel,
+        ) -> eadt_bus::Result<Box<dyn PartitionReader>> {
+            self.inner.reader(from, isolation)
+        }
+        fn member(&self, options: MemberOptions) -> eadt_bus::Result<Box<dyn GroupMember>> {
+            self.inner.member(options)
+        }
+        fn committed(&self, group: &str, of: &[TopicPartition]) -> eadt_bus::Result<Vec<Option<i64>>> {
+            self.inner.committed(group, of)
+        }
+    }
+
+    #[test]
+    fn a_stop_asks_a_log_that_does_not_answer_no_more_than_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let options = EmbeddedOptions { reserve_bytes: 0, ..EmbeddedOptions::default() };
+        let inner = EmbeddedLog::open(&dir.path().join("log"), options).unwrap();
+        for topic in topics::desired("eadt.", 2, 1) {
+            inner.create_topic(&topic).unwrap();
+        }
+        let log = SilentLog { inner: inner.clone(), is_silent: Arc::default(), asked: Arc::default() };
+        let deps = ArchiverDependencies { bus: Arc::new(log.clone()), ..service(&inner, &dir.path().join("archive"), 10) };
+        let (archive, metrics) = (Archive::open(&deps.settings.location).unwrap(), ArchiverMetrics::new(&deps.metrics));
+        let (timer, mut backoff) = (MonotonicClock::machine(), RetryBackoff::new(RETRY_MIN, RETRY_MIN));
+        let mut archiver = ArchiverSession::join(&deps, &metrics, &archive, &timer, &mut backoff).unwrap();
+        while archiver.owned_partitions.is_empty() || archiver.ended.len() < archiver.owned_partitions.len() {
+            archiver.read();
+            archiver.work().unwrap();
+        }
+        let all = archiver.owned_partitions.len();
+        for (is_silent, left, asked, ended) in
+            [(false, Duration::from_mins(1), all, all), (true, Duration::from_mins(1), 1, 0), (false, Duration::ZERO, 0, 0)]
+        {
+            log.is_silent.store(is_silent, Ordering::Relaxed);
+            log.asked.store(0, Ordering::Relaxed);
+            archiver.ended = archiver.owned_partitions.clone();
+            archiver.reopen_ends(timer.now() + left);
+            assert_eq!((log.asked.load(Ordering::Relaxed), archiver.ended.len()), (asked, ended), "{is_silent} {left:?}");
+        }
+    }
+
+    #[test]
+    fn a_stop_while_the_log_is_away_is_no_success_if_rows_are_in_no_file() {
+        let away = || ArchiverError::Bus(BusError::new(Remedy::Restart, "reading", "no broker answers"));
+        let error = end_early(away(), 3).unwrap_err();
+        assert!(matches!(error, ArchiverError::Unwritten(_)) && error.to_string().contains("they are in the log"), "{error}");
+        end_early(away(), 0).unwrap();
     }
 
     impl ArchiverSession<'_> {

@@ -116,6 +116,7 @@ fn start(log: &EmbeddedLog, settings: ArchiverSettings, clock: ServiceClock) -> 
         clock,
         shutdown: shutdown.clone(),
         metrics: metrics.clone(),
+        new_archive_id: 1,
         ready: health.part("archiver"),
     };
     Running { thread: std::thread::spawn(move || run(&service)), shutdown, metrics, health }
@@ -236,7 +237,7 @@ fn a_store_that_refuses_stops_it_and_nothing_is_skipped() {
         step(&log, n);
     }
     until("stalled", || running.metrics.text().contains("eadt_archiver_stalled 1"));
-    until("it says so", || running.health.waiting() == ["archiver"]);
+    until("it reports that it waits", || running.health.waiting() == ["archiver"]);
     for n in 60..90 {
         step(&log, n);
     }
@@ -319,9 +320,9 @@ fn an_archive_of_a_shorter_log_is_not_continued_by_another() {
     for n in 0..20 {
         step(&second, n);
     }
-    let told = eadt_archiver::check(&settings(&place), "eadt.", &second).unwrap_err();
+    let refused = eadt_archiver::check(&settings(&place), "eadt.", &second).unwrap_err();
     let error = start(&second, settings(&place), ServiceClock::machine()).thread.join().unwrap().unwrap_err();
-    assert_eq!(told.to_string(), error.to_string(), "said before anything starts, too");
+    assert_eq!(refused.to_string(), error.to_string(), "reported before anything starts, too");
     assert!(matches!(error, ArchiverError::Another { .. }), "{error}");
     assert!(error.to_string().contains("of another log") && error.to_string().contains("archiver.location"), "{error}");
     assert_eq!(listed(&place), before, "nothing was written");
@@ -360,7 +361,7 @@ fn a_renamed_file_stops_it_before_anything_is_skipped() {
 }
 
 #[test]
-fn what_the_log_deleted_first_is_said_and_ranges_still_adjoin() {
+fn records_deleted_before_archiving_are_reported_and_ranges_still_adjoin() {
     let dir = tempfile::tempdir().unwrap();
     let place = dir.path().join("archive");
     let at = Arc::new(AtomicI64::new(START));

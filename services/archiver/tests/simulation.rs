@@ -2,11 +2,11 @@
 //! its power or its partitions, find the disk full, or be frozen while another one takes over, which is carried out within that
 //! call. However the story goes, what is visible is at any time the beginning of the log: each offset in one file, whole.
 //!
-//! One seed is one story, on one thread, without waiting. A failing one prints how to repeat it. 250 are told; `cargo xtask test`
-//! begins at a fresh seed and goes on for a while, `EADT_TEST_SEEDS=10000` tells so many.
+//! One seed is one story, on one thread, without waiting. A failing one prints how to repeat it. 250 are played; `cargo xtask test`
+//! begins at a fresh seed and goes on for a while, `EADT_TEST_SEEDS=10000` plays so many.
 //!
 //! Nobody is frozen between the answer that a partition is its own and the rename of the file that follows: there, and only
-//! there, a file can be published after another archiver took over (docs/use/archive.md), and no story may tell that it was not.
+//! there, a file can be published after another archiver took over (docs/use/archive.md), and no story may show that it was not.
 
 mod bus;
 
@@ -25,7 +25,7 @@ use eadt_bus::simulation::{PARTITIONS, PREFIX, ScheduledRecord};
 use eadt_schemas::envelope::{Envelope, header};
 use eadt_schemas::v1::Directive;
 use eadt_schemas::{EventTime, EventType, Topic};
-use eadt_testing::stories::{Chance, is_found_out, tell};
+use eadt_testing::stories::{Chance, is_found_out, run_stories};
 use world::{Flaw, ROOT, Story};
 
 /// Few columns each: the steps on the disk are what counts here.
@@ -106,7 +106,7 @@ fn one(seed: u64, flaw: Option<Flaw>) -> Result<usize, String> {
 
 #[test]
 fn however_the_story_goes_each_offset_is_in_exactly_one_file() {
-    tell(env!("CARGO_PKG_NAME"), "simulation", |seed| one(seed, None));
+    run_stories(env!("CARGO_PKG_NAME"), "simulation", |seed| one(seed, None));
 }
 
 #[test]

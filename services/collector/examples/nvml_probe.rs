@@ -37,7 +37,7 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
     }
     let driver = NvmlDriver::load(library.as_deref().map(std::path::Path::new), "the argument of this program")?;
     let count = driver.gpu_count()?;
-    say(&json!({"nvml": driver.version(), "gpus": count}))?;
+    print_json(&json!({"nvml": driver.version(), "gpus": count}))?;
     for index in 0..count {
         let mut result = Ok(());
         driver.with_gpu(index, &mut |gpu| result = probe(gpu, samples))?;
@@ -46,14 +46,14 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-fn say(line: &serde_json::Value) -> std::io::Result<()> {
+fn print_json(line: &serde_json::Value) -> std::io::Result<()> {
     writeln!(std::io::stdout().lock(), "{line}")
 }
 
 fn probe(gpu: &mut dyn ReadableGpu, samples: u32) -> Result<(), Box<dyn std::error::Error>> {
     let identity = gpu.identity().clone();
     let (supported, unsupported) = gpu.features();
-    say(&json!({"device": identity.uuid, "gpu_index": identity.index, "gpu_model": identity.model,
+    print_json(&json!({"device": identity.uuid, "gpu_index": identity.index, "gpu_model": identity.model,
         "supported": supported, "unsupported": unsupported}))?;
     let mut check = CounterCheck::new(CHECK_SECONDS, 0.2);
     let mut verdict = None;
@@ -74,13 +74,13 @@ fn probe(gpu: &mut dyn ReadableGpu, samples: u32) -> Result<(), Box<dyn std::err
         verdict = verdict.or(check.observe(sample.time, power, sample.energy_joules_total));
         if number < samples {
             let failed: Vec<_> = failed.iter().map(|f| format!("{}: {}", f.call, f.detail)).collect();
-            say(
+            print_json(
                 &json!({"sample": sample, "read_microseconds": before.elapsed().as_micros(), "failed": failed, "implausible": implausible}),
             )?;
         }
         if enough(number + 1, verdict.is_some()) {
             let mean = busy.as_secs_f64() / f64::from(number + 1);
-            say(&json!({"device": identity.uuid, "mean_read_seconds": mean,
+            print_json(&json!({"device": identity.uuid, "mean_read_seconds": mean,
                 "counter": verdict.map_or("no verdict: no counter, or it fell".to_owned(), |v| format!("{v:?}")),
                 "counter_trusted": verdict.map(CounterVerdict::trusted), "counter_error_ratio": verdict.and_then(CounterVerdict::error_ratio)}))?;
             return Ok(());

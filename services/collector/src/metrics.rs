@@ -165,7 +165,7 @@ impl CollectorMetrics {
         );
         registry.register(
             "log_reachable",
-            "1 while the log takes events, 0 while it refuses them or has acknowledged nothing of them for 5 s",
+            "1 while the log takes events, 0 while it refuses them or has acknowledged nothing of the oldest of them for 5 s",
             all.log_reachable.clone(),
         );
         registry.register("assignments_failed", "1 while the assignments file cannot be used", all.assignments_failed.clone());

@@ -69,7 +69,8 @@ pub(crate) struct EventPublisher {
     pub linger: Duration,
     /// Events that may be on their way at once; more wait in the buffer.
     pub in_flight: u64,
-    /// The log is taken for away when it acknowledges nothing of what it was given for so long.
+    /// The log is taken for away when it acknowledges nothing of the oldest events that it was given for so long: one silent broker
+    /// counts, though others go on.
     pub silence: Duration,
     /// Cancelled where the log can take nothing any more: there is nothing to collect for.
     pub shutdown: Shutdown,
@@ -84,7 +85,9 @@ struct PublisherState {
     past: ProducerCounts,
     unconfirmed: u64,
     reported: ProducerCounts,
-    /// Last time at which nothing was in flight, or an event had arrived or failed.
+    /// Progress of the oldest events in flight, as the producer counts it.
+    progress: u64,
+    /// Last time at which nothing was in flight, or one of the oldest events had arrived or failed.
     moved: Instant,
     stalled: bool,
     away: bool,
@@ -115,6 +118,7 @@ impl EventPublisher {
             past: ProducerCounts::default(),
             unconfirmed: 0,
             reported: ProducerCounts::default(),
+            progress: 0,
             moved: Instant::now(),
             stalled: false,
             away: false,
@@ -128,7 +132,7 @@ impl EventPublisher {
             }
             let stalled = sending.moved.elapsed() >= self.silence;
             if std::mem::replace(&mut sending.stalled, stalled) != stalled {
-                let silent = format!("it has acknowledged nothing of {in_flight} events for {:?}", self.silence);
+                let silent = format!("it has acknowledged nothing of the oldest of {in_flight} events for {:?}", self.silence);
                 self.reachable(&mut sending, stalled.then_some(&silent as &dyn std::fmt::Display));
             }
             if stalled
@@ -222,8 +226,8 @@ impl EventPublisher {
     fn report(&self, sending: &mut PublisherState) -> u64 {
         let counts = sending.counts();
         let in_flight = counts.accepted - counts.acknowledged - counts.failed - sending.unconfirmed;
-        let arrived = |counts: ProducerCounts| counts.acknowledged + counts.failed;
-        if in_flight == 0 || arrived(counts) != arrived(sending.reported) {
+        let progress = sending.producer.as_ref().map_or(0, |producer| producer.oldest_progress());
+        if std::mem::replace(&mut sending.progress, progress) != progress || in_flight == 0 {
             sending.moved = Instant::now();
         }
         self.metrics.sent.inc_by(counts.acknowledged - sending.reported.acknowledged);
@@ -301,7 +305,7 @@ mod tests {
         Fail,
         /// Taken, acknowledged only at a later call.
         Late,
-        /// Taken, and never heard of again.
+        /// Taken, and never acknowledged.
         Silent,
         Refuse,
         Break,
@@ -323,6 +327,8 @@ mod tests {
         script: Arc<Mutex<Script>>,
         counts: ProducerCounts,
         late: Vec<ProducerRecord>,
+        /// The oldest records are those of a broker that acknowledges nothing, while others do.
+        has_silent_broker: bool,
     }
 
     fn refuse(remedy: Remedy) -> BusError {
@@ -356,6 +362,9 @@ mod tests {
         fn counts(&self) -> ProducerCounts {
             self.counts
         }
+        fn oldest_progress(&self) -> u64 {
+            if self.has_silent_broker { 0 } else { self.counts.acknowledged + self.counts.failed }
+        }
         fn flush(&mut self, _: Duration) -> BusResult<bool> {
             self.counts.acknowledged += self.late.len() as u64;
             self.script.lock().unwrap().stored.append(&mut self.late);
@@ -380,7 +389,8 @@ mod tests {
             Err(refuse(Remedy::Stop))
         }
         fn producer(&self, _: &str) -> BusResult<Box<dyn Producer>> {
-            Ok(Box::new(FakeProducer { script: self.0.clone(), counts: ProducerCounts::default(), late: Vec::new() }))
+            let (counts, late) = (ProducerCounts::default(), Vec::new());
+            Ok(Box::new(FakeProducer { script: self.0.clone(), counts, late, has_silent_broker: false }))
         }
         fn reader(&self, _: &[(TopicPartition, StartOffset)], _: IsolationLevel) -> BusResult<Box<dyn PartitionReader>> {
             Err(refuse(Remedy::Stop))
@@ -474,7 +484,7 @@ mod tests {
             unconfirmed: of("unconfirmed"),
             shutdown: of("shutdown"),
         };
-        assert_eq!(dropped, summary.dropped, "the metrics say what the summary says");
+        assert_eq!(dropped, summary.dropped, "the metrics agree with the summary");
     }
 
     #[test]
@@ -499,9 +509,9 @@ mod tests {
     fn a_log_that_takes_and_acknowledges_nothing_ends_readiness_and_is_given_no_more_than_the_bound() {
         let seen = |_: &FakeBus, metrics: &CollectorMetrics, health: &HealthRegistry| {
             let begun = Instant::now();
-            let told = || metrics.in_flight_events.get() >= 3 && metrics.buffer_events.get() >= 7;
-            while health.waiting().is_empty() || metrics.log_reachable.get() == 1 || !told() {
-                assert!(begun.elapsed() < Duration::from_mins(1), "it is not told");
+            let shows_backlog = || metrics.in_flight_events.get() >= 3 && metrics.buffer_events.get() >= 7;
+            while health.waiting().is_empty() || metrics.log_reachable.get() == 1 || !shows_backlog() {
+                assert!(begun.elapsed() < Duration::from_mins(1), "the metrics do not show it");
                 std::thread::sleep(Duration::from_millis(1));
             }
             assert_eq!((metrics.in_flight_events.get(), metrics.buffer_events.get()), (3, 7));
@@ -510,6 +520,48 @@ mod tests {
         assert_balanced(&run, 10);
         let DropCounts { unconfirmed, shutdown, .. } = summary(&run).dropped;
         assert_eq!((unconfirmed, shutdown), (3, 7));
+    }
+
+    #[test]
+    fn one_broker_that_acknowledges_nothing_ends_readiness_though_others_go_on() {
+        let metrics = CollectorMetrics::new(&eadt_service::MetricsRegistry::default());
+        let buffer = Arc::new(EventBuffer::new(BufferLimits { events: 100, bytes: 1 << 24 }));
+        let health = HealthRegistry::default();
+        let publisher = EventPublisher {
+            bus: Arc::new(FakeBus::default()),
+            buffer,
+            name: "c".into(),
+            drain: Duration::ZERO,
+            linger: Duration::ZERO,
+            in_flight: u64::MAX,
+            silence: Duration::from_mins(1),
+            shutdown: Shutdown::new(),
+            ready: health.part("collector"),
+            metrics,
+        };
+        let counts = |acknowledged| ProducerCounts { accepted: acknowledged + 1, acknowledged, failed: 0 };
+        for has_silent_broker in [false, true] {
+            let producer = |acknowledged| -> Option<Box<dyn Producer>> {
+                let (script, late) = (Arc::default(), Vec::new());
+                Some(Box::new(FakeProducer { script, counts: counts(acknowledged), late, has_silent_broker }))
+            };
+            let before = Instant::now().checked_sub(Duration::from_secs(1)).unwrap();
+            let mut sending = PublisherState {
+                producer: producer(0),
+                past: ProducerCounts::default(),
+                unconfirmed: 0,
+                reported: ProducerCounts::default(),
+                progress: 0,
+                moved: before,
+                stalled: false,
+                away: false,
+            };
+            for acknowledged in 1..10 {
+                sending.producer = producer(acknowledged);
+                assert_eq!(publisher.report(&mut sending), 1);
+                assert_eq!(sending.moved == before, has_silent_broker, "{acknowledged}");
+            }
+        }
     }
 
     #[test]

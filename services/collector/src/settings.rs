@@ -52,7 +52,8 @@ pub struct RawBuffer {
     /// Most memory that they take, in bytes. Default 128 MiB (about a quarter of an hour of 8 GPUs at 10 Hz). Range: at least
     /// 1 MiB.
     pub bytes: usize,
-    /// How long a graceful stop waits until the log has everything, in seconds. Default 10. Range: 0 to 600.
+    /// How long a graceful stop waits until the log has everything, in seconds. What it has not acknowledged by then counts as
+    /// dropped. Default 10. Range: 0 to 600.
     pub drain_seconds: f64,
     /// How long a sample waits for others to share a write of the log with, in seconds; what begins or ends something waits for
     /// nothing. Default 0.25. Range: 0 to 10.
@@ -474,7 +475,7 @@ impl RawSettings {
         }
         let of_dcgm = dcgm.iter_mut().enumerate().map(|(i, settings)| (format!("dcgm[{i}]"), &mut settings.target));
         let of_jobs = jobs.iter_mut().enumerate().map(|(i, settings)| (format!("jobs[{i}]"), &mut settings.target));
-        tell_apart(of_dcgm.chain(of_jobs).collect());
+        make_names_unique(of_dcgm.chain(of_jobs).collect());
         let (kubelet_pods, api_server) = (self.kubelet.pods, self.kubelet.api_server);
         if api_server && !self.kubelet.enabled {
             return Err(refuse("kubelet.api_server", "there are no pods to ask for: enable kubelet, too"));
@@ -653,7 +654,7 @@ fn target(field: &str, url: &str, interval: f64, timeout: f64, body_bytes: usize
 
 /// Adds its place in the settings to the name of each target that shares its name with another, as two do that differ in what is
 /// not shown of their URLs.
-fn tell_apart(targets: Vec<(String, &mut ScrapeTarget)>) {
+fn make_names_unique(targets: Vec<(String, &mut ScrapeTarget)>) {
     let mut counts: BTreeMap<String, usize> = BTreeMap::new();
     for (_, target) in &targets {
         *counts.entry(target.shown.clone()).or_default() += 1;

@@ -13,7 +13,7 @@ fn a_tesla_t4_without_help_and_type_lines() {
     let Some(text) = text("t4_ericsson.prom") else { return };
     let scraped = read(&text, &AttributionRules::default());
     assert_eq!((scraped.samples, scraped.devices.len(), scraped.foreign), (20, 1, 0));
-    // It has no sensor in its memory and says 0 °C.
+    // It has no sensor in its memory and reports 0 °C.
     assert_eq!(scraped.skipped, SkipCounts { implausible: 1, ..SkipCounts::default() });
     let event = &scraped.devices[0].event;
     assert_eq!(event.device, "GPU-6d5c0ac5-74d7-3130-46f1-e93ed57f469a");

@@ -89,19 +89,19 @@ async fn gpus_follow_the_pods_that_hold_them() {
     assert_eq!(running.metric("eadt_collector_kubelet_up "), Some(1.0));
     assert_eq!(running.metric("eadt_collector_kubelet_unmatched "), Some(1.0), "an instance that no GPU has");
 
-    let all_said = || -> Vec<DeviceHolders> {
+    let published = || -> Vec<DeviceHolders> {
         let records = running.bus.records().into_iter().filter(|record| record.topic.ends_with("device-holders.v1"));
         records.map(|record| eadt_schemas::decode(record.value.as_ref().unwrap()).unwrap()).collect()
     };
-    let said = || {
-        let event = all_said().pop().expect("it is said");
+    let newest_holders = || {
+        let event = published().pop().expect("one is published");
         let names =
             |pods: &[PodName]| pods.iter().map(|pod| format!("{}/{}", pod.namespace, pod.name)).collect::<Vec<_>>().join(" ");
         let devices: Vec<_> = event.devices.iter().map(|held| (held.device.clone(), names(&held.pods))).collect();
         (event.node, devices, names(&event.unplaced))
     };
     let held = |gpu: &str, pods: &str| (gpu.to_owned(), pods.to_owned());
-    let (node, devices, unplaced) = said();
+    let (node, devices, unplaced) = newest_holders();
     let both = held("GPU-fake-1", "team/eval-5d4f8c7b9-x2x4z team/sweep-0-x2x4z");
     assert_eq!((devices, &*unplaced), (vec![held("GPU-fake-0", "team/llama-0"), both], "team/mig-0"));
     assert!(!node.is_empty());
@@ -110,7 +110,7 @@ async fn gpus_follow_the_pods_that_hold_them() {
         (first.gpu_model.as_deref(), first.default_power_limit_watts) == (Some("Fake H100"), Some(700.0))
             && first.pods[0].workload.as_deref() == Some("team/llama")
     };
-    running.until("what board it is, and whose", |_| all_said().pop().is_some_and(board)).await;
+    running.until("what board it is, and whose", |_| published().pop().is_some_and(board)).await;
 
     // A pod goes, another comes; the stays end and begin.
     kubelet.set(
@@ -125,9 +125,9 @@ async fn gpus_follow_the_pods_that_hold_them() {
         })
         .await;
     let now = vec![held("GPU-fake-1", "team/eval-5d4f8c7b9-x2x4z"), held("GPU-fake-2", "team/bert-0")];
-    assert_eq!(said(), (node, now, String::new()));
+    assert_eq!(newest_holders(), (node, now, String::new()));
     let changes = |pair: &[DeviceHolders]| (&pair[0].devices, &pair[0].unplaced) != (&pair[1].devices, &pair[1].unplaced);
-    assert!(all_said().windows(2).all(changes), "only what changes is said: {:#?}", all_said());
+    assert!(published().windows(2).all(changes), "only what changes is published: {:#?}", published());
     let events = running.bus.telemetry();
     let ended: BTreeSet<_> = events.iter().filter(|e| e.last).filter_map(|e| e.workload.as_deref()).collect();
     assert_eq!(ended, BTreeSet::from(["team/llama", "team/sweep"]));
@@ -211,7 +211,7 @@ async fn a_gpu_that_is_shared_by_time_is_cut_by_what_each_pods_processes_use() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_offered_can_be_asked_and_a_missing_socket_says_so() {
+async fn what_is_offered_can_be_asked_and_a_missing_socket_is_reported() {
     let (folder, kubelet) = (tempfile::tempdir().unwrap(), FakeKubelet::default());
     let socket = kubelet.serve(folder.path());
     let connection = KubeletClient::connect(&socket, Duration::from_secs(10)).await.unwrap();

@@ -43,7 +43,7 @@ async fn until_more(running: &Running, devices: &[&str], samples: usize) {
     running.until(&format!("{samples} more samples of each of {devices:?}"), all).await;
 }
 
-/// The middle one of what the counter says beyond 250 W since `start`.
+/// The middle one of what the counter shows beyond 250 W since `start`.
 fn median_excess(counted: &[(EventTime, f64)], start: EventTime) -> f64 {
     let mut excess: Vec<_> = counted.iter().map(|(time, joules)| joules - 250.0 * time.seconds_since(start)).collect();
     excess.sort_by(f64::total_cmp);
@@ -163,14 +163,14 @@ async fn one_hanging_gpu_stops_nobody_else_and_invents_nothing() {
     fake.set("2 hang 1\n");
     running.until("it is stuck", |_| running.metric(stuck) == Some(1.0) && running.metric(up) == Some(0.0)).await;
     let stuck_at = Instant::now();
-    // What it said before is on its way to the log.
+    // What it sent before is on its way to the log.
     until_more(&running, &others, 2).await;
     let before = of(&running.bus.telemetry(), "GPU-fake-2").len();
     let missed_before = running.metric(missed).unwrap_or_default();
     until_more(&running, &others, 10).await;
     let counted = |_: &[GpuTelemetry]| running.metric(missed).is_some_and(|missed| missed >= missed_before + 8.0);
     running.until("its missing samples are counted while it hangs", counted).await;
-    assert!(of(&running.bus.telemetry(), "GPU-fake-2").len() <= before + 1, "a hanging GPU says nothing");
+    assert!(of(&running.bus.telemetry(), "GPU-fake-2").len() <= before + 1, "a hanging GPU sends nothing");
 
     let silent_for = stuck_at.elapsed();
     fake.set("");
@@ -188,7 +188,7 @@ async fn one_hanging_gpu_stops_nobody_else_and_invents_nothing() {
     assert_eq!(summary.sampled, summary.sent);
     fake.set("");
     tokio::time::sleep(Duration::from_millis(400)).await;
-    assert_eq!(bus.records().len() as u64, summary.sent, "nothing is said after the last");
+    assert_eq!(bus.records().len() as u64, summary.sent, "nothing is sent after the last");
 
     let events = bus.telemetry();
     for (device, list) in by_device(&events) {
@@ -223,17 +223,21 @@ async fn a_gpu_that_hangs_or_is_lost_at_start_joins_later() {
     // The second failure is not of the sample in whose middle it began.
     let down = |_: &[GpuTelemetry]| ["GPU-fake-0", "GPU-fake-3"].iter().all(|device| up(device) == Some(0.0)) && failed() > 1.0;
     running.until("none of the three can be read", down).await;
-    // What they said before is on its way to the log.
+    // What they sent before is on its way to the log.
     until_more(&running, &["GPU-fake-1"], 2).await;
-    let said = |running: &Running| {
+    let counts = |running: &Running| {
         let events = running.bus.telemetry();
         ["GPU-fake-0", "GPU-fake-1", "GPU-fake-2", "GPU-fake-3"].map(|device| of(&events, device).len())
     };
-    let (before, failed_before) = (said(&running), failed());
+    let (before, failed_before) = (counts(&running), failed());
     until_more(&running, &["GPU-fake-1"], 5).await;
     running.until("its failures are counted", |_| failed() > failed_before + 3.0).await;
-    let after = said(&running);
-    assert_eq!([after[0], after[2], after[3]], [before[0], before[2], before[3]], "nothing is said of those that cannot be read");
+    let after = counts(&running);
+    assert_eq!(
+        [after[0], after[2], after[3]],
+        [before[0], before[2], before[3]],
+        "nothing is sent for those that cannot be read"
+    );
     for device in ["GPU-fake-0", "GPU-fake-3"] {
         assert_eq!(up(device), Some(0.0), "{device}");
     }
@@ -254,7 +258,7 @@ async fn a_gpu_that_hangs_or_is_lost_at_start_joins_later() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn counters_that_fall_are_told_and_those_that_disagree_left_out() {
+async fn counters_that_fall_are_reported_and_those_that_disagree_left_out() {
     let fake =
         FakeLibrary::new("0 counter_factor 0\n0 counter_offset_joules 5000\n1 counter_factor 1.9\n2 counter_factor 0.001\n");
     let running = start_on(&fake, &format!("{FAST}counter_check_seconds = 2\n"));
@@ -308,7 +312,7 @@ async fn an_assignments_file_moves_a_gpu_between_workloads() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_missing_library_or_gpu_is_an_error_that_says_what_to_do() {
+async fn a_missing_library_or_gpu_is_an_error_with_its_remedy() {
     let fake = FakeLibrary::new("");
     for (more, expected) in [
         ("library_path = \"/nowhere/libnvidia-ml.so\"", "with collector.nvml.library_path"),
@@ -316,9 +320,9 @@ async fn a_missing_library_or_gpu_is_an_error_that_says_what_to_do() {
     ] {
         let running = start(&format!("[progress]\nenabled = false\n[nvml]\nenabled = true\n{more}"));
         let error = running.ended().await.unwrap_err();
-        let told = std::iter::successors(Some(&error as &dyn std::error::Error), |e| e.source()).map(ToString::to_string);
-        let told: Vec<_> = told.collect();
-        assert!(told.join(": ").contains(expected), "{told:?}");
+        let causes = std::iter::successors(Some(&error as &dyn std::error::Error), |e| e.source()).map(ToString::to_string);
+        let causes: Vec<_> = causes.collect();
+        assert!(causes.join(": ").contains(expected), "{causes:?}");
     }
 }
 

@@ -99,7 +99,7 @@ async fn an_exporter_that_is_away_stops_nothing_and_is_counted() {
 const TARGET: &str = "namespace=\"gpu-operator\",pod=\"nvidia-dcgm-exporter-x7k2p\",job=\"nvidia-dcgm-exporter\"";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_exporter_says_whose_gpus_its_are_and_what_says_nothing_is_counted() {
+async fn every_exporter_names_the_owners_of_its_gpus_and_silent_ones_are_counted() {
     let watts = |labels: String, watts: u32| format!("DCGM_FI_DEV_POWER_USAGE{{{labels}}} {watts}\n");
     let hpc = |job: &str, gpu: u32| watts(format!("gpu=\"{gpu}\",UUID=\"GPU-hpc{gpu}\",hpc_job=\"{job}\""), 120);
     let federated = |gpu: u32, labels: &str| watts(format!("gpu=\"{gpu}\",UUID=\"GPU-fed{gpu}\",{labels}{TARGET}"), 500);

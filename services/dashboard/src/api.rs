@@ -302,7 +302,9 @@ async fn get_what_if(State(context): State<ApiContext>, ApiQuery(query): ApiQuer
     };
     let workload = query.workload.clone();
     let mut page = what_if.page(query).await?;
-    page.report = context.model.read(|model| model.workload_detail(&workload)).and_then(|detail| detail.report);
+    let detail = context.model.read(|model| model.workload_detail(&workload));
+    page.saving_is_whole = detail.as_ref().is_some_and(|detail| detail.row.saving_is_whole);
+    page.report = detail.and_then(|detail| detail.report);
     Ok(uncached_json(page))
 }
 

@@ -7,6 +7,7 @@ use eadt_bus::{
     Bus, BusError, ConsumerRecord, IsolationLevel, PartitionReader, PollEvent, Remedy, StartOffset, TopicPartition, TopicSpec,
 };
 use eadt_lake::{Archive, ArchiveListing, LakeError};
+use eadt_schemas::counts::counted;
 use eadt_schemas::envelope::header;
 use eadt_schemas::v1::{Actuation, Decision, EfficiencyWindow, GpuTelemetry, Workload, dead_letter_header};
 use eadt_schemas::{EventTime, Topic};
@@ -29,7 +30,7 @@ const MOST_SAMPLES: f64 = 30_000.0;
 /// Records of one poll.
 const BATCH: usize = 4096;
 const POLL: Duration = Duration::from_millis(200);
-/// Time without an answer of any broker after which the page says so: a broker is replaced in less.
+/// Time without an answer of any broker after which the page shows it: a broker is replaced in less.
 const OUTAGE: Duration = Duration::from_secs(5);
 /// Waits after an error that passes.
 const RETRY: Duration = Duration::from_secs(1);
@@ -257,6 +258,7 @@ pub fn load_archive(archive: &Archive, model: &mut DashboardModel) -> Result<Arc
     // Before anything is read: what is archived meanwhile is taken from the log.
     let listing = archive.files()?;
     let next = listing.partitions().into_iter().map(|(at, (_, last))| (at, last + 1)).collect();
+    model.set_incomplete(describe_missing_files(&listing));
     load_dead_letters(archive, &listing, model)?;
     let workloads = eadt_lake::read_events::<Workload>(archive, Topic::Workloads)?;
     let windows = eadt_lake::read_events::<EfficiencyWindow>(archive, Topic::EfficiencyWindows)?;
@@ -290,6 +292,21 @@ pub fn load_archive(archive: &Archive, model: &mut DashboardModel) -> Result<Arc
     while model.refresh(usize::MAX) {}
     model.set_caught_up();
     Ok(ArchivedIds { ids, next })
+}
+
+/// Returns a sentence about files of the shown topics that an archive lacks, or may lack; `None` if it has all.
+fn describe_missing_files(listing: &ArchiveListing) -> Option<String> {
+    let is_shown = |topic: Topic| TOPICS.contains(&topic);
+    let offsets: i64 = listing.missing().filter(|(topic, ..)| is_shown(*topic)).map(|(_, _, from, to)| to - from + 1).sum();
+    if offsets > 0 {
+        let offsets = counted(offsets.unsigned_abs(), "offset");
+        return Some(format!("Files with {offsets} were removed from the archive, and figures may lack what they held"));
+    }
+    let unrecorded = listing.unrecorded.iter().filter(|(topic, _)| is_shown(*topic)).count();
+    (unrecorded > 0).then(|| {
+        let partitions = counted(unrecorded, "partition");
+        format!("Nothing in _archived records what was archived of {partitions}, so files may be missing")
+    })
 }
 
 /// Counts the dead letters in these files of an archive by their reasons.
@@ -339,7 +356,7 @@ mod tests {
     use super::*;
     use crate::model::{RetentionLimits, SourceFacts, SourceKind};
 
-    /// A reader to which nothing comes, of a log that was last heard of so long ago.
+    /// A reader to which nothing comes, of a log whose last answer is so long ago.
     #[derive(Debug)]
     struct SilentReader(Option<Duration>);
 

@@ -494,7 +494,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mark_is_told_from_an_event() {
+    fn a_mark_is_distinguished_from_an_event() {
         let positions: LogPositions = "decisions.v1:0,12".parse().unwrap();
         for mark in [StreamMarker::From(positions.clone()), StreamMarker::End(positions)] {
             let line = mark.line();

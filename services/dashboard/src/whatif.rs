@@ -98,6 +98,8 @@ pub struct WhatIfPage {
     pub notes: Vec<String>,
     /// The report on what was recorded; absent if its record is too long for it to be computed here.
     pub report: Option<WorkloadReport>,
+    /// Whether the report's saving may be called that of the run: nearly all of its energy is compared.
+    pub saving_is_whole: bool,
 }
 
 /// Answers one question at a time.
@@ -198,5 +200,6 @@ fn page(found: HindsightRow, recorded_controller: Option<String>) -> WhatIfPage 
         recorded_controller,
         notes: found.notes,
         report: None,
+        saving_is_whole: false,
     }
 }

@@ -191,8 +191,8 @@ async fn a_stream_goes_on_where_it_ended_and_starts_anew_elsewhere() {
         );
         model.take(eadt_schemas::Topic::Decisions, &serde_json::to_vec(&event).unwrap());
     });
-    let heard = waiting.until("decided at minute 30").await;
-    assert!(heard.contains("event: notice"), "{heard}");
+    let stream = waiting.until("decided at minute 30").await;
+    assert!(stream.contains("event: notice"), "{stream}");
 }
 
 #[test]

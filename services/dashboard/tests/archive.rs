@@ -102,3 +102,20 @@ async fn a_question_about_an_earlier_moment_is_answered_as_of_then() {
     let refused = live.ask("GET", "/api/v1/overview", &[("eadt-at-ms", &moment)], "").await;
     assert!(refused.status == 400 && String::from_utf8_lossy(&refused.body).contains("archive"), "a log grows");
 }
+
+#[test]
+fn files_that_an_archive_lacks_are_in_the_sentence_above_the_totals() {
+    let folder = tempfile::tempdir().unwrap();
+    write(folder.path());
+    let status = || load(folder.path(), None).overview().status;
+    assert!(!status().contains("archive"), "{}", status());
+    std::fs::remove_dir_all(folder.path().join(format!("topic={}", Topic::EfficiencyWindows))).unwrap();
+    assert!(
+        status().ends_with(". Files with 20 offsets were removed from the archive, and figures may lack what they held"),
+        "{}",
+        status()
+    );
+    write(folder.path());
+    std::fs::remove_dir_all(folder.path().join("_archived")).unwrap();
+    assert!(status().contains(". Nothing in _archived records what was archived of "), "{}", status());
+}

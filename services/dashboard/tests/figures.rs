@@ -1,8 +1,8 @@
-//! What is shown is what the report says of the same events, and stays within bounds.
+//! What is shown agrees with the report of the same events, and stays within bounds.
 
 use eadt_dashboard::{
-    DashboardModel, DecisionQuery, FleetQuery, OtherRun, RetentionLimits, SavingPartKind, SavingParts, SortKey, SourceFacts,
-    SourceKind,
+    DashboardModel, DecisionQuery, FleetQuery, OtherRun, RetentionLimits, SavingPartKind, SavingParts, SharingQuery, SortKey,
+    SourceFacts, SourceKind,
 };
 use eadt_report::{ReportSettings, Reporter, SavingSummary, SavingVerdict};
 use eadt_schemas::v1::{
@@ -162,6 +162,131 @@ fn a_series_has_the_reports_windows_and_in_fewer_points_their_means_and_ends() {
     let part = model.series("team/a", &serde_json::from_str(&range).unwrap()).unwrap();
     assert_eq!(part.time_ms.len(), 3);
     assert_eq!((part.first_ms, part.last_ms), (whole.first_ms, whole.last_ms), "of the whole record, for the scrubber");
+}
+
+#[test]
+fn no_point_and_no_line_of_a_series_lies_in_a_silence() {
+    let mut model = model();
+    for minute in (0..4).chain(29..33).chain(34..36) {
+        model.window(&window("team/a", minute, 36_000.0, &Layout::default()));
+    }
+    let series = |query: &str| model.series("team/a", &serde_json::from_str(query).unwrap()).unwrap();
+    let minutes = |series: &[i64]| -> Vec<f64> { series.iter().map(|time| (time - at(0).millis()) as f64 / 60_000.0).collect() };
+    let whole = series("{}");
+    let expected = [0.5, 1.5, 2.5, 3.5, 4.5, 28.5, 29.5, 30.5, 31.5, 32.5, 33.5, 34.5, 35.5];
+    assert_eq!((minutes(&whole.time_ms), whole.windows_per_point), (expected.to_vec(), 1));
+    let unknown = |values: &[Option<f64>]| -> Vec<usize> { (0..values.len()).filter(|at| values[*at].is_none()).collect() };
+    for values in [&whole.power_watts, &whole.power_watts_min, &whole.joules_per_sample, &whole.samples_per_second] {
+        assert_eq!(unknown(values), [4, 5, 10], "{whole:?}");
+    }
+    assert_eq!(whole.phase.len(), whole.restarted.len());
+    // Three windows a point: none is of both sides. The shorter of the two silences is one too many.
+    let few = series(r#"{"points": 4}"#);
+    assert_eq!(few.windows_per_point, 3);
+    assert_eq!(minutes(&few.time_ms), [1.5, 3.5, 4.5, 27.5, 30.5, 34.0]);
+    assert_eq!(unknown(&few.power_watts), [2, 3], "{few:?}");
+}
+
+#[test]
+fn a_hold_out_is_no_revert_and_no_fault() {
+    let mut model = model();
+    (0..12).for_each(|minute| model.window(&window("team/a", minute, 28_800.0, &Layout::default())));
+    model.decision(&decision("team/a", 3, ControllerAction::SetClocks, ChangeValidation::Pending, None));
+    let limited = Layout { sm_clock_mhz: Some(1_200.0), ..Layout::default() };
+    let hold_out = decision("team/a", 11, ControllerAction::Revert, ChangeValidation::None, None);
+    let evidence = [("hold_out".to_owned(), 1.0)].into();
+    model.decision(&Decision { from: limited, to: Layout::default(), evidence, ..hold_out });
+    for minute in [3, 11] {
+        model.actuation(&actuation("team/a", minute, &format!("team/a/d{minute}"), ActuationOutcome::Ready));
+    }
+    while model.refresh(8) {}
+    let overview = model.overview();
+    assert_eq!((overview.needing_attention, overview.status.as_str()), (0, "The only workload is well"));
+    assert_eq!((overview.counts.changes.changes, overview.counts.changes.reverts), (2, 0));
+    let row = &model.decision_page(&DecisionQuery::default()).unwrap().rows[0];
+    assert_eq!((&*row.action_text, row.takes_back), ("remove SM clock limit", false));
+    let power = serde_json::to_value(model.power_history(None, None)).unwrap();
+    let kinds: Vec<_> = power["marks"].as_array().unwrap().iter().map(|mark| mark["kind"].as_str().unwrap()).collect();
+    assert_eq!(kinds, ["change", "change"]);
+}
+
+/// A job of five minutes whose GPUs go on at 128 W, and one that goes on.
+fn with_one_that_ended() -> DashboardModel {
+    let mut model = model();
+    for minute in 0..20 {
+        let after = window("team/early", minute, 7_680.0, &Layout::default());
+        let run = |joules, run_seconds| EfficiencyWindow {
+            run_declared: true,
+            run_seconds,
+            run_energy_joules: Some(joules).filter(|joules| *joules > 0.0),
+            samples: (run_seconds > 0.0).then_some(6000.0),
+            ..after.clone()
+        };
+        model.window(&if minute < 5 { run(7_680.0, 60.0) } else { run(0.0, 0.0) });
+        model.window(&window("team/on", minute, 36_000.0, &Layout::default()));
+    }
+    while model.refresh(8) {}
+    model
+}
+
+#[test]
+fn a_job_that_has_ended_leaves_its_gpus_without_work_and_no_energy_is_hidden() {
+    let mut model = with_one_that_ended();
+    let overview = model.overview();
+    assert_eq!((overview.running, overview.power_watts, overview.power_known), (1, Some(600.0), 1));
+    assert_eq!((overview.idle_power_watts, overview.idle_devices), (Some(128.0), 2));
+    assert_eq!(overview.status, "1 of 2 workloads is well: 1 ended");
+    let detail = model.workload_detail("team/early").unwrap();
+    assert_eq!((serde_json::to_value(detail.row.state).unwrap(), detail.row.power_watts), ("ended".into(), None));
+    let (report, series) = (detail.report.unwrap(), model.series("team/early", &serde_json::from_str("{}").unwrap()).unwrap());
+    let charted: f64 = series.power_watts.iter().flatten().map(|watts| watts * 60.0).sum();
+    let outside = report.outside_run_energy_joules.unwrap();
+    assert!((charted - report.energy_joules.unwrap() - outside).abs() < 1e-6, "{charted}: {report:?}");
+    assert_eq!((outside, overview.totals.outside_run_energy_joules), (15.0 * 7_680.0, Some(outside)));
+    assert!(report.notes.iter().any(|note| note.starts_with("115 kJ more were taken")), "{:?}", report.notes);
+    let power = model.power_history(None, None).unwrap();
+    let idle = power.layers.last().unwrap();
+    let named = serde_json::to_value(&power.layers).unwrap();
+    assert_eq!((&named[0]["kind"], &named[2]["kind"], power.layers.len()), (&"workload".into(), &"idle".into(), 3));
+    assert_eq!((idle.power_watts[4], idle.power_watts[5]), (None, Some(128.0)));
+    let early = power.layers.iter().find(|layer| layer.workload.as_deref() == Some("team/early")).unwrap();
+    assert_eq!((early.power_watts[4], early.power_watts[5]), (Some(128.0), None), "each watt is in one layer");
+    // Its collector still assigns the GPU to it.
+    let sample = GpuTelemetry {
+        time: at(20),
+        workload: Some("team/early".into()),
+        device: "GPU-1".into(),
+        collector: "nvml/a".into(),
+        power_watts: Some(64.0),
+        ..GpuTelemetry::default()
+    };
+    model.telemetry(&sample);
+    let page = model.sharing(&SharingQuery::default());
+    assert_eq!((page.totals.idle, page.totals.unassigned_power_watts, page.totals.metered_power_watts), (1, 64.0, 0.0));
+    assert!(page.devices[0].tenants.is_empty() && page.devices[0].unknown[0].starts_with("team/early has ended"), "{page:?}");
+    // It is started again.
+    let again = EfficiencyWindow { run_declared: true, ..window("team/early", 20, 7_680.0, &Layout::default()) };
+    model.window(&again);
+    assert_eq!(model.overview().running, 2);
+}
+
+#[test]
+fn a_change_that_no_actuator_answered_is_counted_apart() {
+    let mut model = model();
+    model.declaration(&Workload { workload: "team/a".into(), mode: UpdateMode::Enforce, ..Workload::default() });
+    (0..3).for_each(|minute| model.window(&window("team/a", minute, 600.0, &Layout::default())));
+    model.decision(&decision("team/a", 2, ControllerAction::SetPowerLimit, ChangeValidation::None, None));
+    // It waits for that.
+    let waits = decision("team/a", 3, ControllerAction::Maintain, ChangeValidation::Pending, Some("team/a/d2"));
+    let state = |model: &DashboardModel| {
+        let row = model.fleet(&FleetQuery::default()).unwrap().rows.remove(0);
+        (serde_json::to_value(row.state).unwrap(), row.is_unanswered, model.overview().unanswered)
+    };
+    assert_eq!(state(&model), ("rolling_out".into(), true, 1));
+    model.decision(&waits);
+    assert_eq!(state(&model), ("rolling_out".into(), true, 1));
+    model.actuation(&actuation("team/a", 3, "team/a/d2", ActuationOutcome::Ready));
+    assert_eq!(state(&model), ("validating".into(), false, 0));
 }
 
 #[test]
@@ -351,7 +476,7 @@ fn a_stage_that_has_stopped_is_named_with_how_far_it_is_behind() {
         model.actuation(&actuation("team/a", 29, "team/a/d24", ActuationOutcome::Applied));
         assert_eq!(stages(&model)[3]["behind_seconds"], serde_json::Value::Null);
     }
-    // The processor's windows are longer than the page's own settings say.
+    // The processor's windows are longer than those of the page's own settings.
     let mut model = model();
     model.window(&EfficiencyWindow { window_end: at(10), ..window("team/a", 0, 600.0, &Layout::default()) });
     model.set_caught_up();
@@ -420,7 +545,7 @@ fn changes_and_reverts_count_when_they_are_made_as_in_the_report() {
 }
 
 #[test]
-fn why_no_energy_is_known_is_said_apart() {
+fn each_cause_of_unknown_energy_is_shown_apart() {
     let mut model = model();
     let known = window("team/known", 0, 36_000.0, &Layout::default());
     let unknown = EfficiencyWindow {
@@ -445,7 +570,7 @@ fn why_no_energy_is_known_is_said_apart() {
 }
 
 #[test]
-fn what_is_kept_is_bounded_and_what_is_left_out_is_said() {
+fn what_is_kept_is_bounded_and_what_is_left_out_is_shown() {
     let limits = RetentionLimits { windows: 50, decisions: 12, workloads: 4, ..RetentionLimits::default() };
     let mut model = DashboardModel::new(facts(), limits);
     for name in ["t/a", "t/b", "t/c", "t/d", "t/e"] {
@@ -460,7 +585,7 @@ fn what_is_kept_is_bounded_and_what_is_left_out_is_said() {
     let page = model.fleet(&FleetQuery::default()).unwrap();
     let left: Vec<_> = page.rows.iter().filter(|row| row.saving_left_out).map(|row| (&row.workload, row.saving_ratio)).collect();
     assert!(left.iter().all(|(_, ratio)| ratio.is_none()) && left.iter().any(|(name, _)| *name == "t/a"), "{left:?}");
-    // The chart of one that is left out has means, and says so.
+    // The chart of one that is left out has means, and shows it.
     let series = model.series("t/a", &serde_json::from_str("{}").unwrap()).unwrap();
     assert!(series.coarse && series.joules_per_sample.iter().flatten().count() > 20);
 }
@@ -496,6 +621,21 @@ fn the_layers_of_power_add_up() {
     let wanted: f32 = 2.0 * 600.0 + (1..=12).map(|number| 10.0 * number as f32).sum::<f32>();
     assert!((sum - wanted).abs() < 0.01, "{sum} instead of {wanted}");
     assert!(model.power_history(Some(at(500)), None).is_none());
+    // So many that the largest take little of all: their namespaces have the layers. GPUs without work have one of their own.
+    for number in 0..200 {
+        model.window(&window(&format!("many-{}/{number}", number % 10), 5, 36_000.0, &Layout::default()));
+    }
+    for device in ["gpu-0", "gpu-1"] {
+        model.window(&EfficiencyWindow { id: device.into(), ..window("gpus", 5, 3_000.0, &Layout::default()) });
+    }
+    let power = model.power_history(None, None).unwrap();
+    let layers = serde_json::to_value(&power.layers).unwrap();
+    assert_eq!((power.layers.len(), power.others), (10, 4), "`more`, `team` and six of the ten have layers");
+    assert!(layers[0]["namespace"].is_string() && layers[0]["workload"].is_null(), "{layers}");
+    assert_eq!(
+        (&layers[8]["kind"], &layers[9]["kind"], &layers[9]["power_watts"][5]),
+        (&"others".into(), &"idle".into(), &100.0.into())
+    );
 }
 
 #[test]
@@ -505,6 +645,7 @@ fn two_workloads_and_two_times_are_compared_by_the_reports_figures() {
     let page = model.compare(&query(r#"{"a": "team/a", "b": "team/b"}"#.into())).unwrap();
     assert_eq!(page.figures, eadt_report::ReportComparison::of(&report.workloads[1], &report.workloads[0]));
     assert_eq!((page.a.report.saving_ratio, page.a.part), (report.workloads[0].saving_ratio, false));
+    assert_eq!((page.a.saving_verdict, page.a.saving_is_whole), (SavingVerdict::Saved, true));
     // Ten minutes at 6 J a sample, then ten at 4.8.
     let times = |from: i64, to: i64, side: char| {
         format!(r#""{side}": "team/a", "{side}_from_ms": {}, "{side}_to_ms": {}"#, at(from).millis(), at(to).millis())
@@ -586,7 +727,7 @@ async fn a_comparison_of_runs_that_cannot_be_made_is_refused_with_its_reason() {
     assert_eq!(row["figures"]["energy_joules"]["change_ratio"], serde_json::Value::Null);
     assert!(row["figures"]["energy_joules"]["this"].is_number(), "the figures themselves are shown: {row}");
     assert_eq!(served.get("/api/v1/compare-run?run=empty").await.json()["only_this"]["count"], 1);
-    // Too many windows for a report: the row says so, and what does it.
+    // Too many windows for a report: the row shows it, and what does it.
     let mut long = DashboardModel::new(facts(), RetentionLimits { windows: 10, ..RetentionLimits::default() });
     story("team/a", &mut |event| take(&mut long, &event));
     while long.refresh(8) {}
@@ -602,7 +743,7 @@ async fn a_comparison_of_runs_that_cannot_be_made_is_refused_with_its_reason() {
 }
 
 #[test]
-fn a_record_that_has_ended_is_told_from_one_that_goes_on() {
+fn a_record_that_has_ended_is_distinguished_from_one_that_goes_on() {
     for (kind, until, goes_on, has_ended) in [
         (SourceKind::Archive, None, false, true),
         // Another process has its log, an earlier moment of it, and a log that grows.

@@ -1,4 +1,4 @@
-//! What may be done to workloads, as their declarations say, and how people change it.
+//! What may be done to workloads, as their declarations list it, and how people change it.
 
 use std::sync::{Arc, Mutex};
 

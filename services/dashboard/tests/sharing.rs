@@ -33,7 +33,7 @@ fn shared(model: &mut DashboardModel, minute: i64) {
 }
 
 #[test]
-fn the_parts_of_a_gpu_sum_to_what_its_meter_says() {
+fn the_parts_of_a_gpu_sum_to_what_its_meter_reads() {
     let mut model = model();
     story("team/a", &mut |event| take(&mut model, &event));
     while model.refresh(8) {}
@@ -130,7 +130,7 @@ fn a_gpu_that_its_node_names_and_that_sends_no_samples_is_silent() {
 }
 
 #[test]
-fn what_is_not_known_is_said() {
+fn what_is_not_known_is_shown() {
     let mut model = model();
     for workload in ["team/a", "team/b"] {
         let equal = sample("GPU-1", Some(workload), Some(0.5), Some(ShareMethod::Equal), 0);

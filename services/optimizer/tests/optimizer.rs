@@ -72,7 +72,7 @@ fn settings() -> OptimizerSettings {
 }
 
 #[test]
-fn both_models_are_found_and_said_to_be_simulated() {
+fn both_models_are_found_and_marked_as_simulated() {
     let proposals = learn(&training(windows(400, 0, 1.0, 1)), &BTreeMap::new(), &settings(), minute(500));
     let names: Vec<_> = proposals.iter().map(|proposal| proposal.name.as_str()).collect();
     assert_eq!(names, ["power/A100-SXM4-40GB", "cap-curve/team/job"]);
@@ -110,7 +110,7 @@ fn a_model_is_kept_until_a_better_one_is_there() {
 }
 
 #[test]
-fn data_that_cannot_tell_say_why() {
+fn insufficient_data_give_a_reason() {
     let reason = |windows: Vec<EfficiencyWindow>, name: &str| {
         let proposals = learn(&training(windows), &BTreeMap::new(), &settings(), minute(500));
         let proposal = proposals.into_iter().find(|p| p.name.starts_with(name)).unwrap();
@@ -137,7 +137,7 @@ fn data_that_cannot_tell_say_why() {
     assert_eq!(verdict, ModelVerdict::CannotTell);
     assert!(blind.contains("lacks profiling metrics"), "{blind}");
 
-    // The rate has nothing to do with power: a constant is as good, or the fit itself says so.
+    // The rate has nothing to do with power: a constant is as good, or the fit itself reports it.
     let mut chance = Pcg64::seed_from_u64(9);
     let mut unrelated = windows(400, 0, 1.0, 1);
     for window in &mut unrelated {
@@ -272,7 +272,7 @@ fn settings_and_topics_that_cannot_be_are_named() {
         eadt_optimizer::run(&service).unwrap_err().to_string()
     };
     assert!(run(OptimizerSettings::default()).contains("optimizer.location is empty"));
-    let said =
+    let error =
         run(OptimizerSettings { location: dir.path().join("archive").display().to_string(), ..OptimizerSettings::default() });
-    assert_eq!(said, "topic eadt.models.v1 does not exist: run `eadt topics apply`");
+    assert_eq!(error, "topic eadt.models.v1 does not exist: run `eadt topics apply`");
 }

@@ -296,10 +296,10 @@ fn adding_up_stays_where_it_is_as_good() {
 }
 
 #[test]
-fn data_that_cannot_tell_say_why() {
+fn insufficient_data_give_a_reason() {
     let measured = measured(1);
     let alone: Vec<_> = windows(&measured, 0);
-    assert!(propose(&training(&measured, alone), &BTreeMap::new()).is_none(), "nobody shared a GPU: nothing is to be said");
+    assert!(propose(&training(&measured, alone), &BTreeMap::new()).is_none(), "nobody shared a GPU: nothing is to be proposed");
 
     let few = first(&measured, windows(&measured, 5));
     assert_eq!(few.verdict, ModelVerdict::CannotTell);
@@ -318,7 +318,7 @@ fn data_that_cannot_tell_say_why() {
         unknown.reason
     );
 
-    // Windows that say nothing are counted: the other job's is missing, somebody holds the power down, shares that are more than
+    // Windows without use are counted: the other job's is missing, somebody holds the power down, shares that are more than
     // the GPU.
     let spoilt = |spoil: &dyn Fn(&mut Vec<EfficiencyWindow>)| {
         let mut all = windows(&measured, 12);

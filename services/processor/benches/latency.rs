@@ -1,5 +1,5 @@
 //! From the event that closes a window to the decision that a reader sees: the embedded log at 10,000 events/s, windows of 10 s
-//! unless a second argument says otherwise.
+//! unless a second argument sets another.
 //!
 //! `cargo bench -p eadt-processor --bench latency [-- SECONDS [WINDOW]]`. Two times of each decision: from the moment that the
 //! closing event could be read (the log has acknowledged it), and from the moment that it was handed to its producer, which

@@ -111,9 +111,9 @@ fn compare(load: Load, runs: usize) -> Result<f64, Error> {
     for _ in 0..runs {
         let copied = Command::new("cp").arg("-r").arg(&full).arg(&copy).status()?;
         assert!(copied.success());
-        let said = again("run", &copy, load)?;
-        let cost = said.split(" ns CPU/event").next().and_then(|text| text.rsplit(' ').next()?.parse::<f64>().ok());
-        costs.push(cost.ok_or("a run did not say what an event costs")?);
+        let output = again("run", &copy, load)?;
+        let cost = output.split(" ns CPU/event").next().and_then(|text| text.rsplit(' ').next()?.parse::<f64>().ok());
+        costs.push(cost.ok_or("a run did not print what an event costs")?);
         std::fs::remove_dir_all(&copy)?;
     }
     costs.sort_by(f64::total_cmp);
@@ -124,9 +124,9 @@ fn compare(load: Load, runs: usize) -> Result<f64, Error> {
 fn again(what: &str, dir: &Path, load: Load) -> Result<String, Error> {
     let output =
         Command::new(std::env::current_exe()?).arg(what).arg(dir).args(load.arguments()).stderr(Stdio::inherit()).output()?;
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    print!("{said}");
-    if output.status.success() { Ok(said) } else { Err(format!("{what} of {load:?}: {}", output.status).into()) }
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    print!("{text}");
+    if output.status.success() { Ok(text) } else { Err(format!("{what} of {load:?}: {}", output.status).into()) }
 }
 
 fn fill(dir: &Path, load: Load) -> Result<(), Error> {
@@ -176,7 +176,7 @@ fn work(dir: &Path, load: Load) -> Result<(), Error> {
     let log = EmbeddedLog::open(dir, EmbeddedOptions::default())?;
     let (shutdown, metrics, health) = (Shutdown::new(), MetricsRegistry::default(), HealthRegistry::default());
     let settings = ProcessorSettings { window_seconds: load.window as f64, ..ProcessorSettings::default() };
-    // It stands: nothing is quiet.
+    // It does not move: nothing is quiet.
     let clock = HeartbeatClock::new(|| EventTime::from_micros(BASE));
     let service = ProcessorDependencies {
         settings,

@@ -87,7 +87,7 @@ impl DecodedRecord {
         }
     }
 
-    /// Decodes a value that is said to be of the topic's type.
+    /// Decodes a value whose header names the topic's type.
     fn decode_expected_into(&mut self, topic: Topic, value: Option<&[u8]>) {
         let refused = match (&mut *self, topic, value) {
             (Self::Telemetry(event), Topic::GpuTelemetry, Some(value)) => decode_into(event, value).err(),
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stood_there_before_says_nothing_about_what_comes() {
+    fn what_was_there_before_has_no_effect_on_what_comes() {
         let held: Vec<DecodedRecord> =
             TOPICS.iter().map(|topic| DecodedRecord::decode(*topic, None, Some(sample(*topic)))).collect();
         let bad: [&[u8]; 3] = [b"{}", b"null", br#"{"time":"2023-11-14T22:13:20Z","power_watts":-1}"#];

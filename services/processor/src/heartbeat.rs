@@ -83,10 +83,10 @@ mod tests {
     use crate::scripted::{ScriptedBus, seconds};
     use eadt_schemas::envelope::header;
 
-    const HEARD: EventTime = EventTime::from_micros(1_000_000_000);
+    const LAST_EVENT: EventTime = EventTime::from_micros(1_000_000_000);
 
     fn heartbeats(bus: &ScriptedBus, micros_later: i64) -> HeartbeatWriter {
-        bus.now.store(HEARD.micros() + micros_later, Ordering::SeqCst);
+        bus.now.store(LAST_EVENT.micros() + micros_later, Ordering::SeqCst);
         let settings = crate::ProcessorSettings {
             heartbeat_seconds: 2.5,
             instance: "processor-7".into(),
@@ -100,16 +100,16 @@ mod tests {
         for (micros_later, end, beats) in [(2_499_999, Some(7), false), (2_500_000, Some(7), true), (9_000_000, None, false)] {
             let bus = ScriptedBus::default();
             let mut heartbeats = heartbeats(&bus, micros_later);
-            let heard = if beats { heartbeats.now() } else { HEARD };
-            assert_eq!(heartbeats.write_if_quiet(3, HEARD, end).unwrap(), (heard, beats), "{micros_later} {end:?}");
+            let last_event = if beats { heartbeats.now() } else { LAST_EVENT };
+            assert_eq!(heartbeats.write_if_quiet(3, LAST_EVENT, end).unwrap(), (last_event, beats), "{micros_later} {end:?}");
             assert_eq!(bus.script().sent.len(), usize::from(beats), "{micros_later} {end:?}");
         }
     }
 
     #[test]
-    fn a_heartbeat_goes_to_the_partitions_telemetry_under_no_key_and_says_which_it_is() {
+    fn a_heartbeat_goes_to_the_partitions_telemetry_under_no_key_and_names_its_partition() {
         let bus = ScriptedBus::default();
-        heartbeats(&bus, 2_500_000).write_if_quiet(3, HEARD, Some(7)).unwrap();
+        heartbeats(&bus, 2_500_000).write_if_quiet(3, LAST_EVENT, Some(7)).unwrap();
         let script = bus.script();
         let sent = &script.sent[0];
         assert_eq!((&*sent.topic, sent.partition, &sent.key), ("eadt.gpu.telemetry.v1", Some(3), &None));
@@ -143,9 +143,9 @@ mod tests {
             let bus = ScriptedBus::default();
             bus.script().sends = [remedy].into();
             let mut heartbeats = heartbeats(&bus, 5_000_000);
-            let beat = heartbeats.write_if_quiet(3, HEARD, Some(7));
+            let beat = heartbeats.write_if_quiet(3, LAST_EVENT, Some(7));
             assert_eq!(beat.as_ref().err().map(|error| error.remedy), error.then_some(remedy));
-            assert!(error || beat.unwrap() == (HEARD, false), "{remedy:?}");
+            assert!(error || beat.unwrap() == (LAST_EVENT, false), "{remedy:?}");
         }
     }
 }

@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_belongs_where_the_murmur2_of_its_key_says() {
+    fn a_record_belongs_to_the_partition_of_the_murmur2_of_its_key() {
         let home = partition_for_key(b"lab/bert", 6);
         let away = (home + 1) % 6;
         let heartbeat = Some(EventType::Heartbeat.name());

@@ -23,6 +23,8 @@ pub struct OutputTopics {
     /// Headers of every record of the state: one step may write thousands.
     of_state: Vec<RecordHeader>,
     settings: Bytes,
+    /// The consumer group that writes; empty in a replay.
+    pub group: Bytes,
 }
 
 impl OutputTopics {
@@ -39,7 +41,14 @@ impl OutputTopics {
             state: name(Topic::ProcessorState),
             of_state,
             settings: settings.into(),
+            group: Bytes::new(),
         }
+    }
+
+    /// Names the consumer group that writes.
+    #[must_use]
+    pub fn for_group(self, group: &str) -> Self {
+        Self { group: Bytes::copy_from_slice(group.as_bytes()), ..self }
     }
 
     pub fn window(&self, window: &EfficiencyWindow, positions: &Bytes) -> ProducerRecord {
@@ -94,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn state_goes_to_its_partition_under_its_key_and_says_no_more_than_its_type() {
+    fn state_goes_to_its_partition_under_its_key_with_no_header_but_its_type() {
         for (value, expected) in [(Some(vec![1, 2]), Some(&[1, 2][..])), (None, None)] {
             let state = names().state(3, StateRecord { key: "team/one#0".to_owned(), value });
             assert_eq!((&*state.topic, state.partition), ("site.processor-state.v1", Some(3)));
@@ -106,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn windows_and_decisions_go_where_their_workload_belongs_and_say_what_they_were_made_by() {
+    fn windows_and_decisions_go_where_their_workload_belongs_and_name_what_they_were_made_by() {
         let (time, positions) = (EventTime::from_millis(5), Bytes::from_static(b"{\"partition\":0}"));
         let window =
             EfficiencyWindow { id: "w".into(), workload: "team/one".into(), window_end: time, ..EfficiencyWindow::default() };
@@ -116,7 +125,7 @@ mod tests {
             (names().decision(&decision, &positions), "site.decisions.v1", "d", EventType::Decision),
         ] {
             assert_eq!((&*output.topic, output.partition, output.key.as_deref()), (topic, None, Some(&b"team/one"[..])));
-            let said = headers(&output);
+            let found = headers(&output);
             for header in [
                 (header::ID, id),
                 (header::TYPE, kind.name()),
@@ -126,7 +135,7 @@ mod tests {
                 (header::INPUT_POSITIONS, "{\"partition\":0}"),
                 (header::SETTINGS, "{\"settings\":1}"),
             ] {
-                assert!(said.contains(&header), "{header:?} in {said:?}");
+                assert!(found.contains(&header), "{header:?} in {found:?}");
             }
         }
     }

@@ -354,7 +354,7 @@ impl PartitionTask {
             bytes += record.key.len() + record.value.as_ref().map_or(0, Vec::len);
             step.outputs.push(names.state(self.number, record));
         }
-        restore::write_offsets_header(&mut step.outputs[before..], || self.positions_json());
+        restore::write_head_headers(names, &mut step.outputs[before..], || self.positions_json());
         step.positions.extend(self.inputs.iter().cloned().zip(self.merge.positions()));
         self.state_bytes = bytes;
         bytes
@@ -453,7 +453,7 @@ mod tests {
         let inputs: Vec<_> = (0..2).map(|number| TopicPartition::new("topic", number)).collect();
         let mut paused = [false; 2];
         let mut noted = Noted::default();
-        for (bytes, said) in [
+        for (bytes, calls) in [
             ([10, 0], &[] as &[_]),
             ([11, 10], &[("pause", 0)]),
             ([20, 11], &[("pause", 1)]),
@@ -467,7 +467,7 @@ mod tests {
                 merge.push(input, 0, EventTime::default(), bytes, ());
             }
             balance_inputs(&mut noted, inputs.iter(), &mut merge, &mut paused, 10).unwrap();
-            assert_eq!(std::mem::take(&mut noted.0), said, "{bytes:?}");
+            assert_eq!(std::mem::take(&mut noted.0), calls, "{bytes:?}");
         }
     }
 
@@ -531,11 +531,11 @@ mod tests {
             owned.remove(&number).unwrap()
         }
 
-        /// State of a partition that has no workload; it says where it stands, or does not.
-        fn state(&self, number: i32, stands: Option<PartitionOffsets>) {
+        /// State of a partition that has no workload; with or without the offsets of its inputs.
+        fn state(&self, number: i32, offsets: Option<PartitionOffsets>) {
             for record in PartitionFold::new(ProcessorSettings::default().fold_settings()).take_changes() {
-                let stands = stands.map(|stands| stands.to_json());
-                let headers: Vec<_> = stands.iter().map(|stands| (header::INPUT_POSITIONS, &**stands)).collect();
+                let offsets = offsets.map(|offsets| offsets.to_json());
+                let headers: Vec<_> = offsets.iter().map(|offsets| (header::INPUT_POSITIONS, &**offsets)).collect();
                 self.bus.append(Topic::ProcessorState, number, 1, &record.key, record.value.as_deref(), &headers);
             }
         }
@@ -601,21 +601,21 @@ mod tests {
     }
 
     #[test]
-    fn a_start_goes_on_where_the_state_stands() {
+    fn a_start_goes_on_at_the_offsets_of_the_state() {
         let rig = Rig::new();
         for n in 0..9 {
             rig.bus.heartbeat(1, n);
         }
-        let mut stands = PartitionOffsets::start(1);
-        stands.advance(Topic::GpuTelemetry, 6);
-        rig.state(1, Some(stands));
+        let mut offsets = PartitionOffsets::start(1);
+        offsets.advance(Topic::GpuTelemetry, 6);
+        rig.state(1, Some(offsets));
         rig.bus.script().committed.insert(place(Topic::GpuTelemetry, 1), 3);
         assert_eq!(rig.begin(1).positions().collect::<Vec<_>>(), [0, 0, 0, 7, 0]);
     }
 
     #[test]
-    fn positions_without_state_are_told_of_and_everything_is_folded_again() {
-        for (has_state, committed, told) in [(false, true, true), (true, true, false), (false, false, false)] {
+    fn positions_without_state_are_logged_and_everything_is_folded_again() {
+        for (has_state, committed, warns) in [(false, true, true), (true, true, false), (false, false, false)] {
             let rig = Rig::new();
             rig.bus.heartbeat(0, 0);
             if committed {
@@ -624,15 +624,15 @@ mod tests {
             if has_state {
                 rig.state(0, None);
             }
-            let (said, owned) = lines(|| rig.begin(0));
-            let of_it = said.iter().filter(|line| line.starts_with("WARN") && line.contains("everything is folded again"));
-            assert_eq!(of_it.count(), usize::from(told), "{said:?}");
+            let (logged, owned) = lines(|| rig.begin(0));
+            let of_it = logged.iter().filter(|line| line.starts_with("WARN") && line.contains("everything is folded again"));
+            assert_eq!(of_it.count(), usize::from(warns), "{logged:?}");
             assert_eq!(owned.positions().nth(3), Some(i64::from(has_state)));
         }
     }
 
     #[test]
-    fn a_fold_takes_no_more_records_than_asked_for_and_counts_what_it_says() {
+    fn a_fold_takes_no_more_records_than_asked_for_and_counts_its_outputs() {
         let rig = Rig::new();
         let mut owned = rig.begin(0);
         let refused = rig.bus.put(Topic::GpuTelemetry, 0, 0, "team/one", "no JSON");
@@ -641,15 +641,15 @@ mod tests {
         assert!(!owned.is_dirty());
         let (mut sum, mut outputs) = (FoldCounts::default(), Vec::new());
         for (limit, records) in [(0, 0), (1, 1), (50, 50), (50, 2), (50, 0)] {
-            let (folded, said) = rig.fold(&mut owned, limit);
+            let (folded, new_outputs) = rig.fold(&mut owned, limit);
             assert_eq!(folded.records, records, "at most {limit}");
-            let letters = said.iter().filter(|output| *output.topic == *"eadt.dead-letters.v1").count();
-            assert_eq!((folded.outputs, folded.dead_letters), (said.len() - letters, letters));
+            let letters = new_outputs.iter().filter(|output| *output.topic == *"eadt.dead-letters.v1").count();
+            assert_eq!((folded.outputs, folded.dead_letters), (new_outputs.len() - letters, letters));
             assert_eq!(owned.is_dirty(), sum.records + records > 0);
             sum.records += records;
             sum.outputs += folded.outputs;
             sum.dead_letters += folded.dead_letters;
-            outputs.extend(said);
+            outputs.extend(new_outputs);
         }
         assert_eq!((sum.records, sum.outputs, sum.dead_letters), (53, 4, 1));
         let windows = windows(&outputs);
@@ -686,12 +686,12 @@ mod tests {
     }
 
     #[test]
-    fn a_record_outside_its_keys_partition_is_counted_and_refused_if_the_settings_say_so() {
+    fn a_record_outside_its_keys_partition_is_counted_and_refused_if_the_settings_ask_for_it() {
         for (foreign, letters) in [(MisplacedRecordPolicy::Process, 0), (MisplacedRecordPolicy::DeadLetter, 26)] {
             let rig = Rig { foreign, ..Rig::new() };
             let home = eadt_bus::partition_for_key(b"team/one", crate::scripted::PARTITIONS);
             let mut owned = rig.begin(1 - home);
-            let (said, (folded, outputs)) = lines(|| {
+            let (logged, (folded, outputs)) = lines(|| {
                 rig.feed(&mut owned, 0, 130);
                 // A heartbeat is nobody's.
                 owned.push(rig.bus.heartbeat(1 - home, 130));
@@ -705,8 +705,8 @@ mod tests {
                     assert_eq!(rig.bus.metric(&name), Some(26.0), "{metric}, {foreign:?}");
                 }
             }
-            let warnings = said.iter().filter(|line| line.starts_with("WARN") && line.contains("murmur2_random"));
-            assert_eq!(warnings.count(), 2, "one a topic: {said:?}");
+            let warnings = logged.iter().filter(|line| line.starts_with("WARN") && line.contains("murmur2_random"));
+            assert_eq!(warnings.count(), 2, "one a topic: {logged:?}");
             assert_eq!(folded.dead_letters, 2 * letters, "{foreign:?}");
             let refused: Vec<_> = outputs.iter().filter(|output| *output.topic == *"eadt.dead-letters.v1").collect();
             assert_eq!(refused.len(), 2 * letters);
@@ -720,7 +720,7 @@ mod tests {
     }
 
     #[test]
-    fn a_commit_has_the_changed_state_once_and_says_in_its_first_record_where_the_inputs_stand() {
+    fn a_commit_has_the_changed_state_once_and_the_input_positions_in_its_first_record() {
         let rig = Rig::new();
         let mut owned = rig.begin(1);
         let mut step = CommitStep::default();
@@ -735,12 +735,12 @@ mod tests {
         assert!(bytes > 100, "{bytes}");
         assert_eq!(owned.state_bytes, bytes);
         assert!(step.outputs.iter().all(|output| output.partition == Some(1)));
-        let stands = |output: &ProducerRecord| {
+        let positions = |output: &ProducerRecord| {
             let text =
                 output.headers.iter().find(|(name, _)| &**name == header::INPUT_POSITIONS).map(|(_, value)| value.clone())?;
             PartitionOffsets::from_json(std::str::from_utf8(&text).unwrap())
         };
-        let stood: Vec<_> = step.outputs.iter().map(stands).collect();
+        let stood: Vec<_> = step.outputs.iter().map(positions).collect();
         let expected = PartitionOffsets { partition: 1, offsets: [0, 0, 0, 2, 2] };
         assert_eq!(stood, [Some(expected), None]);
         let positions: Vec<_> = owned.inputs().iter().cloned().zip(expected.offsets).collect();
@@ -765,7 +765,7 @@ mod tests {
     }
 
     #[test]
-    fn the_telemetry_ends_where_it_is_told_until_more_comes() {
+    fn the_telemetry_ends_where_it_is_set_until_more_comes() {
         let rig = Rig::new();
         let mut owned = rig.begin(0);
         let (telemetry, progress) = (place(Topic::GpuTelemetry, 0), place(Topic::TrainingProgress, 0));
@@ -808,20 +808,20 @@ mod tests {
     }
 
     #[test]
-    fn state_and_outputs_of_a_partition_are_told_from_others() {
+    fn state_and_outputs_of_a_partition_are_distinguished_from_others() {
         for (key, own) in
             [("#", true), ("team/one#0", true), ("#models//power/A100", true), ("#cluster//", false), ("#gpu//x", false)]
         {
             assert_eq!(<PartitionTask as StageRecords>::is_state_key(key), own, "{key}");
         }
-        let stands = PartitionOffsets { partition: 3, offsets: [1, 2, 3, 4, 5] };
-        assert_eq!(PartitionTask::parse_state_offsets(3, &stands.to_json()), Some(stands));
+        let offsets = PartitionOffsets { partition: 3, offsets: [1, 2, 3, 4, 5] };
+        assert_eq!(PartitionTask::parse_state_offsets(3, &offsets.to_json()), Some(offsets));
         assert_eq!(
-            (PartitionTask::parse_state_offsets(2, &stands.to_json()), PartitionTask::parse_state_offsets(3, "{}")),
+            (PartitionTask::parse_state_offsets(2, &offsets.to_json()), PartitionTask::parse_state_offsets(3, "{}")),
             (None, None)
         );
         let output = |headers: &[(&str, &str)]| ScriptedBus::default().append(Topic::Decisions, 3, 0, "", None, headers);
-        assert_eq!(PartitionTask::emitted(&output(&[(header::INPUT_POSITIONS, &stands.to_json())])), Some((3, stands)));
+        assert_eq!(PartitionTask::emitted(&output(&[(header::INPUT_POSITIONS, &offsets.to_json())])), Some((3, offsets)));
         assert_eq!(PartitionTask::emitted(&output(&[(header::INPUT_POSITIONS, "{\"efficiency.windows.v1\":[1]}")])), None);
         assert_eq!(PartitionTask::emitted(&output(&[])), None);
         assert_eq!([0, 1, 2].map(PartitionTask::state_partition), [0, 1, 2], "each partition has its own state");

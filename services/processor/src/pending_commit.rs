@@ -150,14 +150,14 @@ mod tests {
     }
 
     #[test]
-    fn who_says_nothing_waits_for_the_commit_of_everything() {
+    fn partitions_without_output_wait_for_the_commit_of_everything() {
         let (mut waiting, begin) = (PendingCommit::default(), Instant::now());
         let due = |waiting: &PendingCommit, seconds| waiting.due_scope(begin + seconds * SECOND, SECOND, &settings());
         waiting.add_fold(3, folded(0, 0, 0), begin);
         assert_eq!((waiting.first_folded, due(&waiting, 1_000)), (None, None), "nothing was folded");
         waiting.add_fold(3, folded(1, 0, 0), begin + SECOND);
         waiting.add_fold(4, folded(7, 0, 0), begin + 5 * SECOND);
-        assert_eq!(waiting.first_folded, Some(begin + SECOND), "the first one says since when");
+        assert_eq!(waiting.first_folded, Some(begin + SECOND), "the first one sets since when");
         assert!(waiting.partitions_with_output.is_empty());
         assert_eq!(due(&waiting, 10), None);
         assert_eq!(due(&waiting, 11), Some(CommitScope::Everything));
@@ -166,19 +166,19 @@ mod tests {
     #[test]
     fn outputs_linger_and_dead_letters_wait_for_their_own_time() {
         let begin = Instant::now();
-        for (said, linger, limit) in
+        for (outputs, linger, limit) in
             [(folded(1, 1, 0), 2, 2), (folded(1, 0, 1), 2, 3), (folded(1, 1, 1), 2, 2), (folded(1, 1, 1), 9, 3)]
         {
             let mut waiting = PendingCommit::default();
             let due =
                 |waiting: &PendingCommit, seconds| waiting.due_scope(begin + seconds * SECOND, linger * SECOND, &settings());
-            waiting.add_fold(5, said, begin);
+            waiting.add_fold(5, outputs, begin);
             // What comes later has company already.
-            waiting.add_fold(6, said, begin + SECOND);
-            assert_eq!(waiting.partitions_with_output, BTreeSet::from([5, 6]), "{said:?}");
-            assert_eq!(due(&waiting, limit - 1), None, "{said:?}");
-            assert_eq!(due(&waiting, limit), Some(CommitScope::WithOutput), "{said:?}");
-            assert_eq!(due(&waiting, 10), Some(CommitScope::Everything), "{said:?}");
+            waiting.add_fold(6, outputs, begin + SECOND);
+            assert_eq!(waiting.partitions_with_output, BTreeSet::from([5, 6]), "{outputs:?}");
+            assert_eq!(due(&waiting, limit - 1), None, "{outputs:?}");
+            assert_eq!(due(&waiting, limit), Some(CommitScope::WithOutput), "{outputs:?}");
+            assert_eq!(due(&waiting, 10), Some(CommitScope::Everything), "{outputs:?}");
         }
     }
 

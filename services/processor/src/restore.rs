@@ -86,6 +86,8 @@ pub struct RestoredState<P> {
     /// The newest record of every key.
     pub records: Vec<(String, Option<Bytes>)>,
     offsets: RestoredOffsets<P>,
+    /// The consumer group that wrote the newest step; `None` if an older release did.
+    writer: Option<String>,
     pub emitted: EmittedIds,
     /// More was emitted than a first step emits, though there is no state: somebody took it away.
     pub was_given_up: bool,
@@ -107,11 +109,14 @@ impl EmittedIds {
     }
 }
 
-/// Writes the input offsets into a step's state: in its first record, which has [`StageRecords::HEAD_KEY`] as its key. A later
-/// one may be a tombstone, which compaction forgets.
-pub fn write_offsets_header(state: &mut [ProducerRecord], positions: impl FnOnce() -> Bytes) {
+/// Writes the input offsets and the consumer group into a step's state: in its first record, which has [`StageRecords::HEAD_KEY`] as
+/// its key. A later one may be a tombstone, which compaction forgets.
+pub fn write_head_headers(names: &OutputTopics, state: &mut [ProducerRecord], positions: impl FnOnce() -> Bytes) {
     if let Some(first) = state.first_mut() {
         first.headers.push((Arc::from(header::INPUT_POSITIONS), positions()));
+        if !names.group.is_empty() {
+            first.headers.push((Arc::from(header::GROUP), names.group.clone()));
+        }
     }
 }
 
@@ -127,7 +132,13 @@ enum RestoredOffsets<P> {
 
 impl<P> Default for RestoredState<P> {
     fn default() -> Self {
-        Self { records: Vec::new(), offsets: RestoredOffsets::NoState, emitted: EmittedIds::default(), was_given_up: false }
+        Self {
+            records: Vec::new(),
+            offsets: RestoredOffsets::NoState,
+            writer: None,
+            emitted: EmittedIds::default(),
+            was_given_up: false,
+        }
     }
 }
 
@@ -182,11 +193,36 @@ pub fn read_states_and_outputs<S: StageRecords>(
     let mut hanging = HangingEnds::after(STALL);
     let mut states = read_states::<S>(bus, member, names, numbers, &mut hanging, shutdown)?;
     chaos::reach("restore.state");
+    refuse_living_writers(bus, names, &states)?;
     if !chaos::is_off("atomic-steps") {
         let places = output_partitions::<S>(bus, names, numbers)?;
         find_outputs_beyond_state::<S>(bus, member, names, &mut states, &places, &mut hanging, shutdown)?;
     }
     Ok(states)
+}
+
+/// Returns an error if another consumer group wrote the newest state and still has members. Positions belong to a group, and
+/// transactional ids fence instances of one name: processors of two groups would make every window and decision twice.
+fn refuse_living_writers<P>(bus: &dyn Bus, names: &OutputTopics, states: &BTreeMap<i32, RestoredState<P>>) -> Result<()> {
+    let own = std::str::from_utf8(&names.group).unwrap_or_default();
+    let writers: BTreeSet<&str> = states.values().filter_map(|state| state.writer.as_deref()).collect();
+    for writer in writers.into_iter().filter(|writer| !own.is_empty() && *writer != own) {
+        if let Some(member) = bus.group_members(writer)?.first() {
+            let detail = format!(
+                "consumer group {writer} wrote it and still has the member {}; beside it, group {own} would make every window and \
+                 decision twice: stop the processors of {writer}, whose session then runs out within 30 s, or set processor.group as \
+                 it was",
+                member.name
+            );
+            return Err(BusError::new(Remedy::Restart, format!("taking over {}", names.state), detail));
+        }
+        tracing::info!(
+            writer,
+            group = own,
+            "the state was written by a consumer group that has no member any more: going on from it"
+        );
+    }
+    Ok(())
 }
 
 fn read_states<S: StageRecords>(
@@ -197,17 +233,19 @@ fn read_states<S: StageRecords>(
     hanging: &mut HangingEnds,
     shutdown: &Shutdown,
 ) -> Result<BTreeMap<i32, RestoredState<S::Offsets>>> {
-    type Newest<P> = (BTreeMap<String, Option<Bytes>>, Option<(P, EventTime)>);
-    let mut newest: BTreeMap<i32, Newest<S::Offsets>> = numbers.iter().map(|number| (*number, (BTreeMap::new(), None))).collect();
+    type Newest<P> = (BTreeMap<String, Option<Bytes>>, Option<(P, EventTime)>, Option<String>);
+    let mut newest: BTreeMap<i32, Newest<S::Offsets>> =
+        numbers.iter().map(|number| (*number, (BTreeMap::new(), None, None))).collect();
     let from: Vec<_> =
         numbers.iter().map(|number| (TopicPartition::new(names.state.clone(), *number), StartOffset::Earliest)).collect();
     let each = |record: ConsumerRecord| {
         let number = record.at.partition;
         let key = String::from_utf8_lossy(record.key.as_deref().unwrap_or_default()).into_owned();
-        if let Some((records, offsets)) = newest.get_mut(&number).filter(|_| S::is_state_key(&key)) {
+        if let Some((records, offsets, writer)) = newest.get_mut(&number).filter(|_| S::is_state_key(&key)) {
             if key == S::HEAD_KEY {
                 // Another step; a state of an older release may not record its offsets.
                 *offsets = None;
+                *writer = record.header(header::GROUP).map(str::to_owned);
             }
             if let Some(newer) = record.header(header::INPUT_POSITIONS).and_then(|text| S::parse_state_offsets(number, text)) {
                 *offsets = Some((newer, record.stamp));
@@ -221,14 +259,14 @@ fn read_states<S: StageRecords>(
         let what = format!("restoring {}", names.state);
         return Err(BusError::new(Remedy::Retry, what, "stopped before the state was read"));
     }
-    let state = |(number, (records, offsets)): (i32, Newest<S::Offsets>)| {
+    let state = |(number, (records, offsets, writer)): (i32, Newest<S::Offsets>)| {
         let offsets = match offsets {
             // A state that is deleted on purpose leaves tombstones.
             _ if records.values().all(Option::is_none) => RestoredOffsets::NoState,
             Some((offsets, written)) => RestoredOffsets::Known(offsets, written),
             None => RestoredOffsets::Unrecorded,
         };
-        (number, RestoredState { records: records.into_iter().collect(), offsets, ..RestoredState::default() })
+        (number, RestoredState { records: records.into_iter().collect(), offsets, writer, ..RestoredState::default() })
     };
     Ok(newest.into_iter().map(state).collect())
 }
@@ -353,8 +391,8 @@ fn find_outputs_beyond_state<S: StageRecords>(
     hanging: &mut HangingEnds,
     shutdown: &Shutdown,
 ) -> Result<()> {
-    let is_told = |number| states.get(number).is_some_and(|state| !matches!(state.offsets, RestoredOffsets::Unrecorded));
-    let mut open: BTreeSet<_> = places.iter().filter(|(_, number)| is_told(number)).cloned().collect();
+    let is_known = |number| states.get(number).is_some_and(|state| !matches!(state.offsets, RestoredOffsets::Unrecorded));
+    let mut open: BTreeSet<_> = places.iter().filter(|(_, number)| is_known(number)).cloned().collect();
     let mut depth = first_depth(open.len());
     let stall = if hanging.has_ended_any() { SHORT_STALL } else { STALL };
     // The newest ones first; where all of them came after the state, further back.
@@ -478,7 +516,7 @@ fn classify_output<S: StageRecords>(
     of_state(S::state_partition(partition), &|offsets| !is_folded(offsets))
 }
 
-/// Returns which record of which input a dead letter is about; `None` if it does not say so.
+/// Returns which record of which input a dead letter is about; `None` if its headers do not name one.
 fn parse_letter_origin<S: StageRecords>(names: &OutputTopics, letter: &ConsumerRecord) -> Option<(Topic, i32, i64)> {
     let name = letter.header(dead_letter_header::ORIGIN_TOPIC)?.strip_prefix(&*names.prefix)?;
     let topic = *S::INPUTS.iter().find(|topic| topic.base_name() == name)?;
@@ -494,7 +532,7 @@ mod tests {
 
     use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions, StampSource};
     use eadt_bus::simulation::ForgetfulBus;
-    use eadt_bus::{CommitStep, PartitionReader, PollEvent, topics};
+    use eadt_bus::{CommitStep, MemberOptions, Membership, PartitionReader, PollEvent, topics};
     use eadt_testing::lines;
 
     use super::*;
@@ -584,8 +622,8 @@ mod tests {
             assert!(producer.flush(Duration::from_mins(1)).unwrap());
         }
 
-        fn state(&self, stands: i64) {
-            self.send(Topic::ProcessorState, [(String::new(), first(stands))]);
+        fn state(&self, position: i64) {
+            self.send(Topic::ProcessorState, [(String::new(), first(position))]);
         }
 
         fn start(&self) -> RestoredState<PartitionOffsets> {
@@ -596,6 +634,26 @@ mod tests {
             let names = OutputTopics::new("eadt.", String::new());
             self.inner.asked.store(0, Ordering::SeqCst);
             read_states_and_outputs::<PartitionTask>(&self.inner, member, &names, &[0], shutdown)
+                .map(|mut states| states.remove(&0).unwrap())
+        }
+
+        /// Appends a step's state that a group wrote.
+        fn state_of(&self, group: &str, position: i64) {
+            let names = OutputTopics::new("eadt.", String::new()).for_group(group);
+            let head = eadt_core::StateRecord { key: PartitionTask::HEAD_KEY.to_owned(), value: Some(b"{}".to_vec()) };
+            let mut step = [names.state(0, head)];
+            write_head_headers(&names, &mut step, || first(position).into());
+            let mut producer = self.inner.producer("test").unwrap();
+            for record in step {
+                producer.send(record).unwrap();
+            }
+            assert!(producer.flush(Duration::from_mins(1)).unwrap());
+        }
+
+        /// Restores as a processor of this group does.
+        fn start_as(&self, group: &str) -> Result<RestoredState<PartitionOffsets>> {
+            let names = OutputTopics::new("eadt.", String::new()).for_group(group);
+            read_states_and_outputs::<PartitionTask>(&self.inner, &mut self.member(), &names, &[0], &Shutdown::new())
                 .map(|mut states| states.remove(&0).unwrap())
         }
 
@@ -622,13 +680,13 @@ mod tests {
         telemetry.map(|n| (format!("w/{n}"), first(n)))
     }
 
-    /// What the power budget's stage says.
+    /// Outputs of the power budget's stage.
     fn of_others(count: i64) -> impl Iterator<Item = (String, String)> {
         (0..count).map(|n| (format!("d@{n}/power-budget"), format!("{{\"efficiency.windows.v1\":[{n}]}}")))
     }
 
     #[test]
-    fn all_that_was_said_beyond_the_state_is_found_however_much_it_is() {
+    fn all_output_beyond_the_state_is_found_however_much_it_is() {
         let log = Log::open();
         log.send(Topic::EfficiencyWindows, windows(1..5_001));
         log.state(2_000);
@@ -638,6 +696,26 @@ mod tests {
         log.state(5_000);
         assert!(log.start().emitted.0.is_empty());
         assert!(log.asked() <= SCAN_RECORDS, "{}", log.asked());
+    }
+
+    #[test]
+    fn beside_a_group_that_lives_no_other_one_begins_and_its_state_is_taken_over_once_it_is_gone() {
+        let log = Log::open();
+        log.state_of("processor", 2_000);
+        let membership = Membership::Transactional("processor-0".into());
+        let options = MemberOptions { group: "processor".into(), membership, topics: Vec::new() };
+        let living = log.inner.member(options).unwrap();
+        let error = log.start_as("processor-v2").unwrap_err();
+        assert_eq!(error.remedy, Remedy::Restart);
+        assert!(error.detail.contains("group processor wrote it") && error.detail.contains("processor-0"), "{error}");
+        log.start_as("processor").unwrap();
+        drop(living);
+        let at = place(Topic::GpuTelemetry, 0);
+        let state = log.start_as("processor-v2").unwrap();
+        assert_eq!(state.resume_offset(Topic::GpuTelemetry, &at, None, 4_000), Some(2_000), "it has no positions of its own");
+        // Of a release that does not name it.
+        log.state(3_000);
+        assert_eq!(log.start_as("processor-v2").unwrap().writer, None);
     }
 
     const STATE: Topic = Topic::ProcessorState;
@@ -774,7 +852,7 @@ mod tests {
     }
 
     #[test]
-    fn where_the_newest_state_does_not_say_it_stands_the_positions_say_it() {
+    fn the_positions_count_if_the_newest_state_has_no_offsets() {
         let log = Log::open();
         log.state(2_000);
         // As an older release, after which a newer one is back.
@@ -789,7 +867,7 @@ mod tests {
     }
 
     #[test]
-    fn of_what_others_said_little_is_read() {
+    fn of_the_output_of_others_little_is_read() {
         let log = Log::open();
         log.send(Topic::Decisions, of_others(30_000));
         let state = log.start();
@@ -804,17 +882,17 @@ mod tests {
 
     #[test]
     fn without_state_a_first_step_is_found_and_not_everything_is_read() {
-        let told = |lines: &[String]| lines.iter().any(|line| line.contains("what was published is not repeated"));
+        let is_logged = |lines: &[String]| lines.iter().any(|line| line.contains("what was published is not repeated"));
         let log = Log::open();
         log.send(Topic::EfficiencyWindows, windows(1..4_001));
-        let (said, state) = lines(|| log.start());
+        let (logged, state) = lines(|| log.start());
         assert!(state.is_new() && !state.was_given_up);
         assert_eq!(state.emitted.0.len(), 4_000);
-        assert!(told(&said) && said.iter().any(|line| line.contains("outputs=4000")), "{said:?}");
-        // Nobody says so much in one step.
+        assert!(is_logged(&logged) && logged.iter().any(|line| line.contains("outputs=4000")), "{logged:?}");
+        // No step writes so much.
         log.send(Topic::EfficiencyWindows, windows(4_001..30_001));
-        let (said, state) = lines(|| log.start());
-        assert!(state.was_given_up && !told(&said), "{said:?}");
+        let (logged, state) = lines(|| log.start());
+        assert!(state.was_given_up && !is_logged(&logged), "{logged:?}");
         assert!(log.asked() <= MAX_SCAN_RECORDS * 2, "{}", log.asked());
     }
 
@@ -824,8 +902,8 @@ mod tests {
         log.send(Topic::DeadLetters, of_others(3_000));
         log.now.fetch_add(HOUR, Ordering::SeqCst);
         log.state(7);
-        let (said, state) = lines(|| log.start());
-        assert!(state.emitted.0.is_empty() && said.is_empty(), "{said:?}");
+        let (logged, state) = lines(|| log.start());
+        assert!(state.emitted.0.is_empty() && logged.is_empty(), "{logged:?}");
         assert_eq!(log.asked(), 32);
         log.send(Topic::Decisions, of_others(3_000));
         log.now.fetch_add(HOUR, Ordering::SeqCst);
@@ -852,22 +930,22 @@ mod tests {
     }
 
     #[test]
-    fn what_was_said_is_taken_once() {
+    fn an_emitted_id_is_removed_once() {
         let letter = ScriptedBus::default().put(Topic::GpuTelemetry, 3, 0, "key", "value");
-        let mut said = EmittedIds::default();
-        assert!(!said.remove("a") && !said.remove_dead_letter(&letter));
-        said.0.extend(["a".to_owned(), letter.location()]);
-        assert!(!said.remove("b") && said.remove("a") && !said.remove("a"));
-        assert!(said.remove_dead_letter(&letter) && !said.remove_dead_letter(&letter));
-        said.0.insert("c".to_owned());
-        assert!(!said.remove_dead_letter(&letter), "of another record");
+        let mut emitted = EmittedIds::default();
+        assert!(!emitted.remove("a") && !emitted.remove_dead_letter(&letter));
+        emitted.0.extend(["a".to_owned(), letter.location()]);
+        assert!(!emitted.remove("b") && emitted.remove("a") && !emitted.remove("a"));
+        assert!(emitted.remove_dead_letter(&letter) && !emitted.remove_dead_letter(&letter));
+        emitted.0.insert("c".to_owned());
+        assert!(!emitted.remove_dead_letter(&letter), "of another record");
     }
 
     #[test]
-    fn a_state_that_stands_elsewhere_than_the_positions_is_told_of() {
+    fn a_state_with_other_offsets_than_the_positions_is_logged() {
         let state = |offsets| RestoredState { offsets, ..RestoredState::default() };
-        let mut stands = PartitionOffsets::start(3);
-        stands.advance(Topic::GpuTelemetry, 6);
+        let mut offsets = PartitionOffsets::start(3);
+        offsets.advance(Topic::GpuTelemetry, 6);
         let at = place(Topic::GpuTelemetry, 3);
         for (committed, high, position, words) in [
             (Some(9), 20, 7, Some("behind")),
@@ -877,13 +955,13 @@ mod tests {
             (Some(5), 6, 5, None),
             (None, 20, 7, None),
         ] {
-            let state = state(RestoredOffsets::Known(stands, seconds(0)));
-            let (said, found) = lines(|| state.resume_offset(Topic::GpuTelemetry, &at, committed, high));
+            let state = state(RestoredOffsets::Known(offsets, seconds(0)));
+            let (logged, found) = lines(|| state.resume_offset(Topic::GpuTelemetry, &at, committed, high));
             assert_eq!(found, Some(position), "{committed:?} of {high}");
-            assert_eq!(said.len(), usize::from(words.is_some()), "{said:?}");
+            assert_eq!(logged.len(), usize::from(words.is_some()), "{logged:?}");
             assert!(
-                words.is_none_or(|words| said[0].contains(&format!("the state is {words} the group's position"))),
-                "{said:?}"
+                words.is_none_or(|words| logged[0].contains(&format!("the state is {words} the group's position"))),
+                "{logged:?}"
             );
         }
         assert_eq!(state(RestoredOffsets::Unrecorded).resume_offset(Topic::GpuTelemetry, &at, Some(5), 20), Some(5));
@@ -906,7 +984,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_stamped_ten_seconds_before_the_state_was_said_before_it() {
+    fn output_stamped_ten_seconds_before_the_state_was_written_before_it() {
         let look = |oldest| OutputScan { oldest, ..OutputScan::from_watermarks(WatermarkOffsets { low: 0, high: 9 }, 3) };
         let at = |millis| EventTime::from_millis(millis);
         for (oldest, all_after) in [(None, true), (Some(at(60_000)), true), (Some(at(20_000)), true), (Some(at(19_999)), false)] {
@@ -915,7 +993,7 @@ mod tests {
     }
 
     #[test]
-    fn without_state_it_is_looked_as_far_back_as_one_step_can_have_said() {
+    fn without_state_the_search_goes_as_far_back_as_one_step_can_have_written() {
         assert_eq!([0, 16, 17, 1_000].map(first_depth), [256, 256, 32, 32]);
         for (depth, spoke_early, further) in [
             (256, false, true),
@@ -963,13 +1041,14 @@ mod tests {
     }
 
     #[test]
-    fn an_output_says_whose_it_is_and_whether_its_state_is_there() {
+    fn an_output_shows_whose_it_is_and_whether_its_state_is_there() {
         let bus = ScriptedBus::default();
         let names = OutputTopics::new("eadt.", String::new());
-        let mut stands = PartitionOffsets::start(3);
-        stands.advance(Topic::GpuTelemetry, 6);
+        let mut offsets = PartitionOffsets::start(3);
+        offsets.advance(Topic::GpuTelemetry, 6);
         let states = |offsets| BTreeMap::from([(3, RestoredState { offsets, ..RestoredState::default() })]);
-        let all = [RestoredOffsets::Known(stands, seconds(0)), RestoredOffsets::Unrecorded, RestoredOffsets::NoState].map(states);
+        let all =
+            [RestoredOffsets::Known(offsets, seconds(0)), RestoredOffsets::Unrecorded, RestoredOffsets::NoState].map(states);
         let classify =
             |record: &ConsumerRecord| all.each_ref().map(|states| classify_output::<PartitionTask>(&names, states, record));
         let owners = |is_beyond: [Option<bool>; 3]| {

@@ -27,7 +27,7 @@ const PATIENCE: usize = 20;
 
 /// The effect of the next poll of a member.
 pub enum ScriptedPoll {
-    Say(Vec<PollEvent>),
+    Deliver(Vec<PollEvent>),
     Fail(Remedy),
     /// Inspects the state or changes it; the poll returns nothing.
     Do(Box<dyn FnOnce() + Send>),
@@ -277,7 +277,7 @@ impl PartitionReader for ScriptedBus {
     fn poll(&mut self, _: usize, _: Duration, into: &mut Vec<PollEvent>) -> Result<()> {
         let turn = self.script().turns.pop_front();
         match turn {
-            Some(ScriptedPoll::Say(events)) => {
+            Some(ScriptedPoll::Deliver(events)) => {
                 let before = into.len();
                 into.extend(events);
                 let script = self.script();

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use eadt_bus::{
     Bus, BusError, CommitStep, GroupMember, MemberOptions, Membership, PollEvent, Remedy, RetryBackoff, SpareMemberCheck,
-    TopicPartition, chaos,
+    TopicPartition, chaos, is_any_broker_silent,
 };
 use eadt_core::FoldSettings;
 use eadt_schemas::EventTime;
@@ -80,7 +80,10 @@ pub fn run_with_restarts(
         deps.ready.set(false);
         match ended {
             Ok(()) => break,
-            Err(_) if deps.shutdown.is_cancelled() => break,
+            Err(error) if deps.shutdown.is_cancelled() => {
+                tracing::warn!(%error, "stopped before everything was committed; nothing is lost, the next start goes on from there");
+                break;
+            }
             Err(error) if error.remedy == Remedy::Stop => return Err(error.into()),
             Err(error) => {
                 restarts.inc();
@@ -197,23 +200,24 @@ impl<'a> ProcessorSession<'a> {
         now: &'a dyn Fn() -> Instant,
     ) -> Result<Self, BusError> {
         let settings = &deps.settings;
+        let topics: Vec<Arc<str>> = INPUTS.iter().map(|topic| Arc::from(format!("{}{topic}", settings.prefix))).collect();
         let mut member = deps.bus.member(MemberOptions {
             group: settings.group.clone(),
             membership: Membership::Transactional(settings.instance.clone()),
-            topics: INPUTS.iter().map(|topic| Arc::from(format!("{}{topic}", settings.prefix))).collect(),
+            topics: topics.clone(),
         })?;
         member.accept_batches();
         Ok(Self {
             deps,
             metrics,
             now,
-            names: OutputTopics::new(&settings.prefix, settings.recorded_json()),
+            names: OutputTopics::new(&settings.prefix, settings.recorded_json()).for_group(&settings.group),
             fold: settings.fold_settings(),
             member,
             heartbeats: HeartbeatWriter::new(&*deps.bus, settings, deps.clock.clone())?,
             owned: BTreeMap::new(),
             arriving: BTreeMap::new(),
-            standby: SpareMemberCheck::new(&*settings.group, format!("{}{}", settings.prefix, INPUTS[0])),
+            standby: SpareMemberCheck::new(&*settings.group, format!("{}{}", settings.prefix, INPUTS[0]), topics),
             waiting: PendingCommit::default(),
             state_credit_bytes: 0,
             input_lag: Duration::ZERO,
@@ -276,7 +280,8 @@ impl<'a> ProcessorSession<'a> {
                 self.commit(scope)?;
             }
             if self.arriving.is_empty() {
-                self.deps.ready.set(self.standby.is_ready(self.owned.len(), &*self.deps.bus));
+                let in_place = self.standby.is_ready(self.owned.len(), &*self.deps.bus);
+                self.deps.ready.set(in_place && !is_any_broker_silent(&*self.member));
             }
         }
         self.commit(CommitScope::Everything)
@@ -297,12 +302,15 @@ impl<'a> ProcessorSession<'a> {
             return Ok(true);
         }
         if rest.is_none() {
+            // The first question that the log does not answer ends the session.
+            let until = (self.now)() + DRAIN_TIMEOUT;
             let mut ends = BTreeMap::new();
             for (number, owned) in &self.owned {
-                let highs = owned.inputs().iter().map(|at| Ok(self.deps.bus.watermarks(at)?.high));
+                let left = || until.saturating_duration_since((self.now)());
+                let highs = owned.inputs().iter().map(|at| Ok(self.deps.bus.watermarks_within(at, left())?.high));
                 ends.insert(*number, highs.collect::<Result<_, BusError>>()?);
             }
-            *rest = Some(StopBacklog { ends, until: (self.now)() + DRAIN_TIMEOUT });
+            *rest = Some(StopBacklog { ends, until });
         }
         let Some(rest) = rest else { return Ok(false) };
         Ok(rest.goes_on(rest.unread(&self.owned), (self.now)()))
@@ -443,7 +451,7 @@ mod tests {
     use crate::scripted::{ScriptedBus, ScriptedPoll, gpu, inputs, on_purpose, place, rank, seconds};
     use eadt_schemas::Topic;
 
-    /// What is said is committed at once, and everything else at the end: nothing depends on time.
+    /// Outputs are committed at once, and everything else at the end: nothing depends on time.
     fn settings() -> ProcessorSettings {
         ProcessorSettings {
             linger_milliseconds: 0,
@@ -454,8 +462,8 @@ mod tests {
         }
     }
 
-    fn say(said: impl IntoIterator<Item = PollEvent>) -> ScriptedPoll {
-        ScriptedPoll::Say(said.into_iter().collect())
+    fn deliver(events: impl IntoIterator<Item = PollEvent>) -> ScriptedPoll {
+        ScriptedPoll::Deliver(events.into_iter().collect())
     }
 
     /// Plays a script to its end.
@@ -585,7 +593,7 @@ mod tests {
             [(Remedy::Retry, true, 0.0), (Remedy::Restart, true, 1.0), (Remedy::Stop, false, 0.0)]
         {
             let bus = ScriptedBus::default();
-            bus.turns([say([ScriptedBus::assigned(&[0])]), ScriptedPoll::Fail(remedy)]);
+            bus.turns([deliver([ScriptedBus::assigned(&[0])]), ScriptedPoll::Fail(remedy)]);
             let ended = play(&bus, &settings());
             assert_eq!(ended.is_ok(), ends_well, "{remedy:?}: {ended:?}");
             assert_eq!(bus.metric("eadt_processor_restarts_total"), Some(restarts), "{remedy:?}");
@@ -598,7 +606,7 @@ mod tests {
         let large = "x".repeat(MAX_DEAD_LETTER_BYTES / 2);
         let refused: Vec<_> =
             (0..5).map(|_| PollEvent::Record(bus.put(Topic::GpuTelemetry, 0, 5, "team/one", large.as_str()))).collect();
-        bus.turns([say([ScriptedBus::assigned(&[0])].into_iter().chain(refused).chain(bus.ends(&[0])))]);
+        bus.turns([deliver([ScriptedBus::assigned(&[0])].into_iter().chain(refused).chain(bus.ends(&[0])))]);
         play(&bus, &settings()).unwrap();
         let letters = |step: &CommitStep| step.outputs.iter().filter(|output| *output.topic == *"eadt.dead-letters.v1").count();
         assert_eq!(bus.script().steps.iter().map(letters).collect::<Vec<_>>(), [2, 2, 1]);
@@ -613,7 +621,7 @@ mod tests {
             PollEvent::Record(bus.put(Topic::GpuTelemetry, number, 5, &device, event.to_string().as_str()))
         };
         let all: Vec<_> = (0..3_000).map(new).collect();
-        bus.turns([say([ScriptedBus::assigned(&[0, 1])].into_iter().chain(all).chain(bus.ends(&[0, 1])))]);
+        bus.turns([deliver([ScriptedBus::assigned(&[0, 1])].into_iter().chain(all).chain(bus.ends(&[0, 1])))]);
         play(&bus, &settings()).unwrap();
         let script = bus.script();
         let written: Vec<_> =
@@ -624,15 +632,17 @@ mod tests {
     }
 
     #[test]
-    fn a_step_is_of_those_who_say_something_and_the_others_follow_at_the_end() {
+    fn a_step_has_the_partitions_with_output_and_the_others_follow_at_the_end() {
         let bus = ScriptedBus::default();
         let quiet = bus.put(Topic::GpuTelemetry, 0, 5, "team/one", gpu("team/one", "GPU-1", 5));
         let refused = bus.put(Topic::GpuTelemetry, 1, 5, "team/two", "no JSON");
-        bus.turns([say([ScriptedBus::assigned(&[0, 1]), PollEvent::Record(quiet), PollEvent::Record(refused)]
-            .into_iter()
-            .chain(bus.ends(&[0, 1])))]);
+        bus.turns([deliver(
+            [ScriptedBus::assigned(&[0, 1]), PollEvent::Record(quiet), PollEvent::Record(refused)]
+                .into_iter()
+                .chain(bus.ends(&[0, 1])),
+        )]);
         let at_once = bus.clone();
-        // Nothing is said twice, and an idle turn commits nothing.
+        // Nothing is written twice, and an idle turn commits nothing.
         bus.turns([ScriptedPoll::look(|| {}), ScriptedPoll::look(move || assert_eq!(at_once.script().steps.len(), 1))]);
         play(&bus, &settings()).unwrap();
         let telemetry = |number| (place(Topic::GpuTelemetry, number), 1);
@@ -655,7 +665,7 @@ mod tests {
         let bus = ScriptedBus::default();
         bus.script().is_unbatched = is_unbatched;
         let records: Vec<_> = (0..300).map(|n| PollEvent::Record(bus.heartbeat(0, n))).collect();
-        bus.turns([say([ScriptedBus::assigned(&[0])].into_iter().chain(records).chain(bus.ends(&[0])))]);
+        bus.turns([deliver([ScriptedBus::assigned(&[0])].into_iter().chain(records).chain(bus.ends(&[0])))]);
         let then = bus.clone();
         bus.turns([ScriptedPoll::look(move || {
             assert_eq!(then.metric("eadt_processor_events_total"), Some(300.0));
@@ -672,9 +682,9 @@ mod tests {
         let bus = ScriptedBus::default();
         let mut records: Vec<_> = (0..6).map(|n| PollEvent::Record(bus.heartbeat(1, n))).collect();
         let last = records.split_off(2);
-        bus.turns([say([ScriptedBus::assigned(&[0, 1])].into_iter().chain(records))]);
+        bus.turns([deliver([ScriptedBus::assigned(&[0, 1])].into_iter().chain(records))]);
         let asked = bus.shutdown.clone();
-        bus.turns([ScriptedPoll::look(move || asked.cancel()), say([]), say(last.into_iter().chain(bus.ends(&[0, 1])))]);
+        bus.turns([ScriptedPoll::look(move || asked.cancel()), deliver([]), deliver(last.into_iter().chain(bus.ends(&[0, 1])))]);
         bus.turns([ScriptedPoll::look(|| panic!("nothing is left to be asked for"))]);
         run_processor(&bus.service(&settings())).unwrap();
         assert_eq!(positions(&bus), [[(place(Topic::GpuTelemetry, 1), 6)]]);
@@ -719,7 +729,7 @@ mod tests {
         };
         (0..=60).step_by(5).for_each(|second| feed(&bus, 0, second));
         feed(&bus, 1, 0);
-        bus.turns([time.set(1_000), say(turn.into_iter().chain(bus.ends(&[0, 1])))]);
+        bus.turns([time.set(1_000), deliver(turn.into_iter().chain(bus.ends(&[0, 1])))]);
         bus.turns([time.set(1_019), steps(&bus, 0), time.set(1_020), steps(&bus, 1)]);
         bus.turns([time.set(10_999), steps(&bus, 1), time.set(11_000), steps(&bus, 2)]);
         time.play(&bus, &settings);
@@ -731,7 +741,7 @@ mod tests {
 
     /// Two seconds late: a tenth of a second.
     #[test]
-    fn what_a_backlog_says_waits_for_company_until_something_new_is_read() {
+    fn the_output_of_a_backlog_waits_for_company_until_something_new_is_read() {
         let settings = ProcessorSettings { linger_milliseconds: 20, ..settings() };
         for (new, is_unbatched) in [(false, false), (true, false), (false, true), (true, true)] {
             let (bus, time) = (ScriptedBus::default(), Time::new());
@@ -746,9 +756,9 @@ mod tests {
             (0..=60).step_by(5).for_each(|second| turn.extend(put(second)));
             // Runs of a topic, so that batches have several.
             turn[1..].sort_by_key(|item| matches!(item, PollEvent::Record(record) if record.at.topic.contains("progress")));
-            bus.turns([time.set(1_000), say(turn.into_iter().chain(bus.ends(&[0])))]);
+            bus.turns([time.set(1_000), deliver(turn.into_iter().chain(bus.ends(&[0])))]);
             bus.turns([time.set(1_099), steps(&bus, 0)]);
-            let next = if new { say(put(62).into_iter().chain(bus.ends(&[0]))) } else { time.set(1_100) };
+            let next = if new { deliver(put(62).into_iter().chain(bus.ends(&[0]))) } else { time.set(1_100) };
             bus.turns([next, steps(&bus, 1)]);
             time.play(&bus, &settings);
             assert_eq!(bus.script().turns.len(), 0);
@@ -760,7 +770,7 @@ mod tests {
         let (bus, time) = (ScriptedBus::default(), Time::new());
         bus.heartbeat(0, 1);
         let asked = bus.shutdown.clone();
-        bus.turns([say([ScriptedBus::assigned(&[0])]), time.set(5_000), ScriptedPoll::look(move || asked.cancel())]);
+        bus.turns([deliver([ScriptedBus::assigned(&[0])]), time.set(5_000), ScriptedPoll::look(move || asked.cancel())]);
         bus.turns([time.set(14_999), time.set(15_000), ScriptedPoll::look(|| panic!("it goes on"))]);
         time.play(&bus, &settings());
         assert_eq!(bus.script().turns.len(), 1);
@@ -780,7 +790,7 @@ mod tests {
         let bus = ScriptedBus::default();
         let mut some = inputs(&[0, 1]);
         some.truncate(7);
-        bus.turns([say([PollEvent::Assigned(some)])]);
+        bus.turns([deliver([PollEvent::Assigned(some)])]);
         let text = words(&play(&bus, &settings()).unwrap_err());
         assert!(text.contains("only 2 of the 5 inputs of partition 1") && text.contains("`eadt topics apply`"), "{text}");
     }
@@ -796,8 +806,8 @@ mod tests {
             }
             turn.push(PollEvent::Record(bus.put(Topic::TrainingProgress, number, 5, "team/one", rank("team/one", 5))));
         }
-        bus.turns([say(turn.into_iter().chain(bus.ends(&[0, 1])))]);
-        bus.turns([say([PollEvent::Revoked(inputs(&[1]))])]);
+        bus.turns([deliver(turn.into_iter().chain(bus.ends(&[0, 1])))]);
+        bus.turns([deliver([PollEvent::Revoked(inputs(&[1]))])]);
         let then = bus.clone();
         bus.turns([ScriptedPoll::look(move || {
             let now = |name: &str| then.metric(&format!("eadt_processor_{name}"));
@@ -805,10 +815,10 @@ mod tests {
             assert_eq!(then.script().steps.len(), 1, "what was folded of it is committed first");
         })]);
         // It is this member's again, and the other one is gone: nothing of it is uncommitted.
-        bus.turns([say([ScriptedBus::assigned(&[1])])]);
+        bus.turns([deliver([ScriptedBus::assigned(&[1])])]);
         let then = bus.clone();
         bus.turns([
-            say([PollEvent::Lost(inputs(&[0]))]),
+            deliver([PollEvent::Lost(inputs(&[0]))]),
             ScriptedPoll::look(move || assert_eq!(then.metric("eadt_processor_partitions"), Some(1.0))),
         ]);
         play(&bus, &settings()).unwrap();
@@ -827,23 +837,23 @@ mod tests {
                 turn.push(PollEvent::Record(bus.put(Topic::TrainingProgress, number, 5, workload, rank(workload, 5))));
             }
         }
-        bus.turns([say(turn.into_iter().chain(bus.ends(&[0, 1])))]);
+        bus.turns([deliver(turn.into_iter().chain(bus.ends(&[0, 1])))]);
         play(&bus, &settings()).unwrap();
         let now = |name: &str| bus.metric(&format!("eadt_processor_{name}"));
         assert_eq!((now("partitions"), now("workloads"), now("sources")), (Some(2.0), Some(3.0), Some(9.0)));
     }
 
     #[test]
-    fn what_waits_for_the_other_inputs_is_told_in_bytes() {
+    fn what_waits_for_the_other_inputs_is_reported_in_bytes() {
         let bus = ScriptedBus::default();
         let waits = bus.put(Topic::GpuTelemetry, 0, 6, "key", "null");
         let refused = bus.put(Topic::GpuTelemetry, 1, 6, "key", "null");
-        let said = [ScriptedBus::assigned(&[0, 1]), PollEvent::Record(waits), PollEvent::Record(refused)];
-        bus.turns([say(said.into_iter().chain(bus.ends(&[1])))]);
+        let events = [ScriptedBus::assigned(&[0, 1]), PollEvent::Record(waits), PollEvent::Record(refused)];
+        bus.turns([deliver(events.into_iter().chain(bus.ends(&[1])))]);
         let then = bus.clone();
         let waiting = 3.0 + 4.0 + 256.0;
         bus.turns([ScriptedPoll::look(move || assert_eq!(then.metric("eadt_processor_buffered_bytes"), Some(waiting)))]);
-        bus.turns([say(bus.ends(&[0]))]);
+        bus.turns([deliver(bus.ends(&[0]))]);
         play(&bus, &settings()).unwrap();
         assert_eq!(bus.metric("eadt_processor_buffered_bytes"), Some(0.0));
     }
@@ -852,8 +862,8 @@ mod tests {
     fn partitions_that_are_lost_with_uncommitted_work_begin_everything_anew() {
         let bus = ScriptedBus::default();
         let record = bus.put(Topic::GpuTelemetry, 0, 5, "team/one", gpu("team/one", "GPU-1", 5));
-        bus.turns([say([ScriptedBus::assigned(&[0]), PollEvent::Record(record)].into_iter().chain(bus.ends(&[0])))]);
-        bus.turns([say([PollEvent::Lost(inputs(&[0]))])]);
+        bus.turns([deliver([ScriptedBus::assigned(&[0]), PollEvent::Record(record)].into_iter().chain(bus.ends(&[0])))]);
+        bus.turns([deliver([PollEvent::Lost(inputs(&[0]))])]);
         play(&bus, &settings()).unwrap();
         assert_eq!(bus.metric("eadt_processor_restarts_total"), Some(1.0));
         assert!(bus.script().steps.is_empty(), "nothing of it is committed");
@@ -864,8 +874,8 @@ mod tests {
         let bus = ScriptedBus::default();
         let large = format!("{{\"pad\":\"{}\"}}", "x".repeat(70_000));
         let record = bus.put(Topic::GpuTelemetry, 0, 5, "team/one", large);
-        bus.turns([say([ScriptedBus::assigned(&[0]), PollEvent::Record(record)])]);
-        bus.turns([say(bus.ends(&[0]))]);
+        bus.turns([deliver([ScriptedBus::assigned(&[0]), PollEvent::Record(record)])]);
+        bus.turns([deliver(bus.ends(&[0]))]);
         play(&bus, &ProcessorSettings { buffer_bytes: 65_536, ..settings() }).unwrap();
         let telemetry = place(Topic::GpuTelemetry, 0);
         assert_eq!(bus.script().paused, [("pause", telemetry.clone()), ("resume", telemetry)]);
@@ -878,7 +888,13 @@ mod tests {
             let now = bus.now.clone();
             ScriptedPoll::look(move || now.store(seconds * 1_000_000, Ordering::SeqCst))
         };
-        bus.turns([say([ScriptedBus::assigned(&[0])]), later(&bus, 10), say(bus.ends(&[0])), later(&bus, 19), later(&bus, 20)]);
+        bus.turns([
+            deliver([ScriptedBus::assigned(&[0])]),
+            later(&bus, 10),
+            deliver(bus.ends(&[0])),
+            later(&bus, 19),
+            later(&bus, 20),
+        ]);
         let end = |bus: &ScriptedBus| bus.script().sent.len();
         let (a, b) = (bus.clone(), bus.clone());
         bus.turns([ScriptedPoll::look(move || assert_eq!(end(&a), 2)), ScriptedPoll::look(move || assert_eq!(end(&b), 2))]);

@@ -23,7 +23,7 @@ use support::{Log, at, text};
 
 struct Rig {
     log: Log,
-    clock_stands: bool,
+    clock_is_stopped: bool,
 }
 
 impl std::ops::Deref for Rig {
@@ -47,7 +47,7 @@ fn settings() -> ProcessorSettings {
 
 impl Rig {
     fn open(dir: &Path) -> Self {
-        Self { log: Log::open(dir), clock_stands: true }
+        Self { log: Log::open(dir), clock_is_stopped: true }
     }
 
     fn send(&mut self, seconds: f64, topic: Topic, key: &str, value: impl Into<Bytes>) {
@@ -82,8 +82,8 @@ impl Rig {
     fn process(&self, bus: Arc<dyn Bus>, settings: ProcessorSettings, done: impl Fn(&Self) -> bool) -> MetricsRegistry {
         let (shutdown, metrics, health) = (Shutdown::new(), MetricsRegistry::default(), HealthRegistry::default());
         let now = self.now.clone();
-        let stands = self.clock_stands.then(|| now.load(Ordering::SeqCst));
-        let clock = HeartbeatClock::new(move || EventTime::from_micros(stands.unwrap_or_else(|| now.load(Ordering::SeqCst))));
+        let stopped_at = self.clock_is_stopped.then(|| now.load(Ordering::SeqCst));
+        let clock = HeartbeatClock::new(move || EventTime::from_micros(stopped_at.unwrap_or_else(|| now.load(Ordering::SeqCst))));
         let service = ProcessorDependencies {
             settings,
             bus,
@@ -134,7 +134,7 @@ fn feed(rig: &mut Rig, from: i32, to: i32) {
 }
 
 #[test]
-fn windows_and_decisions_come_out_with_headers_that_say_where_from() {
+fn windows_and_decisions_come_out_with_headers_of_their_origin() {
     let dir = tempfile::tempdir().unwrap();
     let mut rig = Rig::open(dir.path());
     feed(&mut rig, 0, 130);
@@ -304,7 +304,7 @@ fn positions_that_fall_behind_the_state_double_nothing() {
 }
 
 #[test]
-fn state_that_falls_behind_what_was_said_loses_and_doubles_nothing() {
+fn state_that_falls_behind_the_output_loses_and_doubles_nothing() {
     let whole = tempfile::tempdir().unwrap();
     let mut rig = Rig::open(whole.path());
     feed(&mut rig, 0, 250);
@@ -392,7 +392,7 @@ fn a_quiet_log_is_kept_going_by_heartbeats_until_the_windows_are_closed() {
     let dir = tempfile::tempdir().unwrap();
     let mut rig = Rig::open(dir.path());
     feed(&mut rig, 0, 30);
-    rig.clock_stands = false;
+    rig.clock_is_stopped = false;
     let now = rig.now.clone();
     let ticking = Shutdown::new();
     let stop = ticking.clone();
@@ -413,7 +413,7 @@ fn a_quiet_log_is_kept_going_by_heartbeats_until_the_windows_are_closed() {
 fn no_two_heartbeats_have_one_id_even_where_the_clock_falls_back_with_a_restart() {
     let dir = tempfile::tempdir().unwrap();
     let mut rig = Rig::open(dir.path());
-    rig.clock_stands = false;
+    rig.clock_is_stopped = false;
     let ids = |rig: &Rig| -> Vec<String> {
         let records = rig.read(Topic::GpuTelemetry);
         let text = |record: &ConsumerRecord, name: &str| record.header(name).unwrap().to_owned();
@@ -465,7 +465,7 @@ fn positions_that_retention_has_deleted_mark_the_windows() {
 }
 
 #[test]
-fn a_replay_of_the_log_says_the_same_byte_for_byte() {
+fn a_replay_of_the_log_gives_the_same_byte_for_byte() {
     let dir = tempfile::tempdir().unwrap();
     let mut rig = Rig::open(dir.path());
     feed(&mut rig, 0, 250);

@@ -9,7 +9,7 @@ use eadt_processor::{GPU_SHARING_STAGE, ProcessorSettings};
 use eadt_schemas::Topic;
 use eadt_schemas::v1::{Actuation, ActuationOutcome, EfficiencyWindow, Layout, UpdateMode, Workload};
 use joint::{Story, at, coming, json, one};
-use story::{mend, tear, tell};
+use story::{mend, run_stories, tear};
 
 const JOBS: usize = 4;
 const MINUTES: i64 = 40;
@@ -17,7 +17,7 @@ const MINUTES: i64 = 40;
 fn settings() -> ProcessorSettings {
     ProcessorSettings {
         prefix: "eadt.".into(),
-        // Nothing may depend on how fast this machine is: a step is made when there is something to say, never because of time.
+        // Nothing may depend on how fast this machine is: a step is made when there is output, never because of time.
         commit_seconds: 3_600.0,
         retry_seconds: 0.001,
         gpu_sharing: GpuSharingSettings {
@@ -131,12 +131,12 @@ fn stage() -> Story<GpuSharingFold> {
 }
 
 #[test]
-fn however_the_story_goes_every_decision_is_said_once_and_the_state_is_the_same() {
-    tell("gpu_sharing_simulation", |seed| one(&stage(), seed, None));
+fn however_the_story_goes_every_decision_is_written_once_and_the_state_is_the_same() {
+    run_stories("gpu_sharing_simulation", |seed| one(&stage(), seed, None));
 }
 
 #[test]
-fn however_a_step_loses_its_state_or_its_positions_nothing_is_lost_or_said_twice() {
+fn however_a_step_loses_its_state_or_its_positions_nothing_is_lost_or_written_twice() {
     mend("gpu_sharing_simulation", |seed, flaw| one(&stage(), seed, Some(flaw)));
 }
 

@@ -179,17 +179,17 @@ impl Site {
             assert!(Instant::now() < until, "{} of {decisions} decisions; {}", self.decisions().len(), metrics.text());
             std::thread::sleep(Duration::from_millis(5));
         }
-        let told = metrics.text();
+        let page = metrics.text();
         shutdown.cancel();
         for thread in threads {
             thread.join().unwrap().unwrap();
         }
-        told
+        page
     }
 }
 
 #[test]
-fn a_budget_is_kept_over_restarts_and_a_replay_says_the_same_to_the_byte() {
+fn a_budget_is_kept_over_restarts_and_a_replay_gives_the_same_to_the_byte() {
     let dir = tempfile::tempdir().unwrap();
     let mut site = Site::open(Log::open(dir.path()));
     let settings = settings();
@@ -198,8 +198,8 @@ fn a_budget_is_kept_over_restarts_and_a_replay_says_the_same_to_the_byte() {
     for minute in 1..=8 {
         site.feed(from, minute * 60 + 5);
         from = minute * 60 + 5;
-        let told = site.process(&settings, 3 * minute as usize);
-        assert!(told.contains("eadt_power_budget_runs_here 1"), "{told}");
+        let page = site.process(&settings, 3 * minute as usize);
+        assert!(page.contains("eadt_power_budget_runs_here 1"), "{page}");
         site.act(f64::from(minute * 60 + 6));
     }
     // One decision a window, all of them the cluster's.
@@ -267,12 +267,12 @@ fn positions_that_fall_behind_the_stages_state_make_nothing_late() {
 }
 
 #[test]
-fn without_a_budget_there_is_no_second_stage_and_the_first_says_why_nothing_happens() {
+fn without_a_budget_there_is_no_second_stage_and_the_first_reports_why_nothing_happens() {
     let dir = tempfile::tempdir().unwrap();
     let mut site = Site::open(Log::open(dir.path()));
     site.feed(0, 65);
-    let told = site.process(&ProcessorSettings { power_budget: BudgetSettings::default(), ..settings() }, 3);
-    assert!(!told.contains("eadt_power_budget"), "{told}");
+    let page = site.process(&ProcessorSettings { power_budget: BudgetSettings::default(), ..settings() }, 3);
+    assert!(!page.contains("eadt_power_budget"), "{page}");
     for decision in site.decisions() {
         assert_eq!((decision.action, decision.controller.as_str()), (ControllerAction::Maintain, "power-budget"));
         assert!(decision.reason.contains("processor.power_budget.budget_watts"), "{}", decision.reason);

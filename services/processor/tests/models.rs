@@ -1,4 +1,4 @@
-//! Learned models through the processor: they come into force where they stand in the log, also over a restart, and a replay of
+//! Learned models through the processor: they come into force at their place in the log, also over a restart, and a replay of
 //! what the processor read decides by the versions of its time, byte for byte.
 
 use crate::support;

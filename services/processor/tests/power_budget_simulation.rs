@@ -1,7 +1,7 @@
 //! The commit path of the cluster's stage under chance, as `simulation.rs` has it for the first stage: however the story goes, what
-//! is in the log at its end is what a fold without a story says.
+//! is in the log at its end is what a fold without a story gives.
 //!
-//! A failing seed prints how to repeat it; `EADT_TEST_SEEDS` says how many are told (`simulation.rs`).
+//! A failing seed prints how to repeat it; `EADT_TEST_SEEDS` sets how many are played (`simulation.rs`).
 
 use crate::simulation::{bus, joint, story};
 
@@ -12,14 +12,14 @@ use eadt_processor::{POWER_BUDGET_STAGE, ProcessorSettings};
 use eadt_schemas::Topic;
 use eadt_schemas::v1::{Actuation, ActuationOutcome, EfficiencyWindow, Layout, UpdateMode, Workload};
 use joint::{Story, at, coming, json, one};
-use story::{mend, tear, tell};
+use story::{mend, run_stories, tear};
 
 const MEMBERS: usize = 4;
 
 fn settings() -> ProcessorSettings {
     ProcessorSettings {
         prefix: "eadt.".into(),
-        // Nothing may depend on how fast this machine is: a step is made when there is something to say, never because of time.
+        // Nothing may depend on how fast this machine is: a step is made when there is output, never because of time.
         commit_seconds: 3_600.0,
         retry_seconds: 0.001,
         // A first start passes over nothing, whenever it is.
@@ -107,12 +107,12 @@ fn stage() -> Story<PowerBudgetFold> {
 }
 
 #[test]
-fn however_the_story_goes_every_decision_is_said_once_and_the_state_is_the_same() {
-    tell("power_budget_simulation", |seed| one(&stage(), seed, None));
+fn however_the_story_goes_every_decision_is_written_once_and_the_state_is_the_same() {
+    run_stories("power_budget_simulation", |seed| one(&stage(), seed, None));
 }
 
 #[test]
-fn however_a_step_loses_its_state_or_its_positions_nothing_is_lost_or_said_twice() {
+fn however_a_step_loses_its_state_or_its_positions_nothing_is_lost_or_written_twice() {
     mend("power_budget_simulation", |seed, flaw| one(&stage(), seed, Some(flaw)));
 }
 

@@ -1,10 +1,10 @@
 //! The commit path under chance: at every call that the processor makes of the bus, before, during and after a step, it is
-//! killed, or told that nobody knows what became of the call; steps that have to be tried again, rebalances, records that come
-//! bit by bit. However the story goes, what is in the log at its end is what a fold without a story says: each window, decision
+//! killed, or got an unknown outcome of the call; steps that have to be tried again, rebalances, records that come
+//! bit by bit. However the story goes, what is in the log at its end is what a fold without a story gives: each window, decision
 //! and dead letter once, and the same state.
 //!
-//! One seed is one story. A failing one prints how to repeat it. 250 are told; `cargo xtask test` begins at a fresh seed and goes
-//! on for a while, `EADT_TEST_SEEDS=10000` tells so many.
+//! One seed is one story. A failing one prints how to repeat it. 250 are played; `cargo xtask test` begins at a fresh seed and goes
+//! on for a while, `EADT_TEST_SEEDS=10000` plays so many.
 
 pub mod bus;
 pub mod joint;
@@ -22,7 +22,7 @@ use eadt_processor::{ProcessorSettings, run_processor};
 use eadt_schemas::envelope::header;
 use eadt_schemas::v1::{GpuTelemetry, JobLifecycle, Layout, TrainingProgress, Workload};
 use eadt_schemas::{EventTime, EventType, Topic};
-use story::{BASE, Said, compare, found, mend, play, tear, tell};
+use story::{BASE, Outputs, compare, found, mend, play, run_stories, tear};
 
 const OUTPUTS: [Topic; 3] = [Topic::EfficiencyWindows, Topic::Decisions, Topic::DeadLetters];
 
@@ -33,7 +33,7 @@ fn settings() -> ProcessorSettings {
         idle_grace_seconds: 30.0,
         join_grace_seconds: 2.0,
         buffer_bytes: 65_536,
-        // Nothing may depend on how fast this machine is: a step is made when there is something to say, never because of time.
+        // Nothing may depend on how fast this machine is: a step is made when there is output, never because of time.
         linger_milliseconds: 0,
         commit_seconds: 3_600.0,
         dead_letter_seconds: 60.0,
@@ -117,7 +117,7 @@ fn history(chance: &mut Chance) -> Vec<ScheduledRecord> {
                 (Topic::GpuTelemetry, serde_json::to_vec(&event).unwrap())
             }
         };
-        // An empty value stands for a heartbeat.
+        // An empty value is a heartbeat.
         let kind = if value.is_empty() { EventType::Heartbeat } else { topic.event_type() };
         let record = ProducerRecord {
             topic: format!("eadt.{topic}").into(),
@@ -131,10 +131,10 @@ fn history(chance: &mut Chance) -> Vec<ScheduledRecord> {
     coming
 }
 
-/// What a fold says that nothing ever happens to, and what its partitions say at the end.
-fn straight(coming: &[ScheduledRecord], settings: &ProcessorSettings) -> (Said, Vec<Vec<FoldOutput>>) {
-    let mut said = Said::new();
-    let mut say = |topic, key: String, value| said.entry((topic, key)).or_default().push(value);
+/// The outputs of a fold without faults, and those of its partitions at the end.
+fn straight(coming: &[ScheduledRecord], settings: &ProcessorSettings) -> (Outputs, Vec<Vec<FoldOutput>>) {
+    let mut expected = Outputs::new();
+    let mut add_output = |topic, key: String, value| expected.entry((topic, key)).or_default().push(value);
     let mut ends = Vec::new();
     for number in 0..PARTITIONS {
         let mut partition = PartitionFold::new(settings.fold_settings());
@@ -150,14 +150,14 @@ fn straight(coming: &[ScheduledRecord], settings: &ProcessorSettings) -> (Said, 
             for output in out.drain(..) {
                 match output {
                     FoldOutput::Window(window) => {
-                        say(Topic::EfficiencyWindows, window.workload.clone(), serde_json::to_string(&window).unwrap());
+                        add_output(Topic::EfficiencyWindows, window.workload.clone(), serde_json::to_string(&window).unwrap());
                     }
                     FoldOutput::Decision(decision) => {
-                        say(Topic::Decisions, decision.workload.clone(), serde_json::to_string(&decision).unwrap());
+                        add_output(Topic::Decisions, decision.workload.clone(), serde_json::to_string(&decision).unwrap());
                     }
                     FoldOutput::Refused(refusal) => {
                         let origin = format!("eadt.{topic}");
-                        say(Topic::DeadLetters, origin, format!("{} {number} {offset}", refusal.reason.name()));
+                        add_output(Topic::DeadLetters, origin, format!("{} {number} {offset}", refusal.reason.name()));
                     }
                 }
             }
@@ -166,16 +166,16 @@ fn straight(coming: &[ScheduledRecord], settings: &ProcessorSettings) -> (Said, 
         partition.finish(&mut out);
         ends.push(out);
     }
-    sort_dead_letters(&mut said);
-    (said, ends)
+    sort_dead_letters(&mut expected);
+    (expected, ends)
 }
 
 /// Both partitions write the dead letters of a topic into one.
-fn sort_dead_letters(said: &mut Said) {
-    said.iter_mut().filter(|((topic, _), _)| *topic == Topic::DeadLetters).for_each(|(_, values)| values.sort());
+fn sort_dead_letters(expected: &mut Outputs) {
+    expected.iter_mut().filter(|((topic, _), _)| *topic == Topic::DeadLetters).for_each(|(_, values)| values.sort());
 }
 
-/// What the committed state says at the end.
+/// The outputs of the committed state at the end.
 fn ends(bus: &SimBus, settings: &ProcessorSettings) -> Result<Vec<Vec<FoldOutput>>, String> {
     let records = bus.records(Topic::ProcessorState);
     let of = |number: i32| {
@@ -195,13 +195,13 @@ fn one(seed: u64, flaw: Option<Flaw>) -> Result<usize, String> {
     let mut chance = Chance::new(seed);
     let settings = settings();
     let coming = history(&mut chance);
-    let (said, at_end) = straight(&coming, &settings);
+    let (expected, at_end) = straight(&coming, &settings);
     let faults = chance.below(12);
     let bus = SimBus::new(chance, coming, faults, flaw);
     play(&bus, &Topic::PROCESSOR_INPUTS, &settings, "processor", run_processor)?;
     let mut found = found(&bus, &OUTPUTS);
     sort_dead_letters(&mut found);
-    compare(&said, &found)?;
+    compare(&expected, &found)?;
     if ends(&bus, &settings)? != at_end {
         return Err("the state that was committed does not go on as the straight fold does".to_owned());
     }
@@ -209,12 +209,12 @@ fn one(seed: u64, flaw: Option<Flaw>) -> Result<usize, String> {
 }
 
 #[test]
-fn however_the_story_goes_everything_is_said_once_and_the_state_is_the_same() {
-    tell("simulation", |seed| one(seed, None));
+fn however_the_story_goes_everything_is_written_once_and_the_state_is_the_same() {
+    run_stories("simulation", |seed| one(seed, None));
 }
 
 #[test]
-fn however_a_step_loses_its_state_or_its_positions_nothing_is_lost_or_said_twice() {
+fn however_a_step_loses_its_state_or_its_positions_nothing_is_lost_or_written_twice() {
     mend("simulation", |seed, flaw| one(seed, Some(flaw)));
 }
 

@@ -12,10 +12,10 @@ use eadt_bus::{
 use eadt_cluster::{ClusterError, ClusterRemedy};
 use eadt_schemas::decode::DecodableEvent;
 use eadt_schemas::v1::{Actuation, Decision, Workload};
-use eadt_schemas::{EventTime, EventType, Topic, decode, envelope};
+use eadt_schemas::{DecodeError, EventTime, EventType, Topic, decode, envelope};
 use eadt_service::http::ReadinessFlag;
 use eadt_service::{MetricsRegistry, Shutdown};
-use eadt_simulator::{ClusterSimulation, Scenario, ScenarioError};
+use eadt_simulator::{ClusterSimulation, Scenario, ScenarioError, SimulatedEvent};
 use serde::{Deserialize, Serialize};
 
 use crate::gate::{GateTiming, MAX_STEP_SECONDS, TimeGate};
@@ -56,6 +56,8 @@ pub enum SimulatorError {
         "the state of the simulation in {topic} has form {form}, which this release does not know: it was written by a newer release, start that one"
     )]
     NewerState { topic: Arc<str>, form: u8 },
+    #[error("a simulated {what} would be refused by its readers ({refusal}): correct the scenario")]
+    InvalidEvent { what: &'static str, refusal: DecodeError },
     #[error("jobs on a real cluster cannot be simulated at speed max: name a number, 1 is real time")]
     NoSpeed,
 }
@@ -306,7 +308,7 @@ impl<'a> DriverSession<'a> {
             }
             let (to, pause) = self.next_step(now);
             if to > now {
-                self.advance(to);
+                self.advance(to)?;
                 self.commit()?;
             } else if self.changed {
                 self.commit()?;
@@ -400,18 +402,22 @@ impl<'a> DriverSession<'a> {
         (allowed.min(stop).max(due), Duration::ZERO)
     }
 
-    fn advance(&mut self, to: EventTime) {
+    /// Simulates up to `to`. An event that its readers would refuse is an error: simulated time would wait for ever for what
+    /// nobody can answer.
+    fn advance(&mut self, to: EventTime) -> Result<(), SimulatorError> {
         let DriverState { cluster, gate } = &mut self.state;
         gate.close_due_windows(&self.driver.rules, &cluster.managed(), cluster.now());
         let mut events = Vec::new();
         cluster.step(to, &mut events);
         for event in &events {
             gate.on_event(&self.driver.rules, event);
+            check_event(event)?;
             self.outputs.push(records::event(&self.topics.telemetry, &self.topics.progress, event));
         }
         self.metrics.events.inc_by(events.len() as u64);
         self.driver.clock.set(to);
         self.changed = true;
+        Ok(())
     }
 
     /// Makes everything since the last commit durable, shows it, and answers the calls.
@@ -453,6 +459,14 @@ impl Drop for DriverSession<'_> {
             unanswered.result = None;
         }
     }
+}
+
+fn check_event(event: &SimulatedEvent) -> Result<(), SimulatorError> {
+    let (what, checked) = match event {
+        SimulatedEvent::Telemetry(sample) => ("sample of a GPU", sample.check()),
+        SimulatedEvent::Progress(report) => ("report of a job", report.check()),
+    };
+    checked.map_err(|refusal| SimulatorError::InvalidEvent { what, refusal })
 }
 
 fn read<T: DecodableEvent>(value: &[u8]) -> Result<T, String> {
@@ -523,8 +537,24 @@ impl SimulationPace {
 mod tests {
     use eadt_bus::TopicSpec;
     use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions};
+    use eadt_schemas::v1::TrainingProgress;
 
     use super::*;
+
+    #[test]
+    fn an_event_that_its_readers_would_refuse_is_an_error_and_no_wait() {
+        let report = TrainingProgress {
+            time: EventTime::from_seconds(1_767_225_600.0),
+            workload: "a/b".into(),
+            collector: "simulator".into(),
+            decision_id: Some("d".repeat(1024)),
+            ..TrainingProgress::default()
+        };
+        let event = |report: TrainingProgress| SimulatedEvent::Progress(Box::new(report));
+        assert!(check_event(&event(report.clone())).is_ok());
+        let error = check_event(&event(TrainingProgress { workload: "a".into(), ..report })).unwrap_err().to_string();
+        assert!(error.starts_with("a simulated report of a job would be refused") && error.contains("workload"), "{error}");
+    }
 
     #[test]
     fn state_that_was_not_read_to_its_end_is_not_taken_for_none() {
@@ -548,7 +578,7 @@ mod tests {
     }
 
     #[test]
-    fn simulated_time_runs_sixty_times_faster_than_real_time_unless_told_otherwise() {
+    fn simulated_time_runs_sixty_times_faster_than_real_time_unless_set_otherwise() {
         let SimulationSpeed::Times(speed) = SimulatorSettings::default().speed else { panic!("a number by default") };
         let (wall, simulated) = (Instant::now(), EventTime::from_micros(1_767_225_600_000_000));
         let pace = SimulationPace { wall, simulated, speed };

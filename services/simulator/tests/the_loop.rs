@@ -30,7 +30,7 @@ fn history(log: &EmbeddedLog) -> Vec<Vec<Bytes>> {
     HISTORY.map(|topic| values(log, topic)).to_vec()
 }
 
-/// Says where two histories part.
+/// Returns where two histories part.
 fn assert_same(found: &[Vec<Bytes>], expected: &[Vec<Bytes>], when: &str) {
     for ((topic, found), expected) in HISTORY.iter().zip(found).zip(expected) {
         let parted = found.iter().zip(expected).position(|(a, b)| a != b);
@@ -345,17 +345,17 @@ fn a_state_that_is_larger_than_a_record_is_kept_and_gone_on_from() {
 
 #[test]
 fn state_of_a_newer_release_is_refused_as_such_and_garbage_as_garbage() {
-    let told = |value: &[u8]| {
+    let decode_error = |value: &[u8]| {
         let (ended, log, _dir) = from_state(value.to_vec(), 1.0);
         assert_eq!(values(&log, Topic::SimulatorState).len(), 1, "it is left as it is");
         ended.unwrap_err()
     };
     let sample = std::fs::read(STATE_SAMPLE).unwrap();
-    let error = told(&[&[2], &sample[..]].concat());
+    let error = decode_error(&[&[2], &sample[..]].concat());
     assert!(matches!(error, SimulatorError::NewerState { form: 2, .. }), "{error}");
     assert!(error.to_string().ends_with("was written by a newer release, start that one"), "{error}");
     for garbage in [&b""[..], b"{", b"{}"] {
-        let error = told(garbage).to_string();
+        let error = decode_error(garbage).to_string();
         assert!(error.contains("cannot be read") && error.contains("choose another data folder"), "{error}");
     }
 }
@@ -395,7 +395,7 @@ fn lost_devices_and_gaps_do_not_stop_simulated_time() {
 }
 
 #[test]
-fn mode_recommend_changes_nothing_and_says_so() {
+fn mode_recommend_changes_nothing_and_reports_it() {
     let dir = tempdir();
     let mut run = Run::new(dir.path(), 300.0, script);
     run.settings.scenario.workloads[0].mode = UpdateMode::Recommend;

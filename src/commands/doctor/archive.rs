@@ -1,4 +1,4 @@
-//! The archive: its files against each other, the newest of them read, and all against the log.
+//! The archive: its files against each other and by their footers, the newest of them read, and all against the log.
 
 use std::collections::BTreeMap;
 
@@ -48,7 +48,10 @@ pub fn check_archive(settings: &ProgramSettings, bus: Option<&dyn Bus>, findings
         let about = format!("{} files hold nothing that others do not", listing.superseded.len());
         findings.notice("archive", about, "`eadt archive compact` removes them");
     }
-    check_newest_files(&archive, &listing, findings);
+    match archive.check_footers(&listing) {
+        Ok(()) => check_newest_files(&archive, &listing, findings),
+        Err(error) => findings.wrong("archive", chain(&error), "docs/use/archive.md has what belongs there"),
+    }
     if let Some(bus) = bus {
         compare_with_log(bus, settings, &listing, findings);
     }

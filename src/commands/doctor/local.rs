@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use eadt_bus::embedded::EmbeddedOptions;
 
 use super::Findings;
-use crate::settings::ProgramSettings;
+use crate::settings::{ProgramSettings, kafka_names};
 
 /// A log or an archive fills this in about a day of a busy machine.
 const LITTLE_BYTES: u64 = 4 << 30;
@@ -28,6 +28,13 @@ pub fn settings(settings: &ProgramSettings, findings: &mut Findings) {
             "settings",
             format!("http.address={} is reached from other machines, and asks nobody who they are", settings.http.address),
             "let only Prometheus and probes reach it (a network policy, a firewall), or take 127.0.0.1",
+        );
+    }
+    if !settings.bus.brokers.is_empty() && kafka_names::are_those_of_the_default(settings) {
+        findings.notice(
+            "settings",
+            format!("with topics.prefix={:?} groups or instances are called as with the default prefix", settings.topics.prefix),
+            "beside an installation with the default prefix, give this one another prefix that is not empty: else they end each other",
         );
     }
     if findings.0.len() == before {

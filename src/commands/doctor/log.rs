@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn a_topic_that_does_not_exist_is_told_from_one_that_may_not_be_seen() {
+    fn a_topic_that_does_not_exist_is_distinguished_from_one_that_may_not_be_seen() {
         let settings = ProgramSettings::default();
         let hidden = |topic: &str| topic.ends_with("decisions.v1").then(|| "denied".to_owned());
         let none = AbsentTopics::among(&[], &settings, |_| None);
@@ -332,22 +332,22 @@ mod tests {
     #[test]
     fn the_remedy_for_a_partition_count_is_one_that_is_not_refused() {
         let on_kafka = |words: &str| format!("`eadt {words} --kafka k:1`");
-        let told = |is: i32, should_be: i32, holds_data: bool| {
+        let findings = |is: i32, should_be: i32, holds_data: bool| {
             let (existing, desired) = (topics::desired("eadt.", is, 1), topics::desired("eadt.", should_be, 1));
             partition_counts(&existing, &desired, on_kafka, |_| holds_data)
         };
-        assert!(told(4, 4, true).is_empty());
+        assert!(findings(4, 4, true).is_empty());
         for (is, should_be, holds_data, remedy) in [
             (4, 8, false, "`eadt topics apply --kafka k:1` adds them"),
             (4, 8, true, "`eadt topics apply --repartition --kafka k:1`"),
             (8, 4, false, "cannot shrink"),
             (8, 4, true, "cannot shrink"),
         ] {
-            let found = told(is, should_be, holds_data);
+            let found = findings(is, should_be, holds_data);
             assert_eq!(found.len(), 1, "one finding for all: {found:?}");
-            let (about, told) = &found[0];
+            let (about, advice) = &found[0];
             assert!(
-                about.contains(&format!("have {is} partitions instead of {should_be}")) && told.contains(remedy),
+                about.contains(&format!("have {is} partitions instead of {should_be}")) && advice.contains(remedy),
                 "{found:?}"
             );
         }

@@ -138,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn findings_are_told_with_their_remedies_below_them() {
+    fn findings_are_shown_with_their_remedies_below_them() {
         let mut findings = Findings::default();
         findings.ok("settings", "as they should be");
         findings.wrong("disk", "3 MiB are free", "free some");
@@ -185,6 +185,8 @@ mod tests {
             ],
             &[("KAFKA_BROKERS", "k:1".to_owned()), ("EADT_BUS__PROPERTIES__NO__SUCH__PASSWORD", MARK.to_owned())],
             &[("KAFKA_BROKERS", "k:1".to_owned()), ("EADT_BUS__PROPERTIES__NO__SUCH__TOKEN", MARK.to_owned())],
+            &[("KAFKA_BROKERS", "k:1".to_owned()), ("EADT_BUS__PROPERTIES__SASL__PASWORD", MARK.to_owned())],
+            &[("KAFKA_BROKERS", "k:1".to_owned()), ("EADT_BUS__PROPERTIES__MY__OWN", MARK.to_owned())],
             &[("EADT_COLLECTOR__PROGRESS__TOKENS_FILE", url.clone()), ("EADT_COLLECTOR__PROGRESS__KEY", url.clone())],
             &[("EADT_BUS__PROPERTIES", MARK.to_owned())],
         ] {

@@ -26,7 +26,7 @@ pub use args::PartitionCommand;
 
 use crate::atomic_file::{AtomicFile, create_folder};
 use crate::live::origin_word;
-use crate::output::{print, say};
+use crate::output::{print, print_line};
 use crate::progress::ProgressMeter;
 use crate::usage_error;
 
@@ -88,7 +88,7 @@ fn evaluate(args: &args::PartitionEvaluateArgs) -> anyhow::Result<()> {
     }
     if args.json {
         let gains = findings.workload_gains();
-        say!(
+        print_line!(
             "{}",
             json!({
                 "origin": origin,
@@ -102,7 +102,7 @@ fn evaluate(args: &args::PartitionEvaluateArgs) -> anyhow::Result<()> {
     }
     print(&format!("{note}\n{}", findings.text()))?;
     if let Some(path) = &args.html {
-        say!("\npage: {}", path.display());
+        print_line!("\npage: {}", path.display());
     }
     Ok(())
 }
@@ -131,13 +131,13 @@ fn train(args: &args::PartitionTrainArgs) -> anyhow::Result<()> {
     target.write(&text)?;
     let score = findings.lines.iter().find(|line| line.method == EvaluatedMethod::SlowdownMean).map(|line| line.score);
     if args.json {
-        say!(
+        print_line!(
             "{}",
             json!({"out": args.out, "origin": origin, "gpu_model": model.gpu_model(), "groups": groups, "nodes": model.nodes(), "bytes": text.len(), "held_back": score})
         );
         return Ok(());
     }
-    say!(
+    print_line!(
         "{}: {}, {groups} groups ({}), {} nodes, {} bytes",
         args.out.display(),
         model.gpu_model(),
@@ -148,7 +148,7 @@ fn train(args: &args::PartitionTrainArgs) -> anyhow::Result<()> {
     match (held_back, score) {
         (Ok(()), Some(score)) => {
             let percent = |ratio: Option<f64>| ratio.map_or_else(|| "–".to_owned(), |ratio| format!("{:.1} %", ratio * 100.0));
-            say!(
+            print_line!(
                 "on groups held back (a fifth, five times): throughput error {}, power error {}, choices worth {:.1} % of the best",
                 percent(score.throughput_error_ratio),
                 percent(score.power_error_ratio),
@@ -207,7 +207,7 @@ fn choose_for(args: &args::PartitionChooseArgs) -> anyhow::Result<()> {
                     "equal_samples_per_second": equal, "progress_ratio": expected / whole})
             })
             .collect();
-        say!(
+        print_line!(
             "{}",
             json!({"origin": origin, "gpu_model": together.gpu_model(), "predicted_by": by, "verdict": choice.verdict, "workloads": workloads,
                 "sm_clock_mhz": choice.candidate.sm_clock_mhz, "power_watts": choice.expected.power_watts,
@@ -217,38 +217,38 @@ fn choose_for(args: &args::PartitionChooseArgs) -> anyhow::Result<()> {
         return Ok(());
     }
     if origin != Origin::Measured {
-        say!("{}: predicted from {} measurements", together.gpu_model(), origin_word(origin));
+        print_line!("{}: predicted from {} measurements", together.gpu_model(), origin_word(origin));
     }
-    say!("{:<24}{:>8}{:>14}{:>14}{:>12}", "workload", "share", "samples/s", "at equal", "of alone");
+    print_line!("{:<24}{:>8}{:>14}{:>14}{:>12}", "workload", "share", "samples/s", "at equal", "of alone");
     for (workload, share, expected, equal, whole) in rows {
-        say!("{workload:<24}{:>8}{expected:>14.2}{equal:>14.2}{:>10.0} %", format!("{share} %"), expected / whole * 100.0);
+        print_line!("{workload:<24}{:>8}{expected:>14.2}{equal:>14.2}{:>10.0} %", format!("{share} %"), expected / whole * 100.0);
     }
     let clock = choice.candidate.sm_clock_mhz.map_or(String::new(), |mhz| format!(" at {mhz} MHz"));
-    say!("GPU: {:.0} W{clock}, {:.0} W at equal shares", choice.expected.power_watts, choice.equal.power_watts);
+    print_line!("GPU: {:.0} W{clock}, {:.0} W at equal shares", choice.expected.power_watts, choice.equal.power_watts);
     let sought = if settings.objective == ShareObjective::Sum { "throughput sum per watt" } else { "progress per watt" };
     match choice.verdict {
-        ChoiceVerdict::Better if settings.risk_quantile.is_some() && model.is_some() => say!(
+        ChoiceVerdict::Better if settings.risk_quantile.is_some() && model.is_some() => print_line!(
             "{sought}: {:+.1} % against equal shares, {:+.1} % counted carefully; {} of {} partitions keep the limits",
             choice.gain_ratio * 100.0,
             choice.sure_gain_ratio * 100.0,
             choice.feasible,
             candidates.len()
         ),
-        ChoiceVerdict::Better => say!(
+        ChoiceVerdict::Better => print_line!(
             "{sought}: {:+.1} % against equal shares; {} of {} partitions keep the limits",
             choice.gain_ratio * 100.0,
             choice.feasible,
             candidates.len()
         ),
         ChoiceVerdict::EqualIsBest => {
-            say!("no partition is better than equal shares by {:.1} % or more", settings.gain_min_ratio * 100.0);
+            print_line!("no partition is better than equal shares by {:.1} % or more", settings.gain_min_ratio * 100.0);
         }
         ChoiceVerdict::Infeasible => {
-            say!("no partition keeps the limits, equal shares neither: loosen --max-slowdown or do not share");
+            print_line!("no partition keeps the limits, equal shares neither: loosen --max-slowdown or do not share");
         }
     }
     if model.is_none() {
-        say!("predicted by adding what each does alone; `eadt partition train` learns from co-runs");
+        print_line!("predicted by adding what each does alone; `eadt partition train` learns from co-runs");
     }
     Ok(())
 }
@@ -275,9 +275,9 @@ fn simulate(args: &args::PartitionSimulateArgs) -> anyhow::Result<()> {
     {
         let path = args.out.join(name);
         AtomicFile::create(&path, &[], args.force)?.write(&text)?;
-        say!("{}", path.display());
+        print_line!("{}", path.display());
     }
-    say!(
+    print_line!(
         "simulated: {} workloads alone, {} co-runs of {} pairs",
         lab.workloads().len(),
         measurements.runs().len(),

@@ -150,8 +150,8 @@ impl ProfileRunner for AgentRunner {
         let stop = Arc::new(AtomicBool::new(false));
         let (driver, gpu, stopped) = (self.driver.clone(), self.gpu, stop.clone());
         let began = Instant::now();
-        let (tell, reads) = sync_channel(1);
-        let sampler = GPU_READER.thread(move || sample(&driver, gpu, began, &stopped, &tell))?;
+        let (sender, reads) = sync_channel(1);
+        let sampler = GPU_READER.thread(move || sample(&driver, gpu, began, &stopped, &sender))?;
         // The whole run lies between two readings. If there is none, joining returns the reason.
         let reading = reads.recv().is_ok();
         let mut command = Command::new(&self.command[0]);

@@ -12,7 +12,7 @@ use eadt_service::Shutdown;
 use eadt_tune::plan::{SweepSettings, SweepStep, plan};
 
 use crate::atomic_file::AtomicFile;
-use crate::output::say;
+use crate::output::print_line;
 use crate::progress::ProgressMeter;
 use crate::usage_error;
 
@@ -140,9 +140,9 @@ pub fn run(args: &ProfileArgs, stop: &Shutdown) -> anyhow::Result<()> {
     std::io::Write::write_all(&mut out, table.as_bytes()).with_context(|| format!("cannot write {}", args.out.display()))?;
     target.finish(out)?;
     let (runs, measured) = (counted(steps.len() - 1, "run"), counted(settings.0.len(), "setting"));
-    say!("{runs} at {measured} ({origin}) written to {}", args.out.display());
+    print_line!("{runs} at {measured} ({origin}) written to {}", args.out.display());
     if args.knob != ProfileKnob::MpsThreadPercentage {
-        say!("next: eadt tune {} --by workload,gpu_model --max-slowdown 0.05", shown(&args.out));
+        print_line!("next: eadt tune {} --by workload,gpu_model --max-slowdown 0.05", shown(&args.out));
     }
     Ok(())
 }

@@ -28,6 +28,8 @@ pub struct ComparisonReport {
     pub differences: Vec<String>,
     /// Windows of the replay behind the record's last one, which may have ended before: they are not compared.
     pub windows_beyond_record: u64,
+    /// Decisions of the record behind its last window of their workload: nothing could be compared with them.
+    pub decisions_beyond_windows: u64,
     /// Offsets of the record whose files were removed from its archive: without them nothing is proved.
     #[serde(skip)]
     pub removed_offsets: u64,
@@ -51,7 +53,23 @@ impl ComparisonReport {
         let faults: Vec<String> = differs.into_iter().chain(lacks).collect();
         (!faults.is_empty()).then(|| faults.join("; "))
     }
+
+    /// Returns an error if decisions of the record were compared with nothing, though all others agree.
+    pub fn check_uncompared(&self) -> Result<(), UncomparedDecisions> {
+        match self.decisions_beyond_windows {
+            0 => Ok(()),
+            count => Err(UncomparedDecisions(counted(count, "decision"))),
+        }
+    }
 }
+
+/// Decisions of a record without the windows that they were made by.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "the record has {0} behind the last window of their workload, and they were compared with nothing: put removed files of \
+     windows back from a copy, or check again once the archiver has written the next ones"
+)]
+pub struct UncomparedDecisions(String);
 
 impl ComparisonReport {
     /// Takes the differences that were found from a time on. `disturbed`: the end of the first window that may differ, and why.
@@ -146,6 +164,9 @@ pub struct LeftOut {
     pub cut: Vec<String>,
     /// Offsets that an archive had and no file has now: of inputs, and of outputs where they are compared.
     pub removed_offsets: u64,
+    /// Partitions of an archive, likewise, without a record of what was archived: whether their first or last file is missing is
+    /// not known.
+    pub unrecorded_partitions: u64,
 }
 
 impl LeftOut {
@@ -155,6 +176,7 @@ impl LeftOut {
         self.first_damage = self.first_damage.take().or(first);
         self.cut.append(&mut other.cut);
         self.removed_offsets += other.removed_offsets;
+        self.unrecorded_partitions += other.unrecorded_partitions;
     }
 }
 
@@ -321,7 +343,8 @@ pub fn compare(own: &mut ProcessorOutputs, produced: &ProcessorOutputs) -> Compa
         let from = recorded.get(equal).map(|window| window.event.window_end);
         checked.add_differences(disturbed, from, &format!("{} of {key}", counted(recorded.len() - equal, "window")), found);
         let sure = &recorded[..equal];
-        if equal == recorded.len() && equal > 0 {
+        let is_whole = equal == recorded.len();
+        if is_whole && equal > 0 {
             checked.add_windows_beyond(&ends, disturbed, key, &mine[equal..]);
         }
         if recorded.is_empty() {
@@ -333,7 +356,9 @@ pub fn compare(own: &mut ProcessorOutputs, produced: &ProcessorOutputs) -> Compa
         let due = mine.partition_point(|d| d.time <= end && stages.iter().all(|stage| stage.expects_decision(d)));
         let deciding = stages.iter().filter(|stage| mine.iter().chain(recorded).any(|d| d.controller == stage.controller));
         let disturbed = deciding.filter_map(|stage| stage.disturbed).chain(disturbed).min();
-        let sure = &recorded[..recorded.partition_point(|d| d.time <= end)];
+        let (sure, beyond) = recorded.split_at(recorded.partition_point(|d| d.time <= end));
+        // A stage that decides about several workloads goes on behind the last window of each.
+        checked.decisions_beyond_windows += beyond.iter().filter(|d| is_whole && !together(d)).count() as u64;
         let mut found = Vec::new();
         let equal = compare_events("decision", key, sure, mine, |d| &d.id, serde_json::to_string, &mut found);
         checked.decisions_same += equal as u64;
@@ -493,6 +518,9 @@ fn groups<T>(events: &[T], key: impl Fn(&T) -> &str) -> BTreeMap<&str, Vec<&T>> 
     map
 }
 
+/// What is wrong with an event that the record has more than once. Each is written in one step with the state.
+const AGAIN: &str = "is in the record again: a second processor wrote to these topics, such as one of another consumer group";
+
 fn compare_events<T>(
     what: &str,
     workload: &str,
@@ -506,7 +534,9 @@ fn compare_events<T>(
     for (index, record) in recorded.iter().enumerate() {
         let rest = &mine[index.min(mine.len())..];
         let place = rest.iter().position(|event| id(event) == id(record));
+        let is_again = place.is_none() && recorded.iter().take(index).any(|earlier| id(earlier) == id(record));
         let difference = match (place, rest.first()) {
+            _ if is_again => format!(" {AGAIN}"),
             (Some(0), Some(event)) => {
                 let (record, event) = (text(record), text(event));
                 if record == event {
@@ -650,7 +680,7 @@ mod tests {
         recorded.pass(Topic::Workloads, b"lab/other", Some(0), Some(1));
         recorded.pass(Topic::Workloads, b"lab/job", Some(0), Some(2));
         recorded.pass(Topic::GpuTelemetry, b"lab/job", Some(0), Some(2));
-        // Only the other workload's change stands between.
+        // Only the other workload's change is between.
         let checked = compare(&mut recorded, &own(vec![closed(0, 1), closed(1, 2), closed(2, 3)]));
         assert_eq!((checked.windows_same, checked.excused.len(), checked.failure()), (3, 0, None));
         let mut second = closed(1, 3);
@@ -668,6 +698,29 @@ mod tests {
         assert_eq!((checked.differences.len(), checked.excused.len()), (1, 0));
         let checked = compare(&mut recorded, &own(vec![closed(0, 1), closed(1, 3), closed(2, 3)]));
         assert_eq!((checked.windows_same, checked.excused.len()), (3, 0));
+    }
+
+    #[test]
+    fn decisions_without_their_windows_are_no_full_success() {
+        let decision = |minute: i64| {
+            let time = EventTime::from_micros(minute * 60_000_000);
+            Decision { id: format!("lab/job@{time}/hybrid"), workload: "lab/job".to_owned(), time, ..Decision::default() }
+        };
+        let record = |windows: i64| ProcessorOutputs {
+            decisions: (1..4).map(decision).collect(),
+            ..own((0..windows).map(|minute| window(minute, 0)).collect())
+        };
+        for (windows, beyond) in [(3, 0), (2, 1), (1, 2)] {
+            let checked = compare(&mut record(windows), &record(3));
+            assert_eq!((checked.decisions_same, checked.decisions_beyond_windows), (3 - beyond, beyond), "{checked:?}");
+            let uncompared = checked.check_uncompared().map_err(|error| error.to_string());
+            assert_eq!((checked.failure(), uncompared.is_err()), (None, beyond > 0), "{uncompared:?}");
+        }
+        // Windows that differ are the fault themselves.
+        let mut other = record(2);
+        other.windows[1].event.samples = Some(1.0);
+        let checked = compare(&mut other, &record(3));
+        assert_eq!((checked.decisions_beyond_windows, checked.differences.len()), (0, 1), "{checked:?}");
     }
 
     #[test]
@@ -736,6 +789,8 @@ mod tests {
         let id = |minute: i64| window(minute, 0).event.id;
         for (recorded, replayed, expected) in [
             (&[0, 1, 2][..], &[0, 2][..], format!("{} of lab/job is missing from the replay, which has {}", id(1), id(2))),
+            (&[0, 0, 1][..], &[0, 1][..], format!("{} of lab/job {AGAIN}", id(0))),
+            (&[0, 1, 1][..], &[0, 1][..], format!("{} of lab/job {AGAIN}", id(1))),
             (&[0, 1][..], &[0][..], format!("{} of lab/job is missing from the replay", id(1))),
             (&[0, 3][..], &[0, 1, 2, 3][..], format!("{} of lab/job: the record lacks 2 windows before it", id(3))),
         ] {
@@ -768,19 +823,19 @@ mod tests {
     }
 
     #[test]
-    fn a_record_of_another_controller_is_told() {
+    fn a_record_of_another_controller_is_reported() {
         let decisions = |names: &[&str]| -> Vec<Decision> {
             let of =
                 |name: &&str| Decision { workload: "lab/job".to_owned(), controller: (*name).to_owned(), ..Decision::default() };
             names.iter().map(of).collect()
         };
-        let told = |recorded: &[&str]| {
+        let note = |recorded: &[&str]| {
             let (recorded, mine) = (decisions(recorded), decisions(&["hybrid"]));
             decided_by(&groups(&recorded, decision_key), &groups(&mine, decision_key))
         };
-        assert_eq!(told(&["hybrid", "hybrid"]), None);
-        assert!(told(&["matrix"]).unwrap().contains("--controller matrix"));
-        assert!(told(&["matrix", "hybrid"]).unwrap().contains("hybrid and matrix"));
+        assert_eq!(note(&["hybrid", "hybrid"]), None);
+        assert!(note(&["matrix"]).unwrap().contains("--controller matrix"));
+        assert!(note(&["matrix", "hybrid"]).unwrap().contains("hybrid and matrix"));
         let mut other = ProcessorOutputs { decisions: decisions(&["matrix"]), ..own(vec![window(0, 0)]) };
         let checked = compare(&mut other, &ProcessorOutputs { decisions: decisions(&["hybrid"]), ..own(vec![window(0, 0)]) });
         assert!(checked.failure().is_some_and(|why| why.contains("--controller matrix")), "{checked:?}");
@@ -800,13 +855,13 @@ mod tests {
     }
 
     #[test]
-    fn what_the_clusters_stage_did_not_say_yet_is_not_missing() {
+    fn what_the_power_budget_stage_did_not_decide_yet_is_not_missing() {
         let windows = || (0..4).map(|minute| window(minute, 0)).collect();
         let record = |decisions| ProcessorOutputs { decisions, ..own(windows()) };
         let replay = || record((1..5).map(|minute| shared(minute, 300.0)).collect());
         let checked = compare(&mut record(vec![shared(1, 300.0), shared(2, 300.0)]), &replay());
         assert_eq!((checked.windows_same, checked.decisions_same, checked.failure()), (4, 2, None), "{checked:?}");
-        // One that it did say, and one between two others, are.
+        // One that it did decide, and one between two others, are.
         let checked = compare(&mut record(vec![shared(1, 310.0), shared(2, 300.0)]), &replay());
         assert!(checked.failure().is_some(), "{checked:?}");
         let checked = compare(&mut record(vec![shared(1, 300.0), shared(3, 300.0)]), &replay());

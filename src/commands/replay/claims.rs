@@ -126,7 +126,7 @@ impl BoardClaims {
     }
 }
 
-/// A time in which a workload has a board, and the log that says so.
+/// A time in which a workload has a board, and the log that records it.
 #[derive(Debug, Clone, Copy)]
 struct LoggedClaim<'l> {
     workload: &'l str,

@@ -27,10 +27,12 @@ use self::batches::{BatchReceiver, SharedOutputs};
 use self::check::{ComparisonReport, LeftOut, ProcessorOutputs, WindowOutput, compare, settings_hash};
 use self::output::ReplayWriter;
 use crate::cli::{ReplayArgs, WindowAlignment};
-use crate::output::say;
+use crate::output::print_line;
 use crate::progress::ProgressMeter;
 use crate::settings::ProgramSettings;
 use crate::usage_error;
+
+pub use self::check::UncomparedDecisions;
 
 /// Refused events that are named, for each reason; the rest is counted.
 const REFUSALS_SHOWN: usize = 10;
@@ -199,7 +201,10 @@ pub fn run(args: &ReplayArgs, settings: &ProgramSettings) -> anyhow::Result<()> 
         bail!(contradictions.join("; "));
     }
     // The record that a check compares with was made without them, too.
-    if args.check { Ok(()) } else { summary.check_missing() }
+    match &summary.check {
+        Some(check) => Ok(check.check_uncompared()?),
+        None => summary.check_missing(),
+    }
 }
 
 /// Input of a replay.
@@ -267,6 +272,8 @@ fn sources(
         let mut outputs = ProcessorOutputs::default();
         let missing: Vec<_> = listing.missing().filter(|(topic, ..)| is_read(args, *topic)).collect();
         outputs.left_out.removed_offsets = super::missing_offsets(missing.iter().copied());
+        let unrecorded = listing.unrecorded.iter().filter(|(topic, _)| is_read(args, *topic));
+        outputs.left_out.unrecorded_partitions = unrecorded.count() as u64;
         outputs.holes.extend(missing.iter().map(|(topic, partition, ..)| (*topic, *partition)));
         if args.check {
             archive::read_own(&archive, &listing, &mut outputs)?;
@@ -402,61 +409,69 @@ fn outputs_text(windows: u64, spans: u64, decisions: u64) -> String {
 
 fn print(args: &ReplayArgs, summary: &ReplaySummary) -> anyhow::Result<()> {
     if args.json {
-        say!("{}", serde_json::to_string(summary)?);
+        print_line!("{}", serde_json::to_string(summary)?);
         return Ok(());
     }
     let ReplaySummary { events, seconds, events_per_second, windows, spans, decisions, refused, .. } = summary;
     let (events, outputs) = (counted(*events, "event"), outputs_text(*windows, *spans, *decisions));
-    say!("{events} in {seconds:.2} s ({events_per_second:.0} events/s): {outputs}");
+    print_line!("{events} in {seconds:.2} s ({events_per_second:.0} events/s): {outputs}");
     let reasons: Vec<String> = summary.refused_by_reason.iter().map(|(reason, count)| format!("{count} {reason}")).collect();
-    say!("{refused} refused{}", if reasons.is_empty() { String::new() } else { format!(": {}", reasons.join(", ")) });
+    print_line!("{refused} refused{}", if reasons.is_empty() { String::new() } else { format!(": {}", reasons.join(", ")) });
     if summary.late > 0 {
-        say!("{LATE_EVENTS}");
+        print_line!("{LATE_EVENTS}");
     }
     if summary.duplicates + summary.late_tables > 0 {
         let (duplicates, tables) = (counted(summary.duplicates, "duplicate"), counted(summary.late_tables, "table"));
-        say!("{duplicates} (counted once), {tables} that came too late");
+        print_line!("{duplicates} (counted once), {tables} that came too late");
     }
     for (kind, count) in &summary.passed_over {
-        say!("{} of the unknown type {kind:?} passed over", counted(*count, "event"));
+        print_line!("{} of the unknown type {kind:?} passed over", counted(*count, "event"));
     }
     let LeftOut { damaged_lines, first_damage, cut, .. } = &summary.left_out;
     if let Some(first) = first_damage {
-        say!("{} left out, the first: {first}", counted(*damaged_lines, "damaged line"));
+        print_line!("{} left out, the first: {first}", counted(*damaged_lines, "damaged line"));
     }
     for cut in cut {
-        say!("the log was cut: read up to the last whole event, before {cut}");
+        print_line!("the log was cut: read up to the last whole event, before {cut}");
     }
     for held in summary.held_open.iter().take(HELD_SHOWN) {
-        say!("held open at the end of the record: {held}");
+        print_line!("held open at the end of the record: {held}");
     }
     if summary.held_open.len() > HELD_SHOWN {
-        say!("held open, too: windows of {}", counted(summary.held_open.len() - HELD_SHOWN, "more workload"));
+        print_line!("held open, too: windows of {}", counted(summary.held_open.len() - HELD_SHOWN, "more workload"));
     }
     if !summary.held_open.is_empty() {
-        say!("`--close` closes them as if every source had ended there");
+        print_line!("`--close` closes them as if every source had ended there");
     }
     if let Some(out) = args.out.as_ref().filter(|_| windows + spans + decisions > 0) {
-        say!("written to {}", out.display());
+        print_line!("written to {}", out.display());
     }
     if let Some(check) = &summary.check {
-        say!("check: {} windows and {} decisions are the same", check.windows_same, check.decisions_same);
+        print_line!("check: {} windows and {} decisions are the same", check.windows_same, check.decisions_same);
         if check.other_duplicates > 0 {
             let count = check.other_duplicates;
-            say!("check: {count} of these windows count other numbers of events that came again, which is not compared");
+            print_line!("check: {count} of these windows count other numbers of events that came again, which is not compared");
         }
         if check.windows_beyond_record > 0 {
             let windows = counted(check.windows_beyond_record, "window");
-            say!("check: {windows} of the replay come after the last one of the record, and are not compared");
+            print_line!("check: {windows} of the replay come after the last one of the record, and are not compared");
+        }
+        if check.decisions_beyond_windows > 0 {
+            let decisions = counted(check.decisions_beyond_windows, "decision");
+            print_line!("check: {decisions} of the record come after its last window of their workload, and are not compared");
+        }
+        if summary.left_out.unrecorded_partitions > 0 {
+            let partitions = counted(summary.left_out.unrecorded_partitions, "partition");
+            print_line!("check: nothing records what was archived of {partitions}: missing first or last files are not noticed");
         }
         for excused in &check.excused {
-            say!("check: not compared: {excused}");
+            print_line!("check: not compared: {excused}");
         }
         if let Some(why) = &check.not_compared {
-            say!("check: nothing could be compared: {why}");
+            print_line!("check: nothing could be compared: {why}");
         }
         for difference in check.differences.iter().take(20) {
-            say!("check: {difference}");
+            print_line!("check: {difference}");
         }
     }
     Ok(())

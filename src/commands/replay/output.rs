@@ -137,7 +137,7 @@ mod tests {
         let of = |partition: i32| (0..30).map(move |hour| window(partition, hour));
         let one_after_the_other: Vec<_> = of(1).chain(of(0)).collect();
         let mut by_turns: Vec<_> = of(0).zip(of(1)).flat_map(|(a, b)| [a, b]).collect();
-        // A window that closes late stands behind a later one in both.
+        // A window that closes late is behind a later one in both.
         by_turns.push(window(1, 2));
         let mut one_after_the_other = one_after_the_other;
         one_after_the_other.insert(30, window(1, 2));

@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use crate::cli::ReadingArgs;
 use crate::commands::import::reading_options;
-use crate::output::{print, say};
+use crate::output::{print, print_line};
 use crate::progress::ProgressMeter;
 
 #[derive(Debug, Args)]
@@ -137,7 +137,7 @@ pub fn run(args: &TuneAggregateArgs) -> anyhow::Result<()> {
     super::write(&args.out, &files, &to_csv(&result.points)?, args.force)?;
     let summary = AggregateSummary { files: count, not_matching, bad, incomplete, result };
     if args.json {
-        say!("{}", serde_json::to_string_pretty(&summary)?);
+        print_line!("{}", serde_json::to_string_pretty(&summary)?);
         return Ok(());
     }
     for error in &summary.bad {

@@ -7,7 +7,7 @@ use clap::{Args, ValueEnum};
 use eadt_tune::export::{ExportFormat, PolicyTarget, export};
 
 use super::{read_result, write};
-use crate::output::{print, say};
+use crate::output::{print, print_line};
 
 #[derive(Debug, Args)]
 pub struct TuneExportArgs {
@@ -79,7 +79,7 @@ pub fn run(args: &TuneExportArgs) -> anyhow::Result<()> {
         None => print(&text),
         Some(file) => {
             write(file, std::slice::from_ref(&args.result), &text, args.force)?;
-            say!("written to {}", file.display());
+            print_line!("written to {}", file.display());
             Ok(())
         }
     }

@@ -16,7 +16,7 @@ use eadt_tune::{FieldMap, TuningRequest, TuningResult, epochs, points, presets, 
 
 use crate::atomic_file::AtomicFile;
 use crate::cli::ImportDecimal;
-use crate::output::{print, say};
+use crate::output::{print, print_line};
 use crate::progress::{MeteredReader, ProgressMeter};
 use crate::usage_error;
 
@@ -315,11 +315,11 @@ fn choose(args: &TuneChooseArgs) -> anyhow::Result<()> {
         write(file, &inputs, &result.html(), args.force)?;
     }
     if args.json {
-        say!("{}", serde_json::to_string_pretty(&result)?);
+        print_line!("{}", serde_json::to_string_pretty(&result)?);
     } else {
         print(&result.text())?;
         if let Some(file) = &args.html {
-            say!("report written to {}", file.display());
+            print_line!("report written to {}", file.display());
         }
     }
     if args.json {

@@ -10,7 +10,7 @@ use eadt_tune::{TuningRequest, points};
 use serde::Serialize;
 
 use super::{PointTableArgs, open, ratio, read_result};
-use crate::output::say;
+use crate::output::print_line;
 
 #[derive(Debug, Args)]
 pub struct TuneValidateArgs {
@@ -92,12 +92,12 @@ pub fn run(args: &TuneValidateArgs) -> anyhow::Result<()> {
         .collect();
     let failed = judged.iter().filter(|judged| !judged.holds).count();
     if args.json {
-        say!("{}", serde_json::to_string_pretty(&serde_json::json!({ "holds": failed == 0, "groups": judged }))?);
+        print_line!("{}", serde_json::to_string_pretty(&serde_json::json!({ "holds": failed == 0, "groups": judged }))?);
     } else {
         for one in &judged {
             let figure = |ratio: Option<f64>| ratio.map_or("unknown".to_owned(), |ratio| format!("{:.1} %", 100.0 * ratio));
             let setting = tuning.knobs().words(one.promise.setting, one.promise.second_setting);
-            say!(
+            print_line!(
                 "{} {} at {setting}: slowdown {} (limit {:.1} %), saving {} (promised {:.1} %), runs differ by {}",
                 if one.holds { "holds " } else { "BROKEN" },
                 points::name(&one.by),
@@ -108,7 +108,7 @@ pub fn run(args: &TuneValidateArgs) -> anyhow::Result<()> {
                 figure(one.verdict.spread_ratio)
             );
             for problem in &one.verdict.problems {
-                say!("       {problem}");
+                print_line!("       {problem}");
             }
         }
     }

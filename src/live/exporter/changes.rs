@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use eadt_schemas::v1::{ControllerAction, Decision};
+use eadt_report::states::decision_takes_back;
+use eadt_schemas::v1::Decision;
 
 /// Decisions to change something and reports that one was applied, each kept until the other is read: the two topics are read
 /// side by side, in no order.
@@ -17,7 +18,7 @@ pub struct UnmatchedChanges {
 impl UnmatchedChanges {
     /// Takes a decision to change something. Returns its outcome if it is known to be applied.
     pub fn on_decision(&mut self, decision: &Decision) -> Option<&'static str> {
-        let outcome = if decision.action == ControllerAction::Revert { "reverted" } else { "changed" };
+        let outcome = if decision_takes_back(decision) { "reverted" } else { "changed" };
         if self.applied.remove(&decision.id) {
             return Some(outcome);
         }

@@ -21,12 +21,12 @@ pub const WORKLOAD_COUNTERS: [MetricSpec<WorkloadSeries>; 7] = [
         name: "energy_joules",
         instrument: ("eadt.workload.energy", "J"),
         help: "Energy of the run in closed windows, and energy that fitted in none; absent while none is known",
-        value: |it| it.counters.energy_joules,
+        value: WorkloadSeries::energy_joules,
     },
     MetricSpec {
         name: "progress_energy_joules",
         instrument: ("eadt.workload.progress_energy", "J"),
-        help: "Energy of the windows whose samples are known: over the samples it is J/sample; absent while none is known",
+        help: "Energy of closed windows, downtime included, without what fitted in none: over the samples it is J/sample; absent while none is known",
         value: |it| it.counters.progress_energy_joules,
     },
     MetricSpec {
@@ -143,6 +143,13 @@ pub const GPU_ENERGY: (&str, (&str, &str), &str) = (
     "energy_joules",
     ("hw.energy", "J"),
     "Energy of the whole GPU by its own counter, since the exporter started; a GPU without a counter has none",
+);
+
+/// The counter of the energy of GPUs without a workload, all together.
+pub const IDLE_ENERGY: (&str, (&str, &str), &str) = (
+    "idle_energy_joules",
+    ("eadt.gpu.idle_energy", "J"),
+    "Energy of GPUs without a workload in closed windows, and energy that fitted in none; absent while none is known",
 );
 
 /// The part of a GPU that is a workload's.

@@ -1,5 +1,5 @@
 use eadt_bus::RecordHeaders;
-use eadt_schemas::v1::ControllerAction;
+use eadt_schemas::v1::{ChangeValidation, ControllerAction};
 
 use super::*;
 
@@ -45,18 +45,34 @@ fn energy_that_is_not_known_is_no_zero_and_its_samples_are_counted_apart() {
     let pair = || (counted("progress_energy_joules"), counted("samples"));
     assert_eq!((counted("energy_joules"), pair()), (None, (None, None)));
     assert_eq!(counted("samples_without_energy").as_deref(), Some("100.0"));
-    // Energy and samples of J/sample begin together, with 0 if there was energy before the first sample.
+    // Energy and samples of J/sample begin together. As in a report, that of a window without samples counts.
     let loading = EfficiencyWindow { samples: None, progress_coverage_ratio: 0.0, ..window("a/x", 1) };
     let shown = |joules: &str, samples: &str| (Some(joules.to_owned()), Some(samples.to_owned()));
     for (window, expected) in
-        [(loading, shown("0.0", "0.0")), (unknown, shown("0.0", "0.0")), (window("a/x", 2), shown("6000.0", "100.0"))]
+        [(loading, shown("6000.0", "0.0")), (unknown, shown("6000.0", "0.0")), (window("a/x", 2), shown("12000.0", "100.0"))]
     {
         exporter.take(Topic::EfficiencyWindows, &serde_json::to_vec(&window).unwrap());
         assert_eq!(pair(), expected);
     }
     assert_eq!(counted("samples_without_energy").as_deref(), Some("200.0"));
     exporter.take(Topic::EfficiencyWindows, &serde_json::to_vec(&window("a/x", 3)).unwrap());
-    assert_eq!(pair(), shown("12000.0", "200.0"));
+    assert_eq!(pair(), shown("18000.0", "200.0"));
+}
+
+#[test]
+fn gpus_without_a_workload_are_no_workload_and_their_energy_has_a_counter_of_its_own() {
+    let metrics = MetricsRegistry::default();
+    let exporter = Exporter::new(&metrics, MetricsSettings { workloads_max: 1, ..MetricsSettings::default() });
+    assert_eq!(shown(&metrics, IDLE), None, "not known is no 0");
+    let idle = |device: &str| EfficiencyWindow { id: device.into(), samples: None, ..window("gpus", 0) };
+    for window in [idle("GPU-1"), idle("GPU-2"), window("a/x", 0)] {
+        exporter.take(Topic::EfficiencyWindows, &serde_json::to_vec(&window).unwrap());
+    }
+    while exporter.refresh() {}
+    let text = metrics.text();
+    assert!(text.contains("workload=\"x\"") && !text.contains("gpus\""), "{text}");
+    assert_eq!((shown(&metrics, IDLE), shown(&metrics, RECORD)), (Some(12_000.0), Some(6000.0)));
+    assert_eq!((shown(&metrics, "eadt_workload_capped"), exporter.state().windows), (Some(0.0), 1));
 }
 
 #[test]
@@ -70,10 +86,9 @@ fn what_has_not_happened_is_zero_and_what_is_beyond_the_limit_is_counted() {
             take(Topic::EfficiencyWindows, &window(name, minute));
         }
     }
-    let revert =
-        Decision { id: "d".into(), workload: "a/x".into(), time: at(2), action: ControllerAction::Revert, ..Decision::default() };
+    let revert = Decision { validation: ChangeValidation::Failed, ..decision("a/x", "d", ControllerAction::Revert) };
     take(Topic::Decisions, &revert);
-    // The counter of GPU-1 goes on by 150 J and is reset, whatever another collector says and in whatever order its tenants'
+    // The counter of GPU-1 goes on by 150 J and is reset, whatever another collector reports and in whatever order its tenants'
     // samples come.
     for (device, workload, share, second, collector, joules) in [
         ("GPU-1", "a/x", 0.25, 0.0, "c", 1e6),
@@ -165,6 +180,7 @@ fn shown(metrics: &MetricsRegistry, series: &str) -> Option<f64> {
 
 const ENERGY: &str = "eadt_workload_energy_joules_total{namespace=\"a\",workload=\"x\",origin=\"measured\"}";
 const RECORD: &str = "eadt_workload_record_energy_joules{namespace=\"a\",workload=\"x\",origin=\"measured\"}";
+const IDLE: &str = "eadt_gpu_idle_energy_joules_total";
 const SAVING: &str = "eadt_workload_saving_joules{namespace=\"a\",workload=\"x\",origin=\"measured\"}";
 
 #[test]
@@ -234,13 +250,17 @@ fn a_heartbeat_is_no_event_and_history_that_cannot_be_read_is_no_news() {
 fn a_change_counts_once_it_is_applied_in_whatever_order_that_is_read() {
     let recommended = Actuation { outcome: ActuationOutcome::Recommended, ..applied("a/x", "r") };
     let (change, revert) = (ControllerAction::ScaleReplicas, ControllerAction::Revert);
-    let events: [(Topic, Box<dyn erased::Event>); 6] = [
+    let takes_back = Decision { validation: ChangeValidation::Failed, ..decision("a/x", "b", revert) };
+    let events: [(Topic, Box<dyn erased::Event>); 8] = [
         (Topic::Decisions, Box::new(decision("a/x", "r", revert))),
         (Topic::Actuations, Box::new(recommended)),
         (Topic::Decisions, Box::new(decision("a/x", "c", change))),
         (Topic::Actuations, Box::new(applied("a/x", "c"))),
-        (Topic::Decisions, Box::new(decision("a/x", "b", revert))),
+        (Topic::Decisions, Box::new(takes_back)),
         (Topic::Actuations, Box::new(applied("a/x", "b"))),
+        // As in a hold-out, nothing has failed.
+        (Topic::Decisions, Box::new(decision("a/x", "h", revert))),
+        (Topic::Actuations, Box::new(applied("a/x", "h"))),
     ];
     for is_backwards in [false, true] {
         let exporter = Exporter::new(&MetricsRegistry::default(), MetricsSettings::default());
@@ -253,7 +273,7 @@ fn a_change_counts_once_it_is_applied_in_whatever_order_that_is_read() {
         }
         let counted: Vec<_> =
             exporter.read_series(|series| series.workloads[0].series.outcomes().filter(|(_, count)| *count > 0).collect());
-        assert_eq!(counted, [("changed", 1), ("decided", 3), ("recommended", 1), ("reverted", 1)], "{is_backwards}");
+        assert_eq!(counted, [("changed", 2), ("decided", 4), ("recommended", 1), ("reverted", 1)], "{is_backwards}");
     }
 }
 
@@ -300,8 +320,8 @@ fn a_workload_that_is_gone_takes_no_power_and_no_place() {
         [("GPU-1", 0.0, "GPU-1 0"), ("GPU-2", 1.0, "GPU-1 1"), ("GPU-2", 400.0, " 1"), ("GPU-2", 401.0, "GPU-2 0")]
     {
         exporter.take(Topic::GpuTelemetry, &serde_json::to_vec(&sample(device, second)).unwrap());
-        let heard = exporter.read_series(|series| series.gpus.iter().map(|row| row.newest.device.clone()).collect::<String>());
-        assert_eq!(format!("{heard} {}", exporter.state().capped_gpus.len()), expected, "{device} {second}");
+        let devices = exporter.read_series(|series| series.gpus.iter().map(|row| row.newest.device.clone()).collect::<String>());
+        assert_eq!(format!("{devices} {}", exporter.state().capped_gpus.len()), expected, "{device} {second}");
     }
     assert_eq!(exporter.state().gpu_rows(Instant::now() + Duration::from_secs(400)).count(), 0);
 }

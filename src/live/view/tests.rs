@@ -122,7 +122,7 @@ fn a_simulated_run_shows_its_bar_and_the_time_left_in_60_columns_and_more_and_no
 }
 
 #[test]
-fn a_run_that_is_being_ended_says_so() {
+fn a_run_that_is_being_ended_shows_it() {
     let mut state = ViewState::default();
     let picture = many(3);
     assert!(screen(&picture, &mut state, 80, 24)[23].contains("q end"));
@@ -205,8 +205,7 @@ fn many(count: usize) -> ViewFrame {
         origin: Some(Origin::Simulated),
         ..WorkloadRow::default()
     };
-    let report =
-        serde_json::json!({"energy_joules": 1e9, "compared_energy_ratio": 0.59, "saving_joules": -2e7, "saving_ratio": -0.04});
+    let report = serde_json::json!({"energy_joules": 1e9, "compared_energy_joules": 5.9e8, "expected_energy_joules": 5.7e8});
     let report: WorkloadReport = serde_json::from_value(report).unwrap();
     ViewFrame {
         rows: (0..count).map(row).collect(),
@@ -222,7 +221,7 @@ fn many(count: usize) -> ViewFrame {
 }
 
 #[test]
-fn from_one_to_a_thousand_workloads_and_from_80_to_200_columns_nothing_is_cut_and_what_is_not_shown_is_said() {
+fn from_one_to_a_thousand_workloads_and_from_80_to_200_columns_nothing_is_cut_and_what_is_not_shown_is_counted() {
     for (width, height) in [(80, 24), (100, 30), (132, 43), (200, 60)] {
         for count in [1, 12, 40, 1000] {
             let lines = screen(&many(count), &mut ViewState::default(), width, height);
@@ -247,7 +246,7 @@ fn from_one_to_a_thousand_workloads_and_from_80_to_200_columns_nothing_is_cut_an
     state.on_key(crossterm::event::KeyCode::End.into());
     let all = screen(&picture, &mut state, 80, 24).join("\n");
     assert!(all.contains(" of 1000, ") && all.contains("to 1000 of 1000"), "{all}");
-    // Searching says how many it hides; held says that it is held.
+    // A search shows how many it hides; a held view shows that it is held.
     (state.search, state.paused) = ("train-0042".into(), true);
     let all = screen(&picture, &mut state, 80, 24).join("\n");
     assert!(all.contains("/train-0042") && all.contains("hides 999") && all.contains("held: p goes on"), "{all}");
@@ -259,7 +258,7 @@ fn from_one_to_a_thousand_workloads_and_from_80_to_200_columns_nothing_is_cut_an
             assert!(width < 20 || lines[0].contains("simulated"), "{lines:#?}");
         }
     }
-    // Some terminals do not say how large they are.
+    // Some terminals do not report how large they are.
     for (width, height) in [(0, 0), (80, 0), (0, 24)] {
         for page in [ViewPage::Table, ViewPage::Details, ViewPage::Help] {
             state.page = page;

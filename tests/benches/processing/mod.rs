@@ -90,6 +90,7 @@ pub fn archive(bus: Arc<dyn Bus>, prefix: &str, group: &str, events: u64, place:
         clock: eadt_archiver::ServiceClock::machine(),
         shutdown: shutdown.clone(),
         metrics: metrics.clone(),
+        new_archive_id: 1,
         ready: health.part("archiver"),
     };
     let began = Instant::now();

@@ -1,4 +1,4 @@
-//! Tells a story to the log at a pace, until it is asked to end.
+//! Sends a story to the log at a pace, until it is asked to end.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Result, anyhow, ensure};
 use eadt_bus::{Bus, Producer, ProducerRecord, Remedy};
 
-use crate::story::{Story, Told};
+use crate::story::{Story, StoryEvent};
 
 /// How long records may take to be acknowledged; longer than any broker is away.
 const FLUSH: Duration = Duration::from_mins(2);
@@ -33,16 +33,20 @@ pub fn send(producer: &mut dyn Producer, record: &ProducerRecord) -> Result<()> 
 }
 
 /// Hands these events over.
-pub fn tell<'a>(producer: &mut dyn Producer, prefix: &str, told: impl IntoIterator<Item = &'a Told>) -> Result<()> {
-    told.into_iter().try_for_each(|told| send(producer, &told.outgoing(prefix)))
+pub fn send_events<'a>(
+    producer: &mut dyn Producer,
+    prefix: &str,
+    events: impl IntoIterator<Item = &'a StoryEvent>,
+) -> Result<()> {
+    events.into_iter().try_for_each(|event| send(producer, &event.outgoing(prefix)))
 }
 
 /// The same, every second one as a producer of the next minor version would write it.
-pub fn tell_mixed(producer: &mut dyn Producer, prefix: &str, told: &[Told]) -> Result<()> {
-    for (number, told) in told.iter().enumerate() {
-        let mut outgoing = told.outgoing(prefix);
+pub fn send_mixed(producer: &mut dyn Producer, prefix: &str, events: &[StoryEvent]) -> Result<()> {
+    for (number, story_event) in events.iter().enumerate() {
+        let mut outgoing = story_event.outgoing(prefix);
         if number % 2 == 1
-            && let Ok(mut event) = serde_json::from_slice(&told.value)
+            && let Ok(mut event) = serde_json::from_slice(&story_event.value)
         {
             eadt_faults::next_version(&mut event);
             outgoing.value = Some(event.to_string().into());
@@ -53,15 +57,15 @@ pub fn tell_mixed(producer: &mut dyn Producer, prefix: &str, told: &[Told]) -> R
 }
 
 impl Feeder {
-    /// Tells a second of the story every `pace`, and the first one before it returns, so that every source is known before any
+    /// Sends a second of the story every `pace`, and the first one before it returns, so that every source is known before any
     /// window can close.
     pub fn start(bus: &dyn Bus, prefix: &str, story: Story, pace: Duration) -> Result<Self> {
-        Self::start_with(bus, prefix, story, pace, |producer, prefix, told| tell(producer, prefix, told))
+        Self::start_with(bus, prefix, story, pace, |producer, prefix, events| send_events(producer, prefix, events))
     }
 
     /// The same by producers of this and of the next minor version.
     pub fn mixed(bus: &dyn Bus, prefix: &str, story: Story, pace: Duration) -> Result<Self> {
-        Self::start_with(bus, prefix, story, pace, tell_mixed)
+        Self::start_with(bus, prefix, story, pace, send_mixed)
     }
 
     fn start_with(
@@ -69,11 +73,11 @@ impl Feeder {
         prefix: &str,
         mut story: Story,
         pace: Duration,
-        tell: fn(&mut dyn Producer, &str, &[Told]) -> Result<()>,
+        send_events: fn(&mut dyn Producer, &str, &[StoryEvent]) -> Result<()>,
     ) -> Result<Self> {
         let mut producer = bus.producer("chaos-feeder")?;
         story.tick();
-        tell(&mut *producer, prefix, &story.told)?;
+        send_events(&mut *producer, prefix, &story.events)?;
         ensure!(producer.flush(FLUSH)?, "the first second was not acknowledged");
         let (stop, seconds, prefix) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(1)), prefix.to_owned());
         let (asked, count) = (Arc::clone(&stop), Arc::clone(&seconds));
@@ -82,7 +86,7 @@ impl Feeder {
         let thread = std::thread::spawn(move || {
             while !asked.load(Ordering::SeqCst) {
                 let from = story.tick();
-                tell(&mut *producer, &prefix, &story.told[from..])?;
+                send_events(&mut *producer, &prefix, &story.events[from..])?;
                 count.fetch_add(1, Ordering::SeqCst);
                 std::thread::sleep(pace);
             }
@@ -92,25 +96,25 @@ impl Feeder {
                 return Ok(story);
             }
             let from = story.end();
-            tell(&mut *producer, &prefix, &story.told[from..])?;
+            send_events(&mut *producer, &prefix, &story.events[from..])?;
             ensure!(producer.flush(FLUSH)?, "the last records were not acknowledged");
             Ok(story)
         });
         Ok(Self { stop, hushed, seconds, thread })
     }
 
-    /// Seconds of the story told so far.
+    /// Seconds of the story sent so far.
     pub fn seconds(&self) -> u64 {
         self.seconds.load(Ordering::SeqCst)
     }
 
-    /// Says nothing any more, and nothing of that; what was told.
+    /// Stops without ending its sources; returns what was sent.
     pub fn hush(self) -> Result<Story> {
         self.hushed.store(true, Ordering::SeqCst);
         self.finish()
     }
 
-    /// Ends the story; what was told.
+    /// Ends the story; returns what was sent.
     pub fn finish(self) -> Result<Story> {
         self.stop.store(true, Ordering::SeqCst);
         self.thread.join().map_err(|_| anyhow!("the feeder panicked"))?

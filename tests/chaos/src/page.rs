@@ -22,7 +22,7 @@ const ELSEWHERE: &[Elsewhere] = &[
         promise: "nothing committed is lost; on a disk that acknowledges syncs that it did not do, data is lost, and the test notices",
         tests: &[
             ("crates/bus/tests/embedded_crash.rs", "a_power_cut_loses_nothing_that_was_committed_and_leaves_nothing_half"),
-            ("crates/bus/tests/embedded_crash.rs", "a_disk_that_says_it_synced_and_did_not_loses_steps"),
+            ("crates/bus/tests/embedded_crash.rs", "a_disk_that_acknowledges_a_sync_that_it_did_not_do_loses_steps"),
         ],
     },
     Elsewhere {
@@ -73,7 +73,7 @@ const ELSEWHERE: &[Elsewhere] = &[
         promise: "windows, decisions and state are those of a run without crashes",
         tests: &[(
             "services/processor/tests/simulation.rs",
-            "however_the_story_goes_everything_is_said_once_and_the_state_is_the_same",
+            "however_the_story_goes_everything_is_written_once_and_the_state_is_the_same",
         )],
     },
     Elsewhere {
@@ -90,7 +90,7 @@ const ELSEWHERE: &[Elsewhere] = &[
         fault: "an energy counter falls or disagrees; a GPU changes its workload",
         promise: "the energy of all windows and the unassigned energy add up to the total",
         tests: &[
-            ("services/collector/tests/nvml.rs", "counters_that_fall_are_told_and_those_that_disagree_left_out"),
+            ("services/collector/tests/nvml.rs", "counters_that_fall_are_reported_and_those_that_disagree_left_out"),
             ("services/collector/tests/nvml.rs", "an_assignments_file_moves_a_gpu_between_workloads"),
             ("tests/recordings.rs", "windows_and_unassigned_of_a_simulated_log_are_the_whole"),
         ],
@@ -120,10 +120,7 @@ const ELSEWHERE: &[Elsewhere] = &[
         fault: "the leading actuator stops or is killed while another one is on standby",
         promise: "the standby continues with the open decisions, and applies each once",
         tests: &[
-            (
-                "tests/kubernetes_takeover.rs",
-                "an_actuator_that_stands_by_goes_on_with_the_decisions_of_one_that_left_or_was_killed",
-            ),
+            ("tests/kubernetes_takeover.rs", "a_standby_actuator_goes_on_with_the_decisions_of_one_that_left_or_was_killed"),
             ("tests/kubernetes_actuator.rs", "a_second_actuator_takes_over_and_the_first_ones_late_writes_do_no_harm"),
         ],
     },
@@ -181,7 +178,7 @@ const ELSEWHERE: &[Elsewhere] = &[
     Elsewhere {
         fault: "planted secrets, with the most verbose logs",
         promise: "no secret appears in any output",
-        tests: &[("tests/kafka_secured.rs", "no_secret_is_ever_said")],
+        tests: &[("tests/kafka_secured.rs", "no_output_contains_a_secret")],
     },
     Elsewhere {
         fault: "slow, large and frequent senders of progress",
@@ -364,19 +361,19 @@ mod tests {
     }
 
     #[test]
-    fn the_page_is_what_the_figures_say() {
+    fn the_page_agrees_with_the_figures() {
         let state = State::read(&root().join("docs/evidence/reliability.json")).unwrap();
         let written = std::fs::read_to_string(root().join("docs/evidence/reliability.md")).unwrap();
         assert!(
             page(&state) == written,
-            "docs/evidence/reliability.md is not what docs/evidence/reliability.json says: cargo xtask chaos --page"
+            "docs/evidence/reliability.md does not agree with docs/evidence/reliability.json: cargo xtask chaos --page"
         );
         assert!(state.rows.values().all(Found::is_good), "a row is broken or does not bite");
         assert!(state.rows.keys().all(|name| ROWS.iter().any(|row| row.name == *name)), "a row is no row any more");
     }
 
     #[test]
-    fn a_row_that_says_something_else_today_is_marked_and_shown_with_what_it_said() {
+    fn a_row_that_changed_since_its_run_is_marked_and_shown_with_its_text_of_then() {
         let row = ROWS.iter().find(|row| row.name == "killed").unwrap();
         let shown = |words: Option<Words>| {
             let found = Found { words, surroundings: [Surroundings::default()].into(), ..Found::default() };
@@ -397,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn every_row_of_the_page_has_what_it_said_when_it_was_run() {
+    fn every_row_of_the_page_has_its_text_of_when_it_was_run() {
         let state = State::read(&root().join("docs/evidence/reliability.json")).unwrap();
         let without: Vec<_> = state.rows.iter().filter(|(_, found)| found.words.is_none()).map(|(name, _)| name).collect();
         assert!(
@@ -407,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_run_is_said() {
+    fn what_was_not_run_is_listed() {
         let text = page(&State::default());
         assert!(ROWS.iter().all(|row| text.contains(&format!("- `{}`: {}", row.name, row.fault))), "{text}");
     }

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::story::WINDOW_SECONDS;
 
-/// A folder that keeps what the processes of one run say; without it that goes with the run.
+/// A folder that keeps the logs of the processes of one run; without it that goes with the run.
 const LOGS: &str = "EADT_CHAOS_LOGS";
 
 /// How long a process may take until it listens to signals.
@@ -36,7 +36,7 @@ pub enum Service {
     Embedded(Embedded),
 }
 
-/// A process that commits numbered steps to an embedded log, and says each that is acknowledged.
+/// A process that commits numbered steps to an embedded log, and prints each that is acknowledged.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Embedded {
     pub dir: PathBuf,
@@ -56,7 +56,7 @@ impl Embedded {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Server {
-    /// Through what stands before it, without credentials.
+    /// Through the proxy before it, without credentials.
     Url(String),
     /// Itself.
     Kubeconfig(PathBuf),
@@ -82,7 +82,7 @@ pub struct Actuator {
     pub settings: eadt_actuator::ActuatorSettings,
 }
 
-/// What a process is told.
+/// The task of a process.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Task {
     /// Empty for an agent that follows a file, and for an embedded log.
@@ -139,7 +139,7 @@ pub struct Part {
     mark: PathBuf,
     log: PathBuf,
     out: PathBuf,
-    /// Writes what it says into its log.
+    /// Writes its standard error into its log.
     writes: Option<std::thread::JoinHandle<()>>,
 }
 
@@ -149,17 +149,17 @@ impl Part {
         let logs = std::env::var_os(LOGS).map_or_else(|| dir.to_owned(), PathBuf::from);
         let (mark, log, out) =
             (dir.join(format!("{name}.mark")), logs.join(format!("{name}.log")), dir.join(format!("{name}.out")));
-        let told = dir.join(format!("{name}.json"));
-        fs::write(&told, serde_json::to_vec(task)?)?;
+        let task_file = dir.join(format!("{name}.json"));
+        fs::write(&task_file, serde_json::to_vec(task)?)?;
         for stale in [mark.clone(), go(&mark)] {
             if stale.exists() {
                 fs::remove_file(stale)?;
             }
         }
         let appending = |path: &Path| File::options().append(true).create(true).open(path);
-        // What sh starts ignores the signal that tells of a limit on files, so that a write fails as it does on a full disk.
+        // What sh starts ignores the signal for a limit on files, so that a write fails as it does on a full disk.
         let mut command = Command::new("sh");
-        command.args(["-c", r#"trap '' XFSZ; exec "$0" "$@""#]).arg(program()?).arg(told);
+        command.args(["-c", r#"trap '' XFSZ; exec "$0" "$@""#]).arg(program()?).arg(task_file);
         command.stdin(Stdio::null()).stdout(File::create(&out)?).stderr(Stdio::piped());
         if let Some(off) = faults.off {
             command.env(OFF, off);
@@ -177,9 +177,9 @@ impl Part {
         let mut child = command.spawn().context("starting chaos-part")?;
         // Not written by the process itself, whose disk may be full.
         let mut writes = None;
-        if let Some(mut said) = child.stderr.take() {
+        if let Some(mut stderr) = child.stderr.take() {
             let mut log = appending(&log)?;
-            writes = Some(std::thread::spawn(move || drop(std::io::copy(&mut said, &mut log))));
+            writes = Some(std::thread::spawn(move || drop(std::io::copy(&mut stderr, &mut log))));
         }
         Ok(Self { child, mark, log, out, writes })
     }
@@ -209,7 +209,7 @@ impl Part {
     /// Lets it go on from the phase that it waits in.
     pub fn go_on(&mut self) -> Result<()> {
         fs::write(go(&self.mark), "")?;
-        // It says so before it goes on, so that the next phase is not taken for this one.
+        // It marks this before it goes on, so that the next phase is not taken for this one.
         while go(&self.mark).exists() {
             ensure!(self.ended()?.is_none(), "a process ended where it should have gone on:\n{}", self.tail());
             std::thread::sleep(Duration::from_millis(1));

@@ -41,7 +41,7 @@ impl Row {
     }
 }
 
-/// What a row said when it was run: its figures are about that, whatever it says today.
+/// The text of a row when it was run: its figures are about that, whatever its text is today.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Words {
     pub fault: String,
@@ -169,7 +169,7 @@ impl Outcome {
     }
 }
 
-/// A text without the names of temporary folders, which say nothing once these are gone.
+/// A text without the names of temporary folders, which mean nothing once these are gone.
 fn placeless(text: &str) -> String {
     let folders = format!("{}/.tmp", std::env::temp_dir().display().to_string().trim_end_matches('/'));
     let mut parts = text.split(&folders);

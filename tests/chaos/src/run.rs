@@ -22,7 +22,7 @@ pub struct Options {
     pub state: Option<PathBuf>,
     /// Go on from what is kept.
     pub resume: bool,
-    /// Add to rows of other builds, too, where these say the same; without it they begin anew.
+    /// Add to rows of other builds, too, where these have the same text; without it they begin anew.
     pub across_builds: bool,
 }
 
@@ -38,7 +38,7 @@ pub struct Found {
     /// With what, and where, of every run that added to it.
     #[serde(default)]
     pub surroundings: BTreeSet<Surroundings>,
-    /// What the row said when it was run. `None` where that was not kept.
+    /// The row's text when it was run. `None` where that was not kept.
     #[serde(default)]
     pub words: Option<Words>,
 }
@@ -49,7 +49,7 @@ impl Found {
         self.complete && self.with.violations() == 0 && self.without.violations() > 0
     }
 
-    /// What the figures are about: what the row said when it was run, or says today where that was not kept.
+    /// What the figures are about: the row's text when it was run, or today's where that was not kept.
     pub fn words(&self, row: &Row) -> Words {
         self.words.clone().unwrap_or_else(|| row.words())
     }
@@ -83,7 +83,7 @@ fn is_of_another_build(found: &Found, here: &Surroundings) -> bool {
 fn begins_anew(row: &Row, found: &Found, here: &Surroundings, across_builds: bool) -> Option<String> {
     // Figures of two promises add up to none.
     if found.words.as_ref().is_some_and(|words| *words != row.words()) {
-        return Some("what is kept of it is of a row that said something else".to_owned());
+        return Some("what is kept of it is of a row with another text".to_owned());
     }
     if across_builds || !is_of_another_build(found, here) {
         return None;
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_keeps_what_it_said_when_it_was_run() {
+    fn a_row_keeps_its_text_of_when_it_was_run() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("state.json");
         let mut options = Options { rounds: Some(8), seed: 1, state: Some(path.clone()), resume: true, across_builds: true };
@@ -318,8 +318,8 @@ mod tests {
         let other = Row { promise: "more than p", ..first };
         let state = run(&[&other], &options).unwrap();
         assert_eq!(state.rows["row"], found);
-        let said = table(&[&other], &state);
-        assert!(said.contains("| p |") && !said.contains("more than p"), "{said}");
+        let page = table(&[&other], &state);
+        assert!(page.contains("| p |") && !page.contains("more than p"), "{page}");
         options.rounds = Some(12);
         let anew = run(&[&other], &options).unwrap().rows["row"].clone();
         assert_eq!((anew.with.rounds, anew.words(&first).promise.as_str()), (12, "more than p"));

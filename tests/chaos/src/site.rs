@@ -27,7 +27,7 @@ use crate::world::{Cluster, LIMIT, PARTITIONS, World, explain, runs};
 /// The workload; it has no pods, so that a change takes no time: what is looked at is the object.
 const NAME: &str = "llm-training";
 const SOURCE: &str = "/chaos/decider";
-/// The name that every actuator has that is not said to have another one.
+/// The name that every actuator has that is given no other one.
 pub const FIRST: &str = "a";
 
 pub struct Site {
@@ -35,7 +35,7 @@ pub struct Site {
     namespace: String,
     /// Everything between the actuators and the shared API server.
     pub proxy: Proxy,
-    heard: Heard,
+    log: ActuatorLog,
     decider: Box<dyn Producer>,
     decided: u64,
     /// Its actuators look at all namespaces: only then they see whose the devices are.
@@ -76,12 +76,12 @@ impl Site {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
         let proxy = runtime.block_on(async { Proxy::start(kubernetes.client().await?).await })?;
         let world = World::start(Cluster::One, off)?;
-        let (heard, decider) = (Heard::start(&world.bus, &world.prefix)?, world.bus.producer("chaos-decider")?);
+        let (log, decider) = (ActuatorLog::start(&world.bus, &world.prefix)?, world.bus.producer("chaos-decider")?);
         kubernetes.apply(&namespace, &workload.to_string())?;
         let mut policy = energy_policy("Enforce");
         policy["spec"]["restartBudget"]["perDay"] = json!(1000);
         kubernetes.apply(&namespace, &policy.to_string())?;
-        let site = Self { world, namespace, proxy, heard, decider, decided: 0, sees_all: false, _runtime: runtime, own };
+        let site = Self { world, namespace, proxy, log, decider, decided: 0, sees_all: false, _runtime: runtime, own };
         let mut part = site.actuator(FIRST, None)?;
         site.wait(&mut part, "the fields are taken over", |_| {
             let taken = site.object()?["metadata"]["annotations"]["eadt.dev/taken-over"].is_string();
@@ -91,7 +91,7 @@ impl Site {
         Ok(site)
     }
 
-    /// An actuator under a name, which stands by where one of another name leads.
+    /// An actuator under a name, which is standby where one of another name leads.
     pub fn actuator(&self, identity: &str, wait: Option<(&'static str, u64)>) -> Result<Part> {
         self.actuator_with(identity, wait, 0.0)
     }
@@ -148,8 +148,8 @@ impl Site {
             }
             runs(part)?;
             if begun.elapsed() > limit {
-                let said = so.err().map_or_else(String::new, |error| format!(" ({error:#})"));
-                return explain(Err(anyhow::anyhow!("not within {limit:?}: {what}{said}")), part);
+                let cause = so.err().map_or_else(String::new, |error| format!(" ({error:#})"));
+                return explain(Err(anyhow::anyhow!("not within {limit:?}: {what}{cause}")), part);
             }
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -172,7 +172,7 @@ impl Site {
 
     /// The layout that was published last.
     pub fn published(&self) -> Option<Workload> {
-        self.heard.kept().workloads.get(&self.workload()).cloned()
+        self.log.kept().workloads.get(&self.workload()).cloned()
     }
 
     pub fn workload(&self) -> String {
@@ -221,30 +221,30 @@ impl Site {
         Ok(())
     }
 
-    /// What became of a decision so far, in the order in which it was said.
+    /// What became of a decision so far, in the order in which it was published.
     pub fn became(&self, id: &str) -> Vec<ActuationOutcome> {
-        let kept = self.heard.kept();
+        let kept = self.log.kept();
         kept.actuations.get(id).into_iter().flatten().map(|actuation| actuation.outcome).collect()
     }
 
     /// Returns the same with the reason of each.
     fn reasons(&self, id: &str) -> String {
-        let kept = self.heard.kept();
+        let kept = self.log.kept();
         let texts: Vec<String> =
             kept.actuations.get(id).into_iter().flatten().map(|of| format!("{:?}: {}", of.outcome, of.reason)).collect();
         texts.join("; ")
     }
 
-    /// Everything that was said of decisions.
+    /// Every actuation, by its decision.
     pub fn actuations(&self) -> BTreeMap<String, Vec<Actuation>> {
-        self.heard.kept().actuations.clone()
+        self.log.kept().actuations.clone()
     }
 
     pub fn is_ready(&self, id: &str) -> bool {
         self.became(id).contains(&ActuationOutcome::Ready)
     }
 
-    /// Whether nothing more is to be said of a decision: it is ready, or it never will be.
+    /// Whether nothing more is to be published of a decision: it is ready, or it never will be.
     pub fn is_over(&self, id: &str) -> bool {
         let last = |outcome: &ActuationOutcome| !matches!(outcome, ActuationOutcome::Applied | ActuationOutcome::Recommended);
         self.became(id).iter().any(last)
@@ -258,7 +258,7 @@ impl Site {
     /// Judges decisions of which each was to be applied once, one after the other, from an object of this generation on, and the last of
     /// which asked for this percentage.
     pub fn judge(&self, outcome: &mut Outcome, ids: &[String], before: i64, percentage: u32) -> Result<()> {
-        // What is said twice may be said late.
+        // What is published twice may be published late.
         std::thread::sleep(Duration::from_secs(1));
         for id in ids {
             let became = self.became(id);
@@ -298,7 +298,7 @@ pub fn now() -> EventTime {
     EventTime::from_micros(since.as_micros() as i64)
 }
 
-/// What actuators said.
+/// What actuators published.
 #[derive(Debug, Default)]
 struct Kept {
     /// By the decision.
@@ -307,13 +307,13 @@ struct Kept {
 }
 
 #[derive(Debug)]
-struct Heard {
+struct ActuatorLog {
     kept: Arc<Mutex<Kept>>,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Heard {
+impl ActuatorLog {
     fn start(bus: &KafkaBus, prefix: &str) -> Result<Self> {
         let topics = [Topic::Actuations, Topic::Workloads].map(|topic| format!("{prefix}{topic}"));
         let all =
@@ -353,7 +353,7 @@ fn lock(kept: &Mutex<Kept>) -> MutexGuard<'_, Kept> {
     kept.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Drop for Heard {
+impl Drop for ActuatorLog {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::SeqCst);
         if let Some(thread) = self.thread.take() {

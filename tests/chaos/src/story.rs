@@ -1,4 +1,4 @@
-//! What the sources say, second by second, and what must become of it.
+//! What the sources send, second by second, and what must become of it.
 //!
 //! Times are event times: windows depend on them alone (`max_future` is off in these runs), so that what is expected does not
 //! depend on when anything happened. The model of windows and decisions below knows nothing of the code under test: counters
@@ -15,14 +15,14 @@ use eadt_schemas::{EventTime, EventType, Topic};
 
 use crate::chance::Chance;
 
-/// Begin of the first window, where a story is told nothing else.
+/// Begin of the first window, unless a story sets another one.
 pub const BASE_SECONDS: i64 = 1_700_000_040;
 /// Length of a window.
 pub const WINDOW_SECONDS: i64 = 10;
 
 /// One event and where it goes.
 #[derive(Debug, Clone)]
-pub struct Told {
+pub struct StoryEvent {
     pub topic: Topic,
     pub key: String,
     pub value: Vec<u8>,
@@ -30,7 +30,7 @@ pub struct Told {
     pub time: EventTime,
 }
 
-impl Told {
+impl StoryEvent {
     pub fn partition(&self, partitions: i32) -> i32 {
         partition_for_key(self.key.as_bytes(), partitions)
     }
@@ -50,7 +50,7 @@ impl Told {
     }
 }
 
-/// What a window must say, and what the matrix must answer.
+/// What a window must hold, and what the matrix must answer.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Expected {
     pub workload: String,
@@ -63,23 +63,23 @@ pub struct Expected {
     pub fell_back: bool,
 }
 
-/// A counter as it was told: seconds since the base, and the total then.
+/// A counter as it was reported: seconds since the base, and the total then.
 type Line = Vec<(f64, f64)>;
 
-/// Who tells something of a workload.
+/// Who reports something of a workload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Teller {
+pub enum Reporter {
     Gpu(usize),
     /// The job's progress as a whole.
     Job,
-    /// One rank's progress, where each tells its own.
+    /// One rank's progress, where each reports its own.
     Rank(u32),
 }
 
 #[derive(Debug, Clone)]
 struct Source {
     workload: usize,
-    teller: Teller,
+    reporter: Reporter,
     /// Its samples come this long after the full second.
     phase: f64,
     /// How far its clock is ahead.
@@ -94,16 +94,16 @@ pub struct Story {
     base_seconds: i64,
     /// Workloads of which nothing is taken in, because their clocks are impossible.
     impossible: Vec<usize>,
-    /// Samples told with a clock that had fallen back for a moment, by workload.
+    /// Samples sent with a clock that had fallen back for a moment, by workload.
     pub fallen_back: BTreeMap<usize, u64>,
     sources: Vec<Source>,
     workloads: Range<usize>,
-    /// What another story wants that was told beside this one.
+    /// What another story wants that was played beside this one.
     beside: Vec<Expected>,
     second: i64,
     ended: bool,
-    /// Everything told so far.
-    pub told: Vec<Told>,
+    /// Everything sent so far.
+    pub events: Vec<StoryEvent>,
 }
 
 const GPUS: usize = 2;
@@ -115,33 +115,33 @@ impl Story {
         Self::with_clocks(seed, 0..workloads, BASE_SECONDS, |_| 0, |_, _| 0.0)
     }
 
-    /// Of these workloads, from another begin, a multiple of a window, on; `ranks`: how many of a workload tell their own progress, 0:
-    /// the job tells it; `skew`: how many seconds the clock of who tells is ahead. A clock that is [`MOST_SKEW`] ahead is impossible.
+    /// Of these workloads, from another begin, a multiple of a window, on; `ranks`: how many of a workload report their own progress, 0:
+    /// the job reports it; `skew`: how many seconds a reporter's clock is ahead. A clock that is [`MOST_SKEW`] ahead is impossible.
     pub fn with_clocks(
         seed: u64,
         workloads: Range<usize>,
         base_seconds: i64,
         ranks: impl Fn(usize) -> u32,
-        skew: impl Fn(usize, Teller) -> f64,
+        skew: impl Fn(usize, Reporter) -> f64,
     ) -> Self {
         let mut chance = Chance::new(seed);
         let mut sources = Vec::new();
         for workload in workloads.clone() {
-            let job = (ranks(workload) == 0).then_some(Teller::Job);
-            for teller in (0..GPUS).map(Teller::Gpu).chain(job).chain((0..ranks(workload)).map(Teller::Rank)) {
+            let job = (ranks(workload) == 0).then_some(Reporter::Job);
+            for reporter in (0..GPUS).map(Reporter::Gpu).chain(job).chain((0..ranks(workload)).map(Reporter::Rank)) {
                 // Milliseconds, so that times are exact on the wire.
                 let phase = (50 + chance.below(850)) as f64 / 1000.0;
-                let skew = skew(workload, teller);
-                sources.push(Source { workload, teller, phase, skew, rate: 0.0, line: Vec::new() });
+                let skew = skew(workload, reporter);
+                sources.push(Source { workload, reporter, phase, skew, rate: 0.0, line: Vec::new() });
             }
         }
         // In a second, events come in this order.
         sources.sort_by(|a, b| a.phase.total_cmp(&b.phase));
         let impossible = |workload: &usize| sources.iter().any(|source| source.workload == *workload && source.skew >= MOST_SKEW);
         let impossible = workloads.clone().filter(impossible).collect();
-        let (told, fallen_back, beside) = (Vec::new(), BTreeMap::new(), Vec::new());
+        let (events, fallen_back, beside) = (Vec::new(), BTreeMap::new(), Vec::new());
         let mut story =
-            Self { chance, base_seconds, impossible, fallen_back, sources, workloads, beside, second: 0, ended: false, told };
+            Self { chance, base_seconds, impossible, fallen_back, sources, workloads, beside, second: 0, ended: false, events };
         story.layouts();
         story
     }
@@ -170,37 +170,37 @@ impl Story {
                 gpus: Some(GPUS as u32),
                 ..Workload::default()
             };
-            self.tell(Topic::Workloads, Self::name(workload), &event, time);
+            self.push_event(Topic::Workloads, Self::name(workload), &event, time);
         }
     }
 
-    fn tell(&mut self, topic: Topic, key: String, event: &impl serde::Serialize, time: EventTime) {
+    fn push_event(&mut self, topic: Topic, key: String, event: &impl serde::Serialize, time: EventTime) {
         let value = serde_json::to_vec(event).expect("events have string keys");
-        self.told.push(Told { topic, key, value, kind: topic.event_type(), time });
+        self.events.push(StoryEvent { topic, key, value, kind: topic.event_type(), time });
     }
 
     fn at(&self, seconds: f64) -> EventTime {
         EventTime::from_micros(self.base_seconds * 1_000_000).plus_micros((seconds * 1e6).round() as i64)
     }
 
-    /// The next second; returns how much was told before it.
+    /// The next second; returns how many events were before it.
     pub fn tick(&mut self) -> usize {
         self.tick_with(None)
     }
 
-    /// The same; the clocks of one workload have fallen back by so many seconds. What they say is of no use.
+    /// The same; the clocks of one workload have fallen back by so many seconds. What they send is of no use.
     pub fn tick_with(&mut self, fallen: Option<(usize, f64)>) -> usize {
-        let before = self.told.len();
+        let before = self.events.len();
         let last = self.ended;
         for i in 0..self.sources.len() {
             let turn = self.second % WINDOW_SECONDS == 0;
             let Self { chance, sources, second, .. } = self;
             let source = &mut sources[i];
             if turn {
-                source.rate = match source.teller {
-                    Teller::Gpu(_) => chance.between(60.0, 220.0).round(),
-                    Teller::Job => chance.between(5.0, 70.0).round(),
-                    Teller::Rank(_) => chance.between(2.0, 35.0).round(),
+                source.rate = match source.reporter {
+                    Reporter::Gpu(_) => chance.between(60.0, 220.0).round(),
+                    Reporter::Job => chance.between(5.0, 70.0).round(),
+                    Reporter::Rank(_) => chance.between(2.0, 35.0).round(),
                 };
             }
             let now = *second as f64 + source.phase + source.skew;
@@ -212,9 +212,9 @@ impl Story {
             } else {
                 source.line.push((now, total));
             }
-            let (workload, teller) = (Self::name(source.workload), source.teller);
+            let (workload, reporter) = (Self::name(source.workload), source.reporter);
             let now = now - back.unwrap_or(0.0);
-            if let Teller::Gpu(device) = teller {
+            if let Reporter::Gpu(device) = reporter {
                 let event = GpuTelemetry {
                     time: self.at(now),
                     workload: Some(workload.clone()),
@@ -224,26 +224,26 @@ impl Story {
                     last,
                     ..GpuTelemetry::default()
                 };
-                self.tell(Topic::GpuTelemetry, workload, &event, self.at(now));
+                self.push_event(Topic::GpuTelemetry, workload, &event, self.at(now));
             } else {
                 let event = TrainingProgress {
                     time: self.at(now),
                     workload: workload.clone(),
-                    rank: if let Teller::Rank(rank) = teller { rank } else { 0 },
-                    scope: if teller == Teller::Job { CounterScope::Global } else { CounterScope::Rank },
+                    rank: if let Reporter::Rank(rank) = reporter { rank } else { 0 },
+                    scope: if reporter == Reporter::Job { CounterScope::Global } else { CounterScope::Rank },
                     collector: "http/chaos".into(),
                     samples_total: Some(total),
                     last,
                     ..TrainingProgress::default()
                 };
-                self.tell(Topic::TrainingProgress, workload, &event, self.at(now));
+                self.push_event(Topic::TrainingProgress, workload, &event, self.at(now));
             }
         }
         self.second += 1;
         before
     }
 
-    /// A last second, in which every source ends; returns how much was told before it.
+    /// A last second, in which every source ends; returns how many events were before it.
     pub fn end(&mut self) -> usize {
         self.ended = true;
         self.tick()
@@ -252,7 +252,7 @@ impl Story {
     /// Takes in another story, of other workloads, that has ended.
     pub fn add(&mut self, other: Self) {
         self.beside.extend(other.expected());
-        self.told.extend(other.told);
+        self.events.extend(other.events);
     }
 
     /// What must be there once all sources have ended.
@@ -263,7 +263,7 @@ impl Story {
                 let of = self
                     .sources
                     .iter()
-                    .filter(|source| source.workload == workload && matches!(source.teller, Teller::Gpu(_)) == gpus);
+                    .filter(|source| source.workload == workload && matches!(source.reporter, Reporter::Gpu(_)) == gpus);
                 of.map(|source| &source.line).collect()
             };
             let (energy, progress) = (lines(true), lines(false));
@@ -288,7 +288,7 @@ impl Story {
                     filled += joules * own / time.max(1e-9);
                 }
                 let watts = filled / (to - from);
-                // Each rank that is there is to tell of the whole window.
+                // Each rank that is there is to report on the whole window.
                 let ranks = progress.iter().filter(|line| line.first().is_some_and(|(time, _)| *time < to) && last(line) >= from);
                 let ranks = ranks.count() as f64;
                 // Times are sums of fractions of seconds here, and whole microseconds in the fold.
@@ -311,8 +311,8 @@ impl Story {
     /// Events of workloads whose clocks are impossible.
     pub fn impossible(&self) -> u64 {
         let names: Vec<_> = self.impossible.iter().map(|workload| Self::name(*workload)).collect();
-        let of = |told: &&Told| told.topic != Topic::Workloads && names.contains(&told.key);
-        self.told.iter().filter(of).count() as u64
+        let of = |event: &&StoryEvent| event.topic != Topic::Workloads && names.contains(&event.key);
+        self.events.iter().filter(of).count() as u64
     }
 }
 

@@ -38,14 +38,14 @@ impl Surroundings {
                 FetchPath::Librdkafka => String::new(),
                 FetchPath::Native => "native".to_owned(),
             },
-            java: told("java", &["-version"]).map(first).unwrap_or_default().replace('"', ""),
-            linux: told("uname", &["-r"]).map(first).unwrap_or_default(),
+            java: output_of("java", &["-version"]).map(first).unwrap_or_default().replace('"', ""),
+            linux: output_of("uname", &["-r"]).map(first).unwrap_or_default(),
             cores: std::thread::available_parallelism().map_or(0, std::num::NonZero::get),
         }
     }
 }
 
-/// What is said of a build with `CARGO_PROFILE_DEV_OPT_LEVEL`.
+/// The description of a build with `CARGO_PROFILE_DEV_OPT_LEVEL`.
 const OPTIMISED: &str = if matches!(env!("EADT_CHAOS_OPT_LEVEL").as_bytes(), b"0") { "" } else { ", optimised" };
 /// What the commit is marked with where there are changes beside it.
 const CHANGED: &str = ", changed";
@@ -62,7 +62,7 @@ impl Surroundings {
 fn commit() -> Option<String> {
     let git = |arguments: &[&str]| {
         let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
-        told("git", &[&["-C", root], arguments].concat())
+        output_of("git", &[&["-C", root], arguments].concat())
     };
     let commit = git(&["describe", "--always", "--exclude=*"])?;
     let changes = git(&["status", "--porcelain"])?;
@@ -74,13 +74,13 @@ fn has_code(status: &str) -> bool {
     status.lines().any(|line| line.get(3..).is_none_or(|path| !WRITTEN.contains(&path)))
 }
 
-fn told(program: &str, arguments: &[&str]) -> Option<String> {
+fn output_of(program: &str, arguments: &[&str]) -> Option<String> {
     let output = Command::new(program).args(arguments).output().ok().filter(|output| output.status.success())?;
-    // Java says its version on standard error.
+    // Java prints its version on standard error.
     Some(String::from_utf8_lossy(if output.stdout.is_empty() { &output.stderr } else { &output.stdout }).into_owned())
 }
 
-/// What the binding was built with, as its version in the lock file says behind its own.
+/// What the binding was built with, as its version in the lock file lists behind its own.
 fn librdkafka() -> String {
     let lock = include_str!("../../../Cargo.lock");
     let version = lock.split("name = \"rdkafka-sys\"\nversion = \"").nth(1).and_then(|rest| rest.split('"').next());

@@ -10,7 +10,7 @@ use eadt_processor::codec::DecodedRecord;
 use eadt_schemas::v1::{ControllerAction, Decision, EfficiencyWindow};
 use eadt_schemas::{EventTime, Topic};
 
-use crate::story::{BASE_SECONDS, Expected, Story, Told, WINDOW_SECONDS};
+use crate::story::{BASE_SECONDS, Expected, Story, StoryEvent, WINDOW_SECONDS};
 
 /// What is wrong.
 #[derive(Debug, Clone, Default)]
@@ -71,14 +71,14 @@ pub fn each_committed(bus: &dyn Bus, topic: &str, partitions: i32, mut each: imp
         let at = TopicPartition::new(topic, partition);
         let high = high(bus, &at, Duration::from_mins(1))?;
         let mut reader = bus.reader(&[(at.clone(), StartOffset::Earliest)], IsolationLevel::ReadCommitted)?;
-        let (mut polled, mut heard, mut complete) = (Vec::new(), Instant::now(), false);
+        let (mut polled, mut last_record, mut complete) = (Vec::new(), Instant::now(), false);
         while !complete {
-            ensure!(heard.elapsed() < Duration::from_mins(2), "{at} could not be read to its end at {high}");
+            ensure!(last_record.elapsed() < Duration::from_mins(2), "{at} could not be read to its end at {high}");
             reader.poll(4096, Duration::from_millis(200), &mut polled)?;
             for item in polled.drain(..) {
                 match item {
                     PollEvent::Record(record) => {
-                        heard = Instant::now();
+                        last_record = Instant::now();
                         each(record);
                     }
                     PollEvent::End { position, .. } => complete |= position >= high,
@@ -92,7 +92,7 @@ pub fn each_committed(bus: &dyn Bus, topic: &str, partitions: i32, mut each: imp
 
 /// A window or a decision.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Said {
+pub struct OutputText {
     pub id: String,
     pub workload: String,
     /// When the window begins, or the one that is decided about, in seconds.
@@ -100,7 +100,7 @@ pub struct Said {
     pub text: String,
 }
 
-impl Said {
+impl OutputText {
     pub fn window(window: &EfficiencyWindow, text: String) -> Self {
         let (id, workload) = (window.id.clone(), window.workload.clone());
         Self { id, workload, begin: window.window_start.micros() / 1_000_000, text }
@@ -113,20 +113,20 @@ impl Said {
 }
 
 /// Windows and decisions, as the code under test writes them when nothing ever happens to it.
-pub fn straight(told: &[Told], settings: &FoldSettings, partitions: i32) -> (Vec<Said>, Vec<Said>) {
+pub fn straight(events: &[StoryEvent], settings: &FoldSettings, partitions: i32) -> (Vec<OutputText>, Vec<OutputText>) {
     let (mut windows, mut decisions, mut out) = (Vec::new(), Vec::new(), Vec::new());
     for number in 0..partitions {
         let mut partition = PartitionFold::new(settings.clone());
-        for (i, told) in told.iter().enumerate().filter(|(_, told)| told.partition(partitions) == number) {
-            let decoded = DecodedRecord::decode(told.topic, Some(told.kind.name()), Some(&told.value));
+        for (i, event) in events.iter().enumerate().filter(|(_, event)| event.partition(partitions) == number) {
+            let decoded = DecodedRecord::decode(event.topic, Some(event.kind.name()), Some(&event.value));
             let stamp = EventTime::from_micros((BASE_SECONDS + 1_000_000) * 1_000_000 + i as i64 * 1000);
-            let (topic, key) = (told.topic, Some(told.key.as_str()));
+            let (topic, key) = (event.topic, Some(event.key.as_str()));
             let input = InputRecord { topic, stamp, key, is_sent_again: false, event: decoded.event() };
             partition.fold(&input, &mut out);
             for output in out.drain(..) {
                 match output {
-                    FoldOutput::Window(window) => windows.push(Said::window(&window, json(&*window))),
-                    FoldOutput::Decision(decision) => decisions.push(Said::decision(&decision, json(&*decision))),
+                    FoldOutput::Window(window) => windows.push(OutputText::window(&window, json(&*window))),
+                    FoldOutput::Decision(decision) => decisions.push(OutputText::decision(&decision, json(&*decision))),
                     FoldOutput::Refused(_) => {}
                 }
             }
@@ -146,10 +146,10 @@ fn text(record: &ConsumerRecord, known: &impl serde::Serialize) -> String {
 }
 
 /// Each id of `wanted` once with its text, and nothing else.
-pub fn once(what: &str, wanted: &[Said], found: &[Said], findings: &mut Findings) {
-    let wanted: BTreeMap<&str, &str> = wanted.iter().map(|said| (said.id.as_str(), said.text.as_str())).collect();
+pub fn once(what: &str, wanted: &[OutputText], found: &[OutputText], findings: &mut Findings) {
+    let wanted: BTreeMap<&str, &str> = wanted.iter().map(|output| (output.id.as_str(), output.text.as_str())).collect();
     let mut seen: BTreeMap<&str, u64> = BTreeMap::new();
-    for Said { id, text, .. } in found {
+    for OutputText { id, text, .. } in found {
         let count = seen.entry(id).or_default();
         *count += 1;
         match wanted.get(id.as_str()) {
@@ -178,10 +178,10 @@ pub fn once(what: &str, wanted: &[Said], found: &[Said], findings: &mut Findings
 /// What the processor wrote.
 #[derive(Debug, Default)]
 struct Written {
-    windows: Vec<Said>,
+    windows: Vec<OutputText>,
     /// By workload and begin.
     by_begin: BTreeMap<(String, i64), EfficiencyWindow>,
-    decisions: Vec<Said>,
+    decisions: Vec<OutputText>,
     /// By workload and begin of the window that is decided about.
     actions: BTreeMap<(String, i64), ControllerAction>,
 }
@@ -202,20 +202,20 @@ impl Written {
     }
 
     fn take_window(&mut self, text: String, window: EfficiencyWindow) {
-        let said = Said::window(&window, text);
-        self.by_begin.insert((window.workload.clone(), said.begin), window);
-        self.windows.push(said);
+        let output = OutputText::window(&window, text);
+        self.by_begin.insert((window.workload.clone(), output.begin), window);
+        self.windows.push(output);
     }
 
     fn take_decision(&mut self, text: String, decision: &Decision) {
-        let said = Said::decision(decision, text);
-        self.actions.insert((decision.workload.clone(), said.begin), decision.action);
-        self.decisions.push(said);
+        let output = OutputText::decision(decision, text);
+        self.actions.insert((decision.workload.clone(), output.begin), decision.action);
+        self.decisions.push(output);
     }
 
     /// What is of these windows, by workload and begin.
     fn of(&self, these: impl Fn(&str, i64) -> bool) -> Self {
-        let of = |all: &[Said]| all.iter().filter(|said| these(&said.workload, said.begin)).cloned().collect();
+        let of = |all: &[OutputText]| all.iter().filter(|output| these(&output.workload, output.begin)).cloned().collect();
         let (mut by_begin, mut actions) = (self.by_begin.clone(), self.actions.clone());
         by_begin.retain(|(workload, begin), _| these(workload, *begin));
         actions.retain(|(workload, begin), _| these(workload, *begin));
@@ -246,21 +246,22 @@ pub fn processor_except(
 /// What must be there.
 #[derive(Debug)]
 struct Wanted {
-    windows: Vec<Said>,
-    decisions: Vec<Said>,
+    windows: Vec<OutputText>,
+    decisions: Vec<OutputText>,
     model: Vec<Expected>,
     repeated: BTreeSet<(String, i64)>,
 }
 
 impl Wanted {
     fn new(story: &Story, logged: &Logged, settings: &FoldSettings, partitions: i32) -> Self {
-        let (windows, decisions) = straight(&logged.told, settings, partitions);
+        let (windows, decisions) = straight(&logged.events, settings, partitions);
         Self { windows, decisions, model: story.expected(), repeated: logged.repeated.clone() }
     }
 
     /// Against what was written, as far as it is of these windows, by workload and begin.
     fn compare(&self, written: &Written, these: impl Fn(&str, i64) -> bool) -> Findings {
-        let of = |all: &[Said]| all.iter().filter(|said| these(&said.workload, said.begin)).cloned().collect::<Vec<_>>();
+        let of =
+            |all: &[OutputText]| all.iter().filter(|output| these(&output.workload, output.begin)).cloned().collect::<Vec<_>>();
         let (written, mut findings) = (written.of(&these), Findings::default());
         once("window", &of(&self.windows), &written.windows, &mut findings);
         once("decision", &of(&self.decisions), &written.decisions, &mut findings);
@@ -270,52 +271,52 @@ impl Wanted {
     }
 }
 
-/// A story as it stands in the log. Where a broker dies before it has answered, its sender begins anew and says again what it had
-/// said: then an event is there twice, and windows are to say so.
+/// A story as it is in the log. Where a broker dies before it has answered, its sender begins anew and sends again what it had
+/// sent: then an event is there twice, and windows are to show it.
 struct Logged {
-    told: Vec<Told>,
+    events: Vec<StoryEvent>,
     /// Windows, by workload and begin, that may count an event as one that was there.
     repeated: BTreeSet<(String, i64)>,
 }
 
 impl Logged {
     fn read(bus: &dyn Bus, prefix: &str, story: &Story, partitions: i32) -> Result<Self> {
-        let mut logged: BTreeMap<i32, Vec<(EventTime, &Told)>> = BTreeMap::new();
+        let mut logged: BTreeMap<i32, Vec<(EventTime, &StoryEvent)>> = BTreeMap::new();
         let mut repeated = BTreeSet::new();
-        let topics: BTreeSet<Topic> = story.told.iter().map(|told| told.topic).collect();
+        let topics: BTreeSet<Topic> = story.events.iter().map(|event| event.topic).collect();
         for topic in topics {
-            let of_topic = story.told.iter().filter(|told| told.topic == topic);
-            let told: HashMap<(&[u8], &[u8]), &Told> =
-                of_topic.map(|told| ((told.key.as_bytes(), told.value.as_slice()), told)).collect();
+            let of_topic = story.events.iter().filter(|event| event.topic == topic);
+            let by_content: HashMap<(&[u8], &[u8]), &StoryEvent> =
+                of_topic.map(|event| ((event.key.as_bytes(), event.value.as_slice()), event)).collect();
             let (mut seen, mut newest) = (HashSet::new(), BTreeMap::new());
             for record in read_committed(bus, &format!("{prefix}{topic}"), partitions)? {
                 let what = (record.key.as_deref().unwrap_or_default(), record.value.as_deref().unwrap_or_default());
                 // Heartbeats are the processor's own.
-                let Some(told) = told.get(&what) else { continue };
-                if !seen.insert((told.key.as_str(), told.value.as_slice())) {
-                    let begin = told.time.micros() / 1_000_000 / WINDOW_SECONDS * WINDOW_SECONDS;
+                let Some(event) = by_content.get(&what) else { continue };
+                if !seen.insert((event.key.as_str(), event.value.as_slice())) {
+                    let begin = event.time.micros() / 1_000_000 / WINDOW_SECONDS * WINDOW_SECONDS;
                     let around = [begin - WINDOW_SECONDS, begin, begin + WINDOW_SECONDS];
-                    repeated.extend(around.map(|begin| (told.key.clone(), begin)));
+                    repeated.extend(around.map(|begin| (event.key.clone(), begin)));
                 }
-                let newest = newest.entry(record.at.partition).or_insert(told.time);
-                *newest = told.time.max(*newest);
-                logged.entry(record.at.partition).or_default().push((*newest, told));
+                let newest = newest.entry(record.at.partition).or_insert(event.time);
+                *newest = event.time.max(*newest);
+                logged.entry(record.at.partition).or_default().push((*newest, event));
             }
         }
         if repeated.is_empty() {
-            return Ok(Self { told: story.told.clone(), repeated });
+            return Ok(Self { events: story.events.clone(), repeated });
         }
         // Inputs meet by time, each in its own order.
-        let mut told = Vec::new();
+        let mut merged = Vec::new();
         for mut events in logged.into_values() {
             events.sort_by_key(|(time, _)| *time);
-            told.extend(events.into_iter().map(|(_, told)| told.clone()));
+            merged.extend(events.into_iter().map(|(_, event)| event.clone()));
         }
-        Ok(Self { told, repeated })
+        Ok(Self { events: merged, repeated })
     }
 }
 
-/// The same by the model alone, where what is written depends on when something was told.
+/// The same by the model alone, where what is written depends on when something was sent.
 pub fn by_model(bus: &dyn Bus, prefix: &str, story: &Story, partitions: i32) -> Result<Findings> {
     let mut findings = Findings::default();
     let written = Written::read(bus, prefix, partitions)?;
@@ -369,13 +370,13 @@ mod tests {
 
     /// What was written where nothing happened.
     fn written(story: &Story) -> Written {
-        let (windows, decisions) = straight(&story.told, &processor_settings("").fold_settings(), 2);
+        let (windows, decisions) = straight(&story.events, &processor_settings("").fold_settings(), 2);
         let mut written = Written::default();
-        for Said { text, .. } in windows {
+        for OutputText { text, .. } in windows {
             let window = serde_json::from_str(&text).unwrap();
             written.take_window(text, window);
         }
-        for Said { text, .. } in decisions {
+        for OutputText { text, .. } in decisions {
             let decision = serde_json::from_str(&text).unwrap();
             written.take_decision(text, &decision);
         }
@@ -391,7 +392,7 @@ mod tests {
         story
     }
 
-    /// The model and the fold have nothing in common but what the design says, and agree on every seed.
+    /// The model and the fold have nothing in common but the design, and agree on every seed.
     #[test]
     fn the_model_agrees_with_the_fold() {
         let mut kinds = std::collections::BTreeSet::new();
@@ -408,10 +409,10 @@ mod tests {
 
     /// Clocks that are wrong by up to an hour, and one that falls back.
     #[test]
-    fn the_model_agrees_with_the_fold_whatever_the_clocks_say() {
+    fn the_model_agrees_with_the_fold_whatever_the_clocks_show() {
         for seed in 0..20 {
             let mut story = crate::rows::clocks::story(seed, BASE_SECONDS);
-            crate::rows::clocks::tell(&mut story, 100, |_| Ok(())).unwrap();
+            crate::rows::clocks::send_story(&mut story, 100, |_| Ok(())).unwrap();
             let mut written = written(&story);
             // Without a limit nothing of the future is refused; it is not in the model.
             written.by_begin.retain(|(workload, _), _| *workload != Story::name(crate::rows::clocks::HOUR_AHEAD));
@@ -423,9 +424,9 @@ mod tests {
 
     #[test]
     fn what_is_missing_doubled_or_other_is_found() {
-        let said = |(id, text): (&str, &str)| Said { id: id.into(), workload: "w".into(), begin: 0, text: text.into() };
-        let wanted = [("a", "1"), ("b", "2")].map(said);
-        let found = [("a", "1"), ("a", "1"), ("c", "3")].map(said);
+        let output = |(id, text): (&str, &str)| OutputText { id: id.into(), workload: "w".into(), begin: 0, text: text.into() };
+        let wanted = [("a", "1"), ("b", "2")].map(output);
+        let found = [("a", "1"), ("a", "1"), ("c", "3")].map(output);
         let mut findings = Findings::default();
         once("window", &wanted, &found, &mut findings);
         assert_eq!((findings.lost, findings.duplicated, findings.wrong), (1, 1, 1));
@@ -435,13 +436,13 @@ mod tests {
     #[test]
     fn windows_that_are_judged_apart_are_left_out_and_no_others() {
         let story = story(1);
-        let logged = Logged { told: story.told.clone(), repeated: BTreeSet::new() };
+        let logged = Logged { events: story.events.clone(), repeated: BTreeSet::new() };
         let wanted = Wanted::new(&story, &logged, &processor_settings("").fold_settings(), 2);
         let (one, other) = (Story::name(0), Story::name(1));
         let apart = |workload: &str, begin| workload == one && (BASE_SECONDS + 10..=BASE_SECONDS + 19).contains(&begin);
         let without = |workload: &str, begin: i64| {
             let mut written = written(&story);
-            written.windows.retain(|said| said.workload != workload || said.begin != begin);
+            written.windows.retain(|output| output.workload != workload || output.begin != begin);
             written.by_begin.retain(|(of, at), _| of != workload || *at != begin);
             (wanted.compare(&written, |workload, begin| !apart(workload, begin)), wanted.compare(&written, apart))
         };

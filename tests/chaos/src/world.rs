@@ -295,14 +295,14 @@ impl Drop for Watch {
 }
 
 /// A context for errors of parts.
-pub fn told(part: &Part) -> String {
-    format!("the process said:\n{}", part.tail())
+pub fn process_output(part: &Part) -> String {
+    format!("the process wrote:\n{}", part.tail())
 }
 
 /// Fails unless a part still runs.
 pub fn runs(part: &mut Part) -> Result<()> {
     let ended = part.ended()?;
-    ensure!(ended.is_none(), "a process ended by itself: {}", told(part));
+    ensure!(ended.is_none(), "a process ended by itself: {}", process_output(part));
     Ok(())
 }
 
@@ -318,7 +318,7 @@ pub fn supervise(part: &mut Part, again: impl FnOnce() -> Result<Part>, outcome:
     Ok(fenced)
 }
 
-/// As [`Context::context`], with what the part said.
+/// As [`Context::context`], with the output of the part.
 pub fn explain<T>(result: Result<T>, part: &Part) -> Result<T> {
-    result.with_context(|| told(part))
+    result.with_context(|| process_output(part))
 }

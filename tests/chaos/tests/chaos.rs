@@ -11,7 +11,7 @@ use eadt_chaos::run::{Options, State, run, table};
 /// Rows that run at once: most of the time they wait.
 const AT_ONCE: usize = 3;
 
-/// All rows, by how long their short runs take as far as the kept figures tell, the longest first: a long one that begins last runs
+/// All rows, by how long their short runs take as far as the kept figures show, the longest first: a long one that begins last runs
 /// alone.
 fn longest_first() -> Vec<&'static Row> {
     let figures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/evidence/reliability.json");

@@ -1,4 +1,4 @@
-//! What may come from outside, as bytes: nothing of it makes a reader panic, and what is accepted is what it says.
+//! What may come from outside, as bytes: nothing of it makes a reader panic, and what is accepted is valid.
 //!
 //! Each function is a target. `cargo xtask fuzz` looks for new inputs; the test of this crate runs the kept ones (`corpus/`).
 
@@ -47,7 +47,7 @@ pub const TARGETS: [(&str, Target); 9] = [
     ("tables", tables),
 ];
 
-/// Answers of Kafka, their batches and how they are packed. The first byte says as which of them.
+/// Answers of Kafka, their batches and how they are packed. The first byte selects one of them.
 pub fn fetch(data: &[u8]) {
     eadt_bus::kafka::read_foreign_bytes(data);
 }
@@ -120,7 +120,7 @@ pub fn imports(data: &[u8]) {
 }
 
 /// What senders of progress give: bodies of `POST /v1/progress` and of Kubeflow's contract, tokens of service accounts; and the
-/// files that say who may send and whose GPUs are whose. The first byte says which.
+/// files that list who may send and whose GPUs are whose. The first byte selects one.
 pub fn ingest(data: &[u8]) {
     let Some((what, body)) = data.split_first() else { return };
     let now = EventTime::from_seconds(1.7e9);
@@ -177,7 +177,7 @@ fn sendable(event: &TrainingProgress) {
     }
 }
 
-/// What tenants of a cluster write: policies, and workloads with all that is noted on them. The first byte says of which kind.
+/// What tenants of a cluster write: policies, and workloads with all that is noted on them. The first byte selects the kind.
 pub fn objects(data: &[u8]) {
     let Some((kind, text)) = data.split_first() else { return };
     let Ok(object) = serde_json::from_slice::<Value>(text) else { return };
@@ -197,7 +197,7 @@ pub fn objects(data: &[u8]) {
     drop(change::plan_resume(&seen, 1));
 }
 
-/// Settings as the program and the node agent read them, from files and variables, and scenarios. The first byte says which.
+/// Settings as the program and the node agent read them, from files and variables, and scenarios. The first byte selects one.
 pub fn settings(data: &[u8]) {
     let Some((what, text)) = data.split_first() else { return };
     let Ok(text) = std::str::from_utf8(text) else { return };
@@ -275,7 +275,7 @@ fn joint<T: JointFold>(settings: &FoldSettings, key: &str, value: &[u8]) {
     drop(stage.take_changes());
 }
 
-/// Tables of measurements, from which settings and partitions are chosen. The first byte says which.
+/// Tables of measurements, from which settings and partitions are chosen. The first byte selects one.
 pub fn tables(data: &[u8]) {
     let Some((what, bytes)) = data.split_first() else { return };
     match what % 3 {

@@ -94,7 +94,7 @@ fn changed(inputs: &[(String, Vec<u8>)], input: usize, changes: &[Change]) -> Ve
             }
             Change::Insert(place, text) => {
                 let at = at(*place, &bytes);
-                // Instead of a number, where one stands there.
+                // Instead of a number, if one is there.
                 let digits = bytes[at..].iter().take_while(|byte| byte.is_ascii_digit()).count();
                 bytes.splice(at..at + digits, text.bytes());
             }

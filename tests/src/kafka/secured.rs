@@ -194,7 +194,7 @@ impl SecuredKafka {
         KafkaBus::connect(options.with_fetch(fetch_path())).context("connecting as the administrator")
     }
 
-    /// Of these rights, which are all that the user has, those that nothing that he did so far needed: the broker's log says what it let
+    /// Of these rights, which are all that the user has, those that nothing that he did so far needed: the broker's log shows what it let
     /// him do, and another one of them allows that, too.
     pub fn unneeded(&self, user: &str, rights: &BTreeSet<AclEntry>) -> Result<BTreeSet<AclEntry>> {
         let mut acts = BTreeSet::new();
@@ -221,9 +221,9 @@ fn covers(right: &AclEntry, resource: &AclResource) -> bool {
 /// What the authorizer let this user do, in a line such as `… Principal = User:a is Allowed operation = READ from host = 127.0.0.1 on
 /// resource = Topic:LITERAL:x for request = Fetch with resourceRefCount = 1 based on rule …`.
 fn act(line: &str, user: &str) -> Option<(AclOperation, AclResource)> {
-    let (_, told) = line.split_once(&format!("Principal = User:{user} is Allowed operation = "))?;
-    let (operation, told) = told.split_once(" from host = ")?;
-    let (resource, _) = told.split_once(" on resource = ")?.1.split_once(" for request = ")?;
+    let (_, rest) = line.split_once(&format!("Principal = User:{user} is Allowed operation = "))?;
+    let (operation, rest) = rest.split_once(" from host = ")?;
+    let (resource, _) = rest.split_once(" on resource = ")?.1.split_once(" for request = ")?;
     let operation = match operation {
         "READ" => AclOperation::Read,
         "WRITE" => AclOperation::Write,

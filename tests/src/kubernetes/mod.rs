@@ -1,5 +1,5 @@
 //! A real Kubernetes control plane on this machine: etcd, API server with RBAC, controllers, scheduler as processes, nodes with
-//! GPUs whose kubelets kwok plays. What pods do is told by annotations: `tests/control-plane/stages.yaml`.
+//! GPUs whose kubelets kwok plays. What pods do is set by annotations: `tests/control-plane/stages.yaml`.
 
 pub mod audit;
 pub mod chart;
@@ -233,7 +233,7 @@ impl Kubernetes {
     pub fn define(&self, definitions: &str) -> Result<()> {
         let begun = Instant::now();
         self.apply("default", definitions)?;
-        // Of a definition that has no conditions yet, kubectl says that it cannot read them.
+        // Of a definition that has no conditions yet, kubectl reports that it cannot read them.
         while let Err(error) = self.kubectl(&["wait", "crd", "--all", "--for=condition=Established", "--timeout=60s"]) {
             ensure!(error.to_string().contains("accessor error") && begun.elapsed() < READY_WITHIN, "{error}");
             std::thread::sleep(STEP);
@@ -472,7 +472,7 @@ impl Drop for Kubernetes {
     }
 }
 
-/// A client for the present runtime with what a kubeconfig says.
+/// A client for the present runtime with a kubeconfig.
 pub async fn client(kubeconfig: &Path) -> Result<Client> {
     let read = Kubeconfig::read_from(kubeconfig)?;
     let config = Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await?;

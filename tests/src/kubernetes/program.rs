@@ -62,8 +62,8 @@ fn build(to: &Path) -> Result<()> {
         .stdin(Stdio::null())
         .output()
         .with_context(|| format!("starting {}", go.display()))?;
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    ensure!(output.status.success(), "building Kubernetes {} failed: {said}", version());
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    ensure!(output.status.success(), "building Kubernetes {} failed: {errors}", version());
     Ok(())
 }
 
@@ -86,8 +86,8 @@ fn go() -> Result<PathBuf> {
 }
 
 /// Reads `go version go1.26.8 linux/amd64`.
-fn new_enough(said: &str) -> bool {
-    let version = said.split_whitespace().nth(2).and_then(|word| word.strip_prefix("go")).unwrap_or_default();
+fn new_enough(version_text: &str) -> bool {
+    let version = version_text.split_whitespace().nth(2).and_then(|word| word.strip_prefix("go")).unwrap_or_default();
     let mut numbers = version.split(|c: char| !c.is_ascii_digit()).filter_map(|part| part.parse::<u32>().ok());
     matches!((numbers.next(), numbers.next()), (Some(major), Some(minor)) if (major, minor) >= GO)
 }
@@ -122,7 +122,7 @@ mod tests {
 
     #[test]
     fn a_go_compiler_is_judged_by_its_version() {
-        for (said, enough) in [
+        for (version_text, enough) in [
             ("go version go1.26.8 linux/amd64", true),
             ("go version go1.26rc1 linux/amd64", true),
             ("go version go1.27 linux/arm64", true),
@@ -131,7 +131,7 @@ mod tests {
             ("go version devel +abc linux/amd64", false),
             ("", false),
         ] {
-            assert_eq!(new_enough(said), enough, "{said}");
+            assert_eq!(new_enough(version_text), enough, "{version_text}");
         }
     }
 

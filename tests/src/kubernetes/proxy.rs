@@ -1,4 +1,4 @@
-//! Stands between a client and the API server, and does to chosen requests what networks and API servers do on bad days.
+//! Is between a client and the API server, and does to chosen requests what networks and API servers do on bad days.
 //!
 //! The client speaks plain HTTP to it; it speaks to the API server with the credentials of the client that it was given.
 
@@ -31,7 +31,7 @@ pub enum Answer {
     Nothing,
     /// The API server does what is asked, but its answer breaks off.
     Lost,
-    /// For a watch: it begins well, and its first event says 410 Gone, as after a compaction.
+    /// For a watch: it begins well, and its first event is 410 Gone, as after a compaction.
     Gone,
 }
 
@@ -172,7 +172,7 @@ async fn pass(State((shared, upstream)): State<(Arc<Shared>, Client)>, request: 
             if is_watch(&query) { until_cut(answer, cuts) } else { answer }
         }
         Some(Answer::Refused { code, retry_after }) => {
-            let mut answer = said(code, Body::from(status(code).to_string()));
+            let mut answer = json_response(code, Body::from(status(code).to_string()));
             if let Some(seconds) = retry_after {
                 answer.headers_mut().insert(header::RETRY_AFTER, seconds.into());
             }
@@ -182,9 +182,9 @@ async fn pass(State((shared, upstream)): State<(Arc<Shared>, Client)>, request: 
         Some(Answer::Lost) => {
             let code = forward(&upstream, request).await.status();
             let broken = stream::iter([Ok(Bytes::from_static(b"{")), Err(std::io::Error::other("cut"))]);
-            said(code.as_u16(), Body::from_stream(broken))
+            json_response(code.as_u16(), Body::from_stream(broken))
         }
-        Some(Answer::Gone) => said(200, Body::from(format!("{}\n", json!({"type": "ERROR", "object": status(410)})))),
+        Some(Answer::Gone) => json_response(200, Body::from(format!("{}\n", json!({"type": "ERROR", "object": status(410)})))),
     }
 }
 
@@ -206,7 +206,7 @@ async fn forward(upstream: &Client, request: Request) -> Response {
             }
             answer
         }
-        Err(error) => said(502, Body::from(format!("{error:#}"))),
+        Err(error) => json_response(502, Body::from(format!("{error:#}"))),
     }
 }
 
@@ -217,14 +217,14 @@ fn until_cut(answer: Response, mut cuts: watch::Receiver<u64>) -> Response {
     })
 }
 
-fn said(code: u16, body: Body) -> Response {
+fn json_response(code: u16, body: Body) -> Response {
     let mut answer = Response::new(body);
     *answer.status_mut() = StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     answer.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static("application/json"));
     answer
 }
 
-/// As the API server says such things.
+/// The status object of the API server for a code.
 fn status(code: u16) -> Value {
     let reason = match code {
         403 => "Forbidden",
@@ -237,7 +237,7 @@ fn status(code: u16) -> Value {
     json!({
         "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "code": code, "reason": reason,
         "message": match code {
-            // As an API server says it for a moment after its start, before it has read its roles.
+            // As an API server answers for a moment after its start, before it has read its roles.
             403 => "statefulsets.apps is forbidden: User \"system:serviceaccount:t:t\" cannot do this: the proxy says 403".to_owned(),
             _ => format!("the proxy says {code}"),
         },

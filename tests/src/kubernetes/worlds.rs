@@ -24,14 +24,14 @@ struct Member {
     owner: String,
     /// The value of `WORLD_SIZE`.
     size: String,
-    /// What the pod was told last.
-    told: Option<String>,
+    /// The last annotation of the pod.
+    annotated: Option<String>,
     leaving: bool,
 }
 
 type Name = (String, String);
 
-/// What this pod, and no other of its name, is to be told.
+/// What this pod, and no other of its name, is to get.
 #[derive(Debug, PartialEq, Eq)]
 struct Word {
     name: Name,
@@ -46,7 +46,7 @@ struct Worlds {
 }
 
 impl Worlds {
-    /// Takes a pod's present state, or that it is gone, and says whom to tell what.
+    /// Takes a pod's present state, or that it is gone, and returns which pods to annotate with what.
     fn saw(&mut self, name: Name, member: Option<Member>) -> Vec<Word> {
         let before = self.members.remove(&name);
         let mut owners: BTreeSet<String> = before.iter().map(|member| member.owner.clone()).collect();
@@ -56,9 +56,9 @@ impl Worlds {
             }
         }
         if let Some(mut member) = member {
-            // Nobody else tells it anything, and what is seen may be older than the last word.
+            // Nobody else annotates it, and what is seen may be older than the last word.
             if let Some(before) = before.filter(|before| before.uid == member.uid) {
-                member.told = before.told;
+                member.annotated = before.annotated;
             }
             owners.insert(member.owner.clone());
             self.by_owner.entry(member.owner.clone()).or_default().insert(name.clone());
@@ -75,8 +75,8 @@ impl Worlds {
         let mut words = Vec::new();
         for name in here {
             let member = self.members.get_mut(name).expect("each name has its member");
-            if member.told.as_ref() != Some(&text) {
-                member.told = Some(text.clone());
+            if member.annotated.as_ref() != Some(&text) {
+                member.annotated = Some(text.clone());
                 words.push(Word { name: name.clone(), uid: member.uid.clone(), text: text.clone() });
             }
         }
@@ -89,9 +89,9 @@ fn member(pod: &Pod) -> Option<Member> {
     let mut variables = containers.flat_map(|container| container.env.iter().flatten());
     let size = variables.find(|variable| variable.name == "WORLD_SIZE")?.value.clone().unwrap_or_default();
     let owner = pod.owner_references().first()?.uid.clone();
-    let told = pod.annotations().get(ANNOTATION).cloned();
+    let annotated = pod.annotations().get(ANNOTATION).cloned();
     let leaving = pod.metadata.deletion_timestamp.is_some();
-    Some(Member { uid: pod.uid()?, owner, size, told, leaving })
+    Some(Member { uid: pod.uid()?, owner, size, annotated, leaving })
 }
 
 /// Watches all pods until it is dropped.
@@ -113,12 +113,12 @@ pub async fn watch(client: Client) {
         let name = (pod.namespace().unwrap_or_default(), pod.name_any());
         let member = if gone { None } else { member(&pod) };
         for word in worlds.saw(name, member) {
-            tell(&client, &word).await;
+            annotate(&client, &word).await;
         }
     }
 }
 
-async fn tell(client: &Client, Word { name: (namespace, name), uid, text }: &Word) {
+async fn annotate(client: &Client, Word { name: (namespace, name), uid, text }: &Word) {
     let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
     // With its uid: on a busy machine the pod may have a successor by now, which this word would make ready.
     let patch = json!({"metadata": {"uid": uid, "annotations": {ANNOTATION: text}}});
@@ -131,7 +131,7 @@ async fn tell(client: &Client, Word { name: (namespace, name), uid, text }: &Wor
             Err(error) => {
                 tries += 1;
                 if tries.is_multiple_of(40) {
-                    eprintln!("pod {namespace}/{name} is still to be told about its world: {error}");
+                    eprintln!("pod {namespace}/{name} is still without its world's annotation: {error}");
                 }
                 tokio::time::sleep(Duration::from_millis(250)).await;
             }
@@ -149,7 +149,7 @@ mod tests {
 
     fn of(uid: &str, owner: &str, size: &str) -> Member {
         let (uid, owner, size) = (uid.to_owned(), owner.to_owned(), size.to_owned());
-        Member { uid, owner, size, told: None, leaving: false }
+        Member { uid, owner, size, annotated: None, leaving: false }
     }
 
     fn leaving(member: Member) -> Member {
@@ -176,14 +176,14 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_told_twice_and_a_successor_is_told_anew() {
+    fn no_pod_is_annotated_twice_and_a_successor_is_annotated_anew() {
         let mut worlds = Worlds::default();
         assert_eq!(worlds.saw(name("a-0"), Some(of("1", "a", "6"))), [word("a-0", "1", "6")]);
-        // Seen as it was before it was told.
+        // Seen as it was before it was annotated.
         assert_eq!(worlds.saw(name("a-0"), Some(of("1", "a", "6"))), []);
         assert_eq!(worlds.saw(name("a-0"), Some(of("2", "a", "6"))), [word("a-0", "2", "6")]);
-        // After the watch began again, what the pod says is believed.
-        let told = Member { told: Some("6".to_owned()), ..of("2", "a", "6") };
-        assert_eq!(Worlds::default().saw(name("a-0"), Some(told)), []);
+        // After the watch began again, the pod's annotation is believed.
+        let annotated = Member { annotated: Some("6".to_owned()), ..of("2", "a", "6") };
+        assert_eq!(Worlds::default().saw(name("a-0"), Some(annotated)), []);
     }
 }

@@ -1,5 +1,19 @@
 use serde_json::{Value, json};
 
+/// Power of the part of each GPU that is attributed to nobody. Power and shares are of one and the same sample: a window's power is a
+/// mean of the past, and contradicts the newest sample whenever the load changes.
+pub const NOT_ATTRIBUTED: &str = "sum(max by (device) (eadt_gpu_power_watts) * clamp_min(1 - (sum by (device) (eadt_gpu_share_ratio) or 0 * max by (device) (eadt_gpu_power_watts)), 0))";
+
+/// The part of each GPU that is attributed to nobody: all of it if no workload is on it.
+pub const NOBODYS_SHARE: &str =
+    "clamp_min(1 - (sum by (device) (eadt_gpu_share_ratio) or 0 * max by (device) (eadt_gpu_power_watts)), 0)";
+
+/// Number of workloads on each GPU, 0 included.
+pub const TENANTS: &str = "count by (device) (eadt_gpu_share_ratio) or 0 * max by (device) (eadt_gpu_power_watts)";
+
+/// Number of GPUs with more than one workload, of any namespace, that the chosen ones are on.
+const SHARED_GPUS: &str = "count(count by (device) (eadt_gpu_share_ratio) > 1 and on (device) eadt_gpu_share_ratio{namespace=~\"$namespace\",workload=~\"$workload\"}) or 0 * count(eadt_gpu_power_watts)";
+
 /// The form of a panel.
 #[derive(Debug, Clone, Copy)]
 enum Look {
@@ -174,7 +188,7 @@ const ENERGY: &[Panel] = &[
             "sum by (namespace, workload) (rate(eadt_workload_progress_energy_joules_total{namespace=~\"$namespace\",workload=~\"$workload\"}[10m])) / (sum by (namespace, workload) (rate(eadt_workload_samples_total{namespace=~\"$namespace\",workload=~\"$workload\"}[10m])) > 0)",
             "{{namespace}}/{{workload}}",
         )],
-        "Two counters over the same windows, ten minutes of them; restarts included.",
+        "Two counters over the same windows, ten minutes of them; the energy of restarts included, as in a report.",
     ),
     lines(
         "Samples per second",
@@ -203,11 +217,8 @@ const ENERGY: &[Panel] = &[
     lines(
         "Not attributed",
         "watt",
-        &[(
-            "(sum(eadt_gpu_power_watts) - (sum(eadt_workload_power_watts) or 0 * sum(eadt_gpu_power_watts))) and max(eadt_workload_unread_partitions) == 0",
-            "GPUs less workloads",
-        )],
-        "Power of GPUs, idle ones included, that is in no workload's newest window. A large figure shows a gap in the attribution.",
+        &[(NOT_ATTRIBUTED, "attributed to nobody")],
+        "Power of GPUs, idle ones included, that no workload has a share of. A large figure shows a gap in the attribution.",
     ),
     stacked(
         "Decisions",
@@ -233,11 +244,8 @@ const SHARING: &[Panel] = &[
     figure(
         "GPUs that are shared",
         "short",
-        &[(
-            "count(count by (device) (eadt_gpu_share_ratio{namespace=~\"$namespace\"}) > 1) or 0 * count(eadt_gpu_power_watts)",
-            "",
-        )],
-        "With more than one workload.",
+        &[(SHARED_GPUS, "")],
+        "With more than one workload, of whatever namespace; those that the chosen workloads are on.",
     ),
     figure(
         "Shared GPUs under the stage",
@@ -260,15 +268,10 @@ const SHARING: &[Panel] = &[
     lines(
         "Share that is nobody's",
         "percentunit",
-        &[("1 - sum by (device) (eadt_gpu_share_ratio)", "{{device}}")],
-        "The part that MPS percentages or MIG slices leave free.",
+        &[(NOBODYS_SHARE, "{{device}}")],
+        "The part that MPS percentages or MIG slices leave free; all of a GPU without a workload.",
     ),
-    lines(
-        "Workloads on each GPU",
-        "short",
-        &[("count by (device) (eadt_gpu_share_ratio)", "{{device}}")],
-        "1 is a GPU of its own.",
-    ),
+    lines("Workloads on each GPU", "short", &[(TENANTS, "{{device}}")], "1 is a GPU of its own, 0 one without a workload."),
     stacked(
         "Power of each workload by GPU",
         "watt",
@@ -345,8 +348,12 @@ const PIPELINE: &[Panel] = &[
     lines(
         "Archived rows",
         "cps",
-        &[("sum by (topic) (rate(eadt_archiver_rows_total[$__rate_interval]))", "{{topic}}")],
-        "Rows in completed files.",
+        &[(
+            // A topic has a series from its first file on. Until then nothing was archived.
+            "sum by (topic) (rate(eadt_archiver_rows_total[$__rate_interval])) or on () 0 * max(eadt_archiver_stalled)",
+            "{{topic}}",
+        )],
+        "Rows in completed files; 0 until the first one is completed.",
     ),
     lines(
         "Begun anew",

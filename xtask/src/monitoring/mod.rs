@@ -14,7 +14,7 @@ pub fn files() -> Vec<(String, String)> {
     for folder in ["deploy/prometheus", "deploy/monitoring"] {
         files.push((format!("{folder}/rules.yml"), rules::rules()));
     }
-    files.push(("deploy/prometheus/rules.test.yml".to_owned(), rules::TESTS.to_owned()));
+    files.push(("deploy/prometheus/rules.test.yml".to_owned(), rules::tests()));
     files
 }
 
@@ -23,7 +23,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn boards_are_those_that_the_documents_name_and_every_panel_says_what_it_shows() {
+    fn boards_are_those_that_the_documents_name_and_every_panel_describes_what_it_shows() {
         let boards = boards::all();
         let titles: Vec<&str> = boards.iter().map(|board| board.title).collect();
         assert_eq!(titles, ["EADT · GPU Metrics", "EADT · Energy Efficiency", "EADT · MPS Sharing", "EADT · Pipeline"]);

@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lane_runs_as_many_jobs_at_a_time_as_it_says() {
+    fn a_lane_runs_as_many_jobs_at_a_time_as_it_declares() {
         let dir = tempfile::tempdir().unwrap();
         let job = |name: &str| {
             let script = "mkdir running 2>/dev/null || exit 1; sleep 0.05; rmdir running";

@@ -159,7 +159,7 @@ mod tests {
         r#"{ "type": "test", "name": "one", "event": "ok", "exec_time": 0.5, "stdout": "noise\ntook: killed 12.5\n" }"#,
         r#"{ "type": "test", "name": "slow", "event": "timeout" }"#,
         r#"{ "type": "test", "name": "two", "event": "ok", "exec_time": 0.25, "stdout": "skipped: no data\nskipped: none there either\n" }"#,
-        "a child process says this",
+        "a child process prints this",
         "",
         r#"{ "type": "test", "name": "off", "event": "ignored" }"#,
         r#"{ "type": "test", "name": "bad", "event": "failed", "exec_time": 1.0, "stdout": "noise\nthread 'bad' (7) panicked at a.rs:1:2:\nskipped: no skip\n  left: 1\nnote: run with\n\nthread 'x' panicked at b.rs:1:1:\na consequence\n" }"#,
@@ -180,7 +180,7 @@ mod tests {
             [("core::one".into(), 0.5), ("core::killed".into(), 12.5), ("core::two".into(), 0.25), ("core::bad".into(), 1.0)]
         );
         assert_eq!(shown.len(), 2, "{shown:?}");
-        assert!(shown[0] == "a child process says this" && shown[1].contains("a consequence"), "{shown:?}");
+        assert!(shown[0] == "a child process prints this" && shown[1].contains("a consequence"), "{shown:?}");
     }
 
     #[test]

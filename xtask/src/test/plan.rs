@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn packages_and_names_are_told_apart_and_other_flags_are_refused() {
+    fn packages_and_names_are_distinguished_and_other_flags_are_refused() {
         let one = Selection { packages: words(&["eadt-core"]), names: words(&["late"]) };
         for given in [&["-p", "eadt-core", "late"][..], &["late", "--package=eadt-core"], &["-p=eadt-core", "late"]] {
             assert_eq!(Selection::parse(&words(given)).unwrap(), one, "{given:?}");

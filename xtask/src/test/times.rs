@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn the_largest_difference_stands_first() {
+    fn the_largest_difference_comes_first() {
         let text = comparison(&times(1.0), &times(9.0));
         let lines: Vec<&str> = text.lines().collect();
         assert!(lines[1].contains("1.0") && lines[1].contains("9.0") && lines[1].contains("core::late"), "{text}");

@@ -1,4 +1,4 @@
-//! What cargo says of this workspace.
+//! What cargo reports of this workspace.
 
 use std::process::Command;
 
@@ -20,5 +20,5 @@ pub fn cargo(arguments: &[&str]) -> String {
 pub fn host() -> String {
     let version = Command::new("rustc").arg("-vV").output().expect("rustc runs");
     let version = String::from_utf8(version.stdout).expect("rustc prints text");
-    version.lines().find_map(|line| line.strip_prefix("host: ")).expect("rustc says its host").to_owned()
+    version.lines().find_map(|line| line.strip_prefix("host: ")).expect("rustc prints its host").to_owned()
 }

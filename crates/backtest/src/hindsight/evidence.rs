@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn a_layout_tells_only_of_phases_that_it_was_seen_in() {
+    fn a_layout_has_figures_only_of_phases_that_it_was_seen_in() {
         // Two phases by what a sample moves: 0.01 and 0.02.
         let mut windows = vec![window(300.0, 10.0, 0.1); 4];
         windows.extend(vec![window(200.0, 10.0, 0.1); 4]);
@@ -320,18 +320,18 @@ mod tests {
         let windows: Vec<&EfficiencyWindow> = windows.iter().collect();
         let evidence = RecordEvidence::new(&windows, &layouts, 0.9, None);
         assert_eq!((evidence.phase(0), evidence.phase(9), evidence.phase(14)), (Some(1), Some(2), None));
-        let tell = |replicas, phase| evidence.find_group(&layout(replicas, None), phase);
-        let (from, to) = (tell(6, Some(1)).unwrap(), tell(9, Some(1)).unwrap());
+        let group = |replicas, phase| evidence.find_group(&layout(replicas, None), phase);
+        let (from, to) = (group(6, Some(1)).unwrap(), group(9, Some(1)).unwrap());
         let effect = evidence.effect(from, to, 1);
         assert!((effect.value + 1.0 / 3.0).abs() < 1e-9, "{effect:?}");
         assert_eq!((effect.low, effect.high, effect.confidence_saves_ratio), (effect.value, effect.value, 1.0));
-        assert_eq!(tell(9, Some(2)), Err(InsufficientEvidence::NeverObserved { phase: 2, windows: 2 }));
-        assert_eq!(tell(3, Some(2)), Err(InsufficientEvidence::NeverObserved { phase: 2, windows: 0 }));
-        assert_eq!(tell(6, None), Err(InsufficientEvidence::NoPhase));
+        assert_eq!(group(9, Some(2)), Err(InsufficientEvidence::NeverObserved { phase: 2, windows: 2 }));
+        assert_eq!(group(3, Some(2)), Err(InsufficientEvidence::NeverObserved { phase: 2, windows: 0 }));
+        assert_eq!(group(6, None), Err(InsufficientEvidence::NoPhase));
     }
 
     #[test]
-    fn windows_that_disagree_tell_nothing_and_a_spread_shows_in_the_interval() {
+    fn windows_that_disagree_show_nothing_and_a_spread_shows_in_the_interval() {
         let uneven = [window(300.0, 10.0, 0.1), window(300.0, 5.0, 0.05), window(300.0, 20.0, 0.2)];
         let layouts = vec![Some(layout(6, None)); 3];
         let evidence = RecordEvidence::new(&uneven.iter().collect::<Vec<_>>(), &layouts, 0.9, None);

@@ -38,20 +38,34 @@ pub fn hindsight_html(all: &[HindsightRow]) -> String {
     out + END
 }
 
-/// Returns a line for each workload: the controller that would have saved most, if the record shows it.
+/// Returns a line for each workload: which controller would have saved most, if the record shows that any would have saved.
 fn verdicts(all: &[HindsightRow]) -> Vec<String> {
-    let verdict = |rows: &[HindsightRow]| {
-        let known = rows.iter().filter_map(|row| Some((row, row.joules_per_sample_change.as_ref()?)));
-        let best = known.min_by(|(_, a), (_, b)| a.value.total_cmp(&b.value));
-        let (workload, mark) = (&rows[0].workload, origin_word(rows[0].origin));
-        match best {
-            Some((row, change)) => {
-                format!("{workload} ({mark}): {} would have been best: {} J/sample", row.controller, interval(change))
-            }
-            None => format!("{workload} ({mark}): the record does not show what any of these controllers would have changed"),
-        }
+    let lines = all
+        .chunk_by(|a, b| a.workload == b.workload)
+        .map(|rows| format!("{} ({}): {}", rows[0].workload, origin_word(rows[0].origin), verdict(rows)));
+    lines.collect()
+}
+
+/// Returns the verdict on the controllers of one workload. A controller saves only if its whole interval lies below zero.
+fn verdict(rows: &[HindsightRow]) -> String {
+    let mut known: Vec<(&HindsightRow, &Estimate)> =
+        rows.iter().filter_map(|row| Some((row, row.joules_per_sample_change.as_ref()?))).collect();
+    known.sort_by(|(_, a), (_, b)| a.value.total_cmp(&b.value));
+    let Some((closest, least)) = known.first() else {
+        return "the record does not show what any of these controllers would have changed".to_owned();
     };
-    all.chunk_by(|a, b| a.workload == b.workload).map(verdict).collect()
+    let Some((best, change)) = known.iter().find(|(_, change)| change.high < 0.0) else {
+        let (name, change) = (closest.controller, interval(least));
+        return format!("none of these controllers would clearly have saved energy; lowest estimate: {name}, {change} J/sample");
+    };
+    let others = known.iter().filter(|(row, other)| row.controller != best.controller && other.low < change.high);
+    let not_less: Vec<String> = others.map(|(row, _)| row.controller.to_string()).collect();
+    let (name, change) = (best.controller, interval(change));
+    if not_less.is_empty() {
+        format!("{name} would have saved most: {change} J/sample")
+    } else {
+        format!("{name} would have saved energy, but not clearly more than {}: {change} J/sample", not_less.join(", "))
+    }
 }
 
 fn cells(row: &HindsightRow) -> [String; 11] {

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 use eadt_core::controller::{ControllerName, ControllerSettings};
 use eadt_schemas::EventTime;
-use eadt_schemas::v1::{Actuation, ActuationOutcome, ControllerAction, Decision, Workload};
+use eadt_schemas::v1::{Actuation, ActuationOutcome, ControllerAction, Decision, Origin, Workload};
 use eadt_simulator::{ClusterSimulation, Scenario};
 
 use super::evidence::same_layout;
-use super::{HindsightInput, evaluate_record, walk};
+use super::{Estimate, HindsightInput, HindsightRow, evaluate_record, hindsight_html, walk};
 use crate::{BacktestPlan, Contender, Oversubscription, ScenarioSource, trace};
 
 const START_SECONDS: f64 = 1_767_225_600.0;
@@ -144,5 +144,50 @@ fn no_estimate_contradicts_a_run_of_the_other_controller() {
                 assert!(row.refused.is_empty() || row.joules_per_sample_change.is_none(), "{row:#?}");
             }
         }
+    }
+}
+
+/// Returns a row whose estimate, if any, is given as value, low and high.
+fn row(controller: ControllerName, change: Option<[f64; 3]>) -> HindsightRow {
+    HindsightRow {
+        workload: "lab/a".into(),
+        controller,
+        origin: Origin::Simulated,
+        windows: 10,
+        windows_as_recorded: 5,
+        windows_estimated: 5,
+        windows_unknown: 0,
+        known_ratio: Some(1.0),
+        recorded_joules_per_sample: Some(2.0),
+        joules_per_sample_change: change.map(|[value, low, high]| Estimate { value, low, high, confidence_saves_ratio: 0.5 }),
+        changes: Vec::new(),
+        refused: Vec::new(),
+        restarts: 0,
+        recorded_changes: 0,
+        notes: Vec::new(),
+    }
+}
+
+#[test]
+fn the_verdict_names_a_controller_as_best_only_if_its_interval_excludes_no_saving() {
+    let verdict = |changes: [Option<[f64; 3]>; 2]| {
+        let [cap, clocks] = changes;
+        let page = hindsight_html(&[row(ControllerName::PowerCap, cap), row(ControllerName::Frequency, clocks)]);
+        let start = page.split_once("<p class=\"verdict\">").unwrap().1;
+        start.split_once("</p>").unwrap().0.to_owned()
+    };
+    let wide = Some([-0.10, -0.25, 0.05]);
+    let cases = [
+        ([None, None], "the record does not show"),
+        (
+            [Some([0.02, 0.01, 0.03]), wide],
+            "none of these controllers would clearly have saved energy; lowest estimate: frequency, -10.0 %",
+        ),
+        ([Some([-0.05, -0.06, -0.04]), Some([-0.01, -0.02, 0.0])], "power-cap would have saved most: -5.0 %"),
+        ([Some([-0.05, -0.06, -0.04]), wide], "power-cap would have saved energy, but not clearly more than frequency: -5.0 %"),
+    ];
+    for (changes, expected) in cases {
+        let text = verdict(changes);
+        assert!(text.starts_with(&format!("lab/a (simulated): {expected}")), "{text}");
     }
 }

@@ -29,7 +29,7 @@ pub fn create_missing_topics(bus: &dyn Bus) -> Result<()> {
 /// Runs steps n, n + 1, … until one fails. Each writes n, with `filler` more bytes, to three partitions, commits n as
 /// position, and reports it through the callback once it is acknowledged. A plain producer sends records beside them;
 /// each line reports its acknowledged count, too.
-pub fn commit_for_ever(bus: &dyn Bus, filler: usize, say: impl Fn(&str)) -> Result<()> {
+pub fn commit_for_ever(bus: &dyn Bus, filler: usize, report: impl Fn(&str)) -> Result<()> {
     let mut member = bus.member(MemberOptions {
         group: GROUP.into(),
         membership: Membership::Transactional("i".into()),
@@ -42,7 +42,7 @@ pub fn commit_for_ever(bus: &dyn Bus, filler: usize, say: impl Fn(&str)) -> Resu
     let before = sent;
     let mut n = member.committed(std::slice::from_ref(&at))?[0].unwrap_or(0) as u64;
     let filler = "x".repeat(filler);
-    say(READY);
+    report(READY);
     loop {
         n += 1;
         let text = format!("{n} {filler}");
@@ -53,7 +53,7 @@ pub fn commit_for_ever(bus: &dyn Bus, filler: usize, say: impl Fn(&str)) -> Resu
             producer.send(ProducerRecord { partition: Some(1), ..outgoing(&input, "k", &format!("{sent} {filler}")) })?;
             sent += 1;
         }
-        say(&format!("step {n} plain {}", before + producer.counts().acknowledged));
+        report(&format!("step {n} plain {}", before + producer.counts().acknowledged));
     }
 }
 

@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_stands_once_in_a_block_and_a_block_has_its_size_and_its_latest_stamp() {
+    fn a_name_is_once_in_a_block_and_a_block_has_its_size_and_its_latest_stamp() {
         let mut block = BlockBuilder::new(0);
         for (offset, millis) in [(0, 7), (1, 9), (2, 8)] {
             let headers: [RecordHeader; 2] = [("ce_id".into(), Bytes::from_static(b"12")), ("x".into(), Bytes::new())];

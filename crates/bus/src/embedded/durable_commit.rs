@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_without_testimony_says_nothing_and_what_cannot_be_read_is_an_error() {
+    fn a_folder_without_testimony_returns_nothing_and_what_cannot_be_read_is_an_error() {
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(DurableCommitFile::read_durable_commit(dir.path()), 0);
         DurableCommitFile::open(dir.path(), 7).unwrap().mark_durable(5);

@@ -353,7 +353,7 @@ mod tests {
         assert_eq!((log.kept(0), log.kept(1)), (vec![(1, "a".to_owned())], vec![]));
         assert_eq!(log.sweep(60_001), NOTHING);
         assert_eq!(log.sweep(61_001).1, ALONE + 5);
-        // What is told to be there is nothing, and offsets go on.
+        // Nothing is reported to be there, and offsets go on.
         assert_eq!((log.partition(0).low(), log.partition(0).high()), (2, 2));
     }
 
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn a_partition_keeps_as_many_bytes_as_its_topic_says() {
+    fn a_partition_keeps_as_many_bytes_as_its_topic_sets() {
         let limit = (2 * (ALONE + 10)).to_string();
         let log = Setup::new(1, &[("retention.ms", "-1"), ("retention.bytes", &limit)]);
         for _ in 0..3 {

@@ -10,7 +10,8 @@ use super::store::{DurabilityLevel, position_key};
 use super::topic::{EmbeddedPartition, decode_i64};
 use super::{EmbeddedLog, EmbeddedLogState, lock};
 use crate::{
-    BusError, CommitStep, GroupMember, MemberOptions, Membership, PartitionReader, PollEvent, Remedy, Result, TopicPartition,
+    BusError, CommitStep, GroupMember, GroupMemberDescription, MemberOptions, Membership, PartitionReader, PollEvent, Remedy,
+    Result, TopicPartition,
 };
 
 /// Owners of consumer groups, and epochs of their instances.
@@ -26,6 +27,16 @@ pub struct GroupRegistry {
 struct GroupOwner {
     name: Option<String>,
     epoch: u64,
+    topics: Vec<Arc<str>>,
+}
+
+impl GroupRegistry {
+    /// Describes the member of a group to others; `None` if it has none.
+    pub fn member(&self, group: &str) -> Option<GroupMemberDescription> {
+        let owner = self.owners.get(group)?;
+        let name = owner.name.clone().unwrap_or_else(|| "a member without a name".to_owned());
+        Some(GroupMemberDescription { name, topics: owner.topics.iter().map(ToString::to_string).collect() })
+    }
 }
 
 #[derive(Debug)]
@@ -62,7 +73,7 @@ impl EmbeddedMember {
         if let Membership::Transactional(name) = &options.membership {
             groups.epochs.insert(name.clone(), epoch);
         }
-        groups.owners.insert(options.group.clone(), GroupOwner { name, epoch });
+        groups.owners.insert(options.group.clone(), GroupOwner { name, epoch, topics: options.topics.clone() });
         drop(groups);
         Ok(Self { log, options, epoch, cursors: PartitionCursors::default(), checked: None })
     }

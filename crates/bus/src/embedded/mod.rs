@@ -33,8 +33,8 @@ pub use maintain::MaintenanceCounts;
 pub use stamps::StampSource;
 
 use crate::{
-    Bus, BusError, GroupMember, IsolationLevel, MemberOptions, PartitionReader, Producer, Remedy, Result, StartOffset,
-    TopicPartition, TopicSpec, WatermarkOffsets,
+    Bus, BusError, GroupMember, GroupMemberDescription, IsolationLevel, MemberOptions, PartitionReader, Producer, Remedy, Result,
+    StartOffset, TopicPartition, TopicSpec, WatermarkOffsets,
 };
 use append::AppendState;
 use maintain::PendingReclaims;
@@ -254,6 +254,10 @@ impl Bus for EmbeddedLog {
     fn committed(&self, group: &str, of: &[TopicPartition]) -> Result<Vec<Option<i64>>> {
         member::committed(&self.shared, group, of)
     }
+
+    fn group_members(&self, group: &str) -> Result<Vec<GroupMemberDescription>> {
+        Ok(lock(&self.shared.groups).member(group).into_iter().collect())
+    }
 }
 
 /// Per topic name.
@@ -266,7 +270,7 @@ mod tests {
     use super::*;
     use crate::ProducerRecord;
 
-    /// A log in a folder of its own. It stands at second 0 of 1970, and nothing is written before a producer flushes.
+    /// A log in a folder of its own. Its clock is at second 0 of 1970, and nothing is written before a producer flushes.
     pub fn log() -> (tempfile::TempDir, EmbeddedLog) {
         let (dir, log, _) = clocked();
         (dir, log)
@@ -294,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_for_news_is_told_of_what_came_since_it_looked() {
+    fn who_waits_for_news_is_notified_of_what_came_since_it_looked() {
         let news = AppendNotifier::default();
         let seen = news.now();
         assert!(!news.wait_past(seen, Duration::ZERO), "nothing came");
@@ -306,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn the_disk_says_how_much_is_free_and_a_folder_that_is_not_there_nothing() {
+    fn the_disk_reports_how_much_is_free_and_a_folder_that_is_not_there_nothing() {
         let dir = tempfile::tempdir().unwrap();
         let free = FreeSpaceSource::Disk.bytes(dir.path()).unwrap();
         assert!(free > 1 << 20, "{free}");

@@ -468,7 +468,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lane_says_whether_anything_was_written_and_each_record_is_acknowledged_or_failed() {
+    fn a_lane_reports_whether_anything_was_written_and_each_record_is_acknowledged_or_failed() {
         let (_dir, log) = log();
         topic(&log, "t", 1, &[]);
         let large = "x".repeat(600 << 10);
@@ -488,7 +488,7 @@ mod tests {
         assert!(!written(&all_bad));
         assert_eq!(counts(&all_bad), (3, 0, 3, 0));
         assert_eq!(log.watermarks(&TopicPartition::new("t", 0)).unwrap().high, 5);
-        // The next call says it, once.
+        // The next call returns it, once.
         let error = some.flush(WAIT).unwrap_err();
         assert_eq!((error.remedy, error.what.as_str()), (Remedy::Stop, "using topic missing"));
         assert!(some.flush(WAIT).unwrap());

@@ -324,7 +324,7 @@ mod tests {
         assert_eq!(runs(&items[before..]), [(0, 401), (0, -1000)]);
         let before = items.len();
         cursors.deliver(&log.shared, usize::MAX, &mut items).unwrap();
-        assert_eq!(items.len(), before, "the ends were told");
+        assert_eq!(items.len(), before, "the ends were reported");
     }
 
     /// Two partitions that each append extends by one record.
@@ -410,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cursor_stands_anywhere_from_what_is_kept_to_the_end() {
+    fn a_cursor_is_anywhere_from_what_is_kept_to_the_end() {
         let (_dir, log) = log();
         topic(&log, "t", 1, &[]);
         add(&log, &[record("t", "k", "0"), record("t", "k", "1"), record("t", "k", "2")]);
@@ -477,17 +477,17 @@ mod tests {
         topic(&log, "t", 1, &[]);
         let (mut cursors, mut items) = (cursors(&log, "t"), Vec::new());
         cursors.deliver(&log.shared, 10, &mut items).unwrap();
-        let (told, returned) = (AtomicBool::new(false), AtomicBool::new(false));
+        let (notified, returned) = (AtomicBool::new(false), AtomicBool::new(false));
         std::thread::scope(|scope| {
             let news = scope.spawn(|| {
                 let begun = Instant::now();
                 while !returned.load(Ordering::SeqCst) && begun.elapsed() < Duration::from_mins(1) {
                     log.shared.append_notifier.notify();
-                    told.store(true, Ordering::SeqCst);
+                    notified.store(true, Ordering::SeqCst);
                 }
                 returned.load(Ordering::SeqCst)
             });
-            while !told.load(Ordering::SeqCst) {
+            while !notified.load(Ordering::SeqCst) {
                 std::thread::yield_now();
             }
             poll(&log.shared, &mut cursors, 10, Duration::from_millis(20), &mut items).unwrap();

@@ -633,8 +633,9 @@ mod tests {
         assert_eq!(why(0, 1, 0, 0), format!("commit 1 is there, {missing}"));
         assert_eq!(why(0, 0, 3, 0), format!("commit 3 is there, {missing}"));
         for (blocks, commit) in [(4, 5), (5, 4), (0, 1)] {
-            let told = format!("its records end at commit {blocks}, and commit {commit} is there: files are missing or older");
-            assert_eq!(why(2, commit, blocks, 0), told);
+            let expected =
+                format!("its records end at commit {blocks}, and commit {commit} is there: files are missing or older");
+            assert_eq!(why(2, commit, blocks, 0), expected);
         }
     }
 
@@ -660,7 +661,7 @@ mod tests {
         assert_eq!(claim(1, 199, Some(1002)), (true, true, 1000));
         assert_eq!(claim(0, 398, Some(5000)), (true, false, 1000));
         assert_eq!(claim(0, 399, Some(5000)), (true, true, 5000));
-        // Where it cannot be told what was known holds.
+        // If it cannot be read, what was known holds.
         assert_eq!(claim(1000, 700, None), (true, true, 3000));
         assert_eq!(claim(u64::MAX, 700, None), (false, true, 3000));
     }
@@ -693,11 +694,11 @@ mod tests {
     }
 
     #[test]
-    fn a_full_disk_says_what_is_free_and_what_is_kept() {
+    fn a_full_disk_reports_what_is_free_and_what_is_kept() {
         let mut space = CachedFreeSpace { free: 0, looked: None };
-        let told = space.claim(1, 256 << 20, Instant::now(), || Some(7 << 20)).unwrap_err();
+        let message = space.claim(1, 256 << 20, Instant::now(), || Some(7 << 20)).unwrap_err();
         assert_eq!(
-            told,
+            message,
             "the disk is full: 7 MiB are free and 256 MiB are kept in reserve; free some space, or use a folder on a disk with more"
         );
     }
@@ -729,7 +730,7 @@ mod tests {
     #[test]
     fn a_file_where_a_folder_belongs_is_around_the_store_and_a_folder_where_a_file_belongs_is_damage() {
         let dir = tempfile::tempdir().unwrap();
-        let told = |what: &str| {
+        let detail_of = |what: &str| {
             let error = LogStore::open(&dir.path().join(what), &EmbeddedOptions::default()).unwrap_err();
             assert_eq!(error.remedy, Remedy::Stop);
             error.detail
@@ -740,11 +741,11 @@ mod tests {
         let keyspaces = dir.path().join("file/keyspaces");
         std::fs::remove_dir_all(&keyspaces).unwrap();
         std::fs::write(&keyspaces, "").unwrap();
-        assert!(told("file").ends_with("check the folder's owner, permissions and free space"), "{}", told("file"));
+        assert!(detail_of("file").ends_with("check the folder's owner, permissions and free space"), "{}", detail_of("file"));
         let current = dir.path().join("folder/keyspaces/1/current");
         std::fs::remove_file(&current).unwrap();
         std::fs::create_dir(&current).unwrap();
-        assert!(told("folder").starts_with("the store is damaged"), "{}", told("folder"));
+        assert!(detail_of("folder").starts_with("the store is damaged"), "{}", detail_of("folder"));
     }
 
     #[test]
@@ -768,13 +769,13 @@ mod tests {
     }
 
     #[test]
-    fn a_write_that_failed_says_what_to_do() {
+    fn a_write_that_failed_reports_what_to_do() {
         let dir = tempfile::tempdir().unwrap();
         let store = open(dir.path());
         let full = || Error::from(ErrorKind::StorageFull);
         for error in [fjall::Error::Io(full()), fjall::Error::Storage(fjall::LsmError::Io(full()))] {
-            let told = store.explain(&error);
-            assert_eq!(told, "the disk is full: free some space and start again; everything acknowledged is kept");
+            let message = store.explain(&error);
+            assert_eq!(message, "the disk is full: free some space and start again; everything acknowledged is kept");
         }
         assert!(store.explain(&fjall::Error::Poisoned).starts_with("an earlier write failed, so nothing more is taken: check"));
         let other = store.explain(&fjall::Error::Io(ErrorKind::InvalidData.into()));
@@ -794,17 +795,17 @@ mod tests {
         bytes[at] ^= 1;
         std::fs::write(&file, bytes).unwrap();
         for error in [fjall::Error::Poisoned, fjall::Error::Storage(fjall::LsmError::Unrecoverable)] {
-            let told = store.explain(&error);
-            assert!(told.starts_with("the store is damaged (") && !told.contains("space"), "{told}");
+            let message = store.explain(&error);
+            assert!(message.starts_with("the store is damaged (") && !message.contains("space"), "{message}");
         }
     }
 
     #[test]
     fn a_damaged_store_goes_with_the_archive_beside_it() {
         for (dir, whole) in [("/data/log", "/data"), ("data/log", "data"), ("log", "log"), ("/", "/")] {
-            let told = damaged_store_message(Path::new(dir), "why");
-            assert!(told.starts_with("the store is damaged (why): "), "{told}");
-            assert!(told.contains(&format!("put back a copy of {whole}, or move {whole} away")), "{told}");
+            let message = damaged_store_message(Path::new(dir), "why");
+            assert!(message.starts_with("the store is damaged (why): "), "{message}");
+            assert!(message.contains(&format!("put back a copy of {whole}, or move {whole} away")), "{message}");
         }
     }
 }

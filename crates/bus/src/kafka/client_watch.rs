@@ -168,7 +168,7 @@ pub struct ConsumerWatch {
     topic: Arc<str>,
     watchdog: SilenceWatchdog,
     own_answer: Duration,
-    /// Number of times that a broker was heard of.
+    /// Number of times that a broker answered.
     signs: u64,
     outage: OutageRecord,
 }

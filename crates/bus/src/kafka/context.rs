@@ -1,7 +1,7 @@
 //! Callbacks of the client library: logs, errors, deliveries.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rdkafka::ClientContext;
 use rdkafka::config::RDKafkaLogLevel;
@@ -11,6 +11,7 @@ use rdkafka::message::{BorrowedMessage, DeliveryResult, Headers as _, Message as
 use rdkafka::producer::ProducerContext;
 use rdkafka::types::RDKafkaErrorCode as Code;
 
+use super::delivery_epochs::DeliveryEpochs;
 use super::errors::{from_code, missing_right_message};
 use super::events::may_be_in_log;
 use crate::rights::{AclOperation, AclResource};
@@ -22,6 +23,7 @@ pub struct DeliveryTracker {
     pub acknowledged: AtomicU64,
     pub failed: AtomicU64,
     first_failure: Mutex<Option<DeliveryFailure>>,
+    epochs: Mutex<DeliveryEpochs>,
     /// Records that a producer gives back as it is made anew; `None` while none is.
     unconfirmed: Mutex<Option<UnconfirmedRecords>>,
 }
@@ -37,6 +39,11 @@ pub struct UnconfirmedRecords {
 }
 
 impl DeliveryTracker {
+    /// Returns the records on their way, by when they were sent.
+    pub fn epochs(&self) -> MutexGuard<'_, DeliveryEpochs> {
+        self.epochs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Keeps purged records from now on, and does not count them as failed.
     pub fn keep_purged(&self) {
         *self.unconfirmed.lock().unwrap_or_else(PoisonError::into_inner) = Some(UnconfirmedRecords::default());
@@ -222,18 +229,22 @@ impl ClientContext for KafkaContext {
 impl ConsumerContext for KafkaContext {}
 
 impl ProducerContext for KafkaContext {
-    type DeliveryOpaque = ();
+    /// The record's epoch, as [`DeliveryEpochs`] counts it.
+    type DeliveryOpaque = usize;
 
-    fn delivery(&self, result: &DeliveryResult<'_>, (): ()) {
+    fn delivery(&self, result: &DeliveryResult<'_>, epoch: usize) {
         match result {
             Ok(_) => {
+                self.deliveries.epochs().complete(epoch);
                 self.deliveries.acknowledged.fetch_add(1, Ordering::Relaxed);
             }
             Err((error, message)) => {
                 let code = error.rdkafka_error_code().unwrap_or(Code::Fail);
                 if self.deliveries.keep_if_purged(code, message) {
+                    self.deliveries.epochs().give_back(epoch);
                     return;
                 }
+                self.deliveries.epochs().complete(epoch);
                 self.deliveries.failed.fetch_add(1, Ordering::Relaxed);
                 let mut first = self.deliveries.first_failure.lock().unwrap_or_else(PoisonError::into_inner);
                 first.get_or_insert_with(|| DeliveryFailure {
@@ -258,10 +269,10 @@ mod tests {
         KafkaContext::new("User:eadt".into())
     }
 
-    /// As the library says that a record was not delivered.
+    /// As the library reports that a record was not delivered.
     fn fails(context: &KafkaContext, topic: &str, code: Code) {
         let mut first = context.deliveries.first_failure.lock().unwrap();
-        first.get_or_insert_with(|| DeliveryFailure { code, topic: topic.to_owned(), detail: "said".to_owned() });
+        first.get_or_insert_with(|| DeliveryFailure { code, topic: topic.to_owned(), detail: "the detail".to_owned() });
     }
 
     fn failure(context: &KafkaContext, fatal: Option<Code>) -> Option<(Remedy, String)> {
@@ -272,23 +283,27 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_delivered_is_told_once_and_only_of_this_step() {
+    fn what_was_not_delivered_is_reported_once_and_only_of_this_step() {
         let context = context();
         assert_eq!(failure(&context, None), None);
         fails(&context, "a", Code::MessageTimedOut);
         fails(&context, "b", Code::MessageSizeTooLarge);
-        assert_eq!(failure(&context, None), Some((Remedy::Retry, "said, topic a".to_owned())));
+        assert_eq!(failure(&context, None), Some((Remedy::Retry, "the detail, topic a".to_owned())));
         assert_eq!(failure(&context, None), None);
         fails(&context, "a", Code::MessageTimedOut);
         context.log(RDKafkaLogLevel::Warning, "ADDPARTS", DENIED);
         context.forget_failures();
         assert_eq!(failure(&context, None), None);
         fails(&context, "a", Code::MessageTimedOut);
-        assert_eq!(failure(&context, None), Some((Remedy::Retry, "said, topic a".to_owned())), "the denial was forgotten, too");
+        assert_eq!(
+            failure(&context, None),
+            Some((Remedy::Retry, "the detail, topic a".to_owned())),
+            "the denial was forgotten, too"
+        );
     }
 
     #[test]
-    fn records_that_were_thrown_away_tell_why() {
+    fn records_that_were_thrown_away_give_the_reason() {
         let context = context();
         for purged in [Code::PurgeQueue, Code::PurgeInflight] {
             fails(&context, "a", purged);
@@ -298,11 +313,11 @@ mod tests {
                 "{detail}"
             );
             fails(&context, "a", purged);
-            assert_eq!(failure(&context, None), Some((Remedy::Retry, "said, topic a".to_owned())));
+            assert_eq!(failure(&context, None), Some((Remedy::Retry, "the detail, topic a".to_owned())));
         }
-        // What failed by itself is told, whatever else became of the producer.
+        // What failed by itself is reported, whatever else became of the producer.
         fails(&context, "a", Code::MessageTimedOut);
-        assert_eq!(failure(&context, Some(Code::ProducerFenced)), Some((Remedy::Retry, "said, topic a".to_owned())));
+        assert_eq!(failure(&context, Some(Code::ProducerFenced)), Some((Remedy::Retry, "the detail, topic a".to_owned())));
     }
 
     #[test]
@@ -318,18 +333,18 @@ mod tests {
         fails(&context, "a", Code::PurgeQueue);
         assert_eq!(failure(&context, Some(Code::ClusterAuthorizationFailed)), lacking("a"));
         fails(&context, "a", Code::ClusterAuthorizationFailed);
-        assert!(failure(&context, None).unwrap().1.starts_with("denied by the broker (said, topic a)"));
-        // In a transaction only the log says which.
+        assert!(failure(&context, None).unwrap().1.starts_with("denied by the broker (the detail, topic a)"));
+        // In a transaction only the log shows which.
         context.log(RDKafkaLogLevel::Warning, "OTHER", DENIED);
         fails(&context, "a", Code::PurgeQueue);
-        assert_eq!(failure(&context, None), Some((Remedy::Retry, "said, topic a".to_owned())));
+        assert_eq!(failure(&context, None), Some((Remedy::Retry, "the detail, topic a".to_owned())));
         context.log(RDKafkaLogLevel::Warning, "ADDPARTS", DENIED);
         fails(&context, "a", Code::PurgeQueue);
         assert_eq!(failure(&context, None), lacking("eadt.decisions.v1"));
     }
 
     #[test]
-    fn lost_connections_are_counted_where_the_library_tells_of_them() {
+    fn lost_connections_are_counted_where_the_library_reports_them() {
         let context = context();
         context.log(RDKafkaLogLevel::Debug, "STATE", LOST);
         context.log(RDKafkaLogLevel::Debug, "STATE", LOST);
@@ -342,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn properties_that_a_client_does_not_use_are_said_to_whoever_looks_closely_only() {
+    fn properties_that_a_client_does_not_use_are_logged_at_debug_only() {
         let level = |level, facility| {
             let (lines, ()) = eadt_testing::lines(|| context().log(level, facility, "message"));
             lines.join("").split_whitespace().find(|word| ["DEBUG", "INFO", "WARN"].contains(word)).map(str::to_owned)
@@ -355,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_that_trying_again_cannot_mend_says_what_to_check() {
+    fn a_refusal_that_trying_again_cannot_mend_reports_what_to_check() {
         let refused = |code: Code| {
             let context = context();
             context.error(KafkaError::Global(code), "reason");

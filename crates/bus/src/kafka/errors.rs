@@ -64,7 +64,7 @@ pub fn explain(code: Code, detail: &str) -> String {
     if is_fenced(code) {
         return format!(
             "{FENCED}a newer member of the same instance has taken over, or its group took this member for one after an outage ({detail}); \
-             where two are to run, give each an instance name of its own, and where there is only this one, start it again"
+             where two are to run, also where they read other topics, give each an instance name of its own, and where there is only this one, start it again"
         );
     }
     if detail.starts_with(DENIED) {
@@ -107,7 +107,7 @@ pub fn from_error(what: impl Into<String>, error: &KafkaError, otherwise: Remedy
     };
     match (error, code) {
         (KafkaError::ClientConfig(_, description, name, value), _) => {
-            let shown = if super::is_secret(name) { "…" } else { value };
+            let shown = super::secret::shown_property(name, value);
             BusError::new(Remedy::Stop, what, format!("the Kafka property {name}={shown} is not possible: {description}"))
         }
         (_, Some(code)) => from_code(what, code, &error.to_string(), otherwise),
@@ -123,29 +123,29 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_nobody_can_wait_for_stops_and_says_what_to_do() {
+    fn what_nobody_can_wait_for_stops_and_reports_what_to_do() {
         for (code, expected) in [
             (Code::Fenced, "fenced: a newer member of the same instance has taken over, or "),
             (Code::ProducerFenced, "fenced: "),
             (Code::FencedInstanceId, "fenced: "),
             (Code::FencedMemberEpoch, "fenced: "),
             (Code::InvalidProducerEpoch, "fenced: "),
-            (Code::Authentication, "denied by the broker (said): check user, password"),
+            (Code::Authentication, "denied by the broker (the detail): check user, password"),
             (Code::SaslAuthenticationFailed, "denied by the broker"),
             (Code::TopicAuthorizationFailed, "denied by the broker"),
             (Code::GroupAuthorizationFailed, "denied by the broker"),
             (Code::ClusterAuthorizationFailed, "denied by the broker"),
             (Code::TransactionalIdAuthorizationFailed, "denied by the broker"),
-            (Code::MessageSizeTooLarge, "a record is larger than the topic allows (said)"),
-            (Code::InvalidRecord, "the broker refused a record (said); a compacted topic takes no record without a key"),
-            (Code::InvalidTopic, "said"),
-            (Code::InvalidTransactionTimeout, "said"),
-            (Code::UnsupportedVersion, "said"),
-            (Code::UnsupportedFeature, "said"),
-            (Code::InvalidConfig, "said"),
-            (Code::Fatal, "said"),
+            (Code::MessageSizeTooLarge, "a record is larger than the topic allows (the detail)"),
+            (Code::InvalidRecord, "the broker refused a record (the detail); a compacted topic takes no record without a key"),
+            (Code::InvalidTopic, "the detail"),
+            (Code::InvalidTransactionTimeout, "the detail"),
+            (Code::UnsupportedVersion, "the detail"),
+            (Code::UnsupportedFeature, "the detail"),
+            (Code::InvalidConfig, "the detail"),
+            (Code::Fatal, "the detail"),
         ] {
-            let error = from_code("doing it", code, "said", Remedy::Retry);
+            let error = from_code("doing it", code, "the detail", Remedy::Retry);
             assert_eq!((error.remedy, error.what.as_str()), (Remedy::Stop, "doing it"), "{code:?}");
             assert!(error.detail.starts_with(expected), "{code:?}: {}", error.detail);
             assert_eq!(is_about_fence(&error), is_fenced(code), "{code:?}");
@@ -155,14 +155,17 @@ mod tests {
     #[test]
     fn what_may_pass_is_left_to_whoever_asked() {
         for (code, expected) in [
-            (Code::UnknownTopicOrPartition, "there is no such topic or partition (said): run `eadt topics apply`"),
-            (Code::UnknownTopic, "there is no such topic or partition (said): run `eadt topics apply`"),
-            (Code::UnknownPartition, "there is no such partition, or every broker that has it is away (said): start them, or "),
-            (Code::OperationTimedOut, "said"),
-            (Code::NotCoordinator, "said"),
+            (Code::UnknownTopicOrPartition, "there is no such topic or partition (the detail): run `eadt topics apply`"),
+            (Code::UnknownTopic, "there is no such topic or partition (the detail): run `eadt topics apply`"),
+            (
+                Code::UnknownPartition,
+                "there is no such partition, or every broker that has it is away (the detail): start them, or ",
+            ),
+            (Code::OperationTimedOut, "the detail"),
+            (Code::NotCoordinator, "the detail"),
         ] {
             for remedy in [Remedy::Retry, Remedy::Restart] {
-                let error = from_code("doing it", code, "said", remedy);
+                let error = from_code("doing it", code, "the detail", remedy);
                 assert_eq!(error.remedy, remedy, "{code:?}");
                 assert!(error.detail.starts_with(expected), "{code:?}: {}", error.detail);
             }
@@ -170,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_right_that_is_known_to_be_lacking_is_said_as_it_is() {
+    fn a_right_that_is_known_to_be_lacking_is_named() {
         let detail = missing_right_message("User:eadt", AclOperation::Write, &AclResource::Topic("eadt.decisions.v1".into()));
         assert_eq!(
             detail,
@@ -180,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn the_value_of_an_impossible_property_is_shown_unless_it_is_secret() {
+    fn the_value_of_an_impossible_property_is_shown_unless_it_may_be_secret() {
         let refused = |name: &str| {
             let mut config = ClientConfig::new();
             config.set(name, "hunter2").set("compression.type", "lz4");
@@ -189,12 +192,16 @@ mod tests {
             assert_eq!(error.remedy, Remedy::Stop);
             error.detail
         };
-        assert!(refused("no.such.property").starts_with("the Kafka property no.such.property=hunter2 is not possible: "));
-        assert!(refused("no.such.password").starts_with("the Kafka property no.such.password=… is not possible: "));
+        assert!(refused("linger.ms").starts_with("the Kafka property linger.ms=hunter2 is not possible: "));
+        for unknown in ["no.such.property", "no.such.password", "sasl.pasword"] {
+            let error = refused(unknown);
+            assert!(error.starts_with(&format!("the Kafka property {unknown}=… is not possible: ")), "{error}");
+            assert!(!error.contains("hunter2"), "{error}");
+        }
     }
 
     #[test]
-    fn an_error_without_a_code_is_said_and_left_to_whoever_asked() {
+    fn an_error_without_a_code_is_reported_and_left_to_whoever_asked() {
         let error = from_error("subscribing", &KafkaError::Subscription("no".into()), Remedy::Restart);
         assert_eq!((error.remedy, error.detail.as_str()), (Remedy::Restart, "Subscription error: no"));
         let fenced = KafkaError::MessageProduction(Code::ProducerFenced);

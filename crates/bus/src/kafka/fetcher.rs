@@ -131,6 +131,14 @@ impl Fetcher {
         }
     }
 
+    /// Returns for how long one of the brokers that are read from has not answered, if this path knows it.
+    pub fn silent_broker(&self) -> Option<Duration> {
+        match self {
+            Self::Library(_) => None,
+            Self::Native(fetcher) => fetcher.silent_broker(),
+        }
+    }
+
     /// Accepts batches of records from now on, if the path has them.
     pub fn accept_batches(&mut self) {
         match self {

@@ -330,10 +330,10 @@ mod tests {
     }
 
     #[test]
-    fn of_what_goes_wrong_a_reader_hears_what_it_can_do_something_about() {
+    fn of_what_goes_wrong_a_reader_returns_what_its_caller_can_do_something_about() {
         let fetcher = fetcher(&[0]);
         let detail = |code, fatal, at: Option<&TopicPartition>| {
-            let error = fetcher.to_caller_error(code, "said", fatal, at)?;
+            let error = fetcher.to_caller_error(code, "the detail", fatal, at)?;
             Some((error.remedy, error.what, error.detail))
         };
         let one = at(0);
@@ -347,18 +347,18 @@ mod tests {
             assert_eq!(detail(code, false, at), Some((Remedy::Stop, what.to_owned(), expected)), "{code:?}");
         }
         for (code, fatal, remedy, expected) in [
-            (Code::TopicAuthorizationFailed, false, Remedy::Stop, "denied by the broker (said)"),
-            (Code::SaslAuthenticationFailed, false, Remedy::Stop, "denied by the broker (said)"),
+            (Code::TopicAuthorizationFailed, false, Remedy::Stop, "denied by the broker (the detail)"),
+            (Code::SaslAuthenticationFailed, false, Remedy::Stop, "denied by the broker (the detail)"),
             (Code::FencedInstanceId, false, Remedy::Stop, "fenced: "),
-            (Code::Fail, true, Remedy::Stop, "said"),
+            (Code::Fail, true, Remedy::Stop, "the detail"),
             (Code::PollExceeded, false, Remedy::Restart, "the member was away for longer than max.poll.interval.ms"),
-            (Code::UnknownTopicOrPartition, false, Remedy::Retry, "there is no such topic or partition (said)"),
-            (Code::UnknownTopic, false, Remedy::Retry, "there is no such topic or partition (said)"),
+            (Code::UnknownTopicOrPartition, false, Remedy::Retry, "there is no such topic or partition (the detail)"),
+            (Code::UnknownTopic, false, Remedy::Retry, "there is no such topic or partition (the detail)"),
             (Code::UnknownPartition, false, Remedy::Retry, "there is no such partition, or every broker that has it is away"),
-            (Code::AutoOffsetReset, false, Remedy::Stop, "retention has deleted what was there (said)"),
+            (Code::AutoOffsetReset, false, Remedy::Stop, "retention has deleted what was there (the detail)"),
         ] {
-            let (told, what, detail) = detail(code, fatal, None).unwrap_or_else(|| panic!("{code:?}"));
-            assert_eq!((told, what.as_str()), (remedy, "reading"), "{code:?}");
+            let (found, what, detail) = detail(code, fatal, None).unwrap_or_else(|| panic!("{code:?}"));
+            assert_eq!((found, what.as_str()), (remedy, "reading"), "{code:?}");
             assert!(detail.starts_with(expected), "{code:?}: {detail}");
         }
         // The library tries again by itself.
@@ -473,7 +473,7 @@ mod tests {
     }
 
     #[test]
-    fn a_partition_that_starts_makes_no_other_one_tell_anything_again() {
+    fn a_partition_that_starts_makes_no_other_one_deliver_anything_again() {
         let brokers = MockBrokers::start();
         brokers.append("in", 0, 0..3);
         brokers.append("in", 1, 0..2);
@@ -518,7 +518,7 @@ mod tests {
     }
 
     #[test]
-    fn a_position_that_is_not_there_says_whether_it_is_past_or_never_was() {
+    fn a_position_that_is_not_there_is_reported_as_past_or_as_never_written() {
         let brokers = MockBrokers::start();
         brokers.append("in", 0, 0..3);
         let mut fetcher = reading(&brokers, &[1, 0]);
@@ -526,7 +526,7 @@ mod tests {
             if let Some(position) = position {
                 fetcher.start(&at(0), position).unwrap();
             }
-            let error = fetcher.to_caller_error(Code::AutoOffsetReset, "said", false, Some(&at(0))).unwrap();
+            let error = fetcher.to_caller_error(Code::AutoOffsetReset, "the detail", false, Some(&at(0))).unwrap();
             assert_eq!(error.remedy, Remedy::Stop);
             error.to_string()
         };
@@ -537,7 +537,7 @@ mod tests {
             "the partition ends at 3: the position belongs to another log, or records were lost; was the topic made anew?";
         assert_eq!(detail(Some(4)), format!("reading in-0 from 4: {never}"));
         brokers.cluster.broker_down(1).unwrap();
-        assert_eq!(detail(None), "reading in-0 from 4: retention has deleted what was there (said)");
+        assert_eq!(detail(None), "reading in-0 from 4: retention has deleted what was there (the detail)");
     }
 
     #[test]

@@ -489,6 +489,10 @@ impl PartitionReader for KafkaMember {
     fn accept_batches(&mut self) {
         self.fetcher.accept_batches();
     }
+
+    fn silent_broker(&self) -> Option<Duration> {
+        self.fetcher.silent_broker()
+    }
 }
 
 impl GroupMember for KafkaMember {
@@ -614,7 +618,7 @@ mod tests {
     }
 
     #[test]
-    fn what_brokers_mend_by_themselves_nobody_hears_of() {
+    fn what_brokers_mend_by_themselves_is_not_reported() {
         let brokers = MockBrokers::start();
         let mut member = brokers.transactional();
         for (position, (api, answers)) in (1..).zip([
@@ -707,7 +711,7 @@ mod tests {
     }
 
     #[test]
-    fn who_may_not_use_the_name_of_its_transactions_is_told_which_right_is_missing() {
+    fn an_error_names_the_right_that_a_transactional_id_lacks() {
         let brokers = MockBrokers::start();
         let join = || KafkaMember::join(&brokers.bus, &options(Membership::Transactional("instance".into()))).unwrap_err();
         let answer = RD_KAFKA_RESP_ERR_TRANSACTIONAL_ID_AUTHORIZATION_FAILED;
@@ -738,7 +742,7 @@ mod tests {
         let brokers = MockBrokers::start();
         let mut member = brokers.transactional();
         assert_eq!(describe_items(&poll(&mut member, 2)).len(), 2);
-        // Nothing was committed yet, so that nothing can be asked: heartbeats tell.
+        // Nothing was committed yet, so that nothing can be asked: heartbeats show it.
         assert!(!member.is_replaced());
         member.commit_positions(&one_position()).unwrap();
         assert!(!member.is_replaced());
@@ -751,7 +755,7 @@ mod tests {
     }
 
     #[test]
-    fn a_member_that_a_heartbeat_was_told_to_be_replaced_asks_nobody() {
+    fn a_member_that_a_heartbeat_reported_as_replaced_asks_nobody() {
         let brokers = MockBrokers::start();
         let mut member = brokers.transactional();
         member.commit(&step(1)).unwrap();
@@ -784,7 +788,7 @@ mod tests {
     }
 
     #[test]
-    fn a_member_that_can_ask_nobody_waits_for_a_heartbeat_to_tell() {
+    fn a_member_that_can_ask_nobody_waits_for_a_heartbeat_to_answer() {
         let brokers = MockBrokers::start();
         let mut member = brokers.transactional();
         assert_eq!(describe_items(&poll(&mut member, 2)).len(), 2);

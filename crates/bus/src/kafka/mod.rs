@@ -10,10 +10,12 @@ mod admin;
 mod brokerless_tests;
 mod client_watch;
 mod context;
+mod delivery_epochs;
 mod errors;
 mod events;
 mod fetch;
 mod fetcher;
+mod group_subscription;
 #[cfg(feature = "conformance")]
 mod left_open;
 mod library_fetcher;
@@ -37,6 +39,7 @@ use rdkafka::admin::AdminClient;
 use rdkafka::config::{ClientConfig, FromClientConfigAndContext, RDKafkaLogLevel};
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, KafkaResult};
+use rdkafka::groups::{GroupInfo, GroupMemberInfo};
 use rdkafka::metadata::Metadata;
 use rdkafka::producer::BaseProducer;
 use rdkafka::types::RDKafkaErrorCode;
@@ -44,8 +47,8 @@ use rdkafka::{Offset, TopicPartitionList};
 
 use crate::rights::{AclOperation, AclResource};
 use crate::{
-    Bus, BusError, GroupMember, IsolationLevel, MemberOptions, Membership, PartitionReader, Producer, Remedy, Result,
-    StartOffset, TopicPartition, TopicSpec, WatermarkOffsets,
+    Bus, BusError, GroupMember, GroupMemberDescription, IsolationLevel, MemberOptions, Membership, PartitionReader, Producer,
+    Remedy, Result, StartOffset, TopicPartition, TopicSpec, WatermarkOffsets,
 };
 use client_watch::{MetadataClient, RequestResult};
 use context::KafkaContext;
@@ -64,7 +67,7 @@ pub use fetch::read_foreign_bytes;
 pub use fetcher::FetchPath;
 #[cfg(feature = "conformance")]
 pub use left_open::LeftOpen;
-pub use secret::{Secret, hide, is_secret, is_secret_variable, property_of_variable, secret_in_file};
+pub use secret::{Secret, hide, is_secret_variable, property_of_variable, secret_in_file};
 pub use security::{SaslMechanism, SecurityProtocol, SecuritySettings, TLS};
 
 /// Longest time of one attempt to connect; there are several within [`CONNECT`].
@@ -278,7 +281,7 @@ impl KafkaBus {
                 std::thread::sleep(Duration::from_millis(50));
                 continue;
             }
-            // That all brokers are down says no more than that none answered.
+            // That all brokers are down means no more than that none answered.
             let why = context.last_error().unwrap_or(detail);
             let why = if why.contains("brokers are down") { String::new() } else { format!(" ({why})") };
             return Err(BusError::new(
@@ -364,7 +367,7 @@ impl KafkaBus {
             // A step waits for its deliveries anyway, and is in memory already.
             config.set(QUEUE, "4096");
         }
-        // Lost connections are told there, and a step must know of them.
+        // Lost connections are reported there, and a step must know of them.
         let debug =
             self.shared.options.properties.get("debug").map_or_else(|| "broker".to_owned(), |more| format!("{more},broker"));
         config.set("debug", debug).set_log_level(RDKafkaLogLevel::Debug);
@@ -499,7 +502,7 @@ fn committed(consumer: &BaseConsumer<KafkaContext>, group: &str, of: &[TopicPart
     }
     let what = || format!("fetching the positions of group {group}");
     let found = consumer.committed_offsets(list, ANSWER).map_err(|error| match error.rdkafka_error_code() {
-        // The broker says it again and again, and the library does not pass it on.
+        // The broker reports it again and again, and the library does not pass it on.
         Some(RDKafkaErrorCode::OperationTimedOut) => BusError::new(
             Remedy::Retry,
             what(),
@@ -558,7 +561,7 @@ impl Bus for KafkaBus {
                 Err(error) => error,
             };
             let code = error.rdkafka_error_code();
-            // The client library goes on asking the leader that it knows, also one that is gone, until it is told of another.
+            // The client library goes on asking the leader that it knows, also one that is gone, until it learns of another.
             let silent = matches!(
                 code,
                 Some(
@@ -605,6 +608,25 @@ impl Bus for KafkaBus {
         }
     }
 
+    fn watermarks_within(&self, at: &TopicPartition, timeout: Duration) -> Result<WatermarkOffsets> {
+        let deadline = Instant::now() + timeout.min(ONE_BROKER);
+        let left = || deadline.saturating_duration_since(Instant::now());
+        loop {
+            let error = match self.shared.ask(|client| client.fetch_watermarks(&at.topic, at.partition, left())) {
+                Ok((low, high)) => return Ok(WatermarkOffsets { low, high }),
+                Err(error) => error,
+            };
+            if left() <= BROKERLESS_PAUSE {
+                return Err(from_error(format!("asking for the ends of {at}"), &error, Remedy::Retry));
+            }
+            // A leader is found soon after one has gone.
+            std::thread::sleep(BROKERLESS_PAUSE);
+            if let Err(error) = self.shared.fetch_metadata(Some(&at.topic), left()) {
+                tracing::debug!(%at, %error, "asking who leads it");
+            }
+        }
+    }
+
     fn offsets_since(&self, of: &[TopicPartition], since: EventTime) -> Result<Option<Vec<Option<i64>>>> {
         if of.is_empty() {
             return Ok(Some(Vec::new()));
@@ -636,7 +658,7 @@ impl Bus for KafkaBus {
 
     fn producer(&self, name: &str) -> Result<Box<dyn Producer>> {
         let mut config = self.producer_config();
-        // Records wait for as long as the brokers are away; what is full is said by `send`.
+        // Records wait for as long as the brokers are away; `send` reports a full queue.
         config.set("client.id", name).set("message.timeout.ms", "0");
         Ok(Box::new(producer::KafkaProducer::new(self, config, name)?))
     }
@@ -684,17 +706,41 @@ impl Bus for KafkaBus {
         let failed = |error: KafkaError| from_error(what(), &error, Remedy::Retry);
         let metadata = self.shared.fetch_metadata(Some(topic), PROBE).map_err(failed)?;
         let partitions = metadata.topics().first().map_or(0, |topic| topic.partitions().len());
-        let groups = self.shared.ask(|client| client.fetch_group_list(Some(group), PROBE)).map_err(failed)?;
-        let members =
-            groups.groups().iter().filter(|known| known.name() == group).map(|known| known.members().len()).sum::<usize>();
-        Ok(members > partitions)
+        Ok(self.group_members(group)?.len() > partitions)
+    }
+
+    fn group_members(&self, group: &str) -> Result<Vec<GroupMemberDescription>> {
+        let what = || format!("asking Kafka at {} about group {group}", self.shared.options.brokers);
+        let groups = self
+            .shared
+            .ask(|client| client.fetch_group_list(Some(group), PROBE))
+            .map_err(|error| from_error(what(), &error, Remedy::Retry))?;
+        let members = groups.groups().iter().filter(|known| known.name() == group).flat_map(GroupInfo::members);
+        let describe = |member: &GroupMemberInfo| GroupMemberDescription {
+            name: format!("{} at {}", member.id(), member.client_host().trim_start_matches('/')),
+            topics: member.metadata().and_then(group_subscription::parse).unwrap_or_default(),
+        };
+        Ok(members.map(describe).collect())
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::mock::{MockBrokers, until};
+    use super::mock::{self, MockBrokers, until};
     use super::*;
+
+    #[test]
+    fn ends_that_nobody_answers_are_an_error_within_the_time_that_is_given() {
+        let brokers = MockBrokers::start();
+        let ends = |timeout| brokers.bus.watermarks_within(&mock::at(0), timeout);
+        assert_eq!(ends(mock::WAIT).unwrap(), WatermarkOffsets { low: 0, high: 0 });
+        brokers.cluster.broker_down(1).unwrap();
+        let begun = Instant::now();
+        assert_eq!(ends(Duration::from_millis(300)).unwrap_err().remedy, Remedy::Retry);
+        assert!(begun.elapsed() < ANSWER, "{:?}", begun.elapsed());
+        brokers.cluster.broker_up(1).unwrap();
+        until(|| ends(mock::WAIT).is_ok());
+    }
 
     #[test]
     fn a_probe_fails_within_its_time_while_no_broker_answers_and_succeeds_after() {

@@ -33,7 +33,9 @@ pub const LOOK_EVERY: usize = 64;
 
 /// Hands a record to the client library. `Ok(false)`: its buffer is full.
 pub fn hand_over(producer: &BaseProducer<KafkaContext>, record: &ProducerRecord) -> Result<bool, KafkaError> {
-    let mut out: BaseRecord<'_, [u8], [u8]> = BaseRecord::to(&record.topic);
+    let deliveries = &producer.client().context().deliveries;
+    let epoch = deliveries.epochs().send();
+    let mut out: BaseRecord<'_, [u8], [u8], usize> = BaseRecord::with_opaque_to(&record.topic, epoch);
     out.key = record.key.as_deref();
     out.payload = record.value.as_deref();
     out.partition = record.partition;
@@ -46,11 +48,9 @@ pub fn hand_over(producer: &BaseProducer<KafkaContext>, record: &ProducerRecord)
                 .fold(headers, |headers, (name, value)| headers.insert(Header { key: name, value: Some(&value[..]) })),
         );
     }
-    match producer.send(out) {
-        Ok(()) => Ok(true),
-        Err((KafkaError::MessageProduction(Code::QueueFull), _)) => Ok(false),
-        Err((error, _)) => Err(error),
-    }
+    let Err((error, _)) = producer.send(out) else { return Ok(true) };
+    deliveries.epochs().give_back(epoch);
+    if matches!(error, KafkaError::MessageProduction(Code::QueueFull)) { Ok(false) } else { Err(error) }
 }
 
 /// Serves delivery reports until nothing is in flight, or until the deadline. Returns true if nothing is in flight. The library's
@@ -94,6 +94,8 @@ pub struct KafkaProducer {
     topic: Box<str>,
     /// Records that an earlier producer gave back, and that were not handed over again yet.
     again: VecDeque<ProducerRecord>,
+    /// The last flush ended before everything was delivered, and nothing was sent since: the caller has counted what is left.
+    is_flush_given_up: bool,
 }
 
 impl std::fmt::Debug for KafkaProducer {
@@ -115,6 +117,7 @@ impl KafkaProducer {
             silence: SilenceWatchdog::new(Instant::now()),
             topic: "".into(),
             again: VecDeque::new(),
+            is_flush_given_up: false,
         })
     }
 
@@ -127,15 +130,27 @@ impl KafkaProducer {
         self.context.take_failure(what, || self.producer().client().fatal_error(), Remedy::Stop).map_or(Ok(()), Err)
     }
 
+    /// Returns how long the end waits for records in flight. Not at all after a flush that was given up: whoever flushed has counted
+    /// them as not delivered, and has waited already.
+    const fn last_flush_timeout(&self) -> Duration {
+        if self.is_flush_given_up { Duration::ZERO } else { LAST_FLUSH }
+    }
+
     fn completed(&self) -> u64 {
         let deliveries = &self.context.deliveries;
         deliveries.acknowledged.load(Ordering::Relaxed) + deliveries.failed.load(Ordering::Relaxed)
     }
 
-    /// Asks the cluster where nothing was acknowledged for long, and makes the producer anew where only that one is silent.
+    /// Asks the cluster if nothing of the oldest records was acknowledged for long, and makes the producer anew if only that one is
+    /// silent.
     fn watch_silence(&mut self) -> Result<()> {
         self.hand_over_again()?;
-        if !self.silence.is_probe_due(Instant::now(), self.completed(), self.accepted_count) {
+        let (progress, is_empty) = {
+            let epochs = self.context.deliveries.epochs();
+            (epochs.progress(), epochs.is_empty())
+        };
+        let waits_for = if is_empty && self.again.is_empty() { progress } else { u64::MAX };
+        if !self.silence.is_probe_due(Instant::now(), progress, waits_for) {
             return Ok(());
         }
         let answered = self.bus.probe(&self.topic).is_ok();
@@ -154,6 +169,7 @@ impl KafkaProducer {
             wait_until_delivered(&old, Instant::now() + GIVE_BACK);
             drop(old);
         }
+        deliveries.epochs().clear();
         let back = deliveries.take_back();
         let (given_back, unanswered) = (back.in_flight.len() + back.unsent.len(), back.unanswered);
         // Records that the old producer did not give back are lost.
@@ -169,7 +185,7 @@ impl KafkaProducer {
             unanswered,
             unsent = given_back - unanswered,
             lost,
-            "the log answers, but acknowledged nothing to this producer: it was made anew; what was not acknowledged is sent again and marked, since the log may have it already"
+            "the log answers, but acknowledged nothing of the oldest records to this producer: it was made anew; what was not acknowledged is sent again and marked, since the log may have it already"
         );
         self.hand_over_again()
     }
@@ -219,6 +235,7 @@ impl Producer for KafkaProducer {
             self.topic = (*record.topic).into();
         }
         self.accepted_count += 1;
+        self.is_flush_given_up = false;
         Ok(())
     }
 
@@ -232,6 +249,10 @@ impl Producer for KafkaProducer {
         }
     }
 
+    fn oldest_progress(&self) -> u64 {
+        self.context.deliveries.epochs().progress()
+    }
+
     fn poll_deliveries(&mut self) -> Result<()> {
         self.producer().poll(Duration::ZERO);
         self.watch_silence()
@@ -240,6 +261,7 @@ impl Producer for KafkaProducer {
     fn flush(&mut self, timeout: Duration) -> Result<bool> {
         let deadline = Instant::now() + timeout;
         let mut settled = false;
+        self.is_flush_given_up = true;
         while !settled {
             settled = wait_until_delivered(self.producer(), deadline.min(Instant::now() + WAIT_STEP)) && self.again.is_empty();
             self.report_failure()?;
@@ -248,6 +270,7 @@ impl Producer for KafkaProducer {
             }
             self.watch_silence()?;
         }
+        self.is_flush_given_up = !settled;
         Ok(settled)
     }
 }
@@ -255,7 +278,7 @@ impl Producer for KafkaProducer {
 impl Drop for KafkaProducer {
     fn drop(&mut self) {
         let Some(producer) = &self.producer else { return };
-        if !wait_until_delivered(producer, Instant::now() + LAST_FLUSH) || !self.again.is_empty() {
+        if !wait_until_delivered(producer, Instant::now() + self.last_flush_timeout()) || !self.again.is_empty() {
             let lost = usize::try_from(producer.in_flight_count()).unwrap_or(0) + self.again.len();
             tracing::error!(producer = self.name, records = lost, "records were not delivered before the end");
         }
@@ -273,8 +296,8 @@ mod tests {
 
     /// Of this thread so far.
     fn cpu() -> Duration {
-        let told = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
-        Duration::from_nanos(told.split(' ').next().unwrap().parse().unwrap())
+        let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
+        Duration::from_nanos(text.split(' ').next().unwrap().parse().unwrap())
     }
 
     #[test]
@@ -313,6 +336,23 @@ mod tests {
     }
 
     #[test]
+    fn the_end_waits_for_what_is_in_flight_unless_a_flush_was_given_up() {
+        let brokers = MockBrokers::start();
+        let config = brokers.bus.producer_config().set("message.timeout.ms", "0").clone();
+        let mut producer = KafkaProducer::new(&brokers.bus, config, "last").unwrap();
+        brokers.cluster.broker_down(1).unwrap();
+        producer.send(outgoing("out", 0, "0")).unwrap();
+        assert_eq!(producer.last_flush_timeout(), LAST_FLUSH);
+        assert!(!producer.flush(Duration::from_millis(50)).unwrap());
+        assert_eq!(producer.last_flush_timeout(), Duration::ZERO);
+        producer.send(outgoing("out", 0, "1")).unwrap();
+        assert_eq!(producer.last_flush_timeout(), LAST_FLUSH, "nobody has counted that one");
+        brokers.cluster.broker_up(1).unwrap();
+        assert!(producer.flush(super::super::mock::WAIT).unwrap());
+        assert_eq!((producer.last_flush_timeout(), producer.oldest_progress()), (LAST_FLUSH, 2));
+    }
+
+    #[test]
     fn a_producer_that_nobody_answers_though_the_cluster_does_is_made_anew_and_nothing_is_missing() {
         // To be tried again, for ever: nothing was written, or it is not known.
         use RDKafkaRespErr::{
@@ -332,7 +372,7 @@ mod tests {
             KafkaProducer::new(&brokers.bus, brokers.bus.producer_config().set("message.timeout.ms", "0").clone(), "silent")
                 .unwrap();
         producer.silence = SilenceWatchdog::with_limit(Instant::now(), Duration::from_millis(300));
-        // The mock forgets what it was told to answer only as it is asked.
+        // The mock forgets a prepared answer only once it is asked.
         let away = vec![answer; 100_000];
         brokers.cluster.request_errors(RDKafkaApiKey::Produce, &away);
         for number in 0..100 {

@@ -2,6 +2,10 @@
 
 use std::fmt;
 
+use eadt_schemas::secret_names::{is_place_name, is_secret_name};
+use rdkafka::ClientConfig;
+use rdkafka::error::KafkaError;
+use rdkafka::types::RDKafkaConfRes;
 use schemars::JsonSchema;
 use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -63,11 +67,17 @@ impl JsonSchema for Secret {
     }
 }
 
-/// Returns whether a property of the client library of this name holds a secret.
-pub fn is_secret(name: &str) -> bool {
-    ["password", "secret", "key.pem", "sasl.oauthbearer.config", "sasl.jaas.config", "token"]
-        .iter()
-        .any(|part| name.contains(part))
+/// Returns whether the value of a property may be shown: the client library has a property of this name, and it is neither a secret
+/// nor the text of a PEM file, which may have a key in it. Under an unknown name, anything may have been meant.
+pub fn is_shown_property(name: &str) -> bool {
+    let set = ClientConfig::new().set(name, "").create_native_config();
+    let is_unknown = matches!(set, Err(KafkaError::ClientConfig(RDKafkaConfRes::RD_KAFKA_CONF_UNKNOWN, ..) | KafkaError::Nul(_)));
+    !is_unknown && !is_secret_name(name) && !name.ends_with("pem")
+}
+
+/// Returns the value of a property as it may be shown.
+pub fn shown_property<'a>(name: &str, value: &'a str) -> &'a str {
+    if is_shown_property(name) { value } else { HIDDEN }
 }
 
 /// Sets one property of the client library: the rest of the name is the property's, with `__` or `.` between its words.
@@ -83,19 +93,21 @@ pub fn property_of_variable(name: &str) -> Option<String> {
 pub fn is_secret_variable(name: &str) -> bool {
     let name = name.to_lowercase().replace("__", ".");
     let cloud = ["aws_", "azure_", "google_"].iter().any(|prefix| name.starts_with(prefix));
-    if name.ends_with("_file") || name.ends_with(".location") {
+    if is_place_name(&name) {
         return false;
     }
     // The whole table is never a valid value, and it may hold secrets.
     let properties = name == "eadt_bus.properties";
     properties
         || (cloud && ["key", "connection_string"].iter().any(|part| name.contains(part)))
-        || ((cloud || name.starts_with("eadt_")) && is_secret(&name))
+        // A text of a PEM file may have a key in it. No setting that counts tokens has a variable.
+        || ((cloud || name.starts_with("eadt_"))
+            && (is_secret_name(&name) || name.contains("token") || name.ends_with("pem")))
 }
 
-/// Serialises properties with their secrets hidden, for settings that are shown.
+/// Serialises properties for settings that are shown: secrets, and values under unknown names, are hidden.
 pub fn hide<S: Serializer>(properties: &std::collections::BTreeMap<String, String>, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_map(properties.iter().map(|(name, value)| (name, if is_secret(name) { HIDDEN } else { value })))
+    serializer.collect_map(properties.iter().map(|(name, value)| (name, shown_property(name, value))))
 }
 
 /// Returns the key of the first secret among the settings of a file, where none belongs: files are copied, committed and shown.
@@ -109,7 +121,7 @@ pub fn secret_in_file(settings: &Value) -> Option<String> {
     }
     let mut names = Vec::new();
     dotted_names(bus.get("properties")?, String::new(), &mut names);
-    names.into_iter().find(|name| is_secret(name)).map(|name| format!("bus.properties.{name}"))
+    names.into_iter().find(|name| is_secret_name(name)).map(|name| format!("bus.properties.{name}"))
 }
 
 /// Collects dotted names, however deep the file nests them.
@@ -141,6 +153,12 @@ mod tests {
         for (name, property, secret) in [
             ("EADT_BUS__PROPERTIES__SASL__PASSWORD", Some("sasl.password"), true),
             ("EADT_BUS__PROPERTIES__SSL.KEY.PEM", Some("ssl.key.pem"), true),
+            ("EADT_BUS__PROPERTIES__SASL__PASWORD", Some("sasl.pasword"), true),
+            (
+                "EADT_BUS__PROPERTIES__SASL__OAUTHBEARER__ASSERTION__PRIVATE__KEY__PASSPHRASE",
+                Some("sasl.oauthbearer.assertion.private.key.passphrase"),
+                true,
+            ),
             ("EADT_BUS__PROPERTIES__LINGER__MS", Some("linger.ms"), false),
             ("EADT_BUS__PROPERTIES__SSL__KEY__LOCATION", Some("ssl.key.location"), false),
             ("EADT_BUS__PROPERTIES", None, true),
@@ -160,12 +178,57 @@ mod tests {
     }
 
     #[test]
+    fn values_of_properties_are_shown_under_known_names_that_are_no_secrets() {
+        for (name, shown) in [
+            ("linger.ms", true),
+            ("security.protocol", true),
+            ("session.timeout.ms", true),
+            ("ssl.key.location", true),
+            ("sasl.username", true),
+            ("transactional.id", true),
+            ("debug", true),
+            // Of topics.
+            ("compression.type", true),
+            ("acks", true),
+            ("message.timeout.ms", true),
+            // What the library marks as sensitive, but for names of users and files.
+            ("ssl.key.password", false),
+            ("ssl.key.pem", false),
+            ("ssl_key", false),
+            ("ssl.ca.pem", false),
+            ("ssl.keystore.password", false),
+            ("sasl.password", false),
+            ("sasl.oauthbearer.config", false),
+            ("sasl.oauthbearer.client.secret", false),
+            ("sasl.oauthbearer.client.credentials.client.secret", false),
+            ("sasl.oauthbearer.assertion.private.key.passphrase", false),
+            ("sasl.oauthbearer.assertion.private.key.pem", false),
+            // What it does not have.
+            ("sasl.pasword", false),
+            ("sasl.jaas.config", false),
+            ("lingerms", false),
+            ("no.such.property", false),
+            ("", false),
+            ("nul\0", false),
+        ] {
+            assert_eq!(is_shown_property(name), shown, "{name}");
+        }
+        let properties = std::collections::BTreeMap::from(
+            [("linger.ms", "5"), ("no.such", "hunter2")].map(|(name, value)| (name.to_owned(), value.to_owned())),
+        );
+        let shown = hide(&properties, serde_json::value::Serializer).unwrap();
+        assert_eq!(shown, serde_json::json!({"linger.ms": "5", "no.such": HIDDEN}));
+    }
+
+    #[test]
     fn secrets_in_a_file_are_found_by_name_in_every_spelling() {
         for (file, key) in [
             (r#"{"bus": {"security": {"password": "x"}}}"#, "bus.security.password"),
             (r#"{"bus": {"security": {"key_password": "x"}}}"#, "bus.security.key_password"),
             (r#"{"bus": {"properties": {"sasl.password": "x"}}}"#, "bus.properties.sasl.password"),
             (r#"{"bus": {"properties": {"ssl": {"key": {"pem": "x"}}}}}"#, "bus.properties.ssl.key.pem"),
+            (r#"{"bus": {"properties": {"sasl.pasword": "x"}}}"#, "bus.properties.sasl.pasword"),
+            (r#"{"bus": {"properties": {"a.private.key.passphrase": "x"}}}"#, "bus.properties.a.private.key.passphrase"),
             (
                 r#"{"bus": {"properties": {"sasl.oauthbearer.client.secret": "x"}}}"#,
                 "bus.properties.sasl.oauthbearer.client.secret",

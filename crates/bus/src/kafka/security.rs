@@ -250,7 +250,7 @@ mod tests {
 
     #[cfg(not(feature = "kafka-tls"))]
     #[test]
-    fn a_build_without_tls_says_so() {
+    fn a_build_without_tls_reports_that() {
         let error = with_user().properties().unwrap_err().to_string();
         assert!(error.contains("--features kafka-tls"), "{error}");
     }

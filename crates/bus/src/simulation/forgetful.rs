@@ -6,8 +6,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::{
-    Bus, BusError, CommitStep, ConsumerRecord, GroupMember, IsolationLevel, MemberOptions, PartitionReader, PollEvent, Producer,
-    Remedy, Result, StartOffset, TopicPartition, TopicSpec, TransactionEnd, WatermarkOffsets,
+    Bus, BusError, CommitStep, ConsumerRecord, GroupMember, GroupMemberDescription, IsolationLevel, MemberOptions,
+    PartitionReader, PollEvent, Producer, Remedy, Result, StartOffset, TopicPartition, TopicSpec, TransactionEnd,
+    WatermarkOffsets,
 };
 
 /// A transaction of these offsets of a partition that a broker forgot to mark.
@@ -115,6 +116,9 @@ impl<B: Bus + Clone + 'static> Bus for ForgetfulBus<B> {
     }
     fn committed(&self, group: &str, of: &[TopicPartition]) -> Result<Vec<Option<i64>>> {
         self.inner.committed(group, of)
+    }
+    fn group_members(&self, group: &str) -> Result<Vec<GroupMemberDescription>> {
+        self.inner.group_members(group)
     }
 }
 

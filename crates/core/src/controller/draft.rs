@@ -8,7 +8,7 @@ use super::trial::ChangeNote;
 use super::{ControllerContext, ControllerName, ControllerObjective, PowerReading};
 
 /// Grows with every change of what a controller decides.
-const VERSION: &str = "3";
+const VERSION: &str = "4";
 
 /// A decision in the making: `maintain` unless it is set to something else.
 #[derive(Debug)]

@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_says_something_if_enough_of_it_is_known() {
+    fn a_window_is_usable_if_enough_of_it_is_known() {
         let of = |ratio| MeasuredWindow::from_event(&EfficiencyWindow { progress_coverage_ratio: ratio, ..window() }, 0.9);
         assert!(of(0.9).is_ok());
         assert_eq!(of(0.89).unwrap_err(), "progress is known for 89 % of this window, under 90 %: it decides nothing");

@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_table_says_is_explained_by_the_thresholds_that_were_passed() {
+    fn what_the_table_decides_is_explained_by_the_thresholds_that_were_passed() {
         let table = Thresholds::literal(&ControllerSettings::default());
         for (watts, efficiency, words) in [
             (280.0, 0.08, "280 W in all is above 250 W at only 0.0800 samples/s/W (poor is under 0.1)"),

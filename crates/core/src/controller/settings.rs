@@ -191,10 +191,11 @@ pub struct ControllerSettings {
     pub freeze_gain_ratio: f64,
     /// Time that a checkpoint is taken to cost, in seconds: a freeze has to save five of them. At least 0. Default 30.
     pub checkpoint_seconds: f64,
-    /// The last freeze is taken back if validation loss is above its trend by more than this part. 0 to 1. Default 0.005.
+    /// The last freeze is taken back if validation loss is above its trend by more than this part and what is uncertain. 0 to 1.
+    /// Default 0.005.
     pub validation_loss_rise_ratio: f64,
     /// All freezes are taken back, and nothing is frozen any more in this run, if validation loss is above its trend by more than
-    /// this part. 0 to 1. Default 0.01.
+    /// this part and what is uncertain. 0 to 1. Default 0.01.
     pub validation_loss_stop_ratio: f64,
     /// `precision` leaves FP16 if more than this part of the steps overflow and are skipped after the warm-up. 0 to 1.
     /// Default 0.01.

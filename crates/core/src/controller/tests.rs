@@ -193,7 +193,7 @@ mod usable {
     }
 
     #[test]
-    fn a_decision_says_who_when_and_why() {
+    fn a_decision_shows_who_when_and_why() {
         let mut bench = ControllerBench::precise();
         let decision = bench.feed_times(5, 280.0, 0.08);
         assert_eq!(decision.id, "eadt/llm-training@2026-01-01T00:05:00.000000Z/matrix");
@@ -419,10 +419,10 @@ mod precise {
         assert_eq!((edp.validation, edp.action), (ChangeValidation::Failed, ControllerAction::Revert));
         let product = (280.0 / 240.0) * (0.08_f64 / 0.085).powi(2);
         assert!((edp.evidence["objective_gain_ratio"] - (1.0 - product)).abs() < 1e-9, "{:?}", edp.evidence);
-        assert!((edp.evidence["gain_ratio"] - (1.0 - 0.08 / 0.085)).abs() < 1e-9, "a saving is told in energy");
-        let said =
+        assert!((edp.evidence["gain_ratio"] - (1.0 - 0.08 / 0.085)).abs() < 1e-9, "a saving is given in energy");
+        let words =
             "(-5.9 %) at 91.1 % of the throughput, energy-delay product +3.3 %; demanded are 1.0 % less energy-delay product";
-        assert!(edp.reason.contains(said), "{}", edp.reason);
+        assert!(edp.reason.contains(words), "{}", edp.reason);
     }
 
     fn failed(bench: &mut ControllerBench) -> (eadt_schemas::v1::Decision, eadt_schemas::v1::Decision) {
@@ -443,7 +443,7 @@ mod precise {
         assert!(revert.restarts && revert.reason.contains("did not help: 14.286 J/sample instead of 12.500 (+14.3 %)"));
         assert_eq!(revert.hold_until, Some(revert.time.plus_seconds(3600.0)));
         bench.apply_and_warm_up(&revert, 280.0, 0.08);
-        // Holding: nothing for the hour, reason and time said.
+        // Holding: nothing for the hour, reason and time given.
         while bench.now.plus_seconds(60.0) < revert.hold_until.unwrap() {
             let held = bench.feed(280.0, 0.08);
             assert_eq!((held.action, held.hold_until), (ControllerAction::Maintain, revert.hold_until), "{}", held.reason);
@@ -544,9 +544,9 @@ mod precise {
         let mut bench = ControllerBench::precise();
         let change = bench.feed_times(5, 280.0, 0.08);
         bench.report(&change, ActuationOutcome::Refused, "the field is immutable");
-        let told = bench.feed(280.0, 0.08);
-        assert_eq!((told.validation, told.concerns.as_deref()), (ChangeValidation::None, Some(change.id.as_str())));
-        assert!(told.reason.contains("was refused: the field is immutable"));
+        let decision = bench.feed(280.0, 0.08);
+        assert_eq!((decision.validation, decision.concerns.as_deref()), (ChangeValidation::None, Some(change.id.as_str())));
+        assert!(decision.reason.contains("was refused: the field is immutable"));
         let tabu = bench.feed_times(58, 280.0, 0.08);
         assert!(tabu.action == ControllerAction::Maintain && tabu.reason.contains("not tried again"), "{}", tabu.reason);
         bench.feed(280.0, 0.08);
@@ -564,13 +564,13 @@ mod precise {
             }
             bench.set_layout(change.from.clone());
             bench.report(&change, ActuationOutcome::RolledBack, "2 of 6 pods were ready after 600 s");
-            let told = bench.feed(280.0, 0.08);
-            assert_eq!((told.action, told.validation), (ControllerAction::Maintain, ChangeValidation::Failed));
-            assert!(told.reason.contains("2 of 6 pods"), "{}", told.reason);
-            assert_eq!(told.hold_until, Some(told.time.plus_seconds(3600.0)));
+            let decision = bench.feed(280.0, 0.08);
+            assert_eq!((decision.action, decision.validation), (ControllerAction::Maintain, ChangeValidation::Failed));
+            assert!(decision.reason.contains("2 of 6 pods"), "{}", decision.reason);
+            assert_eq!(decision.hold_until, Some(decision.time.plus_seconds(3600.0)));
             assert!(bench.state.trial.is_none());
             assert_eq!(bench.state.restarts.len(), 2, "there and back");
-            assert_eq!(bench.feed_times(10, 280.0, 0.08).hold_until, told.hold_until);
+            assert_eq!(bench.feed_times(10, 280.0, 0.08).hold_until, decision.hold_until);
         }
     }
 
@@ -581,9 +581,9 @@ mod precise {
         bench.apply_and_warm_up(&change, 240.0, 0.09);
         bench.feed(240.0, 0.09);
         bench.set_layout(layout(3, 100, 3));
-        let told = bench.feed(280.0, 0.08);
-        assert_eq!(told.validation, ChangeValidation::None);
-        assert!(told.reason.contains("changed from outside"), "{}", told.reason);
+        let decision = bench.feed(280.0, 0.08);
+        assert_eq!(decision.validation, ChangeValidation::None);
+        assert!(decision.reason.contains("changed from outside"), "{}", decision.reason);
         // One window warms up, then five are needed.
         assert_eq!(bench.feed_times(6, 280.0, 0.08).action, ControllerAction::Decrease);
 
@@ -591,8 +591,8 @@ mod precise {
         let change = bench.feed_times(5, 280.0, 0.08);
         bench.apply_and_warm_up(&change, 240.0, 0.09);
         bench.set_layout(change.from.clone());
-        let told = bench.feed(280.0, 0.08);
-        assert!(told.validation == ChangeValidation::Failed && told.reason.contains("taken back from outside"));
+        let decision = bench.feed(280.0, 0.08);
+        assert!(decision.validation == ChangeValidation::Failed && decision.reason.contains("taken back from outside"));
     }
 
     #[test]

@@ -346,10 +346,10 @@ mod tests {
     }
 
     #[test]
-    fn a_member_is_silent_five_minutes_after_its_last_window_that_says_something() {
+    fn a_member_is_silent_five_minutes_after_its_last_usable_window() {
         let settings = BudgetSettings::default();
         let mut member = member(&[layout(0, 1, None)]);
-        assert_eq!(member.cap_change_state(at(0), &settings), CapChangeState::Silent, "nothing was heard yet");
+        assert_eq!(member.cap_change_state(at(0), &settings), CapChangeState::Silent, "no window came yet");
         member.add_window(&window(60, Origin::Measured), &settings);
         member.add_window(&EfficiencyWindow { gap: true, ..window(120, Origin::Measured) }, &settings);
         assert_eq!(member.cap_change_state(at(360), &settings), CapChangeState::Open);
@@ -371,7 +371,7 @@ mod tests {
         member.add_window(&window(120, Origin::Simulated), &settings);
         assert_eq!(member.origin(), Origin::Simulated);
         assert_eq!(
-            member.decision_for(&window(120, Origin::Simulated), &settings, "why").map(|said| said.origin),
+            member.decision_for(&window(120, Origin::Simulated), &settings, "why").map(|decision| decision.origin),
             Some(Origin::Simulated)
         );
         for end in [60, 120] {
@@ -380,32 +380,36 @@ mod tests {
     }
 
     #[test]
-    fn a_change_is_said_at_the_next_look_where_its_window_does_not_come_and_anything_else_is_not() {
+    fn a_change_is_published_at_the_next_look_if_its_window_does_not_come_and_anything_else_is_not() {
         let settings = BudgetSettings::default();
         let mut member = member(&[layout(0, 1, None)]);
         let stays = member.maintain(&layout(0, 1, None), at(60), &settings, "");
         let mut change = stays.clone();
         change.to.power_limit_watts = Some(300.0);
         assert_eq!((member.saying.queue_decision(stays.clone(), true), member.saying.take_overdue()), (None, None));
-        assert_eq!(member.saying, PendingDecision::default(), "nothing was said of that time");
+        assert_eq!(member.saying, PendingDecision::default(), "nothing was published for that time");
         assert_eq!(
             (member.saying.queue_decision(change.clone(), true), member.saying.take_overdue()),
             (None, Some(change.clone()))
         );
-        assert_eq!(member.decision_for(&window(60, Origin::Measured), &settings, "late"), None, "it was said");
+        assert_eq!(member.decision_for(&window(60, Origin::Measured), &settings, "late"), None, "it was published");
         // If no window is to be expected, it is returned at once.
         let change = Decision { time: at(120), ..change };
         assert_eq!(member.saying.queue_decision(Decision { time: at(120), ..stays }, false), None);
         assert_eq!(member.saying.queue_decision(change.clone(), false), Some(change.clone()));
-        assert_eq!(member.decision_for(&window(120, Origin::Measured), &settings, "late"), None, "it was said");
+        assert_eq!(member.decision_for(&window(120, Origin::Measured), &settings, "late"), None, "it was published");
         assert_eq!(member.saying.queue_decision(Decision { time: at(180), ..change.clone() }, true), None);
-        let said = member.decision_for(&window(180, Origin::Simulated), &settings, "").unwrap();
-        assert_eq!((said.to, said.origin), (change.to, Origin::Simulated), "no more real than the window that it comes with");
+        let decision = member.decision_for(&window(180, Origin::Simulated), &settings, "").unwrap();
+        assert_eq!(
+            (decision.to, decision.origin),
+            (change.to, Origin::Simulated),
+            "no more real than the window that it comes with"
+        );
     }
 
     #[test]
-    fn who_stays_as_it_is_says_why() {
-        let heard = |workload: Workload| {
+    fn a_member_that_stays_as_it_is_gives_the_reason() {
+        let observed = |workload: Workload| {
             let mut member = member(std::slice::from_ref(&workload));
             member.add_window(&window(60, Origin::Measured), &BudgetSettings::default());
             (member, workload)
@@ -414,16 +418,16 @@ mod tests {
             member.maintain(&workload, at(seconds), &BudgetSettings::default(), "the look").reason
         };
         let job = || layout(0, 1, None);
-        assert_eq!(why(heard(job()), 60), "the look");
+        assert_eq!(why(observed(job()), 60), "the look");
         for (member, seconds, words) in [
-            (heard(job()), 600, "no window said anything for a while"),
-            (heard(rolling(0, 1, None)), 60, "its last change is not ready yet"),
-            (heard(Workload { paused: true, ..job() }), 60, "the workload is paused"),
-            (heard(Workload { mode: UpdateMode::Observe, ..job() }), 60, "in mode observe"),
-            (heard(Workload { mode: UpdateMode::Recommend, ..job() }), 60, "only in mode enforce"),
+            (observed(job()), 600, "no window said anything for a while"),
+            (observed(rolling(0, 1, None)), 60, "its last change is not ready yet"),
+            (observed(Workload { paused: true, ..job() }), 60, "the workload is paused"),
+            (observed(Workload { mode: UpdateMode::Observe, ..job() }), 60, "in mode observe"),
+            (observed(Workload { mode: UpdateMode::Recommend, ..job() }), 60, "only in mode enforce"),
         ] {
-            let said = why(member, seconds);
-            assert!(said.starts_with(words) && said.ends_with("; the look"), "{said}");
+            let reason = why(member, seconds);
+            assert!(reason.starts_with(words) && reason.ends_with("; the look"), "{reason}");
         }
     }
 

@@ -3,7 +3,7 @@
 //! The first byte of every record names its form:
 //!
 //! - `{`: the first form, JSON. All small records have it, those of the joint stages included.
-//! - 4: the present form of workloads, see [`wire`]; 2 is the one before it.
+//! - 6: the present form of workloads, see [`wire`]; 2 and 4 are those before it.
 //! - 3: a piece of one of these, see [`pieces`].
 //!
 //! A newer release reads the state of an older one. An older release refuses a form that it does not know, whatever the record's
@@ -187,18 +187,25 @@ fn join_pieces(workload: &str, records: Vec<StoredRecord>) -> Result<Vec<Decoded
 impl DecodedBlock {
     fn read(key: &str, value: &[u8]) -> Result<Self, StateError> {
         let unreadable = |detail: String| StateError::Unreadable { key: key.to_owned(), detail };
-        let (wire, checks) = match value.split_first() {
+        let (wire::CheckedBlock { block: wire, checks }, power) = match value.split_first() {
             Some((&wire::FORM, rest)) => {
-                let wire::CheckedBlock { block, checks } = wire::CheckedBlock::read(rest).map_err(unreadable)?;
-                (block, checks)
+                let wire::BridgedBlock { checked, power } = wire::BridgedBlock::read(rest).map_err(unreadable)?;
+                (checked, power)
             }
-            Some((&wire::BLOCK_FORM, rest)) => (wire::WireBlock::read(rest).map_err(unreadable)?, Vec::new()),
+            Some((&wire::CHECKED_FORM, rest)) => (wire::CheckedBlock::read(rest).map_err(unreadable)?, Vec::new()),
+            Some((&wire::BLOCK_FORM, rest)) => {
+                let block = wire::WireBlock::read(rest).map_err(unreadable)?;
+                (wire::CheckedBlock { block, checks: Vec::new() }, Vec::new())
+            }
             _ => return from_json(key, value),
         };
         let read = wire.gpus.iter().map(wire::WireGpu::read).collect::<Result<Vec<_>, _>>();
         let mut gpus = read.map_err(|error| unreadable(error.to_string()))?;
         for (gpu, check) in gpus.iter_mut().zip(&checks) {
             check.restore(gpu);
+        }
+        for reading in &power {
+            reading.restore(&mut gpus);
         }
         Ok(Self {
             workload: wire.workload.to_owned(),
@@ -232,7 +239,8 @@ fn blocks(state: &WorkloadState) -> Vec<Vec<u8>> {
             gpus: gpus.iter().map(wire::WireGpu::of).collect(),
             ranks: state.ranks[slice(state.ranks.len(), state.gpus.len())].iter().map(wire::WireRank::of).collect(),
         };
-        wire::CheckedBlock { block, checks: gpus.iter().map(wire::WireCounterCheck::of).collect() }.write()
+        let checked = wire::CheckedBlock { block, checks: gpus.iter().map(wire::WireCounterCheck::of).collect() };
+        wire::BridgedBlock { checked, power: wire::WireLastPower::of_gpus(gpus) }.write()
     };
     (0..of).map(block).collect()
 }

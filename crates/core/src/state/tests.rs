@@ -38,6 +38,7 @@ fn gpu() -> GpuSource {
         ]
         .into(),
         last_counter_sample: Some(LastCounterSample { sample: sample(10), summed: 4.5, idle: true }),
+        last_power_sample: Some(EnergySample { power: Some(3.5), ..sample(20) }),
         check: CounterCheck { counted: 5.5, integral: 6.25, steps: 7, waiting_steps: 2, power_unknown: true },
         unassigned: 6.5,
         primary: true,
@@ -111,18 +112,24 @@ fn written(gpus: &[GpuSource], ranks: &[RankSource]) -> Vec<u8> {
         gpus: gpus.iter().map(wire::WireGpu::of).collect(),
         ranks: ranks.iter().map(wire::WireRank::of).collect(),
     };
-    wire::CheckedBlock { block, checks: gpus.iter().map(wire::WireCounterCheck::of).collect() }.write()
+    let checked = wire::CheckedBlock { block, checks: gpus.iter().map(wire::WireCounterCheck::of).collect() };
+    wire::BridgedBlock { checked, power: wire::WireLastPower::of_gpus(gpus) }.write()
 }
 
 fn is_read_as_written(gpus: &[GpuSource], ranks: &[RankSource]) {
     let bytes = written(gpus, ranks);
-    let wire::CheckedBlock { block, checks } = wire::CheckedBlock::read(&bytes[1..]).unwrap();
+    let wire::BridgedBlock { checked: wire::CheckedBlock { block, checks }, power } =
+        wire::BridgedBlock::read(&bytes[1..]).unwrap();
     let read = block.gpus.iter().zip(&checks).map(|(gpu, check)| {
         let mut gpu = gpu.read().unwrap();
         check.restore(&mut gpu);
         gpu
     });
-    assert_eq!(read.collect::<Vec<_>>(), gpus);
+    let mut read: Vec<GpuSource> = read.collect();
+    for reading in &power {
+        reading.restore(&mut read);
+    }
+    assert_eq!(read, gpus);
     assert_eq!(block.ranks.iter().map(|rank| rank.read().unwrap()).collect::<Vec<_>>(), ranks);
 }
 
@@ -145,6 +152,13 @@ fn gauges_that_no_sample_had_take_no_room() {
     };
     // Each sum has eight bytes, its count of one has one.
     assert_eq!([1, 5, 8].map(|gauges| bytes(gauges) - bytes(0)), [9, 45, 72]);
+}
+
+#[test]
+fn a_power_reading_that_waits_is_read_into_its_own_gpu() {
+    let without = GpuSource { last_power_sample: None, ..gpu() };
+    is_read_as_written(&[without.clone(), gpu(), without.clone()], &[]);
+    is_read_as_written(&[without], &[]);
 }
 
 #[test]

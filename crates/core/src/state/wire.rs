@@ -1,4 +1,4 @@
-//! The second and the fourth form of a state record: compact, because state is what most bytes of a step are.
+//! The second, fourth and sixth form of a state record: compact, because state is what most bytes of a step are.
 //!
 //! A byte that names the form, then the block in postcard's encoding. Times are microseconds, most of them as the difference to
 //! one nearby; what nearly always has one value is left out where it has it. The head changes often and is one a workload, so
@@ -16,10 +16,62 @@ use crate::window::energy::{EnergyBasis, EnergySample, GAUGES, Gauges, GpuSums, 
 use crate::window::progress::{COUNTERS, CounterState, RankSums, TimedValue};
 use crate::workload::source::{GpuSource, Liveness, LivenessState, RankSource};
 
-/// First byte of the form before the present one, a [`WireBlock`]; the first form is a JSON object.
+/// First byte of a [`WireBlock`]; the first form is a JSON object.
 pub const BLOCK_FORM: u8 = 2;
-/// First byte of the present form, a [`CheckedBlock`].
-pub const FORM: u8 = 4;
+/// First byte of the form before the present one, a [`CheckedBlock`].
+pub const CHECKED_FORM: u8 = 4;
+/// First byte of the present form, a [`BridgedBlock`].
+pub const FORM: u8 = 6;
+
+/// A block with the checks of its counters, and the power readings that wait for the next one.
+#[derive(Serialize, Deserialize)]
+pub struct BridgedBlock<'a> {
+    #[serde(borrow)]
+    pub checked: CheckedBlock<'a>,
+    /// Of the GPUs that have such a reading.
+    pub power: Vec<WireLastPower>,
+}
+
+impl BridgedBlock<'_> {
+    pub fn write(&self) -> Vec<u8> {
+        let block = &self.checked.block;
+        encode(FORM, self, 64 + block.head.map_or(0, <[u8]>::len) + 512 * (block.gpus.len() + block.ranks.len()))
+    }
+}
+
+impl<'a> BridgedBlock<'a> {
+    /// Reads the bytes that follow the first byte.
+    pub fn read(bytes: &'a [u8]) -> Result<Self, String> {
+        let Self { checked, power } = decode(bytes)?;
+        Ok(Self { checked: checked.with_equal_counts()?, power })
+    }
+}
+
+/// The last sample with power of one GPU, while the energy since it is unknown.
+#[derive(Serialize, Deserialize)]
+pub struct WireLastPower {
+    /// Number of the GPU in the block.
+    gpu: u32,
+    sample: WireSample,
+}
+
+impl WireLastPower {
+    /// Returns those of a block's GPUs.
+    pub fn of_gpus(gpus: &[GpuSource]) -> Vec<Self> {
+        let of = |(gpu, number): (&GpuSource, u32)| {
+            let sample = WireSample::of(gpu.last_power_sample.as_ref()?, gpu.liveness.last);
+            Some(Self { gpu: number, sample })
+        };
+        gpus.iter().zip(0..).filter_map(of).collect()
+    }
+
+    /// Puts it back into its GPU, one of those that the block describes.
+    pub fn restore(&self, gpus: &mut [GpuSource]) {
+        if let Some(gpu) = gpus.get_mut(self.gpu as usize) {
+            gpu.last_power_sample = Some(self.sample.read(gpu.liveness.last));
+        }
+    }
+}
 
 /// A block, and what is remembered of each GPU's energy counter.
 #[derive(Serialize, Deserialize)]
@@ -30,19 +82,16 @@ pub struct CheckedBlock<'a> {
     pub checks: Vec<WireCounterCheck>,
 }
 
-impl CheckedBlock<'_> {
-    pub fn write(&self) -> Vec<u8> {
-        let block = &self.block;
-        encode(FORM, self, 64 + block.head.map_or(0, <[u8]>::len) + 512 * (block.gpus.len() + block.ranks.len()))
-    }
-}
-
 impl<'a> CheckedBlock<'a> {
     /// Reads the bytes that follow the first byte.
     pub fn read(bytes: &'a [u8]) -> Result<Self, String> {
-        let read: Self = decode(bytes)?;
-        let (checks, gpus) = (read.checks.len(), read.block.gpus.len());
-        if checks == gpus { Ok(read) } else { Err(format!("it holds the counters of {checks} GPUs, but {gpus} GPUs")) }
+        decode::<Self>(bytes)?.with_equal_counts()
+    }
+
+    /// Returns an error unless each GPU has its check.
+    fn with_equal_counts(self) -> Result<Self, String> {
+        let (checks, gpus) = (self.checks.len(), self.block.gpus.len());
+        if checks == gpus { Ok(self) } else { Err(format!("it holds the counters of {checks} GPUs, but {gpus} GPUs")) }
     }
 }
 
@@ -421,6 +470,7 @@ impl<'a> WireGpu<'a> {
                 summed: lost.summed,
                 idle: lost.idle,
             }),
+            last_power_sample: None,
             check: CounterCheck::default(),
             unassigned: self.unassigned.unwrap_or(0.0),
             primary: self.primary,

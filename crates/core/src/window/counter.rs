@@ -77,7 +77,7 @@ pub enum EnergyCounterVerdict {
     Believed,
     /// It has not moved while power was drawn: as if the sample had no counter. The next rise shows whether it is slow
     /// or stuck.
-    StandsStill,
+    Stalled,
     /// It rose for the first time, after it had stood still: how much of that rise is of the time before its first sample
     /// is not known. Power counts, and the counter goes on from here.
     FirstRise,
@@ -155,10 +155,10 @@ impl CounterCheck {
         if let Some(integral) = evidence.filter(|_| step.starts_at_a_rise && self.steps == 0) {
             self.integral = integral;
         }
-        EnergyCounterVerdict::StandsStill
+        EnergyCounterVerdict::Stalled
     }
 
-    /// Returns whether a rise is the first one of a counter that was seen to stand still for long before.
+    /// Returns whether a rise is the first one of a counter that did not move for long before.
     fn is_first_rise(&self, step: &CounterStep) -> bool {
         let is_coarse = step.seconds >= COARSE_SECONDS;
         is_coarse && step.starts_at_a_rise && step.waiting && step.is_live && self.steps == 0 && self.integral > 0.0
@@ -191,10 +191,10 @@ mod tests {
         starts_at_a_rise: true,
     };
 
-    /// A counter in steps of 36 kJ that stands still for 40 s at 300 W, rises, and rises again 120 s later.
+    /// A counter in steps of 36 kJ that does not move for 40 s at 300 W, rises, and rises again 120 s later.
     #[test]
     fn the_first_rise_after_a_standstill_counts_by_power_and_the_next_by_the_counter() {
-        use EnergyCounterVerdict::{Believed, FirstRise, StandsStill};
+        use EnergyCounterVerdict::{Believed, FirstRise, Stalled};
         let verdicts = |starts_at_a_rise, falls| {
             let mut check = CounterCheck::default();
             let mut judge = |joules, seconds, waiting| {
@@ -217,9 +217,9 @@ mod tests {
                 [(0.0, 10.0, false), (0.0, 30.0, true), (36_000.0, 40.0, true), (0.0, 10.0, false), (36_000.0, 120.0, true)];
             steps.map(|(joules, seconds, waiting)| judge(joules, seconds, waiting))
         };
-        let anew = [StandsStill, StandsStill, FirstRise, StandsStill, Believed];
+        let anew = [Stalled, Stalled, FirstRise, Stalled, Believed];
         assert_eq!(verdicts(true, false), anew);
-        let as_before = [StandsStill, StandsStill, Believed, StandsStill, Believed];
+        let as_before = [Stalled, Stalled, Believed, Stalled, Believed];
         assert_eq!(verdicts(true, true), as_before, "a counter that fell keeps what is known against it");
         assert_eq!(verdicts(false, false), as_before, "by rules 3");
     }
@@ -236,7 +236,7 @@ mod tests {
         ];
         for (rise, verdict) in cases {
             let mut check = CounterCheck::default();
-            assert_eq!(check.check_step(&still, &GPU), EnergyCounterVerdict::StandsStill);
+            assert_eq!(check.check_step(&still, &GPU), EnergyCounterVerdict::Stalled);
             assert_eq!(check.check_step(&rise, &GPU), verdict, "{rise:?}");
         }
         // Samples without the counter are no standstill.
@@ -255,10 +255,10 @@ mod tests {
         let capped = |watts| MeteredBoard { limit_watts: Some(watts), ..GPU };
         let node = MeteredBoard { meter: Meter::Node, limit_watts: None };
         for (board, joules, seconds, watts, expected, why) in [
-            (GPU, 3_000.0, 10.0, Some(300.0), EnergyCounterVerdict::Believed, "as power says"),
+            (GPU, 3_000.0, 10.0, Some(300.0), EnergyCounterVerdict::Believed, "as power shows"),
             (GPU, 2_400.0, 10.0, Some(300.0), EnergyCounterVerdict::Believed, "a fifth below power"),
             (GPU, 5_000.0, 10.0, Some(60.0), EnergyCounterVerdict::Believed, "busy between two idle readings"),
-            (GPU, 0.0, 10.0, Some(300.0), EnergyCounterVerdict::StandsStill, "no movement at 300 W"),
+            (GPU, 0.0, 10.0, Some(300.0), EnergyCounterVerdict::Stalled, "no movement at 300 W"),
             (GPU, 0.0, 10.0, Some(0.0), EnergyCounterVerdict::Believed, "idle at 0 W"),
             (GPU, 0.0, 10.0, None, EnergyCounterVerdict::Believed, "power is missing"),
             (GPU, 3_000.0, 10.0, Some(0.0), EnergyCounterVerdict::Believed, "power of 0 W is no evidence"),

@@ -33,6 +33,11 @@ impl EnergySample {
 }
 
 impl EnergySample {
+    /// Returns whether it has power, of a moment or as a mean.
+    pub fn has_power(&self) -> bool {
+        self.power.is_some() || self.average.is_some()
+    }
+
     /// Leaves out power that the device cannot draw.
     pub fn leave_out_impossible_power(&mut self, meter: Meter) {
         for watts in [&mut self.power, &mut self.average] {
@@ -108,9 +113,14 @@ impl PowerSegment {
         Self::between(&EnergySample { energy: None, ..*a }, &EnergySample { energy: None, ..*b }, power_gap)
     }
 
+    /// Joules from `from`, a time within the step, to its end.
+    pub fn joules_since(&self, from: EventTime) -> f64 {
+        self.joules_between(from, self.start.plus_micros(self.duration))
+    }
+
     /// Joules of the whole step.
     pub fn total_joules(&self) -> f64 {
-        self.joules_between(self.start, self.start.plus_micros(self.duration))
+        self.joules_since(self.start)
     }
 }
 

@@ -108,7 +108,7 @@ impl CounterState {
     }
 
     /// Returns whether the total, and whether the rate was reported at this time.
-    pub fn said_at(&self, time: EventTime) -> (bool, bool) {
+    pub fn reported_at(&self, time: EventTime) -> (bool, bool) {
         let at = |known: Option<TimedValue>| known.is_some_and(|known| known.time == time);
         (at(self.total), at(self.rate))
     }
@@ -406,7 +406,7 @@ mod tests {
         let seen = steps(&[total(0, 0.0), rate(50, 9.0), rate(100, 9.0), rate(110, 9.0), total(120, 1000.0), total(121, 1001.0)]);
         assert_eq!(seen.iter().map(|step| step.1).collect::<Vec<_>>(), [0.0, 0.0, 450.0, 90.0, 460.0, 1.0]);
         let seen = steps(&[total(0, 0.0), rate(50, 9.0), rate(100, 9.0), total(120, 400.0)]);
-        assert_eq!(seen[3], (false, 0.0, 0.0), "a rate that said too much is no fall");
+        assert_eq!(seen[3], (false, 0.0, 0.0), "a rate that was too high is no fall");
     }
 
     #[test]
@@ -418,19 +418,19 @@ mod tests {
     }
 
     #[test]
-    fn a_counter_that_stands_still_has_not_fallen() {
+    fn a_counter_that_does_not_move_has_not_fallen() {
         assert_eq!(steps(&[total(0, 100.0), total(10, 100.0)])[1], (false, 0.0, 0.0));
     }
 
     #[test]
     fn a_rate_waits_for_the_total_that_is_about_to_come() {
-        // The rate says 9 a second, the total that follows says 10.
+        // The rate is 9 a second, the total that follows gives 10.
         let seen = steps(&[total(0, 0.0), rate(10, 9.0), rate(20, 9.0), total(30, 300.0)]);
         assert_eq!(seen.iter().map(|step| step.1).collect::<Vec<_>>(), [0.0, 0.0, 0.0, 300.0]);
     }
 
     #[test]
-    fn what_a_total_says_beyond_the_rate_of_the_same_time_belongs_to_no_known_time() {
+    fn what_a_total_adds_beyond_the_rate_of_the_same_time_belongs_to_no_known_time() {
         let (mut memory, mut done) = (Default::default(), [0.0; COUNTERS]);
         let edges: SliceEdges = [0, 60, 120].map(at).into();
         let mut slices = VecDeque::new();
@@ -451,20 +451,20 @@ mod tests {
         let counted = CounterState { total: known(100), ..CounterState::default() };
         let seen = [100, 101, 219, 220, 300].map(|seconds| awaited(counted, seconds));
         assert_eq!(seen, [None, Some(100), Some(100), None, None]);
-        // Rates have told more since; a total that is given up is not awaited, rates are for their own gap.
+        // Rates have reported more since; a total that is given up is not awaited, rates are for their own gap.
         assert_eq!(awaited(CounterState { added: known(150), ..counted }, 200), Some(150));
         let given_up = CounterState { idle: true, rate: known(150), ..counted };
         assert_eq!([150, 151, 209, 210].map(|seconds| awaited(given_up, seconds)), [None, Some(150), Some(150), None]);
     }
 
     #[test]
-    fn what_was_said_at_a_time_is_said_of_total_and_rate_apart() {
+    fn total_and_rate_are_reported_at_a_time_each_by_itself() {
         let mut memory = CounterState::default();
-        assert_eq!(memory.said_at(at(0)), (false, false));
+        assert_eq!(memory.reported_at(at(0)), (false, false));
         memory.take_values(at(10), Some(1.0), None, 0.0, GAPS);
-        assert_eq!((memory.said_at(at(10)), memory.said_at(at(9))), ((true, false), (false, false)));
+        assert_eq!((memory.reported_at(at(10)), memory.reported_at(at(9))), ((true, false), (false, false)));
         memory.take_values(at(20), None, Some(1.0), 0.0, GAPS);
-        assert_eq!((memory.said_at(at(20)), memory.said_at(at(10))), ((false, true), (true, false)));
+        assert_eq!((memory.reported_at(at(20)), memory.reported_at(at(10))), ((false, true), (true, false)));
     }
 
     #[test]

@@ -523,7 +523,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_says_what_a_sample_took_of_the_energy_of_the_run() {
+    fn a_window_shows_what_a_sample_took_of_the_energy_of_the_run() {
         let seen = window(None, true, 500.0, 2);
         assert_eq!((seen.origin, seen.meter), (Origin::Imported, Meter::Node));
         // 500 samples in the 50 s that are known.

@@ -539,7 +539,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rank_that_was_heard_last_says_how_long_it_takes() {
+    fn the_rank_that_reported_last_decides_how_long_it_takes() {
         let mut fold = Fold::default();
         for (number, second, remaining) in [(0, 10, Some(100.0)), (2, 20, Some(70.0)), (1, 20, Some(50.0)), (3, 30, None)] {
             fold.rank(second, &TrainingProgress { remaining_seconds: remaining, ..rank(number, second) });

@@ -328,7 +328,7 @@ impl WorkloadState {
     }
 
     /// Opens the window of `time`, and those between it and its open neighbours; where these are further away than
-    /// [`FoldSettings::longest_silence`], one slice stands for all between: a time
+    /// [`FoldSettings::longest_silence`], one slice covers all between: a time
     /// that leaps ahead costs no more than its own window, and closes nobody else's while they are live.
     fn open(&mut self, time: EventTime, usage: PartitionUsage<'_>, settings: &FoldSettings) -> Result<(), DecodeError> {
         let windows = self.head.windows;
@@ -680,7 +680,7 @@ impl WorkloadState {
                 let board = MeteredBoard { meter: event.meter, limit_watts: event.power_limit_watts };
                 step.contradicted = gpu.check_counter(&mut sample, life, &board, settings);
             }
-            step.power = gpu.segment_since_last(&sample, life, &self.head.slice_edges, settings.power_gap);
+            step.power = gpu.segment_since_last(&sample, life, &self.head.slice_edges, settings);
             if matches!(life, LivenessState::Live | LivenessState::Lagging) {
                 step.from = gpu.sample.time;
             }
@@ -731,6 +731,7 @@ impl WorkloadState {
             slices: VecDeque::new(),
             pending: VecDeque::new(),
             last_counter_sample: None,
+            last_power_sample: None,
             check: CounterCheck::default(),
             unassigned: 0.0,
             primary: false,
@@ -815,7 +816,7 @@ impl WorkloadState {
         FoldOutcome::Folded
     }
 
-    /// Takes note of what an event of an open window says about its job's training.
+    /// Takes note of what an event of an open window reports about its job's training.
     fn note_report(&mut self, event: &TrainingProgress) {
         if report::reports_training(event) && slice_at(&self.head.slice_edges, event.time).is_some() {
             let end = self.head.windows.end(event.time);
@@ -832,11 +833,11 @@ impl WorkloadState {
         let rank = &mut self.ranks[i];
         let liveness = rank.liveness.summary(settings);
         for (c, memory) in rank.counters.iter().enumerate() {
-            let (total, rate) = memory.said_at(event.time);
+            let (total, rate) = memory.reported_at(event.time);
             count.totals[c] = count.totals[c].filter(|_| !total);
             count.rates[c] = count.rates[c].filter(|_| !rate);
         }
-        // Whatever became of the source after this instant, up to it there was no other silence than the first event told of.
+        // Whatever became of the source after this instant, up to it there was no silence but the one that the first event reported.
         let fell = rank.count_progress(&count, LivenessState::Live, &self.head.slice_edges, event.origin, settings);
         if fell && let Some(slice_index) = slice_at(&self.head.slice_edges, event.time) {
             slice_mut(&mut rank.slices, slice_index).fell = true;

@@ -70,7 +70,7 @@ pub struct TrainingReports {
 
 /// Returns whether an event reports more about its training than counters and rates, for the whole job.
 pub fn reports_training(event: &TrainingProgress) -> bool {
-    let says = event.precision.is_some()
+    let has_training_fields = event.precision.is_some()
         || event.frozen_prefix_layers.is_some()
         || event.overflow_skips_total.is_some()
         || event.validation_loss.is_some()
@@ -79,7 +79,7 @@ pub fn reports_training(event: &TrainingProgress) -> bool {
         || event.layers.is_some()
         || event.plasticity.is_some()
         || event.live_knobs.is_some();
-    says && (event.scope == CounterScope::Global || event.rank == 0)
+    has_training_fields && (event.scope == CounterScope::Global || event.rank == 0)
 }
 
 impl TrainingReport {

@@ -187,6 +187,9 @@ pub struct GpuSource {
     /// The last sample with the energy counter, while those after it have none.
     #[serde(default, rename = "lost")]
     pub last_counter_sample: Option<LastCounterSample>,
+    /// The last sample with power, while the energy since it is unknown and the next reading of power may show it.
+    #[serde(default)]
+    pub last_power_sample: Option<EnergySample>,
     /// Evidence for or against its counter.
     #[serde(default)]
     pub check: CounterCheck,
@@ -236,7 +239,7 @@ impl GpuSource {
         let step = self.counter_step(sample, by_power.as_ref(), is_live, settings.starts_coarse_counters_at_a_rise());
         let verdict = step.map(|step| self.check.check_step(&step, board));
         match verdict {
-            Some(EnergyCounterVerdict::StandsStill) => sample.energy = None,
+            Some(EnergyCounterVerdict::Stalled) => sample.energy = None,
             Some(EnergyCounterVerdict::FirstRise | EnergyCounterVerdict::Contradicted) => {
                 (self.sample.energy, self.last_counter_sample) = (None, None);
             }
@@ -279,19 +282,46 @@ impl GpuSource {
     }
 
     /// Returns the energy between the newest sample and this one, which came while the source was so alive.
+    ///
+    /// If power is missing in some samples, it goes straight from the last reading before them to the first one after them.
     pub fn segment_since_last(
         &mut self,
         sample: &EnergySample,
         life: LivenessState,
         slice_edges: &SliceEdges,
-        power_gap: i64,
+        settings: &FoldSettings,
     ) -> Option<PowerSegment> {
         let idle = life == LivenessState::Idle;
+        let bridges = settings.bridges_missing_power() && !idle;
+        let waiting = self.last_power_sample.take().filter(|_| bridges);
         if life == LivenessState::Ended || self.sample.tenure != sample.tenure {
             self.last_counter_sample = None;
             return None;
         }
-        let between = PowerSegment::between(&self.sample, sample, if idle { 0 } else { power_gap });
+        let between = PowerSegment::between(&self.sample, sample, if idle { 0 } else { settings.power_gap });
+        let bridge = waiting.and_then(|reading| PowerSegment::of_power(&reading, sample, settings.power_gap));
+        if let Some(bridge) = &bridge {
+            self.fill_unknown_steps(bridge, sample.time, slice_edges);
+        }
+        let segment = self.segment_by_counter(sample, between.or(bridge), idle, slice_edges, settings.power_gap);
+        if segment.is_none() && bridges {
+            let reading = waiting.unwrap_or(self.sample);
+            let may_end = sample.time.micros() - reading.time.micros() < settings.power_gap;
+            self.last_power_sample = (reading.has_power() && may_end).then_some(reading);
+        }
+        segment
+    }
+
+    /// Returns the energy since the newest sample, `between` as the readings show it, with what the counter adds: it may be lost,
+    /// or back.
+    fn segment_by_counter(
+        &mut self,
+        sample: &EnergySample,
+        between: Option<PowerSegment>,
+        idle: bool,
+        slice_edges: &SliceEdges,
+        power_gap: i64,
+    ) -> Option<PowerSegment> {
         if self.last_counter_sample.is_none() && self.sample.energy.is_some() && sample.energy.is_none() {
             self.last_counter_sample = Some(LastCounterSample { sample: self.sample, summed: 0.0, idle });
         } else if let Some(lost) = &mut self.last_counter_sample {
@@ -304,6 +334,30 @@ impl GpuSource {
             self.add_unassigned(between.map_or(0.0, |segment| segment.total_joules()), sample.time, slice_edges);
         }
         between.filter(|_| !idle)
+    }
+
+    /// Gives power to the steps since its start whose energy is unknown; a sample at `time` reports it. What lies in closed time is
+    /// unassigned.
+    fn fill_unknown_steps(&mut self, power: &PowerSegment, time: EventTime, slice_edges: &SliceEdges) {
+        let newest = self.sample.time;
+        let closed_since = |since: EventTime| {
+            let open = || self.pending.iter().filter(move |step| step.to > since);
+            // Sums of parts are not exact to the last bit: without closed time there are none of its joules.
+            if newest.micros() - since.micros() <= open().map(PendingStep::micros).sum::<i64>() {
+                return 0.0;
+            }
+            let joules: f64 = open().map(|step| power.joules_between(step.from, step.to)).sum();
+            (power.joules_between(since, newest) - joules).max(0.0)
+        };
+        let closed = closed_since(power.start);
+        let closed_for_counter = self.last_counter_sample.map(|lost| closed_since(lost.sample.time.max(power.start)));
+        for step in self.pending.iter_mut().filter(|step| step.to > power.start && step.power.is_none()) {
+            step.power = Some(*power);
+        }
+        self.add_unassigned(closed, time, slice_edges);
+        if let (Some(lost), Some(joules)) = (&mut self.last_counter_sample, closed_for_counter) {
+            lost.summed += joules;
+        }
     }
 
     /// Applies a counter that is back: its energy replaces that of power in open time, and its excess over that in
@@ -322,7 +376,8 @@ impl GpuSource {
         let open = self.pending.iter().position(|step| step.to > since).unwrap_or(self.pending.len());
         if lost.idle || sample.time.micros() - since.micros() > power_gap {
             let waiting: f64 = self.pending.range(open..).map(PendingStep::joules).sum();
-            let known = lost.summed + waiting + between.map_or(0.0, |segment| segment.total_joules());
+            let newest = between.map_or(0.0, |segment| segment.joules_since(self.sample.time));
+            let known = lost.summed + waiting + newest;
             self.add_unassigned((whole.total_joules() - known).max(0.0), sample.time, slice_edges);
             return between;
         }
@@ -340,10 +395,12 @@ impl GpuSource {
         Some(PowerSegment::constant(watts, self.sample.time, sample.time))
     }
 
-    /// Returns the time up to which the counter is known, if the next sample may extend it.
+    /// Returns the time up to which the counter, or power, is known, if the next sample may extend it.
     pub fn awaited_from(&self, power_gap: i64) -> Option<EventTime> {
-        let since = self.last_counter_sample.filter(|lost| !lost.idle)?.sample.time;
-        (self.sample.time.micros() - since.micros() < power_gap).then_some(since)
+        let counter = self.last_counter_sample.filter(|lost| !lost.idle).map(|lost| lost.sample.time);
+        let power = self.last_power_sample.map(|reading| reading.time);
+        let may_extend = |since: &EventTime| self.sample.time.micros() - since.micros() < power_gap;
+        counter.into_iter().chain(power).filter(may_extend).min()
     }
 
     /// Takes a step; what lies in closed time is unassigned.
@@ -468,10 +525,10 @@ impl RankSource {
         }
         let idle = life == LivenessState::Idle;
         let step = ProgressStep::advance_to(&mut self.counters, count, &mut self.done, idle, settings.gaps());
-        let says = count.totals.iter().chain(&count.rates).any(Option::is_some);
+        let has_counts = count.totals.iter().chain(&count.rates).any(Option::is_some);
         if idle {
             self.stepped = count.time;
-        } else if says || self.awaited_from(count.time, settings).is_none() {
+        } else if has_counts || self.awaited_from(count.time, settings).is_none() {
             add_time(&mut self.slices, slice_edges, self.stepped, count.time, origin);
             self.stepped = count.time;
         }
@@ -653,6 +710,7 @@ mod tests {
             slices: VecDeque::new(),
             pending: VecDeque::new(),
             last_counter_sample: None,
+            last_power_sample: None,
             check: CounterCheck::default(),
             unassigned: 0.0,
             primary: false,
@@ -674,7 +732,8 @@ mod tests {
         settled: EventTime,
         gap: i64,
     ) -> Option<PowerSegment> {
-        let flow = gpu.segment_since_last(&sample, life, &window(), gap);
+        let settings = FoldSettings { power_gap: gap, ..FoldSettings::default() };
+        let flow = gpu.segment_since_last(&sample, life, &window(), &settings);
         let mut step = PendingStep {
             from: gpu.sample.time,
             to: sample.time,
@@ -689,7 +748,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_set_aside_belongs_to_the_window_of_the_sample_that_told_of_it() {
+    fn what_is_set_aside_belongs_to_the_window_of_the_sample_that_reported_it() {
         let edges: SliceEdges = [0, 60, 120].map(at).into();
         let mut gpu = device(read(0, None, 0.0));
         for (joules, seconds) in [(5.0, 70), (2.0, 119), (1.0, 10), (40.0, 120)] {
@@ -709,7 +768,7 @@ mod tests {
     }
 
     #[test]
-    fn across_a_silence_what_power_said_stands_whether_it_is_summed_or_waits() {
+    fn across_a_silence_the_energy_of_power_stays_whether_it_is_summed_or_waits() {
         for settled in [EventTime::MIN, EventTime::MAX] {
             let mut gpu = device(read(0, Some(0.0), 80.0));
             take(&mut gpu, read(10, None, 80.0), LivenessState::Live, settled, 1_000 * SECOND);
@@ -725,7 +784,7 @@ mod tests {
     }
 
     #[test]
-    fn a_counter_that_was_away_for_exactly_the_gap_says_what_was_used() {
+    fn a_counter_that_was_away_for_exactly_the_gap_shows_what_was_used() {
         let away = |until: i64| {
             let mut gpu = device(read(0, Some(0.0), 80.0));
             take(&mut gpu, read(30, None, 80.0), LivenessState::Live, EventTime::MIN, GAP);
@@ -745,7 +804,7 @@ mod tests {
     }
 
     #[test]
-    fn of_closed_time_the_counter_says_what_is_missing_and_never_takes_back() {
+    fn of_closed_time_the_counter_adds_what_is_missing_and_never_takes_back() {
         // 20 s are closed when the counter comes back: it rose by 5 kJ in 50 s.
         let back = |watts: f64| {
             let mut gpu = device(read(0, Some(0.0), watts));
@@ -755,14 +814,67 @@ mod tests {
             let steps: Vec<f64> = gpu.pending.iter().map(PendingStep::joules).collect();
             (gpu.slices[0].joules, gpu.slices[0].unassigned, steps)
         };
-        // 1,600 J were summed where the counter says 2,000.
+        // 1,600 J were summed where the counter shows 2,000.
         assert_eq!(back(80.0), (1_600.0, 400.0, vec![1_000.0, 2_000.0]));
         // 2,600 J were summed: 2,400 are left for the other 30 s.
         assert_eq!(back(130.0), (2_600.0, 0.0, vec![800.0, 1_600.0]));
     }
 
+    fn without_power(seconds: i64, energy: Option<f64>) -> EnergySample {
+        EnergySample { power: None, ..read(seconds, energy, 0.0) }
+    }
+
     #[test]
-    fn a_counter_that_ends_with_a_pause_is_believed_and_one_that_stands_still_is_not() {
+    fn missing_power_is_waited_for_no_longer_than_the_gap_and_not_across_a_silence_or_a_change_of_tenure() {
+        let mut gpu = device(read(0, None, 80.0));
+        let mut awaited = |seconds| {
+            take(&mut gpu, without_power(seconds, None), LivenessState::Live, EventTime::MIN, GAP);
+            gpu.awaited_from(GAP)
+        };
+        assert_eq!([30, 59, 60].map(&mut awaited), [Some(at(0)), Some(at(0)), None]);
+        assert_eq!(gpu.last_power_sample, None);
+        for (life, tenure) in [(LivenessState::Idle, None), (LivenessState::Ended, None), (LivenessState::Live, Some(2))] {
+            let mut gpu = device(read(0, None, 80.0));
+            take(&mut gpu, without_power(10, None), LivenessState::Live, EventTime::MIN, GAP);
+            take(&mut gpu, EnergySample { tenure, ..without_power(20, None) }, life, EventTime::MIN, GAP);
+            assert_eq!((gpu.last_power_sample, gpu.awaited_from(GAP)), (None, None), "{life:?}");
+            let back = EnergySample { tenure, ..read(30, None, 80.0) };
+            assert_eq!(take(&mut gpu, back, LivenessState::Live, EventTime::MIN, GAP), None, "{life:?}");
+        }
+        let mut never = device(without_power(0, None));
+        take(&mut never, without_power(10, None), LivenessState::Live, EventTime::MIN, GAP);
+        assert_eq!(never.awaited_from(GAP), None, "power that never was is not waited for");
+    }
+
+    #[test]
+    fn power_that_is_back_fills_open_time_and_that_of_closed_time_is_set_aside() {
+        // 20 s are closed when power is back after 40 s. The counter rose by 4 kJ in them, or there is none.
+        let back = |counter: bool| {
+            let joules = |joules: f64| counter.then_some(joules);
+            let mut gpu = device(read(0, joules(0.0), 80.0));
+            take(&mut gpu, without_power(10, None), LivenessState::Live, EventTime::MIN, GAP);
+            take(&mut gpu, without_power(30, None), LivenessState::Live, EventTime::MIN, GAP);
+            gpu.sum_through(&window(), at(20));
+            take(&mut gpu, read(40, joules(4_000.0), 80.0), LivenessState::Live, EventTime::MIN, GAP);
+            let steps: Vec<f64> = gpu.pending.iter().map(PendingStep::joules).collect();
+            (gpu.slices[0].joules, gpu.unassigned_of_first_slices(1), steps)
+        };
+        assert_eq!(back(false), (0.0, 1_600.0, vec![800.0, 800.0]));
+        assert_eq!(back(true), (0.0, 2_000.0, vec![1_000.0, 1_000.0]));
+    }
+
+    #[test]
+    fn power_that_comes_and_goes_counts_once_if_the_counter_was_away_for_longer_than_the_gap() {
+        let mut gpu = device(read(0, Some(0.0), 80.0));
+        for sample in [without_power(30, None), read(50, None, 80.0), without_power(60, None), read(70, Some(10_000.0), 80.0)] {
+            take(&mut gpu, sample, LivenessState::Live, EventTime::MIN, GAP);
+        }
+        let steps: Vec<f64> = gpu.pending.iter().map(PendingStep::joules).collect();
+        assert_eq!((steps, gpu.unassigned_of_first_slices(1)), (vec![2_400.0, 1_600.0, 800.0, 800.0], 4_400.0));
+    }
+
+    #[test]
+    fn a_counter_that_ends_with_a_pause_is_believed_and_one_that_does_not_move_is_not() {
         let board = MeteredBoard { meter: Meter::Gpu, limit_watts: None };
         for (ends, joules) in [(20, 100.0), (21, 100.0), (30, 100.0), (31, 100.0 + 80.0 * 1.1)] {
             let sample = |tenths: i64| EnergySample {
@@ -775,7 +887,7 @@ mod tests {
                 // By rules 4 its first second would be power's.
                 let settings = FoldSettings { power_gap: GAP, window_rules: 3, ..FoldSettings::default() };
                 let contradicted = gpu.check_counter(&mut sample, LivenessState::Live, &board, &settings);
-                let flow = gpu.segment_since_last(&sample, LivenessState::Live, &window(), GAP);
+                let flow = gpu.segment_since_last(&sample, LivenessState::Live, &window(), &settings);
                 let mut step = PendingStep {
                     power: flow,
                     contradicted,
@@ -797,7 +909,7 @@ mod tests {
         for seconds in [10, 20, 30] {
             take(&mut gpu, read(seconds, None, 80.0), LivenessState::Live, EventTime::MIN, GAP);
         }
-        assert_eq!(gpu.pending.len(), 3, "a job may still say that it began");
+        assert_eq!(gpu.pending.len(), 3, "a job may still report that it began");
         take(&mut gpu, read(40, None, 80.0), LivenessState::Live, at(20), GAP);
         let waiting: Vec<EventTime> = gpu.pending.iter().map(|step| step.to).collect();
         assert_eq!((waiting, gpu.slices[0].joules), (vec![at(20), at(30), at(40)], 800.0), "what ends there may be cut there");
@@ -817,7 +929,8 @@ mod tests {
         let edges: SliceEdges = [0, 20, 40].map(at).into();
         let mut gpu = device(read(0, None, 80.0));
         let sample = read(30, None, 80.0);
-        let flow = gpu.segment_since_last(&sample, LivenessState::Live, &edges, GAP);
+        let settings = FoldSettings { power_gap: GAP, ..FoldSettings::default() };
+        let flow = gpu.segment_since_last(&sample, LivenessState::Live, &edges, &settings);
         let gauges = Some(energy::Gauges::from([Some(0.5); energy::GAUGES]));
         let mut step =
             PendingStep { from: at(0), to: at(30), power: flow, origin: Origin::Measured, gauges, contradicted: false };
@@ -830,7 +943,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_that_ends_is_not_asked_what_its_counters_may_still_say() {
+    fn of_a_rank_that_ends_no_more_counters_are_awaited() {
         let settings = FoldSettings::default();
         let event = |seconds, samples| TrainingProgress { time: at(seconds), samples_total: samples, ..Default::default() };
         let mut rank = RankSource {

@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn what_restarts_nothing_is_told_from_what_does() {
+    fn what_restarts_nothing_is_distinguished_from_what_does() {
         let running = Layout { replicas: Some(4), power_limit_watts: Some(300.0), ..Layout::default() };
         let of = |seconds, generation, layout: &Layout| Workload { layout: layout.clone(), ..self::layout(seconds, generation) };
         let capped = Layout { power_limit_watts: Some(250.0), ..running.clone() };
@@ -357,8 +357,8 @@ mod tests {
         tables.note_actuation(&actuation(20, ActuationOutcome::Ready, "one"));
         tables.note_actuation(&actuation(10, ActuationOutcome::Applied, "older"));
         assert_eq!(last(&tables).as_deref(), Some("one"));
-        tables.note_actuation(&actuation(20, ActuationOutcome::Refused, "same time, said later"));
-        assert_eq!(last(&tables).as_deref(), Some("same time, said later"));
+        tables.note_actuation(&actuation(20, ActuationOutcome::Refused, "same time, reported later"));
+        assert_eq!(last(&tables).as_deref(), Some("same time, reported later"));
         assert_eq!(tables.changes, [at(10), at(20)], "in order, and nothing was changed by what was refused");
     }
 
@@ -390,6 +390,6 @@ mod tests {
         assert_eq!(runs.0, [JobRun { start: Some(at(30)), end: None }]);
         runs.finish(at(40));
         runs.prune(at(1_000));
-        assert_eq!(runs.0, [JobRun { start: Some(at(30)), end: Some(at(40)) }], "the last one tells that runs are declared");
+        assert_eq!(runs.0, [JobRun { start: Some(at(30)), end: Some(at(40)) }], "the last one shows that runs are declared");
     }
 }

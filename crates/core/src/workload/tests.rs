@@ -183,7 +183,7 @@ fn windows_of_another_length_cut_open_time_anew_and_of_a_silence_only_the_ends()
     assert_eq!(windows(&[0, 60, 120], 120), [0, 60, 120], "what is open stays whole");
     assert_eq!(windows(&[0, 60, 120], 90), [0, 60, 90, 120, 180], "it goes on to the end of the last one");
     assert_eq!(windows(&[], 20), [] as [i64; 0]);
-    // From 60 to 1200 nothing was heard.
+    // From 60 to 1200 nothing came.
     assert_eq!(windows(&[0, 60, 1200, 1260], 100), [0, 60, 100, 1100, 1200, 1260, 1300]);
     assert_eq!(windows(&[0, 60, 1200, 1260], 20), [0, 20, 40, 60, 80, 1180, 1200, 1220, 1240, 1260]);
 }
@@ -191,7 +191,7 @@ fn windows_of_another_length_cut_open_time_anew_and_of_a_silence_only_the_ends()
 #[test]
 fn other_windows_divide_what_is_summed_and_count_no_late_table() {
     let mut fold = Fold::default();
-    // Nobody tells of a job, so after a minute of it steps are summed as they come.
+    // No job reports, so after a minute of it steps are summed as they come.
     fold.gpu(0, &gpu("a", 0)).gpu(61, &gpu("a", 30));
     assert_eq!(fold.state.gpus[0].slices.iter().map(|sums| sums.joules).collect::<Vec<_>>(), [3_000.0]);
     fold.state.set_windows(TumblingWindows { size: 20 * SECOND, origin: at(0) });
@@ -253,7 +253,7 @@ fn a_device_that_is_new_replaces_those_that_are_silent_and_another_collector_of_
         for device in ["a", "b", "c"] {
             fold.gpu(0, &gpu(device, 0));
         }
-        // b and c are heard, a is silent.
+        // b and c report, a is silent.
         fold.gpu(100, &gpu("b", 100)).gpu(100, &gpu("c", 100)).age(150);
         assert_eq!(fold.state.missing, 1);
         fold.gpu(200, &event);
@@ -336,7 +336,7 @@ fn runs_that_begin_again_and_again_cut_open_time_only_so_often() {
 
 #[test]
 fn runs_that_begin_and_end_in_one_instant_or_in_closed_time_are_kept_only_so_often() {
-    let told =
+    let event =
         |micros: i64, phase| TrainingProgress { time: EventTime::from_micros(at(0).micros() + micros), phase, ..rank(0, 0) };
     for (step, closed) in [(0, false), (1, true)] {
         let mut fold = Fold::default();
@@ -345,10 +345,10 @@ fn runs_that_begin_and_end_in_one_instant_or_in_closed_time_are_kept_only_so_oft
             fold.state.head.closed_through = Some(at(120));
         }
         for n in 0..5_000 {
-            fold.rank(0, &told(2 * n * step, JobLifecycle::Started)).rank(0, &told((2 * n + 1) * step, JobLifecycle::Finished));
+            fold.rank(0, &event(2 * n * step, JobLifecycle::Started)).rank(0, &event((2 * n + 1) * step, JobLifecycle::Finished));
         }
         assert_eq!(fold.state.head.runs.count(), MAX_SLICE_EDGES, "closed: {closed}");
-        let FoldOutcome::Refused(refusal) = fold.rank(0, &told(10_000 * step, JobLifecycle::Started)).taken.clone() else {
+        let FoldOutcome::Refused(refusal) = fold.rank(0, &event(10_000 * step, JobLifecycle::Started)).taken.clone() else {
             panic!()
         };
         assert_eq!((refusal.reason, refusal.field), (DeadLetterReason::StateLimit, Some("phase")));
@@ -356,7 +356,7 @@ fn runs_that_begin_and_end_in_one_instant_or_in_closed_time_are_kept_only_so_oft
 }
 
 #[test]
-fn a_second_event_of_one_instant_counts_where_it_says_more() {
+fn a_second_event_of_one_instant_counts_where_it_reports_more() {
     let second = |first: &TrainingProgress, second: &TrainingProgress| {
         let mut fold = Fold::default();
         let begin = TrainingProgress { samples_per_second: Some(10.0), ..rank(0, 0) };
@@ -381,7 +381,7 @@ fn a_second_event_of_one_instant_counts_where_it_says_more() {
 }
 
 #[test]
-fn a_second_event_of_one_instant_that_comes_after_the_source_fell_silent_says_the_same() {
+fn a_second_event_of_one_instant_that_comes_after_the_source_fell_silent_counts_the_same() {
     let loss = |second| TrainingProgress { samples_total: None, loss: Some(1.0), ..rank(0, second) };
     let samples = |silent: bool| {
         let mut fold = Fold::default();
@@ -408,8 +408,8 @@ fn of_a_second_event_of_one_instant_a_rate_counts_where_the_first_had_none() {
     let samples = |at_ten: &[Option<f64>]| {
         let mut fold = Fold::default();
         fold.rank(0, &rate(0, Some(10.0)));
-        for said in at_ten {
-            fold.rank(10, &rate(10, *said));
+        for value in at_ten {
+            fold.rank(10, &rate(10, *value));
         }
         fold.rank(20, &rate(20, Some(10.0)));
         fold.state.ranks[0].slices.iter().map(|sums| sums.amounts[0]).sum::<f64>()
@@ -428,15 +428,15 @@ fn a_source_that_is_dead_for_the_retention_is_forgotten_unless_an_open_window_ha
     fold.state.head.slice_edges.clear();
     fold.state.gpus.iter_mut().for_each(|gpu| (gpu.pending, gpu.slices) = Default::default());
     fold.state.ranks.iter_mut().for_each(|rank| rank.slices.clear());
-    let heard = |fold: &mut Fold, clock: i64| {
-        // Nothing is to be kept of what only tells that it lives.
+    let after_event_at = |fold: &mut Fold, clock: i64| {
+        // Nothing is kept of what only shows that it is alive.
         fold.gpu(clock, &gpu("live", clock));
         fold.state.gpus.iter_mut().for_each(|gpu| (gpu.pending, gpu.slices) = Default::default());
         fold.age(clock);
         (fold.devices().len(), fold.state.ranks.len())
     };
-    assert_eq!([600, 1_049].map(|clock| heard(&mut fold, clock)), [(2, 1); 2]);
-    assert_eq!((heard(&mut fold, 1_050), fold.devices()), ((1, 0), vec!["live"]));
+    assert_eq!([600, 1_049].map(|clock| after_event_at(&mut fold, clock)), [(2, 1); 2]);
+    assert_eq!((after_event_at(&mut fold, 1_050), fold.devices()), ((1, 0), vec!["live"]));
     // Steps that wait, steps that are summed, progress.
     let mut fold = forgetful();
     fold.gpu(0, &gpu("waits", 0)).gpu(61, &gpu("summed", 0)).rank(61, &rank(0, 0));
@@ -547,7 +547,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..cases(120) })]
 
     /// How many sources are live, behind or missing, what the slowest rank has passed, and the order of the names are kept right
-    /// as events come; counting all sources says the same.
+    /// as events come; counting all sources gives the same.
     #[test]
     fn what_is_counted_as_it_comes_is_what_counting_anew_finds(steps in prop::collection::vec(happens(), 1..60)) {
         let mut fold = Fold::default();

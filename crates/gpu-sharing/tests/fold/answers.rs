@@ -10,7 +10,7 @@ fn what_is_refused_is_not_asked_for_again_for_a_while() {
     site.actuator = Actuator::Refuses;
     // Refused by the look at minute 5, and so for an hour, of which the last moment is not one any more.
     site.run(64);
-    site.assert_says("a/steep", "was refused or told nothing, nothing is tried before 1970-01-01T01:05:00.000000Z");
+    site.assert_reason("a/steep", "was refused or told nothing, nothing is tried before 1970-01-01T01:05:00.000000Z");
     assert_eq!(site.asked_at(), [4]);
     site.run(3);
     assert_eq!(site.asked_at(), [4, 65]);
@@ -20,7 +20,7 @@ fn what_is_refused_is_not_asked_for_again_for_a_while() {
     let before = site.changes().len();
     site.run(40);
     assert_eq!(site.changes().len(), before + 1);
-    site.assert_says("a/steep", "nothing is tried before");
+    site.assert_reason("a/steep", "nothing is tried before");
 }
 
 /// Each is decided twice before it is applied: what becomes of the first of the two is what became of the change.
@@ -51,10 +51,10 @@ fn a_refusal_of_what_was_asked_for_twice_ends_nothing() {
     let mut site = Site::new(in_turn());
     site.delay = 1;
     site.run(40);
-    site.assert_says("a/steep", "what it does there is known");
+    site.assert_reason("a/steep", "what it does there is known");
     site.run(80);
     assert_eq!(site.shares(), [80, 20], "{:#?}", site.last("a/steep"));
-    assert!(site.said.iter().any(|decision| decision.validation == ChangeValidation::Kept));
+    assert!(site.decisions.iter().any(|decision| decision.validation == ChangeValidation::Kept));
 }
 
 /// The answers come before the layout that they speak of, and in whatever order.
@@ -117,35 +117,35 @@ fn of_the_answers_between_two_looks_the_newest_64_count() {
 fn a_look_goes_by_the_newest_layout_of_its_time_however_layouts_came() {
     let mut observed = job("a/steep", 0.95, &[0..400]);
     observed.workload.mode = UpdateMode::Observe;
-    let told = observed.workload.clone();
+    let workload = observed.workload.clone();
     let mut site = Site::new(vec![observed]);
-    let tell = |site: &mut Site, generation: u64, seconds: i64| {
+    let declare_layout = |site: &mut Site, generation: u64, seconds: i64| {
         let time = at(0).plus_micros(seconds * 1_000_000);
-        site.tell(&Workload { generation, time, ..told.clone() });
+        site.declare(&Workload { generation, time, ..workload.clone() });
     };
     let look = |site: &mut Site| site.run(1).last("a/steep").generation;
     site.run(3);
     // Out of order, one of them of the next minute.
-    tell(&mut site, 5, 210);
-    tell(&mut site, 4, 190);
-    tell(&mut site, 6, 270);
+    declare_layout(&mut site, 5, 210);
+    declare_layout(&mut site, 4, 190);
+    declare_layout(&mut site, 6, 270);
     assert_eq!(look(&mut site), Some(5));
     assert_eq!(look(&mut site), Some(6));
     // What comes later for the same time corrects it.
-    tell(&mut site, 7, 301);
-    tell(&mut site, 8, 301);
+    declare_layout(&mut site, 7, 301);
+    declare_layout(&mut site, 8, 301);
     assert_eq!(look(&mut site), Some(8));
     // Also after a look; what is older does not count any more.
-    tell(&mut site, 9, 301);
+    declare_layout(&mut site, 9, 301);
     assert_eq!(look(&mut site), Some(9));
-    tell(&mut site, 3, 120);
+    declare_layout(&mut site, 3, 120);
     assert_eq!(look(&mut site), Some(9));
     // Not more than 64 are kept for later looks: the oldest of more is taken for what is in force.
     for i in 1..=64 {
-        tell(&mut site, 10 + i as u64, 1_000 + i);
+        declare_layout(&mut site, 10 + i as u64, 1_000 + i);
     }
     assert_eq!(look(&mut site), Some(9));
-    tell(&mut site, 75, 1_065);
+    declare_layout(&mut site, 75, 1_065);
     assert_eq!(look(&mut site), Some(11));
     site.run(10);
     assert_eq!(site.last("a/steep").generation, Some(75));

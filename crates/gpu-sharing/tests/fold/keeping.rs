@@ -34,7 +34,7 @@ fn state_that_any_release_kept_goes_on_as_if_nothing_had_happened() {
     site.learn(&learned());
     site.run(85);
     let state = stored("v1", &mut site.stage);
-    let before = site.said.len();
+    let before = site.decisions.len();
     let (jobs, minute, coming) = (site.jobs.clone(), site.minute, site.coming.clone());
     site.run(60);
     assert_eq!(site.shares(), [70, 30], "{:#?}", site.changes().last());
@@ -43,8 +43,11 @@ fn state_that_any_release_kept_goes_on_as_if_nothing_had_happened() {
     (restored.jobs, restored.minute, restored.coming) = (jobs, minute, coming);
     restored.stage = GpuSharingFold::restore(settings(), state.clone()).unwrap();
     restored.run(60);
-    assert!(site.said[before..].iter().any(|decision| decision.action != ControllerAction::Maintain), "something is decided");
-    assert_eq!(site.said[before..], restored.said);
+    assert!(
+        site.decisions[before..].iter().any(|decision| decision.action != ControllerAction::Maintain),
+        "something is decided"
+    );
+    assert_eq!(site.decisions[before..], restored.decisions);
     // All kinds of keys are in it, and of each a newer form is refused; a newer kind, too.
     let keys: Vec<&str> = state.iter().map(|(key, _)| key.as_str()).collect();
     let members = ["#gpu//member//a/steep", "#gpu//member//b/flat"];
@@ -78,7 +81,7 @@ fn gpus_of_others_are_forgotten_though_there_are_no_members() {
     }
 }
 
-/// So that it starts where it stood if it comes back, and no longer than anybody could tell of it.
+/// So that it starts where it stood if it comes back, and no longer than anybody could report of it.
 #[test]
 fn who_is_gone_is_remembered_for_as_long_as_inputs_are_kept() {
     let settings = FoldSettings { retention: 600 * 1_000_000, ..settings() };
@@ -101,13 +104,13 @@ fn there_is_room_for_so_many_and_who_is_gone_makes_room() {
     let mut site = Site::with(settings, vec![job("a/steep", 0.95, &[0..400])]);
     let other = job("b/flat", 0.05, &[]).workload;
     let mut out = Vec::new();
-    let told = |site: &mut Site, out: &mut Vec<Decision>| {
+    let declare_other = |site: &mut Site, out: &mut Vec<Decision>| {
         site.stage.fold(JointEvent::Input(partition::InputEvent::Workload(&other)), Some("b/flat"), at(1), out)
     };
-    let refusal = told(&mut site, &mut out).unwrap_err();
+    let refusal = declare_other(&mut site, &mut out).unwrap_err();
     assert!(refusal.detail.contains("processor.max_workloads"), "{}", refusal.detail);
     site.gone("a/steep");
-    told(&mut site, &mut out).unwrap();
+    declare_other(&mut site, &mut out).unwrap();
     assert_eq!(site.stage.member_count(), 1);
 }
 
@@ -118,7 +121,7 @@ fn of_those_who_are_gone_what_was_measured_longest_ago_makes_room() {
     site.run(5);
     site.gone("a/steep");
     site.gone("b/flat");
-    site.tell(&Workload { time: at(5), ..job("c/other", 0.5, &[]).workload });
+    site.declare(&Workload { time: at(5), ..job("c/other", 0.5, &[]).workload });
     let known: BTreeMap<_, _> =
         site.stage.take_changes().into_iter().map(|record| (record.key, record.value.is_some())).collect();
     let is_known = |name: &str| known[&format!("#gpu//member//{name}")];
@@ -152,6 +155,6 @@ proptest! {
                 prop_assert!(straight.shares().iter().sum::<u32>() <= 100, "{:?}", straight.shares());
             }
         }
-        prop_assert_eq!(straight.said, crashed.said);
+        prop_assert_eq!(straight.decisions, crashed.decisions);
     }
 }

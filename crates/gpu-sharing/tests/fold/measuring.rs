@@ -15,18 +15,18 @@ fn without_probes() -> FoldSettings {
     settings_with(|own| own.probe_percentages = vec![])
 }
 
-/// Without changes of its share a job is alone at one share only, which tells nothing of the others.
+/// Without changes of its share a job is alone at one share only, which shows nothing of the others.
 #[test]
-fn without_measuring_at_other_shares_nothing_can_be_told() {
+fn without_measuring_at_other_shares_nothing_is_known() {
     let mut site = Site::with(without_probes(), in_turn());
     site.run(120);
     assert!(site.changes().is_empty());
-    site.assert_says("b/flat", "a/steep was not measured enough while it was alone");
-    site.assert_says("b/flat", "at 100 %");
+    site.assert_reason("b/flat", "a/steep was not measured enough while it was alone");
+    site.assert_reason("b/flat", "at 100 %");
 }
 
 #[test]
-fn who_must_not_be_measured_at_other_shares_stays_and_is_told_why() {
+fn who_must_not_be_measured_at_other_shares_stays_and_the_reason_is_given() {
     let one = "it has not exactly one GPU and one process";
     let cases: [(Change<Workload>, &str); 6] = [
         (|workload| workload.gpus = Some(2), one),
@@ -36,13 +36,13 @@ fn who_must_not_be_measured_at_other_shares_stays_and_is_told_why() {
         (|workload| workload.mode = UpdateMode::Recommend, "only in mode enforce"),
         (|workload| workload.paused = true, "while it is not paused"),
     ];
-    for (change, told) in cases {
+    for (change, reason) in cases {
         let mut jobs = alone();
         change(&mut jobs[0].workload);
         let mut site = Site::new(jobs);
         site.run(20);
-        assert_eq!(site.changes().len(), 0, "{told}");
-        site.assert_says("a/steep", told);
+        assert_eq!(site.changes().len(), 0, "{reason}");
+        site.assert_reason("a/steep", reason);
     }
 }
 
@@ -57,7 +57,7 @@ fn what_is_known_of_the_whole_gpu_stays_known_under_narrower_bounds() {
 }
 
 #[test]
-fn windows_that_say_nothing_about_a_workload_alone_are_told_by_what_they_lack() {
+fn windows_that_show_nothing_about_a_workload_alone_are_named_by_what_they_lack() {
     let cases: [(Change<EfficiencyWindow>, &str); 4] = [
         (|window| window.layout.as_mut().unwrap().power_limit_watts = Some(100.0), "power or clock are limited"),
         (|window| window.layout.as_mut().unwrap().sm_clock_mhz = Some(900.0), "power or clock are limited"),
@@ -68,8 +68,8 @@ fn windows_that_say_nothing_about_a_workload_alone_are_told_by_what_they_lack() 
         let mut site = Site::new(alone());
         site.on_the_way(change);
         site.run(20);
-        let told = format!("alone on its GPU: its windows say nothing about it alone: {lacks}");
-        assert_eq!((&site.last("a/steep").reason, site.changes().len()), (&told, 0));
+        let reason = format!("alone on its GPU: its windows say nothing about it alone: {lacks}");
+        assert_eq!((&site.last("a/steep").reason, site.changes().len()), (&reason, 0));
     }
 }
 
@@ -79,13 +79,13 @@ fn how_many_windows_a_share_needs_and_how_much_of_each_is_set() {
     let mut site = Site::with(settings, alone());
     site.on_the_way(|window| window.energy_coverage_ratio = 0.5);
     site.run(5);
-    site.assert_says("a/steep", "measured at 50 %, 4 of 5 windows");
+    site.assert_reason("a/steep", "measured at 50 %, 4 of 5 windows");
     site.run(1);
     assert_eq!(site.asked(), [100]);
 }
 
 #[test]
-fn who_waits_for_windows_that_count_is_told_why_the_newest_does_not() {
+fn who_waits_for_windows_that_count_gets_the_reason_why_the_newest_does_not() {
     let cases: [(Change<EfficiencyWindow>, &str); 4] = [
         (|window| window.restarted = true, "it restarted, or inputs are missing"),
         (|window| window.energy_coverage_ratio = 0.5, "too little energy or progress is known"),
@@ -96,20 +96,20 @@ fn who_waits_for_windows_that_count_is_told_why_the_newest_does_not() {
         let mut site = Site::new(alone());
         site.on_the_way(change);
         site.run(4);
-        site.assert_says("a/steep", &format!("measured at 50 %, 0 of 3 windows; the newest does not count: {lacks}"));
+        site.assert_reason("a/steep", &format!("measured at 50 %, 0 of 3 windows; the newest does not count: {lacks}"));
         site.run(12);
-        site.assert_says("a/steep", &format!("no window said anything for a while; the newest does not count: {lacks}"));
+        site.assert_reason("a/steep", &format!("no window said anything for a while; the newest does not count: {lacks}"));
         assert_eq!(site.changes().len(), 0);
     }
     // One that counts makes it forgotten. A look knows the windows that ended before it.
     let mut site = Site::new(alone());
     site.on_the_way(|window| window.gap = window.window_end == at(2));
-    for said in
+    for progress in
         ["1 of 3 windows", "1 of 3 windows; the newest does not count: it restarted, or inputs are missing", "2 of 3 windows"]
     {
-        site.run(if said == "1 of 3 windows" { 2 } else { 1 });
+        site.run(if progress == "1 of 3 windows" { 2 } else { 1 });
         let reason = &site.last("a/steep").reason;
-        assert!(reason.ends_with(&format!("measured at 50 %, {said}")), "{reason}");
+        assert!(reason.ends_with(&format!("measured at 50 %, {progress}")), "{reason}");
     }
 }
 
@@ -120,18 +120,18 @@ fn of_the_restarts_of_a_day_one_is_kept_for_the_way_back() {
         let mut jobs = alone();
         jobs[0].workload.bounds.restarts_per_day_max = Some(allowed);
         let mut site = Site::new(jobs);
-        // A layout that is corrected at once was never in force, and however often one is told it counts once.
-        let told = site.jobs[0].workload.clone();
+        // A layout that is corrected at once was never in force, and however often one is declared it counts once.
+        let workload = site.jobs[0].workload.clone();
         let decision_id = Some("a/steep@1970-01-01T00:00:00.000000Z/sm-partition".to_owned());
-        site.tell(&Workload { generation: 2, decision_id, time: at(0).plus_micros(1), ..told.clone() });
-        site.tell(&Workload { time: at(0).plus_micros(1), ..told });
+        site.declare(&Workload { generation: 2, decision_id, time: at(0).plus_micros(1), ..workload.clone() });
+        site.declare(&Workload { time: at(0).plus_micros(1), ..workload });
         for _ in 0..40 {
             site.minute();
-            site.tell(&site.jobs[0].workload.clone());
+            site.declare(&site.jobs[0].workload.clone());
         }
         assert_eq!((site.asked(), site.shares()), (asked.to_vec(), vec![50]), "{allowed}");
         let enough = counted_as(asked.len(), "restart in 24 h is enough", "restarts in 24 h are enough");
-        site.assert_says("a/steep", if allowed < 3 { &enough } else { "what it does there is known" });
+        site.assert_reason("a/steep", if allowed < 3 { &enough } else { "what it does there is known" });
     }
 }
 
@@ -145,7 +145,7 @@ fn company_that_comes_while_a_job_is_measured_puts_it_back() {
     assert!(site.changes().last().unwrap().reason.contains("not alone on its GPU any more"));
 }
 
-/// Nobody carries anything out. The last decision may have been applied without its layout having been told yet: also that is
+/// Nobody carries anything out. The last decision may have been applied without its layout having been declared yet: also that is
 /// waited for only until it is void.
 #[test]
 fn a_share_that_does_not_come_into_force_is_asked_for_until_it_is_given_up_and_again_after_a_rest() {
@@ -161,7 +161,7 @@ fn a_share_that_does_not_come_into_force_is_asked_for_until_it_is_given_up_and_a
             site.run(1);
             let waits = format!("100 %, at which it was to be measured, may still come into force until {}", at(40));
             let rests = format!("was refused or told nothing, nothing is tried before {}", at(95));
-            site.assert_says("a/steep", if minute < 40 { &waits } else { &rests });
+            site.assert_reason("a/steep", if minute < 40 { &waits } else { &rests });
         }
         site.run(2);
         let asked: Vec<i64> = (4..=34).chain(95..=96).collect();
@@ -169,7 +169,7 @@ fn a_share_that_does_not_come_into_force_is_asked_for_until_it_is_given_up_and_a
     }
 }
 
-/// Measured alone at 20 % of the SMs, where it stays only for as long as its windows tell something.
+/// Measured alone at 20 % of the SMs, where it stays only for as long as its windows show something.
 fn measured_at_20() -> Site {
     let mut site = Site::new(vec![job("a/steep", 0.95, &[0..1000]), job("b/flat", 0.05, &[])]);
     site.until(0, 20);
@@ -194,7 +194,7 @@ fn whose_windows_stop_while_it_is_measured_gets_its_share_back() {
     let changes = site.changes().len();
     site.run(10);
     assert_eq!(site.changes().len(), changes, "it may be that they come late");
-    // Then it is said at once: no window is expected with which it could come.
+    // Then it is published at once: no window is expected with which it could come.
     site.run(1);
     let back = site.changes()[changes];
     assert_eq!((back.action, back.time, back.to.mps_thread_percentage), (ControllerAction::Revert, at(site.minute), Some(50)));
@@ -232,10 +232,10 @@ fn whose_controller_is_another_one_gets_its_share_back() {
         assert_eq!(back.time, at(site.minute));
         site.run(9);
         assert_eq!(site.shares()[0], 50, "{alone}");
-        let said = site.said.len();
+        let before = site.decisions.len();
         site.run(10);
-        let more = site.said[said..].iter().filter(|decision| decision.workload == "a/steep").count();
-        assert_eq!(more, 0, "nothing else is said about it");
+        let more = site.decisions[before..].iter().filter(|decision| decision.workload == "a/steep").count();
+        assert_eq!(more, 0, "nothing else is decided about it");
     }
 }
 
@@ -247,7 +247,7 @@ fn who_must_not_be_changed_for_a_while_gets_its_share_back_after_it() {
         site.change(0, change);
         site.run(30);
         assert_eq!(site.shares()[0], 20);
-        site.assert_says("a/steep", "gets its 50 % back once it may be changed");
+        site.assert_reason("a/steep", "gets its 50 % back once it may be changed");
         site.change(0, |workload| (workload.paused, workload.mode) = (false, UpdateMode::Enforce));
         site.run(10);
         assert_eq!(site.shares()[0], 50, "{:?}", site.last("a/steep").reason);
@@ -256,7 +256,7 @@ fn who_must_not_be_changed_for_a_while_gets_its_share_back_after_it() {
 
 /// Who only takes recommendations gets one.
 #[test]
-fn who_takes_recommendations_is_told_to_go_back() {
+fn who_takes_recommendations_is_recommended_to_go_back() {
     let mut site = measured_at_20();
     site.change(0, |workload| workload.mode = UpdateMode::Recommend);
     site.run(10);
@@ -319,10 +319,10 @@ fn a_change_that_cannot_come_any_more_is_not_waited_for() {
     let mut site = Site::new(vec![job("a/steep", 0.95, &[0..400]), job("b/flat", 0.05, &[4..400])]);
     site.delay = 1_000;
     site.run(6);
-    site.assert_says("b/flat", "a/steep: 100 %, at which it was to be measured, may still come into force");
+    site.assert_reason("b/flat", "a/steep: 100 %, at which it was to be measured, may still come into force");
     site.change(0, |workload| workload.layout.power_limit_watts = Some(300.0));
     site.run(1);
-    site.assert_says("b/flat", "a/steep was not measured enough while it was alone");
+    site.assert_reason("b/flat", "a/steep was not measured enough while it was alone");
 }
 
 /// It is gone for a moment, as where its label is lost, and comes back as it was: what was measured counts, and so do restarts.
@@ -335,7 +335,7 @@ fn who_comes_back_as_it_was_measured_goes_on_from_there_and_gets_its_share_back(
         let workload = site.until(0, share).jobs[0].workload.clone();
         site.gone("a/steep");
         site.run(2);
-        site.tell(&Workload { time: at(site.minute).plus_micros(5), ..workload });
+        site.declare(&Workload { time: at(site.minute).plus_micros(5), ..workload });
         site.run(20);
         assert_eq!((site.asked(), site.shares()), (asked.to_vec(), vec![50]), "{:?}", site.last("a/steep").reason);
     }

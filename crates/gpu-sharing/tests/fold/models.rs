@@ -68,14 +68,14 @@ fn a_learned_model_knows_what_adding_up_has_to_find_out() {
     let change = knows.changes()[7];
     assert_eq!(change.model_version.as_deref(), Some("partition/board@7"));
     assert!(change.reason.ends_with("work per watt, says partition/board@7"), "{}", change.reason);
-    assert!(knows.said.iter().any(|decision| decision.validation == ChangeValidation::Kept));
+    assert!(knows.decisions.iter().any(|decision| decision.validation == ChangeValidation::Kept));
     // Also who stays as it is for now does so by its word.
     let stays = |decision: &&Decision| decision.action == ControllerAction::Maintain && decision.model_version.is_some();
-    let stay = knows.said.iter().find(stays).expect("a/steep waits until b/flat was reduced");
+    let stay = knows.decisions.iter().find(stays).expect("a/steep waits until b/flat was reduced");
     assert_eq!((&*stay.workload, stay.model_version.as_deref()), ("a/steep", Some("partition/board@7")));
     assert!(stay.reason.ends_with("reductions first"), "{}", stay.reason);
     assert_eq!(knows.stage.tally().models, 1);
-    // Who is alone is told by nobody's model.
+    // Who is alone is decided about by no model.
     assert!(knows.changes()[..6].iter().all(|change| change.model_version.is_none()));
 }
 
@@ -91,7 +91,7 @@ fn a_model_in_force_is_part_of_the_state() {
             }
             site.minute();
         }
-        site.said
+        site.decisions
     };
     let (straight, broken) = (run(false), run(true));
     assert!(straight.iter().any(|decision| decision.model_version.is_some()));
@@ -99,7 +99,7 @@ fn a_model_in_force_is_part_of_the_state() {
 }
 
 #[test]
-fn models_that_say_nothing_are_counted_and_adding_up_goes_on() {
+fn models_that_give_no_figure_are_counted_and_adding_up_goes_on() {
     let with = |models: &[Model], profiled: bool| {
         let mut site = Site::new(in_turn());
         site.profiled = profiled;
@@ -146,28 +146,28 @@ fn models_that_say_nothing_are_counted_and_adding_up_goes_on() {
     let tally = added.stage.tally();
     assert_eq!((tally.models, tally.models_ignored.version, tally.models_ignored.damaged), (0, 1, 2));
     assert_eq!(added.shares(), [80, 20]);
-    assert!(added.said.iter().all(|decision| decision.model_version.is_none()));
+    assert!(added.decisions.iter().all(|decision| decision.model_version.is_none()));
 
     let kept = with(&[good.clone(), older, form, damaged], true);
     let ignored = kept.stage.tally().models_ignored;
     assert_eq!((ignored.older, ignored.version, ignored.damaged), (1, 1, 1));
-    assert!(kept.said.iter().any(|decision| decision.model_version.as_deref() == Some("partition/board@7")));
+    assert!(kept.decisions.iter().any(|decision| decision.model_version.as_deref() == Some("partition/board@7")));
 
     // Windows without profiling metrics: the model needs them.
     let blind = with(std::slice::from_ref(&good), false);
     assert_eq!(blind.shares(), [80, 20]);
-    let told = "partition/board@7 is not asked: workload a/steep was measured without sm_active_ratio";
+    let words = "partition/board@7 is not asked: workload a/steep was measured without sm_active_ratio";
     let shared = |decision: &&Decision| decision.reason.starts_with("sharing GPU-0 with");
-    assert!(blind.said.iter().filter(shared).all(|decision| decision.model_version.is_none()));
-    blind.assert_says("a/steep", told);
+    assert!(blind.decisions.iter().filter(shared).all(|decision| decision.model_version.is_none()));
+    blind.assert_reason("a/steep", words);
     let change = blind.changes()[6];
     assert!(change.reason.contains("says the additive model; partition/board@7 is not asked"), "{}", change.reason);
 
     // A board that idles at more than the jobs drew is another one.
     let idle = with(&[figure("idle_watts", 80.0)], true);
     assert_eq!(idle.shares(), [80, 20]);
-    let told = &idle.last("a/steep").reason;
-    assert!(told.contains("partition/board@7 is not asked") && told.contains("idles at 80 W"), "{told}");
+    let reason = &idle.last("a/steep").reason;
+    assert!(reason.contains("partition/board@7 is not asked") && reason.contains("idles at 80 W"), "{reason}");
 
     // One that is withdrawn decides nothing any more.
     let mut withdrawn = Site::new(in_turn());
@@ -178,5 +178,5 @@ fn models_that_say_nothing_are_counted_and_adding_up_goes_on() {
     withdrawn.crash();
     withdrawn.run(70);
     assert_eq!(withdrawn.shares(), [80, 20]);
-    assert!(withdrawn.said.iter().all(|decision| decision.model_version.is_none()));
+    assert!(withdrawn.decisions.iter().all(|decision| decision.model_version.is_none()));
 }

@@ -1,4 +1,4 @@
-//! Several workloads on one GPU: when its partition is turned, and what is said where it is not.
+//! Several workloads on one GPU: when its partition is turned, and the reason where it is not.
 
 use std::collections::BTreeSet;
 
@@ -15,7 +15,7 @@ fn workloads_are_measured_alone_and_partitioned_together() {
     let expected = [(ControllerAction::Increase, 100), (ControllerAction::Decrease, 20), (ControllerAction::Revert, 50)];
     assert_eq!(probes, expected, "at its own share first, which takes no restart, and back to it in the end");
     assert_eq!(site.shares(), [50, 50]);
-    site.assert_says("a/steep", "what it does there is known");
+    site.assert_reason("a/steep", "what it does there is known");
     site.run(40);
     site.run(40);
     assert_eq!(site.shares(), [80, 20], "{:#?}", site.last("a/steep"));
@@ -26,15 +26,17 @@ fn workloads_are_measured_alone_and_partitioned_together() {
     );
     assert!(down.reason.contains("with a/steep 80 %") && down.reason.contains("the additive model"), "{}", down.reason);
     assert!(down.evidence["expected_gain_ratio"] > 0.02 && down.model_version.is_none(), "{down:?}");
-    assert!(site.said.iter().any(|decision| decision.validation == ChangeValidation::Kept && decision.reason.contains("kept")));
+    assert!(
+        site.decisions.iter().any(|decision| decision.validation == ChangeValidation::Kept && decision.reason.contains("kept"))
+    );
     // Every window has one decision.
-    let ids: BTreeSet<_> = site.said.iter().map(|decision| &decision.id).collect();
-    assert_eq!((ids.len(), site.said.len()), (40 + 40 + 80, 160));
+    let ids: BTreeSet<_> = site.decisions.iter().map(|decision| &decision.id).collect();
+    assert_eq!((ids.len(), site.decisions.len()), (40 + 40 + 80, 160));
 }
 
 /// The case in which profiles cannot be gathered: jobs that were never alone.
 #[test]
-fn who_was_never_alone_is_left_as_it_is_and_told_so() {
+fn who_was_never_alone_is_left_as_it_is_and_the_reason_is_given() {
     let mut site = Site::new(vec![job("a/steep", 0.95, &[0..400]), job("b/flat", 0.05, &[0..400])]);
     site.run(300);
     assert_eq!((site.changes().len(), site.shares()), (0, vec![50, 50]));
@@ -43,7 +45,7 @@ fn who_was_never_alone_is_left_as_it_is_and_told_so() {
 }
 
 #[test]
-fn what_must_not_be_turned_stays_and_says_why() {
+fn what_must_not_be_turned_stays_and_gives_the_reason() {
     let turns = |change: fn(&mut Vec<Job>)| {
         let mut jobs = in_turn();
         change(&mut jobs);
@@ -53,19 +55,22 @@ fn what_must_not_be_turned_stays_and_says_why() {
         site.run(40);
         (site.changes().len() - before, site)
     };
-    let says = |change, words: &str| {
+    let assert_unchanged = |change, words: &str| {
         let (changes, site) = turns(change);
-        site.assert_says("b/flat", words);
+        site.assert_reason("b/flat", words);
         assert_eq!(changes, 0, "{words}");
     };
-    says(|jobs| jobs[0].workload.mode = UpdateMode::Recommend, "a/steep is not in mode enforce");
-    says(|jobs| jobs[0].workload.controller = Some("hybrid".into()), "a/steep is not decided about by sm-partition");
-    says(|jobs| jobs[1].workload.bounds.restarts_per_day_max = Some(4), "b/flat was restarted as often");
-    says(
+    assert_unchanged(|jobs| jobs[0].workload.mode = UpdateMode::Recommend, "a/steep is not in mode enforce");
+    assert_unchanged(|jobs| jobs[0].workload.controller = Some("hybrid".into()), "a/steep is not decided about by sm-partition");
+    assert_unchanged(|jobs| jobs[1].workload.bounds.restarts_per_day_max = Some(4), "b/flat was restarted as often");
+    assert_unchanged(
         |jobs| jobs[1].workload.bounds = LayoutBounds { mps_thread_percentage_max: Some(60), ..LayoutBounds::default() },
         "b/flat was not measured enough",
     );
-    says(|jobs| jobs[0].workload.gpu_model = Some("other".into()), "both must be measured on the GPU that they share");
+    assert_unchanged(
+        |jobs| jobs[0].workload.gpu_model = Some("other".into()),
+        "both must be measured on the GPU that they share",
+    );
     // With one restart more there is one for the partition and one for the way back.
     let (changes, site) = turns(|jobs| jobs[1].workload.bounds.restarts_per_day_max = Some(5));
     assert_eq!((changes, site.shares()), (2, vec![80, 20]));
@@ -73,15 +78,15 @@ fn what_must_not_be_turned_stays_and_says_why() {
 
 #[test]
 fn limits_of_the_settings_are_kept_to() {
-    let said = |change: fn(&mut GpuSharingSettings), words: &str| {
+    let assert_in_force = |change: fn(&mut GpuSharingSettings), words: &str| {
         let mut site = Site::with(settings_with(change), in_turn());
         site.run(120);
         assert_eq!(site.shares(), [50, 50], "{words}");
-        site.assert_says("b/flat", words);
+        site.assert_reason("b/flat", words);
     };
-    said(|own| own.floor_ratio = 1.0, "the partition in force is the best");
-    said(|own| own.max_slowdown_ratio = Some(0.05), "no partition keeps the limits");
-    said(|own| own.gain_min_ratio = 1.0, "the partition in force is the best");
+    assert_in_force(|own| own.floor_ratio = 1.0, "the partition in force is the best");
+    assert_in_force(|own| own.max_slowdown_ratio = Some(0.05), "no partition keeps the limits");
+    assert_in_force(|own| own.gain_min_ratio = 1.0, "the partition in force is the best");
 }
 
 #[test]
@@ -96,7 +101,7 @@ fn a_partition_that_does_not_help_is_taken_back() {
 }
 
 #[test]
-fn while_windows_of_a_workload_say_nothing_its_gpu_is_left_as_it_is() {
+fn while_windows_of_a_workload_show_nothing_its_gpu_is_left_as_it_is() {
     const LEAST: f64 = 0.9;
     let ways: [(&str, Change<EfficiencyWindow>); 5] = [
         ("restarted", |window| window.restarted = true),
@@ -124,7 +129,7 @@ fn while_windows_of_a_workload_say_nothing_its_gpu_is_left_as_it_is() {
     assert_eq!(just_enough, [beside, beside]);
 }
 
-/// It cannot be told what it does beside the other.
+/// What it does beside the other is unknown.
 #[test]
 fn windows_in_which_nothing_was_done_do_not_count_for_a_partition() {
     for rate in [0.0, -1.0] {
@@ -136,21 +141,21 @@ fn windows_in_which_nothing_was_done_do_not_count_for_a_partition() {
         });
         site.run(40);
         assert_eq!(site.changes().len(), 6);
-        site.assert_says("b/flat", "3 windows of each are needed at the shares in force");
+        site.assert_reason("b/flat", "3 windows of each are needed at the shares in force");
     }
 }
 
 #[test]
 fn who_shares_several_gpus_is_left_as_it_is() {
-    for (devices, told) in
+    for (devices, reason) in
         [(&["GPU-0", "GPU-1"][..], "it shares 2 GPUs, and has one share"), (&[], "it shares more than 64 GPUs")]
     {
         let mut site = Site::new(vec![job("a/steep", 0.95, &[])]);
         for minute in 1..=3 {
             site.see(&EfficiencyWindow { gpus: 2, ..window("a/steep", minute, 2, devices) });
         }
-        assert_eq!((site.said.len(), site.changes().len()), (3, 0));
-        site.assert_says("a/steep", told);
+        assert_eq!((site.decisions.len(), site.changes().len()), (3, 0));
+        site.assert_reason("a/steep", reason);
     }
 }
 
@@ -163,10 +168,10 @@ fn others_on_the_gpu_are_named_while_they_are_there() {
     }
     let mut site = Site::new(jobs);
     site.run(30);
-    let told = "sharing GPU-0: 3 workloads share the GPU: b/flat, c/other are not decided about by sm-partition";
-    assert_eq!(site.last("a/steep").reason, told);
+    let reason = "sharing GPU-0: 3 workloads share the GPU: b/flat, c/other are not decided about by sm-partition";
+    assert_eq!(site.last("a/steep").reason, reason);
     assert_eq!(site.last("a/steep").evidence["workloads"], 3.0);
-    // One of them says nothing any more, though its processes run.
+    // One of them reports nothing any more, though its processes run.
     let silence = GpuSharingSettings::default().silence_seconds as i64 / 60;
     let mut reasons = Vec::new();
     for minute in 31..=30 + silence + 2 {

@@ -112,14 +112,14 @@ pub struct Site {
     pub settings: FoldSettings,
     pub jobs: Vec<Job>,
     pub minute: i64,
-    pub said: Vec<Decision>,
+    pub decisions: Vec<Decision>,
     /// How much of their throughput alone tenants keep at a partition.
     pub contention: fn(&[u32]) -> f64,
     pub actuator: Actuator,
     /// Decisions are carried out so many minutes late, and refused where the layout is another one by then.
     pub delay: i64,
     pub coming: Vec<(i64, Decision)>,
-    /// Windows say how busy the SMs were.
+    /// Windows show how busy the SMs were.
     pub profiled: bool,
     wire: Wire,
     /// State as the log has it.
@@ -137,7 +137,7 @@ impl Site {
             settings,
             jobs: Vec::new(),
             minute: 0,
-            said: Vec::new(),
+            decisions: Vec::new(),
             contention: |_| 0.95,
             actuator: Actuator::Obeys,
             delay: 0,
@@ -147,7 +147,7 @@ impl Site {
             log: BTreeMap::new(),
         };
         for job in &jobs {
-            site.tell(&job.workload);
+            site.declare(&job.workload);
         }
         site.jobs = jobs;
         site
@@ -167,10 +167,10 @@ impl Site {
     }
 
     fn input(&mut self, event: partition::InputEvent<'_>, key: &str, time: EventTime) {
-        self.stage.fold(JointEvent::Input(event), Some(key), time, &mut self.said).unwrap();
+        self.stage.fold(JointEvent::Input(event), Some(key), time, &mut self.decisions).unwrap();
     }
 
-    pub fn tell(&mut self, workload: &Workload) {
+    pub fn declare(&mut self, workload: &Workload) {
         self.input(partition::InputEvent::Workload(workload), &workload.workload, workload.time);
     }
 
@@ -189,10 +189,10 @@ impl Site {
     }
 
     pub fn see(&mut self, window: &EfficiencyWindow) {
-        self.stage.fold(JointEvent::Window(window), Some(&window.workload), window.window_end, &mut self.said).unwrap();
+        self.stage.fold(JointEvent::Window(window), Some(&window.workload), window.window_end, &mut self.decisions).unwrap();
     }
 
-    /// The actuator says what became of a decision.
+    /// The actuator reports what became of a decision.
     pub fn answer(&mut self, workload: &str, decision: &str, outcome: ActuationOutcome, time: EventTime) {
         let id = format!("{decision}#{outcome:?}");
         let (workload, decision_id) = (workload.to_owned(), decision.to_owned());
@@ -202,7 +202,7 @@ impl Site {
 
     /// The windows of one minute, and what becomes of the decisions that come with them.
     pub fn minute(&mut self) {
-        let (begin, first) = (self.minute, self.said.len());
+        let (begin, first) = (self.minute, self.decisions.len());
         self.minute += 1;
         let here: Vec<usize> =
             (0..self.jobs.len()).filter(|i| self.jobs[*i].here.iter().any(|stay| stay.contains(&begin))).collect();
@@ -232,7 +232,7 @@ impl Site {
             self.roll_out(i);
         }
         let due = self.minute + self.delay;
-        self.coming.extend(self.said[first..].iter().map(|decision| (due, decision.clone())));
+        self.coming.extend(self.decisions[first..].iter().map(|decision| (due, decision.clone())));
         let (now, later) = std::mem::take(&mut self.coming).into_iter().partition(|(due, _)| *due <= self.minute);
         self.coming = later;
         for (_, decision) in now {
@@ -257,13 +257,13 @@ impl Site {
             job.workload.ready_time = Some(at(self.minute));
         }
         let workload = job.workload.clone();
-        self.tell(&workload);
+        self.declare(&workload);
         if let Some((_, decision)) = undone {
             self.answer(&workload.workload, &decision, ActuationOutcome::RolledBack, now);
         }
     }
 
-    /// Somebody else changes a workload: as its generation says, its layout, too.
+    /// Somebody else changes a workload: as its generation shows, its layout, too.
     pub fn change(&mut self, job: usize, change: impl FnOnce(&mut Workload)) {
         let workload = &mut self.jobs[job].workload;
         let before = workload.layout.clone();
@@ -274,7 +274,7 @@ impl Site {
             workload.decision_id = None;
         }
         let workload = workload.clone();
-        self.tell(&workload);
+        self.declare(&workload);
     }
 
     /// Goes on until a job runs in a share.
@@ -310,7 +310,7 @@ impl Site {
         job.up = up;
         let workload = job.workload.clone();
         self.answer(&decision.workload, &decision.id, ActuationOutcome::Applied, now);
-        self.tell(&workload);
+        self.declare(&workload);
     }
 
     pub fn run(&mut self, minutes: i64) -> &mut Self {
@@ -331,7 +331,7 @@ impl Site {
     }
 
     pub fn changes(&self) -> Vec<&Decision> {
-        self.said.iter().filter(|decision| decision.action != ControllerAction::Maintain).collect()
+        self.decisions.iter().filter(|decision| decision.action != ControllerAction::Maintain).collect()
     }
 
     /// The shares that were asked for, in their order.
@@ -339,19 +339,19 @@ impl Site {
         self.changes().iter().map(|change| change.to.mps_thread_percentage.unwrap()).collect()
     }
 
-    /// The minutes in which something was asked for, in the order in which it was said.
+    /// The minutes in which something was asked for, in the order of the decisions.
     pub fn asked_at(&self) -> Vec<i64> {
         self.changes().iter().map(|change| change.time.micros() / 60_000_000).collect()
     }
 
     pub fn last(&self, name: &str) -> &Decision {
-        self.said.iter().rev().find(|decision| decision.workload == name).unwrap()
+        self.decisions.iter().rev().find(|decision| decision.workload == name).unwrap()
     }
 
     /// The last decision about a workload gives a reason with these words.
     #[track_caller]
-    pub fn assert_says(&self, name: &str, words: &str) {
+    pub fn assert_reason(&self, name: &str, words: &str) {
         let reason = &self.last(name).reason;
-        assert!(reason.contains(words), "{reason:?} does not say {words:?}");
+        assert!(reason.contains(words), "{reason:?} does not contain {words:?}");
     }
 }

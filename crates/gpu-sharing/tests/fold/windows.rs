@@ -10,21 +10,21 @@ use super::site::{GPU, Site, at, in_turn, job, settings_with, window};
 
 /// Of measuring, of a partition that helps, and of one that does not.
 #[test]
-fn every_decision_says_who_made_it_what_it_starts_from_and_when_it_is_void() {
-    let mut said = Vec::new();
+fn every_decision_names_who_made_it_what_it_starts_from_and_when_it_is_void() {
+    let mut decisions = Vec::new();
     for contention in [(|_| 0.95) as fn(&[u32]) -> f64, |shares| if shares == [50, 50] { 0.95 } else { 0.4 }] {
         let mut site = Site::with(settings_with(|own| own.decision_expiry_seconds = 200.0), in_turn());
         site.contention = contention;
         site.run(140);
-        said.extend(site.said);
+        decisions.extend(site.decisions);
     }
-    let versions: BTreeSet<&str> = said.iter().map(|decision| decision.controller_version.as_str()).collect();
+    let versions: BTreeSet<&str> = decisions.iter().map(|decision| decision.controller_version.as_str()).collect();
     assert!(versions.len() == 1 && !versions.contains(""), "{versions:?}");
-    let actions: Vec<ControllerAction> = said.iter().map(|decision| decision.action).collect();
+    let actions: Vec<ControllerAction> = decisions.iter().map(|decision| decision.action).collect();
     for action in [ControllerAction::Maintain, ControllerAction::Decrease, ControllerAction::Increase, ControllerAction::Revert] {
         assert!(actions.contains(&action), "{action:?}");
     }
-    for decision in said {
+    for decision in decisions {
         let (from, to) = (decision.from.mps_thread_percentage.unwrap(), decision.to.mps_thread_percentage.unwrap());
         assert_eq!(decision.id, format!("{}@{}/sm-partition", decision.workload, decision.time));
         assert_eq!((&*decision.controller, decision.expires), ("sm-partition", decision.time.plus_seconds(200.0)));
@@ -56,16 +56,16 @@ fn a_decision_is_no_more_real_than_its_workload_and_its_windows() {
         let mut site = Site::new(jobs);
         site.on_the_way(move |window| window.origin = of_windows);
         site.run(100);
-        assert!(site.said.iter().all(|decision| decision.origin == worst), "{of_workload:?} {of_windows:?}");
+        assert!(site.decisions.iter().all(|decision| decision.origin == worst), "{of_workload:?} {of_windows:?}");
         assert_eq!(site.shares(), [80, 20]);
         // One that comes after its look, of a workload that came after it, too.
         let mut late = job("c/late", 0.5, &[]).workload;
         late.origin = of_workload;
-        site.tell(&late);
+        site.declare(&late);
         let mut window = window("c/late", site.minute, 1, &[]);
         window.origin = of_windows;
         site.see(&window);
-        site.assert_says("c/late", "this window came after the GPUs had been looked at without it");
+        site.assert_reason("c/late", "this window came after the GPUs had been looked at without it");
         assert_eq!(site.last("c/late").origin, worst);
     }
 }
@@ -84,23 +84,23 @@ fn a_window_that_comes_again_neither_counts_nor_gets_another_decision() {
     for again in [2, 2, 1] {
         site.see(&figures(again, &site));
     }
-    assert_eq!(site.said.len(), 2);
+    assert_eq!(site.decisions.len(), 2);
     site.run(1);
-    site.assert_says("a/steep", "measured at 50 %, 2 of 3 windows");
+    site.assert_reason("a/steep", "measured at 50 %, 2 of 3 windows");
     // Nor where the workload was gone for a moment.
     site.gone("a/steep");
-    site.tell(&Workload { time: at(3).plus_micros(1), ..site.jobs[0].workload.clone() });
+    site.declare(&Workload { time: at(3).plus_micros(1), ..site.jobs[0].workload.clone() });
     site.see(&figures(3, &site));
-    assert_eq!(site.said.len(), 3);
+    assert_eq!(site.decisions.len(), 3);
 }
 
 #[test]
-fn windows_without_a_device_do_not_say_where_a_workload_is() {
+fn windows_without_a_device_do_not_show_where_a_workload_is() {
     let mut site = Site::new(vec![job("a/steep", 0.95, &[0..400])]);
     site.run(2);
     site.on_the_way(|window| window.gpus = 0);
     site.run(1);
-    site.assert_says("a/steep", "alone on its GPU");
+    site.assert_reason("a/steep", "alone on its GPU");
     site.run(2);
     assert_eq!(site.last("a/steep").reason, "no new window of it says which GPU it is on");
     assert_eq!(site.last("a/steep").time, at(5));
@@ -108,7 +108,7 @@ fn windows_without_a_device_do_not_say_where_a_workload_is() {
 
 /// The window of the workload whose share is to be reduced never comes.
 #[test]
-fn a_change_whose_window_never_came_is_said_at_the_next_look() {
+fn a_change_whose_window_never_came_is_published_at_the_next_look() {
     let mut usual = Site::new(in_turn());
     usual.run(120);
     let first = usual.changes()[6].clone();
@@ -142,16 +142,16 @@ fn looks_and_what_they_found_are_counted() {
 }
 
 #[test]
-fn what_comes_after_a_look_that_it_belonged_to_is_counted_and_the_next_decisions_say_so() {
+fn what_comes_after_a_look_that_it_belonged_to_is_counted_and_the_next_decisions_show_it() {
     let mut site = Site::new(in_turn());
     site.run(30);
     let layout = site.jobs[0].workload.clone();
     let late = |site: &Site| site.stage.tally().late;
     for (minute, count) in [(31, 0), (30, 1), (20, 2), (25, 3)] {
-        site.tell(&Workload { time: at(minute), ..layout.clone() });
+        site.declare(&Workload { time: at(minute), ..layout.clone() });
         assert_eq!(late(&site), count, "{minute}");
     }
-    // Answers, too, but for those that say nothing here: that processes are ready, and what others were told.
+    // Answers, too, but for those that matter nothing here: that processes are ready, and those to decisions of others.
     let answers = [
         ("a/steep", ActuationOutcome::Ready, 3),
         ("a/steep", ActuationOutcome::Refused, 4),
@@ -209,13 +209,13 @@ fn whose_window_of_a_look_comes_first_makes_no_difference() {
                 site.see(&window(name, minute, 2, &[GPU]));
             }
         }
-        site.said.into_iter().map(|decision| decision.reason).collect()
+        site.decisions.into_iter().map(|decision| decision.reason).collect()
     };
-    let told = [
+    let expected = [
         "no new window of it says which GPU it is on",
         "sharing GPU-0: 2 workloads share the GPU: no new windows say who the others are",
         "sharing GPU-0: 2 workloads share the GPU: c/other is not decided about by sm-partition",
     ];
-    assert_eq!(reasons(&["a/steep", "c/other", "c/other"]), told);
-    assert_eq!(reasons(&["c/other", "c/other", "a/steep"]), told);
+    assert_eq!(reasons(&["a/steep", "c/other", "c/other"]), expected);
+    assert_eq!(reasons(&["c/other", "c/other", "a/steep"]), expected);
 }

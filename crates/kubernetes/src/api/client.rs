@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_say_what_the_caller_should_do() {
+    fn failures_show_what_the_caller_should_do() {
         for (code, remedy) in [
             (400, ClusterRemedy::Refused),
             (401, ClusterRemedy::Retry),

@@ -245,7 +245,7 @@ mod tests {
         tokio::time::sleep(2 * soon).await;
         assert_eq!(leadership.term(), None, "it ran out");
         leadership.set(Some(Instant::now() + LEASE_DURATION), 1);
-        assert!(!leading.has_changed().unwrap(), "it never said that it ended");
+        assert!(!leading.has_changed().unwrap(), "it never reported its end");
         tokio::time::timeout(10 * TERM_POLL, term_changed(&mut leading)).await.expect("it is looked at again");
         assert_eq!(leadership.term(), Some(1));
     }

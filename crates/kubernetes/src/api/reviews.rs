@@ -123,8 +123,8 @@ mod tests {
     #[test]
     fn a_refusal_names_the_right_that_is_missing_and_no_token() {
         let status = kube::core::Status::failure("tokenreviews is forbidden", "Forbidden").with_code(403).boxed();
-        let told = error_text_with_right(&kube::Error::Api(status), "create", "tokenreviews");
-        assert!(told.contains("create for tokenreviews"), "{told}");
+        let message = error_text_with_right(&kube::Error::Api(status), "create", "tokenreviews");
+        assert!(message.contains("create for tokenreviews"), "{message}");
         assert_eq!(redact_token("a.b.c", "token a.b.c is bad"), "token TOKEN is bad");
     }
 }

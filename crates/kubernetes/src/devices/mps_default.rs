@@ -275,13 +275,13 @@ mod tests {
             assert!(disputes.values().all(|why| why.starts_with("the MPS default of node n is not asked for: ")), "{disputes:?}");
             (disputes.keys().map(|key| key.name.clone()).collect::<Vec<_>>(), disputes[&key("a")].clone())
         };
-        let (told, why_of) = why(&[asked("a", 40), asked("b", 50)], &["a", "b"]);
-        assert_eq!(told, ["a", "b"]);
+        let (named, why_of) = why(&[asked("a", 40), asked("b", 50)], &["a", "b"]);
+        assert_eq!(named, ["a", "b"]);
         assert!(why_of.contains("the policy of eadt/b names 50 %, not 40 %"), "{why_of}");
         for (stranger, words) in [("", "somebody else holds GPUs there, too (pod eadt/)"), ("c", "StatefulSet eadt/c holds GPUs")]
         {
-            let (told, why_of) = why(&[asked("a", 40)], &["a", stranger]);
-            assert_eq!(told, ["a"]);
+            let (named, why_of) = why(&[asked("a", 40)], &["a", stranger]);
+            assert_eq!(named, ["a"]);
             assert!(why_of.contains(words), "{why_of}");
         }
         assert_eq!(
@@ -322,41 +322,41 @@ mod tests {
     }
 
     #[test]
-    fn where_it_is_not_known_whose_a_pod_is_what_stands_stands() {
+    fn where_it_is_not_known_whose_a_pod_is_the_agreement_stays() {
         let mut all = BTreeMap::from([asked("a", 40), asked("b", 40)]);
-        let stands = on_one_node(&all, &["a", "b"]).unwrap();
+        let agreement = on_one_node(&all, &["a", "b"]).unwrap();
         let (name, new, other) = (key("a"), pod("new"), pod("other"));
         let (own, whole) = (pod("a"), key("b"));
         let parties = NodeGpuPods::from([
             ("n", vec![(&own, PodOwnership::Workload(&name)), (&new, PodOwnership::Unknown)]),
             ("m", vec![(&own, PodOwnership::Workload(&whole)), (&other, PodOwnership::Foreign)]),
         ]);
-        let before = |node: &str| BTreeMap::from([(node.to_owned(), stands.clone())]);
+        let before = |node: &str| BTreeMap::from([(node.to_owned(), agreement.clone())]);
         let outcome = agree_defaults(&all, &parties, &before("n"));
         assert_eq!((&outcome.agreed, outcome.undetermined), (&before("n"), [key("a")].into()));
         assert_eq!(outcome.disputes.keys().collect::<Vec<_>>(), [&whole], "elsewhere it is known");
-        assert!(agree_defaults(&all, &parties, &BTreeMap::new()).agreed.is_empty(), "nothing stands");
+        assert!(agree_defaults(&all, &parties, &BTreeMap::new()).agreed.is_empty(), "there is no agreement before");
         all.remove(&whole);
         assert!(agree_defaults(&all, &parties, &before("n")).agreed.is_empty(), "one of them asks for it no more");
     }
 
     #[test]
-    fn what_an_agent_does_not_do_is_told() {
+    fn what_an_agent_does_not_do_is_reported() {
         let now = EventTime::from_seconds(1_767_225_600.0);
         let agreed = on_one_node(&BTreeMap::from([asked("a", 40)]), &["a"]).unwrap();
-        let told = |outcome, after: f64| {
+        let problem = |outcome, after: f64| {
             let reason = "not allowed on this node".to_owned();
             let state =
                 DeviceState { time: now, mps_default_outcome: outcome, mps_default_reason: reason, ..DeviceState::default() };
             agreement_problem("n", &agreed, Some(&state), now.plus_seconds(after))
         };
         for good in [SettingOutcome::Held, SettingOutcome::Untouched, SettingOutcome::Restored] {
-            assert_eq!(told(good, 60.0), None);
+            assert_eq!(problem(good, 60.0), None);
         }
         for bad in [SettingOutcome::Refused, SettingOutcome::Failed, SettingOutcome::ChangedByOthers] {
-            assert_eq!(told(bad, 60.0).unwrap(), "the MPS default of node n is not 40 %: not allowed on this node");
+            assert_eq!(problem(bad, 60.0).unwrap(), "the MPS default of node n is not 40 %: not allowed on this node");
         }
-        for silent in [told(SettingOutcome::Held, REPORT_STALE_SECONDS + 1.0), agreement_problem("n", &agreed, None, now)] {
+        for silent in [problem(SettingOutcome::Held, REPORT_STALE_SECONDS + 1.0), agreement_problem("n", &agreed, None, now)] {
             assert!(silent.unwrap().contains("does not answer"));
         }
     }

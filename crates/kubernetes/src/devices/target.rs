@@ -434,14 +434,17 @@ mod tests {
             (&tenants, elsewhere),
             (&again, good.clone()),
         ] {
-            let said = placed(tenants, Some(holders), 0.0).unwrap();
-            assert!(matches!(&said["m"], ExclusiveGpus::NotYet(why) if why.contains("has not reported yet")), "{said:?}");
+            let placement = placed(tenants, Some(holders), 0.0).unwrap();
+            assert!(
+                matches!(&placement["m"], ExclusiveGpus::NotYet(why) if why.contains("has not reported yet")),
+                "{placement:?}"
+            );
             // Nothing is requested there meanwhile; other nodes keep their requests.
-            assert_eq!(said["n"], ExclusiveGpus::All);
-            let asked = build_intents([(&wish(), &said)], &BTreeMap::new());
+            assert_eq!(placement["n"], ExclusiveGpus::All);
+            let asked = build_intents([(&wish(), &placement)], &BTreeMap::new());
             assert_eq!(asked.iter().map(|intent| intent.node.as_str()).collect::<Vec<_>>(), ["n"]);
             assert!(matches!(
-                target_status(&wish(), &said, &BTreeMap::from([("n".into(), state()), ("m".into(), state())])),
+                target_status(&wish(), &placement, &BTreeMap::from([("n".into(), state()), ("m".into(), state())])),
                 SettingsProgress::Pending(_)
             ));
         }
@@ -482,22 +485,25 @@ mod tests {
     }
 
     #[test]
-    fn it_is_held_when_all_agents_say_so_of_this_decision() {
+    fn it_is_held_when_all_agents_report_so_of_this_decision() {
         let wish = wish();
-        let stands = |change: fn(&mut DeviceState)| {
+        let progress_after = |change: fn(&mut DeviceState)| {
             let mut other = state();
             change(&mut other);
             let board = BTreeMap::from([("n".to_owned(), state()), ("m".to_owned(), other)]);
             target_status(&wish, &GpuPlacement::from(["n", "m"].map(|node| (node.to_owned(), ExclusiveGpus::All))), &board)
         };
-        assert_eq!(stands(|_| {}), SettingsProgress::Held);
-        assert!(matches!(stands(|s| s.devices[0].decision_id = Some("d-0".into())), SettingsProgress::Pending(_)));
-        assert!(matches!(stands(|s| s.devices[0].power_limit_watts = Some(700.0)), SettingsProgress::Pending(_)));
-        assert!(matches!(stands(|s| s.devices[0].sm_clock_mhz = None), SettingsProgress::Pending(_)));
-        assert!(matches!(stands(|s| s.devices.clear()), SettingsProgress::Pending(_)));
-        assert!(matches!(stands(|s| s.stopped = true), SettingsProgress::Pending(_)));
-        assert!(matches!(stands(|s| s.devices[0].power_limit_outcome = SettingOutcome::Failed), SettingsProgress::Pending(_)));
-        let refused = stands(|s| {
+        assert_eq!(progress_after(|_| {}), SettingsProgress::Held);
+        assert!(matches!(progress_after(|s| s.devices[0].decision_id = Some("d-0".into())), SettingsProgress::Pending(_)));
+        assert!(matches!(progress_after(|s| s.devices[0].power_limit_watts = Some(700.0)), SettingsProgress::Pending(_)));
+        assert!(matches!(progress_after(|s| s.devices[0].sm_clock_mhz = None), SettingsProgress::Pending(_)));
+        assert!(matches!(progress_after(|s| s.devices.clear()), SettingsProgress::Pending(_)));
+        assert!(matches!(progress_after(|s| s.stopped = true), SettingsProgress::Pending(_)));
+        assert!(matches!(
+            progress_after(|s| s.devices[0].power_limit_outcome = SettingOutcome::Failed),
+            SettingsProgress::Pending(_)
+        ));
+        let refused = progress_after(|s| {
             s.devices[0].sm_clock_outcome = SettingOutcome::Refused;
             s.devices[0].sm_clock_reason = "agent.clocks is off".into();
         });
@@ -512,7 +518,7 @@ mod tests {
         assert_eq!(of("GPU-1"), SettingsProgress::Held);
         assert!(matches!((of("GPU-2"), of("GPU-3")), (SettingsProgress::Pending(_), SettingsProgress::Pending(_))));
         // A refusal of an older decision does not count for this one.
-        let old = stands(|s| {
+        let old = progress_after(|s| {
             s.devices[0].decision_id = Some("d-0".into());
             s.devices[0].sm_clock_outcome = SettingOutcome::Refused;
         });
@@ -561,18 +567,18 @@ mod tests {
         let agreed = MpsDefaultAgreement::by("eadt/llm", 40);
         let defaults = BTreeMap::from(["a", "b"].map(|node| (node.to_owned(), agreed.clone())));
         let all = GpuPlacement::from(["b", "c"].map(|node| (node.to_owned(), ExclusiveGpus::All)));
-        let said = build_intents([(&wish(), &all)], &defaults);
-        let shape: Vec<_> = said
+        let intents = build_intents([(&wish(), &all)], &defaults);
+        let shape: Vec<_> = intents
             .iter()
             .map(|i| (i.node.as_str(), i.decision_id.as_str(), i.devices.as_ref().map(Vec::len), i.mps_default_thread_percentage))
             .collect();
         let alone = ("a", "eadt/llm@mps-default", Some(0), Some(40));
         assert_eq!(shape, [alone, ("b", "d-1", Some(1), Some(40)), ("c", "d-1", Some(1), None)]);
-        assert_eq!((&said[0].mps_tenants, &said[2].mps_tenants), (&Some(agreed.tenants()), &None));
+        assert_eq!((&intents[0].mps_tenants, &intents[2].mps_tenants), (&Some(agreed.tenants()), &None));
         // A node that follows no cap still follows the default.
         let two = DesiredGpuSettings { decision_id: "d-2".into(), ..wish() };
-        let said = build_intents([(&wish(), &all), (&two, &all)], &defaults);
-        let caps: Vec<_> = said.iter().map(|i| (i.node.as_str(), i.devices.as_ref().map(Vec::len))).collect();
+        let intents = build_intents([(&wish(), &all), (&two, &all)], &defaults);
+        let caps: Vec<_> = intents.iter().map(|i| (i.node.as_str(), i.devices.as_ref().map(Vec::len))).collect();
         assert_eq!(caps, [("a", Some(0)), ("b", Some(0))]);
     }
 }

@@ -152,9 +152,9 @@ mod tests {
     #[test]
     fn a_workload_has_what_all_its_gpus_have_in_common() {
         let mut boards = GpuModelIndex::default();
-        let told =
+        let changed =
             boards.on_device_holders(&node("a", 0.0, &[("GPU-1", Some(400.0), &["x", "y"]), ("GPU-2", Some(400.0), &["x"])]));
-        assert_eq!(told.into_iter().collect::<Vec<_>>(), ["n/x", "n/y"]);
+        assert_eq!(changed.into_iter().collect::<Vec<_>>(), ["n/x", "n/y"]);
         assert_eq!(boards.common_model("n/x", at(1.0)), Some(board(Some("A100"), Some(400.0))));
         assert_eq!(boards.common_model("n/z", at(1.0)), None);
         assert!(
@@ -163,8 +163,8 @@ mod tests {
                 .is_empty()
         );
 
-        let told = boards.on_device_holders(&node("b", 61.0, &[("GPU-3", Some(250.0), &["x"])]));
-        assert_eq!(told.into_iter().collect::<Vec<_>>(), ["n/x"]);
+        let changed = boards.on_device_holders(&node("b", 61.0, &[("GPU-3", Some(250.0), &["x"])]));
+        assert_eq!(changed.into_iter().collect::<Vec<_>>(), ["n/x"]);
         assert_eq!(boards.common_model("n/x", at(62.0)), Some(board(None, None)), "two kinds of board");
         assert_eq!(boards.common_model("n/y", at(62.0)), Some(board(Some("A100"), Some(400.0))));
         assert_eq!(boards.common_model("n/x", at(241.0)), Some(board(None, None)), "the first node is silent, and is as it was");
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn an_agent_says_what_a_collector_does_not() {
+    fn an_agent_reports_what_a_collector_does_not() {
         let mut boards = GpuModelIndex::default();
         let report = DeviceReport {
             device: "GPU-1".into(),

@@ -158,7 +158,7 @@ mod tests {
             object.clone()
         };
         let rolling = look(&written(&applied), &mut since, 21.0);
-        assert_eq!((rolling.state.time, rolling.state.ready_time), (at(20.0), None), "not before its mark says so");
+        assert_eq!((rolling.state.time, rolling.state.ready_time), (at(20.0), None), "not before its mark shows it");
         assert_eq!(rolling.state.decision_id.as_deref(), Some("d"));
         applied.ready_time = Some(at(50.0));
         let ready = look(&written(&applied), &mut since, 51.0);

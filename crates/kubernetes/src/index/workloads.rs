@@ -820,7 +820,7 @@ mod tests {
     }
 
     #[test]
-    fn a_policy_says_at_once_who_took_a_field_back() {
+    fn a_policy_shows_at_once_who_took_a_field_back() {
         let mut state = WorkloadIndex::new(Origin::Measured);
         state.upsert_policy(rule("p", "Enforce"), at(0.0));
         let mut taken = object(1);
@@ -890,7 +890,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_changed_is_told_and_what_is_forgotten_is_told_as_a_whole() {
+    fn only_what_changed_is_reported_and_what_is_forgotten_is_reported_as_a_whole() {
         let mut state = WorkloadIndex::new(Origin::Measured);
         for name in ["a", "b", "c"] {
             state.upsert(set(name, 1), at(0.0));

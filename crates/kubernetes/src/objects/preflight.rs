@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn what_runs_beside_counts_with_the_others_and_what_the_pod_says_goes_before() {
+    fn what_runs_beside_counts_with_the_others_and_what_the_pod_sets_goes_before() {
         let mut template = template();
         template["spec"]["initContainers"] = json!([
             {"name": "proxy", "restartPolicy": "Always", "resources": {"requests": {"cpu": "1"}}},
@@ -338,7 +338,7 @@ mod tests {
         let asked = pod_demand(&template);
         let memory = (asked["requests.memory"], asked["limits.memory"]);
         assert_eq!((cpu(&template), asked["limits.cpu"], asked["requests.nvidia.com/gpu"]), (8.0, 10.0, 2.0));
-        assert_eq!(memory, (64.0 * 1024.0 * 1024.0, 1024.0 * 1024.0 * 1024.0), "a request that its containers make stands");
+        assert_eq!(memory, (64.0 * 1024.0 * 1024.0, 1024.0 * 1024.0 * 1024.0), "a request that its containers make counts");
         let whole = json!({"spec": {"containers": [{}], "resources": {"limits": {"memory": "1Gi"}}}});
         assert!(!is_best_effort(&pod_demand(&whole)) && is_best_effort(&pod_demand(&json!({"spec": {"containers": [{}]}}))));
     }
@@ -347,9 +347,9 @@ mod tests {
     fn a_quota_that_is_too_small_is_named_with_its_figures() {
         let quota = |resource: &str, hard: &str, used: &str| json!({"metadata": {"name": "team"}, "spec": {}, "status": {"hard": {resource: hard}, "used": {resource: used}}});
         let over = |quota: Value, more| exceeded_quota(&[quota], &template(), more);
-        let told = over(quota("requests.nvidia.com/gpu", "16", "12"), 3).unwrap();
+        let message = over(quota("requests.nvidia.com/gpu", "16", "12"), 3).unwrap();
         for word in ["quota team", "16", "requests.nvidia.com/gpu", "12", "3 more pods"] {
-            assert!(told.contains(word), "{word}: {told}");
+            assert!(message.contains(word), "{word}: {message}");
         }
         assert_eq!(over(quota("requests.nvidia.com/gpu", "16", "12"), 2), None, "just enough");
         assert_eq!(over(quota("requests.nvidia.com/gpu", "16", "12"), 0), None);
@@ -407,8 +407,8 @@ mod tests {
             (json!({"minAvailable": 5}), 1),
             (json!({"minAvailable": "50%"}), 3),
         ] {
-            let told = over(budget(spec.clone()), 6).unwrap();
-            assert!(told.contains("calm") && told.contains(&format!("lets {away} of 6 pods")), "{spec}: {told}");
+            let message = over(budget(spec.clone()), 6).unwrap();
+            assert!(message.contains("calm") && message.contains(&format!("lets {away} of 6 pods")), "{spec}: {message}");
         }
         for spec in [json!({"maxUnavailable": 6}), json!({"maxUnavailable": "100%"}), json!({"minAvailable": 0}), json!({})] {
             assert_eq!(over(budget(spec.clone()), 6), None, "{spec}");
@@ -451,8 +451,8 @@ mod tests {
             assert_eq!(demand(kind, spec.clone(), pods), expected, "{kind} {spec}");
         }
         let keeps_all = json!({"metadata": {"name": "calm"}, "spec": {"maxUnavailable": 0, "selector": {}}});
-        let told = exceeded_disruption_budget(&[keeps_all], &template(), 1, 6).unwrap();
-        assert!(told.contains("lets 0 of 6 pods be away at once, and 1 would be"), "{told}");
+        let message = exceeded_disruption_budget(&[keeps_all], &template(), 1, 6).unwrap();
+        assert!(message.contains("lets 0 of 6 pods be away at once, and 1 would be"), "{message}");
     }
 
     #[test]

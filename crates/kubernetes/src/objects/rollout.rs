@@ -342,7 +342,7 @@ mod tests {
             object["status"][name] = before;
         }
         object["status"] = json!({});
-        assert!(!seen(&object).progress.complete(), "a controller that has said nothing has not finished");
+        assert!(!seen(&object).progress.complete(), "a controller that has reported nothing has not finished");
     }
 
     #[test]
@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn obstacles_are_said_in_words() {
+    fn obstacles_are_reported_in_words() {
         let mut object = rolling(&ChangeAnnotation::default());
         object["status"]["conditions"] = json!([{"type": "ReplicaFailure", "status": "True", "message": "exceeded quota: gpus"}]);
         let pods: Vec<_> = [
@@ -393,9 +393,9 @@ mod tests {
         .iter()
         .filter_map(WorkloadPod::read)
         .collect();
-        let said = describe_obstacles(&seen(&object), &pods);
+        let text = describe_obstacles(&seen(&object), &pods);
         for word in ["2 of 6 pods exist", "Insufficient nvidia.com/gpu", "1 other", "1 pods are still ending", "exceeded quota"] {
-            assert!(said.contains(word), "{word}: {said}");
+            assert!(text.contains(word), "{word}: {text}");
         }
         assert!(describe_obstacles(&seen(&object), &pods[2..]).contains("CrashLoopBackOff"));
     }

@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn every_field_says_what_it_is_for() {
+    fn every_field_has_a_description() {
         fn silent(at: &str, schema: &Value, found: &mut Vec<String>) {
             for (name, field) in schema["properties"].as_object().into_iter().flatten() {
                 let at = format!("{at}.{name}");

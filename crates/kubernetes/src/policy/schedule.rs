@@ -151,8 +151,8 @@ mod tests {
         let schedule = schedule("Europe/Berlin", None, "22:00", "06:00").unwrap();
         assert!(open(&schedule, "2026-07-01T20:00:00Z"), "22:00 in summer");
         assert!(!open(&schedule, "2026-01-01T20:00:00Z"), "21:00 in winter");
-        let said = schedule.closed("2026-01-01T20:00:00Z".parse().unwrap()).unwrap();
-        assert_eq!(said, "restarts are allowed daily from 22:00 to 06:00 (Europe/Berlin); there it is Thursday 21:00 now");
+        let text = schedule.closed("2026-01-01T20:00:00Z".parse().unwrap()).unwrap();
+        assert_eq!(text, "restarts are allowed daily from 22:00 to 06:00 (Europe/Berlin); there it is Thursday 21:00 now");
     }
 
     #[test]

@@ -182,7 +182,7 @@ pub struct CurrentState {
 #[serde(rename_all = "camelCase")]
 pub struct Recommendation {
     /// The decision; `eadt policy approve` has it applied once.
-    #[schemars(length(max = 253))]
+    #[schemars(length(max = 1024))]
     pub decision_id: String,
     /// Its event time.
     pub time: EventTime,
@@ -207,7 +207,7 @@ pub struct Recommendation {
 #[serde(rename_all = "camelCase")]
 pub struct LastDecision {
     /// The decision.
-    #[schemars(length(max = 253))]
+    #[schemars(length(max = 1024))]
     pub decision_id: String,
     /// Its event time.
     pub time: EventTime,
@@ -268,7 +268,7 @@ pub struct SavingEffect {
 #[serde(rename_all = "camelCase")]
 pub struct PastChange {
     /// The decision.
-    #[schemars(length(max = 253))]
+    #[schemars(length(max = 1024))]
     pub decision_id: String,
     /// Time at which it took effect, or was refused.
     pub time: EventTime,
@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn a_status_fits_whatever_others_say() {
+    fn a_status_fits_whatever_others_write() {
         let long = "ü".repeat(40_000);
         let mut all = vec![];
         set_condition(&mut all, ConditionType::Degraded, ConditionStatus::True, "CannotChange", &long, Some(1), at(0.0));

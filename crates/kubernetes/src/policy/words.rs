@@ -297,14 +297,14 @@ training   llm   StatefulSet llm-training  Observe    waiting   -         -     
     }
 
     #[test]
-    fn an_explanation_says_what_is_allowed_what_is_meant_and_what_to_do() {
+    fn an_explanation_shows_what_is_allowed_what_is_meant_and_what_to_do() {
         let spec = json!({
             "controller": {"name": "hybrid"},
             "bounds": {"replicas": {"min": 3, "max": 9}, "powerLimitWatts": {"min": 200}},
             "schedule": {"timeZone": "Europe/Berlin", "restartWindows": [{"start": "22:00", "end": "06:00"}]},
         });
         let text = explain_policy(&view(spec, &status(), false));
-        for said in [
+        for line in [
             "workload      StatefulSet llm-training",
             "mode          Recommend",
             "state         in force",
@@ -319,12 +319,12 @@ training   llm   StatefulSet llm-training  Observe    waiting   -         -     
             "changes       2026-01-01T00:00:00.000000Z Kept threads 60 % → 50 %",
             "conditions    Ready True, InForce",
         ] {
-            assert!(text.contains(said), "{said:?} is not in\n{text}");
+            assert!(text.contains(line), "{line:?} is not in\n{text}");
         }
     }
 
     #[test]
-    fn what_stops_a_policy_stands_first() {
+    fn what_stops_a_policy_is_listed_first() {
         assert!(explain_policy(&view(json!({}), &status(), true)).contains("eadt policy resume llm -n training"));
         let mut broken = status();
         broken["conditions"][0]["status"] = json!("False");

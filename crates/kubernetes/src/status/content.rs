@@ -634,7 +634,7 @@ mod tests {
         crate::policy::resource::read_policy(&policy).unwrap().0
     }
 
-    fn said_of(known: &PolicyStatusCache) -> EnergyPolicyStatus {
+    fn status_of(known: &PolicyStatusCache) -> EnergyPolicyStatus {
         build_status(&rule(), None, known, &[], &KubernetesSettings::default(), at(600.0))
     }
 
@@ -656,13 +656,13 @@ mod tests {
         let mut known = PolicyStatusCache::default();
         known.on_decision(&kept("d-1", 60.0, 0.10, 4.0));
         known.on_decision(&kept("d-2", 120.0, 0.20, 3.6));
-        let effect = said_of(&known).effect.unwrap();
+        let effect = status_of(&known).effect.unwrap();
         assert_eq!((effect.saving_percent, effect.joules_per_sample_before), (Some(28.0), Some(4.0)));
         assert_eq!(effect.summary.as_deref(), Some("28.0 % (simulated)"));
     }
 
     #[test]
-    fn effect_and_history_go_on_from_what_the_status_says() {
+    fn effect_and_history_go_on_from_the_status() {
         let applied = Actuation {
             decision_id: "d-3".into(),
             time: at(130.0),
@@ -674,13 +674,13 @@ mod tests {
         before.on_decision(&kept("d-1", 60.0, 0.10, 4.0));
         before.on_decision(&kept("d-2", 120.0, 0.20, 3.6));
         before.on_actuation(&applied);
-        let persisted = said_of(&before);
+        let persisted = status_of(&before);
         assert_eq!(persisted.history[0].outcome, ChangeOutcome::Applied);
         // Another process.
         let mut known = PolicyStatusCache { status: persisted, ..PolicyStatusCache::default() };
         for _ in 0..2 {
             known.on_decision(&kept("d-3", 180.0, 0.05, 2.88));
-            let status = said_of(&known);
+            let status = status_of(&known);
             let effect = status.effect.clone().unwrap();
             assert_eq!(
                 (effect.saving_percent, effect.joules_per_sample_before),
@@ -697,14 +697,14 @@ mod tests {
     fn what_was_written_is_no_news_any_more() {
         let mut known = PolicyStatusCache::default();
         known.on_decision(&kept("d-1", 60.0, 0.10, 4.0));
-        let (status, told) = (said_of(&known), known.pending_count());
+        let (status, pending_count) = (status_of(&known), known.pending_count());
         known.on_decision(&kept("d-2", 120.0, 0.20, 3.6));
-        known.on_status_written("7", status, told);
-        assert_eq!((known.pending_count(), said_of(&known).effect.unwrap().saving_percent), (1, Some(28.0)));
+        known.on_status_written("7", status, pending_count);
+        assert_eq!((known.pending_count(), status_of(&known).effect.unwrap().saving_percent), (1, Some(28.0)));
         known.on_policy_object("", "6", EnergyPolicyStatus::default());
-        assert_eq!(said_of(&known).effect.unwrap().saving_percent, Some(28.0), "an older version is no news");
+        assert_eq!(status_of(&known).effect.unwrap().saving_percent, Some(28.0), "an older version is no news");
         known.on_policy_object("made again", "9", EnergyPolicyStatus::default());
-        assert_eq!(said_of(&known).effect, None);
+        assert_eq!(status_of(&known).effect, None);
     }
 
     /// A workload of which these fields were taken over, with these owners by now.
@@ -737,7 +737,7 @@ mod tests {
             "k:{\"name\":\"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE\"}": {"f:value": {}},
         }}}}}}});
         let replicas = json!({"f:spec": {"f:replicas": {}}});
-        let say = |known: &PolicyStatusCache, entry: &WorkloadEntry| {
+        let status_for = |known: &PolicyStatusCache, entry: &WorkloadEntry| {
             build_status(&rule(), Some(entry), known, &[], &KubernetesSettings::default(), at(600.0))
         };
         let degraded = |status: &EnergyPolicyStatus| {
@@ -745,25 +745,25 @@ mod tests {
             (condition.status, condition.reason.clone(), condition.message.clone())
         };
         let mut known = PolicyStatusCache::default();
-        let ours = say(&known, &entry(&json!([owned("eadt-actuator", &threads), owned("eadt-actuator", &replicas)])));
+        let ours = status_for(&known, &entry(&json!([owned("eadt-actuator", &threads), owned("eadt-actuator", &replicas)])));
         assert_eq!(degraded(&ours).0, ConditionStatus::False);
         let one = entry(&json!([owned("flux", &threads)]));
         known.on_decision(&Decision { action: ControllerAction::Maintain, ..decision("d-1", 50) });
         for known in [&known, &PolicyStatusCache::default()] {
-            let (holds, reason, message) = degraded(&say(known, &one));
+            let (holds, reason, message) = degraded(&status_for(known, &one));
             assert_eq!((holds, reason.as_str()), (ConditionStatus::True, "FieldTakenBack"));
             assert!(message.contains("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE of container train (by flux)"), "{message}");
         }
-        let restarted = PolicyStatusCache { status: say(&known, &one), ..PolicyStatusCache::default() };
-        assert_eq!(degraded(&said_of(&restarted)).1, "FieldTakenBack", "also before its object is read again");
+        let restarted = PolicyStatusCache { status: status_for(&known, &one), ..PolicyStatusCache::default() };
+        assert_eq!(degraded(&status_of(&restarted)).1, "FieldTakenBack", "also before its object is read again");
         known.trouble = Some("the API server is away".into());
-        let two = say(&known, &entry(&json!([owned("flux", &threads), owned("autoscaler", &replicas)])));
+        let two = status_for(&known, &entry(&json!([owned("flux", &threads), owned("autoscaler", &replicas)])));
         let message = degraded(&two).2;
         for words in ["flux", "replicas (by autoscaler)", "the API server is away"] {
             assert!(message.contains(words), "{words}: {message}");
         }
         known.trouble = None;
-        assert!(must_write_status(&say(&known, &one), &two, 3.0, &KubernetesSettings::default()), "another owner is news");
+        assert!(must_write_status(&status_for(&known, &one), &two, 3.0, &KubernetesSettings::default()), "another owner is news");
     }
 
     #[test]
@@ -771,15 +771,18 @@ mod tests {
         let (mut rule, mut entry) = (rule(), entry_of(&training(6, "60", "6", "2")));
         entry.terms.mps_default_thread_percentage = Some(40);
         rule.generation = 1;
-        let say =
+        let status_for =
             |known: &PolicyStatusCache| build_status(&rule, Some(&entry), known, &[], &KubernetesSettings::default(), at(60.0));
         let why = "somebody else is there".to_owned();
         let ours = PolicyStatusCache { mps_default: MpsDefaultState::NotSet(why), ..PolicyStatusCache::default() };
         let reason = |status: &EnergyPolicyStatus| status.condition(ConditionType::Degraded).unwrap().reason.clone();
-        let next = PolicyStatusCache { status: say(&ours), ..PolicyStatusCache::default() };
-        assert_eq!(say(&next).condition(ConditionType::Degraded), say(&ours).condition(ConditionType::Degraded));
-        assert_eq!(reason(&say(&next)), "MpsDefaultNotSet");
-        assert_eq!(reason(&say(&PolicyStatusCache { mps_default: MpsDefaultState::AsNamed, ..next.clone() })), "AsExpected");
+        let next = PolicyStatusCache { status: status_for(&ours), ..PolicyStatusCache::default() };
+        assert_eq!(status_for(&next).condition(ConditionType::Degraded), status_for(&ours).condition(ConditionType::Degraded));
+        assert_eq!(reason(&status_for(&next)), "MpsDefaultNotSet");
+        assert_eq!(
+            reason(&status_for(&PolicyStatusCache { mps_default: MpsDefaultState::AsNamed, ..next.clone() })),
+            "AsExpected"
+        );
         entry.terms.mps_default_thread_percentage = None;
         let status = build_status(&rule, Some(&entry), &next, &[], &KubernetesSettings::default(), at(60.0));
         assert_eq!(reason(&status), "AsExpected", "it names none any more");
@@ -798,13 +801,13 @@ mod tests {
         before.on_actuation(&applied("d-1", 50.0));
         before.on_decision(&kept("d-1", 60.0, 0.10, 4.0));
         before.on_actuation(&applied("d-2", 110.0));
-        let mut known = PolicyStatusCache { status: said_of(&before), ..PolicyStatusCache::default() };
+        let mut known = PolicyStatusCache { status: status_of(&before), ..PolicyStatusCache::default() };
         // Verdicts on a change of an earlier policy, a known one, and an unknown one.
         for verdict in [kept("d-0", 30.0, 0.5, 8.0), kept("d-1", 60.0, 0.10, 4.0), kept("d-2", 120.0, 0.20, 3.6)] {
             known.on_verified_decision(&verdict);
         }
         known.on_verified_decision(&Decision { validation: ChangeValidation::Failed, ..kept("d-1", 130.0, -0.1, 4.0) });
-        let status = said_of(&known);
+        let status = status_of(&known);
         assert_eq!(status.effect.unwrap().saving_percent, Some(28.0));
         assert!(status.history.iter().all(|past| past.outcome == ChangeOutcome::Kept), "{:?}", status.history);
     }
@@ -830,7 +833,7 @@ mod tests {
             object["metadata"]["annotations"][APPLIED] = json!(serde_json::to_string(&mark).unwrap());
             entry_of(&object)
         };
-        let say = |known: &PolicyStatusCache, entry: &WorkloadEntry| {
+        let status_for = |known: &PolicyStatusCache, entry: &WorkloadEntry| {
             build_status(&rule(), Some(entry), known, &[], &KubernetesSettings::default(), at(600.0))
         };
         let history = |status: &EnergyPolicyStatus| {
@@ -855,7 +858,7 @@ mod tests {
             message: None,
         });
         let known = PolicyStatusCache { status: written, ..PolicyStatusCache::default() };
-        let begun = say(&known, &of_policy(&applied, "p"));
+        let begun = status_for(&known, &of_policy(&applied, "p"));
         assert_eq!(begun.history.len(), 2, "what was there stays");
         assert_eq!(history(&begun)[0], ("d-3".to_owned(), ChangeOutcome::Progressing, at(120.0), None));
         assert_eq!(begun.last_decision.as_ref().unwrap().outcome, Some(ChangeOutcome::Progressing));
@@ -865,17 +868,17 @@ mod tests {
         let mut back = applied.clone();
         back.rolled_back = Some(RollbackRecord { generation: 4, time: at(300.0), reason: "no pod was ready".into() });
         let undone = ("d-3".to_owned(), ChangeOutcome::RolledBack, at(300.0), Some("no pod was ready".to_owned()));
-        assert_eq!(history(&say(&known, &of_policy(&back, "p")))[0], undone);
+        assert_eq!(history(&status_for(&known, &of_policy(&back, "p")))[0], undone);
         applied.ready_time = Some(at(200.0));
-        let ready = say(&known, &of_policy(&applied, "p"));
+        let ready = status_for(&known, &of_policy(&applied, "p"));
         assert_eq!(history(&ready)[0], ("d-3".to_owned(), ChangeOutcome::Applied, at(200.0), None));
         assert_eq!(ready.last_decision.as_ref().unwrap().outcome, Some(ChangeOutcome::Applied));
         // A verdict stays, and a policy that is created again starts without one.
         let mut kept = ready;
         kept.history[0].outcome = ChangeOutcome::Kept;
         let known = PolicyStatusCache { status: kept, ..PolicyStatusCache::default() };
-        assert_eq!(say(&known, &of_policy(&applied, "p")).history[0].outcome, ChangeOutcome::Kept);
-        assert_eq!(history(&say(&PolicyStatusCache::default(), &of_policy(&applied, "another"))), []);
+        assert_eq!(status_for(&known, &of_policy(&applied, "p")).history[0].outcome, ChangeOutcome::Kept);
+        assert_eq!(history(&status_for(&PolicyStatusCache::default(), &of_policy(&applied, "another"))), []);
     }
 
     #[test]

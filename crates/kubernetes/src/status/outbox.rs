@@ -159,12 +159,12 @@ mod tests {
     }
 
     #[test]
-    fn what_repeats_itself_is_said_once() {
+    fn what_repeats_itself_is_reported_once() {
         let mut statuses = StatusOutbox::default();
         statuses.queue_event(&actuation("d-1", ActuationOutcome::Refused, "the workload is paused"));
         statuses.queue_event(&actuation("d-2", ActuationOutcome::Refused, "the workload is paused"));
         statuses.queue_event(&actuation("d-3", ActuationOutcome::Applied, ""));
-        assert_eq!(statuses.queued_events.iter().map(|said| said.decision.as_str()).collect::<Vec<_>>(), ["d-1", "d-3"]);
+        assert_eq!(statuses.queued_events.iter().map(|event| event.decision.as_str()).collect::<Vec<_>>(), ["d-1", "d-3"]);
         for round in 0..2 * MAX_QUEUED_EVENTS {
             statuses.queue_event(&actuation(&format!("e-{round}"), ActuationOutcome::Refused, &round.to_string()));
         }

@@ -2,8 +2,9 @@
 
 use std::ffi::OsString;
 use std::fmt;
-use std::fs::{self, File};
+use std::fs::{self, File, FileType};
 use std::io::{self, Write};
+use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -17,6 +18,8 @@ use super::ParquetInput;
 pub struct FolderEntry {
     pub name: String,
     pub folder: bool,
+    /// What it is if it is neither a file nor a folder.
+    pub special: Option<&'static str>,
     pub bytes: u64,
 }
 
@@ -79,7 +82,10 @@ fn read_folder(path: &Path) -> io::Result<Option<Vec<FolderEntry>>> {
     for name in names {
         let (file, name) = (path.join(&name), name.to_string_lossy().into_owned());
         match fs::metadata(&file) {
-            Ok(metadata) => entries.push(FolderEntry { name, folder: metadata.is_dir(), bytes: metadata.len() }),
+            Ok(metadata) => {
+                let special = describe_special(metadata.file_type());
+                entries.push(FolderEntry { name, folder: metadata.is_dir(), special, bytes: metadata.len() });
+            }
             // Must not look as if the folder were absent, which holds nothing then.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 if !fs::symlink_metadata(&file).is_ok_and(|metadata| metadata.is_symlink()) {
@@ -97,6 +103,24 @@ fn read_folder(path: &Path) -> io::Result<Option<Vec<FolderEntry>>> {
     Ok(Some(entries))
 }
 
+/// Returns what something is that is neither a file nor a folder.
+fn describe_special(kind: FileType) -> Option<&'static str> {
+    match () {
+        () if kind.is_fifo() => Some("a named pipe"),
+        () if kind.is_socket() => Some("a socket"),
+        () if kind.is_block_device() || kind.is_char_device() => Some("a device"),
+        () => None,
+    }
+}
+
+/// Opens a file or a folder. A named pipe, a socket or a device is an error: to open or to read one may never end.
+fn open_file(path: &Path) -> io::Result<File> {
+    match describe_special(fs::metadata(path)?.file_type()) {
+        None => File::open(path),
+        Some(kind) => Err(io::Error::new(io::ErrorKind::InvalidInput, format!("it is {kind}, not a file"))),
+    }
+}
+
 impl Disk for OsDisk {
     fn make_folder(&self, path: &Path) -> io::Result<bool> {
         match fs::create_dir(path) {
@@ -111,7 +135,7 @@ impl Disk for OsDisk {
     }
 
     fn sync_file(&self, path: &Path) -> io::Result<()> {
-        File::open(path)?.sync_all()
+        open_file(path)?.sync_all()
     }
 
     fn sync_folder(&self, path: &Path) -> io::Result<()> {
@@ -140,7 +164,7 @@ impl Disk for OsDisk {
     }
 
     fn open(&self, path: &Path) -> io::Result<ParquetInput> {
-        File::open(path).map(|file| ParquetInput::File(Arc::new(file)))
+        open_file(path).map(|file| ParquetInput::File(Arc::new(file)))
     }
 }
 
@@ -198,6 +222,18 @@ mod tests {
         for names in read_while_replaced(folder.path(), 100, Duration::from_millis(50)) {
             let (records, others): (Vec<_>, Vec<_>) = names.iter().partition(|name| is_record(name));
             assert!(!records.is_empty() && others.len() == 2002, "{records:?} and {} others", others.len());
+        }
+    }
+
+    #[test]
+    fn only_files_are_opened() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a");
+        let _socket = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        let special: Vec<_> = OsDisk.entries(folder.path()).unwrap().into_iter().map(|entry| entry.special).collect();
+        assert_eq!(special, [Some("a socket")]);
+        for (path, kind) in [(path.as_path(), "a socket"), (Path::new("/dev/null"), "a device")] {
+            assert_eq!(OsDisk.open(path).unwrap_err().to_string(), format!("it is {kind}, not a file"));
         }
     }
 

@@ -72,7 +72,7 @@ impl<D: Disk> FolderStore<D> {
         for entry in entries {
             let path = if folder.is_empty() { entry.name.clone() } else { format!("{folder}/{}", entry.name) };
             if !entry.folder {
-                visit(StoredFile { path, bytes: entry.bytes });
+                visit(StoredFile { path, special: entry.special, bytes: entry.bytes });
             } else if depth < 3 && (depth > 0 || extent::is_archive_folder(&entry.name)) {
                 self.walk(&path, depth + 1, visit)?;
             }

@@ -24,6 +24,8 @@ pub(crate) use object::BucketStore;
 #[derive(Debug, Clone)]
 pub(crate) struct StoredFile {
     pub path: String,
+    /// What it is if it is not a file.
+    pub special: Option<&'static str>,
     pub bytes: u64,
 }
 

@@ -47,7 +47,7 @@ impl BucketStore {
         for object in listing.objects {
             let path = &object.location.as_ref()[skip..];
             if path.ends_with(".parquet") || extent::is_record(path) {
-                found.push(StoredFile { path: path.to_owned(), bytes: object.size });
+                found.push(StoredFile { path: path.to_owned(), special: None, bytes: object.size });
             }
         }
         for inner in listing.common_prefixes {

@@ -87,7 +87,7 @@ fn ranges_adjoin_over_burnt_offsets_dates_and_deleted_ones() {
 }
 
 #[test]
-fn offsets_that_the_log_deleted_belong_to_the_file_before_which_they_are_told() {
+fn offsets_that_the_log_deleted_belong_to_the_file_before_which_they_are_reported() {
     let folder = tempfile::tempdir().unwrap();
     let archive = Archive::folder(folder.path()).unwrap();
     let mut writer = ArchiveWriter::new(archive.clone(), RollLimits::default());
@@ -112,19 +112,19 @@ fn offsets_that_the_log_deleted_belong_to_the_file_before_which_they_are_told() 
 fn a_date_ends_in_the_same_place_for_everybody_who_reads_it() {
     let folder = tempfile::tempdir().unwrap();
     let archive = Archive::folder(folder.path()).unwrap();
-    let [told, untold] = [Some(3), None].map(|end| {
+    let [with_end, without_end] = [Some(3), None].map(|end| {
         let mut writer = ArchiveWriter::new(archive.clone(), RollLimits::default());
         writer.start(TOPIC, 0, 0);
         writer.push(&telemetry(0, 0, 1), time(1)).unwrap();
-        // Offsets 1 and 2 have no record; only one of the two was told where the log ended for a while.
+        // Offsets 1 and 2 have no record; only one of the two knew for a while where the log ended.
         if let Some(end) = end {
             writer.advance_to(TOPIC, 0, end);
         }
         writer.push(&telemetry(0, 5, 86_400), time(1)).unwrap();
         writer.roll(TOPIC, 0).unwrap().unwrap()
     });
-    assert_eq!((told.name.first, told.name.last), (0, 4));
-    assert_eq!(told, untold);
+    assert_eq!((with_end.name.first, with_end.name.last), (0, 4));
+    assert_eq!(with_end, without_end);
 }
 
 #[test]
@@ -308,14 +308,14 @@ fn a_renamed_file_is_never_ignored_swept_or_gone_on_from() {
             ("compacts", compact(&archive, "2027-01-01", 1 << 30).map(drop).and_then(|()| archive.next_offsets().map(drop))),
         ] {
             let error = outcome.expect_err(&format!("{what}: {act}"));
-            let told = error.to_string();
-            assert!(matches!(error, LakeError::Misnamed { .. }), "{what}: {act}: {told}");
+            let message = error.to_string();
+            assert!(matches!(error, LakeError::Misnamed { .. }), "{what}: {act}: {message}");
             assert!(
-                told.contains(&wrong.path()) && told.contains(&format!("it was written as {}", last.path())),
-                "{what}: {told}"
+                message.contains(&wrong.path()) && message.contains(&format!("it was written as {}", last.path())),
+                "{what}: {message}"
             );
         }
-        // As it says: its own name back.
+        // The remedy of the message: its own name back.
         rename(folder.path(), &wrong, &last);
         assert_eq!(all(&archive, TOPIC, 0).unwrap(), rows, "{what}: nothing is lost");
     }
@@ -328,14 +328,14 @@ fn a_file_whose_rows_contradict_its_name_is_named() {
     let rows: Vec<ArchiveRow> = (0..6).map(|offset| telemetry(0, offset, 0)).collect();
     let name = write(&archive, RollLimits::default(), &rows)[0].name.clone();
     let batches: Vec<_> = archive.reader(&name).unwrap().batches().unwrap().map(Result::unwrap).collect();
-    // Its metadata says what its name says; its rows do not.
+    // Its metadata agrees with its name; its rows do not.
     for (wrong, what) in [
         (ArchiveFileName { first: 1, ..name.clone() }, "it has offsets 0 to 5"),
         (ArchiveFileName { last: 4, ..name.clone() }, "it has offsets 0 to 5"),
         (ArchiveFileName { partition: 3, ..name.clone() }, "it has partitions 0 to 0"),
     ] {
         fs::remove_file(folder.path().join(name.path())).ok();
-        archive.create(&wrong, crate::file::encode(&wrong, &batches, &[]).unwrap()).unwrap();
+        archive.create(&wrong, crate::file::encode(&wrong, &batches, crate::file::FileOrigin::default()).unwrap()).unwrap();
         let error = archive.next_offsets().unwrap_err();
         assert!(matches!(&error, LakeError::Misnamed { detail, .. } if detail == what), "{error}");
         fs::remove_file(folder.path().join(wrong.path())).unwrap();
@@ -352,13 +352,13 @@ fn a_superseded_file_stays_while_its_rows_are_nowhere_else() {
     let other = write(&archive, RollLimits::default(), &[telemetry(0, 4, 0)])[0].name.clone();
     let error = archive.sweep().unwrap_err();
     assert!(matches!(&error, LakeError::Uncovered { offset: 4, .. }), "{error}");
-    let told = error.to_string();
-    assert!(told.contains(&whole.path()) && told.contains(&other.path()), "{told}");
+    let message = error.to_string();
+    assert!(message.contains(&whole.path()) && message.contains(&other.path()), "{message}");
     assert!(folder.path().join(other.path()).exists());
 }
 
 #[test]
-fn files_tell_their_newest_row() {
+fn files_name_their_newest_row() {
     let folder = tempfile::tempdir().unwrap();
     let archive = Archive::folder(folder.path()).unwrap();
     // The newest row is not the last by time.
@@ -423,7 +423,7 @@ fn a_merge_row_by_row_has_the_rows_of_one_in_memory() {
             );
         }
         let name = ArchiveFileName { last: 8_999, ..group[0].name.clone() };
-        let expected = encode_unsorted(&archive, &name, &group, &[]).unwrap().0;
+        let expected = encode_unsorted(&archive, &name, &group, crate::file::FileOrigin::default()).unwrap().0;
         let done = compact(&archive, "2027-01-01", 128 << 20).unwrap();
         assert_eq!((done.files_before, done.files_after, done.rows), (5, 1, 9_000), "{what}");
         let batches = |reader: ArchiveFileReader| {
@@ -489,11 +489,13 @@ fn null_counts_are_trusted_of_verified_files_and_never_where_all_columns_are_rea
     let name = &written[0].name;
     let trusts = |columns| archive.reader(name).unwrap().batches_of(columns).unwrap().trusts_counts;
     assert!(trusts(ReadColumns::WithoutEnvelope) && !trusts(ReadColumns::All));
-    // As if written by a version without checksums: the name of the entry is another.
+    // As if written by a version without checksums: the names of the entry and of the writer are others.
     let path = folder.path().join(name.path());
     let mut bytes = fs::read(&path).unwrap();
     let key = bytes.windows(11).rposition(|window| window == b"eadt.crc32c").unwrap();
     bytes[key + 10] = b'x';
+    let writer = bytes.windows(14).rposition(|window| window == b"eadt version 2").unwrap();
+    bytes[writer + 13] = b'0';
     fs::write(&path, bytes).unwrap();
     assert!(!trusts(ReadColumns::WithoutEnvelope) && !trusts(ReadColumns::All));
     assert_eq!(all(&archive, TOPIC, 0).unwrap(), [telemetry(0, 0, 0)]);
@@ -521,7 +523,7 @@ fn what_several_compactions_left_is_swept_each_by_the_file_that_covers_it() {
 }
 
 #[test]
-fn files_say_the_range_of_what_people_look_for_and_not_of_other_texts() {
+fn files_have_the_range_of_what_people_look_for_and_not_of_other_texts() {
     let folder = tempfile::tempdir().unwrap();
     let archive = Archive::folder(folder.path()).unwrap();
     let written = write(&archive, RollLimits::default(), &[telemetry(0, 0, 0), telemetry(0, 1, 1)]);
@@ -568,7 +570,7 @@ fn an_object_store_takes_each_file_once() {
 }
 
 #[test]
-fn unusable_places_say_why() {
+fn unusable_places_give_the_reason() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("file");
     fs::write(&file, "x").unwrap();

@@ -118,7 +118,8 @@ fn files_without_rows_are_merged_with_others_and_with_each_other() {
         let (archive, rows, files) = archive(folder.path(), 3, |offset| offset);
         for &file in empty {
             let name = &files[file].name;
-            let bytes = crate::file::encode(name, &[], &[(name.first, name.last)]).unwrap();
+            let origin = crate::file::FileOrigin { deleted: &[(name.first, name.last)], ..Default::default() };
+            let bytes = crate::file::encode(name, &[], origin).unwrap();
             fs::write(folder.path().join(name.path()), bytes).unwrap();
         }
         let left: Vec<ArchiveRow> = rows

@@ -4,6 +4,7 @@ mod archive;
 mod compaction;
 mod crash;
 mod damage;
+mod identity;
 mod oversize;
 mod round_trip;
 mod stored;

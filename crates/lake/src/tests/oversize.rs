@@ -1,4 +1,4 @@
-//! Small files that stand for much.
+//! Small files that unpack to much.
 
 use std::fs;
 use std::sync::Arc;
@@ -61,7 +61,7 @@ fn encoded(row: &ArchiveRow, name: &ArchiveFileName, offsets: impl IntoIterator<
             RecordBatch::try_new(plan.schema.clone(), columns).unwrap()
         })
         .collect();
-    file::encode(name, &batches, &[]).unwrap()
+    file::encode(name, &batches, file::FileOrigin::default()).unwrap()
 }
 
 fn stored(name: &ArchiveFileName, bytes: &[u8]) -> (tempfile::TempDir, Archive) {

@@ -169,7 +169,7 @@ const QUANTITIES: [GlitchQuantity; 2] = [GlitchQuantity::Duration, GlitchQuantit
 
 /// Sums of distances below this are of rounding.
 const NO_DISTANCE: f64 = 1e-9;
-/// If the rest is as smooth to within this, as a logarithm, nothing tells which of two levels is off.
+/// If the rest is as smooth to within this, as a logarithm, nothing shows which of two levels is off.
 const UNDECIDED_DISTANCE: f64 = 0.03;
 
 /// Largest distance of a value from that of a neighbour.
@@ -199,7 +199,7 @@ struct BlameCandidate {
 }
 
 /// Takes out the setting without which the others agree best, or its runs outside of the range, until all agree. Takes out all of
-/// several settings if nothing tells which is at fault. Takes out two neighbours if all others agree without them, and without no
+/// several settings if nothing shows which is at fault. Takes out two neighbours if all others agree without them, and without no
 /// single one. Keeps every row if more than a quarter of the settings, and more than one, are at fault.
 pub fn find_glitches(knob: TuningKnob, measurements: &[SettingMeasurement]) -> CheckedMeasurements {
     let mut accepted = measurements.to_vec();
@@ -255,7 +255,7 @@ fn blamed_levels(knob: TuningKnob, levels: &[SettingRuns]) -> Option<BlamedLevel
     pair.or(single.map(|(_, blamed)| blamed))
 }
 
-/// Returns the single levels at fault, and the sum of the distances that are left without one; several if nothing tells which.
+/// Returns the single levels at fault, and the sum of the distances that are left without one; several if nothing shows which.
 fn blamed_single(
     knob: TuningKnob,
     levels: &[SettingRuns],

@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_told_is_kept() {
+    fn what_is_undecided_is_kept() {
         let only = combine(&[run(18.0, true)]).unwrap();
         assert_eq!((only.accepted.len(), only.duration_spread_ratio), (1, None), "the only run is better than none");
         let two = combine(&[run(10.0, false), run(20.0, false)]).unwrap();

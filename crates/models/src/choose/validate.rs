@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn kept_broken_and_unstable_are_told_apart() {
+    fn kept_broken_and_unstable_are_distinguished() {
         let kept = judged([(104.0, 850.0), (104.5, 852.0)]);
         assert!(kept.holds() && kept.problems.is_empty(), "{kept:?}");
         let slow = judged([(107.0, 850.0), (107.5, 852.0)]);

@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn a_series_weighs_by_time_and_says_what_it_does_not_cover() {
+    fn a_series_weighs_by_time_and_reports_what_it_does_not_cover() {
         let series = CarbonIntensity::series(&[(at(2), 100.0), (at(3), 300.0)], at(4)).unwrap();
         let energy = [EnergyInterval { from: at(1), to: at(5), joules: 4.0 * JOULES_PER_KWH }];
         assert_eq!(series.carbon(&energy), CarbonEmissions { grams: 400.0, uncovered_joules: 2.0 * JOULES_PER_KWH });

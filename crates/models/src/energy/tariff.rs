@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn the_hour_is_local_and_weekends_are_told_apart() {
+    fn the_hour_is_local_and_weekends_are_distinguished() {
         let (tariff, zone) = (peak(), TimeZone::posix("EST5EDT,M3.2.0,M11.1.0").unwrap());
         assert_eq!(tariff.price_at(at("2026-06-10T21:30:00Z"), &zone), 0.5, "Wednesday, 17:30 in Detroit");
         assert_eq!(tariff.price_at(at("2026-06-10T20:59:00Z"), &zone), 0.1);

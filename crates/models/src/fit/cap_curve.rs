@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn says_where_the_data_carry_nothing() {
+    fn reports_where_the_data_carry_nothing() {
         let flat = CapCurve::fit(&points(|p| 100.0 + 0.001 * p)).unwrap();
         assert!(matches!(&flat.verdict, CapCurveVerdict::NoInformation(reason) if reason.contains("waits")), "{flat:?}");
         assert_eq!(flat.throughput(150.0), None);

@@ -28,7 +28,7 @@ impl FakeMps {
             set_default_active_thread_percentage) \
             while [ -e \"$CUDA_MPS_PIPE_DIRECTORY/slow\" ]; do : > \"$CUDA_MPS_PIPE_DIRECTORY/waits\"; sleep 0.02; done; \
             echo \"$value\" > \"$CUDA_MPS_PIPE_DIRECTORY/default\"; \
-            echo \"$value\" >> \"$CUDA_MPS_PIPE_DIRECTORY/told\"; [ -e \"$CUDA_MPS_PIPE_DIRECTORY/mute\" ] && sleep 60; true;;\n\
+            echo \"$value\" >> \"$CUDA_MPS_PIPE_DIRECTORY/history\"; [ -e \"$CUDA_MPS_PIPE_DIRECTORY/mute\" ] && sleep 60; true;;\n\
             *) echo \"unknown command $command\"; exit 1;;\n\
             esac\n";
         std::fs::write(fake.program(), script).expect("the folder is writable");
@@ -52,7 +52,7 @@ impl FakeMps {
 
     /// Returns all defaults that the daemon was set to, oldest first.
     pub fn set_defaults(&self) -> Vec<String> {
-        let text = std::fs::read_to_string(self.pipe_directory().join("told")).unwrap_or_default();
+        let text = std::fs::read_to_string(self.pipe_directory().join("history")).unwrap_or_default();
         text.lines().map(str::to_owned).collect()
     }
 

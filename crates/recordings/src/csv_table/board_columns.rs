@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 
-use super::board_names::{BoardName, names_gpu, says_no_part};
+use super::board_names::{BoardName, names_gpu, names_no_part};
 use crate::units::{Unit, lowercase_words};
 
 /// Role of one of several columns that may have the same figure.
@@ -103,7 +103,7 @@ impl<'n> NumberedName<'n> {
     /// Returns the name of the board that has these numbers: `gpu0`, or `psu1` of `PSU1 Input Power`.
     fn board(&self, numbers: &[usize]) -> String {
         let label = numbers.first().and_then(|first| self.word_beside(*first, -1));
-        let label = label.filter(|word| *word != "#" && !says_no_part(word)).unwrap_or("gpu");
+        let label = label.filter(|word| *word != "#" && !names_no_part(word)).unwrap_or("gpu");
         let numbers: Vec<&str> = numbers.iter().map(|number| self.numbers[*number].0.as_str()).collect();
         format!("{label}{}", numbers.join("-"))
     }
@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn columns_of_boards_are_told_from_other_figures_of_them() {
+    fn columns_of_boards_are_distinguished_from_other_figures_of_them() {
         for (names, expected) in [
             (&["gpu.0.powerWatts", "gpu.1.powerWatts"][..], &["gpu0", "gpu1"][..]),
             (&["gpu.3.powerWatts", "gpu.5.powerWatts"], &["gpu3", "gpu5"]),

@@ -1,15 +1,17 @@
 //! Names of boards that are none of a board of their own: other figures of one, or parts of its machine. Counted beside it, they
 //! would count its energy twice, or that of something else.
 
+use std::collections::HashMap;
+
 use eadt_schemas::v1::Meter;
 
 use super::names_a_sum;
-use super::nested_meters::MeterName;
+use super::nested_meters::{MeterIndex, MeterName};
 use super::rails::{BoardPart, board_part};
 use crate::error::quote;
 use crate::units::word_places;
 
-/// Words that say which figure of a board a name is of, beside the figure itself.
+/// Words that state which figure of a board a name is of, beside the figure itself.
 const FIGURE_WORDS: [&str; 17] = [
     "average", "avg", "cap", "last", "limit", "max", "maximum", "mean", "median", "min", "minimum", "peak", "process", "std",
     "stddev", "stdev", "tdp",
@@ -20,7 +22,7 @@ const BEST_FIGURES: [&[&str]; 3] = [&["average", "avg", "mean"], &["last"], &["m
 const WORDS_BESIDE_LIMITS: [&str; 2] = ["default", "enforced"];
 /// Percentiles that are written behind a name, as `p95`.
 const PERCENTILES: [&str; 5] = ["50", "75", "90", "95", "99"];
-/// Words that say that a name is of a GPU.
+/// Words that show that a name is of a GPU.
 const GPU_WORDS: [&str; 6] = ["accelerator", "card", "cuda", "gpu", "gpus", "nvidia"];
 /// Words of other parts of a machine, and of all of it.
 const PART_WORDS: [&str; 12] = ["cpu", "cpus", "disk", "dram", "fan", "fans", "memory", "package", "pck", "pkg", "ram", "soc"];
@@ -33,7 +35,7 @@ const TOTAL_WORDS: [&str; 6] = ["aggregate", "all", "overall", "sum", "total", "
 const MACHINE_PHRASES: [[&str; 2]; 2] = [["system", "board"], ["power", "control"]];
 /// Words of power supplies: what they supply lies behind them.
 const SUPPLY_WORDS: [&str; 4] = ["ps", "psu", "supplies", "supply"];
-/// Words of energy and power, which say nothing about what they are of.
+/// Words of energy and power, which show nothing about what they are of.
 const ELECTRICAL_WORDS: [&str; 16] = [
     "consumed",
     "consumption",
@@ -69,19 +71,16 @@ pub(crate) struct MisnamedBoard {
 /// `gpu`. If what is metered is more than a board, or no name is of a GPU, these are the parts beside the whole, and what lies
 /// behind power supplies.
 pub(crate) fn find_misnamed_boards(names: &[&str], meter: Meter) -> Vec<MisnamedBoard> {
-    let names: Vec<BoardName> = names.iter().map(|name| BoardName::new(name)).collect();
+    let names = parse_names(names);
+    let index = NameIndex::new(&names);
     let gpu = names.iter().find(|name| name.is_gpu);
     let supply = names.iter().find(|name| name.extent == Extent::Supply && !name.is_gpu);
     let counts_machines = matches!(meter, Meter::Node | Meter::Wall) || gpu.is_none();
     let whole = find_whole(&names, meter, false);
     let whole_of_parts = find_whole(&names, meter, true);
-    let misnamed = |(index, name): (usize, &BoardName)| {
-        let is_figure_of = |(place, other): &(usize, &BoardName)| {
-            other.is_figured_by(name) || name.is_figure_beside(other) && (other.figure, *place) < (name.figure, index)
-        };
-        let figure = names.iter().enumerate().find(|found| name.has_figure && is_figure_of(found));
-        let total = || names.iter().find(|other| name.part == BoardPart::Total && other.part == BoardPart::Input);
-        let same_board = figure.map(|(_, other)| other).or_else(total);
+    let at = |place: Option<usize>| place.map(|place| &names[place]);
+    let misnamed = |(place, name): (usize, &BoardName)| {
+        let same_board = at(index.find_figure(place, name).or_else(|| index.find_input_of_total(name)));
         let is_of_machine = name.extent != Extent::Unknown || name.meter.is_some();
         let counted = gpu.filter(|_| !counts_machines && !name.is_gpu && is_of_machine);
         let behind = match name.extent {
@@ -89,9 +88,12 @@ pub(crate) fn find_misnamed_boards(names: &[&str], meter: Meter) -> Vec<Misnamed
             Extent::Supply => whole,
             Extent::Unknown | Extent::Machine => None,
         };
-        let behind = behind.or_else(|| names.iter().find(|other| name.is_part_of(other))).filter(|_| counts_machines);
-        let behind = behind.or_else(|| names.iter().find(|other| name.is_within(other) || name.is_rail_of(other)));
-        let input = names.iter().find(|other| name.is_output_of(other));
+        let behind = behind.or_else(|| at(index.find_machine(name))).filter(|_| counts_machines);
+        let behind = behind.or_else(|| {
+            let wholes = [index.find_meter(name), index.find_board(name)];
+            at(wholes.into_iter().flatten().min())
+        });
+        let input = at(index.find_input(name));
         let problem = match (same_board, counted, behind, input) {
             (Some(other), ..) => format!("by its name another figure of what {} is of", quote(other.text)),
             (None, Some(other), ..) => {
@@ -103,34 +105,35 @@ pub(crate) fn find_misnamed_boards(names: &[&str], meter: Meter) -> Vec<Misnamed
             }
             (None, None, None, None) => return None,
         };
-        Some(MisnamedBoard { index, problem })
+        Some(MisnamedBoard { index: place, problem })
     };
     names.iter().enumerate().filter_map(misnamed).collect()
+}
+
+fn parse_names<'n>(names: &[&'n str]) -> Vec<BoardName<'n>> {
+    names.iter().map(|name| BoardName::new(name)).collect()
 }
 
 /// Finds two of several names, the first of which is of a part of what the second measures, as `core` of `package-0`: their
 /// places.
 pub(super) fn find_part_and_whole(names: &[&str]) -> Option<(usize, usize)> {
-    find_pair(names, BoardName::is_within)
+    let names = parse_names(names);
+    let index = NameIndex::new(&names);
+    names.iter().enumerate().find_map(|(part, name)| Some((part, index.find_meter(name)?)))
 }
 
 /// Finds two of several names, the first of which is of a rail or a chip of the board of the second: their places.
 pub(super) fn find_rail_and_board(names: &[&str]) -> Option<(usize, usize)> {
-    find_pair(names, BoardName::is_rail_of)
-}
-
-/// Finds the places of two names, the first of which is to the second as `is_pair` tells.
-fn find_pair<'n>(names: &[&'n str], is_pair: impl Fn(&BoardName<'n>, &BoardName<'n>) -> bool) -> Option<(usize, usize)> {
-    let names: Vec<BoardName> = names.iter().map(|name| BoardName::new(name)).collect();
-    names.iter().enumerate().find_map(|(part, name)| Some((part, names.iter().position(|other| is_pair(name, other))?)))
+    let names = parse_names(names);
+    let index = NameIndex::new(&names);
+    names.iter().enumerate().find_map(|(part, name)| Some((part, index.find_board(name)?)))
 }
 
 /// Describes a zone of RAPL below another of these names: by its number it may be a part of that, or the memory beside it.
 pub(super) fn describe_zone(names: &[&str]) -> Option<String> {
-    let names: Vec<BoardName> = names.iter().map(|name| BoardName::new(name)).collect();
-    let of =
-        |zone: &BoardName| names.iter().find(|whole| zone.is_zone_of(whole)).map(|whole| (quote(zone.text), quote(whole.text)));
-    let (zone, whole) = names.iter().find_map(of)?;
+    let names = parse_names(names);
+    let index = NameIndex::new(&names);
+    let (zone, whole) = names.iter().find_map(|zone| Some((quote(zone.text), quote(names[index.find_zone(zone)?].text))))?;
     Some(format!(
         "{zone} is by its number a zone below {whole}: whether it is a part of that, such as the cores, or the memory beside it, the number \
          does not show; both count; if it is a part, leave it out, or name each zone by its domain (package-0, core, dram) in a column, and use \
@@ -185,7 +188,7 @@ impl<'n> BoardName<'n> {
         let places = word_places(text);
         let words: Vec<String> = places.iter().map(|place| text[place.clone()].to_lowercase()).collect();
         let has = |list: &[&str], word: &String| list.contains(&word.as_str());
-        // The owner of the board, such as a namespace, stands before a slash.
+        // The owner of the board, such as a namespace, is before a slash.
         let own = text.rfind('/').unwrap_or(0);
         let last = words.len().saturating_sub(1);
         let has_percentile = last > 0 && words[last - 1] == "p" && has(&PERCENTILES, &words[last]);
@@ -221,57 +224,153 @@ impl<'n> BoardName<'n> {
         self.words.iter().any(|word| list.contains(&word.as_str()))
     }
 
-    /// Returns whether a name is that of another without the words of a figure; a number alone is `gpu0`, too.
-    fn is_figured_by(&self, other: &Self) -> bool {
-        let number = self.words.split_first().filter(|(first, _)| *first == "gpu").map(|(_, number)| number);
-        !self.has_figure && (self.words == other.board || number.is_some_and(|number| number == other.board.as_slice()))
+    /// Returns the numbers of a name, each once.
+    fn numbers(&self) -> Vec<&str> {
+        let mut numbers: Vec<&str> = self.words.iter().map(String::as_str).filter(|word| is_number(word)).collect();
+        numbers.sort_unstable();
+        numbers.dedup();
+        numbers
     }
 
-    /// Returns whether two names are of figures of the same board, as `gpu0 max` and `gpu0 mean`. A number alone may be of a pod.
-    fn is_figure_beside(&self, other: &Self) -> bool {
-        let is_telling = |word: &String| GPU_WORDS.contains(&word.as_str()) || is_electrical(word);
-        other.has_figure && self.board == other.board && self.board.iter().any(is_telling)
-    }
-
-    /// Returns whether a name is of a rail or a chip of the board of another, as `GPU Chip Power` of `Board Power`.
-    fn is_rail_of(&self, whole: &Self) -> bool {
-        let has_number = |number: &String| self.words.contains(number);
-        let is_of_board = whole.part != BoardPart::Whole || whole.words.iter().filter(|word| is_number(word)).all(has_number);
-        self.part.is_part_of(whole.part) && is_of_board
-    }
-
-    /// Returns whether a name is of the output of what another is the input of, as `PSU1 Output Power` of `PSU1 Input Power`.
-    fn is_output_of(&self, input: &Self) -> bool {
-        let sides = |name: &Self| (name.has_word(&INPUT_WORDS), name.has_word(&OUTPUT_WORDS));
+    /// Returns the words of a machine or a supply without those of energy and power and of its sides, if these are as given: it has
+    /// words of what goes into it, and of what comes out.
+    fn source(&self, sides: (bool, bool)) -> Option<Vec<&str>> {
+        let is_machine = matches!(self.extent, Extent::Machine | Extent::Supply);
         let is_left_out =
             |word: &str| [&INPUT_WORDS[..], &OUTPUT_WORDS, &ELECTRICAL_WORDS].iter().any(|list| list.contains(&word));
-        let source = |name: &'_ Self| -> Vec<String> { name.words.iter().filter(|word| !is_left_out(word)).cloned().collect() };
-        let is_machine = |name: &Self| matches!(name.extent, Extent::Machine | Extent::Supply);
-        is_machine(self)
-            && is_machine(input)
-            && sides(self) == (false, true)
-            && sides(input) == (true, false)
-            && source(self) == source(input)
+        (is_machine && (self.has_word(&INPUT_WORDS), self.has_word(&OUTPUT_WORDS)) == sides)
+            .then(|| self.words.iter().map(String::as_str).filter(|word| !is_left_out(word)).collect())
+    }
+}
+
+/// Ranks of figures, see [`BoardName::figure`].
+const FIGURE_RANKS: usize = BEST_FIGURES.len() + 2;
+/// Numbers of a rail's name that are compared; those of boards have one or two.
+const MOST_NUMBERS: usize = 8;
+
+/// The first place of what other names are compared with, so that many names take no longer than each for itself.
+#[derive(Default)]
+struct NameIndex<'b> {
+    /// Names without words of a figure, by their words; `gpu0` by its number, too.
+    plain: HashMap<&'b [String], usize>,
+    /// Names with words of a figure, by the words of their board and the rank of the figure.
+    figures: HashMap<&'b [String], [Option<usize>; FIGURE_RANKS]>,
+    /// Names of a machine, by their words.
+    machines: HashMap<&'b [String], usize>,
+    /// Names with a number, by their words.
+    numbered: HashMap<&'b [String], usize>,
+    /// Names of the input of a machine or a supply, by [`BoardName::source`].
+    inputs: HashMap<Vec<&'b str>, usize>,
+    /// Names of all of a board, by [`BoardName::numbers`].
+    boards: HashMap<Vec<&'b str>, usize>,
+    /// The input of a module by its rail, and by its rail or as a tool adds it up.
+    module_input: Option<usize>,
+    module: Option<usize>,
+    meters: MeterIndex<'b>,
+}
+
+impl<'b> NameIndex<'b> {
+    fn new(names: &'b [BoardName<'_>]) -> Self {
+        let mut index = Self::default();
+        for (place, name) in names.iter().enumerate() {
+            index.add(place, name);
+        }
+        index
     }
 
-    /// Returns whether a name is of a domain or a side within that of another, as `core` of `package-0`.
-    fn is_within(&self, whole: &Self) -> bool {
-        let meters = self.meter.as_ref().zip(whole.meter.as_ref());
-        meters.is_some_and(|(part, whole)| part.is_part_of(whole))
+    fn add(&mut self, place: usize, name: &'b BoardName<'_>) {
+        let words = name.words.as_slice();
+        if name.has_figure {
+            let of_board = self.figures.entry(name.board.as_slice()).or_default();
+            of_board[name.figure].get_or_insert(place);
+        } else {
+            self.plain.entry(words).or_insert(place);
+            if let Some((_, number)) = words.split_first().filter(|(first, _)| *first == "gpu") {
+                self.plain.entry(number).or_insert(place);
+            }
+        }
+        if name.extent == Extent::Machine {
+            self.machines.entry(words).or_insert(place);
+        }
+        if name.has_number {
+            self.numbered.entry(words).or_insert(place);
+        }
+        if let Some(source) = name.source((true, false)) {
+            self.inputs.entry(source).or_insert(place);
+        }
+        if name.part == BoardPart::Whole {
+            self.boards.entry(name.numbers()).or_insert(place);
+        }
+        if name.part == BoardPart::Input {
+            self.module_input.get_or_insert(place);
+        }
+        if matches!(name.part, BoardPart::Input | BoardPart::Total) {
+            self.module.get_or_insert(place);
+        }
+        if let Some(meter) = &name.meter {
+            self.meters.add(place, meter);
+        }
     }
 
-    /// Returns whether a name is of a zone of RAPL below another, as `intel-rapl:0:0` of `intel-rapl:0`.
-    fn is_zone_of(&self, whole: &Self) -> bool {
-        let is_rapl = || self.words.iter().any(|word| word == "rapl");
-        let rest = self.words.strip_prefix(whole.words.as_slice());
-        matches!(rest, Some([number]) if is_number(number)) && whole.has_number && is_rapl()
+    /// Finds the name of which another is a figure: the same without the words of a figure, or with those of a better one, as `gpu0
+    /// mean` of `gpu0 max`. The number alone of the latter may be of a pod.
+    fn find_figure(&self, place: usize, name: &BoardName<'_>) -> Option<usize> {
+        if !name.has_figure {
+            return None;
+        }
+        let board = name.board.as_slice();
+        let plain = self.plain.get(board).copied();
+        let is_specific = board.iter().any(|word| names_gpu(word) || is_electrical(word));
+        let figures = self.figures.get(board).filter(|_| is_specific).into_iter().flatten().enumerate();
+        let better = figures.filter_map(|(figure, first)| first.filter(|first| (figure, *first) < (name.figure, place)));
+        better.chain(plain).min()
     }
 
-    /// Returns whether a name is of a part of what another, a machine, is of, as `node0 gpu0` of `node0`.
-    fn is_part_of(&self, whole: &Self) -> bool {
-        let rest =
-            self.words.strip_prefix(whole.words.as_slice()).filter(|_| whole.extent == Extent::Machine).unwrap_or_default();
-        rest.iter().any(|word| GPU_WORDS.contains(&word.as_str()) || PART_WORDS.contains(&word.as_str()))
+    /// Finds the input of a module, if a name is of what a tool adds up.
+    fn find_input_of_total(&self, name: &BoardName<'_>) -> Option<usize> {
+        self.module_input.filter(|_| name.part == BoardPart::Total)
+    }
+
+    /// Finds the machine of which a name is of a part, as `node0` of `node0 gpu0`.
+    fn find_machine(&self, name: &BoardName<'_>) -> Option<usize> {
+        if self.machines.is_empty() {
+            return None;
+        }
+        let is_part = |word: &String| names_gpu(word) || PART_WORDS.contains(&word.as_str());
+        let last = name.words.iter().rposition(is_part)?;
+        (0..=last).filter_map(|end| self.machines.get(&name.words[..end]).copied()).min()
+    }
+
+    /// Finds the domain or side in which that of a name is, as `package-0` of `core`.
+    fn find_meter(&self, name: &BoardName<'_>) -> Option<usize> {
+        self.meters.find_whole(name.meter.as_ref()?)
+    }
+
+    /// Finds the board or module of which a name is of a rail or a chip, as `Board Power` of `GPU Chip Power`: one that has no number
+    /// that the name lacks.
+    fn find_board(&self, name: &BoardName<'_>) -> Option<usize> {
+        if name.part != BoardPart::Rail {
+            return None;
+        }
+        let mut numbers = name.numbers();
+        numbers.truncate(MOST_NUMBERS);
+        let chosen = |choice: usize| -> Vec<&str> {
+            numbers.iter().enumerate().filter(|(bit, _)| (choice >> bit) & 1 == 1).map(|(_, number)| *number).collect()
+        };
+        let boards = (0..1_usize << numbers.len()).filter_map(|choice| self.boards.get(chosen(choice).as_slice()).copied());
+        boards.chain(self.module).min()
+    }
+
+    /// Finds the input of what a name is the output of, as `PSU1 Input Power` of `PSU1 Output Power`.
+    fn find_input(&self, name: &BoardName<'_>) -> Option<usize> {
+        self.inputs.get(name.source((false, true))?.as_slice()).copied()
+    }
+
+    /// Finds the zone of RAPL below which that of a name is, as `intel-rapl:0` of `intel-rapl:0:0`.
+    fn find_zone(&self, name: &BoardName<'_>) -> Option<usize> {
+        let (number, whole) = name.words.split_last()?;
+        let is_zone = is_number(number) && name.has_word(&["rapl"]);
+        self.numbered.get(whole).copied().filter(|_| is_zone)
     }
 }
 
@@ -287,8 +386,8 @@ pub(super) fn names_gpu(word: &str) -> bool {
     GPU_WORDS.contains(&word)
 }
 
-/// Returns whether a word in the name of a column says no more than that it is of power or of a GPU.
-pub(super) fn says_no_part(word: &str) -> bool {
+/// Returns whether a word in the name of a column states no more than that it is of power or of a GPU.
+pub(super) fn names_no_part(word: &str) -> bool {
     is_electrical(word) || names_gpu(word)
 }
 
@@ -320,6 +419,30 @@ fn extent_of(words: &[String]) -> Extent {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Comparing each with each of them would take minutes.
+    #[test]
+    fn many_names_are_compared() {
+        let names: Vec<String> = (0..5_000).flat_map(|board| [format!("gpu{board}"), format!("gpu{board} max")]).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let found: Vec<usize> = find_misnamed_boards(&names, Meter::Gpu).into_iter().map(|found| found.index).collect();
+        assert!(found.iter().copied().eq((1..10_000).step_by(2)));
+        assert_eq!((describe_zone(&names), find_part_and_whole(&names), find_rail_and_board(&names)), (None, None, None));
+    }
+
+    #[test]
+    fn the_first_of_several_is_named() {
+        let problem = |names: &[&str], meter| find_misnamed_boards(names, meter).pop().unwrap().problem;
+        for (names, meter, other) in [
+            (&["gpu0 mean", "gpu0", "gpu0 max"][..], Meter::Gpu, "gpu0 mean"),
+            (&["gpu0 last", "gpu0 mean", "gpu0 max"], Meter::Gpu, "gpu0 last"),
+            (&["node2", "node2 node3", "node2 node3 gpu1"], Meter::Node, "node2"),
+            (&["psys", "package-1", "package-0", "package-0 core"], Meter::Node, "psys"),
+            (&["GPU 1 Power", "GPU 0 Power", "GPU Power", "GPU 0 NVVDD Power"], Meter::Gpu, "GPU 0 Power"),
+        ] {
+            assert!(problem(names, meter).ends_with(&format!("{} is of", quote(other))), "{names:?}: {}", problem(names, meter));
+        }
+    }
 
     #[test]
     fn figures_and_parts_of_the_machine_are_no_boards() {

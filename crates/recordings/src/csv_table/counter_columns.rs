@@ -1,4 +1,4 @@
-//! Columns beside that of an energy counter which say how it counts: the end of its range, and the energy of a tick.
+//! Columns beside that of an energy counter which state how it counts: the end of its range, and the energy of a tick.
 //!
 //! The counter of AMD's boards (`Energy counter` of `rocm-smi`, `energy_accumulator` of `amdsmi`) counts ticks of some 15.3 µJ. A
 //! column of their resolution, or of the energy itself, distinguishes such a counter from one in joules of the same name.

@@ -247,7 +247,7 @@ fn names_power(text: &str) -> Option<bool> {
     if has_word(text, &POWER_WORDS) { Some(true) } else { has_word(text, &OTHER_WORDS).then_some(false) }
 }
 
-/// Words of other readings that may also say of what a power is, and ones that alone, as the whole name of a column, may do so.
+/// Words of other readings that may also state of what a power is, and ones that alone, as the whole name of a column, may do so.
 const LOOSE_WORDS: [&str; 3] = ["fan", "memory", "usage"];
 const WORDS_LOOSE_ALONE: [&str; 1] = ["current"];
 
@@ -382,7 +382,7 @@ struct FileReader<'o> {
 /// Columns that are not mapped, and may name a reading of some kind in each row.
 #[derive(Default)]
 struct ReadingKinds {
-    /// Columns whose names say so, and in which every text so far does, with these texts and their lines.
+    /// Columns whose names state it, and in which every text so far does, with these texts and their lines.
     columns: Vec<(usize, BTreeMap<String, u64>)>,
     others: Vec<TurnsOfTexts>,
 }
@@ -426,7 +426,7 @@ impl TurnsOfTexts {
 }
 
 impl ReadingKinds {
-    /// `columns` with whether their names say that they name readings.
+    /// `columns` with whether their names state that they name readings.
     fn new(columns: &[(usize, bool)]) -> Self {
         let named = columns.iter().filter(|(_, is_named)| *is_named).map(|(column, _)| (*column, BTreeMap::new()));
         let others = columns.iter().filter(|(_, is_named)| !*is_named);
@@ -649,6 +649,7 @@ impl<'o> FileReader<'o> {
             return Ok(());
         }
         let devices = sources.row_sources(recording, self, cells);
+        recording.check_board_count(self.file, line).map_err(RowError::stop)?;
         let job = self.plan.has_progress().then(|| sources.job_source(recording, self.file));
         let Some(first) = devices.first().copied().or(job) else { return Ok(()) };
         let time = self.time(recording, line, cells, first)?;
@@ -1037,11 +1038,15 @@ impl<'o> FileReader<'o> {
         if rise_throughout(&ordered) {
             return Ok(());
         }
+        // Rows of a rank that is the device have its power: all are needed.
+        let (is_device, keep) = if self.plan.device == Some(found.column) {
+            ("is mapped as that of the devices", String::new())
+        } else {
+            ("is not mapped", "keep the rows of one rank if it counts the whole job, else ".to_owned())
+        };
         let problem =
-            format!("rows of {} ranks take turns by this column, which is not mapped: they would count as one", found.boards);
-        let remedy = format!(
-            "keep the rows of one rank if it counts the whole job, else {way}; to read them as one counter use --same-time mean"
-        );
+            format!("rows of {} ranks take turns by this column, which {is_device}: they would count as one", found.boards);
+        let remedy = format!("{keep}{way}; to read them as one counter use --same-time mean");
         Err(recording.error(self.file, found.line, problem, remedy).with_column(column))
     }
 
@@ -1169,7 +1174,7 @@ impl TableSources {
         }
         let text = |column: Option<usize>| column.and_then(|column| cells.get(column)).filter(|text| !is_absent_name(text));
         let (device, node, model) = (text(plan.device).map(driver_uuid), text(plan.node), text(plan.model));
-        // A UUID of zeros tells the rows of its file that have it from those of other boards, and is no name elsewhere.
+        // A UUID of zeros distinguishes the rows of its file that have it from those of other boards, and is no name elsewhere.
         let zeros = plan.device.and_then(|column| cells.get(column)).filter(|text| crate::identity::is_zero_uuid(text));
         let device = device.as_deref().or(zeros);
         let device_key = if plan.has_fractions { spelling_key_of_text } else { spelling_key };
@@ -1387,7 +1392,7 @@ const WORDS_BESIDE_SUMS: [&str; 20] = [
     "input",
 ];
 
-/// Returns whether the name of a board says that it is all boards together: `total`, `All GPUs`, `gpu_sum`, `AllGPUs`.
+/// Returns whether the name of a board states that it is all boards together: `total`, `All GPUs`, `gpu_sum`, `AllGPUs`.
 fn names_a_sum(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
     let words: Vec<&str> = name.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !word.is_empty()).collect();

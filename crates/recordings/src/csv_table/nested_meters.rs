@@ -1,6 +1,8 @@
 //! Names of meters of which one measures a part of what another does: the domains of RAPL, and the sides of a power distribution
 //! unit.
 
+use std::collections::HashMap;
+
 use crate::units::lowercase_words;
 
 /// Parts of a meter's name: what it measures, and of which whole.
@@ -14,7 +16,7 @@ pub(super) struct MeterName {
 }
 
 /// A domain of RAPL, or a side of a power distribution unit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Role {
     /// All of the platform: `psys`.
     Platform,
@@ -40,7 +42,7 @@ const ROLE_WORDS: [(Role, &[&str]); 7] = [
     (Role::Phase, &["line", "phase"]),
     (Role::Outlet, &["outlet", "outlets"]),
 ];
-/// Words beside those of a role that say nothing about what is measured.
+/// Words beside those of a role that show nothing about what is measured.
 const WORDS_BESIDE_ROLES: [&str; 28] = [
     "a",
     "active",
@@ -106,18 +108,41 @@ impl MeterName {
         let scope = words[..at].iter().filter(is_of_scope).cloned().collect();
         Some(Self { scope, role, package })
     }
+}
 
-    /// Returns whether this measures a part of what another does.
-    pub(super) fn is_part_of(&self, whole: &Self) -> bool {
-        let is_of_package = self.package.is_none() || whole.package.is_none() || self.package == whole.package;
-        let is_nested = match (self.role, whole.role) {
-            (Role::Package | Role::Core | Role::Memory, Role::Platform)
-            | (Role::Phase | Role::Outlet, Role::Inlet)
-            | (Role::Outlet, Role::Phase) => true,
-            (Role::Core, Role::Package) => is_of_package,
-            _ => false,
+/// The first place of each meter by what its parts have in common with it.
+#[derive(Debug, Default)]
+pub(super) struct MeterIndex<'m> {
+    of_role: HashMap<(&'m [String], Role), usize>,
+    packages: HashMap<(&'m [String], Option<&'m str>), usize>,
+}
+
+impl<'m> MeterIndex<'m> {
+    /// Adds a meter. Places must rise.
+    pub(super) fn add(&mut self, place: usize, meter: &'m MeterName) {
+        let scope = meter.scope.as_slice();
+        self.of_role.entry((scope, meter.role)).or_insert(place);
+        if meter.role == Role::Package {
+            self.packages.entry((scope, meter.package.as_deref())).or_insert(place);
+        }
+    }
+
+    /// Finds the first meter that measures what another does a part of.
+    pub(super) fn find_whole(&self, part: &MeterName) -> Option<usize> {
+        let scope = part.scope.as_slice();
+        let of = |role: Role| self.of_role.get(&(scope, role)).copied();
+        let package = || match part.package.as_deref() {
+            None => of(Role::Package),
+            number => [None, number].iter().filter_map(|number| self.packages.get(&(scope, *number)).copied()).min(),
         };
-        is_nested && self.scope == whole.scope
+        let wholes = match part.role {
+            Role::Package | Role::Memory => [of(Role::Platform), None],
+            Role::Core => [of(Role::Platform), package()],
+            Role::Phase => [of(Role::Inlet), None],
+            Role::Outlet => [of(Role::Inlet), of(Role::Phase)],
+            Role::Platform | Role::Inlet => [None, None],
+        };
+        wholes.into_iter().flatten().min()
     }
 }
 
@@ -158,8 +183,12 @@ mod tests {
             ("online", "inlet", false),
         ] {
             let [part_name, whole_name] = [part, whole].map(MeterName::new);
-            let found = part_name.zip(whole_name).is_some_and(|(part, whole)| part.is_part_of(&whole));
-            assert_eq!(found, is_part, "{part} in {whole}");
+            let mut index = MeterIndex::default();
+            if let Some(whole) = &whole_name {
+                index.add(7, whole);
+            }
+            let found = part_name.and_then(|part| index.find_whole(&part));
+            assert_eq!(found, is_part.then_some(7), "{part} in {whole}");
         }
     }
 }

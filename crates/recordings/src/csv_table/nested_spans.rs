@@ -17,7 +17,7 @@ pub(super) struct RowSpan {
 pub(super) enum RowMoment {
     Start,
     End,
-    /// The name says neither.
+    /// The name states neither.
     Unnamed,
 }
 
@@ -34,7 +34,7 @@ pub(super) struct SpanColumns {
 const START_WORDS: [&str; 3] = ["begin", "start", "started"];
 const END_WORDS: [&str; 5] = ["end", "ended", "finish", "finished", "stop"];
 const DURATION_WORDS: [&str; 2] = ["duration", "elapsed"];
-/// Words that may stand beside those of a duration.
+/// Words that may be beside those of a duration.
 const WORDS_BESIDE_DURATIONS: [&str; 12] =
     ["time", "window", "s", "sec", "secs", "seconds", "ms", "msec", "milliseconds", "us", "total", "raw"];
 
@@ -62,7 +62,7 @@ fn has_one(words: &[String], wanted: &[&str]) -> bool {
 
 impl SpanColumns {
     /// Returns the columns of a table whose column of times is `time`; `None` if no column has the other end of rows or their
-    /// durations. If the name of `time` says neither start nor end, what has elapsed may be since the start of the job.
+    /// durations. If the name of `time` states neither start nor end, what has elapsed may be since the start of the job.
     pub(super) fn find(names: &[String], time: usize) -> Option<Self> {
         let of_time = lowercase_words(names.get(time)?);
         let moment = match (has_one(&of_time, &START_WORDS), has_one(&of_time, &END_WORDS)) {
@@ -87,7 +87,7 @@ impl SpanColumns {
         Some(Self { moment, other_end, duration, seconds_per_unit })
     }
 
-    /// Returns the span of a row with this time that took so many seconds. A time whose name says nothing is taken for the end.
+    /// Returns the span of a row with this time that took so many seconds. A time whose name states nothing is taken for the end.
     pub(super) fn span(self, time: EventTime, seconds: f64) -> Option<RowSpan> {
         let seconds = Some(seconds).filter(|seconds| *seconds > 0.0 && seconds.is_finite())?;
         let (start, end) = match self.moment {
@@ -182,11 +182,12 @@ fn counter_times(rows: &[(RowSpan, f64)]) -> Vec<EventTime> {
     times
 }
 
-/// Returns the points of a counter to which each row adds evenly over its span, in order of time.
+/// Returns the points of a counter to which each row adds evenly over its span, in order of time. It never falls.
 pub(super) fn counter_points(rows: &[(RowSpan, f64)]) -> Vec<(EventTime, f64)> {
     let mut order: Vec<usize> = (0..rows.len()).collect();
     order.sort_by_key(|row| rows[*row].0.start);
     let (mut waiting, mut open, mut counted) = (order.into_iter().peekable(), Vec::<usize>::new(), 0.0);
+    let mut total = 0.0_f64;
     let mut points = Vec::new();
     for time in counter_times(rows) {
         open.extend(std::iter::from_fn(|| waiting.next_if(|row| rows[*row].0.start < time)));
@@ -200,7 +201,9 @@ pub(super) fn counter_points(rows: &[(RowSpan, f64)]) -> Vec<(EventTime, f64)> {
             let (RowSpan { start, end }, value) = rows[*row];
             value * (time.seconds_since(start) / end.seconds_since(start))
         };
-        points.push((time, counted + open.iter().map(part).sum::<f64>()));
+        // Parts of rows that overlap are rounded.
+        total = total.max(counted + open.iter().map(part).sum::<f64>());
+        points.push((time, total));
     }
     points
 }

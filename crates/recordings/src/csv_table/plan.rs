@@ -38,7 +38,7 @@ pub(super) struct NumberColumn {
     pub(super) unit: Option<Unit>,
     /// The unit is the user's.
     pub(super) is_unit_explicit: bool,
-    /// The header may be read as two units, so that cells have to say theirs.
+    /// The header may be read as two units, so that cells have to state theirs.
     pub(super) is_unit_ambiguous: bool,
     /// The column that has the unit of each row.
     pub(super) unit_column: Option<usize>,
@@ -233,7 +233,7 @@ impl TableMapping {
             self.is_of_time(index) || texts.contains(&Some(index)) || self.number_columns().any(|column| column.index == index)
         };
         let is_of_kinds = |index: usize| KIND_NAMES.iter().any(|name| self.names[index].eq_ignore_ascii_case(name));
-        // These say of what kind a row is, beside what state a board is in.
+        // These state of what kind a row is, beside what state a board is in.
         let is_of_states = |name: &str| names_a_state(name) && !has_word(name, &["kind", "label"]);
         let free = (0..self.names.len()).filter(|index| !is_used(*index)).map(|index| (index, is_of_kinds(index)));
         free.filter(|(index, is_named)| *is_named || !is_of_states(&self.names[*index])).collect()
@@ -250,10 +250,9 @@ impl TableMapping {
         if !self.figures.iter().any(|figure| figure.field.is_progress() && !figure.adds) {
             return IdColumns::default();
         }
-        let is_used = |index: usize| [self.device, self.node].contains(&Some(index));
-        IdColumns::of_ranks(
-            self.names.iter().enumerate().filter(|(index, _)| !is_used(*index)).map(|(index, name)| (index, name.as_str())),
-        )
+        // Ranks that are mapped as the devices are ranks all the same.
+        let names = self.names.iter().enumerate().filter(|(index, _)| self.node != Some(*index));
+        IdColumns::of_ranks(names.map(|(index, name)| (index, name.as_str())))
     }
 
     /// Returns the use of each column that is read, and the names of those that are left out.
@@ -417,8 +416,8 @@ impl TableMapping {
             let units_of = |dimension: Dimension| -> Vec<Unit> {
                 texts.iter().filter_map(|text| Unit::by_name(text)).filter(|unit| unit.dimension == dimension).collect()
             };
-            let is_telling = |dimension: &Dimension| {
-                texts.iter().any(|text| is_telling_unit(text, *dimension))
+            let is_specific = |dimension: &Dimension| {
+                texts.iter().any(|text| is_specific_unit(text, *dimension))
                     || *dimension == Dimension::Power
                         && (is_named || has_words)
                         && texts.iter().any(|text| matches!(text.as_str(), "W" | "w"))
@@ -429,7 +428,7 @@ impl TableMapping {
                 let left = numbers.range(..index).next_back().copied();
                 UnitColumn { index, dimension, unit, left, is_of_one: numbers.len() == 1 }
             };
-            [Dimension::Power, Dimension::Energy].into_iter().filter(is_telling).map(column).collect::<Vec<_>>()
+            [Dimension::Power, Dimension::Energy].into_iter().filter(is_specific).map(column).collect::<Vec<_>>()
         };
         let is_of_units = |(_, (known, units)): &(usize, &(usize, usize))| *known > 0 && *units * 10 >= *known * 9;
         let of_units = cells_of_units.iter().enumerate().filter(is_of_units);
@@ -622,7 +621,7 @@ impl TableMapping {
     }
 
     /// Takes a row below the header for one of units, if it has a unit in each column of numbers and no number. Returns an error
-    /// with the column if the header says another unit.
+    /// with the column if the header states another unit.
     pub(super) fn take_units(&mut self, cells: &RowCells) -> Result<bool, (String, String)> {
         let unit = |index: usize| Unit::by_name(cells.get(index)?.trim_matches(['[', ']', '(', ')']).trim());
         let mut found = false;
@@ -654,8 +653,8 @@ impl TableMapping {
         Ok(found)
     }
 
-    /// Returns the unit in the header of a column if it cannot be this one. A header that says the plain unit, as `W`,
-    /// leaves it to cells to say `0.2 kW`.
+    /// Returns the unit in the header of a column if it cannot be this one. A header that states the plain unit, as `W`,
+    /// leaves it to cells to state `0.2 kW`.
     pub(super) fn contradicted_unit(&self, column: NumberColumn, unit: Unit) -> Option<String> {
         if column.is_unit_ambiguous {
             let name = self.column_name(column.index);
@@ -666,12 +665,12 @@ impl TableMapping {
 }
 
 /// Returns whether a text is a unit of a dimension that names nothing else: `MW` and single letters may be of a place or a phase.
-fn is_telling_unit(text: &str, dimension: Dimension) -> bool {
+fn is_specific_unit(text: &str, dimension: Dimension) -> bool {
     let is_letter = text.chars().count() == 1 && text.is_ascii();
     !is_letter && !matches!(text, "MJ" | "MW") && Unit::by_name(text).is_some_and(|unit| unit.dimension == dimension)
 }
 
-/// Returns whether the name of a column says that it has units: `ReadingUnits`, `Maßeinheit`, `unité`.
+/// Returns whether the name of a column states that it has units: `ReadingUnits`, `Maßeinheit`, `unité`.
 fn names_units(name: &str) -> bool {
     let name = name.to_lowercase();
     ["unit", "einheit", "uom"].iter().any(|word| name.contains(word))
@@ -1090,11 +1089,8 @@ impl MappingBuilder<'_> {
                 "leave out the board: what replaces the braces names it",
             ));
         }
-        let with_unit = pattern.suffix.rsplit_once(':');
-        for (suffix, unit) in
-            [(pattern.suffix, None), with_unit.map_or((pattern.suffix, None), |(suffix, unit)| (suffix, Some(unit)))]
-        {
-            let pattern = ColumnPattern { suffix, ..*pattern };
+        let with_unit = pattern.split_unit().map(|(pattern, unit)| (pattern, Some(unit)));
+        for (pattern, unit) in [Some((pattern.clone(), None)), with_unit].into_iter().flatten() {
             let matching = |(index, name): (usize, &String)| pattern.match_board(name).map(|board| (index, board));
             let matching: Vec<(usize, String)> = self.plan.names.iter().enumerate().filter_map(matching).collect();
             if matching.is_empty() {
@@ -1161,7 +1157,7 @@ impl MappingBuilder<'_> {
         self.refuse_multiple(field, &name)?;
         let remedy = format!("units of {}: {}", field.name(), field.dimension().units());
         let is_electrical = field.dimension().is_electrical() && column.unit.is_none();
-        // Cells may say what letters of the header leave open.
+        // Cells may state what letters of the header leave open.
         let is_open =
             |unit: &&str| ambiguous_unit(&name) == Some(*unit) && bracketed.is_none_or(|bracketed| may_be_unit(unit, bracketed));
         if let Some(other) = unreadable_unit(&name).filter(|unit| is_electrical && !is_open(unit)) {
@@ -1235,32 +1231,67 @@ fn other_electrical_unit(name: &str, dimension: Dimension) -> Option<Unit> {
 /// Remedy for a pattern that takes in too many columns.
 const NARROWER_PATTERN: &str = "put more of the name into the pattern, use {n} in place of the braces if the boards have numbers, or map each board's column by itself";
 
-/// `gpu.{n}.power`: `{n}` means digits, another word in braces any text.
-#[derive(Debug, Clone, Copy)]
+/// `gpu.{n}.power`, `{host}:gpu{n}`: `{n}` means digits, another word in braces any text.
+#[derive(Debug, Clone)]
 struct ColumnPattern<'t> {
     prefix: &'t str,
-    suffix: &'t str,
-    digits: bool,
+    /// Of each pair of braces, whether it means digits, and the text behind it.
+    parts: Vec<(bool, &'t str)>,
 }
 
 impl<'t> ColumnPattern<'t> {
     fn new(text: &'t str) -> Option<Self> {
-        let (prefix, rest) = text.split_once('{')?;
-        let (word, suffix) = rest.split_once('}')?;
-        Some(Self { prefix, suffix, digits: word.trim() == "n" })
+        let (prefix, mut rest) = text.split_once('{')?;
+        let mut parts = Vec::new();
+        loop {
+            let (word, behind) = rest.split_once('}')?;
+            let next = behind.split_once('{').filter(|(_, next)| next.contains('}'));
+            parts.push((word.trim() == "n", next.map_or(behind, |(between, _)| between)));
+            match next {
+                Some((_, next)) => rest = next,
+                None => return Some(Self { prefix, parts }),
+            }
+        }
     }
 
-    /// Returns the board in a column's name, with its unit in brackets or without: `gpu0` for digits, else the text in place of
-    /// the braces.
+    /// Returns the pattern without the unit behind its last colon, and that unit.
+    fn split_unit(&self) -> Option<(Self, &'t str)> {
+        let ((digits, last), before) = self.parts.split_last()?;
+        let (last, unit) = last.rsplit_once(':')?;
+        let parts = before.iter().copied().chain([(*digits, last)]).collect();
+        Some((Self { prefix: self.prefix, parts }, unit))
+    }
+
+    /// Returns the board in a column's name, with its unit in brackets or without: `gpu0` for digits, else the texts in place of
+    /// the braces, such as `n1:0`.
     fn match_board(&self, name: &str) -> Option<String> {
         let plain = name.split(['[', '(']).next().unwrap_or(name).trim();
         [name, plain].into_iter().find_map(|name| {
-            let middle = name.strip_prefix(self.prefix)?.strip_suffix(self.suffix)?;
-            let digits = middle.bytes().all(|byte| byte.is_ascii_digit());
-            let fits = !middle.is_empty() && (digits || !self.digits);
-            fits.then(|| if digits { format!("gpu{middle}") } else { middle.to_owned() })
+            let texts = match_braces(name.strip_prefix(self.prefix)?, &self.parts)?;
+            Some(match texts.as_slice() {
+                [digits] if are_digits(digits) => format!("gpu{digits}"),
+                texts => texts.join(":"),
+            })
         })
     }
+}
+
+fn are_digits(text: &str) -> bool {
+    text.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+/// Returns the texts in place of the braces of a pattern, the first as short as it may be; `None` if a text does not fit the pattern.
+fn match_braces<'n>(text: &'n str, parts: &[(bool, &str)]) -> Option<Vec<&'n str>> {
+    let (&(is_number, literal), behind) = parts.split_first()?;
+    let fits = |middle: &str| !middle.is_empty() && (!is_number || are_digits(middle));
+    if behind.is_empty() {
+        return text.strip_suffix(literal).filter(|middle| fits(middle)).map(|middle| vec![middle]);
+    }
+    text.match_indices(literal).find_map(|(at, _)| {
+        let (middle, rest) = (&text[..at], &text[at + literal.len()..]);
+        let others = if fits(middle) { match_braces(rest, behind)? } else { return None };
+        Some([vec![middle], others].concat())
+    })
 }
 
 /// Returns a map as it was given.

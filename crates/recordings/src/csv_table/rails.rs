@@ -27,7 +27,7 @@ const CHIP_WORDS: [&str; 15] =
 /// Words that name all of a board, beside those of GPUs.
 const WHOLE_WORDS: [&str; 2] = ["board", "module"];
 
-/// Returns which part of a board a name of such words is of. `is_gpu`: it names a GPU; `is_silent` tells the words of energy and
+/// Returns which part of a board a name of such words is of. `is_gpu`: it names a GPU; `is_silent` selects the words of energy and
 /// power, and numbers.
 pub(super) fn board_part(words: &[String], is_gpu: bool, is_silent: impl Fn(&str) -> bool) -> BoardPart {
     let has = |list: &[&str]| words.iter().any(|word| list.contains(&word.as_str()));
@@ -55,11 +55,4 @@ pub(crate) fn names_rail_of_module(name: &str) -> bool {
 /// Returns whether a column is by its name the total of the rails of a module, if it has rails: `Power TOT`.
 pub(crate) fn names_total_of_rails(name: &str) -> bool {
     lowercase_words(name).iter().any(|word| word == "tot")
-}
-
-impl BoardPart {
-    /// Returns whether this is a part of a whole of the same board.
-    pub(super) fn is_part_of(self, whole: Self) -> bool {
-        self == Self::Rail && matches!(whole, Self::Whole | Self::Input | Self::Total)
-    }
 }

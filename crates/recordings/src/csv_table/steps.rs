@@ -36,7 +36,7 @@ pub(super) struct CounterIncrements {
     unnamed_spans: BTreeMap<(FileId, u64), RowSpan>,
     /// Fields of which each row of a file is one.
     counted_rows: BTreeSet<(FileId, ReadingField)>,
-    /// The texts of all these rows that may tell boards, users or jobs apart; `None` if they differ.
+    /// The texts of all these rows that may distinguish boards, users or jobs; `None` if they differ.
     texts: BTreeMap<FileId, Option<String>>,
 }
 
@@ -47,7 +47,7 @@ impl CounterIncrements {
         }
     }
 
-    /// Notes from when to when a row of a file is, and its texts that may tell boards, users or jobs apart.
+    /// Notes from when to when a row of a file is, and its texts that may distinguish boards, users or jobs.
     pub(super) fn add_span(&mut self, file: FileId, line: u64, span: RowSpan, text: &str) {
         self.spans.insert((file, line), span);
         let known = self.texts.entry(file).or_insert_with(|| Some(text.to_owned()));
@@ -137,36 +137,37 @@ impl CounterIncrements {
         let nested = if accepts { BTreeSet::new() } else { self.nested_files(recording) };
         let Self { by_source, spans, unnamed_spans, counted_rows, .. } = self;
         let mut unnamed = 0_usize;
-        for (source, mut steps) in by_source {
+        let mut of_energy: BTreeMap<(FileId, u64), RowSpan> = BTreeMap::new();
+        // Devices first: what a row counts has the time of its energy.
+        let (of_devices, of_jobs): (Vec<_>, Vec<_>) =
+            by_source.into_iter().partition(|(source, _)| matches!(recording.sources[*source].kind, SourceKind::Device(_)));
+        for (source, mut steps) in of_devices.into_iter().chain(of_jobs) {
             settle_copied_sums(recording, &mut steps, options)?;
-            if !options.accept.contains(&AcceptedFinding::GrowingSteps) {
+            if !accepts {
                 refuse_running_totals(recording, &steps)?;
                 settle_nested_rows(recording, &mut steps, &spans, (&nested, &counted_rows));
                 refuse_sums(recording, &mut steps, &counted_rows);
             }
-            if !options.accept.contains(&AcceptedFinding::Unordered) {
-                refuse_clock_back(recording, &steps, options)?;
-            }
-            let mut newest = EventTime::MIN;
-            for step in &steps {
-                recording.out_of_order += u64::from(step.time < newest);
-                newest = newest.max(step.time);
-            }
-            if matches!(recording.sources[source].kind, SourceKind::Job { .. }) {
-                count_at_ends(&mut steps, &spans);
-            }
-            steps.sort_by_key(|step| step.time);
+            check_order(recording, source, &steps, options)?;
             if let SourceKind::Device(device) = &mut recording.sources[source].kind {
                 // Rows of one time that add amounts belong to one board, whose counter begins in each file.
                 if device.is_anonymous {
                     (device.is_anonymous, device.local_id) = (false, None);
                     unnamed += 1;
                 }
+                steps.sort_by_key(|step| step.time);
                 let own = own_spans(&steps, &spans, &unnamed_spans);
-                spread_energy(recording, source, &steps, &own)?;
+                let spread = spread_energy(recording, source, &steps, &own)?;
+                for (step, span) in steps.iter().zip(spread) {
+                    let known = of_energy.entry((step.file, step.line)).or_insert(span);
+                    *known = RowSpan { start: known.start.min(span.start), end: known.end.max(span.end) };
+                }
             } else {
-                push_counters(recording, source, &steps);
+                count_at_ends(&mut steps, &spans);
+                push_counters(recording, source, steps, &of_energy);
             }
+            // Counters are made behind the other readings of their rows. The order of the rows was checked above.
+            recording.sources[source].readings.sort_by_key(|reading| (reading.file, reading.time));
         }
         if unnamed > 1 {
             recording.add_note(format!(
@@ -182,7 +183,7 @@ impl CounterIncrements {
 const ROWS_OF_A_COPY: usize = 3;
 
 /// Returns an error if two files have the same rows over the time of both, which would count twice; leaves those of the later file out
-/// if the files are said to be parts of one record.
+/// if the files are declared parts of one record.
 fn settle_copied_sums(
     recording: &mut Recording,
     steps: &mut Vec<CounterIncrement>,
@@ -334,6 +335,38 @@ fn refuse_clock_back(recording: &Recording, steps: &[CounterIncrement], options:
     steps.chunk_by(|a, b| a.file == b.file).try_for_each(of_file)
 }
 
+/// Returns an error if a clock was set back within the rows of a file, those that add amounts or those with other figures; counts
+/// rows out of order within their file.
+fn check_order(
+    recording: &mut Recording,
+    source: SourceId,
+    steps: &[CounterIncrement],
+    options: &ImportOptions,
+) -> Result<(), ImportError> {
+    let others = &recording.sources[source].readings;
+    if !options.accept.contains(&AcceptedFinding::Unordered) {
+        refuse_clock_back(recording, steps, options)?;
+        let refuse = |of_file: &[RecordedReading]| boards::refuse_clock_back(recording, of_file, options);
+        others.chunk_by(|a, b| a.file == b.file).try_for_each(refuse)?;
+    }
+    let of_steps = steps.chunk_by(|a, b| a.file == b.file).map(|rows| count_backward(rows.iter().map(|row| row.time)));
+    let of_others = others.chunk_by(|a, b| a.file == b.file).map(|rows| count_backward(rows.iter().map(|row| row.time)));
+    // A row may have figures of both kinds.
+    let wrong = of_steps.sum::<u64>().max(of_others.sum());
+    recording.out_of_order += wrong;
+    Ok(())
+}
+
+/// Returns how many times are earlier than one before them.
+fn count_backward(times: impl Iterator<Item = EventTime>) -> u64 {
+    let (mut newest, mut wrong) = (EventTime::MIN, 0);
+    for time in times {
+        wrong += u64::from(time < newest);
+        newest = newest.max(time);
+    }
+    wrong
+}
+
 /// Sets the times of rows that have their starts to their ends: what a row counts is done by then.
 fn count_at_ends(steps: &mut [CounterIncrement], spans: &BTreeMap<(FileId, u64), RowSpan>) {
     for step in steps {
@@ -402,13 +435,14 @@ fn energy_spans(
     Ok(spans)
 }
 
-/// Makes an energy counter of what rows add. Its source is another stay after a time that no row covers: nothing is known about that.
+/// Makes an energy counter of what rows add; returns the time over which each row's energy was used. Its source is another stay after
+/// a time that no row covers: nothing is known about that.
 fn spread_energy(
     recording: &mut Recording,
     source: SourceId,
     steps: &[CounterIncrement],
     own: &[Option<RowSpan>],
-) -> Result<(), ImportError> {
+) -> Result<Vec<RowSpan>, ImportError> {
     let field = ReadingField::EnergyJoulesTotal;
     let joules = |step: &CounterIncrement| step.added.iter().map(|(_, value)| *value).sum::<f64>();
     let spans = energy_spans(recording, steps, own)?;
@@ -420,23 +454,30 @@ fn spread_energy(
     let row =
         |step: &CounterIncrement| (u32::try_from(step.file).unwrap_or(u32::MAX), u32::try_from(step.line).unwrap_or(u32::MAX));
     for (time, total) in counter_points(&rows) {
-        let first = steps.partition_point(|step| step.time < time);
-        let end = steps.partition_point(|step| step.time <= time);
-        let read: Vec<usize> = steps[first..end].iter().filter_map(|step| places.remove(&row(step))).collect();
+        let read: Vec<usize> = rows_at(steps, time).iter().filter_map(|step| places.remove(&row(step))).collect();
         for place in &read {
             let reading = &mut recording.sources[source].readings[*place];
             reading.values = reading.values.iter().copied().chain([(field, total)]).collect();
         }
         if read.is_empty() {
-            let step = &steps[if first < end { first } else { end.saturating_sub(1) }];
+            let step = row_before(steps, time);
             recording.push_from(step.file, source, time, step.line, &[(field, total)], None);
         }
     }
-    // Rows go in the order of the files; the start of the counter comes before the first row.
-    let readings = &mut recording.sources[source].readings;
-    readings.sort_by_key(|reading| (reading.file, reading.line, reading.time));
-    split_stays(readings, &covered_stretches(&spans));
-    Ok(())
+    split_stays(&mut recording.sources[source].readings, &covered_stretches(&spans));
+    Ok(spans)
+}
+
+/// Returns the rows of a time; rows must be in order of time.
+fn rows_at(steps: &[CounterIncrement], time: EventTime) -> &[CounterIncrement] {
+    let (first, end) = (steps.partition_point(|step| step.time < time), steps.partition_point(|step| step.time <= time));
+    &steps[first..end]
+}
+
+/// Returns the row that a point of a counter belongs to: the first one of its time, else the last one before it, else the first.
+fn row_before(steps: &[CounterIncrement], time: EventTime) -> &CounterIncrement {
+    let before = steps.partition_point(|step| step.time <= time).saturating_sub(1);
+    rows_at(steps, time).first().unwrap_or(&steps[before])
 }
 
 /// Marks readings of a counter by the stretch of time in which they lie, if there are several. Readings beside it, as of power, leave
@@ -454,28 +495,49 @@ fn split_stays(readings: &mut [RecordedReading], stretches: &[RowSpan]) {
     }
 }
 
-fn push_counters(recording: &mut Recording, source: SourceId, steps: &[CounterIncrement]) {
-    let mut totals: Vec<(ReadingField, f64)> = Vec::new();
+/// Makes counters of what rows add. A row adds evenly over the time of its energy, so that both are of one time. A row without energy
+/// adds at once: beside rows with energy directly before its time, as these have used theirs by then, else directly after it.
+fn push_counters(
+    recording: &mut Recording,
+    source: SourceId,
+    mut steps: Vec<CounterIncrement>,
+    of_energy: &BTreeMap<(FileId, u64), RowSpan>,
+) {
+    let span_of = |step: &CounterIncrement| {
+        let start = if of_energy.is_empty() { step.time } else { step.time.plus_micros(-1) };
+        of_energy.get(&(step.file, step.line)).copied().unwrap_or(RowSpan { start, end: start.plus_micros(1) })
+    };
+    for step in &mut steps {
+        step.time = of_energy.get(&(step.file, step.line)).map_or(step.time, |span| span.end);
+    }
+    steps.sort_by_key(|step| step.time);
+    let mut fields: Vec<ReadingField> = Vec::new();
     for (field, _) in steps.iter().flat_map(|step| &step.added) {
-        if !totals.iter().any(|(known, _)| known == field) {
-            totals.push((*field, 0.0));
+        if !fields.contains(field) {
+            fields.push(*field);
         }
     }
+    let points_of = |field: &ReadingField| {
+        let added =
+            |step: &CounterIncrement| step.added.iter().filter(|(known, _)| known == field).map(|(_, value)| *value).sum::<f64>();
+        counter_points(&steps.iter().map(|step| (span_of(step), added(step))).collect::<Vec<(RowSpan, f64)>>())
+    };
+    let points: Vec<Vec<(EventTime, f64)>> = fields.iter().map(points_of).collect();
+    // A point at the time of another reading is of the same row.
+    let mut rows: BTreeMap<EventTime, (FileId, u64)> = BTreeMap::new();
+    for reading in &recording.sources[source].readings {
+        rows.entry(reading.time).or_insert((reading.file as usize, u64::from(reading.line)));
+    }
     let whole_run = !recording.sources.iter().any(|source| matches!(source.kind, SourceKind::Device(_)));
-    let mut last = EventTime::MIN;
     let first = recording.sources[source].readings.len();
-    for same_time in steps.chunk_by(|a, b| a.time == b.time) {
-        let CounterIncrement { time, line, file, .. } = same_time[0];
-        if time > last {
-            recording.push_from(file, source, time, line, &totals, None);
-        }
-        for (field, value) in same_time.iter().flat_map(|step| &step.added) {
-            if let Some((_, total)) = totals.iter_mut().find(|(known, _)| known == field) {
-                *total += value;
-            }
-        }
-        last = time.plus_micros(1);
-        recording.push_from(file, source, last, line, &totals, None);
+    for (index, (time, _)) in points.first().into_iter().flatten().enumerate() {
+        let totals: Vec<(ReadingField, f64)> =
+            fields.iter().zip(&points).map(|(field, points)| (*field, points[index].1)).collect();
+        let (file, line) = rows.get(time).copied().unwrap_or_else(|| {
+            let step = row_before(&steps, *time);
+            (step.file, step.line)
+        });
+        recording.push_from(file, source, *time, line, &totals, None);
     }
     if let [started, .., finished] = &mut recording.sources[source].readings[first..]
         && whole_run
@@ -635,7 +697,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tells_running_totals_from_what_rows_add() {
+    fn distinguishes_running_totals_from_what_rows_add() {
         for total in
             [&[0.0, 10.0, 20.0, 30.0, 40.0][..], &[100.0, 130.0, 170.0, 220.0, 260.0], &[0.0, 0.0, 8.0, 16.0, 24.0, 32.0]]
         {

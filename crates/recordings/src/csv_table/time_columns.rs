@@ -53,7 +53,7 @@ impl TimeParts {
     }
 
     /// Returns the columns of a map `time=year+month+day+hour`, or of one with a time of day in place of the hour; `None` if the
-    /// names do not say what they have.
+    /// names do not state what they have.
     pub(super) fn of_map(names: &[String], columns: &[usize]) -> Option<(usize, Self)> {
         let (year, parts) = Self::of_year(names)?;
         let is_mapped = |index: &usize| columns.contains(index);

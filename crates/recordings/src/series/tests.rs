@@ -67,7 +67,7 @@ fn a_board_belongs_to_the_pod_that_the_exporter_names_and_never_to_the_exporter(
     let other = r#"namespace="lab",pod="watcher-b5b5b""#;
     let all = [busy, idle, other];
     assert_eq!([0, 1, 2].map(|index| whose(&owner, &all, index)), ["lab/a", "<nobody>", "lab/watcher"]);
-    assert_eq!(whose(&owner, &[idle], 0), "mon/watcher-abcde", "by itself nothing tells");
+    assert_eq!(whose(&owner, &[idle], 0), "mon/watcher-abcde", "by itself nothing shows it");
     let pods = AttributionRules { pods: PodRule::Pod, ..AttributionRules::default() };
     assert_eq!(whose(&pods, &[r#"namespace="lab",pod="llama-0""#], 0), "lab/llama-0");
     let ignore = AttributionRules { pods: PodRule::Ignore, ..AttributionRules::default() };
@@ -254,7 +254,7 @@ fn series_of_every_exporter_become_our_fields_in_our_units() {
 }
 
 #[test]
-fn what_stands_for_no_value_is_absent() {
+fn texts_for_no_value_are_absent() {
     let power = device_metric("DCGM_FI_DEV_POWER_USAGE").unwrap();
     for value in
         [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, 0.0, 9.223_372_036_854_776e18, 2_147_483_632.0, 140_737_488_355_330.0]

@@ -5,6 +5,7 @@
 //! line, problem and remedy. Energy at times that a file does not cover makes the whole sum unknown, and a note names
 //! the time.
 
+mod cell_time;
 mod table;
 mod tariff;
 mod unit;
@@ -14,6 +15,7 @@ use eadt_models::energy::{CarbonIntensity, EnergyInterval, KwhRateSteps, Tariff}
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
+pub use cell_time::grid_time_format;
 pub use table::read_carbon;
 pub use tariff::read_prices;
 

@@ -3,15 +3,16 @@
 use std::collections::BTreeSet;
 
 use eadt_models::energy::{CarbonIntensity, KwhRateSteps, PRICE_MAX};
-use eadt_schemas::counts::counted;
+use eadt_schemas::counts::{self, counted};
 use jiff::Timestamp;
 use jiff::civil::{Date, DateTime};
 use jiff::tz::TimeZone;
 
+use super::cell_time::{CellTime, InOneOrder, is_mere_date, read_clock, read_date, read_time, read_with, without_end};
 use super::unit::{ColumnUnit, UnitKind, has_energy_unit, read_unit};
 use super::zone::{names_zone, zone_of};
 use super::{GridCarbon, GridDataError};
-use crate::{units, words};
+use crate::units;
 
 /// More than any grid emits, in g/kWh.
 const GRAMS_MAX: f64 = 3000.0;
@@ -67,10 +68,12 @@ pub(super) struct GridDataTable {
     pub(super) rows: Vec<(u64, Vec<String>)>,
     /// Cells are separated by `;`, so that a comma may be a decimal one.
     semicolons: bool,
+    /// The strptime pattern that is given for times or dates; a column that it does not read is read as without it.
+    time_format: Option<String>,
 }
 
 impl GridDataTable {
-    pub(super) fn read(text: &str) -> Result<Self, GridDataError> {
+    pub(super) fn read(text: &str, time_format: Option<&str>) -> Result<Self, GridDataError> {
         let text = text.trim_start_matches('\u{feff}');
         let first = text.lines().find(|line| !line.trim().is_empty());
         let first = first.ok_or_else(|| GridDataError::new("the file is empty", "name another file"))?;
@@ -103,7 +106,7 @@ impl GridDataTable {
         if rows.is_empty() {
             return Err(GridDataError::new("there is no row below the header", "name another file"));
         }
-        Ok(Self { header, rows, semicolons: separator == ';' })
+        Ok(Self { header, rows, semicolons: separator == ';', time_format: time_format.map(str::to_owned) })
     }
 
     /// Returns the first column whose name, in lower case, is like this.
@@ -134,8 +137,8 @@ impl GridDataTable {
         let completes =
             |cell: &str| has_energy_unit(cell) && (!has_energy || read_unit(cell, kind).is_ok_and(|unit| unit.amount.is_some()));
         let units = self.column(|name| ["unit", "units"].contains(&name)).filter(|_| !is_whole);
-        let says_unit = |units: &usize| self.rows.iter().any(|(_, cells)| completes(&cells[*units]));
-        let Some(units) = units.filter(says_unit) else { return Ok(name) };
+        let has_unit = |units: &usize| self.rows.iter().any(|(_, cells)| completes(&cells[*units]));
+        let Some(units) = units.filter(has_unit) else { return Ok(name) };
         let mut row_units =
             self.rows.iter().map(|(line, cells)| (*line, cells[units].as_str())).filter(|(_, unit)| !unit.is_empty());
         let Some((_, unit)) = row_units.next() else { return Ok(name) };
@@ -190,7 +193,7 @@ impl GridDataTable {
     /// Returns the column of the times: by its name, else the first that holds nothing but times.
     fn time_column(&self) -> Option<usize> {
         let holds_times = |index: &usize| {
-            let is_time = |cell: &str| cell.parse::<f64>().is_err() && parse_time(cell, &TimeZone::UTC, None).is_some();
+            let is_time = |cell: &str| cell.parse::<f64>().is_err() && self.time_of(cell).is_some();
             self.rows.iter().all(|(_, cells)| is_time(&cells[*index]))
         };
         let counts = |name: &str| ["unix", "epoch"].iter().any(|word| name.contains(word));
@@ -211,12 +214,12 @@ impl GridDataTable {
     fn year_month_day(&self) -> Option<DateColumns> {
         let parts = [self.column_called(&["year"])?, self.column_called(&["month"])?, self.column_called(&["day"])?];
         let date = DateColumns::Parts(parts);
-        self.rows.iter().all(|(_, cells)| parse_date(&date.text(cells)).is_some()).then_some(date)
+        self.rows.iter().all(|(_, cells)| is_mere_date(&date.text(cells))).then_some(date)
     }
 
     /// Returns the column of times of day beside one of dates: by its name, or if a date has several rows.
     fn clock_column(&self, date: DateColumns) -> Option<usize> {
-        let is_clock = |cell: &str| cell.contains(':') && parse_clock(without_end(cell)).is_some();
+        let is_clock = |cell: &str| cell.contains(':') && read_clock(without_end(cell)).is_some();
         let holds_clocks = |index: &usize| !self.is_aside(*index) && self.cells(*index).all(is_clock);
         let clocks: Vec<usize> = (0..self.header.len()).filter(holds_clocks).collect();
         let dates: BTreeSet<String> = self.rows.iter().map(|(_, cells)| date.text(cells)).collect();
@@ -239,7 +242,7 @@ impl GridDataTable {
     /// Returns whether the rows are of dates or times of their own, so that their hours are not those of every day.
     pub(super) fn has_dates(&self) -> bool {
         let is_broken = |index: usize| {
-            let is_dated = |cell: &str| date_of(cell).is_some() || is_whole_time(cell, true);
+            let is_dated = |cell: &str| self.is_date(cell) || self.is_whole_time(cell, true);
             names_date(&self.header[index]) && !self.is_aside(index) && self.varies(index) && self.cells(index).any(is_dated)
         };
         let is_dated = self.date_column().is_some() || self.whole_time_column().is_some() || self.year_month_day().is_some();
@@ -258,10 +261,10 @@ impl GridDataTable {
         let columns: Vec<usize> = (0..self.header.len()).filter(|index| !self.is_aside(*index)).collect();
         let is_named = |index: &usize| names_date(&self.header[*index]);
         let holds_dates = |index: &usize| {
-            let is_date = |cell: &str| date_of(cell).is_some() && (is_named(index) || cell.parse::<f64>().is_err());
+            let is_date = |cell: &str| self.is_date(cell) && (is_named(index) || cell.parse::<f64>().is_err());
             self.cells(*index).all(is_date)
         };
-        let holds_some = |index: &usize| is_named(index) && self.cells(*index).any(|cell| date_of(cell).is_some());
+        let holds_some = |index: &usize| is_named(index) && self.cells(*index).any(|cell| self.is_date(cell));
         let whole: Vec<usize> = columns.iter().copied().filter(holds_dates).collect();
         let named = whole.iter().copied().find(is_named);
         named.or_else(|| whole.first().copied()).or_else(|| columns.iter().copied().find(holds_some))
@@ -271,8 +274,8 @@ impl GridDataTable {
     fn whole_time_column(&self) -> Option<usize> {
         let holds_times = |index: &usize| {
             let counts = is_time(&self.header[*index].to_lowercase());
-            let are_dates = || self.cells(*index).all(|cell| date_of(cell).is_some());
-            let are_times = || self.cells(*index).all(|cell| is_whole_time(cell, counts));
+            let are_dates = || self.cells(*index).all(|cell| self.is_date(cell));
+            let are_times = || self.cells(*index).all(|cell| self.is_whole_time(cell, counts));
             !self.is_aside(*index) && self.varies(*index) && are_times() && !are_dates()
         };
         let whole: Vec<usize> = (0..self.header.len()).filter(holds_times).collect();
@@ -282,7 +285,7 @@ impl GridDataTable {
 
     /// Returns whether a column's cells have their zones, or its name has one.
     fn has_zone(&self, index: usize) -> bool {
-        self.cells(index).all(|cell| zoned_time(without_end(cell)).is_some()) || names_zone(&self.header[index])
+        self.cells(index).all(|cell| self.time_of(cell).is_some_and(CellTime::has_zone)) || names_zone(&self.header[index])
     }
 
     /// Returns the columns of dates and of hours, or of times of day, that make the times together, where no column holds whole
@@ -310,34 +313,97 @@ impl GridDataTable {
                 "name one datetime, with times such as 2026-01-31T23:00:00Z",
             )
         })?;
-        let has_zones = self.rows.iter().all(|(_, cells)| zoned_time(without_end(&cells[time])).is_some());
+        let cells = self.times_in(time)?;
+        let has_zones = cells.iter().all(|cell| cell.has_zone());
         let zone = if has_zones { TimeZone::UTC } else { zone_of(&self.header[time], stated)? };
         let is_zone_assumed = stated.is_none() && !has_zones && !names_zone(&self.header[time]);
+        let mut order = InOneOrder::new(&self.header[time]);
+        for ((line, row), cell) in self.rows.iter().zip(&cells) {
+            order.add(*line, without_end(&row[time]), cell.readings())?;
+        }
+        let locals = order.decide()?;
         let mut times: Vec<Timestamp> = Vec::new();
-        for (line, cells) in &self.rows {
-            let at = parse_time(&cells[time], &zone, times.last().copied()).ok_or_else(|| {
-                let problem = format!("column {:?}: {:?} is no time", self.header[time], cells[time]);
-                GridDataError::new(problem, "write times such as 2026-01-31T23:00:00Z").at_line(*line)
-            })?;
-            times.push(at);
+        for (((line, row), cell), local) in self.rows.iter().zip(cells).zip(locals) {
+            let at = match (cell, local) {
+                (CellTime::Instant(at), _) => Some(at),
+                (CellTime::Local { offset: Some(offset), .. }, Some(local)) => offset.to_timestamp(local).ok(),
+                (CellTime::Local { .. }, local) => local.and_then(|local| local_time(local, &zone, times.last().copied())),
+            };
+            times.push(at.ok_or_else(|| self.no_time(*line, time, &row[time]))?);
         }
         Ok(RowTimes { times, is_zone_assumed })
+    }
+
+    /// Returns the time that a cell shows, by the given pattern or as without it.
+    fn time_of(&self, cell: &str) -> Option<CellTime> {
+        let text = without_end(cell);
+        self.time_format.as_deref().and_then(|format| read_with(format, text)).or_else(|| read_time(text))
+    }
+
+    /// Returns whether a cell is a date, without a time or at midnight.
+    fn is_date(&self, cell: &str) -> bool {
+        let has_form = |format: &str| read_with(format, cell).is_some_and(|time| time.dates().is_some());
+        self.time_format.as_deref().is_some_and(has_form) || read_date(cell).is_some()
+    }
+
+    /// Returns whether a cell is a time and no mere date. `counts`: a number of seconds or milliseconds is one.
+    fn is_whole_time(&self, cell: &str, counts: bool) -> bool {
+        match cell.parse::<f64>() {
+            Ok(number) => counts && number > LEAST_SECONDS && self.time_of(cell).is_some_and(CellTime::has_zone),
+            Err(_) => !is_mere_date(cell) && self.time_of(cell).is_some(),
+        }
+    }
+
+    /// Returns the times of a column: by the given pattern if it reads all of them, else as without it.
+    fn times_in(&self, time: usize) -> Result<Vec<CellTime>, GridDataError> {
+        let with = |format: &str| self.cells(time).map(|cell| read_with(format, without_end(cell))).collect::<Option<Vec<_>>>();
+        if let Some(times) = self.time_format.as_deref().and_then(with) {
+            return Ok(times);
+        }
+        let read = |(line, row): &(u64, Vec<String>)| {
+            read_time(without_end(&row[time])).ok_or_else(|| self.no_time(*line, time, &row[time]))
+        };
+        self.rows.iter().map(read).collect()
+    }
+
+    fn no_time(&self, line: u64, time: usize, cell: &str) -> GridDataError {
+        let problem = format!("column {:?}: {cell:?} is no time", self.header[time]);
+        let remedy = "write times such as 2026-01-31T23:00:00Z, or give their form, such as --time-format \"%d %b %Y %H:%M\"";
+        GridDataError::new(problem, remedy).at_line(line)
+    }
+
+    /// Returns the date of each row: by the given pattern if it reads all of them, else as without it.
+    fn days(&self, date: DateColumns) -> Result<Vec<Date>, GridDataError> {
+        let texts: Vec<String> = self.rows.iter().map(|(_, cells)| date.text(cells)).collect();
+        let with = |format: &str| texts.iter().map(|text| read_with(format, text)?.dates()).collect::<Option<Vec<_>>>();
+        let given = self.time_format.as_deref().and_then(with);
+        let name = &self.header[date.first()];
+        let mut order = InOneOrder::new(name);
+        for (at, ((line, _), text)) in self.rows.iter().zip(&texts).enumerate() {
+            let given = given.as_ref().and_then(|given| given.get(at).copied());
+            let readings = given.or_else(|| read_date(text)).ok_or_else(|| {
+                let problem = format!("column {name:?}: {text:?} is no date");
+                GridDataError::new(
+                    problem,
+                    "write dates such as 2026-01-31, or give their form, such as --time-format \"%d %b %Y\"",
+                )
+                .at_line(*line)
+            })?;
+            order.add(*line, text, Some(readings))?;
+        }
+        Ok(order.decide()?.into_iter().flatten().map(DateTime::date).collect())
     }
 
     /// Returns the day, the hour and the minute of each row.
     fn days_and_hours(&self, columns: DateAndHour) -> Result<Vec<(u64, Date, i8, i8)>, GridDataError> {
         let DateAndHour { date, hour, minute } = columns;
         let mut places = Vec::new();
-        for (line, cells) in &self.rows {
-            let wrong = |index: usize, text: &str, what: &str, remedy: &str| {
-                let problem = format!("column {:?}: {text:?} is no {what}", self.header[index]);
-                GridDataError::new(problem, remedy).at_line(*line)
-            };
-            let text = date.text(cells);
-            let day = date_of(&text).ok_or_else(|| wrong(date.first(), &text, "date", "write dates such as 2026-01-31"))?;
+        for ((line, cells), day) in self.rows.iter().zip(self.days(date)?) {
             let clock = minute.map_or_else(|| cells[hour].clone(), |minute| format!("{}:{}", cells[hour], cells[minute]));
-            let (hours, minutes) = parse_clock(without_end(&clock))
-                .ok_or_else(|| wrong(hour, &clock, "hour", "write hours from 0 to 23, such as 13 or 13:00"))?;
+            let (hours, minutes) = read_clock(without_end(&clock)).ok_or_else(|| {
+                let problem = format!("column {:?}: {clock:?} is no hour", self.header[hour]);
+                GridDataError::new(problem, "write hours from 0 to 23, such as 13 or 13:00").at_line(*line)
+            })?;
             places.push((*line, day, hours, minutes));
         }
         Ok(places)
@@ -376,7 +442,7 @@ const NAME_CHARS: usize = 60;
 /// Returns the first names as a sentence part, and how many more there are.
 pub(super) fn list_first<'a>(names: impl ExactSizeIterator<Item = &'a str>) -> String {
     let names: Vec<String> = names.map(|name| units::shortened(name, NAME_CHARS)).collect();
-    words::list_first(&names, NAMES_SHOWN)
+    counts::list_first(&names, NAMES_SHOWN)
 }
 
 /// Leaves out what is not wanted, if something is.
@@ -395,37 +461,6 @@ fn is_time(name: &str) -> bool {
         || ["time", "date", "from", "hour_utc"].contains(&name)
 }
 
-/// Returns the beginning of a time as ENTSO-E writes it: `01.01.2024 00:00 - 01.01.2024 01:00`.
-fn without_end(text: &str) -> &str {
-    text.split_once(" - ").map_or(text, |(from, _)| from).trim()
-}
-
-/// Parses a time; one without a zone is of `zone`.
-fn parse_time(text: &str, zone: &TimeZone, after: Option<Timestamp>) -> Option<Timestamp> {
-    let text = without_end(text);
-    zoned_time(text).or_else(|| local_time(parse_local(text)?, zone, after))
-}
-
-/// Reads a time that has its zone, or is in seconds or milliseconds.
-fn zoned_time(text: &str) -> Option<Timestamp> {
-    if let Ok(number) = text.trim_end_matches(" UTC").parse::<i64>() {
-        let seconds = if number.abs() > 100_000_000_000 { number / 1000 } else { number };
-        return Timestamp::from_second(seconds).ok();
-    }
-    if let Ok(time) = text.replacen(' ', "T", 1).parse::<Timestamp>() {
-        return Some(time);
-    }
-    TimeZone::UTC.to_timestamp(parse_local(text.strip_suffix(" UTC")?)?).ok()
-}
-
-fn parse_local(text: &str) -> Option<DateTime> {
-    if let Ok(local) = text.replacen(' ', "T", 1).parse::<DateTime>() {
-        return Some(local);
-    }
-    let forms = ["%d.%m.%Y %H:%M", "%d.%m.%Y %H:%M:%S", "%d/%m/%Y %H:%M", "%d/%m/%Y %H:%M:%S", "%Y%m%d %H:%M"];
-    forms.iter().find_map(|form| DateTime::strptime(form, text).ok())
-}
-
 /// Returns the time of a zone's clock. An hour that comes twice: the second time it is the later one.
 fn local_time(local: DateTime, zone: &TimeZone, after: Option<Timestamp>) -> Option<Timestamp> {
     let ambiguous = zone.to_ambiguous_zoned(local);
@@ -434,29 +469,6 @@ fn local_time(local: DateTime, zone: &TimeZone, after: Option<Timestamp>) -> Opt
         return Some(ambiguous.later().ok()?.timestamp());
     }
     Some(first)
-}
-
-/// Reads a date without a time.
-fn parse_date(text: &str) -> Option<Date> {
-    let forms = ["%Y-%m-%d", "%d.%m.%Y", "%d/%m/%Y", "%Y/%m/%d", "%Y%m%d"];
-    forms.iter().find_map(|form| Date::strptime(form, text).ok())
-}
-
-/// Reads a date, without a time or at midnight.
-fn date_of(text: &str) -> Option<Date> {
-    let midnight = || {
-        let local = parse_local(text).filter(|_| zoned_time(text).is_none())?;
-        ([local.hour(), local.minute(), local.second()] == [0, 0, 0]).then(|| local.date())
-    };
-    parse_date(text).or_else(midnight)
-}
-
-/// Returns whether a text is a time and no mere date. `counts`: a number of seconds or milliseconds is one.
-fn is_whole_time(text: &str, counts: bool) -> bool {
-    match text.parse::<f64>() {
-        Ok(number) => counts && number > LEAST_SECONDS && zoned_time(text).is_some(),
-        Err(_) => parse_date(text).is_none() && parse_time(text, &TimeZone::UTC, None).is_some(),
-    }
 }
 
 /// Returns whether a column's name is one of dates.
@@ -476,14 +488,6 @@ fn names_clock(name: &str) -> bool {
 fn names_end(name: &str) -> bool {
     let name = name.to_lowercase();
     name.split(|c: char| !c.is_alphanumeric()).any(|word| ["end", "ending", "to", "until", "bis"].contains(&word))
-}
-
-/// Reads an hour, 0 to 24, and its minutes: `13` or `13:00`.
-fn parse_clock(text: &str) -> Option<(i8, i8)> {
-    let mut parts = text.split(':');
-    let hours = parts.next()?.trim().parse::<i8>().ok().filter(|hours| (0..=24).contains(hours))?;
-    let minutes = parts.next().map_or(Ok(0), |minutes| minutes.trim().parse::<i8>());
-    Some((hours, minutes.ok().filter(|minutes| (0..60).contains(minutes))?))
 }
 
 /// Returns a source for notes, with a remark if its times are read as UTC because no zone is given.
@@ -609,9 +613,17 @@ fn carbon_column(table: &GridDataTable, named: Option<&str>) -> Result<usize, Gr
 /// Reads carbon intensities as providers publish them (Electricity Maps, `WattTime`, National Grid and alike): CSV with a column
 /// of times and one of g/kWh, or in the unit that its name has (`lbs/MWh`, `kg/MWh`). Of several columns, life-cycle figures go
 /// before direct ones and actual figures before forecasts; `column` names another one. Times without a zone are of `zone`, else of
-/// UTC, which the notes then say.
-pub fn read_carbon(text: &str, column: Option<&str>, zone: Option<&TimeZone>, source: &str) -> Result<GridCarbon, GridDataError> {
-    let table = GridDataTable::read(text)?;
+/// UTC, which the notes then state. `time_format` is the strptime pattern of times that it reads, see [`read_prices`].
+///
+/// [`read_prices`]: super::read_prices
+pub fn read_carbon(
+    text: &str,
+    column: Option<&str>,
+    zone: Option<&TimeZone>,
+    time_format: Option<&str>,
+    source: &str,
+) -> Result<GridCarbon, GridDataError> {
+    let table = GridDataTable::read(text, time_format)?;
     let value = carbon_column(&table, column)?;
     let of_zones = table.column(|name| ["zone id", "zone_id", "zone", "region", "ba", "country"].contains(&name));
     if let Some(zones) = of_zones {
@@ -655,7 +667,7 @@ mod tests {
     use super::*;
 
     fn grams(text: &str, column: Option<&str>, from: &str, to: &str) -> Option<f64> {
-        let carbon = read_carbon(text, column, None, "x.csv").unwrap_or_else(|error| panic!("{error}: {text}"));
+        let carbon = read_carbon(text, column, None, None, "x.csv").unwrap_or_else(|error| panic!("{error}: {text}"));
         let interval = EnergyInterval { from: from.parse().unwrap(), to: to.parse().unwrap(), joules: JOULES_PER_KWH };
         carbon.total_grams(&[interval]).sum.map(|grams| (grams * 1e6).round() / 1e6)
     }
@@ -713,7 +725,7 @@ mod tests {
             ("MTU (CET/CEST)", &TimeZone::UTC, 3.0),
         ] {
             let text = format!("{header},gCO2/kWh\n2024-01-01 00:00,2\n2024-01-01 01:00,3\n2024-01-01 02:00,4\n");
-            let carbon = read_carbon(&text, None, Some(zone), "x").unwrap();
+            let carbon = read_carbon(&text, None, Some(zone), None, "x").unwrap();
             assert_eq!(carbon.total_grams(&[interval]).sum, Some(expected), "{header}");
         }
     }
@@ -734,7 +746,7 @@ mod tests {
         }
         for (header, part) in [("gCO2/km", "\"km\" is no unit of energy"), ("oz CO2/MWh", "\"oz\" is no unit of mass")] {
             let text = format!("datetime,{header}\n2024-01-01T00:00:00Z,100\n");
-            let message = read_carbon(&text, None, None, "x").unwrap_err().to_string();
+            let message = read_carbon(&text, None, None, None, "x").unwrap_err().to_string();
             assert!(message.contains(part), "{header}: {message}");
         }
     }
@@ -751,7 +763,7 @@ mod tests {
         ] {
             let row = |(hour, value): (&&str, i32)| format!("2024-01-01,{hour},{value}\n");
             let rows: String = hours.iter().zip(2..).map(row).collect();
-            let carbon = read_carbon(&format!("{header},gCO2/kWh\n{rows}"), None, Some(zone), "x").unwrap();
+            let carbon = read_carbon(&format!("{header},gCO2/kWh\n{rows}"), None, Some(zone), None, "x").unwrap();
             let from = "2024-01-01T01:00:00Z".parse().unwrap();
             let interval = EnergyInterval { from, to: "2024-01-01T02:00:00Z".parse().unwrap(), joules: JOULES_PER_KWH };
             assert_eq!(carbon.total_grams(&[interval]).sum, expected, "{what}");
@@ -761,7 +773,7 @@ mod tests {
             ("2024-01-01,25,1\n", "line 2: column \"Hour\": \"25\" is no hour"),
             ("2024-01-01,1,1\nyesterday,2,1\n", "line 3: column \"Date\": \"yesterday\" is no date"),
         ] {
-            let message = read_carbon(&format!("Date,Hour,gCO2/kWh\n{rows}"), None, None, "x").unwrap_err();
+            let message = read_carbon(&format!("Date,Hour,gCO2/kWh\n{rows}"), None, None, None, "x").unwrap_err();
             assert!(message.to_string().contains(part), "{message}");
         }
     }
@@ -803,7 +815,7 @@ mod tests {
             ("c".repeat(9000), 1, "c…c"),
         ] {
             let text = format!("datetime,{header}\n2024-01-01T00:00:00Z,{}\n2024-01-01T01:00:00Z,{0}\n", cells(count));
-            let error = read_carbon(&text, None, None, "file").unwrap_err().to_string();
+            let error = read_carbon(&text, None, None, None, "file").unwrap_err().to_string();
             assert!(error.contains(part) && error.len() < 600, "{error}");
         }
     }
@@ -827,7 +839,7 @@ mod tests {
                 assert_eq!(grams(&text, None, from, to), expected, "{columns}");
                 continue;
             }
-            let message = read_carbon(&text, None, None, "x").unwrap_err().to_string();
+            let message = read_carbon(&text, None, None, None, "x").unwrap_err().to_string();
             let names = columns.replace(',', ", ");
             let all = format!("2 columns may be the carbon intensity ({names}); name one of them with --carbon-column");
             assert_eq!(message, all);
@@ -854,7 +866,7 @@ mod tests {
             ("datetime", "1704067200", None, false),
         ] {
             let text = format!("{header},gCO2/kWh\n{time},200\n");
-            let total = read_carbon(&text, None, zone, "x").unwrap().total_grams(&[interval]);
+            let total = read_carbon(&text, None, zone, None, "x").unwrap().total_grams(&[interval]);
             assert_eq!((total.sum, total.note.contains("for want of a --time-zone")), (Some(200.0), is_noted), "{header} {time}");
         }
     }
@@ -898,12 +910,66 @@ mod tests {
             let text = format!("Datetime (Local),gCO2/kWh\n{time},200\n");
             assert_eq!(grams(&text, None, from, to), Some(200.0), "{time}");
             let interval = EnergyInterval { from: from.parse().unwrap(), to: to.parse().unwrap(), joules: JOULES_PER_KWH };
-            let carbon = read_carbon(&text, None, Some(&berlin), "x").unwrap();
+            let carbon = read_carbon(&text, None, Some(&berlin), None, "x").unwrap();
             assert_eq!(carbon.total_grams(&[interval]).sum, Some(200.0), "{time}");
         }
         let local = "Datetime (Local),gCO2/kWh\n2024-01-01 00:00,200\n";
-        let message = read_carbon(local, None, None, "x").unwrap_err().to_string();
+        let message = read_carbon(local, None, None, None, "x").unwrap_err().to_string();
         assert!(message.contains("--time-zone"), "{message}");
+    }
+
+    /// Grams and price of a kWh drawn in an hour, with a table of two rows.
+    fn of_rows(header: &str, rows: [&str; 2], form: Option<&str>, from: &str, to: &str) -> Result<[Option<f64>; 2], String> {
+        let [first, second] = rows;
+        let table = |unit: &str| format!("{header},{unit}\n{first},0.25\n{second},0.5\n");
+        let interval = EnergyInterval { from: from.parse().unwrap(), to: to.parse().unwrap(), joules: JOULES_PER_KWH };
+        let zone = Some(&TimeZone::UTC);
+        let carbon = read_carbon(&table("kgCO2/kWh"), None, zone, form, "x").map_err(|error| error.to_string())?;
+        let prices = super::super::read_prices(&table("EUR/kWh"), None, zone, form, "x").map_err(|error| error.to_string())?;
+        Ok([carbon.total_grams(&[interval]).sum.map(|grams| grams / 1000.0), prices.total_cost(&[interval]).sum])
+    }
+
+    #[test]
+    fn times_have_the_forms_of_recordings() {
+        for (header, rows, form) in [
+            ("datetime", ["2025/02/13 23:00", "2025/02/14 00:00"], None),
+            ("datetime", ["2025-02-13 11:00:00 PM", "2025-02-14 12:00:00 AM"], None),
+            ("datetime", ["2/13/2025 11:00:00 PM", "2/14/2025 12:00:00 AM"], None),
+            ("datetime", ["13/02/2025 23:00", "14/02/2025 00:00"], None),
+            ("datetime", ["13/02/2025 23:00 UTC", "14/02/2025 00:00 UTC"], None),
+            ("datetime", ["13.2.2025 23:00", "14.2.2025 0:00"], None),
+            ("datetime", ["20250213 23:00", "20250214 00:00"], None),
+            ("datetime", ["20250213230000", "20250214000000"], None),
+            ("datetime", ["13-Feb-2025 23:00", "14-Feb-2025 00:00"], None),
+            ("datetime", ["2025-02-14 00:00:00 +0100", "2025-02-14 01:00:00 +0100"], None),
+            ("datetime", ["23h 13 2 2025", "00h 14 2 2025"], Some("%Hh %d %m %Y")),
+            ("datetime", ["2025-02-13 23:00", "2025-02-14 00:00"], Some("%m/%d/%Y %H:%M")),
+            ("date,hour", ["02/13/2025,23", "02/14/2025,0"], None),
+            ("date,time", ["02/13/2025,11:00 PM", "02/14/2025,12:00 AM"], None),
+            ("date,hour", ["13/02/2025,23", "14/02/2025,0"], Some("%m/%d/%Y %H:%M")),
+        ] {
+            let found = of_rows(header, rows, form, "2025-02-13T23:00:00Z", "2025-02-14T00:00:00Z");
+            assert_eq!(found, Ok([Some(0.25); 2]), "{header}: {rows:?}");
+        }
+    }
+
+    #[test]
+    fn a_day_that_may_be_a_month_is_refused_unless_its_form_is_given() {
+        for (header, rows, forms) in [
+            ("datetime", ["02/03/2025 00:00", "02/03/2025 01:00"], ["%m/%d/%Y %H:%M", "%d/%m/%Y %H:%M"]),
+            ("datetime", ["2/3/2025 12:00:00 AM", "2/3/2025 1:00:00 AM"], ["%m/%d/%Y %I:%M:%S %p", "%d/%m/%Y %I:%M:%S %p"]),
+            ("date,hour", ["02/03/2025,0", "02/03/2025,1"], ["%m/%d/%Y", "%d/%m/%Y"]),
+        ] {
+            let on = |day: &str, form| of_rows(header, rows, form, &format!("{day}T00:00:00Z"), &format!("{day}T01:00:00Z"));
+            assert_eq!(on("2025-02-03", Some(forms[0])), Ok([Some(0.25); 2]), "{rows:?}");
+            assert_eq!(on("2025-03-02", Some(forms[1])), Ok([Some(0.25); 2]), "{rows:?}");
+            let refused = on("2025-02-03", None).unwrap_err();
+            let remedy = format!("give the form with --time-format {:?} or {:?}", forms[1], forms[0]);
+            assert!(
+                refused.contains("no row shows whether the day or the month comes first") && refused.ends_with(&remedy),
+                "{refused}"
+            );
+        }
     }
 
     #[test]
@@ -914,9 +980,9 @@ mod tests {
         assert_eq!(at("2024-01-01T00:00:00Z", "2024-01-01T01:00:00Z"), Some(100.0));
         assert_eq!(at("2024-01-01T00:30:00Z", "2024-01-01T01:30:00Z"), None, "an empty cell");
         assert_eq!(at("2024-01-01T03:00:00Z", "2024-01-01T05:00:00Z"), None, "missing rows");
-        assert_eq!(at("2024-01-01T06:00:00Z", "2024-01-01T07:00:00Z"), Some(100.0), "the last one stands for its hour");
+        assert_eq!(at("2024-01-01T06:00:00Z", "2024-01-01T07:00:00Z"), Some(100.0), "the last one counts for its hour");
         assert_eq!(at("2024-01-01T07:00:00Z", "2024-01-01T08:00:00Z"), None);
-        let carbon = read_carbon(text, None, None, "x.csv").unwrap();
+        let carbon = read_carbon(text, None, None, None, "x.csv").unwrap();
         let interval = EnergyInterval {
             from: "2024-01-02T00:00:00Z".parse().unwrap(),
             to: "2024-01-02T01:00:00Z".parse().unwrap(),
@@ -929,7 +995,7 @@ mod tests {
     fn the_hour_that_comes_twice_is_two_hours() {
         let zone = TimeZone::posix("CET-1CEST,M3.5.0,M10.5.0/3").unwrap();
         let text = "datetime,gCO2/kWh\n2024-10-27 01:00,1\n2024-10-27 02:00,2\n2024-10-27 02:00,3\n2024-10-27 03:00,4\n";
-        let carbon = read_carbon(text, None, Some(&zone), "x").unwrap();
+        let carbon = read_carbon(text, None, Some(&zone), None, "x").unwrap();
         let interval = EnergyInterval {
             from: "2024-10-27T01:00:00Z".parse().unwrap(),
             to: "2024-10-27T02:00:00Z".parse().unwrap(),
@@ -940,7 +1006,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_read_is_named() {
-        let refused = |text: &str| read_carbon(text, None, None, "x").unwrap_err().to_string();
+        let refused = |text: &str| read_carbon(text, None, None, None, "x").unwrap_err().to_string();
         for (text, part) in [
             ("", "the file is empty"),
             ("datetime,gCO2/kWh\n", "no row below the header"),
@@ -966,7 +1032,7 @@ mod tests {
             let message = refused(text);
             assert!(message.contains(part) && message.contains("; "), "{text:?}: {message}");
         }
-        let other = read_carbon("datetime,gCO2/kWh\n2024-01-01T00:00:00Z,1\n", Some("x"), None, "x").unwrap_err();
+        let other = read_carbon("datetime,gCO2/kWh\n2024-01-01T00:00:00Z,1\n", Some("x"), None, None, "x").unwrap_err();
         assert!(other.to_string().contains("--carbon-column"), "{other}");
     }
 }

@@ -24,8 +24,15 @@ fn many_per_kwh(currency: Option<&str>) -> f64 {
 /// Reads prices. JSON is a rate document of `OpenEI`. CSV with a column `hour` (0 to 23) and none of dates is a tariff by hour,
 /// with `days` (`weekday`, `weekend` or `all`) and `month` (1 to 12) where it has them; any other CSV is a time series with a
 /// column of times, or of dates and hours. A price is per kWh, or in the unit that its column's name has (`EUR/MWh`, `ct/kWh`).
-/// Hours, and times without a zone, are of `zone`, else of UTC, which the notes then say. `column` names the column of the prices.
-pub fn read_prices(text: &str, column: Option<&str>, zone: Option<&TimeZone>, source: &str) -> Result<Prices, GridDataError> {
+/// Hours, and times without a zone, are of `zone`, else of UTC, which the notes then state. `column` names the column of the prices.
+/// `time_format` is the strptime pattern of a column of times or dates, if it reads all of them.
+pub fn read_prices(
+    text: &str,
+    column: Option<&str>,
+    zone: Option<&TimeZone>,
+    time_format: Option<&str>,
+    source: &str,
+) -> Result<Prices, GridDataError> {
     let tariff_zone = || zone.cloned().unwrap_or(TimeZone::UTC);
     if text.trim_start_matches('\u{feff}').trim_start().starts_with('{') {
         if column.is_some() {
@@ -39,7 +46,7 @@ pub fn read_prices(text: &str, column: Option<&str>, zone: Option<&TimeZone>, so
         let source = describe_source(source, "hours", zone.is_none());
         return Ok(Prices { kind: PriceKind::Tariff(tariff, tariff_zone()), currency: Some("USD".to_owned()), source });
     }
-    let table = GridDataTable::read(text)?;
+    let table = GridDataTable::read(text, time_format)?;
     let value = match column {
         Some(name) => table.named_column(name, "--price-column")?,
         None => price_column(&table)?,
@@ -216,7 +223,7 @@ mod tests {
     }
 
     fn cost(text: &str, zone: &TimeZone, from: &str, to: &str) -> Option<f64> {
-        let prices = read_prices(text, None, Some(zone), "x").unwrap_or_else(|error| panic!("{error}"));
+        let prices = read_prices(text, None, Some(zone), None, "x").unwrap_or_else(|error| panic!("{error}"));
         prices.total_cost(&[interval(from, to)]).sum.map(|cost| (cost * 1e9).round() / 1e9)
     }
 
@@ -236,7 +243,7 @@ mod tests {
         let cents = hours("hour;days;ct/kWh", |hour| format!("{hour};weekday;{}\n{hour};weekend;5,0", 100.0 * peak(hour)));
         assert_eq!(cost(&cents, &berlin, wednesday, to), Some(0.5));
         assert_eq!(cost(&cents, &berlin, "2026-06-13T16:00:00Z", "2026-06-13T17:00:00Z"), Some(0.05), "Saturday");
-        assert!(read_prices(&plain, None, None, "x").unwrap().currency.is_none());
+        assert!(read_prices(&plain, None, None, None, "x").unwrap().currency.is_none());
     }
 
     #[test]
@@ -263,13 +270,13 @@ mod tests {
             ("start,GBP p/kWh\n2026-01-01T00:00:00Z,20\n2026-01-01T01:00:00Z,40\n", 0.3, Some("GBP")),
         ] {
             assert_eq!(cost(text, &TimeZone::UTC, from, to), Some(expected), "{text}");
-            assert_eq!(read_prices(text, None, None, "x").unwrap().currency.as_deref(), currency, "{text}");
+            assert_eq!(read_prices(text, None, None, None, "x").unwrap().currency.as_deref(), currency, "{text}");
         }
         let unnamed = "datetime,price\n2026-01-01T00:00:00Z,200\n2026-01-01T01:00:00Z,400\n";
-        let note = read_prices(unnamed, None, None, "x").unwrap().total_cost(&[interval(from, to)]).note;
+        let note = read_prices(unnamed, None, None, None, "x").unwrap().total_cost(&[interval(from, to)]).note;
         assert!(note.contains("taken per kWh, up to 400: the column has no unit"), "{note}");
         let yen = "datetime,price JPY\n2026-01-01T00:00:00Z,30\n2026-01-01T01:00:00Z,40\n";
-        let note = read_prices(yen, None, None, "x").unwrap().total_cost(&[interval(from, to)]).note;
+        let note = read_prices(yen, None, None, None, "x").unwrap().total_cost(&[interval(from, to)]).note;
         assert!(!note.contains("taken per kWh"), "{note}");
         let grade = "datetime,price,unit\n2026-01-01T00:00:00Z,0.2,A\n2026-01-01T01:00:00Z,0.4,B\n";
         assert_eq!(cost(grade, &TimeZone::UTC, from, to), Some(0.3), "a column named unit that holds none");
@@ -293,7 +300,7 @@ mod tests {
         ] {
             let text = format!("datetime,{header}\n2026-01-01T00:00:00Z,{value}\n");
             assert_eq!(cost(&text, &TimeZone::UTC, from, to), Some(0.25), "{header}");
-            assert_eq!(read_prices(&text, None, None, "x").unwrap().currency.as_deref(), currency, "{header}");
+            assert_eq!(read_prices(&text, None, None, None, "x").unwrap().currency.as_deref(), currency, "{header}");
         }
         let with_unit = "datetime,price_per_kwh,unit\n2026-01-01T00:00:00Z,25,ct/kWh\n";
         assert_eq!(cost(with_unit, &TimeZone::UTC, from, to), Some(0.25), "the column unit completes the name");
@@ -303,7 +310,7 @@ mod tests {
             ("datetime,EUR/MWh\n2026-01-01T00:00:00Z,25\n2026-01-01T01:00:00Z,20\n2026-01-01T02:00:00Z,3000\n", false),
             ("datetime,ct/kWh\n2026-01-01T00:00:00Z,25\n", false),
         ] {
-            let note = read_prices(text, None, None, "x").unwrap().total_cost(&[interval(from, to)]).note;
+            let note = read_prices(text, None, None, None, "x").unwrap().total_cost(&[interval(from, to)]).note;
             assert_eq!(note.contains("check the unit of column"), is_noted, "{note}");
         }
     }
@@ -326,7 +333,7 @@ mod tests {
             assert_eq!(cost(&text, &TimeZone::UTC, from, to), Some(0.16), "{header}");
         }
         let broken = hours("hour,price,date", |hour| format!("{hour},0.1,{}", if hour < 5 { "2026-06-10" } else { "x" }));
-        assert!(read_prices(&broken, None, None, "x").unwrap_err().to_string().contains("\"x\" is no date"));
+        assert!(read_prices(&broken, None, None, None, "x").unwrap_err().to_string().contains("\"x\" is no date"));
     }
 
     #[test]
@@ -342,7 +349,7 @@ mod tests {
             ("Price EUR/kWh,Other EUR/MWh", "(Price EUR/kWh, Other EUR/MWh)"),
             ("Total price DE,Price FR", "(Total price DE, Price FR)"),
         ] {
-            let message = read_prices(&format!("datetime,{columns}\n{rows}"), None, None, "x").unwrap_err().to_string();
+            let message = read_prices(&format!("datetime,{columns}\n{rows}"), None, None, None, "x").unwrap_err().to_string();
             assert!(message.contains(part), "{columns}: {message}");
         }
         for (text, expected) in [
@@ -374,7 +381,7 @@ mod tests {
             ("Import [ct/kWh],Export [ct/kWh]", "Export [ct/kWh]", 0.002),
         ] {
             let text = format!("datetime,{columns}\n{rows}");
-            let prices = read_prices(&text, Some(named), None, "x").unwrap();
+            let prices = read_prices(&text, Some(named), None, None, "x").unwrap();
             let sum = prices.total_cost(&[interval(from, to)]).sum.unwrap();
             assert!((sum - expected).abs() < 1e-9, "{columns}: {named}: {sum}");
         }
@@ -383,7 +390,7 @@ mod tests {
             (format!("datetime,PRICE,Price\n{rows}"), "price", "2 columns are called \"price\""),
             ("{\"items\": []}".to_owned(), "rate", "leave --price-column out"),
         ] {
-            let message = read_prices(&text, Some(named), None, "x").unwrap_err().to_string();
+            let message = read_prices(&text, Some(named), None, None, "x").unwrap_err().to_string();
             assert!(message.contains(part), "{message}");
         }
     }
@@ -392,7 +399,7 @@ mod tests {
     fn hours_without_a_zone_are_of_utc_with_a_note() {
         let plain = hours("hour,price_per_kwh", |hour| format!("{hour},0.1"));
         let note = |text: &str, zone: Option<&TimeZone>| {
-            let prices = read_prices(text, None, zone, "x").unwrap();
+            let prices = read_prices(text, None, zone, None, "x").unwrap();
             prices.total_cost(&[interval("2026-01-01T00:00:00Z", "2026-01-01T01:00:00Z")]).note
         };
         assert!(note(&plain, None).contains("hours read as UTC for want of a --time-zone"), "{}", note(&plain, None));
@@ -401,7 +408,7 @@ mod tests {
 
     #[test]
     fn what_is_no_tariff_is_named() {
-        let refused = |text: &str| read_prices(text, None, None, "x").unwrap_err().to_string();
+        let refused = |text: &str| read_prices(text, None, None, None, "x").unwrap_err().to_string();
         for (text, part) in [
             (String::new(), "the file is empty"),
             ("{}".to_owned(), "no OpenEI rate document"),

@@ -205,7 +205,7 @@ const PLAIN_MASSES: &[&str] = &["kg", "kgs", "lb", "lbs", "ton", "tons", "tonne"
 /// Units of mass that are none of those above; those of carbon without its oxygen, too.
 const FOREIGN_MASSES: &[&str] = &["ug", "µg", "μg", "ng", "cg", "dg", "oz", "mt", "kt", "gt", "gc", "kgc", "tc", "mol"];
 
-/// Words that may stand between a unit of mass and the energy.
+/// Words that may be between a unit of mass and the energy.
 const SUBSTANCES: &[&str] = &[
     "co2",
     "eq",
@@ -359,7 +359,7 @@ fn is_known(word: &str) -> bool {
     energy_kwh(word).is_some() || money(word).is_some() || mass(word).is_some() || is_foreign
 }
 
-/// Splits a name into its words, in lower case, and what stands between them.
+/// Splits a name into its words, in lower case, and what is between them.
 fn tokens(name: &str) -> Vec<UnitToken> {
     let mut found = Vec::new();
     let mut chunk = String::new();

@@ -30,7 +30,7 @@ const ZONES: &[(&[&str], &str)] = &[
     (&["pst", "pdt", "pt", "ppt"], "PST8PDT,M3.2.0,M11.1.0"),
 ];
 
-/// Abbreviations that several zones have: alone they say too little.
+/// Abbreviations that several zones have: alone they are ambiguous.
 const AMBIGUOUS: [&str; 3] = ["cst", "bst", "ist"];
 
 /// First parts of names such as `America/New_York`.

@@ -6,7 +6,7 @@ use std::fmt::{self, Write};
 use eadt_html::escape;
 use eadt_schemas::EventTime;
 use eadt_schemas::counts::counted;
-use eadt_schemas::v1::{ControllerAction, Origin};
+use eadt_schemas::v1::Origin;
 
 use super::origin_mark;
 use crate::figures::{ChangeVerdict, DecidedChange, WindowPoint};
@@ -280,10 +280,10 @@ fn write_marks(out: &mut String, workload: &WorkloadReport, axes: &Axes) -> fmt:
         writeln!(out, "<line class=\"change\" x1=\"{x:.1}\" y1=\"{MARKS}\" x2=\"{x:.1}\" y2=\"{}\"/>", axes.bottom())?;
         if x - labelled >= APART {
             labelled = x;
-            let sign = match (decided.reverted, decided.action) {
+            let sign = match (decided.reverted, decided.takes_back) {
                 (true, _) => "✗",
-                (false, ControllerAction::Revert) => "←",
-                (false, _) => "",
+                (false, true) => "←",
+                (false, false) => "",
             };
             writeln!(
                 out,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use eadt_schemas::counts::counted;
+use eadt_schemas::counts::{counted, list_first};
 use eadt_schemas::v1::Origin;
 
 use super::columns::{ColumnTotal, ReportTable, TableColumns};
@@ -10,7 +10,7 @@ use super::{NAMES_SHOWN, ReportSection, SharedNote, html, markdown, origin_mark,
 use crate::comparison::FigurePair;
 use crate::run_comparison::WorkloadPair;
 use crate::units::{self, ColumnUnit};
-use crate::words::{list_first, origin_word};
+use crate::words::origin_word;
 use crate::{ReportComparison, RunComparison, RunTotals};
 
 const TITLE: &str = "Two runs";

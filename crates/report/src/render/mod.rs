@@ -12,11 +12,12 @@ use std::collections::BTreeSet;
 use std::fmt;
 
 use eadt_schemas::EventTime;
+use eadt_schemas::counts::list_first;
 use eadt_schemas::v1::{Meter, Origin};
 use serde::Serialize;
 
 use crate::units::{self, ColumnUnit};
-use crate::words::{list_first, origin_word};
+use crate::words::origin_word;
 use crate::{EnergyReport, ReportTotals, SpanRow, WindowRow, WorkloadReport};
 use columns::{ColumnTotal, ReportTable, TableColumns};
 

@@ -65,7 +65,7 @@ const GAP: usize = 2;
 const NAME_LEAST: usize = 30;
 
 fn write_table(out: &mut String, table: &ReportTable, width: Option<usize>) {
-    // A name that fills the line would stand alone in each part.
+    // A name that fills the line would be alone in each part.
     let room = width.map_or(usize::MAX, |width| (width / 2).max(NAME_LEAST));
     let cell = |(column, cell): (usize, &String)| {
         let cell = one_line(cell);

@@ -45,10 +45,13 @@ pub(crate) struct SavingEstimate {
     pub(crate) interval: Option<(f64, f64)>,
     /// Samples over what the starting layout would have done in the same time.
     pub(crate) throughput_ratio: Option<f64>,
+    /// Energy of the windows that are compared. Energy and samples in no window are in no figure of the saving: of which time and
+    /// of which work they are is not known.
+    pub(crate) compared_joules: Option<f64>,
+    /// Energy that the starting layout would have taken for the samples of these windows.
+    pub(crate) expected_joules: Option<f64>,
     /// J/sample of the windows that are compared.
     pub(crate) compared: Option<f64>,
-    /// Their part of the energy of the run's windows.
-    pub(crate) compared_ratio: Option<f64>,
     /// The setting was changed, and there is nothing to compare with.
     pub(crate) lacks_baseline: bool,
     /// One for each window of the run, in its order.
@@ -155,14 +158,15 @@ impl BaselineComparison {
             if let (Some(joules), Some(samples)) = (compared.baseline_joules, compared.baseline_samples) {
                 sums.baseline_joules = sum_known([sums.baseline_joules, Some(joules)].into_iter());
                 sums.baseline_samples = sum_known([sums.baseline_samples, Some(samples)].into_iter());
-                sums.joules = sum_known([sums.joules, energy_with_unassigned(window)].into_iter());
+                sums.joules = sum_known([sums.joules, window.run_energy].into_iter());
                 sums.samples = sum_known([sums.samples, window.samples].into_iter());
             }
         }
         let baseline = divide_known(sums.baseline_joules, sums.baseline_samples);
-        let compared = divide_known(sums.joules, sums.samples);
         let expected = baseline.zip(sums.samples).map(|(baseline, samples)| baseline * samples);
-        let joules = expected.zip(sums.joules).map(|(expected, joules)| expected - joules).filter(|joules| joules.is_finite());
+        let energies = expected.zip(sums.joules).filter(|(expected, joules)| (expected - joules).is_finite());
+        let (expected, compared) = energies.unzip();
+        let joules = energies.map(|(expected, compared)| expected - compared);
         let ratio = divide_known(joules, expected);
         let interval = ratio.map(|ratio| {
             let half = Z_90 * self.variance.max(0.0).sqrt() * (1.0 - ratio).abs();
@@ -174,9 +178,9 @@ impl BaselineComparison {
             ratio,
             interval,
             throughput_ratio: divide_known(sums.samples, sums.baseline_samples).filter(|_| joules.is_some()),
-            compared: compared.filter(|_| joules.is_some()),
-            compared_ratio: divide_known(sums.joules, sum_known(windows.iter().map(|window| energy_with_unassigned(window))))
-                .filter(|_| joules.is_some()),
+            compared_joules: compared,
+            expected_joules: expected,
+            compared: divide_known(compared, sums.samples),
             lacks_baseline: false,
             windows: self.windows.clone(),
         }
@@ -245,8 +249,7 @@ fn compare(windows: &[&ReportWindow], timeline: &SettingTimeline) -> BaselineCom
         }
         let compared = &mut comparison.windows[index];
         if setting.is_start && !setting.disturbed {
-            (compared.baseline_joules, compared.baseline_samples) =
-                (energy_with_unassigned(window), Some(window.samples.unwrap_or(0.0)));
+            (compared.baseline_joules, compared.baseline_samples) = (window.run_energy, Some(window.samples.unwrap_or(0.0)));
             continue;
         }
         let of_phase = |phase: usize| {
@@ -384,10 +387,6 @@ fn is_comparable(window: &ReportWindow) -> bool {
     let known = counts_for_saving(window) && !window.restarted && !window.redone && window.progress_coverage >= GOOD_COVERAGE;
     let (watts, rate) = power_and_rate(window);
     known && !window.shared && watts > 0.0 && rate > 0.0
-}
-
-fn energy_with_unassigned(window: &ReportWindow) -> Option<f64> {
-    window.run_energy.map(|energy| energy + window.unassigned)
 }
 
 fn counts_for_saving(window: &ReportWindow) -> bool {

@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn jobs_run_as_the_objects_elsewhere_say() {
+    fn jobs_run_as_the_objects_elsewhere_show() {
         let start = EventTime::from_seconds(1_767_225_600.0);
         let scenario = Scenario { workloads: vec![], ..Scenario::default() };
         let mut cluster = ClusterSimulation::new(scenario, start).unwrap();

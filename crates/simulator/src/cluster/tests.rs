@@ -277,7 +277,7 @@ fn jobs_that_share_a_gpu_slow_each_other_down_and_its_power_is_divided() {
     assert!(rate("a/one", 100.0, 150.0) < 0.99 * rate("a/one", 10.0, 50.0));
     assert!(rate("a/other", 200.0, 230.0) > 1.01 * rate("a/other", 100.0, 150.0));
 
-    // Who goes says so once; who comes back begins another stay.
+    // A node that goes reports it once; who comes back begins another stay.
     assert!(at(&other, 60.0).is_none() && at(&other, 61.0).is_some() && at(&one, 200.0).is_none());
     assert!(one.iter().filter(|sample| sample.last).map(|sample| second(sample)).eq([181.0]));
     assert_eq!(at(&one, 250.0).unwrap().tenure, Some(2));

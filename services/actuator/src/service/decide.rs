@@ -1,5 +1,6 @@
 //! Carries out decisions: dereference → plan → check → apply, and the recommendations that people approved.
 
+use std::collections::BTreeSet;
 use std::time::Instant;
 
 use eadt_bus::chaos;
@@ -29,7 +30,9 @@ enum DecisionOutcome {
 /// The result of one attempt at a decision.
 enum AttemptResult {
     Done,
-    /// Not its turn yet, or the cluster did not answer.
+    /// Not its turn yet, or its job writes a checkpoint: it holds back its workload.
+    Waits,
+    /// The cluster did not answer, or a commit is needed first: it holds back its partition.
     Later,
     /// The cluster is going away.
     Stopped,
@@ -42,16 +45,29 @@ impl ActuatorSession<'_> {
             return true;
         }
         for partition in self.queue.partitions() {
-            while let Some(mut head) = self.queue.pop(partition) {
-                let early = head.not_before.is_some_and(|not_before| Instant::now() < not_before);
-                match if early { AttemptResult::Later } else { self.attempt(&mut head) } {
-                    AttemptResult::Done => self.queue.finish(partition, &head),
+            // Workloads whose first decision waits.
+            let mut held = BTreeSet::new();
+            let mut from = 0;
+            while let Some((place, mut queued)) = self.queue.take(partition, from, &held) {
+                let early = queued.not_before.is_some_and(|not_before| Instant::now() < not_before);
+                let result = match early {
+                    true if queued.trouble.is_some() => AttemptResult::Later,
+                    true => AttemptResult::Waits,
+                    false => self.attempt(&mut queued),
+                };
+                match result {
+                    AttemptResult::Done => self.queue.finish(partition, &queued),
+                    AttemptResult::Waits => {
+                        held.extend(queued.decision.as_ref().ok().map(|decision| decision.workload.clone()));
+                        self.queue.put_back(partition, place, queued);
+                    }
                     AttemptResult::Later => {
-                        self.queue.put_back(partition, head);
+                        self.queue.put_back(partition, place, queued);
                         break;
                     }
                     AttemptResult::Stopped => return false,
                 }
+                from = place;
             }
         }
         true
@@ -66,9 +82,11 @@ impl ActuatorSession<'_> {
             }
         };
         if self.publisher.is_answered(decision) {
+            // Applied before a restart, it may lack the other parts of its step.
+            self.publisher.mark_unsettled(&decision.workload);
             return AttemptResult::Done;
         }
-        let Some(now) = self.deps.cluster.effect_time(decision) else { return AttemptResult::Later };
+        let Some(now) = self.deps.cluster.effect_time(decision) else { return AttemptResult::Waits };
         // The object may have changed while the decision waited for its turn.
         if self.view.is_behind(&*self.deps.cluster) && !self.reconcile() {
             return AttemptResult::Later;
@@ -92,7 +110,7 @@ impl ActuatorSession<'_> {
             Ok(DecisionOutcome::WaitsForCheckpoint) => {
                 queued.attempts = queued.attempts.max(1);
                 queued.not_before = Some(Instant::now() + JOB_POLL);
-                AttemptResult::Later
+                AttemptResult::Waits
             }
             Err(error) => match error.remedy {
                 ClusterRemedy::Stopped => AttemptResult::Stopped,

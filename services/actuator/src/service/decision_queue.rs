@@ -1,8 +1,10 @@
 //! Decisions that are not finished with, by partition, and the positions to commit.
 //!
-//! The decisions of a partition are finished in order; one that cannot be finished yet holds back only its partition.
+//! The decisions of a workload are finished in order. One that waits for its turn or for a checkpoint holds back only its workload;
+//! one that the cluster did not take holds back its partition. A partition is committed up to its first decision that is not
+//! finished. What was finished behind it is read again after a restart, and recognised by its outcome in the log.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -12,7 +14,7 @@ use eadt_schemas::v1::{DeadLetterReason, Decision};
 use eadt_schemas::{DecodeError, EventType, decode};
 
 /// Decisions of one partition that wait; beyond it the partition is paused, so memory is bounded.
-const MAX_QUEUED: usize = 1000;
+pub const MAX_QUEUED: usize = 1000;
 
 /// A record of `decisions.v1` that is not finished with.
 #[derive(Debug)]
@@ -48,8 +50,10 @@ impl QueuedDecision {
 #[derive(Debug, Default)]
 struct AssignedPartition {
     queued: VecDeque<QueuedDecision>,
-    /// First offset that is not finished with and not committed yet.
+    /// First offset that is not finished with.
     position: i64,
+    /// Offset after the last decision that is finished with, whatever waits before it.
+    finished_end: i64,
     committed: i64,
     paused: bool,
 }
@@ -82,7 +86,10 @@ impl DecisionQueue {
     }
 
     pub fn add_partition(&mut self, partition: i32, start: i64) {
-        self.partitions.insert(partition, AssignedPartition { position: start, committed: start, ..Default::default() });
+        self.partitions.insert(
+            partition,
+            AssignedPartition { position: start, finished_end: start, committed: start, ..Default::default() },
+        );
     }
 
     pub fn remove_partition(&mut self, partition: i32) {
@@ -96,20 +103,30 @@ impl DecisionQueue {
         }
     }
 
-    /// Takes the first decision of a partition; it is to be [finished](Self::finish) or [put back](Self::put_back).
-    pub fn pop(&mut self, partition: i32) -> Option<QueuedDecision> {
-        self.partitions.get_mut(&partition)?.queued.pop_front()
+    /// Takes the first decision of a partition, from a place on, that may be tried: none of a workload that is held back, and an
+    /// unreadable one only if nothing waits before it. It is to be [finished](Self::finish) or [put back](Self::put_back).
+    pub fn take(&mut self, partition: i32, from: usize, held: &BTreeSet<String>) -> Option<(usize, QueuedDecision)> {
+        let queued = &mut self.partitions.get_mut(&partition)?.queued;
+        let is_open = |(place, queued): &(usize, &QueuedDecision)| match &queued.decision {
+            Ok(decision) => !held.contains(&decision.workload),
+            Err(_) => *place == 0,
+        };
+        let (place, _) = queued.iter().enumerate().skip(from).find(is_open)?;
+        Some((place, queued.remove(place)?))
     }
 
-    pub fn put_back(&mut self, partition: i32, head: QueuedDecision) {
+    pub fn put_back(&mut self, partition: i32, place: usize, waiting: QueuedDecision) {
         if let Some(assigned) = self.partitions.get_mut(&partition) {
-            assigned.queued.push_front(head);
+            assigned.queued.insert(place, waiting);
         }
     }
 
-    pub fn finish(&mut self, partition: i32, head: &QueuedDecision) {
+    pub fn finish(&mut self, partition: i32, finished: &QueuedDecision) {
         if let Some(assigned) = self.partitions.get_mut(&partition) {
-            assigned.position = head.record.offset + 1;
+            let AssignedPartition { queued, position, finished_end, .. } = assigned;
+            *finished_end = (*finished_end).max(finished.record.offset + 1);
+            let waiting = queued.front().map(|first| first.record.offset);
+            *position = waiting.map_or(*finished_end, |first| first.min(*finished_end)).max(*position);
         }
     }
 

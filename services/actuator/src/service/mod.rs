@@ -146,7 +146,7 @@ impl<'a> ActuatorSession<'a> {
             member,
             hanging: HangingEnds::after(STALL),
             queue: DecisionQueue::new(topics.decisions.clone()),
-            standby: SpareMemberCheck::new(group.clone(), topics.decisions.clone()),
+            standby: SpareMemberCheck::new(group.clone(), topics.decisions.clone(), vec![topics.decisions.clone()]),
             view: ClusterView::new(),
             intents: None,
             directives: JobDirectives::new(deps, topics.clone()),
@@ -342,6 +342,8 @@ impl<'a> ActuatorSession<'a> {
     fn commit(&mut self) -> Result<(), BusError> {
         let positions = self.queue.positions_to_commit();
         if positions.is_empty() && !self.publisher.has_outputs() {
+            // Decisions that were read again behind one that waits: all that they led to is committed.
+            self.publisher.on_committed();
             return Ok(());
         }
         self.member.commit(&CommitStep { outputs: self.publisher.take_outputs(), positions })?;

@@ -25,7 +25,7 @@ pub struct ActuatorPublisher<'a> {
     outputs: Vec<ProducerRecord>,
     /// The last published event of each workload.
     published: BTreeMap<String, Workload>,
-    /// Ids of outcomes in the log whose step may have lost its other parts.
+    /// Ids of the newest outcomes in the log: their decisions may be read again, and their steps may have lost other parts.
     outcomes: BTreeSet<String>,
     /// Workloads with an event or a finished decision that is not committed. The object remembers its last change only: a further
     /// one would hide what a successor needs to know in order to publish it.
@@ -60,10 +60,11 @@ impl<'a> ActuatorPublisher<'a> {
         self.outcomes.insert(id.to_owned());
     }
 
-    /// Returns whether the log has it already that a decision was refused or recommended, so that it is not tried again.
+    /// Returns whether the log has an outcome of a decision already, so that it is not tried again.
     pub fn is_answered(&self, decision: &Decision) -> bool {
         let is_known = |outcome| self.outcomes.contains(&report::actuation_id(&decision.id, outcome));
-        !self.outcomes.is_empty() && [ActuationOutcome::Refused, ActuationOutcome::Recommended].into_iter().any(is_known)
+        let first = [ActuationOutcome::Applied, ActuationOutcome::Refused, ActuationOutcome::Recommended];
+        !self.outcomes.is_empty() && first.into_iter().any(is_known)
     }
 
     /// Publishes the difference between a workload's last published event and its present state.

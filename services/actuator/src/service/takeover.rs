@@ -4,9 +4,11 @@ use eadt_bus::{BusError, Remedy, StartOffset, TopicPartition, TransactionEnd};
 use eadt_schemas::envelope::header;
 
 use super::ActuatorSession;
+use super::decision_queue::MAX_QUEUED;
 
-/// Outcomes of a partition that are looked through for those that are not to be repeated: many more than a step has.
-const OUTCOMES: i64 = 10_000;
+/// Outcomes of a partition that are looked through for those that are not to be repeated: of all decisions that were finished while
+/// an earlier one waited. A decision has four at most.
+const OUTCOMES: i64 = 4 * MAX_QUEUED as i64;
 
 impl ActuatorSession<'_> {
     /// Reads what was published about the workloads of these partitions, and to node agents. Joining the group has fenced older
@@ -40,20 +42,17 @@ impl ActuatorSession<'_> {
         if let Some(intents) = intents {
             intents.on_read();
         }
-        if !self.hanging.has_ended_any() {
-            return Ok(());
-        }
         match self.read_outcomes(parts) {
             Err(error) if error.remedy == Remedy::Stop => {
-                tracing::warn!(%error, "outcomes of a step that a broker forgot in part may be published twice");
+                tracing::warn!(%error, "the newest outcomes cannot be read: some may be published twice");
                 Ok(())
             }
             read => read,
         }
     }
 
-    /// Reads the newest outcomes of these partitions to their ends, so that they are not repeated: a part of their transaction
-    /// was aborted. Commits the part that hangs, since the transaction was committed.
+    /// Reads the newest outcomes of these partitions to their ends, so that they are not repeated: the decision may be read again, or
+    /// a part of their transaction was aborted. Commits a part that hangs: once it is in the log, it is not published again.
     fn read_outcomes(&mut self, parts: &[TopicPartition]) -> Result<(), BusError> {
         let Self { deps, topics, member, hanging, publisher, .. } = self;
         let mut from = Vec::new();

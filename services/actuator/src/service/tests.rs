@@ -20,15 +20,19 @@ use crate::ActuatorSettings;
 
 const WITHIN: Duration = Duration::from_mins(1);
 const NAME: &str = "n/w";
+/// A workload of the same partition whose decisions may have to wait.
+const OTHER: &str = "n/other";
 
 /// A workload that remembers its last change, as objects do; changes are ready at once.
 #[derive(Debug)]
 struct Object {
     managed: Mutex<(u64, ManagedWorkload)>,
-    /// Whoever makes the next change dies before it can say so.
+    /// Whoever makes the next change dies before it can publish it.
     deadly: AtomicBool,
-    /// Decisions of which it was told that they found a change to help.
+    /// Decisions that were reported to it as having found a change to help.
     verified: Mutex<Vec<String>>,
+    /// It is not yet the turn of [`OTHER`]'s decisions.
+    holds_other: AtomicBool,
 }
 
 fn place(topic: Topic) -> TopicPartition {
@@ -51,7 +55,12 @@ impl Object {
             ..Workload::default()
         };
         let managed = ManagedWorkload { state, applied: None, mps_default_thread_percentage: None, restarts: vec![] };
-        Self { managed: Mutex::new((1, managed)), deadly: AtomicBool::new(false), verified: Mutex::default() }
+        Self {
+            managed: Mutex::new((1, managed)),
+            deadly: AtomicBool::new(false),
+            verified: Mutex::default(),
+            holds_other: AtomicBool::new(false),
+        }
     }
 }
 
@@ -59,8 +68,9 @@ impl Cluster for Object {
     fn now(&self) -> EventTime {
         now()
     }
-    fn effect_time(&self, _: &Decision) -> Option<EventTime> {
-        Some(now())
+    fn effect_time(&self, decision: &Decision) -> Option<EventTime> {
+        let is_held = decision.workload == OTHER && self.holds_other.load(Ordering::SeqCst);
+        (!is_held).then(now)
     }
     fn revision(&self) -> u64 {
         self.managed.lock().unwrap().0
@@ -124,10 +134,14 @@ impl Rig {
     }
 
     fn decide_after(&self, validation: ChangeValidation, id: &str, generation: u64, from: f64, to: f64) {
+        self.decide_for(NAME, validation, id, generation, [from, to]);
+    }
+
+    fn decide_for(&self, workload: &str, validation: ChangeValidation, id: &str, generation: u64, [from, to]: [f64; 2]) {
         let cap = |watts| Layout { power_limit_watts: Some(watts), ..Layout::default() };
         let decision = Decision {
             id: id.into(),
-            workload: NAME.into(),
+            workload: workload.into(),
             time: now(),
             action: if from == to { ControllerAction::Maintain } else { ControllerAction::SetPowerLimit },
             validation,
@@ -139,14 +153,14 @@ impl Rig {
             ..Decision::default()
         };
         let (source, kind) = ("/test".to_owned(), EventType::Decision);
-        let envelope = Envelope { id: id.into(), source, kind, time: decision.time, subject: NAME.into() };
+        let envelope = Envelope { id: id.into(), source, kind, time: decision.time, subject: workload.into() };
         let topic: Arc<str> = format!("t.{}", Topic::Decisions).into();
         let mut producer = self.log.producer("test").unwrap();
-        producer.send(ProducerRecord::event(&topic, NAME, &envelope, &decision)).unwrap();
+        producer.send(ProducerRecord::event(&topic, workload, &envelope, &decision)).unwrap();
         assert!(producer.flush(WITHIN).unwrap());
     }
 
-    /// Lives until it dies by its next change, or, where it is not to die, until this decision is said to be ready.
+    /// Lives until it dies by its next change, or, where it is not to die, until this decision is reported as ready.
     fn live(&self, until: Option<&str>) {
         self.object.deadly.store(until.is_none(), Ordering::SeqCst);
         let shutdown = Shutdown::new();
@@ -190,7 +204,7 @@ impl Rig {
                 match item {
                     PollEvent::Record(record) => found.push(record),
                     PollEvent::End { .. } => ended = true,
-                    other => panic!("a reader says {other:?}"),
+                    other => panic!("a reader returned {other:?}"),
                 }
             }
         }
@@ -203,7 +217,7 @@ impl Rig {
 }
 
 #[test]
-fn a_change_that_nobody_could_say_is_said_before_the_next_one_hides_it() {
+fn a_change_that_was_not_published_is_published_before_the_next_one_hides_it() {
     let rig = Rig::new();
     rig.decide("d-1", 1, 400.0, 350.0);
     rig.live(None);
@@ -218,7 +232,7 @@ fn a_change_that_nobody_could_say_is_said_before_the_next_one_hides_it() {
 }
 
 #[test]
-fn what_was_found_of_a_change_is_told_by_whoever_acts_next() {
+fn the_verdict_on_a_change_is_published_by_whoever_acts_next() {
     let rig = Rig::new();
     rig.decide("d-1", 1, 400.0, 350.0);
     rig.live(Some("d-1"));
@@ -226,7 +240,7 @@ fn what_was_found_of_a_change_is_told_by_whoever_acts_next() {
     rig.decide_after(ChangeValidation::Failed, "v-2", 2, 350.0, 350.0);
     rig.decide("d-2", 2, 350.0, 300.0);
     rig.live(Some("d-2"));
-    // The first one may have gone before it said so to people.
+    // The first one may have gone before it reported it to people.
     assert_eq!(*rig.object.verified.lock().unwrap(), [""; 0]);
     rig.decide("d-3", 3, 300.0, 250.0);
     rig.live(Some("d-3"));
@@ -272,5 +286,29 @@ fn a_refusal_is_published_once_if_the_positions_hang() {
     assert_eq!(rig.became("d-1"), [ActuationOutcome::Refused]);
     for id in ["d-2", "d-3"] {
         assert_eq!(rig.became(id), [ActuationOutcome::Applied, ActuationOutcome::Ready], "{id}");
+    }
+}
+
+#[test]
+fn a_decision_that_waits_holds_back_no_other_workload_and_what_is_finished_behind_it_is_not_repeated() {
+    let rig = Rig::new();
+    rig.object.holds_other.store(true, Ordering::SeqCst);
+    rig.decide_for(OTHER, ChangeValidation::None, "o-1", 1, [400.0, 350.0]);
+    rig.decide("d-1", 1, 400.0, 350.0);
+    rig.decide("d-2", 7, 350.0, 340.0);
+    rig.decide("d-3", 2, 350.0, 300.0);
+    rig.live(Some("d-3"));
+    // Another actuator reads all of them again: the object remembers the last change only.
+    rig.decide("d-4", 3, 300.0, 250.0);
+    rig.live(Some("d-4"));
+    assert_eq!(rig.became("o-1"), []);
+    rig.object.holds_other.store(false, Ordering::SeqCst);
+    rig.decide("d-5", 4, 250.0, 200.0);
+    rig.live(Some("d-5"));
+    for id in ["d-1", "d-3", "d-4", "d-5"] {
+        assert_eq!(rig.became(id), [ActuationOutcome::Applied, ActuationOutcome::Ready], "{id}: {:#?}", rig.actuations());
+    }
+    for id in ["o-1", "d-2"] {
+        assert_eq!(rig.became(id), [ActuationOutcome::Refused], "{id}: {:#?}", rig.actuations());
     }
 }

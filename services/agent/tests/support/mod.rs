@@ -69,7 +69,7 @@ pub fn read(bus: &dyn Bus, topic: Topic, key: &str) -> Vec<eadt_bus::ConsumerRec
     }
 }
 
-/// What the agent said, oldest first.
+/// The states that the agent published, oldest first.
 pub fn states(bus: &dyn Bus) -> Vec<DeviceState> {
     let records = read(bus, Topic::DeviceStates, NODE).into_iter();
     records.map(|record| decode(record.value.as_deref().unwrap()).unwrap()).collect()

@@ -142,7 +142,7 @@ impl SimMember {
         PollEvent::Assigned(all)
     }
 
-    /// What became of the group since the last time; true when anything was said.
+    /// What became of the group since the last time; true if anything was returned.
     fn rebalance(&mut self, world: &mut World, into: &mut Vec<PollEvent>) -> bool {
         if self.generation != world.generation {
             if self.cursors.is_empty() {
@@ -173,11 +173,11 @@ impl SimMember {
         }
         let all = of_partitions(partition..=partition);
         if world.chance.one_in(3) {
-            world.say(&format!("partition {partition} is lost"));
+            world.note(&format!("partition {partition} is lost"));
             self.give_away(partition);
             into.push(PollEvent::Lost(all));
         } else {
-            world.say(&format!("partition {partition} is revoked"));
+            world.note(&format!("partition {partition} is revoked"));
             self.leaving = Some(partition);
             into.push(PollEvent::Revoked(all));
         }
@@ -191,21 +191,21 @@ impl SimMember {
 
     /// Some of what is there; where that is everything more comes, or nothing ever.
     fn deliver(&mut self, world: &mut World, into: &mut Vec<PollEvent>) -> bool {
-        let mut said = false;
+        let mut took_any = false;
         for (at, cursor) in &mut self.cursors {
             if !world.chance.one_in(4) {
                 let max = 1 + world.chance.below(5);
-                said |= cursor.take(&world.log, at, max, into);
+                took_any |= cursor.take(&world.log, at, max, into);
             }
         }
-        if !said && self.away.is_empty() && self.cursors.iter().all(|(at, cursor)| cursor.is_at_end(&world.log, at)) {
+        if !took_any && self.away.is_empty() && self.cursors.iter().all(|(at, cursor)| cursor.is_at_end(&world.log, at)) {
             if world.log.is_revealed() {
                 self.process.shutdown.cancel();
             } else {
                 world.log.reveal(1);
             }
         }
-        said
+        took_any
     }
 }
 

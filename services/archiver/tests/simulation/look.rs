@@ -18,7 +18,7 @@ pub struct Seen {
 }
 
 impl Seen {
-    /// The visible files are the beginning of the log, each offset once, and nobody was told that there is more.
+    /// The visible files are the beginning of the log, each offset once, and nobody got a report of more.
     pub fn look(&mut self, archive: &Archive, log: &SimLog, committed: &BTreeMap<TopicPartition, i64>) -> Result<(), String> {
         let listing = archive.files().map_err(|error| error.to_string())?;
         if !listing.gaps.is_empty() || !listing.superseded.is_empty() {

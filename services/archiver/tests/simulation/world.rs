@@ -34,7 +34,7 @@ pub enum Flaw {
     FileSyncs,
     /// Syncs of folders do nothing.
     FolderSyncs,
-    /// Whoever was replaced is still told that a partition is its own.
+    /// The replaced member still gets partitions assigned.
     Ownership,
     /// Hidden files are not listed.
     Leftovers,
@@ -83,7 +83,7 @@ pub struct World {
     pub generation: u64,
     seen: Seen,
     /// What happened, in words.
-    said: Vec<String>,
+    notes: Vec<String>,
     wrong: Option<String>,
 }
 
@@ -101,8 +101,8 @@ impl World {
         strikes
     }
 
-    pub fn say(&mut self, what: &str) {
-        self.said.push(format!("{}{what}", "  ".repeat(self.depth)));
+    pub fn note(&mut self, what: &str) {
+        self.notes.push(format!("{}{what}", "  ".repeat(self.depth)));
     }
 
     /// Whether a write is refused for want of room.
@@ -149,7 +149,7 @@ impl Story {
             members: 0,
             generation: 1,
             seen: Seen::default(),
-            said: Vec::new(),
+            notes: Vec::new(),
             wrong: None,
         };
         Self { world: Arc::new(Mutex::new(world)), disk: CrashDisk::default(), settings }
@@ -166,7 +166,7 @@ impl Story {
 
     /// One process after another, until everything is archived; the number of crashes, or what is wrong.
     pub fn play(&self) -> Result<usize, String> {
-        self.to_its_end().map_err(|wrong| format!("{wrong}\n{}", self.world().said.join("\n")))
+        self.to_its_end().map_err(|wrong| format!("{wrong}\n{}", self.world().notes.join("\n")))
     }
 
     fn to_its_end(&self) -> Result<usize, String> {
@@ -206,7 +206,7 @@ impl Story {
             world.depth += 1;
             let name = NAMES[usize::from(world.chance.one_in(4))];
             let number = world.processes;
-            world.say(&format!("process {number}, {name}"));
+            world.note(&format!("process {number}, {name}"));
             Arc::new(Process {
                 story: self.clone(),
                 number,
@@ -227,6 +227,7 @@ impl Story {
             },
             shutdown: process.shutdown.clone(),
             metrics: MetricsRegistry::default(),
+            new_archive_id: 1,
             ready: HealthRegistry::default().part("archiver"),
         };
         let disk = SimDisk { process: Arc::clone(&process), disk: self.disk.clone() };
@@ -267,7 +268,7 @@ pub struct Process {
     losses: u64,
     pub shutdown: Shutdown,
     pub timer: MonotonicClock,
-    /// It was told that a partition is its own, and has not made a file of that yet.
+    /// A partition was assigned to it, and it has not made a file of that yet.
     allowed: AtomicBool,
 }
 
@@ -277,12 +278,12 @@ impl Process {
         let mut world = self.story.world();
         let error = match ended {
             Ok(()) => {
-                world.say(&format!("process {} ended", self.number));
+                world.note(&format!("process {} ended", self.number));
                 return None;
             }
             Err(error) => error,
         };
-        world.say(&format!("process {} ended: {error}", self.number));
+        world.note(&format!("process {} ended: {error}", self.number));
         match error {
             ArchiverError::Unwritten(_) => None,
             ArchiverError::Bus(error) if error.detail.contains("fenced on purpose") => None,
@@ -367,7 +368,7 @@ impl Process {
         if strike == Strike::TakeOver && (world.depth >= DEPTH || (before && self.allowed.load(Ordering::Relaxed))) {
             return None;
         }
-        world.say(&format!("process {}: {strike:?} {} {what}", self.number, if before { "before" } else { "after" }));
+        world.note(&format!("process {}: {strike:?} {} {what}", self.number, if before { "before" } else { "after" }));
         Some((strike, before))
     }
 

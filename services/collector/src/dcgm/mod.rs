@@ -235,17 +235,17 @@ mod tests {
         let mut devices = devices(outlet, &metrics);
         let rules = AttributionRules::default();
         let useful = "dcgm_power_usage{gpu=\"0\",uuid=\"GPU-a\"} 90\n";
-        let mut said = Vec::new();
+        let mut states = Vec::new();
         for (second, text) in
             ["", "up 1\n", "DCGM_FI_DEV_GPU_UTIL{gpu=\"0\",UUID=\"GPU-a\"} 1\n", useful, "<html>\n"].into_iter().enumerate()
         {
             let before = devices.useless;
             devices.take(text, &rules, at(1 + second as i64));
-            said.push((before, devices.useless));
+            states.push((before, devices.useless));
         }
         let label = SkippedLabel { target: "t".into(), kind: "no_usable_series" };
         assert_eq!(metrics.scrape_skipped.get_or_create(&label).get(), 4);
-        assert_eq!(said, [(false, true), (true, true), (true, true), (true, false), (false, true)]);
+        assert_eq!(states, [(false, true), (true, true), (true, true), (true, false), (false, true)]);
         assert_eq!(telemetry(&buffer).len(), 2);
     }
 

@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn power_usage_is_an_average_where_the_model_says_so() {
+    fn power_usage_is_an_average_if_the_model_averages() {
         let models = ["NVIDIA A100X", "NVIDIA H100 80GB HBM3"];
         for (model, instant, average) in [(models[0], Some(300.0), None), (models[1], None, Some(300.0))] {
             let text = line("DEV_POWER_USAGE", "", "300").replace("NVIDIA A100-SXM4-80GB", model);
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn a_zero_that_stands_for_not_supported_is_no_value() {
+    fn a_zero_that_means_not_supported_is_no_value() {
         let text = line("DEV_MEMORY_TEMP", "", "0") + &line("DEV_POWER_USAGE", "", "0") + &line("DEV_GPU_UTIL", "", "0");
         let scraped = read(&text, &AttributionRules::default());
         let event = &only(&scraped).event;
@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn what_instances_did_tells_whose_the_power_is_where_it_is_known_of_all() {
+    fn instance_activity_divides_the_power_if_it_is_known_of_all() {
         let instance = |id: &str, profile: &str, pod: &str, active: &str| {
             let extra = format!(",GPU_I_ID=\"{id}\",GPU_I_PROFILE=\"{profile}\",namespace=\"n\",pod=\"{pod}\"");
             line("DEV_POWER_USAGE", &extra, "300") + &line("PROF_GR_ENGINE_ACTIVE", &extra, active)
@@ -442,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn a_label_without_a_namespace_is_counted_and_said() {
+    fn a_label_without_a_namespace_is_counted_and_reported() {
         let text = line("DEV_POWER_USAGE", ",hpc_job=\"48214\"", "120") + &line("DEV_POWER_USAGE", ",hpc_job=\"48215\"", "120");
         let rules = |namespace: Option<&str>| AttributionRules {
             workload_label: Some("hpc_job".into()),

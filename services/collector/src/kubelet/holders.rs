@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn whole_shared_and_mig_devices_are_told_apart() {
+    fn whole_shared_and_mig_devices_are_distinguished() {
         let claims = vec![ClaimResource { driver_name: "gpu.nvidia.com".into(), device_name: "gpu-3".into() }];
         let mut claiming = pod("dra", "cpu", &[]);
         claiming.containers[0].dynamic_resources.push(DynamicResource { claim_resources: claims });

@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn without_power_the_counter_is_unchecked_and_without_a_counter_nothing_is_said() {
+    fn without_power_the_counter_is_unchecked_and_without_a_counter_nothing_is_reported() {
         assert_eq!(check(|_| None, Some), Some(CounterVerdict::Unchecked));
         assert_eq!(check(|_| Some(100.0), |_| None), None);
     }

@@ -362,7 +362,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn the_last_record_of_a_workload_stands_and_a_tombstone_withdraws_it() {
+    fn the_last_record_of_a_workload_is_in_force_and_a_tombstone_withdraws_it() {
         let directives = DirectiveStore::default();
         let mut session = DirectiveSession::new(&directives);
         session.take_record(&record("n/a", 3, Some(2)));
@@ -388,11 +388,7 @@ pub(crate) mod tests {
         assert_eq!((revision("n/a"), revision("n/b")), (Some(10), Some(2)), "the end was not reached again");
         session.take_record(&new);
         session.complete(JobRuns::default());
-        assert_eq!(
-            (revision("n/a"), revision("n/b")),
-            (Some(10), Some(0)),
-            "what the log does not say any more is not asked for"
-        );
+        assert_eq!((revision("n/a"), revision("n/b")), (Some(10), Some(0)), "what is no longer in the log is not asked for");
         session.take_record(&record("n/a", 11, Some(1)));
         assert_eq!(revision("n/a"), Some(12));
     }
@@ -464,7 +460,7 @@ pub(crate) mod tests {
             async move { directives.wait_for_change("n/a", after, wait, &stop).await.unwrap().revision }
         };
         let (long, short) = (Duration::from_mins(10), Duration::from_millis(20));
-        assert_eq!((poll(None, long).await, poll(Some(0), long).await), (1, 1), "another revision is told at once");
+        assert_eq!((poll(None, long).await, poll(Some(0), long).await), (1, 1), "another revision is returned at once");
         let begun = Instant::now();
         assert_eq!(poll(Some(1), short).await, 1);
         assert!(begun.elapsed() >= short);

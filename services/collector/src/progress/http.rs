@@ -749,7 +749,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_time_is_never_older_than_what_its_source_said_before() {
+    fn an_event_without_time_is_never_older_than_what_its_source_sent_before() {
         let one = r#"{"workload":"n/a","loss":1}"#;
         let three = r#"[{"workload":"n/a","loss":1},{"workload":"n/a","loss":2},{"workload":"n/a","loss":3}]"#;
         let ahead = r#"[{"workload":"n/a","time":"2026-01-02T03:04:06Z","loss":1},{"workload":"n/a","loss":2}]"#;
@@ -831,7 +831,7 @@ mod tests {
     #[tokio::test]
     async fn each_record_of_a_batch_is_judged_for_itself() {
         let good = |loss: u32| format!(r#"{{"workload":"n/a","loss":{loss}}}"#);
-        for (bad, status, field, says) in [
+        for (bad, status, field, expected) in [
             (r#"{"workload":"n/a","losss":1}"#, 422, Some("losss"), "did you mean loss?"),
             (r#"{"workload":"n/a"}"#, 422, None, "has nothing about the job"),
             (r#"{"workload":"n/a","loss":NaN}"#, 422, None, "NaN is not JSON"),
@@ -850,7 +850,7 @@ mod tests {
             let [refused] = &answer["refused"].as_array().unwrap()[..] else { panic!("{answer}") };
             assert_eq!((refused["index"].as_u64(), refused["status"].as_u64()), (Some(1), Some(status)), "{answer}");
             assert_eq!(refused.get("field").and_then(Value::as_str), field, "{answer}");
-            assert!(refused["error"].as_str().unwrap().contains(says), "{answer}");
+            assert!(refused["error"].as_str().unwrap().contains(expected), "{answer}");
             assert_eq!(progress(&f.buffer).iter().filter_map(|event| event.loss).collect::<Vec<_>>(), [1.0, 2.0], "{bad}");
             let counted = f.metrics.progress_refused.get_or_create(&CodeLabel { code: status as u16 }).get();
             assert_eq!(counted, 1, "{bad}");
@@ -889,7 +889,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_not_there_is_said_before_anything_is_asked_of_the_request() {
+    async fn what_is_not_there_is_refused_before_the_request_is_checked() {
         let f = start().await;
         let kubeflow = "/apis/trainer.kubeflow.org/v1alpha1/namespaces/n/trainjobs/a/status";
         for (method, path, kind, expected) in [
@@ -937,7 +937,7 @@ mod tests {
         assert_eq!(plain.status().as_u16(), 415);
         let packed = f.client.post(format!("{}/v1/progress", f.url)).header("content-type", "application/json");
         let packed = packed.header("content-encoding", "gzip").body("{}").send().await.unwrap();
-        assert_eq!(packed.status().as_u16(), 415, "its bytes are no JSON, and nobody said why");
+        assert_eq!(packed.status().as_u16(), 415, "its bytes are no JSON, and no header names its encoding");
         let page = request().header("content-type", "application/json").header("origin", "http://evil").send().await.unwrap();
         assert_eq!(page.status().as_u16(), 403);
         assert!(progress(&f.buffer).is_empty());
@@ -997,27 +997,27 @@ mod tests {
         };
         let account = of_account("team-a", "train");
         assert_eq!(post(&account, "team-a/x").await.0, 202);
-        let (status, told) = post(&account, "team-b/x").await;
-        assert!(status == 403 && told.contains("system:serviceaccount:team-a:train"), "{status}: {told}");
+        let (status, answer) = post(&account, "team-b/x").await;
+        assert!(status == 403 && answer.contains("system:serviceaccount:team-a:train"), "{status}: {answer}");
         assert_eq!(post(of_file.reveal(), "team-b/x").await.0, 202);
         assert_eq!(post("eadt_0_0", "team-b/x").await.0, 401);
         assert_eq!(post("garbage", "team-b/x").await.0, 401);
-        let (status, told) = f.progress(r#"{"workload":"team-a/x"}"#).await;
-        assert!(status == 401 && told.to_string().contains("audience"), "{status}: {told}");
+        let (status, answer) = f.progress(r#"{"workload":"team-a/x"}"#).await;
+        assert!(status == 401 && answer.to_string().contains("audience"), "{status}: {answer}");
         assert_eq!(reviewer.asked.load(std::sync::atomic::Ordering::SeqCst), 1);
 
         reviewer.away.store(true, std::sync::atomic::Ordering::SeqCst);
-        let (status, told) = post(&of_account("team-a", "other"), "team-a/x").await;
-        assert!(status == 503 && told.contains("cannot be checked now"), "{status}: {told}");
-        let told = loop {
+        let (status, answer) = post(&of_account("team-a", "other"), "team-a/x").await;
+        assert!(status == 503 && answer.contains("cannot be checked now"), "{status}: {answer}");
+        let answer = loop {
             let name = format!("other-{}", reviewer.asked.load(std::sync::atomic::Ordering::SeqCst));
-            let (status, told) = post(&of_account("team-a", &name), "team-a/x").await;
-            assert_eq!(status, 503, "{told}");
-            if told.contains("reviews_per_second") {
-                break told;
+            let (status, answer) = post(&of_account("team-a", &name), "team-a/x").await;
+            assert_eq!(status, 503, "{answer}");
+            if answer.contains("reviews_per_second") {
+                break answer;
             }
         };
-        assert!(told.contains("try again in"), "{told}");
+        assert!(answer.contains("try again in"), "{answer}");
         assert_eq!((post(&account, "team-a/x").await.0, post(of_file.reveal(), "team-b/x").await.0), (202, 202));
     }
 
@@ -1041,14 +1041,17 @@ mod tests {
             (response.status().as_u16(), closes, response.text().await.unwrap())
         };
         let (status, closes, _) = post(Some("eadt_0_0"), None).await;
-        assert_eq!((status, closes), (401, false), "the first is told why");
+        assert_eq!((status, closes), (401, false), "the first gets the reason");
         let page = ("origin", "http://evil");
         for (token, more, why) in
             [(Some("eadt_0_0"), None, "unknown, revoked or expired"), (None, None, "no token"), (None, Some(page), "web pages")]
         {
-            let (status, closes, told) = post(token, more).await;
-            assert_eq!((status, closes), (429, true), "{told}");
-            assert!(told.contains(why) && told.contains("requests_per_second") && told.contains("try again in"), "{told}");
+            let (status, closes, answer) = post(token, more).await;
+            assert_eq!((status, closes), (429, true), "{answer}");
+            assert!(
+                answer.contains(why) && answer.contains("requests_per_second") && answer.contains("try again in"),
+                "{answer}"
+            );
         }
         assert_eq!(post(Some(token.reveal()), None).await.0, 202);
         let refused = f.metrics.connections_refused.get_or_create(&ReasonLabel { reason: "unknown" }).get();
@@ -1118,7 +1121,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_busy_port_says_what_to_do() {
+    async fn the_error_of_a_busy_port_names_the_remedy() {
         let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let (outlet, _, metrics) = outlet();
         let settings = ProgressSettings { listen: taken.local_addr().unwrap(), ..settings() };
@@ -1146,9 +1149,9 @@ mod tests {
         let f = Fixture { url, client: Client::builder().no_proxy().build().unwrap(), buffer, metrics, shutdown, task };
 
         let (status, answer) = f.progress(r#"{"workload":"n/a","loss":1,"precision":"bf16-mixed"}"#).await;
-        let told = &answer["directives"][0];
-        assert_eq!((status, &told["workload"], &told["revision"]), (202, &json!("n/a"), &json!(7)), "{answer}");
-        assert_eq!(told["directive"]["frozen_prefix_layers"], 2, "{answer}");
+        let directive = &answer["directives"][0];
+        assert_eq!((status, &directive["workload"], &directive["revision"]), (202, &json!("n/a"), &json!(7)), "{answer}");
+        assert_eq!(directive["directive"]["frozen_prefix_layers"], 2, "{answer}");
         assert_eq!(progress(&f.buffer)[0].precision.as_deref(), Some("bf16"));
         for quiet in [r#"{"workload":"n/a","rank":1,"loss":1}"#, r#"{"workload":"n/b","loss":1}"#] {
             assert_eq!(f.progress(quiet).await, (202, json!({"accepted": 1})), "{quiet}");
@@ -1212,8 +1215,8 @@ mod tests {
             let HttpSource { endpoint, .. } = source.with_directives(known.clone());
             let report = |body: &String| endpoint.report(&SenderIdentity(None), body.as_bytes()).unwrap();
             let answers: Vec<_> = reports.iter().map(report).collect();
-            let told = answers.last().unwrap().directives.first().map(|answer| answer.revision);
-            assert_eq!(told, revision, "{reports:?}");
+            let revision_sent = answers.last().unwrap().directives.first().map(|answer| answer.revision);
+            assert_eq!(revision_sent, revision, "{reports:?}");
             let polled = endpoint.wait_for_directive(&SenderIdentity(None), "n/a", "").await.unwrap();
             assert_eq!((polled.revision, polled.directive.is_some()), (revision.unwrap_or(0), revision.is_some()), "{reports:?}");
             // What is asked from now on is of this run.

@@ -194,10 +194,10 @@ mod tests {
         for (what, reports, withheld) in [
             ("nothing began", vec![steps(1.0, 500.0)], false),
             ("nobody knows where it begins", vec![started(0.0)], true),
-            ("it says so", vec![report(0.0, JobLifecycle::Started, Some(0.0))], true),
+            ("it reports a start", vec![report(0.0, JobLifecycle::Started, Some(0.0))], true),
             ("at the time of its start", vec![started(0.0), steps(0.0, 0.0), steps(9.0, 40.0)], true),
             ("it goes on", vec![report(0.0, JobLifecycle::Started, Some(500.0))], false),
-            ("it goes on, as is said later", vec![started(0.0), steps(0.0, 500.0)], false),
+            ("it goes on, as is reported later", vec![started(0.0), steps(0.0, 500.0)], false),
             ("first counters later, and as much again", vec![started(0.0), steps(9.0, 40.0), steps(18.0, 80.0)], true),
             ("a pause does not make it older", vec![started(0.0), steps(2.0, 40.0), steps(61.0, 41.0), steps(70.0, 90.0)], true),
             ("first counters that it would never reach", vec![started(0.0), steps(90.0, 501.0), steps(180.0, 620.0)], false),

@@ -149,7 +149,7 @@ mod tests {
         let end = update(r#"{"trainerStatus":{"progressPercentage":100,"estimatedRemainingSeconds":0,"metrics":[]}}"#);
         let e = event(&end, "n/job".into(), Some(&first), NOW).unwrap();
         assert_eq!((e.phase, e.last), (JobLifecycle::Finished, true));
-        assert_eq!(event(&end, "n/job".into(), None, NOW), None, "an end is said once");
+        assert_eq!(event(&end, "n/job".into(), None, NOW), None, "an end is reported once");
     }
 
     #[test]

@@ -395,10 +395,10 @@ pub(super) mod tests {
         let asking = format!("{:?}", rig.accounts);
         rig.reviewer.answers.add_permits(1);
         let granted = waiting.await.unwrap();
-        let said = format!("{asking} {granted:?} {:?}", rig.accounts);
-        assert!(said.contains("system:serviceaccount:team-a:train"), "{said}");
+        let output = format!("{asking} {granted:?} {:?}", rig.accounts);
+        assert!(output.contains("system:serviceaccount:team-a:train"), "{output}");
         for part in token.split('.') {
-            assert!(!said.contains(part), "{said}");
+            assert!(!output.contains(part), "{output}");
         }
     }
 }

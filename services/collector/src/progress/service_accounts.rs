@@ -387,9 +387,9 @@ pub(super) mod tests {
             let mut memory = ReviewCache::bounded(remember as f64, capacity, capacity);
             // Of each token the last answer: from when, and until when it is good.
             let mut last: HashMap<u8, (i64, i64)> = HashMap::new();
-            for (token, seconds, told) in &steps {
+            for (token, seconds, result) in &steps {
                 let hash = TokenHash::of(&token.to_string());
-                match told {
+                match result {
                     ReviewAnswer::Accepted(expires) => {
                         memory.accept(hash, grant(), at(*seconds), expires.map(&at));
                         let until = seconds + remember;

@@ -309,17 +309,17 @@ mod tests {
 
     #[test]
     fn neither_the_file_nor_any_debug_text_has_the_secret() {
-        let (dir, mut said) = (tempfile::tempdir().unwrap(), String::new());
+        let (dir, mut output) = (tempfile::tempdir().unwrap(), String::new());
         let path = dir.path().join("tokens.json");
         let token = change(&path, |tokens| {
             let (token, _) = tokens.create(&chance(3), &namespaces(&["n"]), NOW, None)?;
-            write!(said, "{token:?} {tokens:?}").unwrap();
+            write!(output, "{token:?} {tokens:?}").unwrap();
             Ok(token)
         })
         .unwrap();
-        said.push_str(&std::fs::read_to_string(&path).unwrap());
+        output.push_str(&std::fs::read_to_string(&path).unwrap());
         let secret = token.reveal().splitn(3, '_').nth(2).unwrap();
-        assert!(secret.len() > 20 && !said.contains(secret), "{said}");
+        assert!(secret.len() > 20 && !output.contains(secret), "{output}");
         assert!(read(&path).unwrap().verify(token.reveal(), NOW).is_some());
         assert_eq!(std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&path).unwrap().permissions()) & 0o777, 0o600);
     }

@@ -114,7 +114,7 @@ pub fn events(body: &[u8], limit: usize) -> Result<ProgressRequest, Rejection> {
     Ok(ProgressRequest { records, is_batch: true, absent })
 }
 
-/// Returns whether a text stands for no finite number: `NaN`, `-Infinity`, or a number beyond the largest one, `1e999`.
+/// Returns whether a text is no finite number: `NaN`, `-Infinity`, or a number beyond the largest one, `1e999`.
 fn is_not_a_number(text: &[u8]) -> bool {
     const WORDS: [&str; 3] = ["nan", "inf", "infinity"];
     /// No shorter number without an exponent is too large.
@@ -216,7 +216,7 @@ fn elements(array: &[u8]) -> Result<Vec<&[u8]>, &'static str> {
     Err("the array does not end: the request is cut off, or a bracket is missing")
 }
 
-/// Reads one event; adds to `absent` the texts in it that stand for no numbers.
+/// Reads one event; adds to `absent` the texts in it that are no numbers.
 fn event(text: &[u8], index: Option<usize>, absent: &mut usize) -> Result<ReportedEvent, Rejection> {
     if text.trim_ascii_start().first() != Some(&b'{') {
         // A list would be read field by field in the order of declaration: nobody means that.
@@ -238,7 +238,7 @@ fn event(text: &[u8], index: Option<usize>, absent: &mut usize) -> Result<Report
     Ok(ReportedEvent { event, timed: members.iter().any(|(key, _)| key == "time") })
 }
 
-/// Returns an object with `null` for each text of a number field that stands for no number, as `"NaN"`; `None` if there is
+/// Returns an object with `null` for each text of a number field that is no number, as `"NaN"`; `None` if there is
 /// none. Adds how many to `absent`.
 fn without_number_texts(members: &[(String, &RawValue)], absent: &mut usize) -> Option<String> {
     let has_text = |(name, value): &(String, &RawValue)| value.get().contains('"') && NUMBER_FIELDS.contains(name);
@@ -255,7 +255,7 @@ fn without_number_texts(members: &[(String, &RawValue)], absent: &mut usize) -> 
     (*absent > before).then(|| format!("{{{}}}", shown.join(",")))
 }
 
-/// Returns a JSON value with `null` for a text that stands for no number, also as an entry of a list.
+/// Returns a JSON value with `null` for a text that is no number, also as an entry of a list.
 fn null_number_texts(value: &str, absent: &mut usize) -> String {
     let Ok(entries) = serde_json::from_str::<Vec<&RawValue>>(value) else { return null_number_text(value, absent).to_owned() };
     let entries: Vec<&str> = entries.into_iter().map(|entry| null_number_text(entry.get(), absent)).collect();
@@ -381,7 +381,7 @@ pub fn check(event: &TrainingProgress, now: EventTime, range: ClockSkewLimits) -
 
 /// Refuses an event that contains nothing about the job.
 pub fn check_content(event: &TrainingProgress) -> Result<(), Rejection> {
-    if says_something(event) {
+    if has_content(event) {
         return Ok(());
     }
     let error = "it has nothing about the job: add a counter (samples_total, tokens_total, steps_total), a rate, loss, another \
@@ -390,7 +390,7 @@ pub fn check_content(event: &TrainingProgress) -> Result<(), Rejection> {
 }
 
 /// Returns whether the event contains more than its sender and time.
-fn says_something(event: &TrainingProgress) -> bool {
+fn has_content(event: &TrainingProgress) -> bool {
     let TrainingProgress { time, rank, scope, origin, .. } = *event;
     let (workload, collector) = (event.workload.clone(), event.collector.clone());
     *event
@@ -465,7 +465,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_that_stands_for_no_number_costs_its_field_alone() {
+    fn a_text_that_is_no_number_costs_its_field_alone() {
         for (fields, absent) in [
             (r#""loss":"NaN""#, 1),
             (r#""learning_rate":"-Infinity","loss_scale":" inf ""#, 2),
@@ -502,7 +502,7 @@ mod tests {
     #[test]
     fn a_number_out_of_range_is_refused_in_short_words() {
         let now: EventTime = "2026-01-02T03:04:05Z".parse().unwrap();
-        for (field, value, says) in [
+        for (field, value, message) in [
             ("learning_rate", -1.0, "field learning_rate: -1 is less than 0"),
             ("gradient_norm", -1e300, "field gradient_norm: -1e300 is less than 0"),
             ("samples_total", 1e300, "field samples_total: 1e300 is not between 0 and 1000000000000000000"),
@@ -511,7 +511,7 @@ mod tests {
             let body = format!("{{\"workload\":\"n/a\",\"collector\":\"c\",\"time\":\"{now}\",\"{field}\":{value:e}}}");
             let event = events(body.as_bytes(), 1).unwrap().records.remove(0).unwrap().event;
             let rejection = check(&event, now, ClockSkewLimits { past: None, future: None }).unwrap_err();
-            assert_eq!((rejection.error.as_str(), rejection.field.as_deref()), (says, Some(field)));
+            assert_eq!((rejection.error.as_str(), rejection.field.as_deref()), (message, Some(field)));
         }
     }
 
@@ -542,12 +542,12 @@ mod tests {
             "layers": 6, "plasticity": [null, 0.5], "live_knobs": ["precision"], "decision_id": "d", "directive_refused": "why"});
         assert_eq!(event.as_object().unwrap().len(), FIELDS.len());
         let sent = events(event.to_string().as_bytes(), 1).unwrap().records.remove(0).unwrap();
-        assert!(sent.timed && says_something(&sent.event));
+        assert!(sent.timed && has_content(&sent.event));
     }
 
     #[test]
-    fn what_says_nothing_of_the_job_is_no_progress() {
-        for (rest, says) in [
+    fn an_event_without_content_is_no_progress() {
+        for (rest, is_progress) in [
             ("", false),
             (r#","rank":3,"scope":"rank","origin":"imported","collector":"me","time":"2026-01-02T03:04:05Z""#, false),
             (r#","phase":"progress""#, false),
@@ -558,7 +558,7 @@ mod tests {
             (r#","span":"""#, true),
         ] {
             let sent = events(format!("{{\"workload\":\"n/a\"{rest}}}").as_bytes(), 1).unwrap().records.remove(0).unwrap();
-            assert_eq!(check_content(&sent.event).is_ok(), says, "{rest}");
+            assert_eq!(check_content(&sent.event).is_ok(), is_progress, "{rest}");
         }
     }
 

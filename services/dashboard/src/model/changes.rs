@@ -65,7 +65,7 @@ impl From<&DecisionRecord> for ChangeCounts {
             decided_changes: 1,
             recommendations: u64::from(record.is_only_recommended()),
             changes: u64::from(applied),
-            reverts: u64::from(applied && record.decision.action == ControllerAction::Revert),
+            reverts: u64::from(applied && record.decision.takes_back()),
         }
     }
 }
@@ -73,7 +73,7 @@ impl From<&DecisionRecord> for ChangeCounts {
 #[cfg(test)]
 mod tests {
     use eadt_report::{ReportSettings, Reporter};
-    use eadt_schemas::v1::{Actuation, ActuationOutcome, Decision};
+    use eadt_schemas::v1::{Actuation, ActuationOutcome, ChangeValidation, Decision};
 
     use super::*;
     use crate::model::WorkloadState;
@@ -95,9 +95,11 @@ mod tests {
             let longest: Vec<_> = histories.iter().filter(|history| history.len() == length).cloned().collect();
             histories.extend(longest.iter().flat_map(|history| OUTCOMES.map(|outcome| [&history[..], &[outcome]].concat())));
         }
-        for action in [ControllerAction::SetPowerLimit, ControllerAction::Revert, ControllerAction::Maintain] {
+        let reverts = [ChangeValidation::Failed, ChangeValidation::None].map(|validation| (ControllerAction::Revert, validation));
+        let others = [ControllerAction::SetPowerLimit, ControllerAction::Maintain].map(|action| (action, ChangeValidation::None));
+        for (action, validation) in reverts.into_iter().chain(others) {
             for outcomes in &histories {
-                let decision = Decision { id: "d".into(), workload: "a/b".into(), action, ..Decision::default() };
+                let decision = Decision { id: "d".into(), workload: "a/b".into(), action, validation, ..Decision::default() };
                 let actuation = |(number, outcome): (usize, &ActuationOutcome)| Actuation {
                     id: number.to_string(),
                     decision_id: "d".into(),
@@ -118,7 +120,7 @@ mod tests {
                 for actuation in &actuations {
                     state.actuation(actuation, &mut texts);
                 }
-                assert_eq!(state.change_counts(), ChangeCounts::from(&report), "{action:?} {outcomes:?}");
+                assert_eq!(state.change_counts(), ChangeCounts::from(&report), "{action:?} {validation:?} {outcomes:?}");
                 state.keep_decisions(0);
                 assert_eq!(state.change_counts(), ChangeCounts::from(&report), "{action:?} {outcomes:?}");
             }

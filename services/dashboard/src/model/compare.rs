@@ -1,6 +1,6 @@
 //! Two workloads, or two times of one, side by side.
 
-use eadt_report::{ReportComparison, ReportSettings, WorkloadReport};
+use eadt_report::{ReportComparison, ReportSettings, SavingSummary, SavingVerdict, WorkloadReport};
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::{Layout, UpdateMode};
 use serde::{Deserialize, Serialize};
@@ -31,6 +31,9 @@ pub struct CompareSide {
     /// Only windows within this part count, and there is no saving: that compares with the record's start.
     pub part: bool,
     pub report: WorkloadReport,
+    pub saving_verdict: SavingVerdict,
+    /// Whether the report's saving may be called that of the run: nearly all of its energy is compared.
+    pub saving_is_whole: bool,
     /// Layout in force at the end of the record; `None` for a part that ends before.
     pub layout: Option<Layout>,
     pub mode: Option<UpdateMode>,
@@ -86,11 +89,14 @@ impl DashboardModel {
         let report = report.filter(|report| report.windows > 0);
         let report = report.ok_or_else(|| InvalidQuery(format!("no window of {name:?} lies in that time")))?;
         let declaration = state.declaration.as_deref();
+        let summary = SavingSummary::of([&report]);
         Ok(CompareSide {
             workload: name.to_owned(),
             from_ms,
             to_ms,
             part,
+            saving_verdict: summary.verdict(),
+            saving_is_whole: summary.is_whole(),
             report,
             layout: state.layout().filter(|_| to_ms.is_none()).cloned(),
             mode: state.mode(),

@@ -4,7 +4,6 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use eadt_report::states::ChangeFate;
-use eadt_report::words;
 use eadt_schemas::v1::{ActuationOutcome, ChangeValidation, ControllerAction, Layout, Origin};
 use serde::{Deserialize, Serialize};
 
@@ -33,6 +32,8 @@ pub struct DecisionRow {
     pub action: ControllerAction,
     /// Text of the action.
     pub action_text: Cow<'static, str>,
+    /// It takes back a change that failed. A hold-out's revert takes none back.
+    pub takes_back: bool,
     pub validation: ChangeValidation,
     pub reason: String,
     pub controller: String,
@@ -110,7 +111,8 @@ pub(super) fn decision_row(record: &DecisionRecord) -> DecisionRow {
         workload: decision.workload.to_string(),
         time_ms: decision.time.millis(),
         action: decision.action,
-        action_text: words::action_text(decision.action, decision.validation, &decision.from, &decision.to),
+        action_text: decision.action_text(),
+        takes_back: decision.takes_back(),
         validation: decision.validation,
         reason: decision.reason.to_string(),
         controller: decision.controller.to_string(),

@@ -115,6 +115,7 @@ impl DashboardModel {
             let summary = SavingSummary::of([report]);
             (row.saving_verdict, row.saving_is_whole) = (summary.verdict(), summary.is_whole());
             row.throughput_kept_ratio = report.throughput_kept_ratio;
+            row.run_joules_per_sample = report.joules_per_sample;
         }
         let report = report.filter(|report| report.windows > 0);
         let why_no_energy = report.as_ref().and_then(|report| report.why_no_energy.clone());
@@ -154,7 +155,7 @@ impl DashboardModel {
             origin: state.origin(),
             ..WindowSeries::default()
         };
-        shown.chunks(windows_per_point).for_each(|windows| series.push(windows));
+        series.push_parts(&shown, points / 4);
         Some(series)
     }
 }
@@ -165,6 +166,53 @@ fn by_window() -> ReportSettings {
 }
 
 impl WindowSeries {
+    /// Adds windows, several in one point. A point holds no windows of both sides of a silence, and one without figures lies
+    /// between: no line is drawn over it. Only the longest silences are shown if there are more than `most_silences`.
+    fn push_parts(&mut self, windows: &[&WindowRow], most_silences: usize) {
+        let (shortest, size) = (shortest_silence(windows, most_silences), self.windows_per_point.max(1));
+        let mut before: Option<(EventTime, f64)> = None;
+        for part in windows.chunk_by(|row, next| next.window_start.seconds_since(row.window_end) < shortest) {
+            if let (Some(before), Some(next)) = (before, part.chunks(size).next()) {
+                self.push_silence(before, next);
+            }
+            for point in part.chunks(size) {
+                self.push(point);
+                before = point_end(point);
+            }
+        }
+    }
+
+    /// Adds points without figures after a point that ends at `before.0` and lasts `before.1` seconds, up to the windows of the
+    /// next one: as far from these points as each is long, so that neither seems to last longer.
+    fn push_silence(&mut self, before: (EventTime, f64), next: &[&WindowRow]) {
+        let Some((start, length)) = next.first().zip(point_end(next)).map(|(row, (_, length))| (row.window_start, length)) else {
+            return;
+        };
+        let (first, last) = (before.0.plus_seconds(before.1 / 2.0), start.plus_seconds(-length / 2.0));
+        let middle = before.0.plus_seconds(start.seconds_since(before.0) / 2.0);
+        let times = [first, last].into_iter().filter(|_| first < last).chain((first >= last).then_some(middle));
+        times.for_each(|time| self.push_unknown(time));
+    }
+
+    fn push_unknown(&mut self, time: EventTime) {
+        self.time_ms.push(time.millis());
+        let figures = [
+            &mut self.power_watts,
+            &mut self.power_watts_min,
+            &mut self.power_watts_max,
+            &mut self.joules_per_sample,
+            &mut self.joules_per_sample_min,
+            &mut self.joules_per_sample_max,
+            &mut self.baseline_joules_per_sample,
+            &mut self.samples_per_second,
+        ];
+        for figures in figures {
+            figures.push(None);
+        }
+        self.phase.push(None);
+        self.restarted.push(false);
+    }
+
     fn push(&mut self, windows: &[&WindowRow]) {
         let (Some(first), Some(last)) = (windows.first(), windows.last()) else { return };
         let middle = first.window_start.millis() + (last.window_end.millis() - first.window_start.millis()) / 2;
@@ -189,6 +237,25 @@ impl WindowSeries {
         self.phase.push(last.phase.or(first.phase));
         self.restarted.push(windows.iter().any(|row| row.restarted));
     }
+}
+
+/// Returns the end of a point's windows and the seconds from the start of the first; `None` if there are none.
+fn point_end(windows: &[&WindowRow]) -> Option<(EventTime, f64)> {
+    let (first, last) = windows.first().zip(windows.last())?;
+    Some((last.window_end, last.window_end.seconds_since(first.window_start)))
+}
+
+/// Returns the least length in seconds of a silence that is shown: any, if there are at most `most` between these windows.
+fn shortest_silence(windows: &[&WindowRow], most: usize) -> f64 {
+    const ROUNDING_SECONDS: f64 = 1e-3;
+    let silences = windows.windows(2).filter_map(|pair| match pair {
+        [row, next] => Some(next.window_start.seconds_since(row.window_end)),
+        _ => None,
+    });
+    let mut silences: Vec<f64> = silences.filter(|seconds| *seconds > ROUNDING_SECONDS).collect();
+    silences.sort_by(|a, b| b.total_cmp(a));
+    // Those of the first length that is too many are left out, all of them.
+    silences.get(most).map_or(ROUNDING_SECONDS, |longest| longest + ROUNDING_SECONDS)
 }
 
 /// Returns the weighted mean of what is known, with the least and the greatest.

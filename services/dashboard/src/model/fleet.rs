@@ -19,7 +19,10 @@ const SPARKLINE: usize = 40;
 pub enum SortKey {
     Name,
     Power,
+    /// Of the newest window.
     JoulesPerSample,
+    /// Of the whole run, as in the report.
+    RunJoulesPerSample,
     SamplesPerSecond,
     #[default]
     Saving,
@@ -60,10 +63,12 @@ pub struct FleetRow {
     pub mode: Option<UpdateMode>,
     pub layout: Option<Layout>,
     pub gpus: Option<u32>,
-    /// Power of the newest window; absent for a workload that is silent.
+    /// Power of the newest window; absent for a workload that is silent, or whose job has ended.
     pub power_watts: Option<f64>,
     pub samples_per_second: Option<f64>,
     pub joules_per_sample: Option<f64>,
+    /// J/sample of the whole run, as in the report.
+    pub run_joules_per_sample: Option<f64>,
     pub energy_joules: Option<f64>,
     pub saving_joules: Option<f64>,
     pub saving_ratio: Option<f64>,
@@ -76,6 +81,8 @@ pub struct FleetRow {
     pub throughput_kept_ratio: Option<f64>,
     /// Its record is too long for a saving to be computed here.
     pub saving_left_out: bool,
+    /// No actuator has answered its newest change.
+    pub is_unanswered: bool,
     pub window_end_ms: Option<i64>,
     /// The last J/sample, oldest first, restarts left out.
     pub sparkline: Vec<f32>,
@@ -201,13 +208,14 @@ impl DashboardModel {
     }
 
     fn sort_value(&self, key: SortKey, state: &WorkloadState) -> Option<f64> {
-        let latest = state.latest.as_ref().filter(|_| state.is_live(self.now));
+        let latest = state.running_window(self.now);
         let figures = state.figures.as_deref();
         match key {
             SortKey::Name => None,
             SortKey::State => Some(f64::from(self.state(state) as u8)),
             SortKey::Power => latest?.power_watts,
             SortKey::JoulesPerSample => latest?.joules_per_sample,
+            SortKey::RunJoulesPerSample => figures?.joules_per_sample,
             SortKey::SamplesPerSecond => latest?.samples_per_second,
             SortKey::Saving => figures?.saving_joules,
             SortKey::SavingRatio => figures?.saving_ratio,
@@ -218,7 +226,7 @@ impl DashboardModel {
     /// Returns one workload's row.
     pub(super) fn row(&self, name: &str, state: &WorkloadState) -> FleetRow {
         let latest = state.latest.as_ref();
-        let live = latest.filter(|_| state.is_live(self.now));
+        let live = state.running_window(self.now);
         let figures = state.figures.as_deref();
         let summary = SavingSummary::of(figures);
         FleetRow {
@@ -231,6 +239,7 @@ impl DashboardModel {
             power_watts: live.and_then(|latest| latest.power_watts),
             samples_per_second: live.and_then(|latest| latest.samples_per_second),
             joules_per_sample: live.and_then(|latest| latest.joules_per_sample),
+            run_joules_per_sample: figures.and_then(|figures| figures.joules_per_sample),
             energy_joules: figures.and_then(|figures| figures.energy_joules),
             saving_joules: figures.and_then(|figures| figures.saving_joules),
             saving_ratio: figures.and_then(|figures| figures.saving_ratio),
@@ -241,6 +250,7 @@ impl DashboardModel {
             saving_is_whole: summary.is_whole(),
             throughput_kept_ratio: figures.and_then(|figures| figures.throughput_kept_ratio),
             saving_left_out: !state.is_exact(),
+            is_unanswered: state.unanswered_since().is_some(),
             window_end_ms: latest.map(|latest| latest.end.millis()),
             sparkline: state.trace.sparkline(SPARKLINE),
         }

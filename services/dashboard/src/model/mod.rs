@@ -21,7 +21,7 @@ use std::sync::Arc;
 
 use eadt_report::Reporter;
 use eadt_report::liveness::SILENT_SECONDS;
-use eadt_report::states::{ChangeFate, WorkloadStatus};
+use eadt_report::states::{ChangeFate, WorkloadStatus, decision_takes_back};
 use eadt_schemas::decode::DecodableEvent;
 use eadt_schemas::v1::{
     Actuation, ChangeValidation, ControllerAction, Decision, DeviceHolders, DeviceIntent, DeviceState, EfficiencyWindow,
@@ -34,6 +34,7 @@ use changes::ChangeCounts;
 use devices::DeviceInventory;
 use records::SharedTexts;
 use stages::StageTimes;
+use trace::WorkloadTimeline;
 use workload::{DecisionIntake, DecisionRecord, WorkloadState};
 
 /// Rows of a page of a list, if no other number is asked for.
@@ -156,9 +157,9 @@ pub enum NoticeKind {
 
 impl NoticeKind {
     /// Returns the notice of a decision to viewers; `None` if it leaves everything as it is.
-    fn of_decision(action: ControllerAction, validation: ChangeValidation) -> Option<Self> {
+    fn of_decision(action: ControllerAction, validation: ChangeValidation, takes_back: bool) -> Option<Self> {
         match (action, validation) {
-            (ControllerAction::Revert, _) => Some(Self::Revert),
+            _ if takes_back => Some(Self::Revert),
             (ControllerAction::Maintain, ChangeValidation::Kept) => Some(Self::Kept),
             (ControllerAction::Maintain, ChangeValidation::Failed) => Some(Self::NoGain),
             (ControllerAction::Maintain, _) => None,
@@ -220,24 +221,28 @@ pub struct DashboardModel {
     times: StageTimes,
     /// The reason why the log cannot be read at present.
     problem: Option<String>,
+    /// A sentence about files that the archive lacks, or may lack.
+    incomplete: Option<String>,
     caught_up: bool,
     /// Another process has the log beside the archive, and may go on writing.
     goes_on: bool,
 }
 
-/// Power of GPUs without a workload, in the newest windows.
+/// Power of GPUs without a workload, in the newest windows, and over the record.
 #[derive(Debug, Default)]
 struct IdleDevices {
     start: Option<EventTime>,
     power_watts: f64,
     devices: usize,
+    trace: WorkloadTimeline,
 }
 
 impl IdleDevices {
     fn take(&mut self, window: &EfficiencyWindow) {
         let Some(watts) = window.mean_power_watts else { return };
+        self.trace.add_device(window, self.start < Some(window.window_start));
         if self.start < Some(window.window_start) {
-            *self = Self { start: Some(window.window_start), ..Self::default() };
+            (self.start, self.power_watts, self.devices) = (Some(window.window_start), 0.0, 0);
         }
         if self.start == Some(window.window_start) {
             self.power_watts += watts;
@@ -272,6 +277,7 @@ impl DashboardModel {
             dead_letters: BTreeMap::new(),
             times: StageTimes::default(),
             problem: None,
+            incomplete: None,
             caught_up: false,
             goes_on: false,
         }
@@ -364,6 +370,11 @@ impl DashboardModel {
             self.version += 1;
             self.problem = problem;
         }
+    }
+
+    /// Sets a sentence about files that the archive lacks, or may lack: the figures may not be those of all that was recorded.
+    pub fn set_incomplete(&mut self, about: Option<String>) {
+        self.incomplete = about;
     }
 
     /// Notes that every event that was there at the start is taken in.
@@ -459,7 +470,7 @@ impl DashboardModel {
         }
         self.counts.decisions += 1;
         self.times.decision = self.times.decision.max(Some(event.time));
-        if let Some(kind) = NoticeKind::of_decision(event.action, event.validation) {
+        if let Some(kind) = NoticeKind::of_decision(event.action, event.validation, decision_takes_back(event)) {
             let kind = kind.if_not_made(foreseen);
             self.notice(event.time, &event.workload, &event.id, kind, &event.reason);
         }

@@ -8,11 +8,14 @@ use eadt_schemas::v1::Origin;
 use serde::Serialize;
 
 use super::stages::StageProgress;
+use super::trace::WorkloadTimeline;
 use super::workload::DecisionRecord;
 use super::{DashboardCounts, DashboardModel, NoticeKind, ReplayCheck, SourceFacts};
 
 /// Workloads that have a layer of their own in the chart of power.
 const LAYERS: usize = 8;
+/// If the largest workloads take less of all power than this, namespaces have the layers.
+const LEAST_SHOWN_RATIO: f64 = 0.25;
 /// Points of that chart.
 const POINTS: i64 = 180;
 /// Marks of that chart, the newest ones.
@@ -43,12 +46,14 @@ pub struct FleetOverview {
     /// Power of all workloads that run, or ran at the end of a record, and whose power is known, in watts.
     pub power_watts: Option<f64>,
     pub power_known: usize,
-    /// Power of GPUs without a workload, in watts.
+    /// Power of GPUs without a workload, and of those whose job has ended, in watts.
     pub idle_power_watts: Option<f64>,
     pub idle_devices: usize,
     pub totals: FleetTotals,
     /// Workloads with a saving.
     pub saving_known: usize,
+    /// Workloads whose newest change no actuator has answered.
+    pub unanswered: usize,
     pub counts: DashboardCounts,
     pub dead_letters: Vec<(String, u64)>,
     pub stages: Vec<StageProgress>,
@@ -74,11 +79,18 @@ pub struct FleetTotals {
     pub saving_is_whole: bool,
     /// Workloads whose energy is not known; they are in no sum.
     pub without_energy: usize,
+    /// Energy of the workloads' GPUs before their runs began and after they ended: in no other sum.
+    pub outside_run_energy_joules: Option<f64>,
+    /// The reason why no energy is known at all, if it is the same of all workloads.
+    pub why_no_energy: Option<String>,
 }
 
 impl FleetTotals {
     /// Sums up workloads.
-    pub fn of<'a>(workloads: impl IntoIterator<Item = &'a WorkloadReport>) -> Self {
+    pub fn of<'a>(workloads: impl IntoIterator<Item = &'a WorkloadReport, IntoIter: Clone>) -> Self {
+        let workloads = workloads.into_iter();
+        let outside = workloads.clone().filter_map(|report| report.outside_run_energy_joules).reduce(|sum, joules| sum + joules);
+        let why = why_no_energy(workloads.clone().filter(|report| report.windows > 0));
         let summary = SavingSummary::of(workloads);
         let ratio = summary.saving_ratio();
         let ends = ratio.zip(summary.ratio_error());
@@ -92,8 +104,16 @@ impl FleetTotals {
             saving_verdict: summary.verdict(),
             saving_is_whole: summary.is_whole(),
             without_energy: summary.without_energy,
+            outside_run_energy_joules: outside,
+            why_no_energy: why,
         }
     }
+}
+
+/// Returns the reason why the energy of no workload is known; `None` if some is, or if the reasons differ.
+fn why_no_energy<'a>(mut workloads: impl Iterator<Item = &'a WorkloadReport>) -> Option<String> {
+    let first = workloads.next()?.why_no_energy.as_ref()?;
+    workloads.all(|report| report.why_no_energy.as_ref() == Some(first)).then(|| first.clone())
 }
 
 /// Power over time, the largest consumers apart.
@@ -106,16 +126,31 @@ pub struct PowerHistory {
     pub marks: Vec<DecisionMark>,
     /// Older ones that are too many.
     pub marks_left_out: usize,
-    /// Workloads in the layer of others.
+    /// Workloads, or namespaces, in the layer of others.
     pub others: usize,
 }
 
+/// One layer of the chart of power.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct PowerLayer {
-    /// Absent: all others.
+    pub kind: PowerLayerKind,
+    /// Name of the workload; absent for the other kinds.
     pub workload: Option<String>,
+    /// Absent for the other kinds.
+    pub namespace: Option<String>,
     /// `None` if nothing is known.
     pub power_watts: Vec<Option<f32>>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PowerLayerKind {
+    Workload,
+    /// All workloads of a namespace: if there are so many that the largest take little of all.
+    Namespace,
+    Others,
+    /// GPUs without a workload, and those whose job has ended.
+    Idle,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -158,14 +193,14 @@ impl DashboardModel {
         let mixed_origins = origins.any(|other| Some(other) != origin);
         let (power_watts, power_known) = self.power();
         let figures = || states().filter_map(|state| state.figures.as_deref());
-        let idle_power_watts = self.idle_power();
+        let idle = self.idle_power();
         FleetOverview {
             source: SourceFacts { window_seconds: self.window_seconds(), ..self.source.clone() },
             version: self.version,
             now_ms: self.now.map(EventTime::millis),
             first_ms: self.first.map(EventTime::millis),
             replay: self.replay.clone(),
-            status: self.status(&statuses),
+            status: [Some(self.status(&statuses)), self.incomplete.clone()].into_iter().flatten().collect::<Vec<_>>().join(". "),
             waiting_for: self.waiting_for(),
             caught_up: self.caught_up,
             origin: origin.filter(|_| !mixed_origins),
@@ -175,8 +210,9 @@ impl DashboardModel {
             needing_attention,
             power_watts,
             power_known,
-            idle_power_watts,
-            idle_devices: if idle_power_watts.is_some() { self.idle.devices } else { 0 },
+            idle_power_watts: idle.map(|(watts, _)| watts),
+            idle_devices: idle.map_or(0, |(_, devices)| devices),
+            unanswered: states().filter(|state| state.unanswered_since().is_some()).count(),
             totals: FleetTotals::of(figures()),
             saving_known: figures().filter(|figures| figures.saving_joules.is_some()).count(),
             counts: self.counts(),
@@ -189,15 +225,23 @@ impl DashboardModel {
 
     /// Returns the power of the newest windows of all workloads that run, and of how many it is known.
     pub(super) fn power(&self) -> (Option<f64>, usize) {
-        let running = self.workloads.values().filter(|state| state.is_live(self.now));
-        let known: Vec<f64> = running.filter_map(|state| state.latest.as_ref()?.power_watts).collect();
+        let running = self.workloads.values().filter_map(|state| state.running_window(self.now));
+        let known: Vec<f64> = running.filter_map(|latest| latest.power_watts).collect();
         ((!known.is_empty()).then(|| known.iter().sum()), known.len())
     }
 
-    /// Returns the power of devices without a workload; `None` if their newest window is too old.
-    pub(super) fn idle_power(&self) -> Option<f64> {
-        let (start, now) = self.idle.start.zip(self.now)?;
-        (now.seconds_since(start) <= super::SILENT_SECONDS).then_some(self.idle.power_watts)
+    /// Returns the power and the number of devices without a workload, and of those whose job has ended; `None` if their newest
+    /// windows are too old.
+    pub(super) fn idle_power(&self) -> Option<(f64, usize)> {
+        let is_recent = |(start, now): (EventTime, EventTime)| now.seconds_since(start) <= super::SILENT_SECONDS;
+        let without_workload = self.idle.start.zip(self.now).filter(|times| is_recent(*times));
+        let finished = self.workloads.values().filter(|state| state.has_finished());
+        let finished = finished.filter_map(|state| {
+            let latest = state.live_window(self.now)?;
+            Some((latest.power_watts?, latest.gpus.unwrap_or(0) as usize))
+        });
+        let idle = without_workload.map(|_| (self.idle.power_watts, self.idle.devices)).into_iter().chain(finished);
+        idle.reduce(|(sum, total), (watts, devices)| (sum + watts, total + devices))
     }
 
     fn status_counts(&self) -> StatusCounts {
@@ -225,13 +269,19 @@ impl DashboardModel {
             (WorkloadStatus::RollingOut, "rolling out a change"),
             (WorkloadStatus::Validating, "checking a change"),
             (WorkloadStatus::Silent, "no longer reporting"),
+            (WorkloadStatus::Ended, "ended"),
         ] {
             let number = of(state);
             if number > 0 {
                 parts.push(format!("{number} {words}"));
             }
         }
-        let well = count - statuses.needing_attention() - of(WorkloadStatus::Silent) - of(WorkloadStatus::Waiting);
+        let others = [WorkloadStatus::Silent, WorkloadStatus::Waiting, WorkloadStatus::Ended].map(of);
+        let well = count - statuses.needing_attention() - others.iter().sum::<usize>();
+        if of(WorkloadStatus::Ended) == count {
+            let all = format!("All {count} workloads have ended");
+            return if count == 1 { "The only workload has ended".to_owned() } else { all };
+        }
         let begin = match (well, count) {
             (1, 1) => "The only workload is well".to_owned(),
             (2, 2) => "Both workloads are well".to_owned(),
@@ -279,29 +329,58 @@ impl DashboardModel {
             return None;
         }
         let grid = TimeGrid::of(from, to);
-        let mut others = RemainderLayer::new(grid.count as usize);
-        // The largest so far, the largest first; whoever falls behind is added to the others.
-        let mut largest: Vec<(f64, PowerLayer)> = Vec::with_capacity(LAYERS + 1);
-        let (mut sums, mut power_watts) = (Vec::new(), Vec::new());
-        for (name, state) in &self.workloads {
-            grid.mean(state, &mut sums, &mut power_watts);
-            let sum: f64 = power_watts.iter().flatten().map(|watts| f64::from(*watts)).sum();
-            if largest.len() == LAYERS && largest.last().is_some_and(|(least, _)| sum <= *least) {
-                others.add(&power_watts);
-                continue;
-            }
-            let place = largest.partition_point(|(other, _)| *other >= sum);
-            largest.insert(place, (sum, PowerLayer { workload: Some(name.to_string()), power_watts: power_watts.clone() }));
-            if largest.len() > LAYERS {
-                others.add(&largest.pop().expect("there are more than enough").1.power_watts);
-            }
-        }
-        let mut layers: Vec<PowerLayer> = largest.into_iter().map(|(_, layer)| layer).collect();
-        if others.count > 0 {
-            layers.push(PowerLayer { workload: None, power_watts: others.power_watts });
-        }
+        let (mut layers, others) = self.power_layers(&grid);
+        layers.extend(self.idle_layer(&grid));
         let (marks, marks_left_out) = self.marks(from, to);
-        Some(PowerHistory { edges_ms: grid.edges_ms(), layers, marks, marks_left_out, others: others.count })
+        Some(PowerHistory { edges_ms: grid.edges_ms(), layers, marks, marks_left_out, others })
+    }
+
+    /// Returns the layers of the largest workloads, or of the largest namespaces if those workloads take little of all, and of
+    /// the others; and how many these are.
+    fn power_layers(&self, grid: &TimeGrid) -> (Vec<PowerLayer>, usize) {
+        let ranking = |kind| LayerRanking { kind, largest: Vec::new(), others: RemainderLayer::of(grid), sum: 0.0 };
+        let (mut workloads, mut namespaces) = (ranking(PowerLayerKind::Workload), ranking(PowerLayerKind::Namespace));
+        let (mut sums, mut power_watts) = (Vec::new(), Vec::new());
+        // Names come in order: the workloads of a namespace follow each other.
+        let mut namespace: Option<(&str, RemainderLayer)> = None;
+        let mut count = 0;
+        for (name, state) in &self.workloads {
+            grid.mean(&state.trace, &mut sums, &mut power_watts);
+            workloads.add(name, &power_watts);
+            let own = name.split_once('/').map_or(&**name, |(namespace, _)| namespace);
+            if namespace.as_ref().is_none_or(|(known, _)| *known != own) {
+                count += 1;
+                if let Some((known, sum)) = namespace.replace((own, RemainderLayer::of(grid))) {
+                    namespaces.add(known, &sum.power_watts);
+                }
+            }
+            if let Some((_, sum)) = &mut namespace {
+                sum.add(&power_watts);
+            }
+        }
+        if let Some((known, sum)) = namespace {
+            namespaces.add(known, &sum.power_watts);
+        }
+        let is_little = workloads.others.count > 0 && workloads.largest_sum() < LEAST_SHOWN_RATIO * workloads.sum;
+        if is_little && count > 1 { namespaces.into_layers() } else { workloads.into_layers() }
+    }
+
+    /// Returns the layer of GPUs without work; `None` if nothing is known of any.
+    fn idle_layer(&self, grid: &TimeGrid) -> Option<PowerLayer> {
+        let mut idle = RemainderLayer::of(grid);
+        let (mut sums, mut power_watts) = (Vec::new(), Vec::new());
+        let finished = self.workloads.values().map(|state| &state.idle_trace).filter(|trace| !trace.is_empty());
+        for trace in std::iter::once(&self.idle.trace).chain(finished) {
+            grid.mean(trace, &mut sums, &mut power_watts);
+            idle.add(&power_watts);
+        }
+        let is_known = idle.power_watts.iter().any(Option::is_some);
+        is_known.then_some(PowerLayer {
+            kind: PowerLayerKind::Idle,
+            workload: None,
+            namespace: None,
+            power_watts: idle.power_watts,
+        })
     }
 
     /// Returns the newest marks in a range, oldest first, and how many are left out.
@@ -310,8 +389,8 @@ impl DashboardModel {
         for (workload, state) in &self.workloads {
             for record in state.decisions() {
                 let DecisionRecord { decision, actuations } = record;
-                let kind =
-                    NoticeKind::of_decision(decision.action, decision.validation).map(|kind| kind.if_not_made(record.fate()));
+                let kind = NoticeKind::of_decision(decision.action, decision.validation, decision.takes_back());
+                let kind = kind.map(|kind| kind.if_not_made(record.fate()));
                 let outcomes = actuations.iter().map(|actuation| (actuation.time, NoticeKind::of_fate(actuation.fate())));
                 for (time, kind) in std::iter::once((decision.time, kind)).chain(outcomes) {
                     if let Some(kind) = kind.filter(|_| (from..=to).contains(&time)) {
@@ -359,12 +438,12 @@ impl TimeGrid {
     }
 
     /// Writes the mean power over each interval's known part into `mean`; `sums` is room to count in.
-    fn mean(&self, state: &super::WorkloadState, sums: &mut Vec<(f64, i64)>, mean: &mut Vec<Option<f32>>) {
+    fn mean(&self, trace: &WorkloadTimeline, sums: &mut Vec<(f64, i64)>, mean: &mut Vec<Option<f32>>) {
         sums.clear();
         sums.resize(self.count as usize, (0.0, 0));
         // Points come in order, so that the interval of one is not far from that of the one before it.
         let mut first = 0;
-        for point in state.trace.points() {
+        for point in trace.points() {
             let Some(watts) = point.power_watts else { continue };
             let (start, end) = (point.start.micros() - self.from, point.end.micros() - self.from);
             while first < self.count && (first + 1) * self.width <= start {
@@ -384,6 +463,53 @@ impl TimeGrid {
     }
 }
 
+/// The largest of some layers, and the sum of the others.
+struct LayerRanking {
+    kind: PowerLayerKind,
+    /// The largest first, with the sum of its figures; whoever falls behind is added to the others.
+    largest: Vec<(f64, PowerLayer)>,
+    others: RemainderLayer,
+    /// Sum of the figures of all.
+    sum: f64,
+}
+
+impl LayerRanking {
+    fn add(&mut self, name: &str, power_watts: &[Option<f32>]) {
+        let sum: f64 = power_watts.iter().flatten().map(|watts| f64::from(*watts)).sum();
+        self.sum += sum;
+        if self.largest.len() == LAYERS && self.largest.last().is_some_and(|(least, _)| sum <= *least) {
+            self.others.add(power_watts);
+            return;
+        }
+        let place = self.largest.partition_point(|(other, _)| *other >= sum);
+        let is_workload = self.kind == PowerLayerKind::Workload;
+        let layer = PowerLayer {
+            kind: self.kind,
+            workload: is_workload.then(|| name.to_owned()),
+            namespace: (!is_workload).then(|| name.to_owned()),
+            power_watts: power_watts.to_vec(),
+        };
+        self.largest.insert(place, (sum, layer));
+        if self.largest.len() > LAYERS
+            && let Some((_, least)) = self.largest.pop()
+        {
+            self.others.add(&least.power_watts);
+        }
+    }
+
+    fn largest_sum(&self) -> f64 {
+        self.largest.iter().map(|(sum, _)| sum).sum()
+    }
+
+    /// Returns the layers, and how many are in that of the others.
+    fn into_layers(self) -> (Vec<PowerLayer>, usize) {
+        let Self { largest, others: RemainderLayer { count, power_watts }, .. } = self;
+        let others = PowerLayer { kind: PowerLayerKind::Others, workload: None, namespace: None, power_watts };
+        let layers = largest.into_iter().map(|(_, layer)| layer).chain((count > 0).then_some(others));
+        (layers.collect(), count)
+    }
+}
+
 /// The sum of those that have no layer of their own.
 struct RemainderLayer {
     count: usize,
@@ -391,8 +517,8 @@ struct RemainderLayer {
 }
 
 impl RemainderLayer {
-    fn new(intervals: usize) -> Self {
-        Self { count: 0, power_watts: vec![None; intervals] }
+    fn of(grid: &TimeGrid) -> Self {
+        Self { count: 0, power_watts: vec![None; grid.count as usize] }
     }
 
     fn add(&mut self, power_watts: &[Option<f32>]) {

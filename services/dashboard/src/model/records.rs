@@ -1,9 +1,11 @@
 //! Decisions and actuations in little memory, for thousands of workloads: names and layouts that repeat are kept once.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
-use eadt_report::states::ChangeFate;
+use eadt_report::states::{ChangeFate, HOLD_OUT, takes_back, verdict_of_action};
+use eadt_report::words;
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::{Actuation, ActuationOutcome, ChangeValidation, ControllerAction, Decision, Layout, Origin};
 
@@ -106,8 +108,23 @@ impl StoredDecision {
         }
     }
 
-    pub fn has_evidence(&self, name: &str) -> bool {
-        self.evidence_names.iter().any(|known| **known == *name)
+    pub fn is_hold_out(&self) -> bool {
+        self.evidence_names.iter().any(|name| **name == *HOLD_OUT)
+    }
+
+    /// Returns the verdict that its action follows from.
+    fn verdict_of_action(&self) -> ChangeValidation {
+        verdict_of_action(self.validation, self.is_hold_out())
+    }
+
+    /// Returns whether it takes back a change that failed.
+    pub fn takes_back(&self) -> bool {
+        takes_back(self.action, self.verdict_of_action())
+    }
+
+    /// Returns what it does, in words.
+    pub fn action_text(&self) -> Cow<'static, str> {
+        words::action_text(self.action, self.verdict_of_action(), &self.from, &self.to)
     }
 
     pub fn evidence(&self) -> BTreeMap<String, f64> {

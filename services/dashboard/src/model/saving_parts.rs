@@ -8,13 +8,11 @@ use std::collections::BTreeMap;
 
 use eadt_report::{WindowRow, WorkloadReport};
 use eadt_schemas::EventTime;
-use eadt_schemas::v1::{ActuationOutcome, ChangeValidation, ControllerAction, Layout};
+use eadt_schemas::v1::{ActuationOutcome, ControllerAction, Layout};
 use serde::Serialize;
 
 use super::workload::{DecisionRecord, WorkloadState};
 
-/// Evidence that only a hold-out has.
-const HOLD_OUT: &str = "hold_out";
 /// A part below this ratio of the baseline is a rounding error.
 const LEAST_PART: f64 = 1e-6;
 
@@ -125,7 +123,7 @@ fn applied_changes(state: &WorkloadState) -> Vec<AppliedChange<'_>> {
             from: applied_at(record),
             before: &record.decision.from,
             layout: &record.decision.to,
-            is_hold_out: record.decision.has_evidence(HOLD_OUT),
+            is_hold_out: record.decision.is_hold_out(),
             taken_back,
             tried_until,
         });
@@ -133,11 +131,9 @@ fn applied_changes(state: &WorkloadState) -> Vec<AppliedChange<'_>> {
     changes
 }
 
-/// Returns the id of the change that a decision takes back. One that only removes a limit is a revert, too, and fails nothing.
+/// Returns the id of the change that a decision takes back.
 fn reverted_change(record: &DecisionRecord) -> Option<&str> {
-    let decision = &record.decision;
-    let fails = decision.action == ControllerAction::Revert && decision.validation == ChangeValidation::Failed;
-    decision.concerns.as_deref().filter(|_| fails && !decision.has_evidence(HOLD_OUT))
+    record.decision.concerns.as_deref().filter(|_| record.decision.takes_back())
 }
 
 /// Returns the time of the first report that a change was made.

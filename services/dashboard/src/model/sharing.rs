@@ -193,7 +193,9 @@ pub struct SharingPage {
 type DeviceEntry<'a> = (&'a str, &'a DeviceSnapshot);
 
 fn in_order((a_name, a): &DeviceEntry<'_>, (b_name, b): &DeviceEntry<'_>) -> Ordering {
-    (!a.is_shared(), &a.node, a.gpu_index, a_name).cmp(&(!b.is_shared(), &b.node, b.gpu_index, b_name))
+    let nodes = natural_order(a.node.as_deref(), b.node.as_deref());
+    let shared = (!a.is_shared()).cmp(&!b.is_shared());
+    shared.then(nodes).then_with(|| (a.gpu_index, a_name).cmp(&(b.gpu_index, b_name)))
 }
 
 impl DashboardModel {
@@ -238,15 +240,32 @@ impl DashboardModel {
         page
     }
 
+    fn has_finished(&self, workload: &str) -> bool {
+        self.workloads.get(workload).is_some_and(super::WorkloadState::has_finished)
+    }
+
+    /// Returns the workloads that a device works for: a job that has ended leaves its GPUs without work.
+    fn workloads_of<'a>(&'a self, device: &'a DeviceSnapshot) -> impl Iterator<Item = &'a str> {
+        device.workloads().filter(move |workload| !self.has_finished(workload))
+    }
+
+    /// Returns the part of a device's power that is of workloads at work; `None` if shares contradict each other.
+    fn attributed_ratio(&self, device: &DeviceSnapshot) -> Option<f64> {
+        let all = device.attributed_ratio()?;
+        let ended = device.attributions().filter(|known| known.workload.as_deref().is_some_and(|name| self.has_finished(name)));
+        Some((all - ended.map(|known| known.share.unwrap_or(1.0)).sum::<f64>()).max(0.0))
+    }
+
     fn is_silent(&self, device: &DeviceSnapshot) -> bool {
         !device.has_sample || self.devices.newest().is_some_and(|now| now.seconds_since(device.time) > SILENT_SECONDS)
     }
 
     fn device_row(&self, name: &str, device: &DeviceSnapshot) -> DeviceRow {
         let node = device.node.as_deref().and_then(|node| self.devices.find_node(node));
-        let attributed = device.attributed_ratio();
         let tenants: Vec<TenantRow> = device.attributions().filter_map(|known| self.tenant_row(device, known)).collect();
-        let unassigned_ratio = attributed.filter(|_| device.has_sample).map(unassigned_part);
+        let ended = device.workloads().filter(|workload| self.has_finished(workload));
+        let ended = ended.map(|workload| format!("{workload} has ended, and its collector still assigns the GPU to it"));
+        let unassigned_ratio = self.attributed_ratio(device).filter(|_| device.has_sample).map(unassigned_part);
         let changes = device.workloads().filter_map(|workload| self.newest_division(workload));
         let silent = self.is_silent(device);
         DeviceRow {
@@ -268,13 +287,13 @@ impl DashboardModel {
             requested: node.and_then(|node| requested_device_settings(name, node, self.devices.newest())),
             pods: node.map_or(&[][..], |node| node.pods(name)).to_vec(),
             decision: changes.max_by_key(|row| row.time_ms),
-            unknown: describe_unknown(device, &tenants, silent),
+            unknown: ended.chain(describe_unknown(device, &tenants, silent)).collect(),
             tenants,
         }
     }
 
     fn tenant_row(&self, device: &DeviceSnapshot, known: &PowerAttribution) -> Option<TenantRow> {
-        let workload = known.workload.clone()?;
+        let workload = known.workload.clone().filter(|workload| !self.has_finished(workload))?;
         let state = self.workloads.get(workload.as_str());
         let figures = state.and_then(|state| state.figures.as_deref());
         let share_ratio = known.share.unwrap_or(1.0);
@@ -305,16 +324,17 @@ impl DashboardModel {
                 continue;
             }
             totals.shared += usize::from(device.is_shared());
-            totals.idle += usize::from(device.workloads().next().is_none());
+            totals.idle += usize::from(self.workloads_of(device).next().is_none());
             let Some(watts) = device.power_watts else { continue };
             totals.power_known += 1;
             *totals.power_watts.get_or_insert_default() += watts;
-            let Some(attributed) = device.attributed_ratio() else {
+            let Some(attributed) = self.attributed_ratio(device) else {
                 totals.contradicted_power_watts += watts;
                 continue;
             };
             totals.unassigned_power_watts += watts * unassigned_part(attributed);
-            for known in device.attributions().filter(|known| known.workload.is_some()) {
+            let at_work = |known: &&PowerAttribution| known.workload.as_deref().is_some_and(|name| !self.has_finished(name));
+            for known in device.attributions().filter(at_work) {
                 let sum = match AttributionBasis::of(known) {
                     AttributionBasis::Whole | AttributionBasis::Activity => &mut totals.metered_power_watts,
                     AttributionBasis::Allotment | AttributionBasis::Assigned => &mut totals.modelled_power_watts,
@@ -324,7 +344,7 @@ impl DashboardModel {
             }
         }
         totals.windows_power_watts = self.power().0;
-        totals.windows_unassigned_power_watts = self.idle_power();
+        totals.windows_unassigned_power_watts = self.idle_power().map(|(watts, _)| watts);
         totals
     }
 
@@ -380,17 +400,19 @@ impl DashboardModel {
         }
         let row = |(node, all): (Option<&str>, Vec<&DeviceSnapshot>)| {
             let reporting: Vec<&DeviceSnapshot> = all.iter().copied().filter(|device| !self.is_silent(device)).collect();
-            let mut workloads: Vec<&str> = reporting.iter().flat_map(|device| device.workloads()).collect();
+            let mut workloads: Vec<&str> = reporting.iter().flat_map(|device| self.workloads_of(device)).collect();
             workloads.sort_unstable();
             workloads.dedup();
             let power = || reporting.iter().filter_map(|device| device.power_watts);
-            let unassigned: Vec<f64> =
-                reporting.iter().filter_map(|device| Some(device.power_watts? * (1.0 - device.attributed_ratio()?))).collect();
+            let unassigned: Vec<f64> = reporting
+                .iter()
+                .filter_map(|device| Some(device.power_watts? * (1.0 - self.attributed_ratio(device)?)))
+                .collect();
             NodeRow {
                 node: node.map(str::to_owned),
                 gpus: all.len(),
                 shared: reporting.iter().filter(|device| device.is_shared()).count(),
-                idle: reporting.iter().filter(|device| device.workloads().next().is_none()).count(),
+                idle: reporting.iter().filter(|device| self.workloads_of(device).next().is_none()).count(),
                 silent: all.len() - reporting.len(),
                 workloads: workloads.len(),
                 power_watts: power().next().map(|_| power().sum()),
@@ -400,9 +422,25 @@ impl DashboardModel {
         };
         let mut rows: Vec<NodeRow> = nodes.into_iter().map(row).collect();
         let watts = |row: &NodeRow| row.unassigned_power_watts.unwrap_or(-1.0);
-        rows.sort_by(|a, b| watts(b).total_cmp(&watts(a)).then_with(|| a.node.cmp(&b.node)));
+        rows.sort_by(|a, b| watts(b).total_cmp(&watts(a)).then_with(|| natural_order(a.node.as_deref(), b.node.as_deref())));
         rows
     }
+}
+
+/// Compares names as people order them: `node-2` comes before `node-10`. No name comes first.
+fn natural_order(a: Option<&str>, b: Option<&str>) -> Ordering {
+    /// Parts that hold digits only, with their value, and the parts between.
+    fn parts(name: &str) -> Vec<(u128, &str)> {
+        let parts = name.as_bytes().chunk_by(|one, next| one.is_ascii_digit() == next.is_ascii_digit());
+        let mut from = 0;
+        let part = |bytes: &[u8]| {
+            let text = &name[from..from + bytes.len()];
+            from += bytes.len();
+            (text.parse().unwrap_or(0), text)
+        };
+        parts.map(part).collect()
+    }
+    a.map(parts).cmp(&b.map(parts))
 }
 
 fn requested_device_settings(device: &str, node: &NodeSnapshot, now: Option<EventTime>) -> Option<RequestedDeviceSettings> {

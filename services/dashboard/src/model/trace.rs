@@ -58,13 +58,36 @@ impl WorkloadTimeline {
     /// Adds a window; one that begins before the trace is left out.
     pub fn add(&mut self, window: &EfficiencyWindow) {
         let seconds = window.window_end.seconds_since(window.window_start);
+        let Some(interval) = self.interval_of(window) else { return };
+        let mut added = TraceInterval { restarted: window.has_restart(), ..TraceInterval::default() };
+        if let Some(watts) = window.mean_power_watts {
+            (added.watt_seconds, added.seconds) = ((watts * seconds) as f32, seconds as f32);
+        }
+        if let (Some(joules), Some(samples), false) = (window.energy_per_sample(), window.samples, window.restarted) {
+            (added.joules, added.samples) = ((joules * samples) as f32, samples as f32);
+        }
+        *interval = interval.merge(added);
+    }
+
+    /// Adds the power of one of several devices. Their time counts once: with the window that `is_first` to begin then.
+    pub fn add_device(&mut self, window: &EfficiencyWindow, is_first: bool) {
+        let seconds = window.window_end.seconds_since(window.window_start);
+        let (Some(watts), Some(interval)) = (window.mean_power_watts, self.interval_of(window)) else { return };
+        interval.watt_seconds += (watts * seconds) as f32;
+        if is_first {
+            interval.seconds += seconds as f32;
+        }
+    }
+
+    /// Returns the interval in which a window begins; `None`: it lies before the trace.
+    fn interval_of(&mut self, window: &EfficiencyWindow) -> Option<&mut TraceInterval> {
         if self.width == 0 {
             self.width = window.window_end.micros().saturating_sub(window.window_start.micros()).max(1_000_000);
             self.first = window.window_start.micros().div_euclid(self.width);
         }
         let mut number = window.window_start.micros().div_euclid(self.width);
         if number < self.first {
-            return;
+            return None;
         }
         while number - self.first >= POINTS as i64 {
             self.halve();
@@ -74,14 +97,7 @@ impl WorkloadTimeline {
         if self.intervals.len() <= index {
             self.intervals.resize(index + 1, TraceInterval::default());
         }
-        let mut added = TraceInterval { restarted: window.has_restart(), ..TraceInterval::default() };
-        if let Some(watts) = window.mean_power_watts {
-            (added.watt_seconds, added.seconds) = ((watts * seconds) as f32, seconds as f32);
-        }
-        if let (Some(joules), Some(samples), false) = (window.energy_per_sample(), window.samples, window.restarted) {
-            (added.joules, added.samples) = ((joules * samples) as f32, samples as f32);
-        }
-        self.intervals[index] = self.intervals[index].merge(added);
+        self.intervals.get_mut(index)
     }
 
     fn halve(&mut self) {
@@ -95,6 +111,10 @@ impl WorkloadTimeline {
             halved[at] = halved[at].merge(*interval);
         }
         (self.width, self.first, self.intervals) = (self.width * 2, first, halved);
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.intervals.is_empty()
     }
 
     /// Returns the intervals in order of time; those without a window have no figures.
@@ -149,6 +169,16 @@ mod tests {
         for point in &points[..points.len() - 1] {
             assert_eq!((point.power_watts, point.joules_per_sample), (Some(200.0), Some(20.0)), "{point:?}");
         }
+    }
+
+    #[test]
+    fn the_power_of_devices_in_the_same_time_adds_up() {
+        let mut trace = WorkloadTimeline::default();
+        for (minute, watts, is_first) in [(0, 60.0, true), (0, 70.0, false), (1, 60.0, true)] {
+            trace.add_device(&window(minute, watts, false), is_first);
+        }
+        let watts: Vec<Option<f32>> = trace.points().map(|point| point.power_watts).collect();
+        assert_eq!(watts, [Some(130.0), Some(60.0)]);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use eadt_report::WorkloadReport;
 use eadt_report::liveness::silence_limit_seconds;
-use eadt_report::states::{ChangeFate, ChangeProgress, WindowPresence, WorkloadStatus};
+use eadt_report::states::{ChangeFate, ChangeProgress, RunProgress, WindowPresence, WorkloadStatus, may_be_changed};
 use eadt_schemas::EventTime;
 use eadt_schemas::v1::{
     Actuation, ActuationOutcome, ChangeValidation, ControllerAction, Decision, EfficiencyWindow, Layout, Origin, UpdateMode,
@@ -103,7 +103,11 @@ pub struct WorkloadState {
     /// The last change by a declaration of the actions that are allowed on it.
     pub policy_change: Option<Box<PolicyChange>>,
     pub latest: Option<LatestWindow>,
+    run: RunProgress,
+    /// Its windows until its run ended.
     pub trace: WorkloadTimeline,
+    /// Windows of its GPUs after its run ended: these are without work.
+    pub idle_trace: WorkloadTimeline,
     /// The report's, without its rows; `None` before the first refresh, or if too many windows are kept.
     pub figures: Option<Box<WorkloadReport>>,
     /// Its figures are older than its windows.
@@ -133,7 +137,9 @@ impl WorkloadState {
             return false;
         }
         self.windows += 1;
-        self.trace.add(window);
+        self.run.add(window);
+        let trace = if self.run.has_ended() { &mut self.idle_trace } else { &mut self.trace };
+        trace.add(window);
         self.window_origin = self.window_origin.max(Some(window.origin));
         self.latest = Some(LatestWindow {
             start: window.window_start,
@@ -249,7 +255,7 @@ impl WorkloadState {
 
     /// Returns the time of its newest change if no actuator has reported anything of it, and its policy lets one.
     pub fn unanswered_since(&self) -> Option<EventTime> {
-        let acts = matches!(self.mode(), Some(UpdateMode::Recommend | UpdateMode::Enforce)) && !self.is_paused();
+        let acts = self.declaration.as_deref().is_some_and(may_be_changed);
         let newest = self.newest_change().filter(|record| acts && record.actuations.is_empty())?;
         (newest.decision.action != ControllerAction::Maintain).then_some(newest.decision.time)
     }
@@ -289,20 +295,36 @@ impl WorkloadState {
         self.latest.as_ref().zip(now).is_some_and(is_recent)
     }
 
+    /// Returns whether its job has reported its end, and its newest window lies after it.
+    pub fn has_finished(&self) -> bool {
+        self.run.has_ended()
+    }
+
+    /// Returns its newest window if that is of the present.
+    pub fn live_window(&self, now: Option<EventTime>) -> Option<&LatestWindow> {
+        self.latest.as_ref().filter(|_| self.is_live(now))
+    }
+
+    /// Returns the same of a job that has not ended.
+    pub fn running_window(&self, now: Option<EventTime>) -> Option<&LatestWindow> {
+        self.live_window(now).filter(|_| !self.has_finished())
+    }
+
     /// Returns its state at the moment that is shown, of a record that goes on then.
     pub fn state(&self, now: Option<EventTime>) -> WorkloadStatus {
         let window = match &self.latest {
             None => WindowPresence::None,
+            Some(_) if self.has_finished() => WindowPresence::Ended,
             Some(_) if !self.is_live(now) => WindowPresence::Silent,
             Some(latest) => WindowPresence::Live { restarted: latest.restarted },
         };
-        let is_revert = |newest: &DecisionRecord| {
-            newest.decision.action == ControllerAction::Revert && !newest.fate().is_some_and(ChangeFate::is_not_made)
-        };
+        let is_revert =
+            |newest: &DecisionRecord| newest.decision.takes_back() && !newest.fate().is_some_and(ChangeFate::is_not_made);
         let changes = ChangeProgress {
             last_fate: self.last_fate,
             is_pending: self.pending_validation,
             is_reverted: self.newest_change().is_some_and(is_revert),
+            is_unanswered: self.unanswered_since().is_some(),
         };
         WorkloadStatus::of(window, self.is_paused(), changes)
     }

@@ -42,6 +42,10 @@ export interface SavingFigures {
 export interface Totals extends SavingFigures {
   /** Workloads whose energy is not known; they are in no sum. */
   without_energy: number;
+  /** Of their GPUs before their runs began and after they ended: in no other sum. */
+  outside_run_energy_joules: Num;
+  /** Why no energy is known at all. */
+  why_no_energy: string | null;
   energy_joules: Num;
 }
 
@@ -109,6 +113,8 @@ export interface Overview {
   idle_devices: number;
   totals: Totals;
   saving_known: number;
+  /** Workloads whose newest change no actuator has answered. */
+  unanswered: number;
   counts: Counts;
   dead_letters: [string, number][];
   stages: Stage[];
@@ -126,10 +132,14 @@ export interface FleetRow extends SavingFigures {
   gpus: Num;
   power_watts: Num;
   samples_per_second: Num;
+  /** Of the newest window. */
   joules_per_sample: Num;
+  /** As the report has it. */
+  run_joules_per_sample: Num;
   energy_joules: Num;
   throughput_kept_ratio: Num;
   saving_left_out: boolean;
+  is_unanswered: boolean;
   window_end_ms: Num;
   sparkline: number[];
 }
@@ -144,7 +154,7 @@ export interface FleetPage {
 
 export interface PowerHistory {
   edges_ms: number[];
-  layers: { workload: string | null; power_watts: Num[] }[];
+  layers: { kind: "workload" | "namespace" | "others" | "idle"; workload: string | null; namespace: string | null; power_watts: Num[] }[];
   marks: { time_ms: number; workload: string; decision_id: string; kind: NoticeKind }[];
   marks_left_out: number;
   others: number;
@@ -252,6 +262,8 @@ export interface DecisionRow {
   action: string;
   /** What it does, in words. */
   action_text: string;
+  /** A change that failed. A hold-out takes none back. */
+  takes_back: boolean;
   validation: string;
   reason: string;
   controller: string;
@@ -453,6 +465,8 @@ export interface CompareSide {
   to_ms: Num;
   part: boolean;
   report: WorkloadReport;
+  saving_verdict: SavingFigures["saving_verdict"];
+  saving_is_whole: boolean;
   layout: Layout | null;
   mode: Mode | null;
   gpu_model: string | null;
@@ -481,7 +495,7 @@ export interface RunRow {
   workload: string;
   this_origin: Origin | null;
   other_origin: Origin;
-  /** `null`: `refusal` says why. */
+  /** `null`: `refusal` has the reason. */
   figures: Comparison | null;
   refusal: string | null;
 }
@@ -538,6 +552,7 @@ export interface WhatIfPage {
   recorded_controller: string | null;
   notes: string[];
   report: WorkloadReport | null;
+  saving_is_whole: boolean;
 }
 
 /** An answer that is none, with the server's words. */
@@ -590,7 +605,7 @@ async function ask<T>(path: string, request: RequestInit): Promise<T> {
   try {
     return await read<T>(await fetch(`/api/v1/${path}`, request));
   } catch (error) {
-    // A browser's own words for a broken connection differ, and say nothing to a reader.
+    // A browser's own words for a broken connection differ, and mean nothing to a reader.
     throw error instanceof TypeError ? new NoAnswer() : error;
   }
 }

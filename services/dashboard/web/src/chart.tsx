@@ -1,4 +1,4 @@
-// A chart over time: lines, layers, bands, phases, restarts, marks. Arrow keys move its cursor, which speaks; a table stands behind it.
+// A chart over time: lines, layers, bands, phases, restarts, marks. Arrow keys move its cursor, which speaks; a table is behind it.
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import uPlot from "uplot";
 import { clock, day, moment } from "./format";
@@ -240,6 +240,13 @@ function Table({ title, times, lines, phases, restarts }: ChartProps) {
 
 type Latest = { current: ChartProps };
 
+/** Returns the places of figures without a neighbour; `null`: there are none. */
+function lonePoints(values: ArrayLike<number | null | undefined>): number[] | null {
+  const known = (index: number) => values[index] !== null && values[index] !== undefined;
+  const lone = [...Array(values.length).keys()].filter((index) => known(index) && !known(index - 1) && !known(index + 1));
+  return lone.length === 0 ? null : lone;
+}
+
 function options(latest: Latest, width: number, height: number, setCursor: (index: number | null) => void): uPlot.Options {
   const { lines, group } = latest.current;
   const series: uPlot.Series[] = [{}];
@@ -254,7 +261,8 @@ function options(latest: Latest, width: number, height: number, setCursor: (inde
       width: line.stacked ? 1 : 1.75,
       ...(line.dashed ? { dash: [6, 4] } : {}),
       ...(line.stacked && below === null ? { fill: translucent(colour, 0.75) } : {}),
-      points: { show: false },
+      // A line needs two points: one alone between silences is drawn as a point.
+      points: { show: false, size: 5, filter: (u, index) => lonePoints(u.data[index] ?? []) },
       spanGaps: false,
     });
     if (line.stacked) {

@@ -2,8 +2,8 @@
 import { useMemo, useRef } from "preact/hooks";
 import { type CompareFigure, type ComparePage, type CompareSide, type FigurePair, type FleetPage, query, type Series, workloadPath } from "./api";
 import { Chart, type Line } from "./chart";
-import { changesNote, count, digits, duration, fixed, interval, joules, moment, perSample, saving, UNKNOWN, visible, watts } from "./format";
-import { LayoutText, OriginBadge, Problem, WithCode } from "./parts";
+import { changesNote, count, digits, duration, fixed, interval, joules, moment, perSample, UNKNOWN, visible, watts } from "./format";
+import { LayoutText, OriginBadge, Problem, savingText, WithCode } from "./parts";
 import { changed, href, type Live, type Route, useData, workloadHref } from "./state";
 
 const FIGURES: [CompareFigure, string, (value: number | null) => string, "less" | "more" | null][] = [
@@ -112,9 +112,10 @@ function Heading({ side }: { side: CompareSide }) {
   );
 }
 
-/** Returns what the phases of two times of one workload say of comparing them; `null`: they are of the same work, or nothing tells. */
+/** Returns why neither side is called better: two jobs, or two times of one in other phases; `null` if nothing shows it. */
 function otherWork(page: ComparePage, one: Series | null, two: Series | null): string | null {
-  if (page.a.workload !== page.b.workload || one === null || two === null) return null;
+  if (page.a.workload !== page.b.workload) return "a sample of one job is not a sample of another, so neither is called better";
+  if (one === null || two === null) return null;
   const phases = (series: Series) => [...new Set(series.phase.filter((phase) => phase !== null))].sort((a, b) => a - b);
   const [first, second] = [phases(one), phases(two)];
   if (first.length === 0 || second.length === 0 || first.join() === second.join()) return null;
@@ -153,8 +154,8 @@ export function Change({ pair, better }: { pair: FigurePair; better: "less" | "m
 function Figures({ page, work }: { page: ComparePage; work: string | null }) {
   const { a, b } = page;
   const rows = FIGURES.filter(([key]) => page.figures[key].this !== null || page.figures[key].other !== null);
-  const saved = ({ part, report }: CompareSide) =>
-    part ? UNKNOWN : saving(report.saving_ratio, report.saving_ratio_low, report.saving_ratio_high);
+  const saved = ({ part, report, saving_verdict, saving_is_whole }: CompareSide) =>
+    part ? UNKNOWN : savingText({ ...report, saving_verdict, saving_is_whole });
   const changes = ({ report }: CompareSide) => `${count(report.changes)} (${changesNote(report)})`;
   return (
     <section class="panel" aria-labelledby="figures-heading">

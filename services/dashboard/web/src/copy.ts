@@ -69,7 +69,7 @@ const find = (from: Copy, name: string) => from.workloads.find((known) => known.
 /** How many to leave out, and how many at most. */
 const part = (params: URLSearchParams): [number, number] => [Number(params.get("skip")) || 0, Number(params.get("limit")) || 50];
 
-/** What the file has of GPUs, or of nodes; what it has not is said. */
+/** What the file has of GPUs, or of nodes; what it lacks is listed. */
 function sharing(all: SharingPage, params: URLSearchParams): SharingPage {
   const [skip, limit] = part(params);
   const have = all.grouped ? all.nodes.length : all.devices.length;

@@ -17,6 +17,7 @@ export function Decision({ route, live }: { route: Route; live: Live }) {
           <bdi>{visible(workload)}</bdi>
         </a>
       </nav>
+      {!data && <h1>{error === null ? "Decision" : "This decision is not kept"}</h1>}
       <Problem error={error} />
       {data && <Detail data={data} />}
     </>

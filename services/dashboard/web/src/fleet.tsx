@@ -4,7 +4,7 @@ import { addressMoment, type FleetPage, type FleetRow, type Overview, type Power
 import { Chart, type Line } from "./chart";
 import { copy } from "./copy";
 import { changesNote, clock, count, counted, digits, duration, interval, joules, kwh, moment, perSample, percent, STATES, visible, watts } from "./format";
-import { LayoutText, OriginBadge, Problem, SavingText, savingNote, savingTone, Sparkline, Stalls, Stat, StateBadge, Waiting, wholeSaving, WithTimes } from "./parts";
+import { LayoutText, OriginBadge, Problem, SavingText, savingNote, savingTone, Sparkline, Stalls, Stat, StateBadge, Waiting, wholeSaving, WithCode, WithTimes } from "./parts";
 import { useRowKeys } from "./rows";
 import { changed, decisionHref, type Live, type Route, useData, workloadHref } from "./state";
 import { workloadColours } from "./workload-colours";
@@ -21,10 +21,10 @@ interface Column {
 const COLUMNS: Column[] = [
   { key: "name", label: "Workload", ascending: true },
   { key: "state", label: "State", ascending: true },
-  { key: "power", label: "Power", numeric: true },
-  { key: "joules_per_sample", label: "J/sample", numeric: true },
+  { key: "power", label: "Power", unit: "newest", numeric: true },
+  { key: "run_joules_per_sample", label: "J/sample", unit: "of run", numeric: true },
   { key: null, label: "Trend", className: "wide" },
-  { key: "samples_per_second", label: "Samples/s", numeric: true, className: "wide" },
+  { key: "samples_per_second", label: "Samples/s", unit: "newest", numeric: true, className: "wide" },
   { key: "saving_ratio", label: "Saved", unit: "%", numeric: true },
   { key: "saving", label: "Saved", unit: "J", numeric: true },
   { key: "energy", label: "Energy", numeric: true, className: "wide" },
@@ -60,7 +60,8 @@ export function Fleet({ route, live, announce }: { route: Route; live: Live; ann
       {overview && <Stalls overview={overview} />}
       {overview?.waiting_for && <Waiting text={overview.waiting_for} detail={overview.source.place} />}
       {overview && overview.now_ms !== null && <Figures overview={overview} sharing={sharing} />}
-      {power && power.layers.length > 0 && <Power power={power} route={route} hours={hours} />}
+      {overview?.totals.why_no_energy && <NoEnergy why={overview.totals.why_no_energy} />}
+      {power && power.layers.some((layer) => layer.power_watts.some((watts) => watts !== null)) && <Power power={power} route={route} hours={hours} />}
       {page && page.total > 0 && <Workloads page={page} route={route} sort={sort} announce={announce} mixed={overview?.mixed_origins ?? false} />}
     </>
   );
@@ -82,6 +83,7 @@ function Unassigned({ overview, sharing }: { overview: Overview; sharing: Sharin
   const sampled = totals !== undefined && totals.power_watts !== null ? totals : null;
   const unassigned = sampled?.unassigned_power_watts ?? overview.idle_power_watts;
   if (unassigned === null) return null;
+  const silent = totals && totals.silent > 0 ? `; ${counted(totals.silent, "GPU is", "GPUs are")} silent, ${totals.silent === 1 ? "its" : "their"} power is not known` : "";
   const idle = sampled?.idle ?? overview.idle_devices;
   const part = sampled?.power_watts ? `, ${percent(unassigned / sampled.power_watts)} of the power of ${counted(sampled.power_known, "GPU")}` : "";
   return (
@@ -89,7 +91,7 @@ function Unassigned({ overview, sharing }: { overview: Overview; sharing: Sharin
       label="Idle and unassigned"
       value={watts(unassigned)}
       title="power of GPUs without a workload, and of shared ones what is no workload's part"
-      note={`${idle === 0 ? "no GPU" : counted(idle, "GPU")} without work${part}`}
+      note={`${idle === 0 ? "no GPU" : counted(idle, "GPU")} without work${part}${silent}`}
     />
   );
 }
@@ -99,6 +101,7 @@ function Figures({ overview, sharing }: { overview: Overview; sharing: SharingPa
   const { power_known: known, running } = overview;
   // Nothing runs in a record that has ended: its last windows have a power.
   const ended = overview.source.kind === "archive" && running === 0;
+  const outside = totals.outside_run_energy_joules;
   return (
     <dl class="stats">
       <Stat
@@ -112,13 +115,33 @@ function Figures({ overview, sharing }: { overview: Overview; sharing: SharingPa
         value={wholeSaving(totals)}
         tone={savingTone(totals)}
         title={`against the starting layouts; ${interval(totals.saving_ratio_low, totals.saving_ratio_high)}`}
-        note={totals.without_energy > 0 && totals.saving_ratio !== null ? `the energy of ${counted(totals.without_energy, "workload")} is not known; ${savingNote(totals)}` : savingNote(totals)}
+        note={totals.without_energy > 0 && totals.energy_joules !== null ? `the energy of ${counted(totals.without_energy, "workload")} is not known; ${savingNote(totals)}` : savingNote(totals)}
       />
       <Stat label="Saved so far" value={joules(totals.saving_joules)} tone={savingTone(totals)} note={totals.saving_joules === null ? undefined : `${kwh(totals.saving_joules)}${totals.saving_is_whole ? "" : `, in ${percent(totals.compared_energy_ratio, 0)} of the energy that is known`}`} />
-      <Stat label="Energy used" value={joules(totals.energy_joules)} note={totals.energy_joules === null ? undefined : kwh(totals.energy_joules)} />
-      <Stat label="Changes" value={count(counts.changes)} note={changesNote(counts)} title="changes that were made, those that took one back included" />
+      <Stat label="Energy used" value={joules(totals.energy_joules)} note={[totals.energy_joules === null ? "not known of any workload" : kwh(totals.energy_joules), outside === null ? "" : `${joules(outside)} more outside of runs`].filter(Boolean).join("; ")} />
+      <Stat label="Changes" value={count(counts.changes)} note={changesNote(counts, overview.unanswered)} title="changes that were made, those that took one back included" />
     </dl>
   );
+}
+
+function NoEnergy({ why }: { why: string }) {
+  return (
+    <section class="panel" aria-labelledby="no-energy-heading">
+      <h2 id="no-energy-heading">Why no energy is known</h2>
+      <p class="why sentence">
+        <WithCode text={visible(why)} />
+      </p>
+    </section>
+  );
+}
+
+/** What a layer of the chart of power is. */
+function layerLabel({ kind, workload, namespace }: PowerHistory["layers"][number], power: PowerHistory): string {
+  if (kind === "idle") return "idle and unassigned";
+  if (workload !== null) return visible(workload);
+  if (namespace !== null) return `${visible(namespace)}/*`;
+  const byNamespace = power.layers.some((layer) => layer.kind === "namespace");
+  return byNamespace ? counted(power.others, "other namespace") : counted(power.others, "other");
 }
 
 const MARKS = { change: ["▲", "busy"], kept: ["✓", "good"], no_gain: ["○", "calm"], revert: ["✗", "bad"], recommended: ["△", "calm"], not_made: ["△", "calm"], refused: ["!", "bad"] } as const;
@@ -127,12 +150,13 @@ const WORDS = { change: "change", kept: "kept", no_gain: "no gain, left as it is
 function Power({ power, route, hours }: { power: PowerHistory; route: Route; hours: number | null }) {
   const { times, span, lines, marks } = useMemo(() => {
     const times = power.edges_ms.slice(0, -1).map((edge) => edge / 1000);
-    const colours = workloadColours([power.layers.flatMap((layer) => layer.workload ?? [])]);
+    const named = ({ workload, namespace }: PowerHistory["layers"][number]) => workload ?? (namespace === null ? null : `${namespace}/*`);
+    const colours = workloadColours([power.layers.flatMap((layer) => named(layer) ?? [])]);
     // The largest lies at the bottom, so that its own line is level where it is.
     const lines: Line[] = power.layers.map((layer) => ({
-      label: layer.workload !== null ? visible(layer.workload) : `${counted(power.others, "other")}`,
+      label: layerLabel(layer, power),
       values: layer.power_watts,
-      colour: colours.get(layer.workload ?? "") ?? "--c-others",
+      colour: layer.kind === "idle" ? "--muted" : (colours.get(named(layer) ?? "") ?? "--c-others"),
       stacked: true,
       format: watts,
     }));
@@ -179,6 +203,9 @@ interface TableProps {
 
 function Workloads({ page, route, sort, announce, mixed }: TableProps) {
   const body = useRowKeys(page.rows.length);
+  // Without any power, progress is all that is known: it is not left out on a narrow screen.
+  const noPower = page.rows.every((row) => row.power_watts === null && row.energy_joules === null);
+  const columns = COLUMNS.map((column) => (noPower && column.key === "samples_per_second" ? { ...column, className: undefined } : column));
   const turned = route.params.get("order");
   const filters = [route.params.get("q"), route.params.get("state")].some((filter) => filter);
   const shown = `${page.before + 1}–${page.before + page.rows.length} of ${count(page.matching)}`;
@@ -201,14 +228,14 @@ function Workloads({ page, route, sort, announce, mixed }: TableProps) {
           <table class="fleet">
             <thead>
               <tr>
-                {COLUMNS.map((column) => (
+                {columns.map((column) => (
                   <Header key={column.label + (column.unit ?? "")} column={column} sort={sort} order={turned} route={route} />
                 ))}
               </tr>
             </thead>
             <tbody ref={body}>
               {page.rows.map((row) => (
-                <Row key={row.workload} row={row} mixed={mixed} />
+                <Row key={row.workload} row={row} mixed={mixed} noPower={noPower} />
               ))}
             </tbody>
           </table>
@@ -287,7 +314,7 @@ function Header({ column, sort, order, route }: { column: Column; sort: string; 
   );
 }
 
-function Row({ row, mixed }: { row: FleetRow; mixed: boolean }) {
+function Row({ row, mixed, noPower }: { row: FleetRow; mixed: boolean; noPower: boolean }) {
   const [namespace = "", name = ""] = row.workload.split("/", 2);
   return (
     <tr>
@@ -302,15 +329,15 @@ function Row({ row, mixed }: { row: FleetRow; mixed: boolean }) {
         <StateBadge state={row.state} />
       </td>
       <td class="num" data-label="Power">{watts(row.power_watts)}</td>
-      <td class="num" data-label="J/sample">{perSample(row.joules_per_sample)}</td>
+      <td class="num" data-label="J/sample">{perSample(row.run_joules_per_sample)}</td>
       <td class="wide">
         <Sparkline values={row.sparkline} />
       </td>
-      <td class="num wide">{digits(row.samples_per_second)}</td>
-      <td class="num" data-label="Saved">
+      <td class={noPower ? "num" : "num wide"} data-label="Samples/s">{digits(row.samples_per_second)}</td>
+      <td class="num" data-label="Saved, %">
         <SavingText row={row} />
       </td>
-      <td class="num" data-label="Saved">{joules(row.saving_joules)}</td>
+      <td class="num" data-label="Saved, J">{joules(row.saving_joules)}</td>
       <td class="num wide">{joules(row.energy_joules)}</td>
       <td class="wide">
         <LayoutText layout={row.layout} />

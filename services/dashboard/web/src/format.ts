@@ -87,11 +87,14 @@ export function duration(seconds: Figure): string {
 }
 
 /** What became of changes beside those that were made. */
-export function changesNote({ changes, reverts, decided_changes, recommendations }: ChangeCounts): string {
-  const others = decided_changes - changes - recommendations;
+export function changesNote({ changes, reverts, decided_changes, recommendations }: ChangeCounts, unanswered = 0): string {
+  const rest = decided_changes - changes - recommendations;
+  const waiting = Math.min(rest, unanswered);
+  const others = rest - waiting;
   const parts = [
     changes === 0 ? "" : `${reverts === 0 ? "none" : count(reverts)} reverted`,
     recommendations > 0 ? `${count(recommendations)} recommended, not made` : "",
+    waiting > 0 ? `${waiting === 1 ? "1 waits for its" : `${count(waiting)} wait for their`} outcome` : "",
     others > 0 ? `${count(others)} decided, not made` : "",
   ];
   return parts.filter((part) => part !== "").join("; ") || "none decided";
@@ -139,28 +142,28 @@ export function layoutParts(layout: Layout | null | undefined): [string, string]
 export const STATES: Record<State, { mark: string; word: string; tone: string; meaning: string }> = {
   steady: { mark: "●", word: "steady", tone: "good", meaning: "nothing is being changed" },
   validating: { mark: "◔", word: "validating", tone: "busy", meaning: "a change is being checked" },
-  rolling_out: { mark: "▲", word: "rolling out", tone: "busy", meaning: "a change is being applied" },
+  rolling_out: { mark: "▲", word: "rolling out", tone: "busy", meaning: "a change was decided, and is not in force yet" },
   restarted: { mark: "↻", word: "restarted", tone: "busy", meaning: "the newest window holds a restart" },
   reverted: { mark: "✗", word: "reverted", tone: "bad", meaning: "the last change was reverted" },
   refused: { mark: "!", word: "refused", tone: "bad", meaning: "the cluster did not do what was decided" },
   paused: { mark: "‖", word: "paused", tone: "calm", meaning: "nothing is changed while it is paused" },
   waiting: { mark: "○", word: "waiting", tone: "calm", meaning: "no window has closed yet" },
   silent: { mark: "·", word: "silent", tone: "calm", meaning: "no report of it lately" },
-  ended: { mark: "■", word: "ended", tone: "calm", meaning: "the record has ended: nothing of it runs now" },
+  ended: { mark: "■", word: "ended", tone: "calm", meaning: "its run, or the record, has ended: nothing of it runs now" },
 };
 
 /** What a decision does, in the server's words, with a mark. */
-export function actionBadge({ action, action_text, validation, fate }: Pick<DecisionRow, "action" | "action_text" | "validation" | "fate">): { mark: string; word: string; tone: string } {
+export function actionBadge({ action, action_text, takes_back, validation, fate }: Pick<DecisionRow, "action" | "action_text" | "takes_back" | "validation" | "fate">): { mark: string; word: string; tone: string } {
   if (fate === "recommended") return { mark: "△", word: `${action_text} (recommended)`, tone: "calm" };
   if (fate === "not_allowed") return { mark: "△", word: `${action_text} (not made)`, tone: "calm" };
   if (fate === "refused") return { mark: "!", word: `${action_text} (refused)`, tone: "bad" };
-  if (action === "revert") return { mark: "✗", word: action_text, tone: "bad" };
+  if (takes_back) return { mark: "✗", word: action_text, tone: "bad" };
   if (action !== "maintain") return { mark: "▲", word: action_text, tone: "busy" };
   if (validation === "kept") return { mark: "✓", word: action_text, tone: "good" };
   return { mark: validation === "failed" ? "○" : "–", word: action_text, tone: "calm" };
 }
 
-/** The end of a figure's name, with its unit, the factor to it, and what the end says of the quantity. */
+/** The end of a figure's name, with its unit, the factor to it, and what the end means for the quantity. */
 const UNITS: [RegExp, string, number, string][] = [
   [/samples_per_second_per_watt$/, "samples/J", 1, "samples per joule"],
   [/joules_per_sample$/, "J/sample", 1, "energy per sample"],
@@ -179,7 +182,7 @@ const UNITS: [RegExp, string, number, string][] = [
 /** What follows the unit in a name. */
 const ENDS: Record<string, string> = { min: ", at least", max: ", at most", running: ", downtime left out" };
 
-/** Figures of the controllers whose names alone do not say what they are. */
+/** Figures of the controllers whose names alone do not explain them. */
 const LABELS: Record<string, string> = {
   joules_per_sample: "Energy per sample, newest window",
   joules_per_sample_running: "Energy per sample, newest window, downtime left out",
@@ -217,7 +220,7 @@ export function evidence(name: string, value: number): { label: string; text: st
   return { label, text: symbol === "" ? figure : `${figure} ${symbol}` };
 }
 
-/** What a decision said that its change would bring, and what its verdict found: saving, energy per sample, throughput. */
+/** What a decision predicted of its change, and what its verdict found: saving, energy per sample, throughput. */
 export interface Prediction {
   label: string;
   expected: string;
@@ -245,7 +248,7 @@ export function predictions({ action, reason, evidence: figures, verdict }: Deci
   return rows.filter((row) => row.expected !== "none stated" || row.found !== UNKNOWN);
 }
 
-/** Others wrote it: what moves the cursor, reorders text or cannot be seen stands as its code. */
+/** Others wrote it: what moves the cursor, reorders text or cannot be seen is shown as its code. */
 export function visible(text: string): string {
   return text.replace(STEERS, (character) =>
     [...Array(character.length).keys()].map((at) => `\\u${character.charCodeAt(at).toString(16).padStart(4, "0")}`).join(""),

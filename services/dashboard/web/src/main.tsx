@@ -1,4 +1,4 @@
-// The shell: where one can go, what is live, what was just said; and the keys.
+// The shell: where one can go, what is live, the last message; and the keys.
 import { render } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 import "uplot/dist/uPlot.min.css";
@@ -198,12 +198,27 @@ function View({ view, route, live, runs, announce }: { view: string; route: Rout
 function Search({ field, route }: { field: { current: HTMLInputElement | null }; route: Route }) {
   const text = route.parts[0] === "fleet" || route.parts.length === 0 ? (route.params.get("q") ?? "") : "";
   const timer = useRef(0);
+  /** What the address has of the field, so that only an address that changed otherwise is written into it. */
+  const written = useRef(text);
+  useEffect(() => {
+    if (text === written.current) return;
+    written.current = text;
+    if (field.current) field.current.value = text;
+  }, [text]);
   const go = (value: string) => {
     clearTimeout(timer.current);
+    const typedIn = parseRoute(location.hash).parts.join("/");
     timer.current = window.setTimeout(() => {
       const now = parseRoute(location.hash);
-      const base = now.parts[0] === "fleet" || now.parts.length === 0 ? now : { parts: ["fleet"], params: new URLSearchParams() };
-      location.replace(changed({ ...base, parts: ["fleet"] }, { q: value || null, cursor: null }));
+      // Whoever has gone to another view meanwhile stays there.
+      if (now.parts[0] !== "fleet" && now.parts.join("/") !== typedIn) return;
+      const isFleet = now.parts[0] === "fleet" || now.parts.length === 0;
+      const base = isFleet ? now : { parts: ["fleet"], params: new URLSearchParams() };
+      const address = changed({ ...base, parts: ["fleet"] }, { q: value || null, cursor: null });
+      written.current = value;
+      // Back leads to the view before the search, not to each of its letters.
+      if (isFleet && base.params.has("q")) location.replace(address);
+      else location.hash = address;
     }, 200);
   };
   return (
@@ -221,8 +236,7 @@ function Search({ field, route }: { field: { current: HTMLInputElement | null };
         placeholder="Search workloads"
         aria-label="Search workloads"
         aria-keyshortcuts="/"
-        defaultValue={text}
-        key={text === "" ? "empty" : "given"}
+        defaultValue={written.current}
         onInput={(event) => go(event.currentTarget.value)}
         spellcheck={false}
         autocomplete="off"

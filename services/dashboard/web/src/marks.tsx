@@ -54,23 +54,27 @@ function timesText(marks: [Mark, ...Mark[]]): string {
   return first === last ? `at ${first}` : `from ${first} to ${last}`;
 }
 
-/** Several marks in one place. The list is there while the pointer or the focus is on it; Escape closes it. */
+/**
+ * Several marks in one place. The list is there while the pointer is on it, or once it is opened by Enter or an arrow key: the
+ * Tab key goes past what is closed. Escape closes it.
+ */
 function MarkGroup({ marks }: { marks: [Mark, ...Mark[]] }) {
   const [open, setOpen] = useState(false);
   const button = useRef<HTMLButtonElement>(null);
   const mark = marks.find(({ tone }) => tone === "bad") ?? [...marks].reverse().find(({ tone }) => tone !== "calm") ?? marks.at(-1) ?? marks[0];
+  const show = () => setOpen(true);
   const onKeyDown = (event: KeyboardEvent) => {
-    if (event.key !== "Escape" || !open) return;
+    const opens = event.key === "ArrowDown" && !open;
+    if (!opens && (event.key !== "Escape" || !open)) return;
     event.preventDefault();
+    if (opens) return show();
     button.current?.focus();
     setOpen(false);
   };
-  const show = () => setOpen(true);
   return (
     <div
       onMouseEnter={show}
       onMouseLeave={() => setOpen(false)}
-      onFocusIn={show}
       onFocusOut={(event) => {
         if (!event.currentTarget.contains(event.relatedTarget as Node | null)) setOpen(false);
       }}

@@ -104,14 +104,23 @@ export function wholeSaving(figures: SavingFigures): string {
   return saving(figures.saving_ratio, figures.saving_ratio_low, figures.saving_ratio_high);
 }
 
-/** What is said below it. */
-export function savingNote(figures: SavingFigures): string {
-  if (figures.saving_ratio === null) return "nothing to compare yet";
+/** The text below it. */
+export function savingNote(figures: SavingFigures & { energy_joules: number | null }): string {
+  if (figures.saving_ratio === null) {
+    if (figures.energy_joules === null) return "no energy is known";
+    return figures.saving_verdict === "unchanged" ? "nothing was changed" : "nothing to compare with";
+  }
   const part = percent(figures.compared_energy_ratio, 0);
   const unclear = figures.saving_verdict === "unclear" ? "no clear saving" : "";
   if (figures.saving_is_whole) return [unclear, `${part} of the energy is comparable`].filter(Boolean).join("; ");
   const of = saving(figures.saving_ratio, figures.saving_ratio_low, figures.saving_ratio_high);
   return [`only of ${part} of the known energy: ${of}`, unclear].filter(Boolean).join(", ");
+}
+
+/** The saving beside others, with the part of the energy that it is of. */
+export function savingText(figures: SavingFigures): string {
+  const text = saving(figures.saving_ratio, figures.saving_ratio_low, figures.saving_ratio_high);
+  return figures.saving_ratio === null || figures.saving_is_whole ? text : `${text}, only of ${percent(figures.compared_energy_ratio, 0)} of the known energy`;
 }
 
 export function SavingText({ row }: { row: FleetRow }) {
@@ -146,7 +155,7 @@ export function Sparkline({ values }: { values: number[] }) {
   );
 }
 
-/** Text in which what stands between backticks is code. */
+/** Text in which what is between backticks is code. */
 export function WithCode({ text }: { text: string }) {
   return <>{text.split("`").map((part, index) => (index % 2 === 1 ? <code key={index}>{part}</code> : part))}</>;
 }

@@ -1,6 +1,6 @@
 // This run beside another one, workload by workload: the figures of `eadt report --compare`.
 import { useRef } from "preact/hooks";
-import { type FigurePair, query, type RunFacts, type RunList, type RunPage, type RunRow, type Unmatched } from "./api";
+import { type Comparison, type FigurePair, query, type RunFacts, type RunList, type RunPage, type RunRow, type Unmatched } from "./api";
 import { Change, Refusals } from "./compare";
 import { count, counted, digits, joules, perSample, visible } from "./format";
 import { OriginBadge, Problem, WithCode } from "./parts";
@@ -121,6 +121,9 @@ function Page({ page, route, skip }: { page: RunPage; route: Route; skip: number
       <ul class="notes">
         <Only where="this run" of={page.only_this} />
         <Only where="the other run" of={page.only_other} />
+        {page.rows.some((row) => row.figures !== null && !didTheSame(row.figures)) && (
+          <li>neither run is called better where a workload ran longer and did more in one of them: another mix of its phases would show as a change</li>
+        )}
         {page.notes.map((note) => (
           <li key={note}>{visible(note)}</li>
         ))}
@@ -142,15 +145,22 @@ function Only({ where, of }: { where: string; of: Unmatched }) {
 
 const HEADINGS = ["J/sample, other", "J/sample, this", "J/sample, change", "Samples/s, other", "Samples/s, this", "Samples/s, change", "Energy, other", "Energy, this"];
 
+/** Whether a workload did about the same work in both runs, or ran as long: else a mix of other phases shows as a change. */
+function didTheSame({ samples, duration_seconds: duration }: Comparison): boolean {
+  const isSame = ({ this: one, other }: FigurePair) => one !== null && other !== null && Math.abs(one - other) <= 0.01 * Math.max(one, other);
+  return isSame(samples) || isSame(duration);
+}
+
 function Row({ row }: { row: RunRow }) {
+  const isSame = row.figures !== null && didTheSame(row.figures);
   const { figures, this_origin, other_origin } = row;
   const refusals = figures?.refusals ?? [row.refusal ?? ""];
   const pair = (pair: FigurePair, text: (value: number | null) => string) => [text(pair.other), text(pair.this)];
   const cells = figures && [
     ...pair(figures.joules_per_sample, perSample),
-    <Change pair={figures.joules_per_sample} better="less" />,
+    <Change pair={figures.joules_per_sample} better={isSame ? "less" : null} />,
     ...pair(figures.samples_per_second, digits),
-    <Change pair={figures.samples_per_second} better="more" />,
+    <Change pair={figures.samples_per_second} better={isSame ? "more" : null} />,
     ...pair(figures.energy_joules, joules),
   ];
   return (

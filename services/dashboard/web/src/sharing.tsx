@@ -2,7 +2,7 @@
 import { addressMoment, type Basis, type DeviceRow, type NodeRow, query, type SharingPage } from "./api";
 import { copy } from "./copy";
 import { clock, count, counted, digits, joules, percent, visible, watts } from "./format";
-import { OriginBadge, Problem, Stat, Waiting } from "./parts";
+import { OriginBadge, Problem, Stat, Waiting, WithCode } from "./parts";
 import { changed, decisionHref, type Live, type Route, useData, workloadHref } from "./state";
 import { workloadColours } from "./workload-colours";
 
@@ -37,13 +37,7 @@ export function Sharing({ route, live }: { route: Route; live: Live }) {
       <h1>{sentence(data)}</h1>
       <Problem error={error} />
       {totals.gpus === 0 ? (
-        <Waiting
-          text={
-            addressMoment() === null
-              ? "No sample of a GPU is there yet: each collector sends one every few seconds"
-              : "Of an archive the page keeps the newest samples of GPUs only, and none of them is as old as this moment"
-          }
-        />
+        <NoSamples live={live} />
       ) : (
         <>
           <Totals page={data} />
@@ -72,6 +66,18 @@ export function Sharing({ route, live }: { route: Route; live: Live }) {
         </>
       )}
     </>
+  );
+}
+
+/** Why there is no GPU: windows that close without any show that no collector reads one. */
+function NoSamples({ live: { overview } }: { live: Live }) {
+  if (addressMoment() !== null) return <p class="empty">Of an archive the page keeps the newest samples of GPUs only, and none of them is as old as this moment.</p>;
+  const isLive = overview?.source.kind === "live";
+  if (isLive && overview.now_ms === null) return <Waiting text="No sample of a GPU is there yet: each collector sends one every few seconds" />;
+  return (
+    <p class="empty">
+      <WithCode text={isLive ? "Windows have closed, and no sample of a GPU has come: no collector reads one here. `eadt up --gpus nvml` reads those of this machine; with `--gpus none` others have to send them." : "The record holds no sample of a GPU."} />
+    </p>
   );
 }
 

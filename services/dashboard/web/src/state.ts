@@ -111,7 +111,7 @@ export function useLive(session: number): Live {
 /** Seconds without a record after which a log is quiet: as long as windows may be behind before they are called stalled. */
 const quietSeconds = (window: number): number => Math.max(3 * window, window + 180);
 
-/** Seconds since the newest record of a log, if that is long. Stamps of a simulated log are simulated time, which tells nothing. */
+/** Seconds since the newest record of a log, if that is long. Stamps of a simulated log are simulated time, which gives no age. */
 export function useQuiet(overview: Overview | null): number | null {
   const [now, setNow] = useState(Date.now);
   useEffect(() => {
@@ -131,7 +131,7 @@ export interface Loaded<T> {
   isCurrent: boolean;
 }
 
-/** What a failed question says. `hasData`: something of the same question is shown meanwhile. */
+/** The message of a failed request. `hasData`: something of the same question is shown meanwhile. */
 function failureText(error: unknown, hasData: boolean): string {
   if (!(error instanceof NoAnswer)) return error instanceof Error ? error.message : String(error);
   const shown = addressMoment() ?? newestShown;
@@ -186,7 +186,7 @@ export function useData<T>(question: string | null, tick: number): Loaded<T> {
   return { data: state.data, error: state.error, isCurrent: state.path === path };
 }
 
-/** Dark or light, by the system unless the viewer has said otherwise. */
+/** Dark or light, by the system unless the viewer has chosen otherwise. */
 export type Theme = "system" | "light" | "dark";
 
 const stored = (): Theme => {

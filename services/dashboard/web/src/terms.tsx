@@ -39,10 +39,10 @@ export function TermsButtons({ workload, terms, recommended }: { workload: strin
   const session = useSession();
   const dialog = useRef<HTMLDialogElement>(null);
   const [asked, setAsked] = useState<Change | null>(null);
-  const [said, setSaid] = useState("");
+  const [message, setMessage] = useState("");
   const [error, setError] = useState<string | null>(null);
-  // What was said to come is shown now.
-  useEffect(() => setSaid(""), [terms.mode, terms.paused, recommended?.id]);
+  // The announced change is shown now.
+  useEffect(() => setMessage(""), [terms.mode, terms.paused, recommended?.id]);
   if (session === null || !mayChange(session, workload)) return null;
 
   const ask = (change: Change) => {
@@ -57,7 +57,7 @@ export function TermsButtons({ workload, terms, recommended }: { workload: strin
     const request = asked.change === "approve" ? { change: asked.change, decision_id: asked.shown.id } : asked;
     try {
       const { changed } = await post<{ changed: boolean }>(`${workloadPath(workload)}/terms`, request);
-      setSaid(changed ? "Done: it is shown here when the actuator has declared it." : "It was so already.");
+      setMessage(changed ? "Done: it is shown here when the actuator has declared it." : "It was so already.");
       dialog.current?.close();
     } catch (failure) {
       const unknown = failure instanceof NoAnswer ? ": whether it was done is shown here once it does" : "";
@@ -82,7 +82,7 @@ export function TermsButtons({ workload, terms, recommended }: { workload: strin
         Mode
       </button>
       <span class="muted" role="status">
-        {said}
+        {message}
       </span>
       <dialog ref={dialog} aria-label={`Change the policy of ${visible(workload)}`} class="change">
         {asked && (

@@ -1,7 +1,7 @@
-// What if another controller had decided: what the record tells of it, beside what was recorded.
+// What if another controller had decided: what the record shows of it, beside what was recorded.
 import { type Estimate, type FleetPage, query, type Series, type WhatIfPage, workloadPath } from "./api";
 import { count, counted, fixed, moment, percent, perSample, visible, watts } from "./format";
-import { LayoutChange, OriginBadge, Problem, Stat, Waiting, WithCode } from "./parts";
+import { LayoutChange, OriginBadge, Problem, savingText, Stat, Waiting, WithCode } from "./parts";
 import { changed, href, type Route, useData, workloadHref } from "./state";
 
 const CONTROLLERS = ["hybrid", "power-cap", "frequency", "matrix", "matrix-literal"];
@@ -90,6 +90,7 @@ function tone(estimate: Estimate | null): string | undefined {
 
 function Answer({ page, series }: { page: WhatIfPage; series: Series | null }) {
   const { report, joules_per_sample_change: estimate } = page;
+  const unusable = page.windows - page.windows_as_recorded - page.windows_estimated - page.windows_unknown;
   return (
     <>
       <dl class="stats">
@@ -107,7 +108,11 @@ function Answer({ page, series }: { page: WhatIfPage; series: Series | null }) {
                   : "the record ran nothing that shows it"
           }
         />
-        <Stat label="Of the record that is known" value={percent(page.known_ratio, 0)} note={`${counted(page.windows_unknown, "window")} of which nothing shows what would have been`} />
+        <Stat
+          label="Of the usable windows, known"
+          value={percent(page.known_ratio, 0)}
+          note={`${counted(page.windows_unknown, "window")} of which nothing shows what would have been; ${unusable === 0 ? "all are usable" : `${count(unusable)} not usable`}`}
+        />
         <Stat label="Recorded, in those windows" value={`${perSample(page.recorded_joules_per_sample)} J`} note={page.recorded_controller ? `a sample, under ${visible(page.recorded_controller)}` : "a sample"} />
         <Stat label="Changes" value={count(page.changes.length)} note={`${count(page.recorded_changes)} in the record; ${counted(page.restarts, "imagined restart")}`} />
         <Stat
@@ -125,8 +130,10 @@ function Answer({ page, series }: { page: WhatIfPage; series: Series | null }) {
               ["Windows", count(page.windows)],
               ["As recorded", `${count(page.windows_as_recorded)}: the controller would have had the same layout`],
               ["Estimated", `${count(page.windows_estimated)}: by windows of that layout from other times`],
+              ["Unknown", `${count(page.windows_unknown)}: nothing shows what would have been`],
+              ["Not usable", `${count(unusable)}: restarts, changes, and windows without energy or progress`],
               ["Recorded over the whole run", report ? `${perSample(report.joules_per_sample)} J/sample, ${watts(report.mean_power_watts)}` : "not here"],
-              ["Saved in the record", report ? `${percent(report.saving_ratio)} against its starting layout` : "not here"],
+              ["Saved in the record", report ? `${savingText({ ...report, saving_verdict: "unknown", saving_is_whole: page.saving_is_whole })}, against its starting layout` : "not here"],
             ] as const
           ).map(([label, text]) => (
             <div key={label}>

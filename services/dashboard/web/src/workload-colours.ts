@@ -1,4 +1,4 @@
-// Colours of workloads: each keeps its own in every view until it meets another of that colour, and those that stand side by side differ.
+// Colours of workloads: each keeps its own in every view until it meets another of that colour, and neighbours differ.
 const PALETTE = ["--c1", "--c2", "--c3", "--c4", "--c5", "--c6", "--c7", "--c8"];
 
 /** What each workload has had since the page was opened, as its place in the palette. */

@@ -18,8 +18,10 @@ const LISTED = 12;
 export function Workload({ name, route, live }: { name: string; route: Route; live: Live }) {
   const path = workloadPath(name);
   const { data: detail, error } = useData<WorkloadDetail>(path, live.tick);
-  const range = useRange(route, live);
-  const { data: series } = useData<Series>(`${path}/series${query({ from_ms: range.from, to_ms: range.to, points: 300 })}`, live.tick);
+  const range = useRange(route, detail ? (detail.row.window_end_ms ?? live.overview?.now_ms ?? null) : null);
+  // A range ends at its newest window, which is asked for first.
+  const isRangeKnown = range.hours === null || range.to !== null || detail !== null;
+  const { data: series } = useData<Series>(isRangeKnown ? `${path}/series${query({ from_ms: range.from, to_ms: range.to, points: 300 })}` : null, live.tick);
   const { data: decisions } = useData<DecisionPage>(`decisions${query({ workload: name, limit: DECISIONS })}`, live.tick);
   const [namespace = "", short = ""] = name.split("/", 2);
 
@@ -69,7 +71,7 @@ export function Workload({ name, route, live }: { name: string; route: Route; li
       {detail && detail.row.window_end_ms === null && detail.row.state !== "ended" && (
         <Waiting text={live.overview?.waiting_for ?? "Waiting for the first window of this workload to close"} />
       )}
-      {series && series.time_ms.length > 1 && (
+      {series && series.first_ms !== null && (
         <Charts series={series} decisions={decisions?.rows ?? []} route={route} range={range} />
       )}
       {detail?.saving_parts && <SavingBridge parts={detail.saving_parts} row={detail.row} />}
@@ -85,11 +87,11 @@ interface Range {
   to: number | null;
 }
 
-/** `hours` back from `to`, or from now. */
-function useRange(route: Route, live: Live): Range {
+/** `hours` back from `to`, or from the end of its newest window. */
+function useRange(route: Route, newest: number | null): Range {
   const hours = Number(route.params.get("hours")) || null;
   const to = Number(route.params.get("to")) || null;
-  const end = to ?? live.overview?.now_ms ?? null;
+  const end = to ?? newest;
   const from = hours === null || end === null ? null : Math.floor((end - hours * 3_600_000) / 60_000) * 60_000;
   return { hours, from, to };
 }
@@ -128,7 +130,7 @@ function Figures({ detail }: { detail: WorkloadDetail }) {
       <Stat
         label={silent ? "Power" : ended ? "Power at the end" : "Power now"}
         value={silent ? watts(report?.mean_power_watts) : watts(row.power_watts)}
-        note={silent ? `mean of the run${ended ? "" : "; no report lately"}` : `${row.gpus === null ? `by a ${report?.meter ?? "?"} meter` : counted(row.gpus, "GPU")}${detail.max_temperature_celsius === null ? "" : `, up to ${digits(detail.max_temperature_celsius, 2)} °C`}`}
+        note={silent ? `mean of the run${ended ? "" : "; no report lately"}` : `${row.gpus === null ? `by a ${report?.meter ?? "?"} meter` : row.gpus === 0 ? "no GPU reported" : counted(row.gpus, "GPU")}${detail.max_temperature_celsius === null ? "" : `, up to ${digits(detail.max_temperature_celsius, 2)} °C`}`}
       />
       <Stat
         label="Energy used"
@@ -184,6 +186,7 @@ function Charts({ series, decisions, route, range }: { series: Series; decisions
         title: `${clock(row.time_ms)} ${word}: ${visible(row.reason)}`,
       };
     });
+  const [hasPower, hasEnergy] = [isKnown(series.power_watts), isKnown(series.joules_per_sample)];
   const shared = { times, phases: series.phase, restarts: series.restarted, group: "workload" };
   return (
     <section class="panel" aria-labelledby="series-heading">
@@ -191,8 +194,14 @@ function Charts({ series, decisions, route, range }: { series: Series; decisions
         <h2 id="series-heading">Power and energy per sample</h2>
         {copy === null && <Ranges route={route} range={range} series={series} />}
       </header>
-      <Chart {...shared} title="Power" unit="W" lines={power} rules={marks} height={150} fromZero />
-      <Chart {...shared} title="Energy per sample" unit="J" lines={energy} height={190} clip={clip} marks={marks} />
+      {times.length < 2 && (
+        <p class="empty">
+          {times.length === 0 ? "No window" : "Only one window"} of it in this time: it reported from {moment(series.first_ms)} to {moment(series.last_ms)}.
+        </p>
+      )}
+      {times.length > 1 && hasPower && <Chart {...shared} {...(hasEnergy ? { rules: marks } : { marks })} title="Power" unit="W" lines={power} height={150} fromZero />}
+      {times.length > 1 && hasEnergy && <Chart {...shared} title="Energy per sample" unit="J" lines={energy} height={190} clip={clip} marks={marks} />}
+      {times.length > 1 && !hasPower && !hasEnergy && <p class="empty">Neither its power nor its energy is known in this time.</p>}
       <p class="legend-note">
         {series.windows_per_point > 1 && `Each point is ${series.windows_per_point} windows; the band is their least and greatest. `}
         {series.restarted.some(Boolean) && "Hatched: restarts, cut where they leave the scale. "}
@@ -203,6 +212,8 @@ function Charts({ series, decisions, route, range }: { series: Series; decisions
     </section>
   );
 }
+
+const isKnown = (values: (number | null)[]): boolean => values.some((value) => value !== null);
 
 /** What the scale shows: everything but restarts. */
 function energyRange(series: Series): [number, number] | null {
@@ -309,7 +320,7 @@ function modeText({ mode, mode_set_by, paused, pause_set_by }: NonNullable<Workl
 
 function Facts({ detail }: { detail: WorkloadDetail }) {
   const { report, declaration, why_no_energy: why } = detail;
-  // Why no energy is known is said above.
+  // Why no energy is known is shown above.
   const notes = report?.notes.filter((note) => !why || !note.endsWith(why)) ?? [];
   const facts: [string, string | null | undefined][] = [
     ["Kind", declaration?.kind],
@@ -318,7 +329,7 @@ function Facts({ detail }: { detail: WorkloadDetail }) {
     ["GPU model", declaration?.gpu_model],
     ["Board limit", declaration?.gpu_power_limit_watts == null ? null : watts(declaration.gpu_power_limit_watts)],
     ["Global batch", declaration?.global_batch_size == null ? null : count(declaration.global_batch_size)],
-    ["Changes", report ? `${count(report.changes)} (${changesNote(report)})` : null],
+    ["Changes", report ? `${count(report.changes)} (${changesNote(report, detail.row.is_unanswered ? 1 : 0)})` : null],
     ["Samples", report?.samples == null ? null : digits(report.samples)],
     ["Tokens", report?.tokens == null ? null : digits(report.tokens)],
     ["Meter", report?.meter],

@@ -411,6 +411,27 @@ const tests = {
     await close(page);
   },
 
+  async "a search takes what is typed slowly, and Back leads to the view before it"() {
+    const server = await archive();
+    const page = await open(`${server.url}#/workload/eadt/llm-training`);
+    await page.locator("a.decision").first().waitFor();
+    const field = page.getByRole("searchbox");
+    await page.keyboard.press("/");
+    // Longer than the field waits for more.
+    await page.keyboard.type("vis", { delay: 300 });
+    await page.waitForFunction(() => location.hash.endsWith("q=vis") && document.querySelectorAll(".fleet tbody tr").length === 1);
+    assert.equal(await field.inputValue(), "vis");
+    assert.ok(await field.evaluate((field) => field === document.activeElement), "the field keeps the focus");
+    await page.keyboard.press("Control+a");
+    await page.keyboard.press("Backspace");
+    await page.waitForFunction(() => !location.hash.includes("q=") && document.querySelectorAll(".fleet tbody tr").length === 2);
+    await page.goBack();
+    await page.locator("a.decision").first().waitFor();
+    await page.goto(`${server.url}#/fleet?q=vision`);
+    await page.waitForFunction(() => document.querySelector("input[type=search]").value === "vision");
+    await close(page);
+  },
+
   async "close marks of a chart are one, in order of time, and open a list"() {
     const server = await archive();
     const power = await (await fetch(`${server.url}api/v1/power`)).json();
@@ -427,7 +448,7 @@ const tests = {
       );
       assert.equal(marks.reduce((sum, { count }) => sum + count, 0), within.length, "each is there once");
       for (const [index, { left }] of marks.entries()) {
-        assert.ok(index === 0 || left >= marks[index - 1].right, `${width}: mark ${index} stands to the right of the one before: ${JSON.stringify(marks)}`);
+        assert.ok(index === 0 || left >= marks[index - 1].right, `${width}: mark ${index} is to the right of the one before: ${JSON.stringify(marks)}`);
       }
       const list = page.locator(".mark-list");
       const group = page.locator(".marks button").first();
@@ -442,6 +463,10 @@ const tests = {
       await page.mouse.move(0, 0);
       await list.waitFor({ state: "detached" });
       await group.focus();
+      await page.keyboard.press("Tab");
+      assert.equal(await list.count(), 0, "the Tab key goes past a list that is closed");
+      await group.focus();
+      await page.keyboard.press("ArrowDown");
       await list.waitFor();
       await page.keyboard.press("Tab");
       assert.ok(await page.evaluate(() => document.activeElement.closest(".mark-list") !== null), "its links can be reached");
@@ -487,7 +512,7 @@ const tests = {
     }
   },
 
-  async "the parts of a saving add up to the report's, and a prediction stands beside what was found"() {
+  async "the parts of a saving add up to the report's, and a prediction is beside what was found"() {
     const server = await archive();
     const ask = async (path) => (await fetch(`${server.url}api/v1/${path}`)).json();
     for (const name of ["eadt/llm-training", "eadt/vision-pretraining"]) {
@@ -533,7 +558,7 @@ const tests = {
     await close(page);
   },
 
-  async "a mistyped address and a server that is away are told in words"() {
+  async "a mistyped address and a server that is away are reported in words"() {
     const server = await archive();
     const page = await open(`${server.url}#/fleet?sort=bogus&order=up&state=none`);
     const rows = page.locator(".fleet tbody tr");
@@ -559,6 +584,15 @@ const tests = {
     await page.locator(".notes li").getByText(/the first time is of phase 1 of the job's work, the second of phase 3/).waitFor();
     assert.equal(await page.locator(".compare .tone-bad, .compare .tone-good").count(), 0, "other work is neither better nor worse");
     assert.ok(!(await page.locator(".notes").innerText()).includes("`"), "code is code");
+    await page.goto(`${server.url}#/compare?${new URLSearchParams({ a: name, b: "eadt/vision-pretraining" })}`);
+    await page.locator(".notes li").getByText("a sample of one job is not a sample of another").waitFor();
+    assert.equal(await page.locator(".compare .tone-bad, .compare .tone-good").count(), 0, "another job is neither better nor worse");
+    await page.goto(`${server.url}#/workload/${name}?hours=1&to=${first - hour}`);
+    await page.getByText(/^No window of it in this time: it reported from/).waitFor();
+    assert.ok((await page.locator("[aria-labelledby=series-heading] nav a").count()) >= 4, "the ranges are still there");
+    await page.goto(`${server.url}#/decision?${new URLSearchParams({ workload: name, id: "none" })}`);
+    await page.getByRole("heading", { name: "This decision is not kept" }).waitFor();
+    await isAccessible(page, "a decision that is not kept");
     await page.goto(`${server.url}#/what-if?${new URLSearchParams({ workload: name, controller: "matrix" })}`);
     await page.locator("#refused-heading").waitFor();
     const reasons = await page.locator("main").innerText();
@@ -631,8 +665,8 @@ const tests = {
     const stage = (stage, more = {}) => ({ stage, newest_ms: overview.now_ms, behind_seconds: null, stalled: null, ...more });
     const stages = [stage("samples"), stage("windows", { behind_seconds: 240, stalled: why }), stage("decisions"), stage("actuations", { newest_ms: null })];
     const live = { source: { ...overview.source, kind: "live" }, caught_up: true, origin: "measured", newest_record_ms: Date.now(), problem: null };
-    let told = { ...overview, ...live, stages };
-    const body = () => `event: update\ndata: ${JSON.stringify({ overview: told })}\n\n`;
+    let sent = { ...overview, ...live, stages };
+    const body = () => `event: update\ndata: ${JSON.stringify({ overview: sent })}\n\n`;
     const prepare = (page) => page.route("**/api/v1/events", (route) => route.fulfill({ contentType: "text/event-stream", body: body() }));
     const page = await open(`${server.url}#/pipeline`, { prepare });
     const rows = page.locator("section[aria-labelledby=stages-heading] tbody tr");
@@ -645,7 +679,7 @@ const tests = {
     await page.goto(`${server.url}#/fleet`);
     await page.locator(".problem").getByText("no window has closed").waitFor();
     await close(page);
-    told = { ...told, stages: stages.map((row) => ({ ...row, stalled: null })), newest_record_ms: Date.now() - 600_000 };
+    sent = { ...sent, stages: stages.map((row) => ({ ...row, stalled: null })), newest_record_ms: Date.now() - 600_000 };
     const quiet = await open(`${server.url}#/pipeline`, { prepare });
     await quiet.getByText("no record of anything for 10 min").waitFor();
     assert.equal(await quiet.locator(".problem").count(), 0);
@@ -690,20 +724,57 @@ const tests = {
     const detail = await (await fetch(`${server.url}api/v1/workloads/eadt/llm-training`)).json();
     const why = "readings of its devices are about 300 s apart: replay with `EADT_PROCESSOR__POWER_GAP_SECONDS=330`";
     const { report } = detail;
-    const told = {
+    const answer = {
       ...detail,
       why_no_energy: why,
       report: { ...report, energy_joules: null, recommendations: 4, decided_changes: report.changes + 6, notes: [`no energy is known: ${why}`, ...report.notes] },
     };
     const page = await open(`${server.url}#/pipeline`);
-    await page.route("**/api/v1/workloads/eadt/llm-training", (route) => route.fulfill({ json: told }));
+    await page.route("**/api/v1/workloads/eadt/llm-training", (route) => route.fulfill({ json: answer }));
     await page.goto(`${server.url}#/workload/eadt/llm-training`);
     const panel = page.locator("section[aria-labelledby=no-energy-heading]");
     assert.equal(await panel.locator("code").innerText(), "EADT_PROCESSOR__POWER_GAP_SECONDS=330");
-    assert.equal(await page.locator(".notes li").count(), report.notes.length, "it is said once");
+    assert.equal(await page.locator(".notes li").count(), report.notes.length, "it is shown once");
     const changes = await page.locator(".facts div").filter({ hasText: "Changes" }).innerText();
     assert.match(changes, new RegExp(`${report.changes} \\(.*; 4 recommended, not made; 2 decided, not made\\)`));
     await isAccessible(page, "a workload without energy");
+    await close(page);
+  },
+
+  async "a fleet without energy shows why, and GPUs that report nothing are not hidden"() {
+    const server = await archive();
+    const [overview, sharing, fleet] = await Promise.all(["overview", "sharing", "fleet"].map(async (path) => (await fetch(`${server.url}api/v1/${path}`)).json()));
+    const unknown = { energy_joules: null, saving_joules: null, saving_ratio: null, saving_ratio_low: null, saving_ratio_high: null, compared_energy_ratio: null, saving_verdict: "unknown", saving_is_whole: false };
+    const totals = { ...overview.totals, ...unknown, without_energy: 2, why_no_energy: "no device that is assigned to it reported: name it by `--workload`" };
+    const counts = { ...overview.counts, decided_changes: 9, changes: 3, recommendations: 0, reverts: 0 };
+    const live = { ...overview, source: { ...overview.source, kind: "live" }, caught_up: true, totals, counts, unanswered: 4, running: 2, power_watts: null, power_known: 0 };
+    const rows = fleet.rows.map((row) => ({ ...row, ...unknown, power_watts: null, run_joules_per_sample: null, samples_per_second: 321 }));
+    let shown = { ...sharing, devices: [], totals: { ...sharing.totals, gpus: 0 } };
+    const prepare = async (page) => {
+      await page.route("**/api/v1/events", (route) => route.fulfill({ contentType: "text/event-stream", body: `event: update\ndata: ${JSON.stringify({ overview: live })}\n\n` }));
+      await page.route("**/api/v1/fleet*", (route) => route.fulfill({ json: { ...fleet, rows } }));
+      await page.route("**/api/v1/sharing*", (route) => route.fulfill({ json: shown }));
+      await changeAnswers(page, /api\/v1\/power/, (text) => {
+        const power = JSON.parse(text);
+        for (const layer of power.layers) layer.power_watts.fill(null);
+        return JSON.stringify(power);
+      });
+    };
+    const page = await open(`${server.url}#/fleet`, { width: 400, prepare });
+    await page.locator("section[aria-labelledby=no-energy-heading] code").waitFor();
+    const stat = (name) => page.locator(".stat").filter({ hasText: name }).first().innerText();
+    assert.match(await stat("Energy saved"), /no energy is known/);
+    assert.match(await stat("Energy used"), /not known of any workload/);
+    assert.match(await stat("Changes"), /none reverted; 4 wait for their outcome; 2 decided, not made/);
+    assert.equal(await page.locator(".chart").count(), 0, "no chart without a figure");
+    await page.locator(".fleet td:visible", { hasText: "321" }).first().waitFor();
+    await isAccessible(page, "a fleet without energy");
+    await page.goto(`${server.url}#/sharing`);
+    await page.getByText(/no collector reads one here/).waitFor();
+    assert.equal(await page.locator(".waiting").count(), 0, "nothing is waited for");
+    shown = { ...sharing, totals: { ...sharing.totals, gpus: 4, silent: 2, idle: 0, power_watts: 500, power_known: 2, unassigned_power_watts: 0 } };
+    await page.goto(`${server.url}#/fleet`);
+    await page.getByText("no GPU without work, 0.0 % of the power of 2 GPUs; 2 GPUs are silent, their power is not known").waitFor();
     await close(page);
   },
 
@@ -744,6 +815,7 @@ const tests = {
         }
       }
       assert.ok(await page.evaluate(() => document.documentElement.scrollWidth <= innerWidth), `as wide as ${width} px`);
+      assert.equal(await page.locator(".runs .tone-good, .runs .tone-bad").count(), 0, "half an hour is not compared with three");
       await isAccessible(page, `two runs at ${width}`);
       await page.keyboard.press("j");
       await page.keyboard.press("Enter");
@@ -751,11 +823,11 @@ const tests = {
       await close(page);
     }
     const address = `${server.url}#/runs?${new URLSearchParams({ run: other })}`;
-    const told = await (await fetch(`${server.url}api/v1/compare-run?${new URLSearchParams({ run: other })}`)).json();
+    const answer = await (await fetch(`${server.url}api/v1/compare-run?${new URLSearchParams({ run: other })}`)).json();
     const refused = "the figures of the other are measured, here simulated";
-    for (const pair of Object.values(told.rows[0].figures)) pair.change_ratio = null;
-    told.rows[0].figures.refusals = [refused];
-    const page = await open(address, { width: 400, prepare: (page) => page.route("**/api/v1/compare-run*", (route) => route.fulfill({ json: told })) });
+    for (const pair of Object.values(answer.rows[0].figures)) pair.change_ratio = null;
+    answer.rows[0].figures.refusals = [refused];
+    const page = await open(address, { width: 400, prepare: (page) => page.route("**/api/v1/compare-run*", (route) => route.fulfill({ json: answer })) });
     await page.locator(".runs .refusal").getByText(refused).waitFor();
     await isAccessible(page, "a refused comparison");
     assert.ok(await page.evaluate(() => document.documentElement.scrollWidth <= innerWidth), "the reason is wrapped");
@@ -766,8 +838,8 @@ const tests = {
   async "another controller's decisions are those of backtest"() {
     const data = await ownRun();
     const server = await serve(["dashboard", data]);
-    const told = JSON.parse(await output("backtest", "--archive", data, "--controller", "matrix", "--json")).hindsight;
-    for (const wanted of told) {
+    const hindsight = JSON.parse(await output("backtest", "--archive", data, "--controller", "matrix", "--json")).hindsight;
+    for (const wanted of hindsight) {
       const question = new URLSearchParams({ workload: wanted.workload, controller: "matrix" });
       const shown = await (await fetch(`${server.url}api/v1/what-if?${question}`)).json();
       for (const figure of ["windows", "windows_as_recorded", "windows_estimated", "windows_unknown", "recorded_joules_per_sample", "joules_per_sample_change"]) {
@@ -782,6 +854,9 @@ const tests = {
       await page.getByRole("link", { name: "matrix", exact: true }).click();
       await page.locator("#refused-heading").waitFor();
       assert.equal(await page.locator("[aria-labelledby=refused-heading] li").count(), wanted.refused.length);
+      const parts = await page.locator("[aria-labelledby=beside-heading] dd").allInnerTexts();
+      const [all, ...kinds] = parts.slice(0, 5).map((text) => number(/^[\d,]+/.exec(text)[0]));
+      assert.equal(kinds.reduce((sum, windows) => sum + windows, 0), all, "each window is in one row");
       await close(page);
     }
     for (const [question, status] of [["workload=a/b&controller=matrix", 404], ["workload=a/b&controller=x", 400], ["workload=a/b&controller=sm-partition", 400]]) {
@@ -840,13 +915,13 @@ const tests = {
     assert.match(await page.locator("h1").innerText(), /^<img src=x/);
     await page.locator("a.decision").first().click();
     await page.locator(".reason").waitFor();
-    // A replay's output holds no samples: what the server would say of a GPU with these names.
+    // A replay's output holds no samples: what the server would answer about a GPU with these names.
     const sharing = await (await fetch(`${server.url}api/v1/sharing`)).json();
     const tenants = [tenantRow(`eadt/${hostile}`, 0.4), tenantRow(longest, 0.4)];
     const more = { node: hostile, gpu_model: hostile, pods: [{ namespace: "a", name: hostile }], unknown: [hostile] };
     const gpu = gpuRow(`GPU-${hostile}`, tenants, more);
-    const told = { ...sharing, totals: { ...sharing.totals, gpus: 1 }, devices: [gpu], matching: 1, unknown: [hostile] };
-    await page.route("**/api/v1/sharing*", (route) => route.fulfill({ json: told }));
+    const answer = { ...sharing, totals: { ...sharing.totals, gpus: 1 }, devices: [gpu], matching: 1, unknown: [hostile] };
+    await page.route("**/api/v1/sharing*", (route) => route.fulfill({ json: answer }));
     for (const view of ["#/sharing", "#/policies", `#/compare?${new URLSearchParams({ a: `eadt/${hostile}`, b: longest })}`]) {
       await page.goto(`${server.url}${view}`);
       await page.locator(".gpu, .compare tbody tr").first().waitFor();

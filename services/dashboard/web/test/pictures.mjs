@@ -105,7 +105,7 @@ async function all(...promises) {
 async function pageOf(browser, data, withImages) {
   const server = await serveWhole(data);
   const { rows } = await answer(`${server.url}api/v1/decisions?${new URLSearchParams({ workload: WORKLOAD, limit: 200 })}`);
-  const reverted = rows.find((row) => row.action === "revert");
+  const reverted = rows.find((row) => row.takes_back);
   if (!reverted) throw new Error(`no decision on ${WORKLOAD} is taken back: the pictures need a seed at which one is`);
   const decision = new URLSearchParams({ workload: WORKLOAD, id: reverted.id });
   const view = (file, hash, there, until, more = {}) => shoot(browser, { file, url: `${server.url}#/${hash}`, there, until, withImages, ...more });
@@ -235,7 +235,7 @@ async function terminalOf(folder, withImages) {
   }
 }
 
-/** What the screen says of the run; the end of the first line says where it is, and how fast. */
+/** What the screen shows of the run; the end of the first line shows where it is, and how fast. */
 function linesOf(terminal) {
   const [head, ...lines] = terminal.lines();
   return [head.replace(/ +http:.*$/, ""), ...lines];

@@ -16,7 +16,7 @@ export async function output(...words) {
 
 const running = new Set();
 
-/** Starts a command that serves the page; returns when it says where. Fails if another process has its port by now. */
+/** Starts a command that serves the page; returns when it prints its address. Fails if another process has its port by now. */
 export async function serve(words, { port = 0 } = {}) {
   const child = spawn(program, words, {
     env: { ...environment, EADT_DASHBOARD__ADDRESS: `127.0.0.1:${port}`, EADT_HTTP__ADDRESS: "127.0.0.1:0" },

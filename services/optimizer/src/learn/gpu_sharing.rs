@@ -95,7 +95,7 @@ fn profiles(scope: &FitScope<'_>, windows: &[&EfficiencyWindow], settings: &Gath
         // Speed and power under a clock limit are the limit's.
         let limited = window.layout.as_ref().is_some_and(|layout| layout.sm_clock_mhz.is_some());
         if let (Some(workload), false) = (scope.training.workloads.get(&window.workload), limited) {
-            let _what_says_nothing = gatherer.observe(window, workload, window.tenants.unwrap_or(1), settings);
+            let _is_usable = gatherer.observe(window, workload, window.tenants.unwrap_or(1), settings);
         }
     }
     let names: BTreeSet<&str> = windows.iter().map(|window| window.workload.as_str()).collect();

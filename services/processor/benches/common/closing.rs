@@ -143,7 +143,7 @@ pub fn measure(bus: &Arc<dyn Bus>, seconds: i64, window_seconds: f64) -> Result<
     })
 }
 
-/// Reads progress and decisions as they come, and says how long each decision took since its closing event was read, and
+/// Reads progress and decisions as they come, and reports how long each decision took since its closing event was read, and
 /// since that was handed over.
 fn watch(bus: &dyn Bus, handed: &Mutex<HashMap<Closing, Instant>>, stop: &AtomicBool) -> (Vec<Duration>, Vec<Duration>) {
     let from: Vec<_> = [Topic::TrainingProgress, Topic::Decisions]

@@ -1,4 +1,4 @@
-//! What the benchmarks of the processor share: events as collectors write them, and what the kernel says about this process.
+//! What the benchmarks of the processor share: events as collectors write them, and what the kernel reports about this process.
 
 use std::sync::Arc;
 use std::time::Duration;

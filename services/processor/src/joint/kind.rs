@@ -174,27 +174,27 @@ mod tests {
     fn the_power_budget_counts_what_was_folded_and_reports_only_where_it_runs() {
         let bus = ScriptedBus::default();
         let kind = <PowerBudgetStage as JointStageDefinition>::new(&bus.metrics);
-        let told = || {
+        let figures = || {
             ["runs_here", "budget_watts", "looks_total", "late_total", "short_total", "exposed_watts"]
                 .map(|name| bus.metric(&format!("eadt_power_budget_{name}")).unwrap())
         };
         JointStageDefinition::set_running(&kind, Some(&settings(Some(1_500.0), false)));
         let tally = |looks, late, short| PowerBudgetTally { looks, late, short, exposed_watts: Some(700.0) };
         JointStageDefinition::add_tally(&kind, tally(2, 1, 0), tally(5, 3, 1));
-        assert_eq!(told(), [1.0, 1_500.0, 3.0, 2.0, 1.0, 700.0]);
+        assert_eq!(figures(), [1.0, 1_500.0, 3.0, 2.0, 1.0, 700.0]);
         JointStageDefinition::set_running(&kind, None);
-        assert_eq!(told(), [0.0, 0.0, 3.0, 2.0, 1.0, 0.0]);
+        assert_eq!(figures(), [0.0, 0.0, 3.0, 2.0, 1.0, 0.0]);
     }
 
     #[test]
-    fn the_stage_of_shared_gpus_counts_what_was_folded_and_tells_where_it_runs() {
+    fn the_stage_of_shared_gpus_counts_what_was_folded_and_shows_where_it_runs() {
         let bus = ScriptedBus::default();
         let kind = <GpuSharingStage as JointStageDefinition>::new(&bus.metrics);
         let values_under = |prefix: &str| {
             ["runs_here", "looks_total", "late_total", "models_total", "shared_gpus", "measured"]
                 .map(|name| bus.metric(&format!("{prefix}_{name}")).unwrap())
         };
-        let told = || {
+        let figures = || {
             let values = values_under("eadt_gpu_sharing");
             assert_eq!(values_under("eadt_sm_partition"), values, "the old names have the same values");
             values
@@ -203,8 +203,8 @@ mod tests {
         let before = GpuSharingTally { looks: 2, late: 1, models: 1, ..GpuSharingTally::default() };
         let now = GpuSharingTally { looks: 5, late: 3, models: 2, shared_gpus: 4, measured: 6, ..GpuSharingTally::default() };
         JointStageDefinition::add_tally(&kind, before, now);
-        assert_eq!(told(), [1.0, 3.0, 2.0, 1.0, 4.0, 6.0]);
+        assert_eq!(figures(), [1.0, 3.0, 2.0, 1.0, 4.0, 6.0]);
         JointStageDefinition::set_running(&kind, None);
-        assert_eq!(told(), [0.0, 3.0, 2.0, 1.0, 0.0, 0.0]);
+        assert_eq!(figures(), [0.0, 3.0, 2.0, 1.0, 0.0, 0.0]);
     }
 }

@@ -116,11 +116,11 @@ impl<'a, K: JointStageDefinition> JointSession<'a, K> {
         Ok(Self {
             deps,
             kind,
-            names: OutputTopics::new(&settings.prefix, settings.recorded_json()),
+            names: OutputTopics::new(&settings.prefix, settings.recorded_json()).for_group(&group),
             member,
             assigned: BTreeSet::new(),
             stage: None,
-            standby: SpareMemberCheck::new(group, windows),
+            standby: SpareMemberCheck::new(group, windows.clone(), vec![windows]),
             folded: None,
         })
     }
@@ -241,10 +241,10 @@ mod tests {
     }
 
     fn assigned(number: i32) -> ScriptedPoll {
-        ScriptedPoll::Say(vec![PollEvent::Assigned(windows(number))])
+        ScriptedPoll::Deliver(vec![PollEvent::Assigned(windows(number))])
     }
 
-    /// Something to fold that nothing is said about.
+    /// An input whose fold gives no output.
     fn declare(bus: &ScriptedBus) {
         let workload = Workload {
             time: seconds(1),
@@ -318,7 +318,7 @@ mod tests {
     fn the_owner_of_the_first_partition_of_the_windows_runs_the_stage_and_nobody_else() {
         let bus = ScriptedBus::default();
         declare(&bus);
-        let revoked = |number| ScriptedPoll::Say(vec![PollEvent::Revoked(windows(number))]);
+        let revoked = |number| ScriptedPoll::Deliver(vec![PollEvent::Revoked(windows(number))]);
         bus.turns([assigned(1), expect(&bus, false, 0)]);
         let then = bus.clone();
         bus.turns([ScriptedPoll::look(move || assert!(then.health.waiting().is_empty(), "ready to be asked"))]);
@@ -332,13 +332,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_folded_is_committed_at_the_end_and_what_is_said_at_once() {
+    fn what_is_folded_is_committed_at_the_end_and_output_at_once() {
         let bus = ScriptedBus::default();
         declare(&bus);
         bus.turns([assigned(0), expect(&bus, true, 0)]);
-        let said = bus.clone();
+        let log = bus.clone();
         bus.turns([ScriptedPoll::look(move || {
-            said.put(Topic::EfficiencyWindows, 1, 2, "team/one", "no JSON");
+            log.put(Topic::EfficiencyWindows, 1, 2, "team/one", "no JSON");
         })]);
         bus.turns([expect(&bus, true, 1), expect(&bus, true, 1)]);
         let quiet = bus.clone();
@@ -363,8 +363,8 @@ mod tests {
             }
             let both = [windows(0), windows(1)].concat();
             bus.turns([
-                ScriptedPoll::Say(vec![PollEvent::Assigned(both)]),
-                ScriptedPoll::Say(vec![PollEvent::Lost(windows(lost))]),
+                ScriptedPoll::Deliver(vec![PollEvent::Assigned(both)]),
+                ScriptedPoll::Deliver(vec![PollEvent::Lost(windows(lost))]),
             ]);
             bus.turns([expect(&bus, lost == 1, 0)]);
             play(&bus).unwrap();

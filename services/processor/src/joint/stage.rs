@@ -247,7 +247,7 @@ impl<K: JointStageDefinition> JointStage<K> {
         let changes = self.state.take_changes().into_iter();
         let before = step.outputs.len();
         step.outputs.extend(changes.map(|record| names.state(partition, record)));
-        restore::write_offsets_header(&mut step.outputs[before..], || positions);
+        restore::write_head_headers(names, &mut step.outputs[before..], || positions);
         step.positions.extend(self.inputs.iter().map(|(_, at)| at.clone()).zip(self.merge.positions()));
     }
 
@@ -499,17 +499,17 @@ mod tests {
     }
 
     #[test]
-    fn a_start_goes_on_where_its_state_stands_or_its_positions_and_begins_where_windows_are_recent() {
+    fn a_start_goes_on_at_the_offsets_of_its_state_or_its_group_and_begins_where_windows_are_recent() {
         let (workloads, windows) = (place(Topic::Workloads, 0), place(Topic::EfficiencyWindows, 0));
-        let stands = r#"{"workloads.v1":[1,0],"efficiency.windows.v1":[2,0]}"#;
+        let state_positions = r#"{"workloads.v1":[1,0],"efficiency.windows.v1":[2,0]}"#;
         for (state, committed, expected) in [
             // Of the windows of seconds 100, 1,000 and 1,001 the last two are recent.
             (None, false, (0, 1)),
             (None, true, (0, 1)),
             (Some(""), true, (2, 3)),
-            // Nothing says where it stands.
+            // Neither state nor group has positions.
             (Some(""), false, (0, 1)),
-            (Some(stands), true, (1, 2)),
+            (Some(state_positions), true, (1, 2)),
         ] {
             let bus = ScriptedBus::default();
             for n in 0..2 {
@@ -521,16 +521,16 @@ mod tests {
             if committed {
                 bus.script().committed.extend([(workloads.clone(), 2), (windows.clone(), 3)]);
             }
-            if let Some(stands) = state {
+            if let Some(state_positions) = state {
                 for record in PowerBudgetFold::new(settings().fold_settings()).take_changes() {
-                    let headers = [(header::INPUT_POSITIONS, stands)];
+                    let headers = [(header::INPUT_POSITIONS, state_positions)];
                     bus.append(
                         Topic::ProcessorState,
                         0,
                         1,
                         &record.key,
                         record.value.as_deref(),
-                        &headers[..usize::from(!stands.is_empty())],
+                        &headers[..usize::from(!state_positions.is_empty())],
                     );
                 }
             }
@@ -574,25 +574,25 @@ mod tests {
         assert!(!stage.fold(0, &names, &kind), "nothing more may wait");
         assert!(stage.fold(3, &names, &kind));
         assert_eq!(stage.outputs.len(), 3);
-        let stands = r#"{"workloads.v1":[0,0],"actuations.v1":[0,1],"models.v1":[0],"efficiency.windows.v1":[2,1]}"#;
-        assert_eq!(stage.positions_json(), stands);
+        let positions_text = r#"{"workloads.v1":[0,0],"actuations.v1":[0,1],"models.v1":[0],"efficiency.windows.v1":[2,1]}"#;
+        assert_eq!(stage.positions_json(), positions_text);
         assert!(!stage.fold(3, &names, &kind) && stage.has_outputs());
         let mut step = CommitStep::default();
         stage.commit(&names, 0, &mut step);
         assert!(!stage.has_outputs());
         let letters = step.outputs.iter().filter(|output| output.topic == names.dead_letters).count();
         let state = step.outputs.iter().find(|output| output.topic == names.state).unwrap();
-        assert!(state.headers.iter().any(|(name, value)| &**name == header::INPUT_POSITIONS && *value == stands));
+        assert!(state.headers.iter().any(|(name, value)| &**name == header::INPUT_POSITIONS && *value == positions_text));
         assert_eq!(
             (letters, step.positions.iter().map(|(_, position)| *position).collect::<Vec<_>>()),
             (3, vec![0, 0, 0, 1, 0, 2, 1])
         );
         assert!(stage.fold(3, &names, &kind));
-        assert_eq!(stage.positions_json(), stands.replace("[2,1]", "[2,2]"));
+        assert_eq!(stage.positions_json(), positions_text.replace("[2,1]", "[2,2]"));
     }
 
     #[test]
-    fn what_is_there_already_is_not_said_again() {
+    fn what_is_there_already_is_not_published_again() {
         let bus = ScriptedBus::default();
         let (kind, names) = (PowerBudgetStage::new(&bus.metrics), OutputTopics::new("eadt.", "{}".to_owned()));
         let refused = [0, 1].map(|_| bus.put(Topic::EfficiencyWindows, 0, 5, "team/one", "no JSON"));
@@ -614,7 +614,7 @@ mod tests {
     }
 
     #[test]
-    fn a_decision_that_changes_something_is_told_of() {
+    fn a_decision_that_changes_something_is_logged() {
         let bus = ScriptedBus::default();
         let (kind, names) = (PowerBudgetStage::new(&bus.metrics), OutputTopics::new("eadt.", "{}".to_owned()));
         for (name, gpus, cap) in [("team/one", 8, None), ("team/two", 1, Some(100.0))] {
@@ -637,7 +637,7 @@ mod tests {
         }
         let mut stage = begin(&bus, &kind);
         stage.read().unwrap();
-        let (said, _) = lines(|| stage.fold(99, &names, &kind));
+        let (log, _) = lines(|| stage.fold(99, &names, &kind));
         let decisions: Vec<Decision> = stage
             .outputs
             .iter()
@@ -648,8 +648,8 @@ mod tests {
             decisions.iter().map(|decision| (&*decision.id, decision.action != ControllerAction::Maintain)).collect();
         assert!(changes.values().any(|changes| *changes) && !changes.values().all(|changes| *changes), "{changes:?}");
         for (id, changes) in changes {
-            let told = said.iter().any(|line| line.starts_with("DEBUG") && line.contains(&format!("decision=\"{id}\"")));
-            assert_eq!(told, changes, "{id} in {said:?}");
+            let is_logged = log.iter().any(|line| line.starts_with("DEBUG") && line.contains(&format!("decision=\"{id}\"")));
+            assert_eq!(is_logged, changes, "{id} in {log:?}");
         }
         assert_eq!(bus.metric("eadt_power_budget_decisions_total"), Some(decisions.len() as f64));
     }
@@ -673,9 +673,9 @@ mod tests {
     }
 
     #[test]
-    fn stands_are_beyond_each_other_by_any_partition_of_any_topic() {
-        let stands = |text: &str| StageOffsets::from_json(text).unwrap();
-        let here = stands(r#"{"workloads.v1":[3,4],"models.v1":[5]}"#);
+    fn offsets_are_beyond_each_other_by_any_partition_of_any_topic() {
+        let offsets = |text: &str| StageOffsets::from_json(text).unwrap();
+        let here = offsets(r#"{"workloads.v1":[3,4],"models.v1":[5]}"#);
         let offset = |topic, partition| here.offset(topic, partition);
         assert_eq!([0, 1, 2, -1].map(|partition| offset(Topic::Workloads, partition)), [Some(3), Some(4), None, None]);
         assert_eq!((offset(Topic::Models, 0), offset(Topic::Actuations, 0)), (Some(5), None));
@@ -689,7 +689,7 @@ mod tests {
             (r#"{"actuations.v1":[0]}"#, false),
             (r#"{"actuations.v1":[1]}"#, true),
         ] {
-            assert_eq!(stands(text).is_beyond(&here), beyond, "{text}");
+            assert_eq!(offsets(text).is_beyond(&here), beyond, "{text}");
         }
         assert!(StageOffsets::from_json(r#"{"partition":0,"workloads.v1":3}"#).is_none(), "the first stage's");
     }
@@ -703,18 +703,18 @@ mod tests {
         {
             assert_eq!((Power::is_state_key(key), Gpus::is_state_key(key)), (power_budget, gpus), "{key}");
         }
-        let stands = r#"{"efficiency.windows.v1":[7]}"#;
-        let said = |id: &str, positions: &str| {
+        let positions_text = r#"{"efficiency.windows.v1":[7]}"#;
+        let origin = |id: &str, positions: &str| {
             let headers = [(header::ID, id), (header::INPUT_POSITIONS, positions)];
             let record = ScriptedBus::default().append(Topic::Decisions, 1, 0, "", None, &headers);
-            let found = |(number, stands): (i32, StageOffsets)| (number, stands.offset(Topic::EfficiencyWindows, 0));
+            let found = |(number, offsets): (i32, StageOffsets)| (number, offsets.offset(Topic::EfficiencyWindows, 0));
             (Power::emitted(&record).map(found), Gpus::emitted(&record).map(found))
         };
-        assert_eq!(said("team/one@5/power-budget", stands), (Some((0, Some(7))), None));
-        assert_eq!(said("team/one@5/sm-partition", stands), (None, Some((0, Some(7)))));
-        assert_eq!(said("team/one@5/no-power-budget", stands), (None, None));
-        assert_eq!(said("team/one@5/power-budget", "{\"workloads.v1\":3}"), (None, None));
-        assert_eq!(Power::parse_state_offsets(0, stands).unwrap().offset(Topic::EfficiencyWindows, 0), Some(7));
+        assert_eq!(origin("team/one@5/power-budget", positions_text), (Some((0, Some(7))), None));
+        assert_eq!(origin("team/one@5/sm-partition", positions_text), (None, Some((0, Some(7)))));
+        assert_eq!(origin("team/one@5/no-power-budget", positions_text), (None, None));
+        assert_eq!(origin("team/one@5/power-budget", "{\"workloads.v1\":3}"), (None, None));
+        assert_eq!(Power::parse_state_offsets(0, positions_text).unwrap().offset(Topic::EfficiencyWindows, 0), Some(7));
         assert!(Power::parse_state_offsets(0, "").is_none());
         assert_eq!([0, 1, 5].map(Power::state_partition), [0; 3], "one state has all partitions");
     }

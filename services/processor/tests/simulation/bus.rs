@@ -1,5 +1,5 @@
 //! A log in memory that reveals its records bit by bit, and crashes, retries and rebalances whoever works with it, all from one
-//! seed. It has no threads and no clock, so a seed always tells the same story.
+//! seed. It has no threads and no clock, so a seed always gives the same story.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -30,7 +30,7 @@ struct World {
     chance: Chance,
     log: SimLog,
     committed: BTreeMap<TopicPartition, i64>,
-    /// Where a state stands of a step that lost its positions.
+    /// The offsets of a state whose step lost its positions.
     stood: BTreeMap<TopicPartition, i64>,
     /// Partitions of the state that lost their last step.
     torn: BTreeSet<i32>,
@@ -51,7 +51,7 @@ impl World {
         strikes
     }
 
-    /// The process is gone in the middle of a call, or it lives and is told that nobody knows what became of it: then it has to
+    /// The process is gone in the middle of a call, or it lives and the outcome is unknown to it: then it has to
     /// begin anew, and whatever member it has is of no use any more.
     fn crash(&mut self, what: &str) -> BusError {
         self.crashes += 1;
@@ -155,7 +155,7 @@ impl SimBus {
         self.world().crashes
     }
 
-    /// The records of a topic, partition by partition, as they stand.
+    /// The records of a topic, partition by partition, in order.
     pub fn records(&self, topic: Topic) -> Vec<ConsumerRecord> {
         let world = self.world();
         (0..PARTITIONS).flat_map(|partition| world.log.from(&of_topic(topic, partition), 0)).flatten().cloned().collect()
@@ -237,17 +237,17 @@ struct SimReader {
     follows: bool,
 }
 
-/// Some of what is there; true when anything was said. An input that has been at its end is told about what came since before any
+/// Some of what is there; true if anything was returned. An input that has been at its end gets what came since before any
 /// other goes on; one that is known to have more may keep the rest waiting.
 fn take_some(cursors: &mut SimCursors, world: &mut World, into: &mut Vec<PollEvent>) -> bool {
-    let mut said = false;
+    let mut took_any = false;
     for (at, cursor) in cursors {
         if cursor.reported_end || !world.chance.one_in(4) {
             let max = 1 + world.chance.below(30);
-            said |= cursor.take(&world.log, at, max, into);
+            took_any |= cursor.take(&world.log, at, max, into);
         }
     }
-    said
+    took_any
 }
 
 /// Everything that was there was read: more comes, or nothing ever.
@@ -395,9 +395,9 @@ impl GroupMember for SimMember {
                     if left.is_empty() {
                         others = world.some_partitions(others, false);
                     }
-                    let stands: BTreeSet<i32> = left.iter().filter_map(|record| record.partition).collect();
-                    lost.retain(|number| !stands.contains(number));
-                    world.stood.extend(step.positions.iter().filter(|(at, _)| stands.contains(&at.partition)).cloned());
+                    let partitions: BTreeSet<i32> = left.iter().filter_map(|record| record.partition).collect();
+                    lost.retain(|number| !partitions.contains(number));
+                    world.stood.extend(step.positions.iter().filter(|(at, _)| partitions.contains(&at.partition)).cloned());
                     world.apply(others.into_iter().chain(left), if took_place { step.positions } else { Vec::new() });
                     world.torn.extend(lost);
                 }

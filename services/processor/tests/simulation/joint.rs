@@ -1,5 +1,5 @@
 //! A stage that decides about several workloads together, under chance: however the story goes, what is in the log at its end is
-//! what a fold without a story says.
+//! what a fold without a story gives.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use eadt_schemas::v1::{Decision, EfficiencyWindow};
 use eadt_schemas::{EventTime, Topic};
 
 use super::bus::{Chance, Flaw, PARTITIONS, ScheduledRecord, SimBus};
-use super::story::{BASE, Said, compare, found, play};
+use super::story::{BASE, Outputs, compare, found, play};
 
 const INPUTS: [Topic; 3] = [Topic::Workloads, Topic::Actuations, Topic::EfficiencyWindows];
 
@@ -63,14 +63,14 @@ fn fold(stage: &mut impl JointFold, coming: &ScheduledRecord, out: &mut Vec<Deci
     stage.fold(JointEvent::Input(decoded.event()), key, *stamp, out).map_err(|refusal| refusal.to_string())
 }
 
-/// What a fold says that nothing ever happens to, and its state.
-fn straight<F: JointFold>(all: &[ScheduledRecord], mut stage: F) -> (Said, F) {
-    let (mut said, mut out) = (Said::new(), Vec::new());
+/// The outputs of a fold without faults, and its state.
+fn straight<F: JointFold>(all: &[ScheduledRecord], mut stage: F) -> (Outputs, F) {
+    let (mut expected, mut out) = (Outputs::new(), Vec::new());
     let mut offsets: BTreeMap<i32, i64> = BTreeMap::new();
     for coming in all {
         if let Err(reason) = fold(&mut stage, coming, &mut out) {
             let offset = offsets.get(&coming.partition).copied().unwrap_or(0);
-            let letters = said.entry((Topic::DeadLetters, format!("eadt.{}", coming.topic))).or_default();
+            let letters = expected.entry((Topic::DeadLetters, format!("eadt.{}", coming.topic))).or_default();
             letters.push(format!("{reason} {} {offset}", coming.partition));
         }
         if coming.topic == Topic::EfficiencyWindows {
@@ -78,21 +78,21 @@ fn straight<F: JointFold>(all: &[ScheduledRecord], mut stage: F) -> (Said, F) {
         }
         for decision in out.drain(..) {
             let key = (Topic::Decisions, decision.workload.clone());
-            said.entry(key).or_default().push(serde_json::to_string(&decision).unwrap());
+            expected.entry(key).or_default().push(serde_json::to_string(&decision).unwrap());
         }
     }
-    sort(&mut said);
-    (said, stage)
+    sort(&mut expected);
+    (expected, stage)
 }
 
 /// All partitions are written from one place, in an order that is the merge's.
-fn sort(said: &mut Said) {
-    for values in said.values_mut() {
+fn sort(expected: &mut Outputs) {
+    for values in expected.values_mut() {
         values.sort();
     }
 }
 
-/// What a stage says of the next window of everybody.
+/// What a stage decides about the next window of every workload.
 fn goes_on(stage: &mut impl JointFold, next: &[EfficiencyWindow]) -> Vec<String> {
     let mut out = Vec::new();
     for window in next {
@@ -106,13 +106,13 @@ pub fn one<F: JointFold>(story: &Story<F>, seed: u64, flaw: Option<Flaw>) -> Res
     let mut chance = Chance::new(seed);
     let settings = &story.settings;
     let all = (story.history)(&mut chance);
-    let (said, mut at_end) = straight(&all, (story.new)(settings.fold_settings()));
+    let (expected, mut at_end) = straight(&all, (story.new)(settings.fold_settings()));
     let faults = chance.below(12);
     let bus = SimBus::new(chance, all, faults, flaw);
     play(&bus, &INPUTS, settings, story.part, story.run)?;
     let mut found = found(&bus, &[Topic::Decisions, Topic::DeadLetters]);
     sort(&mut found);
-    compare(&said, &found)?;
+    compare(&expected, &found)?;
     let mut newest = BTreeMap::new();
     for record in bus.records(Topic::ProcessorState) {
         newest.insert(String::from_utf8_lossy(record.key.as_deref().unwrap_or_default()).into_owned(), record.value);

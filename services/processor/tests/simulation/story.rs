@@ -1,4 +1,4 @@
-//! What every simulation does with its stories: tells them, reads what came of them, compares.
+//! What every simulation does with its stories: plays them, reads their outputs, compares.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use super::bus::{Flaw, PARTITIONS, SimBus};
 pub const BASE: i64 = 1_700_000_040;
 
 /// Values by topic and key, in order.
-pub type Said = BTreeMap<(Topic, String), Vec<String>>;
+pub type Outputs = BTreeMap<(Topic, String), Vec<String>>;
 
 /// One process after another, until everything of these topics is read for good.
 pub fn play(
@@ -56,8 +56,8 @@ pub fn play(
 }
 
 /// What these topics hold at the end.
-pub fn found(bus: &SimBus, topics: &[Topic]) -> Said {
-    let mut said = Said::new();
+pub fn found(bus: &SimBus, topics: &[Topic]) -> Outputs {
+    let mut outputs = Outputs::new();
     for &topic in topics {
         for record in bus.records(topic) {
             let key = String::from_utf8_lossy(record.key.as_deref().unwrap_or_default()).into_owned();
@@ -69,36 +69,36 @@ pub fn found(bus: &SimBus, topics: &[Topic]) -> Said {
             } else {
                 String::from_utf8_lossy(record.value.as_deref().unwrap_or_default()).into_owned()
             };
-            said.entry((topic, key)).or_default().push(value);
+            outputs.entry((topic, key)).or_default().push(value);
         }
     }
-    said
+    outputs
 }
 
-/// Exactly this was said, and nothing else.
-pub fn compare(said: &Said, found: &Said) -> Result<(), String> {
-    for (which, values) in said {
+/// Checks that exactly these outputs are there.
+pub fn compare(expected: &Outputs, found: &Outputs) -> Result<(), String> {
+    for (which, values) in expected {
         let there = found.get(which).map_or(&[][..], Vec::as_slice);
         if there != values {
             let first = there.iter().zip(values).find(|(there, value)| there != value);
             return Err(format!("{which:?}: {} instead of {}, first other one: {first:#?}", there.len(), values.len()));
         }
     }
-    match found.keys().find(|which| !said.contains_key(which)) {
+    match found.keys().find(|which| !expected.contains_key(which)) {
         Some(more) => Err(format!("{more:?} should not be there")),
         None => Ok(()),
     }
 }
 
 /// One story a seed; each gives the number of its crashes, or what is wrong at its end.
-pub fn tell(test: &str, story: impl Fn(u64) -> Result<usize, String> + Sync) {
-    stories::tell(env!("CARGO_PKG_NAME"), test, story);
+pub fn run_stories(test: &str, story: impl Fn(u64) -> Result<usize, String> + Sync) {
+    stories::run_stories(env!("CARGO_PKG_NAME"), test, story);
 }
 
-/// Steps of which a part was lost that can be told: what is in the log at the end is what there would be without it.
+/// Steps of which a part was lost that can be recovered: what is in the log at the end is what there would be without it.
 pub fn mend(test: &str, story: impl Fn(u64, Flaw) -> Result<usize, String> + Sync) {
     let flawed = |seed| story(seed, if seed % 3 == 0 { Flaw::WithoutPositions } else { Flaw::WithoutState });
-    stories::tell(env!("CARGO_PKG_NAME"), test, flawed);
+    stories::run_stories(env!("CARGO_PKG_NAME"), test, flawed);
 }
 
 /// Steps that are torn in any other way are found out.

@@ -52,7 +52,7 @@ pub fn values(bus: &dyn Bus, topic: Topic) -> Vec<Bytes> {
             match item {
                 PollEvent::Record(record) => by_partition.entry(record.at.partition).or_default().extend(record.value),
                 PollEvent::End { .. } => ends += 1,
-                other => panic!("a reader says {other:?}"),
+                other => panic!("a reader returned {other:?}"),
             }
         }
     }

@@ -13,7 +13,7 @@ use eadt_chaos::run::{self, Options, State};
 use eadt_chaos::surroundings::Surroundings;
 use eadt_tests::kafka::choose_fetch_path;
 
-const HELP: &str = "EADT_CHAOS_LOGS=DIR keeps what the processes say, EADT_CHAOS_LOG=FILTER says how much that is (info).";
+const HELP: &str = "EADT_CHAOS_LOGS=DIR keeps the logs of the processes, EADT_CHAOS_LOG=FILTER sets how much that is (info).";
 
 /// Beside the page that is made of it.
 const FIGURES: &str = "reliability.json";
@@ -24,7 +24,7 @@ const FIGURES: &str = "reliability.json";
 struct Arguments {
     /// Rows to run; none: all of them.
     rows: Vec<String>,
-    /// Rounds of each row; without it as many as `--list` says, which takes hours.
+    /// Rounds of each row; without it as many as `--list` shows, which takes hours.
     #[arg(long)]
     rounds: Option<u32>,
     /// Everything random follows from it.
@@ -40,7 +40,7 @@ struct Arguments {
     /// begins anew.
     #[arg(long)]
     resume: bool,
-    /// With --resume: rows of other builds are added to all the same, unless the row says something else since. Their figures are then
+    /// With --resume: rows of other builds are added to all the same, unless the row's text changed since. Their figures are then
     /// of several, which the page names.
     #[arg(long, requires = "resume")]
     across_builds: bool,

@@ -32,7 +32,7 @@ fn main() -> ExitCode {
 fn run() -> Result<bool> {
     // Nobody is left behind when the harness is killed.
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
-    let path = std::env::args().nth(1).context("name the file that says what to do")?;
+    let path = std::env::args().nth(1).context("name the file with the task")?;
     let task: Task = serde_json::from_slice(&std::fs::read(path)?)?;
     let filter = std::env::var("EADT_CHAOS_LOG").unwrap_or_else(|_| "info".into());
     logs::start(logs::LogFormat::Text, &filter, None, SecretRedactor::default())?;
@@ -84,6 +84,7 @@ fn run() -> Result<bool> {
             clock: eadt_archiver::ServiceClock::new(now),
             shutdown,
             metrics,
+            new_archive_id: 1,
             ready: health.part("archiver"),
         })?,
         Service::Actuator(own) => runtime.block_on(async {

@@ -6,7 +6,7 @@ use anyhow::{Result, ensure};
 use eadt_bus::Bus;
 use eadt_schemas::Topic;
 
-use crate::feeder::tell;
+use crate::feeder::send_events;
 use crate::row::{Outcome, Row, Run};
 use crate::story::Story;
 use crate::world::{Cluster, LIMIT, World, explain, runs};
@@ -25,7 +25,7 @@ pub const ROW: Row = Row {
 };
 
 const HOUR: usize = 3600;
-/// So many events are told at once: what one input gives in a fetch is minutes of it, not the hour, and the other gives other minutes.
+/// So many events are sent at once: what one input gives in a fetch is minutes of it, not the hour, and the other gives other minutes.
 const BATCH: usize = 400;
 const FETCH_BYTES: usize = 20_000;
 /// What it has folded before.
@@ -39,21 +39,21 @@ fn run(run: Run) -> Result<Outcome> {
     for _ in 0..BEFORE {
         story.tick();
     }
-    tell(&mut *producer, &world.prefix, &story.told)?;
+    send_events(&mut *producer, &world.prefix, &story.events)?;
     ensure!(producer.flush(LIMIT)?, "what came before was not acknowledged");
     let part = world.processor(world.settings(), None)?;
     ensure!(explain(world.await_folded(LIMIT), &part)?, "what came before was not folded: {}", part.tail());
     part.kill()?;
-    let before = story.told.len();
+    let before = story.events.len();
     for _ in 0..HOUR {
         story.tick();
     }
     story.end();
     // Progress of the whole hour comes last.
     for progress in [false, true] {
-        let told = story.told[before..].iter().filter(|told| (told.topic == Topic::TrainingProgress) == progress);
-        for part in told.collect::<Vec<_>>().chunks(BATCH) {
-            tell(&mut *producer, &world.prefix, part.iter().copied())?;
+        let events = story.events[before..].iter().filter(|event| (event.topic == Topic::TrainingProgress) == progress);
+        for part in events.collect::<Vec<_>>().chunks(BATCH) {
+            send_events(&mut *producer, &world.prefix, part.iter().copied())?;
             ensure!(producer.flush(LIMIT)?, "the hour was not acknowledged");
         }
     }
@@ -63,7 +63,7 @@ fn run(run: Run) -> Result<Outcome> {
     outcome.took("an hour caught up", begun.elapsed().as_secs_f64());
     outcome.check(folded, || format!("not everything was folded: {}", part.tail()));
     runs(&mut part)?;
-    outcome.count("events", story.told.len() as u64);
+    outcome.count("events", story.events.len() as u64);
     outcome.take(world.judge(&story)?);
     outcome.rounds = 1;
     Ok(outcome)

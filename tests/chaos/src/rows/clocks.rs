@@ -11,7 +11,7 @@ use eadt_schemas::v1::{DeadLetterReason, dead_letter_header};
 use crate::feeder::send;
 use crate::part::Part;
 use crate::row::{Outcome, Row, Run};
-use crate::story::{MOST_SKEW, Story, Teller, Told, WINDOW_SECONDS};
+use crate::story::{MOST_SKEW, Reporter, Story, StoryEvent, WINDOW_SECONDS};
 use crate::verify::{by_model, read_committed};
 use crate::world::{Cluster, LIMIT, PARTITIONS, World};
 
@@ -36,7 +36,7 @@ const FALLS_BACK: usize = 5;
 const RANK_AHEAD: usize = 6;
 const RANK_BEHIND: usize = 7;
 const WORKLOADS: usize = 8;
-/// Of workloads that tell their progress by rank.
+/// Of workloads that report their progress by rank.
 const RANKS: u32 = 3;
 const HOUR_SECONDS: f64 = 3600.0;
 const MOST_OF_A_MINUTE: f64 = 50.0;
@@ -48,27 +48,27 @@ const SECONDS: i64 = 300;
 /// A story with these clocks.
 pub fn story(seed: u64, base_seconds: i64) -> Story {
     let ranks = |workload| if matches!(workload, RANK_AHEAD | RANK_BEHIND) { RANKS } else { 0 };
-    Story::with_clocks(seed, 0..WORKLOADS, base_seconds, ranks, |workload, teller| match (workload, teller) {
+    Story::with_clocks(seed, 0..WORKLOADS, base_seconds, ranks, |workload, reporter| match (workload, reporter) {
         (HOUR_AHEAD, _) => HOUR_SECONDS,
         (HOUR_BEHIND, _) => -HOUR_SECONDS,
-        (GPU_AHEAD, Teller::Gpu(1)) | (RANK_AHEAD, Teller::Rank(1)) => MOST_OF_A_MINUTE,
-        (GPU_BEHIND, Teller::Gpu(1)) | (RANK_BEHIND, Teller::Rank(1)) => -MOST_OF_A_MINUTE,
+        (GPU_AHEAD, Reporter::Gpu(1)) | (RANK_AHEAD, Reporter::Rank(1)) => MOST_OF_A_MINUTE,
+        (GPU_BEHIND, Reporter::Gpu(1)) | (RANK_BEHIND, Reporter::Rank(1)) => -MOST_OF_A_MINUTE,
         _ => 0.0,
     })
 }
 
-/// Tells so many seconds of it, the clocks of one workload falling back in the middle, and its end.
-pub fn tell(story: &mut Story, seconds: i64, mut send: impl FnMut(&[Told]) -> Result<()>) -> Result<()> {
+/// Sends so many seconds of it, the clocks of one workload falling back in the middle, and its end.
+pub fn send_story(story: &mut Story, seconds: i64, mut send: impl FnMut(&[StoryEvent]) -> Result<()>) -> Result<()> {
     // Every source is known before any window can close.
     story.tick();
-    send(&story.told)?;
+    send(&story.events)?;
     for second in 1..seconds {
         let back = (seconds / 2..seconds / 2 + BACK).contains(&second);
         let from = story.tick_with(back.then_some((FALLS_BACK, HOUR_SECONDS)));
-        send(&story.told[from..])?;
+        send(&story.events[from..])?;
     }
     let from = story.end();
-    send(&story.told[from..])
+    send(&story.events[from..])
 }
 
 fn run(run: Run) -> Result<Outcome> {
@@ -82,25 +82,25 @@ fn run(run: Run) -> Result<Outcome> {
         let base = (now - SECONDS - 10) / WINDOW_SECONDS * WINDOW_SECONDS;
         let mut story = story(run.seed.wrapping_add(u64::from(round)), base);
         let mut producer = world.bus.producer("chaos-clocks")?;
-        let (mut part, mut told_seconds) = (None::<Part>, 0);
-        tell(&mut story, SECONDS, |told| {
-            told.iter().try_for_each(|told| send(&mut *producer, &told.outgoing(&world.prefix)))?;
+        let (mut part, mut seconds_sent) = (None::<Part>, 0);
+        send_story(&mut story, SECONDS, |events| {
+            events.iter().try_for_each(|event| send(&mut *producer, &event.outgoing(&world.prefix)))?;
             // One an hour ahead, and in the middle of the story another one that takes its place, an hour behind.
-            let clock_ahead = match told_seconds {
+            let clock_ahead = match seconds_sent {
                 0 => Some(HOUR_SECONDS as i64),
                 seconds if seconds == SECONDS / 2 => Some(-HOUR_SECONDS as i64),
                 _ => None,
             };
             if let Some(seconds) = clock_ahead {
-                ensure!(producer.flush(LIMIT)?, "what was told so far was not acknowledged");
+                ensure!(producer.flush(LIMIT)?, "what was sent so far was not acknowledged");
                 part.take().map_or(Ok(()), Part::kill)?;
                 world.clock_ahead_seconds.set(seconds);
                 let next = part.insert(world.processor(settings.clone(), None)?);
                 // Stamps are of now, and cap no time that is ahead of the others: an input with one is read behind the other one until
                 // all sources are known.
-                ensure!(world.await_folded(LIMIT)?, "what was told so far was not folded: {}", next.tail());
+                ensure!(world.await_folded(LIMIT)?, "what was sent so far was not folded: {}", next.tail());
             }
-            told_seconds += 1;
+            seconds_sent += 1;
             std::thread::sleep(Duration::from_millis(10));
             Ok(())
         })?;

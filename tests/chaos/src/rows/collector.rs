@@ -63,8 +63,8 @@ pub struct Summary {
 }
 
 impl Summary {
-    pub fn read(said: &str) -> Result<Self> {
-        let line = said.lines().last().context("the collector printed nothing")?;
+    pub fn read(output: &str) -> Result<Self> {
+        let line = output.lines().last().context("the collector printed nothing")?;
         serde_json::from_str(line).context("the collector's summary")
     }
 }
@@ -84,7 +84,7 @@ fn run(run: Run) -> Result<Outcome> {
         settings.buffer.drain_seconds = if stays_away { 2.0 } else { 30.0 };
         settings.progress.listen = address;
         let mut part = world.part(Service::Collector(Box::new(settings)), None)?;
-        let mut job = Job { address, workload: format!("chaos/job-{round}"), told: 0 };
+        let mut job = Job { address, workload: format!("chaos/job-{round}"), reported: 0 };
         explain(job.await_endpoint(&mut part), &part)?;
         explain(job.report(5), &part)?;
         world.brokers[0].kill()?;
@@ -96,14 +96,14 @@ fn run(run: Run) -> Result<Outcome> {
             explain(job.report(1 + chance.below(10)), &part)?;
         }
         // What was in flight when the broker died, and what has room, goes out within the time to drain or is counted.
-        let said = part.stop(LIMIT)?;
+        let output = part.stop(LIMIT)?;
         if stays_away {
             world.brokers[0].start_again()?;
         }
-        let Summary { sampled, sent, dropped } = Summary::read(&said)?;
+        let Summary { sampled, sent, dropped } = Summary::read(&output)?;
         // The end of the job's only source is an event, too.
-        let told = job.told + 1;
-        outcome.check(sampled == told, || format!("{sampled} of {told} events were sampled"));
+        let reported = job.reported + 1;
+        outcome.check(sampled == reported, || format!("{sampled} of {reported} events were sampled"));
         outcome.check(sent + dropped == sampled, || format!("{sent} sent + {dropped} dropped are not {sampled} sampled"));
         let (found, repeated) = logged(&world, &job.workload)?;
         outcome.duplicated += repeated;
@@ -133,7 +133,7 @@ fn run_long(run: Run) -> Result<Outcome> {
     settings.nvml.rate_hertz = RATE_HERTZ;
     settings.nvml.counter_check_seconds = 0.0;
     let mut part = world.part(Service::Collector(Box::new(settings)), None)?;
-    let mut job = Job { address, workload: "chaos/job".to_owned(), told: 0 };
+    let mut job = Job { address, workload: "chaos/job".to_owned(), reported: 0 };
     explain(job.await_endpoint(&mut part), &part)?;
     explain(job.report(5), &part)?;
     world.brokers[0].kill()?;
@@ -154,7 +154,7 @@ fn run_long(run: Run) -> Result<Outcome> {
     outcome.check(4 * late <= reports, || format!("{late} of {reports} reports took {HELD_UP:?} or longer, one {longest:?}"));
     let Summary { sampled, sent, dropped } = Summary::read(&part.stop(LIMIT)?)?;
     // Beside the job's reports and its end there are the samples of the GPUs.
-    let samples = sampled.saturating_sub(job.told + 1);
+    let samples = sampled.saturating_sub(job.reported + 1);
     outcome.check(samples as f64 >= seconds * RATE_HERTZ * GPUS / 8.0, || format!("{samples} samples of GPUs in {seconds} s"));
     outcome.check(sent + dropped == sampled, || format!("{sent} sent + {dropped} dropped are not {sampled} sampled"));
     outcome.check(dropped > 0, || "the buffer never ran over".to_owned());
@@ -170,8 +170,9 @@ fn run_long(run: Run) -> Result<Outcome> {
     outcome.compared += found;
     outcome.check(found == sent, || format!("{sent} were sent, {found} are in the log"));
     let newest = newest(&world, &job.workload)?;
-    outcome
-        .check(newest == Some(job.told), || format!("the newest report in the log is {newest:?}, the last one was {}", job.told));
+    outcome.check(newest == Some(job.reported), || {
+        format!("the newest report in the log is {newest:?}, the last one was {}", job.reported)
+    });
     outcome.count("seconds without the log", seconds.round() as u64);
     outcome.count("sampled", sampled);
     outcome.count("of these of GPUs", samples);
@@ -186,7 +187,7 @@ pub struct Job {
     pub address: SocketAddr,
     pub workload: String,
     /// Events that were accepted.
-    pub told: u64,
+    pub reported: u64,
 }
 
 impl Job {
@@ -203,11 +204,11 @@ impl Job {
     /// So many requests.
     pub fn report(&mut self, requests: u64) -> Result<()> {
         for _ in 0..requests {
-            let events: Vec<_> = (self.told + 1..=self.told + BATCH)
+            let events: Vec<_> = (self.reported + 1..=self.reported + BATCH)
                 .map(|total| serde_json::json!({"workload": self.workload, "samples_total": total}))
                 .collect();
             self.post(&serde_json::to_string(&events)?)?;
-            self.told += BATCH;
+            self.reported += BATCH;
         }
         Ok(())
     }

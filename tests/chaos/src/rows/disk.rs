@@ -30,8 +30,8 @@ pub const ROW: Row = Row {
 /// A file of these rows has some ten kilobytes, two or three pages: it is refused at its begin or in its middle.
 const ROWS: usize = 150;
 const MOST_BYTES: u64 = 8_000;
-/// What the archiver says of each attempt that failed.
-const SAYS: &str = "archiving waits, and nothing is skipped";
+/// The log line of each attempt of the archiver that failed.
+const FAILED_ATTEMPT: &str = "archiving waits, and nothing is skipped";
 const RECOVERED: &str = "it works again";
 const PAUSE: Duration = Duration::from_millis(300);
 
@@ -75,7 +75,7 @@ fn run(run: Run) -> Result<Outcome> {
     crate::world::runs(&mut part)?;
     part.kill()?;
     judge(&world, &place, &archive, &OF_A_STORY, &mut outcome)?;
-    outcome.count("events", story.told.len() as u64);
+    outcome.count("events", story.events.len() as u64);
     Ok(outcome)
 }
 
@@ -93,12 +93,13 @@ fn wait(part: &mut Part, what: &str, is_so: impl Fn(&Part) -> bool) -> Result<()
 /// Waits until the archiver has logged that it works again: a disk that is full again while it still writes what waited belongs to the same
 /// failure, which it logs once.
 fn recovery(part: &mut Part) -> Result<()> {
-    let is_failing = |log: &str| log.lines().rfind(|line| line.contains(SAYS)).is_some_and(|line| !line.contains(RECOVERED));
+    let is_failing =
+        |log: &str| log.lines().rfind(|line| line.contains(FAILED_ATTEMPT)).is_some_and(|line| !line.contains(RECOVERED));
     wait(part, "it does not log that it works again", |part| !is_failing(&part.log()))
 }
 
 fn complaints(part: &Part) -> usize {
-    part.log().matches(SAYS).count()
+    part.log().matches(FAILED_ATTEMPT).count()
 }
 
 fn another_file(archive: &Archive, part: &mut Part) -> Result<()> {

@@ -15,10 +15,10 @@ use serde_json::Value;
 
 use super::archive::{OF_A_STORY, await_archived, settings};
 use crate::chance::Chance;
-use crate::feeder::tell;
+use crate::feeder::send_events;
 use crate::part::Service;
 use crate::row::{Outcome, Row, Run};
-use crate::story::{BASE_SECONDS, Story, Told, WINDOW_SECONDS};
+use crate::story::{BASE_SECONDS, Story, StoryEvent, WINDOW_SECONDS};
 use crate::verify::Findings;
 use crate::world::{Cluster, LIMIT, World, explain};
 
@@ -90,38 +90,38 @@ impl Stop {
 
     /// The events of a workload whose collector stops so, in the parts in which they are folded one after the other, and the number of
     /// windows that they make.
-    fn parts(&self, seed: u64, workload: usize) -> Result<([Vec<Told>; 5], u64)> {
+    fn parts(&self, seed: u64, workload: usize) -> Result<([Vec<StoryEvent>; 5], u64)> {
         let base = BASE_SECONDS + ROUND_SECONDS * workload as i64;
         let at = |seconds: f64| EventTime::from_micros(base * 1_000_000).plus_micros((seconds * 1e6) as i64);
         let mut story = Story::with_clocks(seed, workload..workload + 1, base, |_| 0, |_, _| 0.0);
         for _ in 0..self.edge + 2 * NEAR as i64 {
             story.tick();
         }
-        let mut told = story.told;
+        let mut events = story.events;
         let (reports_end, samples_end) = (at(self.edge as f64 + self.reports_end), at(self.edge as f64 + self.samples_end));
-        told.retain(|told| told.time <= if told.topic == Topic::TrainingProgress { reports_end } else { samples_end });
-        let mut ends = last_events(&told)?;
+        events.retain(|event| event.time <= if event.topic == Topic::TrainingProgress { reports_end } else { samples_end });
+        let mut ends = last_events(&events)?;
         ends.rotate_left(self.first_end);
-        told.append(&mut ends);
-        let newest = told.iter().map(|told| told.time).max().context("a story has events")?;
+        events.append(&mut ends);
+        let newest = events.iter().map(|event| event.time).max().context("a story has events")?;
         let windows = (newest.micros() / 1_000_000 - base) / WINDOW_SECONDS + 1;
         // A table comes before all events that it is about, and every source is known before any window can close.
-        let known = told.partition_point(|told| told.time < at(1.0));
-        let rest = told.len() - self.held_from_end;
-        let (held, others) = told[rest..].iter().cloned().partition(|told| told.topic == self.held);
-        Ok(([told[..1].to_vec(), told[1..known].to_vec(), told[known..rest].to_vec(), others, held], windows as u64))
+        let known = events.partition_point(|event| event.time < at(1.0));
+        let rest = events.len() - self.held_from_end;
+        let (held, others) = events[rest..].iter().cloned().partition(|event| event.topic == self.held);
+        Ok(([events[..1].to_vec(), events[1..known].to_vec(), events[known..rest].to_vec(), others, held], windows as u64))
     }
 }
 
 /// The last event of each source once more, marked as the last: so a collector ends its sources.
-fn last_events(told: &[Told]) -> Result<Vec<Told>> {
+fn last_events(events: &[StoryEvent]) -> Result<Vec<StoryEvent>> {
     let mut last = BTreeMap::new();
-    for told in told.iter().filter(|told| OF_A_STORY.contains(&told.topic)) {
-        let mut event: Value = serde_json::from_slice(&told.value)?;
-        event["last"] = true.into();
+    for event in events.iter().filter(|event| OF_A_STORY.contains(&event.topic)) {
+        let mut value: Value = serde_json::from_slice(&event.value)?;
+        value["last"] = true.into();
         // A report has none.
-        let device = event["device"].as_str().map(str::to_owned);
-        last.insert(device, Told { value: serde_json::to_vec(&event)?, ..told.clone() });
+        let device = value["device"].as_str().map(str::to_owned);
+        last.insert(device, StoryEvent { value: serde_json::to_vec(&value)?, ..event.clone() });
     }
     Ok(last.into_values().collect())
 }
@@ -137,7 +137,7 @@ fn run(run: Run) -> Result<Outcome> {
         let stop = if run.bites { Stop::CLEAR } else { Stop::draw(&mut chance) };
         let (parts, made) = stop.parts(run.seed.wrapping_add(u64::from(round)), round as usize)?;
         for part in parts.iter().filter(|part| !part.is_empty()) {
-            tell(&mut *producer, &world.prefix, part)?;
+            send_events(&mut *producer, &world.prefix, part)?;
             ensure!(producer.flush(LIMIT)?, "the events were not acknowledged");
             // All inputs are at their ends then.
             ensure!(explain(world.await_folded(LIMIT), &processor)?, "not everything was folded: {}", processor.tail());
@@ -225,24 +225,24 @@ mod tests {
     use crate::verify::straight;
 
     /// The order in which inputs meet that have all their records: by time, each in its own order.
-    fn merged(told: &[Told]) -> Vec<Told> {
+    fn merged(events: &[StoryEvent]) -> Vec<StoryEvent> {
         let mut newest: BTreeMap<Topic, EventTime> = BTreeMap::new();
-        let key = |told: &Told| {
-            let newest = newest.entry(told.topic).or_insert(told.time);
-            *newest = told.time.max(*newest);
+        let key = |event: &StoryEvent| {
+            let newest = newest.entry(event.topic).or_insert(event.time);
+            *newest = event.time.max(*newest);
             *newest
         };
-        let mut keys: Vec<_> = told.iter().map(key).zip(told).collect();
+        let mut keys: Vec<_> = events.iter().map(key).zip(events).collect();
         keys.sort_by_key(|(time, _)| *time);
-        keys.into_iter().map(|(_, told)| told.clone()).collect()
+        keys.into_iter().map(|(_, event)| event.clone()).collect()
     }
 
     /// Windows, the numbers of events in them that came again, which are left out of them, and decisions.
-    fn fold(told: &[Told]) -> (Vec<EfficiencyWindow>, Vec<u64>, Vec<String>) {
-        let (windows, decisions) = straight(told, &processor_settings("").fold_settings(), 2);
-        let mut windows: Vec<EfficiencyWindow> = windows.iter().map(|said| serde_json::from_str(&said.text).unwrap()).collect();
+    fn fold(events: &[StoryEvent]) -> (Vec<EfficiencyWindow>, Vec<u64>, Vec<String>) {
+        let (windows, decisions) = straight(events, &processor_settings("").fold_settings(), 2);
+        let mut windows: Vec<EfficiencyWindow> = windows.iter().map(|found| serde_json::from_str(&found.text).unwrap()).collect();
         let duplicates = windows.iter_mut().map(|window| std::mem::take(&mut window.duplicates)).collect();
-        (windows, duplicates, decisions.into_iter().map(|said| said.text).collect())
+        (windows, duplicates, decisions.into_iter().map(|found| found.text).collect())
     }
 
     #[test]
@@ -252,7 +252,7 @@ mod tests {
         let stops = std::iter::once(Stop::CLEAR).chain(std::iter::repeat_with(|| Stop::draw(&mut chance)));
         for (seed, stop) in stops.take(200).enumerate() {
             let (parts, count) = stop.parts(seed as u64, seed).unwrap();
-            let live: Vec<Told> = parts.iter().flat_map(|part| merged(part)).collect();
+            let live: Vec<StoryEvent> = parts.iter().flat_map(|part| merged(part)).collect();
             let (windows, live_duplicates, decisions) = fold(&live);
             let (wanted_windows, duplicates, wanted_decisions) = fold(&merged(&parts.concat()));
             assert_eq!((windows.len() as u64, decisions.len() as u64), (count, count), "{seed}: {stop:?}");

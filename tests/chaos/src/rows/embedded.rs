@@ -59,7 +59,7 @@ fn run(run: Run) -> Result<Outcome> {
         let printed = part.kill_printed()?;
         outcome.rounds += 1;
         outcome.count("kills before it had opened", u64::from(!printed.contains(READY)));
-        let said = printed.lines().rev().find_map(AcknowledgedSteps::of).unwrap_or(before);
+        let acknowledged = printed.lines().rev().find_map(AcknowledgedSteps::of).unwrap_or(before);
         let opened = Instant::now();
         let log = match own.open() {
             Ok(log) => log,
@@ -72,7 +72,7 @@ fn run(run: Run) -> Result<Outcome> {
         outcome.took("opening", took);
         outcome.peak("slowest opening (s)", took);
         let found = LoggedSteps::read(&log)?;
-        judge(&found, said, &mut outcome);
+        judge(&found, acknowledged, &mut outcome);
         if outcome.violations() > 0 {
             // What is wrong now would be found after each further kill.
             break;
@@ -101,9 +101,9 @@ fn start(dir: &Path, own: &Embedded, off: Option<&'static str>) -> Result<Part> 
     Part::start(dir, "embedded", &task, &Faults { off, ..Faults::default() })
 }
 
-/// What a log has against what was said of it. A step that was under way may be there: whole, or not at all.
-fn judge(found: &LoggedSteps, said: AcknowledgedSteps, outcome: &mut Outcome) {
-    outcome.lost += said.step.saturating_sub(found.step) + said.plain.saturating_sub(found.plain.len() as u64);
+/// What a log has against what was acknowledged of it. A step that was under way may be there: whole, or not at all.
+fn judge(found: &LoggedSteps, acknowledged: AcknowledgedSteps, outcome: &mut Outcome) {
+    outcome.lost += acknowledged.step.saturating_sub(found.step) + acknowledged.plain.saturating_sub(found.plain.len() as u64);
     for (place, written) in ["output 0", "output 1", "state"].into_iter().zip(&found.written) {
         once(place, written, &(1..=found.step).collect::<Vec<_>>(), outcome);
     }
@@ -139,32 +139,36 @@ fn difference(found: &[u64], wanted: &[u64]) -> String {
 mod tests {
     use super::*;
 
-    fn violations(found: &LoggedSteps, said: AcknowledgedSteps) -> (u64, u64, u64) {
+    fn violations(found: &LoggedSteps, acknowledged: AcknowledgedSteps) -> (u64, u64, u64) {
         let mut outcome = Outcome::default();
-        judge(found, said, &mut outcome);
+        judge(found, acknowledged, &mut outcome);
         (outcome.lost, outcome.duplicated, outcome.wrong)
     }
 
     #[test]
     fn what_is_lost_half_or_doubled_is_found() {
         let whole = LoggedSteps { step: 2, written: [vec![1, 2], vec![1, 2], vec![1, 2]], plain: vec![0, 1, 2] };
-        let said = AcknowledgedSteps { step: 2, plain: 3 };
-        assert_eq!(violations(&whole, said), (0, 0, 0));
+        let acknowledged = AcknowledgedSteps { step: 2, plain: 3 };
+        assert_eq!(violations(&whole, acknowledged), (0, 0, 0));
         assert_eq!(violations(&whole, AcknowledgedSteps { step: 1, plain: 2 }), (0, 0, 0), "what was under way may be there");
         assert_eq!(violations(&whole, AcknowledgedSteps { step: 3, plain: 5 }), (3, 0, 0));
         let with = |at: usize, numbers: &[u64]| {
             let mut found = whole.clone();
             found.written[at] = numbers.to_vec();
-            violations(&found, said)
+            violations(&found, acknowledged)
         };
         assert_eq!(with(0, &[1, 2, 3]), (0, 0, 1), "an output of a step whose position is not there");
         assert_eq!(with(2, &[1]), (0, 0, 1), "a step without its state");
         assert_eq!(with(1, &[1, 2, 2]), (0, 1, 0));
-        assert_eq!(violations(&LoggedSteps { plain: vec![0, 2, 1], ..whole.clone() }, said), (0, 0, 1), "in another order");
+        assert_eq!(
+            violations(&LoggedSteps { plain: vec![0, 2, 1], ..whole.clone() }, acknowledged),
+            (0, 0, 1),
+            "in another order"
+        );
     }
 
     #[test]
-    fn examples_say_what_is_wrong() {
+    fn examples_name_what_is_wrong() {
         let example = |found: &[u64], wanted: &[u64]| {
             let mut outcome = Outcome::default();
             once("output 0", found, wanted, &mut outcome);

@@ -10,7 +10,7 @@ use eadt_schemas::{EventTime, EventType, Topic};
 
 use crate::feeder::{Feeder, send};
 use crate::row::{Outcome, Row, Run};
-use crate::story::{Story, Told, at};
+use crate::story::{Story, StoryEvent, at};
 use crate::verify::{each_committed, read_committed};
 use crate::world::{Cluster, LIMIT, PARTITIONS, World};
 
@@ -121,7 +121,7 @@ fn run(run: Run) -> Result<Outcome> {
     outcome.check(refused + most >= sent && refused < sent, || format!("{refused} of {sent} were refused; {most} have room"));
     // Honest workloads alone are the story's; windows of `gpus` are the inventor's.
     let (mut findings, honest) = (crate::verify::Findings::default(), "chaos/");
-    let (windows, _) = crate::verify::straight(&story.told, &world.settings().fold_settings(), PARTITIONS);
+    let (windows, _) = crate::verify::straight(&story.events, &world.settings().fold_settings(), PARTITIONS);
     let found = read_committed(&world.bus, &world.topic(Topic::EfficiencyWindows), PARTITIONS)?;
     let found: Vec<_> = found
         .iter()
@@ -129,7 +129,7 @@ fn run(run: Run) -> Result<Outcome> {
         .filter_map(|record| {
             let value = String::from_utf8_lossy(record.value.as_deref()?).into_owned();
             let window: eadt_schemas::v1::EfficiencyWindow = serde_json::from_str(&value).ok()?;
-            Some(crate::verify::Said::window(&window, value))
+            Some(crate::verify::OutputText::window(&window, value))
         })
         .collect();
     crate::verify::once("window", &windows, &found, &mut findings);
@@ -147,8 +147,8 @@ fn burst(world: &World, producer: &mut dyn Producer, count: u32, each: impl Fn(u
         let event = each(number);
         let value = serde_json::to_vec(&event)?;
         let (time, key) = (event.time, event.device);
-        let told = Told { topic: Topic::GpuTelemetry, key, value, kind: EventType::GpuTelemetry, time };
-        send(producer, &told.outgoing(&world.prefix))?;
+        let event = StoryEvent { topic: Topic::GpuTelemetry, key, value, kind: EventType::GpuTelemetry, time };
+        send(producer, &event.outgoing(&world.prefix))?;
     }
     producer.flush(LIMIT)?;
     Ok(())

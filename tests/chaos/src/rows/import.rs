@@ -6,7 +6,7 @@ use anyhow::{Result, ensure};
 use eadt_bus::Bus;
 use eadt_processor::ProcessorSettings;
 
-use crate::feeder::{Feeder, tell};
+use crate::feeder::{Feeder, send_events};
 use crate::row::{Outcome, Row, Run};
 use crate::story::{BASE_SECONDS, Story};
 use crate::world::{Cluster, LIMIT, World, explain};
@@ -28,7 +28,7 @@ const LIVE: usize = 3;
 const IMPORTED: usize = 2;
 const RUN_SECONDS: usize = 600;
 const DAY_SECONDS: i64 = 86_400;
-/// How long windows of a workload that was just heard of are kept open, in seconds of the log.
+/// How long windows of a workload that has just come are kept open, in seconds of the log.
 const JOIN_SECONDS: u64 = 10;
 
 fn run(run: Run) -> Result<Outcome> {
@@ -51,7 +51,7 @@ fn run(run: Run) -> Result<Outcome> {
         story.end();
         // What waits is read in pieces, and telemetry of a job may come before any of its progress.
         part.freeze(true)?;
-        tell(&mut *producer, &world.prefix, &story.told)?;
+        send_events(&mut *producer, &world.prefix, &story.events)?;
         ensure!(producer.flush(LIMIT)?, "the import was not acknowledged");
         part.freeze(false)?;
         imported.push(story);
@@ -66,7 +66,7 @@ fn run(run: Run) -> Result<Outcome> {
     let folded = world.await_folded(LIMIT)?;
     outcome.check(folded, || format!("not everything was folded: {}", part.tail()));
     crate::world::runs(&mut part)?;
-    outcome.count("events", story.told.len() as u64);
+    outcome.count("events", story.events.len() as u64);
     outcome.take(world.judge(&story)?);
     Ok(outcome)
 }

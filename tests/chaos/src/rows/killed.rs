@@ -11,7 +11,7 @@ use crate::part::Part;
 use crate::proxy::{Next, Request};
 use crate::row::{Outcome, Row, Run};
 use crate::story::Story;
-use crate::world::{Cluster, LIMIT, Watch, World, explain, runs, told};
+use crate::world::{Cluster, LIMIT, Watch, World, explain, process_output, runs};
 
 pub const ROW: Row = Row {
     name: "killed",
@@ -139,7 +139,7 @@ fn left_alone(victim: Part, mut other: Part, watch: &Watch, outcome: &mut Outcom
     // What was written just before may be read just after.
     while !watch.has_all_after(killed + Duration::from_millis(500)) {
         runs(&mut other)?;
-        ensure!(killed.elapsed() < LIMIT, "the other member does not go on with every partition: {}", told(&other));
+        ensure!(killed.elapsed() < LIMIT, "the other member does not go on with every partition: {}", process_output(&other));
         std::thread::sleep(Duration::from_millis(5));
     }
     outcome.took("from a kill in a rebalance until the other member has every partition", killed.elapsed().as_secs_f64());

@@ -232,15 +232,15 @@ fn strike(
     match fault {
         Fault::PauseBroker => {
             world.brokers[0].freeze(true)?;
-            let told = collecting.report_for(bag.seconds(2.0, 18.0));
+            let reported = collecting.report_for(bag.seconds(2.0, 18.0));
             world.brokers[0].freeze(false)?;
-            told?;
+            reported?;
         }
         Fault::RestartBroker => {
             world.brokers[0].stop()?;
-            let told = collecting.report_for(bag.seconds(0.5, 8.0));
+            let reported = collecting.report_for(bag.seconds(0.5, 8.0));
             world.brokers[0].start_again()?;
-            told?;
+            reported?;
         }
         Fault::SilenceConnections => {
             let proxy = world.proxy.as_ref().context("the cluster has a proxy")?;
@@ -255,9 +255,9 @@ fn strike(
         Fault::PauseProcessor | Fault::PauseArchiver => {
             let part = if fault == Fault::PauseProcessor { &reading.processor } else { &reading.archiver };
             part.freeze(true)?;
-            let told = collecting.report_for(bag.seconds(1.0, 15.0));
+            let reported = collecting.report_for(bag.seconds(1.0, 15.0));
             part.freeze(false)?;
-            told?;
+            reported?;
         }
         Fault::KillProcessor => {
             reading.processor.stop_at_once()?;

@@ -13,7 +13,7 @@ use serde_json::json;
 use crate::chance::Chance;
 use crate::feeder::{Feeder, send};
 use crate::row::{Outcome, Row, Run};
-use crate::story::{Story, Told, at};
+use crate::story::{Story, StoryEvent, at};
 use crate::verify::read_committed;
 use crate::world::{Cluster, LIMIT, PARTITIONS, World};
 
@@ -40,12 +40,12 @@ const MISTAKE_ONE_IN: u64 = 50;
 const HONEST: &str = "honest";
 /// What the hostile ones may take beyond what the honest ones do, and the second half of them beyond the first.
 const MORE_BYTES: u64 = 10_000_000;
-/// Of so many records the large ones come to more than that; of fewer, memory says nothing.
+/// Of so many records the large ones come to more than that; of fewer, memory shows nothing.
 const TELLING_ROUNDS: u32 = 1_000;
 /// As many honest ones come first, so many times, each time as a backlog: it fills what is read ahead (`processor.buffer_bytes`, the
 /// client's queues), as hostile ones do while each large letter is a step of its own. A backlog of hostile ones fills more of it.
 const HONEST_BACKLOGS: u32 = 4;
-/// About one in a hundred of what the story tells meanwhile.
+/// About one in a hundred of what the story sends meanwhile.
 const AT_A_TIME: u32 = 10;
 const PAUSE: Duration = Duration::from_millis(5);
 
@@ -88,7 +88,7 @@ fn poison(chance: &mut Chance, number: u32) -> (Topic, Vec<u8>, &'static str) {
 }
 
 /// As large and to the same topics, of GPUs without a workload and jobs of another namespace than the story's; whether it is a mistake.
-fn honest(chance: &mut Chance, number: u32) -> Result<(Told, bool)> {
+fn honest(chance: &mut Chance, number: u32) -> Result<(StoryEvent, bool)> {
     let (time, part) = (at(1.0 + f64::from(number) / 1e4), chance.below(30));
     let (is_large, is_mistake) = (chance.below(LARGE_ONE_IN) == 0, chance.below(MISTAKE_ONE_IN) == 0);
     let sign = if is_mistake { -1.0 } else { 1.0 };
@@ -104,10 +104,10 @@ fn honest(chance: &mut Chance, number: u32) -> Result<(Told, bool)> {
     if is_large {
         event[OF_THE_NEXT_VERSION] = "x".repeat(LARGE_BYTES).into();
     }
-    Ok((Told { topic, key, value: serde_json::to_vec(&event)?, kind: topic.event_type(), time }, is_mistake))
+    Ok((StoryEvent { topic, key, value: serde_json::to_vec(&event)?, kind: topic.event_type(), time }, is_mistake))
 }
 
-fn send_all(world: &World, count: u32, mut each: impl FnMut(u32) -> Result<Told>) -> Result<()> {
+fn send_all(world: &World, count: u32, mut each: impl FnMut(u32) -> Result<StoryEvent>) -> Result<()> {
     let mut producer = world.bus.producer("chaos-poison")?;
     for number in 0..count {
         send(&mut *producer, &each(number)?.outgoing(&world.prefix))?;
@@ -130,9 +130,9 @@ fn run(run: Run) -> Result<Outcome> {
     for backlog in 0..if is_telling { HONEST_BACKLOGS } else { 1 } {
         part.freeze(true)?;
         send_all(&world, run.rounds, |number| {
-            let (told, is_mistake) = honest(&mut chance, backlog * run.rounds + number)?;
+            let (event, is_mistake) = honest(&mut chance, backlog * run.rounds + number)?;
             *reasons.entry("invalid_value").or_insert(0_u64) += u64::from(is_mistake);
-            Ok(told)
+            Ok(event)
         })?;
         part.freeze(false)?;
         let folded = world.await_folded(LIMIT)?;
@@ -145,7 +145,7 @@ fn run(run: Run) -> Result<Outcome> {
             let (topic, value, reason) = poison(&mut chance, number);
             *reasons.entry(reason).or_insert(0_u64) += 1;
             let key = Story::name(chance.below(3) as usize);
-            Ok(Told { topic, key, value, kind: topic.event_type(), time: at(0.0) })
+            Ok(StoryEvent { topic, key, value, kind: topic.event_type(), time: at(0.0) })
         })?;
         let folded = world.await_folded(LIMIT)?;
         outcome.check(folded, || format!("not every hostile record was folded: {}", part.tail()));
@@ -187,7 +187,7 @@ fn run(run: Run) -> Result<Outcome> {
         outcome.lost += sent - origins.len() as u64;
         outcome.examples.push(format!("{} of {sent} are dead letters", origins.len()));
     }
-    outcome.count("honest events", story.told.len() as u64);
+    outcome.count("honest events", story.events.len() as u64);
     for reason in ["malformed", "invalid_value"] {
         let found = letters.iter().filter(|letter| letter.header(dead_letter_header::REASON) == Some(reason)).count() as u64;
         let certain = reasons.get(reason).copied().unwrap_or(0);

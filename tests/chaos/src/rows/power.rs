@@ -25,7 +25,7 @@ pub const ROW: Row = Row {
     run,
 };
 
-/// Appends of the cluster's own log are synced before anybody is told of them (Raft); nothing of it is lost.
+/// Appends of the cluster's own log are synced before they are acknowledged (Raft); nothing of it is lost.
 const SYNCED: &str = "__cluster_metadata-";
 
 fn run(run: Run) -> Result<Outcome> {

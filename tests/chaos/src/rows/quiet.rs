@@ -6,7 +6,7 @@ use anyhow::{Result, ensure};
 use eadt_bus::Bus;
 use eadt_processor::ProcessorSettings;
 
-use crate::feeder::{Feeder, tell};
+use crate::feeder::{Feeder, send_events};
 use crate::row::{Outcome, Row, Run};
 use crate::story::{BASE_SECONDS, Story, WINDOW_SECONDS};
 use crate::verify::by_model;
@@ -27,7 +27,7 @@ pub const ROW: Row = Row {
 /// The workload of each partition: one has the even ones, the other one the odd.
 const FIRST_QUIET: usize = 0;
 const BUSY: usize = 1;
-/// How long a source that says nothing is waited for. Who feeds the busy partition may be starved for nearly as long.
+/// How long a silent source is waited for. Who feeds the busy partition may be starved for nearly as long.
 const GRACE: Duration = Duration::from_secs(8);
 /// Windows that are begun in the partition that falls silent first.
 const WINDOWS: usize = 3;
@@ -47,13 +47,13 @@ fn run(run: Run) -> Result<Outcome> {
     // The first second goes ahead, so that the source of progress is known before any window can close: a broker may append the
     // batch of all telemetry before that of all progress.
     quiet.tick();
-    tell(&mut *producer, &world.prefix, &quiet.told)?;
+    send_events(&mut *producer, &world.prefix, &quiet.events)?;
     ensure!(producer.flush(LIMIT)?, "the events were not acknowledged");
-    let first_second = quiet.told.len();
+    let first_second = quiet.events.len();
     for _ in 1..WINDOWS as i64 * WINDOW_SECONDS {
         quiet.tick();
     }
-    tell(&mut *producer, &world.prefix, &quiet.told[first_second..])?;
+    send_events(&mut *producer, &world.prefix, &quiet.events[first_second..])?;
     ensure!(producer.flush(LIMIT)?, "the events were not acknowledged");
     // The last window of each is open until its sources count as idle.
     let patience = if run.bites { GRACE + Duration::from_secs(4) } else { LIMIT };

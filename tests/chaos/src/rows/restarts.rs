@@ -132,8 +132,8 @@ fn three(run: Run) -> Result<Outcome> {
         world.brokers[victim].kill()?;
         if run.bites {
             // One of three inputs and outputs has its only copy there.
-            let stands = !goes_on(&world, Duration::from_secs(30));
-            outcome.check(!stands, || "without copies, windows do not go on while their broker is away".into());
+            let is_stopped = !goes_on(&world, Duration::from_secs(30));
+            outcome.check(!is_stopped, || "without copies, windows do not go on while their broker is away".into());
         } else {
             // Windows of every partition, so that all their leaders have moved.
             let next = explain(watch.await_next(killed + Duration::from_millis(500)), &part)?;
@@ -150,7 +150,7 @@ fn three(run: Run) -> Result<Outcome> {
     }
     let story = feeder.finish()?;
     if run.bites && outcome.violations() > 0 {
-        // The promise is broken; of a log that lost its only copies no more can be said.
+        // The promise is broken; of a log that lost its only copies no more can be promised.
         return Ok(outcome);
     }
     let folded = world.await_folded(LIMIT)?;

@@ -29,10 +29,10 @@ pub const ROW: Row = Row {
 const PHASE_SECONDS: i64 = 6 * WINDOW_SECONDS;
 const INPUTS: [Topic; 2] = [Topic::GpuTelemetry, Topic::TrainingProgress];
 
-fn tell(world: &World, producer: &mut dyn Producer, story: &mut Story, seconds: i64) -> Result<()> {
+fn send_seconds(world: &World, producer: &mut dyn Producer, story: &mut Story, seconds: i64) -> Result<()> {
     for _ in 0..seconds {
         let from = story.tick();
-        story.told[from..].iter().try_for_each(|told| send(producer, &told.outgoing(&world.prefix)))?;
+        story.events[from..].iter().try_for_each(|event| send(producer, &event.outgoing(&world.prefix)))?;
     }
     ensure!(producer.flush(LIMIT)?, "the events were not acknowledged");
     Ok(())
@@ -65,19 +65,19 @@ fn run(run: Run) -> Result<Outcome> {
     let mut story = Story::new(run.seed, 3);
     let mut producer = world.bus.producer("chaos-retention")?;
     // Layouts come first.
-    story.told.iter().try_for_each(|told| send(&mut *producer, &told.outgoing(&world.prefix)))?;
-    tell(&world, &mut *producer, &mut story, PHASE_SECONDS)?;
+    story.events.iter().try_for_each(|event| send(&mut *producer, &event.outgoing(&world.prefix)))?;
+    send_seconds(&world, &mut *producer, &mut story, PHASE_SECONDS)?;
     let part = world.processor(world.settings(), None)?;
     ensure!(world.await_folded(LIMIT)?, "the first part was not folded: {}", part.tail());
     part.kill()?;
-    let before = story.told.len();
-    tell(&world, &mut *producer, &mut story, PHASE_SECONDS)?;
-    let missed = (story.told.len() - before) as u64;
+    let before = story.events.len();
+    send_seconds(&world, &mut *producer, &mut story, PHASE_SECONDS)?;
+    let missed = (story.events.len() - before) as u64;
     let deleted = delete_all(&world)?;
     ensure!(deleted >= missed, "{deleted} records are deleted, {missed} were to be");
-    tell(&world, &mut *producer, &mut story, PHASE_SECONDS)?;
+    send_seconds(&world, &mut *producer, &mut story, PHASE_SECONDS)?;
     let from = story.end();
-    story.told[from..].iter().try_for_each(|told| send(&mut *producer, &told.outgoing(&world.prefix)))?;
+    story.events[from..].iter().try_for_each(|event| send(&mut *producer, &event.outgoing(&world.prefix)))?;
     ensure!(producer.flush(LIMIT)?, "the end was not acknowledged");
     let mut part = world.processor(world.settings(), None)?;
     let folded = world.await_folded(LIMIT)?;
@@ -113,7 +113,7 @@ fn judge(world: &World, story: &Story, outcome: &mut Outcome) -> Result<()> {
         sum.1 += wanted.energy_joules;
         if misses(wanted.start) {
             outcome.check(window.gap, || {
-                format!("window {} of {} does not say that it misses something", wanted.start, wanted.workload)
+                format!("window {} of {} does not show that it misses something", wanted.start, wanted.workload)
             });
         } else {
             let (energy, samples) = (window.energy_joules.unwrap_or(0.0), window.samples.unwrap_or(0.0));

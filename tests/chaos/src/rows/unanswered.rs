@@ -62,6 +62,8 @@ const PAST_SESSIONS: Duration = Duration::from_secs(45);
 const BETWEEN: Duration = Duration::from_secs(14);
 /// Where connections are silent: how long an answer may take, so that a round takes seconds.
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
+/// Longest time from SIGTERM to the end while nobody answers. However many partitions there are, few questions are asked.
+const STOPS_WITHIN: Duration = Duration::from_secs(45);
 /// Without the limit nothing happens for so long.
 const NOTHING_WITHIN: Duration = Duration::from_secs(5);
 
@@ -82,7 +84,7 @@ impl Collecting {
         settings.buffer.drain_seconds = LIMIT.as_secs_f64();
         settings.progress.listen = address;
         let mut part = world.part(Service::Collector(Box::new(settings)), None)?;
-        let mut job = Job { address, workload: WORKLOAD.to_owned(), told: 0 };
+        let mut job = Job { address, workload: WORKLOAD.to_owned(), reported: 0 };
         explain(job.await_endpoint(&mut part), &part)?;
         explain(job.report(2), &part)?;
         Ok(Self { part, job, longest: Duration::ZERO, held_up: 0 })
@@ -110,7 +112,7 @@ impl Collecting {
         Ok(())
     }
 
-    /// Ends it: what it says it sent is in the log, and nothing else. `others`: events that it was sent beside its job's.
+    /// Ends it: what it reports as sent is in the log, and nothing else. `others`: events that it was sent beside its job's.
     pub fn judge(self, world: &World, others: u64, outcome: &mut Outcome) -> Result<()> {
         let (longest, held_up) = (self.longest, self.held_up);
         outcome.took("a report, at most, while nobody answers", longest.as_secs_f64());
@@ -118,13 +120,13 @@ impl Collecting {
             format!("{held_up} times more than a quarter of the reports took {HELD_UP:?} or longer, one {longest:?}")
         });
         // The end of the job's only source is an event, too.
-        let told = self.job.told + 1 + others;
+        let reported = self.job.reported + 1 + others;
         self.part.ask_to_end()?;
         let mut part = self.part;
         let status = part.await_end(LIMIT + LIMIT)?;
         ensure!(status.success(), "the collector ended with {status}: {}", part.tail());
         let Summary { sampled, sent, dropped } = Summary::read(&part.printed()?)?;
-        outcome.check(sampled == told, || format!("{sampled} of {told} events were sampled"));
+        outcome.check(sampled == reported, || format!("{sampled} of {reported} events were sampled"));
         outcome.check((sent, dropped) == (sampled, 0), || format!("of {sampled} events {sent} were sent and {dropped} dropped"));
         let (renewals, unanswered) = renewals(&part.log());
         let (found, repeated) = logged(world, WORKLOAD)?;
@@ -141,7 +143,7 @@ impl Collecting {
     }
 }
 
-/// How often a log says that a producer was made anew, and how many records it sent again, which are marked. The library takes some
+/// How often a log reports that a producer was made anew, and how many records it sent again, which are marked. The library takes some
 /// of them for unsent that are in the log.
 fn renewals(log: &str) -> (u64, u64) {
     let count = |line: &str, name: &str| line.split(name).nth(1)?.split_whitespace().next()?.parse::<u64>().ok();
@@ -168,7 +170,7 @@ impl Reading {
         Ok(())
     }
 
-    /// Waits until everything that was told is read, and compares; workloads for which `is_apart` holds are no part of the story.
+    /// Waits until everything that was sent is read, and compares; workloads for which `is_apart` holds are no part of the story.
     pub fn judge(mut self, world: &World, story: &Story, is_apart: impl Fn(&str) -> bool, outcome: &mut Outcome) -> Result<()> {
         let folded = world.await_folded(LIMIT)?;
         outcome.check(folded, || format!("not everything was folded: {}", self.processor.tail()));
@@ -185,7 +187,7 @@ impl Reading {
         self.archiver.kill()?;
         outcome.take(world.judge_except(story, is_apart)?);
         archive::judge(world, &place, &archive, &OF_A_STORY, outcome)?;
-        outcome.count("events of the story", story.told.len() as u64);
+        outcome.count("events of the story", story.events.len() as u64);
         Ok(())
     }
 }
@@ -223,9 +225,9 @@ fn paused(run: Run) -> Result<Outcome> {
     for round in 0..run.rounds {
         world.brokers[0].freeze(true)?;
         let length = length(round, &mut chance);
-        let told = collecting.report_for(length);
+        let reported = collecting.report_for(length);
         world.brokers[0].freeze(false)?;
-        told?;
+        reported?;
         let back = Instant::now();
         reading.supervise(&world, &mut outcome)?;
         outcome.took("from the broker's going on to the next window", watch.await_next(back)?.as_secs_f64());
@@ -235,7 +237,34 @@ fn paused(run: Run) -> Result<Outcome> {
     let story = feeder.finish()?;
     collecting.judge(&world, 0, &mut outcome)?;
     reading.judge(&world, &story, |workload| workload == WORKLOAD, &mut outcome)?;
+    drop(watch);
+    drop(world);
+    stop_in_a_pause(run.seed, &mut outcome)?;
     Ok(outcome)
+}
+
+/// Asks processor and archiver to end while the broker is paused. What they have read is in the log: they end soon, and an archiver
+/// with rows that are in no file reports these.
+fn stop_in_a_pause(seed: u64, outcome: &mut Outcome) -> Result<()> {
+    let world = World::start(Cluster::One, None)?;
+    let feeder = Feeder::start(&world.bus, &world.prefix, Story::new(seed, 3), PACE)?;
+    let watch = world.watch()?;
+    let Reading { processor, archiver } = Reading::start(&world)?;
+    explain(watch.await_next(Instant::now()), &processor)?;
+    world.brokers[0].freeze(true)?;
+    for (name, mut part) in [("processor", processor), ("archiver", archiver)] {
+        let begun = Instant::now();
+        part.ask_to_end()?;
+        let status = part.await_end(LIMIT + LIMIT)?;
+        let took = begun.elapsed();
+        outcome.took(&format!("from SIGTERM in a pause to the end of the {name}"), took.as_secs_f64());
+        outcome.check(took < STOPS_WITHIN, || format!("the {name} took {took:?} to end: {}", part.tail()));
+        let is_reported = name == "archiver" && part.log().contains("they are in the log");
+        outcome.check(status.success() || is_reported, || format!("the {name} ended with {status}: {}", part.tail()));
+    }
+    world.brokers[0].freeze(false)?;
+    feeder.finish()?;
+    Ok(())
 }
 
 /// What was on its way when the broker was paused is sent again over another connection, which the broker finds beside the first one.
@@ -250,9 +279,9 @@ fn paused_without_numbers(mut world: World) -> Result<Outcome> {
         std::thread::sleep(Duration::from_millis(100));
     }
     world.brokers[0].freeze(true)?;
-    let told = collecting.report_for(Duration::from_secs(4));
+    let reported = collecting.report_for(Duration::from_secs(4));
     world.brokers[0].freeze(false)?;
-    told?;
+    reported?;
     collecting.judge(&world, 0, &mut outcome)?;
     Ok(outcome)
 }

@@ -45,7 +45,7 @@ fn run(run: Run) -> Result<Outcome> {
         if run.bites {
             std::thread::sleep(Duration::from_secs(2));
         } else {
-            // One of the two is told that it was fenced, and ends: the zombie, unless its session had run out, too. Then it joins anew
+            // One of the two gets the error that it was fenced, and ends: the zombie, unless its session had run out, too. Then it joins anew
             // like any process that is started again, and who joined last has the name.
             while old.ended()?.is_none() && new.ended()?.is_none() && begun.elapsed() < LIMIT {
                 std::thread::sleep(Duration::from_millis(20));

@@ -52,7 +52,7 @@ fn follow_layout(shared: &Arc<SharedFetchState>) {
     while let Some(topics) = shared.wait_for_layout_need() {
         let asked = Instant::now();
         let answer = fetch_cluster_metadata(shared, &topics);
-        shared.note_answer(asked, answer.is_ok());
+        shared.note_answer(None, asked, answer.is_ok());
         let pause = match answer {
             Ok(layout) => {
                 backoff.on_success(WHAT);
@@ -117,8 +117,9 @@ fn fetch_from_broker(shared: &Arc<SharedFetchState>, node: i32) {
     let mut link = None;
     while let Some(plan) = shared.wait_for_plan(node) {
         let asked = Instant::now();
+        shared.note_request(node, asked);
         let answer = fetch_once(shared, node, &mut link, &plan);
-        shared.note_answer(asked, answer.is_ok());
+        shared.note_answer(Some(node), asked, answer.is_ok());
         match answer {
             Ok(pause) => {
                 backoff.on_success(&what);

@@ -158,6 +158,11 @@ impl NativeFetcher {
         self.shared.unanswered(Instant::now())
     }
 
+    /// Returns for how long one of the brokers that are read from has not answered.
+    pub fn silent_broker(&self) -> Option<Duration> {
+        self.shared.silent_broker(Instant::now())
+    }
+
     pub fn positions(&self) -> impl Iterator<Item = (&TopicPartition, Option<i64>)> {
         self.partitions.iter().map(|partition| (&partition.at, partition.next))
     }

@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn a_broker_without_room_for_a_session_is_told_everything_each_time() {
+    fn a_broker_without_room_for_a_session_is_sent_everything_each_time() {
         let mut session = FetchSession::default();
         for _ in 0..2 {
             let request = session.request(&[position("t", 0, 3)]);

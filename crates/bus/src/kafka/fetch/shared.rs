@@ -104,6 +104,11 @@ impl SharedFetchState {
         self.lock().unanswered_since.map(|since| now.saturating_duration_since(since))
     }
 
+    /// Returns for how long one of the brokers that are read from has not answered.
+    pub fn silent_broker(&self, now: Instant) -> Option<Duration> {
+        self.lock().silent_broker(now)
+    }
+
     /// Ends the threads, also where they wait for a broker.
     pub fn stop(&self) {
         let mut state = self.lock();
@@ -126,9 +131,17 @@ impl SharedFetchState {
         self.arrival.notify_all();
     }
 
-    /// Notes whether a broker answered a request that was made at `asked`.
-    pub fn note_answer(&self, asked: Instant, is_answered: bool) {
+    /// Notes that partitions of this broker are requested from it now.
+    pub fn note_request(&self, node: i32, asked: Instant) {
+        self.lock().unanswered_nodes.entry(node).or_insert(asked);
+    }
+
+    /// Notes whether a broker answered a request that was made at `asked`. `node`: the broker that partitions were requested from.
+    pub fn note_answer(&self, node: Option<i32>, asked: Instant, is_answered: bool) {
         let mut state = self.lock();
+        if let Some(node) = node.filter(|_| is_answered) {
+            state.unanswered_nodes.remove(&node);
+        }
         state.unanswered_since = if is_answered { None } else { state.unanswered_since.or(Some(asked)) };
     }
 

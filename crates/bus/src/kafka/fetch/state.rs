@@ -140,6 +140,8 @@ pub struct FetchState {
     pub failures: VecDeque<FetchFailure>,
     /// Time of the first request since the last answer of any broker; `None` if the last request was answered.
     pub unanswered_since: Option<Instant>,
+    /// For each broker the time of its first request since its last answer.
+    pub unanswered_nodes: HashMap<i32, Instant>,
 }
 
 /// A request to be made.
@@ -166,6 +168,18 @@ impl FetchState {
                 chunk.end = UNKNOWN_END;
             }
         }
+    }
+
+    /// Returns for how long one of the brokers that partitions are read from has not answered. One that leads none any more does not
+    /// count.
+    pub fn silent_broker(&mut self, now: Instant) -> Option<Duration> {
+        let partitions = &self.partitions;
+        let is_read_from = |node: i32| {
+            let mut started = partitions.iter().filter(|partition| partition.next.is_some());
+            started.any(|partition| partition.broker_to_fetch_from(now) == Some(node))
+        };
+        self.unanswered_nodes.retain(|node, _| is_read_from(*node));
+        self.unanswered_nodes.values().map(|since| now.saturating_duration_since(*since)).max()
     }
 
     /// Returns what to ask a broker for, and when to look again if that is nothing now.
@@ -333,6 +347,22 @@ mod tests {
 
     fn asked(plan: Option<&FetchPlan>) -> Option<(Vec<i32>, i32)> {
         plan.map(|plan| (plan.positions.iter().map(|position| position.partition).collect(), plan.limits.max_wait_ms))
+    }
+
+    #[test]
+    fn the_broker_that_is_silent_for_longest_counts_while_partitions_are_read_from_it() {
+        let (mut state, begun) = (at_their_end(2), Instant::now());
+        let later = begun + Duration::from_secs(6);
+        assert_eq!(state.silent_broker(later), None);
+        state.unanswered_nodes = HashMap::from([(NODE, begun + Duration::from_secs(5)), (NODE + 1, begun)]);
+        assert_eq!(state.silent_broker(later), Some(Duration::from_secs(1)), "nothing is read from the other one");
+        state.unanswered_nodes.insert(NODE + 1, begun);
+        state.partitions[1].leader = Some((NODE + 1, 0));
+        assert_eq!(state.silent_broker(later), Some(Duration::from_secs(6)));
+        state.unanswered_nodes.remove(&(NODE + 1));
+        assert_eq!(state.silent_broker(later), Some(Duration::from_secs(1)));
+        state.partitions[0].leader = Some((NODE + 1, 0));
+        assert_eq!(state.silent_broker(later), None);
     }
 
     #[test]

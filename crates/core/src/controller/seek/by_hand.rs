@@ -100,7 +100,7 @@ impl SeekFixture {
 }
 
 #[test]
-fn throughput_is_compared_with_the_starting_layouts_without_a_limit_or_with_what_stands_in_for_it() {
+fn throughput_is_compared_with_the_starting_layouts_without_a_limit_or_with_what_replaces_it() {
     let reference = |all: &[&[SettingFigures]]| SeekFixture::new(FREE, all).reference();
     assert_eq!(reference(&[&[(HERE, FREE, 1_000.0, 100.0, 8), (OTHER, FREE, 1_000.0, 120.0, 8)]]), Some(100.0));
     assert_eq!(reference(&[&[(HERE, FREE, 1_000.0, 100.0, 7)]]), None, "not measured for long enough");
@@ -122,7 +122,7 @@ fn savings_are_reckoned_against_the_starting_layouts_energy_or_what_others_took_
     let energy = |all: &[&[SettingFigures]]| SeekFixture::new(FREE, all).reference_energy();
     assert_eq!(energy(&[&[(HERE, FREE, 1_000.0, 100.0, 3), (OTHER, FREE, 900.0, 180.0, 3)]]), Some(10.0));
     let there: &[SettingFigures] = &[(HERE, FREE, 1_000.0, 100.0, 2), (OTHER, FREE, 800.0, 200.0, 3)];
-    assert_eq!(energy(&[there]), None, "no phase says what the other layout takes of it");
+    assert_eq!(energy(&[there]), None, "no phase shows what the other layout takes of it");
     // Twice and three times what the other one takes.
     let twice: &[SettingFigures] = &[(HERE, FREE, 1_000.0, 100.0, 3), (OTHER, FREE, 900.0, 180.0, 3)];
     let thrice: &[SettingFigures] = &[(HERE, FREE, 1_200.0, 100.0, 3), (OTHER, FREE, 800.0, 200.0, 3)];
@@ -149,7 +149,7 @@ fn what_the_actuator_undid_is_not_tried_again_for_a_day() {
     let bench = ControllerBench::new(ControllerName::Hybrid);
     let now = bench.now;
     let until = now.plus_seconds(86_400.0);
-    let told = |id: &str, outcome| {
+    let after_outcome = |id: &str, outcome| {
         let (mut seek, mut state, _) = changing();
         let barred = |spot| TabuLayout { layout_key: spot, until: now, why: "before".into() };
         seek.barred = vec![barred(OTHER), barred(THIRD)];
@@ -157,7 +157,7 @@ fn what_the_actuator_undid_is_not_tried_again_for_a_day() {
         let note = seek.on_actuation(&mut state, &bench.workload, &actuation, now, &bench.settings);
         (note, seek, state)
     };
-    let (note, seek, _) = told("older", ActuationOutcome::RolledBack);
+    let (note, seek, _) = after_outcome("older", ActuationOutcome::RolledBack);
     assert_eq!((note, seek.trial, seek.turn), (None, changing().0.trial, changing().0.turn), "that is judged by now");
     for (id, outcome, words, restarts) in [
         ("moved", ActuationOutcome::RolledBack, "the last change was rolled back: why", vec!["moved/rolled-back"]),
@@ -165,7 +165,7 @@ fn what_the_actuator_undid_is_not_tried_again_for_a_day() {
         ("turned", ActuationOutcome::RolledBack, "the last change was rolled back: why", vec![]),
         ("turned", ActuationOutcome::Failed, "the last change failed: why", vec![]),
     ] {
-        let (note, seek, state) = told(id, outcome);
+        let (note, seek, state) = after_outcome(id, outcome);
         let note = note.unwrap();
         assert_eq!((note.reason.as_str(), note.concerns.as_str(), note.validation), (words, id, ChangeValidation::Failed));
         assert_eq!(note.hold_until, Some(until));
@@ -241,14 +241,14 @@ fn a_layout_is_barred_until_its_time_and_no_longer() {
 
 #[test]
 fn memory_activity_is_counted_per_sample_and_none_is_unknown() {
-    let heard = |ratio| {
+    let dram_seconds = |ratio| {
         let mut bench = ControllerBench::new(ControllerName::Hybrid);
         let window = EfficiencyWindow { mean_dram_active_ratio: Some(ratio), ..bench.window(400.0, 0.05) };
         bench.decide(&window);
         bench.state.seek.unwrap().phases.present().unwrap().dram_seconds_per_sample
     };
     // 60 samples/s.
-    assert_eq!((heard(0.3), heard(0.0)), (Some(0.005), None));
+    assert_eq!((dram_seconds(0.3), dram_seconds(0.0)), (Some(0.005), None));
 }
 
 #[test]

@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_made_of_points_that_say_nothing() {
+    fn nothing_is_made_of_points_that_show_nothing() {
         let knob = knob();
         let good = point(200.0, 200.0, 80.0);
         for bad in [
@@ -462,7 +462,7 @@ mod tests {
     }
 
     #[test]
-    fn one_point_says_to_look_further_down_and_two_may_say_enough() {
+    fn one_point_leads_further_down_and_two_may_be_enough() {
         let knob = knob();
         let free = point(400.0, 380.0, 100.0);
         let first = SettingCurve::fit([&free], &knob).unwrap();
@@ -561,7 +561,7 @@ mod tests {
     }
 
     #[test]
-    fn a_single_point_at_the_lowest_setting_says_enough() {
+    fn a_single_point_at_the_lowest_setting_is_enough() {
         let knob = knob();
         let best =
             |setting: f64, objective| SettingCurve::fit([&point(setting, setting, 80.0)], &knob).unwrap().best(70.0, objective);

@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_knob_is_told_by_its_name() {
+    fn a_knob_is_known_by_its_name() {
         let workload = Workload { gpu_power_limit_watts: Some(400.0), ..Workload::default() };
         let knob = SeekKnob::power_limit(&workload, None, &ControllerSettings::default()).unwrap();
         assert_eq!((knob.name(), knob.unit()), ("cap", "W"));

@@ -445,7 +445,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_goes_on_as_it_says_or_as_long_as_it_has_gone_on() {
+    fn a_job_goes_on_as_it_reports_or_as_long_as_it_has_gone_on() {
         let future = |remaining: Option<f64>, began: f64, horizon: f64| {
             let mut desk = desk(0.0, &[FREE_HERE]);
             desk.bench.remaining_seconds = remaining;
@@ -453,7 +453,10 @@ mod tests {
             desk.seek.began = desk.bench.now.plus_seconds(-began);
             desk.view(|view| view.future_seconds())
         };
-        assert_eq!([Some(5_000.0), Some(-1.0), Some(1e9)].map(|says| future(says, 20_000.0, 14_400.0)), [5_000.0, 0.0, 1e9]);
+        assert_eq!(
+            [Some(5_000.0), Some(-1.0), Some(1e9)].map(|remaining| future(remaining, 20_000.0, 14_400.0)),
+            [5_000.0, 0.0, 1e9]
+        );
         for unknown in [None, Some(f64::INFINITY), Some(f64::NAN)] {
             assert_eq!(future(unknown, 20_000.0, 14_400.0), 20_000.0);
         }
@@ -511,7 +514,7 @@ mod tests {
         let half = [(HERE, FREE, 1_200.0, 100.0, 8), (THIRD, FREE, 1_200.0, 200.0, 3)];
         let expected = 12.0 * ((0.5 * 0.95_f64.ln() + 0.5_f64.ln()) / 1.5).exp();
         assert!(near(estimate(&[FREE_HERE, &half]).unwrap().0, expected));
-        // One that draws 15 % more says a third as much.
+        // One that draws 15 % more weighs a third as much.
         let more = 0.15_f64.exp();
         let unlike = half.map(|(spot, setting, watts, rate, windows)| (spot, setting, watts * more, rate, windows));
         let part = (-1.0_f64).exp();
@@ -582,7 +585,7 @@ mod tests {
 
     #[test]
     fn the_starting_layout_is_gone_to_where_knowing_it_may_allow_more() {
-        // This one is a tenth ahead of it, where no phase says: 101.8 samples/s would be demanded instead of 112.
+        // This one is a tenth ahead of it, where no phase shows it: 101.8 samples/s would be demanded instead of 112.
         let found = comparison(&[]).unwrap();
         assert!(found.compares && !found.measured && found.to == HERE && found.setting == FREE, "{found:?}");
         let relaxed = |floor: f64| {
@@ -600,7 +603,7 @@ mod tests {
         lasted(&mut later, &[1_000.0, 3_000.0]);
         let worth = later.view(|view| view.comparison(HERE, view.seek.phases.present().unwrap(), 112.0, 9.0)).unwrap().worth;
         assert!(near(worth, 3_250.0 * found.gain - 2.0 * 180.0 - 0.3 * 540.0), "{worth}");
-        // A phase in which it was ahead by less says as much as that guess.
+        // A phase in which it was ahead by less weighs as much as that guess.
         let ahead = |rate| [(OTHER, FREE, 1_200.0, rate, 3), (HERE, FREE, 1_200.0, 100.0, 3)];
         let mean = |rate: f64| (1.1 * rate / 100.0).sqrt();
         assert!(near(comparison(&[&ahead(104.0)]).unwrap().gain, gain(mean(104.0))));
@@ -627,7 +630,7 @@ mod tests {
     }
 
     #[test]
-    fn the_layout_of_the_greatest_worth_is_gone_to_and_it_is_said_why() {
+    fn the_layout_of_the_greatest_worth_is_gone_to_and_the_reason_is_given() {
         let (to, setting, why) = other_layout(&desk(10_000.0, &[BOTH]), true, true).unwrap();
         assert_eq!((to, setting), (THIRD, FREE));
         assert!(

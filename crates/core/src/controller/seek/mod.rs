@@ -717,7 +717,7 @@ const FLOOR_MARGIN: f64 = 0.01;
 const FLOOR_SLACK: f64 = 0.0075;
 /// Caps at which a learned curve is asked.
 const ADVICE_STEPS: u32 = 200;
-/// Settings nearer than this, as a logarithm, are not told apart.
+/// Settings nearer than this, as a logarithm, are not distinguished.
 const NOTCH: f64 = 0.012;
 
 impl SeekPlanner<'_> {

@@ -331,49 +331,49 @@ mod tests {
             Self { phases: JobPhases::default(), knob: knob(), now: EventTime::from_seconds(1_767_225_600.0) }
         }
 
-        fn hear(&mut self, samples_per_second: f64) -> PhaseMatch {
+        fn observe(&mut self, samples_per_second: f64) -> PhaseMatch {
             self.now = self.now.plus_seconds(60.0);
             let seen = SeekObservation { samples_per_second, watts: 900.0, reading: 300.0, dram_seconds_per_sample: None };
-            let stand = OperatingPoint { layout_key: LayoutKey { replicas: 6, threads: 50 }, setting: 400.0 };
-            self.phases.observe_window(stand, seen, &self.knob, TOLERANCE, self.now)
+            let point = OperatingPoint { layout_key: LayoutKey { replicas: 6, threads: 50 }, setting: 400.0 };
+            self.phases.observe_window(point, seen, &self.knob, TOLERANCE, self.now)
         }
 
-        fn hear_times(&mut self, count: usize, samples_per_second: f64) -> Vec<PhaseMatch> {
-            (0..count).map(|_| self.hear(samples_per_second)).collect()
+        fn observe_times(&mut self, count: usize, samples_per_second: f64) -> Vec<PhaseMatch> {
+            (0..count).map(|_| self.observe(samples_per_second)).collect()
         }
     }
 
     #[test]
     fn three_windows_running_are_another_phase_and_are_known_when_they_come_again() {
         let mut job = Job::new();
-        assert_eq!(job.hear_times(3, 100.0), [PhaseMatch::New, PhaseMatch::Same, PhaseMatch::Same]);
+        assert_eq!(job.observe_times(3, 100.0), [PhaseMatch::New, PhaseMatch::Same, PhaseMatch::Same]);
         // One or two are noise.
-        assert_eq!(job.hear_times(2, 130.0), [PhaseMatch::Doubtful, PhaseMatch::Doubtful]);
-        assert_eq!(job.hear_times(1, 100.0), [PhaseMatch::Same]);
-        assert_eq!(job.hear_times(4, 130.0), [PhaseMatch::Doubtful, PhaseMatch::Doubtful, PhaseMatch::New, PhaseMatch::Same]);
+        assert_eq!(job.observe_times(2, 130.0), [PhaseMatch::Doubtful, PhaseMatch::Doubtful]);
+        assert_eq!(job.observe_times(1, 100.0), [PhaseMatch::Same]);
+        assert_eq!(job.observe_times(4, 130.0), [PhaseMatch::Doubtful, PhaseMatch::Doubtful, PhaseMatch::New, PhaseMatch::Same]);
         assert_eq!((job.phases.present_index(), job.phases.others().count()), (2, 1));
-        assert_eq!(job.hear_times(3, 100.0), [PhaseMatch::Doubtful, PhaseMatch::Doubtful, PhaseMatch::Known]);
+        assert_eq!(job.observe_times(3, 100.0), [PhaseMatch::Doubtful, PhaseMatch::Doubtful, PhaseMatch::Known]);
         assert_eq!(job.phases.present_index(), 1);
     }
 
     #[test]
     fn doubts_do_not_outlast_a_turn() {
         let mut job = Job::new();
-        job.hear_times(3, 100.0);
-        job.hear_times(2, 130.0);
+        job.observe_times(3, 100.0);
+        job.observe_times(2, 130.0);
         job.phases.clear_doubts();
-        assert_eq!(job.hear_times(3, 130.0), [PhaseMatch::Doubtful, PhaseMatch::Doubtful, PhaseMatch::New]);
+        assert_eq!(job.observe_times(3, 130.0), [PhaseMatch::Doubtful, PhaseMatch::Doubtful, PhaseMatch::New]);
     }
 
     #[test]
     fn a_phase_is_expected_to_last_as_long_as_it_did_and_then_half_as_long_again() {
         let mut job = Job::new();
-        job.hear_times(10, 100.0);
+        job.observe_times(10, 100.0);
         assert_eq!(job.phases.dwell_seconds(job.now), None, "no phase has ended");
         // The third window of 130/s, 13 minutes after the first one, ends it: 12 minutes after it began.
-        job.hear_times(3, 130.0);
+        job.observe_times(3, 130.0);
         assert_eq!(job.phases.dwell_seconds(job.now), Some(720.0));
-        job.hear_times(2, 130.0);
+        job.observe_times(2, 130.0);
         assert_eq!(job.phases.dwell_seconds(job.now), Some(600.0), "two minutes are over");
         assert_eq!(job.phases.dwell_seconds(job.now.plus_seconds(780.0)), Some(450.0), "of 15 minutes half");
     }
@@ -512,7 +512,7 @@ mod tests {
     }
 
     #[test]
-    fn in_a_layout_that_was_not_measured_memory_activity_alone_tells_phases_apart() {
+    fn in_a_layout_that_was_not_measured_memory_activity_alone_distinguishes_phases() {
         let fits = |known: JobPhase, intensity| {
             let mut phases = JobPhases { all: vec![known], ..JobPhases::default() };
             phases.observe_window(at(OTHER, 400.0), seen(1.0, 1.0, intensity), &knob(), TOLERANCE, EventTime::default())
@@ -532,9 +532,9 @@ mod tests {
     #[test]
     fn a_new_phase_begins_with_the_windows_after_the_first_doubtful_one() {
         let mut job = Job::new();
-        job.hear_times(3, 100.0);
+        job.observe_times(3, 100.0);
         for rate in [120.0, 140.0, 150.0] {
-            job.hear(rate);
+            job.observe(rate);
         }
         let phase = job.phases.present().unwrap();
         assert_eq!((phase.points.len(), phase.points[0].windows, phase.points[0].samples_per_second), (1, 2, 145.0));
@@ -546,10 +546,10 @@ mod tests {
     #[test]
     fn doubts_that_cancel_out_are_more_of_the_same() {
         let mut job = Job::new();
-        job.hear_times(3, 100.0);
+        job.observe_times(3, 100.0);
         // Each is 10 % off, and both together are not.
         assert_eq!(
-            [130.0, 110.0, 90.0].map(|rate| job.hear(rate)),
+            [130.0, 110.0, 90.0].map(|rate| job.observe(rate)),
             [PhaseMatch::Doubtful, PhaseMatch::Doubtful, PhaseMatch::Same]
         );
         let phase = job.phases.present().unwrap();
@@ -559,12 +559,12 @@ mod tests {
     #[test]
     fn of_the_phases_that_were_seen_the_nearest_one_is_recognised() {
         let mut job = Job::new();
-        job.hear_times(3, 100.0);
-        job.hear_times(3, 140.0);
-        job.hear_times(3, 155.0);
-        job.hear_times(3, 100.0);
+        job.observe_times(3, 100.0);
+        job.observe_times(3, 140.0);
+        job.observe_times(3, 155.0);
+        job.observe_times(3, 100.0);
         // 146/s are 4 % from 140/s and 6 % from 155/s.
-        assert_eq!(job.hear_times(3, 146.0)[2], PhaseMatch::Known);
+        assert_eq!(job.observe_times(3, 146.0)[2], PhaseMatch::Known);
         assert_eq!(job.phases.present_index(), 2);
         let phase = job.phases.present().unwrap();
         assert_eq!((phase.points[0].windows, phase.entered, phase.visits), (4, job.now, 1));
@@ -592,10 +592,10 @@ mod tests {
         let mut job = Job::new();
         // The third one lasts for the shortest time.
         for n in 0..8 {
-            job.hear_times(if n == 2 { 4 } else { 6 }, 100.0 * 1.3_f64.powi(n));
+            job.observe_times(if n == 2 { 4 } else { 6 }, 100.0 * 1.3_f64.powi(n));
         }
         assert_eq!(job.phases.others().count(), 7);
-        job.hear_times(6, 100.0 * 1.3_f64.powi(8));
+        job.observe_times(6, 100.0 * 1.3_f64.powi(8));
         let rates: Vec<_> =
             job.phases.all.iter().map(|phase| (phase.points[0].samples_per_second / 100.0).log(1.3).round()).collect();
         assert_eq!(rates, [0.0, 1.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]);
@@ -605,14 +605,14 @@ mod tests {
     #[test]
     fn a_phase_that_comes_again_is_expected_to_last_as_long_as_its_own_visits_did() {
         let mut job = Job::new();
-        job.hear_times(10, 100.0);
-        job.hear_times(20, 130.0);
-        job.hear_times(3, 100.0);
+        job.observe_times(10, 100.0);
+        job.observe_times(20, 130.0);
+        job.observe_times(3, 100.0);
         // It began at minute 1 and ended at 13; the other one from then to 33.
         assert_eq!(job.phases.dwell_seconds(job.now), Some(720.0));
         assert_eq!(job.phases.dwell_seconds(job.now.plus_seconds(240.0)), Some(480.0));
         assert_eq!(job.phases.dwell_seconds(job.now.plus_seconds(600.0)), Some(300.0));
-        job.hear_times(3, 170.0);
+        job.observe_times(3, 170.0);
         // A new one: as long as the visits of all, 12, 20 and 3 minutes.
         assert_eq!(job.phases.dwell_seconds(job.now), Some(700.0));
     }
@@ -621,8 +621,8 @@ mod tests {
     fn shares_of_phases_are_those_of_the_time_so_far() {
         let mut job = Job::new();
         assert_eq!(job.phases.time_share(&JobPhase::default(), job.now), 0.0, "no time has passed");
-        job.hear_times(10, 100.0);
-        job.hear_times(3, 130.0);
+        job.observe_times(10, 100.0);
+        job.observe_times(3, 130.0);
         // 12 minutes of the first one, and then 4 of the second.
         let now = job.now.plus_seconds(240.0);
         let [first, second] = [&job.phases.all[0], &job.phases.all[1]];

@@ -210,7 +210,7 @@ fn the_clock_is_sought_in_the_same_way() {
 }
 
 #[test]
-fn the_hybrid_finds_the_better_layout_and_says_what_it_saved() {
+fn the_hybrid_finds_the_better_layout_and_reports_what_it_saved() {
     let mut found = 0;
     for seed in 0..10 {
         let mut plant = Plant::new(ControllerName::Hybrid, HUNGRY).noisy(0.015, seed);
@@ -383,7 +383,7 @@ fn what_nobody_knows_is_not_guessed() {
         let decision = plant.step();
         assert_eq!(decision.action, ControllerAction::Maintain);
     }
-    assert!(plant.step().reason.contains("power limit"), "it says what is missing");
+    assert!(plant.step().reason.contains("power limit"), "it names what is missing");
     let mut plant = Plant::new(ControllerName::Hybrid, HUNGRY);
     plant.bench.workload.backend = None;
     plant.bench.workload.layout.mps_thread_percentage = Some(100);
@@ -402,8 +402,12 @@ fn a_refused_cap_is_not_asked_for_again_at_once() {
     };
     plant.pending = None;
     plant.bench.report(&asked, ActuationOutcome::Refused, "the node agent is away");
-    let told = plant.step();
-    assert!(told.reason.contains("the node agent is away") && told.concerns.as_ref() == Some(&asked.id), "{}", told.reason);
+    let decision = plant.step();
+    assert!(
+        decision.reason.contains("the node agent is away") && decision.concerns.as_ref() == Some(&asked.id),
+        "{}",
+        decision.reason
+    );
     for _ in 0..50 {
         assert_eq!(plant.step().action, ControllerAction::Maintain);
     }
@@ -419,8 +423,8 @@ fn a_layout_from_outside_is_the_new_standard() {
     plant.pending = None;
     plant.bench.set_layout(outside);
     plant.bench.workload.decision_id = None;
-    let told = plant.step();
-    assert!(told.reason.contains("outside"), "{}", told.reason);
+    let decision = plant.step();
+    assert!(decision.reason.contains("outside"), "{}", decision.reason);
     let before = plant.decisions.len();
     plant.steps(120);
     let caps = plant.decisions[before..].iter().map(|d| d.to.power_limit_watts.unwrap());
@@ -626,15 +630,15 @@ fn a_curve_that_is_not_of_this_work_changes_nothing() {
 }
 
 /// Everything that is decided about this work, one after another.
-fn told(name: &str, mut plant: Plant, works: &[(Work, usize)]) -> String {
-    let mut told = DecisionTranscript::new(name);
+fn transcript_of(name: &str, mut plant: Plant, works: &[(Work, usize)]) -> String {
+    let mut transcript = DecisionTranscript::new(name);
     for (work, windows) in works {
         plant.work = *work;
         for _ in 0..*windows {
-            told.add(&plant.step());
+            transcript.add(&plant.step());
         }
     }
-    told.text()
+    transcript.text()
 }
 
 #[test]
@@ -649,14 +653,14 @@ fn a_version_decides_as_it_did() {
     };
     let mut text = format!("version {}\n", Plant::new(ControllerName::Hybrid, HUNGRY).step().controller_version);
     for objective in [ControllerObjective::Energy, ControllerObjective::Edp] {
-        text += &told(&format!("power-cap, {objective:?}"), of(ControllerName::PowerCap, objective), &phases);
-        text += &told(&format!("frequency, {objective:?}"), of(ControllerName::Frequency, objective), &phases);
-        text += &told(
+        text += &transcript_of(&format!("power-cap, {objective:?}"), of(ControllerName::PowerCap, objective), &phases);
+        text += &transcript_of(&format!("frequency, {objective:?}"), of(ControllerName::Frequency, objective), &phases);
+        text += &transcript_of(
             &format!("hybrid, {objective:?}"),
             of(ControllerName::Hybrid, objective),
             &[(HUNGRY, 300), (LIGHT, 150), (HUNGRY, 100)],
         );
-        text += &told(
+        text += &transcript_of(
             &format!("hybrid, better, {objective:?}"),
             of(ControllerName::Hybrid, objective),
             &[(better, 300), (worse, 300)],
@@ -665,6 +669,6 @@ fn a_version_decides_as_it_did() {
     let mut with_curve = of(ControllerName::PowerCap, ControllerObjective::Energy);
     with_curve.bench.workload.gpu_model = Some("A100".into());
     with_curve.bench.models = Some(curve(HUNGRY, 1.0, |_| ()));
-    text += &told("power-cap with a learned curve", with_curve, &phases);
+    text += &transcript_of("power-cap with a learned curve", with_curve, &phases);
     assert_kept("controller/seek/decisions.txt", &text);
 }

@@ -11,7 +11,8 @@ use serde::{Deserialize, Serialize};
 
 use super::super::draft::DecisionDraft;
 use super::super::{ControllerContext, ControllerSettings};
-use super::trend::{EVALUATIONS, LossTrend};
+use super::loss_guard::{LossGuard, LossRise, resolution_ratio, settled, thin_out};
+use super::trend::{EVALUATIONS, FewerStepsCost, LossTrend, TRUSTED};
 use super::{JobKnobPlan, turns_live};
 use crate::workload::report::TrainingReport;
 
@@ -23,15 +24,13 @@ const REPORTS: u32 = 3;
 const CHECKPOINTS: f64 = 5.0;
 /// Evaluations after frozen blocks train again in which a small rise takes no more freezes back: loss needs time to come down.
 const RECOVERY_EVALUATIONS: u32 = 3;
-/// Evaluations that are kept for the trend.
-const KEPT_EVALUATIONS: usize = 64;
-/// A trend is continued to so many times its steps, then drawn anew.
-const TRUSTED: f64 = 1.5;
 /// A freeze is kept if it saves this part of what was expected.
 const ARRIVES: f64 = 0.5;
 /// Frozen blocks train again where the learning rate rises or falls to these parts of what it was.
 const RISES: f64 = 2.0;
 const FALLS: f64 = 0.1;
+/// Loss follows another curve after a learning rate that changes by this factor from one report to the next.
+const RATE_CHANGE: f64 = 2.0;
 
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
@@ -43,15 +42,10 @@ pub(super) struct LayerFreezing {
     warming_up: bool,
     /// Steps and validation losses.
     evaluations: VecDeque<(f64, f64)>,
-    trend: Option<LossTrend>,
-    /// Steps of the last evaluation that the trend was made of.
-    anchor_steps: f64,
-    /// Excess of the loss over the trend before this one, as a ratio, when this trend began.
-    carried_ratio: f64,
+    #[serde(flatten)]
+    guard: LossGuard,
     /// Freezes in force, oldest first.
     freezes: Vec<LayerFreeze>,
-    /// Steps of the last evaluation that the guard looked at.
-    guarded_steps: f64,
     /// Steps of the newest evaluation, and of that one when the last freeze began.
     evaluated_steps: f64,
     frozen_at_steps: f64,
@@ -113,6 +107,14 @@ impl LayerFreezing {
     /// Takes in a report; `at_rest`: no change is under way.
     pub fn observe(&mut self, report: &TrainingReport, at_rest: bool, settings: &ControllerSettings) {
         if let Some(rate) = report.learning_rate {
+            if self
+                .learning_rate
+                .is_some_and(|before| before > 0.0 && (rate >= RATE_CHANGE * before || rate <= before / RATE_CHANGE))
+            {
+                self.evaluations.clear();
+                let reported = report.validation.map_or(0.0, |newest| newest.steps);
+                self.excluded_steps = self.excluded_steps.max(self.evaluated_steps).max(reported);
+            }
             self.warming_up = self.learning_rate.is_none_or(|before| rate > before * (1.0 + 1e-9));
             self.learning_rate = Some(rate);
         }
@@ -143,9 +145,7 @@ impl LayerFreezing {
             && self.evaluations.back().is_none_or(|(steps, _)| new.steps > *steps)
         {
             self.evaluations.push_back((new.steps, new.loss));
-            if self.evaluations.len() > KEPT_EVALUATIONS {
-                self.evaluations.pop_front();
-            }
+            thin_out(&mut self.evaluations);
         }
     }
 
@@ -160,6 +160,7 @@ impl LayerFreezing {
     pub fn keep_first(&mut self, count: usize) {
         if count < self.freezes.len() {
             self.recovering = RECOVERY_EVALUATIONS;
+            self.guard.forget_excesses();
         }
         if count == 0
             && let Some(since) = self.freezes.first().and_then(|first| first.after_steps)
@@ -197,46 +198,39 @@ impl LayerFreezing {
             let why = format!("the learning rate went from {then:.3e} to {now:.3e} since they were frozen");
             return Some(LayerUnfreeze { to, freezes: 0, why, bars: false });
         }
-        let over = self.over_trend(report).filter(|(steps, _)| *steps > self.guarded_steps);
-        let (steps, over) = over?;
-        self.guarded_steps = steps;
+        let new = report.validation?;
+        let rise = self.guard.compare(new.steps, new.loss)?;
         let is_recovering = self.recovering > 0;
         self.recovering = self.recovering.saturating_sub(1);
-        let percent = 100.0 * over;
-        if over > settings.validation_loss_stop_ratio {
-            let limit = 100.0 * settings.validation_loss_stop_ratio;
-            let why = format!("validation loss is {percent:.2} % above its trend at step {steps:.0}, more than {limit} %");
+        if is_recovering {
+            self.guard.forget_excesses();
+        }
+        let stop_ratio = settings.validation_loss_stop_ratio;
+        if rise.exceeds(stop_ratio) {
+            let why = rise_message(&rise, new.steps, stop_ratio);
             let to = back(first.from);
             self.stopped = Some(why.clone());
             let why = format!("{why}; nothing is frozen in this run any more");
             return Some(LayerUnfreeze { to, freezes: 0, why, bars: true });
         }
-        if over > settings.validation_loss_rise_ratio && !is_recovering {
-            let limit = 100.0 * settings.validation_loss_rise_ratio;
-            let why = format!("validation loss is {percent:.2} % above its trend at step {steps:.0}, more than {limit} %");
+        if rise.exceeds(settings.validation_loss_rise_ratio) && !is_recovering {
+            let why = rise_message(&rise, new.steps, settings.validation_loss_rise_ratio);
             return Some(LayerUnfreeze { to: back(last.from), freezes: self.freezes.len() - 1, why, bars: true });
         }
         // A trend does not hold that far ahead: it is fitted anew, and the rise so far is carried over.
         if !is_recovering
-            && steps >= TRUSTED * self.anchor_steps
-            && let Some(trend) = LossTrend::fit(&self.settled_evaluations())
+            && self.guard.is_trend_spent(new.steps)
+            && let Some(trend) = LossTrend::fit(&settled(&self.evaluations))
         {
-            (self.trend, self.anchor_steps, self.carried_ratio) = (Some(trend), steps, over.max(0.0));
+            self.guard.continue_with(trend, new.steps);
         }
         None
     }
 
-    /// Evaluations that may follow a curve: where loss falls fast it follows none yet.
-    fn settled_evaluations(&self) -> Vec<(f64, f64)> {
-        let last = self.evaluations.back().map_or(0.0, |(steps, _)| *steps);
-        self.evaluations.iter().copied().filter(|(steps, _)| *steps >= last / 10.0).collect()
-    }
-
-    /// Steps of the newest evaluation, and how far its loss is above the trend, as a part of it.
-    fn over_trend(&self, report: &TrainingReport) -> Option<(f64, f64)> {
-        let (trend, new) = (self.trend?, report.validation?);
-        let over = self.carried_ratio + new.loss / trend.at(new.steps) - 1.0;
-        (new.steps > self.anchor_steps).then_some((new.steps, over))
+    /// Returns how far the loss of the newest evaluation is above the trend, as a part of it, if it is newer than the last freeze.
+    fn excess_since_freeze(&self, report: &TrainingReport) -> Option<f64> {
+        let new = report.validation.filter(|new| new.steps > self.frozen_at_steps)?;
+        self.guard.excess(new.steps, new.loss)
     }
 
     /// Returns the next blocks to freeze, or why none.
@@ -322,20 +316,19 @@ impl LayerFreezing {
         let to = frozen + low;
         let fewer = saved * left;
         let total = done + left;
-        let control = trend.at((total - fewer).max(1.0)) / trend.at(total) - 1.0;
-        draft.add_evidence("control_fewer_steps", Some(fewer));
-        draft.add_evidence("control_validation_loss_ratio", Some(control));
+        let control = trend.cost_of_fewer_steps(total, fewer);
+        note_control(draft, &control);
         let why = format!(
             "{} at the input side hardly {} any more: freezes {to} of {layers}, which is expected to save {:.1} % of what is left; training {fewer:.0} \
-             steps fewer saves as much and costs about {:.2} % of validation loss by its trend",
+             steps fewer saves as much and costs about {} of validation loss by its trend",
             if low == 1 { format!("block {frozen}") } else { format!("blocks {frozen} to {}", to - 1) },
             if low == 1 { "changes" } else { "change" },
             100.0 * saved,
-            100.0 * control
+            cost_range(&control)
         );
         if self.freezes.is_empty() {
             let last = self.evaluations.back().map_or(0.0, |(steps, _)| *steps);
-            (self.trend, self.anchor_steps, self.carried_ratio) = (Some(trend), last, 0.0);
+            self.guard.begin(trend, last);
         }
         Ok((Layout { frozen_prefix_layers: Some(to), ..workload.layout.clone() }, saved, why))
     }
@@ -385,10 +378,10 @@ impl LayerFreezing {
 
     /// Returns the curve that the guard compares with, or why there is none: what nobody can guard is not frozen.
     fn trend_to_guard(&self, settings: &ControllerSettings) -> Result<LossTrend, String> {
-        if let Some(trend) = self.trend.filter(|_| !self.freezes.is_empty()) {
+        if let Some(trend) = self.guard.trend().filter(|_| !self.freezes.is_empty()) {
             return Ok(trend);
         }
-        let settled = self.settled_evaluations();
+        let settled = settled(&self.evaluations);
         let Some(trend) = LossTrend::fit(&settled) else {
             let have = settled.len();
             if have >= EVALUATIONS {
@@ -398,10 +391,13 @@ impl LayerFreezing {
                 "quality cannot be guarded: {have} of {EVALUATIONS} evaluations of the validation loss are known that make a trend"
             ));
         };
-        if trend.scatter_ratio > settings.validation_loss_rise_ratio {
+        let last = self.evaluations.back().map_or(0.0, |(steps, _)| *steps);
+        let resolution = resolution_ratio(&trend, last);
+        if resolution > settings.validation_loss_rise_ratio {
             return Err(format!(
-                "quality cannot be guarded: validation loss scatters by {:.2} % around its trend, and the guard has to see {:.2} %",
-                100.0 * trend.scatter_ratio,
+                "quality cannot be guarded: the trend of validation loss is uncertain by {:.2} % at step {:.0}, and the guard has to see {:.2} %",
+                100.0 * resolution,
+                TRUSTED * last,
                 100.0 * settings.validation_loss_rise_ratio
             ));
         }
@@ -417,27 +413,57 @@ impl LayerFreezing {
         draft: &mut DecisionDraft,
     ) -> Result<String, String> {
         draft.add_evidence("expected_saving_ratio", Some(expected));
-        let over = context.training.and_then(|report| self.over_trend(report)).filter(|(steps, _)| *steps > self.frozen_at_steps);
-        draft.add_evidence("validation_loss_over_trend_ratio", over.map(|(_, over)| over));
+        let excess = context.training.and_then(|report| self.excess_since_freeze(report));
+        draft.add_evidence("validation_loss_over_trend_ratio", excess);
         if gain_ratio.is_nan() || gain_ratio < ARRIVES * expected {
             return Err(format!("expected were {:.1} %, and less than half of it arrived", 100.0 * expected));
         }
         let steps = context.training.and_then(|report| Some((report.steps_total?, report.steps_remaining?)));
-        let control = self.trend.zip(steps).map(|(trend, (done, left))| {
-            let (fewer, total) = (gain_ratio * left, done + left);
-            (fewer, trend.at((total - fewer).max(1.0)) / trend.at(total) - 1.0)
-        });
-        draft.add_evidence("control_fewer_steps", control.map(|(fewer, _)| fewer));
-        draft.add_evidence("control_validation_loss_ratio", control.map(|(_, ratio)| ratio));
-        let cost = match over {
-            Some((_, over)) => format!("validation loss is {:+.2} % from its trend", 100.0 * over),
+        let control =
+            self.guard.trend().zip(steps).map(|(trend, (done, left))| trend.cost_of_fewer_steps(done + left, gain_ratio * left));
+        if let Some(control) = &control {
+            note_control(draft, control);
+        }
+        let cost = match excess {
+            Some(excess) => format!("validation loss is {:+.2} % from its trend", 100.0 * excess),
             None => "validation loss was not evaluated since".into(),
         };
         Ok(match control {
-            Some((fewer, ratio)) => {
-                format!("{cost}; training {fewer:.0} steps fewer would save as much and cost about {:.2} % of it", 100.0 * ratio)
+            Some(control) => {
+                format!(
+                    "{cost}; training {:.0} steps fewer would save as much and cost about {} of it",
+                    control.steps,
+                    cost_range(&control)
+                )
             }
             None => cost,
         })
     }
+}
+
+/// Formats a rise as `validation loss is 0.74 % above its trend at step 1251, more than 0.5 % and the 0.05 % that are uncertain`.
+fn rise_message(rise: &LossRise, steps: f64, limit_ratio: f64) -> String {
+    let of = match rise.evaluations {
+        1 => String::new(),
+        count => format!(" (mean of {count} evaluations)"),
+    };
+    format!(
+        "validation loss is {:.2} % above its trend at step {steps:.0}{of}, more than {} % and the {:.2} % that are uncertain",
+        100.0 * rise.ratio,
+        100.0 * limit_ratio,
+        100.0 * rise.uncertainty_ratio
+    )
+}
+
+/// Formats a cost as `3.00 % (2.80 to 3.20)`.
+fn cost_range(control: &FewerStepsCost) -> String {
+    format!("{:.2} % ({:.2} to {:.2})", 100.0 * control.ratio, 100.0 * control.lowest, 100.0 * control.highest)
+}
+
+/// Notes what it costs to train fewer steps instead.
+fn note_control(draft: &mut DecisionDraft, control: &FewerStepsCost) {
+    draft.add_evidence("control_fewer_steps", Some(control.steps));
+    draft.add_evidence("control_validation_loss_ratio", Some(control.ratio));
+    draft.add_evidence("control_validation_loss_lowest_ratio", Some(control.lowest));
+    draft.add_evidence("control_validation_loss_highest_ratio", Some(control.highest));
 }

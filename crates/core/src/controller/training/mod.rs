@@ -11,6 +11,9 @@
 //! ```
 
 mod layers;
+#[cfg(test)]
+mod learning_curves;
+mod loss_guard;
 mod precision;
 #[cfg(test)]
 mod tests;

@@ -23,6 +23,8 @@ struct Job {
     learning_rate: f64,
     /// Part of the saving that arrives.
     arrives: f64,
+    /// Validation loss after so many steps.
+    curve: fn(f64) -> f64,
     /// Loss above the curve.
     excess: f64,
     evaluates: bool,
@@ -59,6 +61,7 @@ impl Job {
             skip_ratio: 0.0,
             learning_rate: 1e-3,
             arrives: 1.0,
+            curve,
             excess: 0.0,
             evaluates: true,
             evaluates_every: 1,
@@ -77,7 +80,7 @@ impl Job {
         self.steps += STEPS_A_WINDOW;
         self.windows += 1;
         if self.windows.is_multiple_of(self.evaluates_every) {
-            self.newest = Some(ValidationLoss { steps: self.steps, loss: curve(self.steps) * (1.0 + self.excess) });
+            self.newest = Some(ValidationLoss { steps: self.steps, loss: (self.curve)(self.steps) * (1.0 + self.excess) });
         }
         self.skips += STEPS_A_WINDOW * if self.precision == "fp16" { self.skip_ratio } else { 0.0 };
         let done = self.steps / TOTAL;
@@ -198,8 +201,8 @@ fn what_nobody_can_guard_or_bounds_or_reports_is_not_frozen() {
         last.reason
     };
     let contains = |change: &dyn Fn(&mut Job), words: &str| {
-        let said = reason(change);
-        assert!(said.contains(words), "{said}");
+        let text = reason(change);
+        assert!(text.contains(words), "{text}");
     };
     contains(&|job| job.bench.workload.bounds = LayoutBounds::default(), "the policy sets no bounds.maxFrozenPrefixLayers");
     contains(&|job| job.evaluates = false, "quality cannot be guarded: 0 of 5 evaluations");
@@ -301,14 +304,14 @@ fn a_refusal_of_the_job_ends_the_wait_and_it_is_not_asked_again() {
     job.bench.apply(&change);
     job.bench.workload.ready_time = None;
     assert_eq!(job.step().validation, ChangeValidation::Pending);
-    // The actuator takes it back as soon as the job says no.
+    // The actuator takes it back as soon as the job refuses.
     job.bench.set_layout(before);
     job.bench.workload.decision_id = None;
     job.bench.workload.ready_time = Some(job.bench.now);
     job.bench.report(&change, ActuationOutcome::RolledBack, "the job refused: reentrant gradient checkpointing");
-    let told = job.step();
-    assert_eq!((told.action, told.validation), (ControllerAction::Maintain, ChangeValidation::Failed));
-    assert!(told.reason.contains("reentrant gradient checkpointing") && told.hold_until.is_some(), "{}", told.reason);
+    let decision = job.step();
+    assert_eq!((decision.action, decision.validation), (ControllerAction::Maintain, ChangeValidation::Failed));
+    assert!(decision.reason.contains("reentrant gradient checkpointing") && decision.hold_until.is_some(), "{}", decision.reason);
     let later = job.last_of(20);
     assert!(later.action == ControllerAction::Maintain && later.reason.contains("reentrant"), "{}", later.reason);
 }
@@ -524,9 +527,9 @@ fn an_unfreeze_that_the_job_refuses_is_asked_for_again_and_the_guard_stays_whole
     job.bench.workload.decision_id = None;
     job.bench.workload.ready_time = Some(job.bench.now);
     job.bench.report(&back, ActuationOutcome::RolledBack, "the job did not take it up");
-    let told = job.step();
-    assert!(told.validation == ChangeValidation::Failed && told.reason.contains("still in force"), "{}", told.reason);
-    let until = told.hold_until.unwrap();
+    let decision = job.step();
+    assert!(decision.validation == ChangeValidation::Failed && decision.reason.contains("still in force"), "{}", decision.reason);
+    let until = decision.hold_until.unwrap();
     let again = loop {
         let next = job.step();
         if next.action != ControllerAction::Maintain {
@@ -568,4 +571,39 @@ fn the_next_trend_is_of_a_job_in_which_all_blocks_train() {
     job.excess = 0.006;
     let guarded = job.change(7).expect("the guard takes it back");
     assert_eq!(guarded.action, ControllerAction::Revert, "{}", guarded.reason);
+}
+
+/// A job whose loss falls slowly at first: `steps` of the power law are a fifth of all steps.
+fn late_curve(steps: f64) -> f64 {
+    2.0 + 3.0 * (1.0 + steps / 2_000.0).powf(-0.8)
+}
+
+/// A learning rate that is halved after 2,000 steps: loss falls at once, and then along another curve.
+fn curve_with_step(steps: f64) -> f64 {
+    if steps <= 2_000.0 { late_curve(steps) } else { 1.7 + 2.0 * (1.0 + (steps - 1_500.0) / 3_000.0).powf(-0.5) }
+}
+
+#[test]
+fn a_freeze_that_changes_no_loss_is_never_taken_back_and_its_control_is_right() {
+    for (curve, halves_at) in [(late_curve as fn(f64) -> f64, f64::INFINITY), (curve_with_step, 2_000.0)] {
+        let mut job = layers();
+        job.curve = curve;
+        job.bench.workload.bounds.frozen_prefix_layers_max = Some(1);
+        let mut frozen = None;
+        while job.steps < TOTAL - STEPS_A_WINDOW {
+            job.learning_rate = if job.steps >= halves_at { 5e-4 } else { 1e-3 };
+            let decision = job.step();
+            assert_ne!(decision.action, ControllerAction::Revert, "{}", decision.reason);
+            if decision.action == ControllerAction::FreezeLayers {
+                job.take_up(&decision);
+                frozen = Some(decision);
+            }
+        }
+        let frozen = frozen.expect("a block is frozen");
+        let right = curve(TOTAL - frozen.evidence["control_fewer_steps"]) / curve(TOTAL) - 1.0;
+        let found =
+            ["lowest_ratio", "ratio", "highest_ratio"].map(|part| frozen.evidence[&format!("control_validation_loss_{part}")]);
+        assert!((found[1] / right - 1.0).abs() < 0.05, "{found:?} {right}: {}", frozen.reason);
+        assert!(found[0] <= found[1] && found[1] <= found[2], "{found:?}");
+    }
 }

@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn figures_that_cannot_be_say_nothing() {
+    fn figures_that_cannot_be_show_nothing() {
         let good = [(100.0, 10.0), (200.0, 18.0)];
         for bad in [
             (0.0, 5.0),

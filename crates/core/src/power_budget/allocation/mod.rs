@@ -331,7 +331,7 @@ fn total_exposed_watts(ranges: &[CapRange]) -> f64 {
 
 /// Allocates the budget at the end of a window. `consumers` are all workloads whose power counts, in the order of their names.
 ///
-/// Where a cap is not known nobody gets more, because nobody can say what is left; those whose caps are known still give up what
+/// Where a cap is not known nobody gets more, because what is left is unknown; those whose caps are known still give up what
 /// is too much already. `unknown`: why somebody's cap is not known who is not among them.
 pub fn allocate(
     state: &mut BudgetState,

@@ -123,7 +123,7 @@ fn the_filling_is_as_good_as_any_other() {
 }
 
 #[test]
-fn a_budget_that_cannot_be_held_is_said_and_approached() {
+fn a_budget_that_cannot_be_held_is_reported_and_approached() {
     let mut site = Site::new(200.0, vec![workload("a", 2, None), workload("b", 1, None)], vec![vec![], vec![]]);
     let outcome = site.look(0);
     assert!(outcome.reason.contains("cannot be held") && outcome.reason.contains("360 W"), "{}", outcome.reason);
@@ -336,7 +336,7 @@ fn the_time_of_a_decision_is_read_from_an_id_of_this_controller_only() {
 }
 
 #[test]
-fn a_decision_says_whose_it_is_and_changes_nothing_but_the_cap() {
+fn a_decision_names_whose_it_is_and_changes_nothing_but_the_cap() {
     let layout =
         Layout { replicas: Some(6), mps_thread_percentage: Some(50), power_limit_watts: Some(400.0), ..Layout::default() };
     let job = Workload { layout: layout.clone(), generation: 7, origin: Origin::Imported, ..workload("a", 2, None) };
@@ -364,7 +364,7 @@ fn what_is_needed_at_least_may_take_the_whole_budget() {
 }
 
 #[test]
-fn without_gpus_or_a_limit_of_theirs_nobody_can_say_what_a_workload_draws() {
+fn without_gpus_or_a_limit_of_theirs_what_a_workload_draws_is_unknown() {
     let none = Workload { gpus: Some(0), ..workload("a", 1, Some(200.0)) };
     let unlimited = Workload { gpu_power_limit_watts: Some(0.0), ..workload("a", 1, None) };
     for (job, why) in [(none, "how many GPUs"), (unlimited, "neither a cap nor the board's power limit")] {
@@ -447,20 +447,20 @@ fn a_version_shares_as_it_did() {
     for (slowdown, name) in [(0.0, "no slowdown"), (0.07, "some slowdown"), (0.5, "much slowdown")] {
         let mut site = Site::new(4_000.0, jobs.clone(), points.clone());
         site.settings.max_slowdown_ratio = slowdown;
-        let mut told = DecisionTranscript::new(name);
+        let mut transcript = DecisionTranscript::new(name);
         for (minute, budget) in
             (0..40).zip([4_000.0, 3_100.0, 2_400.0, 5_200.0, 1_500.0].into_iter().flat_map(|watts| [watts; 8]))
         {
             site.settings.budget_watts = Some(budget);
             let outcome = site.look(minute);
             let exposed = outcome.exposed_watts.map(f64::round);
-            told.note(&format!("of {budget} W {exposed:?} W exposed, short {}; {}", outcome.short, outcome.reason), false);
+            transcript.note(&format!("of {budget} W {exposed:?} W exposed, short {}; {}", outcome.short, outcome.reason), false);
             for decision in outcome.decisions {
-                told.add(&decision);
+                transcript.add(&decision);
                 site.apply(&decision, minute);
             }
         }
-        text += &told.text();
+        text += &transcript.text();
     }
     assert_kept("power_budget/allocation/decisions.txt", &text);
 }

@@ -78,7 +78,7 @@ fn ends(node: &Node, mut part: Part, outcome: &mut Outcome, sick: u32, way: u32)
         node.restore()?
     };
     outcome.took(&format!("{how}, until the other GPUs are put back and it has ended"), asked.elapsed().as_secs_f64());
-    outcome.check(!all, || format!("{how}: it said that all is put back"));
+    outcome.check(!all, || format!("{how}: it reported that all is put back"));
     node.judge(outcome, Some(sick), how)?;
     node.fake.set("");
     outcome.check(node.restore()?, || "the GPU is back and was not put back".to_owned());

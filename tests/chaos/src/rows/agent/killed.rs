@@ -49,7 +49,7 @@ fn run(run: Run) -> Result<Outcome> {
         let started = Instant::now();
         // Without a record there is nothing that a start could wait for.
         let how = if run.bites || chance.below(4) > 0 {
-            outcome.check(node.restore()?, || "a start said that not everything is put back".to_owned());
+            outcome.check(node.restore()?, || "a start reported that not everything is put back".to_owned());
             "eadt-agent restore"
         } else {
             node.withdraw()?;

@@ -20,7 +20,7 @@ use crate::part::{Agent, Faults, Part, Service, Task};
 use crate::row::Outcome;
 use crate::world::{LIMIT, World, explain};
 
-/// GPUs of the library that stands for NVIDIA's.
+/// GPUs of the library that replaces NVIDIA's.
 pub const GPUS: u32 = 4;
 const NODE: &str = "n";
 /// How long something is waited for that, without its mitigation, never comes.

@@ -1,4 +1,4 @@
-//! Nobody asks a node agent any more, and nobody tells it so.
+//! Nobody asks a node agent any more, and it gets no word of it.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 

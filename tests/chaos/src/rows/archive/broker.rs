@@ -125,11 +125,11 @@ fn run(run: Run) -> Result<Outcome> {
     }
     part.kill()?;
     judge(&world, &place, &archive, &OF_A_STORY, &mut outcome)?;
-    outcome.count("events", story.told.len() as u64);
+    outcome.count("events", story.events.len() as u64);
     Ok(outcome)
 }
 
-/// Waits for a file whose position is not told yet; false where the archiver, switched off, will not write beside what it finds.
+/// Waits for a file whose position is not reported yet; false where the archiver, switched off, will not write beside what it finds.
 fn reached(part: &mut Part, bites: bool, outcome: &mut Outcome) -> Result<bool> {
     let reached = part.await_phase(LIMIT);
     if bites && part.ended()?.is_some() {

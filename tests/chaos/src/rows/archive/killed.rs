@@ -63,6 +63,6 @@ fn run(run: Run) -> Result<Outcome> {
     outcome.check(reached, || format!("not everything was archived: {}", part.tail()));
     part.kill()?;
     judge(&world, &place, &archive, &OF_A_STORY, &mut outcome)?;
-    outcome.count("events", story.told.len() as u64);
+    outcome.count("events", story.events.len() as u64);
     Ok(outcome)
 }

@@ -18,7 +18,7 @@ use crate::row::Outcome;
 use crate::verify::read_committed;
 use crate::world::{PARTITIONS, World};
 
-/// What a story is told to.
+/// What a story is sent to.
 pub const OF_A_STORY: [Topic; 2] = [Topic::GpuTelemetry, Topic::TrainingProgress];
 
 /// An archiver whose files are small.
@@ -119,11 +119,11 @@ fn extend(runs: &mut Vec<(i64, i64)>, offset: i64) {
 /// What another reader than ours sees in the files, by topic.
 fn by_pyarrow(place: &Path) -> Result<BTreeMap<String, Places>> {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../python/places.py");
-    let said = eadt_tests::python::script(&script, &[place])?;
-    serde_json::from_str(&said).with_context(|| format!("{} printed {said}", script.display()))
+    let output = eadt_tests::python::script(&script, &[place])?;
+    serde_json::from_str(&output).with_context(|| format!("{} printed {output}", script.display()))
 }
 
-/// Fields that this version does not know stand in an order of their own; everything else is kept byte for byte.
+/// Fields that this version does not know come in an order of their own; everything else is kept byte for byte.
 fn is_next(value: Option<&[u8]>) -> bool {
     value.is_some_and(|value| String::from_utf8_lossy(value).contains(eadt_faults::OF_THE_NEXT_VERSION))
 }

@@ -122,7 +122,7 @@ fn uid(pod: &Value) -> Result<String> {
     pod["metadata"]["uid"].as_str().map(str::to_owned).context("a pod has a uid")
 }
 
-/// Every pod is ready, and of the template that was there before; the layout that is published says so.
+/// Every pod is ready, and of the template that was there before; the layout that is published shows it.
 fn all_run(site: &Site) -> Result<bool> {
     let object = site.object()?;
     let status = &object["status"];

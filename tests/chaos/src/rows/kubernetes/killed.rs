@@ -1,4 +1,4 @@
-//! An actuator that is killed around its patch and around the step that says so.
+//! An actuator that is killed around its patch and around the step that publishes it.
 
 use std::time::Instant;
 
@@ -62,7 +62,7 @@ fn run(run: Run) -> Result<Outcome> {
             let (killed, at_rest) = (Instant::now(), site.is_over(&id));
             part = start(&site, &mut chance, left, None)?;
             if left == 0 {
-                // What is refused though it is in force is for the verdict to say; and without recognition, what nothing is said of.
+                // What is refused though it is in force is for the verdict to report; and without recognition, what nothing reports.
                 let over = site.wait(&mut part, &format!("{id} is ready or refused"), |_| Ok(site.is_over(&id)));
                 if !run.bites {
                     over.with_context(|| format!("{id} became {:?}", site.became(&id)))?;

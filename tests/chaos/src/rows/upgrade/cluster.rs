@@ -34,7 +34,7 @@ pub const ROW: Row = Row {
 const NAMES: [&str; 2] = [FIRST, "b"];
 /// The only node of the control plane.
 const NODE: &str = "gpu-0";
-/// What decider and agent write; what actuators do stands in transactions, after which the log has no records.
+/// What decider and agent write; what actuators do is in transactions, after which the log has no records.
 const TOPICS: [Topic; 2] = [Topic::Decisions, Topic::DeviceStates];
 /// How long something is waited for that, without the mitigation, may never come.
 const IN_VAIN: Duration = Duration::from_secs(20);
@@ -48,7 +48,7 @@ fn run(run: Run) -> Result<Outcome> {
     let place = site.world.dir().join("archive");
     let mut files = site.world.part(Service::Archiver(Box::new(archive::settings(&place))), None)?;
     let mut agent = node.follower_as(NODE, &site.world)?;
-    explain(await_heard(&site, &mut agent), &agent)?;
+    explain(await_device_state(&site, &mut agent), &agent)?;
     let mut parts = [site.actuator(NAMES[0], None)?, site.actuator(NAMES[1], None)?];
     site.wait(&mut parts[0], "somebody leads", |_| Ok(!site.leader()?.is_empty()))?;
     let (object, generation) = (site.object()?, present(&site)?.generation);
@@ -90,7 +90,7 @@ fn run(run: Run) -> Result<Outcome> {
             return Ok(outcome);
         }
         outcome.took("from the decision until it is in force, and everything restarted", asked.elapsed().as_secs_f64());
-        explain(await_heard(&site, &mut agent), &agent)?;
+        explain(await_device_state(&site, &mut agent), &agent)?;
         outcome.rounds += 1;
     }
     judge(&site, &ids, generation, &object, &mut outcome)?;
@@ -121,10 +121,10 @@ fn broken(there: Result<Duration>, bites: bool, outcome: &mut Outcome) -> Result
     }
 }
 
-/// What is broken first, then what the processes said: of an example the page has the first line alone.
+/// What is broken first, then the output of the processes: of an example the page has the first line alone.
 fn from_its_cause(error: &anyhow::Error) -> String {
-    let said: Vec<String> = error.chain().map(ToString::to_string).collect();
-    said.into_iter().rev().collect::<Vec<_>>().join("\n")
+    let causes: Vec<String> = error.chain().map(ToString::to_string).collect();
+    causes.into_iter().rev().collect::<Vec<_>>().join("\n")
 }
 
 /// Stops an actuator and starts it again.
@@ -165,12 +165,12 @@ fn present(site: &Site) -> Result<eadt_schemas::v1::Workload> {
     site.published().context("no layout is published")
 }
 
-/// Waits until the agent that runs has said what its GPUs take: until then nothing is asked of it.
-fn await_heard(site: &Site, agent: &mut Part) -> Result<()> {
+/// Waits until the agent that runs has published what its GPUs take: until then nothing is asked of it.
+fn await_device_state(site: &Site, agent: &mut Part) -> Result<()> {
     let topic = site.world.topic(Topic::DeviceStates);
     let speaks = || {
-        let said = read_committed(&site.world.bus, &topic, PARTITIONS).ok().and_then(|mut said| said.pop());
-        let state = said.and_then(|record| decode::<DeviceState>(record.value.as_deref()?).ok());
+        let newest = read_committed(&site.world.bus, &topic, PARTITIONS).ok().and_then(|mut records| records.pop());
+        let state = newest.and_then(|record| decode::<DeviceState>(record.value.as_deref()?).ok());
         state.is_some_and(|state| !state.stopped && !state.devices.is_empty())
     };
     wait(agent, "the agent has spoken", speaks).map(drop)
@@ -208,7 +208,7 @@ fn govern(site: &Site) -> Result<()> {
 
 /// Each decision once, and nothing of the object but EADT's marks.
 fn judge(site: &Site, ids: &[String], generation: u64, before: &Value, outcome: &mut Outcome) -> Result<()> {
-    // What is said twice may be said late.
+    // What is published twice may be published late.
     std::thread::sleep(Duration::from_secs(1));
     for id in ids {
         let became = site.became(id);
@@ -234,10 +234,10 @@ mod tests {
 
     #[test]
     fn an_example_begins_with_what_is_broken() {
-        let there: Result<Duration> = Err(anyhow::anyhow!("not within 20s: d-0 is in force")).context("the process said:\nmuch");
+        let there: Result<Duration> = Err(anyhow::anyhow!("not within 20s: d-0 is in force")).context("the process wrote:\nmuch");
         let mut outcome = Outcome::default();
         assert!(broken(there, true, &mut outcome).unwrap());
         assert_eq!((outcome.wrong, outcome.rounds), (1, 1));
-        assert_eq!(outcome.examples, ["not within 20s: d-0 is in force\nthe process said:\nmuch"]);
+        assert_eq!(outcome.examples, ["not within 20s: d-0 is in force\nthe process wrote:\nmuch"]);
     }
 }

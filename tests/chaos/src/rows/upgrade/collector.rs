@@ -64,11 +64,11 @@ fn run(run: Run) -> Result<Outcome> {
         }
         outcome.rounds += 1;
     }
-    let told: Vec<Told> = jobs.into_iter().map(Job::finish).collect::<Result<_>>()?;
+    let job_reports: Vec<JobReports> = jobs.into_iter().map(Job::finish).collect::<Result<_>>()?;
     for part in parts {
         sent += stop(part, &mut outcome)?;
     }
-    judge(&world, &nodes, &told, sent, &mut outcome)?;
+    judge(&world, &nodes, &job_reports, sent, &mut outcome)?;
     let folded = world.await_folded(LIMIT)?;
     outcome.check(folded, || format!("not everything was folded: {}", reader.tail()));
     // It would go on with heartbeats, which are not archived yet when they are looked for.
@@ -129,9 +129,9 @@ impl Node {
     }
 }
 
-/// What a job told, and how.
+/// What a job reported, and how.
 #[derive(Debug, Default)]
-struct Told {
+struct JobReports {
     /// Reports that were accepted, which count from 1 on.
     reports: u64,
     /// Attempts that found nobody, or were cut off.
@@ -141,7 +141,7 @@ struct Told {
 /// A job that reports one step after the other, each until it is accepted.
 struct Job {
     stop: Arc<AtomicBool>,
-    thread: JoinHandle<Result<Told>>,
+    thread: JoinHandle<Result<JobReports>>,
 }
 
 impl Job {
@@ -149,24 +149,24 @@ impl Job {
         let (stop, address, workload) = (Arc::new(AtomicBool::new(false)), node.address(), node.workload.clone());
         let asked = Arc::clone(&stop);
         let thread = std::thread::spawn(move || {
-            let mut told = Told::default();
+            let mut job_reports = JobReports::default();
             while !asked.load(Ordering::SeqCst) {
-                report(address, &workload, &mut told)?;
+                report(address, &workload, &mut job_reports)?;
                 std::thread::sleep(PACE);
             }
-            Ok(told)
+            Ok(job_reports)
         });
         Self { stop, thread }
     }
 
-    fn finish(self) -> Result<Told> {
+    fn finish(self) -> Result<JobReports> {
         self.stop.store(true, Ordering::SeqCst);
         self.thread.join().map_err(|_| anyhow!("a job panicked"))?
     }
 }
 
-fn report(address: SocketAddr, workload: &str, told: &mut Told) -> Result<()> {
-    let total = told.reports + 1;
+fn report(address: SocketAddr, workload: &str, job_reports: &mut JobReports) -> Result<()> {
+    let total = job_reports.reports + 1;
     let body = json!({"workload": workload, "samples_total": total, "time": now()}).to_string();
     let begun = Instant::now();
     loop {
@@ -175,16 +175,16 @@ fn report(address: SocketAddr, workload: &str, told: &mut Told) -> Result<()> {
             Ok(answer) if !answer.is_empty() => bail!("the collector answered: {answer}"),
             Ok(_) | Err(_) => {}
         }
-        told.again += 1;
+        job_reports.again += 1;
         ensure!(begun.elapsed() < LIMIT, "nobody took a report within {LIMIT:?}");
         std::thread::sleep(PACE);
     }
-    told.reports = total;
+    job_reports.reports = total;
     Ok(())
 }
 
-/// Compares what is in the log with what was sent and told.
-fn judge(world: &World, nodes: &[Node], told: &[Told], sent: u64, outcome: &mut Outcome) -> Result<()> {
+/// Compares what is in the log with what was sent and reported.
+fn judge(world: &World, nodes: &[Node], job_reports: &[JobReports], sent: u64, outcome: &mut Outcome) -> Result<()> {
     let mut ids: BTreeMap<(Topic, String), u64> = BTreeMap::new();
     let mut reports: BTreeMap<(String, u64), u64> = BTreeMap::new();
     let mut of_the_next = 0;
@@ -209,16 +209,16 @@ fn judge(world: &World, nodes: &[Node], told: &[Told], sent: u64, outcome: &mut 
     outcome.check(found == sent, || format!("{sent} events were sent, {found} are in the log"));
     outcome.compared += ids.len() as u64;
     outcome.duplicated += ids.values().map(|count| count - 1).sum::<u64>();
-    for (node, told) in nodes.iter().zip(told) {
-        outcome.compared += told.reports;
-        for number in 1..=told.reports {
+    for (node, job_reports) in nodes.iter().zip(job_reports) {
+        outcome.compared += job_reports.reports;
+        for number in 1..=job_reports.reports {
             match reports.remove(&(node.workload.clone(), number)) {
                 None => outcome.lost += 1,
                 Some(count) => outcome.duplicated += count - 1,
             }
         }
-        outcome.count("reports that were accepted", told.reports);
-        outcome.count("attempts to report while a collector was away", told.again);
+        outcome.count("reports that were accepted", job_reports.reports);
+        outcome.count("attempts to report while a collector was away", job_reports.again);
     }
     outcome.check(reports.is_empty(), || format!("these were never accepted: {reports:?}"));
     let mixed = of_the_next > 0 && of_the_next < found;

@@ -11,12 +11,12 @@ use eadt_schemas::v1::{EfficiencyWindow, Layout, Model, Origin, Workload};
 use eadt_schemas::{EventTime, Topic};
 
 use crate::chance::Chance;
-use crate::feeder::tell_mixed;
+use crate::feeder::send_mixed;
 use crate::part::{Part, Service};
 use crate::row::{Outcome, Row, Run};
 use crate::rows::archive::{self, await_archived};
 use crate::site::now;
-use crate::story::Told;
+use crate::story::StoryEvent;
 use crate::verify::read_committed;
 use crate::world::{Cluster, LIMIT, PARTITIONS, World, explain, runs};
 
@@ -59,13 +59,13 @@ fn run(run: Run) -> Result<Outcome> {
     let optimizer = || world.part(Service::Optimizer(Box::new(settings.clone())), None);
     let mut job = Job { chance: Chance::new(run.seed ^ 1), windows: 0, speed: 1.0 };
     let mut producer = world.bus.producer("chaos-windows")?;
-    tell_mixed(&mut *producer, &world.prefix, &[workload()?])?;
+    send_mixed(&mut *producer, &world.prefix, &[workload()?])?;
     let mut part = optimizer()?;
     for round in 0..run.rounds {
         world.next.set(round % 2 == 0);
         let turn = chance.below(PARTS as u64) as usize;
         for number in 0..PARTS {
-            tell_mixed(&mut *producer, &world.prefix, &job.run(WINDOWS / PARTS)?)?;
+            send_mixed(&mut *producer, &world.prefix, &job.run(WINDOWS / PARTS)?)?;
             if number == turn {
                 std::thread::sleep(Duration::from_millis(chance.below(1000)));
                 part.stop(LIMIT)?;
@@ -104,10 +104,10 @@ struct Job {
 }
 
 impl Job {
-    fn run(&mut self, windows: usize) -> Result<Vec<Told>> {
+    fn run(&mut self, windows: usize) -> Result<Vec<StoryEvent>> {
         let mut next = || {
             let window = self.window();
-            told(Topic::EfficiencyWindows, &window, window.window_end)
+            story_event(Topic::EfficiencyWindows, &window, window.window_end)
         };
         (0..windows).map(|_| next()).collect()
     }
@@ -147,14 +147,14 @@ fn minute(n: usize) -> EventTime {
     EventTime::from_micros(1_767_225_600_000_000 + n as i64 * 60_000_000)
 }
 
-fn workload() -> Result<Told> {
+fn workload() -> Result<StoryEvent> {
     let event = Workload { time: minute(0), workload: JOB.to_owned(), gpu_model: Some(BOARD.to_owned()), ..Workload::default() };
-    told(Topic::Workloads, &event, minute(0))
+    story_event(Topic::Workloads, &event, minute(0))
 }
 
-fn told(topic: Topic, event: &impl serde::Serialize, time: EventTime) -> Result<Told> {
+fn story_event(topic: Topic, event: &impl serde::Serialize, time: EventTime) -> Result<StoryEvent> {
     let value = serde_json::to_vec(event)?;
-    Ok(Told { topic, key: JOB.to_owned(), value, kind: topic.event_type(), time })
+    Ok(StoryEvent { topic, key: JOB.to_owned(), value, kind: topic.event_type(), time })
 }
 
 /// By partition, every model in its order.
@@ -221,6 +221,6 @@ fn judge(world: &World, rounds: u32, outcome: &mut Outcome) -> Result<()> {
     }
     let curve = versions.iter().find(|(name, _)| name.starts_with("cap-curve/")).map_or(0, |(_, versions)| versions.len());
     outcome
-        .check(curve as u64 >= u64::from(rounds), || format!("the job became faster {rounds} times, and {curve} curves say so"));
+        .check(curve as u64 >= u64::from(rounds), || format!("the job became faster {rounds} times, and {curve} curves show it"));
     Ok(())
 }
