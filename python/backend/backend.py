@@ -37,12 +37,12 @@ def refusal_of(program: Path) -> str | None:
     if not program.is_absolute():
         return "its path is not absolute, and wheels are built in a folder of their own"
     try:
-        told = subprocess.run([program, "--version"], capture_output=True, text=True, check=False, timeout=60)
+        result = subprocess.run([program, "--version"], capture_output=True, text=True, check=False, timeout=60)
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"it does not run on this machine: {error}"
-    words = told.stdout.split()
-    if told.returncode != 0 or words[:1] != ["eadt"]:
-        return f"it is not eadt: --version ends with status {told.returncode} and prints {told.stdout[:80]!r}"
+    words = result.stdout.split()
+    if result.returncode != 0 or words[:1] != ["eadt"]:
+        return f"it is not eadt: --version ends with status {result.returncode} and prints {result.stdout[:80]!r}"
     own = re.search(r'^version = "(.+)"$', Path(__file__).resolve().parents[1].joinpath("pyproject.toml").read_text(), re.MULTILINE)
     version = own[1] if own else ""
     return None if words[1:2] == [version] else f"it is version {' '.join(words[1:2])}, and the package is {version}"

@@ -8,7 +8,7 @@ Blocks of steps with the package and without take turns, in random order. Of eac
 interval of a mean is that of 95 % of the means of as many differences drawn from these (bootstrap). CPU of a call is that of its thread, so
 other processes are not in it; the clocks are read in both kinds of block. The whole step is by the wall clock and the median of each block,
 with all that the package does to a step: hooks, what it leaves in the caches. Steps of a busy machine differ by more than a tenth of a per
-cent: the interval says what can be told.
+cent: the interval shows what is certain.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ def compare(without: Callable[[], object], with_package: Callable[[], object], c
 
 
 def thread_seconds(client: eadt.Client) -> float | None:
-    """CPU seconds of the client's own thread, where the kernel says."""
+    """CPU seconds of the client's own thread, where the kernel reports them."""
     path = Path(f"/proc/self/task/{client._thread.native_id if client._thread else 0}/schedstat")
     return int(path.read_text().split()[0]) / 1e9 if path.exists() else None
 

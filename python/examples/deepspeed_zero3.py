@@ -1,4 +1,4 @@
-"""DeepSpeed with ZeRO-3: a parameter group for each block, so that frozen weights stand still.
+"""DeepSpeed with ZeRO-3: a parameter group for each block, so that frozen weights do not move.
 
 deepspeed --module examples.deepspeed_zero3 --steps 500
 """

@@ -1,6 +1,6 @@
 """Training progress and directives for EADT.
 
-A training job reports what it gets done, and is told what to change: precision, frozen layers, a checkpoint. Nothing here raises into
+A training job reports what it gets done, and receives what to change: precision, frozen layers, a checkpoint. Nothing here raises into
 training or waits for the network.
 """
 

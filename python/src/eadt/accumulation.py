@@ -37,8 +37,8 @@ class AccumulatingJob(Job):
         self._gathered_fields.update(fields)
         if is_step:
             gathered, self._gathered = self._gathered, []
-            told, self._gathered_fields = self._gathered_fields, {}
-            super().step(_sum(gathered), loss=loss, **told)
+            gathered_fields, self._gathered_fields = self._gathered_fields, {}
+            super().step(_sum(gathered), loss=loss, **gathered_fields)
 
     def checkpoint_due(self) -> bool:
         """Returns whether the job should write a checkpoint now. Never between the micro-batches of a step."""

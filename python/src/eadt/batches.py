@@ -1,4 +1,4 @@
-"""The samples of a batch, where a framework does not tell them."""
+"""The samples of a batch, where a framework does not report them."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ def script_of(command: list[str]) -> str:
 
 
 def run(command: list[str], environment: dict[str, str]) -> int:
-    """Runs a command to its end, as a shell would say it; signals that ask us to end are passed on."""
+    """Runs a command to its end, as a shell would report it; signals that ask us to end are passed on."""
     process: subprocess.Popen[bytes] | None = None
     early: list[int] = []
 

@@ -52,6 +52,10 @@ CLOSE_SECONDS: Final = 2.0
 KEPT_EVENTS: Final = 64
 #: Reports in the queue after which whoever adds one merges them, so that losses on a device are not kept by the thousand.
 QUEUED_REPORTS: Final = 64
+#: Reasons of failures that are remembered, and seconds after which one is logged again.
+KEPT_FAILURES: Final = 64
+LOGGED_AGAIN_SECONDS: Final = 3600.0
+_DIGITS: Final = re.compile(r"\d+")
 #: Longest answer that is read.
 ANSWER_BYTES: Final = 1 << 20
 #: Answers after which a report is sent again, as after redirects, failures of the server and answers that are no collector's: a token or an
@@ -91,7 +95,7 @@ def default_rank() -> int:
 
 
 def without_credentials(url: str) -> str:
-    """Returns an address for logs, without its user, password and query. Never raises: it stands in lines about addresses that are none."""
+    """Returns an address for logs, without its user, password and query. Never raises: it is logged for addresses that are none, too."""
     try:
         parts = urlsplit(url)
         return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
@@ -137,6 +141,8 @@ class Client:
         self.refused = 0
         self.dropped = 0
         self.last_error: str | None = None
+        #: When a reason was logged, the oldest one first; numbers in it are masked.
+        self._logged_failures: dict[str, float] = {}
         self._token_file = token_file or environment.get("EADT_TOKEN_FILE") or None
         self._ca_file = ca_file or environment.get("EADT_CA_FILE") or None
         self._directives_file = directives_file or environment.get("EADT_DIRECTIVES_FILE") or None
@@ -261,7 +267,7 @@ class Client:
         self._predecessors.append(thread)
 
     def add(self, moment: int, **fields: Any) -> None:
-        """Keeps what a mark of this time did not say; it is sent with the next report, and again until it arrived."""
+        """Keeps what a mark of this time did not report; it is sent with the next report, and again until it arrived."""
         if not self.is_disabled:
             with self._lock:
                 self._keep(moment, fields)
@@ -332,11 +338,19 @@ class Client:
         self.most_queued = QUEUED_REPORTS if is_running else -1
 
     def note_failure(self, error: BaseException | str) -> None:
-        """Logs what keeps progress, or a field of it, from being reported, once for each reason."""
+        """Logs what keeps progress, or a field of it, from being reported: once for each reason, and again after an hour."""
         text = error if isinstance(error, str) else explain(error)
-        if text != self.last_error:
-            self.last_error = text
-            logger.warning("EADT: reports of %s to %s: %s", self.workload, without_credentials(self.url), text)
+        self.last_error = text
+        # Times and numbers differ from one answer to the next.
+        reason, now = _DIGITS.sub("0", text), time.monotonic()
+        logged = self._logged_failures
+        if now < logged.get(reason, -math.inf) + LOGGED_AGAIN_SECONDS:
+            return
+        logged.pop(reason, None)
+        if len(logged) >= KEPT_FAILURES:
+            logged.pop(next(iter(logged)), None)
+        logged[reason] = now
+        logger.warning("EADT: reports of %s to %s: %s", self.workload, without_credentials(self.url), text)
 
     def _run(self) -> None:
         try:
@@ -383,7 +397,7 @@ class Client:
         raw = [*events, newest] if newest else events
         if not newest and self.demand is not None:
             self.demand()
-        # After the acknowledgement, so that it is never told before what it acknowledges. In each request, marks alone included: a job that
+        # After the acknowledgement, so that it is never sent before what it acknowledges. In each request, marks alone included: a job that
         # evaluates more often than it sends has nothing else.
         state = self.state() if raw and self.state is not None else {}
         batch = []
@@ -434,12 +448,13 @@ class Client:
         for entry in refused:
             self.note_failure(f"the collector refuses {entry.get('field')}: {entry.get('error')}")
         # A file is the only source where one is named: two would take turns.
-        for told in _objects(answer.get("directives")) if self._directives_file is None else []:
-            if told.get("workload") == self.workload:
-                self._take_told(told, "the collector's answer")
+        for entry in _objects(answer.get("directives")) if self._directives_file is None else []:
+            if entry.get("workload") == self.workload:
+                self._take_readable_answer(entry, "the collector's answer")
         self._note_arrival()
         if not refused:
             self.last_error = None
+            self._logged_failures.clear()
 
     def poll_directive(self, wait_seconds: float = 0.0) -> tuple[int, Directive | None]:
         """Asks the collector, and waits up to ``wait_seconds`` for a change. Blocks and raises: not for training threads."""
@@ -456,9 +471,9 @@ class Client:
         self._take_answer(answer)
         return self._answer
 
-    def _take_answer(self, told: dict[str, Any]) -> None:
-        revision, directive = parse_answer(told)
-        if directive is not None and self._is_of_an_earlier_job(told):
+    def _take_answer(self, answer: dict[str, Any]) -> None:
+        revision, directive = parse_answer(answer)
+        if directive is not None and self._is_of_an_earlier_job(answer):
             # Before the directive itself: another thread may look for it.
             self.earlier_decisions.add(directive.decision_id)
         if revision == self._answer[0]:
@@ -467,14 +482,14 @@ class Client:
         if self._on_directive is not None:
             self._on_directive(directive, revision)
 
-    def _is_of_an_earlier_job(self, told: dict[str, Any]) -> bool:
+    def _is_of_an_earlier_job(self, answer: dict[str, Any]) -> bool:
         """Returns whether a directive was made before the start of this job had arrived, as the servers have it; clocks here do not count.
 
         A collector that has just begun may learn it later.
         """
         if self._directives_file is not None:
             return False
-        asked_at = told["directive"].get("time")
+        asked_at = answer["directive"].get("time")
         return self._is_starting or (isinstance(asked_at, str) and asked_at.endswith("Z") and asked_at[:19] < self._arrived_at)
 
     def _note_arrival(self) -> None:
@@ -483,10 +498,10 @@ class Client:
             if self._is_starting and not any(event.get("phase") == "started" for event in self._events):
                 self._is_starting, self._arrived_at = False, self._answered_at
 
-    def _take_told(self, told: dict[str, Any], source: str) -> None:
+    def _take_readable_answer(self, answer: dict[str, Any], source: str) -> None:
         """Takes an answer; one that cannot be read keeps no report from being sent."""
         try:
-            self._take_answer(told)
+            self._take_answer(answer)
             self.directives_error = None
         except Exception as error:
             self._note_directive(source, error)
@@ -502,13 +517,13 @@ class Client:
         if path is None:
             return
         try:
-            told = read_file(Path(path))
+            answer = read_file(Path(path))
         except FileNotFoundError:
             return
         except Exception as error:
             self._note_directive(str(path), error)
         else:
-            self._take_told(told, str(path))
+            self._take_readable_answer(answer, str(path))
 
     def _request(self, method: str, path: str, body: bytes | None) -> tuple[int, dict[str, Any]]:
         until = time.monotonic() + REQUEST_SECONDS

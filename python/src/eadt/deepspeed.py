@@ -1,7 +1,7 @@
 """DeepSpeed: one parameter group for each block, whose learning rate is 0 while it is frozen.
 
 ZeRO partitions gradients and goes on moving weights whose ``requires_grad`` is switched off after ``initialize``; a learning rate of 0
-moves them by nothing. It saves no computation; what is frozen is true, and no more is said.
+moves them by nothing. It saves no computation; what is frozen is true, and no more is reported.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from .accumulation import AccumulatingJob
 from .freeze import find_blocks, unwrapped
 from .training import Job
 
-#: The key of a group that says which block it is; -1: everything else.
+#: The key of a group that names which block it is; -1: everything else.
 BLOCK = "eadt_block"
 
 

@@ -31,9 +31,9 @@ class Directive:
     checkpoint_now: bool = False
 
 
-def parse_answer(told: dict[str, Any]) -> tuple[int, Directive | None]:
+def parse_answer(answer: dict[str, Any]) -> tuple[int, Directive | None]:
     """Reads ``{"revision", "directive"}`` as the collector answers; raises ``ValueError`` if it is none."""
-    revision, body = told.get("revision"), told.get("directive")
+    revision, body = answer.get("revision"), answer.get("directive")
     if not isinstance(revision, int) or isinstance(revision, bool):
         raise ValueError("a directive has no revision")
     if body is None:
@@ -69,21 +69,21 @@ def read_file(path: Path) -> dict[str, Any]:
 
     Somebody wrote it by hand: raises ``ValueError`` if a key does not exist, or if it asks for nothing.
     """
-    told = json.loads(read_text(path))
+    answer = json.loads(read_text(path))
     revision = path.stat().st_mtime_ns
-    if not isinstance(told, dict):
+    if not isinstance(answer, dict):
         raise ValueError("a directive is no JSON object")
-    if "directive" in told:
-        _check_keys(told, ANSWER_KEYS)
+    if "directive" in answer:
+        _check_keys(answer, ANSWER_KEYS)
     else:
-        told = {"directive": told or None}
-    told.setdefault("revision", revision)
-    body = told["directive"]
+        answer = {"directive": answer or None}
+    answer.setdefault("revision", revision)
+    body = answer["directive"]
     if isinstance(body, dict):
         _check_keys(body, DIRECTIVE_KEYS)
         if body.get("precision") is None and body.get("frozen_prefix_layers") is None and not body.get("checkpoint_now"):
             raise ValueError(f"it asks for nothing: give {', '.join(ASKED[:-1])} or {ASKED[-1]}, or {{}} to withdraw what was asked")
-    return dict(told)
+    return dict(answer)
 
 
 def _check_keys(given: dict[str, Any], keys: frozenset[str]) -> None:
@@ -110,7 +110,7 @@ def rank_and_world() -> tuple[int, int] | None:
 
 
 def local_world() -> int | None:
-    """Returns how many of the ranks are on this machine, as launchers say it; ``None``: not known."""
+    """Returns how many of the ranks are on this machine, as launchers report it; ``None``: not known."""
     for name in ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"):
         value = os.environ.get(name, "")
         if value.isdigit():

@@ -45,6 +45,8 @@ PROGRESS_FIELDS: Final = frozenset({*NUMBERS, *WHOLE_NUMBERS, *TEXTS, *TIMES, *C
 
 #: Longest text that the collector takes.
 MAX_TEXT_BYTES: Final = 253
+#: Bytes of the id of a decision, at most.
+MAX_ID_BYTES: Final = 1024
 #: Longest list that the collector takes.
 MAX_ENTRIES: Final = 4096
 
@@ -61,7 +63,7 @@ _PRECISIONS: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 def nearest(name: object, names: Iterable[str]) -> str:
-    """Returns the question for the nearest of these names, to stand behind one that does not exist; empty if none is near."""
+    """Returns the question for the nearest of these names, to follow one that does not exist; empty if none is near."""
     near = difflib.get_close_matches(str(name), sorted(names), 1)
     return f"; did you mean {near[0]}?" if near else ""
 
@@ -76,7 +78,7 @@ def event_precision(given: object) -> str:
 
 
 def event_time(moment: datetime | None = None) -> str:
-    """Returns a time as it stands in events: RFC 3339, UTC, microseconds."""
+    """Returns a time as it is written in events: RFC 3339, UTC, microseconds."""
     return (moment or datetime.now(timezone.utc)).astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
@@ -89,7 +91,7 @@ def clip_text(text: str) -> str:
 def plain_event(fields: Mapping[str, Any], unfit: Callable[[str, str], None] | None = None) -> dict[str, Any]:
     """Returns an event as the collector takes it, without what is absent or no number.
 
-    Numbers may be texts, tensors of one or NumPy's. A value that does not fit costs that field alone: ``unfit`` is told its name, and what
+    Numbers may be texts, tensors of one or NumPy's. A value that does not fit costs that field alone: ``unfit`` gets its name, and what
     it is instead.
     """
     event: dict[str, Any] = {}
@@ -119,6 +121,11 @@ def _plain_field(name: str, value: Any) -> Any:
         return _whole(value, *WHOLE_NUMBERS[name])
     if name in TIMES:
         return _time(value)
+    if name == "decision_id":
+        # As it was received: one that is cut is nobody's.
+        if not isinstance(value, str) or len(value.encode()) > MAX_ID_BYTES:
+            raise _Unfit("no id of a decision")
+        return value
     if name == "precision" and not isinstance(value, str):
         return clip_text(event_precision(value))
     if name in CHOICES:
@@ -130,7 +137,7 @@ def _plain_field(name: str, value: Any) -> Any:
         flag = _whole(value, 0, 1)
         return None if flag is None else bool(flag)
     if name == "plasticity":
-        return [None if entry is None else _number(entry, -math.inf, math.inf) for entry in _entries(value)]
+        return [None if entry is None else _number(entry, 0, 1) for entry in _entries(value)]
     if name == "live_knobs":
         return [_text(entry) for entry in _entries(value)]
     return _text(value)
@@ -169,7 +176,7 @@ def _text(value: Any) -> str:
 
 
 def _time(value: Any) -> str:
-    """Returns a time as it stands in events; numbers are seconds since 1970, and one without a zone is of this machine's."""
+    """Returns a time as it is written in events; numbers are seconds since 1970, and one without a zone is of this machine's."""
     if isinstance(value, str):
         if _EVENT_TIME.fullmatch(value):
             return value

@@ -45,7 +45,7 @@ def explain(error: BaseException) -> str:
 
 def explain_answer(status: int, text: str) -> str:
     """Returns an answer of a server with its remedy; ``text`` is empty if it gave no reason."""
-    # A collector says why in JSON, and takes reports with 202. A proxy in front of it may answer as it likes for a collector that is away.
+    # A collector takes reports with 202, and refuses in JSON. A proxy in front of it may answer as it likes for a collector that is away.
     is_page = text.lstrip().startswith("<")
     if (not text and status in (404, 405)) or (is_page and status in (400, 404, 405)) or 200 <= status < 300:
         return f"{status}, which is no collector's answer: {ELSEWHERE}"

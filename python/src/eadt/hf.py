@@ -76,7 +76,7 @@ class EadtCallback(TrainerCallback):  # type: ignore[misc]
         self.job.start(global_batch_size=batch, steps_remaining=max(0, state.max_steps - state.global_step))
 
     def _learn_batch(self, args: Any, state: Any, dataloader: Any) -> None:
-        # A batch that was found by trying, and in older transformers one of a checkpoint, is not what the arguments say.
+        # A batch that was found by trying, and in older transformers one of a checkpoint, is not that of the arguments.
         found = getattr(state, "train_batch_size", None) if args.auto_find_batch_size else None
         loaded = _loaded_by(dataloader, args)
         self._is_loaded_known = loaded is not None or dataloader is None
@@ -169,7 +169,7 @@ class EadtCallback(TrainerCallback):  # type: ignore[misc]
         job.steps_without_samples += 1
 
     def _samples_at(self, step: int) -> float:
-        """Returns the samples of all ranks up to a step of this training, if each batch is as large as the loader says."""
+        """Returns the samples of all ranks up to a step of this training, if each batch is as large as that of the loader."""
         return self._computed_before + self._regular(step - self._steps_before)
 
     def _regular(self, step: int) -> float:
@@ -289,7 +289,7 @@ def _epoch_of(dataloader: Any, args: Any, batch: int) -> tuple[int, float] | Non
     if args.world_size <= 1 and not getattr(sampler, "drop_last", True):
         rows: Any = getattr(sampler, "sampler", None)
         if not hasattr(rows, "__len__"):
-            # Of a dataset that is only iterated, and tells its length.
+            # Of a dataset that is only iterated, and has a length.
             rows = getattr(dataloader, "dataset", None)
         given = len(rows) if hasattr(rows, "__len__") else samples
         if samples - batch / accumulated < given < samples:
@@ -320,7 +320,7 @@ def _learning_rate(scheduler: Any, optimizer: Any) -> float | None:
 
 
 def _refusal_of_trainer(args: Any, model: Any) -> str | None:
-    """The trainer wraps the model where callbacks do not see it: its arguments tell how."""
+    """The trainer wraps the model where callbacks do not see it: its arguments show how."""
     if getattr(args, "deepspeed", None):
         return "the trainer runs DeepSpeed, which moves weights that do not require gradients: train by eadt.deepspeed instead"
     if args.world_size <= 1 or getattr(args, "fsdp", None):

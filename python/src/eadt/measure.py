@@ -199,7 +199,7 @@ def _visible(handles: list[tuple[str, ctypes.c_void_p]]) -> list[tuple[str, ctyp
         if name == "-1":
             break
         if name.isdigit():
-            # CUDA numbers the fastest first unless told otherwise, NVML by the bus.
+            # CUDA numbers the fastest first unless configured otherwise, NVML by the bus.
             if len(handles) > 1 and os.environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID":
                 raise _Unknown("which GPU is meant is not known: set CUDA_DEVICE_ORDER=PCI_BUS_ID, or UUIDs")
             if int(name) >= len(handles):

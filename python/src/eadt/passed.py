@@ -11,7 +11,7 @@ from .batches import batch_size
 class PassedBatches:
     """Stands before ``trainer.training_step``, which is called with each batch that is trained on, and with no other.
 
-    ``loaded``: the samples that the loader takes for a batch of this rank; ``None``: it does not say.
+    ``loaded``: the samples that the loader takes for a batch of this rank; ``None``: not known.
     """
 
     def __init__(self, trainer: Any, main_input: str | None, loaded: int | None) -> None:
@@ -21,7 +21,7 @@ class PassedBatches:
         #: Whether a batch has a row for each sample; ``None``: there was no batch yet.
         self._has_rows: bool | None = None
         self._trainer = trainer
-        #: What this class stands before, and whether an attribute of the trainer had it.
+        #: What this class replaces, and whether an attribute of the trainer had it.
         self._step = trainer.training_step
         self._was_attribute = "training_step" in vars(trainer)
         self._counting_step = self._make_step()
@@ -33,7 +33,7 @@ class PassedBatches:
         return None if self._has_rows is False else self._rows
 
     def close(self) -> None:
-        """Gives the trainer its own ``training_step`` back, unless somebody else stands before it meanwhile."""
+        """Gives the trainer its own ``training_step`` back, unless somebody else replaced it meanwhile."""
         trainer = self._trainer
         if vars(trainer).get("training_step") is not self._counting_step:
             return
@@ -67,7 +67,7 @@ class PassedBatches:
         if self._has_rows is None:
             self._has_rows = self._fits(rows)
         if rows is None:
-            # Not even a guess, if the loader says nothing.
+            # Not even a guess, if the loader has no size.
             self._has_rows = self._has_rows and self._loaded is not None
             rows = self._loaded or 0
         self._rows += rows

@@ -1,6 +1,6 @@
 """How much each block still changes: 1 - CKA between its outputs now and at the last snapshot, on a kept batch.
 
-Gradient norms fall with the learning rate and say little; linear CKA to a snapshot of the same block is what stayed within a
+Gradient norms fall with the learning rate and show little; linear CKA to a snapshot of the same block is what stayed within a
 loss of 2 % where it was compared (docs/use/training.md).
 """
 

@@ -9,15 +9,23 @@ import torch
 from torch import nn
 
 from .events import event_precision
+from .forward import is_compiled, when_compiling
 
 
 def current_precision(model: nn.Module) -> str:
     """Returns the precision of matrix products at this point of a forward pass."""
-    parameter = next((p for p in model.parameters() if p.is_floating_point()), None)
+    parameter = _first_weight(model)
     if parameter is None:
         return "fp32"
     device = parameter.device.type
-    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else parameter.dtype
+    return _name_of(torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else parameter.dtype, device)
+
+
+def _first_weight(model: nn.Module) -> nn.Parameter | None:
+    return next((parameter for parameter in model.parameters() if parameter.is_floating_point()), None)
+
+
+def _name_of(dtype: torch.dtype, device: str) -> str:
     name = event_precision(dtype)
     if name == "fp32" and device == "cuda" and torch.backends.cuda.matmul.allow_tf32:
         return "tf32"
@@ -27,36 +35,76 @@ def current_precision(model: nn.Module) -> str:
 class PrecisionProbe:
     """Looks at the precision inside a forward pass: flags of frameworks promise what a device may not do.
 
-    PyTorch calls a module with a hook in a slower way, so the hook goes when it has looked.
+    PyTorch calls a module with a hook in a slower way, so the hook goes when it has looked. In compiled code no hook runs: there the
+    precision is that which torch.compile found when it compiled the pass; of a model that was compiled before, that at its call.
     """
 
-    def __init__(self, model: nn.Module, block: nn.Module | None) -> None:
+    def __init__(self, model: nn.Module, block: nn.Module | None, control: AutocastControl | None = None) -> None:
         self.effective: str | None = None
-        self._watched = block if block is not None else model
+        self.is_looking = False
+        self._model, self._watched = model, block if block is not None else model
+        self._control = control
         self._hook: Any = None
+        #: The compiled model, if the job was given it: its own call is not compiled.
+        self._outer = model if type(model).__name__ == "OptimizedModule" else None
+        self._outer_hook: Any = None
+        #: What passes were compiled in, by what ``job.autocast()`` asked for then, and what the last compiled model was called in.
+        self._compiled: dict[str | None, str] = {}
+        self._called_in: str | None = None
+        self._note = when_compiling(self._on_compiling)
         self.look_again()
 
-    @property
-    def is_looking(self) -> bool:
-        """Whether it waits for a forward pass: the precision may be another one since the last."""
-        return self._hook is not None
-
     def look_again(self) -> None:
-        """Looks at the next forward pass."""
+        """Looks at the next forward pass: the precision may be another one since the last."""
+        self.is_looking = True
         if self._hook is None:
             self._hook = self._watched.register_forward_pre_hook(self._on_forward)
+        if self._outer is not None and self._outer_hook is None:
+            self._outer_hook = self._outer.register_forward_pre_hook(self._on_call)
+
+    def settle(self) -> None:
+        """Ends a look at passes that were compiled, so that no hook saw them. Call it after a step."""
+        if not self.is_looking:
+            return
+        if self._asked() in self._compiled:
+            self._found(self._compiled[self._asked()])
+        elif self._called_in is not None:
+            self._found(self._called_in)
+        elif self._control is not None and self._control.is_used and is_compiled(self._model):
+            weight = _first_weight(self._watched)
+            if weight is not None:
+                self._found(_name_of(self._control.dtype() or weight.dtype, weight.device.type))
 
     def close(self) -> None:
-        """Removes the hook, if it is there."""
-        hook, self._hook = self._hook, None
-        if hook is not None:
-            hook.remove()
+        """Removes the hooks, if they are there; but not from code that was compiled with them, which would be compiled anew."""
+        self.is_looking = False
+        if not self._compiled:
+            hook, self._hook = self._hook, None
+            if hook is not None:
+                hook.remove()
+        outer, self._outer_hook = self._outer_hook, None
+        if outer is not None:
+            outer.remove()
+
+    def _asked(self) -> str | None:
+        return self._control.asked if self._control is not None and self._control.is_used else None
+
+    def _found(self, precision: str) -> None:
+        self.effective = precision
+        self.close()
+
+    def _on_compiling(self) -> None:
+        self.effective = self._compiled[self._asked()] = current_precision(self._watched)
 
     def _on_forward(self, module: nn.Module, _: Any) -> None:
-        if not module.training or torch.compiler.is_compiling():
-            return
-        self.effective = current_precision(module)
-        self.close()
+        if torch.compiler.is_compiling():
+            self._note()
+        elif module.training and self.is_looking:
+            self._found(current_precision(module))
+
+    def _on_call(self, module: nn.Module, _: Any) -> None:
+        if not torch.compiler.is_compiling() and module.training:
+            self._called_in = current_precision(module)
 
 
 class AutocastControl:
@@ -91,7 +139,11 @@ class AutocastControl:
         # Nothing was asked for yet: the weights' own precision is computed in.
         return self.asked is None and not probe.is_looking and wanted == probe.effective
 
+    def dtype(self) -> torch.dtype | None:
+        """Returns what ``context`` casts to; ``None``: the weights' own type is computed in."""
+        return {"bf16": torch.bfloat16, "fp16": torch.float16}.get(self.asked or "")
+
     def context(self) -> Any:
         self.is_used = True
-        dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(self.asked or "")
+        dtype = self.dtype()
         return torch.autocast(self.device_type, dtype=dtype, enabled=dtype is not None)

@@ -21,7 +21,7 @@ from .measure import Measurement
 
 logger = logging.getLogger("eadt")
 
-#: Steps after which rank 0 tells the others whether there is a directive. A count, not a time: all ranks must be at the same step.
+#: Steps after which rank 0 sends the others whether there is a directive. A count, not a time: all ranks must be at the same step.
 AGREE_EVERY = 20
 #: Nanoseconds between two steps that are reported, at least; shorter steps between them are only counted.
 REPORT_NS = 200_000_000
@@ -31,6 +31,8 @@ START_NS = 60_000_000_000
 MAX_COUNTED = 64
 #: Steps after which hooks look at a forward pass again: they slow each pass while they are there.
 LOOK_EVERY = 100
+#: Steps after a freeze within which each block that trains is to get a gradient.
+CHECKED_STEPS = 5
 
 #: Samples and fields of each step since the last one that was reported. Ranks that report nothing keep no fields.
 Counted = list[tuple[Any, dict[str, Any] | None]]
@@ -44,7 +46,7 @@ class Job:
 
     ``layers``: the blocks that may be frozen: ``"auto"``, a list of them from the input side, or ``None``.
     ``scaler``: the ``GradScaler`` of the loop. ``precision``: with which ``autocast()`` starts: ``fp32``, ``bf16`` or ``fp16``.
-    ``agree_every``: steps after which rank 0 tells the others of a directive.
+    ``agree_every``: steps after which rank 0 sends the others a directive.
     ``plasticity_every``: steps between two measurements of the blocks' plasticity; 0: none.
     ``client``: one of your own; else its options: ``url``, ``workload``, ``token_file``, ``ca_file``, ``directives_file``,
     ``interval_seconds`` (seconds between two requests, at least).
@@ -98,11 +100,14 @@ class Job:
         self.scaler = scaler
         self._agree_every = max(1, agree_every)
         self._revision = 0
-        #: Whether the job began with the first step of its training; ``None`` until then: it may be told that it goes on from a checkpoint.
+        #: Whether the job began with the first step of its training; ``None`` until then: it may be set that it goes on from a checkpoint.
         self._is_fresh: bool | None = None
         self._pending: Directive | None = None
         #: Whether the last directive was begun and failed: what the job does now is no one's request.
         self._is_half_done = False
+        #: The directive whose freeze is checked by the gradients of the next steps, these steps, and the blocks that were frozen before it.
+        self._checked: tuple[Directive, int] | None = None
+        self._checks_left = 0
         #: The last decision for which a checkpoint was written.
         self._checkpointed_for = ""
         #: The step from which on it may be taken up.
@@ -140,7 +145,7 @@ class Job:
         blocks = find_blocks(model) if layers is None or isinstance(layers, str) else list(layers)
         if self._freezer is None and layers is not None:
             self._freezer = BlockFreezer(model, optimizers, blocks)
-        self._probe = PrecisionProbe(model, blocks[0] if blocks else None)
+        self._probe = PrecisionProbe(model, blocks[0] if blocks else None, self._autocast)
         if self._plasticity_every > 0 and blocks:
             from .plasticity import PlasticityMeter
 
@@ -215,7 +220,7 @@ class Job:
         self._look_up_rank()
         if not self._is_leader:
             return
-        # A job that goes on from a checkpoint says so at once, if it knows it already: it is asked what its run before was.
+        # A job that goes on from a checkpoint reports so at once, if it knows it already: it is asked what its run before was.
         counters = {} if self._begins_afresh() else {"steps_total": self._steps, "samples_total": self._samples}
         self._begun = self.client.mark(**{**self._surroundings(), **counters, **fields, "phase": "started"})
 
@@ -260,6 +265,8 @@ class Job:
     def _end_count(self, loss: Any) -> None:
         """Reports this step, and learns the directive where all ranks do."""
         self._report_step(loss)
+        if self._checked is not None:
+            self._check(*self._checked)
         steps, every = self._steps, self._agree_every
         if steps % every == 0:
             self._agree()
@@ -269,6 +276,8 @@ class Job:
             if steps % self._plasticity_every == 0:
                 self._measure_plasticity()
             limit = min(limit, self._plasticity_every - steps % self._plasticity_every)
+        if self._checked is not None:
+            limit = 1
         most = self._usual if self._is_leader else MAX_COUNTED
         self._most_counted = most if most < limit else limit
         if steps >= self._look_at:
@@ -285,14 +294,14 @@ class Job:
         try:
             samples = 0.0
             fields: dict[str, Any] = {}
-            for more, told in counted:
+            for more, more_fields in counted:
                 number = _number(more)
                 if isinstance(number, str):
                     self._note_samples(number)
                 else:
                     samples += number
-                if told:
-                    fields.update(told)
+                if more_fields:
+                    fields.update(more_fields)
             self._samples += samples * self._world
             if not self._is_leader:
                 self._keeps_loss, self._loss = False, None
@@ -370,7 +379,7 @@ class Job:
         return self._pending is not None and self.steps_total >= self._due_at
 
     def checkpointed(self) -> None:
-        """Says that a checkpoint is complete, and takes up what was asked. A collective: call it on every rank."""
+        """Reports that a checkpoint is complete, and takes up what was asked. A collective: call it on every rank."""
         self.checkpoints += 1
         self._report_counted()
         self._agree()
@@ -467,7 +476,10 @@ class Job:
         if self.effective_precision is not None:
             state["precision"] = self.effective_precision
         if self._freezer is not None and self._freezer.blocks:
-            state["frozen_prefix_layers"], state["layers"] = self._freezer.frozen, len(self._freezer.blocks)
+            state["layers"] = len(self._freezer.blocks)
+            # A freeze whose gradients are still checked may be taken back: it is no answer yet.
+            if self._checked is None:
+                state["frozen_prefix_layers"] = self._freezer.frozen
         scaler = self.scaler
         with contextlib.suppress(Exception):
             if scaler is not None and scaler.is_enabled():
@@ -477,13 +489,13 @@ class Job:
     def _agree(self) -> None:
         """Every rank learns rank 0's directive, and whether all can: collectives, at the same step of all."""
         self._look_up_rank()
-        told = self._asked() if self._is_leader else None
+        answer = self._asked() if self._is_leader else None
         if self._world > 1:
-            told = agree(told, self._device)
-        # A rank of its own without torch.distributed is told nothing.
-        if told is None or told[0] == self._revision:
+            answer = agree(answer, self._device)
+        # A rank of its own without torch.distributed receives nothing.
+        if answer is None or answer[0] == self._revision:
             return
-        self._revision, asked = told
+        self._revision, asked = answer
         # Nothing is asked any more: everything is as at the start.
         directive = asked if asked is not None else Directive(decision_id="")
         verdicts = gather((self._own_refusal(directive), self._is_in_force(directive)), self._device)
@@ -496,7 +508,7 @@ class Job:
         self._pending = directive
         self._due_at = self.steps_total
         if self._looks_before(directive):
-            self._look_again()
+            self._look_again(whole=True)
             self._due_at += 1
 
     def _asked(self) -> tuple[int, Directive | None]:
@@ -514,7 +526,7 @@ class Job:
         return self._steps == 0 and self._samples == 0
 
     def _is_in_force(self, directive: Directive) -> bool:
-        """Returns whether this rank does already what is asked; not if it cannot tell."""
+        """Returns whether this rank does already what is asked; not if that is unknown."""
         try:
             if self._is_half_done or (directive.frozen_prefix_layers or 0) != (self.frozen_layers or 0):
                 return False
@@ -541,22 +553,59 @@ class Job:
         self._checkpointed_for = directive.decision_id
         if refusal is None:
             self._is_half_done = True
+            before = self.frozen_layers or 0
             try:
                 self._apply(directive)
                 self._is_half_done = False
+                self._begin_check(directive, before)
             except Exception as error:
                 refusal = f"it was begun and failed: {error}"
-        self._acknowledge(directive, refusal)
+        if refusal is not None or self._checked is None:
+            self._acknowledge(directive, refusal)
+
+    def _begin_check(self, directive: Directive, before: int) -> None:
+        """Has the gradients of the next steps checked, on all ranks, if more blocks are frozen than before: then it is acknowledged."""
+        begin = getattr(self._freezer, "begin_check", None)
+        self._checked = None
+        if begin is None or (self.frozen_layers or 0) in (0, before):
+            return
+        begin()
+        self._checked, self._checks_left = (directive, before), CHECKED_STEPS
+        self._demand()
+        front = self._freezer.stopped_in_front()
+        if front is not None and self._is_leader:
+            logger.info("EADT: directive %s: what is in front of the frozen blocks stands still as well: %s", directive.decision_id, front)
+
+    def _check(self, directive: Directive, before: int) -> None:
+        """Takes a freeze back, on all ranks, after which blocks got no gradient that should train. A collective."""
+        self._checks_left -= 1
+        try:
+            outcome = self._freezer.check(self._checks_left <= 0)
+        except Exception as error:
+            outcome = (False, f"the job cannot check what it trains: {error}")
+        outcomes = gather(outcome, self._device)
+        refusal = first_refusal([why for _, why in outcomes])
+        try:
+            if refusal is not None:
+                self._checked = None
+                self._freezer.freeze(before)
+                self._acknowledge(directive, f"it was taken back: {refusal}")
+            elif self._checks_left <= 0 or all(is_settled for is_settled, _ in outcomes):
+                self._checked = None
+                self._freezer.end_check()
+                self._acknowledge(directive, None)
+        except Exception as error:
+            self.client.note_failure(error)
 
     def _acknowledge(self, directive: Directive, refusal: str | None) -> None:
-        """Has reports say what became of a directive; of a withdrawal they say nothing."""
+        """Has reports show what became of a directive; of a withdrawal they show nothing."""
         decision = directive.decision_id
         if decision and self.answers[-1:] != [(decision, refusal)]:
             self.answers.append((decision, refusal))
             if refusal is not None:
                 logger.warning("EADT: directive %s is refused: %s", decision, refusal)
-        told = None if refusal is None else clip_text(refusal)
-        self.client.always(decision_id=decision or None, directive_refused=told if decision else None)
+        reason = None if refusal is None else clip_text(refusal)
+        self.client.always(decision_id=decision or None, directive_refused=reason if decision else None)
 
     def _own_refusal(self, directive: Directive) -> str | None:
         """Returns why this rank cannot. What goes wrong is an answer, not an exception into training; no rank leaves the others waiting."""
@@ -596,14 +645,19 @@ class Job:
         if self._autocast is not None and self._autocast.is_used:
             self._autocast.asked = directive.precision or self._autocast.initial
             self._probe.look_again()
+            # In compiled code no hook runs: what was computed in is looked up after the next step.
+            self._look_at = 0
+            self._demand()
 
-    def _look_again(self) -> None:
-        """Has hooks look at the next forward pass."""
+    def _look_again(self, whole: bool = False) -> None:
+        """Has hooks look at the next forward pass; with ``whole`` also at what a freeze would stop."""
         self._look_at = self._steps + LOOK_EVERY
-        for watcher in (self._probe, self._freezer):
-            look_again = getattr(watcher, "look_again", None)
-            if look_again is not None:
-                look_again()
+        if self._probe is not None:
+            self._probe.settle()
+            self._probe.look_again()
+        look_again = getattr(self._freezer, "look_again", None)
+        if look_again is not None:
+            look_again(whole)
 
     def summary(self) -> str:
         """Returns what the job did, in words: unknown figures are called unknown."""

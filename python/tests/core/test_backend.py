@@ -124,8 +124,8 @@ class TestBackend(unittest.TestCase):
                 str(wheel),
             ]
             subprocess.run([sys.executable, *install], check=True, capture_output=True)
-            told = subprocess.run([str(home / "bin/eadt"), "--version"], capture_output=True, text=True, check=True).stdout
-            self.assertEqual(told, "eadt 0.1.0 (0123456789ab)\n")
+            version = subprocess.run([str(home / "bin/eadt"), "--version"], capture_output=True, text=True, check=True).stdout
+            self.assertEqual(version, "eadt 0.1.0 (0123456789ab)\n")
             places = {**os.environ, "PYTHONPATH": str(home)}
             ran = subprocess.run([str(home / "bin/eadt-run"), "--help"], env=places, capture_output=True, text=True, check=True).stdout
             self.assertIn("--workload", ran)

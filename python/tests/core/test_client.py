@@ -65,7 +65,7 @@ class TestReports(unittest.TestCase):
         self.assertLess(len(events), 100, "reports are coalesced")
         self.assertEqual([event["time"] for event in events], sorted(event["time"] for event in events))
 
-    def test_figures_told_apart_arrive_together(self) -> None:
+    def test_figures_reported_one_by_one_arrive_together(self) -> None:
         client = self.client(interval_seconds=600.0)
         for step in range(1, 301):
             client.report(steps_total=step)
@@ -74,7 +74,7 @@ class TestReports(unittest.TestCase):
         client.close()
         self.assertEqual([(e["steps_total"], e["gradient_norm"]) for e in self.server.events], [(300, 0.25)])
 
-    def test_a_job_tells_its_steps_and_what_it_does_when_it_is_sent(self) -> None:
+    def test_a_job_reports_its_steps_and_what_it_does_when_it_is_sent(self) -> None:
         job = eadt.job(client=self.client(interval_seconds=600.0), agree_every=7)
         with job, mock.patch("eadt.training.REPORT_NS", 0):
             # The steps are not sent along with the start.
@@ -84,13 +84,13 @@ class TestReports(unittest.TestCase):
             job.step(samples=8)
             job.client._wake.set()
             wait_for(lambda: any("loss" in event for event in self.server.events))
-        told = next(event for event in self.server.events if "loss" in event)
-        self.assertEqual((told["steps_total"], told["samples_total"], told["loss"], told["learning_rate"]), (101, 808.0, 0.5, 0.1))
-        self.assertEqual(told["live_knobs"], ["checkpoint_now"])
+        event = next(event for event in self.server.events if "loss" in event)
+        self.assertEqual((event["steps_total"], event["samples_total"], event["loss"], event["learning_rate"]), (101, 808.0, 0.5, 0.1))
+        self.assertEqual(event["live_knobs"], ["checkpoint_now"])
         last = self.server.events[-1]
         self.assertEqual((last["phase"], last["steps_total"], last["samples_total"]), ("finished", 101, 808.0))
 
-    def test_short_steps_are_counted_and_all_that_they_tell_arrives(self) -> None:
+    def test_short_steps_are_counted_and_all_that_they_report_arrives(self) -> None:
         job = eadt.job(client=self.client(interval_seconds=600.0))
         with job:
             wait_for(lambda: self.server.events)
@@ -103,11 +103,11 @@ class TestReports(unittest.TestCase):
             self.assertEqual((job.steps_total, job.samples_total), (40, 320.0))
             job.step(samples=8, learning_rate=0.5)
             job.evaluated(0.75)
-        told = [event for event in self.server.events if "learning_rate" in event]
+        events = [event for event in self.server.events if "learning_rate" in event]
         self.assertEqual(
-            [(e["steps_total"], e["samples_total"], e["learning_rate"], e["gradient_norm"]) for e in told], [(41, 328.0, 0.5, 0.25)]
+            [(e["steps_total"], e["samples_total"], e["learning_rate"], e["gradient_norm"]) for e in events], [(41, 328.0, 0.5, 0.25)]
         )
-        self.assertEqual(told[0]["loss"], 40.0, "the loss of the last step that was reported with one")
+        self.assertEqual(events[0]["loss"], 40.0, "the loss of the last step that was reported with one")
         names = ("validation_loss", "learning_rate", "phase", "steps_total")
         order = [next(event[name] for name in names if name in event) for event in self.server.events]
         self.assertEqual(order, ["started", 0, 0.5, 0.75, "finished"])
@@ -129,8 +129,8 @@ class TestReports(unittest.TestCase):
         job.steps_total, job.samples_total = 100, 800.0
         with job:
             job.step(samples=8)
-        told = [(event.get("phase"), event["steps_total"], event["samples_total"]) for event in self.server.events]
-        self.assertEqual(told, [("started", 100, 800.0), (None, 100, 800.0), (None, 101, 808.0), ("finished", 101, 808.0)])
+        reports = [(event.get("phase"), event["steps_total"], event["samples_total"]) for event in self.server.events]
+        self.assertEqual(reports, [("started", 100, 800.0), (None, 100, 800.0), (None, 101, 808.0), ("finished", 101, 808.0)])
         self.server.events.clear()
         with mock.patch("eadt.training.START_NS", 0), eadt.job(client=self.client(interval_seconds=600.0)) as job:
             job.step(samples=8)
@@ -203,7 +203,7 @@ class TestReports(unittest.TestCase):
         last = self.server.events[-1]
         self.assertEqual((last["phase"], last["steps_total"], last["samples_total"]), ("finished", 90, 656.0))
 
-    def test_samples_that_are_not_counted_say_why(self) -> None:
+    def test_samples_that_are_not_counted_give_the_reason(self) -> None:
         class Scalar:
             def __init__(self, number: float) -> None:
                 self.number = number
@@ -211,7 +211,7 @@ class TestReports(unittest.TestCase):
             def __float__(self) -> float:
                 return self.number
 
-        for given, told in [
+        for given, expected in [
             ("8", "no number but str"),
             (None, "no number but NoneType"),
             (Unreadable(), "no number but Unreadable"),
@@ -222,7 +222,7 @@ class TestReports(unittest.TestCase):
             (Scalar(8.0), 8.0),
             (True, 1.0),
         ]:
-            self.assertEqual(_number(given), told)
+            self.assertEqual(_number(given), expected)
         job = eadt.job(client=self.client(interval_seconds=600.0))
         with job:
             job.samples_total = Scalar(-8.0)  # type: ignore[assignment]
@@ -249,7 +249,7 @@ class TestReports(unittest.TestCase):
             def __init__(self) -> None:
                 self.blocks, self.frozen, self.looks = [1, 2, 3], 0, 0
 
-            def look_again(self) -> None:
+            def look_again(self, whole: bool = False) -> None:
                 self.looks += 1
 
             def refusal(self, layers: int) -> str | None:
@@ -296,8 +296,8 @@ class TestReports(unittest.TestCase):
         self.assertFalse({"loss", "gradient_norm", "learning_rate"} & event.keys())
 
     def test_a_directive_comes_with_the_answer_and_is_withdrawn_by_another(self) -> None:
-        told: list[Any] = []
-        client = self.client(on_directive=lambda directive, revision: told.append((revision, directive)))
+        calls: list[Any] = []
+        client = self.client(on_directive=lambda directive, revision: calls.append((revision, directive)))
         body = {"decision_id": "d-1", "frozen_prefix_layers": 2, "workload": "n/a", "time": "x"}
         self.server.answer = {"directives": [{"workload": "n/a", "revision": 4, "directive": body}]}
         client.report(steps_total=1)
@@ -310,10 +310,10 @@ class TestReports(unittest.TestCase):
         self.server.answer = {"directives": [{"workload": "n/a", "revision": 6, "directive": None}]}
         client.report(steps_total=3)
         wait_for(lambda: client.directive()[0] == 6)
-        self.assertEqual([(revision, body is not None) for revision, body in told], [(4, True), (6, False)])
+        self.assertEqual([(revision, body is not None) for revision, body in calls], [(4, True), (6, False)])
         client.close()
 
-    def test_a_directive_may_stand_in_a_file(self) -> None:
+    def test_a_directive_may_be_in_a_file(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder, "directive.json")
             client = self.client(directives_file=path)
@@ -622,9 +622,9 @@ class TestReports(unittest.TestCase):
             job.close()
         self.assertLess(time.monotonic() - begun, 60.0)
         own = [event for event in self.server.events if event["workload"] == "n/a" and "phase" in event]
-        told = [(event["phase"], event.get("samples_total")) for event in own]
+        reports = [(event["phase"], event.get("samples_total")) for event in own]
         started = ("started", None)
-        self.assertEqual(told, [started, ("finished", 8.0), started, ("finished", 4.0), started, ("finished", 2.0)])
+        self.assertEqual(reports, [started, ("finished", 8.0), started, ("finished", 4.0), started, ("finished", 2.0)])
         self.assertEqual([event["time"] for event in own], sorted(event["time"] for event in own))
         self.assertEqual([e["phase"] for e in self.server.events if e["workload"] == "n/b" and "phase" in e], ["started", "finished"])
 
@@ -674,15 +674,15 @@ class TestReports(unittest.TestCase):
                 self.assertNotIn("eadt/joules_per_sample", job.figures())
                 self.assertIn("J/sample unknown (1 of 2 ranks are on other machines)", job.summary())
 
-    def test_a_job_that_evaluates_all_the_time_says_in_each_request_what_it_does(self) -> None:
+    def test_a_job_that_evaluates_all_the_time_reports_in_each_request_what_it_does(self) -> None:
         with eadt.job(client=self.client(interval_seconds=0.02)) as job:
             for _ in range(30):
                 job.step(samples=8)
                 job.evaluated(0.5)
                 time.sleep(0.02)
-        told = [event for event in self.server.events if "live_knobs" in event]
+        events = [event for event in self.server.events if "live_knobs" in event]
         self.assertGreater(len(self.server.requests), 5)
-        self.assertGreaterEqual(len(told), len(self.server.requests))
+        self.assertGreaterEqual(len(events), len(self.server.requests))
 
     def test_a_second_end_is_reported_if_there_were_steps_in_between(self) -> None:
         job = eadt.job(client=self.client())
@@ -797,7 +797,7 @@ class TestHarm(unittest.TestCase):
 
 
 class TestFailures(unittest.TestCase):
-    """What is wrong is said with what to do about it."""
+    """What is wrong is reported with what to do about it."""
 
     def setUp(self) -> None:
         folder = tempfile.TemporaryDirectory()
@@ -812,21 +812,21 @@ class TestFailures(unittest.TestCase):
         made = [Client(url, "n/a", interval_seconds=0.02, **options) for url, options in clients]
         for client in made:
             client.report(steps_total=1)
-        told = [str(wait_for(lambda client=client: client.last_error)) for client in made]
+        errors = [str(wait_for(lambda client=client: client.last_error)) for client in made]
         # Together: each waits a second before it tries again.
         for client in made:
             client.begin_close({})
         for client in made:
             client.close()
         self.assertEqual([client.sent for client in made], [0] * len(made))
-        return told
+        return errors
 
     def file(self, name: str, content: str) -> str:
         path = self.folder / name
         path.write_text(content)
         return str(path)
 
-    def test_an_address_that_is_none_is_said_with_the_variable(self) -> None:
+    def test_an_address_that_is_none_is_reported_with_the_variable(self) -> None:
         cases = [
             (absent_url(), "nothing listens there: start `eadt up`; EADT_URL is the collector's address"),
             ("http://no.such.host.invalid:1", "the host is not known"),
@@ -836,12 +836,12 @@ class TestFailures(unittest.TestCase):
             ("ftp://127.0.0.1", "that is no address of http:// or https://: EADT_URL is"),
             ("http://", "that is no address of http:// or https://: EADT_URL is"),
         ]
-        for (_, part), told in zip(cases, self.failures(*[(url, {}) for url, _ in cases])):
-            self.assertIn(part, told)
+        for (_, part), error in zip(cases, self.failures(*[(url, {}) for url, _ in cases])):
+            self.assertIn(part, error)
 
     def test_an_address_that_cannot_be_parsed_does_not_reach_training(self) -> None:
-        told = mock.patch.dict(os.environ, {"EADT_URL": "http://user:secret@[::1:9477/x?token=secret"})
-        with told, self.assertLogs("eadt", logging.WARNING) as logs, eadt.job(workload="n/a", interval_seconds=0.02) as job:
+        variables = mock.patch.dict(os.environ, {"EADT_URL": "http://user:secret@[::1:9477/x?token=secret"})
+        with variables, self.assertLogs("eadt", logging.WARNING) as logs, eadt.job(workload="n/a", interval_seconds=0.02) as job:
             for samples in ("x", -1, 8):
                 job.step(samples=samples)
             wait_for(lambda: "that is no address (Invalid IPv6 URL): EADT_URL is" in (job.client.last_error or ""))
@@ -863,7 +863,7 @@ class TestFailures(unittest.TestCase):
         wait_for(lambda: len(server.events) == 4)
         self.assertEqual(Client("https://collector.example:9477/eadt/", "n/a").url, "https://collector.example:9477/eadt")
 
-    def test_http_and_https_that_are_mistaken_for_each_other_are_said(self) -> None:
+    def test_http_and_https_that_are_mistaken_for_each_other_are_reported(self) -> None:
         server = Recorder()
         self.addCleanup(server.close)
         with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -878,10 +878,10 @@ class TestFailures(unittest.TestCase):
                         connection.close()
 
             threading.Thread(target=alert, daemon=True).start()
-            secure, told = self.failures((server.url.replace("http:", "https:"), {}), (f"http://127.0.0.1:{listener.getsockname()[1]}", {}))
-        self.assertIn("without TLS, EADT_URL begins with http://", secure)
-        self.assertIn("if it uses TLS, EADT_URL begins with https://", told)
-        self.assertTrue(told.isprintable(), told)
+            tls, plain = self.failures((server.url.replace("http:", "https:"), {}), (f"http://127.0.0.1:{listener.getsockname()[1]}", {}))
+        self.assertIn("without TLS, EADT_URL begins with http://", tls)
+        self.assertIn("if it uses TLS, EADT_URL begins with https://", plain)
+        self.assertTrue(plain.isprintable(), plain)
 
     def test_a_file_that_cannot_be_used_is_named_and_its_token_is_not(self) -> None:
         server = Recorder()
@@ -900,9 +900,9 @@ class TestFailures(unittest.TestCase):
         self.assertIn("EADT_TOKEN_FILE, /dev/zero, cannot be read: it has more than", endless)
         self.assertIn("EADT_CA_FILE, /nowhere/ca.crt, cannot be read", no_ca)
         self.assertIn("cannot be read: [X509", bad_ca)
-        for told in unusable:
-            self.assertIn("must hold one token and nothing else", told)
-            self.assertNotIn("secret", told)
+        for error in unusable:
+            self.assertIn("must hold one token and nothing else", error)
+            self.assertNotIn("secret", error)
 
     def test_answers_have_their_remedy(self) -> None:
         cases = [
@@ -930,10 +930,10 @@ class TestFailures(unittest.TestCase):
             self.addCleanup(server.close)
             server.body = body
             servers.append(server)
-        for (status, _, part), told in zip(cases, self.failures(*[(server.url, {}) for server in servers])):
-            self.assertIn(part, told)
-            self.assertFalse("<" in told, told)
-            self.assertTrue(told.endswith(part) or (status, part) not in alone, told)
+        for (status, _, part), error in zip(cases, self.failures(*[(server.url, {}) for server in servers])):
+            self.assertIn(part, error)
+            self.assertFalse("<" in error, error)
+            self.assertTrue(error.endswith(part) or (status, part) not in alone, error)
 
     def steps(self, **fields: Any) -> tuple[Recorder, list[str]]:
         """Takes three steps with these fields; the server that has their reports, and the warnings."""
@@ -949,10 +949,45 @@ class TestFailures(unittest.TestCase):
                 time.sleep(0.05)
         return server, logs.output
 
-    def test_values_that_do_not_fit_are_said_once_and_the_rest_is_sent(self) -> None:
+    def logged(self, client: Client, *failures: str) -> list[str]:
+        """Returns what is logged of these failures, one after the other."""
+        logger = logging.getLogger("eadt")
+        self.addCleanup(logger.setLevel, logger.level)
+        logger.setLevel(logging.WARNING)
+        with self.assertLogs("eadt", logging.WARNING) as logs:
+            logger.warning("first")
+            for failure in failures:
+                client.note_failure(failure)
+        return [line.rpartition(": ")[2] for line in logs.output[1:]]
+
+    def test_a_reason_is_logged_once_whatever_the_numbers_in_it_and_others_meanwhile(self) -> None:
+        client = Client("127.0.0.1:1", "n/a")
+        seconds = 1000.0
+        with mock.patch("eadt.client.time.monotonic", lambda: seconds):
+            early = [f"time 2026-11-30T05:10:{second:02d}.{second}Z is {second} s ahead" for second in range(30)]
+            self.assertEqual(len(self.logged(client, *early)), 1)
+            self.assertEqual(self.logged(client, *["rank is none", "too old"] * 20), ["rank is none", "too old"])
+            self.assertEqual(client.last_error, "too old")
+            seconds += 3601
+            self.assertEqual(self.logged(client, "too old", "too old"), ["too old"], "after an hour, again")
+            many = [f"field {chr(97 + place // 26)}{chr(97 + place % 26)}" for place in range(300)]
+            self.assertEqual(len(self.logged(client, *many)), 300)
+            self.assertLessEqual(len(client._logged_failures), 64)
+
+    def test_what_was_mended_and_fails_again_is_logged_again(self) -> None:
+        server = Recorder()
+        self.addCleanup(server.close)
+        client = Client(server.url, "n/a", interval_seconds=0.02)
+        self.assertEqual(self.logged(client, "away", "away"), ["away"])
+        client.report(steps_total=1)
+        wait_for(lambda: client.last_error is None)
+        self.assertEqual(self.logged(client, "away"), ["away"])
+        client.close()
+
+    def test_values_that_do_not_fit_are_reported_once_and_the_rest_is_sent(self) -> None:
         server, lines = self.steps(loss=Unreadable(), learning_rate="high", gradient_norm="0.5", layers=12.0)
-        told = sorted(line.partition("n/a: ")[2] for line in lines if "and not sent" in line)
-        self.assertEqual(told, ["learning_rate is no number but str, and not sent", "loss is unreadable (Unreadable), and not sent"])
+        warnings = sorted(line.partition("n/a: ")[2] for line in lines if "and not sent" in line)
+        self.assertEqual(warnings, ["learning_rate is no number but str, and not sent", "loss is unreadable (Unreadable), and not sent"])
         event = next(event for event in server.events if "gradient_norm" in event)
         self.assertEqual((event["gradient_norm"], event["layers"], event["steps_total"]), (0.5, 12, 1))
 
@@ -972,12 +1007,12 @@ class TestFailures(unittest.TestCase):
         client.close(steps_total=6)
         self.assertNotIn("rank", server.events[-1])
 
-    def test_a_field_that_does_not_exist_is_said_once_with_the_nearest(self) -> None:
+    def test_a_field_that_does_not_exist_is_reported_once_with_the_nearest(self) -> None:
         _, lines = self.steps(validationloss=0.5, xyzzy=1)
-        told = [line for line in lines if "there is no field" in line]
-        self.assertEqual(len(told), 2, lines)
-        self.assertTrue(any("no field validationloss, which is not sent; did you mean validation_loss?" in line for line in told), told)
-        self.assertTrue(any(line.endswith("no field xyzzy, which is not sent") for line in told), told)
+        notes = [line for line in lines if "there is no field" in line]
+        self.assertEqual(len(notes), 2, lines)
+        self.assertTrue(any("no field validationloss, which is not sent; did you mean validation_loss?" in line for line in notes), notes)
+        self.assertTrue(any(line.endswith("no field xyzzy, which is not sent") for line in notes), notes)
 
     def test_options_that_mean_nothing_are_refused_where_the_job_is_made(self) -> None:
         for layers in ("all", 17, 0):
@@ -1097,11 +1132,11 @@ class TestNames(unittest.TestCase):
         schema = json.loads((REPOSITORY / "schemas/json/v1/training.progress.schema.json").read_text())
         kinds: dict[str, set[str]] = {}
         for name in PROGRESS_FIELDS:
-            told = schema["properties"][name]
-            kind = set(told["type"] if isinstance(told.get("type"), list) else [told.get("type")]) - {"null"}
-            kinds.setdefault("time" if told.get("format") == "date-time" else kind.pop() or "choice", set()).add(name)
+            declared = schema["properties"][name]
+            kind = set(declared["type"] if isinstance(declared.get("type"), list) else [declared.get("type")]) - {"null"}
+            kinds.setdefault("time" if declared.get("format") == "date-time" else kind.pop() or "choice", set()).add(name)
             if name in NUMBERS or name in WHOLE_NUMBERS:
-                limits = (told.get("minimum", -math.inf), told.get("maximum", math.inf))
+                limits = (declared.get("minimum", -math.inf), declared.get("maximum", math.inf))
                 self.assertEqual({**NUMBERS, **WHOLE_NUMBERS}[name], limits, name)
             elif name in CHOICES:
                 self.assertEqual(CHOICES[name], tuple(one["const"] for one in schema["$defs"][name.capitalize()]["oneOf"]))
@@ -1146,6 +1181,8 @@ class TestNames(unittest.TestCase):
             ("checkpoint_time", "yesterday", "no time as 2026-01-31T12:00:00Z"),
             ("plasticity", 0.5, "no list but float"),
             ("plasticity", [[0.5]], "no number but list"),
+            ("plasticity", [0.5, 2], "too large"),
+            ("plasticity", [0.5, -1], "negative"),
             ("plasticity", [0.5] * 4097, "a list of more than 4096"),
             ("live_knobs", "precision", "no list but str"),
             ("gradient_norm", Unreadable(), "unreadable (Unreadable)"),
@@ -1156,9 +1193,9 @@ class TestNames(unittest.TestCase):
                 self.assertEqual((event[name], type(event[name])), (expected, type(expected)))
         for name, given, why in does_not:
             with self.subTest(name=name, why=why):
-                told: list[tuple[str, str]] = []
-                event = plain_event({"steps_remaining": 1, name: given}, lambda *unfit, told=told: told.append(unfit))
-                self.assertEqual((event, told), ({"steps_remaining": 1}, [(name, why)]))
+                unfits: list[tuple[str, str]] = []
+                event = plain_event({"steps_remaining": 1, name: given}, lambda *unfit, unfits=unfits: unfits.append(unfit))
+                self.assertEqual((event, unfits), ({"steps_remaining": 1}, [(name, why)]))
         self.assertEqual(plain_event({"loss": float("nan"), "layers": None, "rank": float("inf")}, self.fail), {})
 
     def test_every_frameworks_precision_is_that_of_events(self) -> None:
@@ -1166,6 +1203,9 @@ class TestNames(unittest.TestCase):
             self.assertEqual(event_precision(given), name)
 
     def test_texts_are_short_enough_for_the_collector(self) -> None:
+        decision = "ä\u200b/" * 100 + "@2026-01-01T00:00:00.000000Z/layers"
+        self.assertEqual(plain_event({"decision_id": decision}), {"decision_id": decision})
+        self.assertEqual(plain_event({"decision_id": "a" * 1025}), {})
         event = plain_event({"directive_refused": "ä\n" * 500, "unknown": 1})
         self.assertLessEqual(len(event["directive_refused"].encode()), 253)
         self.assertNotIn("\n", event["directive_refused"])
@@ -1188,7 +1228,7 @@ class TestNames(unittest.TestCase):
             with mock.patch.dict(os.environ, variables), mock.patch.object(sys, "argv", [launcher]):
                 self.assertEqual(default_workload(), name)
 
-    def test_only_words_that_say_so_switch_it_off(self) -> None:
+    def test_only_words_that_mean_off_switch_it_off(self) -> None:
         for words, is_disabled in ((("1", "true", "TRUE", " yes ", "on"), True), (("", "0", "false", "no", "off", "False", "2"), False)):
             for word in words:
                 with self.subTest(word), mock.patch.dict(os.environ, {"EADT_DISABLED": word}):
@@ -1215,18 +1255,18 @@ class TestNames(unittest.TestCase):
         m = measure("again")
         self.assertEqual(repr(m), "<again: energy unknown (it was not begun)>")
         with mock.patch("eadt.measure.read_counters", side_effect=counters):
-            told = []
+            readings = []
             for _ in range(3):
                 with m:
-                    told.append((m.joules, m.devices, m.reason))
+                    readings.append((m.joules, m.devices, m.reason))
                     self.assertIsNone(m.seconds)
                     # It is read once a second at most.
-                    self.assertEqual(told[-1], (m.joules, m.devices, m.reason))
+                    self.assertEqual(readings[-1], (m.joules, m.devices, m.reason))
                     self.assertTrue(repr(m).endswith(", running>"), repr(m))
-                told.append((m.joules, m.devices, m.reason))
+                readings.append((m.joules, m.devices, m.reason))
         short = "the energy counters did not move yet: it was too short"
         unread = (None, 0, "no driver")
-        self.assertEqual(told, [(1.0, 1, None), (2.0, 1, None), unread, unread, (None, 0, short), (0.5, 1, None)])
+        self.assertEqual(readings, [(1.0, 1, None), (2.0, 1, None), unread, unread, (None, 0, short), (0.5, 1, None)])
 
     @mock.patch("eadt.measure.READING_SECONDS", 0.0)
     def test_a_counter_that_is_reset_while_a_measurement_runs_leaves_it_unknown(self) -> None:
@@ -1243,14 +1283,14 @@ class TestNames(unittest.TestCase):
         with mock.patch("eadt.measure.read_counters", side_effect=lambda: (next(readings), None)):
             self.assertIn("J/sample unknown (it was not begun)", job.summary())
             job.start()
-            told = []
+            rows = []
             for _ in range(3):
                 job.step(samples=8)
                 figures = job.figures()
-                told.append((figures["eadt/samples_total"], figures["eadt/joules"], figures["eadt/joules_per_sample"]))
+                rows.append((figures["eadt/samples_total"], figures["eadt/joules"], figures["eadt/joules_per_sample"]))
             self.assertIn("0.5 J/sample so far", job.summary())
             # The last reading holds a while, and its joules are of the samples until then.
-            self.assertEqual(told, [(1008.0, 4.0, 0.5), (1016.0, 4.0, 0.5), (1024.0, 4.0, 0.5)])
+            self.assertEqual(rows, [(1008.0, 4.0, 0.5), (1016.0, 4.0, 0.5), (1024.0, 4.0, 0.5)])
             job.client.begin_close(job._end())
         self.assertEqual((job.energy.joules, job.joules_per_sample()), (20.0, 20.0 / 24.0))
 

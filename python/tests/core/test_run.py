@@ -149,7 +149,7 @@ class TestRun(unittest.TestCase):
         }
         self.assertEqual({command: script_of(command.split()) for command in names}, names)
 
-    def test_a_program_that_is_not_there_is_said(self) -> None:
+    def test_a_program_that_is_not_there_is_reported(self) -> None:
         ran = self.run_as("no-such-program-anywhere")
         self.assertEqual(ran.returncode, 127)
         self.assertIn("no-such-program-anywhere does not start", ran.stderr)

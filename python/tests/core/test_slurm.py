@@ -45,7 +45,7 @@ class TestSlurm(unittest.TestCase):
         self.assertEqual([result.returncode for result in done], [0] * 8)
         self.assertEqual(self.assignments(), {str(job): f"ann/job-{job}" for job in range(8)})
 
-    def test_a_task_is_told_its_workload_and_another_caller_what_this_is_for(self) -> None:
+    def test_a_task_gets_its_workload_and_another_caller_a_description(self) -> None:
         self.assertEqual(self.run_as("prolog_task", 7).stdout, "export EADT_WORKLOAD=ann/job-7\n")
         wrong = self.run_as("", 7)
         self.assertEqual(wrong.returncode, 1)

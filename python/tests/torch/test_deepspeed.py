@@ -85,7 +85,7 @@ class TestDeepSpeed(unittest.TestCase):
         train(engine, 5)
         self.assertGreater(moves(before, block_weights(engine))[0], 0.0)
 
-    def test_groups_of_learning_rate_0_stand_still_and_train_again_under_a_scheduler(self) -> None:
+    def test_groups_of_learning_rate_0_do_not_move_and_train_again_under_a_scheduler(self) -> None:
         for stage in (2, 3):
             for scheduler, offload in ((False, False), (True, False), (True, True)):
                 with self.subTest(stage=stage, scheduler=scheduler, offload=offload):

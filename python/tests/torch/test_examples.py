@@ -68,11 +68,11 @@ class TestExamples(unittest.TestCase):
             variables = {**environment(collector.url), "EADT_DIRECTIVES_FILE": str(asked)}
             ran = subprocess.run(command, env=variables, capture_output=True, text=True, check=False, timeout=900)
         self.assertEqual(ran.returncode, 0, f"{ran.stdout}{ran.stderr[-3000:]}")
-        said = re.split(r"^example (\w+)$", ran.stdout, flags=re.MULTILINE)[1:]
+        parts = re.split(r"^example (\w+)$", ran.stdout, flags=re.MULTILINE)[1:]
         losses = {}
-        for example, told in zip(said[::2], said[1::2]):
-            found = re.search(r"loss ([0-9.]+) ", told)
-            assert found is not None, f"{example}: {told}"
+        for example, output in zip(parts[::2], parts[1::2]):
+            found = re.search(r"loss ([0-9.]+) ", output)
+            assert found is not None, f"{example}: {output}"
             losses[example] = float(found[1])
         self.assertEqual(list(losses), EXAMPLES)
         report = collector.stop()

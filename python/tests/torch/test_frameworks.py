@@ -96,12 +96,12 @@ class Frameworks(unittest.TestCase):
         directive = {"decision_id": "d-1", **body}
         self.server.answer = {"directives": [{"workload": "n/a", "revision": 1, "directive": directive}]}
 
-    def told(self) -> dict[str, Any]:
+    def acknowledgement(self) -> dict[str, Any]:
         return [event for event in self.server.events if event.get("decision_id") == "d-1"][-1]
 
 
 class TestLightning(Frameworks):
-    def test_blocks_freeze_and_stand_still(self) -> None:
+    def test_blocks_freeze_and_do_not_move(self) -> None:
         self.ask(frozen_prefix_layers=2)
         seen: dict[str, Any] = {}
         callback = EadtCallback(url=self.server.url, interval_seconds=0.05, agree_every=2)
@@ -137,7 +137,7 @@ class TestLightning(Frameworks):
         changes = [moved(block, then) for block, then in zip(module.model.blocks, seen["before"])]
         self.assertEqual(changes[:2], [0.0, 0.0])
         self.assertTrue(all(change > 0 for change in changes[2:]))
-        self.assertEqual((self.told()["frozen_prefix_layers"], self.server.events[-1]["phase"]), (2, "finished"))
+        self.assertEqual((self.acknowledgement()["frozen_prefix_layers"], self.server.events[-1]["phase"]), (2, "finished"))
         self.assertEqual(self.server.events[-1]["samples_total"], 800)
 
     def test_bf16_mixed_is_reported_as_it_is(self) -> None:
@@ -202,7 +202,7 @@ class TestLightning(Frameworks):
                 end = self.server.events[-1]
                 self.assertEqual((samples[0], samples[-1], end["steps_total"]), (8.0 * (index + 1), 64.0, 2))
 
-    def test_of_several_validation_loaders_one_is_followed_and_none_is_said(self) -> None:
+    def test_of_several_validation_loaders_one_is_followed_and_none_is_reported(self) -> None:
         class Validates(Lit):
             name = "val_loss"
 
@@ -317,7 +317,7 @@ class TestLightning(Frameworks):
 
 
 class TestStrategies(unittest.TestCase):
-    """What Lightning wraps the model in is told by its strategy."""
+    """What Lightning wraps the model in is known by its strategy."""
 
     def test_ddp_that_waits_for_every_gradient_is_refused(self) -> None:
         from lightning.pytorch.strategies import DDPStrategy
@@ -357,7 +357,7 @@ class TestAccelerate(Frameworks):
                     break
         return job
 
-    def test_blocks_freeze_and_stand_still(self) -> None:
+    def test_blocks_freeze_and_do_not_move(self) -> None:
         self.ask(frozen_prefix_layers=2)
         seen: list[Any] = []
 
@@ -377,7 +377,7 @@ class TestAccelerate(Frameworks):
         job = self.train("bf16", lambda job, _: bool(job.answers))
         self.assertEqual(job.effective_precision, "bf16")
         self.assertIn("started in BF16", job.answers[0][1])
-        self.assertIn("started in BF16", self.told()["directive_refused"])
+        self.assertIn("started in BF16", self.acknowledgement()["directive_refused"])
 
     def test_micro_batches_add_up_to_steps_and_a_directive_waits_for_the_last_one(self) -> None:
         self.ask(frozen_prefix_layers=2)

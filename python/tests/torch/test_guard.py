@@ -23,7 +23,7 @@ from tests.servers import Exporter, RealCollector, events_of
 PROGRAM = os.environ.get("EADT_TEST_PROGRAM", "")
 #: Power is made up. It falls by more than a busy machine can slow the job down: the saving arrives, and only quality is in question.
 WATTS, FROZEN_WATTS = 300.0, 30.0
-#: As many as the job says it has; it ends once its blocks train again.
+#: As many as the job reports; it ends once its blocks train again.
 STEPS = 4000
 #: Steps after that, in which weights must move.
 STEPS_AFTER = 20
@@ -134,7 +134,7 @@ class TestGuard(unittest.TestCase):
         self.assertEqual([rank["answers"][0] for rank in ranks], [[freeze["id"], None]] * 2)
         self.assertEqual(ranks[0]["frozen_at"], ranks[1]["frozen_at"])
 
-        # Loss really rose, and the guard says so.
+        # Loss really rose, and the guard reports it.
         at_freeze = [loss for step, loss in leader["evaluations"] if step <= leader["frozen_at"]][-1]
         self.assertGreater(max(loss for _, loss in leader["evaluations"]), 1.2 * at_freeze)
         [revert] = [decision for decision in decisions if decision["action"] == "revert"][:1] or [None]

@@ -219,7 +219,7 @@ class TestTrainer(unittest.TestCase):
                 seen, _ = self.count(data, collate=in_one_row, **options)
                 self.assertEqual((seen, self.server.events[-1]["samples_total"]), (2 * 3 if not options else 3, expected))
 
-    def test_samples_that_nothing_tells_are_unknown_and_said_to_be(self) -> None:
+    def test_samples_that_nothing_reports_are_unknown_and_reported_so(self) -> None:
         def loader(trainer: Trainer) -> Any:
             return [{"x": Wrapped([trainer.train_dataset[0]] * 3)}]
 
@@ -295,11 +295,11 @@ class TestTrainer(unittest.TestCase):
                 with self.assertLogs("eadt", logging.WARNING) as logs:
                     logging.getLogger("eadt").warning("a line")
                     trainer.train()
-                told = [event["validation_loss"] for event in self.server.events if "validation_loss" in event]
+                reported = [event["validation_loss"] for event in self.server.events if "validation_loss" in event]
                 logged = [entry[expected] for entry in trainer.state.log_history if expected in entry]
-                self.assertEqual(told, logged)
+                self.assertEqual(reported, logged)
                 missing = [line for line in logs.output if "without x" in line and "eval_a_loss" in line]
-                self.assertEqual((len(told), len(missing)), (2, 0) if expected else (0, 1))
+                self.assertEqual((len(reported), len(missing)), (2, 0) if expected else (0, 1))
 
     def test_options_that_are_none_are_refused_where_the_callback_is_made(self) -> None:
         for options, error, text in (
@@ -319,8 +319,8 @@ class TestTrainer(unittest.TestCase):
         body = {"decision_id": "d-1", "precision": "bf16"}
         self.server.answer = {"directives": [{"workload": "n/a", "revision": 1, "directive": body}]}
         self.trainer(small(), 30, callbacks=[Waits(self)]).train()
-        told = [event for event in self.server.events if event.get("decision_id") == "d-1"]
-        self.assertIn("TrainingArguments", told[-1]["directive_refused"])
+        acknowledged = [event for event in self.server.events if event.get("decision_id") == "d-1"]
+        self.assertIn("TrainingArguments", acknowledged[-1]["directive_refused"])
 
     def test_one_line_reports_progress_loss_and_the_learning_rate(self) -> None:
         trainer = self.trainer(small(), 30, eval_strategy="steps", eval_steps=10)
@@ -332,7 +332,7 @@ class TestTrainer(unittest.TestCase):
             self.assertTrue(any(field in event for event in events), field)
         self.assertEqual([e["layers"] for e in events if "layers" in e][-1], 4)
 
-    def test_a_directive_freezes_after_a_checkpoint_and_the_blocks_stand_still(self) -> None:
+    def test_a_directive_freezes_after_a_checkpoint_and_the_blocks_do_not_move(self) -> None:
         seen: dict[str, Any] = {}
         case = self
 
@@ -351,8 +351,8 @@ class TestTrainer(unittest.TestCase):
         self.assertEqual(changes[:2], [0.0, 0.0])
         self.assertTrue(all(change > 0 for change in changes[2:]))
         self.assertTrue(any(name.startswith("checkpoint-") for name in os.listdir(self.folder)), "a checkpoint was written first")
-        told = [event for event in self.server.events if event.get("decision_id") == "d-1"]
-        self.assertEqual(told[-1]["frozen_prefix_layers"], 2)
+        acknowledged = [event for event in self.server.events if event.get("decision_id") == "d-1"]
+        self.assertEqual(acknowledged[-1]["frozen_prefix_layers"], 2)
 
     def test_reentrant_checkpointing_is_refused_with_the_reason(self) -> None:
         body = {"decision_id": "d-1", "frozen_prefix_layers": 2}
@@ -360,9 +360,29 @@ class TestTrainer(unittest.TestCase):
         options = {"gradient_checkpointing": True, "gradient_checkpointing_kwargs": {"use_reentrant": True}}
         trainer = self.trainer(small(), 40, callbacks=[Waits(self)], **options)
         trainer.train()
-        told = [event for event in self.server.events if event.get("decision_id") == "d-1"]
-        self.assertIn("use_reentrant", told[-1]["directive_refused"])
-        self.assertEqual(told[-1]["frozen_prefix_layers"], 0)
+        acknowledged = [event for event in self.server.events if event.get("decision_id") == "d-1"]
+        self.assertIn("use_reentrant", acknowledged[-1]["directive_refused"])
+        self.assertEqual(acknowledged[-1]["frozen_prefix_layers"], 0)
+
+    def test_a_freeze_that_would_leave_nothing_to_train_is_refused_and_training_goes_on(self) -> None:
+        body = {"decision_id": "d-1", "frozen_prefix_layers": 2}
+        for place in ("blocks", "positions"):
+            with self.subTest(place):
+                self.server.answer = {"directives": [{"workload": "n/a", "revision": 1, "directive": body}]}
+                model = small()
+                model.requires_grad_(False)
+                (model.transformer.h[:2] if place == "blocks" else model.transformer.wpe).requires_grad_(True)
+                trainer = self.trainer(model, 30, callbacks=[Waits(self)])
+                trainer.train()
+                self.assertEqual(trainer.state.global_step, 30)
+                self.assertIn("nothing would be left to train", self.callback.job.answers[-1][1])
+
+    def test_the_precision_of_a_compiled_model_is_reported(self) -> None:
+        for bf16 in (False, True):
+            with self.subTest(bf16=bf16):
+                torch._dynamo.reset()
+                self.trainer(small(), 3, bf16=bf16, torch_compile=True, torch_compile_backend="eager").train()
+                self.assertEqual(self.callback.job.effective_precision, "bf16" if bf16 else "fp32")
 
     def test_frozen_blocks_of_a_tied_gpt_2_compute_no_gradients(self) -> None:
         model = small()
@@ -439,7 +459,7 @@ class TestTrainer(unittest.TestCase):
     ) -> tuple[list[float], int, int]:
         """Returns the samples that a training reports which goes on, and those that both trainings saw: up to the checkpoint, and since.
 
-        ``loaded``: the batch that the trainer takes then, whatever its arguments say.
+        ``loaded``: the batch that the trainer takes then, whatever its arguments are.
         """
         seen: list[int] = []
         folder = tempfile.TemporaryDirectory()
@@ -490,8 +510,8 @@ class TestTrainer(unittest.TestCase):
         options = {"per_device_train_batch_size": 4, "restore_callback_states_from_checkpoint": True}
         with self.assertLogs("transformers.trainer", logging.WARNING) as logs:
             samples, before, since = self.resumed(4, options, options)
-        told = [line for line in logs.output if "callbacks not included" in line]
-        self.assertEqual([line.partition("trainer:")[2] for line in told], [IGNORED])
+        warnings = [line for line in logs.output if "callbacks not included" in line]
+        self.assertEqual([line.partition("trainer:")[2] for line in warnings], [IGNORED])
         self.assertEqual((samples[0], samples[-1]), (before, before + since))
 
     def test_the_batch_of_a_checkpoint_that_the_trainer_takes_over_counts_and_not_that_of_the_arguments(self) -> None:
@@ -553,7 +573,7 @@ class TestTrainer(unittest.TestCase):
         callback.job.close()
         self.assertEqual(state.stateful_callbacks["eadt"]["attributes"], {"samples_total": 48.0, "steps_total": 5})
 
-    def test_a_checkpoint_without_samples_is_counted_as_its_batch_says(self) -> None:
+    def test_a_checkpoint_without_samples_is_counted_by_its_batch(self) -> None:
         def without(kept: dict[str, Any]) -> None:
             del kept["stateful_callbacks"]["eadt"]
 

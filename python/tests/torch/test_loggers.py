@@ -108,7 +108,7 @@ class TestLoggers(unittest.TestCase):
             log(job, broken)
         self.assertEqual([len(call.mock_calls) for call in (broken.log, broken.log_metrics, broken.add_scalar)], [1, 1, 1])
 
-    def test_a_logger_that_is_away_is_said_once_for_each_reason(self) -> None:
+    def test_a_logger_that_is_away_is_reported_once_for_each_reason(self) -> None:
         job, broken = self.job(20.0), mock.Mock()
         errors = [OSError("<Connection at 0x7f01>: refused"), OSError("<Connection at 0x7f02>: refused"), TimeoutError(), TimeoutError()]
         broken.log.side_effect, broken.log_metrics.side_effect = errors, errors[:1]

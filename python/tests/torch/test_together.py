@@ -83,10 +83,10 @@ class TestTogether(unittest.TestCase):
         environment = {name: value for name, value in os.environ.items() if not name.startswith("EADT_")}
         lines = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.splitlines()
         events = [json.loads(line)["data"] for line in lines]
-        told = [event for event in events if event.get("decision_id") == "d-1"]
-        self.assertTrue(told, events[-3:])
-        self.assertEqual((told[-1]["frozen_prefix_layers"], told[-1]["layers"]), (2, 6))
-        self.assertNotIn("directive_refused", told[-1])
+        acknowledged = [event for event in events if event.get("decision_id") == "d-1"]
+        self.assertTrue(acknowledged, events[-3:])
+        self.assertEqual((acknowledged[-1]["frozen_prefix_layers"], acknowledged[-1]["layers"]), (2, 6))
+        self.assertNotIn("directive_refused", acknowledged[-1])
         self.assertEqual((events[0]["phase"], events[0]["world_size"], events[0]["backend"]), ("started", 2, "gloo"))
 
 

@@ -1,0 +1,306 @@
+"""What a forward pass in training shows of a model's blocks: how they are called, and which weights reach the outputs by which way.
+
+Seen by hooks, which are there in one pass and go. In a pass that torch.compile compiled whole none of them runs: nothing is known then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from .blocks import is_called, path_to, unwrapped
+
+#: Calls of each block until the outputs are given up.
+PASSES = 16
+
+#: A place in the graph of gradients: a node, and which of its outputs.
+Edge = tuple[Any, int]
+
+
+@dataclass
+class View:
+    """What one pass showed. ``None`` for weights: something is not known of them, as where they are sharded."""
+
+    #: Why blocks called in this way cannot be frozen.
+    refusal: str | None = None
+    #: Trainable weights in front of the first block, which only its inputs that can be detached lead to.
+    front: dict[int, nn.Parameter] = field(default_factory=dict)
+    #: Trainable weights from which a way to the outputs remains if these inputs are detached.
+    reached: set[int] = field(default_factory=set)
+    #: Arguments of the first block that later blocks take as well, as what an encoder passes to each block of a decoder.
+    shared_inputs: frozenset[int | str] = frozenset()
+
+
+@dataclass
+class _Found:
+    """What a walk through the graph met."""
+
+    weights: dict[int, nn.Parameter] = field(default_factory=dict)
+    stopped_at: set[Edge] = field(default_factory=set)
+    nodes: set[Any] = field(default_factory=set)
+    is_known: bool = True
+    is_reentrant: bool = False
+
+
+def is_compiled(model: nn.Module) -> bool:
+    """Returns whether torch.compile wraps a model or a part of it, or compiles it in place."""
+    return any(
+        type(part).__name__ == "OptimizedModule" or getattr(part, "_compiled_call_impl", None) is not None for part in model.modules()
+    )
+
+
+def when_compiling(note: Callable[[], None]) -> Callable[[], None]:
+    """Returns a function that runs where torch.compile compiles a call of it, and never in compiled code."""
+
+    def run() -> None:
+        note()
+
+    # As torch.compiler.assume_constant_result does, which imports the compiler first: that takes seconds.
+    run._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    return run
+
+
+class PassWatch:
+    """Looks at one pass: at how the blocks are called, and for reentrant checkpointing, whoever does it.
+
+    Reentrant: a block in training runs without gradients, and again in the backward pass. PyTorch calls a module with a hook in a slower
+    way, so hooks go with the pass; but not from compiled code, which would be compiled anew.
+    """
+
+    def __init__(self, model: nn.Module, blocks: Sequence[nn.Module]) -> None:
+        self.was_reentrant = False
+        #: Whether torch.compile compiled a block, or what calls it, with a hook in it.
+        self.was_compiled = False
+        self.view: View | None = None
+        self._model, self._blocks = unwrapped(model), list(blocks)
+        self._is_outer_compiled = type(model).__name__ == "OptimizedModule"
+        self._note = when_compiling(self._on_compiling)
+        self._ran_without: set[int] = set()
+        self._block_hooks: list[Any] = []
+        self._outer_hooks: dict[nn.Module, Any] = {}
+        self._is_whole = False
+        #: Identities of the model's weights, outside of a pass.
+        self._weights: set[int] = set()
+        self._forget()
+        self.look_again(whole=True)
+
+    def look_again(self, whole: bool = False) -> None:
+        """Looks at the next pass: for reentrant checkpointing, and if ``whole`` is true at all else."""
+        if self.was_reentrant or (self._block_hooks and (self._is_whole or self.was_compiled or not whole)):
+            return
+        self._remove()
+        self._forget()
+        # Not those in the pass: sharded weights may have others in their place there.
+        self._weights = {id(parameter) for parameter in self._model.parameters()} if whole else set()
+        for index, block in enumerate(self._blocks if whole else self._blocks[:1]):
+            if is_called(block):
+                self._block_hooks.append(block.register_forward_pre_hook(self._before(index), with_kwargs=True))
+                if whole:
+                    self._block_hooks.append(block.register_forward_hook(self._after(index)))
+        self._is_whole = whole
+        for module in path_to(self._model, self._blocks[0]) if whole and self._block_hooks else ():
+            # What is compiled whole would have its hooks compiled, too.
+            if is_called(module) and not (module is self._model and self._is_outer_compiled):
+                self._outer_hooks[module] = module.register_forward_hook(self._on_outputs)
+
+    def close(self) -> None:
+        """Removes the hooks, and forgets the graph of the pass; what it showed stays."""
+        self._remove()
+        self._forget()
+
+    def _remove(self) -> None:
+        self._is_whole = False
+        if self.was_compiled:
+            # Compiled code has the hooks in it, where they do nothing.
+            return
+        hooks = [*self._block_hooks, *self._outer_hooks.values()]
+        self._block_hooks, self._outer_hooks = [], {}
+        for hook in hooks:
+            hook.remove()
+
+    def _forget(self) -> None:
+        self._called: list[int] = []
+        self._inputs: dict[int | str | None, set[Edge]] = {}
+        self._outputs: dict[int, set[Edge]] = {}
+        self._own: set[Any] = set()
+        self._shared: set[Edge] = set()
+        self._problem: str | None = None
+        self._is_known = True
+
+    def _on_compiling(self) -> None:
+        self.was_compiled = True
+
+    def _before(self, index: int) -> Callable[..., None]:
+        def hook(block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            if torch.compiler.is_compiling():
+                self._note()
+            elif block.training:
+                self._safely(self._on_block, index, args, kwargs)
+
+        return hook
+
+    def _after(self, index: int) -> Callable[..., None]:
+        def hook(block: nn.Module, _: Any, output: Any) -> None:
+            if not torch.compiler.is_compiling() and block.training:
+                self._safely(self._on_block_output, index, output)
+
+        return hook
+
+    def _safely(self, look: Callable[..., None], *arguments: Any) -> None:
+        """Looks, in a pass of training: what goes wrong must not reach it."""
+        try:
+            look(*arguments)
+        except Exception:
+            # A model of a kind that nobody thought of.
+            self.view = None
+            self.close()
+
+    def _on_block(self, index: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if not torch.is_grad_enabled():
+            self._ran_without.add(index)
+            return
+        is_again = _in_backward()
+        if index in self._ran_without:
+            self._ran_without.discard(index)
+            self.was_reentrant = self.was_reentrant or is_again
+        if self.was_reentrant or not self._is_whole:
+            self._remove()
+        elif not is_again:
+            self._note_call(index, args, kwargs)
+
+    def _on_block_output(self, index: int, output: Any) -> None:
+        if not self._called or not torch.is_grad_enabled() or _in_backward():
+            return
+        edges = set(_edges(output))
+        self._outputs[index] = self._outputs.get(index, set()) | edges
+        if index == 0:
+            self._own |= self._walk(edges, set().union(*self._inputs.values())).nodes
+
+    def _walk(self, edges: Iterable[Edge], stops: Collection[Edge], only_from: Collection[Any] | None = None) -> _Found:
+        found = _walk(edges, stops, self._weights, only_from)
+        self.was_reentrant = self.was_reentrant or found.is_reentrant
+        self._is_known = self._is_known and found.is_known
+        return found
+
+    def _note_call(self, index: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Looks at how a block is called after those before."""
+        if len(self._called) > PASSES * len(self._blocks):
+            # Nobody calls what has the blocks inside.
+            self.close()
+            return
+        outputs: set[Edge] = set().union(*self._outputs.values())
+        if index == 0:
+            if self._called and self._walk(_edges([args, kwargs]), outputs).stopped_at:
+                self._problem = "the blocks are called several times in a pass, each time with what they gave before"
+            given: list[tuple[int | str, Any]] = [*enumerate(args), *kwargs.items()]
+            for key, value in given:
+                # What is inside of a list is not detached.
+                place = key if isinstance(value, torch.Tensor) else None
+                self._inputs.setdefault(place, set()).update(_edges(value))
+        elif self._called:
+            last = self._called[-1]
+            first: set[Edge] = set().union(*self._inputs.values())
+            met = self._walk(_edges([args, kwargs]), outputs | first).stopped_at
+            self._shared |= met & first
+            if index <= last or (self._outputs.get(last) and not met & self._outputs[last]):
+                self._problem = self._problem or f"the blocks are no chain: block {index} is not called with what block {last} gave"
+        if index == 0 or self._called:
+            self._called.append(index)
+
+    def _on_outputs(self, module: nn.Module, _: Any, output: Any) -> None:
+        if not torch.compiler.is_compiling() and module.training:
+            self._safely(self._complete, module, output)
+
+    def _complete(self, module: nn.Module, output: Any) -> None:
+        """Completes the view at the outputs of a module that has the blocks inside; those of the outermost one are last, and count."""
+        if not torch.is_grad_enabled() or _in_backward():
+            return
+        if not self._called:
+            # Blocks were compiled each by itself, run without gradients, or were left out in this pass.
+            self._walk(_edges(output), ())
+            self._is_known = True
+            return
+        if not self.was_compiled:
+            hooks, self._block_hooks = [*self._block_hooks, self._outer_hooks.pop(module, None)], []
+            for hook in hooks:
+                if hook is not None:
+                    hook.remove()
+        self.view = self._make_view(output)
+
+    def _make_view(self, output: Any) -> View | None:
+        shared = frozenset(key for key, edges in self._inputs.items() if key is not None and edges and edges <= self._shared)
+        detached: set[Edge] = set()
+        for key, edges in self._inputs.items():
+            if key is not None and key not in shared:
+                detached |= edges
+        front = self._walk(detached, ())
+        reached = self._walk(_edges(output), detached, self._own)
+        if not self._is_known:
+            return None
+        problem = self._problem
+        if problem is None and shared and not detached:
+            problem = "later blocks take the input of the first one as well: gradients would go through frozen blocks all the same"
+        return View(
+            refusal=problem,
+            front=front.weights,
+            reached=set(reached.weights),
+            shared_inputs=shared,
+        )
+
+
+def _walk(edges: Iterable[Edge], stops: Collection[Edge], known: Collection[int], only_from: Collection[Any] | None = None) -> _Found:
+    """Walks the graph of gradients backwards from ``edges``, but not over ``stops``: from nowhere, or not from ``only_from``."""
+    found = _Found()
+    waiting: list[Edge] = []
+    for edge in edges:
+        if only_from is None and edge in stops:
+            found.stopped_at.add(edge)
+        else:
+            waiting.append(edge)
+    while waiting:
+        node, _ = waiting.pop()
+        if node in found.nodes:
+            continue
+        found.nodes.add(node)
+        found.is_reentrant = found.is_reentrant or node.name().endswith("CheckpointFunctionBackward")
+        variable = getattr(node, "variable", None)
+        if isinstance(variable, nn.Parameter):
+            if id(variable) in known:
+                found.weights[id(variable)] = variable
+            else:
+                found.is_known = False
+        for edge in node.next_functions:
+            if edge[0] is None:
+                continue
+            if edge in stops and (only_from is None or node in only_from):
+                found.stopped_at.add(edge)
+            else:
+                waiting.append(edge)
+    return found
+
+
+def _edges(value: Any, depth: int = 4) -> Iterator[Edge]:
+    """Yields the places in the graph of all tensors in a value of which gradients are wanted."""
+    if isinstance(value, torch.Tensor):
+        if value.requires_grad:
+            node = value.grad_fn if value.grad_fn is not None else value.view_as(value).grad_fn.next_functions[0][0]
+            yield (node, value.output_nr)
+    elif depth > 0:
+        parts: Iterable[Any] = ()
+        if isinstance(value, Mapping):
+            parts = list(value.values())
+        elif isinstance(value, (list, tuple)):
+            parts = value
+        elif is_dataclass(value):
+            parts = [getattr(value, entry.name, None) for entry in fields(value)]
+        for part in parts:
+            yield from _edges(part, depth - 1)
+
+
+def _in_backward() -> bool:
+    task = getattr(torch._C, "_current_graph_task_id", None)
+    return task is not None and task() != -1

@@ -1,0 +1,468 @@
+"""Which blocks are found, what a freeze of them would stop, and what is refused: models of many forms, without a framework."""
+
+from __future__ import annotations
+
+import unittest
+from collections.abc import Callable
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+import eadt
+from eadt.directives import Directive
+from eadt.freeze import BlockFreezer, find_blocks
+from tests.models import moved, weights
+from tests.servers import Recorder
+
+torch.set_num_threads(1)
+
+WIDTH = 16
+
+
+class Part(nn.Module):
+    """A block: a residual of two layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.two(torch.relu(self.one(x)))
+
+
+class OtherPart(Part):
+    pass
+
+
+class Model(nn.Module):
+    """Four blocks between an embedding, or another front, and a head."""
+
+    def __init__(self, front: nn.Module | None = None, parts: list[nn.Module] | None = None) -> None:
+        super().__init__()
+        self.front = nn.Embedding(WIDTH, WIDTH) if front is None else front
+        self.blocks = nn.ModuleList([Part() for _ in range(4)] if parts is None else parts)
+        self.head = nn.Linear(WIDTH, 4)
+
+    def run(self, x: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.run(self.front(x)))
+
+
+class Experts(nn.Module):
+    def __init__(self, name: str = "experts") -> None:
+        super().__init__()
+        self.gate = nn.Linear(WIDTH, 8)
+        self.add_module(name, nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(8)))
+        self.name = name
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        gate = self.gate(x).softmax(-1)
+        return x + sum(gate[..., index : index + 1] * expert(x) for index, expert in enumerate(getattr(self, self.name)))
+
+
+class Residual(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution, self.norm = nn.Conv2d(8, 8, 3, padding=1), nn.BatchNorm2d(8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + torch.relu(self.norm(self.convolution(x)))
+
+
+class Stages(nn.Module):
+    """As torchvision's ResNet: four stages beside each other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 8, 3, padding=1)
+        for index, blocks in enumerate((2, 2, 6, 3), 1):
+            self.add_module(f"layer{index}", nn.Sequential(*(Residual() for _ in range(blocks))))
+        self.head = nn.Linear(8, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.layer4(self.layer3(self.layer2(self.layer1(self.stem(x))))).mean((2, 3)))
+
+
+class Conditioned(Model):
+    """As a diffusion transformer: each block takes a condition, too."""
+
+    class Block(Part):
+        def __init__(self) -> None:
+            super().__init__()
+            self.of_condition = nn.Linear(WIDTH, WIDTH)
+
+        def forward(self, x: torch.Tensor, condition: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+            return super().forward(x * self.of_condition(condition))
+
+    def __init__(self) -> None:
+        super().__init__(nn.Linear(WIDTH, WIDTH), [self.Block() for _ in range(3)])
+        self.condition = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        condition = self.condition(x)
+        hidden = self.front(x)
+        for block in self.blocks:
+            hidden = block(hidden, condition)
+        return self.head(hidden)
+
+
+class Skip(Model):
+    """A way past the blocks, as in a U-Net."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.front(x)
+        return self.head(x + self.run(x))
+
+
+class Repeated(Model):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.run(self.run(self.front(x))))
+
+
+class Twins(Model):
+    """Two inputs through the same blocks."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.run(self.front(x)) * self.run(self.front(x.flip(0))))
+
+
+class Parallel(Model):
+    def run(self, x: torch.Tensor) -> torch.Tensor:
+        return sum(block(x) for block in self.blocks)  # type: ignore[return-value]
+
+
+class Checkpointed(Model):
+    """Reentrant checkpointing of every second block, or of all."""
+
+    every_second = True
+
+    def run(self, x: torch.Tensor) -> torch.Tensor:
+        for index, block in enumerate(self.blocks):
+            x = block(x) if self.every_second and index % 2 == 0 else checkpoint(block, x, use_reentrant=True)
+        return x
+
+
+def texts() -> torch.Tensor:
+    return torch.randint(WIDTH, (4, 5))
+
+
+def vectors() -> torch.Tensor:
+    return torch.randn(4, WIDTH)
+
+
+def pictures() -> torch.Tensor:
+    return torch.randn(4, 3, 8, 8)
+
+
+def frozen_but(model: nn.Module, *trained: nn.Module) -> nn.Module:
+    model.requires_grad_(False)
+    for module in trained:
+        module.requires_grad_(True)
+    return model
+
+
+def compiled(model: nn.Module) -> nn.Module:
+    return torch.compile(model, backend="eager")  # type: ignore[return-value]
+
+
+class TestBlocks(unittest.TestCase):
+    def test_lists_inside_of_blocks_are_no_blocks(self) -> None:
+        for name in ("experts", "branches"):
+            model = Model(parts=[Experts(name) for _ in range(4)])
+            self.assertEqual(find_blocks(model), list(model.blocks))
+
+    def test_blocks_of_two_kinds_in_turns_are_found_and_not_the_experts_inside(self) -> None:
+        model = Model(parts=[Part() if index % 2 else Experts() for index in range(4)])
+        self.assertEqual(find_blocks(model), list(model.blocks))
+        self.assertEqual(find_blocks(Model(parts=[Part(), OtherPart()])), [])
+
+    def test_lists_of_lists_are_refused_since_nobody_calls_them(self) -> None:
+        model = Model(parts=[nn.ModuleList([Part(), Part()]) for _ in range(4)])
+        self.assertEqual(find_blocks(model), [])
+        self.assertIn("ModuleList, which is never called", BlockFreezer(model, blocks=list(model.blocks)).refusal(1) or "")
+
+    def test_of_several_lists_the_first_with_half_of_the_largest_is_taken(self) -> None:
+        class Both(nn.Module):
+            def __init__(self, encoder: int, decoder: int) -> None:
+                super().__init__()
+                self.heads = nn.ModuleList(nn.Linear(WIDTH, 1) for _ in range(16))
+                self.encoder = nn.ModuleList(Part() for _ in range(encoder))
+                self.decoder = nn.ModuleList(Part() for _ in range(decoder))
+
+        for encoder, decoder, expected in ((3, 4, 3), (2, 6, 6)):
+            self.assertEqual(len(find_blocks(Both(encoder, decoder))), expected)
+        both = Both(3, 8)
+        both.decoder.requires_grad_(False)
+        self.assertEqual(find_blocks(both), list(both.encoder), "a teacher does not train")
+
+    def test_nested_stages_are_the_blocks(self) -> None:
+        model = Model(nn.Identity(), [nn.Sequential(*(Part() for _ in range(blocks))) for blocks in (2, 6, 2)])
+        self.assertEqual(find_blocks(model), list(model.blocks))
+
+    def test_blocks_that_were_compiled_each_are_found(self) -> None:
+        self.assertEqual(len(find_blocks(Model(parts=[compiled(Part()) for _ in range(4)]))), 4)
+
+
+class Trains(unittest.TestCase):
+    """Trains models by a job that is asked to freeze blocks."""
+
+    def setUp(self) -> None:
+        torch.manual_seed(0)
+        self.server = Recorder()
+        self.addCleanup(self.server.close)
+        #: Weights of the part in front when the directive was taken up.
+        self.stood: list[torch.Tensor] = []
+
+    def asked(
+        self,
+        model: nn.Module,
+        batch: Callable[[], torch.Tensor],
+        layers: int = 1,
+        watched: nn.Module | None = None,
+        blocks: list[nn.Module] | None = None,
+        set_to_none: bool = True,
+        optimizer: torch.optim.Optimizer | None = None,
+    ) -> tuple[str | None, float, eadt.job]:
+        """Returns the last answer, how far the watched module moved after it was given, and the job; checks that training goes on."""
+        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        optimizer = optimizer or torch.optim.AdamW(trained, lr=1e-2)
+        watched, stood = watched or model, None
+        options = {"url": self.server.url, "workload": "n/a", "agree_every": 1}
+        with eadt.job(model, optimizer, layers="auto" if blocks is None else blocks, **options) as job:
+            for step in range(20):
+                if step == 3:
+                    job.client._answer = (1, Directive("d-1", frozen_prefix_layers=layers))
+                model(batch()).pow(2).mean().backward()
+                optimizer.step()
+                optimizer.zero_grad(set_to_none=set_to_none)
+                job.step(samples=4)
+                if job.checkpoint_due():
+                    job.checkpointed()
+                    stood = weights(watched)
+                elif stood is None and job.answers:
+                    stood = weights(watched)
+        self.assertTrue(job.answers and job._checked is None)
+        self.assertIsNone(job.client.last_error)
+        return job.answers[-1][1], moved(watched, stood or []), job
+
+
+class TestFront(Trains):
+    def test_nothing_left_to_train_is_refused_and_training_goes_on(self) -> None:
+        adapters, embeddings, prompts = Model(), Model(), Model()
+        frozen_but(adapters, *adapters.blocks[:2])
+        for model in (embeddings, prompts):
+            frozen_but(model, model.front)
+        cases = {"adapters in the first blocks": adapters, "new embeddings": embeddings, "soft prompts, compiled": compiled(prompts)}
+        for name, model in cases.items():
+            with self.subTest(name):
+                answer, _, job = self.asked(model, texts, 2)
+                self.assertIn("nothing would be left to train", answer or "")
+                self.assertEqual(job.frozen_layers, 0)
+
+    def test_what_trains_behind_the_blocks_is_enough(self) -> None:
+        model = Model()
+        answer, front, _ = self.asked(frozen_but(model, model.front, model.head), texts, 2, model.front)
+        self.assertEqual((answer, front), (None, 0.0))
+
+    def test_a_small_front_stands_still_with_the_blocks_and_trains_again(self) -> None:
+        for name, wrap in {
+            "eager": lambda model: model,
+            "compiled": compiled,
+            "in place": lambda model: model.compile(backend="eager") or model,
+        }.items():
+            for set_to_none in (True, False):
+                with self.subTest(name, set_to_none=set_to_none):
+                    torch._dynamo.reset()
+                    model = Model(nn.Linear(WIDTH, WIDTH))
+                    answer, front, job = self.asked(wrap(model), vectors, 2, model.front, set_to_none=set_to_none)
+                    self.assertEqual((answer, front, job.frozen_layers), (None, 0.0, 2))
+                    job._freezer.freeze(0)
+                    self.assertTrue(all(parameter.requires_grad for parameter in model.parameters()))
+
+    def test_stages_in_front_of_the_longest_one_are_refused_and_all_named_freeze(self) -> None:
+        for set_to_none in (True, False):
+            model = Stages()
+            answer, _, job = self.asked(model, pictures, set_to_none=set_to_none)
+            self.assertIn("blocks of the same kind in front of these", answer or "")
+            self.assertEqual(job.frozen_layers, 0)
+            model = Stages()
+            blocks = [*model.layer1, *model.layer2, *model.layer3, *model.layer4]
+            answer, stem, job = self.asked(model, pictures, 2, model.stem, blocks, set_to_none)
+            self.assertEqual((answer, stem, job.frozen_layers), (None, 0.0, 2))
+
+    def test_a_large_front_is_refused(self) -> None:
+        front = nn.Sequential(nn.Linear(WIDTH, 64), nn.ReLU(), nn.Linear(64, WIDTH))
+        for wrap in (lambda model: model, compiled):
+            answer, _, job = self.asked(wrap(Model(front)), vectors)
+            self.assertIn("more weights than a block has are in front of the blocks", answer or "")
+            self.assertEqual(job.frozen_layers, 0)
+        # As a vision tower that is only used.
+        answer, _, job = self.asked(Model(front.requires_grad_(False)), vectors)
+        self.assertEqual((answer, job.frozen_layers), (None, 1))
+
+    def test_a_front_that_other_parts_use_as_well_is_refused(self) -> None:
+        for name, wrap in {"eager": lambda model: model, "compiled": compiled}.items():
+            with self.subTest(name):
+                torch._dynamo.reset()
+                answer, _, job = self.asked(wrap(Skip(nn.Linear(WIDTH, WIDTH))), vectors)
+                self.assertIn("on a part of their gradients", answer or "")
+                self.assertEqual(job.frozen_layers, 0)
+
+    def test_what_all_blocks_take_keeps_its_whole_gradient(self) -> None:
+        model, batch = Conditioned(), vectors()
+        freezer = BlockFreezer(model)
+        model(batch).pow(2).mean().backward()
+        whole = {name: parameter.grad.clone() for name, parameter in model.named_parameters() if parameter.grad is not None}
+        model.zero_grad()
+        freezer.freeze(2)
+        model(batch).pow(2).mean().backward()
+        kept = [name for name, parameter in model.named_parameters() if parameter.grad is not None]
+        self.assertEqual([name.split(".")[0] for name in kept], ["blocks"] * 6 + ["head"] * 2 + ["condition"] * 2)
+        for name, parameter in model.named_parameters():
+            if parameter.grad is not None:
+                torch.testing.assert_close(parameter.grad, whole[name])
+        self.assertFalse(model.front.weight.requires_grad)
+
+    def test_blocks_that_are_no_chain_are_refused_and_twins_are_not(self) -> None:
+        for kind, part in (
+            (Parallel, "block 1 is not called with what block 0 gave"),
+            (Repeated, "several times in a pass"),
+            (Twins, None),
+        ):
+            with self.subTest(kind.__name__):
+                answer, _, job = self.asked(kind(), texts)
+                self.assertIn(part or "None", str(answer))
+                self.assertEqual(job.frozen_layers, 0 if part else 1)
+
+
+class TestChecks(Trains):
+    def test_reentrant_checkpointing_of_other_blocks_than_the_first_is_refused(self) -> None:
+        answer, _, job = self.asked(Checkpointed(), texts)
+        self.assertIn("reentrant", answer or "")
+        self.assertEqual(job.frozen_layers, 0)
+
+    def test_reentrant_checkpointing_of_compiled_blocks_is_refused(self) -> None:
+        for name, wrap in {"in place": lambda block: block.compile(backend="eager") or block, "wrapped": compiled}.items():
+            with self.subTest(name):
+                torch._dynamo.reset()
+                model = Checkpointed(parts=[wrap(Part()) for _ in range(4)])
+                model.every_second = False
+                answer, _, job = self.asked(model, texts)
+                self.assertIn("reentrant", answer or "")
+                self.assertEqual(job.frozen_layers, 0)
+
+    def test_a_freeze_after_which_blocks_get_no_gradient_is_taken_back(self) -> None:
+        class Cuts(Model):
+            """Has no gradient behind a block without one, and shows nothing of it before."""
+
+            def run(self, x: torch.Tensor) -> torch.Tensor:
+                for block in self.blocks:
+                    x = block(x) if x.requires_grad else block(x).detach()
+                return x
+
+        model = Cuts()
+        answer, rest, job = self.asked(model, texts, 1, model.blocks[2])
+        self.assertIn("it was taken back: block 1 got no gradient any more", answer or "")
+        self.assertGreater(rest, 0.0)
+        self.assertEqual((job.frozen_layers, job.answers), (0, [("d-1", answer)]))
+        self.assertTrue(all(parameter.requires_grad for parameter in model.parameters()))
+
+    def test_hooks_of_a_check_go(self) -> None:
+        model = Model()
+        _, _, job = self.asked(model, texts, 2)
+        self.assertEqual((job.frozen_layers, job._freezer._receipts), (2, None))
+        self.assertFalse(any(parameter._post_accumulate_grad_hooks for parameter in model.parameters()))
+        self.assertFalse(any(block._forward_hooks for block in model.modules()))
+
+    def test_a_look_that_fails_does_not_reach_training(self) -> None:
+        class Odd(dict):  # type: ignore[type-arg]
+            def values(self) -> object:  # type: ignore[override]
+                raise RuntimeError("no values")
+
+        class Wraps(Model):
+            def forward(self, x: torch.Tensor) -> object:  # type: ignore[override]
+                return Odd(out=super().forward(x))
+
+        model = Wraps()
+        freezer = BlockFreezer(model)
+        model(texts())["out"].sum().backward()  # type: ignore[index]
+        self.assertIsNone(freezer._watch.view)
+        self.assertFalse(any(module._forward_hooks for module in model.modules()))
+
+    def test_a_model_that_is_compiled_in_place_counts_recompilations(self) -> None:
+        for wrap in (
+            lambda model: model.compile(backend="eager"),
+            lambda model: [block.compile(backend="eager") for block in model.blocks],
+        ):
+            torch._dynamo.reset()
+            model = Model()
+            wrap(model)
+            _, _, job = self.asked(model, texts, 2)
+            self.assertEqual(job._freezer.recompilations, 1)
+
+
+class TestPrecisionOfCompiledModels(unittest.TestCase):
+    def setUp(self) -> None:
+        torch._dynamo.reset()
+        self.server = Recorder()
+        self.addCleanup(self.server.close)
+
+    def precisions(
+        self, model: nn.Module, given: nn.Module, asked: list[str | None], own: bool = False, before: bool = False
+    ) -> list[str | None]:
+        """Returns what is reported after steps in each of these precisions, by ``job.autocast()`` or the loop's ``own`` context."""
+        seen = []
+
+        def run(context: object) -> None:
+            with context:  # type: ignore[attr-defined]
+                loss = model(texts()).float().pow(2).mean()
+            loss.backward()
+
+        if before:
+            run(torch.autocast("cpu", enabled=False))
+        with eadt.job(given, None, layers="auto", url=self.server.url, workload="n/a") as job:
+            for precision in asked:
+                if not own:
+                    job._take_up(Directive("d-1", precision=precision))
+                for _ in range(2):
+                    run(torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16") if own else job.autocast())
+                    job.step(samples=1)
+                seen.append(job.effective_precision)
+        return seen
+
+    def test_it_is_the_one_that_passes_were_compiled_in(self) -> None:
+        for before in (False, True):
+            for kind in ("wrapped", "in place"):
+                with self.subTest(kind, before=before):
+                    torch._dynamo.reset()
+                    plain = Model()
+                    model = compiled(plain) if kind == "wrapped" else plain
+                    if kind == "in place":
+                        model.compile(backend="eager")
+                    asked = [None, "bf16", "fp32", "bf16"]
+                    self.assertEqual(self.precisions(model, model, asked, before=before), ["fp32", "bf16", "fp32", "bf16"])
+
+    def test_autocast_of_the_loop_itself_is_seen(self) -> None:
+        for before in (False, True):
+            with self.subTest(before=before):
+                torch._dynamo.reset()
+                model = compiled(Model())
+                self.assertEqual(self.precisions(model, model, ["bf16"], own=True, before=before), ["bf16"])
+
+    def test_autocast_inside_of_the_model_is_seen(self) -> None:
+        class Inside(Model):
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                with torch.autocast("cpu", torch.bfloat16):
+                    return super().forward(x)
+
+        model = Inside()
+        self.assertEqual(self.precisions(compiled(model), model, [None], own=True), ["bf16"])
+
+
+if __name__ == "__main__":
+    unittest.main()
