@@ -193,7 +193,7 @@ class BlockFreezer:
         return [*blocks, *(parameter for parameter, trains in self._before if trains)]
 
     def stopped_in_front(self) -> str | None:
-        """Returns the names of weights that stand still with the frozen blocks, in front of them; ``None``: there are none."""
+        """Returns the names of weights that are frozen with the blocks, in front of them; ``None``: there are none."""
         before = [parameter for parameter, trains in self._before if trains]
         return self._named(before) if self.frozen > 0 and before else None
 

@@ -574,7 +574,7 @@ class Job:
         self._demand()
         front = self._freezer.stopped_in_front()
         if front is not None and self._is_leader:
-            logger.info("EADT: directive %s: what is in front of the frozen blocks stands still as well: %s", directive.decision_id, front)
+            logger.info("EADT: directive %s: weights in front of the frozen blocks are frozen, too: %s", directive.decision_id, front)
 
     def _check(self, directive: Directive, before: int) -> None:
         """Takes a freeze back, on all ranks, after which blocks got no gradient that should train. A collective."""

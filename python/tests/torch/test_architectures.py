@@ -1,4 +1,4 @@
-"""Blocks of models of transformers, made small and without a download: what is found, what stands still, what is refused."""
+"""Blocks of models of transformers, made small and without a download: what is found, frozen and refused."""
 
 from __future__ import annotations
 

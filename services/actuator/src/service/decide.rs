@@ -47,13 +47,14 @@ impl ActuatorSession<'_> {
         for partition in self.queue.partitions() {
             // Workloads whose first decision waits.
             let mut held = BTreeSet::new();
+            let mut first_wait = None;
             let mut from = 0;
             while let Some((place, mut queued)) = self.queue.take(partition, from, &held) {
                 let early = queued.not_before.is_some_and(|not_before| Instant::now() < not_before);
                 let result = match early {
                     true if queued.trouble.is_some() => AttemptResult::Later,
                     true => AttemptResult::Waits,
-                    false => self.attempt(&mut queued),
+                    false => self.attempt(&mut queued, &mut first_wait),
                 };
                 match result {
                     AttemptResult::Done => self.queue.finish(partition, &queued),
@@ -73,7 +74,9 @@ impl ActuatorSession<'_> {
         true
     }
 
-    fn attempt(&mut self, queued: &mut QueuedDecision) -> AttemptResult {
+    /// `first_wait`: the time at which it was not yet the turn of one of these decisions. Once time has gone on since, that one is
+    /// asked again first, so that the order does not depend on the host's speed.
+    fn attempt(&mut self, queued: &mut QueuedDecision, first_wait: &mut Option<EventTime>) -> AttemptResult {
         let decision = match &queued.decision {
             Ok(decision) => decision,
             Err(unreadable) => {
@@ -86,7 +89,14 @@ impl ActuatorSession<'_> {
             self.publisher.mark_unsettled(&decision.workload);
             return AttemptResult::Done;
         }
-        let Some(now) = self.deps.cluster.effect_time(decision) else { return AttemptResult::Waits };
+        let asked = self.deps.cluster.now();
+        let Some(now) = self.deps.cluster.effect_time(decision) else {
+            first_wait.get_or_insert(asked);
+            return AttemptResult::Waits;
+        };
+        if first_wait.is_some_and(|first| first != now) {
+            return AttemptResult::Later;
+        }
         // The object may have changed while the decision waited for its turn.
         if self.view.is_behind(&*self.deps.cluster) && !self.reconcile() {
             return AttemptResult::Later;

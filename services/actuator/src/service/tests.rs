@@ -31,6 +31,8 @@ struct Object {
     deadly: AtomicBool,
     /// Decisions that were reported to it as having found a change to help.
     verified: Mutex<Vec<String>>,
+    /// The time of the newest decision, at which simulated time stops.
+    time: Mutex<EventTime>,
     /// It is not yet the turn of [`OTHER`]'s decisions.
     holds_other: AtomicBool,
 }
@@ -59,6 +61,7 @@ impl Object {
             managed: Mutex::new((1, managed)),
             deadly: AtomicBool::new(false),
             verified: Mutex::default(),
+            time: Mutex::new(now()),
             holds_other: AtomicBool::new(false),
         }
     }
@@ -66,11 +69,11 @@ impl Object {
 
 impl Cluster for Object {
     fn now(&self) -> EventTime {
-        now()
+        *self.time.lock().unwrap()
     }
     fn effect_time(&self, decision: &Decision) -> Option<EventTime> {
         let is_held = decision.workload == OTHER && self.holds_other.load(Ordering::SeqCst);
-        (!is_held).then(now)
+        (!is_held).then(|| self.now())
     }
     fn revision(&self) -> u64 {
         self.managed.lock().unwrap().0
@@ -152,6 +155,7 @@ impl Rig {
             expires: now().plus_seconds(300.0),
             ..Decision::default()
         };
+        *self.object.time.lock().unwrap() = decision.time;
         let (source, kind) = ("/test".to_owned(), EventType::Decision);
         let envelope = Envelope { id: id.into(), source, kind, time: decision.time, subject: workload.into() };
         let topic: Arc<str> = format!("t.{}", Topic::Decisions).into();
