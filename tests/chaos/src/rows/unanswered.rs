@@ -63,7 +63,7 @@ const BETWEEN: Duration = Duration::from_secs(14);
 /// Where connections are silent: how long an answer may take, so that a round takes seconds.
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 /// Longest time from SIGTERM to the end while nobody answers. However many partitions there are, few questions are asked.
-const STOPS_WITHIN: Duration = Duration::from_secs(45);
+const STOPS_WITHIN: Duration = Duration::from_secs(90);
 /// Without the limit nothing happens for so long.
 const NOTHING_WITHIN: Duration = Duration::from_secs(5);
 
