@@ -18,7 +18,7 @@ use crate::held::HeldBatches;
 use crate::identity::{SharedArchiveIds, recorded_id};
 use crate::layout::ArchiveFileName;
 use crate::row::ArchiveRow;
-use crate::store::{ArchiveStore, BucketStore, FolderStore, OsDisk};
+use crate::store::{ArchiveStore, BucketStore, FolderStore, OsDisk, StoredFile};
 use crate::stored::{StoredBatch, StoredRow, StoredRun};
 use crate::writer_group::is_group_record;
 
@@ -213,9 +213,14 @@ impl Archive {
         &self.place
     }
 
+    /// Returns the files and records of the store.
+    pub(crate) fn list_stored(&self) -> Result<Vec<StoredFile>> {
+        self.store.list().map_err(|source| self.failed("list", "", source))
+    }
+
     /// Returns all files. Refuses Parquet of others, and files that share offsets without one covering the other.
     pub fn files(&self) -> Result<ArchiveListing> {
-        let found = self.store.list().map_err(|source| self.failed("list", "", source))?;
+        let found = self.list_stored()?;
         let mut files = Vec::with_capacity(found.len());
         let (mut records, mut ids) = (Vec::new(), BTreeSet::new());
         for file in found {

@@ -37,6 +37,11 @@ pub fn is_archive_folder(name: &str) -> bool {
     name == EXTENTS_FOLDER || name.starts_with("topic=")
 }
 
+/// Returns the name of a record in the folder of the records; `None` if the path is of another file.
+pub(crate) fn record_name(path: &str) -> Option<&str> {
+    path.strip_prefix(EXTENTS_FOLDER)?.strip_prefix('/')
+}
+
 /// Returns whether a file is a record of some partition, of the archive's id, or of its writers' group.
 pub(crate) fn is_record(path: &str) -> bool {
     PartitionExtent::parse(path).is_some() || recorded_id(path).is_some() || is_group_record(path)
@@ -81,7 +86,7 @@ impl Archive {
         };
         let after = widest.map_or_else(|| PartitionExtent::of(name), |extent| extent.with(PartitionExtent::of(name)));
         let path = after.path();
-        self.store.create(&path, Bytes::new()).map_err(|source| self.failed("write", &path, source))?;
+        self.create_record(&path)?;
         for old in before.iter().filter(|old| **old != path) {
             self.store.delete(old).map_err(|source| self.failed("delete", old, source))?;
         }
@@ -103,10 +108,15 @@ impl Archive {
         Ok(listing.unrecorded.len())
     }
 
+    /// Writes an empty file, whose name is the record.
+    pub(crate) fn create_record(&self, path: &str) -> Result<()> {
+        self.store.create(path, Bytes::new()).map_err(|source| self.failed("write", path, source))
+    }
+
     /// Returns the paths of a partition's records, several if a process was killed between two steps, and the range that they
     /// cover together. Without a record, as in an archive of an earlier version, the range comes from its files.
     fn recorded(&self, (topic, partition): (Topic, i32)) -> Result<(Vec<String>, Option<PartitionExtent>)> {
-        let found = self.store.list().map_err(|source| self.failed("list", "", source))?;
+        let found = self.list_stored()?;
         let mine = |extent: &PartitionExtent| (extent.topic, extent.partition) == (topic, partition);
         let records = found.iter().filter_map(|file| Some((&file.path, PartitionExtent::parse(&file.path).filter(mine)?)));
         let (paths, records): (Vec<String>, Vec<PartitionExtent>) = records.map(|(path, extent)| (path.clone(), extent)).unzip();

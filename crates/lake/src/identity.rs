@@ -8,11 +8,9 @@
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use bytes::Bytes;
-
 use crate::archive::Archive;
 use crate::error::{LakeError, Result};
-use crate::extent::EXTENTS_FOLDER;
+use crate::extent::{EXTENTS_FOLDER, record_name};
 
 /// Key of the id in the footer of a file.
 pub(crate) const KEY: &str = "eadt.archive";
@@ -36,7 +34,7 @@ pub(crate) type SharedArchiveIds = Arc<Mutex<ArchiveIds>>;
 
 /// Returns the id that a path records; `None` if it is another file.
 pub(crate) fn recorded_id(path: &str) -> Option<&str> {
-    let id = path.strip_prefix(EXTENTS_FOLDER)?.strip_prefix('/')?.strip_prefix(RECORD)?;
+    let id = record_name(path)?.strip_prefix(RECORD)?;
     (!id.is_empty() && id.bytes().all(|byte| byte.is_ascii_alphanumeric())).then_some(id)
 }
 
@@ -62,7 +60,7 @@ impl Archive {
     }
 
     fn list_recorded_ids(&self) -> Result<BTreeSet<String>> {
-        let found = self.store.list().map_err(|source| self.failed("list", "", source))?;
+        let found = self.list_stored()?;
         Ok(found.iter().filter_map(|file| recorded_id(&file.path).map(str::to_owned)).collect())
     }
 
@@ -110,7 +108,7 @@ impl Archive {
                 ids.is_anonymous = true;
                 return Ok(None);
             };
-            self.record_id(&id)?;
+            self.create_record(&record_path(&id))?;
             // Several archivers that begin an archive at the same time agree on one of their ids.
             ids.recorded = self.list_recorded_ids()?;
             ids.recorded.insert(id);
@@ -123,14 +121,9 @@ impl Archive {
     pub(crate) fn record_missing_id(&self) -> Result<()> {
         let ids = self.ids();
         match &ids.first {
-            Some((id, _)) if ids.recorded.is_empty() => self.record_id(id),
+            Some((id, _)) if ids.recorded.is_empty() => self.create_record(&record_path(id)),
             _ => Ok(()),
         }
-    }
-
-    fn record_id(&self, id: &str) -> Result<()> {
-        let path = record_path(id);
-        self.store.create(&path, Bytes::new()).map_err(|source| self.failed("write", &path, source))
     }
 }
 

@@ -5,11 +5,9 @@
 
 use std::fmt::Write;
 
-use bytes::Bytes;
-
 use crate::archive::Archive;
 use crate::error::{LakeError, Result};
-use crate::extent::EXTENTS_FOLDER;
+use crate::extent::{EXTENTS_FOLDER, record_name};
 
 /// Begins the name of the record.
 const RECORD: &str = "group+";
@@ -28,7 +26,7 @@ fn record_path(group: &str) -> String {
 
 /// Returns whether a path records a group.
 pub(crate) fn is_group_record(path: &str) -> bool {
-    path.strip_prefix(EXTENTS_FOLDER).and_then(|rest| rest.strip_prefix('/')).is_some_and(|name| name.starts_with(RECORD))
+    record_name(path).is_some_and(|name| name.starts_with(RECORD))
 }
 
 impl Archive {
@@ -36,7 +34,7 @@ impl Archive {
     pub fn claim_for_group(&self, group: &str) -> Result<()> {
         let own = record_path(group);
         self.refuse_other_group(&own, group)?;
-        self.store.create(&own, Bytes::new()).map_err(|source| self.failed("write", &own, source))?;
+        self.create_record(&own)?;
         // Of two that claim it at the same time, one goes.
         let result = self.refuse_other_group(&own, group);
         if result.is_err() {
@@ -46,7 +44,7 @@ impl Archive {
     }
 
     fn refuse_other_group(&self, own: &str, group: &str) -> Result<()> {
-        let listed = self.store.list().map_err(|source| self.failed("list", "", source))?;
+        let listed = self.list_stored()?;
         let mut records = listed.iter().map(|file| file.path.as_str()).filter(|path| is_group_record(path));
         match records.find(|path| *path != own) {
             Some(other) => Err(LakeError::OtherGroup { path: self.full(other), group: group.to_owned() }),

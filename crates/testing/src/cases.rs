@@ -32,7 +32,7 @@ mod tests {
 
     /// Run in a process of its own, because variables belong to the whole process.
     #[test]
-    #[ignore = "asked by the_variable_is_read"]
+    #[ignore = "run by the_variable_is_read"]
     fn as_many_as_the_variable_sets() {
         println!("cases={}", cases(7).cases);
     }

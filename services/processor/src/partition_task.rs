@@ -86,7 +86,7 @@ impl StageRecords for PartitionTask {
     }
 
     fn parse_state_offsets(number: i32, text: &str) -> Option<PartitionOffsets> {
-        PartitionOffsets::from_json(text).filter(|stood| stood.partition == number)
+        PartitionOffsets::from_json(text).filter(|recorded| recorded.partition == number)
     }
 
     fn emitted(record: &ConsumerRecord) -> Option<(i32, PartitionOffsets)> {
@@ -740,9 +740,9 @@ mod tests {
                 output.headers.iter().find(|(name, _)| &**name == header::INPUT_POSITIONS).map(|(_, value)| value.clone())?;
             PartitionOffsets::from_json(std::str::from_utf8(&text).unwrap())
         };
-        let stood: Vec<_> = step.outputs.iter().map(positions).collect();
+        let recorded: Vec<_> = step.outputs.iter().map(positions).collect();
         let expected = PartitionOffsets { partition: 1, offsets: [0, 0, 0, 2, 2] };
-        assert_eq!(stood, [Some(expected), None]);
+        assert_eq!(recorded, [Some(expected), None]);
         let positions: Vec<_> = owned.inputs().iter().cloned().zip(expected.offsets).collect();
         assert_eq!(step.positions, positions);
         let mut again = CommitStep::default();

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use eadt_schemas::Topic;
 
-use super::{all, telemetry};
+use super::{all, telemetry, write_in_tens};
 use crate::{Archive, ArchiveFileName, ArchiveWriter, RollLimits, compact};
 
 const TOPIC: Topic = Topic::GpuTelemetry;
@@ -14,17 +14,7 @@ const TOPIC: Topic = Topic::GpuTelemetry;
 fn archive() -> (tempfile::TempDir, Archive, Vec<(ArchiveFileName, PathBuf)>) {
     let folder = tempfile::tempdir().unwrap();
     let archive = Archive::folder(folder.path()).unwrap();
-    let mut writer = ArchiveWriter::new(archive.clone(), RollLimits { rows: 10, ..RollLimits::default() });
-    for offset in 0..30 {
-        for partition in 0..2 {
-            let row = telemetry(partition, offset, offset);
-            writer.push(&row, row.stamp).unwrap();
-            while let Some((topic, partition)) = writer.due(row.stamp) {
-                writer.roll(topic, partition).unwrap();
-            }
-        }
-    }
-    writer.roll_all().unwrap();
+    write_in_tens(&archive, 0..30);
     let files = archive.files().unwrap().files;
     let files = files.into_iter().map(|file| (file.name.clone(), folder.path().join(file.name.path()))).collect();
     (folder, archive, files)

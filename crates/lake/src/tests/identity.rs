@@ -6,8 +6,8 @@ use std::path::Path;
 
 use eadt_schemas::Topic;
 
-use super::{all, telemetry};
-use crate::{Archive, ArchiveFileName, ArchiveRow, ArchiveWriter, LakeError, RollLimits, compact};
+use super::{all, write_in_tens};
+use crate::{Archive, ArchiveFileName, ArchiveRow, LakeError, compact};
 
 const TOPIC: Topic = Topic::GpuTelemetry;
 
@@ -19,25 +19,10 @@ fn open(folder: &Path, new_id: Option<u128>) -> Archive {
     }
 }
 
-/// Archives offsets of both partitions, ten a file.
-fn write(archive: &Archive, offsets: std::ops::Range<i64>) {
-    let mut writer = ArchiveWriter::new(archive.clone(), RollLimits { rows: 10, ..RollLimits::default() });
-    for offset in offsets {
-        for partition in 0..2 {
-            let row = telemetry(partition, offset, offset);
-            writer.push(&row, row.stamp).unwrap();
-            while let Some((topic, partition)) = writer.due(row.stamp) {
-                writer.roll(topic, partition).unwrap();
-            }
-        }
-    }
-    writer.roll_all().unwrap();
-}
-
 fn begin(new_id: Option<u128>) -> (tempfile::TempDir, Archive) {
     let folder = tempfile::tempdir().unwrap();
     let archive = open(folder.path(), new_id);
-    write(&archive, 0..20);
+    write_in_tens(&archive, 0..20);
     (folder, archive)
 }
 
@@ -101,14 +86,14 @@ fn an_archive_keeps_its_id() {
     let (folder, archive) = begin(Some(1));
     let one = BTreeSet::from([Some(hex(1))]);
     assert_eq!(ids(&archive), one);
-    write(&open(folder.path(), Some(2)), 20..40);
+    write_in_tens(&open(folder.path(), Some(2)), 20..40);
     compact(&open(folder.path(), None), "2027-01-01", 1 << 30).unwrap();
     assert_eq!((ids(&archive), names(&archive).len()), (one.clone(), 2));
     // Whoever writes or compacts it without the record goes by the files.
     fs::remove_dir_all(folder.path().join("_archived")).unwrap();
     let next = open(folder.path(), Some(3));
     next.newest(&next.files().unwrap()).unwrap();
-    write(&next, 40..60);
+    write_in_tens(&next, 40..60);
     assert_eq!(ids(&archive), one);
     fs::remove_dir_all(folder.path().join("_archived")).unwrap();
     open(folder.path(), None).record_missing_extents().unwrap();
@@ -119,7 +104,7 @@ fn an_archive_keeps_its_id() {
 fn files_without_an_id_are_read_beside_others() {
     let (folder, archive) = begin(None);
     assert_eq!(ids(&archive), BTreeSet::from([None]));
-    write(&open(folder.path(), Some(1)), 20..40);
+    write_in_tens(&open(folder.path(), Some(1)), 20..40);
     assert_eq!(ids(&archive), BTreeSet::from([None, Some(hex(1))]));
     assert_eq!(all(&archive, TOPIC, 0).unwrap().len(), 40);
 }
@@ -134,6 +119,6 @@ fn archives_that_are_merged_with_their_records_are_one() {
     fs::copy(other.path().join(&record), folder.path().join(&record)).unwrap();
     assert_eq!(all(&archive, TOPIC, 1).unwrap().len(), 20);
     // New files have one of the ids.
-    write(&open(folder.path(), Some(3)), 20..30);
+    write_in_tens(&open(folder.path(), Some(3)), 20..30);
     assert_eq!(ids(&archive), BTreeSet::from([Some(hex(1)), Some(hex(2))]));
 }

@@ -16,7 +16,7 @@ use eadt_schemas::envelope::Envelope;
 use eadt_schemas::{EventTime, Topic};
 use serde::Serialize;
 
-use crate::{Archive, ArchiveRow, PartitionRows};
+use crate::{Archive, ArchiveRow, ArchiveWriter, PartitionRows, RollLimits};
 
 /// 2026-01-02T00:00:00Z.
 pub(crate) const START: i64 = 1_767_312_000_000_000;
@@ -56,6 +56,21 @@ pub(crate) fn telemetry(partition: i32, offset: i64, at: i64) -> ArchiveRow {
         ..Default::default()
     };
     row(Topic::GpuTelemetry, partition, offset, at, &event)
+}
+
+/// Archives telemetry of these offsets in both partitions, ten rows a file.
+pub(crate) fn write_in_tens(archive: &Archive, offsets: std::ops::Range<i64>) {
+    let mut writer = ArchiveWriter::new(archive.clone(), RollLimits { rows: 10, ..RollLimits::default() });
+    for offset in offsets {
+        for partition in 0..2 {
+            let row = telemetry(partition, offset, offset);
+            writer.push(&row, row.stamp).unwrap();
+            while let Some((topic, partition)) = writer.due(row.stamp) {
+                writer.roll(topic, partition).unwrap();
+            }
+        }
+    }
+    writer.roll_all().unwrap();
 }
 
 /// All rows of a partition, or the first error.

@@ -19,9 +19,9 @@ mod workload;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use eadt_report::Reporter;
 use eadt_report::liveness::SILENT_SECONDS;
 use eadt_report::states::{ChangeFate, WorkloadStatus, decision_takes_back};
+use eadt_report::{GPUS_WITHOUT_WORKLOAD, Reporter};
 use eadt_schemas::decode::DecodableEvent;
 use eadt_schemas::v1::{
     Actuation, ChangeValidation, ControllerAction, Decision, DeviceHolders, DeviceIntent, DeviceState, EfficiencyWindow,
@@ -426,7 +426,7 @@ impl DashboardModel {
         if self.is_later(event.window_end) {
             return;
         }
-        if event.workload == UNASSIGNED {
+        if event.workload == GPUS_WITHOUT_WORKLOAD {
             self.now = self.now.max(Some(event.window_end));
             self.idle.take(event);
             return;
@@ -633,6 +633,3 @@ impl DashboardModel {
         self.workloads.get(name).into_iter().flat_map(WorkloadState::decisions)
     }
 }
-
-/// The name under which GPUs without a workload have their windows.
-pub const UNASSIGNED: &str = "gpus";

@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use eadt_report::{EnergyReport, ReportComparison, ReportSettings, SavingSummary, WorkloadReport};
+use eadt_report::{EnergyReport, GPUS_WITHOUT_WORKLOAD, ReportComparison, ReportSettings, SavingSummary, WorkloadReport};
 use eadt_schemas::v1::Origin;
 use serde::{Deserialize, Serialize};
 
 use super::fleet::InvalidQuery;
 use super::workload::WorkloadState;
-use super::{DEFAULT_ROWS, DashboardModel, UNASSIGNED, rows_of_page};
+use super::{DEFAULT_ROWS, DashboardModel, rows_of_page};
 
 /// Names of workloads that only one of two runs has: the first ones are shown, all are counted.
 const MOST_NAMES: usize = 50;
@@ -23,7 +23,7 @@ pub struct OtherRun {
 impl OtherRun {
     /// Takes the report on a run. The name is shown and appears in addresses.
     pub fn new(name: String, report: EnergyReport) -> Self {
-        let reports = report.without_charts().workloads.into_iter().filter(|report| report.workload != UNASSIGNED);
+        let reports = report.without_charts().workloads.into_iter().filter(|report| report.workload != GPUS_WITHOUT_WORKLOAD);
         Self { name, workloads: reports.map(|report| (report.workload.clone(), report)).collect() }
     }
 

@@ -31,7 +31,7 @@ struct World {
     log: SimLog,
     committed: BTreeMap<TopicPartition, i64>,
     /// The offsets of a state whose step lost its positions.
-    stood: BTreeMap<TopicPartition, i64>,
+    state_positions: BTreeMap<TopicPartition, i64>,
     /// Partitions of the state that lost their last step.
     torn: BTreeSet<i32>,
     epoch: u64,
@@ -121,7 +121,7 @@ impl SimBus {
             chance,
             log: SimLog::new(coming),
             committed: BTreeMap::new(),
-            stood: BTreeMap::new(),
+            state_positions: BTreeMap::new(),
             torn: BTreeSet::new(),
             epoch: 0,
             faults,
@@ -146,7 +146,7 @@ impl SimBus {
     /// Whether every record was revealed and folded for good.
     pub fn is_done(&self, group_inputs: &[TopicPartition]) -> bool {
         let world = self.world();
-        let newest = |at: &TopicPartition| world.committed.get(at).max(world.stood.get(at)).copied();
+        let newest = |at: &TopicPartition| world.committed.get(at).max(world.state_positions.get(at)).copied();
         let folded = |at: &TopicPartition| newest(at).unwrap_or(0) >= world.log.high(at);
         world.log.is_revealed() && world.torn.is_empty() && group_inputs.iter().all(folded)
     }
@@ -397,12 +397,14 @@ impl GroupMember for SimMember {
                     }
                     let partitions: BTreeSet<i32> = left.iter().filter_map(|record| record.partition).collect();
                     lost.retain(|number| !partitions.contains(number));
-                    world.stood.extend(step.positions.iter().filter(|(at, _)| partitions.contains(&at.partition)).cloned());
+                    world
+                        .state_positions
+                        .extend(step.positions.iter().filter(|(at, _)| partitions.contains(&at.partition)).cloned());
                     world.apply(others.into_iter().chain(left), if took_place { step.positions } else { Vec::new() });
                     world.torn.extend(lost);
                 }
                 Some(Flaw::WithoutPositions) => {
-                    world.stood.extend(step.positions);
+                    world.state_positions.extend(step.positions);
                     world.apply(others.into_iter().chain(state), Vec::new());
                 }
                 // Before it took place, or after.
