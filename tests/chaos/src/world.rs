@@ -272,6 +272,18 @@ impl Watch {
         (0..PARTITIONS).all(|partition| seen.iter().any(|(seen, of)| *of == partition && *seen > moment))
     }
 
+    /// Waits until every partition had one after this moment; returns false if that takes longer than the limit.
+    pub fn await_all_after(&self, moment: Instant, limit: Duration) -> bool {
+        let until = Instant::now() + limit;
+        while !self.has_all_after(moment) {
+            if Instant::now() > until {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        true
+    }
+
     /// Waits for a window after this moment; how long after it that was.
     pub fn await_next(&self, moment: Instant) -> Result<Duration> {
         let begun = Instant::now();

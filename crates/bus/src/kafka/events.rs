@@ -35,8 +35,8 @@ pub enum ConsumerEvent {
 /// A consumer and its queue.
 pub struct ConsumerQueue {
     queue: NonNull<native::rd_kafka_queue_t>,
-    /// Taken by [`Drop`].
-    consumer: Option<BaseConsumer<KafkaContext>>,
+    /// Taken by [`Drop`]. Shared with requests that nobody has answered yet.
+    consumer: Option<Arc<BaseConsumer<KafkaContext>>>,
     topics: Vec<Arc<str>>,
     /// Topic of the last message.
     topic: Option<Arc<str>>,
@@ -71,10 +71,10 @@ impl ConsumerQueue {
         // SAFETY: the client lives as long as `consumer`; the queue handle is released in `drop`, before it.
         let queue = unsafe { native::rd_kafka_queue_get_consumer(consumer.client().native_ptr()) };
         let queue = NonNull::new(queue)?;
-        Some(Self { queue, consumer: Some(consumer), topics: Vec::new(), topic: None, packer: RecordPacker::new() })
+        Some(Self { queue, consumer: Some(Arc::new(consumer)), topics: Vec::new(), topic: None, packer: RecordPacker::new() })
     }
 
-    pub fn consumer(&self) -> &BaseConsumer<KafkaContext> {
+    pub fn consumer(&self) -> &Arc<BaseConsumer<KafkaContext>> {
         self.consumer.as_ref().expect("taken by drop only")
     }
 

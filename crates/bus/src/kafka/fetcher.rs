@@ -1,6 +1,7 @@
 //! Partitions being read, by either path: the client library's, or the one of our own.
 
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use rdkafka::consumer::{BaseConsumer, Consumer};
@@ -55,7 +56,7 @@ pub enum Fetcher {
 }
 
 impl Fetcher {
-    pub fn consumer(&self) -> &BaseConsumer<KafkaContext> {
+    pub fn consumer(&self) -> &Arc<BaseConsumer<KafkaContext>> {
         match self {
             Self::Library(fetcher) => fetcher.consumer(),
             Self::Native(fetcher) => fetcher.events().consumer(),

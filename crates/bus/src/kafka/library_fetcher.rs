@@ -1,12 +1,14 @@
 //! Partitions being read by the client library: positions, pauses and ends, over the consumer's one queue.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rdkafka::consumer::Consumer;
+use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::types::RDKafkaErrorCode as Code;
 use rdkafka::{Offset, TopicPartitionList};
 
+use super::context::KafkaContext;
 use super::errors::from_error;
 use super::events::{ConsumerEvent, ConsumerQueue};
 use super::fetcher::{RebalanceEvent, group_failure, lost_position};
@@ -65,7 +67,7 @@ impl LibraryFetcher {
         self.partitions.iter().map(|part| (&part.at, part.next))
     }
 
-    pub fn consumer(&self) -> &rdkafka::consumer::BaseConsumer<super::context::KafkaContext> {
+    pub fn consumer(&self) -> &Arc<BaseConsumer<KafkaContext>> {
         self.events.consumer()
     }
 

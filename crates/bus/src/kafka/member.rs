@@ -12,7 +12,7 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use eadt_schemas::fnv::Fnv1a;
-use rdkafka::consumer::{CommitMode, Consumer, ConsumerGroupMetadata};
+use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer, ConsumerGroupMetadata};
 use rdkafka::error::{KafkaError, KafkaResult, RDKafkaError};
 use rdkafka::producer::{BaseProducer, Producer as _};
 use rdkafka::types::RDKafkaErrorCode;
@@ -169,8 +169,12 @@ impl KafkaMember {
         if consumer.assignment_lost() {
             return Err(given_up());
         }
+        let Some(set) = set_positions(consumer, positions) else {
+            let detail = format!("no broker answered within {ANSWER:?}");
+            return Err(BusError::new(Remedy::Restart, self.description(), detail));
+        };
         // Setting a position twice is harmless, so an open outcome only asks for another look at the committed ones.
-        consumer.commit(positions, CommitMode::Sync).map_err(|error| match consumer.client().fatal_error() {
+        set.map_err(|error| match consumer.client().fatal_error() {
             // The session ran out while the request waited for the broker, and the request was sent without an id.
             Some((code, _)) if is_fenced(code) && consumer.assignment_lost() => given_up(),
             // An error that a heartbeat received before is not repeated, such as that a newer member of the name has joined.
@@ -230,10 +234,10 @@ impl KafkaMember {
             }
         }
         if positions.count() > 0 {
-            match consumer.commit(&positions, CommitMode::Sync).map_err(|error| error.rdkafka_error_code()) {
-                Ok(()) => return false,
-                Err(Some(code)) if is_fenced(code) => return !consumer.assignment_lost() || is_fatal(),
-                Err(_) => {}
+            match set_positions(consumer, &positions).map(|set| set.map_err(|error| error.rdkafka_error_code())) {
+                Some(Ok(())) => return false,
+                Some(Err(Some(code))) if is_fenced(code) => return !consumer.assignment_lost() || is_fatal(),
+                Some(Err(_)) | None => {}
             }
         }
         // The request could not be sent; the next heartbeat repeats it.
@@ -385,23 +389,33 @@ fn fill_transaction(
     Ok(())
 }
 
-/// Sends positions. Returns `None` if no answer came. Then the call still goes on, and nothing else can be asked of this
-/// producer: the library (2.12) waits without end if the group's coordinator is lost at the wrong moment.
+/// Sends positions. Returns `None` if no answer came. Then nothing else can be asked of this producer: the library (2.12) waits
+/// without end if the group's coordinator is lost at the wrong moment.
 fn send_positions(
     producer: &Arc<BaseProducer<KafkaContext>>,
     positions: &TopicPartitionList,
     membership: ConsumerGroupMetadata,
 ) -> Option<KafkaResult<()>> {
-    // One answer.
-    let (sender, receiver) = mpsc::sync_channel(1);
     let (producer, positions) = (Arc::clone(producer), positions.clone());
-    let asking = eadt_tasks::KAFKA_POSITIONS.thread(move || {
-        let sent = producer.send_offsets_to_transaction(&positions, &membership, TRANSACTION_TIMEOUT);
-        drop(producer);
-        // Whoever asked may have given up.
-        drop(sender.send(sent));
-    });
-    asking.is_ok().then(|| receiver.recv_timeout(TRANSACTION_TIMEOUT + DRAIN_TIMEOUT).ok()).flatten()
+    answer_within(TRANSACTION_TIMEOUT + DRAIN_TIMEOUT, move || {
+        producer.send_offsets_to_transaction(&positions, &membership, TRANSACTION_TIMEOUT)
+    })
+}
+
+/// Sets positions outside of transactions. Returns `None` if no answer came within [`ANSWER`]: the library (2.12) asks again and
+/// again for as long as the broker is silent.
+fn set_positions(consumer: &Arc<BaseConsumer<KafkaContext>>, positions: &TopicPartitionList) -> Option<KafkaResult<()>> {
+    let (consumer, positions) = (Arc::clone(consumer), positions.clone());
+    answer_within(ANSWER, move || consumer.commit(&positions, CommitMode::Sync))
+}
+
+/// Makes a request that has no limit of its own. Returns `None` if it was not answered in time. Then it still goes on, on a thread
+/// that is left behind.
+fn answer_within<T: Send + 'static>(limit: Duration, request: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+    let (sender, receiver) = mpsc::sync_channel(1);
+    // Whoever asked may have given up.
+    let asking = eadt_tasks::KAFKA_POSITIONS.thread(move || drop(sender.send(request())));
+    asking.is_ok().then(|| receiver.recv_timeout(limit).ok()).flatten()
 }
 
 /// Reads all events that the library has emitted so far. They are on a queue, and a lost connection is known only once they were
@@ -588,6 +602,21 @@ mod tests {
 
     fn high(brokers: &MockBrokers) -> i64 {
         brokers.bus.watermarks(&TopicPartition { topic: "out".into(), partition: 0 }).unwrap().high
+    }
+
+    #[test]
+    fn a_request_that_nobody_answers_is_left_behind() {
+        let (answer, answered) = mpsc::sync_channel(0);
+        let (end, ended) = mpsc::sync_channel(1);
+        let request = move || {
+            let answer: i32 = answered.recv().unwrap();
+            end.send(()).unwrap();
+            answer
+        };
+        assert_eq!(answer_within(Duration::ZERO, request), None);
+        answer.send(1).unwrap();
+        ended.recv().unwrap();
+        assert_eq!(answer_within(ANSWER, || 2), Some(2));
     }
 
     #[test]

@@ -547,7 +547,9 @@ const tests = {
     const stated = rows.find(({ action, reason }) => action === "scale_replicas" && / is expected to save [\d.]+ %/.test(reason));
     const { verdict, reason } = await ask(`decision?${new URLSearchParams({ workload: stated.workload, id: stated.id })}`);
     const page = await open(`${server.url}#/decision?${new URLSearchParams({ workload: stated.workload, id: stated.id })}`);
-    const cells = await page.locator("tr.predicted").first().locator("td").allInnerTexts();
+    const predicted = page.locator("tr.predicted").first();
+    await predicted.waitFor();
+    const cells = await predicted.locator("td").allInnerTexts();
     assert.equal(number(/[−\d.]+/.exec(cells[0])[0]), Number(/is expected to save ([\d.]+) %/.exec(reason)[1]));
     assert.ok(Math.abs(number(/[−\d.]+/.exec(cells[1])[0]) - 100 * verdict.evidence.gain_ratio) <= 0.051, cells[1]);
     // No figure under its raw name, and none without its unit.

@@ -36,6 +36,7 @@ pub const ROWS: &[Row] = &[
     restarts::THREE,
     unanswered::PAUSED,
     unanswered::HALF_OPEN,
+    unanswered::ONE_OF_THREE,
     mixed::ROW,
     power::ROW,
     settings::ROW,

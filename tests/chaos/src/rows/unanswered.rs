@@ -43,6 +43,18 @@ pub const HALF_OPEN: Row = Row {
     run: half_open,
 };
 
+pub const ONE_OF_THREE: Row = Row {
+    name: "silent-broker",
+    fault: "SIGSTOP of one of three brokers for 8 to 60 s, each in turn, every second time for 16 to 18 s, under collector, processor and archiver; then SIGCONT",
+    promise: "jobs are not held up; windows of every partition go on without it; nothing is lost or dropped, windows, decisions and files are what they would be without it; twice in the log is at most what a producer had on its way that was made anew",
+    without: "copies on other brokers",
+    full: 12,
+    batch: 3,
+    short: 1,
+    off: 3,
+    run: one_of_three,
+};
+
 const WORKLOAD: &str = "apart/job";
 /// What the collector buffers: more than is reported in the longest pause.
 const ROOM: usize = 100_000;
@@ -60,6 +72,8 @@ const SILENCING: Duration = Duration::from_secs(16);
 /// until its cluster has taken it back.
 const PAST_SESSIONS: Duration = Duration::from_secs(45);
 const BETWEEN: Duration = Duration::from_secs(14);
+/// Longest time until a cluster has noticed that one of its brokers is away.
+const LEADERS_MOVE: Duration = Duration::from_secs(6);
 /// Where connections are silent: how long an answer may take, so that a round takes seconds.
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 /// Longest time from SIGTERM to the end while nobody answers. However many partitions there are, few questions are asked.
@@ -243,8 +257,49 @@ fn paused(run: Run) -> Result<Outcome> {
     Ok(outcome)
 }
 
-/// Asks the processor to end while the broker is paused. What it has read is in the log: it ends soon. The archiver ends after the
-/// pause: a commit of its positions waits for the broker.
+fn one_of_three(run: Run) -> Result<Outcome> {
+    let (mut outcome, mut chance) = (Outcome::default(), Chance::new(run.seed));
+    let world = World::start_with(Cluster::Three, None, if run.bites { 1 } else { 3 })?;
+    let feeder = Feeder::start(&world.bus, &world.prefix, Story::new(run.seed, 3), PACE)?;
+    let watch = world.watch()?;
+    let (mut collecting, mut reading) = (Collecting::start(&world)?, Reading::start(&world)?);
+    explain(watch.await_next(Instant::now()), &reading.processor)?;
+    for round in 0..run.rounds {
+        if !run.bites {
+            // A broker that this machine held up may lack copies, and the next one to be silent would have the last ones.
+            world.brokers[0].await_copies()?;
+        }
+        let broker = &world.brokers[round as usize % world.brokers.len()];
+        broker.freeze(true)?;
+        let begun = Instant::now();
+        let reported = collecting.report_for(length(round, &mut chance));
+        // By now the cluster has found other leaders.
+        let goes_on = watch.await_all_after(begun + LEADERS_MOVE, if run.bites { NOTHING_WITHIN } else { LIMIT });
+        broker.freeze(false)?;
+        reported?;
+        outcome.check(goes_on, || format!("not every partition goes on without the broker: {}", reading.processor.tail()));
+        outcome.rounds += 1;
+        if run.bites {
+            // Not every broker has the only copy of something that is read or written.
+            if outcome.violations() > 0 {
+                return Ok(outcome);
+            }
+            continue;
+        }
+        reading.supervise(&world, &mut outcome)?;
+        collecting.report_for(BETWEEN)?;
+    }
+    let story = feeder.finish()?;
+    if run.bites {
+        return Ok(outcome);
+    }
+    collecting.judge(&world, 0, &mut outcome)?;
+    reading.judge(&world, &story, |workload| workload == WORKLOAD, &mut outcome)?;
+    Ok(outcome)
+}
+
+/// Asks the services that read to end while the broker is paused. What the processor has read is in the log. The archiver ends with
+/// an error if rows are in no file.
 fn stop_in_a_pause(seed: u64, outcome: &mut Outcome) -> Result<()> {
     let world = World::start(Cluster::One, None)?;
     let feeder = Feeder::start(&world.bus, &world.prefix, Story::new(seed, 3), PACE)?;
@@ -254,19 +309,25 @@ fn stop_in_a_pause(seed: u64, outcome: &mut Outcome) -> Result<()> {
     world.brokers[0].freeze(true)?;
     let begun = Instant::now();
     processor.ask_to_end()?;
-    let status = processor.await_end(LIMIT)?;
-    let took = begun.elapsed();
-    outcome.took("from SIGTERM in a pause to the end of the processor", took.as_secs_f64());
-    outcome.check(took < STOPS_WITHIN, || format!("the processor took {took:?} to end: {}", processor.tail()));
-    outcome.check(status.success(), || format!("the processor ended with {status}: {}", processor.tail()));
+    archiver.ask_to_end()?;
+    for (name, part) in [("processor", &mut processor), ("archiver", &mut archiver)] {
+        let status = part.await_end(LIMIT)?;
+        let took = begun.elapsed();
+        outcome.took(&format!("from SIGTERM in a pause to the end of the {name}"), took.as_secs_f64());
+        outcome.check(took < STOPS_WITHIN, || format!("the {name} took {took:?} to end: {}", part.tail()));
+        let is_reported = name == "archiver" && part.log().contains("they are in the log");
+        outcome.check(status.success() || is_reported, || format!("the {name} ended with {status}: {}", part.tail()));
+    }
     world.brokers[0].freeze(false)?;
     feeder.finish()?;
-    archiver.ask_to_end()?;
-    let status = archiver.await_end(LIMIT)?;
-    // Its session has run out: a commit that is refused leaves rows in no file, which it reports.
-    let is_reported = archiver.log().contains("they are in the log");
-    outcome.check(status.success() || is_reported, || format!("the archiver ended with {status}: {}", archiver.tail()));
-    Ok(())
+    // What it could not write is archived at the next start.
+    let place = world.dir().join("archive");
+    let archive = Archive::folder(&place)?;
+    let mut archiver = self::archiver(&world)?;
+    let archived = await_archived(&world, &archive, &OF_A_STORY, &mut archiver, LIMIT)?;
+    outcome.check(archived, || format!("not everything was archived after the pause: {}", archiver.tail()));
+    archiver.kill()?;
+    archive::judge(&world, &place, &archive, &OF_A_STORY, outcome)
 }
 
 /// What was on its way when the broker was paused is sent again over another connection, which the broker finds beside the first one.
