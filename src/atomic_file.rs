@@ -1,8 +1,10 @@
 //! Files and folders that commands write. One habit for all of them: what exists is refused, `--force` replaces it, a folder that
-//! is not there is not made on the way, and a file is complete or not there.
+//! is not there is not made on the way, and a file is complete or not there. A link stays, and the file that it leads to is
+//! written.
 
-use std::fs::File;
+use std::fs::{File, Permissions};
 use std::io::{BufWriter, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow, bail};
@@ -11,6 +13,7 @@ use tempfile::NamedTempFile;
 
 /// A file on its way to its name.
 pub struct AtomicFile {
+    /// The file that is written; not a link.
     path: PathBuf,
     file: NamedTempFile,
     /// A file that has appeared under the name meanwhile stays.
@@ -42,11 +45,13 @@ impl AtomicFile {
         if path == Path::new("-") {
             bail!("- is no file, and nothing is written to standard output: name a file (one of that name is ./-)");
         }
-        if let Ok(metadata) = std::fs::metadata(path) {
+        let target = follow_links(path)?;
+        let present = std::fs::metadata(&target).ok();
+        if let Some(metadata) = &present {
             if !metadata.is_file() {
-                bail!("{} is no plain file: name another output", path.display());
+                return Err(no_plain_file(path));
             }
-            let real = path.canonicalize()?;
+            let real = target.canonicalize()?;
             if inputs.iter().any(|input| input.canonicalize().is_ok_and(|input| input == real)) {
                 bail!("{} is read and would be overwritten: name another output", path.display());
             }
@@ -54,14 +59,14 @@ impl AtomicFile {
                 bail!("{}", exists(path));
             }
         }
-        let file = NamedTempFile::new_in(parent(path)?).with_context(|| format!("cannot write {}", path.display()))?;
-        Ok(Self { path: path.to_owned(), file, keep: !forced })
+        let permissions = present.map(|metadata| metadata.permissions());
+        let file = temporary_file(parent(&target)?, permissions).with_context(|| format!("cannot write {}", path.display()))?;
+        Ok(Self { path: target, file, keep: !forced })
     }
 
     /// Makes the file visible under its name while it is written, for those who look on.
     pub fn show(self) -> anyhow::Result<File> {
         let path = self.path;
-        readable_by_all(self.file.path()).with_context(|| format!("cannot write {}", path.display()))?;
         let named = if self.keep { self.file.persist_noclobber(&path) } else { self.file.persist(&path) };
         named.map_err(|error| match error.error.kind() {
             std::io::ErrorKind::AlreadyExists => anyhow!("{}", exists(&path)),
@@ -85,7 +90,6 @@ impl AtomicFile {
         let cannot = || format!("cannot write {}", self.path.display());
         writer.flush().with_context(cannot)?;
         writer.get_ref().sync_all().with_context(cannot)?;
-        readable_by_all(self.file.path()).with_context(cannot)?;
         let no_clobber = self.keep;
         let named = if no_clobber { self.file.persist_noclobber(&self.path) } else { self.file.persist(&self.path) };
         match named {
@@ -97,19 +101,52 @@ impl AtomicFile {
     }
 }
 
-/// Makes a temporary file, which is private, as readable as any other file.
-fn readable_by_all(path: &Path) -> std::io::Result<()> {
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::PermissionsExt;
-        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o644))?;
+/// Most links that lead from one to the next.
+const MAX_LINKS: usize = 40;
+
+/// Returns the file that links lead to, there or not. Returns an error if one leads to a device or to an open file of a process,
+/// whose name must not be given to another file.
+fn follow_links(path: &Path) -> anyhow::Result<PathBuf> {
+    let mut at = path.to_owned();
+    for _ in 0..MAX_LINKS {
+        let Some(name) = at.file_name() else { return Ok(at) };
+        let Ok(folder) = folder_of(&at).canonicalize() else { return Ok(at) };
+        let is_shared_memory = folder.starts_with("/dev/shm");
+        if !is_shared_memory && ["/dev", "/proc", "/sys"].iter().any(|system| folder.starts_with(system)) {
+            return Err(no_plain_file(path));
+        }
+        let place = folder.join(name);
+        match std::fs::read_link(&place) {
+            Ok(next) => at = folder.join(next),
+            Err(_) => return Ok(place),
+        }
     }
-    Ok(())
+    bail!("{} is a link that leads to no file: name another output", path.display())
+}
+
+fn no_plain_file(path: &Path) -> anyhow::Error {
+    anyhow!("{} is no plain file: name another output", path.display())
+}
+
+/// Creates a file that takes the place of one with these permissions. A new one (`None`) has those that the process gives its
+/// files.
+fn temporary_file(folder: &Path, permissions: Option<Permissions>) -> std::io::Result<NamedTempFile> {
+    let Some(permissions) = permissions else {
+        // The umask takes from it.
+        return tempfile::Builder::new().permissions(Permissions::from_mode(0o666)).tempfile_in(folder);
+    };
+    let file = NamedTempFile::new_in(folder)?;
+    file.as_file().set_permissions(permissions)?;
+    Ok(file)
+}
+
+fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or_else(|| Path::new("."))
 }
 
 /// Returns the folder that an output lies in, which must be there: a slip in a path would leave folders behind.
 fn parent(path: &Path) -> anyhow::Result<&Path> {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or_else(|| Path::new("."));
+    let folder = folder_of(path);
     if !folder.is_dir() {
         bail!("cannot write {}: there is no folder {}; make it, or name another output", path.display(), folder.display());
     }
@@ -130,7 +167,7 @@ pub fn create_folder(path: &Path, inputs: &[PathBuf], forced: bool, is_own: impl
     Ok(())
 }
 
-/// Returns what [`create_folder`] would delete, or its refusal, and changes nothing.
+/// Returns the files that [`create_folder`] would delete, or its refusal. Changes nothing.
 pub fn check_folder(
     path: &Path,
     inputs: &[PathBuf],
@@ -184,6 +221,67 @@ mod tests {
         assert!(message(&same).contains("would be overwritten"), "{}", message(&same));
         assert!(message(Path::new("/dev/null")).contains("no plain file"));
         assert_eq!(std::fs::read_to_string(&input).unwrap(), "time,w");
+    }
+
+    #[test]
+    fn a_link_stays_and_the_file_that_it_leads_to_is_replaced() {
+        use std::os::unix::fs::symlink;
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        std::fs::create_dir(at("folder")).unwrap();
+        std::fs::write(at("folder/target"), "old").unwrap();
+        symlink("folder/target", at("link")).unwrap();
+        symlink(at("link"), at("far")).unwrap();
+        for name in ["link", "far"] {
+            let refused = AtomicFile::create(&at(name), &[], false).err().unwrap().to_string();
+            assert!(refused.contains(&format!("{name} exists")), "{refused}");
+            AtomicFile::create(&at(name), &[], true).unwrap().write(name).unwrap();
+            assert!(at(name).is_symlink());
+            assert_eq!(std::fs::read_to_string(at("folder/target")).unwrap(), name);
+        }
+        let input = AtomicFile::create(&at("far"), &[at("folder/target")], true).err().unwrap().to_string();
+        assert!(input.contains("is read and would be overwritten"), "{input}");
+        // One that leads nowhere yet, and one that never does.
+        symlink("folder/new", at("early")).unwrap();
+        AtomicFile::create(&at("early"), &[], false).unwrap().write("new").unwrap();
+        assert!(at("early").is_symlink());
+        assert_eq!(std::fs::read_to_string(at("folder/new")).unwrap(), "new");
+        symlink("round", at("round")).unwrap();
+        assert!(AtomicFile::create(&at("round"), &[], true).err().unwrap().to_string().contains("leads to no file"));
+    }
+
+    /// The name of an open file, such as /dev/stdout, is everybody's.
+    #[test]
+    fn the_name_of_an_open_file_is_never_given_to_another() {
+        use std::os::fd::AsRawFd;
+        let dir = tempfile::tempdir().unwrap();
+        let open = File::create(dir.path().join("page")).unwrap();
+        let name = PathBuf::from(format!("/proc/self/fd/{}", open.as_raw_fd()));
+        let link = dir.path().join("link");
+        std::os::unix::fs::symlink(&name, &link).unwrap();
+        for path in [name, PathBuf::from(format!("/dev/fd/{}", open.as_raw_fd())), link.clone(), PathBuf::from("/dev/stdout")] {
+            for forced in [false, true] {
+                let refused = AtomicFile::create(&path, &[], forced).err().unwrap().to_string();
+                assert!(refused.contains("is no plain file"), "{refused}");
+            }
+        }
+        assert!(link.is_symlink());
+    }
+
+    #[test]
+    fn a_replaced_file_keeps_its_permissions_and_a_new_one_has_the_usual_ones() {
+        let dir = tempfile::tempdir().unwrap();
+        let mode = |name: &str| std::fs::metadata(dir.path().join(name)).unwrap().permissions().mode() & 0o777;
+        std::fs::write(dir.path().join("usual"), "").unwrap();
+        AtomicFile::create(&dir.path().join("new"), &[], false).unwrap().write("").unwrap();
+        assert_eq!(mode("new"), mode("usual"));
+        for kept in [0o600, 0o640, 0o664] {
+            std::fs::set_permissions(dir.path().join("new"), Permissions::from_mode(kept)).unwrap();
+            AtomicFile::create(&dir.path().join("new"), &[], true).unwrap().write("").unwrap();
+            assert_eq!(mode("new"), kept);
+            drop(AtomicFile::create(&dir.path().join("new"), &[], true).unwrap().show().unwrap());
+            assert_eq!(mode("new"), kept);
+        }
     }
 
     #[test]

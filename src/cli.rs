@@ -134,7 +134,7 @@ pub enum CliCommand {
     ///
     /// As a service it needs a Kafka. `--dry-run` needs an archive only, and `--once` takes the embedded log of `eadt up`, too.
     Optimizer(OptimizerArgs),
-    /// Merge the small files of an archive.
+    /// Merge the small files of an archive; print SQL views of it.
     #[command(subcommand)]
     Archive(ArchiveCommand),
     /// Make data sets for learning.
@@ -305,6 +305,11 @@ pub enum ArchiveCommand {
         /// Print the result as JSON.
         #[arg(long)]
         json: bool,
+    },
+    /// Print SQL that makes one view for each topic of an archive, for DuckDB from 2.0 on.
+    Views {
+        /// Data folder, archive or object-store URL [default: the archive of the settings].
+        path: Option<PathBuf>,
     },
 }
 

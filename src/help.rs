@@ -1,10 +1,13 @@
 //! Contents of `--help`, `--version` and the manual pages beyond each option: groups of commands, an example of each,
 //! exit statuses.
 
+use std::ffi::OsString;
 use std::fmt::Write;
 
 use clap::builder::UnknownArgumentValueParser;
-use clap::{Arg, ArgAction, Command, CommandFactory};
+use clap::error::ErrorKind;
+use clap::parser::ValueSource;
+use clap::{Arg, ArgAction, ArgMatches, Command, CommandFactory, FromArgMatches};
 
 use crate::cli::Cli;
 
@@ -31,6 +34,7 @@ const EXAMPLES: &[(&str, &str)] = &[
     ("optimizer", "eadt optimizer --dry-run --data-dir eadt-data"),
     ("archive", "eadt archive compact eadt-data/archive"),
     ("archive compact", "eadt archive compact eadt-data/archive --before 2026-01-31"),
+    ("archive views", "eadt archive views eadt-data > views.sql"),
     ("dataset", "eadt dataset build eadt-data --out ds"),
     ("dataset build", "eadt dataset build eadt-data --out ds"),
     ("backtest", "eadt backtest --days 2 --seeds 2 --html backtest.html"),
@@ -81,8 +85,8 @@ const EXAMPLES: &[(&str, &str)] = &[
     ("man", "eadt man ."),
 ];
 
-/// Options that all commands take, and the commands to which they mean something, by their words after `eadt`. The others still
-/// take them, and do not list them.
+/// Options that all commands take, and the commands to which they mean something, by their words after `eadt`. The others do not
+/// list them, and refuse them.
 const MEANINGFUL: [(&[&str], &[&str]); 4] = [
     (
         &["kafka"],
@@ -125,6 +129,7 @@ const MEANINGFUL: [(&[&str], &[&str]); 4] = [
             "doctor",
             "config show",
             "archive compact",
+            "archive views",
         ],
     ),
     (
@@ -151,6 +156,7 @@ const MEANINGFUL: [(&[&str], &[&str]); 4] = [
             "doctor",
             "config show",
             "archive compact",
+            "archive views",
             "token create",
             "token list",
             "token revoke",
@@ -182,10 +188,12 @@ const MEANINGFUL: [(&[&str], &[&str]); 4] = [
             "doctor",
             "config show",
             "archive compact",
+            "import",
             "replay",
             "report",
             "backtest",
             "profile",
+            "partition evaluate",
         ],
     ),
 ];
@@ -229,8 +237,9 @@ pub const EXIT_STATUSES: [(&str, &str); 5] = [
     ("2", "the command line is not possible; nothing was done"),
     (
         "3",
-        "it ended in good order, and events are missing: a collector lost some, `replay` refused some (stale ones, too; late ones apart) or\n\
-         could not read some, `replay --check` found decisions whose windows the record lacks, or `import` wrote its log without rows that it refused",
+        "it ended in good order, and events are missing: a collector lost some, the archive of `up` has none of its run, `replay`\n\
+         refused some (stale ones, too; late ones apart) or could not read some, `replay --check` found decisions whose windows the\n\
+         record lacks, or `import` wrote its log without rows that it refused",
     ),
     ("130", "a second signal ended it before it had drained"),
 ];
@@ -260,7 +269,7 @@ fn exit_statuses() -> String {
 
 /// Returns the command line as it is read: an option that another command has, or that is called otherwise here, is refused with the
 /// one that is meant.
-pub fn parser() -> Command {
+fn parser() -> Command {
     ELSEWHERE.iter().fold(command(), |command, (name, option, tip)| {
         let refused = Arg::new(*option)
             .long(*option)
@@ -269,6 +278,35 @@ pub fn parser() -> Command {
             .hide(true);
         command.mut_subcommand(name, |sub| sub.arg(refused))
     })
+}
+
+/// Reads a command line, its first word being the program's name. Refuses an option of all commands that means nothing to the
+/// command that is given; what a variable of the environment sets is not refused, since that one is for all commands.
+pub fn parse(arguments: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> Result<Cli, clap::Error> {
+    let mut parser = parser();
+    let matches = parser.try_get_matches_from_mut(arguments)?;
+    let mut names: Vec<&str> = Vec::new();
+    let mut below = matches.subcommand();
+    while let Some((name, inner)) = below {
+        names.push(name);
+        below = inner.subcommand();
+    }
+    let Some(refusal) = meaningless_option(&matches, &names.join(" ")) else { return Cli::from_arg_matches(&matches) };
+    let mut command = &mut parser;
+    for name in names {
+        command = command.find_subcommand_mut(name).expect("a command that was parsed");
+    }
+    Err(command.error(ErrorKind::ArgumentConflict, refusal))
+}
+
+/// Returns the refusal of the first option on the command line that means nothing to this command: it names the commands to which
+/// the option belongs.
+fn meaningless_option(matches: &ArgMatches, path: &str) -> Option<String> {
+    let mut options = MEANINGFUL.iter().flat_map(|(options, commands)| options.iter().map(move |option| (*option, *commands)));
+    let (option, commands) = options
+        .find(|(option, _)| matches.value_source(option) == Some(ValueSource::CommandLine) && !is_meaningful(option, path))?;
+    let name = option.replace('_', "-");
+    Some(format!("--{name} means nothing to `eadt {path}`: leave it out; it belongs to {}", commands.join(", ")))
 }
 
 /// Returns whether an option means something to a command, or to one below it.
@@ -325,8 +363,6 @@ fn with_texts(command: Command, path: &str, globals: &[Arg]) -> Command {
 
 #[cfg(test)]
 mod tests {
-    use clap::FromArgMatches;
-
     use super::*;
 
     /// Each command below this one, by its words after `eadt`.
@@ -336,10 +372,6 @@ mod tests {
             all_commands(sub, &path, into);
             into.push((path, sub));
         }
-    }
-
-    fn parse(arguments: &[&str]) -> Result<Cli, clap::Error> {
-        Cli::from_arg_matches(&parser().try_get_matches_from(arguments)?)
     }
 
     #[test]
@@ -360,7 +392,7 @@ mod tests {
             (&["dashboard", "--from", "d"], "eadt dashboard PATH"),
         ] {
             let words: Vec<&str> = ["eadt"].into_iter().chain(arguments.iter().copied()).collect();
-            let error = parse(&words).unwrap_err();
+            let error = parse(words).unwrap_err();
             assert_eq!(error.kind(), clap::error::ErrorKind::UnknownArgument, "{arguments:?}");
             let text = error.to_string();
             assert!(text.contains("unexpected argument '--") && text.contains(tip), "{arguments:?}: {text}");
@@ -411,7 +443,7 @@ mod tests {
         for (path, example) in EXAMPLES {
             assert!(example.starts_with(&format!("eadt {path}")), "{example}");
             let words: Vec<&str> = example.split(' ').take_while(|word| !["|", ">"].contains(word)).collect();
-            if let Err(error) = parse(&words) {
+            if let Err(error) = parse(words) {
                 panic!("{example}: {error}");
             }
         }
@@ -450,20 +482,42 @@ mod tests {
             assert!(shown.iter().all(|option| options.contains(option)), "{path:?}: {options}");
             assert!(!hidden.iter().any(|option| help(path).contains(option)), "{path:?}: {}", help(path));
         }
-        for path in [&["tune"][..], &["config", "reference"], &["import"], &["policy", "list"]] {
+        for path in [&["tune"][..], &["config", "reference"], &["dataset", "build"], &["policy", "list"]] {
             assert_eq!(of_all(path), None, "{path:?}");
         }
-        // They are taken all the same, before and after the command.
+        // They are taken before and after the command.
         for arguments in [
-            &["eadt", "--kafka", "k:1", "report", "d"][..],
-            &["eadt", "report", "d", "--kafka", "k:1", "--log-json"],
-            &["eadt", "--kafka", "k:1", "topics", "desired"],
+            &["eadt", "--kafka", "k:1", "topics", "apply"][..],
             &["eadt", "topics", "--kafka", "k:1", "apply"],
-            &["eadt", "topics", "apply", "--kafka", "k:1"],
+            &["eadt", "topics", "apply", "--kafka", "k:1", "--log-json"],
         ] {
             let cli = parse(arguments).unwrap();
             assert_eq!(cli.kafka.as_deref(), Some("k:1"), "{arguments:?}");
         }
+    }
+
+    #[test]
+    fn an_option_that_means_nothing_to_a_command_is_refused_with_the_commands_that_it_belongs_to() {
+        for (arguments, option, belongs_to) in [
+            (&["metrics", "--kafka", "x:9"][..], "--kafka", "up, collector"),
+            (&["--kafka", "x:9", "metrics"], "--kafka", "up, collector"),
+            (&["config", "reference", "--kafka", "x:9"], "--kafka", "config show"),
+            (&["policy", "crd", "--data-dir", "/x"], "--data-dir", "archive compact"),
+            (&["man", ".", "--kafka", "x:9"], "--kafka", "topics apply"),
+            (&["completions", "bash", "--config", "/none.toml"], "--config", "token create"),
+            (&["backtest", "--kafka", "x:9"], "--kafka", "doctor"),
+            (&["report", "d", "--data-dir", "d"], "--data-dir", "tail"),
+            (&["topics", "desired", "--log-json"], "--log-json", "profile"),
+            (&["tune", "p.csv", "--max-slowdown", "0.1", "--log", "debug"], "--log", "replay"),
+        ] {
+            let words: Vec<&str> = ["eadt"].iter().chain(arguments).copied().collect();
+            let error = parse(words).unwrap_err();
+            assert_eq!(error.exit_code(), 2, "{arguments:?}");
+            let text = error.to_string();
+            let (_, commands) = text.split_once("it belongs to ").unwrap_or_else(|| panic!("{arguments:?}: {text}"));
+            assert!(text.contains(&format!("{option} means nothing to `eadt ")) && commands.contains(belongs_to), "{text}");
+        }
+        assert!(parse(["eadt", "doctor", "--log-json", "--data-dir", "d"]).unwrap().log_json);
     }
 
     #[test]
@@ -511,7 +565,7 @@ mod tests {
             (&["partition", "choose", "--solo", "s", "--workloads", "a,b", "--step", "0"], "a whole number from 1 to 100"),
         ] {
             let words: Vec<&str> = ["eadt"].iter().chain(arguments).copied().collect();
-            let error = parse(&words).unwrap_err();
+            let error = parse(words).unwrap_err();
             assert_eq!(error.exit_code(), 2);
             assert!(error.to_string().contains(possible), "{arguments:?}: {error}");
         }

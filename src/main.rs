@@ -20,7 +20,6 @@ mod usage_error;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::FromArgMatches;
 use eadt::{scenario, settings};
 use eadt_service::Shutdown;
 use eadt_service::logs::{self, LogFormat};
@@ -38,7 +37,7 @@ fn main() -> ExitCode {
     let variables: EnvVariables =
         std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?))).collect();
     let secrets = settings::secrets(&variables);
-    let cli = match help::parser().try_get_matches().and_then(|matches| Cli::from_arg_matches(&matches)) {
+    let cli = match help::parse(std::env::args_os()) {
         Ok(cli) => cli,
         Err(error) => return refuse_command_line(&error, &secrets),
     };
@@ -70,6 +69,7 @@ fn refuse_command_line(error: &clap::Error, secrets: &SecretRedactor) -> ExitCod
 /// Returns whether everything was done, but for events that are missing.
 fn left_events_out(error: &anyhow::Error) -> bool {
     error.is::<services::LostEvents>()
+        || error.is::<up::NothingArchived>()
         || error.is::<commands::replay::MissingEvents>()
         || error.is::<commands::replay::UncomparedDecisions>()
         || error.is::<eadt_recordings::RefusedLines>()

@@ -11,7 +11,7 @@ use crate::progress::beside_bar;
 pub fn print(text: &str) -> anyhow::Result<()> {
     let written = beside_bar(|| {
         let mut out = std::io::stdout().lock();
-        out.write_all(redact::lines(text).as_bytes()).and_then(|()| out.flush())
+        out.write_all(redact::escape_lines(text).as_bytes()).and_then(|()| out.flush())
     });
     is_read(written).map(drop)
 }
@@ -27,7 +27,7 @@ pub fn is_read(written: std::io::Result<()>) -> anyhow::Result<bool> {
 
 /// Prints a line on standard error. What cannot be written is dropped: there is nowhere left to report it.
 pub fn print_note(text: &str) {
-    let line = format!("{}\n", redact::lines(&redact::hide_credentials(text)));
+    let line = format!("{}\n", redact::escape_lines(&redact::hide_credentials(text)));
     if let Err(error) = beside_bar(|| std::io::stderr().lock().write_all(line.as_bytes())) {
         tracing::trace!(%error, "standard error is closed");
     }

@@ -127,7 +127,7 @@ impl OutputTable {
     fn table(&self, wide: bool, width: Option<usize>) -> String {
         let columns: Vec<usize> = (0..self.columns.len()).filter(|index| wide || !self.columns[*index].wide).collect();
         // As it is printed, so that what would steer the terminal does not shift the columns either.
-        let shown = |row: &[OutputCell], index: usize| eadt_service::redact::line(&row[index].shown).into_owned();
+        let shown = |row: &[OutputCell], index: usize| eadt_service::redact::escape_line(&row[index].shown).into_owned();
         let widest = |index: &usize| {
             let cells = self.rows.iter().map(|row| shown(row, *index).chars().count());
             cells.chain([self.columns[*index].heading.chars().count()]).max().unwrap_or(0)

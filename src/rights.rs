@@ -120,8 +120,9 @@ impl AclRole {
         }
         rights.extend(reads.iter().map(|read| AclEntry::on(topic(*read), AclOperation::Read)));
         rights.extend(writes.iter().map(|write| AclEntry::on(topic(*write), AclOperation::Write)));
+        let id_of_processor = settings.processor.transactional_id();
         let member = match self {
-            Self::Processor => Some((&settings.processor.group, Some(&settings.processor.instance))),
+            Self::Processor => Some((&settings.processor.group, Some(&id_of_processor))),
             Self::Actuator => Some((&settings.actuator.group, Some(&settings.actuator.instance))),
             Self::Simulator => Some((&settings.simulator.group, Some(&settings.simulator.instance))),
             Self::Archiver => Some((&settings.archiver.group, None)),
@@ -131,11 +132,9 @@ impl AclRole {
             rights.push(AclEntry::on(group(name), AclOperation::Read));
             rights.extend(instance.map(|instance| transactional_id(name, instance)));
             if self == Self::Processor {
-                // Rights of the joint stages, whose group and instance names end in these.
-                let instance = instance.filter(|instance| !instance.starts_with(&format!("{name}-")));
+                // Rights of the joint stages, whose groups end in these names. Their transactional ids begin with that of the group.
                 for stage in eadt_processor::JOINT_STAGES.map(|stage| stage.name) {
                     rights.push(AclEntry::on(group(&format!("{name}-{stage}")), AclOperation::Read));
-                    rights.extend(instance.map(|instance| transactional_id(name, &format!("{instance}-{stage}"))));
                 }
             }
         }
@@ -243,7 +242,11 @@ mod tests {
         settings.processor.group = "lab-processor".into();
         let rights = AclRole::Processor.rights(&settings);
         let ids: Vec<_> = rights.iter().filter(|right| matches!(right.resource, AclResource::TransactionalId(_))).collect();
-        assert_eq!((ids[0].resource.name(), ids[0].pattern), ("processor-0", PatternType::Literal), "not named after its group");
+        assert_eq!(
+            (ids[0].resource.name(), ids[0].pattern),
+            ("lab-processor-", PatternType::Prefixed),
+            "it is named after its group"
+        );
         assert!(rights.iter().all(|right| !right.resource.name().starts_with("eadt.")), "{rights:?}");
         settings.processor.instance = "lab-processor-7".into();
         let rights = AclRole::Processor.rights(&settings);

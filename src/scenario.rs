@@ -10,7 +10,7 @@ use eadt_service::files;
 use eadt_simulator::Scenario;
 use serde_json::Value;
 
-use crate::settings::{first_unknown, resolve};
+use crate::settings::{find_unknown_key, resolve};
 
 /// Loads a scenario file. Declarations of its workloads about their controllers are checked before anything runs.
 pub fn load(path: &Path) -> anyhow::Result<Scenario> {
@@ -51,7 +51,7 @@ fn parse_error(error: &toml::de::Error) -> anyhow::Error {
 fn bounds_are_known(scenario: &Value) -> anyhow::Result<()> {
     let schema = schemars::schema_for!(LayoutBounds);
     for (i, workload) in scenario["workloads"].as_array().into_iter().flatten().enumerate() {
-        if let Some((key, advice)) = first_unknown(&workload["bounds"], schema.as_value()) {
+        if let Some((key, advice)) = find_unknown_key(&workload["bounds"], schema.as_value()) {
             anyhow::bail!("there is no workloads[{i}].bounds.{key}: {advice}");
         }
     }

@@ -351,11 +351,16 @@ pub fn spawn_archiver(
         ready: health.part("archiver"),
     };
     supervisor.spawn_thread(&tasks::ARCHIVER, move || {
-        let mut id = [0; 16];
-        getrandom::fill(&mut id).map_err(|error| anyhow::anyhow!("the system gives no randomness: {error}"))?;
-        deps.new_archive_id = u128::from_ne_bytes(id);
+        deps.new_archive_id = new_archive_id()?;
         anyhow::Ok(eadt_archiver::run(&deps)?)
     });
+}
+
+/// Returns the id that an archive without one gets.
+pub fn new_archive_id() -> anyhow::Result<u128> {
+    let mut id = [0; 16];
+    getrandom::fill(&mut id).map_err(|error| anyhow::anyhow!("the system gives no randomness: {error}"))?;
+    Ok(u128::from_ne_bytes(id))
 }
 
 /// Drains at the first signal, ends at the second; a closed terminal drains.

@@ -145,6 +145,38 @@ fn a_file_of_tokens_that_everybody_may_change_is_found() {
     }
 }
 
+/// A list of plain tokens, as the dashboard reads them, is no file of token hashes.
+#[test]
+fn a_file_of_tokens_that_the_collector_cannot_use_is_found_and_not_quoted() {
+    let dir = tempfile::tempdir().unwrap();
+    let tokens = dir.path().join("tokens.json");
+    for text in
+        ["[\"M4RKsecret77\"]", "\"M4RKsecret77\"", "{\"M4RKsecret77\":1}", "{\"tokens\":\"M4RKsecret77\"}", "M4RKsecret77"]
+    {
+        std::fs::write(&tokens, text).unwrap();
+        let with = |arguments: &[&str]| {
+            let mut command = eadt(dir.path(), arguments);
+            command.env("EADT_COLLECTOR__PROGRESS__TOKENS_FILE", &tokens).env("EADT_COLLECTOR__PROGRESS__LISTEN", "127.0.0.1:0");
+            command
+        };
+        let (findings, good) = report(with(&["doctor"]));
+        let about = findings_of(&findings, "files", "wrong");
+        assert!(!good && about.len() == 1 && about[0].contains("line 1, column"), "{text}: {findings:#?}");
+        for arguments in [
+            &["token", "list"][..],
+            &["token", "create", "--namespace", "a"],
+            &["token", "revoke", "x"],
+            &["up", "--gpus", "none", "--no-view", "--duration", "2"],
+            &["doctor"],
+        ] {
+            let out = with(arguments).output().unwrap();
+            let shown = [String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr)].concat();
+            assert!(!out.status.success() && !shown.contains("M4RKsecret77"), "{arguments:?} {text}: {shown}");
+        }
+        assert_eq!(std::fs::read_to_string(&tokens).unwrap(), text);
+    }
+}
+
 #[test]
 fn a_broker_that_is_away_is_found() {
     let dir = tempfile::tempdir().unwrap();
@@ -195,6 +227,13 @@ fn a_log_that_is_in_use_damaged_or_of_another_archive_is_found() {
     let (findings, good) = report(eadt(dir.path(), &["doctor"]));
     assert!(!good && findings_of(&findings, "archive", "wrong").iter().any(|about| about.contains("damaged")), "{findings:#?}");
     std::fs::write(&newest, &whole).unwrap();
+    let record = files(&archive).into_iter().map(|(path, _)| path).find(|path| path.starts_with("_archived/id+")).unwrap();
+    std::fs::remove_file(archive.join(record)).unwrap();
+    let (findings, _) = report(eadt(dir.path(), &["doctor"]));
+    assert!(
+        findings_of(&findings, "archive", "notice").iter().any(|about| about.contains("no record of its id")),
+        "{findings:#?}"
+    );
 
     // A log of another life beside the archive.
     std::fs::remove_dir_all(dir.path().join("log")).unwrap();

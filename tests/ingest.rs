@@ -68,7 +68,7 @@ async fn a_token_reports_for_its_namespaces_and_is_rotated_without_a_restart() {
 
     // What cannot be used changes nothing.
     std::fs::write(tokens(ingest.dir.path()), "nonsense").unwrap();
-    ingest.stderr.until("the former one stays in force");
+    ingest.stderr.until("the content that was read before stays in force");
     assert_eq!(ingest.post(&next, Some(&second), V1, &progress("team-a/x")).await.0, 202);
 
     support::signal(&ingest.child.0, "-INT");

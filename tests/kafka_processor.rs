@@ -5,10 +5,10 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use eadt_bus::ProducerRecord;
 use eadt_bus::conformance::{outgoing, read_count, send_all};
 use eadt_bus::kafka::{KafkaBus, KafkaOptions};
-use eadt_bus::topics::{PartitionGrowthPolicy, apply, desired, plan};
+use eadt_bus::topics::{PartitionGrowthPolicy, apply, desired, plan, read_topics};
+use eadt_bus::{Bus, ProducerRecord};
 use eadt_processor::{HeartbeatClock, ProcessorDependencies, ProcessorError, ProcessorSettings, run_processor};
 use eadt_schemas::v1::dead_letter_header as header;
 use eadt_schemas::{EventTime, Topic};
@@ -112,7 +112,8 @@ fn beside_a_processor_no_other_one_of_another_group_begins() {
     refused("one");
     read_count(&bus, &name(Topic::DeadLetters), 1, 1);
 
-    let second = Running::start(&bus, "processor-v2", "processor-1");
+    // An instance name that others have, too: names are of a group.
+    let second = Running::start(&bus, "processor-v2", "processor-0");
     let begun = Instant::now();
     let restarts =
         |text: &str| text.lines().find_map(|line| line.strip_prefix("eadt_processor_restarts_total ")?.parse::<u64>().ok());
@@ -126,4 +127,40 @@ fn beside_a_processor_no_other_one_of_another_group_begins() {
     assert_eq!((first.health.waiting().len(), second.health.waiting().len()), (0, 1), "the second one is not ready");
     second.stop();
     first.stop();
+}
+
+#[test]
+fn an_input_that_was_deleted_and_made_anew_is_read_from_its_beginning() {
+    let kafka = Kafka::start().unwrap();
+    let bus = connect(&kafka, &[]);
+    let apply_topics = || {
+        let present = read_topics(&bus, PREFIX).unwrap();
+        apply(&bus, &plan(&present, &desired(PREFIX, 1, 1), PartitionGrowthPolicy::Refuse)).unwrap();
+    };
+    apply_topics();
+    let name = |topic: Topic| -> Arc<str> { format!("{PREFIX}{topic}").into() };
+    let telemetry = name(Topic::GpuTelemetry);
+    let send = |values: &[&str]| {
+        let records: Vec<_> = values.iter().map(|value| outgoing(&telemetry, "lab/a", value)).collect();
+        send_all(&bus, &records);
+    };
+    let first = Running::start(&bus, "processor", "processor-0");
+    send(&["one", "two"]);
+    read_count(&bus, &name(Topic::DeadLetters), 1, 2);
+    first.stop();
+
+    kafka.tool("org.apache.kafka.tools.TopicCommand", &["--delete", "--topic", &telemetry]).unwrap();
+    let begun = Instant::now();
+    while bus.topics(PREFIX).unwrap().iter().any(|topic| topic.name == telemetry) {
+        assert!(begun.elapsed() < Duration::from_mins(1), "the topic is not deleted");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    apply_topics();
+    // More than the former topic had: its position is a valid one of the new topic.
+    send(&["three", "four", "five"]);
+    let second = Running::start(&bus, "processor", "processor-0");
+    let letters = read_count(&bus, &name(Topic::DeadLetters), 1, 5);
+    let values: Vec<_> = letters.iter().map(|letter| letter.value.as_deref().map(String::from_utf8_lossy)).collect();
+    assert_eq!(values, ["one", "two", "three", "four", "five"].map(|value| Some(value.into())));
+    second.stop();
 }

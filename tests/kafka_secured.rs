@@ -185,7 +185,7 @@ fn the_loop_closes_with_exactly_the_rights_of_each_part() {
         let metrics = page(&page_of_processor, "/metrics").unwrap();
         let counted = |name: &str| metrics.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<f64>().ok());
         let decided = counted("eadt_power_budget_decisions_total").is_some_and(|count| count >= 2.0 * 35.0);
-        if decided && counted("eadt_gpu_sharing_runs_here") == Some(1.0) {
+        if decided && counted("eadt_gpu_sharing_active") == Some(1.0) {
             break;
         }
         assert!(began.elapsed() < Duration::from_mins(2), "{metrics}");

@@ -503,7 +503,7 @@ fn a_node_has_the_mps_default_that_all_its_jobs_policies_name() {
     // One that names another, then the same.
     tenant(&rig, "second", 60);
     is(&rig, "they do not agree", 100.0);
-    degraded(&rig, "first", "MpsDefaultNotSet: the MPS default of node gpu-8 is not asked for: the policy of");
+    degraded(&rig, "first", "MpsDefaultNotSet: the MPS default of node gpu-8 is not requested: the policy of");
     degraded(&rig, "second", "names 60 %, not 40 %");
     rig.kubectl(&["patch", "epol", "second", "--type=merge", "-p", r#"{"spec": {"mpsDefaultThreadPercentage": 40}}"#]);
     is(&rig, "they agree", 40.0);
@@ -519,7 +519,7 @@ fn a_node_has_the_mps_default_that_all_its_jobs_policies_name() {
     is(&rig, "it goes on", 40.0);
     intrude(&rig, MPS_NODE);
     is(&rig, "somebody else is there", 100.0);
-    degraded(&rig, "first", "somebody else holds GPUs there, too (pod");
+    degraded(&rig, "first", "another workload holds GPUs there, too (pod");
     rig.kubectl(&["delete", "pod", "other", "--grace-period=0", "--force"]);
     is(&rig, "it is gone", 40.0);
 

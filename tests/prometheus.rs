@@ -69,7 +69,7 @@ fn query(port: u16, expression: &str) -> Result<usize, String> {
 const MAY_BE_EMPTY: [&str; 4] = [
     "Shared GPUs under the stage",
     "Members measured alone",
-    "Looks and decisions of the stage",
+    "Evaluations and decisions of GPU sharing",
     "Collector: sampled, sent, dropped",
 ];
 

@@ -4,6 +4,7 @@ use crate::support;
 
 use std::path::Path;
 
+use eadt_schemas::Topic;
 use serde_json::{Map, Value};
 use support::{eadt, json};
 
@@ -32,6 +33,21 @@ fn documented_queries_and_the_notebook_agree_with_the_report_of_an_archive() {
         asked += 1;
     }
     assert!(asked >= 5, "only {asked} queries");
+
+    // Every topic has a view, also one that has no file and the private ones.
+    let every_view = place.path().join("every_view.sql");
+    let counts = Topic::ALL.map(|topic| {
+        let view = topic.base_name().replace(['.', '-'], "_");
+        format!("SELECT '{topic}' AS topic, count(kafka_offset) AS rows, max(date) AS date FROM {view}")
+    });
+    std::fs::write(&every_view, counts.join("\nUNION ALL ")).unwrap();
+    let counts = ask(&every_view);
+    let rows = |topic: Topic| counts.iter().find(|row| row["topic"] == topic.base_name()).unwrap()["rows"].as_u64().unwrap();
+    assert_eq!(counts.len(), Topic::ALL.len());
+    for topic in [Topic::Decisions, Topic::ProcessorState, Topic::SimulatorState] {
+        assert!(rows(topic) > 0, "{topic}: {counts:?}");
+    }
+    assert_eq!(rows(Topic::Models), 0, "a topic without a file is an empty view: {counts:?}");
 
     // What the query gives for each workload is what the report gives.
     let archive = place.path().join("eadt-data").display().to_string();

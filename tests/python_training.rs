@@ -24,6 +24,11 @@ fn plain_loops_are_frozen_without_any_trap() {
 }
 
 #[test]
+fn other_architectures_are_frozen_exactly_or_refused() {
+    lane(&["tests.torch.test_blocks", "tests.torch.test_architectures"], &[]);
+}
+
+#[test]
 fn hugging_face_needs_one_line() {
     lane(&["tests.torch.test_hf"], &[]);
 }

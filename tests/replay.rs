@@ -278,7 +278,7 @@ fn a_report_names_the_currency_that_it_was_given() {
     let (named, _, _) = report(&["--currency", "eur"]);
     assert!(named.contains("cost EUR"), "{named}");
     let (unnamed, _, _) = report(&[]);
-    assert!(unnamed.contains("`eadt report --currency CODE` does"), "{unnamed}");
+    assert!(unnamed.contains("`eadt report --currency CODE` sets it"), "{unnamed}");
     let (_, err, good) = report(&["--currency", "bananas"]);
     assert!(!good && err.contains("is no code of three letters"), "{err}");
     // 120 s were recorded; the windows that they lie in are longer.

@@ -90,7 +90,10 @@ fn a_shared_gpu_gives_more_work_per_joule_than_in_equal_shares_and_replays_to_th
     assert_eq!((down["action"].as_str(), up["action"].as_str()), (Some("decrease"), Some("increase")), "reductions first");
     for (change, other) in [(down, up), (up, down)] {
         let reason = change["reason"].as_str().unwrap();
-        assert!(reason.contains(other["workload"].as_str().unwrap()) && reason.contains("says the additive model"), "{reason}");
+        assert!(
+            reason.contains(other["workload"].as_str().unwrap()) && reason.contains("as predicted by the additive model"),
+            "{reason}"
+        );
         assert!(change["evidence"]["expected_gain_ratio"].as_f64().unwrap() > 0.1 && change["model_version"].is_null());
     }
     assert!(decided.iter().any(|decision| decision["validation"] == "kept"));
@@ -194,7 +197,7 @@ fn what_pairs_did_together_decides_about_a_pair_that_nobody_saw() {
     };
     assert!(by_model.iter().any(|decision| of(decision, 8)), "the ninth pair was not asked about: {:#?}", decided.last());
     for change in &changed {
-        assert!(change["reason"].as_str().unwrap().ends_with(&format!("says {version}")), "{change:#?}");
+        assert!(change["reason"].as_str().unwrap().ends_with(&format!("as predicted by {version}")), "{change:#?}");
     }
     let ninth = decided.iter().rfind(|decision| of(decision, 8)).unwrap();
     println!("{} decisions by the model, {} changes; at last: {}", by_model.len(), changed.len(), ninth["reason"]);
@@ -266,7 +269,7 @@ fn kill_9_changes_no_decision() {
         command.env(LOG_WINDOWS.0, LOG_WINDOWS.1);
         let mut child = Running(command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap());
         let mut stderr = StderrLines::by(&mut child.0);
-        stderr.until("simulating now");
+        stderr.until("simulation runs");
         (0..windows).for_each(|_| {
             stderr.until(" window ");
         });

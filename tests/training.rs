@@ -17,3 +17,17 @@ fn the_package_reports_to_the_program_and_survives_harmful_servers() {
     ];
     package_tests(Path::new("python3"), &modules, &program).unwrap();
 }
+
+#[test]
+fn every_test_module_of_the_package_is_run() {
+    let named = [include_str!("training.rs"), include_str!("python_training.rs")].concat();
+    for group in ["core", "torch"] {
+        let folder = eadt_tests::root().join("python/tests").join(group);
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let name = entry.unwrap().file_name().into_string().unwrap();
+            if let Some(module) = name.strip_suffix(".py").filter(|name| name.starts_with("test_")) {
+                assert!(named.contains(&format!("\"tests.{group}.{module}\"")), "{name} of {group} is run by no test");
+            }
+        }
+    }
+}

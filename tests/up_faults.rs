@@ -43,6 +43,24 @@ fn journal(dir: &Path) -> (PathBuf, usize) {
     (newest, used)
 }
 
+/// The archive's folder can be made, and no file in it: its path would be too long.
+#[test]
+fn a_run_of_which_nothing_is_archived_ends_with_a_status_of_its_own() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut archive = dir.path().to_str().unwrap().to_owned();
+    while archive.len() < 4080 {
+        let part = "a".repeat((4080 - archive.len()).saturating_sub(1).clamp(1, 200));
+        archive = format!("{archive}/{part}");
+    }
+    let mut up = eadt(dir.path(), &["up", "--speed", "max", "--duration", "3m", "--json", "--no-view"]);
+    up.env("EADT_ARCHIVER__LOCATION", &archive).env("EADT_ARCHIVER__DRAIN_SECONDS", "0");
+    let output = up.output().unwrap();
+    let err = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(3), "{err}");
+    assert!(err.contains("has no event of this run"), "{err}");
+    assert!(!output.stdout.is_empty(), "the report is printed");
+}
+
 #[test]
 fn the_advice_for_a_damaged_store_works_to_the_letter() {
     let parent = tempfile::tempdir().unwrap();

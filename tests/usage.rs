@@ -116,6 +116,8 @@ fn options_that_are_not_possible_together_are_a_usage_error_and_what_fails_is_no
         (&["up", "--gpus", "none", "--kubernetes"], "--kubernetes runs simulated GPUs"),
         (&["up", "--topic-prefix", "a."], "--topic-prefix is of a Kafka"),
         (&["optimizer", "--json"], "--json needs --once or --dry-run"),
+        (&["backtest", "--kafka", "127.0.0.1:1"], "--kafka means nothing to `eadt backtest`"),
+        (&["--data-dir", "d", "policy", "crd"], "--data-dir means nothing to `eadt policy crd`"),
         (&["import", "csv", "--out", "a.jsonl"], "no file to import"),
         (&["import", "excel", "a.xls", "--out", "a.jsonl"], "neither a format"),
         (&["import", "mlperf", "a.log", "--map", "power_watts=w", "--out", "a.jsonl"], "--map is for csv"),

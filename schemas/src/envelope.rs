@@ -111,6 +111,9 @@ pub mod header {
     /// The positions of the processor's inputs when it made an output, or the last state of a step, a JSON object: of each input
     /// topic the offset of the first record not yet folded, and `partition`. Outside the comparison of a replay with its record.
     pub const INPUT_POSITIONS: &str = "eadt_input_positions";
+    /// Ids of the topics that the processor reads, in a step's state: a JSON object, id by name. Positions of a topic that was deleted
+    /// and made anew belong to another log. Absent if the log has no such ids.
+    pub const INPUT_TOPIC_IDS: &str = "eadt_input_topic_ids";
     /// The consumer group of the processor that wrote a step's state: processors of another one do not begin beside it.
     pub const GROUP: &str = "eadt_group";
     /// Settings of the processor that made an output: a JSON object of those that windows and decisions depend on. Settings of

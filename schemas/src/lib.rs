@@ -22,6 +22,7 @@ pub mod time;
 pub mod time_text;
 pub mod topics;
 pub mod v1;
+pub mod visible_text;
 
 pub use decode::{DecodeError, decode};
 pub use envelope::{Envelope, EventType};

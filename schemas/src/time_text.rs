@@ -1,4 +1,5 @@
-//! Times as people write them, without the option that a command has for them: the forms that are read, and the patterns of others.
+//! Times as people write them, without the option that a command has for them: the forms that are read, and the patterns of
+//! others.
 //!
 //! Recordings, tariffs and carbon intensities are read by these. Where day or month may come first, a text has two readings, and
 //! who reads a whole file decides.
@@ -178,7 +179,7 @@ pub fn parse_offset(text: &str) -> Option<Offset> {
     Offset::from_seconds(sign * (hours * 3600 + minutes * 60)).ok()
 }
 
-/// Returns what a pattern reads in a text.
+/// Parses a text by a pattern; returns the parts of its time.
 pub fn break_down(pattern: &str, text: &str) -> Result<BrokenDownTime, String> {
     let plain = if names_half_day(pattern) { with_plain_half(text) } else { Cow::Borrowed(text) };
     strtime::parse(pattern, &*plain).map_err(|error| format!("not of the form --time-format {pattern:?} ({error})"))

@@ -67,7 +67,7 @@ macro_rules! topics {
                     || [self.event_type().name(), EventType::Heartbeat.name()].contains(&kind)
             }
 
-            /// Returns what the topic's records are keyed by, for the reference page.
+            /// Returns the meaning of the keys of the topic's records, for the reference page.
             pub const fn key(self) -> &'static str {
                 match self { $(Self::$topic => $key,)* }
             }

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::Context;
 use eadt_dataset::{ColumnCells, DatasetBuilder, DatasetColumn, DatasetTable};
-use eadt_lake::{TableCells, TableColumn, read_events, write_table};
+use eadt_lake::{TableCells, TableColumn, visit_events, write_table};
 use eadt_schemas::Topic;
 use eadt_schemas::counts::counted;
 use eadt_schemas::v1::{Actuation, Decision, EfficiencyWindow};
@@ -23,9 +23,13 @@ pub fn run(command: &DatasetCommand) -> anyhow::Result<()> {
     let mut builder = DatasetBuilder::default();
     let topics = [Topic::EfficiencyWindows, Topic::Decisions, Topic::Actuations];
     let (events, meter) = progress::over_archive(super::find_archive(archive, &topics)?, &topics)?;
-    let windows = read_events::<EfficiencyWindow>(&events, Topic::EfficiencyWindows)?;
-    let decisions = read_events::<Decision>(&events, Topic::Decisions)?;
-    let actuations = read_events::<Actuation>(&events, Topic::Actuations)?;
+    let mut has_windows = false;
+    let windows = visit_events::<EfficiencyWindow>(&events, Topic::EfficiencyWindows, |event| {
+        has_windows = true;
+        builder.window(event);
+    })?;
+    let decisions = visit_events::<Decision>(&events, Topic::Decisions, |event| builder.decision(event))?;
+    let actuations = visit_events::<Actuation>(&events, Topic::Actuations, |event| builder.actuation(event))?;
     meter.finish();
     let missing = || windows.missing.iter().chain(&decisions.missing).chain(&actuations.missing);
     super::warn_missing(missing());
@@ -37,12 +41,9 @@ pub fn run(command: &DatasetCommand) -> anyhow::Result<()> {
         crate::output::note!("warning: an event was left out, partition {partition} offset {offset}: {refusal}");
         builder.refused();
     }
-    if windows.events.is_empty() {
+    if !has_windows {
         anyhow::bail!("{} holds no windows: nothing can be learned from it", archive.display());
     }
-    windows.events.into_iter().for_each(|event| builder.window(event));
-    decisions.events.into_iter().for_each(|event| builder.decision(event));
-    actuations.events.into_iter().for_each(|event| builder.actuation(event));
     let dataset = builder.build();
 
     create_folder(out, std::slice::from_ref(archive), *force, is_own)?;

@@ -246,11 +246,18 @@ fn workloads(args: &GetArgs, settings: &ProgramSettings, shutdown: &Shutdown) ->
 fn decisions(args: &GetArgs, settings: &ProgramSettings, shutdown: &Shutdown) -> anyhow::Result<GetListing> {
     let (mut decisions, mut fates): (Vec<Decision>, ChangeFates) = (Vec::new(), ChangeFates::default());
     let topics = [Topic::Decisions, Topic::Actuations];
-    let mut unreadable = 0;
+    let (mut unreadable, mut known) = (0, BTreeSet::new());
     let extent = read(&args.source, settings, &topics, shutdown, &mut |topic, value| {
         if topic == Topic::Decisions {
             match eadt_schemas::decode::<Decision>(value) {
-                Ok(decision) => decisions.push(decision),
+                Ok(decision) => {
+                    if !known.contains(&decision.workload) {
+                        known.insert(decision.workload.clone());
+                    }
+                    if wanted(args, &decision.workload) && (args.all || is_change(&decision)) {
+                        decisions.push(decision);
+                    }
+                }
                 Err(_) => unreadable += 1,
             }
         } else {
@@ -261,8 +268,6 @@ fn decisions(args: &GetArgs, settings: &ProgramSettings, shutdown: &Shutdown) ->
         }
     })?;
     warn_unreadable(&args.source, unreadable);
-    let known = decisions.iter().map(|decision| decision.workload.clone()).collect();
-    decisions.retain(|decision| wanted(args, &decision.workload) && (args.all || is_change(decision)));
     decisions.sort_by(|a, b| (a.time, &a.workload).cmp(&(b.time, &b.workload)));
     let columns = vec![
         OutputColumn::text("TIME", "time"),
@@ -522,7 +527,7 @@ fn decision_lines<'a>(decisions: impl Iterator<Item = &'a DecidedChange>) -> Str
             format!("{} → {}: ", layout_text(&decision.from), layout_text(&decision.to))
         };
         let time = decision.time.to_string();
-        let reason = eadt_service::redact::line(&decision.reason);
+        let reason = eadt_service::redact::escape_line(&decision.reason);
         format!("  {}Z  {text:wide$}  {change}{reason}\n", &time[..19])
     };
     let lines: Vec<String> = decisions.iter().map(line).collect();

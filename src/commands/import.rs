@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use eadt_recordings::{
-    AcceptedFinding, DecimalMark, DetectedFormat, ExplainedReport, FileSetKind, ImportOptions, ImportedRecording, InvalidOption,
-    LogWriter, NamedTimeZone, RecordingFile, RecordingFormat, SameTimeRule,
+    AcceptedFinding, DecimalMark, DetailedImportReport, DetectedFormat, FileSetKind, ImportOptions, ImportedRecording,
+    InvalidOption, LogWriter, NamedTimeZone, RecordingFile, RecordingFormat, SameTimeRule,
 };
 use eadt_schemas::v1::Meter;
 
@@ -75,7 +75,7 @@ fn explain(args: &ImportArgs, format: RecordingFormat, files: &[PathBuf], option
         print_line!("{}", serde_json::to_string(&report)?);
         return Ok(());
     }
-    crate::output::print(&ExplainedReport(&report).to_string())?;
+    crate::output::print(&DetailedImportReport(&report).to_string())?;
     print_line!("nothing is written");
     Ok(())
 }

@@ -31,11 +31,24 @@ fn write_pages(command: &Command, path: &str, folder: &Path) -> std::io::Result<
     let mut text: Vec<u8> = Vec::new();
     man.render_title(&mut text)?;
     man.render_name_section(&mut text)?;
-    man.render_synopsis_section(&mut text)?;
+    synopsis(command).to_writer(&mut text)?;
     man.render_description_section(&mut text)?;
     man.render_options_section(&mut text)?;
     further_sections(command, path).to_writer(&mut text)?;
     std::fs::write(folder.join(man.get_filename()), text)
+}
+
+/// Returns the synopsis: the usage lines of `--help`, which name the options that must be given, each with its value.
+fn synopsis(command: &Command) -> Roff {
+    let usage = command.clone().render_usage().to_string();
+    let name = command.get_bin_name().unwrap_or_else(|| command.get_name());
+    let mut page = Roff::new();
+    page.control("SH", ["SYNOPSIS"]);
+    for line in usage.trim_start_matches("Usage:").lines().map(str::trim) {
+        let (name, rest) = line.strip_prefix(name).map_or(("", line), |rest| (name, rest));
+        page.text([bold(name), roman(rest)]).control("br", []);
+    }
+    page
 }
 
 /// Returns the sections after the options: the commands by group, an example, the exit statuses, the version.
@@ -86,6 +99,14 @@ mod tests {
         let root = page("eadt.1");
         let (run_group, observe) = (root.find(".SS Run").unwrap(), root.find(".SS Observe").unwrap());
         assert!((run_group..observe).contains(&root.find("eadt\\-collector(1)").unwrap()), "{root}");
+        let synopsis = |name: &str| {
+            let text = page(name);
+            let (_, rest) = text.split_once(".SH SYNOPSIS\n").unwrap();
+            rest.split(".SH").next().unwrap().to_owned()
+        };
+        assert!(synopsis("eadt-up.1").contains("eadt up\\fR [OPTIONS]"), "{}", synopsis("eadt-up.1"));
+        let profile = synopsis("eadt-profile.1");
+        assert!(profile.contains("<KNOB>") && profile.contains("<POINTS.csv>") && !profile.contains("settle"), "{profile}");
         assert!(page("eadt-topics.1").contains("eadt\\-topics\\-apply(1)"));
         assert!(run(&dir.path().join("none")).unwrap_err().to_string().contains("is no folder"));
     }

@@ -32,7 +32,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use eadt_bus::{Bus, BusError, ConsumerRecord, StartOffset, TopicPartition};
-use eadt_lake::{Archive, ArchiveListing, LakeError};
+use eadt_lake::{Archive, ArchiveListing, IdentityGaps, LakeError};
 use eadt_processor::codec::StructuredEvent;
 use eadt_schemas::counts::{counted, list_first};
 use eadt_schemas::envelope::header;
@@ -96,7 +96,7 @@ pub fn meter_of_log(bus: &dyn Bus, from: &[(TopicPartition, StartOffset)]) -> Re
     Ok(ProgressMeter::steps(records, "records"))
 }
 
-/// Opens the archive that a command reads these topics of, as [`Archive::find`] does. Warns if nobody knows whether it is whole.
+/// Opens the archive that a command reads these topics of, as [`Archive::find`] does. Warns if it may be incomplete.
 pub fn find_archive(path: &Path, topics: &[Topic]) -> Result<Archive, LakeError> {
     let (archive, listing) = Archive::find_listed(path)?;
     warn_unrecorded(archive.place(), &listing, topics);
@@ -120,7 +120,7 @@ pub fn warn_unrecorded(place: &str, listing: &ArchiveListing, topics: &[Topic]) 
 /// Partitions without a record that are named.
 const UNRECORDED_SHOWN: usize = 5;
 
-/// Returns what an archive lacks of the records of what was archived; `None` if it has them all.
+/// Returns a text about missing records of archived files; `None` if an archive has them all.
 pub fn describe_unrecorded(listing: &ArchiveListing, topics: &[Topic]) -> Option<String> {
     const EFFECT: &str = "a missing first or last file cannot be noticed";
     if listing.lacks_records() {
@@ -134,6 +134,23 @@ pub fn describe_unrecorded(listing: &ArchiveListing, topics: &[Topic]) -> Option
         .collect();
     let named = list_first(&partitions, UNRECORDED_SHOWN);
     (!partitions.is_empty()).then(|| format!("has no record in its folder _archived of what was archived of {named}: {EFFECT}"))
+}
+
+/// Returns texts about gaps in the identity of an archive, as far as its files were read.
+pub fn describe_identity(archive: &Archive, listing: &ArchiveListing) -> Vec<String> {
+    let IdentityGaps { is_unrecorded, unidentified } = archive.identity_gaps();
+    let mut gaps = Vec::new();
+    // Without any record, that is described already.
+    if is_unrecorded && !listing.lacks_records() {
+        gaps.push("has no record of its id in its folder _archived: nobody knows whether all its files are its own".to_owned());
+    }
+    if let Some(first) = unidentified.first() {
+        gaps.push(format!(
+            "has {} of earlier versions, which wrote no id, such as {first}: nobody knows whether they are its own",
+            counted(unidentified.len() as u64, "file")
+        ));
+    }
+    gaps
 }
 
 /// Warns of records of types that their topic does not take: no figure counts them.

@@ -1,5 +1,6 @@
 //! `eadt report`: figures per workload from a data folder, an archive or a replay.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::Context;
@@ -11,8 +12,9 @@ use eadt_report::{
 use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions};
 use eadt_bus::{StartOffset, read_to_end};
 use eadt_lake::{Archive, visit_events};
+use eadt_schemas::counts::{counted, list_first};
 use eadt_schemas::v1::{Actuation, Decision, EfficiencyWindow};
-use eadt_schemas::{Topic, decode};
+use eadt_schemas::{DecodeError, Topic, decode};
 use eadt_service::files;
 use serde_json::json;
 
@@ -117,8 +119,8 @@ fn print_comparison(args: &ReportArgs, page: Option<AtomicFile>, comparison: &Ru
     crate::output::print(&text)
 }
 
-/// Reports on a data folder, an archive or a replay's output. What its archive lacks is noted with each workload, since its
-/// workload is unknown.
+/// Reports on a data folder, an archive or a replay's output. What could not be read is noted with each workload, since its workload
+/// is unknown.
 pub fn read(path: &Path, names: &TopicSettings, settings: &ReportSettings) -> anyhow::Result<EnergyReport> {
     let mut reporter = Reporter::default();
     let log = path.join("log");
@@ -128,34 +130,64 @@ pub fn read(path: &Path, names: &TopicSettings, settings: &ReportSettings) -> an
         // An archive that cannot be read to its end is not reported on at all.
         reporter = Reporter::default();
     }
-    let missing: Vec<String> = if log.is_dir() {
-        // Records that the archive does not hold yet are in the log; those in both count once.
-        match EmbeddedLog::open(&log, EmbeddedOptions::default()) {
-            Ok(bus) => logged(&bus, names, &mut reporter)?,
-            Err(error) => crate::output::note!("warning: only what is archived is reported: {error}"),
-        }
-        let notes = archived.unwrap_or_else(|error| {
-            if super::is_absent(&error) {
-                tracing::debug!(%error, "no archive yet");
-            } else {
-                crate::output::note!(
-                    "warning: the archive cannot be read, and only what its log still has is reported: {error:#}"
-                );
-            }
-            Vec::new()
-        });
-        notes.into_iter().map(|note| format!("{note}, unless the log beside it still has it")).collect()
-    } else {
-        archived?
-    };
+    let notes = if log.is_dir() { add_log(&log, names, &mut reporter, archived)? } else { archived?.into_notes() };
     let mut report = reporter.build_report(settings);
     for workload in &mut report.workloads {
-        workload.notes.extend(missing.iter().cloned());
+        workload.notes.extend(notes.iter().cloned());
     }
     Ok(report)
 }
 
-/// Returns the rows of a report with raw figures. What a row has several of, such as notes, is left out.
+/// Adds what the log beside an archive has, and returns the notes on both. Records that the archive does not hold yet are in the log;
+/// those in both count once.
+fn add_log(
+    log: &Path,
+    names: &TopicSettings,
+    reporter: &mut Reporter,
+    archived: anyhow::Result<ArchiveNotes>,
+) -> anyhow::Result<Vec<String>> {
+    let mut notes = Vec::new();
+    match EmbeddedLog::open(log, EmbeddedOptions::default()) {
+        Ok(bus) => logged(&bus, names, reporter)?,
+        Err(error) => notes.push(warn(format!("only what is archived is reported: {error}"))),
+    }
+    match archived {
+        Ok(mut archived) => {
+            for note in &mut archived.missing {
+                note.push_str(", unless the log beside it still has it");
+            }
+            notes.extend(archived.into_notes());
+        }
+        Err(error) if super::is_absent(&error) => tracing::debug!(%error, "no archive yet"),
+        Err(error) => {
+            notes.push(warn(format!("the archive cannot be read, and only what its log still has is reported: {error:#}")));
+        }
+    }
+    Ok(notes)
+}
+
+/// Notes on what was read of an archive.
+#[derive(Debug, Default)]
+struct ArchiveNotes {
+    /// What the archive lacks, and a log may have.
+    missing: Vec<String>,
+    others: Vec<String>,
+}
+
+impl ArchiveNotes {
+    fn into_notes(self) -> Vec<String> {
+        [self.missing, self.others].concat()
+    }
+}
+
+/// Prints a warning, and returns it for the notes.
+fn warn(text: String) -> String {
+    crate::output::note!("warning: {text}");
+    text
+}
+
+/// Returns the rows of a report with raw figures, and the notes on their workload in one cell. What else a row has several of is left
+/// out.
 fn csv(report: &EnergyReport, by: Option<ReportBreakdown>) -> anyhow::Result<String> {
     let mut rows: Vec<serde_json::Map<String, serde_json::Value>> = Vec::new();
     for workload in &report.workloads {
@@ -163,6 +195,7 @@ fn csv(report: &EnergyReport, by: Option<ReportBreakdown>) -> anyhow::Result<Str
             if let serde_json::Value::Object(mut row) = row {
                 row.insert("workload".to_owned(), workload.workload.clone().into());
                 row.retain(|_, value| !value.is_array());
+                row.insert("notes".to_owned(), workload.notes.join("; ").into());
                 rows.push(row);
             }
         };
@@ -263,30 +296,55 @@ fn read_supply_file<T>(path: &Path, read: impl FnOnce(&str, &str) -> Result<T, G
 /// Topics of a report.
 const TOPICS: [Topic; 3] = [Topic::EfficiencyWindows, Topic::Decisions, Topic::Actuations];
 
-/// Reads everything in an archive, and returns notes on what it lacks.
-fn read_archive(archive: Archive, reporter: &mut Reporter) -> anyhow::Result<Vec<String>> {
-    let unrecorded = super::describe_unrecorded(&archive.files()?, &TOPICS);
+/// Reads everything in an archive, and returns the notes on it.
+fn read_archive(archive: Archive, reporter: &mut Reporter) -> anyhow::Result<ArchiveNotes> {
+    let listing = archive.files()?;
     let (archive, meter) = progress::over_archive(archive, &TOPICS)?;
     let windows = visit_events::<EfficiencyWindow>(&archive, Topic::EfficiencyWindows, |event| reporter.add_window(&event))?;
     let decisions = visit_events::<Decision>(&archive, Topic::Decisions, |event| reporter.add_decision(&event))?;
     let actuations = visit_events::<Actuation>(&archive, Topic::Actuations, |event| reporter.add_actuation(&event))?;
     meter.finish();
+    let mut notes = ArchiveNotes::default();
     let missing: Vec<_> = windows.missing.iter().chain(&decisions.missing).chain(&actuations.missing).collect();
     super::warn_missing(missing.iter().copied());
-    for (topic, passed_over) in TOPICS.into_iter().zip([&windows.passed_over, &decisions.passed_over, &actuations.passed_over]) {
-        super::warn_passed_over(topic, passed_over);
-    }
-    let lacks = |(topic, partition, from, to): &(Topic, i32, i64, i64)| {
+    notes.missing.extend(missing.into_iter().map(|(topic, partition, from, to)| {
         format!(
             "the archive lacks offsets {from} to {to} of {topic} partition {partition}: a file was removed, and figures may lack what it held"
         )
-    };
-    let unrecorded = unrecorded.map(|about| format!("the archive {about}, and figures may lack what one held"));
-    let notes = missing.into_iter().map(lacks).chain(unrecorded).collect();
-    for (partition, offset, refusal) in windows.refused.iter().chain(&decisions.refused).chain(&actuations.refused) {
-        crate::output::note!("warning: an event was left out, partition {partition} offset {offset}: {refusal}");
+    }));
+    let unrecorded = super::describe_unrecorded(&listing, &TOPICS);
+    notes.missing.extend(unrecorded.map(|about| format!("the archive {about}, and figures may lack what one held")));
+    let identity = super::describe_identity(&archive, &listing);
+    notes.others.extend(identity.into_iter().map(|about| format!("the archive {about}")));
+    for (topic, passed_over) in TOPICS.into_iter().zip([&windows.passed_over, &decisions.passed_over, &actuations.passed_over]) {
+        super::warn_passed_over(topic, passed_over);
+        notes.others.extend(note_passed_over(topic, passed_over));
+    }
+    for (topic, refused) in TOPICS.into_iter().zip([&windows.refused, &decisions.refused, &actuations.refused]) {
+        for (partition, offset, refusal) in refused {
+            crate::output::note!("warning: an event was left out, partition {partition} offset {offset}: {refusal}");
+        }
+        notes.others.extend(note_refused(topic, refused));
     }
     Ok(notes)
+}
+
+/// Types that a note names.
+const TYPES_SHOWN: usize = 5;
+
+/// Returns the note on records of types that a topic does not take.
+fn note_passed_over(topic: Topic, passed_over: &BTreeMap<String, u64>) -> Option<String> {
+    let kinds: Vec<String> = passed_over.keys().map(|kind| format!("{kind:?}")).collect();
+    let records = counted(passed_over.values().sum::<u64>(), "record");
+    let named = list_first(&kinds, TYPES_SHOWN);
+    (!kinds.is_empty()).then(|| format!("{records} of {topic} left out, of types that this topic does not take: {named}"))
+}
+
+/// Returns the note on records that are no valid events.
+fn note_refused(topic: Topic, refused: &[(i32, i64, DecodeError)]) -> Option<String> {
+    let (partition, offset, refusal) = refused.first()?;
+    let events = counted(refused.len() as u64, "event");
+    Some(format!("{events} of {topic} left out, the first one at partition {partition} offset {offset}: {refusal}"))
 }
 
 /// Reads everything that the embedded log still has.
@@ -314,10 +372,92 @@ fn logged(bus: &EmbeddedLog, names: &TopicSettings, reporter: &mut Reporter) -> 
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use bytes::Bytes;
+    use eadt_bus::conformance::{join, outgoing};
+    use eadt_bus::{Bus, CommitStep};
+    use eadt_lake::{ArchiveRow, ArchiveWriter, RollLimits};
     use eadt_report::WorkloadReport;
+    use eadt_schemas::envelope::header;
     use eadt_schemas::v1::Meter;
+    use eadt_schemas::{EventTime, EventType};
 
     use super::*;
+
+    /// An event of the first minute.
+    fn window() -> String {
+        let (window_start, window_end) = (EventTime::from_millis(60_000), EventTime::from_millis(120_000));
+        let (id, workload) = ("lab/job/1".to_owned(), "lab/job".to_owned());
+        let window = EfficiencyWindow { id, workload, window_start, window_end, ..EfficiencyWindow::default() };
+        serde_json::to_string(&window).unwrap()
+    }
+
+    /// Writes windows of partition 0: types and values.
+    fn archive(folder: &Path, records: &[(&str, &str)]) {
+        let mut writer = ArchiveWriter::new(Archive::folder(folder).unwrap().with_new_id(1), RollLimits::default());
+        for ((kind, value), offset) in records.iter().zip(0..) {
+            let row = ArchiveRow {
+                topic: Topic::EfficiencyWindows,
+                partition: 0,
+                offset,
+                stamp: EventTime::from_millis(offset),
+                key: None,
+                value: Some(Bytes::copy_from_slice(value.as_bytes())),
+                headers: vec![(Arc::from(header::TYPE), Bytes::copy_from_slice(kind.as_bytes()))],
+            };
+            writer.push(&row, row.stamp).unwrap();
+        }
+        writer.roll_all().unwrap();
+    }
+
+    /// Every form of the report on a folder, with its spaces made alike.
+    fn forms(folder: &Path) -> Vec<String> {
+        let program = crate::settings::load(None, &crate::settings::EnvVariables::default(), &[]).unwrap();
+        let by_window = ReportSettings { by: Some(ReportBreakdown::Window), ..ReportSettings::default() };
+        let report = read(folder, &program.topics, &by_window).unwrap();
+        let forms = [RenderFormat::Text, RenderFormat::Json, RenderFormat::Markdown, RenderFormat::Html];
+        let mut texts: Vec<String> = forms.into_iter().map(|form| report.render(form)).collect();
+        texts.extend([None, Some(ReportBreakdown::Window)].map(|by| csv(&report, by).unwrap()));
+        texts.into_iter().map(|text| text.split_whitespace().collect::<Vec<_>>().join(" ")).collect()
+    }
+
+    fn assert_noted(folder: &Path, note: &str) {
+        for text in forms(folder) {
+            assert!(text.contains(note), "{note}: {text}");
+        }
+    }
+
+    #[test]
+    fn an_archive_that_cannot_be_read_is_noted_in_every_form() {
+        let folder = tempfile::tempdir().unwrap();
+        let options = EmbeddedOptions { reserve_bytes: 0, ..EmbeddedOptions::default() };
+        let bus = EmbeddedLog::open(&folder.path().join("log"), options).unwrap();
+        for spec in eadt_bus::topics::desired("eadt.", 1, 1) {
+            bus.create_topic(&spec).unwrap();
+        }
+        let (mut member, _) = join(&bus, "tests", Some("one"), &["eadt.gpu.telemetry.v1".into()]);
+        let outputs = vec![outgoing(&"eadt.efficiency.windows.v1".into(), "lab/job", &window())];
+        member.commit(&CommitStep { outputs, positions: Vec::new() }).unwrap();
+        drop((member, bus));
+        let foreign = folder.path().join("archive/topic=decisions.v1/date=2026-01-01");
+        std::fs::create_dir_all(&foreign).unwrap();
+        std::fs::write(foreign.join("other.parquet"), "no Parquet of ours").unwrap();
+        assert_noted(folder.path(), "the archive cannot be read, and only what its log still has is reported");
+    }
+
+    #[test]
+    fn what_is_left_out_of_an_archive_and_what_nobody_knows_of_it_is_noted_in_every_form() {
+        let folder = tempfile::tempdir().unwrap();
+        let own = EventType::EfficiencyWindow.name();
+        archive(folder.path(), &[(own, &window()), (own, "{}"), ("com.example.row", "{}")]);
+        assert_noted(folder.path(), "1 event of efficiency.windows.v1 left out, the first one at partition 0 offset 1");
+        assert_noted(folder.path(), "1 record of efficiency.windows.v1 left out, of types that this topic does not take");
+        let unrecorded = "the archive has no record of its id";
+        assert!(forms(folder.path()).iter().all(|text| !text.contains(unrecorded)));
+        std::fs::remove_file(folder.path().join(format!("_archived/id+{:032x}", 1))).unwrap();
+        assert_noted(folder.path(), unrecorded);
+    }
 
     fn run_of(joules: f64, names: &[&str]) -> EnergyReport {
         let of = |name: &&str| {

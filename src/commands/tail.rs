@@ -116,10 +116,10 @@ impl RecordPrinter<'_> {
                 Topic::DeadLetters => Some(dead_letter(record).to_string()),
                 _ => logged(record, topic).map(|event| serde_json::to_string(&event)).transpose()?,
             };
-            return Ok(json.map(|json| redact::line(&json).into_owned()));
+            return Ok(json.map(|json| redact::escape_line(&json).into_owned()));
         }
         let readable = is_readable.then(|| event_line::readable(topic, record)).flatten();
-        Ok(Some(readable.map_or_else(|| line(topic, &key, record), |text| redact::line(&text).into_owned())))
+        Ok(Some(readable.map_or_else(|| line(topic, &key, record), |text| redact::escape_line(&text).into_owned())))
     }
 }
 
@@ -176,7 +176,7 @@ fn line(topic: Topic, key: &str, record: &ConsumerRecord) -> String {
     let value = record.value.as_deref().map_or("(deleted)".into(), String::from_utf8_lossy);
     let text =
         format!("{} {} {}@{} {key} {}{value}", record.stamp, topic, record.at.partition, record.offset, refusal_text(record));
-    redact::line(&text).into_owned()
+    redact::escape_line(&text).into_owned()
 }
 
 /// Returns the reason why a dead letter was refused, from its headers.
@@ -312,7 +312,9 @@ mod tests {
             value: Some(bytes()),
             headers: headers.into(),
         };
-        for text in [line(Topic::DeadLetters, hostile, &record), redact::line(&dead_letter(&record).to_string()).into_owned()] {
+        for text in
+            [line(Topic::DeadLetters, hostile, &record), redact::escape_line(&dead_letter(&record).to_string()).into_owned()]
+        {
             let steers = |c: char| c.is_control() || matches!(c, '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}');
             assert!(!text.chars().any(steers), "{text:?}");
             assert!(text.contains("\\u001b]0;title") && text.contains("\\u202egpj\\u200b"), "{text}");

@@ -55,7 +55,7 @@ pub fn run(command: &TokenCommand, settings: &ProgramSettings) -> anyhow::Result
                 print_line!("{}  {}  created {}  {until}", entry.id, entry.namespaces.join(","), entry.created);
             }
             if tokens.is_empty() {
-                print_line!("no tokens: nobody can report; eadt token create makes one");
+                print_line!("no tokens: no sender can report; eadt token create makes one");
             }
         }
         TokenCommand::Revoke { id, file } => {

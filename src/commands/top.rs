@@ -44,7 +44,7 @@ impl LiveViewInput {
         let from = source::starts(&*bus, &settings.topics, &TOPICS, span)?;
         let embedded = settings.bus.brokers.is_empty();
         let headline = if embedded {
-            format!("embedded log in {}, which nobody writes now", settings.bus.data_dir.display())
+            format!("embedded log in {}, which no process writes now", settings.bus.data_dir.display())
         } else {
             format!("Kafka {} · topics {}*", settings.bus.brokers, settings.topics.prefix)
         };

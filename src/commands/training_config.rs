@@ -14,7 +14,7 @@ use serde_json::{Map, Value, json};
 use serde_saphyr::{MessageFormatter, UserMessageFormatter};
 
 use crate::output::print;
-use crate::settings::{first_unknown, resolve};
+use crate::settings::{find_unknown_key, resolve};
 
 #[derive(Debug, Args)]
 pub struct TrainingConfigArgs {
@@ -143,7 +143,7 @@ pub fn print_translation(args: &TrainingConfigArgs) -> anyhow::Result<()> {
     for effect in &found.keys {
         let mark = if effect.applies { "" } else { "no effect: " };
         // A comment ends with its line: what comes from the file stays in it.
-        writeln!(out, "# {}: {}  → {mark}{}", eadt_service::redact::line(&effect.key), effect.value, effect.meaning)?;
+        writeln!(out, "# {}: {}  → {mark}{}", eadt_service::redact::escape_line(&effect.key), effect.value, effect.meaning)?;
     }
     out += &serde_saphyr::to_string(&found.policy).context("cannot write the policy")?;
     print(&out)
@@ -178,7 +178,7 @@ fn read(file: &Path, text: &str) -> anyhow::Result<(TrainingConfigFile, Map<Stri
         bail!("{name} has the key {key:?} in deepspeed: a key is one line of text");
     }
     let schema = schemars::schema_for!(TrainingConfigFile);
-    if let Some((key, advice)) = first_unknown(&known, schema.as_value()) {
+    if let Some((key, advice)) = find_unknown_key(&known, schema.as_value()) {
         bail!("there is no {key} in {name}: {advice}");
     }
     if let Some((key, value, expected)) = first_misfit(&known, schema.as_value(), schema.as_value(), "") {
@@ -188,7 +188,7 @@ fn read(file: &Path, text: &str) -> anyhow::Result<(TrainingConfigFile, Map<Stri
     Ok((document, foreign))
 }
 
-/// Returns what is wrong with a text that cannot be read as YAML, and where.
+/// Returns the text of a YAML error, with its place.
 fn describe_yaml_error(error: &serde_saphyr::Error) -> String {
     let error = error.without_snippet();
     let text: Cow<'_, str> = match error {
@@ -197,7 +197,7 @@ fn describe_yaml_error(error: &serde_saphyr::Error) -> String {
         serde_saphyr::Error::DuplicateMappingKey { .. } => "a key comes twice".into(),
         _ => UserMessageFormatter.format_message(error),
     };
-    let text = eadt_service::redact::line(&text);
+    let text = eadt_service::redact::escape_line(&text);
     match error.location() {
         Some(at) => format!("line {}, column {}: {text}", at.line(), at.column()),
         None => text.to_string(),

@@ -159,7 +159,7 @@ impl DashboardClient {
         StreamUnavailable::Refused(format!("what answers at {self} is no page of eadt that a terminal can follow: {why}"))
     }
 
-    /// Returns what an answer with another status means, and what to do.
+    /// Returns the meaning of an answer with another status, and the remedy.
     async fn explain(&self, status: u16, mut response: Response) -> StreamUnavailable {
         let mut body = Vec::new();
         while body.len() < ERROR_BYTES {
@@ -420,7 +420,7 @@ impl DashboardLogReader {
             }
             Err(StreamUnavailable::Away(why)) => {
                 if self.failures == 0 {
-                    tracing::warn!(page = %self.page, why, "the page is away; asked again for {} s", GIVE_UP.as_secs());
+                    tracing::warn!(page = %self.page, why, "the page does not answer; it is tried again for {} s", GIVE_UP.as_secs());
                 }
                 self.failures += 1;
                 self.has_answered = false;

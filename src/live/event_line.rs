@@ -96,7 +96,8 @@ pub fn readable(topic: Topic, record: &ConsumerRecord) -> Option<String> {
     }
 }
 
-/// Returns who refused an event, why, and where it is. Its value may be anything: the raw form has it.
+/// Returns the line of a dead letter: the service that refused the event, the reason, and its place. Its value may be anything:
+/// the raw form has it.
 fn dead_letter(record: &ConsumerRecord) -> String {
     let text = |name: &str| record.header(name).unwrap_or(units::UNKNOWN);
     let refused = format!("refused: {}", text(refusal::REASON).replace('_', " "));

@@ -175,7 +175,7 @@ impl WorkloadDetails {
     pub fn earlier_line(&self, shown: usize) -> Option<String> {
         let hidden = self.decisions.len().saturating_sub(shown);
         let earlier = self.earlier + count_changes(&self.decisions[..hidden]);
-        (earlier > 0).then(|| format!("{earlier} earlier: eadt get decisions {}", redact::line(&self.name)))
+        (earlier > 0).then(|| format!("{earlier} earlier: eadt get decisions {}", redact::escape_line(&self.name)))
     }
 }
 

@@ -32,7 +32,7 @@ pub fn wire_name<T: serde::Serialize>(value: &T) -> String {
     serde_json::to_value(value).ok().and_then(|v| v.as_str().map(str::to_owned)).unwrap_or_default()
 }
 
-/// Returns what a decision does: `lower power limit to 208 W`.
+/// Returns the action of a decision as text: `lower power limit to 208 W`.
 pub fn decision_text(decision: &Decision) -> Cow<'static, str> {
     let verdict = verdict_of_action(decision.validation, decision.evidence.contains_key(HOLD_OUT));
     words::action_text(decision.action, verdict, &decision.from, &decision.to)

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use eadt_bus::embedded::{EmbeddedLog, EmbeddedOptions, IN_USE};
 use eadt_bus::{Bus, BusError, ConsumerRecord, IsolationLevel, PollEvent, StartOffset, TopicPartition, read_to_end};
-use eadt_lake::{Archive, ArchiveListing, LakeError, count_type};
+use eadt_lake::{Archive, ArchiveListing, EventRow, LakeError, count_type};
 use eadt_schemas::envelope::header;
 use eadt_schemas::{EventTime, EventType, Topic};
 use eadt_service::{ServiceClock, Shutdown};
@@ -248,8 +248,17 @@ fn read_archive(
     let (archive, meter) = progress::over_files(archive, &listing, topics);
     let mut passed_over: BTreeMap<Topic, BTreeMap<String, u64>> = BTreeMap::new();
     for (topic, partition) in next.keys().filter(|(topic, _)| topics.contains(topic)) {
-        for row in archive.rows(&listing, *topic, *partition) {
-            let row = row?;
+        let mut rows = archive.rows(&listing, *topic, *partition);
+        while let Some(row) = rows.next_event() {
+            let row = match row? {
+                EventRow::Row(row) => row,
+                EventRow::Refused(offset, refusal) => {
+                    crate::output::note!(
+                        "warning: an event was left out, {topic} partition {partition} offset {offset}: {refusal}"
+                    );
+                    continue;
+                }
+            };
             if let ReadRange::Since(since) = span
                 && row.stamp < since
                 && *topic != Topic::Workloads

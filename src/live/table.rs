@@ -48,7 +48,7 @@ const MODE: ViewColumn = ViewColumn { title: "mode", left: true, text: |row| kno
 
 /// Returns the heading and the rows in `width` columns.
 pub fn lines(rows: &[&WorkloadRow], mixed: bool, width: usize, selected: Option<&str>) -> Vec<Line<'static>> {
-    let names: Vec<String> = rows.iter().map(|row| redact::line(&row.name).into_owned()).collect();
+    let names: Vec<String> = rows.iter().map(|row| redact::escape_line(&row.name).into_owned()).collect();
     let longest = names.iter().map(|name| name.chars().count()).max().unwrap_or(0).max("workload".len());
     // If origins differ, the origin comes before all other columns, and is never left out.
     let wanted: Vec<&ViewColumn> = mixed.then_some(&ORIGIN).into_iter().chain(WANTED.iter()).collect();

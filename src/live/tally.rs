@@ -184,7 +184,7 @@ impl LiveTally {
         let window = match row.newest_window {
             _ if self.has_ended => WindowPresence::Ended,
             None => WindowPresence::None,
-            Some(_) if row.run.has_ended() => WindowPresence::Ended,
+            Some(_) if row.run.is_over() => WindowPresence::Ended,
             Some(_) if !self.is_live(row) => WindowPresence::Silent,
             Some(_) => WindowPresence::Live { restarted: row.restarted },
         };

@@ -92,7 +92,7 @@ fn head_line(picture: &ViewFrame, state: &ViewState, width: u16) -> Line<'static
     }
     let used: usize = spans.iter().map(Span::width).sum();
     let room = usize::from(width).saturating_sub(used);
-    let headline = redact::line(&picture.headline);
+    let headline = redact::escape_line(&picture.headline);
     // An address is of use only if it is whole.
     let address = headline.split(" · ").next().filter(|first| first.starts_with("http")).map_or(0, |it| 2 + it.chars().count());
     let clocks = clock_forms(picture.now);
@@ -233,7 +233,7 @@ fn draw_table(frame: &mut Frame<'_>, picture: &ViewFrame, state: &mut ViewState,
     }
     write!(note, " · by {}{order}", state.sort.title()).expect("writing to a String");
     if !state.search.is_empty() || state.searching {
-        write!(note, " · /{}{}", redact::line(&state.search), if state.searching { "▏" } else { "" })
+        write!(note, " · /{}{}", redact::escape_line(&state.search), if state.searching { "▏" } else { "" })
             .expect("writing to a String");
         write!(note, " hides {}", picture.rows.len() - all).expect("writing to a String");
     }
@@ -243,7 +243,7 @@ fn draw_table(frame: &mut Frame<'_>, picture: &ViewFrame, state: &mut ViewState,
 
 fn draw_details(frame: &mut Frame<'_>, details: &WorkloadDetails, area: Rect, scroll: Option<&mut usize>, partial: bool) {
     let width = usize::from(area.width).saturating_sub(4);
-    let title = format!(" {} ", units::shortened(&redact::line(&details.name), width.saturating_sub(2)));
+    let title = format!(" {} ", units::shortened(&redact::escape_line(&details.name), width.saturating_sub(2)));
     let block = Block::bordered().title(title);
     let inner = block.inner(area);
     frame.render_widget(block, area);
@@ -313,7 +313,7 @@ fn decision(decided: &DecidedChange, width: usize, alone: bool) -> Vec<Line<'sta
     };
     let word = decided_text(decided);
     let time = decision.time.to_string()[11..19].to_owned();
-    let mut reason = redact::line(&decision.reason).into_owned();
+    let mut reason = redact::escape_line(&decision.reason).into_owned();
     if alone && decision.from != decision.to {
         reason = format!("{} → {}: {reason}", layout_text(&decision.from), layout_text(&decision.to));
     }

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use eadt_archiver::ArchiverSettings;
 use eadt_processor::JOINT_STAGES;
+use eadt_service::redact;
 
 use super::{ProgramSettings, TopicSettings};
 
@@ -25,6 +27,21 @@ pub fn carry_prefix(settings: &mut ProgramSettings) {
     }
 }
 
+/// Longest name of a group or an instance. Parts add a suffix to some, and they are shown in tables and log lines.
+const NAME_BYTES: usize = 249;
+
+/// Keys of [`names`], in its order.
+const KEYS: [&str; 8] = [
+    "processor.group",
+    "processor.instance",
+    "archiver.group",
+    "archiver.instance",
+    "actuator.group",
+    "actuator.instance",
+    "simulator.group",
+    "simulator.instance",
+];
+
 fn names(settings: &mut ProgramSettings) -> [&mut String; 8] {
     let ProgramSettings { processor, archiver, actuator, simulator, .. } = settings;
     [
@@ -46,11 +63,28 @@ pub fn are_those_of_the_default(settings: &ProgramSettings) -> bool {
         && names(&mut own).iter().zip(names(&mut defaults)).any(|(own, other)| **own == *other)
 }
 
-/// Returns an error if two parts have one consumer group or one transactional id, also after [`carry_prefix`].
+/// Returns an error if a group or an instance has a name that cannot be shown or stored.
+pub fn check_names(settings: &ProgramSettings) -> Result<(), String> {
+    let mut own = settings.clone();
+    for (key, name) in KEYS.iter().zip(names(&mut own)) {
+        let shown = redact::escape_line(name);
+        if shown != name.as_str() {
+            return Err(format!("{key} is \"{shown}\": it has characters that are not visible; name it without them"));
+        }
+        if name.len() > NAME_BYTES {
+            return Err(format!("{key} has {} bytes, prefix included: at most {NAME_BYTES}; give a shorter name", name.len()));
+        }
+    }
+    ArchiverSettings::check_group(&settings.archiver.group)
+}
+
+/// Returns an error if names cannot be used, or two parts have one consumer group or one transactional id, also after
+/// [`carry_prefix`].
 pub fn check(settings: &ProgramSettings) -> Result<(), String> {
     let mut carried = settings.clone();
     carry_prefix(&mut carried);
     for settings in [settings, &carried] {
+        check_names(settings)?;
         let ProgramSettings { processor, archiver, actuator, simulator, .. } = settings;
         let of_stages = |key: &str, name: &str| {
             JOINT_STAGES.map(|stage| (format!("{key} with the suffix -{}", stage.name), format!("{name}-{}", stage.name)))
@@ -99,17 +133,6 @@ fn first_equal(names: impl Iterator<Item = (String, String)>) -> Option<(String,
 mod tests {
     use super::*;
 
-    const KEYS: [&str; 8] = [
-        "processor.group",
-        "processor.instance",
-        "archiver.group",
-        "archiver.instance",
-        "actuator.group",
-        "actuator.instance",
-        "simulator.group",
-        "simulator.instance",
-    ];
-
     fn with(pairs: &[(&str, &str)]) -> ProgramSettings {
         let mut settings = ProgramSettings::default();
         for (key, value) in pairs {
@@ -143,6 +166,29 @@ mod tests {
         // One of them has the prefix, and the other one gets it.
         let error = check(&with(&[("topics.prefix", "lab."), ("processor.group", "lab.archiver")])).unwrap_err();
         assert!(error.contains("\"lab.archiver\""), "{error}");
+    }
+
+    #[test]
+    fn names_that_cannot_be_shown_or_stored_are_refused_with_their_key() {
+        for key in KEYS {
+            for (name, part) in [
+                ("a\u{202e}b", "a\\u202eb"),
+                ("a\nb", "a\\u000ab"),
+                ("a\u{200b}", "not visible"),
+                (&*"a".repeat(250), "250 bytes"),
+            ] {
+                let error = check(&with(&[(key, name)])).unwrap_err();
+                assert!(error.contains(key) && error.contains(part) && !error.contains('\u{202e}'), "{error}");
+            }
+            assert_eq!(check(&with(&[(key, "Größe 東京/a:b")])), Ok(()));
+        }
+        let error = check(&with(&[("archiver.group", &"é".repeat(42))])).unwrap_err();
+        assert!(error.contains("archiver.group") && error.contains("252 bytes"), "{error}");
+        // The prefix counts, too.
+        let long = "a".repeat(235);
+        assert_eq!(check(&with(&[("archiver.group", &long)])), Ok(()));
+        let error = check(&with(&[("topics.prefix", "laboratory."), ("archiver.group", &long)])).unwrap_err();
+        assert!(error.contains("archiver.group") && error.contains("246 bytes"), "{error}");
     }
 
     #[test]

@@ -24,7 +24,7 @@ pub use kafka_names::carry_prefix;
 use origins::SettingSources;
 pub use otlp::{OTLP_CERTIFICATE, OTLP_HEADERS, OtlpSettings};
 pub use reference::markdown as reference_markdown;
-pub use unknown::{first as first_unknown, resolve};
+pub use unknown::{find_unknown_key, resolve};
 
 /// Names the settings file, as `--config` does.
 const CONFIG_FILE: &str = "EADT_CONFIG_FILE";
@@ -46,7 +46,7 @@ static SCHEMA: LazyLock<schemars::Schema> = LazyLock::new(|| schemars::schema_fo
 /// Longest prefix of topics and groups.
 pub const PREFIX_BYTES: usize = 100;
 
-/// Returns what a prefix may be, to follow "it may hold" or "give".
+/// Returns the permitted form of a prefix, to follow "it may hold" or "give".
 pub fn prefix_form() -> String {
     format!("letters, digits, '.', '_' and '-' only, at most {PREFIX_BYTES}")
 }
@@ -101,13 +101,13 @@ pub struct BusSettings {
     pub brokers: String,
     /// Folder of the embedded log, and of the archive under `archive`. Default: `eadt-data`.
     pub data_dir: PathBuf,
-    /// Client that reads records from Kafka: `native`, a fetch path of our own, or `librdkafka`, which also reads from Kafka older
-    /// than 3.0 and knows Kerberos. Groups, transactions and what is written are librdkafka's with both. Default: `native`.
+    /// Client that reads records from Kafka: `native`, a fetch path of our own, or `librdkafka`, which also reads from Kafka
+    /// older than 3.0 and knows Kerberos. Groups, transactions and what is written are librdkafka's with both. Default: `native`.
     pub fetch: FetchPath,
     /// How Kafka's brokers know this process, and it them.
     pub security: SecuritySettings,
-    /// Further librdkafka properties, for example `linger.ms`; secrets among them by variable only. Each has a variable of its own:
-    /// `EADT_BUS__PROPERTIES__LINGER__MS` sets `linger.ms`. Default: none.
+    /// Further librdkafka properties, for example `linger.ms`; secrets among them by variable only. Each has a variable of its
+    /// own: `EADT_BUS__PROPERTIES__LINGER__MS` sets `linger.ms`. Default: none.
     #[serde(serialize_with = "hide")]
     pub properties: BTreeMap<String, String>,
 }
@@ -311,7 +311,7 @@ fn merge(
     }
     let merged = builder.build().map_err(unusable)?;
     let tree: serde_json::Value = merged.clone().try_deserialize().map_err(unusable)?;
-    if let Some((key, advice)) = unknown::first(&tree, SCHEMA.as_value()) {
+    if let Some((key, advice)) = unknown::find_unknown_key(&tree, SCHEMA.as_value()) {
         let from = origins.of(&key);
         return Err(SettingsError::Unknown { key, from, advice });
     }

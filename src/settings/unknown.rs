@@ -50,7 +50,7 @@ fn walk(root: &Value, schema: &Value, path: &str, found: &mut SettingKeys) {
 
 /// Returns the first unknown key of `tree`, depth first, and advice: the nearest known key if one is near, else the
 /// keys beside it.
-pub fn first(tree: &Value, schema: &Value) -> Option<(String, String)> {
+pub fn find_unknown_key(tree: &Value, schema: &Value) -> Option<(String, String)> {
     let known = known(schema);
     let mut keys = Vec::new();
     leaves(tree, "", "", &known, &mut keys);

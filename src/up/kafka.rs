@@ -66,6 +66,7 @@ pub fn confine(settings: &mut ProgramSettings, args: &UpArgs, flag: Option<&str>
     ] {
         name.insert_str(0, &groups);
     }
+    crate::settings::kafka_names::check_names(settings).map_err(anyhow::Error::msg)?;
     let events = if args.gpus == crate::cli::TelemetrySource::Simulated { "simulated" } else { "measured" };
     let members = if groups.is_empty() { "as the groups of the services there".to_owned() } else { format!("groups {groups}*") };
     Ok(Some(format!("up writes {events} events to Kafka at {}: topics {topics}*, {members}", settings.bus.brokers)))

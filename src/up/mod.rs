@@ -14,7 +14,7 @@ use std::sync::Arc;
 use anyhow::{Context, bail};
 use eadt_actuator::declared_jobs::DeclaredJobs;
 use eadt_bus::embedded::{EmbeddedLog, StampSource};
-use eadt_bus::{Bus, topics};
+use eadt_bus::{Bus, TopicPartition, topics};
 use eadt_cluster::PolicyWriter;
 use eadt_collector::assignments::GpuAssignment;
 use eadt_dashboard::DashboardServer;
@@ -130,6 +130,7 @@ pub async fn run(args: &UpArgs, mut settings: ProgramSettings, shutdown: Shutdow
     // An archive that this log cannot go on with is reported once, before anything runs on it.
     let (archiver, prefix, log_of) = (settings.archiver.clone(), settings.topics.prefix.clone(), bus.clone());
     tokio::task::spawn_blocking(move || eadt_archiver::check(&archiver, &prefix, &*log_of)).await??;
+    let before = if embedded { archive_positions(&*bus, &settings)? } else { Vec::new() };
 
     // Heartbeats follow the clock that stamps the log.
     let heartbeat = if simulated && embedded { HeartbeatClock::new(move || source()) } else { HeartbeatClock::default() };
@@ -230,7 +231,37 @@ pub async fn run(args: &UpArgs, mut settings: ProgramSettings, shutdown: Shutdow
     } else {
         report.render_text(crate::output::width())
     })?;
-    Ok(losses.check()?)
+    losses.check()?;
+    let after = if embedded { archive_positions(&*bus, &settings)? } else { Vec::new() };
+    if lacks_all(&before, &after) {
+        return Err(NothingArchived(settings.archiver.location).into());
+    }
+    Ok(())
+}
+
+/// The archive has nothing of what a run wrote to the log.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "the archive {0} has no event of this run: its warnings name the cause. They are in the log, and the next start archives them"
+)]
+pub struct NothingArchived(String);
+
+/// End of a partition of the log, and how far the archive reaches.
+type ArchivePosition = (i64, Option<i64>);
+
+/// Returns how far log and archive reach, for each partition in one order.
+fn archive_positions(bus: &dyn Bus, settings: &ProgramSettings) -> anyhow::Result<Vec<ArchivePosition>> {
+    let counts = bus.partition_counts(&settings.topics.prefix)?;
+    let all = counts.iter().flat_map(|(topic, count)| (0..*count).map(|partition| TopicPartition::new(topic.clone(), partition)));
+    let all: Vec<TopicPartition> = all.collect();
+    let archived = bus.committed(&settings.archiver.group, &all)?;
+    all.iter().zip(archived).map(|(at, archived)| Ok((bus.watermarks(at)?.high, archived))).collect()
+}
+
+/// Returns whether the log grew and no position of the archive moved: the archiver failed all the time, and only warned.
+fn lacks_all(before: &[ArchivePosition], after: &[ArchivePosition]) -> bool {
+    let pairs = || before.iter().zip(after);
+    pairs().any(|((from, _), (to, _))| to > from) && pairs().all(|((_, from), (_, to))| to == from)
 }
 
 fn run_length(settings: &ProgramSettings, real: Option<std::time::Duration>, simulated: bool) -> RunLength {
@@ -442,7 +473,7 @@ fn spawn_maintenance(keepers: &mut Supervisor, log: EmbeddedLog, now: NowFn, shu
             let (log, now) = (log.clone(), now.clone());
             let tidied = tokio::task::spawn_blocking(move || tasks::MAINTENANCE.watch(|| log.maintain(now()))).await;
             if let Ok(Ok(Err(error))) = tidied {
-                tracing::warn!(%error, "the log could not be tidied; tried again in a minute");
+                tracing::warn!(%error, "retention could not be applied to the log; it is tried again in a minute");
             }
         }
     });

@@ -23,7 +23,8 @@ pub fn tail(command: &dyn Fn(&[&str]) -> Command, topic: &str) -> Vec<Value> {
     out.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()["data"].clone()).collect()
 }
 
-/// Every decision once, all by the cluster's stage; caps in force never above the budget once they were within it.
+/// Every decision once, all by the joint stage of the power budget; caps in force never above the budget once they were within
+/// it.
 pub fn judge(decisions: &[Value], workloads: &[Value]) {
     let ids: HashSet<&str> = decisions.iter().map(|decision| decision["id"].as_str().unwrap()).collect();
     assert_eq!(ids.len(), decisions.len(), "a decision was published twice");

@@ -18,7 +18,8 @@ use serde_json::Value;
 /// The program with a data folder of its own and a free port for its metrics.
 pub fn eadt(dir: &Path, args: &[&str]) -> Command {
     let mut command = Command::new(eadt_tests::program());
-    command.args(args).arg("--data-dir").arg(dir).env("EADT_HTTP__ADDRESS", "127.0.0.1:0").stdin(Stdio::null());
+    // By a variable: only some commands take the option.
+    command.args(args).env("EADT_BUS__DATA_DIR", dir).env("EADT_HTTP__ADDRESS", "127.0.0.1:0").stdin(Stdio::null());
     command
 }
 

@@ -7,13 +7,14 @@ use std::process::Command;
 use anyhow::{Context, bail};
 use eadt_schemas::documents;
 
-use crate::{process, test};
+use crate::{architecture, process, test};
 
 /// Documents that the program prints: path and the arguments that print it.
-const PRINTED: [(&str, &[&str]); 15] = [
+const PRINTED: [(&str, &[&str]); 16] = [
     ("docs/reference/configuration.md", &["config", "reference"]),
     ("docs/reference/metrics.md", &["metrics"]),
     ("docs/reference/scenario.md", &["config", "scenario", "--reference"]),
+    ("docs/use/sql/views.sql", &["archive", "views", "eadt-data/archive"]),
     ("deploy/crds/energypolicies.yaml", &["policy", "crd"]),
     // A chart cannot refer to a file outside of it.
     ("deploy/helm/eadt/crds/energypolicies.yaml", &["policy", "crd"]),
@@ -60,6 +61,9 @@ fn documents_from(options: Options, program: &Path) -> anyhow::Result<()> {
         documents::schema_files().into_iter().map(|(path, text)| (PathBuf::from("schemas").join(path), text)).collect();
     wanted.push(("docs/reference/events.md".into(), documents::events_page()));
     wanted.push(("docs/reference/tasks.md".into(), eadt_tasks::page()));
+    if !options.schemas {
+        wanted.push((architecture::PAGE.into(), architecture::page()?));
+    }
     wanted.extend(crate::monitoring::files().into_iter().map(|(path, text)| (PathBuf::from(path), text)));
     let mut failed = Vec::new();
     for (path, arguments) in PRINTED.into_iter().filter(|_| !options.schemas) {

@@ -4,6 +4,7 @@
 //! In: the checked-out tree. Out: the output of each step, and an exit status. It changes nothing outside the tree and cargo's
 //! folders, except with `test --install` (or `CI=true`), which installs missing system packages.
 
+mod architecture;
 mod bench;
 mod chaos;
 mod fuzz;
@@ -52,7 +53,7 @@ enum Command {
     Pictures(pictures::Options),
     /// Build the wheel of the Python package, with the program in it.
     Wheel(wheel::Options),
-    /// Measure the readability: one-word names, wording of comments, string literals and pages, long functions, import cycles.
+    /// Measure the readability: one-word names, wording of comments, string literals and pages, long functions, circles of imports.
     Words(words::Options),
     /// Licences, bans, sources and advisories of all dependencies, by cargo-deny.
     Deny,

@@ -3,6 +3,12 @@
 //!
 //! In: the product's Rust files (tests, benchmarks and `#[cfg(test)]` modules apart), and the Markdown pages. Out: a table, and the
 //! worst places of each figure.
+//!
+//! A circle of imports is a set of files in which each file imports every other one, by way of others. Imports are the paths in `use`,
+//! code, macros and heads of `impl` that begin with `crate`, `super`, `self` or a module that the file declares. There are two figures.
+//! The first leaves out what a module's own file takes from the modules below it, as `mod.rs` from the files of its folder: a module is
+//! made of these files and passes on what they define, and with such imports a folder is a circle as soon as its files use a type of the
+//! parent. The second counts them, too.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -34,6 +40,8 @@ const PAGES: [&str; 4] = ["README.md", "CONTRIBUTING.md", "SECURITY.md", "docs"]
 /// Words of speech that readers of this field do not expect in comments, messages and pages.
 const DIALECT: [&str; 9] = ["said", "says", "say", "told", "tells", "tell", "stands", "stand", "heard"];
 const LONG_FUNCTION_LINES: usize = 60;
+/// Files that a circle of imports may have before the figure is marked.
+const CIRCLE_FILES_MAX: usize = 8;
 const FILES_THAT_SHARE_A_NAME: usize = 3;
 
 pub fn run(options: &Options) -> anyhow::Result<()> {
@@ -197,8 +205,14 @@ struct Code {
 impl Code {
     fn read(&mut self, path: &Path, text: &str) -> anyhow::Result<()> {
         let module = module(path);
-        let mut visitor =
-            Visitor { path: path.display().to_string(), module: module.clone(), code: self, names: BTreeSet::new() };
+        let mut visitor = Visitor {
+            path: path.display().to_string(),
+            module: module.clone(),
+            children: Vec::new(),
+            is_in_trait_impl: false,
+            code: self,
+            names: BTreeSet::new(),
+        };
         visitor.visit_file(&syn::parse_file(text)?);
         let names = visitor.names;
         self.imports.insert(module, names);
@@ -228,7 +242,8 @@ impl Code {
         let types = one_word(&self.types, is_one_word_type);
         let functions = one_word(&self.functions, is_one_word_function);
         let shared = self.shared_names();
-        let circle = self.largest_circle();
+        let circle = self.largest_circle(ImportsFromBelow::LeftOut);
+        let whole_circle = self.largest_circle(ImportsFromBelow::Counted);
         let per = |count: usize| per_100_000(count, self.comments.words);
         for (what, figure) in [
             ("type names of one word, %", format!("{:.0} of {}", share(types.len(), self.types.len()), self.types.len())),
@@ -243,7 +258,8 @@ impl Code {
             ("\"if\" per 100,000 comment words", format!("{:.0}", per(self.ifs))),
             ("\"returns\" per 100,000 comment words", format!("{:.0}", per(self.returns))),
             ("functions over 60 lines, %", format!("{:.1}", share(self.long_functions.len(), self.functions.len()))),
-            ("largest circle of imports, files", circle.len().to_string()),
+            ("largest circle of imports, files", circle_figure(&circle)),
+            ("the same, with imports from modules below", circle_figure(&whole_circle)),
         ] {
             lines.push(format!("{what:<52} {figure}"));
         }
@@ -267,6 +283,7 @@ impl Code {
             long.iter().map(|(length, (name, path))| format!("{length:>3} {name} in {path}")).collect(),
         );
         section("largest circle of imports", circle);
+        section("largest circle of imports, with imports from modules below", whole_circle);
         lines.join("\n") + "\n"
     }
 
@@ -283,7 +300,7 @@ impl Code {
     }
 
     /// Returns the files of the largest set in which every file imports, by way of others, every other.
-    fn largest_circle(&self) -> Vec<String> {
+    fn largest_circle(&self, from_below: ImportsFromBelow) -> Vec<String> {
         let modules: Vec<&String> = self.imports.keys().collect();
         // The file that a path leads to: the longest module that it begins with.
         let target = |name: &str| {
@@ -295,11 +312,18 @@ impl Code {
                 name = name.rsplit_once("::")?.0;
             }
         };
+        let is_counted = |own: &str, found: usize| {
+            let below = modules[found].strip_prefix(own);
+            from_below == ImportsFromBelow::Counted || below.is_none_or(|rest| !rest.starts_with("::"))
+        };
         let reach: Vec<BTreeSet<usize>> = self
             .imports
             .iter()
             .enumerate()
-            .map(|(own, (_, names))| names.iter().filter_map(|name| target(name)).filter(|found| *found != own).collect())
+            .map(|(own, (module, names))| {
+                let found = names.iter().filter_map(|name| target(name)).filter(|found| *found != own);
+                found.filter(|found| is_counted(module, *found)).collect()
+            })
             .collect();
         let reachable = |from: usize| {
             let (mut seen, mut open) = (BTreeSet::new(), vec![from]);
@@ -314,6 +338,19 @@ impl Code {
         let largest = circles.max_by_key(Vec::len).unwrap_or_default();
         largest.into_iter().map(|at| modules[at].clone()).collect()
     }
+}
+
+/// Whether the imports of a module's own file from the modules below it count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ImportsFromBelow {
+    Counted,
+    LeftOut,
+}
+
+/// Returns the number of files of a circle, marked if there are too many.
+fn circle_figure(circle: &[String]) -> String {
+    let mark = if circle.len() > CIRCLE_FILES_MAX { format!(", over {CIRCLE_FILES_MAX}") } else { String::new() };
+    format!("{}{mark}", circle.len())
 }
 
 /// Returns the module path of a file, its package first: `crates/core::window::summary`.
@@ -336,7 +373,11 @@ fn is_one_word_function(name: &str) -> bool {
 
 struct Visitor<'a> {
     path: String,
+    /// The module path of the file, or of the module within it that is visited.
     module: String,
+    /// Names of the modules that this module declares, except those of tests.
+    children: Vec<String>,
+    is_in_trait_impl: bool,
     code: &'a mut Code,
     names: BTreeSet<String>,
 }
@@ -357,17 +398,19 @@ impl Visitor<'_> {
         self.code.functions.push(place);
     }
 
-    /// Takes a path that begins with `crate` or `super`.
+    /// Takes a path if it leads to a module of this package.
     fn import(&mut self, segments: &[String]) {
-        let package = self.module.split("::").next().unwrap_or_default();
-        let mut base = match segments.first().map(String::as_str) {
-            Some("crate") => package.to_owned(),
-            Some("super") => self.module.clone(),
+        let is_keyword = |segment: &String| ["crate", "super", "self"].contains(&segment.as_str());
+        let Some(first) = segments.first().filter(|_| segments.len() > 1 && !segments.iter().all(is_keyword)) else { return };
+        let mut base = match first.as_str() {
+            "crate" => self.module.split("::").next().unwrap_or_default().to_owned(),
+            "super" | "self" => self.module.clone(),
+            _ if self.children.contains(first) => self.module.clone(),
             _ => return,
         };
         for segment in segments {
             match segment.as_str() {
-                "crate" => {}
+                "crate" | "self" => {}
                 "super" => base = base.rsplit_once("::").map_or(base.clone(), |(above, _)| above.to_owned()),
                 other => base = format!("{base}::{other}"),
             }
@@ -383,7 +426,7 @@ impl Visitor<'_> {
             }
             syn::UseTree::Name(name) => self.import(&[before, &[name.ident.to_string()]].concat()),
             syn::UseTree::Rename(name) => self.import(&[before, &[name.ident.to_string()]].concat()),
-            syn::UseTree::Glob(_) => self.import(before),
+            syn::UseTree::Glob(_) => self.import(&[before, &["*".to_owned()]].concat()),
             syn::UseTree::Group(group) => group.items.iter().for_each(|tree| self.use_tree(tree, before)),
         }
     }
@@ -396,11 +439,50 @@ fn is_test(attributes: &[syn::Attribute]) -> bool {
     })
 }
 
-impl<'ast> Visit<'ast> for Visitor<'_> {
-    fn visit_item_mod(&mut self, item: &'ast syn::ItemMod) {
-        if !is_test(&item.attrs) {
-            visit::visit_item_mod(self, item);
+/// Returns the names of the modules that are declared here, except those of tests.
+fn child_modules(items: &[syn::Item]) -> Vec<String> {
+    let modules = items.iter().filter_map(|item| if let syn::Item::Mod(module) = item { Some(module) } else { None });
+    modules.filter(|module| !is_test(&module.attrs)).map(|module| module.ident.to_string()).collect()
+}
+
+/// Returns the paths in the tokens of a macro, words without `::` included.
+fn token_paths(tokens: TokenStream) -> Vec<Vec<String>> {
+    let (mut paths, mut path, mut colons) = (Vec::new(), Vec::new(), 0);
+    for token in tokens {
+        match token {
+            TokenTree::Punct(punct) if punct.as_char() == ':' => {
+                colons += 1;
+                continue;
+            }
+            TokenTree::Ident(name) if colons == 2 => path.push(name.to_string()),
+            TokenTree::Ident(name) => paths.push(std::mem::replace(&mut path, vec![name.to_string()])),
+            TokenTree::Group(group) => {
+                paths.push(std::mem::take(&mut path));
+                paths.extend(token_paths(group.stream()));
+            }
+            TokenTree::Punct(_) | TokenTree::Literal(_) => paths.push(std::mem::take(&mut path)),
         }
+        colons = 0;
+    }
+    paths.push(path);
+    paths
+}
+
+impl<'ast> Visit<'ast> for Visitor<'_> {
+    fn visit_file(&mut self, file: &'ast syn::File) {
+        self.children = child_modules(&file.items);
+        visit::visit_file(self, file);
+    }
+
+    fn visit_item_mod(&mut self, item: &'ast syn::ItemMod) {
+        if is_test(&item.attrs) {
+            return;
+        }
+        let children = item.content.as_ref().map(|(_, items)| child_modules(items)).unwrap_or_default();
+        let within = format!("{}::{}", self.module, item.ident);
+        let around = (std::mem::replace(&mut self.module, within), std::mem::replace(&mut self.children, children));
+        visit::visit_item_mod(self, item);
+        (self.module, self.children) = around;
     }
 
     fn visit_item_struct(&mut self, item: &'ast syn::ItemStruct) {
@@ -435,7 +517,10 @@ impl<'ast> Visit<'ast> for Visitor<'_> {
     }
 
     fn visit_impl_item_fn(&mut self, item: &'ast syn::ImplItemFn) {
-        self.function(&item.sig.ident, Some(&item.block));
+        // Names of a trait's methods were chosen where the trait is.
+        if !self.is_in_trait_impl {
+            self.function(&item.sig.ident, Some(&item.block));
+        }
         visit::visit_impl_item_fn(self, item);
     }
 
@@ -445,21 +530,26 @@ impl<'ast> Visit<'ast> for Visitor<'_> {
     }
 
     fn visit_item_impl(&mut self, item: &'ast syn::ItemImpl) {
-        // Names of a trait's methods were chosen where the trait is.
-        if item.trait_.is_some() {
-            for inner in &item.items {
-                if let syn::ImplItem::Fn(function) = inner {
-                    visit::visit_block(self, &function.block);
-                }
-            }
-        } else {
-            visit::visit_item_impl(self, item);
-        }
+        let around = std::mem::replace(&mut self.is_in_trait_impl, item.trait_.is_some());
+        visit::visit_item_impl(self, item);
+        self.is_in_trait_impl = around;
     }
 
     fn visit_item_use(&mut self, item: &'ast syn::ItemUse) {
-        self.use_tree(&item.tree, &[]);
+        if !is_test(&item.attrs) {
+            self.use_tree(&item.tree, &[]);
+        }
     }
+
+    fn visit_macro(&mut self, item: &'ast syn::Macro) {
+        for path in token_paths(item.tokens.clone()) {
+            self.import(&path);
+        }
+        visit::visit_macro(self, item);
+    }
+
+    /// A restricted visibility names a module, and takes nothing from it.
+    fn visit_vis_restricted(&mut self, _: &'ast syn::VisRestricted) {}
 
     fn visit_path(&mut self, path: &'ast syn::Path) {
         let segments: Vec<String> = path.segments.iter().map(|segment| segment.ident.to_string()).collect();
@@ -536,11 +626,36 @@ mod tests {
         let code = code(&[
             ("crates/a/src/lib.rs", "mod x; mod y; mod z; use x::X;"),
             ("crates/a/src/x.rs", "use crate::y::{inner::Y, Other};"),
-            ("crates/a/src/y/mod.rs", "fn f() { crate::z::g() }"),
-            ("crates/a/src/z.rs", "use super::x::X;"),
+            ("crates/a/src/y/mod.rs", "impl crate::z::Z for Y {}"),
+            ("crates/a/src/z.rs", "pub(crate) fn f() { g!(\"\", super::x::h()) }"),
             ("crates/b/src/x.rs", "use crate::y::Y;"),
         ]);
-        assert_eq!(code.largest_circle(), ["crates/a::x", "crates/a::y", "crates/a::z"]);
+        let circle = ["crates/a::x", "crates/a::y", "crates/a::z"];
+        assert_eq!(code.largest_circle(ImportsFromBelow::LeftOut), circle);
+        // Nothing takes anything from the root.
+        assert_eq!(code.largest_circle(ImportsFromBelow::Counted), circle);
+    }
+
+    #[test]
+    fn imports_of_a_module_from_those_below_it_are_a_figure_of_their_own() {
+        for import in
+            ["mod x; use self::x::X;", "mod x; use x::X;", "mod x; pub use x::*;", "mod x; fn f() { x::g() }", "mod x; h!(x::Y);"]
+        {
+            let code = code(&[("crates/a/src/lib.rs", import), ("crates/a/src/x.rs", "use super::Y;")]);
+            assert_eq!(code.largest_circle(ImportsFromBelow::LeftOut), Vec::<String>::new(), "{import}");
+            assert_eq!(code.largest_circle(ImportsFromBelow::Counted), ["crates/a", "crates/a::x"], "{import}");
+        }
+        // A module of tests, and a variable of the name of a module.
+        for none in ["#[cfg(test)] mod x; #[cfg(test)] use x::X;", "mod x; fn f(x: u8) -> u8 { x }", "mod y; use x::X;"] {
+            let code = code(&[("crates/a/src/lib.rs", none), ("crates/a/src/x.rs", "mod inner { use super::super::Y; }")]);
+            assert_eq!(code.largest_circle(ImportsFromBelow::Counted), Vec::<String>::new(), "{none}");
+        }
+    }
+
+    #[test]
+    fn a_circle_of_too_many_files_is_marked() {
+        let files = |count: usize| (0..count).map(|file| file.to_string()).collect::<Vec<_>>();
+        assert_eq!((circle_figure(&files(8)), circle_figure(&files(9))), ("8".to_owned(), "9, over 8".to_owned()));
     }
 
     #[test]

@@ -164,6 +164,15 @@ fn a_link_without_a_file_or_a_heading_is_found() {
 }
 
 #[test]
+fn the_glossary_has_every_topic() {
+    let glossary = fs::read_to_string(root().join("docs/glossary.md")).unwrap();
+    let rows: String = glossary.lines().filter(|line| line.starts_with("| ")).collect();
+    let missing = eadt_schemas::Topic::ALL.into_iter().filter(|topic| !rows.contains(&format!("`{topic}`")));
+    let missing: Vec<_> = missing.collect();
+    assert!(missing.is_empty(), "topics without a term in docs/glossary.md: {missing:?}");
+}
+
+#[test]
 fn every_file_that_a_recipe_names_exists() {
     let text = fs::read_to_string(root().join("CONTRIBUTING.md")).unwrap();
     let (_, recipes) = text.split_once("\n## Recipes").expect("the recipes");

@@ -116,6 +116,7 @@ fn the_readme_leads_to_the_promises_and_names_nothing_that_is_not_there() {
     assert_eq!(check(&text, &known), 0, "tests and fault rows belong into docs/evidence/promises.md");
     let words = text.split_whitespace().count();
     assert!(words <= 600, "the README has {words} words");
+    assert_eq!(text.matches("](docs/images/").count(), 1, "the README has one picture; the others are in docs");
     let links = crate::links::broken(root(), Path::new("README.md"), &text);
     assert!(links.is_empty(), "{links:#?}");
     let commands: String = text.split("```").skip(1).step_by(2).collect();

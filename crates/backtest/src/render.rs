@@ -80,7 +80,7 @@ pub fn html(report: &BacktestReport) -> String {
     }
     line!(
         out,
-        "<p>{}. Everything here is simulated, nothing measured. Compared with the layout that nobody touches, same seed; \
+        "<p>{}. Everything here is simulated, nothing measured. Compared with the fixed layout, same seed; \
          restarts, idle power and lost work are included. The oracle knows every phase at once and restarts for nothing.</p>",
         length(report)
     );
@@ -119,7 +119,7 @@ fn heading(row: &BacktestRow) -> String {
     format!("{} · {} · oversubscription {}", row.scenario, row.workload, row.oversubscription)
 }
 
-/// Returns what the best controller of a comparison makes of J/sample, beside the oracle.
+/// Returns a sentence with the J/sample of the best controller of a comparison against the fixed layout, and that of the oracle.
 fn verdict(rows: &[BacktestRow]) -> String {
     let change = |row: &BacktestRow| row.joules_per_sample_change.mean;
     let is_controller = |row: &&BacktestRow| !matches!(row.controller, Contender::Fixed | Contender::Oracle);

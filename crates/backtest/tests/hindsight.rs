@@ -248,7 +248,7 @@ fn a_workload_that_nobody_managed_is_reported_as_one() {
     let mut record = record(&[BEFORE; 10]);
     record.workloads.clear();
     let it = literal(&record);
-    assert!(it.notes[0].contains("nobody managed this workload"), "{:?}", it.notes);
+    assert!(it.notes[0].contains("this workload was not managed"), "{:?}", it.notes);
     assert_eq!((it.changes.len(), it.refused.len(), it.known_ratio), (0, 0, None));
     assert!(evaluate_record(&HindsightInput::default(), &ControllerName::ALL, &ControllerSettings::default()).is_empty());
 }

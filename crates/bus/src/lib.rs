@@ -276,6 +276,11 @@ pub trait Bus: Send + Sync + fmt::Debug {
     fn missing_right(&self, _topic: &str) -> Option<String> {
         None
     }
+    /// Returns by name what distinguishes each of these topics from a former one of its name. Topics are absent of which the log
+    /// does not know it, or does not answer in time.
+    fn topic_ids(&self, _topics: &[Arc<str>]) -> std::collections::BTreeMap<String, String> {
+        std::collections::BTreeMap::new()
+    }
     fn create_topic(&self, topic: &TopicSpec) -> Result<()>;
     /// Sets exactly these settings of an existing topic, leaves others alone.
     fn alter_topic(&self, name: &str, settings: &std::collections::BTreeMap<String, String>) -> Result<()>;

@@ -93,7 +93,7 @@ pub struct RollbackRecord {
 }
 
 impl ManagedWorkload {
-    /// Returns the change that is neither ready nor rolled back. A change that somebody else's change replaced is over.
+    /// Returns the change that is neither ready nor rolled back. A change that another change replaced is over.
     pub fn rolling_out(&self) -> Option<&AppliedDecision> {
         let on_its_way =
             |a: &&AppliedDecision| a.ready_time.is_none() && a.rolled_back.is_none() && a.generation == self.state.generation;
@@ -112,7 +112,8 @@ pub struct WorkloadChange {
     pub layout: Layout,
     /// Processes are replaced; `false`: the knobs turn while they run.
     pub restarts: bool,
-    /// It takes an earlier change back: how many pods may be away at once does not bar it, as it does not bar a [`RollbackRequest`].
+    /// It takes an earlier change back: how many pods may be away at once does not bar it, as it does not bar a
+    /// [`RollbackRequest`].
     pub reverts: bool,
     /// The rollout has this long; counted from the moment of effect.
     pub ready_within_seconds: f64,
@@ -120,7 +121,7 @@ pub struct WorkloadChange {
     pub approved_by: Option<String>,
 }
 
-/// A change of a workload's terms by a user.
+/// A change of a workload's policy by a user.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PolicyEdit {
     Pause,
@@ -136,12 +137,12 @@ pub enum PolicyEdit {
 
 /// Changes what may be done to workloads, for people. Calls block; what they return is durable.
 pub trait PolicyWriter: Send + Sync + fmt::Debug {
-    /// Changes the terms of a workload (`namespace/name`) of a Kubernetes kind in the name of somebody. `false`: they were so
+    /// Changes the policy of a workload (`namespace/name`) of a Kubernetes kind in the name of a user. `false`: it was so
     /// already.
     fn edit_policy(&self, workload: &str, kind: &str, change: &PolicyEdit, by: &str) -> Result<bool, ClusterError>;
 }
 
-/// A recommendation that somebody approved.
+/// A recommendation that a user approved.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ApprovedDecision {
     pub decision: Decision,
@@ -179,7 +180,7 @@ pub struct ClusterChanges {
 pub enum ClusterRemedy {
     /// The same call may succeed later. It may also have taken effect: look first.
     Retry,
-    /// Somebody else changed the object: read it and plan again.
+    /// The object was changed meanwhile: read it and plan again.
     Conflict,
     /// The cluster will never do this; nothing was touched.
     Refused,
@@ -211,8 +212,8 @@ impl ClusterError {
 pub trait Cluster: Send + Sync + fmt::Debug {
     /// Returns the cluster's clock: wall clock, or simulated.
     fn now(&self) -> EventTime;
-    /// Returns the time at which this decision takes effect; `None`: not yet, ask again. A cluster on the wall clock acts at once;
-    /// a simulated one acts at a fixed delay after the decision, so that its history does not depend on the host's speed.
+    /// Returns the time at which this decision takes effect; `None`: not yet, ask again. A cluster on the wall clock acts at
+    /// once; a simulated one acts at a fixed delay after the decision, so that its history does not depend on the host's speed.
     fn effect_time(&self, decision: &Decision) -> Option<EventTime> {
         let _: &Decision = decision;
         Some(self.now())

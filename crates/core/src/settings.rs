@@ -45,13 +45,13 @@ pub struct FoldSettings {
     pub max_sources_per_workload: usize,
     /// Used where the workload does not name a controller.
     pub controller: ControllerName,
-    /// Used whatever the workload names.
+    /// Used for every workload, in place of the one that it names.
     pub controller_override: Option<ControllerName>,
     /// Used where the workload declares none.
     pub controller_settings: ControllerSettings,
-    /// The power budget; `None`: there is no power-budget stage.
+    /// The power budget; `None`: there is no joint stage for it.
     pub power_budget: Option<BudgetSettings>,
-    /// Settings of the GPU-sharing stage; `None`: there is no such stage.
+    /// Settings of the joint stage of GPU sharing; `None`: there is no such stage.
     pub gpu_sharing: Option<GpuSharingSettings>,
 }
 
@@ -105,8 +105,8 @@ impl FoldSettings {
     }
 
     /// Returns the most sums that one namespace's workloads may come to hold in one partition, or one collector's devices without
-    /// a workload: sources, times slices of open windows. Some 200 bytes each. Where no source is ever idle, in files, nobody is
-    /// held to it.
+    /// a workload: sources, times slices of open windows. Some 200 bytes each. Files, in which no source is ever idle,
+    /// have no such limit.
     pub fn max_sums_per_namespace(&self) -> usize {
         if self.idle_grace.is_some() { self.max_sources_per_namespace.saturating_mul(SUMS_PER_SOURCE) } else { usize::MAX }
     }
@@ -118,12 +118,12 @@ impl FoldSettings {
         self.controller_override.or(named).unwrap_or(self.controller)
     }
 
-    /// Returns whether the second stage decides about a workload.
+    /// Returns whether the joint stage of the power budget decides about a workload.
     pub fn shares_budget(&self, workload: &Workload) -> bool {
         self.power_budget.is_some() && self.controller_of(Some(workload)) == ControllerName::PowerBudget
     }
 
-    /// Returns whether the stage of shared GPUs decides about a workload.
+    /// Returns whether the joint stage of GPU sharing decides about a workload.
     pub fn shares_gpus(&self, workload: &Workload) -> bool {
         self.gpu_sharing.is_some() && self.controller_of(Some(workload)) == ControllerName::SmPartition
     }

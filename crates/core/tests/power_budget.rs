@@ -1,5 +1,5 @@
-//! The second stage: when it looks, what counts, that the budget is never exceeded, and that neither a restart nor the order of
-//! what comes at one time changes what it decides.
+//! The joint stage of the power budget: when it evaluates, what counts, that the budget is never exceeded, and that neither a
+//! restart nor the order of what comes at one time changes what it decides.
 
 use crate::support;
 
@@ -140,7 +140,7 @@ fn every_window_of_a_member_has_one_decision_and_others_have_none() {
             }
         }
     }
-    assert_eq!((site.cluster.tally().looks, site.cluster.tally().late, site.cluster.member_count()), (3, 0, 2));
+    assert_eq!((site.cluster.tally().evaluations, site.cluster.tally().late, site.cluster.member_count()), (3, 0, 2));
     let span = EfficiencyWindow { kind: WindowKind::Span, ..window(&a, 9, 0.5) };
     assert!(site.window(&span).is_empty());
 }
@@ -330,7 +330,7 @@ fn looks_at_which_the_lowest_caps_do_not_fit_are_counted() {
     for minute in 1..4 {
         site.window(&window(&a, minute, 0.5));
     }
-    assert_eq!((site.cluster.tally().looks, site.cluster.tally().short), (3, 3));
+    assert_eq!((site.cluster.tally().evaluations, site.cluster.tally().infeasible), (3, 3));
 }
 
 #[test]
@@ -629,8 +629,8 @@ proptest! {
         prop_assert_eq!(plant.site.cluster.tally().late, 0);
     }
 
-    /// The same history with restarts anywhere decides the same, and so does one in which what belongs to one time comes in another
-    /// order.
+    /// The same history with restarts anywhere decides the same, and so does one in which what belongs to one time comes in
+    /// another order.
     #[test]
     fn neither_restarts_nor_the_order_within_one_time_change_the_decisions(
         gpus in prop::collection::vec(1_u32..9, 2..5),

@@ -1,8 +1,8 @@
 //! State of every version that was ever written can be read, and goes on as if nothing had happened.
 //!
 //! `tests/state/vN.jsonl` holds what release N's format made of [`before`]; `EADT_WRITE_STATE_SAMPLE=1 cargo test -p eadt-core
-//! --test state` writes the file of the present format where it is missing, and never changes one that is there. Samples of models and
-//! of the cluster's stage are kept by their own tests, those of shared GPUs by their crate.
+//! --test state` writes the file of the present format where it is missing, and never changes one that is there. Samples of
+//! models and of the power budget's joint stage are kept by their own tests, those of GPU sharing by their crate.
 
 use crate::support;
 
@@ -27,8 +27,8 @@ fn has_waiting_power(version: u32) -> bool {
     version >= 6
 }
 
-/// Everything that state of this format can hold: counters and power that come and go, gauges, shares, tenures, silences, rates, spans,
-/// runs, layouts.
+/// Everything that state of this format can hold: counters and power that come and go, gauges, shares, tenures, silences, rates,
+/// spans, runs, layouts.
 fn before(version: u32) -> Bench {
     // The samples hold what this controller remembers.
     let controller = ControllerName::Matrix;
@@ -270,7 +270,7 @@ fn a_newer_form_of_any_key_is_refused_and_a_key_of_a_newer_kind_too() {
     let error = restore("#later//x", b"{}").unwrap_err();
     assert!(matches!(error, StateError::NewKind { .. }), "{error}");
     assert!(error.to_string().contains("\"#later//x\" is of a kind"), "{error}");
-    // Those of the second stages are theirs to judge.
+    // Those of the joint stages are read by these.
     for key in ["#cluster//", "#cluster//later//x", "#gpu//", "#gpu//later//x"] {
         restore(key, &[9]).unwrap();
     }

@@ -22,7 +22,7 @@ pub struct GpuTenants<'a> {
 /// The reason why there is no prediction for workloads on a GPU.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum PredictionError {
-    #[error("{} the GPU: from 2 to 16 can be told apart", counted_as(*count, "workload shares", "workloads share"))]
+    #[error("{} the GPU: shares are predicted for 2 to 16", counted_as(*count, "workload shares", "workloads share"))]
     Tenants { count: usize },
     #[error(
         "workload {workload} was measured on {found}, workload {other} on {expected}: both must be measured on the GPU that they share"

@@ -102,7 +102,7 @@ pub enum ProfileError {
         "workload {workload} was measured twice at {percentage} % and the same clock: combine the runs, by their median for example"
     )]
     Twice { workload: String, percentage: u32 },
-    #[error("workload {workload} was not measured at 100 %{clock}: without it nobody can tell what sharing costs")]
+    #[error("workload {workload} was not measured at 100 %{clock}: without it the cost of sharing is not known")]
     NotWhole { workload: String, clock: String },
     #[error(
         "workload {workload} was measured at 100 % only: measure smaller shares, too, for how it reacts to fewer SMs cannot be guessed"

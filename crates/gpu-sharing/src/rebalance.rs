@@ -23,7 +23,7 @@ use crate::{
 
 pub use eadt_core::gpu_sharing::CONTROLLER;
 /// Incremented with every change of its decisions.
-pub(crate) const VERSION: &str = "4";
+pub(crate) const VERSION: &str = "5";
 /// Partitions that did not help and are remembered of one GPU.
 const MAX_FAILED: usize = 16;
 /// Sets of workloads whose rests are remembered of one GPU.
@@ -146,7 +146,7 @@ impl PendingShares {
         if self.back && !self.half_way { ChangeValidation::Failed } else { ChangeValidation::None }
     }
 
-    /// Returns whether the shares in force are a mixture of those before it and its own, so that nobody else chose them.
+    /// Returns whether the shares in force are a mixture of those before it and its own, so that they were not set from outside.
     fn is_on_its_way(&self, in_force: &SmShares) -> bool {
         let complete = *in_force == self.shares || (self.half_way && *in_force == self.before);
         !complete && in_force.iter().all(|(name, share)| [self.shares.get(name), self.before.get(name)].contains(&Some(share)))
@@ -190,7 +190,7 @@ pub struct RebalanceState {
 }
 
 impl RebalanceState {
-    /// Notes that somebody refused the partition that is wanted, or took it back.
+    /// Notes that the wanted partition was refused or rolled back.
     pub fn give_up(&mut self, time: EventTime, settings: &RebalanceSettings) {
         if let Some(wanted) = self.wanted.take() {
             self.rest(&wanted.shares, time, settings);
@@ -248,7 +248,7 @@ impl RebalanceOutcome {
     }
 }
 
-/// Looks at one GPU at the end of a window. `sharers` are all its workloads, in the order of their names.
+/// Evaluates one GPU at the end of a window. `sharers` are all its workloads, in the order of their names.
 pub fn rebalance(
     state: &mut RebalanceState,
     time: EventTime,
@@ -282,12 +282,12 @@ pub fn rebalance(
         return RebalanceOutcome::none("the partition was not in force in time and is given up");
     }
     if let Some(restarting) = sharers.iter().find(|sharer| sharer.workload.ready_time.is_none()) {
-        return RebalanceOutcome::none(format!("{} rolls out", restarting.workload.workload));
+        return RebalanceOutcome::none(format!("the last change of {} is not ready yet", restarting.workload.workload));
     }
     if let Some(trial) = state.trial.take() {
         if trial.shares != in_force {
             state.rest(&in_force, time, settings);
-            return RebalanceOutcome::none("somebody else changed the partition that was being judged");
+            return RebalanceOutcome::none("the partition under validation was changed from outside");
         }
         if let Some(outcome) = assess_trial(state, trial, time, sharers, settings) {
             return outcome;
@@ -297,7 +297,7 @@ pub fn rebalance(
         let is_stale = |back: &mut PendingShares| !back.is_on_its_way(&in_force) || !inside_bounds(sharers, back.shares.values());
         state.retreat.take_if(|back| !others(&back.shares) && is_stale(back));
         if let Some(until) = state.rests_until(&in_force).filter(|until| time < *until) {
-            return RebalanceOutcome::none(format!("nothing is tried before {until}"));
+            return RebalanceOutcome::none(format!("no change before {until}"));
         }
         state.wanted = Some(if let Some(back) = state.retreat.take_if(|back| !others(&back.shares)) {
             PendingShares { since: time, ..back }
@@ -305,7 +305,7 @@ pub fn rebalance(
             // The result of any predictor is validated against this.
             let Some(medians) = together(sharers, None, settings) else {
                 let count = settings.validation_windows;
-                return RebalanceOutcome::none(format!("{count} windows of each are needed at the shares in force"));
+                return RebalanceOutcome::none(format!("{count} windows of each workload are needed at the shares in force"));
             };
             let choice = match search_shares(sharers, &present, &medians, brain, settings, &state.failed) {
                 Ok(choice) => choice,
@@ -353,7 +353,7 @@ fn on_shares_in_force(
     state.trial = Some(SharesTrial { shares, since: time, before, before_worth, before_rates, expected_gain_ratio });
     RebalanceOutcome {
         validation: ChangeValidation::Pending,
-        ..RebalanceOutcome::none("the partition is in force, and has to show that it helps")
+        ..RebalanceOutcome::none("the partition is in force and is being validated")
     }
 }
 
@@ -369,10 +369,9 @@ fn assess_trial(
         .and_then(|medians| shares_worth(sharers, &medians).map(|worth| (medians, worth)))
     else {
         if time.seconds_since(trial.since) > settings.give_up_seconds {
-            return Some(RebalanceOutcome::none("too few windows tell whether the partition helps: it stays"));
+            return Some(RebalanceOutcome::none("too few windows to validate the partition: it stays"));
         }
-        let reason =
-            format!("until {} windows of each tell whether the partition helps, nothing is changed", settings.validation_windows);
+        let reason = format!("no change until {} windows of each workload validate the partition", settings.validation_windows);
         state.trial = Some(trial);
         return Some(RebalanceOutcome { validation: ChangeValidation::Pending, ..RebalanceOutcome::none(reason) });
     };
@@ -457,7 +456,7 @@ fn present_shares(sharers: &[GpuSharer<'_>]) -> Result<Vec<u32>, String> {
         }
         if *gpus != Some(1) || layout.replicas != Some(1) {
             return Err(format!(
-                "{workload} has not exactly one GPU and one process: its share cannot be turned on one GPU alone"
+                "{workload} has not exactly one GPU and one process: its share cannot be changed on one GPU alone"
             ));
         }
         layout.mps_thread_percentage.ok_or_else(|| format!("{workload} has no MPS thread percentage: nothing can be changed"))
@@ -545,7 +544,7 @@ fn search_shares(
     };
     let choice = choose_among(&together, &candidates, &outlook, &settings.choice, &is_allowed);
     if choice.verdict == ChoiceVerdict::Infeasible {
-        return stay("no partition keeps the limits".to_owned());
+        return stay("no partition satisfies the limits".to_owned());
     }
     if (fits && choice.place == last) || choice.candidate.mps_thread_percentages == present {
         return stay("the partition in force is the best".to_owned());
@@ -572,7 +571,7 @@ fn next_decisions(
     let reductions = pairs().any(|(sharer, share)| of(sharer) < *share);
     let now = pairs().filter(|(sharer, share)| !reductions || of(sharer) < **share);
     let decisions: Vec<Decision> = now.map(|(sharer, share)| decision(wanted, time, sharer.workload, *share, settings)).collect();
-    let reason = if reductions { "reductions first" } else { "every reduction is in force: raises" };
+    let reason = if reductions { "reductions are made first" } else { "all reductions are in force: raises follow" };
     let model_version = wanted.model_version.clone();
     RebalanceOutcome { decisions, reason: reason.to_owned(), validation: wanted.validation(), model_version }
 }
@@ -604,18 +603,18 @@ fn decision(wanted: &PendingShares, time: EventTime, workload: &Workload, share:
         },
         reason: if wanted.half_way {
             format!(
-                "sharing the GPU with {}: the partition was given up half-way and is taken back, {share} % → {to} %",
+                "sharing the GPU with {}: the partition came into force only in part and is reverted, {share} % → {to} %",
                 others.join(", ")
             )
         } else if wanted.back {
             format!(
-                "sharing the GPU with {}: the partition changed work per watt by {gain:+.1} % and is taken back, {share} % → {to} %",
+                "sharing the GPU with {}: the partition changed work per watt by {gain:+.1} % and is reverted, {share} % → {to} %",
                 others.join(", ")
             )
         } else {
             let model = wanted.model_version.as_deref().unwrap_or("the additive model");
             format!(
-                "sharing the GPU with {}: {share} % → {to} % is part of {gain:+.1} % work per watt, says {model}",
+                "sharing the GPU with {}: {share} % → {to} % is part of {gain:+.1} % work per watt, as predicted by {model}",
                 others.join(", ")
             )
         },

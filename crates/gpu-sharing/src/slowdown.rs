@@ -84,7 +84,7 @@ pub enum ModelError {
     #[error("the model's highest clock is {mhz} MHz, but must be within 1 and {CLOCK_MAX_MHZ}: the document is damaged")]
     Clock { mhz: f64 },
     #[error(
-        "the model says that something is e^{logarithm} times as much together as alone, but no more than e^±{LOGARITHM_MAX} is believed"
+        "the model predicts a factor of e^{logarithm} between together and alone, but at most e^±{LOGARITHM_MAX} is accepted"
     )]
     Leaf { logarithm: f32 },
 }

@@ -212,16 +212,16 @@ fn reductions_come_before_raises() {
     let down = down.clone();
     gpu.apply(&down);
     gpu.workloads[1].ready_time = None;
-    assert_eq!(gpu.look(3).reason, "n/w1 rolls out");
+    assert_eq!(gpu.look(3).reason, "the last change of n/w1 is not ready yet");
     gpu.workloads[1].ready_time = Some(EventTime::from_seconds(200.0));
     let second = gpu.look(4);
     assert_eq!((second.decisions.len(), second.decisions[0].action), (1, ControllerAction::Increase));
     gpu.apply(&second.decisions[0]);
     assert_eq!(gpu.shares(), [90, 10]);
-    assert_eq!(gpu.look(5).reason, "the partition is in force, and has to show that it helps");
+    assert_eq!(gpu.look(5).reason, "the partition is in force and is being validated");
     (6..9).for_each(|minute| gpu.measure(minute, 0.9, 60.0));
     assert_eq!(gpu.look(9).validation, ChangeValidation::Kept);
-    assert!(gpu.look(10).reason.starts_with("nothing is tried before"));
+    assert!(gpu.look(10).reason.starts_with("no change before"));
     assert_eq!(gpu.look(70).reason, "the partition in force is the best");
 }
 
@@ -261,7 +261,7 @@ fn a_partition_has_to_show_that_it_helps() {
     assert_eq!(kept.len(), 1, "{outcomes:?}");
     assert!(kept[0].reason.contains("work per watt against the one before it"), "{}", kept[0].reason);
     assert!(outcomes.iter().any(|outcome| outcome.validation == ChangeValidation::Pending));
-    assert!(outcomes.last().unwrap().reason.starts_with("nothing is tried before"));
+    assert!(outcomes.last().unwrap().reason.starts_with("no change before"));
 }
 
 /// Whoever predicts: what a partition gives is judged beside what there was before, which must be known.
@@ -269,7 +269,7 @@ fn a_partition_has_to_show_that_it_helps() {
 fn nothing_is_changed_before_it_is_known_what_there_is() {
     let mut gpu = Gpu::new(&[50, 50], &[0.95, 0.05]);
     assert!(BRAIN.idle_watts.is_some());
-    assert_eq!(gpu.look(1).reason, "3 windows of each are needed at the shares in force");
+    assert_eq!(gpu.look(1).reason, "3 windows of each workload are needed at the shares in force");
 }
 
 /// What the additive model promises and the GPU does not keep is taken back, reductions first, and not tried again.
@@ -287,7 +287,7 @@ fn a_partition_that_does_not_help_is_taken_back_and_not_tried_again() {
         tried.push(gpu.shares());
     }
     assert_eq!(gpu.shares(), [50, 50], "{tried:?}");
-    assert!(reverts[0].1.reason.contains("is taken back"), "{}", reverts[0].1.reason);
+    assert!(reverts[0].1.reason.contains("is reverted"), "{}", reverts[0].1.reason);
     assert_eq!((reverts[0].1.workload.as_str(), reverts[0].1.validation), ("n/w0", ChangeValidation::Failed), "reductions first");
     let of = |shares: [u32; 2]| tried.windows(2).filter(|pair| pair[0] != shares && pair[1] == shares).count();
     assert_eq!(of([90, 10]), 1, "it was tried again");
@@ -309,7 +309,7 @@ fn idle_power_is_what_windows_together_imply() {
             .collect();
         rebalance(&mut RebalanceState::default(), EventTime::from_seconds(600.0), &sharers, &brain, &RebalanceSettings::default())
     };
-    assert_eq!(look(&gpu).reason, "3 windows of each are needed at the shares in force");
+    assert_eq!(look(&gpu).reason, "3 windows of each workload are needed at the shares in force");
     // 110 W each alone at 50 %: 190 W together are 30 W idle.
     (0..3).for_each(|minute| gpu.measure(minute, 1.0, 95.0));
     let decision = look(&gpu).decisions.remove(0);
@@ -324,7 +324,7 @@ fn a_partition_that_nobody_applies_is_given_up() {
     assert_eq!(gpu.look(0).decisions.len(), 1);
     assert_eq!(gpu.look(30).decisions.len(), 1);
     assert!(gpu.look(31).reason.contains("given up"));
-    assert!(gpu.look(32).reason.starts_with("nothing is tried before"));
+    assert!(gpu.look(32).reason.starts_with("no change before"));
     assert_eq!(gpu.look(92).decisions.len(), 1, "after the hold it is tried again");
 }
 
@@ -334,7 +334,7 @@ fn a_way_back_that_was_refused_is_asked_for_again() {
     let mut gpu = Gpu::new(&[50, 50], &[0.95, 0.05]);
     let minute = gpu.until_it_is_taken_back();
     gpu.give_up(minute);
-    assert!(gpu.look(minute + 1).reason.starts_with("nothing is tried before"));
+    assert!(gpu.look(minute + 1).reason.starts_with("no change before"));
     let outcome = gpu.look(minute + 200);
     assert!(outcome.decisions.iter().any(|decision| decision.action == ControllerAction::Revert), "{outcome:?}");
 }
@@ -406,10 +406,10 @@ fn a_partition_that_was_given_up_half_way_is_taken_back() {
     gpu.apply(&down);
     assert_eq!((gpu.look(1).decisions.len(), gpu.shares()), (1, vec![50, 10]));
     gpu.give_up(2);
-    assert!(gpu.look(3).reason.starts_with("nothing is tried before"));
+    assert!(gpu.look(3).reason.starts_with("no change before"));
     let back = gpu.look(100).decisions.remove(0);
     assert_eq!((back.action, back.to.mps_thread_percentage), (ControllerAction::Revert, Some(50)));
-    assert!(back.reason.contains("was given up half-way"), "{}", back.reason);
+    assert!(back.reason.contains("came into force only in part"), "{}", back.reason);
     gpu.apply(&back);
     assert_eq!(gpu.look(101).reason, "the former partition is in force again");
 }
@@ -437,7 +437,7 @@ fn what_failed_with_some_workloads_shows_nothing_of_others() {
         gpu.minute(minute, 0.9, 60.0);
     }
     assert_eq!(gpu.shares(), [50, 50]);
-    assert!(gpu.look(minute + 10).reason.starts_with("nothing is tried before"));
+    assert!(gpu.look(minute + 10).reason.starts_with("no change before"));
     // Another job of the same kind comes in place of the second one.
     let mut other = Gpu::measured(&[50, 50], &[0.95, 0.05]);
     other.workloads[1].workload = "n/x".into();
@@ -448,7 +448,7 @@ fn what_failed_with_some_workloads_shows_nothing_of_others() {
     assert_eq!(outcome.decisions[0].to.mps_thread_percentage, Some(10), "the best, though it failed with others");
     // The first two are there again: for them it is as it was.
     gpu.state = other.state;
-    assert!(gpu.look(minute + 12).reason.starts_with("nothing is tried before"), "{:?}", gpu.look(minute + 12));
+    assert!(gpu.look(minute + 12).reason.starts_with("no change before"), "{:?}", gpu.look(minute + 12));
     (minute + 290..minute + 293).for_each(|minute| gpu.measure(minute, 0.9, 60.0));
     let next = gpu.look(minute + 300);
     assert_eq!(next.decisions[0].to.mps_thread_percentage, Some(20), "not what failed: {next:?}");
@@ -495,8 +495,8 @@ fn equal_shares_that_failed_do_not_hide_what_is_next() {
 proptest! {
     #![proptest_config(cases(150))]
 
-    /// Whatever is applied, late or never, and in whatever order: shares in force never sum to more than before or than 100 %; and
-    /// where everything is applied in the end, the partition is reached.
+    /// Whatever is applied, late or never, and in whatever order: shares in force never sum to more than before or than 100 %;
+    /// and where everything is applied in the end, the partition is reached.
     #[test]
     fn shares_in_force_never_exceed_the_gpu(
         start in prop::collection::vec(1_u32..5, 2..4),

@@ -57,7 +57,7 @@ fn clocks_are_kept_apart() {
     assert_eq!(clocked.at(75, Some(700.0)).unwrap().samples_per_second, 40.0);
     assert_eq!(clocked.at(75, None).unwrap().samples_per_second, 75.0);
     let text = refused(points[..3].to_vec());
-    assert_eq!(text, "workload w was not measured at 100 % and 1400 MHz: without it nobody can tell what sharing costs");
+    assert_eq!(text, "workload w was not measured at 100 % and 1400 MHz: without it the cost of sharing is not known");
     // Written and read again it is the same.
     let read: SoloProfile = serde_json::from_str(&serde_json::to_string(&clocked).unwrap()).unwrap();
     assert_eq!(read, clocked);

@@ -3,6 +3,8 @@
 //! In: a title, a heading and the rules that a chart needs of its own. Out: one file that loads nothing, as its own
 //! security policy requires, in light and dark, at any width and on paper. It knows nothing of what is reported.
 
+use eadt_schemas::visible_text;
+
 /// The end of a file that [`begin`] began.
 pub const END: &str = "</main>\n</body>\n</html>\n";
 
@@ -122,17 +124,17 @@ pub fn percent_ticks(low: f64, high: f64, wanted: usize) -> Vec<(f64, String)> {
     (first..=last).map(tick).collect()
 }
 
-/// Returns the text for an element or an attribute: markup becomes text, and control characters become visible.
+/// Returns the text for an element or an attribute: markup becomes text, and what reorders text or is not visible becomes an
+/// escape such as `\u202e`. Else a name could reverse the figures beside it.
 pub fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
-    for c in text.chars() {
+    for c in visible_text::escape_line(text).chars() {
         match c {
             '&' => out.push_str("&amp;"),
             '<' => out.push_str("&lt;"),
             '>' => out.push_str("&gt;"),
             '"' => out.push_str("&quot;"),
             '\'' => out.push_str("&#39;"),
-            c if c.is_control() => out.push('\u{fffd}'),
             c => out.push(c),
         }
     }
@@ -154,7 +156,27 @@ pub fn prose(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use eadt_testing::cases;
+    use proptest::prelude::*;
+
     use super::*;
+
+    proptest! {
+        #![proptest_config(cases(1_000))]
+        #[test]
+        fn nothing_in_a_page_reorders_or_hides_text(
+            name in r"[\p{Cc}\p{Cf}\p{Bidi_Control}\u{200b}\u{e0041}a<]{1,9}",
+        ) {
+            let page = [begin(&name, &name, ""), table(&name, &[&name], 1, [[name.clone()]]), prose(&name)].concat();
+            let steers = |character: char| character != '\n' && visible_text::steers(character);
+            prop_assert!(!page.chars().any(steers), "{:?}", name);
+        }
+    }
+
+    #[test]
+    fn a_name_does_not_turn_the_figures_beside_it() {
+        assert_eq!(escape("eadt/job\u{202e}: 1.6 %"), "eadt/job\\u202e: 1.6 %");
+    }
 
     #[test]
     fn text_between_backticks_is_code() {
@@ -171,7 +193,7 @@ mod tests {
     #[test]
     fn what_is_foreign_is_text_everywhere() {
         let hostile = "<script>alert('1')</script> & \"\u{1b}[2J\"";
-        let escaped = "&lt;script&gt;alert(&#39;1&#39;)&lt;/script&gt; &amp; &quot;\u{fffd}[2J&quot;";
+        let escaped = "&lt;script&gt;alert(&#39;1&#39;)&lt;/script&gt; &amp; &quot;\\u001b[2J&quot;";
         assert_eq!(escape(hostile), escaped);
         let file = [begin(hostile, hostile, ""), table(hostile, &[hostile], 1, [[hostile.to_owned()]])].concat();
         assert_eq!(file.matches(escaped).count(), 5);

@@ -11,10 +11,9 @@ use eadt_schemas::EventTime;
 use eadt_schemas::v1::{Actuation, Decision, DeviceHolders, DeviceIntent, DeviceState, Origin};
 use eadt_tasks::KUBERNETES;
 use kube::Client;
-use kube::config::{Config, KubeConfigOptions};
 use tokio::runtime::Handle;
 
-use crate::api::client;
+use crate::api::kubeconfig;
 use crate::api::lease::LeaseCandidate;
 use crate::context::{ClockFn, KubernetesContext};
 use crate::devices::target::{self, DesiredGpuSettings, GpuPlacement, SettingsProgress};
@@ -56,15 +55,12 @@ pub enum ConnectError {
 /// Returns the client of a context of the user's kubeconfig; `None`: the current one, or the cluster that this process runs in.
 pub async fn connect(context: Option<&str>) -> Result<Client, ConnectError> {
     let config = match context {
-        Some(context) => {
-            let options = KubeConfigOptions { context: Some(context.to_owned()), ..KubeConfigOptions::default() };
-            Config::from_kubeconfig(&options)
-                .await
-                .map_err(|error| ConnectError::Context { context: context.to_owned(), detail: error.to_string() })?
-        }
-        None => Config::infer().await.map_err(|error| ConnectError::Nowhere { detail: error.to_string() })?,
+        Some(context) => kubeconfig::from_context(Some(context))
+            .await
+            .map_err(|detail| ConnectError::Context { context: context.to_owned(), detail })?,
+        None => kubeconfig::infer().await.map_err(|detail| ConnectError::Nowhere { detail })?,
     };
-    Client::try_from(config).map_err(|error| ConnectError::Client { detail: client::error_text(&error) })
+    kubeconfig::client(config).await.map_err(|detail| ConnectError::Client { detail })
 }
 
 impl KubernetesCluster {
@@ -285,8 +281,8 @@ impl Cluster for KubernetesCluster {
         self.runtime.block_on(self.check_preflight(&key, change))?;
         self.runtime.block_on(self.check_mps_defaults(&key, change))?;
         let place = self.runtime.block_on(self.check_device_target(&key, change))?;
-        let plan = |observed: &WorkloadObject, terms: &EffectivePolicy, paused: bool, term: u64| {
-            change::plan_apply(observed, terms, paused, approved, change, shared.now(), term)
+        let plan = |observed: &WorkloadObject, effective_policy: &EffectivePolicy, paused: bool, term: u64| {
+            change::plan_apply(observed, effective_policy, paused, approved, change, shared.now(), term)
         };
         let written = self.runtime.block_on(shared.write(&key, &what, plan))?;
         if let Some(place) = place {
@@ -325,7 +321,7 @@ impl Cluster for KubernetesCluster {
     fn restarts_barred(&self, workload: &str) -> Option<String> {
         self.shared.update_index(|state, now| {
             let entry = state.find(workload)?;
-            state.terms(&entry.object, now).and_then(|(terms, ..)| terms.no_restarts_now)
+            state.effective_policy(&entry.object, now).and_then(|(effective_policy, ..)| effective_policy.no_restarts_now)
         })
     }
 

@@ -215,11 +215,11 @@ impl KubernetesContext {
         // A write of versions needs all of the object, which is not kept.
         let watched = self.update_index(|state, now| {
             let observed = state.entry(key).filter(|_| kind.write_method == WriteMethod::ServerSideApply)?.object.clone();
-            let (terms, paused, _) = state.terms(&observed, now).unwrap_or_default();
-            Some((observed, terms, paused))
+            let (effective_policy, paused, _) = state.effective_policy(&observed, now).unwrap_or_default();
+            Some((observed, effective_policy, paused))
         });
-        if let Some((observed, terms, paused)) = watched
-            && let Ok(PlannedWrite::Write(write)) = plan(&observed, &terms, paused, self.term()?)
+        if let Some((observed, effective_policy, paused)) = watched
+            && let Ok(PlannedWrite::Write(write)) = plan(&observed, &effective_policy, paused, self.term()?)
         {
             eadt_faults::reach("change.planned");
             match self.server.apply(&observed, &write).await {
@@ -235,13 +235,13 @@ impl KubernetesContext {
                 return Err(ClusterError::new(ClusterRemedy::Conflict, format!("{what}: it is gone")));
             };
             let observed = read_object(kind, &object)?;
-            let (observed, (terms, paused, _)) = self.update_index(|state, now| {
+            let (observed, (effective_policy, paused, _)) = self.update_index(|state, now| {
                 let observed = state.upsert_with_history(observed, now);
-                let terms = state.terms(&observed, now).unwrap_or_default();
-                (observed, terms)
+                let effective_policy = state.effective_policy(&observed, now).unwrap_or_default();
+                (observed, effective_policy)
             });
             let term = self.term()?;
-            let write = match plan(&observed, &terms, paused, term)? {
+            let write = match plan(&observed, &effective_policy, paused, term)? {
                 PlannedWrite::Nothing => return Ok(None),
                 PlannedWrite::Write(write) => write,
             };

@@ -6,11 +6,11 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use eadt_schemas::Topic;
+use eadt_schemas::{DecodeError, Topic};
 use parquet::errors::ParquetError;
 use parquet::file::metadata::ParquetMetaDataReader;
 
-use crate::bounds;
+use crate::bounds::{self, LongTexts};
 use crate::error::{LakeError, Result};
 use crate::extent::{PartitionExtent, PartitionExtents};
 use crate::file::{ArchiveFileReader, FileBatches, FileFooter, NewestRow, ReadColumns, damaged, refused};
@@ -33,6 +33,7 @@ pub struct Archive {
     pub(crate) ids: SharedArchiveIds,
     /// The id that the archive gets if it has none.
     pub(crate) new_id: Option<Arc<str>>,
+    long_texts: LongTexts,
     observer: Option<ReadObserver>,
 }
 
@@ -150,7 +151,7 @@ impl Archive {
 
     fn of_store(store: Arc<dyn ArchiveStore>, place: &str) -> Self {
         let (extents, ids) = (PartitionExtents::default(), SharedArchiveIds::default());
-        Self { store, place: place.into(), extents, ids, new_id: None, observer: None }
+        Self { store, place: place.into(), extents, ids, new_id: None, long_texts: LongTexts::default(), observer: None }
     }
 
     /// Opens the archive of a data folder (`DIR/archive`), an archive, or a replay's output. Returns [`LakeError::Absent`] if
@@ -334,7 +335,7 @@ impl Archive {
                 Ok(()) => {
                     let metadata = reader.finish().map_err(|error| wrong(&error))?;
                     let footer = FileFooter::of(&file.name, &metadata).map_err(|error| self.located(error))?;
-                    self.check_id(&path, footer.archive_id.as_deref())?;
+                    self.check_owner(&path, &footer.owner)?;
                     return Ok(footer);
                 }
                 Err(ParquetError::NeedMoreData(needed)) if (length + 1..=file.bytes).contains(&(needed as u64)) => {
@@ -381,8 +382,9 @@ impl Archive {
     }
 
     pub(crate) fn reader(&self, name: &ArchiveFileName) -> Result<ArchiveFileReader> {
-        let reader = ArchiveFileReader::open(name, self.input(name)?).map_err(|error| self.located(error))?;
-        self.check_id(&name.path(), reader.archive_id())?;
+        let reader = ArchiveFileReader::open(name, self.input(name)?, self.long_texts.clone());
+        let reader = reader.map_err(|error| self.located(error))?;
+        self.check_owner(&name.path(), reader.owner())?;
         Ok(reader)
     }
 
@@ -460,6 +462,25 @@ fn resolve(mut files: Vec<ArchiveFile>, place: &str) -> Result<ArchiveListing> {
 /// Rows of one partition in the order of their offsets.
 #[derive(Debug)]
 pub struct PartitionRows(StoredRows);
+
+/// A row for a reader of events.
+#[derive(Debug)]
+pub enum EventRow {
+    Row(ArchiveRow),
+    /// The row of this offset is not read.
+    Refused(i64, DecodeError),
+}
+
+impl PartitionRows {
+    /// Returns the next row, unless its headers are longer than those of an event may be.
+    pub fn next_event(&mut self) -> Option<Result<EventRow>> {
+        let stored = self.0.next()?;
+        Some(stored.and_then(|stored| match stored.check_headers() {
+            Ok(()) => self.0.row(&stored).map(EventRow::Row),
+            Err(refusal) => Ok(EventRow::Refused(stored.offset(), refusal)),
+        }))
+    }
+}
 
 impl Iterator for PartitionRows {
     type Item = Result<ArchiveRow>;

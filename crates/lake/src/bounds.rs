@@ -4,7 +4,8 @@
 //! of which one long text may be in every row; and, where values share prefixes, from the lengths of these and of the rest. No footer states
 //! how long texts are, and one that did could lie.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use parquet::basic::{Encoding, Type as PhysicalType};
 use parquet::column::page::{Page, PageReader};
@@ -25,8 +26,9 @@ const ROWS_PER_FILE_BYTE: u64 = 64;
 /// Batches that wait for rows before them, in bytes: so many, or this multiple of their file.
 const WAITING_BYTES: u64 = 256 << 20;
 const WAITING_PER_FILE_BYTE: u64 = 256;
-/// Bytes of the texts of all rows of a file: so many, or this multiple of the file. A text of a dictionary may be in every row, and
-/// readers keep some of them. Rows of ours have some hundred bytes of texts, and take a byte of the file at least.
+/// Bytes of the texts of all rows of a file: this multiple of the file; and so many of all files of an archive that have more than
+/// that. A text of a dictionary may be in every row, and readers keep some of them. Rows of ours have some hundred bytes of texts,
+/// and take a byte of the file at least.
 const TEXT_BYTES: u64 = 512 << 20;
 const TEXT_PER_FILE_BYTE: u64 = 1_024;
 /// Columns that a footer may have, ours and those of later versions.
@@ -45,9 +47,33 @@ pub(crate) fn max_waiting_bytes(file_bytes: u64) -> u64 {
     file_bytes.saturating_mul(WAITING_PER_FILE_BYTE).max(WAITING_BYTES)
 }
 
-/// Returns the number of bytes that the texts of all rows of a file may have, by the length of the file.
-pub(crate) fn max_text_bytes(file_bytes: u64) -> u64 {
-    file_bytes.saturating_mul(TEXT_PER_FILE_BYTE).max(TEXT_BYTES)
+/// Returns whether the texts of all rows of a file have more bytes than those of rows of ours in a file of its length.
+pub(crate) fn are_texts_long(text_bytes: u64, file_bytes: u64) -> bool {
+    text_bytes > file_bytes.saturating_mul(TEXT_PER_FILE_BYTE)
+}
+
+/// The bytes of the texts of an archive that were read, of each file with long ones. Whoever reads a file twice keeps it once.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct LongTexts(Arc<Mutex<BTreeMap<String, u64>>>);
+
+impl LongTexts {
+    /// Sets the bytes of a file so far. Returns the reason if those of all files are too many.
+    pub(crate) fn count(&self, path: &str, text_bytes: u64, file_bytes: u64) -> Result<(), String> {
+        if !are_texts_long(text_bytes, file_bytes) {
+            return Ok(());
+        }
+        let mut files = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let bytes = files.entry(path.to_owned()).or_default();
+        *bytes = text_bytes.max(*bytes);
+        if files.values().copied().fold(0, u64::saturating_add) <= TEXT_BYTES {
+            return Ok(());
+        }
+        let others = match files.len() - 1 {
+            0 => String::new(),
+            others => format!(" with those of {others} of the files before it"),
+        };
+        Err(format!("its rows{others} have more than {TEXT_BYTES} bytes of texts, and it has {file_bytes} bytes"))
+    }
 }
 
 /// The reason why a file is not read.

@@ -12,8 +12,8 @@ use crate::store::ParquetInput;
 pub(crate) const KEY: &str = "eadt.crc32c";
 /// Placeholder of the digits while they are computed.
 pub(crate) const UNKNOWN: &str = "00000000";
-/// Header of a text field of eight bytes that follows the field before it, in Thrift's compact protocol.
-const VALUE_FOLLOWS: [u8; 2] = [0x18, UNKNOWN.len() as u8];
+/// Header of a text field that follows the field before it, in Thrift's compact protocol. The length of a short text comes next.
+const TEXT_FOLLOWS: u8 = 0x18;
 /// Length of the footer, and the magic.
 const TAIL_BYTES: u64 = 8;
 const CHUNK_BYTES: u64 = 1 << 20;
@@ -21,12 +21,23 @@ const CHUNK_BYTES: u64 = 1 << 20;
 /// Writes the checksum into the footer of a complete file that has [`UNKNOWN`] there. Returns false if it has not.
 pub(crate) fn seal(file: &mut [u8]) -> bool {
     let footer = footer_start(file.len() as u64, file.last_chunk().copied());
-    let Some((start, place)) = footer.and_then(|start| Some((start as usize, find(&file[start as usize..])?))) else {
-        return false;
-    };
+    let digits = |start: usize| Some((start, find(&file[start..], KEY, UNKNOWN.len())?));
+    let Some((start, place)) = footer.and_then(|start| digits(start as usize)) else { return false };
     let sum = crc32c::crc32c(file);
     file[start + place..][..UNKNOWN.len()].copy_from_slice(format!("{sum:08x}").as_bytes());
     true
+}
+
+/// Replaces the value of a key in the footer by one of the same length, and writes the checksum anew. Returns false if the footer
+/// lacks one of them.
+pub(crate) fn replace(file: &mut [u8], key: &str, value: &str) -> bool {
+    let Some(start) = footer_start(file.len() as u64, file.last_chunk().copied()) else { return false };
+    let footer = &mut file[start as usize..];
+    for (key, value) in [(key, value), (KEY, UNKNOWN)] {
+        let Some(place) = find(footer, key, value.len()) else { return false };
+        footer[place..][..value.len()].copy_from_slice(value.as_bytes());
+    }
+    seal(file)
 }
 
 /// Compares a file with its checksum. Returns whether it has one; `Err` with what is wrong with it.
@@ -35,7 +46,7 @@ pub(crate) fn verify(input: &ParquetInput) -> Result<bool, String> {
     // The reader finds out if the file is no Parquet at all.
     let footer = footer(input)?;
     let start = Length::len(input) - footer.len() as u64;
-    let Some(place) = find(&footer) else { return Ok(false) };
+    let Some(place) = find(&footer, KEY, UNKNOWN.len()) else { return Ok(false) };
     let (digits_at, digits) = (start + place as u64, &footer[place..][..UNKNOWN.len()]);
     let mut sum = 0;
     let mut at = 0;
@@ -70,11 +81,11 @@ fn footer_start(length: u64, tail: Option<[u8; TAIL_BYTES as usize]>) -> Option<
     length.checked_sub(TAIL_BYTES + u64::from(u32::from_le_bytes([a, b, c, d])))
 }
 
-/// Returns the position of the digits in a footer.
-fn find(footer: &[u8]) -> Option<usize> {
-    let mut pattern = KEY.as_bytes().to_vec();
-    pattern.extend(VALUE_FOLLOWS);
+/// Returns the position of the value of a key in a footer. The value has so many bytes, less than 128.
+fn find(footer: &[u8], key: &str, length: usize) -> Option<usize> {
+    let mut pattern = key.as_bytes().to_vec();
+    pattern.extend([TEXT_FOLLOWS, length as u8]);
     let at = footer.windows(pattern.len()).rposition(|window| window == pattern)?;
-    let digits = at + pattern.len();
-    (digits + UNKNOWN.len() <= footer.len()).then_some(digits)
+    let value = at + pattern.len();
+    (value + length <= footer.len()).then_some(value)
 }

@@ -90,8 +90,8 @@ fn merge(archive: &Archive, group: &[ArchiveFile], done: &mut CompactionSummary)
         None => encode_unsorted(archive, &name, group, origin)?,
     };
     let size = bytes.len() as u64;
-    if text_bytes > bounds::max_text_bytes(size) {
-        // Readers would refuse it; they read the files that it would replace.
+    if bounds::are_texts_long(text_bytes, size) {
+        // Readers might refuse it; they read the files that it would replace.
         return Ok(());
     }
     archive.create(&name, bytes)?;

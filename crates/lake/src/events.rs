@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use eadt_schemas::decode::DecodableEvent;
 use eadt_schemas::{DecodeError, Topic};
 
-use crate::archive::Archive;
+use crate::archive::{Archive, EventRow};
 use crate::error::Result;
 
 /// The events of one topic, by partition and offset.
@@ -49,8 +49,15 @@ pub fn visit_events<T: DecodableEvent>(archive: &Archive, topic: Topic, mut visi
     let missing = listing.missing().filter(|(t, ..)| *t == topic).copied().collect();
     let mut read = TopicEvents { events: Vec::new(), refused: Vec::new(), missing, passed_over: BTreeMap::new() };
     for (topic, partition) in listing.partitions().into_keys().filter(|(t, _)| *t == topic) {
-        for row in archive.rows(&listing, topic, partition) {
-            let row = row?;
+        let mut rows = archive.rows(&listing, topic, partition);
+        while let Some(row) = rows.next_event() {
+            let row = match row? {
+                EventRow::Row(row) => row,
+                EventRow::Refused(offset, refusal) => {
+                    read.refused.push((partition, offset, refusal));
+                    continue;
+                }
+            };
             if let Some(kind) = row.foreign_type() {
                 count_type(&mut read.passed_over, kind, 1);
             }

@@ -21,10 +21,10 @@ use parquet::file::reader::Length;
 use parquet::file::statistics::Statistics;
 use parquet::schema::types::ColumnPath;
 
-use crate::bounds::{self, Refusal};
+use crate::bounds::{self, LongTexts, Refusal};
 use crate::checksum;
 use crate::error::{LakeError, Result};
-use crate::identity;
+use crate::identity::{self, FileOwner};
 use crate::layout::ArchiveFileName;
 use crate::plan::{ColumnType, CommonColumn, TopicColumns, plan};
 use crate::store::ParquetInput;
@@ -43,7 +43,8 @@ const DELETED: &str = "eadt.deleted";
 /// another one.
 const NEWEST: &str = "eadt.newest";
 
-/// `created_by` of files that always have a checksum. Those of earlier versions have `eadt` alone.
+/// `created_by` of files that always have a checksum, and the id of an archive that has one. Those of earlier versions have `eadt`
+/// alone.
 const CREATED_BY: &str = "eadt version 2";
 
 /// Rows that are written at a time.
@@ -264,8 +265,8 @@ pub type NewestRow = Option<(i64, EventTime)>;
 /// The content of a file's footer.
 #[derive(Debug)]
 pub(crate) struct FileFooter {
-    /// Id of the archive that the file was written for; files of earlier versions do not record it.
-    pub archive_id: Option<String>,
+    /// The archive that the file was written for.
+    pub owner: FileOwner,
     pub deleted: Vec<(i64, i64)>,
     /// Offset and append time of the row with the greatest offset; files of older versions do not record it.
     pub newest: NewestRow,
@@ -292,7 +293,7 @@ impl FileFooter {
             (Some(other), _) => return Err(LakeError::Newer { column: format!("format {other}"), path }),
             (None, _) => return Err(LakeError::Foreign { path, detail: "another program wrote it".to_owned() }),
         }
-        if always_has_checksum(metadata) && entry(checksum::KEY).is_none() {
+        if is_of_this_version(metadata) && entry(checksum::KEY).is_none() {
             return Err(damaged(&path, &NO_CHECKSUM));
         }
         let bounds = [
@@ -312,7 +313,11 @@ impl FileFooter {
         let newest = newest.map_err(|error| damaged(&path, &error))?;
         let (least_time, timed) = times(name.topic, metadata);
         Ok(Self {
-            archive_id: entry(identity::KEY).map(str::to_owned),
+            owner: match entry(identity::KEY) {
+                Some(id) => FileOwner::Archive(id.to_owned()),
+                None if is_of_this_version(metadata) => FileOwner::NoArchive,
+                None => FileOwner::Unknown,
+            },
             rows: metadata.file_metadata().num_rows().try_into().unwrap_or(0),
             timed,
             least_time,
@@ -324,8 +329,9 @@ impl FileFooter {
 
 const NO_CHECKSUM: &str = "its footer lacks the checksum that its writer always writes";
 
-/// Returns whether the version that wrote a file always writes a checksum: a footer without one is damaged.
-fn always_has_checksum(metadata: &ParquetMetaData) -> bool {
+/// Returns whether the version that wrote a file always writes a checksum, and the id of an archive that has one: a footer without a
+/// checksum is damaged.
+fn is_of_this_version(metadata: &ParquetMetaData) -> bool {
     metadata.file_metadata().created_by() == Some(CREATED_BY)
 }
 
@@ -371,26 +377,28 @@ fn times(topic: Topic, metadata: &ParquetMetaData) -> (i64, bool) {
 pub(crate) struct ArchiveFileReader {
     topic: Topic,
     path: String,
-    archive_id: Option<String>,
+    owner: FileOwner,
     input: ParquetInput,
     metadata: ArrowReaderMetadata,
     /// It has a checksum, and its bytes are those that were written.
     is_verified: bool,
+    long_texts: LongTexts,
 }
 
 impl ArchiveFileReader {
-    pub(crate) fn open(name: &ArchiveFileName, input: ParquetInput) -> Result<Self> {
+    /// `long_texts`: those of the files of the archive that were read before.
+    pub(crate) fn open(name: &ArchiveFileName, input: ParquetInput, long_texts: LongTexts) -> Result<Self> {
         let path = name.path();
         let is_verified = checksum::verify(&input).map_err(|detail| damaged(&path, &detail))?;
         let footer = checksum::footer(&input).map_err(|detail| damaged(&path, &detail))?;
         bounds::check_schema(&footer).map_err(|refusal| refused(&path, refusal))?;
         let metadata = ArrowReaderMetadata::load(&input, ArrowReaderOptions::new()).map_err(|error| damaged(&path, &error))?;
-        let archive_id = FileFooter::of(name, metadata.metadata())?.archive_id;
+        let owner = FileFooter::of(name, metadata.metadata())?.owner;
         // The key may be there and its value of another form.
-        if !is_verified && always_has_checksum(metadata.metadata()) {
+        if !is_verified && is_of_this_version(metadata.metadata()) {
             return Err(damaged(&path, &NO_CHECKSUM));
         }
-        let reader = Self { topic: name.topic, path, archive_id, input, metadata, is_verified };
+        let reader = Self { topic: name.topic, path, owner, input, metadata, is_verified, long_texts };
         let groups = reader.metadata.metadata().row_groups();
         let in_groups = groups.iter().map(|group| u64::try_from(group.num_rows()).unwrap_or(0)).fold(0, u64::saturating_add);
         reader.check_rows(reader.rows().max(in_groups))?;
@@ -399,9 +407,9 @@ impl ArchiveFileReader {
         Ok(reader)
     }
 
-    /// Returns the id of the archive that the file was written for.
-    pub(crate) fn archive_id(&self) -> Option<&str> {
-        self.archive_id.as_deref()
+    /// Returns the archive that the file was written for.
+    pub(crate) fn owner(&self) -> &FileOwner {
+        &self.owner
     }
 
     pub(crate) fn rows(&self) -> u64 {
@@ -459,7 +467,7 @@ impl ArchiveFileReader {
     pub(crate) fn batches_of(self, columns: ReadColumns) -> Result<FileBatches> {
         check_columns(self.topic, &self.path, self.metadata.schema())?;
         let stated_rows = self.rows();
-        let Self { topic, path, input, metadata, is_verified, .. } = self;
+        let Self { topic, path, input, metadata, is_verified, long_texts, .. } = self;
         let skipped = columns.skipped(plan(topic));
         let trusts_counts = is_verified && columns != ReadColumns::All;
         Ok(FileBatches {
@@ -474,6 +482,7 @@ impl ArchiveFileReader {
             rows: 0,
             stated_rows,
             text_bytes: 0,
+            long_texts,
         })
     }
 }
@@ -516,6 +525,7 @@ pub(crate) struct FileBatches {
     stated_rows: u64,
     /// Bytes of the texts so far.
     text_bytes: u64,
+    long_texts: LongTexts,
 }
 
 impl FileBatches {
@@ -524,16 +534,12 @@ impl FileBatches {
         Length::len(&self.input)
     }
 
-    /// Counts a batch. Returns an error if the texts of the file so far are more than a file of its length may have.
+    /// Counts a batch. Returns an error if the texts of the archive so far are more than its files may have.
     fn count(&mut self, batch: &RecordBatch) -> Result<()> {
         self.rows += batch.num_rows() as u64;
         self.text_bytes += batch_text_bytes(batch);
-        let limit = bounds::max_text_bytes(self.file_bytes());
-        if self.text_bytes <= limit {
-            return Ok(());
-        }
-        let detail = format!("its rows have more than {limit} bytes of texts, and it has {} bytes", self.file_bytes());
-        Err(LakeError::TooLarge { path: self.path.clone(), detail })
+        let counted = self.long_texts.count(&self.path, self.text_bytes, self.file_bytes());
+        counted.map_err(|detail| LakeError::TooLarge { path: self.path.clone(), detail })
     }
 
     fn open_group(&self, group: usize) -> Result<ParquetRecordBatchReader> {

@@ -30,16 +30,19 @@ mod table;
 #[cfg(test)]
 mod tests;
 mod thrift;
+mod views;
 mod writer;
 mod writer_group;
 
-pub use archive::{Archive, ArchiveFile, ArchiveListing, MergedRows, PartitionRows, StoredRows, StoredRuns};
+pub use archive::{Archive, ArchiveFile, ArchiveListing, EventRow, MergedRows, PartitionRows, StoredRows, StoredRuns};
 pub use compact::{CompactionSummary, compact, compactable_bytes};
 pub use error::{LakeError, Result};
 pub use events::{TopicEvents, count_type, read_events, visit_events};
 pub use extent::is_archive_folder;
+pub use identity::IdentityGaps;
 pub use layout::ArchiveFileName;
 pub use row::{ArchiveRow, RowHeader, RowView};
 pub use stored::{StoredRow, StoredRun};
 pub use table::{TableCells, TableColumn, write_table};
+pub use views::views;
 pub use writer::{ArchiveWriter, RollLimits, WrittenFile};

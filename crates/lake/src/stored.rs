@@ -10,9 +10,11 @@ use arrow::array::{
     TimestampMicrosecondArray,
 };
 use arrow::datatypes::{Float64Type, Int64Type, TimestampMicrosecondType};
-use eadt_schemas::decode::DecodableEvent;
-use eadt_schemas::v1::{CounterScope, GpuTelemetry, JobLifecycle, Meter, Origin, ShareMethod, TrainingProgress};
-use eadt_schemas::{EventTime, EventType, Topic};
+use eadt_schemas::decode::{DecodableEvent, MAX_VALUE_BYTES};
+use eadt_schemas::v1::{
+    CounterScope, DeadLetterReason, GpuTelemetry, JobLifecycle, Meter, Origin, ShareMethod, TrainingProgress,
+};
+use eadt_schemas::{DecodeError, EventTime, EventType, Topic};
 use serde::Deserialize;
 use serde::de::value::{Error as NoSuchName, StrDeserializer};
 use serde::de::{DeserializeOwned, IntoDeserializer};
@@ -248,6 +250,16 @@ impl StoredRow {
 
     pub fn key(&self) -> Option<&[u8]> {
         self.batch.key(self.at)
+    }
+
+    /// Returns the reason if the headers that no column has are longer than an event may have: as long as its value.
+    pub(crate) fn check_headers(&self) -> Result<(), DecodeError> {
+        let bytes = self.batch.common(CommonColumn::HeadersJson).text(self.at).map_or(0, str::len);
+        if bytes <= MAX_VALUE_BYTES {
+            return Ok(());
+        }
+        let detail = format!("headers of {bytes} bytes are longer than {MAX_VALUE_BYTES}");
+        Err(DecodeError { reason: DeadLetterReason::Malformed, field: None, detail })
     }
 
     /// Returns the record as it was, with those headers that were read.

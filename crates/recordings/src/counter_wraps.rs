@@ -87,12 +87,12 @@ impl CounterFall {
         }
     }
 
-    /// Returns what a counter of this range has gone on by.
+    /// Returns the increase of a counter that wraps at this range, in joules.
     fn joules(self, range: f64) -> f64 {
         range - self.before + self.after
     }
 
-    /// Returns what is expected, by power if that is known, and how many times that the counter may have gone on by.
+    /// Returns the expected increase in joules, by power if it is known, and the factor by which the true increase may exceed it.
     fn expected(self) -> Option<(f64, f64)> {
         let by_power = self.by_power.map(|joules| (joules, TIMES_OF_THE_POWER));
         by_power.or_else(|| self.by_pace.map(|joules| (joules, TIMES_OF_THE_PACE))).filter(|(joules, _)| *joules > 0.0)

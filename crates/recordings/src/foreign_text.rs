@@ -24,7 +24,7 @@ const SERIES: &str = "export it as CSV, or ask /api/v1/query_range of the databa
 const POINTS: &str =
     "write its points as a table, for example with jq and @csv, or export to a Prometheus and ask /api/v1/query_range";
 
-/// Returns what a line is of, if it is of a text that is no table.
+/// Returns the kind of text that a line belongs to, if it is a text that is no table.
 pub(crate) fn foreign_text(line: &str) -> Option<ForeignText> {
     let line = line.trim();
     let (what, remedy) = match () {
@@ -40,7 +40,7 @@ pub(crate) fn foreign_text(line: &str) -> Option<ForeignText> {
     Some(ForeignText { what, remedy })
 }
 
-/// Returns what JSON is that is neither an answer of Prometheus nor one of our events.
+/// Returns the kind of a JSON text that is neither an answer of Prometheus nor one of our events; `None` if it is not known.
 pub(crate) fn foreign_json(text: &str) -> Option<ForeignText> {
     let has = |keys: &[&str]| keys.iter().all(|key| text.contains(&format!("\"{key}\"")));
     let (what, remedy) = match () {
@@ -51,7 +51,8 @@ pub(crate) fn foreign_json(text: &str) -> Option<ForeignText> {
     Some(ForeignText { what, remedy })
 }
 
-/// Returns whether a line is of tegrastats, such as `RAM 2448/7620MB (lfb 4x4MB) … GR3D_FREQ 45%`, with a time before it or without.
+/// Returns whether a line is of tegrastats, such as `RAM 2448/7620MB (lfb 4x4MB) … GR3D_FREQ 45%`, with a time before it or
+/// without.
 fn is_of_tegrastats(line: &str) -> bool {
     let has_memory = line.split_once("RAM ").is_some_and(|(before, after)| {
         before.chars().all(|c| c.is_ascii_digit() || "-/: ".contains(c)) && after.contains("MB (lfb ")
@@ -63,7 +64,8 @@ fn is_http_status(text: &str) -> bool {
     text.len() == 3 && text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// Returns whether a line is `measurement,tag=value… field=value,… time`: with the tags or the time, of which a table has neither.
+/// Returns whether a line is `measurement,tag=value… field=value,… time`: with the tags or the time, of which a table has
+/// neither.
 fn is_line_protocol(line: &str) -> bool {
     let is_pair = |pair: &str| pair.split_once('=').is_some_and(|(key, value)| !key.is_empty() && !value.is_empty());
     let mut parts = line.split(' ');
@@ -82,7 +84,7 @@ fn is_line_protocol(line: &str) -> bool {
         && (has_tags || has_time)
 }
 
-/// Returns what precedes a word in a cell, if something does that programs write before each line of another's output:
+/// Returns the label before a word in a cell, if it is one that a program writes before each line of another's output:
 /// `node01: ` of pdsh, `0: ` of srun, `[1,0]<stdout>:` of mpirun, `smi-1  | ` of docker, a time of kubectl.
 pub(crate) fn line_label<'c>(cell: &'c str, word: &str) -> Option<&'c str> {
     let at = cell.len().checked_sub(word.len()).filter(|at| cell.is_char_boundary(*at))?;

@@ -93,7 +93,7 @@ fn words_of_name(name: &str) -> Vec<String> {
     words
 }
 
-/// Returns what a column with such a name distinguishes.
+/// Returns the scope within which the values of a column of this name are distinct.
 fn scope_of_name(name: &str) -> Option<IdScope> {
     let words = words_of_name(name);
     let has = |list: &[&str]| words.iter().any(|word| list.contains(&word.as_str()));
@@ -180,8 +180,8 @@ impl IdColumn {
         self.scope.is_none() && !self.has_ids
     }
 
-    /// Returns the first source in which this finds the line of a second board, and the number of boards. It is asked of sources with
-    /// more than one value only.
+    /// Returns the first source in which this finds the line of a second board, and the number of boards. It is asked of sources
+    /// with more than one value only.
     fn find_in_sources(
         &self,
         find: impl Fn(SourceId, &[(EventTime, u64, u16)]) -> Option<(u64, usize)>,
@@ -274,9 +274,9 @@ impl IdColumns {
         found.min_by_key(|found| (found.scope == IdScope::Board, found.column))
     }
 
-    /// Returns the first source whose rows take turns in rounds by a column of boards that `several_boards` of these scopes leaves
-    /// out, as each may repeat what its node draws. Power must have another level at one value than at another. `watts_of` has the
-    /// power of a source by its lines.
+    /// Returns the first source whose rows take turns in rounds by a column of boards that `several_boards` of these scopes
+    /// leaves out, as each may repeat what its node draws. Power must have another level at one value than at another. `watts_of`
+    /// has the power of a source by its lines.
     pub(crate) fn boards_in_rounds(
         &self,
         scopes: &[IdScope],
@@ -349,8 +349,8 @@ pub(crate) fn is_bare_uuid(text: &str) -> bool {
     lengths.eq([8, 4, 4, 4, 12]) && text.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-')
 }
 
-/// Returns whether a text is a UUID of zeros only, with `GPU-` or `MIG-` before it or without: a placeholder that several boards may
-/// have.
+/// Returns whether a text is a UUID of zeros only, with `GPU-` or `MIG-` before it or without: a placeholder that several boards
+/// may have.
 pub(crate) fn is_zero_uuid(text: &str) -> bool {
     const DIGITS: usize = 32;
     let text = text.trim();

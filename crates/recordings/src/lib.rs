@@ -3,7 +3,7 @@
 //! In: readers over the bytes of one run's files ([`import`]), or of an event log ([`LogReader`], [`LogChunks`]). Out: events of
 //! [`eadt_schemas`] in event-time order over all sources, with a [`ImportReport`] of what the files held, or an
 //! [`ImportError`] that names file, line, column and remedy; and event logs written line by line ([`LogWriter`]).
-//! The labels of a Prometheus series are read by [`series`] and [`stays`], which the collector uses, too.
+//! The labels of a Prometheus series are read by [`series`] and [`tenancy`], which the collector uses, too.
 //! This crate never reads a clock, never opens a file, never fills in a value that the recording does not have, and
 //! never drops a row without counting it. A damaged row costs that row.
 
@@ -24,9 +24,9 @@ mod fields;
 mod fingerprint;
 mod foreign_text;
 mod format;
-mod humped_units;
 mod identity;
 mod interpolate;
+mod joined_units;
 mod lines;
 mod log;
 mod mlperf;
@@ -76,8 +76,8 @@ pub use options::{
 pub use power_draw::power_draw_is_average;
 pub use quantity::{DecimalMark, QuantityCell};
 pub use report::{
-    BoardSummary, ColumnUse, CounterComparison, DroppedLines, ExplainedReport, ImportReport, RefusedLines, RowMerge, SourceGap,
-    TableUse,
+    BoardSummary, ColumnUse, CounterComparison, DetailedImportReport, DroppedLines, ImportReport, RefusedLines, RowMerge,
+    SourceGap, TableUse,
 };
 pub use rows::TableRows;
 

@@ -112,7 +112,7 @@ struct QueryColumns {
 /// Prefix of column names that refer to the module around a GPU.
 const MODULE: &str = "module.";
 
-/// Returns what a column is used as: with `--meter module` the power of the module, if the table has it, else that of the GPU.
+/// Returns the use of a column: with `--meter module` the power of the module, if the table has it, else that of the GPU.
 fn metered_column(name: &str, takes_module: bool) -> Option<QueryColumn> {
     let is_electrical = |column: &QueryColumn| match column {
         QueryColumn::PowerDraw => true,

@@ -41,7 +41,7 @@ pub(crate) fn zone_of_readings(readings: TimeRange, run: TimeRange) -> Option<St
     Some(format!("{sign}{:02}:{:02}", minutes.abs() / 60, minutes.abs() % 60))
 }
 
-/// Returns what a reader has to know of readings that lie outside a run: both ranges, and the shift that would match.
+/// Returns a sentence about readings outside a run: both time ranges, and the shift in hours that would make them match.
 pub(crate) fn describe(readings: TimeRange, run: TimeRange) -> String {
     let ranges = format!("the readings run from {} to {}, the run from {} to {}", readings.0, readings.1, run.0, run.1);
     match zone_shift_hours(readings, run) {

@@ -587,7 +587,7 @@ impl PrometheusImport {
         for (series, place) in self.series.iter().zip(&places).filter(|(series, _)| series.metric.is_some()) {
             of_target.entry(series.target).or_default().insert(*place);
         }
-        let mut boards: BTreeMap<usize, PlacedReadings<'_>> = BTreeMap::new();
+        let mut boards: BTreeMap<usize, ReadingsByPlace<'_>> = BTreeMap::new();
         for sample in &self.samples {
             let series = &self.series[sample.series];
             let is_board =
@@ -770,13 +770,13 @@ type TimeSeries = Vec<(EventTime, f64)>;
 
 /// The readings of what goes by one name, by series and by place.
 #[derive(Debug, Default)]
-struct PlacedReadings<'a> {
+struct ReadingsByPlace<'a> {
     /// The labels have an id that no other board has.
     is_unique: bool,
     series: BTreeMap<&'a str, (ReadingField, BTreeMap<usize, TimeSeries>)>,
 }
 
-impl PlacedReadings<'_> {
+impl ReadingsByPlace<'_> {
     /// Returns whether boards are several. Power that differs is of several boards. Otherwise a figure that goes up and down
     /// alike is of one board that is scraped twice. A constant figure is no evidence.
     fn board_count(mut self) -> BoardCount {

@@ -232,9 +232,9 @@ impl fmt::Display for ImportReport {
 
 /// A report as `eadt import --explain` prints it: how each table is read, and which boards are in it, before what was found.
 #[derive(Debug)]
-pub struct ExplainedReport<'a>(pub &'a ImportReport);
+pub struct DetailedImportReport<'a>(pub &'a ImportReport);
 
-impl fmt::Display for ExplainedReport<'_> {
+impl fmt::Display for DetailedImportReport<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let report = self.0;
         for table in &report.tables {

@@ -373,7 +373,7 @@ fn pod(labels: &impl SeriesLabels) -> Option<(&str, Option<&str>)> {
     })
 }
 
-/// Returns whose board it is by the labels of one series.
+/// Returns the workload to which the labels of a series attribute its board.
 pub fn attribute_series(labels: &impl SeriesLabels, rules: &AttributionRules, exporters: &ExporterPods) -> SeriesAttribution {
     let pod = pod(labels);
     let is_exporters = pod.is_some_and(|(name, namespace)| exporters.contains(labels, namespace, name));

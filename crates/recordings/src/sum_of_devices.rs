@@ -103,18 +103,18 @@ impl DeviceFigure {
 
 /// A device that is the sum of others: its place among the figures, theirs, and in how many readings it is.
 #[derive(Debug)]
-struct FoundSum {
+struct DeviceSum {
     sum: usize,
     parts: Vec<usize>,
     readings: usize,
 }
 
 /// Finds a device that is the sum of all others, or of those that come directly before or behind it.
-fn find_sum(figures: &[DeviceFigure]) -> Option<FoundSum> {
+fn find_sum(figures: &[DeviceFigure]) -> Option<DeviceSum> {
     let try_parts = |sum: usize, parts: &[usize]| {
         let of_parts: Vec<&DeviceFigure> = parts.iter().map(|part| &figures[*part]).collect();
         let readings = figures[sum].count_sums(&of_parts)?;
-        Some(FoundSum { sum, parts: parts.to_vec(), readings })
+        Some(DeviceSum { sum, parts: parts.to_vec(), readings })
     };
     let rounding: f64 = figures.iter().map(|figure| figure.rounding).sum();
     let may_be_sum = |sum: usize, mean: f64| (figures[sum].mean - mean).abs() <= DIFFERENCE_OF_MEANS * mean + rounding;
@@ -184,7 +184,7 @@ pub(crate) fn leave_sums_out(recording: &mut Recording, sources: &mut [Recording
 }
 
 /// Returns whether a sum was recorded in the time of its parts only: elsewhere it is all that is known.
-fn is_beside_its_parts(figures: &[DeviceFigure], found: &FoundSum) -> bool {
+fn is_beside_its_parts(figures: &[DeviceFigure], found: &DeviceSum) -> bool {
     let ends = |part: &usize| Some((figures[*part].values.first()?.0, figures[*part].values.last()?.0));
     let is_outside =
         |(time, _): &&(EventTime, f64)| found.parts.iter().filter_map(ends).any(|(first, last)| !(first..=last).contains(time));

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use crate::absent::is_absent_text;
-use crate::humped_units::{HumpedUnit, WORDS_IN_PREFIXES, humped_units, without_quantity};
+use crate::joined_units::{JoinedUnit, WORDS_IN_PREFIXES, joined_units, without_quantity};
 use crate::quantity::split_unit;
 
 /// The measured quantity.
@@ -352,7 +352,7 @@ impl Dimension {
     }
 }
 
-/// Returns what is in the last brackets at the end of a column's name, without `in `.
+/// Returns the text in the last brackets at the end of a column's name, without `in `.
 fn last_brackets(name: &str) -> Option<&str> {
     let inside = name.trim_end().strip_suffix([']', ')', '）', '］', '】'])?;
     let inside = inside.rsplit_once(['[', '(', '（', '［', '【'])?.1.trim();
@@ -445,7 +445,7 @@ const RESTS_IN_BRACKETS: [&str; 8] = ["", "v", "va", "var", "volt", "volts", "vo
 /// Beginnings of prefixed units in Cyrillic letters, in lower case.
 const CYRILLIC_PREFIXED: [&str; 7] = ["квт", "мвт", "мквт", "гвт", "кдж", "мдж", "гдж"];
 
-/// Returns what the last brackets of a name, or what is behind its last separator, has of a unit that is not known and begins with a
+/// Returns the unknown unit in the last brackets of a name, or behind its last separator, if it begins with a
 /// prefix of thousands: `kilo W` of `power [kilo W]`, `МВТ` of `мощность, МВТ`. A prefix alone is one in brackets only:
 /// `power_giga` may be of a machine.
 fn prefixed_unit(name: &str) -> Option<&str> {
@@ -488,8 +488,8 @@ fn is_mega_by_capitals(name: &str, word: &str) -> bool {
     matches!(word, "MW" | "MJ") && name.trim() != word && !name.contains(char::is_lowercase)
 }
 
-/// Returns the unit that the last word of a name is, without a separator before it: `durationMs`, `smClockMHz`, `utilPct`. `elapsedMin`
-/// may be the least one.
+/// Returns the unit that the last word of a name is, without a separator before it: `durationMs`, `smClockMHz`, `utilPct`.
+/// `elapsedMin` may be the least one.
 fn joined_suffix_unit(name: &str) -> Option<Unit> {
     let name = name.trim_end();
     let places = word_places(name);
@@ -531,8 +531,8 @@ const SPELLED_PREFIXES: [(&str, &str); 12] = [
 /// The longest unit that is spelled out, in words: `kilo watt hours`.
 const LONGEST_SPELLING: usize = 3;
 
-/// Returns the symbol of a unit that is spelled out in small letters: `kWh` of `kilowatthours`, `nJ` of `nanojoule`. A plain `watt`
-/// or `joule` states no more than the field does, and is none.
+/// Returns the symbol of a unit that is spelled out in small letters: `kWh` of `kilowatthours`, `nJ` of `nanojoule`. A plain
+/// `watt` or `joule` states no more than the field does, and is none.
 fn spelled_symbol(text: &str) -> Option<String> {
     let prefixed = SPELLED_PREFIXES.iter().find_map(|(prefix, letter)| Some((*letter, text.strip_prefix(*prefix)?)));
     let (letter, base) = prefixed.unwrap_or(("", text));
@@ -553,8 +553,8 @@ fn spelled_symbol(text: &str) -> Option<String> {
 const SPELLED_BASES: [(&str, &str); 6] =
     [("watts", "W"), ("watt", "W"), ("joules", "J"), ("joule", "J"), ("whrs", "Wh"), ("whr", "Wh")];
 
-/// Returns the symbol of a unit that is a letter before a word: `kW` of `kWatts`, `MWh` of `MWhr`; `mw`, which is none, of `mwatts`.
-/// `is_joined`: a word is before it, so that a capital may be the hump's.
+/// Returns the symbol of a unit that is a letter before a word: `kW` of `kWatts`, `MWh` of `MWhr`; `mw`, which is none, of
+/// `mwatts`. `is_joined`: a word is before it, so that a capital may be the hump's.
 fn lettered_symbol(text: &str, is_joined: bool) -> Option<String> {
     let lower = text.to_ascii_lowercase();
     let (base, symbol) = SPELLED_BASES.iter().find(|(base, _)| lower.ends_with(base))?;
@@ -573,8 +573,8 @@ fn lettered_symbol(text: &str, is_joined: bool) -> Option<String> {
     }
 }
 
-/// Returns the units of power and energy that a name spells out in one or several words (`powerMilliwatts`, `kilowatt-hours`): the
-/// words, and the unit, if it is one of those known here.
+/// Returns the units of power and energy that a name spells out in one or several words (`powerMilliwatts`, `kilowatt-hours`):
+/// the words, and the unit, if it is one of those known here.
 fn spelled_units(name: &str) -> Vec<(&str, Option<Unit>)> {
     let places = word_places(name);
     let mut found = Vec::new();
@@ -655,9 +655,9 @@ pub fn worded_unit(name: &str, dimension: Dimension) -> Option<Unit> {
     }
     // `W` and `J` may be anything, and are the units that a column without one is in.
     let written = words(name).filter(|word| word.chars().count() >= 2).filter_map(Unit::by_name);
-    let humped = humped_units(name).into_iter().filter_map(|found| match found {
-        HumpedUnit::Known(_, unit) => Some(unit),
-        HumpedUnit::Foreign(_) | HumpedUnit::Ambiguous(_) => None,
+    let humped = joined_units(name).into_iter().filter_map(|found| match found {
+        JoinedUnit::Known(_, unit) => Some(unit),
+        JoinedUnit::Foreign(_) | JoinedUnit::Ambiguous(_) => None,
     });
     let mut units = written.chain(humped).filter(|unit| is_electrical && fits(unit));
     let first = units.next()?;
@@ -674,8 +674,8 @@ const COUNT_WORDS: [&str; 6] = ["thousand", "thousands", "million", "millions", 
 /// Words that a letter behind them makes a multiple of.
 const COUNTED_WORDS: [&str; 7] = ["images", "samples", "sequences", "steps", "token", "tokens", "total"];
 
-/// Returns the multiple in which the name of a column states that it counts: `M` of `tokens (M)`, `tokens_M`, `Mtokens` and `M tokens`,
-/// `millions` of `tokens in millions`, `1e6` of `tokens (1e6)`.
+/// Returns the multiple in which the name of a column states that it counts: `M` of `tokens (M)`, `tokens_M`, `Mtokens` and `M
+/// tokens`, `millions` of `tokens in millions`, `1e6` of `tokens (1e6)`.
 pub(crate) fn count_multiple(name: &str) -> Option<&str> {
     let is_one = |list: &[&str], word: &str| list.iter().any(|known| word.eq_ignore_ascii_case(known));
     let bracketed = last_brackets(name).filter(|inside| COUNT_LETTERS.contains(inside) || is_thousands(inside));
@@ -812,7 +812,7 @@ pub fn unreadable_unit(name: &str) -> Option<&str> {
     let hours = || power_hours(brackets.unwrap_or(name)).filter(|(_, unit)| unit.is_none()).map(|(text, _)| text);
     let spelled = || spelled_units(name).into_iter().find(|(_, unit)| unit.is_none()).map(|(text, _)| text);
     let humped =
-        || humped_units(name).into_iter().find_map(|found| if let HumpedUnit::Foreign(text) = found { Some(text) } else { None });
+        || joined_units(name).into_iter().find_map(|found| if let JoinedUnit::Foreign(text) = found { Some(text) } else { None });
     last.filter(is_foreign)
         .or_else(|| ambiguous_unit(name))
         .or_else(hours)
@@ -824,15 +824,15 @@ pub fn unreadable_unit(name: &str) -> Option<&str> {
 /// (`power_mw_avg`, `powerMw`), or the end of a word that may be a unit (`chipkW`).
 pub fn ambiguous_unit(name: &str) -> Option<&str> {
     let humped = || {
-        humped_units(name).into_iter().find_map(|found| if let HumpedUnit::Ambiguous(text) = found { Some(text) } else { None })
+        joined_units(name).into_iter().find_map(|found| if let JoinedUnit::Ambiguous(text) = found { Some(text) } else { None })
     };
     let capitals = || words(name).find(|word| is_mega_by_capitals(name, word));
     let unbracketed = || capitals().or_else(humped).filter(|_| bracketed_unit(name).is_none());
     words(name).find(|word| AMBIGUOUS_UNITS.contains(word)).or_else(unbracketed)
 }
 
-/// Returns whether a cell's unit is one that the [`ambiguous_unit`] of its header may be: `mW` or `MW` of `mw`; `kW` or `W` of the
-/// `kW` in `chipkW`.
+/// Returns whether a cell's unit is one that the [`ambiguous_unit`] of its header may be: `mW` or `MW` of `mw`; `kW` or `W` of
+/// the `kW` in `chipkW`.
 pub fn may_be_unit(ambiguous: &str, cell: Unit) -> bool {
     let base = Unit::by_name(ambiguous).map(|unit| if unit.dimension == Power { "W" } else { "J" });
     cell.name.eq_ignore_ascii_case(ambiguous) || base == Some(cell.name) && !AMBIGUOUS_UNITS.contains(&ambiguous)
@@ -877,7 +877,8 @@ fn is_power_of_ten(digits: &str) -> bool {
     digits.len() > 1 && digits.strip_prefix('1').is_some_and(|zeros| zeros.bytes().all(|digit| digit == b'0'))
 }
 
-/// Returns a factor that a name has outside of brackets: `x10` of `power_x10`, `0.1W` of `power 0.1W`. `gpu_10W` may be of board 10.
+/// Returns a factor that a name has outside of brackets: `x10` of `power_x10`, `0.1W` of `power 0.1W`. `gpu_10W` may be of board
+/// 10.
 fn factor(name: &str) -> Option<&str> {
     let times_ten = || words(name).find(|word| word.strip_prefix('x').is_some_and(is_power_of_ten));
     let last = name.rsplit([' ', '_']).next().filter(|last| last.contains(['.', ',', 'x', '×', '*', '/']) && is_multiple(last));

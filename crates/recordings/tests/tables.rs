@@ -772,7 +772,7 @@ fn left_out_columns_and_merges_are_named() {
     let report = read(CSV, &[("a.csv", text)], &maps(&["power_watts=w"])).unwrap().report;
     assert!(report.notes.contains(&"columns left out: fan, note".to_owned()), "{:?}", report.notes);
     assert_eq!((report.merges.len(), report.merges[0].first_line, report.merges[0].duplicates), (1, 4, 1));
-    let shown = eadt_recordings::ExplainedReport(&report).to_string();
+    let shown = eadt_recordings::DetailedImportReport(&report).to_string();
     for part in
         ["a.csv: UTF-8 text", "separator: ','", "header: line 1", "column \"w\": power_watts", "left out: fan, note", "boards: 1"]
     {

@@ -22,9 +22,9 @@ use crate::{EnergyReport, ReportBreakdown, ReportSettings, SpanRow, WindowRow, W
 
 /// Collects events and reports on what it has at any time.
 ///
-/// Events may come in any order; a repeated one (same id) replaces the one before. Keeps about 50 bytes for a window
-/// and as many for a decision that changes nothing, and a few hundred for any other; a report takes some 300 bytes a window of its
-/// workload while it is made.
+/// Events may come in any order; a repeated one (same id) replaces the one before. Keeps about 50 bytes for a window and as many
+/// for a decision that changes nothing, and a few hundred for any other; a report takes some 300 bytes a window of its workload
+/// while it is made.
 #[derive(Debug, Default, Clone)]
 pub struct Reporter {
     workloads: BTreeMap<String, StoredEvents>,
@@ -107,7 +107,7 @@ impl ReportDecision {
         takes_back(self.action, self.verdict_of_action())
     }
 
-    /// Returns what it does, in words.
+    /// Returns its action as text.
     fn text(&self) -> Cow<'static, str> {
         let validation = self.verdict_of_action();
         match self.layouts.as_deref() {
@@ -784,7 +784,7 @@ impl WorkloadEvents<'_> {
         let currency = settings.currency.clone().or_else(|| settings.prices.as_ref()?.currency.clone());
         if cost.is_some() && currency.is_none() {
             notes.push(
-                "the cost is in the currency of the prices, which nobody named: `eadt report --currency CODE` does".to_owned(),
+                "the cost is in the currency of the prices, which has no name: `eadt report --currency CODE` sets it".to_owned(),
             );
         }
         let changes = self.applied_changes();

@@ -131,10 +131,14 @@ impl ChangeFates {
     }
 }
 
+/// Shortest rest of a window that lies outside of a run, in seconds: sums of seconds are not exact.
+const SHORTEST_REST_SECONDS: f64 = 1e-3;
+
 /// Whether a job's run has ended, by its windows in order of time.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RunProgress {
     has_begun: bool,
+    ends_in_newest: bool,
     has_ended: bool,
 }
 
@@ -142,6 +146,8 @@ impl RunProgress {
     /// Takes the newest window. A window before the run lies outside of it, too: one within it comes first.
     pub fn add(&mut self, window: &EfficiencyWindow) {
         let is_within = window.run_declared && window.run_seconds > 0.0;
+        let is_partly_outside = window.run_seconds < window.seconds() - SHORTEST_REST_SECONDS;
+        self.ends_in_newest = self.has_begun && is_within && is_partly_outside && !window.has_restart();
         self.has_begun |= is_within;
         self.has_ended = self.has_begun && window.run_declared && !is_within;
     }
@@ -149,6 +155,12 @@ impl RunProgress {
     /// Returns whether the job has reported its end, and the newest window lies after it.
     pub const fn has_ended(self) -> bool {
         self.has_ended
+    }
+
+    /// Returns whether the job has reported its end, before or within the newest window. If it has ended within, no later window
+    /// may come.
+    pub const fn is_over(self) -> bool {
+        self.has_ended || self.ends_in_newest
     }
 }
 
@@ -325,23 +337,26 @@ mod tests {
     }
 
     #[test]
-    fn a_run_ends_with_the_first_window_after_it() {
-        let has_ended = |windows: &[(bool, f64)]| {
+    fn a_run_is_over_with_the_window_that_it_ends_in() {
+        let ended = |windows: &[(bool, f64)]| {
             let mut run = RunProgress::default();
-            for (run_declared, run_seconds) in windows {
+            for (minute, (run_declared, run_seconds)) in (0..).zip(windows) {
                 run.add(&EfficiencyWindow {
+                    window_start: EventTime::from_micros(minute * 60_000_000),
+                    window_end: EventTime::from_micros((minute + 1) * 60_000_000),
                     run_declared: *run_declared,
                     run_seconds: *run_seconds,
                     ..EfficiencyWindow::default()
                 });
             }
-            run.has_ended()
+            (run.is_over(), run.has_ended())
         };
-        // Closed before the job reported, before its run, within it, in its last moments, after it.
-        let windows = [(false, 60.0), (true, 0.0), (true, 60.0), (true, 0.5), (true, 0.0)];
-        let ended: Vec<bool> = (1..=5).map(|count| has_ended(&windows[..count])).collect();
-        assert_eq!(ended, [false, false, false, false, true]);
-        assert!(!has_ended(&[(true, 60.0), (true, 0.0), (true, 30.0)]), "it runs again");
+        // Closed before the job reported, before its run, its first moments, within it, its last moments, after it.
+        let windows = [(false, 60.0), (true, 0.0), (true, 30.0), (true, 60.0), (true, 0.5), (true, 0.0)];
+        let (is_over, has_ended): (Vec<bool>, Vec<bool>) = (1..=6).map(|count| ended(&windows[..count])).unzip();
+        assert_eq!(is_over, [false, false, false, false, true, true]);
+        assert_eq!(has_ended, [false, false, false, false, false, true]);
+        assert_eq!(ended(&[(true, 60.0), (true, 0.0), (true, 60.0)]), (false, false), "it runs again");
     }
 
     #[test]

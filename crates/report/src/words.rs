@@ -14,7 +14,7 @@ pub const fn origin_word(origin: Origin) -> &'static str {
     }
 }
 
-/// Returns what a decision does, as an order: `lower power limit to 208 W`, `scale to 9 replicas`, `revert`.
+/// Returns the action of a decision as text: `lower power limit to 208 W`, `scale to 9 replicas`, `revert`.
 ///
 /// A decision to maintain that confirms the change before is `keep`; one that finds no gain in it and leaves it is `no gain`.
 /// `validation` is that of [`crate::states::verdict_of_action`]. A revert of nothing that failed has the words of its change.

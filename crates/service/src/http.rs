@@ -4,9 +4,8 @@ use std::fmt;
 use std::future::ready;
 use std::io::ErrorKind;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::http::{StatusCode, header};
@@ -85,15 +84,38 @@ impl MetricsRegistry {
 #[derive(Debug, Clone, Default)]
 pub struct HealthRegistry(Arc<Mutex<HealthParts>>);
 
-type HealthParts = Vec<(&'static str, Arc<AtomicBool>)>;
+type HealthParts = Vec<(&'static str, ReadinessFlag)>;
 
 /// The flag by which a part reports that it is ready.
 #[derive(Debug, Clone)]
-pub struct ReadinessFlag(Arc<AtomicBool>);
+pub struct ReadinessFlag(Arc<Mutex<ReadyUntil>>);
+
+#[derive(Debug, Clone, Copy)]
+enum ReadyUntil {
+    /// Until it is set again.
+    Set(bool),
+    Time(Instant),
+}
 
 impl ReadinessFlag {
+    fn new() -> Self {
+        Self(Arc::new(Mutex::new(ReadyUntil::Set(false))))
+    }
+
     pub fn set(&self, ready: bool) {
-        self.0.store(ready, Ordering::Release);
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = ReadyUntil::Set(ready);
+    }
+
+    /// Sets it for so long: a part that is held up, and does not set it again, is not ready.
+    pub fn set_for(&self, time: Duration) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = ReadyUntil::Time(Instant::now() + time);
+    }
+
+    fn is_ready(&self) -> bool {
+        match *self.0.lock().unwrap_or_else(PoisonError::into_inner) {
+            ReadyUntil::Set(ready) => ready,
+            ReadyUntil::Time(until) => Instant::now() < until,
+        }
     }
 }
 
@@ -107,7 +129,7 @@ impl Collector for ReadinessCollector {
         let mut family = encoder.encode_descriptor("ready", help, None, MetricType::Gauge)?;
         for (part, flag) in self.0.0.lock().unwrap_or_else(PoisonError::into_inner).iter() {
             let label = [("part", *part)];
-            ConstGauge::new(i64::from(flag.load(Ordering::Acquire))).encode(family.encode_family(&label)?)?;
+            ConstGauge::new(i64::from(flag.is_ready())).encode(family.encode_family(&label)?)?;
         }
         Ok(())
     }
@@ -121,9 +143,9 @@ impl HealthRegistry {
 
     /// Returns a part that is not ready yet.
     pub fn part(&self, name: &'static str) -> ReadinessFlag {
-        let flag = Arc::new(AtomicBool::new(false));
+        let flag = ReadinessFlag::new();
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push((name, flag.clone()));
-        ReadinessFlag(flag)
+        flag
     }
 
     /// Returns the parts that are not ready. A process that has no part yet is starting, and not ready either.
@@ -132,7 +154,7 @@ impl HealthRegistry {
         if parts.is_empty() {
             return vec!["the start"];
         }
-        parts.iter().filter(|(_, flag)| !flag.load(Ordering::Acquire)).map(|(name, _)| *name).collect()
+        parts.iter().filter(|(_, flag)| !flag.is_ready()).map(|(name, _)| *name).collect()
     }
 }
 
@@ -216,6 +238,18 @@ mod tests {
     use tokio::time::timeout;
 
     use super::*;
+
+    #[test]
+    fn a_part_that_does_not_renew_its_readiness_is_not_ready() {
+        let health = HealthRegistry::default();
+        let part = health.part("part");
+        part.set_for(Duration::from_hours(1));
+        assert!(health.waiting().is_empty());
+        part.set_for(Duration::ZERO);
+        assert_eq!(health.waiting(), ["part"]);
+        part.set(true);
+        assert!(health.waiting().is_empty());
+    }
 
     #[tokio::test]
     async fn a_probe_is_answered_however_many_connections_somebody_else_holds() {

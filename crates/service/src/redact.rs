@@ -9,50 +9,13 @@ use std::io::{self, Write};
 use std::sync::Arc;
 
 use eadt_schemas::secret_names::{is_secret_name, is_secret_parameter};
+use eadt_schemas::visible_text::escape;
+pub use eadt_schemas::visible_text::{escape_line, escape_lines};
 
 /// Text in place of a secret.
 pub const HIDDEN: &str = "…";
 /// A secret shorter than this is not searched for in texts: it would hide parts of ordinary words.
 const SHORTEST: usize = 4;
-
-/// Returns whether a character moves the cursor, changes the order of text, or is not visible at all: control characters, and
-/// format characters (general category Cf) and `Default_Ignorable_Code_Point` of Unicode, unassigned ones included.
-fn steers(character: char) -> bool {
-    character.is_control()
-        || matches!(character,
-            '\u{ad}' | '\u{34f}' | '\u{600}'..='\u{605}' | '\u{61c}' | '\u{6dd}' | '\u{70f}' | '\u{890}'..='\u{891}' | '\u{8e2}'
-            | '\u{115f}'..='\u{1160}' | '\u{17b4}'..='\u{17b5}' | '\u{180b}'..='\u{180f}' | '\u{200b}'..='\u{200f}'
-            | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{3164}' | '\u{fe00}'..='\u{fe0f}' | '\u{feff}' | '\u{ffa0}'
-            | '\u{fff0}'..='\u{fffb}' | '\u{110bd}' | '\u{110cd}' | '\u{13430}'..='\u{1343f}' | '\u{1bca0}'..='\u{1bca3}'
-            | '\u{1d173}'..='\u{1d17a}' | '\u{e0000}'..='\u{e0fff}')
-}
-
-fn escape(text: &str, keep: impl Fn(char) -> bool) -> Cow<'_, str> {
-    if !text.chars().any(|character| steers(character) && !keep(character)) {
-        return Cow::Borrowed(text);
-    }
-    let mut shown = String::with_capacity(text.len() + 16);
-    for character in text.chars() {
-        if steers(character) && !keep(character) {
-            for unit in character.encode_utf16(&mut [0; 2]) {
-                fmt::Write::write_fmt(&mut shown, format_args!("\\u{unit:04x}")).expect("String");
-            }
-        } else {
-            shown.push(character);
-        }
-    }
-    Cow::Owned(shown)
-}
-
-/// Escapes a text of several lines: line breaks and tabs stay.
-pub fn lines(text: &str) -> Cow<'_, str> {
-    escape(text, |character| matches!(character, '\n' | '\t'))
-}
-
-/// Escapes a text that must stay within its line, such as a key or a name.
-pub fn line(text: &str) -> Cow<'_, str> {
-    escape(text, |_| false)
-}
 
 /// The secrets of a process, hidden wherever a text leaves it. Clones share them.
 #[derive(Clone, Default)]
@@ -134,7 +97,7 @@ const END: &[char] = &[' ', '\t', '\n', '\r', '"', '\'', '<', '>', '`', '|', '\\
 /// Replaces parts of a text that are secret by their form: user and password of every URL, also of one without its scheme, and
 /// the values of its secret parameters. Replaces every value behind the name of a secret, as in `host:9092?password=VALUE`.
 pub fn hide_credentials(text: &str) -> Cow<'_, str> {
-    let steps: [fn(&str) -> Option<String>; 3] = [hide_url_secrets, hide_users_of_hosts, hide_named_values];
+    let steps: [fn(&str) -> Option<String>; 4] = [hide_url_secrets, hide_users_of_hosts, hide_named_values, hide_json_values];
     steps.iter().fold(Cow::Borrowed(text), |shown, hide| match hide(&shown) {
         Some(hidden) => Cow::Owned(hidden),
         None => shown,
@@ -212,6 +175,36 @@ fn hide_named_values(text: &str) -> Option<String> {
                 shown.push_str(&after[..opening]);
                 shown.push_str(HIDDEN);
                 rest = &after[opening + length..];
+            }
+        }
+    }
+    if shown.is_empty() {
+        return None;
+    }
+    shown.push_str(rest);
+    Some(shown)
+}
+
+/// Replaces the values of `"NAME": "VALUE"` in JSON and YAML if the name is one of a secret. A name without quotes is left alone: it
+/// may be a word of a sentence.
+fn hide_json_values(text: &str) -> Option<String> {
+    let (mut shown, mut rest) = (String::new(), text);
+    while let Some(at) = rest.find(':') {
+        let (before, after) = (&rest[..at], &rest[at + 1..]);
+        let value = after.trim_start_matches([' ', '\t']);
+        let quotes = value.len() - value.trim_start_matches('\\').len();
+        let quote = if value[quotes..].starts_with('"') { &value[..=quotes] } else { "" };
+        let named = before.strip_suffix(quote).filter(|_| !quote.is_empty());
+        let name = named.and_then(|named| named.rsplit_once(quote)).map(|(_, name)| name);
+        shown.push_str(&rest[..=at]);
+        rest = after;
+        if name.is_some_and(is_secret_name) {
+            let (opening, length) = value_place(value);
+            if length > 0 {
+                shown.push_str(&after[..after.len() - value.len()]);
+                shown.push_str(&value[..opening]);
+                shown.push_str(HIDDEN);
+                rest = &value[opening + length..];
             }
         }
     }
@@ -351,6 +344,7 @@ impl<W: Write> Write for RedactingWriter<W> {
 
 #[cfg(test)]
 mod tests {
+    use eadt_schemas::visible_text::steers;
     use eadt_testing::cases;
     use proptest::prelude::*;
 
@@ -371,11 +365,11 @@ mod tests {
             ("n/a\u{fe0f} n/a\u{1bca0}", "n/a\\ufe0f n/a\\ud82f\\udca0"),
             ("a\u{2028}b\u{85}c", "a\\u2028b\\u0085c"),
         ] {
-            assert_eq!(line(text), shown);
-            assert_eq!(lines(text), shown);
+            assert_eq!(escape_line(text), shown);
+            assert_eq!(escape_lines(text), shown);
         }
-        assert_eq!(lines("a\tb\nc"), "a\tb\nc");
-        assert_eq!(line("a\tb\nc"), "a\\u0009b\\u000ac");
+        assert_eq!(escape_lines("a\tb\nc"), "a\tb\nc");
+        assert_eq!(escape_line("a\tb\nc"), "a\\u0009b\\u000ac");
     }
 
     proptest! {
@@ -387,7 +381,7 @@ mod tests {
             far in "[\u{E0000}-\u{E0FFF}]",
         ) {
             for text in [character, far] {
-                prop_assert!(line(&text).is_ascii(), "{:?}", text);
+                prop_assert!(escape_line(&text).is_ascii(), "{:?}", text);
             }
         }
     }
@@ -397,7 +391,7 @@ mod tests {
         let document = serde_json::json!({"name": "a\u{202e}\u{1b}[0m\u{e0041}\u{200b}\n"});
         let text = document.to_string();
         assert!(text.contains('\u{202e}'));
-        let shown = lines(&text);
+        let shown = escape_lines(&text);
         assert!(!shown.chars().any(steers), "{shown}");
         assert_eq!(serde_json::from_str::<serde_json::Value>(&shown).unwrap(), document);
     }
@@ -452,6 +446,20 @@ mod tests {
                 "EADT_BUS__PROPERTIES__ASSERTION__PRIVATE__KEY__PASSPHRASE=…",
             ),
             ("key=ns/job tokens=3 password_file=/run/x password=", "key=ns/job tokens=3 password_file=/run/x password="),
+        ] {
+            assert_eq!(hide_credentials(text), shown);
+        }
+    }
+
+    #[test]
+    fn values_behind_quoted_names_of_secrets_are_hidden() {
+        for (text, shown) in [
+            (r#"{"token":"hunter2","a":"b"}"#, r#"{"token":"…","a":"b"}"#),
+            (r#"{"password" : 1, "password": "hunter 2"}"#, r#"{"password" : 1, "password": "…"}"#),
+            (r#"{"message":"{\"client_secret\": \"hunter2\"}"}"#, r#"{"message":"{\"client_secret\": \"…\"}"}"#),
+            (r#"{"tokens":"3","token_file":"/run/x","level":"INFO"}"#, r#"{"tokens":"3","token_file":"/run/x","level":"INFO"}"#),
+            ("no token: run eadt token create", "no token: run eadt token create"),
+            ("token: \"x\" of 10:30", "token: \"x\" of 10:30"),
         ] {
             assert_eq!(hide_credentials(text), shown);
         }

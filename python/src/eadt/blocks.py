@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Final
 
 from torch import nn
 
+#: Classes that call the model that they have as ``module``, and no more. Others may have such an attribute, too.
+WRAPPERS: Final = frozenset({"DistributedDataParallel", "DataParallel", "FullyShardedDataParallel", "DeepSpeedEngine", "_FabricModule"})
+
 
 def unwrapped(model: nn.Module) -> nn.Module:
-    """Returns the model inside DDP, DeepSpeed and torch.compile."""
+    """Returns the model inside DDP, FSDP, DeepSpeed, Fabric and torch.compile."""
     while True:
-        inner = getattr(model, "_orig_mod", None) or getattr(model, "module", None)
+        names = {kind.__name__ for kind in type(model).__mro__}
+        name = "_orig_mod" if "OptimizedModule" in names else "module" if names & WRAPPERS else None
+        inner = getattr(model, name, None) if name is not None else None
         if not isinstance(inner, nn.Module):
             return model
         model = inner
@@ -70,6 +75,16 @@ def embedding_weights(model: nn.Module) -> set[int]:
     """Returns the identities of the weights of embeddings."""
     embeddings = [module for module in model.modules() if isinstance(module, (nn.Embedding, nn.EmbeddingBag))]
     return {id(parameter) for embedding in embeddings for parameter in embedding.parameters()}
+
+
+def tied_embeddings(model: nn.Module) -> set[int]:
+    """Returns the identities of weights of embeddings that the model has at another place, too, as at its head."""
+    places: dict[int, int] = {}
+    for _, module in model.named_modules(remove_duplicate=False):
+        for parameter in module._parameters.values():
+            if parameter is not None:
+                places[id(parameter)] = places.get(id(parameter), 0) + 1
+    return {identity for identity in embedding_weights(model) if places.get(identity, 0) > 1}
 
 
 def _trainable_size(blocks: Sequence[nn.Module], is_flat: bool) -> int:

@@ -589,9 +589,11 @@ class Client:
         if response.will_close:
             connection.close()
         try:
-            answer = json.loads(text) if text else {}
+            answer = json.loads(text) if text else None
         except ValueError:
-            answer = {"error": text[:200].decode(errors="replace")}
+            answer = None if response.status == 202 else {"error": text[:200].decode(errors="replace")}
+        if response.status == 202 and not isinstance(answer, dict):
+            raise ValueError(f"the server answers 202 without a JSON object, which is no collector's answer: {ELSEWHERE}")
         return response.status, answer if isinstance(answer, dict) else {}
 
     def _drop_connection(self) -> None:

@@ -1,7 +1,7 @@
 """DeepSpeed: one parameter group for each block, whose learning rate is 0 while it is frozen.
 
 ZeRO partitions gradients and goes on moving weights whose ``requires_grad`` is switched off after ``initialize``; a learning rate of 0
-moves them by nothing. It saves no computation; what is frozen is true, and no more is reported.
+in each step moves them by nothing. It saves no computation; what is frozen is true, and no more is reported.
 """
 
 from __future__ import annotations
@@ -28,30 +28,84 @@ def parameter_groups(model: nn.Module, blocks: Any = None, **defaults: Any) -> l
     return [{"params": groups[index], BLOCK: index, **defaults} for index in sorted(groups)]
 
 
+class _StandStill:
+    """Stands before the ``step`` of an optimizer: the first blocks have a learning rate of 0 in it, and their own again after it.
+
+    A scheduler goes on with their own rates, and a checkpoint has them.
+    """
+
+    def __init__(self, optimizer: Any) -> None:
+        self.layers = 0
+        self._optimizer = optimizer
+        self._step, self._was_attribute = optimizer.step, "step" in vars(optimizer)
+        # Schedulers of PyTorch look for a mark on it.
+        self.__dict__.update(getattr(optimizer.step, "__dict__", {}))
+        optimizer.step = self
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        # Those of now: a checkpoint that is loaded brings others.
+        groups = _blocks_of(self._optimizer)[: self.layers]
+        rates = [group["lr"] for group in groups]
+        try:
+            for group in groups:
+                group["lr"] = 0.0
+            return self._step(*arguments, **options)
+        finally:
+            for group, rate in zip(groups, rates, strict=True):
+                group["lr"] = rate
+
+    def remove(self) -> None:
+        """Gives the optimizer its own ``step`` back, unless somebody else replaced it meanwhile."""
+        self.layers = 0
+        if vars(self._optimizer).get("step") is not self:
+            return
+        if self._was_attribute:
+            self._optimizer.step = self._step
+        else:
+            del self._optimizer.step
+
+
+def _blocks_of(optimizer: Any) -> list[dict[str, Any]]:
+    """Returns the groups of the blocks, in their order."""
+    groups = {group[BLOCK]: group for group in optimizer.param_groups if group.get(BLOCK, -1) >= 0}
+    return [groups[index] for index in sorted(groups)]
+
+
 class GroupFreezer:
-    """Freezes blocks by the learning rates of their groups, before each step: a scheduler may have overwritten them."""
+    """Freezes blocks by the learning rates of their groups, in each step."""
 
     def __init__(self, engine: Any) -> None:
         self.engine = engine
         self.model = engine.module
-        self.frozen = 0
-        self._groups = {group[BLOCK]: group for group in engine.optimizer.param_groups if group.get(BLOCK, -1) >= 0}
-        self.blocks = [self._groups[index] for index in sorted(self._groups)]
-        #: The rate of each block when it was frozen, and that of the others then.
-        self._rates: dict[int, tuple[float, float]] = {}
-        self._step = engine.step
-        engine.step = self._guarded_step
+        # What an earlier job left.
+        earlier = vars(engine.optimizer).get("step")
+        if isinstance(earlier, _StandStill):
+            earlier.remove()
+        self._still: _StandStill | None = None
+
+    @property
+    def frozen(self) -> int:
+        """Blocks that are frozen now."""
+        return 0 if self._still is None else self._still.layers
+
+    @property
+    def blocks(self) -> list[dict[str, Any]]:
+        """The groups of the blocks."""
+        return _blocks_of(self.engine.optimizer)
 
     def close(self) -> None:
-        """Gives the engine its own ``step`` back."""
-        self.engine.step = self._step
+        """Has all blocks train again, and gives the optimizer its own ``step`` back."""
+        still, self._still = self._still, None
+        if still is not None:
+            still.remove()
 
     def refusal(self, layers: int) -> str | None:
         """Returns why these blocks cannot be frozen; ``None``: they can."""
-        if not self.blocks:
+        blocks = len(self.blocks)
+        if blocks == 0:
             return "the optimizer has no group for each block: make them with eadt.deepspeed.parameter_groups"
-        if layers >= len(self.blocks):
-            return f"{layers} of {len(self.blocks)} blocks: at least the last one trains"
+        if layers >= blocks:
+            return f"{layers} of {blocks} blocks: at least the last one trains"
         return None
 
     def freeze(self, layers: int) -> None:
@@ -61,28 +115,12 @@ class GroupFreezer:
         refusal = self.refusal(layers)
         if refusal is not None:
             raise FreezeRefused(refusal)
-        for index, group in enumerate(self.blocks):
-            if index >= layers and index < self.frozen:
-                group["lr"] = self._trained_rate(*self._rates.get(index, (group["lr"], 0.0)))
-            elif index < layers and index >= self.frozen:
-                self._rates[index] = (group["lr"], self._others_rate())
-        self.frozen = layers
-
-    def _trained_rate(self, remembered: float, others_then: float) -> float:
-        """Returns a block's rate of now: it has followed the others', since the schedule has gone on. Rates may differ by layer."""
-        others = self._others_rate()
-        # A warm-up begins at 0.
-        return remembered * (others / others_then) if others_then > 0 else others
-
-    def _others_rate(self) -> float:
-        """Returns the highest rate of what is never frozen: what is in no block, or else the last block."""
-        others = [group["lr"] for group in self.engine.optimizer.param_groups if group.get(BLOCK, -1) < 0]
-        return float(max(others, default=self.blocks[-1]["lr"]))
-
-    def _guarded_step(self, *args: Any, **kwargs: Any) -> Any:
-        for group in self.blocks[: self.frozen]:
-            group["lr"] = 0.0
-        return self._step(*args, **kwargs)
+        if layers == 0:
+            self.close()
+            return
+        if self._still is None:
+            self._still = _StandStill(self.engine.optimizer)
+        self._still.layers = layers
 
 
 class _EngineSteps:

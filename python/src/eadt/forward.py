@@ -5,6 +5,7 @@ Seen by hooks, which are there in one pass and go. In a pass that torch.compile 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
@@ -21,22 +22,40 @@ PASSES = 16
 Edge = tuple[Any, int]
 
 
+class Hook:
+    """A hook on a module. A copy of the module, or one that was pickled, has one in its place that does nothing and needs no package."""
+
+    def __init__(self, call: Callable[..., Any]) -> None:
+        self._call = call
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self._call(*arguments)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return inert()
+
+
+def inert() -> tuple[Any, ...]:
+    """Returns what ``__reduce__`` of a hook returns: the standard library's method that takes any arguments, and does nothing."""
+    return getattr, (contextlib.nullcontext(), "__exit__")
+
+
 @dataclass
 class View:
-    """What one pass showed. ``None`` for weights: something is not known of them, as where they are sharded."""
+    """What one pass showed."""
 
     #: Why blocks called in this way cannot be frozen.
     refusal: str | None = None
     #: Trainable weights in front of the first block, which only its inputs that can be detached lead to.
     front: dict[int, nn.Parameter] = field(default_factory=dict)
-    #: Trainable weights from which a way to the outputs remains if these inputs are detached.
-    reached: set[int] = field(default_factory=set)
+    #: Trainable weights from which a way to the outputs remains if these inputs are detached; ``None``: the outputs were not seen.
+    reached: set[int] | None = field(default_factory=set)
     #: Arguments of the first block that later blocks take as well, as what an encoder passes to each block of a decoder.
     shared_inputs: frozenset[int | str] = frozenset()
 
 
 @dataclass
-class _Found:
+class Found:
     """What a walk through the graph met."""
 
     weights: dict[int, nn.Parameter] = field(default_factory=dict)
@@ -98,14 +117,24 @@ class PassWatch:
         self._weights = {id(parameter) for parameter in self._model.parameters()} if whole else set()
         for index, block in enumerate(self._blocks if whole else self._blocks[:1]):
             if is_called(block):
-                self._block_hooks.append(block.register_forward_pre_hook(self._before(index), with_kwargs=True))
+                self._block_hooks.append(block.register_forward_pre_hook(Hook(self._before(index)), with_kwargs=True))
                 if whole:
-                    self._block_hooks.append(block.register_forward_hook(self._after(index)))
+                    self._block_hooks.append(block.register_forward_hook(Hook(self._after(index))))
         self._is_whole = whole
         for module in path_to(self._model, self._blocks[0]) if whole and self._block_hooks else ():
             # What is compiled whole would have its hooks compiled, too.
             if is_called(module) and not (module is self._model and self._is_outer_compiled):
-                self._outer_hooks[module] = module.register_forward_hook(self._on_outputs)
+                self._outer_hooks[module] = module.register_forward_hook(Hook(self._on_outputs))
+
+    def conclude(self) -> None:
+        """Ends a look at passes whose outputs nobody saw, as where a loop calls a method of the model that is not ``forward``."""
+        if not (self._is_whole and self._block_hooks and self._called) or self.was_compiled:
+            return
+        try:
+            self.view = self._make_view(None)
+        except Exception:
+            self.view = None
+        self.close()
 
     def close(self) -> None:
         """Removes the hooks, and forgets the graph of the pass; what it showed stays."""
@@ -163,7 +192,7 @@ class PassWatch:
         if not torch.is_grad_enabled():
             self._ran_without.add(index)
             return
-        is_again = _in_backward()
+        is_again = in_backward()
         if index in self._ran_without:
             self._ran_without.discard(index)
             self.was_reentrant = self.was_reentrant or is_again
@@ -173,15 +202,15 @@ class PassWatch:
             self._note_call(index, args, kwargs)
 
     def _on_block_output(self, index: int, output: Any) -> None:
-        if not self._called or not torch.is_grad_enabled() or _in_backward():
+        if not self._called or not torch.is_grad_enabled() or in_backward():
             return
-        edges = set(_edges(output))
+        edges = set(edges_of(output))
         self._outputs[index] = self._outputs.get(index, set()) | edges
         if index == 0:
             self._own |= self._walk(edges, set().union(*self._inputs.values())).nodes
 
-    def _walk(self, edges: Iterable[Edge], stops: Collection[Edge], only_from: Collection[Any] | None = None) -> _Found:
-        found = _walk(edges, stops, self._weights, only_from)
+    def _walk(self, edges: Iterable[Edge], stops: Collection[Edge], only_from: Collection[Any] | None = None) -> Found:
+        found = walk(edges, stops, self._weights, only_from)
         self.was_reentrant = self.was_reentrant or found.is_reentrant
         self._is_known = self._is_known and found.is_known
         return found
@@ -194,17 +223,17 @@ class PassWatch:
             return
         outputs: set[Edge] = set().union(*self._outputs.values())
         if index == 0:
-            if self._called and self._walk(_edges([args, kwargs]), outputs).stopped_at:
+            if self._called and self._walk(edges_of([args, kwargs]), outputs).stopped_at:
                 self._problem = "the blocks are called several times in a pass, each time with what they gave before"
             given: list[tuple[int | str, Any]] = [*enumerate(args), *kwargs.items()]
             for key, value in given:
                 # What is inside of a list is not detached.
                 place = key if isinstance(value, torch.Tensor) else None
-                self._inputs.setdefault(place, set()).update(_edges(value))
+                self._inputs.setdefault(place, set()).update(edges_of(value))
         elif self._called:
             last = self._called[-1]
             first: set[Edge] = set().union(*self._inputs.values())
-            met = self._walk(_edges([args, kwargs]), outputs | first).stopped_at
+            met = self._walk(edges_of([args, kwargs]), outputs | first).stopped_at
             self._shared |= met & first
             if index <= last or (self._outputs.get(last) and not met & self._outputs[last]):
                 self._problem = self._problem or f"the blocks are no chain: block {index} is not called with what block {last} gave"
@@ -217,11 +246,11 @@ class PassWatch:
 
     def _complete(self, module: nn.Module, output: Any) -> None:
         """Completes the view at the outputs of a module that has the blocks inside; those of the outermost one are last, and count."""
-        if not torch.is_grad_enabled() or _in_backward():
+        if not torch.is_grad_enabled() or in_backward():
             return
         if not self._called:
             # Blocks were compiled each by itself, run without gradients, or were left out in this pass.
-            self._walk(_edges(output), ())
+            self._walk(edges_of(output), ())
             self._is_known = True
             return
         if not self.was_compiled:
@@ -238,7 +267,7 @@ class PassWatch:
             if key is not None and key not in shared:
                 detached |= edges
         front = self._walk(detached, ())
-        reached = self._walk(_edges(output), detached, self._own)
+        reached = None if output is None else self._walk(edges_of(output), detached, self._own)
         if not self._is_known:
             return None
         problem = self._problem
@@ -247,14 +276,14 @@ class PassWatch:
         return View(
             refusal=problem,
             front=front.weights,
-            reached=set(reached.weights),
+            reached=None if reached is None else set(reached.weights),
             shared_inputs=shared,
         )
 
 
-def _walk(edges: Iterable[Edge], stops: Collection[Edge], known: Collection[int], only_from: Collection[Any] | None = None) -> _Found:
+def walk(edges: Iterable[Edge], stops: Collection[Edge], known: Collection[int], only_from: Collection[Any] | None = None) -> Found:
     """Walks the graph of gradients backwards from ``edges``, but not over ``stops``: from nowhere, or not from ``only_from``."""
-    found = _Found()
+    found = Found()
     waiting: list[Edge] = []
     for edge in edges:
         if only_from is None and edge in stops:
@@ -283,7 +312,7 @@ def _walk(edges: Iterable[Edge], stops: Collection[Edge], known: Collection[int]
     return found
 
 
-def _edges(value: Any, depth: int = 4) -> Iterator[Edge]:
+def edges_of(value: Any, depth: int = 4) -> Iterator[Edge]:
     """Yields the places in the graph of all tensors in a value of which gradients are wanted."""
     if isinstance(value, torch.Tensor):
         if value.requires_grad:
@@ -298,9 +327,10 @@ def _edges(value: Any, depth: int = 4) -> Iterator[Edge]:
         elif is_dataclass(value):
             parts = [getattr(value, entry.name, None) for entry in fields(value)]
         for part in parts:
-            yield from _edges(part, depth - 1)
+            yield from edges_of(part, depth - 1)
 
 
-def _in_backward() -> bool:
+def in_backward() -> bool:
+    """Returns whether a backward pass runs in this thread."""
     task = getattr(torch._C, "_current_graph_task_id", None)
     return task is not None and task() != -1

@@ -5,7 +5,6 @@ What frameworks get wrong here is handled or refused; each refusal gives its rea
 
 from __future__ import annotations
 
-import contextlib
 import weakref
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final
@@ -13,26 +12,89 @@ from typing import Any, Final
 import torch
 from torch import nn
 
-from .blocks import embedding_weights, find_blocks, is_called, owner_of, size_of, unwrapped
-from .forward import PassWatch, View, is_compiled
+from .blocks import embedding_weights, find_blocks, is_called, owner_of, size_of, tied_embeddings, unwrapped
+from .checks import Boundary, Check, Fingerprint, trace_of
+from .directives import rank_and_world
+from .forward import PassWatch, is_compiled
 
-__all__ = ["BlockFreezer", "FreezeRefused", "find_blocks", "owner_of", "unwrapped"]
+__all__ = ["BlockFreezer", "FreezeRefused", "find_blocks", "give_back", "owner_of", "unwrapped"]
 
 #: Names of weights that a reason lists, at most.
 NAMES_LISTED: Final = 3
-
-#: Freezers of this process.
-_freezers: weakref.WeakSet[BlockFreezer] = weakref.WeakSet()
+#: Classes that exchange the gradients of a model's weights between ranks, and expect that some have none.
+REDUCERS: Final = frozenset({"DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule", "DeepSpeedEngine"})
+MOVED: Final = "frozen weights moved all the same: the optimizer, or another part of the loop, moves weights that have no gradient"
 
 
 class FreezeRefused(Exception):
     """The model cannot be frozen without harm; nothing was changed."""
 
 
+class _Changes:
+    """What a freeze changed in a model. It belongs to the blocks, and outlives a freezer that nobody closed."""
+
+    def __init__(self) -> None:
+        #: Weights of each frozen block, and whether each one trained when it was frozen: a loop may thaw its own layers meanwhile.
+        self.stopped: list[list[tuple[nn.Parameter, bool]]] = []
+        #: Weights in front of the blocks, which get no gradient while these are frozen, and work for nothing else.
+        self.idle: list[nn.Parameter] = []
+        #: Those of the model and of the optimizers.
+        self.hooks: list[Any] = []
+        #: The steps after the freeze, while they are looked at.
+        self.check: Check | None = None
+
+    def thaw(self, layers: int) -> None:
+        """Has all blocks but the first ``layers`` train again, and removes all hooks."""
+        self.end_check()
+        for stopped in self.stopped[layers:]:
+            _thaw(stopped)
+        del self.stopped[layers:]
+        if layers == 0:
+            self.idle = []
+        hooks, self.hooks = self.hooks, []
+        for hook in hooks:
+            hook.remove()
+
+    def give_back(self) -> None:
+        """Has the model train as it did before the freeze."""
+        self.thaw(0)
+
+    def end_check(self) -> None:
+        check, self.check = self.check, None
+        if check is not None:
+            check.close()
+
+    def held(self) -> set[int]:
+        """Returns the identities of the weights that trained before they were stopped."""
+        return {id(parameter) for record in self.stopped for parameter, trained in record if trained}
+
+    def before_step(self, *_: Any) -> None:
+        # A gradient of zeros, as zero_grad(set_to_none=False) leaves it, moves weights by momentum and decay.
+        if self.check is not None:
+            self.check.before_step()
+        for record in self.stopped:
+            for parameter, _trained in record:
+                parameter.grad = None
+        for parameter in self.idle if self.check is None else ():
+            parameter.grad = None
+
+
+#: What is changed now in the models of this process, by their frozen blocks.
+_changes: weakref.WeakKeyDictionary[nn.Module, _Changes] = weakref.WeakKeyDictionary()
+
+
+def give_back(model: nn.Module) -> None:
+    """Has the blocks of a model train again that a job froze and left so: an earlier job was asked for it, and not the next one."""
+    for module in model.modules():
+        changes = _changes.pop(module, None)
+        if changes is not None:
+            changes.give_back()
+
+
 class BlockFreezer:
     """Freezes and unfreezes a prefix of blocks of one model, on every rank at the same step.
 
-    What another freezer froze of the same blocks trains again: an earlier job was asked for it, and not this one.
+    What another freezer froze of the same blocks trains again, and so does all if the freezer is collected.
     """
 
     def __init__(
@@ -40,37 +102,33 @@ class BlockFreezer:
         model: nn.Module,
         optimizers: Sequence[torch.optim.Optimizer] = (),
         blocks: Sequence[nn.Module] | None = None,
-        wrapper_refusal: Callable[[], str | None] = lambda: None,
+        wrapper_refusal: Callable[[], str | None] | None = None,
     ) -> None:
+        give_back(model)
         self.model = model
-        self._wrapper_refusal = wrapper_refusal
+        self._wrapper_refusal = wrapper_refusal or (lambda: _refusal_of_ranks(model))
         self.blocks = list(blocks) if blocks is not None else find_blocks(model)
-        self.frozen = 0
-        for other in list(_freezers):
-            if self.blocks and other.frozen > 0 and other.blocks[0] is self.blocks[0]:
-                other.freeze(0)
-                other.close()
-        _freezers.add(self)
         #: Recompilations that torch.compile was given cause for.
         self.recompilations = 0
-        #: Weights of each frozen block, and whether each one trained when it was frozen: a loop may thaw its own layers meanwhile.
-        self._stopped: list[list[tuple[nn.Parameter, bool]]] = []
-        #: The same of what is in front of the blocks, and works for nothing else.
-        self._before: list[tuple[nn.Parameter, bool]] = []
-        self._boundary: Any = None
+        self._changes = _Changes()
+        weakref.finalize(self, self._changes.give_back).atexit = False
+        self._boundary: Boundary | None = None
         self._watch = PassWatch(model, self.blocks)
-        #: Weights that got a gradient since the blocks were frozen, while that is checked.
-        self._receipts: _Receipts | None = None
-        #: Of a model of which no pass can be seen: what may be in front of the blocks.
-        self._unsure: list[nn.Parameter] = []
         self._optimizers = _plain(optimizers)
-        #: Those of the optimizers, which are there while something is frozen.
-        self._hooks: list[Any] = []
+        #: What the frozen weights were.
+        self._before: Fingerprint | None = None
+        #: Why the steps after the freeze cannot be looked at.
+        self._unchecked: str | None = None
+
+    @property
+    def frozen(self) -> int:
+        """Blocks that are frozen now."""
+        return len(self._changes.stopped)
 
     def close(self) -> None:
-        """Removes every hook; what is frozen stays so."""
-        self._remove_hooks()
-        self._end_receipts()
+        """Has all blocks train again, and removes every hook."""
+        self._changes.give_back()
+        self._before = None
         self._watch.close()
 
     def look_again(self, whole: bool = False) -> None:
@@ -87,6 +145,7 @@ class BlockFreezer:
         uncalled = next((block for block in self.blocks if not is_called(block)), None)
         if uncalled is not None:
             return f"a block is a {type(uncalled).__name__}, which is never called itself: name modules that are, with layers=[...]"
+        self._watch.conclude()
         # All blocks can train again whatever the wrapper: that is how the job was started.
         if layers in (0, self.frozen):
             return None
@@ -94,7 +153,7 @@ class BlockFreezer:
             self._wrapper_refusal()
             or _refusal_of_wrapper(self.model)
             or _refusal_of_checkpointing(self.model, self._watch)
-            or _refusal_of_shared_weights(self.model, self.blocks, layers, self._stopped_weights())
+            or _refusal_of_shared_weights(self.model, self.blocks, layers, self._changes.held())
             or (None if self._watch.view is None else self._watch.view.refusal)
             or (self._refusal_of_front() if self.frozen == 0 else None)
             or self._refusal_of_the_rest(layers)
@@ -103,14 +162,24 @@ class BlockFreezer:
     def _refusal_of_front(self) -> str | None:
         """Refuses if a freeze would stop more in front of the blocks than a small front end, or a part of its gradients."""
         view = self._watch.view
-        front = self._front_by_order() if view is None else list(view.front.values())
+        if view is None:
+            return self._refusal_of_idle(self._front_by_order())
+        if view.reached is not None:
+            reason = self._refusal_of_partly([weight for identity, weight in view.front.items() if identity in view.reached])
+            if reason is not None:
+                return reason
+        return self._refusal_of_idle(list(view.front.values()))
+
+    def _refusal_of_partly(self, weights: Sequence[nn.Parameter]) -> str | None:
+        tied = tied_embeddings(unwrapped(self.model))
+        partly = [weight for weight in weights if id(weight) not in tied]
+        reason = "weights in front of the blocks, which other parts use as well, would train on a part of their gradients"
+        return f"{reason}: {self._named(partly)}" if partly else None
+
+    def _refusal_of_idle(self, weights: Sequence[nn.Parameter]) -> str | None:
+        """Refuses if more would stop with the blocks than a small front end. Embeddings have many weights and do little."""
         embeddings = embedding_weights(unwrapped(self.model))
-        front = [parameter for parameter in front if id(parameter) not in embeddings]
-        if view is not None:
-            partly = [parameter for parameter in front if id(parameter) in view.reached]
-            if partly:
-                reason = "weights in front of the blocks, which other parts use as well, would train on a part of their gradients"
-                return f"{reason}: {self._named(partly)}"
+        front = [weight for weight in weights if id(weight) not in embeddings]
         kinds = {type(unwrapped(block)) for block in self.blocks}
         inside = {id(module) for block in self.blocks for module in block.modules()}
         stopped = {id(parameter) for parameter in front}
@@ -129,11 +198,11 @@ class BlockFreezer:
 
     def _refusal_of_the_rest(self, layers: int) -> str | None:
         """Refuses if nothing would be left of which a gradient is wanted: the backward pass of a loop raises then."""
-        view, held = self._watch.view, self._stopped_weights()
+        view, held = self._watch.view, self._changes.held()
         frozen = {id(parameter) for block in self.blocks[:layers] for parameter in block.parameters()}
         behind = (
             [parameter for block in self.blocks[layers:] for parameter in block.parameters()]
-            if view is None
+            if view is None or view.reached is None
             else [parameter for parameter in self.model.parameters() if id(parameter) in view.reached]
         )
         if any(id(parameter) not in frozen and (parameter.requires_grad or id(parameter) in held) for parameter in behind):
@@ -144,8 +213,8 @@ class BlockFreezer:
         """Returns whether this freeze takes the last weights of an optimizer: a gradient scaler raises in its step then."""
         stopped = {id(parameter) for block in self.blocks[:layers] for parameter in block.parameters()}
         if layers > 0:
-            stopped.update(id(parameter) for parameter in self._parameters_before())
-        held = self._stopped_weights()
+            stopped.update(id(parameter) for parameter in self._front_at_most())
+        held = self._changes.held()
         for optimizer in self._optimizers:
             # A loop may have stopped all weights of an optimizer itself, as loops of a GAN do in turns.
             trains = [id(p) for group in optimizer.param_groups for p in group["params"] if p.requires_grad or id(p) in held]
@@ -162,86 +231,79 @@ class BlockFreezer:
             return
         # Before a compiled model is compiled once more: its hooks would stay.
         self._watch.close()
-        self._end_receipts()
-        for block in self.blocks[self.frozen : layers]:
-            self._stopped.append(_stop(list(block.parameters()), self._stopped_weights()))
-        for stopped in self._stopped[layers:]:
-            _thaw(stopped)
-        del self._stopped[layers:]
-        if self.frozen == 0:
-            self._before = _stop(self._parameters_before())
-        elif layers == 0:
-            _thaw(self._before)
-        if self._boundary is not None:
-            self._boundary.remove()
-            self._boundary = None
+        changes, view = self._changes, self._watch.view
+        before = self.frozen
+        changes.thaw(min(layers, before))
+        for block in self.blocks[before:layers]:
+            changes.stopped.append(_stop(list(block.parameters()), changes.held()))
+        for index, block in enumerate(self.blocks):
+            if index < layers:
+                _changes[block] = changes
+            elif _changes.get(block) is changes:
+                del _changes[block]
+        self._boundary = self._before = None
         if layers > 0:
             # With tied embeddings the gradient would go through all frozen blocks to reach them.
-            self._boundary = self.blocks[0].register_forward_pre_hook(_detacher(self._watch.view), with_kwargs=True)
+            self._boundary = Boundary(view, trace_of(self.model, self.blocks[0]))
+            changes.hooks = [
+                self.blocks[0].register_forward_pre_hook(self._boundary, with_kwargs=True),
+                *(optimizer.register_step_pre_hook(changes.before_step) for optimizer in self._optimizers),
+            ]
+            self._before = Fingerprint([parameter for record in changes.stopped for parameter, trained in record if trained])
         if self._watch.was_compiled or is_compiled(self.model):
             self.recompilations += 1
-        self._remove_hooks()
-        if layers > 0:
-            self._hooks = [optimizer.register_step_pre_hook(self._before_step) for optimizer in self._optimizers]
-        self.frozen = layers
 
     def frozen_parameters(self) -> list[nn.Parameter]:
         """Returns the weights that must not move now."""
-        if self.frozen == 0:
-            return []
-        blocks = [parameter for block in self.blocks[: self.frozen] for parameter in block.parameters()]
-        return [*blocks, *(parameter for parameter, trains in self._before if trains)]
+        blocks = [parameter for record in self._changes.stopped for parameter, _ in record]
+        return [*blocks, *self._changes.idle]
 
     def stopped_in_front(self) -> str | None:
-        """Returns the names of weights that are frozen with the blocks, in front of them; ``None``: there are none."""
-        before = [parameter for parameter, trains in self._before if trains]
-        return self._named(before) if self.frozen > 0 and before else None
+        """Returns the names of weights in front of frozen blocks that get no gradient any more; ``None``: there are none."""
+        return self._named(self._changes.idle) if self._changes.idle else None
+
+    def moved(self) -> bool:
+        """Returns whether frozen weights are others than when they were frozen: optimizers may move what has no gradient."""
+        return self._before is not None and self._before.differs()
 
     def begin_check(self) -> None:
-        """Notes from now on which weights get a gradient. Call it after a freeze, and ``check`` after each step."""
-        self._end_receipts()
-        if self.frozen > 0:
-            self._unsure = self._front_by_order() if self._watch.view is None else []
-            self._receipts = _Receipts([parameter for parameter in self.model.parameters() if parameter.requires_grad])
+        """Looks at the next steps. Call it after a freeze, and ``check`` after each step."""
+        self._changes.end_check()
+        self._unchecked = None
+        # Whatever goes wrong, all ranks look at the same steps.
+        try:
+            self._begin_check()
+        except Exception as error:
+            self._unchecked = f"the job cannot check what it trains: {error}"
+
+    def _begin_check(self) -> None:
+        if self._boundary is not None:
+            check = Check(self.model, self.blocks, self.frozen, self._boundary, self._watch.view)
+            self._changes.check = check
+            if check.order is not None:
+                self._changes.hooks += check.order.hooks
 
     def check(self, is_last: bool) -> tuple[bool, str | None]:
-        """Returns whether all blocks that should train got a gradient since ``begin_check``, and why the freeze must be taken back.
+        """Returns whether the steps since ``begin_check`` showed that the freeze is exact, and why it must be taken back.
 
         A block may be left out of a pass: it is only missing if the step ``is_last``.
         """
-        if self._receipts is None:
-            return True, None
-        received, view = self._receipts.received, self._watch.view
-        if not received:
-            # Some wrappers hand gradients over in another way.
-            missing = f"it cannot be seen whether weights in front of the blocks still train: {self._named(self._unsure)}"
-            return not self._unsure, missing if self._unsure and is_last else None
-        partly = [parameter for parameter in self._unsure if id(parameter) in received]
-        if partly:
-            reason = "weights in front of the blocks, which other parts use as well, trained on a part of their gradients"
-            return False, f"{reason}: {self._named(partly)}"
-        for index, block in enumerate(self.blocks[self.frozen :], self.frozen):
-            weights = {id(weight) for weight in block.parameters() if weight.requires_grad}
-            if view is not None:
-                weights &= view.reached
-            if weights and not weights & received:
-                return False, f"block {index} got no gradient any more" if is_last else None
-        return True, None
+        check = self._changes.check
+        if check is None:
+            return self._unchecked is None, self._unchecked
+        if self.moved():
+            return False, MOVED
+        refusal = self._refusal_of_partly(check.partly_trained())
+        if refusal is None and self._watch.view is None:
+            refusal = self._refusal_of_idle(check.idle())
+        return (False, refusal) if refusal is not None else check.outcome(is_last)
 
     def end_check(self) -> None:
-        """Keeps weights in front of the blocks, which got no gradient, from training; on every rank at the same step."""
-        unsure = self._unsure
-        self._end_receipts()
-        if self.frozen > 0 and unsure:
-            self._before += _stop(unsure)
-            if self._watch.was_compiled or is_compiled(self.model):
-                self.recompilations += 1
-
-    def _end_receipts(self) -> None:
-        receipts, self._receipts = self._receipts, None
-        self._unsure = []
-        if receipts is not None:
-            receipts.close()
+        """Ends the look; what is in front of the blocks and got no gradient gets none as long as they are frozen."""
+        check = self._changes.check
+        if check is not None:
+            self._changes.idle = check.idle()
+            self._changes.end_check()
 
     def _named(self, parameters: Sequence[nn.Parameter]) -> str:
         """Returns the names of the first weights of a few, and how many there are."""
@@ -263,38 +325,13 @@ class BlockFreezer:
         # The blocks are not inside of the model.
         return []
 
-    def _stopped_weights(self) -> set[int]:
-        """Returns the identities of the weights that trained before they were stopped."""
-        return {id(parameter) for record in (*self._stopped, self._before) for parameter, trained in record if trained}
-
-    def _remove_hooks(self) -> None:
-        hooks, self._hooks = self._hooks, []
-        for hook in hooks:
-            hook.remove()
-
-    def _before_step(self, *_: Any) -> None:
-        # A gradient of zeros, as zero_grad(set_to_none=False) leaves it, moves weights by momentum and decay.
-        received = self._receipts.received if self._receipts is not None else set()
-        for parameter in (*self.frozen_parameters(), *(unsure for unsure in self._unsure if id(unsure) not in received)):
-            parameter.grad = None
-
-    def _parameters_before(self) -> list[nn.Parameter]:
-        """Returns the weights that no gradient reaches if the inputs of the blocks are detached. Tied embeddings go on training."""
+    def _front_at_most(self) -> list[nn.Parameter]:
+        """Returns the weights that may get no gradient any more, in front of the blocks. Tied embeddings go on training."""
         view = self._watch.view
         if view is not None:
-            return [parameter for identity, parameter in view.front.items() if identity not in view.reached]
-        # No pass was seen: embeddings beside the blocks, but for those of relative positions, which each block uses.
-        model = unwrapped(self.model)
-        uses: dict[int, int] = {}
-        for module in model.modules():
-            for parameter in module.parameters(recurse=False):
-                uses[id(parameter)] = uses.get(id(parameter), 0) + 1
-        owner = owner_of(model, self.blocks)
-        if owner is None:
-            return []
-        embeddings = [child for name, child in owner.named_children() if isinstance(child, nn.Embedding) and "rel" not in name]
-        own = [parameter for embedding in embeddings for parameter in embedding.parameters()]
-        return [parameter for parameter in own if uses[id(parameter)] == 1]
+            return [parameter for identity, parameter in view.front.items() if view.reached is None or identity not in view.reached]
+        inside = {id(parameter) for block in self.blocks for parameter in block.parameters()}
+        return [parameter for parameter in self.model.parameters() if id(parameter) not in inside]
 
 
 def _stop(parameters: Sequence[nn.Parameter], held: Collection[int] = ()) -> list[tuple[nn.Parameter, bool]]:
@@ -328,44 +365,6 @@ def _plain(optimizers: Sequence[Any]) -> list[torch.optim.Optimizer]:
     return found
 
 
-class _Receipts:
-    """Notes which weights get a gradient, by hooks on them."""
-
-    def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
-        self.received: set[int] = set()
-        self._hooks: list[Any] = []
-        for parameter in parameters:
-            # Weights of some wrappers take no hook.
-            with contextlib.suppress(Exception):
-                self._hooks.append(parameter.register_post_accumulate_grad_hook(lambda weight: self.received.add(id(weight))))
-
-    def close(self) -> None:
-        hooks, self._hooks = self._hooks, []
-        for hook in hooks:
-            hook.remove()
-
-
-def _detacher(view: View | None) -> Callable[..., Any]:
-    """Returns the hook that detaches the inputs of a block, but for those that later blocks take as well: these lead to their gradients."""
-    if view is None or not view.shared_inputs:
-        return _detach_inputs
-    shared = view.shared_inputs
-
-    def detach(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        detached, named = _detach_inputs(module, args, kwargs)
-        kept = tuple(args[place] if place in shared else value for place, value in enumerate(detached))
-        return kept, {name: kwargs[name] if name in shared else value for name, value in named.items()}
-
-    return detach
-
-
-def _detach_inputs(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    def detached(value: Any) -> Any:
-        return value.detach() if isinstance(value, torch.Tensor) and value.requires_grad else value
-
-    return tuple(detached(value) for value in args), {name: detached(value) for name, value in kwargs.items()}
-
-
 def _refusal_of_wrapper(model: nn.Module) -> str | None:
     for module in model.modules():
         kind = type(module).__name__
@@ -379,6 +378,17 @@ def _refusal_of_wrapper(model: nn.Module) -> str | None:
         elif kind == "DeepSpeedEngine":
             return "DeepSpeed moves weights that do not require gradients: use eadt.deepspeed.wrap"
     return None
+
+
+def _refusal_of_ranks(model: nn.Module) -> str | None:
+    """Refuses if ranks exchange gradients in a way that is not known: loops that do it themselves may expect one of each weight."""
+    ranks = rank_and_world()
+    if ranks is None or ranks[1] == 1:
+        return None
+    kinds = {kind.__name__ for module in model.modules() for kind in type(module).__mro__}
+    if kinds & REDUCERS:
+        return None
+    return "the loop exchanges gradients between ranks itself, of which frozen weights have none: wrap the model with DDP or FSDP"
 
 
 def _refusal_of_checkpointing(model: nn.Module, watch: PassWatch) -> str | None:

@@ -13,7 +13,7 @@ import transformers
 from transformers import TrainerCallback
 
 from .callbacks import ValidationLoss, check_options
-from .freeze import BlockFreezer
+from .freeze import BlockFreezer, give_back
 from .passed import PassedBatches
 from .training import Job, quiet
 
@@ -52,6 +52,13 @@ class EadtCallback(TrainerCallback):  # type: ignore[misc]
         self._skips: int | None = None
 
     @quiet
+    def on_init_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        # Before the trainer makes an optimizer of what trains: a training that raised may have left blocks frozen.
+        model = kwargs.get("model")
+        if model is not None:
+            give_back(model)
+
+    @quiet
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         # A training that raised has no end of its own; another one begins.
         self._end()
@@ -75,6 +82,11 @@ class EadtCallback(TrainerCallback):  # type: ignore[misc]
         batch = self._batch if self._is_loaded_known else None
         self.job.start(global_batch_size=batch, steps_remaining=max(0, state.max_steps - state.global_step))
 
+    def _on_error(self) -> None:
+        """Leaves no block frozen where a training raises: it has no end of its own, and another one may begin without this callback."""
+        if self.job is not None:
+            self.job.release()
+
     def _learn_batch(self, args: Any, state: Any, dataloader: Any) -> None:
         # A batch that was found by trying, and in older transformers one of a checkpoint, is not that of the arguments.
         found = getattr(state, "train_batch_size", None) if args.auto_find_batch_size else None
@@ -90,7 +102,7 @@ class EadtCallback(TrainerCallback):  # type: ignore[misc]
             trainer = _trainer_of(state)
             if trainer is not None:
                 of_rank = self._loaded * self._at_once // _data_ranks(args) if self._is_loaded_known else None
-                self._passed = PassedBatches(trainer, getattr(model, "main_input_name", None), of_rank)
+                self._passed = PassedBatches(trainer, getattr(model, "main_input_name", None), of_rank, self._on_error)
 
     @quiet
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:

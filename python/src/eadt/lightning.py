@@ -11,7 +11,7 @@ from lightning.pytorch.callbacks import Callback
 from .batches import batch_size
 from .callbacks import ValidationLoss, check_options
 from .directives import rank_and_world
-from .freeze import BlockFreezer, owner_of
+from .freeze import BlockFreezer, give_back, owner_of
 from .training import Job, quiet
 
 #: Names by which modules usually log the loss on data that they do not train on.
@@ -99,6 +99,12 @@ class EadtCallback(Callback):  # type: ignore[misc]
     @quiet
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self._kept = dict(state_dict)
+
+    @quiet
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        # Before the module makes optimizers, which may take what trains alone.
+        if stage == "fit":
+            give_back(pl_module)
 
     @quiet
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
@@ -229,6 +235,9 @@ def _refusal_of_strategy(strategy: Any) -> str | None:
     if "DeepSpeed" in name:
         return "DeepSpeed moves weights that do not require gradients: use eadt.deepspeed.wrap"
     model = getattr(strategy, "model", None)
+    ranks = rank_and_world()
+    if "DDP" not in name and "FSDP" not in name and ranks is not None and ranks[1] > 1:
+        return f"{name} exchanges gradients between ranks in a way that is not known: use DDP or FSDP"
     if model is None or "DDP" not in name:
         return None
     from .freeze import _refusal_of_wrapper

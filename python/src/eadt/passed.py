@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from .batches import batch_size
@@ -11,13 +11,13 @@ from .batches import batch_size
 class PassedBatches:
     """Stands before ``trainer.training_step``, which is called with each batch that is trained on, and with no other.
 
-    ``loaded``: the samples that the loader takes for a batch of this rank; ``None``: not known.
+    ``loaded``: the samples that the loader takes for a batch of this rank; ``None``: not known. ``on_error``: called if a step raises.
     """
 
-    def __init__(self, trainer: Any, main_input: str | None, loaded: int | None) -> None:
+    def __init__(self, trainer: Any, main_input: str | None, loaded: int | None, on_error: Callable[[], None] = lambda: None) -> None:
         self.batches = 0
         self._rows = 0
-        self._main_input, self._loaded = main_input, loaded
+        self._main_input, self._loaded, self._on_error = main_input, loaded, on_error
         #: Whether a batch has a row for each sample; ``None``: there was no batch yet.
         self._has_rows: bool | None = None
         self._trainer = trainer
@@ -48,7 +48,11 @@ class PassedBatches:
         def training_step(*arguments: Any, **options: Any) -> Any:
             # Steps may take entries out of it.
             rows = self._rows_of(options["inputs"] if "inputs" in options else arguments[1] if len(arguments) > 1 else None)
-            result = step(*arguments, **options)
+            try:
+                result = step(*arguments, **options)
+            except BaseException:
+                self._on_error()
+                raise
             self._count(rows)
             return result
 

@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from .forward import Hook
+
 #: Rows of a block's output that are compared: enough for CKA, little to keep.
 MAX_ROWS = 512
 
@@ -47,7 +49,7 @@ class PlasticityMeter:
     def keep_next_batch(self) -> None:
         """Keeps the inputs of the next forward pass in training."""
         self.close()
-        self._hook = self._model.register_forward_pre_hook(self._on_forward, with_kwargs=True)
+        self._hook = self._model.register_forward_pre_hook(Hook(self._on_forward), with_kwargs=True)
 
     def close(self) -> None:
         """Removes the hook, if it is there."""

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from .events import event_precision
-from .forward import is_compiled, when_compiling
+from .forward import Hook, is_compiled, when_compiling
 
 
 def current_precision(model: nn.Module) -> str:
@@ -58,9 +58,9 @@ class PrecisionProbe:
         """Looks at the next forward pass: the precision may be another one since the last."""
         self.is_looking = True
         if self._hook is None:
-            self._hook = self._watched.register_forward_pre_hook(self._on_forward)
+            self._hook = self._watched.register_forward_pre_hook(Hook(self._on_forward))
         if self._outer is not None and self._outer_hook is None:
-            self._outer_hook = self._outer.register_forward_pre_hook(self._on_call)
+            self._outer_hook = self._outer.register_forward_pre_hook(Hook(self._on_call))
 
     def settle(self) -> None:
         """Ends a look at passes that were compiled, so that no hook saw them. Call it after a step."""

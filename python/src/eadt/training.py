@@ -97,6 +97,10 @@ class Job:
         self._restored_samples = 0.0
         #: Steps at the last ``close``; another one without steps in between does nothing.
         self._closed_at: int | None = None
+        #: Blocks that were frozen when the job ended.
+        self._frozen_at_end: int | None = None
+        #: Whether it was reported that frozen weights moved after all.
+        self._is_moved = False
         self.scaler = scaler
         self._agree_every = max(1, agree_every)
         self._revision = 0
@@ -183,7 +187,9 @@ class Job:
 
     @property
     def frozen_layers(self) -> int | None:
-        """Blocks that are frozen now; ``None``: this job freezes none and cannot be asked to."""
+        """Blocks that are frozen now, or were at the end of the job; ``None``: this job freezes none and cannot be asked to."""
+        if self._frozen_at_end is not None and self._closed_at == self.steps_total:
+            return self._frozen_at_end
         return None if self._freezer is None else int(self._freezer.frozen)
 
     @property
@@ -384,7 +390,7 @@ class Job:
         self._report_counted()
         self._agree()
         directive = self._pending
-        if directive is not None and self.checkpoint_due():
+        if directive is not None and self.checkpoint_due() and self._closed_at != self.steps_total:
             self._pending = None
             self._take_up(directive)
         if self._leads() and self._closed_at != self.steps_total:
@@ -404,16 +410,33 @@ class Job:
     def _end(self) -> dict[str, Any]:
         """Ends the measurement, and returns the fields of the last event; none for a rank that reports nothing."""
         _begun_jobs.discard(self)
-        with contextlib.suppress(Exception):
-            self.energy.__exit__(None, None, None)
-        self._report_counted()
-        self._closed_at = self.steps_total
-        if not self._leads():
-            return {}
-        fields: dict[str, Any] = {"phase": "finished", "steps_total": self.steps_total, **self._state()}
-        if self.samples_total > 0:
-            fields["samples_total"] = self.samples_total
-        return fields
+        try:
+            with contextlib.suppress(Exception):
+                self.energy.__exit__(None, None, None)
+            self._report_counted()
+            self._closed_at = self.steps_total
+            if not self._leads():
+                return {}
+            fields: dict[str, Any] = {"phase": "finished", "steps_total": self.steps_total, **self._state()}
+            if self.samples_total > 0:
+                fields["samples_total"] = self.samples_total
+            return fields
+        finally:
+            self.release()
+
+    def release(self) -> None:
+        """Has the model train as it did before the job: all blocks train again, and no hook is left but those in compiled code."""
+        try:
+            frozen = None if self._freezer is None else int(self._freezer.frozen)
+            # A freeze that is not checked yet was not acknowledged.
+            self._frozen_at_end = frozen if self._checked is None else self._checked[1]
+            self._checked = self._pending = None
+            for part in (self._freezer, self._probe, self._meter):
+                close = getattr(part, "close", None)
+                if close is not None:
+                    close()
+        except Exception as error:
+            self.client.note_failure(error)
 
     def joules_per_sample(self) -> float | None:
         """Joules of this machine's GPUs per sample, until the end or at most a second ago; ``None``: unknown."""
@@ -479,7 +502,7 @@ class Job:
             state["layers"] = len(self._freezer.blocks)
             # A freeze whose gradients are still checked may be taken back: it is no answer yet.
             if self._checked is None:
-                state["frozen_prefix_layers"] = self._freezer.frozen
+                state["frozen_prefix_layers"] = self.frozen_layers
         scaler = self.scaler
         with contextlib.suppress(Exception):
             if scaler is not None and scaler.is_enabled():
@@ -556,7 +579,7 @@ class Job:
             before = self.frozen_layers or 0
             try:
                 self._apply(directive)
-                self._is_half_done = False
+                self._is_half_done = self._is_moved = False
                 self._begin_check(directive, before)
             except Exception as error:
                 refusal = f"it was begun and failed: {error}"
@@ -572,9 +595,6 @@ class Job:
         begin()
         self._checked, self._checks_left = (directive, before), CHECKED_STEPS
         self._demand()
-        front = self._freezer.stopped_in_front()
-        if front is not None and self._is_leader:
-            logger.info("EADT: directive %s: weights in front of the frozen blocks are frozen, too: %s", directive.decision_id, front)
 
     def _check(self, directive: Directive, before: int) -> None:
         """Takes a freeze back, on all ranks, after which blocks got no gradient that should train. A collective."""
@@ -594,6 +614,11 @@ class Job:
                 self._checked = None
                 self._freezer.end_check()
                 self._acknowledge(directive, None)
+                front = self._freezer.stopped_in_front()
+                if front is not None and self._is_leader:
+                    logger.info(
+                        "EADT: directive %s: weights in front of the frozen blocks are frozen, too: %s", directive.decision_id, front
+                    )
         except Exception as error:
             self.client.note_failure(error)
 
@@ -652,12 +677,26 @@ class Job:
     def _look_again(self, whole: bool = False) -> None:
         """Has hooks look at the next forward pass; with ``whole`` also at what a freeze would stop."""
         self._look_at = self._steps + LOOK_EVERY
+        self._look_at_frozen()
         if self._probe is not None:
             self._probe.settle()
             self._probe.look_again()
         look_again = getattr(self._freezer, "look_again", None)
         if look_again is not None:
             look_again(whole)
+
+    def _look_at_frozen(self) -> None:
+        """Refuses a freeze after which weights moved later, as by an optimizer that averages them now and then: it is withdrawn then."""
+        moved = getattr(self._freezer, "moved", None)
+        decision, refusal = self.answers[-1] if self.answers else ("", None)
+        if moved is None or refusal is not None or self._is_moved or self._checked is not None or not self._is_leader:
+            return
+        try:
+            if moved():
+                self._is_moved = True
+                self._acknowledge(Directive(decision_id=decision), "frozen weights moved later all the same")
+        except Exception as error:
+            self.client.note_failure(error)
 
     def summary(self) -> str:
         """Returns what the job did, in words: unknown figures are called unknown."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import socket
 import sys
+import tempfile
 import unittest
-from types import SimpleNamespace
 from typing import Any
 
 with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -26,8 +26,9 @@ import deepspeed
 import torch
 
 import eadt.deepspeed
+from eadt.directives import Directive
 from tests.models import SmallGpt, batches, loss_of
-from tests.servers import Recorder, wait_for
+from tests.servers import Recorder, absent_url, wait_for
 
 torch.set_num_threads(1)
 # Faster exchange between processes of one CPU, which is compiled for minutes: there is one process here.
@@ -120,7 +121,8 @@ class TestDeepSpeed(unittest.TestCase):
         train(engine, 3)
         freezer.freeze(3)
         train(engine, 4)
-        self.assertEqual([block["lr"] for block in freezer.blocks[:3]], [0.0] * 3)
+        # A checkpoint has their own.
+        self.assertTrue(all(block["lr"] > 0 for block in freezer.blocks))
         for frozen in (1, 2, 0):
             freezer.freeze(frozen)
             train(engine, 2)
@@ -129,17 +131,29 @@ class TestDeepSpeed(unittest.TestCase):
         for block, share in zip(freezer.blocks, (0.125, 0.25, 0.5, 1.0)):
             self.assertAlmostEqual(block["lr"] / rest, share)
 
-    def test_blocks_that_are_frozen_before_a_warm_up_train_at_the_rate_of_the_others(self) -> None:
-        for has_rest in (True, False):
-            groups = [{"lr": 0.0, eadt.deepspeed.BLOCK: index} for index in range(-1 if has_rest else 0, 3)]
-            engine = SimpleNamespace(module=None, step=lambda: None, optimizer=SimpleNamespace(param_groups=groups))
-            freezer = eadt.deepspeed.GroupFreezer(engine)
-            freezer.freeze(2)
-            engine.step()
-            for group in groups:
-                group["lr"] = 0.25 if group[eadt.deepspeed.BLOCK] in (-1, 2) else 0.0
+    def test_blocks_train_in_what_goes_on_from_a_checkpoint_of_a_job_that_froze_them_and_after_its_end(self) -> None:
+        engine = engine_of(2, grouped=True)
+        step = engine.optimizer.step
+        with tempfile.TemporaryDirectory() as folder:
+            with eadt.deepspeed.wrap(engine, workload="n/a", url=absent_url()) as job:
+                train(engine, 1)
+                job._take_up(Directive("d-1", frozen_prefix_layers=2))
+                train(engine, 1)
+                engine.save_checkpoint(folder)
+                before = block_weights(engine)
+                train(engine, 1)
+                self.assertEqual((job.frozen_layers, moves(before, block_weights(engine))[:2]), (2, [0.0, 0.0]))
+            self.assertEqual((job.frozen_layers, engine.optimizer.step), (2, step))
+            later = engine_of(2, grouped=True)
+            freezer = eadt.deepspeed.GroupFreezer(later)
+            later.load_checkpoint(folder)
+            # Loaded groups are others.
+            freezer.freeze(1)
             freezer.freeze(0)
-            self.assertEqual([group["lr"] for group in groups], [0.25] * len(groups))
+        for goes_on in (engine, later):
+            before = block_weights(goes_on)
+            train(goes_on, 1)
+            self.assertTrue(all(change > 0 for change in moves(before, block_weights(goes_on))))
 
     def test_a_directive_is_taken_up_and_precision_is_refused(self) -> None:
         server = Recorder()

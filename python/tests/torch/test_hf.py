@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -354,6 +355,32 @@ class TestTrainer(unittest.TestCase):
         acknowledged = [event for event in self.server.events if event.get("decision_id") == "d-1"]
         self.assertEqual(acknowledged[-1]["frozen_prefix_layers"], 2)
 
+    def test_what_a_training_froze_is_in_the_optimizer_of_the_next_one_however_it_ended(self) -> None:
+        case, model = self, small()
+
+        class Ends(TrainerCallback):
+            raises = False
+
+            def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+                case.callback.job._freezer.freeze(2)
+                if self.raises:
+                    model.lm_head.register_forward_pre_hook(mock.Mock(side_effect=KeyboardInterrupt))
+
+        for raises in (False, True):
+            ends = Ends()
+            ends.raises = raises
+            with contextlib.suppress(KeyboardInterrupt):
+                self.trainer(model, 2, callbacks=[ends]).train()
+            self.assertEqual(self.callback.job.steps_total, 1 if raises else 2)
+            self.assertTrue(all(parameter.requires_grad for parameter in model.parameters()))
+        model.lm_head._forward_pre_hooks.clear()
+        # One that raised where nothing of this package sees it.
+        freezer = BlockFreezer(model)
+        freezer.freeze(1)
+        trainer = self.trainer(model, 1)
+        trainer.train()
+        self.assertEqual(sum(len(group["params"]) for group in trainer.optimizer.param_groups), len(list(model.parameters())))
+
     def test_reentrant_checkpointing_is_refused_with_the_reason(self) -> None:
         body = {"decision_id": "d-1", "frozen_prefix_layers": 2}
         self.server.answer = {"directives": [{"workload": "n/a", "revision": 1, "directive": body}]}
@@ -392,7 +419,8 @@ class TestTrainer(unittest.TestCase):
             block.register_full_backward_hook(lambda *_, index=index, ran=ran: ran.append(index))
         rows = torch.stack([row["input_ids"] for row in dataset(8)])
         for frozen, expected in ((0, [0, 1, 2, 3]), (2, [2, 3])):
-            BlockFreezer(model).freeze(frozen)
+            freezer = BlockFreezer(model)
+            freezer.freeze(frozen)
             ran.clear()
             model(input_ids=rows, labels=rows).loss.backward()
             self.assertEqual(sorted(ran), expected)

@@ -59,7 +59,7 @@ pub enum Origin {
     /// Read from a device by this pipeline.
     #[default]
     Measured,
-    /// Taken from somebody else's recording.
+    /// Imported from a recording of another program.
     Imported,
     /// Computed by the simulator.
     Simulated,
@@ -83,14 +83,14 @@ pub enum ShareMethod {
     ProcessUtilization,
     /// Activity of each GPU instance, as DCGM's profiling has it: for MIG.
     Profiling,
-    /// Thread percentages of MPS clients; what they leave of the GPU is nobody's.
+    /// Thread percentages of MPS clients; the rest of the GPU is attributed to no workload.
     MpsPercentage,
-    /// Slices of MIG instances; those of no instance are nobody's.
+    /// Slices of MIG instances; those of no instance are attributed to no workload.
     MigSlices,
     /// No signal distinguishes the workloads: each has as much as the others.
     #[default]
     Equal,
-    /// Given by whoever assigned the GPU.
+    /// Given with the assignment of the GPU.
     Assigned,
 }
 

@@ -89,16 +89,16 @@ pub struct MpsTenant {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema, Default)]
 #[serde(rename_all = "snake_case")]
 pub enum SettingOutcome {
-    /// Nothing is asked and nothing was changed.
+    /// Nothing is requested and nothing was changed.
     #[default]
     Untouched,
-    /// What was asked is in force.
+    /// The requested value is in force.
     Held,
-    /// What was asked is not done, or no longer; the reason is given beside it.
+    /// The requested value is not set, or no longer; the reason is given beside it.
     Refused,
-    /// Somebody else changed it after the agent did: left as it is until another value is asked for.
+    /// Another program changed it after the agent did: left as it is until another value is requested.
     ChangedByOthers,
-    /// Nothing is asked any more, and the original value is back.
+    /// Nothing is requested any more, and the original value is restored.
     Restored,
     /// The device does not do it, or does not answer; it is tried again.
     Failed,
@@ -172,7 +172,7 @@ pub struct DeviceReport {
     pub power_limit_outcome: SettingOutcome,
     /// Text of the reason; empty if there is nothing to explain.
     pub power_limit_reason: String,
-    /// The power cap in force, whoever set it.
+    /// The power cap in force, set by the agent or by another program.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 10_000_000))]
     pub power_limit_watts: Option<f64>,

@@ -246,7 +246,8 @@ impl EfficiencyWindow {
         }
     }
 
-    fn seconds(&self) -> f64 {
+    /// Returns the length of the interval in seconds.
+    pub fn seconds(&self) -> f64 {
         self.window_end.seconds_since(self.window_start)
     }
 

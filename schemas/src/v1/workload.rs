@@ -84,7 +84,7 @@ pub struct Workload {
     /// The Kubernetes kind, `StatefulSet` for example.
     #[schemars(length(max = 253))]
     pub kind: String,
-    /// Grows with every change of the layout, whoever made it.
+    /// Grows with every change of the layout, also by others.
     pub generation: u64,
     /// The layout in force.
     #[serde(deserialize_with = "super::common::object")]
@@ -94,7 +94,7 @@ pub struct Workload {
     /// Nothing is changed while this is set.
     pub paused: bool,
     /// Who set the mode in force: the field manager on Kubernetes (`kubectl-edit`, `eadt-page:NAME`), the page's user in a
-    /// simulation. Absent: the job was begun with it, or nobody knows.
+    /// simulation. Absent: the job was begun with it, or it is not known.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 253))]
     pub mode_set_by: Option<String>,

@@ -103,7 +103,7 @@ impl DeclaredJobs {
     }
 }
 
-/// Returns a declared job as it was left, under the terms of now.
+/// Returns a declared job as it was left, under its present declaration.
 fn managed(job: &DeclaredJob, before: Option<ManagedWorkload>, now: EventTime) -> ManagedWorkload {
     let known = before.is_some();
     let before = before.unwrap_or_else(|| ManagedWorkload {
@@ -160,8 +160,7 @@ fn apply(job: &mut ManagedWorkload, change: &WorkloadChange, now: EventTime) -> 
     }
     let unasked = |layout: &Layout| Layout { precision: None, frozen_prefix_layers: None, ..layout.clone() };
     if change.restarts || unasked(&change.layout) != unasked(&job.state.layout) {
-        let detail =
-            "a declared job has nobody who restarts it or sets its caps: only its precision and its frozen layers can be changed";
+        let detail = "a declared job cannot be restarted or capped: only its precision and its frozen layers can be changed";
         return Err(ClusterError::new(ClusterRemedy::Refused, detail));
     }
     let mut applied = AppliedDecision {
@@ -237,7 +236,7 @@ impl Cluster for DeclaredJobs {
         });
         if let Err(error) = ready {
             // The job reports it again.
-            tracing::warn!(workload, %error, "a job follows its directive, which could not be noted; it is tried again");
+            tracing::warn!(workload, %error, "a job confirmed its directive, but the confirmation could not be stored; it is tried again");
         }
     }
 }
@@ -323,7 +322,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         open(folder.path(), &[declared()], 10.0).apply(&freeze("d-1", 1, Some(3))).unwrap();
         let with = |frozen_prefix_layers_max, mode| DeclaredJob { mode, frozen_prefix_layers_max, ..declared() };
-        for (terms, layers) in [
+        for (jobs, layers) in [
             (vec![declared()], Some(3)),
             (vec![with(2, UpdateMode::Enforce)], None),
             (vec![with(0, UpdateMode::Enforce)], None),
@@ -331,9 +330,10 @@ mod tests {
             (vec![with(3, UpdateMode::Observe)], None),
             (vec![], None),
         ] {
-            let jobs = open(folder.path(), &terms, 20.0).workloads().unwrap();
-            let asked = crate::directives::build_directive(&jobs[0], None).and_then(|directive| directive.frozen_prefix_layers);
-            assert_eq!(asked, layers, "{terms:?}");
+            let managed = open(folder.path(), &jobs, 20.0).workloads().unwrap();
+            let asked =
+                crate::directives::build_directive(&managed[0], None).and_then(|directive| directive.frozen_prefix_layers);
+            assert_eq!(asked, layers, "{jobs:?}");
         }
     }
 

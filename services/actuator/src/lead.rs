@@ -47,7 +47,7 @@ pub async fn run_while_leading(deps: ActuatorDependencies, mut leading: watch::R
                 tracing::warn!("another actuator may lead: standing by");
                 stop.cancel();
                 if let Err(error) = resume_panic(run.await) {
-                    tracing::warn!(%error, "it ended with an error, which is the next leader's to meet");
+                    tracing::warn!(%error, "the actuator ended with an error as it stopped; the next leader reads the same records");
                 }
             }
         }

@@ -42,7 +42,7 @@ impl ActuatorMetrics {
         metrics.register("actuator", |registry| {
             let this = Self::default();
             registry.register("decisions", "Decisions read, maintain included", this.decisions.clone());
-            registry.register("outcomes", "What became of decisions", this.outcomes.clone());
+            registry.register("outcomes", "Outcomes of decisions", this.outcomes.clone());
             registry.register("refusals", "Refused decisions by kind of reason", this.refusals.clone());
             registry.register("dead_letters", "Records that were no decisions", this.dead_letters.clone());
             registry.register("retries", "Cluster calls that are tried again", this.retries.clone());

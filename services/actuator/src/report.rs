@@ -81,7 +81,7 @@ pub fn unreported_changes(published: Option<&Workload>, present: &ManagedWorkloa
                 ));
             }
         } else if state.generation > applied.generation && !is_published(applied.generation + 1) {
-            let reason = format!("somebody else changed the workload to generation {} before it was ready", state.generation);
+            let reason = format!("the workload was changed from outside to generation {} before it was ready", state.generation);
             reports.push(actuation(ActuationOutcome::Failed, state.time, &reason, &state.layout, state.generation, None));
         }
     }

@@ -25,8 +25,8 @@ pub struct ActuatorSettings {
     /// wrong, and its expiry cannot be checked. At least `processor.max_future_seconds`, by which jobs may be ahead. 0 to 86,400.
     /// Default 120.
     pub max_ahead_seconds: f64,
-    /// Least time between two changes of a workload, in seconds. A decision in that time is refused, whoever made it. Three windows
-    /// should fit in. 0 to 86,400. Default 10.
+    /// Least time between two changes of a workload, in seconds. A decision of any controller in that time is refused. Three
+    /// windows should fit in. 0 to 86,400. Default 10.
     pub change_interval_seconds: f64,
     /// Greatest age of the last checkpoint at a restart, in seconds, for jobs that report checkpoints: a restart may lose this
     /// much work. 0 to 86,400. Default 120.
@@ -42,8 +42,8 @@ pub struct ActuatorSettings {
     pub retry_min_seconds: f64,
     /// Longest pause before a failed call is tried again, in seconds of wall time. Default 10.
     pub retry_max_seconds: f64,
-    /// Jobs of `eadt up --gpus nvml` and `none`, without Kafka, that may be asked to freeze blocks or to compute in another precision:
-    /// outside of Kubernetes no policy permits it. Anywhere else they are refused.
+    /// Jobs of `eadt up --gpus nvml` and `none`, without Kafka, that may be asked to freeze blocks or to compute in another
+    /// precision: outside of Kubernetes no policy permits it. Anywhere else they are refused.
     pub jobs: Vec<DeclaredJob>,
 }
 
@@ -53,8 +53,8 @@ pub struct ActuatorSettings {
 pub struct DeclaredJob {
     /// `namespace/name`, as the job reports it (`EADT_WORKLOAD`). Required.
     pub workload: String,
-    /// `enforce` asks the job. `recommend` only decides, and goes on asking for what was applied before. `observe` begins nothing, and
-    /// what was asked is withdrawn. Default `recommend`.
+    /// `enforce` asks the job. `recommend` only decides, and goes on asking for what was applied before. `observe` begins
+    /// nothing, and what was asked is withdrawn. Default `recommend`.
     pub mode: UpdateMode,
     /// Controller that decides. Default `layers`.
     pub controller: JobController,

@@ -145,9 +145,12 @@ pub async fn run(settings: AgentSettings, deps: AgentDependencies) -> Result<Age
     }
     let left = unrestored_units(&ledger)?;
     if left.is_empty() {
-        tracing::info!("agent ended; everything is as it was");
+        tracing::info!("agent ended; all original settings are restored");
     } else {
-        tracing::error!(devices = left.join(","), "agent ended; these devices are not put back, the next start tries again");
+        tracing::error!(
+            devices = left.join(","),
+            "agent ended; the original settings of some devices are not restored, the next start tries again"
+        );
     }
     Ok(AgentSummary { unrestored: left })
 }
@@ -305,7 +308,7 @@ fn supervised<R: Clone>(task: &TaskEntry, slot: &WorkerSlot<R>, orders: &SharedI
         slot.end();
         slot.lost("holding its settings panicked; this is a defect".to_owned());
         let now = orders.now();
-        tracing::error!(device = slot.view().name, "this device's thread is the one that panicked");
+        tracing::error!(device = slot.view().name, "the thread of this device panicked");
         if now.stopping {
             break;
         }
@@ -434,7 +437,7 @@ impl<'a> WorkerMonitor<'a> {
         let live = self.orders.live().is_some();
         self.metrics.intent_live.set(i64::from(live));
         if self.was_live && !live {
-            tracing::warn!("no intent is live; everything is put back");
+            tracing::warn!("no intent is in force; all original settings are restored");
         }
         self.was_live = live;
         if self.counted.is_none_or(|at| at.elapsed() > Duration::from_secs(1)) {

@@ -5,11 +5,13 @@ use eadt_nvml::GpuLost;
 use eadt_nvml::set::GpuSettingError;
 use eadt_schemas::v1::SettingOutcome;
 
-use crate::decide::{OriginalValue, SettingMemory, SettingReading, SettingStep, StepVerdict, decide};
+use crate::decide::{OriginalValue, SettingHistory, SettingReading, SettingStep, StepVerdict, decide};
 use crate::ledger::{ExternalSetting, LedgerEntry, RecordedSetting};
 
 /// One setting of one device.
 pub(crate) trait SettingKnob<O> {
+    /// Returns the name of the device, as in log lines and metrics.
+    fn unit(&self) -> String;
     fn read(&mut self) -> Result<SettingReading, GpuSettingError>;
     /// Returns the value to put back later, as last observed.
     fn original_setting(&self) -> O;
@@ -18,7 +20,7 @@ pub(crate) trait SettingKnob<O> {
     /// Returns whether a call that failed has changed nothing, and will not.
     fn all_or_nothing(&self) -> bool;
     /// Returns whether the device may make another value of the one that it is given. Of one that keeps what it is given, another
-    /// value is somebody else's who was quick.
+    /// value was set by another program meanwhile.
     fn rounds(&self) -> bool;
     /// Returns a value in words.
     fn describe(&self, value: u32) -> String;
@@ -42,17 +44,17 @@ pub(crate) struct SettingStatus {
     pub value: Option<u32>,
 }
 
-/// Memory about a setting between two checks.
+/// State of a setting between two checks.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct KnobMemory {
-    pub memory: SettingMemory,
+pub(crate) struct EnforcementState {
+    pub history: SettingHistory,
     /// The value that an earlier process left alone was compared.
     begun: bool,
     reason: String,
 }
 
-impl KnobMemory {
-    /// Also leaves alone a value that somebody else set and earlier processes left alone, as long as it is in force: after a
+impl EnforcementState {
+    /// Also leaves alone a value that another program set and earlier processes left alone, as long as it is in force: after a
     /// reset a device has another one.
     fn begin(&mut self, left_alone: Option<ExternalSetting>, reading: SettingReading, tolerance: u32) {
         let still = |left: &ExternalSetting| match (reading, left.theirs) {
@@ -61,8 +63,8 @@ impl KnobMemory {
             _ => false,
         };
         if let Some(left) = left_alone.filter(still).filter(|_| !self.begun) {
-            self.memory.taken_away = Some(left.requested);
-            "somebody else changed it after an earlier agent had; left as it is until another value is requested"
+            self.history.taken_away = Some(left.requested);
+            "another program changed it after an earlier agent had; left as it is until another value is requested"
                 .clone_into(&mut self.reason);
         }
         self.begun = true;
@@ -76,7 +78,7 @@ pub(crate) type SaveRecordFn<'a, O> = dyn FnMut(&RecordedSetting<O>) -> Result<(
 pub(crate) fn apply_setting<O: OriginalValue + Clone>(
     requested: Option<u32>,
     recorded: &mut RecordedSetting<O>,
-    remembered: &mut KnobMemory,
+    remembered: &mut EnforcementState,
     tolerance: u32,
     knob: &mut dyn SettingKnob<O>,
     save: &mut SaveRecordFn<'_, O>,
@@ -90,7 +92,7 @@ pub(crate) fn apply_setting<O: OriginalValue + Clone>(
     };
     let value = |reading| if let SettingReading::Value(value) = reading { Some(value) } else { None };
     remembered.begin(recorded.left_alone, reading, tolerance);
-    let StepVerdict { mut step, outcome } = decide(requested, recorded.entry.as_ref(), reading, remembered.memory, tolerance);
+    let StepVerdict { mut step, outcome } = decide(requested, recorded.entry.as_ref(), reading, remembered.history, tolerance);
     if step == SettingStep::GiveUp && chaos::is_off("own-values") {
         step = requested.map_or(SettingStep::PutBack, SettingStep::Set);
     }
@@ -98,7 +100,7 @@ pub(crate) fn apply_setting<O: OriginalValue + Clone>(
     match step {
         SettingStep::Nothing => {
             if outcome == SettingOutcome::Held {
-                remembered.memory.confirmed = true;
+                remembered.history.confirmed = true;
             }
             if outcome == SettingOutcome::ChangedByOthers {
                 status.reason.clone_from(&remembered.reason);
@@ -108,7 +110,7 @@ pub(crate) fn apply_setting<O: OriginalValue + Clone>(
             if let Err(reason) = save_record(recorded, RecordedSetting { entry: None, left_alone: None }, save) {
                 return failed(reason);
             }
-            remembered.memory = SettingMemory { restored: true, ..SettingMemory::default() };
+            remembered.history = SettingHistory { restored: true, ..SettingHistory::default() };
         }
         SettingStep::GiveUp => {
             let ours = recorded.entry.as_ref().and_then(|entry| entry.ours.last().copied());
@@ -116,16 +118,16 @@ pub(crate) fn apply_setting<O: OriginalValue + Clone>(
             if let Err(reason) = save_record(recorded, RecordedSetting { entry: None, left_alone: Some(left) }, save) {
                 return failed(reason);
             }
-            remembered.memory = SettingMemory { taken_away: Some(left.requested), ..SettingMemory::default() };
+            remembered.history = SettingHistory { taken_away: Some(left.requested), ..SettingHistory::default() };
             let ours = ours.map_or_else(|| "it".to_owned(), |ours| knob.describe(ours));
             remembered.reason = match value(reading) {
                 Some(value) => {
                     let value = knob.describe(value);
                     format!(
-                        "somebody else set {value} after the agent had set {ours}; left as it is until another value is requested"
+                        "another program set {value} after the agent had set {ours}; left as it is until another value is requested"
                     )
                 }
-                None => format!("somebody else removed the bound of {ours}; left as it is until another value is requested"),
+                None => format!("another program removed the bound of {ours}; left as it is until another value is requested"),
             };
             status.reason.clone_from(&remembered.reason);
             status.done = Some(ChangeResult::GaveUp);
@@ -150,7 +152,7 @@ pub(crate) fn apply_setting<O: OriginalValue + Clone>(
             if let Err(reason) = save_record(recorded, RecordedSetting { entry: None, left_alone: None }, save) {
                 return failed(reason);
             }
-            remembered.memory = SettingMemory { restored: true, ..SettingMemory::default() };
+            remembered.history = SettingHistory { restored: true, ..SettingHistory::default() };
             status.done = Some(ChangeResult::PutBack);
         }
         SettingStep::Set(wanted) => {
@@ -177,7 +179,8 @@ pub(crate) fn apply_setting<O: OriginalValue + Clone>(
                     if before.entry.is_none() && (unsupported || knob.all_or_nothing()) {
                         *recorded = before;
                         if let Err(reason) = save(recorded) {
-                            tracing::warn!(reason, "a record stays behind");
+                            let device = knob.unit();
+                            tracing::warn!(device, reason, "the record of an unchanged setting could not be removed");
                         }
                     }
                     let outcome = if unsupported { SettingOutcome::Refused } else { SettingOutcome::Failed };
@@ -207,7 +210,7 @@ pub(crate) fn apply_setting<O: OriginalValue + Clone>(
                     return failed(reason);
                 }
             }
-            remembered.memory = SettingMemory { confirmed: true, ..SettingMemory::default() };
+            remembered.history = SettingHistory { confirmed: true, ..SettingHistory::default() };
             status.done = Some(ChangeResult::Set);
             status.value = now;
         }
@@ -251,6 +254,10 @@ mod tests {
     const NOTHING: RecordedSetting<u32> = RecordedSetting { entry: None, left_alone: None };
 
     impl SettingKnob<u32> for Quick {
+        fn unit(&self) -> String {
+            "quick".to_owned()
+        }
+
         fn read(&mut self) -> Result<SettingReading, GpuSettingError> {
             Ok(SettingReading::Value(self.value))
         }
@@ -286,7 +293,7 @@ mod tests {
     #[test]
     fn what_a_device_makes_of_a_value_is_ours_and_what_somebody_makes_of_it_is_not() {
         for (rounds, then, left) in [(true, SettingOutcome::Held, 100), (false, SettingOutcome::ChangedByOthers, 82)] {
-            let (mut recorded, mut remembered) = (NOTHING, KnobMemory::default());
+            let (mut recorded, mut remembered) = (NOTHING, EnforcementState::default());
             let mut knob = Quick { value: 100, becomes: Some(82), rounds, fails: false };
             let mut next =
                 |asked| apply_setting(asked, &mut recorded, &mut remembered, 0, &mut knob, &mut |_| Ok(())).unwrap().outcome;
@@ -298,7 +305,7 @@ mod tests {
 
     #[test]
     fn what_was_set_although_it_failed_is_put_back() {
-        let (mut recorded, mut remembered) = (NOTHING, KnobMemory::default());
+        let (mut recorded, mut remembered) = (NOTHING, EnforcementState::default());
         let mut knob = Quick { value: 100, becomes: None, rounds: false, fails: true };
         let mut next =
             |asked| apply_setting(asked, &mut recorded, &mut remembered, 0, &mut knob, &mut |_| Ok(())).unwrap().outcome;
@@ -311,23 +318,23 @@ mod tests {
     fn what_somebody_else_set_is_left_alone_by_the_next_process_too_while_it_is_there() {
         let mut recorded = NOTHING;
         let mut knob = Quick { value: 100, becomes: None, rounds: false, fails: false };
-        let mut next = |remembered: &mut KnobMemory, asked, theirs: Option<u32>| {
+        let mut next = |remembered: &mut EnforcementState, asked, theirs: Option<u32>| {
             knob.value = theirs.unwrap_or(knob.value);
             apply_setting(asked, &mut recorded, remembered, 0, &mut knob, &mut |_| Ok(())).unwrap().outcome
         };
-        let mut first = KnobMemory::default();
+        let mut first = EnforcementState::default();
         assert_eq!(next(&mut first, Some(50), None), SettingOutcome::Held);
         assert_eq!(next(&mut first, Some(50), Some(80)), SettingOutcome::ChangedByOthers);
         // It leaves, as in an upgrade, with nothing to put back.
         assert_eq!(next(&mut first, None, None), SettingOutcome::ChangedByOthers);
-        let mut second = KnobMemory::default();
+        let mut second = EnforcementState::default();
         assert_eq!([None, Some(50)].map(|asked| next(&mut second, asked, None)), [SettingOutcome::ChangedByOthers; 2]);
         assert_eq!(next(&mut second, Some(60), None), SettingOutcome::Held);
         assert_eq!(next(&mut second, None, None), SettingOutcome::Restored);
         // A device that was reset has no value of others.
-        let mut third = KnobMemory::default();
+        let mut third = EnforcementState::default();
         assert_eq!([Some(50), Some(50)].map(|asked| next(&mut third, asked, None)), [SettingOutcome::Held; 2]);
         assert_eq!(next(&mut third, Some(50), Some(80)), SettingOutcome::ChangedByOthers);
-        assert_eq!(next(&mut KnobMemory::default(), Some(50), Some(100)), SettingOutcome::Held);
+        assert_eq!(next(&mut EnforcementState::default(), Some(50), Some(100)), SettingOutcome::Held);
     }
 }

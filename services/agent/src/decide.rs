@@ -17,12 +17,12 @@ pub enum SettingReading {
     Hidden { escaped: bool },
 }
 
-/// Memory about a setting while its device is open.
+/// History of a setting while its device is open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct SettingMemory {
+pub struct SettingHistory {
     /// Our value was seen in force since the device was opened: what differs now was changed, not reset with the device.
     pub confirmed: bool,
-    /// The value that was asked for when somebody else changed the setting: it is not set again.
+    /// The requested value when another program changed the setting: it is not set again.
     pub taken_away: Option<u32>,
     /// The original was put back, and nothing was asked since.
     pub restored: bool,
@@ -38,7 +38,7 @@ pub enum SettingStep {
     PutBack,
     /// The original is in force already: forget it.
     Forget,
-    /// Somebody else changed it: forget the original, and change nothing.
+    /// Another program changed it: forget the original, and change nothing.
     GiveUp,
 }
 
@@ -54,7 +54,7 @@ pub fn decide<O: OriginalValue>(
     requested: Option<u32>,
     entry: Option<&LedgerEntry<O>>,
     reading: SettingReading,
-    memory: SettingMemory,
+    history: SettingHistory,
     tolerance: u32,
 ) -> StepVerdict {
     let is = |step, outcome| StepVerdict { step, outcome };
@@ -63,8 +63,8 @@ pub fn decide<O: OriginalValue>(
     let original = |entry: &LedgerEntry<O>, value: u32| entry.original.value().is_some_and(|original| same(original, value));
     let Some(requested) = requested else {
         return match (entry, reading) {
-            (None, _) if memory.taken_away.is_some() => is(SettingStep::Nothing, SettingOutcome::ChangedByOthers),
-            (None, _) if memory.restored => is(SettingStep::Nothing, SettingOutcome::Restored),
+            (None, _) if history.taken_away.is_some() => is(SettingStep::Nothing, SettingOutcome::ChangedByOthers),
+            (None, _) if history.restored => is(SettingStep::Nothing, SettingOutcome::Restored),
             (None, _) => is(SettingStep::Nothing, SettingOutcome::Untouched),
             (Some(entry), SettingReading::Value(value)) if original(entry, value) => {
                 is(SettingStep::Forget, SettingOutcome::Restored)
@@ -72,14 +72,14 @@ pub fn decide<O: OriginalValue>(
             (Some(entry), SettingReading::Value(value)) if !ours(entry, value) => {
                 is(SettingStep::GiveUp, SettingOutcome::ChangedByOthers)
             }
-            (Some(_), SettingReading::Hidden { escaped: true }) if memory.confirmed => {
+            (Some(_), SettingReading::Hidden { escaped: true }) if history.confirmed => {
                 is(SettingStep::GiveUp, SettingOutcome::ChangedByOthers)
             }
             (Some(_), _) => is(SettingStep::PutBack, SettingOutcome::Restored),
         };
     };
     let Some(entry) = entry else {
-        let taken_away = memory.taken_away.is_some_and(|then| then == requested);
+        let taken_away = history.taken_away.is_some_and(|then| then == requested);
         return if taken_away {
             is(SettingStep::Nothing, SettingOutcome::ChangedByOthers)
         } else {
@@ -92,12 +92,12 @@ pub fn decide<O: OriginalValue>(
         }
         SettingReading::Value(value) if ours(entry, value) => is(SettingStep::Set(requested), SettingOutcome::Held),
         // Recorded, and killed before it was set; or the device was reset.
-        SettingReading::Value(value) if original(entry, value) && !memory.confirmed => {
+        SettingReading::Value(value) if original(entry, value) && !history.confirmed => {
             is(SettingStep::Set(requested), SettingOutcome::Held)
         }
         SettingReading::Value(_) => is(SettingStep::GiveUp, SettingOutcome::ChangedByOthers),
-        SettingReading::Hidden { escaped: true } if memory.confirmed => is(SettingStep::GiveUp, SettingOutcome::ChangedByOthers),
-        SettingReading::Hidden { .. } if memory.confirmed && entry.ours.as_slice() == [requested] => {
+        SettingReading::Hidden { escaped: true } if history.confirmed => is(SettingStep::GiveUp, SettingOutcome::ChangedByOthers),
+        SettingReading::Hidden { .. } if history.confirmed && entry.ours.as_slice() == [requested] => {
             is(SettingStep::Nothing, SettingOutcome::Held)
         }
         SettingReading::Hidden { .. } => is(SettingStep::Set(requested), SettingOutcome::Held),
@@ -157,7 +157,7 @@ mod tests {
     struct World {
         value: u32,
         entry: Option<LedgerEntry<u32>>,
-        memory: SettingMemory,
+        history: SettingHistory,
         asked: Option<u32>,
         /// Values that may be in force once nothing is requested: the default, or the last one that somebody else set. After a
         /// reset of the device both, since values of others are lost with it.
@@ -168,13 +168,13 @@ mod tests {
         /// One step; `die`: before (false) or after (true) the device is touched.
         fn step(&mut self, die: Option<bool>, fails: bool) -> SettingOutcome {
             let StepVerdict { step, outcome } =
-                decide(self.asked, self.entry.as_ref(), SettingReading::Value(self.value), self.memory, 0);
+                decide(self.asked, self.entry.as_ref(), SettingReading::Value(self.value), self.history, 0);
             match step {
                 SettingStep::Nothing => {}
                 SettingStep::Forget => self.entry = None,
                 SettingStep::GiveUp => {
                     self.entry = None;
-                    self.memory.taken_away = self.asked.or(Some(0));
+                    self.history.taken_away = self.asked.or(Some(0));
                 }
                 SettingStep::PutBack => {
                     if die != Some(false) && !fails {
@@ -182,7 +182,7 @@ mod tests {
                     }
                     if die.is_none() && !fails {
                         self.entry = None;
-                        self.memory = SettingMemory { restored: true, ..SettingMemory::default() };
+                        self.history = SettingHistory { restored: true, ..SettingHistory::default() };
                     }
                 }
                 SettingStep::Set(value) => {
@@ -193,7 +193,7 @@ mod tests {
                     }
                     if die.is_none() && !fails {
                         entry.ours = vec![value];
-                        self.memory = SettingMemory { confirmed: true, ..SettingMemory::default() };
+                        self.history = SettingHistory { confirmed: true, ..SettingHistory::default() };
                     }
                 }
             }
@@ -201,7 +201,7 @@ mod tests {
                 assert_eq!(Some(self.value), self.asked);
             }
             if die.is_some() {
-                self.memory = SettingMemory::default();
+                self.history = SettingHistory::default();
                 // The start after a crash puts back before it hears of any intent.
                 let asked = self.asked.take();
                 self.step(None, false);
@@ -214,7 +214,7 @@ mod tests {
     proptest! {
         #[test]
         fn whatever_happens_what_is_left_is_the_original_or_what_others_set(events in proptest::collection::vec(event(), 0..40)) {
-            let mut world = World { value: DEFAULT, entry: None, memory: SettingMemory::default(), asked: None, rightful: vec![DEFAULT] };
+            let mut world = World { value: DEFAULT, entry: None, history: SettingHistory::default(), asked: None, rightful: vec![DEFAULT] };
             let mut fails = false;
             for event in events {
                 let mut die = None;
@@ -229,7 +229,7 @@ mod tests {
                     Event::DieAfter => die = Some(true),
                     Event::Reset => {
                         world.value = DEFAULT;
-                        world.memory.confirmed = false;
+                        world.history.confirmed = false;
                         world.rightful.push(DEFAULT);
                     }
                     Event::Fails => fails = true,
@@ -261,15 +261,15 @@ mod tests {
         }
         let hidden = |escaped| SettingReading::Hidden { escaped };
         let entry = LedgerEntry { original: Unlocked, ours: vec![1410] };
-        let confirmed = SettingMemory { confirmed: true, ..SettingMemory::default() };
-        let step = |asked, entry: Option<&LedgerEntry<Unlocked>>, seen, memory| decide(asked, entry, seen, memory, 0).step;
-        assert_eq!(step(Some(1410), None, hidden(true), SettingMemory::default()), SettingStep::Set(1410));
+        let confirmed = SettingHistory { confirmed: true, ..SettingHistory::default() };
+        let step = |asked, entry: Option<&LedgerEntry<Unlocked>>, seen, history| decide(asked, entry, seen, history, 0).step;
+        assert_eq!(step(Some(1410), None, hidden(true), SettingHistory::default()), SettingStep::Set(1410));
         assert_eq!(step(Some(1410), Some(&entry), hidden(false), confirmed), SettingStep::Nothing);
         assert_eq!(step(Some(1200), Some(&entry), hidden(false), confirmed), SettingStep::Set(1200));
         assert_eq!(step(Some(1410), Some(&entry), hidden(true), confirmed), SettingStep::GiveUp);
         // After a crash it is unknown whether the value was set.
-        assert_eq!(step(Some(1410), Some(&entry), hidden(true), SettingMemory::default()), SettingStep::Set(1410));
-        assert_eq!(step(None, Some(&entry), hidden(true), SettingMemory::default()), SettingStep::PutBack);
+        assert_eq!(step(Some(1410), Some(&entry), hidden(true), SettingHistory::default()), SettingStep::Set(1410));
+        assert_eq!(step(None, Some(&entry), hidden(true), SettingHistory::default()), SettingStep::PutBack);
         assert_eq!(step(None, Some(&entry), hidden(false), confirmed), SettingStep::PutBack);
     }
 }

@@ -4,7 +4,7 @@ use eadt_nvml::set::{ApplicationClocks, ClockMechanism, ClockReading, GpuSetting
 use eadt_nvml::{GpuIdentity, GpuLost};
 use eadt_schemas::v1::{DeviceReport, SettingOutcome};
 
-use crate::apply_setting::{KnobMemory, SettingKnob, SettingStatus, apply_setting};
+use crate::apply_setting::{EnforcementState, SettingKnob, SettingStatus, apply_setting};
 use crate::decide::SettingReading;
 use crate::desired::{DesiredDeviceSettings, RequestedValue};
 use crate::ledger::{ClockOriginal, Ledger, LedgerRecord, RecordedSetting};
@@ -32,15 +32,15 @@ pub(crate) struct GpuEnforcer<'a> {
     allowed: AllowedSettings,
     /// `Err`: what was changed is not known, so nothing is touched.
     record: Result<LedgerRecord, String>,
-    power: KnobMemory,
-    clock: KnobMemory,
+    power: EnforcementState,
+    clock: EnforcementState,
     overshoots_in_a_row: u32,
 }
 
 impl<'a> GpuEnforcer<'a> {
     pub fn new(ledger: &'a Ledger, metrics: &'a AgentMetrics, allowed: AllowedSettings, identity: &GpuIdentity) -> Self {
         let record = ledger.load(&identity.uuid).map_err(|error| error.to_string());
-        let (power, clock) = (KnobMemory::default(), KnobMemory::default());
+        let (power, clock) = (EnforcementState::default(), EnforcementState::default());
         Self { ledger, metrics, allowed, record, power, clock, overshoots_in_a_row: 0 }
     }
 
@@ -174,6 +174,10 @@ struct PowerKnob<'g> {
 }
 
 impl SettingKnob<u32> for PowerKnob<'_> {
+    fn unit(&self) -> String {
+        self.gpu.identity().uuid.clone()
+    }
+
     fn read(&mut self) -> Result<SettingReading, GpuSettingError> {
         self.last_reading = self.gpu.power_limit_milliwatts()?;
         Ok(SettingReading::Value(self.last_reading))
@@ -213,6 +217,10 @@ struct ClockKnob<'g> {
 }
 
 impl SettingKnob<ClockOriginal> for ClockKnob<'_> {
+    fn unit(&self) -> String {
+        self.gpu.identity().uuid.clone()
+    }
+
     fn read(&mut self) -> Result<SettingReading, GpuSettingError> {
         if self.gpu.limits().clock.is_none() {
             return Err(GpuSettingError::Unsupported { call: "bounding clocks" });

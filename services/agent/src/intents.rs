@@ -37,7 +37,7 @@ pub enum IntentRefusal {
     Stale,
     #[error("its time is more than a minute ahead of the log's")]
     Future,
-    #[error("its time to live was over when it came")]
+    #[error("its time to live was over when it was read")]
     Expired,
 }
 
@@ -107,7 +107,7 @@ impl IntentInbox {
             decision = intent.decision_id,
             devices = named.join(","),
             time_to_live_seconds = intent.time_to_live_seconds,
-            "an intent is followed"
+            "intent accepted"
         );
         self.metrics.intent("followed");
         self.orders.set(Some(LiveIntent {
@@ -121,13 +121,13 @@ impl IntentInbox {
     }
 
     fn refuse(&self, why: &IntentRefusal) {
-        tracing::warn!(%why, "an intent is not followed");
+        tracing::warn!(reason = %why, "intent rejected");
         self.metrics.intent(why.kind());
     }
 
     fn clear(&mut self) {
         if self.orders.live().is_some() {
-            tracing::info!("the node's intent was withdrawn; everything is put back");
+            tracing::info!("intent withdrawn; all original settings are restored");
             self.metrics.intent("withdrawn");
         }
         self.orders.set(None);
@@ -154,7 +154,7 @@ pub(crate) fn follow_log(
                     pause = RETRY_MIN;
                 }
                 inbox.metrics.log_reachable.set(0);
-                tracing::warn!(%error, pause_seconds = pause.as_secs_f64(), "intents cannot be read; what is live stays so until its time is over");
+                tracing::warn!(%error, pause_seconds = pause.as_secs_f64(), "intents cannot be read; the intent in force holds until its time to live ends");
                 let until = Instant::now() + pause;
                 while !stop.is_cancelled() && Instant::now() < until {
                     std::thread::sleep(Duration::from_millis(10));

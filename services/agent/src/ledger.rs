@@ -26,7 +26,8 @@ pub struct LedgerEntry<O = u32> {
     pub ours: Vec<u32>,
 }
 
-/// A setting that somebody else changed after the agent had: what was asked for then is not set again, by a later process either.
+/// A setting that another program changed after the agent had: the value requested then is not set again, by a later process
+/// either.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExternalSetting {
     #[serde(rename = "asked")]
@@ -169,7 +170,7 @@ fn wait_for_programs(folder: &Path) -> Result<File, LedgerError> {
     if !lock_within(&file, PROGRAMS).map_err(disk("lock out control programs", &path))? {
         // Better to put back what can be than to wait for a program that hangs.
         tracing::warn!(
-            "a control program that an earlier agent started still runs; what it changes later is taken for somebody else's"
+            "a control program that an earlier agent started still runs; a later change by it is treated as one of another program"
         );
     }
     Ok(file)

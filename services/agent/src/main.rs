@@ -93,7 +93,7 @@ fn main() -> ExitCode {
 
 /// Prints a line on standard error. What cannot be written is dropped: there is nowhere left to report it.
 fn print_error(text: &str) {
-    drop(writeln!(std::io::stderr(), "error: {}", redact::lines(text)));
+    drop(writeln!(std::io::stderr(), "error: {}", redact::escape_lines(text)));
 }
 
 fn start(cli: &Cli, variables: &settings::EnvVariables, secrets: &SecretRedactor) -> anyhow::Result<ExitCode> {

@@ -69,7 +69,7 @@ impl AgentMetrics {
         let all = Self::default();
         registry.register("device_up", "1 while the device is open and answers", all.device_up.clone());
         registry.register("device_stuck", "1 while a call to the device has not returned in time", all.device_stuck.clone());
-        registry.register("setting_held", "1 while the agent holds the setting as asked", all.held.clone());
+        registry.register("setting_held", "1 while the agent holds the requested setting", all.held.clone());
         registry.register("setting_failing", "1 while the setting cannot be set or put back", all.failing.clone());
         registry.register(
             "setting_changes",
@@ -78,10 +78,15 @@ impl AgentMetrics {
         );
         registry.register("records", "Devices with original settings on disk that are to be put back", all.records.clone());
         registry.register("intents", "Intents, by result", all.intents.clone());
-        registry.register("intent_live", "1 while an intent is live; at 0 everything is put back", all.intent_live.clone());
+        registry.register(
+            "intent_live",
+            "1 while an intent is in force; at 0 all original settings are restored",
+            all.intent_live.clone(),
+        );
         registry.register("log_reachable", "1 while intents can be read from the log", all.log_reachable.clone());
         registry.register("states_sent", "States of this node that the log acknowledged", all.states_sent.clone());
-        registry.register("unsaid", "States and dead letters that did not reach the log", all.unpublished.clone());
+        registry.register("unpublished", "States and dead letters that did not reach the log", all.unpublished.clone());
+        registry.register("unsaid", "Old name of eadt_agent_unpublished", all.unpublished.clone());
         all
     }
 

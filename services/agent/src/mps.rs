@@ -13,7 +13,7 @@ use eadt_nvml::set::GpuSettingError;
 use eadt_schemas::v1::SettingOutcome;
 use eadt_service::tasks::MPS_CONTROL;
 
-use crate::apply_setting::{KnobMemory, SettingKnob, apply_setting};
+use crate::apply_setting::{EnforcementState, SettingKnob, apply_setting};
 use crate::decide::SettingReading;
 use crate::gpu::{report_outcome, split};
 use crate::ledger::{Ledger, LedgerRecord, RecordedSetting};
@@ -145,13 +145,13 @@ pub(crate) struct MpsEnforcer<'a> {
     metrics: &'a AgentMetrics,
     daemon: &'a MpsDaemon,
     record: Result<LedgerRecord, String>,
-    remembered: KnobMemory,
+    remembered: EnforcementState,
 }
 
 impl<'a> MpsEnforcer<'a> {
     pub fn new(ledger: &'a Ledger, metrics: &'a AgentMetrics, daemon: &'a MpsDaemon) -> Self {
         let record = ledger.load(&daemon.unit()).map_err(|error| error.to_string());
-        Self { ledger, metrics, daemon, record, remembered: KnobMemory::default() }
+        Self { ledger, metrics, daemon, record, remembered: EnforcementState::default() }
     }
 
     pub fn step(&mut self, requested: Option<&Result<u32, String>>) -> MpsReport {
@@ -204,9 +204,9 @@ impl<'a> MpsEnforcer<'a> {
             && (record.mps_default_millipercent.take().is_some() | record.mps_default_left_alone.take().is_some())
             && let Err(error) = self.ledger.store(record)
         {
-            tracing::warn!(%error, "a record stays behind");
+            tracing::warn!(device = self.daemon.unit(), %error, "the record of a daemon that ended could not be removed");
         }
-        self.remembered = KnobMemory::default();
+        self.remembered = EnforcementState::default();
         MpsReport::with_reason(outcome, reason.unwrap_or_default())
     }
 }
@@ -221,6 +221,10 @@ fn failed(call: &'static str) -> impl Fn(String) -> GpuSettingError {
 }
 
 impl SettingKnob<u32> for MpsKnob<'_> {
+    fn unit(&self) -> String {
+        self.daemon.unit()
+    }
+
     fn read(&mut self) -> Result<SettingReading, GpuSettingError> {
         self.last_reading = self.daemon.default_millipercent().map_err(failed("reading the MPS default"))?;
         Ok(SettingReading::Value(self.last_reading))

@@ -121,7 +121,7 @@ impl ReportOutbox {
             if reports.closed.is_some_and(|until| Instant::now() >= until) {
                 reports.settle();
                 self.metrics.count_unpublished("state");
-                tracing::warn!("the log does not take the agent's last words");
+                tracing::warn!("the agent's last report was not published: the log did not accept it in time");
                 return;
             }
             producer = None;

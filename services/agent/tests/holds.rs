@@ -192,7 +192,7 @@ async fn what_somebody_else_changed_is_left_alone_and_reported() {
         .await;
     let devices = last(&*bus).devices;
     assert!(
-        devices[0].power_limit_reason.starts_with("somebody else set 450 W after the agent had set 300 W"),
+        devices[0].power_limit_reason.starts_with("another program set 450 W after the agent had set 300 W"),
         "{}",
         devices[0].power_limit_reason
     );

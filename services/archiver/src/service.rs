@@ -181,6 +181,8 @@ struct ArchiverSession<'a> {
     waiting: VecDeque<PollEvent>,
     /// Time to try again after a file could not be written; reading is paused until then.
     stalled: Option<Instant>,
+    /// Time by the clock when files were last looked at for their age.
+    clock_seen: EventTime,
     /// Backoff for what is written.
     backoff: &'a mut RetryBackoff,
     /// Backoff for requests to the log.
@@ -221,6 +223,7 @@ impl<'a> ArchiverSession<'a> {
             current: None,
             waiting: VecDeque::new(),
             stalled: None,
+            clock_seen: EventTime::MIN,
             backoff,
             asking: RetryBackoff::new(POLL_WAIT, ASK_MAX),
         })
@@ -332,6 +335,12 @@ impl<'a> ArchiverSession<'a> {
             tracing::warn!(%topic, partition, from, to, place = self.archive.place(), "the archive lacks offsets: a file was removed");
         }
         self.archive.newest(&listing)?;
+        if self.archive.record_missing_id()? {
+            tracing::warn!(
+                place = self.archive.place(),
+                "the archive had no record of its id: that of its newest files is recorded now"
+            );
+        }
         self.archive.make_newest_durable(&listing)?;
         let archived = listing.partitions();
         for at in partitions {
@@ -439,6 +448,12 @@ impl<'a> ArchiverSession<'a> {
     }
 
     fn write_due(&mut self) -> Result<(), ArchiverError> {
+        let now = self.deps.clock.now();
+        if now < self.clock_seen {
+            // The clock was set back: for how long files are open is unknown.
+            self.publish_owned()?;
+        }
+        self.clock_seen = now;
         while let Some((topic, partition)) = self.writer.due(self.deps.clock.now()) {
             self.publish(topic, partition)?;
         }
@@ -521,15 +536,22 @@ impl<'a> ArchiverSession<'a> {
         Ok(())
     }
 
-    fn finish(&mut self) -> Result<(), ArchiverError> {
+    /// Writes whatever is open of every partition.
+    fn publish_owned(&mut self) -> Result<(), ArchiverError> {
         let mine: Vec<_> = self.owned_partitions.iter().cloned().collect();
         for at in mine {
             let Some(topic) = self.topic(&at) else { continue };
-            match self.publish_all(topic, at.partition) {
-                Err(error) if error.is_transient() => return Err(ArchiverError::Unwritten(Box::new(error))),
-                other => other?,
-            }
+            self.publish_all(topic, at.partition)?;
         }
+        Ok(())
+    }
+
+    fn finish(&mut self) -> Result<(), ArchiverError> {
+        self.publish_owned().map_err(
+            |error| {
+                if error.is_transient() { ArchiverError::Unwritten(Box::new(error)) } else { error }
+            },
+        )?;
         self.metrics.waiting_rows.set(0);
         self.metrics.waiting_bytes.set(0);
         Ok(())
@@ -683,6 +705,34 @@ mod tests {
             archiver.reopen_ends(timer.now() + left);
             assert_eq!((log.asked.load(Ordering::Relaxed), archiver.ended.len()), (asked, ended), "{is_silent} {left:?}");
         }
+    }
+
+    #[test]
+    fn open_files_are_written_if_the_clock_is_set_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let options = EmbeddedOptions { reserve_bytes: 0, ..EmbeddedOptions::default() };
+        let log = EmbeddedLog::open(&dir.path().join("log"), options).unwrap();
+        for topic in topics::desired("eadt.", 1, 1) {
+            log.create_topic(&topic).unwrap();
+        }
+        step(&log, 3);
+        let now = Arc::new(AtomicI64::new(START));
+        let clock = {
+            let now = now.clone();
+            ServiceClock::new(move || EventTime::from_micros(now.load(Ordering::Relaxed)))
+        };
+        let deps = ArchiverDependencies { clock, ..service(&log, &dir.path().join("archive"), 10) };
+        let (archive, metrics) = (Archive::open(&deps.settings.location).unwrap(), ArchiverMetrics::new(&deps.metrics));
+        let (timer, mut backoff) = (MonotonicClock::machine(), RetryBackoff::new(RETRY_MIN, RETRY_MIN));
+        let mut archiver = ArchiverSession::join(&deps, &metrics, &archive, &timer, &mut backoff).unwrap();
+        while archiver.writer.rows() < 3 {
+            archiver.read();
+            archiver.work().unwrap();
+        }
+        assert_eq!(archive.files().unwrap().files.len(), 0);
+        now.fetch_sub(1, Ordering::Relaxed);
+        archiver.work().unwrap();
+        assert_eq!((archiver.writer.rows(), archive.files().unwrap().files.len()), (0, 1));
     }
 
     #[test]

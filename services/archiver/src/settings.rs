@@ -2,6 +2,10 @@ use eadt_lake::RollLimits;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+/// Longest consumer group in the name of the file that records it: a file name has at most 255 bytes, also with the ending of a file
+/// that is being written.
+const GROUP_NAME_BYTES: usize = 200;
+
 /// Where the archive lies and when a file of it is complete.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
@@ -58,6 +62,7 @@ impl ArchiverSettings {
         if self.group.is_empty() {
             return Err("archiver.group is empty: name a consumer group".to_owned());
         }
+        Self::check_group(&self.group)?;
         if self.instance.is_empty() {
             return Err("archiver.instance is empty: name this archiver within its group".to_owned());
         }
@@ -76,6 +81,20 @@ impl ArchiverSettings {
         Ok(())
     }
 
+    /// Returns an error if the archive's record of its group would have too long a file name.
+    pub fn check_group(group: &str) -> Result<(), String> {
+        // The record has three bytes for each byte that is none of these.
+        let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b".-_".contains(&byte);
+        let length: usize = group.bytes().map(|byte| if is_plain(byte) { 1 } else { 3 }).sum();
+        if length > GROUP_NAME_BYTES {
+            return Err(format!(
+                "archiver.group is too long, prefix included: the archive records it in a file name, for which it has {length} bytes of \
+                 at most {GROUP_NAME_BYTES} (each byte that is no letter, digit, '.', '-' or '_' counts as three); give a shorter name"
+            ));
+        }
+        Ok(())
+    }
+
     pub(crate) fn limits(&self) -> RollLimits {
         RollLimits {
             rows: self.roll_rows,
@@ -88,7 +107,31 @@ impl ArchiverSettings {
 
 #[cfg(test)]
 mod tests {
+    use eadt_testing::cases;
+    use proptest::prelude::*;
+
     use super::*;
+
+    proptest! {
+        #![proptest_config(cases(64))]
+        #[test]
+        fn a_group_is_refused_or_has_an_archive(group in "[a-z./=é漢 -]{1,100}|[a-z]{190,300}|é{30,50}") {
+            let folder = tempfile::tempdir().unwrap();
+            let archive = eadt_lake::Archive::folder(folder.path()).unwrap();
+            if ArchiverSettings::check_group(&group).is_ok() {
+                prop_assert!(archive.claim_for_group(&group).is_ok() && archive.claim_for_group(&group).is_ok(), "{}", group);
+            }
+        }
+    }
+
+    #[test]
+    fn a_group_of_usual_length_is_taken() {
+        for (group, is_taken) in
+            [("a".repeat(200), true), ("a".repeat(201), false), ("é".repeat(33), true), ("é".repeat(34), false)]
+        {
+            assert_eq!(ArchiverSettings::check_group(&group).is_ok(), is_taken, "{group}");
+        }
+    }
 
     #[test]
     fn defaults_are_in_range_and_others_are_named() {

@@ -361,6 +361,20 @@ fn a_renamed_file_stops_it_before_anything_is_skipped() {
 }
 
 #[test]
+fn a_record_of_the_id_that_is_gone_is_written_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let place = dir.path().join("archive");
+    let log = log(&dir.path().join("log"), StampSource::Wall);
+    step(&log, 0);
+    start(&log, settings(&place), ServiceClock::machine()).stop().unwrap();
+    let record = place.join(format!("_archived/id+{:032x}", 1));
+    fs::remove_file(&record).unwrap();
+    let running = start(&log, settings(&place), ServiceClock::machine());
+    until("it is recorded", || record.exists());
+    running.stop().unwrap();
+}
+
+#[test]
 fn records_deleted_before_archiving_are_reported_and_ranges_still_adjoin() {
     let dir = tempfile::tempdir().unwrap();
     let place = dir.path().join("archive");

@@ -36,7 +36,7 @@ impl<const N: usize> WatchedFiles<N> {
         }
         let failure = self.read(read).err();
         if let Some(error) = failure.as_ref().filter(|_| failure != self.failure) {
-            tracing::warn!(path = %self.paths[0].display(), error, "the former one stays in force");
+            tracing::warn!(path = %self.paths[0].display(), error, "a file cannot be used; the content that was read before stays in force");
         }
         self.failure = failure;
         self.failure.is_none()

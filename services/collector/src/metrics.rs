@@ -165,12 +165,12 @@ impl CollectorMetrics {
         );
         registry.register(
             "log_reachable",
-            "1 while the log takes events, 0 while it refuses them or has acknowledged nothing of the oldest of them for 5 s",
+            "1 while the log accepts events, 0 while it refuses them or has acknowledged nothing of the oldest of them for 5 s",
             all.log_reachable.clone(),
         );
         registry.register("assignments_failed", "1 while the assignments file cannot be used", all.assignments_failed.clone());
         registry.register("kubelet_up", "1 while the kubelet reports which pods hold GPUs", all.kubelet_up.clone());
-        registry.register("kubelet_failures", "Questions that the kubelet did not answer", all.kubelet_failures.clone());
+        registry.register("kubelet_failures", "Requests that the kubelet did not answer", all.kubelet_failures.clone());
         registry.register(
             "kubelet_unmatched",
             "Devices of pods that are matched with no GPU: unknown MIG instances, claims, names that are no UUID",
@@ -178,7 +178,7 @@ impl CollectorMetrics {
         );
         registry.register(
             "kubelet_unknown_pods",
-            "Pods with GPUs whose workload is not known; their part is attributed to nobody",
+            "Pods with GPUs whose workload is not known; their part is attributed to no workload",
             all.kubelet_unknown_pods.clone(),
         );
         registry.register("device_up", "1 while the GPU is open and answers", all.device_up.clone());
@@ -241,7 +241,7 @@ impl CollectorMetrics {
         registry.register("progress_sources", "Progress sources known now", all.progress_sources.clone());
         registry.register(
             "progress_connections_refused",
-            "Connections of senders that were ended, by reason: no TLS (tls), too slow (slow), without a valid token and in another's way (gave_way) or too often (unknown)",
+            "Connections of senders that were ended, by reason: no TLS (tls), too slow (slow), without a valid token while another sender waits (gave_way) or too often (unknown)",
             all.connections_refused.clone(),
         );
         registry.register(
@@ -251,7 +251,7 @@ impl CollectorMetrics {
         );
         registry.register(
             "progress_token_reviews",
-            "Questions to the API server about tokens of service accounts, by outcome; put_off: not asked, because there were too many",
+            "Requests to the API server about tokens of service accounts, by outcome; put_off: not sent, because there were too many",
             all.token_reviews.clone(),
         );
         all

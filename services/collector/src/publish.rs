@@ -197,12 +197,12 @@ impl EventPublisher {
     fn reachable(&self, sending: &mut PublisherState, error: Option<&dyn std::fmt::Display>) {
         match (sending.away, error) {
             (false, Some(error)) => {
-                tracing::warn!(%error, "the log takes no events; they are kept as far as the buffer reaches");
+                tracing::warn!(%error, "the log does not accept events; they are buffered while the buffer has room");
                 self.metrics.log_reachable.set(0);
                 self.ready.set(false);
             }
             (true, None) => {
-                tracing::info!("the log takes events again");
+                tracing::info!("the log accepts events again");
                 self.metrics.log_reachable.set(1);
                 self.ready.set(true);
             }
@@ -242,7 +242,7 @@ impl EventPublisher {
 
     /// Asks the sources to end, and takes the events that they still emit until they have. Returns the number of these events.
     fn discard(&self, error: &BusError) -> u64 {
-        tracing::error!(%error, "the log can take nothing any more; collecting ends");
+        tracing::error!(%error, "the log cannot accept records any more; the collector stops");
         self.metrics.log_reachable.set(0);
         self.shutdown.cancel();
         let mut count = 0;

@@ -204,7 +204,7 @@ pub struct RawProgress {
     /// PEM file with the certificate's private key.
     pub key: Option<PathBuf>,
     /// File of the tokens that senders need, made by `eadt token create`; read again within a second of every change. Default:
-    /// nobody is asked who they are, unless `service_accounts` are.
+    /// senders need no token, unless `service_accounts` are enabled.
     pub tokens_file: Option<PathBuf>,
     /// Tokens of Kubernetes service accounts, each for its own namespace.
     pub service_accounts: RawServiceAccounts,
@@ -230,8 +230,8 @@ pub struct RawProgress {
     pub sources_per_namespace: Option<usize>,
     /// Times further ahead of this machine's clock are refused, in seconds; 0 accepts any. Default 60. Range: 0 to 86400.
     pub max_future_seconds: f64,
-    /// Times further behind this machine's clock are refused, in seconds; 0 accepts any. So much that whatever a job reports late
-    /// is taken, and so little that a clock which was never set is noticed. Default 31,622,400 (366 days). Range: 0 to 1e10.
+    /// Times further behind this machine's clock are refused, in seconds; 0 accepts any. Long enough for every late
+    /// report of a job, and short enough to refuse a clock that was never set. Default 31,622,400 (366 days). Range: 0 to 1e10.
     pub max_past_seconds: f64,
 }
 
@@ -513,8 +513,8 @@ impl CollectorSettings {
         self.kubelet_api_server
     }
 
-    /// Returns whether tokens of service accounts are to be put to the API server: then [`crate::CollectorDependencies::reviewer`]
-    /// must be given.
+    /// Returns whether tokens of service accounts are to be put to the API server: then
+    /// [`crate::CollectorDependencies::reviewer`] must be given.
     pub fn asks_for_reviews(&self) -> bool {
         self.progress.as_ref().is_some_and(|progress| progress.service_accounts.is_some())
     }

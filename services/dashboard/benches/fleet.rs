@@ -143,7 +143,7 @@ fn ask(address: SocketAddr, path: &str) -> std::io::Result<(Duration, usize)> {
 }
 
 /// What the first view asks for.
-const FIRST: [&str; 3] = ["/api/v1/overview", "/api/v1/fleet?sort=saving", "/api/v1/power"];
+const FIRST: [&str; 4] = ["/api/v1/overview", "/api/v1/fleet?sort=saving", "/api/v1/power", "/api/v1/heat-strip?sort=saving"];
 
 /// A viewer: a stream, and with each update what its view asks for, at most once a second.
 fn view(address: SocketAddr, number: usize, stop: &AtomicBool, asked: &AtomicU64) -> std::io::Result<()> {
@@ -301,6 +301,7 @@ fn ms(time: Duration) -> f64 {
 fn fresh(path: &str, round: usize) -> String {
     match path {
         "/api/v1/overview" => String::new(),
+        "/api/v1/heat-strip?sort=saving" => format!("&state={}", ",".repeat(round)),
         "/api/v1/power" => format!("?from_ms={}", at(0).millis() - round as i64),
         _ => format!("&limit={}", 50 + round),
     }

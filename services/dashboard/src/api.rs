@@ -1,5 +1,5 @@
 //! `/api/v1`: what the page asks for. JSON, times as milliseconds since the Unix epoch, units in the names of the fields. It only
-//! reads, but for the terms of a workload ([`crate::terms`]).
+//! reads, but for the terms of a workload ([`crate::policy_edits`]).
 
 use std::sync::Arc;
 
@@ -26,6 +26,7 @@ use crate::model::compare::CompareQuery;
 use crate::model::decisions::DecisionQuery;
 use crate::model::detail::SeriesQuery;
 use crate::model::fleet::{FleetQuery, InvalidQuery};
+use crate::model::heat_strip::HeatStripQuery;
 use crate::model::overview::FleetOverview;
 use crate::model::policies::PolicyQuery;
 use crate::model::runs::{OtherRun, RunList, RunQuery};
@@ -70,12 +71,14 @@ pub fn routes(context: ApiContext) -> Router {
         .route("/api/v1/overview", get(overview))
         .route("/api/v1/power", get(power))
         .route("/api/v1/fleet", get(fleet))
+        .route("/api/v1/heat-strip", get(heat_strip))
         .route("/api/v1/workloads/{namespace}/{name}", get(workload))
         .route("/api/v1/workloads/{namespace}/{name}/series", get(series))
         .route("/api/v1/workloads/{namespace}/{name}/terms", post(policy_edits::change))
         .route("/api/v1/decisions", get(decisions))
         .route("/api/v1/decision", get(decision))
         .route("/api/v1/sharing", get(sharing))
+        .route("/api/v1/gpu-map", get(gpu_map))
         .route("/api/v1/policies", get(policies))
         .route("/api/v1/compare", get(compare))
         .route("/api/v1/runs", get(runs))
@@ -196,6 +199,14 @@ async fn fleet(uri: Uri, ApiQuery(query): ApiQuery<FleetQuery>, AsOfContext(cont
     Ok(context.answer(&uri, |model| model.fleet(&query))?)
 }
 
+async fn heat_strip(
+    uri: Uri,
+    ApiQuery(query): ApiQuery<HeatStripQuery>,
+    AsOfContext(context): AsOfContext,
+) -> Result<Response, ApiError> {
+    Ok(context.answer(&uri, |model| model.heat_strip(&query))?)
+}
+
 fn unknown_workload(name: &str) -> ApiError {
     ApiError::not_found(InvalidQuery::no_workload(name).0)
 }
@@ -247,6 +258,19 @@ async fn sharing(
     AsOfContext(context): AsOfContext,
 ) -> Result<Response, ApiError> {
     context.answer(&uri, |model| Ok(model.sharing(&query)))
+}
+
+/// A question without parameters.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NoParameters {}
+
+async fn gpu_map(
+    uri: Uri,
+    ApiQuery(NoParameters {}): ApiQuery<NoParameters>,
+    AsOfContext(context): AsOfContext,
+) -> Result<Response, ApiError> {
+    context.answer(&uri, |model| Ok(model.gpu_map()))
 }
 
 async fn policies(

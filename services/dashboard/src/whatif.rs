@@ -46,7 +46,7 @@ pub enum WhatIfError {
 
 /// A change that the controller would have made.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct ConsideredRow {
+pub struct CounterfactualRow {
     pub time_ms: i64,
     pub action: ControllerAction,
     /// Text of the action that it would have taken.
@@ -87,7 +87,7 @@ pub struct WhatIfPage {
     pub recorded_joules_per_sample: Option<f64>,
     /// With the ends of its 90 % interval; absent if nothing is estimated, or if something is refused.
     pub joules_per_sample_change: Option<Estimate>,
-    pub changes: Vec<ConsideredRow>,
+    pub changes: Vec<CounterfactualRow>,
     pub refused: Vec<RefusedRow>,
     /// Changes and refusals beyond those that are shown.
     pub left_out: usize,
@@ -161,7 +161,7 @@ fn answer(
 fn page(found: HindsightRow, recorded_controller: Option<String>) -> WhatIfPage {
     let left_out = found.changes.len().saturating_sub(MOST_CHANGES) + found.refused.len().saturating_sub(MOST_CHANGES);
     let text = |action, from: &Layout, to: &Layout| words::action_text(action, ChangeValidation::None, from, to);
-    let considered = |change: CounterfactualChange| ConsideredRow {
+    let considered = |change: CounterfactualChange| CounterfactualRow {
         time_ms: change.time.millis(),
         action: change.action,
         action_text: text(change.action, &change.from, &change.to),

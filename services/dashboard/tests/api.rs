@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use eadt_dashboard::{DashboardSettings, FleetQuery, SortKey};
 use eadt_schemas::v1::Layout;
 
-use crate::support::{HOSTILE, model, serve, story, take, window};
+use crate::support::{HOSTILE, Served, model, serve, story, take, window};
 
 fn encoded(text: &str) -> String {
     text.bytes().map(|byte| format!("%{byte:02X}")).collect::<Vec<_>>().concat()
@@ -46,6 +46,57 @@ async fn pages_hold_each_workload_once_in_every_order() {
     assert_eq!((&some["matching"], &some["rows"][0]["workload"]), (&40.into(), &"team-1/job-001".into()));
     assert_eq!(served.get("/api/v1/fleet?state=steady").await.json()["matching"], 120);
     assert_eq!(served.get("/api/v1/fleet?state=reverted,refused").await.json()["matching"], 0);
+}
+
+/// The rows of all pages of the fleet.
+async fn all_rows(served: &Served, query: &str) -> Vec<serde_json::Value> {
+    let (mut rows, mut cursor) = (Vec::new(), String::new());
+    loop {
+        let page = served.get(&format!("/api/v1/fleet?{query}{cursor}")).await.json();
+        rows.extend(page["rows"].as_array().unwrap().iter().cloned());
+        let Some(next) = page["next"].as_str() else { return rows };
+        cursor = format!("&cursor={}", encoded(next));
+    }
+}
+
+#[tokio::test]
+async fn a_heat_strip_has_the_cells_of_all_pages_in_few_bytes() {
+    let mut model = model();
+    for number in 0..120 {
+        let joules = 600.0 * f64::from(1 + number % 7);
+        model.window(&window(&format!("team-{}/job-{number:03}", number % 3), 0, joules, &Layout::default()));
+    }
+    for name in ["team-1/saves", &format!("team-1/{}", HOSTILE[0])] {
+        story(name, &mut |event| take(&mut model, &event));
+    }
+    while model.refresh(64) {}
+    let served = serve(model, DashboardSettings::default()).await;
+    let queries =
+        ["sort=name", "sort=name&order=desc", "sort=power", "sort=saving_ratio&q=TEAM-1", "sort=state&state=reverted,waiting"];
+    for query in queries {
+        let rows = all_rows(&served, query).await;
+        let answer = served.get(&format!("/api/v1/heat-strip?{query}")).await;
+        let strip = answer.json();
+        assert_eq!((&strip["total"], strip["names"].as_array().map(Vec::len)), (&122.into(), Some(rows.len())), "{query}");
+        assert!(rows.len() < 40 || answer.body.len() < 40 * rows.len(), "{query}: {} bytes", answer.body.len());
+        for (index, row) in rows.iter().enumerate() {
+            assert_eq!(strip["names"][index], row["workload"], "{query}");
+            let state = strip["state"][index].as_u64().unwrap() as usize;
+            assert_eq!(strip["states"][state], row["state"], "{query}");
+            let (cell, ratio) = (strip["saving_ratio"][index].as_f64(), row["saving_ratio"].as_f64());
+            assert_eq!(cell.is_some(), ratio.is_some(), "{query}: {row}");
+            assert!(cell.zip(ratio).is_none_or(|(cell, ratio)| (cell - ratio).abs() < 6e-4), "{query}: {cell:?} for {ratio:?}");
+            let is_clear =
+                row["saving_is_whole"] == true && (row["saving_verdict"] == "saved" || row["saving_verdict"] == "lost");
+            assert_eq!(strip["saving_is_clear"][index], u8::from(is_clear), "{query}: {row}");
+        }
+    }
+    let clear = served.get("/api/v1/heat-strip?q=saves").await.json();
+    assert_eq!((&clear["saving_is_clear"], &clear["names"]), (&serde_json::json!([1]), &serde_json::json!(["team-1/saves"])));
+    for (query, words) in [("cursor=-:a", "cursor"), ("state=happy", "happy"), ("sort=colour", "colour")] {
+        let refused = served.get(&format!("/api/v1/heat-strip?{query}")).await;
+        assert!(refused.status == 400 && refused.json()["error"].as_str().unwrap().contains(words), "{query}");
+    }
 }
 
 #[tokio::test]

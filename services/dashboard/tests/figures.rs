@@ -486,6 +486,24 @@ fn a_stage_that_has_stopped_is_named_with_how_far_it_is_behind() {
 }
 
 #[test]
+fn the_power_budget_in_force_is_a_line_of_the_chart() {
+    let mut model = model();
+    (0..20).for_each(|minute| model.window(&window("team/a", minute, 36_000.0, &Layout::default())));
+    assert_eq!(model.power_history(None, None).unwrap().budget, None, "no budget, no line");
+    for minute in 1..20 {
+        let watts = if minute < 10 { 900.0 } else { 700.0 };
+        let evidence = [("budget_watts".to_owned(), watts), ("members".to_owned(), 1.0)].into();
+        let maintain = decision("team/a", minute, ControllerAction::Maintain, ChangeValidation::None, None);
+        model.decision(&Decision { controller: "power-budget".into(), expires: at(minute + 5), evidence, ..maintain });
+    }
+    let power = model.power_history(None, None).unwrap();
+    let budget = power.budget.unwrap();
+    assert_eq!((budget.power_watts.len(), budget.workloads), (power.edges_ms.len() - 1, Some(1)));
+    let shown = [0, 1, 9, 10, 19].map(|interval| budget.power_watts[interval]);
+    assert_eq!(shown, [None, Some(900.0), Some(900.0), Some(700.0), Some(700.0)]);
+}
+
+#[test]
 fn the_chart_of_power_marks_every_change_and_counts_those_that_are_too_many() {
     let mut model = model();
     (0..1_300).for_each(|minute| model.window(&window("team/a", minute, 600.0, &Layout::default())));

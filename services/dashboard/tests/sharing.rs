@@ -209,3 +209,34 @@ async fn a_large_fleet_is_grouped_by_node_and_hostile_names_are_text() {
     assert_eq!(none["devices"][0]["tenants"][0]["workload"], hostile);
     assert_eq!(served.get("/api/v1/sharing?nodes=1").await.status, 400);
 }
+
+#[tokio::test]
+async fn a_map_has_every_gpu_by_node_and_marks_those_that_are_silent() {
+    let mut model = model();
+    shared(&mut model, 30);
+    // Another GPU of the node with the same index.
+    model.telemetry(&sample("GPU-2", None, None, None, 30));
+    let on = |device: &str, node: &str, index, minute| GpuTelemetry {
+        node: Some(node.to_owned()),
+        gpu_index: Some(index),
+        ..sample(device, Some("team/c"), None, None, minute)
+    };
+    model.telemetry(&on("GPU-3", "node-10", 1, 30));
+    model.telemetry(&on("GPU-4", "node-10", 0, 0));
+    model.telemetry(&on("GPU-5", "node-2", 7, 30));
+    model.telemetry(&GpuTelemetry { power_watts: None, ..on("GPU-6", HOSTILE[0], 0, 30) });
+    let served = serve(model, eadt_dashboard::DashboardSettings::default()).await;
+    let map = served.get("/api/v1/gpu-map").await.json();
+    let nodes = serde_json::json!([
+        { "node": HOSTILE[0], "gpus": [0], "power_watts": [null], "workloads": [1] },
+        { "node": "node-2", "gpus": [7], "power_watts": [400], "workloads": [1] },
+        { "node": "node-10", "gpus": [0, 1], "power_watts": [null, 400], "workloads": [null, 1] },
+        { "node": "node-a", "gpus": ["GPU-1", "GPU-2"], "power_watts": [400, 400], "workloads": [2, 0] },
+    ]);
+    assert_eq!((&map["nodes"], &map["gpus"], &map["now_ms"]), (&nodes, &6.into(), &at(30).millis().into()));
+    let one = served.get("/api/v1/sharing?node=node-10&gpu_index=1").await.json();
+    assert_eq!((&one["matching"], &one["devices"][0]["device"]), (&1.into(), &"GPU-3".into()));
+    for path in ["/api/v1/gpu-map?node=node-2", "/api/v1/sharing?gpu_index=first"] {
+        assert_eq!(served.get(path).await.status, 400, "{path}");
+    }
+}

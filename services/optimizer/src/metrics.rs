@@ -31,10 +31,10 @@ impl OptimizerMetrics {
                 windows: Gauge::default(),
                 fits: Family::default(),
             };
-            registry.register("rounds", "Looks at the archive that found new files", this.rounds.clone());
-            registry.register("failures", "Failed looks, each tried again at the next interval", this.failures.clone());
+            registry.register("rounds", "Rounds of learning, each after new files in the archive", this.rounds.clone());
+            registry.register("failures", "Rounds that failed, each tried again at the next interval", this.failures.clone());
             registry.register("windows", "Usable windows that the last round learned from", this.windows.clone());
-            registry.register("fits", "Models fitted and judged, by what became of them", this.fits.clone());
+            registry.register("fits", "Models fitted, by verdict", this.fits.clone());
             this
         })
     }

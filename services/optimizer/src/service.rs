@@ -1,4 +1,4 @@
-//! The loop: look, learn, publish.
+//! The loop: read the archive, learn, publish.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -154,7 +154,7 @@ fn round(
     }
     let (training, refused) = read(archive)?;
     if refused > 0 {
-        tracing::warn!(refused, "records of the archive are no valid events; nothing is learned from them");
+        tracing::warn!(refused, "records of the archive are no valid events; they are left out");
     }
     metrics.rounds.inc();
     metrics.windows.set(training.windows.len() as i64);
@@ -163,8 +163,8 @@ fn round(
         metrics.count(proposal.verdict);
         let ModelProposal { name, verdict, reason, .. } = proposal;
         match verdict {
-            ModelVerdict::Publish => tracing::info!(model = name, reason, "a new version"),
-            ModelVerdict::Keep => tracing::info!(model = name, reason, "nothing better"),
+            ModelVerdict::Publish => tracing::info!(model = name, reason, "new version of a model"),
+            ModelVerdict::Keep => tracing::info!(model = name, reason, "the model in force is kept"),
             ModelVerdict::CannotTell => tracing::info!(model = name, reason, "no model: the data are not sufficient"),
         }
     }

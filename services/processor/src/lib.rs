@@ -5,7 +5,7 @@
 //! is decided by `eadt-core`; this crate only reads, merges, commits and counts. It never reads a clock to determine the time in
 //! the data, and nothing of a step is visible before all of it is.
 //!
-//! What concerns several workloads is decided by second stages ([`JOINT_STAGES`]), which read windows
+//! What concerns several workloads is decided by joint stages ([`JOINT_STAGES`]), which read windows
 //! and write decisions by the same rules; of all processors of a group one runs each.
 
 mod arrived;

@@ -54,9 +54,9 @@ pub struct ProcessorMetrics {
 /// Metrics that every stage has that decides about several workloads together.
 #[derive(Debug)]
 pub struct JointMetrics {
-    runs_here: Gauge,
+    active: Gauge,
     pub members: Gauge,
-    looks: Counter,
+    evaluations: Counter,
     late: Counter,
     pub decisions: Counter,
     pub gaps: Counter,
@@ -70,9 +70,9 @@ type HelpText = fn(name: &str, meaning: &str) -> String;
 impl JointMetrics {
     fn new() -> Self {
         Self {
-            runs_here: Gauge::default(),
+            active: Gauge::default(),
             members: Gauge::default(),
-            looks: Counter::default(),
+            evaluations: Counter::default(),
             late: Counter::default(),
             decisions: Counter::default(),
             gaps: Counter::default(),
@@ -81,15 +81,13 @@ impl JointMetrics {
         }
     }
 
-    fn register(&self, registry: &mut Registry, help: HelpText, [stage, members, looks]: [&str; 3]) {
-        let runs_here = format!("1 where this processor runs {stage}, else 0");
-        registry.register("runs_here", help("runs_here", &runs_here), self.runs_here.clone());
+    /// Registers the metrics whose names have not changed.
+    fn register(&self, registry: &mut Registry, help: HelpText, members: &str) {
         registry.register("members", help("members", members), self.members.clone());
         for (name, meaning, counter) in [
-            ("looks", looks, &self.looks),
-            ("late", "Events that came after a look that they belonged to", &self.late),
+            ("late", "Events that came after the evaluation that they belonged to", &self.late),
             ("decisions", "Decisions written, maintain included", &self.decisions),
-            ("gaps", "Positions that retention had deleted", &self.gaps),
+            ("gaps", "Positions that retention had deleted, or whose topic was made anew", &self.gaps),
             ("restarts", "Sessions on the bus that began anew after an error", &self.restarts),
         ] {
             registry.register(name, help(name, meaning), counter.clone());
@@ -98,19 +96,31 @@ impl JointMetrics {
         registry.register_with_unit("commit", commit, Unit::Seconds, self.commit_seconds.clone());
     }
 
+    /// Registers the metrics that were renamed, under their present names.
+    fn register_renamed(&self, registry: &mut Registry, stage: &str, evaluations: &str) {
+        registry.register("active", format!("1 where this processor runs {stage}, else 0"), self.active.clone());
+        registry.register("evaluations", evaluations, self.evaluations.clone());
+    }
+
+    /// Registers the metrics that were renamed, under their old names. `prefix` is that of the present names.
+    fn register_old_names(&self, registry: &mut Registry, prefix: &str) {
+        registry.register("runs_here", format!("Old name of {prefix}active"), self.active.clone());
+        registry.register("looks", format!("Old name of {prefix}evaluations"), self.evaluations.clone());
+    }
+
     fn set_running(&self, here: bool) {
-        self.runs_here.set(i64::from(here));
+        self.active.set(i64::from(here));
         if !here {
             self.members.set(0);
         }
     }
 }
 
-/// Metrics of the power budget's stage; names are prefixed with `eadt_power_budget_`.
+/// Metrics of the joint stage of the power budget; names are prefixed with `eadt_power_budget_`.
 #[derive(Debug)]
 pub struct PowerBudgetMetrics {
     pub joint: JointMetrics,
-    short: Counter,
+    infeasible: Counter,
     budget_watts: Gauge<f64, AtomicU64>,
     exposed_watts: Gauge<f64, AtomicU64>,
 }
@@ -120,17 +130,17 @@ impl PowerBudgetMetrics {
         metrics.register("power_budget", |registry| {
             let this = Self {
                 joint: JointMetrics::new(),
-                short: Counter::default(),
+                infeasible: Counter::default(),
                 budget_watts: Gauge::default(),
                 exposed_watts: Gauge::default(),
             };
-            let meanings = [
-                "the power budget's stage",
-                "Workloads that share the power budget",
-                "Ends of windows at which the budget was shared anew",
-            ];
-            this.joint.register(registry, |_, meaning| meaning.to_owned(), meanings);
-            registry.register("short", "Looks at which the lowest caps did not fit into the budget", this.short.clone());
+            this.joint.register(registry, |_, meaning| meaning.to_owned(), "Workloads that share the power budget");
+            let evaluations = "Ends of windows at which the budget was allocated";
+            this.joint.register_renamed(registry, "the joint stage of the power budget", evaluations);
+            this.joint.register_old_names(registry, "eadt_power_budget_");
+            let infeasible = "Evaluations at which the sum of the lowest caps was above the budget";
+            registry.register("infeasible", infeasible, this.infeasible.clone());
+            registry.register("short", "Old name of eadt_power_budget_infeasible", this.infeasible.clone());
             let watts = || Unit::Other("watts".into());
             registry.register_with_unit(
                 "budget",
@@ -159,16 +169,16 @@ impl PowerBudgetMetrics {
 
     /// Adds what was folded since `before`.
     pub fn add_tally(&self, before: PowerBudgetTally, now: PowerBudgetTally) {
-        self.joint.looks.inc_by(now.looks - before.looks);
+        self.joint.evaluations.inc_by(now.evaluations - before.evaluations);
         self.joint.late.inc_by(now.late - before.late);
-        self.short.inc_by(now.short - before.short);
-        if now.looks > before.looks {
+        self.infeasible.inc_by(now.infeasible - before.infeasible);
+        if now.evaluations > before.evaluations {
             self.exposed_watts.set(now.exposed_watts.unwrap_or(f64::NAN));
         }
     }
 }
 
-/// Metrics of the stage of shared GPUs; names are prefixed with `eadt_gpu_sharing_`, and with their old prefix as well.
+/// Metrics of the joint stage of GPU sharing; names are prefixed with `eadt_gpu_sharing_`, and with their old prefix as well.
 #[derive(Debug)]
 pub struct GpuSharingMetrics {
     pub joint: JointMetrics,
@@ -187,7 +197,11 @@ impl GpuSharingMetrics {
             models: Counter::default(),
             models_ignored: Family::default(),
         };
-        metrics.register("gpu_sharing", |registry| this.register(registry, |_, meaning| meaning.to_owned()));
+        metrics.register("gpu_sharing", |registry| {
+            this.register(registry, |_, meaning| meaning.to_owned());
+            let evaluations = "Ends of windows at which shared GPUs were evaluated";
+            this.joint.register_renamed(registry, "the joint stage of GPU sharing", evaluations);
+        });
         metrics.register("sm_partition", |registry| {
             this.register(registry, |name, _| format!("Old name of eadt_gpu_sharing_{name}"));
         });
@@ -195,19 +209,16 @@ impl GpuSharingMetrics {
     }
 
     fn register(&self, registry: &mut Registry, help: HelpText) {
-        let meanings = [
-            "the stage of shared GPUs",
-            "Workloads that name the controller sm-partition, and those that did and were measured",
-            "Ends of windows at which shared GPUs were looked at",
-        ];
-        self.joint.register(registry, help, meanings);
+        let members = "Workloads that name the controller sm-partition, and those that did and were measured";
+        self.joint.register(registry, help, members);
+        self.joint.register_old_names(registry, "eadt_gpu_sharing_");
         let models = help("models", "Learned slowdown models that came into force");
         registry.register("models", models, self.models.clone());
         let ignored = help("models_ignored", "Ignored learned slowdown models, by reason: version, damaged, older");
         registry.register("models_ignored", ignored, self.models_ignored.clone());
-        let shared = help("shared_gpus", "GPUs that members share with others, at the last look");
+        let shared = help("shared_gpus", "GPUs that members share with others, at the last evaluation");
         registry.register("shared_gpus", shared, self.shared_gpus.clone());
-        let measured = help("measured", "Members whose throughput and power alone are known, at the last look");
+        let measured = help("measured", "Members whose throughput and power alone are known, at the last evaluation");
         registry.register("measured", measured, self.measured.clone());
     }
 
@@ -227,9 +238,9 @@ impl GpuSharingMetrics {
 
     /// Adds what was folded since `before`.
     pub fn add_tally(&self, before: GpuSharingTally, now: GpuSharingTally) {
-        self.joint.looks.inc_by(now.looks - before.looks);
+        self.joint.evaluations.inc_by(now.evaluations - before.evaluations);
         self.joint.late.inc_by(now.late - before.late);
-        if now.looks > before.looks {
+        if now.evaluations > before.evaluations {
             self.shared_gpus.set(now.shared_gpus as i64);
             self.measured.set(now.measured as i64);
         }
@@ -296,7 +307,7 @@ impl ProcessorMetrics {
             let old_help = "Old name of eadt_processor_misplaced_records";
             registry.register("foreign_partition_records", old_help, this.misplaced_records.clone());
             registry.register("heartbeats", "Heartbeats appended to quiet partitions", this.heartbeats.clone());
-            registry.register("gaps", "Positions that retention had deleted", this.gaps.clone());
+            registry.register("gaps", "Positions that retention had deleted, or whose topic was made anew", this.gaps.clone());
             registry.register("restarts", "Sessions on the bus that began anew after an error", this.restarts.clone());
             let commit = this.commit_seconds.clone();
             registry.register_with_unit("commit", "Time of an atomic step", Unit::Seconds, commit);

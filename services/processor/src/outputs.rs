@@ -1,5 +1,6 @@
 //! Records to be written: windows, decisions, dead letters, state.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -25,6 +26,8 @@ pub struct OutputTopics {
     settings: Bytes,
     /// The consumer group that writes; empty in a replay.
     pub group: Bytes,
+    /// Ids of the topics that are read, by name; empty if they are unknown.
+    pub input_ids: BTreeMap<String, String>,
 }
 
 impl OutputTopics {
@@ -42,6 +45,7 @@ impl OutputTopics {
             of_state,
             settings: settings.into(),
             group: Bytes::new(),
+            input_ids: BTreeMap::new(),
         }
     }
 
@@ -49,6 +53,12 @@ impl OutputTopics {
     #[must_use]
     pub fn for_group(self, group: &str) -> Self {
         Self { group: Bytes::copy_from_slice(group.as_bytes()), ..self }
+    }
+
+    /// Sets the ids of the topics that are read.
+    #[must_use]
+    pub fn with_input_ids(self, input_ids: BTreeMap<String, String>) -> Self {
+        Self { input_ids, ..self }
     }
 
     pub fn window(&self, window: &EfficiencyWindow, positions: &Bytes) -> ProducerRecord {

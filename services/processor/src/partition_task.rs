@@ -142,10 +142,10 @@ impl PartitionTask {
         let PartitionContext { bus, names, settings, metrics, .. } = *with;
         let was_given_up = state.was_given_up;
         if was_given_up {
-            tracing::warn!(partition = number, topic = %names.state, "the state is gone: windows begin anew at the positions");
+            tracing::warn!(partition = number, topic = %names.state, "the state is missing: windows start anew at the committed positions");
             state.emitted = EmittedIds::default();
         } else if state.is_new() && committed.iter().any(Option::is_some) {
-            tracing::warn!(partition = number, topic = %names.state, "positions were committed and the state is not there: everything is folded again");
+            tracing::warn!(partition = number, topic = %names.state, "positions were committed and the state is missing: all inputs are folded again");
         }
         let mut partition = PartitionFold::restore(settings.clone(), std::mem::take(&mut state.records)).map_err(|error| {
             let detail = format!("{error}; to give it up delete {} and the group's positions", names.state);
@@ -158,6 +158,10 @@ impl PartitionTask {
             let position = if was_given_up { committed } else { state.resume_offset(topic, at, committed, high) };
             if let Some(position) = position.filter(|position| *position < low) {
                 tracing::error!(%at, position, oldest = low, "retention has deleted records that were not folded yet; the windows concerned are marked as gaps");
+                metrics.gaps.inc();
+                gap = true;
+            }
+            if state.is_recreated(at) {
                 metrics.gaps.inc();
                 gap = true;
             }
@@ -625,7 +629,7 @@ mod tests {
                 rig.state(0, None);
             }
             let (logged, owned) = lines(|| rig.begin(0));
-            let of_it = logged.iter().filter(|line| line.starts_with("WARN") && line.contains("everything is folded again"));
+            let of_it = logged.iter().filter(|line| line.starts_with("WARN") && line.contains("all inputs are folded again"));
             assert_eq!(of_it.count(), usize::from(warns), "{logged:?}");
             assert_eq!(owned.positions().nth(3), Some(i64::from(has_state)));
         }

@@ -88,6 +88,8 @@ pub struct RestoredState<P> {
     offsets: RestoredOffsets<P>,
     /// The consumer group that wrote the newest step; `None` if an older release did.
     writer: Option<String>,
+    /// Inputs that were deleted and made anew since the newest step: its offsets are of another log.
+    recreated: BTreeSet<String>,
     pub emitted: EmittedIds,
     /// More was emitted than a first step emits, though there is no state: somebody took it away.
     pub was_given_up: bool,
@@ -117,6 +119,11 @@ pub fn write_head_headers(names: &OutputTopics, state: &mut [ProducerRecord], po
         if !names.group.is_empty() {
             first.headers.push((Arc::from(header::GROUP), names.group.clone()));
         }
+        if !names.input_ids.is_empty()
+            && let Ok(ids) = serde_json::to_vec(&names.input_ids)
+        {
+            first.headers.push((Arc::from(header::INPUT_TOPIC_IDS), ids.into()));
+        }
     }
 }
 
@@ -136,6 +143,7 @@ impl<P> Default for RestoredState<P> {
             records: Vec::new(),
             offsets: RestoredOffsets::NoState,
             writer: None,
+            recreated: BTreeSet::new(),
             emitted: EmittedIds::default(),
             was_given_up: false,
         }
@@ -150,9 +158,22 @@ impl<P> RestoredState<P> {
 }
 
 impl<P: InputOffsets> RestoredState<P> {
+    /// Returns whether an input was deleted and made anew since the state was written.
+    pub fn is_recreated(&self, at: &TopicPartition) -> bool {
+        self.recreated.contains(&*at.topic)
+    }
+
     /// Returns the offset at which an input resumes: at the state's offset, or at the group's position if the state has none.
     /// `None`: at its beginning. `high`: the end of the input.
     pub fn resume_offset(&self, topic: Topic, at: &TopicPartition, committed: Option<i64>, high: i64) -> Option<i64> {
+        if self.is_recreated(at) {
+            tracing::warn!(
+                %at,
+                "the topic was deleted and made anew since the state was written: reading it from its beginning; what was not folded of \
+                 the former one is lost"
+            );
+            return None;
+        }
         let of_state = match &self.offsets {
             RestoredOffsets::Known(offsets, _) => offsets.offset(topic, at.partition).filter(|offset| *offset <= high),
             RestoredOffsets::Unrecorded => None,
@@ -165,7 +186,7 @@ impl<P: InputOffsets> RestoredState<P> {
                 %at,
                 committed,
                 of_state,
-                "the state is {words} the group's position: a part of a step was lost, as where a broker forgot it; going on at the state's offset"
+                "the state is {words} the group's position: a part of a step was lost, as where a broker lost it; reading continues at the state's offset"
             );
         }
         of_state.or(committed)
@@ -219,10 +240,34 @@ fn refuse_living_writers<P>(bus: &dyn Bus, names: &OutputTopics, states: &BTreeM
         tracing::info!(
             writer,
             group = own,
-            "the state was written by a consumer group that has no member any more: going on from it"
+            "the state was written by a consumer group without members: processing continues from it"
         );
     }
     Ok(())
+}
+
+/// The newest step of a state partition, as far as it is read.
+#[derive(Debug)]
+struct NewestStep<P> {
+    records: BTreeMap<String, Option<Bytes>>,
+    /// Its input offsets, and when it was written.
+    offsets: Option<(P, EventTime)>,
+    writer: Option<String>,
+    input_ids: BTreeMap<String, String>,
+}
+
+impl<P> Default for NewestStep<P> {
+    fn default() -> Self {
+        Self { records: BTreeMap::new(), offsets: None, writer: None, input_ids: BTreeMap::new() }
+    }
+}
+
+impl<P> NewestStep<P> {
+    /// Returns the inputs that had another id when the step was written.
+    fn recreated_inputs(&self, present: &BTreeMap<String, String>) -> BTreeSet<String> {
+        let is_other = |(topic, id): &(&String, &String)| present.get(*topic).is_some_and(|present| present != *id);
+        self.input_ids.iter().filter(is_other).map(|(topic, _)| topic.clone()).collect()
+    }
 }
 
 fn read_states<S: StageRecords>(
@@ -233,24 +278,25 @@ fn read_states<S: StageRecords>(
     hanging: &mut HangingEnds,
     shutdown: &Shutdown,
 ) -> Result<BTreeMap<i32, RestoredState<S::Offsets>>> {
-    type Newest<P> = (BTreeMap<String, Option<Bytes>>, Option<(P, EventTime)>, Option<String>);
-    let mut newest: BTreeMap<i32, Newest<S::Offsets>> =
-        numbers.iter().map(|number| (*number, (BTreeMap::new(), None, None))).collect();
+    let mut newest: BTreeMap<i32, NewestStep<S::Offsets>> =
+        numbers.iter().map(|number| (*number, NewestStep::default())).collect();
     let from: Vec<_> =
         numbers.iter().map(|number| (TopicPartition::new(names.state.clone(), *number), StartOffset::Earliest)).collect();
     let each = |record: ConsumerRecord| {
         let number = record.at.partition;
         let key = String::from_utf8_lossy(record.key.as_deref().unwrap_or_default()).into_owned();
-        if let Some((records, offsets, writer)) = newest.get_mut(&number).filter(|_| S::is_state_key(&key)) {
+        if let Some(step) = newest.get_mut(&number).filter(|_| S::is_state_key(&key)) {
             if key == S::HEAD_KEY {
                 // Another step; a state of an older release may not record its offsets.
-                *offsets = None;
-                *writer = record.header(header::GROUP).map(str::to_owned);
+                step.offsets = None;
+                step.writer = record.header(header::GROUP).map(str::to_owned);
+                let ids = record.header(header::INPUT_TOPIC_IDS).and_then(|text| serde_json::from_str(text).ok());
+                step.input_ids = ids.unwrap_or_default();
             }
             if let Some(newer) = record.header(header::INPUT_POSITIONS).and_then(|text| S::parse_state_offsets(number, text)) {
-                *offsets = Some((newer, record.stamp));
+                step.offsets = Some((newer, record.stamp));
             }
-            records.insert(key, record.value);
+            step.records.insert(key, record.value);
         }
         Ok::<_, BusError>(())
     };
@@ -259,14 +305,17 @@ fn read_states<S: StageRecords>(
         let what = format!("restoring {}", names.state);
         return Err(BusError::new(Remedy::Retry, what, "stopped before the state was read"));
     }
-    let state = |(number, (records, offsets, writer)): (i32, Newest<S::Offsets>)| {
+    let state = |(number, step): (i32, NewestStep<S::Offsets>)| {
+        let recreated = step.recreated_inputs(&names.input_ids);
+        let NewestStep { records, offsets, writer, .. } = step;
         let offsets = match offsets {
             // A state that is deleted on purpose leaves tombstones.
             _ if records.values().all(Option::is_none) => RestoredOffsets::NoState,
             Some((offsets, written)) => RestoredOffsets::Known(offsets, written),
             None => RestoredOffsets::Unrecorded,
         };
-        (number, RestoredState { records: records.into_iter().collect(), offsets, writer, ..RestoredState::default() })
+        let records = records.into_iter().collect();
+        (number, RestoredState { records, offsets, writer, recreated, ..RestoredState::default() })
     };
     Ok(newest.into_iter().map(state).collect())
 }
@@ -397,27 +446,27 @@ fn find_outputs_beyond_state<S: StageRecords>(
     let stall = if hanging.has_ended_any() { SHORT_STALL } else { STALL };
     // The newest ones first; where all of them came after the state, further back.
     while !open.is_empty() {
-        let mut looks: BTreeMap<TopicPartition, OutputScan> = BTreeMap::new();
+        let mut scans: BTreeMap<TopicPartition, OutputScan> = BTreeMap::new();
         for (at, _) in &open {
-            if !looks.contains_key(at) {
+            if !scans.contains_key(at) {
                 let depth = if at.topic == names.dead_letters { depth / SCAN_FACTOR } else { depth };
-                looks.insert(at.clone(), OutputScan::from_watermarks(bus.watermarks(at)?, depth));
+                scans.insert(at.clone(), OutputScan::from_watermarks(bus.watermarks(at)?, depth));
             }
         }
         let before = open.clone();
         // Partitions with outputs in the older half of the records that were read.
         let mut spoke_early = BTreeSet::new();
-        let from: Vec<_> = looks.iter().map(|(at, look)| (at.clone(), StartOffset::At(look.start))).collect();
+        let from: Vec<_> = scans.iter().map(|(at, scan)| (at.clone(), StartOffset::At(scan.start))).collect();
         let each = |record: ConsumerRecord| {
-            let Some(look) = looks.get_mut(&record.at) else { return Ok(()) };
-            look.oldest.get_or_insert(record.stamp);
-            look.next = record.offset + 1;
+            let Some(scan) = scans.get_mut(&record.at) else { return Ok(()) };
+            scan.oldest.get_or_insert(record.stamp);
+            scan.next = record.offset + 1;
             if let OutputOwner::State { number, is_beyond } = classify_output::<S>(names, states, &record) {
                 if !is_beyond {
                     open.remove(&(record.at, number));
                 } else if let (Some(state), Some(id)) = (states.get_mut(&number), record.header(header::ID)) {
                     state.emitted.0.insert(id.to_owned());
-                    if look.is_early(record.offset) {
+                    if scan.is_early(record.offset) {
                         spoke_early.insert((record.at, number));
                     }
                 }
@@ -433,15 +482,15 @@ fn find_outputs_beyond_state<S: StageRecords>(
                 // Once more with all of them: what is readable by then counts.
                 open = before;
                 // The hanging transaction may have begun before the first record that was read.
-                let is_cut = |look: &OutputScan| look.next == look.start && !look.is_whole;
-                if depth < MAX_SCAN_RECORDS && partitions.iter().any(|at| looks.get(at).is_some_and(is_cut)) {
-                    tracing::info!(?partitions, "these are not readable to their ends: looking further back");
+                let is_cut = |scan: &OutputScan| scan.next == scan.start && !scan.is_whole;
+                if depth < MAX_SCAN_RECORDS && partitions.iter().any(|at| scans.get(at).is_some_and(is_cut)) {
+                    tracing::info!(?partitions, "partitions are not readable to their ends: reading further back");
                     depth = MAX_SCAN_RECORDS;
                     continue;
                 }
-                let from = |look: &OutputScan| if is_cut(look) { StartOffset::Earliest } else { StartOffset::At(look.next) };
+                let from = |scan: &OutputScan| if is_cut(scan) { StartOffset::Earliest } else { StartOffset::At(scan.next) };
                 let rest: Vec<_> =
-                    partitions.iter().filter_map(|at| looks.get(at).map(|look| (at.clone(), from(look)))).collect();
+                    partitions.iter().filter_map(|at| scans.get(at).map(|scan| (at.clone(), from(scan)))).collect();
                 let Some(StalledOutputs { known, beyond }) = read_stalled_outputs::<S>(bus, names, states, &rest, shutdown)?
                 else {
                     warn_of_waiting(&partitions);
@@ -455,10 +504,10 @@ fn find_outputs_beyond_state<S: StageRecords>(
             }
         }
         open.retain(|place| {
-            let look = &looks[&place.0];
-            let Some(state) = states.get_mut(&place.1).filter(|_| !look.is_whole) else { return false };
+            let scan = &scans[&place.0];
+            let Some(state) = states.get_mut(&place.1).filter(|_| !scan.is_whole) else { return false };
             if let RestoredOffsets::Known(_, written) = &state.offsets {
-                return look.is_all_after(*written);
+                return scan.is_all_after(*written);
             }
             let spoke_early = spoke_early.contains(place);
             state.was_given_up |= is_state_given_up(depth, spoke_early, place.0.topic == names.dead_letters);
@@ -471,7 +520,7 @@ fn find_outputs_beyond_state<S: StageRecords>(
             state = number,
             service = S::SERVICE,
             outputs = state.emitted.0.len(),
-            "the state is behind what was published: a part of a step was lost, as where a broker forgot it; its events are folded again, and what was published is not repeated"
+            "the state is behind what was published: a part of a step was lost, as where a broker lost it; its events are folded again, and published outputs are not repeated"
         );
     }
     Ok(())
@@ -639,10 +688,13 @@ mod tests {
 
         /// Appends a step's state that a group wrote.
         fn state_of(&self, group: &str, position: i64) {
-            let names = OutputTopics::new("eadt.", String::new()).for_group(group);
+            self.state_under(&OutputTopics::new("eadt.", String::new()).for_group(group), position);
+        }
+
+        fn state_under(&self, names: &OutputTopics, position: i64) {
             let head = eadt_core::StateRecord { key: PartitionTask::HEAD_KEY.to_owned(), value: Some(b"{}".to_vec()) };
             let mut step = [names.state(0, head)];
-            write_head_headers(&names, &mut step, || first(position).into());
+            write_head_headers(names, &mut step, || first(position).into());
             let mut producer = self.inner.producer("test").unwrap();
             for record in step {
                 producer.send(record).unwrap();
@@ -652,8 +704,11 @@ mod tests {
 
         /// Restores as a processor of this group does.
         fn start_as(&self, group: &str) -> Result<RestoredState<PartitionOffsets>> {
-            let names = OutputTopics::new("eadt.", String::new()).for_group(group);
-            read_states_and_outputs::<PartitionTask>(&self.inner, &mut self.member(), &names, &[0], &Shutdown::new())
+            self.start_under(&OutputTopics::new("eadt.", String::new()).for_group(group))
+        }
+
+        fn start_under(&self, names: &OutputTopics) -> Result<RestoredState<PartitionOffsets>> {
+            read_states_and_outputs::<PartitionTask>(&self.inner, &mut self.member(), names, &[0], &Shutdown::new())
                 .map(|mut states| states.remove(&0).unwrap())
         }
 
@@ -680,7 +735,7 @@ mod tests {
         telemetry.map(|n| (format!("w/{n}"), first(n)))
     }
 
-    /// Outputs of the power budget's stage.
+    /// Outputs of the joint stage of the power budget.
     fn of_others(count: i64) -> impl Iterator<Item = (String, String)> {
         (0..count).map(|n| (format!("d@{n}/power-budget"), format!("{{\"efficiency.windows.v1\":[{n}]}}")))
     }
@@ -716,6 +771,29 @@ mod tests {
         // Of a release that does not name it.
         log.state(3_000);
         assert_eq!(log.start_as("processor-v2").unwrap().writer, None);
+    }
+
+    #[test]
+    fn an_input_that_was_made_anew_is_read_from_its_beginning() {
+        let log = Log::open();
+        let at = place(Topic::GpuTelemetry, 0);
+        let names = |id: Option<&str>| {
+            let ids = id.map(|id| (at.topic.to_string(), id.to_owned())).into_iter().collect();
+            OutputTopics::new("eadt.", String::new()).with_input_ids(ids)
+        };
+        // As an older release writes it, or with an id; then as the log is found.
+        for (written, found, resumes) in [
+            (None, Some("b"), Some(2_000)),
+            (Some("a"), None, Some(2_000)),
+            (Some("a"), Some("a"), Some(2_000)),
+            (Some("a"), Some("b"), None),
+        ] {
+            log.state_under(&names(written), 2_000);
+            let state = log.start_under(&names(found)).unwrap();
+            assert_eq!(state.resume_offset(Topic::GpuTelemetry, &at, Some(2_000), 4_000), resumes, "{written:?} {found:?}");
+            let other = place(Topic::TrainingProgress, 0);
+            assert!(!state.is_recreated(&other), "{written:?} {found:?}");
+        }
     }
 
     const STATE: Topic = Topic::ProcessorState;
@@ -776,7 +854,7 @@ mod tests {
         let (ends, state) = restart(&log);
         assert_eq!(ends, [(place(WINDOWS, 0), TransactionEnd::Commit)]);
         assert!(!state.is_new() && state.emitted.0.is_empty());
-        // Of two steps, the second one's state is lost. The first look sees nothing of the first one.
+        // Of two steps, the second one's state is lost. The first scan sees nothing of the first one.
         let log = Log::open();
         log.hang(&[WINDOWS], true, || log.send(WINDOWS, windows(1..3_001)));
         log.state(2_000);
@@ -882,7 +960,7 @@ mod tests {
 
     #[test]
     fn without_state_a_first_step_is_found_and_not_everything_is_read() {
-        let is_logged = |lines: &[String]| lines.iter().any(|line| line.contains("what was published is not repeated"));
+        let is_logged = |lines: &[String]| lines.iter().any(|line| line.contains("published outputs are not repeated"));
         let log = Log::open();
         log.send(Topic::EfficiencyWindows, windows(1..4_001));
         let (logged, state) = lines(|| log.start());
@@ -977,18 +1055,18 @@ mod tests {
             (0, 31, 30, 1, false, 16),
             (0, 0, 9, 0, true, 0),
         ] {
-            let look = OutputScan::from_watermarks(WatermarkOffsets { low, high }, depth);
-            assert_eq!((look.start, look.is_whole, look.half), (start, is_whole, half), "{low} {high} {depth}");
-            assert_eq!((look.is_early(half - 1), look.is_early(half)), (true, false));
+            let scan = OutputScan::from_watermarks(WatermarkOffsets { low, high }, depth);
+            assert_eq!((scan.start, scan.is_whole, scan.half), (start, is_whole, half), "{low} {high} {depth}");
+            assert_eq!((scan.is_early(half - 1), scan.is_early(half)), (true, false));
         }
     }
 
     #[test]
     fn output_stamped_ten_seconds_before_the_state_was_written_before_it() {
-        let look = |oldest| OutputScan { oldest, ..OutputScan::from_watermarks(WatermarkOffsets { low: 0, high: 9 }, 3) };
+        let scan = |oldest| OutputScan { oldest, ..OutputScan::from_watermarks(WatermarkOffsets { low: 0, high: 9 }, 3) };
         let at = |millis| EventTime::from_millis(millis);
         for (oldest, all_after) in [(None, true), (Some(at(60_000)), true), (Some(at(20_000)), true), (Some(at(19_999)), false)] {
-            assert_eq!(look(oldest).is_all_after(at(30_000)), all_after, "{oldest:?}");
+            assert_eq!(scan(oldest).is_all_after(at(30_000)), all_after, "{oldest:?}");
         }
     }
 

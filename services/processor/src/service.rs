@@ -28,6 +28,8 @@ const POLL_RECORDS: usize = 512;
 const FOLD_RECORDS: usize = 256;
 /// Longest time to fold what is left when the end is asked for.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
+/// A turn of the loop that takes longer, as with a step that no broker answers, is not ready meanwhile.
+pub(crate) const LONGEST_TURN: Duration = Duration::from_secs(5);
 /// Longest pause before a session begins anew, or a step is tried again.
 const MAX_PAUSE: Duration = Duration::from_secs(10);
 /// A pause is slept in pieces, so that it ends soon after the end is asked for.
@@ -81,14 +83,14 @@ pub fn run_with_restarts(
         match ended {
             Ok(()) => break,
             Err(error) if deps.shutdown.is_cancelled() => {
-                tracing::warn!(%error, "stopped before everything was committed; nothing is lost, the next start goes on from there");
+                tracing::warn!(%error, "stopped before everything was committed; nothing is lost, the next start continues there");
                 break;
             }
             Err(error) if error.remedy == Remedy::Stop => return Err(error.into()),
             Err(error) => {
                 restarts.inc();
                 let pause = pauses.next_pause(began.elapsed());
-                tracing::warn!(%error, pause_seconds = pause.as_secs_f64(), "beginning anew from the committed positions");
+                tracing::warn!(%error, pause_seconds = pause.as_secs_f64(), "restarting from the committed positions");
                 wait(&deps.shutdown, pause, std::thread::sleep);
             }
         }
@@ -165,7 +167,7 @@ impl StopBacklog {
             return false;
         }
         if now >= self.until {
-            tracing::warn!(unread, "stopped before everything was folded; the next start goes on there");
+            tracing::warn!(unread, "stopped before everything was folded; the next start continues there");
             return false;
         }
         true
@@ -203,7 +205,7 @@ impl<'a> ProcessorSession<'a> {
         let topics: Vec<Arc<str>> = INPUTS.iter().map(|topic| Arc::from(format!("{}{topic}", settings.prefix))).collect();
         let mut member = deps.bus.member(MemberOptions {
             group: settings.group.clone(),
-            membership: Membership::Transactional(settings.instance.clone()),
+            membership: Membership::Transactional(settings.transactional_id()),
             topics: topics.clone(),
         })?;
         member.accept_batches();
@@ -211,7 +213,9 @@ impl<'a> ProcessorSession<'a> {
             deps,
             metrics,
             now,
-            names: OutputTopics::new(&settings.prefix, settings.recorded_json()).for_group(&settings.group),
+            names: OutputTopics::new(&settings.prefix, settings.recorded_json())
+                .for_group(&settings.group)
+                .with_input_ids(deps.bus.topic_ids(&topics)),
             fold: settings.fold_settings(),
             member,
             heartbeats: HeartbeatWriter::new(&*deps.bus, settings, deps.clock.clone())?,
@@ -262,7 +266,7 @@ impl<'a> ProcessorSession<'a> {
                         self.drop_partitions(&partitions);
                     }
                     PollEvent::Lost(partitions) => {
-                        tracing::warn!(partitions = partitions.len(), "partitions lost: what was folded of them is given up");
+                        tracing::warn!(partitions = partitions.len(), "partitions lost: their uncommitted results are dropped");
                         // Their outputs are among the others' that wait: nothing of this session may be committed any more.
                         if self.waiting.first_folded.is_some() {
                             return Err(BusError::new(Remedy::Restart, "folding", "partitions were lost with uncommitted work"));
@@ -281,7 +285,8 @@ impl<'a> ProcessorSession<'a> {
             }
             if self.arriving.is_empty() {
                 let in_place = self.standby.is_ready(self.owned.len(), &*self.deps.bus);
-                self.deps.ready.set(in_place && !is_any_broker_silent(&*self.member));
+                let is_ready = in_place && !is_any_broker_silent(&*self.member);
+                self.deps.ready.set_for(if is_ready { LONGEST_TURN } else { Duration::ZERO });
             }
         }
         self.commit(CommitScope::Everything)

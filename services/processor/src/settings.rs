@@ -77,13 +77,14 @@ pub struct ProcessorSettings {
     pub prefix: String,
     /// Consumer group. Processors of one group share the partitions. Default `processor`.
     pub group: String,
-    /// Stable name of this instance within the group, its `group.instance.id` and `transactional.id`; a newer process of the
-    /// same name fences the older one. Default `processor-0`.
+    /// Stable name of this instance within the group; a newer process of the same name fences the older one. Its
+    /// `transactional.id` is this name, after the group's name and a hyphen if it does not begin with them. Default
+    /// `processor-0`.
     pub instance: String,
     /// Length of the tumbling windows, in seconds. 1 to 86,400. Default 60.
     pub window_seconds: f64,
-    /// Version of the rules by which windows are made. 1: `joules_per_sample` leaves downtime out, and energy counters are
-    /// believed whatever the power is. 2: downtime is in, and counters are tested. 3: power that no such device can draw is no
+    /// Version of the rules by which windows are made. 1: `joules_per_sample` leaves downtime out, and energy counters are used
+    /// without a comparison with power. 2: downtime is in, and counters are tested. 3: power that no such device can draw is no
     /// reading, and windows in which nothing restarted are marked. 4: a counter that does not move at the start counts from its
     /// first rise on. 5: readings without power between two with it leave no gap. A replay takes the version that the record was
     /// made by. 1 to 5. Default 5.
@@ -251,6 +252,13 @@ fn micros(seconds: f64) -> i64 {
 }
 
 impl ProcessorSettings {
+    /// Returns the `transactional.id`. It differs between groups: a processor of another group must not fence this one.
+    pub fn transactional_id(&self) -> String {
+        let Self { group, instance, .. } = self;
+        let is_named_after_group = instance.strip_prefix(group.as_str()).is_some_and(|rest| rest.starts_with('-'));
+        if is_named_after_group { instance.clone() } else { format!("{group}-{instance}") }
+    }
+
     /// Checks all values; the error is the first that is out of its range.
     pub fn check(&self) -> Result<(), String> {
         for (name, value, low, high) in [
@@ -313,7 +321,7 @@ impl ProcessorSettings {
         Ok(())
     }
 
-    /// Returns whether there is a power budget to share, so that the power budget's stage has something to do.
+    /// Returns whether there is a power budget to share, so that its joint stage has something to do.
     pub fn shares_power(&self) -> bool {
         self.power_budget.budget_watts.is_some()
     }
@@ -343,8 +351,8 @@ impl ProcessorSettings {
     }
 
     /// Returns the settings that a record's outputs were made with ([`Self::recorded_json`]); those that are not the default here
-    /// stay. `Err` if `recorded_json` is not such an object, or has a value that this version does not know; [`Self::check`] has the
-    /// ranges. Unknown names are ignored.
+    /// stay. `Err` if `recorded_json` is not such an object, or has a value that this version does not know; [`Self::check`] has
+    /// the ranges. Unknown names are ignored.
     pub fn as_recorded(&self, recorded: &str) -> Result<Self, serde_json::Error> {
         let mut recorded: JsonMap = serde_json::from_str(recorded)?;
         rename_recorded(&mut recorded);
@@ -391,6 +399,19 @@ impl ProcessorSettings {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn processors_of_two_groups_never_have_one_transactional_id() {
+        let id = |group: &str, instance: &str| {
+            ProcessorSettings { group: group.to_owned(), instance: instance.to_owned(), ..ProcessorSettings::default() }
+                .transactional_id()
+        };
+        assert_eq!(ProcessorSettings::default().transactional_id(), "processor-0");
+        assert_eq!(id("lab.processor", "lab.processor-3"), "lab.processor-3");
+        assert_eq!(id("processor-v2", "processor-0"), "processor-v2-processor-0");
+        assert_eq!(id("processor", "processor"), "processor-processor");
+        assert_eq!(id("p", "processor-0"), "p-processor-0");
+    }
 
     #[test]
     fn what_is_recorded_comes_back_and_what_is_set_goes_before() {
@@ -465,7 +486,7 @@ mod tests {
         assert!(here.as_recorded("").is_err());
     }
 
-    /// A new setting has to be looked at: does an output depend on it?
+    /// A new setting needs a decision: does an output depend on it?
     #[test]
     fn settings_decide_or_are_known_not_to() {
         let others = [

@@ -1,4 +1,5 @@
-//! The commit path of the stage of shared GPUs under chance, as `power_budget_simulation.rs` has it for the cluster's.
+//! The commit path of the joint stage of GPU sharing under random faults, as `power_budget_simulation.rs` has it for the power
+//! budget.
 
 use crate::simulation::{bus, joint, story};
 

@@ -1,4 +1,4 @@
-//! The cluster's stage on the embedded log: with the first stage before it, over restarts, and against a replay.
+//! The joint stage of the power budget on the embedded log: with the first stage before it, over restarts, and against a replay.
 
 use crate::support;
 
@@ -199,7 +199,7 @@ fn a_budget_is_kept_over_restarts_and_a_replay_gives_the_same_to_the_byte() {
         site.feed(from, minute * 60 + 5);
         from = minute * 60 + 5;
         let page = site.process(&settings, 3 * minute as usize);
-        assert!(page.contains("eadt_power_budget_runs_here 1"), "{page}");
+        assert!(page.contains("eadt_power_budget_active 1"), "{page}");
         site.act(f64::from(minute * 60 + 6));
     }
     // One decision a window, all of them the cluster's.

@@ -1,5 +1,5 @@
-//! The commit path of the cluster's stage under chance, as `simulation.rs` has it for the first stage: however the story goes, what
-//! is in the log at its end is what a fold without a story gives.
+//! The commit path of the joint stage of the power budget under random faults, as `simulation.rs` has it for the first stage:
+//! however the story goes, what is in the log at its end is what a fold without a story gives.
 //!
 //! A failing seed prints how to repeat it; `EADT_TEST_SEEDS` sets how many are played (`simulation.rs`).
 

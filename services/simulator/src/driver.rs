@@ -247,7 +247,7 @@ impl<'a> DriverSession<'a> {
             let planned = driver.rules.align_to_effect(now.plus_seconds(duration), state.cluster.start());
             *end = Some(state.cluster.instant_at_or_after(planned));
         }
-        tracing::info!(%now, speed = %settings.speed, seed = state.cluster.scenario().noise.seed, "simulating");
+        tracing::info!(%now, speed = %settings.speed, seed = state.cluster.scenario().noise.seed, "simulation runs");
         Ok(Self {
             driver,
             metrics,
@@ -292,7 +292,7 @@ impl<'a> DriverSession<'a> {
                     if warned.elapsed() >= WARN {
                         *warned = Instant::now();
                         let seconds = since.elapsed().as_secs();
-                        tracing::warn!(%now, seconds, owed = pending.len(), "simulated time waits for {first}");
+                        tracing::warn!(%now, seconds, pending = pending.len(), waits_for = %first, "simulated time waits for answers of the services");
                     }
                     wait = HELD_POLL;
                     continue;
@@ -353,7 +353,7 @@ impl<'a> DriverSession<'a> {
         if let Err(detail) = read {
             // Its dead letter is written by the service that owes an answer to it.
             self.metrics.unreadable.inc();
-            tracing::warn!(at = %record.at, offset = record.offset, detail, "an answer cannot be read");
+            tracing::warn!(at = %record.at, offset = record.offset, detail, "a decision, actuation or layout cannot be read");
         }
     }
 

@@ -69,7 +69,7 @@ impl ClusterMirror {
                         revision = Some(read_revision);
                         ready.set(true);
                     }
-                    Err(error) => tracing::debug!(%error, "the cluster cannot be looked at"),
+                    Err(error) => tracing::debug!(%error, "the cluster cannot be read"),
                 }
             }
             plant.step(now, &mut events);

@@ -172,7 +172,8 @@ impl TimeGate {
         }
     }
 
-    /// Returns what is owed at `now`; if nothing is, simulated time may go on after [`TimeGate::close_due_windows`].
+    /// Returns the answers that simulated time waits for at `now`; if there are none, it may advance after
+    /// [`TimeGate::close_due_windows`].
     pub fn pending_answers(&self, rules: &GateTiming, managed: &[ManagedWorkload], now: EventTime) -> Vec<PendingAnswer> {
         let mut pending = Vec::new();
         for (name, watched) in &self.workloads {

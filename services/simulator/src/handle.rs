@@ -45,7 +45,7 @@ pub(crate) enum ClusterRequest {
 pub(crate) enum ClusterReply {
     Managed(Box<ManagedWorkload>),
     Recommended,
-    /// Whether the terms were others before.
+    /// Whether the policy was another one before.
     PolicyEdited(bool),
 }
 

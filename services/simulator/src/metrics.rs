@@ -32,7 +32,9 @@ impl SimulatorMetrics {
             registry.register("events", "Events reported", this.events.clone());
             registry.register("steps", "Atomic steps committed", this.steps.clone());
             registry.register("held_seconds", "Wall time spent waiting for answers", this.held_seconds.clone());
-            registry.register("owed", "Answers that simulated time waits for now", this.pending_answers.clone());
+            let pending = "Answers that simulated time waits for now";
+            registry.register("pending_answers", pending, this.pending_answers.clone());
+            registry.register("owed", "Old name of eadt_simulator_pending_answers", this.pending_answers.clone());
             registry.register("unreadable", "Records that could not be read", this.unreadable.clone());
             registry.register("restarts", "Sessions on the bus that began anew after an error", this.restarts.clone());
             this

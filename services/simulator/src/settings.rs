@@ -104,7 +104,7 @@ pub struct SimulatorSettings {
     #[serde(skip)]
     #[schemars(skip)]
     pub scenario: Scenario,
-    /// Go on with the scenario that the log holds, if any, whatever `scenario` is.
+    /// Continue the scenario in the log, if there is one, in place of `scenario`.
     #[serde(skip)]
     #[schemars(skip)]
     pub adopt: bool,
@@ -115,7 +115,7 @@ pub struct SimulatorSettings {
     /// Ends after so much simulated time from this start, in seconds; absent: never. Ends at the moment of effect of a
     /// window's decisions where it would end between them and the window's close.
     pub duration_seconds: Option<f64>,
-    /// Wait for decisions and outcomes at each window. Off where nobody decides. Default true.
+    /// Wait for decisions and outcomes at each window. Set it to false if no processor or actuator runs. Default true.
     pub gate: bool,
     /// Length of the processor's windows, in whole seconds. Default 60.
     pub window_seconds: u32,

@@ -7,7 +7,7 @@ use eadt_lake::{Archive, ArchiveListing};
 use eadt_schemas::Topic;
 
 use super::Findings;
-use crate::commands::describe_unrecorded;
+use crate::commands::{describe_identity, describe_unrecorded};
 use crate::progress::ProgressMeter;
 use crate::settings::ProgramSettings;
 
@@ -49,7 +49,14 @@ pub fn check_archive(settings: &ProgramSettings, bus: Option<&dyn Bus>, findings
         findings.notice("archive", about, "`eadt archive compact` removes them");
     }
     match archive.check_footers(&listing) {
-        Ok(()) => check_newest_files(&archive, &listing, findings),
+        Ok(()) => {
+            for about in describe_identity(&archive, &listing) {
+                let remedy = "put _archived back from a copy, or let the archiver or `eadt archive compact` record the id; \
+                              compaction gives files of earlier versions the id, too";
+                findings.notice("archive", format!("it {about}"), remedy);
+            }
+            check_newest_files(&archive, &listing, findings);
+        }
         Err(error) => findings.wrong("archive", chain(&error), "docs/use/archive.md has what belongs there"),
     }
     if let Some(bus) = bus {

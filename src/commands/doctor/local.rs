@@ -4,6 +4,8 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use eadt_bus::embedded::EmbeddedOptions;
+use eadt_collector::progress::serve::ServerCertificate;
+use eadt_collector::progress::tokens;
 
 use super::Findings;
 use crate::settings::{ProgramSettings, kafka_names};
@@ -26,7 +28,7 @@ pub fn settings(settings: &ProgramSettings, findings: &mut Findings) {
     if address.is_ok_and(|address| !address.ip().is_loopback()) {
         findings.notice(
             "settings",
-            format!("http.address={} is reached from other machines, and asks nobody who they are", settings.http.address),
+            format!("http.address={} is reached from other machines, and requires no token", settings.http.address),
             "let only Prometheus and probes reach it (a network policy, a firewall), or take 127.0.0.1",
         );
     }
@@ -77,6 +79,23 @@ pub fn secrets(settings: &ProgramSettings, findings: &mut Findings) {
     }
 }
 
+/// Reads tokens and certificate as the collector's start does. Missing files are reported by that start.
+pub fn progress_files(settings: &ProgramSettings, findings: &mut Findings) {
+    let progress = &settings.collector.progress;
+    if let Some(file) = progress.tokens_file.as_ref().filter(|file| file.exists())
+        && let Err(error) = tokens::read(file)
+    {
+        findings.wrong("files", error.to_string(), "move it away, and make it with eadt token create");
+    }
+    if let (Some(certificate), Some(key)) = (&progress.certificate, &progress.key)
+        && certificate.exists()
+        && key.exists()
+        && let Err(error) = ServerCertificate::load(certificate, key)
+    {
+        findings.wrong("files", error, "name a certificate chain and its key, both as PEM");
+    }
+}
+
 /// Returns the archive's folder, where it is one.
 pub fn archive_folder(settings: &ProgramSettings) -> Option<PathBuf> {
     let location = &settings.archiver.location;
@@ -122,7 +141,7 @@ pub fn folders(settings: &ProgramSettings, findings: &mut Findings) {
     }
 }
 
-/// Returns what lets this process write to a folder, by why it could not.
+/// Returns the remedy for a folder that cannot be written to, by the kind of the error.
 fn write_remedy(kind: ErrorKind, folder: &Path) -> String {
     let shown = folder.display();
     match kind {
@@ -135,7 +154,7 @@ fn write_remedy(kind: ErrorKind, folder: &Path) -> String {
         ErrorKind::PermissionDenied => {
             format!("let the user of this process write there: chown or chmod {shown}, or name another folder")
         }
-        _ => format!("name another folder, or find out why nobody can write to {shown}"),
+        _ => format!("name another folder, or find out why {shown} cannot be written to"),
     }
 }
 

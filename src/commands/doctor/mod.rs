@@ -105,6 +105,7 @@ pub fn run(args: &DoctorArgs, settings: Result<ProgramSettings, SettingsError>, 
 fn examine(parts: &[AclRole], settings: &ProgramSettings, findings: &mut Findings) {
     local::settings(settings, findings);
     local::secrets(settings, findings);
+    local::progress_files(settings, findings);
     local::folders(settings, findings);
     local::disk(settings, findings);
     let on_kafka = !settings.bus.brokers.is_empty();

@@ -308,7 +308,7 @@ fn measure(readings: &[TimedTelemetry], from: f64, to: f64) -> anyhow::Result<Ru
 impl IntentFile {
     fn new(path: &Path) -> anyhow::Result<Self> {
         if path.exists() {
-            bail!("{} is there already: somebody else's order holds the device; take it away first", path.display());
+            bail!("{} is there already: another program's intent holds the device; remove it first", path.display());
         }
         let (text, stop) = (Arc::new(Mutex::new(String::new())), Arc::new(AtomicBool::new(false)));
         let (own, last, stopped) = (path.to_owned(), text.clone(), stop.clone());
@@ -320,7 +320,7 @@ impl IntentFile {
                     && !text.is_empty()
                     && let Err(error) = replace(&own, &text)
                 {
-                    tracing::warn!(%error, "the order cannot be prolonged");
+                    tracing::warn!(path = %own.display(), %error, "the intent file cannot be renewed; the agent restores the settings once its time to live is over");
                 }
             }
         };

@@ -1,7 +1,7 @@
 //! An archive: the events of each partition of a topic, from their columns.
 
 use anyhow::Context;
-use eadt_lake::{Archive, ArchiveListing, StoredRow, StoredRun, StoredRuns};
+use eadt_lake::{Archive, ArchiveListing, EventRow, StoredRow, StoredRun, StoredRuns};
 use eadt_processor::offline::{RawRecord, RecordBatch, ReplayError, ReplayRecord, ReplaySource};
 use eadt_schemas::Topic;
 use eadt_schemas::envelope::header;
@@ -89,8 +89,13 @@ pub fn settings(archive: &Archive, listing: &ArchiveListing) -> anyhow::Result<O
 /// Reads the record's own outputs, by partition and offset.
 pub fn read_own(archive: &Archive, listing: &ArchiveListing, own: &mut ProcessorOutputs) -> anyhow::Result<()> {
     for (topic, partition) in listing.partitions().into_keys().filter(|(topic, _)| ProcessorOutputs::TOPICS.contains(topic)) {
-        for row in archive.rows(listing, topic, partition) {
-            let row = row?;
+        let mut rows = archive.rows(listing, topic, partition);
+        while let Some(row) = rows.next_event() {
+            let located = |offset: i64| format!("{topic} partition {partition} offset {offset} of {}", archive.place());
+            let row = match row? {
+                EventRow::Row(row) => row,
+                EventRow::Refused(offset, refusal) => return Err(refusal).with_context(|| located(offset)),
+            };
             if let Some(kind) = row.foreign_type() {
                 own.pass_over(kind);
             }
@@ -100,8 +105,7 @@ pub fn read_own(archive: &Archive, listing: &ArchiveListing, own: &mut Processor
                     reason: row.header(dead_letter_header::REASON),
                     settings: row.header(header::SETTINGS),
                 };
-                own.read(Some(topic), row.value.as_deref(), headers)
-                    .with_context(|| format!("{topic} partition {partition} offset {} of {}", row.offset, archive.place()))?;
+                own.read(Some(topic), row.value.as_deref(), headers).with_context(|| located(row.offset))?;
             }
         }
     }

@@ -16,7 +16,7 @@ use anyhow::{Context, anyhow, bail};
 use eadt_core::FoldSettings;
 use eadt_lake::{Archive, ArchiveListing};
 use eadt_processor::offline::{
-    OpenAtEnd, OpenWindowPolicy, ReplayCounts, ReplayOutput, ReplaySource, folds_side_by_side, replay,
+    OpenWindowPolicy, ReplayCounts, ReplayOutput, ReplaySource, UnclosedWindows, folds_side_by_side, replay,
 };
 use eadt_schemas::Topic;
 use eadt_schemas::counts::{counted, counted_as};
@@ -44,6 +44,8 @@ const LATE_EVENTS: &str = "late events are of windows that were closed when they
      in order of time: name each of them, `eadt replay A B`, or import their files in one command";
 /// Topics of partitions of archives that are each read by a thread of its own, at most; more are read by the thread that folds.
 const READ_AHEAD_SOURCES: usize = 64;
+/// Part of a thread's share of all bytes beyond which a partition is read ahead.
+const MORE_THAN_SHARE: f64 = 1.1;
 /// Workloads that are named whose windows are held open.
 const HELD_SHOWN: usize = 10;
 
@@ -70,7 +72,7 @@ struct ReplaySummary {
     left_out: LeftOut,
     /// Windows that a live processor would still hold open where the record ends.
     open_windows: u64,
-    held_open: Vec<OpenAtEnd>,
+    held_open: Vec<UnclosedWindows>,
     seconds: f64,
     events_per_second: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -107,7 +109,7 @@ pub fn run(args: &ReplayArgs, settings: &ProgramSettings) -> anyhow::Result<()> 
                 ranges.add(window);
             }
             ReplayOutput::Refused { topic, offset, refusal } => refusals.add(positions.partition, *topic, *offset, refusal),
-            ReplayOutput::OpenAtEnd(held) => held_open.push(held.clone()),
+            ReplayOutput::UnclosedWindows(held) => held_open.push(held.clone()),
             ReplayOutput::Decision(_) => {}
         }
         if let Some(out) = &mut out {
@@ -119,7 +121,7 @@ pub fn run(args: &ReplayArgs, settings: &ProgramSettings) -> anyhow::Result<()> 
                     produced.windows.push(WindowOutput { event: *window, positions: Some(*positions), settings: None });
                 }
                 ReplayOutput::Decision(decision) => produced.decisions.push(*decision),
-                ReplayOutput::Refused { .. } | ReplayOutput::OpenAtEnd(_) => {}
+                ReplayOutput::Refused { .. } | ReplayOutput::UnclosedWindows(_) => {}
             }
         }
         Ok(())
@@ -244,8 +246,31 @@ impl ReplayInput {
     }
 }
 
-/// Returns the sources of logs and archives. `threads` fold partitions side by side, and read those that they fold; with fewer
-/// partitions, or one thread for all, each topic is read ahead by a thread of its own.
+/// Partitions of archives whose topics are read by threads of their own, ahead of the thread that folds.
+enum ReadAhead {
+    All,
+    Only(BTreeSet<i32>),
+}
+
+impl ReadAhead {
+    /// `threads` fold partitions side by side, and read what they fold; `None`: one folds all, and others read. A partition that is
+    /// more than a thread's share of all would be folded alone in the end: it is read ahead.
+    fn choose(bytes: &BTreeMap<i32, u64>, threads: Option<usize>) -> Self {
+        let Some(threads) = threads.filter(|threads| bytes.len() >= *threads) else { return Self::All };
+        let share = bytes.values().sum::<u64>() as f64 / threads as f64;
+        let is_larger = |(partition, bytes): (&i32, &u64)| (*bytes as f64 > MORE_THAN_SHARE * share).then_some(*partition);
+        Self::Only(bytes.iter().filter_map(is_larger).collect())
+    }
+
+    fn contains(&self, partition: i32) -> bool {
+        match self {
+            Self::All => true,
+            Self::Only(partitions) => partitions.contains(&partition),
+        }
+    }
+}
+
+/// Returns the sources of logs and archives ([`ReadAhead`]).
 fn sources(
     args: &ReplayArgs,
     inputs: Vec<ReplayInput>,
@@ -253,10 +278,13 @@ fn sources(
     meter: &ProgressMeter,
     threads: Option<usize>,
 ) -> anyhow::Result<Vec<Box<dyn ReplaySource>>> {
-    let archived: Vec<(Topic, i32)> = inputs.iter().flat_map(ReplayInput::partitions).collect();
-    let partitions: BTreeSet<i32> = archived.iter().map(|(_, partition)| *partition).collect();
+    let archived = inputs.iter().map(|input| input.partitions().len()).sum::<usize>();
     let mixes = inputs.iter().any(|input| matches!(input, ReplayInput::Log(_)));
-    let reads_ahead = (mixes || threads.is_none_or(|threads| partitions.len() < threads)) && archived.len() <= READ_AHEAD_SOURCES;
+    let read_ahead = if archived <= READ_AHEAD_SOURCES {
+        ReadAhead::choose(&partition_bytes(&inputs), threads.filter(|_| !mixes))
+    } else {
+        ReadAhead::Only(BTreeSet::new())
+    };
     let mut sources: Vec<Box<dyn ReplaySource>> = Vec::new();
     for ((path, own), input) in args.logs.iter().zip(own).zip(inputs) {
         let partitions = input.partitions();
@@ -281,7 +309,7 @@ fn sources(
         own.lock().append(&mut outputs);
         for (topic, partition) in partitions {
             let source = ArchiveSource::new(&archive, &listing, topic, partition, args.check.then(|| own.clone()));
-            sources.push(if reads_ahead {
+            sources.push(if read_ahead.contains(partition) {
                 let name = format!("{topic}-{partition} of {}", archive.place());
                 Box::new(BatchReceiver::read_ahead(name, source, own.clone())?)
             } else {
@@ -290,6 +318,18 @@ fn sources(
         }
     }
     Ok(sources)
+}
+
+/// Returns the bytes of the inputs in each partition of the archives.
+fn partition_bytes(inputs: &[ReplayInput]) -> BTreeMap<i32, u64> {
+    let mut bytes = BTreeMap::new();
+    for input in inputs {
+        let ReplayInput::Archive(_, listing) = input else { continue };
+        for file in listing.files.iter().filter(|file| Topic::PROCESSOR_INPUTS.contains(&file.name.topic)) {
+            *bytes.entry(file.name.partition).or_default() += file.bytes;
+        }
+    }
+    bytes
 }
 
 /// Returns whether a topic of an archive is read.
@@ -480,6 +520,22 @@ fn print(args: &ReplayArgs, summary: &ReplaySummary) -> anyhow::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn partitions_that_one_thread_would_fold_alone_are_read_ahead() {
+        let chosen = |bytes: &[u64], threads| {
+            let bytes: BTreeMap<i32, u64> = (0..).zip(bytes.iter().copied()).collect();
+            let read_ahead = ReadAhead::choose(&bytes, threads);
+            bytes.into_keys().filter(|partition| read_ahead.contains(*partition)).collect::<Vec<_>>()
+        };
+        assert_eq!(chosen(&[70, 30], Some(2)), [0]);
+        assert_eq!(chosen(&[51, 49], Some(2)), [0_i32; 0]);
+        assert_eq!(chosen(&[10, 10, 60, 10], Some(2)), [2]);
+        assert_eq!(chosen(&[70, 30], Some(1)), [0_i32; 0]);
+        assert_eq!(chosen(&[70, 30], Some(3)), [0, 1]);
+        assert_eq!(chosen(&[50, 50], None), [0, 1]);
+        assert_eq!(chosen(&[0, 0], Some(2)), [0_i32; 0]);
+    }
 
     #[test]
     fn one_output_is_singular() {

@@ -156,5 +156,5 @@ pub const IDLE_ENERGY: (&str, (&str, &str), &str) = (
 pub const GPU_SHARE: (&str, (&str, &str), &str) = (
     "share_ratio",
     ("eadt.gpu.share", "1"),
-    "Part of the GPU's power that is attributed to the workload; what is missing to 1 is nobody's",
+    "Part of the GPU's power that is attributed to the workload; the rest to 1 is attributed to no workload",
 );

@@ -282,13 +282,13 @@ const SHARING: &[Panel] = &[
         "Share times the power of the whole GPU.",
     ),
     lines(
-        "Looks and decisions of the stage",
+        "Evaluations and decisions of GPU sharing",
         "cpm",
         &[
-            ("sum(rate(eadt_gpu_sharing_looks_total[$__rate_interval])) * 60", "looks"),
+            ("sum(rate(eadt_gpu_sharing_evaluations_total[$__rate_interval])) * 60", "evaluations"),
             ("sum(rate(eadt_gpu_sharing_decisions_total[$__rate_interval])) * 60", "decisions"),
         ],
-        "A look is the end of a window at which shared GPUs were evaluated.",
+        "Shared GPUs are evaluated at the end of each window of a workload on them.",
     ),
 ];
 
@@ -309,7 +309,7 @@ const PIPELINE: &[Panel] = &[
         "Closed and emitted, per minute of real time.",
     ),
     lines(
-        "What became of decisions",
+        "Outcomes of decisions",
         "short",
         &[("sum by (outcome) (increase(eadt_actuator_outcomes_total[$__rate_interval]))", "{{outcome}}")],
         "As the actuator reports it; refused ones have a reason in the events.",

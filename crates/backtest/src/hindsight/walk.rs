@@ -441,7 +441,7 @@ impl<'a> HindsightWalk<'a> {
             it.notes.push(format!("the record does not show what {name} would have used: it lacks changes that {name} makes"));
         }
         if self.job.tables.is_empty() {
-            it.notes.push("nobody managed this workload: without its layout and bounds on record nothing is decided".to_owned());
+            it.notes.push("this workload was not managed: without its layout and bounds on record nothing is decided".to_owned());
         }
         let modes: BTreeSet<&str> =
             self.job.tables.iter().filter(|t| t.mode != UpdateMode::Enforce).map(|t| mode(t.mode)).collect();
@@ -465,8 +465,8 @@ impl<'a> HindsightWalk<'a> {
         it
     }
 
-    /// Returns the change of J/sample in the windows that are known; `None` if nothing is estimated. The interval holds the change
-    /// without restarts and the one with them.
+    /// Returns the change of J/sample in the windows that are known; `None` if nothing is estimated. The interval holds the
+    /// change without restarts and the one with them.
     fn total_change(&self) -> Option<Estimate> {
         if self.estimated.is_empty() {
             return None;

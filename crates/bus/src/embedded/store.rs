@@ -92,7 +92,7 @@ pub struct LogStore {
     space: Mutex<CachedFreeSpace>,
     /// Held while a commit takes its number and is written, so that the store's number never falls.
     witness: Mutex<DurableCommitFile>,
-    /// Result of [`LogStore::find_damage`].
+    /// Result of [`LogStore::damage`].
     damage: OnceLock<Option<String>>,
 }
 

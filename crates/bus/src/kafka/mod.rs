@@ -139,6 +139,12 @@ impl KafkaOptions {
     ) -> Result<Self> {
         let mut all = security.properties()?;
         for (name, value) in properties {
+            // The client library reads files without a bound.
+            let is_device = |file: std::fs::Metadata| !file.is_file() && !file.is_dir();
+            if name.ends_with(".location") && std::fs::metadata(value).is_ok_and(is_device) {
+                let detail = format!("bus.properties.{name}={value} is no plain file: name another one");
+                return Err(BusError::new(Remedy::Stop, "securing the connection to Kafka", detail));
+            }
             if all.insert(name.clone(), value.clone()).is_some() {
                 let detail = format!("bus.properties.{name} sets what bus.security sets, too: leave one out");
                 return Err(BusError::new(Remedy::Stop, "securing the connection to Kafka", detail));
@@ -452,6 +458,8 @@ fn transactional_id(instance: &str) -> String {
     if crate::chaos::is_off("fencing") { format!("{instance}-{}", std::process::id()) } else { instance.to_owned() }
 }
 
+/// Longest time until a broker answers what the ids of topics are: without them a topic that was made anew is not noticed.
+const IDS_TIMEOUT: Duration = Duration::from_secs(2);
 /// Property for the most kilobytes of undelivered records that a producer holds.
 const QUEUE: &str = "queue.buffering.max.kbytes";
 
@@ -543,6 +551,22 @@ impl Bus for KafkaBus {
         let topic = AclResource::Topic(topic.to_owned());
         (code == RDKafkaErrorCode::TopicAuthorizationFailed)
             .then(|| missing_right_message(&self.principal(), AclOperation::Describe, &topic))
+    }
+
+    fn topic_ids(&self, topics: &[Arc<str>]) -> BTreeMap<String, String> {
+        // Whichever path reads: the client library has no request for them.
+        let options = FetchOptions::read(&self.producer_config()).map(|options| {
+            let timeout = options.timeout.min(IDS_TIMEOUT);
+            FetchOptions { timeout, ..options }
+        });
+        let answer = options.and_then(|options| fetch::fetch_topic_ids(&options, topics).map_err(|error| error.to_string()));
+        match answer {
+            Ok(ids) => ids.into_iter().map(|(topic, id)| (topic, format!("{:032x}", u128::from_be_bytes(id)))).collect(),
+            Err(error) => {
+                tracing::debug!(error, "the ids of topics are not known");
+                BTreeMap::new()
+            }
+        }
     }
 
     fn alter_topic(&self, name: &str, settings: &BTreeMap<String, String>) -> Result<()> {
@@ -728,6 +752,18 @@ impl Bus for KafkaBus {
 mod tests {
     use super::mock::{self, MockBrokers, until};
     use super::*;
+
+    #[test]
+    fn a_device_is_no_file_of_certificates() {
+        let with = |file: &str| {
+            let properties = BTreeMap::from([("ssl.ca.location".to_owned(), file.to_owned())]);
+            KafkaOptions::secured("k:1", &properties, &SecuritySettings::default(), "tests")
+        };
+        let error = with("/dev/zero").unwrap_err().to_string();
+        assert!(error.contains("bus.properties.ssl.ca.location=/dev/zero is no plain file"), "{error}");
+        // A folder of certificates is possible, and what is not there is the library's to report.
+        assert!(with("/").is_ok() && with("/nowhere/file").is_ok());
+    }
 
     #[test]
     fn ends_that_nobody_answers_are_an_error_within_the_time_that_is_given() {

@@ -371,7 +371,7 @@ mod tests {
         let mut producer =
             KafkaProducer::new(&brokers.bus, brokers.bus.producer_config().set("message.timeout.ms", "0").clone(), "silent")
                 .unwrap();
-        producer.silence = SilenceWatchdog::with_limit(Instant::now(), Duration::from_millis(300));
+        producer.silence = SilenceWatchdog::with_limit(Instant::now(), Duration::from_secs(1));
         // The mock forgets a prepared answer only once it is asked.
         let away = vec![answer; 100_000];
         brokers.cluster.request_errors(RDKafkaApiKey::Produce, &away);

@@ -184,18 +184,22 @@ fn check_readable(key: &str, file: &Path) -> Result<String> {
     Ok(file.display().to_string())
 }
 
-/// The most bytes of a file with a secret.
-const SECRET_BYTES: u64 = 1024 * 1024;
+/// The most bytes of a file with a secret, a key or certificates.
+const FILE_BYTES: u64 = 1024 * 1024;
 
-/// Reads a file with a secret; a device, or the wrong file, does not fill the memory.
-fn read_secret(file: &Path) -> std::io::Result<String> {
-    let mut text = String::new();
-    std::fs::File::open(file)?.take(SECRET_BYTES + 1).read_to_string(&mut text)?;
-    if text.len() as u64 > SECRET_BYTES {
-        let text = format!("it has more than {SECRET_BYTES} bytes: check that this is the right file");
+/// Reads a file; a device, or the wrong file, does not fill the memory.
+pub(super) fn read_file(file: &Path) -> std::io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    std::fs::File::open(file)?.take(FILE_BYTES + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > FILE_BYTES {
+        let text = format!("it has more than {FILE_BYTES} bytes: check that this is the right file");
         return Err(std::io::Error::new(std::io::ErrorKind::FileTooLarge, text));
     }
-    Ok(text)
+    Ok(bytes)
+}
+
+fn read_secret(file: &Path) -> std::io::Result<String> {
+    String::from_utf8(read_file(file)?).map_err(|_| std::io::Error::new(std::io::ErrorKind::InvalidData, "it is no UTF-8"))
 }
 
 /// Returns a secret from its variable or its file.

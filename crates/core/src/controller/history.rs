@@ -17,32 +17,36 @@ pub(crate) struct MeasuredWindow {
 }
 
 impl MeasuredWindow {
-    /// Returns the window's figures, or why it decides nothing.
+    /// Returns the window's figures, or why the window is not used.
     pub fn from_event(window: &EfficiencyWindow, coverage_min_ratio: f64) -> Result<Self, String> {
         if window.gap {
-            return Err("events of this window were deleted from the log before they were read: it decides nothing".into());
+            return Err("events of this window were deleted from the log before they were read: the window is not used".into());
         }
         if window.restarted {
-            return Err("the workload was restarting in this window: it decides nothing".into());
+            return Err("the workload was restarting in this window: the window is not used".into());
         }
         for (what, ratio) in [("energy", window.energy_coverage_ratio), ("progress", window.progress_coverage_ratio)] {
             if ratio.is_nan() || ratio < coverage_min_ratio {
                 let (known, needed) = (100.0 * ratio, 100.0 * coverage_min_ratio);
-                return Err(format!("{what} is known for {known:.0} % of this window, under {needed:.0} %: it decides nothing"));
+                return Err(format!(
+                    "{what} is known for {known:.0} % of this window, below {needed:.0} %: the window is not used"
+                ));
             }
         }
         if matches!(window.meter, Meter::Node | Meter::Wall) {
-            return Err("power is measured for a whole server, but the thresholds are those of a GPU: it decides nothing".into());
+            return Err(
+                "power is measured for a whole server, but the thresholds are those of a GPU: the window is not used".into()
+            );
         }
         let (Some(samples_per_second), Some(watts)) = (window.samples_per_second, window.mean_power_watts) else {
-            return Err("power or throughput of this window is unknown: it decides nothing".into());
+            return Err("power or throughput of this window is unknown: the window is not used".into());
         };
         let per_gpu = window.mean_power_per_gpu_watts.or_else(|| (window.gpus > 0).then(|| watts / f64::from(window.gpus)));
         match per_gpu {
             Some(watts_per_gpu) if watts > 0.0 && watts_per_gpu > 0.0 && samples_per_second >= 0.0 => {
                 Ok(Self { end: window.window_end, samples_per_second, watts, watts_per_gpu })
             }
-            _ => Err("power of this window is zero or its GPUs are unknown: it decides nothing".into()),
+            _ => Err("power of this window is zero or its GPUs are unknown: the window is not used".into()),
         }
     }
 
@@ -62,8 +66,8 @@ impl MeasuredWindow {
         let measured = Self::from_event(window, coverage_min_ratio)?;
         match window.generation {
             Some(generation) if generation == workload.generation => Ok(measured),
-            Some(_) => Err("the layout was changed after this window: it decides nothing".into()),
-            None => Err("the layout of this window is not known: it decides nothing".into()),
+            Some(_) => Err("the layout was changed after this window: the window is not used".into()),
+            None => Err("the layout of this window is not known: the window is not used".into()),
         }
     }
 
@@ -200,8 +204,8 @@ mod tests {
     fn a_window_is_usable_if_enough_of_it_is_known() {
         let of = |ratio| MeasuredWindow::from_event(&EfficiencyWindow { progress_coverage_ratio: ratio, ..window() }, 0.9);
         assert!(of(0.9).is_ok());
-        assert_eq!(of(0.89).unwrap_err(), "progress is known for 89 % of this window, under 90 %: it decides nothing");
-        assert_eq!(of(0.25).unwrap_err(), "progress is known for 25 % of this window, under 90 %: it decides nothing");
+        assert_eq!(of(0.89).unwrap_err(), "progress is known for 89 % of this window, below 90 %: the window is not used");
+        assert_eq!(of(0.25).unwrap_err(), "progress is known for 25 % of this window, below 90 %: the window is not used");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The EADT table as its authors wrote it: one reading, one action, no memory but the interval between two looks.
+//! The EADT table as its authors wrote it: one reading, one action, no memory but the interval between two evaluations.
 
 use eadt_schemas::v1::{ControllerAction, Decision, EfficiencyWindow};
 
@@ -26,13 +26,13 @@ pub(super) fn decide(state: &mut ControllerState, window: &EfficiencyWindow, con
     if window.generation.is_some_and(|generation| generation != workload.generation) {
         return draft.maintain("the layout was changed after this window");
     }
-    if let Some(looked) = state.looked {
-        let left = settings.literal_interval_seconds - now.seconds_since(looked);
+    if let Some(last) = state.last_evaluation {
+        let left = settings.literal_interval_seconds - now.seconds_since(last);
         if left > 0.0 {
-            return draft.maintain(format!("looks again in {left:.0} s"));
+            return draft.maintain(format!("next evaluation in {left:.0} s"));
         }
     }
-    state.looked = Some(now);
+    state.last_evaluation = Some(now);
     let reading = settings.power.unwrap_or(PowerReading::Total);
     let (watts, whose) = measured.power(reading);
     let efficiency = measured.efficiency();

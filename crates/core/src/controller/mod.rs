@@ -63,7 +63,7 @@ macro_rules! controllers {
         impl ControllerName {
             /// Controllers that decide about each workload by its power and throughput alone.
             pub const ALL: [Self; [$($alone_name,)*].len()] = [$(Self::$alone,)*];
-            /// Whatever a workload may name.
+            /// Controllers that a workload may name.
             pub const NAMED: [Self; [$($alone_name,)* $($other_name,)*].len()] = [$(Self::$alone,)* $(Self::$other,)*];
 
             /// Returns the name in settings, workloads and decisions.
@@ -82,9 +82,9 @@ controllers! {
         /// `power-cap`, and other layouts where they are worth a restart.
         #[default]
         Hybrid = "hybrid",
-        /// Looks for the power cap of least energy per sample; restarts nothing.
+        /// Searches the power cap of least energy per sample; restarts nothing.
         PowerCap = "power-cap",
-        /// Looks for the SM clock of least energy per sample; restarts nothing.
+        /// Searches the SM clock of least energy per sample; restarts nothing.
         Frequency = "frequency",
         /// The EADT matrix made precise.
         Matrix = "matrix",
@@ -92,10 +92,10 @@ controllers! {
         MatrixLiteral = "matrix-literal",
     }
     others {
-        /// Shares the cluster's power budget (`processor.power_budget`) among all workloads that name it; decided by the
-        /// processor's second stage, not workload by workload.
+        /// Shares the cluster's power budget (`processor.power_budget`) among all workloads that name it; decided by a joint
+        /// stage of the processor, not workload by workload.
         PowerBudget = "power-budget",
-        /// Gives workloads that share a GPU their parts of the SMs (`processor.gpu_sharing`); decided by a second stage for all
+        /// Gives workloads that share a GPU their parts of the SMs (`processor.gpu_sharing`); decided by a joint stage for all
         /// of a GPU together.
         SmPartition = "sm-partition",
         /// Asks the job to freeze blocks that hardly change any more, if a policy bounds them; restarts nothing.
@@ -136,10 +136,10 @@ impl FromStr for ControllerName {
     }
 }
 
-/// Everything beside the window that a controller may look at.
+/// Inputs of a controller besides the window.
 #[derive(Debug, Clone, Copy)]
 pub struct ControllerContext<'a> {
-    /// Layout, mode, bounds and prices in force; `None`: nobody manages this workload, so only `maintain` is possible.
+    /// Layout, mode, bounds and prices in force; `None`: the workload is not managed, so only `maintain` is possible.
     pub workload: Option<&'a Workload>,
     /// Outcome of this workload's last decision that was not `maintain`.
     pub last_actuation: Option<&'a Actuation>,
@@ -155,7 +155,7 @@ pub struct ControllerContext<'a> {
 }
 
 /// The reason of a decision about a workload in mode `observe`.
-const UNMANAGED: &str = "nobody manages this workload: it is only observed";
+const UNMANAGED: &str = "the workload is not managed: it is only observed";
 
 /// Returns one decision for one closed tumbling window; `maintain` with a reason where nothing is to be done.
 ///
@@ -175,12 +175,12 @@ pub fn decide(
         }
         ControllerName::Layers | ControllerName::Precision => training::decide(name, state, window, context),
         ControllerName::PowerBudget => DecisionDraft::new(name, window, context).maintain(if context.workload.is_some() {
-            "the cluster's power budget decides, and none is given: set processor.power_budget.budget_watts"
+            "the controller power-budget needs a budget: set processor.power_budget.budget_watts"
         } else {
             UNMANAGED
         }),
         ControllerName::SmPartition => DecisionDraft::new(name, window, context).maintain(if context.workload.is_some() {
-            "shared GPUs are decided about for all their workloads together, and nobody does: set processor.gpu_sharing.enabled"
+            "the controller sm-partition needs GPU sharing: set processor.gpu_sharing.enabled"
         } else {
             UNMANAGED
         }),

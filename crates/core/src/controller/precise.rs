@@ -1,4 +1,4 @@
-//! The EADT table made precise: decides on medians, within bounds, and takes back what did not help.
+//! The EADT table made precise: decides on medians, within bounds, and reverts what did not help.
 
 use eadt_schemas::v1::{ChangeValidation, ControllerAction, Decision, EfficiencyWindow, UpdateMode, Workload};
 
@@ -41,7 +41,7 @@ pub(super) fn decide(state: &mut ControllerState, window: &EfficiencyWindow, con
     }
     if let Some(failure) = state.unreverted.clone() {
         if awaits_rollout(state, workload) {
-            return under_way(state, workload, draft).maintain("waits for the last change to be taken back");
+            return under_way(state, workload, draft).maintain("waits for the revert of the last change");
         }
         if workload.mode == UpdateMode::Enforce {
             return take_back(state, failure, draft);
@@ -52,7 +52,7 @@ pub(super) fn decide(state: &mut ControllerState, window: &EfficiencyWindow, con
         return under_way(state, workload, draft).maintain("waits for the last decision to be applied");
     }
     if let Some(hold) = &state.hold {
-        let reason = format!("nothing is tried before {}: {}", hold.until, hold.why);
+        let reason = format!("no change before {}: {}", hold.until, hold.why);
         return draft.with_hold_until(Some(hold.until)).maintain(reason);
     }
     propose(state, window, workload, draft, context)
@@ -118,7 +118,7 @@ fn evaluate_trial(
     if workload.paused {
         return draft
             .with_validation(ChangeValidation::Pending, &id)
-            .maintain("the workload is paused: the last change is judged after it");
+            .maintain("the workload is paused: the last change is validated afterwards");
     }
     let Some(verdict) = trial.verdict(settings) else { unreachable!("a verdict needs a window") };
     let Some(trial) = state.trial.take() else { unreachable!("judged without a trial") };
@@ -137,7 +137,7 @@ fn evaluate_trial(
         return draft.with_validation(ChangeValidation::Kept, &id).maintain(format!("the last change is kept: {outcome}"));
     }
     let demanded = format!(
-        "demanded are {:.1} % less {} and {:.0} % of the throughput",
+        "required are {:.1} % less {} and {:.0} % of the throughput",
         100.0 * settings.validation_gain_ratio,
         settings.objective.display_name(),
         100.0 * settings.validation_throughput_ratio
@@ -172,7 +172,7 @@ fn propose(
         Some(medians) if medians.windows >= need => medians,
         found => {
             let have = found.map_or(0, |medians| medians.windows);
-            return draft.maintain(format!("has {have} of the {need} windows that a decision needs"));
+            return draft.maintain(format!("{have} of the {need} windows that a decision needs are there"));
         }
     };
     let gpus = workload.gpus.unwrap_or(window.gpus);
@@ -218,13 +218,13 @@ fn check_restart_allowed(
 ) -> Result<(), String> {
     let settings = context.settings;
     if let Some(tabu) = state.find_tabu(&workload.layout, action) {
-        return Err(format!("this was tried from this layout and is not tried again before {}: {}", tabu.until, tabu.why));
+        return Err(format!("this change was tried from this layout and is not tried again before {}: {}", tabu.until, tabu.why));
     }
     let most = workload.bounds.restarts_per_day_max.unwrap_or(settings.restarts_per_day_max);
     let used = state.restarts.len() as u32;
     draft.add_evidence("restarts_last_day", Some(f64::from(used)));
     if used + 2 > most {
-        return Err(format!("{used} of {most} restarts a day are used, and one is kept for the way back"));
+        return Err(format!("{used} of {most} restarts a day are used, and one is reserved for a revert"));
     }
     let saving = state.mean_saving(action).unwrap_or(settings.expected_saving_ratio);
     let remaining = context.remaining_seconds.unwrap_or(settings.horizon_seconds);
@@ -240,7 +240,7 @@ fn check_restart_allowed(
     // An estimate that is not a number is no reason to restart.
     if gain.is_nan() || gain <= 0.0 {
         return Err(format!(
-            "a restart costs about {:.0} s of work, more than {:.1} % of the {remaining:.0} s that are left would save",
+            "a restart costs about {:.0} s of work, more than a saving of {:.1} % in the remaining {remaining:.0} s is worth",
             downtime + redone,
             100.0 * saving
         ));

@@ -143,13 +143,13 @@ pub struct ControllerSettings {
     /// A decision that was not applied within this time after its window is void, in seconds. Above 0. Default 300.
     #[serde(rename = "expiry_seconds")]
     pub decision_expiry_seconds: f64,
-    /// `matrix-literal` looks once in this time, in seconds. At least 0 (every window). Default 300.
+    /// Time between two evaluations of `matrix-literal`, in seconds. At least 0 (every window). Default 300.
     pub literal_interval_seconds: f64,
     /// `power-cap`, `frequency` and `hybrid` give up at most this part of the throughput that the layout found at the start had
     /// without a cap in the same phase of the job. 0 to 0.9. Default 0.07.
     pub max_slowdown_ratio: f64,
-    /// These controllers let no throughput fall under this, in samples/s, whatever the phase; absent: no floor beside
-    /// `max_slowdown_ratio`. Above 0.
+    /// Throughput below which these controllers choose no setting in any phase, in samples/s; absent: `max_slowdown_ratio` is the
+    /// only floor. Above 0.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub samples_per_second_min: Option<f64>,
     /// Lowest power cap that is tried, as a part of the board's default limit, if the workload's bounds name none. Above 0, at

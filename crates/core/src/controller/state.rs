@@ -30,7 +30,8 @@ pub struct ControllerState {
     /// Duration of the last measured rollout, in seconds.
     pub(super) rollout_seconds: Option<f64>,
     /// Time of the last evaluation by `matrix-literal`.
-    pub(super) looked: Option<EventTime>,
+    #[serde(rename = "looked")]
+    pub(super) last_evaluation: Option<EventTime>,
     /// Measurements of `power-cap`, `frequency` and `hybrid`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) seek: Option<Box<SeekState>>,

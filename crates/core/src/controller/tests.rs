@@ -244,7 +244,7 @@ mod precise {
         bench.set_layout(layout(6, 50, 3));
         assert!(bench.feed(280.0, 0.08).reason.contains("warms up"));
         for seen in 1..5 {
-            assert!(bench.feed(280.0, 0.08).reason.contains(&format!("has {seen} of the 5 windows")));
+            assert!(bench.feed(280.0, 0.08).reason.contains(&format!("{seen} of the 5 windows")));
         }
         assert_eq!(bench.feed(280.0, 0.08).action, ControllerAction::Decrease);
     }
@@ -421,7 +421,7 @@ mod precise {
         assert!((edp.evidence["objective_gain_ratio"] - (1.0 - product)).abs() < 1e-9, "{:?}", edp.evidence);
         assert!((edp.evidence["gain_ratio"] - (1.0 - 0.08 / 0.085)).abs() < 1e-9, "a saving is given in energy");
         let words =
-            "(-5.9 %) at 91.1 % of the throughput, energy-delay product +3.3 %; demanded are 1.0 % less energy-delay product";
+            "(-5.9 %) at 91.1 % of the throughput, energy-delay product +3.3 %; required are 1.0 % less energy-delay product";
         assert!(edp.reason.contains(words), "{}", edp.reason);
     }
 
@@ -493,7 +493,7 @@ mod precise {
         assert_ne!(again.id, revert.id);
         assert_eq!(again.concerns.as_deref(), Some(change.id.as_str()));
         bench.report(&again, ActuationOutcome::Refused, "the workload was deleted");
-        assert!(bench.feed(280.0, 0.07).reason.contains("could not be taken back: the workload was deleted"));
+        assert!(bench.feed(280.0, 0.07).reason.contains("could not be reverted: the workload was deleted"));
         assert_eq!(bench.feed_times(6, 280.0, 0.07).action, ControllerAction::Maintain);
     }
 
@@ -592,7 +592,7 @@ mod precise {
         bench.apply_and_warm_up(&change, 240.0, 0.09);
         bench.set_layout(change.from.clone());
         let decision = bench.feed(280.0, 0.08);
-        assert!(decision.validation == ChangeValidation::Failed && decision.reason.contains("taken back from outside"));
+        assert!(decision.validation == ChangeValidation::Failed && decision.reason.contains("reverted from outside"));
     }
 
     #[test]

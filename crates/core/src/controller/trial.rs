@@ -174,7 +174,7 @@ fn settle_proposal(
         ActuationOutcome::Refused if action == ControllerAction::Revert => {
             state.unreverted = None;
             Some(ChangeNote {
-                reason: format!("the last change could not be taken back: {reason}"),
+                reason: format!("the last change could not be reverted: {reason}"),
                 concerns: id,
                 validation: ChangeValidation::Failed,
                 hold_until: state.hold.as_ref().map(|hold| hold.until),
@@ -256,11 +256,11 @@ pub(super) fn follow_layout(
     }
     let trial = state.trial.take()?;
     if workload.layout == trial.from {
-        let why = "the last change was taken back from outside";
+        let why = "the last change was reverted from outside";
         return Some(record_failure(state, &trial.id, &trial.from, trial.action, why, now, settings));
     }
     Some(ChangeNote {
-        reason: "the layout was changed from outside before the last change was judged: it is not judged".into(),
+        reason: "the layout was changed from outside before the last change was validated: it is not validated".into(),
         concerns: trial.id,
         validation: ChangeValidation::None,
         hold_until: None,

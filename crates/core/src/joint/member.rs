@@ -7,16 +7,16 @@ use eadt_schemas::EventTime;
 use eadt_schemas::v1::{Decision, EfficiencyWindow, Workload};
 use serde::{Deserialize, Serialize};
 
-/// Layouts, or answers, remembered between two looks; of more the oldest are dropped.
+/// Layouts, or answers, remembered between two evaluations; of more the oldest are dropped.
 pub const MAX_PENDING_LAYOUTS: usize = 64;
 
-/// Layouts of a workload that came after the last look, in the order of their times.
+/// Layouts of a workload that came after the last evaluation, in the order of their times.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct PendingLayouts(VecDeque<Workload>);
 
 impl PendingLayouts {
-    /// Takes a layout, whatever its time; of one time the last word counts. Of more than [`MAX_PENDING_LAYOUTS`] the oldest comes
+    /// Takes a layout, whatever its time; of one time the last one counts. Of more than [`MAX_PENDING_LAYOUTS`] the oldest comes
     /// back: it is in force at once.
     pub fn put(&mut self, layout: &Workload) -> Option<Workload> {
         let place = self.0.partition_point(|other| other.time < layout.time);
@@ -50,15 +50,15 @@ impl PendingLayouts {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PendingDecision {
-    /// The last look's decision, which waits for the window that ends with the look.
+    /// The last evaluation's decision, which waits for the window that ends with the evaluation.
     waiting: Option<Decision>,
     /// Time of the newest decision that was emitted.
     decided: Option<EventTime>,
 }
 
 impl PendingDecision {
-    /// Takes a look's decision. It is emitted with its window. If no window is to be expected, a change is emitted at once, and a
-    /// decision that changes nothing is dropped.
+    /// Takes an evaluation's decision. It is emitted with its window. If no window is to be expected, a change is emitted at
+    /// once, and a decision that changes nothing is dropped.
     pub fn queue_decision(&mut self, decision: Decision, is_awaited: bool) -> Option<Decision> {
         if is_awaited {
             self.waiting = Some(decision);
@@ -76,7 +76,7 @@ impl PendingDecision {
         Some(decision)
     }
 
-    /// Returns a change that still waits for its window at the next look.
+    /// Returns a change that still waits for its window at the next evaluation.
     pub fn take_overdue(&mut self) -> Option<Decision> {
         let decision = self.waiting.take()?;
         self.emit_change(decision)
@@ -88,8 +88,8 @@ impl PendingDecision {
         Self { waiting: None, decided: self.decided }
     }
 
-    /// Returns whether a window that ends then has no decision: its look did not wait for it, and no decision of its time or
-    /// later was emitted.
+    /// Returns whether a window that ends then has no decision: its evaluation did not wait for it, and no decision of its time
+    /// or later was emitted.
     pub fn has_no_decision_for(&self, end: EventTime) -> bool {
         self.waiting.as_ref().is_none_or(|waiting| waiting.time != end) && self.decided < Some(end)
     }
@@ -97,7 +97,7 @@ impl PendingDecision {
     /// Returns the decision that a window completes; `missed` if it has none.
     pub fn take_for_window(&mut self, window: &EfficiencyWindow, missed: Option<Decision>) -> Option<Decision> {
         let mut decision = self.waiting.take_if(|waiting| waiting.time == window.window_end).or(missed)?;
-        // The look knew the windows before this one; a first one may be the first that is simulated.
+        // The evaluation knew the windows before this one; a first one may be the first that is simulated.
         decision.origin = decision.origin.max(window.origin);
         self.decided = self.decided.max(Some(decision.time));
         Some(decision)

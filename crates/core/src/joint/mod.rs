@@ -1,6 +1,6 @@
-//! Decisions about several workloads together: a second stage, which reads windows and the inputs of the first stage.
+//! Decisions about several workloads together: a joint stage, which reads windows and the inputs of the first stage.
 //!
-//! Such a fold looks at the end of every window that any of its members has, as things were at that time. It emits each member's
+//! Such a fold evaluates the state at the end of every window that any of its members has. It emits each member's
 //! decision with that member's own window ([`crate::power_budget`]). Like all of this crate it reads no clock, never awaits, does
 //! no I/O.
 
@@ -16,7 +16,7 @@ use crate::state::{StateError, StateRecord};
 
 pub use member::{MAX_PENDING_LAYOUTS, PendingDecision, PendingLayouts};
 
-/// The number in which a decision reports how far back the oldest event lies that came too late for an earlier look.
+/// The number in which a decision reports how far back the oldest event lies that came too late for an earlier evaluation.
 pub const LATE_SECONDS: &str = "late_seconds";
 
 /// A decoded record.
@@ -83,7 +83,7 @@ pub trait JointFold: Sized {
 
     fn on_window(&mut self, window: &EfficiencyWindow, out: &mut Vec<Decision>);
 
-    /// Takes a workload's layout and terms. `Err`: there is no place for it.
+    /// Takes a workload's layout and policy. `Err`: the cap of workloads is reached.
     fn on_workload(&mut self, event: &Workload) -> Result<(), DecodeError>;
 
     /// Takes a workload's tombstone, which has no time of its own.

@@ -20,13 +20,13 @@ const CURVE_POINTS: u32 = 16;
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct BudgetMember {
-    /// The workload in force as of the last look.
+    /// The workload in force as of the last evaluation.
     now: Option<Workload>,
     /// Layouts that came into force after it, in the order of their times.
     coming: PendingLayouts,
     /// Power of all GPUs together under the layouts before `now` that may still be in force, in watts; `None`: it is not known.
     lingering_watts: Option<f64>,
-    /// Decisions that were refused after the last look, and when.
+    /// Decisions that were refused after the last evaluation, and when.
     refused: VecDeque<(EventTime, String)>,
     /// Time of the first layout.
     joined: Option<EventTime>,
@@ -38,7 +38,7 @@ pub struct BudgetMember {
     /// The newest window's.
     origin: Origin,
     #[serde(flatten)]
-    pub saying: PendingDecision,
+    pub pending_decision: PendingDecision,
 }
 
 fn cap(workload: &Workload) -> Option<f64> {
@@ -68,7 +68,7 @@ impl BudgetMember {
         }
     }
 
-    /// Returns the newest layout, in force at the last look or not.
+    /// Returns the newest layout, in force at the last evaluation or not.
     fn newest_layout(&self) -> Option<&Workload> {
         self.coming.newest().or(self.now.as_ref())
     }
@@ -78,7 +78,7 @@ impl BudgetMember {
         self.newest_layout().is_some_and(|newest| settings.shares_budget(newest))
     }
 
-    /// Returns the layout in force as of the last look, where it shares the budget.
+    /// Returns the layout in force as of the last evaluation, where it shares the budget.
     pub fn present_layout(&self, settings: &FoldSettings) -> Option<&Workload> {
         self.now.as_ref().filter(|now| settings.shares_budget(now))
     }
@@ -134,7 +134,7 @@ impl BudgetMember {
         }
     }
 
-    /// Returns whether its window that ends with a look is to be expected.
+    /// Returns whether its window that ends with an evaluation is to be expected.
     pub fn is_awaited(&self, time: EventTime, settings: &BudgetSettings) -> bool {
         self.through.max(self.joined).is_some_and(|last| time.seconds_since(last) <= settings.silence_seconds)
     }
@@ -175,27 +175,29 @@ impl BudgetMember {
         }
     }
 
-    /// Returns the decision of a look that a window completes; `reason` where the look did not wait for it.
+    /// Returns the decision of an evaluation that a window completes; `reason` where the evaluation did not wait for it.
     pub fn decision_for(&mut self, window: &EfficiencyWindow, settings: &BudgetSettings, reason: &str) -> Option<Decision> {
         let end = window.window_end;
-        let workload = self.now.as_ref().or(self.newest_layout()).filter(|_| self.saying.has_no_decision_for(end));
+        let workload = self.now.as_ref().or(self.newest_layout()).filter(|_| self.pending_decision.has_no_decision_for(end));
         let missed = workload.map(|workload| self.maintain(workload, end, settings, reason));
-        self.saying.take_for_window(window, missed)
+        self.pending_decision.take_for_window(window, missed)
     }
 
     /// Returns a decision that leaves everything as it is, with the reason.
-    pub fn maintain(&self, workload: &Workload, time: EventTime, settings: &BudgetSettings, look: &str) -> Decision {
+    pub fn maintain(&self, workload: &Workload, time: EventTime, settings: &BudgetSettings, outcome: &str) -> Decision {
+        let silent =
+            format!("no usable window in the last {:.0} s: its cap stays, and counts in full; ", settings.silence_seconds);
         let why = match self.cap_change_state(time, settings) {
-            _ if workload.paused => "the workload is paused: nothing is asked of its GPUs, and their boards' limit counts; ",
+            _ if workload.paused => "the workload is paused: no cap is requested for its GPUs, and their boards' limit counts; ",
             _ if workload.mode == UpdateMode::Observe => {
-                "in mode observe nothing is asked of its GPUs, and their boards' limit counts; "
+                "in mode observe no cap is requested for its GPUs, and their boards' limit counts; "
             }
-            _ if workload.mode != UpdateMode::Enforce => "only in mode enforce caps are turned: this one stays, and counts; ",
+            _ if workload.mode != UpdateMode::Enforce => "caps are changed only in mode enforce: this one stays, and counts; ",
             CapChangeState::Open => "",
-            CapChangeState::Silent => "no window said anything for a while: its cap stays, and counts in full; ",
+            CapChangeState::Silent => silent.as_str(),
             CapChangeState::Rolling => "its last change is not ready yet: the higher cap counts; ",
         };
-        allocation::maintain(workload, time, settings, format!("{why}{look}"))
+        allocation::maintain(workload, time, settings, format!("{why}{outcome}"))
     }
 }
 
@@ -277,7 +279,7 @@ mod tests {
             advance(&mut member, seconds);
             assert_eq!(member.now.as_ref().and_then(cap_of), cap, "after {seconds} s");
         }
-        // So it does where the time was looked at already, but nothing older does.
+        // So it does where the time was evaluated already, but nothing older does.
         member.set_layout(&layout(30, 1, Some(135.0)));
         member.set_layout(&layout(25, 1, Some(126.0)));
         advance(&mut member, 60);
@@ -305,10 +307,10 @@ mod tests {
     #[test]
     fn a_look_takes_what_was_refused_and_overtaken_before_it_from_what_is_granted() {
         let mut member = BudgetMember::default();
-        for (seconds, decision) in [(30, "late"), (10, "early"), (20, "at the look")] {
+        for (seconds, decision) in [(30, "late"), (10, "early"), (20, "at the evaluation")] {
             member.on_refused(at(seconds), decision);
         }
-        let mut grants = granted(&[("early", 1), ("at the look", 2), ("late", 3), ("other", 4)]);
+        let mut grants = granted(&[("early", 1), ("at the evaluation", 2), ("late", 3), ("other", 4)]);
         member.advance_to(at(20), "n/a", &mut grants);
         assert_eq!(grants, granted(&[("late", 3), ("other", 4)]));
         // Once a decision is in force, no older one will be.
@@ -386,19 +388,22 @@ mod tests {
         let stays = member.maintain(&layout(0, 1, None), at(60), &settings, "");
         let mut change = stays.clone();
         change.to.power_limit_watts = Some(300.0);
-        assert_eq!((member.saying.queue_decision(stays.clone(), true), member.saying.take_overdue()), (None, None));
-        assert_eq!(member.saying, PendingDecision::default(), "nothing was published for that time");
         assert_eq!(
-            (member.saying.queue_decision(change.clone(), true), member.saying.take_overdue()),
+            (member.pending_decision.queue_decision(stays.clone(), true), member.pending_decision.take_overdue()),
+            (None, None)
+        );
+        assert_eq!(member.pending_decision, PendingDecision::default(), "nothing was published for that time");
+        assert_eq!(
+            (member.pending_decision.queue_decision(change.clone(), true), member.pending_decision.take_overdue()),
             (None, Some(change.clone()))
         );
         assert_eq!(member.decision_for(&window(60, Origin::Measured), &settings, "late"), None, "it was published");
         // If no window is to be expected, it is returned at once.
         let change = Decision { time: at(120), ..change };
-        assert_eq!(member.saying.queue_decision(Decision { time: at(120), ..stays }, false), None);
-        assert_eq!(member.saying.queue_decision(change.clone(), false), Some(change.clone()));
+        assert_eq!(member.pending_decision.queue_decision(Decision { time: at(120), ..stays }, false), None);
+        assert_eq!(member.pending_decision.queue_decision(change.clone(), false), Some(change.clone()));
         assert_eq!(member.decision_for(&window(120, Origin::Measured), &settings, "late"), None, "it was published");
-        assert_eq!(member.saying.queue_decision(Decision { time: at(180), ..change.clone() }, true), None);
+        assert_eq!(member.pending_decision.queue_decision(Decision { time: at(180), ..change.clone() }, true), None);
         let decision = member.decision_for(&window(180, Origin::Simulated), &settings, "").unwrap();
         assert_eq!(
             (decision.to, decision.origin),
@@ -415,19 +420,19 @@ mod tests {
             (member, workload)
         };
         let why = |(member, workload): (BudgetMember, Workload), seconds| {
-            member.maintain(&workload, at(seconds), &BudgetSettings::default(), "the look").reason
+            member.maintain(&workload, at(seconds), &BudgetSettings::default(), "the outcome").reason
         };
         let job = || layout(0, 1, None);
-        assert_eq!(why(observed(job()), 60), "the look");
+        assert_eq!(why(observed(job()), 60), "the outcome");
         for (member, seconds, words) in [
-            (observed(job()), 600, "no window said anything for a while"),
+            (observed(job()), 600, "no usable window in the last 300 s"),
             (observed(rolling(0, 1, None)), 60, "its last change is not ready yet"),
             (observed(Workload { paused: true, ..job() }), 60, "the workload is paused"),
             (observed(Workload { mode: UpdateMode::Observe, ..job() }), 60, "in mode observe"),
-            (observed(Workload { mode: UpdateMode::Recommend, ..job() }), 60, "only in mode enforce"),
+            (observed(Workload { mode: UpdateMode::Recommend, ..job() }), 60, "caps are changed only in mode enforce"),
         ] {
             let reason = why(member, seconds);
-            assert!(reason.starts_with(words) && reason.ends_with("; the look"), "{reason}");
+            assert!(reason.starts_with(words) && reason.ends_with("; the outcome"), "{reason}");
         }
     }
 

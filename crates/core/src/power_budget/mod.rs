@@ -5,21 +5,21 @@
 //! to this one. Like that it reads no clock, never awaits, does no I/O.
 //!
 //! **Time of an allocation.** One allocation is made at the end of every window that any member has. The first window that ends
-//! later than all before it starts it, for the state at that time. A look at `T` goes by what was so before `T`: windows that end
-//! before it, layouts and actuations of times up to it. So it waits for nobody: a member that fell silent holds up no decision of
-//! another, and in which order the windows of one time come in makes no difference. Figures are one window old for that, which
-//! costs nothing where they are means of hours.
+//! later than all before it starts it, for the state at that time. An evaluation at `T` goes by what was so before `T`: windows
+//! that end before it, layouts and actuations of times up to it. So it never waits: a member that fell silent holds up no
+//! decision of another, and in which order the windows of one time come in makes no difference. Figures are one window old for
+//! that, which costs nothing where they are means of hours.
 //!
 //! **When it publishes.** A member's decision of `T` comes with its own window that ends at `T`, so that every window has one
-//! decision, as in the first stage. A change of a member whose window does not come is emitted at the next look, or at once if
-//! none was coming anyway.
+//! decision, as in the first stage. A change of a member whose window does not come is emitted at the next evaluation, or at once
+//! if none was coming anyway.
 //!
 //! **The limit.** Watts are given out by [`allocation::allocate`], by caps, not by what was measured: what may come into force
 //! counts. A reduction counts once `workloads.v1` shows it ready; a raise from the moment it is decided until it is refused,
 //! overtaken or too old to be applied. A silent member is left as it is and counts in full.
 //!
-//! Input that came after the look it belonged to is used from the next look on, and counted: a replay, which merges by event
-//! time, may differ there.
+//! Input that came after the evaluation it belonged to is used from the next evaluation on, and counted: a replay, which merges
+//! by event time, may differ there.
 
 pub mod allocation;
 mod member;
@@ -43,31 +43,32 @@ use member::BudgetMember;
 /// Counts over the life of this value, for metrics.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct PowerBudgetTally {
-    pub looks: u64,
-    /// Events that came after a look that they belonged to.
+    pub evaluations: u64,
+    /// Events that came after the evaluation that they belonged to.
     pub late: u64,
-    /// Power of all GPUs if every cap that may come into force did and were reached, at the last look; `None`: a cap is not
+    /// Power of all GPUs if every cap that may come into force did and were reached, at the last evaluation; `None`: a cap is not
     /// known.
     pub exposed_watts: Option<f64>,
-    /// Looks at which the members' lowest caps did not fit into the budget.
-    pub short: u64,
+    /// Evaluations at which the sum of the members' lowest caps was above the budget.
+    pub infeasible: u64,
 }
 
 /// State that belongs to no member.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 struct PowerBudgetHead {
-    /// Time of the last look.
-    looked: Option<EventTime>,
+    /// Time of the last evaluation.
+    #[serde(rename = "looked")]
+    evaluated: Option<EventTime>,
     /// Its outcome, in words.
     reason: String,
-    /// The least time of what came since the last look and belonged to one before.
+    /// The least time of what came since the last evaluation and belonged to one before.
     late: Option<EventTime>,
-    /// A workload for which there was no place: while its power is not counted, nobody gets more.
+    /// A workload beyond the cap of workloads: while its power is not counted, no workload gets more.
     crowded_by: Option<String>,
 }
 
-/// State of the power-budget stage.
+/// State of the joint stage of the power budget.
 #[derive(Debug)]
 pub struct PowerBudgetFold {
     settings: FoldSettings,
@@ -99,7 +100,7 @@ impl PowerBudgetFold {
     }
 
     fn note_late(&mut self, time: EventTime) {
-        if self.head.looked.is_some_and(|looked| time <= looked) {
+        if self.head.evaluated.is_some_and(|evaluated| time <= evaluated) {
             self.tally.late += 1;
             self.head.late = Some(self.head.late.map_or(time, |late| late.min(time)));
         }
@@ -111,7 +112,7 @@ impl PowerBudgetFold {
             .members
             .iter_mut()
             .filter_map(|(name, member)| {
-                out.extend(member.saying.take_overdue());
+                out.extend(member.pending_decision.take_overdue());
                 member.advance_to(time, name, &mut self.grants);
                 (member.is_gone(&self.settings) && self.grants.grants_of(name).is_none()).then(|| name.clone())
             })
@@ -137,7 +138,11 @@ impl PowerBudgetFold {
                 ..BudgetedWorkload::new(workload, points)
             })
             .collect();
-        let crowded = self.head.crowded_by.as_ref().map(|name| format!("{name} shares the budget and has no place here"));
+        let crowded = self
+            .head
+            .crowded_by
+            .as_ref()
+            .map(|name| format!("{name} shares the budget, and the cap of workloads is reached (processor.max_workloads)"));
         let outcome = allocation::allocate(&mut self.grants, time, &consumers, &self.budget, crowded);
         let mut changes: BTreeMap<String, Decision> =
             outcome.decisions.into_iter().map(|decision| (decision.workload.clone(), decision)).collect();
@@ -149,7 +154,7 @@ impl PowerBudgetFold {
                 decision.origin = decision.origin.max(member.origin());
                 decision.evidence.insert("members".into(), consumers.len() as f64);
                 decision.evidence.extend(outcome.exposed_watts.map(|watts| ("cluster_exposed_watts".to_owned(), watts)));
-                // A replay, which merges by time, may have looked otherwise from then on.
+                // A replay, which merges by time, may have evaluated otherwise from then on.
                 let late = self.head.late.map(|late| (LATE_SECONDS.to_owned(), time.seconds_since(late)));
                 decision.evidence.extend(late);
                 ((*name).clone(), decision)
@@ -158,13 +163,17 @@ impl PowerBudgetFold {
         for (name, decision) in decided {
             let Some(member) = self.members.get_mut(&name) else { continue };
             let is_awaited = member.is_awaited(time, &self.budget);
-            out.extend(member.saying.queue_decision(decision, is_awaited));
+            out.extend(member.pending_decision.queue_decision(decision, is_awaited));
         }
-        self.head =
-            PowerBudgetHead { looked: Some(time), reason: outcome.reason, late: None, crowded_by: self.head.crowded_by.take() };
+        self.head = PowerBudgetHead {
+            evaluated: Some(time),
+            reason: outcome.reason,
+            late: None,
+            crowded_by: self.head.crowded_by.take(),
+        };
         self.changed.extend(self.members.keys().cloned());
-        self.tally.looks += 1;
-        self.tally.short += u64::from(outcome.short);
+        self.tally.evaluations += 1;
+        self.tally.infeasible += u64::from(outcome.infeasible);
         self.tally.exposed_watts = outcome.exposed_watts;
     }
 }
@@ -186,14 +195,14 @@ impl JointFold for PowerBudgetFold {
         {
             return;
         }
-        if self.head.looked.is_none_or(|looked| looked < end) {
+        if self.head.evaluated.is_none_or(|evaluated| evaluated < end) {
             self.decide_at(end, out);
-        } else if self.head.looked > Some(end) {
+        } else if self.head.evaluated > Some(end) {
             self.note_late(end);
         }
         let Some(member) = self.members.get_mut(name) else { return };
         member.add_window(window, &self.budget);
-        let reason = format!("this window came after the cluster had been looked at without it: {}", self.head.reason);
+        let reason = format!("this window came after the allocation at its end: {}", self.head.reason);
         out.extend(member.decision_for(window, &self.budget, &reason));
         self.changed.insert(name.clone());
     }
@@ -210,8 +219,8 @@ impl JointFold for PowerBudgetFold {
         }
         if !known && self.members.len() >= self.settings.max_workloads {
             let detail = format!(
-                "workload {name:?} is refused: the cap of {} workloads that share the power budget is reached; until it has a place \
-                 nobody is given more power (processor.max_workloads)",
+                "workload {name:?} is refused: the cap of {} workloads that share the power budget is reached; until it is accepted \
+                 no workload gets more power (processor.max_workloads)",
                 self.settings.max_workloads
             );
             self.head.crowded_by = Some(name.clone());

@@ -1,4 +1,4 @@
-//! Records of the power-budget stage's state: writing and reading them.
+//! Records of the state of the joint stage of the power budget: writing and reading them.
 //!
 //! It lies in the state topic beside the first stage's, in the partition of number 0. No key of a workload begins like these, so
 //! that either stage passes over the other's records.

@@ -45,9 +45,9 @@ pub const PARTITION_KEY: &str = "#";
 /// Prefix of a model's key. A workload's name has one slash, so no key of a workload begins like this.
 const MODEL_PREFIX: &str = "#models//";
 
-/// Prefix of every key of the power-budget stage, which keeps its state in the same topic.
+/// Prefix of every key of the joint stage of the power budget, which keeps its state in the same topic.
 pub const POWER_BUDGET_PREFIX: &str = "#cluster//";
-/// Prefix of every key of the GPU-sharing stage, in the same topic.
+/// Prefix of every key of the joint stage of GPU sharing, in the same topic.
 pub const GPU_SHARING_PREFIX: &str = "#gpu//";
 
 /// Returns whether a key is of a joint stage's state, which the first stage passes over.
@@ -118,7 +118,7 @@ fn decode<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, String> {
     }
 }
 
-/// Reads a record of which [`encode_json`] is the only form so far.
+/// Reads a record of which [`json`] is the only form so far.
 pub fn from_json<T: DeserializeOwned>(key: &str, value: &[u8]) -> Result<T, StateError> {
     match value.first() {
         Some(&JSON) => parse(key, value),

@@ -407,7 +407,7 @@ impl WirePending {
 }
 
 #[derive(Serialize, Deserialize)]
-struct WireLost {
+struct WireLastCounterSample {
     sample: WireSample,
     summed: f64,
     idle: bool,
@@ -422,7 +422,7 @@ pub struct WireGpu<'a> {
     sample: WireSample,
     slices: Vec<WireGpuSums>,
     pending: Vec<WirePending>,
-    lost: Option<WireLost>,
+    lost: Option<WireLastCounterSample>,
     unassigned: Option<f64>,
     primary: bool,
 }
@@ -439,7 +439,7 @@ impl<'a> WireGpu<'a> {
             sample: WireSample::of(&gpu.sample, base),
             slices: gpu.slices.iter().map(|sums| WireGpuSums::of(sums, base)).collect(),
             pending: gpu.pending.iter().zip(ends).map(|(step, before)| WirePending::of(step, before)).collect(),
-            lost: gpu.last_counter_sample.map(|lost| WireLost {
+            lost: gpu.last_counter_sample.map(|lost| WireLastCounterSample {
                 sample: WireSample::of(&lost.sample, base),
                 summed: lost.summed,
                 idle: lost.idle,
@@ -479,13 +479,13 @@ impl<'a> WireGpu<'a> {
 }
 
 /// Time and value.
-type WireKnown = Option<(i64, f64)>;
+type WireTimedValue = Option<(i64, f64)>;
 
 #[derive(Serialize, Deserialize)]
 struct WireCounterState {
-    total: WireKnown,
-    rate: WireKnown,
-    added: WireKnown,
+    total: WireTimedValue,
+    rate: WireTimedValue,
+    added: WireTimedValue,
     idle: bool,
 }
 
@@ -496,7 +496,7 @@ impl WireCounterState {
     }
 
     fn read(&self, base: EventTime) -> CounterState {
-        let known = |known: WireKnown| known.map(|(time, value)| TimedValue { time: base.plus_micros(time), value });
+        let known = |known: WireTimedValue| known.map(|(time, value)| TimedValue { time: base.plus_micros(time), value });
         CounterState { total: known(self.total), rate: known(self.rate), added: known(self.added), idle: self.idle }
     }
 }

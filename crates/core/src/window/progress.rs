@@ -229,7 +229,7 @@ impl RankSums {
         }
     }
 
-    /// Like [`super::energy::GpuSums::split_at`].
+    /// Like [`super::energy::GpuSums::split`].
     pub fn split(&mut self, at: EventTime) -> (Self, bool) {
         if self.from >= self.to || self.to <= at {
             return (Self::default(), false);

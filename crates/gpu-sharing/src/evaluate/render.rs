@@ -100,7 +100,8 @@ fn write_html(findings: &EvaluationFindings, heading: &str, notes: &[String], ou
     Ok(())
 }
 
-/// Returns what chosen partitions bring against equal shares: of workloads that were not seen before, else of the first split.
+/// Returns a sentence with the gain in work per watt of the chosen partitions over equal shares: for workloads that were not
+/// trained on, else for the first split.
 fn verdict(findings: &EvaluationFindings) -> Option<String> {
     if let Some((mean, largest)) = findings.workload_gains() {
         let workloads = findings.workloads.len();

@@ -53,7 +53,7 @@ impl ShareMeasurement {
     }
 }
 
-/// The change of its share that was decided last: by one decision, or, until it is in force, by one of every look.
+/// The change of its share that was decided last: by one decision, or, until it is in force, by one of every evaluation.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 struct RequestedShare {
     to: u32,
@@ -101,14 +101,15 @@ pub struct SharingMemberState {
     /// The reason why the newest window does not count for the profile.
     passed: Option<SkippedWindow>,
     /// The reason why the newest window is not usable at all.
-    mute: Option<SkippedWindow>,
+    #[serde(rename = "mute")]
+    unusable: Option<SkippedWindow>,
     figures: Vec<WindowFigures>,
     /// Times at which changes of this controller came into force, within a day.
     restarts: VecDeque<EventTime>,
     probe: Option<ShareMeasurement>,
     no_probe_before: Option<EventTime>,
     #[serde(flatten)]
-    pub saying: PendingDecision,
+    pub pending_decision: PendingDecision,
 }
 
 fn gather_settings(own: &GpuSharingSettings) -> GatherSettings {
@@ -133,8 +134,8 @@ impl SharingMemberState {
         let gathered = std::mem::take(&mut self.gathered);
         let restarts = std::mem::take(&mut self.restarts);
         let probe = self.probe.take();
-        let saying = self.saying.without_waiting();
-        *self = Self { gathered, restarts, probe, through: self.through, saying, ..Self::default() };
+        let pending_decision = self.pending_decision.without_waiting();
+        *self = Self { gathered, restarts, probe, through: self.through, pending_decision, ..Self::default() };
     }
 
     /// Takes the outcome of a decision; that of another controller is ignored.
@@ -147,7 +148,7 @@ impl SharingMemberState {
         }
     }
 
-    /// Returns the newest layout, in force at the last look or not.
+    /// Returns the newest layout, in force at the last evaluation or not.
     fn newest_layout(&self) -> Option<&Workload> {
         self.coming.newest().or(self.now.as_ref())
     }
@@ -157,7 +158,7 @@ impl SharingMemberState {
         self.newest_layout().is_some_and(|newest| settings.shares_gpus(newest))
     }
 
-    /// Returns the layout in force as of the last look, where this stage decides about it.
+    /// Returns the layout in force as of the last evaluation, where this stage decides about it.
     pub fn present(&self, settings: &FoldSettings) -> Option<&Workload> {
         self.now.as_ref().filter(|now| settings.shares_gpus(now))
     }
@@ -284,7 +285,7 @@ impl SharingMemberState {
         self.last_usable_end.is_none_or(|last| time.seconds_since(last) > own.silence_seconds)
     }
 
-    /// Returns whether its window that ends with a look is to be expected.
+    /// Returns whether its window that ends with an evaluation is to be expected.
     pub fn is_awaited(&self, time: EventTime, own: &GpuSharingSettings) -> bool {
         self.through.max(self.joined).is_some_and(|last| time.seconds_since(last) <= own.silence_seconds)
     }
@@ -300,8 +301,8 @@ impl SharingMemberState {
         if window.gpus > 0 {
             self.seat = Some(WorkloadGpus { end, tenants, devices: window.shared_devices.clone() });
         }
-        self.mute = gather::check_usable(window, own.coverage_min_ratio).err();
-        if self.mute.is_some() {
+        self.unusable = gather::check_usable(window, own.coverage_min_ratio).err();
+        if self.unusable.is_some() {
             return;
         }
         self.last_usable_end = Some(end);
@@ -332,12 +333,12 @@ impl SharingMemberState {
         }
     }
 
-    /// Returns the decision of a look that a window completes; `reason` where the look did not wait for it.
+    /// Returns the decision of an evaluation that a window completes; `reason` where the evaluation did not wait for it.
     pub fn decision_for(&mut self, window: &EfficiencyWindow, own: &GpuSharingSettings, reason: &str) -> Option<Decision> {
         let end = window.window_end;
-        let workload = self.now.as_ref().or(self.newest_layout()).filter(|_| self.saying.has_no_decision_for(end));
+        let workload = self.now.as_ref().or(self.newest_layout()).filter(|_| self.pending_decision.has_no_decision_for(end));
         let missed = workload.map(|workload| draft(workload, end, own, reason.to_owned()));
-        self.saying.take_for_window(window, missed)
+        self.pending_decision.take_for_window(window, missed)
     }
 
     /// Returns the change that gives it back the share that it had before it was measured. `Ok(None)`: it has its own share;
@@ -378,22 +379,19 @@ impl SharingMemberState {
         Ok(Some(Decision { action, to, restarts: true, ..draft(workload, time, own, reason) }))
     }
 
-    /// Returns the decision that gives its share back, if somebody else decides about it by now.
+    /// Returns the decision that gives its share back, if it names another controller by now.
     pub fn leaves(&mut self, time: EventTime, own: &GpuSharingSettings) -> Option<Decision> {
         let now = self.now.clone().filter(|_| self.probe.is_some())?;
-        self.restore_share(time, &now, own, &format!("{CONTROLLER} does not decide about it any more")).ok().flatten()
+        self.restore_share(time, &now, own, &format!("its controller is no longer {CONTROLLER}")).ok().flatten()
     }
 
     /// Handles an evaluation without a new window.
     pub fn unseen(&mut self, time: EventTime, workload: &Workload, own: &GpuSharingSettings) -> Decision {
-        let unknown = || draft(workload, time, own, "no new window of it says which GPU it is on".to_owned());
-        if !self.is_mute(time, workload, own) {
+        let unknown = || draft(workload, time, own, "its GPU is not known: it has no new window".to_owned());
+        if !self.lacks_usable_windows(time, workload, own) {
             return unknown();
         }
-        self.restore_share(time, workload, own, "no window of it said anything for a while")
-            .ok()
-            .flatten()
-            .unwrap_or_else(unknown)
+        self.restore_share(time, workload, own, &silence_text(own)).ok().flatten().unwrap_or_else(unknown)
     }
 
     /// Returns the action while it has its GPU to itself: to measure it at the next unknown share.
@@ -419,7 +417,7 @@ impl SharingMemberState {
     }
 
     /// Returns whether it has had no usable window for a while, although its processes run.
-    fn is_mute(&self, time: EventTime, workload: &Workload, own: &GpuSharingSettings) -> bool {
+    fn lacks_usable_windows(&self, time: EventTime, workload: &Workload, own: &GpuSharingSettings) -> bool {
         self.last_usable_end.max(workload.ready_time).is_none_or(|since| time.seconds_since(since) > own.silence_seconds)
     }
 
@@ -435,7 +433,7 @@ impl SharingMemberState {
 
     /// Returns the reason why the newest window does not count; empty if it does.
     fn lacking(&self) -> String {
-        self.mute.map(|why| format!("; the newest does not count: {}", skip_reason_text(why))).unwrap_or_default()
+        self.unusable.map(|why| format!("; the newest does not count: {}", skip_reason_text(why))).unwrap_or_default()
     }
 
     fn knows(&self, name: &str, share: u32, own: &GpuSharingSettings) -> bool {
@@ -446,13 +444,13 @@ impl SharingMemberState {
     fn measures_next(&self, time: EventTime, name: &str, workload: &Workload, own: &GpuSharingSettings) -> NextMeasurement {
         let nothing = |reason: &str| NextMeasurement::Nothing(reason.to_owned());
         if workload.gpus != Some(1) || workload.layout.replicas != Some(1) {
-            return nothing("it has not exactly one GPU and one process, so that its share says nothing");
+            return nothing("it has not exactly one GPU and one process, so that its share cannot be measured");
         }
         let Some(share) = workload.layout.mps_thread_percentage else {
             return nothing("it has no MPS thread percentage, so that it cannot be measured at others");
         };
-        if self.is_mute(time, workload, own) {
-            return NextMeasurement::Nothing(format!("no window said anything for a while{}", self.lacking()));
+        if self.lacks_usable_windows(time, workload, own) {
+            return NextMeasurement::Nothing(silence_text(own) + &self.lacking());
         }
         let gather = gather_settings(own);
         let known = |share: u32| self.knows(name, share, own);
@@ -463,35 +461,35 @@ impl SharingMemberState {
             let windows = self.gathered.windows_at(name, share);
             let lacking = self.lacking();
             let measured = || format!("measured at {share} %, {windows} of {} windows{lacking}", gather.windows_min);
-            let nothing = |passed| format!("its windows say nothing about it alone: {}", skip_reason_text(passed));
+            let nothing = |passed| format!("its windows do not show it alone: {}", skip_reason_text(passed));
             return NextMeasurement::Wait(self.passed.map_or_else(measured, nothing));
         }
         let next = own.probe_percentages.iter().copied().find(|share| !known(*share) && allowed(*share));
         let Some(next) = next else {
             return NextMeasurement::Nothing(match self.gathered.profile(name, &gather) {
-                Some(Ok(_)) => "what it does there is known".into(),
+                Some(Ok(_)) => "all shares that are needed are measured".into(),
                 Some(Err(error)) => error.to_string(),
-                None => "nothing is known of it yet".into(),
+                None => "it was not measured yet".into(),
             });
         };
         if let Some(until) = resting {
             return NextMeasurement::Nothing(format!(
-                "to measure it at another share was refused or told nothing, nothing is tried before {until}"
+                "the measurement at another share was refused or gave no usable window, so that none is tried before {until}"
             ));
         }
         if !allowed(100) && !known(100) {
-            return nothing("its bounds leave out 100 %, without which nobody can tell what sharing costs");
+            return nothing("its bounds exclude 100 %, without which the cost of sharing is not known");
         }
         if let Some(passed) = self.passed {
-            return NextMeasurement::Nothing(format!("its windows say nothing about it alone: {}", skip_reason_text(passed)));
+            return NextMeasurement::Nothing(format!("its windows do not show it alone: {}", skip_reason_text(passed)));
         }
         if workload.mode != UpdateMode::Enforce || workload.paused {
             return nothing("only in mode enforce, and while it is not paused, it is measured at other shares");
         }
         // One restart is reserved for the restoration of its own share.
         if self.restarts_left(workload, own) < 2 {
-            let restarts = counted_as(self.restarts.len(), "restart in 24 h is", "restarts in 24 h are");
-            return NextMeasurement::Nothing(format!("{restarts} enough, so that it is not measured further"));
+            let restarts = counted_as(self.restarts.len(), "restart in 24 h", "restarts in 24 h");
+            return NextMeasurement::Nothing(format!("{restarts}: too few are left for another measurement"));
         }
         NextMeasurement::Change(next)
     }
@@ -548,6 +546,10 @@ fn request_expiry(request: &RequestedShare, own: &GpuSharingSettings) -> EventTi
 /// Returns the time of a workload's decision of this id, where it is of this controller.
 fn decided_at(workload: &str, id: &str) -> Option<EventTime> {
     id.strip_prefix(workload)?.strip_prefix('@')?.strip_suffix(CONTROLLER)?.strip_suffix('/')?.parse().ok()
+}
+
+fn silence_text(own: &GpuSharingSettings) -> String {
+    format!("no usable window in the last {:.0} s", own.silence_seconds)
 }
 
 fn skip_reason_text(passed: SkippedWindow) -> &'static str {

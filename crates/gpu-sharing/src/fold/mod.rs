@@ -4,9 +4,9 @@
 //! controller, its *members*; their windows come from the first stage, which leaves the decisions to this one. It reads no clock,
 //! never awaits, does no I/O.
 //!
-//! **Evaluations** are those of the power budget's stage ([`eadt_core::power_budget`]): at the end of every window that any
-//! member has, once, with the windows before it and the layouts up to it. A member's decision is published with its own window of
-//! that end.
+//! **Evaluations** are made as in the joint stage of the power budget ([`eadt_core::power_budget`]): at the end of every window
+//! that any member has, once, with the windows before it and the layouts up to it. A member's decision is published with its own
+//! window of that end.
 //!
 //! **Which workloads share a GPU** is known from the windows: each has the shared devices of its workload, and the number of
 //! workloads there. A GPU's partition is changed only if members account for all of them. Only the names in windows of other
@@ -54,10 +54,10 @@ const NOT_ALONE: &str = "it is not alone on its GPU any more";
 /// Counts over the life of this value, for metrics.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct GpuSharingTally {
-    pub looks: u64,
-    /// Events that came after a look that they belonged to.
+    pub evaluations: u64,
+    /// Events that came after the evaluation that they belonged to.
     pub late: u64,
-    /// GPUs that several workloads share, one of them a member at least, at the last look.
+    /// GPUs that several workloads share, one of them a member at least, at the last evaluation.
     pub shared_gpus: u64,
     /// Number of members with a complete profile, at the last evaluation.
     pub measured: u64,
@@ -70,8 +70,9 @@ pub struct GpuSharingTally {
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(default)]
 struct GpuSharingHead {
-    /// Time of the last look.
-    looked: Option<EventTime>,
+    /// Time of the last evaluation.
+    #[serde(rename = "looked")]
+    evaluated: Option<EventTime>,
     /// The earliest time of events that came since the last evaluation and belonged to an earlier one.
     late: Option<EventTime>,
     /// The last time at which unshared GPUs were dropped.
@@ -83,7 +84,7 @@ struct GpuSharingHead {
 #[serde(default)]
 struct SharedGpu {
     state: RebalanceState,
-    /// The last look at which members shared it.
+    /// The last evaluation at which members shared it.
     shared: Option<EventTime>,
     /// Workloads of other controllers on it.
     strangers: BTreeMap<String, UnmanagedTenant>,
@@ -97,7 +98,8 @@ struct UnmanagedTenant {
 }
 
 impl UnmanagedTenant {
-    /// Returns whether it was there shortly before a look. Whose window of that look's time comes first makes no difference.
+    /// Returns whether it was there shortly before an evaluation. Whose window of that evaluation's time comes first makes no
+    /// difference.
     fn is_there(&self, time: EventTime, silence_seconds: f64) -> bool {
         let last = if self.newest < time { Some(self.newest) } else { self.before };
         last.is_some_and(|last| time.seconds_since(last) <= silence_seconds)
@@ -134,9 +136,9 @@ fn find_obstacle(
         let there = gpu.strangers.iter().filter(|(_, stranger)| stranger.is_there(time, own.silence_seconds));
         let strangers: Vec<&str> = there.map(|(name, _)| name.as_str()).collect();
         let who = match strangers[..] {
-            [] => "no new windows say who the others are".to_owned(),
-            [one] => format!("{one} is not decided about by sm-partition"),
-            _ => format!("{} are not decided about by sm-partition", strangers.join(", ")),
+            [] => "the others have no new windows".to_owned(),
+            [one] => format!("{one} does not use the controller sm-partition"),
+            _ => format!("{} do not use the controller sm-partition", strangers.join(", ")),
         };
         return Some(format!("{tenants} workloads share the GPU: {who}"));
     }
@@ -148,15 +150,13 @@ fn find_obstacle(
             return Some(format!("{name} is not in mode enforce, and a partition is changed as a whole or not at all"));
         }
         if member.is_silent(time, own) {
-            return Some(format!("no window of {name} said anything for a while"));
+            return Some(format!("{name} had no usable window in the last {:.0} s", own.silence_seconds));
         }
         if let Some(Err(error)) = profile {
             return Some(format!("{name} was not measured enough while it was alone: {error}"));
         }
         let spent = !busy && member.restarts_left(workload, own) < 2;
-        spent.then(|| {
-            format!("{name} was restarted as often as it may be in 24 h, but for one restart that is kept for the way back")
-        })
+        spent.then(|| format!("{name} has no restart left in 24 h, except for one that is reserved for a revert"))
     })
 }
 
@@ -214,7 +214,7 @@ impl GpuSharingFold {
     }
 
     fn note_late(&mut self, time: EventTime) {
-        if self.head.looked.is_some_and(|looked| time <= looked) {
+        if self.head.evaluated.is_some_and(|evaluated| time <= evaluated) {
             self.tally.late += 1;
             self.head.late = Some(self.head.late.map_or(time, |late| late.min(time)));
         }
@@ -229,7 +229,7 @@ impl GpuSharingFold {
         true
     }
 
-    /// Notes a workload that somebody else decides about.
+    /// Notes a window of a workload with another controller.
     fn on_unmanaged_window(&mut self, window: &EfficiencyWindow) {
         // Without members there are no evaluations, although GPUs come and go.
         let swept = *self.head.swept.get_or_insert(window.window_end);
@@ -246,7 +246,7 @@ impl GpuSharingFold {
         }
     }
 
-    /// Looks at everything as it was at `time`.
+    /// Evaluates the state at `time`.
     fn decide_at(&mut self, time: EventTime, out: &mut Vec<Decision>) {
         let mut refused = BTreeSet::new();
         let retention = self.settings.retention as f64 / 1e6;
@@ -254,7 +254,7 @@ impl GpuSharingFold {
             .members
             .iter_mut()
             .filter_map(|(name, member)| {
-                out.extend(member.saying.take_overdue());
+                out.extend(member.pending_decision.take_overdue());
                 if member.advance(time, &self.own) {
                     refused.insert(name.clone());
                 }
@@ -289,7 +289,7 @@ impl GpuSharingFold {
                     let back = member.restore_share(time, &workload, &self.own, NOT_ALONE).ok().flatten();
                     back.unwrap_or_else(|| {
                         stay(format!(
-                            "it shares {count} GPUs, and has one share for all of them: it cannot be turned on one alone"
+                            "it shares {count} GPUs, and has one share for all of them: it cannot be changed on one GPU alone"
                         ))
                     })
                 }
@@ -314,18 +314,18 @@ impl GpuSharingFold {
         for (name, mut decision) in decisions {
             let Some(member) = self.members.get_mut(&name) else { continue };
             decision.origin = decision.origin.max(member.origin());
-            // A replay, which merges by time, may have looked otherwise from then on.
+            // A replay, which merges by time, may have evaluated otherwise from then on.
             decision.evidence.extend(late.clone());
             if decision.action != ControllerAction::Maintain {
                 member.on_decision(&decision);
             }
             // Windows of who has another controller by now are not this stage's.
             let is_awaited = member.present(&self.settings).is_some() && member.is_awaited(time, &self.own);
-            out.extend(member.saying.queue_decision(decision, is_awaited));
+            out.extend(member.pending_decision.queue_decision(decision, is_awaited));
         }
-        self.head = GpuSharingHead { looked: Some(time), late: None, swept: self.head.swept };
+        self.head = GpuSharingHead { evaluated: Some(time), late: None, swept: self.head.swept };
         self.changed.extend(self.members.keys().cloned());
-        self.tally.looks += 1;
+        self.tally.evaluations += 1;
     }
 
     /// Returns the decisions about the members on one GPU.
@@ -358,7 +358,7 @@ impl GpuSharingFold {
         let hindered = if decisions.is_empty() {
             waits.or_else(|| find_obstacle(gpu, time, tenants, &members, own))
         } else {
-            Some("who was measured alone first gets its share back".to_owned())
+            Some("a workload that was measured alone first gets its share back".to_owned())
         };
         let mut model_version = None;
         let (reason, validation) = if let Some(reason) = hindered {
@@ -377,7 +377,7 @@ impl GpuSharingFold {
             };
             let outcome = rebalance(&mut gpu.state, time, &sharers, &brain, &rebalance_settings);
             let unasked = match (learned, refused) {
-                (Some(learned), Some(Err(why))) => format!("; {} is not asked: {why}", learned.version()),
+                (Some(learned), Some(Err(why))) => format!("; {} is not used: {why}", learned.version()),
                 _ => String::new(),
             };
             decisions.extend(outcome.decisions.into_iter().map(|mut decision| {
@@ -434,7 +434,7 @@ impl JointFold for GpuSharingFold {
             return;
         }
         let is_member = self.members.get(name).is_some_and(|member| member.is_shared(&self.settings));
-        let is_due = self.head.looked.is_none_or(|looked| looked < end);
+        let is_due = self.head.evaluated.is_none_or(|evaluated| evaluated < end);
         if !is_member {
             if is_due && self.members.get(name).is_some_and(SharingMemberState::must_restore) {
                 self.decide_at(end, out);
@@ -444,12 +444,12 @@ impl JointFold for GpuSharingFold {
         }
         if is_due {
             self.decide_at(end, out);
-        } else if self.head.looked > Some(end) {
+        } else if self.head.evaluated > Some(end) {
             self.note_late(end);
         }
         let Some(member) = self.members.get_mut(name) else { return };
         member.add_window(window, &self.own);
-        out.extend(member.decision_for(window, &self.own, "this window came after the GPUs had been looked at without it"));
+        out.extend(member.decision_for(window, &self.own, "this window came after the evaluation at its end"));
         self.changed.insert(name.clone());
     }
 

@@ -10,7 +10,10 @@ fn what_is_refused_is_not_asked_for_again_for_a_while() {
     site.actuator = Actuator::Refuses;
     // Refused by the look at minute 5, and so for an hour, of which the last moment is not one any more.
     site.run(64);
-    site.assert_reason("a/steep", "was refused or told nothing, nothing is tried before 1970-01-01T01:05:00.000000Z");
+    site.assert_reason(
+        "a/steep",
+        "was refused or gave no usable window, so that none is tried before 1970-01-01T01:05:00.000000Z",
+    );
     assert_eq!(site.asked_at(), [4]);
     site.run(3);
     assert_eq!(site.asked_at(), [4, 65]);
@@ -20,7 +23,7 @@ fn what_is_refused_is_not_asked_for_again_for_a_while() {
     let before = site.changes().len();
     site.run(40);
     assert_eq!(site.changes().len(), before + 1);
-    site.assert_reason("a/steep", "nothing is tried before");
+    site.assert_reason("a/steep", "no change before");
 }
 
 /// Each is decided twice before it is applied: what becomes of the first of the two is what became of the change.
@@ -51,7 +54,7 @@ fn a_refusal_of_what_was_asked_for_twice_ends_nothing() {
     let mut site = Site::new(in_turn());
     site.delay = 1;
     site.run(40);
-    site.assert_reason("a/steep", "what it does there is known");
+    site.assert_reason("a/steep", "all shares that are needed are measured");
     site.run(80);
     assert_eq!(site.shares(), [80, 20], "{:#?}", site.last("a/steep"));
     assert!(site.decisions.iter().any(|decision| decision.validation == ChangeValidation::Kept));

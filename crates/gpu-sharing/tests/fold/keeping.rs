@@ -77,7 +77,7 @@ fn gpus_of_others_are_forgotten_though_there_are_no_members() {
         }
         let kept = log.values().filter(|kept| **kept).count();
         assert!(kept < 30, "{kept} records of 300 GPUs, one every {minutes} min");
-        assert_eq!(site.stage.tally().looks, 0);
+        assert_eq!(site.stage.tally().evaluations, 0);
     }
 }
 

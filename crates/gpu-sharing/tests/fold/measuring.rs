@@ -32,7 +32,7 @@ fn who_must_not_be_measured_at_other_shares_stays_and_the_reason_is_given() {
         (|workload| workload.gpus = Some(2), one),
         (|workload| workload.layout.replicas = Some(2), one),
         (|workload| workload.layout.mps_thread_percentage = None, "it has no MPS thread percentage"),
-        (|workload| workload.bounds.mps_thread_percentage_max = Some(60), "its bounds leave out 100 %"),
+        (|workload| workload.bounds.mps_thread_percentage_max = Some(60), "its bounds exclude 100 %"),
         (|workload| workload.mode = UpdateMode::Recommend, "only in mode enforce"),
         (|workload| workload.paused = true, "while it is not paused"),
     ];
@@ -68,7 +68,7 @@ fn windows_that_show_nothing_about_a_workload_alone_are_named_by_what_they_lack(
         let mut site = Site::new(alone());
         site.on_the_way(change);
         site.run(20);
-        let reason = format!("alone on its GPU: its windows say nothing about it alone: {lacks}");
+        let reason = format!("alone on its GPU: its windows do not show it alone: {lacks}");
         assert_eq!((&site.last("a/steep").reason, site.changes().len()), (&reason, 0));
     }
 }
@@ -98,7 +98,7 @@ fn who_waits_for_windows_that_count_gets_the_reason_why_the_newest_does_not() {
         site.run(4);
         site.assert_reason("a/steep", &format!("measured at 50 %, 0 of 3 windows; the newest does not count: {lacks}"));
         site.run(12);
-        site.assert_reason("a/steep", &format!("no window said anything for a while; the newest does not count: {lacks}"));
+        site.assert_reason("a/steep", &format!("no usable window in the last 600 s; the newest does not count: {lacks}"));
         assert_eq!(site.changes().len(), 0);
     }
     // One that counts makes it forgotten. A look knows the windows that ended before it.
@@ -130,8 +130,8 @@ fn of_the_restarts_of_a_day_one_is_kept_for_the_way_back() {
             site.declare(&site.jobs[0].workload.clone());
         }
         assert_eq!((site.asked(), site.shares()), (asked.to_vec(), vec![50]), "{allowed}");
-        let enough = counted_as(asked.len(), "restart in 24 h is enough", "restarts in 24 h are enough");
-        site.assert_reason("a/steep", if allowed < 3 { &enough } else { "what it does there is known" });
+        let enough = counted_as(asked.len(), "restart in 24 h: too few", "restarts in 24 h: too few");
+        site.assert_reason("a/steep", if allowed < 3 { &enough } else { "all shares that are needed are measured" });
     }
 }
 
@@ -160,7 +160,7 @@ fn a_share_that_does_not_come_into_force_is_asked_for_until_it_is_given_up_and_a
         for minute in 35..95 {
             site.run(1);
             let waits = format!("100 %, at which it was to be measured, may still come into force until {}", at(40));
-            let rests = format!("was refused or told nothing, nothing is tried before {}", at(95));
+            let rests = format!("was refused or gave no usable window, so that none is tried before {}", at(95));
             site.assert_reason("a/steep", if minute < 40 { &waits } else { &rests });
         }
         site.run(2);
@@ -198,7 +198,7 @@ fn whose_windows_stop_while_it_is_measured_gets_its_share_back() {
     site.run(1);
     let back = site.changes()[changes];
     assert_eq!((back.action, back.time, back.to.mps_thread_percentage), (ControllerAction::Revert, at(site.minute), Some(50)));
-    assert!(back.reason.starts_with("no window of it said anything for a while: back to 50 %"), "{}", back.reason);
+    assert!(back.reason.starts_with("no usable window in the last 600 s: back to 50 %"), "{}", back.reason);
     site.run(10);
     assert_eq!((site.shares()[0], site.changes().len()), (50, changes + 1));
 }
@@ -211,7 +211,7 @@ fn who_is_capped_while_it_is_measured_gets_its_share_back() {
     site.run(20);
     assert_eq!(site.shares()[0], 50, "{:?}", site.last("a/steep").reason);
     let back = site.changes().last().copied().unwrap();
-    assert!(back.reason.contains("told nothing") && back.time == at(since + 11), "{back:?}");
+    assert!(back.reason.contains("gave no usable window") && back.time == at(since + 11), "{back:?}");
     let changes = site.changes().len();
     site.run(120);
     assert_eq!(site.changes().len(), changes, "capped, it is not measured again");
@@ -272,7 +272,8 @@ fn bounds_that_no_longer_allow_the_former_share_give_the_nearest() {
     assert_eq!(site.shares()[0], 40, "{:?}", site.last("a/steep").reason);
 }
 
-/// The budget of restarts is cut while it is measured at 100 %: there is none left to measure it further, and the way back is free.
+/// The budget of restarts is cut while it is measured at 100 %: there is none left to measure it further, and the way back is
+/// free.
 #[test]
 fn who_may_not_be_restarted_any_more_gets_its_share_back() {
     let mut site = Site::new(alone());

@@ -67,13 +67,13 @@ fn a_learned_model_knows_what_adding_up_has_to_find_out() {
     assert_eq!((knows.shares(), knows.changes().len()), (vec![70, 30], 6 + 2), "{:#?}", knows.changes().last());
     let change = knows.changes()[7];
     assert_eq!(change.model_version.as_deref(), Some("partition/board@7"));
-    assert!(change.reason.ends_with("work per watt, says partition/board@7"), "{}", change.reason);
+    assert!(change.reason.ends_with("work per watt, as predicted by partition/board@7"), "{}", change.reason);
     assert!(knows.decisions.iter().any(|decision| decision.validation == ChangeValidation::Kept));
     // Also who stays as it is for now does so by its word.
     let stays = |decision: &&Decision| decision.action == ControllerAction::Maintain && decision.model_version.is_some();
     let stay = knows.decisions.iter().find(stays).expect("a/steep waits until b/flat was reduced");
     assert_eq!((&*stay.workload, stay.model_version.as_deref()), ("a/steep", Some("partition/board@7")));
-    assert!(stay.reason.ends_with("reductions first"), "{}", stay.reason);
+    assert!(stay.reason.ends_with("reductions are made first"), "{}", stay.reason);
     assert_eq!(knows.stage.tally().models, 1);
     // Who is alone is decided about by no model.
     assert!(knows.changes()[..6].iter().all(|change| change.model_version.is_none()));
@@ -156,18 +156,18 @@ fn models_that_give_no_figure_are_counted_and_adding_up_goes_on() {
     // Windows without profiling metrics: the model needs them.
     let blind = with(std::slice::from_ref(&good), false);
     assert_eq!(blind.shares(), [80, 20]);
-    let words = "partition/board@7 is not asked: workload a/steep was measured without sm_active_ratio";
+    let words = "partition/board@7 is not used: workload a/steep was measured without sm_active_ratio";
     let shared = |decision: &&Decision| decision.reason.starts_with("sharing GPU-0 with");
     assert!(blind.decisions.iter().filter(shared).all(|decision| decision.model_version.is_none()));
     blind.assert_reason("a/steep", words);
     let change = blind.changes()[6];
-    assert!(change.reason.contains("says the additive model; partition/board@7 is not asked"), "{}", change.reason);
+    assert!(change.reason.contains("as predicted by the additive model; partition/board@7 is not used"), "{}", change.reason);
 
     // A board that idles at more than the jobs drew is another one.
     let idle = with(&[figure("idle_watts", 80.0)], true);
     assert_eq!(idle.shares(), [80, 20]);
     let reason = &idle.last("a/steep").reason;
-    assert!(reason.contains("partition/board@7 is not asked") && reason.contains("idles at 80 W"), "{reason}");
+    assert!(reason.contains("partition/board@7 is not used") && reason.contains("idles at 80 W"), "{reason}");
 
     // One that is withdrawn decides nothing any more.
     let mut withdrawn = Site::new(in_turn());

@@ -15,7 +15,7 @@ fn workloads_are_measured_alone_and_partitioned_together() {
     let expected = [(ControllerAction::Increase, 100), (ControllerAction::Decrease, 20), (ControllerAction::Revert, 50)];
     assert_eq!(probes, expected, "at its own share first, which takes no restart, and back to it in the end");
     assert_eq!(site.shares(), [50, 50]);
-    site.assert_reason("a/steep", "what it does there is known");
+    site.assert_reason("a/steep", "all shares that are needed are measured");
     site.run(40);
     site.run(40);
     assert_eq!(site.shares(), [80, 20], "{:#?}", site.last("a/steep"));
@@ -61,8 +61,11 @@ fn what_must_not_be_turned_stays_and_gives_the_reason() {
         assert_eq!(changes, 0, "{words}");
     };
     assert_unchanged(|jobs| jobs[0].workload.mode = UpdateMode::Recommend, "a/steep is not in mode enforce");
-    assert_unchanged(|jobs| jobs[0].workload.controller = Some("hybrid".into()), "a/steep is not decided about by sm-partition");
-    assert_unchanged(|jobs| jobs[1].workload.bounds.restarts_per_day_max = Some(4), "b/flat was restarted as often");
+    assert_unchanged(
+        |jobs| jobs[0].workload.controller = Some("hybrid".into()),
+        "a/steep does not use the controller sm-partition",
+    );
+    assert_unchanged(|jobs| jobs[1].workload.bounds.restarts_per_day_max = Some(4), "b/flat has no restart left in 24 h");
     assert_unchanged(
         |jobs| jobs[1].workload.bounds = LayoutBounds { mps_thread_percentage_max: Some(60), ..LayoutBounds::default() },
         "b/flat was not measured enough",
@@ -85,7 +88,7 @@ fn limits_of_the_settings_are_kept_to() {
         site.assert_reason("b/flat", words);
     };
     assert_in_force(|own| own.floor_ratio = 1.0, "the partition in force is the best");
-    assert_in_force(|own| own.max_slowdown_ratio = Some(0.05), "no partition keeps the limits");
+    assert_in_force(|own| own.max_slowdown_ratio = Some(0.05), "no partition satisfies the limits");
     assert_in_force(|own| own.gain_min_ratio = 1.0, "the partition in force is the best");
 }
 
@@ -97,7 +100,7 @@ fn a_partition_that_does_not_help_is_taken_back() {
     assert_eq!(site.shares(), [50, 50]);
     let reverts: Vec<_> = site.changes().into_iter().filter(|decision| decision.validation == ChangeValidation::Failed).collect();
     assert_eq!(reverts.len(), 2, "{reverts:#?}");
-    assert!(reverts[0].reason.contains("is taken back"), "{}", reverts[0].reason);
+    assert!(reverts[0].reason.contains("is reverted"), "{}", reverts[0].reason);
 }
 
 #[test]
@@ -122,7 +125,7 @@ fn while_windows_of_a_workload_show_nothing_its_gpu_is_left_as_it_is() {
     };
     let beside = "sharing GPU-0 with a/steep: a/steep was not measured alone yet";
     for (way, change) in ways {
-        let silent = "sharing GPU-0 with a/steep: no window of a/steep said anything for a while";
+        let silent = "sharing GPU-0 with a/steep: a/steep had no usable window in the last 600 s";
         assert_eq!(reasons(change), [beside, silent], "{way}: ten minutes are not too long, eleven are");
     }
     let just_enough = reasons(|window| (window.energy_coverage_ratio, window.progress_coverage_ratio) = (LEAST, LEAST));
@@ -141,7 +144,7 @@ fn windows_in_which_nothing_was_done_do_not_count_for_a_partition() {
         });
         site.run(40);
         assert_eq!(site.changes().len(), 6);
-        site.assert_reason("b/flat", "3 windows of each are needed at the shares in force");
+        site.assert_reason("b/flat", "3 windows of each workload are needed at the shares in force");
     }
 }
 
@@ -168,7 +171,7 @@ fn others_on_the_gpu_are_named_while_they_are_there() {
     }
     let mut site = Site::new(jobs);
     site.run(30);
-    let reason = "sharing GPU-0: 3 workloads share the GPU: b/flat, c/other are not decided about by sm-partition";
+    let reason = "sharing GPU-0: 3 workloads share the GPU: b/flat, c/other do not use the controller sm-partition";
     assert_eq!(site.last("a/steep").reason, reason);
     assert_eq!(site.last("a/steep").evidence["workloads"], 3.0);
     // One of them reports nothing any more, though its processes run.

@@ -65,7 +65,7 @@ fn a_decision_is_no_more_real_than_its_workload_and_its_windows() {
         let mut window = window("c/late", site.minute, 1, &[]);
         window.origin = of_windows;
         site.see(&window);
-        site.assert_reason("c/late", "this window came after the GPUs had been looked at without it");
+        site.assert_reason("c/late", "this window came after the evaluation at its end");
         assert_eq!(site.last("c/late").origin, worst);
     }
 }
@@ -102,7 +102,7 @@ fn windows_without_a_device_do_not_show_where_a_workload_is() {
     site.run(1);
     site.assert_reason("a/steep", "alone on its GPU");
     site.run(2);
-    assert_eq!(site.last("a/steep").reason, "no new window of it says which GPU it is on");
+    assert_eq!(site.last("a/steep").reason, "its GPU is not known: it has no new window");
     assert_eq!(site.last("a/steep").time, at(5));
 }
 
@@ -130,7 +130,7 @@ fn looks_and_what_they_found_are_counted() {
     let mut site = Site::new(in_turn());
     let counts = |site: &Site| {
         let tally = site.stage.tally();
-        (tally.looks, tally.late, tally.shared_gpus, tally.measured)
+        (tally.evaluations, tally.late, tally.shared_gpus, tally.measured)
     };
     site.run(40);
     assert_eq!(counts(&site), (40, 0, 0, 1), "a/steep was measured alone");
@@ -187,13 +187,13 @@ fn where_a_workload_is_stays_known_for_one_and_a_half_windows() {
     for (name, seconds) in [("a/steep", 60), ("b/flat", 80), ("a/steep", 120), ("b/flat", 140)] {
         see(&mut site, name, seconds);
     }
-    let beside = "sharing GPU-0 with a/steep: 3 windows of each are needed at the shares in force";
+    let beside = "sharing GPU-0 with a/steep: 3 windows of each workload are needed at the shares in force";
     assert_eq!(site.last("b/flat").reason, beside);
     // No window of a/steep comes any more: the newest ended 80 s before this one, and 140 s before the next.
     see(&mut site, "b/flat", 200);
     assert_eq!(site.last("b/flat").reason, beside);
     see(&mut site, "b/flat", 260);
-    assert_eq!(site.last("b/flat").reason, "sharing GPU-0: 2 workloads share the GPU: no new windows say who the others are");
+    assert_eq!(site.last("b/flat").reason, "sharing GPU-0: 2 workloads share the GPU: the others have no new windows");
 }
 
 /// A workload of another controller is new on the GPU, and its window comes twice.
@@ -212,9 +212,9 @@ fn whose_window_of_a_look_comes_first_makes_no_difference() {
         site.decisions.into_iter().map(|decision| decision.reason).collect()
     };
     let expected = [
-        "no new window of it says which GPU it is on",
-        "sharing GPU-0: 2 workloads share the GPU: no new windows say who the others are",
-        "sharing GPU-0: 2 workloads share the GPU: c/other is not decided about by sm-partition",
+        "its GPU is not known: it has no new window",
+        "sharing GPU-0: 2 workloads share the GPU: the others have no new windows",
+        "sharing GPU-0: 2 workloads share the GPU: c/other does not use the controller sm-partition",
     ];
     assert_eq!(reasons(&["a/steep", "c/other", "c/other"]), expected);
     assert_eq!(reasons(&["c/other", "c/other", "a/steep"]), expected);

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use eadt_cluster::{ClusterError, ClusterRemedy};
 use kube::api::{Api, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, Preconditions, ValidationDirective};
+use kube::client::{AuthError, RustlsTlsError};
 use kube::core::ApiResource;
 use kube::{Client, Error};
 use serde_json::{Value, json};
@@ -48,11 +49,37 @@ pub fn kind_resource(kind: &WorkloadKind) -> ApiResource {
     }
 }
 
-/// Returns an error in words, without the repetitions of the client's own.
+/// Returns an error in words, without the repetitions of the client's own, and without a secret.
 pub fn error_text(error: &Error) -> String {
     match error {
         Error::Api(status) if !status.message.is_empty() => format!("{} ({})", status.message, status.code),
         Error::Api(status) => format!("{} ({})", status.reason, status.code),
+        // The error quotes the lines of a key that is not cut as PEM is.
+        Error::RustlsTls(RustlsTlsError::InvalidIdentityPem(_)) => "the client certificate or its key is no PEM".to_owned(),
+        other => credentials_error(other).map_or_else(|| other.to_string(), credentials_error_text),
+    }
+}
+
+/// Returns the error of a credential plugin or a token, which may be behind others.
+fn credentials_error(error: &Error) -> Option<&AuthError> {
+    let mut next: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    while let Some(error) = next {
+        if let Some(found) = error.downcast_ref::<AuthError>() {
+            return Some(found);
+        }
+        next = error.source();
+    }
+    None
+}
+
+/// Returns the text of an error of a user's credentials, without a plugin's arguments and output: they may be secret.
+fn credentials_error_text(error: &AuthError) -> String {
+    match error {
+        AuthError::AuthExecStart(error) => format!("the credential plugin cannot be started: {error}"),
+        AuthError::AuthExecRun { out, .. } => format!("the credential plugin failed with {}", out.status),
+        AuthError::AuthExecParse(_) => "the output of the credential plugin is no ExecCredential".to_owned(),
+        AuthError::ParseTokenKey(_) => "the output of the credential plugin is no JSON".to_owned(),
+        AuthError::MalformedTokenExpirationDate(_) => "the expiration date of the token cannot be read".to_owned(),
         other => other.to_string(),
     }
 }
@@ -81,7 +108,7 @@ pub fn cluster_error(what: &str, error: &Error) -> ClusterError {
         _ => ClusterRemedy::Retry,
     };
     let detail = match field_conflict(error) {
-        Some(owners) => format!("{what}: somebody took fields back, so nothing is changed any more: {owners}"),
+        Some(owners) => format!("{what}: another manager took fields back, so nothing is changed any more: {owners}"),
         None => format!("{what}: {}", error_text(error)),
     };
     ClusterError::new(remedy, detail)
@@ -354,6 +381,16 @@ mod tests {
                 (remedy, &*format!("patching StatefulSet eadt/llm: because ({code})"))
             );
         }
+    }
+
+    #[test]
+    fn what_a_credential_plugin_is_given_or_prints_is_in_no_error() {
+        let status = std::os::unix::process::ExitStatusExt::from_raw(3 << 8);
+        let out = std::process::Output { status, stdout: b"hunter2".to_vec(), stderr: b"hunter2".to_vec() };
+        let failed = AuthError::AuthExecRun { cmd: "plugin --token hunter2".to_owned(), out: Box::new(out) };
+        // As a request reports a plugin that is run again.
+        let text = error_text(&Error::Service(Box::new(failed)));
+        assert!(text.contains("exit status: 3") && !text.contains("hunter2"), "{text}");
     }
 
     #[test]

@@ -116,7 +116,7 @@ impl LeaseCandidate {
             match outcome {
                 Ok(Ok(Ok(term))) => {
                     if leadership.term().is_none() {
-                        tracing::info!(lease = self.name, identity = self.identity, term, "leading");
+                        tracing::info!(lease = self.name, identity = self.identity, term, "leader election: this process leads");
                     }
                     leadership.set(Some(began + LEADER_TRUST), term);
                     logged_holder.clear();
@@ -124,7 +124,7 @@ impl LeaseCandidate {
                 Ok(Ok(Err(holder))) => {
                     leadership.set(None, 0);
                     if logged_holder != holder {
-                        tracing::info!(lease = self.name, %holder, "standing by");
+                        tracing::info!(lease = self.name, %holder, "leader election: another process leads");
                         logged_holder = holder;
                     }
                 }

@@ -29,14 +29,14 @@ pub struct MpsDefaultRequest {
 impl MpsDefaultRequest {
     /// Returns the request of a workload; `None`: it has none, or none now.
     pub fn from_entry(entry: &WorkloadEntry) -> Option<Self> {
-        let (terms, observed) = (&entry.terms, &entry.object);
-        let thread_percentage = terms.mps_default_thread_percentage?;
-        if entry.orphaned || entry.paused || observed.deleting || terms.mode != UpdateMode::Enforce {
+        let (effective_policy, observed) = (&entry.effective_policy, &entry.object);
+        let thread_percentage = effective_policy.mps_default_thread_percentage?;
+        if entry.orphaned || entry.paused || observed.deleting || effective_policy.mode != UpdateMode::Enforce {
             return None;
         }
         Some(Self {
             workload: observed.workload(),
-            policy: (observed.namespace.clone(), terms.policy.clone()?),
+            policy: (observed.namespace.clone(), effective_policy.policy.clone()?),
             thread_percentage,
             own_thread_percentage: observed.layout.mps_thread_percentage,
             is_rolling_out: !observed.progress.complete(),
@@ -145,7 +145,7 @@ pub fn agree_defaults(
             }
             Some(why) => {
                 for key in here.into_keys().cloned() {
-                    let dispute = || format!("the MPS default of node {node} is not asked for: {why}");
+                    let dispute = || format!("the MPS default of node {node} is not requested: {why}");
                     outcome.disputes.entry(key).or_insert_with(dispute);
                 }
             }
@@ -176,7 +176,7 @@ fn find_disagreement(
     let others = pods.iter().filter_map(|(pod, whose)| match whose {
         PodOwnership::Workload(key) if here.contains_key(key) => None,
         PodOwnership::Workload(key) => Some((pod, format!("{} {}/{}", key.kind, key.namespace, key.name))),
-        _ => Some((pod, "somebody else".to_owned())),
+        _ => Some((pod, "another workload".to_owned())),
     });
     let stranger = others.min_by_key(|(pod, _)| (&pod.namespace, &pod.name)).map(|(pod, who)| silent(pod, who));
     stranger.or_else(|| {
@@ -186,7 +186,7 @@ fn find_disagreement(
                 return Some(format!("the policy of {} names {other} %, not {wanted} %", request.workload));
             }
             let own = request.own_thread_percentage.filter(|own| *own > wanted)?;
-            Some(format!("{} asks for {own} % itself and would get {wanted} % only", request.workload))
+            Some(format!("{} requests {own} % itself and would get {wanted} % only", request.workload))
         })
     })
 }
@@ -272,13 +272,14 @@ mod tests {
     fn whoever_does_not_agree_is_named_to_all_others() {
         let why = |asked: &[(ObjectKey, MpsDefaultRequest)], names: &[&str]| {
             let disputes = on_one_node(&asked.iter().cloned().collect(), names).unwrap_err();
-            assert!(disputes.values().all(|why| why.starts_with("the MPS default of node n is not asked for: ")), "{disputes:?}");
+            assert!(disputes.values().all(|why| why.starts_with("the MPS default of node n is not requested: ")), "{disputes:?}");
             (disputes.keys().map(|key| key.name.clone()).collect::<Vec<_>>(), disputes[&key("a")].clone())
         };
         let (named, why_of) = why(&[asked("a", 40), asked("b", 50)], &["a", "b"]);
         assert_eq!(named, ["a", "b"]);
         assert!(why_of.contains("the policy of eadt/b names 50 %, not 40 %"), "{why_of}");
-        for (stranger, words) in [("", "somebody else holds GPUs there, too (pod eadt/)"), ("c", "StatefulSet eadt/c holds GPUs")]
+        for (stranger, words) in
+            [("", "another workload holds GPUs there, too (pod eadt/)"), ("c", "StatefulSet eadt/c holds GPUs")]
         {
             let (named, why_of) = why(&[asked("a", 40)], &["a", stranger]);
             assert_eq!(named, ["a"]);
@@ -291,7 +292,7 @@ mod tests {
         let (name, mut greedy) = asked("b", 40);
         greedy.own_thread_percentage = Some(60);
         let (_, why_of) = why(&[asked("a", 40), (name, greedy)], &["a", "b"]);
-        assert!(why_of.contains("eadt/b asks for 60 % itself"), "{why_of}");
+        assert!(why_of.contains("eadt/b requests 60 % itself"), "{why_of}");
     }
 
     #[test]

@@ -147,7 +147,7 @@ impl DevicePlanner {
         } else {
             "the nodes of pods are not known"
         };
-        let why = format!("the MPS default is not asked for: {reason}");
+        let why = format!("the MPS default is not requested: {reason}");
         self.mps_default_messages(requests, requests.values().map(|request| (request.policy.clone(), why.clone())).collect())
     }
 

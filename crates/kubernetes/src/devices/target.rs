@@ -72,13 +72,13 @@ impl DesiredGpuSettings {
     /// Returns the settings that a workload's nodes are to hold now; none without a policy that still allows them, or while it is
     /// paused.
     pub fn from_entry(entry: &WorkloadEntry) -> Option<Self> {
-        let (terms, observed) = (&entry.terms, &entry.object);
-        if entry.orphaned || entry.paused || observed.deleting || terms.mode == UpdateMode::Observe {
+        let (effective_policy, observed) = (&entry.effective_policy, &entry.object);
+        if entry.orphaned || entry.paused || observed.deleting || effective_policy.mode == UpdateMode::Observe {
             return None;
         }
         let layout = Layout {
-            power_limit_watts: observed.layout.power_limit_watts.filter(|_| terms.knobs.power_limit),
-            sm_clock_mhz: observed.layout.sm_clock_mhz.filter(|_| terms.knobs.clocks),
+            power_limit_watts: observed.layout.power_limit_watts.filter(|_| effective_policy.knobs.power_limit),
+            sm_clock_mhz: observed.layout.sm_clock_mhz.filter(|_| effective_policy.knobs.clocks),
             ..Layout::default()
         };
         let applied = observed.change_annotation.as_ref()?.applied.as_ref()?;
@@ -253,7 +253,7 @@ pub fn target_status(
 fn device_status(desired: &DesiredGpuSettings, node: &str, device: &DeviceReport) -> SettingsProgress {
     let at = format!("GPU {} of node {node}", device.device);
     if device.decision_id.as_ref() != Some(&desired.decision_id) {
-        return SettingsProgress::Pending(format!("{at} has not been asked for it yet"));
+        return SettingsProgress::Pending(format!("{at} has no intent for it yet"));
     }
     let capped = |max_watts: f64| device.power_limit_watts.is_some_and(|watts| (watts - max_watts).abs() <= RESOLUTION_WATTS);
     // An agent rounds a clock down to one that the device knows.

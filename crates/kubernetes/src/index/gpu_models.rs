@@ -8,7 +8,7 @@ use eadt_schemas::v1::{DeviceHolders, DeviceState};
 /// A node whose collector has not reported for this long is removed, with the GPUs that its workloads held there.
 const NODE_GONE_SECONDS: f64 = 3600.0;
 
-/// Model and power limit that all GPUs of a workload share; absent if they differ or nobody reports it.
+/// Model and power limit that all GPUs of a workload share; absent if they differ or no collector reports them.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct GpuModel {
     pub model: Option<String>,
@@ -102,7 +102,7 @@ impl GpuModelIndex {
         node.gpus_by_workload.keys().cloned().collect()
     }
 
-    /// Returns what all GPUs of a workload share; `None` if it holds no known GPU.
+    /// Returns the model and power limit that all GPUs of a workload have; `None` if it holds no known GPU.
     pub fn common_model(&self, workload: &str, now: EventTime) -> Option<GpuModel> {
         let nodes = self.nodes_by_workload.get(workload)?.iter().filter_map(|name| self.nodes.get(name));
         // A collector that is silent for a while takes nothing away: boards are not exchanged under running pods.

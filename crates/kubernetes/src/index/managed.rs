@@ -1,4 +1,4 @@
-//! A workload as the actuator's steps know it, put together from its object and its terms. Pure.
+//! A workload as the actuator's steps know it, put together from its object and its effective policy. Pure.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,7 @@ pub struct StateHistory {
 /// its mark has the time.
 pub fn build_managed(
     observed: &WorkloadObject,
-    terms: &EffectivePolicy,
+    effective_policy: &EffectivePolicy,
     board: &GpuModel,
     paused: bool,
     origin: Origin,
@@ -48,20 +48,20 @@ pub fn build_managed(
         generation,
         layout: observed.layout.clone(),
         // An object that cannot be read is only observed.
-        mode: if readable { terms.mode } else { UpdateMode::Observe },
+        mode: if readable { effective_policy.mode } else { UpdateMode::Observe },
         paused,
-        mode_set_by: terms.mode_set_by.clone().filter(|_| readable),
+        mode_set_by: effective_policy.mode_set_by.clone().filter(|_| readable),
         pause_set_by: pause_set_by(observed, paused, since),
-        controller: terms.controller.clone(),
-        controller_settings: terms.controller_settings.clone(),
-        bounds: terms.bounds_for(&observed.layout),
+        controller: effective_policy.controller.clone(),
+        controller_settings: effective_policy.controller_settings.clone(),
+        bounds: effective_policy.bounds_for(&observed.layout),
         gpus: observed.gpus,
         gpu_model: board.model.clone(),
         gpu_power_limit_watts: board.power_limit_watts,
-        backend: terms.backend.clone(),
-        global_batch_size: terms.global_batch_size,
-        price_per_kwh: terms.price_per_kwh,
-        carbon_grams_per_kwh: terms.carbon_grams_per_kwh,
+        backend: effective_policy.backend.clone(),
+        global_batch_size: effective_policy.global_batch_size,
+        price_per_kwh: effective_policy.price_per_kwh,
+        carbon_grams_per_kwh: effective_policy.carbon_grams_per_kwh,
         decision_id: current.map(|applied| applied.decision_id.clone()),
         ready_time,
     };
@@ -85,7 +85,7 @@ pub fn build_managed(
     }
 }
 
-/// Returns who paused or resumed the workload. For a pause of the namespace, or its end, nobody is recorded.
+/// Returns the user that paused or resumed the workload. A pause of the namespace, or its end, has none.
 fn pause_set_by(observed: &WorkloadObject, paused: bool, since: &StateHistory) -> Option<String> {
     let own = observed.pause_set_by.clone().filter(|_| read_pause(&observed.annotations, &BTreeMap::new()).0 == paused)?;
     let resumed_by_namespace = |last: &Workload| !paused && last.pause_set_by.is_none();
@@ -112,13 +112,13 @@ mod tests {
         EventTime::from_seconds(1_767_225_600.0 + seconds)
     }
 
-    fn terms() -> EffectivePolicy {
+    fn effective_policy() -> EffectivePolicy {
         let knobs = AllowedKnobs { mps_thread_percentage: true, replicas: true, ..AllowedKnobs::default() };
         EffectivePolicy { mode: UpdateMode::Enforce, policy: Some("p".into()), knobs, ..EffectivePolicy::default() }
     }
 
     fn look(object: &Value, since: &mut StateHistory, seconds: f64) -> ManagedWorkload {
-        build_managed(&seen(object), &terms(), &GpuModel::default(), false, Origin::Measured, since, at(seconds))
+        build_managed(&seen(object), &effective_policy(), &GpuModel::default(), false, Origin::Measured, since, at(seconds))
     }
 
     #[test]
@@ -176,9 +176,9 @@ mod tests {
 
     #[test]
     fn knobs_that_may_not_be_turned_are_pinned_by_the_bounds() {
-        let mut terms = terms();
-        terms.knobs.replicas = false;
-        let bounds = terms.bounds_for(&seen(&training(6, "50", "6", "2")).layout);
+        let mut effective_policy = effective_policy();
+        effective_policy.knobs.replicas = false;
+        let bounds = effective_policy.bounds_for(&seen(&training(6, "50", "6", "2")).layout);
         assert_eq!((bounds.replicas_min, bounds.replicas_max), (Some(6), Some(6)));
         assert_eq!((bounds.mps_thread_percentage_min, bounds.mps_thread_percentage_max), (None, None));
     }

@@ -95,7 +95,7 @@ impl<'a> WatchBackoff<'a> {
     fn succeeded(&mut self) {
         self.pauses.reset();
         if !std::mem::take(&mut self.last_error).is_empty() {
-            tracing::info!(what = self.what, "reading again");
+            tracing::info!(what = self.what, "the watch works again");
         }
     }
 
@@ -118,7 +118,7 @@ impl<'a> WatchBackoff<'a> {
 
     async fn failed_with(&mut self, text: String) {
         if self.last_error != text {
-            tracing::warn!(what = self.what, error = text, "reading is interrupted; it is retried with pauses of up to 15 s");
+            tracing::warn!(what = self.what, error = text, "the watch is interrupted; it is retried with pauses of up to 15 s");
             self.last_error = text;
         }
         self.pause().await;

@@ -30,7 +30,7 @@ const MAX_GONE: usize = 1000;
 #[derive(Debug, Clone)]
 pub struct WorkloadEntry {
     pub object: WorkloadObject,
-    pub terms: EffectivePolicy,
+    pub effective_policy: EffectivePolicy,
     pub paused: bool,
     /// Its policy or label is gone, or the policy was created again, and EADT still owns fields of it.
     pub orphaned: bool,
@@ -318,8 +318,8 @@ impl WorkloadIndex {
         problems
     }
 
-    /// Returns the terms of an object, whether it is paused, and whether it is an orphan; `None`: it did not opt in.
-    pub fn terms(&self, observed: &WorkloadObject, now: EventTime) -> Option<(EffectivePolicy, bool, bool)> {
+    /// Returns the effective policy of an object, whether it is paused, and whether it is an orphan; `None`: it did not opt in.
+    pub fn effective_policy(&self, observed: &WorkloadObject, now: EventTime) -> Option<(EffectivePolicy, bool, bool)> {
         let key = ObjectKey::of(observed);
         let around = self.namespace_pauses.get(&observed.namespace).map(|value| (PAUSED.to_owned(), value.clone()));
         let (paused, _) = read_pause(&observed.annotations, &around.into_iter().collect());
@@ -330,18 +330,18 @@ impl WorkloadIndex {
                 let conflict = |problem: &PolicyProblem| {
                     matches!(problem.reason, ProblemReason::OwnerConflict | ProblemReason::TargetConflict)
                 };
-                let mut terms = rule.terms(observed, now);
+                let mut effective_policy = rule.effective_policy(observed, now);
                 if related && self.problems_below(rule, &observed.controlled_by).iter().any(conflict) {
-                    terms = terms.only_observed();
+                    effective_policy = effective_policy.only_observed();
                 }
                 // A policy that was created again takes effect later: fields and requests of the former one are restored first.
                 let policy_uids = observed.take_over.iter().map(|record| &record.policy_uid);
                 let mut uids = policy_uids.chain(observed.change_annotation.iter().map(|mark| &mark.policy_uid));
                 let of_former = uids.any(|uid| !uid.is_empty() && *uid != rule.uid);
-                Some((terms, paused, self.policies_listed && of_former))
+                Some((effective_policy, paused, self.policies_listed && of_former))
             }
             // Two that contradict each other: nothing is done.
-            [first, ..] => Some((first.terms(observed, now).only_observed(), paused, false)),
+            [first, ..] => Some((first.effective_policy(observed, now).only_observed(), paused, false)),
             [] => {
                 let labelled = observe_label_terms(&observed.labels).ok().flatten();
                 let orphaned = (observed.take_over.is_some() || observed.change_annotation.is_some()) && self.policies_listed;
@@ -357,7 +357,7 @@ impl WorkloadIndex {
         for parent in &observed.controlled_by {
             self.children.entry(format!("{}/{parent}", observed.namespace)).or_default().insert(key.clone());
         }
-        let Some((terms, paused, orphaned)) = self.terms(&observed, now) else {
+        let Some((effective_policy, paused, orphaned)) = self.effective_policy(&observed, now) else {
             if let Some(before) = before {
                 self.remove_name(&before.managed.state.workload, key);
                 self.log_change(&before.managed.state.workload);
@@ -374,10 +374,11 @@ impl WorkloadIndex {
         };
         let before_board = before.as_ref().filter(recent).map(|entry| entry.gpu_model.clone());
         let board = self.gpu_models.common_model(&observed.workload(), now).or(before_board).unwrap_or_default();
-        let managed = build_managed(&observed, &terms, &board, paused, self.origin, &mut since, now);
+        let managed = build_managed(&observed, &effective_policy, &board, paused, self.origin, &mut since, now);
         let workload = managed.state.workload.clone();
         self.keys_by_workload.entry(workload.clone()).or_default().insert(key.clone());
-        let entry = WorkloadEntry { object: observed, terms, paused, orphaned, managed, gpu_model: board, history: since };
+        let entry =
+            WorkloadEntry { object: observed, effective_policy, paused, orphaned, managed, gpu_model: board, history: since };
         if before.as_ref().map(WorkloadEntry::status_facts) != Some(entry.status_facts()) {
             self.touch(key);
         }
@@ -435,7 +436,7 @@ impl WorkloadIndex {
     fn find_managed(&self, workload: &str) -> Option<&ManagedWorkload> {
         self.entries_named(workload)
             .filter(|entry| entry.reportable().is_some())
-            .min_by_key(|entry| entry.terms.policy.is_none())?
+            .min_by_key(|entry| entry.effective_policy.policy.is_none())?
             .reportable()
     }
 
@@ -462,7 +463,7 @@ impl WorkloadIndex {
 
     /// Returns the object of a workload.
     pub fn find(&self, workload: &str) -> Option<&WorkloadEntry> {
-        self.entries_named(workload).filter(|entry| !entry.orphaned).min_by_key(|entry| entry.terms.policy.is_none())
+        self.entries_named(workload).filter(|entry| !entry.orphaned).min_by_key(|entry| entry.effective_policy.policy.is_none())
     }
 
     pub fn entry(&self, key: &ObjectKey) -> Option<&WorkloadEntry> {
@@ -538,7 +539,7 @@ impl WorkloadEntry {
 
     /// Returns true if the enabled knobs' fields are to be taken over.
     pub fn wants_take_over(&self) -> bool {
-        self.terms.mode == UpdateMode::Enforce && self.may_take_over()
+        self.effective_policy.mode == UpdateMode::Enforce && self.may_take_over()
     }
 
     /// Returns true if some of the enabled knobs' fields are not EADT's, and nothing prevents taking them over.
@@ -551,7 +552,7 @@ impl WorkloadEntry {
             && !self.orphaned
             && !observed.deleting
             && observed.problems.is_empty()
-            && crate::objects::change::knob_fields(observed, self.terms.knobs).iter().any(|field| !is_taken(field))
+            && crate::objects::change::knob_fields(observed, self.effective_policy.knobs).iter().any(|field| !is_taken(field))
     }
 
     /// Returns whether a change or a rollback is in progress.
@@ -578,7 +579,15 @@ impl WorkloadEntry {
     fn status_facts(&self) -> (Layout, UpdateMode, bool, bool, Option<&String>, u32, &[TakenBackField]) {
         let observed = &self.object;
         let (problem, ready) = (observed.problems.first(), observed.progress.ready);
-        (observed.layout.clone(), self.terms.mode, self.paused, self.is_rolling(), problem, ready, &observed.taken_back)
+        (
+            observed.layout.clone(),
+            self.effective_policy.mode,
+            self.paused,
+            self.is_rolling(),
+            problem,
+            ready,
+            &observed.taken_back,
+        )
     }
 
     fn needs_reconcile(&self) -> bool {
@@ -808,7 +817,7 @@ mod tests {
         state.retain_policies(&BTreeSet::new(), at(0.0));
         state.upsert_policy(rule("p", "Enforce"), at(0.0));
         state.upsert(seen(&object(1)), at(0.0));
-        let mode = |state: &WorkloadIndex| state.entry(&key()).unwrap().terms.mode;
+        let mode = |state: &WorkloadIndex| state.entry(&key()).unwrap().effective_policy.mode;
         assert_eq!(mode(&state), UpdateMode::Enforce);
         let mut other = rule("q", "Enforce");
         other.target.kind = "Deployment".into();

@@ -58,7 +58,7 @@ fn check_term(mark: &ChangeAnnotation, term: u64) -> Result<(), ClusterError> {
 /// Plans a change. `approved`: it may be made although the mode is `Recommend`.
 pub fn plan_apply(
     observed: &WorkloadObject,
-    terms: &EffectivePolicy,
+    effective_policy: &EffectivePolicy,
     paused: bool,
     approved: bool,
     change: &WorkloadChange,
@@ -80,17 +80,17 @@ pub fn plan_apply(
     if observed.deleting {
         return refuse("the object is being deleted");
     }
-    let may = terms.mode == UpdateMode::Enforce || terms.mode == UpdateMode::Recommend && approved;
+    let may = effective_policy.mode == UpdateMode::Enforce || effective_policy.mode == UpdateMode::Recommend && approved;
     if !may || paused {
         return conflict("the workload may not be changed any more");
     }
     if let Some(fields) = owners::describe_taken_back(&observed.taken_back) {
-        return refuse(format!("somebody took fields back, so nothing is changed any more: {fields}"));
+        return refuse(format!("another manager took fields back, so nothing is changed any more: {fields}"));
     }
     if !observed.progress.complete() || observed.suspended {
         return conflict(format!("generation {generation} is still rolling out"));
     }
-    if let Some(knob) = terms.knobs.first_forbidden(&observed.layout, &change.layout) {
+    if let Some(knob) = effective_policy.knobs.first_forbidden(&observed.layout, &change.layout) {
         return refuse(format!("the policy does not allow its knob {knob} to be turned"));
     }
     check_layout_possible(observed, &change.layout)?;
@@ -100,7 +100,7 @@ pub fn plan_apply(
         check_knobs_allowed(observed, turned)?;
     }
     observed.number_mark(&mut mark, generation + 1, turned.any());
-    mark.policy_uid.clone_from(&terms.policy_uid);
+    mark.policy_uid.clone_from(&effective_policy.policy_uid);
     mark.applied = Some(AppliedDecision {
         decision_id: change.decision_id.clone(),
         decision_time: change.decision_time,
@@ -382,16 +382,16 @@ fn scaled_replicas(observed: &WorkloadObject, layout: &Layout) -> Result<u32, Cl
 /// Plans the take-over of these fields, with a record of their former values and owners; `None`: there is nothing to take over.
 pub fn plan_take_over(
     observed: &WorkloadObject,
-    terms: &EffectivePolicy,
+    effective_policy: &EffectivePolicy,
     managed_fields: &Value,
     now: EventTime,
 ) -> Option<TakeOverRecord> {
-    let wanted = knob_fields(observed, terms.knobs);
+    let wanted = knob_fields(observed, effective_policy.knobs);
     let known = taken_over_fields(observed);
     if wanted.iter().all(|field| known.fields.iter().any(|former| former.field == *field)) {
         return None;
     }
-    let (policy, policy_uid) = (terms.policy.clone().unwrap_or_default(), terms.policy_uid.clone());
+    let (policy, policy_uid) = (effective_policy.policy.clone().unwrap_or_default(), effective_policy.policy_uid.clone());
     let mut take_over = TakeOverRecord { time: now, policy, policy_uid, fields: known.fields };
     for field in wanted {
         if !take_over.fields.iter().any(|former| former.field == field) {
@@ -549,14 +549,14 @@ mod tests {
         EventTime::from_seconds(1_767_225_600.0 + seconds)
     }
 
-    fn terms() -> EffectivePolicy {
+    fn effective_policy() -> EffectivePolicy {
         let knobs = AllowedKnobs { mps_thread_percentage: true, replicas: true, ..AllowedKnobs::default() };
         EffectivePolicy { policy: Some("p".into()), mode: UpdateMode::Enforce, knobs, ..EffectivePolicy::default() }
     }
 
     /// An object whose fields were taken over.
     fn taken(mut object: Value) -> Value {
-        let record = plan_take_over(&seen(&object), &terms(), &json!([]), at(0.0)).unwrap();
+        let record = plan_take_over(&seen(&object), &effective_policy(), &json!([]), at(0.0)).unwrap();
         object["metadata"]["annotations"][TAKEN_OVER] = json!(json_text(&record));
         object
     }
@@ -586,7 +586,7 @@ mod tests {
     }
 
     fn planned(object: &Value, change: &WorkloadChange) -> Result<ObjectWrite, ClusterError> {
-        match plan_apply(&seen(object), &terms(), false, false, change, at(70.0), 1)? {
+        match plan_apply(&seen(object), &effective_policy(), false, false, change, at(70.0), 1)? {
             PlannedWrite::Write(write) => Ok(*write),
             PlannedWrite::Nothing => panic!("nothing to write"),
         }
@@ -638,24 +638,24 @@ mod tests {
         let object = taken(training(6, "50", "6", "2"));
         let first = change("d-1", 4, layout(6, 40, 2));
         let after = written(&object, &seen(&object), &planned(&object, &first).unwrap());
-        assert_eq!(plan_apply(&seen(&after), &terms(), false, false, &first, at(80.0), 1), Ok(PlannedWrite::Nothing));
-        let remedy = |object: &Value, change: &WorkloadChange, terms: &EffectivePolicy, paused, term| {
-            plan_apply(&seen(object), terms, paused, false, change, at(70.0), term).unwrap_err().remedy
+        assert_eq!(plan_apply(&seen(&after), &effective_policy(), false, false, &first, at(80.0), 1), Ok(PlannedWrite::Nothing));
+        let remedy = |object: &Value, change: &WorkloadChange, effective_policy: &EffectivePolicy, paused, term| {
+            plan_apply(&seen(object), effective_policy, paused, false, change, at(70.0), term).unwrap_err().remedy
         };
         let next = change("d-2", 5, layout(6, 30, 2));
-        assert_eq!(remedy(&after, &change("d-2", 4, layout(6, 30, 2)), &terms(), false, 1), ClusterRemedy::Conflict);
-        assert_eq!(remedy(&after, &next, &terms(), false, 0), ClusterRemedy::Conflict, "a leader of an earlier term");
-        assert_eq!(remedy(&after, &next, &terms(), true, 1), ClusterRemedy::Conflict, "paused meanwhile");
-        let recommend = EffectivePolicy { mode: UpdateMode::Recommend, ..terms() };
+        assert_eq!(remedy(&after, &change("d-2", 4, layout(6, 30, 2)), &effective_policy(), false, 1), ClusterRemedy::Conflict);
+        assert_eq!(remedy(&after, &next, &effective_policy(), false, 0), ClusterRemedy::Conflict, "a leader of an earlier term");
+        assert_eq!(remedy(&after, &next, &effective_policy(), true, 1), ClusterRemedy::Conflict, "paused meanwhile");
+        let recommend = EffectivePolicy { mode: UpdateMode::Recommend, ..effective_policy() };
         assert_eq!(remedy(&after, &next, &recommend, false, 1), ClusterRemedy::Conflict);
         assert!(plan_apply(&seen(&after), &recommend, false, true, &next, at(70.0), 1).is_ok(), "approved");
-        let mut narrow = terms();
+        let mut narrow = effective_policy();
         narrow.knobs.mps_thread_percentage = false;
         assert_eq!(remedy(&after, &next, &narrow, false, 1), ClusterRemedy::Refused);
         let fresh = training(6, "50", "6", "2");
-        assert_eq!(remedy(&fresh, &first, &terms(), false, 1), ClusterRemedy::Retry, "not taken over yet");
+        assert_eq!(remedy(&fresh, &first, &effective_policy(), false, 1), ClusterRemedy::Retry, "not taken over yet");
         let capped = Layout { power_limit_watts: Some(300.0), ..layout(6, 50, 2) };
-        let mut caps = terms();
+        let mut caps = effective_policy();
         caps.knobs.power_limit = true;
         let Ok(PlannedWrite::Write(write)) =
             plan_apply(&seen(&object), &caps, false, false, &change("d-3", 4, capped), at(70.0), 1)
@@ -705,8 +705,16 @@ mod tests {
         job["kind"] = json!("Job");
         job["spec"]["parallelism"] = json!(6);
         job["status"] = json!({"ready": 6});
-        assert_eq!(knob_fields(&seen(&job), terms().knobs), [], "nothing of a Job can be turned, so nothing is taken over");
-        assert_eq!(plan_take_over(&seen(&job), &terms(), &json!([]), at(0.0)), None, "and nothing is written down of it");
+        assert_eq!(
+            knob_fields(&seen(&job), effective_policy().knobs),
+            [],
+            "nothing of a Job can be turned, so nothing is taken over"
+        );
+        assert_eq!(
+            plan_take_over(&seen(&job), &effective_policy(), &json!([]), at(0.0)),
+            None,
+            "and nothing is written down of it"
+        );
         for (to, why) in [(layout(6, 40, 2), "environment of a Job's pods is immutable"), (layout(9, 50, 3), "world of a Job's")]
         {
             let refusal = planned(&job, &change("d", 4, to)).unwrap_err();
@@ -720,7 +728,7 @@ mod tests {
         let mut job = training(6, "50", "6", "2");
         (job["apiVersion"], job["kind"], job["spec"]["parallelism"]) = (json!("batch/v1"), json!("Job"), json!(6));
         job["status"] = json!({"ready": 6});
-        let caps = EffectivePolicy { knobs: AllowedKnobs { power_limit: true, ..AllowedKnobs::default() }, ..terms() };
+        let caps = EffectivePolicy { knobs: AllowedKnobs { power_limit: true, ..AllowedKnobs::default() }, ..effective_policy() };
         let capped = Layout { power_limit_watts: Some(300.0), ..layout(6, 50, 2) };
         let asked = plan_apply(&seen(&job), &caps, false, false, &change("d", 4, capped), at(70.0), 1);
         let Ok(PlannedWrite::Write(write)) = asked else { panic!("a cap can be asked for: {asked:?}") };
@@ -756,7 +764,7 @@ mod tests {
         let caps = EffectivePolicy {
             knobs: AllowedKnobs { power_limit: true, ..AllowedKnobs::default() },
             policy_uid: "p-1".into(),
-            ..terms()
+            ..effective_policy()
         };
         let before = seen(&job);
         let capped = Layout { power_limit_watts: Some(300.0), ..before.layout.clone() };
@@ -838,7 +846,7 @@ mod tests {
                 let to = layout(3 * per_gpu, percentage, per_gpu);
                 let change = change(&format!("d-{number}"), before.layout_generation(), to.clone());
                 let mut known = before.clone();
-                write_to(&mut object, &mut known, plan_apply(&before, &terms(), false, false, &change, at(70.0), 1).unwrap());
+                write_to(&mut object, &mut known, plan_apply(&before, &effective_policy(), false, false, &change, at(70.0), 1).unwrap());
                 prop_assert_eq!(&known.layout, &to);
                 prop_assert_eq!(known.layout_generation(), before.layout_generation() + 1);
                 prop_assert_eq!(seen(&object).layout_generation(), known.layout_generation(), "a new mark counts for itself");

@@ -56,7 +56,7 @@ pub struct EffectivePolicy {
 }
 
 impl EffectivePolicy {
-    /// Returns the same terms without permission for any change, whatever the policy allows.
+    /// Returns the same effective policy without permission for any change, whatever the policy allows.
     #[must_use]
     pub fn only_observed(self) -> Self {
         Self { mode: UpdateMode::Observe, mode_set_by: None, ..self }

@@ -397,15 +397,15 @@ fn total_gpus(kind: &'static WorkloadKind, containers: &[GpuContainer], parts: &
 /// Returns the selector of the object's pods as text for a list call.
 fn selector_text(object: &Value) -> Option<String> {
     let selector = &object["spec"]["selector"];
-    let mut terms = Vec::new();
+    let mut effective_policy = Vec::new();
     for (name, value) in selector["matchLabels"].as_object().into_iter().flatten() {
-        terms.push(format!("{name}={}", value.as_str()?));
+        effective_policy.push(format!("{name}={}", value.as_str()?));
     }
     for expression in selector["matchExpressions"].as_array().into_iter().flatten() {
         let key = expression["key"].as_str()?;
         let values: Vec<_> = expression["values"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
         let values = values.join(",");
-        terms.push(match expression["operator"].as_str()? {
+        effective_policy.push(match expression["operator"].as_str()? {
             "In" => format!("{key} in ({values})"),
             "NotIn" => format!("{key} notin ({values})"),
             "Exists" => key.to_owned(),
@@ -413,7 +413,7 @@ fn selector_text(object: &Value) -> Option<String> {
             _ => return None,
         });
     }
-    (!terms.is_empty()).then(|| terms.join(","))
+    (!effective_policy.is_empty()).then(|| effective_policy.join(","))
 }
 
 /// Returns the objects that manage an object with this metadata: its controller, and the known owners of that.

@@ -9,9 +9,8 @@ use eadt_schemas::EventTime;
 use futures::{StreamExt, TryStreamExt, stream};
 use k8s_openapi::api::core::v1::Namespace;
 use kube::api::{Api, DynamicObject, ListParams, Patch, PatchParams};
-use kube::config::KubeConfigOptions;
 use kube::core::ApiResource;
-use kube::{Client, Config, ResourceExt};
+use kube::{Client, ResourceExt};
 use serde_json::{Value, json};
 use tokio::runtime::Handle;
 
@@ -20,6 +19,7 @@ use super::names::{APPROVED, PAUSED};
 use super::resolve::read_pause;
 use super::spec::EnergyPolicy;
 use crate::api::client::{call_with_timeout, kind_resource};
+use crate::api::kubeconfig;
 use crate::context::ClockFn;
 use crate::objects::kinds::WorkloadKind;
 
@@ -81,16 +81,13 @@ pub struct PolicyView {
 impl PolicyAccess {
     /// Opens the cluster of a context (`None`: the current one, or the one that this process runs in).
     pub async fn open(context: Option<&str>) -> Result<Self, AccessError> {
-        let no = |error: &dyn fmt::Display| AccessError::NoCluster(error.to_string());
         let config = match context {
-            Some(_) => {
-                let options = KubeConfigOptions { context: context.map(str::to_owned), ..KubeConfigOptions::default() };
-                Config::from_kubeconfig(&options).await.map_err(|error| no(&error))?
-            }
-            None => Config::infer().await.map_err(|error| no(&error))?,
+            Some(_) => kubeconfig::from_context(context).await,
+            None => kubeconfig::infer().await,
         };
+        let config = config.map_err(AccessError::NoCluster)?;
         let namespace = config.default_namespace.clone();
-        let client = Client::try_from(config).map_err(|error| no(&error))?;
+        let client = kubeconfig::client(config).await.map_err(AccessError::NoCluster)?;
         Ok(Self::new(client, namespace))
     }
 

@@ -1,14 +1,15 @@
-//! `EnergyPolicy`: one object defines what may be changed on one workload. Its definition, its checks, and its terms for the
-//! actuator.
+//! `EnergyPolicy`: one object defines what may be changed on one workload. Its definition, its checks, and its effective policy
+//! for the actuator.
 //!
-//! In: policies from the API server, and the labels and annotations of workloads and namespaces. Out: [`EffectivePolicy`] in force,
-//! or [`PolicyProblem`]s as text. The definition ([`crd_definition`]) is generated from these types. Everything here except
+//! In: policies from the API server, and the labels and annotations of workloads and namespaces. Out: [`EffectivePolicy`] in
+//! force, or [`PolicyProblem`]s as text. The definition ([`crd_definition`]) is generated from these types. Everything here
+//! except
 //! [`access`] is pure.
 //!
 //! It never decides on a workload's settings, and never guesses the intention of a policy: a contradictory policy permits
 //! nothing.
 //!
-//! [`EffectivePolicy`]: crate::objects::terms::EffectivePolicy
+//! [`EffectivePolicy`]: crate::objects::effective_policy::EffectivePolicy
 
 pub mod access;
 mod check;

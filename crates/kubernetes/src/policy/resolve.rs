@@ -19,7 +19,7 @@ use crate::objects::owners::last_manager;
 /// The meaning of a policy.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ResolvedPolicy {
-    terms: EffectivePolicy,
+    effective_policy: EffectivePolicy,
     /// Times at which processes may be restarted; `None`: at any time.
     pub schedule: Option<RestartSchedule>,
     /// Least time between two restarts.
@@ -31,14 +31,14 @@ pub struct ResolvedPolicy {
 }
 
 impl ResolvedPolicy {
-    /// Returns the terms in force at `now`; `last_restart` is when a change restarted the workload's processes last.
-    pub fn terms(&self, now: EventTime, last_restart: Option<EventTime>) -> EffectivePolicy {
+    /// Returns the effective policy in force at `now`; `last_restart` is when a change restarted the workload's processes last.
+    pub fn effective_policy(&self, now: EventTime, last_restart: Option<EventTime>) -> EffectivePolicy {
         let cooling = last_restart.and_then(|last| {
             let (cooldown, since) = (self.cooldown.as_secs_f64(), now.seconds_since(last));
             (since < cooldown).then(|| format!("the last restart was {since:.0} s ago, the cooldown is {cooldown:.0} s"))
         });
         let closed = || self.schedule.as_ref().and_then(|schedule| schedule.closed(now));
-        EffectivePolicy { no_restarts_now: cooling.or_else(closed), ..self.terms.clone() }
+        EffectivePolicy { no_restarts_now: cooling.or_else(closed), ..self.effective_policy.clone() }
     }
 }
 
@@ -70,7 +70,7 @@ pub fn resolve_policy(policy: &EnergyPolicy) -> Result<ResolvedPolicy, Vec<Polic
     let training = spec.training.clone().unwrap_or_default();
     let price = spec.price_and_carbon.clone().unwrap_or_default();
     let managed_fields = serde_json::to_value(policy.managed_fields()).unwrap_or_default();
-    let terms = EffectivePolicy {
+    let effective_policy = EffectivePolicy {
         policy: Some(policy.name_any()),
         policy_uid: policy.uid().unwrap_or_default(),
         mode: spec.update_mode.into(),
@@ -87,7 +87,7 @@ pub fn resolve_policy(policy: &EnergyPolicy) -> Result<ResolvedPolicy, Vec<Polic
         carbon_grams_per_kwh: price.carbon_grams_per_kilowatt_hour,
     };
     let approved_by = last_manager(&managed_fields, &["metadata", "annotations", APPROVED]);
-    Ok(ResolvedPolicy { terms, schedule, cooldown, approved, approved_by })
+    Ok(ResolvedPolicy { effective_policy, schedule, cooldown, approved, approved_by })
 }
 
 /// Returns the knobs that may be changed.
@@ -184,7 +184,7 @@ fn controller_settings(spec: &EnergyPolicySpec) -> Result<Option<Map<String, Val
     Ok(Some(settings))
 }
 
-/// Returns the terms of a workload's labels alone: with the short form it is observed; without it, it does not opt in.
+/// Returns the effective policy of a workload's labels alone: with the short form it is observed; without it, it does not opt in.
 pub fn observe_label_terms(labels: &BTreeMap<String, String>) -> Result<Option<EffectivePolicy>, PolicyProblem> {
     let observed = read_flag(OBSERVE, "label", labels.get(OBSERVE))?;
     Ok(observed.then(|| EffectivePolicy { mode: UpdateMode::Observe, ..EffectivePolicy::default() }))
@@ -249,8 +249,8 @@ mod tests {
         EventTime::from_seconds(1_767_225_600.0 + seconds)
     }
 
-    fn terms(spec: Value) -> EffectivePolicy {
-        resolve_policy(&policy(spec)).unwrap().terms(at(0.0), None)
+    fn effective_policy(spec: Value) -> EffectivePolicy {
+        resolve_policy(&policy(spec)).unwrap().effective_policy(at(0.0), None)
     }
 
     fn problem(spec: Value) -> PolicyProblem {
@@ -260,11 +260,14 @@ mod tests {
     #[test]
     fn a_plain_policy_recommends_everything_and_holds_restarts_back() {
         let resolved = resolve_policy(&policy(json!({}))).unwrap();
-        let terms = resolved.terms(at(1000.0), Some(at(700.0)));
-        assert_eq!((terms.mode, terms.policy.as_deref(), terms.no_restarts_now), (UpdateMode::Recommend, Some("p"), None));
-        assert_eq!(terms.knobs, EVERY_KNOB);
-        assert_eq!((terms.bounds.restarts_per_day_max, terms.controller_settings), (Some(8), None));
-        let cooling = resolved.terms(at(1000.0), Some(at(700.1))).no_restarts_now.unwrap();
+        let effective_policy = resolved.effective_policy(at(1000.0), Some(at(700.0)));
+        assert_eq!(
+            (effective_policy.mode, effective_policy.policy.as_deref(), effective_policy.no_restarts_now),
+            (UpdateMode::Recommend, Some("p"), None)
+        );
+        assert_eq!(effective_policy.knobs, EVERY_KNOB);
+        assert_eq!((effective_policy.bounds.restarts_per_day_max, effective_policy.controller_settings), (Some(8), None));
+        let cooling = resolved.effective_policy(at(1000.0), Some(at(700.1))).no_restarts_now.unwrap();
         assert_eq!(cooling, "the last restart was 300 s ago, the cooldown is 300 s");
     }
 
@@ -293,12 +296,12 @@ mod tests {
         .unwrap();
         assert_eq!(resolved.cooldown, Duration::from_mins(90));
         // 2026-01-01T00:00:00Z and twelve hours later.
-        assert_eq!(resolved.terms(at(0.0), None).no_restarts_now, None);
-        let terms = resolved.terms(at(43_200.0), None);
-        assert!(terms.no_restarts_now.as_ref().unwrap().contains("from 22:00 to 06:00"));
-        assert_eq!((terms.mode, terms.controller.as_deref()), (UpdateMode::Enforce, Some("hybrid")));
+        assert_eq!(resolved.effective_policy(at(0.0), None).no_restarts_now, None);
+        let effective_policy = resolved.effective_policy(at(43_200.0), None);
+        assert!(effective_policy.no_restarts_now.as_ref().unwrap().contains("from 22:00 to 06:00"));
+        assert_eq!((effective_policy.mode, effective_policy.controller.as_deref()), (UpdateMode::Enforce, Some("hybrid")));
         assert_eq!(
-            Value::from(terms.controller_settings.clone().unwrap()),
+            Value::from(effective_policy.controller_settings.clone().unwrap()),
             json!({
                 "seek_windows": 4, "objective": "edp", "max_slowdown_ratio": 0.1, "validation_throughput_ratio": 0.9, "samples_per_second_min": 55.5,
                 "sm_clock_mhz_max": 1800.0, "sm_clock_min_ratio": 0.5,
@@ -318,16 +321,16 @@ mod tests {
             oversubscription_percentage_max: Some(200),
             restarts_per_day_max: Some(2),
         };
-        assert_eq!(terms.bounds, bounds);
-        assert_eq!((terms.knobs, terms.mps_default_thread_percentage), (EVERY_KNOB, Some(100)));
-        assert_eq!((terms.backend.as_deref(), terms.global_batch_size), (Some("gloo"), Some(576)));
-        assert_eq!((terms.price_per_kwh, terms.carbon_grams_per_kwh), (Some(0.25), Some(300.0)));
+        assert_eq!(effective_policy.bounds, bounds);
+        assert_eq!((effective_policy.knobs, effective_policy.mps_default_thread_percentage), (EVERY_KNOB, Some(100)));
+        assert_eq!((effective_policy.backend.as_deref(), effective_policy.global_batch_size), (Some("gloo"), Some(576)));
+        assert_eq!((effective_policy.price_per_kwh, effective_policy.carbon_grams_per_kwh), (Some(0.25), Some(300.0)));
     }
 
     #[test]
     fn knobs_are_those_named_or_those_with_bounds() {
         let bounds = json!({"replicas": {"max": 9}, "powerLimitWatts": {"min": 200}});
-        let open = |spec| terms(spec).knobs;
+        let open = |spec| effective_policy(spec).knobs;
         let some = AllowedKnobs { replicas: true, power_limit: true, ..AllowedKnobs::default() };
         assert_eq!(open(json!({"bounds": bounds})), some);
         assert_eq!(

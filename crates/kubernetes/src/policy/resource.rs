@@ -76,12 +76,12 @@ impl WorkloadPolicy {
         Some(ObjectKey { kind: kind.kind, namespace: self.namespace.clone(), name: self.target.name.clone() })
     }
 
-    /// Returns the terms for its workload at `now`.
-    pub fn terms(&self, observed: &WorkloadObject, now: EventTime) -> EffectivePolicy {
+    /// Returns the effective policy for its workload at `now`.
+    pub fn effective_policy(&self, observed: &WorkloadObject, now: EventTime) -> EffectivePolicy {
         match &self.resolved {
             Ok(resolved) => {
                 let last = observed.change_annotation.as_ref().and_then(|mark| mark.restarts.last().copied());
-                resolved.terms(now, last)
+                resolved.effective_policy(now, last)
             }
             Err(_) => {
                 EffectivePolicy { policy: Some(self.name.clone()), mode: UpdateMode::Observe, ..EffectivePolicy::default() }

@@ -162,7 +162,7 @@ async fn resolve_unknown_pods(shared: &KubernetesContext) -> bool {
             Some(observed) => match shared.server.pods(&observed).await {
                 Ok(pods) => Some(pods.into_iter().map(|pod| pod.uid).collect()),
                 Err(error) => {
-                    tracing::warn!(%key, %error, "it is not known where its pods run");
+                    tracing::warn!(%key, %error, "the nodes of the workload's pods cannot be read");
                     None
                 }
             },

@@ -175,7 +175,7 @@ async fn reconcile_workload(shared: &KubernetesContext, key: ObjectKey) -> (Obje
         Err(error) => {
             report_trouble(Some(&error.detail));
             let again = error.remedy != ClusterRemedy::Refused;
-            tracing::warn!(%key, %error, again, "a workload cannot be looked after");
+            tracing::warn!(%key, %error, again, "a workload cannot be reconciled");
             if again { ReconcileResult::Failed } else { ReconcileResult::Done }
         }
     };
@@ -209,7 +209,7 @@ async fn reconcile_step(shared: &KubernetesContext, key: &ObjectKey, entry: &Wor
             generation: applied.generation,
             reason: reason.clone(),
         };
-        tracing::warn!(%key, decision = back.decision_id, reason, "an agent does not hold it: rolling back");
+        tracing::warn!(%key, decision = back.decision_id, reason, "a node agent does not hold the settings of a decision: rolling it back");
         let plan = |observed: &WorkloadObject, _: &EffectivePolicy, _: bool, term: u64| {
             change::plan_roll_back(observed, &back, reason, shared.now(), term)
         };
@@ -241,7 +241,7 @@ async fn perform_step(
             shared.server.delete_pod(observed, &pod, &uid, &version).await
         }
         RolloutStep::Resume => {
-            tracing::info!(%key, "resuming");
+            tracing::info!(%key, "resuming a workload that was suspended for a change");
             let plan = |observed: &WorkloadObject, _: &EffectivePolicy, _: bool, term: u64| change::plan_resume(observed, term);
             shared.write(key, &format!("resuming {key}"), plan).await.map(drop)
         }
@@ -268,14 +268,14 @@ pub async fn take_over_fields(shared: &KubernetesContext, key: &ObjectKey, appro
     let take_over = shared.update_index(|state, now| {
         state.upsert(observed.clone(), now);
         let entry = state.entry(key).filter(|entry| entry.wants_take_over() || approved && entry.may_take_over())?;
-        change::plan_take_over(&observed, &entry.terms, &object["metadata"]["managedFields"], now)
+        change::plan_take_over(&observed, &entry.effective_policy, &object["metadata"]["managedFields"], now)
     });
     let Some(take_over) = take_over else { return Ok(()) };
     shared.term()?;
     let written = shared.server.take_over(&observed, &object, &take_over, &wall_time()).await;
     take_written(shared, &what, kind, written)?;
     let fields: Vec<_> = take_over.fields.iter().map(|former| former.field.to_string()).collect();
-    tracing::info!(%key, fields = fields.join(", "), "fields are taken over");
+    tracing::info!(%key, fields = fields.join(", "), "fields of the workload are taken over");
     Ok(())
 }
 
@@ -302,7 +302,7 @@ async fn restore_fields(shared: &KubernetesContext, key: &ObjectKey, entry: &Wor
     let what = format!("giving back the fields of {key}");
     let mut lost: Vec<ManagedField> = Vec::new();
     if let Some(write) = change::plan_restore(&observed, &lost, shared.now(), shared.term()?)? {
-        tracing::info!(%key, "its policy is gone: writing back what was there before");
+        tracing::info!(%key, "the policy was deleted: restoring the former values of its fields");
         match shared.server.write(&observed, &object, &write).await {
             Ok(written) => {
                 take_written(shared, &what, kind, Ok(written))?;
@@ -311,7 +311,7 @@ async fn restore_fields(shared: &KubernetesContext, key: &ObjectKey, entry: &Wor
             Err(error) if client::field_conflict(&error).is_some() => {
                 // Somebody took fields back; their present values belong to the new owner.
                 lost = lost_fields(&observed, &client::conflicting_fields(&error));
-                tracing::info!(%key, fields = ?lost, "fields that others own by now stay as they are");
+                tracing::info!(%key, fields = ?lost, "fields that another manager owns keep their values");
                 if let Some(write) = change::plan_restore(&observed, &lost, shared.now(), shared.term()?)? {
                     let written = shared.server.write(&observed, &object, &write).await;
                     take_written(shared, &what, kind, written)?;
@@ -336,7 +336,7 @@ async fn restore_fields(shared: &KubernetesContext, key: &ObjectKey, entry: &Wor
             .collect();
         let written = shared.server.release_fields(&observed, &object, &former, &wall_time()).await;
         take_written(shared, &what, kind, written)?;
-        tracing::info!(%key, "all its fields are given back");
+        tracing::info!(%key, "all fields of the workload are released");
         return Ok(false);
     }
     for step in steps {

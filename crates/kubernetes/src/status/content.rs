@@ -372,7 +372,7 @@ fn last_change(rule: &WorkloadPolicy, entry: &WorkloadEntry) -> Option<PastChang
         (Some(back), _) => (back.time, ChangeOutcome::RolledBack, Some(back.reason.clone())),
         (None, Some(ready)) => (ready, ChangeOutcome::Applied, None),
         (None, None) if entry.managed.state.generation > applied.generation => {
-            let message = "somebody else changed the workload before it was ready".to_owned();
+            let message = "the workload was changed from outside before it was ready".to_owned();
             (entry.managed.state.time, ChangeOutcome::Refused, Some(message))
         }
         (None, None) => (applied.time, ChangeOutcome::Progressing, None),
@@ -426,7 +426,7 @@ fn set_conditions(
         problems.iter().find(|problem| matches!(problem.reason, ProblemReason::TargetNotFound | ProblemReason::UnsupportedKind));
     let was = |reason| status.condition(ConditionType::Degraded).is_some_and(|condition| condition.reason == reason);
     let was_taken_back = was(TAKEN_BACK);
-    let names_default = entry.is_none_or(|entry| entry.terms.mps_default_thread_percentage.is_some());
+    let names_default = entry.is_none_or(|entry| entry.effective_policy.mps_default_thread_percentage.is_some());
     let was_not_set = was(MPS_DEFAULT) && names_default && target.is_none() && known.mps_default == MpsDefaultState::Unknown;
     let mut set = |kind, holds, reason: &str, message: &str| {
         set_condition(&mut status.conditions, kind, holds, reason, message, Some(rule.generation), now);
@@ -444,7 +444,7 @@ fn set_conditions(
         (None, None) if paused => set(ConditionType::Ready, False, "Paused", "the workload or its namespace is paused"),
         (None, None) if entry.is_none() => set(ConditionType::Ready, Unknown, "NotReadYet", "its workload has not been read yet"),
         (None, None) => {
-            let (reason, message) = match entry.map(|entry| entry.terms.mode) {
+            let (reason, message) = match entry.map(|entry| entry.effective_policy.mode) {
                 Some(UpdateMode::Enforce) => ("Enforcing", "changes are applied within the bounds"),
                 Some(UpdateMode::Recommend) => ("Recommending", "changes are recommended, and nothing is touched"),
                 _ => ("Observing", "figures are reported, and nothing is touched"),
@@ -769,7 +769,7 @@ mod tests {
     #[test]
     fn an_mps_default_that_was_not_set_is_so_until_a_new_leader_has_looked() {
         let (mut rule, mut entry) = (rule(), entry_of(&training(6, "60", "6", "2")));
-        entry.terms.mps_default_thread_percentage = Some(40);
+        entry.effective_policy.mps_default_thread_percentage = Some(40);
         rule.generation = 1;
         let status_for =
             |known: &PolicyStatusCache| build_status(&rule, Some(&entry), known, &[], &KubernetesSettings::default(), at(60.0));
@@ -783,7 +783,7 @@ mod tests {
             reason(&status_for(&PolicyStatusCache { mps_default: MpsDefaultState::AsNamed, ..next.clone() })),
             "AsExpected"
         );
-        entry.terms.mps_default_thread_percentage = None;
+        entry.effective_policy.mps_default_thread_percentage = None;
         let status = build_status(&rule, Some(&entry), &next, &[], &KubernetesSettings::default(), at(60.0));
         assert_eq!(reason(&status), "AsExpected", "it names none any more");
     }

@@ -9,6 +9,7 @@ use eadt_schemas::v1::{EfficiencyWindow, GpuTelemetry};
 use serde_json::json;
 
 use super::{all, row, telemetry, time};
+use crate::bounds::LongTexts;
 use crate::compact::encode_unsorted;
 use crate::file::{ArchiveFileReader, ReadColumns};
 use crate::store::ParquetInput;
@@ -430,7 +431,7 @@ fn a_merge_row_by_row_has_the_rows_of_one_in_memory() {
             let batches: Vec<_> = reader.batches().unwrap().map(Result::unwrap).collect();
             arrow::compute::concat_batches(&batches[0].schema(), &batches).unwrap()
         };
-        let expected = batches(ArchiveFileReader::open(&name, ParquetInput::Bytes(expected)).unwrap());
+        let expected = batches(ArchiveFileReader::open(&name, ParquetInput::Bytes(expected), LongTexts::default()).unwrap());
         assert_eq!(batches(archive.reader(&name).unwrap()), expected, "{what}");
         assert_eq!(all(&archive, TOPIC, 0).unwrap(), rows, "{what}");
         for most in [1, 7, 1_000] {

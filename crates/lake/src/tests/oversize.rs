@@ -8,6 +8,7 @@ use arrow::datatypes::Schema;
 use bytes::Bytes;
 use eadt_schemas::Topic;
 use eadt_schemas::envelope::header;
+use eadt_schemas::v1::Decision;
 use parquet::arrow::ArrowWriter;
 use parquet::basic::{Compression, Encoding, ZstdLevel};
 use parquet::file::metadata::KeyValue;
@@ -19,7 +20,7 @@ use super::{START, all, row};
 use crate::bounds::BATCH_BYTES;
 use crate::columns::RowBatchBuilder;
 use crate::plan::{CommonColumn, plan};
-use crate::{Archive, ArchiveFileName, ArchiveRow, file};
+use crate::{Archive, ArchiveFileName, ArchiveListing, ArchiveRow, file};
 
 const TOPIC: Topic = Topic::Decisions;
 
@@ -227,21 +228,51 @@ fn refused_schema(bytes: &[u8]) -> String {
     read
 }
 
+/// An archive with two files of so many rows, all like this one.
+fn two_files(row: &ArchiveRow, rows: i64) -> (tempfile::TempDir, Archive, [ArchiveFileName; 2]) {
+    let names = [0, rows].map(|first| ArchiveFileName { first, last: first + rows - 1, ..name(rows) });
+    let (folder, archive) = stored(&names[0], &encoded(row, &names[0], 0..rows));
+    fs::write(folder.path().join(names[1].path()), encoded(row, &names[1], rows..2 * rows)).unwrap();
+    (folder, archive, names)
+}
+
+#[test]
+fn texts_of_all_files_of_an_archive_are_bounded_together() {
+    let (_folder, archive, names) = two_files(&with_reason(1 << 20), 300);
+    let listing = archive.files().unwrap();
+    let read = |file: usize| {
+        let one = ArchiveListing { files: vec![listing.files[file].clone()], ..ArchiveListing::default() };
+        archive.rows(&one, TOPIC, 0).try_for_each(|row| row.map(drop)).map_err(|error| error.to_string())
+    };
+    assert_eq!((read(0), read(0)), (Ok(()), Ok(())), "one that is read twice counts once");
+    let refused = read(1).unwrap_err();
+    assert!(refused.contains("with those of 1 of the files before it") && refused.contains(&names[1].path()), "{refused}");
+}
+
+#[test]
+fn headers_longer_than_a_value_are_refused_with_their_event() {
+    let long = decision(|row| row.headers.push((Arc::from("trace"), Bytes::from("a".repeat(1 << 20)))));
+    let (_folder, archive, _) = archive(&long, 0..2);
+    let read = crate::read_events::<Decision>(&archive, TOPIC).unwrap();
+    assert_eq!(read.refused.iter().map(|(_, offset, _)| *offset).collect::<Vec<_>>(), [0, 1]);
+    let detail = &read.refused[0].2.detail;
+    assert!(detail.starts_with("headers of 10485") && detail.ends_with(" bytes are longer than 1048576"), "{detail}");
+    let rows = all(&archive, TOPIC, 0).unwrap();
+    assert_eq!(rows[0].header("trace").map(str::len), Some(1 << 20), "its record is whole");
+}
+
 /// Each file may have so many texts; together they would be more than a file of their length may have.
 #[test]
 fn files_whose_merged_file_would_be_refused_are_not_merged() {
-    const ROWS: i64 = 300;
+    const ROWS: i64 = 200;
     let row = with_reason(1 << 20);
-    let names = [0, ROWS].map(|first| ArchiveFileName { first, last: first + ROWS - 1, ..name(ROWS) });
-    let (folder, archive) = stored(&names[0], &encoded(&row, &names[0], 0..ROWS));
-    fs::write(folder.path().join(names[1].path()), encoded(&row, &names[1], ROWS..2 * ROWS)).unwrap();
+    let (_folder, archive, names) = two_files(&row, ROWS);
     let done = crate::compact(&archive, "2099-01-01", 1 << 40).unwrap();
     let left: Vec<ArchiveFileName> = archive.files().unwrap().files.into_iter().map(|file| file.name).collect();
     assert_eq!((done.files_before, done.files_after, &left[..]), (0, 0, &names[..]));
     // Short texts are merged.
     let row = with_reason(1 << 10);
-    let (folder, archive) = stored(&names[0], &encoded(&row, &names[0], 0..ROWS));
-    fs::write(folder.path().join(names[1].path()), encoded(&row, &names[1], ROWS..2 * ROWS)).unwrap();
+    let (_folder, archive, _) = two_files(&row, ROWS);
     let done = crate::compact(&archive, "2099-01-01", 1 << 40).unwrap();
     assert_eq!((done.files_before, done.files_after), (2, 1));
 }

@@ -2,9 +2,9 @@
 //!
 //! Each setting is compared, by the median of its runs, with the settings next to it (leave one out). Two neighbours, which may
 //! agree with each other, are compared with the settings next to both. Along a clock or a cap, time does not fall and power does
-//! not rise as the setting falls. Neither follows the setting by more than a physical exponent, and a cap far above what the board
-//! draws changes next to nothing. A contradiction is between two settings. The one without which the rest is smooth is the glitch;
-//! if nothing decides between them, both are left out.
+//! not rise as the setting falls. Neither follows the setting by more than a physical exponent, and a cap far above what the
+//! board draws changes next to nothing. A contradiction is between two settings. The one without which the rest is smooth is the
+//! glitch; if nothing decides between them, both are left out.
 //!
 //! What makes a setting look better than it is decides a choice, and has the tighter margin: less time or power below the
 //! reference, more of them at it. That margin grows with the scatter of the other settings. Of 2,400 published operating points
@@ -183,14 +183,14 @@ enum NeighbourReach {
 
 /// Levels to take out together, and the number of settings that are at fault.
 #[derive(Debug)]
-struct BlamedLevels {
+struct FaultyLevels {
     spans: Vec<LevelSpan>,
     settings: usize,
 }
 
 /// A span that may be at fault.
 #[derive(Debug, Clone, Copy)]
-struct BlameCandidate {
+struct FaultyLevelCandidate {
     span: LevelSpan,
     /// Sum of the distances of the rest, of those beyond their margins.
     left: f64,
@@ -226,7 +226,7 @@ pub fn find_glitches(knob: TuningKnob, measurements: &[SettingMeasurement]) -> C
 /// Returns the number of the settings at fault next, and their runs to take out; `None` if all settings agree.
 fn next_glitches(knob: TuningKnob, measurements: &[SettingMeasurement], highest: f64) -> Option<(usize, Vec<Glitch>)> {
     let levels = levels(measurements, highest);
-    let BlamedLevels { spans, settings } = blamed_levels(knob, &levels)?;
+    let FaultyLevels { spans, settings } = faulty_levels(knob, &levels)?;
     let mut glitches: Vec<Glitch> = Vec::new();
     for span in spans {
         glitches.extend((span.0..=span.1).flat_map(|at| runs_outside(knob, measurements, &levels, at, span)));
@@ -239,29 +239,29 @@ fn distance_sum(found: &[OutsideLevel], levels: &[SettingRuns]) -> f64 {
     found.iter().map(|(index, range)| log_distance(range.expected, levels[*index].value(range.quantity))).sum()
 }
 
-/// Returns the levels without which the others agree best, or two neighbours: if no level is off by itself, or if all others agree
-/// without both, and not without any single one. `None` if all agree, or if those at fault are within their own margins.
-fn blamed_levels(knob: TuningKnob, levels: &[SettingRuns]) -> Option<BlamedLevels> {
+/// Returns the levels without which the others agree best, or two neighbours: if no level is off by itself, or if all others
+/// agree without both, and not without any single one. `None` if all agree, or if those at fault are within their own margins.
+fn faulty_levels(knob: TuningKnob, levels: &[SettingRuns]) -> Option<FaultyLevels> {
     let (singles, pairs) = (outside(knob, levels, 1), outside(knob, levels, 2));
     let found = [singles.clone(), pairs.clone()].concat();
-    let single = blamed_single(knob, levels, &singles, found.clone());
+    let single = faulty_single_levels(knob, levels, &singles, found.clone());
     if single.as_ref().is_some_and(|(left, _)| *left <= NO_DISTANCE) {
         return single.map(|(_, blamed)| blamed);
     }
     let disagreeing = if single.is_none() { &pairs } else { &found };
     let pair = if pairs.is_empty() { None } else { candidates(knob, levels, disagreeing, 2).first().copied() };
     let pair = pair.filter(|pair| single.is_none() || pair.left <= NO_DISTANCE);
-    let pair = pair.map(|pair| BlamedLevels { spans: vec![pair.span], settings: 2 });
+    let pair = pair.map(|pair| FaultyLevels { spans: vec![pair.span], settings: 2 });
     pair.or(single.map(|(_, blamed)| blamed))
 }
 
 /// Returns the single levels at fault, and the sum of the distances that are left without one; several if nothing shows which.
-fn blamed_single(
+fn faulty_single_levels(
     knob: TuningKnob,
     levels: &[SettingRuns],
     singles: &[OutsideLevel],
     mut found: Vec<OutsideLevel>,
-) -> Option<(f64, BlamedLevels)> {
+) -> Option<(f64, FaultyLevels)> {
     let is_outside = |at: usize| singles.iter().any(|(other, _)| *other == at);
     while found.iter().any(|(at, _)| is_outside(*at)) {
         let all = candidates(knob, levels, &found, 1);
@@ -270,7 +270,7 @@ fn blamed_single(
         let mut spans: Vec<LevelSpan> = ties.map(|other| other.span).filter(|span| is_outside(span.0)).collect();
         if !spans.is_empty() {
             spans.sort_unstable();
-            return Some((best.left, BlamedLevels { spans, settings: 1 }));
+            return Some((best.left, FaultyLevels { spans, settings: 1 }));
         }
         // It is within its own margin, and flatters nothing: those beside it are right.
         found.retain(|(at, _)| at.abs_diff(best.span.0) > 1);
@@ -280,7 +280,7 @@ fn blamed_single(
 
 /// Returns the spans without which least is outside, of those that disagree and those beside them; that of the smoothest rest
 /// first.
-fn candidates(knob: TuningKnob, levels: &[SettingRuns], found: &[OutsideLevel], length: usize) -> Vec<BlameCandidate> {
+fn candidates(knob: TuningKnob, levels: &[SettingRuns], found: &[OutsideLevel], length: usize) -> Vec<FaultyLevelCandidate> {
     let near = |index: usize| {
         found
             .iter()
@@ -289,11 +289,11 @@ fn candidates(knob: TuningKnob, levels: &[SettingRuns], found: &[OutsideLevel], 
     let candidate = |span: LevelSpan| {
         let rest: Vec<SettingRuns> = [&levels[..span.0], &levels[span.1 + 1..]].concat();
         let left = [1, 2].map(|length| distance_sum(&outside(knob, &rest, length), &rest)).iter().sum::<f64>();
-        BlameCandidate { span, left, roughness: roughness(knob, &rest) }
+        FaultyLevelCandidate { span, left, roughness: roughness(knob, &rest) }
     };
     let spans = (length - 1..levels.len()).map(|last| (last + 1 - length, last));
     let spans = spans.filter(|span| near(span.0) && near(span.1) && is_outnumbered(levels, *span));
-    let mut all: Vec<BlameCandidate> = spans.map(candidate).collect();
+    let mut all: Vec<FaultyLevelCandidate> = spans.map(candidate).collect();
     let least = all.iter().map(|candidate| candidate.left).fold(f64::INFINITY, f64::min);
     all.retain(|candidate| candidate.left <= least + NO_DISTANCE);
     all.sort_by(|a, b| a.roughness.total_cmp(&b.roughness));
@@ -403,8 +403,8 @@ fn levels(measurements: &[SettingMeasurement], highest: f64) -> Vec<SettingRuns>
     order.chunk_by(|a, b| key(a) == key(b)).filter_map(level).collect()
 }
 
-/// Returns the range that the levels beside a span leave for the time or power of one in it, with its margins; `None` if there are
-/// too few.
+/// Returns the range that the levels beside a span leave for the time or power of one in it, with its margins; `None` if there
+/// are too few.
 fn range(
     knob: TuningKnob,
     levels: &[SettingRuns],

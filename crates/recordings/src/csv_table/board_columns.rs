@@ -21,10 +21,10 @@ const WORDS_BEHIND_SIZES: [&str; 12] = ["h", "hour", "hours", "hr", "min", "mins
 /// Words before such a number: `p95`.
 const WORDS_BEFORE_SIZES: [&str; 2] = ["p", "percentile"];
 
-/// Returns the role of each column. Columns are those of boards if their names differ by numbers only. Of several such groups, the
-/// one that is by its names nearest to the whole of a board, and to its plain figure, has the figure.
+/// Returns the role of each column. Columns are those of boards if their names differ by numbers only. Of several such groups,
+/// the one that is by its names nearest to the whole of a board, and to its plain figure, has the figure.
 pub(crate) fn find_column_roles(names: &[&str]) -> Vec<ColumnRole> {
-    let names: Vec<NumberedName<'_>> = names.iter().map(|name| NumberedName::new(name)).collect();
+    let names: Vec<ColumnNameTemplate<'_>> = names.iter().map(|name| ColumnNameTemplate::new(name)).collect();
     let mut groups: Vec<Vec<usize>> = Vec::new();
     for (place, name) in names.iter().enumerate() {
         match groups.iter_mut().find(|group| names[group[0]].template == name.template) {
@@ -42,7 +42,7 @@ pub(crate) fn find_column_roles(names: &[&str]) -> Vec<ColumnRole> {
 }
 
 /// Returns the roles of columns whose names differ by numbers only.
-fn roles_of_group(names: &[NumberedName<'_>], group: &[usize]) -> Vec<ColumnRole> {
+fn roles_of_group(names: &[ColumnNameTemplate<'_>], group: &[usize]) -> Vec<ColumnRole> {
     let first = &names[group[0]];
     let is_alike = |a: usize, b: usize| group.iter().all(|place| names[*place].numbers[a].0 == names[*place].numbers[b].0);
     let differs = |at: &usize| group.iter().any(|place| names[*place].numbers[*at].0 != first.numbers[*at].0);
@@ -67,7 +67,7 @@ fn roles_of_group(names: &[NumberedName<'_>], group: &[usize]) -> Vec<ColumnRole
 }
 
 /// The name of a column, without its unit.
-struct NumberedName<'n> {
+struct ColumnNameTemplate<'n> {
     name: BoardName<'n>,
     /// Its words, with a sign in place of each number.
     template: Vec<String>,
@@ -75,7 +75,7 @@ struct NumberedName<'n> {
     numbers: Vec<(String, usize)>,
 }
 
-impl<'n> NumberedName<'n> {
+impl<'n> ColumnNameTemplate<'n> {
     fn new(text: &'n str) -> Self {
         let plain = without_unit(text);
         let mut template = lowercase_words(plain);

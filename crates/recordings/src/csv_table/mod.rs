@@ -331,8 +331,8 @@ fn has_readings(cells: &RowCells, options: &ImportOptions, clock: &TimeParser) -
 const FEWEST_SHORT_ROWS: usize = 3;
 const MOST_SHORT_WIDTHS: usize = 3;
 
-/// Returns the numbers of cells of rows that leave the last columns out, in a table of tabs in which other rows have them: turbostat
-/// writes what a package draws behind the rest of its first CPU only.
+/// Returns the numbers of cells of rows that leave the last columns out, in a table of tabs in which other rows have them:
+/// turbostat writes what a package draws behind the rest of its first CPU only.
 fn find_short_widths(table: &TableReader<'_>, width: usize) -> BTreeSet<usize> {
     let mut rows: BTreeMap<usize, usize> = BTreeMap::new();
     table.peek(|cells| *rows.entry(cells.len()).or_default() += 1);
@@ -384,12 +384,12 @@ struct FileReader<'o> {
 struct ReadingKinds {
     /// Columns whose names state it, and in which every text so far does, with these texts and their lines.
     columns: Vec<(usize, BTreeMap<String, u64>)>,
-    others: Vec<TurnsOfTexts>,
+    others: Vec<AlternatingTextColumn>,
 }
 
 /// A column of few texts, which may name kinds of readings if they take turns, as states of a board do not.
 #[derive(Default)]
-struct TurnsOfTexts {
+struct AlternatingTextColumn {
     column: usize,
     /// The number and the first line of each text.
     texts: BTreeMap<String, (u16, u64)>,
@@ -397,7 +397,7 @@ struct TurnsOfTexts {
     noted: usize,
 }
 
-impl TurnsOfTexts {
+impl AlternatingTextColumn {
     /// Notes the text of a row; returns false if the column has no such texts.
     fn observe(&mut self, (source, time, line): (SourceId, EventTime, u64), cells: &RowCells) -> bool {
         let text = cells.get(self.column).unwrap_or_default();
@@ -430,7 +430,7 @@ impl ReadingKinds {
     fn new(columns: &[(usize, bool)]) -> Self {
         let named = columns.iter().filter(|(_, is_named)| *is_named).map(|(column, _)| (*column, BTreeMap::new()));
         let others = columns.iter().filter(|(_, is_named)| !*is_named);
-        let others = others.map(|(column, _)| TurnsOfTexts { column: *column, ..TurnsOfTexts::default() });
+        let others = others.map(|(column, _)| AlternatingTextColumn { column: *column, ..AlternatingTextColumn::default() });
         Self { columns: named.collect(), others: others.collect() }
     }
 
@@ -480,8 +480,8 @@ fn kind_of_reading(text: &str) -> Option<bool> {
 /// Words of units in names of series.
 const UNIT_WORDS_OF_SERIES: [&str; 8] = ["celsius", "joules", "kwh", "mhz", "percent", "volts", "watt", "watts"];
 
-/// Returns whether a text looks like the name of a series: several words put together, or one of a unit. What limits a board, such as
-/// `power` or `SW Thermal Slowdown`, does not.
+/// Returns whether a text looks like the name of a series: several words put together, or one of a unit. What limits a board,
+/// such as `power` or `SW Thermal Slowdown`, does not.
 fn is_like_series(text: &str) -> bool {
     text.contains(['_', '/', '.']) || has_word(text, &UNIT_WORDS_OF_SERIES)
 }
@@ -613,8 +613,8 @@ impl<'o> FileReader<'o> {
         cells.len() >= 2 && is_named && cells.iter().all(|cell| cell.is_empty() || is_name(cell))
     }
 
-    /// Returns whether a row has a cell for each column; false if it leaves the last ones out, as others do. Returns an error if it is
-    /// damaged.
+    /// Returns whether a row has a cell for each column; false if it leaves the last ones out, as others do. Returns an error if
+    /// it is damaged.
     fn has_all_cells(&mut self, recording: &mut Recording, line: u64, cells: &RowCells) -> Result<bool, RowError> {
         let width = self.plan.names.len();
         let surplus = (width..cells.len()).any(|index| cells.get(index).is_some_and(|cell| !cell.is_empty()));
@@ -956,8 +956,8 @@ impl<'o> FileReader<'o> {
         joules.map(Some).ok_or_else(damaged)
     }
 
-    /// Returns an error if rows of one source are of several boards by a column that is not mapped; notes a column that may be one of
-    /// boards by the power of its rows only.
+    /// Returns an error if rows of one source are of several boards by a column that is not mapped; notes a column that may be
+    /// one of boards by the power of its rows only.
     fn refuse_several_boards(&self, recording: &mut Recording) -> Result<(), ImportError> {
         let plan = &self.plan;
         let scopes: &[IdScope] = match recording.meter {
@@ -1360,7 +1360,7 @@ impl TableSources {
     }
 }
 
-/// Returns what to do if energy is a number that Slurm has rounded and shortened, such as `600K` or `1.20M`.
+/// Returns the remedy if a cell of energy has the rounded form of Slurm, such as `600K` or `1.20M`.
 pub(crate) fn shortened_by_slurm(field: ReadingField, text: &str) -> Option<&'static str> {
     let number = text.trim().strip_suffix(|letter: char| "KMGTP".contains(letter))?;
     let is_shortened = field.dimension() == Dimension::Energy && number.parse::<f64>().is_ok();

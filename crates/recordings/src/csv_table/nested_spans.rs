@@ -130,8 +130,8 @@ fn follow_each_other(spans: &[RowSpan]) -> bool {
     })
 }
 
-/// Returns the spans of rows whose times may be their starts or their ends, given as if these were ends: those that come one after
-/// the other; `None` if neither do, as durations since the start of a job.
+/// Returns the spans of rows whose times may be their starts or their ends, given as if these were ends: those that come one
+/// after the other; `None` if neither do, as durations since the start of a job.
 pub(super) fn choose_moments(ended: &[RowSpan]) -> Option<Vec<RowSpan>> {
     let begun = |span: &RowSpan| {
         let micros = span.end.micros() - span.start.micros();
@@ -161,8 +161,8 @@ pub(super) fn covered_stretches(spans: &[RowSpan]) -> Vec<RowSpan> {
 /// The longest time between two points of a counter, in microseconds: a source that is silent for longer has ended.
 const LONGEST_SILENCE_MICROS: i64 = 6 * 3_600_000_000;
 
-/// Returns the times at which the counter of some rows has a point: their starts and ends, and some between if these are far apart
-/// and a row covers that time.
+/// Returns the times at which the counter of some rows has a point: their starts and ends, and some between if these are far
+/// apart and a row covers that time.
 fn counter_times(rows: &[(RowSpan, f64)]) -> Vec<EventTime> {
     let mut ends: Vec<EventTime> = rows.iter().flat_map(|(span, _)| [span.start, span.end]).collect();
     ends.sort_unstable();
@@ -256,8 +256,8 @@ pub(super) fn have_inner(rows: &[(RowSpan, f64)]) -> Option<Vec<bool>> {
     Some(sums_within(rows)?.iter().map(|(count, _)| *count > 0).collect())
 }
 
-/// Returns what each row has apart from the rows within it, and how many rows have others within; `None` if rows are not nested: none
-/// has several others within, some overlap in part only, or have less than the rows within.
+/// Returns the value of each row without that of the rows within it, and the number of rows with others within; `None` if rows
+/// are not nested: none has several others within, some overlap in part only, or have less than the rows within.
 pub(super) fn take_off_inner(rows: &[(RowSpan, f64)]) -> Option<(Vec<f64>, usize)> {
     let inner = sums_within(rows)?;
     let outer = inner.iter().filter(|(count, _)| *count > 0).count();

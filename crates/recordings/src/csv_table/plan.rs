@@ -10,7 +10,7 @@ use crate::clock::{TimeParser, is_time_of_day};
 use crate::csv_table::board_names::{describe_zone, find_part_and_whole, find_rail_and_board};
 use crate::csv_table::counter_columns::{TickColumn, find_range_column, find_tick_column, is_tick};
 use crate::csv_table::nested_spans::{SpanColumns, names_a_time, names_a_window};
-use crate::csv_table::time_columns::{HeadOfTimes, TimeParts};
+use crate::csv_table::time_columns::{TimeColumnProbe, TimeParts};
 use crate::csv_table::{
     STEPS, TIME_NAMES, find_misnamed_boards, find_mixed_reading, has_word, may_count_ticks, names_a_sum, names_another_reading,
     names_limit, names_power, names_power_at_a_limit,
@@ -294,8 +294,8 @@ impl TableMapping {
         self.time == Some(column) || self.time_parts.columns().any(|part| part == column)
     }
 
-    /// Finds the rest of a time, if the column of times has dates only, or times of day only: columns that are taken if nobody has
-    /// mapped the time, else an error that names them.
+    /// Finds the rest of a time, if the column of times has dates only, or times of day only: columns that are taken if nobody
+    /// has mapped the time, else an error that names them.
     pub(super) fn find_rest_of_time(
         &mut self,
         recording: &Recording,
@@ -305,7 +305,7 @@ impl TableMapping {
         options: &ImportOptions,
     ) -> Result<(), ImportError> {
         let Some(time) = self.time else { return Ok(()) };
-        let head = HeadOfTimes::new(table, &self.names, time, clock);
+        let head = TimeColumnProbe::new(table, &self.names, time, clock);
         if !self.time_parts.is_empty() {
             self.time_parts = head.settle_hours(&self.names, self.time_parts);
             return Ok(());
@@ -339,7 +339,7 @@ impl TableMapping {
 
     /// Takes the columns of a date and a time of day for one time, which a pattern then reads as `DATE CLOCK`.
     fn take_halves_of_pattern(&mut self, table: &TableReader<'_>, time: usize) {
-        let head = HeadOfTimes::new(table, &self.names, time, &TimeParser::new(None, None));
+        let head = TimeColumnProbe::new(table, &self.names, time, &TimeParser::new(None, None));
         if let Some((first, parts)) = head.other_half(&self.names, time) {
             (self.time, self.time_parts) = (Some(first), parts);
         }
@@ -914,8 +914,8 @@ impl MappingBuilder<'_> {
         Ok(())
     }
 
-    /// Returns an error if a column that is mapped to a board of its own is by its name another figure, or a part, of what another
-    /// such column is of. Domains and sides of meters are noted instead.
+    /// Returns an error if a column that is mapped to a board of its own is by its name another figure, or a part, of what
+    /// another such column is of. Domains and sides of meters are noted instead.
     fn check_columns_of_boards(&self) -> Result<(), ImportError> {
         let mut of_fields: BTreeMap<ReadingField, Vec<(usize, usize)>> = BTreeMap::new();
         for figure in self.plan.figures.iter().filter(|figure| figure.field.dimension().is_electrical()) {
@@ -1280,7 +1280,8 @@ fn are_digits(text: &str) -> bool {
     text.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// Returns the texts in place of the braces of a pattern, the first as short as it may be; `None` if a text does not fit the pattern.
+/// Returns the texts in place of the braces of a pattern, the first as short as it may be; `None` if a text does not fit the
+/// pattern.
 fn match_braces<'n>(text: &'n str, parts: &[(bool, &str)]) -> Option<Vec<&'n str>> {
     let (&(is_number, literal), behind) = parts.split_first()?;
     let fits = |middle: &str| !middle.is_empty() && (!is_number || are_digits(middle));

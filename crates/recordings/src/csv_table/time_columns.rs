@@ -95,8 +95,8 @@ impl TimeParts {
         Some(Self { month_and_day, clock, hour, minute: of(self.minute)?, second: of(self.second)?, is_to_24: self.is_to_24 })
     }
 
-    /// Returns the time of a row as one text: in the order of its columns if a pattern reads it, else as a date and a time of day.
-    /// An error continues "TEXT is".
+    /// Returns the time of a row as one text: in the order of its columns if a pattern reads it, else as a date and a time of
+    /// day. An error continues "TEXT is".
     pub(super) fn text(
         &self,
         first: &str,
@@ -178,7 +178,7 @@ impl NumberedDay {
 }
 
 /// Kinds of values in the first rows of each column.
-pub(super) struct HeadOfTimes {
+pub(super) struct TimeColumnProbe {
     rows: u32,
     dates: Vec<bool>,
     clocks: Vec<bool>,
@@ -191,7 +191,7 @@ pub(super) struct HeadOfTimes {
     days: Vec<(String, BTreeSet<u32>)>,
 }
 
-impl HeadOfTimes {
+impl TimeColumnProbe {
     /// Looks at the rows below the header that have the time.
     pub(super) fn new(table: &TableReader<'_>, names: &[String], time: usize, clock: &TimeParser) -> Self {
         let width = names.len();
@@ -257,7 +257,8 @@ impl HeadOfTimes {
         is_half.then(|| self.dates[column])
     }
 
-    /// Takes the hours of a map for numbers from 1 to 24 if there is a 24, and a time of day in a column of hours for such numbers.
+    /// Takes the hours of a map for numbers from 1 to 24 if there is a 24, and a time of day in a column of hours for such
+    /// numbers.
     pub(super) fn settle_hours(&self, names: &[String], parts: TimeParts) -> TimeParts {
         let mut parts = parts;
         if let Some(clock) = parts.clock.filter(|clock| self.rows > 0 && self.hours[*clock])
@@ -269,8 +270,8 @@ impl HeadOfTimes {
         parts
     }
 
-    /// Returns the columns that have the other half of a time of which one column has dates, or times of day, only: the first one, and
-    /// the parts.
+    /// Returns the columns that have the other half of a time of which one column has dates, or times of day, only: the first
+    /// one, and the parts.
     pub(super) fn other_half(&self, names: &[String], time: usize) -> Option<(usize, TimeParts)> {
         let has_dates = self.half(time)?;
         let wanted = if has_dates { &self.clocks } else { &self.dates };
@@ -329,8 +330,9 @@ pub(super) struct ClockDays {
 }
 
 impl ClockDays {
-    /// Reads the time of day of a row. It is of the next day if it falls by more than half a day below that of the row of the same source
-    /// above; if it falls by less, and not by a row or so, its day is not known. The first row of a source is of the day by which it is nearest to the row above, or to the first row of the file.
+    /// Reads the time of day of a row. It is of the next day if it falls by more than half a day below that of the row of the
+    /// same source above; if it falls by less, and not by a row or so, its day is not known. The first row of a source is of the
+    /// day by which it is nearest to the row above, or to the first row of the file.
     pub(super) fn read(
         &mut self,
         clock: &TimeParser,

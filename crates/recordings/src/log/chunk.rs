@@ -233,7 +233,7 @@ impl<'a> LogChunks<'a> {
         self.failed = Some(LogError { name: self.name.clone(), line: 1, offset, good: 0, problem, can_go_on: false, cut: false });
     }
 
-    /// Like [`Self::set_failed`], where the log was cut if the source ended too early.
+    /// Like [`Self::fail`], where the log was cut if the source ended too early.
     fn fail_to_read(&mut self, offset: u64, error: &io::Error) {
         let cut = error.kind() == io::ErrorKind::UnexpectedEof;
         self.fail(offset, format!("is truncated or damaged: {error}"));

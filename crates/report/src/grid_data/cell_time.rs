@@ -108,7 +108,7 @@ pub(super) fn read_clock(text: &str) -> Option<(i8, i8)> {
 }
 
 /// Decides the order of day and month of a column, which is that of all of its cells.
-pub(super) struct InOneOrder<'a> {
+pub(super) struct DateOrderDetector<'a> {
     column: &'a str,
     /// Line, text and readings; of a cell with an instant there are none.
     cells: Vec<(u64, &'a str, Option<LocalReadings>)>,
@@ -116,7 +116,7 @@ pub(super) struct InOneOrder<'a> {
     proofs: [Option<(u64, &'a str)>; 2],
 }
 
-impl<'a> InOneOrder<'a> {
+impl<'a> DateOrderDetector<'a> {
     pub(super) const fn new(column: &'a str) -> Self {
         Self { column, cells: Vec::new(), proofs: [None; 2] }
     }
@@ -163,7 +163,7 @@ mod tests {
     use super::*;
 
     fn decide(texts: &[&str]) -> Result<Vec<String>, String> {
-        let mut order = InOneOrder::new("time");
+        let mut order = DateOrderDetector::new("time");
         for (line, text) in (2..).zip(texts) {
             order.add(line, text, read_time(text).unwrap().readings()).map_err(|error| error.to_string())?;
         }

@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use jiff::civil::{Date, DateTime};
 use jiff::tz::TimeZone;
 
-use super::cell_time::{CellTime, InOneOrder, is_mere_date, read_clock, read_date, read_time, read_with, without_end};
+use super::cell_time::{CellTime, DateOrderDetector, is_mere_date, read_clock, read_date, read_time, read_with, without_end};
 use super::unit::{ColumnUnit, UnitKind, has_energy_unit, read_unit};
 use super::zone::{names_zone, zone_of};
 use super::{GridCarbon, GridDataError};
@@ -317,7 +317,7 @@ impl GridDataTable {
         let has_zones = cells.iter().all(|cell| cell.has_zone());
         let zone = if has_zones { TimeZone::UTC } else { zone_of(&self.header[time], stated)? };
         let is_zone_assumed = stated.is_none() && !has_zones && !names_zone(&self.header[time]);
-        let mut order = InOneOrder::new(&self.header[time]);
+        let mut order = DateOrderDetector::new(&self.header[time]);
         for ((line, row), cell) in self.rows.iter().zip(&cells) {
             order.add(*line, without_end(&row[time]), cell.readings())?;
         }
@@ -378,7 +378,7 @@ impl GridDataTable {
         let with = |format: &str| texts.iter().map(|text| read_with(format, text)?.dates()).collect::<Option<Vec<_>>>();
         let given = self.time_format.as_deref().and_then(with);
         let name = &self.header[date.first()];
-        let mut order = InOneOrder::new(name);
+        let mut order = DateOrderDetector::new(name);
         for (at, ((line, _), text)) in self.rows.iter().zip(&texts).enumerate() {
             let given = given.as_ref().and_then(|given| given.get(at).copied());
             let readings = given.or_else(|| read_date(text)).ok_or_else(|| {

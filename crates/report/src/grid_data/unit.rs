@@ -344,7 +344,7 @@ fn money(word: &str) -> Option<UnitAmount> {
     Some(UnitAmount { value: 1.0, currency: Some(*code) })
 }
 
-/// Returns what is before `co2` in a word: `kg` of `kgco2eq`.
+/// Returns the text before `co2` in a word: `kg` of `kgco2eq`.
 fn before_co2(word: &str) -> Option<&str> {
     word.split_once("co2").filter(|(_, after)| EQUIVALENTS.contains(after)).map(|(before, _)| before)
 }
@@ -482,8 +482,8 @@ pub(super) fn has_energy_unit(name: &str) -> bool {
     tokens(name).iter().any(|token| token.word() != Some("j") && token.energy_kwh().is_some())
 }
 
-/// Returns the unit that a column's name has: `EUR/MWh`, `ct_per_kwh`, `g CO2 per kWh`, `price_eur_kwh`. One that is not known here
-/// is refused.
+/// Returns the unit that a column's name has: `EUR/MWh`, `ct_per_kwh`, `g CO2 per kWh`, `price_eur_kwh`. One that is not known
+/// here is refused.
 pub(super) fn read_unit(name: &str, kind: UnitKind) -> Result<ColumnUnit, GridDataError> {
     let (what, remedy) = match kind {
         UnitKind::Money => ("money", "name the unit in the header, such as EUR/MWh or ct/kWh"),

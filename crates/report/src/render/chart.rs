@@ -351,7 +351,7 @@ fn write_decisions(out: &mut String, workload: &WorkloadReport) -> fmt::Result {
     Ok(())
 }
 
-/// Returns what is on record of how a decision was judged. A verdict is on all changes in force at its time: a later change without
+/// Returns the recorded verdict on a decision, as text. A verdict is on all changes in force at its time: a later change without
 /// one of its own was judged with it.
 fn verdict_text(all: &[DecidedChange], index: usize) -> String {
     let decided = &all[index];

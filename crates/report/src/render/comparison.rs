@@ -39,7 +39,7 @@ impl RunComparison<'_> {
         out
     }
 
-    /// Returns what the comparison leaves out or refuses, and why.
+    /// Returns notes on workloads that the comparison leaves out or refuses, with the reason.
     pub fn notes(&self) -> Vec<String> {
         self.shared_notes().iter().map(ToString::to_string).collect()
     }

@@ -59,7 +59,7 @@ impl EnergyReport {
     }
 }
 
-/// Returns what a meter is called in texts.
+/// Returns the name of a meter in texts.
 pub const fn meter_word(meter: Meter) -> &'static str {
     match meter {
         Meter::Gpu => "gpu",

@@ -202,7 +202,12 @@ impl ActuatorSession<'_> {
                     }
                 }
                 let written = apply::write_change(&*self.deps.cluster, &checked)?;
-                tracing::info!(workload = decision.workload, decision = decision.id, reason = decision.reason, "applied");
+                tracing::info!(
+                    workload = decision.workload,
+                    decision = decision.id,
+                    reason = decision.reason,
+                    "decision applied"
+                );
                 self.on_written(written);
                 Ok(DecisionOutcome::Done(None))
             }
@@ -261,7 +266,7 @@ impl ActuatorSession<'_> {
             };
             match written {
                 Ok(written) => {
-                    tracing::info!(workload = decision.workload, decision = decision.id, "applied, as approved");
+                    tracing::info!(workload = decision.workload, decision = decision.id, "decision applied, as approved");
                     self.on_written(written);
                 }
                 Err(error) if error.remedy == ClusterRemedy::Refused => {

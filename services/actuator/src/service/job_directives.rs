@@ -98,7 +98,11 @@ impl<'a> JobDirectives<'a> {
         if gate == CheckpointGate::Wait {
             self.checkpoints.insert(decision.id.clone(), wait);
             if !is_waiting {
-                tracing::info!(workload = decision.workload, decision = decision.id, "waiting for a checkpoint");
+                tracing::info!(
+                    workload = decision.workload,
+                    decision = decision.id,
+                    "decision waits for a checkpoint of the job"
+                );
             }
         }
         Ok(gate)
@@ -155,7 +159,7 @@ impl<'a> JobDirectives<'a> {
         self.request_tracker.refusal(decision)
     }
 
-    /// Returns what of a decision's change the job does not do; `withdrawn`: it is not asked any more.
+    /// Returns the parts of a decision's change that the job has not made, as text; `withdrawn`: they are no longer requested.
     pub fn describe_missing(&self, decision: &str, withdrawn: bool) -> Option<String> {
         self.request_tracker.describe_missing(decision, withdrawn)
     }

@@ -77,13 +77,11 @@ impl<'a> ActuatorPublisher<'a> {
     pub fn publish(&mut self, report: ActuatorEvent) {
         match report {
             ActuatorEvent::Actuation(actuation) => {
-                if actuation.outcome == ActuationOutcome::RolledBack || actuation.outcome == ActuationOutcome::Failed {
-                    tracing::warn!(
-                        workload = actuation.workload,
-                        decision = actuation.decision_id,
-                        reason = actuation.reason,
-                        "undone"
-                    );
+                let (workload, decision, reason) = (&actuation.workload, &actuation.decision_id, &actuation.reason);
+                match actuation.outcome {
+                    ActuationOutcome::RolledBack => tracing::warn!(workload, decision, reason, "decision rolled back"),
+                    ActuationOutcome::Failed => tracing::warn!(workload, decision, reason, "decision failed"),
+                    _ => {}
                 }
                 self.unsettled.insert(actuation.workload.clone());
                 self.deps.cluster.on_actuation(&actuation);
@@ -111,7 +109,7 @@ impl<'a> ActuatorPublisher<'a> {
         managed: Option<&ManagedWorkload>,
         now: EventTime,
     ) {
-        tracing::info!(workload = decision.workload, decision = decision.id, reason = refusal.reason, "refused");
+        tracing::info!(workload = decision.workload, decision = decision.id, reason = refusal.reason, "decision refused");
         self.metrics.count_refusal(refusal.kind);
         self.publish(report::refused_report(decision, refusal, managed, now));
     }
@@ -154,7 +152,7 @@ impl<'a> ActuatorPublisher<'a> {
                 ProducerRecord::event(topic, &intent.node, &envelope, &intent)
             }
             IntentUpdate::Withdraw(node) => {
-                tracing::info!(node, "an agent's intent is withdrawn");
+                tracing::info!(node, "device intent withdrawn");
                 ProducerRecord::tombstone(topic, &node)
             }
         });

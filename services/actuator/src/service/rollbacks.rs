@@ -57,7 +57,12 @@ impl ActuatorSession<'_> {
             if self.rollbacks.must_wait(&back.decision_id) {
                 continue;
             }
-            tracing::warn!(workload = back.workload, decision = back.decision_id, reason = back.reason, "rolling back");
+            tracing::warn!(
+                workload = back.workload,
+                decision = back.decision_id,
+                reason = back.reason,
+                "rolling back a decision"
+            );
             match apply::roll_back(&*self.deps.cluster, &back) {
                 Ok(written) => {
                     self.rollbacks.retries.remove(&back.decision_id);

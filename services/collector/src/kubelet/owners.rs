@@ -41,7 +41,7 @@ impl PodFactsLookup for OwnerByPodName {
         let facts = if is_workload(&workload) {
             Ok(PodFacts { workload, uid: None, mps_thread_percentage: None })
         } else {
-            Err("pods are not looked at, or the name is not one of Kubernetes".to_owned())
+            Err("pods are ignored, or the name is not one of Kubernetes".to_owned())
         };
         Box::pin(async move { facts })
     }

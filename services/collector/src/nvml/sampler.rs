@@ -90,7 +90,7 @@ impl GpuSampler {
     /// Runs the thread. A panic costs the samples until it goes on, not the GPU.
     pub fn run_supervised(&self, driver: &dyn GpuDriver) {
         while GPU_SAMPLER.watch(|| self.run(driver)).is_err() {
-            tracing::error!(gpu = self.index, "this GPU's thread is the one that panicked");
+            tracing::error!(gpu = self.index, "the thread of this GPU panicked");
             let device = self.lock().device.clone();
             self.end_call();
             self.context.up(&device, false);
@@ -120,7 +120,7 @@ impl GpuSampler {
             match opened.err().or(lost) {
                 Some(lost) => {
                     tracing::error!(gpu = self.index, device, error = %lost, retry_seconds = self.settings.retry.as_secs_f64(),
-                        "GPU lost; the others go on, and it is tried again");
+                        "GPU lost; the others continue, and it is tried again");
                 }
                 None => break,
             }
@@ -389,7 +389,7 @@ impl GpuSampler {
                 gpu = self.index,
                 device = state.device,
                 timeout_seconds = self.settings.call_timeout.as_secs_f64(),
-                "the GPU does not answer; the others go on, its samples are missing until it does"
+                "the GPU does not answer; the others continue, its samples are missing until it does"
             );
             self.context.metrics.device_stuck.get_or_create(&DeviceLabel { device: state.device.clone() }).set(1);
             self.context.up(&state.device, false);

@@ -79,7 +79,7 @@ impl DirectiveStore {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns what the present run of a workload is asked for; `None` until the log was read to its end.
+    /// Returns the directive in force for the present run of a workload; `None` until the log was read to its end.
     pub fn current(&self, workload: &str) -> Option<DirectiveAnswer> {
         let state = self.state();
         let known = state.table.as_ref()?.get(workload);
@@ -100,7 +100,7 @@ impl DirectiveStore {
         if is_withheld {
             tracing::info!(
                 workload = event.workload,
-                "a directive of an earlier run is withheld; a job that goes on from a checkpoint gets it once it reports its counters"
+                "a directive of an earlier run is withheld; a job that continues from a checkpoint gets it once it reports its counters"
             );
         }
         if is_changed {
@@ -108,7 +108,7 @@ impl DirectiveStore {
         }
     }
 
-    /// Returns what a workload is asked for once its revision is another than `after`, at the latest after `wait` or at a stop.
+    /// Returns the directive of a workload once its revision differs from `after`, at the latest after `wait` or at a stop.
     pub async fn wait_for_change(
         &self,
         workload: &str,
@@ -206,7 +206,7 @@ fn runs_of_log(bus: &dyn Bus, prefix: &str, table: &DirectiveTable, stop: &Shutd
     read_runs(bus, prefix, table, stop).unwrap_or_else(|error| {
         tracing::info!(
             %error,
-            "the log does not show when jobs began: one that began anew before this start may get a directive of its earlier run"
+            "the log does not show when jobs began: one that restarted before this start may get a directive of its earlier run"
         );
         JobRuns::default()
     })
@@ -293,7 +293,7 @@ impl<'a> DirectiveSession<'a> {
     }
 }
 
-/// Returns what a record asks of its workload, or `None` if it cannot be read.
+/// Returns the directive of a record; `None` if it cannot be read.
 fn answer_of(record: &ConsumerRecord) -> Option<DirectiveAnswer> {
     let workload = record.key.as_deref().and_then(|key| std::str::from_utf8(key).ok())?;
     let directive = match record.value.as_deref().map(decode::<Directive>).transpose() {

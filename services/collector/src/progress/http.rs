@@ -167,7 +167,7 @@ impl HttpSource {
     async fn bind(&mut self) -> Result<SocketAddr, SourceError> {
         let address = self.endpoint.settings.listen;
         if self.endpoint.settings.service_accounts.is_some() && self.endpoint.accounts.is_none() {
-            let detail = "nobody here asks an API server about tokens: unset collector.progress.service_accounts.enabled";
+            let detail = "no API server that reviews tokens is connected: unset collector.progress.service_accounts.enabled";
             return Err(SourceError::new(KIND, detail));
         }
         let (secrets, follower) =
@@ -256,7 +256,7 @@ async fn admit(State(endpoint): State<Arc<ProgressEndpoint>>, mut request: Reque
         if let Some(standing) = request.extensions().get::<ClientIdentity>()
             && !standing.identify(sender.0.as_ref().map_or("", |grant| &grant.id))
         {
-            let error = "all connections are in use, and nobody has more of them than this sender; try again";
+            let error = "all connections are in use, and no sender has more of them than this one; try again";
             return Err(Rejection { closes: true, ..Rejection::new(StatusCode::SERVICE_UNAVAILABLE, error.to_owned()) });
         }
         endpoint.paced(&sender)?;
@@ -537,7 +537,7 @@ impl ProgressEndpoint {
         let Err(wait) = admitted else { return why };
         self.metrics.connections_refused.get_or_create(&ReasonLabel { reason: "unknown" }).inc();
         let error = format!(
-            "more than {} requests a second that nobody known sent (collector.progress.requests_per_second); this one: {}; \
+            "more than {} requests a second from unknown senders (collector.progress.requests_per_second); this one: {}; \
              try again in {:.3} s",
             self.settings.requests_per_second,
             why.error,

@@ -19,7 +19,8 @@ use crate::metrics::{CollectorMetrics, OutcomeLabel};
 use crate::settings::ServiceAccounts;
 use crate::source::BoxFuture;
 
-/// Unknown tokens that are asked for at once. An API server that answers needs milliseconds, so this is reached where it does not.
+/// Unknown tokens that are asked for at once. An API server that answers needs milliseconds, so this is reached where it does
+/// not.
 const STRANGERS: usize = 32;
 /// Time after which a request that found as many may be tried again.
 const PUT_OFF: Duration = Duration::from_secs(1);
@@ -113,7 +114,7 @@ impl ServiceAccountVerifier {
         &self.audience
     }
 
-    /// Returns what the bearer of this token may do.
+    /// Returns the rights of the bearer of this token.
     pub async fn verify(&self, token: &str) -> GrantResult {
         let claims = TokenClaims::read(token).ok_or(TokenRefusal::Worthless)?;
         let hash = TokenHash::of(token);

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use axum::Router;
 use eadt_service::Shutdown;
 use eadt_service::connections::{self, CloseReason, ConnectionLimits};
+use eadt_service::files::{self, SMALL_BYTES};
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
@@ -40,12 +41,16 @@ impl ServerCertificate {
 
 fn config(certificate: &Path, key: &Path) -> Result<ServerConfig, String> {
     let of = |path: &Path, error: &dyn std::fmt::Display| format!("cannot use {}: {error}", path.display());
+    let read = |path: &Path| files::read_bytes(path, SMALL_BYTES).map_err(|error| of(path, &error));
+    let pem = read(certificate)?;
     let chain: Vec<_> =
-        CertificateDer::pem_file_iter(certificate).and_then(Iterator::collect).map_err(|error| of(certificate, &error))?;
+        CertificateDer::pem_slice_iter(&pem).collect::<Result<_, _>>().map_err(|_| of(certificate, &"it is no PEM"))?;
     if chain.is_empty() {
         return Err(of(certificate, &"it holds no PEM certificate"));
     }
-    let secret = PrivateKeyDer::from_pem_file(key).map_err(|error| of(key, &error))?;
+    // The error would quote the key's lines.
+    let secret = PrivateKeyDer::from_pem_slice(&read(key)?)
+        .map_err(|_| of(key, &"it holds no PEM private key: its first line is -----BEGIN PRIVATE KEY-----"))?;
     ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()
         .and_then(|builder| builder.with_no_client_auth().with_single_cert(chain, secret))
@@ -74,5 +79,35 @@ pub async fn serve(
             connections::serve(listener, move |stream| tls.acceptor().accept(stream), router, limits, refused, shutdown).await;
         }
         None => connections::serve(listener, |stream| ready(Ok(stream)), router, limits, refused, shutdown).await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn endless_files_are_refused_and_no_error_quotes_a_key() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+        std::fs::write(at("tls.crt"), made.cert.pem()).unwrap();
+        let error = |certificate: &Path, key: &Path| ServerCertificate::load(certificate, key).unwrap_err();
+        let zero = Path::new("/dev/zero");
+        for error in [error(zero, zero), error(&at("tls.crt"), zero)] {
+            assert!(error.contains("/dev/zero") && error.contains("more than 16 MiB"), "{error}");
+        }
+        for text in [
+            "hunter2",
+            "-----BEGIN PRIVATE KEY-----hunter2",
+            "-----BEGIN PRIVATE KEY-----hunter2-----END PRIVATE KEY-----",
+            "-----BEGIN PRIVATE KEY-----\nhunter2\n-----END PRIVATE KEY-----",
+            "-----BEGIN hunter2-----\nabcd\n-----END PRIVATE KEY-----",
+        ] {
+            std::fs::write(at("tls.key"), text).unwrap();
+            let error = error(&at("tls.crt"), &at("tls.key"));
+            // An error in PEM lists bytes as numbers.
+            assert!(!error.contains("hunter2") && !error.contains("104, 117"), "{text}: {error}");
+        }
     }
 }

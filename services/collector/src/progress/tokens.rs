@@ -221,9 +221,13 @@ pub fn read(path: &Path) -> Result<TokenStore, TokensError> {
     parse(&text).map_err(failed)
 }
 
-/// Returns the content of a tokens file.
+/// Returns the content of a tokens file. Its errors have the place and nothing of the text, which may be tokens that somebody wrote
+/// into it.
 pub fn parse(text: &[u8]) -> Result<TokenStore, String> {
-    let tokens: TokenStore = serde_json::from_slice(text).map_err(|error| error.to_string())?;
+    let tokens: TokenStore = serde_json::from_slice(text).map_err(|error| {
+        let kind = if error.is_data() { "another content than" } else { "no JSON, as" };
+        format!("line {}, column {}: it has {kind} eadt token create writes", error.line(), error.column())
+    })?;
     tokens.check()?;
     Ok(tokens)
 }
@@ -348,18 +352,25 @@ mod tests {
         };
         let (good, hash) = (entry("a", &"0".repeat(64), "[\"n\"]"), "0".repeat(64));
         for (text, part) in [
-            ("nonsense".to_owned(), "expected"),
-            ("{\"tokens\":[{\"id\":\"a\"}]}".to_owned(), "missing field"),
-            ("{\"token\":[]}".to_owned(), "unknown field"),
+            ("nonsense".to_owned(), "it has no JSON, as eadt token create writes"),
+            ("[\"hunter2\"]".to_owned(), "it has another content than eadt token create writes"),
+            ("\"hunter2\"".to_owned(), "another content"),
+            ("{\"hunter2\":1}".to_owned(), "another content"),
+            ("{\"tokens\":\"hunter2\"}".to_owned(), "another content"),
+            ("{\"tokens\":[\"hunter2\"]}".to_owned(), "another content"),
+            ("{\"tokens\":[{\"id\":\"a\",\"sha256\":\"hunter2\"}]}".to_owned(), "another content"),
+            ("{\"tokens\":[{\"id\":\"a\",\"created\":\"hunter2\"}]}".to_owned(), "another content"),
+            ("{\"tokens\":[{\"id\":\"a\"}]}".to_owned(), "another content"),
+            ("hunter2\nhunter2\n".to_owned(), "no JSON"),
             (format!("{{\"tokens\":[{good},{good}]}}"), "two tokens have the id a"),
-            (format!("{{\"tokens\":[{}]}}", entry("a", "00", "[\"n\"]")), "SHA-256"),
-            (format!("{{\"tokens\":[{}]}}", entry("a", &format!("{hash}00"), "[\"n\"]")), "SHA-256"),
+            (format!("{{\"tokens\":[{}]}}", entry("a", "00", "[\"n\"]")), "another content"),
+            (format!("{{\"tokens\":[{}]}}", entry("a", &format!("{hash}00"), "[\"n\"]")), "another content"),
             (format!("{{\"tokens\":[{}]}}", entry("a", &hash, "[]")), "no namespace"),
             (format!("{{\"tokens\":[{}]}}", entry("a", &hash, "[\"n/a\"]")), "is no namespace"),
         ] {
             std::fs::write(&path, &text).unwrap();
             let error = read(&path).unwrap_err().to_string();
-            assert!(error.contains(part) && error.contains("tokens.json"), "{text}: {error}");
+            assert!(error.contains(part) && error.contains("tokens.json") && !error.contains("hunter2"), "{text}: {error}");
         }
         assert!(change(&path, |_| Ok(())).is_err(), "what cannot be read is not replaced");
     }

@@ -132,15 +132,15 @@ impl From<&GpuTelemetry> for DeviceSnapshot {
 
 /// A GPU as its node names it, while no sample of it has come.
 #[derive(Debug, Default)]
-struct NamedDevice<'a> {
+struct DeviceWithoutSample<'a> {
     node: &'a str,
     gpu_index: Option<u32>,
     gpu_model: Option<&'a String>,
     power_limit_watts: Option<f64>,
 }
 
-impl From<NamedDevice<'_>> for DeviceSnapshot {
-    fn from(named: NamedDevice<'_>) -> Self {
+impl From<DeviceWithoutSample<'_>> for DeviceSnapshot {
+    fn from(named: DeviceWithoutSample<'_>) -> Self {
         Self {
             node: Some(named.node.to_owned()),
             gpu_index: named.gpu_index,
@@ -197,17 +197,17 @@ impl NodeSnapshot {
     }
 
     /// Returns the GPUs that its agent and its kubelet name, if their last event is recent.
-    fn named_devices<'a>(&'a self, name: &'a str, now: Option<EventTime>) -> BTreeMap<&'a str, NamedDevice<'a>> {
+    fn named_devices<'a>(&'a self, name: &'a str, now: Option<EventTime>) -> BTreeMap<&'a str, DeviceWithoutSample<'a>> {
         let is_recent = |time: EventTime| now.is_none_or(|now| now.seconds_since(time) <= SILENT_SECONDS);
         let holders = self.holders.iter().filter(|holders| is_recent(holders.time)).flat_map(|holders| &holders.devices);
         let held = |held: &'a HeldDevice| {
-            let named = NamedDevice { node: name, gpu_model: held.gpu_model.as_ref(), ..NamedDevice::default() };
+            let named = DeviceWithoutSample { node: name, gpu_model: held.gpu_model.as_ref(), ..DeviceWithoutSample::default() };
             (held.device.as_str(), named)
         };
-        let mut named: BTreeMap<&str, NamedDevice<'_>> = holders.map(held).collect();
+        let mut named: BTreeMap<&str, DeviceWithoutSample<'_>> = holders.map(held).collect();
         let state = self.state.iter().filter(|state| !state.stopped && is_recent(state.time));
         named.extend(state.flat_map(|state| &state.devices).map(|report| {
-            let named = NamedDevice {
+            let named = DeviceWithoutSample {
                 node: name,
                 gpu_index: report.gpu_index,
                 gpu_model: report.gpu_model.as_ref(),

@@ -128,6 +128,9 @@ struct FleetCursor<'a> {
     name: &'a str,
 }
 
+/// A workload and its sort key.
+type FleetEntry<'a> = (FleetCursor<'a>, &'a WorkloadState);
+
 impl<'a> FleetCursor<'a> {
     fn compare(&self, other: &FleetCursor<'_>, descending_names: bool) -> Ordering {
         let by_value = match (self.value, other.value) {
@@ -157,21 +160,16 @@ impl<'a> FleetCursor<'a> {
 }
 
 impl DashboardModel {
-    /// Returns one page of the fleet.
-    pub fn fleet(&self, query: &FleetQuery) -> Result<FleetPage, InvalidQuery> {
+    /// Returns the workloads that match a query, in no order, and whether their names descend.
+    fn matching_workloads(&self, query: &FleetQuery) -> Result<(Vec<FleetEntry<'_>>, bool), InvalidQuery> {
         let wanted = query.q.to_lowercase();
         let states = parse_states(&query.state)?;
-        let cursor = query.cursor.as_deref().map(|text| {
-            FleetCursor::parse(text).ok_or_else(|| InvalidQuery(format!("cursor {text:?} is none that a page had: leave it out")))
-        });
-        let cursor = cursor.transpose()?;
         let turned = match (query.order, query.sort) {
             (Some(order), _) => order == SortOrder::Desc,
             (None, SortKey::Name | SortKey::State) => false,
             (None, _) => true,
         };
-        let by_name = query.sort == SortKey::Name;
-        let mut places: Vec<(FleetCursor<'_>, &WorkloadState)> = self
+        let entries = self
             .workloads
             .iter()
             .filter(|(name, state)| {
@@ -183,7 +181,23 @@ impl DashboardModel {
                 (FleetCursor { value: value.map(|value| if turned { -value } else { value }), name }, state)
             })
             .collect();
-        let descending_names = by_name && turned;
+        Ok((entries, query.sort == SortKey::Name && turned))
+    }
+
+    /// Returns all workloads that match a query, in its order, whatever its page.
+    pub(super) fn sorted_workloads(&self, query: &FleetQuery) -> Result<Vec<(&str, &WorkloadState)>, InvalidQuery> {
+        let (mut entries, descending_names) = self.matching_workloads(query)?;
+        entries.sort_unstable_by(|(a, _), (b, _)| a.compare(b, descending_names));
+        Ok(entries.into_iter().map(|(place, state)| (place.name, state)).collect())
+    }
+
+    /// Returns one page of the fleet.
+    pub fn fleet(&self, query: &FleetQuery) -> Result<FleetPage, InvalidQuery> {
+        let cursor = query.cursor.as_deref().map(|text| {
+            FleetCursor::parse(text).ok_or_else(|| InvalidQuery(format!("cursor {text:?} is none that a page had: leave it out")))
+        });
+        let cursor = cursor.transpose()?;
+        let (mut places, descending_names) = self.matching_workloads(query)?;
         let matching = places.len();
         if let Some(cursor) = cursor {
             places.retain(|(place, _)| place.compare(&cursor, descending_names).is_gt());

@@ -1,11 +1,14 @@
 //! The dashboard's model, as a fold over events. Pure: its only time is that of the events.
 
+mod budget;
 pub mod changes;
 pub mod compare;
 pub mod decisions;
 pub mod detail;
 mod devices;
 pub mod fleet;
+pub mod gpu_map;
+pub mod heat_strip;
 pub mod overview;
 pub mod policies;
 mod records;
@@ -30,6 +33,7 @@ use eadt_schemas::v1::{
 use eadt_schemas::{EventTime, Topic, decode};
 use serde::Serialize;
 
+use budget::PowerBudgetTimeline;
 use changes::ChangeCounts;
 use devices::DeviceInventory;
 use records::SharedTexts;
@@ -200,6 +204,7 @@ pub struct DashboardModel {
     replay: Option<ReplayCheck>,
     workloads: BTreeMap<Arc<str>, WorkloadState>,
     idle: IdleDevices,
+    budget: PowerBudgetTimeline,
     devices: DeviceInventory,
     devices_beyond_limit: u64,
     /// Time of the newest sample at the last update of the viewers about samples.
@@ -261,6 +266,7 @@ impl DashboardModel {
             replay: None,
             workloads: BTreeMap::new(),
             idle: IdleDevices::default(),
+            budget: PowerBudgetTimeline::default(),
             devices: DeviceInventory::default(),
             devices_beyond_limit: 0,
             last_samples_update: None,
@@ -455,6 +461,7 @@ impl DashboardModel {
         if self.is_later(event.time) {
             return;
         }
+        self.budget.take(event);
         let Some(name) = self.admit(&event.workload) else { return };
         let state = self.workloads.get_mut(&name).expect("admitted");
         if state.is_exact() {

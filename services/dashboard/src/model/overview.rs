@@ -122,12 +122,23 @@ pub struct PowerHistory {
     /// Starts of the intervals; one more than there are figures.
     pub edges_ms: Vec<i64>,
     pub layers: Vec<PowerLayer>,
+    /// Absent: no decision in that time names a power budget.
+    pub budget: Option<PowerBudgetLine>,
     /// Changes, verdicts and refusals in that time, oldest first.
     pub marks: Vec<DecisionMark>,
     /// Older ones that are too many.
     pub marks_left_out: usize,
     /// Workloads, or namespaces, in the layer of others.
     pub others: usize,
+}
+
+/// The power budget over time, as the decisions of its stage name it.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct PowerBudgetLine {
+    /// The budget that is in force last in each interval; `None`: none is.
+    pub power_watts: Vec<Option<f64>>,
+    /// Number of workloads that share it, by the newest decision. Power of others is not in it.
+    pub workloads: Option<usize>,
 }
 
 /// One layer of the chart of power.
@@ -332,7 +343,8 @@ impl DashboardModel {
         let (mut layers, others) = self.power_layers(&grid);
         layers.extend(self.idle_layer(&grid));
         let (marks, marks_left_out) = self.marks(from, to);
-        Some(PowerHistory { edges_ms: grid.edges_ms(), layers, marks, marks_left_out, others })
+        let budget = self.budget_line(&grid);
+        Some(PowerHistory { edges_ms: grid.edges_ms(), layers, budget, marks, marks_left_out, others })
     }
 
     /// Returns the layers of the largest workloads, or of the largest namespaces if those workloads take little of all, and of
@@ -381,6 +393,13 @@ impl DashboardModel {
             namespace: None,
             power_watts: idle.power_watts,
         })
+    }
+
+    fn budget_line(&self, grid: &TimeGrid) -> Option<PowerBudgetLine> {
+        let watts_in = |(from, to)| self.budget.watts_in(from, to);
+        let power_watts: Vec<Option<f64>> = grid.intervals().map(watts_in).collect();
+        let is_known = power_watts.iter().any(Option::is_some);
+        is_known.then(|| PowerBudgetLine { power_watts, workloads: self.budget.workloads() })
     }
 
     /// Returns the newest marks in a range, oldest first, and how many are left out.
@@ -435,6 +454,12 @@ impl TimeGrid {
 
     fn edges_ms(&self) -> Vec<i64> {
         (0..=self.count).map(|index| (self.from + index * self.width).div_euclid(1000)).collect()
+    }
+
+    /// Returns the begin and the end of each interval.
+    fn intervals(&self) -> impl Iterator<Item = (EventTime, EventTime)> {
+        let edge = move |index: i64| EventTime::from_micros(self.from + index * self.width);
+        (0..self.count).map(move |index| (edge(index), edge(index + 1)))
     }
 
     /// Writes the mean power over each interval's known part into `mean`; `sums` is room to count in.

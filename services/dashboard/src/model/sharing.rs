@@ -27,6 +27,8 @@ const STAGE: &str = "sm-partition";
 pub struct SharingQuery {
     /// Only GPUs of this node; `-`: GPUs without a known node.
     pub node: Option<String>,
+    /// Only GPUs with this index on their node.
+    pub gpu_index: Option<u32>,
     /// A part of a GPU's, a node's or a workload's name, in either case.
     pub q: String,
     /// Only GPUs that several workloads share.
@@ -190,7 +192,7 @@ pub struct SharingPage {
 }
 
 /// A GPU's name and snapshot, by which rows are ordered.
-type DeviceEntry<'a> = (&'a str, &'a DeviceSnapshot);
+pub(super) type DeviceEntry<'a> = (&'a str, &'a DeviceSnapshot);
 
 fn in_order((a_name, a): &DeviceEntry<'_>, (b_name, b): &DeviceEntry<'_>) -> Ordering {
     let nodes = natural_order(a.node.as_deref(), b.node.as_deref());
@@ -210,7 +212,8 @@ impl DashboardModel {
                 node => device.node.as_deref() == node,
             };
             let named = || has(name) || device.node.as_deref().is_some_and(has) || device.workloads().any(has);
-            of_node && (!query.shared || device.is_shared()) && (wanted.is_empty() || named())
+            let of_index = query.gpu_index.is_none_or(|index| device.gpu_index == Some(index));
+            of_node && of_index && (!query.shared || device.is_shared()) && (wanted.is_empty() || named())
         };
         let without_samples = self.devices.without_samples();
         let all: Vec<DeviceEntry<'_>> =
@@ -245,7 +248,7 @@ impl DashboardModel {
     }
 
     /// Returns the workloads that a device works for: a job that has ended leaves its GPUs without work.
-    fn workloads_of<'a>(&'a self, device: &'a DeviceSnapshot) -> impl Iterator<Item = &'a str> {
+    pub(super) fn workloads_of<'a>(&'a self, device: &'a DeviceSnapshot) -> impl Iterator<Item = &'a str> {
         device.workloads().filter(move |workload| !self.has_finished(workload))
     }
 
@@ -256,7 +259,7 @@ impl DashboardModel {
         Some((all - ended.map(|known| known.share.unwrap_or(1.0)).sum::<f64>()).max(0.0))
     }
 
-    fn is_silent(&self, device: &DeviceSnapshot) -> bool {
+    pub(super) fn is_silent(&self, device: &DeviceSnapshot) -> bool {
         !device.has_sample || self.devices.newest().is_some_and(|now| now.seconds_since(device.time) > SILENT_SECONDS)
     }
 
@@ -428,7 +431,7 @@ impl DashboardModel {
 }
 
 /// Compares names as people order them: `node-2` comes before `node-10`. No name comes first.
-fn natural_order(a: Option<&str>, b: Option<&str>) -> Ordering {
+pub(super) fn natural_order(a: Option<&str>, b: Option<&str>) -> Ordering {
     /// Parts that hold digits only, with their value, and the parts between.
     fn parts(name: &str) -> Vec<(u128, &str)> {
         let parts = name.as_bytes().chunk_by(|one, next| one.is_ascii_digit() == next.is_ascii_digit());

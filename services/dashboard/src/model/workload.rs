@@ -314,7 +314,7 @@ impl WorkloadState {
     pub fn state(&self, now: Option<EventTime>) -> WorkloadStatus {
         let window = match &self.latest {
             None => WindowPresence::None,
-            Some(_) if self.has_finished() => WindowPresence::Ended,
+            Some(_) if self.run.is_over() => WindowPresence::Ended,
             Some(_) if !self.is_live(now) => WindowPresence::Silent,
             Some(latest) => WindowPresence::Live { restarted: latest.restarted },
         };

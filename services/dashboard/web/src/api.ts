@@ -152,9 +152,23 @@ export interface FleetPage {
   next: string | null;
 }
 
+/** A cell for each workload that matches, as columns. */
+export interface HeatStrip {
+  total: number;
+  names: string[];
+  /** What the numbers of `state` stand for. */
+  states: State[];
+  state: number[];
+  saving_ratio: Num[];
+  /** 1: of the whole run, and the interval leaves out zero. */
+  saving_is_clear: number[];
+}
+
 export interface PowerHistory {
   edges_ms: number[];
   layers: { kind: "workload" | "namespace" | "others" | "idle"; workload: string | null; namespace: string | null; power_watts: Num[] }[];
+  /** In force last in each interval; of the workloads that share it. */
+  budget: { power_watts: Num[]; workloads: Num } | null;
   marks: { time_ms: number; workload: string; decision_id: string; kind: NoticeKind }[];
   marks_left_out: number;
   others: number;
@@ -372,6 +386,20 @@ export interface NodeRow {
   power_watts: Num;
   power_known: number;
   unassigned_power_watts: Num;
+}
+
+/** All GPUs by node, as columns. */
+export interface GpuMap {
+  now_ms: Num;
+  gpus: number;
+  nodes: {
+    node: string | null;
+    /** The index on the node; the UUID if that is not the GPU's alone. */
+    gpus: (number | string)[];
+    power_watts: Num[];
+    /** `null`: it is silent. */
+    workloads: Num[];
+  }[];
 }
 
 export interface SharingPage {

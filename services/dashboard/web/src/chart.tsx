@@ -12,6 +12,8 @@ export interface Line {
   /** Filled down to the line below it. */
   stacked?: boolean;
   dashed?: boolean;
+  /** Each value holds until the next; this text is beside the end of the line, and in the legend. */
+  steps?: string;
   /** Least and greatest of each point. */
   band?: [(number | null)[], (number | null)[]];
   format: (value: number | null | undefined) => string;
@@ -28,6 +30,8 @@ export interface Mark {
 export interface ChartProps {
   title: string;
   unit: string;
+  /** What is spoken beside the title. */
+  summary?: string;
   /** Seconds. */
   times: number[];
   lines: Line[];
@@ -51,7 +55,7 @@ const LANE = 16;
 /** Returns whether the job changed its phase: a single one is not named. */
 const hasPhases = ({ phases }: ChartProps): boolean => new Set(phases?.filter((phase) => phase !== null)).size > 1;
 
-const css = (name: string): string => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+export const css = (name: string): string => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
 /** Sums from below, for layers; unknown counts as nothing where another layer is known. */
 function stack(lines: Line[]): (number | null)[][] {
@@ -135,7 +139,7 @@ export function Chart(props: ChartProps) {
     else return;
     event.preventDefault();
   };
-  const words = at === null ? `${title}: ${times.length} points; arrow keys read them` : spoken(props, at);
+  const words = at === null ? `${title}: ${times.length} points; arrow keys read them${props.summary ? `; ${props.summary}` : ""}` : spoken(props, at);
 
   return (
     <figure class="chart">
@@ -186,7 +190,7 @@ function Readout({ props, at }: { props: ChartProps; at: number | null }) {
       {lines.map((line) => (
         <span key={line.label} class="key">
           <span class={line.dashed ? "swatch dashed" : "swatch"} style={{ color: `var(${line.colour})` }} aria-hidden="true" />
-          <span class="key-label">{line.label}</span>
+          <span class="key-label">{at === null ? (line.steps ?? line.label) : line.label}</span>
           {at !== null && <b>{line.format(line.values[at])}</b>}
         </span>
       ))}
@@ -260,6 +264,7 @@ function options(latest: Latest, width: number, height: number, setCursor: (inde
       stroke: colour,
       width: line.stacked ? 1 : 1.75,
       ...(line.dashed ? { dash: [6, 4] } : {}),
+      ...(line.steps !== undefined && uPlot.paths.stepped ? { paths: uPlot.paths.stepped({ align: 1 }) } : {}),
       ...(line.stacked && below === null ? { fill: translucent(colour, 0.75) } : {}),
       // A line needs two points: one alone between silences is drawn as a point.
       points: { show: false, size: 5, filter: (u, index) => lonePoints(u.data[index] ?? []) },
@@ -302,7 +307,7 @@ function options(latest: Latest, width: number, height: number, setCursor: (inde
     ],
     hooks: {
       drawClear: [(u) => backdrop(u, latest.current)],
-      draw: [(u) => drawMarks(u, latest.current)],
+      draw: [(u) => drawMarks(u, latest.current), (u) => drawStepTexts(u, latest.current)],
       setCursor: [(u) => setCursor(u.cursor.left !== undefined && u.cursor.left >= 0 ? (u.cursor.idx ?? null) : null)],
     },
   };
@@ -332,7 +337,7 @@ function range({ clip, fromZero }: ChartProps, least: number | null, most: numbe
   return [fromZero ? 0 : Math.max(0, low - room), high + room];
 }
 
-function translucent(colour: string, alpha: number): string {
+export function translucent(colour: string, alpha: number): string {
   const match = /^#([0-9a-f]{2})([0-9a-f]{2})([0-9a-f]{2})$/i.exec(colour);
   if (!match) return colour;
   const [red, green, blue] = match.slice(1).map((part) => parseInt(part, 16));
@@ -399,6 +404,23 @@ function hatch(ctx: CanvasRenderingContext2D, left: number, top: number, width: 
     ctx.lineTo(x + height, top);
   }
   ctx.stroke();
+  ctx.restore();
+}
+
+/** Writes the text of each line of steps above its right end. */
+function drawStepTexts(u: uPlot, { lines }: ChartProps): void {
+  const { ctx } = u;
+  const { left, top, width } = u.bbox;
+  ctx.save();
+  ctx.font = `${11 * devicePixelRatio}px system-ui, sans-serif`;
+  ctx.textAlign = "right";
+  ctx.textBaseline = "bottom";
+  for (const { steps, values, colour } of lines) {
+    const value = values.filter((value) => value !== null).at(-1);
+    if (steps === undefined || value === undefined) continue;
+    ctx.fillStyle = css(colour);
+    ctx.fillText(steps, left + width - 4 * devicePixelRatio, Math.max(u.valToPos(value, "y", true) - 3 * devicePixelRatio, top + 12 * devicePixelRatio));
+  }
   ctx.restore();
 }
 

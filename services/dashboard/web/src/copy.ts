@@ -1,5 +1,5 @@
 // A run in one file: the answers are in the page itself, and no server is asked.
-import type { DecisionDetail, FleetPage, FleetRow, Overview, PolicyPage, PowerHistory, Series, SharingPage, WorkloadDetail } from "./api";
+import type { DecisionDetail, FleetPage, FleetRow, HeatStrip, Overview, PolicyPage, PowerHistory, Series, SharingPage, WorkloadDetail } from "./api";
 
 interface Copy {
   overview: Overview;
@@ -38,6 +38,8 @@ export function answer(from: Copy, path: string): unknown {
       return from.power;
     case "fleet":
       return fleet(from.fleet, params);
+    case "heat-strip":
+      return heatStrip(fleet(from.fleet, params));
     case "sharing":
       return sharing(from.sharing, params);
     case "policies": {
@@ -81,6 +83,19 @@ function sharing(all: SharingPage, params: URLSearchParams): SharingPage {
     devices: all.devices.slice(skip, skip + limit),
     matching: have,
     unknown: left > 0 ? [...all.unknown, `${left} ${of} are not in this file`] : all.unknown,
+  };
+}
+
+/** The cells of the workloads that are here. */
+function heatStrip({ total, rows }: FleetPage): HeatStrip {
+  const states = [...new Set(rows.map((row) => row.state))];
+  return {
+    total,
+    names: rows.map((row) => row.workload),
+    states,
+    state: rows.map((row) => states.indexOf(row.state)),
+    saving_ratio: rows.map((row) => row.saving_ratio),
+    saving_is_clear: rows.map((row) => Number(row.saving_is_whole && ["saved", "lost"].includes(row.saving_verdict))),
   };
 }
 

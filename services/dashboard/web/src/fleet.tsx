@@ -1,9 +1,11 @@
 // All workloads: a sentence, a few figures, power over time, a table sorted by what matters.
+import type { ComponentChildren } from "preact";
 import { useEffect, useMemo } from "preact/hooks";
 import { addressMoment, type FleetPage, type FleetRow, type Overview, type PowerHistory, query, type SharingPage } from "./api";
 import { Chart, type Line } from "./chart";
 import { copy } from "./copy";
 import { changesNote, clock, count, counted, digits, duration, interval, joules, kwh, moment, perSample, percent, STATES, visible, watts } from "./format";
+import { HeatStrip, PAGE_ROWS } from "./heat";
 import { LayoutText, OriginBadge, Problem, SavingText, savingNote, savingTone, Sparkline, Stalls, Stat, StateBadge, Waiting, wholeSaving, WithCode, WithTimes } from "./parts";
 import { useRowKeys } from "./rows";
 import { changed, decisionHref, type Live, type Route, useData, workloadHref } from "./state";
@@ -62,7 +64,11 @@ export function Fleet({ route, live, announce }: { route: Route; live: Live; ann
       {overview && overview.now_ms !== null && <Figures overview={overview} sharing={sharing} />}
       {overview?.totals.why_no_energy && <NoEnergy why={overview.totals.why_no_energy} />}
       {power && power.layers.some((layer) => layer.power_watts.some((watts) => watts !== null)) && <Power power={power} route={route} hours={hours} />}
-      {page && page.total > 0 && <Workloads page={page} route={route} sort={sort} announce={announce} mixed={overview?.mixed_origins ?? false} />}
+      {page && page.total > 0 && (
+        <Workloads page={page} route={route} sort={sort} announce={announce} mixed={overview?.mixed_origins ?? false}>
+          {page.matching > PAGE_ROWS && <HeatStrip question={query({ sort, order, q: params.q, state })} page={page} route={route} tick={tick} />}
+        </Workloads>
+      )}
     </>
   );
 }
@@ -147,8 +153,24 @@ function layerLabel({ kind, workload, namespace }: PowerHistory["layers"][number
 const MARKS = { change: ["▲", "busy"], kept: ["✓", "good"], no_gain: ["○", "calm"], revert: ["✗", "bad"], recommended: ["△", "calm"], not_made: ["△", "calm"], refused: ["!", "bad"] } as const;
 const WORDS = { change: "change", kept: "kept", no_gain: "no gain, left as it is", revert: "reverted", recommended: "recommended, not made", not_made: "not made", refused: "refused" } as const;
 
+/** The power budget as a line, and in words; `null`: there is none. */
+function budgetOf({ budget }: PowerHistory): { line: Line; summary: string; note: string } | null {
+  const known = budget?.power_watts.filter((value) => value !== null) ?? [];
+  const newest = known.at(-1);
+  if (!budget || newest === undefined) return null;
+  const [least, most] = [Math.min(...known), Math.max(...known)];
+  const range = least === most ? "" : `, ${watts(least)} to ${watts(most)} in this time`;
+  const last = `${watts(newest)}${budget.power_watts.at(-1) === null ? " at last; none is in force at the end" : ""}`;
+  const shared = budget.workloads === null ? "" : ` of ${counted(budget.workloads, "workload")}`;
+  return {
+    line: { label: "power budget", values: budget.power_watts, colour: "--text", dashed: true, steps: `power budget, ${watts(newest)}`, format: watts },
+    summary: `power budget${shared}: ${last}${range}`,
+    note: `Power budget${shared}: ${last}${range}. It limits the caps of the workloads whose controller is \`power-budget\`; power of others and of GPUs without work is not in it.`,
+  };
+}
+
 function Power({ power, route, hours }: { power: PowerHistory; route: Route; hours: number | null }) {
-  const { times, span, lines, marks } = useMemo(() => {
+  const { times, span, lines, marks, budget } = useMemo(() => {
     const times = power.edges_ms.slice(0, -1).map((edge) => edge / 1000);
     const named = ({ workload, namespace }: PowerHistory["layers"][number]) => workload ?? (namespace === null ? null : `${namespace}/*`);
     const colours = workloadColours([power.layers.flatMap((layer) => named(layer) ?? [])]);
@@ -160,6 +182,8 @@ function Power({ power, route, hours }: { power: PowerHistory; route: Route; hou
       stacked: true,
       format: watts,
     }));
+    const budget = budgetOf(power);
+    if (budget) lines.push(budget.line);
     const marks = power.marks.map((mark) => ({
       time: mark.time_ms / 1000,
       text: MARKS[mark.kind][0],
@@ -169,7 +193,7 @@ function Power({ power, route, hours }: { power: PowerHistory; route: Route; hou
     }));
     // To the end of the last interval.
     const span = ((power.edges_ms.at(-1) ?? 0) - (power.edges_ms[0] ?? 0)) / 1000;
-    return { times, span, lines, marks };
+    return { times, span, lines, marks, budget };
   }, [power]);
   if (times.length < 2) return null;
   return (
@@ -187,7 +211,12 @@ function Power({ power, route, hours }: { power: PowerHistory; route: Route; hou
           </a>
         </nav>
       </header>
-      <Chart title="Power by workload" unit={`W, ${duration(span)}`} times={times} lines={lines} height={220} marks={marks} fromZero />
+      <Chart title="Power by workload" unit={`W, ${duration(span)}`} times={times} lines={lines} height={220} marks={marks} fromZero summary={budget?.summary} />
+      {budget && (
+        <p class="legend-note">
+          <WithCode text={budget.note} />
+        </p>
+      )}
       {power.marks_left_out > 0 && <p class="legend-note">{counted(power.marks_left_out, "older mark is", "older marks are")} left out: a shorter time has all of its own.</p>}
     </section>
   );
@@ -199,9 +228,11 @@ interface TableProps {
   sort: string;
   announce: (text: string) => void;
   mixed: boolean;
+  /** What is above the table. */
+  children: ComponentChildren;
 }
 
-function Workloads({ page, route, sort, announce, mixed }: TableProps) {
+function Workloads({ page, route, sort, announce, mixed, children }: TableProps) {
   const body = useRowKeys(page.rows.length);
   // Without any power, progress is all that is known: it is not left out on a narrow screen.
   const noPower = page.rows.every((row) => row.power_watts === null && row.energy_joules === null);
@@ -219,6 +250,7 @@ function Workloads({ page, route, sort, announce, mixed }: TableProps) {
         <h2 id="workloads-heading">Workloads</h2>
         <StateFilter route={route} />
       </header>
+      {children}
       {page.rows.length === 0 ? (
         <p class="empty">
           None of {counted(page.total, "workload")} matches. <a href={changed(route, { q: null, state: null, cursor: null })}>Show all</a>

@@ -315,6 +315,7 @@ const KEYS: [string, string][] = [
   ["Enter", "open what is focused"],
   ["← →", "in a chart: read point by point (Page Up and Down: ten)"],
   ["Home  End", "in a chart: first and last point"],
+  ["← → ↑ ↓", "in the strip of all workloads and the map of all GPUs: from one to the next (Enter opens it)"],
   ["?", "this list"],
 ];
 

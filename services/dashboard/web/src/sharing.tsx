@@ -1,7 +1,9 @@
 // GPUs: who is on each, which part of its power is whose, how that is known, and what is nobody's.
+import { useEffect, useRef } from "preact/hooks";
 import { addressMoment, type Basis, type DeviceRow, type NodeRow, query, type SharingPage } from "./api";
 import { copy } from "./copy";
 import { clock, count, counted, digits, joules, percent, visible, watts } from "./format";
+import { GpuMap, MAP_GPUS } from "./gpumap";
 import { OriginBadge, Problem, Stat, Waiting, WithCode } from "./parts";
 import { changed, decisionHref, type Live, type Route, useData, workloadHref } from "./state";
 import { workloadColours } from "./workload-colours";
@@ -20,8 +22,21 @@ const BASES: Record<Basis, [string, string]> = {
 export function Sharing({ route, live }: { route: Route; live: Live }) {
   const params = Object.fromEntries(route.params);
   const skip = Number(params.skip) || 0;
-  const path = `sharing${query({ node: params.node, q: params.gpu, shared: params.shared, skip: skip || null, limit: ROWS })}`;
-  const { data, error } = useData<SharingPage>(path, live.tick);
+  const path = `sharing${query({ node: params.node, gpu_index: params.index, q: params.gpu, shared: params.shared, skip: skip || null, limit: ROWS })}`;
+  const { data, error, isCurrent } = useData<SharingPage>(path, live.tick);
+  // Whoever chose a GPU on the map goes on at its strip, as soon as it is there.
+  const heading = useRef<HTMLHeadingElement>(null);
+  const isChosen = useRef(false);
+  useEffect(() => {
+    if (!isChosen.current || !isCurrent) return;
+    isChosen.current = false;
+    heading.current?.focus();
+  }, [path, isCurrent]);
+  const choose = (address: string) => {
+    if (location.hash === address) return heading.current?.focus();
+    isChosen.current = true;
+    location.hash = address;
+  };
   if (!data) {
     return (
       <>
@@ -41,14 +56,18 @@ export function Sharing({ route, live }: { route: Route; live: Live }) {
       ) : (
         <>
           <Totals page={data} />
+          {totals.gpus > MAP_GPUS && copy === null && <GpuMap route={route} tick={live.tick} onOpen={choose} />}
+          {totals.gpus > MAP_GPUS && copy !== null && <p class="legend-note">The map of all GPUs is not in this file.</p>}
           <section class="panel" aria-labelledby="gpus-heading">
             <header class="panel-head">
-              <h2 id="gpus-heading">{params.node ? `GPUs of ${params.node === "-" ? "no known node" : visible(params.node)}` : data.grouped ? "Nodes" : "GPUs"}</h2>
+              <h2 id="gpus-heading" ref={heading} tabIndex={-1}>
+                {headingText(params.node, params.index, data.grouped)}
+              </h2>
               {copy === null && <Filter route={route} />}
             </header>
             {data.matching === 0 && (
               <p class="empty">
-                None matches. <a href={changed(route, { node: null, gpu: null, shared: null, skip: null })}>Show all</a>
+                None matches. <a href={changed(route, { node: null, index: null, gpu: null, shared: null, skip: null })}>Show all</a>
               </p>
             )}
             {data.grouped ? (
@@ -67,6 +86,11 @@ export function Sharing({ route, live }: { route: Route; live: Live }) {
       )}
     </>
   );
+}
+
+function headingText(node: string | undefined, index: string | undefined, grouped: boolean): string {
+  if (!node) return grouped ? "Nodes" : "GPUs";
+  return `${index ? `GPU ${visible(index)}` : "GPUs"} of ${node === "-" ? "no known node" : visible(node)}`;
 }
 
 /** Why there is no GPU: windows that close without any show that no collector reads one. */
@@ -112,8 +136,8 @@ function Filter({ route }: { route: Route }) {
   const shared = route.params.get("shared") === "true";
   return (
     <span>
-      {(route.params.get("node") ?? route.params.get("gpu")) !== null && (
-        <a class="button" href={changed(route, { node: null, gpu: null, skip: null })}>
+      {["node", "index", "gpu"].some((key) => route.params.has(key)) && (
+        <a class="button" href={changed(route, { node: null, index: null, gpu: null, skip: null })}>
           All nodes
         </a>
       )}{" "}

@@ -139,10 +139,10 @@ function failureText(error: unknown, hasData: boolean): string {
 }
 
 /**
- * Asks at once when the path changes, again at most once a second while there is something new, and two seconds after the server
+ * Asks at once when the path changes, again at most once in `pause` milliseconds while there is something new, and two seconds after the server
  * gave no answer. What was shown stays meanwhile.
  */
-export function useData<T>(question: string | null, tick: number): Loaded<T> {
+export function useData<T>(question: string | null, tick: number, pause = 1000): Loaded<T> {
   // The same question about another moment is another one.
   const path = question === null ? null : `${addressMoment() ?? ""} ${question}`;
   const [state, setState] = useState<Omit<Loaded<T>, "isCurrent"> & { path: string | null }>({ data: null, error: null, path: null });
@@ -174,7 +174,7 @@ export function useData<T>(question: string | null, tick: number): Loaded<T> {
       );
     };
     const fresh = asked.current.path === path;
-    const wait = fresh ? Math.max(0, asked.current.at + 1000 - Date.now()) : 0;
+    const wait = fresh ? Math.max(0, asked.current.at + pause - Date.now()) : 0;
     timer = window.setTimeout(ask, wait);
     return () => {
       isOver = true;

@@ -660,6 +660,175 @@ const tests = {
     await close(page);
   },
 
+  async "the strip of a large fleet has a cell for each workload, by pointer, by keys and in words"() {
+    const server = await archive();
+    const ask = async (path) => (await fetch(`${server.url}api/v1/${path}`)).json();
+    const fleet = await ask("fleet?sort=name");
+    const few = await ask("heat-strip?sort=name");
+    assert.deepEqual(few.names, fleet.rows.map((row) => row.workload));
+    assert.deepEqual(few.state.map((number) => few.states[number]), fleet.rows.map((row) => row.state));
+    assert.ok(few.saving_ratio.every((ratio, index) => Math.abs(ratio - fleet.rows[index].saving_ratio) < 6e-4), few.saving_ratio.join(" "));
+    const hostile = "<img src=x onerror=alert(1)>\u202e";
+    const names = Array.from({ length: 10_000 }, (_, number) => (number === 1 ? `team-1/${hostile}` : `team-${number % 40}/train-${number}`));
+    const strip = {
+      total: 12_000,
+      names,
+      states: ["reverted", "steady", "silent"],
+      state: names.map((_, number) => (number % 100 === 0 ? 0 : number % 7 === 0 ? 2 : 1)),
+      saving_ratio: names.map((_, number) => (number % 5 === 0 ? null : (number % 50) / 100 - 0.1)),
+      saving_is_clear: names.map((_, number) => Number(number % 3 !== 0)),
+    };
+    const rows = names.slice(0, 3).map((workload) => ({ ...fleet.rows[0], workload }));
+    const asked = [];
+    const prepare = async (page) => {
+      await page.route("**/api/v1/fleet?*", (route) => route.fulfill({ json: { rows, total: 12_000, matching: 10_000, before: 0, next: "-:x" } }));
+      await page.route("**/api/v1/heat-strip*", (route) => {
+        asked.push(new URL(route.request().url()).search);
+        return route.fulfill({ json: strip });
+      });
+    };
+    for (const [scheme, width] of [["light", 1280], ["dark", 400]]) {
+      const page = await open(`${server.url}#/fleet?sort=power&q=t`, { scheme, width, prepare });
+      const heat = page.getByRole("slider", { name: "10,000 of 12,000 workloads by state" });
+      await heat.waitFor();
+      assert.equal(asked.at(-1), "?sort=power&q=t", "the order and the filter of the table");
+      assert.ok((await page.locator(".heat *").count()) < 60, "few elements");
+      assert.match(await heat.getAttribute("aria-valuetext"), /^100 reverted, .* steady, .* silent; arrow keys/);
+      const legend = await page.locator(".heat .cell-legend b").allInnerTexts();
+      assert.equal(legend.reduce((sum, text) => sum + number(text), 0), 10_000, legend.join(" "));
+      // The first cell is filled in the colour of what was reverted.
+      const isBad = () => {
+        const canvas = document.querySelector(".heat canvas");
+        const probe = document.createElement("span");
+        probe.style.color = "var(--bad)";
+        document.body.append(probe);
+        const wanted = getComputedStyle(probe).color.match(/\d+/g).map(Number);
+        probe.remove();
+        const [x, y] = [1, 3].map((at) => Math.floor(at * devicePixelRatio));
+        return canvas.width > 300 && [...canvas.getContext("2d").getImageData(x, y, 1, 1).data.slice(0, 3)].every((part, index) => part === wanted[index]);
+      };
+      await page.waitForFunction(isBad);
+      await heat.focus();
+      await page.keyboard.press("Home");
+      await page.keyboard.press("ArrowRight");
+      assert.match(await heat.getAttribute("aria-valuetext"), /^team-1\/<img src=x onerror=alert\(1\)>\\u202e: steady, −9\.0 % saved$/);
+      assert.equal(await page.locator(".cell-text").innerText(), await heat.getAttribute("aria-valuetext"));
+      assert.equal(await page.locator("main img").count(), 0);
+      await page.keyboard.press("ArrowDown");
+      const below = Number(await heat.getAttribute("aria-valuenow"));
+      assert.ok(below > 50, `${below} is in another row`);
+      await page.keyboard.press("ArrowUp");
+      assert.equal(await heat.getAttribute("aria-valuenow"), "1");
+      await heat.hover({ position: { x: 1, y: 3 } });
+      await page.locator(".cell-text", { hasText: "team-0/train-0: reverted, saving not known" }).waitFor();
+      assert.ok(await page.evaluate(() => document.documentElement.scrollWidth <= innerWidth), `the strip fits into ${width} px`);
+      await isAccessible(page, `a strip, ${scheme} ${width}`);
+      await page.getByRole("link", { name: "saving", exact: true }).click();
+      const bySaving = page.getByRole("slider", { name: "10,000 of 12,000 workloads by saving" });
+      await bySaving.waitFor();
+      assert.ok(page.url().includes("strip=saving"), page.url());
+      assert.match(await bySaving.getAttribute("aria-valuetext"), /takes more than before, .* saves 20 % and more, .* not known; arrow/);
+      await bySaving.focus();
+      await page.keyboard.press("Home");
+      await page.keyboard.press("Enter");
+      await page.waitForFunction(() => location.hash === "#/workload/team-0/train-0");
+      await close(page);
+    }
+  },
+
+  async "the map of many GPUs marks those that are silent, and leads to a strip"() {
+    const server = await archive();
+    const ask = async (path) => (await fetch(`${server.url}api/v1/${path}`)).json();
+    const sharing = await ask("sharing");
+    const known = await ask("gpu-map");
+    assert.equal(known.gpus, sharing.totals.gpus);
+    assert.equal(known.nodes.flatMap((node) => node.gpus).length, known.gpus);
+    const hostile = "<img src=x onerror=alert(1)>";
+    const nodes = Array.from({ length: 30 }, (_, number) => ({
+      node: number === 29 ? null : number === 0 ? hostile : `node-${number}`,
+      gpus: number === 29 ? Array.from({ length: 8 }, (_, gpu) => `GPU-${gpu}`) : [0, 1, 2, 3, 4, 5, 6, 7],
+      power_watts: [600, 580, 300, 60, null, 610, 590, 400],
+      workloads: [1, 1, 2, 0, null, 3, 1, 1],
+    }));
+    const totals = { ...sharing.totals, gpus: 240, silent: 30 };
+    const node = { node: "node-1", gpus: 8, shared: 2, idle: 1, silent: 1, workloads: 6, power_watts: 3_140, power_known: 7, unassigned_power_watts: 60 };
+    const asked = [];
+    const prepare = async (page) => {
+      await page.route("**/api/v1/gpu-map", (route) => route.fulfill({ json: { now_ms: 0, gpus: 240, nodes } }));
+      await page.route("**/api/v1/sharing*", (route) => {
+        const { searchParams } = new URL(route.request().url());
+        asked.push(searchParams);
+        const one = searchParams.has("node");
+        const devices = one ? [gpuRow("GPU-1", [tenantRow("t/a"), tenantRow("t/b")], { node: searchParams.get("node"), gpu_index: Number(searchParams.get("gpu_index")) })] : [];
+        return route.fulfill({ json: { ...sharing, totals, grouped: !one, nodes: one ? [] : [node], devices, matching: 1 } });
+      });
+    };
+    for (const [scheme, width] of [["light", 1280], ["dark", 400]]) {
+      const page = await open(`${server.url}#/sharing`, { scheme, width, prepare });
+      const map = page.getByRole("slider", { name: "Map of all GPUs by node" });
+      await map.waitFor();
+      await page.locator("table.plain").waitFor();
+      assert.match(await map.getAttribute("aria-valuetext"), /^240 GPUs on 30 nodes: 120 with one workload, 30 shared by 2, 30 shared by 3 or more, 30 without work, 30 silent; /);
+      await map.focus();
+      await page.keyboard.press("Home");
+      assert.equal(await map.getAttribute("aria-valuetext"), `${hostile} · GPU 0: 600 W, 1 workload`);
+      for (let step = 0; step < 4; step += 1) await page.keyboard.press("ArrowRight");
+      assert.equal(await page.locator(".cell-text").innerText(), `${hostile} · GPU 4: silent, no sample lately`);
+      await page.keyboard.press("End");
+      assert.match(await map.getAttribute("aria-valuetext"), /^GPU-7: 400 W/);
+      assert.equal(await page.locator("main img").count(), 0);
+      // What draws more has more room.
+      const area = async (key) => {
+        await page.keyboard.press(key);
+        const { width, height } = await page.locator(".cell-cursor").boundingBox();
+        return width * height;
+      };
+      await page.keyboard.press("Home");
+      const [second, third, fourth] = [await area("ArrowRight"), await area("ArrowRight"), await area("ArrowRight")];
+      assert.ok(Math.abs(second / third - 580 / 300) < 0.1 && fourth < third, `${second}, ${third}, ${fourth}`);
+      await isAccessible(page, `a map, ${scheme} ${width}`);
+      assert.ok(await page.evaluate(() => document.documentElement.scrollWidth <= innerWidth), `the map fits into ${width} px`);
+      await page.keyboard.press("Enter");
+      await page.locator("li.gpu").waitFor();
+      const last = asked.at(-1);
+      assert.deepEqual([last.get("node"), last.get("gpu_index"), last.get("q")], [hostile, "3", null]);
+      await page.waitForFunction(() => document.activeElement.id === "gpus-heading");
+      assert.equal(await page.locator("#gpus-heading").innerText(), `GPU 3 of ${hostile}`);
+      await page.getByRole("link", { name: "All nodes" }).click();
+      await page.locator("table.plain").waitFor();
+      const { width: wide, height } = await map.boundingBox();
+      await map.click({ position: { x: wide - 3, y: height - 3 } });
+      await page.waitForFunction(() => location.hash.includes("node=-") && location.hash.includes("gpu=GPU-"));
+      await close(page);
+    }
+  },
+
+  async "the chart of power has the power budget in force"() {
+    const data = join(folder, "budget");
+    const config = new URL("../../../../configs/power-budget.toml", import.meta.url).pathname;
+    await output("--config", config, "--data-dir", data, "up", "--no-view", "--json", "--speed", "max", "--duration", "8m", "--seed", "7");
+    const server = await serve(["dashboard", data]);
+    const { budget, edges_ms: edges } = await (await fetch(`${server.url}api/v1/power`)).json();
+    assert.deepEqual([budget.power_watts.at(-1), budget.workloads, budget.power_watts.length], [1400, 2, edges.length - 1]);
+    assert.ok(budget.power_watts.every((watts) => watts === null || watts === 1400), budget.power_watts.join(" "));
+    const page = await open(server.url, { scheme: "dark", width: 400 });
+    const chart = page.getByRole("slider", { name: "Power by workload" });
+    await chart.waitFor();
+    assert.match(await chart.getAttribute("aria-valuetext"), /; power budget of 2 workloads: 1\.40 kW$/);
+    await page.locator(".readout .key", { hasText: "power budget, 1.40 kW" }).locator(".dashed").waitFor();
+    await chart.focus();
+    await page.keyboard.press("End");
+    assert.match(await chart.getAttribute("aria-valuetext"), /power budget 1\.40 kW$/);
+    await page.locator(".legend-note", { hasText: "limits the caps of the workloads whose controller is power-budget" }).waitFor();
+    assert.equal(await page.locator(".heat").count(), 0, "the table shows all workloads");
+    await isAccessible(page, "a power budget");
+    assert.ok(await page.evaluate(() => document.documentElement.scrollWidth <= innerWidth), "the legend fits");
+    await close(page);
+    await server.kill();
+    const without = await (await fetch(`${(await archive()).url}api/v1/power`)).json();
+    assert.equal(without.budget, null, "no budget, no line");
+  },
+
   async "a stage that has stopped is named, and so is a log in which nothing comes"() {
     const server = await archive();
     const overview = await (await fetch(`${server.url}api/v1/overview`)).json();
@@ -893,6 +1062,24 @@ const tests = {
       await page.locator(there).first().waitFor();
     }
     await close(page);
+    // The file of a large fleet: a strip of what is in it, and a word about the map.
+    const text = readFileSync(file, "utf8");
+    const [begin, end] = ['<script type="application/json" id="data">', "</script>"];
+    const from = text.indexOf(begin) + begin.length;
+    const to = text.indexOf(end, from);
+    const data = JSON.parse(text.slice(from, to));
+    data.fleet.rows = Array.from({ length: 60 }, (_, number) => ({ ...data.fleet.rows[0], workload: `team/train-${number}` }));
+    data.sharing.totals.gpus = 200;
+    const large = join(folder, "large.html");
+    writeFileSync(large, text.slice(0, from) + JSON.stringify(data).replaceAll("<", "\\u003c") + text.slice(to));
+    const saved = await open(`file://${large}#/fleet?sort=name`, { prepare: (page) => page.context().setOffline(true) });
+    const strip = saved.locator(".heat [role=slider]");
+    await strip.waitFor();
+    assert.match(await strip.getAttribute("aria-valuetext"), /^60 ended; /);
+    await saved.locator('nav a[href="#/sharing"]').click();
+    await saved.getByText("The map of all GPUs is not in this file.").waitFor();
+    assert.equal(await saved.locator(".cells").count(), 0);
+    await close(saved);
   },
 
   async "hostile names are text"() {

@@ -17,7 +17,7 @@ pub trait JointStageDefinition: Debug {
     type Fold: JointFold + Debug;
     /// Ends the names of its consumer group and member. It never changes: by it a new process goes on where an old one stopped.
     const GROUP_SUFFIX: &'static str;
-    /// Name in log lines and errors.
+    /// Name in errors.
     const DESCRIPTION: &'static str;
     /// Name of the service in its dead letters.
     const SERVICE: &'static str;
@@ -56,7 +56,7 @@ pub struct PowerBudgetStage(PowerBudgetMetrics);
 impl JointStageDefinition for PowerBudgetStage {
     type Fold = PowerBudgetFold;
     const GROUP_SUFFIX: &'static str = "cluster";
-    const DESCRIPTION: &'static str = "the power budget's stage";
+    const DESCRIPTION: &'static str = "the joint stage of the power budget";
     const SERVICE: &'static str = "processor/cluster";
     const CONTROLLER: &'static str = allocation::CONTROLLER;
     const STATE_PREFIX: &'static str = POWER_BUDGET_PREFIX;
@@ -97,7 +97,7 @@ pub struct GpuSharingStage(GpuSharingMetrics);
 impl JointStageDefinition for GpuSharingStage {
     type Fold = GpuSharingFold;
     const GROUP_SUFFIX: &'static str = "gpu";
-    const DESCRIPTION: &'static str = "the stage of shared GPUs";
+    const DESCRIPTION: &'static str = "the joint stage of GPU sharing";
     const SERVICE: &'static str = "processor/gpu";
     const CONTROLLER: &'static str = gpu_sharing::CONTROLLER;
     const STATE_PREFIX: &'static str = GPU_SHARING_PREFIX;
@@ -174,12 +174,19 @@ mod tests {
     fn the_power_budget_counts_what_was_folded_and_reports_only_where_it_runs() {
         let bus = ScriptedBus::default();
         let kind = <PowerBudgetStage as JointStageDefinition>::new(&bus.metrics);
+        let metric = |name: &str| bus.metric(&format!("eadt_power_budget_{name}")).unwrap();
         let figures = || {
-            ["runs_here", "budget_watts", "looks_total", "late_total", "short_total", "exposed_watts"]
-                .map(|name| bus.metric(&format!("eadt_power_budget_{name}")).unwrap())
+            let old = ["runs_here", "looks_total", "short_total"].map(metric);
+            assert_eq!(
+                ["active", "evaluations_total", "infeasible_total"].map(metric),
+                old,
+                "the old names have the same values"
+            );
+            ["active", "budget_watts", "evaluations_total", "late_total", "infeasible_total", "exposed_watts"].map(metric)
         };
         JointStageDefinition::set_running(&kind, Some(&settings(Some(1_500.0), false)));
-        let tally = |looks, late, short| PowerBudgetTally { looks, late, short, exposed_watts: Some(700.0) };
+        let tally =
+            |evaluations, late, infeasible| PowerBudgetTally { evaluations, late, infeasible, exposed_watts: Some(700.0) };
         JointStageDefinition::add_tally(&kind, tally(2, 1, 0), tally(5, 3, 1));
         assert_eq!(figures(), [1.0, 1_500.0, 3.0, 2.0, 1.0, 700.0]);
         JointStageDefinition::set_running(&kind, None);
@@ -190,18 +197,22 @@ mod tests {
     fn the_stage_of_shared_gpus_counts_what_was_folded_and_shows_where_it_runs() {
         let bus = ScriptedBus::default();
         let kind = <GpuSharingStage as JointStageDefinition>::new(&bus.metrics);
-        let values_under = |prefix: &str| {
-            ["runs_here", "looks_total", "late_total", "models_total", "shared_gpus", "measured"]
+        let values_under = |prefix: &str, [active, evaluations]: [&str; 2]| {
+            [active, evaluations, "late_total", "models_total", "shared_gpus", "measured"]
                 .map(|name| bus.metric(&format!("{prefix}_{name}")).unwrap())
         };
         let figures = || {
-            let values = values_under("eadt_gpu_sharing");
-            assert_eq!(values_under("eadt_sm_partition"), values, "the old names have the same values");
+            let values = values_under("eadt_gpu_sharing", ["active", "evaluations_total"]);
+            for prefix in ["eadt_gpu_sharing", "eadt_sm_partition"] {
+                let old = values_under(prefix, ["runs_here", "looks_total"]);
+                assert_eq!(old, values, "{prefix}: the old names have the same values");
+            }
             values
         };
         JointStageDefinition::set_running(&kind, Some(&settings(None, true)));
-        let before = GpuSharingTally { looks: 2, late: 1, models: 1, ..GpuSharingTally::default() };
-        let now = GpuSharingTally { looks: 5, late: 3, models: 2, shared_gpus: 4, measured: 6, ..GpuSharingTally::default() };
+        let before = GpuSharingTally { evaluations: 2, late: 1, models: 1, ..GpuSharingTally::default() };
+        let now =
+            GpuSharingTally { evaluations: 5, late: 3, models: 2, shared_gpus: 4, measured: 6, ..GpuSharingTally::default() };
         JointStageDefinition::add_tally(&kind, before, now);
         assert_eq!(figures(), [1.0, 3.0, 2.0, 1.0, 4.0, 6.0]);
         JointStageDefinition::set_running(&kind, None);

@@ -23,7 +23,7 @@ use eadt_service::tasks::TaskEntry;
 use crate::ProcessorSettings;
 use crate::outputs::OutputTopics;
 use crate::pending_commit::MAX_OUTPUTS;
-use crate::service::{ProcessorDependencies, ProcessorError, commit, run_with_restarts};
+use crate::service::{LONGEST_TURN, ProcessorDependencies, ProcessorError, commit, run_with_restarts};
 use kind::{GpuSharingStage, JointStageDefinition, PowerBudgetStage};
 pub(crate) use stage::INPUTS as STAGE_INPUTS;
 use stage::JointStage;
@@ -34,7 +34,7 @@ const STAGE_PARTITION: i32 = 0;
 const IDLE_POLL: Duration = Duration::from_millis(100);
 const POLL_ITEMS: usize = 64;
 
-/// A joint stage for whoever starts it, lets it into Kafka, or compares its decisions.
+/// A joint stage, as its start, its rights in Kafka and the comparison of its decisions need it.
 #[derive(Debug, Clone, Copy)]
 pub struct JointStageEntry {
     /// Suffix of its group's name and of its member's.
@@ -52,9 +52,9 @@ pub struct JointStageEntry {
     pub register_metrics: fn(&MetricsRegistry),
 }
 
-/// The power budget's stage.
+/// The joint stage of the power budget.
 pub const POWER_BUDGET_STAGE: JointStageEntry = JointStageEntry::of::<PowerBudgetStage>();
-/// The stage of shared GPUs.
+/// The joint stage of GPU sharing.
 pub const GPU_SHARING_STAGE: JointStageEntry = JointStageEntry::of::<GpuSharingStage>();
 /// All joint stages.
 pub const JOINT_STAGES: [JointStageEntry; 2] = [POWER_BUDGET_STAGE, GPU_SHARING_STAGE];
@@ -110,13 +110,15 @@ impl<'a, K: JointStageDefinition> JointSession<'a, K> {
         let windows: Arc<str> = format!("{}{}", settings.prefix, Topic::EfficiencyWindows).into();
         let member = deps.bus.member(MemberOptions {
             group: group.clone(),
-            membership: Membership::Transactional(format!("{}-{}", settings.instance, K::GROUP_SUFFIX)),
+            membership: Membership::Transactional(format!("{}-{}", settings.transactional_id(), K::GROUP_SUFFIX)),
             topics: vec![windows.clone()],
         })?;
         Ok(Self {
             deps,
             kind,
-            names: OutputTopics::new(&settings.prefix, settings.recorded_json()).for_group(&group),
+            names: OutputTopics::new(&settings.prefix, settings.recorded_json())
+                .for_group(&group)
+                .with_input_ids(deps.bus.topic_ids(&STAGE_INPUTS.map(|topic| Arc::from(format!("{}{topic}", settings.prefix))))),
             member,
             assigned: BTreeSet::new(),
             stage: None,
@@ -158,7 +160,8 @@ impl<'a, K: JointStageDefinition> JointSession<'a, K> {
                 }
             }
             self.run_once()?;
-            self.deps.ready.set(self.standby.is_ready(self.assigned.len(), &*self.deps.bus));
+            let is_ready = self.standby.is_ready(self.assigned.len(), &*self.deps.bus);
+            self.deps.ready.set_for(if is_ready { LONGEST_TURN } else { Duration::ZERO });
         }
         self.commit()
     }
@@ -184,7 +187,7 @@ impl<'a, K: JointStageDefinition> JointSession<'a, K> {
             self.assigned.remove(&at.partition);
         }
         if self.stage.is_some() && !self.assigned.contains(&STAGE_PARTITION) {
-            tracing::info!("{} goes on elsewhere", K::DESCRIPTION);
+            tracing::info!(stage = K::task().name, "joint stage continues in another process");
             self.stage = None;
             self.kind.set_running(None);
         }
@@ -263,8 +266,8 @@ mod tests {
         ended
     }
 
-    fn runs_here(bus: &ScriptedBus) -> bool {
-        bus.metric("eadt_power_budget_runs_here") == Some(1.0)
+    fn is_active(bus: &ScriptedBus) -> bool {
+        bus.metric("eadt_power_budget_active") == Some(1.0)
     }
 
     fn restarts(bus: &ScriptedBus) -> f64 {
@@ -274,7 +277,7 @@ mod tests {
     fn expect(bus: &ScriptedBus, runs: bool, steps: usize) -> ScriptedPoll {
         let bus = bus.clone();
         ScriptedPoll::look(move || {
-            assert_eq!((runs_here(&bus), bus.script().steps.len()), (runs, steps));
+            assert_eq!((is_active(&bus), bus.script().steps.len()), (runs, steps));
         })
     }
 
@@ -295,11 +298,11 @@ mod tests {
     fn the_stage_of_shared_gpus_runs_where_it_is_on() {
         let bus = ScriptedBus::default();
         let then = bus.clone();
-        bus.turns([assigned(0), ScriptedPoll::look(move || assert_eq!(then.metric("eadt_gpu_sharing_runs_here"), Some(1.0)))]);
+        bus.turns([assigned(0), ScriptedPoll::look(move || assert_eq!(then.metric("eadt_gpu_sharing_active"), Some(1.0)))]);
         let mut settings = settings();
         settings.gpu_sharing.enabled = true;
         (GPU_SHARING_STAGE.run)(&bus.service(&settings)).unwrap();
-        assert_eq!(bus.metric("eadt_gpu_sharing_runs_here"), Some(0.0));
+        assert_eq!(bus.metric("eadt_gpu_sharing_active"), Some(0.0));
     }
 
     #[test]
@@ -328,7 +331,7 @@ mod tests {
         bus.turns([revoked(0), expect(&bus, false, 1)]);
         bus.turns([assigned(0), expect(&bus, true, 1)]);
         play(&bus).unwrap();
-        assert_eq!((restarts(&bus), runs_here(&bus)), (0.0, false));
+        assert_eq!((restarts(&bus), is_active(&bus)), (0.0, false));
     }
 
     #[test]

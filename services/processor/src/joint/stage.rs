@@ -114,14 +114,17 @@ impl<K: JointStageDefinition> JointStage<K> {
             let WatermarkOffsets { low, high } = bus.watermarks(at)?;
             let position = there.resume_offset(*topic, at, committed, high);
             if let Some(position) = position.filter(|position| *position < low) {
-                tracing::error!(%at, position, oldest = low, "retention has deleted records that {} had not folded", K::DESCRIPTION);
+                tracing::error!(stage = K::task().name, %at, position, oldest = low, "retention has deleted records that a joint stage had not folded");
+                kind.metrics().gaps.inc();
+            }
+            if there.is_recreated(at) {
                 kind.metrics().gaps.inc();
             }
             positions.push(position.or(recent.get(at).copied()).unwrap_or(low).max(low));
         }
         let from: Vec<_> = places.iter().zip(&positions).map(|(at, position)| (at.clone(), StartOffset::At(*position))).collect();
         let reader = bus.reader(&from, IsolationLevel::ReadCommitted)?;
-        tracing::info!(members = state.member_count(), "{} runs here", K::DESCRIPTION);
+        tracing::info!(stage = K::task().name, members = state.member_count(), "joint stage runs in this process");
         kind.metrics().members.set(state.member_count() as i64);
         Ok(Self {
             merge: InputMerge::new(&positions, settings.max_future),
@@ -193,7 +196,7 @@ impl<K: JointStageDefinition> JointStage<K> {
             if let Err(refusal) = result
                 && !self.already_emitted.remove_dead_letter(&next.record)
             {
-                tracing::warn!(at = %next.record.at, offset = next.offset, "refused: {refusal}");
+                tracing::warn!(stage = K::task().name, at = %next.record.at, offset = next.offset, %refusal, "record refused");
                 self.outputs.push(names.dead_letter(&next.record, &refusal, K::SERVICE));
             }
             if !self.new_decisions.is_empty() {
@@ -202,7 +205,7 @@ impl<K: JointStageDefinition> JointStage<K> {
                 for decision in self.new_decisions.drain(..).filter(|decision| !there.remove(&decision.id)) {
                     if let Err(refusal) = decision.check() {
                         let detail = format!("decision {} cannot be written: {}", decision.id, refusal.detail);
-                        tracing::error!("{detail}");
+                        tracing::error!(stage = K::task().name, detail, "a decision is written as a dead letter");
                         let refusal = DecodeError::invalid(refusal.field.unwrap_or("id"), detail);
                         self.outputs.push(names.dead_letter(&next.record, &refusal, K::SERVICE));
                         continue;

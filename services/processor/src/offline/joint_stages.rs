@@ -13,7 +13,8 @@ use super::record::{ReplayError, ReplayRecord};
 use crate::codec::DecodedRecord;
 use crate::joint::STAGE_INPUTS;
 
-/// Order of arrival: by stamp; of one stamp as [`eadt_core::InputMerge`] takes what is there, by time and then by input; and a number.
+/// Order of arrival: by stamp; of one stamp as [`eadt_core::InputMerge`] takes what is there, by time and then by input; and a
+/// number.
 type ArrivalOrder = (EventTime, EventTime, StageInput, u64);
 /// An input of the stage, in the order of ties: topic, by its place in [`STAGE_INPUTS`], and partition.
 type StageInput = (usize, i32);
@@ -118,7 +119,7 @@ impl OfflineJointStage {
         }
     }
 
-    /// Folds everything; the callback gets each decision with its partition. Returns how many events came after their look.
+    /// Folds everything; the callback gets each decision with its partition. Returns how many events came after their evaluation.
     pub fn fold(self, emit: impl FnMut(i32, Decision) -> Result<(), ReplayError>) -> Result<u64, ReplayError> {
         match self.which {
             JointStageChoice::PowerBudget => {
@@ -148,7 +149,7 @@ impl OfflineJointStage {
                 }
             };
             if let Err(refusal) = folded {
-                tracing::warn!("refused by a stage of several workloads: {refusal}");
+                tracing::warn!(%refusal, "record refused by a joint stage");
             }
             for decision in decisions.drain(..) {
                 let partition = self.members.get(&decision.workload).copied().unwrap_or_default();

@@ -1,5 +1,5 @@
-//! The same fold without a bus, for replays: events from files in, windows and decisions out, in the same order every time for each
-//! partition.
+//! The same fold without a bus, for replays: events from files in, windows and decisions out, in the same order every time for
+//! each partition.
 //!
 //! Sources are merged as the live inputs are: partition by partition, the least event time first. A source that mixes topics or
 //! partitions (an event log) is taken in its own order. Where every source is of one partition (an archive), partitions are read
@@ -8,7 +8,8 @@
 //!
 //! The stages that decide about several workloads together need all partitions in the order in which a log had them, and an event
 //! log may have one after the other. So what concerns them, the windows and tables of their members, is kept until everything is
-//! read; and with such a stage one thread folds all partitions, since a member's table may lie in another partition than its windows.
+//! read; and with such a stage one thread folds all partitions, since a member's table may lie in another partition than its
+//! windows.
 
 mod joint_stages;
 mod record;
@@ -43,12 +44,12 @@ pub enum ReplayOutput {
         refusal: DecodeError,
     },
     /// At the end of the record.
-    OpenAtEnd(OpenAtEnd),
+    UnclosedWindows(UnclosedWindows),
 }
 
 /// A workload of which a live processor would still hold windows open where the record ends.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
-pub struct OpenAtEnd {
+pub struct UnclosedWindows {
     pub workload: String,
     /// Number of windows.
     pub windows: u64,
@@ -61,7 +62,7 @@ pub struct OpenAtEnd {
     pub log_clock: Option<EventTime>,
 }
 
-impl fmt::Display for OpenAtEnd {
+impl fmt::Display for UnclosedWindows {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { workload, windows, from, to, sources_behind, log_clock } = self;
         write!(f, "{} of {workload}, {from} to {to}: ", counted(*windows, "window"))?;
@@ -103,7 +104,7 @@ pub struct ReplayCounts {
     pub duplicates: u64,
     /// Table events merged after a larger key.
     pub late_tables: u64,
-    /// Events that came after a look at several workloads that they belonged to.
+    /// Events that came after the evaluation of a joint stage that they belonged to.
     pub late_for_power_budget: u64,
 }
 
@@ -132,7 +133,7 @@ pub fn replay(
     }
     all.open.sort_by(|(a, one), (b, other)| (a.partition, &one.workload).cmp(&(b.partition, &other.workload)));
     for (positions, open) in all.open {
-        emit(&positions, ReplayOutput::OpenAtEnd(open))?;
+        emit(&positions, ReplayOutput::UnclosedWindows(open))?;
     }
     for stage in all.joint_stages {
         all.counts.late_for_power_budget += stage.fold(|partition, decision| {
@@ -171,7 +172,7 @@ struct ReplayGroup {
 #[derive(Default)]
 struct GroupResult {
     counts: ReplayCounts,
-    open: Vec<(PartitionOffsets, OpenAtEnd)>,
+    open: Vec<(PartitionOffsets, UnclosedWindows)>,
     /// The joint stages, if there is one group only; they fold when everything is read.
     joint_stages: Vec<OfflineJointStage>,
 }
@@ -240,7 +241,7 @@ impl ReplayGroup {
         }
         for (partition, positions) in partitions.values() {
             folded.open.extend(partition.open_windows().into_iter().map(|open| {
-                let held = OpenAtEnd {
+                let held = UnclosedWindows {
                     workload: device_of(open.workload).unwrap_or(open.workload).to_owned(),
                     windows: open.windows,
                     from: open.from,

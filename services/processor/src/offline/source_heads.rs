@@ -60,7 +60,7 @@ impl OpenSource {
 
 /// The source whose head is next in a partition.
 #[derive(Debug, Default)]
-struct PartitionTurn {
+struct PartitionMergeState {
     /// The sources whose heads are of this partition, in their order.
     members: Vec<usize>,
     /// The next source, and its rank among the partitions.
@@ -72,13 +72,13 @@ struct PartitionTurn {
 /// The sources, and the positions of their heads.
 pub(super) struct SourceHeads {
     sources: Vec<OpenSource>,
-    turns: BTreeMap<i32, PartitionTurn>,
+    turns: BTreeMap<i32, PartitionMergeState>,
 }
 
 impl SourceHeads {
     pub(super) fn open(sources: Vec<Box<dyn ReplaySource>>, settings: &FoldSettings) -> Result<Self, ReplayError> {
         let sources = sources.into_iter().map(|source| OpenSource::open(source, settings)).collect::<Result<Vec<_>, _>>()?;
-        let mut turns: BTreeMap<i32, PartitionTurn> = BTreeMap::new();
+        let mut turns: BTreeMap<i32, PartitionMergeState> = BTreeMap::new();
         for (i, source) in sources.iter().enumerate() {
             if let Some(head) = source.head {
                 turns.entry(head.partition).or_default().members.push(i);
@@ -135,7 +135,7 @@ impl SourceHeads {
     }
 }
 
-impl PartitionTurn {
+impl PartitionMergeState {
     /// Finds what the live merge would take next.
     fn choose(&mut self, sources: &[OpenSource]) {
         let next = self.without(usize::MAX, sources).next();

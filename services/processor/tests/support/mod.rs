@@ -125,7 +125,7 @@ fn replay_with(settings: &ProcessorSettings, inputs: &[(Topic, Vec<ConsumerRecor
                 decisions.push(*decision);
             }
             ReplayOutput::Refused { refusal, .. } => return Err(refusal.into()),
-            ReplayOutput::OpenAtEnd(_) => {}
+            ReplayOutput::UnclosedWindows(_) => {}
         }
         Ok(())
     })

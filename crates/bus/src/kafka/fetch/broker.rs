@@ -2,11 +2,13 @@
 //!
 //! A broker's thread asks again as soon as an answer is in, so that the next one is made while the reader works through this one.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::connection::{BrokerConnection, ConnectionError, Result};
-use super::messages::{ApiKey, ClusterMetadata, read_fetch, read_metadata, write_fetch, write_metadata};
+use super::messages::{ApiKey, ClusterMetadata, NO_TOPIC_ID, read_fetch, read_metadata, write_fetch, write_metadata};
+use super::options::FetchOptions;
 use super::session::FetchSession;
 use super::shared::SharedFetchState;
 use super::state::{FetchFailure, FetchPlan, code};
@@ -92,6 +94,29 @@ fn fetch_cluster_metadata(shared: &SharedFetchState, topics: &[String]) -> Resul
         shared.forget_socket(NO_NODE);
         match answer {
             Ok(layout) => return Ok(layout),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+/// Returns the id of each of these topics that has one, by its name, as the first broker that answers knows it.
+pub fn fetch_topic_ids(options: &FetchOptions, topics: &[Arc<str>]) -> Result<BTreeMap<String, [u8; 16]>> {
+    let mut last = ConnectionError::Refused("no broker is configured".to_owned());
+    for (host, port) in options.bootstrap.iter().filter_map(|address| parse_address(address)) {
+        let fetch = || {
+            let mut connection = BrokerConnection::open(&host, port, options, |_| {})?;
+            let version = connection.versions.metadata;
+            let body = connection.exchange(ApiKey::Metadata, version, |body| {
+                write_metadata(body, version, topics.iter().map(|topic| &**topic));
+            })?;
+            Ok(read_metadata(body, version)?)
+        };
+        match fetch() {
+            Ok(ClusterMetadata { topics, .. }) => {
+                let known = topics.into_iter().filter(|topic| topic.error == 0 && topic.id != NO_TOPIC_ID);
+                return Ok(known.map(|topic| (topic.name, topic.id)).collect());
+            }
             Err(error) => last = error,
         }
     }

@@ -43,6 +43,7 @@ use super::fetcher::{RebalanceEvent, group_failure, lost_position};
 use crate::rights::{AclOperation, AclResource};
 use crate::{BusError, PollEvent, RecordBatch, Remedy, Result, TopicPartition, chaos};
 use batch::{BatchError, OpenBatch};
+pub use broker::fetch_topic_ids;
 use decompress::Unpacker;
 #[cfg(feature = "conformance")]
 pub use foreign::read_foreign_bytes;

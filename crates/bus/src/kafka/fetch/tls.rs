@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::TcpStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rdkafka::config::ClientConfig as Properties;
@@ -15,6 +15,7 @@ use rustls::server::ParsedCertificate;
 use rustls::{ClientConfig, ClientConnection, DigitallySignedStruct, RootCertStore, SignatureScheme, StreamOwned};
 
 use super::connection::{BrokerStream, ConnectionError, Result};
+use crate::kafka::security::read_file;
 
 /// Properties of TLS that are followed here.
 const KNOWN: [&str; 5] = [
@@ -75,9 +76,8 @@ impl TlsFiles {
         let mut roots = RootCertStore::empty();
         match &self.authorities {
             Some(file) => {
-                let failed = |error| format!("reading ssl.ca.location={}: {error}", file.display());
-                for certificate in CertificateDer::pem_file_iter(file).map_err(failed)? {
-                    roots.add(certificate.map_err(failed)?).map_err(|error| format!("{}: {error}", file.display()))?;
+                for certificate in read_certificates("ssl.ca.location", file)? {
+                    roots.add(certificate).map_err(|error| format!("ssl.ca.location={}: {error}", file.display()))?;
                 }
             }
             None => {
@@ -97,14 +97,22 @@ impl TlsFiles {
             builder.dangerous().with_custom_certificate_verifier(Arc::new(NoHostnameVerifier { roots, provider }))
         };
         let Some((certificate, key)) = &self.certificate else { return Ok(builder.with_no_client_auth()) };
-        let failed = |file: &PathBuf, error: &dyn std::fmt::Display| format!("reading {}: {error}", file.display());
-        let chain: std::result::Result<Vec<_>, _> = CertificateDer::pem_file_iter(certificate)
-            .and_then(Iterator::collect::<std::result::Result<_, _>>)
-            .map(|chain: Vec<_>| chain);
-        let chain = chain.map_err(|error| failed(certificate, &error))?;
-        let key = PrivateKeyDer::from_pem_file(key).map_err(|error| failed(key, &error))?;
-        builder.with_client_auth_cert(chain, key).map_err(|error| failed(certificate, &error))
+        let chain = read_certificates("ssl.certificate.location", certificate)?;
+        let failed = |error: &dyn std::fmt::Display| format!("reading ssl.key.location={}: {error}", key.display());
+        let pem = read_file(key).map_err(|error| failed(&error))?;
+        // The error would quote the key's lines.
+        let secret = PrivateKeyDer::from_pem_slice(&pem)
+            .map_err(|_| failed(&"it holds no PEM private key: its first line is -----BEGIN PRIVATE KEY-----"))?;
+        let misfit = |error| format!("using ssl.certificate.location={}: {error}", certificate.display());
+        builder.with_client_auth_cert(chain, secret).map_err(misfit)
     }
+}
+
+/// Reads the certificates of a file.
+fn read_certificates(property: &str, file: &Path) -> std::result::Result<Vec<CertificateDer<'static>>, String> {
+    let failed = |error: &dyn std::fmt::Display| format!("reading {property}={}: {error}", file.display());
+    let pem = read_file(file).map_err(|error| failed(&error))?;
+    CertificateDer::pem_slice_iter(&pem).collect::<std::result::Result<_, _>>().map_err(|_| failed(&"it is no PEM"))
 }
 
 /// Believes every name of a certificate that an authority has signed, where that is asked for.
@@ -149,5 +157,36 @@ impl ServerCertVerifier for NoHostnameVerifier {
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         self.provider.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn endless_files_are_refused_and_no_error_quotes_a_key() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        let error = |files: TlsFiles| files.config().unwrap_err();
+        let none = TlsFiles { authorities: None, certificate: None, checks_name: true };
+        let zero = PathBuf::from("/dev/zero");
+        std::fs::write(at("empty"), "").unwrap();
+        let with = |certificate: &Path, key: &Path| TlsFiles {
+            certificate: Some((certificate.to_owned(), key.to_owned())),
+            authorities: Some(at("empty")),
+            ..none.clone()
+        };
+        let no_name = |files: TlsFiles| TlsFiles { checks_name: false, ..files };
+        for error in [
+            error(TlsFiles { authorities: Some(zero.clone()), ..none.clone() }),
+            error(no_name(with(&zero, &zero))),
+            error(no_name(with(&at("empty"), &zero))),
+        ] {
+            assert!(error.contains("=/dev/zero: it has more than 1048576 bytes"), "{error}");
+        }
+        std::fs::write(at("key"), "-----BEGIN PRIVATE KEY-----hunter2-----END PRIVATE KEY-----").unwrap();
+        let error = error(no_name(with(&at("empty"), &at("key"))));
+        assert!(error.contains("no PEM private key") && !error.contains("hunter2") && !error.contains("104, 117"), "{error}");
     }
 }

@@ -1,5 +1,5 @@
-//! Hold-outs: a knob returns to the starting setting for a few windows now and then, so that what it saves is compared with a fresh
-//! baseline. Bounded by the energy that they may cost.
+//! Hold-outs: a knob returns to the starting setting for a few windows now and then, so that what it saves is compared with a
+//! fresh baseline. Bounded by the energy that they may cost.
 
 use eadt_schemas::EventTime;
 use serde::{Deserialize, Serialize};
@@ -68,7 +68,7 @@ impl HoldOuts {
     pub fn status_message(&self) -> Option<String> {
         let left = self.windows_left;
         (left > 0)
-            .then(|| format!("hold-out: sees again what the job does at the starting setting, {left} of {WINDOWS} windows to go"))
+            .then(|| format!("hold-out: measures the baseline at the starting setting again, {left} of {WINDOWS} windows left"))
     }
 
     /// Returns what a hold-out takes beyond the held setting, in watts, and why it is due: the baseline of this phase is old, and
@@ -93,7 +93,7 @@ impl HoldOuts {
         due.then(|| {
             let (top, unit, minutes) = (knob.top, knob.unit(), age / 60.0);
             let why = format!(
-                "hold-out: {top:.0} {unit} for {WINDOWS} windows, to see again what the starting setting takes; last seen {minutes:.0} min ago"
+                "hold-out: {top:.0} {unit} for {WINDOWS} windows, to measure the baseline at the starting setting again; last measured {minutes:.0} min ago"
             );
             (extra, why)
         })

@@ -29,7 +29,7 @@ impl SeekKnob {
         let board = workload.gpu_power_limit_watts.filter(|watts| *watts > 0.0);
         let top = [board, bounds.power_limit_watts_max, own].into_iter().flatten().reduce(f64::min);
         let Some(top) = top else {
-            return Err("neither the board's power limit nor a bound of the workload is known: no cap can be sought".into());
+            return Err("neither the board's power limit nor a bound of the workload is known: no cap can be chosen".into());
         };
         let least = bounds.power_limit_watts_min.unwrap_or(settings.power_limit_min_ratio * board.unwrap_or(top));
         Self { turned: SeekKnobKind::PowerLimit, top, least, step: 1.0, unlimited: false }.validate_range()
@@ -39,7 +39,7 @@ impl SeekKnob {
     pub fn clock(own: Option<f64>, highest: Option<f64>, settings: &ControllerSettings) -> Result<Self, String> {
         let top = settings.sm_clock_mhz_max.or(highest).map(|top| own.map_or(top, |own| own.min(top)));
         let Some(top) = top.filter(|top| *top > 0.0) else {
-            return Err("the SM clock of its GPUs is not known: no clock can be sought".into());
+            return Err("the SM clock of its GPUs is not known: no clock can be chosen".into());
         };
         let unlimited = own.is_none() && settings.sm_clock_mhz_max.is_none();
         Self { turned: SeekKnobKind::Clock, top, least: settings.sm_clock_min_ratio * top, step: 15.0, unlimited }
@@ -148,7 +148,7 @@ mod tests {
         assert_eq!(power_limit(Some(400.0), None, None), Ok((120.0, 400.0)));
         assert_eq!(power_limit(Some(400.0), Some(150.0), Some(300.0)), Ok((150.0, 300.0)));
         assert_eq!(power_limit(Some(0.0), None, Some(300.0)), Ok((90.0, 300.0)), "a board's limit of nothing is none");
-        assert!(power_limit(Some(0.0), None, None).unwrap_err().contains("no cap can be sought"));
+        assert!(power_limit(Some(0.0), None, None).unwrap_err().contains("no cap can be chosen"));
         assert_eq!(power_limit(Some(400.0), Some(300.0), Some(300.0)), Ok((300.0, 300.0)), "one setting is a range");
         for excluded in [Some(301.0), Some(f64::NAN)] {
             assert!(power_limit(Some(400.0), excluded, Some(300.0)).unwrap_err().contains("exclude every setting"));
@@ -165,7 +165,7 @@ mod tests {
         }
         assert_eq!(clock(Some(1_200.0), Some(1_410.0)).map(|knob| knob.top), Ok(1_200.0));
         for unknown in [None, Some(0.0)] {
-            assert!(clock(None, unknown).unwrap_err().contains("no clock can be sought"));
+            assert!(clock(None, unknown).unwrap_err().contains("no clock can be chosen"));
         }
     }
 }

@@ -112,13 +112,13 @@ impl SeekPlanner<'_> {
         let best = best.filter(|best| best.worth > 0.0)?;
         let why = if best.compares {
             format!(
-                "what {} would do in this phase was never measured: knowing it may save {:.1} %",
+                "the layout with {} was never measured in this phase: a measurement may save {:.1} %",
                 describe_layout(best.to),
                 100.0 * best.gain
             )
         } else if score.is_infinite() {
             format!(
-                "this layout is too slow here, {} {}",
+                "this layout is too slow in this phase, {} {}",
                 describe_layout(best.to),
                 if best.measured { "is not" } else { "may not be" }
             )
@@ -166,7 +166,7 @@ impl SeekPlanner<'_> {
         !fewer || (measured_everywhere && long)
     }
 
-    /// Goes to the starting layout where it was never measured in this phase: without it nobody knows how slow is too slow.
+    /// Goes to the starting layout if it was never measured in this phase: its throughput is needed for the floor.
     pub(super) fn visit_starting_layout(&self, base: super::StartingLayout) -> Option<SeekStep> {
         let layout_key = self.operating_point.layout_key;
         let short = |seconds: Option<f64>| seconds.is_some_and(|seconds| seconds < SEE_SECONDS_MIN);
@@ -177,7 +177,7 @@ impl SeekPlanner<'_> {
             return None;
         }
         let why = format!(
-            "what {} does in this phase was never measured: without it nobody knows how slow is too slow",
+            "the layout with {} was never measured in this phase: its throughput is needed for the throughput floor",
             describe_layout(base.layout_key)
         );
         let step = SeekStep::Move { to: base.layout_key, setting: self.knob.top, why };
@@ -207,11 +207,11 @@ impl SeekPlanner<'_> {
         }
         let part = 100.0 * rate / reference;
         if self.operating_point.setting < self.knob.top && rate * NEAR_FLOOR >= floor {
-            return Some(self.turn(self.knob.top, format!("{part:.0} % of the throughput is too slow: nothing is held back")));
+            return Some(self.turn(self.knob.top, format!("{part:.0} % of the throughput is too low: the limit is raised")));
         }
         let (to, setting) = (from, self.knob.setting_of(&trial.from));
         let why = format!(
-            "{} has only {part:.0} % of the throughput: it is left at once",
+            "{} has only {part:.0} % of the throughput: it is reverted at once",
             describe_layout(self.operating_point.layout_key)
         );
         Some(SeekStep::Move { to, setting, why })
@@ -236,7 +236,7 @@ impl SeekPlanner<'_> {
             return step;
         }
         let SeekStep::Move { to, why, .. } = step else { return step };
-        let why = format!("saves up throughput for a restart: {why}");
+        let why = format!("a restart waits until the throughput of the last hour allows it: {why}");
         if self.operating_point.setting < self.knob.top && to != self.operating_point.layout_key {
             self.turn(self.knob.top, why)
         } else {
@@ -252,7 +252,7 @@ impl SeekPlanner<'_> {
         if ratio >= floor + if free { HOUR_SLACK } else { -0.5 * HOUR_SLACK } {
             return None;
         }
-        let why = format!("makes up for what restarts cost: {:.1} % of the throughput in the last hour", 100.0 * ratio);
+        let why = format!("compensates for the cost of restarts: {:.1} % of the throughput in the last hour", 100.0 * ratio);
         Some(if free { SeekStep::Stay(why) } else { self.turn(self.knob.top, why) })
     }
 
@@ -645,9 +645,9 @@ mod tests {
         let (to, _, why) = other_layout(&desk(10_000.0, &[BOTH]), true, false).unwrap();
         assert_eq!((to, why.as_str()), (OTHER, "6 replicas at 100 % is better by 12.3 %"));
         let (_, _, why) = other_layout(&desk(10_000.0, &[BOTH]), false, true).unwrap();
-        assert_eq!(why, "this layout is too slow here, 6 replicas at 100 % is not");
+        assert_eq!(why, "this layout is too slow in this phase, 6 replicas at 100 % is not");
         let (_, _, why) = other_layout(&desk(10_000.0, &[FREE_HERE]), false, true).unwrap();
-        assert_eq!(why, "this layout is too slow here, 9 replicas at 30 % may not be");
+        assert_eq!(why, "this layout is too slow in this phase, 9 replicas at 30 % may not be");
     }
 
     #[test]
@@ -701,7 +701,7 @@ mod tests {
         };
         let (to, why) = goes(&others[..3]).unwrap();
         assert_eq!(to, HERE);
-        assert!(why.starts_with("what 6 replicas at 50 % would do in this phase was never measured: "), "{why}");
+        assert!(why.starts_with("the layout with 6 replicas at 50 % was never measured in this phase: "), "{why}");
         assert_eq!(goes(&others), None);
     }
 
@@ -763,7 +763,7 @@ mod tests {
             step(FREE, 119.0, false),
             format!("6 replicas at 100 % is better by {:.1} %", 100.0 - 1_000.0 / (12.0 * 1.19 * 0.95))
         );
-        let given_up = "this layout is too slow here, 6 replicas at 100 % is not";
+        let given_up = "this layout is too slow in this phase, 6 replicas at 100 % is not";
         assert_eq!(step(350.0, 105.0, false), given_up, "it is no higher");
         assert_eq!(step(FREE, 121.0, false), given_up, "a fifth is too much");
         assert_eq!(step(FREE, 105.0, true), given_up, "it is at its best");

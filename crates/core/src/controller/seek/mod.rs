@@ -1,4 +1,4 @@
-//! `power-cap`, `frequency` and `hybrid`: they look for the setting of least energy per sample instead of asking a table.
+//! `power-cap`, `frequency` and `hybrid`: they search the setting of least energy per sample instead of a table.
 //!
 //! Inner loop, without restarts: a knob (power cap or SM clock) is turned down in strides, each setting is measured over a
 //! few windows, and the best one with enough throughput is kept. Outer loop, `hybrid` only: other layouts are tried where
@@ -253,7 +253,7 @@ impl SeekState {
         if !state.proposals.is_empty() {
             let reason = match workload.mode {
                 UpdateMode::Enforce => "waits for the last decision to be applied",
-                UpdateMode::Recommend => "what was recommended last has not been done",
+                UpdateMode::Recommend => "the last recommendation has not been applied",
                 UpdateMode::Observe => "the workload is only observed",
             };
             return self.under_way(state, draft).maintain(reason);
@@ -265,8 +265,7 @@ impl SeekState {
         if matched == PhaseMatch::Doubtful && self.phases.doubts() >= patience && may_turn && !self.phases.are_brief() {
             // The setting that was best for the old work may be far too slow for the new one.
             let (top, unit) = (knob.top, knob.unit());
-            let why =
-                format!("the job does something else than before: nothing is held back at {top:.0} {unit} until it is known");
+            let why = format!("the job differs from this phase: the limit is raised to {top:.0} {unit} until its phase is known");
             return self.build_decision(
                 SeekStep::Turn { to: top, why },
                 &matched,
@@ -279,7 +278,9 @@ impl SeekState {
             );
         }
         if matched == PhaseMatch::Doubtful {
-            return self.under_way(state, draft).maintain("the job does something else than before: the next windows will tell");
+            return self
+                .under_way(state, draft)
+                .maintain("the job differs from this phase: the next windows show whether another phase began");
         }
         let learned = cap_curve(name, workload, context);
         let mut view =
@@ -382,8 +383,8 @@ impl SeekState {
             draft = draft.with_validation(ChangeValidation::Pending, &id);
         }
         let news = match matched {
-            PhaseMatch::New if phase_number > 1 => "the job does something new; ",
-            PhaseMatch::Known => "the job does again what it did before; ",
+            PhaseMatch::New if phase_number > 1 => "the phase is new; ",
+            PhaseMatch::Known => "the phase was measured before; ",
             _ => "",
         };
         let words = |why: &str| format!("phase {phase_number}: {news}{verdict}{why}");
@@ -535,7 +536,7 @@ impl SeekState {
         }
     }
 
-    /// Follows the layout: what somebody else sets is what everything is compared with from then on.
+    /// Follows the layout: one that is set from outside is the baseline from then on.
     fn follow_layout(
         &mut self,
         name: ControllerName,
@@ -589,7 +590,7 @@ impl SeekState {
         }
         state.proposals.clear();
         Some(ChangeNote {
-            reason: "the layout was changed from outside: it is what everything is compared with from now on".into(),
+            reason: "the layout was changed from outside: it is the baseline from now on".into(),
             concerns: concerns.unwrap_or_default(),
             validation: ChangeValidation::None,
             hold_until: None,
@@ -624,7 +625,7 @@ impl SeekState {
                 self.warming_up = settings.warm_up_windows;
                 return MeasuredWindow::from_event(window, settings.coverage_min_ratio);
             }
-            return Err("the limit was changed in this window: it decides nothing".into());
+            return Err("the limit was changed in this window: the window is not used".into());
         }
         MeasuredWindow::of_layout(window, workload, settings.coverage_min_ratio)
     }
@@ -696,7 +697,7 @@ impl SeekState {
     }
 }
 
-/// Everything that a plan looks at.
+/// Inputs of a plan.
 struct SeekPlanner<'a> {
     seek: &'a SeekState,
     state: &'a ControllerState,
@@ -729,7 +730,11 @@ impl SeekPlanner<'_> {
         };
         let here = phase.measured_setting(operating_point).map_or(0, |point| point.windows);
         let measures = |need: u32| {
-            SeekStep::Measure(format!("measures: {here} of {need} windows at {:.0} {}", operating_point.setting, knob.unit()))
+            SeekStep::Measure(format!(
+                "measured so far: {here} of {need} windows at {:.0} {}",
+                operating_point.setting,
+                knob.unit()
+            ))
         };
         let measuring = measures(need);
         if let Some(why) = seek.hold_outs.status_message() {
@@ -754,7 +759,7 @@ impl SeekPlanner<'_> {
             .filter(|_| measured || operating_point.layout_key != base.layout_key);
         let Some(reference) = known else {
             if operating_point.setting < knob.top {
-                let why = format!("sees what the job does at {:.0} {}, where nothing holds it back", knob.top, knob.unit());
+                let why = format!("measures the job at {:.0} {}, without a limit", knob.top, knob.unit());
                 return self.turn(knob.top, why);
             }
             return measures(settings.reference_windows);
@@ -876,7 +881,7 @@ impl SeekPlanner<'_> {
         }
         let saving = 1.0 - best.1 / energy(free)?.1;
         let why = format!(
-            "{:.3} J/sample at {:.0} W, where nothing holds it back; tries {setting:.0} W, where {} version {} expects {:.1} % less",
+            "{:.3} J/sample at {:.0} W, without a limit; tries {setting:.0} W, at which {} version {} expects {:.1} % less",
             here.joules_per_sample(),
             operating_point.setting,
             model.name,
@@ -889,7 +894,7 @@ impl SeekPlanner<'_> {
     fn turn(&self, to: f64, why: String) -> SeekStep {
         match &self.seek.knob_barred {
             Some(barred) => {
-                SeekStep::Stay(format!("the {} is not turned before {}: {}", self.knob.name(), barred.until, barred.why))
+                SeekStep::Stay(format!("the {} is not changed before {}: {}", self.knob.name(), barred.until, barred.why))
             }
             None => SeekStep::Turn { to, why },
         }

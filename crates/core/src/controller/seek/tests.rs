@@ -155,8 +155,8 @@ fn the_cap_goes_to_where_throughput_allows_and_nothing_restarts() {
     }
 }
 
-/// Energy goes with the cap to the power of 0.6, the energy-delay product with 0.2, the energy-delay² product with -0.2: the first
-/// two fall with the cap as far as throughput may, the last is least without one.
+/// Energy goes with the cap to the power of 0.6, the energy-delay product with 0.2, the energy-delay² product with -0.2: the
+/// first two fall with the cap as far as throughput may, the last is least without one.
 #[test]
 fn a_cap_is_sought_for_what_the_objective_names() {
     let found = |objective: ControllerObjective, exponent: f64| {
@@ -261,8 +261,12 @@ fn a_phase_seen_before_is_recognised_and_its_setting_taken_at_once() {
     plant.steps(8);
     let again = plant.bench.workload.layout.power_limit_watts.unwrap();
     assert!((again / found - 1.0).abs() < 0.06, "{again} W instead of {found} W");
-    assert!(plant.decisions[before].reason.contains("nothing is held back"), "{}", plant.decisions[before].reason);
-    assert!(plant.decisions[before + 1].reason.contains("again"), "{}", plant.decisions[before + 1].reason);
+    assert!(plant.decisions[before].reason.contains("the limit is raised"), "{}", plant.decisions[before].reason);
+    assert!(
+        plant.decisions[before + 1].reason.contains("the phase was measured before"),
+        "{}",
+        plant.decisions[before + 1].reason
+    );
     assert!(plant.decisions.len() - before <= 2, "it is known where to go");
 }
 
@@ -317,7 +321,7 @@ fn a_trial_below_the_floor_ends_with_the_next_window() {
     let trial = plant.decisions.iter().position(|d| d.restarts && d.to.mps_thread_percentage == Some(100)).unwrap();
     let back = &plant.decisions[trial + 1];
     assert_eq!((back.action, back.validation), (ControllerAction::Revert, ChangeValidation::Failed), "{}", back.reason);
-    assert!(back.reason.contains("left at once"), "{}", back.reason);
+    assert!(back.reason.contains("reverted at once"), "{}", back.reason);
     // The change, the restart, the warm-up and one window of it.
     let minutes = back.time.seconds_since(plant.decisions[trial].time) / 60.0;
     assert!(minutes <= 5.0, "{minutes}");
@@ -371,7 +375,7 @@ fn what_was_only_recommended_cannot_be_refused() {
     let asked = (0..30).map(|_| plant.step()).find(|decision| decision.action != ControllerAction::Maintain).unwrap();
     plant.pending = None;
     plant.bench.report(&asked, ActuationOutcome::Refused, "nobody enforces it");
-    assert!(plant.step().reason.contains("what was recommended last has not been done"));
+    assert!(plant.step().reason.contains("the last recommendation has not been applied"));
     assert_eq!(plant.bench.state.proposals.len(), 1);
 }
 

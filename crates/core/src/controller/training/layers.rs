@@ -172,14 +172,14 @@ impl LayerFreezing {
         self.freezes.truncate(count);
     }
 
-    /// Notes that somebody else set the number of frozen layers: none of it is ours.
+    /// Notes that the number of frozen layers was set from outside: none of it is ours.
     pub fn on_external_change(&mut self, frozen_layers: Option<u32>) {
         if self.freezes.last().is_some_and(|last| last.to != frozen_layers) {
             self.keep_first(0);
         }
     }
 
-    /// Returns what to unfreeze, if quality or the learning rate left the range that freezing was decided for.
+    /// Returns the freezes to revert if the validation loss or the learning rate left the range for which they were decided.
     pub fn check_quality(
         &mut self,
         report: &TrainingReport,
@@ -227,7 +227,8 @@ impl LayerFreezing {
         None
     }
 
-    /// Returns how far the loss of the newest evaluation is above the trend, as a part of it, if it is newer than the last freeze.
+    /// Returns how far the loss of the newest evaluation is above the trend, as a part of it, if it is newer than the last
+    /// freeze.
     fn excess_since_freeze(&self, report: &TrainingReport) -> Option<f64> {
         let new = report.validation.filter(|new| new.steps > self.frozen_at_steps)?;
         self.guard.excess(new.steps, new.loss)
@@ -376,7 +377,7 @@ impl LayerFreezing {
         ))
     }
 
-    /// Returns the curve that the guard compares with, or why there is none: what nobody can guard is not frozen.
+    /// Returns the curve that the guard compares with, or why there is none: without a guard nothing is frozen.
     fn trend_to_guard(&self, settings: &ControllerSettings) -> Result<LossTrend, String> {
         if let Some(trend) = self.guard.trend().filter(|_| !self.freezes.is_empty()) {
             return Ok(trend);
@@ -385,17 +386,17 @@ impl LayerFreezing {
         let Some(trend) = LossTrend::fit(&settled) else {
             let have = settled.len();
             if have >= EVALUATIONS {
-                return Err("quality cannot be guarded: the evaluations of the validation loss follow no curve".into());
+                return Err("quality cannot be guarded: no trend fits the evaluations of the validation loss".into());
             }
             return Err(format!(
-                "quality cannot be guarded: {have} of {EVALUATIONS} evaluations of the validation loss are known that make a trend"
+                "quality cannot be guarded: {have} of the {EVALUATIONS} evaluations of the validation loss that a trend needs are there"
             ));
         };
         let last = self.evaluations.back().map_or(0.0, |(steps, _)| *steps);
         let resolution = resolution_ratio(&trend, last);
         if resolution > settings.validation_loss_rise_ratio {
             return Err(format!(
-                "quality cannot be guarded: the trend of validation loss is uncertain by {:.2} % at step {:.0}, and the guard has to see {:.2} %",
+                "quality cannot be guarded: the trend of validation loss is uncertain by {:.2} % at step {:.0}, and a rise of {:.2} % has to be detectable",
                 100.0 * resolution,
                 TRUSTED * last,
                 100.0 * settings.validation_loss_rise_ratio
@@ -416,7 +417,7 @@ impl LayerFreezing {
         let excess = context.training.and_then(|report| self.excess_since_freeze(report));
         draft.add_evidence("validation_loss_over_trend_ratio", excess);
         if gain_ratio.is_nan() || gain_ratio < ARRIVES * expected {
-            return Err(format!("expected were {:.1} %, and less than half of it arrived", 100.0 * expected));
+            return Err(format!("expected were {:.1} %, and less than half of it was measured", 100.0 * expected));
         }
         let steps = context.training.and_then(|report| Some((report.steps_total?, report.steps_remaining?)));
         let control =

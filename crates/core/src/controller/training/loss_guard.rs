@@ -49,7 +49,8 @@ impl LossRise {
     }
 }
 
-/// Returns what the mean of the newest evaluations leaves uncertain at the end of a trend that was made of so many steps.
+/// Returns the least rise of the loss, as a ratio, that the mean of the newest evaluations can detect at the end of a trend over
+/// `steps` steps.
 pub(super) fn resolution_ratio(trend: &LossTrend, steps: f64) -> f64 {
     trend.uncertainty_ratio(TRUSTED * steps).hypot(trend.scatter_ratio / (AVERAGED as f64).sqrt())
 }

@@ -1,7 +1,7 @@
 //! Knobs that a job turns by itself on request: its precision, and the blocks at its input side that it freezes.
 //!
 //! Both go through the same steps as other changes, without restarts. What they rest on comes from the job's own reports
-//! ([`TrainingReport`]), and quality is a limit of its own: J/sample always falls when less is computed.
+//! (`TrainingReport` of the workload), and quality is a limit of its own: J/sample always falls when less is computed.
 //!
 //! ```text
 //! window ─▶ settle ─▶ guard: validation loss, learning rate ─▶ judge ─▶ kept | revert
@@ -127,8 +127,8 @@ impl PendingRevert {
 
     fn waiting_message(&self) -> String {
         match self.not_before {
-            Some(time) => format!("what was to be taken back is still in force, and is asked for again after {time}"),
-            None => "something is to be taken back first".to_owned(),
+            Some(time) => format!("the change to revert is still in force, and its revert is requested again after {time}"),
+            None => "another change is to be reverted first".to_owned(),
         }
     }
 }
@@ -230,10 +230,10 @@ impl JobKnobState {
             let (mut to, mut reason) = (back.to, reason);
             if let Some(tried) = trial.as_ref().filter(|trial| trial.change.knob == JobKnob::Precision) {
                 to.precision = tried.change.from.precision;
-                reason.push_str("; the precision that was being tried is taken back with them");
+                reason.push_str("; the precision under trial is reverted with them");
             } else if let Some(pending) = self.pending_revert.as_ref().filter(|pending| pending.knob == JobKnob::Precision) {
                 to.precision = pending.to.precision;
-                reason.push_str("; the precision that was to be taken back goes with them");
+                reason.push_str("; the precision that was to be reverted is reverted with them");
             }
             let concerns = trial.map(|trial| trial.change.id).or_else(|| self.last_id.clone());
             let draft = draft.with_validation(ChangeValidation::Failed, &concerns.unwrap_or_default());
@@ -242,7 +242,9 @@ impl JobKnobState {
         let measured = self.usable_window(window, workload, settings);
         if self.pending_revert.as_ref().is_some_and(|pending| pending.requested.is_some()) {
             let draft = draft.with_validation(ChangeValidation::Failed, self.last_id.as_deref().unwrap_or_default());
-            return JobKnobOutcome::Decided(Box::new(draft.maintain("the job was asked to take it back, and has not yet")));
+            return JobKnobOutcome::Decided(Box::new(
+                draft.maintain("the revert was requested from the job, and is not made yet"),
+            ));
         }
         if workload.mode == UpdateMode::Enforce
             && !workload.paused
@@ -259,8 +261,8 @@ impl JobKnobState {
         }
         if self.proposal.is_some() {
             let reason = match workload.mode {
-                UpdateMode::Enforce => "waits for the job to be asked",
-                UpdateMode::Recommend => "what was recommended last has not been done",
+                UpdateMode::Enforce => "waits for the last decision to be applied",
+                UpdateMode::Recommend => "the last recommendation has not been applied",
                 UpdateMode::Observe => "the workload is only observed",
             };
             let id = self.proposal.as_ref().map(|proposal| proposal.id.clone()).unwrap_or_default();
@@ -298,7 +300,9 @@ impl JobKnobState {
         let mut reasons = Vec::new();
         for knob in knobs(name) {
             let plan = match self.barred.iter().find(|barred| barred.knob == *knob) {
-                Some(barred) => JobKnobPlan::None(format!("nothing is asked of the job before {}: {}", barred.until, barred.why)),
+                Some(barred) => {
+                    JobKnobPlan::None(format!("no change is requested from the job before {}: {}", barred.until, barred.why))
+                }
                 None => match context.training {
                     None => JobKnobPlan::None("the job reports neither its precision nor its layers".into()),
                     Some(report) => match knob {
@@ -317,7 +321,7 @@ impl JobKnobState {
             let need = windows_needed(*knob, &to, settings);
             if self.recent.windows.len() < need {
                 let have = self.recent.windows.len();
-                reasons.push(format!("has {have} of the {need} windows that {} is compared with", knob.display_name()));
+                reasons.push(format!("{have} of the {need} windows that {} is compared with are there", knob.display_name()));
                 continue;
             }
             let windows = self.recent.windows.iter().skip(self.recent.windows.len() - need).copied().collect();
@@ -453,7 +457,7 @@ impl JobKnobState {
         if let Some(pending) = &mut self.pending_revert {
             (pending.requested, pending.not_before) = (None, Some(until));
         }
-        let reason = format!("{why}; what was to be taken back is still in force, and is asked for again after {until}");
+        let reason = format!("{why}; the change to revert is still in force, and its revert is requested again after {until}");
         ChangeNote { reason, concerns: change.id.clone(), validation: ChangeValidation::Failed, hold_until: Some(until) }
     }
 
@@ -518,7 +522,7 @@ impl JobKnobState {
         self.layers.on_external_change(workload.layout.frozen_prefix_layers);
         let trial = self.trial.take_if(|trial| generation > trial.generation)?;
         Some(ChangeNote {
-            reason: "the layout was changed from outside before the last change was judged: it is not judged".into(),
+            reason: "the layout was changed from outside before the last change was validated: it is not validated".into(),
             concerns: trial.change.id,
             validation: ChangeValidation::None,
             hold_until: None,
@@ -551,7 +555,7 @@ impl JobKnobState {
     ) -> Decision {
         let settings = context.settings;
         let need = self.trial.as_ref().map_or(0, |trial| windows_needed(trial.change.knob, &trial.change.to, settings));
-        let Some(trial) = &mut self.trial else { return draft.maintain("nothing is judged") };
+        let Some(trial) = &mut self.trial else { return draft.maintain("no change is being validated") };
         let id = trial.change.id.clone();
         let pending =
             |draft: DecisionDraft, reason: String| draft.with_validation(ChangeValidation::Pending, &id).maintain(reason);
@@ -559,7 +563,7 @@ impl JobKnobState {
             Ok(measured) if workload.generation == trial.generation => measured,
             Ok(_) => return pending(draft, "the last change is on its way to the job".into()),
             Err(_) if workload.generation == trial.generation && workload.ready_time.is_none() => {
-                return pending(draft, "the job was asked, and has not taken it up yet".into());
+                return pending(draft, "the change was requested from the job, and is not made yet".into());
             }
             Err(reason) => return pending(draft, reason),
         };
@@ -576,15 +580,15 @@ impl JobKnobState {
             return pending(draft, format!("the last change is being checked: {have} of {need} windows"));
         }
         if workload.paused {
-            return pending(draft, "the workload is paused: the last change is judged after it".into());
+            return pending(draft, "the workload is paused: the last change is validated afterwards".into());
         }
-        let Some(trial) = self.trial.take() else { return draft.maintain("nothing is judged") };
+        let Some(trial) = self.trial.take() else { return draft.maintain("no change is being validated") };
         let JobTrial { change, windows, .. } = trial;
         let medians = change.baseline.as_ref().and_then(|base| {
             let before = MeasuredWindow::median(&base.windows)?;
             Some((base, before, MeasuredWindow::median(&windows)?))
         });
-        let Some((base, before, after)) = medians else { return draft.maintain("nothing is judged") };
+        let Some((base, before, after)) = medians else { return draft.maintain("no change is being validated") };
         let energy_gain = 1.0 - before.efficiency / after.efficiency;
         let throughput = after.samples_per_second / before.samples_per_second;
         draft.note_medians("before", &before);
@@ -610,7 +614,7 @@ impl JobKnobState {
                 self.set_tabu(change.knob, until, &format!("the last change did not help: {why}"));
                 let draft = draft.with_validation(ChangeValidation::Failed, &id).with_hold_until(Some(until));
                 let freezes = change.freezes.saturating_sub(usize::from(change.knob == JobKnob::Layers));
-                let reason = format!("the last change is taken back: {why}");
+                let reason = format!("the last change is reverted: {why}");
                 self.revert(change.knob, &change.from, freezes, reason, workload, draft)
             }
         }

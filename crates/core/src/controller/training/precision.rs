@@ -74,7 +74,7 @@ impl PrecisionChoice {
         settings: &ControllerSettings,
     ) -> JobKnobPlan {
         let Some(allowed) = workload.bounds.precisions.as_ref().filter(|all| !all.is_empty()) else {
-            return JobKnobPlan::None("no other precision may be asked for: the policy sets no bounds.precisions".into());
+            return JobKnobPlan::None("no other precision may be requested: the policy sets no bounds.precisions".into());
         };
         let skips = self.skip_ratio();
         draft.add_evidence("overflow_skip_ratio", skips);
@@ -86,7 +86,7 @@ impl PrecisionChoice {
         };
         let live = turns_live(report.live_knobs.as_ref(), "precision");
         match report.precision.as_deref() {
-            None => JobKnobPlan::None("the job does not report what it computes in".into()),
+            None => JobKnobPlan::None("the job does not report its precision".into()),
             Some(now @ ("fp32" | "tf32")) => {
                 let (to, why) = if older {
                     ("fp16", format!("{} computes no bf16", model.unwrap_or_default()))
@@ -95,7 +95,7 @@ impl PrecisionChoice {
                 };
                 JobKnobPlan::None(format!(
                     "the job computes in {now}: {to} is recommended for the next start, which takes about half the traffic and uses tensor cores \
-                     ({why}); it is not asked for while the job runs{fp8}"
+                     ({why}); it is not requested while the job runs{fp8}"
                 ))
             }
             Some("fp16") => {
@@ -107,7 +107,7 @@ impl PrecisionChoice {
                 JobKnobPlan::None("the job computes in bf16, and fp16 is not tried: too many steps overflowed in it".into())
             }
             Some("bf16") => Self::test_fp16(report, allowed, live, fp8, workload, settings),
-            Some(other) => JobKnobPlan::None(format!("the job computes in {other}: nothing else is asked for")),
+            Some(other) => JobKnobPlan::None(format!("the job computes in {other}: no other precision is requested")),
         }
     }
 
@@ -146,7 +146,7 @@ impl PrecisionChoice {
             ));
         }
         let to = Layout { precision: Some(Precision::Bf16), ..workload.layout.clone() };
-        let why = format!("{so}: asks for bf16, for stability and not for energy");
+        let why = format!("{so}: requests bf16, for stability and not for energy");
         JobKnobPlan::Change { action: ControllerAction::SetPrecision, to, expected_gain_ratio: 0.0, why }
     }
 
@@ -196,7 +196,7 @@ impl PrecisionChoice {
             draft.add_evidence("gain_standard_error_ratio", error);
             let noise = error.map_or(f64::INFINITY, |error| TEST_ERRORS * error);
             let comparison =
-                format!("{:.1} % outside noise are demanded, and noise is {:.2} %", 100.0 * TEST_GAIN, 100.0 * noise);
+                format!("{:.1} % outside noise are required, and noise is {:.2} %", 100.0 * TEST_GAIN, 100.0 * noise);
             if let Some(skips) = self.skip_ratio().filter(|skips| *skips > settings.overflow_skip_ratio) {
                 return Err(format!("{:.2} % of the steps overflow", 100.0 * skips));
             }
@@ -204,9 +204,9 @@ impl PrecisionChoice {
         }
         let least = settings.validation_throughput_ratio;
         if throughput_ratio >= least && 1.0 - gain_ratio <= 1.0 / least {
-            return Ok("it was for stability, and no saving was promised".into());
+            return Ok("it was for stability, and no saving was expected".into());
         }
-        Err(format!("demanded are {:.0} % of the throughput and of the efficiency", 100.0 * least))
+        Err(format!("required are {:.0} % of the throughput and of the efficiency", 100.0 * least))
     }
 }
 

@@ -205,7 +205,7 @@ fn what_nobody_can_guard_or_bounds_or_reports_is_not_frozen() {
         assert!(text.contains(words), "{text}");
     };
     contains(&|job| job.bench.workload.bounds = LayoutBounds::default(), "the policy sets no bounds.maxFrozenPrefixLayers");
-    contains(&|job| job.evaluates = false, "quality cannot be guarded: 0 of 5 evaluations");
+    contains(&|job| job.evaluates = false, "quality cannot be guarded: 0 of the 5 evaluations");
     contains(&|job| job.live_knobs = Some(vec!["checkpoint_now".into()]), "does not freeze layers while it runs");
     contains(&|job| job.bench.settings.freeze_start_ratio = 0.9, "nothing is frozen before 90 %");
     let large = |job: &mut Job| {
@@ -237,7 +237,7 @@ fn a_freeze_of_which_less_than_half_arrives_is_taken_back() {
     let back = job.verdict();
     assert_eq!((back.action, back.validation), (ControllerAction::Revert, ChangeValidation::Failed), "{}", back.reason);
     assert_eq!((back.to.frozen_prefix_layers, back.concerns.as_deref()), (None, Some(change.id.as_str())));
-    assert!(back.reason.contains("less than half of it arrived"), "{}", back.reason);
+    assert!(back.reason.contains("less than half of it was measured"), "{}", back.reason);
     // Refused, as it came too soon after another change: it is asked for again.
     job.bench.report(&back, ActuationOutcome::Refused, "too soon");
     assert!(job.step().reason.contains("too soon"));
@@ -323,7 +323,7 @@ fn a_recommendation_waits_for_a_person() {
     let change = job.change(60).unwrap();
     job.bench.report(&change, ActuationOutcome::Recommended, "");
     let waits = job.step();
-    assert!(waits.action == ControllerAction::Maintain && waits.reason.contains("has not been done"), "{}", waits.reason);
+    assert!(waits.action == ControllerAction::Maintain && waits.reason.contains("has not been applied"), "{}", waits.reason);
 }
 
 #[test]
@@ -378,7 +378,7 @@ fn fp16_that_overflows_becomes_bf16_for_stability() {
     job.take_up(&change);
     let verdict = job.verdict();
     assert_eq!(verdict.validation, ChangeValidation::Kept, "{}", verdict.reason);
-    assert!(verdict.reason.contains("no saving was promised"), "{}", verdict.reason);
+    assert!(verdict.reason.contains("no saving was expected"), "{}", verdict.reason);
 
     let stays = |change: &dyn Fn(&mut Job), words: &str| {
         let mut job = precision();
@@ -410,7 +410,7 @@ fn bf16_becomes_fp16_only_by_a_measured_gain_outside_noise_and_with_a_scaler() {
     for (energy, noise) in [(0.99, 0.002), (0.97, 0.05)] {
         let (action, validation, to, reason) = trial(energy, noise);
         assert_eq!((action, validation, to), (ControllerAction::Revert, ChangeValidation::Failed, None), "{reason}");
-        assert!(reason.contains("2.0 % outside noise are demanded"), "{reason}");
+        assert!(reason.contains("2.0 % outside noise are required"), "{reason}");
     }
     let stays = |change: &dyn Fn(&mut Job), words: &str| {
         let mut job = precision();
@@ -522,7 +522,7 @@ fn an_unfreeze_that_the_job_refuses_is_asked_for_again_and_the_guard_stays_whole
     job.bench.apply(&back);
     job.bench.workload.ready_time = None;
     let waits = job.step();
-    assert!(waits.action == ControllerAction::Maintain && waits.reason.contains("asked to take it back"), "{}", waits.reason);
+    assert!(waits.action == ControllerAction::Maintain && waits.reason.contains("the revert was requested"), "{}", waits.reason);
     job.bench.set_layout(frozen);
     job.bench.workload.decision_id = None;
     job.bench.workload.ready_time = Some(job.bench.now);

@@ -1,9 +1,9 @@
 //! Expected validation loss without a change: the curves through the evaluations before it.
 //!
 //! A curve is `floor + scale · ((steps + offset) / unit)^−exponent`. Floor and scale follow from the shape by least squares. The
-//! shape is searched by its time scale, `(steps + offset) / (exponent + 1)`: the number of steps in which the slope of the loss falls
-//! by a factor of e. Its value at the last evaluation and its growth hardly depend on each other, as offset and exponent do. A time
-//! scale that does not grow is an exponential curve.
+//! shape is searched by its time scale, `(steps + offset) / (exponent + 1)`: the number of steps in which the slope of the loss
+//! falls by a factor of e. Its value at the last evaluation and its growth hardly depend on each other, as offset and exponent
+//! do. A time scale that does not grow is an exponential curve.
 
 use std::f64::consts::TAU;
 
@@ -98,7 +98,8 @@ pub(super) struct FewerStepsCost {
 }
 
 impl LossTrend {
-    /// Fits evaluations in the order of their steps, each of steps and loss; `None` if they are too few or no losses of this form.
+    /// Fits evaluations in the order of their steps, each of steps and loss; `None` if they are too few or no losses of this
+    /// form.
     pub fn fit(evaluations: &[(f64, f64)]) -> Option<Self> {
         let points = EvaluationPoints::new(evaluations)?;
         let grid = points.fit_grid();
@@ -130,7 +131,7 @@ impl LossTrend {
         self.highest.map_or(0.0, |highest| (highest.at(steps) / self.at(steps) - 1.0).max(0.0))
     }
 
-    /// Returns what it costs to train `fewer` of `total` steps fewer.
+    /// Returns the rise of the validation loss if training ends `fewer` steps before `total`.
     pub fn cost_of_fewer_steps(&self, total: f64, fewer: f64) -> FewerStepsCost {
         let ratio = self.best.cost_of_fewer_steps(total, fewer);
         let others = [self.lowest, self.highest].into_iter().flatten().map(|curve| curve.cost_of_fewer_steps(total, fewer));

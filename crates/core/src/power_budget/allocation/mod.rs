@@ -30,7 +30,7 @@ pub use points::CapMeasurements;
 /// The controller's name in decisions.
 pub const CONTROLLER: &str = ControllerName::PowerBudget.as_str();
 /// Grows with every change of what it decides.
-pub(crate) const VERSION: &str = "3";
+pub(crate) const VERSION: &str = "4";
 
 /// How a budget is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -54,8 +54,8 @@ pub struct BudgetSettings {
     /// A decision that was not applied within this time is void, in seconds. Above 0, at most 86,400. Default 300.
     #[serde(rename = "expiry_seconds")]
     pub decision_expiry_seconds: f64,
-    /// How much later than it expired a raise may still show up in `workloads.v1`, in seconds: clocks differ, and agents take their
-    /// time. Until then it counts as if it were in force. 0 to 86,400. Default 60.
+    /// How much later than it expired a raise may still show up in `workloads.v1`, in seconds: clocks differ, and agents take
+    /// their time. Until then it counts as if it were in force. 0 to 86,400. Default 60.
     pub settle_seconds: f64,
 }
 
@@ -221,8 +221,8 @@ pub struct BudgetOutcome {
     pub decisions: Vec<Decision>,
     /// Power of all GPUs if every cap that may come into force did and were reached, in watts; `None`: a cap is not known.
     pub exposed_watts: Option<f64>,
-    /// The lowest caps of the workloads exceed the budget.
-    pub short: bool,
+    /// The sum of the lowest caps of the workloads is above the budget.
+    pub infeasible: bool,
     /// The reason for these changes, or for none.
     pub reason: String,
 }
@@ -235,7 +235,7 @@ struct CapRange {
     least: f64,
     most: f64,
     in_force: f64,
-    /// The highest cap that may be in force before the next look.
+    /// The highest cap that may be in force before the next evaluation.
     exposed: f64,
     curve: ConcavePowerCurve,
 }
@@ -248,7 +248,7 @@ const EPSILON: f64 = 1e-6;
 struct AllocatedCaps {
     caps: Vec<f64>,
     /// Power that the lowest caps need, in watts, if it is above the budget.
-    short: Option<f64>,
+    infeasible: Option<f64>,
 }
 
 /// A straight piece of a workload's curve.
@@ -263,7 +263,7 @@ fn distribute_watts(ranges: &[CapRange], settings: &BudgetSettings) -> Allocated
     let need: f64 = ranges.iter().map(|range| range.gpus * range.least).sum();
     let mut left = settings.watts_or_unlimited() - need;
     if left < 0.0 {
-        return AllocatedCaps { caps, short: Some(need) };
+        return AllocatedCaps { caps, infeasible: Some(need) };
     }
     let mut pieces: Vec<CurveSegment> = Vec::new();
     for (index, range) in ranges.iter().enumerate() {
@@ -283,7 +283,7 @@ fn distribute_watts(ranges: &[CapRange], settings: &BudgetSettings) -> Allocated
         left -= watts * range.gpus;
     }
     let whole = |(cap, range): (f64, &CapRange)| (cap + EPSILON).floor().clamp(range.least, range.most);
-    AllocatedCaps { caps: caps.into_iter().zip(ranges).map(whole).collect(), short: None }
+    AllocatedCaps { caps: caps.into_iter().zip(ranges).map(whole).collect(), infeasible: None }
 }
 
 /// Returns the caps that are possible. `pressed`: the caps in force exceed the budget, so that all workloads have to give.
@@ -294,18 +294,15 @@ fn cap_range(
     pressed: bool,
 ) -> Result<CapRange, String> {
     let Workload { workload, layout, bounds, gpus, gpu_power_limit_watts, .. } = consumer.workload;
-    let gpus = gpus.filter(|gpus| *gpus > 0).ok_or_else(|| format!("{workload} does not say how many GPUs it has"))?;
+    let gpus = gpus.filter(|gpus| *gpus > 0).ok_or_else(|| format!("the number of GPUs of {workload} is not known"))?;
     let board = gpu_power_limit_watts.filter(|watts| *watts > 0.0);
-    let unlimited =
-        || format!("neither a cap nor the board's power limit of {workload} is known: nobody can say what it may draw");
+    let unlimited = || format!("neither a cap nor the board's power limit of {workload} is known: its highest power is unknown");
     // A workload that is paused or only observed has no cap in force: its GPUs are back at the board's limit, or on their way
     // there.
     let held = !consumer.workload.paused && consumer.workload.mode != UpdateMode::Observe;
     let in_force = layout.power_limit_watts.filter(|_| held).or(board).ok_or_else(unlimited)?;
     let lingering = consumer.lingering_watts.ok_or_else(|| {
-        format!(
-            "a change of {workload} is on its way, and what was in force before it is not known: nobody can say what it may draw"
-        )
+        format!("a change of {workload} is not ready yet, and the cap before it is not known: its highest power is unknown")
     })?;
     let top = [board, bounds.power_limit_watts_max].into_iter().flatten().reduce(f64::min);
     let known_top = top.is_some();
@@ -331,8 +328,8 @@ fn total_exposed_watts(ranges: &[CapRange]) -> f64 {
 
 /// Allocates the budget at the end of a window. `consumers` are all workloads whose power counts, in the order of their names.
 ///
-/// Where a cap is not known nobody gets more, because what is left is unknown; those whose caps are known still give up what
-/// is too much already. `unknown`: why somebody's cap is not known who is not among them.
+/// If a cap is not known, no workload gets more, because the remaining watts are unknown; those whose caps are known still give
+/// up what is above the budget. `unknown`: the reason why the cap of a workload outside of `consumers` is not known.
 pub fn allocate(
     state: &mut BudgetState,
     time: EventTime,
@@ -382,18 +379,23 @@ pub fn allocate(
         }
     }
     let (exposed_watts, budget_watts) = (total_exposed_watts(&ranges), settings.watts_or_unlimited());
-    let reason = match (&unknown, shared.short) {
+    let reason = match (&unknown, shared.infeasible) {
         (Some(unknown), _) => unknown.clone(),
         (None, Some(need)) => format!(
             "the budget of {budget_watts:.0} W cannot be held: the workloads' lowest caps need {need:.0} W; every cap goes to its lowest"
         ),
-        (None, None) if decisions.is_empty() => format!("{exposed_watts:.0} of {budget_watts:.0} W are given out"),
+        (None, None) if decisions.is_empty() => format!("{exposed_watts:.0} of {budget_watts:.0} W are allocated"),
         (None, None) => {
             let changes = counted_as(decisions.len(), "cap changes", "caps change");
             format!("{changes}; {exposed_watts:.0} of {budget_watts:.0} W may be drawn")
         }
     };
-    BudgetOutcome { decisions, exposed_watts: unknown.is_none().then_some(exposed_watts), short: shared.short.is_some(), reason }
+    BudgetOutcome {
+        decisions,
+        exposed_watts: unknown.is_none().then_some(exposed_watts),
+        infeasible: shared.infeasible.is_some(),
+        reason,
+    }
 }
 
 fn decision(

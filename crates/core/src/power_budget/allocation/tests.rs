@@ -360,14 +360,14 @@ fn a_decision_names_whose_it_is_and_changes_nothing_but_the_cap() {
 fn what_is_needed_at_least_may_take_the_whole_budget() {
     let needs = || vec![workload("a", 1, Some(120.0)), workload("b", 1, Some(120.0))];
     let look = |budget| Site::new(budget, needs(), vec![vec![], vec![]]).look(0);
-    assert!(!look(240.0).short && look(239.9).short);
+    assert!(!look(240.0).infeasible && look(239.9).infeasible);
 }
 
 #[test]
 fn without_gpus_or_a_limit_of_theirs_what_a_workload_draws_is_unknown() {
     let none = Workload { gpus: Some(0), ..workload("a", 1, Some(200.0)) };
     let unlimited = Workload { gpu_power_limit_watts: Some(0.0), ..workload("a", 1, None) };
-    for (job, why) in [(none, "how many GPUs"), (unlimited, "neither a cap nor the board's power limit")] {
+    for (job, why) in [(none, "the number of GPUs"), (unlimited, "neither a cap nor the board's power limit")] {
         let outcome = Site::new(500.0, vec![job], vec![vec![]]).look(0);
         assert!(outcome.exposed_watts.is_none() && outcome.reason.contains(why), "{outcome:?}");
     }
@@ -454,7 +454,10 @@ fn a_version_shares_as_it_did() {
             site.settings.budget_watts = Some(budget);
             let outcome = site.look(minute);
             let exposed = outcome.exposed_watts.map(f64::round);
-            transcript.note(&format!("of {budget} W {exposed:?} W exposed, short {}; {}", outcome.short, outcome.reason), false);
+            transcript.note(
+                &format!("of {budget} W {exposed:?} W exposed, infeasible {}; {}", outcome.infeasible, outcome.reason),
+                false,
+            );
             for decision in outcome.decisions {
                 transcript.add(&decision);
                 site.apply(&decision, minute);

@@ -4,7 +4,7 @@ use crate::units::{AMBIGUOUS_UNITS, FOREIGN_UNITS, Unit, word_places};
 
 /// A unit that follows a word, as it is written.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) enum HumpedUnit<'n> {
+pub(crate) enum JoinedUnit<'n> {
     Known(&'n str, Unit),
     /// One of those that are not read.
     Foreign(&'n str),
@@ -71,7 +71,7 @@ fn is_quantity(word: &str) -> bool {
 }
 
 /// Returns the units that follow a word, or that another word follows, without a separator.
-pub(crate) fn humped_units(name: &str) -> Vec<HumpedUnit<'_>> {
+pub(crate) fn joined_units(name: &str) -> Vec<JoinedUnit<'_>> {
     let places = word_places(name);
     let word = |at: usize| &name[places[at].clone()];
     let joins = |at: usize| at > 0 && at < places.len() && places[at - 1].end == places[at].start;
@@ -96,14 +96,14 @@ pub(crate) fn humped_units(name: &str) -> Vec<HumpedUnit<'_>> {
                 () if stem.is_empty() || is_quantity(stem) => read(whole),
                 () if WORDS_IN_PREFIXES.contains(&before.to_ascii_lowercase().as_str()) || is_quantity(before) => read(text),
                 // `PDUKWh`: of what is not known, the letter may be of either.
-                () => Some(HumpedUnit::Ambiguous(whole)),
+                () => Some(JoinedUnit::Ambiguous(whole)),
             }
         } else if joins(at) && matches!(text, "MW" | "MJ") {
             // Capitals of the hump, or of the unit.
-            Some(HumpedUnit::Ambiguous(text))
+            Some(JoinedUnit::Ambiguous(text))
         } else if joins(at) || goes_on(at) {
             // One of no meaning here may be a part of any word, unless it is the last.
-            read(text).filter(|unit| !matches!(unit, HumpedUnit::Foreign(_)) || at + 1 == places.len())
+            read(text).filter(|unit| !matches!(unit, JoinedUnit::Foreign(_)) || at + 1 == places.len())
         } else {
             after_quantity(text)
         };
@@ -113,19 +113,19 @@ pub(crate) fn humped_units(name: &str) -> Vec<HumpedUnit<'_>> {
 }
 
 /// Reads a symbol. `W` and `J` state no more than the field does.
-fn read(symbol: &str) -> Option<HumpedUnit<'_>> {
+fn read(symbol: &str) -> Option<JoinedUnit<'_>> {
     if symbol.chars().count() < 2 {
         return None;
     }
     if AMBIGUOUS_UNITS.contains(&symbol) {
-        return Some(HumpedUnit::Ambiguous(symbol));
+        return Some(JoinedUnit::Ambiguous(symbol));
     }
     if let Some(unit) =
         Unit::by_name(symbol).filter(|unit| unit.dimension.is_electrical()).filter(|_| is_spelled_by_symbol(symbol))
     {
-        return Some(HumpedUnit::Known(symbol, unit));
+        return Some(JoinedUnit::Known(symbol, unit));
     }
-    FOREIGN_UNITS.contains(&symbol).then_some(HumpedUnit::Foreign(symbol))
+    FOREIGN_UNITS.contains(&symbol).then_some(JoinedUnit::Foreign(symbol))
 }
 
 /// Returns whether a unit is written by its symbol: `watts` states no more than the field does.
@@ -134,7 +134,7 @@ fn is_spelled_by_symbol(text: &str) -> bool {
 }
 
 /// Reads a unit at the end of a word whose letters are all small or all capitals, after a quantity: `powerkw`, `POWERMW`.
-fn after_quantity(word: &str) -> Option<HumpedUnit<'_>> {
+fn after_quantity(word: &str) -> Option<JoinedUnit<'_>> {
     let lower = word.to_ascii_lowercase();
     if lower != word && word.to_ascii_uppercase() != word {
         return None;
@@ -146,8 +146,8 @@ fn after_quantity(word: &str) -> Option<HumpedUnit<'_>> {
     let text = &word[stem.len()..];
     match symbol {
         // Letter case has to show it, and the name has one only.
-        "mw" | "mj" | "mwh" => Some(HumpedUnit::Ambiguous(text)),
-        "gw" | "gwh" => Some(HumpedUnit::Foreign(text)),
-        _ => Unit::by_name(symbol).map(|unit| HumpedUnit::Known(text, unit)),
+        "mw" | "mj" | "mwh" => Some(JoinedUnit::Ambiguous(text)),
+        "gw" | "gwh" => Some(JoinedUnit::Foreign(text)),
+        _ => Unit::by_name(symbol).map(|unit| JoinedUnit::Known(text, unit)),
     }
 }
