@@ -33,9 +33,10 @@ from urllib.parse import quote, urlsplit
 
 from .directives import Directive, parse_answer, read_file, read_text
 from .events import PROGRESS_FIELDS, event_time, nearest, plain_event
-from .failures import ELSEWHERE, explain, explain_answer
+from .failures import ELSEWHERE, VisibleText, explain, explain_answer
 
 logger = logging.getLogger("eadt")
+logger.addFilter(VisibleText())
 
 DEFAULT_URL: Final = "http://127.0.0.1:9477"
 #: Seconds between two requests of a job, at least.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import logging
 import socket
 import ssl
 
@@ -20,6 +21,21 @@ _CERTIFICATE_REMEDIES = {
 }
 #: Remedy where something else than a collector answers, or nothing.
 ELSEWHERE = "EADT_URL is the collector's address, as `eadt up` prints it (port 9477 unless set otherwise)"
+
+
+class VisibleText(logging.Filter):
+    """Writes what cannot be shown in a log line as escapes: names and answers may come from anywhere, and a terminal obeys them."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Replaces the record's message if it has such characters."""
+        message = record.getMessage()
+        if not message.isprintable():
+            record.msg, record.args = "".join(map(_visible, message)), None
+        return True
+
+
+def _visible(character: str) -> str:
+    return character if character.isprintable() else character.encode("unicode_escape").decode("ascii")
 
 
 def explain(error: BaseException) -> str:

@@ -942,6 +942,18 @@ class TestFailures(unittest.TestCase):
             self.assertFalse("<" in error, error)
             self.assertTrue(error.endswith(part) or (status, part) not in alone, error)
 
+    def test_characters_that_a_terminal_would_obey_are_escaped_in_log_lines(self) -> None:
+        logger = logging.getLogger("eadt")
+        self.addCleanup(logger.setLevel, logger.level)
+        logger.setLevel(logging.WARNING)
+        with self.assertLogs("eadt", logging.WARNING) as logs:
+            logger.warning("%s of %s: 99 %%", "t/\x1b[31m", "a\u202eb\nc")
+            logger.warning("Größe 東京, 99 % done")
+        self.assertEqual(
+            [record.getMessage() for record in logs.records],
+            ["t/\\x1b[31m of a\\u202eb\\nc: 99 %", "Größe 東京, 99 % done"],
+        )
+
     def steps(self, **fields: Any) -> tuple[Recorder, list[str]]:
         """Takes three steps with these fields; the server that has their reports, and the warnings."""
         server = Recorder()
