@@ -157,24 +157,20 @@ fn value_place(after: &str) -> (usize, usize) {
     (quote.len(), closing.or_else(end).unwrap_or(value.len()))
 }
 
-/// Replaces the values of `NAME=VALUE` and `NAME="VALUE"` if the name is one of a secret.
-fn hide_named_values(text: &str) -> Option<String> {
+/// Replaces values behind a separator of one byte. `secret_at` gets the text before it, up to the value before, and the text behind
+/// it, and returns where in the latter a secret value begins.
+fn hide_values(text: &str, separator: char, secret_at: impl Fn(&str, &str) -> Option<usize>) -> Option<String> {
     let (mut shown, mut rest) = (String::new(), text);
-    while let Some(at) = rest.find('=') {
+    while let Some(at) = rest.find(separator) {
         let (before, after) = (&rest[..at], &rest[at + 1..]);
-        let is_of_name = |character: char| character.is_alphanumeric() || "_-.".contains(character);
-        let start = before.trim_end_matches(is_of_name).len();
-        let is_parameter = before[..start].ends_with(['?', '&', ';']);
-        let name = &before[start..];
-        let is_secret = is_secret_name(name) || is_parameter && is_secret_parameter(name);
         shown.push_str(&rest[..=at]);
         rest = after;
-        if is_secret {
-            let (opening, length) = value_place(after);
+        if let Some(start) = secret_at(before, after) {
+            let (opening, length) = value_place(&after[start..]);
             if length > 0 {
-                shown.push_str(&after[..opening]);
+                shown.push_str(&after[..start + opening]);
                 shown.push_str(HIDDEN);
-                rest = &after[opening + length..];
+                rest = &after[start + opening + length..];
             }
         }
     }
@@ -185,34 +181,28 @@ fn hide_named_values(text: &str) -> Option<String> {
     Some(shown)
 }
 
+/// Replaces the values of `NAME=VALUE` and `NAME="VALUE"` if the name is one of a secret.
+fn hide_named_values(text: &str) -> Option<String> {
+    hide_values(text, '=', |before, _| {
+        let is_of_name = |character: char| character.is_alphanumeric() || "_-.".contains(character);
+        let start = before.trim_end_matches(is_of_name).len();
+        let is_parameter = before[..start].ends_with(['?', '&', ';']);
+        let name = &before[start..];
+        (is_secret_name(name) || is_parameter && is_secret_parameter(name)).then_some(0)
+    })
+}
+
 /// Replaces the values of `"NAME": "VALUE"` in JSON and YAML if the name is one of a secret. A name without quotes is left alone: it
 /// may be a word of a sentence.
 fn hide_json_values(text: &str) -> Option<String> {
-    let (mut shown, mut rest) = (String::new(), text);
-    while let Some(at) = rest.find(':') {
-        let (before, after) = (&rest[..at], &rest[at + 1..]);
+    hide_values(text, ':', |before, after| {
         let value = after.trim_start_matches([' ', '\t']);
         let quotes = value.len() - value.trim_start_matches('\\').len();
         let quote = if value[quotes..].starts_with('"') { &value[..=quotes] } else { "" };
         let named = before.strip_suffix(quote).filter(|_| !quote.is_empty());
         let name = named.and_then(|named| named.rsplit_once(quote)).map(|(_, name)| name);
-        shown.push_str(&rest[..=at]);
-        rest = after;
-        if name.is_some_and(is_secret_name) {
-            let (opening, length) = value_place(value);
-            if length > 0 {
-                shown.push_str(&after[..after.len() - value.len()]);
-                shown.push_str(&value[..opening]);
-                shown.push_str(HIDDEN);
-                rest = &value[opening + length..];
-            }
-        }
-    }
-    if shown.is_empty() {
-        return None;
-    }
-    shown.push_str(rest);
-    Some(shown)
+        name.is_some_and(is_secret_name).then(|| after.len() - value.len())
+    })
 }
 
 /// Characters of a URL in which credentials are looked for behind a quote.

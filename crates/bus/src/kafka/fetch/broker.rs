@@ -78,45 +78,47 @@ fn follow_layout(shared: &Arc<SharedFetchState>) {
 /// Asks one broker after the other, those that are known first.
 fn fetch_cluster_metadata(shared: &SharedFetchState, topics: &[String]) -> Result<ClusterMetadata> {
     let known = shared.addresses().into_iter().map(|broker| (broker.host, broker.port));
-    let configured = shared.options.bootstrap.iter().filter_map(|address| parse_address(address));
-    let mut last = ConnectionError::Refused("no broker is configured".to_owned());
-    for (host, port) in known.chain(configured) {
-        let fetch = || {
-            let mut connection =
-                BrokerConnection::open(&host, port, &shared.options, |socket| shared.keep_socket(NO_NODE, socket))?;
-            let version = connection.versions.metadata;
-            let body = connection.exchange(ApiKey::Metadata, version, |body| {
-                write_metadata(body, version, topics.iter().map(String::as_str));
-            })?;
-            Ok(read_metadata(body, version)?)
-        };
-        let answer = fetch();
+    let topics: Vec<&str> = topics.iter().map(String::as_str).collect();
+    let answer = ask_for_metadata(known.chain(configured_brokers(&shared.options)), &topics, |host, port| {
+        // That of the broker before.
         shared.forget_socket(NO_NODE);
-        match answer {
-            Ok(layout) => return Ok(layout),
-            Err(error) => last = error,
-        }
-    }
-    Err(last)
+        BrokerConnection::open(host, port, &shared.options, |socket| shared.keep_socket(NO_NODE, socket))
+    });
+    shared.forget_socket(NO_NODE);
+    answer
 }
 
 /// Returns the id of each of these topics that has one, by its name, as the first broker that answers knows it.
 pub fn fetch_topic_ids(options: &FetchOptions, topics: &[Arc<str>]) -> Result<BTreeMap<String, [u8; 16]>> {
+    let topics: Vec<&str> = topics.iter().map(|topic| &**topic).collect();
+    let open = |host: &str, port| BrokerConnection::open(host, port, options, |_| {});
+    let metadata = ask_for_metadata(configured_brokers(options), &topics, open)?;
+    let known = metadata.topics.into_iter().filter(|topic| topic.error == 0 && topic.id != NO_TOPIC_ID);
+    Ok(known.map(|topic| (topic.name, topic.id)).collect())
+}
+
+fn configured_brokers(options: &FetchOptions) -> impl Iterator<Item = (String, u16)> {
+    options.bootstrap.iter().filter_map(|address| parse_address(address))
+}
+
+/// Asks one broker after the other about these topics until one answers. The error is that of the last one.
+fn ask_for_metadata(
+    brokers: impl Iterator<Item = (String, u16)>,
+    topics: &[&str],
+    open: impl Fn(&str, u16) -> Result<BrokerConnection>,
+) -> Result<ClusterMetadata> {
     let mut last = ConnectionError::Refused("no broker is configured".to_owned());
-    for (host, port) in options.bootstrap.iter().filter_map(|address| parse_address(address)) {
-        let fetch = || {
-            let mut connection = BrokerConnection::open(&host, port, options, |_| {})?;
+    for (host, port) in brokers {
+        let ask = || {
+            let mut connection = open(&host, port)?;
             let version = connection.versions.metadata;
             let body = connection.exchange(ApiKey::Metadata, version, |body| {
-                write_metadata(body, version, topics.iter().map(|topic| &**topic));
+                write_metadata(body, version, topics.iter().copied());
             })?;
             Ok(read_metadata(body, version)?)
         };
-        match fetch() {
-            Ok(ClusterMetadata { topics, .. }) => {
-                let known = topics.into_iter().filter(|topic| topic.error == 0 && topic.id != NO_TOPIC_ID);
-                return Ok(known.map(|topic| (topic.name, topic.id)).collect());
-            }
+        match ask() {
+            Ok(metadata) => return Ok(metadata),
             Err(error) => last = error,
         }
     }
