@@ -84,7 +84,7 @@ impl ActuatorSession<'_> {
                 return AttemptResult::Done;
             }
         };
-        if self.publisher.is_answered(decision) {
+        if self.publisher.is_answered(decision) && !chaos::is_off("recognition") {
             // Applied before a restart, it may lack the other parts of its step.
             self.publisher.mark_unsettled(&decision.workload);
             return AttemptResult::Done;

@@ -14,7 +14,7 @@ pub const ROW: Row = Row {
     name: "actuator-killed",
     fault: "SIGKILL of the actuator before, between and after its patch and the step that says so, again while it makes up for that",
     promise: "one change and one generation a decision, said once",
-    without: "recognition of a decision on the object",
+    without: "recognition of a decision that was applied, on the object and by its outcome in the log",
     full: 1000,
     batch: 50,
     short: 3,
